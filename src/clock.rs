@@ -144,13 +144,13 @@ impl Skew {
 
     /// A time of the shard, on this replica's clock.
     #[must_use]
-    pub fn here(self, there: Time) -> Time {
+    pub fn to_local(self, there: Time) -> Time {
         Time(there.0.saturating_sub(self.ahead))
     }
 
     /// A time of this replica, on the shard's clock.
     #[must_use]
-    pub fn there(self, here: Time) -> Time {
+    pub fn to_shard(self, here: Time) -> Time {
         Time(here.0.saturating_add(self.ahead))
     }
 }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_took_is_no_difference_of_clocks() {
+    fn call_duration_is_not_counted_as_skew() {
         let seconds = |shard| {
             let at = |second: i64| Time(second * 1_000_000);
             Skew::at_least(at(10), at(shard), at(14)).seconds()
@@ -228,15 +228,15 @@ mod tests {
     }
 
     #[test]
-    fn a_time_goes_there_and_comes_back() {
+    fn skew_conversion_round_trips() {
         let ahead = Skew::measured(Time(10), Time(20), Time(14));
-        assert_eq!((ahead.here(Time(20)), ahead.there(Time(14))), (Time(14), Time(20)));
+        assert_eq!((ahead.to_local(Time(20)), ahead.to_shard(Time(14))), (Time(14), Time(20)));
         let last = LastSkew::default();
-        assert_eq!(last.get().here(Time(20)), Time(20), "not measured yet");
+        assert_eq!(last.get().to_local(Time(20)), Time(20), "not measured yet");
         last.set(ahead);
         assert_eq!(last.get(), ahead);
         assert_eq!(
-            (ahead.here(Time(i64::MIN)), ahead.there(Time::MAX)),
+            (ahead.to_local(Time(i64::MIN)), ahead.to_shard(Time::MAX)),
             (Time(i64::MIN), Time::MAX)
         );
     }

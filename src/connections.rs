@@ -14,13 +14,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::backoff::Backoff;
 use crate::log_limiter::LogLimiter;
-use crate::pauses::Pauses;
 
 /// First pause after a failed accept.
-const PAUSE_MIN: Duration = Duration::from_millis(5);
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(5);
 /// Longest pause after failed accepts: short enough for a caller that connects meanwhile.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
 /// A connection ends when its peer takes nothing of what is written to it for so long: as long as a peer that
 /// does not answer pings has.
 const WRITE_STALL_MAX: Duration = Duration::from_secs(40);
@@ -38,34 +38,34 @@ pub(crate) struct Connections {
     port: &'static str,
     max: usize,
     peer_max: usize,
-    open: Mutex<Open>,
+    open: Mutex<OpenCounts>,
     log: LogLimiter,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct OpenCounts {
     all: usize,
     by_peer: HashMap<IpAddr, usize>,
 }
 
 /// A connection that was accepted, and its place among the others.
 #[derive(Debug)]
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedConnection {
     pub(crate) socket: TcpStream,
     pub(crate) peer: SocketAddr,
-    pub(crate) place: Place,
+    pub(crate) slot: ConnectionSlot,
 }
 
 /// A place among the connections of a port; free again when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionSlot {
     connections: Arc<Connections>,
     peer: IpAddr,
 }
 
 /// The bound that refuses a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Full {
+enum ReachedLimit {
     Port,
     Peer,
 }
@@ -81,20 +81,20 @@ impl Connections {
 
     /// The next connection that finds a place. An error of the listener is waited out: a process without files
     /// would spin otherwise.
-    async fn accept(self: &Arc<Self>, listener: &TcpListener) -> Accepted {
-        let mut pauses = Pauses::new(PAUSE_MIN, PAUSE_MAX);
+    async fn accept(self: &Arc<Self>, listener: &TcpListener) -> AcceptedConnection {
+        let mut pauses = Backoff::new(RETRY_DELAY_MIN, RETRY_DELAY_MAX);
         loop {
             match listener.accept().await {
                 Ok((socket, peer)) => {
                     if let Some(place) = self.admit(peer.ip())
                         && prepare(&socket).is_ok()
                     {
-                        return Accepted { socket, peer, place };
+                        return AcceptedConnection { socket, peer, slot: place };
                     }
                 }
                 Err(error) => {
                     tracing::warn!(port = self.port, %error, "cannot accept a connection, trying again");
-                    tokio::time::sleep(pauses.pause()).await;
+                    tokio::time::sleep(pauses.next_delay()).await;
                 }
             }
         }
@@ -107,7 +107,7 @@ impl Connections {
         listener: TcpListener,
         shutdown: impl Future<Output = ()>,
         stop: &CancellationToken,
-        mut serve: impl FnMut(Accepted) -> F,
+        mut serve: impl FnMut(AcceptedConnection) -> F,
     ) -> TaskTracker
     where
         F: Future<Output = ()> + Send + 'static,
@@ -126,10 +126,10 @@ impl Connections {
         tasks
     }
 
-    fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
-        let network = network(peer);
-        match self.enter(network) {
-            Ok(()) => Some(Place { connections: Arc::clone(self), peer: network }),
+    fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionSlot> {
+        let network = peer_network(peer);
+        match self.count_opened(network) {
+            Ok(()) => Some(ConnectionSlot { connections: Arc::clone(self), peer: network }),
             Err(full) => {
                 self.log_refused(peer, full);
                 None
@@ -137,21 +137,21 @@ impl Connections {
         }
     }
 
-    fn enter(&self, peer: IpAddr) -> Result<(), Full> {
+    fn count_opened(&self, peer: IpAddr) -> Result<(), ReachedLimit> {
         let mut open = self.open();
         if open.all >= self.max {
-            return Err(Full::Port);
+            return Err(ReachedLimit::Port);
         }
         let of_peer = open.by_peer.entry(peer).or_default();
         if *of_peer >= self.peer_max {
-            return Err(Full::Peer);
+            return Err(ReachedLimit::Peer);
         }
         *of_peer += 1;
         open.all += 1;
         Ok(())
     }
 
-    fn leave(&self, peer: IpAddr) {
+    fn count_closed(&self, peer: IpAddr) {
         let mut open = self.open();
         open.all -= 1;
         if let Some(of_peer) = open.by_peer.get_mut(&peer) {
@@ -162,33 +162,33 @@ impl Connections {
         }
     }
 
-    fn log_refused(&self, peer: IpAddr, full: Full) {
+    fn log_refused(&self, peer: IpAddr, full: ReachedLimit) {
         let (max, why) = match full {
-            Full::Port => (self.max, "too many connections"),
-            Full::Peer => (self.peer_max, "too many connections from one address"),
+            ReachedLimit::Port => (self.max, "too many connections"),
+            ReachedLimit::Peer => (self.peer_max, "too many connections from one address"),
         };
-        if let Some(passed) = self.log.pass(&[why]) {
+        if let Some(passed) = self.log.allow(&[why]) {
             let (port, suppressed) = (self.port, passed.suppressed());
             tracing::warn!(port, %peer, max, suppressed, "connection refused: {why}");
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, OpenCounts> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 // === impl Place ===
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.connections.leave(self.peer);
+        self.connections.count_closed(self.peer);
     }
 }
 
 /// The socket once its first bytes are there, and whether they are those of HTTP/2. Until then a connection costs its
 /// socket and a small task.
-pub(crate) async fn preface(
+pub(crate) async fn read_preface(
     mut socket: TcpStream,
 ) -> io::Result<(impl AsyncRead + AsyncWrite + Send + Unpin + 'static, bool)> {
     let (mut head, mut length) = ([0; PREFACE.len()], 0);
@@ -216,7 +216,7 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
 }
 
 /// What counts as one peer.
-fn network(peer: IpAddr) -> IpAddr {
+fn peer_network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(v6) => {
             let mask = !(u128::MAX >> NETWORK_BITS);
@@ -240,9 +240,9 @@ mod tests {
         let (a, b) = (ip("10.0.0.1"), ip("10.0.0.2"));
         let held = [connections.admit(a), connections.admit(a)];
         assert!(held.iter().all(Option::is_some));
-        assert_eq!(connections.enter(a), Err(Full::Peer));
+        assert_eq!(connections.count_opened(a), Err(ReachedLimit::Peer));
         let of_b = connections.admit(b);
-        assert_eq!((of_b.is_some(), connections.enter(b)), (true, Err(Full::Port)));
+        assert_eq!((of_b.is_some(), connections.count_opened(b)), (true, Err(ReachedLimit::Port)));
         drop(held);
         assert!(connections.admit(a).is_some() && connections.admit(a).is_some());
         drop(of_b);
@@ -256,10 +256,10 @@ mod tests {
 
     #[test]
     fn a_peer_is_an_address_or_an_ipv6_network() {
-        assert_eq!(network(ip("2001:db8:1:2:3::4")), network(ip("2001:db8:1:2::5")));
-        assert_ne!(network(ip("2001:db8:1:2::5")), network(ip("2001:db8:1:3::5")));
-        assert_eq!(network(ip("::ffff:10.0.0.1")), ip("10.0.0.1"));
-        assert_ne!(network(ip("10.0.0.1")), network(ip("10.0.0.2")));
+        assert_eq!(peer_network(ip("2001:db8:1:2:3::4")), peer_network(ip("2001:db8:1:2::5")));
+        assert_ne!(peer_network(ip("2001:db8:1:2::5")), peer_network(ip("2001:db8:1:3::5")));
+        assert_eq!(peer_network(ip("::ffff:10.0.0.1")), ip("10.0.0.1"));
+        assert_ne!(peer_network(ip("10.0.0.1")), peer_network(ip("10.0.0.2")));
     }
 
     #[tokio::test]

@@ -8,6 +8,7 @@
 
 #[cfg(feature = "server")]
 pub mod app;
+mod backoff;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod client;
@@ -29,7 +30,6 @@ pub mod http;
 mod log_limiter;
 #[cfg(feature = "server")]
 pub mod metrics;
-mod pauses;
 pub mod pb;
 #[cfg(feature = "server")]
 pub mod scheduler;

@@ -16,18 +16,18 @@ const SEPARATOR: &str = "\n";
 #[derive(Debug)]
 pub(crate) struct LogLimiter {
     interval: Duration,
-    lines: Mutex<HashMap<String, Line>>,
+    lines: Mutex<HashMap<String, LineState>>,
 }
 
 #[derive(Debug)]
-struct Line {
+struct LineState {
     at: Instant,
     suppressed: u64,
 }
 
 /// A line that may be logged now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Passed {
+pub(crate) struct LogPermit {
     suppressed: u64,
 }
 
@@ -41,15 +41,15 @@ impl LogLimiter {
 
     /// Whether the line of this name may be logged now; if not, it is counted as suppressed. Names are few: clients
     /// cannot make them up.
-    pub(crate) fn pass(&self, name: &[&str]) -> Option<Passed> {
-        self.pass_many(name, 1)
+    pub(crate) fn allow(&self, name: &[&str]) -> Option<LogPermit> {
+        self.allow_many(name, 1)
     }
 
     /// The same for a line that stands for so many events.
-    pub(crate) fn pass_many(&self, name: &[&str], events: u64) -> Option<Passed> {
+    pub(crate) fn allow_many(&self, name: &[&str], events: u64) -> Option<LogPermit> {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let is_old = |line: &Line| now.duration_since(line.at) >= self.interval;
+        let is_old = |line: &LineState| now.duration_since(line.at) >= self.interval;
         let mut name = name.join(SEPARATOR);
         if lines.len() >= LINES_MAX && !lines.contains_key(&name) {
             lines.retain(|_, line| !is_old(line));
@@ -64,8 +64,8 @@ impl LogLimiter {
             }
             old => {
                 let suppressed = old.map_or(0, |line| line.suppressed);
-                lines.insert(name, Line { at: now, suppressed: 0 });
-                Some(Passed { suppressed })
+                lines.insert(name, LineState { at: now, suppressed: 0 });
+                Some(LogPermit { suppressed })
             }
         }
     }
@@ -73,7 +73,7 @@ impl LogLimiter {
 
 // === impl Passed ===
 
-impl Passed {
+impl LogPermit {
     /// Events since the line was last logged that were not; `None` if all were.
     pub(crate) fn suppressed(self) -> Option<u64> {
         Some(self.suppressed).filter(|&suppressed| suppressed > 0)
@@ -88,7 +88,7 @@ mod tests {
 
     /// How many events were suppressed, if the line passes.
     fn pass(limiter: &LogLimiter, name: &[&str]) -> Option<u64> {
-        limiter.pass(name).map(|passed| passed.suppressed().unwrap_or(0))
+        limiter.allow(name).map(|passed| passed.suppressed().unwrap_or(0))
     }
 
     #[tokio::test(start_paused = true)]
@@ -107,7 +107,7 @@ mod tests {
         for expected in [Some(0), None, None] {
             assert_eq!(pass(&limiter, &["claim"]), expected);
         }
-        assert_eq!(limiter.pass_many(&["claim"], 5), None);
+        assert_eq!(limiter.allow_many(&["claim"], 5), None);
         tokio::time::advance(INTERVAL).await;
         assert_eq!(pass(&limiter, &["claim"]), Some(7));
         tokio::time::advance(INTERVAL).await;
@@ -118,7 +118,7 @@ mod tests {
     async fn memory_is_bounded_however_many_lines_there_are() {
         let limiter = LogLimiter::new(INTERVAL);
         let all: Vec<String> = (0..2 * LINES_MAX).map(|n| n.to_string()).collect();
-        let count = |all: &[String]| all.iter().filter(|n| limiter.pass(&[n]).is_some()).count();
+        let count = |all: &[String]| all.iter().filter(|n| limiter.allow(&[n]).is_some()).count();
         let passed = count(&all);
         assert!((LINES_MAX..=LINES_MAX + 1).contains(&passed), "{passed}");
         assert!(limiter.lines.lock().unwrap().len() <= LINES_MAX + 1);

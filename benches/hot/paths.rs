@@ -6,8 +6,8 @@ use std::hint::black_box;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use ringq::domain::credit::{Amount, Counted, Credit};
-use ringq::domain::lifecycle::{Cause, Standing, lease_end};
+use ringq::domain::credit::{Credit, CreditAmount, CreditedLease};
+use ringq::domain::lifecycle::{AttemptContext, Cause, lease_end};
 use ringq::domain::{
     JobId, JobKey, Payload, Receipt, RetryOverrides, RetryPolicy, Ring, ShardName, Spec, Time,
     Token, TopicName,
@@ -15,7 +15,7 @@ use ringq::domain::{
 use ringq::store::codec;
 
 /// One function, and how it is called.
-pub(crate) struct Path {
+pub(crate) struct HotPath {
     /// Unique; the baseline has it.
     pub(crate) name: &'static str,
     /// Calls it once.
@@ -23,13 +23,13 @@ pub(crate) struct Path {
 }
 
 /// What a stream may hold in these paths, and holds already.
-const HELD: u32 = 128;
+const STREAM_CREDIT: u32 = 128;
 /// Shards of the ring.
 const SHARDS: u32 = 16;
 const UUID: u128 = 0x0198_0000_0000_7000_8000_0123_4567_89ab;
 
 /// All of them.
-pub(crate) fn all() -> Vec<Path> {
+pub(crate) fn all() -> Vec<HotPath> {
     vec![
         path("ring_owner", ring_owner()),
         path("id_server_made", id_server_made()),
@@ -46,8 +46,8 @@ pub(crate) fn all() -> Vec<Path> {
     ]
 }
 
-fn path(name: &'static str, step: impl FnMut() + 'static) -> Path {
-    Path { name, step: Box::new(step) }
+fn path(name: &'static str, step: impl FnMut() + 'static) -> HotPath {
+    HotPath { name, step: Box::new(step) }
 }
 
 /// The owner of an id among many shards.
@@ -65,7 +65,7 @@ fn ring_owner() -> impl FnMut() {
 fn id_server_made() -> impl FnMut() {
     let shard = shard("s0");
     move || {
-        black_box(JobId::server_made(black_box(&shard), black_box(UUID)));
+        black_box(JobId::from_uuid(black_box(&shard), black_box(UUID)));
     }
 }
 
@@ -95,15 +95,17 @@ fn receipt_decode() -> impl FnMut() {
 
 /// Takes a job into the credit of a busy stream, and releases it.
 fn credit_grant_release() -> impl FnMut() {
-    let mut credit = Credit::new(Amount { jobs: 2 * HELD, bytes: 64 << 20 }, u64::MAX);
-    let cost = Amount::of_job(100);
-    (0..HELD).for_each(|n| credit.hold(Token(1 << 32 | u64::from(n)), Counted::unsent(cost, ())));
+    let mut credit =
+        Credit::new(CreditAmount { jobs: 2 * STREAM_CREDIT, bytes: 64 << 20 }, u64::MAX);
+    let cost = CreditAmount::of_job(100);
+    (0..STREAM_CREDIT)
+        .for_each(|n| credit.hold(Token(1 << 32 | u64::from(n)), CreditedLease::unsent(cost, ())));
     let mut next = 0;
     move || {
         // Another one each time: hash tables have random seeds, so that no token costs the same twice.
         next += 1;
         let token = Token(2 << 32 | next);
-        credit.hold(black_box(token), Counted::unsent(cost, ()));
+        credit.hold(black_box(token), CreditedLease::unsent(cost, ()));
         black_box(credit.free());
         black_box(credit.release(black_box(token)));
     }
@@ -111,7 +113,7 @@ fn credit_grant_release() -> impl FnMut() {
 
 /// What follows when an attempt has failed.
 fn lifecycle_lease_end() -> impl FnMut() {
-    let standing = Standing {
+    let standing = AttemptContext {
         failures: 3,
         deliveries: 4,
         first_start: Time(1_800_000_000_000_000),
@@ -178,7 +180,7 @@ fn key() -> JobKey {
 
 fn receipt() -> Receipt {
     let shard = shard("s0");
-    let key = JobKey { id: JobId::server_made(&shard, UUID), ..key() };
+    let key = JobKey { id: JobId::from_uuid(&shard, UUID), ..key() };
     Receipt { shard, owner: 0xfeed_f00d, stream: 7, token: Token(0xdead_beef_0000_002a), key }
 }
 

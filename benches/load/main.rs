@@ -14,7 +14,7 @@
     reason = "a measuring tool reads clocks and the environment; nothing in it decides by them"
 )]
 
-mod bench;
+mod bench_command;
 mod disk;
 mod percentile;
 mod redis;
@@ -29,12 +29,12 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, ValueEnum as _};
 
-use crate::report::Report;
-use crate::scenarios::{Scenario, Setting};
+use crate::report::LoadReport;
+use crate::scenarios::{LoadSettings, Scenario};
 
 /// Measures a ringq server.
 #[derive(Debug, Parser)]
-struct Options {
+struct LoadOptions {
     /// What to measure; everything if none is named.
     scenarios: Vec<Scenario>,
     /// How often.
@@ -61,12 +61,12 @@ struct Options {
 }
 
 fn main() -> Result<ExitCode> {
-    let options = Options::parse();
+    let options = LoadOptions::parse();
     if !options.bench {
         writeln!(stderr(), "load: nothing is measured by a test run; use `cargo bench`")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let setting = Setting {
+    let setting = LoadSettings {
         dir: options.dir.clone().unwrap_or_else(std::env::temp_dir),
         scale: options.scale,
         redis: usize::from(options.redis),
@@ -84,21 +84,23 @@ fn main() -> Result<ExitCode> {
         "{}",
         report.json(usize::from(options.rounds), usize::from(options.threads), fsync)
     )?;
-    Ok(if report.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.failed_scenarios.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// All rounds of all scenarios, interleaved.
-fn measure(options: &Options, setting: &Setting) -> Result<Report> {
+fn measure(options: &LoadOptions, setting: &LoadSettings) -> Result<LoadReport> {
     let all = Scenario::value_variants();
     let chosen = if options.scenarios.is_empty() { all } else { &options.scenarios };
-    let mut report = Report::default();
+    let mut report = LoadReport::default();
     for round in 1..=options.rounds {
         for scenario in chosen {
             let name = scenario.name();
             writeln!(stderr(), "round {round} of {}: {name}", options.rounds)?;
             match scenario.run(setting) {
                 Ok(figures) => report.add(name, figures),
-                Err(error) => report.broken.push(format!("{name}, round {round}: {error:#}")),
+                Err(error) => {
+                    report.failed_scenarios.push(format!("{name}, round {round}: {error:#}"))
+                }
             }
         }
     }

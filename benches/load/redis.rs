@@ -9,29 +9,29 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 /// How often it is looked whether it answers, and how many times.
-const READY: (Duration, u32) = (Duration::from_millis(20), 500);
+const READY_POLL: (Duration, u32) = (Duration::from_millis(20), 500);
 
 /// See the module.
-pub(crate) struct Redis {
+pub(crate) struct RedisProcess {
     child: Child,
     port: u16,
 }
 
-impl Redis {
+impl RedisProcess {
     /// Starts the system's, whose directory this is.
-    pub(crate) fn start(dir: &Path) -> Result<Redis> {
-        Redis::launch(Command::new("redis-server"), dir)
+    pub(crate) fn start(dir: &Path) -> Result<RedisProcess> {
+        RedisProcess::launch(Command::new("redis-server"), dir)
     }
 
     /// Starts one by this command, to which its arguments are added.
-    pub(crate) fn launch(mut command: Command, dir: &Path) -> Result<Redis> {
+    pub(crate) fn launch(mut command: Command, dir: &Path) -> Result<RedisProcess> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--dir"]).arg(dir);
         command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let redis = Redis { child: command.spawn().context("start redis-server")?, port };
-        let ready = (0..READY.1).any(|_| {
-            std::thread::sleep(READY.0);
+        let redis = RedisProcess { child: command.spawn().context("start redis-server")?, port };
+        let ready = (0..READY_POLL.1).any(|_| {
+            std::thread::sleep(READY_POLL.0);
             TcpStream::connect(("127.0.0.1", port)).is_ok()
         });
         ensure!(ready, "redis-server does not answer");
@@ -65,7 +65,7 @@ impl Redis {
     }
 
     fn info(&self, section: &str) -> Result<String> {
-        let (mut stream, head) = self.ask(&format!("INFO {section}"))?;
+        let (mut stream, head) = self.send_command(&format!("INFO {section}"))?;
         let length = head.strip_prefix('$').context("an odd answer of redis")?.parse()?;
         let mut info = vec![0; length];
         stream.read_exact(&mut info)?;
@@ -78,12 +78,15 @@ impl Redis {
     }
 
     /// Sends a command as one would type it; the first line of the answer.
-    pub(crate) fn ask(&self, command: &str) -> Result<(BufReader<TcpStream>, String)> {
-        Redis::ask_at(self.port, command)
+    pub(crate) fn send_command(&self, command: &str) -> Result<(BufReader<TcpStream>, String)> {
+        RedisProcess::send_command_to(self.port, command)
     }
 
     /// The same to the one that listens there.
-    pub(crate) fn ask_at(port: u16, command: &str) -> Result<(BufReader<TcpStream>, String)> {
+    pub(crate) fn send_command_to(
+        port: u16,
+        command: &str,
+    ) -> Result<(BufReader<TcpStream>, String)> {
         let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", port))?);
         stream.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
         let mut head = String::new();
@@ -93,7 +96,7 @@ impl Redis {
     }
 }
 
-impl Drop for Redis {
+impl Drop for RedisProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

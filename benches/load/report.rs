@@ -11,7 +11,7 @@ use crate::percentile::percentile;
 
 /// What a figure is measured against.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Target {
+pub(crate) enum FigureTarget {
     /// No target: the figure is for information.
     None,
     /// At least this.
@@ -22,7 +22,7 @@ pub(crate) enum Target {
 
 /// How the rounds become one value.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Fold {
+pub(crate) enum RoundAggregate {
     /// The middle one.
     Median,
     /// The smallest: for what must never go below.
@@ -33,54 +33,58 @@ pub(crate) enum Fold {
 
 /// One result of one round.
 #[derive(Clone, Debug)]
-pub(crate) struct Figure {
+pub(crate) struct LoadFigure {
     name: &'static str,
     unit: &'static str,
     value: f64,
-    fold: Fold,
-    target: Target,
+    fold: RoundAggregate,
+    target: FigureTarget,
 }
 
-impl Figure {
+impl LoadFigure {
     /// A figure whose median counts.
     pub(crate) fn new(name: &'static str, unit: &'static str, value: f64) -> Self {
-        Self { name, unit, value, fold: Fold::Median, target: Target::None }
+        Self { name, unit, value, fold: RoundAggregate::Median, target: FigureTarget::None }
     }
 
     /// Measured against a target.
-    pub(crate) fn against(self, target: Target) -> Self {
+    pub(crate) fn with_target(self, target: FigureTarget) -> Self {
         Self { target, ..self }
     }
 
     /// Folded in another way.
-    pub(crate) fn folded(self, fold: Fold) -> Self {
+    pub(crate) fn with_aggregate(self, fold: RoundAggregate) -> Self {
         Self { fold, ..self }
     }
 }
 
 /// All rounds of all scenarios.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
-    rows: Vec<Row>,
+pub(crate) struct LoadReport {
+    rows: Vec<LoadReportRow>,
     /// Scenarios whose books did not balance, and why.
-    pub(crate) broken: Vec<String>,
+    pub(crate) failed_scenarios: Vec<String>,
 }
 
 #[derive(Debug)]
-struct Row {
+struct LoadReportRow {
     scenario: &'static str,
-    figure: Figure,
+    figure: LoadFigure,
     values: Vec<f64>,
 }
 
-impl Report {
+impl LoadReport {
     /// Adds one round of a scenario.
-    pub(crate) fn add(&mut self, scenario: &'static str, figures: Vec<Figure>) {
+    pub(crate) fn add(&mut self, scenario: &'static str, figures: Vec<LoadFigure>) {
         for figure in figures {
-            let known = |row: &&mut Row| row.scenario == scenario && row.figure.name == figure.name;
+            let known = |row: &&mut LoadReportRow| {
+                row.scenario == scenario && row.figure.name == figure.name
+            };
             match self.rows.iter_mut().find(known) {
                 Some(row) => row.values.push(figure.value),
-                None => self.rows.push(Row { scenario, values: vec![figure.value], figure }),
+                None => {
+                    self.rows.push(LoadReportRow { scenario, values: vec![figure.value], figure })
+                }
             }
         }
     }
@@ -93,7 +97,7 @@ impl Report {
             "scenario", "figure", "value", "range"
         )?;
         for row in &self.rows {
-            let (least, most) = (row.fold(Fold::Least), row.fold(Fold::Most));
+            let (least, most) = (row.fold(RoundAggregate::Least), row.fold(RoundAggregate::Most));
             let range = format!("{} .. {}", digits(least), digits(most));
             let label = format!("{} [{}]", row.figure.name, row.figure.unit);
             let value = digits(row.value());
@@ -104,7 +108,7 @@ impl Report {
                 row.verdict()
             )?;
         }
-        for broken in &self.broken {
+        for broken in &self.failed_scenarios {
             writeln!(out, "BROKEN {broken}")?;
         }
         Ok(())
@@ -116,7 +120,7 @@ impl Report {
         for row in &self.rows {
             let value = json!({
                 "value": row.value(), "unit": row.figure.unit, "rounds": row.values,
-                "target": row.target(), "met": row.met(),
+                "target": row.target(), "met": row.is_target_met(),
             });
             results.entry(row.scenario).or_default().insert(row.figure.name, value);
         }
@@ -124,43 +128,43 @@ impl Report {
             "bench": "load", "rounds": rounds, "client_threads": threads,
             "cores": std::thread::available_parallelism().map_or(0, usize::from),
             "fsync_us": {"p50": fsync.p50_us, "p99": fsync.p99_us},
-            "results": results, "broken": self.broken,
+            "results": results, "broken": self.failed_scenarios,
         })
     }
 }
 
-impl Row {
+impl LoadReportRow {
     fn value(&self) -> f64 {
         self.fold(self.figure.fold)
     }
 
-    fn fold(&self, fold: Fold) -> f64 {
+    fn fold(&self, fold: RoundAggregate) -> f64 {
         let mut values = self.values.clone();
         match fold {
-            Fold::Median => percentile(&mut values, 0.5),
-            Fold::Least => values.into_iter().fold(f64::INFINITY, f64::min),
-            Fold::Most => values.into_iter().fold(f64::NEG_INFINITY, f64::max),
+            RoundAggregate::Median => percentile(&mut values, 0.5),
+            RoundAggregate::Least => values.into_iter().fold(f64::INFINITY, f64::min),
+            RoundAggregate::Most => values.into_iter().fold(f64::NEG_INFINITY, f64::max),
         }
     }
 
-    fn met(&self) -> Option<bool> {
+    fn is_target_met(&self) -> Option<bool> {
         match self.figure.target {
-            Target::None => None,
-            Target::AtLeast(bound) => Some(self.value() >= bound),
-            Target::AtMost(bound) => Some(self.value() <= bound),
+            FigureTarget::None => None,
+            FigureTarget::AtLeast(bound) => Some(self.value() >= bound),
+            FigureTarget::AtMost(bound) => Some(self.value() <= bound),
         }
     }
 
     fn target(&self) -> Option<String> {
         match self.figure.target {
-            Target::None => None,
-            Target::AtLeast(bound) => Some(format!(">= {}", digits(bound))),
-            Target::AtMost(bound) => Some(format!("<= {}", digits(bound))),
+            FigureTarget::None => None,
+            FigureTarget::AtLeast(bound) => Some(format!(">= {}", digits(bound))),
+            FigureTarget::AtMost(bound) => Some(format!("<= {}", digits(bound))),
         }
     }
 
     fn verdict(&self) -> String {
-        match (self.target(), self.met()) {
+        match (self.target(), self.is_target_met()) {
             (Some(target), Some(true)) => format!("{target} met"),
             (Some(target), _) => format!("{target} MISSED"),
             _ => "-".to_owned(),

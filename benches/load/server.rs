@@ -12,7 +12,7 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// How to start a server.
 #[derive(Clone, Debug)]
-pub(crate) struct Launch {
+pub(crate) struct LoadServerLauncher {
     /// Where its ready file and its log go; also its working directory.
     pub(crate) scratch: PathBuf,
     /// The urls of its shards, which are called `s0` and on.
@@ -21,7 +21,7 @@ pub(crate) struct Launch {
     pub(crate) listen: String,
 }
 
-impl Launch {
+impl LoadServerLauncher {
     /// A server with all its files in one directory, on a free port.
     pub(crate) fn in_dir(dir: &Path) -> Self {
         Self {
@@ -32,12 +32,12 @@ impl Launch {
     }
 
     /// Starts the process without waiting for it to serve.
-    pub(crate) fn spawn(&self) -> Result<Server> {
+    pub(crate) fn spawn(&self) -> Result<LoadServer> {
         let ready = self.scratch.join("ready.json");
         let _ = fs::remove_file(&ready);
         let log = self.scratch.join("server.log");
         let sink = File::options().create(true).append(true).open(&log)?;
-        let mut command = bounded_by_us();
+        let mut command = kill_on_exit_command();
         command
             .arg("serve")
             .args(["--listen", &self.listen, "--http-listen", "127.0.0.1:0"])
@@ -57,11 +57,11 @@ impl Launch {
             }
         }
         let child = command.spawn().context("start the server")?;
-        Ok(Server { child, ready, log, address: String::new() })
+        Ok(LoadServer { child, ready, log, address: String::new() })
     }
 
     /// Starts the process and waits until it serves.
-    pub(crate) fn start(&self) -> Result<Server> {
+    pub(crate) fn start(&self) -> Result<LoadServer> {
         let mut server = self.spawn()?;
         server.wait_ready()?;
         Ok(server)
@@ -80,7 +80,7 @@ pub(crate) fn binary() -> PathBuf {
 
 /// The command of the server. Where `setpriv` exists, the kernel ends the server with the thread
 /// that started it, so that not even a killed rig leaves one behind.
-fn bounded_by_us() -> Command {
+fn kill_on_exit_command() -> Command {
     let setpriv = Path::new("/usr/bin/setpriv");
     if !setpriv.exists() {
         return Command::new(binary());
@@ -92,7 +92,7 @@ fn bounded_by_us() -> Command {
 
 /// A running server. Dropping it kills it.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct LoadServer {
     child: Child,
     ready: PathBuf,
     log: PathBuf,
@@ -100,7 +100,7 @@ pub(crate) struct Server {
     pub(crate) address: String,
 }
 
-impl Server {
+impl LoadServer {
     /// Waits until the server has written its ready file.
     pub(crate) fn wait_ready(&mut self) -> Result<()> {
         let limit = Instant::now() + START_LIMIT;
@@ -148,7 +148,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for LoadServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
-use crate::Figure;
+use crate::RegressFigure;
 
 /// The file, beside this one.
 const FILE: &str = "benches/regress/baseline.toml";
-const HEAD: &str = "# What the hot paths cost. Written by `make bench-regress BLESS=1`, judged by `make bench-regress`.\n\
+const FILE_HEADER: &str = "# What the hot paths cost. Written by `make bench-regress BLESS=1`, judged by `make bench-regress`.\n\
     # hot: instructions per call. server, redis: instructions per job. redis.time: thousandths of the yardstick.\n";
 /// By the begin of a name, how much more or less a figure may be, about twice what runs of one build differ
 /// by on a busy machine. What a pure function costs is the same but for the seeds of hash tables. A server also
@@ -31,12 +31,12 @@ pub(crate) struct Baseline {
 }
 
 /// How a figure stands to the baseline.
-pub(crate) enum Verdict {
+pub(crate) enum BaselineVerdict {
     Within,
     /// The baseline has no such figure.
-    New,
+    NotInBaseline,
     /// Slower, or so much faster that the baseline would hide the next regress.
-    Off,
+    OutOfTolerance,
 }
 
 // === impl Baseline ===
@@ -48,8 +48,8 @@ impl Baseline {
     }
 
     /// Makes these figures the baseline.
-    pub(crate) fn write(rustc: &str, figures: &[Figure]) -> Result<()> {
-        let mut text = format!("{HEAD}rustc = {rustc:?}\n\n[figures]\n");
+    pub(crate) fn write(rustc: &str, figures: &[RegressFigure]) -> Result<()> {
+        let mut text = format!("{FILE_HEADER}rustc = {rustc:?}\n\n[figures]\n");
         for figure in figures {
             writeln!(text, "\"{}\" = {:.2}", figure.name, figure.value)?;
         }
@@ -57,7 +57,7 @@ impl Baseline {
     }
 
     /// Figures that nobody measures any more.
-    pub(crate) fn forgotten(&self, figures: &[Figure]) -> Vec<&str> {
+    pub(crate) fn unmeasured(&self, figures: &[RegressFigure]) -> Vec<&str> {
         let measured = |name: &str| figures.iter().any(|figure| figure.name == name);
         self.figures.keys().map(String::as_str).filter(|name| !measured(name)).collect()
     }
@@ -67,10 +67,14 @@ impl Baseline {
         self.figures.get(name).copied()
     }
 
-    pub(crate) fn judge(&self, figure: &Figure, rustc: &str) -> Verdict {
-        let Some(before) = self.value(&figure.name) else { return Verdict::New };
+    pub(crate) fn judge(&self, figure: &RegressFigure, rustc: &str) -> BaselineVerdict {
+        let Some(before) = self.value(&figure.name) else { return BaselineVerdict::NotInBaseline };
         let off = (figure.value / before - 1.0).abs();
-        if off <= self.tolerance(&figure.name, rustc) { Verdict::Within } else { Verdict::Off }
+        if off <= self.tolerance(&figure.name, rustc) {
+            BaselineVerdict::Within
+        } else {
+            BaselineVerdict::OutOfTolerance
+        }
     }
 
     fn tolerance(&self, name: &str, rustc: &str) -> f64 {

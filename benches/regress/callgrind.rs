@@ -22,9 +22,9 @@ const PLAIN_CPU: &str =
     "glibc.cpu.hwcaps=-AVX2,-AVX2_Usable,-AVX512VL,-ERMS,-FSRM,-AVX_Fast_Unaligned_Load";
 
 /// The counts of one program.
-pub(crate) struct Counts {
+pub(crate) struct CallgrindCounts {
     dir: TempDir,
-    seen: usize,
+    parts_read: usize,
 }
 
 /// Ends a part. What is counted depends on nothing but its name.
@@ -34,17 +34,17 @@ pub(crate) fn callgrind_mark() {
 }
 
 /// Whether valgrind is there.
-pub(crate) fn is_there() -> bool {
+pub(crate) fn is_installed() -> bool {
     let version = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
     version.is_ok_and(|status| status.success())
 }
 
 // === impl Counts ===
 
-impl Counts {
+impl CallgrindCounts {
     /// Of a program that is not started yet.
-    pub(crate) fn new() -> Result<Counts> {
-        Ok(Counts { dir: TempDir::new()?, seen: 0 })
+    pub(crate) fn new() -> Result<CallgrindCounts> {
+        Ok(CallgrindCounts { dir: TempDir::new()?, parts_read: 0 })
     }
 
     /// The program under callgrind; its arguments are still to come.
@@ -60,10 +60,10 @@ impl Counts {
     /// The instructions of the parts that ended since this was asked last.
     pub(crate) fn parts(&mut self) -> Result<Vec<u64>> {
         let mut parts = Vec::new();
-        while let Ok(text) = fs::read_to_string(self.part(self.seen + 1)) {
+        while let Ok(text) = fs::read_to_string(self.part(self.parts_read + 1)) {
             let totals = text.lines().find_map(|line| line.strip_prefix("totals: "));
             parts.push(totals.context("a part without its total")?.trim().parse()?);
-            self.seen += 1;
+            self.parts_read += 1;
         }
         Ok(parts)
     }

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use crate::callgrind::{Counts, OWN_MARK, callgrind_mark};
-use crate::{Figure, own_program, paths};
+use crate::callgrind::{CallgrindCounts, OWN_MARK, callgrind_mark};
+use crate::{RegressFigure, own_program, paths};
 
 /// How this program is told to call them, under callgrind.
 pub(crate) const COMMAND: &str = "hot";
@@ -16,8 +16,8 @@ const CALLS: u32 = 200;
 const ROUNDS: usize = 7;
 
 /// What they cost: instructions per call.
-pub(crate) fn count() -> Result<Vec<Figure>> {
-    let mut counts = Counts::new()?;
+pub(crate) fn count() -> Result<Vec<RegressFigure>> {
+    let mut counts = CallgrindCounts::new()?;
     let mut command: Command = counts.command(own_program()?, OWN_MARK);
     let status = command.arg(COMMAND).status()?;
     ensure!(status.success(), "the hot paths under callgrind: {status}");
@@ -25,9 +25,9 @@ pub(crate) fn count() -> Result<Vec<Figure>> {
     ensure!(parts.len() == ROUNDS * 2 * names.len(), "{} parts", parts.len());
     let calls: Vec<u64> = parts.into_iter().skip(1).step_by(2).collect();
     let rounds: Vec<&[u64]> = calls.chunks(names.len()).collect();
-    let figure = |(n, path): (usize, paths::Path)| {
+    let figure = |(n, path): (usize, paths::HotPath)| {
         let least = rounds.iter().map(|round| round[n]).fold(u64::MAX, u64::min);
-        Figure::new(format!("hot.{}", path.name), least as f64 / f64::from(CALLS))
+        RegressFigure::new(format!("hot.{}", path.name), least as f64 / f64::from(CALLS))
     };
     Ok(names.into_iter().enumerate().map(figure).collect())
 }

@@ -6,17 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringq::clock::Clock;
-use ringq::domain::{JobId, JobKey, Keep, OnConflict, Payload, ShardName, Spec, TopicName, When};
-use ringq::store::redis::{Address, Config, RedisStore};
+use ringq::domain::{
+    JobId, JobKey, OnConflict, Payload, RetentionRule, ShardName, Spec, TopicName, When,
+};
+use ringq::store::redis::{Config, RedisAddress, RedisStore};
 use ringq::store::{
-    Ask, Claim, End, Error, LeaseRef, Leased, NewJob, Prior, Result, Settle, Store, Taker,
+    Claim, Error, LeaseRef, LeaseSettlement, LeasedJob, NewJob, Result, SettleAction, Store,
+    StreamDemand, TopicDemand, WritePrecondition,
 };
 
 /// The store on a Redis.
 pub(crate) async fn open(url: &str) -> Result<Arc<dyn Store>> {
     let wrong = |text: String| Error::Unavailable(text);
     let name = ShardName::try_new("s0").map_err(|error| wrong(error.to_string()))?;
-    let address = Address::try_new(url).map_err(|error| wrong(error.to_string()))?;
+    let address = RedisAddress::try_new(url).map_err(|error| wrong(error.to_string()))?;
     let store = RedisStore::open(Config { name, address, clock: Clock::system(), owner: 1 }).await;
     Ok(Arc::new(store.map_err(|error| wrong(error.to_string()))?))
 }
@@ -30,17 +33,17 @@ pub(crate) fn job(number: u128, due: When) -> NewJob {
     let uuid = (0x0198_0000_0000 + number) << 80 | entropy;
     let payload = Payload { body: vec![b'x'; 100].into(), ..Payload::default() };
     NewJob {
-        key: JobKey { topic: TopicName::stored("orders"), id: JobId::server_made(&shard, uuid) },
+        key: JobKey { topic: TopicName::stored("orders"), id: JobId::from_uuid(&shard, uuid) },
         spec: Spec { payload: Some(payload), ..Spec::default() },
         due,
         priority: None,
         expire: None,
-        keep: Keep::Nothing,
+        retention: RetentionRule::Nothing,
         on_conflict: OnConflict::Keep,
-        request: None,
+        request_code: None,
         durability: None,
-        until: None,
-        prior: Prior::Anything,
+        deadline: None,
+        precondition: WritePrecondition::Anything,
         checkpoint: None,
     }
 }
@@ -53,8 +56,8 @@ pub(crate) async fn enqueue(store: &dyn Store, batch: usize, nth: usize) -> Resu
 }
 
 /// Claims so many jobs, which must be there; the settles that acknowledge them.
-pub(crate) async fn claim(store: &dyn Store, batch: usize) -> Result<Vec<Settle>> {
-    let taker = Taker {
+pub(crate) async fn claim(store: &dyn Store, batch: usize) -> Result<Vec<LeaseSettlement>> {
+    let taker = StreamDemand {
         stream: 1,
         worker_id: "worker-1".into(),
         lease: Duration::from_secs(30),
@@ -63,13 +66,13 @@ pub(crate) async fn claim(store: &dyn Store, batch: usize) -> Result<Vec<Settle>
         bytes: 64 << 20,
         oversize: true,
     };
-    let asks = vec![Ask { topic: TopicName::stored("orders"), takers: vec![taker] }];
-    let claims = store.claim(Claim { nonce: rand::random(), owner: 1, asks }).await?;
-    let leased = claims.topics.into_iter().flat_map(|topic| topic.leased).flatten();
-    let ack = |leased: Leased| Settle {
+    let asks = vec![TopicDemand { topic: TopicName::stored("orders"), streams: vec![taker] }];
+    let claims = store.claim(Claim { nonce: rand::random(), owner: 1, topics: asks }).await?;
+    let leased = claims.topics.into_iter().flat_map(|topic| topic.by_stream).flatten();
+    let ack = |leased: LeasedJob| LeaseSettlement {
         lease: LeaseRef { key: leased.key, token: leased.token },
         owner: 1,
-        end: End::Ack { result: None, follow_ups: Vec::new() },
+        action: SettleAction::Ack { result: None, follow_ups: Vec::new() },
         deadline: None,
     };
     let acks: Vec<_> = leased.map(ack).collect();
@@ -78,7 +81,7 @@ pub(crate) async fn claim(store: &dyn Store, batch: usize) -> Result<Vec<Settle>
 }
 
 /// Acknowledges what was claimed.
-pub(crate) async fn settle(store: &dyn Store, acks: Vec<Settle>) -> Result<()> {
+pub(crate) async fn settle(store: &dyn Store, acks: Vec<LeaseSettlement>) -> Result<()> {
     assert!(store.settle(acks).await?.iter().all(std::result::Result::is_ok), "an ack is refused");
     Ok(())
 }

@@ -38,7 +38,7 @@ use anyhow::{Context as _, Result, bail};
 use tempfile::TempDir;
 use tokio::runtime::Builder;
 
-use baseline::{Baseline, Verdict};
+use baseline::{Baseline, BaselineVerdict};
 
 // As the program has it.
 #[global_allocator]
@@ -46,16 +46,16 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// One number.
 #[derive(Clone, Debug)]
-struct Figure {
+struct RegressFigure {
     name: String,
     value: f64,
     /// The time behind it, which says something only about this machine.
     micros: Option<f64>,
 }
 
-impl Figure {
-    fn new(name: String, value: f64) -> Figure {
-        Figure { name, value, micros: None }
+impl RegressFigure {
+    fn new(name: String, value: f64) -> RegressFigure {
+        RegressFigure { name, value, micros: None }
     }
 }
 
@@ -70,7 +70,7 @@ fn main() -> Result<ExitCode> {
 }
 
 fn regress(bless: bool) -> Result<ExitCode> {
-    if let Some(missing) = missing() {
+    if let Some(missing) = missing_tool() {
         if env::var("CI").is_ok_and(|ci| ci == "true") {
             bail!("{missing} is required with CI=true: .ci/install-test-tools");
         }
@@ -86,18 +86,18 @@ fn regress(bless: bool) -> Result<ExitCode> {
 }
 
 /// A tool that is not there.
-fn missing() -> Option<&'static str> {
-    if !callgrind::is_there() {
+fn missing_tool() -> Option<&'static str> {
+    if !callgrind::is_installed() {
         return Some("valgrind");
     }
     (!redis::program().exists()).then_some("redis-server-8")
 }
 
-async fn measure() -> Result<Vec<Figure>> {
+async fn measure() -> Result<Vec<RegressFigure>> {
     let mut figures = hot::count()?;
     figures.extend(server::count("sqlite", "sqlite::memory:").await?);
     let dir = TempDir::new()?;
-    let redis = redis_server::Redis::launch(Command::new(redis::program()), dir.path())?;
+    let redis = redis_server::RedisProcess::launch(Command::new(redis::program()), dir.path())?;
     figures.extend(server::count("redis", &redis.url()).await?);
     drop(redis);
     figures.extend(redis::count().await?);
@@ -106,23 +106,23 @@ async fn measure() -> Result<Vec<Figure>> {
 }
 
 /// Says how each figure stands; fails if one is off.
-fn report(baseline: &Baseline, figures: &[Figure], rustc: &str) -> Result<ExitCode> {
+fn report(baseline: &Baseline, figures: &[RegressFigure], rustc: &str) -> Result<ExitCode> {
     let (mut out, mut off) = (stdout(), 0);
     for figure in figures {
         let before = baseline.value(&figure.name).unwrap_or(figure.value);
         let verdict = match baseline.judge(figure, rustc) {
-            Verdict::Within => "",
-            Verdict::New => "  is not in the baseline",
-            Verdict::Off => "  OFF",
+            BaselineVerdict::Within => "",
+            BaselineVerdict::NotInBaseline => "  is not in the baseline",
+            BaselineVerdict::OutOfTolerance => "  OFF",
         };
         off += usize::from(!verdict.is_empty());
         let change = 100.0 * (figure.value / before - 1.0);
         let micros = figure.micros.map(|micros| format!("  {micros:.2} us here"));
         let micros = micros.unwrap_or_default();
-        let Figure { name, value, .. } = figure;
+        let RegressFigure { name, value, .. } = figure;
         writeln!(out, "{name:26} {value:12.2} {change:+7.2} %{micros}{verdict}")?;
     }
-    for name in baseline.forgotten(figures) {
+    for name in baseline.unmeasured(figures) {
         off += 1;
         writeln!(out, "{name:26} is not measured any more")?;
     }

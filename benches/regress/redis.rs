@@ -13,20 +13,20 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use ringq::store::Store;
 use tempfile::TempDir;
 
-use crate::callgrind::Counts;
-use crate::redis_server::Redis;
-use crate::{Figure, life};
+use crate::callgrind::CallgrindCounts;
+use crate::redis_server::RedisProcess;
+use crate::{RegressFigure, life};
 
 /// The same program everywhere, which `.ci/install-test-tools` brings.
 const PROGRAM: &str = ".tools/bin/redis-server-8";
 /// What it does by the clock rather than by what is asked of it, as seldom as can be.
-const CALM: [&str; 6] = ["--hz", "1", "--dynamic-hz", "no", "--activerehashing", "no"];
+const QUIET_OPTIONS: [&str; 6] = ["--hz", "1", "--dynamic-hz", "no", "--activerehashing", "no"];
 /// A command that no script runs, and how it is asked for.
 const MARK: (&str, &str) = ("lolwutCommand", "LOLWUT VERSION 9");
 /// Jobs per call, and calls.
 const SHAPES: [(usize, usize); 2] = [(1, 1_000), (128, 40)];
 /// Calls under way at once where time is taken: a Redis that idles between calls is a cold one.
-const UNDER_WAY: usize = 32;
+const IN_FLIGHT: usize = 32;
 /// Rounds in turns with the script that never changes.
 const ROUNDS: usize = 15;
 /// That script: writes and reads, as ours do.
@@ -39,23 +39,23 @@ pub(crate) fn program() -> PathBuf {
 }
 
 /// What the life of a job costs it: instructions per job, for each verb.
-pub(crate) async fn count() -> Result<Vec<Figure>> {
-    let mut counts = Counts::new()?;
+pub(crate) async fn count() -> Result<Vec<RegressFigure>> {
+    let mut counts = CallgrindCounts::new()?;
     let mut command = counts.command(program(), MARK.0);
-    command.args(CALM);
-    let redis = Redis::launch(command, counts.dir())?;
+    command.args(QUIET_OPTIONS);
+    let redis = RedisProcess::launch(command, counts.dir())?;
     let store = life::open(&redis.url()).await?;
     let mut figures = Vec::new();
     for (jobs, calls) in SHAPES {
         // What comes with the first job of a topic.
-        live(&*store, (jobs, 2), 1, || Ok(())).await?;
-        redis.ask(MARK.1)?;
+        run_jobs(&*store, (jobs, 2), 1, || Ok(())).await?;
+        redis.send_command(MARK.1)?;
         counts.parts()?;
-        live(&*store, (jobs, calls), 1, || redis.ask(MARK.1).map(drop)).await?;
+        run_jobs(&*store, (jobs, calls), 1, || redis.send_command(MARK.1).map(drop)).await?;
         let parts = counts.parts()?;
         for (verb, part) in ["enqueue", "claim", "settle"].iter().zip(parts) {
             let name = format!("redis.{verb}.by_{jobs}");
-            figures.push(Figure::new(name, part as f64 / (jobs * calls) as f64));
+            figures.push(RegressFigure::new(name, part as f64 / (jobs * calls) as f64));
         }
     }
     Ok(figures)
@@ -63,30 +63,32 @@ pub(crate) async fn count() -> Result<Vec<Figure>> {
 
 /// How long the life of a job takes it, as a part of how long the script takes that never changes; and how
 /// many microseconds that is here.
-pub(crate) async fn time() -> Result<Vec<Figure>> {
+pub(crate) async fn time() -> Result<Vec<RegressFigure>> {
     let dir = TempDir::new()?;
-    let redis = Redis::launch(Command::new(program()), dir.path())?;
+    let redis = RedisProcess::launch(Command::new(program()), dir.path())?;
     let store = life::open(&redis.url()).await?;
     let mut figures = Vec::new();
     for (jobs, calls) in SHAPES {
         let (mut yardstick, mut least) = (f64::INFINITY, f64::INFINITY);
         for _ in 0..ROUNDS {
             let before = redis.spent_us("eval:")?;
-            redis.ask(YARDSTICK)?;
+            redis.send_command(YARDSTICK)?;
             yardstick = yardstick.min(redis.spent_us("eval:")? - before);
             let before = redis.spent_us("evalsha:")?;
-            live(&*store, (jobs, calls), UNDER_WAY, || Ok(())).await?;
+            run_jobs(&*store, (jobs, calls), IN_FLIGHT, || Ok(())).await?;
             least = least.min((redis.spent_us("evalsha:")? - before) / (jobs * calls) as f64);
         }
         let name = format!("redis.time.by_{jobs}");
-        figures
-            .push(Figure { micros: Some(least), ..Figure::new(name, 1_000.0 * least / yardstick) });
+        figures.push(RegressFigure {
+            micros: Some(least),
+            ..RegressFigure::new(name, 1_000.0 * least / yardstick)
+        });
     }
     Ok(figures)
 }
 
 /// Lets jobs live, so many per call; `mark` comes after each verb.
-async fn live(
+async fn run_jobs(
     store: &dyn Store,
     (jobs, calls): (usize, usize),
     under_way: usize,

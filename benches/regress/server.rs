@@ -18,8 +18,8 @@ use tokio::sync::oneshot;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-use crate::callgrind::{Counts, OWN_MARK, callgrind_mark};
-use crate::{Figure, own_program};
+use crate::callgrind::{CallgrindCounts, OWN_MARK, callgrind_mark};
+use crate::{RegressFigure, own_program};
 
 /// How this program is told to be the server; the url of its shard follows.
 pub(crate) const COMMAND: &str = "serve";
@@ -30,36 +30,36 @@ const BATCHES: (usize, usize) = (10, 100);
 const TOPIC: &str = "orders";
 
 /// A server under callgrind. Dropping it ends it.
-struct Counted {
+struct CountedServer {
     child: Child,
-    told: ChildStdin,
-    says: BufReader<ChildStdout>,
-    counts: Counts,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    counts: CallgrindCounts,
 }
 
 /// A producer that is a worker, too.
-struct Client {
+struct RegressClient {
     queue: QueueServiceClient<Channel>,
 }
 
 /// What the life of a job costs a server with this shard: instructions per job.
-pub(crate) async fn count(name: &str, url: &str) -> Result<Vec<Figure>> {
-    let mut server = Counted::start(url)?;
+pub(crate) async fn count(name: &str, url: &str) -> Result<Vec<RegressFigure>> {
+    let mut server = CountedServer::start(url)?;
     let address = server.line()?;
-    let mut client = Client::connect(&address).await?;
+    let mut client = RegressClient::connect(&address).await?;
     // What is made at the first use does not count.
-    client.live_alone(10).await?;
+    client.run_jobs_singly(10).await?;
     server.part()?;
-    client.live_alone(SINGLE).await?;
+    client.run_jobs_singly(SINGLE).await?;
     let alone = server.part()? / SINGLE as f64;
     let mut stream = client.stream().await?;
-    client.live_together(&mut stream, (2, BATCHES.1)).await?;
+    client.run_jobs_in_batches(&mut stream, (2, BATCHES.1)).await?;
     server.part()?;
-    client.live_together(&mut stream, BATCHES).await?;
+    client.run_jobs_in_batches(&mut stream, BATCHES).await?;
     let together = server.part()? / (BATCHES.0 * BATCHES.1) as f64;
     Ok(vec![
-        Figure::new(format!("server.{name}.alone"), alone),
-        Figure::new(format!("server.{name}.together"), together),
+        RegressFigure::new(format!("server.{name}.alone"), alone),
+        RegressFigure::new(format!("server.{name}.together"), together),
     ])
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn serve(url: &str) -> Result<()> {
         writeln!(stdout(), "http://{}", app.grpc_address())?;
         let (stop, stopped) = oneshot::channel();
         std::thread::spawn(move || {
-            let told = obey();
+            let told = mark_on_stdin();
             let _ = stop.send(());
             told
         });
@@ -84,7 +84,7 @@ pub(crate) fn serve(url: &str) -> Result<()> {
 }
 
 /// Marks at each line of the input, and says so.
-fn obey() -> Result<()> {
+fn mark_on_stdin() -> Result<()> {
     for line in stdin().lines() {
         line?;
         callgrind_mark();
@@ -95,27 +95,27 @@ fn obey() -> Result<()> {
 
 // === impl Counted ===
 
-impl Counted {
-    fn start(url: &str) -> Result<Counted> {
-        let counts = Counts::new()?;
+impl CountedServer {
+    fn start(url: &str) -> Result<CountedServer> {
+        let counts = CallgrindCounts::new()?;
         let mut command = counts.command(own_program()?, OWN_MARK);
         command.args([COMMAND, url]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         let told = child.stdin.take().context("no input")?;
         let says = BufReader::new(child.stdout.take().context("no output")?);
-        Ok(Counted { child, told, says, counts })
+        Ok(CountedServer { child, stdin: told, stdout: says, counts })
     }
 
     fn line(&mut self) -> Result<String> {
         let mut line = String::new();
-        self.says.read_line(&mut line)?;
+        self.stdout.read_line(&mut line)?;
         ensure!(!line.is_empty(), "the server ended");
         Ok(line.trim().to_owned())
     }
 
     /// Ends a part: its instructions.
     fn part(&mut self) -> Result<f64> {
-        writeln!(self.told, "mark")?;
+        writeln!(self.stdin, "mark")?;
         self.line()?;
         let parts = self.counts.parts()?;
         let [part] = parts[..] else { anyhow::bail!("{} parts at a mark", parts.len()) };
@@ -123,7 +123,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -132,9 +132,9 @@ impl Drop for Counted {
 
 // === impl Client ===
 
-impl Client {
-    async fn connect(address: &str) -> Result<Client> {
-        Ok(Client { queue: QueueServiceClient::connect(address.to_owned()).await? })
+impl RegressClient {
+    async fn connect(address: &str) -> Result<RegressClient> {
+        Ok(RegressClient { queue: QueueServiceClient::connect(address.to_owned()).await? })
     }
 
     async fn stream(&mut self) -> Result<Streaming<StreamResponse>> {
@@ -147,7 +147,7 @@ impl Client {
 
     /// Jobs one after the other, each in calls of its own. They are pulled: on a stream the claim that finds
     /// nothing more meets the next job sooner or later.
-    async fn live_alone(&mut self, jobs: usize) -> Result<()> {
+    async fn run_jobs_singly(&mut self, jobs: usize) -> Result<()> {
         for _ in 0..jobs {
             self.queue.enqueue(EnqueueRequest { job: Some(job()), ..Default::default() }).await?;
             let topics = vec![TOPIC.to_owned()];
@@ -161,7 +161,7 @@ impl Client {
     }
 
     /// So many calls with so many jobs, which come over a stream.
-    async fn live_together(
+    async fn run_jobs_in_batches(
         &mut self,
         stream: &mut Streaming<StreamResponse>,
         (calls, jobs): (usize, usize),

@@ -14,29 +14,29 @@ use crate::metrics::{TOPICS_MAX, TopicGauges};
 use crate::scheduler::{Scheduler, TopicRow};
 
 /// Gauges are as old as that at most when a scrape shows them: more scrapes read them no more often.
-const FRESH: Duration = Duration::from_secs(1);
+const FRESH_FOR: Duration = Duration::from_secs(1);
 
 /// One refresh for all scrapes that wait for it.
 #[derive(Clone, Default)]
-struct Refreshes(Arc<Mutex<Option<(Instant, Refreshed)>>>);
+struct SharedRefresh(Arc<Mutex<Option<(Instant, RefreshFuture)>>>);
 
-type Refreshed = Shared<BoxFuture<'static, ()>>;
+type RefreshFuture = Shared<BoxFuture<'static, ()>>;
 
 /// What brings the gauges up to date before a scrape.
 pub(super) fn refresh(scheduler: Scheduler, dispatcher: Dispatcher) -> Refresh {
-    let refreshes = Refreshes::default();
+    let refreshes = SharedRefresh::default();
     Arc::new(move || {
         let (scheduler, dispatcher) = (scheduler.clone(), dispatcher.clone());
-        Box::pin(refreshes.join(async move { read(&scheduler, &dispatcher).await }))
+        Box::pin(refreshes.join(async move { read_gauges(&scheduler, &dispatcher).await }))
     })
 }
 
-async fn read(scheduler: &Scheduler, dispatcher: &Dispatcher) {
+async fn read_gauges(scheduler: &Scheduler, dispatcher: &Dispatcher) {
     let metrics = scheduler.metrics();
     metrics.set_streams(dispatcher.streams_count());
     metrics.set_credit_waiting(dispatcher.credit_waiting());
     let known = metrics.topics().iter().map(|name| TopicName::stored(name)).collect();
-    let missing = match scheduler.numbers(known, TOPICS_MAX).await {
+    let missing = match scheduler.topic_stats(known, TOPICS_MAX).await {
         Ok((rows, missing)) => {
             set_topics(scheduler, &rows);
             Some(missing)
@@ -54,13 +54,13 @@ async fn read(scheduler: &Scheduler, dispatcher: &Dispatcher) {
 
 // === impl Refreshes ===
 
-impl Refreshes {
+impl SharedRefresh {
     /// Waits for the refresh under way, or for `read`, which goes on when no scrape waits for it any more. One that
     /// began a moment ago will do.
-    fn join(&self, read: impl Future<Output = ()> + Send + 'static) -> Refreshed {
+    fn join(&self, read: impl Future<Output = ()> + Send + 'static) -> RefreshFuture {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((begun, refreshed)) = &*last
-            && (refreshed.peek().is_none() || begun.elapsed() < FRESH)
+            && (refreshed.peek().is_none() || begun.elapsed() < FRESH_FOR)
         {
             return refreshed.clone();
         }
@@ -106,7 +106,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn scrapes_share_a_refresh_and_those_that_are_given_up_begin_no_other() {
-        let (refreshes, reads) = (Refreshes::default(), Arc::new(AtomicUsize::new(0)));
+        let (refreshes, reads) = (SharedRefresh::default(), Arc::new(AtomicUsize::new(0)));
         let end = Arc::new(Notify::new());
         let scrape = || {
             let (reads, end) = (Arc::clone(&reads), Arc::clone(&end));
@@ -116,7 +116,7 @@ mod tests {
             })
         };
         for _ in 0..60 {
-            assert!(tokio::time::timeout(FRESH, scrape()).await.is_err());
+            assert!(tokio::time::timeout(FRESH_FOR, scrape()).await.is_err());
         }
         assert_eq!(reads.load(Ordering::Relaxed), 1);
         end.notify_one();
@@ -126,7 +126,7 @@ mod tests {
             1,
             "it began before, and this scrape waited for it"
         );
-        for (pause, expected) in [(FRESH, 2), (FRESH / 2, 2), (FRESH / 2, 3)] {
+        for (pause, expected) in [(FRESH_FOR, 2), (FRESH_FOR / 2, 2), (FRESH_FOR / 2, 3)] {
             tokio::time::sleep(pause).await;
             end.notify_one();
             scrape().await;

@@ -8,20 +8,23 @@ use super::Error;
 
 /// A listener and where it is.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(super) struct BoundListener {
     pub(super) socket: TcpListener,
     pub(super) address: SocketAddr,
 }
 
 // === impl Listener ===
 
-impl Listener {
+impl BoundListener {
     /// Takes `address`, which the flag called `flag` sets.
-    pub(super) async fn bind(address: SocketAddr, flag: &'static str) -> Result<Listener, Error> {
+    pub(super) async fn bind(
+        address: SocketAddr,
+        flag: &'static str,
+    ) -> Result<BoundListener, Error> {
         let bind = async {
             let socket = TcpListener::bind(address).await?;
             let address = socket.local_addr()?;
-            Ok(Listener { socket, address })
+            Ok(BoundListener { socket, address })
         };
         bind.await.map_err(|error| Error::Listen { address, flag, error })
     }

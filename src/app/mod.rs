@@ -2,13 +2,13 @@
 
 mod drain;
 mod error;
-mod files;
 mod gauges;
 mod listener;
 mod open;
+mod open_files;
 mod readiness;
 mod ready_file;
-mod serving;
+mod running_server;
 #[cfg(test)]
 mod tests;
 
@@ -22,13 +22,13 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::metrics::Metrics;
-use crate::scheduler::{Replica, Scheduler};
+use crate::scheduler::{ReplicaIdentity, Scheduler};
 use crate::shards::Shards;
 use crate::{grpc, http};
 
 pub use error::Error;
-use listener::Listener;
-use serving::Serving;
+use listener::BoundListener;
+use running_server::RunningServer;
 
 /// How often histograms sort what they have collected.
 const UPKEEP: Duration = Duration::from_secs(30);
@@ -38,8 +38,8 @@ pub struct App {
     config: Config,
     scheduler: Scheduler,
     /// Held so that the address is reserved and known.
-    grpc: Listener,
-    http: Listener,
+    grpc: BoundListener,
+    http: BoundListener,
 }
 
 // === impl App ===
@@ -50,12 +50,12 @@ impl App {
     /// # Errors
     /// [`Error`], if an address is taken, a directory cannot be written or a shard not be opened.
     pub async fn build(config: Config) -> Result<App, Error> {
-        files::raise();
+        open_files::raise_limit();
         open::directories(&config.shards).await?;
-        let grpc = Listener::bind(config.listen, "listen").await?;
-        let http = Listener::bind(config.http_listen, "http-listen").await?;
+        let grpc = BoundListener::bind(config.listen, "listen").await?;
+        let http = BoundListener::bind(config.http_listen, "http-listen").await?;
         let (clock, metrics) = (Clock::system(), Metrics::new());
-        let replica = Replica { name: config.replica.clone(), nonce: rand::random() };
+        let replica = ReplicaIdentity { name: config.replica.clone(), nonce: rand::random() };
         let stores = open::stores(&config.shards, &clock, replica.nonce).await?;
         let shards = Shards::new(stores, &metrics);
         shards.join(replica.nonce, &clock).await;
@@ -86,7 +86,7 @@ impl App {
         let addresses = (grpc_listener.address, http_listener.address);
         let (grpc_stop, http_stop) = (CancellationToken::new(), CancellationToken::new());
         let _upkeep = AbortOnDropHandle::new(tokio::spawn(upkeep(scheduler.metrics().clone())));
-        let serving = Serving::start(config, scheduler).await;
+        let serving = RunningServer::start(config, scheduler).await;
         let serve_http = http::serve(
             http_listener.socket,
             serving.router(),
@@ -95,18 +95,18 @@ impl App {
         let serve_grpc = grpc::serve(
             grpc_listener.socket,
             serving.services(),
-            serving.calls(),
+            serving.grpc_config(),
             grpc_stop.clone().cancelled_owned(),
         );
         let serve_until_told = async {
-            let ready_file = serving.until(shutdown, addresses).await?;
+            let ready_file = serving.serve_until(shutdown, addresses).await?;
             grpc_stop.cancel();
             drop(ready_file);
             Ok::<(), Error>(())
         };
         let grpc_and_drain = async {
-            drain::bounded(serve_until_told, serve_grpc).await?;
-            drain::the_rest(serving.end()).await;
+            drain::serve_bounded(serve_until_told, serve_grpc).await?;
+            drain::close_shards(serving.shut_down()).await;
             http_stop.cancel();
             Ok(())
         };

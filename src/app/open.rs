@@ -7,9 +7,9 @@ use std::sync::Arc;
 use futures::future::try_join_all;
 
 use crate::clock::Clock;
-use crate::config::{Shard, ShardUrl};
+use crate::config::{ShardConfig, ShardUrl};
 use crate::domain::ShardName;
-use crate::shards::Member;
+use crate::shards::ShardMember;
 use crate::store::Store;
 use crate::store::redis::{self, RedisStore};
 use crate::store::sqlite::{self, Database, SqliteStore};
@@ -17,7 +17,7 @@ use crate::store::sqlite::{self, Database, SqliteStore};
 use super::Error;
 
 /// Makes the directories of all shards that lie in files.
-pub(super) async fn directories(shards: &[Shard]) -> Result<(), Error> {
+pub(super) async fn directories(shards: &[ShardConfig]) -> Result<(), Error> {
     for shard in shards {
         if let ShardUrl::SqliteFile(file) = &shard.url {
             prepare_directory(file.parent().unwrap_or(Path::new(""))).await?;
@@ -46,25 +46,25 @@ async fn prepare_directory(path: &Path) -> Result<(), Error> {
 
 /// Opens the stores of all shards; `owner`: the nonce of this replica.
 pub(super) async fn stores(
-    shards: &[Shard],
+    shards: &[ShardConfig],
     clock: &Clock,
     owner: u32,
-) -> Result<Vec<Member>, Error> {
+) -> Result<Vec<ShardMember>, Error> {
     try_join_all(shards.iter().map(|shard| open(shard, clock, owner))).await
 }
 
-async fn open(shard: &Shard, clock: &Clock, owner: u32) -> Result<Member, Error> {
-    let Shard { name, url, weight, state } = shard;
+async fn open(shard: &ShardConfig, clock: &Clock, owner: u32) -> Result<ShardMember, Error> {
+    let ShardConfig { name, url, weight, state } = shard;
     let opened = open_store(name.clone(), url, clock.clone(), owner).await;
     let store = opened.map_err(|error| {
         let (name, url) = (name.clone(), url.clone());
         Error::Shard { name, url, error }
     })?;
     // One that is not reached yet is logged by its health.
-    if !store.condition().borrow().is_down() {
+    if !store.status().borrow().is_down() {
         tracing::info!(shard = %name, %url, weight, "opened");
     }
-    Ok(Member { store, weight: *weight, state: *state })
+    Ok(ShardMember { store, weight: *weight, state: *state })
 }
 
 async fn open_store(

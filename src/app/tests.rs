@@ -23,7 +23,7 @@ async fn refused(config: Config) -> String {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_told_with_the_way_out() {
+async fn port_in_use_error_names_the_fix() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap();
     let mut config = config("");
@@ -37,7 +37,7 @@ async fn a_taken_port_is_told_with_the_way_out() {
 }
 
 #[tokio::test]
-async fn a_directory_that_cannot_be_made_is_told_with_the_way_out() {
+async fn directory_error_names_the_fix() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let directory = file.path().join("data");
     let text = format!("data_dir = {directory:?}");

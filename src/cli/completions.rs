@@ -3,8 +3,8 @@
 use clap::{Args, CommandFactory as _};
 use clap_complete::{Shell, generate};
 
-use super::exit::Failure;
-use super::{Cli, print};
+use super::exit::CommandFailure;
+use super::{Cli, write_stdout};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -15,17 +15,17 @@ Examples:
 /// Which shell.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
-pub(super) struct Completions {
+pub(super) struct CompletionsArgs {
     /// The shell to write the script for
     shell: Shell,
 }
 
 // === impl Completions ===
 
-impl Completions {
-    pub(super) fn run(&self) -> Result<(), Failure> {
+impl CompletionsArgs {
+    pub(super) fn run(&self) -> Result<(), CommandFailure> {
         let mut script = Vec::new();
         generate(self.shell, &mut Cli::command(), "ringq", &mut script);
-        print(&String::from_utf8_lossy(&script))
+        write_stdout(&String::from_utf8_lossy(&script))
     }
 }

@@ -1,10 +1,10 @@
 //! `ringq config`: the effective settings.
 
-use super::exit::Failure;
-use super::flags::ServeFlags;
-use super::print;
+use super::exit::CommandFailure;
+use super::serve_args::ServeArgs;
+use super::write_stdout;
 use crate::config::Config;
 
-pub(super) fn run(flags: ServeFlags) -> Result<(), Failure> {
-    print(&Config::load(&flags.into())?.to_toml())
+pub(super) fn run(flags: ServeArgs) -> Result<(), CommandFailure> {
+    write_stdout(&Config::load(&flags.into())?.to_toml())
 }

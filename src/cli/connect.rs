@@ -10,7 +10,7 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::{IntoRequest, Request, Response, Status};
 
-use super::exit::{self, Failure};
+use super::exit::{self, CommandFailure};
 use super::values;
 use crate::client::{Client, Error, Options};
 use crate::config::{self, show_duration};
@@ -26,13 +26,13 @@ const ANSWER_GRACE: Duration = Duration::from_millis(500);
 /// variable sets looks like a flag that must be given.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
-pub(super) struct Connect {
+pub(super) struct ConnectArgs {
     /// The server: http://HOST:PORT, https://HOST:PORT, HOST:PORT, HOST or :PORT [env: RINGQ_SERVER]
     /// [default: http://127.0.0.1:7700]
-    #[arg(long, value_name = "URL", value_parser = values::some_text)]
+    #[arg(long, value_name = "URL", value_parser = values::non_empty)]
     server: Option<String>,
     /// Send this bearer token [env: RINGQ_TOKEN]
-    #[arg(long, value_name = "TOKEN", value_parser = values::some_text)]
+    #[arg(long, value_name = "TOKEN", value_parser = values::non_empty)]
     token: Option<String>,
     /// Wait this long for each answer
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = values::duration)]
@@ -41,30 +41,30 @@ pub(super) struct Connect {
 
 /// A connection, and how failures on it are told.
 #[derive(Clone, Debug)]
-pub(super) struct Connection {
+pub(super) struct ServerConnection {
     client: Client,
     timeout: Duration,
 }
 
 // === impl Connect ===
 
-impl Connect {
+impl ConnectArgs {
     /// The client library's connection; nothing is sent yet.
-    pub(super) fn client(&self) -> Result<Client, Failure> {
+    pub(super) fn client(&self) -> Result<Client, CommandFailure> {
         let token = self.token.clone().or_else(|| config::variable("RINGQ_TOKEN"));
         let options = token.into_iter().fold(Options::default(), Options::token);
-        Client::with(self.url(), options).map_err(|error| {
+        Client::with_options(self.url(), options).map_err(|error| {
             let hint = match error.field() {
                 Some("token") => "it is set by --token or RINGQ_TOKEN",
                 _ => "it is set by --server or RINGQ_SERVER",
             };
-            Failure::usage(error.message()).hint(hint)
+            CommandFailure::usage(error.message()).with_hint(hint)
         })
     }
 
     /// The connection of a command that makes single calls.
-    pub(super) fn connection(&self) -> Result<Connection, Failure> {
-        Ok(Connection { client: self.client()?, timeout: self.timeout })
+    pub(super) fn connection(&self) -> Result<ServerConnection, CommandFailure> {
+        Ok(ServerConnection { client: self.client()?, timeout: self.timeout })
     }
 
     /// The flag wins over the variable.
@@ -95,7 +95,7 @@ fn url(server: &str) -> String {
 
 // === impl Connection ===
 
-impl Connection {
+impl ServerConnection {
     /// The client library's connection.
     pub(super) fn client(&self) -> &Client {
         &self.client
@@ -118,12 +118,12 @@ impl Connection {
         &self,
         what: &str,
         answer: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, Failure> {
-        self.ask(answer).await.map_err(|error| self.failure(what, &error))
+    ) -> Result<T, CommandFailure> {
+        self.try_call(answer).await.map_err(|error| self.failure(what, &error))
     }
 
     /// The same for callers that look at the error first.
-    pub(super) async fn ask<T>(
+    pub(super) async fn try_call<T>(
         &self,
         answer: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, Error> {
@@ -135,7 +135,7 @@ impl Connection {
     }
 
     /// A failed call, with what to do about a server that cannot be reached.
-    pub(super) fn failure(&self, what: &str, error: &Error) -> Failure {
+    pub(super) fn failure(&self, what: &str, error: &Error) -> CommandFailure {
         if error.code() == tonic::Code::DeadlineExceeded {
             let problem = format!(
                 "{what}: no answer from {} within {}",
@@ -143,21 +143,21 @@ impl Connection {
                 show_duration(self.timeout)
             );
             let hint = "wait longer with --timeout; what it was to change may be changed already";
-            return Failure::new(exit::UNAVAILABLE, problem).hint(hint);
+            return CommandFailure::new(exit::UNAVAILABLE, problem).with_hint(hint);
         }
-        if error.is_no_grpc() {
+        if error.is_not_grpc() {
             let problem = format!("{what}: {} is no gRPC server", self.client.url());
-            return Failure::call(&problem, error);
+            return CommandFailure::from_call(&problem, error);
         }
         if error.is_unavailable() && error.reason().is_empty() {
             return unreachable(&self.client, what, error);
         }
-        Failure::call(what, error)
+        CommandFailure::from_call(what, error)
     }
 }
 
 /// A server that cannot be reached, or whose connection broke.
-pub(super) fn unreachable(client: &Client, what: &str, error: &Error) -> Failure {
+pub(super) fn unreachable(client: &Client, what: &str, error: &Error) -> CommandFailure {
     let what = format!("{what}: no connection to {}", with_port(client.url()));
     // What h2 says of the first bytes of HTTP/1.
     let hint = if error.message().contains("frame with invalid size") {
@@ -169,7 +169,7 @@ pub(super) fn unreachable(client: &Client, what: &str, error: &Error) -> Failure
     } else {
         "is it running? start one with `ringq serve`, or name it with --server or RINGQ_SERVER"
     };
-    Failure::call(&what, error).hint(hint)
+    CommandFailure::from_call(&what, error).with_hint(hint)
 }
 
 /// A URL without a port, with the port that was tried.
@@ -184,17 +184,21 @@ fn with_port(url: &str) -> String {
 }
 
 /// Runs a client command on a runtime of its own until it is done or somebody presses Ctrl-C.
-pub(super) fn run(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+pub(super) fn run_until_interrupt(
+    command: impl Future<Output = Result<(), CommandFailure>>,
+) -> Result<(), CommandFailure> {
     block_on(async {
         tokio::select! {
             result = command => result,
-            () = interrupted() => Err(Failure::told(exit::INTERRUPTED)),
+            () = wait_for_ctrl_c() => Err(CommandFailure::already_reported(exit::INTERRUPTED)),
         }
     })
 }
 
 /// Runs a client command that looks after signals itself.
-pub(super) fn block_on(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+pub(super) fn block_on(
+    command: impl Future<Output = Result<(), CommandFailure>>,
+) -> Result<(), CommandFailure> {
     // One thread: a command waits for a server and does little else.
     let runtime =
         Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
@@ -205,14 +209,14 @@ pub(super) fn block_on(command: impl Future<Output = Result<(), Failure>>) -> Re
 }
 
 /// Ends when somebody presses Ctrl-C or sends SIGTERM: the exit code.
-pub(super) async fn asked_to_end() -> u8 {
+pub(super) async fn wait_for_stop_signal() -> u8 {
     tokio::select! {
-        () = interrupted() => exit::INTERRUPTED,
-        () = terminated() => exit::TERMINATED,
+        () = wait_for_ctrl_c() => exit::INTERRUPTED,
+        () = wait_for_sigterm() => exit::TERMINATED,
     }
 }
 
-async fn terminated() {
+async fn wait_for_sigterm() {
     match signal(SignalKind::terminate()) {
         Ok(mut terminate) => _ = terminate.recv().await,
         // The system's own handler ends the process.
@@ -221,7 +225,7 @@ async fn terminated() {
 }
 
 /// Ends when somebody presses Ctrl-C.
-pub(super) async fn interrupted() {
+pub(super) async fn wait_for_ctrl_c() {
     if tokio::signal::ctrl_c().await.is_err() {
         // No handler could be set, so the system's own ends the process.
         std::future::pending::<()>().await;
@@ -233,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_alone_is_asked_at_the_port_of_ringq() {
+    fn a_host_without_port_gets_the_default_port() {
         for (server, want) in [
             ("localhost", "http://localhost:7700"),
             ("localhost:1", "http://localhost:1"),
@@ -249,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_that_was_tried_is_told() {
+    fn an_error_names_the_port_that_was_tried() {
         assert_eq!(with_port("http://a:7/"), "http://a:7/");
         assert_eq!(with_port("http://a"), "http://a, port 80; ringq's own is 7700");
         assert!(with_port("https://[::1]").contains("port 443"));

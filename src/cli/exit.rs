@@ -8,7 +8,7 @@ use tonic::Code;
 
 use super::text::printable;
 use crate::client::Error;
-use crate::config::{Mistakes, show_duration};
+use crate::config::{InvalidSettings, show_duration};
 
 /// The request failed: the server refused it, or what was asked for did not come true.
 pub(super) const FAILED: u8 = 1;
@@ -25,7 +25,7 @@ pub(super) const TERMINATED: u8 = 143;
 
 /// Why a command ended badly.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct CommandFailure {
     code: u8,
     /// One line each. None: all has been said already.
     problems: Vec<String>,
@@ -34,39 +34,39 @@ pub(super) struct Failure {
 
 // === impl Failure ===
 
-impl Failure {
+impl CommandFailure {
     /// A failure with this exit code.
-    pub(super) fn new(code: u8, problem: impl Into<String>) -> Failure {
-        Failure { code, problems: vec![problem.into()], hint: None }
+    pub(super) fn new(code: u8, problem: impl Into<String>) -> CommandFailure {
+        CommandFailure { code, problems: vec![problem.into()], hint: None }
     }
 
     /// A mistake of the caller, found here.
-    pub(super) fn usage(problem: impl Into<String>) -> Failure {
-        Failure::new(USAGE, problem)
+    pub(super) fn usage(problem: impl Into<String>) -> CommandFailure {
+        CommandFailure::new(USAGE, problem)
     }
 
     /// A failure of which everything has been said already.
-    pub(super) fn told(code: u8) -> Failure {
-        Failure { code, problems: Vec::new(), hint: None }
+    pub(super) fn already_reported(code: u8) -> CommandFailure {
+        CommandFailure { code, problems: Vec::new(), hint: None }
     }
 
     /// A call that failed: `what` was to be done, as in "cannot read job emails/7".
-    pub(super) fn call(what: &str, error: &Error) -> Failure {
-        Failure {
+    pub(super) fn from_call(what: &str, error: &Error) -> CommandFailure {
+        CommandFailure {
             code: code(error),
             problems: vec![format!("{what}: {}", reason(error))],
-            hint: advice(error),
+            hint: default_hint(error),
         }
     }
 
     /// What to do next; it replaces a hint that was there.
-    pub(super) fn hint(mut self, hint: impl Into<String>) -> Failure {
+    pub(super) fn with_hint(mut self, hint: impl Into<String>) -> CommandFailure {
         self.hint = Some(hint.into());
         self
     }
 
     /// What to do next, unless there is a better hint already.
-    pub(super) fn or_hint(mut self, hint: impl FnOnce() -> String) -> Failure {
+    pub(super) fn with_default_hint(mut self, hint: impl FnOnce() -> String) -> CommandFailure {
         self.hint.get_or_insert_with(hint);
         self
     }
@@ -83,13 +83,13 @@ impl Failure {
 
     /// Says it all on stderr.
     pub(super) fn report(&self) -> ExitCode {
-        self.tell();
+        self.print();
         ExitCode::from(self.code)
     }
 
     /// Says it all on stderr, without ending anything.
-    pub(super) fn tell(&self) {
-        self.problems.iter().for_each(|problem| complain(problem));
+    pub(super) fn print(&self) {
+        self.problems.iter().for_each(|problem| print_error(problem));
         if let Some(hint) = &self.hint {
             // If stderr is closed there is nobody left to tell.
             let _ = writeln!(io::stderr(), "  {}", printable(hint));
@@ -97,33 +97,33 @@ impl Failure {
     }
 }
 
-impl From<Mistakes> for Failure {
-    fn from(mistakes: Mistakes) -> Failure {
+impl From<InvalidSettings> for CommandFailure {
+    fn from(mistakes: InvalidSettings) -> CommandFailure {
         let problems = mistakes.iter().map(ToString::to_string).collect();
-        Failure { code: USAGE, problems, hint: None }
+        CommandFailure { code: USAGE, problems, hint: None }
     }
 }
 
-impl From<anyhow::Error> for Failure {
-    fn from(error: anyhow::Error) -> Failure {
-        Failure::new(FAILED, format!("{error:#}"))
+impl From<anyhow::Error> for CommandFailure {
+    fn from(error: anyhow::Error) -> CommandFailure {
+        CommandFailure::new(FAILED, format!("{error:#}"))
     }
 }
 
 /// One line on stderr. If that is closed there is nobody left to tell.
-pub(super) fn complain(problem: &str) {
+pub(super) fn print_error(problem: &str) {
     let style = anstyle::AnsiColor::Red.on_default().bold();
     let problem = printable(problem);
     let _ = writeln!(anstream::stderr(), "{style}ringq:{style:#} {problem}");
 }
 
 /// A note on stderr that is no failure.
-pub(super) fn note(text: &str) {
+pub(super) fn print_note(text: &str) {
     let _ = writeln!(io::stderr(), "{}", printable(text));
 }
 
 /// What somebody is told who would otherwise see a command do nothing.
-pub(super) fn trying_again(limit: Duration) -> String {
+pub(super) fn retry_notice(limit: Duration) -> String {
     format!("trying again for up to {}", show_duration(limit))
 }
 
@@ -132,7 +132,7 @@ pub(super) fn trying_again(limit: Duration) -> String {
 fn code(error: &Error) -> u8 {
     match error.code() {
         Code::NotFound => NOT_FOUND,
-        _ if error.is_unavailable() || error.is_no_grpc() => UNAVAILABLE,
+        _ if error.is_unavailable() || error.is_not_grpc() => UNAVAILABLE,
         Code::InvalidArgument if is_local(error) => USAGE,
         _ => FAILED,
     }
@@ -144,7 +144,7 @@ fn is_local(error: &Error) -> bool {
 }
 
 /// Reasons at which the server tells programs, behind a semicolon, what to do next; people get a hint instead.
-const FOR_PROGRAMS: [&str; 10] = [
+const REASONS_WITH_PROGRAM_ADVICE: [&str; 10] = [
     "DRAINING",
     "DURABILITY_NOT_REACHED",
     "JOB_EXISTS",
@@ -158,14 +158,14 @@ const FOR_PROGRAMS: [&str; 10] = [
 ];
 
 /// What to do about shards that were not asked, or did not answer.
-pub(super) const SHARDS: &str =
+pub(super) const SHARDS_HINT: &str =
     "`ringq shard list` has those that are configured, and why one does not answer";
 
 /// What the server says, as far as it is about this side.
-pub(super) fn for_people(error: &Error) -> &str {
+pub(super) fn human_message(error: &Error) -> &str {
     let message = error.message();
     match message.rsplit_once("; ") {
-        Some((what, _)) if FOR_PROGRAMS.contains(&error.reason()) => what,
+        Some((what, _)) if REASONS_WITH_PROGRAM_ADVICE.contains(&error.reason()) => what,
         _ => message,
     }
 }
@@ -174,7 +174,7 @@ pub(super) fn for_people(error: &Error) -> &str {
 fn reason(error: &Error) -> String {
     let message = error.message();
     if !error.reason().is_empty() {
-        return for_people(error).to_owned();
+        return human_message(error).to_owned();
     }
     // The system's "Connection refused (os error 111)".
     let message = message.split(" (os error").next().unwrap_or(message);
@@ -191,23 +191,23 @@ fn reason(error: &Error) -> String {
 }
 
 /// What helps with failures of any command.
-fn advice(error: &Error) -> Option<String> {
+fn default_hint(error: &Error) -> Option<String> {
     let text = match error.reason() {
         "TOPIC_NOT_FOUND" => "`ringq topic list` names those that are there".to_owned(),
         "SHARD_NOT_FOUND" => "`ringq shard list` names those that are there".to_owned(),
         "LAST_ACTIVE_SHARD" => "`ringq shard activate` takes another one back into use".to_owned(),
         "STORE_FULL" => "its disk or memory is full: give it room".to_owned(),
-        "SHARD_UNAVAILABLE" => SHARDS.to_owned(),
+        "SHARD_UNAVAILABLE" => SHARDS_HINT.to_owned(),
         "DURABILITY_UNSUPPORTED" => "`ringq info` says what this server reaches".to_owned(),
         "TOO_LARGE" => {
             let limits = "`ringq info` prints the limits of this server";
-            let flag = error.field().and_then(flag_of).map(|flag| format!("{flag}; "));
+            let flag = error.field().and_then(flag_of_field).map(|flag| format!("{flag}; "));
             format!("{}{limits}", flag.unwrap_or_default())
         }
         "FEATURE_UNSUPPORTED" => "`ringq info` prints the features of this server".to_owned(),
         "DRAINING" => "this server is shutting down: try again soon".to_owned(),
         "OUTCOME_UNKNOWN" | "DURABILITY_NOT_REACHED" => unknown_outcome(error),
-        _ if error.is_no_grpc() => {
+        _ if error.is_not_grpc() => {
             "is it the HTTP port? ringq's gRPC port is 7700 by default".to_owned()
         }
         _ => match error.code() {
@@ -216,7 +216,7 @@ fn advice(error: &Error) -> Option<String> {
                 "this server does not know the call: compare `ringq info` with `ringq --version`"
                     .to_owned()
             }
-            Code::InvalidArgument => return error.field().and_then(flag_of),
+            Code::InvalidArgument => return error.field().and_then(flag_of_field),
             Code::ResourceExhausted | Code::Unavailable => {
                 let wait = error.retry_after()?;
                 format!("try again in {} ms", wait.as_millis().max(1))
@@ -235,7 +235,7 @@ fn unknown_outcome(error: &Error) -> String {
 }
 
 /// The flag that sets a field of a request, as in `job.retry.delays[2]`.
-fn flag_of(field: &str) -> Option<String> {
+fn flag_of_field(field: &str) -> Option<String> {
     let of_new_job = field.strip_prefix("job.");
     let path = of_new_job.unwrap_or(field);
     let path = path.split('[').next().unwrap_or(path);
@@ -276,11 +276,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_for_programs_is_left_out() {
+    fn advice_for_programs_is_not_shown() {
         let told = |reason: &str, message: &str| {
             let details = ErrorDetails::with_error_info(reason, "ringq.dev", HashMap::new());
             let status = tonic::Status::with_error_details(Code::Unknown, message, details);
-            for_people(&Error::from(status)).to_owned()
+            human_message(&Error::from(status)).to_owned()
         };
         for (reason, message, want) in [
             ("JOB_EXISTS", "the id is taken; read the job with Get, or ask", "the id is taken"),
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn transports_speak_in_the_middle_of_a_sentence() {
+    fn transport_errors_start_in_lower_case() {
         let said = |text: &str| reason(&Error::from(tonic::Status::unavailable(text)));
         assert_eq!(said("Connection refused (os error 111)"), "connection refused");
         assert_eq!(said("TLS failed: x"), "TLS failed: x");
@@ -310,7 +310,7 @@ mod tests {
             ("id", Some("it is set by ID")),
             ("page_token", None),
         ] {
-            assert_eq!(flag_of(field).as_deref(), want, "{field}");
+            assert_eq!(flag_of_field(field).as_deref(), want, "{field}");
         }
     }
 }

@@ -13,12 +13,12 @@ const COLUMNS: usize = 100;
 /// Less is no terminal for people.
 const COLUMNS_MIN: usize = 20;
 /// What continues an entry stands this much further in.
-const CONTINUED: usize = 4;
+const HANGING_INDENT: usize = 4;
 
 /// A command whose help, and that of all below it, fits the terminal.
-pub(super) fn laid_out(command: Command) -> Command {
+pub(super) fn fit_to_terminal(command: Command) -> Command {
     let columns = columns().unwrap_or(COLUMNS);
-    fitted(command, columns.clamp(COLUMNS_MIN, COLUMNS))
+    wrap_help(command, columns.clamp(COLUMNS_MIN, COLUMNS))
 }
 
 /// Those of the terminal, or what COLUMNS says where there is none.
@@ -28,21 +28,22 @@ fn columns() -> Option<usize> {
     columns.find(|columns| *columns > 0).or_else(|| config::variable("COLUMNS")?.parse().ok())
 }
 
-fn fitted(command: Command, columns: usize) -> Command {
-    let command = command.term_width(columns).mut_subcommands(|command| fitted(command, columns));
+fn wrap_help(command: Command, columns: usize) -> Command {
+    let command =
+        command.term_width(columns).mut_subcommands(|command| wrap_help(command, columns));
     match command.get_after_help().map(ToString::to_string) {
-        Some(text) => command.after_help(wrapped(&text, columns)),
+        Some(text) => command.after_help(wrap_text(&text, columns)),
         None => command,
     }
 }
 
-fn wrapped(text: &str, columns: usize) -> String {
-    let lines: Vec<String> = text.lines().flat_map(|line| cut(line, columns)).collect();
+fn wrap_text(text: &str, columns: usize) -> String {
+    let lines: Vec<String> = text.lines().flat_map(|line| wrap_line(line, columns)).collect();
     lines.join("\n")
 }
 
 /// A line of the source as lines of this width.
-fn cut(line: &str, columns: usize) -> Vec<String> {
+fn wrap_line(line: &str, columns: usize) -> Vec<String> {
     if width(line) <= columns {
         return vec![line.to_owned()];
     }
@@ -55,11 +56,16 @@ fn cut(line: &str, columns: usize) -> Vec<String> {
         (0, _) => (String::new(), 0),
         (_, Some(_)) if column <= columns / 2 => (format!("{head:column$}"), column),
         (_, Some(_)) => {
-            let mut lines = cut(head, columns);
-            lines.extend(fill(" ".repeat(indent + CONTINUED), rest, indent + CONTINUED, columns));
+            let mut lines = wrap_line(head, columns);
+            lines.extend(fill(
+                " ".repeat(indent + HANGING_INDENT),
+                rest,
+                indent + HANGING_INDENT,
+                columns,
+            ));
             return lines;
         }
-        (_, None) => (head.to_owned(), indent + CONTINUED),
+        (_, None) => (head.to_owned(), indent + HANGING_INDENT),
     };
     fill(head, rest, hang, columns)
 }
@@ -100,7 +106,7 @@ mod tests {
             all.push((path, command));
         }
         let mut found = Vec::new();
-        add("", fitted(Cli::command(), columns), &mut found);
+        add("", wrap_help(Cli::command(), columns), &mut found);
         assert!(found.len() > 20);
         found
     }
@@ -170,7 +176,7 @@ mod tests {
 
     #[test]
     fn entries_keep_their_column_and_paragraphs_the_margin() {
-        let lines = |text: &str| cut(text, 20);
+        let lines = |text: &str| wrap_line(text, 20);
         assert_eq!(lines("short  as it is"), ["short  as it is"]);
         assert_eq!(lines("some words that are too long"), ["some words that are", "too long"]);
         assert_eq!(lines("  75  given back, not tried"), ["  75  given back,", "      not tried"]);

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 
-use super::connect::{self, Connect};
-use super::exit::Failure;
-use super::output::{Block, Out, OutputArgs, Table, print_json};
+use super::connect::{self, ConnectArgs};
+use super::exit::CommandFailure;
+use super::output::{Block, OutputArgs, StdoutWriter, Table, print_json};
 use super::times::Now;
 use crate::pb::{GetServerInfoRequest, GetServerInfoResponse};
 
@@ -17,36 +17,36 @@ Example:
   ringq info -o json | jq .limits
 
 Exit code 0 if the server answers, whatever its shards do; `ringq shard list` says why one does not.")]
-pub(super) struct Info {
+pub(super) struct InfoArgs {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 // === impl Info ===
 
-impl Info {
-    pub(super) fn run(&self) -> Result<(), Failure> {
-        connect::run(async {
+impl InfoArgs {
+    pub(super) fn run(&self) -> Result<(), CommandFailure> {
+        connect::run_until_interrupt(async {
             let connection = self.connect.connection()?;
             let request = connection.request(GetServerInfoRequest {});
             let mut admin = connection.client().admin();
             let info =
                 connection.call("cannot read the server", admin.get_server_info(request)).await?;
-            let mut out = Out::new();
+            let mut out = StdoutWriter::new();
             if self.output.is_json() { print_json(&mut out, &info) } else { show(&info, &mut out) }
         })
     }
 }
 
-fn show(info: &GetServerInfoResponse, out: &mut Out) -> Result<(), Failure> {
+fn show(info: &GetServerInfoResponse, out: &mut StdoutWriter) -> Result<(), CommandFailure> {
     let now = Now::read();
     let mut block = Block::default();
     block.line("version", &info.version);
     block.line("replica", &info.replica);
     block.line("store", &info.store);
-    let durability = word(info.durability().as_str_name(), "DURABILITY_");
+    let durability = strip_enum_prefix(info.durability().as_str_name(), "DURABILITY_");
     block.line("durability", if durability.is_empty() { "unknown" } else { durability });
     if !info.unreachable_shards.is_empty() {
         block.line("unreachable", info.unreachable_shards.join(", "));
@@ -64,7 +64,7 @@ fn show(info: &GetServerInfoResponse, out: &mut Out) -> Result<(), Failure> {
 }
 
 /// `FSYNCED` of `DURABILITY_FSYNCED`: inside a column its prefix says nothing.
-pub(super) fn word<'a>(name: &'a str, prefix: &str) -> &'a str {
+pub(super) fn strip_enum_prefix<'a>(name: &'a str, prefix: &str) -> &'a str {
     match name.strip_prefix(prefix).unwrap_or(name) {
         "UNSPECIFIED" => "",
         word => word,

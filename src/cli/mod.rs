@@ -9,12 +9,12 @@ mod config;
 mod connect;
 mod enqueue;
 mod exit;
-mod flags;
 mod help;
 mod info;
 mod job;
 mod output;
 mod serve;
+mod serve_args;
 mod shard;
 mod text;
 mod times;
@@ -29,8 +29,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::config::unknown_variables;
-use exit::{Failure, note};
-use flags::ServeFlags;
+use exit::{CommandFailure, print_note};
+use serve_args::ServeArgs;
 
 /// Below the help of `ringq serve`.
 const SERVE_HELP: &str = "\
@@ -79,41 +79,41 @@ Exit codes:
 )]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 /// In the order in which people meet them.
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Run a server
     #[command(after_help = SERVE_HELP)]
-    Serve(ServeFlags),
+    Serve(ServeArgs),
     /// Enqueue a job, or one for each line of a file
     #[command(visible_alias = "enq")]
     Enqueue(Box<enqueue::EnqueueArgs>),
     /// Run a command for each job
-    Work(Box<work::Work>),
+    Work(Box<work::WorkArgs>),
     /// Look at jobs, and move them
     #[command(subcommand, visible_alias = "jobs")]
-    Job(job::Job),
+    Job(job::JobCommand),
     /// Look at topics and their numbers
     #[command(subcommand, visible_alias = "topics")]
-    Topic(topic::Topic),
+    Topic(topic::TopicCommand),
     /// Look at the open streams
     #[command(subcommand, visible_alias = "workers")]
-    Worker(worker::Worker),
+    Worker(worker::WorkerCommand),
     /// Look at the shards, drain one or take it back
     #[command(subcommand, visible_alias = "shards")]
-    Shard(shard::Shard),
+    Shard(shard::ShardCommand),
     /// Print version, features and limits of a server
-    Info(info::Info),
+    Info(info::InfoArgs),
     /// Measure a running server, and check what it does
-    Bench(Box<bench::Bench>),
+    Bench(Box<bench::BenchArgs>),
     /// Print the settings that a server started like this would have, as TOML
     #[command(after_help = CONFIG_HELP)]
-    Config(ServeFlags),
+    Config(ServeArgs),
     /// Print a script that completes ringq's commands in a shell
-    Completions(completions::Completions),
+    Completions(completions::CompletionsArgs),
     /// Print the version
     #[command(hide = true)]
     Version,
@@ -121,12 +121,15 @@ enum Command {
 
 // === impl Command ===
 
-impl Command {
+impl CliCommand {
     /// Whether it talks to a server, as RINGQ_SERVER and its like say.
     fn is_client(&self) -> bool {
         !matches!(
             self,
-            Command::Serve(_) | Command::Config(_) | Command::Completions(_) | Command::Version
+            CliCommand::Serve(_)
+                | CliCommand::Config(_)
+                | CliCommand::Completions(_)
+                | CliCommand::Version
         )
     }
 }
@@ -134,7 +137,7 @@ impl Command {
 /// Runs the command that the process was started with, to its end.
 #[must_use]
 pub fn run() -> ExitCode {
-    let mut command = help::laid_out(Cli::command());
+    let mut command = help::fit_to_terminal(Cli::command());
     let parsed = command
         .try_get_matches_from_mut(std::env::args_os())
         .and_then(|matches| Cli::from_arg_matches(&matches));
@@ -147,21 +150,21 @@ pub fn run() -> ExitCode {
         }
     };
     if cli.command.is_client() {
-        unknown_variables().iter().for_each(|unknown| note(&format!("ringq: {unknown}")));
+        unknown_variables().iter().for_each(|unknown| print_note(&format!("ringq: {unknown}")));
     }
     let result = match cli.command {
-        Command::Serve(flags) => serve::run(flags),
-        Command::Enqueue(enqueue) => enqueue.run(),
-        Command::Work(work) => work.run(),
-        Command::Job(job) => job.run(),
-        Command::Topic(topic) => topic.run(),
-        Command::Worker(worker) => worker.run(),
-        Command::Shard(shard) => shard.run(),
-        Command::Info(info) => info.run(),
-        Command::Bench(bench) => bench.run(),
-        Command::Config(flags) => config::run(flags),
-        Command::Completions(completions) => completions.run(),
-        Command::Version => print(concat!("ringq ", env!("CARGO_PKG_VERSION"), "\n")),
+        CliCommand::Serve(flags) => serve::run(flags),
+        CliCommand::Enqueue(enqueue) => enqueue.run(),
+        CliCommand::Work(work) => work.run(),
+        CliCommand::Job(job) => job.run(),
+        CliCommand::Topic(topic) => topic.run(),
+        CliCommand::Worker(worker) => worker.run(),
+        CliCommand::Shard(shard) => shard.run(),
+        CliCommand::Info(info) => info.run(),
+        CliCommand::Bench(bench) => bench.run(),
+        CliCommand::Config(flags) => config::run(flags),
+        CliCommand::Completions(completions) => completions.run(),
+        CliCommand::Version => write_stdout(concat!("ringq ", env!("CARGO_PKG_VERSION"), "\n")),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -170,7 +173,7 @@ pub fn run() -> ExitCode {
 }
 
 /// Writes data to stdout. A reader that has seen enough and went away is no failure.
-fn print(data: &str) -> Result<(), Failure> {
+fn write_stdout(data: &str) -> Result<(), CommandFailure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(data.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 
-use super::exit::{Failure, note};
+use super::exit::{CommandFailure, print_note};
 use super::text::{fit, one_line, printable};
 use crate::pb;
 
@@ -47,7 +47,7 @@ impl OutputArgs {
 }
 
 /// Standard output. Once its reader has gone away, what is written is dropped.
-pub(super) struct Out {
+pub(super) struct StdoutWriter {
     stdout: BufWriter<StdoutLock<'static>>,
     colour: bool,
     terminal: bool,
@@ -58,14 +58,20 @@ pub(super) struct Out {
 
 // === impl Out ===
 
-impl Out {
-    pub(super) fn new() -> Out {
+impl StdoutWriter {
+    pub(super) fn new() -> StdoutWriter {
         let stdout = io::stdout();
         // Also asks NO_COLOR, CLICOLOR and TERM.
         let colour = AutoStream::choice(&stdout) != ColorChoice::Never;
         let terminal = stdout.is_terminal();
         let columns = if terminal { columns(&stdout) } else { None };
-        Out { stdout: BufWriter::new(stdout.lock()), colour, terminal, columns, closed: false }
+        StdoutWriter {
+            stdout: BufWriter::new(stdout.lock()),
+            colour,
+            terminal,
+            columns,
+            closed: false,
+        }
     }
 
     /// Whether the reader has gone away, so that more data is of no use.
@@ -78,19 +84,19 @@ impl Out {
     }
 
     /// Bytes as they are.
-    pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    pub(super) fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), CommandFailure> {
         let result = if self.closed { Ok(()) } else { self.stdout.write_all(bytes) };
         self.check(result)
     }
 
     /// A line.
-    pub(super) fn line(&mut self, text: &str) -> Result<(), Failure> {
-        self.bytes(text.as_bytes())?;
-        self.bytes(b"\n")
+    pub(super) fn write_line(&mut self, text: &str) -> Result<(), CommandFailure> {
+        self.write_bytes(text.as_bytes())?;
+        self.write_bytes(b"\n")
     }
 
     /// Makes what was written so far visible.
-    pub(super) fn flush(&mut self) -> Result<(), Failure> {
+    pub(super) fn flush(&mut self) -> Result<(), CommandFailure> {
         let result = if self.closed { Ok(()) } else { self.stdout.flush() };
         self.check(result)
     }
@@ -100,7 +106,7 @@ impl Out {
         if self.colour { format!("{HEADING}{text}{HEADING:#}") } else { text.to_owned() }
     }
 
-    fn check(&mut self, result: io::Result<()>) -> Result<(), Failure> {
+    fn check(&mut self, result: io::Result<()>) -> Result<(), CommandFailure> {
         match result {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 self.closed = true;
@@ -120,7 +126,7 @@ fn columns(terminal: &io::Stdout) -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-impl Drop for Out {
+impl Drop for StdoutWriter {
     fn drop(&mut self) {
         // Commands that must know flush themselves.
         let _ = self.flush();
@@ -147,7 +153,7 @@ impl Table {
 
     /// The lines.
     fn lines(&self) -> Vec<String> {
-        laid_out(&self.headings, self.rows.iter().map(Vec::as_slice))
+        layout_rows(&self.headings, self.rows.iter().map(Vec::as_slice))
     }
 
     /// The lines for a terminal of this width. Names that would take most of it, such as ids, stand alone on
@@ -158,14 +164,14 @@ impl Table {
         if lines[0].chars().count() <= columns || names <= columns / 2 {
             return lines;
         }
-        let rest = laid_out(&self.headings[1..], self.rows.iter().map(|row| &row[1..]));
+        let rest = layout_rows(&self.headings[1..], self.rows.iter().map(|row| &row[1..]));
         let names = self.rows.iter().map(|row| &*row[0]);
         let names = std::iter::once(self.headings[0]).chain(names);
         names.zip(rest).flat_map(|(name, rest)| [name.to_owned(), format!("  {rest}")]).collect()
     }
 
     /// Prints it, unless it has no rows: then nothing.
-    pub(super) fn print(self, out: &mut Out) -> Result<(), Failure> {
+    pub(super) fn print(self, out: &mut StdoutWriter) -> Result<(), CommandFailure> {
         if self.rows.is_empty() {
             return Ok(());
         }
@@ -182,21 +188,21 @@ impl Table {
                 _ => line.clone(),
             };
             if index < lines_each {
-                out.line(&out.heading(&line))?;
+                out.write_line(&out.heading(&line))?;
             } else {
-                out.line(&line)?;
+                out.write_line(&line)?;
             }
         }
         out.flush()?;
         if is_cut {
-            note("cut at the width of the terminal; a pipe gets all of it, as in | less -S");
+            print_note("cut at the width of the terminal; a pipe gets all of it, as in | less -S");
         }
         Ok(())
     }
 }
 
 /// Rows under headings as lines.
-fn laid_out<'a>(headings: &[&str], rows: impl Iterator<Item = &'a [String]>) -> Vec<String> {
+fn layout_rows<'a>(headings: &[&str], rows: impl Iterator<Item = &'a [String]>) -> Vec<String> {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING).set_header(headings);
     table.add_rows(rows);
@@ -228,13 +234,13 @@ impl Block {
         }
     }
 
-    pub(super) fn print(self, out: &mut Out) -> Result<(), Failure> {
+    pub(super) fn print(self, out: &mut StdoutWriter) -> Result<(), CommandFailure> {
         let width = self.0.iter().map(|(name, _)| name.len() + 1).max().unwrap_or(0);
         for (name, lines) in self.0 {
             let heading = out.heading(&format!("{:width$}", format!("{name}:")));
             for (index, line) in lines.iter().enumerate() {
                 let left = if index == 0 { heading.clone() } else { " ".repeat(width) };
-                out.line(format!("{left}  {line}").trim_end())?;
+                out.write_line(format!("{left}  {line}").trim_end())?;
             }
         }
         out.flush()
@@ -253,53 +259,64 @@ impl JsonList {
         JsonList { begun: false }
     }
 
-    pub(super) fn row(&mut self, out: &mut Out, row: &impl Shown) -> Result<(), Failure> {
-        self.text(out, &json_line(row)?)
+    pub(super) fn row(
+        &mut self,
+        out: &mut StdoutWriter,
+        row: &impl JsonMessage,
+    ) -> Result<(), CommandFailure> {
+        self.raw_row(out, &json_line(row)?)
     }
 
     /// A row that is no message.
-    pub(super) fn text(&mut self, out: &mut Out, row: &str) -> Result<(), Failure> {
-        out.bytes(if self.begun { b",\n" } else { b"[\n" })?;
+    pub(super) fn raw_row(
+        &mut self,
+        out: &mut StdoutWriter,
+        row: &str,
+    ) -> Result<(), CommandFailure> {
+        out.write_bytes(if self.begun { b",\n" } else { b"[\n" })?;
         self.begun = true;
-        out.bytes(row.as_bytes())
+        out.write_bytes(row.as_bytes())
     }
 
-    pub(super) fn end(self, out: &mut Out) -> Result<(), Failure> {
-        out.line(if self.begun { "\n]" } else { "[]" })?;
+    pub(super) fn end(self, out: &mut StdoutWriter) -> Result<(), CommandFailure> {
+        out.write_line(if self.begun { "\n]" } else { "[]" })?;
         out.flush()
     }
 }
 
 /// A message that can be printed as JSON.
-pub(super) trait Shown: Message {
+pub(super) trait JsonMessage: Message {
     /// Its name in the contract.
     const NAME: &'static str;
 }
 
-macro_rules! shown {
+macro_rules! json_messages {
     ($($message:ident)*) => {$(
-        impl Shown for pb::$message {
+        impl JsonMessage for pb::$message {
             const NAME: &'static str = concat!("ringq.v1.", stringify!($message));
         }
     )*};
 }
 
-shown!(EnqueueResponse EnqueueResult GetServerInfoResponse Job RedriveJobsResponse Shard);
-shown!(TopicStats TopicSummary Worker);
+json_messages!(EnqueueResponse EnqueueResult GetServerInfoResponse Job RedriveJobsResponse Shard);
+json_messages!(TopicStats TopicSummary Worker);
 
 /// A message as an indented JSON object.
-pub(super) fn print_json(out: &mut Out, message: &impl Shown) -> Result<(), Failure> {
+pub(super) fn print_json(
+    out: &mut StdoutWriter,
+    message: &impl JsonMessage,
+) -> Result<(), CommandFailure> {
     let text = serde_json::to_string_pretty(&dynamic(message)?).context("cannot write JSON")?;
-    out.line(&text)?;
+    out.write_line(&text)?;
     out.flush()
 }
 
 /// A message as a JSON object on one line.
-fn json_line(message: &impl Shown) -> Result<String, Failure> {
+fn json_line(message: &impl JsonMessage) -> Result<String, CommandFailure> {
     Ok(serde_json::to_string(&dynamic(message)?).context("cannot write JSON")?)
 }
 
-fn dynamic<M: Shown>(message: &M) -> Result<DynamicMessage, Failure> {
+fn dynamic<M: JsonMessage>(message: &M) -> Result<DynamicMessage, CommandFailure> {
     static POOL: LazyLock<Result<DescriptorPool, String>> = LazyLock::new(|| {
         DescriptorPool::decode(pb::FILE_DESCRIPTOR_SET).map_err(|error| error.to_string())
     });

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
 
-use super::exit::Failure;
-use super::flags::ServeFlags;
+use super::exit::CommandFailure;
+use super::serve_args::ServeArgs;
 use crate::app::App;
 use crate::config::Config;
 use crate::{shutdown, telemetry};
@@ -14,7 +14,7 @@ use crate::{shutdown, telemetry};
 /// How long blocking calls may hold up the exit: everything that must be finished is by then.
 const LINGER: Duration = Duration::from_secs(2);
 
-pub(super) fn run(flags: ServeFlags) -> Result<(), Failure> {
+pub(super) fn run(flags: ServeArgs) -> Result<(), CommandFailure> {
     let config = Config::load(&flags.into())?;
     telemetry::init(config.log_format, &config.log_filter)?;
     let runtime = runtime(config.threads).context("cannot start the runtime")?;

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use jiff::{SignedDuration, Timestamp, Unit};
 
-use super::exit::note;
+use super::exit::print_note;
 use crate::clock::Clock;
 
 /// The clock of this machine, read once for each command: rows of one table agree.
@@ -46,10 +46,10 @@ fn timestamp(time: prost_types::Timestamp) -> Option<Timestamp> {
 }
 
 /// Says on stderr that the time of `--at` has passed: it may be a slip, and the job runs at once.
-pub(super) fn remark_past(at: Option<SystemTime>) {
+pub(super) fn warn_past_time(at: Option<SystemTime>) {
     let ago = Now::read().relative(at.map(prost_types::Timestamp::from));
     if ago.ends_with(" ago") {
-        note(&format!("--at is {ago}: the job is due now"));
+        print_note(&format!("--at is {ago}: the job is due now"));
     }
 }
 
@@ -60,15 +60,15 @@ pub(super) fn short(duration: Duration) -> String {
     match () {
         () if secs == 0 => format!("{}ms", duration.as_millis()),
         () if minutes == 0 => format!("{secs}s"),
-        () if hours == 0 => two(minutes, "m", secs % 60, "s"),
-        () if days == 0 => two(hours, "h", minutes % 60, "m"),
+        () if hours == 0 => two_units(minutes, "m", secs % 60, "s"),
+        () if days == 0 => two_units(hours, "h", minutes % 60, "m"),
         () if days >= 365 => format!("{}y", days / 365),
-        () => two(days, "d", hours % 24, "h"),
+        () => two_units(days, "d", hours % 24, "h"),
     }
 }
 
 /// A second unit says something only beside a small first one.
-fn two(large: u64, unit: &str, small: u64, small_unit: &str) -> String {
+fn two_units(large: u64, unit: &str, small: u64, small_unit: &str) -> String {
     if large < 10 && small > 0 {
         format!("{large}{unit}{small}{small_unit}")
     } else {
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_say_what_matters() {
+    fn durations_show_two_units_at_most() {
         for (millis, want) in [
             (0, "0ms"),
             (80, "80ms"),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_told_from_now() {
+    fn times_are_shown_relative_to_now() {
         let now = Now(Timestamp::from_second(1_000_000).unwrap());
         let at = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
         assert_eq!(now.relative(at(1_000_300)), "in 5m");

@@ -2,10 +2,10 @@
 
 use clap::{Args, Subcommand};
 
-use super::connect::{self, Connect, Connection};
-use super::exit::{self, Failure, complain, note};
-use super::info::word;
-use super::output::{Block, JsonList, Out, OutputArgs, Table, print_json};
+use super::connect::{self, ConnectArgs, ServerConnection};
+use super::exit::{self, CommandFailure, print_error, print_note};
+use super::info::strip_enum_prefix;
+use super::output::{Block, JsonList, OutputArgs, StdoutWriter, Table, print_json};
 use super::times::span;
 use super::values;
 use crate::pb::{GetTopicStatsRequest, ListTopicsRequest, TopicStats, TopicSummary};
@@ -15,13 +15,13 @@ const PAGE: i32 = 500;
 
 /// What about topics.
 #[derive(Debug, Subcommand)]
-pub(super) enum Topic {
+pub(super) enum TopicCommand {
     /// List topics with their depths and rates
     #[command(visible_alias = "ls")]
-    List(List),
+    List(TopicListArgs),
     /// Print the numbers of one topic
     #[command(alias = "get", alias = "show")]
-    Stats(Stats),
+    Stats(TopicStatsArgs),
 }
 
 /// Which, and how to print.
@@ -34,13 +34,13 @@ Examples:
   ringq topic list
   ringq topic list billing.
   ringq topic list -o json | jq '.[] | select(.stats.dead != null).topic.name'")]
-pub(super) struct List {
+pub(super) struct TopicListArgs {
     /// Only names that begin with this
     prefix: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 /// Which, and how to print.
@@ -49,47 +49,49 @@ pub(super) struct List {
 Examples:
   ringq topic stats emails
   ringq topic stats emails -o json | jq -r '.ready // 0'   JSON leaves out what is 0")]
-pub(super) struct Stats {
+pub(super) struct TopicStatsArgs {
     /// The topic
-    #[arg(value_parser = values::some_text)]
+    #[arg(value_parser = values::non_empty)]
     topic: String,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 // === impl Topic ===
 
-impl Topic {
-    pub(super) fn run(&self) -> Result<(), Failure> {
+impl TopicCommand {
+    pub(super) fn run(&self) -> Result<(), CommandFailure> {
         match self {
-            Topic::List(list) => connect::run(list.run()),
-            Topic::Stats(stats) => connect::run(stats.run()),
+            TopicCommand::List(list) => connect::run_until_interrupt(list.run()),
+            TopicCommand::Stats(stats) => connect::run_until_interrupt(stats.run()),
         }
     }
 }
 
 // === impl List ===
 
-impl List {
-    async fn run(&self) -> Result<(), Failure> {
+impl TopicListArgs {
+    async fn run(&self) -> Result<(), CommandFailure> {
         let rows = self.rows(&self.connect.connection()?).await?;
-        let mut out = Out::new();
+        let mut out = StdoutWriter::new();
         if self.output.is_json() {
             let mut list = JsonList::new();
             rows.iter().try_for_each(|row| list.row(&mut out, row))?;
             list.end(&mut out)?;
         } else {
             if rows.is_empty() {
-                note(&self.nothing());
+                print_note(&self.no_topics_message());
             }
             table(&rows).print(&mut out)?;
         }
-        partial(rows.iter().flat_map(|row| &row.stats).flat_map(|stats| &stats.unreachable_shards))
+        fail_if_partial(
+            rows.iter().flat_map(|row| &row.stats).flat_map(|stats| &stats.unreachable_shards),
+        )
     }
 
-    fn nothing(&self) -> String {
+    fn no_topics_message(&self) -> String {
         match &self.prefix {
             Some(prefix) => format!("no topic begins with {prefix}"),
             None => "no topics yet: the first `ringq enqueue` to a topic makes it".to_owned(),
@@ -97,7 +99,10 @@ impl List {
     }
 
     /// All pages: columns can be laid out only when all rows are there, and topics are few.
-    async fn rows(&self, connection: &Connection) -> Result<Vec<TopicSummary>, Failure> {
+    async fn rows(
+        &self,
+        connection: &ServerConnection,
+    ) -> Result<Vec<TopicSummary>, CommandFailure> {
         let (mut rows, mut page_token) = (Vec::new(), String::new());
         loop {
             let prefix = self.prefix.clone().unwrap_or_default();
@@ -117,21 +122,21 @@ impl List {
 
 // === impl Stats ===
 
-impl Stats {
-    async fn run(&self) -> Result<(), Failure> {
+impl TopicStatsArgs {
+    async fn run(&self) -> Result<(), CommandFailure> {
         let connection = self.connect.connection()?;
         let request = connection.request(GetTopicStatsRequest { name: self.topic.clone() });
         let mut topics = connection.client().topics();
         let answer = topics.get_topic_stats(request);
         let what = format!("cannot read topic {}", self.topic);
         let stats = connection.call(&what, answer).await?.stats.unwrap_or_default();
-        let mut out = Out::new();
+        let mut out = StdoutWriter::new();
         if self.output.is_json() {
             print_json(&mut out, &stats)?;
         } else {
             block(&stats).print(&mut out)?;
         }
-        partial(stats.unreachable_shards.iter())
+        fail_if_partial(stats.unreachable_shards.iter())
     }
 }
 
@@ -155,7 +160,7 @@ fn table(rows: &[TopicSummary]) -> Table {
         let stats = row.stats.clone().unwrap_or_default();
         table.row([
             topic.name.clone(),
-            word(topic.state().as_str_name(), "TOPIC_STATE_").to_owned(),
+            strip_enum_prefix(topic.state().as_str_name(), "TOPIC_STATE_").to_owned(),
             stats.ready.to_string(),
             stats.running.to_string(),
             stats.scheduled.to_string(),
@@ -187,16 +192,16 @@ fn block(stats: &TopicStats) -> Block {
         ("enqueued", stats.enqueue_rate, stats.enqueued_total),
         ("succeeded", stats.finish_rate, stats.succeeded_total),
     ] {
-        block.line(name, format!("{total} in all, {}", here(per_second)));
+        block.line(name, format!("{total} in all, {}", local_rate(per_second)));
     }
-    block.line("failed", here(stats.fail_rate));
+    block.line("failed", local_rate(stats.fail_rate));
     block.line("ended dead", format!("{} in all", stats.dead_total));
     block.line("streams", format!("{} at this server", stats.streams));
     block
 }
 
 /// Each server counts what goes through it.
-fn here(per_second: Option<f64>) -> String {
+fn local_rate(per_second: Option<f64>) -> String {
     format!("{}/s at this server over the last minute", rate(per_second))
 }
 
@@ -210,16 +215,18 @@ fn rate(rate: Option<f64>) -> String {
 }
 
 /// Numbers without some shards are printed, and a failure all the same.
-pub(super) fn partial<'a>(shards: impl Iterator<Item = &'a String>) -> Result<(), Failure> {
+pub(super) fn fail_if_partial<'a>(
+    shards: impl Iterator<Item = &'a String>,
+) -> Result<(), CommandFailure> {
     let mut names: Vec<&str> = shards.map(String::as_str).collect();
     names.sort_unstable();
     names.dedup();
     if names.is_empty() {
         return Ok(());
     }
-    complain(&format!(
+    print_error(&format!(
         "without what lies on shards that do not answer, or are not configured at this server: {}",
         names.join(", ")
     ));
-    Err(Failure::told(exit::UNAVAILABLE).hint(exit::SHARDS))
+    Err(CommandFailure::already_reported(exit::UNAVAILABLE).with_hint(exit::SHARDS_HINT))
 }

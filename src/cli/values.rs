@@ -11,7 +11,7 @@ use crate::domain::limit::PRIORITY_MAX;
 
 /// Any text but none: an argument like `--id "$KEY"` must not lose its meaning in a shell where KEY
 /// is not set.
-pub(super) fn some_text(text: &str) -> Result<String, String> {
+pub(super) fn non_empty(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("it is empty; is a variable not set?".to_owned());
     }
@@ -69,7 +69,7 @@ pub(super) fn number(text: &str) -> Result<usize, String> {
 }
 
 /// A whole number in this range.
-pub(super) fn whole<T: TryFrom<i64>>(
+pub(super) fn integer_in_range<T: TryFrom<i64>>(
     range: RangeInclusive<i64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone {
     move |text| {
@@ -130,12 +130,12 @@ mod tests {
             assert!(priority(bad).is_err(), "{bad:?}");
         }
         assert_eq!(number("0"), Ok(0));
-        let few = whole::<u16>(1..=10_000);
+        let few = integer_in_range::<u16>(1..=10_000);
         assert_eq!((few("1"), few("10000")), (Ok(1), Ok(10_000)));
         for bad in ["", "0", "10001", "99999999999999999999", "abc", "1.0"] {
             assert_eq!(few(bad).unwrap_err(), "it is no whole number from 1 to 10000", "{bad:?}");
         }
-        assert!(number("-1").is_err() && number("all").is_err() && some_text("").is_err());
+        assert!(number("-1").is_err() && number("all").is_err() && non_empty("").is_err());
     }
 
     #[test]

@@ -2,19 +2,19 @@
 
 use clap::{Args, Subcommand};
 
-use super::connect::{self, Connect};
-use super::exit::{Failure, note};
-use super::output::{JsonList, Out, OutputArgs, Table};
+use super::connect::{self, ConnectArgs};
+use super::exit::{CommandFailure, print_note};
+use super::output::{JsonList, OutputArgs, StdoutWriter, Table};
 use super::times::Now;
 use super::values;
 use crate::pb::{self, ListWorkersRequest};
 
 /// What about workers.
 #[derive(Debug, Subcommand)]
-pub(super) enum Worker {
+pub(super) enum WorkerCommand {
     /// List the workers that take jobs: their open streams and credit
     #[command(visible_alias = "ls")]
-    List(List),
+    List(WorkerListArgs),
 }
 
 /// Which, and how to print.
@@ -26,50 +26,50 @@ first Ctrl-C, has closed its stream.
 Examples:
   ringq worker list
   ringq worker list emails -o json")]
-pub(super) struct List {
+pub(super) struct WorkerListArgs {
     /// Only streams that ask for this topic
-    #[arg(value_parser = values::some_text)]
+    #[arg(value_parser = values::non_empty)]
     topic: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 // === impl Worker ===
 
-impl Worker {
-    pub(super) fn run(&self) -> Result<(), Failure> {
+impl WorkerCommand {
+    pub(super) fn run(&self) -> Result<(), CommandFailure> {
         match self {
-            Worker::List(list) => connect::run(list.run()),
+            WorkerCommand::List(list) => connect::run_until_interrupt(list.run()),
         }
     }
 }
 
 // === impl List ===
 
-impl List {
-    async fn run(&self) -> Result<(), Failure> {
+impl WorkerListArgs {
+    async fn run(&self) -> Result<(), CommandFailure> {
         let connection = self.connect.connection()?;
         let topic = self.topic.clone().unwrap_or_default();
         let request = connection.request(ListWorkersRequest { topic });
         let mut admin = connection.client().admin();
         let answer =
             connection.call("cannot list the workers", admin.list_workers(request)).await?;
-        let mut out = Out::new();
+        let mut out = StdoutWriter::new();
         if self.output.is_json() {
             let mut list = JsonList::new();
             answer.workers.iter().try_for_each(|worker| list.row(&mut out, worker))?;
             return list.end(&mut out);
         }
         if answer.workers.is_empty() {
-            note(&self.nobody());
+            print_note(&self.no_workers_message());
         }
         table(&answer.workers).print(&mut out)
     }
 
     /// A worker that is about to end is not seen here, and may still run something.
-    fn nobody(&self) -> String {
+    fn no_workers_message(&self) -> String {
         let of = self.topic.as_ref().map(|topic| format!(" of {topic}")).unwrap_or_default();
         let topic = self.topic.as_deref().unwrap_or("TOPIC");
         format!(

@@ -9,7 +9,7 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// Makes a call that the server ends after `limit`, and this side soon after: no deadline of tonic's
 /// runs before there is a connection, and calls that wait for one wait in line.
-pub(super) async fn within<M, T, F>(
+pub(super) async fn call_with_timeout<M, T, F>(
     limit: Duration,
     message: M,
     call: impl FnOnce(Request<M>) -> F,

@@ -10,7 +10,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status};
 
-use super::{Error, Producer, gather};
+use super::{Error, Producer, write_coalescing};
 use crate::pb::admin_service_client::AdminServiceClient;
 use crate::pb::queue_service_client::QueueServiceClient;
 use crate::pb::topic_service_client::TopicServiceClient;
@@ -56,7 +56,7 @@ impl Client {
     /// # Panics
     /// Outside of a tokio runtime: the connection is a task there, and ends with it.
     pub fn new(url: impl Into<String>) -> Result<Client, Error> {
-        Client::with(url, Options::default())
+        Client::with_options(url, Options::default())
     }
 
     /// The same, with options.
@@ -66,7 +66,7 @@ impl Client {
     ///
     /// # Panics
     /// As [`Client::new`].
-    pub fn with(url: impl Into<String>, options: Options) -> Result<Client, Error> {
+    pub fn with_options(url: impl Into<String>, options: Options) -> Result<Client, Error> {
         let url = url.into();
         let transport = InterceptedService::new(channel(&url)?, options.credentials()?);
         Ok(Client { transport, url: url.into() })
@@ -129,7 +129,7 @@ fn channel(url: &str) -> Result<Channel, Error> {
         let tls = ClientTlsConfig::new().with_native_roots().timeout(CONNECT_TIMEOUT);
         endpoint = endpoint.tls_config(tls).map_err(|error| bad(&error.to_string()))?;
     }
-    Ok(endpoint.connect_with_connector_lazy(gather::connector(CONNECT_TIMEOUT)))
+    Ok(endpoint.connect_with_connector_lazy(write_coalescing::connector(CONNECT_TIMEOUT)))
 }
 
 // === impl Options ===

@@ -52,17 +52,17 @@
 mod call;
 mod connection;
 mod error;
-mod gather;
-mod job;
-mod limit;
+mod job_spec;
+mod limits;
 mod producer;
 mod worker;
+mod write_coalescing;
 
 pub use connection::{Client, Options, Transport};
 pub use error::Error;
 #[cfg(feature = "cli")]
-pub(crate) use job::proto;
+pub(crate) use job_spec::to_proto_duration;
 #[cfg(feature = "cli")]
 pub(crate) use producer::OnRetry;
-pub use producer::{Enqueued, Producer};
+pub use producer::{EnqueueReply, Producer};
 pub use worker::{Delivery, Outcome, Summary, Worker};

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_problem_tells_form_and_range() {
+    fn error_names_form_and_range() {
         let problem = |text| duration(text, &(secs(0)..=hours(1))).unwrap_err();
         assert_eq!(
             problem("30"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_problem_tells_what_was_probably_meant() {
+    fn error_suggests_a_correction() {
         for (text, want) in [
             ("-5s", "negative"),
             ("5 m", "write 5m"),

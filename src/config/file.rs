@@ -2,11 +2,11 @@
 
 use toml::{Table, Value};
 
-use super::key::KEYS;
-use super::layer::{FoundShard, Layer};
-use super::mistake::Mistake;
+use super::invalid_setting::InvalidSetting;
+use super::keys::KEYS;
+use super::layer::{ConfigLayer, ShardText};
 use super::nearest::unknown;
-use super::source::Source;
+use super::source::SettingSource;
 
 /// The keys of a `[[shard]]` table.
 const SHARD_KEYS: [&str; 4] = ["name", "url", "weight", "state"];
@@ -14,16 +14,16 @@ const SHARD_KEYS: [&str; 4] = ["name", "url", "weight", "state"];
 /// A file while it is taken apart.
 struct FileReader<'a> {
     file: &'a str,
-    layer: Layer,
-    mistakes: &'a mut Vec<Mistake>,
+    layer: ConfigLayer,
+    mistakes: &'a mut Vec<InvalidSetting>,
 }
 
 /// Reads a file with this text. `file` is how mistakes name it.
-pub(super) fn read(file: &str, text: &str, mistakes: &mut Vec<Mistake>) -> Layer {
-    let mut reader = FileReader { file, layer: Layer::default(), mistakes };
+pub(super) fn read(file: &str, text: &str, mistakes: &mut Vec<InvalidSetting>) -> ConfigLayer {
+    let mut reader = FileReader { file, layer: ConfigLayer::default(), mistakes };
     match toml::from_str(text) {
         Ok(table) => reader.table(&table),
-        Err(error) => reader.wrong("config", "", syntax_problem(text, &error)),
+        Err(error) => reader.add_error("config", "", syntax_problem(text, &error)),
     }
     reader.layer
 }
@@ -37,12 +37,12 @@ impl FileReader<'_> {
                 self.shards(value);
             } else if let Some(key) = KEYS.into_iter().find(|key| key == name) {
                 match scalar(value) {
-                    Ok(text) => self.layer.insert(key, text, self.from(name)),
-                    Err(problem) => self.wrong(key, name, problem),
+                    Ok(text) => self.layer.insert(key, text, self.source_of(name)),
+                    Err(problem) => self.add_error(key, name, problem),
                 }
             } else {
                 let problem = unknown("setting", name, KEYS.into_iter().chain(["shard"]));
-                self.wrong(name, name, problem);
+                self.add_error(name, name, problem);
             }
         }
     }
@@ -52,7 +52,7 @@ impl FileReader<'_> {
         let tables = value.as_array().map(|tables| tables.iter().map(Value::as_table).collect());
         let Some(tables): Option<Vec<&Table>> = tables.flatten() else {
             let problem = "is not written as [[shard]] tables with name and url".to_owned();
-            return self.wrong("shard", "shard", problem);
+            return self.add_error("shard", "shard", problem);
         };
         for (index, table) in tables.into_iter().enumerate() {
             self.shard(&format!("shard[{index}]"), table);
@@ -67,32 +67,32 @@ impl FileReader<'_> {
             } else {
                 unknown("setting", key, SHARD_KEYS.into_iter())
             };
-            self.wrong(key, &format!("{path}.{key}"), problem);
+            self.add_error(key, &format!("{path}.{key}"), problem);
         }
         let [name, url, weight, state] = SHARD_KEYS.map(|key| self.shard_part(path, table, key));
         for (key, part) in [("name", &name), ("url", &url)] {
             if part.is_none() && !table.contains_key(key) {
-                self.wrong("shard", path, format!("has no {key}"));
+                self.add_error("shard", path, format!("has no {key}"));
             }
         }
         if let (Some(name), Some(url)) = (name, url) {
-            let from = self.from(path);
-            self.layer.shards.push(FoundShard { name, url, weight, state, from });
+            let from = self.source_of(path);
+            self.layer.shards.push(ShardText { name, url, weight, state, source: from });
         }
     }
 
     fn shard_part(&mut self, path: &str, table: &Table, key: &str) -> Option<String> {
         let part = scalar(table.get(key)?);
-        part.map_err(|problem| self.wrong("shard", &format!("{path}.{key}"), problem)).ok()
+        part.map_err(|problem| self.add_error("shard", &format!("{path}.{key}"), problem)).ok()
     }
 
-    fn wrong(&mut self, setting: &str, key: &str, problem: String) {
-        let from = self.from(key);
-        self.mistakes.push(Mistake::new(setting, problem, &from));
+    fn add_error(&mut self, setting: &str, key: &str, problem: String) {
+        let from = self.source_of(key);
+        self.mistakes.push(InvalidSetting::new(setting, problem, &from));
     }
 
-    fn from(&self, key: &str) -> Source {
-        Source::File { key: key.to_owned(), file: self.file.to_owned() }
+    fn source_of(&self, key: &str) -> SettingSource {
+        SettingSource::File { key: key.to_owned(), file: self.file.to_owned() }
     }
 }
 

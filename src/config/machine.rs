@@ -23,7 +23,7 @@ pub(super) struct Machine {
 
 impl Machine {
     /// The one that this process runs on.
-    pub(super) fn this() -> Machine {
+    pub(super) fn detect() -> Machine {
         Machine {
             // Counts what a container's cpu limit leaves, too.
             cpus: std::thread::available_parallelism().map_or(1, Into::into),

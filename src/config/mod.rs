@@ -1,6 +1,6 @@
 //! The settings: defaults, then the file, then `RINGQ_…` variables, then flags; the last one that
 //! has a setting wins. What comes out is a [`Config`] without a mistake in it, or all the
-//! [`Mistakes`] at once.
+//! [`InvalidSettings`] at once.
 //!
 //! `deploy/ringq.toml` holds the defaults and describes every setting; it is built in. A layer is
 //! plain text by key (`layer`, `file`), so that a value is read in one way wherever it came from (`reader`:
@@ -8,21 +8,21 @@
 //!
 //! This is the only reader of the environment.
 
-mod bound;
+mod bounds;
 mod duration;
 mod file;
-mod key;
+mod invalid_setting;
+mod keys;
 mod layer;
 mod machine;
-mod mistake;
 mod nearest;
 mod parse;
 mod reader;
 mod shard;
-mod show;
 mod source;
 #[cfg(test)]
 mod tests;
+mod toml_output;
 mod variable;
 
 use std::fs;
@@ -30,20 +30,20 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use key::KEYS;
-pub use layer::Flags;
-pub use mistake::{Mistake, Mistakes};
-pub use shard::{Shard, ShardUrl};
+pub use invalid_setting::{InvalidSetting, InvalidSettings};
+pub use keys::KEYS;
+pub use layer::ConfigFlags;
+pub use shard::{ShardConfig, ShardUrl};
 
 pub(crate) use duration::{any_duration as parse_duration, show_duration};
-pub(crate) use mistake::io_problem;
+pub(crate) use invalid_setting::io_problem;
 
-use crate::store::redis::Tls;
+use crate::store::redis::RedisTlsFiles;
 use crate::telemetry::LogFormat;
 
-use layer::Layer;
+use layer::ConfigLayer;
 use machine::Machine;
-use reader::Reader;
+use reader::ConfigReader;
 
 /// The documented default file.
 pub const DEFAULTS: &str = include_str!("../../deploy/ringq.toml");
@@ -56,11 +56,11 @@ pub struct Config {
     /// Where probes and metrics are served; port 0 takes a free one. Default 127.0.0.1:7701.
     pub http_listen: SocketAddr,
     /// The shards: names and places differ, and one is active. Default: `s0`, a file in `data_dir`.
-    pub shards: Vec<Shard>,
+    pub shards: Vec<ShardConfig>,
     /// The directory of the default shard. Default `ringq-data`.
     pub data_dir: PathBuf,
     /// The files that `rediss` shards use. Default: none, and the system's certificates are trusted.
-    pub redis_tls: Tls,
+    pub redis_tls: RedisTlsFiles,
     /// This server among its replicas: 1 to 64 of `[A-Za-z0-9._-]`. Default: the host name, or
     /// `ringq`.
     pub replica: String,
@@ -100,29 +100,29 @@ impl Config {
     /// The settings of this process: its flags, its environment, the file they name, the defaults.
     ///
     /// # Errors
-    /// Every [`Mistake`] found in any of them.
-    pub fn load(flags: &Flags) -> Result<Config, Mistakes> {
+    /// Every [`InvalidSetting`] found in any of them.
+    pub fn load(flags: &ConfigFlags) -> Result<Config, InvalidSettings> {
         let mut mistakes = Vec::new();
-        let environment = Layer::environment(environment(), &mut mistakes);
-        let flags = Layer::flags(flags);
+        let environment = ConfigLayer::environment(environment(), &mut mistakes);
+        let flags = ConfigLayer::flags(flags);
         let file = read_file(&flags, &environment, &mut mistakes);
-        resolve(vec![file, environment, flags], mistakes, &Machine::this())
+        resolve(vec![file, environment, flags], mistakes, &Machine::detect())
     }
 
     /// The settings that a file with this text gives, without flags and environment.
     ///
     /// # Errors
-    /// Every [`Mistake`] found in it.
-    pub fn from_toml(text: &str) -> Result<Config, Mistakes> {
+    /// Every [`InvalidSetting`] found in it.
+    pub fn from_toml(text: &str) -> Result<Config, InvalidSettings> {
         let mut mistakes = Vec::new();
         let file = file::read("the given text", text, &mut mistakes);
-        resolve(vec![file], mistakes, &Machine::this())
+        resolve(vec![file], mistakes, &Machine::detect())
     }
 
     /// The settings as a file that gives the same settings again.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        show::toml(self)
+        toml_output::toml(self)
     }
 }
 
@@ -139,26 +139,30 @@ pub(crate) fn unknown_variables() -> Vec<String> {
 
 /// Lays the layers over the defaults, the last one on top, and reads the result.
 fn resolve(
-    layers: Vec<Layer>,
-    mut mistakes: Vec<Mistake>,
+    layers: Vec<ConfigLayer>,
+    mut mistakes: Vec<InvalidSetting>,
     machine: &Machine,
-) -> Result<Config, Mistakes> {
-    let defaults = file::read("the defaults", DEFAULTS, &mut mistakes).built_in();
-    let layer = layers.into_iter().fold(defaults, Layer::under);
-    Reader::new(layer, mistakes).config(machine)
+) -> Result<Config, InvalidSettings> {
+    let defaults = file::read("the defaults", DEFAULTS, &mut mistakes).as_defaults();
+    let layer = layers.into_iter().fold(defaults, ConfigLayer::merged_with);
+    ConfigReader::new(layer, mistakes).config(machine)
 }
 
 /// The file that `--config` or `RINGQ_CONFIG` names, or an empty layer.
-fn read_file(flags: &Layer, environment: &Layer, mistakes: &mut Vec<Mistake>) -> Layer {
+fn read_file(
+    flags: &ConfigLayer,
+    environment: &ConfigLayer,
+    mistakes: &mut Vec<InvalidSetting>,
+) -> ConfigLayer {
     let Some(file) = flags.get("config").or_else(|| environment.get("config")) else {
-        return Layer::default();
+        return ConfigLayer::default();
     };
     match fs::read_to_string(&file.text) {
         Ok(text) => file::read(&file.text, &text, mistakes),
         Err(error) => {
             let problem = format!("cannot read {:?}: {}", file.text, io_problem(&error));
-            mistakes.push(Mistake::new("config", problem, &file.from));
-            Layer::default()
+            mistakes.push(InvalidSetting::new("config", problem, &file.source));
+            ConfigLayer::default()
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::telemetry::{self, LogFormat};
 
-use super::bound;
+use super::bounds;
 
 /// `127.0.0.1:7700`, `[::1]:7700`.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
@@ -45,10 +45,10 @@ pub(super) fn path(text: &str) -> Result<PathBuf, String> {
 /// A name of `[A-Za-z0-9._-]`.
 pub(super) fn replica(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if bound::REPLICA_CHARS.contains(&text.len()) && text.chars().all(good) {
+    if bounds::REPLICA_CHARS.contains(&text.len()) && text.chars().all(good) {
         return Ok(text.to_owned());
     }
-    let (min, max) = (bound::REPLICA_CHARS.start(), bound::REPLICA_CHARS.end());
+    let (min, max) = (bounds::REPLICA_CHARS.start(), bounds::REPLICA_CHARS.end());
     Err(format!("{text:?} is not {min} to {max} of A-Z a-z 0-9 . _ -"))
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_problem_tells_what_was_probably_meant() {
+    fn error_suggests_a_correction() {
         for (text, want) in [
             ("localhost:24000", "localhost is a name; write 127.0.0.1:24000"),
             ("db.example:1", "db.example is a name, and an address is needed"),

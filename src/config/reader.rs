@@ -5,32 +5,32 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use super::layer::Layer;
+use super::layer::ConfigLayer;
 use super::machine::Machine;
-use super::source::Source;
-use super::{Config, Mistake, Mistakes, Shard, bound, duration, parse};
+use super::source::SettingSource;
+use super::{Config, InvalidSetting, InvalidSettings, ShardConfig, bounds, duration, parse};
 use crate::domain::ring::ShardState;
-use crate::store::redis::Tls;
+use crate::store::redis::RedisTlsFiles;
 
 /// Reads settings, collecting mistakes on the way.
-pub(super) struct Reader {
-    layer: Layer,
-    mistakes: Vec<Mistake>,
+pub(super) struct ConfigReader {
+    layer: ConfigLayer,
+    mistakes: Vec<InvalidSetting>,
 }
 
 // === impl Reader ===
 
-impl Reader {
+impl ConfigReader {
     /// `mistakes` are those that were found while the layers were made.
-    pub(super) fn new(layer: Layer, mistakes: Vec<Mistake>) -> Reader {
-        Reader { layer, mistakes }
+    pub(super) fn new(layer: ConfigLayer, mistakes: Vec<InvalidSetting>) -> ConfigReader {
+        ConfigReader { layer, mistakes }
     }
 
     /// The settings, if there is no mistake at all.
-    pub(super) fn config(mut self, machine: &Machine) -> Result<Config, Mistakes> {
+    pub(super) fn config(mut self, machine: &Machine) -> Result<Config, InvalidSettings> {
         match self.read(machine) {
             Some(config) if self.mistakes.is_empty() => Ok(config),
-            _ => Err(Mistakes(self.mistakes)),
+            _ => Err(InvalidSettings(self.mistakes)),
         }
     }
 
@@ -45,21 +45,22 @@ impl Reader {
         let replica = self.optional("replica", parse::replica);
         let ready_file = self.optional("ready_file", parse::path);
         let shutdown_grace = self
-            .optional("shutdown_grace", |text| duration::duration(text, &bound::SHUTDOWN_GRACE));
-        let drain_delay = self.duration("drain_delay", &bound::DRAIN_DELAY);
+            .optional("shutdown_grace", |text| duration::duration(text, &bounds::SHUTDOWN_GRACE));
+        let drain_delay = self.duration("drain_delay", &bounds::DRAIN_DELAY);
         let stream_max_age = self.required("stream_max_age", |text| {
-            duration::duration_or_zero(text, &bound::STREAM_AGE)
+            duration::duration_or_zero(text, &bounds::STREAM_AGE)
         });
-        let max_streams = self.number("max_streams", &bound::STREAMS);
+        let max_streams = self.number("max_streams", &bounds::STREAMS);
         let max_concurrent_requests =
-            self.number("max_concurrent_requests", &bound::CONCURRENT_REQUESTS);
-        let max_message_mib = self.number("max_message_mib", &bound::MESSAGE_MIB);
-        let max_connections = self.number("max_connections", &bound::CONNECTIONS);
-        let max_connections_per_peer = self.number("max_connections_per_peer", &bound::CONNECTIONS);
-        let request_timeout = self.duration("request_timeout", &bound::REQUEST_TIMEOUT);
+            self.number("max_concurrent_requests", &bounds::CONCURRENT_REQUESTS);
+        let max_message_mib = self.number("max_message_mib", &bounds::MESSAGE_MIB);
+        let max_connections = self.number("max_connections", &bounds::CONNECTIONS);
+        let max_connections_per_peer =
+            self.number("max_connections_per_peer", &bounds::CONNECTIONS);
+        let request_timeout = self.duration("request_timeout", &bounds::REQUEST_TIMEOUT);
         let log_format = self.required("log_format", parse::log_format);
         let log_filter = self.required("log_filter", parse::log_filter);
-        let threads = self.optional("threads", |text| parse::number(text, &bound::THREADS));
+        let threads = self.optional("threads", |text| parse::number(text, &bounds::THREADS));
         Some(Config {
             listen: listen?,
             http_listen: http_listen?,
@@ -91,7 +92,9 @@ impl Reader {
     ) -> Option<T> {
         let found = self.layer.get(key)?;
         let parsed = parse(&found.text);
-        parsed.map_err(|problem| self.mistakes.push(Mistake::new(key, problem, &found.from))).ok()
+        parsed
+            .map_err(|problem| self.mistakes.push(InvalidSetting::new(key, problem, &found.source)))
+            .ok()
     }
 
     /// A setting that has a value in the default file.
@@ -101,7 +104,11 @@ impl Reader {
         parse: impl FnOnce(&str) -> Result<T, String>,
     ) -> Option<T> {
         if self.layer.get(key).is_none() {
-            self.mistakes.push(Mistake::new(key, "is missing".to_owned(), &Source::Default));
+            self.mistakes.push(InvalidSetting::new(
+                key,
+                "is missing".to_owned(),
+                &SettingSource::Default,
+            ));
         }
         self.optional(key, parse)
     }
@@ -119,30 +126,30 @@ impl Reader {
     }
 
     /// The files for `rediss` shards. A certificate is of no use without its key, nor the other way round.
-    fn redis_tls(&mut self) -> Tls {
+    fn redis_tls(&mut self) -> RedisTlsFiles {
         let [ca, cert, key] =
             ["redis_ca", "redis_cert", "redis_key"].map(|key| self.optional(key, parse::path));
         for (given, missing) in [("redis_cert", "redis_key"), ("redis_key", "redis_cert")] {
             if let (Some(found), None) = (self.layer.get(given), self.layer.get(missing)) {
                 let problem = format!("is of no use without {missing}; give both or none");
-                self.mistakes.push(Mistake::new(given, problem, &found.from));
+                self.mistakes.push(InvalidSetting::new(given, problem, &found.source));
             }
         }
-        Tls { ca, client: cert.zip(key) }
+        RedisTlsFiles { ca, client: cert.zip(key) }
     }
 
     /// The shards given, or the default one.
-    fn shards(&mut self, data_dir: Option<&Path>, redis_tls: &Tls) -> Vec<Shard> {
+    fn shards(&mut self, data_dir: Option<&Path>, redis_tls: &RedisTlsFiles) -> Vec<ShardConfig> {
         let given = &self.layer.shards[..];
-        let mut shards: Vec<Shard> = Vec::new();
+        let mut shards: Vec<ShardConfig> = Vec::new();
         for text in given {
             let mut problems = Vec::new();
-            if let Some(shard) = Shard::read(text, &mut problems) {
+            if let Some(shard) = ShardConfig::read(text, &mut problems) {
                 let shard = shard.with_tls(redis_tls);
-                problems.extend(shards.iter().filter_map(|other| clash(&shard, other)));
+                problems.extend(shards.iter().filter_map(|other| shared_resource(&shard, other)));
                 shards.push(shard);
             }
-            let mistake = |problem| Mistake::new("shard", problem, &text.from);
+            let mistake = |problem| InvalidSetting::new("shard", problem, &text.source);
             self.mistakes.extend(problems.into_iter().map(mistake));
         }
         if let [first, ..] = given
@@ -150,12 +157,12 @@ impl Reader {
             && shards.iter().all(|shard| shard.state == ShardState::Draining)
         {
             let problem = "none is active, so nothing could be enqueued; let one be".to_owned();
-            self.mistakes.push(Mistake::new("shard", problem, &first.from));
+            self.mistakes.push(InvalidSetting::new("shard", problem, &first.source));
         }
         // What could not be read may be the encrypted one.
         let is_whole = shards.len() == given.len();
         if given.is_empty() {
-            shards.extend(data_dir.map(Shard::default_in));
+            shards.extend(data_dir.map(ShardConfig::default_in));
         }
         if is_whole {
             self.check_secrecy(&shards);
@@ -165,12 +172,12 @@ impl Reader {
 
     /// Who names certificates means encryption, and `redis` where `rediss` was meant has none. Nor has a shard that
     /// is not named at all, for want of a setting that was lost.
-    fn check_secrecy(&mut self, shards: &[Shard]) {
+    fn check_secrecy(&mut self, shards: &[ShardConfig]) {
         let found = ["redis_ca", "redis_cert"].map(|key| Some((key, self.layer.get(key)?)));
         let Some((key, found)) = found.into_iter().flatten().next() else { return };
-        if !shards.iter().any(Shard::is_secure) {
+        if !shards.iter().any(ShardConfig::is_secure) {
             let problem = "is used by no shard; write rediss:// for an encrypted one".to_owned();
-            self.mistakes.push(Mistake::new(key, problem, &found.from));
+            self.mistakes.push(InvalidSetting::new(key, problem, &found.source));
         }
     }
 
@@ -181,15 +188,15 @@ impl Reader {
         };
         // Whoever set one of them set this clash, not the defaults.
         let places = ["http_listen", "listen"].into_iter().filter_map(|key| self.layer.get(key));
-        let set = places.map(|found| &found.from).find(|from| **from != Source::Default);
+        let set = places.map(|found| &found.source).find(|from| **from != SettingSource::Default);
         let problem = format!("{address} is the address of listen, too; choose another port");
-        let from = set.unwrap_or(&Source::Default);
-        self.mistakes.push(Mistake::new("http_listen", problem, from));
+        let from = set.unwrap_or(&SettingSource::Default);
+        self.mistakes.push(InvalidSetting::new("http_listen", problem, from));
     }
 }
 
 /// What two shards must not share.
-fn clash(shard: &Shard, other: &Shard) -> Option<String> {
+fn shared_resource(shard: &ShardConfig, other: &ShardConfig) -> Option<String> {
     let name = &shard.name;
     if shard.name == other.name {
         Some(format!("{name} is given twice; a name belongs to one shard for ever"))

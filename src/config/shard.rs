@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use crate::domain::ShardName;
 use crate::domain::ring::{ShardState, WEIGHT_MAX};
-use crate::store::redis::{Address, Tls};
+use crate::store::redis::{RedisAddress, RedisTlsFiles};
 
-use super::layer::FoundShard;
-use super::{bound, parse};
+use super::layer::ShardText;
+use super::{bounds, parse};
 
 /// What [`ShardUrl::try_new`] takes.
 const ACCEPTED: &str = "use sqlite:PATH, sqlite::memory:, redis://HOST:PORT, rediss://HOST:PORT, \
@@ -16,7 +16,7 @@ const ACCEPTED: &str = "use sqlite:PATH, sqlite::memory:, redis://HOST:PORT, red
 
 /// A shard's name and where it lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shard {
+pub struct ShardConfig {
     /// 1 to 8 of `[a-z0-9]`; written on the shard at first contact, never reused.
     pub name: ShardName,
     /// Where it lives; the scheme picks the store.
@@ -35,15 +35,15 @@ pub enum ShardUrl {
     /// `sqlite::memory:`: nothing outlives the process.
     SqliteMemory,
     /// A Redis, by one of the schemes that [`Address::try_new`] takes.
-    Redis(Address),
+    Redis(RedisAddress),
 }
 
 // === impl Shard ===
 
-impl Shard {
+impl ShardConfig {
     /// The shard of a server that was told none.
-    pub(super) fn default_in(data_dir: &Path) -> Shard {
-        Shard {
+    pub(super) fn default_in(data_dir: &Path) -> ShardConfig {
+        ShardConfig {
             name: ShardName::try_new("s0").expect("s0 is a shard name"),
             url: ShardUrl::SqliteFile(data_dir.join("ringq.db")),
             weight: 1,
@@ -53,11 +53,12 @@ impl Shard {
 
     /// Reads every part; what can be read is enough to compare the shard with others. No problem
     /// quotes the url: it may hold a password.
-    pub(super) fn read(found: &FoundShard, problems: &mut Vec<String>) -> Option<Shard> {
+    pub(super) fn read(found: &ShardText, problems: &mut Vec<String>) -> Option<ShardConfig> {
         let name = &found.name;
         let weight = found.weight.as_deref().map_or(Ok(1), weight);
         let state = found.state.as_deref().map_or(Ok(ShardState::Active), state);
-        let shard = Shard::try_new(name, &found.url).map_err(|problem| problems.push(problem));
+        let shard =
+            ShardConfig::try_new(name, &found.url).map_err(|problem| problems.push(problem));
         let weight = weight.map_err(|problem| problems.push(format!("{name}: {problem}")));
         let state = state.map_err(|problem| problems.push(format!("{name}: {problem}")));
         let mut shard = shard.ok()?;
@@ -67,20 +68,20 @@ impl Shard {
     }
 
     /// Its connections use these files, if it is encrypted.
-    pub(super) fn with_tls(self, tls: &Tls) -> Shard {
+    pub(super) fn with_tls(self, tls: &RedisTlsFiles) -> ShardConfig {
         let url = match self.url {
             ShardUrl::Redis(address) => ShardUrl::Redis(address.with_tls(tls)),
             url @ (ShardUrl::SqliteFile(_) | ShardUrl::SqliteMemory) => url,
         };
-        Shard { url, ..self }
+        ShardConfig { url, ..self }
     }
 
     /// Whether it is reached over an encrypted connection.
     pub(super) fn is_secure(&self) -> bool {
-        self.url.remote().is_some_and(Address::is_secure)
+        self.url.remote().is_some_and(RedisAddress::is_secure)
     }
 
-    pub(super) fn try_new(name: &str, url: &str) -> Result<Shard, String> {
+    pub(super) fn try_new(name: &str, url: &str) -> Result<ShardConfig, String> {
         let checked = ShardName::try_new(name).map_err(|_| match name {
             // A url without a name, as likely as not with a password.
             name if name.contains(':') => {
@@ -95,12 +96,12 @@ impl Shard {
             _ => format!("{name}: {problem}"),
         });
         let url = found?;
-        Ok(Shard { name: checked, url, weight: 1, state: ShardState::Active })
+        Ok(ShardConfig { name: checked, url, weight: 1, state: ShardState::Active })
     }
 }
 
 fn weight(text: &str) -> Result<u32, String> {
-    let weight = parse::number(text, &bound::WEIGHT);
+    let weight = parse::number(text, &bounds::WEIGHT);
     let weight = weight.map_err(|problem| format!("the weight {problem}"))?;
     Ok(u32::try_from(weight).unwrap_or(WEIGHT_MAX))
 }
@@ -135,11 +136,11 @@ impl ShardUrl {
 
     /// Whether it holds a user or a password, of which nothing is shown.
     pub(super) fn has_credentials(&self) -> bool {
-        self.remote().is_some_and(Address::has_credentials)
+        self.remote().is_some_and(RedisAddress::has_credentials)
     }
 
     /// Where it is, if it is reached over a connection.
-    fn remote(&self) -> Option<&Address> {
+    fn remote(&self) -> Option<&RedisAddress> {
         match self {
             ShardUrl::Redis(address) => Some(address),
             ShardUrl::SqliteFile(_) | ShardUrl::SqliteMemory => None,
@@ -154,7 +155,7 @@ impl ShardUrl {
                 let whole = |path: &Path| std::path::absolute(path).unwrap_or(path.to_owned());
                 whole(a) == whole(b)
             }
-            (ShardUrl::Redis(a), ShardUrl::Redis(b)) => a.is_same_place(b),
+            (ShardUrl::Redis(a), ShardUrl::Redis(b)) => a.is_same_database(b),
             // Databases in memory are one each.
             (ShardUrl::SqliteMemory | ShardUrl::SqliteFile(_) | ShardUrl::Redis(_), _) => false,
         }
@@ -172,7 +173,7 @@ impl ShardUrl {
             }
             ("sqlite", path) => Ok(ShardUrl::SqliteFile(PathBuf::from(path))),
             ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel", _) => {
-                let address = Address::try_new(url).map_err(|problem| problem.to_string())?;
+                let address = RedisAddress::try_new(url).map_err(|problem| problem.to_string())?;
                 Ok(ShardUrl::Redis(address))
             }
             (redis, _) if redis.starts_with("redis") => {
@@ -211,13 +212,13 @@ mod tests {
             "redis+sentinel://a:26379,b:26380/main/3",
             "rediss+sentinel://a:26379/main",
         ] {
-            assert_eq!(Shard::try_new("s0", url).unwrap().url.to_string(), url);
+            assert_eq!(ShardConfig::try_new("s0", url).unwrap().url.to_string(), url);
         }
     }
 
     #[test]
     fn a_password_is_not_shown() {
-        let shard = Shard::try_new("s0", "redis://user:secret@host/2").unwrap();
+        let shard = ShardConfig::try_new("s0", "redis://user:secret@host/2").unwrap();
         assert_eq!(shard.url.to_string(), "redis://host:6379/2");
         assert!(!format!("{shard:?}").contains("secret"));
     }
@@ -245,7 +246,7 @@ mod tests {
             ("waytoolong", "sqlite:a.db", "name \"waytoolong\" is not"),
             ("redis://:secret@host", "", "is not written as NAME=URL"),
         ] {
-            let problem = Shard::try_new(name, url).unwrap_err();
+            let problem = ShardConfig::try_new(name, url).unwrap_err();
             assert!(problem.contains(want), "{problem}");
             assert!(!problem.contains("secret"), "{problem}");
         }

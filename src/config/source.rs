@@ -4,26 +4,26 @@ use std::fmt;
 
 /// Where a setting came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum SettingSource {
     /// The built-in file.
     Default,
     /// A key of a file; no key means the file as a whole.
     File { key: String, file: String },
     /// An environment variable.
-    Variable(String),
+    Environment(String),
     /// A flag, with its dashes.
     Flag(String),
 }
 
 // === impl Source ===
 
-impl fmt::Display for Source {
+impl fmt::Display for SettingSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::Default => f.write_str("the defaults"),
-            Source::File { key, file } if key.is_empty() => f.write_str(file),
-            Source::File { key, file } => write!(f, "{key} in {file}"),
-            Source::Variable(name) | Source::Flag(name) => f.write_str(name),
+            SettingSource::Default => f.write_str("the defaults"),
+            SettingSource::File { key, file } if key.is_empty() => f.write_str(file),
+            SettingSource::File { key, file } => write!(f, "{key} in {file}"),
+            SettingSource::Environment(name) | SettingSource::Flag(name) => f.write_str(name),
         }
     }
 }

@@ -5,23 +5,27 @@ use super::*;
 use crate::domain::ring::ShardState;
 
 /// Resolves a file, variables and flags on a made-up machine.
-fn settings(file: &str, variables: &[(&str, &str)], flags: &Flags) -> Result<Config, Vec<String>> {
+fn settings(
+    file: &str,
+    variables: &[(&str, &str)],
+    flags: &ConfigFlags,
+) -> Result<Config, Vec<String>> {
     let mut mistakes = Vec::new();
     let file = file::read("ringq.toml", file, &mut mistakes);
     let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    let environment = Layer::environment(variables, &mut mistakes);
+    let environment = ConfigLayer::environment(variables, &mut mistakes);
     let machine = Machine { cpus: 3, hostname: Some("host-1".to_owned()) };
-    resolve(vec![file, environment, Layer::flags(flags)], mistakes, &machine)
+    resolve(vec![file, environment, ConfigLayer::flags(flags)], mistakes, &machine)
         .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect())
 }
 
-fn flags(values: &[(&'static str, &str)]) -> Flags {
+fn flags(values: &[(&'static str, &str)]) -> ConfigFlags {
     let values = values.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
-    Flags { values, ..Flags::default() }
+    ConfigFlags { values, ..ConfigFlags::default() }
 }
 
 fn defaults() -> Config {
-    settings("", &[], &Flags::default()).unwrap()
+    settings("", &[], &ConfigFlags::default()).unwrap()
 }
 
 #[test]
@@ -29,9 +33,9 @@ fn the_default_file_gives_the_documented_defaults() {
     let want = Config {
         listen: "127.0.0.1:7700".parse().unwrap(),
         http_listen: "127.0.0.1:7701".parse().unwrap(),
-        shards: vec![Shard::try_new("s0", "sqlite:ringq-data/ringq.db").unwrap()],
+        shards: vec![ShardConfig::try_new("s0", "sqlite:ringq-data/ringq.db").unwrap()],
         data_dir: "ringq-data".into(),
-        redis_tls: Tls::default(),
+        redis_tls: RedisTlsFiles::default(),
         replica: "host-1".to_owned(),
         ready_file: None,
         shutdown_grace: None,
@@ -48,7 +52,7 @@ fn the_default_file_gives_the_documented_defaults() {
         threads: 3,
     };
     assert_eq!(defaults(), want);
-    assert_eq!(settings(DEFAULTS, &[], &Flags::default()), Ok(want), "also as a file");
+    assert_eq!(settings(DEFAULTS, &[], &ConfigFlags::default()), Ok(want), "also as a file");
 }
 
 #[test]
@@ -66,16 +70,16 @@ fn the_default_file_names_every_setting_and_its_examples_are_valid() {
     all.sort_unstable();
     assert_eq!(table.keys().map(String::as_str).collect::<Vec<_>>(), all);
     // Certificates are for encrypted shards, and the example of a shard is none.
-    let flags = Flags { shards: vec!["a=rediss://h".to_owned()], ..Flags::default() };
+    let flags = ConfigFlags { shards: vec!["a=rediss://h".to_owned()], ..ConfigFlags::default() };
     settings(&uncommented, &[], &flags).unwrap();
     let others = uncommented.lines().filter(|line| !line.starts_with("redis_"));
     let others = others.collect::<Vec<_>>().join("\n");
-    let config = settings(&others, &[], &Flags::default()).unwrap();
+    let config = settings(&others, &[], &ConfigFlags::default()).unwrap();
     assert_eq!(config.shards, defaults().shards, "the example is the default");
 }
 
 /// The bounds of a setting in docs/configuration.md, which the table of the settings there gives as `1 to 256`.
-fn told_bounds(key: &str) -> Option<[&'static str; 2]> {
+fn documented_bounds(key: &str) -> Option<[&'static str; 2]> {
     let table = include_str!("../../docs/configuration.md");
     let row = table.lines().find(|line| line.starts_with(&format!("| `{key}` | ")));
     let words: Vec<_> = row.unwrap().split_whitespace().collect();
@@ -103,11 +107,11 @@ fn beyond([first, last]: [&str; 2]) -> [String; 2] {
 }
 
 #[test]
-fn every_bound_is_the_one_that_the_readme_tells() {
+fn every_bound_matches_the_readme() {
     let takes = |key, text: &str| settings("", &[], &flags(&[(key, text)])).is_ok();
     let mut bounded = Vec::new();
     for key in KEYS {
-        let Some(bounds) = told_bounds(key).filter(|_| key != "replica") else { continue };
+        let Some(bounds) = documented_bounds(key).filter(|_| key != "replica") else { continue };
         assert_eq!(bounds.map(|text| takes(key, text)), [true; 2], "{key}: {bounds:?}");
         let beyond = beyond(bounds);
         assert_eq!(beyond.each_ref().map(|text| takes(key, text)), [false; 2], "{key}: {beyond:?}");
@@ -117,7 +121,8 @@ fn every_bound_is_the_one_that_the_readme_tells() {
     let connections = ["max_connections", "max_connections_per_peer"];
     let times = ["request_timeout", "stream_max_age", "drain_delay", "shutdown_grace"];
     assert_eq!(bounded, [&numbers[..], &connections, &times].concat());
-    let [first, last] = told_bounds("replica").unwrap().map(|text| text.parse::<usize>().unwrap());
+    let [first, last] =
+        documented_bounds("replica").unwrap().map(|text| text.parse::<usize>().unwrap());
     let lengths = [first - 1, first, last, last + 1];
     assert_eq!(
         lengths.map(|chars| takes("replica", &"r".repeat(chars))),
@@ -139,8 +144,9 @@ fn later_places_win() {
 fn shards_are_replaced_not_added() {
     let file = "[[shard]]\nname = 'a'\nurl = 'sqlite:a.db'";
     let variables = [("RINGQ_SHARDS", "\n b=sqlite:b.db\n")];
-    let none = Flags::default();
-    let flag = Flags { shards: vec!["c=sqlite::memory:".to_owned()], ..Flags::default() };
+    let none = ConfigFlags::default();
+    let flag =
+        ConfigFlags { shards: vec!["c=sqlite::memory:".to_owned()], ..ConfigFlags::default() };
     for (config, want) in [
         (settings(file, &[], &none), "a"),
         (settings(file, &variables, &none), "b"),
@@ -153,7 +159,7 @@ fn shards_are_replaced_not_added() {
 
 #[test]
 fn the_default_shard_follows_the_data_dir() {
-    let config = settings("", &[("RINGQ_DATA_DIR", "/data")], &Flags::default()).unwrap();
+    let config = settings("", &[("RINGQ_DATA_DIR", "/data")], &ConfigFlags::default()).unwrap();
     assert_eq!(config.shards[0].url.to_string(), "sqlite:/data/ringq.db");
 }
 
@@ -190,7 +196,7 @@ fn a_mistake_in_a_variable_reads_like_a_sentence() {
         ("LOG_FILTER", "inof", "log_filter: "),
     ] {
         let variable = format!("RINGQ_{name}");
-        let mistakes = settings("", &[(&variable, value)], &Flags::default()).unwrap_err();
+        let mistakes = settings("", &[(&variable, value)], &ConfigFlags::default()).unwrap_err();
         assert_eq!(mistakes.len(), 1, "{mistakes:?}");
         assert!(mistakes[0].starts_with(want), "{}\n{want}", mistakes[0]);
         assert!(mistakes[0].ends_with(&format!(" (from {variable})")), "{}", mistakes[0]);
@@ -233,16 +239,16 @@ fn a_mistake_in_a_file_names_its_key() {
             "config: is not TOML: line 2: duplicate key (from ringq.toml)",
         ),
     ] {
-        let mistakes = settings(file, &[], &Flags::default()).unwrap_err();
+        let mistakes = settings(file, &[], &ConfigFlags::default()).unwrap_err();
         assert_eq!(mistakes, [want]);
     }
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_invalid_settings_are_reported_at_once() {
     let file = "colour = 1\nmax_streams = 0\nlog_format = 'xml'";
     let variables = [("RINGQ_LISTEN", "foo"), ("RINGQ_NOPE", "1")];
-    let flags = Flags {
+    let flags = ConfigFlags {
         shards: vec!["a=sqlite:a.db".to_owned(), "B=redis://host".to_owned(), "a=x".to_owned()],
         ..flags(&[("threads", "0"), ("drain_delay", "1h")])
     };
@@ -267,7 +273,7 @@ fn all_mistakes_are_told_at_once() {
 }
 
 #[test]
-fn variables_of_others_are_left_alone() {
+fn foreign_variables_are_ignored() {
     let variables = [
         ("RINGQ_SERVER", "http://127.0.0.1:7700"),
         ("RINGQ_TOKEN", "t"),
@@ -282,14 +288,14 @@ fn variables_of_others_are_left_alone() {
         ("RINGQ_LISTEN", ""),
         ("PATH", "/bin"),
     ];
-    assert_eq!(settings("", &variables, &Flags::default()), Ok(defaults()));
+    assert_eq!(settings("", &variables, &ConfigFlags::default()), Ok(defaults()));
 }
 
 #[test]
-fn a_missing_file_is_a_mistake_of_whoever_named_it() {
-    let named = Flags { config: Some("/no/such/file".to_owned()), ..Flags::default() };
+fn missing_file_error_names_the_flag_or_variable() {
+    let named = ConfigFlags { config: Some("/no/such/file".to_owned()), ..ConfigFlags::default() };
     let mut mistakes = Vec::new();
-    read_file(&Layer::flags(&named), &Layer::default(), &mut mistakes);
+    read_file(&ConfigLayer::flags(&named), &ConfigLayer::default(), &mut mistakes);
     let want = "config: cannot read \"/no/such/file\": no such file or directory (from --config)";
     assert_eq!(mistakes.iter().map(ToString::to_string).collect::<Vec<_>>(), [want]);
 }
@@ -305,23 +311,23 @@ fn what_is_shown_reads_back() {
         ("log_format", "json"),
         ("threads", "7"),
     ]);
-    for flags in [Flags::default(), all] {
+    for flags in [ConfigFlags::default(), all] {
         let config = settings("", &[], &flags).unwrap();
         assert_eq!(Config::from_toml(&config.to_toml()), Ok(config));
     }
 }
 
 /// The mistakes of a file with these shards.
-fn mistakes_of(shards: &[&str]) -> Vec<String> {
+fn errors_of(shards: &[&str]) -> Vec<String> {
     let tables: Vec<_> = shards.iter().map(|lines| format!("[[shard]]\n{lines}\n")).collect();
-    settings(&tables.concat(), &[], &Flags::default()).err().unwrap_or_default()
+    settings(&tables.concat(), &[], &ConfigFlags::default()).err().unwrap_or_default()
 }
 
 #[test]
 fn shards_have_weights_and_states() {
     let file = "[[shard]]\nname = 'a'\nurl = 'sqlite:a.db'\nweight = 100\nstate = 'draining'\n\
                 [[shard]]\nname = 'b'\nurl = 'sqlite::memory:'";
-    let config = settings(file, &[], &Flags::default()).unwrap();
+    let config = settings(file, &[], &ConfigFlags::default()).unwrap();
     let shards: Vec<_> =
         config.shards.iter().map(|s| (s.name.as_str(), s.weight, s.state)).collect();
     assert_eq!(shards, [("a", 100, ShardState::Draining), ("b", 1, ShardState::Active)]);
@@ -331,8 +337,8 @@ fn shards_have_weights_and_states() {
 #[test]
 fn shards_that_cannot_be_together_are_refused_all_at_once() {
     let (a, b) = ("name = 'a'\nurl = 'sqlite:a.db'", "name = 'b'\nurl = 'sqlite:./b.db'");
-    assert_eq!(mistakes_of(&[a, b]), [""; 0]);
-    let found = mistakes_of(&[
+    assert_eq!(errors_of(&[a, b]), [""; 0]);
+    let found = errors_of(&[
         a,
         "name = 'a'\nurl = 'sqlite:c.db'",
         "name = 'c'\nurl = 'sqlite:./a.db'\nweight = 101",
@@ -349,7 +355,7 @@ fn shards_that_cannot_be_together_are_refused_all_at_once() {
     ];
     assert_eq!(found, want);
     let draining = [a, b].map(|lines| format!("{lines}\nstate = 'draining'"));
-    let found = mistakes_of(&draining.each_ref().map(String::as_str));
+    let found = errors_of(&draining.each_ref().map(String::as_str));
     let want = "shard: none is active, so nothing could be enqueued; let one be (from shard[0] in ringq.toml)";
     assert_eq!(found, [want]);
 }
@@ -358,13 +364,14 @@ fn shards_that_cannot_be_together_are_refused_all_at_once() {
 fn certificates_are_those_of_every_encrypted_shard() {
     let file = "redis_ca = 'ca.pem'\nredis_cert = 'c.pem'\nredis_key = 'c.key'";
     let shards = ["a=rediss://h", "b=redis://h:1"].map(str::to_owned).to_vec();
-    let config = settings(file, &[], &Flags { shards, ..Flags::default() }).unwrap();
-    let tls = Tls { ca: Some("ca.pem".into()), client: Some(("c.pem".into(), "c.key".into())) };
+    let config = settings(file, &[], &ConfigFlags { shards, ..ConfigFlags::default() }).unwrap();
+    let tls =
+        RedisTlsFiles { ca: Some("ca.pem".into()), client: Some(("c.pem".into(), "c.key".into())) };
     assert_eq!(config.redis_tls, tls);
-    let secure = Shard::try_new("a", "rediss://h").unwrap();
+    let secure = ShardConfig::try_new("a", "rediss://h").unwrap();
     assert_eq!(config.shards[0], secure.clone().with_tls(&tls));
     assert_ne!(config.shards[0], secure);
-    assert_eq!(config.shards[1], Shard::try_new("b", "redis://h:1").unwrap());
+    assert_eq!(config.shards[1], ShardConfig::try_new("b", "redis://h:1").unwrap());
     let again = Config::from_toml(&config.to_toml()).unwrap();
     assert_eq!((again.redis_tls, again.shards), (config.redis_tls, config.shards));
 }
@@ -373,17 +380,18 @@ fn certificates_are_those_of_every_encrypted_shard() {
 fn certificates_that_nothing_uses_are_a_mistake() {
     let plain = |file: &str| {
         let shards = vec!["a=redis://h".to_owned()];
-        settings(file, &[], &Flags { shards, ..Flags::default() }).unwrap_err()
+        settings(file, &[], &ConfigFlags { shards, ..ConfigFlags::default() }).unwrap_err()
     };
     let mistakes = plain("redis_ca = 'ca.pem'");
     assert!(mistakes[0].contains("redis_ca: is used by no shard; write rediss://"), "{mistakes:?}");
     for shards in [vec![], vec!["a=sqlite::memory:".to_owned()]] {
-        let flags = Flags { shards, ..Flags::default() };
+        let flags = ConfigFlags { shards, ..ConfigFlags::default() };
         let mistakes = settings("redis_ca = 'ca.pem'", &[], &flags).unwrap_err();
         assert!(mistakes[0].contains("redis_ca: is used by no shard"), "{mistakes:?}");
     }
     // A shard that could not be read may use it.
-    let flags = Flags { shards: vec!["a=rediss://h#insecure".to_owned()], ..Flags::default() };
+    let flags =
+        ConfigFlags { shards: vec!["a=rediss://h#insecure".to_owned()], ..ConfigFlags::default() };
     let mistakes = settings("redis_ca = 'ca.pem'", &[], &flags).unwrap_err();
     assert!(mistakes.len() == 1 && mistakes[0].starts_with("shard: "), "{mistakes:?}");
     let mistakes = plain("redis_key = 'c.key'");
@@ -394,7 +402,7 @@ fn certificates_that_nothing_uses_are_a_mistake() {
 fn a_password_is_not_shown_and_that_is() {
     let shown = |url: &str| {
         let file = format!("[[shard]]\nname = 'a'\nurl = '{url}'");
-        settings(&file, &[], &Flags::default()).unwrap().to_toml()
+        settings(&file, &[], &ConfigFlags::default()).unwrap().to_toml()
     };
     for url in ["redis://:secret@h", "redis+sentinel://h/main?sentinel_password=secret"] {
         let toml = shown(url);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::key::KEYS;
+use super::keys::KEYS;
 use super::nearest::nearest;
 
 /// Those that client commands read.

@@ -39,45 +39,45 @@
 //! - What was not polled by a transport goes back, and counts neither as a failure nor as a delivery. So does what
 //!   a pull has taken, unless the last frame of its answer was.
 
-mod adoption;
-mod adoptions;
-mod alarm;
-mod ask;
-mod board;
-mod detach;
+mod adoption_queue;
+mod check_timer;
+mod claim_planner;
+mod claim_request;
+mod detach_leases;
+mod dispatch_core;
 mod dispatcher;
-mod feed;
-mod hear;
-mod hub;
-mod ledger;
-mod lifetime;
-mod looks;
-mod lost;
-mod mailbox;
-mod orphans;
+mod lease_adopter;
+mod lease_events;
+mod lease_watch;
+mod lost_claims;
+mod orphan_release;
 mod outbox;
+mod periodic_timer;
 mod pull;
-mod reminder;
-mod returns;
-mod silence;
-mod silent;
+mod replica_watcher;
+mod return_queue;
+mod shard_feed;
+mod silence_detector;
 mod stream;
-mod streams;
+mod stream_ledger;
+mod stream_lifetime;
+mod stream_mailbox;
+mod stream_registry;
 #[cfg(test)]
 mod tests;
-mod watch;
+mod topic_polls;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::{Receipt, StreamId, Time, TopicName};
-use crate::scheduler::Revoked;
-use crate::store::Leased;
+use crate::scheduler::RevokeReason;
+use crate::store::LeasedJob;
 
 pub use dispatcher::Dispatcher;
 pub use outbox::Outbox;
-pub use pull::{Handover, PullOptions};
+pub use pull::{PullHandover, PullOptions};
 
 /// Bounds of this replica's streams.
 #[derive(Clone, Debug)]
@@ -130,11 +130,11 @@ pub enum TopicPattern {
 
 /// One message of a stream.
 #[derive(Clone, Debug, Default)]
-pub struct Batch {
+pub struct StreamBatch {
     /// Jobs handed over.
-    pub deliveries: Vec<Delivery>,
+    pub deliveries: Vec<JobDelivery>,
     /// Jobs taken back.
-    pub revocations: Vec<(Receipt, Revoked)>,
+    pub revocations: Vec<(Receipt, RevokeReason)>,
     /// Credit in use after this message.
     pub in_flight: u32,
     /// Nothing more comes.
@@ -143,11 +143,11 @@ pub struct Batch {
 
 /// One job handed to a worker.
 #[derive(Clone, Debug)]
-pub struct Delivery {
+pub struct JobDelivery {
     /// Proof of the lease.
     pub receipt: Receipt,
     /// The job.
-    pub job: Leased,
+    pub job: LeasedJob,
     /// What is left of the lease.
     pub lease_left: Duration,
     /// How long ago the job was due.
@@ -156,7 +156,7 @@ pub struct Delivery {
 
 /// An open stream, for people.
 #[derive(Clone, Debug)]
-pub struct Worker {
+pub struct WorkerInfo {
     /// Who works there.
     pub worker_id: String,
     /// The stream.
@@ -177,7 +177,7 @@ pub struct Worker {
 
 /// Why no stream can be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OpenError {
+pub enum StreamOpenError {
     /// As many as this replica takes are open.
     #[error("this replica has {max} streams and pulls open, which is its maximum; try another one")]
     TooManyStreams {

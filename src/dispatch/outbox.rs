@@ -12,27 +12,27 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::hub::Hub;
-use super::lifetime::Lifetime;
+use super::dispatch_core::DispatchCore;
 use super::stream::Stream;
-use super::{Batch, StreamOptions};
+use super::stream_lifetime::Lifetime;
+use super::{StreamBatch, StreamOptions};
 
 /// The messages of one stream, in the order in which they are to be sent; ends when the server ends
 /// the stream. Dropped before that, the stream is broken: what it was sent is given back after its
 /// grace unless somebody speaks for it.
 #[must_use = "a stream that is dropped is broken"]
 pub struct Outbox {
-    hub: Arc<Hub>,
+    hub: Arc<DispatchCore>,
     stream: Arc<Stream>,
-    quiet: Countdown,
+    heartbeat: HeartbeatTimer,
     lifetime: Arc<Lifetime>,
     _lifetime: Option<AbortOnDropHandle<()>>,
     ended: bool,
-    _place: OwnedSemaphorePermit,
+    _slot: OwnedSemaphorePermit,
 }
 
-/// A timer that runs out after so long without [`Countdown::restart`].
-struct Countdown {
+/// A timer that runs out after so long without [`HeartbeatTimer::restart`].
+struct HeartbeatTimer {
     after: Duration,
     since: Instant,
     sleep: Pin<Box<Sleep>>,
@@ -41,15 +41,19 @@ struct Countdown {
 // === impl Outbox ===
 
 impl Outbox {
-    pub(super) fn new(hub: Arc<Hub>, stream: Arc<Stream>, place: OwnedSemaphorePermit) -> Outbox {
+    pub(super) fn new(
+        hub: Arc<DispatchCore>,
+        stream: Arc<Stream>,
+        place: OwnedSemaphorePermit,
+    ) -> Outbox {
         let age = hub.config.age_max.mul_f64(rand::rng().random_range(0.9..=1.1));
         let (lifetime, task) = Lifetime::begin(&hub, &stream, (!age.is_zero()).then_some(age));
         Outbox {
-            quiet: Countdown::new(stream.options().heartbeat),
+            heartbeat: HeartbeatTimer::new(stream.options().heartbeat),
             lifetime,
             _lifetime: task,
             ended: false,
-            _place: place,
+            _slot: place,
             hub,
             stream,
         }
@@ -70,61 +74,61 @@ impl Outbox {
     /// Cancelled when the stream has ended and this was not polled for so long that it is to be dropped: its client
     /// does not read.
     #[must_use]
-    pub fn cut(&self) -> CancellationToken {
-        self.lifetime.cut().clone()
+    pub fn reset_token(&self) -> CancellationToken {
+        self.lifetime.reset_token().clone()
     }
 
     /// What there is to send now, with everything that ends the stream.
-    fn message(&mut self) -> Option<Batch> {
+    fn next_batch(&mut self) -> Option<StreamBatch> {
         let now = self.hub.now();
-        let mut taken = self.stream.take(now);
-        self.hub.streams.give_back(std::mem::take(&mut taken.late));
+        let mut taken = self.stream.take_message(now);
+        self.hub.streams.queue_returns(std::mem::take(&mut taken.late));
         if taken.wake_feeds {
             self.hub.streams.wake_feeds(&self.stream);
         }
         if taken.jobs.is_empty() && taken.revocations.is_empty() && !taken.draining {
             return None;
         }
-        self.quiet.restart();
+        self.heartbeat.restart();
         if !taken.jobs.is_empty() && self.options().idle_timeout.is_some() {
-            self.lifetime.took_job();
+            self.lifetime.reset_idle();
         }
         if taken.complete || taken.draining {
-            self.end();
+            self.finish();
         }
         let batch = self.stream.batch(taken, now);
-        self.hub.count(&batch.deliveries, "stream");
+        self.hub.count_deliveries(&batch.deliveries, "stream");
         Some(batch)
     }
 
     /// The server ends the stream: nothing that was sent is given back.
-    fn end(&mut self) {
+    fn finish(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
-            self.hub.finish(&self.stream);
+            self.hub.end_stream(&self.stream);
         }
     }
 }
 
 impl futures::Stream for Outbox {
-    type Item = Batch;
+    type Item = StreamBatch;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Batch>> {
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<StreamBatch>> {
         let this = self.get_mut();
         if this.ended {
             return Poll::Ready(None);
         }
         this.stream.register(cx.waker());
-        if let Some(batch) = this.message() {
+        if let Some(batch) = this.next_batch() {
             return Poll::Ready(Some(batch));
         }
-        if this.lifetime.is_idle() || this.lifetime.cut().is_cancelled() {
-            this.end();
+        if this.lifetime.is_idle() || this.lifetime.reset_token().is_cancelled() {
+            this.finish();
             return Poll::Ready(None);
         }
-        if this.quiet.poll(cx).is_ready() {
-            this.quiet.restart();
-            let in_flight = this.stream.ledger().in_flight();
-            return Poll::Ready(Some(Batch { in_flight, ..Batch::default() }));
+        if this.heartbeat.poll(cx).is_ready() {
+            this.heartbeat.restart();
+            let in_flight = this.stream.ledger().in_flight_count();
+            return Poll::Ready(Some(StreamBatch { in_flight, ..StreamBatch::default() }));
         }
         Poll::Pending
     }
@@ -132,17 +136,17 @@ impl futures::Stream for Outbox {
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        if !self.ended && !self.lifetime.cut().is_cancelled() {
-            self.hub.broke(&self.stream);
+        if !self.ended && !self.lifetime.reset_token().is_cancelled() {
+            self.hub.break_stream(&self.stream);
         }
     }
 }
 
 // === impl Countdown ===
 
-impl Countdown {
-    fn new(after: Duration) -> Countdown {
-        Countdown { after, since: Instant::now(), sleep: Box::pin(tokio::time::sleep(after)) }
+impl HeartbeatTimer {
+    fn new(after: Duration) -> HeartbeatTimer {
+        HeartbeatTimer { after, since: Instant::now(), sleep: Box::pin(tokio::time::sleep(after)) }
     }
 
     /// There was something. The timer itself is moved only when it runs out, not for each message.

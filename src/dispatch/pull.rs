@@ -12,16 +12,16 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::domain::{Token, limit};
 
-use super::hub::Hub;
-use super::ledger::{Mode, PullProgress};
+use super::dispatch_core::DispatchCore;
 use super::stream::Stream;
-use super::{Delivery, OpenError, StreamOptions, TopicPattern};
+use super::stream_ledger::{PullProgress, StreamMode};
+use super::{JobDelivery, StreamOpenError, StreamOptions, TopicPattern};
 
 /// How long a pull that does not want to wait waits for a shard that does not answer.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a pull that has got something waits for shards that were asked and have not answered.
-const GATHER_MAX: Duration = Duration::from_millis(50);
+const GATHER_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// What a caller without a stream asks for, checked and within the limits.
 #[derive(Clone, Debug)]
@@ -44,8 +44,8 @@ pub struct PullOptions {
 
 /// The jobs of a pull on their way to its caller. Dropped before [`Handover::done`], they have reached no client and go
 /// back at once, not counted.
-pub struct Handover {
-    hub: Arc<Hub>,
+pub struct PullHandover {
+    hub: Arc<DispatchCore>,
     stream: Arc<Stream>,
     leases: Vec<Token>,
     done: AtomicBool,
@@ -55,7 +55,7 @@ pub struct Handover {
 
 /// A pull under way. Dropped before its end, what was claimed for it has reached nobody.
 struct Pull {
-    hub: Arc<Hub>,
+    hub: Arc<DispatchCore>,
     stream: Arc<Stream>,
     ended: bool,
     place: Option<OwnedSemaphorePermit>,
@@ -63,25 +63,25 @@ struct Pull {
 
 /// Whatever is there, as soon as something is.
 pub(super) async fn pull(
-    hub: Arc<Hub>,
+    hub: Arc<DispatchCore>,
     options: PullOptions,
-) -> Result<(Vec<Delivery>, Handover), OpenError> {
+) -> Result<(Vec<JobDelivery>, PullHandover), StreamOpenError> {
     let wait = options.wait;
-    let (stream, place) = hub.open(stream_options(options), Mode::Pull)?;
+    let (stream, place) = hub.open(stream_options(options), StreamMode::Pull)?;
     let mut pull = Pull { hub, stream, ended: false, place: Some(place) };
-    let mut patience = pin!(tokio::time::sleep(if wait.is_zero() { ANSWER_MAX } else { wait }));
+    let mut patience = pin!(tokio::time::sleep(if wait.is_zero() { ANSWER_TIMEOUT } else { wait }));
     let mut gathering = pin!(None);
     let deliveries = poll_fn(|cx| {
         pull.stream.register(cx.waker());
         // Read before the time: what was granted before the last answer must not be missed.
-        let progress = pull.stream.ledger().progress();
+        let progress = pull.stream.ledger().pull_progress();
         let mut over = patience.as_mut().poll(cx).is_ready();
         over |= match progress {
             PullProgress::Nothing => false,
             PullProgress::Exhausted => wait.is_zero(),
             PullProgress::Some => {
                 if gathering.is_none() {
-                    gathering.set(Some(tokio::time::sleep(GATHER_MAX)));
+                    gathering.set(Some(tokio::time::sleep(GATHER_TIMEOUT)));
                 }
                 gathering.as_mut().as_pin_mut().is_some_and(|timer| timer.poll(cx).is_ready())
             }
@@ -93,7 +93,7 @@ pub(super) async fn pull(
     pull.end();
     let (hub, stream) = (Arc::clone(&pull.hub), Arc::clone(&pull.stream));
     let (done, place) = (AtomicBool::new(false), pull.place.take());
-    Ok((deliveries, Handover { hub, stream, leases, done, _place: place }))
+    Ok((deliveries, PullHandover { hub, stream, leases, done, _place: place }))
 }
 
 /// The stream that a pull is to the feeds.
@@ -119,50 +119,50 @@ fn stream_options(options: PullOptions) -> StreamOptions {
 
 impl Pull {
     /// What there is, and the leases of it.
-    fn take(&self) -> (Vec<Delivery>, Vec<Token>) {
+    fn take(&self) -> (Vec<JobDelivery>, Vec<Token>) {
         let now = self.hub.now();
-        let mut taken = self.stream.take(now);
-        self.hub.streams.give_back(std::mem::take(&mut taken.late));
+        let mut taken = self.stream.take_message(now);
+        self.hub.streams.queue_returns(std::mem::take(&mut taken.late));
         let leases = taken.jobs.iter().map(|unsent| unsent.job.token).collect();
         let deliveries = self.stream.batch(taken, now).deliveries;
-        self.hub.count(&deliveries, "pull");
+        self.hub.count_deliveries(&deliveries, "pull");
         (deliveries, leases)
     }
 
     fn end(&mut self) {
         self.ended = true;
-        self.hub.finish(&self.stream);
+        self.hub.end_stream(&self.stream);
     }
 }
 
 impl Drop for Pull {
     fn drop(&mut self) {
         if !self.ended {
-            self.hub.streams.broke(&self.stream);
+            self.hub.streams.break_stream(&self.stream);
         }
     }
 }
 
 // === impl Handover ===
 
-impl Handover {
+impl PullHandover {
     /// The answer was sent: from here on its leases last until they are settled or over.
-    pub fn done(&self) {
+    pub fn confirm(&self) {
         self.done.store(true, Ordering::Relaxed);
     }
 }
 
-impl Drop for Handover {
+impl Drop for PullHandover {
     fn drop(&mut self) {
         if !*self.done.get_mut() {
-            self.hub.streams.undelivered(&self.stream, &self.leases);
+            self.hub.streams.return_undelivered(&self.stream, &self.leases);
         }
     }
 }
 
-impl fmt::Debug for Handover {
+impl fmt::Debug for PullHandover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Handover { leases, done, .. } = self;
+        let PullHandover { leases, done, .. } = self;
         f.debug_struct("Handover").field("leases", leases).field("done", done).finish()
     }
 }

@@ -5,29 +5,32 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::task::AtomicWaker;
 
 use crate::clock::Clock;
-use crate::domain::credit::{Counted, Share};
+use crate::domain::credit::{CreditShare, CreditedLease};
 use crate::domain::{Receipt, ShardName, StreamId, Time, Token};
 use crate::metrics::Metrics;
-use crate::scheduler::Revoked;
-use crate::store::Leased;
+use crate::scheduler::RevokeReason;
+use crate::store::LeasedJob;
 
-use super::ledger::{Granted, Ledger, Mode, Origin, Over, Phase, Revocation, StreamLease, Taken};
-use super::{Batch, Delivery, StreamOptions, Worker};
+use super::stream_ledger::{
+    ClaimOrigin, GrantOutcome, LeaseRevocation, MessageContent, StreamEnd, StreamLease,
+    StreamLedger, StreamMode, StreamPhase,
+};
+use super::{JobDelivery, StreamBatch, StreamOptions, WorkerInfo};
 
 /// One stream or pull. Shared by its transport, the feeds that serve it, and the registry.
 pub(super) struct Stream {
     id: u32,
-    home: Arc<Home>,
+    context: Arc<StreamContext>,
     options: StreamOptions,
-    mode: Mode,
-    opened: Time,
-    ledger: Mutex<Ledger>,
+    mode: StreamMode,
+    opened_at: Time,
+    ledger: Mutex<StreamLedger>,
     transport: AtomicWaker,
 }
 
 /// What the streams of a replica know about it.
 #[derive(Debug)]
-pub(super) struct Home {
+pub(super) struct StreamContext {
     pub(super) clock: Clock,
     pub(super) metrics: Metrics,
     pub(super) owner: u32,
@@ -39,7 +42,7 @@ pub(super) struct Home {
 
 /// What follows from credit that came back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Freed {
+pub(super) struct FreedCredit {
     /// Feeds that wait for credit are to be woken.
     pub(super) wake_feeds: bool,
     /// The stream takes no more jobs, and no worker holds any of its leases.
@@ -51,13 +54,21 @@ pub(super) struct Freed {
 impl Stream {
     pub(super) fn new(
         id: u32,
-        home: Arc<Home>,
+        home: Arc<StreamContext>,
         options: StreamOptions,
-        mode: Mode,
+        mode: StreamMode,
         opened: Time,
     ) -> Stream {
-        let ledger = Mutex::new(Ledger::new(&options, mode, home.shards.len(), home.shared));
-        Stream { id, home, options, mode, opened, ledger, transport: AtomicWaker::new() }
+        let ledger = Mutex::new(StreamLedger::new(&options, mode, home.shards.len(), home.shared));
+        Stream {
+            id,
+            context: home,
+            options,
+            mode,
+            opened_at: opened,
+            ledger,
+            transport: AtomicWaker::new(),
+        }
     }
 
     pub(super) fn id(&self) -> u32 {
@@ -68,13 +79,13 @@ impl Stream {
         &self.options
     }
 
-    pub(super) fn mode(&self) -> Mode {
+    pub(super) fn mode(&self) -> StreamMode {
         self.mode
     }
 
     /// Unique over replicas and their lives.
     pub(super) fn stream_id(&self) -> StreamId {
-        StreamId { owner: self.home.owner, stream: self.id }
+        StreamId { owner: self.context.owner, stream: self.id }
     }
 
     /// The id that people see.
@@ -83,8 +94,8 @@ impl Stream {
     }
 
     /// When it was opened.
-    pub(super) fn opened(&self) -> Time {
-        self.opened
+    pub(super) fn opened_at(&self) -> Time {
+        self.opened_at
     }
 
     // --- for its transport
@@ -99,19 +110,19 @@ impl Stream {
         self.transport.wake();
     }
 
-    /// Takes one message: [`Ledger::take`].
-    pub(super) fn take(&self, now: Time) -> Taken {
-        self.ledger().take(now, self.options.max_batch as usize)
+    /// Takes one message: [`StreamLedger::take`].
+    pub(super) fn take_message(&self, now: Time) -> MessageContent {
+        self.ledger().take_message(now, self.options.max_batch as usize)
     }
 
     /// The message that `taken` makes; what is left of each lease is counted from `now`.
-    pub(super) fn batch(&self, taken: Taken, now: Time) -> Batch {
-        let deliveries = taken.jobs.into_iter().map(|unsent| Delivery {
-            lease_left: unsent.left(now),
+    pub(super) fn batch(&self, taken: MessageContent, now: Time) -> StreamBatch {
+        let deliveries = taken.jobs.into_iter().map(|unsent| JobDelivery {
+            lease_left: unsent.lease_left(now),
             lag: unsent.lag(now),
             receipt: Receipt {
-                shard: self.home.shards[unsent.shard].clone(),
-                owner: self.home.owner,
+                shard: self.context.shards[unsent.shard].clone(),
+                owner: self.context.owner,
                 stream: self.id,
                 token: unsent.job.token,
                 key: unsent.job.key.clone(),
@@ -122,7 +133,7 @@ impl Stream {
             .revocations
             .into_iter()
             .map(|revoked| (self.receipt(revoked.lease), revoked.reason));
-        Batch {
+        StreamBatch {
             deliveries: deliveries.collect(),
             revocations: revocations.collect(),
             in_flight: taken.in_flight,
@@ -132,86 +143,96 @@ impl Stream {
 
     // --- for the feeds
 
-    /// Takes in what a claim found: [`Ledger::grant`].
-    pub(super) fn grant(&self, share: Share, jobs: Vec<Leased>, at: Origin) -> Granted {
+    /// Takes in what a claim found: [`StreamLedger::grant`].
+    pub(super) fn grant(
+        &self,
+        share: CreditShare,
+        jobs: Vec<LeasedJob>,
+        at: ClaimOrigin,
+    ) -> GrantOutcome {
         let some = !jobs.is_empty();
         let granted = self.ledger().grant(share, jobs, at);
         // A pull also waits for the answers that bring nothing.
-        if some || self.mode == Mode::Pull {
+        if some || self.mode == StreamMode::Pull {
             self.transport.wake();
         }
         granted
     }
 
     /// A feed has asked for everything that the stream wants.
-    pub(super) fn answered(&self) {
-        self.ledger().answered();
+    pub(super) fn count_claimed_feed(&self) {
+        self.ledger().count_claimed_feed();
         self.transport.wake();
     }
 
     // --- for the registry
 
     /// These leases are over; `ended` gets each that was held.
-    pub(super) fn release(&self, tokens: &[Token], ended: impl FnMut(StreamLease)) -> Freed {
+    pub(super) fn release(&self, tokens: &[Token], ended: impl FnMut(StreamLease)) -> FreedCredit {
         let mut ledger = self.ledger();
         tokens.iter().filter_map(|&token| ledger.release(token)).for_each(ended);
-        Freed::of(&mut ledger)
+        FreedCredit::of(&mut ledger)
     }
 
     /// Takes in leases that their worker has. Returns how the stream has ended, and when to look at it.
-    pub(super) fn adopt(&self, adopted: Vec<Counted<StreamLease>>) -> (Over, Time) {
+    pub(super) fn adopt(&self, adopted: Vec<CreditedLease<StreamLease>>) -> (StreamEnd, Time) {
         let mut ledger = self.ledger();
         adopted.into_iter().for_each(|adopted| ledger.adopt(adopted));
-        (ledger.over(), ledger.look_at())
+        (ledger.end(), ledger.next_check())
     }
 
     /// Takes in revocations of a former stream.
-    pub(super) fn inherit(&self, revocations: Vec<Revocation>) {
-        self.ledger().inherit(revocations);
+    pub(super) fn add_revocations(&self, revocations: Vec<LeaseRevocation>) {
+        self.ledger().add_revocations(revocations);
         self.transport.wake();
     }
 
     /// Makes `heir` the stream that adopts what is left of this one, unless it has one that `is_open`. A stream of
     /// another worker is no heir, and a pull has none.
-    pub(super) fn bequeath(&self, heir: &Stream, is_open: impl FnOnce(u32) -> bool) {
+    pub(super) fn set_successor(&self, heir: &Stream, is_open: impl FnOnce(u32) -> bool) {
         let mut ledger = self.ledger();
-        if self.is_of(heir) && !ledger.heir.is_some_and(is_open) {
-            ledger.heir = Some(heir.id);
+        if self.has_same_worker(heir) && !ledger.successor.is_some_and(is_open) {
+            ledger.successor = Some(heir.id);
         }
     }
 
     /// Whether both are streams of one worker, as far as it names itself.
-    fn is_of(&self, other: &Stream) -> bool {
+    fn has_same_worker(&self, other: &Stream) -> bool {
         let ids = (&self.options.worker_id, &other.options.worker_id);
-        self.id != other.id && self.mode == Mode::Stream && ids.0 == ids.1
+        self.id != other.id && self.mode == StreamMode::Stream && ids.0 == ids.1
     }
 
     /// Whether the other one came by the same connection from a worker with the same id.
-    pub(super) fn came_with(&self, other: &Stream) -> bool {
+    pub(super) fn has_same_connection(&self, other: &Stream) -> bool {
         let peers = (&self.options.peer, &other.options.peer);
         !peers.0.is_empty()
             && peers.0 == peers.1
             && !self.options.worker_id.is_empty()
-            && self.is_of(other)
+            && self.has_same_worker(other)
     }
 
     /// Whether both name the same former stream: the worker of the later one has not heard of the earlier one.
-    pub(super) fn is_sibling(&self, other: &Stream) -> bool {
+    pub(super) fn continues_same(&self, other: &Stream) -> bool {
         self.options.continues.is_some() && self.options.continues == other.options.continues
     }
 
     /// Workers have settled these leases, and their shard, which is down, does not know.
-    pub(super) fn owe(&self, tokens: &[Token]) -> Freed {
+    pub(super) fn mark_settle_unknown(&self, tokens: &[Token]) -> FreedCredit {
         let mut ledger = self.ledger();
-        tokens.iter().for_each(|&token| ledger.owe(token));
-        Freed::of(&mut ledger)
+        tokens.iter().for_each(|&token| ledger.mark_settle_unknown(token));
+        FreedCredit::of(&mut ledger)
     }
 
     /// These leases on that shard were taken away.
-    pub(super) fn revoke(&self, shard: usize, tokens: &[Token], reason: Revoked) -> Freed {
+    pub(super) fn revoke(
+        &self,
+        shard: usize,
+        tokens: &[Token],
+        reason: RevokeReason,
+    ) -> FreedCredit {
         let mut ledger = self.ledger();
         tokens.iter().for_each(|&token| ledger.revoke(shard, token, reason));
-        let freed = Freed::of(&mut ledger);
+        let freed = FreedCredit::of(&mut ledger);
         drop(ledger);
         self.transport.wake();
         freed
@@ -225,32 +246,32 @@ impl Stream {
     }
 
     /// These leases last until then, on the clock of this replica. Returns when to look again.
-    pub(super) fn extended(&self, tokens: &[Token], deadline: Time) -> Time {
+    pub(super) fn set_deadline(&self, tokens: &[Token], deadline: Time) -> Time {
         let mut ledger = self.ledger();
-        tokens.iter().for_each(|&token| ledger.extended(token, deadline));
-        ledger.look_at()
+        tokens.iter().for_each(|&token| ledger.set_deadline(token, deadline));
+        ledger.next_check()
     }
 
     /// The ledger, for as long as the guard lives.
-    pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+    pub(super) fn ledger(&self) -> MutexGuard<'_, StreamLedger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.ledger().phase == Phase::Closed
+        self.ledger().phase == StreamPhase::Closed
     }
 
     /// What people see of it.
-    pub(super) fn worker(&self) -> Worker {
-        Worker {
+    pub(super) fn worker(&self) -> WorkerInfo {
+        WorkerInfo {
             worker_id: self.options.worker_id.to_string(),
             stream_id: self.name(),
             peer: self.options.peer.clone(),
             user_agent: self.options.user_agent.clone(),
             topics: self.options.topics.clone(),
             max_in_flight: self.options.max_in_flight,
-            in_flight: self.ledger().in_flight(),
-            connect_time: self.opened,
+            in_flight: self.ledger().in_flight_count(),
+            connect_time: self.opened_at,
         }
     }
 
@@ -258,7 +279,7 @@ impl Stream {
     fn receipt(&self, held: StreamLease) -> Receipt {
         let origin = held.origin.unwrap_or(self.stream_id());
         Receipt {
-            shard: self.home.shards[held.shard].clone(),
+            shard: self.context.shards[held.shard].clone(),
             owner: origin.owner,
             stream: origin.stream,
             token: held.lease.token,
@@ -269,9 +290,9 @@ impl Stream {
 
 // === impl Freed ===
 
-impl Freed {
-    fn of(ledger: &mut Ledger) -> Freed {
-        let done = ledger.phase != Phase::Open && ledger.sent_in_flight() == 0;
-        Freed { wake_feeds: ledger.wake_feeds(), done }
+impl FreedCredit {
+    fn of(ledger: &mut StreamLedger) -> FreedCredit {
+        let done = ledger.phase != StreamPhase::Open && ledger.sent_count() == 0;
+        FreedCredit { wake_feeds: ledger.wake_feeds(), done }
     }
 }

@@ -35,9 +35,9 @@ pub enum EnqueueOutcome {
 
 /// What an enqueue found under its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Found {
+pub enum ExistingJob {
     /// No record.
-    Nothing,
+    Absent,
     /// A record in this state.
     Job(State),
     /// A running job with its next generation waiting.
@@ -46,9 +46,9 @@ pub enum Found {
 
 /// How a call stands to the one that was applied last under its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Repeat {
+pub enum RequestMatch {
     /// Another call, or one of them has no request id.
-    No,
+    Different,
     /// The same request id, and the same is asked for.
     Same,
     /// The same request id, and something else is asked for.
@@ -57,42 +57,45 @@ pub enum Repeat {
 
 /// Bits of a stored request that stand for what was asked for; those above them stand for the request id. Two request
 /// ids of one job are taken for one in 1 of 2^40 cases, two jobs under one request id in 1 of 2^24.
-const CONTENT: u64 = (1 << 24) - 1;
+const CONTENT_BITS: u64 = (1 << 24) - 1;
 
 /// A request as stores keep it: by its request id, and a hash of everything that it asks for.
 #[must_use]
-pub fn request(request_id: &str, content: u64) -> u64 {
-    xxh3_64(request_id.as_bytes()) & !CONTENT | content & CONTENT
+pub fn request_code(request_id: &str, content: u64) -> u64 {
+    xxh3_64(request_id.as_bytes()) & !CONTENT_BITS | content & CONTENT_BITS
 }
 
 // === impl Repeat ===
 
-impl Repeat {
+impl RequestMatch {
     /// All of them.
-    pub const ALL: [Repeat; 3] = [Repeat::No, Repeat::Same, Repeat::Changed];
+    pub const ALL: [RequestMatch; 3] =
+        [RequestMatch::Different, RequestMatch::Same, RequestMatch::Changed];
 
     /// What a call with the request `new` is to the one with `known`; see [`request`].
     #[must_use]
-    pub fn of(known: Option<u64>, new: Option<u64>) -> Repeat {
+    pub fn compare(known: Option<u64>, new: Option<u64>) -> RequestMatch {
         match known.zip(new) {
-            Some((known, new)) if known == new => Repeat::Same,
-            Some((known, new)) if known & !CONTENT == new & !CONTENT => Repeat::Changed,
-            _ => Repeat::No,
+            Some((known, new)) if known == new => RequestMatch::Same,
+            Some((known, new)) if known & !CONTENT_BITS == new & !CONTENT_BITS => {
+                RequestMatch::Changed
+            }
+            _ => RequestMatch::Different,
         }
     }
 }
 
 /// What the store has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
+pub enum ConflictAction {
     /// Leave everything as it is and answer [`EnqueueOutcome::Unchanged`].
-    Leave,
+    Keep,
     /// Answer ALREADY_EXISTS.
     Refuse,
     /// Write the new job in place of whatever is there, with fresh counters, and answer so.
     Write(EnqueueOutcome),
     /// Move due time and priority of the waiting job.
-    Move,
+    Reschedule,
     /// Make the dead job wait again with counters at zero, its due time and priority moved.
     Revive,
     /// Store the new job as the next generation, in place of one that waits already.
@@ -100,47 +103,55 @@ pub enum Action {
     /// Store the running job's own spec as its next generation.
     DeferSame,
     /// Move due time and priority of the next generation.
-    MoveNext,
+    RescheduleNext,
 }
 
 /// The table of `on_conflict`, for a call that is such a repeat.
 #[must_use]
-pub fn resolve(policy: OnConflict, found: Found, repeat: Repeat) -> Action {
+pub fn resolve(policy: OnConflict, found: ExistingJob, repeat: RequestMatch) -> ConflictAction {
     use OnConflict::{Keep, Reject, Replace, Reschedule};
     use State::{Backoff, Cancelled, Dead, Expired, Ready, Running, Scheduled, Succeeded};
     let state = match found {
-        Found::Nothing => return Action::Write(EnqueueOutcome::Created),
-        _ if repeat == Repeat::Same => return Action::Leave,
-        _ if repeat == Repeat::Changed => return Action::Refuse,
-        Found::Job(Cancelled) => return Action::Write(EnqueueOutcome::Created),
-        Found::RunningWithNext => Running,
-        Found::Job(state) => state,
+        ExistingJob::Absent => return ConflictAction::Write(EnqueueOutcome::Created),
+        _ if repeat == RequestMatch::Same => return ConflictAction::Keep,
+        _ if repeat == RequestMatch::Changed => return ConflictAction::Refuse,
+        ExistingJob::Job(Cancelled) => return ConflictAction::Write(EnqueueOutcome::Created),
+        ExistingJob::RunningWithNext => Running,
+        ExistingJob::Job(state) => state,
     };
     match (policy, state) {
-        (Keep, _) => Action::Leave,
-        (Reject, _) => Action::Refuse,
-        (Replace, Scheduled | Ready | Backoff | Dead) => Action::Write(EnqueueOutcome::Replaced),
-        (Reschedule, Scheduled | Ready | Backoff) => Action::Move,
-        (Replace, Running) => Action::Defer,
-        (Reschedule, Running) if found == Found::RunningWithNext => Action::MoveNext,
-        (Reschedule, Running) => Action::DeferSame,
-        (Reschedule, Dead) => Action::Revive,
-        (_, Succeeded | Expired | Cancelled) => Action::Write(EnqueueOutcome::Created),
+        (Keep, _) => ConflictAction::Keep,
+        (Reject, _) => ConflictAction::Refuse,
+        (Replace, Scheduled | Ready | Backoff | Dead) => {
+            ConflictAction::Write(EnqueueOutcome::Replaced)
+        }
+        (Reschedule, Scheduled | Ready | Backoff) => ConflictAction::Reschedule,
+        (Replace, Running) => ConflictAction::Defer,
+        (Reschedule, Running) if found == ExistingJob::RunningWithNext => {
+            ConflictAction::RescheduleNext
+        }
+        (Reschedule, Running) => ConflictAction::DeferSame,
+        (Reschedule, Dead) => ConflictAction::Revive,
+        (_, Succeeded | Expired | Cancelled) => ConflictAction::Write(EnqueueOutcome::Created),
     }
 }
 
 // === impl Action ===
 
-impl Action {
+impl ConflictAction {
     /// What the reply says; `None` is ALREADY_EXISTS.
     #[must_use]
     pub fn outcome(self) -> Option<EnqueueOutcome> {
         match self {
-            Action::Leave => Some(EnqueueOutcome::Unchanged),
-            Action::Refuse => None,
-            Action::Write(outcome) => Some(outcome),
-            Action::Move | Action::Revive => Some(EnqueueOutcome::Rescheduled),
-            Action::Defer | Action::DeferSame | Action::MoveNext => Some(EnqueueOutcome::Deferred),
+            ConflictAction::Keep => Some(EnqueueOutcome::Unchanged),
+            ConflictAction::Refuse => None,
+            ConflictAction::Write(outcome) => Some(outcome),
+            ConflictAction::Reschedule | ConflictAction::Revive => {
+                Some(EnqueueOutcome::Rescheduled)
+            }
+            ConflictAction::Defer | ConflictAction::DeferSame | ConflictAction::RescheduleNext => {
+                Some(EnqueueOutcome::Deferred)
+            }
         }
     }
 }
@@ -167,33 +178,34 @@ mod tests {
 
     #[test]
     fn a_request_is_known_by_its_id_and_by_what_it_asks_for() {
-        let request = |request_id, content| Some(request(request_id, content));
+        let request = |request_id, content| Some(request_code(request_id, content));
         let first = request("a", 1);
         for (new, expected) in [
-            (request("a", 1), Repeat::Same),
-            (request("a", 2), Repeat::Changed),
-            (request("a", 1 << 23), Repeat::Changed),
-            (request("b", 1), Repeat::No),
-            (None, Repeat::No),
+            (request("a", 1), RequestMatch::Same),
+            (request("a", 2), RequestMatch::Changed),
+            (request("a", 1 << 23), RequestMatch::Changed),
+            (request("b", 1), RequestMatch::Different),
+            (None, RequestMatch::Different),
         ] {
-            assert_eq!(Repeat::of(first, new), expected, "{new:?}");
-            assert_eq!(Repeat::of(new, first), expected, "{new:?}");
+            assert_eq!(RequestMatch::compare(first, new), expected, "{new:?}");
+            assert_eq!(RequestMatch::compare(new, first), expected, "{new:?}");
         }
-        assert_eq!(Repeat::of(None, None), Repeat::No);
+        assert_eq!(RequestMatch::compare(None, None), RequestMatch::Different);
     }
 
     #[test]
     fn a_repeat_changes_nothing_and_another_job_is_no_repeat() {
         let policies =
             [OnConflict::Keep, OnConflict::Replace, OnConflict::Reschedule, OnConflict::Reject];
-        let found = State::ALL.map(Found::Job).into_iter().chain([Found::RunningWithNext]);
+        let found =
+            State::ALL.map(ExistingJob::Job).into_iter().chain([ExistingJob::RunningWithNext]);
         for (found, policy) in found.flat_map(|found| policies.map(|policy| (found, policy))) {
-            assert_eq!(resolve(policy, found, Repeat::Same), Action::Leave);
-            assert_eq!(resolve(policy, found, Repeat::Changed), Action::Refuse);
+            assert_eq!(resolve(policy, found, RequestMatch::Same), ConflictAction::Keep);
+            assert_eq!(resolve(policy, found, RequestMatch::Changed), ConflictAction::Refuse);
         }
-        for repeat in Repeat::ALL {
-            let created = Action::Write(EnqueueOutcome::Created);
-            assert_eq!(resolve(OnConflict::Reject, Found::Nothing, repeat), created);
+        for repeat in RequestMatch::ALL {
+            let created = ConflictAction::Write(EnqueueOutcome::Created);
+            assert_eq!(resolve(OnConflict::Reject, ExistingJob::Absent, repeat), created);
         }
     }
 }

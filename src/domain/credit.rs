@@ -1,7 +1,7 @@
 //! The credit of a stream: how many jobs, and how many of their bytes, it may hold.
 //!
 //! A claimed job takes credit until its lease ends: 1 of the jobs, and the bytes of its payload, headers and checkpoint.
-//! A claim reserves a [`Share`] before it asks its shard. Its answer ends the reservation, and the jobs that it brings
+//! A claim reserves a [`CreditShare`] before it asks its shard. Its answer ends the reservation, and the jobs that it brings
 //! are held instead, so held and reserved credit together stay within both limits. Every end of a lease (a settle, a
 //! revocation, a job that goes back unsent) frees its credit once. Two exceptions: a job larger than the free bytes
 //! comes alone, by an oversize share, while nothing is held or reserved; and leases adopted from another stream are held
@@ -10,11 +10,11 @@
 //! jobs claims no more than that, not counting jobs that go back unsent. A lease that its worker has settled while its
 //! shard was down is owed: it takes no credit, and stays here until the shard knows.
 //!
-//! Free credit is divided by [`Share::split`] among the stream's awake topics and the shards that may have jobs: jobs
+//! Free credit is divided by [`CreditShare::split`] among the stream's awake topics and the shards that may have jobs: jobs
 //! rounded up, so that a small credit is used, bytes rounded down. [`Credit::reserve`] reduces each share to what is
 //! free by then, so the shares of all shards together never exceed it.
 //!
-//! Every job costs 1 of the jobs. Another cost would be counted here, in [`Amount::of_job`], and in the claim: `Leased`
+//! Every job costs 1 of the jobs. Another cost would be counted here, in [`CreditAmount::of_job`], and in the claim: `Leased`
 //! would name it, and the store would subtract it from its taker's jobs.
 
 use std::collections::hash_map::Entry;
@@ -26,7 +26,7 @@ use super::receipt::Token;
 
 /// Jobs and bytes: a limit, or what leases or reservations take of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Amount {
+pub struct CreditAmount {
     /// Jobs.
     pub jobs: u32,
     /// Bytes of payload, headers and checkpoint.
@@ -35,7 +35,7 @@ pub struct Amount {
 
 /// Credit that a claim reserves, or that is free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share {
+pub struct CreditShare {
     /// Jobs at most.
     pub jobs: u32,
     /// Bytes of these jobs at most.
@@ -47,61 +47,61 @@ pub struct Share {
 /// The credit of one stream, with the leases that take it.
 #[derive(Debug)]
 pub struct Credit<T> {
-    max: Amount,
+    max: CreditAmount,
     /// Jobs in the life of the stream.
     total_max: u64,
-    leases: HashMap<Token, Counted<T>>,
-    reserved: Amount,
-    unsent: Amount,
-    sent: Amount,
-    owed: Amount,
+    leases: HashMap<Token, CreditedLease<T>>,
+    reserved: CreditAmount,
+    unsent: CreditAmount,
+    sent: CreditAmount,
+    unconfirmed: CreditAmount,
     /// Jobs sent so far, adopted ones not included.
     delivered: u64,
 }
 
 /// A lease and what it takes of a credit.
 #[derive(Debug)]
-pub struct Counted<T> {
-    cost: Amount,
-    stage: Stage,
+pub struct CreditedLease<T> {
+    cost: CreditAmount,
+    stage: CreditStage,
     /// What the stream knows about it.
     pub value: T,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum CreditStage {
     /// Claimed; its job waits for the transport.
     Unsent,
     /// A worker has its job.
     Sent,
     /// Its worker has settled it, and its shard does not know. Takes no credit.
-    Owed,
+    Unconfirmed,
 }
 
 /// One of `ways` equal parts of `jobs`, rounded up.
 #[must_use]
-pub fn part(jobs: u32, ways: usize) -> u32 {
+pub fn equal_share(jobs: u32, ways: usize) -> u32 {
     jobs.div_ceil(u32::try_from(ways.max(1)).unwrap_or(u32::MAX))
 }
 
 // === impl Amount ===
 
-impl Amount {
+impl CreditAmount {
     /// The cost of a job with so many bytes.
     #[must_use]
-    pub const fn of_job(bytes: u64) -> Amount {
-        Amount { jobs: 1, bytes }
+    pub const fn of_job(bytes: u64) -> CreditAmount {
+        CreditAmount { jobs: 1, bytes }
     }
 
-    fn plus(self, other: Amount) -> Amount {
-        Amount {
+    fn plus(self, other: CreditAmount) -> CreditAmount {
+        CreditAmount {
             jobs: self.jobs.saturating_add(other.jobs),
             bytes: self.bytes.saturating_add(other.bytes),
         }
     }
 
-    fn minus(self, other: Amount) -> Amount {
-        Amount {
+    fn minus(self, other: CreditAmount) -> CreditAmount {
+        CreditAmount {
             jobs: self.jobs.saturating_sub(other.jobs),
             bytes: self.bytes.saturating_sub(other.bytes),
         }
@@ -110,13 +110,13 @@ impl Amount {
 
 // === impl Share ===
 
-impl Share {
+impl CreditShare {
     /// One of `ways` equal parts. No part but the whole is oversize.
     #[must_use]
-    pub fn split(self, ways: usize) -> Share {
+    pub fn divide(self, ways: usize) -> CreditShare {
         let ways = ways.max(1);
-        Share {
-            jobs: part(self.jobs, ways),
+        CreditShare {
+            jobs: equal_share(self.jobs, ways),
             bytes: (self.bytes / ways as u64).max(1),
             oversize: self.oversize && ways == 1,
         }
@@ -124,22 +124,22 @@ impl Share {
 
     /// Whether a job that did not fit `other` may fit this one.
     #[must_use]
-    pub fn exceeds(self, other: Share) -> bool {
+    pub fn exceeds(self, other: CreditShare) -> bool {
         self.bytes > other.bytes || self.oversize && !other.oversize
     }
 
     /// The part that both have: what exceeds either exceeds it.
     #[must_use]
-    pub fn least(self, other: Share) -> Share {
-        Share {
+    pub fn min(self, other: CreditShare) -> CreditShare {
+        CreditShare {
             jobs: self.jobs.min(other.jobs),
             bytes: self.bytes.min(other.bytes),
             oversize: self.oversize && other.oversize,
         }
     }
 
-    fn amount(self) -> Amount {
-        Amount { jobs: self.jobs, bytes: self.bytes }
+    fn amount(self) -> CreditAmount {
+        CreditAmount { jobs: self.jobs, bytes: self.bytes }
     }
 }
 
@@ -148,35 +148,35 @@ impl Share {
 impl<T> Credit<T> {
     /// A credit of `max`, nothing held, for a stream of `total_max` jobs.
     #[must_use]
-    pub fn new(max: Amount, total_max: u64) -> Credit<T> {
-        let none = Amount::default();
+    pub fn new(max: CreditAmount, total_max: u64) -> Credit<T> {
+        let none = CreditAmount::default();
         let (reserved, unsent, sent, owed) = (none, none, none, none);
         let leases = HashMap::new();
-        Credit { max, total_max, leases, reserved, unsent, sent, owed, delivered: 0 }
+        Credit { max, total_max, leases, reserved, unsent, sent, unconfirmed: owed, delivered: 0 }
     }
 
     /// What may be reserved now; `None` when no job may come.
     #[must_use]
-    pub fn free(&self) -> Option<Share> {
+    pub fn free(&self) -> Option<CreditShare> {
         let free = self.max.minus(self.held());
         let room = limit::PREFETCH_BYTES_MAX.saturating_sub(self.unsent.bytes);
-        let free = Amount { bytes: free.bytes.min(room), ..free }.minus(self.reserved);
+        let free = CreditAmount { bytes: free.bytes.min(room), ..free }.minus(self.reserved);
         let claimed = self.delivered + u64::from(self.unsent.jobs) + u64::from(self.reserved.jobs);
         let left = u32::try_from(self.total_max.saturating_sub(claimed)).unwrap_or(u32::MAX);
         let oversize = self.held().jobs == 0 && self.reserved.jobs == 0;
-        let share = Share { jobs: free.jobs.min(left), bytes: free.bytes, oversize };
+        let share = CreditShare { jobs: free.jobs.min(left), bytes: free.bytes, oversize };
         (share.jobs > 0 && (share.bytes > 0 || oversize)).then_some(share)
     }
 
     /// Reserves as much of `share` as is free, until [`Credit::unreserve`].
-    pub fn reserve(&mut self, share: Share) -> Share {
-        let share = share.least(self.free().unwrap_or_default());
+    pub fn reserve(&mut self, share: CreditShare) -> CreditShare {
+        let share = share.min(self.free().unwrap_or_default());
         self.reserved = self.reserved.plus(share.amount());
         share
     }
 
     /// Ends the reservation of a share whose claim was answered.
-    pub fn unreserve(&mut self, share: Share) {
+    pub fn unreserve(&mut self, share: CreditShare) {
         self.reserved = self.reserved.minus(share.amount());
     }
 
@@ -187,18 +187,18 @@ impl<T> Credit<T> {
     }
 
     /// Takes in a lease, even beyond the limits. A token that is held already changes nothing.
-    pub fn hold(&mut self, token: Token, lease: Counted<T>) {
+    pub fn hold(&mut self, token: Token, lease: CreditedLease<T>) {
         let (cost, stage) = (lease.cost, lease.stage);
         if let Entry::Vacant(slot) = self.leases.entry(token) {
             slot.insert(lease);
-            let sum = self.sum(stage);
+            let sum = self.stage_total(stage);
             *sum = sum.plus(cost);
         }
     }
 
     /// The job was handed to the transport.
-    pub fn send(&mut self, token: Token) {
-        if self.advance(token, Stage::Unsent, Stage::Sent) {
+    pub fn mark_sent(&mut self, token: Token) {
+        if self.move_stage(token, CreditStage::Unsent, CreditStage::Sent) {
             self.delivered += 1;
         }
     }
@@ -206,22 +206,22 @@ impl<T> Credit<T> {
     /// The worker has settled the lease, and its shard, which is down, does not know: frees its credit and keeps it. At
     /// most as many are owed as may be held, enough for each time that a shard goes down; a lease beyond that, after the
     /// shard came back and went down again before it knew of the first ones, keeps its credit.
-    pub fn owe(&mut self, token: Token) {
-        if self.owed.jobs < self.max.jobs {
-            self.advance(token, Stage::Sent, Stage::Owed);
+    pub fn mark_unconfirmed(&mut self, token: Token) {
+        if self.unconfirmed.jobs < self.max.jobs {
+            self.move_stage(token, CreditStage::Sent, CreditStage::Unconfirmed);
         }
     }
 
     /// Frees the credit of a lease and removes it; `None` when it is not held.
-    pub fn release(&mut self, token: Token) -> Option<Counted<T>> {
+    pub fn release(&mut self, token: Token) -> Option<CreditedLease<T>> {
         let lease = self.leases.remove(&token)?;
-        let sum = self.sum(lease.stage);
+        let sum = self.stage_total(lease.stage);
         *sum = sum.minus(lease.cost);
         Some(lease)
     }
 
     /// As [`Credit::release`], if a worker has the job.
-    pub fn release_sent(&mut self, token: Token) -> Option<Counted<T>> {
+    pub fn release_sent(&mut self, token: Token) -> Option<CreditedLease<T>> {
         self.leases.get(&token).filter(|lease| lease.is_sent())?;
         self.release(token)
     }
@@ -272,50 +272,50 @@ impl<T> Credit<T> {
         self.leases.is_empty()
     }
 
-    fn held(&self) -> Amount {
+    fn held(&self) -> CreditAmount {
         self.unsent.plus(self.sent)
     }
 
     /// Moves a lease from one stage to the next; whether it was there.
-    fn advance(&mut self, token: Token, from: Stage, to: Stage) -> bool {
-        let is_there = |lease: &&mut Counted<T>| lease.stage == from;
+    fn move_stage(&mut self, token: Token, from: CreditStage, to: CreditStage) -> bool {
+        let is_there = |lease: &&mut CreditedLease<T>| lease.stage == from;
         let Some(lease) = self.leases.get_mut(&token).filter(is_there) else { return false };
         lease.stage = to;
         let cost = lease.cost;
-        *self.sum(from) = self.sum(from).minus(cost);
-        *self.sum(to) = self.sum(to).plus(cost);
+        *self.stage_total(from) = self.stage_total(from).minus(cost);
+        *self.stage_total(to) = self.stage_total(to).plus(cost);
         true
     }
 
     /// What all leases of a stage take.
-    fn sum(&mut self, stage: Stage) -> &mut Amount {
+    fn stage_total(&mut self, stage: CreditStage) -> &mut CreditAmount {
         match stage {
-            Stage::Unsent => &mut self.unsent,
-            Stage::Sent => &mut self.sent,
-            Stage::Owed => &mut self.owed,
+            CreditStage::Unsent => &mut self.unsent,
+            CreditStage::Sent => &mut self.sent,
+            CreditStage::Unconfirmed => &mut self.unconfirmed,
         }
     }
 }
 
 // === impl Counted ===
 
-impl<T> Counted<T> {
+impl<T> CreditedLease<T> {
     /// A claimed lease whose job waits for the transport.
     #[must_use]
-    pub fn unsent(cost: Amount, value: T) -> Counted<T> {
-        Counted { cost, stage: Stage::Unsent, value }
+    pub fn unsent(cost: CreditAmount, value: T) -> CreditedLease<T> {
+        CreditedLease { cost, stage: CreditStage::Unsent, value }
     }
 
     /// A lease whose job a worker has.
     #[must_use]
-    pub fn sent(cost: Amount, value: T) -> Counted<T> {
-        Counted { cost, stage: Stage::Sent, value }
+    pub fn sent(cost: CreditAmount, value: T) -> CreditedLease<T> {
+        CreditedLease { cost, stage: CreditStage::Sent, value }
     }
 
     /// Whether a worker has, or had, the job.
     #[must_use]
     pub fn is_sent(&self) -> bool {
-        self.stage != Stage::Unsent
+        self.stage != CreditStage::Unsent
     }
 }
 
@@ -331,18 +331,18 @@ mod tests {
 
     /// The naive model: all that was reserved or held, added up anew for each question.
     struct Model {
-        max: Amount,
+        max: CreditAmount,
         total_max: u64,
-        shares: Vec<Share>,
-        leases: Vec<Lease>,
+        shares: Vec<CreditShare>,
+        leases: Vec<TestLease>,
         delivered: u64,
     }
 
     #[derive(Clone, Copy)]
-    struct Lease {
+    struct TestLease {
         token: Token,
         bytes: u64,
-        stage: Stage,
+        stage: CreditStage,
         adopted: bool,
     }
 
@@ -357,25 +357,27 @@ mod tests {
     // === impl Model ===
 
     impl Model {
-        fn sum(&self, of: impl Fn(&Lease) -> bool) -> Amount {
+        fn sum(&self, of: impl Fn(&TestLease) -> bool) -> CreditAmount {
             let leases = self.leases.iter().filter(|lease| of(lease));
-            leases.fold(Amount::default(), |sum, lease| sum.plus(Amount::of_job(lease.bytes)))
+            leases.fold(CreditAmount::default(), |sum, lease| {
+                sum.plus(CreditAmount::of_job(lease.bytes))
+            })
         }
 
-        fn reserved(&self) -> Amount {
-            self.shares.iter().fold(Amount::default(), |sum, share| sum.plus(share.amount()))
+        fn reserved(&self) -> CreditAmount {
+            self.shares.iter().fold(CreditAmount::default(), |sum, share| sum.plus(share.amount()))
         }
 
-        fn free(&self) -> Option<Share> {
-            let held = self.sum(|lease| lease.stage != Stage::Owed);
-            let unsent = self.sum(|lease| lease.stage == Stage::Unsent);
+        fn free(&self) -> Option<CreditShare> {
+            let held = self.sum(|lease| lease.stage != CreditStage::Unconfirmed);
+            let unsent = self.sum(|lease| lease.stage == CreditStage::Unsent);
             let used = held.plus(self.reserved());
             let claimed = self.delivered + u64::from(unsent.jobs + self.reserved().jobs);
             let left = self.total_max.saturating_sub(claimed);
             let jobs = u64::from(self.max.jobs.saturating_sub(used.jobs)).min(left);
             let bytes = self.max.bytes.saturating_sub(used.bytes);
             let room = limit::PREFETCH_BYTES_MAX.saturating_sub(unsent.plus(self.reserved()).bytes);
-            let share = Share {
+            let share = CreditShare {
                 jobs: u32::try_from(jobs).unwrap(),
                 bytes: bytes.min(room),
                 oversize: used.jobs == 0,
@@ -385,8 +387,9 @@ mod tests {
 
         /// What was claimed and what is reserved stay within the limits, but for one oversized job alone.
         fn check_limits(&self, context: &str) {
-            let claimed = self.sum(|lease| lease.stage != Stage::Owed && !lease.adopted);
-            let unsent = self.sum(|lease| lease.stage == Stage::Unsent);
+            let claimed =
+                self.sum(|lease| lease.stage != CreditStage::Unconfirmed && !lease.adopted);
+            let unsent = self.sum(|lease| lease.stage == CreditStage::Unsent);
             let used = claimed.plus(self.reserved());
             let prefetched = unsent.bytes + self.reserved().bytes;
             assert!(used.jobs <= self.max.jobs, "{context}: {used:?}");
@@ -395,8 +398,8 @@ mod tests {
                 "{context}"
             );
             if used.bytes > self.max.bytes || prefetched > limit::PREFETCH_BYTES_MAX {
-                let with_bytes = |lease: &&Lease| {
-                    lease.stage != Stage::Owed && !lease.adopted && lease.bytes > 0
+                let with_bytes = |lease: &&TestLease| {
+                    lease.stage != CreditStage::Unconfirmed && !lease.adopted && lease.bytes > 0
                 };
                 let large = self.leases.iter().filter(with_bytes).count();
                 assert_eq!((large, self.reserved().bytes), (1, 0), "{context}: {used:?}");
@@ -407,7 +410,7 @@ mod tests {
     // === impl Pair ===
 
     impl Pair {
-        fn new(max: Amount, total_max: u64, seed: u64) -> Pair {
+        fn new(max: CreditAmount, total_max: u64, seed: u64) -> Pair {
             let model =
                 Model { max, total_max, shares: Vec::new(), leases: Vec::new(), delivered: 0 };
             let (credit, rng) = (Credit::new(max, total_max), StdRng::seed_from_u64(seed));
@@ -419,8 +422,8 @@ mod tests {
                 0..3 => self.reserve(),
                 3..5 => self.grant(),
                 5 => self.adopt(),
-                6 => self.advance(Stage::Unsent),
-                7 => self.advance(Stage::Sent),
+                6 => self.advance(CreditStage::Unsent),
+                7 => self.advance(CreditStage::Sent),
                 _ => {
                     let held = self.model.leases.choose(&mut self.rng).map(|lease| lease.token);
                     self.release(held.unwrap_or(Token(u64::MAX)));
@@ -431,7 +434,7 @@ mod tests {
         /// A claim of one shard reserves its part.
         fn reserve(&mut self) {
             let Some(free) = self.credit.free() else { return };
-            let share = self.credit.reserve(free.split(self.rng.random_range(1..=4)));
+            let share = self.credit.reserve(free.divide(self.rng.random_range(1..=4)));
             assert!(share.jobs > 0 && share.jobs <= free.jobs && share.bytes <= free.bytes);
             self.model.shares.push(share);
         }
@@ -446,25 +449,25 @@ mod tests {
             self.credit.unreserve(left);
             for _ in 0..self.rng.random_range(0..=left.jobs.min(20)) {
                 let bytes = self.size();
-                let cost = Amount::of_job(bytes);
+                let cost = CreditAmount::of_job(bytes);
                 if cost.jobs > left.jobs || bytes > left.bytes && !left.oversize {
                     break;
                 }
                 let rest = left.amount().minus(cost);
-                left = Share { jobs: rest.jobs, bytes: rest.bytes, oversize: false };
-                let lease = self.lease(bytes, Stage::Unsent, false);
-                let counted = Counted::unsent(cost, lease.token.0);
+                left = CreditShare { jobs: rest.jobs, bytes: rest.bytes, oversize: false };
+                let lease = self.lease(bytes, CreditStage::Unsent, false);
+                let counted = CreditedLease::unsent(cost, lease.token.0);
                 self.credit.hold(lease.token, counted);
                 // A second time changes nothing.
-                self.credit.hold(lease.token, Counted::sent(Amount::of_job(7), 0));
+                self.credit.hold(lease.token, CreditedLease::sent(CreditAmount::of_job(7), 0));
             }
         }
 
         fn adopt(&mut self) {
             if self.rng.random_ratio(1, 4) {
                 let bytes = self.size();
-                let lease = self.lease(bytes, Stage::Sent, true);
-                let counted = Counted::sent(Amount::of_job(bytes), lease.token.0);
+                let lease = self.lease(bytes, CreditStage::Sent, true);
+                let counted = CreditedLease::sent(CreditAmount::of_job(bytes), lease.token.0);
                 self.credit.hold(lease.token, counted);
             }
         }
@@ -474,31 +477,31 @@ mod tests {
             *[0, 1, max / 3, max, max + 1, 3 * max].choose(&mut self.rng).unwrap()
         }
 
-        fn lease(&mut self, bytes: u64, stage: Stage, adopted: bool) -> Lease {
+        fn lease(&mut self, bytes: u64, stage: CreditStage, adopted: bool) -> TestLease {
             self.tokens += 1;
-            let lease = Lease { token: Token(self.tokens), bytes, stage, adopted };
+            let lease = TestLease { token: Token(self.tokens), bytes, stage, adopted };
             self.model.leases.push(lease);
             lease
         }
 
         /// Sends a lease, or owes it, where that may be done.
-        fn advance(&mut self, from: Stage) {
-            let owed = self.model.sum(|lease| lease.stage == Stage::Owed).jobs;
+        fn advance(&mut self, from: CreditStage) {
+            let owed = self.model.sum(|lease| lease.stage == CreditStage::Unconfirmed).jobs;
             let max = self.model.max.jobs;
             let Some(lease) = self.model.leases.choose_mut(&mut self.rng) else { return };
-            if from == Stage::Unsent {
-                self.credit.send(lease.token);
+            if from == CreditStage::Unsent {
+                self.credit.mark_sent(lease.token);
             } else {
-                self.credit.owe(lease.token);
+                self.credit.mark_unconfirmed(lease.token);
             }
             if lease.stage != from {
                 return;
             }
-            if from == Stage::Unsent {
-                lease.stage = Stage::Sent;
+            if from == CreditStage::Unsent {
+                lease.stage = CreditStage::Sent;
                 self.model.delivered += 1;
             } else if owed < max {
-                lease.stage = Stage::Owed;
+                lease.stage = CreditStage::Unconfirmed;
             }
         }
 
@@ -506,7 +509,7 @@ mod tests {
         fn release(&mut self, token: Token) {
             let place = self.model.leases.iter().position(|lease| lease.token == token);
             let lease = place.map(|place| self.model.leases.swap_remove(place));
-            let is_sent = lease.is_some_and(|lease| lease.stage != Stage::Unsent);
+            let is_sent = lease.is_some_and(|lease| lease.stage != CreditStage::Unsent);
             assert_eq!(self.credit.release_sent(token).is_some(), is_sent);
             let released = self.credit.release(token).map(|counted| counted.value);
             assert_eq!(released, lease.filter(|_| !is_sent).map(|lease| lease.token.0));
@@ -516,8 +519,8 @@ mod tests {
         fn check(&self, context: &str) {
             let Pair { credit, model, .. } = self;
             assert_eq!(credit.free(), model.free(), "{context}");
-            let held = model.sum(|lease| lease.stage != Stage::Owed);
-            let sent = model.sum(|lease| lease.stage == Stage::Sent);
+            let held = model.sum(|lease| lease.stage != CreditStage::Unconfirmed);
+            let sent = model.sum(|lease| lease.stage == CreditStage::Sent);
             assert_eq!(
                 (credit.in_flight(), credit.sent_in_flight()),
                 (held.jobs, sent.jobs),
@@ -526,7 +529,7 @@ mod tests {
             assert_eq!(credit.is_reserved(), !model.shares.is_empty(), "{context}");
             assert_eq!(credit.is_empty(), model.leases.is_empty(), "{context}");
             assert_eq!(credit.is_complete(), model.delivered >= model.total_max, "{context}");
-            let owed = model.sum(|lease| lease.stage == Stage::Owed).jobs;
+            let owed = model.sum(|lease| lease.stage == CreditStage::Unconfirmed).jobs;
             assert!(owed <= model.max.jobs, "{context}");
             model.check_limits(context);
         }
@@ -540,7 +543,7 @@ mod tests {
             tokens.into_iter().for_each(|token| self.release(token));
             self.check(context);
             let left = self.model.total_max - self.model.delivered;
-            let whole = Share {
+            let whole = CreditShare {
                 jobs: u32::try_from(left).unwrap_or(u32::MAX).min(self.model.max.jobs),
                 bytes: self.model.max.bytes.min(limit::PREFETCH_BYTES_MAX),
                 oversize: true,
@@ -559,7 +562,8 @@ mod tests {
             for bytes in [1, 100, 3 * limit::PREFETCH_BYTES_MAX] {
                 for total in [u64::MAX, 1, 50] {
                     run += 1;
-                    let mut pair = Pair::new(Amount { jobs, bytes }, total, seed.wrapping_add(run));
+                    let mut pair =
+                        Pair::new(CreditAmount { jobs, bytes }, total, seed.wrapping_add(run));
                     let context = |step| {
                         format!("seed {seed}, {jobs} jobs, {bytes} bytes, total {total}: {step}")
                     };
@@ -577,12 +581,12 @@ mod tests {
     fn the_shares_of_all_shards_and_topics_are_no_more_than_is_free_and_use_all_jobs() {
         for jobs in [1, 2, 3, 13, 1_000] {
             for ways in [1, 2, 3, 7, 64, 1_024, usize::MAX] {
-                let max = Amount { jobs, bytes: 100_000 };
+                let max = CreditAmount { jobs, bytes: 100_000 };
                 let mut credit = Credit::<()>::new(max, u64::MAX);
                 let free = credit.free().unwrap();
-                let mut sum = Amount::default();
+                let mut sum = CreditAmount::default();
                 for _ in 0..ways.min(2 * 1_024) {
-                    sum = sum.plus(credit.reserve(free.split(ways)).amount());
+                    sum = sum.plus(credit.reserve(free.divide(ways)).amount());
                 }
                 assert_eq!(sum.jobs, jobs, "{ways} ways");
                 assert!(sum.bytes <= max.bytes, "{ways} ways");
@@ -593,48 +597,48 @@ mod tests {
 
     #[test]
     fn only_a_whole_share_is_oversize() {
-        let free = Share { jobs: 8, bytes: 100, oversize: true };
-        assert_eq!(free.split(1), free);
-        assert_eq!(free.split(3), Share { jobs: 3, bytes: 33, oversize: false });
-        assert_eq!(free.split(1_000), Share { jobs: 1, bytes: 1, oversize: false });
+        let free = CreditShare { jobs: 8, bytes: 100, oversize: true };
+        assert_eq!(free.divide(1), free);
+        assert_eq!(free.divide(3), CreditShare { jobs: 3, bytes: 33, oversize: false });
+        assert_eq!(free.divide(1_000), CreditShare { jobs: 1, bytes: 1, oversize: false });
     }
 
     #[test]
     fn what_exceeds_a_share_is_more_bytes_or_a_first_oversize() {
-        let share = Share { jobs: 2, bytes: 100, oversize: false };
+        let share = CreditShare { jobs: 2, bytes: 100, oversize: false };
         let table = [
             (share, false),
-            (Share { jobs: 9, ..share }, false),
-            (Share { bytes: 101, ..share }, true),
-            (Share { bytes: 1, oversize: true, ..share }, true),
+            (CreditShare { jobs: 9, ..share }, false),
+            (CreditShare { bytes: 101, ..share }, true),
+            (CreditShare { bytes: 1, oversize: true, ..share }, true),
         ];
         for (free, exceeds) in table {
             assert_eq!(free.exceeds(share), exceeds, "{free:?}");
         }
-        let whole = Share { oversize: true, ..share };
+        let whole = CreditShare { oversize: true, ..share };
         assert!(!whole.exceeds(whole));
         assert_eq!(
-            whole.least(Share { jobs: 1, bytes: 200, oversize: false }),
-            Share { jobs: 1, ..share }
+            whole.min(CreditShare { jobs: 1, bytes: 200, oversize: false }),
+            CreditShare { jobs: 1, ..share }
         );
     }
 
     #[test]
     fn held_jobs_and_bytes_come_back_exactly_once() {
-        let mut credit = Credit::new(Amount { jobs: 2, bytes: 100 }, u64::MAX);
-        credit.hold(Token(1), Counted::unsent(Amount::of_job(60), ()));
-        credit.hold(Token(1), Counted::unsent(Amount::of_job(60), ()));
-        assert_eq!(credit.free(), Some(Share { jobs: 1, bytes: 40, oversize: false }));
+        let mut credit = Credit::new(CreditAmount { jobs: 2, bytes: 100 }, u64::MAX);
+        credit.hold(Token(1), CreditedLease::unsent(CreditAmount::of_job(60), ()));
+        credit.hold(Token(1), CreditedLease::unsent(CreditAmount::of_job(60), ()));
+        assert_eq!(credit.free(), Some(CreditShare { jobs: 1, bytes: 40, oversize: false }));
         assert!(credit.release(Token(1)).is_some());
         assert!(credit.release(Token(1)).is_none());
-        assert_eq!(credit.free(), Some(Share { jobs: 2, bytes: 100, oversize: true }));
+        assert_eq!(credit.free(), Some(CreditShare { jobs: 2, bytes: 100, oversize: true }));
     }
 
     #[test]
     fn one_oversized_job_is_held_alone() {
-        let mut credit = Credit::new(Amount { jobs: 8, bytes: 100 }, u64::MAX);
+        let mut credit = Credit::new(CreditAmount { jobs: 8, bytes: 100 }, u64::MAX);
         assert!(credit.free().unwrap().oversize);
-        credit.hold(Token(1), Counted::unsent(Amount::of_job(500), ()));
+        credit.hold(Token(1), CreditedLease::unsent(CreditAmount::of_job(500), ()));
         assert_eq!(credit.free(), None);
         credit.release(Token(1));
         assert!(credit.free().unwrap().oversize);

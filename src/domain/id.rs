@@ -8,7 +8,7 @@ use super::limit;
 use super::name::{InvalidName, ShardName, TopicName, check};
 use super::time::Time;
 
-/// A job's id within its topic; see [`JobId::try_chosen`], [`JobId::of_request`] and [`JobId::server_made`].
+/// A job's id within its topic; see [`JobId::try_chosen`], [`JobId::of_request`] and [`JobId::from_uuid`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(Arc<str>);
 
@@ -23,10 +23,10 @@ pub struct JobKey {
 
 const ID_CHARS: &str = "letters, digits and . _ : @ -";
 /// What an id of a request begins with. No chosen id and no request id has a `=`.
-const OF_REQUEST: &str = "r=";
+const REQUEST_ID_PREFIX: &str = "r=";
 /// Digits of the largest index: a client that numbers the lines of a file may count far.
 const INDEX_DIGITS_MAX: usize = 20;
-/// Characters of a server-made id, behind the `~`, that name its second: see [`second_of`].
+/// Characters of a server-made id, behind the `~`, that name its second: see [`second_prefix`].
 pub const SECOND_CHARS: usize = 8;
 /// Milliseconds of one of these seconds.
 const SECOND_MILLIS: i64 = 1 << 10;
@@ -78,24 +78,24 @@ impl JobId {
     /// `r=<request id>`, of a job in a batch `r=<request id>=<index>`: the id of a job whose client gave it a request
     /// id and no id. `request_id` has been checked with [`JobId::try_chosen`].
     #[must_use]
-    pub fn of_request(request_id: &str, index: Option<usize>) -> JobId {
+    pub fn from_request_id(request_id: &str, index: Option<usize>) -> JobId {
         match index {
-            None => JobId(format!("{OF_REQUEST}{request_id}").into()),
-            Some(index) => JobId(format!("{OF_REQUEST}{request_id}={index}").into()),
+            None => JobId(format!("{REQUEST_ID_PREFIX}{request_id}").into()),
+            Some(index) => JobId(format!("{REQUEST_ID_PREFIX}{request_id}={index}").into()),
         }
     }
 
     /// The request id that this id follows from, alone or in a batch; none for an id of another kind.
     #[must_use]
     pub fn request_id(&self) -> Option<&str> {
-        let rest = self.0.strip_prefix(OF_REQUEST)?;
+        let rest = self.0.strip_prefix(REQUEST_ID_PREFIX)?;
         Some(rest.split_once('=').map_or(rest, |(request_id, _)| request_id))
     }
 
     /// `<shard>~<26 characters>`: an id that carries its shard and is never hashed.
     /// `uuid` is the 128 bits of a UUIDv7, so ids of one shard sort by their age.
     #[must_use]
-    pub fn server_made(shard: &ShardName, uuid: u128) -> JobId {
+    pub fn from_uuid(shard: &ShardName, uuid: u128) -> JobId {
         let mut text = [b'~'; limit::SHARD_NAME_BYTES_MAX + 1 + UUID_CHARS];
         let name = shard.as_str().as_bytes();
         text[..name.len()].copy_from_slice(name);
@@ -124,13 +124,13 @@ impl JobId {
     /// When a server made it, by that server's clock, in whole milliseconds; none for an id that a client
     /// chose.
     #[must_use]
-    pub fn made_at(&self) -> Option<Time> {
-        made_at(&self.0)
+    pub fn created_at(&self) -> Option<Time> {
+        created_at(&self.0)
     }
 
-    /// The second in which a server made it, as [`second_of`] names it; none for an id of another kind.
+    /// The second in which a server made it, as [`second_prefix`] names it; none for an id of another kind.
     #[must_use]
-    pub fn made_second(&self) -> Option<&str> {
+    pub fn created_second(&self) -> Option<&str> {
         self.0.split_once('~')?.1.get(..SECOND_CHARS)
     }
 
@@ -141,9 +141,9 @@ impl JobId {
     }
 }
 
-/// [`JobId::made_at`] of an id as it is stored.
+/// [`JobId::created_at`] of an id as it is stored.
 #[must_use]
-pub fn made_at(id: &str) -> Option<Time> {
+pub fn created_at(id: &str) -> Option<Time> {
     let digits = id.split_once('~')?.1.as_bytes().get(..MILLIS_CHARS)?;
     let millis =
         digits.iter().try_fold(0, |millis: i64, &byte| match DIGITS[usize::from(byte)] {
@@ -156,7 +156,7 @@ pub fn made_at(id: &str) -> Option<Time> {
 /// The name of a second (1,024 ms): what ids begin with, behind their shard, that a server made then. Names sort like
 /// the times.
 #[must_use]
-pub fn second_of(time: Time) -> [u8; SECOND_CHARS] {
+pub fn second_prefix(time: Time) -> [u8; SECOND_CHARS] {
     let mut left = u64::try_from(time.0 / 1_000 / SECOND_MILLIS).unwrap_or(0);
     let mut name = [0; SECOND_CHARS];
     for digit in name.iter_mut().rev() {
@@ -176,7 +176,7 @@ fn is_server_made(id: &str) -> bool {
 
 /// Whether it has the form of [`JobId::of_request`].
 fn is_of_request(id: &str) -> bool {
-    let Some(rest) = id.strip_prefix(OF_REQUEST) else { return false };
+    let Some(rest) = id.strip_prefix(REQUEST_ID_PREFIX) else { return false };
     let (request_id, index) = rest.split_once('=').map_or((rest, "0"), |parts| parts);
     request_id.len() <= limit::REQUEST_ID_BYTES_MAX
         && JobId::try_chosen(request_id).is_ok()
@@ -218,17 +218,17 @@ mod tests {
         let longest = "r".repeat(limit::REQUEST_ID_BYTES_MAX);
         for request_id in ["x", "x:1", "1", &longest] {
             for index in [None, Some(0), Some(1), Some(999), Some(usize::MAX)] {
-                let id = JobId::of_request(request_id, index);
+                let id = JobId::from_request_id(request_id, index);
                 assert_eq!(JobId::try_new(id.as_str()), Ok(id.clone()));
                 assert!(JobId::try_chosen(id.as_str()).is_err(), "{id}");
                 assert_eq!(
-                    (id.request_id(), id.shard(), id.made_at()),
+                    (id.request_id(), id.shard(), id.created_at()),
                     (Some(request_id), None, None)
                 );
             }
         }
-        assert_eq!(JobId::of_request("x", None).as_str(), "r=x");
-        assert_eq!(JobId::of_request("x", Some(7)).as_str(), "r=x=7");
+        assert_eq!(JobId::from_request_id("x", None).as_str(), "r=x");
+        assert_eq!(JobId::from_request_id("x", Some(7)).as_str(), "r=x=7");
         for other in
             ["r=", "r==1", "r=x=", "r=x=y", "r=x=1=2", "b=x", "r=a b", &format!("r={longest}x")]
         {
@@ -238,28 +238,28 @@ mod tests {
     }
 
     #[test]
-    fn a_server_made_id_says_when() {
+    fn a_server_made_id_contains_its_creation_time() {
         let shard = ShardName::try_new("s0").unwrap();
-        let id = JobId::server_made(&shard, (1_800_000_000_123 << 80) | u128::from(u64::MAX));
-        assert_eq!(id.made_at(), Some(Time(1_800_000_000_123_000)));
+        let id = JobId::from_uuid(&shard, (1_800_000_000_123 << 80) | u128::from(u64::MAX));
+        assert_eq!(id.created_at(), Some(Time(1_800_000_000_123_000)));
         assert_eq!(
-            JobId::server_made(&shard, u128::MAX).made_at(),
+            JobId::from_uuid(&shard, u128::MAX).created_at(),
             Some(Time(((1 << 48) - 1) * 1_000))
         );
-        assert_eq!(JobId::try_new("order-4").unwrap().made_at(), None);
-        assert_eq!(JobId::try_new("order-4").unwrap().made_second(), None);
-        let second = String::from_utf8(second_of(id.made_at().unwrap()).to_vec()).unwrap();
-        assert_eq!(id.made_second(), Some(&*second));
+        assert_eq!(JobId::try_new("order-4").unwrap().created_at(), None);
+        assert_eq!(JobId::try_new("order-4").unwrap().created_second(), None);
+        let second = String::from_utf8(second_prefix(id.created_at().unwrap()).to_vec()).unwrap();
+        assert_eq!(id.created_second(), Some(&*second));
         for (time, expected) in [(0, "00000000"), (1_023_999, "00000000"), (1_024_000, "00000001")]
         {
-            assert_eq!(second_of(Time(time)), *expected.as_bytes(), "{time}");
+            assert_eq!(second_prefix(Time(time)), *expected.as_bytes(), "{time}");
         }
     }
 
     #[test]
     fn server_made_ids_sort_by_uuid_and_name_their_shard() {
         let shard = ShardName::try_new("s0").unwrap();
-        let (one, two) = (JobId::server_made(&shard, 1 << 90), JobId::server_made(&shard, 1 << 91));
+        let (one, two) = (JobId::from_uuid(&shard, 1 << 90), JobId::from_uuid(&shard, 1 << 91));
         assert!(one < two);
         assert_eq!(one.shard(), Some(shard));
         assert_eq!(one.as_str().len(), 2 + 1 + 26);

@@ -59,7 +59,7 @@ pub enum State {
 
 /// What stays of a job once it is finished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Keep {
+pub enum RetentionRule {
     /// Nothing: a late repeat runs again, unless it names the id that a server made, soon enough.
     #[default]
     Nothing,
@@ -198,13 +198,15 @@ impl fmt::Display for Durability {
 
 // === impl Keep ===
 
-impl Keep {
+impl RetentionRule {
     /// Until when it stays of a job that finished at `finish`; `None`: nothing does.
     #[must_use]
     pub fn until(self, finish: Time) -> Option<Time> {
         match self {
-            Keep::Nothing => None,
-            Keep::Tombstone(duration) | Keep::Record(duration) => Some(finish.plus(duration)),
+            RetentionRule::Nothing => None,
+            RetentionRule::Tombstone(duration) | RetentionRule::Record(duration) => {
+                Some(finish.plus(duration))
+            }
         }
     }
 }
@@ -230,25 +232,25 @@ impl Spec {
     /// What stays of the job: what it asks for, or else a tombstone for ids that somebody may
     /// repeat (`repeatable`: chosen by a client, or made from a request id).
     #[must_use]
-    pub fn keep(&self, repeatable: bool, tombstone: Duration) -> Keep {
+    pub fn retention_rule(&self, repeatable: bool, tombstone: Duration) -> RetentionRule {
         match self.retention {
-            Some(Duration::ZERO) => Keep::Nothing,
-            Some(retention) => Keep::Record(retention),
-            None if repeatable => Keep::Tombstone(tombstone),
-            None => Keep::Nothing,
+            Some(Duration::ZERO) => RetentionRule::Nothing,
+            Some(retention) => RetentionRule::Record(retention),
+            None if repeatable => RetentionRule::Tombstone(tombstone),
+            None => RetentionRule::Nothing,
         }
     }
 }
 
 // === impl Keep ===
 
-impl Keep {
+impl RetentionRule {
     /// For how long a finished job is found by its id, at least.
     #[must_use]
-    pub fn lasts(self) -> Duration {
+    pub fn duration(self) -> Duration {
         match self {
-            Keep::Nothing => Duration::ZERO,
-            Keep::Tombstone(time) | Keep::Record(time) => time,
+            RetentionRule::Nothing => Duration::ZERO,
+            RetentionRule::Tombstone(time) | RetentionRule::Record(time) => time,
         }
     }
 }

@@ -33,7 +33,7 @@ pub enum Cause {
     /// The deadline passed.
     Expired,
     /// The stream that held it broke and nobody spoke for it within its orphan grace.
-    Broken,
+    StreamBroken,
     /// The deadline passed while no server served the shard, and nobody spoke for it since.
     Unserved,
 }
@@ -44,7 +44,9 @@ impl Cause {
     pub fn outcome(&self) -> AttemptOutcome {
         match self {
             Cause::Failed { .. } | Cause::DeadLettered { .. } => AttemptOutcome::Failed,
-            Cause::Released { .. } | Cause::Broken | Cause::Unserved => AttemptOutcome::Released,
+            Cause::Released { .. } | Cause::StreamBroken | Cause::Unserved => {
+                AttemptOutcome::Released
+            }
             Cause::Expired => AttemptOutcome::LeaseExpired,
         }
     }
@@ -60,7 +62,7 @@ impl Cause {
     pub fn counts(&self, policy: &RetryPolicy) -> bool {
         match self {
             Cause::Failed { .. } | Cause::DeadLettered { .. } => true,
-            Cause::Released { .. } | Cause::Broken | Cause::Unserved => false,
+            Cause::Released { .. } | Cause::StreamBroken | Cause::Unserved => false,
             Cause::Expired => !policy.ignore_expired_leases,
         }
     }
@@ -68,7 +70,7 @@ impl Cause {
 
 /// How a job stands while its lease runs: what a decision about its end needs to know, as the store counts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Standing {
+pub struct AttemptContext {
     /// Counted failures, this attempt not included.
     pub failures: u32,
     /// Finished hand-overs, this one not included.
@@ -84,7 +86,7 @@ pub struct Standing {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeaseEnd {
     /// What the job does next.
-    pub step: Step,
+    pub step: AfterLease,
     /// How the attempt is remembered.
     pub outcome: AttemptOutcome,
     /// Whether it counts as a failure.
@@ -97,18 +99,18 @@ pub struct LeaseEnd {
 
 /// What a job does after a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum AfterLease {
     /// Waits that long; `None` keeps its due time and so its place.
     Wait(Option<Duration>),
     /// Becomes a dead letter.
-    Die,
+    DeadLetter,
 }
 
 /// Decides how a lease ends. `entropy` is uniform in `[0, 1)`.
 #[must_use]
 pub fn lease_end(
     cause: Cause,
-    standing: &Standing,
+    standing: &AttemptContext,
     policy: &RetryPolicy,
     now: Time,
     entropy: f64,
@@ -119,31 +121,32 @@ pub fn lease_end(
         Cause::Failed { delay, error } | Cause::Released { delay, error } => (delay, error),
         Cause::DeadLettered { error } => (None, error),
         Cause::Expired => (None, "the lease expired before the job was settled".to_owned()),
-        Cause::Broken => (None, "the stream that held the job broke".to_owned()),
+        Cause::StreamBroken => (None, "the stream that held the job broke".to_owned()),
         Cause::Unserved => (None, "the lease ran out while no server served its shard".to_owned()),
     };
     let failures = standing.failures + u32::from(counted);
     let deliveries = standing.deliveries + 1;
-    let step = if dead_lettered || gives_up(failures, deliveries, counted, standing, policy, now) {
-        Step::Die
-    } else if counted {
-        Step::Wait(Some(wanted.unwrap_or_else(|| policy.delay(failures, entropy))))
-    } else if wanted == Some(Duration::ZERO) {
-        // Handed back for somebody else to take at once: it keeps its place.
-        Step::Wait(None)
-    } else {
-        Step::Wait(wanted.or_else(|| release_delay(deliveries - failures)))
-    };
+    let step =
+        if dead_lettered || is_last_attempt(failures, deliveries, counted, standing, policy, now) {
+            AfterLease::DeadLetter
+        } else if counted {
+            AfterLease::Wait(Some(wanted.unwrap_or_else(|| policy.delay(failures, entropy))))
+        } else if wanted == Some(Duration::ZERO) {
+            // Handed back for somebody else to take at once: it keeps its place.
+            AfterLease::Wait(None)
+        } else {
+            AfterLease::Wait(wanted.or_else(|| release_delay(deliveries - failures)))
+        };
     LeaseEnd { step, outcome, counted, dead_lettered, error }
 }
 
 /// Whether no further attempt follows. The limits on failures and on time bind only an attempt that
 /// failed: handing a job back never kills it, except by the total of hand-overs.
-fn gives_up(
+fn is_last_attempt(
     failures: u32,
     deliveries: u32,
     counted: bool,
-    standing: &Standing,
+    standing: &AttemptContext,
     policy: &RetryPolicy,
     now: Time,
 ) -> bool {
@@ -158,8 +161,13 @@ fn gives_up(
 mod tests {
     use super::*;
 
-    fn standing(failures: u32, deliveries: u32) -> Standing {
-        Standing { failures, deliveries, first_start: Time(0), retry: RetryOverrides::default() }
+    fn standing(failures: u32, deliveries: u32) -> AttemptContext {
+        AttemptContext {
+            failures,
+            deliveries,
+            first_start: Time(0),
+            retry: RetryOverrides::default(),
+        }
     }
 
     fn failed() -> Cause {
@@ -175,9 +183,9 @@ mod tests {
         let policy = RetryPolicy { max_attempts: Some(3), ..Default::default() };
         let end =
             |failures| lease_end(failed(), &standing(failures, failures), &policy, Time(0), 0.0);
-        assert_eq!(end(0).step, Step::Wait(Some(Duration::from_secs(1))));
-        assert_eq!(end(1).step, Step::Wait(Some(Duration::from_secs(2))));
-        assert_eq!(end(2).step, Step::Die);
+        assert_eq!(end(0).step, AfterLease::Wait(Some(Duration::from_secs(1))));
+        assert_eq!(end(1).step, AfterLease::Wait(Some(Duration::from_secs(2))));
+        assert_eq!(end(2).step, AfterLease::DeadLetter);
         assert!(end(2).counted);
     }
 
@@ -186,10 +194,10 @@ mod tests {
         let policy = RetryPolicy { max_attempts: Some(1), ..Default::default() };
         let end =
             |deliveries| lease_end(released(), &standing(0, deliveries), &policy, Time(0), 0.0);
-        assert_eq!(end(0).step, Step::Wait(None));
-        assert_eq!(end(1).step, Step::Wait(Some(Duration::from_secs(1))));
-        assert_eq!(end(98).step, Step::Wait(Some(Duration::from_secs(60))));
-        assert_eq!(end(99).step, Step::Die);
+        assert_eq!(end(0).step, AfterLease::Wait(None));
+        assert_eq!(end(1).step, AfterLease::Wait(Some(Duration::from_secs(1))));
+        assert_eq!(end(98).step, AfterLease::Wait(Some(Duration::from_secs(60))));
+        assert_eq!(end(99).step, AfterLease::DeadLetter);
         assert!(!end(99).counted);
     }
 
@@ -198,8 +206,8 @@ mod tests {
         let limit = Duration::from_secs(10);
         let policy = RetryPolicy { max_retry_duration: Some(limit), ..Default::default() };
         let end = |now| lease_end(failed(), &standing(0, 0), &policy, now, 0.0).step;
-        assert_ne!(end(Time(9_999_999)), Step::Die);
-        assert_eq!(end(Time(10_000_000)), Step::Die);
+        assert_ne!(end(Time(9_999_999)), AfterLease::DeadLetter);
+        assert_eq!(end(Time(10_000_000)), AfterLease::DeadLetter);
     }
 
     #[test]
@@ -210,14 +218,14 @@ mod tests {
         assert!(end(&counts).counted);
         assert!(!end(&ignores).counted);
         assert_eq!(end(&ignores).outcome, AttemptOutcome::LeaseExpired);
-        assert_eq!(end(&ignores).step, Step::Wait(None));
+        assert_eq!(end(&ignores).step, AfterLease::Wait(None));
     }
 
     #[test]
     fn a_lease_that_ran_out_unserved_is_no_failure_even_of_the_last_attempt() {
         let policy = RetryPolicy { max_attempts: Some(1), ..Default::default() };
         let end = lease_end(Cause::Unserved, &standing(0, 0), &policy, Time(0), 0.0);
-        assert_eq!((end.step, end.counted), (Step::Wait(None), false));
+        assert_eq!((end.step, end.counted), (AfterLease::Wait(None), false));
     }
 
     #[test]
@@ -225,6 +233,6 @@ mod tests {
         let policy = RetryPolicy::default();
         let cause = Cause::Failed { delay: Some(Duration::ZERO), error: String::new() };
         let end = lease_end(cause, &standing(4, 4), &policy, Time(0), 0.0);
-        assert_eq!(end.step, Step::Wait(Some(Duration::ZERO)));
+        assert_eq!(end.step, AfterLease::Wait(Some(Duration::ZERO)));
     }
 }

@@ -267,7 +267,7 @@ mod tests {
 
     /// A published name is that of its constant, with the unit of a duration in it.
     #[test]
-    fn every_limit_is_published_or_said_not_to_be() {
+    fn every_limit_is_published_or_listed_as_private() {
         let source = include_str!("limit.rs");
         let constants = source.lines().filter_map(|line| line.strip_prefix("pub const "));
         let mut constants: Vec<_> =
@@ -289,7 +289,7 @@ mod tests {
 
     /// What `GetServerInfo` says of its limits: the name tells the unit, and all others are counts.
     #[test]
-    fn a_published_name_tells_its_unit() {
+    fn a_published_name_contains_its_unit() {
         let (mut names, units) = (BTreeSet::new(), ["bytes", "ms", "chars"]);
         for (name, value) in all() {
             assert!(names.insert(name) && value > 0, "{name} {value}");

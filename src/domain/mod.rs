@@ -14,7 +14,6 @@
 //! - [`stream_id`]: how streams are named
 //! - [`time`]: instants in microseconds
 
-pub mod away;
 pub mod conflict;
 pub mod credit;
 pub mod engine;
@@ -23,18 +22,19 @@ pub mod job;
 pub mod lifecycle;
 pub mod limit;
 pub mod name;
+pub mod open_rings;
+pub mod outage;
 pub mod receipt;
 pub mod retry;
 pub mod ring;
-pub mod rings;
 pub mod stream_id;
 pub mod time;
 
-pub use away::Away;
 pub use conflict::{EnqueueOutcome, OnConflict};
 pub use id::{JobId, JobKey};
-pub use job::{Attempt, AttemptOutcome, Durability, Job, Keep, Payload, Spec, State};
+pub use job::{Attempt, AttemptOutcome, Durability, Job, Payload, RetentionRule, Spec, State};
 pub use name::{ShardName, TopicName};
+pub use outage::ShardOutage;
 pub use receipt::{Receipt, Token};
 pub use retry::{InvalidRetry, RetryOverrides, RetryPolicy};
 pub use ring::Ring;

@@ -55,7 +55,7 @@ impl Ring {
         for (index, (name, weight)) in (0..=u16::MAX).zip(&members) {
             for i in 0..weight.saturating_mul(HASHES) {
                 let hash = sha256(&[name.as_str(), ":", &i.to_string()]);
-                points.extend(numbers(&hash).map(|point| (point, index)));
+                points.extend(hash_points(&hash).map(|point| (point, index)));
             }
         }
         // Equal points lie in the order of the members, which is that of their names.
@@ -67,13 +67,13 @@ impl Ring {
     /// among 4 or 16 shards, 1.3 µs among 4 of weight 100.
     #[must_use]
     pub fn owner(&self, key: &JobKey) -> Option<&ShardName> {
-        self.walk(key).next()
+        self.owners_in_order(key).next()
     }
 
     /// Every shard with a weight, beginning with the owner, in the order in which they would take
     /// over.
-    pub fn walk(&self, key: &JobKey) -> impl Iterator<Item = &ShardName> {
-        let place = place(key);
+    pub fn owners_in_order(&self, key: &JobKey) -> impl Iterator<Item = &ShardName> {
+        let place = ring_position(key);
         let start = self.points.partition_point(|(point, _)| *point < place);
         let mut seen = vec![false; self.members.len()];
         let (before, after) = self.points.split_at(start);
@@ -105,13 +105,13 @@ impl Ring {
 /// That of the ring of these shards, which are in the order of their names.
 pub(super) fn fingerprint(members: &[(ShardName, u32)]) -> u64 {
     let lines: String = members.iter().map(|(name, weight)| format!("{name}:{weight}\n")).collect();
-    let [fingerprint, ..] = numbers(&sha256(&[&lines]));
+    let [fingerprint, ..] = hash_points(&sha256(&[&lines]));
     fingerprint
 }
 
 /// Where a job lies.
-fn place(key: &JobKey) -> u64 {
-    let [place, ..] = numbers(&sha256(&[key.topic.as_str(), "\0", key.id.as_str()]));
+fn ring_position(key: &JobKey) -> u64 {
+    let [place, ..] = hash_points(&sha256(&[key.topic.as_str(), "\0", key.id.as_str()]));
     place
 }
 
@@ -121,7 +121,7 @@ fn sha256(parts: &[&str]) -> [u8; 32] {
     hash.finalize().into()
 }
 
-fn numbers(hash: &[u8; 32]) -> [u64; POINTS] {
+fn hash_points(hash: &[u8; 32]) -> [u64; POINTS] {
     std::array::from_fn(|i| {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&hash[i * 8..i * 8 + 8]);
@@ -217,7 +217,7 @@ mod tests {
         let members = [("a", 1), ("b", 1), ("c", 2), ("d", 0)];
         let whole = ring(&members);
         for key in (0..200).map(key) {
-            let walk: Vec<_> = whole.walk(&key).map(ShardName::as_str).collect();
+            let walk: Vec<_> = whole.owners_in_order(&key).map(ShardName::as_str).collect();
             assert_eq!(walk.len(), 3, "the one without a weight is not among them");
             let rest: Vec<_> = members.into_iter().filter(|(name, _)| *name != walk[0]).collect();
             assert_eq!(ring(&rest).owner(&key).unwrap().as_str(), walk[1]);

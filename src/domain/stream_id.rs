@@ -16,7 +16,7 @@ pub struct StreamId {
 /// The text is not the name of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a stream id")]
-pub struct NotAStreamId;
+pub struct InvalidStreamId;
 
 // === impl StreamId ===
 
@@ -27,14 +27,14 @@ impl fmt::Display for StreamId {
 }
 
 impl FromStr for StreamId {
-    type Err = NotAStreamId;
+    type Err = InvalidStreamId;
 
-    fn from_str(text: &str) -> Result<StreamId, NotAStreamId> {
-        let (owner, stream) = text.split_once('-').ok_or(NotAStreamId)?;
-        let owner = u32::from_str_radix(owner, 16).map_err(|_| NotAStreamId)?;
-        let id = StreamId { owner, stream: stream.parse().map_err(|_| NotAStreamId)? };
+    fn from_str(text: &str) -> Result<StreamId, InvalidStreamId> {
+        let (owner, stream) = text.split_once('-').ok_or(InvalidStreamId)?;
+        let owner = u32::from_str_radix(owner, 16).map_err(|_| InvalidStreamId)?;
+        let id = StreamId { owner, stream: stream.parse().map_err(|_| InvalidStreamId)? };
         // One name for each: `+1` and `01` are not how a server writes it.
-        if id.to_string() == text { Ok(id) } else { Err(NotAStreamId) }
+        if id.to_string() == text { Ok(id) } else { Err(InvalidStreamId) }
     }
 }
 
@@ -49,7 +49,7 @@ mod tests {
             assert_eq!(id.to_string().parse(), Ok(id));
         }
         for text in ["", "-", "7-9", "0000000g-1", "00000007-", "00000007-+9", "00000007-09", "x"] {
-            assert_eq!(text.parse::<StreamId>(), Err(NotAStreamId), "{text}");
+            assert_eq!(text.parse::<StreamId>(), Err(InvalidStreamId), "{text}");
         }
     }
 }

@@ -15,16 +15,16 @@ const SERVICES: [&str; 3] = [QueueServer::NAME, TopicServer::NAME, AdminServer::
 /// must not fail. Each `ringq.v1` service is SERVING while [`Health::set_serving`] says so: that is
 /// for readiness.
 #[derive(Clone, Debug)]
-pub struct Health {
+pub struct GrpcHealth {
     reporter: HealthReporter,
 }
 
 // === impl Health ===
 
-impl Health {
+impl GrpcHealth {
     /// Alive, but not serving yet.
-    pub async fn new() -> Health {
-        let health = Health { reporter: HealthReporter::new() };
+    pub async fn new() -> GrpcHealth {
+        let health = GrpcHealth { reporter: HealthReporter::new() };
         health.set_serving(false).await;
         health
     }

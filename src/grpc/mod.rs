@@ -10,17 +10,17 @@
 //! both. Health and reflection are counted by connection. Bytes of messages are bounded by connection and in all,
 //! and connections by peer and in all.
 
-mod admin;
+mod admin_service;
 mod convert;
 mod health;
+mod jobs_page;
 mod layers;
-mod messages;
-mod pages;
-mod queue;
+mod queue_service;
 mod reason;
 mod serve;
 mod status;
-mod topics;
+mod stream_messages;
+mod topic_service;
 
 use std::future::Future;
 use std::time::Duration;
@@ -39,11 +39,11 @@ use crate::pb::queue_service_server::QueueServiceServer;
 use crate::pb::topic_service_server::TopicServiceServer;
 use crate::scheduler::Scheduler;
 
-pub use health::Health;
+pub use health::GrpcHealth;
 
-type QueueServer = QueueServiceServer<queue::Queue>;
-type TopicServer = TopicServiceServer<topics::Topics>;
-type AdminServer = AdminServiceServer<admin::Admin>;
+type QueueServer = QueueServiceServer<queue_service::QueueHandler>;
+type TopicServer = TopicServiceServer<topic_service::TopicsHandler>;
+type AdminServer = AdminServiceServer<admin_service::AdminHandler>;
 type HealthProbes = HealthServer<tonic_health::server::HealthService>;
 
 /// Largest answer. Lists and deliveries end far below it; the failures of a settle repeat the
@@ -52,20 +52,20 @@ const ANSWER_BYTES_MAX: usize = 2 * limit::REQUEST_BYTES_MAX;
 
 /// What is served.
 #[derive(Clone)]
-pub struct Services {
+pub struct ServiceParts {
     /// The verbs.
     pub scheduler: Scheduler,
     /// The streams.
     pub dispatcher: Dispatcher,
     /// What health probes hear.
-    pub health: Health,
+    pub health: GrpcHealth,
     /// What `GetServerInfo` tells beside what the others know.
-    pub about: About,
+    pub about: ServerFacts,
 }
 
 /// Facts about this process.
 #[derive(Clone, Copy, Debug)]
-pub struct About {
+pub struct ServerFacts {
     /// The kind of its store: `sqlite` or `redis`.
     pub store: &'static str,
     /// When it started.
@@ -115,12 +115,12 @@ macro_rules! sized {
 /// [`Error`]; none of it depends on a client.
 pub async fn serve(
     listener: TcpListener,
-    services: Services,
+    services: ServiceParts,
     config: Config,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    let Services { scheduler, dispatcher, health, about } = services;
-    let limits = layers::Limits::new(
+    let ServiceParts { scheduler, dispatcher, health, about } = services;
+    let limits = layers::CallLimits::new(
         config.max_concurrent_requests,
         config.max_message_bytes,
         config.request_timeout,
@@ -128,9 +128,9 @@ pub async fn serve(
     let layer = layers::CallLayer::new(scheduler.metrics().clone(), limits);
     let connections =
         Connections::new("grpc", config.max_connections, config.max_connections_per_peer);
-    let queue = queue::Queue::new(scheduler.clone(), dispatcher.clone());
-    let topics = topics::Topics::new(scheduler.clone(), dispatcher.clone());
-    let admin = admin::Admin::new(scheduler, dispatcher, about);
+    let queue = queue_service::QueueHandler::new(scheduler.clone(), dispatcher.clone());
+    let topics = topic_service::TopicsHandler::new(scheduler.clone(), dispatcher.clone());
+    let admin = admin_service::AdminHandler::new(scheduler, dispatcher, about);
     let routes = Routes::new(sized!(QueueServer::new(queue)))
         .add_service(sized!(TopicServer::new(topics)))
         .add_service(sized!(AdminServer::new(admin)))

@@ -74,7 +74,7 @@ impl Reason {
 
     /// Whether a failure for the reason of this name tells a shard that is there. With another reason it can be one that
     /// the caller has made up.
-    pub(in crate::grpc) fn is_of_a_shard(name: &str) -> bool {
+    pub(in crate::grpc) fn is_shard_reason(name: &str) -> bool {
         let reasons = [
             Reason::DurabilityUnsupported,
             Reason::LastActiveShard,

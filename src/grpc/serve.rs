@@ -19,10 +19,10 @@ use tonic::service::Routes;
 use tonic::transport::server::Connected as _;
 use tower::Service as _;
 
-use crate::connections::{Accepted, Connections, preface};
+use crate::connections::{AcceptedConnection, Connections, read_preface};
 use crate::domain::limit;
 
-use super::layers::{CallLayer, Cut};
+use super::layers::{AbortableCall, CallLayer};
 
 /// Calls that a client has reset before they were accepted; beyond that its connection is closed, and all streams
 /// on it. As many as it may have under way: their deadlines may pass together while this process stands still, and
@@ -36,7 +36,7 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where hyper runs the calls of a connection: each in a task that ends with its call, or when the call asks to
 /// be cut off.
 #[derive(Clone, Copy)]
-struct Tasks;
+struct CallExecutor;
 
 /// Serves `routes` on `listener` until `shutdown` ends; then takes no more connections or calls, and returns when the
 /// last call has ended.
@@ -53,10 +53,15 @@ pub(super) async fn serve(
 }
 
 /// Serves one connection until its client closes it, or until `stop` and its last call.
-async fn connection(accepted: Accepted, routes: Routes, layer: CallLayer, stop: CancellationToken) {
-    let Accepted { socket, peer, place } = accepted;
+async fn connection(
+    accepted: AcceptedConnection,
+    routes: Routes,
+    layer: CallLayer,
+    stop: CancellationToken,
+) {
+    let AcceptedConnection { socket, peer, slot: place } = accepted;
     let info = socket.connect_info();
-    let begun = tokio::time::timeout(limit::PREFACE_MAX, preface(socket));
+    let begun = tokio::time::timeout(limit::PREFACE_MAX, read_preface(socket));
     let socket = tokio::select! {
         () = stop.cancelled() => return,
         begun = begun => match begun {
@@ -84,8 +89,8 @@ async fn connection(accepted: Accepted, routes: Routes, layer: CallLayer, stop: 
     drop(place);
 }
 
-fn http() -> http2::Builder<Tasks> {
-    let mut http = http2::Builder::new(Tasks);
+fn http() -> http2::Builder<CallExecutor> {
+    let mut http = http2::Builder::new(CallExecutor);
     http.timer(TokioTimer::new())
         .max_concurrent_streams(limit::CONNECTION_CALLS_MAX)
         .max_pending_accept_reset_streams(RESETS_MAX)
@@ -96,12 +101,12 @@ fn http() -> http2::Builder<Tasks> {
 
 // === impl Tasks ===
 
-impl<F> Executor<F> for Tasks
+impl<F> Executor<F> for CallExecutor
 where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, call: F) {
-        tokio::spawn(Cut::new(call));
+        tokio::spawn(AbortableCall::new(call));
     }
 }
 
@@ -113,7 +118,7 @@ mod tests {
     use tokio::net::TcpStream;
     use tokio::time::Instant;
 
-    use super::super::layers::Limits;
+    use super::super::layers::CallLimits;
     use super::*;
     use crate::connections::PREFACE;
     use crate::metrics::Metrics;
@@ -126,7 +131,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let connections = Connections::new("grpc", 2, 2);
-        let limits = Limits::new(1, 32 << 20, Duration::from_secs(30));
+        let limits = CallLimits::new(1, 32 << 20, Duration::from_secs(30));
         let layer = CallLayer::new(Metrics::new(), limits);
         let serving = serve(listener, connections, Routes::default(), layer, pending());
         let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
@@ -137,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn connections_that_say_nothing_whole_are_closed() {
+    async fn connections_without_a_complete_preface_are_closed() {
         let preface = limit::PREFACE_MAX.as_secs();
         for (sent, seconds) in [
             (Vec::new(), preface),

@@ -6,7 +6,7 @@
 //! | `/readyz` | 200 while the server takes work, else 503 and why it takes none |
 //! | `/metrics` | Prometheus text |
 
-mod scrapes;
+mod scrape_limiter;
 mod serve;
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use futures::future::BoxFuture;
 
 use crate::metrics::Metrics;
 
-use scrapes::Scrapes;
+use scrape_limiter::ScrapeLimiter;
 pub use serve::serve;
 
 /// Content type of the Prometheus text format.
@@ -37,10 +37,10 @@ pub type NotReady = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// What the pages show.
 #[derive(Clone)]
-struct Pages {
+struct HttpState {
     metrics: Metrics,
     not_ready: NotReady,
-    scrapes: Scrapes,
+    scrapes: ScrapeLimiter,
 }
 
 /// The pages. `not_ready` is asked for each probe; `refresh` runs before a rendering of the metrics,
@@ -50,18 +50,18 @@ pub fn router(metrics: Metrics, not_ready: NotReady, refresh: Refresh) -> Router
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(render))
-        .with_state(Pages { metrics, not_ready, scrapes: Scrapes::new(refresh) })
+        .with_state(HttpState { metrics, not_ready, scrapes: ScrapeLimiter::new(refresh) })
 }
 
-async fn readyz(State(pages): State<Pages>) -> impl IntoResponse {
+async fn readyz(State(pages): State<HttpState>) -> impl IntoResponse {
     match (pages.not_ready)() {
         None => (StatusCode::OK, "ready\n".to_owned()),
         Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")),
     }
 }
 
-async fn render(State(pages): State<Pages>) -> Response {
-    let Some(_place) = pages.scrapes.enter() else {
+async fn render(State(pages): State<HttpState>) -> Response {
+    let Some(_place) = pages.scrapes.try_acquire() else {
         let busy = "too many scrapes are under way; try again\n";
         return (StatusCode::SERVICE_UNAVAILABLE, busy).into_response();
     };
@@ -143,7 +143,10 @@ mod tests {
             let answers = futures::future::join_all(scrapes).await;
             let served = answers.iter().filter(|(status, _)| *status == 200).count();
             let refused = answers.iter().filter(|(status, _)| *status == 503).count();
-            assert_eq!((served, refused), (scrapes::AT_ONCE_MAX, 60 - scrapes::AT_ONCE_MAX));
+            assert_eq!(
+                (served, refused),
+                (scrape_limiter::AT_ONCE_MAX, 60 - scrape_limiter::AT_ONCE_MAX)
+            );
         }
         assert_eq!(count.load(Ordering::Relaxed), 1, "a refresh that is given up goes on alone");
     }

@@ -14,18 +14,18 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use crate::connections::{Accepted, Connections, preface};
+use crate::connections::{AcceptedConnection, Connections, read_preface};
 
 /// Connections at once: probes and scrapers are few, and each holds an open file.
 const CONNECTIONS_MAX: usize = 128;
 /// Of them from one address, so that one machine alone cannot lock out the others.
 const PEER_CONNECTIONS_MAX: usize = 64;
 /// How long the head of a request may take, and how long a connection may have none.
-const HEAD_MAX: Duration = Duration::from_secs(10);
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Requests at once on one HTTP/2 connection.
 const STREAMS_MAX: u32 = 16;
 /// How long a client that does not read may hold up the end of the server.
-const LINGER: Duration = Duration::from_secs(2);
+const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 
 /// Runs a connection until its client closes it, or until `stop` and its last answer.
 macro_rules! until {
@@ -47,14 +47,14 @@ pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<
     let stop = CancellationToken::new();
     let serve = |accepted| connection(accepted, router.clone(), stop.clone());
     let tasks = connections.serve(listener, shutdown, &stop, serve).await;
-    let _ = tokio::time::timeout(LINGER, tasks.wait()).await;
+    let _ = tokio::time::timeout(SHUTDOWN_MAX, tasks.wait()).await;
 }
 
-async fn connection(accepted: Accepted, router: Router, stop: CancellationToken) {
-    let Accepted { socket, peer, place: _place } = accepted;
+async fn connection(accepted: AcceptedConnection, router: Router, stop: CancellationToken) {
+    let AcceptedConnection { socket, peer, slot: _place } = accepted;
     let (socket, is_http2) = tokio::select! {
         () = stop.cancelled() => return,
-        begun = tokio::time::timeout(HEAD_MAX, preface(socket)) => match begun {
+        begun = tokio::time::timeout(HEADERS_TIMEOUT, read_preface(socket)) => match begun {
             Ok(Ok(begun)) => begun,
             _ => return tracing::debug!(%peer, "http connection closed: it sent nothing whole in time"),
         },
@@ -77,7 +77,7 @@ async fn connection(accepted: Accepted, router: Router, stop: CancellationToken)
 
 fn http1() -> http1::Builder {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
+    http.timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
     http
 }
 
@@ -86,8 +86,8 @@ fn http2() -> http2::Builder<TokioExecutor> {
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
-        .keep_alive_interval(HEAD_MAX)
-        .keep_alive_timeout(HEAD_MAX);
+        .keep_alive_interval(HEADERS_TIMEOUT)
+        .keep_alive_timeout(HEADERS_TIMEOUT);
     http
 }
 
@@ -118,7 +118,7 @@ mod tests {
             socket.write_all(sent).await.unwrap();
             let (begun, mut answer) = (Instant::now(), Vec::new());
             let _ = socket.read_to_end(&mut answer).await;
-            assert_eq!(begun.elapsed().as_secs(), HEAD_MAX.as_secs(), "{sent:?}");
+            assert_eq!(begun.elapsed().as_secs(), HEADERS_TIMEOUT.as_secs(), "{sent:?}");
             assert_eq!(answer.starts_with(b"HTTP/1.1 200"), served);
         }
         let mut socket = TcpStream::connect(address).await.unwrap();

@@ -7,17 +7,17 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 /// A map that mostly is read. Entries stay for ever, so whoever fills it bounds its keys.
 #[derive(Debug)]
-pub(super) struct Cache<K, H>(RwLock<HashMap<K, H>>);
+pub(super) struct HandleCache<K, H>(RwLock<HashMap<K, H>>);
 
 // === impl Cache ===
 
-impl<K, H> Default for Cache<K, H> {
+impl<K, H> Default for HandleCache<K, H> {
     fn default() -> Self {
-        Cache(RwLock::default())
+        HandleCache(RwLock::default())
     }
 }
 
-impl<K: Eq + Hash, H: Clone> Cache<K, H> {
+impl<K: Eq + Hash, H: Clone> HandleCache<K, H> {
     /// The handle of a key, if it was made before.
     pub(super) fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<H>
     where
@@ -27,7 +27,7 @@ impl<K: Eq + Hash, H: Clone> Cache<K, H> {
     }
 
     /// The handle of a key, made the first time.
-    pub(super) fn get_or(&self, key: K, make: impl FnOnce() -> H) -> H {
+    pub(super) fn get_or_insert(&self, key: K, make: impl FnOnce() -> H) -> H {
         self.get(&key).unwrap_or_else(|| self.insert(key, make))
     }
 

@@ -6,7 +6,7 @@ use metrics::{Key, Label, Unit};
 #[derive(Debug)]
 pub(super) struct Metric {
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: MetricKind,
     pub(super) labels: &'static [&'static str],
     pub(super) unit: Unit,
     pub(super) help: &'static str,
@@ -14,7 +14,7 @@ pub(super) struct Metric {
 
 /// Type of a metric; a histogram has the upper bounds of its buckets.
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum MetricKind {
     Counter,
     Gauge,
     Histogram(&'static [f64]),
@@ -38,7 +38,7 @@ macro_rules! metrics {
             #[doc = $help]
             pub(super) const $id: Metric = Metric {
                 name: $name,
-                kind: Kind::$kind $(($buckets))?,
+                kind: MetricKind::$kind $(($buckets))?,
                 labels: &[$($label),*],
                 unit: Unit::$unit,
                 help: $help,

@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use metrics::{Gauge, Histogram};
 
-use cache::Cache;
+use cache::HandleCache;
 use definitions::{BUILD, CREDIT_WAITING, LAG, RING_DISAGREEMENT, RINGS_OPEN, RPC, RUN, STREAMS};
 use registry::Registry;
 pub use shard::ShardMetrics;
-use topic::Topics;
+use topic::TopicSeries;
 
 /// Topics that have series of their own: enough to look at, too few to overload a Prometheus. A further one takes the
 /// place of one that has been idle for ten minutes.
@@ -29,7 +29,7 @@ pub const OTHER_TOPICS: &str = "_other";
 
 /// Counts and times what one server does. Cloning is cheap.
 #[derive(Clone, Debug)]
-pub struct Metrics(Arc<Inner>);
+pub struct Metrics(Arc<MetricsInner>);
 
 /// What the store says of one topic.
 #[derive(Clone, Debug)]
@@ -43,10 +43,10 @@ pub struct TopicGauges<'a> {
 }
 
 #[derive(Debug)]
-struct Inner {
+struct MetricsInner {
     registry: Registry,
-    topics: Topics,
-    rpc: Cache<(&'static str, &'static str), Histogram>,
+    topics: TopicSeries,
+    rpc: HandleCache<(&'static str, &'static str), Histogram>,
     lag: Histogram,
     run: Histogram,
     streams: Gauge,
@@ -69,9 +69,9 @@ impl Metrics {
     pub fn new() -> Metrics {
         let registry = Registry::new();
         registry.gauge(&BUILD, &[env!("CARGO_PKG_VERSION")]).set(1.0);
-        Metrics(Arc::new(Inner {
-            topics: Topics::new(),
-            rpc: Cache::default(),
+        Metrics(Arc::new(MetricsInner {
+            topics: TopicSeries::new(),
+            rpc: HandleCache::default(),
             lag: registry.histogram(&LAG, &[]),
             run: registry.histogram(&RUN, &[]),
             streams: registry.gauge(&STREAMS, &[]),
@@ -84,17 +84,17 @@ impl Metrics {
 
     /// `n` jobs were enqueued; `outcome` is what became of each.
     pub fn enqueued(&self, topic: &str, outcome: &'static str, n: u64) {
-        self.0.topics.used(topic).enqueued.add(outcome, n);
+        self.0.topics.metrics_of(topic).enqueued.add(outcome, n);
     }
 
     /// `n` deliveries went out; `mode` is the way: a stream, a pull.
     pub fn delivered(&self, topic: &str, mode: &'static str, n: u64) {
-        self.0.topics.used(topic).delivered.add(mode, n);
+        self.0.topics.metrics_of(topic).delivered.add(mode, n);
     }
 
     /// `n` leases ended; `outcome` is what ended them.
     pub fn settled(&self, topic: &str, outcome: &'static str, n: u64) {
-        self.0.topics.used(topic).settled.add(outcome, n);
+        self.0.topics.metrics_of(topic).settled.add(outcome, n);
     }
 
     /// A job was delivered this long after it was due.
@@ -110,7 +110,7 @@ impl Metrics {
     /// A call ended. `method` is one that the server knows, never what a client sent.
     pub fn rpc(&self, method: &'static str, code: &'static str, took: Duration) {
         let make = || self.0.registry.histogram(&RPC, &[method, code]);
-        self.0.rpc.get_or((method, code), make).record(took);
+        self.0.rpc.get_or_insert((method, code), make).record(took);
     }
 
     /// So many streams are open.

@@ -7,7 +7,7 @@ use metrics_exporter_prometheus::{
     Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 
-use super::definitions::{ALL, Kind, Metric};
+use super::definitions::{ALL, Metric, MetricKind};
 
 const METADATA: Metadata<'static> = Metadata::new("ringq", Level::INFO, None);
 
@@ -23,7 +23,7 @@ pub(super) struct Registry {
 impl Registry {
     pub(super) fn new() -> Registry {
         let recorder = ALL.iter().fold(PrometheusBuilder::new(), |builder, metric| {
-            let Kind::Histogram(buckets) = metric.kind else { return builder };
+            let MetricKind::Histogram(buckets) = metric.kind else { return builder };
             let matcher = Matcher::Full(metric.name.to_owned());
             builder.set_buckets_for_metric(matcher, buckets).expect("a metric has buckets")
         });
@@ -31,9 +31,9 @@ impl Registry {
         for metric in ALL {
             let (name, unit, help) = (metric.name.into(), Some(metric.unit), metric.help.into());
             match metric.kind {
-                Kind::Counter => recorder.describe_counter(name, unit, help),
-                Kind::Gauge => recorder.describe_gauge(name, unit, help),
-                Kind::Histogram(_) => recorder.describe_histogram(name, unit, help),
+                MetricKind::Counter => recorder.describe_counter(name, unit, help),
+                MetricKind::Gauge => recorder.describe_gauge(name, unit, help),
+                MetricKind::Histogram(_) => recorder.describe_histogram(name, unit, help),
             }
         }
         Registry { handle: recorder.handle(), recorder: Arc::new(recorder) }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram};
 
-use super::cache::Cache;
+use super::cache::HandleCache;
 use super::definitions::{
     BREAKER_OPEN, BREAKER_OPENED, CLOCK_SKEW, COUNTED, REFUSES_JOBS, REFUSES_READS, SHARD_UP,
     STORE_ERRORS, STORE_OP,
@@ -15,14 +15,14 @@ use super::registry::Registry;
 /// The part of [`Metrics`](super::Metrics) that belongs to one shard, to be kept by whoever talks to it.
 /// Cloning is cheap.
 #[derive(Clone, Debug)]
-pub struct ShardMetrics(Arc<Inner>);
+pub struct ShardMetrics(Arc<ShardMetricsInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct ShardMetricsInner {
     name: Box<str>,
     registry: Registry,
-    ops: Cache<&'static str, Histogram>,
-    errors: Cache<(&'static str, &'static str), Counter>,
+    ops: HandleCache<&'static str, Histogram>,
+    errors: HandleCache<(&'static str, &'static str), Counter>,
     up: Gauge,
     counted: Gauge,
     breaker_open: Gauge,
@@ -36,10 +36,10 @@ struct Inner {
 
 impl ShardMetrics {
     pub(super) fn new(name: &str, registry: &Registry) -> ShardMetrics {
-        ShardMetrics(Arc::new(Inner {
+        ShardMetrics(Arc::new(ShardMetricsInner {
             name: name.into(),
-            ops: Cache::default(),
-            errors: Cache::default(),
+            ops: HandleCache::default(),
+            errors: HandleCache::default(),
             up: registry.gauge(&SHARD_UP, &[name]),
             counted: registry.gauge(&COUNTED, &[name]),
             breaker_open: registry.gauge(&BREAKER_OPEN, &[name]),
@@ -54,13 +54,13 @@ impl ShardMetrics {
     /// A call of the shard took this long, however it ended.
     pub fn op(&self, op: &'static str, took: Duration) {
         let make = || self.0.registry.histogram(&STORE_OP, &[&self.0.name, op]);
-        self.0.ops.get_or(op, make).record(took);
+        self.0.ops.get_or_insert(op, make).record(took);
     }
 
     /// A call of the shard failed.
     pub fn error(&self, op: &'static str, reason: &'static str) {
         let make = || self.0.registry.counter(&STORE_ERRORS, &[&self.0.name, op, reason]);
-        self.0.errors.get_or((op, reason), make).increment(1);
+        self.0.errors.get_or_insert((op, reason), make).increment(1);
     }
 
     /// Health of the shard: whether all calls are refused, new jobs, and reads by users.

@@ -1,4 +1,4 @@
-use super::definitions::{ALL, Kind};
+use super::definitions::{ALL, MetricKind};
 use super::*;
 
 /// Metrics in which most things were counted.
@@ -35,9 +35,9 @@ fn every_metric_is_rendered_with_its_help_and_type() {
     let text = used().render();
     for metric in ALL {
         let kind = match metric.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram(_) => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram(_) => "histogram",
         };
         let name = metric.name;
         assert!(text.contains(&format!("# HELP {name} {}\n", metric.help)), "{name}\n{text}");
@@ -48,11 +48,11 @@ fn every_metric_is_rendered_with_its_help_and_type() {
 #[test]
 fn names_have_their_unit_and_buckets_rise() {
     for metric in ALL {
-        let total = matches!(metric.kind, Kind::Counter);
+        let total = matches!(metric.kind, MetricKind::Counter);
         assert_eq!(metric.name.ends_with("_total"), total, "{}", metric.name);
         let seconds = metric.unit == metrics::Unit::Seconds;
         assert_eq!(metric.name.ends_with("_seconds"), seconds, "{}", metric.name);
-        if let Kind::Histogram(buckets) = metric.kind {
+        if let MetricKind::Histogram(buckets) = metric.kind {
             assert!(buckets.is_sorted_by(|a, b| a < b), "{}", metric.name);
         }
     }
@@ -169,9 +169,9 @@ fn the_page_lists_every_metric() {
     let page = include_str!("../../docs/operations.md");
     let rows = ALL.iter().map(|metric| {
         let kind = match metric.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram(_) => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram(_) => "histogram",
         };
         let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
         format!("| `{}` | {kind} | {} | {} |\n", metric.name, labels.join(", "), metric.help)

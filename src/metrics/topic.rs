@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::cache::Cache;
-use super::definitions::{DELIVERED, ENQUEUED, JOBS, Kind, Metric, OLDEST_READY, SETTLED};
+use super::cache::HandleCache;
+use super::definitions::{DELIVERED, ENQUEUED, JOBS, Metric, MetricKind, OLDEST_READY, SETTLED};
 use super::{OTHER_TOPICS, TOPICS_MAX, TopicGauges};
 
 /// A topic keeps its series for as long after its last job at least: where more topics than have room are in use,
@@ -19,7 +19,7 @@ pub(super) const IDLE_MIN: Duration = Duration::from_secs(600);
 
 /// The series of all topics.
 #[derive(Debug)]
-pub(super) struct Topics {
+pub(super) struct TopicSeries {
     begin: Instant,
     known: RwLock<HashMap<Box<str>, Arc<TopicMetrics>>>,
     other: Arc<TopicMetrics>,
@@ -33,29 +33,29 @@ pub(super) struct TopicMetrics {
     label: Box<str>,
     /// When something was counted last, in milliseconds from the beginning.
     used: AtomicU64,
-    pub(super) enqueued: Counts,
-    pub(super) delivered: Counts,
-    pub(super) settled: Counts,
-    jobs: Counts,
+    pub(super) enqueued: LabelCounters,
+    pub(super) delivered: LabelCounters,
+    pub(super) settled: LabelCounters,
+    jobs: LabelCounters,
     /// Bits of a number of seconds; there is one once the topic was read.
-    oldest_ready: Cache<(), Arc<AtomicU64>>,
+    oldest_ready: HandleCache<(), Arc<AtomicU64>>,
 }
 
 /// Numbers by outcome, mode or state.
 #[derive(Debug, Default)]
-pub(super) struct Counts(Cache<&'static str, Arc<AtomicU64>>);
+pub(super) struct LabelCounters(HandleCache<&'static str, Arc<AtomicU64>>);
 
 // === impl Topics ===
 
-impl Topics {
-    pub(super) fn new() -> Topics {
+impl TopicSeries {
+    pub(super) fn new() -> TopicSeries {
         let other = Arc::new(TopicMetrics::new(OTHER_TOPICS));
         let (known, next_idle) = (RwLock::default(), AtomicU64::new(0));
-        Topics { begin: Instant::now(), known, other, next_idle }
+        TopicSeries { begin: Instant::now(), known, other, next_idle }
     }
 
     /// The series that count what happens in a topic now: its own, or those of all others.
-    pub(super) fn used(&self, topic: &str) -> Arc<TopicMetrics> {
+    pub(super) fn metrics_of(&self, topic: &str) -> Arc<TopicMetrics> {
         let now = self.now();
         let found = self.read().get(topic).cloned();
         let series = found.or_else(|| self.add(topic, now));
@@ -75,7 +75,8 @@ impl Topics {
             BTreeMap::new();
         for gauges in topics {
             let in_use = gauges.jobs.iter().any(|(_, jobs)| *jobs > 0);
-            let series = if in_use { self.used(gauges.topic) } else { self.idle(gauges.topic) };
+            let series =
+                if in_use { self.metrics_of(gauges.topic) } else { self.idle(gauges.topic) };
             let (jobs, oldest) = numbers.entry(series.label.clone()).or_default();
             for (state, n) in gauges.jobs {
                 *jobs.entry(state).or_default() += n;
@@ -161,7 +162,7 @@ fn render(
     rows: impl Fn(&TopicMetrics) -> Vec<(&'static str, String)>,
 ) {
     let Metric { name, labels, help, .. } = metric;
-    let kind = if matches!(metric.kind, Kind::Counter) { "counter" } else { "gauge" };
+    let kind = if matches!(metric.kind, MetricKind::Counter) { "counter" } else { "gauge" };
     let mut has_head = false;
     for topic in topics {
         for (second, value) in rows(topic) {
@@ -186,19 +187,19 @@ impl TopicMetrics {
         TopicMetrics {
             label: label.into(),
             used: AtomicU64::new(0),
-            enqueued: Counts::default(),
-            delivered: Counts::default(),
-            settled: Counts::default(),
-            jobs: Counts::default(),
-            oldest_ready: Cache::default(),
+            enqueued: LabelCounters::default(),
+            delivered: LabelCounters::default(),
+            settled: LabelCounters::default(),
+            jobs: LabelCounters::default(),
+            oldest_ready: HandleCache::default(),
         }
     }
 
     fn set(&self, jobs: &HashMap<&'static str, u64>, oldest: Duration) {
         for (state, n) in jobs {
-            self.jobs.of(state).store(*n, Ordering::Relaxed);
+            self.jobs.counter(state).store(*n, Ordering::Relaxed);
         }
-        let gauge = self.oldest_ready.get_or((), Arc::default);
+        let gauge = self.oldest_ready.get_or_insert((), Arc::default);
         gauge.store(oldest.as_secs_f64().to_bits(), Ordering::Relaxed);
     }
 
@@ -214,14 +215,14 @@ impl TopicMetrics {
 
 // === impl Counts ===
 
-impl Counts {
+impl LabelCounters {
     /// Counts `n` more.
     pub(super) fn add(&self, label: &'static str, n: u64) {
-        self.of(label).fetch_add(n, Ordering::Relaxed);
+        self.counter(label).fetch_add(n, Ordering::Relaxed);
     }
 
-    fn of(&self, label: &'static str) -> Arc<AtomicU64> {
-        self.0.get_or(label, Arc::default)
+    fn counter(&self, label: &'static str) -> Arc<AtomicU64> {
+        self.0.get_or_insert(label, Arc::default)
     }
 
     fn rows(&self) -> Vec<(&'static str, String)> {

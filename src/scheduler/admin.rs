@@ -8,7 +8,10 @@ use tokio::time::Instant;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName, When};
 use crate::shards::{self, Shard, ShardError};
-use crate::store::{self, Delete, Hint, Info, Reschedule, Rescheduled, Revoked, Stats, Topic};
+use crate::store::{
+    self, JobDeletion, JobReschedule, LeaseEvent, RescheduleResult, RevokeReason, ShardTopicStats,
+    StoreInfo, TopicInfo,
+};
 
 use super::Scheduler;
 
@@ -16,9 +19,9 @@ use super::Scheduler;
 #[derive(Clone, Debug)]
 pub struct TopicRow {
     /// The topic.
-    pub topic: Topic,
+    pub topic: TopicInfo,
     /// Its numbers, summed over shards.
-    pub stats: Stats,
+    pub stats: ShardTopicStats,
     /// Enqueued, finished and failed per second over the last minute, where they were counted.
     pub rates: Option<[f64; 3]>,
     /// Shards that did not answer, or that only other replicas have.
@@ -41,7 +44,7 @@ pub struct ShardInfo {
     /// Whether jobs are looked for there by ids that clients chose.
     pub is_on_ring: bool,
     /// What it says of itself, or why it does not answer.
-    pub info: store::Result<Info>,
+    pub info: store::Result<StoreInfo>,
 }
 
 /// Why the state of a shard was not set.
@@ -67,7 +70,7 @@ impl Scheduler {
     /// As the store's.
     pub async fn get(&self, key: JobKey, full: bool) -> shards::Result<Option<Job>> {
         let get = |shard: Shard, key| async move { shard.get(vec![key], full).await };
-        Ok(self.find(&key, get, |found| found).await?.map(|(_, job)| job))
+        Ok(self.call_on_owners(&key, get, |found| found).await?.map(|(_, job)| job))
     }
 
     /// Cancels or forgets one job; the state it was in, or `None` when there is none. Nothing is done after `until`.
@@ -80,7 +83,7 @@ impl Scheduler {
         until: Option<Instant>,
     ) -> shards::Result<Option<State>> {
         let scheduler = self.clone();
-        Scheduler::see_through(async move { scheduler.delete_one(key, until).await }).await
+        Scheduler::run_to_completion(async move { scheduler.delete_one(key, until).await }).await
     }
 
     async fn delete_one(
@@ -89,13 +92,13 @@ impl Scheduler {
         until: Option<Instant>,
     ) -> shards::Result<Option<State>> {
         let delete = |shard: Shard, key| async move {
-            shard.delete(vec![Delete { key, finished: None, until }]).await
+            shard.delete(vec![JobDeletion { key, finished: None, deadline: until }]).await
         };
-        let deleted = self.find(&key, delete, |found| found).await?;
+        let deleted = self.call_on_owners(&key, delete, |found| found).await?;
         let Some((shard, deleted)) = deleted else { return Ok(None) };
         if let Some((owner, stream, token)) = deleted.revoked {
-            let (tokens, reason) = (vec![token], Revoked::Deleted);
-            self.hint(&shard, owner, Hint::Revoked { stream, tokens, reason });
+            let (tokens, reason) = (vec![token], RevokeReason::Deleted);
+            self.notify_stream(&shard, owner, LeaseEvent::Revoked { stream, tokens, reason });
         }
         Ok(Some(deleted.previous))
     }
@@ -110,13 +113,13 @@ impl Scheduler {
         due: Option<When>,
         priority: Option<u8>,
         until: Option<Instant>,
-    ) -> shards::Result<Rescheduled> {
+    ) -> shards::Result<RescheduleResult> {
         let reschedule = |shard: Shard, key| async move {
-            shard.reschedule(vec![Reschedule { key, due, priority, until }]).await
+            shard.reschedule(vec![JobReschedule { key, due, priority, deadline: until }]).await
         };
         // Neither a job nor a state that refuses it: it is not there.
         let found = |moved| Some(moved).filter(|moved| !matches!(moved, Ok(None)));
-        let moved = self.find(&key, reschedule, found).await?;
+        let moved = self.call_on_owners(&key, reschedule, found).await?;
         Ok(moved.map_or(Ok(None), |(_, moved)| moved))
     }
 
@@ -134,13 +137,13 @@ impl Scheduler {
             let (prefix, after) = (prefix.to_owned(), after.clone());
             async move { shard.topics(prefix, after, limit).await }
         };
-        let (pages, _) = self.inner.shards.ask_all(read).await.partial()?;
+        let (pages, _) = self.inner.shards.call_all(read).await.into_partial()?;
         let topics = pages.into_iter().flat_map(|(_, topics)| topics);
         let mut names: Vec<TopicName> = topics.map(|topic| topic.name).collect();
         names.sort_unstable();
         names.dedup();
         names.truncate(limit);
-        let (rows, _) = self.stats(names).await?;
+        let (rows, _) = self.sum_stats(names).await?;
         Ok(rows.into_iter().flatten().collect())
     }
 
@@ -149,18 +152,18 @@ impl Scheduler {
     ///
     /// # Errors
     /// As the store's, when no shard answers.
-    pub async fn numbers(
+    pub async fn topic_stats(
         &self,
         mut names: Vec<TopicName>,
         limit: usize,
     ) -> shards::Result<(Vec<TopicRow>, Vec<ShardName>)> {
         let read = |shard: Shard| async move { shard.topics(String::new(), None, limit).await };
-        let (pages, mut missing) = self.inner.shards.ask_all(read).await.partial()?;
+        let (pages, mut missing) = self.inner.shards.call_all(read).await.into_partial()?;
         let first: BTreeSet<_> =
             pages.into_iter().flat_map(|(_, page)| page).map(|topic| topic.name).collect();
         let known: BTreeSet<_> = names.iter().cloned().collect();
         names.extend(first.difference(&known).take(limit.saturating_sub(known.len())).cloned());
-        let (rows, silent) = self.stats(names).await?;
+        let (rows, silent) = self.sum_stats(names).await?;
         missing.extend(silent);
         Ok((rows.into_iter().flatten().collect(), missing))
     }
@@ -170,9 +173,9 @@ impl Scheduler {
     /// # Errors
     /// As the store's, when no shard that answers has it: another one may.
     pub async fn topic(&self, name: TopicName) -> shards::Result<Option<TopicRow>> {
-        let (rows, unreachable) = self.stats(vec![name]).await?;
+        let (rows, unreachable) = self.sum_stats(vec![name]).await?;
         match (rows.into_iter().next().flatten(), unreachable.first()) {
-            (None, Some(shard)) if self.inner.shards.named(shard).is_none() => {
+            (None, Some(shard)) if self.inner.shards.by_name(shard).is_none() => {
                 Err(ShardError::elsewhere(shard))
             }
             (None, Some(shard)) => Err(ShardError::unavailable(
@@ -188,7 +191,7 @@ impl Scheduler {
         // Each is waited for: the one with the most topics takes longest, and one that does not answer is found out.
         let info = async |shard: &Shard| {
             let info = shard.info().await.map_err(|failed| failed.error);
-            self.about(shard, shard.state(), info)
+            self.shard_info(shard, shard.state(), info)
         };
         join_all(self.inner.shards.all().iter().map(info)).await
     }
@@ -205,7 +208,7 @@ impl Scheduler {
     ) -> Result<ShardInfo, SetShardStateError> {
         let scheduler = self.clone();
         let set = async move { scheduler.set_state_of(name, state, until).await };
-        Scheduler::see_through(set).await
+        Scheduler::run_to_completion(set).await
     }
 
     async fn set_state_of(
@@ -215,7 +218,7 @@ impl Scheduler {
         until: Option<Instant>,
     ) -> Result<ShardInfo, SetShardStateError> {
         let shards = &self.inner.shards;
-        let shard = shards.named(&name).ok_or(SetShardStateError::NotFound(name.clone()))?;
+        let shard = shards.by_name(&name).ok_or(SetShardStateError::NotFound(name.clone()))?;
         let is_active = |other: &Shard| other.state() == ShardState::Active;
         let mut others = shards.all().iter().filter(|other| *other.name() != name);
         if state == ShardState::Draining && !others.any(is_active) {
@@ -223,11 +226,16 @@ impl Scheduler {
         }
         shards.set_state(shard, state, until).await?;
         let info = shard.info().await.map_err(|failed| failed.error);
-        Ok(self.about(shard, state, info))
+        Ok(self.shard_info(shard, state, info))
     }
 
     /// A shard that had `state` last, and what it says itself.
-    fn about(&self, shard: &Shard, state: ShardState, info: store::Result<Info>) -> ShardInfo {
+    fn shard_info(
+        &self,
+        shard: &Shard,
+        state: ShardState,
+        info: store::Result<StoreInfo>,
+    ) -> ShardInfo {
         let said = info.as_ref().ok().and_then(|info| info.state);
         ShardInfo {
             name: shard.name().to_string(),
@@ -241,7 +249,7 @@ impl Scheduler {
     }
 
     /// The numbers of topics, summed over the shards that answer, and who does not or cannot be asked.
-    async fn stats(
+    async fn sum_stats(
         &self,
         names: Vec<TopicName>,
     ) -> shards::Result<(Vec<Option<TopicRow>>, Vec<ShardName>)> {
@@ -249,19 +257,19 @@ impl Scheduler {
             let topics = names.clone();
             async move { shard.stats(topics).await }
         };
-        let (found, mut unreachable) = self.inner.shards.ask_all(read).await.partial()?;
-        unreachable.extend(self.inner.shards.absent());
-        let mut sums: Vec<Option<Stats>> = vec![None; names.len()];
+        let (found, mut unreachable) = self.inner.shards.call_all(read).await.into_partial()?;
+        unreachable.extend(self.inner.shards.absent_shards());
+        let mut sums: Vec<Option<ShardTopicStats>> = vec![None; names.len()];
         for (_, stats) in found {
             for (sum, stats) in sums.iter_mut().zip(stats) {
                 *sum = add(*sum, stats);
             }
         }
-        let (now, missing) = (self.now(), names_of(&unreachable));
-        let row = |(name, stats): (TopicName, Option<Stats>)| {
+        let (now, missing) = (self.now(), shard_names(&unreachable));
+        let row = |(name, stats): (TopicName, Option<ShardTopicStats>)| {
             stats.map(|stats| TopicRow {
                 rates: self.inner.rates.of(&name, now),
-                topic: Topic { name, create_time: stats.create_time },
+                topic: TopicInfo { name, create_time: stats.create_time },
                 stats,
                 unreachable: missing.clone(),
             })
@@ -271,15 +279,15 @@ impl Scheduler {
 }
 
 /// As answers name shards.
-pub(super) fn names_of(shards: &[ShardName]) -> Vec<String> {
+pub(super) fn shard_names(shards: &[ShardName]) -> Vec<String> {
     shards.iter().map(ToString::to_string).collect()
 }
 
 /// Numbers of one topic on two shards together.
-fn add(a: Option<Stats>, b: Option<Stats>) -> Option<Stats> {
+fn add(a: Option<ShardTopicStats>, b: Option<ShardTopicStats>) -> Option<ShardTopicStats> {
     let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
     let earlier = |x: Time, y: Time| x.min(y);
-    Some(Stats {
+    Some(ShardTopicStats {
         create_time: earlier(a.create_time, b.create_time),
         scheduled: a.scheduled + b.scheduled,
         ready: a.ready + b.ready,

@@ -9,11 +9,11 @@ use crate::domain::{
     When, limit,
 };
 use crate::shards::{RUN_MAX, Shard, ShardError, Shards};
-use crate::store::{NewJob, Prior, Unwritten};
+use crate::store::{NewJob, NotWrittenReason, WritePrecondition};
 
-use super::locate::{Doubts, Found, InTheWay, absent};
-use super::run::Run;
-use super::{Scheduler, request};
+use super::locate::{BlockingShard, LocatedJobs, UncertainJobs, absent_owner_error};
+use super::shard_batch::ShardBatch;
+use super::{Scheduler, request_hash};
 
 /// A job as a producer asks for it, checked but without a place.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,7 +38,7 @@ pub struct Draft {
 
 /// A job that was accepted.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Enqueued {
+pub struct AcceptedJob {
     /// Its id.
     pub id: JobId,
     /// What the enqueue did.
@@ -86,13 +86,13 @@ pub enum EnqueueError {
     },
     /// Nothing was written under an id that a server made, and no repeat with it will write anything.
     #[error("nothing was written under the id of {key}: {why:?}")]
-    Unwritten {
+    NotWritten {
         /// What has that id.
         key: JobKey,
         /// The shard that it names.
         shard: ShardName,
         /// Why.
-        why: Unwritten,
+        why: NotWrittenReason,
     },
     /// The id names a shard that this server does not have.
     #[error("no shard named {0} is configured here")]
@@ -112,7 +112,7 @@ pub enum EnqueueError {
 }
 
 /// What is known of each draft of a call, by its index.
-pub(super) type Results = Vec<Option<Result<Enqueued, EnqueueError>>>;
+pub(super) type EnqueueResults = Vec<Option<Result<AcceptedJob, EnqueueError>>>;
 
 // === impl Scheduler ===
 
@@ -126,8 +126,8 @@ impl Scheduler {
         drafts: Vec<Draft>,
         asked: Option<Durability>,
         until: Option<Instant>,
-    ) -> Vec<Result<Enqueued, EnqueueError>> {
-        self.enqueue_over(drafts, asked, until, Prior::Itself).await
+    ) -> Vec<Result<AcceptedJob, EnqueueError>> {
+        self.enqueue_over(drafts, asked, until, WritePrecondition::SameJob).await
     }
 
     /// Writes follow-ups with ids. One that carries the id that a server made for its job makes another job of it, in
@@ -135,8 +135,8 @@ impl Scheduler {
     pub(super) async fn enqueue_follow_ups(
         &self,
         drafts: Vec<Draft>,
-    ) -> Vec<Result<Enqueued, EnqueueError>> {
-        self.enqueue_over(drafts, None, None, Prior::Anything).await
+    ) -> Vec<Result<AcceptedJob, EnqueueError>> {
+        self.enqueue_over(drafts, None, None, WritePrecondition::Anything).await
     }
 
     /// [`Scheduler::enqueue`]; `named`: what may lie under ids that servers made and drafts name.
@@ -145,11 +145,11 @@ impl Scheduler {
         mut drafts: Vec<Draft>,
         asked: Option<Durability>,
         until: Option<Instant>,
-        named: Prior,
-    ) -> Vec<Result<Enqueued, EnqueueError>> {
-        let mut results: Results = Vec::new();
+        named: WritePrecondition,
+    ) -> Vec<Result<AcceptedJob, EnqueueError>> {
+        let mut results: EnqueueResults = Vec::new();
         results.resize_with(drafts.len(), || None);
-        self.leave_repeats(&mut drafts, &mut results).await;
+        self.keep_repeats_unchanged(&mut drafts, &mut results).await;
         let runs = self.route(drafts, &mut results, named).await;
         let written = join_all(runs.into_iter().map(|run| self.write(run, asked, until))).await;
         for (indexes, answers) in written {
@@ -161,16 +161,21 @@ impl Scheduler {
     }
 
     /// Makes a job without an id one of `shard`.
-    pub(super) fn place_on(&self, shard: &Shard, draft: Draft) -> NewJob {
-        new_job(draft, self.new_id(shard), Prior::Anything)
+    pub(super) fn with_new_id(&self, shard: &Shard, draft: Draft) -> NewJob {
+        new_job(draft, self.new_id(shard), WritePrecondition::Anything)
     }
 
     /// Gives drafts their ids and shards: those with ids in one run per shard, the others in runs of
     /// a bounded size, so that a batch stays one and a large one is spread. Those whose shard is not
     /// here are answered already.
-    async fn route(&self, drafts: Vec<Draft>, results: &mut Results, named: Prior) -> Vec<Run> {
+    async fn route(
+        &self,
+        drafts: Vec<Draft>,
+        results: &mut EnqueueResults,
+        named: WritePrecondition,
+    ) -> Vec<ShardBatch> {
         let shards = &self.inner.shards;
-        let mut found = self.look_around(&drafts).await;
+        let mut found = self.find_on_former_owners(&drafts).await;
         let (mut runs, mut unnamed) = (Vec::new(), Vec::with_capacity(drafts.len()));
         for (index, draft) in drafts.into_iter().enumerate() {
             if results[index].is_some() {
@@ -183,20 +188,20 @@ impl Scheduler {
             let key = JobKey { topic: draft.topic.clone(), id };
             match found.remove(&index) {
                 Some(Ok(shard)) => add(&mut runs, &shard, index, new_job(draft, key.id, named)),
-                Some(Err(InTheWay { error, .. })) => {
+                Some(Err(BlockingShard { error, .. })) => {
                     results[index] = Some(Err(EnqueueError::Store { error, id: Some(key.id) }));
                 }
                 None => match shards.owner(&key) {
                     Some(shard) => add(&mut runs, shard, index, new_job(draft, key.id, named)),
-                    None => results[index] = Some(Err(unowned(shards, &key))),
+                    None => results[index] = Some(Err(no_owner_error(shards, &key))),
                 },
             }
         }
         let mut unnamed = unnamed.into_iter().peekable();
         while unnamed.peek().is_some() {
             let next: Vec<_> = unnamed.by_ref().take(RUN_MAX).collect();
-            match shards.place(next.len(), &[]) {
-                Some(shard) => runs.push(self.run_on(shard, next)),
+            match shards.pick_for_new_jobs(next.len(), &[]) {
+                Some(shard) => runs.push(self.movable_batch(shard, next)),
                 None => next.iter().for_each(|(index, _)| {
                     results[*index] = Some(Err(EnqueueError::NoActiveShard))
                 }),
@@ -206,29 +211,29 @@ impl Scheduler {
     }
 
     /// Which drafts are there already, on a shard that owned their ids before the ring changed.
-    async fn look_around(&self, drafts: &[Draft]) -> Found {
+    async fn find_on_former_owners(&self, drafts: &[Draft]) -> LocatedJobs {
         let shards = &self.inner.shards;
         loop {
-            let (changes, mut doubts) = (shards.changes(), Doubts::default());
+            let (changes, mut doubts) = (shards.ring_changes(), UncertainJobs::default());
             for (index, draft) in drafts.iter().enumerate() {
                 if let Some(id) = &draft.id {
                     let key = JobKey { topic: draft.topic.clone(), id: id.clone() };
                     doubts.add(index, &key, shards.former_owners(&key));
                 }
             }
-            let found = doubts.resolve().await;
+            let found = doubts.locate().await;
             // Who owns what may have changed meanwhile, and who has owned it.
-            if shards.changes() == changes {
+            if shards.ring_changes() == changes {
                 return found;
             }
         }
     }
 
     /// A run of jobs that get their ids here, so that it may move.
-    fn run_on(&self, shard: &Shard, drafts: Vec<(usize, Draft)>) -> Run {
-        let mut run = Run::new(shard.clone(), true, drafts.len());
+    fn movable_batch(&self, shard: &Shard, drafts: Vec<(usize, Draft)>) -> ShardBatch {
+        let mut run = ShardBatch::new(shard.clone(), true, drafts.len());
         for (index, draft) in drafts {
-            run.push(index, self.place_on(shard, draft));
+            run.push(index, self.with_new_id(shard, draft));
         }
         run
     }
@@ -238,21 +243,21 @@ impl Scheduler {
         let millis = u64::try_from(self.now().0 / 1_000).unwrap_or(0);
         let random: [u8; 10] = rand::rng().random();
         let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid();
-        JobId::server_made(shard.name(), uuid.as_u128())
+        JobId::from_uuid(shard.name(), uuid.as_u128())
     }
 }
 
 /// `made`: what may lie under the id if a server made it.
-fn new_job(draft: Draft, id: JobId, made: Prior) -> NewJob {
+fn new_job(draft: Draft, id: JobId, made: WritePrecondition) -> NewJob {
     // Who chose the id, or named the request, may repeat it; so is a follow-up under the id of its job, with the Ack.
-    let is_follow_up = draft.id.is_some() && made == Prior::Anything;
+    let is_follow_up = draft.id.is_some() && made == WritePrecondition::Anything;
     let repeatable = id.shard().is_none() || draft.request_id.is_some() || is_follow_up;
-    let prior = if id.shard().is_some() { made } else { Prior::Anything };
+    let prior = if id.shard().is_some() { made } else { WritePrecondition::Anything };
     NewJob {
-        prior,
+        precondition: prior,
         checkpoint: None,
-        request: request::request(&draft),
-        keep: draft.spec.keep(repeatable, limit::TOMBSTONE),
+        request_code: request_hash::request_code(&draft),
+        retention: draft.spec.retention_rule(repeatable, limit::TOMBSTONE),
         key: JobKey { topic: draft.topic, id },
         spec: draft.spec,
         due: draft.due,
@@ -260,16 +265,16 @@ fn new_job(draft: Draft, id: JobId, made: Prior) -> NewJob {
         expire: draft.expire,
         on_conflict: draft.on_conflict,
         durability: None,
-        until: None,
+        deadline: None,
     }
 }
 
 /// Adds a job with an id of its own to the run of its shard.
-fn add(runs: &mut Vec<Run>, shard: &Shard, index: usize, job: NewJob) {
+fn add(runs: &mut Vec<ShardBatch>, shard: &Shard, index: usize, job: NewJob) {
     match runs.iter_mut().find(|run| run.shard.name() == shard.name()) {
         Some(run) => run.push(index, job),
         None => {
-            let mut run = Run::new(shard.clone(), false, 1);
+            let mut run = ShardBatch::new(shard.clone(), false, 1);
             run.push(index, job);
             runs.push(run);
         }
@@ -277,9 +282,9 @@ fn add(runs: &mut Vec<Run>, shard: &Shard, index: usize, job: NewJob) {
 }
 
 /// Why no shard here can take the job.
-fn unowned(shards: &Shards, key: &JobKey) -> EnqueueError {
+fn no_owner_error(shards: &Shards, key: &JobKey) -> EnqueueError {
     let Some(name) = key.id.shard() else { return EnqueueError::NoActiveShard };
-    match absent(shards, key) {
+    match absent_owner_error(shards, key) {
         Some(error) => EnqueueError::Store { error, id: Some(key.id.clone()) },
         None => EnqueueError::NoSuchShard(name),
     }

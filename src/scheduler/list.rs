@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use crate::domain::{Job, ShardName, State, TopicName};
 use crate::shards::{self, Shard};
-use crate::store::{Cursor, List, Listed, Page};
+use crate::store::{ListCursor, ListEntry, ListPage, ListQuery};
 
 use super::Scheduler;
-use super::admin::names_of;
+use super::admin::shard_names;
 
 /// Asks for a page of jobs.
 #[derive(Clone, Debug)]
@@ -22,20 +22,20 @@ pub struct ListJobs {
     /// At most so many.
     pub limit: usize,
     /// Where the last page ended.
-    pub after: Places,
+    pub after: ListPosition,
 }
 
 /// How far a list has come on each shard; those that are not named are at their beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Places(pub BTreeMap<ShardName, Place>);
+pub struct ListPosition(pub BTreeMap<ShardName, ShardPosition>);
 
 /// How far a list has come on one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ShardPosition {
     /// Nothing of it was given out.
-    Begin,
+    Start,
     /// What is before this was.
-    Behind(Cursor),
+    After(ListCursor),
     /// All of it was.
     End,
 }
@@ -46,7 +46,7 @@ pub struct JobsPage {
     /// In the order of due times.
     pub jobs: Vec<ListedJob>,
     /// Where the next page begins; `None` at the end.
-    pub next: Option<Places>,
+    pub next: Option<ListPosition>,
     /// Shards that did not answer, or that only other replicas have.
     pub unreachable: Vec<String>,
 }
@@ -59,7 +59,7 @@ pub struct ListedJob {
     /// Where it lies.
     pub shard: ShardName,
     /// The place behind it on its shard.
-    pub place: Cursor,
+    pub cursor: ListCursor,
 }
 
 // === impl Scheduler ===
@@ -71,44 +71,49 @@ impl Scheduler {
     /// As the store's, when no shard answers.
     pub async fn list_jobs(&self, list: ListJobs) -> shards::Result<JobsPage> {
         let shards = self.inner.shards.all().iter();
-        let going = shards.filter(|shard| list.after.of(shard.name()) != Place::End);
+        let going =
+            shards.filter(|shard| list.after.position_on(shard.name()) != ShardPosition::End);
         let going: Vec<_> = going.collect();
         let all = going.len() == self.inner.shards.all().len();
-        let asks = going.into_iter().map(|shard| (shard.clone(), list.on(shard)));
-        let read = self.inner.shards.ask_each(asks.collect(), read).await;
+        let asks = going.into_iter().map(|shard| (shard.clone(), list.query_for(shard)));
+        let read = self.inner.shards.call_each(asks.collect(), read).await;
         if all && read.answers.is_empty() {
-            return read.partial().map(|_| JobsPage::default());
+            return read.into_partial().map(|_| JobsPage::default());
         }
         let failed = read.failed.into_iter().map(|failed| failed.shard);
-        let mut unreachable: Vec<_> = failed.chain(self.inner.shards.absent()).collect();
+        let mut unreachable: Vec<_> = failed.chain(self.inner.shards.absent_shards()).collect();
         unreachable.sort_unstable();
         let page = merge(read.answers, list.limit, list.after);
-        Ok(JobsPage { unreachable: names_of(&unreachable), ..page })
+        Ok(JobsPage { unreachable: shard_names(&unreachable), ..page })
     }
 }
 
-async fn read(shard: Shard, list: List) -> shards::Result<Page> {
+async fn read(shard: Shard, list: ListQuery) -> shards::Result<ListPage> {
     shard.list(list).await
 }
 
 /// The first `limit` jobs of all pages, which begin after `places`.
-fn merge(pages: Vec<(Shard, Page)>, limit: usize, mut places: Places) -> JobsPage {
+fn merge(pages: Vec<(Shard, ListPage)>, limit: usize, mut places: ListPosition) -> JobsPage {
     // A page that ends early has more behind its end, so later jobs of other shards wait for the next page.
     let short = pages.iter().filter(|(_, page)| page.jobs.len() < limit);
     let known = short.filter_map(|(_, page)| page.next).map(|next| next.due).min();
     let (mut jobs, mut ends) = (Vec::new(), Vec::with_capacity(pages.len()));
     for (shard, page) in pages {
-        let listed = |Listed { job, place }| ListedJob { job, shard: shard.name().clone(), place };
+        let listed = |ListEntry { job, cursor: place }| ListedJob {
+            job,
+            shard: shard.name().clone(),
+            cursor: place,
+        };
         jobs.extend(page.jobs.into_iter().map(listed));
-        ends.push((shard, page.next.map_or(Place::End, Place::Behind)));
+        ends.push((shard, page.next.map_or(ShardPosition::End, ShardPosition::After)));
     }
     // By their places, and stable, so that jobs of one shard stay in its order: one that has moved since its shard
     // listed it has another due time by now, and would take the page behind jobs that were not given out.
-    jobs.sort_by_key(|listed| listed.place.due);
-    let given = jobs.partition_point(|listed| known.is_none_or(|known| listed.place.due <= known));
+    jobs.sort_by_key(|listed| listed.cursor.due);
+    let given = jobs.partition_point(|listed| known.is_none_or(|known| listed.cursor.due <= known));
     let rest = jobs.split_off(given.min(limit));
-    for ListedJob { shard, place, .. } in &jobs {
-        places.pass(shard.clone(), *place);
+    for ListedJob { shard, cursor: place, .. } in &jobs {
+        places.advance(shard.clone(), *place);
     }
     // Not for the sake of those that did not answer: whoever goes on until the end would go on
     // until they do.
@@ -118,7 +123,7 @@ fn merge(pages: Vec<(Shard, Page)>, limit: usize, mut places: Places) -> JobsPag
         if whole {
             places.0.insert(shard.name().clone(), end);
         }
-        more |= !whole || end != Place::End;
+        more |= !whole || end != ShardPosition::End;
     }
     JobsPage { jobs, next: more.then_some(places), unreachable: Vec::new() }
 }
@@ -127,71 +132,72 @@ fn merge(pages: Vec<(Shard, Page)>, limit: usize, mut places: Places) -> JobsPag
 
 impl ListJobs {
     /// What is asked of one shard.
-    fn on(&self, shard: &Shard) -> List {
-        let after = match self.after.of(shard.name()) {
-            Place::Behind(cursor) => Some(cursor),
-            Place::Begin | Place::End => None,
+    fn query_for(&self, shard: &Shard) -> ListQuery {
+        let after = match self.after.position_on(shard.name()) {
+            ShardPosition::After(cursor) => Some(cursor),
+            ShardPosition::Start | ShardPosition::End => None,
         };
         let ListJobs { ref topic, state, full, limit, .. } = *self;
-        List { topic: topic.clone(), state, full, limit, after }
+        ListQuery { topic: topic.clone(), state, full, limit, after }
     }
 }
 
 // === impl Places ===
 
-impl Places {
+impl ListPosition {
     /// Goes behind a job that was given out.
-    pub fn pass(&mut self, shard: ShardName, place: Cursor) {
-        self.0.insert(shard, Place::Behind(place));
+    pub fn advance(&mut self, shard: ShardName, place: ListCursor) {
+        self.0.insert(shard, ShardPosition::After(place));
     }
 
-    fn of(&self, shard: &ShardName) -> Place {
-        self.0.get(shard).copied().unwrap_or(Place::Begin)
+    fn position_on(&self, shard: &ShardName) -> ShardPosition {
+        self.0.get(shard).copied().unwrap_or(ShardPosition::Start)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::scheduler::tests::ring::{Ring, named};
+    use crate::scheduler::tests::test_ring::{TestRing, draft_with_id};
 
     use super::*;
 
     #[tokio::test]
     async fn later_jobs_wait_for_a_shard_whose_page_ended_early() {
-        let ring = Ring::new(2);
+        let ring = TestRing::new(2);
         let [early, late] = [0, 1].map(|n| ring.scheduler.shards().all()[n].clone());
         for n in [0, 1] {
-            ring.accept(ring.owned_by(n, "t", 2)).await;
+            ring.enqueue_accepted(ring.owned_by(n, "t", 2)).await;
         }
         let page = async |shard: &Shard| {
             let topic = TopicName::stored("t");
-            let list = List { topic, state: State::Ready, full: false, limit: 9, after: None };
+            let list = ListQuery { topic, state: State::Ready, full: false, limit: 9, after: None };
             shard.list(list).await.unwrap()
         };
         let (mut first, second) = (page(&early).await, page(&late).await);
         first.jobs.truncate(1);
-        first.next = Some(first.jobs[0].place);
+        first.next = Some(first.jobs[0].cursor);
         let pages = vec![(late.clone(), second), (early.clone(), first.clone())];
-        let merged = merge(pages, 9, Places::default());
+        let merged = merge(pages, 9, ListPosition::default());
         assert_eq!(merged.jobs.len(), 1);
         assert_eq!(merged.jobs[0].shard, *early.name());
-        let behind = Place::Behind(first.jobs[0].place);
-        assert_eq!(merged.next, Some(Places([(early.name().clone(), behind)].into())));
+        let behind = ShardPosition::After(first.jobs[0].cursor);
+        assert_eq!(merged.next, Some(ListPosition([(early.name().clone(), behind)].into())));
     }
 
     #[tokio::test]
     async fn a_job_that_has_moved_since_it_was_listed_makes_no_page_skip_others() {
-        let ring = Ring::new(1);
-        ring.accept(["a", "b", "c"].map(|id| named("t", id)).into()).await;
+        let ring = TestRing::new(1);
+        ring.enqueue_accepted(["a", "b", "c"].map(|id| draft_with_id("t", id)).into()).await;
         let shard = ring.scheduler.shards().all()[0].clone();
         let topic = TopicName::stored("t");
-        let list = List { topic, state: State::Ready, full: false, limit: 9, after: None };
+        let list = ListQuery { topic, state: State::Ready, full: false, limit: 9, after: None };
         let mut page = shard.list(list).await.unwrap();
         let first = page.jobs[0].clone();
         page.jobs[2].job.due_time.0 -= 1_000_000;
-        let merged = merge(vec![(shard.clone(), page)], 1, Places::default());
+        let merged = merge(vec![(shard.clone(), page)], 1, ListPosition::default());
         assert_eq!(merged.jobs[0].job, first.job);
-        let behind = Places([(shard.name().clone(), Place::Behind(first.place))].into());
+        let behind =
+            ListPosition([(shard.name().clone(), ShardPosition::After(first.cursor))].into());
         assert_eq!(merged.next, Some(behind));
     }
 }

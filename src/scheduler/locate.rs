@@ -13,22 +13,22 @@ use super::Scheduler;
 
 /// Jobs that may lie elsewhere than on their newest owner, by whoever may have them.
 #[derive(Default)]
-pub(super) struct Doubts {
+pub(super) struct UncertainJobs {
     /// Places in the call, with the keys.
     by_shard: BTreeMap<ShardName, (Shard, Vec<(usize, JobKey)>)>,
 }
 
 /// What became of doubts, by place in the call: nothing for those that are nowhere.
-pub(super) type Found = BTreeMap<usize, Result<Shard, InTheWay>>;
+pub(super) type LocatedJobs = BTreeMap<usize, Result<Shard, BlockingShard>>;
 
 /// A shard that may have the job and does not answer: nothing was written.
-pub(super) struct InTheWay {
+pub(super) struct BlockingShard {
     pub(super) shard: Shard,
     pub(super) error: ShardError,
 }
 
 /// That the job may lie on a shard that only other replicas are configured with, if so.
-pub(super) fn absent(shards: &Shards, key: &JobKey) -> Option<ShardError> {
+pub(super) fn absent_owner_error(shards: &Shards, key: &JobKey) -> Option<ShardError> {
     shards.absent_owner(key).map(|shard| ShardError::elsewhere(&shard))
 }
 
@@ -40,7 +40,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// As the store's, when none has it and one does not answer or is not here.
-    pub(super) async fn find<A, T, F>(
+    pub(super) async fn call_on_owners<A, T, F>(
         &self,
         key: &JobKey,
         ask: impl Fn(Shard, JobKey) -> F,
@@ -61,13 +61,13 @@ impl Scheduler {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        failed.or_else(|| absent(shards, key)).map_or(Ok(None), Err)
+        failed.or_else(|| absent_owner_error(shards, key)).map_or(Ok(None), Err)
     }
 }
 
 // === impl Doubts ===
 
-impl Doubts {
+impl UncertainJobs {
     /// The job of that place may lie on one of these shards.
     pub(super) fn add(&mut self, index: usize, key: &JobKey, former: Vec<&Shard>) {
         for shard in former {
@@ -78,13 +78,13 @@ impl Doubts {
     }
 
     /// Asks the shards.
-    pub(super) async fn resolve(self) -> Found {
+    pub(super) async fn locate(self) -> LocatedJobs {
         let look = |(shard, keys): (Shard, Vec<(usize, JobKey)>)| async move {
             let (indexes, keys): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
             let jobs = shard.get(keys, false).await;
             (shard, indexes, jobs)
         };
-        let mut found = Found::new();
+        let mut found = LocatedJobs::new();
         for (shard, indexes, jobs) in join_all(self.by_shard.into_values().map(look)).await {
             match jobs {
                 Ok(jobs) => {
@@ -93,7 +93,9 @@ impl Doubts {
                 }
                 Err(error) => {
                     for index in indexes {
-                        found.entry(index).or_insert_with(|| Err(InTheWay::new(&shard, &error)));
+                        found
+                            .entry(index)
+                            .or_insert_with(|| Err(BlockingShard::new(&shard, &error)));
                     }
                 }
             }
@@ -104,9 +106,9 @@ impl Doubts {
 
 // === impl InTheWay ===
 
-impl InTheWay {
-    fn new(shard: &Shard, error: &ShardError) -> InTheWay {
+impl BlockingShard {
+    fn new(shard: &Shard, error: &ShardError) -> BlockingShard {
         let why = format!("it may have the job from before the ring changed: {}", error.error);
-        InTheWay { shard: shard.clone(), error: ShardError::unavailable(shard.name(), why) }
+        BlockingShard { shard: shard.clone(), error: ShardError::unavailable(shard.name(), why) }
     }
 }

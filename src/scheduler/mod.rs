@@ -12,20 +12,20 @@
 //! - `admin`, `list`, `redrive`: get, delete, reschedule, redrive and the lists
 
 mod admin;
-mod end;
+mod close_rings;
+mod end_leases;
 mod enqueue;
-mod fate;
+mod job_log;
+mod lease_status;
 mod list;
 mod locate;
-mod notice;
 mod rates;
 mod redrive;
-mod repeat;
-mod request;
-mod rings;
-mod run;
+mod repeated_enqueue;
+mod request_hash;
 mod settle;
-mod split;
+mod shard_batch;
+mod split_by_shard;
 #[cfg(test)]
 pub(crate) mod tests;
 mod upkeep;
@@ -37,41 +37,41 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Durability, RetryOverrides, RetryPolicy, ShardName, Time};
 use crate::metrics::Metrics;
 use crate::shards::{self, Shard, Shards};
-use crate::store::Hint;
+use crate::store::LeaseEvent;
 
-use notice::Notices;
+use job_log::JobLogLimiter;
 
 pub use crate::shards::ShardError;
-pub use crate::store::Revoked;
+pub use crate::store::RevokeReason;
 pub use admin::{SetShardStateError, ShardInfo, TopicRow};
-pub use end::Ended;
-pub use enqueue::{Draft, EnqueueError, Enqueued};
-pub use fate::Fate;
-pub use list::{JobsPage, ListJobs, ListedJob, Place, Places};
+pub use end_leases::EndLeasesResult;
+pub use enqueue::{AcceptedJob, Draft, EnqueueError};
+pub use lease_status::LeaseStatus;
+pub use list::{JobsPage, ListJobs, ListPosition, ListedJob, ShardPosition};
 pub use rates::Rates;
 pub use redrive::{RedriveJobs, RedrivenJobs};
 pub use settle::{AckItem, ExtendItem, NackItem, SettleError, SettleResult};
-pub use upkeep::Due;
+pub use upkeep::NextUpkeep;
 
 /// Handle to everything that a verb needs. Cheap to clone.
 #[derive(Clone)]
 pub struct Scheduler {
-    inner: Arc<Inner>,
+    inner: Arc<SchedulerInner>,
 }
 
-struct Inner {
+struct SchedulerInner {
     shards: Shards,
     clock: Clock,
     metrics: Metrics,
     rates: Rates,
-    replica: Replica,
-    listener: OnceLock<Listener>,
-    notices: Notices,
+    replica: ReplicaIdentity,
+    listener: OnceLock<StreamListener>,
+    job_log_limiter: JobLogLimiter,
 }
 
 /// Who this server process is.
 #[derive(Clone, Debug)]
-pub struct Replica {
+pub struct ReplicaIdentity {
     /// Its configured name.
     pub name: String,
     /// Random for each process: part of every receipt that it hands out.
@@ -79,16 +79,16 @@ pub struct Replica {
 }
 
 /// The streams of this replica, as the verbs know them. Both are called synchronously and do not block.
-pub struct Listener {
+pub struct StreamListener {
     /// Hears what this replica has done to its own leases on a shard. What others did to them comes as
     /// [`Event::Lease`](crate::store::Event::Lease).
-    pub hint: HintListener,
+    pub on_lease_event: LeaseEventListener,
     /// The credit of a stream, as long as it is known.
     pub credit: CreditLookup,
 }
 
 /// Takes a hint about leases of this replica on a shard.
-pub type HintListener = Box<dyn Fn(&Shard, Hint) + Send + Sync>;
+pub type LeaseEventListener = Box<dyn Fn(&Shard, LeaseEvent) + Send + Sync>;
 /// Answers the credit of a stream.
 pub type CreditLookup = Box<dyn Fn(u32) -> Option<u32> + Send + Sync>;
 
@@ -97,21 +97,34 @@ pub type CreditLookup = Box<dyn Fn(u32) -> Option<u32> + Send + Sync>;
 impl Scheduler {
     /// A scheduler over these shards.
     #[must_use]
-    pub fn new(shards: Shards, clock: Clock, metrics: Metrics, replica: Replica) -> Scheduler {
+    pub fn new(
+        shards: Shards,
+        clock: Clock,
+        metrics: Metrics,
+        replica: ReplicaIdentity,
+    ) -> Scheduler {
         let (rates, listener) = (Rates::new(), OnceLock::new());
-        let notices = Notices::new();
-        let inner = Inner { shards, clock, metrics, rates, replica, listener, notices };
+        let notices = JobLogLimiter::new();
+        let inner = SchedulerInner {
+            shards,
+            clock,
+            metrics,
+            rates,
+            replica,
+            listener,
+            job_log_limiter: notices,
+        };
         Scheduler { inner: Arc::new(inner) }
     }
 
     /// Registers who hears the hints for this replica's streams; the first one stays.
-    pub fn listen(&self, listener: Listener) {
+    pub fn set_listener(&self, listener: StreamListener) {
         let _ = self.inner.listener.set(listener);
     }
 
     /// Who this process is.
     #[must_use]
-    pub fn replica(&self) -> &Replica {
+    pub fn replica(&self) -> &ReplicaIdentity {
         &self.inner.replica
     }
 
@@ -149,8 +162,8 @@ impl Scheduler {
         let mut least = None;
         let mut is_unknown = false;
         for shard in active {
-            match shard.known_reach() {
-                Some(reach) => least = Some(least.unwrap_or(reach.most).min(reach.most)),
+            match shard.known_write_durability() {
+                Some(reach) => least = Some(least.unwrap_or(reach.max).min(reach.max)),
                 None => is_unknown = true,
             }
         }
@@ -175,7 +188,9 @@ impl Scheduler {
 
     /// Runs `task` to its end even if whoever waits for it goes away: what the store has applied must
     /// also reach the streams.
-    async fn see_through<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> T {
+    async fn run_to_completion<T: Send + 'static>(
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> T {
         match tokio::spawn(task).await {
             Ok(done) => done,
             Err(error) => match error.try_into_panic() {
@@ -186,16 +201,16 @@ impl Scheduler {
         }
     }
 
-    fn hint(&self, shard: &Shard, owner: u32, hint: Hint) {
+    fn notify_stream(&self, shard: &Shard, owner: u32, hint: LeaseEvent) {
         if owner == self.inner.replica.nonce
             && let Some(listener) = self.inner.listener.get()
         {
-            (listener.hint)(shard, hint);
+            (listener.on_lease_event)(shard, hint);
         }
     }
 
     fn shard(&self, name: &ShardName) -> shards::Result<&Shard> {
         let missing = || ShardError::unavailable(name, "it is not one of this server's");
-        self.inner.shards.named(name).ok_or_else(missing)
+        self.inner.shards.by_name(name).ok_or_else(missing)
     }
 }

@@ -12,7 +12,7 @@ const TOPICS_MAX: usize = 10_000;
 
 /// What is counted.
 #[derive(Clone, Copy)]
-enum Kind {
+enum RateKind {
     Enqueued,
     Finished,
     Failed,
@@ -21,12 +21,12 @@ enum Kind {
 /// Counters of the last minute.
 #[derive(Default)]
 pub struct Rates {
-    counted: Mutex<Counted>,
+    counted: Mutex<RateCounters>,
 }
 
 #[derive(Default)]
-struct Counted {
-    topics: HashMap<TopicName, [Window; 3]>,
+struct RateCounters {
+    topics: HashMap<TopicName, [RateWindow; 3]>,
     /// The second of the last look for topics without an event in the window.
     swept: i64,
     /// The second of the last event that was not counted, as there was no room.
@@ -35,7 +35,7 @@ struct Counted {
 
 /// One counter per second, overwritten in a circle.
 #[derive(Clone)]
-struct Window {
+struct RateWindow {
     counts: [u64; WINDOW],
     second: i64,
 }
@@ -48,15 +48,15 @@ impl Rates {
     }
 
     pub(super) fn enqueued(&self, topic: &TopicName, jobs: u64, now: Time) {
-        self.count(topic, Kind::Enqueued, jobs, now);
+        self.count(topic, RateKind::Enqueued, jobs, now);
     }
 
     pub(super) fn finished(&self, topic: &TopicName, jobs: u64, now: Time) {
-        self.count(topic, Kind::Finished, jobs, now);
+        self.count(topic, RateKind::Finished, jobs, now);
     }
 
     pub(super) fn failed(&self, topic: &TopicName, jobs: u64, now: Time) {
-        self.count(topic, Kind::Failed, jobs, now);
+        self.count(topic, RateKind::Failed, jobs, now);
     }
 
     /// Enqueued, finished and failed per second over the last minute; `None` of a topic that may have had events for
@@ -71,7 +71,7 @@ impl Rates {
         }
     }
 
-    fn count(&self, topic: &TopicName, kind: Kind, jobs: u64, now: Time) {
+    fn count(&self, topic: &TopicName, kind: RateKind, jobs: u64, now: Time) {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(windows) = counted.windows(topic, now) {
             windows[kind as usize].add(jobs, now);
@@ -81,9 +81,9 @@ impl Rates {
 
 // === impl Counted ===
 
-impl Counted {
+impl RateCounters {
     /// The counters of a topic; `None`: there is no room for them.
-    fn windows(&mut self, topic: &TopicName, now: Time) -> Option<&mut [Window; 3]> {
+    fn windows(&mut self, topic: &TopicName, now: Time) -> Option<&mut [RateWindow; 3]> {
         if !self.topics.contains_key(topic) {
             if self.topics.len() >= TOPICS_MAX {
                 self.sweep(second(now));
@@ -92,7 +92,7 @@ impl Counted {
                 self.uncounted = Some(second(now));
                 return None;
             }
-            self.topics.insert(topic.clone(), [Window::NEW; 3]);
+            self.topics.insert(topic.clone(), [RateWindow::NEW; 3]);
         }
         self.topics.get_mut(topic)
     }
@@ -101,7 +101,7 @@ impl Counted {
     fn sweep(&mut self, now: i64) {
         if now > self.swept {
             self.swept = now;
-            let is_counting = |window: &Window| is_within(window.second, now);
+            let is_counting = |window: &RateWindow| is_within(window.second, now);
             self.topics.retain(|_, windows| windows.iter().any(is_counting));
         }
     }
@@ -119,8 +119,8 @@ fn is_within(at: i64, now: i64) -> bool {
 
 // === impl Window ===
 
-impl Window {
-    const NEW: Window = Window { counts: [0; WINDOW], second: 0 };
+impl RateWindow {
+    const NEW: RateWindow = RateWindow { counts: [0; WINDOW], second: 0 };
 
     fn add(&mut self, jobs: u64, now: Time) {
         self.advance(now);

@@ -6,15 +6,18 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::domain::{
-    EnqueueOutcome, Job, JobId, JobKey, Keep, OnConflict, ShardName, State, Time, TopicName, When,
-    limit,
+    EnqueueOutcome, Job, JobId, JobKey, OnConflict, RetentionRule, ShardName, State, Time,
+    TopicName, When, limit,
 };
 use crate::shards::{self, Shard, ShardError, Shards};
-use crate::store::{Cursor, Delete, Enqueue, List, NewJob, Prior, Redrive, Redriven};
+use crate::store::{
+    JobDeletion, ListCursor, ListQuery, NewJob, RedriveBatch, RedriveResult, WritePrecondition,
+    WriteResult,
+};
 
 use super::Scheduler;
-use super::locate::{Doubts, InTheWay, absent};
-use super::request;
+use super::locate::{BlockingShard, UncertainJobs, absent_owner_error};
+use super::request_hash;
 
 /// Puts jobs back.
 #[derive(Clone, Debug)]
@@ -47,13 +50,13 @@ pub struct RedrivenJobs {
 }
 
 /// A redrive under way.
-struct Work<'a> {
+struct RedriveRun<'a> {
     shards: &'a Shards,
     /// When it began, by the clock of this server.
     now: Time,
     redrive: &'a RedriveJobs,
     until: Option<Instant>,
-    total: Redriven,
+    total: RedriveResult,
     /// By shard, why jobs of it were left.
     failed: BTreeMap<ShardName, ShardError>,
 }
@@ -74,7 +77,8 @@ impl Scheduler {
     ) -> shards::Result<RedrivenJobs> {
         // A job that goes to another shard is written there and forgotten here, whether or not its caller still waits.
         let scheduler = self.clone();
-        Scheduler::see_through(async move { scheduler.redrive_all(redrive, until).await }).await
+        Scheduler::run_to_completion(async move { scheduler.redrive_all(redrive, until).await })
+            .await
     }
 
     async fn redrive_all(
@@ -82,31 +86,31 @@ impl Scheduler {
         redrive: RedriveJobs,
         until: Option<Instant>,
     ) -> shards::Result<RedrivenJobs> {
-        let (shards, total) = (&self.inner.shards, Redriven::default());
+        let (shards, total) = (&self.inner.shards, RedriveResult::default());
         let (now, failed) = (self.now(), BTreeMap::new());
-        let mut work = Work { shards, now, redrive: &redrive, until, total, failed };
+        let mut work = RedriveRun { shards, now, redrive: &redrive, until, total, failed };
         if redrive.ids.is_empty() {
             for shard in shards.all() {
                 for &state in &redrive.states {
-                    let done = work.all_in(shard, state).await;
-                    work.note(shard, done);
+                    let done = work.redrive_state(shard, state).await;
+                    work.record_failure(shard, done);
                 }
             }
-            for shard in shards.absent() {
+            for shard in shards.absent_shards() {
                 work.failed.insert(shard.clone(), ShardError::elsewhere(&shard));
             }
         } else {
-            work.named().await;
+            work.redrive_listed().await;
         }
-        work.end()
+        work.into_result()
     }
 }
 
 // === impl Work ===
 
-impl Work<'_> {
+impl RedriveRun<'_> {
     /// What came of a piece of work on a shard.
-    fn note(&mut self, shard: &Shard, done: shards::Result<()>) {
+    fn record_failure(&mut self, shard: &Shard, done: shards::Result<()>) {
         if let Err(error) = done {
             let (name, topic) = (shard.name(), &self.redrive.topic);
             // Another one that owns them in the topic to which they go.
@@ -118,8 +122,8 @@ impl Work<'_> {
     }
 
     /// What was done; an error where nothing could be.
-    fn end(mut self) -> shards::Result<RedrivenJobs> {
-        let Redriven { redriven, skipped } = self.total;
+    fn into_result(mut self) -> shards::Result<RedrivenJobs> {
+        let RedriveResult { redriven, skipped } = self.total;
         let answered = |shard: &Shard| !self.failed.contains_key(shard.name());
         let looked_in_vain = self.redrive.ids.is_empty() && self.shards.all().iter().any(answered);
         if redriven + skipped == 0
@@ -133,54 +137,60 @@ impl Work<'_> {
     }
 
     /// Puts back the jobs of an explicit list, each where it lies.
-    async fn named(&mut self) {
-        let mut doubts = Doubts::default();
+    async fn redrive_listed(&mut self) {
+        let mut doubts = UncertainJobs::default();
         let key = |id: &JobId| JobKey { topic: self.redrive.topic.clone(), id: id.clone() };
         for (index, id) in self.redrive.ids.iter().enumerate() {
             let mut asked = self.shards.former_owners(&key(id));
             // Where it is missing it may lie on a shard that is not here.
-            if absent(self.shards, &key(id)).is_some() {
+            if absent_owner_error(self.shards, &key(id)).is_some() {
                 asked.extend(self.shards.owner(&key(id)));
             }
             doubts.add(index, &key(id), asked);
         }
-        let mut found = doubts.resolve().await;
+        let mut found = doubts.locate().await;
         let mut by_shard = vec![Vec::new(); self.shards.all().len()];
         for (index, id) in self.redrive.ids.iter().enumerate() {
             match found.remove(&index) {
-                Some(Err(InTheWay { shard, error })) => self.note(&shard, Err(error)),
-                Some(Ok(shard)) => by_shard[self.place(shard.name())].push(id.clone()),
-                None => match (absent(self.shards, &key(id)), self.shards.owner(&key(id))) {
-                    (Some(error), _) => {
-                        self.failed.entry(error.shard.clone()).or_insert(error);
+                Some(Err(BlockingShard { shard, error })) => {
+                    self.record_failure(&shard, Err(error))
+                }
+                Some(Ok(shard)) => by_shard[self.shard_index(shard.name())].push(id.clone()),
+                None => {
+                    match (absent_owner_error(self.shards, &key(id)), self.shards.owner(&key(id))) {
+                        (Some(error), _) => {
+                            self.failed.entry(error.shard.clone()).or_insert(error);
+                        }
+                        (None, Some(shard)) => {
+                            by_shard[self.shard_index(shard.name())].push(id.clone())
+                        }
+                        (None, None) => self.total.skipped += 1,
                     }
-                    (None, Some(shard)) => by_shard[self.place(shard.name())].push(id.clone()),
-                    (None, None) => self.total.skipped += 1,
-                },
+                }
             }
         }
         for (shard, ids) in self.shards.all().iter().zip(by_shard) {
             for ids in ids.chunks(limit::CALL_JOBS_MAX) {
-                let done = self.part(shard, ids.to_vec()).await;
-                self.note(shard, done);
+                let done = self.redrive_chunk(shard, ids.to_vec()).await;
+                self.record_failure(shard, done);
             }
         }
     }
 
     /// The place of a shard of ours among all.
-    fn place(&self, name: &ShardName) -> usize {
+    fn shard_index(&self, name: &ShardName) -> usize {
         let place = self.shards.all().iter().position(|shard| shard.name() == name);
         place.expect("a shard of this ring")
     }
 
     /// Puts back the jobs of one shard that ended in this state before the first look at it, page by page. Those
     /// that end again meanwhile are not put back twice: they finished later.
-    async fn all_in(&mut self, shard: &Shard, state: State) -> shards::Result<()> {
+    async fn redrive_state(&mut self, shard: &Shard, state: State) -> shards::Result<()> {
         let (mut begin, mut after) = (None, None);
         // A job that has run was due before it ended: behind a certain due time all ended after the call began.
         let has_run = matches!(state, State::Dead | State::Succeeded);
         loop {
-            let page = self.page_after(state, after);
+            let page = self.list_query(state, after);
             let page = shard.list(page).await?;
             // By the clock that says when they died.
             let begin = *begin.get_or_insert(page.now);
@@ -189,11 +199,11 @@ impl Work<'_> {
             let ids: Vec<JobId> = meant.map(|job| job.key.id).collect();
             if !ids.is_empty() {
                 // Of another shard's doing, perhaps, which owns some of them elsewhere.
-                let done = self.part(shard, ids).await;
+                let done = self.redrive_chunk(shard, ids).await;
                 if shard.is_down() {
                     return done;
                 }
-                self.note(shard, done);
+                self.record_failure(shard, done);
             }
             after = page.next.filter(|cursor| !has_run || cursor.due <= begin);
             if after.is_none() {
@@ -202,45 +212,49 @@ impl Work<'_> {
         }
     }
 
-    fn page_after(&self, state: State, after: Option<Cursor>) -> List {
+    fn list_query(&self, state: State, after: Option<ListCursor>) -> ListQuery {
         let (topic, limit) = (self.redrive.topic.clone(), limit::CALL_JOBS_MAX);
-        List { topic, state, full: false, limit, after }
+        ListQuery { topic, state, full: false, limit, after }
     }
 
     /// One chunk. Ids that clients chose belong to another shard, perhaps, in another topic.
-    async fn part(&mut self, shard: &Shard, ids: Vec<JobId>) -> shards::Result<()> {
-        let Some(target) = &self.redrive.target else { return self.stay(shard, ids).await };
-        let ids = self.untaken(target, ids).await;
-        let (stay, leave) = ids.into_iter().partition(|id| self.lies_on(target, id, shard));
-        self.stay(shard, stay).await?;
-        self.leave(shard, target, leave).await
+    async fn redrive_chunk(&mut self, shard: &Shard, ids: Vec<JobId>) -> shards::Result<()> {
+        let Some(target) = &self.redrive.target else {
+            return self.redrive_in_place(shard, ids).await;
+        };
+        let ids = self.ids_free_in_target(target, ids).await;
+        let (stay, leave) = ids.into_iter().partition(|id| self.is_owned_by(target, id, shard));
+        self.redrive_in_place(shard, stay).await?;
+        self.move_chunk(shard, target, leave).await
     }
 
     /// Those that no former owner has in `target`: the newest one is asked by whoever writes there.
-    async fn untaken(&mut self, target: &TopicName, ids: Vec<JobId>) -> Vec<JobId> {
-        let mut doubts = Doubts::default();
+    async fn ids_free_in_target(&mut self, target: &TopicName, ids: Vec<JobId>) -> Vec<JobId> {
+        let mut doubts = UncertainJobs::default();
         for (index, id) in ids.iter().enumerate() {
             let key = JobKey { topic: target.clone(), id: id.clone() };
             doubts.add(index, &key, self.shards.former_owners(&key));
         }
-        let mut found = doubts.resolve().await;
+        let mut found = doubts.locate().await;
         let mut untaken = Vec::with_capacity(ids.len());
         for (index, id) in ids.into_iter().enumerate() {
             match found.remove(&index) {
                 None => untaken.push(id),
                 Some(Ok(_)) => self.total.skipped += 1,
-                Some(Err(InTheWay { shard, error })) => self.note(&shard, Err(error)),
+                Some(Err(BlockingShard { shard, error })) => {
+                    self.record_failure(&shard, Err(error))
+                }
             }
         }
         untaken
     }
 
     /// Puts jobs back on their shard; the due times go on where the last chunk ended.
-    async fn stay(&mut self, shard: &Shard, ids: Vec<JobId>) -> shards::Result<()> {
+    async fn redrive_in_place(&mut self, shard: &Shard, ids: Vec<JobId>) -> shards::Result<()> {
         if ids.is_empty() {
             return Ok(());
         }
-        let part = Redrive {
+        let part = RedriveBatch {
             topic: self.redrive.topic.clone(),
             ids,
             spacing: self.redrive.spacing(),
@@ -249,7 +263,7 @@ impl Work<'_> {
             target: self.redrive.target.clone(),
             ttl: self.redrive.ttl,
             dry_run: self.redrive.dry_run,
-            until: self.until,
+            deadline: self.until,
         };
         let done = shard.redrive(part).await?;
         self.total.redriven += done.redriven;
@@ -260,7 +274,7 @@ impl Work<'_> {
     /// Moves jobs to the shards that own their ids in `target`: written there first, then forgotten
     /// here, so that none is lost on the way. One by one, or rather piece by piece, because the bodies
     /// come along.
-    async fn leave(
+    async fn move_chunk(
         &mut self,
         shard: &Shard,
         target: &TopicName,
@@ -288,21 +302,21 @@ impl Work<'_> {
             }
             for (owner, jobs) in by_owner {
                 let owner = &self.shards.all()[owner];
-                let done = self.hand_to(owner, shard, target, jobs).await;
-                self.note(shard, done);
+                let done = self.move_to_shard(owner, shard, target, jobs).await;
+                self.record_failure(shard, done);
             }
         }
         Ok(())
     }
 
-    async fn hand_to(
+    async fn move_to_shard(
         &mut self,
         owner: &Shard,
         shard: &Shard,
         target: &TopicName,
         jobs: Vec<Job>,
     ) -> shards::Result<()> {
-        let old: Vec<Delete> = jobs.iter().map(old).collect();
+        let old: Vec<JobDeletion> = jobs.iter().map(delete_of_moved).collect();
         let (mut failed, mut left) = (None, 0);
         let new = |id: &JobId| JobKey { topic: target.clone(), id: id.clone() };
         let keys = jobs.iter().map(|job| new(&job.key.id)).collect();
@@ -314,13 +328,13 @@ impl Work<'_> {
             let until = self.until;
             let moved = jobs.into_iter().map(|job| {
                 let expire = self.expire(&job, delay);
-                let moved = moved(new(&job.key.id), job, delay, expire);
-                let moved = NewJob { until, ..moved };
+                let moved = copy_for_target(new(&job.key.id), job, delay, expire);
+                let moved = NewJob { deadline: until, ..moved };
                 delay += spacing;
                 moved
             });
             // Unchanged: a call before this one has written it, and did not come to forget it here.
-            let is_there = |job: &Enqueue| {
+            let is_there = |job: &WriteResult| {
                 matches!(job.outcome, Some(EnqueueOutcome::Created | EnqueueOutcome::Unchanged))
             };
             let mut free = Vec::with_capacity(old.len());
@@ -356,34 +370,35 @@ impl Work<'_> {
     /// Whether a job can be moved to another shard, as a shard decides by itself: a finished one in one of the states that
     /// is more than a tombstone, and has not expired.
     fn can_move(&self, job: &Job) -> bool {
-        let is_kept = matches!(job.spec.keep(true, limit::TOMBSTONE), Keep::Record(_));
-        let is_late = self.is_late(job, self.delay()) && self.redrive.ttl.is_none();
+        let is_kept =
+            matches!(job.spec.retention_rule(true, limit::TOMBSTONE), RetentionRule::Record(_));
+        let is_late = self.would_expire(job, self.delay()) && self.redrive.ttl.is_none();
         let is_meant = self.redrive.states.contains(&job.state) && job.state.is_terminal();
         is_meant && (job.state == State::Dead || is_kept) && !is_late
     }
 
     /// Whether a job that is due after so long would have expired by then. Its shard is asked for the job, not for the
     /// time, so this goes by the clock of this server.
-    fn is_late(&self, job: &Job, delay: Duration) -> bool {
+    fn would_expire(&self, job: &Job, delay: Duration) -> bool {
         job.expire_time.is_some_and(|expire| expire <= self.now.plus(delay))
     }
 
     /// When a job expires that is due after so long.
     fn expire(&self, job: &Job, delay: Duration) -> Option<When> {
         match self.redrive.ttl {
-            Some(ttl) if self.is_late(job, delay) => Some(When::After(delay + ttl)),
+            Some(ttl) if self.would_expire(job, delay) => Some(When::After(delay + ttl)),
             _ => job.expire_time.map(When::At),
         }
     }
 
-    fn lies_on(&self, topic: &TopicName, id: &JobId, shard: &Shard) -> bool {
+    fn is_owned_by(&self, topic: &TopicName, id: &JobId, shard: &Shard) -> bool {
         let key = JobKey { topic: topic.clone(), id: id.clone() };
         self.shards.owner(&key).is_some_and(|owner| owner.name() == shard.name())
     }
 
     /// The index of the shard that owns an id.
     fn owner(&self, topic: &TopicName, id: &JobId) -> Option<usize> {
-        self.shards.all().iter().position(|shard| self.lies_on(topic, id, shard))
+        self.shards.all().iter().position(|shard| self.is_owned_by(topic, id, shard))
     }
 }
 
@@ -396,26 +411,26 @@ impl RedriveJobs {
 }
 
 /// What is to be forgotten once the job was handed on: not what somebody has enqueued under its id meanwhile.
-fn old(job: &Job) -> Delete {
-    Delete { key: job.key.clone(), finished: job.finish_time, until: None }
+fn delete_of_moved(job: &Job) -> JobDeletion {
+    JobDeletion { key: job.key.clone(), finished: job.finish_time, deadline: None }
 }
 
 /// The job under its new key, with fresh counters. What another call has written of it is met as the same request;
 /// whatever else lies under the key is left.
-fn moved(key: JobKey, job: Job, delay: Duration, expire: Option<When>) -> NewJob {
-    let request = request::of_redrive(&job);
+fn copy_for_target(key: JobKey, job: Job, delay: Duration, expire: Option<When>) -> NewJob {
+    let request = request_hash::redrive_request_code(&job);
     NewJob {
-        keep: job.spec.keep(true, limit::TOMBSTONE),
+        retention: job.spec.retention_rule(true, limit::TOMBSTONE),
         key,
         spec: job.spec,
         due: if delay.is_zero() { When::Now } else { When::After(delay) },
         priority: Some(job.priority),
         expire,
         on_conflict: OnConflict::Reject,
-        request: Some(request),
-        prior: Prior::Anything,
+        request_code: Some(request),
+        precondition: WritePrecondition::Anything,
         checkpoint: job.checkpoint,
         durability: None,
-        until: None,
+        deadline: None,
     }
 }

@@ -8,7 +8,10 @@ use crate::domain::lifecycle::Cause;
 use crate::domain::ring::ShardState;
 use crate::domain::{Payload, Receipt, RetryOverrides, ShardName, Time, Token};
 use crate::shards::{self, Shard, ShardError};
-use crate::store::{Applied, End, Error, Extend, Hint, LeaseRef, Refused, Settle};
+use crate::store::{
+    Error, LeaseEvent, LeaseExtension, LeaseRef, LeaseRefusal, LeaseSettlement, RequestResult,
+    SettleAction,
+};
 
 use super::{Draft, EnqueueError, Scheduler};
 
@@ -83,23 +86,23 @@ impl Scheduler {
     /// are written first, after the lease was checked; those without are part of the ack.
     pub async fn ack(&self, items: Vec<AckItem>) -> Vec<SettleResult> {
         let scheduler = self.clone();
-        Scheduler::see_through(async move { scheduler.ack_all(items).await }).await
+        Scheduler::run_to_completion(async move { scheduler.ack_all(items).await }).await
     }
 
     async fn ack_all(&self, items: Vec<AckItem>) -> Vec<SettleResult> {
-        let split = self.split(items, |item| &item.receipt);
-        split.run(|shard, items| self.ack_share(shard, items)).await
+        let split = self.split_by_shard(items, |item| &item.receipt);
+        split.call_shards(|shard, items| self.ack_on_shard(shard, items)).await
     }
 
     /// Ends attempts without success; each result answers the item of its index.
     pub async fn nack(&self, items: Vec<NackItem>) -> Vec<SettleResult> {
         let scheduler = self.clone();
-        Scheduler::see_through(async move { scheduler.nack_all(items).await }).await
+        Scheduler::run_to_completion(async move { scheduler.nack_all(items).await }).await
     }
 
     async fn nack_all(&self, items: Vec<NackItem>) -> Vec<SettleResult> {
-        let split = self.split(items, |item| &item.receipt);
-        split.run(|shard, items| self.nack_share(shard, items)).await
+        let split = self.split_by_shard(items, |item| &item.receipt);
+        split.call_shards(|shard, items| self.nack_on_shard(shard, items)).await
     }
 
     /// Moves deadlines; each result answers the item of its index. Nothing is done after `until`.
@@ -108,15 +111,15 @@ impl Scheduler {
         items: Vec<ExtendItem>,
         until: Option<Instant>,
     ) -> Vec<SettleResult> {
-        let split = self.split(items, |item| &item.receipt);
-        split.run(|shard, items| self.extend_share(shard, items, until)).await
+        let split = self.split_by_shard(items, |item| &item.receipt);
+        split.call_shards(|shard, items| self.extend_on_shard(shard, items, until)).await
     }
 
-    async fn ack_share(&self, shard: &Shard, mut items: Vec<AckItem>) -> Vec<SettleResult> {
+    async fn ack_on_shard(&self, shard: &Shard, mut items: Vec<AckItem>) -> Vec<SettleResult> {
         let refused = match self.write_follow_ups(shard, &mut items).await {
             Ok(refused) => refused,
             Err(error) => {
-                self.set_down(shard, items.iter().map(|item| &item.receipt));
+                self.mark_unconfirmed(shard, items.iter().map(|item| &item.receipt));
                 return items.iter().map(|_| Err(error.clone().into())).collect();
             }
         };
@@ -126,10 +129,10 @@ impl Scheduler {
             if refused.is_none() {
                 let follow_ups = item.follow_ups.into_iter();
                 let follow_ups =
-                    follow_ups.map(|draft| self.place_on(shard, draft).into_command()).collect();
-                let end = End::Ack { result: item.result, follow_ups };
+                    follow_ups.map(|draft| self.with_new_id(shard, draft).into_command()).collect();
+                let end = SettleAction::Ack { result: item.result, follow_ups };
                 let (lease, owner) = (lease_ref(&item.receipt), item.receipt.owner);
-                settles.push(Settle { lease, owner, end, deadline: None });
+                settles.push(LeaseSettlement { lease, owner, action: end, deadline: None });
                 receipts.push(item.receipt);
             }
         }
@@ -148,8 +151,8 @@ impl Scheduler {
         &self,
         shard: &Shard,
         receipts: &[Receipt],
-        settles: Vec<Settle>,
-    ) -> Vec<shards::Result<Applied>> {
+        settles: Vec<LeaseSettlement>,
+    ) -> Vec<shards::Result<RequestResult>> {
         if settles.is_empty() {
             return Vec::new();
         }
@@ -158,8 +161,8 @@ impl Scheduler {
         for (receipt, answer) in receipts.iter().zip(&settled) {
             if answer.is_ok() { taken.push(receipt) } else { left.push(receipt) }
         }
-        self.set_down(shard, left);
-        self.tell_settled(shard, taken);
+        self.mark_unconfirmed(shard, left);
+        self.notify_settled(shard, taken);
         settled
     }
 
@@ -182,7 +185,7 @@ impl Scheduler {
             return Ok(refused);
         }
         let refs = handing.iter().map(|&index| lease_ref(&items[index].receipt)).collect();
-        let leases = shard.leases(refs).await?;
+        let leases = shard.running_leases(refs).await?;
         let (mut named, mut moving) = (Vec::new(), Vec::new());
         let elsewhere =
             shard.state() == ShardState::Draining || shard.health().jobs_refused.is_some();
@@ -198,15 +201,15 @@ impl Scheduler {
                 }
             }
         }
-        self.write_first(named, &mut refused).await;
+        self.write_before_ack(named, &mut refused).await;
         // Last, and not for those that cannot be acknowledged now: a repeat would write them once more.
-        self.write_first(moving, &mut refused).await;
+        self.write_before_ack(moving, &mut refused).await;
         Ok(refused)
     }
 
     /// Writes follow-ups, each of the item with its index, of items that are not refused yet; why some are
     /// from now on.
-    async fn write_first(
+    async fn write_before_ack(
         &self,
         follow_ups: Vec<(usize, Draft)>,
         refused: &mut [Option<SettleError>],
@@ -222,11 +225,11 @@ impl Scheduler {
         }
     }
 
-    async fn nack_share(&self, shard: &Shard, items: Vec<NackItem>) -> Vec<SettleResult> {
+    async fn nack_on_shard(&self, shard: &Shard, items: Vec<NackItem>) -> Vec<SettleResult> {
         let (receipts, causes): (Vec<Receipt>, Vec<Cause>) =
             items.into_iter().map(|item| (item.receipt, item.cause)).unzip();
         let settle = |(receipt, cause): (&Receipt, &Cause)| {
-            self.unacked(lease_ref(receipt), receipt.owner, cause.clone(), None)
+            self.settle_unacked(lease_ref(receipt), receipt.owner, cause.clone(), None)
         };
         let settles = receipts.iter().zip(&causes).map(settle).collect();
         let results = self.settle_on(shard, &receipts, settles).await;
@@ -240,9 +243,10 @@ impl Scheduler {
     }
 
     /// Counts a call's acks; runs of one topic, which is most calls, at once.
-    fn count_acks(&self, receipts: &[Receipt], settled: &[shards::Result<Applied>]) {
+    fn count_acks(&self, receipts: &[Receipt], settled: &[shards::Result<RequestResult>]) {
         let topics = receipts.iter().map(|receipt| &receipt.key.topic);
-        let settled = settled.iter().map(|answer| answer.as_ref().ok().map(Applied::settled));
+        let settled =
+            settled.iter().map(|answer| answer.as_ref().ok().map(RequestResult::settle_result));
         let pairs: Vec<_> = topics.zip(settled).collect();
         for run in pairs.chunk_by(|a, b| a.0 == b.0) {
             let topic = run[0].0;
@@ -268,25 +272,31 @@ impl Scheduler {
     /// workers repeat, or the store is asked. While the shard is down both can take as long as that lasts, so
     /// the credit is free then: a worker that is done with all it holds would stand idle for the jobs of all
     /// other shards. The leases stay in the books of their streams.
-    fn set_down<'a>(&self, shard: &Shard, receipts: impl IntoIterator<Item = &'a Receipt>) {
+    fn mark_unconfirmed<'a>(&self, shard: &Shard, receipts: impl IntoIterator<Item = &'a Receipt>) {
         if shard.is_down() {
-            self.tell_streams(shard, receipts, |stream, tokens| Hint::Unsettled { stream, tokens });
+            self.notify_streams(shard, receipts, |stream, tokens| LeaseEvent::SettlePending {
+                stream,
+                tokens,
+            });
         }
     }
 
     /// Tells the streams of settled receipts, whose credit is free then, once each. Also of refused ones: whatever their
     /// fate, their worker is done with them.
-    fn tell_settled<'a>(&self, shard: &Shard, receipts: impl IntoIterator<Item = &'a Receipt>) {
-        self.tell_streams(shard, receipts, |stream, tokens| Hint::Settled { stream, tokens });
+    fn notify_settled<'a>(&self, shard: &Shard, receipts: impl IntoIterator<Item = &'a Receipt>) {
+        self.notify_streams(shard, receipts, |stream, tokens| LeaseEvent::Settled {
+            stream,
+            tokens,
+        });
     }
 
     /// Gives each stream of this replica one hint about its leases among these. Also of receipts that name another
     /// replica: a stream of this one may have adopted the lease.
-    fn tell_streams<'a>(
+    fn notify_streams<'a>(
         &self,
         shard: &Shard,
         receipts: impl IntoIterator<Item = &'a Receipt>,
-        hint: impl Fn(u32, Vec<Token>) -> Hint,
+        hint: impl Fn(u32, Vec<Token>) -> LeaseEvent,
     ) {
         let mut streams: Vec<(u32, Vec<Token>)> = Vec::new();
         for receipt in receipts {
@@ -296,38 +306,39 @@ impl Scheduler {
             }
         }
         for (stream, tokens) in streams {
-            self.hint(shard, self.inner.replica.nonce, hint(stream, tokens));
+            self.notify_stream(shard, self.inner.replica.nonce, hint(stream, tokens));
         }
     }
 
-    async fn extend_share(
+    async fn extend_on_shard(
         &self,
         shard: &Shard,
         items: Vec<ExtendItem>,
         until: Option<Instant>,
     ) -> Vec<SettleResult> {
-        let extend = |item: &ExtendItem| Extend {
+        let extend = |item: &ExtendItem| LeaseExtension {
             lease: lease_ref(&item.receipt),
             duration: item.duration,
             progress: item.progress.clone(),
             checkpoint: item.checkpoint.clone(),
-            lapsed: None,
-            until,
+            outage_expiry: None,
+            write_deadline: until,
         };
         let extended = shard.extend(items.iter().map(extend).collect()).await;
-        let answer = |(item, extended): (&ExtendItem, shards::Result<Result<Time, Refused>>)| {
-            let deadline = extended??;
-            let Receipt { stream, token, .. } = item.receipt;
-            let (own, tokens) = (self.inner.replica.nonce, vec![token]);
-            self.hint(shard, own, Hint::Extended { stream, tokens, deadline });
-            Ok(())
-        };
+        let answer =
+            |(item, extended): (&ExtendItem, shards::Result<Result<Time, LeaseRefusal>>)| {
+                let deadline = extended??;
+                let Receipt { stream, token, .. } = item.receipt;
+                let (own, tokens) = (self.inner.replica.nonce, vec![token]);
+                self.notify_stream(shard, own, LeaseEvent::Extended { stream, tokens, deadline });
+                Ok(())
+            };
         items.iter().zip(extended).map(answer).collect()
     }
 }
 
-fn settle_result(answer: shards::Result<Applied>) -> SettleResult {
-    answer?.settled()?;
+fn settle_result(answer: shards::Result<RequestResult>) -> SettleResult {
+    answer?.settle_result()?;
     Ok(())
 }
 
@@ -346,11 +357,11 @@ impl From<ShardError> for SettleError {
     }
 }
 
-impl From<Refused> for SettleError {
-    fn from(refused: Refused) -> SettleError {
+impl From<LeaseRefusal> for SettleError {
+    fn from(refused: LeaseRefusal) -> SettleError {
         match refused {
-            Refused::NotFound => SettleError::NotFound,
-            Refused::Stale => SettleError::Stale,
+            LeaseRefusal::NotFound => SettleError::NotFound,
+            LeaseRefusal::Stale => SettleError::Stale,
         }
     }
 }

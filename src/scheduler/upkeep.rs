@@ -3,20 +3,22 @@
 use std::time::Duration;
 
 use crate::clock::Skew;
-use crate::domain::away::{Lapse, Term};
 use crate::domain::lifecycle::Cause;
+use crate::domain::outage::{ExpiredLease, ExpiryDecision};
 use crate::domain::{Time, TopicName, limit};
 use crate::shards::{self, Shard};
-use crate::store::{Extend, Hint, Lapsed, Lease, LeaseRef, Selected};
+use crate::store::{
+    LeaseEvent, LeaseExtension, LeaseQueryResult, LeaseRef, OutageExpiry, RunningLease,
+};
 
-use super::{Ended, Scheduler};
+use super::{EndLeasesResult, Scheduler};
 
 /// When leases are looked at again that could not be ended, say because the disk is full.
 const LEFT_PAUSE: Duration = Duration::from_secs(1);
 
 /// When there is more to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Due {
+pub struct NextUpkeep {
     /// By the shard's clock; `None`: before anything changes there is nothing.
     pub next: Option<Time>,
     /// How that clock stands to this replica's.
@@ -25,29 +27,31 @@ pub struct Due {
 
 /// Leases whose deadline has passed, by what follows.
 #[derive(Default)]
-struct Lapses {
-    expired: Vec<Lease>,
-    unserved: Vec<Lease>,
+struct ExpiredLeases {
+    expired: Vec<RunningLease>,
+    unserved: Vec<RunningLease>,
     /// With the time at which they end unless their workers speak for them.
-    waiting: Vec<(Lease, Lapsed, Time)>,
+    in_grace: Vec<(RunningLease, OutageExpiry, Time)>,
 }
 
 // === impl Lapses ===
 
-impl Lapses {
-    fn of(reaped: Selected) -> Lapses {
-        let Some(away) = reaped.away else {
-            return Lapses { expired: reaped.leases, ..Lapses::default() };
+impl ExpiredLeases {
+    fn classify(reaped: LeaseQueryResult) -> ExpiredLeases {
+        let Some(away) = reaped.outage else {
+            return ExpiredLeases { expired: reaped.leases, ..ExpiredLeases::default() };
         };
-        let mut lapses = Lapses::default();
+        let mut lapses = ExpiredLeases::default();
         for lease in reaped.leases {
-            let Lease { start_time: started, extend_time: extended, deadline, grace, .. } = lease;
-            match away.lapse(&Term { started, extended, deadline, grace }, reaped.now) {
-                Lapse::Expired => lapses.expired.push(lease),
-                Lapse::Unserved => lapses.unserved.push(lease),
-                Lapse::Waits(end) => {
-                    let lapsed = Lapsed { deadline, served: away.until };
-                    lapses.waiting.push((lease, lapsed, end));
+            let RunningLease {
+                start_time: started, extend_time: extended, deadline, grace, ..
+            } = lease;
+            match away.decide(&ExpiredLease { started, extended, deadline, grace }, reaped.now) {
+                ExpiryDecision::Expired => lapses.expired.push(lease),
+                ExpiryDecision::Unserved => lapses.unserved.push(lease),
+                ExpiryDecision::InGrace(end) => {
+                    let lapsed = OutageExpiry { deadline, served_since: away.until };
+                    lapses.in_grace.push((lease, lapsed, end));
                 }
             }
         }
@@ -63,43 +67,45 @@ impl Scheduler {
     ///
     /// # Errors
     /// As the store's.
-    pub async fn reap(&self, shard: &Shard) -> shards::Result<Due> {
+    pub async fn reap(&self, shard: &Shard) -> shards::Result<NextUpkeep> {
         let before = self.now();
-        let reaped = shard.reap(limit::CALL_JOBS_MAX).await?;
+        let reaped = shard.overdue_leases(limit::CALL_JOBS_MAX).await?;
         let skew = Skew::measured(before, reaped.now, self.now());
-        let (now, mut next) = (reaped.now, reaped.next);
-        let Lapses { expired, unserved, waiting } = Lapses::of(reaped);
-        let waits = self.put_off(shard, waiting).await?;
+        let (now, mut next) = (reaped.now, reaped.next_deadline);
+        let ExpiredLeases { expired, unserved, in_grace: waiting } =
+            ExpiredLeases::classify(reaped);
+        let waits = self.postpone_expiry(shard, waiting).await?;
         for (leases, cause) in [(expired, Cause::Expired), (unserved, Cause::Unserved)] {
             if !leases.is_empty() {
-                let Ended { here, left, .. } = self.end_leases(shard, &leases, &cause).await?;
+                let EndLeasesResult { ended_here: here, not_ended: left, .. } =
+                    self.end_leases(shard, &leases, &cause).await?;
                 tracing::debug!(shard = %shard.name(), ended = here, ?cause, "leases ended");
                 let again = (!left.is_empty()).then(|| now.plus(LEFT_PAUSE));
                 next = next.into_iter().chain(again).min();
             }
         }
-        Ok(Due { next: next.into_iter().chain(waits).min(), skew })
+        Ok(NextUpkeep { next: next.into_iter().chain(waits).min(), skew })
     }
 
     /// Moves the ends of leases to where their workers have had time to speak for them; the first of these.
-    async fn put_off(
+    async fn postpone_expiry(
         &self,
         shard: &Shard,
-        waiting: Vec<(Lease, Lapsed, Time)>,
+        waiting: Vec<(RunningLease, OutageExpiry, Time)>,
     ) -> shards::Result<Option<Time>> {
         if waiting.is_empty() {
             return Ok(None);
         }
-        let extend = |(lease, lapsed, end): &(Lease, Lapsed, Time)| Extend {
+        let extend = |(lease, lapsed, end): &(RunningLease, OutageExpiry, Time)| LeaseExtension {
             lease: LeaseRef { key: lease.key.clone(), token: lease.token },
-            duration: Some(end.since(lapsed.served)),
+            duration: Some(end.since(lapsed.served_since)),
             progress: None,
             checkpoint: None,
-            lapsed: Some(*lapsed),
-            until: None,
+            outage_expiry: Some(*lapsed),
+            write_deadline: None,
         };
         let answers = shard.extend(waiting.iter().map(extend).collect()).await;
-        let (mut moved, mut failed): (Vec<(Lease, Time)>, _) = (Vec::new(), None);
+        let (mut moved, mut failed): (Vec<(RunningLease, Time)>, _) = (Vec::new(), None);
         for ((lease, ..), answer) in waiting.into_iter().zip(answers) {
             match answer {
                 Ok(Ok(deadline)) => moved.push((lease, deadline)),
@@ -110,7 +116,11 @@ impl Scheduler {
         }
         for (lease, deadline) in &moved {
             let (stream, tokens, deadline) = (lease.stream, vec![lease.token], *deadline);
-            self.hint(shard, lease.owner, Hint::Extended { stream, tokens, deadline });
+            self.notify_stream(
+                shard,
+                lease.owner,
+                LeaseEvent::Extended { stream, tokens, deadline },
+            );
         }
         if let Some(error) = failed {
             return Err(error);
@@ -128,10 +138,13 @@ impl Scheduler {
     ///
     /// # Errors
     /// As the store's.
-    pub async fn prune(&self, shard: &Shard) -> shards::Result<Due> {
+    pub async fn prune(&self, shard: &Shard) -> shards::Result<NextUpkeep> {
         let before = self.now();
         let pruned = shard.prune(limit::CALL_JOBS_MAX).await?;
-        Ok(Due { next: pruned.next, skew: Skew::measured(before, pruned.now, self.now()) })
+        Ok(NextUpkeep {
+            next: pruned.next_due,
+            skew: Skew::measured(before, pruned.now, self.now()),
+        })
     }
 
     /// Looks at the topics behind `after` and forgets those that have been empty for long; the last one of them, if
@@ -144,11 +157,11 @@ impl Scheduler {
         shard: &Shard,
         after: Option<TopicName>,
     ) -> shards::Result<Option<TopicName>> {
-        let tidied = shard.tidy(after, limit::CALL_JOBS_MAX).await?;
+        let tidied = shard.prune_topics(after, limit::CALL_JOBS_MAX).await?;
         if !tidied.forgotten.is_empty() {
             let topics = tidied.forgotten.len();
             tracing::info!(shard = %shard.name(), topics, "forgot topics without jobs");
         }
-        Ok(tidied.next)
+        Ok(tidied.last_topic)
     }
 }

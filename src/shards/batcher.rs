@@ -20,38 +20,38 @@ pub(super) const CALLS_MAX: usize = 2;
 
 /// A cheap-clone handle; the loop behind it ends when the last one is gone.
 pub(super) struct Batcher<I, O> {
-    queue: mpsc::Sender<Group<I, O>>,
+    queue: mpsc::Sender<CallerItems<I, O>>,
 }
 
 /// The items of one caller, which stay together and in order.
-struct Group<I, O> {
+struct CallerItems<I, O> {
     items: Vec<I>,
-    reply: oneshot::Sender<Answers<O>>,
+    reply: oneshot::Sender<CallResults<O>>,
 }
 
 /// Of each item what became of it.
-type Answers<O> = Vec<store::Result<O>>;
+type CallResults<O> = Vec<store::Result<O>>;
 
 /// What waits for its call.
-struct Pending<I, O> {
-    groups: mpsc::Receiver<Group<I, O>>,
+struct BatchQueue<I, O> {
+    groups: mpsc::Receiver<CallerItems<I, O>>,
     /// Taken from the queue, but too much for the call it came up for: the first of the next one.
-    held: Option<Group<I, O>>,
+    held: Option<CallerItems<I, O>>,
     bytes: Box<dyn Fn(&I) -> usize + Send + Sync>,
 }
 
 /// What one call is about.
-struct Batch<I, O> {
+struct CallBatch<I, O> {
     /// Of each caller.
     groups: Vec<Vec<I>>,
     items: usize,
     bytes: usize,
-    waiters: Vec<Waiter<O>>,
+    waiters: Vec<ReplyWaiter<O>>,
 }
 
 /// Who waits for how many items of a call.
-type Waiter<O> = (usize, oneshot::Sender<Answers<O>>);
-type Call<I, O> = Arc<dyn Fn(Vec<I>) -> BoxFuture<'static, Answers<O>> + Send + Sync>;
+type ReplyWaiter<O> = (usize, oneshot::Sender<CallResults<O>>);
+type BatchCall<I, O> = Arc<dyn Fn(Vec<I>) -> BoxFuture<'static, CallResults<O>> + Send + Sync>;
 
 // === impl Batcher ===
 
@@ -60,11 +60,11 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
     pub(super) fn spawn(
         calls: usize,
         bytes: impl Fn(&I) -> usize + Send + Sync + 'static,
-        call: impl Fn(Vec<I>) -> BoxFuture<'static, Answers<O>> + Send + Sync + 'static,
+        call: impl Fn(Vec<I>) -> BoxFuture<'static, CallResults<O>> + Send + Sync + 'static,
     ) -> Batcher<I, O> {
         let (queue, groups) = mpsc::channel(CALLERS_MAX);
-        let pending = Pending { groups, held: None, bytes: Box::new(bytes) };
-        tokio::spawn(run(calls, pending, Arc::new(call)));
+        let pending = BatchQueue { groups, held: None, bytes: Box::new(bytes) };
+        tokio::spawn(batch_loop(calls, pending, Arc::new(call)));
         Batcher { queue }
     }
 
@@ -73,10 +73,12 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
     pub(super) async fn call(&self, items: Vec<I>) -> Vec<store::Result<O>> {
         let (count, (reply, answers)) = (items.len(), oneshot::channel());
         let failed = |error: Error| (0..count).map(|_| Err(error.clone())).collect();
-        if self.queue.send(Group { items, reply }).await.is_err() {
+        if self.queue.send(CallerItems { items, reply }).await.is_err() {
             return failed(Error::Unavailable("the server is shutting down".into()));
         }
-        answers.await.unwrap_or_else(|_| failed(Error::Unknown("the call was dropped".into())))
+        answers
+            .await
+            .unwrap_or_else(|_| failed(Error::OutcomeUnknown("the call was dropped".into())))
     }
 }
 
@@ -88,16 +90,16 @@ impl<I, O> Clone for Batcher<I, O> {
 
 // === impl Pending ===
 
-impl<I, O> Pending<I, O> {
+impl<I, O> BatchQueue<I, O> {
     /// What the next call is about: at least one group, and more of those that wait in the order they
     /// came, as long as the call stays within its bounds. `None` when there will be no more groups.
     /// Cancels cleanly.
-    async fn next(&mut self) -> Option<Batch<I, O>> {
+    async fn next_batch(&mut self) -> Option<CallBatch<I, O>> {
         let first = match self.held.take() {
             Some(group) => group,
             None => self.groups.recv().await?,
         };
-        let mut batch = Batch { groups: Vec::new(), items: 0, bytes: 0, waiters: Vec::new() };
+        let mut batch = CallBatch { groups: Vec::new(), items: 0, bytes: 0, waiters: Vec::new() };
         let mut next = Some(first);
         while let Some(group) = next {
             let bytes = group.items.iter().map(&self.bytes).sum();
@@ -113,10 +115,10 @@ impl<I, O> Pending<I, O> {
 
 // === impl Batch ===
 
-impl<I, O> Batch<I, O> {
+impl<I, O> CallBatch<I, O> {
     /// Adds a group, or gives it back when there is no room for it. One whose caller has gone is
     /// forgotten.
-    fn add(&mut self, group: Group<I, O>, bytes: usize) -> Result<(), Group<I, O>> {
+    fn add(&mut self, group: CallerItems<I, O>, bytes: usize) -> Result<(), CallerItems<I, O>> {
         if group.reply.is_closed() {
             return Ok(());
         }
@@ -151,7 +153,7 @@ impl<I, O> Batch<I, O> {
     }
 }
 
-async fn run<I, O>(calls: usize, mut pending: Pending<I, O>, call: Call<I, O>)
+async fn batch_loop<I, O>(calls: usize, mut pending: BatchQueue<I, O>, call: BatchCall<I, O>)
 where
     I: Send + 'static,
     O: Send + 'static,
@@ -161,9 +163,9 @@ where
         tokio::select! {
             biased;
             Some(()) = under_way.next() => {}
-            batch = pending.next(), if under_way.len() < calls => match batch {
+            batch = pending.next_batch(), if under_way.len() < calls => match batch {
                 Some(batch) if batch.waiters.is_empty() => {}
-                Some(batch) => under_way.push(begin(batch, &call)),
+                Some(batch) => under_way.push(start_call(batch, &call)),
                 None => break,
             },
         }
@@ -172,21 +174,24 @@ where
 }
 
 /// Begins the call of a batch. A panic in it fails this batch, and the loop goes on with the next one.
-fn begin<I, O>(batch: Batch<I, O>, call: &Call<I, O>) -> impl Future<Output = ()> + use<I, O> {
+fn start_call<I, O>(
+    batch: CallBatch<I, O>,
+    call: &BatchCall<I, O>,
+) -> impl Future<Output = ()> + use<I, O> {
     let (waiters, items) = (batch.waiters, batch.items);
-    let result = call(Batch::<I, O>::all(batch.groups, items));
+    let result = call(CallBatch::<I, O>::all(batch.groups, items));
     async move {
         let answers = AssertUnwindSafe(result).catch_unwind().await;
         let panicked = |_| {
             tracing::error!("a store call panicked; its jobs are answered OUTCOME_UNKNOWN");
-            (0..items).map(|_| Err(Error::Unknown("the call panicked".into()))).collect()
+            (0..items).map(|_| Err(Error::OutcomeUnknown("the call panicked".into()))).collect()
         };
-        answer(waiters, answers.unwrap_or_else(panicked));
+        send_results(waiters, answers.unwrap_or_else(panicked));
     }
 }
 
 /// Gives each caller its share. One that has gone is skipped: its items were applied all the same.
-fn answer<O>(waiters: Vec<Waiter<O>>, answers: Answers<O>) {
+fn send_results<O>(waiters: Vec<ReplyWaiter<O>>, answers: CallResults<O>) {
     let mut answers = answers.into_iter();
     for (count, reply) in waiters {
         let _ = reply.send(answers.by_ref().take(count).collect());
@@ -202,14 +207,14 @@ mod tests {
     use super::*;
 
     /// Batches numbers that weigh what they say; the calls that it made, and what lets one end.
-    struct Numbers {
+    struct TestBatcher {
         batcher: Batcher<usize, usize>,
         calls: Arc<Mutex<Vec<Vec<usize>>>>,
         gate: Arc<Semaphore>,
     }
 
-    impl Numbers {
-        fn new() -> Numbers {
+    impl TestBatcher {
+        fn new() -> TestBatcher {
             let calls = Arc::new(Mutex::new(Vec::new()));
             let gate = Arc::new(Semaphore::new(0));
             let (seen, opened) = (Arc::clone(&calls), Arc::clone(&gate));
@@ -225,7 +230,7 @@ mod tests {
                     })
                 },
             );
-            Numbers { batcher, calls, gate }
+            TestBatcher { batcher, calls, gate }
         }
 
         /// Hands the groups in one after the other, then lets every call end; each gets its answers.
@@ -250,7 +255,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_waits_while_calls_are_under_way_goes_as_one_call() {
-        let numbers = Numbers::new();
+        let numbers = TestBatcher::new();
         let groups: Vec<_> = (0..10).map(|n| vec![n, n + 100]).collect();
         numbers.answer(&groups).await;
         assert_eq!(numbers.sizes(), [2, 2, 16]);
@@ -271,7 +276,7 @@ mod tests {
         );
         let failed = batcher.call(vec![0, 1]).await;
         assert_eq!(failed.len(), 2);
-        assert!(failed.iter().all(|answer| matches!(answer, Err(Error::Unknown(_)))));
+        assert!(failed.iter().all(|answer| matches!(answer, Err(Error::OutcomeUnknown(_)))));
         assert_eq!(batcher.call(vec![2]).await, [Ok(2)]);
     }
 
@@ -279,7 +284,7 @@ mod tests {
     async fn a_call_takes_so_many_items_and_bytes_and_the_rest_goes_next() {
         const HALF: usize = limit::CALL_JOBS_MAX / 2;
         const BYTES: usize = limit::CALL_BYTES_MAX;
-        let numbers = Numbers::new();
+        let numbers = TestBatcher::new();
         let busy = [vec![0], vec![0]];
         let many = [vec![1; HALF], vec![2; HALF], vec![3; 2 * HALF + 1], vec![4]];
         let large =

@@ -43,7 +43,7 @@ impl ShardError {
     /// It was asked and nobody waited for the answer.
     #[must_use]
     pub fn unknown(shard: &ShardName, why: impl Into<String>) -> ShardError {
-        ShardError::new(shard, store::Error::Unknown(why.into()))
+        ShardError::new(shard, store::Error::OutcomeUnknown(why.into()))
     }
 
     /// [`store::Error::outcome_unknown`].

@@ -14,18 +14,18 @@
 //! - `council`, `dissent`: what one of them knows of that, which ring it serves, and whether they agree
 
 mod batcher;
-mod census;
-mod council;
-mod dissent;
+mod coalesced_read;
 mod error;
-mod flight;
+mod fan_out;
+mod forwarded;
 mod health;
+mod membership;
 mod op;
-mod patience;
-mod placement;
+mod ring_disagreement;
+mod ring_state;
+mod round_robin;
 mod shard;
-mod spread;
-mod verbs;
+mod timeouts;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,16 +37,16 @@ use crate::domain::{JobKey, ShardName};
 use crate::metrics::Metrics;
 use crate::store::Store;
 
-use council::Council;
-use placement::Placement;
+use ring_state::RingState;
+use round_robin::WeightedRoundRobin;
 
-pub use census::Agreement;
 pub use error::{Result, ShardError};
-pub use health::Health;
-pub use patience::Patience;
-pub use placement::RUN_MAX;
+pub use fan_out::{FanOut, PartialAnswers};
+pub use health::ShardHealth;
+pub use membership::RingAgreement;
+pub use round_robin::RUN_MAX;
 pub use shard::Shard;
-pub use spread::{Partial, Spread};
+pub use timeouts::ShardTimeouts;
 
 /// How long a store may take to let go of its shard.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
@@ -54,21 +54,21 @@ const CLOSE_MAX: Duration = Duration::from_secs(5);
 /// All shards of this replica. Cheap to clone.
 #[derive(Clone)]
 pub struct Shards {
-    inner: Arc<Inner>,
+    inner: Arc<ShardsInner>,
 }
 
-struct Inner {
+struct ShardsInner {
     /// In the order of the configuration.
     members: Vec<Shard>,
-    council: Council,
-    placement: Placement,
-    patience: Patience,
+    ring_state: RingState,
+    placement: WeightedRoundRobin,
+    timeouts: ShardTimeouts,
     /// How many shards do not answer.
     down: watch::Sender<usize>,
 }
 
 /// A shard as it is configured.
-pub struct Member {
+pub struct ShardMember {
     /// Its store.
     pub store: Arc<dyn Store>,
     /// Its part of the jobs, compared with the others'.
@@ -79,9 +79,9 @@ pub struct Member {
 
 // === impl Member ===
 
-impl<S: Store + 'static> From<Arc<S>> for Member {
-    fn from(store: Arc<S>) -> Member {
-        Member { store, weight: 1, state: ShardState::Active }
+impl<S: Store + 'static> From<Arc<S>> for ShardMember {
+    fn from(store: Arc<S>) -> ShardMember {
+        ShardMember { store, weight: 1, state: ShardState::Active }
     }
 }
 
@@ -93,8 +93,8 @@ impl Shards {
     /// # Panics
     /// When there are none: a configuration without a shard is refused before.
     #[must_use]
-    pub fn new(members: Vec<Member>, metrics: &Metrics) -> Shards {
-        Shards::with(Patience::default(), members, metrics)
+    pub fn new(members: Vec<ShardMember>, metrics: &Metrics) -> Shards {
+        Shards::with_timeouts(ShardTimeouts::default(), members, metrics)
     }
 
     /// As [`Shards::new`], with another patience.
@@ -102,14 +102,28 @@ impl Shards {
     /// # Panics
     /// As [`Shards::new`].
     #[must_use]
-    pub fn with(patience: Patience, members: Vec<Member>, metrics: &Metrics) -> Shards {
+    pub fn with_timeouts(
+        patience: ShardTimeouts,
+        members: Vec<ShardMember>,
+        metrics: &Metrics,
+    ) -> Shards {
         assert!(!members.is_empty(), "a ring has at least one shard");
         let down = watch::Sender::new(0);
         let shard = |(index, member)| Shard::new(index, member, &patience, &down, metrics);
         let members: Vec<Shard> = members.into_iter().enumerate().map(shard).collect();
-        let (placement, council) =
-            (Placement::new(members.len()), Council::new(&members, patience.call_max(), metrics));
-        Shards { inner: Arc::new(Inner { members, council, placement, patience, down }) }
+        let (placement, council) = (
+            WeightedRoundRobin::new(members.len()),
+            RingState::new(&members, patience.call_max(), metrics),
+        );
+        Shards {
+            inner: Arc::new(ShardsInner {
+                members,
+                ring_state: council,
+                placement,
+                timeouts: patience,
+                down,
+            }),
+        }
     }
 
     /// The shard that owns `key`: the one that a server-made id names, else by the newest ring. `None`
@@ -117,8 +131,8 @@ impl Shards {
     #[must_use]
     pub fn owner(&self, key: &JobKey) -> Option<&Shard> {
         match key.id.shard() {
-            Some(name) => self.named(&name),
-            None => self.named(self.rings().newest().owner(key)?),
+            Some(name) => self.by_name(&name),
+            None => self.by_name(self.rings().newest().owner(key)?),
         }
     }
 
@@ -130,23 +144,23 @@ impl Shards {
         if !rings.is_changing() || key.id.shard().is_some() {
             return Vec::new();
         }
-        rings.former_owners(key).into_iter().filter_map(|name| self.named(name)).collect()
+        rings.former_owners(key).into_iter().filter_map(|name| self.by_name(name)).collect()
     }
 
     /// A shard that may have the job as well and is not here: another replica has it.
     #[must_use]
     pub fn absent_owner(&self, key: &JobKey) -> Option<ShardName> {
         let rings = self.rings();
-        let mut owners = rings.owners_elsewhere(key);
-        owners.find(|name| self.named(name).is_none())
+        let mut owners = rings.owners_on_peer_rings(key);
+        owners.find(|name| self.by_name(name).is_none())
     }
 
     /// Shards that only other replicas have.
     #[must_use]
-    pub fn absent(&self) -> Vec<ShardName> {
+    pub fn absent_shards(&self) -> Vec<ShardName> {
         let rings = self.rings();
-        let mut names: Vec<_> = rings.members_elsewhere().cloned().collect();
-        names.retain(|name| self.named(name).is_none());
+        let mut names: Vec<_> = rings.peer_ring_shards().cloned().collect();
+        names.retain(|name| self.by_name(name).is_none());
         names.sort();
         names.dedup();
         names
@@ -154,19 +168,19 @@ impl Shards {
 
     /// The shard of that name.
     #[must_use]
-    pub fn named(&self, name: &ShardName) -> Option<&Shard> {
+    pub fn by_name(&self, name: &ShardName) -> Option<&Shard> {
         self.inner.members.iter().find(|shard| shard.name() == name)
     }
 
     /// The shard on which the next `jobs` jobs with server-made ids are placed: an active one that
     /// answers, if there is any, and none of `tried`. `None` when all active ones were tried.
     #[must_use]
-    pub fn place(&self, jobs: usize, tried: &[ShardName]) -> Option<&Shard> {
+    pub fn pick_for_new_jobs(&self, jobs: usize, tried: &[ShardName]) -> Option<&Shard> {
         let fresh =
             |shard: &Shard| shard.state() == ShardState::Active && !tried.contains(shard.name());
         let members = &self.inner.members;
         let place =
-            |eligible: &dyn Fn(&Shard) -> bool| self.inner.placement.next(members, jobs, eligible);
+            |eligible: &dyn Fn(&Shard) -> bool| self.inner.placement.pick(members, jobs, eligible);
         let works = |shard: &Shard| shard.health().takes_jobs();
         place(&|shard| fresh(shard) && works(shard)).or_else(|| place(&fresh))
     }
@@ -179,8 +193,8 @@ impl Shards {
 
     /// How patient it is.
     #[must_use]
-    pub fn patience(&self) -> &Patience {
-        &self.inner.patience
+    pub fn timeouts(&self) -> &ShardTimeouts {
+        &self.inner.timeouts
     }
 
     /// Every shard, in the order of the configuration.
@@ -191,14 +205,14 @@ impl Shards {
 
     /// How many shards do not answer, now and whenever that changes.
     #[must_use]
-    pub fn down(&self) -> watch::Receiver<usize> {
+    pub fn down_count(&self) -> watch::Receiver<usize> {
         self.inner.down.subscribe()
     }
 
     /// Leaves the other replicas, and closes every store after what it accepted, all at once and each for
     /// 5 s at most.
     pub async fn close(&self) {
-        if tokio::time::timeout(CLOSE_MAX, self.leave()).await.is_err() {
+        if tokio::time::timeout(CLOSE_MAX, self.announce_leave()).await.is_err() {
             tracing::warn!("a shard was not told that this replica leaves");
         }
         let close = async |shard: &Shard| {

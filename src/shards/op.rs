@@ -7,7 +7,7 @@ pub(super) enum Access {
     Read,
     /// A read that delivery, settles or upkeep depend on, or one with a time limit of its own. Never refused while reads
     /// are; its failures alone refuse nothing.
-    Look,
+    InternalRead,
     Write,
     /// Whether the shard answers. Says nothing about other calls.
     Probe,
@@ -29,7 +29,7 @@ macro_rules! ops {
             }
 
             /// What it asks for: one that only reads works also where a shard has lost its disk or its primary, and
-            /// proves nothing about those that write. A read that no user asked for is [`Access::Look`].
+            /// proves nothing about those that write. A read that no user asked for is [`Access::InternalRead`].
             pub(super) fn access(self) -> Access {
                 match self { $(Op::$op => Access::$access,)* }
             }
@@ -41,7 +41,7 @@ ops! {
     Enqueue = "enqueue", Write;
     Claim = "claim", Write;
     Unclaim = "unclaim", Write;
-    Leases = "leases", Look;
+    Leases = "leases", InternalRead;
     Settle = "settle", Write;
     Extend = "extend", Write;
     Get = "get", Read;
@@ -50,16 +50,16 @@ ops! {
     Redrive = "redrive", Write;
     Detach = "detach", Write;
     Adopt = "adopt", Write;
-    Reap = "reap", Look;
-    Orphans = "orphans", Look;
-    LeasesOf = "leases_of", Look;
+    Reap = "reap", InternalRead;
+    Orphans = "orphans", InternalRead;
+    LeasesOf = "leases_of", InternalRead;
     Prune = "prune", Write;
     Tidy = "tidy", Write;
     List = "list", Read;
-    Topics = "topics", Look;
+    Topics = "topics", InternalRead;
     Ids = "ids", Read;
     Stats = "stats", Read;
-    Info = "info", Look;
+    Info = "info", InternalRead;
     Beat = "beat", Write;
     SetState = "set_state", Write;
 }

@@ -12,16 +12,17 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Durability, ShardName, StreamId, Time, TopicName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
-    self, About, Applied, Census, Claim, Claims, Enqueue, Event, Extend, Info, Lease, NewJob,
-    Reach, Refused, Reply, Request, Settle, Stats, Store,
+    self, Claim, ClaimResult, EventKind, JobRequest, LeaseExtension, LeaseRefusal, LeaseSettlement,
+    NewJob, RequestResult, RunningLease, ShardEvent, ShardTopicStats, SharedState, Store,
+    StoreFuture, StoreInfo, WriteDurability, WriteResult,
 };
 
 use super::batcher::{Batcher, CALLS_MAX};
-use super::flight::Flight;
-use super::health::{Health, Monitor};
+use super::coalesced_read::CoalescedRead;
+use super::health::{HealthMonitor, ShardHealth};
 use super::op::Op;
-use super::patience::Patience;
-use super::{Member, ShardError};
+use super::timeouts::ShardTimeouts;
+use super::{ShardError, ShardMember};
 
 /// How long a look at all leases may take.
 const ORPHANS_MAX: Duration = Duration::from_secs(60);
@@ -29,39 +30,39 @@ const ORPHANS_MAX: Duration = Duration::from_secs(60);
 const INFO_MAX: Duration = Duration::from_secs(60);
 
 /// Numbers of topics by name; `None` where there is no such topic.
-type Numbers = Arc<HashMap<TopicName, Option<Stats>>>;
+type StatsByTopic = Arc<HashMap<TopicName, Option<ShardTopicStats>>>;
 
 /// One shard and what stands in front of it. Cheap to clone.
 #[derive(Clone)]
 pub struct Shard {
-    inner: Arc<Inner>,
+    inner: Arc<ShardInner>,
 }
 
-struct Inner {
+struct ShardInner {
     store: Arc<dyn Store>,
-    patience: Patience,
-    health: Arc<Monitor>,
+    timeouts: ShardTimeouts,
+    monitor: Arc<HealthMonitor>,
     index: usize,
     weight: u32,
     /// As the shard itself says, for all replicas; until it does, as configured.
     state: Mutex<ShardState>,
     /// What it has said last of those who share it.
-    census: watch::Sender<Option<Arc<Census>>>,
-    others: Mutex<Others>,
-    nudge: Notify,
+    shared_state: watch::Sender<Option<Arc<SharedState>>>,
+    peer_updates: Mutex<PeerUpdates>,
+    heartbeat_request: Notify,
     metrics: ShardMetrics,
     /// By what they have to wait for: those who ask for nothing do not wait with those who do.
-    enqueue: [Batcher<Request, Applied>; 3],
-    settle: Batcher<Request, Applied>,
+    enqueue: [Batcher<JobRequest, RequestResult>; 3],
+    settle: Batcher<JobRequest, RequestResult>,
     /// Counting takes as long as there is much to count.
-    stats: Flight<BTreeSet<TopicName>, Result<Numbers, ShardError>>,
-    info: Flight<(), Result<Info, ShardError>>,
+    stats: CoalescedRead<BTreeSet<TopicName>, Result<StatsByTopic, ShardError>>,
+    info: CoalescedRead<(), Result<StoreInfo, ShardError>>,
 }
 
 /// Other replicas that the shard is still to be told of.
 #[derive(Default)]
-struct Others {
-    met: Vec<u32>,
+struct PeerUpdates {
+    seen: Vec<u32>,
     gone: Vec<u32>,
 }
 
@@ -70,23 +71,27 @@ struct Others {
 impl Shard {
     pub(super) fn new(
         index: usize,
-        member: Member,
-        patience: &Patience,
+        member: ShardMember,
+        patience: &ShardTimeouts,
         down: &watch::Sender<usize>,
         metrics: &Metrics,
     ) -> Shard {
-        let Member { store, weight, state } = member;
+        let ShardMember { store, weight, state } = member;
         let metrics = metrics.shard(store.name().as_str());
-        let health =
-            Monitor::start(Arc::clone(&store), metrics.clone(), patience.clone(), down.clone());
+        let health = HealthMonitor::start(
+            Arc::clone(&store),
+            metrics.clone(),
+            patience.clone(),
+            down.clone(),
+        );
         let batcher = |op, calls| {
-            let (health, answer) = (Arc::clone(&health), patience.answer);
-            Batcher::spawn(calls, Request::bytes, move |mut requests: Vec<Request>| {
+            let (health, answer) = (Arc::clone(&health), patience.call);
+            Batcher::spawn(calls, JobRequest::bytes, move |mut requests: Vec<JobRequest>| {
                 let health = Arc::clone(&health);
                 // When the call is given up nothing may be written any more; a repeat of a settle changes nothing.
                 let end = Instant::now() + answer;
                 if op == Op::Enqueue {
-                    requests.iter_mut().for_each(|request| until(request, end));
+                    requests.iter_mut().for_each(|request| limit_write(request, end));
                 }
                 Box::pin(async move { health.call_each(op, answer, requests).await })
             })
@@ -96,21 +101,21 @@ impl Shard {
         let settle = batcher(Op::Settle, CALLS_MAX);
         let (state, others, nudge) = (Mutex::new(state), Mutex::default(), Notify::new());
         let census = watch::Sender::new(None);
-        let inner = Inner {
+        let inner = ShardInner {
             store,
-            patience: patience.clone(),
-            health,
+            timeouts: patience.clone(),
+            monitor: health,
             index,
             weight,
             state,
-            census,
-            others,
-            nudge,
+            shared_state: census,
+            peer_updates: others,
+            heartbeat_request: nudge,
             metrics,
             enqueue,
             settle,
-            stats: Flight::default(),
-            info: Flight::default(),
+            stats: CoalescedRead::default(),
+            info: CoalescedRead::default(),
         };
         Shard { inner: Arc::new(inner) }
     }
@@ -147,14 +152,14 @@ impl Shard {
 
     /// Its health.
     #[must_use]
-    pub fn health(&self) -> watch::Ref<'_, Health> {
-        self.inner.health.now()
+    pub fn health(&self) -> watch::Ref<'_, ShardHealth> {
+        self.inner.monitor.health()
     }
 
     /// Whether all its calls are refused.
     #[must_use]
     pub fn is_down(&self) -> bool {
-        self.inner.health.is_down()
+        self.inner.monitor.is_down()
     }
 
     /// Its address without credentials.
@@ -171,51 +176,51 @@ impl Shard {
 
     /// Durability of its writes, as far as it is known.
     #[must_use]
-    pub fn reach(&self) -> Reach {
-        self.inner.health.known().reach()
+    pub fn write_durability(&self) -> WriteDurability {
+        self.inner.monitor.shard_status().write_durability()
     }
 
     /// Durability of its writes, if it is known.
     #[must_use]
-    pub fn known_reach(&self) -> Option<Reach> {
-        self.inner.health.known().reach
+    pub fn known_write_durability(&self) -> Option<WriteDurability> {
+        self.inner.monitor.shard_status().write_durability
     }
 
     /// [`Store::events`].
     #[must_use]
-    pub fn events(&self, about: About) -> broadcast::Receiver<Event> {
-        self.inner.store.events(about)
+    pub fn events(&self, about: EventKind) -> broadcast::Receiver<ShardEvent> {
+        self.inner.store.subscribe(about)
     }
 
     /// Writes jobs, together with whatever else waits and asks for the same durability. Each answer is its own.
-    pub async fn enqueue(&self, jobs: Vec<NewJob>) -> Vec<Result<Enqueue, ShardError>> {
+    pub async fn enqueue(&self, jobs: Vec<NewJob>) -> Vec<Result<WriteResult, ShardError>> {
         // Before it waits with others; their call is admitted once more.
-        let admitted = self.inner.health.admit(Op::Enqueue);
+        let admitted = self.inner.monitor.admit(Op::Enqueue);
         let asked = jobs.iter().filter_map(|job| job.durability).max();
         if let Some(asked) = asked {
-            self.inner.health.asked(asked);
+            self.inner.monitor.note_durability(asked);
         }
         let batcher = &self.inner.enqueue[self.queue(asked)];
-        self.batch(admitted, batcher, jobs, |applied| applied.enqueued()).await
+        self.batch(admitted, batcher, jobs, |applied| applied.into_write_result()).await
     }
 
     async fn batch<T>(
         &self,
         admitted: store::Result<()>,
-        batcher: &Batcher<Request, Applied>,
-        items: Vec<impl Into<Request>>,
-        answer: impl Fn(Applied) -> T,
+        batcher: &Batcher<JobRequest, RequestResult>,
+        items: Vec<impl Into<JobRequest>>,
+        answer: impl Fn(RequestResult) -> T,
     ) -> Vec<Result<T, ShardError>> {
         let answers = match admitted {
             Ok(()) => batcher.call(items.into_iter().map(Into::into).collect()).await,
             Err(error) => items.iter().map(|_| Err(error.clone())).collect(),
         };
-        answers.into_iter().map(|applied| self.named(applied.map(&answer))).collect()
+        answers.into_iter().map(|applied| self.with_shard_name(applied.map(&answer))).collect()
     }
 
     /// Which of the queues serves those who ask for so much.
     fn queue(&self, asked: Option<Durability>) -> usize {
-        match asked.filter(|&asked| asked > self.reach().plain) {
+        match asked.filter(|&asked| asked > self.write_durability().by_default) {
             None | Some(Durability::Memory) => 0,
             Some(Durability::Fsynced) => 1,
             Some(Durability::Replicated) => 2,
@@ -223,61 +228,69 @@ impl Shard {
     }
 
     /// Ends leases, together with whatever else waits. Each answer is its own: a [`Applied::settled`].
-    pub async fn settle(&self, items: Vec<Settle>) -> Vec<Result<Applied, ShardError>> {
+    pub async fn settle(
+        &self,
+        items: Vec<LeaseSettlement>,
+    ) -> Vec<Result<RequestResult, ShardError>> {
         // As for an enqueue.
-        let admitted = self.inner.health.admit(Op::Settle);
+        let admitted = self.inner.monitor.admit(Op::Settle);
         self.batch(admitted, &self.inner.settle, items, |applied| applied).await
     }
 
     /// Moves deadlines. Each answer is its own.
     pub async fn extend(
         &self,
-        items: Vec<Extend>,
-    ) -> Vec<Result<Result<Time, Refused>, ShardError>> {
-        let health = &self.inner.health;
-        let requests = items.into_iter().map(Request::from).collect();
-        let extended = health.call_each(Op::Extend, self.inner.patience.answer, requests).await;
-        let named = extended.into_iter().map(|answer| self.named(answer));
-        named.map(|answer| answer.map(|applied| applied.extended())).collect()
+        items: Vec<LeaseExtension>,
+    ) -> Vec<Result<Result<Time, LeaseRefusal>, ShardError>> {
+        let health = &self.inner.monitor;
+        let requests = items.into_iter().map(JobRequest::from).collect();
+        let extended = health.call_each(Op::Extend, self.inner.timeouts.call, requests).await;
+        let named = extended.into_iter().map(|answer| self.with_shard_name(answer));
+        named.map(|answer| answer.map(|applied| applied.extend_result())).collect()
     }
 
     /// [`Store::claim`].
     ///
     /// # Errors
     /// As the store's.
-    pub async fn claim(&self, claim: Claim) -> Result<Claims, ShardError> {
-        let Inner { store, health, .. } = &*self.inner;
-        let limit = self.inner.patience.claim;
-        self.named(health.call(Op::Claim, limit, async { store.claim(claim).await }).await)
+    pub async fn claim(&self, claim: Claim) -> Result<ClaimResult, ShardError> {
+        let ShardInner { store, monitor: health, .. } = &*self.inner;
+        let limit = self.inner.timeouts.claim;
+        self.with_shard_name(
+            health.call(Op::Claim, limit, async { store.claim(claim).await }).await,
+        )
     }
 
-    /// The orphans, see [`Select::Orphans`](store::Select::Orphans), which goes through all leases of the shard in many small steps: what takes long
+    /// The orphans, see [`LeaseQuery::Orphans`](store::Select::Orphans), which goes through all leases of the shard in many small steps: what takes long
     /// because they are many has not failed.
     ///
     /// # Errors
     /// As the store's.
-    pub async fn orphans(&self, living: Vec<u32>) -> Result<Vec<Lease>, ShardError> {
-        let Inner { store, health, .. } = &*self.inner;
-        let call = async { store.orphans(living).await };
-        self.named(health.long_call(Op::Orphans, ORPHANS_MAX, call).await)
+    pub async fn orphans(&self, living: Vec<u32>) -> Result<Vec<RunningLease>, ShardError> {
+        let ShardInner { store, monitor: health, .. } = &*self.inner;
+        let call = async { store.orphaned_leases(living).await };
+        self.with_shard_name(health.long_call(Op::Orphans, ORPHANS_MAX, call).await)
     }
 
     /// [`Store::stats`], by one read for all callers that wait for it.
     ///
     /// # Errors
     /// As the store's.
-    pub async fn stats(&self, topics: Vec<TopicName>) -> Result<Vec<Option<Stats>>, ShardError> {
-        self.named(self.inner.health.admit(Op::Stats))?;
+    pub async fn stats(
+        &self,
+        topics: Vec<TopicName>,
+    ) -> Result<Vec<Option<ShardTopicStats>>, ShardError> {
+        self.with_shard_name(self.inner.monitor.admit(Op::Stats))?;
         let shard = self.clone();
         let read = async move |names: BTreeSet<TopicName>| shard.read_stats(names).await;
         let names = topics.iter().cloned();
-        let numbers = self.inner.stats.ask(|asked| asked.extend(names), read).await;
+        let numbers = self.inner.stats.read(|asked| asked.extend(names), read).await;
         let numbers = numbers.unwrap_or_else(|| Err(self.closing()))?;
         Ok(topics.iter().map(|topic| numbers.get(topic).copied().flatten()).collect())
     }
 
     /// Each piece has the time of a call.
-    async fn read_stats(&self, names: BTreeSet<TopicName>) -> Result<Numbers, ShardError> {
+    async fn read_stats(&self, names: BTreeSet<TopicName>) -> Result<StatsByTopic, ShardError> {
         let mut numbers = HashMap::with_capacity(names.len());
         let names: Vec<TopicName> = names.into_iter().collect();
         for piece in names.chunks(limit::CALL_JOBS_MAX) {
@@ -292,90 +305,90 @@ impl Shard {
     ///
     /// # Errors
     /// As the store's.
-    pub async fn info(&self) -> Result<Info, ShardError> {
-        self.named(self.inner.health.admit(Op::Info))?;
+    pub async fn info(&self) -> Result<StoreInfo, ShardError> {
+        self.with_shard_name(self.inner.monitor.admit(Op::Info))?;
         let shard = self.clone();
         let read = async move |()| shard.read_info().await;
-        let info = self.inner.info.ask(|()| {}, read).await;
+        let info = self.inner.info.read(|()| {}, read).await;
         info.unwrap_or_else(|| Err(self.closing()))
     }
 
-    async fn read_info(&self) -> Result<Info, ShardError> {
-        let Inner { store, health, .. } = &*self.inner;
+    async fn read_info(&self) -> Result<StoreInfo, ShardError> {
+        let ShardInner { store, monitor: health, .. } = &*self.inner;
         let info = health.long_call(Op::Info, INFO_MAX, async { store.info().await });
-        self.named(info.await)
+        self.with_shard_name(info.await)
     }
 
     fn closing(&self) -> ShardError {
         ShardError::unavailable(self.name(), "the server is shutting down")
     }
 
-    /// The leases of these streams, see [`Select::OfStreams`](store::Select::OfStreams), which may go through all leases like [`Shard::orphans`].
+    /// The leases of these streams, see [`LeaseQuery::OfStreams`](store::Select::OfStreams), which may go through all leases like [`Shard::orphans`].
     ///
     /// # Errors
     /// As the store's.
-    pub async fn leases_of(&self, streams: Vec<StreamId>) -> Result<Vec<Lease>, ShardError> {
-        let Inner { store, health, .. } = &*self.inner;
-        let call = async { store.leases_of(streams).await };
-        self.named(health.long_call(Op::LeasesOf, ORPHANS_MAX, call).await)
+    pub async fn leases_of(&self, streams: Vec<StreamId>) -> Result<Vec<RunningLease>, ShardError> {
+        let ShardInner { store, monitor: health, .. } = &*self.inner;
+        let call = async { store.leases_of_streams(streams).await };
+        self.with_shard_name(health.long_call(Op::LeasesOf, ORPHANS_MAX, call).await)
     }
 
     /// Any other verb, which is `op`.
     pub(super) async fn call<'a, T>(
         &'a self,
         op: Op,
-        call: impl FnOnce(&'a dyn Store) -> Reply<'a, T>,
+        call: impl FnOnce(&'a dyn Store) -> StoreFuture<'a, T>,
     ) -> Result<T, ShardError> {
-        let Inner { store, health, .. } = &*self.inner;
+        let ShardInner { store, monitor: health, .. } = &*self.inner;
         // Within a block of its own, so that a call that is not admitted is not begun either.
         let call = async { call(&**store).await };
-        self.named(health.call(op, self.inner.patience.answer, call).await)
+        self.with_shard_name(health.call(op, self.inner.timeouts.call, call).await)
     }
 
     /// Says of a failure where it was.
-    fn named<T>(&self, result: store::Result<T>) -> Result<T, ShardError> {
+    fn with_shard_name<T>(&self, result: store::Result<T>) -> Result<T, ShardError> {
         result.map_err(|error| ShardError::new(self.name(), error))
     }
 
     /// Waits before a failed call of a loop is repeated: `pause`, and as long as the shard is down; but no longer than
     /// until it recovers.
-    pub async fn wait_out(&self, pause: Duration) {
-        let health = &self.inner.health;
+    pub async fn pause_before_retry(&self, pause: Duration) {
+        let health = &self.inner.monitor;
         tokio::select! {
-            () = tokio::time::sleep(pause) => health.usable().await,
-            () = health.recovers() => {}
+            () = tokio::time::sleep(pause) => health.wait_until_usable().await,
+            () = health.wait_for_recovery() => {}
         }
     }
 
     /// What those who share it know of each other; `None` until it has answered.
     #[must_use]
-    pub fn watch_census(&self) -> watch::Receiver<Option<Arc<Census>>> {
-        self.inner.census.subscribe()
+    pub fn watch_shared_state(&self) -> watch::Receiver<Option<Arc<SharedState>>> {
+        self.inner.shared_state.subscribe()
     }
 
     /// Leases of these replicas lie there; one that is not known is given its time to show itself.
-    pub fn meet(&self, owners: &[u32]) {
-        lock(&self.inner.others).met.extend(owners);
-        self.inner.nudge.notify_one();
+    pub fn report_replicas(&self, owners: &[u32]) {
+        lock(&self.inner.peer_updates).seen.extend(owners);
+        self.inner.heartbeat_request.notify_one();
     }
 
     /// Nothing of these replicas is left there.
-    pub fn forget(&self, owners: &[u32]) {
-        lock(&self.inner.others).gone.extend(owners);
-        self.inner.nudge.notify_one();
+    pub fn report_gone(&self, owners: &[u32]) {
+        lock(&self.inner.peer_updates).gone.extend(owners);
+        self.inner.heartbeat_request.notify_one();
     }
 
-    pub(super) fn census(&self) -> Option<Arc<Census>> {
-        self.inner.census.borrow().clone()
+    pub(super) fn shared_state(&self) -> Option<Arc<SharedState>> {
+        self.inner.shared_state.borrow().clone()
     }
 
-    pub(super) fn set_census(&self, census: Census) {
-        self.inner.census.send_replace(Some(Arc::new(census)));
+    pub(super) fn set_shared_state(&self, census: SharedState) {
+        self.inner.shared_state.send_replace(Some(Arc::new(census)));
     }
 
     /// Its clock was compared with this server's.
     pub(super) fn compare_clocks(&self, skew: Skew) {
-        self.inner.health.compare_clocks(skew);
+        self.inner.monitor.compare_clocks(skew);
     }
 
     pub(super) fn set_state(&self, state: ShardState) {
@@ -383,25 +396,25 @@ impl Shard {
     }
 
     /// Somebody has something to tell it.
-    pub(super) async fn nudged(&self) {
-        self.inner.nudge.notified().await;
+    pub(super) async fn heartbeat_requested(&self) {
+        self.inner.heartbeat_request.notified().await;
     }
 
     /// Replicas that were met, and those that are gone.
-    pub(super) fn others(&self) -> (Vec<u32>, Vec<u32>) {
-        let others = lock(&self.inner.others);
-        (others.met.clone(), others.gone.clone())
+    pub(super) fn peer_updates(&self) -> (Vec<u32>, Vec<u32>) {
+        let others = lock(&self.inner.peer_updates);
+        (others.seen.clone(), others.gone.clone())
     }
 
     /// It has been told of these.
-    pub(super) fn told(&self, met: &[u32], gone: &[u32]) {
-        let mut others = lock(&self.inner.others);
-        others.met.retain(|owner| !met.contains(owner));
+    pub(super) fn clear_peer_updates(&self, met: &[u32], gone: &[u32]) {
+        let mut others = lock(&self.inner.peer_updates);
+        others.seen.retain(|owner| !met.contains(owner));
         others.gone.retain(|owner| !gone.contains(owner));
     }
 
     pub(super) async fn close(&self) {
-        self.inner.health.close();
+        self.inner.monitor.close();
         self.inner.store.close().await;
     }
 }
@@ -411,6 +424,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Nothing is written for it after `end`.
-fn until(request: &mut Request, end: Instant) {
-    request.until = request.until.into_iter().chain([end]).min();
+fn limit_write(request: &mut JobRequest, end: Instant) {
+    request.deadline = request.deadline.into_iter().chain([end]).min();
 }

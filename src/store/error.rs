@@ -12,10 +12,10 @@ pub enum Error {
     Unavailable(String),
     /// Its caller had stopped waiting by the time its turn came; nothing was written.
     #[error("{0}")]
-    Late(String),
+    DeadlineExceeded(String),
     /// The call went out and no answer came back: it may have been applied.
     #[error("the outcome is unknown: {0}")]
-    Unknown(String),
+    OutcomeUnknown(String),
     /// Other servers changed the job each time before it could be written; nothing was written.
     #[error("{0}")]
     Contention(String),
@@ -32,10 +32,10 @@ impl Error {
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
         match self {
-            Error::Unknown(_) => true,
+            Error::OutcomeUnknown(_) => true,
             Error::Full(_)
             | Error::Unavailable(_)
-            | Error::Late(_)
+            | Error::DeadlineExceeded(_)
             | Error::Contention(_)
             | Error::Corrupt(_) => false,
         }
@@ -49,21 +49,24 @@ impl Error {
 
     /// Whether it says something about the shard as a whole, not about the one job that was asked for.
     #[must_use]
-    pub fn is_of_shard(&self) -> bool {
+    pub fn is_shard_failure(&self) -> bool {
         match self {
-            Error::Unavailable(_) | Error::Unknown(_) => true,
-            Error::Full(_) | Error::Late(_) | Error::Contention(_) | Error::Corrupt(_) => false,
+            Error::Unavailable(_) | Error::OutcomeUnknown(_) => true,
+            Error::Full(_)
+            | Error::DeadlineExceeded(_)
+            | Error::Contention(_)
+            | Error::Corrupt(_) => false,
         }
     }
 
     /// What the shard itself answered, without the class of the error.
     #[must_use]
-    pub fn text(&self) -> &str {
+    pub fn message(&self) -> &str {
         match self {
             Error::Full(text)
             | Error::Unavailable(text)
-            | Error::Late(text)
-            | Error::Unknown(text)
+            | Error::DeadlineExceeded(text)
+            | Error::OutcomeUnknown(text)
             | Error::Contention(text)
             | Error::Corrupt(text) => text,
         }
@@ -74,8 +77,8 @@ impl Error {
     pub fn reason(&self) -> &'static str {
         match self {
             Error::Full(_) => "STORE_FULL",
-            Error::Unavailable(_) | Error::Late(_) => "SHARD_UNAVAILABLE",
-            Error::Unknown(_) => "OUTCOME_UNKNOWN",
+            Error::Unavailable(_) | Error::DeadlineExceeded(_) => "SHARD_UNAVAILABLE",
+            Error::OutcomeUnknown(_) => "OUTCOME_UNKNOWN",
             Error::Contention(_) => "CONTENTION",
             Error::Corrupt(_) => "STORE_CORRUPT",
         }

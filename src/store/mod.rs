@@ -19,14 +19,14 @@
 
 pub mod codec;
 mod error;
-mod events;
 #[cfg(test)]
-pub(crate) mod faulty;
-mod hint;
+pub(crate) mod faulty_store;
+mod lease_event;
 pub mod redis;
+mod shard_events;
 pub mod sqlite;
+mod typed_calls;
 mod values;
-mod verbs;
 
 use futures::future::BoxFuture;
 use tokio::sync::{broadcast, watch};
@@ -35,23 +35,29 @@ use tokio::time::Instant;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, TopicName};
 
-pub use crate::domain::engine::{Deleted, End, Lapsed, Prior, Refused, Settled, Unwritten};
-pub use error::Error;
-pub use events::{About, Event, Events};
-pub use hint::{Hint, Revoked};
-pub use values::{
-    Adopt, Adoptee, Applied, Ask, Beat, Census, Claim, Claimed, Claims, Condition, Content, Cursor,
-    Delete, Enqueue, Extend, Identity, Ids, Info, Lease, LeaseRef, Leased, List, Listed, LostClaim,
-    NewJob, Page, Pruned, Reach, Redrive, Redriven, Request, Reschedule, Rescheduled, Rest, Select,
-    Selected, Settle, Sign, Stats, Taker, Tidied, Tied, Topic, Trouble, Unclaim, Undone,
+pub use crate::domain::engine::{
+    Deleted, LeaseRefusal, NotWrittenReason, OutageExpiry, SettleAction, SettleCommandReply,
+    WritePrecondition,
 };
-pub use verbs::whole;
-pub(crate) use verbs::worst;
+pub use error::Error;
+pub use lease_event::{LeaseEvent, RevokeReason};
+pub use shard_events::{EventKind, ShardEvent, ShardEvents};
+pub use typed_calls::all_or_worst_error;
+pub(crate) use typed_calls::worst_error;
+pub use values::{
+    AdoptBatch, AdoptItem, Claim, ClaimResult, Heartbeat, IdsPage, JobDeletion, JobRequest,
+    JobReschedule, LeaseExtension, LeaseQuery, LeaseQueryResult, LeaseRef, LeaseSettlement,
+    LeasedJob, ListCursor, ListEntry, ListPage, ListQuery, LostClaim, NewJob, PruneResult,
+    PruneTopicsResult, RecordCounts, RedriveBatch, RedriveResult, ReplicaHeartbeat, RequestResult,
+    RescheduleResult, RunningLease, ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats,
+    SharedState, StoreInfo, StreamDemand, StreamLeaseRef, TopicDemand, TopicInfo, TopicLeases,
+    TopicRemainder, Unclaim, UnclaimResult, WriteDurability, WriteResult,
+};
 
 /// What a call answers.
 pub type Result<T> = std::result::Result<T, Error>;
 /// A call under way. Dropping it does not undo it: the outcome is then unknown.
-pub type Reply<'a, T> = BoxFuture<'a, Result<T>>;
+pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T>>;
 
 /// One shard. How a store is opened is its own: it takes a name, writes it on the shard at first contact and refuses
 /// another one ever after, and makes jobs that were enqueued without a delay due if the clock went back meanwhile.
@@ -59,43 +65,47 @@ pub type Reply<'a, T> = BoxFuture<'a, Result<T>>;
 /// A new store is in the tests once `tests/it/conformance` has a `conformance!` for it, and `tests/it/model` a module.
 pub trait Store: Send + Sync {
     /// What the shard is. Known also while it does not answer.
-    fn identity(&self) -> &Identity;
+    fn identity(&self) -> &ShardIdentity;
 
     /// What the store knows of the state of its shard without asking it, now and whenever that changes.
-    fn condition(&self) -> watch::Receiver<Condition>;
+    fn status(&self) -> watch::Receiver<ShardStatus>;
 
     /// Applies commands in their order, each with all that follows from it or not at all, and answers each. What becomes
     /// of a job is decided by [`engine::apply`](crate::domain::engine::apply), or by a fast path that is proved equal.
     /// Repeating a settle that was applied is success while the record lives, whatever became of the job: it may have
     /// been claimed again or a later generation may have taken its place, but at most
     /// [`ATTEMPTS_KEPT`](crate::domain::limit::ATTEMPTS_KEPT) leases ago.
-    fn apply(&self, requests: Vec<Request>) -> BoxFuture<'_, Vec<Result<Applied>>>;
+    fn apply(&self, requests: Vec<JobRequest>) -> BoxFuture<'_, Vec<Result<RequestResult>>>;
 
     /// Leases ready jobs to those who ask, in the order of each topic.
-    fn claim(&self, claim: Claim) -> Reply<'_, Claims>;
+    fn claim(&self, claim: Claim) -> StoreFuture<'_, ClaimResult>;
 
     /// A claim whose answer was lost takes nothing from now on, if it arrives only later. Where a claim can arrive late this
     /// writes in any case: it is how a shard on a network is asked whether it takes writes.
-    fn void(&self, nonce: u32) -> Reply<'_, ()>;
+    fn cancel_lost_claim(&self, nonce: u32) -> StoreFuture<'_, ()>;
 
     /// Reads running leases. What has changed by the time at which something follows from it is noticed then.
-    fn select(&self, what: Select) -> Reply<'_, Selected>;
+    fn query_leases(&self, what: LeaseQuery) -> StoreFuture<'_, LeaseQueryResult>;
 
     /// Reads jobs; with `full`, payload, result and attempts too.
-    fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>>;
+    fn get(&self, keys: Vec<JobKey>, full: bool) -> StoreFuture<'_, Vec<Option<Job>>>;
 
     /// Turns what has passed its expire time EXPIRED and forgets what was kept long enough, at most
     /// `limit` jobs, and says when there is more to do.
-    fn prune(&self, limit: usize) -> Reply<'_, Pruned>;
+    fn prune(&self, limit: usize) -> StoreFuture<'_, PruneResult>;
 
     /// Looks at the topics behind `after`, at most `limit`, and forgets those that have been empty for
     /// [`EMPTY_TOPIC_MAX`](crate::domain::limit::EMPTY_TOPIC_MAX): a topic is noted as empty by the first look that
     /// finds it so, and forgotten by one that finds it so that much later, if no job has come meanwhile. Its totals go
     /// with it. Those who serve it hear [`Event::Forgotten`].
-    fn tidy(&self, after: Option<TopicName>, limit: usize) -> Reply<'_, Tidied>;
+    fn prune_topics(
+        &self,
+        after: Option<TopicName>,
+        limit: usize,
+    ) -> StoreFuture<'_, PruneTopicsResult>;
 
     /// Jobs of a topic in one state, by due time.
-    fn list(&self, list: List) -> Reply<'_, Page>;
+    fn list(&self, list: ListQuery) -> StoreFuture<'_, ListPage>;
 
     /// Topics whose names begin with `prefix` and sort after `after`, in order. One of them is read in no time: it is
     /// how a shard is asked whether it answers.
@@ -104,27 +114,28 @@ pub trait Store: Send + Sync {
         prefix: String,
         after: Option<TopicName>,
         limit: usize,
-    ) -> Reply<'_, Vec<Topic>>;
+    ) -> StoreFuture<'_, Vec<TopicInfo>>;
 
     /// A part of the ids of a topic: from where the last part ended, at least `limit` of them looked at. One
     /// that is there all the time is in some part, or in several.
-    fn ids(&self, topic: TopicName, from: Option<String>, limit: usize) -> Reply<'_, Ids>;
+    fn ids(&self, topic: TopicName, from: Option<String>, limit: usize)
+    -> StoreFuture<'_, IdsPage>;
 
     /// Numbers of topics; `None` where there is no such topic.
-    fn stats(&self, topics: Vec<TopicName>) -> Reply<'_, Vec<Option<Stats>>>;
+    fn stats(&self, topics: Vec<TopicName>) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>>;
 
     /// The shard about itself.
-    fn info(&self) -> Reply<'_, Info>;
+    fn info(&self) -> StoreFuture<'_, StoreInfo>;
 
-    /// Hints about what happens on the shard. A receiver that lags must act as after [`Event::Missed`].
-    fn events(&self, about: About) -> broadcast::Receiver<Event>;
+    /// Hints about what happens on the shard. A receiver that lags must act as after [`Event::EventsMissed`].
+    fn subscribe(&self, about: EventKind) -> broadcast::Receiver<ShardEvent>;
 
     /// Shows that a replica lives, and reads what all replicas of the shard share.
-    fn beat(&self, beat: Beat) -> Reply<'_, Census>;
+    fn heartbeat(&self, beat: Heartbeat) -> StoreFuture<'_, SharedState>;
 
     /// Sets for all replicas whether the shard takes new jobs; those that are there receive
-    /// [`Event::Configured`]. `until`: how long the caller waits.
-    fn set_state(&self, state: ShardState, until: Option<Instant>) -> Reply<'_, ()>;
+    /// [`Event::StateSet`]. `until`: how long the caller waits.
+    fn set_state(&self, state: ShardState, until: Option<Instant>) -> StoreFuture<'_, ()>;
 
     /// Finishes what was accepted and lets go of the shard. Calls after it are refused.
     fn close(&self) -> BoxFuture<'_, ()>;

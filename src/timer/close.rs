@@ -28,7 +28,7 @@ async fn release(scheduler: &Scheduler) {
 async fn close(scheduler: &Scheduler) {
     loop {
         // The search reads much, and what it finds stays for hours as a rule.
-        tokio::time::sleep(scheduler.shards().patience().agreement).await;
+        tokio::time::sleep(scheduler.shards().timeouts().ring_agreement).await;
         if let Err(error) = scheduler.close_rings().await {
             tracing::debug!(%error, "whether former rings are needed could not be found out");
         }

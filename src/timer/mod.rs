@@ -15,12 +15,12 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::domain::Time;
-use crate::pauses::Pauses;
-use crate::scheduler::{Due, Scheduler};
+use crate::scheduler::{NextUpkeep, Scheduler};
 use crate::shards;
-use crate::store::Event;
+use crate::store::ShardEvent;
 
 /// First and longest pause after a failed call.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
@@ -59,14 +59,14 @@ impl Timer {
 
 /// Calls `piece`, which answers when there is more to do, again and again until `stop`. After a failed
 /// call it waits with `pause`.
-async fn tend<F: Future<Output = shards::Result<Due>>, P: Future<Output = ()>>(
+async fn tend<F: Future<Output = shards::Result<NextUpkeep>>, P: Future<Output = ()>>(
     clock: &Clock,
-    mut events: Receiver<Event>,
+    mut events: Receiver<ShardEvent>,
     stop: CancellationToken,
     piece: impl Fn() -> F,
     pause: impl Fn(Duration) -> P,
 ) {
-    let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
+    let mut pauses = Backoff::new(PAUSES.0, PAUSES.1);
     let rest = async {
         loop {
             match piece().await {
@@ -77,7 +77,7 @@ async fn tend<F: Future<Output = shards::Result<Due>>, P: Future<Output = ()>>(
                         return;
                     }
                 }
-                Err(_) => pause(pauses.pause()).await,
+                Err(_) => pause(pauses.next_delay()).await,
             }
         }
     };
@@ -89,17 +89,17 @@ async fn tend<F: Future<Output = shards::Result<Due>>, P: Future<Output = ()>>(
 
 /// Sleeps until something is due, or until an earlier time that the shard names meanwhile; at once when it may
 /// have named one that was missed. `None`: the shard is closed.
-async fn sleep(clock: &Clock, events: &mut Receiver<Event>, due: Due) -> Option<()> {
+async fn sleep(clock: &Clock, events: &mut Receiver<ShardEvent>, due: NextUpkeep) -> Option<()> {
     let mut next = due.next.unwrap_or(Time::MAX);
     loop {
-        let alarm = clock.sleep_until(due.skew.here(next));
+        let alarm = clock.sleep_until(due.skew.to_local(next));
         tokio::pin!(alarm);
         let earlier = loop {
             tokio::select! {
                 () = &mut alarm => return Some(()),
                 event = events.recv() => match event {
-                    Ok(Event::Upkeep { at }) if at < next => break at,
-                    Ok(Event::Missed) => return Some(()),
+                    Ok(ShardEvent::UpkeepDue { at }) if at < next => break at,
+                    Ok(ShardEvent::EventsMissed) => return Some(()),
                     Ok(_) => {}
                     Err(RecvError::Lagged(_)) => return Some(()),
                     Err(RecvError::Closed) => return None,
@@ -121,25 +121,25 @@ mod tests {
     use crate::clock::{ManualClock, Skew};
     use crate::domain::ShardName;
     use crate::scheduler::tests::lease;
-    use crate::scheduler::tests::ring::{Ring, soon};
+    use crate::scheduler::tests::test_ring::{TestRing, eventually};
     use crate::shards::ShardError;
 
-    use crate::store::faulty::Fault;
+    use crate::store::faulty_store::InjectedFault;
 
-    fn at(micros: i64) -> Due {
-        Due { next: Some(Time(micros)), skew: Skew::NONE }
+    fn at(micros: i64) -> NextUpkeep {
+        NextUpkeep { next: Some(Time(micros)), skew: Skew::NONE }
     }
 
     /// Runs `tend` over scripted answers, and says at which times it called.
     struct Script {
         clock: ManualClock,
-        events: broadcast::Sender<Event>,
+        events: broadcast::Sender<ShardEvent>,
         calls: Arc<Mutex<Vec<i64>>>,
         stop: CancellationToken,
     }
 
     impl Script {
-        async fn start(answers: Vec<shards::Result<Due>>) -> Script {
+        async fn start(answers: Vec<shards::Result<NextUpkeep>>) -> Script {
             let clock = ManualClock::new(Time(0));
             let (events, receiver) = broadcast::channel(4);
             let (calls, stop) = (Arc::new(Mutex::new(Vec::new())), CancellationToken::new());
@@ -148,7 +148,7 @@ mod tests {
             tokio::spawn(async move {
                 let piece = async || {
                     told.lock().unwrap().push(manual.now().0);
-                    answers.lock().unwrap().next().unwrap_or(Ok(Due::default()))
+                    answers.lock().unwrap().next().unwrap_or(Ok(NextUpkeep::default()))
                 };
                 let pause = tokio::time::sleep;
                 tend(&Clock::Manual(manual.clone()), receiver, token, piece, pause).await;
@@ -167,24 +167,24 @@ mod tests {
 
     #[tokio::test]
     async fn leases_expire_on_each_shard_also_while_one_hangs() {
-        let ring = Ring::new(3);
+        let ring = TestRing::new(3);
         for n in 0..3 {
             // From here on the shard is served.
-            ring.stores[n].inner().reap(1).await.unwrap();
-            ring.accept(ring.owned_by(n, "t", 5)).await;
+            ring.stores[n].sqlite_store().overdue_leases(1).await.unwrap();
+            ring.enqueue_accepted(ring.owned_by(n, "t", 5)).await;
             assert_eq!(lease(&ring, n, "t", Duration::from_millis(100)).await.len(), 5);
         }
-        ring.stores[1].set(Fault::Hangs);
+        ring.stores[1].set_fault(InjectedFault::Hangs);
         let stop = CancellationToken::new();
         let timer = Timer::spawn(&ring.scheduler, &stop);
         let running = async || {
             let stats = ring.stats("t").await.into_iter();
             stats.map(|stats| stats.running).collect::<Vec<_>>()
         };
-        soon("two of three", async || (running().await == [0, 5, 0]).then_some(())).await;
+        eventually("two of three", async || (running().await == [0, 5, 0]).then_some(())).await;
         ring.until_down(1, true).await;
-        ring.stores[1].set(Fault::None);
-        soon("the third", async || (running().await == [0, 0, 0]).then_some(())).await;
+        ring.stores[1].set_fault(InjectedFault::None);
+        eventually("the third", async || (running().await == [0, 0, 0]).then_some(())).await;
         stop.cancel();
         timer.stopped().await;
     }
@@ -192,26 +192,26 @@ mod tests {
     /// Nothing else is enqueued or claimed meanwhile, that would bring it back to them.
     #[tokio::test]
     async fn leases_that_found_no_room_to_end_end_once_there_is_room() {
-        let ring = Ring::new(1);
-        ring.stores[0].inner().reap(1).await.unwrap();
-        ring.accept(ring.owned_by(0, "t", 5)).await;
+        let ring = TestRing::new(1);
+        ring.stores[0].sqlite_store().overdue_leases(1).await.unwrap();
+        ring.enqueue_accepted(ring.owned_by(0, "t", 5)).await;
         assert_eq!(lease(&ring, 0, "t", Duration::from_millis(100)).await.len(), 5);
-        ring.stores[0].set(Fault::NoRoom);
+        ring.stores[0].set_fault(InjectedFault::RejectsWrites);
         let stop = CancellationToken::new();
         let timer = Timer::spawn(&ring.scheduler, &stop);
         let refused = async || (ring.stores[0].refusals() > 0).then_some(());
-        soon("a refusal", refused).await;
+        eventually("a refusal", refused).await;
         assert_eq!(ring.stats("t").await[0].running, 5);
-        ring.stores[0].set(Fault::None);
+        ring.stores[0].set_fault(InjectedFault::None);
         let ended = async || (ring.stats("t").await[0].running == 0).then_some(());
-        soon("the end of all", ended).await;
+        eventually("the end of all", ended).await;
         stop.cancel();
         timer.stopped().await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_sleeps_until_the_time_it_was_told() {
-        let script = Script::start(vec![Ok(at(100)), Ok(Due::default())]).await;
+        let script = Script::start(vec![Ok(at(100)), Ok(NextUpkeep::default())]).await;
         assert_eq!(script.at(99).await, [0]);
         assert_eq!(script.at(100).await, [0, 100]);
         assert_eq!(script.at(1_000_000).await, [0, 100]);
@@ -222,8 +222,8 @@ mod tests {
     async fn an_event_makes_it_earlier_and_never_later() {
         let script = Script::start(vec![Ok(at(100))]).await;
         script.at(1).await;
-        script.events.send(Event::Upkeep { at: Time(500) }).unwrap();
-        script.events.send(Event::Upkeep { at: Time(50) }).unwrap();
+        script.events.send(ShardEvent::UpkeepDue { at: Time(500) }).unwrap();
+        script.events.send(ShardEvent::UpkeepDue { at: Time(50) }).unwrap();
         assert_eq!(script.at(49).await.len(), 1);
         assert_eq!(script.at(50).await.len(), 2);
     }
@@ -231,14 +231,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn times_of_a_shard_are_by_its_clock() {
         let shard_says = |micros| Skew::measured(Time(0), Time(micros), Time(0));
-        let ahead = Due { skew: shard_says(1_000), ..at(1_100) };
-        let nothing = Due { next: None, ..ahead };
+        let ahead = NextUpkeep { skew: shard_says(1_000), ..at(1_100) };
+        let nothing = NextUpkeep { next: None, ..ahead };
         let script = Script::start(vec![Ok(ahead), Ok(nothing)]).await;
         assert_eq!(script.at(99).await, [0]);
         assert_eq!(script.at(100).await, [0, 100]);
-        script.events.send(Event::Upkeep { at: Time(1_050) }).unwrap();
+        script.events.send(ShardEvent::UpkeepDue { at: Time(1_050) }).unwrap();
         assert_eq!(script.at(101).await, [0, 100, 101], "that has passed already");
-        let behind = Due { skew: shard_says(-1_000), ..at(100) };
+        let behind = NextUpkeep { skew: shard_says(-1_000), ..at(100) };
         let script = Script::start(vec![Ok(behind)]).await;
         assert_eq!(script.at(1_099).await, [0]);
         assert_eq!(script.at(1_100).await, [0, 1_100]);
@@ -248,7 +248,7 @@ mod tests {
     async fn a_failed_call_is_repeated_after_a_pause() {
         let script = Script::start(vec![
             Err(ShardError::unavailable(&ShardName::try_new("s0").unwrap(), "no")),
-            Ok(Due::default()),
+            Ok(NextUpkeep::default()),
         ])
         .await;
         assert_eq!(script.at(1).await.len(), 1);

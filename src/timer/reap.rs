@@ -4,11 +4,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::scheduler::Scheduler;
 use crate::shards::Shard;
-use crate::store::About;
+use crate::store::EventKind;
 
 /// Runs until `stop`.
 pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationToken) {
-    let events = shard.events(About::Upkeep);
-    let (piece, pause) = (|| scheduler.reap(&shard), |pause| shard.wait_out(pause));
+    let events = shard.events(EventKind::Upkeep);
+    let (piece, pause) = (|| scheduler.reap(&shard), |pause| shard.pause_before_retry(pause));
     super::tend(scheduler.clock(), events, stop, piece, pause).await;
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::pauses::Pauses;
+use crate::backoff::Backoff;
 use crate::scheduler::Scheduler;
 use crate::shards::Shard;
 
@@ -29,7 +29,7 @@ pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationTo
 
 /// Looks at every topic once. A piece that fails is repeated when the shard answers again.
 async fn look(scheduler: &Scheduler, shard: &Shard) {
-    let (mut after, mut pauses) = (None, Pauses::new(PAUSES.0, PAUSES.1));
+    let (mut after, mut pauses) = (None, Backoff::new(PAUSES.0, PAUSES.1));
     loop {
         match scheduler.tidy(shard, after.clone()).await {
             Ok(None) => return,
@@ -38,7 +38,7 @@ async fn look(scheduler: &Scheduler, shard: &Shard) {
                 pauses.reset();
                 tokio::time::sleep(BREATH).await;
             }
-            Err(_) => shard.wait_out(pauses.pause()).await,
+            Err(_) => shard.pause_before_retry(pauses.next_delay()).await,
         }
     }
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use ringq::clock::{Clock, ManualClock};
 use ringq::domain::{ShardName, Spec, State, StreamId, Time, When};
 use ringq::store::{
-    Applied, Ask, Claim, Delete, End, Error, Lease, Leased, LostClaim, NewJob, Refused, Request,
-    Reschedule, Result, Settle, Store, Unclaim, redis, sqlite,
+    Claim, Error, JobDeletion, JobRequest, JobReschedule, LeaseRefusal, LeaseSettlement, LeasedJob,
+    LostClaim, NewJob, RequestResult, Result, RunningLease, SettleAction, Store, TopicDemand,
+    Unclaim, redis, sqlite,
 };
 use tempfile::TempDir;
 
@@ -82,26 +83,26 @@ async fn searches_for_leases_leave_a_damaged_job_out(
         store.enqueue(vec![NewJob { spec, ..new_job(id) }]).await.unwrap();
     }
     let nonce: u32 = rand::random();
-    let asks = vec![Ask { topic: topic(TOPIC), takers: vec![taker()] }];
-    let claimed = store.claim(Claim { nonce, owner: OWNER, asks }).await.unwrap();
-    let held = one(one(claimed.topics).leased);
+    let asks = vec![TopicDemand { topic: topic(TOPIC), streams: vec![taker()] }];
+    let claimed = store.claim(Claim { nonce, owner: OWNER, topics: asks }).await.unwrap();
+    let held = one(one(claimed.topics).by_stream);
     damage("hurt").await;
-    let sound = |leases: Vec<Lease>| {
+    let sound = |leases: Vec<RunningLease>| {
         let mut ids: Vec<String> = leases.iter().map(|lease| lease.key.id.to_string()).collect();
         ids.sort();
         assert_eq!(ids, ["first", "last"]);
     };
-    sound(store.orphans(vec![OWNER + 1]).await.unwrap());
-    sound(store.leases_of(vec![StreamId { owner: OWNER, stream: 1 }]).await.unwrap());
-    let named = store.leases(held.iter().map(lease_ref).collect()).await.unwrap();
-    assert!(matches!(named[..], [Ok(_), Err(Refused::Stale), Ok(_)]), "{named:?}");
-    let mut lost = LostClaim { nonce, topics: [topic(TOPIC)].into(), from: None };
+    sound(store.orphaned_leases(vec![OWNER + 1]).await.unwrap());
+    sound(store.leases_of_streams(vec![StreamId { owner: OWNER, stream: 1 }]).await.unwrap());
+    let named = store.running_leases(held.iter().map(lease_ref).collect()).await.unwrap();
+    assert!(matches!(named[..], [Ok(_), Err(LeaseRefusal::Stale), Ok(_)]), "{named:?}");
+    let mut lost = LostClaim { nonce, topics: [topic(TOPIC)].into(), cursor: None };
     let mut undone = 0;
     loop {
         let part = store.unclaim(Unclaim::Claim(lost.clone())).await.unwrap();
         undone += part.leases;
-        lost.from = part.next;
-        if lost.from.is_none() {
+        lost.cursor = part.cursor;
+        if lost.cursor.is_none() {
             break;
         }
     }
@@ -122,9 +123,9 @@ async fn a_damaged_job_fails_alone(store: &dyn Store, damage: impl AsyncFn(&str)
         let due = When::After(Duration::from_secs(3_600));
         store.enqueue(vec![NewJob { spec, due, ..new_job(id) }]).await.unwrap();
     }
-    let nack = async |leased: &Leased| {
-        let lease = one(store.leases(vec![lease_ref(leased)]).await.unwrap()).unwrap();
-        Request::from(decide(&lease, failed()))
+    let nack = async |leased: &LeasedJob| {
+        let lease = one(store.running_leases(vec![lease_ref(leased)]).await.unwrap()).unwrap();
+        JobRequest::from(decide(&lease, failed()))
     };
     let (broken, nacked) = (nack(broken).await, nack(nacked).await);
     damage("broken").await;
@@ -134,8 +135,8 @@ async fn a_damaged_job_fails_alone(store: &dyn Store, damage: impl AsyncFn(&str)
         with_result(acked).into(),
         moved("broken"),
         broken,
-        Delete::from(key(TOPIC, "broken")).into(),
-        Delete::from(key(TOPIC, "deleted")).into(),
+        JobDeletion::from(key(TOPIC, "broken")).into(),
+        JobDeletion::from(key(TOPIC, "deleted")).into(),
         nacked,
         new_job("new").into(),
     ];
@@ -171,8 +172,8 @@ async fn a_job_that_a_script_fails_at_fails_alone() {
         store.enqueue(vec![job_in(name, name)]).await.unwrap();
         held.extend(claim_of(store, name).await);
     }
-    let leases = store.leases(held.iter().map(lease_ref).collect()).await.unwrap();
-    let nacks = leases.into_iter().map(|lease| Request::from(decide(&lease.unwrap(), failed())));
+    let leases = store.running_leases(held.iter().map(lease_ref).collect()).await.unwrap();
+    let nacks = leases.into_iter().map(|lease| JobRequest::from(decide(&lease.unwrap(), failed())));
     redis.command(&["SET", "ringq:{s0}:more:pb", "no hash"]).await;
     let answers = store.apply(nacks.collect()).await;
     assert!(matches!(answers[..], [Ok(_), Err(Error::Corrupt(_)), Ok(_)]), "{answers:?}");
@@ -199,7 +200,7 @@ async fn a_lease_of_a_file_that_cannot_be_read_is_passed_over() {
     let other = rusqlite::Connection::open(&path).unwrap();
     other.execute("UPDATE jobs SET rank = 300 WHERE id = 'broken'", []).unwrap();
     clock.advance(Duration::from_secs(3_600));
-    let reaped = store.reap(10).await.unwrap();
+    let reaped = store.overdue_leases(10).await.unwrap();
     let ids = reaped.leases.iter().map(|lease| lease.key.id.to_string());
     assert_eq!(ids.collect::<Vec<_>>(), ["sound", "behind"]);
 }
@@ -215,11 +216,11 @@ async fn an_ack_whose_follow_ups_have_no_room_is_refused_alone_and_whole() {
     }
     let held = claim(store).await;
     let follow_ups = vec![new_job("follow-up").into_command()];
-    let end = End::Ack { result: Some(text("done")), follow_ups };
-    let followed = Settle { end, ..ack(&held[1]) };
-    let settle = async || -> Vec<Result<Applied>> {
+    let end = SettleAction::Ack { result: Some(text("done")), follow_ups };
+    let followed = LeaseSettlement { action: end, ..ack(&held[1]) };
+    let settle = async || -> Vec<Result<RequestResult>> {
         let settles = [ack(&held[0]), followed.clone(), ack(&held[2])];
-        store.apply(settles.into_iter().map(Request::from).collect()).await
+        store.apply(settles.into_iter().map(JobRequest::from).collect()).await
     };
     redis.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let answers = settle().await;
@@ -227,7 +228,7 @@ async fn an_ack_whose_follow_ups_have_no_room_is_refused_alone_and_whole() {
     assert_eq!(state_of(store, "followed").await, Some(State::Running));
     assert_eq!(state_of(store, "follow-up").await, None);
     redis.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
-    let answers = settle().await.into_iter().map(|answer| answer.unwrap().settled().unwrap());
+    let answers = settle().await.into_iter().map(|answer| answer.unwrap().settle_result().unwrap());
     let repeated: Vec<bool> = answers.map(|settled| settled.repeated).collect();
     assert_eq!(repeated, [true, false, true]);
     assert_eq!(state_of(store, "followed").await, Some(State::Succeeded));
@@ -239,30 +240,30 @@ fn name() -> ShardName {
 }
 
 async fn open(redis: &Redis) -> redis::RedisStore {
-    let address = redis::Address::try_new(&redis.url()).unwrap();
+    let address = redis::RedisAddress::try_new(&redis.url()).unwrap();
     let config = redis::Config { name: name(), address, clock: Clock::system(), owner: OWNER };
     redis::RedisStore::open(config).await.unwrap()
 }
 
-async fn claim(store: &dyn Store) -> Vec<Leased> {
+async fn claim(store: &dyn Store) -> Vec<LeasedJob> {
     claim_of(store, TOPIC).await
 }
 
-async fn claim_of(store: &dyn Store, name: &str) -> Vec<Leased> {
-    let asks = vec![Ask { topic: topic(name), takers: vec![taker()] }];
-    let claim = Claim { nonce: rand::random(), owner: OWNER, asks };
-    one(one(store.claim(claim).await.unwrap().topics).leased)
+async fn claim_of(store: &dyn Store, name: &str) -> Vec<LeasedJob> {
+    let asks = vec![TopicDemand { topic: topic(name), streams: vec![taker()] }];
+    let claim = Claim { nonce: rand::random(), owner: OWNER, topics: asks };
+    one(one(store.claim(claim).await.unwrap().topics).by_stream)
 }
 
 /// Due at once.
-fn moved(id: &str) -> Request {
+fn moved(id: &str) -> JobRequest {
     let due = Some(When::Now);
-    Reschedule { key: key(TOPIC, id), due, priority: None, until: None }.into()
+    JobReschedule { key: key(TOPIC, id), due, priority: None, deadline: None }.into()
 }
 
-fn with_result(leased: &Leased) -> Settle {
-    let end = End::Ack { result: Some(text("done")), follow_ups: Vec::new() };
-    Settle { end, ..ack(leased) }
+fn with_result(leased: &LeasedJob) -> LeaseSettlement {
+    let end = SettleAction::Ack { result: Some(text("done")), follow_ups: Vec::new() };
+    LeaseSettlement { action: end, ..ack(leased) }
 }
 
 async fn state_of(store: &dyn Store, id: &str) -> Option<State> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use deadpool_redis::redis;
 use ringq::domain::When;
 use ringq::store::NewJob;
-use ringq::store::codec::{decode_life, decode_spec};
+use ringq::store::codec::{decode_history, decode_spec};
 
 use crate::conformance::values::{TOPIC, decide, failed, new_job};
 use crate::conformance::{Backend, Fixture};
@@ -27,7 +27,7 @@ async fn read<T: redis::FromRedisValue>(redis: &Redis, what: &str) -> T {
 async fn each_message_of_a_record_is_cut_out_in_every_phase() {
     let Some(redis) = Redis::start().await else { return };
     let q = Fixture::at(Backend::Redis, &redis.url()).await;
-    let mut job = NewJob { request: Some(1 << 24 | 1), priority: Some(3), ..new_job("a") };
+    let mut job = NewJob { request_code: Some(1 << 24 | 1), priority: Some(3), ..new_job("a") };
     job.spec.headers = vec![("name".into(), "value".into())];
     job.due = When::After(Duration::from_secs(60));
     q.put(job.clone()).await;
@@ -42,7 +42,7 @@ async fn each_message_of_a_record_is_cut_out_in_every_phase() {
         let payload: Vec<u8> = read(&redis, "payload").await;
         assert_eq!(payload.last(), Some(&b'a'), "its text");
         let life: Vec<u8> = read(&redis, "life").await;
-        let (life, _) = decode_life(Some(&life[..]).filter(|life| !life.is_empty()));
+        let (life, _) = decode_history(Some(&life[..]).filter(|life| !life.is_empty()));
         assert_eq!(life.failures, attempt);
         let lease = q.lease(&leased).await.unwrap();
         q.settle(decide(&lease, failed())).await.unwrap();

@@ -17,7 +17,7 @@ const CALLERS: usize = 100;
 
 async fn server(redis: &Redis, owner: u32) -> Arc<dyn Store> {
     let name = ShardName::try_new("s0").unwrap();
-    let address = redis::Address::try_new(&redis.url()).unwrap();
+    let address = redis::RedisAddress::try_new(&redis.url()).unwrap();
     let config = redis::Config { name, address, clock: Clock::system(), owner };
     Arc::new(redis::RedisStore::open(config).await.unwrap())
 }

@@ -6,8 +6,8 @@ use ringq::clock::Clock;
 use ringq::domain::ring::ShardState;
 use ringq::domain::{Durability, JobId, ShardName, State, When};
 use ringq::store::{
-    Ask, Claim, Delete, Error, Extend, Leased, NewJob, Prior, Redrive, Request, Reschedule, Result,
-    Store, redis, sqlite,
+    Claim, Error, JobDeletion, JobRequest, JobReschedule, LeaseExtension, LeasedJob, NewJob,
+    RedriveBatch, Result, Store, TopicDemand, WritePrecondition, redis, sqlite,
 };
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -40,7 +40,7 @@ async fn what_comes_late_to_a_file_holds_up_nothing_else() {
 #[tokio::test]
 async fn what_comes_late_to_a_redis_holds_up_nothing_else() {
     let Some(redis) = Redis::durable().await else { return };
-    let address = redis::Address::try_new(&redis.url()).unwrap();
+    let address = redis::RedisAddress::try_new(&redis.url()).unwrap();
     let config = redis::Config { name: name(), address, clock: Clock::system(), owner: OWNER };
     let store = redis::RedisStore::open(config).await.unwrap();
     for durability in [Durability::Memory, Durability::Fsynced] {
@@ -51,7 +51,7 @@ async fn what_comes_late_to_a_redis_holds_up_nothing_else() {
 #[tokio::test]
 async fn a_redis_executes_no_call_late() {
     let Some(redis) = Redis::start().await else { return };
-    let address = redis::Address::try_new(&redis.url()).unwrap();
+    let address = redis::RedisAddress::try_new(&redis.url()).unwrap();
     let config = redis::Config { name: name(), address, clock: Clock::system(), owner: OWNER };
     executes_no_call_late(&redis::RedisStore::open(config).await.unwrap()).await;
 }
@@ -60,10 +60,10 @@ async fn a_redis_executes_no_call_late() {
 #[tokio::test]
 async fn to_void_a_claim_shows_whether_a_redis_takes_writes() {
     let Some(redis) = Redis::start().await else { return };
-    let address = redis::Address::try_new(&redis.url()).unwrap();
+    let address = redis::RedisAddress::try_new(&redis.url()).unwrap();
     let config = redis::Config { name: name(), address, clock: Clock::system(), owner: OWNER };
     let store = redis::RedisStore::open(config).await.unwrap();
-    let ask = async || store.void(0).await;
+    let ask = async || store.cancel_lost_claim(0).await;
     ask().await.unwrap();
     redis.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
     let refused = ask().await;
@@ -75,8 +75,10 @@ async fn to_void_a_claim_shows_whether_a_redis_takes_writes() {
 /// Of one call, by all ways that an enqueue can take: first, last and in the middle.
 async fn holds_up_nothing_else(store: &dyn Store, durability: Durability) {
     let (now, later) = (Instant::now(), Some(Instant::now() + HOUR));
-    let job = |id: &str, until| NewJob { durability: Some(durability), until, ..new_job(id) };
-    let again = |id: &str, until| NewJob { prior: Prior::Itself, ..job(id, until) };
+    let job =
+        |id: &str, until| NewJob { durability: Some(durability), deadline: until, ..new_job(id) };
+    let again =
+        |id: &str, until| NewJob { precondition: WritePrecondition::SameJob, ..job(id, until) };
     for ways in 0..8 {
         let late = |n: u32, id: &str| {
             let id = format!("{id}-{ways}");
@@ -90,11 +92,14 @@ async fn holds_up_nothing_else(store: &dyn Store, durability: Durability) {
             late(2, "last"),
         ];
         let ids: Vec<_> = jobs.iter().map(|job| job.key.clone()).collect();
-        let answers = store.apply(jobs.into_iter().map(Request::from).collect()).await;
+        let answers = store.apply(jobs.into_iter().map(JobRequest::from).collect()).await;
         for (at, answer) in answers.iter().enumerate() {
             match at {
                 1 | 3 => assert!(answer.as_ref().unwrap().durability >= durability, "{ways} {at}"),
-                _ => assert!(matches!(answer, Err(Error::Late(_))), "{ways} {at}: {answer:?}"),
+                _ => assert!(
+                    matches!(answer, Err(Error::DeadlineExceeded(_))),
+                    "{ways} {at}: {answer:?}"
+                ),
             }
         }
         let there = store.get(ids, false).await.unwrap().into_iter().map(|job| job.is_some());
@@ -109,7 +114,7 @@ fn name() -> ShardName {
 /// Every verb that names such a time.
 async fn executes_no_call_late(store: &dyn Store) {
     let dead = run(store, "dead").await;
-    let lease = one(store.leases(vec![lease_ref(&dead)]).await.unwrap()).unwrap();
+    let lease = one(store.running_leases(vec![lease_ref(&dead)]).await.unwrap()).unwrap();
     store.settle(vec![decide(&lease, dead_lettered())]).await.unwrap();
     let held = run(store, "held").await;
     for id in ["deleted", "moved"] {
@@ -130,16 +135,16 @@ async fn executes_no_call_late(store: &dyn Store) {
 }
 
 /// Enqueues a job and claims it.
-async fn run(store: &dyn Store, id: &str) -> Leased {
+async fn run(store: &dyn Store, id: &str) -> LeasedJob {
     store.enqueue(vec![new_job(id)]).await.unwrap();
-    let asks = vec![Ask { topic: topic(TOPIC), takers: vec![taker()] }];
-    let claim = Claim { nonce: rand::random(), owner: OWNER, asks };
-    one(one(one(store.claim(claim).await.unwrap().topics).leased))
+    let asks = vec![TopicDemand { topic: topic(TOPIC), streams: vec![taker()] }];
+    let claim = Claim { nonce: rand::random(), owner: OWNER, topics: asks };
+    one(one(one(store.claim(claim).await.unwrap().topics).by_stream))
 }
 
-async fn write(store: &dyn Store, held: &Leased, until: Instant) -> Vec<Result<()>> {
+async fn write(store: &dyn Store, held: &LeasedJob, until: Instant) -> Vec<Result<()>> {
     let until = Some(until);
-    let redrive = Redrive {
+    let redrive = RedriveBatch {
         topic: topic(TOPIC),
         ids: vec![JobId::stored("dead")],
         states: vec![State::Dead],
@@ -148,25 +153,25 @@ async fn write(store: &dyn Store, held: &Leased, until: Instant) -> Vec<Result<(
         target: None,
         ttl: None,
         dry_run: false,
-        until,
+        deadline: until,
     };
-    let extend = Extend {
+    let extend = LeaseExtension {
         lease: lease_ref(held),
         duration: Some(HOUR),
         progress: None,
         checkpoint: None,
-        lapsed: None,
-        until,
+        outage_expiry: None,
+        write_deadline: until,
     };
-    let moved = Reschedule {
+    let moved = JobReschedule {
         key: key(TOPIC, "moved"),
         due: Some(When::After(2 * HOUR)),
         priority: None,
-        until,
+        deadline: until,
     };
-    let delete = Delete { key: key(TOPIC, "deleted"), finished: None, until };
+    let delete = JobDeletion { key: key(TOPIC, "deleted"), finished: None, deadline: until };
     vec![
-        store.enqueue(vec![NewJob { until, ..new_job("new") }]).await.map(drop),
+        store.enqueue(vec![NewJob { deadline: until, ..new_job("new") }]).await.map(drop),
         store.extend(vec![extend]).await.map(drop),
         store.delete(vec![delete]).await.map(drop),
         store.reschedule(vec![moved]).await.map(drop),
@@ -176,11 +181,11 @@ async fn write(store: &dyn Store, held: &Leased, until: Instant) -> Vec<Result<(
 }
 
 /// What each of them changes, in their order.
-async fn seen(store: &dyn Store, held: &Leased) -> [String; 6] {
+async fn seen(store: &dyn Store, held: &LeasedJob) -> [String; 6] {
     let ids = ["new", "deleted", "moved", "dead"].map(|id| key(TOPIC, id));
     let found = store.get(ids.into(), false).await.unwrap();
     let [new, deleted, moved, dead] = &found[..] else { panic!("{found:?}") };
-    let lease = one(store.leases(vec![lease_ref(held)]).await.unwrap()).unwrap();
+    let lease = one(store.running_leases(vec![lease_ref(held)]).await.unwrap()).unwrap();
     [
         format!("{:?}", new.is_some()),
         format!("{:?}", lease.deadline),

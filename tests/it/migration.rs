@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use ringq::clock::{Clock, ManualClock};
 use ringq::domain::{JobId, JobKey, Payload, ShardName, State, Time, Token, TopicName};
-use ringq::store::sqlite::{Config, Database, OpenError, SqliteStore};
-use ringq::store::{Ask, Claim, End, LeaseRef, Refused, Settle, Store, Taker};
+use ringq::store::sqlite::{Config, Database, SqliteOpenError, SqliteStore};
+use ringq::store::{
+    Claim, LeaseRef, LeaseRefusal, LeaseSettlement, SettleAction, Store, StreamDemand, TopicDemand,
+};
 
 /// The schema of version 1. Once there is a migration after it, this is a copy of it as it was then.
 const VERSION_1: &str = include_str!("../../src/store/sqlite/migrations/0001_init.sql");
@@ -73,7 +75,7 @@ fn open(path: &Path) -> Arc<dyn Store> {
     let config = Config { name, database, clock };
     // A process that another test starts at this moment has a copy of the lock until it becomes another program.
     let free = (0..COPIED_MAX).find_map(|_| match SqliteStore::open(config.clone()) {
-        Err(OpenError::Locked(_)) => {
+        Err(SqliteOpenError::Locked(_)) => {
             std::thread::yield_now();
             None
         }
@@ -86,14 +88,19 @@ fn key(id: &str) -> JobKey {
     JobKey { topic: TopicName::stored("mail"), id: JobId::stored(id) }
 }
 
-fn ack(id: &str, token: Token) -> Settle {
-    let end = End::Ack { result: None, follow_ups: Vec::new() };
-    Settle { lease: LeaseRef { key: key(id), token }, owner: 1, end, deadline: None }
+fn ack(id: &str, token: Token) -> LeaseSettlement {
+    let end = SettleAction::Ack { result: None, follow_ups: Vec::new() };
+    LeaseSettlement {
+        lease: LeaseRef { key: key(id), token },
+        owner: 1,
+        action: end,
+        deadline: None,
+    }
 }
 
 /// Leases all that is ready: ids and tokens.
 async fn claim(store: &dyn Store, nonce: u32) -> Vec<(String, Token)> {
-    let taker = Taker {
+    let taker = StreamDemand {
         stream: 1,
         worker_id: "w".into(),
         lease: Duration::from_secs(30),
@@ -102,9 +109,9 @@ async fn claim(store: &dyn Store, nonce: u32) -> Vec<(String, Token)> {
         bytes: 1 << 20,
         oversize: true,
     };
-    let asks = vec![Ask { topic: TopicName::stored("mail"), takers: vec![taker] }];
-    let claims = store.claim(Claim { nonce, owner: 8, asks }).await.unwrap();
-    let leased = claims.topics.into_iter().flat_map(|claimed| claimed.leased).flatten();
+    let asks = vec![TopicDemand { topic: TopicName::stored("mail"), streams: vec![taker] }];
+    let claims = store.claim(Claim { nonce, owner: 8, topics: asks }).await.unwrap();
+    let leased = claims.topics.into_iter().flat_map(|claimed| claimed.by_stream).flatten();
     leased.map(|leased| (leased.key.id.to_string(), leased.token)).collect()
 }
 
@@ -138,7 +145,7 @@ async fn a_file_of_version_1_keeps_its_jobs_and_goes_on() {
     let expected = [
         Ok((false, State::Succeeded)),
         Ok((true, State::Succeeded)),
-        Err(Refused::Stale),
+        Err(LeaseRefusal::Stale),
         Ok((false, State::Ready)),
     ];
     assert_eq!(repeated, expected);
@@ -150,7 +157,7 @@ async fn a_file_of_version_1_keeps_its_jobs_and_goes_on() {
     let repeats = store.settle(settles).await.unwrap();
     let repeated: Vec<_> = repeats.into_iter().map(|s| s.map(|s| (s.repeated, s.state))).collect();
     let done = Ok((true, State::Succeeded));
-    assert_eq!(repeated, [done, done, Err(Refused::Stale), Ok((true, State::Running))]);
+    assert_eq!(repeated, [done, done, Err(LeaseRefusal::Stale), Ok((true, State::Running))]);
     let acks = leased.iter().map(|(id, token)| ack(id, *token)).collect();
     for settled in store.settle(acks).await.unwrap() {
         assert_eq!(settled.map(|s| (s.repeated, s.state)), Ok((false, State::Succeeded)));

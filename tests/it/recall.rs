@@ -1,9 +1,9 @@
 //! How much a Redis recalls of jobs that have ended, and that what it drops is not taken for new.
 
+use ringq::domain::open_rings::RingRecords;
 use ringq::domain::ring::ShardState;
-use ringq::domain::rings::Records;
-use ringq::domain::{EnqueueOutcome, JobId, Keep, limit};
-use ringq::store::{Beat, NewJob, Prior, Unwritten};
+use ringq::domain::{EnqueueOutcome, JobId, RetentionRule, limit};
+use ringq::store::{Heartbeat, NewJob, NotWrittenReason, WritePrecondition};
 
 use crate::conformance::values::new_job;
 use crate::conformance::{Backend, Fixture, OWNER};
@@ -14,22 +14,33 @@ const TOO_MANY: &str = "134217728";
 
 fn made(q: &Fixture) -> NewJob {
     let millis = u128::try_from(q.now().0).unwrap() / 1_000;
-    let id = JobId::server_made(q.store.name(), millis << 80 | 7);
-    NewJob { keep: Keep::Nothing, prior: Prior::Itself, ..new_job(id.as_str()) }
+    let id = JobId::from_uuid(q.store.name(), millis << 80 | 7);
+    NewJob {
+        retention: RetentionRule::Nothing,
+        precondition: WritePrecondition::SameJob,
+        ..new_job(id.as_str())
+    }
 }
 
 /// Makes a job and acknowledges it; the name of its second.
 async fn done(q: &Fixture) -> (NewJob, String) {
     let job = made(q);
     q.ack(&q.run(job.clone()).await).await;
-    let second = job.key.id.made_second().unwrap().to_owned();
+    let second = job.key.id.created_second().unwrap().to_owned();
     (job, second)
 }
 
 async fn beat(q: &Fixture) {
-    let (state, rings) = (ShardState::Active, Records::new());
-    let beat = Beat { owner: OWNER, ring: 0, state, rings, met: Vec::new(), gone: Vec::new() };
-    q.store.beat(beat).await.unwrap();
+    let (state, rings) = (ShardState::Active, RingRecords::new());
+    let beat = Heartbeat {
+        owner: OWNER,
+        ring: 0,
+        state,
+        rings,
+        seen_owners: Vec::new(),
+        removed_owners: Vec::new(),
+    };
+    q.store.heartbeat(beat).await.unwrap();
 }
 
 async fn seconds(redis: &Redis) -> String {
@@ -52,14 +63,14 @@ async fn what_is_too_much_is_dropped_from_the_oldest_on_and_not_taken_for_new() 
     for (n, (job, _)) in jobs.iter().enumerate() {
         let found = q.put(job.clone()).await;
         if n < 3 {
-            assert_eq!(found.unwritten, Some(Unwritten::Forgotten), "{n}");
+            assert_eq!(found.not_written, Some(NotWrittenReason::HistoryLost), "{n}");
         } else {
             assert_eq!(found.outcome, Some(EnqueueOutcome::Unchanged), "{n}");
         }
     }
     // What comes after that is known.
     let new = q.put(made(&q)).await;
-    assert_eq!((new.unwritten, new.outcome), (None, Some(EnqueueOutcome::Created)));
+    assert_eq!((new.not_written, new.outcome), (None, Some(EnqueueOutcome::Created)));
 }
 
 #[tokio::test]
@@ -74,7 +85,7 @@ async fn what_no_repeat_can_ask_for_takes_no_room() {
     done(&q).await;
     beat(&q).await;
     assert_eq!(seconds(&redis).await, ":1", "of the younger job");
-    assert_eq!(q.put(old).await.unwritten, Some(Unwritten::TooOld));
+    assert_eq!(q.put(old).await.not_written, Some(NotWrittenReason::TooOld));
     // A job that was made long ago is not noted when it ends, whoever ends it.
     q.sleep(7_200);
     assert_eq!(q.claim_ids().await, [late.key.id.as_str()]);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use deadpool_redis::redis;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use ringq::domain::{Keep, When, limit};
+use ringq::domain::{RetentionRule, When, limit};
 use ringq::store::{NewJob, Store};
 
 use crate::harness::Redis;
@@ -133,7 +133,7 @@ async fn what_is_cancelled_behind_a_job_that_waits_leaves_no_memory_behind() {
     const JOBS: usize = 40_000;
     let Some(redis) = Redis::start().await else { return };
     let store = life::open(&redis.url()).await.unwrap();
-    let job = |n| NewJob { keep: Keep::Nothing, ..life::job(n as u128, When::Now) };
+    let job = |n| NewJob { retention: RetentionRule::Nothing, ..life::job(n as u128, When::Now) };
     store.enqueue(vec![job(JOBS)]).await.unwrap();
     for call in (0..JOBS).collect::<Vec<_>>().chunks(limit::CALL_JOBS_MAX) {
         let jobs: Vec<_> = call.iter().map(|&n| job(n)).collect();

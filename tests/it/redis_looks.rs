@@ -5,9 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use deadpool_redis::redis;
-use ringq::domain::{JobId, Keep, State, When, limit};
+use ringq::domain::{JobId, RetentionRule, State, When, limit};
 use ringq::store::{
-    Ask, Claim, Cursor, Delete, List, LostClaim, NewJob, Redrive, Reschedule, Taker, Unclaim,
+    Claim, JobDeletion, JobReschedule, ListCursor, ListQuery, LostClaim, NewJob, RedriveBatch,
+    StreamDemand, TopicDemand, Unclaim,
 };
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
@@ -273,17 +274,17 @@ impl Rig {
 
     async fn delete(&self, ids: &[String]) {
         for part in ids.chunks(limit::CALL_JOBS_MAX) {
-            let gone = part.iter().map(|id| Delete::from(key("holes", id)));
+            let gone = part.iter().map(|id| JobDeletion::from(key("holes", id)));
             self.q.store.delete(gone.collect()).await.unwrap();
         }
     }
 
     /// Leases so many jobs of a topic.
-    async fn lease(&self, name: &str, jobs: usize) -> Vec<ringq::store::Leased> {
+    async fn lease(&self, name: &str, jobs: usize) -> Vec<ringq::store::LeasedJob> {
         let mut leased = Vec::new();
         while leased.len() < jobs {
             let claimed = self.q.claim_for(name, vec![taker()]).await;
-            leased.extend(claimed.leased.into_iter().flatten());
+            leased.extend(claimed.by_stream.into_iter().flatten());
         }
         leased
     }
@@ -293,12 +294,12 @@ impl Rig {
         let undone = self.q.store.unclaim(Unclaim::Claim(lost.clone())).await.unwrap();
         assert_eq!(undone.leases, 0);
         // Its first part writes that the claim is given up.
-        self.look("search for a lost claim", lost.from.is_some()).await;
-        undone.next
+        self.look("search for a lost claim", lost.cursor.is_some()).await;
+        undone.cursor
     }
 
-    async fn list(&self, name: &str, state: State, after: Option<Cursor>) {
-        let list = List { topic: topic(name), state, full: false, limit: 500, after };
+    async fn list(&self, name: &str, state: State, after: Option<ListCursor>) {
+        let list = ListQuery { topic: topic(name), state, full: false, limit: 500, after };
         self.q.store.list(list).await.unwrap();
     }
 }
@@ -309,7 +310,7 @@ fn ids(n: usize) -> Vec<String> {
 
 /// A job with as many headers as it may have.
 fn heavy(name: &str, id: &str) -> NewJob {
-    let mut job = NewJob { keep: Keep::Nothing, ..job_in(name, id) };
+    let mut job = NewJob { retention: RetentionRule::Nothing, ..job_in(name, id) };
     job.spec.headers = vec![("h".to_owned(), "x".repeat(limit::HEADERS_BYTES_MAX - 1))];
     job
 }
@@ -322,23 +323,24 @@ fn large(name: &str, id: &str) -> NewJob {
 }
 
 async fn fill(rig: &Rig) {
-    let nothing = |name: &str, id: &str| NewJob { keep: Keep::Nothing, ..job_in(name, id) };
+    let nothing =
+        |name: &str, id: &str| NewJob { retention: RetentionRule::Nothing, ..job_in(name, id) };
     // Topics: most of them are empty, and some have holes.
     let names: Vec<_> = (0..DEEP).map(|n| format!("topic.{n}")).collect();
     rig.put(names.iter().flat_map(|name| [nothing(name, "a"), nothing(name, "b")])).await;
     for part in names.chunks(limit::CALL_JOBS_MAX) {
-        let gone = part.iter().map(|name| Delete::from(key(name, "a")));
+        let gone = part.iter().map(|name| JobDeletion::from(key(name, "a")));
         rig.q.store.delete(gone.collect()).await.unwrap();
     }
     // A line whose head is holes, and one whose holes have large records elsewhere.
     rig.put(ids(3 * DEEP).iter().map(|id| nothing("holes", id))).await;
     rig.delete(&ids(DEEP)).await;
     rig.put(ids(1_000).iter().map(|id| heavy("heavy", id))).await;
-    let later = |id: &String| Reschedule {
+    let later = |id: &String| JobReschedule {
         key: key("heavy", id),
         due: Some(after(3_600)),
         priority: None,
-        until: None,
+        deadline: None,
     };
     for part in ids(400).chunks(100) {
         rig.q.store.reschedule(part.iter().map(later).collect()).await.unwrap();
@@ -368,22 +370,22 @@ async fn read(rig: &mut Rig) {
     for state in State::ALL {
         for name in ["holes", "heavy", "running", "done", "delayed"] {
             rig.list(name, state, None).await;
-            rig.list(name, state, Some(Cursor { due: rig.q.now(), sequence: 100 })).await;
+            rig.list(name, state, Some(ListCursor { due: rig.q.now(), sequence: 100 })).await;
             rig.look(if state == State::Running { "list running" } else { "list" }, true).await;
         }
     }
     rig.q.store.ids(topic("holes"), None, limit::CALL_JOBS_MAX).await.unwrap();
     rig.look("ids", true).await;
-    rig.q.store.orphans(vec![OWNER]).await.unwrap();
+    rig.q.store.orphaned_leases(vec![OWNER]).await.unwrap();
     rig.look("orphans", true).await;
     let topics = [topic("running")].into();
-    let mut lost = LostClaim { nonce: rig.q.nonce(), topics, from: None };
+    let mut lost = LostClaim { nonce: rig.q.nonce(), topics, cursor: None };
     while let Some(next) = rig.search(&lost).await {
-        lost.from = Some(next);
+        lost.cursor = Some(next);
     }
     let asks = names[..limit::CALL_JOBS_MAX].iter();
-    let asks = asks.map(|name| Ask { topic: name.clone(), takers: Vec::new() }).collect();
-    let claim = Claim { nonce: rig.q.nonce(), owner: OWNER, asks };
+    let asks = asks.map(|name| TopicDemand { topic: name.clone(), streams: Vec::new() }).collect();
+    let claim = Claim { nonce: rig.q.nonce(), owner: OWNER, topics: asks };
     rig.q.store.claim(claim).await.unwrap();
     rig.look("claim for nobody", true).await;
 }
@@ -391,7 +393,7 @@ async fn read(rig: &mut Rig) {
 /// Calls of the largest size that change something.
 async fn write(rig: &mut Rig) {
     const CALL: usize = limit::CALL_JOBS_MAX;
-    rig.q.store.tidy(None, CALL).await.unwrap();
+    rig.q.store.prune_topics(None, CALL).await.unwrap();
     rig.look("tidy", false).await;
     rig.put(ids(CALL).iter().map(|id| job_in("new", id))).await;
     rig.look("enqueue", false).await;
@@ -401,41 +403,41 @@ async fn write(rig: &mut Rig) {
     rig.lease("holes", CALL).await;
     rig.look("claim", false).await;
     let asks = (0..CALL).map(|n| topic(&format!("topic.{n}")));
-    let one = Taker { jobs: 1, ..taker() };
-    let asks = asks.map(|topic| Ask { topic, takers: vec![one.clone()] }).collect();
-    let claim = Claim { nonce: rig.q.nonce(), owner: OWNER, asks };
+    let one = StreamDemand { jobs: 1, ..taker() };
+    let asks = asks.map(|topic| TopicDemand { topic, streams: vec![one.clone()] }).collect();
+    let claim = Claim { nonce: rig.q.nonce(), owner: OWNER, topics: asks };
     let claimed = rig.q.store.claim(claim).await.unwrap();
     rig.look("claim of many topics", false).await;
     let leased: Vec<_> =
-        claimed.topics.into_iter().flat_map(|topic| topic.leased).flatten().collect();
+        claimed.topics.into_iter().flat_map(|topic| topic.by_stream).flatten().collect();
     let leases = leased.iter().map(lease_ref).collect();
     rig.q.store.unclaim(Unclaim::Leases(leases)).await.unwrap();
     rig.look("unclaim of leases", false).await;
     let leased = rig.lease("new", CALL).await;
     rig.watch.scripts(&rig.redis).await;
-    let extends = leased.iter().map(|leased| ringq::store::Extend {
+    let extends = leased.iter().map(|leased| ringq::store::LeaseExtension {
         lease: lease_ref(leased),
         duration: None,
         progress: None,
         checkpoint: None,
-        lapsed: None,
-        until: None,
+        outage_expiry: None,
+        write_deadline: None,
     });
     rig.q.store.extend(extends.collect()).await.unwrap();
     rig.look("extend", false).await;
     rig.q.store.settle(leased.iter().map(ack).collect()).await.unwrap();
     rig.look("settle", false).await;
-    let moves = ids(CALL).into_iter().map(|id| Reschedule {
+    let moves = ids(CALL).into_iter().map(|id| JobReschedule {
         key: key("delayed", &id),
         due: Some(after(7_200)),
         priority: Some(3),
-        until: None,
+        deadline: None,
     });
     rig.q.store.reschedule(moves.collect()).await.unwrap();
     rig.look("reschedule", false).await;
     redrive(rig).await;
     rig.q.sleep(60);
-    rig.q.store.reap(CALL).await.unwrap();
+    rig.q.store.overdue_leases(CALL).await.unwrap();
     rig.look("reap", false).await;
     rig.q.store.prune(CALL).await.unwrap();
     rig.look("prune", false).await;
@@ -443,7 +445,7 @@ async fn write(rig: &mut Rig) {
 
 /// As many as one call takes, and with their payloads to another topic.
 async fn redrive(rig: &mut Rig) {
-    let redrive = Redrive {
+    let redrive = RedriveBatch {
         topic: topic("done"),
         ids: ids(limit::CALL_JOBS_MAX).iter().map(|id| JobId::try_chosen(id).unwrap()).collect(),
         states: State::ALL.into_iter().filter(|state| state.is_terminal()).collect(),
@@ -452,19 +454,19 @@ async fn redrive(rig: &mut Rig) {
         target: None,
         ttl: None,
         dry_run: false,
-        until: None,
+        deadline: None,
     };
     rig.q.store.redrive(redrive.clone()).await.unwrap();
     rig.look("redrive", false).await;
     let large = |id: &String| NewJob {
-        keep: Keep::Record(std::time::Duration::from_secs(600)),
+        retention: RetentionRule::Record(std::time::Duration::from_secs(600)),
         ..large("large", id)
     };
     rig.put(ids(60).iter().map(large)).await;
     let leased = rig.lease("large", 60).await;
     rig.q.store.settle(leased.iter().map(ack).collect()).await.unwrap();
     rig.watch.scripts(&rig.redis).await;
-    let to = Redrive { topic: topic("large"), target: Some(topic("other")), ..redrive };
+    let to = RedriveBatch { topic: topic("large"), target: Some(topic("other")), ..redrive };
     assert_eq!(rig.q.store.redrive(to).await.unwrap().redriven, 60);
     rig.look("redrive to another topic", false).await;
 }

@@ -13,9 +13,9 @@ use imports::{Import, Module};
 /// What each module of `src/lib.rs` may import. A line names those before it, so that imports run one way.
 const LAYERS: [(&str, &[&str]); 20] = [
     // Beside all layers: each does one thing, for whoever wants it.
-    ("pauses", &[]),
+    ("backoff", &[]),
     ("log_limiter", &[]),
-    ("connections", &["pauses", "log_limiter"]),
+    ("connections", &["backoff", "log_limiter"]),
     ("metrics", &[]),
     ("pb", &[]),
     ("shutdown", &[]),
@@ -24,11 +24,11 @@ const LAYERS: [(&str, &[&str]); 20] = [
     ("domain", &[]),
     ("clock", &["domain"]),
     // The layers, from below.
-    ("store", &["clock", "domain", "pauses"]),
-    ("shards", &["clock", "domain", "metrics", "pauses", "log_limiter", "store"]),
-    ("scheduler", &["clock", "domain", "metrics", "pauses", "log_limiter", "shards", "store"]),
-    ("dispatch", &["clock", "domain", "metrics", "pauses", "scheduler", "shards", "store"]),
-    ("timer", &["clock", "domain", "pauses", "scheduler", "shards", "store"]),
+    ("store", &["clock", "domain", "backoff"]),
+    ("shards", &["clock", "domain", "metrics", "backoff", "log_limiter", "store"]),
+    ("scheduler", &["clock", "domain", "metrics", "backoff", "log_limiter", "shards", "store"]),
+    ("dispatch", &["clock", "domain", "metrics", "backoff", "scheduler", "shards", "store"]),
+    ("timer", &["clock", "domain", "backoff", "scheduler", "shards", "store"]),
     // At the edge: they see no shard, and what is generated from the contract stays here.
     (
         "grpc",
@@ -62,10 +62,10 @@ const LAYERS: [(&str, &[&str]); 20] = [
         ],
     ),
     // Clients: they know the public API, and what a value of it may be.
-    ("client", &["pauses", "pb"]),
+    ("client", &["backoff", "pb"]),
     (
         "cli",
-        &["app", "client", "clock", "config", "domain", "pauses", "pb", "shutdown", "telemetry"],
+        &["app", "client", "clock", "config", "domain", "backoff", "pb", "shutdown", "telemetry"],
     ),
 ];
 

@@ -3,9 +3,9 @@
 
 use anyhow::Result;
 
-use super::{Rig, Setting};
+use super::{LoadRig, LoadSettings};
 use crate::percentile::percentile;
-use crate::report::{Figure, Target};
+use crate::report::{FigureTarget, LoadFigure};
 
 const SHALLOW_JOBS: u32 = 10_000;
 const DEEP_JOBS: u32 = 1_000_000;
@@ -13,25 +13,25 @@ const DEEP_JOBS: u32 = 1_000_000;
 const TURN_JOBS: u32 = 10_000;
 const TURNS: u32 = 5;
 
-pub(super) fn depth(setting: &Setting) -> Result<Vec<Figure>> {
-    let shallow = stored(setting, SHALLOW_JOBS)?;
-    let deep = stored(setting, setting.jobs(DEEP_JOBS))?;
+pub(super) fn depth(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
+    let shallow = fill(setting, SHALLOW_JOBS)?;
+    let deep = fill(setting, setting.jobs(DEEP_JOBS))?;
     let (mut shallow_rates, mut deep_rates) = (Vec::new(), Vec::new());
     for _ in 0..TURNS {
-        shallow_rates.push(turn(setting, &shallow)?);
-        deep_rates.push(turn(setting, &deep)?);
+        shallow_rates.push(measure_turn(setting, &shallow)?);
+        deep_rates.push(measure_turn(setting, &deep)?);
     }
     let shallow = percentile(&mut shallow_rates, 0.5);
     let deep = percentile(&mut deep_rates, 0.5);
     Ok(vec![
-        Figure::new("unary at 10k", "jobs/s", shallow),
-        Figure::new("unary at 1M", "jobs/s", deep),
-        Figure::new("ratio", "x", shallow / deep).against(Target::AtMost(1.5)),
+        LoadFigure::new("unary at 10k", "jobs/s", shallow),
+        LoadFigure::new("unary at 1M", "jobs/s", deep),
+        LoadFigure::new("ratio", "x", shallow / deep).with_target(FigureTarget::AtMost(1.5)),
     ])
 }
 
 /// A server with this many delayed jobs, due in an hour and later, a millisecond apart.
-fn stored(setting: &Setting, jobs: u32) -> Result<Rig> {
+fn fill(setting: &LoadSettings, jobs: u32) -> Result<LoadRig> {
     let rig = setting.rig()?;
     rig.bench(&format!(
         "bulk --phases fill --topic load --jobs {jobs} --lead 1h --spread {jobs}ms"
@@ -40,7 +40,7 @@ fn stored(setting: &Setting, jobs: u32) -> Result<Rig> {
 }
 
 /// Jobs per second of one turn.
-fn turn(setting: &Setting, rig: &Rig) -> Result<f64> {
+fn measure_turn(setting: &LoadSettings, rig: &LoadRig) -> Result<f64> {
     let jobs = setting.jobs(TURN_JOBS);
     rig.bench(&format!("unary --phases fill --topic load --jobs {jobs}"))?.rate()
 }

@@ -11,8 +11,8 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 use tonic::Streaming;
 
-use super::{Rig, Setting};
-use crate::report::{Figure, Fold, Target};
+use super::{LoadRig, LoadSettings};
+use crate::report::{FigureTarget, LoadFigure, RoundAggregate};
 
 const TOPIC: &str = "load";
 /// Until an idle server has settled.
@@ -33,9 +33,9 @@ const STREAMS_PER_CONNECTION: usize = 100;
 const ENDLESS: (u32, u32) = (1_000_000, 10);
 /// Until a Redis has forgotten which jobs have succeeded: that is recalled for a minute or two, so it measures how
 /// many there were in that time and not how many ever.
-const FORGOTTEN: Duration = Duration::from_secs(130);
+const TOMBSTONE_WAIT: Duration = Duration::from_secs(130);
 
-pub(super) fn quiet(setting: &Setting) -> Result<Vec<Figure>> {
+pub(super) fn quiet(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     let rig = setting.rig()?;
     block_on(async {
         let _stream = open(&client(&rig)?, 16).await?;
@@ -44,15 +44,16 @@ pub(super) fn quiet(setting: &Setting) -> Result<Vec<Figure>> {
         sleep(WATCH).await;
         let used = (rig.server.cpu()? - cpu).as_secs_f64() / start.elapsed().as_secs_f64();
         Ok(vec![
-            Figure::new("cpu", "% core", used * 100.0).against(Target::AtMost(0.5)),
-            Figure::new("rss", "MB", rig.server.rss_mb()?).against(Target::AtMost(60.0)),
+            LoadFigure::new("cpu", "% core", used * 100.0).with_target(FigureTarget::AtMost(0.5)),
+            LoadFigure::new("rss", "MB", rig.server.rss_mb()?)
+                .with_target(FigureTarget::AtMost(60.0)),
         ])
     })
 }
 
 /// Memory above that of the idle server, at its peak while the worker reads slowly. Then the worker
 /// speeds up and takes the rest.
-pub(super) fn slowreader(setting: &Setting) -> Result<Vec<Figure>> {
+pub(super) fn slowreader(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     let rig = setting.rig()?;
     std::thread::sleep(SETTLE);
     let idle = rig.server.rss_mb()?;
@@ -62,25 +63,30 @@ pub(super) fn slowreader(setting: &Setting) -> Result<Vec<Figure>> {
     ))?;
     let peak = block_on(read_all(&rig))?;
     Ok(vec![
-        Figure::new("rss idle", "MB", idle),
-        Figure::new("rss above idle", "MB", peak - idle)
-            .folded(Fold::Most)
-            .against(Target::AtMost(96.0)),
+        LoadFigure::new("rss idle", "MB", idle),
+        LoadFigure::new("rss above idle", "MB", peak - idle)
+            .with_aggregate(RoundAggregate::Most)
+            .with_target(FigureTarget::AtMost(96.0)),
     ])
 }
 
 /// Many streams that hold a few jobs each.
-pub(super) fn streams(setting: &Setting) -> Result<Vec<Figure>> {
-    held(setting, 1_000, 10, 150.0)
+pub(super) fn streams(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
+    held_memory(setting, 1_000, 10, 150.0)
 }
 
 /// One stream that holds many jobs.
-pub(super) fn hoard(setting: &Setting) -> Result<Vec<Figure>> {
-    held(setting, 1, 10_000, 50.0)
+pub(super) fn hoard(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
+    held_memory(setting, 1, 10_000, 50.0)
 }
 
 /// Memory above that of the idle server while each of so many streams holds as many jobs as it may.
-fn held(setting: &Setting, streams: usize, credit: usize, most: f64) -> Result<Vec<Figure>> {
+fn held_memory(
+    setting: &LoadSettings,
+    streams: usize,
+    credit: usize,
+    most: f64,
+) -> Result<Vec<LoadFigure>> {
     let rig = setting.rig()?;
     std::thread::sleep(SETTLE);
     let idle = rig.server.rss_mb()?;
@@ -105,15 +111,15 @@ fn held(setting: &Setting, streams: usize, credit: usize, most: f64) -> Result<V
         rig.server.rss_mb()
     })?;
     Ok(vec![
-        Figure::new("rss idle", "MB", idle),
-        Figure::new("rss above idle", "MB", full - idle)
-            .folded(Fold::Most)
-            .against(Target::AtMost(most)),
+        LoadFigure::new("rss idle", "MB", idle),
+        LoadFigure::new("rss above idle", "MB", full - idle)
+            .with_aggregate(RoundAggregate::Most)
+            .with_target(FigureTarget::AtMost(most)),
     ])
 }
 
 /// How much more memory is in use after ten times as many jobs have lived and gone.
-pub(super) fn endless(setting: &Setting) -> Result<Vec<Figure>> {
+pub(super) fn endless(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     let rig = setting.rig()?;
     let (jobs, runs) = ENDLESS;
     let mut samples: Vec<[f64; 2]> = Vec::new();
@@ -122,27 +128,30 @@ pub(super) fn endless(setting: &Setting) -> Result<Vec<Figure>> {
         if run != 1 && run != runs {
             continue;
         }
-        std::thread::sleep(if rig.redis.is_empty() { SETTLE } else { FORGOTTEN });
+        std::thread::sleep(if rig.redis.is_empty() { SETTLE } else { TOMBSTONE_WAIT });
         let redis: Vec<_> = rig.redis.iter().map(|redis| redis.used_mb()).collect::<Result<_>>()?;
         samples.push([rig.server.rss_mb()?, redis.iter().sum()]);
     }
     let ([rss_first, redis_first], [rss, redis]) = (samples[0], samples[samples.len() - 1]);
     let rss_more = 100.0 * (rss / rss_first - 1.0);
     let mut figures = vec![
-        Figure::new("rss", "MB", rss),
-        Figure::new("rss more", "%", rss_more).folded(Fold::Most).against(Target::AtMost(5.0)),
+        LoadFigure::new("rss", "MB", rss),
+        LoadFigure::new("rss more", "%", rss_more)
+            .with_aggregate(RoundAggregate::Most)
+            .with_target(FigureTarget::AtMost(5.0)),
     ];
     if !rig.redis.is_empty() {
-        figures.push(Figure::new("redis", "MB", redis));
+        figures.push(LoadFigure::new("redis", "MB", redis));
         // Without jobs it has two megabytes, nearly all of them its own: a share of those says nothing.
-        let figure = Figure::new("redis more", "MB", redis - redis_first).folded(Fold::Most);
-        figures.push(figure.against(Target::AtMost(0.5)));
+        let figure = LoadFigure::new("redis more", "MB", redis - redis_first)
+            .with_aggregate(RoundAggregate::Most);
+        figures.push(figure.with_target(FigureTarget::AtMost(0.5)));
     }
     Ok(figures)
 }
 
 /// Reads and acknowledges everything, slowly at first; the peak of the server's memory meanwhile.
-async fn read_all(rig: &Rig) -> Result<f64> {
+async fn read_all(rig: &LoadRig) -> Result<f64> {
     // Two connections: what is not read fills the window of its own, and an answer to an ack would
     // not get through.
     let (reader, acks) = (client(rig)?, client(rig)?);
@@ -189,7 +198,7 @@ async fn open(client: &Client, max_in_flight: i32) -> Result<Streaming<pb::Strea
     Ok(client.queue().stream(request).await?.into_inner())
 }
 
-fn client(rig: &Rig) -> Result<Client> {
+fn client(rig: &LoadRig) -> Result<Client> {
     Ok(Client::new(format!("http://{}", rig.server.address))?)
 }
 

@@ -1,8 +1,8 @@
 //! The scenarios. Each run has a server of its own on an empty database.
 
-mod cross;
+mod cross_replica;
+mod delivery_gaps;
 mod depth;
-mod gaps;
 mod memory;
 mod presets;
 mod shards;
@@ -13,10 +13,10 @@ use anyhow::Result;
 use clap::ValueEnum;
 use tempfile::TempDir;
 
-use crate::bench::{self, Measured};
-use crate::redis::Redis;
-use crate::report::Figure;
-use crate::server::{Launch, Server, sqlite};
+use crate::bench_command::{self, BenchRunResult};
+use crate::redis::RedisProcess;
+use crate::report::LoadFigure;
+use crate::server::{LoadServer, LoadServerLauncher, sqlite};
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -83,7 +83,7 @@ impl Scenario {
     }
 
     /// Runs it once.
-    pub(crate) fn run(self, setting: &Setting) -> Result<Vec<Figure>> {
+    pub(crate) fn run(self, setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
         match self {
             Self::Unary => presets::unary(setting),
             Self::Bulk => presets::bulk(setting),
@@ -91,12 +91,12 @@ impl Scenario {
             Self::Lifecycle => presets::lifecycle(setting),
             Self::Both => presets::both(setting),
             Self::Idle => presets::idle(setting),
-            Self::Cross => cross::cross(setting),
+            Self::Cross => cross_replica::cross(setting),
             Self::Delayed => presets::delayed(setting),
             Self::Burst => presets::burst(setting),
             Self::Shards => shards::shards(setting),
             Self::Depth => depth::depth(setting),
-            Self::Gaps => gaps::gaps(setting),
+            Self::Gaps => delivery_gaps::gaps(setting),
             Self::Quiet => memory::quiet(setting),
             Self::Slowreader => memory::slowreader(setting),
             Self::Streams => memory::streams(setting),
@@ -108,7 +108,7 @@ impl Scenario {
 
 /// What all scenarios share.
 #[derive(Clone, Debug)]
-pub(crate) struct Setting {
+pub(crate) struct LoadSettings {
     /// Where databases go.
     pub(crate) dir: PathBuf,
     /// Every number of jobs is multiplied by this.
@@ -121,7 +121,7 @@ pub(crate) struct Setting {
     pub(crate) only: String,
 }
 
-impl Setting {
+impl LoadSettings {
     /// A number of jobs, scaled.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "job counts")]
     fn jobs(&self, jobs: u32) -> u32 {
@@ -129,50 +129,51 @@ impl Setting {
     }
 
     /// A fresh server.
-    fn rig(&self) -> Result<Rig> {
+    fn rig(&self) -> Result<LoadRig> {
         self.rig_on(self.redis)
     }
 
     /// A fresh server on so many Redis; none: on a SQLite file.
-    fn rig_on(&self, redis: usize) -> Result<Rig> {
+    fn rig_on(&self, redis: usize) -> Result<LoadRig> {
         self.rig_with(redis, 1)
     }
 
     /// A fresh server on so many shards.
-    fn rig_of_shards(&self, count: usize) -> Result<Rig> {
+    fn rig_of_shards(&self, count: usize) -> Result<LoadRig> {
         if self.redis > 0 { self.rig_on(count) } else { self.rig_with(0, count) }
     }
 
     /// A fresh server on so many Redis; none: on so many SQLite files.
-    fn rig_with(&self, redis: usize, files: usize) -> Result<Rig> {
+    fn rig_with(&self, redis: usize, files: usize) -> Result<LoadRig> {
         let dir = tempfile::Builder::new().prefix("ringq-load-").tempdir_in(&self.dir)?;
-        let redis = (0..redis).map(|_| Redis::start(dir.path())).collect::<Result<Vec<_>>>()?;
-        let mut launch = Launch::in_dir(dir.path());
+        let redis =
+            (0..redis).map(|_| RedisProcess::start(dir.path())).collect::<Result<Vec<_>>>()?;
+        let mut launch = LoadServerLauncher::in_dir(dir.path());
         let file = |n| sqlite(&dir.path().join(format!("ringq-{n}.db")));
         launch.shards = (0..files).map(file).collect();
         if !redis.is_empty() {
-            launch.shards = redis.iter().map(Redis::url).collect();
+            launch.shards = redis.iter().map(RedisProcess::url).collect();
         }
-        Ok(Rig { server: launch.start()?, redis, threads: self.threads, _dir: dir })
+        Ok(LoadRig { server: launch.start()?, redis, threads: self.threads, _dir: dir })
     }
 }
 
 /// A server. It goes before its shards and its directory.
-struct Rig {
-    server: Server,
-    redis: Vec<Redis>,
+struct LoadRig {
+    server: LoadServer,
+    redis: Vec<RedisProcess>,
     threads: usize,
     _dir: TempDir,
 }
 
-impl Rig {
+impl LoadRig {
     /// Microseconds that each of its Redis has spent in scripts.
     fn script_us(&self) -> Result<Vec<f64>> {
-        self.redis.iter().map(Redis::script_us).collect()
+        self.redis.iter().map(RedisProcess::script_us).collect()
     }
 
     /// Runs `ringq bench` against it.
-    fn bench(&self, words: &str) -> Result<Measured> {
-        bench::run(&self.server, &format!("{words} --threads {}", self.threads))
+    fn bench(&self, words: &str) -> Result<BenchRunResult> {
+        bench_command::run(&self.server, &format!("{words} --threads {}", self.threads))
     }
 }

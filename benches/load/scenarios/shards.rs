@@ -2,34 +2,34 @@
 
 use anyhow::Result;
 
-use super::Setting;
-use crate::report::{Figure, Target};
+use super::LoadSettings;
+use crate::report::{FigureTarget, LoadFigure};
 
 /// Lives of jobs, by bulk enqueue and batched acks.
 const JOBS: u32 = 100_000;
 /// Numbers of shards that are compared with one, and what a shard of them does is called.
 const COUNTS: [(usize, &str); 3] = [(2, "2 shards"), (4, "4 shards"), (8, "8 shards")];
 /// How far from its part a shard may be.
-const OFF: f64 = 0.15;
+const TOLERANCE: f64 = 0.15;
 
-pub(super) fn shards(setting: &Setting) -> Result<Vec<Figure>> {
+pub(super) fn shards(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     let (alone, _) = busiest(setting, 1)?;
-    let mut figures = vec![Figure::new("1 shard", "us/job", alone)];
+    let mut figures = vec![LoadFigure::new("1 shard", "us/job", alone)];
     for (count, name) in COUNTS {
         let (busiest, sum) = busiest(setting, count)?;
         // The whole costs a little more, because batches are smaller; the parts are to be equal.
         let part = sum / count as f64;
-        figures.push(Figure::new(name, "us/job", busiest));
-        let share = Figure::new("busiest", "of its part", busiest / part);
-        figures.push(share.against(Target::AtMost(1.0 + OFF)));
-        let scaled = Figure::new("of 1/N", "of alone", busiest * count as f64 / alone);
-        figures.push(scaled.against(Target::AtMost(1.0 + OFF)));
+        figures.push(LoadFigure::new(name, "us/job", busiest));
+        let share = LoadFigure::new("busiest", "of its part", busiest / part);
+        figures.push(share.with_target(FigureTarget::AtMost(1.0 + TOLERANCE)));
+        let scaled = LoadFigure::new("of 1/N", "of alone", busiest * count as f64 / alone);
+        figures.push(scaled.with_target(FigureTarget::AtMost(1.0 + TOLERANCE)));
     }
     Ok(figures)
 }
 
 /// Microseconds a job in the scripts of the busiest shard, and of all together.
-fn busiest(setting: &Setting, count: usize) -> Result<(f64, f64)> {
+fn busiest(setting: &LoadSettings, count: usize) -> Result<(f64, f64)> {
     let rig = setting.rig_on(count)?;
     let measured = rig.bench(&format!("lifecycle --jobs {}", setting.jobs(JOBS)))?;
     let jobs = measured.jobs()?;

@@ -11,7 +11,7 @@ const CHECKSUM_BYTES: usize = 8;
 
 /// What a body says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct BodyHeader {
     /// The job's number within its run.
     pub(super) number: u32,
     /// When its enqueue call began or was to begin, in microseconds since the run did.
@@ -22,7 +22,7 @@ pub(super) struct Stamp {
 
 /// Why a body says nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unread {
+pub(super) enum BodyError {
     /// It is none of this run.
     Foreign,
     /// It was one, and is not what was sent.
@@ -31,17 +31,17 @@ pub(super) enum Unread {
 
 /// The bodies of a run, all of one size.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bodies {
+pub(super) struct BodyCodec {
     run: u64,
     bytes: usize,
 }
 
 // === impl Bodies ===
 
-impl Bodies {
+impl BodyCodec {
     /// Bodies of a run, `bytes` (at least [`BYTES_MIN`]) each.
-    pub(super) fn new(run: u64, bytes: usize) -> Bodies {
-        Bodies { run, bytes: bytes.max(BYTES_MIN) }
+    pub(super) fn new(run: u64, bytes: usize) -> BodyCodec {
+        BodyCodec { run, bytes: bytes.max(BYTES_MIN) }
     }
 
     /// Room for `jobs` bodies: one allocation for a whole batch.
@@ -50,7 +50,7 @@ impl Bodies {
     }
 
     /// Writes one body.
-    pub(super) fn write(&self, buffer: &mut BytesMut, stamp: Stamp) -> Bytes {
+    pub(super) fn write(&self, buffer: &mut BytesMut, stamp: BodyHeader) -> Bytes {
         buffer.put_u64(self.run);
         buffer.put_u32(stamp.number);
         buffer.put_u64(stamp.sent_us);
@@ -61,24 +61,24 @@ impl Bodies {
     }
 
     /// Reads one body.
-    pub(super) fn read(&self, body: &[u8]) -> Result<Stamp, Unread> {
-        let (run, rest) = body.split_first_chunk().ok_or(Unread::Foreign)?;
+    pub(super) fn read(&self, body: &[u8]) -> Result<BodyHeader, BodyError> {
+        let (run, rest) = body.split_first_chunk().ok_or(BodyError::Foreign)?;
         if u64::from_be_bytes(*run) != self.run {
-            return Err(Unread::Foreign);
+            return Err(BodyError::Foreign);
         }
-        let (content, checksum) = body.split_last_chunk().ok_or(Unread::Damaged)?;
+        let (content, checksum) = body.split_last_chunk().ok_or(BodyError::Damaged)?;
         if body.len() != self.bytes || u64::from_be_bytes(*checksum) != xxh3_64(content) {
-            return Err(Unread::Damaged);
+            return Err(BodyError::Damaged);
         }
-        parse(rest).ok_or(Unread::Damaged)
+        parse(rest).ok_or(BodyError::Damaged)
     }
 }
 
-fn parse(rest: &[u8]) -> Option<Stamp> {
+fn parse(rest: &[u8]) -> Option<BodyHeader> {
     let (number, rest) = rest.split_first_chunk()?;
     let (sent, rest) = rest.split_first_chunk()?;
     let (due, _) = rest.split_first_chunk()?;
-    Some(Stamp {
+    Some(BodyHeader {
         number: u32::from_be_bytes(*number),
         sent_us: u64::from_be_bytes(*sent),
         due_us: i64::from_be_bytes(*due),
@@ -89,16 +89,16 @@ fn parse(rest: &[u8]) -> Option<Stamp> {
 mod tests {
     use super::*;
 
-    const STAMP: Stamp = Stamp { number: 7, sent_us: 8, due_us: 9 };
+    const STAMP: BodyHeader = BodyHeader { number: 7, sent_us: 8, due_us: 9 };
 
-    fn body(bodies: Bodies) -> Vec<u8> {
+    fn body(bodies: BodyCodec) -> Vec<u8> {
         bodies.write(&mut bodies.buffer(1), STAMP).to_vec()
     }
 
     #[test]
-    fn a_body_says_what_was_written_at_any_size() {
+    fn a_body_round_trips_at_any_size() {
         for bytes in [BYTES_MIN, 100, 1 << 20] {
-            let bodies = Bodies::new(1, bytes);
+            let bodies = BodyCodec::new(1, bytes);
             assert_eq!(body(bodies).len(), bytes);
             assert_eq!(bodies.read(&body(bodies)), Ok(STAMP));
         }
@@ -106,24 +106,24 @@ mod tests {
 
     #[test]
     fn a_batch_shares_one_buffer() {
-        let bodies = Bodies::new(1, 50);
+        let bodies = BodyCodec::new(1, 50);
         let mut buffer = bodies.buffer(3);
-        let stamps = [1, 2, 3].map(|number| Stamp { number, ..STAMP });
+        let stamps = [1, 2, 3].map(|number| BodyHeader { number, ..STAMP });
         let written = stamps.map(|stamp| bodies.write(&mut buffer, stamp));
         assert_eq!(written.each_ref().map(|body| bodies.read(body)), stamps.map(Ok));
     }
 
     #[test]
     fn another_run_is_foreign() {
-        let ours = Bodies::new(1, 100);
-        assert_eq!(ours.read(&body(Bodies::new(2, 100))), Err(Unread::Foreign));
-        assert_eq!(ours.read(b""), Err(Unread::Foreign));
-        assert_eq!(ours.read(b"hello"), Err(Unread::Foreign));
+        let ours = BodyCodec::new(1, 100);
+        assert_eq!(ours.read(&body(BodyCodec::new(2, 100))), Err(BodyError::Foreign));
+        assert_eq!(ours.read(b""), Err(BodyError::Foreign));
+        assert_eq!(ours.read(b"hello"), Err(BodyError::Foreign));
     }
 
     #[test]
     fn every_flipped_bit_and_every_lost_byte_is_found() {
-        let bodies = Bodies::new(1, 60);
+        let bodies = BodyCodec::new(1, 60);
         let whole = body(bodies);
         for bit in 0..whole.len() * 8 {
             let mut body = whole.clone();

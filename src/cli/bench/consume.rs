@@ -12,14 +12,14 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::Streaming;
 
-use super::arrival::Arrival;
-use super::body::Unread;
-use super::round::{Grant, Round};
-use super::settle::Held;
-use super::time;
-use super::trouble::{Result, Trouble};
+use super::body::BodyError;
+use super::clocks;
+use super::error::{BenchError, Result};
+use super::receive::ReceiveTime;
+use super::round::{BenchRound, StreamGrant};
+use super::settle::HeldDelivery;
 use super::{produce, settle};
-use crate::client::{Client, Transport, proto};
+use crate::client::{Client, Transport, to_proto_duration};
 use crate::pb::queue_service_client::QueueServiceClient;
 use crate::pb::{Delivery, StreamRequest, StreamResponse};
 
@@ -30,20 +30,20 @@ const ACK_WAIT: Duration = Duration::from_millis(5);
 /// Long enough for a stream's credit to be worked off in any run.
 const LEASE: Duration = Duration::from_secs(120);
 /// After the last ack, untimed: a job that comes once more is found out.
-const LISTEN: Duration = Duration::from_millis(200);
+const DUPLICATE_WAIT: Duration = Duration::from_millis(200);
 /// Before a stream that the server ended, because of its age, is opened again.
-const REOPEN: Duration = Duration::from_millis(100);
+const REOPEN_DELAY: Duration = Duration::from_millis(100);
 
 /// Streams that are open, and what came with their first messages.
-pub(super) struct Workers(Vec<Worker>);
+pub(super) struct BenchWorkers(Vec<BenchWorker>);
 
 /// One stream.
-struct Worker {
-    round: Arc<Round>,
+struct BenchWorker {
+    round: Arc<BenchRound>,
     queue: QueueServiceClient<Transport>,
     stream: Streaming<StreamResponse>,
     /// Delivered, not in an ack yet.
-    held: VecDeque<Held>,
+    held: VecDeque<HeldDelivery>,
     /// When the oldest of them was to be acked at the latest.
     flush: Instant,
     /// Deliveries that are none of this run.
@@ -52,16 +52,16 @@ struct Worker {
 
 // === impl Workers ===
 
-impl Workers {
+impl BenchWorkers {
     /// Opens the streams, on the connections from the last one backwards: a lone worker does not
     /// share that of a lone producer.
-    pub(super) async fn open(round: &Arc<Round>, clients: &[Client]) -> Result<Workers> {
-        round.marks().consuming = Some(time::now());
+    pub(super) async fn open(round: &Arc<BenchRound>, clients: &[Client]) -> Result<BenchWorkers> {
+        round.timings().consume_start = Some(clocks::now());
         let mut workers = Vec::new();
         for client in clients.iter().rev().cycle().take(round.plan.workers as usize) {
-            workers.push(Worker::open(Arc::clone(round), client.queue()).await?);
+            workers.push(BenchWorker::open(Arc::clone(round), client.queue()).await?);
         }
-        Ok(Workers(workers))
+        Ok(BenchWorkers(workers))
     }
 
     /// Works until the round is finished, and listens a little longer.
@@ -76,11 +76,14 @@ impl Workers {
 
 // === impl Worker ===
 
-impl Worker {
-    async fn open(round: Arc<Round>, mut queue: QueueServiceClient<Transport>) -> Result<Worker> {
+impl BenchWorker {
+    async fn open(
+        round: Arc<BenchRound>,
+        mut queue: QueueServiceClient<Transport>,
+    ) -> Result<BenchWorker> {
         let stream = open(&round, &mut queue).await?;
         let (held, foreign) = (VecDeque::new(), Vec::new());
-        let mut worker = Worker { round, queue, stream, held, flush: Instant::now(), foreign };
+        let mut worker = BenchWorker { round, queue, stream, held, flush: Instant::now(), foreign };
         // The first message comes at once and says what is in effect.
         if let Some(message) = worker.stream.message().await.map_err(broken)? {
             worker.receive(message);
@@ -92,7 +95,7 @@ impl Worker {
         let finished = self.round.finished.clone();
         let mut listened = pin!(async {
             finished.cancelled().await;
-            tokio::time::sleep(LISTEN).await;
+            tokio::time::sleep(DUPLICATE_WAIT).await;
         });
         let mut acks = FuturesUnordered::new();
         loop {
@@ -124,14 +127,14 @@ impl Worker {
 
     /// The server ends a stream when it is old; the leases stay.
     async fn reopen(&mut self) -> Result<()> {
-        tokio::time::sleep(REOPEN).await;
+        tokio::time::sleep(REOPEN_DELAY).await;
         self.stream = open(&self.round, &mut self.queue).await?;
         Ok(())
     }
 
     fn ack(&mut self) -> impl Future<Output = Result<()>> + use<> {
         let jobs = self.held.len().min(self.round.plan.ack_batch as usize);
-        let batch: Vec<Held> = self.held.drain(..jobs).collect();
+        let batch: Vec<HeldDelivery> = self.held.drain(..jobs).collect();
         self.flush = Instant::now() + ACK_WAIT;
         settle::ack(Arc::clone(&self.round), self.queue.clone(), batch)
     }
@@ -139,7 +142,7 @@ impl Worker {
     fn receive(&mut self, message: StreamResponse) {
         if let Some(info) = message.info {
             let (credit, message_jobs) = (info.max_in_flight, info.max_batch);
-            self.round.marks().grant = Some(Grant { credit, message_jobs });
+            self.round.timings().grant = Some(StreamGrant { credit, message_jobs });
         }
         if message.deliveries.is_empty() {
             return;
@@ -147,21 +150,21 @@ impl Worker {
         if self.held.is_empty() {
             self.flush = Instant::now() + ACK_WAIT;
         }
-        let arrival = Arrival::now(&self.round);
+        let arrival = ReceiveTime::now(&self.round);
         for Delivery { payload, receipt, .. } in message.deliveries {
             let body = payload.as_ref().map_or(&[][..], |payload| payload.bytes());
-            match arrival.enter(&self.round, body) {
+            match arrival.record_delivery(&self.round, body) {
                 Ok(number) => self.held.push_back((Some(number), receipt)),
                 // Of this run, so it is ours to settle.
-                Err(Unread::Damaged) => self.held.push_back((None, receipt)),
-                Err(Unread::Foreign) => self.foreign.push(receipt),
+                Err(BodyError::Damaged) => self.held.push_back((None, receipt)),
+                Err(BodyError::Foreign) => self.foreign.push(receipt),
             }
         }
     }
 }
 
 async fn open(
-    round: &Round,
+    round: &BenchRound,
     queue: &mut QueueServiceClient<Transport>,
 ) -> Result<Streaming<StreamResponse>> {
     let request = StreamRequest {
@@ -169,13 +172,14 @@ async fn open(
         max_in_flight: i32::try_from(round.plan.credit).unwrap_or(i32::MAX),
         max_batch: MESSAGE_JOBS,
         worker_id: "ringq-bench".to_owned(),
-        lease_duration: Some(proto(LEASE)),
+        lease_duration: Some(to_proto_duration(LEASE)),
         ..Default::default()
     };
-    let answer = queue.stream(request).await.map_err(Trouble::at("cannot open a stream"))?;
+    let answer =
+        queue.stream(request).await.map_err(BenchError::call_failed("cannot open a stream"))?;
     Ok(answer.into_inner())
 }
 
-fn broken(status: tonic::Status) -> Trouble {
-    Trouble::at("cannot take jobs")(status)
+fn broken(status: tonic::Status) -> BenchError {
+    BenchError::call_failed("cannot take jobs")(status)
 }

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use super::balance::{Balance, Demand};
+use super::audit_report::{AuditReport, RequiredState};
+use super::clocks;
 use super::histogram::Latency;
 use super::plan::Phases;
-use super::round::{Grant, Marks, Round};
-use super::time;
+use super::round::{BenchRound, RoundTimings, StreamGrant};
 use crate::pb;
 
 /// One round.
@@ -31,15 +31,15 @@ pub(super) struct Figures {
     pub(super) overdue: u64,
     /// The least durability that an answer told.
     pub(super) durability: pb::Durability,
-    pub(super) grant: Option<Grant>,
+    pub(super) grant: Option<StreamGrant>,
     /// It was not cut short, and its balance is that of all its jobs.
     pub(super) complete: bool,
-    pub(super) balance: Balance,
+    pub(super) audit: AuditReport,
 }
 
 /// The middle one of several rounds, and their range.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Spread {
+pub(super) struct RoundSpread {
     pub(super) median: f64,
     pub(super) min: f64,
     pub(super) max: f64,
@@ -50,15 +50,15 @@ pub(super) struct Spread {
 impl Figures {
     /// What a round has measured so far; complete it is not. What is missing in its balance may be
     /// under way.
-    pub(super) fn of(round: &Round) -> Figures {
-        let marks = *round.marks();
-        let (enqueued, acked) = (round.books.enqueues(), round.books.acks());
+    pub(super) fn from_round(round: &BenchRound) -> Figures {
+        let marks = *round.timings();
+        let (enqueued, acked) = (round.audit.enqueued_count(), round.audit.acked_count());
         let span = |from: Option<Instant>, until: Option<Instant>| {
-            from.map(|from| until.unwrap_or_else(time::now).duration_since(from).as_secs_f64())
+            from.map(|from| until.unwrap_or_else(clocks::now).duration_since(from).as_secs_f64())
         };
-        let enqueue_s = span(marks.begin, marks.produced);
-        let consume_s = span(marks.consuming, marks.done);
-        let whole_s = span(marks.begin, marks.done);
+        let enqueue_s = span(marks.enqueue_start, marks.enqueue_end);
+        let consume_s = span(marks.consume_start, marks.ack_end);
+        let whole_s = span(marks.enqueue_start, marks.ack_end);
         let (count, seconds) = match round.plan.phases {
             Phases::Enqueue | Phases::Fill => (enqueued, enqueue_s),
             Phases::Consume => (acked, consume_s),
@@ -68,7 +68,7 @@ impl Figures {
         let timed = matches!(round.plan.phases, Phases::Consume | Phases::Sequence);
         let idles = waits && !matches!(round.plan.phases, Phases::Enqueue | Phases::Fill);
         Figures {
-            jobs: round.jobs(),
+            jobs: round.numbers_taken(),
             seconds: seconds.unwrap_or_default(),
             rate: rate(count, seconds).filter(|_| !idles),
             enqueue_rate: rate(enqueued, enqueue_s),
@@ -82,13 +82,13 @@ impl Figures {
             durability: round.durability(),
             grant: marks.grant,
             complete: false,
-            balance: round.books.balance(round.jobs(), Demand::Nothing),
+            audit: round.audit.report(round.numbers_taken(), RequiredState::Nothing),
         }
     }
 
     /// Whether it is proven that no job was lost, doubled, damaged or early.
     pub(super) fn is_sound(&self) -> bool {
-        self.complete && self.balance.faults.is_empty()
+        self.complete && self.audit.faults.is_empty()
     }
 }
 
@@ -96,19 +96,19 @@ fn rate(count: u64, seconds: Option<f64>) -> Option<f64> {
     seconds.filter(|seconds| *seconds > 0.0).map(|seconds| count as f64 / seconds)
 }
 
-fn client_cpu(marks: &Marks, jobs: u64) -> f64 {
-    let used = time::cpu().saturating_sub(marks.cpu).as_secs_f64();
-    if marks.begin.is_none() || jobs == 0 { 0.0 } else { used * 1e6 / jobs as f64 }
+fn client_cpu(marks: &RoundTimings, jobs: u64) -> f64 {
+    let used = clocks::cpu().saturating_sub(marks.cpu).as_secs_f64();
+    if marks.enqueue_start.is_none() || jobs == 0 { 0.0 } else { used * 1e6 / jobs as f64 }
 }
 
 // === impl Spread ===
 
-impl Spread {
+impl RoundSpread {
     /// Over the rounds that have the figure; none if none has.
-    pub(super) fn over(
+    pub(super) fn across(
         rounds: &[Figures],
         figure: impl Fn(&Figures) -> Option<f64>,
-    ) -> Option<Spread> {
+    ) -> Option<RoundSpread> {
         let mut values: Vec<f64> = rounds.iter().filter_map(figure).collect();
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -117,7 +117,7 @@ impl Spread {
             0 => f64::midpoint(values[middle - 1], values[middle]),
             _ => values[middle],
         };
-        Some(Spread { median, min, max })
+        Some(RoundSpread { median, min, max })
     }
 }
 
@@ -125,26 +125,26 @@ impl Spread {
 mod tests {
     use super::super::plan::Plan;
     use super::super::preset::Preset;
-    use super::super::server::Clock;
-    use super::super::turns::Pace;
+    use super::super::schedule::Pace;
+    use super::super::server::ServerClock;
     use super::*;
 
     fn figures(rate: Option<f64>) -> Figures {
-        let round = Round::new(Preset::Bulk.plan(), "t", Clock::default());
-        Figures { rate, ..Figures::of(&round) }
+        let round = BenchRound::new(Preset::Bulk.plan(), "t", ServerClock::default());
+        Figures { rate, ..Figures::from_round(&round) }
     }
 
     #[test]
     fn the_median_is_the_middle() {
         let over = |rates: &[f64]| {
             let rounds: Vec<_> = rates.iter().map(|rate| figures(Some(*rate))).collect();
-            Spread::over(&rounds, |round| round.rate)
+            RoundSpread::across(&rounds, |round| round.rate)
         };
         assert_eq!(over(&[]), None);
-        assert_eq!(over(&[5.0]), Some(Spread { median: 5.0, min: 5.0, max: 5.0 }));
-        assert_eq!(over(&[9.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 9.0 }));
-        assert_eq!(over(&[4.0, 1.0]), Some(Spread { median: 2.5, min: 1.0, max: 4.0 }));
-        assert_eq!(Spread::over(&[figures(None)], |round| round.rate), None);
+        assert_eq!(over(&[5.0]), Some(RoundSpread { median: 5.0, min: 5.0, max: 5.0 }));
+        assert_eq!(over(&[9.0, 1.0, 2.0]), Some(RoundSpread { median: 2.0, min: 1.0, max: 9.0 }));
+        assert_eq!(over(&[4.0, 1.0]), Some(RoundSpread { median: 2.5, min: 1.0, max: 4.0 }));
+        assert_eq!(RoundSpread::across(&[figures(None)], |round| round.rate), None);
     }
 
     #[test]
@@ -155,33 +155,33 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_round_that_is_cut_short_is_not_sound_and_tells_what_is_known() {
-        let round = Round::new(Preset::Bulk.plan(), "t", Clock::default());
-        let pace = Pace::begin(&round.plan, round.begin());
-        round.turns.take(&pace).await.unwrap();
+    async fn an_interrupted_round_is_not_sound_and_keeps_its_figures() {
+        let round = BenchRound::new(Preset::Bulk.plan(), "t", ServerClock::default());
+        let pace = Pace::start(&round.plan, round.begin());
+        round.schedule.take(&pace).await.unwrap();
         for number in 0..3 {
-            round.books.enqueued(number);
-            round.books.delivered(number, false);
+            round.audit.record_enqueued(number);
+            round.audit.record_delivered(number, false);
         }
-        round.books.acked(0);
-        let known = Balance { enqueued: 3, delivered: 3, acked: 1, ..Balance::default() };
-        let figures = Figures::of(&round);
-        assert_eq!((figures.is_sound(), figures.balance), (false, known));
+        round.audit.record_acked(0);
+        let known = AuditReport { enqueued: 3, delivered: 3, acked: 1, ..AuditReport::default() };
+        let figures = Figures::from_round(&round);
+        assert_eq!((figures.is_sound(), figures.audit), (false, known));
 
-        round.books.delivered(2, true);
-        let balance = Figures::of(&round).balance;
+        round.audit.record_delivered(2, true);
+        let balance = Figures::from_round(&round).audit;
         assert_eq!((balance.doubled, balance.early), (1, 1));
         let facts = ["job 2 was delivered twice", "job 2 was delivered early"];
         assert_eq!(balance.faults, facts);
     }
 
     #[test]
-    fn only_what_was_timed_has_a_rate() {
+    fn only_timed_phases_have_a_rate() {
         let rates = |plan: Plan| {
-            let round = Round::new(plan, "t", Clock::default());
+            let round = BenchRound::new(plan, "t", ServerClock::default());
             round.begin();
-            round.marks().consuming = Some(time::now());
-            let figures = Figures::of(&round);
+            round.timings().consume_start = Some(clocks::now());
+            let figures = Figures::from_round(&round);
             [figures.rate, figures.enqueue_rate, figures.consume_rate].map(|rate| rate.is_some())
         };
         assert_eq!(rates(Preset::Bulk.plan()), [true, true, false]);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 const EXACT_BITS: u32 = 11;
 /// Larger values (13 days in microseconds) count as this.
 const VALUE_MAX: u64 = (1 << 40) - 1;
-const BUCKETS: usize = index(VALUE_MAX) + 1;
+const BUCKETS: usize = bucket_index(VALUE_MAX) + 1;
 
 /// Counts of microseconds, shared by all lanes and streams: one per round, so that no lane has to
 /// keep and merge its own.
@@ -47,7 +47,7 @@ impl Histogram {
     /// Counts a value.
     pub(super) fn record(&self, us: u64) {
         let us = us.min(VALUE_MAX);
-        self.buckets[index(us)].fetch_add(1, Relaxed);
+        self.buckets[bucket_index(us)].fetch_add(1, Relaxed);
         self.count.fetch_add(1, Relaxed);
         self.min.fetch_min(us, Relaxed);
         self.max.fetch_max(us, Relaxed);
@@ -68,21 +68,21 @@ impl Histogram {
         for (index, bucket) in self.buckets.iter().enumerate() {
             seen += u64::from(bucket.load(Relaxed));
             if seen >= rank {
-                return upper(index).min(self.max.load(Relaxed));
+                return bucket_max(index).min(self.max.load(Relaxed));
             }
         }
         self.max.load(Relaxed)
     }
 }
 
-const fn index(value: u64) -> usize {
+const fn bucket_index(value: u64) -> usize {
     let bits = u64::BITS - value.leading_zeros();
     let shift = bits.saturating_sub(EXACT_BITS);
     ((shift as usize) << (EXACT_BITS - 1)) + (value >> shift) as usize
 }
 
 /// The largest value of a bucket.
-fn upper(index: usize) -> u64 {
+fn bucket_max(index: usize) -> u64 {
     let half = 1_usize << (EXACT_BITS - 1);
     let shift = (index / half).saturating_sub(1);
     let top = (index - shift * half) as u64;
@@ -131,9 +131,9 @@ mod tests {
     fn every_value_has_a_bucket_that_holds_it() {
         let around = |bit: u32| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1];
         for value in (0..40).flat_map(around).filter(|value| *value <= VALUE_MAX) {
-            let bucket = index(value);
-            assert!(value <= upper(bucket), "{value}");
-            assert!(bucket == 0 || value > upper(bucket - 1), "{value}");
+            let bucket = bucket_index(value);
+            assert!(value <= bucket_max(bucket), "{value}");
+            assert!(bucket == 0 || value > bucket_max(bucket - 1), "{value}");
         }
         assert_eq!(of([u64::MAX]).unwrap().max, VALUE_MAX);
     }

@@ -2,19 +2,19 @@
 
 use serde_json::{Value, json};
 
-use super::balance::Balance;
-use super::figures::{Figures, Spread};
+use super::audit_report::AuditReport;
+use super::figures::{Figures, RoundSpread};
 use super::histogram::Latency;
-use super::plan::{Amount, Plan};
+use super::plan::{JobAmount, Plan};
 use super::preset::name;
 use super::report::{cores, level};
-use super::session::{Outcome, Session};
+use super::session::{BenchOutcome, BenchSession};
 
 /// Whether this program was built without optimization.
 const DEBUG_BUILD: bool = cfg!(debug_assertions);
 
 /// All that was measured, and what it depends on.
-pub(super) fn value(session: &Session, outcome: &Outcome) -> Value {
+pub(super) fn value(session: &BenchSession, outcome: &BenchOutcome) -> Value {
     let info = &outcome.server.info;
     let rounds = &outcome.rounds;
     let last = rounds.last();
@@ -22,7 +22,7 @@ pub(super) fn value(session: &Session, outcome: &Outcome) -> Value {
     json!({
         "bench": session.preset.name(),
         "topic": session.topic,
-        "complete": outcome.trouble.is_none(),
+        "complete": outcome.error.is_none(),
         // Proven: a run that was cut short is not.
         "sound": outcome.warm_up.is_none() && rounds.iter().all(Figures::is_sound),
         "setting": setting(&session.plan),
@@ -47,17 +47,17 @@ pub(super) fn value(session: &Session, outcome: &Outcome) -> Value {
         },
         "results": results(rounds),
         "rounds": rounds.iter().map(round).collect::<Vec<_>>(),
-        "warm_up_books": outcome.warm_up.as_ref().map(|warm_up| balance(&warm_up.balance)),
+        "warm_up_books": outcome.warm_up.as_ref().map(|warm_up| balance(&warm_up.audit)),
     })
 }
 
 fn setting(plan: &Plan) -> Value {
     let (jobs, duration) = match plan.amount {
-        Amount::Jobs(jobs) => (Some(jobs), None),
-        Amount::Time(duration) => (None, Some(duration)),
+        JobAmount::Jobs(jobs) => (Some(jobs), None),
+        JobAmount::Time(duration) => (None, Some(duration)),
     };
     let warm_up = match plan.warm_up().map(|plan| plan.amount) {
-        Some(Amount::Jobs(jobs)) => jobs,
+        Some(JobAmount::Jobs(jobs)) => jobs,
         _ => 0,
     };
     json!({
@@ -82,11 +82,11 @@ fn setting(plan: &Plan) -> Value {
 
 /// Over all rounds.
 fn results(rounds: &[Figures]) -> Value {
-    let over = |figure: fn(&Figures) -> Option<f64>| spread(Spread::over(rounds, figure));
+    let over = |figure: fn(&Figures) -> Option<f64>| spread(RoundSpread::across(rounds, figure));
     let latency = |latency: fn(&Figures) -> Option<Latency>| {
         let part = |part: fn(Latency) -> u64| {
             let figure = |round: &Figures| latency(round).map(|latency| part(latency) as f64);
-            spread(Spread::over(rounds, figure))
+            spread(RoundSpread::across(rounds, figure))
         };
         json!({
             "min": part(|latency| latency.min),
@@ -106,10 +106,10 @@ fn results(rounds: &[Figures]) -> Value {
     })
 }
 
-fn spread(spread: Option<Spread>) -> Value {
+fn spread(spread: Option<RoundSpread>) -> Value {
     spread.map_or(
         Value::Null,
-        |Spread { median, min, max }| json!({"median": median, "min": min, "max": max}),
+        |RoundSpread { median, min, max }| json!({"median": median, "min": min, "max": max}),
     )
 }
 
@@ -131,11 +131,11 @@ fn round(figures: &Figures) -> Value {
         "lateness_us": latency(figures.lateness),
         "ack_us": latency(figures.ack),
         "overdue": figures.overdue,
-        "books": balance(&figures.balance),
+        "books": balance(&figures.audit),
     })
 }
 
-fn balance(balance: &Balance) -> Value {
+fn balance(balance: &AuditReport) -> Value {
     json!({
         "enqueued": balance.enqueued,
         "delivered": balance.delivered,

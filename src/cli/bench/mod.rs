@@ -8,53 +8,55 @@
 //! call under way and per stream, none per job; one thread that waits for the slots of a rate; one
 //! clock reading per call and per message; a byte of books per job.
 
-mod arrival;
-mod balance;
+mod args;
+mod audit;
+mod audit_report;
 mod body;
-mod books;
+mod clocks;
 mod consume;
+mod error;
 mod figures;
-mod flags;
 mod histogram;
 mod json;
 mod plan;
 mod preset;
 mod produce;
+mod receive;
 mod report;
 mod round;
+mod schedule;
 mod server;
 mod session;
 mod settle;
-mod time;
-mod trouble;
-mod turns;
-mod watch;
+mod stall_detector;
 
 use anyhow::Context as _;
 use rand::distr::{Alphanumeric, SampleString as _};
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::CancellationToken;
 
-use super::connect::interrupted;
-use super::exit::{self, Failure, note};
-use super::output::Out;
+use super::connect::wait_for_ctrl_c;
+use super::exit::{self, CommandFailure, print_note};
+use super::output::StdoutWriter;
 use super::text::jobs;
 use plan::Plan;
-use server::Stats;
-use session::{Outcome, Session};
+use server::BenchTopicStats;
+use session::{BenchOutcome, BenchSession};
 
-pub(super) use flags::Bench;
+pub(super) use args::BenchArgs;
 
 /// Random characters in the name of a topic.
 const TOPIC_CHARS: usize = 8;
 
 // === impl Bench ===
 
-impl Bench {
-    pub(super) fn run(&self) -> Result<(), Failure> {
+impl BenchArgs {
+    pub(super) fn run(&self) -> Result<(), CommandFailure> {
         let plan = self.load.plan(self.preset)?;
         if cfg!(debug_assertions) {
-            note("WARNING: this is a debug build, its figures say nothing; build with --release");
+            print_note(
+                "WARNING: this is a debug build, its figures say nothing; build with --release",
+            );
         }
         let runtime = runtime(plan.threads).context("cannot start the runtime")?;
         let result = runtime.block_on(self.measure(plan));
@@ -62,21 +64,21 @@ impl Bench {
         result
     }
 
-    async fn measure(&self, plan: Plan) -> Result<(), Failure> {
+    async fn measure(&self, plan: Plan) -> Result<(), CommandFailure> {
         let clients = (0..plan.connections).map(|_| self.connect.client());
-        let session = Session {
+        let session = BenchSession {
             preset: self.preset,
             plan,
             topic: self.load.topic.clone().unwrap_or_else(fresh_topic),
             connection: self.connect.connection()?,
             clients: clients.collect::<Result<_, _>>()?,
-            interrupt: interrupt(),
+            interrupt: cancel_on_interrupt(),
         };
         let outcome = session.run().await?;
-        let mut out = Out::new();
+        let mut out = StdoutWriter::new();
         if self.output.is_json() {
             let value = json::value(&session, &outcome);
-            out.line(&serde_json::to_string_pretty(&value).context("cannot write JSON")?)?;
+            out.write_line(&serde_json::to_string_pretty(&value).context("cannot write JSON")?)?;
             out.flush()?;
         } else {
             report::print(&session, &outcome, &mut out)?;
@@ -87,11 +89,11 @@ impl Bench {
 }
 
 /// Cancelled by the first Ctrl-C.
-fn interrupt() -> CancellationToken {
+fn cancel_on_interrupt() -> CancellationToken {
     let token = CancellationToken::new();
     let cancelled = token.clone();
     tokio::spawn(async move {
-        interrupted().await;
+        wait_for_ctrl_c().await;
         cancelled.cancel();
     });
     token
@@ -112,10 +114,10 @@ fn runtime(threads: u32) -> std::io::Result<Runtime> {
     builder.worker_threads(threads as usize).enable_all().build()
 }
 
-fn warn_of_overdue(outcome: &Outcome) {
+fn warn_of_overdue(outcome: &BenchOutcome) {
     let overdue: u64 = outcome.rounds.iter().map(|round| round.overdue).sum();
     if overdue > 0 {
-        note(&format!(
+        print_note(&format!(
             "WARNING: {overdue} jobs were due before their enqueue was answered, so their lateness \
              is not the server's; raise --lead"
         ));
@@ -124,23 +126,25 @@ fn warn_of_overdue(outcome: &Outcome) {
 
 // === impl Session ===
 
-impl Session {
+impl BenchSession {
     /// How the command ends.
-    async fn verdict(&self, outcome: &Outcome, named: bool) -> Result<(), Failure> {
+    async fn verdict(&self, outcome: &BenchOutcome, named: bool) -> Result<(), CommandFailure> {
         let last = outcome.rounds.last().or(outcome.warm_up.as_ref());
-        let faults = last.map(|round| round.balance.faults.join("; ")).unwrap_or_default();
-        let failure = match &outcome.trouble {
+        let faults = last.map(|round| round.audit.faults.join("; ")).unwrap_or_default();
+        let failure = match &outcome.error {
             Some(trouble) => {
                 if !faults.is_empty() {
-                    note(&format!("WARNING: until then, {faults}"));
+                    print_note(&format!("WARNING: until then, {faults}"));
                 }
                 trouble.failure(&self.connection)
             }
             None if faults.is_empty() => return Ok(()),
-            None => Failure::new(exit::FAILED, format!("the books do not balance: {faults}")),
+            None => {
+                CommandFailure::new(exit::FAILED, format!("the books do not balance: {faults}"))
+            }
         };
         match self.leftovers(named).await {
-            Some(hint) => Err(failure.hint(hint)),
+            Some(hint) => Err(failure.with_hint(hint)),
             None => Err(failure),
         }
     }
@@ -149,9 +153,9 @@ impl Session {
     /// have jobs of others, which are not ours to remove.
     async fn leftovers(&self, named: bool) -> Option<String> {
         let topic = &self.topic;
-        let left = match Stats::ask(&self.connection, topic).await {
-            Ok(Stats { left: 0, .. }) => return None,
-            Ok(stats) => format!("{} left on topic {topic}", jobs(stats.left)),
+        let left = match BenchTopicStats::fetch(&self.connection, topic).await {
+            Ok(BenchTopicStats { unfinished: 0, .. }) => return None,
+            Ok(stats) => format!("{} left on topic {topic}", jobs(stats.unfinished)),
             Err(_) => format!("jobs may be left on topic {topic}"),
         };
         if named {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use super::body;
-use crate::cli::exit::Failure;
+use crate::cli::exit::CommandFailure;
 use crate::pb;
 
 /// Ahead of the first due time, unless told: enough to enqueue the jobs of the presets.
@@ -17,7 +17,7 @@ const WARM_UP_JOBS: u32 = 2000;
 
 /// How much is enqueued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Amount {
+pub(super) enum JobAmount {
     /// This many jobs.
     Jobs(u32),
     /// As many as go into this time.
@@ -28,7 +28,7 @@ pub(super) enum Amount {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Plan {
     pub(super) phases: Phases,
-    pub(super) amount: Amount,
+    pub(super) amount: JobAmount,
     pub(super) producers: u32,
     pub(super) in_flight: u32,
     /// Jobs per call; 1 is the call for one job.
@@ -47,7 +47,7 @@ pub(super) struct Plan {
     pub(super) threads: u32,
     pub(super) warm_up: Option<u32>,
     pub(super) rounds: u32,
-    pub(super) durability: Option<Durability>,
+    pub(super) durability: Option<BenchDurability>,
 }
 
 /// What workers do while producers work, and what the rate is the rate of.
@@ -67,7 +67,7 @@ pub(super) enum Phases {
 
 /// The durability that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Durability {
+pub(super) enum BenchDurability {
     /// In the memory of the store's process
     Memory,
     /// On the store's disk
@@ -80,19 +80,19 @@ pub(super) enum Durability {
 
 impl Plan {
     /// Itself, unless it cannot be carried out.
-    pub(super) fn checked(self) -> Result<Plan, Failure> {
-        if self.amount == Amount::Time(Duration::ZERO) {
-            return Err(Failure::usage("--duration 0s is no time to measure in"));
+    pub(super) fn validated(self) -> Result<Plan, CommandFailure> {
+        if self.amount == JobAmount::Time(Duration::ZERO) {
+            return Err(CommandFailure::usage("--duration 0s is no time to measure in"));
         }
         if self.lanes() > LANES_MAX {
             let problem = format!("{} calls under way are too many", self.lanes());
             let hint = format!("--producers times --in-flight is at most {LANES_MAX}");
-            return Err(Failure::usage(problem).hint(hint));
+            return Err(CommandFailure::usage(problem).with_hint(hint));
         }
         if self.ack_batch > self.credit {
             let (ack, credit) = (self.ack_batch, self.credit);
             let problem = format!("a worker of credit {credit} never holds {ack} jobs to ack");
-            return Err(Failure::usage(problem).hint("--ack-batch is at most --credit"));
+            return Err(CommandFailure::usage(problem).with_hint("--ack-batch is at most --credit"));
         }
         Ok(self)
     }
@@ -102,11 +102,11 @@ impl Plan {
         let default = match (self.phases, self.amount) {
             // It would take away what the run is to leave there.
             (Phases::Fill, _) => 0,
-            (_, Amount::Jobs(jobs)) => jobs / 20,
-            (_, Amount::Time(_)) => self.rate.map_or(WARM_UP_JOBS, half_a_second),
+            (_, JobAmount::Jobs(jobs)) => jobs / 20,
+            (_, JobAmount::Time(_)) => self.rate.map_or(WARM_UP_JOBS, half_a_second),
         };
         let jobs = self.warm_up.unwrap_or(default);
-        let amount = Amount::Jobs(jobs);
+        let amount = JobAmount::Jobs(jobs);
         (jobs > 0).then_some(Plan { amount, lead: None, spread: None, ..*self })
     }
 
@@ -129,9 +129,9 @@ impl Plan {
     pub(super) fn durability(&self) -> pb::Durability {
         match self.durability {
             None => pb::Durability::Unspecified,
-            Some(Durability::Memory) => pb::Durability::Memory,
-            Some(Durability::Fsynced) => pb::Durability::Fsynced,
-            Some(Durability::Replicated) => pb::Durability::Replicated,
+            Some(BenchDurability::Memory) => pb::Durability::Memory,
+            Some(BenchDurability::Fsynced) => pb::Durability::Fsynced,
+            Some(BenchDurability::Replicated) => pb::Durability::Replicated,
         }
     }
 

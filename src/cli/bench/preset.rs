@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::plan::{Amount, LEAD, Phases, Plan};
+use super::plan::{JobAmount, LEAD, Phases, Plan};
 
 /// Known settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -39,7 +39,7 @@ impl Preset {
     pub(super) fn plan(self) -> Plan {
         let bulk = Plan {
             phases: Phases::Sequence,
-            amount: Amount::Jobs(300_000),
+            amount: JobAmount::Jobs(300_000),
             producers: 8,
             in_flight: 1,
             batch: 128,
@@ -56,7 +56,7 @@ impl Preset {
             rounds: 1,
             durability: None,
         };
-        let amount = Amount::Jobs;
+        let amount = JobAmount::Jobs;
         let together = Plan { phases: Phases::Together, ..bulk };
         let delayed = Plan { amount: amount(20_000), lead: Some(LEAD), ..together };
         let single = Plan { batch: 1, ..bulk };

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
-use super::body::Stamp;
-use super::round::Round;
+use super::body::BodyHeader;
+use super::clocks;
+use super::error::{BenchError, Result};
+use super::round::BenchRound;
+use super::schedule::{Pace, ScheduledCall};
 use super::server::timestamp;
-use super::time;
-use super::trouble::{Result, Trouble};
-use super::turns::{Pace, Turn};
 use crate::client::{Client, Error, Transport};
 use crate::pb::queue_service_client::QueueServiceClient;
 use crate::pb::{
@@ -20,17 +20,17 @@ use crate::pb::{
 const WHAT: &str = "cannot enqueue";
 
 /// Enqueues all jobs of the round.
-pub(super) async fn run(round: &Arc<Round>, clients: &[Client]) -> Result<()> {
-    let pace = Arc::new(Pace::begin(&round.plan, round.begin()));
+pub(super) async fn run(round: &Arc<BenchRound>, clients: &[Client]) -> Result<()> {
+    let pace = Arc::new(Pace::start(&round.plan, round.begin()));
     let mut lanes = JoinSet::new();
     for lane in 0..round.plan.lanes() {
         let producer = (lane / round.plan.in_flight) as usize;
         let queue = clients[producer % clients.len()].queue();
         let (round, pace) = (Arc::clone(round), Arc::clone(&pace));
-        lanes.spawn(Lane { round, pace, queue }.run());
+        lanes.spawn(ProducerLane { round, pace, queue }.run());
     }
     join(lanes).await?;
-    round.produced();
+    round.mark_produced();
     Ok(())
 }
 
@@ -41,7 +41,7 @@ pub(super) async fn join(mut tasks: JoinSet<Result<()>>) -> Result<()> {
             Ok(result) => result?,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => return Err(Trouble::Interrupted),
+                Err(_) => return Err(BenchError::Interrupted),
             },
         }
     }
@@ -49,24 +49,24 @@ pub(super) async fn join(mut tasks: JoinSet<Result<()>>) -> Result<()> {
 }
 
 /// One call at a time.
-struct Lane {
-    round: Arc<Round>,
+struct ProducerLane {
+    round: Arc<BenchRound>,
     pace: Arc<Pace>,
     queue: QueueServiceClient<Transport>,
 }
 
 /// A call that is about to be made.
-struct Call {
-    turn: Turn,
+struct EnqueueCall {
+    slot: ScheduledCall,
     jobs: Vec<JobSpec>,
     first_due_us: i64,
 }
 
 // === impl Lane ===
 
-impl Lane {
+impl ProducerLane {
     async fn run(mut self) -> Result<()> {
-        while let Some(turn) = self.round.turns.take(&self.pace).await {
+        while let Some(turn) = self.round.schedule.take(&self.pace).await {
             let call = self.prepare(turn);
             if self.round.plan.batch == 1 {
                 self.single(call).await?;
@@ -77,15 +77,15 @@ impl Lane {
         Ok(())
     }
 
-    fn prepare(&self, turn: Turn) -> Call {
+    fn prepare(&self, turn: ScheduledCall) -> EnqueueCall {
         let round = &*self.round;
-        let sent_us = round.since_base(turn.start);
+        let sent_us = round.elapsed_us(turn.start);
         let mut buffer = round.bodies.buffer(turn.numbers.len());
         let (mut first_due_us, mut last_due_us) = (i64::MAX, 0);
         let job = |number| {
             let due_us = round.due_us(number);
             (first_due_us, last_due_us) = (first_due_us.min(due_us), last_due_us.max(due_us));
-            let body = round.bodies.write(&mut buffer, Stamp { number, sent_us, due_us });
+            let body = round.bodies.write(&mut buffer, BodyHeader { number, sent_us, due_us });
             JobSpec {
                 topic: round.topic.clone(),
                 payload: Some(Payload::data(body)),
@@ -94,58 +94,63 @@ impl Lane {
             }
         };
         let jobs = turn.numbers.clone().map(job).collect();
-        round.due_until(last_due_us);
-        Call { turn, jobs, first_due_us }
+        round.record_due(last_due_us);
+        EnqueueCall { slot: turn, jobs, first_due_us }
     }
 
-    async fn single(&mut self, mut call: Call) -> Result<()> {
+    async fn single(&mut self, mut call: EnqueueCall) -> Result<()> {
         let request = EnqueueRequest {
             job: call.jobs.pop(),
             durability: self.round.plan.durability().into(),
             ..Default::default()
         };
-        let answer = self.queue.enqueue(request).await.map_err(Trouble::at(WHAT))?.into_inner();
+        let answer =
+            self.queue.enqueue(request).await.map_err(BenchError::call_failed(WHAT))?.into_inner();
         self.answered(&call);
-        self.round.reached(answer.durability());
-        self.created(call.turn.numbers.start, answer.outcome())
+        self.round.record_durability(answer.durability());
+        self.created(call.slot.numbers.start, answer.outcome())
     }
 
-    async fn batch(&mut self, mut call: Call) -> Result<()> {
+    async fn batch(&mut self, mut call: EnqueueCall) -> Result<()> {
         let request = BatchEnqueueRequest {
             jobs: std::mem::take(&mut call.jobs),
             durability: self.round.plan.durability().into(),
             ..Default::default()
         };
         let answer = self.queue.batch_enqueue(request).await;
-        let answer = answer.map_err(Trouble::at(WHAT))?.into_inner();
+        let answer = answer.map_err(BenchError::call_failed(WHAT))?.into_inner();
         self.answered(&call);
-        if answer.results.len() != call.turn.numbers.len() {
-            let (asked, got) = (call.turn.numbers.len(), answer.results.len());
-            return Err(Trouble::Wrong(format!("{got} results for a batch of {asked} jobs")));
+        if answer.results.len() != call.slot.numbers.len() {
+            let (asked, got) = (call.slot.numbers.len(), answer.results.len());
+            return Err(BenchError::ServerViolation(format!(
+                "{got} results for a batch of {asked} jobs"
+            )));
         }
-        for (number, mut result) in call.turn.numbers.zip(answer.results) {
+        for (number, mut result) in call.slot.numbers.zip(answer.results) {
             if let Some(error) = result.error.take() {
-                return Err(Trouble::Call(WHAT, Box::new(Error::from(error))));
+                return Err(BenchError::CallFailed(WHAT, Box::new(Error::from(error))));
             }
-            self.round.reached(result.durability());
+            self.round.record_durability(result.durability());
             self.created(number, result.outcome())?;
         }
         Ok(())
     }
 
-    fn answered(&self, call: &Call) {
-        self.round.latency.enqueue.record(time::micros(call.turn.start.elapsed()));
+    fn answered(&self, call: &EnqueueCall) {
+        self.round.latency.enqueue.record(clocks::micros(call.slot.start.elapsed()));
         if call.first_due_us > 0 && self.round.clock.now_us() > call.first_due_us {
-            self.round.count_overdue(call.turn.numbers.len() as u64);
+            self.round.count_overdue(call.slot.numbers.len() as u64);
         }
     }
 
     fn created(&self, number: u32, outcome: EnqueueOutcome) -> Result<()> {
         if outcome != EnqueueOutcome::Created {
             let outcome = outcome.as_str_name();
-            return Err(Trouble::Wrong(format!("job {number} is new, and the answer {outcome}")));
+            return Err(BenchError::ServerViolation(format!(
+                "job {number} is new, and the answer {outcome}"
+            )));
         }
-        self.round.books.enqueued(number);
+        self.round.audit.record_enqueued(number);
         Ok(())
     }
 }

@@ -1,36 +1,40 @@
 //! The outcome for people.
 
-use super::balance::Balance;
-use super::figures::{Figures, Spread};
+use super::audit_report::AuditReport;
+use super::figures::{Figures, RoundSpread};
 use super::histogram::Latency;
-use super::plan::{Amount, Phases, Plan};
+use super::plan::{JobAmount, Phases, Plan};
 use super::preset::name;
-use super::server::Clock;
-use super::session::{Outcome, Session};
-use crate::cli::exit::Failure;
-use crate::cli::output::{Block, Out, Table};
+use super::server::ServerClock;
+use super::session::{BenchOutcome, BenchSession};
+use crate::cli::exit::CommandFailure;
+use crate::cli::output::{Block, StdoutWriter, Table};
 use crate::config::show_duration;
 use crate::pb;
 
 /// Prints what was measured and what it depends on.
-pub(super) fn print(session: &Session, outcome: &Outcome, out: &mut Out) -> Result<(), Failure> {
-    setting(session, outcome).print(out)?;
+pub(super) fn print(
+    session: &BenchSession,
+    outcome: &BenchOutcome,
+    out: &mut StdoutWriter,
+) -> Result<(), CommandFailure> {
+    settings_block(session, outcome).print(out)?;
     if let Some(table) = rates(&session.plan, &outcome.rounds) {
-        out.line("")?;
+        out.write_line("")?;
         table.print(out)?;
     }
     if let Some(table) = latencies(&outcome.rounds) {
-        out.line("")?;
+        out.write_line("")?;
         table.print(out)?;
     }
     if let Some(last) = outcome.rounds.last().or(outcome.warm_up.as_ref()) {
-        out.line("")?;
-        books(session, outcome, last).print(out)?;
+        out.write_line("")?;
+        audit_block(session, outcome, last).print(out)?;
     }
     Ok(())
 }
 
-fn setting(session: &Session, outcome: &Outcome) -> Block {
+fn settings_block(session: &BenchSession, outcome: &BenchOutcome) -> Block {
     let (plan, info) = (&session.plan, &outcome.server.info);
     let last = outcome.rounds.last();
     let mut block = Block::default();
@@ -53,15 +57,17 @@ fn setting(session: &Session, outcome: &Outcome) -> Block {
 fn amount(plan: &Plan) -> String {
     let bytes = plan.body_bytes;
     let amount = match plan.amount {
-        Amount::Jobs(jobs) => format!("{jobs} jobs of {bytes} bytes"),
-        Amount::Time(duration) => format!("{} of jobs of {bytes} bytes", show_duration(duration)),
+        JobAmount::Jobs(jobs) => format!("{jobs} jobs of {bytes} bytes"),
+        JobAmount::Time(duration) => {
+            format!("{} of jobs of {bytes} bytes", show_duration(duration))
+        }
     };
     let rounds = match plan.rounds {
         1 => "1 round".to_owned(),
         rounds => format!("{rounds} rounds"),
     };
     let warm_up = match plan.warm_up().map(|plan| plan.amount) {
-        Some(Amount::Jobs(jobs)) => format!(" after {jobs} jobs of warm-up"),
+        Some(JobAmount::Jobs(jobs)) => format!(" after {jobs} jobs of warm-up"),
         _ => String::new(),
     };
     let (phases, delay) = (name(plan.phases), delay(plan));
@@ -100,7 +106,7 @@ fn workers(plan: &Plan, last: Option<&Figures>) -> String {
 }
 
 fn client(plan: &Plan, rounds: &[Figures]) -> String {
-    let cpu = Spread::over(rounds, |round| Some(round.client_cpu_us));
+    let cpu = RoundSpread::across(rounds, |round| Some(round.client_cpu_us));
     let cpu =
         cpu.map_or_else(String::new, |cpu| format!(", CPU per job {} us", digits(cpu.median)));
     let (threads, cores) = (plan.threads, cores());
@@ -109,7 +115,7 @@ fn client(plan: &Plan, rounds: &[Figures]) -> String {
     format!("ringq {version}, threads {threads} of {cores} cores, connections {connections}{cpu}")
 }
 
-fn clock(clock: Clock) -> String {
+fn clock(clock: ServerClock) -> String {
     if clock.is_shared() {
         return "the server's is this machine's".to_owned();
     }
@@ -120,8 +126,8 @@ fn clock(clock: Clock) -> String {
 fn rates(plan: &Plan, rounds: &[Figures]) -> Option<Table> {
     let mut table = Table::new(["RATE", "JOBS/S", "ROUNDS"]);
     let mut any = false;
-    let mut row = |name: &str, spread: Option<Spread>| {
-        let Some(Spread { median, min, max }) = spread else { return };
+    let mut row = |name: &str, spread: Option<RoundSpread>| {
+        let Some(RoundSpread { median, min, max }) = spread else { return };
         any = true;
         let range = format!("{} to {}", digits(min), digits(max));
         let range = if rounds.len() > 1 { range } else { String::new() };
@@ -129,10 +135,10 @@ fn rates(plan: &Plan, rounds: &[Figures]) -> Option<Table> {
     };
     let both = matches!(plan.phases, Phases::Sequence | Phases::Together);
     if both {
-        row("whole lives", Spread::over(rounds, |round| round.rate));
+        row("whole lives", RoundSpread::across(rounds, |round| round.rate));
     }
-    row("enqueue", Spread::over(rounds, |round| round.enqueue_rate));
-    row("take and ack", Spread::over(rounds, |round| round.consume_rate));
+    row("enqueue", RoundSpread::across(rounds, |round| round.enqueue_rate));
+    row("take and ack", RoundSpread::across(rounds, |round| round.consume_rate));
     any.then_some(table)
 }
 
@@ -143,7 +149,7 @@ fn latencies(rounds: &[Figures]) -> Option<Table> {
     let mut any = false;
     let mut row = |name: &str, latency: fn(&Figures) -> Option<Latency>| {
         let over = |part: fn(Latency) -> u64| {
-            Spread::over(rounds, |round| latency(round).map(|latency| part(latency) as f64))
+            RoundSpread::across(rounds, |round| latency(round).map(|latency| part(latency) as f64))
         };
         let Some(max) = over(|latency| latency.max) else { return };
         any = true;
@@ -165,10 +171,10 @@ fn latencies(rounds: &[Figures]) -> Option<Table> {
     any.then_some(table)
 }
 
-fn books(session: &Session, outcome: &Outcome, last: &Figures) -> Block {
-    let balance = &last.balance;
+fn audit_block(session: &BenchSession, outcome: &BenchOutcome, last: &Figures) -> Block {
+    let balance = &last.audit;
     let mut block = Block::default();
-    let Balance { enqueued, delivered, acked, doubled, early, .. } = balance;
+    let AuditReport { enqueued, delivered, acked, doubled, early, .. } = balance;
     let verdict = if last.is_sound() && session.plan.phases == Phases::Fill {
         format!("{enqueued} enqueued and left there")
     } else {
@@ -176,7 +182,7 @@ fn books(session: &Session, outcome: &Outcome, last: &Figures) -> Block {
             "{enqueued} enqueued, {delivered} delivered, {acked} acked, {doubled} doubled, {early} early"
         )
     };
-    let verdict = match (outcome.trouble.is_some(), last.is_sound()) {
+    let verdict = match (outcome.error.is_some(), last.is_sound()) {
         (true, _) => format!("cut short: {verdict}"),
         (false, true) => format!("{verdict}; the server counts the same"),
         (false, false) => verdict,

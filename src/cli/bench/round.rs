@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::body::Bodies;
-use super::books::Books;
+use super::audit::JobAudit;
+use super::body::BodyCodec;
+use super::clocks;
 use super::histogram::Histogram;
-use super::plan::{Amount, Plan};
-use super::server::Clock;
-use super::time;
-use super::turns::Turns;
+use super::plan::{JobAmount, Plan};
+use super::schedule::CallSchedule;
+use super::server::ServerClock;
 use crate::pb;
 
 /// See the module.
-pub(super) struct Round {
+pub(super) struct BenchRound {
     pub(super) plan: Plan,
     pub(super) topic: String,
-    pub(super) clock: Clock,
-    pub(super) turns: Turns,
-    pub(super) bodies: Bodies,
-    pub(super) books: Books,
+    pub(super) clock: ServerClock,
+    pub(super) schedule: CallSchedule,
+    pub(super) bodies: BodyCodec,
+    pub(super) audit: JobAudit,
     pub(super) latency: Latencies,
     /// Cancelled when all is done, or nothing more can come.
     pub(super) finished: CancellationToken,
@@ -31,11 +31,11 @@ pub(super) struct Round {
     /// The server's time when the first job was about to be enqueued.
     begin_us: AtomicI64,
     /// Acks that complete the round; not known before all is enqueued.
-    goal: AtomicU64,
+    acks_expected: AtomicU64,
     last_due_us: AtomicI64,
     overdue: AtomicU64,
     durability: AtomicI32,
-    marks: Mutex<Marks>,
+    timings: Mutex<RoundTimings>,
 }
 
 /// The latencies of a round, in microseconds.
@@ -52,24 +52,24 @@ pub(super) struct Latencies {
 
 /// What is found out on the way.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Marks {
+pub(super) struct RoundTimings {
     /// The first enqueue began.
-    pub(super) begin: Option<Instant>,
+    pub(super) enqueue_start: Option<Instant>,
     /// The last enqueue was answered.
-    pub(super) produced: Option<Instant>,
+    pub(super) enqueue_end: Option<Instant>,
     /// Workers began.
-    pub(super) consuming: Option<Instant>,
+    pub(super) consume_start: Option<Instant>,
     /// The last ack was answered.
-    pub(super) done: Option<Instant>,
+    pub(super) ack_end: Option<Instant>,
     /// CPU time of this process at the start.
     pub(super) cpu: Duration,
     /// What the server granted the streams.
-    pub(super) grant: Option<Grant>,
+    pub(super) grant: Option<StreamGrant>,
 }
 
 /// What is in effect on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Grant {
+pub(super) struct StreamGrant {
     /// Its credit.
     pub(super) credit: i32,
     /// Deliveries per message at most.
@@ -78,16 +78,16 @@ pub(super) struct Grant {
 
 // === impl Round ===
 
-impl Round {
+impl BenchRound {
     /// A round with an identity of its own.
-    pub(super) fn new(plan: Plan, topic: &str, clock: Clock) -> Round {
-        Round {
+    pub(super) fn new(plan: Plan, topic: &str, clock: ServerClock) -> BenchRound {
+        BenchRound {
             plan,
             topic: topic.to_owned(),
             clock,
-            turns: Turns::new(&plan),
-            bodies: Bodies::new(rand::random(), plan.body_bytes()),
-            books: Books::new(),
+            schedule: CallSchedule::new(&plan),
+            bodies: BodyCodec::new(rand::random(), plan.body_bytes()),
+            audit: JobAudit::new(),
             latency: Latencies {
                 enqueue: Histogram::new(),
                 dispatch: Histogram::new(),
@@ -95,57 +95,57 @@ impl Round {
                 ack: Histogram::new(),
             },
             finished: CancellationToken::new(),
-            base: time::now(),
+            base: clocks::now(),
             begin_us: AtomicI64::new(0),
-            goal: AtomicU64::new(u64::MAX),
+            acks_expected: AtomicU64::new(u64::MAX),
             last_due_us: AtomicI64::new(0),
             overdue: AtomicU64::new(0),
             durability: AtomicI32::new(i32::MAX),
-            marks: Mutex::new(Marks::default()),
+            timings: Mutex::new(RoundTimings::default()),
         }
     }
 
     /// What is known so far.
-    pub(super) fn marks(&self) -> MutexGuard<'_, Marks> {
-        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn timings(&self) -> MutexGuard<'_, RoundTimings> {
+        self.timings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The first job is about to be enqueued; now.
     pub(super) fn begin(&self) -> Instant {
         self.begin_us.store(self.clock.now_us(), Ordering::Relaxed);
-        let mut marks = self.marks();
-        marks.cpu = time::cpu();
-        *marks.begin.insert(time::now())
+        let mut marks = self.timings();
+        marks.cpu = clocks::cpu();
+        *marks.enqueue_start.insert(clocks::now())
     }
 
     /// All jobs are enqueued.
-    pub(super) fn produced(&self) {
-        self.marks().produced = Some(time::now());
-        self.goal.store(u64::from(self.jobs()), Ordering::SeqCst);
-        self.look();
+    pub(super) fn mark_produced(&self) {
+        self.timings().enqueue_end = Some(clocks::now());
+        self.acks_expected.store(u64::from(self.numbers_taken()), Ordering::SeqCst);
+        self.finish_if_complete();
     }
 
     /// Ends the round if the last ack is there.
-    pub(super) fn look(&self) {
-        if self.books.acks() >= self.goal.load(Ordering::SeqCst) {
+    pub(super) fn finish_if_complete(&self) {
+        if self.audit.acked_count() >= self.acks_expected.load(Ordering::SeqCst) {
             self.finish();
         }
     }
 
     /// Ends the round: what comes now is not timed.
     pub(super) fn finish(&self) {
-        self.marks().done.get_or_insert_with(time::now);
+        self.timings().ack_end.get_or_insert_with(clocks::now);
         self.finished.cancel();
     }
 
     /// Whether all jobs are enqueued.
     pub(super) fn is_produced(&self) -> bool {
-        self.goal.load(Ordering::SeqCst) != u64::MAX
+        self.acks_expected.load(Ordering::SeqCst) != u64::MAX
     }
 
     /// How many numbers have been given out.
-    pub(super) fn jobs(&self) -> u32 {
-        self.turns.taken()
+    pub(super) fn numbers_taken(&self) -> u32 {
+        self.schedule.numbers_taken()
     }
 
     /// When job `number` is due, in microseconds of the server's clock. 0: at once.
@@ -155,11 +155,11 @@ impl Round {
         }
         let spread = micros(self.plan.spread.unwrap_or_default());
         let begin = match self.plan.amount {
-            Amount::Jobs(jobs) => {
+            JobAmount::Jobs(jobs) => {
                 let begin = self.begin_us.load(Ordering::Relaxed);
                 return begin + micros(self.plan.lead()) + spread_over(number, jobs, spread);
             }
-            Amount::Time(_) => self.clock.now_us(),
+            JobAmount::Time(_) => self.clock.now_us(),
         };
         // Without a known number of jobs: anywhere in the spread, by a sequence that fills it evenly.
         let part = i64::from(number.wrapping_mul(0x9E37_79B9) >> 12);
@@ -167,12 +167,12 @@ impl Round {
     }
 
     /// Microseconds since it began: what a body tells about its enqueue.
-    pub(super) fn since_base(&self, at: Instant) -> u64 {
-        time::micros(at.saturating_duration_since(self.base))
+    pub(super) fn elapsed_us(&self, at: Instant) -> u64 {
+        clocks::micros(at.saturating_duration_since(self.base))
     }
 
     /// Notes when the last of some jobs is due.
-    pub(super) fn due_until(&self, due_us: i64) {
+    pub(super) fn record_due(&self, due_us: i64) {
         self.last_due_us.fetch_max(due_us, Ordering::Relaxed);
     }
 
@@ -193,7 +193,7 @@ impl Round {
     }
 
     /// Notes the durability of an answer; the least one counts.
-    pub(super) fn reached(&self, durability: pb::Durability) {
+    pub(super) fn record_durability(&self, durability: pb::Durability) {
         self.durability.fetch_min(durability.into(), Ordering::Relaxed);
     }
 
@@ -217,22 +217,22 @@ mod tests {
     use futures::FutureExt as _;
 
     use super::super::preset::Preset;
-    use super::super::turns::Pace;
+    use super::super::schedule::Pace;
     use super::*;
 
     #[test]
     fn due_times_fill_the_spread() {
         let plan = Preset::Delayed.plan();
-        let Amount::Jobs(jobs) = plan.amount else { panic!("it counts") };
-        let round = Round::new(plan, "t", Clock::default());
+        let JobAmount::Jobs(jobs) = plan.amount else { panic!("it counts") };
+        let round = BenchRound::new(plan, "t", ServerClock::default());
         round.begin();
         let first = round.due_us(0);
         assert_eq!(round.due_us(jobs / 2) - first, 2_500_000);
         assert!(round.due_us(jobs - 1) - first < 5_000_000);
         assert!(first - round.clock.now_us() <= 2_000_000);
 
-        let timed = Plan { amount: Amount::Time(Duration::from_secs(1)), ..plan };
-        let timed = Round::new(timed, "t", Clock::default());
+        let timed = Plan { amount: JobAmount::Time(Duration::from_secs(1)), ..plan };
+        let timed = BenchRound::new(timed, "t", ServerClock::default());
         let now = timed.clock.now_us();
         for number in 0..1000 {
             let ahead = timed.due_us(number) - now;
@@ -241,18 +241,18 @@ mod tests {
     }
 
     #[test]
-    fn the_last_ack_ends_it_and_nothing_else() {
-        let plan = Plan { amount: Amount::Jobs(1), batch: 1, ..Preset::Bulk.plan() };
-        let round = Round::new(plan, "t", Clock::default());
-        let pace = Pace::begin(&plan, round.begin());
-        assert!(round.turns.take(&pace).now_or_never().flatten().is_some());
-        round.books.acked(0);
-        round.look();
+    fn only_the_last_ack_ends_the_round() {
+        let plan = Plan { amount: JobAmount::Jobs(1), batch: 1, ..Preset::Bulk.plan() };
+        let round = BenchRound::new(plan, "t", ServerClock::default());
+        let pace = Pace::start(&plan, round.begin());
+        assert!(round.schedule.take(&pace).now_or_never().flatten().is_some());
+        round.audit.record_acked(0);
+        round.finish_if_complete();
         assert!(!round.finished.is_cancelled(), "more may be enqueued");
-        round.produced();
+        round.mark_produced();
         assert!(round.finished.is_cancelled());
-        let done = round.marks().done;
+        let done = round.timings().ack_end;
         round.finish();
-        assert!(done.is_some() && round.marks().done == done, "what comes later is not timed");
+        assert!(done.is_some() && round.timings().ack_end == done, "what comes later is not timed");
     }
 }

@@ -2,9 +2,9 @@
 
 use tonic::Code;
 
-use super::time;
-use crate::cli::connect::Connection;
-use crate::cli::exit::Failure;
+use super::clocks;
+use crate::cli::connect::ServerConnection;
+use crate::cli::exit::CommandFailure;
 use crate::client::{Client, Error};
 use crate::pb;
 
@@ -13,15 +13,15 @@ const PROBES: usize = 8;
 
 /// A server under test, as it was at the start.
 #[derive(Clone, Debug)]
-pub(super) struct Server {
+pub(super) struct BenchServer {
     pub(super) url: String,
     pub(super) info: pb::GetServerInfoResponse,
-    pub(super) clock: Clock,
+    pub(super) clock: ServerClock,
 }
 
 /// The server's wall clock as seen from here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Clock {
+pub(super) struct ServerClock {
     /// The server's less ours, in microseconds.
     pub(super) offset_us: i64,
     /// How wrong that may be. 0 where both read the same clock.
@@ -30,68 +30,68 @@ pub(super) struct Clock {
 
 /// The server's numbers about the topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stats {
+pub(super) struct BenchTopicStats {
     /// Jobs enqueued since the topic exists.
     pub(super) enqueued: i64,
     /// Jobs that succeeded since then.
     pub(super) succeeded: i64,
     /// Jobs that are there and not finished.
-    pub(super) left: i64,
+    pub(super) unfinished: i64,
 }
 
 // === impl Server ===
 
-impl Server {
+impl BenchServer {
     /// Asks it; every connection is made before anything is timed.
-    pub(super) async fn ask(
+    pub(super) async fn fetch(
         clients: &[Client],
-        connection: &Connection,
-    ) -> Result<Server, Failure> {
+        connection: &ServerConnection,
+    ) -> Result<BenchServer, CommandFailure> {
         let mut probes = Vec::with_capacity(PROBES);
         for client in clients.iter().cycle().take(PROBES.max(clients.len())) {
-            probes.push(probe(client, connection).await?);
+            probes.push(probe_clock(client, connection).await?);
         }
         let clock = probes.iter().map(|(clock, _)| *clock).min_by_key(|clock| clock.uncertainty_us);
         let url = connection.client().url().to_owned();
-        let clock = clock.unwrap_or_default().settle(is_loopback(&url));
+        let clock = clock.unwrap_or_default().trust_loopback(is_loopback(&url));
         let info = probes.pop().map(|(_, info)| info).unwrap_or_default();
-        Ok(Server { url, info, clock })
+        Ok(BenchServer { url, info, clock })
     }
 }
 
-async fn probe(
+async fn probe_clock(
     client: &Client,
-    connection: &Connection,
-) -> Result<(Clock, pb::GetServerInfoResponse), Failure> {
+    connection: &ServerConnection,
+) -> Result<(ServerClock, pb::GetServerInfoResponse), CommandFailure> {
     let request = connection.request(pb::GetServerInfoRequest {});
-    let (start, start_us) = (time::now(), time::wall_us());
+    let (start, start_us) = (clocks::now(), clocks::wall_us());
     let info = connection.call("cannot measure", client.admin().get_server_info(request)).await?;
-    let trip_us = i64::try_from(time::micros(start.elapsed())).unwrap_or(i64::MAX);
+    let trip_us = i64::try_from(clocks::micros(start.elapsed())).unwrap_or(i64::MAX);
     let theirs_us = info
         .server_time
         .map_or(start_us, |time| time.seconds * 1_000_000 + i64::from(time.nanos) / 1000);
     let offset_us = theirs_us - start_us - trip_us / 2;
-    Ok((Clock { offset_us, uncertainty_us: trip_us / 2 + 1 }, info))
+    Ok((ServerClock { offset_us, uncertainty_us: trip_us / 2 + 1 }, info))
 }
 
 // === impl Clock ===
 
-impl Clock {
+impl ServerClock {
     /// On one machine both read the same clock, and a microsecond early is early. Loopback can also
     /// be a tunnel, so the clocks must agree as well.
-    fn settle(self, loopback: bool) -> Clock {
+    fn trust_loopback(self, loopback: bool) -> ServerClock {
         let agree = self.offset_us.abs() <= self.uncertainty_us;
-        if loopback && agree { Clock::default() } else { self }
+        if loopback && agree { ServerClock::default() } else { self }
     }
 
     /// Whether both sides read the same clock.
     pub(super) fn is_shared(&self) -> bool {
-        *self == Clock::default()
+        *self == ServerClock::default()
     }
 
     /// The server's time now, in microseconds.
     pub(super) fn now_us(&self) -> i64 {
-        time::wall_us() + self.offset_us
+        clocks::wall_us() + self.offset_us
     }
 
     /// Whether a delivery so late was certainly early.
@@ -107,29 +107,32 @@ fn is_loopback(url: &str) -> bool {
 
 // === impl Stats ===
 
-impl Stats {
+impl BenchTopicStats {
     /// Asks for the numbers of a topic; one that is not there yet has none.
-    pub(super) async fn ask(connection: &Connection, topic: &str) -> Result<Stats, Error> {
+    pub(super) async fn fetch(
+        connection: &ServerConnection,
+        topic: &str,
+    ) -> Result<BenchTopicStats, Error> {
         let mut topics = connection.client().topics();
         let request = connection.request(pb::GetTopicStatsRequest { name: topic.to_owned() });
-        let stats = match connection.ask(topics.get_topic_stats(request)).await {
+        let stats = match connection.try_call(topics.get_topic_stats(request)).await {
             Ok(answer) => answer.stats.unwrap_or_default(),
-            Err(error) if error.code() == Code::NotFound => return Ok(Stats::default()),
+            Err(error) if error.code() == Code::NotFound => return Ok(BenchTopicStats::default()),
             Err(error) => return Err(error),
         };
-        Ok(Stats {
+        Ok(BenchTopicStats {
             enqueued: stats.enqueued_total,
             succeeded: stats.succeeded_total,
-            left: stats.scheduled + stats.ready + stats.running + stats.backoff + stats.dead,
+            unfinished: stats.scheduled + stats.ready + stats.running + stats.backoff + stats.dead,
         })
     }
 
     /// What has changed since `before`.
-    pub(super) fn since(self, before: Stats) -> Stats {
-        Stats {
+    pub(super) fn since(self, before: BenchTopicStats) -> BenchTopicStats {
+        BenchTopicStats {
             enqueued: self.enqueued - before.enqueued,
             succeeded: self.succeeded - before.succeeded,
-            left: self.left - before.left,
+            unfinished: self.unfinished - before.unfinished,
         }
     }
 }
@@ -146,11 +149,11 @@ mod tests {
 
     #[test]
     fn clocks_of_one_machine_are_one() {
-        let near = Clock { offset_us: -90, uncertainty_us: 100 };
-        assert!(near.settle(true).is_shared());
-        assert_eq!(near.settle(false), near);
-        let far = Clock { offset_us: 5000, uncertainty_us: 100 };
-        assert_eq!(far.settle(true), far, "a tunnel");
+        let near = ServerClock { offset_us: -90, uncertainty_us: 100 };
+        assert!(near.trust_loopback(true).is_shared());
+        assert_eq!(near.trust_loopback(false), near);
+        let far = ServerClock { offset_us: 5000, uncertainty_us: 100 };
+        assert_eq!(far.trust_loopback(true), far, "a tunnel");
         for url in ["http://127.0.0.1:7700", "https://localhost:1", "http://[::1]:7700"] {
             assert!(is_loopback(url), "{url}");
         }
@@ -158,9 +161,9 @@ mod tests {
     }
 
     #[test]
-    fn early_is_what_the_clocks_cannot_explain() {
-        assert!(Clock::default().is_early(-1) && !Clock::default().is_early(0));
-        let apart = Clock { offset_us: 5000, uncertainty_us: 100 };
+    fn a_delivery_within_clock_uncertainty_is_not_early() {
+        assert!(ServerClock::default().is_early(-1) && !ServerClock::default().is_early(0));
+        let apart = ServerClock { offset_us: 5000, uncertainty_us: 100 };
         assert!(apart.is_early(-101) && !apart.is_early(-100));
     }
 

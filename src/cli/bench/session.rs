@@ -4,28 +4,28 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::balance::Demand;
-use super::consume::Workers;
+use super::audit_report::RequiredState;
+use super::consume::BenchWorkers;
+use super::error::{BenchError, Result};
 use super::figures::Figures;
 use super::plan::{Phases, Plan};
 use super::preset::Preset;
 use super::produce;
-use super::round::Round;
-use super::server::{Server, Stats};
-use super::trouble::{Result, Trouble};
-use super::watch;
-use crate::cli::connect::Connection;
-use crate::cli::exit::{self, Failure};
+use super::round::BenchRound;
+use super::server::{BenchServer, BenchTopicStats};
+use super::stall_detector;
+use crate::cli::connect::ServerConnection;
+use crate::cli::exit::{self, CommandFailure};
 use crate::cli::text::jobs;
 use crate::client::Client;
 
 /// What a run needs.
-pub(super) struct Session {
+pub(super) struct BenchSession {
     /// What the plan was made from.
     pub(super) preset: Preset,
     pub(super) plan: Plan,
     pub(super) topic: String,
-    pub(super) connection: Connection,
+    pub(super) connection: ServerConnection,
     /// One for each connection.
     pub(super) clients: Vec<Client>,
     /// Cancelled by Ctrl-C.
@@ -33,29 +33,29 @@ pub(super) struct Session {
 }
 
 /// What came of it.
-pub(super) struct Outcome {
-    pub(super) server: Server,
+pub(super) struct BenchOutcome {
+    pub(super) server: BenchServer,
     /// Measured rounds; the last one may be cut short, or have faults.
     pub(super) rounds: Vec<Figures>,
     /// A warm-up that did not end well: then nothing was measured.
     pub(super) warm_up: Option<Figures>,
     /// What ended it too early.
-    pub(super) trouble: Option<Trouble>,
+    pub(super) error: Option<BenchError>,
 }
 
 // === impl Session ===
 
-impl Session {
+impl BenchSession {
     /// Runs it all. Fails only before any job was enqueued.
-    pub(super) async fn run(&self) -> std::result::Result<Outcome, Failure> {
-        let server = Server::ask(&self.clients, &self.connection).await?;
+    pub(super) async fn run(&self) -> std::result::Result<BenchOutcome, CommandFailure> {
+        let server = BenchServer::fetch(&self.clients, &self.connection).await?;
         self.check_topic().await?;
-        let mut outcome = Outcome { server, rounds: Vec::new(), warm_up: None, trouble: None };
+        let mut outcome = BenchOutcome { server, rounds: Vec::new(), warm_up: None, error: None };
         if let Some(plan) = self.plan.warm_up() {
             let (figures, trouble) = self.round(plan, &outcome.server).await;
             if !figures.is_sound() {
                 outcome.warm_up = Some(figures);
-                outcome.trouble = trouble;
+                outcome.error = trouble;
                 return Ok(outcome);
             }
         }
@@ -63,7 +63,7 @@ impl Session {
             let (figures, trouble) = self.round(self.plan, &outcome.server).await;
             let sound = figures.is_sound();
             outcome.rounds.push(figures);
-            outcome.trouble = trouble;
+            outcome.error = trouble;
             if !sound {
                 break;
             }
@@ -72,58 +72,65 @@ impl Session {
     }
 
     /// Jobs of others would be taken for faults, and would be taken from whoever waits for them.
-    async fn check_topic(&self) -> std::result::Result<(), Failure> {
+    async fn check_topic(&self) -> std::result::Result<(), CommandFailure> {
         if self.plan.phases == Phases::Fill {
             return Ok(());
         }
         let topic = &self.topic;
         let what = format!("cannot measure on topic {topic}");
-        let stats = Stats::ask(&self.connection, topic).await;
+        let stats = BenchTopicStats::fetch(&self.connection, topic).await;
         let stats = stats.map_err(|error| self.connection.failure(&what, &error))?;
-        if stats.left == 0 {
+        if stats.unfinished == 0 {
             return Ok(());
         }
-        let problem = format!("{what}: it has {} of others", jobs(stats.left));
-        Err(Failure::new(exit::FAILED, problem).hint("without --topic it gets one of its own"))
+        let problem = format!("{what}: it has {} of others", jobs(stats.unfinished));
+        Err(CommandFailure::new(exit::FAILED, problem)
+            .with_hint("without --topic it gets one of its own"))
     }
 
     /// One round, and what it ended with: also what was found out until then.
-    async fn round(&self, plan: Plan, server: &Server) -> (Figures, Option<Trouble>) {
-        let round = Arc::new(Round::new(plan, &self.topic, server.clock));
-        let result = self.drive(&round).await;
-        let mut figures = Figures::of(&round);
+    async fn round(&self, plan: Plan, server: &BenchServer) -> (Figures, Option<BenchError>) {
+        let round = Arc::new(BenchRound::new(plan, &self.topic, server.clock));
+        let result = self.run_round(&round).await;
+        let mut figures = Figures::from_round(&round);
         let trouble = match result {
-            Ok(before) => self.compare(&round, before, &mut figures).await.err(),
+            Ok(before) => self.verify(&round, before, &mut figures).await.err(),
             Err(trouble) => Some(trouble),
         };
         (figures, trouble)
     }
 
     /// The server's numbers before it.
-    async fn drive(&self, round: &Arc<Round>) -> Result<Stats> {
+    async fn run_round(&self, round: &Arc<BenchRound>) -> Result<BenchTopicStats> {
         let before = self.stats().await?;
         tokio::select! {
             result = phases(round, &self.clients) => result?,
-            result = watch::run(round, &self.connection) => result?,
-            () = self.interrupt.cancelled() => return Err(Trouble::Interrupted),
+            result = stall_detector::run(round, &self.connection) => result?,
+            () = self.interrupt.cancelled() => return Err(BenchError::Interrupted),
         }
         Ok(before)
     }
 
     /// Compares the books, one job at a time, and their sums with the server's own numbers.
-    async fn compare(&self, round: &Round, before: Stats, figures: &mut Figures) -> Result<()> {
+    async fn verify(
+        &self,
+        round: &BenchRound,
+        before: BenchTopicStats,
+        figures: &mut Figures,
+    ) -> Result<()> {
         let found = self.stats().await?;
-        figures.balance = round.books.balance(round.jobs(), demand(round.plan.phases));
+        figures.audit =
+            round.audit.report(round.numbers_taken(), required_state(round.plan.phases));
         figures.complete = true;
         let found = found.since(before);
-        let jobs = i64::from(round.jobs());
+        let jobs = i64::from(round.numbers_taken());
         let expected = match round.plan.phases {
-            Phases::Fill => Stats { enqueued: jobs, succeeded: 0, left: jobs },
-            _ => Stats { enqueued: jobs, succeeded: jobs, left: 0 },
+            Phases::Fill => BenchTopicStats { enqueued: jobs, succeeded: 0, unfinished: jobs },
+            _ => BenchTopicStats { enqueued: jobs, succeeded: jobs, unfinished: 0 },
         };
         if found != expected {
-            let Stats { enqueued, succeeded, left } = found;
-            figures.balance.faults.push(format!(
+            let BenchTopicStats { enqueued, succeeded, unfinished: left } = found;
+            figures.audit.faults.push(format!(
                 "of {jobs} jobs the server counts {enqueued} enqueued, {succeeded} succeeded and \
                  {left} left"
             ));
@@ -131,26 +138,28 @@ impl Session {
         Ok(())
     }
 
-    async fn stats(&self) -> Result<Stats> {
-        let stats = Stats::ask(&self.connection, &self.topic).await;
-        stats.map_err(|error| Trouble::Call("cannot read the topic's numbers", Box::new(error)))
+    async fn stats(&self) -> Result<BenchTopicStats> {
+        let stats = BenchTopicStats::fetch(&self.connection, &self.topic).await;
+        stats.map_err(|error| {
+            BenchError::CallFailed("cannot read the topic's numbers", Box::new(error))
+        })
     }
 }
 
 /// What the books must show in the end.
-fn demand(phases: Phases) -> Demand {
-    if phases == Phases::Fill { Demand::Enqueued } else { Demand::Acked }
+fn required_state(phases: Phases) -> RequiredState {
+    if phases == Phases::Fill { RequiredState::Enqueued } else { RequiredState::Acked }
 }
 
-async fn phases(round: &Arc<Round>, clients: &[Client]) -> Result<()> {
+async fn phases(round: &Arc<BenchRound>, clients: &[Client]) -> Result<()> {
     match round.plan.phases {
         Phases::Fill => produce::run(round, clients).await,
         Phases::Enqueue | Phases::Consume | Phases::Sequence => {
             produce::run(round, clients).await?;
-            Workers::open(round, clients).await?.run().await
+            BenchWorkers::open(round, clients).await?.run().await
         }
         Phases::Together => {
-            let workers = Workers::open(round, clients).await?;
+            let workers = BenchWorkers::open(round, clients).await?;
             tokio::try_join!(produce::run(round, clients), workers.run())?;
             Ok(())
         }

@@ -4,32 +4,32 @@ use std::time::Duration;
 
 use tonic::Code;
 
-use crate::client::{Enqueued, Error, OnRetry, Producer};
+use crate::client::{EnqueueReply, Error, OnRetry, Producer};
 use crate::pb::{EnqueueResult, ItemError, JobSpec};
 
 /// Enqueues a batch of jobs within `longest`; one answer for each, in order.
-pub(super) async fn answers(
+pub(super) async fn send_batch(
     producer: &Producer,
     jobs: Vec<JobSpec>,
     longest: Duration,
     on_retry: OnRetry<'_>,
-) -> Vec<Result<Enqueued, Error>> {
+) -> Vec<Result<EnqueueReply, Error>> {
     let count = jobs.len();
     if count == 0 {
         return Vec::new();
     }
     let batch = producer.enqueue_batch_with(jobs, on_retry);
     let answers = tokio::time::timeout(longest, batch).await;
-    answers.unwrap_or_else(|_| vec![Err(no_answer()); count])
+    answers.unwrap_or_else(|_| vec![Err(no_answer_error()); count])
 }
 
 /// The error of a job whose outcome is unknown.
-pub(super) fn no_answer() -> Error {
+pub(super) fn no_answer_error() -> Error {
     tonic::Status::deadline_exceeded("no answer").into()
 }
 
 /// The error of a line that is longer than any request.
-pub(super) fn too_long() -> Error {
+pub(super) fn too_long_error() -> Error {
     ItemError {
         code: Code::InvalidArgument.into(),
         reason: "TOO_LARGE".to_owned(),
@@ -41,7 +41,7 @@ pub(super) fn too_long() -> Error {
 
 /// Returns whether the error is about this line alone. All other errors hold for the other lines, too, which have the
 /// same flags, topic and server.
-pub(super) fn is_of_the_line(error: &Error) -> bool {
+pub(super) fn is_line_error(error: &Error) -> bool {
     match error.code() {
         Code::AlreadyExists => true,
         Code::InvalidArgument => error.field().is_some_and(|field| {
@@ -53,7 +53,7 @@ pub(super) fn is_of_the_line(error: &Error) -> bool {
 }
 
 /// The JSON row of a line.
-pub(super) fn row(answer: &Result<Enqueued, Error>) -> EnqueueResult {
+pub(super) fn row(answer: &Result<EnqueueReply, Error>) -> EnqueueResult {
     match answer {
         Ok(job) => EnqueueResult {
             id: job.id.clone(),

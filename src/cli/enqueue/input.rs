@@ -14,7 +14,7 @@ use tokio::io::Interest;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc;
 
-use super::exit::Failure;
+use super::exit::CommandFailure;
 use crate::config::io_problem;
 use crate::domain::limit::REQUEST_BYTES_MAX;
 use crate::pb::Payload;
@@ -33,7 +33,7 @@ const READ_BYTES: usize = 1 << 20;
 
 /// A line without its end.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct InputLine {
     /// Counted from 1, empty ones included.
     pub(super) number: u64,
     /// None: too long for any server.
@@ -42,14 +42,14 @@ pub(super) struct Line {
 
 /// Some lines in their order.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
-    pub(super) lines: Vec<Line>,
+pub(super) struct LineBatch {
+    pub(super) lines: Vec<InputLine>,
     /// Bytes of the input up to its end.
     pub(super) offset: u64,
 }
 
 /// Where lines come from.
-pub(super) struct Source {
+pub(super) struct LineSource {
     /// For messages.
     pub(super) name: String,
     /// Bytes in all, where that is known.
@@ -70,15 +70,15 @@ pub(super) fn payload(bytes: Vec<u8>) -> Payload {
 
 /// All of stdin; nothing there is a payload of no kind. What is longer than a whole request no server takes, however
 /// large its payloads may be.
-pub(super) fn whole_stdin() -> Result<Payload, Failure> {
+pub(super) fn whole_stdin() -> Result<Payload, CommandFailure> {
     let mut bytes = Vec::new();
     let mut stdin = io::stdin().lock().take(REQUEST_BYTES_MAX as u64 + 1);
     stdin.read_to_end(&mut bytes).map_err(|error| unreadable("standard input", &error))?;
     match bytes.len() {
         0 => Ok(Payload::default()),
         1..=REQUEST_BYTES_MAX => Ok(payload(bytes)),
-        _ => Err(Failure::usage("the payload on standard input is longer than 4 MiB")
-            .hint("for a job per line use --lines -")),
+        _ => Err(CommandFailure::usage("the payload on standard input is longer than 4 MiB")
+            .with_hint("for a job per line use --lines -")),
     }
 }
 
@@ -113,8 +113,8 @@ pub(super) fn digest(bytes: &[u8]) -> String {
     })
 }
 
-fn unreadable(name: &str, error: &io::Error) -> Failure {
-    Failure::usage(cannot_read(name, error))
+fn unreadable(name: &str, error: &io::Error) -> CommandFailure {
+    CommandFailure::usage(cannot_read(name, error))
 }
 
 fn cannot_read(name: &str, error: &io::Error) -> String {
@@ -123,26 +123,26 @@ fn cannot_read(name: &str, error: &io::Error) -> String {
 
 // === impl Source ===
 
-impl Source {
+impl LineSource {
     /// A file, or stdin for `-`, from line `first` on.
-    pub(super) fn open(path: &Path, first: u64) -> Result<Source, Failure> {
+    pub(super) fn open(path: &Path, first: u64) -> Result<LineSource, CommandFailure> {
         if path == "-" {
             let (name, input) = ("standard input".to_owned(), Box::new(io::stdin()));
-            return Ok(Source { name, size: None, first, input });
+            return Ok(LineSource { name, size: None, first, input });
         }
         let name = path.display().to_string();
         let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
         let (metadata, file) = opened.map_err(|error| unreadable(&name, &error))?;
         if metadata.is_dir() {
-            return Err(Failure::usage(format!("cannot read {name}: it is a directory")));
+            return Err(CommandFailure::usage(format!("cannot read {name}: it is a directory")));
         }
         let size = Some(metadata.len()).filter(|_| metadata.is_file());
-        Ok(Source { name, size, first, input: Box::new(file) })
+        Ok(LineSource { name, size, first, input: Box::new(file) })
     }
 
     /// Reads on a thread of its own, no further ahead than a few batches. What went wrong, in words,
     /// is the last thing that comes.
-    pub(super) fn batches(self) -> mpsc::Receiver<Result<Batch, String>> {
+    pub(super) fn batches(self) -> mpsc::Receiver<Result<LineBatch, String>> {
         let (sender, batches) = mpsc::channel(QUEUE_BATCHES);
         // Not awaited: a read of a terminal or a pipe may never come back, and ends with the process.
         std::thread::spawn(move || {
@@ -168,7 +168,7 @@ struct LineReader<R> {
     /// Lines before it are skipped.
     first: u64,
     /// Read, but too large for the batch before it.
-    held: Option<Line>,
+    carried_over: Option<InputLine>,
 }
 
 // === impl LineReader ===
@@ -176,11 +176,11 @@ struct LineReader<R> {
 impl<R: Read> LineReader<R> {
     fn new(input: R, first: u64) -> LineReader<R> {
         let input = BufReader::with_capacity(READ_BYTES, input);
-        LineReader { input, number: 0, offset: 0, first, held: None }
+        LineReader { input, number: 0, offset: 0, first, carried_over: None }
     }
 
     /// The next lines, as many as fit or as there are without waiting; none at the end.
-    fn batch(&mut self) -> io::Result<Batch> {
+    fn batch(&mut self) -> io::Result<LineBatch> {
         let (mut lines, mut bytes) = (Vec::new(), 0);
         while let Some(line) = self.next_line()? {
             if line.number < self.first {
@@ -188,7 +188,7 @@ impl<R: Read> LineReader<R> {
             }
             let size = line.bytes.as_ref().map_or(0, Vec::len);
             if bytes > 0 && bytes + size > BATCH_BYTES {
-                self.held = Some(line);
+                self.carried_over = Some(line);
                 break;
             }
             bytes += size;
@@ -201,12 +201,12 @@ impl<R: Read> LineReader<R> {
                 break;
             }
         }
-        Ok(Batch { lines, offset: self.offset })
+        Ok(LineBatch { lines, offset: self.offset })
     }
 
     /// The next line, without its end.
-    fn next_line(&mut self) -> io::Result<Option<Line>> {
-        if let Some(line) = self.held.take() {
+    fn next_line(&mut self) -> io::Result<Option<InputLine>> {
+        if let Some(line) = self.carried_over.take() {
             return Ok(Some(line));
         }
         let mut bytes = Vec::new();
@@ -217,7 +217,7 @@ impl<R: Read> LineReader<R> {
         bytes.pop_if(|byte| *byte == b'\n');
         bytes.pop_if(|byte| *byte == b'\r');
         let is_short = bytes.len() <= REQUEST_BYTES_MAX;
-        Ok(Some(Line { number: self.number, bytes: Some(bytes).filter(|_| is_short) }))
+        Ok(Some(InputLine { number: self.number, bytes: Some(bytes).filter(|_| is_short) }))
     }
 
     /// Reads a line with its end; of one that is too long only so much that this can be seen.
@@ -258,7 +258,7 @@ mod tests {
                 assert_eq!(batch.offset, input.len() as u64);
                 return batches;
             }
-            let text = |line: Line| {
+            let text = |line: InputLine| {
                 (line.number, line.bytes.map(|bytes| String::from_utf8(bytes).unwrap()))
             };
             batches.push(batch.lines.into_iter().map(text).collect());

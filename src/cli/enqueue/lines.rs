@@ -16,15 +16,15 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::EnqueueArgs;
-use super::answer::{answers, is_of_the_line, no_answer, too_long};
-use super::connect::{self, Connection};
-use super::exit::{self, Failure, complain, note, trying_again};
-use super::input::{Batch, Line, Source, digest, payload};
-use super::printer::Printer;
+use super::answer::{is_line_error, no_answer_error, send_batch, too_long_error};
+use super::connect::{self, ServerConnection};
+use super::exit::{self, CommandFailure, print_error, print_note, retry_notice};
+use super::input::{InputLine, LineBatch, LineSource, digest, payload};
+use super::printer::LinesPrinter;
 use super::progress::Progress;
 use super::resume::Resume;
-use super::times::remark_past;
-use crate::client::{Enqueued, Error, Producer};
+use super::times::warn_past_time;
+use crate::client::{EnqueueReply, Error, Producer};
 use crate::domain::limit::TOMBSTONE;
 use crate::pb::{EnqueueOutcome, GetServerInfoRequest, JobSpec, Payload};
 
@@ -34,17 +34,17 @@ pub(super) const CALLS: usize = 8;
 const SLOW_ANSWER: Duration = Duration::from_secs(7);
 
 /// Enqueues each line of the file.
-pub(super) async fn run(enqueue: &EnqueueArgs, file: &Path) -> Result<(), Failure> {
+pub(super) async fn run(enqueue: &EnqueueArgs, file: &Path) -> Result<(), CommandFailure> {
     let first = enqueue.resume.first_line()?;
     let template = enqueue.template()?;
-    let source = Source::open(file, first)?;
+    let source = LineSource::open(file, first)?;
     let connection = enqueue.connect.connection()?;
     if !enqueue.quiet {
-        remark_past(enqueue.spec.at());
+        warn_past_time(enqueue.spec.at());
     }
     tokio::select! {
         result = check_server(&connection) => result?,
-        code = connect::asked_to_end() => return Err(Failure::told(code)),
+        code = connect::wait_for_stop_signal() => return Err(CommandFailure::already_reported(code)),
     }
     let producer = connection.client().producer();
     let producer = producer
@@ -67,7 +67,7 @@ pub(super) async fn run(enqueue: &EnqueueArgs, file: &Path) -> Result<(), Failur
         in_flight: BTreeMap::new(),
         counts: Counts::default(),
         progress: Progress::new(source.size, enqueue.quiet),
-        printer: Printer::new(enqueue.output.is_json(), enqueue.quiet),
+        printer: LinesPrinter::new(enqueue.output.is_json(), enqueue.quiet),
         retries,
         reported_json: enqueue.quiet,
         nothing_stored: false,
@@ -77,11 +77,11 @@ pub(super) async fn run(enqueue: &EnqueueArgs, file: &Path) -> Result<(), Failur
 }
 
 /// Fails at once if no server answers, instead of retrying the first batch for `--timeout`.
-async fn check_server(connection: &Connection) -> Result<(), Failure> {
+async fn check_server(connection: &ServerConnection) -> Result<(), CommandFailure> {
     let request = connection.request(GetServerInfoRequest {});
     let mut admin = connection.client().admin();
-    match connection.ask(admin.get_server_info(request)).await {
-        Err(error) if error.is_unavailable() || error.is_no_grpc() => {
+    match connection.try_call(admin.get_server_info(request)).await {
+        Err(error) if error.is_unavailable() || error.is_not_grpc() => {
             Err(connection.failure("cannot enqueue", &error))
         }
         // A caller that may enqueue need not be allowed to read the server's information.
@@ -90,10 +90,10 @@ async fn check_server(connection: &Connection) -> Result<(), Failure> {
 }
 
 /// Line numbers with their answers, in order.
-type Answers = Vec<(u64, Result<Enqueued, Error>)>;
+type Answers = Vec<(u64, Result<EnqueueReply, Error>)>;
 
 /// A batch that was sent and is not confirmed.
-struct Call {
+struct LinesCall {
     sent: Instant,
     lines: u64,
     /// Bytes of the input up to the end of the batch.
@@ -114,7 +114,7 @@ struct Counts {
 /// One run of `--lines`.
 struct Import<'a> {
     enqueue: &'a EnqueueArgs,
-    connection: Connection,
+    connection: ServerConnection,
     producer: Producer,
     template: JobSpec,
     /// Name of the input, for messages.
@@ -123,10 +123,10 @@ struct Import<'a> {
     /// First line that is not confirmed.
     next: u64,
     /// Calls by their first line.
-    in_flight: BTreeMap<u64, Call>,
+    in_flight: BTreeMap<u64, LinesCall>,
     counts: Counts,
     progress: Progress,
-    printer: Printer,
+    printer: LinesPrinter,
     retries: mpsc::Sender<Error>,
     /// A line with malformed JSON was reported.
     reported_json: bool,
@@ -137,38 +137,46 @@ struct Import<'a> {
 // === impl Import ===
 
 impl Import<'_> {
-    async fn run(mut self, source: Source, retried: mpsc::Receiver<Error>) -> Result<(), Failure> {
+    async fn run(
+        mut self,
+        source: LineSource,
+        retried: mpsc::Receiver<Error>,
+    ) -> Result<(), CommandFailure> {
         let sent = self.send_all(source, retried).await;
         let result = sent.and(self.printer.end());
         self.progress.clear();
         let Err(failure) = result else {
             if !self.enqueue.quiet {
-                note(&self.counts.summary());
+                print_note(&self.counts.summary());
             }
             let rejected = self.counts.rejected > 0;
-            return if rejected { Err(Failure::told(exit::FAILED)) } else { Ok(()) };
+            return if rejected {
+                Err(CommandFailure::already_reported(exit::FAILED))
+            } else {
+                Ok(())
+            };
         };
-        failure.tell();
+        failure.print();
         self.report_stop();
-        Err(Failure::told(failure.code()))
+        Err(CommandFailure::already_reported(failure.code()))
     }
 
     async fn send_all(
         &mut self,
-        source: Source,
+        source: LineSource,
         mut retried: mpsc::Receiver<Error>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandFailure> {
         let mut batches = source.batches();
         let mut calls = FuturesUnordered::new();
         let (mut all_read, mut input_error) = (false, None);
         let mut reported_retry = self.enqueue.quiet;
-        let asked_to_end = connect::asked_to_end();
+        let asked_to_end = connect::wait_for_stop_signal();
         tokio::pin!(asked_to_end);
         while !all_read || !calls.is_empty() {
             tokio::select! {
                 code = &mut asked_to_end => {
                     let how = if code == exit::TERMINATED { "terminated" } else { "interrupted" };
-                    return Err(Failure::new(code, how));
+                    return Err(CommandFailure::new(code, how));
                 }
                 Some((first, answers)) = calls.next() => self.answered(first, answers)?,
                 Some(error) = retried.recv(), if !reported_retry => {
@@ -186,9 +194,9 @@ impl Import<'_> {
             // An input that cannot be read is wrong usage only if nothing was sent.
             Some(problem) if self.next == self.first => {
                 self.nothing_stored = true;
-                Err(Failure::usage(problem))
+                Err(CommandFailure::usage(problem))
             }
-            Some(problem) => Err(Failure::new(exit::FAILED, problem)),
+            Some(problem) => Err(CommandFailure::new(exit::FAILED, problem)),
             None => Ok(()),
         }
     }
@@ -201,17 +209,17 @@ impl Import<'_> {
 
     fn report_retry(&self, error: &Error) {
         let why = self.connection.failure("not all lines are stored yet", error).problem();
-        let again = trying_again(self.connection.timeout());
-        self.progress.suspend(|| note(&format!("ringq: {why}; {again}")));
+        let again = retry_notice(self.connection.timeout());
+        self.progress.suspend(|| print_note(&format!("ringq: {why}; {again}")));
     }
 
     /// Begins a call; it ends with its first line and the answers.
-    fn send(&mut self, batch: Batch) -> BoxFuture<'static, (u64, Answers)> {
-        let Batch { lines, offset } = batch;
+    fn send(&mut self, batch: LineBatch) -> BoxFuture<'static, (u64, Answers)> {
+        let LineBatch { lines, offset } = batch;
         let numbers: Vec<u64> = lines.iter().map(|line| line.number).collect();
         let first = numbers.first().copied().unwrap_or_default();
         let count = numbers.len() as u64;
-        let call = Call { sent: Instant::now(), lines: count, offset, answers: None };
+        let call = LinesCall { sent: Instant::now(), lines: count, offset, answers: None };
         self.in_flight.insert(first, call);
         let short: Vec<bool> = lines.iter().map(|line| line.bytes.is_some()).collect();
         let jobs: Vec<JobSpec> = lines.into_iter().filter_map(|line| self.job(line)).collect();
@@ -219,12 +227,12 @@ impl Import<'_> {
         let longest = 2 * self.connection.timeout() + SLOW_ANSWER;
         Box::pin(async move {
             let on_retry = |error: &Error| _ = retries.try_send(error.clone());
-            let mut sent = answers(&producer, jobs, longest, &on_retry).await.into_iter();
+            let mut sent = send_batch(&producer, jobs, longest, &on_retry).await.into_iter();
             let answers = short.into_iter().map(|is_short| {
                 if is_short {
-                    sent.next().unwrap_or_else(|| Err(no_answer()))
+                    sent.next().unwrap_or_else(|| Err(no_answer_error()))
                 } else {
-                    Err(too_long())
+                    Err(too_long_error())
                 }
             });
             (first, numbers.into_iter().zip(answers).collect())
@@ -232,7 +240,7 @@ impl Import<'_> {
     }
 
     /// The job of a line that is not too long.
-    fn job(&mut self, line: Line) -> Option<JobSpec> {
+    fn job(&mut self, line: InputLine) -> Option<JobSpec> {
         let payload = payload(line.bytes?);
         self.check_json(line.number, &payload);
         let identity = &self.enqueue.identity;
@@ -253,12 +261,12 @@ impl Import<'_> {
         if let Some(problem) = self.enqueue.spec.broken_json(payload) {
             self.reported_json = true;
             let line = format!("ringq: line {number} of {} {problem}", self.name);
-            self.progress.suspend(|| note(&line));
+            self.progress.suspend(|| print_note(&line));
         }
     }
 
     /// Keeps the answers of a call, and confirms the calls up to the first one without an answer.
-    fn answered(&mut self, first: u64, answers: Answers) -> Result<(), Failure> {
+    fn answered(&mut self, first: u64, answers: Answers) -> Result<(), CommandFailure> {
         if let Some(call) = self.in_flight.get_mut(&first) {
             call.answers = Some(answers);
         }
@@ -275,8 +283,8 @@ impl Import<'_> {
 
     /// Confirms the lines of a batch up to the first one that failed: prints their ids, then counts them, so that an id
     /// that could not be printed is printed by the run that resumes.
-    fn confirm(&mut self, answers: Answers) -> Result<(), Failure> {
-        let is_definite = |answer: &Result<Enqueued, Error>| {
+    fn confirm(&mut self, answers: Answers) -> Result<(), CommandFailure> {
+        let is_definite = |answer: &Result<EnqueueReply, Error>| {
             answer.as_ref().is_err_and(|error| !error.outcome_unknown())
         };
         let all_failed = answers.iter().all(|(_, answer)| is_definite(answer));
@@ -284,11 +292,11 @@ impl Import<'_> {
         for (line, answer) in answers {
             match &answer {
                 Ok(job) => counts.stored(job.outcome),
-                Err(error) if is_of_the_line(error) => {
+                Err(error) if is_line_error(error) => {
                     counts.rejected += 1;
                     let problem =
-                        format!("line {line} of {}: {}", self.name, exit::for_people(error));
-                    self.progress.suspend(|| complain(&problem));
+                        format!("line {line} of {}: {}", self.name, exit::human_message(error));
+                    self.progress.suspend(|| print_error(&problem));
                 }
                 Err(error) => {
                     let what = format!("stopped at line {line} of {}", self.name);
@@ -309,7 +317,7 @@ impl Import<'_> {
     /// Prints how far the run came and how to resume it.
     fn report_stop(&self) {
         if self.nothing_stored {
-            complain("no line is enqueued");
+            print_error("no line is enqueued");
             return;
         }
         let kept = self.template.retention.and_then(|kept| Duration::try_from(kept).ok());
@@ -324,8 +332,8 @@ impl Import<'_> {
                 .recognizes_lines()
                 .then(|| kept.unwrap_or(TOMBSTONE).saturating_sub(age)),
         };
-        note(&resume.hint());
-        complain(&format!("{}; {}", self.counts.summary(), resume.state()));
+        print_note(&resume.hint());
+        print_error(&format!("{}; {}", self.counts.summary(), resume.state()));
     }
 }
 

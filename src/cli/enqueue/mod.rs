@@ -18,11 +18,11 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use tokio::time::timeout;
 
-use super::connect::{self, Connect, Connection};
-use super::exit::{self, Failure, note};
-use super::output::{Out, OutputArgs, print_json};
+use super::connect::{self, ConnectArgs, ServerConnection};
+use super::exit::{self, CommandFailure, print_note};
+use super::output::{OutputArgs, StdoutWriter, print_json};
 use super::text::one_line;
-use super::times::{self, remark_past};
+use super::times::{self, warn_past_time};
 use super::{info, output, text, values};
 use crate::client::Error;
 use crate::config::show_duration;
@@ -35,7 +35,7 @@ use spec::SpecArgs;
 
 /// After so long without an answer people are told that it is waited for: while a shard is silent the server repeats
 /// an enqueue until the deadline.
-const SLOW: Duration = Duration::from_secs(2);
+const SLOW_NOTICE_AFTER: Duration = Duration::from_secs(2);
 
 const AFTER_HELP: &str = "\
 The id is printed on stdout. Only with - standard input is read, so that `while read …` loops keep \
@@ -64,7 +64,7 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(super) struct EnqueueArgs {
     /// The topic; the first job makes it
-    #[arg(value_parser = values::some_text)]
+    #[arg(value_parser = values::non_empty)]
     topic: String,
     /// The data for the worker, or - for what comes on standard input: UTF-8 is sent as text, anything
     /// else as bytes
@@ -87,21 +87,21 @@ pub(super) struct EnqueueArgs {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    identity: Identity,
+    identity: EnqueueIdentityArgs,
     #[command(flatten)]
     resume: ResumeArgs,
     #[command(flatten)]
     spec: SpecArgs,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 /// What makes two jobs the same.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Identity")]
-struct Identity {
+struct EnqueueIdentityArgs {
     /// The job's id inside the topic [default: the server makes one]
-    #[arg(long, value_parser = values::some_text)]
+    #[arg(long, value_parser = values::non_empty)]
     id: Option<String>,
     /// Take the SHA-256 of the payload as id: the same content is the same job. A line end counts in
     /// what - reads, and not in a line of --lines
@@ -109,19 +109,19 @@ struct Identity {
     id_from_payload: bool,
     /// Make the call safe to repeat: the same value is applied once while the record lives. Without
     /// an id the id is r=<REQUEST_ID>, with --lines r=<REQUEST_ID>=<LINE>
-    #[arg(long, value_parser = values::some_text)]
+    #[arg(long, value_parser = values::non_empty)]
     request_id: Option<String>,
     /// What to do if the id is taken [default: keep]
     #[arg(long, value_enum, value_name = "POLICY", ignore_case = true)]
-    on_conflict: Option<OnConflict>,
+    on_conflict: Option<OnConflictArg>,
     /// Refuse unless the job gets at least this safe [default: what the server reaches]
     #[arg(long, value_enum, value_name = "LEVEL", ignore_case = true)]
-    durability: Option<Level>,
+    durability: Option<DurabilityArg>,
 }
 
 /// See `ConflictPolicy` in the contract.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum OnConflict {
+enum OnConflictArg {
     /// Leave the job that is there as it is
     Keep,
     /// New payload, time and policy; the counters start again
@@ -134,7 +134,7 @@ enum OnConflict {
 
 /// See `Durability` in the contract.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Level {
+enum DurabilityArg {
     /// Survives a crash of ringq
     Memory,
     /// Survives a power cut
@@ -145,29 +145,29 @@ enum Level {
 
 // === impl Identity ===
 
-impl Identity {
+impl EnqueueIdentityArgs {
     fn policy(&self) -> ConflictPolicy {
         match self.on_conflict {
             None => ConflictPolicy::Unspecified,
-            Some(OnConflict::Keep) => ConflictPolicy::Keep,
-            Some(OnConflict::Replace) => ConflictPolicy::Replace,
-            Some(OnConflict::Reschedule) => ConflictPolicy::Reschedule,
-            Some(OnConflict::Reject) => ConflictPolicy::Reject,
+            Some(OnConflictArg::Keep) => ConflictPolicy::Keep,
+            Some(OnConflictArg::Replace) => ConflictPolicy::Replace,
+            Some(OnConflictArg::Reschedule) => ConflictPolicy::Reschedule,
+            Some(OnConflictArg::Reject) => ConflictPolicy::Reject,
         }
     }
 
     /// Whether a line that is enqueued again is found by its id, and changes nothing.
     fn recognizes_lines(&self) -> bool {
-        let keeps = matches!(self.on_conflict, None | Some(OnConflict::Keep));
+        let keeps = matches!(self.on_conflict, None | Some(OnConflictArg::Keep));
         self.request_id.is_some() || self.id_from_payload && keeps
     }
 
     fn durability(&self) -> Durability {
         match self.durability {
             None => Durability::Unspecified,
-            Some(Level::Memory) => Durability::Memory,
-            Some(Level::Fsynced) => Durability::Fsynced,
-            Some(Level::Replicated) => Durability::Replicated,
+            Some(DurabilityArg::Memory) => Durability::Memory,
+            Some(DurabilityArg::Fsynced) => Durability::Fsynced,
+            Some(DurabilityArg::Replicated) => Durability::Replicated,
         }
     }
 }
@@ -175,24 +175,26 @@ impl Identity {
 // === impl EnqueueArgs ===
 
 impl EnqueueArgs {
-    pub(super) fn run(&self) -> Result<(), Failure> {
+    pub(super) fn run(&self) -> Result<(), CommandFailure> {
         match &self.lines {
             // Handles signals itself, to report how far it came.
             Some(file) => connect::block_on(lines::run(self, file)),
-            None => connect::run(async { self.one(self.payload().await?).await }),
+            None => connect::run_until_interrupt(async {
+                self.enqueue_one(self.payload().await?).await
+            }),
         }
     }
 
     /// The job without its payload and id.
-    fn template(&self) -> Result<JobSpec, Failure> {
+    fn template(&self) -> Result<JobSpec, CommandFailure> {
         let mut job = self.spec.job(&self.topic)?;
         if self.wait && job.retention.is_none() {
-            job.retention = Some(crate::client::proto(wait::RETENTION));
+            job.retention = Some(crate::client::to_proto_duration(wait::RETENTION));
         }
         Ok(job)
     }
 
-    async fn payload(&self) -> Result<Option<Payload>, Failure> {
+    async fn payload(&self) -> Result<Option<Payload>, CommandFailure> {
         match self.payload.as_deref() {
             Some("-") => {
                 // Not awaited by its end: a terminal or a pipe may never come to one.
@@ -201,39 +203,40 @@ impl EnqueueArgs {
             }
             Some(text) => Ok(Some(Payload::text(text))),
             None if input::is_piped_in().await => {
-                Err(Failure::usage("something is piped in, and PAYLOAD is missing").hint(format!(
-                    "to send it say -, as in `… | ringq enqueue {0} -`; \
+                Err(CommandFailure::usage("something is piped in, and PAYLOAD is missing")
+                    .with_hint(format!(
+                        "to send it say -, as in `… | ringq enqueue {0} -`; \
                      for a job without a payload `ringq enqueue {0} … < /dev/null`",
-                    self.topic
-                )))
+                        self.topic
+                    )))
             }
             None => Ok(None),
         }
     }
 
-    async fn one(&self, payload: Option<Payload>) -> Result<(), Failure> {
+    async fn enqueue_one(&self, payload: Option<Payload>) -> Result<(), CommandFailure> {
         let connection = self.connect.connection()?;
         let mut job = self.template()?;
         job.id = self.id(payload.as_ref());
         let broken = payload.as_ref().and_then(|payload| self.spec.broken_json(payload));
         if let Some(what) = broken.filter(|_| !self.quiet) {
-            note(&format!("ringq: the payload {what}"));
+            print_note(&format!("ringq: the payload {what}"));
         }
         job.payload = payload.map(|payload| self.spec.typed(payload));
         let answer = self.send(&connection, job).await?;
         if !self.quiet && answer.outcome() != EnqueueOutcome::Unchanged {
-            remark_past(self.spec.at());
+            warn_past_time(self.spec.at());
         }
         if self.wait {
             return wait::run(self, &connection, &answer).await;
         }
-        self.remark(&answer);
-        let mut out = Out::new();
+        self.note_existing(&answer);
+        let mut out = StdoutWriter::new();
         match (self.quiet, self.output.is_json()) {
             (true, _) => Ok(()),
             (_, true) => print_json(&mut out, &answer),
             _ => {
-                out.line(&answer.id)?;
+                out.write_line(&answer.id)?;
                 out.flush()
             }
         }
@@ -248,9 +251,9 @@ impl EnqueueArgs {
 
     async fn send(
         &self,
-        connection: &Connection,
+        connection: &ServerConnection,
         job: JobSpec,
-    ) -> Result<EnqueueResponse, Failure> {
+    ) -> Result<EnqueueResponse, CommandFailure> {
         let request = connection.request(EnqueueRequest {
             job: Some(job),
             on_conflict: self.identity.policy().into(),
@@ -259,25 +262,25 @@ impl EnqueueArgs {
         });
         let what = format!("cannot enqueue to {}", self.topic);
         let mut queue = connection.client().queue();
-        let mut asked = pin!(connection.ask(queue.enqueue(request)));
-        let answer = match timeout(SLOW, &mut asked).await {
+        let mut asked = pin!(connection.try_call(queue.enqueue(request)));
+        let answer = match timeout(SLOW_NOTICE_AFTER, &mut asked).await {
             Ok(answer) => answer,
             Err(_) => {
                 if !self.quiet {
                     let limit = show_duration(connection.timeout());
-                    note(&format!("ringq: no answer yet, waiting for up to {limit}"));
+                    print_note(&format!("ringq: no answer yet, waiting for up to {limit}"));
                 }
                 asked.await
             }
         };
-        answer.map_err(|error| self.refused(&error, connection.failure(&what, &error)))
+        answer.map_err(|error| self.add_hint(&error, connection.failure(&what, &error)))
     }
 
     /// What to do about a job that was not accepted, where the error alone does not say it.
-    fn refused(&self, error: &Error, failure: Failure) -> Failure {
+    fn add_hint(&self, error: &Error, failure: CommandFailure) -> CommandFailure {
         if error.reason() == "JOB_EXISTS" {
             let id = error.metadata("id").or(self.identity.id.as_deref()).unwrap_or("ID");
-            return failure.hint(format!(
+            return failure.with_hint(format!(
                 "`ringq job get {} {id}` prints the job that has it; \
                  --on-conflict replace would put this one in its place",
                 self.topic
@@ -285,10 +288,10 @@ impl EnqueueArgs {
         }
         // Where the server makes the id, it has tried them all.
         if error.reason() == "SHARD_UNAVAILABLE" && error.metadata("id").is_none() {
-            return failure.hint(format!("no shard takes it: {}", exit::SHARDS));
+            return failure.with_hint(format!("no shard takes it: {}", exit::SHARDS_HINT));
         }
         match error.metadata("id") {
-            Some(id) if error.outcome_unknown() => failure.hint(format!(
+            Some(id) if error.outcome_unknown() => failure.with_hint(format!(
                 "it may be in all the same: repeat it with --id '{id}', which cannot double it"
             )),
             _ => failure,
@@ -296,14 +299,15 @@ impl EnqueueArgs {
     }
 
     /// Says on stderr that something was there already.
-    fn remark(&self, answer: &EnqueueResponse) {
+    fn note_existing(&self, answer: &EnqueueResponse) {
         if !self.quiet && answer.outcome() != EnqueueOutcome::Created {
-            let outcome = info::word(answer.outcome().as_str_name(), "ENQUEUE_OUTCOME_");
+            let outcome =
+                info::strip_enum_prefix(answer.outcome().as_str_name(), "ENQUEUE_OUTCOME_");
             let state = state(answer.state());
-            note(&format!("{}: {} is {state}", outcome.to_lowercase(), one_line(&answer.id)));
+            print_note(&format!("{}: {} is {state}", outcome.to_lowercase(), one_line(&answer.id)));
             if answer.state() == JobState::Dead {
                 let (topic, id) = (&self.topic, one_line(&answer.id));
-                note(&format!(
+                print_note(&format!(
                     "  nobody works on a dead letter: `ringq job redrive {topic} {id}` puts it back \
                      to work, --on-conflict replace puts this job in its place"
                 ));
@@ -314,7 +318,7 @@ impl EnqueueArgs {
                 && self.identity.request_id.is_none()
                 && !self.identity.id_from_payload;
             if by_default && !self.output.is_json() && io::stderr().is_terminal() {
-                note(match answer.state() {
+                print_note(match answer.state() {
                     JobState::Succeeded | JobState::Cancelled | JobState::Expired => {
                         "  it has ended and nothing runs again; --on-conflict replace makes a new job of it"
                     }
@@ -329,5 +333,5 @@ impl EnqueueArgs {
 }
 
 fn state(state: JobState) -> &'static str {
-    info::word(state.as_str_name(), "JOB_STATE_")
+    info::strip_enum_prefix(state.as_str_name(), "JOB_STATE_")
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use jiff::{Timestamp, Unit};
 
-use super::exit::Failure;
+use super::exit::CommandFailure;
 use super::values;
 
 /// Shortest time for which a resume command with `--before` is printed: typing it takes some seconds.
@@ -43,7 +43,7 @@ pub(super) struct Resume {
 
 impl ResumeArgs {
     /// The first line to send.
-    pub(super) fn first_line(&self) -> Result<u64, Failure> {
+    pub(super) fn first_line(&self) -> Result<u64, CommandFailure> {
         let Some(line) = self.from_line else { return Ok(1) };
         match self.before {
             Some(time) if SystemTime::now() < time => Ok(line),
@@ -54,8 +54,8 @@ impl ResumeArgs {
     }
 }
 
-fn unsafe_resume(problem: &str) -> Failure {
-    Failure::usage(problem).hint(
+fn unsafe_resume(problem: &str) -> CommandFailure {
+    CommandFailure::usage(problem).with_hint(
         "lines of the stopped run that are stored may be enqueued twice: --may-repeat accepts that; \
          `ringq job list TOPIC --limit 0 --full -o json` prints the jobs to compare with",
     )

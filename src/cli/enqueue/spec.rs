@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use serde::de::IgnoredAny;
 
-use super::exit::Failure;
+use super::exit::CommandFailure;
 use super::values;
-use crate::client::proto;
+use crate::client::to_proto_duration;
 use crate::pb::job_spec::{Expiration, Schedule};
 use crate::pb::payload::Kind;
 use crate::pb::{JobSpec, Payload, RetryPolicy};
@@ -35,7 +35,7 @@ pub(super) struct SpecArgs {
     header: Vec<(String, String)>,
     /// The media type of the payload, which is not checked [default: application/json for text that
     /// is JSON, text/plain for other text, else application/octet-stream]
-    #[arg(long, value_name = "TYPE", value_parser = values::some_text)]
+    #[arg(long, value_name = "TYPE", value_parser = values::non_empty)]
     content_type: Option<String>,
     /// Failures allowed; 1: no retry, -1: no limit [default: 25]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = attempts)]
@@ -67,19 +67,19 @@ pub(super) struct SpecArgs {
 
 impl SpecArgs {
     /// A job as these flags describe it.
-    pub(super) fn job(&self, topic: &str) -> Result<JobSpec, Failure> {
-        let delay = self.delay.map(|delay| Schedule::Delay(proto(delay)));
-        let ttl = self.ttl.map(|ttl| Expiration::Ttl(proto(ttl)));
+    pub(super) fn job(&self, topic: &str) -> Result<JobSpec, CommandFailure> {
+        let delay = self.delay.map(|delay| Schedule::Delay(to_proto_duration(delay)));
+        let ttl = self.ttl.map(|ttl| Expiration::Ttl(to_proto_duration(ttl)));
         Ok(JobSpec {
             topic: topic.to_owned(),
             headers: self.headers()?,
             schedule: delay.or_else(|| self.at.map(|time| Schedule::DueTime(time.into()))),
             priority: self.priority,
             retry: self.retry(),
-            lease_duration: self.lease.map(proto),
+            lease_duration: self.lease.map(to_proto_duration),
             expiration: ttl
                 .or_else(|| self.expires.map(|time| Expiration::ExpireTime(time.into()))),
-            retention: self.retention.map(proto),
+            retention: self.retention.map(to_proto_duration),
             ..Default::default()
         })
     }
@@ -105,11 +105,11 @@ impl SpecArgs {
         Some(format!("is no JSON ({error}) and goes as {PLAIN_TEXT}"))
     }
 
-    fn headers(&self) -> Result<HashMap<String, String>, Failure> {
+    fn headers(&self) -> Result<HashMap<String, String>, CommandFailure> {
         let mut headers = HashMap::new();
         for (name, value) in &self.header {
             if headers.insert(name.clone(), value.clone()).is_some() {
-                return Err(Failure::usage(format!("--header {name} is given twice")));
+                return Err(CommandFailure::usage(format!("--header {name} is given twice")));
             }
         }
         Ok(headers)
@@ -118,8 +118,8 @@ impl SpecArgs {
     fn retry(&self) -> Option<RetryPolicy> {
         let retry = RetryPolicy {
             max_attempts: self.max_attempts.unwrap_or_default(),
-            delays: self.retry_delays.iter().copied().map(proto).collect(),
-            max_retry_duration: self.max_retry_duration.map(proto),
+            delays: self.retry_delays.iter().copied().map(to_proto_duration).collect(),
+            max_retry_duration: self.max_retry_duration.map(to_proto_duration),
             ..Default::default()
         };
         Some(retry).filter(|retry| *retry != RetryPolicy::default())
@@ -149,7 +149,7 @@ mod tests {
     use crate::domain::RetryPolicy as Server;
 
     #[test]
-    fn the_help_tells_the_servers_own_policy() {
+    fn the_help_names_the_servers_retry_defaults() {
         let command = SpecArgs::augment_args(clap::Command::new("enqueue"));
         let help = |flag: &str| {
             let found = command.get_arguments().find(|arg| arg.get_id() == flag).unwrap();

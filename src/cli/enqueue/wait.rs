@@ -5,38 +5,38 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::connect::Connection;
-use super::exit::{self, Failure, note, trying_again};
-use super::output::{Out, print_json};
+use super::connect::ServerConnection;
+use super::exit::{self, CommandFailure, print_note, retry_notice};
+use super::output::{StdoutWriter, print_json};
 use super::text::{one_line, printable};
 use super::{EnqueueArgs, state};
+use crate::backoff::Backoff;
 use crate::client::Error;
 use crate::config::show_duration;
-use crate::pauses::Pauses;
 use crate::pb::{EnqueueResponse, GetRequest, GetTopicStatsRequest, Job, JobState};
 
 /// How long the job is kept for this command to find it, unless --retention says otherwise: without
 /// it a job with a server-made id is forgotten the moment it succeeds.
 pub(super) const RETENTION: Duration = Duration::from_secs(600);
 /// The pauses between questions.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+const POLL_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// How long a server that cannot be reached is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+const UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a ready job may wait until somebody looks whether there are workers, and a server may be away untold.
-const LONELY: Duration = Duration::from_secs(1);
+const NO_WORKERS_NOTICE_AFTER: Duration = Duration::from_secs(1);
 
 /// Waits for the end of a job that was enqueued, and prints what came of it.
 pub(super) async fn run(
     enqueue: &EnqueueArgs,
-    connection: &Connection,
+    connection: &ServerConnection,
     answer: &EnqueueResponse,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     if !enqueue.quiet {
-        note(&format!("{} is {}", one_line(&answer.id), state(answer.state())));
+        print_note(&format!("{} is {}", one_line(&answer.id), state(answer.state())));
     }
     let state_seen = Cell::new(answer.state());
-    let ended = ended(enqueue, &answer.id, connection, &state_seen);
+    let ended = wait_for_end(enqueue, &answer.id, connection, &state_seen);
     let job = match enqueue.wait_timeout {
         None => ended.await?,
         Some(limit) => match tokio::time::timeout(limit, ended).await {
@@ -45,7 +45,7 @@ pub(super) async fn run(
         },
     };
     if enqueue.output.is_json() {
-        print_json(&mut Out::new(), &job)?;
+        print_json(&mut StdoutWriter::new(), &job)?;
     } else if job.state() == JobState::Succeeded {
         print_result(&job)?;
     }
@@ -58,24 +58,24 @@ pub(super) async fn run(
         problem.push_str(&job.last_error);
     }
     let hint = format!("`ringq job get {} '{}'` prints its attempts", enqueue.topic, answer.id);
-    Err(Failure::new(exit::FAILED, problem).hint(hint))
+    Err(CommandFailure::new(exit::FAILED, problem).with_hint(hint))
 }
 
-fn too_late(enqueue: &EnqueueArgs, id: &str, last: JobState, limit: Duration) -> Failure {
+fn too_late(enqueue: &EnqueueArgs, id: &str, last: JobState, limit: Duration) -> CommandFailure {
     let (topic, limit) = (&enqueue.topic, show_duration(limit));
     let problem = format!("job {topic}/{id} is still {} after {limit}", state(last));
-    Failure::new(exit::FAILED, problem)
-        .hint(format!("it stays where it is: `ringq job get {topic} '{id}'` prints it"))
+    CommandFailure::new(exit::FAILED, problem)
+        .with_hint(format!("it stays where it is: `ringq job get {topic} '{id}'` prints it"))
 }
 
 /// The job once it has ended; before that `seen` is the state it was last in.
-async fn ended(
+async fn wait_for_end(
     enqueue: &EnqueueArgs,
     id: &str,
-    connection: &Connection,
+    connection: &ServerConnection,
     seen: &Cell<JobState>,
-) -> Result<Job, Failure> {
-    let mut pauses = Pauses::new(PAUSE.0, PAUSE.1);
+) -> Result<Job, CommandFailure> {
+    let mut pauses = Backoff::new(POLL_BACKOFF.0, POLL_BACKOFF.1);
     let mut unreachable_since = None;
     let mut ready_since = None;
     // That nobody takes such jobs is told at most once, and in time.
@@ -85,7 +85,7 @@ async fn ended(
         let (topic, id) = (enqueue.topic.clone(), id.to_owned());
         let what = format!("cannot read job {topic}/{id}");
         let request = connection.request(GetRequest { topic, id, ..Default::default() });
-        match connection.ask(connection.client().queue().get(request)).await {
+        match connection.try_call(connection.client().queue().get(request)).await {
             Ok(answer) => {
                 (unreachable_since, told_away) = (None, enqueue.quiet);
                 let job = answer.job.unwrap_or_default();
@@ -95,45 +95,52 @@ async fn ended(
                 seen.set(job.state());
                 ready_since = (job.state() == JobState::Ready)
                     .then(|| ready_since.unwrap_or_else(Instant::now));
-                if !told && ready_since.is_some_and(|since| since.elapsed() >= LONELY) {
+                if !told
+                    && ready_since.is_some_and(|since| since.elapsed() >= NO_WORKERS_NOTICE_AFTER)
+                {
                     told = true;
-                    remark_lonely(&enqueue.topic, connection).await;
+                    note_no_workers(&enqueue.topic, connection).await;
                 }
             }
             Err(error) if error.is_unavailable() => {
                 let since = *unreachable_since.get_or_insert_with(Instant::now);
-                if since.elapsed() > PATIENCE {
+                if since.elapsed() > UNREACHABLE_TIMEOUT {
                     return Err(connection.failure(&what, &error));
                 }
-                if !told_away && since.elapsed() >= LONELY {
+                if !told_away && since.elapsed() >= NO_WORKERS_NOTICE_AFTER {
                     told_away = true;
                     let problem = connection.failure(&what, &error).problem();
-                    note(&format!("ringq: {problem}; {}", trying_again(PATIENCE)));
+                    print_note(&format!("ringq: {problem}; {}", retry_notice(UNREACHABLE_TIMEOUT)));
                 }
             }
-            Err(error) => return Err(gone(&error, connection.failure(&what, &error))),
+            Err(error) => {
+                return Err(record_gone_failure(&error, connection.failure(&what, &error)));
+            }
         }
-        let pause = pauses.pause();
-        tokio::time::sleep(if told { pause } else { pause.min(LONELY / 4) }).await;
+        let pause = pauses.next_delay();
+        tokio::time::sleep(if told { pause } else { pause.min(NO_WORKERS_NOTICE_AFTER / 4) }).await;
     }
 }
 
 /// Says so if nobody takes jobs of the topic. What cannot be asked is not told.
-async fn remark_lonely(topic: &str, connection: &Connection) {
+async fn note_no_workers(topic: &str, connection: &ServerConnection) {
     let request = connection.request(GetTopicStatsRequest { name: topic.to_owned() });
     let mut topics = connection.client().topics();
-    let Ok(answer) = connection.ask(topics.get_topic_stats(request)).await else { return };
+    let Ok(answer) = connection.try_call(topics.get_topic_stats(request)).await else { return };
     let stats = answer.stats.unwrap_or_default();
     if stats.streams == 0 && stats.unreachable_shards.is_empty() {
-        note(&format!("no worker at this server takes jobs of {} at the moment", one_line(topic)));
+        print_note(&format!(
+            "no worker at this server takes jobs of {} at the moment",
+            one_line(topic)
+        ));
     }
 }
 
-fn gone(error: &Error, failure: Failure) -> Failure {
+fn record_gone_failure(error: &Error, failure: CommandFailure) -> CommandFailure {
     if !error.is_not_found() {
         return failure;
     }
-    failure.hint("it was deleted, or it ended and was forgotten at once: see --retention")
+    failure.with_hint("it was deleted, or it ended and was forgotten at once: see --retention")
 }
 
 fn is_terminal(state: JobState) -> bool {
@@ -141,13 +148,13 @@ fn is_terminal(state: JobState) -> bool {
 }
 
 /// The result byte for byte, for a program; on a terminal so that it cannot disturb it.
-fn print_result(job: &Job) -> Result<(), Failure> {
-    let mut out = Out::new();
+fn print_result(job: &Job) -> Result<(), CommandFailure> {
+    let mut out = StdoutWriter::new();
     let bytes = job.result.as_ref().map_or(&[][..], |result| result.bytes());
     if !out.is_terminal() {
-        out.bytes(bytes)?;
+        out.write_bytes(bytes)?;
     } else if !bytes.is_empty() {
-        out.line(&printable(&String::from_utf8_lossy(bytes)))?;
+        out.write_line(&printable(&String::from_utf8_lossy(bytes)))?;
     }
     out.flush()
 }

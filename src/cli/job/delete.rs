@@ -3,10 +3,10 @@
 use clap::Args;
 use serde_json::json;
 
-use super::connect::{Connect, Connection};
-use super::exit::{self, Failure};
-use super::output::{JsonList, Out, OutputArgs};
-use super::{OF_A_SHARD, look_around, once};
+use super::connect::{ConnectArgs, ServerConnection};
+use super::exit::{self, CommandFailure};
+use super::output::{JsonList, OutputArgs, StdoutWriter};
+use super::{SHARD_REASONS, add_not_found_hint, dedup_ids};
 use super::{values, view};
 use crate::pb::{DeleteRequest, JobState};
 
@@ -20,12 +20,12 @@ Examples:
   ringq job delete emails welcome-7
   ringq job list emails --state dead --limit 0 -o json | jq -r '.[].spec.id' |
       xargs -r ringq job delete emails --allow-missing --")]
-pub(in crate::cli) struct Delete {
+pub(in crate::cli) struct JobDeleteArgs {
     /// The topic
-    #[arg(value_parser = values::some_text)]
+    #[arg(value_parser = values::non_empty)]
     topic: String,
     /// The ids of the jobs
-    #[arg(required = true, value_name = "ID", value_parser = values::some_text)]
+    #[arg(required = true, value_name = "ID", value_parser = values::non_empty)]
     ids: Vec<String>,
     /// A job that is not there is no failure
     #[arg(long)]
@@ -33,31 +33,31 @@ pub(in crate::cli) struct Delete {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 /// Why one was not deleted.
-struct Refused {
-    failure: Failure,
+struct DeleteFailure {
+    failure: CommandFailure,
     /// The next one would fare no better.
-    for_all: bool,
+    applies_to_all: bool,
 }
 
 // === impl Delete ===
 
-impl Delete {
-    pub(super) async fn run(&self) -> Result<(), Failure> {
+impl JobDeleteArgs {
+    pub(super) async fn run(&self) -> Result<(), CommandFailure> {
         let connection = self.connect.connection()?;
-        let mut out = Out::new();
+        let mut out = StdoutWriter::new();
         let mut list = self.output.is_json().then(JsonList::new);
         let mut last = None;
-        for id in &once(&self.ids) {
+        for id in &dedup_ids(&self.ids) {
             match self.delete(&connection, id).await {
-                Ok(state) => self.say(&mut out, &mut list, id, state)?,
-                Err(Refused { failure, for_all }) => {
+                Ok(state) => self.report(&mut out, &mut list, id, state)?,
+                Err(DeleteFailure { failure, applies_to_all: for_all }) => {
                     // The last one is told by the caller, with what to do.
                     if let Some(failure) = last.replace(failure) {
-                        failure.tell();
+                        failure.print();
                     }
                     if for_all {
                         break;
@@ -72,36 +72,43 @@ impl Delete {
         last.map_or(Ok(()), Err)
     }
 
-    async fn delete(&self, connection: &Connection, id: &str) -> Result<JobState, Refused> {
+    async fn delete(
+        &self,
+        connection: &ServerConnection,
+        id: &str,
+    ) -> Result<JobState, DeleteFailure> {
         let (topic, id) = (self.topic.clone(), id.to_owned());
         let what = format!("cannot delete job {topic}/{id}");
         let request = DeleteRequest { topic, id, allow_missing: self.allow_missing };
         let mut queue = connection.client().queue();
-        let answer = connection.ask(queue.delete(connection.request(request))).await;
+        let answer = connection.try_call(queue.delete(connection.request(request))).await;
         let error = match answer {
             Ok(answer) => return Ok(answer.previous_state()),
             Err(error) => error,
         };
-        let of_shard = OF_A_SHARD.contains(&error.reason());
+        let of_shard = SHARD_REASONS.contains(&error.reason());
         let failure = connection.failure(&what, &error);
         let for_all = failure.code() == exit::UNAVAILABLE && !of_shard;
-        Err(Refused { failure: look_around(connection, failure, &self.topic).await, for_all })
+        Err(DeleteFailure {
+            failure: add_not_found_hint(connection, failure, &self.topic).await,
+            applies_to_all: for_all,
+        })
     }
 
-    fn say(
+    fn report(
         &self,
-        out: &mut Out,
+        out: &mut StdoutWriter,
         list: &mut Option<JsonList>,
         id: &str,
         state: JobState,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandFailure> {
         if let Some(list) = list {
             let row = json!({ "id": id, "previousState": state.as_str_name() });
-            return list.text(out, &row.to_string());
+            return list.raw_row(out, &row.to_string());
         }
         match state {
-            JobState::Unspecified => out.line(&format!("{id} was not there")),
-            state => out.line(&format!("{id} deleted, was {}", view::state(state))),
+            JobState::Unspecified => out.write_line(&format!("{id} was not there")),
+            state => out.write_line(&format!("{id} deleted, was {}", view::state(state))),
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use clap::Args;
 
-use super::connect::Connect;
-use super::exit::Failure;
-use super::output::{Out, OutputArgs, print_json};
+use super::connect::ConnectArgs;
+use super::exit::CommandFailure;
+use super::output::{OutputArgs, StdoutWriter, print_json};
 use super::times::Now;
-use super::{look_around, values, view};
+use super::{add_not_found_hint, values, view};
 use crate::pb::GetRequest;
 
 /// Which job, and how to print it.
@@ -15,23 +15,23 @@ use crate::pb::GetRequest;
 Examples:
   ringq job get emails welcome-7
   ringq job get emails welcome-7 -o json | jq -r .spec.payload.text")]
-pub(in crate::cli) struct Get {
+pub(in crate::cli) struct JobGetArgs {
     /// The topic
-    #[arg(value_parser = values::some_text)]
+    #[arg(value_parser = values::non_empty)]
     topic: String,
     /// The job's id
-    #[arg(value_parser = values::some_text)]
+    #[arg(value_parser = values::non_empty)]
     id: String,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 // === impl Get ===
 
-impl Get {
-    pub(super) async fn run(&self) -> Result<(), Failure> {
+impl JobGetArgs {
+    pub(super) async fn run(&self) -> Result<(), CommandFailure> {
         let connection = self.connect.connection()?;
         let (topic, id) = (self.topic.clone(), self.id.clone());
         let request = connection.request(GetRequest { topic, id, ..Default::default() });
@@ -39,9 +39,9 @@ impl Get {
         let answer = connection.call(&what, connection.client().queue().get(request)).await;
         let job = match answer {
             Ok(answer) => answer.job.unwrap_or_default(),
-            Err(failure) => return Err(look_around(&connection, failure, &self.topic).await),
+            Err(failure) => return Err(add_not_found_hint(&connection, failure, &self.topic).await),
         };
-        let mut out = Out::new();
+        let mut out = StdoutWriter::new();
         if self.output.is_json() {
             return print_json(&mut out, &job);
         }

@@ -2,9 +2,9 @@
 
 use clap::{Args, ValueEnum};
 
-use super::connect::{Connect, Connection};
-use super::exit::{Failure, note};
-use super::output::{JsonList, Out, OutputArgs, Table};
+use super::connect::{ConnectArgs, ServerConnection};
+use super::exit::{CommandFailure, print_note};
+use super::output::{JsonList, OutputArgs, StdoutWriter, Table};
 use super::text::shorten;
 use super::times::Now;
 use super::{topic, values, view};
@@ -29,13 +29,13 @@ Examples:
   ringq job list emails --state dead,backoff
   ringq job list emails --state dead --limit 0 -o json | jq -r '.[].spec.id'
   ringq job list mail --state succeeded --full -o json | jq -r '.[].result.text'")]
-pub(in crate::cli) struct List {
+pub(in crate::cli) struct JobListArgs {
     /// The topic
-    #[arg(value_parser = values::some_text)]
+    #[arg(value_parser = values::non_empty)]
     topic: String,
     /// Only jobs in these states [default: all, in this order]
     #[arg(long, value_enum, value_name = "STATE", value_delimiter = ',', ignore_case = true)]
-    state: Vec<State>,
+    state: Vec<JobStateArg>,
     /// Jobs at most; 0: all of them
     #[arg(long, value_name = "NUMBER", default_value_t = 100, allow_negative_numbers = true, value_parser = values::number)]
     limit: usize,
@@ -45,12 +45,12 @@ pub(in crate::cli) struct List {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 /// States in the order of interest: what is at work, what waits, what has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum State {
+enum JobStateArg {
     /// Held by a worker
     Running,
     /// Waits for a worker
@@ -71,41 +71,41 @@ enum State {
 
 // === impl State ===
 
-impl From<State> for JobState {
-    fn from(state: State) -> JobState {
+impl From<JobStateArg> for JobState {
+    fn from(state: JobStateArg) -> JobState {
         match state {
-            State::Running => JobState::Running,
-            State::Ready => JobState::Ready,
-            State::Backoff => JobState::Backoff,
-            State::Scheduled => JobState::Scheduled,
-            State::Dead => JobState::Dead,
-            State::Succeeded => JobState::Succeeded,
-            State::Cancelled => JobState::Cancelled,
-            State::Expired => JobState::Expired,
+            JobStateArg::Running => JobState::Running,
+            JobStateArg::Ready => JobState::Ready,
+            JobStateArg::Backoff => JobState::Backoff,
+            JobStateArg::Scheduled => JobState::Scheduled,
+            JobStateArg::Dead => JobState::Dead,
+            JobStateArg::Succeeded => JobState::Succeeded,
+            JobStateArg::Cancelled => JobState::Cancelled,
+            JobStateArg::Expired => JobState::Expired,
         }
     }
 }
 
 /// Prints rows as they come.
-struct Printer {
-    out: Out,
+struct JobListPrinter {
+    out: StdoutWriter,
     now: Now,
     /// None: as a table.
     json: Option<JsonList>,
-    waiting: Vec<Job>,
+    buffered: Vec<Job>,
     printed: usize,
 }
 
 // === impl List ===
 
-impl List {
-    pub(super) async fn run(&self) -> Result<(), Failure> {
+impl JobListArgs {
+    pub(super) async fn run(&self) -> Result<(), CommandFailure> {
         if self.full && !self.output.is_json() {
             let hint = "add -o json; `ringq job get` prints one job in full";
-            return Err(Failure::usage("--full does not fit in columns").hint(hint));
+            return Err(CommandFailure::usage("--full does not fit in columns").with_hint(hint));
         }
         let connection = self.connect.connection()?;
-        let mut printer = Printer::new(self.output.is_json());
+        let mut printer = JobListPrinter::new(self.output.is_json());
         let mut unreachable = Vec::new();
         let mut more = false;
         for state in self.states() {
@@ -116,33 +116,37 @@ impl List {
         }
         let printed = printer.end()?;
         if printed == 0 {
-            self.exists(&connection).await?;
+            self.check_topic_exists(&connection).await?;
             let part = if unreachable.is_empty() { "" } else { " on the shards that answer" };
-            note(&format!("no such jobs in {}{part}", self.topic));
+            print_note(&format!("no such jobs in {}{part}", self.topic));
         }
         if more {
-            note(&format!("the first {printed}; --limit 0 lists all"));
+            print_note(&format!("the first {printed}; --limit 0 lists all"));
         }
-        topic::partial(unreachable.iter())
+        topic::fail_if_partial(unreachable.iter())
     }
 
-    fn states(&self) -> Vec<State> {
-        if self.state.is_empty() { State::value_variants().to_vec() } else { self.state.clone() }
+    fn states(&self) -> Vec<JobStateArg> {
+        if self.state.is_empty() {
+            JobStateArg::value_variants().to_vec()
+        } else {
+            self.state.clone()
+        }
     }
 
     /// The jobs in one state; whether the limit left some out.
     async fn list(
         &self,
-        connection: &Connection,
-        state: State,
-        printer: &mut Printer,
+        connection: &ServerConnection,
+        state: JobStateArg,
+        printer: &mut JobListPrinter,
         unreachable: &mut Vec<String>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, CommandFailure> {
         let mut page_token = String::new();
         // One more than wanted says whether there are more.
-        let page_size = self.left(printer.printed).saturating_add(1).min(PAGE);
+        let page_size = self.remaining(printer.printed).saturating_add(1).min(PAGE);
         loop {
-            let left = self.left(printer.printed);
+            let left = self.remaining(printer.printed);
             let request = connection.request(ListJobsRequest {
                 topic: self.topic.clone(),
                 state: JobState::from(state).into(),
@@ -168,12 +172,15 @@ impl List {
         if self.full { JobView::Full } else { JobView::Basic }
     }
 
-    fn left(&self, printed: usize) -> usize {
+    fn remaining(&self, printed: usize) -> usize {
         if self.limit == 0 { usize::MAX } else { self.limit - printed.min(self.limit) }
     }
 
     /// A list of a topic that is not there is empty; a person has probably mistyped its name.
-    async fn exists(&self, connection: &Connection) -> Result<(), Failure> {
+    async fn check_topic_exists(
+        &self,
+        connection: &ServerConnection,
+    ) -> Result<(), CommandFailure> {
         let request = connection.request(GetTopicStatsRequest { name: self.topic.clone() });
         let what = format!("cannot list the jobs of {}", self.topic);
         let mut topics = connection.client().topics();
@@ -183,36 +190,36 @@ impl List {
 
 // === impl Printer ===
 
-impl Printer {
-    fn new(json: bool) -> Printer {
-        Printer {
-            out: Out::new(),
+impl JobListPrinter {
+    fn new(json: bool) -> JobListPrinter {
+        JobListPrinter {
+            out: StdoutWriter::new(),
             now: Now::read(),
             json: json.then(JsonList::new),
-            waiting: Vec::new(),
+            buffered: Vec::new(),
             printed: 0,
         }
     }
 
-    fn rows(&mut self, jobs: impl Iterator<Item = Job>) -> Result<(), Failure> {
+    fn rows(&mut self, jobs: impl Iterator<Item = Job>) -> Result<(), CommandFailure> {
         for job in jobs {
             self.printed += 1;
             match &mut self.json {
                 Some(list) => list.row(&mut self.out, &job)?,
-                None => self.waiting.push(job),
+                None => self.buffered.push(job),
             }
         }
-        if self.waiting.len() >= TABLE_ROWS { self.table() } else { Ok(()) }
+        if self.buffered.len() >= TABLE_ROWS { self.table() } else { Ok(()) }
     }
 
-    fn table(&mut self) -> Result<(), Failure> {
-        table(&self.waiting, self.now).print(&mut self.out)?;
-        self.waiting.clear();
+    fn table(&mut self) -> Result<(), CommandFailure> {
+        table(&self.buffered, self.now).print(&mut self.out)?;
+        self.buffered.clear();
         Ok(())
     }
 
     /// Prints what is left; how many there were in all.
-    fn end(mut self) -> Result<usize, Failure> {
+    fn end(mut self) -> Result<usize, CommandFailure> {
         self.table()?;
         if let Some(list) = self.json {
             list.end(&mut self.out)?;

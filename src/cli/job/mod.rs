@@ -11,63 +11,67 @@ use std::collections::HashSet;
 
 use clap::Subcommand;
 
-use super::connect::Connection;
-use super::exit::{self, Failure};
+use super::connect::ServerConnection;
+use super::exit::{self, CommandFailure};
 use super::{connect, info, output, text, times, topic, values};
 use crate::pb::GetTopicRequest;
 
 /// What about jobs.
 #[derive(Debug, Subcommand)]
-pub(super) enum Job {
+pub(super) enum JobCommand {
     /// Print one job in full: payload, attempts, errors
     #[command(visible_alias = "show")]
-    Get(get::Get),
+    Get(get::JobGetArgs),
     /// List the jobs of a topic
     #[command(visible_alias = "ls")]
-    List(list::List),
+    List(list::JobListArgs),
     /// Remove jobs in any state; a running one is taken from its worker
     #[command(visible_aliases = ["rm", "cancel"])]
-    Delete(delete::Delete),
+    Delete(delete::JobDeleteArgs),
     /// Move a job to another time or priority; a dead one is revived
-    Reschedule(reschedule::Reschedule),
+    Reschedule(reschedule::JobRescheduleArgs),
     /// Put dead letters back to work, with fresh counters
-    Redrive(redrive::Redrive),
+    Redrive(redrive::RedriveArgs),
 }
 
 // === impl Job ===
 
-impl Job {
-    pub(super) fn run(self) -> Result<(), Failure> {
+impl JobCommand {
+    pub(super) fn run(self) -> Result<(), CommandFailure> {
         match self {
-            Job::Get(get) => connect::run(get.run()),
-            Job::List(list) => connect::run(list.run()),
-            Job::Delete(delete) => connect::run(delete.run()),
-            Job::Reschedule(reschedule) => connect::run(reschedule.run()),
-            Job::Redrive(redrive) => connect::run(redrive.run()),
+            JobCommand::Get(get) => connect::run_until_interrupt(get.run()),
+            JobCommand::List(list) => connect::run_until_interrupt(list.run()),
+            JobCommand::Delete(delete) => connect::run_until_interrupt(delete.run()),
+            JobCommand::Reschedule(reschedule) => connect::run_until_interrupt(reschedule.run()),
+            JobCommand::Redrive(redrive) => connect::run_until_interrupt(redrive.run()),
         }
     }
 }
 
 /// Ids in their order, each once: a second time it would meet what the first has made of its job.
-fn once(ids: &[String]) -> Vec<String> {
+fn dedup_ids(ids: &[String]) -> Vec<String> {
     let mut known = HashSet::new();
     ids.iter().filter(|id| known.insert(*id)).cloned().collect()
 }
 
 /// What is wrong with a shard; others lie elsewhere.
-const OF_A_SHARD: [&str; 2] = ["SHARD_UNAVAILABLE", "OUTCOME_UNKNOWN"];
+const SHARD_REASONS: [&str; 2] = ["SHARD_UNAVAILABLE", "OUTCOME_UNKNOWN"];
 
 /// What to do about a job that is not there.
-async fn look_around(connection: &Connection, failure: Failure, topic: &str) -> Failure {
+async fn add_not_found_hint(
+    connection: &ServerConnection,
+    failure: CommandFailure,
+    topic: &str,
+) -> CommandFailure {
     if failure.code() != exit::NOT_FOUND {
         return failure;
     }
     let request = connection.request(GetTopicRequest { name: topic.to_owned() });
-    let asked = connection.ask(connection.client().topics().get_topic(request)).await;
+    let asked = connection.try_call(connection.client().topics().get_topic(request)).await;
     if asked.is_err_and(|error| error.reason() == "TOPIC_NOT_FOUND") {
         let hint =
             format!("there is no topic {topic}: `ringq topic list` names those that are there");
-        return failure.hint(hint);
+        return failure.with_hint(hint);
     }
-    failure.or_hint(|| format!("`ringq job list {topic}` shows those that are there"))
+    failure.with_default_hint(|| format!("`ringq job list {topic}` shows those that are there"))
 }

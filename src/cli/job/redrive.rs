@@ -5,22 +5,22 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use futures::{StreamExt as _, stream};
 
-use super::connect::{Connect, Connection};
-use super::exit::{self, Failure, complain};
-use super::output::{Out, OutputArgs, print_json};
+use super::connect::{ConnectArgs, ServerConnection};
+use super::exit::{self, CommandFailure, print_error};
+use super::output::{OutputArgs, StdoutWriter, print_json};
 use super::topic;
-use super::{OF_A_SHARD, look_around, once};
+use super::{SHARD_REASONS, add_not_found_hint, dedup_ids};
 use super::{values, view};
-use crate::client::{Error, proto};
+use crate::client::{Error, to_proto_duration};
 use crate::pb::{GetRequest, JobState, JobView, RedriveJobsRequest, RedriveJobsResponse};
 
 /// Jobs that are read at the same time.
 const READS: usize = 16;
 
 /// A named job as it is; None: there is no such job.
-type Read<'a> = (&'a str, Result<Option<JobState>, Error>);
+type NamedJob<'a> = (&'a str, Result<Option<JobState>, Error>);
 /// A named job that is in no state to be put back, with its state; none: there is no such job.
-type Unfit<'a> = (&'a str, Option<JobState>);
+type SkippedJob<'a> = (&'a str, Option<JobState>);
 
 /// Which dead letters, and where to.
 #[derive(Debug, Args)]
@@ -40,12 +40,12 @@ Examples:
 #[command(
     override_usage = "ringq job redrive [OPTIONS] <TOPIC> <ID>...\n       ringq job redrive [OPTIONS] <TOPIC> --all"
 )]
-pub(in crate::cli) struct Redrive {
+pub(in crate::cli) struct RedriveArgs {
     /// The topic
-    #[arg(value_parser = values::some_text)]
+    #[arg(value_parser = values::non_empty)]
     topic: String,
     /// The ids of dead letters, or of jobs in the states of --state
-    #[arg(value_name = "ID", group = "which", value_parser = values::some_text)]
+    #[arg(value_name = "ID", group = "which", value_parser = values::non_empty)]
     ids: Vec<String>,
     /// All dead letters of the topic, or all jobs in the states of --state
     #[arg(long, group = "which")]
@@ -53,7 +53,7 @@ pub(in crate::cli) struct Redrive {
     /// Put back jobs that ended in these states, instead of dead letters; of others than dead only those that are kept for
     /// their retention
     #[arg(long, value_enum, value_name = "STATE", value_delimiter = ',', ignore_case = true)]
-    state: Vec<Ended>,
+    state: Vec<EndedStateArg>,
     /// Also jobs whose expire time has passed: they get this long from their new due time on [default: they are left]
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     ttl: Option<Duration>,
@@ -61,7 +61,7 @@ pub(in crate::cli) struct Redrive {
     #[arg(long, value_name = "N/s", value_parser = values::rate)]
     rate: Option<f64>,
     /// Move them to this topic
-    #[arg(long, value_name = "TOPIC", value_parser = values::some_text)]
+    #[arg(long, value_name = "TOPIC", value_parser = values::non_empty)]
     to: Option<String>,
     /// Only count them
     #[arg(long)]
@@ -69,12 +69,12 @@ pub(in crate::cli) struct Redrive {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 /// How a job can have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Ended {
+enum EndedStateArg {
     /// A dead letter
     Dead,
     /// Done
@@ -87,26 +87,26 @@ enum Ended {
 
 // === impl Ended ===
 
-impl From<Ended> for JobState {
-    fn from(ended: Ended) -> JobState {
+impl From<EndedStateArg> for JobState {
+    fn from(ended: EndedStateArg) -> JobState {
         match ended {
-            Ended::Dead => JobState::Dead,
-            Ended::Succeeded => JobState::Succeeded,
-            Ended::Cancelled => JobState::Cancelled,
-            Ended::Expired => JobState::Expired,
+            EndedStateArg::Dead => JobState::Dead,
+            EndedStateArg::Succeeded => JobState::Succeeded,
+            EndedStateArg::Cancelled => JobState::Cancelled,
+            EndedStateArg::Expired => JobState::Expired,
         }
     }
 }
 
 // === impl Redrive ===
 
-impl Redrive {
-    pub(super) async fn run(mut self) -> Result<(), Failure> {
-        self.ids = once(&self.ids);
+impl RedriveArgs {
+    pub(super) async fn run(mut self) -> Result<(), CommandFailure> {
+        self.ids = dedup_ids(&self.ids);
         let connection = self.connect.connection()?;
         // Before the call: after it a job that was put back looks like one that was never dead.
         let before = self.read(&connection, &self.ids).await;
-        let unfit: Vec<_> = before.iter().filter_map(|job| self.unfit(job)).collect();
+        let unfit: Vec<_> = before.iter().filter_map(|job| self.skipped(job)).collect();
         let request = connection.request(RedriveJobsRequest {
             topic: self.topic.clone(),
             ids: self.ids.clone(),
@@ -114,45 +114,46 @@ impl Redrive {
             max_rate: self.rate.unwrap_or_default(),
             validate_only: self.dry_run,
             states: self.states().into_iter().map(Into::into).collect(),
-            ttl: self.ttl.map(proto),
+            ttl: self.ttl.map(to_proto_duration),
             ..Default::default()
         });
         let mut admin = connection.client().admin();
-        let answer = match connection.ask(admin.redrive_jobs(request)).await {
+        let answer = match connection.try_call(admin.redrive_jobs(request)).await {
             Ok(answer) => answer,
             Err(error) => {
                 let what = match &self.ids[..] {
                     [id] => format!("cannot redrive job {}/{id}", self.topic),
                     _ => format!("cannot redrive the jobs of {}", self.topic),
                 };
-                if OF_A_SHARD.contains(&error.reason()) && self.ids.len() > 1 {
-                    self.tell_unfit(&unfit);
-                    self.tell_unreached(&connection, &unfit).await;
+                if SHARD_REASONS.contains(&error.reason()) && self.ids.len() > 1 {
+                    self.warn_skipped(&unfit);
+                    self.warn_unreachable(&connection, &unfit).await;
                 }
                 return Err(connection.failure(&what, &error));
             }
         };
-        let mut out = Out::new();
+        let mut out = StdoutWriter::new();
         if self.output.is_json() {
             print_json(&mut out, &answer)?;
         } else {
-            out.line(&self.sentence(&answer))?;
+            out.write_line(&self.summary_text(&answer))?;
             out.flush()?;
         }
         let left = match answer.skipped_count {
-            count if count > 0 && !self.ids.is_empty() => {
-                Some(look_around(&connection, self.left(&unfit, count), &self.topic).await)
-            }
+            count if count > 0 && !self.ids.is_empty() => Some(
+                add_not_found_hint(&connection, self.skipped_failure(&unfit, count), &self.topic)
+                    .await,
+            ),
             _ => None,
         };
         if answer.unreachable_shards.is_empty() {
             return left.map_or(Ok(()), Err);
         }
         if let Some(left) = left {
-            left.tell();
+            left.print();
         }
-        self.tell_unreached(&connection, &unfit).await;
-        topic::partial(answer.unreachable_shards.iter())
+        self.warn_unreachable(&connection, &unfit).await;
+        topic::fail_if_partial(answer.unreachable_shards.iter())
     }
 
     /// The states of the jobs to put back.
@@ -164,7 +165,7 @@ impl Redrive {
     }
 
     /// A job that is in none of these states.
-    fn unfit<'a>(&self, (id, state): &Read<'a>) -> Option<Unfit<'a>> {
+    fn skipped<'a>(&self, (id, state): &NamedJob<'a>) -> Option<SkippedJob<'a>> {
         let state = *state.as_ref().ok()?;
         let fits = state.is_some_and(|state| self.states().contains(&state));
         (!fits).then_some((id, state))
@@ -173,14 +174,14 @@ impl Redrive {
     /// Named jobs as they are; None: there is no such job.
     async fn read<'a>(
         &self,
-        connection: &Connection,
+        connection: &ServerConnection,
         ids: impl IntoIterator<Item = &'a String>,
-    ) -> Vec<Read<'a>> {
+    ) -> Vec<NamedJob<'a>> {
         let states = stream::iter(ids).map(async |id| {
             let (topic, id_text) = (self.topic.clone(), id.clone());
             let view = JobView::Basic.into();
             let request = connection.request(GetRequest { topic, id: id_text, view });
-            let state = match connection.ask(connection.client().queue().get(request)).await {
+            let state = match connection.try_call(connection.client().queue().get(request)).await {
                 Ok(answer) => Ok(answer.job.map(|job| job.state())),
                 Err(error) if error.is_not_found() => Ok(None),
                 Err(error) => Err(error),
@@ -190,11 +191,11 @@ impl Redrive {
         states.buffered(READS).collect().await
     }
 
-    fn tell_unfit(&self, unfit: &[Unfit]) {
+    fn warn_skipped(&self, unfit: &[SkippedJob]) {
         let (topic, states) = (&self.topic, self.states());
         let meant: Vec<_> = states.iter().map(|&state| view::state(state)).collect();
         for (id, state) in unfit {
-            complain(&match state {
+            print_error(&match state {
                 Some(state) => {
                     format!("{topic}/{id} is {}, not {}", view::state(*state), meant.join(" or "))
                 }
@@ -205,17 +206,17 @@ impl Redrive {
 
     /// Tells which jobs were left, or may have been, because of a shard that does not answer. Read after the call,
     /// as a shard may have come back before it.
-    async fn tell_unreached(&self, connection: &Connection, unfit: &[Unfit<'_>]) {
+    async fn warn_unreachable(&self, connection: &ServerConnection, unfit: &[SkippedJob<'_>]) {
         let others = |id: &&String| unfit.iter().all(|(known, _)| known != id);
         let topic = &self.topic;
         for (id, state) in self.read(connection, self.ids.iter().filter(others)).await {
             match state {
                 Err(error) => {
                     let what = format!("cannot redrive job {topic}/{id}");
-                    complain(&connection.failure(&what, &error).problem());
+                    print_error(&connection.failure(&what, &error).problem());
                 }
                 Ok(Some(state)) if !self.dry_run && self.states().contains(&state) => {
-                    complain(&format!("{topic}/{id} is still {}", view::state(state)));
+                    print_error(&format!("{topic}/{id} is still {}", view::state(state)));
                 }
                 Ok(_) => (),
             }
@@ -223,18 +224,22 @@ impl Redrive {
     }
 
     /// Tells why jobs that were named were left, as far as that is known.
-    fn left(&self, unfit: &[Unfit], skipped: i64) -> Failure {
+    fn skipped_failure(&self, unfit: &[SkippedJob], skipped: i64) -> CommandFailure {
         let topic = &self.topic;
-        self.tell_unfit(unfit);
+        self.warn_skipped(unfit);
         let others = usize::try_from(skipped).unwrap_or(0).saturating_sub(unfit.len());
         if others == 0 {
             let all_missing = unfit.iter().all(|(_, state)| state.is_none());
-            let failure = Failure::told(if all_missing { exit::NOT_FOUND } else { exit::FAILED });
-            let waits = |(_, state): &&Unfit| {
+            let failure = CommandFailure::already_reported(if all_missing {
+                exit::NOT_FOUND
+            } else {
+                exit::FAILED
+            });
+            let waits = |(_, state): &&SkippedJob| {
                 matches!(state, Some(JobState::Scheduled | JobState::Backoff))
             };
             return match unfit.iter().find(waits) {
-                Some((id, _)) => failure.hint(format!(
+                Some((id, _)) => failure.with_hint(format!(
                     "`ringq job reschedule {topic} {id} --now` runs one that waits for its time"
                 )),
                 None => failure,
@@ -251,11 +256,11 @@ impl Redrive {
                 )
             }
         };
-        Failure::new(exit::FAILED, problem).hint(hint)
+        CommandFailure::new(exit::FAILED, problem).with_hint(hint)
     }
 
     /// Of jobs that were named all are counted, also those on a shard that did not answer.
-    fn sentence(&self, answer: &RedriveJobsResponse) -> String {
+    fn summary_text(&self, answer: &RedriveJobsResponse) -> String {
         let done = if self.dry_run { "would be put back to work" } else { "put back to work" };
         let redriven = answer.redriven_count;
         let left = match i64::try_from(self.ids.len()) {

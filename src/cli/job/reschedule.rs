@@ -4,14 +4,14 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 
-use super::connect::Connect;
-use super::exit::Failure;
-use super::look_around;
-use super::output::{Out, OutputArgs, print_json};
+use super::add_not_found_hint;
+use super::connect::ConnectArgs;
+use super::exit::CommandFailure;
+use super::output::{OutputArgs, StdoutWriter, print_json};
 use super::text::one_line;
-use super::times::{Now, remark_past};
+use super::times::{Now, warn_past_time};
 use super::{values, view};
-use crate::client::{Error, proto};
+use crate::client::{Error, to_proto_duration};
 use crate::pb::RescheduleRequest;
 use crate::pb::reschedule_request::Schedule;
 
@@ -29,12 +29,12 @@ Examples:
 )]
 #[command(group(clap::ArgGroup::new("change").required(true).multiple(true)))]
 #[command(group(clap::ArgGroup::new("when").required(false)))]
-pub(in crate::cli) struct Reschedule {
+pub(in crate::cli) struct JobRescheduleArgs {
     /// The topic
-    #[arg(value_parser = values::some_text)]
+    #[arg(value_parser = values::non_empty)]
     topic: String,
     /// The job's id
-    #[arg(value_parser = values::some_text)]
+    #[arg(value_parser = values::non_empty)]
     id: String,
     /// Run it now
     #[arg(long, groups = ["change", "when"])]
@@ -51,50 +51,51 @@ pub(in crate::cli) struct Reschedule {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 // === impl Reschedule ===
 
-impl Reschedule {
-    pub(super) async fn run(&self) -> Result<(), Failure> {
+impl JobRescheduleArgs {
+    pub(super) async fn run(&self) -> Result<(), CommandFailure> {
         let connection = self.connect.connection()?;
         let (topic, id) = (self.topic.clone(), self.id.clone());
         let what = format!("cannot reschedule job {topic}/{id}");
         let (schedule, priority) = (self.schedule(), self.priority);
         let request = connection.request(RescheduleRequest { topic, id, schedule, priority });
         let mut queue = connection.client().queue();
-        let answer = connection.ask(queue.reschedule(request)).await;
+        let answer = connection.try_call(queue.reschedule(request)).await;
         let job = match answer {
             Ok(answer) => answer.job.unwrap_or_default(),
             Err(error) => {
-                let failure = self.refused(&error, connection.failure(&what, &error));
-                return Err(look_around(&connection, failure, &self.topic).await);
+                let failure = self.add_hint(&error, connection.failure(&what, &error));
+                return Err(add_not_found_hint(&connection, failure, &self.topic).await);
             }
         };
-        remark_past(self.at);
-        let mut out = Out::new();
+        warn_past_time(self.at);
+        let mut out = StdoutWriter::new();
         if self.output.is_json() {
             return print_json(&mut out, &job);
         }
         let due = Now::read().relative(job.due_time);
         let line = format!("{} {}, due {due}", self.id, view::state(job.state()));
-        out.line(&one_line(&line))?;
+        out.write_line(&one_line(&line))?;
         out.flush()
     }
 
-    fn refused(&self, error: &Error, failure: Failure) -> Failure {
+    fn add_hint(&self, error: &Error, failure: CommandFailure) -> CommandFailure {
         if error.reason() == "WRONG_JOB_STATE" {
-            return failure.hint(format!("`ringq job get {} {}` prints it", self.topic, self.id));
+            return failure
+                .with_hint(format!("`ringq job get {} {}` prints it", self.topic, self.id));
         }
         failure
     }
 
     fn schedule(&self) -> Option<Schedule> {
         if self.now {
-            return Some(Schedule::Delay(proto(Duration::ZERO)));
+            return Some(Schedule::Delay(to_proto_duration(Duration::ZERO)));
         }
-        let delay = self.delay.map(|delay| Schedule::Delay(proto(delay)));
+        let delay = self.delay.map(|delay| Schedule::Delay(to_proto_duration(delay)));
         delay.or_else(|| self.at.map(|time| Schedule::DueTime(time.into())))
     }
 }

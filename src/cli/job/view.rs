@@ -1,6 +1,6 @@
 //! A job as people read it.
 
-use super::info::word;
+use super::info::strip_enum_prefix;
 use super::output::{Block, Table};
 use super::times::{Now, short, span};
 use crate::pb::job_spec::Expiration;
@@ -16,7 +16,7 @@ const TOMBSTONE: &str =
 
 /// `READY`.
 pub(super) fn state(state: JobState) -> &'static str {
-    word(state.as_str_name(), "JOB_STATE_")
+    strip_enum_prefix(state.as_str_name(), "JOB_STATE_")
 }
 
 /// Everything about a job.
@@ -128,7 +128,7 @@ fn attempts(attempts: &[Attempt], now: Now) -> Table {
     for attempt in attempts {
         table.row([
             attempt.number.to_string(),
-            word(attempt.outcome().as_str_name(), "ATTEMPT_OUTCOME_").to_owned(),
+            strip_enum_prefix(attempt.outcome().as_str_name(), "ATTEMPT_OUTCOME_").to_owned(),
             now.relative(attempt.start_time),
             took(attempt),
             attempt.worker_id.clone(),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_told_where_the_job_has_one() {
+    fn the_attempt_limit_is_shown_if_the_job_sets_it() {
         assert_eq!(counted(2, Some(5)), "2 of 5");
         assert_eq!(counted(2, Some(0)), "2");
         assert_eq!(counted(2, Some(-1)), "2");

@@ -2,12 +2,12 @@
 
 use clap::Args;
 
-use super::connect::Connect;
-use super::exit::{self, Failure, complain};
-use super::output::{JsonList, Out, OutputArgs, Table};
+use super::connect::ConnectArgs;
+use super::exit::{self, CommandFailure, print_error};
+use super::output::{JsonList, OutputArgs, StdoutWriter, Table};
 use super::text::one_line;
 use super::times::Now;
-use super::view::{answers, state, trouble};
+use super::view::{is_reachable, last_error, state};
 use crate::pb::{self, ListShardsRequest};
 
 /// How to print.
@@ -22,22 +22,22 @@ Examples:
   ringq shard list -o json | jq -r '.[] | select(.role|test(\"DRAIN\")).name'
 
 Exit code 4 if one of them does not answer.")]
-pub(in crate::cli) struct List {
+pub(in crate::cli) struct ShardListArgs {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 // === impl List ===
 
-impl List {
-    pub(super) async fn run(&self) -> Result<(), Failure> {
+impl ShardListArgs {
+    pub(super) async fn run(&self) -> Result<(), CommandFailure> {
         let connection = self.connect.connection()?;
         let request = connection.request(ListShardsRequest {});
         let mut admin = connection.client().admin();
         let answer = connection.call("cannot list the shards", admin.list_shards(request)).await?;
-        let mut out = Out::new();
+        let mut out = StdoutWriter::new();
         if self.output.is_json() {
             let mut list = JsonList::new();
             answer.shards.iter().try_for_each(|shard| list.row(&mut out, shard))?;
@@ -45,17 +45,17 @@ impl List {
         } else {
             table(&answer.shards).print(&mut out)?;
             for (shard, why) in
-                answer.shards.iter().filter_map(|shard| Some((shard, trouble(shard)?)))
+                answer.shards.iter().filter_map(|shard| Some((shard, last_error(shard)?)))
             {
-                out.line(&one_line(&format!("{}: {why}", shard.name)))?;
+                out.write_line(&one_line(&format!("{}: {why}", shard.name)))?;
             }
             out.flush()?;
         }
-        match answer.shards.iter().filter(|shard| !answers(shard)).count() {
+        match answer.shards.iter().filter(|shard| !is_reachable(shard)).count() {
             0 => Ok(()),
             count => {
-                complain(&format!("{count} of {} shards do not answer", answer.shards.len()));
-                Err(Failure::told(exit::UNAVAILABLE))
+                print_error(&format!("{count} of {} shards do not answer", answer.shards.len()));
+                Err(CommandFailure::already_reported(exit::UNAVAILABLE))
             }
         }
     }
@@ -81,7 +81,7 @@ fn table(shards: &[pb::Shard]) -> Table {
     ]);
     for shard in shards {
         // What is not known is left out: a 0 would say that there is nothing.
-        let count = |n: i64| if answers(shard) { n.to_string() } else { String::new() };
+        let count = |n: i64| if is_reachable(shard) { n.to_string() } else { String::new() };
         table.row([
             shard.name.clone(),
             state(shard),
@@ -95,7 +95,7 @@ fn table(shards: &[pb::Shard]) -> Table {
             count(shard.finished),
             now.relative(shard.latest_due_time),
             now.relative(shard.latest_forget_time),
-            if answers(shard) { bytes(shard.used_memory_bytes) } else { String::new() },
+            if is_reachable(shard) { bytes(shard.used_memory_bytes) } else { String::new() },
             shard.address.clone(),
         ]);
     }

@@ -7,31 +7,31 @@ mod wait;
 
 use clap::Subcommand;
 
-use super::exit::Failure;
+use super::exit::CommandFailure;
 use super::{connect, exit, info, output, text, times, values};
 
 /// What about shards.
 #[derive(Debug, Subcommand)]
-pub(super) enum Shard {
+pub(super) enum ShardCommand {
     /// List the shards with their health and what lies on them
     #[command(visible_alias = "ls")]
-    List(list::List),
+    List(list::ShardListArgs),
     /// Let a shard become empty: it takes no new jobs, what lies on it is served
-    Drain(set::Drain),
+    Drain(set::ShardDrainArgs),
     /// Let a shard take new jobs again
-    Activate(set::Activate),
+    Activate(set::ShardActivateArgs),
 }
 
 // === impl Shard ===
 
-impl Shard {
-    pub(super) fn run(&self) -> Result<(), Failure> {
+impl ShardCommand {
+    pub(super) fn run(&self) -> Result<(), CommandFailure> {
         match self {
-            Shard::List(list) => connect::run(list.run()),
+            ShardCommand::List(list) => connect::run_until_interrupt(list.run()),
             // It looks after signals itself while it waits.
-            Shard::Drain(drain) if drain.waits() => connect::block_on(drain.run()),
-            Shard::Drain(drain) => connect::run(drain.run()),
-            Shard::Activate(activate) => connect::run(activate.run()),
+            ShardCommand::Drain(drain) if drain.waits() => connect::block_on(drain.run()),
+            ShardCommand::Drain(drain) => connect::run_until_interrupt(drain.run()),
+            ShardCommand::Activate(activate) => connect::run_until_interrupt(activate.run()),
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use clap::Args;
 
-use super::connect::{Connect, Connection, asked_to_end};
-use super::exit::Failure;
-use super::output::{Out, OutputArgs, print_json};
+use super::connect::{ConnectArgs, ServerConnection, wait_for_stop_signal};
+use super::exit::CommandFailure;
+use super::output::{OutputArgs, StdoutWriter, print_json};
 use super::text::one_line;
 use super::values;
-use super::view::{answers, content, trouble, until};
-use super::wait::emptied;
+use super::view::{is_reachable, job_counts, last_error, until};
+use super::wait::wait_until_empty;
 use crate::pb::{SetShardStateRequest, Shard, ShardState};
 
 /// Which shard.
@@ -23,7 +23,7 @@ Examples:
   ringq shard drain s1 --wait && echo 's1 can be removed'
 
 Exit code 4 if the shard does not answer; nothing has changed then.")]
-pub(in crate::cli) struct Drain {
+pub(in crate::cli) struct ShardDrainArgs {
     /// The shard
     #[arg(value_parser = values::shard)]
     name: String,
@@ -33,7 +33,7 @@ pub(in crate::cli) struct Drain {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 /// Which shard.
@@ -43,93 +43,97 @@ Example:
   ringq shard activate s1
 
 Exit code 4 if the shard does not answer; nothing has changed then.")]
-pub(in crate::cli) struct Activate {
+pub(in crate::cli) struct ShardActivateArgs {
     /// The shard
     #[arg(value_parser = values::shard)]
     name: String,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 // === impl Drain ===
 
-impl Drain {
-    pub(super) async fn run(&self) -> Result<(), Failure> {
+impl ShardDrainArgs {
+    pub(super) async fn run(&self) -> Result<(), CommandFailure> {
         let connection = self.connect.connection()?;
-        let end = asked_to_end();
+        let end = wait_for_stop_signal();
         tokio::pin!(end);
         let mut shard = tokio::select! {
-            shard = set(&connection, &self.name, ShardState::Draining) => shard?,
-            code = &mut end, if self.wait => return Err(Failure::told(code)),
+            shard = set_state(&connection, &self.name, ShardState::Draining) => shard?,
+            code = &mut end, if self.wait => return Err(CommandFailure::already_reported(code)),
         };
-        let mut out = Out::new();
+        let mut out = StdoutWriter::new();
         if !self.output.is_json() {
-            out.line(&format!("{} DRAINING: new jobs go elsewhere", self.name))?;
-            stays(&shard).iter().try_for_each(|line| out.line(line))?;
+            out.write_line(&format!("{} DRAINING: new jobs go elsewhere", self.name))?;
+            remaining_jobs(&shard).iter().try_for_each(|line| out.write_line(line))?;
             out.flush()?;
         }
         if self.wait {
             shard = tokio::select! {
-                shard = emptied(&connection, shard) => shard?,
-                code = &mut end => return Err(self.left_draining(code)),
+                shard = wait_until_empty(&connection, shard) => shard?,
+                code = &mut end => return Err(self.drain_incomplete(code)),
             };
         }
         if self.output.is_json() {
             return print_json(&mut out, &shard);
         }
         if self.wait {
-            out.line(&format!("{} is empty", self.name))?;
+            out.write_line(&format!("{} is empty", self.name))?;
         }
         out.flush()
     }
 }
 
-impl Drain {
+impl ShardDrainArgs {
     pub(super) fn waits(&self) -> bool {
         self.wait
     }
 
-    fn left_draining(&self, code: u8) -> Failure {
+    fn drain_incomplete(&self, code: u8) -> CommandFailure {
         let name = &self.name;
-        Failure::new(code, format!("{name} goes on draining, only the wait has ended"))
-            .hint(format!("`ringq shard activate {name}` lets it take new jobs again"))
+        CommandFailure::new(code, format!("{name} goes on draining, only the wait has ended"))
+            .with_hint(format!("`ringq shard activate {name}` lets it take new jobs again"))
     }
 }
 
 /// What stays on a draining shard, and until when.
-fn stays(shard: &Shard) -> Vec<String> {
-    if !answers(shard) {
+fn remaining_jobs(shard: &Shard) -> Vec<String> {
+    if !is_reachable(shard) {
         return vec!["it does not answer now: `ringq shard list` shows what stays".to_owned()];
     }
-    let mut lines = vec![format!("on it: {}", content(shard))];
+    let mut lines = vec![format!("on it: {}", job_counts(shard))];
     lines.extend(until(shard));
     lines
 }
 
 // === impl Activate ===
 
-impl Activate {
-    pub(super) async fn run(&self) -> Result<(), Failure> {
+impl ShardActivateArgs {
+    pub(super) async fn run(&self) -> Result<(), CommandFailure> {
         let connection = self.connect.connection()?;
-        let shard = set(&connection, &self.name, ShardState::Active).await?;
-        let mut out = Out::new();
+        let shard = set_state(&connection, &self.name, ShardState::Active).await?;
+        let mut out = StdoutWriter::new();
         if self.output.is_json() {
             return print_json(&mut out, &shard);
         }
         // It is again one that new jobs are meant for; whether it takes them is up to its store.
-        let news = match trouble(&shard) {
+        let news = match last_error(&shard) {
             Some(why) => format!(", but refusing: {why}"),
             None => ": it takes new jobs".to_owned(),
         };
-        out.line(&one_line(&format!("{} ACTIVE{news}", self.name)))?;
+        out.write_line(&one_line(&format!("{} ACTIVE{news}", self.name)))?;
         out.flush()
     }
 }
 
 /// Sets the state; the shard after it.
-async fn set(connection: &Connection, name: &str, state: ShardState) -> Result<Shard, Failure> {
+async fn set_state(
+    connection: &ServerConnection,
+    name: &str,
+    state: ShardState,
+) -> Result<Shard, CommandFailure> {
     let verb = if state == ShardState::Draining { "drain" } else { "activate" };
     let request = SetShardStateRequest { name: name.to_owned(), state: state.into() };
     let mut admin = connection.client().admin();

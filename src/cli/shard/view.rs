@@ -1,22 +1,22 @@
 //! How a shard reads.
 
-use super::info::word;
+use super::info::strip_enum_prefix;
 use super::text::jobs;
 use super::times::Now;
 use crate::pb::{Shard, ShardState};
 
 /// Whether anything is known of it.
-pub(in crate::cli) fn answers(shard: &Shard) -> bool {
+pub(in crate::cli) fn is_reachable(shard: &Shard) -> bool {
     shard.state() != ShardState::Unreachable
 }
 
 /// Its state; one that does not answer is still a draining one.
 pub(super) fn state(shard: &Shard) -> String {
-    let state = word(shard.state().as_str_name(), "SHARD_STATE_");
-    if !answers(shard) && shard.role() == ShardState::Draining {
+    let state = strip_enum_prefix(shard.state().as_str_name(), "SHARD_STATE_");
+    if !is_reachable(shard) && shard.role() == ShardState::Draining {
         return format!("{state} (DRAINING)");
     }
-    if shard.state() == ShardState::Active && trouble(shard).is_some() {
+    if shard.state() == ShardState::Active && last_error(shard).is_some() {
         return format!("{state}, refusing");
     }
     state.to_owned()
@@ -24,12 +24,12 @@ pub(super) fn state(shard: &Shard) -> String {
 
 /// What is wrong with it, in full: its end says what to do. A shard that answers has a last error as long
 /// as it refuses new jobs or reads.
-pub(super) fn trouble(shard: &Shard) -> Option<&str> {
+pub(super) fn last_error(shard: &Shard) -> Option<&str> {
     Some(&*shard.last_error).filter(|why| !why.is_empty())
 }
 
 /// What lies on it: `3 jobs: 2 ready, 1 dead`.
-pub(super) fn content(shard: &Shard) -> String {
+pub(super) fn job_counts(shard: &Shard) -> String {
     let counts = [
         (shard.ready, "ready"),
         (shard.running, "running"),
@@ -63,17 +63,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_there_is_told() {
+    fn empty_job_counts_are_not_shown() {
         let empty = Shard::default();
-        assert_eq!((content(&empty), until(&empty)), ("no jobs".to_owned(), vec![]));
+        assert_eq!((job_counts(&empty), until(&empty)), ("no jobs".to_owned(), vec![]));
         let shard = Shard { jobs: 3, ready: 2, backoff: 1, ..Shard::default() };
-        assert_eq!(content(&shard), "3 jobs: 2 ready, 1 in backoff");
+        assert_eq!(job_counts(&shard), "3 jobs: 2 ready, 1 in backoff");
         let shard = Shard { jobs: 1, finished: 1, ..Shard::default() };
-        assert_eq!(content(&shard), "1 job: 1 finished");
+        assert_eq!(job_counts(&shard), "1 job: 1 finished");
     }
 
     #[test]
-    fn a_draining_shard_that_does_not_answer_is_told_as_both() {
+    fn an_unreachable_draining_shard_shows_both_states() {
         let of = |health: ShardState, role: ShardState| {
             state(&Shard { state: health.into(), role: role.into(), ..Shard::default() })
         };
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn an_active_shard_that_takes_no_new_jobs_does_not_look_well() {
+    fn an_active_shard_that_rejects_jobs_shows_its_error() {
         let with = |health: ShardState, last_error: &str| {
             let last_error = last_error.to_owned();
             state(&Shard { state: health.into(), last_error, ..Shard::default() })

@@ -19,45 +19,46 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
-use super::group::lives;
-use super::output::{Grouped, Shared, Writing};
-use super::result::Captured;
+use super::process_group::is_alive;
+use super::result::CapturedStdout;
 use super::stderr::Stderr;
+use super::stdout::{BufferedStdout, SharedStdout, WriteInProgress};
 
 /// Not looked for in PATH: system(3) does not, either.
 const SHELL: &str = "/bin/sh";
 /// A pipe always takes so much at once, however many pipes there are: a page.
 const PIPE_BYTES: usize = 4096;
 /// From SIGTERM to SIGKILL.
-const GRACE: Duration = Duration::from_secs(3);
+const KILL_GRACE: Duration = Duration::from_secs(3);
 /// A process that the shell left behind may hold its pipes open; they are not read for longer.
-const LEFT_BEHIND: Duration = Duration::from_millis(200);
+const ORPHAN_PIPE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Nobody tells when the last process of a group has gone: the pauses between looks, growing.
-const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(320));
+const GROUP_POLL_BACKOFF: (Duration, Duration) =
+    (Duration::from_millis(20), Duration::from_millis(320));
 
 /// What is to be run.
-pub(super) struct Order<'a> {
+pub(super) struct CommandSpec<'a> {
     pub(super) exec: &'a str,
     pub(super) variables: Vec<(String, String)>,
     pub(super) stdin: &'a [u8],
     pub(super) timeout: Option<Duration>,
-    pub(super) stdout: Stdout<'a>,
+    pub(super) stdout: CommandStdout<'a>,
 }
 
 /// Where standard output goes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Stdout<'a> {
+pub(super) enum CommandStdout<'a> {
     /// It is ours.
-    Ours,
+    Inherited,
     /// It is the result.
     Result,
     /// To ours, but all at once: others write there, too.
-    Shared(&'a Shared),
+    Shared(&'a SharedStdout),
 }
 
 /// How a run ended.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum CommandEnd {
     /// By itself, or by a signal from elsewhere.
     Exited(ExitStatus),
     /// It took longer than its timeout.
@@ -70,21 +71,21 @@ pub(super) enum End {
 
 /// A run that is over.
 #[derive(Debug)]
-pub(super) struct Finished {
-    pub(super) end: End,
+pub(super) struct FinishedCommand {
+    pub(super) end: CommandEnd,
     /// The end of its standard error.
     pub(super) stderr: String,
     /// Its standard output, if that is the result.
-    pub(super) result: Captured,
+    pub(super) result: CapturedStdout,
     /// Whether its standard output was written, where that was up to us.
     pub(super) written: io::Result<()>,
 }
 
 /// What a command writes.
-struct Written {
+struct CommandOutput {
     stderr: Stderr,
-    result: Captured,
-    grouped: Option<Grouped>,
+    result: CapturedStdout,
+    grouped: Option<BufferedStdout>,
 }
 
 /// A shell and its process group.
@@ -100,26 +101,30 @@ pub(super) async fn probe() -> io::Result<()> {
 }
 
 /// Runs it to its end, or until `killed` ends. Dropping the future kills it.
-pub(super) async fn run(order: Order<'_>, killed: impl Future<Output = ()>) -> Finished {
+pub(super) async fn run(
+    order: CommandSpec<'_>,
+    killed: impl Future<Output = ()>,
+) -> FinishedCommand {
     let grouped = match order.stdout {
-        Stdout::Shared(shared) => Some(Grouped::new(shared)),
-        Stdout::Ours | Stdout::Result => None,
+        CommandStdout::Shared(shared) => Some(BufferedStdout::new(shared)),
+        CommandStdout::Inherited | CommandStdout::Result => None,
     };
-    let writing = grouped.as_ref().map(Grouped::writing).unwrap_or_default();
-    let mut written = Written { stderr: Stderr::new(), result: Captured::default(), grouped };
+    let writing = grouped.as_ref().map(BufferedStdout::writing).unwrap_or_default();
+    let mut written =
+        CommandOutput { stderr: Stderr::new(), result: CapturedStdout::default(), grouped };
     let end = match Process::spawn(&order) {
         Ok(mut process) => {
             let streams = process.streams(order.stdin, &mut written);
             process.end(pin!(streams.fuse()), order.timeout, killed, &writing).await
         }
-        Err(error) => End::NotStarted(error),
+        Err(error) => CommandEnd::NotStarted(error),
     };
-    let Written { stderr, result, grouped } = written;
+    let CommandOutput { stderr, result, grouped } = written;
     let written = match grouped {
         Some(grouped) => grouped.finish().await,
         None => Ok(()),
     };
-    Finished { end, stderr: stderr.finish(), result, written }
+    FinishedCommand { end, stderr: stderr.finish(), result, written }
 }
 
 // === impl Process ===
@@ -127,14 +132,14 @@ pub(super) async fn run(order: Order<'_>, killed: impl Future<Output = ()>) -> F
 impl Process {
     /// Without `pre_exec`, a user or a directory the standard library takes `posix_spawn`, which does
     /// not copy this process.
-    fn spawn(order: &Order<'_>) -> io::Result<Process> {
+    fn spawn(order: &CommandSpec<'_>) -> io::Result<Process> {
         let mut command = Command::new(SHELL);
         command.args(["-c", order.exec]).process_group(0).stderr(Stdio::piped());
         command.envs(order.variables.iter().map(|(name, value)| (name, value)));
         command.stdin(stdin(order.stdin)?);
         match order.stdout {
-            Stdout::Result | Stdout::Shared(_) => command.stdout(Stdio::piped()),
-            Stdout::Ours => command.stdout(Stdio::inherit()),
+            CommandStdout::Result | CommandStdout::Shared(_) => command.stdout(Stdio::piped()),
+            CommandStdout::Inherited => command.stdout(Stdio::inherit()),
         };
         let child = command.spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
@@ -145,11 +150,11 @@ impl Process {
     fn streams<'a>(
         &mut self,
         payload: &'a [u8],
-        written: &'a mut Written,
+        written: &'a mut CommandOutput,
     ) -> impl Future<Output = ()> + use<'a> {
         let (stdin, err, out) =
             (self.child.stdin.take(), self.child.stderr.take(), self.child.stdout.take());
-        let Written { stderr, result, grouped } = written;
+        let CommandOutput { stderr, result, grouped } = written;
         async move {
             let err = async { read(err, async |from| stderr.copy(from).await).await };
             let out = async {
@@ -167,25 +172,25 @@ impl Process {
         mut streams: Pin<&mut impl FusedFuture<Output = ()>>,
         limit: Option<Duration>,
         killed: impl Future<Output = ()>,
-        writing: &Writing,
-    ) -> End {
+        writing: &WriteInProgress,
+    ) -> CommandEnd {
         let end = tokio::select! {
             biased;
-            status = self.exit(streams.as_mut()) => status.map_or_else(End::NotStarted, End::Exited),
-            () = killed => End::Killed,
-            () = after(limit) => End::TimedOut,
+            status = self.exit(streams.as_mut()) => status.map_or_else(CommandEnd::NotStarted, CommandEnd::Exited),
+            () = killed => CommandEnd::Killed,
+            () = sleep_opt(limit) => CommandEnd::TimedOut,
         };
         match end {
-            End::TimedOut => self.terminate(streams.as_mut()).await,
-            End::Killed => {
+            CommandEnd::TimedOut => self.terminate(streams.as_mut()).await,
+            CommandEnd::Killed => {
                 self.signal(Signal::KILL);
                 let _ = self.exit(streams.as_mut()).await;
             }
-            End::Exited(_) | End::NotStarted(_) => {}
+            CommandEnd::Exited(_) | CommandEnd::NotStarted(_) => {}
         }
         // While our standard output takes its time there may be more in the pipe.
         while !streams.is_terminated()
-            && timeout(LEFT_BEHIND, streams.as_mut()).await.is_err()
+            && timeout(ORPHAN_PIPE_TIMEOUT, streams.as_mut()).await.is_err()
             && writing.is_under_way()
         {}
         end
@@ -210,14 +215,14 @@ impl Process {
         let gone = async {
             let _ = self.exit(streams.as_mut()).await;
             let Some(group) = self.group else { return };
-            let mut pause = LOOK.0;
+            let mut pause = GROUP_POLL_BACKOFF.0;
             // It reads much where there are many processes.
-            while let Ok(true) = spawn_blocking(move || lives(group)).await {
+            while let Ok(true) = spawn_blocking(move || is_alive(group)).await {
                 sleep(pause).await;
-                pause = LOOK.1.min(pause * 2);
+                pause = GROUP_POLL_BACKOFF.1.min(pause * 2);
             }
         };
-        if timeout(GRACE, gone).await.is_err() {
+        if timeout(KILL_GRACE, gone).await.is_err() {
             self.signal(Signal::KILL);
             let _ = self.exit(streams).await;
         }
@@ -268,7 +273,7 @@ async fn read<R: AsyncRead>(from: Option<R>, copy: impl AsyncFnOnce(R)) {
     }
 }
 
-async fn after(time: Option<Duration>) {
+async fn sleep_opt(time: Option<Duration>) {
     match time {
         Some(time) => sleep(time).await,
         None => std::future::pending().await,
@@ -277,16 +282,16 @@ async fn after(time: Option<Duration>) {
 
 // === impl End ===
 
-impl End {
+impl CommandEnd {
     /// Whether its arguments and variables were more than the machine takes.
     pub(super) fn is_too_big(&self) -> bool {
         let too_big = Some(Errno::TOOBIG.raw_os_error());
-        matches!(self, End::NotStarted(error) if error.raw_os_error() == too_big)
+        matches!(self, CommandEnd::NotStarted(error) if error.raw_os_error() == too_big)
     }
 
     /// Whether it died of writing to a pipe that nobody reads.
     pub(super) fn is_broken_pipe(&self) -> bool {
-        let End::Exited(status) = self else { return false };
+        let CommandEnd::Exited(status) = self else { return false };
         let signal = Signal::PIPE.as_raw();
         status.signal() == Some(signal) || status.code() == Some(128 + signal)
     }

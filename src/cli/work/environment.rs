@@ -13,7 +13,7 @@ use crate::pb;
 pub(super) const LIST_BYTES: usize = 64 << 10;
 
 /// How much a job adds to the longest of the lists.
-pub(super) fn weight(job: &pb::Delivery) -> usize {
+pub(super) fn list_bytes(job: &pb::Delivery) -> usize {
     // Numbers are shorter than receipts.
     job.id.len().max(job.receipt.len()) + 1
 }
@@ -32,7 +32,7 @@ pub(super) fn variables(
         ("ATTEMPT", lines(jobs, |job| job.attempt.to_string())),
         ("DELIVERY", lines(jobs, |job| job.delivery.to_string())),
         ("RECEIPT", lines(jobs, |job| job.receipt.clone())),
-        ("DEADLINE", in_future(deadline)),
+        ("DEADLINE", deadline_text(deadline)),
     ];
     let mut variables: Vec<_> =
         own.into_iter().map(|(name, value)| (format!("RINGQ_{name}"), value)).collect();
@@ -58,11 +58,11 @@ fn headers(job: &Delivery) -> impl Iterator<Item = (String, String)> {
     let mut headers: Vec<_> = job.headers.iter().collect();
     headers.sort_unstable();
     // No variable can hold a NUL.
-    headers.into_iter().map(|(name, value)| (variable(name), value.replace('\0', "")))
+    headers.into_iter().map(|(name, value)| (header_variable(name), value.replace('\0', "")))
 }
 
 /// The variable of a header: `trace-id` is `RINGQ_HEADER_TRACE_ID`.
-fn variable(header: &str) -> String {
+fn header_variable(header: &str) -> String {
     let allowed = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit();
     let name = header.chars().map(|c| c.to_ascii_uppercase());
     let name: String = name.map(|c| if allowed(c) { c } else { '_' }).collect();
@@ -70,7 +70,7 @@ fn variable(header: &str) -> String {
 }
 
 /// RFC 3339, to the millisecond.
-fn in_future(wait: Duration) -> String {
+fn deadline_text(wait: Duration) -> String {
     let time = Clock::system().now().plus(wait);
     let time = Timestamp::from_millisecond(time.0 / 1000);
     time.map(|time| format!("{time:.3}")).unwrap_or_default()
@@ -88,13 +88,13 @@ mod tests {
             ("1st", "RINGQ_HEADER_1ST"),
             ("käse=\n", "RINGQ_HEADER_K_SE__"),
         ] {
-            assert_eq!(variable(header), name);
+            assert_eq!(header_variable(header), name);
         }
     }
 
     #[test]
     fn deadlines_are_rfc_3339() {
-        let text = in_future(Duration::from_secs(3600));
+        let text = deadline_text(Duration::from_secs(3600));
         let time: Timestamp = text.parse().unwrap();
         assert!(text.ends_with('Z') && text.len() == "2027-01-31T09:00:00.000Z".len(), "{text}");
         let wait = time.as_microsecond() - Clock::system().now().0;

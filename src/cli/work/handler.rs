@@ -7,41 +7,41 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::command::{self, Finished, Order, Stdout};
-use super::output::Shared;
-use super::report::Report;
-use super::stop::{self, Stop};
-use super::verdict::{self, Verdict};
-use super::{Work, environment};
+use super::command::{self, CommandSpec, CommandStdout, FinishedCommand};
+use super::outcome::{self, CommandOutcome};
+use super::reporter::WorkReporter;
+use super::shutdown::{self, ShutdownWatch};
+use super::stdout::SharedStdout;
+use super::{WorkArgs, environment};
 use crate::client::{Delivery, Outcome};
 
 /// A machine that cannot start a process now can hardly start another one at once, and giving back
 /// job after job would only drive them all into their longest waits.
-const EXHAUSTED_PAUSE: Duration = Duration::from_secs(1);
+const EXHAUSTED_DELAY: Duration = Duration::from_secs(1);
 
-pub(super) struct Handler {
+pub(super) struct CommandHandler {
     exec: String,
     batch: bool,
     timeout: Option<Duration>,
     result: bool,
     /// Our standard output, where several commands write to it.
-    stdout: Option<Shared>,
-    report: Arc<Report>,
-    stop: Stop,
+    stdout: Option<SharedStdout>,
+    report: Arc<WorkReporter>,
+    stop: ShutdownWatch,
 }
 
 // === impl Handler ===
 
-impl Handler {
+impl CommandHandler {
     pub(super) fn new(
-        work: &Work,
+        work: &WorkArgs,
         exec: &str,
-        report: Arc<Report>,
-        stop: Stop,
-    ) -> io::Result<Handler> {
+        report: Arc<WorkReporter>,
+        stop: ShutdownWatch,
+    ) -> io::Result<CommandHandler> {
         let is_shared = work.concurrency > 1 && !work.result;
-        let stdout = if is_shared { Some(Shared::stdout()?) } else { None };
-        Ok(Handler {
+        let stdout = if is_shared { Some(SharedStdout::stdout()?) } else { None };
+        Ok(CommandHandler {
             exec: exec.to_owned(),
             stdout,
             batch: work.batch > 1,
@@ -55,14 +55,14 @@ impl Handler {
     /// Dropping the future kills the command.
     pub(super) async fn handle(&self, jobs: Vec<Delivery>) -> Outcome {
         let running = self.report.begin(&jobs);
-        let verdict = self.runs(&jobs).await;
+        let verdict = self.run_or_split(&jobs).await;
         running.end(&verdict);
         verdict.outcome
     }
 
     /// One run, or several where the machine has no room for so many jobs at once.
-    async fn runs(&self, jobs: &[Delivery]) -> Verdict {
-        let mut verdict = Verdict::released("");
+    async fn run_or_split(&self, jobs: &[Delivery]) -> CommandOutcome {
+        let mut verdict = CommandOutcome::released("");
         let mut rest = vec![jobs];
         while let Some(jobs) = rest.pop() {
             let finished = self.run(jobs).await;
@@ -73,44 +73,44 @@ impl Handler {
             }
             verdict = self.verdict(finished).await;
             // One end counts for the whole batch: the first bad one.
-            if !verdict.is_done() {
+            if !verdict.is_acked() {
                 break;
             }
         }
         verdict
     }
 
-    async fn run(&self, jobs: &[Delivery]) -> Finished {
-        let order = Order {
+    async fn run(&self, jobs: &[Delivery]) -> FinishedCommand {
+        let order = CommandSpec {
             exec: &self.exec,
             variables: environment::variables(jobs, self.batch, self.timeout),
             stdin: &self.stdin(jobs),
             timeout: self.timeout,
             stdout: self.stdout(),
         };
-        command::run(order, self.stop.killed()).await
+        command::run(order, self.stop.kill_requested()).await
     }
 
-    async fn verdict(&self, finished: Finished) -> Verdict {
+    async fn verdict(&self, finished: FinishedCommand) -> CommandOutcome {
         if let Err(error) = finished.written {
             // Before the job is given back, or it would come again at once.
-            let why = self.stop.unwritable(error).await;
-            return Verdict::released(why);
+            let why = self.stop.report_write_error(error).await;
+            return CommandOutcome::released(why);
         }
-        if finished.end.is_broken_pipe() && self.stop.is_closed().await {
-            return Verdict::released(stop::CLOSED);
+        if finished.end.is_broken_pipe() && self.stop.is_stdout_closed().await {
+            return CommandOutcome::released(shutdown::STDOUT_CLOSED);
         }
-        if verdict::was_not_run(&finished.end) {
+        if outcome::was_not_run(&finished.end) {
             self.pause().await;
         }
-        Verdict::of(finished, self.timeout)
+        CommandOutcome::from_finished(finished, self.timeout)
     }
 
-    fn stdout(&self) -> Stdout<'_> {
+    fn stdout(&self) -> CommandStdout<'_> {
         match &self.stdout {
-            _ if self.result => Stdout::Result,
-            Some(shared) => Stdout::Shared(shared),
-            None => Stdout::Ours,
+            _ if self.result => CommandStdout::Result,
+            Some(shared) => CommandStdout::Shared(shared),
+            None => CommandStdout::Inherited,
         }
     }
 
@@ -126,8 +126,8 @@ impl Handler {
 
     async fn pause(&self) {
         tokio::select! {
-            () = sleep(EXHAUSTED_PAUSE) => {}
-            _ = self.stop.asked() => {}
+            () = sleep(EXHAUSTED_DELAY) => {}
+            _ = self.stop.stop_requested() => {}
         }
     }
 }

@@ -12,35 +12,35 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::super::text::printable;
-use super::report::Screen;
+use super::reporter::TerminalState;
 use crate::telemetry;
 
 /// Lines like `ringq: connected to http://…, taking emails (up to 1 at once)`.
-struct Plain {
-    screen: Arc<Screen>,
+struct PlainLogFormat {
+    screen: Arc<TerminalState>,
 }
 
 /// An event's message and its fields.
 #[derive(Default)]
-struct Parts {
+struct LogEventText {
     message: String,
     fields: String,
 }
 
 /// Sends them to stderr from now on; when quiet, only what is wrong.
-pub(super) fn init(quiet: bool, screen: Arc<Screen>) {
+pub(super) fn init(quiet: bool, screen: Arc<TerminalState>) {
     let level = if quiet { "ringq::client=warn" } else { "ringq::client=info" };
     let Ok(filter) = telemetry::filter(level) else { return };
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // It would tell of a closed terminal there itself, and panic.
     let log = log.log_internal_errors(false);
     // A log that is there already serves as well.
-    let _ = log.event_format(Plain { screen }).finish().try_init();
+    let _ = log.event_format(PlainLogFormat { screen }).finish().try_init();
 }
 
 // === impl Plain ===
 
-impl<S, N> FormatEvent<S, N> for Plain
+impl<S, N> FormatEvent<S, N> for PlainLogFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -51,17 +51,17 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut parts = Parts::default();
+        let mut parts = LogEventText::default();
         event.record(&mut parts);
-        let Parts { message, fields } = parts;
+        let LogEventText { message, fields } = parts;
         let line = if fields.is_empty() { message } else { format!("{message} ({fields})") };
-        writeln!(writer, "{}ringq: {}", self.screen.fresh_line(), printable(&line))
+        writeln!(writer, "{}ringq: {}", self.screen.line_start(), printable(&line))
     }
 }
 
 // === impl Parts ===
 
-impl Visit for Parts {
+impl Visit for LogEventText {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.record_debug(field, &format_args!("{value}"));
     }

@@ -6,18 +6,18 @@
 
 mod command;
 mod environment;
-mod group;
 mod handler;
 mod log;
-mod output;
-mod report;
+mod outcome;
+mod process_group;
+mod reporter;
 mod result;
-mod server;
-mod shards;
+mod server_check;
+mod shard_check;
+mod shutdown;
 mod stderr;
-mod stop;
-mod topics;
-mod verdict;
+mod stdout;
+mod topic_check;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,18 +29,18 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use tokio::runtime::Builder;
 
-use super::connect::Connect;
-use super::exit::Failure;
+use super::connect::ConnectArgs;
+use super::exit::CommandFailure;
 use super::{topic, values};
 use crate::client::{Client, Delivery, Summary, Worker};
 use crate::domain::limit;
 use crate::pb;
-use handler::Handler;
-use report::{Report, Screen};
-use stop::{Reason, Stop};
+use handler::CommandHandler;
+use reporter::{TerminalState, WorkReporter};
+use shutdown::{ShutdownWatch, StopReason};
 
 /// How long the process waits for what is blocked at its end.
-const LINGER: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Below the help of `ringq work`.
 const AFTER_HELP: &str = "\
@@ -113,7 +113,7 @@ Examples:
     override_usage = "ringq work [OPTIONS] --exec <CMD> <TOPIC>...",
     mut_arg("timeout", |arg| arg.long("answer-timeout").hide(true))
 )]
-pub(super) struct Work {
+pub(super) struct WorkArgs {
     /// Take jobs of these topics: exact names, or a prefix and a final *
     #[arg(value_name = "TOPIC", required = true, num_args = 1..=limit::STREAM_TOPICS_MAX)]
     topics: Vec<String>,
@@ -123,11 +123,11 @@ pub(super) struct Work {
     exec: Option<String>,
     /// Run so many commands at once; above 1 the output of each is printed whole at its end
     #[arg(long, short = 'c', value_name = "N", default_value_t = 1)]
-    #[arg(allow_negative_numbers = true, value_parser = values::whole::<u16>(1..=i64::from(limit::STREAM_CREDIT_MAX)))]
+    #[arg(allow_negative_numbers = true, value_parser = values::integer_in_range::<u16>(1..=i64::from(limit::STREAM_CREDIT_MAX)))]
     concurrency: u16,
     /// Give each command up to N jobs of one topic, as lines; its exit code counts for all of them
     #[arg(long, value_name = "N", default_value_t = 1)]
-    #[arg(allow_negative_numbers = true, value_parser = values::whole::<u16>(1..=1_000))]
+    #[arg(allow_negative_numbers = true, value_parser = values::integer_in_range::<u16>(1..=1_000))]
     batch: u16,
     /// End a command that runs longer: SIGTERM, 3 s later SIGKILL; the job has failed
     #[arg(long, value_name = "DURATION", value_parser = positive)]
@@ -147,7 +147,7 @@ pub(super) struct Work {
     lease: Option<Duration>,
     /// Hold so many jobs beyond those that run; they wait here even if other workers are free
     #[arg(long, value_name = "N", default_value_t = 0)]
-    #[arg(allow_negative_numbers = true, value_parser = values::whole::<u16>(0..=i64::from(limit::STREAM_CREDIT_MAX)))]
+    #[arg(allow_negative_numbers = true, value_parser = values::integer_in_range::<u16>(0..=i64::from(limit::STREAM_CREDIT_MAX)))]
     prefetch: u16,
     /// The name that operators see [default: HOST:PID]
     #[arg(long, value_name = "NAME", value_parser = worker_id)]
@@ -156,80 +156,83 @@ pub(super) struct Work {
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]
-    connect: Connect,
+    connect: ConnectArgs,
 }
 
 // === impl Work ===
 
-impl Work {
-    pub(super) fn run(mut self) -> Result<(), Failure> {
+impl WorkArgs {
+    pub(super) fn run(mut self) -> Result<(), CommandFailure> {
         let Some(exec) = self.exec.clone() else { return Err(self.no_command()) };
         let mut known = HashSet::new();
         self.topics.retain(|topic| known.insert(topic.clone()));
-        let screen = Arc::new(Screen::new(self.writes_itself()));
+        let screen = Arc::new(TerminalState::new(self.commands_own_stdout()));
         log::init(self.quiet, Arc::clone(&screen));
         let runtime =
             Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
         let result = runtime.block_on(self.work(&exec, screen));
-        runtime.shutdown_timeout(LINGER);
+        runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         result
     }
 
     /// Whether commands write to standard output themselves.
-    fn writes_itself(&self) -> bool {
+    fn commands_own_stdout(&self) -> bool {
         self.concurrency == 1 && !self.result
     }
 
-    fn no_command(&self) -> Failure {
+    fn no_command(&self) -> CommandFailure {
         let topic = self.topics.first().map_or("TOPIC", |topic| topic);
         let example = format!("as in `ringq work {topic} --exec 'cat; echo'`");
-        Failure::usage("no command was given: it is one argument, after --exec").hint(example)
+        CommandFailure::usage("no command was given: it is one argument, after --exec")
+            .with_hint(example)
     }
 
-    async fn work(self, exec: &str, screen: Arc<Screen>) -> Result<(), Failure> {
+    async fn work(self, exec: &str, screen: Arc<TerminalState>) -> Result<(), CommandFailure> {
         let client = self.connect.client()?;
-        let report = Arc::new(Report::new(self.quiet, screen));
-        let stop =
-            Stop::listen(Arc::clone(&report), !self.result).context("cannot listen to signals")?;
+        let report = Arc::new(WorkReporter::new(self.quiet, screen));
+        let stop = ShutdownWatch::listen(Arc::clone(&report), !self.result)
+            .context("cannot listen to signals")?;
         command::probe().await.context("cannot run /bin/sh")?;
         tokio::select! {
-            reached = self.reach(&client) => reached?,
-            reason = stop.asked() => return reason.end(),
+            reached = self.check_server(&client) => reached?,
+            reason = stop.stop_requested() => return reason.exit_result(),
         }
-        let handler = Handler::new(&self, exec, Arc::clone(&report), stop.clone());
+        let handler = CommandHandler::new(&self, exec, Arc::clone(&report), stop.clone());
         let handler = Arc::new(handler.context("cannot use standard output")?);
         let summary = tokio::select! {
-            summary = self.jobs(client.clone(), handler, &stop) => summary?,
-            () = stop.overdue() => return Reason::Killed.end(),
+            summary = self.run_worker(client.clone(), handler, &stop) => summary?,
+            () = stop.release_overdue() => return StopReason::Killed.exit_result(),
         };
         report.summary(&summary);
         // Asked for only if it came: the worker may have ended by itself.
         if let Some(reason) = stop.reason() {
-            return reason.end();
+            return reason.exit_result();
         }
         match self.idle_exit {
-            Some(_) => topic::partial(shards::silent(&client).await.iter()),
+            Some(_) => {
+                topic::fail_if_partial(shard_check::unreachable_shards(&client).await.iter())
+            }
             None => Ok(()),
         }
     }
 
     /// The start, of which people are told.
-    async fn reach(&self, client: &Client) -> Result<(), Failure> {
-        server::reach(&self.connect).await?;
+    async fn check_server(&self, client: &Client) -> Result<(), CommandFailure> {
+        server_check::wait_for_server(&self.connect).await?;
         if !self.quiet {
-            topics::tell_missing(client, &self.topics).await;
-            shards::tell_silent(client).await;
+            topic_check::warn_missing_topics(client, &self.topics).await;
+            shard_check::warn_unreachable_shards(client).await;
         }
         Ok(())
     }
 
     /// Everything between the first job and the last.
-    async fn jobs(
+    async fn run_worker(
         &self,
         client: Client,
-        handler: Arc<Handler>,
-        stop: &Stop,
-    ) -> Result<Summary, Failure> {
+        handler: Arc<CommandHandler>,
+        stop: &ShutdownWatch,
+    ) -> Result<Summary, CommandFailure> {
         let mut worker = Worker::new(client, &self.topics)
             .id(self.worker_id.clone().unwrap_or_else(default_worker_id))
             .concurrency(self.concurrency.into())
@@ -248,16 +251,16 @@ impl Work {
                 job.payload.as_ref().is_some_and(|payload| payload.bytes().contains(&b'\n'))
             };
             // Among others it would look like two jobs.
-            worker = worker.alone(has_lines);
-            worker = worker.batch_weight(environment::LIST_BYTES, environment::weight);
+            worker = worker.unbatched(has_lines);
+            worker = worker.batch_weight(environment::LIST_BYTES, environment::list_bytes);
         }
         let each = move |jobs: Vec<Delivery>| {
             let handler = Arc::clone(&handler);
             async move { handler.handle(jobs).await }
         };
-        let stopped = async { _ = stop.asked().await };
+        let stopped = async { _ = stop.stop_requested().await };
         let done = worker.run_batches(self.batch.into(), each, stopped).await;
-        done.map_err(|error| Failure::call("cannot take jobs", &error))
+        done.map_err(|error| CommandFailure::from_call("cannot take jobs", &error))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::pb::Payload;
 
 /// What came so far.
 #[derive(Debug, Default)]
-pub(super) struct Captured {
+pub(super) struct CapturedStdout {
     bytes: Vec<u8>,
     /// More came than a result can hold; it was dropped.
     too_large: bool,
@@ -15,7 +15,7 @@ pub(super) struct Captured {
 
 // === impl Captured ===
 
-impl Captured {
+impl CapturedStdout {
     /// Reads to the end, whatever its size: a command that nobody reads would wait for ever.
     pub(super) async fn copy(&mut self, mut from: impl AsyncRead + Unpin) {
         let mut buffer = Vec::with_capacity(16 << 10);
@@ -53,11 +53,11 @@ mod tests {
     use super::*;
 
     fn payload(bytes: &[u8]) -> Option<Payload> {
-        Captured { bytes: bytes.to_vec(), too_large: false }.payload().unwrap()
+        CapturedStdout { bytes: bytes.to_vec(), too_large: false }.payload().unwrap()
     }
 
     #[test]
-    fn a_result_is_what_it_looks_like() {
+    fn the_result_type_follows_its_bytes() {
         assert_eq!(payload(b""), None);
         assert_eq!(payload(b"\n\n"), None);
         assert_eq!(payload(b"{\"a\": 1}\n"), Some(Payload::text("{\"a\": 1}")));
@@ -70,8 +70,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_too_large_is_read_to_its_end_and_told() {
-        let mut captured = Captured::default();
+    async fn a_large_result_is_drained_and_rejected() {
+        let mut captured = CapturedStdout::default();
         captured.copy(&vec![b'a'; PAYLOAD_BYTES_MAX][..]).await;
         assert!(!captured.too_large);
         captured.copy(&b"a"[..]).await;

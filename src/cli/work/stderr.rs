@@ -51,7 +51,7 @@ impl Stderr {
             self.line.push(b'\n');
             (self.pass_on)(&self.line);
         }
-        text(&self.tail)
+        tail_text(&self.tail)
     }
 
     fn take(&mut self, bytes: &[u8]) {
@@ -75,7 +75,7 @@ fn pass_on(bytes: &[u8]) {
 }
 
 /// The end of a text of which the beginning may be cut off, even within a character.
-fn text(tail: &[u8]) -> String {
+fn tail_text(tail: &[u8]) -> String {
     let cut = tail.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
     let start = if tail.len() == ERROR_BYTES_MAX { cut } else { 0 };
     let text = String::from_utf8_lossy(&tail[start..]);

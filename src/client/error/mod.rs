@@ -9,15 +9,15 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
 use crate::pb::{ItemError, SettleError, SettleFailure};
-use origin::{NO_GRPC, Origin};
+use origin::{ErrorOrigin, NO_GRPC};
 
 /// A call, or one item of a call, that failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}", .0.message)]
-pub struct Error(Box<Failure>);
+pub struct Error(Box<ErrorInner>);
 
 #[derive(Clone, Debug)]
-struct Failure {
+struct ErrorInner {
     code: Code,
     reason: String,
     message: String,
@@ -25,9 +25,9 @@ struct Failure {
     retry_after: Option<Duration>,
     metadata: HashMap<String, String>,
     /// It may have come as far as the server.
-    reached: bool,
+    maybe_reached_server: bool,
     /// An earlier call for the same may have been carried out.
-    before: bool,
+    earlier_outcome_unknown: bool,
 }
 
 // === impl Error ===
@@ -35,33 +35,33 @@ struct Failure {
 impl Error {
     /// A mistake found before any call.
     pub(super) fn usage(field: &str, message: impl Into<String>) -> Error {
-        Error(Box::new(Failure {
+        Error(Box::new(ErrorInner {
             code: Code::InvalidArgument,
             reason: "INVALID_ARGUMENT".to_owned(),
             message: message.into(),
             field: Some(field.to_owned()),
             retry_after: None,
             metadata: HashMap::new(),
-            reached: false,
-            before: false,
+            maybe_reached_server: false,
+            earlier_outcome_unknown: false,
         }))
     }
 
     /// A call that failed for want of an answer, or was not made at all.
-    pub(super) fn unanswered(code: Code, message: &str, reached: bool) -> Error {
+    pub(super) fn no_response(code: Code, message: &str, reached: bool) -> Error {
         let mut error = Error::from(Status::new(code, message));
-        error.0.reached = reached;
+        error.0.maybe_reached_server = reached;
         error
     }
 
     /// The same failure of a repeat, where an earlier call may have been carried out if `before`.
-    pub(super) fn or_unknown(mut self, before: bool) -> Error {
-        self.0.before |= before;
+    pub(super) fn with_earlier_unknown(mut self, before: bool) -> Error {
+        self.0.earlier_outcome_unknown |= before;
         self
     }
 
     /// The same failure, of the job with this id: a repeat with it is safe. Empty: there is none.
-    pub(super) fn about(mut self, id: &str) -> Error {
+    pub(super) fn with_job_id(mut self, id: &str) -> Error {
         if !id.is_empty() {
             self.0.metadata.insert("id".to_owned(), id.to_owned());
         }
@@ -115,7 +115,7 @@ impl Error {
 
     /// Whether something answered that knows no gRPC, such as the HTTP port of a server.
     #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "for the commands"))]
-    pub(crate) fn is_no_grpc(&self) -> bool {
+    pub(crate) fn is_not_grpc(&self) -> bool {
         self.0.reason.is_empty()
             && self.0.message.starts_with(NO_GRPC)
             && !matches!(self.0.code, Code::Unavailable | Code::Unauthenticated)
@@ -131,7 +131,7 @@ impl Error {
     /// Repeat it only if that is harmless, as it is for a job with an id while its record lives.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
-        if self.0.before {
+        if self.0.earlier_outcome_unknown {
             return true;
         }
         match self.0.reason.as_str() {
@@ -143,14 +143,14 @@ impl Error {
             "INTERNAL" => true,
             // No answer of the server itself, which alone knows; but some codes are refusals,
             // whoever says so, and a connection that never was has carried nothing.
-            "" => self.0.reached && says_nothing(self.0.code),
+            "" => self.0.maybe_reached_server && leaves_outcome_unknown(self.0.code),
             _ => false,
         }
     }
 }
 
 /// Whether a failure with this code may come after the deed.
-fn says_nothing(code: Code) -> bool {
+fn leaves_outcome_unknown(code: Code) -> bool {
     matches!(
         code,
         Code::Unavailable
@@ -165,13 +165,13 @@ fn says_nothing(code: Code) -> bool {
 
 impl From<Status> for Error {
     fn from(status: Status) -> Error {
-        let (code, message, reached) = match Origin::of(&status) {
-            Origin::Answer(message) => (status.code(), message, true),
-            Origin::NoConnection(why) => (Code::Unavailable, why, false),
-            Origin::Late => {
+        let (code, message, reached) = match ErrorOrigin::from_status(&status) {
+            ErrorOrigin::Response(message) => (status.code(), message, true),
+            ErrorOrigin::ConnectFailed(why) => (Code::Unavailable, why, false),
+            ErrorOrigin::TimedOut => {
                 (Code::DeadlineExceeded, "the server did not answer in time".to_owned(), true)
             }
-            Origin::Broken(why) => (Code::Unavailable, why, true),
+            ErrorOrigin::ConnectionLost(why) => (Code::Unavailable, why, true),
         };
         let details = status.get_error_details();
         let info = details.error_info();
@@ -179,30 +179,30 @@ impl From<Status> for Error {
             .bad_request()
             .and_then(|bad| bad.field_violations.first())
             .map(|violation| violation.field.clone());
-        Error(Box::new(Failure {
+        Error(Box::new(ErrorInner {
             code,
             reason: info.map(|info| info.reason.clone()).unwrap_or_default(),
             message,
             field: field.filter(|field| !field.is_empty()),
             retry_after: details.retry_info().and_then(|retry| retry.retry_delay),
             metadata: info.map(|info| info.metadata.clone()).unwrap_or_default(),
-            reached,
-            before: false,
+            maybe_reached_server: reached,
+            earlier_outcome_unknown: false,
         }))
     }
 }
 
 impl From<ItemError> for Error {
     fn from(item: ItemError) -> Error {
-        Error(Box::new(Failure {
+        Error(Box::new(ErrorInner {
             code: Code::from_i32(item.code),
             reason: item.reason,
             message: item.message,
             field: Some(item.field).filter(|field| !field.is_empty()),
             retry_after: None,
             metadata: HashMap::new(),
-            reached: true,
-            before: false,
+            maybe_reached_server: true,
+            earlier_outcome_unknown: false,
         }))
     }
 }
@@ -215,15 +215,15 @@ impl From<SettleFailure> for Error {
             SettleError::Unavailable => Code::Unavailable,
             SettleError::Stale | SettleError::Unspecified => Code::FailedPrecondition,
         };
-        Error(Box::new(Failure {
+        Error(Box::new(ErrorInner {
             code,
             reason: failure.error().as_str_name().trim_start_matches("SETTLE_ERROR_").to_owned(),
             message: failure.message,
             field: None,
             retry_after: None,
             metadata: HashMap::new(),
-            reached: true,
-            before: false,
+            maybe_reached_server: true,
+            earlier_outcome_unknown: false,
         }))
     }
 }
@@ -240,14 +240,14 @@ mod tests {
     use super::origin::NO_STATUS;
     use super::*;
 
-    fn refused(code: Code, reason: &str) -> Error {
+    fn rejected_error(code: Code, reason: &str) -> Error {
         let details = ErrorDetails::with_error_info(reason, "ringq.dev", HashMap::new());
         Status::with_error_details(code, "…", details).into()
     }
 
     /// The reasons of the contract with a code that says "later", and those of faults.
     #[test]
-    fn the_reason_says_whether_it_may_have_been_done() {
+    fn outcome_unknown_follows_the_reason() {
         for (code, reason, unknown) in [
             (Code::Unavailable, "OUTCOME_UNKNOWN", true),
             (Code::Unavailable, "DURABILITY_NOT_REACHED", true),
@@ -260,12 +260,12 @@ mod tests {
             (Code::ResourceExhausted, "RATE_LIMITED", false),
             (Code::InvalidArgument, "TOO_LARGE", false),
         ] {
-            assert_eq!(refused(code, reason).outcome_unknown(), unknown, "{reason}");
+            assert_eq!(rejected_error(code, reason).outcome_unknown(), unknown, "{reason}");
         }
     }
 
     #[test]
-    fn without_a_reason_only_refusals_are_certain() {
+    fn without_a_reason_only_rejections_are_certain() {
         for (code, unknown) in [
             (Code::Unavailable, true),
             (Code::Cancelled, true),
@@ -279,22 +279,26 @@ mod tests {
 
     #[test]
     fn a_certain_failure_after_an_unknown_one_is_unknown() {
-        let error = refused(Code::Unavailable, "DRAINING").or_unknown(true);
-        assert!(error.outcome_unknown() && error.or_unknown(false).outcome_unknown());
-        assert!(!refused(Code::Unavailable, "DRAINING").or_unknown(false).outcome_unknown());
+        let error = rejected_error(Code::Unavailable, "DRAINING").with_earlier_unknown(true);
+        assert!(error.outcome_unknown() && error.with_earlier_unknown(false).outcome_unknown());
+        assert!(
+            !rejected_error(Code::Unavailable, "DRAINING")
+                .with_earlier_unknown(false)
+                .outcome_unknown()
+        );
     }
 
     #[test]
-    fn an_answer_of_http_is_no_answer_of_a_server() {
+    fn an_http_response_is_not_a_server_response() {
         let answer = |code, number| Error::from(Status::new(code, format!("{NO_STATUS}{number}")));
         let other = answer(Code::Unimplemented, 404);
-        assert!(other.is_no_grpc() && other.message() == "HTTP status 404");
-        assert!(!answer(Code::Unavailable, 503).is_no_grpc(), "a proxy may get better");
-        assert!(!Error::from(Status::new(Code::Unimplemented, "no such call")).is_no_grpc());
+        assert!(other.is_not_grpc() && other.message() == "HTTP status 404");
+        assert!(!answer(Code::Unavailable, 503).is_not_grpc(), "a proxy may get better");
+        assert!(!Error::from(Status::new(Code::Unimplemented, "no such call")).is_not_grpc());
     }
 
     #[test]
-    fn what_the_transport_says_has_the_code_that_it_means() {
+    fn transport_errors_map_to_grpc_codes() {
         let with = |code, source: Arc<dyn StdError + Send + Sync>| {
             let mut status = Status::new(code, "transport error");
             status.set_source(source);

@@ -11,38 +11,38 @@ pub(super) const NO_STATUS: &str = "grpc-status header missing, mapped from HTTP
 pub(super) const NO_GRPC: &str = "HTTP status ";
 
 /// Who says that a call failed.
-pub(super) enum Origin {
+pub(super) enum ErrorOrigin {
     /// The server, or something between that speaks for it, with its message.
-    Answer(String),
+    Response(String),
     /// This side, before there was a connection, with the reason for people.
-    NoConnection(String),
+    ConnectFailed(String),
     /// This side: no answer came in time.
-    Late,
+    TimedOut,
     /// The connection, while the call was on it, with the reason for people.
-    Broken(String),
+    ConnectionLost(String),
 }
 
 // === impl Origin ===
 
-impl Origin {
+impl ErrorOrigin {
     /// Who says so. A status that came over the wire has no source; every failure of tonic's transport
     /// has one, and a code that depends on how it came to light.
-    pub(super) fn of(status: &Status) -> Origin {
+    pub(super) fn from_status(status: &Status) -> ErrorOrigin {
         let Some(first) = status.source() else {
-            return Origin::Answer(answered(status.message()));
+            return ErrorOrigin::Response(response_message(status.message()));
         };
         if let Some(connect) = chain(first).find_map(|error| error.downcast_ref::<ConnectError>()) {
-            return Origin::NoConnection(no_connection(connect));
+            return ErrorOrigin::ConnectFailed(connect_error_text(connect));
         }
         if chain(first).any(|error| error.is::<TimeoutExpired>()) {
-            return Origin::Late;
+            return ErrorOrigin::TimedOut;
         }
-        Origin::Broken(innermost(first).to_string())
+        ErrorOrigin::ConnectionLost(root_cause(first).to_string())
     }
 }
 
 /// The message of an answer; one without a gRPC status is of HTTP.
-fn answered(message: &str) -> String {
+fn response_message(message: &str) -> String {
     match message.strip_prefix(NO_STATUS) {
         Some(number) => format!("{NO_GRPC}{number}"),
         None => message.to_owned(),
@@ -50,8 +50,8 @@ fn answered(message: &str) -> String {
 }
 
 /// Why there is no connection: "Connection refused", not "tcp connect error".
-fn no_connection(connect: &ConnectError) -> String {
-    let cause = innermost(connect);
+fn connect_error_text(connect: &ConnectError) -> String {
+    let cause = root_cause(connect);
     // What fails before TLS comes in a type of hyper's.
     if let Some(tls) = connect.0.downcast_ref::<io::Error>() {
         let not_tls = tls.kind() == io::ErrorKind::InvalidData
@@ -69,7 +69,7 @@ fn no_connection(connect: &ConnectError) -> String {
     }
 }
 
-fn innermost<'e>(error: &'e (dyn StdError + 'static)) -> &'e (dyn StdError + 'static) {
+fn root_cause<'e>(error: &'e (dyn StdError + 'static)) -> &'e (dyn StdError + 'static) {
     chain(error).last().unwrap_or(error)
 }
 

@@ -1,6 +1,6 @@
 //! Enqueues: what many callers have waiting goes out in one call.
 
-mod group;
+mod batch;
 mod queue;
 
 use std::sync::{Arc, OnceLock};
@@ -13,8 +13,8 @@ use tonic::Code;
 
 use super::{Client, Error};
 use crate::pb::{ConflictPolicy, Durability, EnqueueOutcome, JobSpec, JobState};
-pub(crate) use group::OnRetry;
-use queue::Waiting;
+pub(crate) use batch::OnRetry;
+use queue::QueuedJob;
 
 /// How long a job is repeated unless told otherwise.
 const REPEAT_FOR: Duration = Duration::from_secs(30);
@@ -43,14 +43,14 @@ const BATCH_CALLS: usize = 4;
 #[derive(Clone, Debug)]
 pub struct Producer {
     client: Client,
-    terms: Terms,
+    options: ProducerOptions,
     /// Made at the first enqueue, on the runtime of that caller.
-    queue: Arc<OnceLock<mpsc::Sender<Waiting>>>,
+    queue: Arc<OnceLock<mpsc::Sender<QueuedJob>>>,
 }
 
 /// What the server made of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Enqueued {
+pub struct EnqueueReply {
     /// The id, also where the server made it.
     pub id: String,
     /// What became of it under the conflict policy.
@@ -66,7 +66,7 @@ pub struct Enqueued {
 }
 
 #[derive(Clone, Debug)]
-struct Terms {
+struct ProducerOptions {
     on_conflict: ConflictPolicy,
     durability: Durability,
     repeat_for: Duration,
@@ -74,38 +74,38 @@ struct Terms {
     request_id: Option<Arc<str>>,
 }
 
-type Answer = Result<Enqueued, Error>;
+type ProducerResult = Result<EnqueueReply, Error>;
 
 // === impl Producer ===
 
 impl Producer {
     pub(super) fn new(client: Client) -> Producer {
-        let terms = Terms {
+        let terms = ProducerOptions {
             on_conflict: ConflictPolicy::Unspecified,
             durability: Durability::Unspecified,
             repeat_for: REPEAT_FOR,
             request_id: None,
         };
-        Producer { client, terms, queue: Arc::default() }
+        Producer { client, options: terms, queue: Arc::default() }
     }
 
     /// What happens when an id is taken. Default: `Keep`.
     #[must_use]
     pub fn on_conflict(self, policy: ConflictPolicy) -> Producer {
-        self.with(|terms| terms.on_conflict = policy)
+        self.update_options(|terms| terms.on_conflict = policy)
     }
 
     /// The durability that each job must reach. Default: the server's.
     #[must_use]
     pub fn durability(self, durability: Durability) -> Producer {
-        self.with(|terms| terms.durability = durability)
+        self.update_options(|terms| terms.durability = durability)
     }
 
     /// How long a job is repeated, and so how long one call for it takes at most, within 5 to 30 s. Default 30 s;
     /// zero: it is never repeated, and a call may take 30 s.
     #[must_use]
     pub fn repeat_for(self, duration: Duration) -> Producer {
-        self.with(|terms| terms.repeat_for = duration)
+        self.update_options(|terms| terms.repeat_for = duration)
     }
 
     /// What is sent under it is one change of each id, also by other producers and programs: whoever
@@ -114,11 +114,11 @@ impl Producer {
     #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "for the commands"))]
     #[must_use]
     pub(crate) fn request_id(self, id: &str) -> Producer {
-        self.with(|terms| terms.request_id = Some(id.into()))
+        self.update_options(|terms| terms.request_id = Some(id.into()))
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Terms)) -> Producer {
-        change(&mut self.terms);
+    fn update_options(mut self, change: impl FnOnce(&mut ProducerOptions)) -> Producer {
+        change(&mut self.options);
         self.queue = Arc::default();
         self
     }
@@ -131,19 +131,19 @@ impl Producer {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub async fn enqueue(&self, job: JobSpec) -> Result<Enqueued, Error> {
+    pub async fn enqueue(&self, job: JobSpec) -> Result<EnqueueReply, Error> {
         let queue =
-            self.queue.get_or_init(|| queue::spawn(self.client.clone(), self.terms.clone()));
+            self.queue.get_or_init(|| queue::spawn(self.client.clone(), self.options.clone()));
         let (caller, answer) = oneshot::channel();
-        if queue.send(Waiting { job, caller }).await.is_err() {
-            return Err(gone(false));
+        if queue.send(QueuedJob { job, caller }).await.is_err() {
+            return Err(queue_closed_error(false));
         }
-        answer.await.unwrap_or_else(|_| Err(gone(true)))
+        answer.await.unwrap_or_else(|_| Err(queue_closed_error(true)))
     }
 
     /// Enqueues jobs, any number of them, in as many calls as that takes; the answers are in the
     /// order of the jobs. No two of them are one transaction: some may fail while others are written.
-    pub async fn enqueue_batch(&self, jobs: Vec<JobSpec>) -> Vec<Result<Enqueued, Error>> {
+    pub async fn enqueue_batch(&self, jobs: Vec<JobSpec>) -> Vec<Result<EnqueueReply, Error>> {
         self.enqueue_batch_with(jobs, &|_| ()).await
     }
 
@@ -152,25 +152,28 @@ impl Producer {
         &self,
         jobs: Vec<JobSpec>,
         on_retry: OnRetry<'_>,
-    ) -> Vec<Result<Enqueued, Error>> {
-        let mut answers: Vec<Option<Answer>> = jobs.iter().map(|_| None).collect();
-        let groups = group::split(&self.terms, jobs.into_iter().enumerate());
+    ) -> Vec<Result<EnqueueReply, Error>> {
+        let mut answers: Vec<Option<ProducerResult>> = jobs.iter().map(|_| None).collect();
+        let groups = batch::split(&self.options, jobs.into_iter().enumerate());
         // Of two changes to one id the later one is to stay.
-        let calls = if self.terms.changes() { 1 } else { BATCH_CALLS };
+        let calls = if self.options.retry_may_change_jobs() { 1 } else { BATCH_CALLS };
         let mut ended = stream::iter(groups)
-            .map(|group| group.send_all(&self.client, &self.terms, on_retry))
+            .map(|group| group.send_all(&self.client, &self.options, on_retry))
             .buffer_unordered(calls);
         while let Some(group) = ended.next().await {
             for (index, answer) in group {
                 answers[index] = Some(answer);
             }
         }
-        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(gone(true)))).collect()
+        answers
+            .into_iter()
+            .map(|answer| answer.unwrap_or_else(|| Err(queue_closed_error(true))))
+            .collect()
     }
 }
 
 /// The runtime on which the queue was served has ended.
-fn gone(reached: bool) -> Error {
+fn queue_closed_error(reached: bool) -> Error {
     let text = "the runtime that sent this producer's jobs has ended";
-    Error::unanswered(Code::Unavailable, text, reached)
+    Error::no_response(Code::Unavailable, text, reached)
 }

@@ -8,27 +8,27 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::Client;
-use super::group::{CALL_JOBS, Group, Sent, split};
-use super::{Answer, Terms};
+use super::batch::{BatchOutcome, CALL_JOBS, ProducerBatch, split};
+use super::{ProducerOptions, ProducerResult};
 use crate::pb::JobSpec;
 
 /// Jobs that wait for a place in a call; callers beyond wait for a place here.
 const QUEUE_JOBS: usize = 4096;
 /// Jobs in calls and in pauses before repeats; beyond, no more are taken from the queue.
-const HELD_JOBS: usize = 4096;
+const SENT_JOBS_MAX: usize = 4096;
 /// Calls under way: one that the server works on and one on the wire, in both directions.
-const CALLS: usize = 4;
+const CALLS_MAX: usize = 4;
 
 /// A job and who waits for its answer.
-pub(super) struct Waiting {
+pub(super) struct QueuedJob {
     pub(super) job: JobSpec,
-    pub(super) caller: Caller,
+    pub(super) caller: ReplySender,
 }
 
-type Caller = oneshot::Sender<Answer>;
+type ReplySender = oneshot::Sender<ProducerResult>;
 
 /// Serves a new queue on the runtime of the caller until the last sender is gone.
-pub(super) fn spawn(client: Client, terms: Terms) -> mpsc::Sender<Waiting> {
+pub(super) fn spawn(client: Client, terms: ProducerOptions) -> mpsc::Sender<QueuedJob> {
     let (queue, waiting) = mpsc::channel(QUEUE_JOBS);
     tokio::spawn(serve(waiting, client, terms));
     queue
@@ -36,24 +36,24 @@ pub(super) fn spawn(client: Client, terms: Terms) -> mpsc::Sender<Waiting> {
 
 /// Sends what waits, a few calls at once. What is repeated takes no place from others in its pause,
 /// and what was answered does not wait for it.
-async fn serve(mut queue: mpsc::Receiver<Waiting>, client: Client, terms: Terms) {
+async fn serve(mut queue: mpsc::Receiver<QueuedJob>, client: Client, terms: ProducerOptions) {
     let (mut calls, mut pauses) = (FuturesUnordered::new(), FuturesUnordered::new());
     let (mut due, mut taken) = (VecDeque::new(), Vec::new());
     let (mut open, mut held) = (true, 0_usize);
     while open || held > 0 {
-        while calls.len() < CALLS
+        while calls.len() < CALLS_MAX
             && let Some(group) = due.pop_front()
         {
-            calls.push(deliver(group, &client, &terms));
+            calls.push(send_batch(group, &client, &terms));
         }
         tokio::select! {
             Some((freed, again)) = calls.next() => {
                 held -= freed;
-                pauses.extend(Option::map(again, paused));
+                pauses.extend(Option::map(again, after_backoff));
             }
             Some(group) = pauses.next() => due.push_back(group),
             count = queue.recv_many(&mut taken, CALL_JOBS),
-                if open && calls.len() < CALLS && held < HELD_JOBS =>
+                if open && calls.len() < CALLS_MAX && held < SENT_JOBS_MAX =>
             {
                 open = count > 0;
                 held += count;
@@ -64,18 +64,18 @@ async fn serve(mut queue: mpsc::Receiver<Waiting>, client: Client, terms: Terms)
 }
 
 /// Makes one call and tells its callers: how many jobs are done with, and what is to be repeated.
-async fn deliver(
-    mut group: Group<Caller>,
+async fn send_batch(
+    mut group: ProducerBatch<ReplySender>,
     client: &Client,
-    terms: &Terms,
-) -> (usize, Option<(Group<Caller>, Duration)>) {
+    terms: &ProducerOptions,
+) -> (usize, Option<(ProducerBatch<ReplySender>, Duration)>) {
     let held = group.len();
     // A caller that has gone away wants nothing written.
     group.retain(|caller| !caller.is_closed());
     if group.len() == 0 {
         return (held, None);
     }
-    let Sent { answers, again } = group.send(client, terms).await;
+    let BatchOutcome { answers, retry: again } = group.send(client, terms).await;
     for (caller, answer) in answers {
         // It may have gone meanwhile.
         let _ = caller.send(answer);
@@ -83,7 +83,9 @@ async fn deliver(
     (held - again.as_ref().map_or(0, |(group, _)| group.len()), again)
 }
 
-async fn paused((group, pause): (Group<Caller>, Duration)) -> Group<Caller> {
+async fn after_backoff(
+    (group, pause): (ProducerBatch<ReplySender>, Duration),
+) -> ProducerBatch<ReplySender> {
     tokio::time::sleep(pause).await;
     group
 }

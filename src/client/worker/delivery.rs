@@ -101,7 +101,8 @@ impl Delivery {
     async fn extend(&self, item: ExtendItem) -> Result<(), Error> {
         let item = ExtendItem { receipt: self.delivery.receipt.clone(), ..item };
         let (mut queue, request) = (self.client.queue(), ExtendRequest { items: vec![item] });
-        let answer = call::within(CALL_TIMEOUT, request, |request| queue.extend(request)).await?;
+        let answer =
+            call::call_with_timeout(CALL_TIMEOUT, request, |request| queue.extend(request)).await?;
         match answer.failures.into_iter().next() {
             Some(failure) => Err(failure.into()),
             None => Ok(()),

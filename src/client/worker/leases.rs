@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// A job in hand, in the order of arrival.
-pub(super) type Slot = u64;
+pub(super) type JobSlot = u64;
 
 /// A lease that could not be extended is tried again after this part of it.
 const RETRY_PART: u32 = 10;
@@ -17,31 +17,31 @@ const RETRY_PART: u32 = 10;
 /// within its grace.
 const RETRY_MAX: Duration = Duration::from_secs(1);
 /// Leases that are due within this part of them are extended along with those that are due now.
-const TOGETHER_PART: u32 = 10;
+const COALESCE_PART: u32 = 10;
 
 /// All leases in hand.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
-    next: Slot,
-    held: HashMap<Slot, Held>,
-    slots: HashMap<Arc<str>, Slot>,
+    next: JobSlot,
+    held: HashMap<JobSlot, HeldLease>,
+    slots: HashMap<Arc<str>, JobSlot>,
     /// When something is to be done about each.
-    alarms: BTreeSet<(Instant, Slot)>,
+    deadlines: BTreeSet<(Instant, JobSlot)>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldLease {
     job: Arc<str>,
     receipt: Arc<str>,
     duration: Duration,
     expires: Instant,
-    phase: Phase,
+    phase: LeasePhase,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum LeasePhase {
     /// It is extended at this time.
-    Kept(Instant),
+    Idle(Instant),
     /// An Extend is under way.
     Extending,
     /// Its settle is under way, whose answer alone says what became of it.
@@ -50,11 +50,11 @@ enum Phase {
 
 /// What the clock demands.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Due {
+pub(super) struct DueLeases {
     /// To be extended.
-    pub(super) extend: Vec<Slot>,
+    pub(super) extend: Vec<JobSlot>,
     /// Over: not in hand any more. Each with its job.
-    pub(super) lost: Vec<(Slot, Arc<str>)>,
+    pub(super) expired: Vec<(JobSlot, Arc<str>)>,
 }
 
 // === impl Leases ===
@@ -67,24 +67,24 @@ impl Leases {
         receipt: &str,
         duration: Duration,
         now: Instant,
-    ) -> Slot {
+    ) -> JobSlot {
         let slot = self.next;
         self.next += 1;
         let receipt: Arc<str> = receipt.into();
-        let phase = Phase::Kept(now + duration / 2);
+        let phase = LeasePhase::Idle(now + duration / 2);
         let (job, expires) = (job.into(), now + duration);
-        let held = Held { job, receipt: receipt.clone(), duration, expires, phase };
-        self.alarms.extend(held.alarm().map(|alarm| (alarm, slot)));
+        let held = HeldLease { job, receipt: receipt.clone(), duration, expires, phase };
+        self.deadlines.extend(held.deadline().map(|alarm| (alarm, slot)));
         self.held.insert(slot, held);
         self.slots.insert(receipt, slot);
         slot
     }
 
     /// Lets one go: its job, if it was in hand.
-    pub(super) fn remove(&mut self, slot: Slot) -> Option<Arc<str>> {
+    pub(super) fn remove(&mut self, slot: JobSlot) -> Option<Arc<str>> {
         let held = self.held.remove(&slot)?;
-        if let Some(alarm) = held.alarm() {
-            self.alarms.remove(&(alarm, slot));
+        if let Some(alarm) = held.deadline() {
+            self.deadlines.remove(&(alarm, slot));
         }
         // Another one has the receipt if it came twice.
         if self.slots.get(&held.receipt) == Some(&slot) {
@@ -94,7 +94,7 @@ impl Leases {
     }
 
     /// The job of a lease that is in hand.
-    pub(super) fn job(&self, slot: Slot) -> Option<&Arc<str>> {
+    pub(super) fn job(&self, slot: JobSlot) -> Option<&Arc<str>> {
         self.held.get(&slot).map(|held| &held.job)
     }
 
@@ -104,36 +104,36 @@ impl Leases {
     }
 
     /// Whether a settle of this one is under way.
-    pub(super) fn is_settling(&self, slot: Slot) -> bool {
-        self.held.get(&slot).is_some_and(|held| held.phase == Phase::Settling)
+    pub(super) fn is_settling(&self, slot: JobSlot) -> bool {
+        self.held.get(&slot).is_some_and(|held| held.phase == LeasePhase::Settling)
     }
 
     /// The receipt of a lease.
-    pub(super) fn receipt(&self, slot: Slot) -> Option<&Arc<str>> {
+    pub(super) fn receipt(&self, slot: JobSlot) -> Option<&Arc<str>> {
         self.held.get(&slot).map(|held| &held.receipt)
     }
 
     /// The lease of a receipt.
-    pub(super) fn find(&self, receipt: &str) -> Option<Slot> {
+    pub(super) fn find_by_receipt(&self, receipt: &str) -> Option<JobSlot> {
         self.slots.get(receipt).copied()
     }
 
     /// When something is due next.
-    pub(super) fn alarm(&self) -> Option<Instant> {
-        self.alarms.first().map(|(alarm, _)| *alarm)
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(alarm, _)| *alarm)
     }
 
     /// All that is due at `now`. What is to be extended counts as being extended from here on.
-    pub(super) fn due(&mut self, now: Instant) -> Due {
-        let mut due = Due::default();
-        while let Some((alarm, slot)) = self.alarms.first().copied() {
+    pub(super) fn due(&mut self, now: Instant) -> DueLeases {
+        let mut due = DueLeases::default();
+        while let Some((alarm, slot)) = self.deadlines.first().copied() {
             let held = &self.held[&slot];
             if held.expires <= now {
-                due.lost.extend(self.remove(slot).map(|job| (slot, job)));
+                due.expired.extend(self.remove(slot).map(|job| (slot, job)));
                 continue;
             }
             let early = if due.extend.is_empty() { 0 } else { 1 };
-            let together = held.duration / TOGETHER_PART * early;
+            let together = held.duration / COALESCE_PART * early;
             if alarm > now + together || !self.extend(slot) {
                 break;
             }
@@ -143,61 +143,61 @@ impl Leases {
     }
 
     /// An Extend of this lease goes out, unless one is under way.
-    pub(super) fn extend(&mut self, slot: Slot) -> bool {
-        let is_kept = |held: &Held| matches!(held.phase, Phase::Kept(_));
+    pub(super) fn extend(&mut self, slot: JobSlot) -> bool {
+        let is_kept = |held: &HeldLease| matches!(held.phase, LeasePhase::Idle(_));
         if !self.held.get(&slot).is_some_and(is_kept) {
             return false;
         }
-        self.change(slot, |held| held.phase = Phase::Extending);
+        self.change(slot, |held| held.phase = LeasePhase::Extending);
         true
     }
 
     /// The Extend that was sent at `sent` has counted.
-    pub(super) fn extended(&mut self, slot: Slot, sent: Instant) {
+    pub(super) fn extended(&mut self, slot: JobSlot, sent: Instant) {
         self.change(slot, |held| {
             held.expires = held.expires.max(sent + held.duration);
-            held.keep_from(sent + held.duration / 2);
+            held.extend_at(sent + held.duration / 2);
         });
     }
 
     /// The Extend did not get through: it is tried again soon.
-    pub(super) fn not_extended(&mut self, slot: Slot, now: Instant) {
+    pub(super) fn extend_failed(&mut self, slot: JobSlot, now: Instant) {
         self.change(slot, |held| {
-            held.keep_from(now + RETRY_MAX.min(held.duration / RETRY_PART));
+            held.extend_at(now + RETRY_MAX.min(held.duration / RETRY_PART));
         });
     }
 
     /// A settle goes out: the receipt and the end of the lease, if it is in hand.
-    pub(super) fn settle(&mut self, slot: Slot) -> Option<(Arc<str>, Instant)> {
-        self.change(slot, |held| held.phase = Phase::Settling);
+    pub(super) fn settle(&mut self, slot: JobSlot) -> Option<(Arc<str>, Instant)> {
+        self.change(slot, |held| held.phase = LeasePhase::Settling);
         self.held.get(&slot).map(|held| (held.receipt.clone(), held.expires))
     }
 
-    fn change(&mut self, slot: Slot, change: impl FnOnce(&mut Held)) {
+    fn change(&mut self, slot: JobSlot, change: impl FnOnce(&mut HeldLease)) {
         let Some(held) = self.held.get_mut(&slot) else { return };
-        if let Some(alarm) = held.alarm() {
-            self.alarms.remove(&(alarm, slot));
+        if let Some(alarm) = held.deadline() {
+            self.deadlines.remove(&(alarm, slot));
         }
         change(held);
-        self.alarms.extend(held.alarm().map(|alarm| (alarm, slot)));
+        self.deadlines.extend(held.deadline().map(|alarm| (alarm, slot)));
     }
 }
 
 // === impl Held ===
 
-impl Held {
+impl HeldLease {
     /// The next Extend goes out then.
-    fn keep_from(&mut self, time: Instant) {
-        if self.phase != Phase::Settling {
-            self.phase = Phase::Kept(time);
+    fn extend_at(&mut self, time: Instant) {
+        if self.phase != LeasePhase::Settling {
+            self.phase = LeasePhase::Idle(time);
         }
     }
 
-    fn alarm(&self) -> Option<Instant> {
+    fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Kept(time) => Some(time.min(self.expires)),
-            Phase::Extending => Some(self.expires),
-            Phase::Settling => None,
+            LeasePhase::Idle(time) => Some(time.min(self.expires)),
+            LeasePhase::Extending => Some(self.expires),
+            LeasePhase::Settling => None,
         }
     }
 }
@@ -208,49 +208,49 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(30);
 
-    fn one() -> (Leases, Slot, Instant) {
+    fn one_lease() -> (Leases, JobSlot, Instant) {
         let (mut leases, now) = (Leases::default(), Instant::now());
         let slot = leases.insert("t/a".into(), "r", LEASE, now);
         (leases, slot, now)
     }
 
-    fn extend(slot: Slot) -> Due {
-        Due { extend: vec![slot], lost: vec![] }
+    fn extend(slot: JobSlot) -> DueLeases {
+        DueLeases { extend: vec![slot], expired: vec![] }
     }
 
-    fn lost(slot: Slot) -> Due {
-        Due { extend: vec![], lost: vec![(slot, "t/a".into())] }
+    fn lost(slot: JobSlot) -> DueLeases {
+        DueLeases { extend: vec![], expired: vec![(slot, "t/a".into())] }
     }
 
     #[test]
     fn a_lease_is_extended_when_half_of_it_is_over() {
-        let (mut leases, slot, now) = one();
-        assert_eq!(leases.alarm(), Some(now + LEASE / 2));
-        assert_eq!(leases.due(now + LEASE / 2 - Duration::from_millis(1)), Due::default());
+        let (mut leases, slot, now) = one_lease();
+        assert_eq!(leases.next_deadline(), Some(now + LEASE / 2));
+        assert_eq!(leases.due(now + LEASE / 2 - Duration::from_millis(1)), DueLeases::default());
         assert_eq!(leases.due(now + LEASE / 2), extend(slot));
-        assert_eq!(leases.alarm(), Some(now + LEASE), "one Extend at a time");
+        assert_eq!(leases.next_deadline(), Some(now + LEASE), "one Extend at a time");
         leases.extended(slot, now + LEASE / 2);
-        assert_eq!(leases.alarm(), Some(now + LEASE));
+        assert_eq!(leases.next_deadline(), Some(now + LEASE));
         assert_eq!(leases.due(now + LEASE), extend(slot));
     }
 
     #[test]
     fn a_failed_extend_is_repeated_until_the_lease_is_over() {
-        let (mut leases, slot, now) = one();
+        let (mut leases, slot, now) = one_lease();
         let mut time = now + LEASE / 2;
         let mut extends = 0;
         while leases.due(time) == extend(slot) {
             extends += 1;
-            leases.not_extended(slot, time);
-            time = leases.alarm().unwrap();
+            leases.extend_failed(slot, time);
+            time = leases.next_deadline().unwrap();
         }
         assert_eq!((extends, time), (15, now + LEASE));
-        assert!(leases.len() == 0 && leases.alarm().is_none());
+        assert!(leases.len() == 0 && leases.next_deadline().is_none());
     }
 
     #[test]
     fn an_extend_without_an_answer_does_not_keep_a_lease() {
-        let (mut leases, slot, now) = one();
+        let (mut leases, slot, now) = one_lease();
         assert_eq!(leases.due(now + LEASE / 2), extend(slot));
         assert_eq!(leases.due(now + LEASE), lost(slot));
         leases.extended(slot, now + LEASE / 2);
@@ -258,23 +258,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_settled_needs_nothing() {
-        let (mut leases, slot, now) = one();
-        assert_eq!(leases.find("r"), Some(slot));
+    fn a_settled_lease_has_no_deadline() {
+        let (mut leases, slot, now) = one_lease();
+        assert_eq!(leases.find_by_receipt("r"), Some(slot));
         assert_eq!((leases.remove(slot), leases.remove(slot)), (Some("t/a".into()), None));
-        assert_eq!(leases.due(now + LEASE), Due::default());
-        assert_eq!(leases.find("r"), None);
+        assert_eq!(leases.due(now + LEASE), DueLeases::default());
+        assert_eq!(leases.find_by_receipt("r"), None);
     }
 
     #[test]
-    fn a_settle_under_way_is_left_alone() {
-        let (mut leases, slot, now) = one();
+    fn a_lease_being_settled_is_not_extended() {
+        let (mut leases, slot, now) = one_lease();
         assert!(leases.extend(slot) && !leases.extend(slot), "one Extend at a time");
         assert_eq!(leases.settle(slot), Some(("r".into(), now + LEASE)));
         leases.extended(slot, now);
-        leases.not_extended(slot, now);
+        leases.extend_failed(slot, now);
         assert!(leases.is_settling(slot) && !leases.extend(slot));
-        assert_eq!((leases.alarm(), leases.due(now + LEASE)), (None, Due::default()));
+        assert_eq!((leases.next_deadline(), leases.due(now + LEASE)), (None, DueLeases::default()));
         assert!(leases.remove(slot).is_some());
         assert_eq!(leases.settle(slot), None);
     }
@@ -285,8 +285,8 @@ mod tests {
         let second = Duration::from_secs(1);
         let insert = |i| leases.insert(String::new(), "r", LEASE, now + second * i);
         let slots: Vec<_> = (0..6).map(insert).collect();
-        assert_eq!(leases.due(now + LEASE / 2 - second), Due::default());
+        assert_eq!(leases.due(now + LEASE / 2 - second), DueLeases::default());
         assert_eq!(leases.due(now + LEASE / 2).extend, slots[..4]);
-        assert_eq!(leases.alarm(), Some(now + LEASE / 2 + second * 4));
+        assert_eq!(leases.next_deadline(), Some(now + LEASE / 2 + second * 4));
     }
 }

@@ -11,11 +11,11 @@
 //! and then only after every job in its hands is settled.
 
 mod delivery;
+mod job_stream;
 mod leases;
-mod pending;
+mod pending_jobs;
 mod session;
 mod settler;
-mod source;
 
 use std::fmt;
 use std::future::Future;
@@ -28,10 +28,10 @@ pub use delivery::{Delivery, Outcome};
 use tokio::time::{Instant, sleep_until};
 use tonic::Code;
 
-use super::limit::CREDIT_MAX;
+use super::limits::CREDIT_MAX;
 use super::{Client, Error};
 use crate::pb;
-use session::Session;
+use session::WorkerSession;
 
 /// A worker: what it takes and how.
 #[derive(Clone)]
@@ -42,8 +42,8 @@ pub struct Worker {
     id: String,
     concurrency: usize,
     batch: usize,
-    alone: Option<Alone>,
-    weight: Option<(usize, Weigh)>,
+    unbatched: Option<UnbatchedFn>,
+    weight: Option<(usize, WeightFn)>,
     prefetch: Option<usize>,
     lease: Option<Duration>,
     max_jobs: Option<u64>,
@@ -69,12 +69,12 @@ pub struct Summary {
 }
 
 /// Which jobs share no batch.
-type Alone = Arc<dyn Fn(&pb::Delivery) -> bool + Send + Sync>;
+type UnbatchedFn = Arc<dyn Fn(&pb::Delivery) -> bool + Send + Sync>;
 /// How much a job takes of what a batch may hold.
-type Weigh = Arc<dyn Fn(&pb::Delivery) -> usize + Send + Sync>;
+type WeightFn = Arc<dyn Fn(&pb::Delivery) -> usize + Send + Sync>;
 /// A handler, without its type.
-type Handler = Arc<dyn Fn(Vec<Delivery>) -> Running + Send + Sync>;
-type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+type Handler = Arc<dyn Fn(Vec<Delivery>) -> HandlerFuture + Send + Sync>;
+type HandlerFuture = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 // === impl Worker ===
 
@@ -88,7 +88,7 @@ impl Worker {
             id: String::new(),
             concurrency: 1,
             batch: 1,
-            alone: None,
+            unbatched: None,
             weight: None,
             prefetch: None,
             lease: None,
@@ -118,11 +118,11 @@ impl Worker {
 
     /// Jobs that [`Worker::run_batches`] hands to its handler one by one: those that `alone` says so
     /// of. Default: none.
-    pub fn alone(
+    pub fn unbatched(
         mut self,
         alone: impl Fn(&pb::Delivery) -> bool + Send + Sync + 'static,
     ) -> Worker {
-        self.alone = Some(Arc::new(alone));
+        self.unbatched = Some(Arc::new(alone));
         self
     }
 
@@ -185,7 +185,7 @@ impl Worker {
         R: Future<Output: Into<Outcome>> + Send + 'static,
     {
         let one = move |mut jobs: Vec<Delivery>| handler(jobs.remove(0));
-        Worker { batch: 1, ..self }.start(erase(one), stop).await
+        Worker { batch: 1, ..self }.start(erase_handler(one), stop).await
     }
 
     /// The same with a handler of up to `batch` jobs of one topic that are here at the moment; it
@@ -204,7 +204,7 @@ impl Worker {
         R: Future<Output: Into<Outcome>> + Send + 'static,
     {
         self.batch = batch.clamp(1, CREDIT_MAX);
-        self.start(erase(handler), stop).await
+        self.start(erase_handler(handler), stop).await
     }
 
     async fn start(
@@ -212,7 +212,7 @@ impl Worker {
         handler: Handler,
         stop: impl Future<Output = ()>,
     ) -> Result<Summary, Error> {
-        Session::new(self, handler).run(stop).await
+        WorkerSession::new(self, handler).run(stop).await
     }
 
     /// Jobs held at most: those that run and those that wait here.
@@ -237,7 +237,7 @@ impl fmt::Debug for Worker {
     }
 }
 
-fn erase<F, R>(handler: F) -> Handler
+fn erase_handler<F, R>(handler: F) -> Handler
 where
     F: Fn(Vec<Delivery>) -> R + Send + Sync + 'static,
     R: Future<Output: Into<Outcome>> + Send + 'static,
@@ -251,7 +251,7 @@ where
 /// Whether another attempt would be refused the same way. A bare code proves nothing: a proxy that
 /// has no way to the server at the moment answers 404 or 403, which is UNIMPLEMENTED or
 /// PERMISSION_DENIED here. Only the server itself gives reasons.
-fn for_good(error: &Error) -> bool {
+fn is_permanent(error: &Error) -> bool {
     !error.reason().is_empty() && is_refusal(error.code())
 }
 
@@ -267,7 +267,7 @@ fn is_refusal(code: Code) -> bool {
 }
 
 /// Ends at that time, if there is one.
-async fn at(time: Option<Instant>) {
+async fn sleep_until_some(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
         None => std::future::pending().await,

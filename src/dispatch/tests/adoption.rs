@@ -1,10 +1,10 @@
 //! A worker's next stream adopts the leases of its former one: which, and what follows for both.
 
-use super::super::adoptions::FIRST_LOOK_MAX;
-use super::harness::{SOON, Server, Worker, options, pull_options, settle_down};
+use super::super::adoption_queue::FIRST_LOOKUP_MAX;
+use super::harness::{SOON, TestServer, TestWorker, options, pull_options, run_pending_tasks};
 use super::*;
 use crate::domain::StreamId;
-use crate::scheduler::Revoked;
+use crate::scheduler::RevokeReason;
 
 const PEER: &str = "10.0.0.7:40000";
 /// Leases with which everything here is tried.
@@ -12,15 +12,16 @@ const LEASES: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(86_4
 
 /// How a stream says which one it continues.
 #[derive(Clone, Copy, Debug)]
-enum By {
+enum SuccessorKind {
     Name,
     Connection,
 }
 
-impl Server {
+impl TestServer {
     /// The credit in use of the stream that was opened last.
     fn last_in_flight(&self) -> u32 {
-        let number = |worker: &super::Worker| worker.stream_id.parse::<StreamId>().unwrap().stream;
+        let number =
+            |worker: &super::WorkerInfo| worker.stream_id.parse::<StreamId>().unwrap().stream;
         self.dispatcher.workers().iter().max_by_key(|worker| number(worker)).unwrap().in_flight
     }
 
@@ -41,19 +42,23 @@ fn with(lease: Duration) -> StreamOptions {
 }
 
 /// By name it comes by a connection of its own.
-fn next(by: By, former: StreamId, options: StreamOptions) -> StreamOptions {
+fn next(by: SuccessorKind, former: StreamId, options: StreamOptions) -> StreamOptions {
     match by {
-        By::Name => StreamOptions {
+        SuccessorKind::Name => StreamOptions {
             continues: Some(former),
             peer: format!("10.0.0.7:{}", 50_000 + former.stream),
             ..options
         },
-        By::Connection => options,
+        SuccessorKind::Connection => options,
     }
 }
 
 /// A stream that was sent so many jobs and that the server has ended.
-async fn ended(server: &Server, options: StreamOptions, jobs: usize) -> (StreamId, Vec<Delivery>) {
+async fn ended(
+    server: &TestServer,
+    options: StreamOptions,
+    jobs: usize,
+) -> (StreamId, Vec<JobDelivery>) {
     let mut worker = server.open(StreamOptions { max_jobs: Some(jobs as u64), ..options });
     let sent = worker.jobs(jobs).await;
     assert!(worker.ended().await);
@@ -61,15 +66,21 @@ async fn ended(server: &Server, options: StreamOptions, jobs: usize) -> (StreamI
 }
 
 /// A stream that was sent so many jobs, and broke.
-async fn broken(server: &Server, options: StreamOptions, jobs: usize) -> (StreamId, Vec<Delivery>) {
+async fn broken(
+    server: &TestServer,
+    options: StreamOptions,
+    jobs: usize,
+) -> (StreamId, Vec<JobDelivery>) {
     let mut worker = server.open(StreamOptions { max_in_flight: 100, ..options });
     (worker.id(), worker.jobs(jobs).await)
 }
 
 #[tokio::test]
 async fn what_the_server_ended_comes_back_when_the_next_stream_breaks() {
-    for (lease, by) in LEASES.into_iter().flat_map(|l| [(l, By::Name), (l, By::Connection)]) {
-        let server = Server::start();
+    for (lease, by) in
+        LEASES.into_iter().flat_map(|l| [(l, SuccessorKind::Name), (l, SuccessorKind::Connection)])
+    {
+        let server = TestServer::start();
         server.enqueue("t", 3).await;
         let (first, _) = ended(&server, with(lease), 3).await;
         // Over several streams, of which some were sent something themselves.
@@ -80,7 +91,7 @@ async fn what_the_server_ended_comes_back_when_the_next_stream_breaks() {
         second.jobs(2).await;
         drop(second);
         server.clock.advance(4 * SECOND);
-        settle_down().await;
+        run_pending_tasks().await;
         assert_eq!(server.stats("t").await.running, 5, "{lease:?} {by:?}");
         server.clock.advance(SECOND);
         server.eventually("t", |stats| stats.ready == 5).await;
@@ -89,9 +100,11 @@ async fn what_the_server_ended_comes_back_when_the_next_stream_breaks() {
 
 #[tokio::test]
 async fn what_was_extended_at_a_break_comes_back_when_the_next_stream_breaks() {
-    for (lease, by) in LEASES.into_iter().flat_map(|l| [(l, By::Name), (l, By::Connection)]) {
+    for (lease, by) in
+        LEASES.into_iter().flat_map(|l| [(l, SuccessorKind::Name), (l, SuccessorKind::Connection)])
+    {
         for extended_first in [true, false] {
-            let server = Server::start();
+            let server = TestServer::start();
             server.enqueue("t", 3).await;
             let (first, sent) = broken(&server, with(lease), 3).await;
             if extended_first {
@@ -114,13 +127,13 @@ async fn what_was_extended_at_a_break_comes_back_when_the_next_stream_breaks() {
 
 #[tokio::test]
 async fn what_was_extended_is_adopted_also_after_the_grace() {
-    for by in [By::Name, By::Connection] {
-        let server = Server::start();
+    for by in [SuccessorKind::Name, SuccessorKind::Connection] {
+        let server = TestServer::start();
         server.enqueue("t", 1).await;
         let (first, sent) = broken(&server, with(LEASES[1]), 1).await;
         server.extend(&sent).await;
         server.clock.advance(60 * SECOND);
-        settle_down().await;
+        run_pending_tasks().await;
         let second = server.open(next(by, first, with(LEASES[1])));
         server.holds(1).await;
         drop(second);
@@ -131,8 +144,8 @@ async fn what_was_extended_is_adopted_also_after_the_grace() {
 
 #[tokio::test]
 async fn revocations_and_settles_reach_the_stream_that_adopted() {
-    for by in [By::Name, By::Connection] {
-        let server = Server::start();
+    for by in [SuccessorKind::Name, SuccessorKind::Connection] {
+        let server = TestServer::start();
         server.enqueue("t", 4).await;
         let (first, sent) = broken(&server, with(LEASES[1]), 4).await;
         server.extend(&sent).await;
@@ -140,7 +153,7 @@ async fn revocations_and_settles_reach_the_stream_that_adopted() {
         server.holds(4).await;
         server.scheduler.delete(sent[0].receipt.key.clone(), None).await.unwrap();
         let batch = second.batch().await;
-        assert_eq!(batch.revocations, [(sent[0].receipt.clone(), Revoked::Deleted)], "{by:?}");
+        assert_eq!(batch.revocations, [(sent[0].receipt.clone(), RevokeReason::Deleted)], "{by:?}");
         assert_eq!(batch.in_flight, 3);
         server.ack(&sent[1..2]).await;
         server.holds(2).await;
@@ -152,7 +165,7 @@ async fn revocations_and_settles_reach_the_stream_that_adopted() {
         server.holds(2).await;
         server.scheduler.delete(sent[2].receipt.key.clone(), None).await.unwrap();
         let revoked = third.batch().await.revocations;
-        assert_eq!(revoked, [(sent[2].receipt.clone(), Revoked::Deleted)], "{by:?}");
+        assert_eq!(revoked, [(sent[2].receipt.clone(), RevokeReason::Deleted)], "{by:?}");
         server.ack(&sent[3..]).await;
         server.holds(0).await;
     }
@@ -160,12 +173,12 @@ async fn revocations_and_settles_reach_the_stream_that_adopted() {
 
 #[tokio::test]
 async fn adopted_leases_count_against_the_credit_also_beyond_it() {
-    let server = Server::start();
+    let server = TestServer::start();
     server.enqueue("t", 4).await;
     let (first, sent) = ended(&server, with(LEASES[1]), 4).await;
     server.enqueue("t", 2).await;
     let options = StreamOptions { max_in_flight: 2, ..with(LEASES[1]) };
-    let mut second = server.open(next(By::Name, first, options));
+    let mut second = server.open(next(SuccessorKind::Name, first, options));
     server.holds(4).await;
     server.ack(&sent[..2]).await;
     second.nothing().await;
@@ -178,8 +191,8 @@ async fn adopted_leases_count_against_the_credit_also_beyond_it() {
 /// A stream waits for its first look no longer than that takes: FIRST_LOOK_MAX is for a shard that does not answer.
 #[tokio::test]
 async fn a_stream_that_continues_another_one_gets_jobs_at_once() {
-    for by in [By::Name, By::Connection] {
-        let server = Server::start();
+    for by in [SuccessorKind::Name, SuccessorKind::Connection] {
+        let server = TestServer::start();
         server.enqueue("t", 1).await;
         let (first, _) = ended(&server, with(LEASES[1]), 1).await;
         server.enqueue("t", 1).await;
@@ -187,14 +200,14 @@ async fn a_stream_that_continues_another_one_gets_jobs_at_once() {
         let mut second =
             server.open(StreamOptions { max_in_flight: 2, ..next(by, first, with(LEASES[1])) });
         second.jobs(1).await;
-        assert!(begin.elapsed() < FIRST_LOOK_MAX / 2, "{by:?}: {:?}", begin.elapsed());
+        assert!(begin.elapsed() < FIRST_LOOKUP_MAX / 2, "{by:?}: {:?}", begin.elapsed());
     }
 }
 
 /// None of these is an error, and each gets new jobs.
 #[tokio::test]
 async fn other_streams_adopt_nothing() {
-    let server = Server::start();
+    let server = TestServer::start();
     server.enqueue("t", 1).await;
     let (first, _) = ended(&server, with(LEASES[1]), 1).await;
     let mut live = server.open(StreamOptions { peer: "1.1.1.1:1".into(), ..with(LEASES[1]) });
@@ -219,13 +232,13 @@ async fn other_streams_adopt_nothing() {
             }
             server.enqueue("t", 1).await;
         };
-        settle_down().await;
+        run_pending_tasks().await;
         assert_eq!(server.last_in_flight(), 1, "{who}");
         server.ack(&got).await;
         drop(other);
     }
     server.clock.advance(60 * SECOND);
-    settle_down().await;
+    run_pending_tasks().await;
     assert_eq!(
         server.stats("t").await.running,
         2,
@@ -235,23 +248,26 @@ async fn other_streams_adopt_nothing() {
 
 #[tokio::test]
 async fn the_first_one_of_two_adopts_and_pulled_jobs_are_no_streams() {
-    let server = Server::start();
+    let server = TestServer::start();
     server.enqueue("t", 2).await;
     let pull = PullOptions { peer: PEER.into(), ..pull_options(&["t"], 1, SECOND) };
     let pulled = server.pull(pull).await;
     let (first, _) = ended(&server, with(LEASES[1]), 1).await;
-    let second = server.open(next(By::Name, first, with(LEASES[1])));
+    let second = server.open(next(SuccessorKind::Name, first, with(LEASES[1])));
     server.holds(1).await;
-    let third = server.open(next(By::Name, first, with(LEASES[1])));
-    settle_down().await;
+    let third = server.open(next(SuccessorKind::Name, first, with(LEASES[1])));
+    run_pending_tasks().await;
     assert_eq!(server.last_in_flight(), 0);
     let of_pull = pulled[0].receipt.stream;
-    let fourth =
-        server.open(next(By::Name, StreamId { stream: of_pull, ..first }, with(LEASES[1])));
-    settle_down().await;
+    let fourth = server.open(next(
+        SuccessorKind::Name,
+        StreamId { stream: of_pull, ..first },
+        with(LEASES[1]),
+    ));
+    run_pending_tasks().await;
     assert_eq!(server.last_in_flight(), 0);
     drop((second, third, fourth));
-    settle_down().await;
+    run_pending_tasks().await;
     server.clock.advance(5 * SECOND);
     server.eventually("t", |stats| (stats.ready, stats.running) == (1, 1)).await;
 }
@@ -260,13 +276,13 @@ async fn the_first_one_of_two_adopts_and_pulled_jobs_are_no_streams() {
 #[tokio::test]
 async fn a_stream_that_its_worker_lost_first_is_continued_when_it_breaks() {
     for lease in LEASES {
-        let server = Server::start();
+        let server = TestServer::start();
         server.enqueue("t", 2).await;
         let mut first = server.open(with(lease));
         let sent = first.jobs(2).await;
         server.extend(&sent[..1]).await;
-        let second = server.open(next(By::Name, first.id(), with(lease)));
-        settle_down().await;
+        let second = server.open(next(SuccessorKind::Name, first.id(), with(lease)));
+        run_pending_tasks().await;
         assert_eq!(server.last_in_flight(), 0, "both are open");
         server.clock.advance(10 * SECOND);
         drop(first);
@@ -282,9 +298,9 @@ async fn a_stream_that_its_worker_lost_first_is_continued_when_it_breaks() {
 /// The bytes of a receipt that name its stream prove nothing, and the credit comes back all the same.
 #[tokio::test]
 async fn a_receipt_that_names_another_stream_frees_the_credit_of_its_own() {
-    let server = Server::start();
+    let server = TestServer::start();
     server.enqueue("t", 3).await;
-    let mut worker: Worker = server.open(with(LEASES[1]));
+    let mut worker: TestWorker = server.open(with(LEASES[1]));
     for mut delivery in worker.jobs(3).await {
         delivery.receipt.stream ^= 1 << (delivery.receipt.token.0 % 32);
         delivery.receipt.owner ^= (delivery.receipt.token.0 >> 8) as u32 & 1;
@@ -294,21 +310,21 @@ async fn a_receipt_that_names_another_stream_frees_the_credit_of_its_own() {
 }
 
 /// The stream keeps two jobs of "t" while it lives, also beyond the grace of those before it, and gives them back when it breaks.
-async fn guards_two(server: &Server, stream: Worker) {
+async fn guards_two(server: &TestServer, stream: TestWorker) {
     server.clock.advance(6 * SECOND);
-    settle_down().await;
+    run_pending_tasks().await;
     assert_eq!(server.stats("t").await.running, 2, "its worker lives");
     drop(stream);
-    settle_down().await;
+    run_pending_tasks().await;
     server.clock.advance(5 * SECOND);
     server.eventually("t", |stats| stats.ready == 2).await;
 }
 
 /// The worker lost its next stream before it heard of it, so it names the one before again.
 #[tokio::test]
-async fn what_a_stream_adopted_of_which_its_worker_never_heard_is_adopted_again() {
+async fn leases_of_a_stream_unknown_to_its_worker_are_adopted_again() {
     for (lease, lost) in LEASES.into_iter().flat_map(|lease| [(lease, 1), (lease, 2), (lease, 3)]) {
-        let server = Server::start();
+        let server = TestServer::start();
         server.enqueue("t", 2).await;
         let (first, sent) = broken(&server, with(lease), 2).await;
         // Each by a connection of its own.
@@ -322,7 +338,7 @@ async fn what_a_stream_adopted_of_which_its_worker_never_heard_is_adopted_again(
             let unheard = server.open(naming(n));
             server.holds(2).await;
             drop(unheard);
-            settle_down().await;
+            run_pending_tasks().await;
         }
         server.clock.advance(Duration::from_millis(1));
         server.extend(&sent).await;
@@ -334,25 +350,25 @@ async fn what_a_stream_adopted_of_which_its_worker_never_heard_is_adopted_again(
 
 /// Also what has gone over several streams by then, each of which the worker had heard of but the last one.
 #[tokio::test]
-async fn what_went_over_several_streams_is_adopted_from_one_that_its_worker_never_heard_of() {
+async fn leases_moved_over_several_streams_are_adopted_from_an_unknown_one() {
     for (lease, heard) in LEASES.into_iter().flat_map(|lease| [(lease, 1), (lease, 2), (lease, 5)])
     {
-        let server = Server::start();
+        let server = TestServer::start();
         server.enqueue("t", 2).await;
         let (mut named, sent) = broken(&server, with(lease), 2).await;
         let reopen = async |named: StreamId| {
             server.clock.advance(Duration::from_millis(1));
             server.extend(&sent).await;
-            let stream = server.open(next(By::Name, named, with(lease)));
+            let stream = server.open(next(SuccessorKind::Name, named, with(lease)));
             server.holds(2).await;
             stream
         };
         for _ in 0..heard {
             named = reopen(named).await.id();
-            settle_down().await;
+            run_pending_tasks().await;
         }
         drop(reopen(named).await);
-        settle_down().await;
+        run_pending_tasks().await;
         let last = reopen(named).await;
         guards_two(&server, last).await;
     }
@@ -362,20 +378,20 @@ async fn what_went_over_several_streams_is_adopted_from_one_that_its_worker_neve
 #[tokio::test]
 async fn streams_that_are_seen_to_break_late_and_in_any_order_leave_all_to_the_last_one() {
     for (lease, order) in LEASES.into_iter().flat_map(|l| [(l, [0, 1]), (l, [1, 0])]) {
-        let server = Server::start();
+        let server = TestServer::start();
         server.enqueue("t", 2).await;
         let mut first = server.open(with(lease));
         let (id, sent) = (first.id(), first.jobs(2).await);
         server.extend(&sent).await;
         server.clock.advance(Duration::from_millis(1));
-        let second = server.open(next(By::Name, id, with(lease)));
+        let second = server.open(next(SuccessorKind::Name, id, with(lease)));
         server.clock.advance(Duration::from_millis(1));
-        let last = server.open(next(By::Name, id, with(lease)));
+        let last = server.open(next(SuccessorKind::Name, id, with(lease)));
         server.clock.advance(SECOND);
         let mut lost = [Some(first), Some(second)];
         for n in order {
             drop(lost[n].take());
-            settle_down().await;
+            run_pending_tasks().await;
         }
         server.holds(2).await;
         guards_two(&server, last).await;
@@ -385,7 +401,7 @@ async fn streams_that_are_seen_to_break_late_and_in_any_order_leave_all_to_the_l
 /// Several threads of a process share a connection and a worker id.
 #[tokio::test]
 async fn a_stream_that_names_another_adopts_nothing_of_those_beside_it() {
-    let server = Server::start();
+    let server = TestServer::start();
     let on = |topic| StreamOptions {
         lease: LEASES[1],
         peer: PEER.into(),
@@ -403,7 +419,7 @@ async fn a_stream_that_names_another_adopts_nothing_of_those_beside_it() {
     let mut next_b = server.open(next(b.id(), "b"));
     server.enqueue("b", 1).await;
     next_b.jobs(1).await;
-    settle_down().await;
+    run_pending_tasks().await;
     assert_eq!(server.last_in_flight(), 1, "the job of the other thread is not its own");
     let next_a = server.open(next(a.id(), "a"));
     server.holds(1).await;
@@ -412,14 +428,14 @@ async fn a_stream_that_names_another_adopts_nothing_of_those_beside_it() {
     server.eventually("b", |stats| stats.ready == 1).await;
     assert_eq!(server.stats("a").await.running, 1, "the other thread lives");
     drop(next_a);
-    settle_down().await;
+    run_pending_tasks().await;
     server.clock.advance(5 * SECOND);
     server.eventually("a", |stats| stats.ready == 1).await;
 }
 
 #[tokio::test]
 async fn a_stream_that_was_open_beside_one_that_breaks_is_no_heir_of_it() {
-    let server = Server::start();
+    let server = TestServer::start();
     server.enqueue("t", 1).await;
     let mut breaks = server.open(with(LEASES[1]));
     let sent = breaks.jobs(1).await;
@@ -429,7 +445,7 @@ async fn a_stream_that_was_open_beside_one_that_breaks_is_no_heir_of_it() {
     server.clock.advance(20 * SECOND);
     // Its worker cancels it without a last Extend: that gives the job back.
     drop(breaks);
-    settle_down().await;
+    run_pending_tasks().await;
     server.clock.advance(5 * SECOND);
     server.eventually("t", |stats| stats.ready == 1).await;
     drop(beside);
@@ -437,8 +453,8 @@ async fn a_stream_that_was_open_beside_one_that_breaks_is_no_heir_of_it() {
 
 /// The store does not hear in time that the stream ended in order; its worker may go to any replica meanwhile.
 #[tokio::test]
-async fn leases_of_a_stream_that_ended_while_its_shard_was_away_are_detached_when_it_is_back() {
-    let server = Server::start();
+async fn leases_of_a_stream_that_ended_while_its_shard_was_unreachable_are_detached_later() {
+    let server = TestServer::start();
     server.enqueue("t", 1).await;
     server.store.fail_detaches(usize::MAX);
     let (_, sent) = ended(&server, with(LEASES[1]), 1).await;
@@ -448,7 +464,7 @@ async fn leases_of_a_stream_that_ended_while_its_shard_was_away_are_detached_whe
     tokio::time::resume();
     server.store.fail_detaches(0);
     let detached = async {
-        while server.left_to_the_next_life().await > 0 {
+        while server.leases_left_in_store().await > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
@@ -458,9 +474,9 @@ async fn leases_of_a_stream_that_ended_while_its_shard_was_away_are_detached_whe
 
 /// The next life of a server: streams are named over it, as the store knows their leases.
 #[tokio::test]
-async fn a_stream_of_a_former_life_is_continued() {
+async fn stream_of_a_previous_run_is_continued() {
     for in_order in [true, false] {
-        let server = Server::start();
+        let server = TestServer::start();
         server.enqueue("t", 2).await;
         let mut first = server.open(with(LEASES[1]));
         let (id, sent) = (first.id(), first.jobs(2).await);
@@ -473,10 +489,10 @@ async fn a_stream_of_a_former_life_is_continued() {
         }
         drop(first);
         let server = server.restart();
-        settle_down().await;
+        run_pending_tasks().await;
         server.clock.advance(Duration::from_millis(1));
         server.extend(&sent[..1]).await;
-        let second = server.open(next(By::Name, id, with(LEASES[1])));
+        let second = server.open(next(SuccessorKind::Name, id, with(LEASES[1])));
         let kept = if in_order { 2 } else { 1 };
         server.holds(kept).await;
         server.clock.advance(5 * SECOND);
@@ -491,8 +507,8 @@ async fn a_stream_of_a_former_life_is_continued() {
 /// The worker dies a moment after it has extended and reopened: that Extend was for the former stream.
 #[tokio::test]
 async fn an_extend_before_a_stream_was_opened_does_not_outlive_it() {
-    for by in [By::Name, By::Connection] {
-        let server = Server::start();
+    for by in [SuccessorKind::Name, SuccessorKind::Connection] {
+        let server = TestServer::start();
         server.enqueue("t", 1).await;
         let (first, sent) = broken(&server, with(LEASES[1]), 1).await;
         server.clock.advance(SECOND);
@@ -502,7 +518,7 @@ async fn an_extend_before_a_stream_was_opened_does_not_outlive_it() {
         server.holds(1).await;
         server.clock.advance(Duration::from_millis(1));
         drop(second);
-        settle_down().await;
+        run_pending_tasks().await;
         server.clock.advance(5 * SECOND);
         server.eventually("t", |stats| stats.ready == 1).await;
     }
@@ -510,9 +526,9 @@ async fn an_extend_before_a_stream_was_opened_does_not_outlive_it() {
 
 /// Its stream died with the server, and its next one adopts what the start is about to give back.
 #[tokio::test]
-async fn what_was_adopted_from_a_former_life_is_not_given_back() {
+async fn leases_adopted_from_a_previous_run_are_not_released() {
     for lease in LEASES {
-        let server = Server::start();
+        let server = TestServer::start();
         server.enqueue("t", 1).await;
         let (first, sent) = {
             let mut worker = server.open(with(lease));
@@ -522,12 +538,12 @@ async fn what_was_adopted_from_a_former_life_is_not_given_back() {
         server.dispatcher.kill();
         server.clock.advance(8 * SECOND);
         let server = server.restart();
-        settle_down().await;
+        run_pending_tasks().await;
         server.clock.advance(2 * SECOND);
-        let next = server.open(next(By::Name, first, with(lease)));
+        let next = server.open(next(SuccessorKind::Name, first, with(lease)));
         server.holds(1).await;
         server.clock.advance(4 * SECOND);
-        settle_down().await;
+        run_pending_tasks().await;
         assert_eq!((server.stats("t").await.running, server.last_in_flight()), (1, 1), "{lease:?}");
         drop(next);
     }
@@ -537,7 +553,7 @@ async fn what_was_adopted_from_a_former_life_is_not_given_back() {
 #[tokio::test]
 async fn a_stream_that_was_opened_before_its_predecessor_was_seen_to_break_adopts_too() {
     for lease in LEASES {
-        let server = Server::start();
+        let server = TestServer::start();
         server.enqueue("t", 2).await;
         let mut first = server.open(StreamOptions { max_in_flight: 2, ..with(lease) });
         let sent = first.jobs(2).await;
@@ -546,7 +562,7 @@ async fn a_stream_that_was_opened_before_its_predecessor_was_seen_to_break_adopt
         drop(first);
         server.holds(2).await;
         server.clock.advance(6 * SECOND);
-        settle_down().await;
+        run_pending_tasks().await;
         assert_eq!(server.stats("t").await.running, 2, "{lease:?}");
         drop(second);
         server.clock.advance(6 * SECOND);

@@ -10,12 +10,12 @@ use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use tokio_util::sync::CancellationToken;
 
-use super::harness::{Worker, options};
+use super::harness::{TestWorker, options};
 use super::*;
 use crate::domain::JobId;
-use crate::scheduler::tests::ring::{Ring, draft, named, soon};
+use crate::scheduler::tests::test_ring::{TestRing, draft, draft_with_id, eventually};
 use crate::scheduler::{AckItem, EnqueueError};
-use crate::store::faulty::Fault;
+use crate::store::faulty_store::InjectedFault;
 use crate::timer::Timer;
 
 const MS: Duration = Duration::from_millis(1);
@@ -24,20 +24,26 @@ const CREDIT: u32 = 8;
 const ENOUGH: usize = 150;
 
 /// Makes shards fail and recover until `stop`; well in the end.
-async fn nemesis(ring: Arc<Ring>, seed: u64, stop: CancellationToken) {
+async fn nemesis(ring: Arc<TestRing>, seed: u64, stop: CancellationToken) {
     let mut random = rand::rngs::StdRng::seed_from_u64(seed);
     while !stop.is_cancelled() {
-        let faults = [Fault::Refuses, Fault::Loses, Fault::Hangs, Fault::Full, Fault::None];
+        let faults = [
+            InjectedFault::Unreachable,
+            InjectedFault::LosesReplies,
+            InjectedFault::Hangs,
+            InjectedFault::RejectsEnqueues,
+            InjectedFault::None,
+        ];
         let (store, fault) = (ring.stores.choose(&mut random), faults.choose(&mut random));
-        store.unwrap().set(*fault.unwrap());
+        store.unwrap().set_fault(*fault.unwrap());
         tokio::time::sleep(MS * random.random_range(5..80)).await;
     }
-    ring.stores.iter().for_each(|store| store.set(Fault::None));
+    ring.stores.iter().for_each(|store| store.set_fault(InjectedFault::None));
 }
 
 /// Enqueues until `stop`; the ids that were accepted, which are counted for all.
 async fn produce(
-    ring: Arc<Ring>,
+    ring: Arc<TestRing>,
     who: &str,
     count: Arc<AtomicUsize>,
     stop: CancellationToken,
@@ -47,7 +53,7 @@ async fn produce(
         if stop.is_cancelled() {
             break;
         }
-        let job = if n % 2 == 0 { draft("t") } else { named("t", &format!("{who}-{n}")) };
+        let job = if n % 2 == 0 { draft("t") } else { draft_with_id("t", &format!("{who}-{n}")) };
         match ring.enqueue_for(100 * MS, job).await {
             Ok(job) => {
                 accepted.push(job.id);
@@ -63,9 +69,13 @@ async fn produce(
 }
 
 /// Works until `stop`, and repeats what could not be settled; the ids that came.
-async fn work(ring: Arc<Ring>, dispatcher: Dispatcher, stop: CancellationToken) -> HashSet<JobId> {
+async fn work(
+    ring: Arc<TestRing>,
+    dispatcher: Dispatcher,
+    stop: CancellationToken,
+) -> HashSet<JobId> {
     let settings = StreamOptions { lease: 400 * MS, max_in_flight: CREDIT, ..options(&["t"]) };
-    let mut worker = Worker::new(dispatcher.open(settings).unwrap());
+    let mut worker = TestWorker::new(dispatcher.open(settings).unwrap());
     let mut seen = HashSet::new();
     loop {
         let batch = tokio::select! {
@@ -74,7 +84,7 @@ async fn work(ring: Arc<Ring>, dispatcher: Dispatcher, stop: CancellationToken) 
         };
         assert!(batch.deliveries.len() <= CREDIT as usize && batch.in_flight <= CREDIT);
         seen.extend(batch.deliveries.iter().map(|delivery| delivery.job.key.id.clone()));
-        let item = |delivery: &Delivery| AckItem {
+        let item = |delivery: &JobDelivery| AckItem {
             receipt: delivery.receipt.clone(),
             result: None,
             follow_ups: Vec::new(),
@@ -89,7 +99,7 @@ async fn work(ring: Arc<Ring>, dispatcher: Dispatcher, stop: CancellationToken) 
 async fn nothing_is_lost_however_shards_fail() {
     let seed = rand::rng().random();
     eprintln!("seed {seed}");
-    let ring = Arc::new(Ring::new(4));
+    let ring = Arc::new(TestRing::new(4));
     let config = Config { streams_max: 100, age_max: Duration::ZERO };
     let dispatcher = Dispatcher::spawn(ring.scheduler.clone(), config);
     let [chaos, producing, working] = [(); 3].map(|()| CancellationToken::new());
@@ -102,8 +112,10 @@ async fn nothing_is_lost_however_shards_fail() {
         .map(|_| tokio::spawn(work(Arc::clone(&ring), dispatcher.clone(), working.clone())))
         .collect();
     tokio::time::sleep(2_500 * MS).await;
-    soon("enough is accepted", async || (count.load(Ordering::Relaxed) >= ENOUGH).then_some(()))
-        .await;
+    eventually("enough is accepted", async || {
+        (count.load(Ordering::Relaxed) >= ENOUGH).then_some(())
+    })
+    .await;
     chaos.cancel();
     nemesis.await.unwrap();
     tokio::time::sleep(300 * MS).await;
@@ -112,7 +124,7 @@ async fn nothing_is_lost_however_shards_fail() {
     for producer in producers {
         accepted.extend(producer.await.unwrap());
     }
-    soon("everything is done", async || {
+    eventually("everything is done", async || {
         let stats = ring.stats("t").await;
         let open: u64 = stats.iter().map(|s| s.ready + s.running + s.scheduled + s.backoff).sum();
         (open == 0).then_some(())

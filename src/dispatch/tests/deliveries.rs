@@ -1,11 +1,11 @@
 //! What a stream gets, when, and how much of it.
 
-use super::harness::{Server, options};
+use super::harness::{TestServer, options};
 use super::*;
 
 #[tokio::test]
 async fn credit_is_never_exceeded_and_comes_back_with_each_settle() {
-    let server = Server::start();
+    let server = TestServer::start();
     server.enqueue("t", 50).await;
     let mut stream = server.open(StreamOptions { max_in_flight: 4, ..options(&["t"]) });
     let mut held = stream.jobs(4).await;
@@ -22,7 +22,7 @@ async fn credit_is_never_exceeded_and_comes_back_with_each_settle() {
 
 #[tokio::test]
 async fn jobs_arrive_as_they_are_enqueued_and_on_time() {
-    let server = Server::start();
+    let server = TestServer::start();
     let mut stream = server.open(options(&["t"]));
     stream.nothing().await;
     server.enqueue("t", 1).await;
@@ -37,7 +37,7 @@ async fn jobs_arrive_as_they_are_enqueued_and_on_time() {
 
 #[tokio::test]
 async fn globs_get_jobs_of_topics_old_and_new() {
-    let server = Server::start();
+    let server = TestServer::start();
     server.enqueue("mail.a", 1).await;
     server.enqueue("other", 1).await;
     let mut stream = server.open(options(&["mail.*"]));
@@ -49,7 +49,7 @@ async fn globs_get_jobs_of_topics_old_and_new() {
 
 #[tokio::test]
 async fn a_topic_gets_its_turn_again_after_one_that_did_not_fit_beside_it() {
-    let server = Server::start();
+    let server = TestServer::start();
     // Four of a fill a call but for less than one of b needs.
     server.enqueue_large("a", 9, 250 << 10).await;
     server.enqueue_large("b", 1, 100 << 10).await;
@@ -59,7 +59,7 @@ async fn a_topic_gets_its_turn_again_after_one_that_did_not_fit_beside_it() {
 
 #[tokio::test]
 async fn a_large_job_comes_when_there_is_room_whatever_came_meanwhile() {
-    let server = Server::start();
+    let server = TestServer::start();
     server.enqueue_large("b", 1, 600 << 10).await;
     let mut stream =
         server.open(StreamOptions { max_in_flight_bytes: 1 << 20, ..options(&["a", "b"]) });
@@ -75,8 +75,8 @@ async fn a_large_job_comes_when_there_is_room_whatever_came_meanwhile() {
 
 /// Reads can be slow while claims are well.
 #[tokio::test]
-async fn a_glob_whose_topics_are_not_told_holds_up_no_other_stream() {
-    let server = Server::start();
+async fn glob_whose_topics_cannot_be_listed_delays_no_other_stream() {
+    let server = TestServer::start();
     let mut plain = server.open(options(&["t"]));
     server.store.hang_topics();
     let glob = server.open(options(&["u.*"]));

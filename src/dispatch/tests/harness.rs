@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::clock::{Clock, ManualClock};
 use crate::dispatch::{
-    Batch, Config, Delivery, Dispatcher, Outbox, PullOptions, StreamOptions, TopicPattern,
+    Config, Dispatcher, JobDelivery, Outbox, PullOptions, StreamBatch, StreamOptions, TopicPattern,
 };
 use crate::domain::{OnConflict, Payload, Receipt, Spec, StreamId, Time, TopicName, When, limit};
 use crate::metrics::Metrics;
-use crate::scheduler::{AckItem, Draft, ExtendItem, Replica, Scheduler};
+use crate::scheduler::{AckItem, Draft, ExtendItem, ReplicaIdentity, Scheduler};
 use crate::shards::Shards;
-use crate::store::faulty::FaultStore;
-use crate::store::{Stats, Store as _};
+use crate::store::faulty_store::FaultyStore;
+use crate::store::{ShardTopicStats, Store as _};
 use futures::StreamExt as _;
 
 pub(super) const STREAMS_MAX: usize = 10;
@@ -20,87 +20,87 @@ pub(super) const AGE_MAX: Duration = Duration::from_secs(1_800);
 pub(super) const SOON: Duration = Duration::from_secs(5);
 const NEVER: Duration = Duration::from_millis(50);
 
-pub(super) struct Server {
+pub(super) struct TestServer {
     pub(super) clock: ManualClock,
-    pub(super) store: Arc<FaultStore>,
+    pub(super) store: Arc<FaultyStore>,
     pub(super) scheduler: Scheduler,
     pub(super) dispatcher: Dispatcher,
 }
 
 /// A worker's end of a stream.
-pub(super) struct Worker(Outbox);
+pub(super) struct TestWorker(Outbox);
 
-impl Server {
-    pub(super) fn start() -> Server {
+impl TestServer {
+    pub(super) fn start() -> TestServer {
         let clock = ManualClock::new(Time(1_700_000_000_000_000));
         let time = Clock::Manual(clock.clone());
-        Server::over(store(&time), clock, &time, 1)
+        TestServer::over(store(&time), clock, &time, 1)
     }
 
     /// One of several replicas on its store: hints of the others do not arrive.
-    pub(super) fn start_among_others() -> Server {
+    pub(super) fn start_among_others() -> TestServer {
         let clock = ManualClock::new(Time(1_700_000_000_000_000));
         let time = Clock::Manual(clock.clone());
         let store = store(&time);
-        store.share_unheard();
-        Server::over(store, clock, &time, 1)
+        store.share_without_events();
+        TestServer::over(store, clock, &time, 1)
     }
 
     /// With the machine's clock.
-    pub(super) fn start_in_real_time() -> Server {
+    pub(super) fn start_in_real_time() -> TestServer {
         let time = Clock::system();
-        Server::over(store(&time), ManualClock::new(Time(0)), &time, 1)
+        TestServer::over(store(&time), ManualClock::new(Time(0)), &time, 1)
     }
 
     /// The same store under another life.
-    pub(super) fn restart(&self) -> Server {
+    pub(super) fn restart(&self) -> TestServer {
         let time = Clock::Manual(self.clock.clone());
-        Server::over(Arc::clone(&self.store), self.clock.clone(), &time, 2)
+        TestServer::over(Arc::clone(&self.store), self.clock.clone(), &time, 2)
     }
 
     pub(super) fn over(
-        store: Arc<FaultStore>,
+        store: Arc<FaultyStore>,
         clock: ManualClock,
         time: &Clock,
         nonce: u32,
-    ) -> Server {
+    ) -> TestServer {
         let metrics = Metrics::new();
         let shards = Shards::new(vec![Arc::clone(&store).into()], &metrics);
-        let replica = Replica { name: "r".into(), nonce };
+        let replica = ReplicaIdentity { name: "r".into(), nonce };
         let scheduler = Scheduler::new(shards, time.clone(), metrics, replica);
         let config = Config { streams_max: STREAMS_MAX, age_max: AGE_MAX };
         let dispatcher = Dispatcher::spawn(scheduler.clone(), config);
-        Server { clock, store, scheduler, dispatcher }
+        TestServer { clock, store, scheduler, dispatcher }
     }
 
     /// Time goes by, during which this replica, which has joined, and these others show themselves.
-    pub(super) async fn live(&self, time: Duration, others: &[u32]) {
+    pub(super) async fn advance_with_heartbeats(&self, time: Duration, others: &[u32]) {
         let end = self.clock.now().plus(time);
         while self.clock.now() < end {
             let left = end.since(self.clock.now());
             self.clock.advance(left.min(limit::REPLICA_HEARTBEAT));
-            others.iter().for_each(|&other| self.store.show(other, self.clock.now()));
+            others.iter().for_each(|&other| self.store.add_heartbeat(other, self.clock.now()));
             self.beat().await;
         }
-        settle_down().await;
+        run_pending_tasks().await;
     }
 
     /// This replica shows itself.
     pub(super) async fn beat(&self) {
         let shard = &self.scheduler.shards().all()[0];
-        let mut censuses = shard.watch_census();
+        let mut censuses = shard.watch_shared_state();
         censuses.borrow_and_update();
-        shard.meet(&[]);
+        shard.report_replicas(&[]);
         tokio::time::timeout(SOON, censuses.changed()).await.expect("an answer").unwrap();
     }
 
-    pub(super) fn open(&self, options: StreamOptions) -> Worker {
-        Worker(self.dispatcher.open(options).unwrap())
+    pub(super) fn open(&self, options: StreamOptions) -> TestWorker {
+        TestWorker(self.dispatcher.open(options).unwrap())
     }
 
-    pub(super) async fn pull(&self, options: PullOptions) -> Vec<Delivery> {
+    pub(super) async fn pull(&self, options: PullOptions) -> Vec<JobDelivery> {
         let (deliveries, handover) = self.dispatcher.pull(options).await.unwrap();
-        handover.done();
+        handover.confirm();
         deliveries
     }
 
@@ -139,8 +139,8 @@ impl Server {
         }
     }
 
-    pub(super) async fn ack(&self, deliveries: &[Delivery]) {
-        let item = |delivery: &Delivery| AckItem {
+    pub(super) async fn ack(&self, deliveries: &[JobDelivery]) {
+        let item = |delivery: &JobDelivery| AckItem {
             receipt: delivery.receipt.clone(),
             result: None,
             follow_ups: Vec::new(),
@@ -150,7 +150,7 @@ impl Server {
         }
     }
 
-    pub(super) async fn extend(&self, deliveries: &[Delivery]) {
+    pub(super) async fn extend(&self, deliveries: &[JobDelivery]) {
         self.extend_by(deliveries.iter().map(|delivery| delivery.receipt.clone())).await;
     }
 
@@ -163,15 +163,15 @@ impl Server {
     }
 
     /// Leases that the next life would give back.
-    pub(super) async fn left_to_the_next_life(&self) -> usize {
-        self.store.inner().orphans(vec![0]).await.unwrap().len()
+    pub(super) async fn leases_left_in_store(&self) -> usize {
+        self.store.sqlite_store().orphaned_leases(vec![0]).await.unwrap().len()
     }
 
     pub(super) async fn reap(&self) {
         self.scheduler.reap(&self.scheduler.shards().all()[0]).await.unwrap();
     }
 
-    pub(super) async fn stats(&self, topic: &str) -> Stats {
+    pub(super) async fn stats(&self, topic: &str) -> ShardTopicStats {
         let stats = self.store.stats(vec![TopicName::stored(topic)]).await.unwrap();
         stats[0].unwrap_or_default()
     }
@@ -182,7 +182,7 @@ impl Server {
         stats.into_iter().flatten().map(|stats| stats.succeeded_total).sum()
     }
 
-    pub(super) async fn eventually(&self, topic: &str, holds: impl Fn(&Stats) -> bool) {
+    pub(super) async fn eventually(&self, topic: &str, holds: impl Fn(&ShardTopicStats) -> bool) {
         let waiting = async {
             while !holds(&self.stats(topic).await) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -194,26 +194,26 @@ impl Server {
     }
 }
 
-impl Worker {
+impl TestWorker {
     /// See [`Outbox::cut`].
     pub(super) fn cut(&self) -> tokio_util::sync::CancellationToken {
-        self.0.cut()
+        self.0.reset_token()
     }
 
-    pub(super) fn new(outbox: Outbox) -> Worker {
-        Worker(outbox)
+    pub(super) fn new(outbox: Outbox) -> TestWorker {
+        TestWorker(outbox)
     }
 
     pub(super) fn id(&self) -> StreamId {
         self.0.stream_id().parse().unwrap()
     }
 
-    pub(super) async fn batch(&mut self) -> Batch {
+    pub(super) async fn batch(&mut self) -> StreamBatch {
         self.0.next().await.expect("the stream goes on")
     }
 
     /// So many jobs, in however many messages.
-    pub(super) async fn jobs(&mut self, n: usize) -> Vec<Delivery> {
+    pub(super) async fn jobs(&mut self, n: usize) -> Vec<JobDelivery> {
         let mut jobs = Vec::new();
         while jobs.len() < n {
             let batch = tokio::time::timeout(SOON, self.batch()).await.expect("a message comes");
@@ -224,7 +224,7 @@ impl Worker {
     }
 
     /// What comes in one message that has any.
-    pub(super) async fn some_jobs(&mut self) -> Vec<Delivery> {
+    pub(super) async fn some_jobs(&mut self) -> Vec<JobDelivery> {
         loop {
             let batch = tokio::time::timeout(SOON, self.batch()).await.expect("a message comes");
             if !batch.deliveries.is_empty() {
@@ -248,17 +248,17 @@ impl Worker {
     }
 }
 
-pub(super) fn store(time: &Clock) -> Arc<FaultStore> {
-    FaultStore::new("s0", time)
+pub(super) fn store(time: &Clock) -> Arc<FaultyStore> {
+    FaultyStore::new("s0", time)
 }
 
 /// Lets whatever is going on come to rest.
-pub(super) async fn settle_down() {
+pub(super) async fn run_pending_tasks() {
     tokio::time::sleep(NEVER).await;
 }
 
 /// Failures and deliveries before this one.
-pub(super) fn attempt(delivery: &Delivery) -> (u32, u32) {
+pub(super) fn attempt(delivery: &JobDelivery) -> (u32, u32) {
     (delivery.job.failures, delivery.job.deliveries)
 }
 

@@ -3,17 +3,17 @@
 
 mod adoption;
 mod chaos;
-mod churn;
 mod deliveries;
-mod dying;
-mod give_back;
 mod harness;
-mod life;
-mod others;
+mod lease_return;
+mod other_replicas;
 mod pulls;
 mod revocations;
-mod ring;
-mod silence;
+mod several_shards;
+mod silent_replicas;
+mod stream_churn;
+mod stream_lifecycle;
+mod worker_crash;
 
 use std::time::Duration;
 

@@ -1,19 +1,19 @@
 //! Leases that end while a worker holds them.
 
-use super::harness::{Server, options, settle_down};
+use super::harness::{TestServer, options, run_pending_tasks};
 use super::*;
 use crate::domain::JobKey;
-use crate::store::{End, LeaseRef, Settle, Store as _};
+use crate::store::{LeaseRef, LeaseSettlement, SettleAction, Store as _};
 
 #[tokio::test]
 async fn a_deleted_job_is_revoked_and_its_credit_is_free() {
-    let server = Server::start();
+    let server = TestServer::start();
     server.enqueue("t", 2).await;
     let mut stream = server.open(StreamOptions { max_in_flight: 1, ..options(&["t"]) });
     let sent = stream.jobs(1).await.remove(0);
     server.scheduler.delete(sent.job.key.clone(), None).await.unwrap();
     let batch = stream.batch().await;
-    assert_eq!(batch.revocations, [(sent.receipt, Revoked::Deleted)]);
+    assert_eq!(batch.revocations, [(sent.receipt, RevokeReason::Deleted)]);
     if batch.deliveries.is_empty() {
         stream.jobs(1).await;
     }
@@ -21,20 +21,20 @@ async fn a_deleted_job_is_revoked_and_its_credit_is_free() {
 
 #[tokio::test]
 async fn an_expired_lease_is_revoked() {
-    let server = Server::start();
+    let server = TestServer::start();
     server.scheduler.shards().join(1, server.scheduler.clock()).await;
     server.enqueue("t", 1).await;
     let mut stream = server.open(options(&["t"]));
     let sent = stream.jobs(1).await.remove(0);
-    server.live(30 * SECOND, &[]).await;
+    server.advance_with_heartbeats(30 * SECOND, &[]).await;
     server.reap().await;
-    assert_eq!(stream.batch().await.revocations, [(sent.receipt, Revoked::LeaseExpired)]);
+    assert_eq!(stream.batch().await.revocations, [(sent.receipt, RevokeReason::LeaseExpired)]);
 }
 
 #[tokio::test]
 async fn a_job_that_is_deleted_or_expires_before_its_claim_is_answered_is_not_delivered() {
     for deletes in [true, false] {
-        let server = Server::start();
+        let server = TestServer::start();
         server.scheduler.shards().join(1, server.scheduler.clock()).await;
         server.enqueue("t", 1).await;
         let held = server.store.hold_claims();
@@ -45,11 +45,11 @@ async fn a_job_that_is_deleted_or_expires_before_its_claim_is_answered_is_not_de
             let id = server.store.ids(topic.clone(), None, 9).await.unwrap().ids.remove(0);
             server.scheduler.delete(JobKey { topic, id }, None).await.unwrap();
         } else {
-            server.live(30 * SECOND, &[]).await;
+            server.advance_with_heartbeats(30 * SECOND, &[]).await;
             server.reap().await;
         }
         drop(held);
-        settle_down().await;
+        run_pending_tasks().await;
         let in_flight = server.dispatcher.workers()[0].in_flight;
         assert_eq!(in_flight, 0, "deletes: {deletes}");
         server.enqueue("t", 1).await;
@@ -59,15 +59,15 @@ async fn a_job_that_is_deleted_or_expires_before_its_claim_is_answered_is_not_de
 }
 
 #[tokio::test]
-async fn an_end_that_nobody_told_of_is_found_in_the_store() {
-    let server = Server::start();
+async fn lease_end_without_an_event_is_found_in_the_store() {
+    let server = TestServer::start();
     server.enqueue("t", 2).await;
     let mut stream = server.open(StreamOptions { max_in_flight: 1, ..options(&["t"]) });
     let sent = stream.jobs(1).await.remove(0);
     let lease = LeaseRef { key: sent.job.key.clone(), token: sent.job.token };
-    let end = End::Ack { result: None, follow_ups: Vec::new() };
-    let settle = Settle { lease, owner: 0, end, deadline: None };
-    server.store.inner().settle(vec![settle]).await.unwrap()[0].unwrap();
+    let action = SettleAction::Ack { result: None, follow_ups: Vec::new() };
+    let settle = LeaseSettlement { lease, owner: 0, action, deadline: None };
+    server.store.sqlite_store().settle(vec![settle]).await.unwrap()[0].unwrap();
     stream.nothing().await;
     for _ in 0..32 {
         server.clock.advance(SECOND);

@@ -5,11 +5,11 @@ use std::time::Duration;
 use crate::domain::lifecycle::Cause;
 use crate::domain::retry::RetryPolicy;
 use crate::domain::{
-    EnqueueOutcome, JobKey, Keep, OnConflict, Payload, Spec, State, StreamId, Time, Token,
+    EnqueueOutcome, JobKey, OnConflict, Payload, RetentionRule, Spec, State, StreamId, Time, Token,
     TopicName, When,
 };
 
-use super::clock::Moment;
+use super::decision_clock::RecordTime;
 
 /// What is asked of one job.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +56,9 @@ impl Command {
     pub fn bytes(&self) -> usize {
         match self {
             Command::Enqueue(new) => new.spec.bytes() + body(new.checkpoint.as_ref()),
-            Command::Settle(Settle { end: End::Ack { result, follow_ups }, .. }) => {
+            Command::Settle(Settle {
+                action: SettleAction::Ack { result, follow_ups }, ..
+            }) => {
                 let follow_ups = follow_ups.iter().map(|(_, job)| job.spec.bytes());
                 body(result.as_ref()) + follow_ups.sum::<usize>()
             }
@@ -69,7 +71,9 @@ impl Command {
     #[must_use]
     pub fn jobs(&self) -> usize {
         1 + match self {
-            Command::Settle(Settle { end: End::Ack { follow_ups, .. }, .. }) => follow_ups.len(),
+            Command::Settle(Settle { action: SettleAction::Ack { follow_ups, .. }, .. }) => {
+                follow_ups.len()
+            }
             Command::Redrive(Redrive { target: Some(_), .. }) => 1,
             _ => 0,
         }
@@ -92,40 +96,40 @@ pub struct Enqueue {
     /// Not running by then: EXPIRED. Never [`When::Now`].
     pub expire: Option<When>,
     /// What stays of it once it is finished.
-    pub keep: Keep,
+    pub retention: RetentionRule,
     /// What to do when the id is taken.
     pub on_conflict: OnConflict,
     /// The request, see [`conflict::request`](crate::domain::conflict::request); the last one applied makes a call a
     /// repeat.
-    pub request: Option<u64>,
+    pub request_code: Option<u64>,
     /// What may lie under the id.
-    pub prior: Prior,
+    pub precondition: WritePrecondition,
     /// The checkpoint of a job that comes from another shard; it counts only where nothing has the id.
     pub checkpoint: Option<Payload>,
 }
 
 /// What may lie under the id of a job that is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prior {
+pub enum WritePrecondition {
     /// Anything, which [`OnConflict`] decides about.
     Anything,
     /// The job itself: it may have been written before, under an id that a server made. One that has ended and left
     /// nothing is unchanged, and not written again, and so is one that was deleted; where the store cannot know, it
-    /// answers [`Unwritten`].
-    Itself,
+    /// answers [`NotWrittenReason`].
+    SameJob,
 }
 
-/// Why nothing was written under an id that a server made ([`Prior::Itself`]), of which there is no record.
+/// Why nothing was written under an id that a server made ([`WritePrecondition::SameJob`]), of which there is no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unwritten {
+pub enum NotWrittenReason {
     /// It was made [`REPEAT_MAX`](crate::domain::limit::REPEAT_MAX) ago or earlier, so what has ended under it is not
     /// recalled.
     TooOld,
     /// It was made more than [`ID_AHEAD_MAX`](crate::domain::limit::ID_AHEAD_MAX) after now.
-    Ahead,
+    FromFuture,
     /// The store does not recall any more what has ended under ids that were made then: it was opened since, or too many
     /// have.
-    Forgotten,
+    HistoryLost,
     /// Nothing was ever written under it, and the shard is to become empty.
     Draining,
 }
@@ -139,12 +143,12 @@ pub struct Settle {
     /// deadline has passed; here it is compared for equality only.
     pub deadline: Option<Time>,
     /// How it ends.
-    pub end: End,
+    pub action: SettleAction,
 }
 
 /// How a lease ends.
 #[derive(Clone, Debug, PartialEq)]
-pub enum End {
+pub enum SettleAction {
     /// The job is done.
     Ack {
         /// Kept as long as the record is: not where a generation waits, as no record of this one is left then.
@@ -183,7 +187,7 @@ pub struct Extend {
     /// What the next delivery brings along; an empty one clears it, absent keeps the last one.
     pub checkpoint: Option<Payload>,
     /// It ran out while no server served its shard, and waits for its worker.
-    pub lapsed: Option<Lapsed>,
+    pub outage_expiry: Option<OutageExpiry>,
 }
 
 impl Extend {
@@ -211,11 +215,11 @@ pub struct Adopt {
 
 /// A lease that ran out while no server served its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lapsed {
+pub struct OutageExpiry {
     /// Only while its deadline is still this one.
     pub deadline: Time,
     /// When the shard was served again: as if it had been extended then.
-    pub served: Time,
+    pub served_since: Time,
 }
 
 /// Puts a finished job back.
@@ -246,54 +250,55 @@ impl Redrive {
 
 /// What a command answers. Times that are counted from now are those of the decision.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum CommandReply {
     /// Of [`Command::Enqueue`].
-    Enqueued(Enqueued),
+    Enqueued(EnqueueCommandReply),
     /// Of [`Command::Settle`].
-    Settled(Result<Settled, Refused>),
+    Settled(Result<SettleCommandReply, LeaseRefusal>),
     /// Of [`Command::Extend`]: the new deadline.
-    Extended(Result<Moment, Refused>),
+    Extended(Result<RecordTime, LeaseRefusal>),
     /// Of [`Command::Delete`]; nothing where there is no such job.
     Deleted(Option<Deleted>),
     /// Of [`Command::Reschedule`]: whether there is such a job, or the state that refuses it.
     Rescheduled(Result<bool, State>),
     /// Of [`Command::Unclaim`], [`Command::Redrive`] and [`Command::Prune`]: whether that was done.
-    Done(bool),
+    Applied(bool),
 }
 
-impl Answer {
+impl CommandReply {
     /// The answer of a decision that was made at `decided` and is written at `committed`.
     #[must_use]
-    pub fn committed(self, decided: Time, committed: Time) -> Answer {
-        let fixed = |moment: Moment| Moment::fixed(moment.committed(decided, committed));
+    pub fn committed(self, decided: Time, committed: Time) -> CommandReply {
+        let fixed = |moment: RecordTime| RecordTime::fixed(moment.at_commit(decided, committed));
         match self {
-            Answer::Enqueued(enqueued) => {
-                Answer::Enqueued(Enqueued { due: fixed(enqueued.due), ..enqueued })
+            CommandReply::Enqueued(enqueued) => {
+                CommandReply::Enqueued(EnqueueCommandReply { due: fixed(enqueued.due), ..enqueued })
             }
-            Answer::Extended(extended) => Answer::Extended(extended.map(fixed)),
-            Answer::Settled(_) | Answer::Deleted(_) | Answer::Rescheduled(_) | Answer::Done(_) => {
-                self
-            }
+            CommandReply::Extended(extended) => CommandReply::Extended(extended.map(fixed)),
+            CommandReply::Settled(_)
+            | CommandReply::Deleted(_)
+            | CommandReply::Rescheduled(_)
+            | CommandReply::Applied(_) => self,
         }
     }
 }
 
 /// What an enqueue found or made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Enqueued {
+pub struct EnqueueCommandReply {
     /// What it did; `None`: the id is taken and the policy is [`OnConflict::Reject`].
     pub outcome: Option<EnqueueOutcome>,
     /// The state found (unchanged, deferred, refused) or made.
     pub state: State,
     /// When the job (or, deferred, its next generation) becomes ready.
-    pub due: Moment,
+    pub due: RecordTime,
     /// Nothing was written, for this reason, and the rest means nothing.
-    pub unwritten: Option<Unwritten>,
+    pub not_written: Option<NotWrittenReason>,
 }
 
 /// A lease that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct SettleCommandReply {
     /// The settle was applied before and this is a repeat, which changes nothing.
     pub repeated: bool,
     /// The state that the job, or the generation that has begun, is in now. Where no record is left: SUCCEEDED after an
@@ -303,7 +308,7 @@ pub struct Settled {
 
 /// Why a lease could not be settled or extended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum LeaseRefusal {
     /// No such job: deleted, or finished and forgotten.
     #[error("the job is gone: deleted, or finished without retention")]
     NotFound,

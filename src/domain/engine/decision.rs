@@ -2,42 +2,42 @@
 
 use crate::domain::{Attempt, JobKey, Payload, State, Token, TopicName};
 
-use super::clock::Window;
-use super::command::{Answer, Enqueue};
+use super::command::{CommandReply, Enqueue};
+use super::decision_clock::ValidityWindow;
 use super::record::{Lease, Record};
 
 /// What a command makes of a job: all of it is written together, or nothing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// What becomes of its record.
-    pub change: Change,
+    pub change: RecordChange,
     /// What becomes of its parts.
-    pub parts: Parts,
+    pub parts: PartChanges,
     /// What else follows.
     pub effects: Effects,
     /// What the caller hears.
-    pub answer: Answer,
+    pub reply: CommandReply,
     /// The store time in which it holds.
-    pub window: Window,
+    pub window: ValidityWindow,
 }
 
 /// What becomes of a record.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub enum RecordChange {
     /// It stays as it is.
     Keep,
     /// It is written in place of the one that was found, and keeps its place in the order of arrival.
     Write(Box<Record>),
     /// It is written as one that arrives now.
-    Arrive(Box<Record>),
+    Insert(Box<Record>),
     /// It goes, with all its parts.
     Remove,
 }
 
 /// What becomes of the parts of a job, which lie apart from its record: of those that were found. With
-/// [`Change::Arrive`] they go first, but for a job that moves to another topic, which takes along what is kept.
+/// [`Change::Insert`] they go first, but for a job that moves to another topic, which takes along what is kept.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Parts {
+pub struct PartChanges {
     /// Of its payload.
     pub payload: PayloadChange,
     /// Of the payload of its waiting generation.
@@ -91,11 +91,11 @@ pub struct AttemptsChange {
 pub struct Effects {
     /// The record that was found goes, of a job that ended so: repeats under an id that a server made are recognized by
     /// that, unless another job has the id by then. If the job moves, of its id in the former topic.
-    pub ended: Option<State>,
+    pub final_state: Option<State>,
     /// What is counted.
-    pub counts: Counts,
+    pub counters: CounterIncrements,
     /// What became of a lease, for the replica whose stream answers for it.
-    pub lease: Option<(Holder, LeaseNews)>,
+    pub lease: Option<(LeaseHolder, LeaseChange)>,
     /// Jobs that are written together with it. The store applies each as a command of its own, after it.
     pub follow_ups: Vec<(JobKey, Enqueue)>,
     /// The job moves to this topic: its record is written there, and goes here. The store has looked before whether the id
@@ -105,7 +105,7 @@ pub struct Effects {
 
 /// What is counted for ever, per topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct CounterIncrements {
     /// Jobs written, waiting generations among them.
     pub enqueued: u32,
     /// Jobs acknowledged.
@@ -116,7 +116,7 @@ pub struct Counts {
 
 /// A lease, and whose stream answers for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct LeaseHolder {
     /// Nonce of the replica.
     pub owner: u32,
     /// Its stream.
@@ -127,7 +127,7 @@ pub struct Holder {
 
 /// What became of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseNews {
+pub enum LeaseChange {
     /// Its worker has settled it.
     Settled,
     /// It ran out, or was given back.
@@ -142,10 +142,10 @@ pub enum LeaseNews {
 
 // === impl Parts ===
 
-impl Parts {
+impl PartChanges {
     /// All parts go with the record.
-    pub(super) fn drop_all() -> Parts {
-        Parts {
+    pub(super) fn drop_all() -> PartChanges {
+        PartChanges {
             payload: PayloadChange::Drop,
             next_payload: PartChange::Drop,
             result: PartChange::Drop,
@@ -162,14 +162,14 @@ impl Parts {
 
     /// These changes, and then those.
     #[must_use]
-    pub fn then(self, later: Parts) -> Parts {
+    pub fn then(self, later: PartChanges) -> PartChanges {
         let payload = match (later.payload, &self.next_payload) {
             (PayloadChange::Keep, _) => self.payload,
             (PayloadChange::Promote, PartChange::Set(next)) => PayloadChange::Set(next.clone()),
             (PayloadChange::Promote, PartChange::Drop) => PayloadChange::Drop,
             (later, _) => later,
         };
-        Parts {
+        PartChanges {
             payload,
             next_payload: self.next_payload.then(later.next_payload),
             result: self.result.then(later.result),
@@ -200,9 +200,9 @@ impl AttemptsChange {
 
 // === impl Holder ===
 
-impl From<&Lease> for Holder {
-    fn from(lease: &Lease) -> Holder {
-        Holder { owner: lease.owner, stream: lease.stream, token: lease.token }
+impl From<&Lease> for LeaseHolder {
+    fn from(lease: &Lease) -> LeaseHolder {
+        LeaseHolder { owner: lease.owner, stream: lease.stream, token: lease.token }
     }
 }
 
@@ -217,17 +217,20 @@ mod tests {
     /// A generation that is deferred and begins in one commit brings its payload along.
     #[test]
     fn a_payload_that_is_set_and_promoted_is_set() {
-        let set = |body| Parts { next_payload: PartChange::Set(payload(body)), ..Parts::default() };
-        let promote = Parts {
+        let set = |body| PartChanges {
+            next_payload: PartChange::Set(payload(body)),
+            ..PartChanges::default()
+        };
+        let promote = PartChanges {
             payload: PayloadChange::Promote,
             next_payload: PartChange::Drop,
-            ..Parts::default()
+            ..PartChanges::default()
         };
         let both = set("a").then(set("b")).then(promote.clone());
         assert_eq!(both.payload, PayloadChange::Set(payload("b")));
         assert_eq!(both.next_payload, PartChange::Drop);
         assert_eq!(promote.clone().then(set("c")).payload, PayloadChange::Promote);
-        let dropped = Parts { next_payload: PartChange::Drop, ..Parts::default() };
+        let dropped = PartChanges { next_payload: PartChange::Drop, ..PartChanges::default() };
         assert_eq!(dropped.then(promote).payload, PayloadChange::Drop);
     }
 

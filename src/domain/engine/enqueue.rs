@@ -1,17 +1,17 @@
 //! A job arrives: it is written, or meets what has its id.
 
-use crate::domain::conflict::{self, Action, Found as Taken, Repeat};
+use crate::domain::conflict::{self, ConflictAction, ExistingJob as Taken, RequestMatch};
 use crate::domain::{EnqueueOutcome, Spec, State, Time};
 
-use super::command::{Answer, Enqueue, Enqueued, Prior};
+use super::command::{CommandReply, Enqueue, EnqueueCommandReply, WritePrecondition};
 use super::decision::{PartChange, PayloadChange};
-use super::finish::written;
-use super::record::{Brought, Life, Next, Phase, Record};
-use super::{Change, Elapsed, Memory, Moment, Step};
+use super::finish::write_or_remove;
+use super::record::{JobHistory, NextGeneration, NextGenerationSpec, Phase, Record};
+use super::{CurrentRecord, DecisionBuilder, IdHistory, RecordChange, RecordTime};
 
 impl Enqueue {
     /// What is stored of its spec with the record: all but the payload.
-    fn lasting(&self) -> Spec {
+    fn spec_without_payload(&self) -> Spec {
         Spec { payload: None, ..self.spec.clone() }
     }
 
@@ -20,82 +20,109 @@ impl Enqueue {
     }
 }
 
-impl Step {
+impl DecisionBuilder {
     pub(super) fn enqueue(
         &mut self,
-        elapsed: Elapsed,
-        memory: Memory,
+        elapsed: CurrentRecord,
+        memory: IdHistory,
         new: &Enqueue,
-    ) -> (Change, Answer) {
+    ) -> (RecordChange, CommandReply) {
         match elapsed.record() {
             None => match memory {
-                Memory::Ended(state) if new.prior == Prior::Itself => {
+                IdHistory::Ended(state) if new.precondition == WritePrecondition::SameJob => {
                     let outcome = Some(EnqueueOutcome::Unchanged);
-                    keep(Enqueued { outcome, state, due: self.clock.now(), unwritten: None })
+                    unchanged(EnqueueCommandReply {
+                        outcome,
+                        state,
+                        due: self.clock.now(),
+                        not_written: None,
+                    })
                 }
-                Memory::Refuses(why) if new.prior == Prior::Itself => {
+                IdHistory::Rejected(why) if new.precondition == WritePrecondition::SameJob => {
                     let (outcome, due) = (Some(EnqueueOutcome::Unchanged), self.clock.now());
-                    keep(Enqueued { outcome, state: State::Ready, due, unwritten: Some(why) })
+                    unchanged(EnqueueCommandReply {
+                        outcome,
+                        state: State::Ready,
+                        due,
+                        not_written: Some(why),
+                    })
                 }
                 _ => self.create(new),
             },
             Some(record) => {
                 let state = record.state(self.clock.time()).unwrap_or(State::Expired);
                 // An id that a server made is never free again.
-                if new.prior == Prior::Itself && state == State::Cancelled {
+                if new.precondition == WritePrecondition::SameJob && state == State::Cancelled {
                     let (outcome, due) = (Some(EnqueueOutcome::Unchanged), record.due);
-                    return keep(Enqueued { outcome, state, due, unwritten: None });
+                    return unchanged(EnqueueCommandReply {
+                        outcome,
+                        state,
+                        due,
+                        not_written: None,
+                    });
                 }
-                self.meet(record, state, new)
+                self.resolve_conflict(record, state, new)
             }
         }
     }
 
     /// Nothing has the id.
-    fn create(&mut self, new: &Enqueue) -> (Change, Answer) {
+    fn create(&mut self, new: &Enqueue) -> (RecordChange, CommandReply) {
         let mut record = Record {
             phase: Phase::Waiting,
             priority: new.priority.unwrap_or(0),
             due: self.clock.due(new.due),
             expire: new.expire.map(|expire| self.clock.at(expire)),
             created: self.clock.now(),
-            keep: new.keep,
-            request: new.request,
+            retention: new.retention,
+            request_code: new.request_code,
             bytes: new.bytes(),
-            spec: new.lasting(),
-            life: Life::new(1),
+            spec: new.spec_without_payload(),
+            history: JobHistory::new(1),
             next: None,
         };
-        self.effects.counts.enqueued += 1;
+        self.effects.counters.enqueued += 1;
         self.parts.payload = payload_of(new);
         if let Some(checkpoint) = &new.checkpoint {
             self.set_checkpoint(&mut record, checkpoint);
         }
         let due = record.due;
-        let record = self.wait(record);
-        let answer = self.made(EnqueueOutcome::Created, record.as_ref(), due);
+        let record = self.make_waiting(record);
+        let answer = self.written_reply(EnqueueOutcome::Created, record.as_ref(), due);
         let change = match record {
-            Some(record) => Change::Arrive(Box::new(record)),
+            Some(record) => RecordChange::Insert(Box::new(record)),
             // It had expired when it came, and is not kept.
-            None => Change::Remove,
+            None => RecordChange::Remove,
         };
         (change, answer)
     }
 
     /// The id is taken by `record`, a job in this state.
-    fn meet(&mut self, record: Record, state: State, new: &Enqueue) -> (Change, Answer) {
+    fn resolve_conflict(
+        &mut self,
+        record: Record,
+        state: State,
+        new: &Enqueue,
+    ) -> (RecordChange, CommandReply) {
         let taken = if record.next.is_some() { Taken::RunningWithNext } else { Taken::Job(state) };
-        let repeat = Repeat::of(record.request, new.request);
+        let repeat = RequestMatch::compare(record.request_code, new.request_code);
         let action = conflict::resolve(new.on_conflict, taken, repeat);
         match action {
-            Action::Leave | Action::Refuse => {
+            ConflictAction::Keep | ConflictAction::Refuse => {
                 let due = record.next.as_ref().map_or(record.due, |next| next.due.into());
-                keep(Enqueued { outcome: action.outcome(), state, due, unwritten: None })
+                unchanged(EnqueueCommandReply {
+                    outcome: action.outcome(),
+                    state,
+                    due,
+                    not_written: None,
+                })
             }
-            Action::Write(outcome) => self.replace(record, new, outcome),
-            Action::Move => self.relocate(record, new),
-            Action::Revive => self.revive_dead(record, new),
-            Action::Defer | Action::DeferSame | Action::MoveNext => self.defer(record, new, action),
+            ConflictAction::Write(outcome) => self.replace(record, new, outcome),
+            ConflictAction::Reschedule => self.reschedule_waiting(record, new),
+            ConflictAction::Revive => self.revive_dead(record, new),
+            ConflictAction::Defer | ConflictAction::DeferSame | ConflictAction::RescheduleNext => {
+                self.defer(record, new, action)
+            }
         }
     }
 
@@ -105,84 +132,103 @@ impl Step {
         mut record: Record,
         new: &Enqueue,
         outcome: EnqueueOutcome,
-    ) -> (Change, Answer) {
+    ) -> (RecordChange, CommandReply) {
         self.drop_checkpoint(&mut record);
         record.priority = new.priority.unwrap_or(0);
         record.due = self.clock.due(new.due);
         record.expire = new.expire.map(|expire| self.clock.at(expire));
         record.created = self.clock.now();
-        record.keep = new.keep;
-        record.request = new.request.or(record.request);
+        record.retention = new.retention;
+        record.request_code = new.request_code.or(record.request_code);
         record.bytes = new.bytes();
-        record.spec = new.lasting();
-        record.life.generation += 1;
-        self.effects.counts.enqueued += 1;
+        record.spec = new.spec_without_payload();
+        record.history.generation += 1;
+        self.effects.counters.enqueued += 1;
         self.parts.payload = payload_of(new);
         let due = record.due;
-        let record = self.begin(record);
-        let answer = self.made(outcome, record.as_ref(), due);
-        (written(record), answer)
+        let record = self.start_generation(record);
+        let answer = self.written_reply(outcome, record.as_ref(), due);
+        (write_or_remove(record), answer)
     }
 
     /// A waiting job moves.
-    fn relocate(&mut self, mut record: Record, new: &Enqueue) -> (Change, Answer) {
-        self.reorder(&mut record, new);
-        moved(self.clock.time(), record)
+    fn reschedule_waiting(
+        &mut self,
+        mut record: Record,
+        new: &Enqueue,
+    ) -> (RecordChange, CommandReply) {
+        self.set_schedule(&mut record, new);
+        rescheduled(self.clock.time(), record)
     }
 
     /// A dead job waits again.
-    fn revive_dead(&mut self, mut record: Record, new: &Enqueue) -> (Change, Answer) {
-        self.reorder(&mut record, new);
-        let record = self.revive(record);
-        moved(self.clock.time(), record)
+    fn revive_dead(&mut self, mut record: Record, new: &Enqueue) -> (RecordChange, CommandReply) {
+        self.set_schedule(&mut record, new);
+        let record = self.make_waiting_again(record);
+        rescheduled(self.clock.time(), record)
     }
 
-    fn reorder(&mut self, record: &mut Record, new: &Enqueue) {
+    fn set_schedule(&mut self, record: &mut Record, new: &Enqueue) {
         record.due = self.clock.due(new.due);
         record.priority = new.priority.unwrap_or(record.priority);
-        record.request = new.request.or(record.request);
+        record.request_code = new.request_code.or(record.request_code);
     }
 
     /// The job runs: what was enqueued waits for the end of its lease.
-    fn defer(&mut self, mut record: Record, new: &Enqueue, action: Action) -> (Change, Answer) {
+    fn defer(
+        &mut self,
+        mut record: Record,
+        new: &Enqueue,
+        action: ConflictAction,
+    ) -> (RecordChange, CommandReply) {
         let (now, due) = (self.clock.time(), self.clock.due(new.due).at);
         let next = match record.next.take() {
-            Some(next) if action == Action::MoveNext => {
-                Next { due, priority: new.priority.unwrap_or(next.priority), ..*next }
+            Some(next) if action == ConflictAction::RescheduleNext => {
+                NextGeneration { due, priority: new.priority.unwrap_or(next.priority), ..*next }
             }
-            _ if action == Action::DeferSame => {
+            _ if action == ConflictAction::DeferSame => {
                 let priority = new.priority.unwrap_or(record.priority);
                 self.parts.next_payload = PartChange::Drop;
-                Next { priority, due, expire: None, created: now, own: None }
+                NextGeneration { priority, due, expire: None, created: now, replacement: None }
             }
             _ => {
                 let payload = new.spec.payload.clone();
-                let own = Brought {
-                    keep: new.keep,
+                let own = NextGenerationSpec {
+                    keep: new.retention,
                     bytes: new.bytes(),
-                    spec: new.lasting(),
+                    spec: new.spec_without_payload(),
                     has_payload: payload.is_some(),
                 };
                 self.parts.next_payload = payload.map_or(PartChange::Drop, PartChange::Set);
                 let expire = new.expire.map(|expire| self.clock.at(expire).at);
                 let priority = new.priority.unwrap_or(0);
-                Next { priority, due, expire, created: now, own: Some(own) }
+                NextGeneration { priority, due, expire, created: now, replacement: Some(own) }
             }
         };
         record.next = Some(Box::new(next));
-        record.life.generation += 1;
-        record.request = new.request.or(record.request);
-        self.effects.counts.enqueued += 1;
-        let (outcome, due) = (action.outcome(), Moment::fixed(due));
-        let answer = Enqueued { outcome, state: State::Running, due, unwritten: None };
-        (Change::Write(Box::new(record)), Answer::Enqueued(answer))
+        record.history.generation += 1;
+        record.request_code = new.request_code.or(record.request_code);
+        self.effects.counters.enqueued += 1;
+        let (outcome, due) = (action.outcome(), RecordTime::fixed(due));
+        let answer = EnqueueCommandReply { outcome, state: State::Running, due, not_written: None };
+        (RecordChange::Write(Box::new(record)), CommandReply::Enqueued(answer))
     }
 
     /// The answer for a job that was just written; nothing is left of one that had expired when it came.
-    fn made(&self, outcome: EnqueueOutcome, record: Option<&Record>, due: Moment) -> Answer {
+    fn written_reply(
+        &self,
+        outcome: EnqueueOutcome,
+        record: Option<&Record>,
+        due: RecordTime,
+    ) -> CommandReply {
         let state = record.and_then(|record| record.state(self.clock.time()));
         let state = state.unwrap_or(State::Expired);
-        Answer::Enqueued(Enqueued { outcome: Some(outcome), state, due, unwritten: None })
+        CommandReply::Enqueued(EnqueueCommandReply {
+            outcome: Some(outcome),
+            state,
+            due,
+            not_written: None,
+        })
     }
 }
 
@@ -190,13 +236,13 @@ fn payload_of(new: &Enqueue) -> PayloadChange {
     new.spec.payload.clone().map_or(PayloadChange::Drop, PayloadChange::Set)
 }
 
-fn keep(answer: Enqueued) -> (Change, Answer) {
-    (Change::Keep, Answer::Enqueued(answer))
+fn unchanged(answer: EnqueueCommandReply) -> (RecordChange, CommandReply) {
+    (RecordChange::Keep, CommandReply::Enqueued(answer))
 }
 
-fn moved(now: Time, record: Record) -> (Change, Answer) {
-    let state = State::waiting(record.due.at, record.life.failures, now);
+fn rescheduled(now: Time, record: Record) -> (RecordChange, CommandReply) {
+    let state = State::waiting(record.due.at, record.history.failures, now);
     let outcome = Some(EnqueueOutcome::Rescheduled);
-    let answer = Enqueued { outcome, state, due: record.due, unwritten: None };
-    (Change::Write(Box::new(record)), Answer::Enqueued(answer))
+    let answer = EnqueueCommandReply { outcome, state, due: record.due, not_written: None };
+    (RecordChange::Write(Box::new(record)), CommandReply::Enqueued(answer))
 }

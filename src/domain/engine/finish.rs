@@ -3,13 +3,13 @@
 use crate::domain::lifecycle::LeaseEnd;
 use crate::domain::{Attempt, AttemptOutcome, Payload, State};
 
-use super::clock::Moment;
-use super::decision::{AttemptsChange, PartChange, Parts, PayloadChange};
-use super::record::{Brought, Finish, Lease, Life, Next, Phase, Record};
-use super::{Change, Holder, LeaseNews, Step};
+use super::decision::{AttemptsChange, PartChange, PartChanges, PayloadChange};
+use super::decision_clock::RecordTime;
+use super::record::{Finish, JobHistory, Lease, NextGeneration, NextGenerationSpec, Phase, Record};
+use super::{DecisionBuilder, LeaseChange, LeaseHolder, RecordChange};
 
 /// How an attempt ended, as it is remembered.
-pub(super) struct Ended<'a> {
+pub(super) struct AttemptEnd<'a> {
     pub(super) outcome: AttemptOutcome,
     /// Whether it counts as a failure.
     pub(super) counted: bool,
@@ -20,10 +20,10 @@ pub(super) struct Ended<'a> {
 
 // === impl Ended ===
 
-impl<'a> Ended<'a> {
+impl<'a> AttemptEnd<'a> {
     /// An end that counts no failure and leaves no error.
-    pub(super) fn plain(outcome: AttemptOutcome) -> Ended<'a> {
-        Ended { outcome, counted: false, dead_lettered: false, error: "" }
+    pub(super) fn plain(outcome: AttemptOutcome) -> AttemptEnd<'a> {
+        AttemptEnd { outcome, counted: false, dead_lettered: false, error: "" }
     }
 
     /// By what a repeat of the settle that brought this end is recognized: each way to settle has its own.
@@ -32,11 +32,11 @@ impl<'a> Ended<'a> {
     }
 }
 
-impl<'a> From<&'a LeaseEnd> for Ended<'a> {
-    fn from(end: &'a LeaseEnd) -> Ended<'a> {
+impl<'a> From<&'a LeaseEnd> for AttemptEnd<'a> {
+    fn from(end: &'a LeaseEnd) -> AttemptEnd<'a> {
         let LeaseEnd { step: _, outcome, counted, dead_lettered, error } = end;
         let (outcome, counted, dead_lettered) = (*outcome, *counted, *dead_lettered);
-        Ended { outcome, counted, dead_lettered, error }
+        AttemptEnd { outcome, counted, dead_lettered, error }
     }
 }
 
@@ -49,32 +49,37 @@ pub fn settled_code(outcome: AttemptOutcome, dead_lettered: bool) -> u8 {
 }
 
 /// What becomes of a record from which nothing may be left.
-pub(super) fn written(record: Option<Record>) -> Change {
-    record.map_or(Change::Remove, |record| Change::Write(Box::new(record)))
+pub(super) fn write_or_remove(record: Option<Record>) -> RecordChange {
+    record.map_or(RecordChange::Remove, |record| RecordChange::Write(Box::new(record)))
 }
 
-impl Step {
+impl DecisionBuilder {
     /// No record is left of a job that ended in this state.
-    pub(super) fn forget(&mut self, state: State) {
-        self.effects.ended = Some(state);
-        self.parts = Parts::drop_all();
+    pub(super) fn remove_finished(&mut self, state: State) {
+        self.effects.final_state = Some(state);
+        self.parts = PartChanges::drop_all();
     }
 
     /// What became of a lease, for the replica whose stream answers for it.
-    pub(super) fn notify(&mut self, lease: &Lease, news: LeaseNews) {
-        self.effects.lease = Some((Holder::from(lease), news));
+    pub(super) fn notify(&mut self, lease: &Lease, news: LeaseChange) {
+        self.effects.lease = Some((LeaseHolder::from(lease), news));
     }
 
     /// The lease of the job has ended: the attempt is counted and remembered.
-    pub(super) fn end_attempt(&mut self, record: &mut Record, lease: Lease, ended: &Ended<'_>) {
-        let life = &mut record.life;
+    pub(super) fn end_attempt(
+        &mut self,
+        record: &mut Record,
+        lease: Lease,
+        ended: &AttemptEnd<'_>,
+    ) {
+        let life = &mut record.history;
         life.deliveries += 1;
         life.failures += u32::from(ended.counted);
         life.first_start.get_or_insert(lease.started);
         if ended.counted && !ended.error.is_empty() {
             ended.error.clone_into(&mut life.last_error);
         }
-        life.ends.push(lease.token, ended.code());
+        life.lease_ends.push(lease.token, ended.code());
         life.worker.clone_from(&lease.worker);
         self.parts.attempts.added.insert(
             0,
@@ -93,17 +98,17 @@ impl Step {
     pub(super) fn set_checkpoint(&mut self, record: &mut Record, checkpoint: &Payload) {
         self.drop_checkpoint(record);
         if !checkpoint.body.is_empty() {
-            record.life.checkpoint = u32::try_from(checkpoint.body.len()).unwrap_or(u32::MAX);
-            record.bytes += u64::from(record.life.checkpoint);
+            record.history.checkpoint = u32::try_from(checkpoint.body.len()).unwrap_or(u32::MAX);
+            record.bytes += u64::from(record.history.checkpoint);
             self.parts.checkpoint = PartChange::Set(checkpoint.clone());
         }
     }
 
     /// The job has no checkpoint any more.
     pub(super) fn drop_checkpoint(&mut self, record: &mut Record) {
-        if record.life.checkpoint > 0 {
-            record.bytes = record.bytes.saturating_sub(record.life.checkpoint.into());
-            record.life.checkpoint = 0;
+        if record.history.checkpoint > 0 {
+            record.bytes = record.bytes.saturating_sub(record.history.checkpoint.into());
+            record.history.checkpoint = 0;
             self.parts.checkpoint = PartChange::Drop;
         }
     }
@@ -113,20 +118,20 @@ impl Step {
         &mut self,
         record: Record,
         state: State,
-        at: Moment,
+        at: RecordTime,
         result: Option<&Payload>,
     ) -> Option<Record> {
-        let lasts = record.keep.lasts();
+        let lasts = record.retention.duration();
         let until = at.plus(lasts);
-        if lasts.is_zero() || self.clock.has_come(until) {
-            self.forget(state);
+        if lasts.is_zero() || self.clock.is_reached(until) {
+            self.remove_finished(state);
             return None;
         }
-        Some(self.conclude(record, Finish { state, at, until }, result))
+        Some(self.keep_finished(record, Finish { state, at, until }, result))
     }
 
     /// The job has finished and its record stays. Of a tombstone nothing is left but how it ended.
-    pub(super) fn conclude(
+    pub(super) fn keep_finished(
         &mut self,
         mut record: Record,
         finish: Finish,
@@ -137,11 +142,11 @@ impl Step {
         if record.is_tombstone() {
             self.drop_checkpoint(&mut record);
             record.spec = record.spec.of_tombstone();
-            record.life.last_error.clear();
-            record.life.progress.clear();
-            record.life.attempts.clear();
-            record.life.first_start = None;
-            self.parts = Parts::drop_all();
+            record.history.last_error.clear();
+            record.history.progress.clear();
+            record.history.attempts.clear();
+            record.history.first_start = None;
+            self.parts = PartChanges::drop_all();
         } else if let Some(result) = result {
             self.parts.result = PartChange::Set(result.clone());
         }
@@ -149,9 +154,9 @@ impl Step {
     }
 
     /// The job waits from now on, unless its expire time has passed: then it has finished, and is kept from now on.
-    pub(super) fn wait(&mut self, mut record: Record) -> Option<Record> {
+    pub(super) fn make_waiting(&mut self, mut record: Record) -> Option<Record> {
         record.phase = Phase::Waiting;
-        if record.expire.is_some_and(|expire| self.clock.has_come(expire)) {
+        if record.expire.is_some_and(|expire| self.clock.is_reached(expire)) {
             let now = self.clock.now();
             return self.finish(record, State::Expired, now, None);
         }
@@ -160,41 +165,46 @@ impl Step {
 
     /// The waiting generation takes the place of the one whose lease has just ended. Of that one only its place in the
     /// order of arrival stays, and how its leases ended. Its generation was counted when it was deferred.
-    pub(super) fn begin_next(&mut self, mut record: Record, next: Next) -> Option<Record> {
-        let Next { priority, due, expire, created, own } = next;
+    pub(super) fn start_next_generation(
+        &mut self,
+        mut record: Record,
+        next: NextGeneration,
+    ) -> Option<Record> {
+        let NextGeneration { priority, due, expire, created, replacement: own } = next;
         self.drop_checkpoint(&mut record);
         (record.priority, record.due, record.created) = (priority, due.into(), created.into());
-        record.expire = expire.map(Moment::fixed);
+        record.expire = expire.map(RecordTime::fixed);
         self.parts.payload = match &own {
             None => PayloadChange::Keep,
-            Some(Brought { has_payload: false, .. }) => PayloadChange::Drop,
+            Some(NextGenerationSpec { has_payload: false, .. }) => PayloadChange::Drop,
             Some(_) => PayloadChange::Promote,
         };
-        if let Some(Brought { keep, bytes, spec, has_payload: _ }) = own {
-            (record.keep, record.bytes, record.spec) = (keep, bytes, spec);
+        if let Some(NextGenerationSpec { keep, bytes, spec, has_payload: _ }) = own {
+            (record.retention, record.bytes, record.spec) = (keep, bytes, spec);
         }
         self.parts.next_payload = PartChange::Drop;
-        self.begin(record)
+        self.start_generation(record)
     }
 
     /// A generation begins in the place of another one, whose checkpoint is gone by now: fresh counters, no past.
-    pub(super) fn begin(&mut self, mut record: Record) -> Option<Record> {
-        let ends = std::mem::take(&mut record.life.ends);
-        record.life = Life { ends, ..Life::new(record.life.generation) };
+    pub(super) fn start_generation(&mut self, mut record: Record) -> Option<Record> {
+        let ends = std::mem::take(&mut record.history.lease_ends);
+        record.history =
+            JobHistory { lease_ends: ends, ..JobHistory::new(record.history.generation) };
         record.next = None;
         self.parts.result = PartChange::Drop;
         self.parts.attempts = AttemptsChange { cleared: true, added: Vec::new() };
-        self.wait(record)
+        self.make_waiting(record)
     }
 
     /// A finished job waits again with fresh counters; its attempts stay for people to read, its checkpoint for the next
     /// worker. An expire time that has
     /// passed has had its say: whoever revives the job wants it run.
-    pub(super) fn revive(&mut self, mut record: Record) -> Record {
+    pub(super) fn make_waiting_again(&mut self, mut record: Record) -> Record {
         record.phase = Phase::Waiting;
-        record.life.restart();
+        record.history.restart();
         let expire = record.expire.take();
-        record.expire = expire.filter(|&expire| !self.clock.has_come(expire));
+        record.expire = expire.filter(|&expire| !self.clock.is_reached(expire));
         self.parts.result = PartChange::Drop;
         record
     }

@@ -19,7 +19,7 @@
 //!
 //! A running job may have a **waiting generation**: an enqueue with REPLACE or RESCHEDULE arrived while it ran. Whatever
 //! ends the lease then ends the old generation too, without a retry, a dead letter or a kept record, even at its last
-//! attempt; unless it has expired by then, the waiting generation takes its place with fresh counters (`finish.rs`, `begin_next`). Only a delete removes
+//! attempt; unless it has expired by then, the waiting generation takes its place with fresh counters (`finish.rs`, `start_next_generation`). Only a delete removes
 //! both.
 //!
 //! - [`record`]: what is kept of a job; [`command`]: what can be asked of one; [`decision`]: what follows
@@ -31,70 +31,76 @@
 //! The one step that is not decided here is the claim, which stores do by themselves: it takes what is ready by
 //! [`placement()`] and writes a [`record::Lease`].
 
-pub mod clock;
 pub mod command;
 pub mod decision;
+pub mod decision_clock;
 pub mod placement;
 pub mod record;
 
-mod change;
 mod enqueue;
 mod finish;
+mod job_view;
+mod manage;
 mod settle;
-mod view;
 
 use crate::domain::{State, Time};
 
-use clock::Clock;
+use decision_clock::DecisionClock;
 
-pub use clock::{Moment, Window};
 pub use command::{
-    Adopt, Answer, Command, Deleted, End, Enqueue, Enqueued, Extend, Lapsed, Prior, Redrive,
-    Refused, Settle, Settled, Unacked, Unwritten,
+    Adopt, Command, CommandReply, Deleted, Enqueue, EnqueueCommandReply, Extend, LeaseRefusal,
+    NotWrittenReason, OutageExpiry, Redrive, Settle, SettleAction, SettleCommandReply, Unacked,
+    WritePrecondition,
 };
 pub use decision::{
-    AttemptsChange, Change, Counts, Decision, Effects, Holder, LeaseNews, PartChange, Parts,
-    PayloadChange,
+    AttemptsChange, CounterIncrements, Decision, Effects, LeaseChange, LeaseHolder, PartChange,
+    PartChanges, PayloadChange, RecordChange,
 };
+pub use decision_clock::{RecordTime, ValidityWindow};
 pub use finish::settled_code;
-pub use placement::{Place, Placement, placement};
-pub use record::{Brought, Ends, Finish, Lease, Life, Next, Phase, Record};
-pub use view::Bodies;
+pub use job_view::JobParts;
+pub use placement::{JobIndex, Placement, placement};
+pub use record::{
+    Finish, JobHistory, Lease, LeaseEndHistory, NextGeneration, NextGenerationSpec, Phase, Record,
+};
 
 /// What a store found under an id.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Found {
+pub enum IdLookup {
     /// Its record.
     Record(Box<Record>),
-    /// No record; what is known of an id that a server made matters to [`Prior::Itself`] only.
-    Nothing(Memory),
+    /// No record; what is known of an id that a server made matters to [`WritePrecondition::SameJob`] only.
+    Absent(IdHistory),
 }
 
 /// What a store knows of an id of which it has no record, by the first of these that it finds: how the job ended, that
 /// the id is too old, ahead of time or forgotten, that the shard drains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum IdHistory {
     /// No job was ever written under it, or one may be written again.
     Free,
     /// A job under it ended so and left nothing.
     Ended(State),
     /// Nothing may be written under it.
-    Refuses(Unwritten),
+    Rejected(NotWrittenReason),
 }
 
 /// A decision in the making.
-struct Step {
-    clock: Clock,
-    parts: Parts,
+struct DecisionBuilder {
+    clock: DecisionClock,
+    parts: PartChanges,
     effects: Effects,
 }
 
 /// Decides what `command` makes of what was `found` under its id, at the store's time `now`.
 #[must_use]
-pub fn apply(found: Found, command: &Command, now: Time) -> Decision {
-    let mut step =
-        Step { clock: Clock::new(now), parts: Parts::default(), effects: Effects::default() };
-    let (record, memory) = step.elapse(found);
+pub fn apply(found: IdLookup, command: &Command, now: Time) -> Decision {
+    let mut step = DecisionBuilder {
+        clock: DecisionClock::new(now),
+        parts: PartChanges::default(),
+        effects: Effects::default(),
+    };
+    let (record, memory) = step.apply_clock(found);
     let (change, answer) = match command {
         Command::Enqueue(new) => step.enqueue(record, memory, new),
         Command::Settle(settle) => step.settle(record, settle),
@@ -108,61 +114,67 @@ pub fn apply(found: Found, command: &Command, now: Time) -> Decision {
         Command::Prune => step.prune(record),
     };
     let window = step.clock.window();
-    let unchanged = matches!(change, Change::Keep);
+    let unchanged = matches!(change, RecordChange::Keep);
     // What the clock has brought about is written by a prune, or with a change.
     let (parts, effects) = if unchanged { Default::default() } else { (step.parts, step.effects) };
-    Decision { change, parts, effects, answer, window }
+    Decision { change, parts, effects, reply: answer, window }
 }
 
 /// The record after all that its clock has brought about.
-enum Elapsed {
+enum CurrentRecord {
     /// Nothing is left, or never was anything.
     Gone,
     /// It is as it was found.
-    Same(Box<Record>),
+    Unchanged(Box<Record>),
     /// It has expired.
     Expired(Box<Record>),
 }
 
-impl Step {
+impl DecisionBuilder {
     /// Lets the clock do its work: a job that waited until its expire time has expired then, one that was kept for long
     /// enough is forgotten.
-    fn elapse(&mut self, found: Found) -> (Elapsed, Memory) {
+    fn apply_clock(&mut self, found: IdLookup) -> (CurrentRecord, IdHistory) {
         let record = match found {
-            Found::Nothing(memory) => return (Elapsed::Gone, memory),
-            Found::Record(record) => record,
+            IdLookup::Absent(memory) => return (CurrentRecord::Gone, memory),
+            IdLookup::Record(record) => record,
         };
         let elapsed = match (&record.phase, record.expire) {
-            (Phase::Finished(finish), _) if self.clock.has_come(finish.until) => {
-                self.forget(finish.state);
-                Elapsed::Gone
+            (Phase::Finished(finish), _) if self.clock.is_reached(finish.until) => {
+                self.remove_finished(finish.state);
+                CurrentRecord::Gone
             }
-            (Phase::Waiting, Some(expire)) if self.clock.has_come(expire) => {
+            (Phase::Waiting, Some(expire)) if self.clock.is_reached(expire) => {
                 match self.finish(*record, State::Expired, expire, None) {
-                    Some(record) => Elapsed::Expired(Box::new(record)),
-                    None => Elapsed::Gone,
+                    Some(record) => CurrentRecord::Expired(Box::new(record)),
+                    None => CurrentRecord::Gone,
                 }
             }
-            _ => Elapsed::Same(record),
+            _ => CurrentRecord::Unchanged(record),
         };
-        let memory = self.effects.ended.map_or(Memory::Free, Memory::Ended);
+        let memory = self.effects.final_state.map_or(IdHistory::Free, IdHistory::Ended);
         (elapsed, memory)
     }
 
-    fn prune(&mut self, elapsed: Elapsed) -> (Change, Answer) {
+    fn prune(&mut self, elapsed: CurrentRecord) -> (RecordChange, CommandReply) {
         match elapsed {
-            Elapsed::Expired(record) => (Change::Write(record), Answer::Done(true)),
-            Elapsed::Gone if self.effects.ended.is_some() => (Change::Remove, Answer::Done(true)),
-            Elapsed::Gone | Elapsed::Same(_) => (Change::Keep, Answer::Done(false)),
+            CurrentRecord::Expired(record) => {
+                (RecordChange::Write(record), CommandReply::Applied(true))
+            }
+            CurrentRecord::Gone if self.effects.final_state.is_some() => {
+                (RecordChange::Remove, CommandReply::Applied(true))
+            }
+            CurrentRecord::Gone | CurrentRecord::Unchanged(_) => {
+                (RecordChange::Keep, CommandReply::Applied(false))
+            }
         }
     }
 }
 
-impl Elapsed {
+impl CurrentRecord {
     fn record(self) -> Option<Record> {
         match self {
-            Elapsed::Gone => None,
-            Elapsed::Same(record) | Elapsed::Expired(record) => Some(*record),
+            CurrentRecord::Gone => None,
+            CurrentRecord::Unchanged(record) | CurrentRecord::Expired(record) => Some(*record),
         }
     }
 }

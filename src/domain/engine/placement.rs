@@ -9,14 +9,14 @@ use super::record::{Phase, Record};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The order that it is in.
-    pub place: Place,
+    pub index: JobIndex,
     /// When it expires, its lease ends, or it is forgotten.
     pub alarm: Option<Time>,
 }
 
 /// The orders of a topic. In each of them jobs stand by due time and then by arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum JobIndex {
     /// Those that wait, an order for each priority; those that failed are told from those that never did.
     Waiting {
         /// 0 to 9.
@@ -35,11 +35,11 @@ pub enum Place {
 pub fn placement(record: &Record) -> Placement {
     let (place, alarm) = match &record.phase {
         Phase::Waiting => {
-            let (priority, failed) = (record.priority, record.life.failures > 0);
-            (Place::Waiting { priority, failed }, record.expire)
+            let (priority, failed) = (record.priority, record.history.failures > 0);
+            (JobIndex::Waiting { priority, failed }, record.expire)
         }
-        Phase::Running(lease) => (Place::Running, Some(lease.deadline)),
-        Phase::Finished(finish) => (Place::Finished(finish.state), Some(finish.until)),
+        Phase::Running(lease) => (JobIndex::Running, Some(lease.deadline)),
+        Phase::Finished(finish) => (JobIndex::Finished(finish.state), Some(finish.until)),
     };
-    Placement { place, alarm: alarm.map(|moment| moment.at) }
+    Placement { index: place, alarm: alarm.map(|moment| moment.at) }
 }

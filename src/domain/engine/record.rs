@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::domain::lifecycle::Standing;
-use crate::domain::{Keep, Spec, State, StreamId, Time, Token, limit};
+use crate::domain::lifecycle::AttemptContext;
+use crate::domain::{RetentionRule, Spec, State, StreamId, Time, Token, limit};
 
-use super::clock::Moment;
+use super::decision_clock::RecordTime;
 
 /// The record of a job. Its payload, its result, its attempts, its checkpoint and the payload of its waiting generation
-/// are parts, which are read only for whoever asks for them: see [`Parts`](super::Parts).
+/// are parts, which are read only for whoever asks for them: see [`PartChanges`](super::Parts).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     /// What waits, runs or has finished.
@@ -16,23 +16,23 @@ pub struct Record {
     /// 0 (default) to 9 (first).
     pub priority: u8,
     /// When it becomes ready, or became.
-    pub due: Moment,
+    pub due: RecordTime,
     /// Not running by then: EXPIRED.
-    pub expire: Option<Moment>,
+    pub expire: Option<RecordTime>,
     /// When this generation was enqueued.
-    pub created: Moment,
+    pub created: RecordTime,
     /// What stays of the job once it is finished.
-    pub keep: Keep,
+    pub retention: RetentionRule,
     /// The request that was applied last, see [`conflict::request`](crate::domain::conflict::request).
-    pub request: Option<u64>,
+    pub request_code: Option<u64>,
     /// Bytes of payload, headers and checkpoint: what a claim counts.
     pub bytes: u64,
     /// What was asked for, without the payload.
     pub spec: Spec,
     /// What became of the job so far.
-    pub life: Life,
+    pub history: JobHistory,
     /// The generation that waits for the end of the running lease.
-    pub next: Option<Box<Next>>,
+    pub next: Option<Box<NextGeneration>>,
 }
 
 /// What a job is doing.
@@ -54,9 +54,9 @@ pub struct Lease {
     /// When it began.
     pub started: Time,
     /// When it ends.
-    pub deadline: Moment,
+    pub deadline: RecordTime,
     /// When it was last extended.
-    pub extended: Option<Moment>,
+    pub extended: Option<RecordTime>,
     /// Nonce of the replica whose stream answers for it.
     pub owner: u32,
     /// That stream.
@@ -85,15 +85,15 @@ pub struct Finish {
     /// In which state; a terminal one.
     pub state: State,
     /// When.
-    pub at: Moment,
+    pub at: RecordTime,
     /// Until when the record is kept.
-    pub until: Moment,
+    pub until: RecordTime,
 }
 
 /// What became of a job so far. Of a job that was never leased all is empty but for its generation, and what a job that
 /// moved or was enqueued over brought along: how leases ended, and a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct JobHistory {
     /// Raised each time the job under the id is replaced, or another generation is to follow; 1 at first.
     pub generation: u32,
     /// Counted failures.
@@ -111,18 +111,18 @@ pub struct Life {
     /// Bytes of its checkpoint, which lies apart; 0: there is none.
     pub checkpoint: u32,
     /// How its leases ended.
-    pub ends: Ends,
+    pub lease_ends: LeaseEndHistory,
     /// Stored bytes of each attempt that is kept, newest first. Only the store that encodes them fills it.
     pub attempts: Vec<u32>,
 }
 
 /// How the leases of a job ended, newest first: by that a repeat of a settle is recognized.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ends(pub Vec<(Token, u8)>);
+pub struct LeaseEndHistory(pub Vec<(Token, u8)>);
 
 /// A generation that waits for the end of a running lease.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Next {
+pub struct NextGeneration {
     /// Its priority.
     pub priority: u8,
     /// When it becomes ready.
@@ -132,14 +132,14 @@ pub struct Next {
     /// When it was enqueued.
     pub created: Time,
     /// What it brings; `None`: what the running one has.
-    pub own: Option<Brought>,
+    pub replacement: Option<NextGenerationSpec>,
 }
 
 /// What a generation brings that is not the same as the one before.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Brought {
+pub struct NextGenerationSpec {
     /// What stays of it once it is finished.
-    pub keep: Keep,
+    pub keep: RetentionRule,
     /// Bytes of payload and headers.
     pub bytes: u64,
     /// What is asked for, without the payload.
@@ -167,9 +167,9 @@ impl Record {
             Phase::Running(_) => Some(State::Running),
             Phase::Finished(finish) => (now < finish.until.at).then_some(finish.state),
             Phase::Waiting => match self.expire.filter(|expire| expire.at <= now) {
-                None => Some(State::waiting(self.due.at, self.life.failures, now)),
+                None => Some(State::waiting(self.due.at, self.history.failures, now)),
                 Some(expire) => {
-                    let until = self.keep.until(expire.at).filter(|&until| now < until);
+                    let until = self.retention.until(expire.at).filter(|&until| now < until);
                     until.map(|_| State::Expired)
                 }
             },
@@ -179,7 +179,7 @@ impl Record {
     /// The record as it lies in a store that committed at `committed` what was decided at `decided`.
     #[must_use]
     pub fn committed(mut self, decided: Time, committed: Time) -> Record {
-        let fix = |moment: &mut Moment| *moment = moment.committed(decided, committed).into();
+        let fix = |moment: &mut RecordTime| *moment = moment.at_commit(decided, committed).into();
         fix(&mut self.due);
         fix(&mut self.created);
         self.expire.as_mut().map(fix);
@@ -201,16 +201,16 @@ impl Record {
     #[must_use]
     pub fn is_tombstone(&self) -> bool {
         let Phase::Finished(Finish { state, .. }) = self.phase else { return false };
-        state != State::Dead && matches!(self.keep, Keep::Tombstone(_))
+        state != State::Dead && matches!(self.retention, RetentionRule::Tombstone(_))
     }
 
     /// What a decision about the end of its lease needs to know.
     #[must_use]
-    pub fn standing(&self, lease: &Lease) -> Standing {
-        Standing {
-            failures: self.life.failures,
-            deliveries: self.life.deliveries,
-            first_start: self.life.first_start.unwrap_or(lease.started),
+    pub fn attempt_context(&self, lease: &Lease) -> AttemptContext {
+        AttemptContext {
+            failures: self.history.failures,
+            deliveries: self.history.deliveries,
+            first_start: self.history.first_start.unwrap_or(lease.started),
             retry: self.spec.retry.clone(),
         }
     }
@@ -218,11 +218,11 @@ impl Record {
 
 // === impl Life ===
 
-impl Life {
+impl JobHistory {
     /// The life of a job that was just enqueued.
     #[must_use]
-    pub fn new(generation: u32) -> Life {
-        Life {
+    pub fn new(generation: u32) -> JobHistory {
+        JobHistory {
             generation,
             failures: 0,
             deliveries: 0,
@@ -231,7 +231,7 @@ impl Life {
             last_error: String::new(),
             progress: String::new(),
             checkpoint: 0,
-            ends: Ends::default(),
+            lease_ends: LeaseEndHistory::default(),
             attempts: Vec::new(),
         }
     }
@@ -244,24 +244,24 @@ impl Life {
 
 // === impl Ends ===
 
-impl Ends {
+impl LeaseEndHistory {
     /// Ends that are remembered of a job that does not run: as many as attempts are kept, and the last one.
     const MAX: usize = limit::ATTEMPTS_KEPT + 1;
 
     /// Remembers that the lease of `token` ended so, as the newest.
     pub(super) fn push(&mut self, token: Token, code: u8) {
         self.0.insert(0, (token, code));
-        self.0.truncate(Ends::MAX);
+        self.0.truncate(LeaseEndHistory::MAX);
     }
 
     /// Forgets what a claim makes a job forget.
-    pub(super) fn claimed(&mut self) {
+    pub(super) fn trim_for_claim(&mut self) {
         self.0.truncate(limit::ATTEMPTS_KEPT);
     }
 
     /// How the lease of `token` ended, as far back as that is remembered.
-    fn code(&self, token: Token, runs: bool) -> Option<u8> {
-        let remembered = if runs { limit::ATTEMPTS_KEPT } else { Ends::MAX };
+    fn code_of(&self, token: Token, runs: bool) -> Option<u8> {
+        let remembered = if runs { limit::ATTEMPTS_KEPT } else { LeaseEndHistory::MAX };
         let found = self.0.iter().take(remembered).find(|(ended, _)| *ended == token);
         found.map(|&(_, code)| code)
     }
@@ -269,8 +269,8 @@ impl Ends {
 
 impl Record {
     /// Whether the lease of `token` has ended in the way of this code: the settle is a repeat.
-    pub(super) fn has_ended(&self, token: Token, code: u8) -> bool {
+    pub(super) fn is_repeat_of_settle(&self, token: Token, code: u8) -> bool {
         let runs = matches!(self.phase, Phase::Running(_));
-        self.life.ends.code(token, runs) == Some(code)
+        self.history.lease_ends.code_of(token, runs) == Some(code)
     }
 }

@@ -1,50 +1,62 @@
 //! Ends of leases, and what lasts until then.
 
-use crate::domain::lifecycle::{Step as Onward, lease_end};
+use crate::domain::lifecycle::{AfterLease as Onward, lease_end};
 use crate::domain::{AttemptOutcome, JobKey, Payload, State, StreamId, Time, Token};
 
-use super::command::{Adopt, Answer, End, Enqueue, Extend, Refused, Settle, Settled, Unacked};
-use super::finish::{Ended, settled_code, written};
+use super::command::{
+    Adopt, CommandReply, Enqueue, Extend, LeaseRefusal, Settle, SettleAction, SettleCommandReply,
+    Unacked,
+};
+use super::finish::{AttemptEnd, settled_code, write_or_remove};
 use super::record::{Finish, Lease, Phase, Record};
-use super::{Change, Elapsed, LeaseNews, Moment, Step};
+use super::{CurrentRecord, DecisionBuilder, LeaseChange, RecordChange, RecordTime};
 
 /// What is there instead of a lease: a job that was deleted is gone, any other goes on without it.
-enum Instead {
-    Refused(Refused),
+enum MissingLease {
+    Refused(LeaseRefusal),
     /// A job in this state, of which the lease has ended as is asked now.
     Repeated(State),
 }
 
-impl Step {
-    pub(super) fn settle(&mut self, elapsed: Elapsed, settle: &Settle) -> (Change, Answer) {
-        let code = match &settle.end {
-            End::Ack { .. } => Ended::plain(AttemptOutcome::Succeeded).code(),
-            End::Unacked(Unacked { cause, .. }) => {
+impl DecisionBuilder {
+    pub(super) fn settle(
+        &mut self,
+        elapsed: CurrentRecord,
+        settle: &Settle,
+    ) -> (RecordChange, CommandReply) {
+        let code = match &settle.action {
+            SettleAction::Ack { .. } => AttemptEnd::plain(AttemptOutcome::Succeeded).code(),
+            SettleAction::Unacked(Unacked { cause, .. }) => {
                 settled_code(cause.outcome(), cause.is_dead_letter())
             }
         };
-        let (record, lease) = match self.leased(elapsed, settle.token, code) {
+        let (record, lease) = match self.find_lease(elapsed, settle.token, code) {
             Ok(leased) => leased,
-            Err(Instead::Refused(refused)) => return refuse(refused),
-            Err(Instead::Repeated(state)) => {
-                return (Change::Keep, Answer::Settled(Ok(Settled { repeated: true, state })));
+            Err(MissingLease::Refused(refused)) => return refuse(refused),
+            Err(MissingLease::Repeated(state)) => {
+                return (
+                    RecordChange::Keep,
+                    CommandReply::Settled(Ok(SettleCommandReply { repeated: true, state })),
+                );
             }
         };
         if settle.deadline.is_some_and(|deadline| deadline != lease.deadline.at) {
-            return refuse(Refused::Stale);
+            return refuse(LeaseRefusal::Stale);
         }
         let by_worker = settle.deadline.is_none();
-        self.notify(&lease, if by_worker { LeaseNews::Settled } else { LeaseNews::Expired });
-        let (record, gone) = match &settle.end {
-            End::Ack { result, follow_ups } => {
+        self.notify(&lease, if by_worker { LeaseChange::Settled } else { LeaseChange::Expired });
+        let (record, gone) = match &settle.action {
+            SettleAction::Ack { result, follow_ups } => {
                 (self.ack(record, lease, result.as_ref(), follow_ups), State::Succeeded)
             }
             // A job that expired while it ran and is not kept has no state any more.
-            End::Unacked(unacked) => (self.end(record, lease, unacked), State::Expired),
+            SettleAction::Unacked(unacked) => {
+                (self.end_unacked(record, lease, unacked), State::Expired)
+            }
         };
         let state = record.as_ref().and_then(|record| record.state(self.clock.time()));
-        let settled = Settled { repeated: false, state: state.unwrap_or(gone) };
-        (written(record), Answer::Settled(Ok(settled)))
+        let settled = SettleCommandReply { repeated: false, state: state.unwrap_or(gone) };
+        (write_or_remove(record), CommandReply::Settled(Ok(settled)))
     }
 
     fn ack(
@@ -54,11 +66,11 @@ impl Step {
         result: Option<&Payload>,
         follow_ups: &[(JobKey, Enqueue)],
     ) -> Option<Record> {
-        self.effects.counts.succeeded += 1;
+        self.effects.counters.succeeded += 1;
         self.effects.follow_ups = follow_ups.to_vec();
-        let ended = Ended::plain(AttemptOutcome::Succeeded);
+        let ended = AttemptEnd::plain(AttemptOutcome::Succeeded);
         if record.next.is_some() {
-            return self.hand_over(record, &lease, &ended);
+            return self.replace_by_next(record, &lease, &ended);
         }
         self.end_attempt(&mut record, lease, &ended);
         self.drop_checkpoint(&mut record);
@@ -67,18 +79,23 @@ impl Step {
     }
 
     /// Ends a lease without success.
-    fn end(&mut self, mut record: Record, lease: Lease, unacked: &Unacked) -> Option<Record> {
-        let standing = record.standing(&lease);
+    fn end_unacked(
+        &mut self,
+        mut record: Record,
+        lease: Lease,
+        unacked: &Unacked,
+    ) -> Option<Record> {
+        let standing = record.attempt_context(&lease);
         let policy = unacked.policy.clone().merge(&standing.retry);
         let (cause, now) = (unacked.cause.clone(), self.clock.time());
         if let Some(longest) = policy.max_retry_duration {
             // It decides whether the time for retries is used up.
-            self.clock.has_come(standing.first_start.plus(longest).into());
+            self.clock.is_reached(standing.first_start.plus(longest).into());
         }
         let end = lease_end(cause, &standing, &policy, now, unacked.entropy);
-        let ended = Ended::from(&end);
+        let ended = AttemptEnd::from(&end);
         if record.next.is_some() {
-            return self.hand_over(record, &lease, &ended);
+            return self.replace_by_next(record, &lease, &ended);
         }
         self.end_attempt(&mut record, lease, &ended);
         match end.step {
@@ -86,141 +103,158 @@ impl Step {
                 if let Some(delay) = delay {
                     record.due = self.clock.now().plus(delay);
                 }
-                self.wait(record)
+                self.make_waiting(record)
             }
-            Onward::Die => {
-                self.effects.counts.dead += 1;
+            Onward::DeadLetter => {
+                self.effects.counters.dead += 1;
                 let at = self.clock.now();
                 let finish =
                     Finish { state: State::Dead, at, until: at.plus(unacked.dead_retention) };
-                Some(self.conclude(record, finish, None))
+                Some(self.keep_finished(record, finish, None))
             }
         }
     }
 
     /// The waiting generation begins; of the old one only how its lease ended is remembered, so that a repeat of its
     /// settle is recognized.
-    fn hand_over(
+    fn replace_by_next(
         &mut self,
         mut record: Record,
         lease: &Lease,
-        ended: &Ended<'_>,
+        ended: &AttemptEnd<'_>,
     ) -> Option<Record> {
-        record.life.ends.push(lease.token, ended.code());
+        record.history.lease_ends.push(lease.token, ended.code());
         match record.next.take() {
-            Some(next) => self.begin_next(record, *next),
-            None => self.wait(record),
+            Some(next) => self.start_next_generation(record, *next),
+            None => self.make_waiting(record),
         }
     }
 
-    pub(super) fn unclaim(&mut self, elapsed: Elapsed, token: Token) -> (Change, Answer) {
+    pub(super) fn unclaim(
+        &mut self,
+        elapsed: CurrentRecord,
+        token: Token,
+    ) -> (RecordChange, CommandReply) {
         let held = elapsed.record().filter(|record| record.lease_of(token).is_some());
-        let Some(mut record) = held else { return (Change::Keep, Answer::Done(false)) };
-        record.life.ends.claimed();
-        let record = match record.next.take() {
-            Some(next) => self.begin_next(record, *next),
-            None => self.wait(record),
+        let Some(mut record) = held else {
+            return (RecordChange::Keep, CommandReply::Applied(false));
         };
-        (written(record), Answer::Done(true))
+        record.history.lease_ends.trim_for_claim();
+        let record = match record.next.take() {
+            Some(next) => self.start_next_generation(record, *next),
+            None => self.make_waiting(record),
+        };
+        (write_or_remove(record), CommandReply::Applied(true))
     }
 
-    pub(super) fn extend(&mut self, elapsed: Elapsed, extend: &Extend) -> (Change, Answer) {
-        let (mut record, mut lease) = match self.leased(elapsed, extend.token, 0) {
+    pub(super) fn extend(
+        &mut self,
+        elapsed: CurrentRecord,
+        extend: &Extend,
+    ) -> (RecordChange, CommandReply) {
+        let (mut record, mut lease) = match self.find_lease(elapsed, extend.token, 0) {
             Ok(leased) => leased,
-            Err(Instead::Refused(refused)) => {
-                return (Change::Keep, Answer::Extended(Err(refused)));
+            Err(MissingLease::Refused(refused)) => {
+                return (RecordChange::Keep, CommandReply::Extended(Err(refused)));
             }
-            Err(Instead::Repeated(_)) => {
-                return (Change::Keep, Answer::Extended(Err(Refused::Stale)));
+            Err(MissingLease::Repeated(_)) => {
+                return (RecordChange::Keep, CommandReply::Extended(Err(LeaseRefusal::Stale)));
             }
         };
-        if extend.lapsed.is_some_and(|lapsed| lapsed.deadline != lease.deadline.at) {
-            return (Change::Keep, Answer::Extended(Err(Refused::Stale)));
+        if extend.outage_expiry.is_some_and(|lapsed| lapsed.deadline != lease.deadline.at) {
+            return (RecordChange::Keep, CommandReply::Extended(Err(LeaseRefusal::Stale)));
         }
-        let from = extend.lapsed.map_or(self.clock.now(), |lapsed| Moment::fixed(lapsed.served));
+        let from = extend
+            .outage_expiry
+            .map_or(self.clock.now(), |lapsed| RecordTime::fixed(lapsed.served_since));
         lease.deadline = from.plus(extend.duration.unwrap_or(lease.duration));
         lease.extended = Some(from);
         if let Some(progress) = &extend.progress {
-            record.life.progress.clone_from(progress);
+            record.history.progress.clone_from(progress);
         }
         if let Some(checkpoint) = &extend.checkpoint {
             self.set_checkpoint(&mut record, checkpoint);
         }
-        self.notify(&lease, LeaseNews::Extended);
-        let answer = Answer::Extended(Ok(lease.deadline));
+        self.notify(&lease, LeaseChange::Extended);
+        let answer = CommandReply::Extended(Ok(lease.deadline));
         record.phase = Phase::Running(lease);
-        (Change::Write(Box::new(record)), answer)
+        (RecordChange::Write(Box::new(record)), answer)
     }
 
     pub(super) fn detach(
         &mut self,
-        elapsed: Elapsed,
+        elapsed: CurrentRecord,
         token: Token,
         stream: StreamId,
-    ) -> (Change, Answer) {
-        match self.leased(elapsed, token, 0) {
+    ) -> (RecordChange, CommandReply) {
+        match self.find_lease(elapsed, token, 0) {
             Ok((record, lease)) if lease.stream_id() == stream => {
-                runs_under(record, Lease { grace: None, ..lease })
+                keep_running(record, Lease { grace: None, ..lease })
             }
-            _ => (Change::Keep, Answer::Done(false)),
+            _ => (RecordChange::Keep, CommandReply::Applied(false)),
         }
     }
 
-    pub(super) fn adopt(&mut self, elapsed: Elapsed, adopt: &Adopt) -> (Change, Answer) {
-        let Ok((record, lease)) = self.leased(elapsed, adopt.token, 0) else {
-            return (Change::Keep, Answer::Done(false));
+    pub(super) fn adopt(
+        &mut self,
+        elapsed: CurrentRecord,
+        adopt: &Adopt,
+    ) -> (RecordChange, CommandReply) {
+        let Ok((record, lease)) = self.find_lease(elapsed, adopt.token, 0) else {
+            return (RecordChange::Keep, CommandReply::Applied(false));
         };
         if lease.stream_id() == adopt.to {
-            return (Change::Keep, Answer::Done(true));
+            return (RecordChange::Keep, CommandReply::Applied(true));
         }
         let is_extended = |since| lease.extended.is_some_and(|extended| extended.at >= since);
         let is_free = lease.grace.is_none() || adopt.since.is_none_or(is_extended);
         if lease.stream_id() != adopt.from || !is_free {
-            return (Change::Keep, Answer::Done(false));
+            return (RecordChange::Keep, CommandReply::Applied(false));
         }
-        self.notify(&lease, LeaseNews::Adopted);
+        self.notify(&lease, LeaseChange::Adopted);
         let StreamId { owner, stream } = adopt.to;
-        runs_under(record, Lease { owner, stream, grace: Some(adopt.grace), ..lease })
+        keep_running(record, Lease { owner, stream, grace: Some(adopt.grace), ..lease })
     }
 
     /// The job that this token leases and its lease, or what is there instead; `code`: how the lease is asked to end.
-    fn leased(
+    fn find_lease(
         &mut self,
-        elapsed: Elapsed,
+        elapsed: CurrentRecord,
         token: Token,
         code: u8,
-    ) -> Result<(Record, Lease), Instead> {
+    ) -> Result<(Record, Lease), MissingLease> {
         let (found, now) = (elapsed.record(), self.clock.time());
         let found = match found.map(|record| (record.lease_of(token).cloned(), record)) {
             Some((Some(lease), record)) => return Ok((record, lease)),
             Some((None, record)) => Some(record),
             None => None,
         };
-        let refused = Refused::of(found.as_ref(), now);
-        let ended =
-            found.filter(|record| record.has_ended(token, code) && refused == Refused::Stale);
+        let refused = LeaseRefusal::classify(found.as_ref(), now);
+        let ended = found.filter(|record| {
+            record.is_repeat_of_settle(token, code) && refused == LeaseRefusal::Stale
+        });
         let state = ended.and_then(|record| record.state(now));
-        Err(state.map_or(Instead::Refused(refused), Instead::Repeated))
+        Err(state.map_or(MissingLease::Refused(refused), MissingLease::Repeated))
     }
 }
 
-impl Refused {
+impl LeaseRefusal {
     /// Why there is no such lease in this record at `now`: a job that was deleted is gone, any other goes on without it.
     #[must_use]
-    pub fn of(record: Option<&Record>, now: Time) -> Refused {
+    pub fn classify(record: Option<&Record>, now: Time) -> LeaseRefusal {
         match record.and_then(|record| record.state(now)) {
-            None | Some(State::Cancelled) => Refused::NotFound,
-            Some(_) => Refused::Stale,
+            None | Some(State::Cancelled) => LeaseRefusal::NotFound,
+            Some(_) => LeaseRefusal::Stale,
         }
     }
 }
 
 /// The job goes on running, under the same lease, which says so now.
-fn runs_under(record: Record, lease: Lease) -> (Change, Answer) {
+fn keep_running(record: Record, lease: Lease) -> (RecordChange, CommandReply) {
     let record = Record { phase: Phase::Running(lease), ..record };
-    (Change::Write(Box::new(record)), Answer::Done(true))
+    (RecordChange::Write(Box::new(record)), CommandReply::Applied(true))
 }
 
-fn refuse(refused: Refused) -> (Change, Answer) {
-    (Change::Keep, Answer::Settled(Err(refused)))
+fn refuse(refused: LeaseRefusal) -> (RecordChange, CommandReply) {
+    (RecordChange::Keep, CommandReply::Settled(Err(refused)))
 }

@@ -1,11 +1,11 @@
 use std::time::Duration;
 
 use super::*;
-use crate::domain::conflict::request;
+use crate::domain::conflict::request_code;
 use crate::domain::lifecycle::Cause;
 use crate::domain::{
-    AttemptOutcome, EnqueueOutcome, Keep, OnConflict, Payload, RetryOverrides, RetryPolicy, Spec,
-    StreamId, Time, Token, TopicName, When, limit,
+    AttemptOutcome, EnqueueOutcome, OnConflict, Payload, RetentionRule, RetryOverrides,
+    RetryPolicy, Spec, StreamId, Time, Token, TopicName, When, limit,
 };
 
 const NOW: Time = Time(1_000_000_000);
@@ -41,10 +41,10 @@ fn new(body: &'static str, on_conflict: OnConflict) -> Enqueue {
         due: When::Now,
         priority: None,
         expire: None,
-        keep: Keep::Record(MINUTE),
+        retention: RetentionRule::Record(MINUTE),
         on_conflict,
-        request: None,
-        prior: Prior::Anything,
+        request_code: None,
+        precondition: WritePrecondition::Anything,
         checkpoint: None,
     }
 }
@@ -70,9 +70,14 @@ fn job(at: At) -> Record {
         At::Next => State::Running,
     };
     let ahead = matches!(state, State::Scheduled | State::Backoff);
-    let own = Brought { keep: Keep::Nothing, bytes: 4, spec: Spec::default(), has_payload: true };
+    let own = NextGenerationSpec {
+        keep: RetentionRule::Nothing,
+        bytes: 4,
+        spec: Spec::default(),
+        has_payload: true,
+    };
     let (due, created) = (NOW.plus(MINUTE), NOW);
-    let next = Next { priority: 5, due, expire: None, created, own: Some(own) };
+    let next = NextGeneration { priority: 5, due, expire: None, created, replacement: Some(own) };
     Record {
         phase: match state {
             State::Scheduled | State::Ready | State::Backoff => Phase::Waiting,
@@ -85,11 +90,11 @@ fn job(at: At) -> Record {
         due: (if ahead { NOW.plus(MINUTE) } else { NOW.minus(MINUTE) }).into(),
         expire: None,
         created: NOW.minus(MINUTE).into(),
-        keep: Keep::Record(MINUTE),
-        request: None,
+        retention: RetentionRule::Record(MINUTE),
+        request_code: None,
         bytes: 4,
         spec: Spec::default(),
-        life: Life { failures: u32::from(state == State::Backoff), ..Life::new(1) },
+        history: JobHistory { failures: u32::from(state == State::Backoff), ..JobHistory::new(1) },
         next: (at == At::Next).then(|| Box::new(next)),
     }
 }
@@ -99,15 +104,15 @@ fn enqueue(new: Enqueue) -> Command {
 }
 
 fn run(record: Record, command: Command) -> Decision {
-    apply(Found::Record(Box::new(record)), &command, NOW)
+    apply(IdLookup::Record(Box::new(record)), &command, NOW)
 }
 
-fn settle(end: End) -> Command {
-    Command::Settle(Settle { token: TOKEN, deadline: None, end })
+fn settle(end: SettleAction) -> Command {
+    Command::Settle(Settle { token: TOKEN, deadline: None, action: end })
 }
 
 fn ack() -> Command {
-    settle(End::Ack { result: Some(payload("done")), follow_ups: Vec::new() })
+    settle(SettleAction::Ack { result: Some(payload("done")), follow_ups: Vec::new() })
 }
 
 /// Ends the lease of [`job`] for `cause`, as the server's own policy wants it.
@@ -115,9 +120,9 @@ fn end(cause: Cause) -> Command {
     settle(unacked(cause))
 }
 
-fn unacked(cause: Cause) -> End {
+fn unacked(cause: Cause) -> SettleAction {
     let policy = RetryPolicy::default();
-    End::Unacked(Unacked { cause, policy, entropy: 0.0, dead_retention: MINUTE })
+    SettleAction::Unacked(Unacked { cause, policy, entropy: 0.0, dead_retention: MINUTE })
 }
 
 fn failed() -> Cause {
@@ -143,9 +148,9 @@ fn redrive() -> Command {
 /// What a decision leaves: the state, or that nothing changes, or that no record is left.
 fn left(decision: &Decision) -> String {
     match &decision.change {
-        Change::Keep => "-".to_owned(),
-        Change::Remove => "gone".to_owned(),
-        Change::Write(record) | Change::Arrive(record) => {
+        RecordChange::Keep => "-".to_owned(),
+        RecordChange::Remove => "gone".to_owned(),
+        RecordChange::Write(record) | RecordChange::Insert(record) => {
             let at = record.state(NOW).map(At::State);
             name(if record.next.is_some() { At::Next } else { at.unwrap() })
         }
@@ -154,7 +159,7 @@ fn left(decision: &Decision) -> String {
 
 fn written(decision: &Decision) -> &Record {
     match &decision.change {
-        Change::Write(record) | Change::Arrive(record) => record,
+        RecordChange::Write(record) | RecordChange::Insert(record) => record,
         change => panic!("nothing is written: {change:?}"),
     }
 }
@@ -221,17 +226,17 @@ fn the_table_of_enqueues_onto_a_taken_id() {
             "running, one waits: -, running, one waits, running, one waits, -",
         ]
     );
-    let outcome = |at, policy| match run(job(at), enqueue(new("new", policy))).answer {
-        Answer::Enqueued(answer) => answer.outcome,
+    let outcome = |at, policy| match run(job(at), enqueue(new("new", policy))).reply {
+        CommandReply::Enqueued(answer) => answer.outcome,
         answer => panic!("{answer:?}"),
     };
     for at in all() {
         let taken = match at {
-            At::State(state) => crate::domain::conflict::Found::Job(state),
-            At::Next => crate::domain::conflict::Found::RunningWithNext,
+            At::State(state) => crate::domain::conflict::ExistingJob::Job(state),
+            At::Next => crate::domain::conflict::ExistingJob::RunningWithNext,
         };
         for policy in policies {
-            let repeat = crate::domain::conflict::Repeat::No;
+            let repeat = crate::domain::conflict::RequestMatch::Different;
             let expected = crate::domain::conflict::resolve(policy, taken, repeat).outcome();
             assert_eq!(outcome(at, policy), expected, "{at:?} {policy:?}");
         }
@@ -240,16 +245,16 @@ fn the_table_of_enqueues_onto_a_taken_id() {
 
 #[test]
 fn a_repeated_request_changes_nothing_and_another_job_under_it_is_refused() {
-    let known = Some(request("q", 1));
+    let known = Some(request_code("q", 1));
     for at in all() {
-        let record = Record { request: known, ..job(at) };
+        let record = Record { request_code: known, ..job(at) };
         for (request, outcome) in
-            [(known, Some(EnqueueOutcome::Unchanged)), (Some(request("q", 2)), None)]
+            [(known, Some(EnqueueOutcome::Unchanged)), (Some(request_code("q", 2)), None)]
         {
-            let new = Enqueue { request, ..new("new", OnConflict::Replace) };
+            let new = Enqueue { request_code: request, ..new("new", OnConflict::Replace) };
             let decision = run(record.clone(), enqueue(new));
-            assert_eq!(decision.change, Change::Keep, "{at:?}");
-            let Answer::Enqueued(answer) = decision.answer else { panic!("{at:?}") };
+            assert_eq!(decision.change, RecordChange::Keep, "{at:?}");
+            let CommandReply::Enqueued(answer) = decision.reply else { panic!("{at:?}") };
             assert_eq!(answer.outcome, outcome, "{at:?}");
         }
     }
@@ -259,10 +264,11 @@ fn a_repeated_request_changes_nothing_and_another_job_under_it_is_refused() {
 #[test]
 fn whatever_ends_the_lease_the_waiting_generation_begins_with_fresh_counters() {
     let retry = RetryOverrides { max_attempts: Some(1), ..RetryOverrides::default() };
-    let spent = Life { failures: 24, deliveries: 99, first_start: Some(NOW), ..Life::new(4) };
+    let spent =
+        JobHistory { failures: 24, deliveries: 99, first_start: Some(NOW), ..JobHistory::new(4) };
     let spec = Spec { retry, ..Spec::default() };
-    let record = Record { life: spent, spec, ..job(At::Next) };
-    let causes = [Cause::Expired, Cause::Broken, failed(), released()];
+    let record = Record { history: spent, spec, ..job(At::Next) };
+    let causes = [Cause::Expired, Cause::StreamBroken, failed(), released()];
     let ends = causes.map(end).into_iter().chain([ack()]);
     for command in ends.chain([Command::Unclaim(TOKEN)]) {
         let decision = run(record.clone(), command.clone());
@@ -270,9 +276,12 @@ fn whatever_ends_the_lease_the_waiting_generation_begins_with_fresh_counters() {
         assert_eq!(next.phase, Phase::Waiting);
         assert_eq!((next.due.at, next.priority), (NOW.plus(MINUTE), 5));
         let ends = if command == Command::Unclaim(TOKEN) { 0 } else { 1 };
-        assert_eq!(next.life, Life { ends: next.life.ends.clone(), ..Life::new(4) });
-        assert_eq!(next.life.ends.0.len(), ends, "{command:?}");
-        assert_eq!(decision.effects.counts.dead, 0);
+        assert_eq!(
+            next.history,
+            JobHistory { lease_ends: next.history.lease_ends.clone(), ..JobHistory::new(4) }
+        );
+        assert_eq!(next.history.lease_ends.0.len(), ends, "{command:?}");
+        assert_eq!(decision.effects.counters.dead, 0);
         assert_eq!(decision.parts.payload, PayloadChange::Promote);
         assert_eq!(decision.parts.next_payload, PartChange::Drop);
         assert!(decision.parts.attempts.cleared);
@@ -284,31 +293,31 @@ fn a_generation_with_the_same_spec_keeps_the_payload() {
     let deferred =
         run(job(At::State(State::Running)), enqueue(new("other", OnConflict::Reschedule)));
     let record = written(&deferred).clone();
-    assert_eq!(record.next.as_ref().map(|next| next.own.clone()), Some(None));
-    assert_eq!((record.life.generation, deferred.effects.counts.enqueued), (2, 1));
+    assert_eq!(record.next.as_ref().map(|next| next.replacement.clone()), Some(None));
+    assert_eq!((record.history.generation, deferred.effects.counters.enqueued), (2, 1));
     let begun = run(record, ack());
     assert_eq!(begun.parts.payload, PayloadChange::Keep);
-    assert_eq!(written(&begun).life.generation, 2, "it was counted when it was deferred");
+    assert_eq!(written(&begun).history.generation, 2, "it was counted when it was deferred");
 }
 
 #[test]
 fn a_tombstone_keeps_how_it_ended_and_nothing_else() {
     let headers = vec![("a".to_owned(), "b".to_owned())];
     let spec = Spec { headers, ..Spec::default() };
-    let keep = Keep::Tombstone(MINUTE);
-    let decision = run(Record { keep, spec, ..job(At::State(State::Running)) }, ack());
+    let keep = RetentionRule::Tombstone(MINUTE);
+    let decision = run(Record { retention: keep, spec, ..job(At::State(State::Running)) }, ack());
     let record = written(&decision);
     assert!(record.is_tombstone() && record.spec == Spec::default());
-    assert_eq!(decision.parts, Parts::drop_all());
-    let (worker, deliveries) = (record.life.worker.as_str(), record.life.deliveries);
+    assert_eq!(decision.parts, PartChanges::drop_all());
+    let (worker, deliveries) = (record.history.worker.as_str(), record.history.deliveries);
     assert_eq!((worker, deliveries), ("w", 1));
     // A repeat of the ack finds it; another settle does not.
     let repeat = run(record.clone(), ack());
-    assert_eq!(repeat.change, Change::Keep);
-    let settled = Settled { repeated: true, state: State::Succeeded };
-    assert_eq!(repeat.answer, Answer::Settled(Ok(settled)));
+    assert_eq!(repeat.change, RecordChange::Keep);
+    let settled = SettleCommandReply { repeated: true, state: State::Succeeded };
+    assert_eq!(repeat.reply, CommandReply::Settled(Ok(settled)));
     let other = run(record.clone(), end(failed()));
-    assert_eq!(other.answer, Answer::Settled(Err(Refused::Stale)));
+    assert_eq!(other.reply, CommandReply::Settled(Err(LeaseRefusal::Stale)));
 }
 
 #[test]
@@ -318,11 +327,11 @@ fn an_end_is_remembered_for_as_many_leases_as_attempts_are_kept() {
         let token = Token(n);
         record.phase = Phase::Running(Lease { token, ..lease() });
         let end = unacked(released());
-        let settle = Command::Settle(Settle { token, deadline: None, end });
+        let settle = Command::Settle(Settle { token, deadline: None, action: end });
         record = written(&run(record, settle)).clone();
     }
     let code = settled_code(AttemptOutcome::Released, false);
-    let ended = |record: &Record, n| record.has_ended(Token(n), code);
+    let ended = |record: &Record, n| record.is_repeat_of_settle(Token(n), code);
     assert_eq!([0, 1, 2].map(|n| ended(&record, n)), [false, true, true]);
     // The next lease makes it forget the oldest one, and an unclaim does not bring it back.
     record.phase = Phase::Running(lease());
@@ -351,9 +360,9 @@ fn a_decision_holds_until_the_clock_makes_another_one_of_it() {
             Command::Reschedule { due: None, priority: None },
         ] {
             let decision = run(record.clone(), command.clone());
-            assert_eq!(decision.window, Window { from, until }, "{command:?}");
-            let then = apply(Found::Record(Box::new(record.clone())), &command, until);
-            assert_ne!(then.answer, decision.answer, "{command:?} {record:?}");
+            assert_eq!(decision.window, ValidityWindow { from, until }, "{command:?}");
+            let then = apply(IdLookup::Record(Box::new(record.clone())), &command, until);
+            assert_ne!(then.reply, decision.reply, "{command:?} {record:?}");
         }
     }
 }
@@ -361,39 +370,45 @@ fn a_decision_holds_until_the_clock_makes_another_one_of_it() {
 #[test]
 fn a_retry_is_decided_before_the_time_for_retries_is_used_up_or_behind_it() {
     let record = job(At::State(State::Running));
-    let first_start = record.life.first_start.unwrap_or_else(|| match &record.phase {
+    let first_start = record.history.first_start.unwrap_or_else(|| match &record.phase {
         Phase::Running(lease) => lease.started,
         phase => panic!("{phase:?}"),
     });
     for (longest, is_left) in [(MINUTE * 60, true), (Duration::ZERO, false)] {
         let policy = RetryPolicy { max_retry_duration: Some(longest), ..RetryPolicy::default() };
         let unacked = Unacked { cause: failed(), policy, entropy: 0.0, dead_retention: MINUTE };
-        let decision = run(record.clone(), settle(End::Unacked(unacked)));
+        let decision = run(record.clone(), settle(SettleAction::Unacked(unacked)));
         let used_up = first_start.plus(longest);
         if is_left {
-            assert!(decision.window.holds(NOW) && !decision.window.holds(used_up));
+            assert!(decision.window.contains(NOW) && !decision.window.contains(used_up));
         } else {
-            assert!(decision.window.holds(NOW) && !decision.window.holds(used_up.minus(MINUTE)));
+            assert!(
+                decision.window.contains(NOW) && !decision.window.contains(used_up.minus(MINUTE))
+            );
         }
     }
 }
 
 #[test]
-fn what_was_kept_for_long_enough_is_as_if_it_had_never_been() {
+fn a_record_past_retention_counts_as_absent() {
     let at = NOW.minus(MINUTE * 2).into();
     let finish = Finish { state: State::Dead, at, until: NOW.into() };
     let record = Record { phase: Phase::Finished(finish), ..job(At::State(State::Dead)) };
     let pruned = run(record.clone(), Command::Prune);
-    assert_eq!((&pruned.change, pruned.effects.ended), (&Change::Remove, Some(State::Dead)));
-    assert_eq!(run(record.clone(), redrive()).change, Change::Keep);
+    assert_eq!(
+        (&pruned.change, pruned.effects.final_state),
+        (&RecordChange::Remove, Some(State::Dead))
+    );
+    assert_eq!(run(record.clone(), redrive()).change, RecordChange::Keep);
     let created = run(record.clone(), enqueue(new("new", OnConflict::Reject)));
-    assert!(matches!(created.change, Change::Arrive(_)), "{created:?}");
+    assert!(matches!(created.change, RecordChange::Insert(_)), "{created:?}");
     // Under an id that a server made it is a repeat.
-    let again = Enqueue { prior: Prior::Itself, ..new("new", OnConflict::Keep) };
+    let again =
+        Enqueue { precondition: WritePrecondition::SameJob, ..new("new", OnConflict::Keep) };
     let repeat = run(record, enqueue(again.clone()));
-    assert_eq!(repeat.change, Change::Keep);
-    let ended = apply(Found::Nothing(Memory::Ended(State::Dead)), &enqueue(again), NOW);
-    assert_eq!(repeat.answer, ended.answer);
+    assert_eq!(repeat.change, RecordChange::Keep);
+    let ended = apply(IdLookup::Absent(IdHistory::Ended(State::Dead)), &enqueue(again), NOW);
+    assert_eq!(repeat.reply, ended.reply);
 }
 
 #[test]
@@ -401,15 +416,15 @@ fn a_job_that_had_expired_when_it_came_is_kept_from_then_on_or_not_at_all() {
     let expire = Some(When::At(NOW.minus(MINUTE)));
     let late = Enqueue { expire, ..new("new", OnConflict::Keep) };
     let create = |keep| {
-        let command = enqueue(Enqueue { keep, ..late.clone() });
-        apply(Found::Nothing(Memory::Free), &command, NOW)
+        let command = enqueue(Enqueue { retention: keep, ..late.clone() });
+        apply(IdLookup::Absent(IdHistory::Free), &command, NOW)
     };
-    let kept = create(Keep::Record(MINUTE));
+    let kept = create(RetentionRule::Record(MINUTE));
     let Phase::Finished(finish) = written(&kept).phase else { panic!("{kept:?}") };
     assert_eq!((finish.state, finish.at.at), (State::Expired, NOW));
     assert_eq!(finish.until, finish.at.plus(MINUTE));
-    let gone = create(Keep::Nothing);
-    assert_eq!((gone.change, gone.effects.counts.enqueued), (Change::Remove, 1));
+    let gone = create(RetentionRule::Nothing);
+    assert_eq!((gone.change, gone.effects.counters.enqueued), (RecordChange::Remove, 1));
 }
 
 #[test]
@@ -430,7 +445,7 @@ fn a_redriven_job_moves_to_its_target_and_expires_by_its_ttl() {
     };
     let moved = redrive(MINUTE / 2, None);
     assert_eq!(
-        (moved.effects.moved_to.as_ref(), moved.effects.ended),
+        (moved.effects.moved_to.as_ref(), moved.effects.final_state),
         (target.as_ref(), Some(State::Dead))
     );
     assert_eq!(written(&moved).expire, dead.expire);
@@ -439,7 +454,7 @@ fn a_redriven_job_moves_to_its_target_and_expires_by_its_ttl() {
         NOW.plus(MINUTE / 2),
         "then its expire time is not after its due time"
     );
-    assert_eq!(redrive(MINUTE, None).change, Change::Keep, "it would have expired by then");
+    assert_eq!(redrive(MINUTE, None).change, RecordChange::Keep, "it would have expired by then");
     let later = redrive(MINUTE, Some(MINUTE));
     let expire = written(&later).expire.unwrap();
     assert_eq!((expire.at, expire.from_now), (NOW.plus(MINUTE * 2), true));
@@ -453,22 +468,25 @@ fn an_end_that_no_worker_asked_for_is_guarded_by_its_deadline() {
         run(record.clone(), Command::Settle(Settle { deadline: Some(deadline), ..settle }))
     };
     let stale = guarded(NOW);
-    assert_eq!((stale.change, stale.answer), (Change::Keep, Answer::Settled(Err(Refused::Stale))));
+    assert_eq!(
+        (stale.change, stale.reply),
+        (RecordChange::Keep, CommandReply::Settled(Err(LeaseRefusal::Stale)))
+    );
     let over = guarded(NOW.plus(MINUTE));
-    let holder = Holder { owner: 7, stream: 3, token: TOKEN };
-    assert_eq!(over.effects.lease, Some((holder, LeaseNews::Expired)));
+    let holder = LeaseHolder { owner: 7, stream: 3, token: TOKEN };
+    assert_eq!(over.effects.lease, Some((holder, LeaseChange::Expired)));
     assert_eq!(left(&over), "backoff");
 }
 
 #[test]
-fn a_lease_is_tied_to_another_stream_by_the_one_that_answers_for_it() {
+fn adopt_moves_a_lease_to_another_stream() {
     let stream = |stream| StreamId { owner: 7, stream };
     let (from, to, grace) = (stream(3), StreamId { owner: 8, stream: 4 }, Some(MINUTE));
     let adopt =
         |token, from, since| Command::Adopt(Adopt { token, from, to, grace: MINUTE, since });
     let detach = |token, stream| Command::Detach { token, stream };
     let found = |owner, stream, grace, extended: Option<Time>| {
-        let extended = extended.map(Moment::fixed);
+        let extended = extended.map(RecordTime::fixed);
         let lease = Lease { owner, stream, grace, extended, ..lease() };
         Record { phase: Phase::Running(lease), ..job(At::State(State::Running)) }
     };
@@ -492,9 +510,9 @@ fn a_lease_is_tied_to_another_stream_by_the_one_that_answers_for_it() {
     .enumerate()
     {
         let decision = run(record.clone(), command);
-        assert_eq!(decision.answer, Answer::Done(expected.is_some()), "row {n}");
+        assert_eq!(decision.reply, CommandReply::Applied(expected.is_some()), "row {n}");
         let Some((owner, stream, grace)) = expected else {
-            assert_eq!(decision.change, Change::Keep, "row {n}");
+            assert_eq!(decision.change, RecordChange::Keep, "row {n}");
             continue;
         };
         let Phase::Running(before) = &record.phase else { unreachable!("only a lease is tied") };
@@ -502,22 +520,26 @@ fn a_lease_is_tied_to_another_stream_by_the_one_that_answers_for_it() {
         let expected = Record { phase: Phase::Running(after), ..record.clone() };
         assert_eq!(*written(&decision), expected, "row {n}");
         let is_adopted = owner != before.owner;
-        let news = is_adopted.then(|| (Holder::from(before), LeaseNews::Adopted));
+        let news = is_adopted.then(|| (LeaseHolder::from(before), LeaseChange::Adopted));
         assert_eq!(decision.effects.lease, news, "row {n}");
     }
     let again = run(found(8, 4, grace, None), adopt(TOKEN, from, now));
-    assert_eq!((again.change, again.answer), (Change::Keep, Answer::Done(true)), "a repeat");
+    assert_eq!(
+        (again.change, again.reply),
+        (RecordChange::Keep, CommandReply::Applied(true)),
+        "a repeat"
+    );
 }
 
 fn checkpoint(body: &'static str) -> Command {
     let (duration, progress, lapsed, checkpoint) = (None, None, None, Some(payload(body)));
-    Command::Extend(Extend { token: TOKEN, duration, progress, checkpoint, lapsed })
+    Command::Extend(Extend { token: TOKEN, duration, progress, checkpoint, outage_expiry: lapsed })
 }
 
 /// A record that was found with a checkpoint of ten bytes.
 fn with_checkpoint(at: At) -> Record {
     let mut record = job(at);
-    (record.bytes, record.life.checkpoint) = (14, 10);
+    (record.bytes, record.history.checkpoint) = (14, 10);
     record
 }
 
@@ -526,28 +548,31 @@ fn an_extend_sets_a_checkpoint_and_an_empty_one_clears_it() {
     let running = At::State(State::Running);
     let set = run(job(running), checkpoint("0123456789"));
     assert_eq!(written(&set).bytes, 14);
-    assert_eq!(written(&set).life.checkpoint, 10);
+    assert_eq!(written(&set).history.checkpoint, 10);
     assert_eq!(set.parts.checkpoint, PartChange::Set(payload("0123456789")));
     assert!(set.parts.grows());
     let again = run(written(&set).clone(), checkpoint("abc"));
-    assert_eq!((written(&again).bytes, written(&again).life.checkpoint), (7, 3));
+    assert_eq!((written(&again).bytes, written(&again).history.checkpoint), (7, 3));
     let cleared = run(written(&again).clone(), checkpoint(""));
-    assert_eq!((written(&cleared).bytes, written(&cleared).life.checkpoint), (4, 0));
+    assert_eq!((written(&cleared).bytes, written(&cleared).history.checkpoint), (4, 0));
     assert_eq!(cleared.parts.checkpoint, PartChange::Drop);
     assert!(!cleared.parts.grows());
     let none = run(job(running), checkpoint(""));
     assert_eq!(none.parts.checkpoint, PartChange::Keep);
     for at in all().filter(|&at| at != running && at != At::Next) {
         let refused = run(job(at), checkpoint("late"));
-        assert_eq!((&refused.change, &refused.parts), (&Change::Keep, &Parts::default()));
-        assert!(matches!(refused.answer, Answer::Extended(Err(_))), "{}", name(at));
+        assert_eq!(
+            (&refused.change, &refused.parts),
+            (&RecordChange::Keep, &PartChanges::default())
+        );
+        assert!(matches!(refused.reply, CommandReply::Extended(Err(_))), "{}", name(at));
     }
 }
 
 #[test]
 fn a_checkpoint_lasts_until_an_ack_or_another_generation() {
     let running = || with_checkpoint(At::State(State::Running));
-    let broken = end(Cause::Broken);
+    let broken = end(Cause::StreamBroken);
     let kept = [
         run(running(), end(failed())),
         run(running(), end(released())),
@@ -563,7 +588,7 @@ fn a_checkpoint_lasts_until_an_ack_or_another_generation() {
     for (nth, decision) in kept.iter().enumerate() {
         assert_eq!(decision.parts.checkpoint, PartChange::Keep, "{nth}");
         let record = written(decision);
-        assert_eq!((record.bytes, record.life.checkpoint), (14, 10), "{nth}");
+        assert_eq!((record.bytes, record.history.checkpoint), (14, 10), "{nth}");
     }
     let next = || with_checkpoint(At::Next);
     let cleared = [
@@ -577,18 +602,18 @@ fn a_checkpoint_lasts_until_an_ack_or_another_generation() {
     for (nth, decision) in cleared.iter().enumerate() {
         assert_eq!(decision.parts.checkpoint, PartChange::Drop, "{nth}");
         let record = written(decision);
-        assert_eq!((record.bytes, record.life.checkpoint), (4, 0), "{nth}");
+        assert_eq!((record.bytes, record.history.checkpoint), (4, 0), "{nth}");
     }
     // Nothing but a tombstone is left, or nothing at all.
-    for keep in [Keep::Tombstone(MINUTE), Keep::Nothing] {
-        let decision = run(Record { keep, ..running() }, ack());
-        assert_eq!(decision.parts, Parts::drop_all());
+    for keep in [RetentionRule::Tombstone(MINUTE), RetentionRule::Nothing] {
+        let decision = run(Record { retention: keep, ..running() }, ack());
+        assert_eq!(decision.parts, PartChanges::drop_all());
     }
 }
 
 /// Each way to settle that a worker can ask for has a number of its own; else the repeat of one would pass for another.
 #[test]
-fn what_a_worker_can_ask_for_is_told_apart() {
+fn each_settle_action_has_its_own_code() {
     let (delay, error) = (None, String::new());
     let asked = [
         Cause::Failed { delay, error: error.clone() },
@@ -598,7 +623,7 @@ fn what_a_worker_can_ask_for_is_told_apart() {
     // One that is new does not compile here: if workers can ask for it, it belongs above.
     let _all = |cause: &Cause| match cause {
         Cause::Failed { .. } | Cause::Released { .. } | Cause::DeadLettered { .. } => (),
-        Cause::Expired | Cause::Broken | Cause::Unserved => (),
+        Cause::Expired | Cause::StreamBroken | Cause::Unserved => (),
     };
     let mut codes: Vec<u8> = asked
         .map(|cause| settled_code(cause.outcome(), cause.is_dead_letter()))
@@ -620,15 +645,15 @@ fn what_a_worker_can_ask_for_is_told_apart() {
 }
 
 #[test]
-fn a_record_stands_where_its_phase_and_its_failures_put_it() {
-    let place = |at| placement(&job(at)).place;
-    let waiting = |failed| Place::Waiting { priority: 2, failed };
+fn a_record_is_indexed_by_phase_and_failures() {
+    let place = |at| placement(&job(at)).index;
+    let waiting = |failed| JobIndex::Waiting { priority: 2, failed };
     for at in all() {
         let expected = match at {
             At::State(State::Scheduled | State::Ready) => waiting(false),
             At::State(State::Backoff) => waiting(true),
-            At::State(State::Running) | At::Next => Place::Running,
-            At::State(state) => Place::Finished(state),
+            At::State(State::Running) | At::Next => JobIndex::Running,
+            At::State(state) => JobIndex::Finished(state),
         };
         assert_eq!(place(at), expected, "{at:?}");
     }

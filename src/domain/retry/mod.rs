@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_contract_tells_the_servers_own_policy() {
+    fn proto_comments_match_the_default_policy() {
         let policy = RetryPolicy::default();
         let inherited = |max: Option<u32>| format!("in the end {} from the server", max.unwrap());
         // As the contract tells it: no part of a unit may be left out.
@@ -240,13 +240,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_free_hand_over_costs_nothing_then_waits_double() {
+    fn first_release_has_no_delay_then_delay_doubles() {
         let waits: Vec<_> = (1..=9).map(|n| release_delay(n).map_or(0, |d| d.as_secs())).collect();
         assert_eq!(waits, [0, 1, 2, 4, 8, 16, 32, 60, 60]);
     }
 
     #[test]
-    fn the_contract_the_client_and_the_program_tell_how_long_what_is_released_waits() {
+    fn release_delay_is_documented_everywhere() {
         let first: Vec<_> = (2..=4).filter_map(release_delay).map(|wait| wait.as_secs()).collect();
         let cap = release_delay(u32::MAX).unwrap().as_secs();
         let [one, two, four] = first[..] else { panic!("{first:?}") };

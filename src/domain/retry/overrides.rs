@@ -108,9 +108,9 @@ pub(super) mod tests {
             Delay, InitialDelay, Jitter, MaxAttempts, MaxDelay, MaxDeliveries, MaxRetryDuration,
             Multiplier, TooManyDelays,
         };
-        type Set = fn(&mut RetryOverrides);
+        type SetOverride = fn(&mut RetryOverrides);
         const ABOVE: Duration = limit::DELAY_MAX.saturating_add(Duration::from_nanos(1));
-        let cases: [(&[Set], &[Set], InvalidRetry); 9] = [
+        let cases: [(&[SetOverride], &[SetOverride], InvalidRetry); 9] = [
             (
                 &[|r| r.max_attempts = Some(-1), |r| r.max_attempts = Some(1)],
                 &[|r| r.max_attempts = Some(-2), |r| r.max_attempts = Some(0)],
@@ -164,7 +164,7 @@ pub(super) mod tests {
                 MaxDeliveries,
             ),
         ];
-        let taken = |set: &Set| {
+        let taken = |set: &SetOverride| {
             let mut said = RetryOverrides::default();
             set(&mut said);
             RetryOverrides::try_new(said).map(|_| ())
@@ -176,7 +176,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_is_told_in_the_order_of_the_fields() {
+    fn errors_are_listed_in_field_order() {
         let long = Duration::MAX;
         let said = RetryOverrides {
             max_attempts: Some(0),

@@ -1,6 +1,6 @@
 //! Deliveries and revocations: what a worker gets.
 
-use crate::dispatch::{Batch, Delivery};
+use crate::dispatch::{JobDelivery, StreamBatch};
 use crate::domain::{Receipt, RetryOverrides, RetryPolicy};
 use crate::pb;
 
@@ -9,7 +9,7 @@ use super::{enums, payload, time};
 
 /// One message of a stream; `policy` tells the retry policy in force for what a job says.
 pub(in crate::grpc) fn to_stream_response(
-    batch: Batch,
+    batch: StreamBatch,
     policy: impl Fn(&RetryOverrides) -> RetryPolicy,
 ) -> pb::StreamResponse {
     let revocation = |(receipt, revoked): (Receipt, _)| pb::Revocation {
@@ -27,10 +27,10 @@ pub(in crate::grpc) fn to_stream_response(
 
 /// One job for its worker.
 pub(in crate::grpc) fn to_delivery(
-    delivery: Delivery,
+    delivery: JobDelivery,
     policy: impl Fn(&RetryOverrides) -> RetryPolicy,
 ) -> pb::Delivery {
-    let Delivery { receipt, job, lease_left, lag: _ } = delivery;
+    let JobDelivery { receipt, job, lease_left, lag: _ } = delivery;
     let max_attempts = policy(&job.spec.retry).max_attempts;
     pb::Delivery {
         receipt: receipt.encode(),
@@ -58,15 +58,15 @@ mod tests {
 
     use super::*;
     use crate::domain::{JobId, JobKey, Payload, ShardName, Spec, Time, Token, TopicName};
-    use crate::scheduler::Revoked;
-    use crate::store::Leased;
+    use crate::scheduler::RevokeReason;
+    use crate::store::LeasedJob;
 
     #[test]
     fn a_delivery_counts_attempts_and_hand_overs_from_one() {
         let key = JobKey { topic: TopicName::stored("t"), id: JobId::stored("i") };
         let shard = ShardName::try_new("s0").unwrap();
         let receipt = Receipt { shard, owner: 1, stream: 2, token: Token(3), key: key.clone() };
-        let job = Leased {
+        let job = LeasedJob {
             key,
             token: Token(3),
             fence: Time(8),
@@ -84,7 +84,7 @@ mod tests {
                 content_type: String::new(),
             }),
         };
-        let delivery = Delivery {
+        let delivery = JobDelivery {
             receipt: receipt.clone(),
             job,
             lease_left: Duration::from_secs(7),
@@ -95,9 +95,9 @@ mod tests {
         assert_eq!((told.attempt, told.delivery, told.max_attempts), (3, 6, -1));
         assert_eq!((told.fence, told.checkpoint), (8, Some(pb::Payload::text("half"))));
         assert_eq!(told.lease_duration, Some(prost_types::Duration { seconds: 7, nanos: 0 }));
-        let batch = Batch {
+        let batch = StreamBatch {
             deliveries: vec![delivery],
-            revocations: vec![(receipt.clone(), Revoked::Deleted)],
+            revocations: vec![(receipt.clone(), RevokeReason::Deleted)],
             in_flight: 1,
             draining: true,
         };

@@ -2,15 +2,15 @@
 
 use crate::domain::{Durability, limit};
 use crate::pb;
-use crate::scheduler::{Draft, Enqueued};
+use crate::scheduler::{AcceptedJob, Draft};
 
-use super::spec::{CallTerms, Context, draft};
-use super::{Checks, Invalid, Path, enums, names, time};
+use super::spec::{EnqueueTerms, SpecContext, draft};
+use super::{Checks, FieldPath, InvalidRequest, enums, names, time};
 
 /// What a batch asks for. A job that is refused does not touch the others.
-pub(in crate::grpc) struct Batch {
+pub(in crate::grpc) struct EnqueueBatch {
     /// The jobs, in their order.
-    pub(in crate::grpc) drafts: Vec<Result<Draft, Invalid>>,
+    pub(in crate::grpc) drafts: Vec<Result<Draft, InvalidRequest>>,
     /// The least durability that will do.
     pub(in crate::grpc) durability: Option<Durability>,
 }
@@ -18,9 +18,9 @@ pub(in crate::grpc) struct Batch {
 /// One job.
 pub(in crate::grpc) fn enqueue(
     request: pb::EnqueueRequest,
-    context: Context<'_>,
-) -> Result<(Draft, Option<Durability>), Invalid> {
-    let (mut checks, root) = (Checks::default(), Path::ROOT);
+    context: SpecContext<'_>,
+) -> Result<(Draft, Option<Durability>), InvalidRequest> {
+    let (mut checks, root) = (Checks::default(), FieldPath::ROOT);
     let pb::EnqueueRequest { job, on_conflict, request_id, durability } = request;
     let terms = terms(&mut checks, on_conflict, &request_id);
     let durability = enums::durability(&mut checks, root.field("durability"), durability);
@@ -37,29 +37,29 @@ pub(in crate::grpc) fn enqueue(
 /// Many jobs. Only what concerns the request as a whole refuses it.
 pub(in crate::grpc) fn batch_enqueue(
     request: pb::BatchEnqueueRequest,
-    context: Context<'_>,
-) -> Result<Batch, Invalid> {
-    let (mut checks, root) = (Checks::default(), Path::ROOT);
+    context: SpecContext<'_>,
+) -> Result<EnqueueBatch, InvalidRequest> {
+    let (mut checks, root) = (Checks::default(), FieldPath::ROOT);
     let pb::BatchEnqueueRequest { jobs, on_conflict, request_id, durability } = request;
-    checks.one_to(root.field("jobs"), jobs.len(), limit::BATCH_JOBS_MAX);
+    checks.between_one_and(root.field("jobs"), jobs.len(), limit::BATCH_JOBS_MAX);
     let terms = terms(&mut checks, on_conflict, &request_id);
     let durability = enums::durability(&mut checks, root.field("durability"), durability);
     checks.finish(Some(()))?;
     let one = |(index, spec)| {
         let mut checks = Checks::default();
-        let terms = CallTerms { index: Some(index), ..terms };
-        let draft = draft(&mut checks, Path::ROOT, spec, terms, context);
+        let terms = EnqueueTerms { index: Some(index), ..terms };
+        let draft = draft(&mut checks, FieldPath::ROOT, spec, terms, context);
         checks.finish(draft)
     };
     let drafts = jobs.into_iter().enumerate().map(one).collect();
-    Ok(Batch { drafts, durability })
+    Ok(EnqueueBatch { drafts, durability })
 }
 
 /// What both requests say about all of their jobs.
-fn terms<'a>(checks: &mut Checks, on_conflict: i32, request_id: &'a str) -> CallTerms<'a> {
-    let root = Path::ROOT;
+fn terms<'a>(checks: &mut Checks, on_conflict: i32, request_id: &'a str) -> EnqueueTerms<'a> {
+    let root = FieldPath::ROOT;
     let on_conflict = enums::on_conflict(checks, root.field("on_conflict"), on_conflict);
-    CallTerms {
+    EnqueueTerms {
         on_conflict: on_conflict.unwrap_or_default(),
         request_id: names::request_id(checks, root.field("request_id"), request_id),
         index: None,
@@ -67,7 +67,7 @@ fn terms<'a>(checks: &mut Checks, on_conflict: i32, request_id: &'a str) -> Call
 }
 
 /// The answer for one job.
-pub(in crate::grpc) fn to_enqueue_response(enqueued: Enqueued) -> pb::EnqueueResponse {
+pub(in crate::grpc) fn to_enqueue_response(enqueued: AcceptedJob) -> pb::EnqueueResponse {
     pb::EnqueueResponse {
         id: enqueued.id.as_str().to_owned(),
         outcome: enums::to_enqueue_outcome(enqueued.outcome).into(),
@@ -79,7 +79,7 @@ pub(in crate::grpc) fn to_enqueue_response(enqueued: Enqueued) -> pb::EnqueueRes
 }
 
 /// The answer for one job of a batch that was accepted.
-pub(in crate::grpc) fn to_enqueue_result(enqueued: Enqueued) -> pb::EnqueueResult {
+pub(in crate::grpc) fn to_enqueue_result(enqueued: AcceptedJob) -> pb::EnqueueResult {
     let response = to_enqueue_response(enqueued);
     pb::EnqueueResult {
         id: response.id,
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::domain::{JobId, Time};
 
-    const CONTEXT: Context<'static> = Context { now: Time(0), trace: None };
+    const CONTEXT: SpecContext<'static> = SpecContext { now: Time(0), trace: None };
 
     fn spec(topic: &str) -> pb::JobSpec {
         pb::JobSpec { topic: topic.into(), ..Default::default() }
@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn one_job_reports_all_of_its_violations() {
-        type Set = fn(&mut pb::EnqueueRequest);
-        let cases: [(Set, &[&str]); 6] = [
+        type SetEnqueueField = fn(&mut pb::EnqueueRequest);
+        let cases: [(SetEnqueueField, &[&str]); 6] = [
             (|_| (), &[]),
             (|r| r.job = None, &["job"]),
             (|r| r.on_conflict = 9, &["on_conflict"]),

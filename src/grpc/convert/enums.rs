@@ -3,13 +3,13 @@
 use crate::domain::ring::ShardState;
 use crate::domain::{AttemptOutcome, Durability, EnqueueOutcome, OnConflict, State};
 use crate::pb;
-use crate::scheduler::Revoked;
+use crate::scheduler::RevokeReason;
 
-use super::{Checks, Path};
+use super::{Checks, FieldPath};
 
 /// How much of a job a read returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::grpc) enum View {
+pub(in crate::grpc) enum ReadView {
     /// Without payload, result and attempts.
     Basic,
     /// Everything.
@@ -17,7 +17,7 @@ pub(in crate::grpc) enum View {
 }
 
 /// The value with this number.
-fn known<E: TryFrom<i32>>(checks: &mut Checks, path: Path<'_>, number: i32) -> Option<E> {
+fn known<E: TryFrom<i32>>(checks: &mut Checks, path: FieldPath<'_>, number: i32) -> Option<E> {
     let value = E::try_from(number).ok();
     if value.is_none() {
         checks.invalid(path, format!("{number} is no value that this server knows"));
@@ -28,7 +28,7 @@ fn known<E: TryFrom<i32>>(checks: &mut Checks, path: Path<'_>, number: i32) -> O
 /// What to do when an id is taken; not set is KEEP.
 pub(in crate::grpc) fn on_conflict(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     number: i32,
 ) -> Option<OnConflict> {
     use pb::ConflictPolicy as Policy;
@@ -43,7 +43,7 @@ pub(in crate::grpc) fn on_conflict(
 /// The least durability that will do, if any is asked for.
 pub(in crate::grpc) fn durability(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     number: i32,
 ) -> Option<Durability> {
     match known(checks, path, number)? {
@@ -57,21 +57,21 @@ pub(in crate::grpc) fn durability(
 /// How much to return, with the default of the call.
 pub(in crate::grpc) fn view(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     number: i32,
-    default: View,
-) -> Option<View> {
+    default: ReadView,
+) -> Option<ReadView> {
     Some(match known(checks, path, number)? {
         pb::JobView::Unspecified => default,
-        pb::JobView::Basic => View::Basic,
-        pb::JobView::Full => View::Full,
+        pb::JobView::Basic => ReadView::Basic,
+        pb::JobView::Full => ReadView::Full,
     })
 }
 
 /// A state of a job, which must be named.
 pub(in crate::grpc) fn job_state(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     number: i32,
 ) -> Option<State> {
     Some(match known(checks, path, number)? {
@@ -93,7 +93,7 @@ pub(in crate::grpc) fn job_state(
 /// The state of a shard that an operator can set; the others are observed.
 pub(in crate::grpc) fn shard_state(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     number: i32,
 ) -> Option<ShardState> {
     match pb::ShardState::try_from(number) {
@@ -109,7 +109,7 @@ pub(in crate::grpc) fn shard_state(
 /// What a Nack asks for; not set is RETRY.
 pub(in crate::grpc) fn nack_action(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     number: i32,
 ) -> Option<pb::NackAction> {
     known(checks, path, number)
@@ -169,10 +169,10 @@ pub(in crate::grpc) fn to_attempt_outcome(outcome: AttemptOutcome) -> pb::Attemp
 }
 
 /// Why a lease was taken away.
-pub(in crate::grpc) fn to_revocation_reason(revoked: Revoked) -> pb::RevocationReason {
+pub(in crate::grpc) fn to_revocation_reason(revoked: RevokeReason) -> pb::RevocationReason {
     match revoked {
-        Revoked::Deleted => pb::RevocationReason::Deleted,
-        Revoked::LeaseExpired => pb::RevocationReason::LeaseExpired,
+        RevokeReason::Deleted => pb::RevocationReason::Deleted,
+        RevokeReason::LeaseExpired => pb::RevocationReason::LeaseExpired,
     }
 }
 
@@ -183,16 +183,16 @@ mod tests {
 
     #[test]
     fn unknown_numbers_are_refused() {
-        type Convert = fn(&mut Checks, Path<'_>, i32);
+        type Convert = fn(&mut Checks, FieldPath<'_>, i32);
         let cases: [(Convert, i32); 5] = [
             (|c, p, n| _ = on_conflict(c, p, n), 4),
             (|c, p, n| _ = durability(c, p, n), 3),
-            (|c, p, n| _ = view(c, p, n, View::Full), 2),
+            (|c, p, n| _ = view(c, p, n, ReadView::Full), 2),
             (|c, p, n| _ = job_state(c, p, n), 8),
             (|c, p, n| _ = nack_action(c, p, n), 3),
         ];
         for (convert, last) in cases {
-            let path = Path::ROOT.field("f");
+            let path = FieldPath::ROOT.field("f");
             assert_eq!(noted(|checks| convert(checks, path, last)), []);
             for number in [-1, last + 1, i32::MAX] {
                 let found = noted(|checks| convert(checks, path, number));
@@ -204,11 +204,11 @@ mod tests {
     #[test]
     fn defaults_are_those_of_the_contract() {
         let mut checks = Checks::default();
-        assert_eq!(on_conflict(&mut checks, Path::ROOT, 0), Some(OnConflict::Keep));
-        assert_eq!(durability(&mut checks, Path::ROOT, 0), None);
-        assert_eq!(view(&mut checks, Path::ROOT, 0, View::Basic), Some(View::Basic));
+        assert_eq!(on_conflict(&mut checks, FieldPath::ROOT, 0), Some(OnConflict::Keep));
+        assert_eq!(durability(&mut checks, FieldPath::ROOT, 0), None);
+        assert_eq!(view(&mut checks, FieldPath::ROOT, 0, ReadView::Basic), Some(ReadView::Basic));
         assert!(checks.finish(Some(())).is_ok());
-        let unnamed = noted(|checks| _ = job_state(checks, Path::ROOT.field("state"), 0));
+        let unnamed = noted(|checks| _ = job_state(checks, FieldPath::ROOT.field("state"), 0));
         assert_eq!(unnamed, [("state".to_owned(), "INVALID_FIELD")]);
     }
 
@@ -216,7 +216,7 @@ mod tests {
     fn every_state_survives_its_round_trip() {
         for expected in State::ALL {
             let number = to_job_state(expected).into();
-            assert_eq!(job_state(&mut Checks::default(), Path::ROOT, number), Some(expected));
+            assert_eq!(job_state(&mut Checks::default(), FieldPath::ROOT, number), Some(expected));
         }
     }
 }

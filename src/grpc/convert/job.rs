@@ -3,22 +3,24 @@
 use crate::domain::{Attempt, Job, JobKey, Spec, Time};
 use crate::pb;
 
-use super::enums::{self, View};
+use super::enums::{self, ReadView};
 use super::number::to_int32;
 use super::time::{to_duration, to_timestamp};
-use super::{Checks, Invalid, Path, names, payload, retry};
+use super::{Checks, FieldPath, InvalidRequest, names, payload, retry};
 
 /// The job that is to be read, and how much of it.
-pub(in crate::grpc) fn get(request: &pb::GetRequest) -> Result<(JobKey, View), Invalid> {
+pub(in crate::grpc) fn get(request: &pb::GetRequest) -> Result<(JobKey, ReadView), InvalidRequest> {
     let mut checks = Checks::default();
     let pb::GetRequest { topic, id, view } = request;
     let key = names::key(&mut checks, topic, id);
-    let view = enums::view(&mut checks, Path::ROOT.field("view"), *view, View::Full);
+    let view = enums::view(&mut checks, FieldPath::ROOT.field("view"), *view, ReadView::Full);
     checks.finish(key.zip(view))
 }
 
 /// The job that is to be deleted, and whether it may be missing.
-pub(in crate::grpc) fn delete(request: &pb::DeleteRequest) -> Result<(JobKey, bool), Invalid> {
+pub(in crate::grpc) fn delete(
+    request: &pb::DeleteRequest,
+) -> Result<(JobKey, bool), InvalidRequest> {
     let mut checks = Checks::default();
     let pb::DeleteRequest { topic, id, allow_missing } = request;
     let key = names::key(&mut checks, topic, id);
@@ -26,8 +28,8 @@ pub(in crate::grpc) fn delete(request: &pb::DeleteRequest) -> Result<(JobKey, bo
 }
 
 /// As much of a job as is asked for.
-pub(in crate::grpc) fn to_job(job: Job, view: View) -> pb::Job {
-    let full = view == View::Full;
+pub(in crate::grpc) fn to_job(job: Job, view: ReadView) -> pb::Job {
+    let full = view == ReadView::Full;
     let attempts = if full { job.attempts } else { Vec::new() };
     pb::Job {
         state: enums::to_job_state(job.state).into(),
@@ -64,7 +66,7 @@ fn to_job_spec(
     spec: Spec,
     key: &JobKey,
     priority: u8,
-    view: View,
+    view: ReadView,
     due: Time,
     expire: Option<Time>,
 ) -> pb::JobSpec {
@@ -73,7 +75,7 @@ fn to_job_spec(
         topic: key.topic.as_str().to_owned(),
         id: key.id.as_str().to_owned(),
         priority: Some(i32::from(priority)).filter(|&priority| priority > 0),
-        payload: spec.payload.filter(|_| view == View::Full).map(payload::to_payload),
+        payload: spec.payload.filter(|_| view == ReadView::Full).map(payload::to_payload),
         headers: spec.headers.into_iter().collect(),
         schedule: Some(Schedule::DueTime(to_timestamp(due))),
         retry: retry::to_retry_policy(spec.retry),
@@ -149,7 +151,7 @@ pub(in crate::grpc) mod tests {
 
     #[test]
     fn full_has_everything() {
-        let told = to_job(job(), View::Full);
+        let told = to_job(job(), ReadView::Full);
         let spec = told.spec.clone().unwrap();
         assert_eq!((spec.topic.as_str(), spec.id.as_str(), spec.priority), ("t", "i", Some(3)));
         let due = prost_types::Timestamp { seconds: 1, nanos: 500_000_000 };
@@ -164,18 +166,18 @@ pub(in crate::grpc) mod tests {
 
     #[test]
     fn basic_lacks_payload_result_and_attempts_and_nothing_else() {
-        let mut full = to_job(job(), View::Full);
+        let mut full = to_job(job(), ReadView::Full);
         full.result = None;
         full.attempts.clear();
         if let Some(spec) = &mut full.spec {
             spec.payload = None;
         }
-        assert_eq!(to_job(job(), View::Basic), full);
+        assert_eq!(to_job(job(), ReadView::Basic), full);
     }
 
     #[test]
     fn a_priority_of_zero_is_a_default_and_left_out() {
-        let told = to_job(Job { priority: 0, ..job() }, View::Basic);
+        let told = to_job(Job { priority: 0, ..job() }, ReadView::Basic);
         assert_eq!(told.spec.unwrap().priority, None);
     }
 }

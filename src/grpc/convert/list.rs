@@ -6,11 +6,11 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::domain::{ShardName, Time, TopicName, limit};
 use crate::pb;
-use crate::scheduler::{ListJobs, Place, Places};
-use crate::store::Cursor;
+use crate::scheduler::{ListJobs, ListPosition, ShardPosition};
+use crate::store::ListCursor;
 
-use super::enums::{self, View};
-use super::{Checks, Invalid, Path, names};
+use super::enums::{self, ReadView};
+use super::{Checks, FieldPath, InvalidRequest, names};
 
 /// A page of topics.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,33 +26,33 @@ pub(in crate::grpc) struct TopicsPage {
 /// A page of jobs, and how much of each.
 pub(in crate::grpc) fn list_jobs(
     request: &pb::ListJobsRequest,
-) -> Result<(ListJobs, View), Invalid> {
-    let (mut checks, root) = (Checks::default(), Path::ROOT);
+) -> Result<(ListJobs, ReadView), InvalidRequest> {
+    let (mut checks, root) = (Checks::default(), FieldPath::ROOT);
     let c = &mut checks;
     let pb::ListJobsRequest { topic, state, filter, page_size, page_token, view } = request;
     let topic = names::topic(c, root.field("topic"), topic);
     let state = enums::job_state(c, root.field("state"), *state);
     no_filter(c, filter);
-    let view = enums::view(c, root.field("view"), *view, View::Basic);
+    let view = enums::view(c, root.field("view"), *view, ReadView::Basic);
     let (default, max) = (limit::LIST_JOBS_PAGE_DEFAULT, limit::LIST_JOBS_PAGE_MAX);
     let limit = size(c, *page_size, default, max);
     let after = token(c, page_token, jobs_query(request), places);
     let after = after.unwrap_or_default();
     let list = topic.zip(state).zip(view).map(|((topic, state), view)| {
-        (ListJobs { topic, state, full: view == View::Full, limit, after }, view)
+        (ListJobs { topic, state, full: view == ReadView::Full, limit, after }, view)
     });
     checks.finish(list)
 }
 
 /// The token of the page that begins at `places`: by shard its name and how far it has come.
-pub(in crate::grpc) fn to_jobs_token(query: u64, places: &Places) -> String {
+pub(in crate::grpc) fn to_jobs_token(query: u64, places: &ListPosition) -> String {
     let mut bytes = Vec::new();
     for (shard, place) in &places.0 {
         let cursor = match place {
             // As if it were not named.
-            Place::Begin => continue,
-            Place::Behind(cursor) => Some(cursor),
-            Place::End => None,
+            ShardPosition::Start => continue,
+            ShardPosition::After(cursor) => Some(cursor),
+            ShardPosition::End => None,
         };
         bytes.push(u8::try_from(shard.as_str().len()).unwrap_or(u8::MAX));
         bytes.extend_from_slice(shard.as_str().as_bytes());
@@ -72,7 +72,9 @@ pub(in crate::grpc) fn jobs_query(request: &pb::ListJobsRequest) -> u64 {
 }
 
 /// A page of topics.
-pub(in crate::grpc) fn list_topics(request: &pb::ListTopicsRequest) -> Result<TopicsPage, Invalid> {
+pub(in crate::grpc) fn list_topics(
+    request: &pb::ListTopicsRequest,
+) -> Result<TopicsPage, InvalidRequest> {
     let mut checks = Checks::default();
     let (default, max) = (limit::LIST_TOPICS_PAGE_DEFAULT, limit::LIST_TOPICS_PAGE_MAX);
     let pb::ListTopicsRequest { prefix, page_size, page_token } = request;
@@ -92,7 +94,7 @@ pub(in crate::grpc) fn to_topics_token(prefix: &str, last: &TopicName) -> String
 /// Refuses an expression: this server cannot evaluate any.
 pub(in crate::grpc) fn no_filter(checks: &mut Checks, filter: &str) {
     if !filter.is_empty() {
-        checks.unsupported(Path::ROOT.field("filter"), "filters");
+        checks.unsupported(FieldPath::ROOT.field("filter"), "filters");
     }
 }
 
@@ -110,7 +112,7 @@ fn hash(kind: &str, query: &impl prost::Message) -> u64 {
 
 fn size(checks: &mut Checks, given: i32, default: u32, max: u32) -> usize {
     let size = u32::try_from(given).unwrap_or_else(|_| {
-        checks.invalid(Path::ROOT.field("page_size"), format!("must be 0 to {max}"));
+        checks.invalid(FieldPath::ROOT.field("page_size"), format!("must be 0 to {max}"));
         0
     });
     let size = if size == 0 { default } else { size.min(max) };
@@ -138,20 +140,20 @@ fn token<T>(
     let found = bytes.strip_prefix(&query.to_be_bytes()).and_then(place);
     if found.is_none() {
         let text = "must be the next_page_token of this very query; leave it out to begin again";
-        checks.invalid(Path::ROOT.field("page_token"), text);
+        checks.invalid(FieldPath::ROOT.field("page_token"), text);
     }
     found
 }
 
-fn places(mut bytes: &[u8]) -> Option<Places> {
-    let mut places = Places::default();
+fn places(mut bytes: &[u8]) -> Option<ListPosition> {
+    let mut places = ListPosition::default();
     while let Some((&len, rest)) = bytes.split_first() {
         let (name, rest) = rest.split_at_checked(usize::from(len))?;
         let name = ShardName::try_new(std::str::from_utf8(name).ok()?).ok()?;
         let (&goes_on, rest) = rest.split_first()?;
         let (place, rest) = match goes_on {
-            0 => (Place::End, rest),
-            1 => cursor(rest).map(|(cursor, rest)| (Place::Behind(cursor), rest))?,
+            0 => (ShardPosition::End, rest),
+            1 => cursor(rest).map(|(cursor, rest)| (ShardPosition::After(cursor), rest))?,
             _ => return None,
         };
         places.0.insert(name, place);
@@ -160,11 +162,11 @@ fn places(mut bytes: &[u8]) -> Option<Places> {
     (!places.0.is_empty()).then_some(places)
 }
 
-fn cursor(bytes: &[u8]) -> Option<(Cursor, &[u8])> {
+fn cursor(bytes: &[u8]) -> Option<(ListCursor, &[u8])> {
     let (due, rest) = bytes.split_first_chunk::<8>()?;
     let (sequence, rest) = rest.split_first_chunk::<8>()?;
     let (due, sequence) = (Time(i64::from_be_bytes(*due)), i64::from_be_bytes(*sequence));
-    Some((Cursor { due, sequence }, rest))
+    Some((ListCursor { due, sequence }, rest))
 }
 
 #[cfg(test)]
@@ -182,8 +184,8 @@ mod tests {
 
     #[test]
     fn every_field_of_a_list_has_its_rule() {
-        type Set = fn(&mut pb::ListJobsRequest);
-        let cases: [(Set, &[&str]); 8] = [
+        type SetListField = fn(&mut pb::ListJobsRequest);
+        let cases: [(SetListField, &[&str]); 8] = [
             (|_| (), &[]),
             (|r| r.topic.clear(), &["topic INVALID_FIELD"]),
             (|r| r.state = 0, &["state INVALID_FIELD"]),
@@ -214,12 +216,13 @@ mod tests {
     #[test]
     fn a_token_of_jobs_leads_on_in_its_own_query_only() {
         type Set = fn(&mut pb::ListJobsRequest);
-        let cursor = Cursor { due: Time(-7), sequence: i64::MAX };
+        let cursor = ListCursor { due: Time(-7), sequence: i64::MAX };
         let place = |name, place| (ShardName::try_new(name).unwrap(), place);
-        let mut places =
-            Places([place("s0", Place::Behind(cursor)), place("s1", Place::End)].into());
+        let mut places = ListPosition(
+            [place("s0", ShardPosition::After(cursor)), place("s1", ShardPosition::End)].into(),
+        );
         let after = places.clone();
-        places.0.extend([place("s2", Place::Begin)]);
+        places.0.extend([place("s2", ShardPosition::Start)]);
         let page_token = to_jobs_token(jobs_query(&request()), &places);
         let next = pb::ListJobsRequest { page_token, ..request() };
         assert_eq!(list_jobs(&next).unwrap().0.after, after);
@@ -251,7 +254,7 @@ mod tests {
         };
         assert_eq!(page("b", &page_token).unwrap().after, Some(last));
         assert_eq!(page("b", "").unwrap().after, None);
-        let places = Places([(ShardName::try_new("s0").unwrap(), Place::End)].into());
+        let places = ListPosition([(ShardName::try_new("s0").unwrap(), ShardPosition::End)].into());
         let jobs_token = to_jobs_token(jobs_query(&request()), &places);
         for (prefix, token) in [("a", &*page_token), ("b", &*jobs_token), ("b", "§")] {
             let found = refused(page(prefix, token));

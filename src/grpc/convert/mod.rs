@@ -8,7 +8,7 @@
 //!
 //! # Names
 //! - A whole request is read by a function with the name of its RPC: `enqueue`, `list_jobs`. It takes the
-//!   request, and returns what is asked for or [`Invalid`].
+//!   request, and returns what is asked for or [`InvalidRequest`].
 //! - A part of a request is read by a function with the plain name of what it is: `topic`, `duration`,
 //!   `job_state`. It takes the [`Checks`] and the [`Path`] of the part, and returns what there is to go on with.
 //! - What goes out is made by a function with `to_` before the contract's name of it: `to_job`,
@@ -42,8 +42,8 @@ use super::reason::Reason;
 /// The place of a field in a request. It lives on the stack and costs nothing until it is written
 /// into a violation.
 #[derive(Clone, Copy)]
-pub(super) struct Path<'a> {
-    parent: Option<&'a Path<'a>>,
+pub(super) struct FieldPath<'a> {
+    parent: Option<&'a FieldPath<'a>>,
     name: &'static str,
     index: Option<usize>,
 }
@@ -63,7 +63,7 @@ pub(super) struct Violation {
 
 /// A request that is refused, with everything that is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Invalid(pub(super) Vec<Violation>);
+pub(super) struct InvalidRequest(pub(super) Vec<Violation>);
 
 /// Collects the violations of one message.
 #[derive(Debug, Default)]
@@ -73,22 +73,22 @@ pub(super) struct Checks {
 
 // === impl Path ===
 
-impl<'a> Path<'a> {
+impl<'a> FieldPath<'a> {
     /// The message itself.
-    pub(super) const ROOT: Path<'static> = Path { parent: None, name: "", index: None };
+    pub(super) const ROOT: FieldPath<'static> = FieldPath { parent: None, name: "", index: None };
 
     /// A field of the message at this path.
-    pub(super) fn field(&'a self, name: &'static str) -> Path<'a> {
-        Path { parent: Some(self), name, index: None }
+    pub(super) fn field(&'a self, name: &'static str) -> FieldPath<'a> {
+        FieldPath { parent: Some(self), name, index: None }
     }
 
     /// An item of a repeated field of the message at this path.
-    pub(super) fn item(&'a self, name: &'static str, index: usize) -> Path<'a> {
-        Path { parent: Some(self), name, index: Some(index) }
+    pub(super) fn item(&'a self, name: &'static str, index: usize) -> FieldPath<'a> {
+        FieldPath { parent: Some(self), name, index: Some(index) }
     }
 }
 
-impl fmt::Display for Path<'_> {
+impl fmt::Display for FieldPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(parent) = self.parent {
             write!(f, "{parent}")?;
@@ -105,46 +105,46 @@ impl fmt::Display for Path<'_> {
 
 impl Checks {
     /// Refuses a value that is not allowed at all.
-    pub(super) fn invalid(&mut self, path: Path<'_>, text: impl Into<String>) {
+    pub(super) fn invalid(&mut self, path: FieldPath<'_>, text: impl Into<String>) {
         self.refuse(path, Reason::InvalidField, text.into(), None);
     }
 
     /// Refuses a value that is over a limit.
-    pub(super) fn too_large(&mut self, path: Path<'_>, text: impl Into<String>) {
+    pub(super) fn too_large(&mut self, path: FieldPath<'_>, text: impl Into<String>) {
         self.refuse(path, Reason::TooLarge, text.into(), None);
     }
 
     /// Refuses a field whose feature this server does not have.
-    pub(super) fn unsupported(&mut self, path: Path<'_>, feature: &'static str) {
+    pub(super) fn unsupported(&mut self, path: FieldPath<'_>, feature: &'static str) {
         let text = format!("needs the feature {feature}, which this server does not have");
         self.refuse(path, Reason::FeatureUnsupported, text, Some(feature));
     }
 
     /// Takes what was parsed, or notes why it was refused.
-    pub(super) fn take<T, E: fmt::Display>(
+    pub(super) fn check<T, E: fmt::Display>(
         &mut self,
-        path: Path<'_>,
+        path: FieldPath<'_>,
         parsed: Result<T, E>,
     ) -> Option<T> {
         parsed.map_err(|error| self.invalid(path, error.to_string())).ok()
     }
 
     /// Refuses `bytes` over `max`.
-    pub(super) fn at_most_bytes(&mut self, path: Path<'_>, bytes: usize, max: usize) {
+    pub(super) fn at_most_bytes(&mut self, path: FieldPath<'_>, bytes: usize, max: usize) {
         if bytes > max {
             self.too_large(path, format!("must have at most {max} bytes, not {bytes}"));
         }
     }
 
     /// Refuses a list that is longer than `max`.
-    pub(super) fn at_most_items(&mut self, path: Path<'_>, items: usize, max: usize) {
+    pub(super) fn at_most_items(&mut self, path: FieldPath<'_>, items: usize, max: usize) {
         if items > max {
             self.too_large(path, format!("must have at most {max} items, not {items}"));
         }
     }
 
     /// Refuses a list that is empty or longer than `max`.
-    pub(super) fn one_to(&mut self, path: Path<'_>, items: usize, max: usize) {
+    pub(super) fn between_one_and(&mut self, path: FieldPath<'_>, items: usize, max: usize) {
         if items == 0 {
             self.invalid(path, format!("must have 1 to {max} items"));
         }
@@ -152,16 +152,16 @@ impl Checks {
     }
 
     /// The converted value, unless anything was refused.
-    pub(super) fn finish<T>(self, value: Option<T>) -> Result<T, Invalid> {
+    pub(super) fn finish<T>(self, value: Option<T>) -> Result<T, InvalidRequest> {
         match value {
             Some(value) if self.found.is_empty() => Ok(value),
-            _ => Err(Invalid(self.found)),
+            _ => Err(InvalidRequest(self.found)),
         }
     }
 
     fn refuse(
         &mut self,
-        path: Path<'_>,
+        path: FieldPath<'_>,
         reason: Reason,
         text: String,
         feature: Option<&'static str>,
@@ -175,7 +175,9 @@ pub(super) mod tests {
     use super::*;
 
     /// Fields and reasons of a refusal, in order.
-    pub(in crate::grpc) fn refused<T>(result: Result<T, Invalid>) -> Vec<(String, &'static str)> {
+    pub(in crate::grpc) fn refused<T>(
+        result: Result<T, InvalidRequest>,
+    ) -> Vec<(String, &'static str)> {
         let violations = result.err().map_or(Vec::new(), |invalid| invalid.0);
         violations.into_iter().map(|v| (v.field, v.reason.name())).collect()
     }
@@ -189,7 +191,7 @@ pub(super) mod tests {
 
     #[test]
     fn paths_read_like_field_accesses() {
-        let (root, items) = (Path::ROOT, "items");
+        let (root, items) = (FieldPath::ROOT, "items");
         let item = root.item(items, 3);
         let follow_up = item.item("enqueue", 1);
         assert_eq!(follow_up.field("topic").to_string(), "items[3].enqueue[1].topic");
@@ -200,10 +202,10 @@ pub(super) mod tests {
     #[test]
     fn every_violation_is_kept_in_order() {
         let found = noted(|checks| {
-            checks.invalid(Path::ROOT.field("a"), "no");
-            checks.at_most_bytes(Path::ROOT.field("b"), 11, 10);
-            checks.unsupported(Path::ROOT.field("c"), "groups");
-            checks.one_to(Path::ROOT.field("d"), 0, 10);
+            checks.invalid(FieldPath::ROOT.field("a"), "no");
+            checks.at_most_bytes(FieldPath::ROOT.field("b"), 11, 10);
+            checks.unsupported(FieldPath::ROOT.field("c"), "groups");
+            checks.between_one_and(FieldPath::ROOT.field("d"), 0, 10);
         });
         let fields: Vec<_> = found.iter().map(|(f, r)| (f.as_str(), *r)).collect();
         assert_eq!(

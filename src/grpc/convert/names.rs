@@ -3,17 +3,21 @@
 use crate::dispatch::TopicPattern;
 use crate::domain::{JobId, JobKey, TopicName, limit};
 
-use super::{Checks, Path};
+use super::{Checks, FieldPath};
 
 /// A topic that the client names.
-pub(in crate::grpc) fn topic(checks: &mut Checks, path: Path<'_>, name: &str) -> Option<TopicName> {
-    checks.take(path, TopicName::try_new(name))
+pub(in crate::grpc) fn topic(
+    checks: &mut Checks,
+    path: FieldPath<'_>,
+    name: &str,
+) -> Option<TopicName> {
+    checks.check(path, TopicName::try_new(name))
 }
 
 /// A topic by its name, or all topics by a prefix and a final `*`.
 pub(in crate::grpc) fn topic_pattern(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     pattern: &str,
 ) -> Option<TopicPattern> {
     match pattern.strip_suffix('*') {
@@ -27,15 +31,15 @@ pub(in crate::grpc) fn topic_pattern(
 }
 
 /// The id of a job that may exist, of any kind.
-pub(in crate::grpc) fn id(checks: &mut Checks, path: Path<'_>, id: &str) -> Option<JobId> {
-    checks.take(path, JobId::try_new(id))
+pub(in crate::grpc) fn id(checks: &mut Checks, path: FieldPath<'_>, id: &str) -> Option<JobId> {
+    checks.check(path, JobId::try_new(id))
 }
 
 /// The id under which a call writes a job: one of the client's choice, one that a server made, or one that follows
 /// from the request id of this very call.
 pub(in crate::grpc) fn new_id(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     id: &str,
     request_id: Option<&str>,
 ) -> Option<JobId> {
@@ -54,7 +58,7 @@ pub(in crate::grpc) fn new_id(
 /// A request id, which is optional; its characters are those of an id.
 pub(in crate::grpc) fn request_id<'a>(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     request_id: &'a str,
 ) -> Option<&'a str> {
     const MAX: usize = limit::REQUEST_ID_BYTES_MAX;
@@ -65,13 +69,13 @@ pub(in crate::grpc) fn request_id<'a>(
         checks.invalid(path, format!("must have at most {MAX} bytes"));
         return None;
     }
-    checks.take(path, JobId::try_chosen(request_id)).map(|_| request_id)
+    checks.check(path, JobId::try_chosen(request_id)).map(|_| request_id)
 }
 
 /// The job that a request names by its fields `topic` and `id`.
 pub(in crate::grpc) fn key(checks: &mut Checks, topic_name: &str, job_id: &str) -> Option<JobKey> {
-    let topic = topic(checks, Path::ROOT.field("topic"), topic_name);
-    let id = id(checks, Path::ROOT.field("id"), job_id);
+    let topic = topic(checks, FieldPath::ROOT.field("topic"), topic_name);
+    let id = id(checks, FieldPath::ROOT.field("id"), job_id);
     topic.zip(id).map(|(topic, id)| JobKey { topic, id })
 }
 
@@ -108,7 +112,7 @@ mod tests {
         ];
         for (value, good) in cases {
             let found = noted(|checks| {
-                request_id(checks, Path::ROOT.field("request_id"), value);
+                request_id(checks, FieldPath::ROOT.field("request_id"), value);
             });
             assert_eq!(found.is_empty(), good, "{value}");
         }
@@ -129,7 +133,7 @@ mod tests {
         ];
         for (id, request_id, good) in cases {
             let found = noted(|checks| {
-                new_id(checks, Path::ROOT.field("id"), id, request_id);
+                new_id(checks, FieldPath::ROOT.field("id"), id, request_id);
             });
             assert_eq!(found.is_empty(), good, "{id} {request_id:?}");
         }

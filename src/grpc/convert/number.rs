@@ -1,6 +1,6 @@
 //! Numbers: the contract's are signed, ours are not.
 
-use super::{Checks, Path};
+use super::{Checks, FieldPath};
 
 /// A count as the contract writes it.
 pub(in crate::grpc) fn to_int32(count: impl TryInto<i32>) -> i32 {
@@ -15,7 +15,7 @@ pub(in crate::grpc) fn to_int64(count: impl TryInto<i64>) -> i64 {
 /// A count that may be at most `max`, to which more is lowered; 0 stands for `default`.
 pub(in crate::grpc) fn capped(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     given: i32,
     default: u32,
     max: u32,
@@ -33,7 +33,7 @@ pub(in crate::grpc) fn capped(
 /// A count where 0 stands for none; `meaning` tells so.
 pub(in crate::grpc) fn or_zero(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     given: i64,
     meaning: &str,
 ) -> Option<u64> {
@@ -61,16 +61,16 @@ mod tests {
     #[test]
     fn zero_is_the_default_and_more_is_lowered() {
         let checks = &mut Checks::default();
-        let counts = [0, 1, 64, 65, i32::MAX].map(|n| capped(checks, Path::ROOT, n, 16, 64));
+        let counts = [0, 1, 64, 65, i32::MAX].map(|n| capped(checks, FieldPath::ROOT, n, 16, 64));
         assert_eq!(counts, [16, 1, 64, 64, 64]);
-        let counts = [0, 1, i64::MAX].map(|n| or_zero(checks, Path::ROOT, n, "no limit"));
+        let counts = [0, 1, i64::MAX].map(|n| or_zero(checks, FieldPath::ROOT, n, "no limit"));
         assert_eq!(counts, [None, Some(1), Some(u64::MAX / 2)]);
-        assert_eq!(noted(|checks| _ = capped(checks, Path::ROOT, 65, 16, 64)), []);
+        assert_eq!(noted(|checks| _ = capped(checks, FieldPath::ROOT, 65, 16, 64)), []);
     }
 
     #[test]
     fn negative_counts_are_refused() {
-        let path = Path::ROOT.field("f");
+        let path = FieldPath::ROOT.field("f");
         let invalid = [("f".to_owned(), "INVALID_FIELD")];
         assert_eq!(noted(|checks| _ = capped(checks, path, -1, 16, 64)), invalid);
         assert_eq!(noted(|checks| _ = or_zero(checks, path, -1, "no limit")), invalid);

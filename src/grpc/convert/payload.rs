@@ -5,12 +5,12 @@ use bytes::Bytes;
 use crate::domain::{Payload, limit};
 use crate::pb;
 
-use super::{Checks, Path};
+use super::{Checks, FieldPath};
 
 /// A payload, if one is given.
 pub(in crate::grpc) fn payload(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     given: Option<pb::Payload>,
 ) -> Option<Payload> {
     bounded(checks, path, given, limit::PAYLOAD_BYTES_MAX)
@@ -19,7 +19,7 @@ pub(in crate::grpc) fn payload(
 /// A checkpoint, if one is given.
 pub(in crate::grpc) fn checkpoint(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     given: Option<pb::Payload>,
 ) -> Option<Payload> {
     bounded(checks, path, given, limit::CHECKPOINT_BYTES_MAX)
@@ -27,7 +27,7 @@ pub(in crate::grpc) fn checkpoint(
 
 fn bounded(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     given: Option<pb::Payload>,
     bytes_max: usize,
 ) -> Option<Payload> {
@@ -82,7 +82,7 @@ mod tests {
         ];
         for (given, expected) in cases {
             let found = noted(|checks| {
-                payload(checks, Path::ROOT.field("payload"), Some(given));
+                payload(checks, FieldPath::ROOT.field("payload"), Some(given));
             });
             assert!(found.iter().all(|(_, reason)| *reason == "TOO_LARGE"));
             let fields: Vec<_> = found.into_iter().map(|(field, _)| field).collect();
@@ -95,7 +95,7 @@ mod tests {
         let kinds = [Some(Kind::Text(String::new())), Some(Kind::Text("ä".into())), None];
         for kind in kinds.into_iter().chain([Some(Kind::Data(Bytes::from_static(b"\xff")))]) {
             let given = of(kind, "x/y");
-            let taken = payload(&mut Checks::default(), Path::ROOT, Some(given.clone()));
+            let taken = payload(&mut Checks::default(), FieldPath::ROOT, Some(given.clone()));
             assert_eq!(taken.map(to_payload), Some(given));
         }
     }

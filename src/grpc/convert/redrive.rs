@@ -5,7 +5,7 @@ use crate::pb;
 use crate::scheduler::RedriveJobs;
 
 use super::time::{self, TTL};
-use super::{Checks, Invalid, Path, enums, list, names};
+use super::{Checks, FieldPath, InvalidRequest, enums, list, names};
 
 /// Slowest redrive in jobs per second: one a day. Slower ones would be due beyond all limits.
 const RATE_MIN: f64 = 1.0 / 86_400.0;
@@ -13,8 +13,8 @@ const RATE_MIN: f64 = 1.0 / 86_400.0;
 /// Jobs to be put back.
 pub(in crate::grpc) fn redrive_jobs(
     request: &pb::RedriveJobsRequest,
-) -> Result<RedriveJobs, Invalid> {
-    let (mut checks, root) = (Checks::default(), Path::ROOT);
+) -> Result<RedriveJobs, InvalidRequest> {
+    let (mut checks, root) = (Checks::default(), FieldPath::ROOT);
     let c = &mut checks;
     let pb::RedriveJobsRequest {
         topic,
@@ -46,7 +46,7 @@ fn states(checks: &mut Checks, given: &[i32]) -> Vec<State> {
     }
     let mut states = Vec::with_capacity(given.len());
     for (index, &state) in given.iter().enumerate() {
-        let root = Path::ROOT;
+        let root = FieldPath::ROOT;
         let path = root.item("states", index);
         match enums::job_state(checks, path, state) {
             Some(state) if !state.is_terminal() => {
@@ -66,7 +66,7 @@ fn rate(checks: &mut Checks, given: f64) -> Option<f64> {
     if !given.is_finite() || given < RATE_MIN {
         let text =
             "must be a finite number of jobs per second, one a day or more, or 0 for all at once";
-        checks.invalid(Path::ROOT.field("max_rate"), text);
+        checks.invalid(FieldPath::ROOT.field("max_rate"), text);
     }
     Some(given)
 }
@@ -76,14 +76,14 @@ mod tests {
     use super::super::tests::refused;
     use super::*;
 
-    fn fields<T>(result: Result<T, Invalid>) -> Vec<String> {
+    fn fields<T>(result: Result<T, InvalidRequest>) -> Vec<String> {
         refused(result).into_iter().map(|(field, reason)| format!("{field} {reason}")).collect()
     }
 
     #[test]
     fn redrives_are_checked() {
-        type Set = fn(&mut pb::RedriveJobsRequest);
-        let cases: [(Set, &[&str]); 14] = [
+        type SetRedriveField = fn(&mut pb::RedriveJobsRequest);
+        let cases: [(SetRedriveField, &[&str]); 14] = [
             (|_| (), &[]),
             (|r| r.topic.clear(), &["topic INVALID_FIELD"]),
             (|r| r.ids = vec!["a".into(), "b c".into()], &["ids[1] INVALID_FIELD"]),

@@ -3,11 +3,11 @@
 use crate::domain::{JobKey, Time, When};
 use crate::pb;
 
-use super::{Checks, Invalid, Path, names, schedule, spec};
+use super::{Checks, FieldPath, InvalidRequest, names, schedule, spec};
 
 /// What a reschedule asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::grpc) struct Reschedule {
+pub(in crate::grpc) struct RescheduleCall {
     /// The job.
     pub(in crate::grpc) key: JobKey,
     /// Its new due time; absent keeps it.
@@ -20,13 +20,13 @@ pub(in crate::grpc) struct Reschedule {
 pub(in crate::grpc) fn reschedule(
     request: pb::RescheduleRequest,
     now: Time,
-) -> Result<Reschedule, Invalid> {
-    let (mut checks, root) = (Checks::default(), Path::ROOT);
+) -> Result<RescheduleCall, InvalidRequest> {
+    let (mut checks, root) = (Checks::default(), FieldPath::ROOT);
     let pb::RescheduleRequest { topic, id, priority, schedule } = request;
     let key = names::key(&mut checks, &topic, &id);
     let due = schedule::due(&mut checks, root, schedule.map(Into::into), now);
     let priority = spec::priority(&mut checks, root.field("priority"), priority);
-    checks.finish(key.map(|key| Reschedule { key, due, priority }))
+    checks.finish(key.map(|key| RescheduleCall { key, due, priority }))
 }
 
 #[cfg(test)]
@@ -37,8 +37,8 @@ mod tests {
     #[test]
     fn reschedules_are_checked() {
         use pb::reschedule_request::Schedule::Delay;
-        type Set = fn(&mut pb::RescheduleRequest);
-        let cases: [(Set, &[&str]); 5] = [
+        type SetRescheduleField = fn(&mut pb::RescheduleRequest);
+        let cases: [(SetRescheduleField, &[&str]); 5] = [
             (|_| (), &[]),
             (|r| r.schedule = Some(Delay(prost_types::Duration::default())), &[]),
             (

@@ -4,19 +4,19 @@
 use crate::domain::{InvalidRetry, RetryOverrides, limit};
 use crate::pb;
 
-use super::time::{self, DELAY, MALFORMED, NoDuration, POSITIVE};
-use super::{Checks, Path};
+use super::time::{self, DELAY, InvalidDuration, MALFORMED, POSITIVE};
+use super::{Checks, FieldPath};
 
 /// What is accepted as a count.
 const COUNT: &str = "must be 1 or more, -1 for no limit, or 0 to inherit";
 
 /// What was refused, with what there is to say beyond the rule.
-type Refused = (InvalidRetry, Option<NoDuration>);
+type RetryViolation = (InvalidRetry, Option<InvalidDuration>);
 
 /// What a job says about retries. Numbers that are 0 inherit.
 pub(in crate::grpc) fn retry(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     given: Option<pb::RetryPolicy>,
 ) -> RetryOverrides {
     let Some(given) = given else { return RetryOverrides::default() };
@@ -28,12 +28,12 @@ pub(in crate::grpc) fn retry(
     });
     // In the order of the fields, whether a value is none or breaks a rule.
     refused.sort_by_key(|(what, _)| *what);
-    refused.into_iter().for_each(|what| note(checks, path, &given, what));
+    refused.into_iter().for_each(|what| add_violation(checks, path, &given, what));
     taken
 }
 
 /// What is said, as far as it has the form of what we have a type for.
-fn overrides(given: &pb::RetryPolicy, refused: &mut Vec<Refused>) -> RetryOverrides {
+fn overrides(given: &pb::RetryPolicy, refused: &mut Vec<RetryViolation>) -> RetryOverrides {
     let pb::RetryPolicy {
         max_attempts,
         delays,
@@ -66,7 +66,12 @@ fn overrides(given: &pb::RetryPolicy, refused: &mut Vec<Refused>) -> RetryOverri
 }
 
 /// Says at its field what would be accepted.
-fn note(checks: &mut Checks, path: Path<'_>, given: &pb::RetryPolicy, (what, why): Refused) {
+fn add_violation(
+    checks: &mut Checks,
+    path: FieldPath<'_>,
+    given: &pb::RetryPolicy,
+    (what, why): RetryViolation,
+) {
     let (field, accepted) = match what {
         InvalidRetry::MaxAttempts => (path.field("max_attempts"), COUNT),
         InvalidRetry::TooManyDelays => {
@@ -85,7 +90,8 @@ fn note(checks: &mut Checks, path: Path<'_>, given: &pb::RetryPolicy, (what, why
         InvalidRetry::MaxRetryDuration => (path.field("max_retry_duration"), POSITIVE.text),
         InvalidRetry::MaxDeliveries => (path.field("max_deliveries"), COUNT),
     };
-    checks.invalid(field, if why == Some(NoDuration::Malformed) { MALFORMED } else { accepted });
+    checks
+        .invalid(field, if why == Some(InvalidDuration::Malformed) { MALFORMED } else { accepted });
 }
 
 /// What a job says about retries; nothing when it says nothing.
@@ -117,14 +123,14 @@ mod tests {
 
     fn check(given: pb::RetryPolicy) -> Vec<(String, &'static str)> {
         noted(|checks| {
-            retry(checks, Path::ROOT.field("retry"), Some(given));
+            retry(checks, FieldPath::ROOT.field("retry"), Some(given));
         })
     }
 
     #[test]
     fn every_field_has_its_range() {
-        type Set = fn(&mut pb::RetryPolicy);
-        let cases: [(Set, &[(&str, &str)]); 18] = [
+        type SetRetryField = fn(&mut pb::RetryPolicy);
+        let cases: [(SetRetryField, &[(&str, &str)]); 18] = [
             (|_| (), &[]),
             (|r| r.max_attempts = -1, &[]),
             (|r| r.max_attempts = -2, &[("retry.max_attempts", "INVALID_FIELD")]),
@@ -163,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_told_in_the_order_of_the_fields() {
+    fn violations_are_reported_in_field_order() {
         let malformed = prost_types::Duration { seconds: 0, nanos: 1_000_000_000 };
         let mut delays = vec![span(1); limit::RETRY_DELAYS_MAX + 2];
         delays[7] = malformed;
@@ -180,7 +186,7 @@ mod tests {
             ..Default::default()
         };
         let mut checks = Checks::default();
-        retry(&mut checks, Path::ROOT, Some(given));
+        retry(&mut checks, FieldPath::ROOT, Some(given));
         let violations = checks.finish(Some(())).unwrap_err().0;
         let told: Vec<_> = violations.iter().map(|v| format!("{}: {}", v.field, v.text)).collect();
         let growth = "must be a finite number of 1 or more, or 0 to inherit";
@@ -212,10 +218,10 @@ mod tests {
             ignore_expired_leases: Some(false),
             max_deliveries: 7,
         };
-        let taken = retry(&mut Checks::default(), Path::ROOT, Some(given.clone()));
+        let taken = retry(&mut Checks::default(), FieldPath::ROOT, Some(given.clone()));
         assert_eq!(to_retry_policy(taken), Some(given));
-        assert_eq!(to_retry_policy(retry(&mut Checks::default(), Path::ROOT, None)), None);
+        assert_eq!(to_retry_policy(retry(&mut Checks::default(), FieldPath::ROOT, None)), None);
         let empty = Some(pb::RetryPolicy::default());
-        assert_eq!(to_retry_policy(retry(&mut Checks::default(), Path::ROOT, empty)), None);
+        assert_eq!(to_retry_policy(retry(&mut Checks::default(), FieldPath::ROOT, empty)), None);
     }
 }

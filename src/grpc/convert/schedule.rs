@@ -4,7 +4,7 @@ use crate::domain::{Time, When, limit};
 use crate::pb;
 
 use super::time::{ANY, DELAY, duration, timestamp};
-use super::{Checks, Path};
+use super::{Checks, FieldPath};
 
 /// The two forms of a due time, which several messages have.
 pub(in crate::grpc) enum Schedule {
@@ -37,7 +37,7 @@ impl From<pb::reschedule_request::Schedule> for Schedule {
 /// When a job is due, given as one of the two forms; at most [`limit::DELAY_MAX`] ahead of `now`.
 pub(in crate::grpc) fn due(
     checks: &mut Checks,
-    parent: Path<'_>,
+    parent: FieldPath<'_>,
     given: Option<Schedule>,
     now: Time,
 ) -> Option<When> {
@@ -61,7 +61,7 @@ pub(in crate::grpc) fn due(
 /// clock decides between the others.
 pub(in crate::grpc) fn expiration(
     checks: &mut Checks,
-    parent: Path<'_>,
+    parent: FieldPath<'_>,
     given: Option<pb::job_spec::Expiration>,
     due: When,
     now: Time,
@@ -115,7 +115,7 @@ mod tests {
         ];
         for (given, expected) in cases {
             let found = noted(|checks| {
-                due(checks, Path::ROOT, given, NOW);
+                due(checks, FieldPath::ROOT, given, NOW);
             });
             let fields: Vec<_> = found.into_iter().map(|(field, _)| field).collect();
             assert_eq!(fields, expected);
@@ -128,7 +128,7 @@ mod tests {
             let time = instant(NOW.0 / 1_000_000 + seconds, 0);
             let given = Some(Schedule::DueTime(time));
             let expected = When::At(Time(NOW.0 + seconds * 1_000_000));
-            assert_eq!(due(&mut Checks::default(), Path::ROOT, given, NOW), Some(expected));
+            assert_eq!(due(&mut Checks::default(), FieldPath::ROOT, given, NOW), Some(expected));
         }
     }
 
@@ -154,7 +154,7 @@ mod tests {
         ];
         for (due, given, expected) in cases {
             let found = noted(|checks| {
-                expiration(checks, Path::ROOT, Some(given), due, NOW);
+                expiration(checks, FieldPath::ROOT, Some(given), due, NOW);
             });
             let field = found.first().map(|(field, _)| field.as_str());
             assert_eq!(field, expected, "{due:?} {given:?}");

@@ -12,15 +12,15 @@ use crate::scheduler::{
 
 use super::number::to_int32;
 use super::payload::{self, payload};
-use super::spec::{CallTerms, Context, draft};
+use super::spec::{EnqueueTerms, SpecContext, draft};
 use super::time::{self, DELAY, LEASE};
-use super::{Checks, Invalid, Path, enums};
+use super::{Checks, FieldPath, InvalidRequest, enums};
 
 /// The items of one call, apart from those whose receipt is none.
 #[derive(Debug)]
-pub(in crate::grpc) struct Items<I> {
+pub(in crate::grpc) struct SettleItems<I> {
     /// What the scheduler is to do.
-    pub(in crate::grpc) good: Vec<I>,
+    pub(in crate::grpc) valid: Vec<I>,
     /// The receipts of the call as they were sent, and whether each is one.
     receipts: Vec<(String, bool)>,
 }
@@ -28,8 +28,8 @@ pub(in crate::grpc) struct Items<I> {
 /// Jobs to be completed.
 pub(in crate::grpc) fn ack(
     request: pb::AckRequest,
-    context: Context<'_>,
-) -> Result<Items<AckItem>, Invalid> {
+    context: SpecContext<'_>,
+) -> Result<SettleItems<AckItem>, InvalidRequest> {
     let pb::AckRequest { items } = request;
     self::items(items, |checks, path, item| {
         let pb::AckItem { receipt, result, enqueue } = item;
@@ -48,7 +48,7 @@ pub(in crate::grpc) fn ack(
 /// Refuses a follow-up that would be lost, as its id is that of the job which its item completes, and one under an id
 /// that a server made for another job. Jobs of other items count for nothing: a repeat may complete a job together with
 /// the follow-up that it has written the first time.
-fn check_id(checks: &mut Checks, path: Path<'_>, follow_up: &Draft, own: Option<&JobKey>) {
+fn check_id(checks: &mut Checks, path: FieldPath<'_>, follow_up: &Draft, own: Option<&JobKey>) {
     let Some(id) = &follow_up.id else { return };
     let key = JobKey { topic: follow_up.topic.clone(), id: id.clone() };
     if own == Some(&key) {
@@ -64,7 +64,9 @@ fn check_id(checks: &mut Checks, path: Path<'_>, follow_up: &Draft, own: Option<
 }
 
 /// Jobs to be refused.
-pub(in crate::grpc) fn nack(request: pb::NackRequest) -> Result<Items<NackItem>, Invalid> {
+pub(in crate::grpc) fn nack(
+    request: pb::NackRequest,
+) -> Result<SettleItems<NackItem>, InvalidRequest> {
     let pb::NackRequest { items } = request;
     self::items(items, |checks, path, item| {
         let pb::NackItem { receipt, action, delay, error } = item;
@@ -81,7 +83,9 @@ pub(in crate::grpc) fn nack(request: pb::NackRequest) -> Result<Items<NackItem>,
 }
 
 /// Leases to be extended.
-pub(in crate::grpc) fn extend(request: pb::ExtendRequest) -> Result<Items<ExtendItem>, Invalid> {
+pub(in crate::grpc) fn extend(
+    request: pb::ExtendRequest,
+) -> Result<SettleItems<ExtendItem>, InvalidRequest> {
     let pb::ExtendRequest { items } = request;
     self::items(items, |checks, path, item| {
         let pb::ExtendItem { receipt, lease_duration, progress, checkpoint } = item;
@@ -97,10 +101,10 @@ pub(in crate::grpc) fn extend(request: pb::ExtendRequest) -> Result<Items<Extend
 /// Converts each item to its receipt and to what becomes of it once the receipt is decoded.
 fn items<P, I, F: FnOnce(Receipt) -> I>(
     given: Vec<P>,
-    mut convert: impl FnMut(&mut Checks, Path<'_>, P) -> (String, F),
-) -> Result<Items<I>, Invalid> {
-    let (mut checks, root) = (Checks::default(), Path::ROOT);
-    checks.one_to(root.field("items"), given.len(), limit::SETTLE_ITEMS_MAX);
+    mut convert: impl FnMut(&mut Checks, FieldPath<'_>, P) -> (String, F),
+) -> Result<SettleItems<I>, InvalidRequest> {
+    let (mut checks, root) = (Checks::default(), FieldPath::ROOT);
+    checks.between_one_and(root.field("items"), given.len(), limit::SETTLE_ITEMS_MAX);
     let mut good = Vec::with_capacity(given.len());
     let mut receipts = Vec::with_capacity(given.len());
     for (index, item) in given.into_iter().enumerate() {
@@ -109,20 +113,20 @@ fn items<P, I, F: FnOnce(Receipt) -> I>(
         receipts.push((text, receipt.is_some()));
         good.extend(receipt.map(with));
     }
-    checks.finish(Some(Items { good, receipts }))
+    checks.finish(Some(SettleItems { valid: good, receipts }))
 }
 
 /// The good ones, with their indexes.
 fn follow_ups(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     given: Vec<pb::JobSpec>,
-    context: Context<'_>,
+    context: SpecContext<'_>,
 ) -> Vec<(usize, Draft)> {
     checks.at_most_items(path.field("enqueue"), given.len(), limit::FOLLOW_UPS_MAX);
     let specs = given.into_iter().take(limit::FOLLOW_UPS_MAX).enumerate();
     let one = |(index, spec)| {
-        let terms = CallTerms::default();
+        let terms = EnqueueTerms::default();
         draft(checks, path.item("enqueue", index), spec, terms, context).map(|d| (index, d))
     };
     specs.filter_map(one).collect()
@@ -132,16 +136,16 @@ fn follow_ups(
 
 /// The receipts of a call, to tell its failures by.
 #[derive(Debug)]
-pub(in crate::grpc) struct Receipts(Vec<(String, bool)>);
+pub(in crate::grpc) struct ItemReceipts(Vec<(String, bool)>);
 
-impl<I> Items<I> {
+impl<I> SettleItems<I> {
     /// The items for the scheduler, and the receipts for the answer.
-    pub(in crate::grpc) fn split(self) -> (Vec<I>, Receipts) {
-        (self.good, Receipts(self.receipts))
+    pub(in crate::grpc) fn split(self) -> (Vec<I>, ItemReceipts) {
+        (self.valid, ItemReceipts(self.receipts))
     }
 }
 
-impl Receipts {
+impl ItemReceipts {
     /// What failed, of `results` that answer the good items in their order.
     pub(in crate::grpc) fn failures(self, results: Vec<SettleResult>) -> Vec<pb::SettleFailure> {
         let mut results = results.into_iter();
@@ -190,7 +194,7 @@ mod tests {
     use crate::scheduler::ShardError;
     use prost_types::Duration;
 
-    const CONTEXT: Context<'static> = Context { now: Time(0), trace: None };
+    const CONTEXT: SpecContext<'static> = SpecContext { now: Time(0), trace: None };
 
     fn receipt() -> String {
         let key = JobKey { topic: TopicName::stored("t"), id: JobId::stored("i") };
@@ -198,7 +202,7 @@ mod tests {
         Receipt { shard, owner: 1, stream: 2, token: Token(3), key }.encode()
     }
 
-    fn fields<T>(result: Result<T, Invalid>) -> Vec<String> {
+    fn fields<T>(result: Result<T, InvalidRequest>) -> Vec<String> {
         refused(result).into_iter().map(|(field, reason)| format!("{field} {reason}")).collect()
     }
 
@@ -219,9 +223,9 @@ mod tests {
 
     #[test]
     fn one_bad_item_refuses_an_ack_with_its_path() {
-        type Set = fn(&mut pb::AckItem);
+        type SetAckField = fn(&mut pb::AckItem);
         let follow_up = || pb::JobSpec { topic: "t".into(), ..Default::default() };
-        let cases: [(Set, &[&str]); 4] = [
+        let cases: [(SetAckField, &[&str]); 4] = [
             (
                 |i| {
                     let data = vec![0; limit::PAYLOAD_BYTES_MAX + 1].into();
@@ -307,7 +311,7 @@ mod tests {
                 delay: Some(Duration { seconds: 5, nanos: 0 }),
                 error: "e".into(),
             };
-            nack(pb::NackRequest { items: vec![item] }).unwrap().good.remove(0).cause
+            nack(pb::NackRequest { items: vec![item] }).unwrap().valid.remove(0).cause
         };
         let (delay, error) = (Some(std::time::Duration::from_secs(5)), "e".to_owned());
         let failed = Cause::Failed { delay, error: error.clone() };

@@ -4,21 +4,21 @@ use crate::domain::ShardName;
 use crate::domain::ring::ShardState;
 use crate::pb;
 use crate::scheduler::ShardInfo;
-use crate::store::Info;
+use crate::store::StoreInfo;
 
 use super::enums::{shard_state, to_shard_state};
 use super::number::{to_int32, to_int64};
 use super::time::to_timestamp;
-use super::{Checks, Invalid, Path};
+use super::{Checks, FieldPath, InvalidRequest};
 
 /// Which shard is to have which state.
 pub(in crate::grpc) fn set_shard_state(
     request: &pb::SetShardStateRequest,
-) -> Result<(ShardName, ShardState), Invalid> {
+) -> Result<(ShardName, ShardState), InvalidRequest> {
     let mut checks = Checks::default();
     let pb::SetShardStateRequest { name, state } = request;
-    let name = checks.take(Path::ROOT.field("name"), ShardName::try_new(name));
-    let state = shard_state(&mut checks, Path::ROOT.field("state"), *state);
+    let name = checks.check(FieldPath::ROOT.field("name"), ShardName::try_new(name));
+    let state = shard_state(&mut checks, FieldPath::ROOT.field("state"), *state);
     checks.finish(name.zip(state))
 }
 
@@ -44,8 +44,8 @@ pub(in crate::grpc) fn to_shard(shard: ShardInfo) -> pb::Shard {
     }
 }
 
-fn answering(known: pb::Shard, info: Info) -> pb::Shard {
-    let content = info.content;
+fn answering(known: pb::Shard, info: StoreInfo) -> pb::Shard {
+    let content = info.counts;
     pb::Shard {
         state: known.role,
         jobs: to_int64(info.jobs),
@@ -67,9 +67,9 @@ mod tests {
     use super::super::tests::refused;
     use super::*;
     use crate::domain::Time;
-    use crate::store::{Content, Error};
+    use crate::store::{Error, RecordCounts};
 
-    fn about(info: crate::store::Result<Info>) -> ShardInfo {
+    fn about(info: crate::store::Result<StoreInfo>) -> ShardInfo {
         ShardInfo {
             name: "s0".into(),
             address: "redis://h:6379".into(),
@@ -92,9 +92,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shard_says_is_told() {
+    fn shard_info_is_reported() {
         let second = |n: i64| Some(Time(n * 1_000_000));
-        let content = Content {
+        let content = RecordCounts {
             scheduled: 1,
             ready: 2,
             running: 3,
@@ -104,8 +104,8 @@ mod tests {
             latest_due: second(7),
             latest_forget: second(8),
         };
-        let (state, jobs) = (Some(ShardState::Draining), content.jobs());
-        let info = Info { kind: "redis", state, jobs, content, bytes: 9 };
+        let (state, jobs) = (Some(ShardState::Draining), content.total());
+        let info = StoreInfo { kind: "redis", state, jobs, counts: content, bytes: 9 };
         let shard = to_shard(about(Ok(info)));
         assert_eq!((shard.state(), shard.role), (pb::ShardState::Draining, shard.state));
         assert_eq!((shard.jobs, shard.used_memory_bytes), (21, 9));

@@ -8,11 +8,11 @@ use crate::scheduler::Draft;
 
 use super::metadata::{TRACEPARENT, TRACESTATE, Trace};
 use super::time::{self, LEASE, RETENTION};
-use super::{Checks, Path, names, payload, retry, schedule};
+use super::{Checks, FieldPath, names, payload, retry, schedule};
 
 /// What a spec is read with.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::grpc) struct Context<'a> {
+pub(in crate::grpc) struct SpecContext<'a> {
     /// The server's clock.
     pub(in crate::grpc) now: Time,
     /// The trace context of the call, for jobs that bring none of their own.
@@ -21,7 +21,7 @@ pub(in crate::grpc) struct Context<'a> {
 
 /// On which terms a job is enqueued: what the call says beside its spec.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::grpc) struct CallTerms<'a> {
+pub(in crate::grpc) struct EnqueueTerms<'a> {
     /// What to do when the id is taken.
     pub(in crate::grpc) on_conflict: OnConflict,
     /// What makes the call recognizable.
@@ -33,10 +33,10 @@ pub(in crate::grpc) struct CallTerms<'a> {
 /// A job as the scheduler takes it; `None` when something in it was refused.
 pub(in crate::grpc) fn draft(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     spec: pb::JobSpec,
-    terms: CallTerms<'_>,
-    context: Context<'_>,
+    terms: EnqueueTerms<'_>,
+    context: SpecContext<'_>,
 ) -> Option<Draft> {
     let pb::JobSpec {
         topic,
@@ -79,7 +79,7 @@ pub(in crate::grpc) fn draft(
 /// that is not kept.
 fn refuse_features(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     http_target: Option<&pb::HttpTarget>,
     group: &str,
 ) {
@@ -92,10 +92,15 @@ fn refuse_features(
 }
 
 /// The id that the client chose, or the one that follows from its request id.
-fn id(checks: &mut Checks, path: Path<'_>, given: &str, terms: CallTerms<'_>) -> Option<JobId> {
+fn id(
+    checks: &mut Checks,
+    path: FieldPath<'_>,
+    given: &str,
+    terms: EnqueueTerms<'_>,
+) -> Option<JobId> {
     match (given, terms.request_id) {
         ("", None) => None,
-        ("", Some(request_id)) => Some(JobId::of_request(request_id, terms.index)),
+        ("", Some(request_id)) => Some(JobId::from_request_id(request_id, terms.index)),
         (given, request_id) => names::new_id(checks, path, given, request_id),
     }
 }
@@ -103,7 +108,7 @@ fn id(checks: &mut Checks, path: Path<'_>, given: &str, terms: CallTerms<'_>) ->
 /// A priority, if one is given.
 pub(in crate::grpc) fn priority(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     given: Option<i32>,
 ) -> Option<u8> {
     let given = given?;
@@ -118,7 +123,7 @@ pub(in crate::grpc) fn priority(
 /// their size: the client did not send it with them.
 fn headers(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     given: HashMap<String, String>,
     trace: Option<Trace<'_>>,
 ) -> Vec<(String, String)> {
@@ -146,15 +151,16 @@ mod tests {
     use super::*;
     use prost_types::Duration;
 
-    const CONTEXT: Context<'static> = Context { now: Time(1_800_000_000_000_000), trace: None };
+    const CONTEXT: SpecContext<'static> =
+        SpecContext { now: Time(1_800_000_000_000_000), trace: None };
 
     fn convert(
         spec: pb::JobSpec,
-        terms: CallTerms<'_>,
-        context: Context<'_>,
-    ) -> Result<Draft, super::super::Invalid> {
+        terms: EnqueueTerms<'_>,
+        context: SpecContext<'_>,
+    ) -> Result<Draft, super::super::InvalidRequest> {
         let mut checks = Checks::default();
-        let draft = draft(&mut checks, Path::ROOT.field("job"), spec, terms, context);
+        let draft = draft(&mut checks, FieldPath::ROOT.field("job"), spec, terms, context);
         checks.finish(draft)
     }
 
@@ -164,9 +170,9 @@ mod tests {
 
     #[test]
     fn every_field_has_its_rule() {
-        type Set = fn(&mut pb::JobSpec);
+        type SetSpecField = fn(&mut pb::JobSpec);
         let invalid = "INVALID_FIELD";
-        let cases: [(Set, &[(&str, &str)]); 16] = [
+        let cases: [(SetSpecField, &[(&str, &str)]); 16] = [
             (|_| (), &[]),
             (|s| s.topic.clear(), &[("job.topic", invalid)]),
             (|s| s.id = "a b".into(), &[("job.id", invalid)]),
@@ -217,7 +223,7 @@ mod tests {
         for (set, expected) in cases {
             let mut spec = spec();
             set(&mut spec);
-            let found = refused(convert(spec.clone(), CallTerms::default(), CONTEXT));
+            let found = refused(convert(spec.clone(), EnqueueTerms::default(), CONTEXT));
             let found: Vec<_> = found.iter().map(|(field, r)| (field.as_str(), *r)).collect();
             assert_eq!(found, expected, "{spec:?}");
         }
@@ -234,7 +240,7 @@ mod tests {
             ("r=r1=3", Some("r1"), Some(0), Some("r=r1=3")),
         ];
         for (id, request_id, index, expected) in cases {
-            let terms = CallTerms { request_id, index, ..CallTerms::default() };
+            let terms = EnqueueTerms { request_id, index, ..EnqueueTerms::default() };
             let draft = convert(pb::JobSpec { id: id.into(), ..spec() }, terms, CONTEXT).unwrap();
             assert_eq!(draft.id.as_ref().map(JobId::as_str), expected);
             assert_eq!(draft.request_id.as_deref(), request_id);
@@ -247,7 +253,10 @@ mod tests {
         let traced = |headers: &[(&str, &str)]| {
             let given = headers.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
             let spec = pb::JobSpec { headers: given, ..spec() };
-            convert(spec, CallTerms::default(), Context { trace, ..CONTEXT }).unwrap().spec.headers
+            convert(spec, EnqueueTerms::default(), SpecContext { trace, ..CONTEXT })
+                .unwrap()
+                .spec
+                .headers
         };
         let own = |k: &str, v: &str| (k.to_owned(), v.to_owned());
         assert_eq!(

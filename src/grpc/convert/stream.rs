@@ -10,14 +10,14 @@ use crate::pb;
 use super::metadata::Caller;
 use super::number::{capped, or_zero, to_int32, to_int64};
 use super::time::{self, ANY, DELAY, LEASE, POSITIVE};
-use super::{Checks, Invalid, Path, names};
+use super::{Checks, FieldPath, InvalidRequest, names};
 
 /// A stream, and the settings in effect to tell its worker.
 pub(in crate::grpc) fn stream(
     request: pb::StreamRequest,
     caller: Caller,
-) -> Result<(StreamOptions, pb::StreamInfo), Invalid> {
-    let (mut checks, root) = (Checks::default(), Path::ROOT);
+) -> Result<(StreamOptions, pb::StreamInfo), InvalidRequest> {
+    let (mut checks, root) = (Checks::default(), FieldPath::ROOT);
     let c = &mut checks;
     let pb::StreamRequest {
         topics,
@@ -82,8 +82,8 @@ pub(in crate::grpc) fn pull(
     request: pb::PullRequest,
     caller: Caller,
     left: Option<Duration>,
-) -> Result<PullOptions, Invalid> {
-    let (mut checks, root) = (Checks::default(), Path::ROOT);
+) -> Result<PullOptions, InvalidRequest> {
+    let (mut checks, root) = (Checks::default(), FieldPath::ROOT);
     let c = &mut checks;
     let pb::PullRequest { topics, max_jobs, worker_id, lease_duration, wait } = request;
     let wait = time::duration(c, root.field("wait"), wait.as_ref(), &ANY);
@@ -103,8 +103,8 @@ pub(in crate::grpc) fn pull(
 }
 
 fn topics(checks: &mut Checks, given: &[String]) -> Vec<TopicPattern> {
-    let root = Path::ROOT;
-    checks.one_to(root.field("topics"), given.len(), limit::STREAM_TOPICS_MAX);
+    let root = FieldPath::ROOT;
+    checks.between_one_and(root.field("topics"), given.len(), limit::STREAM_TOPICS_MAX);
     let patterns = given.iter().take(limit::STREAM_TOPICS_MAX).enumerate();
     let pattern = |(index, given): (usize, &String)| {
         names::topic_pattern(checks, root.item("topics", index), given)
@@ -113,13 +113,13 @@ fn topics(checks: &mut Checks, given: &[String]) -> Vec<TopicPattern> {
 }
 
 fn lease(checks: &mut Checks, given: Option<&prost_types::Duration>) -> Option<Duration> {
-    time::duration(checks, Path::ROOT.field("lease_duration"), given, &LEASE)
+    time::duration(checks, FieldPath::ROOT.field("lease_duration"), given, &LEASE)
 }
 
 /// A heartbeat that is too slow is sped up; one that is too fast is refused, because the worker
 /// would take the silence between two of ours for a dead stream.
 fn heartbeat(checks: &mut Checks, given: Option<&prost_types::Duration>) -> Duration {
-    let path = Path::ROOT.field("heartbeat_interval");
+    let path = FieldPath::ROOT.field("heartbeat_interval");
     let heartbeat = time::duration(checks, path, given, &ANY).unwrap_or(limit::HEARTBEAT_DEFAULT);
     if heartbeat < limit::HEARTBEAT_MIN {
         checks.invalid(path, "must be 1s to 1h");
@@ -128,7 +128,7 @@ fn heartbeat(checks: &mut Checks, given: Option<&prost_types::Duration>) -> Dura
 }
 
 fn worker_id(checks: &mut Checks, given: String) -> Arc<str> {
-    let path = Path::ROOT.field("worker_id");
+    let path = FieldPath::ROOT.field("worker_id");
     checks.at_most_bytes(path, given.len(), limit::WORKER_ID_BYTES_MAX);
     given.into()
 }
@@ -162,14 +162,14 @@ mod tests {
         pb::StreamRequest { topics: vec!["t".into()], ..Default::default() }
     }
 
-    fn open(request: pb::StreamRequest) -> Result<(StreamOptions, pb::StreamInfo), Invalid> {
+    fn open(request: pb::StreamRequest) -> Result<(StreamOptions, pb::StreamInfo), InvalidRequest> {
         stream(request, Caller::default())
     }
 
     #[test]
     fn every_field_of_a_stream_has_its_rule() {
-        type Set = fn(&mut pb::StreamRequest);
-        let cases: [(Set, &[&str]); 18] = [
+        type SetStreamField = fn(&mut pb::StreamRequest);
+        let cases: [(SetStreamField, &[&str]); 18] = [
             (|_| (), &[]),
             (|r| r.topics.clear(), &["topics INVALID_FIELD"]),
             (|r| r.topics = vec!["t".into(); 64], &[]),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_and_caps_are_in_effect_and_told() {
+    fn stream_info_reports_defaults_and_caps() {
         let (options, info) = open(request()).unwrap();
         assert_eq!((options.max_in_flight, options.max_batch, options.max_jobs), (1, 64, None));
         assert_eq!(options.lease, Duration::from_secs(30 * 60));

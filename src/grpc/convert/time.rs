@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::domain::{Time, limit};
 
-use super::{Checks, Path};
+use super::{Checks, FieldPath};
 
 /// A range of durations and how a person reads it.
-pub(in crate::grpc) struct Range {
+pub(in crate::grpc) struct DurationRange {
     min: Duration,
     max: Duration,
     /// What would be accepted.
@@ -16,7 +16,7 @@ pub(in crate::grpc) struct Range {
 
 /// Why a duration of the contract is none of ours, whatever the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::grpc) enum NoDuration {
+pub(in crate::grpc) enum InvalidDuration {
     /// It is negative.
     Negative,
     /// It breaks the rules of its own message.
@@ -24,29 +24,32 @@ pub(in crate::grpc) enum NoDuration {
 }
 
 /// The range of a lease.
-pub(in crate::grpc) const LEASE: Range =
-    Range { min: limit::LEASE_MIN, max: limit::LEASE_MAX, text: "must be 1s to 24h" };
+pub(in crate::grpc) const LEASE: DurationRange =
+    DurationRange { min: limit::LEASE_MIN, max: limit::LEASE_MAX, text: "must be 1s to 24h" };
 /// The range of a wait.
-pub(in crate::grpc) const DELAY: Range =
-    Range { min: Duration::ZERO, max: limit::DELAY_MAX, text: "must be 0s to 10 years" };
+pub(in crate::grpc) const DELAY: DurationRange =
+    DurationRange { min: Duration::ZERO, max: limit::DELAY_MAX, text: "must be 0s to 10 years" };
 /// The range of a duration that means nothing when it is zero.
-pub(in crate::grpc) const POSITIVE: Range = Range {
+pub(in crate::grpc) const POSITIVE: DurationRange = DurationRange {
     min: Duration::from_nanos(1),
     max: limit::DELAY_MAX,
     text: "must be more than 0s and at most 10 years",
 };
 /// The range of a retention.
-pub(in crate::grpc) const RETENTION: Range =
-    Range { min: Duration::ZERO, max: limit::RETENTION_MAX, text: "must be 0s to 366 days" };
+pub(in crate::grpc) const RETENTION: DurationRange = DurationRange {
+    min: Duration::ZERO,
+    max: limit::RETENTION_MAX,
+    text: "must be 0s to 366 days",
+};
 /// The time in which a job that is put back must start.
-pub(in crate::grpc) const TTL: Range = Range {
+pub(in crate::grpc) const TTL: DurationRange = DurationRange {
     min: Duration::from_nanos(1),
     max: limit::DELAY_MAX,
     text: "must be more than 0s and at most 10 years",
 };
 /// Any duration that is not negative.
-pub(in crate::grpc) const ANY: Range =
-    Range { min: Duration::ZERO, max: Duration::MAX, text: "must not be negative" };
+pub(in crate::grpc) const ANY: DurationRange =
+    DurationRange { min: Duration::ZERO, max: Duration::MAX, text: "must not be negative" };
 
 /// Last second of a `google.protobuf.Timestamp`, 9999-12-31T23:59:59Z.
 const TIMESTAMP_SECONDS_MAX: i64 = 253_402_300_799;
@@ -54,7 +57,7 @@ const TIMESTAMP_SECONDS_MAX: i64 = 253_402_300_799;
 const TIMESTAMP_SECONDS_MIN: i64 = -62_135_596_800;
 /// Longest `google.protobuf.Duration`, about 10,000 years.
 const DURATION_SECONDS_MAX: u64 = 315_576_000_000;
-/// What is said of a [`NoDuration::Malformed`].
+/// What is said of a [`InvalidDuration::Malformed`].
 pub(in crate::grpc) const MALFORMED: &str =
     "is no duration: nanos must be 0 to 999999999 and seconds in range";
 /// Nanoseconds that make a whole second.
@@ -63,14 +66,14 @@ const NANOS: u32 = 1_000_000_000;
 /// A duration within `range`, if one is given.
 pub(in crate::grpc) fn duration(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     given: Option<&prost_types::Duration>,
-    range: &Range,
+    range: &DurationRange,
 ) -> Option<Duration> {
     let text = match plain_duration(given?) {
         Ok(duration) if (range.min..=range.max).contains(&duration) => return Some(duration),
-        Ok(_) | Err(NoDuration::Negative) => range.text,
-        Err(NoDuration::Malformed) => MALFORMED,
+        Ok(_) | Err(InvalidDuration::Negative) => range.text,
+        Err(InvalidDuration::Malformed) => MALFORMED,
     };
     checks.invalid(path, text);
     None
@@ -79,13 +82,13 @@ pub(in crate::grpc) fn duration(
 /// A duration of any length.
 pub(in crate::grpc) fn plain_duration(
     given: &prost_types::Duration,
-) -> Result<Duration, NoDuration> {
+) -> Result<Duration, InvalidDuration> {
     if given.seconds < 0 || given.nanos < 0 {
-        return Err(NoDuration::Negative);
+        return Err(InvalidDuration::Negative);
     }
     let (seconds, nanos) = (given.seconds.unsigned_abs(), given.nanos.unsigned_abs());
     if seconds > DURATION_SECONDS_MAX || nanos >= NANOS {
-        return Err(NoDuration::Malformed);
+        return Err(InvalidDuration::Malformed);
     }
     Ok(Duration::new(seconds, nanos))
 }
@@ -93,7 +96,7 @@ pub(in crate::grpc) fn plain_duration(
 /// A point in time, rounded up to a microsecond so that nothing comes early.
 pub(in crate::grpc) fn timestamp(
     checks: &mut Checks,
-    path: Path<'_>,
+    path: FieldPath<'_>,
     given: &prost_types::Timestamp,
 ) -> Option<Time> {
     let seconds = TIMESTAMP_SECONDS_MIN..=TIMESTAMP_SECONDS_MAX;
@@ -160,7 +163,7 @@ mod tests {
         ];
         for (given, range, good) in cases {
             let found = noted(|checks| {
-                duration(checks, Path::ROOT.field("d"), Some(&given), range);
+                duration(checks, FieldPath::ROOT.field("d"), Some(&given), range);
             });
             let expected = if good { vec![] } else { vec![("d".to_owned(), "INVALID_FIELD")] };
             assert_eq!(found, expected, "{given:?} {}", range.text);
@@ -181,7 +184,7 @@ mod tests {
         ];
         for (given, expected) in cases {
             let mut checks = Checks::default();
-            let time = timestamp(&mut checks, Path::ROOT, &given);
+            let time = timestamp(&mut checks, FieldPath::ROOT, &given);
             assert_eq!(time, expected, "{given:?}");
             assert_eq!(checks.finish(Some(())).is_ok(), expected.is_some(), "{given:?}");
         }
@@ -191,7 +194,7 @@ mod tests {
     fn times_survive_their_round_trip() {
         for time in [Time(0), Time(1), Time(-1), NOW, Time(-62_135_596_800_000_000)] {
             let mut checks = Checks::default();
-            assert_eq!(timestamp(&mut checks, Path::ROOT, &to_timestamp(time)), Some(time));
+            assert_eq!(timestamp(&mut checks, FieldPath::ROOT, &to_timestamp(time)), Some(time));
         }
         assert_eq!(to_duration(Duration::from_millis(1_500)), span(1, 500_000_000));
         assert_eq!(to_duration(Duration::MAX).seconds, 315_576_000_000);

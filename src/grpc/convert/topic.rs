@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::dispatch::{TopicPattern, Worker};
+use crate::dispatch::{TopicPattern, WorkerInfo};
 use crate::domain::TopicName;
 use crate::pb;
 use crate::scheduler::TopicRow;
@@ -10,12 +10,12 @@ use crate::store;
 
 use super::number::{to_int32, to_int64};
 use super::time::{to_duration, to_timestamp};
-use super::worker::asks_for;
-use super::{Checks, Invalid, Path, names};
+use super::worker::subscribes_to;
+use super::{Checks, FieldPath, InvalidRequest, names};
 
 /// How many streams ask for a topic, by what they asked for when they were opened.
 #[derive(Default)]
-pub(in crate::grpc) struct Streams {
+pub(in crate::grpc) struct StreamCounts {
     /// Streams that named topics only, per topic.
     exact: HashMap<TopicName, usize>,
     /// What the other streams asked for.
@@ -24,11 +24,11 @@ pub(in crate::grpc) struct Streams {
 
 // === impl Streams ===
 
-impl Streams {
+impl StreamCounts {
     /// Counts the streams of these workers.
-    pub(in crate::grpc) fn of(workers: Vec<Worker>) -> Streams {
-        let mut streams = Streams::default();
-        for Worker { topics, .. } in workers {
+    pub(in crate::grpc) fn of(workers: Vec<WorkerInfo>) -> StreamCounts {
+        let mut streams = StreamCounts::default();
+        for WorkerInfo { topics, .. } in workers {
             match distinct_names(&topics) {
                 None => streams.globs.push(topics),
                 Some(names) => {
@@ -41,7 +41,7 @@ impl Streams {
 
     /// Streams that ask for `topic`.
     fn for_topic(&self, topic: &TopicName) -> usize {
-        let globs = self.globs.iter().filter(|topics| asks_for(topics, topic)).count();
+        let globs = self.globs.iter().filter(|topics| subscribes_to(topics, topic)).count();
         globs + self.exact.get(topic).copied().unwrap_or(0)
     }
 }
@@ -56,7 +56,9 @@ fn distinct_names(topics: &[TopicPattern]) -> Option<HashSet<TopicName>> {
 }
 
 /// The topic that is meant.
-pub(in crate::grpc) fn get_topic(request: &pb::GetTopicRequest) -> Result<TopicName, Invalid> {
+pub(in crate::grpc) fn get_topic(
+    request: &pb::GetTopicRequest,
+) -> Result<TopicName, InvalidRequest> {
     let pb::GetTopicRequest { name } = request;
     named(name)
 }
@@ -64,19 +66,19 @@ pub(in crate::grpc) fn get_topic(request: &pb::GetTopicRequest) -> Result<TopicN
 /// The topic whose numbers are meant.
 pub(in crate::grpc) fn get_topic_stats(
     request: &pb::GetTopicStatsRequest,
-) -> Result<TopicName, Invalid> {
+) -> Result<TopicName, InvalidRequest> {
     let pb::GetTopicStatsRequest { name } = request;
     named(name)
 }
 
-fn named(name: &str) -> Result<TopicName, Invalid> {
+fn named(name: &str) -> Result<TopicName, InvalidRequest> {
     let mut checks = Checks::default();
-    let topic = names::topic(&mut checks, Path::ROOT.field("name"), name);
+    let topic = names::topic(&mut checks, FieldPath::ROOT.field("name"), name);
     checks.finish(topic)
 }
 
 /// A topic. It has no settings of its own yet, so none are shown.
-pub(in crate::grpc) fn to_topic(topic: &store::Topic) -> pb::Topic {
+pub(in crate::grpc) fn to_topic(topic: &store::TopicInfo) -> pb::Topic {
     let created = to_timestamp(topic.create_time);
     pb::Topic {
         name: topic.name.as_str().to_owned(),
@@ -88,7 +90,7 @@ pub(in crate::grpc) fn to_topic(topic: &store::Topic) -> pb::Topic {
 }
 
 /// The numbers of a topic.
-pub(in crate::grpc) fn to_topic_stats(row: TopicRow, streams: &Streams) -> pb::TopicStats {
+pub(in crate::grpc) fn to_topic_stats(row: TopicRow, streams: &StreamCounts) -> pb::TopicStats {
     let (stats, rate) = (row.stats, |index: usize| row.rates.map(|rates| rates[index]));
     pb::TopicStats {
         scheduled: to_int64(stats.scheduled),
@@ -109,7 +111,7 @@ pub(in crate::grpc) fn to_topic_stats(row: TopicRow, streams: &Streams) -> pb::T
 }
 
 /// A row of a list of topics.
-pub(in crate::grpc) fn to_topic_summary(row: TopicRow, streams: &Streams) -> pb::TopicSummary {
+pub(in crate::grpc) fn to_topic_summary(row: TopicRow, streams: &StreamCounts) -> pb::TopicSummary {
     let topic = Some(to_topic(&row.topic));
     pb::TopicSummary { topic, stats: Some(to_topic_stats(row, streams)) }
 }
@@ -123,7 +125,7 @@ mod tests {
     #[test]
     fn a_stream_counts_once_for_each_topic_it_asks_for() {
         let workers = [&["a", "a"][..], &["a", "b.*"], &["*"], &["b.c", "b.*"]];
-        let streams = Streams::of(workers.into_iter().map(worker).collect());
+        let streams = StreamCounts::of(workers.into_iter().map(worker).collect());
         let counts =
             ["a", "b.c", "b", "z"].map(|topic| streams.for_topic(&TopicName::stored(topic)));
         assert_eq!(counts, [3, 3, 1, 1]);

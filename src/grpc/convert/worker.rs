@@ -1,33 +1,33 @@
 //! Workers as operators see them.
 
-use crate::dispatch::{TopicPattern, Worker};
+use crate::dispatch::{TopicPattern, WorkerInfo};
 use crate::domain::TopicName;
 use crate::pb;
 
 use super::number::to_int32;
 use super::time::to_timestamp;
-use super::{Checks, Invalid, Path, names};
+use super::{Checks, FieldPath, InvalidRequest, names};
 
 /// The topic whose workers are meant; `None` is all of them.
 pub(in crate::grpc) fn list_workers(
     request: &pb::ListWorkersRequest,
-) -> Result<Option<TopicName>, Invalid> {
+) -> Result<Option<TopicName>, InvalidRequest> {
     let pb::ListWorkersRequest { topic } = request;
     if topic.is_empty() {
         return Ok(None);
     }
     let mut checks = Checks::default();
-    let topic = names::topic(&mut checks, Path::ROOT.field("topic"), topic);
+    let topic = names::topic(&mut checks, FieldPath::ROOT.field("topic"), topic);
     checks.finish(topic.map(Some))
 }
 
 /// Whether who asks for `topics` asks for `topic`.
-pub(in crate::grpc) fn asks_for(topics: &[TopicPattern], topic: &TopicName) -> bool {
+pub(in crate::grpc) fn subscribes_to(topics: &[TopicPattern], topic: &TopicName) -> bool {
     topics.iter().any(|asked| asked.matches(topic))
 }
 
 /// A worker of the replica of that name.
-pub(in crate::grpc) fn to_worker(worker: Worker, replica: &str) -> pb::Worker {
+pub(in crate::grpc) fn to_worker(worker: WorkerInfo, replica: &str) -> pb::Worker {
     pb::Worker {
         worker_id: worker.worker_id,
         stream_id: worker.stream_id,
@@ -48,10 +48,10 @@ pub(super) mod tests {
     use crate::domain::Time;
 
     /// A worker that asks for these topics.
-    pub(in super::super) fn worker(topics: &[&str]) -> Worker {
+    pub(in super::super) fn worker(topics: &[&str]) -> WorkerInfo {
         let mut checks = Checks::default();
-        let pattern = |topic: &&str| names::topic_pattern(&mut checks, Path::ROOT, topic);
-        Worker {
+        let pattern = |topic: &&str| names::topic_pattern(&mut checks, FieldPath::ROOT, topic);
+        WorkerInfo {
             worker_id: String::new(),
             stream_id: "1".into(),
             peer: String::new(),
@@ -64,7 +64,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn topics_are_told_as_they_were_asked_for() {
+    fn worker_lists_topics_as_requested() {
         let topics = ["a", "b.*", "*"];
         assert_eq!(to_worker(worker(&topics), "r").topics, topics);
     }

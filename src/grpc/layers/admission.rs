@@ -8,10 +8,10 @@ use tonic::Status;
 
 use crate::domain::limit;
 
-use super::super::status::Failure;
-use super::backlog::Backlog;
-use super::gate::Gate;
-use super::method::{Kind, Method};
+use super::super::status::RpcError;
+use super::count_limit::CountLimit;
+use super::method::{MethodKind, RpcMethod};
+use super::write_backlog::WriteBacklog;
 
 /// Counted for each call beside its message: its headers and what handling it takes.
 const CALL_BYTES: usize = 4 << 10;
@@ -28,115 +28,115 @@ const PROBES_MAX: usize = 64;
 
 /// The bounds that all calls share.
 #[derive(Debug)]
-pub(super) struct Bounds {
-    calls: Gate,
-    bytes: Gate,
+pub(super) struct SharedLimits {
+    calls: CountLimit,
+    bytes: CountLimit,
 }
 
 /// What the calls of one connection share.
 #[derive(Debug)]
-pub(super) struct Connection {
-    bytes: Gate,
-    probes: Gate,
-    pub(super) backlog: Arc<Backlog>,
+pub(super) struct ConnectionLimits {
+    bytes: CountLimit,
+    probes: CountLimit,
+    pub(super) backlog: Arc<WriteBacklog>,
 }
 
 /// See the module. All of it is returned when this is dropped.
 #[derive(Debug)]
-pub(super) struct Admission {
-    bounds: Arc<Bounds>,
-    connection: Arc<Connection>,
-    method: Method,
+pub(super) struct CallAdmission {
+    bounds: Arc<SharedLimits>,
+    connection: Arc<ConnectionLimits>,
+    method: RpcMethod,
     bytes: AtomicUsize,
-    placed: AtomicBool,
+    has_slot: AtomicBool,
     /// Why its message is not read to the end.
     refused: OnceLock<Status>,
 }
 
 // === impl Bounds ===
 
-impl Bounds {
+impl SharedLimits {
     /// At most so many unary calls with a message, and so many bytes.
-    pub(super) fn new(calls_max: usize, bytes_max: usize) -> Bounds {
+    pub(super) fn new(calls_max: usize, bytes_max: usize) -> SharedLimits {
         let reserve = |max: usize, min: usize| (max / RESERVE_SHARE).max(min);
-        Bounds {
-            calls: Gate::new(calls_max, reserve(calls_max, RESERVE_MIN)),
-            bytes: Gate::new(bytes_max, reserve(bytes_max, limit::REQUEST_BYTES_MAX)),
+        SharedLimits {
+            calls: CountLimit::new(calls_max, reserve(calls_max, RESERVE_MIN)),
+            bytes: CountLimit::new(bytes_max, reserve(bytes_max, limit::REQUEST_BYTES_MAX)),
         }
     }
 
     /// What the calls of a new connection share.
-    pub(super) fn connection(&self) -> Connection {
+    pub(super) fn connection(&self) -> ConnectionLimits {
         let max = (self.bytes.max() / CONNECTION_SHARE).max(limit::REQUEST_BYTES_MAX);
-        Connection {
-            bytes: Gate::new(max, max / RESERVE_SHARE),
-            probes: Gate::new(PROBES_MAX, 0),
-            backlog: Backlog::of_connection(),
+        ConnectionLimits {
+            bytes: CountLimit::new(max, max / RESERVE_SHARE),
+            probes: CountLimit::new(PROBES_MAX, 0),
+            backlog: WriteBacklog::of_connection(),
         }
     }
 }
 
 // === impl Admission ===
 
-impl Admission {
+impl CallAdmission {
     /// Takes what a call needs before its message is there.
     pub(super) fn begin(
-        bounds: &Arc<Bounds>,
-        connection: &Arc<Connection>,
-        method: Method,
-    ) -> Result<Arc<Admission>, Failure> {
-        if method.kind.is_probe() && !connection.probes.enter(1, false) {
-            return Err(Failure::too_many_requests(PROBES_MAX));
+        bounds: &Arc<SharedLimits>,
+        connection: &Arc<ConnectionLimits>,
+        method: RpcMethod,
+    ) -> Result<Arc<CallAdmission>, RpcError> {
+        if method.kind.is_probe() && !connection.probes.try_add(1, false) {
+            return Err(RpcError::too_many_requests(PROBES_MAX));
         }
-        let admission = Admission {
+        let admission = CallAdmission {
             bounds: Arc::clone(bounds),
             connection: Arc::clone(connection),
             method,
             bytes: AtomicUsize::new(0),
-            placed: AtomicBool::new(false),
+            has_slot: AtomicBool::new(false),
             refused: OnceLock::new(),
         };
-        admission.take(CALL_BYTES)?;
+        admission.take_bytes(CALL_BYTES)?;
         Ok(Arc::new(admission))
     }
 
     /// Takes bytes that have arrived, or that an answer has.
-    pub(super) fn take(&self, count: usize) -> Result<(), Failure> {
+    pub(super) fn take_bytes(&self, count: usize) -> Result<(), RpcError> {
         if count == 0 {
             return Ok(());
         }
         let (all, own) = (&self.bounds.bytes, &self.connection.bytes);
         let settles = self.method.settles();
-        if !own.enter(count, settles) {
-            return Err(Failure::too_many_bytes(own.max()));
+        if !own.try_add(count, settles) {
+            return Err(RpcError::too_many_bytes(own.max()));
         }
-        if !all.enter(count, settles) {
-            own.leave(count);
-            return Err(Failure::too_many_bytes(all.max()));
+        if !all.try_add(count, settles) {
+            own.subtract(count);
+            return Err(RpcError::too_many_bytes(all.max()));
         }
         self.bytes.fetch_add(count, Ordering::Relaxed);
         Ok(())
     }
 
     /// Takes bytes of an answer that must go out, even beyond the bounds.
-    pub(super) fn take_in_any_case(&self, count: usize) {
-        self.connection.bytes.force(count);
-        self.bounds.bytes.force(count);
+    pub(super) fn force_bytes(&self, count: usize) {
+        self.connection.bytes.add(count);
+        self.bounds.bytes.add(count);
         self.bytes.fetch_add(count, Ordering::Relaxed);
     }
 
     /// The message is there: a unary call takes its place, and a stream gives back what only its request took.
-    pub(super) fn arrived(&self) -> Result<(), Failure> {
+    pub(super) fn request_received(&self) -> Result<(), RpcError> {
         match self.method.kind {
-            Kind::Unary => {
+            MethodKind::Unary => {
                 let calls = &self.bounds.calls;
-                if !calls.enter(1, self.method.settles()) {
-                    return Err(Failure::too_many_requests(calls.max()));
+                if !calls.try_add(1, self.method.settles()) {
+                    return Err(RpcError::too_many_requests(calls.max()));
                 }
-                self.placed.store(true, Ordering::Relaxed);
+                self.has_slot.store(true, Ordering::Relaxed);
             }
-            Kind::Stream => self.return_bytes(),
-            Kind::Pull | Kind::Watch | Kind::Other => {}
+            MethodKind::Stream => self.return_bytes(),
+            MethodKind::Pull | MethodKind::Watch | MethodKind::Other => {}
         }
         Ok(())
     }
@@ -147,30 +147,30 @@ impl Admission {
     }
 
     /// Why the message was not read to the end, if it was not.
-    pub(super) fn refused(&self) -> Option<&Status> {
+    pub(super) fn refusal(&self) -> Option<&Status> {
         self.refused.get()
     }
 
     /// Where the answer waits for the connection.
-    pub(super) fn backlog(&self) -> &Arc<Backlog> {
+    pub(super) fn backlog(&self) -> &Arc<WriteBacklog> {
         &self.connection.backlog
     }
 
     fn return_bytes(&self) {
         let bytes = self.bytes.swap(0, Ordering::Relaxed);
-        self.connection.bytes.leave(bytes);
-        self.bounds.bytes.leave(bytes);
+        self.connection.bytes.subtract(bytes);
+        self.bounds.bytes.subtract(bytes);
     }
 }
 
-impl Drop for Admission {
+impl Drop for CallAdmission {
     fn drop(&mut self) {
         self.return_bytes();
-        if self.placed.load(Ordering::Relaxed) {
-            self.bounds.calls.leave(1);
+        if self.has_slot.load(Ordering::Relaxed) {
+            self.bounds.calls.subtract(1);
         }
         if self.method.kind.is_probe() {
-            self.connection.probes.leave(1);
+            self.connection.probes.subtract(1);
         }
     }
 }
@@ -181,17 +181,17 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    fn method(name: &str) -> Method {
-        Method::of(&format!("/ringq.v1.QueueService/{name}"))
+    fn method(name: &str) -> RpcMethod {
+        RpcMethod::from_path(&format!("/ringq.v1.QueueService/{name}"))
     }
 
     #[test]
     fn bytes_are_bounded_by_connection_and_in_all_and_come_back() {
-        let bounds = Arc::new(Bounds::new(10, 64 * MIB));
+        let bounds = Arc::new(SharedLimits::new(10, 64 * MIB));
         let connections: Vec<_> = (0..9).map(|_| Arc::new(bounds.connection())).collect();
         let take = |connection, name, bytes| {
-            let admission = Admission::begin(&bounds, connection, method(name))?;
-            admission.take(bytes).map(|()| admission)
+            let admission = CallAdmission::begin(&bounds, connection, method(name))?;
+            admission.take_bytes(bytes).map(|()| admission)
         };
         let enqueue = |connection| take(connection, "Enqueue", 7 * MIB);
         let held: Vec<_> = connections[..8].iter().map(|c| enqueue(c).unwrap()).collect();
@@ -204,42 +204,42 @@ mod tests {
         assert!(take(&connections[8], "Extend", 7 * MIB).is_ok());
         drop((held, more));
         let all = [&bounds.bytes].into_iter().chain(connections.iter().map(|c| &c.bytes));
-        assert!(all.into_iter().all(|gate| gate.force(0) == 0));
+        assert!(all.into_iter().all(|gate| gate.add(0) == 0));
     }
 
     #[test]
     fn a_unary_call_has_its_place_once_its_message_is_there() {
-        let bounds = Arc::new(Bounds::new(1, MIB));
+        let bounds = Arc::new(SharedLimits::new(1, MIB));
         let connection = Arc::new(bounds.connection());
-        let begin = |name| Admission::begin(&bounds, &connection, method(name)).unwrap();
+        let begin = |name| CallAdmission::begin(&bounds, &connection, method(name)).unwrap();
         let waiting: Vec<_> = (0..10).map(|_| begin("Enqueue")).collect();
         let placed = begin("Get");
-        placed.arrived().unwrap();
-        assert!(waiting[0].arrived().is_err());
+        placed.request_received().unwrap();
+        assert!(waiting[0].request_received().is_err());
         for name in ["Ack", "Nack", "Extend"] {
-            begin(name).arrived().unwrap();
+            begin(name).request_received().unwrap();
         }
-        begin("Pull").arrived().unwrap();
+        begin("Pull").request_received().unwrap();
         drop(placed);
-        waiting[0].arrived().unwrap();
+        waiting[0].request_received().unwrap();
     }
 
     #[test]
     fn a_stream_keeps_no_bytes_of_its_request() {
-        let bounds = Arc::new(Bounds::new(1, MIB));
+        let bounds = Arc::new(SharedLimits::new(1, MIB));
         let connection = Arc::new(bounds.connection());
-        let stream = Admission::begin(&bounds, &connection, method("Stream")).unwrap();
-        assert_eq!(bounds.bytes.force(0), CALL_BYTES);
-        stream.arrived().unwrap();
-        assert_eq!(bounds.bytes.force(0), 0);
+        let stream = CallAdmission::begin(&bounds, &connection, method("Stream")).unwrap();
+        assert_eq!(bounds.bytes.add(0), CALL_BYTES);
+        stream.request_received().unwrap();
+        assert_eq!(bounds.bytes.add(0), 0);
     }
 
     #[test]
     fn probes_are_bounded_by_connection() {
-        let bounds = Arc::new(Bounds::new(1, MIB));
+        let bounds = Arc::new(SharedLimits::new(1, MIB));
         let (one, other) = (Arc::new(bounds.connection()), Arc::new(bounds.connection()));
-        let watch = Method::of("/grpc.health.v1.Health/Watch");
-        let begin = |connection| Admission::begin(&bounds, connection, watch);
+        let watch = RpcMethod::from_path("/grpc.health.v1.Health/Watch");
+        let begin = |connection| CallAdmission::begin(&bounds, connection, watch);
         let held: Vec<_> = (0..PROBES_MAX).map(|_| begin(&one).unwrap()).collect();
         assert!(begin(&one).is_err() && begin(&other).is_ok());
         drop(held);

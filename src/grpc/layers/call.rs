@@ -9,23 +9,23 @@ use tonic_types::StatusExt as _;
 use tracing::Span;
 use tracing::span::EnteredSpan;
 
-use crate::log_limiter::Passed;
+use crate::log_limiter::LogPermit;
 
 use super::super::reason::{Reason, code_name};
-use super::Shared;
-use super::admission::Admission;
-use super::method::Method;
+use super::LayerState;
+use super::admission::CallAdmission;
+use super::method::RpcMethod;
 
 /// One call, from its first header to its last frame. It ends once: with a code, or by being
 /// dropped, because its caller has gone.
-pub(super) struct Call {
-    shared: Arc<Shared>,
-    method: Method,
+pub(super) struct RpcCall {
+    shared: Arc<LayerState>,
+    method: RpcMethod,
     id: HeaderValue,
     span: Span,
     began: Instant,
     /// What it takes of the bounds; none: it was refused.
-    admission: Option<Arc<Admission>>,
+    admission: Option<Arc<CallAdmission>>,
     /// It takes no longer, its answer included.
     deadline: Option<Instant>,
     ended: bool,
@@ -33,18 +33,18 @@ pub(super) struct Call {
 
 // === impl Call ===
 
-impl Call {
+impl RpcCall {
     /// A call that begins now.
     pub(super) fn begin(
-        shared: Arc<Shared>,
-        method: Method,
+        shared: Arc<LayerState>,
+        method: RpcMethod,
         id: HeaderValue,
         began: Instant,
-        admission: Option<Arc<Admission>>,
-    ) -> Call {
+        admission: Option<Arc<CallAdmission>>,
+    ) -> RpcCall {
         // At debug, so that it costs nothing by default.
         let span = tracing::debug_span!("rpc", method = method.name, request_id = text(&id));
-        Call { shared, method, id, span, began, admission, deadline: None, ended: false }
+        RpcCall { shared, method, id, span, began, admission, deadline: None, ended: false }
     }
 
     /// Sets the time at which it ends whatever its client does.
@@ -58,12 +58,12 @@ impl Call {
     }
 
     /// What it takes of the bounds; none: it was refused.
-    pub(super) fn admission(&self) -> Option<&Arc<Admission>> {
+    pub(super) fn admission(&self) -> Option<&Arc<CallAdmission>> {
         self.admission.as_ref()
     }
 
     /// The RPC.
-    pub(super) fn method(&self) -> Method {
+    pub(super) fn method(&self) -> RpcMethod {
         self.method
     }
 
@@ -94,7 +94,7 @@ impl Call {
             Code::Internal | Code::Unknown | Code::DataLoss => {
                 tracing::error!(method, request_id, code = name, ?took, error, "call failed");
             }
-            _ => match self.passes(name, failure) {
+            _ => match self.log_permit(name, failure) {
                 Some(passed) => {
                     let suppressed = passed.suppressed();
                     tracing::info!(
@@ -113,17 +113,17 @@ impl Call {
     }
 
     /// Whether a refusal is not like one of a moment ago: for another reason, or of another shard.
-    fn passes(&self, code: &str, failure: Option<&Status>) -> Option<Passed> {
+    fn log_permit(&self, code: &str, failure: Option<&Status>) -> Option<LogPermit> {
         let cause = failure.and_then(Status::get_details_error_info);
         let reason = cause.as_ref().map_or("", |cause| &cause.reason);
-        let of_a_shard = cause.as_ref().filter(|cause| Reason::is_of_a_shard(&cause.reason));
+        let of_a_shard = cause.as_ref().filter(|cause| Reason::is_shard_reason(&cause.reason));
         let shard = of_a_shard.and_then(|cause| cause.metadata.get("shard"));
         let shard = shard.map_or("", String::as_str);
-        self.shared.log.pass(&[self.method.name, code, reason, shard])
+        self.shared.log.allow(&[self.method.name, code, reason, shard])
     }
 }
 
-impl Drop for Call {
+impl Drop for RpcCall {
     fn drop(&mut self) {
         // Cut off at its deadline: its client did not read the answer.
         let is_late = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
@@ -141,24 +141,24 @@ mod tests {
     use std::time::Duration;
 
     use crate::domain::ShardName;
-    use crate::grpc::status::Failure;
+    use crate::grpc::status::RpcError;
     use crate::metrics::Metrics;
     use crate::scheduler::{EnqueueError, SetShardStateError, ShardError};
 
-    use super::super::{CallLayer, Limits};
+    use super::super::{CallLayer, CallLimits};
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn refusals_are_told_apart_by_shards_that_are_there_and_not_by_others() {
+    async fn refusals_are_logged_by_configured_shard_only() {
         let CallLayer { shared } =
-            CallLayer::new(Metrics::new(), Limits::new(1, 1 << 20, Duration::from_secs(1)));
-        let method = Method::of("/ringq.v1.QueueService/Enqueue");
+            CallLayer::new(Metrics::new(), CallLimits::new(1, 1 << 20, Duration::from_secs(1)));
+        let method = RpcMethod::from_path("/ringq.v1.QueueService/Enqueue");
         let id = HeaderValue::from_static("a");
-        let call = Call::begin(shared, method, id, Instant::now(), None);
-        let lines = |failure: fn(ShardName) -> Failure| {
+        let call = RpcCall::begin(shared, method, id, Instant::now(), None);
+        let lines = |failure: fn(ShardName) -> RpcError| {
             let names = ["a", "b", "c"].map(|name| ShardName::try_new(name).unwrap());
             let refused = names.map(|name| Status::from(failure(name)));
-            refused.iter().filter(|status| call.passes("X", Some(status)).is_some()).count()
+            refused.iter().filter(|status| call.log_permit("X", Some(status)).is_some()).count()
         };
         assert_eq!(lines(|name| ShardError::unavailable(&name, "").into()), 3);
         assert_eq!(lines(|name| ShardError::unknown(&name, "").into()), 3);

@@ -11,11 +11,11 @@ use tonic::Extensions;
 /// When a call's caller stops waiting. An extension of the requests that ask for it: Pull, where
 /// the caller has said so, and those that enqueue.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::grpc) struct Deadline(pub(super) Instant);
+pub(in crate::grpc) struct CallDeadline(pub(super) Instant);
 
 /// An answer that names what makes a repeat safe leaves this long before the deadline, or a quarter
 /// of what is left before a near one, so that it arrives.
-const LAST_WORD: Duration = Duration::from_millis(100);
+const ANSWER_MARGIN: Duration = Duration::from_millis(100);
 /// How much earlier: two ticks of the timer.
 const MARGIN: Duration = Duration::from_millis(2);
 /// Most digits of a `grpc-timeout` (the protocol's own bound).
@@ -23,10 +23,10 @@ const DIGITS_MAX: usize = 8;
 
 // === impl Deadline ===
 
-impl Deadline {
+impl CallDeadline {
     /// When to stop trying and say so.
-    pub(in crate::grpc) fn last_word(self) -> Instant {
-        self.0 - LAST_WORD.min(self.left() / 4)
+    pub(in crate::grpc) fn answer_by(self) -> Instant {
+        self.0 - ANSWER_MARGIN.min(self.left() / 4)
     }
 
     /// What is left of it.
@@ -36,12 +36,12 @@ impl Deadline {
 }
 
 /// When a write stops trying, so that its answer arrives before the caller's deadline.
-pub(in crate::grpc) fn until(extensions: &Extensions) -> Option<Instant> {
-    extensions.get::<Deadline>().map(|deadline| deadline.last_word())
+pub(in crate::grpc) fn write_deadline(extensions: &Extensions) -> Option<Instant> {
+    extensions.get::<CallDeadline>().map(|deadline| deadline.answer_by())
 }
 
 /// The caller's deadline, if it has one. A header that is no time-out is ignored, as everywhere.
-pub(super) fn of(headers: &HeaderMap, now: Instant) -> Option<Instant> {
+pub(super) fn from_headers(headers: &HeaderMap, now: Instant) -> Option<Instant> {
     let timeout = parse(headers.get("grpc-timeout")?.to_str().ok()?)?;
     // One beyond what the clock can say is none.
     now.checked_add(timeout.saturating_sub(MARGIN))
@@ -97,7 +97,7 @@ mod tests {
     async fn the_deadline_is_a_little_before_the_callers() {
         let now = Instant::now();
         let of = |text: &str| {
-            of(
+            from_headers(
                 &HeaderMap::from_iter([("grpc-timeout".parse().unwrap(), text.parse().unwrap())]),
                 now,
             )

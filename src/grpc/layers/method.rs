@@ -3,16 +3,16 @@
 
 /// An RPC as the layers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Method {
+pub(super) struct RpcMethod {
     /// Its name, as in metrics and logs.
     pub(super) name: &'static str,
     /// How it is treated.
-    pub(super) kind: Kind,
+    pub(super) kind: MethodKind,
 }
 
 /// How an RPC is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MethodKind {
     /// One message each way: counted, and limited in time.
     Unary,
     /// It waits on purpose: not counted with the others (the dispatcher counts it with the
@@ -29,34 +29,34 @@ pub(super) enum Kind {
 
 // === impl Method ===
 
-impl Method {
+impl RpcMethod {
     /// The RPC of a path.
-    pub(super) fn of(path: &str) -> Method {
+    pub(super) fn from_path(path: &str) -> RpcMethod {
         let (name, kind) = match path {
-            "/ringq.v1.QueueService/Enqueue" => ("Enqueue", Kind::Unary),
-            "/ringq.v1.QueueService/BatchEnqueue" => ("BatchEnqueue", Kind::Unary),
-            "/ringq.v1.QueueService/Get" => ("Get", Kind::Unary),
-            "/ringq.v1.QueueService/Delete" => ("Delete", Kind::Unary),
-            "/ringq.v1.QueueService/Reschedule" => ("Reschedule", Kind::Unary),
-            "/ringq.v1.QueueService/Stream" => ("Stream", Kind::Stream),
-            "/ringq.v1.QueueService/Pull" => ("Pull", Kind::Pull),
-            "/ringq.v1.QueueService/Ack" => ("Ack", Kind::Unary),
-            "/ringq.v1.QueueService/Nack" => ("Nack", Kind::Unary),
-            "/ringq.v1.QueueService/Extend" => ("Extend", Kind::Unary),
-            "/ringq.v1.TopicService/GetTopic" => ("GetTopic", Kind::Unary),
-            "/ringq.v1.TopicService/ListTopics" => ("ListTopics", Kind::Unary),
-            "/ringq.v1.TopicService/GetTopicStats" => ("GetTopicStats", Kind::Unary),
-            "/ringq.v1.AdminService/ListJobs" => ("ListJobs", Kind::Unary),
-            "/ringq.v1.AdminService/RedriveJobs" => ("RedriveJobs", Kind::Unary),
-            "/ringq.v1.AdminService/ListWorkers" => ("ListWorkers", Kind::Unary),
-            "/ringq.v1.AdminService/ListShards" => ("ListShards", Kind::Unary),
-            "/ringq.v1.AdminService/SetShardState" => ("SetShardState", Kind::Unary),
-            "/ringq.v1.AdminService/GetServerInfo" => ("GetServerInfo", Kind::Unary),
-            "/grpc.health.v1.Health/Check" => ("HealthCheck", Kind::Other),
-            "/grpc.health.v1.Health/Watch" => ("HealthWatch", Kind::Watch),
-            _ => ("Other", Kind::Other),
+            "/ringq.v1.QueueService/Enqueue" => ("Enqueue", MethodKind::Unary),
+            "/ringq.v1.QueueService/BatchEnqueue" => ("BatchEnqueue", MethodKind::Unary),
+            "/ringq.v1.QueueService/Get" => ("Get", MethodKind::Unary),
+            "/ringq.v1.QueueService/Delete" => ("Delete", MethodKind::Unary),
+            "/ringq.v1.QueueService/Reschedule" => ("Reschedule", MethodKind::Unary),
+            "/ringq.v1.QueueService/Stream" => ("Stream", MethodKind::Stream),
+            "/ringq.v1.QueueService/Pull" => ("Pull", MethodKind::Pull),
+            "/ringq.v1.QueueService/Ack" => ("Ack", MethodKind::Unary),
+            "/ringq.v1.QueueService/Nack" => ("Nack", MethodKind::Unary),
+            "/ringq.v1.QueueService/Extend" => ("Extend", MethodKind::Unary),
+            "/ringq.v1.TopicService/GetTopic" => ("GetTopic", MethodKind::Unary),
+            "/ringq.v1.TopicService/ListTopics" => ("ListTopics", MethodKind::Unary),
+            "/ringq.v1.TopicService/GetTopicStats" => ("GetTopicStats", MethodKind::Unary),
+            "/ringq.v1.AdminService/ListJobs" => ("ListJobs", MethodKind::Unary),
+            "/ringq.v1.AdminService/RedriveJobs" => ("RedriveJobs", MethodKind::Unary),
+            "/ringq.v1.AdminService/ListWorkers" => ("ListWorkers", MethodKind::Unary),
+            "/ringq.v1.AdminService/ListShards" => ("ListShards", MethodKind::Unary),
+            "/ringq.v1.AdminService/SetShardState" => ("SetShardState", MethodKind::Unary),
+            "/ringq.v1.AdminService/GetServerInfo" => ("GetServerInfo", MethodKind::Unary),
+            "/grpc.health.v1.Health/Check" => ("HealthCheck", MethodKind::Other),
+            "/grpc.health.v1.Health/Watch" => ("HealthWatch", MethodKind::Watch),
+            _ => ("Other", MethodKind::Other),
         };
-        Method { name, kind }
+        RpcMethod { name, kind }
     }
 
     /// Whether it writes what no lease token guards, or a token alone does not: an Extend that comes late would move back
@@ -82,16 +82,17 @@ impl Method {
     /// Whether it changes nothing, so that its answer can be withheld.
     pub(super) fn reads(self) -> bool {
         let named = ["Get", "GetTopic", "GetTopicStats", "GetServerInfo"];
-        self.kind == Kind::Unary && (named.contains(&self.name) || self.name.starts_with("List"))
+        self.kind == MethodKind::Unary
+            && (named.contains(&self.name) || self.name.starts_with("List"))
     }
 }
 
 // === impl Kind ===
 
-impl Kind {
+impl MethodKind {
     /// Whether it is health or reflection.
     pub(super) fn is_probe(self) -> bool {
-        matches!(self, Kind::Watch | Kind::Other)
+        matches!(self, MethodKind::Watch | MethodKind::Other)
     }
 }
 
@@ -111,23 +112,23 @@ mod tests {
         for service in ours.flat_map(|file| &file.service) {
             for rpc in &service.method {
                 let path = format!("/ringq.v1.{}/{}", service.name(), rpc.name());
-                let method = Method::of(&path);
+                let method = RpcMethod::from_path(&path);
                 assert_eq!(method.name, rpc.name());
-                assert_eq!(method.kind == Kind::Stream, rpc.server_streaming(), "{path}");
+                assert_eq!(method.kind == MethodKind::Stream, rpc.server_streaming(), "{path}");
                 seen += 1;
             }
         }
         assert_eq!(seen, 19);
-        assert_eq!(Method::of("/ringq.v1.QueueService/Nothing").kind, Kind::Other);
+        assert_eq!(RpcMethod::from_path("/ringq.v1.QueueService/Nothing").kind, MethodKind::Other);
     }
 
     #[test]
     fn settles_and_reads_differ_from_other_calls() {
-        let of = |name: &str| Method::of(&format!("/ringq.v1.QueueService/{name}"));
+        let of = |name: &str| RpcMethod::from_path(&format!("/ringq.v1.QueueService/{name}"));
         let settles = ["Ack", "Nack", "Extend", "Enqueue", "Get"].map(|name| of(name).settles());
         assert_eq!(settles, [true, true, true, false, false]);
-        let list = Method::of("/ringq.v1.AdminService/ListJobs");
-        let reads = [list, of("Get"), of("Enqueue"), of("Ack"), of("Pull")].map(Method::reads);
+        let list = RpcMethod::from_path("/ringq.v1.AdminService/ListJobs");
+        let reads = [list, of("Get"), of("Enqueue"), of("Ack"), of("Pull")].map(RpcMethod::reads);
         assert_eq!(reads, [true, true, false, false, false]);
     }
 }

@@ -11,19 +11,19 @@ const BYTES_MAX: usize = 128;
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// The caller's id if it is one that a log can hold, else a new one.
-pub(super) fn of(headers: &HeaderMap) -> HeaderValue {
+pub(super) fn from_headers(headers: &HeaderMap) -> HeaderValue {
     let good = |id: &&HeaderValue| {
         let id = id.as_bytes();
         (1..=BYTES_MAX).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
     };
-    let mut id = headers.get(HEADER).filter(good).cloned().unwrap_or_else(make);
+    let mut id = headers.get(HEADER).filter(good).cloned().unwrap_or_else(generate);
     // Never the same twice: it must not push useful headers out of the connection's HPACK table.
     id.set_sensitive(true);
     id
 }
 
 /// 64 random bits in hex: enough to tell apart the calls of one log.
-fn make() -> HeaderValue {
+fn generate() -> HeaderValue {
     let bits: u64 = rand::rng().random();
     let nibbles: [u8; 16] = std::array::from_fn(|i| {
         let nibble = (bits >> (60 - 4 * i)) & 15;
@@ -40,7 +40,7 @@ mod tests {
     fn an_id_is_taken_over_if_a_log_can_hold_it() {
         let given = |id: &[u8]| {
             let id = HeaderValue::from_bytes(id).unwrap();
-            of(&HeaderMap::from_iter([(HEADER, id)]))
+            from_headers(&HeaderMap::from_iter([(HEADER, id)]))
         };
         assert_eq!(given(b"abc-123"), "abc-123");
         assert_eq!(given(&[b'x'; 128]).len(), 128);
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn made_ids_differ() {
-        let (one, two) = (of(&HeaderMap::new()), of(&HeaderMap::new()));
+        let (one, two) = (from_headers(&HeaderMap::new()), from_headers(&HeaderMap::new()));
         assert_ne!(one, two);
         assert!(one.as_bytes().iter().all(u8::is_ascii_hexdigit));
     }

@@ -21,7 +21,7 @@ const ACK: &str = "/ringq.v1.QueueService/Ack";
 
 /// A layer for one call at a time, each of at most a second.
 fn layer(metrics: &Metrics) -> CallLayer {
-    CallLayer::new(metrics.clone(), Limits::new(1, 32 << 20, Duration::from_secs(1)))
+    CallLayer::new(metrics.clone(), CallLimits::new(1, 32 << 20, Duration::from_secs(1)))
 }
 
 /// A handler that reads its message, as those of tonic do.
@@ -48,12 +48,14 @@ fn answer(frames: Vec<Frame<Bytes>>, endless: bool) -> Response<Body> {
     let frames = futures::stream::iter(frames.into_iter().map(Ok::<_, Status>));
     let rest =
         futures::stream::poll_fn(move |_| if endless { Poll::Pending } else { Poll::Ready(None) });
-    Response::new(Body::new(Frames(Box::pin(frames.chain(rest)))))
+    Response::new(Body::new(FrameBody(Box::pin(frames.chain(rest)))))
 }
 
-struct Frames(std::pin::Pin<Box<dyn futures::Stream<Item = Result<Frame<Bytes>, Status>> + Send>>);
+struct FrameBody(
+    std::pin::Pin<Box<dyn futures::Stream<Item = Result<Frame<Bytes>, Status>> + Send>>,
+);
 
-impl http_body::Body for Frames {
+impl http_body::Body for FrameBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -111,7 +113,7 @@ async fn calls_end_with_their_code_and_are_counted_once() {
     let done = outcome(request(GET, &[]), |_| ready(Ok(ok()))).await;
     assert_eq!(done, (Code::Ok, String::new(), counted("Get", "OK")));
     let refused =
-        outcome(request(GET, &[]), |_| ready(Ok(Status::from(Failure::internal()).into_http())));
+        outcome(request(GET, &[]), |_| ready(Ok(Status::from(RpcError::internal()).into_http())));
     assert_eq!(refused.await, (Code::Internal, "INTERNAL".into(), counted("Get", "INTERNAL")));
     let too_large =
         outcome(request(GET, &[]), |_| ready(Ok(Status::out_of_range("found 5 MiB").into_http())));
@@ -154,11 +156,11 @@ async fn a_stream_is_cut_off_at_its_callers_deadline_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_pull_is_told_its_callers_deadline() {
+async fn only_a_pull_gets_the_callers_deadline() {
     for (path, timeout, told) in [(PULL, "5S", true), (PULL, "x", false), (GET, "5S", false)] {
         let seen = Arc::new(AtomicBool::new(false));
         let handler = |request: Request<Body>| {
-            let deadline = request.extensions().get::<Deadline>();
+            let deadline = request.extensions().get::<CallDeadline>();
             seen.store(deadline.is_some_and(|d| d.left() > Duration::ZERO), Ordering::Relaxed);
             ready(Ok(ok()))
         };
@@ -174,7 +176,7 @@ async fn panics_answer_internal_before_and_after_the_headers() {
     assert_eq!((code, &*reason, line), (Code::Internal, "INTERNAL", counted("Get", "INTERNAL")));
     let later = |_| {
         let frames = futures::stream::poll_fn(|_| panic!("on purpose"));
-        ready(Ok(Response::new(Body::new(Frames(Box::pin(frames))))))
+        ready(Ok(Response::new(Body::new(FrameBody(Box::pin(frames))))))
     };
     let (code, reason, line) = outcome(request(STREAM, &[]), later).await;
     assert_eq!((code, &*reason, line), (Code::Internal, "INTERNAL", counted("Stream", "INTERNAL")));
@@ -236,18 +238,18 @@ async fn every_answer_echoes_the_request_id() {
 }
 
 /// A message that comes in these pieces and then ends, breaks, or stands still.
-fn sends(pieces: Vec<Bytes>, end: End) -> Body {
+fn sends(pieces: Vec<Bytes>, end: RequestEnd) -> Body {
     let pieces = futures::stream::iter(pieces.into_iter().map(|piece| Ok(Frame::data(piece))));
     let end = futures::stream::poll_fn(move |_| match end {
-        End::Whole => Poll::Ready(None),
-        End::Reset => Poll::Ready(Some(Err(Status::unknown("the stream was reset")))),
-        End::Never => Poll::Pending,
+        RequestEnd::Whole => Poll::Ready(None),
+        RequestEnd::Reset => Poll::Ready(Some(Err(Status::unknown("the stream was reset")))),
+        RequestEnd::Never => Poll::Pending,
     });
-    Body::new(Frames(Box::pin(pieces.chain(end))))
+    Body::new(FrameBody(Box::pin(pieces.chain(end))))
 }
 
 #[derive(Clone, Copy)]
-enum End {
+enum RequestEnd {
     Whole,
     Reset,
     Never,
@@ -260,21 +262,21 @@ fn request_of(path: &str, body: Body) -> Request<Body> {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_goes_before_its_message_is_there_has_cancelled() {
     for path in [GET, PULL, STREAM, HEALTH, ACK] {
-        let body = sends(vec![Bytes::from_static(b"x")], End::Reset);
+        let body = sends(vec![Bytes::from_static(b"x")], RequestEnd::Reset);
         let (code, _, line) = outcome(request_of(path, body), reads).await;
         assert_eq!(code, Code::Cancelled, "{path}");
-        assert_eq!(line, counted(Method::of(path).name, "CANCELLED"));
+        assert_eq!(line, counted(RpcMethod::from_path(path).name, "CANCELLED"));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_message_that_does_not_arrive_ends_its_call() {
     let metrics = Metrics::new();
-    let limits = Limits::new(10, 32 << 20, Duration::from_secs(60));
+    let limits = CallLimits::new(10, 32 << 20, Duration::from_secs(60));
     let calls = CallLayer::new(metrics, limits).connection(service_fn(reads));
     for path in [GET, PULL, STREAM, ACK, "/grpc.health.v1.Health/Watch"] {
         let begun = Instant::now();
-        let body = sends(vec![Bytes::from_static(b"x")], End::Never);
+        let body = sends(vec![Bytes::from_static(b"x")], RequestEnd::Never);
         let answer = status(calls.clone().oneshot(request_of(path, body)).await.unwrap()).await;
         let reason = answer.get_details_error_info().unwrap().reason;
         assert_eq!((answer.code(), &*reason), (Code::DeadlineExceeded, "DEADLINE_EXCEEDED"));
@@ -289,7 +291,7 @@ async fn a_stream_whose_message_trickles_in_ends_at_the_request_timeout() {
         Some((Ok(Frame::data(Bytes::from_static(b"x"))), ()))
     });
     let begun = Instant::now();
-    let body = Body::new(Frames(Box::pin(trickle)));
+    let body = Body::new(FrameBody(Box::pin(trickle)));
     let (code, ..) = outcome(request_of(STREAM, body), reads).await;
     assert_eq!(code, Code::DeadlineExceeded);
     assert!(begun.elapsed() <= Duration::from_secs(2), "{:?}", begun.elapsed());
@@ -301,7 +303,7 @@ async fn half_messages_take_no_places_and_a_bounded_number_of_bytes() {
     let layer = layer(&metrics);
     let (hostile, polite) =
         (layer.connection(service_fn(reads)), layer.connection(service_fn(reads)));
-    let half = || sends(vec![vec![7; 1 << 20].into()], End::Never);
+    let half = || sends(vec![vec![7; 1 << 20].into()], RequestEnd::Never);
     let mut held: Vec<_> =
         (0..10).map(|_| Box::pin(hostile.clone().oneshot(request_of(GET, half())))).collect();
     let mut refused = 0;
@@ -318,7 +320,7 @@ async fn half_messages_take_no_places_and_a_bounded_number_of_bytes() {
     }
     assert_eq!(refused, 7, "an eighth of 32 MiB is the share of one connection");
     for path in [GET, ACK, PULL] {
-        let body = sends(vec![vec![7; 1 << 20].into()], End::Whole);
+        let body = sends(vec![vec![7; 1 << 20].into()], RequestEnd::Whole);
         let answer = polite.clone().oneshot(request_of(path, body)).await.unwrap();
         assert_eq!(status(answer).await.code(), Code::Ok, "{path}");
     }
@@ -337,7 +339,7 @@ async fn an_answer_that_is_not_read_ends_at_the_deadline_of_its_call() {
         let calls = layer(&metrics).connection(service_fn(answers));
         let begun = Instant::now();
         // As hyper does it: the first frame is taken, and then nothing for want of a window.
-        let unread = Cut::new(async move {
+        let unread = AbortableCall::new(async move {
             let response = calls.oneshot(request(path, &[])).await.unwrap();
             let mut body = Box::pin(response.into_body());
             let _first = std::future::poll_fn(|cx| body.as_mut().poll_frame(cx)).await;

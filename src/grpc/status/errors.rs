@@ -3,43 +3,43 @@
 
 use tonic::Status;
 
-use crate::dispatch::OpenError;
+use crate::dispatch::StreamOpenError;
 use crate::domain::{JobId, JobKey, ShardName, limit};
 use crate::scheduler::{EnqueueError, SetShardStateError, ShardError};
-use crate::store::{self, Unwritten};
+use crate::store::{self, NotWrittenReason};
 
 use super::super::convert::enums::{to_durability, to_job_state};
-use super::super::convert::{Invalid, Violation};
-use super::{Failure, Reason};
+use super::super::convert::{InvalidRequest, Violation};
+use super::{Reason, RpcError};
 
-impl From<Invalid> for Failure {
-    fn from(Invalid(violations): Invalid) -> Failure {
-        let Some(first) = violations.first() else { return Failure::internal() };
+impl From<InvalidRequest> for RpcError {
+    fn from(InvalidRequest(violations): InvalidRequest) -> RpcError {
+        let Some(first) = violations.first() else { return RpcError::internal() };
         let more = match violations.len() - 1 {
             0 => String::new(),
             more => format!(" (and {more} more)"),
         };
         let message = format!("{}: {}{more}", first.field, first.text);
-        let mut failure = Failure::new(first.reason, message).with("field", first.field.clone());
+        let mut failure = RpcError::new(first.reason, message).with("field", first.field.clone());
         if let Some(feature) = first.feature {
             failure = failure.with("feature", feature);
         }
-        Failure { violations, ..failure }
+        RpcError { violations, ..failure }
     }
 }
 
-impl From<Invalid> for Status {
-    fn from(invalid: Invalid) -> Status {
-        Failure::from(invalid).into()
+impl From<InvalidRequest> for Status {
+    fn from(invalid: InvalidRequest) -> Status {
+        RpcError::from(invalid).into()
     }
 }
 
 // === impl Failure ===
 
 /// What a shard answers, and which one. Its own words stay in the server's log, and in ListShards.
-impl Failure {
+impl RpcError {
     /// To a call that only reads: whether it was applied is no question.
-    pub(in crate::grpc) fn of_read(error: ShardError) -> Failure {
+    pub(in crate::grpc) fn of_read(error: ShardError) -> RpcError {
         let what = match error.error {
             store::Error::Full(_) => "is full; wait as RetryInfo says",
             store::Error::Unavailable(_) if error.is_elsewhere => {
@@ -48,35 +48,39 @@ impl Failure {
             store::Error::Unavailable(_) => {
                 "is unavailable; repeat as RetryInfo says, ListShards has the cause"
             }
-            store::Error::Late(_) => "was busy until the call was over; repeat as RetryInfo says",
+            store::Error::DeadlineExceeded(_) => {
+                "was busy until the call was over; repeat as RetryInfo says"
+            }
             store::Error::Contention(_) => {
                 "is changed by others all the time; repeat as RetryInfo says"
             }
-            store::Error::Unknown(_) => "did not answer in time; repeat as RetryInfo says",
+            store::Error::OutcomeUnknown(_) => "did not answer in time; repeat as RetryInfo says",
             store::Error::Corrupt(_) => {
                 "met something that cannot be used; an operator must look at the log"
             }
         };
-        Failure::of_shard(&error, what)
+        RpcError::of_shard(&error, what)
     }
 
-    fn of_shard(ShardError { shard, error, .. }: &ShardError, what: &str) -> Failure {
+    fn of_shard(ShardError { shard, error, .. }: &ShardError, what: &str) -> RpcError {
         let reason = match error {
             store::Error::Full(_) => Reason::StoreFull,
-            store::Error::Unavailable(_) | store::Error::Late(_) => Reason::ShardUnavailable,
+            store::Error::Unavailable(_) | store::Error::DeadlineExceeded(_) => {
+                Reason::ShardUnavailable
+            }
             store::Error::Contention(_) => Reason::Contention,
-            store::Error::Unknown(_) => Reason::OutcomeUnknown,
+            store::Error::OutcomeUnknown(_) => Reason::OutcomeUnknown,
             store::Error::Corrupt(_) => Reason::StoreCorrupt,
         };
         let failure =
-            Failure::new(reason, format!("shard {shard} {what}")).with("shard", shard.as_str());
-        if reason == Reason::StoreFull { failure.about("limit", "store") } else { failure }
+            RpcError::new(reason, format!("shard {shard} {what}")).with("shard", shard.as_str());
+        if reason == Reason::StoreFull { failure.with_subject("limit", "store") } else { failure }
     }
 }
 
 /// To a call that writes.
-impl From<ShardError> for Failure {
-    fn from(error: ShardError) -> Failure {
+impl From<ShardError> for RpcError {
+    fn from(error: ShardError) -> RpcError {
         let what = match error.error {
             store::Error::Full(_) => "is full and nothing was written; wait as RetryInfo says",
             store::Error::Unavailable(_) if error.is_elsewhere => {
@@ -86,37 +90,37 @@ impl From<ShardError> for Failure {
             store::Error::Unavailable(_) => {
                 "is unavailable and nothing was applied; repeat as RetryInfo says, ListShards has the cause"
             }
-            store::Error::Late(_) => {
+            store::Error::DeadlineExceeded(_) => {
                 "was busy until the call was over, and nothing was applied; repeat as RetryInfo says"
             }
             store::Error::Contention(_) => {
                 "has a job that other servers changed again and again, and nothing was applied; repeat as RetryInfo says"
             }
-            store::Error::Unknown(_) => {
+            store::Error::OutcomeUnknown(_) => {
                 "did not answer in time and may have applied it; repeat with the same id"
             }
             store::Error::Corrupt(_) => {
                 "met something that cannot be used, and a part may be written; an operator must look at the log"
             }
         };
-        Failure::of_shard(&error, what)
+        RpcError::of_shard(&error, what)
     }
 }
 
-impl From<SetShardStateError> for Failure {
-    fn from(error: SetShardStateError) -> Failure {
+impl From<SetShardStateError> for RpcError {
+    fn from(error: SetShardStateError) -> RpcError {
         match error {
             SetShardStateError::NotFound(name) => {
                 let message = "there is no such shard; ListShards has those that are there";
-                Failure::new(Reason::ShardNotFound, message)
+                RpcError::new(Reason::ShardNotFound, message)
                     .with("shard", name.as_str())
-                    .about("ringq.dev/Shard", format!("shards/{name}"))
+                    .with_subject("ringq.dev/Shard", format!("shards/{name}"))
             }
             SetShardStateError::LastActive(name) => {
                 let message = "no other shard takes new jobs; activate another one first";
-                Failure::new(Reason::LastActiveShard, message)
+                RpcError::new(Reason::LastActiveShard, message)
                     .with("shard", name.as_str())
-                    .about("ringq.dev/Shard", format!("shards/{name}"))
+                    .with_subject("ringq.dev/Shard", format!("shards/{name}"))
             }
             SetShardStateError::Store(error) => error.into(),
         }
@@ -125,12 +129,12 @@ impl From<SetShardStateError> for Failure {
 
 impl From<ShardError> for Status {
     fn from(error: ShardError) -> Status {
-        Failure::from(error).into()
+        RpcError::from(error).into()
     }
 }
 
-impl From<EnqueueError> for Failure {
-    fn from(error: EnqueueError) -> Failure {
+impl From<EnqueueError> for RpcError {
+    fn from(error: EnqueueError) -> RpcError {
         match error {
             EnqueueError::AlreadyExists { key, state, other_job } => {
                 let message = if other_job {
@@ -138,18 +142,18 @@ impl From<EnqueueError> for Failure {
                 } else {
                     "the id is taken; read the job with Get, or ask for another conflict policy"
                 };
-                Failure::new(Reason::JobExists, message)
+                RpcError::new(Reason::JobExists, message)
                     .with("state", to_job_state(state).as_str_name())
-                    .about_job(&key)
+                    .with_job(&key)
             }
             EnqueueError::DurabilityUnsupported { shard, asked, reached } => {
                 let [asked, reached] = [asked, reached].map(|d| to_durability(d).as_str_name());
                 let message = format!("shard {shard} reaches {reached}, not {asked}; ask for less");
-                Failure::new(Reason::DurabilityUnsupported, message)
+                RpcError::new(Reason::DurabilityUnsupported, message)
                     .with("shard", shard.as_str())
                     .with("asked", asked)
                     .with("reached", reached)
-                    .about("durability", "durability")
+                    .with_subject("durability", "durability")
             }
             EnqueueError::DurabilityNotReached { asked, id } => {
                 let asked = to_durability(asked).as_str_name();
@@ -157,11 +161,11 @@ impl From<EnqueueError> for Failure {
                     "{asked} was not confirmed in time and the job may have been written; repeat \
                      with the same id"
                 );
-                Failure::new(Reason::DurabilityNotReached, message)
+                RpcError::new(Reason::DurabilityNotReached, message)
                     .with("asked", asked)
                     .with("id", id.as_str())
             }
-            EnqueueError::Unwritten { key, shard, why } => unwritten(&key, &shard, why),
+            EnqueueError::NotWritten { key, shard, why } => unwritten(&key, &shard, why),
             EnqueueError::NoSuchShard(shard) => {
                 let text = format!("names the shard {shard}, which this server does not have");
                 bad_id(text).with("shard", shard.as_str())
@@ -169,10 +173,10 @@ impl From<EnqueueError> for Failure {
             EnqueueError::NoActiveShard => {
                 let message =
                     "no shard takes new jobs and nothing was written; ListShards has their states";
-                Failure::new(Reason::ShardUnavailable, message)
+                RpcError::new(Reason::ShardUnavailable, message)
             }
             EnqueueError::Store { error, id } => {
-                let failure = Failure::from(error);
+                let failure = RpcError::from(error);
                 match id {
                     Some(id) => failure.with("id", id.as_str()),
                     None => failure,
@@ -183,53 +187,54 @@ impl From<EnqueueError> for Failure {
 }
 
 /// Of an id that a server made and that has no record. No repeat with it can succeed.
-fn unwritten(key: &JobKey, shard: &ShardName, why: Unwritten) -> Failure {
+fn unwritten(key: &JobKey, shard: &ShardName, why: NotWrittenReason) -> RpcError {
     let minutes = limit::REPEAT_MAX.as_secs() / 60;
     let failure = match why {
-        Unwritten::TooOld => {
+        NotWrittenReason::TooOld => {
             let message = format!(
                 "the id is too old to repeat: a server made it {minutes} minutes ago or earlier, nothing was written \
                  now, and shard {shard} does not know whether its job has ended; look for what the job does, and \
                  enqueue it without the id if that was not done"
             );
-            Failure::new(Reason::OutcomeUnknown, message).for_good()
+            RpcError::new(Reason::OutcomeUnknown, message).without_retry()
         }
-        Unwritten::Forgotten => {
+        NotWrittenReason::HistoryLost => {
             let message = format!(
                 "shard {shard} does not know any more whether the job of this id has ended, and nothing was written now; \
                  look for what the job does, and enqueue it without the id if that was not done"
             );
-            Failure::new(Reason::OutcomeUnknown, message).for_good()
+            RpcError::new(Reason::OutcomeUnknown, message).without_retry()
         }
-        Unwritten::Ahead => {
+        NotWrittenReason::FromFuture => {
             bad_id("was not made by a server: its time is ahead of the clock of the shard".into())
         }
-        Unwritten::Draining => {
+        NotWrittenReason::Draining => {
             let message = format!(
                 "shard {shard} is to become empty and nothing was written under this id; enqueue the job without it"
             );
-            Failure::new(Reason::ShardDraining, message).about("ringq.dev/Job", key.to_string())
+            RpcError::new(Reason::ShardDraining, message)
+                .with_subject("ringq.dev/Job", key.to_string())
         }
     };
     failure.with("shard", shard.as_str())
 }
 
-fn bad_id(text: String) -> Failure {
+fn bad_id(text: String) -> RpcError {
     let (field, reason) = ("id".into(), Reason::InvalidField);
-    Failure::from(Invalid(vec![Violation { field, reason, text, feature: None }]))
+    RpcError::from(InvalidRequest(vec![Violation { field, reason, text, feature: None }]))
 }
 
-impl From<OpenError> for Failure {
-    fn from(error: OpenError) -> Failure {
+impl From<StreamOpenError> for RpcError {
+    fn from(error: StreamOpenError) -> RpcError {
         match error {
-            OpenError::TooManyStreams { max } => {
+            StreamOpenError::TooManyStreams { max } => {
                 let message =
                     "too many streams are open here; close some, or wait as RetryInfo says";
-                Failure::new(Reason::TooManyStreams, message)
+                RpcError::new(Reason::TooManyStreams, message)
                     .with("limit", max.to_string())
-                    .about("limit", "streams")
+                    .with_subject("limit", "streams")
             }
-            OpenError::Draining => Failure::new(
+            StreamOpenError::Draining => RpcError::new(
                 Reason::Draining,
                 "this replica is leaving; repeat on another connection",
             ),
@@ -237,9 +242,9 @@ impl From<OpenError> for Failure {
     }
 }
 
-impl From<OpenError> for Status {
-    fn from(error: OpenError) -> Status {
-        Failure::from(error).into()
+impl From<StreamOpenError> for Status {
+    fn from(error: StreamOpenError) -> Status {
+        RpcError::from(error).into()
     }
 }
 
@@ -250,7 +255,7 @@ pub(in crate::grpc) fn safe_id(error: &EnqueueError) -> Option<&JobId> {
         EnqueueError::DurabilityNotReached { id, .. } => Some(id),
         EnqueueError::Store { id, .. } => id.as_ref(),
         EnqueueError::DurabilityUnsupported { .. }
-        | EnqueueError::Unwritten { .. }
+        | EnqueueError::NotWritten { .. }
         | EnqueueError::NoSuchShard(_)
         | EnqueueError::NoActiveShard => None,
     }

@@ -12,7 +12,7 @@ use crate::domain::{JobKey, State, TopicName};
 use crate::pb;
 
 use super::convert::enums::to_job_state;
-use super::convert::{Invalid, Violation};
+use super::convert::{InvalidRequest, Violation};
 use super::reason::Reason;
 
 pub(super) use errors::safe_id;
@@ -24,133 +24,133 @@ const VIOLATIONS_MAX: usize = 24;
 
 /// An error on its way to a client: the same for a call and for one item of a batch.
 #[derive(Clone, Debug)]
-pub(super) struct Failure {
+pub(super) struct RpcError {
     reason: Reason,
     message: String,
     metadata: Vec<(&'static str, String)>,
     violations: Vec<Violation>,
-    subject: Option<Subject>,
+    subject: Option<ErrorSubject>,
     /// No repeat can succeed, though one can after other failures with this reason.
-    for_good: bool,
+    is_permanent: bool,
 }
 
 /// What an error is about.
 #[derive(Clone, Debug)]
-struct Subject {
+struct ErrorSubject {
     kind: &'static str,
     name: String,
 }
 
 // === impl Failure ===
 
-impl Failure {
-    fn new(reason: Reason, message: impl Into<String>) -> Failure {
-        Failure {
+impl RpcError {
+    fn new(reason: Reason, message: impl Into<String>) -> RpcError {
+        RpcError {
             reason,
             message: message.into(),
             metadata: Vec::new(),
             violations: Vec::new(),
             subject: None,
-            for_good: false,
+            is_permanent: false,
         }
     }
 
-    fn with(mut self, key: &'static str, value: impl Into<String>) -> Failure {
+    fn with(mut self, key: &'static str, value: impl Into<String>) -> RpcError {
         self.metadata.push((key, value.into()));
         self
     }
 
-    fn about(mut self, kind: &'static str, name: impl Into<String>) -> Failure {
-        self.subject = Some(Subject { kind, name: name.into() });
+    fn with_subject(mut self, kind: &'static str, name: impl Into<String>) -> RpcError {
+        self.subject = Some(ErrorSubject { kind, name: name.into() });
         self
     }
 
-    fn for_good(self) -> Failure {
-        Failure { for_good: true, ..self }
+    fn without_retry(self) -> RpcError {
+        RpcError { is_permanent: true, ..self }
     }
 
-    fn about_job(self, key: &JobKey) -> Failure {
+    fn with_job(self, key: &JobKey) -> RpcError {
         self.with("topic", key.topic.as_str())
             .with("id", key.id.as_str())
-            .about("ringq.dev/Job", key.to_string())
+            .with_subject("ringq.dev/Job", key.to_string())
     }
 
     /// There is no such job.
-    pub(super) fn job_not_found(key: &JobKey) -> Failure {
+    pub(super) fn job_not_found(key: &JobKey) -> RpcError {
         let message = "there is no such job: it never was, or its record has been forgotten";
-        Failure::new(Reason::JobNotFound, message).about_job(key)
+        RpcError::new(Reason::JobNotFound, message).with_job(key)
     }
 
     /// There is no such topic.
-    pub(super) fn topic_not_found(name: &TopicName) -> Failure {
+    pub(super) fn topic_not_found(name: &TopicName) -> RpcError {
         let message = "there is no such topic; correct its name, or enqueue a job to create it";
-        Failure::new(Reason::TopicNotFound, message)
+        RpcError::new(Reason::TopicNotFound, message)
             .with("topic", name.as_str())
-            .about("ringq.dev/Topic", format!("topics/{name}"))
+            .with_subject("ringq.dev/Topic", format!("topics/{name}"))
     }
 
     /// The job is in a state that does not allow it.
-    pub(super) fn wrong_state(key: &JobKey, state: State) -> Failure {
+    pub(super) fn wrong_state(key: &JobKey, state: State) -> RpcError {
         let message = format!("a job that is {} cannot be moved; read it with Get", state.name());
-        Failure::new(Reason::WrongJobState, message)
+        RpcError::new(Reason::WrongJobState, message)
             .with("state", to_job_state(state).as_str_name())
-            .about_job(key)
+            .with_job(key)
     }
 
     /// A message over the limit.
-    pub(super) fn message_too_large(limit: usize) -> Failure {
+    pub(super) fn message_too_large(limit: usize) -> RpcError {
         let message = format!("the message has more than {limit} bytes; send less at once");
-        Failure::new(Reason::TooLarge, message).with("limit", limit.to_string())
+        RpcError::new(Reason::TooLarge, message).with("limit", limit.to_string())
     }
 
     /// A message that cannot be read.
-    pub(super) fn malformed(message: &str) -> Failure {
+    pub(super) fn malformed(message: &str) -> RpcError {
         let message = format!("the request cannot be read: {message}");
-        Failure::new(Reason::InvalidField, message)
+        RpcError::new(Reason::InvalidField, message)
     }
 
     /// Too many requests are under way.
-    pub(super) fn too_many_requests(limit: usize) -> Failure {
+    pub(super) fn too_many_requests(limit: usize) -> RpcError {
         let message = "too many requests are under way here; wait as RetryInfo says";
-        Failure::new(Reason::RateLimited, message)
+        RpcError::new(Reason::RateLimited, message)
             .with("limit", limit.to_string())
-            .about("limit", "max_concurrent_requests")
+            .with_subject("limit", "max_concurrent_requests")
     }
 
     /// Too many bytes of messages are under way, here or on the caller's connection.
-    pub(super) fn too_many_bytes(limit: usize) -> Failure {
+    pub(super) fn too_many_bytes(limit: usize) -> RpcError {
         let message = "too many bytes of messages are under way here; wait as RetryInfo says, or send less at once";
-        Failure::new(Reason::RateLimited, message)
+        RpcError::new(Reason::RateLimited, message)
             .with("limit", limit.to_string())
-            .about("limit", "max_message_mib")
+            .with_subject("limit", "max_message_mib")
     }
 
     /// The rest of a message does not come.
-    pub(super) fn request_stalled() -> Failure {
+    pub(super) fn request_stalled() -> RpcError {
         let message = "the message of the request did not arrive in time; nothing was applied";
-        Failure::new(Reason::DeadlineExceeded, message)
+        RpcError::new(Reason::DeadlineExceeded, message)
     }
 
     /// The deadline passed.
-    pub(super) fn deadline_exceeded() -> Failure {
+    pub(super) fn deadline_exceeded() -> RpcError {
         let message = "the deadline passed; what was asked may have been applied all the same";
-        Failure::new(Reason::DeadlineExceeded, message)
+        RpcError::new(Reason::DeadlineExceeded, message)
     }
 
     /// A fault of the server, of which the client hears nothing else.
-    pub(super) fn internal() -> Failure {
+    pub(super) fn internal() -> RpcError {
         let message = "a fault of the server; report it with the time and the server's log";
-        Failure::new(Reason::Internal, message)
+        RpcError::new(Reason::Internal, message)
     }
 
     /// The same failure of the message in this field.
-    pub(super) fn within(self, field: &str) -> Failure {
+    pub(super) fn in_field(self, field: &str) -> RpcError {
         if self.violations.is_empty() {
             return self;
         }
         let inside = |v: Violation| Violation { field: format!("{field}.{}", v.field), ..v };
         let violations = self.violations.into_iter().map(inside).collect();
-        let mut failure = Failure::from(Invalid(violations));
+        let mut failure = RpcError::from(InvalidRequest(violations));
         failure.metadata.extend(self.metadata.into_iter().filter(|(key, _)| *key != "field"));
         failure
     }
@@ -159,7 +159,7 @@ impl Failure {
         let metadata: HashMap<String, String> =
             self.metadata.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
         let mut details = ErrorDetails::with_error_info(self.reason.name(), DOMAIN, metadata);
-        let delay = self.reason.retry_delay().filter(|_| !self.for_good);
+        let delay = self.reason.retry_delay().filter(|_| !self.is_permanent);
         if delay.is_some() {
             details.set_retry_info(delay);
         }
@@ -175,8 +175,8 @@ impl Failure {
     }
 
     /// The detail that says what the failure is about, in the form that goes with its code.
-    fn detail(&self, details: &mut ErrorDetails, subject: &Subject) {
-        let Subject { kind, name } = subject;
+    fn detail(&self, details: &mut ErrorDetails, subject: &ErrorSubject) {
+        let ErrorSubject { kind, name } = subject;
         let (name, text) = (name.clone(), self.message.clone());
         match self.reason.code() {
             Code::FailedPrecondition => {
@@ -193,15 +193,15 @@ impl Failure {
     }
 }
 
-impl From<Failure> for Status {
-    fn from(failure: Failure) -> Status {
+impl From<RpcError> for Status {
+    fn from(failure: RpcError) -> Status {
         let details = failure.details();
         Status::with_error_details(failure.reason.code(), failure.message, details)
     }
 }
 
-impl From<Failure> for pb::ItemError {
-    fn from(failure: Failure) -> pb::ItemError {
+impl From<RpcError> for pb::ItemError {
+    fn from(failure: RpcError) -> pb::ItemError {
         let field = failure.violations.into_iter().next().map(|violation| violation.field);
         pb::ItemError {
             code: failure.reason.code().into(),

@@ -1,8 +1,8 @@
 use super::*;
-use crate::dispatch::OpenError;
+use crate::dispatch::StreamOpenError;
 use crate::domain::{Durability, JobId, ShardName};
 use crate::scheduler::{EnqueueError, SetShardStateError, ShardError};
-use crate::store::{self, Unwritten};
+use crate::store::{self, NotWrittenReason};
 
 fn key() -> JobKey {
     JobKey { topic: TopicName::stored("t"), id: JobId::stored("i") }
@@ -35,16 +35,16 @@ fn the_table() {
     };
     let exists =
         |other_job| EnqueueError::AlreadyExists { key: key(), state: State::Ready, other_job };
-    let unwritten = |why| EnqueueError::Unwritten { key: key(), shard: shard.clone(), why };
+    let unwritten = |why| EnqueueError::NotWritten { key: key(), shard: shard.clone(), why };
     let unconfirmed =
         EnqueueError::DurabilityNotReached { asked: Durability::Fsynced, id: JobId::stored("i") };
-    let cases: [(Failure, &str); 26] = [
-        (Invalid(vec![violation("a")]).into(), "InvalidArgument INVALID_FIELD fields"),
-        (Failure::message_too_large(4), "InvalidArgument TOO_LARGE"),
-        (Failure::malformed("x"), "InvalidArgument INVALID_FIELD"),
+    let cases: [(RpcError, &str); 26] = [
+        (InvalidRequest(vec![violation("a")]).into(), "InvalidArgument INVALID_FIELD fields"),
+        (RpcError::message_too_large(4), "InvalidArgument TOO_LARGE"),
+        (RpcError::malformed("x"), "InvalidArgument INVALID_FIELD"),
         (EnqueueError::NoSuchShard(shard.clone()).into(), "InvalidArgument INVALID_FIELD fields"),
-        (Failure::job_not_found(&key()), "NotFound JOB_NOT_FOUND resource"),
-        (Failure::topic_not_found(&TopicName::stored("t")), "NotFound TOPIC_NOT_FOUND resource"),
+        (RpcError::job_not_found(&key()), "NotFound JOB_NOT_FOUND resource"),
+        (RpcError::topic_not_found(&TopicName::stored("t")), "NotFound TOPIC_NOT_FOUND resource"),
         (SetShardStateError::NotFound(shard.clone()).into(), "NotFound SHARD_NOT_FOUND resource"),
         (
             SetShardStateError::LastActive(shard.clone()).into(),
@@ -52,27 +52,30 @@ fn the_table() {
         ),
         (exists(false).into(), "AlreadyExists JOB_EXISTS resource"),
         (exists(true).into(), "AlreadyExists JOB_EXISTS resource"),
-        (unwritten(Unwritten::TooOld).into(), "Unavailable OUTCOME_UNKNOWN"),
-        (unwritten(Unwritten::Forgotten).into(), "Unavailable OUTCOME_UNKNOWN"),
-        (unwritten(Unwritten::Ahead).into(), "InvalidArgument INVALID_FIELD fields"),
-        (unwritten(Unwritten::Draining).into(), "FailedPrecondition SHARD_DRAINING precondition"),
+        (unwritten(NotWrittenReason::TooOld).into(), "Unavailable OUTCOME_UNKNOWN"),
+        (unwritten(NotWrittenReason::HistoryLost).into(), "Unavailable OUTCOME_UNKNOWN"),
+        (unwritten(NotWrittenReason::FromFuture).into(), "InvalidArgument INVALID_FIELD fields"),
         (
-            Failure::wrong_state(&key(), State::Running),
+            unwritten(NotWrittenReason::Draining).into(),
+            "FailedPrecondition SHARD_DRAINING precondition",
+        ),
+        (
+            RpcError::wrong_state(&key(), State::Running),
             "FailedPrecondition WRONG_JOB_STATE precondition",
         ),
         (unsupported.into(), "FailedPrecondition DURABILITY_UNSUPPORTED precondition"),
-        (Failure::too_many_requests(9), "ResourceExhausted RATE_LIMITED quota retry"),
+        (RpcError::too_many_requests(9), "ResourceExhausted RATE_LIMITED quota retry"),
         (
-            OpenError::TooManyStreams { max: 9 }.into(),
+            StreamOpenError::TooManyStreams { max: 9 }.into(),
             "ResourceExhausted TOO_MANY_STREAMS quota retry",
         ),
         (store(store::Error::Full(secret())).into(), "ResourceExhausted STORE_FULL quota retry"),
         (store(store::Error::Unavailable(secret())).into(), "Unavailable SHARD_UNAVAILABLE retry"),
-        (OpenError::Draining.into(), "Unavailable DRAINING retry"),
-        (store(store::Error::Unknown(secret())).into(), "Unavailable OUTCOME_UNKNOWN retry"),
+        (StreamOpenError::Draining.into(), "Unavailable DRAINING retry"),
+        (store(store::Error::OutcomeUnknown(secret())).into(), "Unavailable OUTCOME_UNKNOWN retry"),
         (unconfirmed.into(), "Unavailable DURABILITY_NOT_REACHED retry"),
-        (Failure::deadline_exceeded(), "DeadlineExceeded DEADLINE_EXCEEDED"),
-        (Failure::internal(), "Internal INTERNAL"),
+        (RpcError::deadline_exceeded(), "DeadlineExceeded DEADLINE_EXCEEDED"),
+        (RpcError::internal(), "Internal INTERNAL"),
         (store(store::Error::Corrupt(secret())).into(), "Internal STORE_CORRUPT"),
     ];
     for (failure, expected) in cases {
@@ -95,11 +98,11 @@ fn the_table() {
 }
 
 #[test]
-fn every_violation_is_told_and_the_first_one_leads() {
+fn every_violation_is_reported_first_one_in_the_message() {
     let mut unsupported = violation("job.group");
     unsupported.reason = Reason::FeatureUnsupported;
     unsupported.feature = Some("groups");
-    let status = Status::from(Invalid(vec![unsupported, violation("b"), violation("c")]));
+    let status = Status::from(InvalidRequest(vec![unsupported, violation("b"), violation("c")]));
     assert_eq!(status.message(), "job.group: must not be empty (and 2 more)");
     let details = status.get_error_details();
     let info = details.error_info().unwrap();
@@ -113,7 +116,7 @@ fn every_violation_is_told_and_the_first_one_leads() {
 fn the_details_of_the_worst_request_fit_into_a_header() {
     let path = format!("items[999].enqueue[15].retry.{}", "delays[99]");
     let worst = Violation { text: "x".repeat(80), ..violation(&path) };
-    let status = Status::from(Invalid(vec![worst; 16_000]));
+    let status = Status::from(InvalidRequest(vec![worst; 16_000]));
     let mut headers = http::HeaderMap::new();
     status.add_header(&mut headers).unwrap();
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
@@ -123,9 +126,9 @@ fn the_details_of_the_worst_request_fit_into_a_header() {
 
 #[test]
 fn an_enqueue_of_unknown_outcome_names_the_id_that_makes_a_repeat_safe() {
-    let error = store(store::Error::Unknown(String::new()));
+    let error = store(store::Error::OutcomeUnknown(String::new()));
     assert_eq!(safe_id(&error), Some(&JobId::stored("i")));
-    let status = Status::from(Failure::from(error));
+    let status = Status::from(RpcError::from(error));
     assert!(status.message().starts_with("shard s1 did not answer in time"), "{status:?}");
     let details = status.get_error_details();
     let metadata = &details.error_info().unwrap().metadata;
@@ -133,19 +136,19 @@ fn an_enqueue_of_unknown_outcome_names_the_id_that_makes_a_repeat_safe() {
 }
 
 #[test]
-fn a_read_that_fails_says_nothing_of_what_was_applied() {
+fn failed_read_reports_no_unknown_outcome() {
     let text = String::new;
     let errors: [fn(String) -> store::Error; 4] = [
         store::Error::Full,
         store::Error::Unavailable,
-        store::Error::Unknown,
+        store::Error::OutcomeUnknown,
         store::Error::Corrupt,
     ];
     for error in errors {
         let error = ShardError::new(&ShardName::try_new("s1").unwrap(), error(text()));
-        let (read, write) = (Failure::of_read(error.clone()), Failure::from(error));
+        let (read, write) = (RpcError::of_read(error.clone()), RpcError::from(error));
         assert_eq!((read.reason, &read.metadata), (write.reason, &write.metadata));
-        let speaks = |failure: &Failure| {
+        let speaks = |failure: &RpcError| {
             let (what, _) = failure.message.split_once("; ").unwrap();
             ["applied", "written"].iter().any(|word| what.contains(word))
         };
@@ -155,20 +158,20 @@ fn a_read_that_fails_says_nothing_of_what_was_applied() {
 
 #[test]
 fn a_resource_is_named_as_a_path() {
-    let details = Status::from(Failure::wrong_state(&key(), State::Running)).get_error_details();
+    let details = Status::from(RpcError::wrong_state(&key(), State::Running)).get_error_details();
     let violation = &details.precondition_failure().unwrap().violations[0];
     assert_eq!((&*violation.r#type, &*violation.subject), ("WRONG_JOB_STATE", "topics/t/jobs/i"));
     assert_eq!(details.error_info().unwrap().metadata["state"], "JOB_STATE_RUNNING");
-    let details = Status::from(Failure::job_not_found(&key())).get_error_details();
+    let details = Status::from(RpcError::job_not_found(&key())).get_error_details();
     assert_eq!(details.resource_info().unwrap().resource_name, "topics/t/jobs/i");
 }
 
 #[test]
 fn an_item_has_the_same_vocabulary_with_its_field() {
     let shard = ShardName::try_new("s9").unwrap();
-    let item = pb::ItemError::from(Failure::from(EnqueueError::NoSuchShard(shard.clone())));
+    let item = pb::ItemError::from(RpcError::from(EnqueueError::NoSuchShard(shard.clone())));
     assert_eq!((item.code, &*item.reason, &*item.field), (3, "INVALID_FIELD", "id"));
-    let status = Status::from(Failure::from(EnqueueError::NoSuchShard(shard)).within("job"));
+    let status = Status::from(RpcError::from(EnqueueError::NoSuchShard(shard)).in_field("job"));
     let details = status.get_error_details();
     assert_eq!(details.bad_request().unwrap().field_violations[0].field, "job.id");
     assert!(status.message().starts_with("job.id: "), "{}", status.message());

@@ -8,24 +8,24 @@ use futures::future::join_all;
 use tokio::time::Instant;
 
 use super::receipts;
-use super::ring::{Ring, draft, key, named, patience, soon};
+use super::test_ring::{TestRing, draft, draft_with_id, eventually, key, test_timeouts};
 use crate::clock::{Clock, ManualClock};
 use crate::domain::ring::ShardState;
 use crate::domain::{JobId, ShardName, State, Time, TopicName, When};
 use crate::scheduler::{
-    AckItem, Draft, JobsPage, ListJobs, NackItem, Places, RedriveJobs, SetShardStateError,
+    AckItem, Draft, JobsPage, ListJobs, ListPosition, NackItem, RedriveJobs, SetShardStateError,
 };
 use crate::shards::ShardError;
 use crate::store::Error;
-use crate::store::faulty::{Fault, FaultStore};
+use crate::store::faulty_store::{FaultyStore, InjectedFault};
 
 fn all_of(topic: &str, state: State, limit: usize) -> ListJobs {
-    let (topic, after) = (TopicName::stored(topic), Places::default());
+    let (topic, after) = (TopicName::stored(topic), ListPosition::default());
     ListJobs { topic, state, full: false, limit, after }
 }
 
 /// Every page of a list.
-async fn pages(ring: &Ring, mut list: ListJobs) -> Vec<JobsPage> {
+async fn pages(ring: &TestRing, mut list: ListJobs) -> Vec<JobsPage> {
     let mut pages = Vec::new();
     loop {
         let page = ring.scheduler.list_jobs(list.clone()).await.unwrap();
@@ -41,10 +41,10 @@ async fn pages(ring: &Ring, mut list: ListJobs) -> Vec<JobsPage> {
 
 #[tokio::test]
 async fn a_list_goes_page_by_page_over_all_shards_in_the_order_of_due_times() {
-    let ring = Ring::new(4);
+    let ring = TestRing::new(4);
     let later = |n: u64| When::After(Duration::from_secs(1_000 + n * 7 % 100));
-    let drafts = (0..100).map(|n| Draft { due: later(n), ..named("t", &format!("n{n}")) });
-    ring.accept(drafts.collect()).await;
+    let drafts = (0..100).map(|n| Draft { due: later(n), ..draft_with_id("t", &format!("n{n}")) });
+    ring.enqueue_accepted(drafts.collect()).await;
     for limit in [1, 7, 50, 99, 100, 500] {
         let pages = pages(&ring, all_of("t", State::Scheduled, limit)).await;
         let jobs: Vec<_> =
@@ -59,36 +59,36 @@ async fn a_list_goes_page_by_page_over_all_shards_in_the_order_of_due_times() {
 
 #[tokio::test]
 async fn a_list_names_who_is_missing_and_ends_all_the_same() {
-    let ring = Ring::new(3);
+    let ring = TestRing::new(3);
     for n in 0..3 {
-        ring.accept(ring.owned_by(n, "t", 10)).await;
+        ring.enqueue_accepted(ring.owned_by(n, "t", 10)).await;
     }
-    ring.stores[2].set(Fault::Hangs);
+    ring.stores[2].set_fault(InjectedFault::Hangs);
     let begin = Instant::now();
     let list = all_of("t", State::Ready, 6);
     let first = ring.scheduler.list_jobs(list.clone()).await.unwrap();
-    assert!(begin.elapsed() < patience().answer, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < test_timeouts().call, "{:?}", begin.elapsed());
     assert_eq!((first.jobs.len(), &*first.unreachable), (6, &["s2".to_owned()][..]));
     let jobs: usize = pages(&ring, list.clone()).await.iter().map(|page| page.jobs.len()).sum();
     assert_eq!(jobs, 20);
     // What it has is found as soon as it is back, also in the midst of a list.
     ring.until_down(2, true).await;
-    ring.stores[2].set(Fault::None);
+    ring.stores[2].set_fault(InjectedFault::None);
     ring.until_down(2, false).await;
     let rest = ListJobs { after: first.next.unwrap(), ..list.clone() };
     let jobs: usize = pages(&ring, rest).await.iter().map(|page| page.jobs.len()).sum();
     assert_eq!(jobs, 24);
-    ring.stores.iter().for_each(|store| store.set(Fault::Refuses));
+    ring.stores.iter().for_each(|store| store.set_fault(InjectedFault::Unreachable));
     assert!(ring.scheduler.list_jobs(list).await.is_err(), "nobody answers");
 }
 
 #[tokio::test]
-async fn numbers_are_sums_and_say_when_they_are_partial() {
-    let ring = Ring::new(3);
+async fn topic_stats_are_sums_and_report_missing_shards() {
+    let ring = TestRing::new(3);
     for n in 0..3 {
-        ring.accept(ring.owned_by(n, "t", 10 + n)).await;
+        ring.enqueue_accepted(ring.owned_by(n, "t", 10 + n)).await;
     }
-    ring.accept(ring.owned_by(1, "lonely", 1)).await;
+    ring.enqueue_accepted(ring.owned_by(1, "lonely", 1)).await;
     let topic = async |name: &str| ring.scheduler.topic(TopicName::stored(name)).await;
     let row = topic("t").await.unwrap().unwrap();
     assert_eq!((row.stats.ready, row.stats.enqueued_total, row.unreachable.len()), (33, 33, 0));
@@ -99,7 +99,7 @@ async fn numbers_are_sums_and_say_when_they_are_partial() {
     assert_eq!(names(9).await, ["lonely", "t"]);
     assert_eq!(names(1).await, ["lonely"]);
 
-    ring.stores[1].set(Fault::Hangs);
+    ring.stores[1].set_fault(InjectedFault::Hangs);
     let begin = Instant::now();
     let row = topic("t").await.unwrap().unwrap();
     assert_eq!((row.stats.ready, &*row.unreachable), (22, &["s1".to_owned()][..]));
@@ -113,10 +113,11 @@ async fn numbers_are_sums_and_say_when_they_are_partial() {
 }
 
 #[tokio::test]
-async fn shards_say_how_they_are() {
-    let ring = Ring::of(&[ShardState::Active, ShardState::Draining, ShardState::Active]);
-    ring.accept(vec![draft("t"); 10]).await;
-    ring.stores[2].set(Fault::Refuses);
+async fn shard_infos_report_state_and_errors() {
+    let ring =
+        TestRing::with_states(&[ShardState::Active, ShardState::Draining, ShardState::Active]);
+    ring.enqueue_accepted(vec![draft("t"); 10]).await;
+    ring.stores[2].set_fault(InjectedFault::Unreachable);
     let infos = ring.scheduler.shard_infos().await;
     let states: Vec<_> = infos.iter().map(|shard| (&*shard.name, shard.state)).collect();
     assert_eq!(states.len(), 3);
@@ -131,7 +132,7 @@ async fn shards_say_how_they_are() {
     let dead = infos.iter().find(|shard| shard.name == "s2").unwrap();
     let error = dead.info.as_ref().unwrap_err().to_string();
     assert!(error.contains("connection refused"), "also while it is left alone: {error}");
-    ring.stores[1].set(Fault::Refuses);
+    ring.stores[1].set_fault(InjectedFault::Unreachable);
     let infos = ring.scheduler.shard_infos().await;
     let draining = infos.iter().find(|shard| shard.name == "s1").unwrap();
     assert_eq!((draining.info.is_err(), draining.state), (true, ShardState::Draining));
@@ -139,30 +140,34 @@ async fn shards_say_how_they_are() {
 
 #[tokio::test]
 async fn a_shard_is_drained_and_taken_back_unless_it_is_the_last() {
-    let ring = Ring::of(&[ShardState::Active, ShardState::Active]);
+    let ring = TestRing::with_states(&[ShardState::Active, ShardState::Active]);
     let set = |name: &str, state| {
         ring.scheduler.set_shard_state(ShardName::try_new(name).unwrap(), state, None)
     };
     for state in [ShardState::Draining, ShardState::Draining, ShardState::Active] {
         let shard = set("s1", state).await.unwrap();
         assert_eq!((&*shard.name, shard.state), ("s1", state));
-        let stored = ring.stores[1].inner().info().await.unwrap().state;
+        let stored = ring.stores[1].sqlite_store().info().await.unwrap().state;
         assert_eq!(stored, Some(state), "for all replicas");
     }
     let missing = set("s9", ShardState::Active).await.unwrap_err();
     assert_eq!(missing, SetShardStateError::NotFound(ShardName::try_new("s9").unwrap()));
 
-    let ring = Ring::of(&[ShardState::Active, ShardState::Draining]);
+    let ring = TestRing::with_states(&[ShardState::Active, ShardState::Draining]);
     let name = ShardName::try_new("s0").unwrap();
     let last = ring.scheduler.set_shard_state(name.clone(), ShardState::Draining, None).await;
     assert_eq!(last.unwrap_err(), SetShardStateError::LastActive(name.clone()));
-    assert_eq!(ring.stores[0].inner().info().await.unwrap().state, None, "nothing was written");
+    assert_eq!(
+        ring.stores[0].sqlite_store().info().await.unwrap().state,
+        None,
+        "nothing was written"
+    );
 }
 
 #[tokio::test]
 async fn the_state_of_a_shard_that_does_not_answer_is_not_set() {
-    let ring = Ring::of(&[ShardState::Active, ShardState::Active]);
-    ring.stores[1].set(Fault::Refuses);
+    let ring = TestRing::with_states(&[ShardState::Active, ShardState::Active]);
+    ring.stores[1].set_fault(InjectedFault::Unreachable);
     let name = ShardName::try_new("s1").unwrap();
     let refused =
         ring.scheduler.set_shard_state(name, ShardState::Draining, None).await.unwrap_err();
@@ -173,12 +178,12 @@ async fn the_state_of_a_shard_that_does_not_answer_is_not_set() {
         ),
         "{refused:?}"
     );
-    ring.stores[1].set(Fault::None);
-    assert_eq!(ring.stores[1].inner().info().await.unwrap().state, None);
+    ring.stores[1].set_fault(InjectedFault::None);
+    assert_eq!(ring.stores[1].sqlite_store().info().await.unwrap().state, None);
 }
 
 /// Makes dead letters of all jobs of a topic on every shard.
-async fn bury(ring: &Ring, topic: &str) {
+async fn dead_letter_all(ring: &TestRing, topic: &str) {
     for n in 0..ring.stores.len() {
         let receipts = super::receipts(ring, n, topic).await;
         let cause = crate::domain::lifecycle::Cause::DeadLettered { error: "x".into() };
@@ -202,16 +207,16 @@ fn redrive(topic: &str, target: Option<&str>) -> RedriveJobs {
 
 #[tokio::test]
 async fn dead_letters_of_all_shards_go_back_or_to_the_owners_of_their_ids_elsewhere() {
-    let ring = Ring::new(4);
+    let ring = TestRing::new(4);
     let ids: Vec<String> = (0..60).map(|n| format!("n{n}")).collect();
-    ring.accept(ids.iter().map(|id| named("a", id)).collect()).await;
-    ring.accept(vec![draft("a"); 20]).await;
-    bury(&ring, "a").await;
+    ring.enqueue_accepted(ids.iter().map(|id| draft_with_id("a", id)).collect()).await;
+    ring.enqueue_accepted(vec![draft("a"); 20]).await;
+    dead_letter_all(&ring, "a").await;
     let done = ring.scheduler.redrive(redrive("a", None), None).await.unwrap();
     assert_eq!((done.redriven, done.skipped), (80, 0));
-    bury(&ring, "a").await;
+    dead_letter_all(&ring, "a").await;
 
-    ring.accept(vec![named("b", "n7")]).await;
+    ring.enqueue_accepted(vec![draft_with_id("b", "n7")]).await;
     let only_count = RedriveJobs { dry_run: true, ..redrive("a", Some("b")) };
     let done = ring.scheduler.redrive(only_count, None).await.unwrap();
     assert_eq!((done.redriven, done.skipped), (79, 1));
@@ -229,13 +234,13 @@ async fn dead_letters_of_all_shards_go_back_or_to_the_owners_of_their_ids_elsewh
 
 /// A shard's clock says when a job died.
 #[tokio::test]
-async fn dead_letters_are_met_whatever_the_time_is_on_their_shard() {
+async fn redrive_finds_dead_letters_despite_clock_skew() {
     for micros in [-3_600_000_000, 3_600_000_000] {
         let there = ManualClock::new(Time(Clock::system().now().0 + micros));
-        let stores = vec![FaultStore::new("s0", &Clock::Manual(there))];
-        let ring = Ring::over(stores, &[ShardState::Active], 1);
-        ring.accept(vec![draft("a"); 3]).await;
-        bury(&ring, "a").await;
+        let stores = vec![FaultyStore::new("s0", &Clock::Manual(there))];
+        let ring = TestRing::with_stores(stores, &[ShardState::Active], 1);
+        ring.enqueue_accepted(vec![draft("a"); 3]).await;
+        dead_letter_all(&ring, "a").await;
         let done = ring.scheduler.redrive(redrive("a", None), None).await.unwrap();
         assert_eq!((done.redriven, done.skipped), (3, 0), "{micros} us ahead");
     }
@@ -243,17 +248,17 @@ async fn dead_letters_are_met_whatever_the_time_is_on_their_shard() {
 
 /// What can be put back is the same whether its shard does that alone or another one takes it.
 #[tokio::test]
-async fn kept_jobs_go_elsewhere_however_little_there_is_of_them_and_tombstones_never() {
-    let ring = Ring::new(3);
+async fn redrive_moves_kept_jobs_to_other_shards_but_no_tombstones() {
+    let ring = TestRing::new(3);
     let ids = |prefix: &str| -> Vec<JobId> {
         (0..20).map(|n| JobId::stored(&format!("{prefix}{n}"))).collect()
     };
     let (kept, dropped) = (ids("kept"), ids("dropped"));
     for id in kept.iter().chain(&dropped) {
-        let mut draft = named("a", id.as_str());
+        let mut draft = draft_with_id("a", id.as_str());
         draft.spec.payload = None;
         draft.spec.retention = kept.contains(id).then_some(Duration::from_secs(3600));
-        ring.accept(vec![draft]).await;
+        ring.enqueue_accepted(vec![draft]).await;
         ring.scheduler.delete(key("a", id.as_str()), None).await.unwrap();
     }
     let (ids, states) = ([kept.clone(), dropped].concat(), vec![State::Cancelled]);
@@ -267,13 +272,13 @@ async fn kept_jobs_go_elsewhere_however_little_there_is_of_them_and_tombstones_n
 }
 
 #[tokio::test]
-async fn a_redrive_does_what_it_can_and_tells_what_it_could_not() {
-    let ring = Ring::new(3);
+async fn a_partial_redrive_reports_unreachable_shards() {
+    let ring = TestRing::new(3);
     for n in 0..3 {
-        ring.accept(ring.owned_by(n, "t", 5)).await;
+        ring.enqueue_accepted(ring.owned_by(n, "t", 5)).await;
     }
-    bury(&ring, "t").await;
-    ring.stores[0].set(Fault::Refuses);
+    dead_letter_all(&ring, "t").await;
+    ring.stores[0].set_fault(InjectedFault::Unreachable);
     let only_count = RedriveJobs { dry_run: true, ..redrive("t", None) };
     let named = |n| {
         let ids = ring.owned_by(n, "t", 5).into_iter().map(|draft| draft.id.unwrap()).collect();
@@ -289,9 +294,9 @@ async fn a_redrive_does_what_it_can_and_tells_what_it_could_not() {
     assert!(ring.scheduler.redrive(named(0), None).await.is_err(), "nothing was done");
     let ready: Vec<_> = ring.stats("t").await.iter().map(|stats| stats.ready).collect();
     assert_eq!(ready, [0, 5, 5]);
-    ring.stores.iter().for_each(|store| store.set(Fault::Refuses));
+    ring.stores.iter().for_each(|store| store.set_fault(InjectedFault::Unreachable));
     assert!(ring.scheduler.redrive(redrive("t", None), None).await.is_err(), "nobody answers");
-    ring.stores.iter().for_each(|store| store.set(Fault::None));
+    ring.stores.iter().for_each(|store| store.set_fault(InjectedFault::None));
     for n in 0..3 {
         ring.until_down(n, false).await;
     }
@@ -304,9 +309,9 @@ async fn a_redrive_does_what_it_can_and_tells_what_it_could_not() {
 
 #[tokio::test]
 async fn reads_that_hang_are_refused_alone_and_writes_go_on() {
-    let ring = Ring::new(1);
-    ring.accept(ring.owned_by(0, "t", 1)).await;
-    ring.stores[0].set(Fault::ReadsHang);
+    let ring = TestRing::new(1);
+    ring.enqueue_accepted(ring.owned_by(0, "t", 1)).await;
+    ring.stores[0].set_fault(InjectedFault::HangsReads);
     let (read, written) = (AtomicBool::new(true), AtomicUsize::new(0));
     let reads = async {
         // Until one of them fails at once.
@@ -317,14 +322,14 @@ async fn reads_that_hang_are_refused_alone_and_writes_go_on() {
                 _ => ring.scheduler.topic(TopicName::stored("t")).await.is_ok(),
             });
             assert!(join_all(all).await.iter().all(|read| !read), "it hangs");
-            if begin.elapsed() < patience().answer / 2 {
+            if begin.elapsed() < test_timeouts().call / 2 {
                 return read.store(false, Ordering::Relaxed);
             }
         }
     };
     let writes = async {
         while read.load(Ordering::Relaxed) {
-            ring.accept(vec![draft("t")]).await;
+            ring.enqueue_accepted(vec![draft("t")]).await;
             written.fetch_add(1, Ordering::Relaxed);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -344,8 +349,8 @@ async fn reads_that_hang_are_refused_alone_and_writes_go_on() {
     assert!(!shard.is_down() && refuses_reads() && shard.health().takes_jobs());
     let acks = receipts(&ring, 0, "t").await.into_iter().map(super::ack).collect();
     assert!(ring.scheduler.ack(acks).await.iter().all(Result::is_ok), "its jobs can be settled");
-    ring.stores[0].set(Fault::None);
-    soon("reads are answered", async || {
+    ring.stores[0].set_fault(InjectedFault::None);
+    eventually("reads are answered", async || {
         ring.scheduler.get(key("t", "n0"), false).await.ok().flatten()
     })
     .await;

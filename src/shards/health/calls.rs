@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::store::{self, Applied, Error, Request, worst};
+use crate::store::{self, Error, JobRequest, RequestResult, worst_error};
 
 use super::super::op::Op;
-use super::state::Kind;
-use super::{LATE, Monitor};
+use super::state::FailureKind;
+use super::{HealthMonitor, SLOW_FAILURE};
 
 // === impl Monitor ===
 
-impl Monitor {
+impl HealthMonitor {
     /// Makes a call of `op`, of at most `limit`.
     ///
     /// # Errors
@@ -30,11 +30,15 @@ impl Monitor {
         let answer = tokio::time::timeout(limit, call).await;
         let took = begin.elapsed();
         self.metrics.op(op.name(), took);
-        let kind = if answer.is_err() || took >= LATE { Kind::Late } else { Kind::Fast };
-        let result = answer.unwrap_or_else(|_| Err(late(limit)));
+        let kind = if answer.is_err() || took >= SLOW_FAILURE {
+            FailureKind::Slow
+        } else {
+            FailureKind::Fast
+        };
+        let result = answer.unwrap_or_else(|_| Err(timeout_error(limit)));
         match &result {
-            Ok(_) => self.state().succeeded(op.access()),
-            Err(error) => self.failed(op, kind, error, begin),
+            Ok(_) => self.state().record_success(op.access()),
+            Err(error) => self.record_failure(op, kind, error, begin),
         }
         result
     }
@@ -45,19 +49,19 @@ impl Monitor {
         self: &Arc<Self>,
         op: Op,
         limit: Duration,
-        requests: Vec<Request>,
-    ) -> Vec<store::Result<Applied>> {
+        requests: Vec<JobRequest>,
+    ) -> Vec<store::Result<RequestResult>> {
         let count = requests.len();
         let mut answers = None;
         let call = async {
             let applied = self.store.apply(requests).await;
-            let result = worst(&applied).cloned().map_or(Ok(()), Err);
+            let result = worst_error(&applied).cloned().map_or(Ok(()), Err);
             answers = Some(applied);
             result
         };
         let result = self.call(op, limit, call).await;
         answers.unwrap_or_else(|| {
-            let error = result.err().unwrap_or_else(|| late(limit));
+            let error = result.err().unwrap_or_else(|| timeout_error(limit));
             (0..count).map(|_| Err(error.clone())).collect()
         })
     }
@@ -66,7 +70,7 @@ impl Monitor {
     /// meanwhile the shard is probed now and then.
     ///
     /// # Errors
-    /// As those of [`Monitor::call`]; also once the shard is down.
+    /// As those of [`HealthMonitor::call`]; also once the shard is down.
     pub(in crate::shards) async fn long_call<T>(
         self: &Arc<Self>,
         op: Op,
@@ -75,32 +79,32 @@ impl Monitor {
     ) -> store::Result<T> {
         let probes = async {
             loop {
-                tokio::time::sleep(LATE).await;
-                self.suspect();
+                tokio::time::sleep(SLOW_FAILURE).await;
+                self.request_probe();
             }
         };
         tokio::select! {
             answer = self.call(op, limit, call) => answer,
-            error = self.fails() => Err(Error::Unavailable(error)),
+            error = self.wait_until_down() => Err(Error::Unavailable(error)),
             () = probes => unreachable!("the loop has no end"),
         }
     }
 
-    fn failed(self: &Arc<Self>, op: Op, kind: Kind, error: &Error, begin: Instant) {
+    fn record_failure(self: &Arc<Self>, op: Op, kind: FailureKind, error: &Error, begin: Instant) {
         self.metrics.error(op.name(), error.reason());
         let shard = &self.store.identity().name;
         tracing::debug!(%shard, op = op.name(), %error, "a store call failed");
-        if error.is_of_shard() {
-            let change = self.state().failed(op, kind, error.text(), begin);
-            self.follow(change, error.text());
+        if error.is_shard_failure() {
+            let change = self.state().record_failure(op, kind, error.message(), begin);
+            self.apply_change(change, error.message());
             self.wake.notify_one();
         } else {
-            self.state().succeeded(op.access());
+            self.state().record_success(op.access());
             self.log.refused(op, error);
         }
     }
 }
 
-fn late(limit: Duration) -> Error {
-    Error::Unknown(format!("no answer within {limit:?}"))
+fn timeout_error(limit: Duration) -> Error {
+    Error::OutcomeUnknown(format!("no answer within {limit:?}"))
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::clock::Skew;
 use crate::domain::Durability;
 use crate::log_limiter::LogLimiter;
-use crate::store::{Condition, Error, Identity, Reach, Trouble};
+use crate::store::{Error, ShardIdentity, ShardProblem, ShardStatus, WriteDurability};
 
 use super::super::op::Op;
-use super::state::Failed;
+use super::state::FailedCalls;
 
 /// How often the same failure of the same operation is logged at most; metrics count all of them.
 pub(super) const REPEAT_EVERY: Duration = Duration::from_secs(30);
@@ -21,60 +21,60 @@ const SKEW_LOGGED_S: f64 = 1.0;
 const SKEW_AGREED_S: f64 = 0.5;
 
 /// Logs what changes.
-pub(super) struct Log {
-    shard: Identity,
+pub(super) struct HealthLog {
+    shard: ShardIdentity,
     limiter: LogLimiter,
     /// What was logged last of the condition.
-    logged: Mutex<Logged>,
+    logged: Mutex<LastLogged>,
     /// Whether some call has asked for a replica, so that the loss of one matters.
-    asked_for_replica: AtomicBool,
+    replica_requested: AtomicBool,
     /// Whether the clocks differ, as logged last.
     is_skewed: AtomicBool,
 }
 
 #[derive(Default)]
-struct Logged {
-    trouble: Option<Trouble>,
+struct LastLogged {
+    problem: Option<ShardProblem>,
     /// Whether the shard was logged as down, and not yet as back.
     is_down: bool,
     /// Durability, and whether there is no file.
-    reach: Option<(Reach, bool)>,
+    write_durability: Option<(WriteDurability, bool)>,
 }
 
 // === impl Log ===
 
-impl Log {
-    pub(super) fn new(shard: Identity) -> Log {
-        Log {
+impl HealthLog {
+    pub(super) fn new(shard: ShardIdentity) -> HealthLog {
+        HealthLog {
             shard,
             limiter: LogLimiter::new(REPEAT_EVERY),
             logged: Mutex::default(),
-            asked_for_replica: AtomicBool::new(false),
+            replica_requested: AtomicBool::new(false),
             is_skewed: AtomicBool::new(false),
         }
     }
 
     /// The shard was taken out of use after failures. What its store knows to be wrong is logged by
-    /// [`Log::condition`].
+    /// [`HealthLog::condition`].
     pub(super) fn down(&self, error: &str) {
-        self.logged().is_down = true;
-        let Identity { name: shard, address, .. } = &self.shard;
+        self.last_logged().is_down = true;
+        let ShardIdentity { name: shard, address, .. } = &self.shard;
         tracing::warn!(
             %shard, address, error,
             "the shard does not answer; its calls fail at once until it does; see whether it runs and can be reached"
         );
     }
 
-    /// The shard is back in use: the end of [`Log::down`], if that was logged.
+    /// The shard is back in use: the end of [`HealthLog::down`], if that was logged.
     pub(super) fn recovered(&self) {
-        if std::mem::take(&mut self.logged().is_down) {
+        if std::mem::take(&mut self.last_logged().is_down) {
             tracing::info!(shard = %self.shard.name, "the shard answers again");
         }
     }
 
     /// Reads of users are refused.
     pub(super) fn reads_refused(&self, error: &str) {
-        let Some(passed) = self.limiter.pass(&["reads"]) else { return };
+        let Some(passed) = self.limiter.allow(&["reads"]) else { return };
         let suppressed = passed.suppressed();
         tracing::warn!(
             shard = %self.shard.name, error, suppressed,
@@ -83,11 +83,11 @@ impl Log {
     }
 
     /// The shard was suspected and answers.
-    pub(super) fn answered(&self, failed: &Failed) {
+    pub(super) fn suspicion_cleared(&self, failed: &FailedCalls) {
         let shard = &self.shard.name;
         if let Some((op, error)) = &failed.first {
             let (first_op, failed) = (op.name(), failed.count);
-            let Some(passed) = self.limiter.pass_many(&["failed", first_op], failed) else {
+            let Some(passed) = self.limiter.allow_many(&["failed", first_op], failed) else {
                 return;
             };
             let suppressed = passed.suppressed();
@@ -102,7 +102,7 @@ impl Log {
 
     /// A call was refused by a shard that answers. A full one refuses thousands of calls a second.
     pub(super) fn refused(&self, op: Op, error: &Error) {
-        let Some(passed) = self.limiter.pass(&[op.name(), error.reason()]) else { return };
+        let Some(passed) = self.limiter.allow(&[op.name(), error.reason()]) else { return };
         let (shard, op, suppressed) = (&self.shard.name, op.name(), passed.suppressed());
         if let Error::Corrupt(_) = error {
             tracing::error!(
@@ -115,55 +115,57 @@ impl Log {
     }
 
     /// A call asks for this durability.
-    pub(super) fn asked(&self, durability: Durability) {
+    pub(super) fn note_durability(&self, durability: Durability) {
         if durability == Durability::Replicated {
-            self.asked_for_replica.store(true, Ordering::Relaxed);
+            self.replica_requested.store(true, Ordering::Relaxed);
         }
     }
 
     /// What the store knows of its shard.
-    pub(super) fn condition(&self, now: &Condition) {
-        let mut logged = self.logged();
-        if logged.trouble != now.trouble {
-            self.trouble(logged.trouble.as_ref(), now.trouble.as_ref());
-            logged.trouble.clone_from(&now.trouble);
+    pub(super) fn shard_status(&self, now: &ShardStatus) {
+        let mut logged = self.last_logged();
+        if logged.problem != now.problem {
+            self.shard_problem(logged.problem.as_ref(), now.problem.as_ref());
+            logged.problem.clone_from(&now.problem);
         }
-        let reach = now.reach.map(|reach| (reach, now.is_volatile));
-        if reach.is_some() && logged.reach != reach {
-            self.reach(logged.reach, now);
-            logged.reach = reach;
+        let reach = now.write_durability.map(|reach| (reach, now.is_volatile));
+        if reach.is_some() && logged.write_durability != reach {
+            self.write_durability(logged.write_durability, now);
+            logged.write_durability = reach;
         }
     }
 
-    fn logged(&self) -> MutexGuard<'_, Logged> {
+    fn last_logged(&self) -> MutexGuard<'_, LastLogged> {
         self.logged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn trouble(&self, before: Option<&Trouble>, now: Option<&Trouble>) {
-        let Identity { name: shard, address, .. } = &self.shard;
+    fn shard_problem(&self, before: Option<&ShardProblem>, now: Option<&ShardProblem>) {
+        let ShardIdentity { name: shard, address, .. } = &self.shard;
         match now {
-            Some(Trouble::Unreached(error)) => tracing::warn!(
+            Some(ShardProblem::NeverConnected(error)) => tracing::warn!(
                 %shard, address, error,
                 "the shard is not reached yet and tried again until it is; its calls fail meanwhile"
             ),
-            Some(Trouble::Unusable(error)) => tracing::error!(
+            Some(ShardProblem::Misconfigured(error)) => tracing::error!(
                 %shard, address, error,
                 "the shard is misconfigured and out of use until that is fixed"
             ),
-            Some(Trouble::NoJobs(error)) => tracing::error!(
+            Some(ShardProblem::RejectsEnqueues(error)) => tracing::error!(
                 %shard, address, error,
                 "the shard takes no new jobs until that is fixed; those on it are delivered and settled"
             ),
             None => match before {
-                Some(Trouble::NoJobs(_)) => tracing::info!(%shard, "the shard takes jobs again"),
+                Some(ShardProblem::RejectsEnqueues(_)) => {
+                    tracing::info!(%shard, "the shard takes jobs again")
+                }
                 _ => tracing::info!(%shard, address, "the shard is reached and can be used"),
             },
         }
     }
 
     /// Durability of writes. Without a file every job depends on one process: nobody should learn that from its end.
-    fn reach(&self, before: Option<(Reach, bool)>, now: &Condition) {
-        let (shard, durability) = (&self.shard.name, now.reach());
+    fn write_durability(&self, before: Option<(WriteDurability, bool)>, now: &ShardStatus) {
+        let (shard, durability) = (&self.shard.name, now.write_durability());
         let (before, was_volatile) = before.unzip();
         let was = before.map(|before| before.to_string());
         if now.is_volatile && was_volatile != Some(true) {
@@ -178,7 +180,7 @@ impl Log {
             tracing::info!(%shard, %durability, "durability of writes");
             return;
         };
-        if self.is_missed(before, durability) {
+        if self.is_relevant_loss(before, durability) {
             tracing::warn!(
                 %shard, %durability, before = was,
                 "durability of writes has become less; see its replicas, appendonly, appendfsync and the last sync"
@@ -195,10 +197,10 @@ impl Log {
 
     /// Whether durability is less than before, and not only for want of a replica that no call asks for: one goes whenever
     /// a machine is replaced.
-    fn is_missed(&self, before: Reach, now: Reach) -> bool {
-        let is_safe = now.plain == before.plain && now.most >= Durability::Fsynced;
-        let is_less = now.plain < before.plain || now.most < before.most;
-        is_less && (self.asked_for_replica.load(Ordering::Relaxed) || !is_safe)
+    fn is_relevant_loss(&self, before: WriteDurability, now: WriteDurability) -> bool {
+        let is_safe = now.by_default == before.by_default && now.max >= Durability::Fsynced;
+        let is_less = now.by_default < before.by_default || now.max < before.max;
+        is_less && (self.replica_requested.load(Ordering::Relaxed) || !is_safe)
     }
 
     /// The clock of the shard was compared with this server's.
@@ -226,27 +228,31 @@ mod tests {
     use crate::domain::ShardName;
 
     #[test]
-    fn a_replica_that_leaves_is_missed_by_calls_that_ask_for_it() {
+    fn lost_replica_is_logged_if_calls_ask_for_it() {
         use Durability::{Fsynced, Memory, Replicated};
         let name = ShardName::try_new("s0").unwrap();
-        let log = Log::new(Identity { name, address: String::new(), is_shared: true });
-        let reach = |plain, most| Reach { plain, most };
+        let log = HealthLog::new(ShardIdentity { name, address: String::new(), is_shared: true });
+        let reach = |plain, most| WriteDurability { by_default: plain, max: most };
         let (full, confirmed) = (reach(Fsynced, Replicated), reach(Memory, Replicated));
         let rows = [
             (full, full, false, false),
             (full, reach(Fsynced, Fsynced), false, true),
             (full, reach(Memory, Replicated), true, true),
-            (full, Reach::MEMORY, true, true),
+            (full, WriteDurability::MEMORY, true, true),
             (confirmed, reach(Memory, Fsynced), false, true),
-            (confirmed, Reach::MEMORY, true, true),
+            (confirmed, WriteDurability::MEMORY, true, true),
         ];
         for asked in [false, true] {
             if asked {
-                log.asked(Replicated);
+                log.note_durability(Replicated);
             }
             for (before, now, unasked, if_asked) in rows {
                 let expected = if asked { if_asked } else { unasked };
-                assert_eq!(log.is_missed(before, now), expected, "{before:?} {now:?} {asked}");
+                assert_eq!(
+                    log.is_relevant_loss(before, now),
+                    expected,
+                    "{before:?} {now:?} {asked}"
+                );
             }
         }
     }

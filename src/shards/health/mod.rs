@@ -40,19 +40,19 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Skew;
 use crate::domain::Durability;
 use crate::metrics::ShardMetrics;
-use crate::store::{About, Condition, Error, Store, Trouble};
+use crate::store::{Error, EventKind, ShardProblem, ShardStatus, Store};
 
-use super::Patience;
+use super::ShardTimeouts;
 use super::op::{Access, Op};
-use log::Log;
-use state::{Change, State};
+use log::HealthLog;
+use state::{BreakerChange, BreakerState};
 
 /// A failure that took so long counts like no answer at all.
-const LATE: Duration = Duration::from_secs(1);
+const SLOW_FAILURE: Duration = Duration::from_secs(1);
 
 /// Health of a shard; nothing: it is up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Health {
+pub struct ShardHealth {
     /// Why all calls are refused: the shard is down.
     pub down: Option<String>,
     /// Why reads by users are refused.
@@ -62,24 +62,24 @@ pub struct Health {
 }
 
 /// Keeps the health of one shard.
-pub(super) struct Monitor {
+pub(super) struct HealthMonitor {
     store: Arc<dyn Store>,
     metrics: ShardMetrics,
-    patience: Patience,
-    state: Mutex<State>,
-    condition: watch::Receiver<Condition>,
-    health: watch::Sender<Health>,
+    timeouts: ShardTimeouts,
+    state: Mutex<BreakerState>,
+    shard_status: watch::Receiver<ShardStatus>,
+    health: watch::Sender<ShardHealth>,
     /// Shards of this server that are down.
     down: watch::Sender<usize>,
     /// The prober has something to do.
     wake: Arc<Notify>,
     closing: CancellationToken,
-    log: Log,
+    log: HealthLog,
 }
 
 // === impl Health ===
 
-impl Health {
+impl ShardHealth {
     /// Why calls of this kind are refused, if they are.
     fn refuses(&self, access: Access) -> Option<&str> {
         let reads = self.reads_refused.as_ref().filter(|_| access == Access::Read);
@@ -102,55 +102,57 @@ impl Health {
 
 // === impl Monitor ===
 
-impl Monitor {
+impl HealthMonitor {
     /// Of a shard that is down if its store knows that, and else up. Probes run from now on.
     pub(super) fn start(
         store: Arc<dyn Store>,
         metrics: ShardMetrics,
-        patience: Patience,
+        patience: ShardTimeouts,
         down: watch::Sender<usize>,
-    ) -> Arc<Monitor> {
-        let (condition, events) = (store.condition(), store.events(About::Shard));
-        let monitor = Arc::new(Monitor {
-            state: Mutex::new(State::new(patience.probes)),
-            condition: condition.clone(),
-            health: watch::Sender::new(Health::default()),
+    ) -> Arc<HealthMonitor> {
+        let (condition, events) = (store.status(), store.subscribe(EventKind::Shard));
+        let monitor = Arc::new(HealthMonitor {
+            state: Mutex::new(BreakerState::new(patience.probe_pauses)),
+            shard_status: condition.clone(),
+            health: watch::Sender::new(ShardHealth::default()),
             down,
             wake: Arc::default(),
             closing: CancellationToken::new(),
-            log: Log::new(store.identity().clone()),
+            log: HealthLog::new(store.identity().clone()),
             store,
             metrics,
-            patience,
+            timeouts: patience,
         });
         let known = condition.borrow().clone();
-        if let Some(Trouble::Unreached(error) | Trouble::Unusable(error)) = &known.trouble {
+        if let Some(ShardProblem::NeverConnected(error) | ShardProblem::Misconfigured(error)) =
+            &known.problem
+        {
             monitor.state().take_down(error);
         }
-        monitor.log.condition(&known);
+        monitor.log.shard_status(&known);
         monitor.publish();
-        tokio::spawn(probe::listen(Arc::downgrade(&monitor), condition, events));
-        tokio::spawn(probe::run(&monitor));
+        tokio::spawn(probe::watch_store(Arc::downgrade(&monitor), condition, events));
+        tokio::spawn(probe::probe_loop(&monitor));
         monitor
     }
 
     /// The health now.
-    pub(super) fn now(&self) -> watch::Ref<'_, Health> {
+    pub(super) fn health(&self) -> watch::Ref<'_, ShardHealth> {
         self.health.borrow()
     }
 
     /// The health now and whenever it changes.
-    pub(super) fn subscribe(&self) -> watch::Receiver<Health> {
+    pub(super) fn subscribe(&self) -> watch::Receiver<ShardHealth> {
         self.health.subscribe()
     }
 
     pub(super) fn is_down(&self) -> bool {
-        self.now().down.is_some()
+        self.health().down.is_some()
     }
 
     /// Refuses a call of `op` while the shard is down, or reads are refused.
     pub(super) fn admit(&self, op: Op) -> Result<(), Error> {
-        let health = self.now();
+        let health = self.health();
         let Some(error) = health.refuses(op.access()) else {
             return self.admit_jobs(op, &health);
         };
@@ -161,7 +163,7 @@ impl Monitor {
 
     /// Refuses new jobs before they reach the store: there they would count as failures of writes, and settles be refused
     /// with them.
-    fn admit_jobs(&self, op: Op, health: &Health) -> Result<(), Error> {
+    fn admit_jobs(&self, op: Op, health: &ShardHealth) -> Result<(), Error> {
         let Some(why) = health.jobs_refused.as_ref().filter(|_| op == Op::Enqueue) else {
             return Ok(());
         };
@@ -171,19 +173,19 @@ impl Monitor {
     }
 
     /// A call asks for this durability.
-    pub(super) fn asked(&self, durability: Durability) {
-        self.log.asked(durability);
+    pub(super) fn note_durability(&self, durability: Durability) {
+        self.log.note_durability(durability);
     }
 
     /// The shard may be down, for another reason than a failed call.
-    fn suspect(&self) {
-        self.state().suspect();
+    fn request_probe(&self) {
+        self.state().schedule_probe();
         self.wake.notify_one();
     }
 
     /// A shard that is down shows life.
-    fn hint(&self) {
-        self.state().hint();
+    fn probe_now(&self) {
+        self.state().probe_now();
         self.wake.notify_one();
     }
 
@@ -194,13 +196,13 @@ impl Monitor {
     }
 
     /// Waits until the shard is not down.
-    pub(super) async fn usable(&self) {
+    pub(super) async fn wait_until_usable(&self) {
         // Fails only without a sender, and this is one.
         let _ = self.subscribe().wait_for(|health| health.down.is_none()).await;
     }
 
     /// Waits for the next time that the shard is not down any more.
-    pub(super) async fn recovers(&self) {
+    pub(super) async fn wait_for_recovery(&self) {
         let mut health = self.subscribe();
         if health.wait_for(|health| health.down.is_some()).await.is_ok() {
             let _ = health.wait_for(|health| health.down.is_none()).await;
@@ -208,7 +210,7 @@ impl Monitor {
     }
 
     /// Waits until the shard is down, and answers why.
-    async fn fails(&self) -> String {
+    async fn wait_until_down(&self) -> String {
         let mut health = self.subscribe();
         let down = health.wait_for(|health| health.down.is_some()).await;
         down.ok().and_then(|health| health.down.clone()).unwrap_or_default()
@@ -226,40 +228,40 @@ impl Monitor {
     }
 
     /// What the store knows of the shard.
-    pub(super) fn known(&self) -> watch::Ref<'_, Condition> {
-        self.condition.borrow()
+    pub(super) fn shard_status(&self) -> watch::Ref<'_, ShardStatus> {
+        self.shard_status.borrow()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BreakerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What follows from a change of the state.
-    fn follow(self: &Arc<Self>, change: Change, error: &str) {
+    fn apply_change(self: &Arc<Self>, change: BreakerChange, error: &str) {
         match change {
             // The reason may have changed: nothing listened, then something else does.
-            Change::None if self.is_down() => {}
-            Change::None => return,
+            BreakerChange::None if self.is_down() => {}
+            BreakerChange::None => return,
             // What the store has found is logged already, with what to do.
-            Change::Down if self.known().is_down() => {}
-            Change::Down => self.log.down(error),
-            Change::ReadsRefused => self.log.reads_refused(error),
+            BreakerChange::Down if self.shard_status().is_down() => {}
+            BreakerChange::Down => self.log.down(error),
+            BreakerChange::ReadsRefused => self.log.reads_refused(error),
         }
         self.publish();
-        if change == Change::ReadsRefused && self.state().begin_read_probes() {
-            tokio::spawn(probe::reads(self));
+        if change == BreakerChange::ReadsRefused && self.state().begin_read_probes() {
+            tokio::spawn(probe::probe_reads_loop(self));
         }
     }
 
     /// Brings the published health and its metrics up to date.
     fn publish(&self) {
         let state = self.state();
-        let condition = self.known();
-        let health = Health {
+        let condition = self.shard_status();
+        let health = ShardHealth {
             down: state.down().map(str::to_owned),
             reads_refused: state.reads_refused().map(str::to_owned),
-            jobs_refused: match &condition.trouble {
-                Some(Trouble::NoJobs(error)) => Some(error.clone()),
+            jobs_refused: match &condition.problem {
+                Some(ShardProblem::RejectsEnqueues(error)) => Some(error.clone()),
                 _ => None,
             },
         };

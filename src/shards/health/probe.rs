@@ -6,21 +6,21 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
-use crate::pauses::Pauses;
-use crate::store::{Condition, Error, Event};
+use crate::backoff::Backoff;
+use crate::store::{Error, ShardEvent, ShardStatus};
 
-use super::state::{Kind, Probed};
-use super::{LATE, Monitor};
+use super::state::{FailureKind, ProbeOutcome};
+use super::{HealthMonitor, SLOW_FAILURE};
 
 /// The claim that a probe voids: none has this nonce, so the write changes nothing.
 const NO_CLAIM: u32 = 0;
 
 /// Probes a shard whenever a probe is due, for as long as it is open.
-pub(super) fn run(monitor: &Arc<Monitor>) -> impl Future<Output = ()> + Send + use<> {
+pub(super) fn probe_loop(monitor: &Arc<HealthMonitor>) -> impl Future<Output = ()> + Send + use<> {
     let (weak, wake) = (Arc::downgrade(monitor), Arc::clone(&monitor.wake));
     let closing = monitor.closing.clone();
     async move {
-        while let Some(next) = weak.upgrade().map(|monitor| monitor.state().next()) {
+        while let Some(next) = weak.upgrade().map(|monitor| monitor.state().next_probe()) {
             let due = async {
                 match next {
                     Some(next) => tokio::time::sleep_until(next).await,
@@ -39,10 +39,10 @@ pub(super) fn run(monitor: &Arc<Monitor>) -> impl Future<Output = ()> + Send + u
 }
 
 /// Follows what the store finds out by itself: its condition, and hints of the shard.
-pub(super) async fn listen(
-    monitor: Weak<Monitor>,
-    mut condition: watch::Receiver<Condition>,
-    mut events: broadcast::Receiver<Event>,
+pub(super) async fn watch_store(
+    monitor: Weak<HealthMonitor>,
+    mut condition: watch::Receiver<ShardStatus>,
+    mut events: broadcast::Receiver<ShardEvent>,
 ) {
     loop {
         let event = tokio::select! {
@@ -58,24 +58,26 @@ pub(super) async fn listen(
                 // Cloned first: `learn` reads the watch again, and a second read lock on one thread deadlocks with a
                 // writer that waits between the two.
                 let condition = condition.borrow_and_update().clone();
-                monitor.learn(&condition);
+                monitor.apply_shard_status(&condition);
             }
-            Some(Ok(Event::Lost)) => monitor.suspect(),
-            Some(Ok(_) | Err(RecvError::Lagged(_))) => monitor.hint(),
+            Some(Ok(ShardEvent::Disconnected)) => monitor.request_probe(),
+            Some(Ok(_) | Err(RecvError::Lagged(_))) => monitor.probe_now(),
             Some(Err(RecvError::Closed)) => return,
         }
     }
 }
 
 /// Reads one row, again and again, until the shard answers or is closed.
-pub(super) fn reads(monitor: &Arc<Monitor>) -> impl Future<Output = ()> + Send + use<> {
+pub(super) fn probe_reads_loop(
+    monitor: &Arc<HealthMonitor>,
+) -> impl Future<Output = ()> + Send + use<> {
     let (weak, closing) = (Arc::downgrade(monitor), monitor.closing.clone());
-    let (first, longest) = monitor.patience.probes;
-    let mut pauses = Pauses::new(first, longest);
+    let (first, longest) = monitor.timeouts.probe_pauses;
+    let mut pauses = Backoff::new(first, longest);
     async move {
         loop {
             tokio::select! {
-                () = tokio::time::sleep(pauses.pause()) => {}
+                () = tokio::time::sleep(pauses.next_delay()) => {}
                 () = closing.cancelled() => return,
             }
             let Some(monitor) = weak.upgrade() else { return };
@@ -83,7 +85,7 @@ pub(super) fn reads(monitor: &Arc<Monitor>) -> impl Future<Output = ()> + Send +
                 return;
             }
             let read = monitor.store.topics(String::new(), None, 1);
-            if let Ok(Ok(_)) = tokio::time::timeout(monitor.patience.claim, read).await {
+            if let Ok(Ok(_)) = tokio::time::timeout(monitor.timeouts.claim, read).await {
                 monitor.state().accept_reads();
                 monitor.publish();
                 if monitor.state().end_read_probes() {
@@ -96,15 +98,15 @@ pub(super) fn reads(monitor: &Arc<Monitor>) -> impl Future<Output = ()> + Send +
 
 // === impl Monitor ===
 
-impl Monitor {
+impl HealthMonitor {
     /// The store has found something out.
-    fn learn(&self, condition: &Condition) {
-        self.log.condition(condition);
+    fn apply_shard_status(&self, condition: &ShardStatus) {
+        self.log.shard_status(condition);
         self.publish();
         if condition.is_down() {
-            self.suspect();
+            self.request_probe();
         } else {
-            self.hint();
+            self.probe_now();
         }
     }
 
@@ -112,36 +114,40 @@ impl Monitor {
     async fn probe(self: &Arc<Self>) {
         self.state().begin_probe();
         let begin = Instant::now();
-        let answer = self.ask(begin).await;
+        let answer = self.probe_call(begin).await;
         let failure = answer.as_ref().map_err(|(kind, error)| {
             let is_answer = !error.outcome_unknown();
-            (*kind, error.text(), is_answer)
+            (*kind, error.message(), is_answer)
         });
         let probed = self.state().end_probe(failure.copied(), begin);
         match (probed, answer) {
-            (Probed::Recovered, _) => {
+            (ProbeOutcome::Recovered, _) => {
                 self.log.recovered();
                 self.publish();
             }
-            (Probed::Answered(failed), _) => self.log.answered(&failed),
-            (Probed::Failed(_), Ok(())) => {}
-            (Probed::Failed(change), Err((_, error))) => {
+            (ProbeOutcome::Answered(failed), _) => self.log.suspicion_cleared(&failed),
+            (ProbeOutcome::Failed(_), Ok(())) => {}
+            (ProbeOutcome::Failed(change), Err((_, error))) => {
                 let shard = &self.store.identity().name;
                 tracing::debug!(%shard, %error, "a probe of the shard failed");
-                self.follow(change, error.text());
+                self.apply_change(change, error.message());
             }
         }
     }
 
     /// Whether the shard answers; not so when it answers that it cannot be used.
-    async fn ask(&self, begin: Instant) -> Result<(), (Kind, Error)> {
-        let limit = self.patience.claim;
-        let answer = tokio::time::timeout(limit, self.store.void(NO_CLAIM)).await;
-        let kind = if begin.elapsed() < LATE { Kind::Fast } else { Kind::Late };
+    async fn probe_call(&self, begin: Instant) -> Result<(), (FailureKind, Error)> {
+        let limit = self.timeouts.claim;
+        let answer = tokio::time::timeout(limit, self.store.cancel_lost_claim(NO_CLAIM)).await;
+        let kind =
+            if begin.elapsed() < SLOW_FAILURE { FailureKind::Fast } else { FailureKind::Slow };
         match answer {
-            Ok(Err(error)) if error.is_of_shard() => Err((kind, error)),
+            Ok(Err(error)) if error.is_shard_failure() => Err((kind, error)),
             Ok(_) => Ok(()),
-            Err(_) => Err((Kind::Late, Error::Unknown(format!("no answer within {limit:?}")))),
+            Err(_) => Err((
+                FailureKind::Slow,
+                Error::OutcomeUnknown(format!("no answer within {limit:?}")),
+            )),
         }
     }
 }

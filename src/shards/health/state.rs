@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::pauses::Pauses;
+use crate::backoff::Backoff;
 
 use super::super::op::{Access, Op};
 
@@ -12,23 +12,23 @@ use super::super::op::{Access, Op};
 const FAILURES_MAX: u32 = 5;
 /// Failures for which a call counts that is not answered, or answered late: each has cost its callers a second and more,
 /// so two of them are enough.
-const LATE_COUNTS: u32 = 3;
+const SLOW_FAILURE_WEIGHT: u32 = 3;
 /// A shard that fails again so soon after its recovery keeps the pauses between probes of the last time: it answers
 /// probes and nothing else.
 const RELAPSE: Duration = Duration::from_secs(10);
 
 /// How a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FailureKind {
     /// At once.
     Fast,
     /// Late, or without an answer.
-    Late,
+    Slow,
 }
 
 /// What a failure changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum BreakerChange {
     None,
     /// Reads are refused from now on.
     ReadsRefused,
@@ -38,18 +38,18 @@ pub(super) enum Change {
 
 /// What a probe showed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Probed {
+pub(super) enum ProbeOutcome {
     /// A shard that was down is in use again.
     Recovered,
     /// A shard in use answers.
-    Answered(Failed),
+    Answered(FailedCalls),
     /// The shard does not answer.
-    Failed(Change),
+    Failed(BreakerChange),
 }
 
 /// Calls that failed since a shard in use last answered a probe.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Failed {
+pub(super) struct FailedCalls {
     /// How many.
     pub(super) count: u64,
     /// The first of them.
@@ -59,7 +59,7 @@ pub(super) struct Failed {
 }
 
 /// See [`super`] for the diagram.
-pub(super) struct State {
+pub(super) struct BreakerState {
     /// Failures in a row, by [`Access`]: a shard that can be read but not written answers every other call, and one that
     /// receives only small messages answers every probe.
     failures: [u32; 4],
@@ -74,11 +74,11 @@ pub(super) struct State {
     /// When a read was last answered.
     read: Option<Instant>,
     /// Calls that failed since the last answered probe.
-    failed: Failed,
-    pauses: Pauses,
+    failed: FailedCalls,
+    pauses: Backoff,
     pause_min: Duration,
     /// When to probe next; `None`: no probe is due.
-    next: Option<Instant>,
+    next_probe: Option<Instant>,
     /// When the last probe ended.
     probed: Option<Instant>,
     /// A probe is under way that began while the shard was down.
@@ -87,20 +87,20 @@ pub(super) struct State {
 
 // === impl State ===
 
-impl State {
+impl BreakerState {
     /// Of a shard in use; `pauses` between two probes once it is down: the first and the longest.
-    pub(super) fn new(pauses: (Duration, Duration)) -> State {
-        State {
+    pub(super) fn new(pauses: (Duration, Duration)) -> BreakerState {
+        BreakerState {
             failures: [0; 4],
             down: None,
             reads_refused: None,
             probes_reads: false,
             recovered: None,
             read: None,
-            failed: Failed::default(),
-            pauses: Pauses::new(pauses.0, pauses.1),
+            failed: FailedCalls::default(),
+            pauses: Backoff::new(pauses.0, pauses.1),
             pause_min: pauses.0,
-            next: None,
+            next_probe: None,
             probed: None,
             probing: None,
         }
@@ -115,7 +115,7 @@ impl State {
     }
 
     /// A call was answered.
-    pub(super) fn succeeded(&mut self, access: Access) {
+    pub(super) fn record_success(&mut self, access: Access) {
         // What began before the shard was taken out of use says nothing about now; a probe does.
         if self.down.is_some() {
             return;
@@ -127,117 +127,130 @@ impl State {
     }
 
     /// A call that began at `begin` failed. The next one may be seconds away: the shard is probed.
-    pub(super) fn failed(&mut self, op: Op, kind: Kind, error: &str, begin: Instant) -> Change {
+    pub(super) fn record_failure(
+        &mut self,
+        op: Op,
+        kind: FailureKind,
+        error: &str,
+        begin: Instant,
+    ) -> BreakerChange {
         // A call that began before the shard recovered was lost to the former failure.
         if self.recovered.is_some_and(|recovered| begin < recovered) {
-            return Change::None;
+            return BreakerChange::None;
         }
         let change = self.count(op.access(), kind, error, begin);
         if self.down.is_none() {
-            self.suspect();
+            self.schedule_probe();
             self.failed.count += 1;
             self.failed.first.get_or_insert_with(|| (op, error.to_owned()));
         }
         change
     }
 
-    fn count(&mut self, access: Access, kind: Kind, error: &str, begin: Instant) -> Change {
+    fn count(
+        &mut self,
+        access: Access,
+        kind: FailureKind,
+        error: &str,
+        begin: Instant,
+    ) -> BreakerChange {
         // A read that is late while others are answered has waited behind them: the shard works.
         let is_queued = access == Access::Read
-            && kind == Kind::Late
+            && kind == FailureKind::Slow
             && self.read.is_some_and(|read| read >= begin);
         if is_queued {
-            return Change::None;
+            return BreakerChange::None;
         }
         if let Some(down) = &mut self.down {
             if access != Access::Read {
                 error.clone_into(down);
             }
-            return Change::None;
+            return BreakerChange::None;
         }
-        self.failures[access as usize] += if kind == Kind::Late { LATE_COUNTS } else { 1 };
+        self.failures[access as usize] +=
+            if kind == FailureKind::Slow { SLOW_FAILURE_WEIGHT } else { 1 };
         let [reads, _, writes, probes] = self.failures;
         match access {
             Access::Read if reads >= FAILURES_MAX && self.reads_refused.is_none() => {
                 self.reads_refused = Some(error.to_owned());
-                Change::ReadsRefused
+                BreakerChange::ReadsRefused
             }
             Access::Write if writes >= FAILURES_MAX => self.take_down(error),
             // A failed probe confirms what writes have met; where only reads fail it takes more of them.
             Access::Probe if probes + writes >= FAILURES_MAX => self.take_down(error),
-            _ => Change::None,
+            _ => BreakerChange::None,
         }
     }
 
     /// Refuses all calls.
-    pub(super) fn take_down(&mut self, error: &str) -> Change {
+    pub(super) fn take_down(&mut self, error: &str) -> BreakerChange {
         if self.recovered.is_none_or(|recovered| recovered.elapsed() > RELAPSE) {
             self.pauses.reset();
         }
         self.down = Some(error.to_owned());
-        self.failed = Failed::default();
-        self.next = Some(Instant::now() + self.pauses.pause());
-        Change::Down
+        self.failed = FailedCalls::default();
+        self.next_probe = Some(Instant::now() + self.pauses.next_delay());
+        BreakerChange::Down
     }
 
     /// Has a shard in use probed. Also after an answer there is a pause: where one call in two fails, probes would follow
     /// each other for ever.
-    pub(super) fn suspect(&mut self) {
+    pub(super) fn schedule_probe(&mut self) {
         if self.down.is_none() {
             let soon = self.probed.map_or_else(Instant::now, |probed| probed + self.pause_min);
-            self.next.get_or_insert(soon);
+            self.next_probe.get_or_insert(soon);
         }
     }
 
     /// Has a shard that is down probed at once: it shows life.
-    pub(super) fn hint(&mut self) {
+    pub(super) fn probe_now(&mut self) {
         if self.down.is_some() {
-            self.next = Some(Instant::now());
+            self.next_probe = Some(Instant::now());
         }
     }
 
     /// When to probe next.
-    pub(super) fn next(&self) -> Option<Instant> {
-        self.next
+    pub(super) fn next_probe(&self) -> Option<Instant> {
+        self.next_probe
     }
 
     /// A probe begins. Reasons for another one count from now on.
     pub(super) fn begin_probe(&mut self) {
-        (self.next, self.probing) = (None, Some(self.down.is_some()));
+        (self.next_probe, self.probing) = (None, Some(self.down.is_some()));
     }
 
     /// The probe that began at `begin` has ended; of a failure how, by which error, and whether the shard gave it.
     pub(super) fn end_probe(
         &mut self,
-        answer: Result<(), (Kind, &str, bool)>,
+        answer: Result<(), (FailureKind, &str, bool)>,
         begin: Instant,
-    ) -> Probed {
+    ) -> ProbeOutcome {
         let was_down = self.probing.take().unwrap_or_default();
         let is_down = self.down.is_some();
         self.probed = Some(Instant::now());
         if answer.is_ok() && is_down && was_down {
             self.recover();
-            return Probed::Recovered;
+            return ProbeOutcome::Recovered;
         }
-        if is_down && self.next.is_none() {
-            self.next = Some(Instant::now() + self.pauses.pause());
-        } else if !is_down && self.next.is_some() {
-            self.next = Some(Instant::now() + self.pause_min);
+        if is_down && self.next_probe.is_none() {
+            self.next_probe = Some(Instant::now() + self.pauses.next_delay());
+        } else if !is_down && self.next_probe.is_some() {
+            self.next_probe = Some(Instant::now() + self.pause_min);
         }
         match answer {
             // Calls have taken it down meanwhile: the next probe shows whether it still is.
-            Ok(()) if is_down => Probed::Failed(Change::None),
+            Ok(()) if is_down => ProbeOutcome::Failed(BreakerChange::None),
             Ok(()) => {
-                self.succeeded(Access::Probe);
-                Probed::Answered(std::mem::take(&mut self.failed))
+                self.record_success(Access::Probe);
+                ProbeOutcome::Answered(std::mem::take(&mut self.failed))
             }
             // A probe without an answer says less than the call that had none.
-            Err((.., false)) if is_down => Probed::Failed(Change::None),
+            Err((.., false)) if is_down => ProbeOutcome::Failed(BreakerChange::None),
             Err((kind, error, _)) => {
                 self.failed.probe_failed = true;
                 let change = self.count(Access::Probe, kind, error, begin);
-                self.suspect();
-                Probed::Failed(change)
+                self.schedule_probe();
+                ProbeOutcome::Failed(change)
             }
         }
     }
@@ -245,7 +258,7 @@ impl State {
     /// Whether a probe is due or under way though the shard is in use.
     #[cfg(test)]
     pub(super) fn is_being_probed(&self) -> bool {
-        self.down.is_none() && (self.next.is_some() || self.probing.is_some())
+        self.down.is_none() && (self.next_probe.is_some() || self.probing.is_some())
     }
 
     /// Whether a task that probes reads is to be started: there is one at most, however often reads are refused.
@@ -269,7 +282,7 @@ impl State {
     fn recover(&mut self) {
         self.failures = [0; 4];
         self.recovered = Some(Instant::now());
-        (self.down, self.reads_refused, self.next) = (None, None, None);
+        (self.down, self.reads_refused, self.next_probe) = (None, None, None);
     }
 }
 
@@ -280,60 +293,68 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const CALLS: [Op; 3] = [Op::Get, Op::Topics, Op::Claim];
 
-    fn state() -> State {
-        State::new((100 * MS, 1_600 * MS))
+    fn state() -> BreakerState {
+        BreakerState::new((100 * MS, 1_600 * MS))
     }
 
     /// What so many failures of calls, or without `op` of probes, change.
-    fn fail(state: &mut State, op: Option<Op>, kind: Kind, times: u32) -> Vec<Change> {
+    fn fail(
+        state: &mut BreakerState,
+        op: Option<Op>,
+        kind: FailureKind,
+        times: u32,
+    ) -> Vec<BreakerChange> {
         let mut changes = Vec::new();
         for _ in 0..times {
             changes.push(match op {
-                Some(op) => state.failed(op, kind, "no", Instant::now()),
+                Some(op) => state.record_failure(op, kind, "no", Instant::now()),
                 None => state.count(Access::Probe, kind, "no", Instant::now()),
             });
         }
-        changes.retain(|change| *change != Change::None);
+        changes.retain(|change| *change != BreakerChange::None);
         changes
     }
 
-    fn probe(state: &mut State, answer: Result<(), (Kind, &str, bool)>) -> Probed {
+    fn probe(
+        state: &mut BreakerState,
+        answer: Result<(), (FailureKind, &str, bool)>,
+    ) -> ProbeOutcome {
         state.begin_probe();
         state.end_probe(answer, Instant::now())
     }
 
-    fn refuses(state: &State, op: Op) -> bool {
+    fn refuses(state: &BreakerState, op: Op) -> bool {
         state.down().is_some() || op.access() == Access::Read && state.reads_refused().is_some()
     }
 
     #[test]
     fn failures_in_a_row_take_it_down_once_and_a_success_between_them_counts_anew() {
         let (mut state, claim) = (state(), Some(Op::Claim));
-        assert_eq!(fail(&mut state, claim, Kind::Fast, FAILURES_MAX - 1), []);
-        state.succeeded(Access::Write);
-        assert_eq!(fail(&mut state, claim, Kind::Fast, FAILURES_MAX - 1), []);
-        state.succeeded(Access::Read);
-        assert_eq!(fail(&mut state, claim, Kind::Fast, 9), [Change::Down]);
-        state.succeeded(Access::Write);
+        assert_eq!(fail(&mut state, claim, FailureKind::Fast, FAILURES_MAX - 1), []);
+        state.record_success(Access::Write);
+        assert_eq!(fail(&mut state, claim, FailureKind::Fast, FAILURES_MAX - 1), []);
+        state.record_success(Access::Read);
+        assert_eq!(fail(&mut state, claim, FailureKind::Fast, 9), [BreakerChange::Down]);
+        state.record_success(Access::Write);
         assert!(state.down().is_some(), "a late answer proves nothing");
-        assert_eq!(probe(&mut state, Ok(())), Probed::Recovered);
-        assert_eq!(fail(&mut state, claim, Kind::Fast, FAILURES_MAX - 1), []);
+        assert_eq!(probe(&mut state, Ok(())), ProbeOutcome::Recovered);
+        assert_eq!(fail(&mut state, claim, FailureKind::Fast, FAILURES_MAX - 1), []);
     }
 
     #[test]
     fn failures_of_one_access_refuse_calls_by_what_they_ask_for() {
-        for kind in [Kind::Fast, Kind::Late] {
+        for kind in [FailureKind::Fast, FailureKind::Slow] {
             for (failing, changes, refused) in [
-                (Some(Op::Get), vec![Change::ReadsRefused], &[Op::Get][..]),
+                (Some(Op::Get), vec![BreakerChange::ReadsRefused], &[Op::Get][..]),
                 (Some(Op::Topics), vec![], &[]),
-                (Some(Op::Claim), vec![Change::Down], &CALLS),
-                (None, vec![Change::Down], &CALLS),
+                (Some(Op::Claim), vec![BreakerChange::Down], &CALLS),
+                (None, vec![BreakerChange::Down], &CALLS),
             ] {
                 let mut state = state();
                 assert_eq!(fail(&mut state, failing, kind, 2 * FAILURES_MAX), changes);
                 // An answer of another kind neither makes up for what failed nor takes it back.
                 for other in CALLS.into_iter().filter(|other| Some(*other) != failing) {
-                    state.succeeded(other.access());
+                    state.record_success(other.access());
                 }
                 for asked in CALLS {
                     let is_refused = refuses(&state, asked);
@@ -346,33 +367,39 @@ mod tests {
     #[test]
     fn two_calls_without_an_answer_take_it_down() {
         let mut state = state();
-        assert_eq!(fail(&mut state, Some(Op::Claim), Kind::Late, 1), []);
-        assert_eq!(fail(&mut state, Some(Op::Claim), Kind::Late, 1), [Change::Down]);
+        assert_eq!(fail(&mut state, Some(Op::Claim), FailureKind::Slow, 1), []);
+        assert_eq!(fail(&mut state, Some(Op::Claim), FailureKind::Slow, 1), [BreakerChange::Down]);
         assert_eq!(state.down(), Some("no"));
     }
 
     #[test]
     fn reads_that_are_late_while_others_are_answered_refuse_nothing() {
         let (mut state, begin) = (state(), Instant::now());
-        state.succeeded(Access::Read);
+        state.record_success(Access::Read);
         for _ in 0..99 {
-            assert_eq!(state.failed(Op::Get, Kind::Late, "late", begin), Change::None);
+            assert_eq!(
+                state.record_failure(Op::Get, FailureKind::Slow, "late", begin),
+                BreakerChange::None
+            );
         }
-        assert_eq!(fail(&mut state, Some(Op::Get), Kind::Late, 2), [Change::ReadsRefused]);
+        assert_eq!(
+            fail(&mut state, Some(Op::Get), FailureKind::Slow, 2),
+            [BreakerChange::ReadsRefused]
+        );
         state.accept_reads();
         assert_eq!(state.reads_refused(), None);
-        assert_eq!(fail(&mut state, Some(Op::Get), Kind::Late, 1), []);
+        assert_eq!(fail(&mut state, Some(Op::Get), FailureKind::Slow, 1), []);
     }
 
     #[test]
     fn one_task_at_a_time_probes_reads() {
         let mut state = state();
         for _ in 0..3 {
-            fail(&mut state, Some(Op::Get), Kind::Fast, FAILURES_MAX);
+            fail(&mut state, Some(Op::Get), FailureKind::Fast, FAILURES_MAX);
             assert!(state.begin_read_probes());
-            fail(&mut state, Some(Op::Claim), Kind::Fast, FAILURES_MAX);
-            assert_eq!(probe(&mut state, Ok(())), Probed::Recovered);
-            fail(&mut state, Some(Op::Get), Kind::Fast, FAILURES_MAX);
+            fail(&mut state, Some(Op::Claim), FailureKind::Fast, FAILURES_MAX);
+            assert_eq!(probe(&mut state, Ok(())), ProbeOutcome::Recovered);
+            fail(&mut state, Some(Op::Get), FailureKind::Fast, FAILURES_MAX);
             assert!(!state.begin_read_probes(), "the former task goes on");
             assert!(!state.end_read_probes());
             state.accept_reads();
@@ -384,54 +411,62 @@ mod tests {
     fn reads_that_fail_and_one_slow_probe_refuse_no_write() {
         for op in [Op::Get, Op::Topics] {
             let mut state = state();
-            fail(&mut state, Some(op), Kind::Late, 9);
-            assert_eq!(fail(&mut state, None, Kind::Late, 1), [], "{op:?}");
-            assert_eq!(fail(&mut state, None, Kind::Late, 1), [Change::Down]);
+            fail(&mut state, Some(op), FailureKind::Slow, 9);
+            assert_eq!(fail(&mut state, None, FailureKind::Slow, 1), [], "{op:?}");
+            assert_eq!(fail(&mut state, None, FailureKind::Slow, 1), [BreakerChange::Down]);
         }
     }
 
     #[test]
-    fn a_probe_confirms_what_calls_have_met_and_takes_nothing_of_it_back() {
+    fn a_probe_adds_to_counted_failures_and_clears_none() {
         let mut state = state();
-        assert_eq!(fail(&mut state, Some(Op::Claim), Kind::Late, 1), []);
-        assert!(matches!(probe(&mut state, Ok(())), Probed::Answered(_)));
-        let late = probe(&mut state, Err((Kind::Late, "late", false)));
-        assert_eq!(late, Probed::Failed(Change::Down), "one that had no answer either");
+        assert_eq!(fail(&mut state, Some(Op::Claim), FailureKind::Slow, 1), []);
+        assert!(matches!(probe(&mut state, Ok(())), ProbeOutcome::Answered(_)));
+        let late = probe(&mut state, Err((FailureKind::Slow, "late", false)));
+        assert_eq!(
+            late,
+            ProbeOutcome::Failed(BreakerChange::Down),
+            "one that had no answer either"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn calls_that_began_before_a_recovery_do_not_take_the_shard_down_again() {
         let (mut state, begin) = (state(), Instant::now());
-        assert_eq!(fail(&mut state, Some(Op::Claim), Kind::Late, 2), [Change::Down]);
+        assert_eq!(fail(&mut state, Some(Op::Claim), FailureKind::Slow, 2), [BreakerChange::Down]);
         tokio::time::advance(MS).await;
-        assert_eq!(probe(&mut state, Ok(())), Probed::Recovered);
+        assert_eq!(probe(&mut state, Ok(())), ProbeOutcome::Recovered);
         for op in CALLS {
             for _ in 0..FAILURES_MAX {
-                assert_eq!(state.failed(op, Kind::Late, "no", begin), Change::None, "{op:?}");
+                assert_eq!(
+                    state.record_failure(op, FailureKind::Slow, "no", begin),
+                    BreakerChange::None,
+                    "{op:?}"
+                );
             }
         }
         assert!(!state.is_being_probed());
-        assert_eq!(fail(&mut state, Some(Op::Claim), Kind::Late, 2), [Change::Down]);
+        assert_eq!(fail(&mut state, Some(Op::Claim), FailureKind::Slow, 2), [BreakerChange::Down]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_suspected_shard_is_probed_until_there_is_no_new_reason() {
         let mut state = state();
-        let is_due = |state: &State| state.next().map(|next| next <= Instant::now());
+        let is_due = |state: &BreakerState| state.next_probe().map(|next| next <= Instant::now());
         assert_eq!(is_due(&state), None);
-        state.suspect();
+        state.schedule_probe();
         assert_eq!(is_due(&state), Some(true), "at once");
         state.begin_probe();
-        fail(&mut state, Some(Op::Beat), Kind::Fast, 1);
-        fail(&mut state, Some(Op::Claim), Kind::Fast, 1);
-        state.end_probe(Err((Kind::Fast, "no", true)), Instant::now());
+        fail(&mut state, Some(Op::Beat), FailureKind::Fast, 1);
+        fail(&mut state, Some(Op::Claim), FailureKind::Fast, 1);
+        state.end_probe(Err((FailureKind::Fast, "no", true)), Instant::now());
         tokio::time::advance(100 * MS).await;
         assert_eq!(is_due(&state), Some(true));
         let first = Some((Op::Beat, "no".to_owned()));
-        let failed = Failed { count: 2, first, probe_failed: true };
-        assert_eq!(probe(&mut state, Ok(())), Probed::Answered(failed));
+        let failed = FailedCalls { count: 2, first, probe_failed: true };
+        assert_eq!(probe(&mut state, Ok(())), ProbeOutcome::Answered(failed));
         assert_eq!(is_due(&state), None);
-        fail(&mut state, Some(Op::Beat), Kind::Fast, 1);
+        fail(&mut state, Some(Op::Beat), FailureKind::Fast, 1);
         assert_eq!(is_due(&state), Some(false), "after a pause");
     }
 
@@ -442,25 +477,31 @@ mod tests {
         for (between, longest) in [(MS, 100), (MS, 200), (RELAPSE + MS, 100)] {
             probe(&mut state, Ok(()));
             tokio::time::advance(between).await;
-            fail(&mut state, Some(Op::Claim), Kind::Fast, FAILURES_MAX);
-            let pause = state.next().unwrap().duration_since(Instant::now());
+            fail(&mut state, Some(Op::Claim), FailureKind::Fast, FAILURES_MAX);
+            let pause = state.next_probe().unwrap().duration_since(Instant::now());
             assert!((MS * longest / 2..=MS * longest).contains(&pause), "{pause:?}");
         }
-        state.hint();
-        assert_eq!(state.next(), Some(Instant::now()));
-        let told = probe(&mut state, Err((Kind::Fast, "it loads", true)));
-        assert_eq!((told, state.down()), (Probed::Failed(Change::None), Some("it loads")));
-        let silent = probe(&mut state, Err((Kind::Late, "no answer", false)));
-        assert_eq!((silent, state.down()), (Probed::Failed(Change::None), Some("it loads")));
-        assert!(state.next().is_some_and(|next| next > Instant::now()));
+        state.probe_now();
+        assert_eq!(state.next_probe(), Some(Instant::now()));
+        let told = probe(&mut state, Err((FailureKind::Fast, "it loads", true)));
+        assert_eq!(
+            (told, state.down()),
+            (ProbeOutcome::Failed(BreakerChange::None), Some("it loads"))
+        );
+        let silent = probe(&mut state, Err((FailureKind::Slow, "no answer", false)));
+        assert_eq!(
+            (silent, state.down()),
+            (ProbeOutcome::Failed(BreakerChange::None), Some("it loads"))
+        );
+        assert!(state.next_probe().is_some_and(|next| next > Instant::now()));
     }
 
     #[test]
     fn an_answer_to_a_probe_that_began_before_it_went_down_does_not_bring_it_back() {
         let mut state = state();
         state.begin_probe();
-        fail(&mut state, Some(Op::Claim), Kind::Fast, FAILURES_MAX);
+        fail(&mut state, Some(Op::Claim), FailureKind::Fast, FAILURES_MAX);
         let probed = state.end_probe(Ok(()), Instant::now());
-        assert_eq!((probed, state.down()), (Probed::Failed(Change::None), Some("no")));
+        assert_eq!((probed, state.down()), (ProbeOutcome::Failed(BreakerChange::None), Some("no")));
     }
 }

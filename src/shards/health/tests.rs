@@ -13,8 +13,8 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{JobId, JobKey, TopicName};
 use crate::metrics::Metrics;
-use crate::store::faulty::{Fault, FaultStore};
-use crate::store::{self, Delete, Error, Event, Request};
+use crate::store::faulty_store::{FaultyStore, InjectedFault};
+use crate::store::{self, Error, JobDeletion, JobRequest, ShardEvent};
 
 use super::log::REPEAT_EVERY;
 use super::*;
@@ -27,9 +27,9 @@ thread_local! {
     static LOG: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-struct Line;
+struct LogWriter;
 
-impl io::Write for Line {
+impl io::Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line).into_owned();
         LOG.with_borrow_mut(|log| log.iter_mut().for_each(|log| log.push(text.clone())));
@@ -47,7 +47,7 @@ fn begin_log() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let log = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO);
-        let log = log.without_time().with_target(false).with_ansi(false).with_writer(|| Line);
+        let log = log.without_time().with_target(false).with_ansi(false).with_writer(|| LogWriter);
         tracing::subscriber::set_global_default(log.finish()).unwrap();
     });
     LOG.set(Some(Vec::new()));
@@ -57,27 +57,27 @@ fn lines() -> Vec<String> {
     LOG.with_borrow(|log| log.clone().unwrap())
 }
 
-fn monitor(store: &Arc<FaultStore>, patience: Patience) -> Arc<Monitor> {
+fn monitor(store: &Arc<FaultyStore>, patience: ShardTimeouts) -> Arc<HealthMonitor> {
     let (metrics, down) = (Metrics::new().shard("s0"), watch::Sender::new(0));
-    Monitor::start(Arc::clone(store) as _, metrics, patience, down)
+    HealthMonitor::start(Arc::clone(store) as _, metrics, patience, down)
 }
 
-fn hasty() -> Patience {
-    Patience { probes: (10 * SOON, 10 * SOON), ..Patience::default() }
+fn hasty() -> ShardTimeouts {
+    ShardTimeouts { probe_pauses: (10 * SOON, 10 * SOON), ..ShardTimeouts::default() }
 }
 
-async fn call(monitor: &Arc<Monitor>, store: &FaultStore) -> bool {
+async fn call(monitor: &Arc<HealthMonitor>, store: &FaultyStore) -> bool {
     monitor.call(Op::Claim, LATE_ENOUGH, store.info()).await.is_ok()
 }
 
 /// Waits until no probe is due or under way, unless the shard is down.
-async fn settled(monitor: &Arc<Monitor>) {
+async fn settled(monitor: &Arc<HealthMonitor>) {
     while monitor.is_being_probed() {
         tokio::time::sleep(SOON).await;
     }
 }
 
-async fn down(monitor: &Arc<Monitor>) {
+async fn down(monitor: &Arc<HealthMonitor>) {
     let down = async {
         while !monitor.is_down() {
             tokio::task::yield_now().await;
@@ -88,15 +88,15 @@ async fn down(monitor: &Arc<Monitor>) {
 
 #[tokio::test]
 async fn one_call_that_fails_is_enough_to_find_out_that_the_shard_is_down() {
-    let store = FaultStore::new("s0", &Clock::system());
+    let store = FaultyStore::new("s0", &Clock::system());
     let monitor = monitor(&store, hasty());
     begin_log();
-    store.set(Fault::Refuses);
+    store.set_fault(InjectedFault::Unreachable);
     assert!(!call(&monitor, &store).await);
     settled(&monitor).await;
     assert!(monitor.is_down());
-    store.set(Fault::None);
-    monitor.usable().await;
+    store.set_fault(InjectedFault::None);
+    monitor.wait_until_usable().await;
     assert!(call(&monitor, &store).await);
     let lines = lines();
     assert_eq!(lines.len(), 2, "{lines:?}");
@@ -106,7 +106,7 @@ async fn one_call_that_fails_is_enough_to_find_out_that_the_shard_is_down() {
 
 #[tokio::test]
 async fn calls_that_fail_while_the_shard_answers_are_logged_once_with_their_number() {
-    let store = FaultStore::new("s0", &Clock::system());
+    let store = FaultyStore::new("s0", &Clock::system());
     let monitor = monitor(&store, hasty());
     begin_log();
     for _ in 0..3 {
@@ -123,21 +123,20 @@ async fn calls_that_fail_while_the_shard_answers_are_logged_once_with_their_numb
 }
 
 #[tokio::test]
-async fn what_the_store_knows_of_its_shard_is_logged_once_and_its_calls_are_refused_from_the_start()
-{
-    let store = FaultStore::new("s0", &Clock::system());
+async fn shard_status_is_logged_once_and_refuses_calls_at_start() {
+    let store = FaultyStore::new("s0", &Clock::system());
     begin_log();
-    store.set(Fault::Refuses);
-    store.set_trouble(Some(Trouble::Unreached("nothing listens there".into())));
+    store.set_fault(InjectedFault::Unreachable);
+    store.set_problem(Some(ShardProblem::NeverConnected("nothing listens there".into())));
     let monitor = monitor(&store, hasty());
     assert!(monitor.is_down() && !call(&monitor, &store).await);
-    store.set_trouble(Some(Trouble::Unusable("it is a replica".into())));
+    store.set_problem(Some(ShardProblem::Misconfigured("it is a replica".into())));
     while lines().len() < 3 {
         tokio::time::sleep(SOON).await;
     }
-    store.set(Fault::None);
-    store.set_trouble(None);
-    monitor.usable().await;
+    store.set_fault(InjectedFault::None);
+    store.set_problem(None);
+    monitor.wait_until_usable().await;
     let lines = lines();
     for (line, part) in lines.iter().zip([
         "WARN the shard is not reached yet",
@@ -152,42 +151,42 @@ async fn what_the_store_knows_of_its_shard_is_logged_once_and_its_calls_are_refu
 
 #[tokio::test]
 async fn new_jobs_are_refused_while_they_would_not_be_safe_and_nothing_else_is() {
-    let store = FaultStore::new("s0", &Clock::system());
+    let store = FaultyStore::new("s0", &Clock::system());
     let monitor = monitor(&store, hasty());
     let refuses = async |expected: bool| {
-        while monitor.now().takes_jobs() == expected {
+        while monitor.health().takes_jobs() == expected {
             tokio::time::sleep(SOON).await;
         }
     };
-    store.set_trouble(Some(Trouble::NoJobs("it evicts".into())));
+    store.set_problem(Some(ShardProblem::RejectsEnqueues("it evicts".into())));
     refuses(true).await;
     let refused = Err(Error::Unavailable("it evicts".into()));
     assert_eq!(monitor.admit(Op::Enqueue), refused);
-    assert_eq!(monitor.now().refusal(), Some("it evicts".to_owned()));
+    assert_eq!(monitor.health().refusal(), Some("it evicts".to_owned()));
     assert!(call(&monitor, &store).await && !monitor.is_down());
-    store.set_trouble(None);
+    store.set_problem(None);
     refuses(false).await;
     assert_eq!(monitor.admit(Op::Enqueue), Ok(()));
 }
 
 #[tokio::test]
 async fn an_outage_that_ends_at_once_is_logged_in_two_lines() {
-    let store = FaultStore::new("s0", &Clock::system());
+    let store = FaultyStore::new("s0", &Clock::system());
     let monitor = monitor(&store, hasty());
     begin_log();
     // Its answer comes when all is over.
     let (late, hold) = oneshot::channel::<()>();
     let held = async {
         let _ = hold.await;
-        Err::<(), _>(Error::Unknown("lost".into()))
+        Err::<(), _>(Error::OutcomeUnknown("lost".into()))
     };
     let mut held = pin!(monitor.call(Op::Claim, LATE_ENOUGH, held));
     assert!(futures::poll!(held.as_mut()).is_pending());
-    store.set(Fault::Refuses);
+    store.set_fault(InjectedFault::Unreachable);
     assert!(!call(&monitor, &store).await);
     down(&monitor).await;
-    store.set(Fault::None);
-    monitor.usable().await;
+    store.set_fault(InjectedFault::None);
+    monitor.wait_until_usable().await;
     drop(late);
     assert!(held.await.is_err());
     settled(&monitor).await;
@@ -197,12 +196,12 @@ async fn an_outage_that_ends_at_once_is_logged_in_two_lines() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shard_that_answers_probes_and_nothing_else_is_down() {
-    let store = FaultStore::new("s0", &Clock::system());
+    let store = FaultyStore::new("s0", &Clock::system());
     let monitor = monitor(&store, hasty());
     for is_open in [false, true] {
         let late = async {
-            tokio::time::sleep(LATE).await;
-            Err::<(), _>(Error::Unknown("no answer".into()))
+            tokio::time::sleep(SLOW_FAILURE).await;
+            Err::<(), _>(Error::OutcomeUnknown("no answer".into()))
         };
         assert!(monitor.call(Op::Enqueue, LATE_ENOUGH, late).await.is_err());
         assert_eq!(monitor.is_down(), is_open);
@@ -215,26 +214,26 @@ async fn a_shard_that_answers_probes_and_nothing_else_is_down() {
 
 #[tokio::test]
 async fn a_lost_subscription_has_the_shard_probed_without_any_call() {
-    let store = FaultStore::new("s0", &Clock::system());
-    store.share_unheard();
+    let store = FaultyStore::new("s0", &Clock::system());
+    store.share_without_events();
     let monitor = monitor(&store, hasty());
-    store.set(Fault::Refuses);
+    store.set_fault(InjectedFault::Unreachable);
     tokio::task::yield_now().await;
-    store.hints.send(Event::Configured);
+    store.events.send(ShardEvent::StateSet);
     tokio::task::yield_now().await;
     assert!(!monitor.is_being_probed() && store.calls() == 0);
-    store.hints.send(Event::Lost);
+    store.events.send(ShardEvent::Disconnected);
     down(&monitor).await;
 }
 
 #[tokio::test]
 async fn an_idle_shard_that_is_suspected_is_probed_at_once() {
-    let store = FaultStore::new("s0", &Clock::system());
+    let store = FaultyStore::new("s0", &Clock::system());
     let monitor = monitor(&store, hasty());
-    for (fault, is_open) in [(Fault::None, false), (Fault::Refuses, true)] {
-        store.set(fault);
+    for (fault, is_open) in [(InjectedFault::None, false), (InjectedFault::Unreachable, true)] {
+        store.set_fault(fault);
         let calls = store.calls();
-        monitor.suspect();
+        monitor.request_probe();
         settled(&monitor).await;
         assert!(store.calls() > calls, "{fault:?}");
         assert_eq!(monitor.is_down(), is_open, "{fault:?}");
@@ -242,9 +241,9 @@ async fn an_idle_shard_that_is_suspected_is_probed_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusals_of_a_full_shard_are_logged_with_the_number_of_those_that_were_not() {
-    let store = FaultStore::new("s0", &Clock::system());
-    let monitor = monitor(&store, Patience::default());
+async fn refusals_of_a_full_shard_are_logged_with_suppressed_count() {
+    let store = FaultyStore::new("s0", &Clock::system());
+    let monitor = monitor(&store, ShardTimeouts::default());
     begin_log();
     let refuse = async || {
         let full = async { Err::<(), _>(Error::Full("no room".into())) };
@@ -261,24 +260,25 @@ async fn refusals_of_a_full_shard_are_logged_with_the_number_of_those_that_were_
 }
 
 #[tokio::test]
-async fn a_shard_that_shows_life_is_probed_at_once() {
+async fn a_shard_hint_triggers_a_probe() {
     let late = LATE_ENOUGH;
-    let store = FaultStore::new("s0", &Clock::system());
-    let monitor = monitor(&store, Patience { probes: (late, late), ..Patience::default() });
-    store.set(Fault::Refuses);
+    let store = FaultyStore::new("s0", &Clock::system());
+    let monitor =
+        monitor(&store, ShardTimeouts { probe_pauses: (late, late), ..ShardTimeouts::default() });
+    store.set_fault(InjectedFault::Unreachable);
     while !monitor.is_down() {
         assert!(!call(&monitor, &store).await);
     }
-    store.set(Fault::None);
-    store.inner().set_state(ShardState::Active, None).await.unwrap();
-    let closed = tokio::time::timeout(late / 3, monitor.usable()).await;
+    store.set_fault(InjectedFault::None);
+    store.sqlite_store().set_state(ShardState::Active, None).await.unwrap();
+    let closed = tokio::time::timeout(late / 3, monitor.wait_until_usable()).await;
     assert!(closed.is_ok(), "the pause went by");
 }
 
 #[tokio::test]
 async fn a_long_call_that_takes_longer_than_others_may_is_no_failure() {
-    let store = FaultStore::new("s0", &Clock::system());
-    let monitor = monitor(&store, Patience { answer: SOON, ..hasty() });
+    let store = FaultyStore::new("s0", &Clock::system());
+    let monitor = monitor(&store, ShardTimeouts { call: SOON, ..hasty() });
     let many_steps = async {
         tokio::time::sleep(50 * SOON).await;
         Ok(())
@@ -289,17 +289,17 @@ async fn a_long_call_that_takes_longer_than_others_may_is_no_failure() {
         assert!(monitor.long_call(Op::Info, SOON, endless).await.is_err());
     }
     settled(&monitor).await;
-    assert_eq!(*monitor.now(), Health::default());
+    assert_eq!(*monitor.health(), ShardHealth::default());
 }
 
 #[tokio::test]
 async fn a_long_call_ends_when_its_shard_is_down() {
-    let store = FaultStore::new("s0", &Clock::system());
+    let store = FaultyStore::new("s0", &Clock::system());
     let monitor = monitor(&store, hasty());
     let endless = std::future::pending::<store::Result<()>>();
     let mut long = pin!(monitor.long_call(Op::Info, LATE_ENOUGH, endless));
     assert!(futures::poll!(long.as_mut()).is_pending());
-    store.set(Fault::Refuses);
+    store.set_fault(InjectedFault::Unreachable);
     while !monitor.is_down() {
         call(&monitor, &store).await;
     }
@@ -310,17 +310,20 @@ async fn a_long_call_ends_when_its_shard_is_down() {
 /// A healthy shard may have callers that wait for less time than it takes: the others hear nothing of that.
 #[tokio::test]
 async fn callers_that_came_too_late_take_no_shard_down() {
-    let store = FaultStore::new("s0", &Clock::system());
+    let store = FaultyStore::new("s0", &Clock::system());
     let monitor = monitor(&store, hasty());
     let delete = |until: Instant| {
         let key = JobKey { topic: TopicName::try_new("t").unwrap(), id: JobId::stored("a") };
-        Request::from(Delete { key, finished: None, until: Some(until) })
+        JobRequest::from(JobDeletion { key, finished: None, deadline: Some(until) })
     };
     for n in 0..20 {
         let now = Instant::now();
         let requests = vec![delete(now), delete(now + LATE_ENOUGH)];
         let answers = monitor.call_each(Op::Delete, LATE_ENOUGH, requests).await;
-        assert!(matches!(answers[..], [Err(Error::Late(_)), Ok(_)]), "{n}: {answers:?}");
+        assert!(
+            matches!(answers[..], [Err(Error::DeadlineExceeded(_)), Ok(_)]),
+            "{n}: {answers:?}"
+        );
     }
     assert!(!monitor.is_down());
 }

@@ -1,7 +1,7 @@
 //! The stored form of what a store does not look into itself: the messages of `stored.proto`, apart from the wire
 //! contract, so that either can change without the other.
 
-mod life;
+mod history;
 mod spec;
 
 use std::time::Duration;
@@ -9,9 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 
-use crate::domain::{Attempt, AttemptOutcome, Keep, Payload, Time};
+use crate::domain::{Attempt, AttemptOutcome, Payload, RetentionRule, Time};
 
-pub use life::{Splice, decode_life, encode_attempts, encode_life};
+pub use history::{AttemptsSplice, decode_history, encode_attempts, encode_history};
 pub use spec::{decode_spec, encode_spec};
 
 /// The generated messages.
@@ -31,7 +31,7 @@ mod stored {
 /// What cannot be read back.
 #[derive(Debug, thiserror::Error)]
 #[error("a stored {what} cannot be decoded: {source}")]
-pub struct Undecodable {
+pub struct StoredDecodeError {
     what: &'static str,
     source: prost::DecodeError,
 }
@@ -43,13 +43,13 @@ pub fn encode_payload(payload: &Payload) -> Vec<u8> {
 }
 
 /// A payload from bytes.
-pub fn decode_payload(blob: Bytes) -> Result<Payload, Undecodable> {
+pub fn decode_payload(blob: Bytes) -> Result<Payload, StoredDecodeError> {
     let stored::Payload { text, body, content_type } = decode("payload", blob)?;
     Ok(Payload { text, body, content_type })
 }
 
 /// Attempts from bytes.
-pub fn decode_attempts(blob: Option<&[u8]>) -> Result<Vec<Attempt>, Undecodable> {
+pub fn decode_attempts(blob: Option<&[u8]>) -> Result<Vec<Attempt>, StoredDecodeError> {
     let Some(blob) = blob else { return Ok(Vec::new()) };
     let stored = decode::<stored::Attempts>("list of attempts", blob)?;
     let attempt = |stored: stored::Attempt| Attempt {
@@ -64,22 +64,22 @@ pub fn decode_attempts(blob: Option<&[u8]>) -> Result<Vec<Attempt>, Undecodable>
 }
 
 /// The stored number of what is kept, in microseconds: positive for a record, negative for a tombstone.
-pub(super) fn keep_code(keep: Keep) -> i64 {
+pub(super) fn retention_code(keep: RetentionRule) -> i64 {
     let micros = |duration| i64::try_from(micros(duration)).unwrap_or(i64::MAX).max(1);
     match keep {
-        Keep::Nothing => 0,
-        Keep::Record(duration) => micros(duration),
-        Keep::Tombstone(duration) => -micros(duration),
+        RetentionRule::Nothing => 0,
+        RetentionRule::Record(duration) => micros(duration),
+        RetentionRule::Tombstone(duration) => -micros(duration),
     }
 }
 
 /// What is kept, from its stored number.
-pub(super) fn keep(code: i64) -> Keep {
+pub(super) fn retention_from_code(code: i64) -> RetentionRule {
     let duration = Duration::from_micros(code.unsigned_abs());
     match code {
-        0 => Keep::Nothing,
-        1.. => Keep::Record(duration),
-        _ => Keep::Tombstone(duration),
+        0 => RetentionRule::Nothing,
+        1.. => RetentionRule::Record(duration),
+        _ => RetentionRule::Tombstone(duration),
     }
 }
 
@@ -91,14 +91,16 @@ pub(super) fn micros(duration: Duration) -> u64 {
 fn decode<M: Message + Default>(
     what: &'static str,
     blob: impl bytes::Buf,
-) -> Result<M, Undecodable> {
-    M::decode(blob).map_err(|source| Undecodable { what, source })
+) -> Result<M, StoredDecodeError> {
+    M::decode(blob).map_err(|source| StoredDecodeError { what, source })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::engine::{AttemptsChange, Brought, Ends, Life, Next};
+    use crate::domain::engine::{
+        AttemptsChange, JobHistory, LeaseEndHistory, NextGeneration, NextGenerationSpec,
+    };
     use crate::domain::{RetryOverrides, Spec, Token};
 
     #[test]
@@ -138,18 +140,18 @@ mod tests {
 
     #[test]
     fn a_life_survives_its_round_trip() {
-        assert_eq!(encode_life(&Life::new(1), None), None);
+        assert_eq!(encode_history(&JobHistory::new(1), None), None);
         let spec = Spec { lease: Some(Duration::from_secs(3)), ..Spec::default() };
-        let own = Brought {
-            keep: Keep::Record(Duration::from_secs(9)),
+        let own = NextGenerationSpec {
+            keep: RetentionRule::Record(Duration::from_secs(9)),
             bytes: 8,
             spec,
             has_payload: true,
         };
         let (due, expire, created) = (Time(1), Some(Time(2)), Time(3));
-        let next = Next { priority: 9, due, expire, created, own: Some(own) };
-        let same = Next { own: None, ..next.clone() };
-        let life = Life {
+        let next = NextGeneration { priority: 9, due, expire, created, replacement: Some(own) };
+        let same = NextGeneration { replacement: None, ..next.clone() };
+        let life = JobHistory {
             generation: 4,
             failures: 1,
             deliveries: 2,
@@ -158,14 +160,14 @@ mod tests {
             last_error: "e".into(),
             progress: "p".into(),
             checkpoint: 7,
-            ends: Ends(vec![(Token(u64::MAX), 4), (Token(1), 10)]),
+            lease_ends: LeaseEndHistory(vec![(Token(u64::MAX), 4), (Token(1), 10)]),
             attempts: vec![3, 300],
         };
         for next in [None, Some(next), Some(same)] {
-            let stored = encode_life(&life, next.as_ref()).unwrap();
-            assert_eq!(decode_life(Some(&stored)), (life.clone(), next));
+            let stored = encode_history(&life, next.as_ref()).unwrap();
+            assert_eq!(decode_history(Some(&stored)), (life.clone(), next));
         }
-        assert_eq!(decode_life(Some(b"\xff")), (Life::new(1), None), "damaged");
+        assert_eq!(decode_history(Some(b"\xff")), (JobHistory::new(1), None), "damaged");
     }
 
     /// The newest come first, as many as are kept, however many come at once.
@@ -204,12 +206,18 @@ mod tests {
     #[test]
     fn what_is_kept_survives_its_round_trip() {
         let day = Duration::from_secs(86_400);
-        for kept in [Keep::Nothing, Keep::Record(day), Keep::Tombstone(day)] {
-            assert_eq!(keep(keep_code(kept)), kept);
+        for kept in
+            [RetentionRule::Nothing, RetentionRule::Record(day), RetentionRule::Tombstone(day)]
+        {
+            assert_eq!(retention_from_code(retention_code(kept)), kept);
         }
         let nothing = Duration::ZERO;
-        assert_ne!(keep_code(Keep::Record(nothing)), 0, "a record for no time is a record");
-        assert_ne!(keep_code(Keep::Tombstone(nothing)), 0);
+        assert_ne!(
+            retention_code(RetentionRule::Record(nothing)),
+            0,
+            "a record for no time is a record"
+        );
+        assert_ne!(retention_code(RetentionRule::Tombstone(nothing)), 0);
     }
 
     /// Frozen: what version 0.1 wrote must be readable for ever.

@@ -11,7 +11,7 @@ use super::{decode, micros, stored};
 /// What of a spec no store looks into, as bytes: headers, retention, what the job says about retries. `None` where there
 /// is nothing of it, which is the usual case. Payload and lease are fields of the stores' own.
 pub fn encode_spec(spec: &Spec) -> Option<Vec<u8>> {
-    let stored = of(spec);
+    let stored = to_stored(spec);
     (stored != stored::Spec::default()).then(|| stored.encode_to_vec())
 }
 
@@ -23,10 +23,10 @@ pub fn decode_spec(blob: Option<&[u8]>) -> Spec {
         tracing::error!(%error, "a job's headers and retry policy are damaged");
         stored::Spec::default()
     });
-    from(stored)
+    from_stored(stored)
 }
 
-pub(super) fn of(spec: &Spec) -> stored::Spec {
+pub(super) fn to_stored(spec: &Spec) -> stored::Spec {
     let Spec { headers, payload: _, lease: _, retention, retry } = spec;
     let header = |(name, value): &(String, String)| stored::Header {
         name: name.clone(),
@@ -34,12 +34,12 @@ pub(super) fn of(spec: &Spec) -> stored::Spec {
     };
     stored::Spec {
         headers: headers.iter().map(header).collect(),
-        retry: (*retry != RetryOverrides::default()).then(|| retry_of(retry)),
+        retry: (*retry != RetryOverrides::default()).then(|| retry_to_stored(retry)),
         retention_us: retention.map(micros),
     }
 }
 
-pub(super) fn from(stored: stored::Spec) -> Spec {
+pub(super) fn from_stored(stored: stored::Spec) -> Spec {
     Spec {
         headers: stored.headers.into_iter().map(|h| (h.name, h.value)).collect(),
         payload: None,
@@ -49,7 +49,7 @@ pub(super) fn from(stored: stored::Spec) -> Spec {
     }
 }
 
-fn retry_of(retry: &RetryOverrides) -> stored::Retry {
+fn retry_to_stored(retry: &RetryOverrides) -> stored::Retry {
     stored::Retry {
         max_attempts: retry.max_attempts,
         delays_us: retry.delays.iter().map(|&d| micros(d)).collect(),

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 
 use deadpool_redis::redis::RedisConnectionInfo;
 
-use super::url::{self, Endpoint, InvalidAddress};
+use super::url::{self, InvalidAddress, RedisEndpoint};
 
 /// The address of a Redis, and the login there.
 #[derive(Clone)]
-pub struct Address {
-    pub(super) endpoint: Endpoint,
+pub struct RedisAddress {
+    pub(super) endpoint: RedisEndpoint,
     /// Certificates are checked, host names too.
     pub(super) secure: bool,
-    pub(super) tls: Tls,
+    pub(super) tls: RedisTlsFiles,
     /// User, password and database.
     pub(super) login: RedisConnectionInfo,
     /// User and password at the sentinels.
@@ -22,7 +22,7 @@ pub struct Address {
 
 /// The files that `rediss` connections use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
+pub struct RedisTlsFiles {
     /// Certificates that sign the servers', instead of the system's (PEM).
     pub ca: Option<PathBuf>,
     /// The certificate and the key that this client shows (PEM).
@@ -31,23 +31,23 @@ pub struct Tls {
 
 // === impl Address ===
 
-impl Address {
+impl RedisAddress {
     /// Checks a url of the schemes `redis`, `rediss`, `redis+unix`, `redis+sentinel` and
     /// `rediss+sentinel`. Users and passwords are percent-encoded.
     ///
     /// # Errors
     /// [`InvalidAddress`].
-    pub fn try_new(url: &str) -> Result<Address, InvalidAddress> {
+    pub fn try_new(url: &str) -> Result<RedisAddress, InvalidAddress> {
         let (endpoint, login, sentinel_login) = url::parse(url)?;
         let secure = url.starts_with("rediss");
-        Ok(Address { endpoint, secure, tls: Tls::default(), login, sentinel_login })
+        Ok(RedisAddress { endpoint, secure, tls: RedisTlsFiles::default(), login, sentinel_login })
     }
 
     /// The same with these files, if it is one of the `rediss` schemes.
     #[must_use]
-    pub fn with_tls(self, tls: &Tls) -> Address {
-        let tls = if self.secure { tls.clone() } else { Tls::default() };
-        Address { tls, ..self }
+    pub fn with_tls(self, tls: &RedisTlsFiles) -> RedisAddress {
+        let tls = if self.secure { tls.clone() } else { RedisTlsFiles::default() };
+        RedisAddress { tls, ..self }
     }
 
     /// Whether it holds a user or a password, of which nothing is shown.
@@ -65,11 +65,11 @@ impl Address {
     /// Whether both are one database of one Redis, by whatever login or encryption. Host names are compared as
     /// they are written; aliases are found at start by the shard's name on the Redis.
     #[must_use]
-    pub fn is_same_place(&self, other: &Address) -> bool {
+    pub fn is_same_database(&self, other: &RedisAddress) -> bool {
         let is_same = match (&self.endpoint, &other.endpoint) {
             (
-                Endpoint::Sentinel { sentinels: a, primary: p },
-                Endpoint::Sentinel { sentinels: b, primary: q },
+                RedisEndpoint::Sentinel { sentinels: a, primary: p },
+                RedisEndpoint::Sentinel { sentinels: b, primary: q },
             ) => p == q && a.iter().any(|host| b.contains(host)),
             (a, b) => a == b,
         };
@@ -77,52 +77,52 @@ impl Address {
     }
 
     fn credentials(&self) -> [Option<&str>; 4] {
-        let Address { login, sentinel_login, .. } = self;
+        let RedisAddress { login, sentinel_login, .. } = self;
         [login.username(), login.password(), sentinel_login.username(), sentinel_login.password()]
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, db) = (if self.secure { "rediss" } else { "redis" }, self.login.db());
         match &self.endpoint {
-            Endpoint::Host(host) => write!(f, "{scheme}://{host}")?,
-            Endpoint::Socket(path) => write!(f, "redis+unix://{}", path.display())?,
-            Endpoint::Sentinel { sentinels, primary, .. } => {
+            RedisEndpoint::Host(host) => write!(f, "{scheme}://{host}")?,
+            RedisEndpoint::Socket(path) => write!(f, "redis+unix://{}", path.display())?,
+            RedisEndpoint::Sentinel { sentinels, primary, .. } => {
                 let hosts: Vec<_> = sentinels.iter().map(ToString::to_string).collect();
                 write!(f, "{scheme}+sentinel://{}/{primary}", hosts.join(","))?;
             }
         }
         match (&self.endpoint, db) {
             (_, 0) => Ok(()),
-            (Endpoint::Socket(_), db) => write!(f, "?db={db}"),
+            (RedisEndpoint::Socket(_), db) => write!(f, "?db={db}"),
             (_, db) => write!(f, "/{db}"),
         }
     }
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Address({self})")
     }
 }
 
-impl PartialEq for Address {
-    fn eq(&self, other: &Address) -> bool {
+impl PartialEq for RedisAddress {
+    fn eq(&self, other: &RedisAddress) -> bool {
         self.to_string() == other.to_string()
             && self.credentials() == other.credentials()
             && self.tls == other.tls
     }
 }
 
-impl Eq for Address {}
+impl Eq for RedisAddress {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn address(url: &str) -> Address {
-        Address::try_new(url).unwrap_or_else(|error| panic!("{url}: {error}"))
+    fn address(url: &str) -> RedisAddress {
+        RedisAddress::try_new(url).unwrap_or_else(|error| panic!("{url}: {error}"))
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn one_database_is_one_place_whoever_asks() {
+    fn same_database_ignores_login() {
         for (a, b, want) in [
             ("redis://h", "redis://u:p@h:6379/0", true),
             ("redis://h", "rediss://h", true),
@@ -178,7 +178,7 @@ mod tests {
             ("redis+sentinel://a,b/main", "redis+sentinel://a,b/other", false),
             ("redis+sentinel://a/main", "redis://a:26379", false),
         ] {
-            assert_eq!(address(a).is_same_place(&address(b)), want, "{a} {b}");
+            assert_eq!(address(a).is_same_database(&address(b)), want, "{a} {b}");
         }
         assert!(address("redis://u:a@h") != address("redis://u:b@h"));
         assert!(address("redis://:a@h") == address("redis://default:a@h"));

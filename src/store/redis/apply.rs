@@ -1,92 +1,95 @@
 //! [`Store::apply`](crate::store::Store::apply): each command goes the way that is its own, in the order of the call. What
-//! no fast path may do is left to the engine (`rounds.rs`).
+//! no fast path may do is left to the engine (`optimistic_commit.rs`).
 
-use crate::domain::engine::{Command, Prior};
+use crate::domain::engine::{Command, WritePrecondition};
 use crate::domain::limit;
-use crate::store::{Applied, Error, Request, Result};
+use crate::store::{Error, JobRequest, RequestResult, Result};
 
-use super::link::Connection;
-use super::wait::Wait;
-use super::{RedisStore, fault};
+use super::connections::RedisConnection;
+use super::durability_wait::DurabilityWait;
+use super::{RedisStore, error_mapping};
 
 /// How a command is carried out.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum CommandPath {
     /// By the script that writes jobs whose ids are free, and then by the engine (`enqueue.rs`).
     Enqueue,
     /// By the engine: the job may have been written before, or has what a new job has not.
-    EnqueueAgain,
+    RepeatedEnqueue,
     /// By the script that ends leases of which nothing or a tombstone is left, and then by the engine (`settle.rs`).
     Settle,
     /// By the script that moves deadlines, and then by the engine (`leases.rs`).
     Extend,
     /// By the script that detaches leases and ties them to other streams (`leases.rs`).
-    Tie,
+    LeaseStream,
     /// By the engine.
     Engine,
 }
 
 /// What became of the commands of a call so far.
-pub(super) struct Answers {
-    answers: Vec<Result<Applied>>,
+pub(super) struct ApplyResults {
+    results: Vec<Result<RequestResult>>,
     /// Why the rest is not tried.
     stopped: Option<String>,
 }
 
 // === impl Way ===
 
-impl Way {
-    fn of(request: &Request) -> Way {
+impl CommandPath {
+    fn for_request(request: &JobRequest) -> CommandPath {
         match &request.command {
-            Command::Enqueue(new) if new.prior == Prior::Itself || new.checkpoint.is_some() => {
-                Way::EnqueueAgain
+            Command::Enqueue(new)
+                if new.precondition == WritePrecondition::SameJob || new.checkpoint.is_some() =>
+            {
+                CommandPath::RepeatedEnqueue
             }
-            Command::Enqueue(_) => Way::Enqueue,
-            Command::Settle(_) => Way::Settle,
-            Command::Extend(_) => Way::Extend,
-            Command::Detach { .. } | Command::Adopt(_) => Way::Tie,
-            _ => Way::Engine,
+            Command::Enqueue(_) => CommandPath::Enqueue,
+            Command::Settle(_) => CommandPath::Settle,
+            Command::Extend(_) => CommandPath::Extend,
+            Command::Detach { .. } | Command::Adopt(_) => CommandPath::LeaseStream,
+            _ => CommandPath::Engine,
         }
     }
 }
 
 // === impl Answers ===
 
-impl Answers {
-    pub(super) fn of(requests: usize) -> Answers {
-        Answers { answers: Vec::with_capacity(requests), stopped: None }
+impl ApplyResults {
+    pub(super) fn with_capacity(requests: usize) -> ApplyResults {
+        ApplyResults { results: Vec::with_capacity(requests), stopped: None }
     }
 
     /// Whether these are not tried any more, because the shard did not answer those before.
     pub(super) fn skips(&mut self, requests: usize) -> bool {
         let Some(error) = &self.stopped else { return false };
         let error = Error::Unavailable(format!("not tried: {error}"));
-        self.answers.extend((0..requests).map(|_| Err(error.clone())));
+        self.results.extend((0..requests).map(|_| Err(error.clone())));
         true
     }
 
-    pub(super) fn add(&mut self, answers: Vec<Result<Applied>>) {
-        let is_of_shard = |answer: &Result<Applied>| answer.as_ref().is_err_and(Error::is_of_shard);
+    pub(super) fn add(&mut self, answers: Vec<Result<RequestResult>>) {
+        let is_of_shard =
+            |answer: &Result<RequestResult>| answer.as_ref().is_err_and(Error::is_shard_failure);
         if answers.iter().all(is_of_shard)
             && let Some(Err(error)) = answers.first()
         {
             self.stopped = Some(error.to_string());
         }
-        self.answers.extend(answers);
+        self.results.extend(answers);
     }
 
-    pub(super) fn into_vec(self) -> Vec<Result<Applied>> {
-        self.answers
+    pub(super) fn into_vec(self) -> Vec<Result<RequestResult>> {
+        self.results
     }
 }
 
 impl RedisStore {
     /// [`Store::apply`](crate::store::Store::apply).
-    pub(super) async fn apply(&self, requests: Vec<Request>) -> Vec<Result<Applied>> {
-        let requests: Vec<&Request> = requests.iter().collect();
+    pub(super) async fn apply(&self, requests: Vec<JobRequest>) -> Vec<Result<RequestResult>> {
+        let requests: Vec<&JobRequest> = requests.iter().collect();
         let asked = requests.iter().filter_map(|request| request.durability).max();
-        match asked.and_then(|asked| self.shard.condition.wait_for(asked)) {
-            None => self.apply_by(None, &requests).await,
+        match asked.and_then(|asked| self.shard.status.wait_for(asked)) {
+            None => self.apply_on(None, &requests).await,
             Some(wait) => match self.apply_and_wait(&requests, wait).await {
                 Ok(answers) => answers,
                 Err(error) => all_failed(requests.len(), &error),
@@ -97,18 +100,18 @@ impl RedisStore {
     /// Applies and waits until that is as safe as was asked, or for as long as it may take.
     async fn apply_and_wait(
         &self,
-        requests: &[&Request],
-        wait: Wait,
-    ) -> Result<Vec<Result<Applied>>> {
+        requests: &[&JobRequest],
+        wait: DurabilityWait,
+    ) -> Result<Vec<Result<RequestResult>>> {
         let _permit = self.permit().await?;
-        let mut connection = self.shard.own_connection().await?;
+        let mut connection = self.shard.dedicated_connection().await?;
         // Another process may answer there than the one whose settings `wait` was made for.
         let still = requests.iter().filter_map(|request| request.durability).max();
-        if still.and_then(|asked| self.shard.condition.wait_for(asked)) != Some(wait) {
+        if still.and_then(|asked| self.shard.status.wait_for(asked)) != Some(wait) {
             let text = "redis was replaced or set anew, what a write reaches is looked at";
             return Err(Error::Unavailable(text.to_owned()));
         }
-        let mut answers = self.apply_by(Some(&mut connection), requests).await;
+        let mut answers = self.apply_on(Some(&mut connection), requests).await;
         if answers.iter().any(|answer| answer.as_ref().is_err_and(Error::outcome_unknown)) {
             drop(deadpool_redis::Connection::take(connection));
             return Ok(answers);
@@ -117,8 +120,10 @@ impl RedisStore {
             return Ok(answers);
         }
         // A repeat may find what another connection has written a moment ago, and write nothing.
-        let reached = match self.shard.mark(&mut connection).await {
-            Ok(()) => wait.confirm(&mut connection).await.map_err(|error| fault::text(&error)),
+        let reached = match self.shard.write_and_check_name(&mut connection).await {
+            Ok(()) => {
+                wait.confirm(&mut connection).await.map_err(|error| error_mapping::text(&error))
+            }
             Err(error) => Err(error.to_string()),
         };
         match reached {
@@ -135,31 +140,40 @@ impl RedisStore {
     }
 
     /// Applies by a connection of one's own, or else with all others.
-    async fn apply_by(
+    async fn apply_on(
         &self,
-        mut connection: Option<&mut Connection>,
-        requests: &[&Request],
-    ) -> Vec<Result<Applied>> {
-        let mut answers = Answers::of(requests.len());
-        for part in parts(requests) {
+        mut connection: Option<&mut RedisConnection>,
+        requests: &[&JobRequest],
+    ) -> Vec<Result<RequestResult>> {
+        let mut answers = ApplyResults::with_capacity(requests.len());
+        for part in split_by_path(requests) {
             if answers.skips(part.len()) {
                 continue;
             }
-            let way = Way::of(part[0]);
+            let way = CommandPath::for_request(part[0]);
             let admitted = match way {
-                Way::Enqueue | Way::EnqueueAgain => self.shard.condition.admit_jobs(),
-                Way::Settle | Way::Extend | Way::Tie | Way::Engine => Ok(()),
+                CommandPath::Enqueue | CommandPath::RepeatedEnqueue => {
+                    self.shard.status.admit_jobs()
+                }
+                CommandPath::Settle
+                | CommandPath::Extend
+                | CommandPath::LeaseStream
+                | CommandPath::Engine => Ok(()),
             };
             answers.add(match (admitted, way) {
                 (Err(error), _) => all_failed(part.len(), &error),
-                (Ok(()), Way::Enqueue) => self.enqueue(connection.as_deref_mut(), part).await,
-                (Ok(()), Way::Settle) => self.settle(part).await,
-                (Ok(()), Way::Extend) => self.extend(part).await,
-                (Ok(()), Way::Tie) => match self.tie(part).await {
+                (Ok(()), CommandPath::Enqueue) => {
+                    self.enqueue(connection.as_deref_mut(), part).await
+                }
+                (Ok(()), CommandPath::Settle) => self.settle(part).await,
+                (Ok(()), CommandPath::Extend) => self.extend(part).await,
+                (Ok(()), CommandPath::LeaseStream) => match self.change_lease_streams(part).await {
                     Ok(tied) => tied.into_iter().map(Ok).collect(),
                     Err(error) => all_failed(part.len(), &error),
                 },
-                (Ok(()), Way::EnqueueAgain | Way::Engine) => self.decide(part).await,
+                (Ok(()), CommandPath::RepeatedEnqueue | CommandPath::Engine) => {
+                    self.decide(part).await
+                }
             });
         }
         answers.into_vec()
@@ -167,20 +181,22 @@ impl RedisStore {
 }
 
 /// The same failure for so many commands.
-fn all_failed(requests: usize, error: &Error) -> Vec<Result<Applied>> {
+fn all_failed(requests: usize, error: &Error) -> Vec<Result<RequestResult>> {
     (0..requests).map(|_| Err(error.clone())).collect()
 }
 
 /// Commands of one way each, as many as one call may carry.
-fn parts<'a, 'r>(requests: &'a [&'r Request]) -> impl Iterator<Item = &'a [&'r Request]> {
+fn split_by_path<'a, 'r>(
+    requests: &'a [&'r JobRequest],
+) -> impl Iterator<Item = &'a [&'r JobRequest]> {
     let mut rest = requests;
     std::iter::from_fn(move || {
-        let (way, mut jobs, mut bytes) = (Way::of(rest.first()?), 0, 0);
-        let fits = |request: &&&Request| {
+        let (way, mut jobs, mut bytes) = (CommandPath::for_request(rest.first()?), 0, 0);
+        let fits = |request: &&&JobRequest| {
             let is_first = jobs == 0;
             (jobs, bytes) = (jobs + request.command.jobs(), bytes + request.bytes());
             let has_room = jobs <= limit::CALL_JOBS_MAX && bytes <= limit::CALL_BYTES_MAX;
-            is_first || has_room && Way::of(request) == way
+            is_first || has_room && CommandPath::for_request(request) == way
         };
         let (part, behind) = rest.split_at(rest.iter().take_while(fits).count());
         rest = behind;

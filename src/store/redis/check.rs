@@ -3,7 +3,7 @@
 
 use crate::store::Error;
 
-use super::fault;
+use super::error_mapping;
 use super::url::SENTINEL_PORT;
 
 /// The oldest Redis that has everything scripts use.
@@ -16,7 +16,7 @@ pub(super) const FORMAT_MIN: i64 = 1;
 
 /// Why a store could not be opened, and what to do.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum RedisOpenError {
     /// There is no answer, or not yet.
     #[error("{0}")]
     Unreachable(String),
@@ -41,13 +41,13 @@ pub enum OpenError {
     #[error(
         "{0} is a redis and no sentinel; give its sentinels, which listen on {SENTINEL_PORT} as a rule, or write redis://{0}"
     )]
-    NoSentinel(String),
+    NotSentinel(String),
     /// User and password are refused.
     #[error(
         "it does not accept the user and password of the url, or that user is disabled; correct them there, \
          percent-encoded"
     )]
-    Login,
+    LoginRejected,
     /// A password is missing.
     #[error("it asks for a password and the url has none; write redis://[user]:password@host")]
     NoPassword,
@@ -62,7 +62,7 @@ pub enum OpenError {
         "its protected mode refuses other machines; set a password there and give it in the url, or turn \
          protected-mode off in a closed network"
     )]
-    Protected,
+    ProtectedMode,
     /// The database is refused: its number, and the reason of Redis.
     #[error(
         "it refuses database {0}; choose another one in the url, or raise its setting databases"
@@ -79,7 +79,7 @@ pub enum OpenError {
         "its maxmemory-policy is {0}, which drops jobs when memory runs out; \
          set maxmemory-policy to noeviction"
     )]
-    Evicts(String),
+    EvictionPolicy(String),
     /// A replica takes no writes.
     #[error("it is a read-only replica; give the address of its primary")]
     Replica,
@@ -88,13 +88,13 @@ pub enum OpenError {
         "its user may not use {0} on keys and channels that begin with ringq:; \
          grant it with the ACL SETUSER command in docs/redis.md"
     )]
-    Rights(String),
+    MissingPermission(String),
     /// Another shard is there.
     #[error(
         "it is shard {found}, not {asked}; a shard keeps its name for ever: \
          configure it as {found} or choose another redis or database"
     )]
-    OtherName {
+    WrongShardName {
         /// The name on it.
         found: String,
         /// The configured one.
@@ -119,23 +119,26 @@ pub enum OpenError {
 
 // === impl OpenError ===
 
-impl OpenError {
+impl RedisOpenError {
     /// Whether it lasts until a setting is changed. Else it may pass by itself: a Redis that
     /// is not there yet, or that is loading.
     #[must_use]
-    pub fn is_certain(&self) -> bool {
-        !matches!(self, OpenError::Unreachable(_))
+    pub fn is_permanent(&self) -> bool {
+        !matches!(self, RedisOpenError::Unreachable(_))
     }
 
     /// Of the failures of several endpoints the one that counts: one that may pass.
-    pub(super) fn passing(first: Option<OpenError>, other: OpenError) -> OpenError {
-        first.filter(|first| !first.is_certain()).unwrap_or(other)
+    pub(super) fn prefer_transient(
+        first: Option<RedisOpenError>,
+        other: RedisOpenError,
+    ) -> RedisOpenError {
+        first.filter(|first| !first.is_permanent()).unwrap_or(other)
     }
 }
 
-impl From<Error> for OpenError {
-    fn from(error: Error) -> OpenError {
-        OpenError::Unreachable(error.to_string())
+impl From<Error> for RedisOpenError {
+    fn from(error: Error) -> RedisOpenError {
+        RedisOpenError::Unreachable(error.to_string())
     }
 }
 
@@ -152,17 +155,17 @@ pub(super) fn version(info: &str) -> [u32; 3] {
 }
 
 /// Checks the INFO of a Redis; its major version.
-pub(super) fn check(info: &str) -> std::result::Result<u32, OpenError> {
+pub(super) fn check(info: &str) -> std::result::Result<u32, RedisOpenError> {
     if is_sentinel(info) {
-        return Err(OpenError::Sentinel);
+        return Err(RedisOpenError::Sentinel);
     }
     let version = version(info);
     if version < VERSION_MIN {
         let found = field(info, "redis_version").unwrap_or("0");
-        return Err(OpenError::TooOld(fault::plain(found)));
+        return Err(RedisOpenError::TooOld(error_mapping::one_line(found)));
     }
     if is_replica(info) {
-        return Err(OpenError::Replica);
+        return Err(RedisOpenError::Replica);
     }
     Ok(version[0])
 }
@@ -180,7 +183,7 @@ pub(super) fn is_replica(info: &str) -> bool {
 /// The eviction policy, if it drops jobs.
 pub(super) fn evicts(info: &str) -> Option<String> {
     let policy = field(info, "maxmemory_policy").filter(|&policy| policy != "noeviction");
-    policy.map(fault::plain)
+    policy.map(error_mapping::one_line)
 }
 
 #[cfg(test)]
@@ -202,7 +205,7 @@ mod tests {
         }
         assert_eq!(evicts(GOOD), None);
         let policy = evicts(&GOOD.replace("noeviction", "allkeys-lru")).unwrap();
-        let error = OpenError::Evicts(policy).to_string();
+        let error = RedisOpenError::EvictionPolicy(policy).to_string();
         assert!(error.contains("set maxmemory-policy to noeviction"), "{error}");
     }
 }

@@ -5,65 +5,69 @@ use deadpool_redis::redis::Value;
 use rand::Rng as _;
 
 use crate::domain::{JobId, JobKey, Time, Token, TopicName, limit};
-use crate::store::{Ask, Claim, Claimed, Claims, Leased, Rest, Result, Taker};
+use crate::store::{
+    Claim, ClaimResult, LeasedJob, Result, StreamDemand, TopicDemand, TopicLeases, TopicRemainder,
+};
 
-use super::entry::{Entry, Fields, micros, payload, put_duration};
-use super::member::id_of;
-use super::reply::{Reply, unexpected};
+use super::entry::{FieldReader, JobEntry, micros, payload, put_duration};
+use super::order_member::id_of;
+use super::reply::{ScriptReply, unexpected};
 use super::script::Verb;
-use super::{Lane, RedisStore};
+use super::{ConnectionLane, RedisStore};
 
 /// What scripts take for "as many bytes as you like".
 const BYTES_MAX: u64 = 1 << 52;
 
 /// The parts of a job that lie apart and come with its lease, as they are stored.
 #[derive(Clone, Default)]
-struct Extra {
+struct ExtraParts {
     payload: Option<Bytes>,
     checkpoint: Option<Bytes>,
 }
 
 /// The times of a claim.
 #[derive(Clone, Copy)]
-struct Began {
+struct ClaimTimes {
     /// The store's time of it.
     now: Time,
     /// The start of its leases.
-    started: Time,
+    lease_start: Time,
 }
 
 impl RedisStore {
     /// [`Store::claim`](crate::store::Store::claim).
-    pub(super) async fn claim(&self, claim: Claim) -> Result<Claims> {
+    pub(super) async fn claim(&self, claim: Claim) -> Result<ClaimResult> {
         let tokens = fresh_tokens(&claim);
         let mut call = self.call(Verb::Claim);
-        call.arg(written(&tokens));
-        for ask in &claim.asks {
+        call.arg(encode_tokens(&tokens));
+        for ask in &claim.topics {
             call.arg(ask.topic.as_str());
-            for taker in &ask.takers {
-                call.arg(seat(claim.owner, taker));
+            for taker in &ask.streams {
+                call.arg(encode_stream(claim.owner, taker));
             }
         }
-        let alone = if let [ask] = &claim.asks[..] { Some(ask.takers.len()) } else { None };
+        let alone = if let [ask] = &claim.topics[..] { Some(ask.streams.len()) } else { None };
         if alone == Some(0) {
             // Else it would look like one ask of one taker.
             call.arg("");
         }
         if alone != Some(1) {
-            call.arg(counts(&claim));
+            call.arg(stream_counts(&claim));
         }
-        let claims = match self.run_raw(Lane::Claim, &call).await? {
-            Value::BulkString(alone) => one_claimed(Bytes::from(alone), &claim.asks, &tokens)?,
-            list => all_claimed(Reply::new(list)?, &claim.asks, tokens)?,
+        let claims = match self.run_raw(ConnectionLane::Claim, &call).await? {
+            Value::BulkString(alone) => {
+                read_single_lease(Bytes::from(alone), &claim.topics, &tokens)?
+            }
+            list => read_claim_reply(ScriptReply::new(list)?, &claim.topics, tokens)?,
         };
-        let leased = claims.topics.iter().flat_map(|topic| topic.leased.iter().flatten());
-        self.hints.reap_at(leased.map(|leased| leased.deadline).min());
+        let leased = claims.topics.iter().flat_map(|topic| topic.by_stream.iter().flatten());
+        self.events.set_reap_at(leased.map(|leased| leased.deadline).min());
         Ok(claims)
     }
 }
 
 fn jobs_at_most(claim: &Claim) -> usize {
-    let takers = claim.asks.iter().flat_map(|ask| &ask.takers);
+    let takers = claim.topics.iter().flat_map(|ask| &ask.streams);
     let jobs: u64 = takers.map(|taker| u64::from(taker.jobs)).sum();
     usize::try_from(jobs).unwrap_or(usize::MAX).min(limit::CALL_JOBS_MAX)
 }
@@ -73,13 +77,14 @@ fn fresh_tokens(claim: &Claim) -> Vec<Token> {
 }
 
 /// How many takers each ask has.
-fn counts(claim: &Claim) -> Vec<u8> {
-    let takers = claim.asks.iter().map(|ask| u16::try_from(ask.takers.len()).unwrap_or(u16::MAX));
+fn stream_counts(claim: &Claim) -> Vec<u8> {
+    let takers =
+        claim.topics.iter().map(|ask| u16::try_from(ask.streams.len()).unwrap_or(u16::MAX));
     takers.flat_map(u16::to_be_bytes).collect()
 }
 
 /// Tokens as the script reads them: what its claim is called when it is given up comes first.
-fn written(tokens: &[Token]) -> Vec<u8> {
+fn encode_tokens(tokens: &[Token]) -> Vec<u8> {
     let mut written = Vec::with_capacity(1 + 8 * tokens.len());
     written.put_u8(0);
     tokens.iter().for_each(|token| written.put_u64(token.0));
@@ -87,7 +92,7 @@ fn written(tokens: &[Token]) -> Vec<u8> {
 }
 
 /// A taker as the script reads it.
-fn seat(owner: u32, taker: &Taker) -> Vec<u8> {
+fn encode_stream(owner: u32, taker: &StreamDemand) -> Vec<u8> {
     let mut seat = Vec::with_capacity(48 + taker.worker_id.len());
     let lease = micros(taker.lease).unsigned_abs();
     seat.put_u32(taker.jobs);
@@ -105,53 +110,67 @@ fn seat(owner: u32, taker: &Taker) -> Vec<u8> {
 }
 
 /// What all asks got.
-fn all_claimed(mut reply: Reply, asks: &[Ask], tokens: Vec<Token>) -> Result<Claims> {
+fn read_claim_reply(
+    mut reply: ScriptReply,
+    asks: &[TopicDemand],
+    tokens: Vec<Token>,
+) -> Result<ClaimResult> {
     let (now, started) = (reply.time()?, reply.time()?);
     let mut tokens = tokens.into_iter();
-    let at = Began { now, started };
-    let topics = asks.iter().map(|ask| claimed(&mut reply, ask, at, &mut tokens));
-    Ok(Claims { now, topics: topics.collect::<Result<_>>()? })
+    let at = ClaimTimes { now, lease_start: started };
+    let topics = asks.iter().map(|ask| read_topic_leases(&mut reply, ask, at, &mut tokens));
+    Ok(ClaimResult { now, topics: topics.collect::<Result<_>>()? })
 }
 
 /// One job for the one taker of one ask.
-fn one_claimed(answer: Bytes, asks: &[Ask], tokens: &[Token]) -> Result<Claims> {
-    let mut fields = Fields(answer);
+fn read_single_lease(answer: Bytes, asks: &[TopicDemand], tokens: &[Token]) -> Result<ClaimResult> {
+    let mut fields = FieldReader(answer);
     let (now, started) = (fields.time()?, fields.time()?);
-    let rest = match fields.time()? {
-        Time(0) => Rest::Nothing,
-        Time(1) => Rest::More,
-        due => Rest::Until(due),
+    let remainder = match fields.time()? {
+        Time(0) => TopicRemainder::Empty,
+        Time(1) => TopicRemainder::Ready,
+        due => TopicRemainder::ReadyAt(due),
     };
     let id = JobId::stored(&fields.text(1)?);
     let ([ask], [token]) = (asks, tokens) else { return Err(unexpected("a list of claims")) };
-    let taker = ask.takers.first().ok_or_else(|| unexpected("nothing for nobody"))?;
+    let taker = ask.streams.first().ok_or_else(|| unexpected("nothing for nobody"))?;
     let key = JobKey { topic: ask.topic.clone(), id };
-    let leased = whole(
-        lease(key, taker, *token, fields.0, Extra::default(), Began { now, started }),
+    let leased = drop_damaged(
+        lease(
+            key,
+            taker,
+            *token,
+            fields.0,
+            ExtraParts::default(),
+            ClaimTimes { now, lease_start: started },
+        ),
         &ask.topic,
     );
-    Ok(Claims { now, topics: vec![Claimed { leased: vec![leased.into_iter().collect()], rest }] })
+    Ok(ClaimResult {
+        now,
+        topics: vec![TopicLeases { by_stream: vec![leased.into_iter().collect()], remainder }],
+    })
 }
 
 /// The job, unless it is damaged: then it is left to run out of leases and become a dead letter; the others go
 /// on.
-fn whole(leased: Result<Leased>, topic: &TopicName) -> Option<Leased> {
+fn drop_damaged(leased: Result<LeasedJob>, topic: &TopicName) -> Option<LeasedJob> {
     let damaged = |error| tracing::error!(%topic, %error, "a job is damaged and not handed out");
     leased.map_err(damaged).ok()
 }
 
 /// What one ask got; `tokens` are given out in the order of the answer.
-fn claimed(
-    reply: &mut Reply,
-    ask: &Ask,
-    at: Began,
+fn read_topic_leases(
+    reply: &mut ScriptReply,
+    ask: &TopicDemand,
+    at: ClaimTimes,
     tokens: &mut impl Iterator<Item = Token>,
-) -> Result<Claimed> {
+) -> Result<TopicLeases> {
     let rest = match reply.number()? {
-        -1 => Rest::More,
-        -2 => Rest::Again,
-        0 => Rest::Nothing,
-        due => Rest::Until(Time(due)),
+        -1 => TopicRemainder::Ready,
+        -2 => TopicRemainder::Unknown,
+        0 => TopicRemainder::Empty,
+        due => TopicRemainder::ReadyAt(Time(due)),
     };
     let (jobs, listed, extras) = (reply.length()?, reply.length()? > 0, reply.length()?);
     let members = reply.some_bytes(jobs)?;
@@ -164,55 +183,55 @@ fn claimed(
     }
     let mut extras = read_extras(reply, extras, jobs)?.into_iter();
     // Jobs go round, so that each gets about as many.
-    let each = jobs.div_ceil(ask.takers.len().max(1));
-    let mut leased: Vec<Vec<Leased>> =
-        ask.takers.iter().map(|_| Vec::with_capacity(each)).collect();
+    let each = jobs.div_ceil(ask.streams.len().max(1));
+    let mut leased: Vec<Vec<LeasedJob>> =
+        ask.streams.iter().map(|_| Vec::with_capacity(each)).collect();
     for ((member, record), index) in members.into_iter().zip(records).zip(takers) {
-        let taker = ask.takers.get(index).ok_or_else(|| unexpected("a taker"))?;
+        let taker = ask.streams.get(index).ok_or_else(|| unexpected("a taker"))?;
         let token = tokens.next().ok_or_else(|| unexpected("fewer jobs"))?;
         let key = JobKey { topic: ask.topic.clone(), id: id_of(&member)? };
         let extra = extras.next().unwrap_or_default();
-        leased[index].extend(whole(lease(key, taker, token, record, extra, at), &ask.topic));
+        leased[index].extend(drop_damaged(lease(key, taker, token, record, extra, at), &ask.topic));
     }
-    Ok(Claimed { leased, rest })
+    Ok(TopicLeases { by_stream: leased, remainder: rest })
 }
 
 fn lease(
     key: JobKey,
-    taker: &Taker,
+    taker: &StreamDemand,
     token: Token,
     record: Bytes,
-    extra: Extra,
-    at: Began,
-) -> Result<Leased> {
-    let Entry { mut record, payload: inline, .. } = Entry::of_record(record)?;
+    extra: ExtraParts,
+    at: ClaimTimes,
+) -> Result<LeasedJob> {
+    let JobEntry { mut record, payload: inline, .. } = JobEntry::from_record(record)?;
     record.spec.payload = payload(inline.or(extra.payload))?;
     let checkpoint = payload(extra.checkpoint)?;
-    Ok(Leased {
+    Ok(LeasedJob {
         key,
         token,
-        fence: at.started,
+        fence: at.lease_start,
         deadline: at.now.plus(record.spec.lease.unwrap_or(taker.lease)),
         priority: record.priority,
-        failures: record.life.failures,
-        deliveries: record.life.deliveries,
+        failures: record.history.failures,
+        deliveries: record.history.deliveries,
         due: record.due.at,
         create_time: record.created.at,
-        last_error: record.life.last_error,
+        last_error: record.history.last_error,
         spec: record.spec,
         checkpoint,
     })
 }
 
 /// Parts that lie apart, which few jobs have, by the number of the job.
-fn read_extras(reply: &mut Reply, count: usize, jobs: usize) -> Result<Vec<Extra>> {
-    let mut extras: Vec<Extra> = Vec::new();
+fn read_extras(reply: &mut ScriptReply, count: usize, jobs: usize) -> Result<Vec<ExtraParts>> {
+    let mut extras: Vec<ExtraParts> = Vec::new();
     if count > 0 {
-        extras.resize(jobs, Extra::default());
+        extras.resize(jobs, ExtraParts::default());
     }
     for _ in 0..count {
         let index = reply.length()?;
-        let extra = Extra { payload: reply.maybe_bytes()?, checkpoint: reply.maybe_bytes()? };
+        let extra = ExtraParts { payload: reply.maybe_bytes()?, checkpoint: reply.maybe_bytes()? };
         *extras.get_mut(index).ok_or_else(|| unexpected("the number of a job"))? = extra;
     }
     Ok(extras)

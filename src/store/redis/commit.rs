@@ -3,29 +3,30 @@
 use bytes::BufMut as _;
 
 use crate::domain::engine::{
-    self, Counts, LeaseNews, Moment, PartChange, PayloadChange, Phase, Record, Window,
+    self, CounterIncrements, LeaseChange, PartChange, PayloadChange, Phase, Record, RecordTime,
+    ValidityWindow,
 };
-use crate::domain::{JobKey, Keep, Payload, Spec, State, Time};
+use crate::domain::{JobKey, Payload, RetentionRule, Spec, State, Time};
 use crate::store::codec;
 
 use super::entry::{
-    Entry, INLINE_BYTES_MAX, clamped, phase_of, put_extension, put_fixed, put_message,
+    INLINE_BYTES_MAX, JobEntry, clamped, phase_of, put_extension, put_fixed, put_message,
 };
 use super::layout::{TIME_MAX, apart, inside};
-use super::script::Call;
-use super::version;
+use super::record_version;
+use super::script::ScriptCall;
 
 /// A job as it is read and decided about: what was found, and what is to become of it.
-pub(super) struct Slot {
+pub(super) struct RecordSlot {
     /// What was found under its id.
-    pub(super) entry: Option<Entry>,
+    pub(super) entry: Option<JobEntry>,
     /// The record as decided so far.
     pub(super) record: Option<Record>,
-    pub(super) fate: Fate,
-    pub(super) parts: engine::Parts,
-    pub(super) counts: Counts,
-    pub(super) ended: Option<State>,
-    pub(super) news: Option<LeaseNews>,
+    pub(super) write: RecordWrite,
+    pub(super) parts: engine::PartChanges,
+    pub(super) counters: CounterIncrements,
+    pub(super) final_state: Option<State>,
+    pub(super) lease_change: Option<LeaseChange>,
     /// The deadline that its lease must have still.
     pub(super) deadline: Option<Time>,
     /// Nothing may be known of its id, either.
@@ -33,27 +34,27 @@ pub(super) struct Slot {
     /// Which item it is part of.
     pub(super) item: Option<usize>,
     /// What it comes from, if it moves here from another topic.
-    pub(super) moved: Option<Entry>,
+    pub(super) moved_from: Option<JobEntry>,
 }
 
 /// What is to be written of a job; the numbers are those of `commit.lua`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum RecordWrite {
     Remove = 0,
     Write = 1,
-    Arrive = 2,
+    Insert = 2,
     /// Nothing.
-    Keep = 3,
+    Unchanged = 3,
 }
 
 /// Writes that belong together.
-pub(super) struct Item {
+pub(super) struct CommitItem {
     /// The jobs that it is about, in the order in which they are written.
     pub(super) keys: Vec<JobKey>,
     /// When what was decided holds.
-    pub(super) window: Window,
+    pub(super) window: ValidityWindow,
     /// Whether it needs memory that ends of jobs do not.
-    pub(super) grows: bool,
+    pub(super) needs_memory: bool,
     /// Whether it moves a job from the first key to the second.
     pub(super) moves: bool,
 }
@@ -70,7 +71,7 @@ mod mode {
 
 /// A part that changes: its kind, what is done, and with what bytes.
 struct PartWrite {
-    what: String,
+    operation: String,
     bytes: Vec<u8>,
 }
 
@@ -85,13 +86,13 @@ mod kind {
 
 // === impl Item ===
 
-impl Item {
+impl CommitItem {
     /// Adds it to a call, with the jobs of it.
     pub(super) fn add<'a>(
         &self,
-        call: &mut Call,
+        call: &mut ScriptCall,
         decided: Time,
-        slots: impl IntoIterator<Item = (&'a JobKey, &'a Slot)>,
+        slots: impl IntoIterator<Item = (&'a JobKey, &'a RecordSlot)>,
     ) {
         let mut head = Vec::with_capacity(17);
         head.put_u16(u16::try_from(self.keys.len()).unwrap_or(u16::MAX));
@@ -107,26 +108,26 @@ impl Item {
 
 // === impl Slot ===
 
-impl Slot {
-    pub(super) fn new(entry: Option<Entry>) -> Slot {
-        Slot {
+impl RecordSlot {
+    pub(super) fn new(entry: Option<JobEntry>) -> RecordSlot {
+        RecordSlot {
             record: entry.as_ref().map(|entry| entry.record.clone()),
             entry,
-            fate: Fate::Keep,
-            parts: engine::Parts::default(),
-            counts: Counts::default(),
-            ended: None,
-            news: None,
+            write: RecordWrite::Unchanged,
+            parts: engine::PartChanges::default(),
+            counters: CounterIncrements::default(),
+            final_state: None,
+            lease_change: None,
             deadline: None,
             is_unknown: false,
             item: None,
-            moved: None,
+            moved_from: None,
         }
     }
 
     /// What its parts are those of.
-    fn origin(&self) -> Option<&Entry> {
-        self.moved.as_ref().or(self.entry.as_ref())
+    fn origin_entry(&self) -> Option<&JobEntry> {
+        self.moved_from.as_ref().or(self.entry.as_ref())
     }
 
     /// Bytes that it sends, about.
@@ -139,43 +140,43 @@ impl Slot {
             PartChange::Set(payload) => payload.body.len(),
             _ => 0,
         };
-        let engine::Parts { payload: own, next_payload, result, attempts, checkpoint } =
+        let engine::PartChanges { payload: own, next_payload, result, attempts, checkpoint } =
             &self.parts;
         let errors: usize = attempts.added.iter().map(|attempt| attempt.error.len()).sum();
         let record = self.record.as_ref().map_or(0, record_bytes);
         // What goes to another topic is copied there.
-        let moved = self.moved.as_ref().map_or(0, |entry| {
-            let attempts: u32 = entry.record.life.attempts.iter().sum();
+        let moved = self.moved_from.as_ref().map_or(0, |entry| {
+            let attempts: u32 = entry.record.history.attempts.iter().sum();
             usize::try_from(entry.record.bytes + u64::from(attempts)).unwrap_or(usize::MAX)
         });
         let bodies = payload(own) + part(next_payload) + part(result) + part(checkpoint);
         bodies + errors + record + moved
     }
 
-    fn add(&self, call: &mut Call, key: &JobKey, decided: Time) {
+    fn add(&self, call: &mut ScriptCall, key: &JobKey, decided: Time) {
         call.arg(key.topic.as_str()).arg(key.id.as_str()).arg(self.expected());
         let mut plan = Vec::with_capacity(96);
-        plan.put_u8(self.fate as u8);
+        plan.put_u8(self.write as u8);
         let count = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
-        plan.put_u16(count(self.counts.enqueued));
-        plan.put_u16(count(self.counts.succeeded));
-        plan.put_u16(count(self.counts.dead));
-        plan.put_u8(self.ended.map_or(0, phase_of));
-        plan.put_u8(match self.news {
+        plan.put_u16(count(self.counters.enqueued));
+        plan.put_u16(count(self.counters.succeeded));
+        plan.put_u16(count(self.counters.dead));
+        plan.put_u8(self.final_state.map_or(0, phase_of));
+        plan.put_u8(match self.lease_change {
             // An adoption is a patch of the lease (`leases.rs`).
-            None | Some(LeaseNews::Extended | LeaseNews::Adopted) => 0,
-            Some(LeaseNews::Settled) => 1,
-            Some(LeaseNews::Expired) => 2,
-            Some(LeaseNews::Deleted) => 3,
+            None | Some(LeaseChange::Extended | LeaseChange::Adopted) => 0,
+            Some(LeaseChange::Settled) => 1,
+            Some(LeaseChange::Expired) => 2,
+            Some(LeaseChange::Deleted) => 3,
         });
-        let record = self.record.as_ref().filter(|_| self.fate != Fate::Remove);
+        let record = self.record.as_ref().filter(|_| self.write != RecordWrite::Remove);
         let Some(record) = record else {
             call.arg(plan).arg("").arg(0);
             return;
         };
         let (rest, parts) = self.put_record(&mut plan, record, decided);
         call.arg(plan).arg(rest).arg(parts.len());
-        for PartWrite { what, bytes } in parts {
+        for PartWrite { operation: what, bytes } in parts {
             call.arg(what).arg(bytes);
         }
     }
@@ -196,8 +197,8 @@ impl Slot {
     }
 
     /// Whether a part of the found job lies apart, and stays in its place.
-    fn had(&self, part: u8) -> bool {
-        self.origin().is_some_and(|entry| entry.apart & part != 0)
+    fn keeps_part_apart(&self, part: u8) -> bool {
+        self.origin_entry().is_some_and(|entry| entry.apart & part != 0)
     }
 
     /// Writes the record into its plan; what comes behind the fixed part, and the parts that change.
@@ -218,29 +219,34 @@ impl Slot {
             Some(_) => false,
             None => self.keeps_apart(),
         };
-        if !is_apart && self.had(apart::PAYLOAD) {
+        if !is_apart && self.keeps_part_apart(apart::PAYLOAD) {
             parts.push(PartWrite::drop(kind::PAYLOAD));
         }
-        let has_next = self.change(&mut parts, kind::NEXT, apart::NEXT, &self.parts.next_payload);
-        let has_result = self.change(&mut parts, kind::RESULT, apart::RESULT, &self.parts.result);
+        let has_next =
+            self.change_part(&mut parts, kind::NEXT, apart::NEXT, &self.parts.next_payload);
+        let has_result =
+            self.change_part(&mut parts, kind::RESULT, apart::RESULT, &self.parts.result);
         let checkpoint = &self.parts.checkpoint;
         let has_checkpoint =
-            self.change(&mut parts, kind::CHECKPOINT, apart::CHECKPOINT, checkpoint);
-        let mut life = record.life.clone();
+            self.change_part(&mut parts, kind::CHECKPOINT, apart::CHECKPOINT, checkpoint);
+        let mut life = record.history.clone();
         let attempts = codec::encode_attempts(&self.parts.attempts, &mut life.attempts);
-        if let Some(codec::Splice { front, kept }) = attempts {
+        if let Some(codec::AttemptsSplice { front, kept }) = attempts {
             if !front.is_empty() {
-                parts.push(PartWrite { what: format!("{}{kept}", kind::ATTEMPTS), bytes: front });
-            } else if self.had(apart::ATTEMPTS) {
+                parts.push(PartWrite {
+                    operation: format!("{}{kept}", kind::ATTEMPTS),
+                    bytes: front,
+                });
+            } else if self.keeps_part_apart(apart::ATTEMPTS) {
                 parts.push(PartWrite::drop(kind::ATTEMPTS));
             }
         }
         let spec = codec::encode_spec(&record.spec);
-        let stored_life = codec::encode_life(&life, record.next.as_deref());
+        let stored_life = codec::encode_history(&life, record.next.as_deref());
         let is_extended =
-            record.expire.is_some() || record.request.is_some() || record.spec.lease.is_some();
+            record.expire.is_some() || record.request_code.is_some() || record.spec.lease.is_some();
         let flag = |flag, on| if on { flag } else { 0 };
-        let keeps = record.keep != Keep::Nothing;
+        let keeps = record.retention != RetentionRule::Nothing;
         let flags = [
             flag(apart::KEPT, keeps)
                 | flag(apart::FAILED, life.failures > 0)
@@ -259,10 +265,10 @@ impl Slot {
             Phase::Finished(finish) => phase_of(finish.state),
             Phase::Waiting | Phase::Running(_) => 0,
         };
-        let version = version::draw();
-        put_fixed(plan, flags, version, record.bytes, [phase, record.priority], record.keep);
+        let version = record_version::next_version();
+        put_fixed(plan, flags, version, record.bytes, [phase, record.priority], record.retention);
         if is_extended {
-            put_extension(plan, record.request, record.spec.lease);
+            put_extension(plan, record.request_code, record.spec.lease);
         }
         let mut rest = Vec::new();
         put_message(&mut rest, spec.as_deref());
@@ -277,11 +283,14 @@ impl Slot {
             PayloadChange::Set(payload) => Some(codec::encode_payload(payload)),
             PayloadChange::Drop => None,
             PayloadChange::Keep => {
-                let payload = self.origin().and_then(|entry| entry.payload.as_ref());
+                let payload = self.origin_entry().and_then(|entry| entry.payload.as_ref());
                 payload.map(|payload| payload.to_vec())
             }
             PayloadChange::Promote => {
-                parts.push(PartWrite { what: format!("{}^", kind::PAYLOAD), bytes: Vec::new() });
+                parts.push(PartWrite {
+                    operation: format!("{}^", kind::PAYLOAD),
+                    bytes: Vec::new(),
+                });
                 None
             }
         }
@@ -290,14 +299,14 @@ impl Slot {
     /// Whether the payload lies apart without being written.
     fn keeps_apart(&self) -> bool {
         match self.parts.payload {
-            PayloadChange::Keep => self.had(apart::PAYLOAD),
+            PayloadChange::Keep => self.keeps_part_apart(apart::PAYLOAD),
             PayloadChange::Promote => true,
             PayloadChange::Set(_) | PayloadChange::Drop => false,
         }
     }
 
     /// Brings a part up to date; whether there is one then.
-    fn change(
+    fn change_part(
         &self,
         parts: &mut Vec<PartWrite>,
         kind: char,
@@ -305,14 +314,14 @@ impl Slot {
         change: &PartChange<Payload>,
     ) -> bool {
         match change {
-            PartChange::Keep => self.had(flag),
+            PartChange::Keep => self.keeps_part_apart(flag),
             PartChange::Set(payload) => {
                 parts.push(PartWrite::set(kind, codec::encode_payload(payload)));
                 true
             }
             PartChange::Drop => {
                 // What takes the place of the payload is gone already.
-                if self.had(flag) && !(kind == kind::NEXT && self.promotes()) {
+                if self.keeps_part_apart(flag) && !(kind == kind::NEXT && self.is_promotion()) {
                     parts.push(PartWrite::drop(kind));
                 }
                 false
@@ -320,7 +329,7 @@ impl Slot {
         }
     }
 
-    fn promotes(&self) -> bool {
+    fn is_promotion(&self) -> bool {
         self.parts.payload == PayloadChange::Promote
     }
 }
@@ -330,20 +339,20 @@ fn record_bytes(record: &Record) -> usize {
     let headers = |spec: &Spec| -> usize {
         spec.headers.iter().map(|(name, value)| name.len() + value.len()).sum()
     };
-    let next = record.next.as_ref().and_then(|next| next.own.as_ref());
+    let next = record.next.as_ref().and_then(|next| next.replacement.as_ref());
     let next = next.map_or(0, |own| headers(&own.spec));
-    let life = &record.life;
+    let life = &record.history;
     INLINE_BYTES_MAX + headers(&record.spec) + next + life.last_error.len() + life.progress.len()
 }
 
 /// Writes the times of a plan, and which of them are counted from the commit.
-fn put_times(plan: &mut Vec<u8>, record: &Record, before: Option<&Entry>, decided: Time) {
+fn put_times(plan: &mut Vec<u8>, record: &Record, before: Option<&JobEntry>, decided: Time) {
     let (mut mode, mut times) = (0, Vec::with_capacity(35));
-    let mut put = |moment: Option<Moment>, bit: u8| {
+    let mut put = |moment: Option<RecordTime>, bit: u8| {
         let micros = match moment {
             None => 0,
-            Some(Moment { at, from_now: false }) => clamped(at),
-            Some(Moment { at, from_now: true }) => {
+            Some(RecordTime { at, from_now: false }) => clamped(at),
+            Some(RecordTime { at, from_now: true }) => {
                 mode |= bit;
                 at.0.saturating_sub(decided.0).clamp(0, TIME_MAX)
             }
@@ -358,7 +367,7 @@ fn put_times(plan: &mut Vec<u8>, record: &Record, before: Option<&Entry>, decide
         Phase::Finished(finish) => (Some(finish.at), Some(finish.until)),
         // Of a job that goes on running only what was moved.
         Phase::Running(lease) => {
-            let is_moved = before.and_then(Entry::lease) != Some(lease);
+            let is_moved = before.and_then(JobEntry::lease) != Some(lease);
             (Some(lease.deadline).filter(|_| is_moved), lease.extended.filter(|_| is_moved))
         }
     };
@@ -375,10 +384,10 @@ fn put_times(plan: &mut Vec<u8>, record: &Record, before: Option<&Entry>, decide
 
 impl PartWrite {
     fn set(kind: char, bytes: Vec<u8>) -> PartWrite {
-        PartWrite { what: format!("{kind}+"), bytes }
+        PartWrite { operation: format!("{kind}+"), bytes }
     }
 
     fn drop(kind: char) -> PartWrite {
-        PartWrite { what: format!("{kind}-"), bytes: Vec::new() }
+        PartWrite { operation: format!("{kind}-"), bytes: Vec::new() }
     }
 }

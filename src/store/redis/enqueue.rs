@@ -9,50 +9,51 @@ use bytes::BufMut as _;
 use deadpool_redis::redis::Value;
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
-use crate::domain::engine::{self, Answer, Command, Moment};
+use crate::domain::engine::{self, Command, CommandReply, RecordTime};
 use crate::domain::{
-    Durability, EnqueueOutcome, JobId, JobKey, Keep, State, Time, TopicName, When,
+    Durability, EnqueueOutcome, JobId, JobKey, RetentionRule, State, Time, TopicName, When,
 };
-use crate::store::{Applied, Error, Request, Result, codec};
+use crate::store::{Error, JobRequest, RequestResult, Result, codec};
 
+use super::connections::RedisConnection;
 use super::entry::{INLINE_BYTES_MAX, clamped, micros, put_extension, put_fixed, put_message};
-use super::layout::{UNUSUAL, apart, inside};
-use super::link::Connection;
-use super::reply::{Reply, unexpected};
-use super::rounds::blame;
-use super::script::{Call, Verb};
-use super::{Lane, RedisStore, version};
+use super::layout::{EXTENDED_BLOB, apart, inside};
+use super::optimistic_commit::errors_per_request;
+use super::reply::{ScriptReply, unexpected};
+use super::script::{ScriptCall, Verb};
+use super::{ConnectionLane, RedisStore, record_version};
 
 /// What a job takes in a call beside what it brings: its id and the fixed part of its record.
 const JOB_BYTES: usize = 128;
 
 /// A job as it is asked for.
-struct Job<'a> {
+struct JobToCreate<'a> {
     key: &'a JobKey,
     new: &'a engine::Enqueue,
 }
 
 /// The job as it travels.
-fn blob(job: &engine::Enqueue) -> Vec<u8> {
+fn encode_new_job(job: &engine::Enqueue) -> Vec<u8> {
     let spec = codec::encode_spec(&job.spec);
     let payload = job.spec.payload.as_ref().map(codec::encode_payload);
     let large = payload.as_ref().is_some_and(|payload| payload.len() > INLINE_BYTES_MAX);
-    let (mode, due, expire) = schedule(job);
-    let is_extended = job.expire.is_some() || job.request.is_some() || job.spec.lease.is_some();
+    let (mode, due, expire) = encode_schedule(job);
+    let is_extended =
+        job.expire.is_some() || job.request_code.is_some() || job.spec.lease.is_some();
     let flag = |flag, on| if on { flag } else { 0 };
     let mut record = Vec::with_capacity(96 + payload.as_ref().map_or(0, Vec::len));
     let flags = [
-        flag(apart::KEPT, job.keep != Keep::Nothing) | flag(apart::PAYLOAD, large),
+        flag(apart::KEPT, job.retention != RetentionRule::Nothing) | flag(apart::PAYLOAD, large),
         flag(inside::BODY, payload.is_some())
             | flag(inside::SPEC, spec.is_some())
             | flag(inside::EXTENSION, is_extended),
     ];
-    let version = version::draw();
+    let version = record_version::next_version();
     let bytes = job.spec.bytes() as u64;
-    put_fixed(&mut record, flags, version, bytes, [0, job.priority.unwrap_or(0)], job.keep);
+    put_fixed(&mut record, flags, version, bytes, [0, job.priority.unwrap_or(0)], job.retention);
     if is_extended {
         record.put_uint(0, 7);
-        put_extension(&mut record, job.request, job.spec.lease);
+        put_extension(&mut record, job.request_code, job.spec.lease);
     }
     put_message(&mut record, spec.as_deref());
     let payload = payload.unwrap_or_default();
@@ -62,7 +63,7 @@ fn blob(job: &engine::Enqueue) -> Vec<u8> {
     }
     let inline = if large { 0 } else { payload.len() };
     let mut blob = Vec::with_capacity(19 + record.len() + payload.len());
-    blob.put_u8(mode | UNUSUAL);
+    blob.put_u8(mode | EXTENDED_BLOB);
     blob.put_uint(due, 7);
     blob.put_uint(expire, 7);
     blob.put_u32(u32::try_from(record.len() + inline).unwrap_or(u32::MAX));
@@ -72,7 +73,7 @@ fn blob(job: &engine::Enqueue) -> Vec<u8> {
 }
 
 /// Mode, due and expire time as they travel.
-fn schedule(job: &engine::Enqueue) -> (u8, u64, u64) {
+fn encode_schedule(job: &engine::Enqueue) -> (u8, u64, u64) {
     let mut mode = 0;
     let mut when = |when: When, after: u8, at: u8| match when {
         When::Now => 0,
@@ -95,14 +96,15 @@ impl RedisStore {
     /// Redis may execute it; if that was too short, those who still wait are served without it.
     pub(super) async fn enqueue(
         &self,
-        mut connection: Option<&mut Connection>,
-        requests: &[&Request],
-    ) -> Vec<Result<Applied>> {
-        let mut answers: Vec<Option<Result<Applied>>> = requests.iter().map(|_| None).collect();
+        mut connection: Option<&mut RedisConnection>,
+        requests: &[&JobRequest],
+    ) -> Vec<Result<RequestResult>> {
+        let mut answers: Vec<Option<Result<RequestResult>>> =
+            requests.iter().map(|_| None).collect();
         loop {
             let left: Vec<usize> = (0..requests.len()).filter(|&i| answers[i].is_none()).collect();
-            let part: Vec<&Request> = left.iter().map(|&index| requests[index]).collect();
-            match self.put(connection.as_deref_mut(), &part).await {
+            let part: Vec<&JobRequest> = left.iter().map(|&index| requests[index]).collect();
+            match self.enqueue_free_ids(connection.as_deref_mut(), &part).await {
                 Ok(put) => {
                     left.into_iter().zip(put).for_each(|(at, answer)| answers[at] = Some(answer));
                     break;
@@ -116,7 +118,7 @@ impl RedisStore {
                     break;
                 }
                 Err(error) => {
-                    let errors = blame(error, part.iter().copied());
+                    let errors = errors_per_request(error, part.iter().copied());
                     left.into_iter()
                         .zip(errors)
                         .for_each(|(at, error)| answers[at] = error.map(Err));
@@ -129,41 +131,46 @@ impl RedisStore {
         answers.into_iter().flatten().collect()
     }
 
-    async fn run_by(&self, connection: Option<&mut Connection>, call: &Call) -> Result<Value> {
+    async fn run_by(
+        &self,
+        connection: Option<&mut RedisConnection>,
+        call: &ScriptCall,
+    ) -> Result<Value> {
         match connection {
-            None => self.run_raw(Lane::Write, call).await,
+            None => self.run_raw(ConnectionLane::Write, call).await,
             Some(connection) => self.shard.run_on(connection, call).await,
         }
     }
 
     /// Writes jobs whose ids are free; the others, as the engine decides.
-    async fn put(
+    async fn enqueue_free_ids(
         &self,
-        connection: Option<&mut Connection>,
-        requests: &[&Request],
-    ) -> Result<Vec<Result<Applied>>> {
-        let jobs: Vec<Job<'_>> = requests.iter().filter_map(|request| Job::of(request)).collect();
+        connection: Option<&mut RedisConnection>,
+        requests: &[&JobRequest],
+    ) -> Result<Vec<Result<RequestResult>>> {
+        let jobs: Vec<JobToCreate<'_>> =
+            requests.iter().filter_map(|request| JobToCreate::of(request)).collect();
         let bytes: usize = jobs.iter().map(|job| JOB_BYTES + job.new.spec.bytes()).sum();
         let args = 2 * jobs.len() + 2;
-        let until = requests.iter().filter_map(|request| request.until).min();
+        let until = requests.iter().filter_map(|request| request.deadline).min();
         let mut call = self.shard.large_write_call(Verb::Enqueue, until, args, bytes).await?;
         add_jobs(&mut call, &jobs);
         let told = async {
             if let Some(job) = jobs.iter().find(|job| job.new.due == When::Now) {
-                self.hints.sent(&job.key.topic);
+                self.events.send_claimable_if_idle(&job.key.topic);
             }
         };
         // The call is on its way before that is told: the first is polled first.
         let (answer, ()) = futures::join!(self.run_by(connection, &call), told);
         let mut reply = match answer? {
-            now @ Value::Int(_) => Reply::new(Value::Array(vec![now, Value::Int(0)]))?,
-            list => Reply::new(list)?,
+            now @ Value::Int(_) => ScriptReply::new(Value::Array(vec![now, Value::Int(0)]))?,
+            list => ScriptReply::new(list)?,
         };
         let now = reply.time()?;
-        self.hints.prune_at(reply.maybe_time()?);
-        let durability = self.shard.condition.reach().plain;
+        self.events.set_prune_at(reply.maybe_time()?);
+        let durability = self.shard.status.write_durability().by_default;
         let mut answers: Vec<_> =
-            jobs.iter().map(|job| Ok(created(job.new, now, durability))).collect();
+            jobs.iter().map(|job| Ok(create_reply(job.new, now, durability))).collect();
         let mut places = Vec::new();
         while !reply.is_empty() {
             places.push(reply.length()?);
@@ -173,7 +180,7 @@ impl RedisStore {
         }
         // In the order of the call, as the same id may come twice.
         places.sort_unstable();
-        let taken: Option<Vec<&Request>> =
+        let taken: Option<Vec<&JobRequest>> =
             places.iter().map(|&place| requests.get(place).copied()).collect();
         let taken = taken.ok_or_else(|| unexpected("the place of a job"))?;
         let decided = self.decide(&taken).await;
@@ -183,51 +190,51 @@ impl RedisStore {
 }
 
 /// What is answered for a job whose id was free.
-fn created(new: &engine::Enqueue, now: Time, durability: Durability) -> Applied {
+fn create_reply(new: &engine::Enqueue, now: Time, durability: Durability) -> RequestResult {
     let due = new.due.due(now);
-    let answer = Answer::Enqueued(engine::Enqueued {
+    let answer = CommandReply::Enqueued(engine::EnqueueCommandReply {
         outcome: Some(EnqueueOutcome::Created),
         state: State::waiting(due, 0, now),
-        due: Moment::fixed(due),
-        unwritten: None,
+        due: RecordTime::fixed(due),
+        not_written: None,
     });
-    Applied { answer, record: None, now, durability }
+    RequestResult { reply: answer, record: None, now, durability }
 }
 
 // === impl Job ===
 
-impl<'a> Job<'a> {
-    fn of(request: &'a Request) -> Option<Job<'a>> {
+impl<'a> JobToCreate<'a> {
+    fn of(request: &'a JobRequest) -> Option<JobToCreate<'a>> {
         match &request.command {
-            Command::Enqueue(new) => Some(Job { key: &request.key, new }),
+            Command::Enqueue(new) => Some(JobToCreate { key: &request.key, new }),
             _ => None,
         }
     }
 }
 
 /// Jobs of one topic, by their places in the call; no id comes twice.
-struct Section<'a> {
+struct TopicJobs<'a> {
     topic: &'a TopicName,
     ids: HashSet<&'a JobId>,
     places: Vec<usize>,
 }
 
-impl<'a> Section<'a> {
+impl<'a> TopicJobs<'a> {
     /// An empty section, with room for so many.
-    fn new(topic: &'a TopicName, most: usize) -> Section<'a> {
+    fn new(topic: &'a TopicName, most: usize) -> TopicJobs<'a> {
         let (ids, places) = (HashSet::with_capacity(most), Vec::with_capacity(most));
-        Section { topic, ids, places }
+        TopicJobs { topic, ids, places }
     }
 
-    fn push(&mut self, place: usize, job: &Job<'a>) {
+    fn push(&mut self, place: usize, job: &JobToCreate<'a>) {
         self.ids.insert(&job.key.id);
         self.places.push(place);
     }
 }
 
 /// The jobs by topic; those that meet another one of the call come right behind it.
-fn sections<'a>(jobs: &[Job<'a>]) -> Vec<Section<'a>> {
-    let mut topics: Vec<Vec<Section<'a>>> = Vec::new();
+fn group_by_topic<'a>(jobs: &[JobToCreate<'a>]) -> Vec<TopicJobs<'a>> {
+    let mut topics: Vec<Vec<TopicJobs<'a>>> = Vec::new();
     let mut known: HashMap<&TopicName, usize> = HashMap::new();
     for (place, job) in jobs.iter().enumerate() {
         let JobKey { topic, id } = &job.key;
@@ -238,7 +245,7 @@ fn sections<'a>(jobs: &[Job<'a>]) -> Vec<Section<'a>> {
         let sections = &mut topics[at];
         let free = sections.iter().position(|section| !section.ids.contains(id));
         let free = free.unwrap_or_else(|| {
-            sections.push(Section::new(topic, jobs.len() - place));
+            sections.push(TopicJobs::new(topic, jobs.len() - place));
             sections.len() - 1
         });
         sections[free].push(place, job);
@@ -246,19 +253,19 @@ fn sections<'a>(jobs: &[Job<'a>]) -> Vec<Section<'a>> {
     topics.into_iter().flatten().collect()
 }
 
-fn add_jobs(call: &mut Call, jobs: &[Job<'_>]) {
+fn add_jobs(call: &mut ScriptCall, jobs: &[JobToCreate<'_>]) {
     if let [job] = jobs {
-        call.arg(job.key.topic.as_str()).arg(job.key.id.as_str()).arg(blob(job.new));
+        call.arg(job.key.topic.as_str()).arg(job.key.id.as_str()).arg(encode_new_job(job.new));
         return;
     }
-    let sections = sections(jobs);
-    for Section { topic, places, .. } in &sections {
+    let sections = group_by_topic(jobs);
+    for TopicJobs { topic, places, .. } in &sections {
         call.arg(topic.as_str()).arg(places.len());
         for &place in places {
             call.arg(jobs[place].key.id.as_str());
         }
         for &place in places {
-            call.arg(blob(jobs[place].new));
+            call.arg(encode_new_job(jobs[place].new));
         }
     }
     if sections.len() > 1 {

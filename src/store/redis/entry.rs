@@ -22,22 +22,22 @@ use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 
-use crate::domain::engine::{Bodies, Finish, Lease, Moment, Phase, Record};
-use crate::domain::{Job, JobKey, Keep, Payload, ShardName, Spec, State, Time, Token};
+use crate::domain::engine::{Finish, JobParts, Lease, Phase, Record, RecordTime};
+use crate::domain::{Job, JobKey, Payload, RetentionRule, ShardName, Spec, State, Time, Token};
 use crate::store::{self, Result, codec};
 
 use super::layout::{RUNS, TIME_MAX, apart, inside};
+use super::record_version::RecordVersion;
 use super::reply::unexpected;
-use super::version::Version;
 
 /// Payloads above this size lie apart, so that what only moves a job does not carry them around.
 pub(super) const INLINE_BYTES_MAX: usize = 512;
 
 /// What lies under the id of a job.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct JobEntry {
     pub(super) record: Record,
-    pub(super) version: Version,
+    pub(super) version: RecordVersion,
     /// Which parts lie apart; see [`apart`].
     pub(super) apart: u8,
     /// The payload, if it lies in the record, as it is stored.
@@ -45,13 +45,13 @@ pub(super) struct Entry {
 }
 
 /// Takes fields off a blob; what is too short is an error.
-pub(super) struct Fields(pub(super) Bytes);
+pub(super) struct FieldReader(pub(super) Bytes);
 
 // === impl Fields ===
 
-impl Fields {
+impl FieldReader {
     /// What is left, which has so many bytes.
-    fn of(&mut self, length: usize) -> Result<&mut Bytes> {
+    fn checked(&mut self, length: usize) -> Result<&mut Bytes> {
         match self.0.len() < length {
             true => Err(unexpected("a whole record")),
             false => Ok(&mut self.0),
@@ -59,24 +59,24 @@ impl Fields {
     }
 
     pub(super) fn take(&mut self, length: usize) -> Result<Bytes> {
-        Ok(self.of(length)?.split_to(length))
+        Ok(self.checked(length)?.split_to(length))
     }
 
     pub(super) fn skip(&mut self, length: usize) -> Result<()> {
-        self.of(length)?.advance(length);
+        self.checked(length)?.advance(length);
         Ok(())
     }
 
     pub(super) fn unsigned(&mut self, length: usize) -> Result<u64> {
-        Ok(self.of(length)?.get_uint(length))
+        Ok(self.checked(length)?.get_uint(length))
     }
 
     pub(super) fn small(&mut self) -> Result<u8> {
-        Ok(self.of(1)?.get_u8())
+        Ok(self.checked(1)?.get_u8())
     }
 
     pub(super) fn word(&mut self) -> Result<u32> {
-        Ok(self.of(4)?.get_u32())
+        Ok(self.checked(4)?.get_u32())
     }
 
     pub(super) fn time(&mut self) -> Result<Time> {
@@ -93,9 +93,9 @@ impl Fields {
         Ok(self.unsigned(7)?.checked_sub(1).map(Duration::from_micros))
     }
 
-    fn version(&mut self) -> Result<Version> {
-        let mut version = Version::default();
-        self.of(version.len())?.copy_to_slice(&mut version);
+    fn version(&mut self) -> Result<RecordVersion> {
+        let mut version = RecordVersion::default();
+        self.checked(version.len())?.copy_to_slice(&mut version);
         Ok(version)
     }
 
@@ -121,11 +121,11 @@ pub(super) fn text(bytes: &[u8]) -> String {
 
 // === impl Entry ===
 
-impl Entry {
+impl JobEntry {
     /// Reads what lies under the id of a job.
-    pub(super) fn read(entry: Bytes) -> Result<Entry> {
+    pub(super) fn read(entry: Bytes) -> Result<JobEntry> {
         let (lease, record) = split(entry)?;
-        let mut entry = Entry::of_record(record)?;
+        let mut entry = JobEntry::from_record(record)?;
         if let Some(lease) = lease {
             entry.record.phase = Phase::Running(read_lease(lease)?);
         }
@@ -133,14 +133,14 @@ impl Entry {
     }
 
     /// Reads a record.
-    pub(super) fn of_record(record: Bytes) -> Result<Entry> {
-        let mut fields = Fields(record);
+    pub(super) fn from_record(record: Bytes) -> Result<JobEntry> {
+        let mut fields = FieldReader(record);
         let due = fields.time()?;
         fields.skip(6)?;
         let created = fields.time()?;
         let (apart, inside, version) = (fields.small()?, fields.small()?, fields.version()?);
         let (bytes, phase, priority) = (fields.word()?, fields.small()?, fields.small()?);
-        let keep = codec::keep(fields.of(8)?.get_i64());
+        let keep = codec::retention_from_code(fields.checked(8)?.get_i64());
         let phase = match phase {
             0 => Phase::Waiting,
             phase => {
@@ -157,23 +157,23 @@ impl Entry {
         }
         let spec = fields.message(inside & inside::SPEC != 0)?;
         let life = fields.message(inside & inside::LIFE != 0)?;
-        let (life, next) = codec::decode_life(life.as_deref());
+        let (life, next) = codec::decode_history(life.as_deref());
         let payload =
             (inside & inside::BODY != 0 && apart & apart::PAYLOAD == 0).then_some(fields.0);
         let record = Record {
             phase,
             priority,
             due: due.into(),
-            expire: expire.map(Moment::fixed),
+            expire: expire.map(RecordTime::fixed),
             created: created.into(),
-            keep,
-            request,
+            retention: keep,
+            request_code: request,
             bytes: bytes.into(),
             spec: Spec { lease: own_lease, ..codec::decode_spec(spec.as_deref()) },
-            life,
+            history: life,
             next: next.map(Box::new),
         };
-        Ok(Entry { record, version, apart, payload })
+        Ok(JobEntry { record, version, apart, payload })
     }
 
     /// The running lease, if there is one.
@@ -185,8 +185,8 @@ impl Entry {
     }
 
     /// The lease of the job of this key, if it runs.
-    pub(super) fn lease_of(&self, key: JobKey, now: Time) -> Option<store::Lease> {
-        store::Lease::of(key, &self.record, now)
+    pub(super) fn lease_of(&self, key: JobKey, now: Time) -> Option<store::RunningLease> {
+        store::RunningLease::from_record(key, &self.record, now)
     }
 
     /// The job as it reads at `now`; `None`: its record is not kept any more. `full`: with these parts.
@@ -195,16 +195,16 @@ impl Entry {
         key: JobKey,
         shard: &ShardName,
         now: Time,
-        full: Option<Parts>,
+        full: Option<StoredParts>,
     ) -> Result<Option<Job>> {
         let bodies = match full {
-            None => Bodies::default(),
-            Some(parts) => Bodies {
+            None => JobParts::default(),
+            Some(parts) => JobParts {
                 payload: payload(self.payload.or(parts.payload))?,
                 result: payload(parts.result)?,
                 checkpoint: payload(parts.checkpoint)?,
                 attempts: codec::decode_attempts(parts.attempts.as_deref())
-                    .map_err(super::damaged)?,
+                    .map_err(super::corrupt_error)?,
             },
         };
         Ok(self.record.job(key, shard.clone(), now, bodies))
@@ -213,7 +213,7 @@ impl Entry {
 
 /// The parts of a job that lie apart, as they are stored.
 #[derive(Default)]
-pub(super) struct Parts {
+pub(super) struct StoredParts {
     pub(super) attempts: Option<Bytes>,
     pub(super) result: Option<Bytes>,
     pub(super) payload: Option<Bytes>,
@@ -222,7 +222,7 @@ pub(super) struct Parts {
 
 /// A lease as it lies in front of a record.
 pub(super) fn read_lease(blob: Bytes) -> Result<Lease> {
-    let mut fields = Fields(blob);
+    let mut fields = FieldReader(blob);
     let token = Token(fields.unsigned(8)?);
     fields.skip(1)?;
     let (started, deadline, extended) = (fields.time()?, fields.time()?, fields.maybe_time()?);
@@ -232,7 +232,7 @@ pub(super) fn read_lease(blob: Bytes) -> Result<Lease> {
         token,
         started,
         deadline: deadline.into(),
-        extended: extended.map(Moment::fixed),
+        extended: extended.map(RecordTime::fixed),
         owner,
         stream,
         grace,
@@ -246,7 +246,7 @@ pub(super) fn split(entry: Bytes) -> Result<(Option<Bytes>, Bytes)> {
     if entry.first() != Some(&RUNS) {
         return Ok((None, entry));
     }
-    let mut fields = Fields(entry.slice(1..));
+    let mut fields = FieldReader(entry.slice(1..));
     let length = usize::try_from(fields.unsigned(2)?).unwrap_or(usize::MAX);
     let lease = fields.take(length)?;
     Ok((Some(lease), fields.0))
@@ -277,10 +277,10 @@ pub(super) fn finished_in(phase: u8) -> State {
 pub(super) fn put_fixed(
     blob: &mut Vec<u8>,
     flags: [u8; 2],
-    version: Version,
+    version: RecordVersion,
     bytes: u64,
     [phase, priority]: [u8; 2],
-    keep: Keep,
+    keep: RetentionRule,
 ) {
     blob.extend(flags);
     blob.extend(version);
@@ -306,7 +306,7 @@ pub(super) fn put_message(blob: &mut Vec<u8>, message: Option<&[u8]>) {
 
 /// A payload as it is stored.
 pub(super) fn payload(blob: Option<Bytes>) -> Result<Option<Payload>> {
-    blob.map(codec::decode_payload).transpose().map_err(super::damaged)
+    blob.map(codec::decode_payload).transpose().map_err(super::corrupt_error)
 }
 
 /// A duration as the scripts count, no longer than they can.
@@ -326,8 +326,8 @@ pub(super) fn put_duration(blob: &mut Vec<u8>, duration: Option<Duration>) {
 }
 
 /// The field for what is kept, no longer than the scripts can count.
-pub(super) fn keep_code(keep: Keep) -> i64 {
-    codec::keep_code(keep).clamp(-TIME_MAX, TIME_MAX)
+pub(super) fn keep_code(keep: RetentionRule) -> i64 {
+    codec::retention_code(keep).clamp(-TIME_MAX, TIME_MAX)
 }
 
 #[cfg(test)]
@@ -365,12 +365,12 @@ mod tests {
             ("$record.own_lease", 7, 11),
             ("$record.tail", 4, 0),
         ];
-        let Entry { record, version, payload, .. } = Entry::read(blob(73, &fields)).unwrap();
+        let JobEntry { record, version, payload, .. } = JobEntry::read(blob(73, &fields)).unwrap();
         let times = (record.due.at, record.created.at, record.expire.map(|expire| expire.at));
         assert_eq!(times, (Time(1_000), Time(2_000), Some(Time(9_000))));
         assert_eq!((record.bytes, record.priority, &record.phase), (14, 4, &Phase::Waiting));
-        assert_eq!((version, record.request), (77_u64.to_be_bytes(), Some(u64::MAX)));
-        assert_eq!(record.keep, Keep::Tombstone(Duration::from_micros(8)));
+        assert_eq!((version, record.request_code), (77_u64.to_be_bytes(), Some(u64::MAX)));
+        assert_eq!(record.retention, RetentionRule::Tombstone(Duration::from_micros(8)));
         assert_eq!(record.spec.lease, Some(Duration::from_micros(10)));
         assert_eq!(payload.map(|payload| payload.len()), Some(2));
     }
@@ -385,10 +385,10 @@ mod tests {
             ("$ended.forgotten", 7, 6_000),
             ("$ended.expire", 7, 9_000),
         ];
-        let record = Entry::read(blob(81, &fields)).unwrap().record;
+        let record = JobEntry::read(blob(81, &fields)).unwrap().record;
         let (state, at, until) = (State::Dead, Time(5_000).into(), Time(6_000).into());
         assert_eq!(record.phase, Phase::Finished(Finish { state, at, until }));
-        assert_eq!((record.expire, record.request), (Some(Time(9_000).into()), None));
+        assert_eq!((record.expire, record.request_code), (Some(Time(9_000).into()), None));
     }
 
     #[test]

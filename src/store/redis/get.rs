@@ -5,10 +5,10 @@ use deadpool_redis::redis::Value;
 use crate::domain::{Job, JobKey, Time, limit};
 use crate::store::Result;
 
-use super::entry::{Entry, Parts};
-use super::reply::Reply;
+use super::entry::{JobEntry, StoredParts};
+use super::reply::ScriptReply;
 use super::script::Verb;
-use super::{Lane, RedisStore};
+use super::{ConnectionLane, RedisStore};
 
 impl RedisStore {
     /// [`Store::get`](crate::store::Store::get).
@@ -26,7 +26,7 @@ impl RedisStore {
         &self,
         keys: &[JobKey],
         full: bool,
-    ) -> Result<Vec<(Time, Result<Option<(Entry, Parts)>>)>> {
+    ) -> Result<Vec<(Time, Result<Option<(JobEntry, StoredParts)>>)>> {
         let mut found = Vec::with_capacity(keys.len());
         while found.len() < keys.len() {
             let rest = &keys[found.len()..];
@@ -36,7 +36,7 @@ impl RedisStore {
                 call.arg(key.topic.as_str()).arg(key.id.as_str());
             }
             // It answers at least one, and fewer than asked for once the answer has become large.
-            let mut reply = self.run(Lane::Read, &call).await?;
+            let mut reply = self.run(ConnectionLane::Read, &call).await?;
             let now = reply.time()?;
             found.push((now, stored(reply.value()?)));
             while !reply.is_empty() {
@@ -47,13 +47,13 @@ impl RedisStore {
     }
 }
 
-fn stored(value: Value) -> Result<Option<(Entry, Parts)>> {
+fn stored(value: Value) -> Result<Option<(JobEntry, StoredParts)>> {
     if value == Value::Nil {
         return Ok(None);
     }
-    let mut reply = Reply::new(value)?;
-    let entry = Entry::read(reply.bytes()?)?;
+    let mut reply = ScriptReply::new(value)?;
+    let entry = JobEntry::read(reply.bytes()?)?;
     let (attempts, result) = (reply.maybe_bytes()?, reply.maybe_bytes()?);
     let (payload, checkpoint) = (reply.maybe_bytes()?, reply.maybe_bytes()?);
-    Ok(Some((entry, Parts { attempts, result, payload, checkpoint })))
+    Ok(Some((entry, StoredParts { attempts, result, payload, checkpoint })))
 }

@@ -4,50 +4,53 @@ use deadpool_redis::redis;
 
 use crate::domain::ring::ShardState;
 use crate::domain::{Time, limit};
-use crate::store::{Content, Info, Result};
+use crate::store::{RecordCounts, Result, StoreInfo};
 
-use super::beat::state_named;
+use super::heartbeat::parse_state;
 use super::script::Verb;
-use super::{Lane, RedisStore, check};
+use super::{ConnectionLane, RedisStore, check};
 
 /// Alarms that are looked through for the last job that is kept, from the latest one back.
 const ALARMS_MAX: u64 = 4_096;
 
 impl RedisStore {
     /// [`Store::info`](crate::store::Store::info).
-    pub(super) async fn info(&self) -> Result<Info> {
+    pub(super) async fn info(&self) -> Result<StoreInfo> {
         let (state, jobs, mut content) = self.content().await?;
         if content.dead + content.finished > 0 {
             content.latest_forget = self.latest_forget().await?;
         }
         let bytes = self.memory().await?;
-        Ok(Info { kind: "redis", state, jobs, content, bytes })
+        Ok(StoreInfo { kind: "redis", state, jobs, counts: content, bytes })
     }
 
     /// What lies in all topics, a part of them at a time. There is a state only if it was the same all the time:
     /// what is counted while a shard drains was counted after it had begun to.
-    async fn content(&self) -> Result<(Option<ShardState>, u64, Content)> {
-        let (mut jobs, mut content, mut begin) = (0, Content::default(), None);
+    async fn content(&self) -> Result<(Option<ShardState>, u64, RecordCounts)> {
+        let (mut jobs, mut content, mut begin) = (0, RecordCounts::default(), None);
         let mut place = "-".to_owned();
         loop {
             let mut call = self.call(Verb::Info);
             call.arg(&place).arg(limit::PART_MAX);
-            let mut reply = self.run(Lane::Read, &call).await?;
-            let state = state_named(&reply.text()?);
+            let mut reply = self.run(ConnectionLane::Read, &call).await?;
+            let state = parse_state(&reply.text()?);
             let (last, more) = (reply.text()?, reply.number()? == 1);
             let records = reply.count()?;
-            let part = Content {
+            let part = RecordCounts {
                 scheduled: reply.count()?,
                 ready: reply.count()?,
                 backoff: reply.count()?,
                 dead: reply.count()?,
                 finished: reply.count()?,
                 latest_due: reply.maybe_time()?,
-                ..Content::default()
+                ..RecordCounts::default()
             };
             jobs += records;
             // What neither waits nor has ended has a lease.
-            add(&mut content, Content { running: records.saturating_sub(part.jobs()), ..part });
+            add_counts(
+                &mut content,
+                RecordCounts { running: records.saturating_sub(part.total()), ..part },
+            );
             if !more {
                 let stayed = *begin.get_or_insert(state) == state;
                 return Ok((state.filter(|_| stayed), jobs, content));
@@ -64,7 +67,7 @@ impl RedisStore {
         loop {
             let mut call = self.call(Verb::Kept);
             call.arg(passed).arg(limit::PART_MAX);
-            let mut reply = self.run(Lane::Read, &call).await?;
+            let mut reply = self.run(ConnectionLane::Read, &call).await?;
             let found = reply.maybe_time()?;
             let (looked, last) = (reply.length()?, reply.maybe_time()?);
             passed += looked as u64;
@@ -81,14 +84,14 @@ impl RedisStore {
         let _permit = self.permit().await?;
         let mut info = redis::cmd("INFO");
         info.arg("memory");
-        let text: String = self.shard.ask(Lane::Read, &info).await?;
+        let text: String = self.shard.command(ConnectionLane::Read, &info).await?;
         let bytes = check::field(&text, "used_memory").and_then(|bytes| bytes.parse().ok());
         Ok(bytes.unwrap_or(0))
     }
 }
 
-fn add(sum: &mut Content, part: Content) {
-    *sum = Content {
+fn add_counts(sum: &mut RecordCounts, part: RecordCounts) {
+    *sum = RecordCounts {
         scheduled: sum.scheduled + part.scheduled,
         ready: sum.ready + part.ready,
         running: sum.running + part.running,

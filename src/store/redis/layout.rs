@@ -25,14 +25,14 @@ pub(super) const RUNS: u8 = 255;
 /// The latest time: Lua counts in doubles.
 pub(super) const TIME_MAX: i64 = (1 << 53) - 1;
 /// What a blob begins with that has more than its record (`enqueue.rs`); no record's flags do.
-pub(super) const UNUSUAL: u8 = 128;
+pub(super) const EXTENDED_BLOB: u8 = 128;
 
 /// Bytes of the lines by which ended jobs are recalled (`lib/recall.lua`): with topics of ten characters those of ten
 /// minutes at 9,000 acks a second. Redis may take twice as much for them. At more acks than that the oldest are dropped
 /// first, and repeats of their age are answered with an unknown outcome.
 const RECALLED_BYTES_MAX: i64 = 128 << 20;
 /// How often a heartbeat looks whether they are too many, or too old.
-const RECALL_LOOK: Duration = Duration::from_secs(10);
+const RECALL_CHECK_EVERY: Duration = Duration::from_secs(10);
 
 /// The first byte of flags: what hangs on the job apart from its record, and whether it is kept. 0 for most jobs.
 pub(super) mod apart {
@@ -59,85 +59,94 @@ pub(super) mod inside {
 }
 
 /// A field: its name, and how `struct` reads it. Without that it is the rest.
-struct Field(&'static str, &'static str);
+struct LayoutField(&'static str, &'static str);
 
-const ORDER: [Field; 2] = [Field("due", "I7"), Field("arrival", "I6")];
-const CREATED: [Field; 1] = [Field("created", "I7")];
+const ORDER: [LayoutField; 2] = [LayoutField("due", "I7"), LayoutField("arrival", "I6")];
+const CREATED: [LayoutField; 1] = [LayoutField("created", "I7")];
 /// A record behind its times, as it travels.
-const FIXED: [Field; 6] = [
-    Field("apart", "B"),
-    Field("inside", "B"),
-    Field("version", "c8"),
-    Field("bytes", "I4"),
-    Field("phase", "B"),
-    Field("priority", "B"),
+const FIXED: [LayoutField; 6] = [
+    LayoutField("apart", "B"),
+    LayoutField("inside", "B"),
+    LayoutField("version", "c8"),
+    LayoutField("bytes", "I4"),
+    LayoutField("phase", "B"),
+    LayoutField("priority", "B"),
 ];
-const KEEP: [Field; 1] = [Field("keep", "i8")];
+const KEEP: [LayoutField; 1] = [LayoutField("keep", "i8")];
 /// What only the record of a finished job has.
-const ENDING: [Field; 2] = [Field("finished", "I7"), Field("forgotten", "I7")];
+const ENDING: [LayoutField; 2] = [LayoutField("finished", "I7"), LayoutField("forgotten", "I7")];
 /// What only an extended record has, and the tail, which begins where that is missing.
-const EXTENSION: [Field; 5] = [
-    Field("expire", "I7"),
-    Field("has_request", "B"),
-    Field("request", "c8"),
-    Field("own_lease", "I7"),
-    Field("tail", ""),
+const EXTENSION: [LayoutField; 5] = [
+    LayoutField("expire", "I7"),
+    LayoutField("has_request", "B"),
+    LayoutField("request", "c8"),
+    LayoutField("own_lease", "I7"),
+    LayoutField("tail", ""),
 ];
-const RUNNING: [Field; 2] = [Field("running", "B"), Field("length", "I2")];
-const TOKEN: [Field; 1] = [Field("token", "c8")];
-const STARTED: [Field; 3] = [Field("ack", "B"), Field("started", "I7"), Field("deadline", "I7")];
+const RUNNING: [LayoutField; 2] = [LayoutField("running", "B"), LayoutField("length", "I2")];
+const TOKEN: [LayoutField; 1] = [LayoutField("token", "c8")];
+const STARTED: [LayoutField; 3] =
+    [LayoutField("ack", "B"), LayoutField("started", "I7"), LayoutField("deadline", "I7")];
 /// A lease behind its times, as claims bring it.
-const HELD: [Field; 6] = [
-    Field("extended", "I7"),
-    Field("owner", "I4"),
-    Field("stream", "I4"),
-    Field("grace", "I7"),
-    Field("duration", "I7"),
-    Field("worker", ""),
+const LEASE_BODY: [LayoutField; 6] = [
+    LayoutField("extended", "I7"),
+    LayoutField("owner", "I4"),
+    LayoutField("stream", "I4"),
+    LayoutField("grace", "I7"),
+    LayoutField("duration", "I7"),
+    LayoutField("worker", ""),
 ];
-const ID: [Field; 1] = [Field("id", "")];
-const BOUND: [Field; 2] = [Field("bound", "I7"), Field("marks", "")];
-const ROOM: [Field; 4] =
-    [Field("jobs", "I4"), Field("bytes", "I7"), Field("lease", "I7"), Field("oversize", "B")];
-const MODE: [Field; 5] = [
-    Field("mode", "B"),
-    Field("due", "I7"),
-    Field("expire", "I7"),
-    Field("length", "I4"),
-    Field("fixed", ""),
+const ID: [LayoutField; 1] = [LayoutField("id", "")];
+const BOUND: [LayoutField; 2] = [LayoutField("bound", "I7"), LayoutField("marks", "")];
+const ROOM: [LayoutField; 4] = [
+    LayoutField("jobs", "I4"),
+    LayoutField("bytes", "I7"),
+    LayoutField("lease", "I7"),
+    LayoutField("oversize", "B"),
 ];
-const ZERO: [Field; 1] = [Field("zero", "B")];
+const MODE: [LayoutField; 5] = [
+    LayoutField("mode", "B"),
+    LayoutField("due", "I7"),
+    LayoutField("expire", "I7"),
+    LayoutField("length", "I4"),
+    LayoutField("fixed", ""),
+];
+const ZERO: [LayoutField; 1] = [LayoutField("zero", "B")];
 /// What is to be written of a job (`commit.rs`).
-const PLAN: [Field; 14] = [
-    Field("what", "B"),
-    Field("enqueued", "I2"),
-    Field("succeeded", "I2"),
-    Field("dead", "I2"),
-    Field("ended", "B"),
-    Field("news", "B"),
-    Field("mode", "B"),
-    Field("due", "I7"),
-    Field("created", "I7"),
-    Field("expire", "I7"),
-    Field("finished", "I7"),
-    Field("forgotten", "I7"),
-    Field("fixed", "c24"),
-    Field("extension", ""),
+const PLAN: [LayoutField; 14] = [
+    LayoutField("what", "B"),
+    LayoutField("enqueued", "I2"),
+    LayoutField("succeeded", "I2"),
+    LayoutField("dead", "I2"),
+    LayoutField("ended", "B"),
+    LayoutField("news", "B"),
+    LayoutField("mode", "B"),
+    LayoutField("due", "I7"),
+    LayoutField("created", "I7"),
+    LayoutField("expire", "I7"),
+    LayoutField("finished", "I7"),
+    LayoutField("forgotten", "I7"),
+    LayoutField("fixed", "c24"),
+    LayoutField("extension", ""),
 ];
 /// What holds several writes together.
-const ITEM: [Field; 4] =
-    [Field("writes", "I2"), Field("from", "I7"), Field("till", "I7"), Field("moves", "B")];
+const ITEM: [LayoutField; 4] = [
+    LayoutField("writes", "I2"),
+    LayoutField("from", "I7"),
+    LayoutField("till", "I7"),
+    LayoutField("moves", "B"),
+];
 
 /// Each layout, in parts that follow each other.
-const LAYOUTS: [(&str, &[&[Field]]); 14] = [
+const LAYOUTS: [(&str, &[&[LayoutField]]); 14] = [
     // What lies under the id of a job that waits, and of one that is finished.
     ("record", &[&ORDER, &CREATED, &FIXED, &KEEP, &EXTENSION]),
     ("ended", &[&ORDER, &CREATED, &FIXED, &KEEP, &ENDING, &EXTENSION]),
     ("fixed", &[&FIXED, &KEEP, &EXTENSION]),
     // And of one that runs: its record comes behind.
-    ("entry", &[&RUNNING, &TOKEN, &STARTED, &HELD]),
-    ("lease", &[&TOKEN, &STARTED, &HELD]),
-    ("held", &[&HELD]),
+    ("entry", &[&RUNNING, &TOKEN, &STARTED, &LEASE_BODY]),
+    ("lease", &[&TOKEN, &STARTED, &LEASE_BODY]),
+    ("held", &[&LEASE_BODY]),
     // Members of orders and of the line.
     ("member", &[&ORDER, &ID]),
     // Members of `ends`: of a lease that an ack does not simply end, with a zero in between.
@@ -148,14 +157,14 @@ const LAYOUTS: [(&str, &[&[Field]]); 14] = [
     ("plan", &[&PLAN]),
     ("item", &[&ITEM]),
     // A taker of a claim, and a new job, as they travel.
-    ("seat", &[&ROOM, &HELD]),
+    ("seat", &[&ROOM, &LEASE_BODY]),
     ("blob", &[&MODE]),
 ];
 
 /// Numbers that scripts name.
 const NUMBERS: [(&str, i64); 29] = [
     ("running", RUNS as i64),
-    ("unusual", UNUSUAL as i64),
+    ("unusual", EXTENDED_BLOB as i64),
     ("time.max", TIME_MAX),
     ("call.jobs", CALL_JOBS_MAX as i64),
     ("call.bytes", CALL_BYTES_MAX as i64),
@@ -173,7 +182,7 @@ const NUMBERS: [(&str, i64); 29] = [
     ("limit.repeats", REPEAT_MAX.as_micros() as i64),
     ("limit.ahead", ID_AHEAD_MAX.as_micros() as i64),
     ("limit.recalled", RECALLED_BYTES_MAX),
-    ("limit.look", RECALL_LOOK.as_micros() as i64),
+    ("limit.look", RECALL_CHECK_EVERY.as_micros() as i64),
     ("limit.away", AWAY_MIN.as_micros() as i64),
     ("outcome.succeeded", AttemptOutcome::Succeeded.code() as i64),
     ("phase.succeeded", 2),
@@ -205,15 +214,15 @@ fn number(part: &str) -> Option<(String, &str)> {
     let name = part.split(|c| !is_name(c)).next()?;
     let name = name.split("..").next()?.trim_end_matches('.');
     let known = NUMBERS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
-    let found = known.or_else(|| place(name).and_then(|place| i64::try_from(place).ok()))?;
+    let found = known.or_else(|| field_offset(name).and_then(|place| i64::try_from(place).ok()))?;
     Some((found.to_string(), &part[name.len()..]))
 }
 
 /// Where the field of this name begins, `layout.field`.
-fn place(name: &str) -> Option<usize> {
+fn field_offset(name: &str) -> Option<usize> {
     let (layout, field) = name.split_once('.')?;
     let mut at = 1;
-    for Field(name, code) in fields(layout)? {
+    for LayoutField(name, code) in fields(layout)? {
         if *name == field {
             return Some(at);
         }
@@ -227,25 +236,25 @@ fn format(part: &str) -> Option<(String, &str)> {
     let (layout, rest) = part.split_once('[')?;
     let (wanted, rest) = rest.split_once(']')?;
     let format = match wanted.split_once("..") {
-        Some((first, last)) => from_to(layout, first, last)?,
-        None => some_of(layout, wanted)?,
+        Some((first, last)) => format_range(layout, first, last)?,
+        None => format_selected(layout, wanted)?,
     };
     Some((format!("'>{format}'"), rest))
 }
 
 /// The format of all fields from one to another.
-fn from_to(layout: &str, first: &str, last: &str) -> Option<String> {
+fn format_range(layout: &str, first: &str, last: &str) -> Option<String> {
     let fields: Vec<_> = fields(layout)?.collect();
-    let at = |wanted: &str| fields.iter().position(|Field(name, _)| *name == wanted);
-    Some(fields.get(at(first)?..=at(last)?)?.iter().map(|Field(_, code)| *code).collect())
+    let at = |wanted: &str| fields.iter().position(|LayoutField(name, _)| *name == wanted);
+    Some(fields.get(at(first)?..=at(last)?)?.iter().map(|LayoutField(_, code)| *code).collect())
 }
 
 /// The format of these fields, which passes over those between them.
-fn some_of(layout: &str, wanted: &str) -> Option<String> {
+fn format_selected(layout: &str, wanted: &str) -> Option<String> {
     let (mut format, mut at) = (String::new(), None);
     for name in wanted.split(',') {
-        let begin = place(&format!("{layout}.{name}"))?;
-        let Field(_, code) = fields(layout)?.find(|Field(known, _)| *known == name)?;
+        let begin = field_offset(&format!("{layout}.{name}"))?;
+        let LayoutField(_, code) = fields(layout)?.find(|LayoutField(known, _)| *known == name)?;
         format.push_str(&"x".repeat(begin.checked_sub(at.unwrap_or(begin))?));
         format.push_str(code);
         at = Some(begin + width(code)?);
@@ -253,7 +262,7 @@ fn some_of(layout: &str, wanted: &str) -> Option<String> {
     Some(format)
 }
 
-fn fields(layout: &str) -> Option<impl Iterator<Item = &'static Field>> {
+fn fields(layout: &str) -> Option<impl Iterator<Item = &'static LayoutField>> {
     let (_, parts) = LAYOUTS.iter().find(|(name, _)| *name == layout)?;
     Some(parts.iter().flat_map(|part| part.iter()))
 }
@@ -318,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_stays() {
+    fn unknown_names_are_unchanged() {
         for name in [
             "$record.nothing",
             "$nothing.due",

@@ -1,23 +1,25 @@
 //! Running leases by name: read them, move their deadlines, let them outlive their stream or tie them to another.
 
-use crate::domain::engine::{self, Answer, Command, Moment};
+use crate::domain::engine::{self, Command, CommandReply, RecordTime};
 use crate::domain::{JobKey, StreamId, Time, Token};
-use crate::store::{Applied, Error, LeaseRef, Request, Result, Selected};
+use crate::store::{Error, JobRequest, LeaseQueryResult, LeaseRef, RequestResult, Result};
 
 use super::entry::{clamped, micros};
-use super::rounds::{blame, repeated};
-use super::script::{Call, Verb};
-use super::{Lane, RedisStore};
+use super::optimistic_commit::{errors_per_request, repeated_keys};
+use super::script::{ScriptCall, Verb};
+use super::{ConnectionLane, RedisStore};
 
 impl RedisStore {
-    /// [`Select::Named`](crate::store::Select::Named).
-    pub(super) async fn named(&self, refs: Vec<LeaseRef>) -> Result<Selected> {
+    /// [`LeaseQuery::ByRef`](crate::store::Select::Named).
+    pub(super) async fn leases_by_ref(&self, refs: Vec<LeaseRef>) -> Result<LeaseQueryResult> {
         let keys: Vec<_> = refs.iter().map(|lease| lease.key.clone()).collect();
-        let mut selected = Selected::default();
+        let mut selected = LeaseQueryResult::default();
         for (lease, (now, stored)) in refs.iter().zip(self.stored(&keys, false).await?) {
             selected.now = now;
             match stored {
-                Ok(stored) => selected.add(lease, stored.as_ref().map(|(entry, _)| &entry.record)),
+                Ok(stored) => {
+                    selected.add_by_ref(lease, stored.as_ref().map(|(entry, _)| &entry.record))
+                }
                 // One damaged job must not stop a search for the leases of others.
                 Err(error) => {
                     tracing::error!(job = %lease.key, %error, "a job is damaged and left out")
@@ -29,19 +31,20 @@ impl RedisStore {
 
     /// Moves deadlines. Where nothing but the lease changes there is nothing to decide; a note, a checkpoint, and why there
     /// is no such lease, are left to the engine.
-    pub(super) async fn extend(&self, requests: &[&Request]) -> Vec<Result<Applied>> {
-        let repeated = repeated(requests.iter().map(|request| &request.key));
-        let is_bare = |request: &Request| match &request.command {
+    pub(super) async fn extend(&self, requests: &[&JobRequest]) -> Vec<Result<RequestResult>> {
+        let repeated = repeated_keys(requests.iter().map(|request| &request.key));
+        let is_bare = |request: &JobRequest| match &request.command {
             Command::Extend(extend) => extend.progress.is_none() && extend.checkpoint.is_none(),
             _ => false,
         };
-        let goes = |request: &Request| is_bare(request) && !repeated.contains(&request.key);
+        let goes = |request: &JobRequest| is_bare(request) && !repeated.contains(&request.key);
         let (patches, mut others): (Vec<usize>, Vec<usize>) =
             (0..requests.len()).partition(|&index| goes(requests[index]));
-        let mut answers: Vec<Option<Result<Applied>>> = requests.iter().map(|_| None).collect();
+        let mut answers: Vec<Option<Result<RequestResult>>> =
+            requests.iter().map(|_| None).collect();
         if !patches.is_empty() {
-            let part: Vec<&Request> = patches.iter().map(|&index| requests[index]).collect();
-            match self.patch(&part).await {
+            let part: Vec<&JobRequest> = patches.iter().map(|&index| requests[index]).collect();
+            match self.extend_deadlines(&part).await {
                 Ok(patched) => {
                     for (index, applied) in patches.into_iter().zip(patched) {
                         match applied {
@@ -53,7 +56,9 @@ impl RedisStore {
                 // Which of them it was is not said.
                 Err(Error::Corrupt(_)) if patches.len() > 1 => others.extend(&patches),
                 Err(error) => {
-                    for (&index, error) in patches.iter().zip(blame(error, part.iter().copied())) {
+                    for (&index, error) in
+                        patches.iter().zip(errors_per_request(error, part.iter().copied()))
+                    {
                         match error {
                             Some(error) => answers[index] = Some(Err(error)),
                             None => others.push(index),
@@ -63,47 +68,53 @@ impl RedisStore {
             }
         }
         others.sort_unstable();
-        let left: Vec<&Request> = others.iter().map(|&index| requests[index]).collect();
+        let left: Vec<&JobRequest> = others.iter().map(|&index| requests[index]).collect();
         let decided = self.decide(&left).await;
         others.into_iter().zip(decided).for_each(|(at, answer)| answers[at] = Some(answer));
         answers.into_iter().flatten().collect()
     }
 
     /// Moves deadlines; of each lease what became of it, if it is there.
-    async fn patch(&self, requests: &[&Request]) -> Result<Vec<Option<Applied>>> {
-        let until = requests.iter().filter_map(|request| request.until).min();
+    async fn extend_deadlines(
+        &self,
+        requests: &[&JobRequest],
+    ) -> Result<Vec<Option<RequestResult>>> {
+        let until = requests.iter().filter_map(|request| request.deadline).min();
         let mut call = self.shard.write_call(Verb::Extend, until).await?;
         for request in requests {
             let Command::Extend(extend) = &request.command else { continue };
-            let engine::Extend { token, duration, lapsed, .. } = extend;
+            let engine::Extend { token, duration, outage_expiry: lapsed, .. } = extend;
             add_lease(&mut call, &request.key, *token);
             call.arg(duration.map(micros).map_or(String::new(), |micros| micros.to_string()));
-            let (deadline, served) = lapsed.map(|l| (l.deadline.0, l.served.0)).unzip();
+            let (deadline, served) = lapsed.map(|l| (l.deadline.0, l.served_since.0)).unzip();
             call.arg(deadline.map_or(String::new(), |time| time.to_string()));
             call.arg(served.map_or(String::new(), |time| time.to_string()));
         }
-        let mut reply = self.run(Lane::Write, &call).await?;
+        let mut reply = self.run(ConnectionLane::Write, &call).await?;
         let now = reply.time()?;
-        self.hints.reap_at(reply.maybe_time()?);
-        let durability = self.shard.condition.reach().plain;
+        self.events.set_reap_at(reply.maybe_time()?);
+        let durability = self.shard.status.write_durability().by_default;
         let applied = |deadline: Time| {
-            let answer = Answer::Extended(Ok(Moment::fixed(deadline)));
-            Applied { answer, record: None, now, durability }
+            let answer = CommandReply::Extended(Ok(RecordTime::fixed(deadline)));
+            RequestResult { reply: answer, record: None, now, durability }
         };
         requests.iter().map(|_| Ok(reply.maybe_time()?.map(applied))).collect()
     }
 
     /// Detaches leases and ties them to other streams: patches of leases, which need no decision.
-    pub(super) async fn tie(&self, requests: &[&Request]) -> Result<Vec<Applied>> {
+    pub(super) async fn change_lease_streams(
+        &self,
+        requests: &[&JobRequest],
+    ) -> Result<Vec<RequestResult>> {
         let mut call = self.call(Verb::Tie);
         for request in requests {
             match &request.command {
                 Command::Detach { token, stream } => {
-                    add_tied(&mut call, &request.key, *token, *stream);
+                    add_stream_lease_ref(&mut call, &request.key, *token, *stream);
                     call.arg("").arg("").arg("").arg("");
                 }
                 Command::Adopt(engine::Adopt { token, from, to, grace, since }) => {
-                    add_tied(&mut call, &request.key, *token, *from);
+                    add_stream_lease_ref(&mut call, &request.key, *token, *from);
                     // As it is stored: one more than it is.
                     call.arg(to.owner).arg(to.stream).arg(micros(*grace) + 1);
                     call.arg(since.map_or(String::new(), |since| clamped(since).to_string()));
@@ -111,22 +122,26 @@ impl RedisStore {
                 _ => {}
             }
         }
-        let mut reply = self.run(Lane::Write, &call).await?;
+        let mut reply = self.run(ConnectionLane::Write, &call).await?;
         let now = reply.time()?;
-        let durability = self.shard.condition.reach().plain;
-        let applied =
-            |is_done| Applied { answer: Answer::Done(is_done), record: None, now, durability };
+        let durability = self.shard.status.write_durability().by_default;
+        let applied = |is_done| RequestResult {
+            reply: CommandReply::Applied(is_done),
+            record: None,
+            now,
+            durability,
+        };
         requests.iter().map(|_| Ok(applied(reply.number()? == 1))).collect()
     }
 }
 
 /// Names one lease and the stream that answers for it: topic, id, token, owner, stream.
-fn add_tied(call: &mut Call, key: &JobKey, token: Token, stream: StreamId) {
+fn add_stream_lease_ref(call: &mut ScriptCall, key: &JobKey, token: Token, stream: StreamId) {
     add_lease(call, key, token);
     call.arg(stream.owner).arg(stream.stream);
 }
 
 /// Names one lease: topic, id, token.
-fn add_lease(call: &mut Call, key: &JobKey, token: Token) {
+fn add_lease(call: &mut ScriptCall, key: &JobKey, token: Token) {
     call.arg(key.topic.as_str()).arg(key.id.as_str()).arg(&token.0.to_be_bytes());
 }

@@ -1,7 +1,7 @@
 //! A plain Redis as a shard: the same verbs as everywhere, each one script or a few.
 //!
 //! Rust decides, the scripts move: what is asked of jobs that are there is decided by [`crate::domain::engine`] on what
-//! `load` has read, and `commit` writes it if they are still what they were (`rounds.rs`). Three fast paths do the same
+//! `load` has read, and `commit` writes it if they are still what they were (`optimistic_commit.rs`). Three fast paths do the same
 //! by themselves: the enqueue of a job whose id is free, the claim, and the ack that leaves nothing or a tombstone. The
 //! keys are described in `keys.rs`, what lies under them in `entry.rs`, where each field is in `layout.rs`.
 //!
@@ -12,16 +12,16 @@
 //! | `apply.rs` | `apply`: which way each command goes | none of its own |
 //! | `enqueue.rs` | none: the way of new jobs | `enqueue` |
 //! | `settle.rs` | none: the way of acks | `settle` |
-//! | `rounds.rs` | none: the way of all others, as the engine decides | `load`, `commit`, `put` for what needs memory |
-//! | `beat.rs` | `beat`, `set_state` | `beat`, `set_state` |
+//! | `optimistic_commit.rs` | none: the way of all others, as the engine decides | `load`, `commit`, `put` for what needs memory |
+//! | `heartbeat.rs` | `heartbeat`, `set_state` | `beat`, `set_state` |
 //! | `claim.rs` | `claim` | `claim` |
 //! | `get.rs` | `get` | `get` |
 //! | `info.rs` | `info` | `info`, `kept` |
 //! | `leases.rs` | none: leases by name, and the way of lease patches | `extend`, `tie`; leases are read as jobs are |
 //! | `query.rs` | `list`, `topics`, `ids`, `stats` | `list`, `ids`, `stats` |
-//! | `select.rs` | `select`, `void` | `reap`, `running`, `void` |
+//! | `lease_query.rs` | `query_leases`, `cancel_lost_claim` | `reap`, `running`, `void` |
 //! | `shard.rs` | none: what opens a shard | `open`, `heal`, `topics` |
-//! | `upkeep.rs` | `prune`, `tidy` | `prune`, `tidy` |
+//! | `prune.rs` | `prune`, `prune_topics` | `prune`, `tidy` |
 //!
 //! | script of `lib/` | what others include it for |
 //! |---|---|
@@ -36,45 +36,45 @@
 
 mod address;
 mod apply;
-mod beat;
-mod book;
 mod check;
 mod claim;
 mod commit;
-mod condition;
+mod connections;
+mod durability_info;
+mod durability_monitor;
+mod durability_wait;
 mod enqueue;
 mod entry;
-mod facts;
-mod fault;
+mod error_mapping;
+mod event_sender;
 mod get;
-mod hints;
+mod heartbeat;
 mod info;
+mod job_locks;
 mod keys;
 mod layout;
+mod lease_query;
 mod leases;
-mod link;
-mod member;
-mod observe;
+mod loaded_jobs;
+mod notifications;
 mod open;
+mod optimistic_commit;
+mod order_member;
+mod prune;
 mod query;
+mod record_version;
 mod reply;
-mod rounds;
 mod route;
 mod script;
-mod select;
 mod sentinel;
 mod settle;
 mod shard;
+mod status;
 mod subscription;
 #[cfg(test)]
 mod tests;
-mod turns;
-mod upkeep;
 mod url;
-mod version;
-mod wait;
-mod wake_ups;
-mod window;
+mod write_window;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,19 +88,20 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, TopicName};
 use crate::store::{
-    About, Applied, Beat, Census, Claim, Claims, Condition, Error, Event, Identity, Ids, Info,
-    List, Page, Pruned, Reply, Request, Result, Select, Selected, Stats, Store, Tidied, Topic,
-    codec,
+    Claim, ClaimResult, Error, EventKind, Heartbeat, IdsPage, JobRequest, LeaseQuery,
+    LeaseQueryResult, ListPage, ListQuery, PruneResult, PruneTopicsResult, RequestResult, Result,
+    ShardEvent, ShardIdentity, ShardStatus, ShardTopicStats, SharedState, Store, StoreFuture,
+    StoreInfo, TopicInfo, codec,
 };
 
-use hints::Hints;
-use link::Lane;
-use script::{Call, Verb};
-use shard::Shard;
-use turns::Turns;
+use connections::ConnectionLane;
+use event_sender::RedisEventSender;
+use job_locks::JobLocks;
+use script::{ScriptCall, Verb};
+use shard::RedisShard;
 
-pub use address::{Address, Tls};
-pub use open::{Config, OpenError};
+pub use address::{RedisAddress, RedisTlsFiles};
+pub use open::{Config, RedisOpenError};
 pub use url::InvalidAddress;
 
 /// Calls under way at once; more wait in their callers.
@@ -111,38 +112,41 @@ const CLOSE_MAX: Duration = Duration::from_secs(4);
 
 /// A Redis shard.
 pub struct RedisStore {
-    identity: Identity,
+    identity: ShardIdentity,
     /// Nonce of this replica.
     owner: u32,
-    shard: Arc<Shard>,
-    hints: Arc<Hints>,
+    shard: Arc<RedisShard>,
+    events: Arc<RedisEventSender>,
     /// Commands on one job take turns.
-    turns: Turns,
+    job_locks: JobLocks,
     /// One permit per call under way; closed with the store.
-    calls: Semaphore,
+    call_permits: Semaphore,
     tasks: std::sync::Mutex<Vec<AbortOnDropHandle<()>>>,
 }
 
 // === impl RedisStore ===
 
 impl RedisStore {
-    fn call(&self, verb: Verb) -> Call {
+    fn call(&self, verb: Verb) -> ScriptCall {
         self.shard.call(verb)
     }
 
     /// Runs a call that is answered with a list.
-    async fn run(&self, lane: Lane, call: &Call) -> Result<reply::Reply> {
-        reply::Reply::new(self.run_raw(lane, call).await?)
+    async fn run(&self, lane: ConnectionLane, call: &ScriptCall) -> Result<reply::ScriptReply> {
+        reply::ScriptReply::new(self.run_raw(lane, call).await?)
     }
 
-    async fn run_raw(&self, lane: Lane, call: &Call) -> Result<Value> {
+    async fn run_raw(&self, lane: ConnectionLane, call: &ScriptCall) -> Result<Value> {
         let _permit = self.permit().await?;
         self.shard.run(lane, call).await
     }
 
     /// Counts a call under way; refused once the store is closed.
     async fn permit(&self) -> Result<SemaphorePermit<'_>> {
-        self.calls.acquire().await.map_err(|_| Error::Unavailable("the store is closed".into()))
+        self.call_permits
+            .acquire()
+            .await
+            .map_err(|_| Error::Unavailable("the store is closed".into()))
     }
 
     fn with_tasks(&self, change: impl FnOnce(&mut Vec<AbortOnDropHandle<()>>)) {
@@ -150,48 +154,52 @@ impl RedisStore {
     }
 }
 
-fn damaged(error: codec::Undecodable) -> Error {
+fn corrupt_error(error: codec::StoredDecodeError) -> Error {
     Error::Corrupt(error.to_string())
 }
 
 impl Store for RedisStore {
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &ShardIdentity {
         &self.identity
     }
 
-    fn condition(&self) -> watch::Receiver<Condition> {
-        self.shard.condition.subscribe()
+    fn status(&self) -> watch::Receiver<ShardStatus> {
+        self.shard.status.subscribe()
     }
 
-    fn apply(&self, requests: Vec<Request>) -> BoxFuture<'_, Vec<Result<Applied>>> {
+    fn apply(&self, requests: Vec<JobRequest>) -> BoxFuture<'_, Vec<Result<RequestResult>>> {
         Box::pin(self.apply(requests))
     }
 
-    fn claim(&self, claim: Claim) -> Reply<'_, Claims> {
+    fn claim(&self, claim: Claim) -> StoreFuture<'_, ClaimResult> {
         Box::pin(self.claim(claim))
     }
 
-    fn void(&self, nonce: u32) -> Reply<'_, ()> {
-        Box::pin(self.void(nonce))
+    fn cancel_lost_claim(&self, nonce: u32) -> StoreFuture<'_, ()> {
+        Box::pin(self.cancelled_claim_member(nonce))
     }
 
-    fn select(&self, what: Select) -> Reply<'_, Selected> {
-        Box::pin(self.select(what))
+    fn query_leases(&self, what: LeaseQuery) -> StoreFuture<'_, LeaseQueryResult> {
+        Box::pin(self.query_leases(what))
     }
 
-    fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>> {
+    fn get(&self, keys: Vec<JobKey>, full: bool) -> StoreFuture<'_, Vec<Option<Job>>> {
         Box::pin(self.get(keys, full))
     }
 
-    fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
+    fn prune(&self, limit: usize) -> StoreFuture<'_, PruneResult> {
         Box::pin(self.prune(limit))
     }
 
-    fn tidy(&self, after: Option<TopicName>, limit: usize) -> Reply<'_, Tidied> {
-        Box::pin(self.tidy(after, limit))
+    fn prune_topics(
+        &self,
+        after: Option<TopicName>,
+        limit: usize,
+    ) -> StoreFuture<'_, PruneTopicsResult> {
+        Box::pin(self.prune_topics(after, limit))
     }
 
-    fn list(&self, list: List) -> Reply<'_, Page> {
+    fn list(&self, list: ListQuery) -> StoreFuture<'_, ListPage> {
         Box::pin(self.list(list))
     }
 
@@ -200,43 +208,48 @@ impl Store for RedisStore {
         prefix: String,
         after: Option<TopicName>,
         limit: usize,
-    ) -> Reply<'_, Vec<Topic>> {
+    ) -> StoreFuture<'_, Vec<TopicInfo>> {
         Box::pin(self.topics(prefix, after, limit))
     }
 
-    fn ids(&self, topic: TopicName, from: Option<String>, limit: usize) -> Reply<'_, Ids> {
+    fn ids(
+        &self,
+        topic: TopicName,
+        from: Option<String>,
+        limit: usize,
+    ) -> StoreFuture<'_, IdsPage> {
         Box::pin(self.ids(topic, from, limit))
     }
 
-    fn stats(&self, topics: Vec<TopicName>) -> Reply<'_, Vec<Option<Stats>>> {
+    fn stats(&self, topics: Vec<TopicName>) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
         Box::pin(self.stats(topics))
     }
 
-    fn info(&self) -> Reply<'_, Info> {
+    fn info(&self) -> StoreFuture<'_, StoreInfo> {
         Box::pin(self.info())
     }
 
-    fn events(&self, about: About) -> broadcast::Receiver<Event> {
-        self.hints.about(about)
+    fn subscribe(&self, about: EventKind) -> broadcast::Receiver<ShardEvent> {
+        self.events.subscribe(about)
     }
 
-    fn beat(&self, beat: Beat) -> Reply<'_, Census> {
-        Box::pin(self.beat(beat))
+    fn heartbeat(&self, beat: Heartbeat) -> StoreFuture<'_, SharedState> {
+        Box::pin(self.heartbeat(beat))
     }
 
-    fn set_state(&self, state: ShardState, until: Option<Instant>) -> Reply<'_, ()> {
+    fn set_state(&self, state: ShardState, until: Option<Instant>) -> StoreFuture<'_, ()> {
         Box::pin(self.set_state(state, until))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            let all = self.calls.acquire_many(CALLS_MAX);
+            let all = self.call_permits.acquire_many(CALLS_MAX);
             if tokio::time::timeout(CLOSE_MAX, all).await.is_err() {
                 tracing::warn!(shard = %self.identity.name, "calls were under way when the store was closed");
             }
-            self.calls.close();
+            self.call_permits.close();
             self.with_tasks(Vec::clear);
-            self.shard.link.disconnect();
+            self.shard.connections.disconnect();
         })
     }
 }

@@ -6,17 +6,17 @@ use tokio::sync::Semaphore;
 
 use crate::clock::Clock;
 use crate::domain::ShardName;
-use crate::store::Identity;
+use crate::store::ShardIdentity;
 
-use super::address::Address;
-use super::hints::Hints;
-use super::link::Link;
-use super::route::Route;
-use super::shard::Shard;
-use super::turns::Turns;
-use super::{CALLS_MAX, RedisStore, observe, wake_ups};
+use super::address::RedisAddress;
+use super::connections::RedisConnections;
+use super::event_sender::RedisEventSender;
+use super::job_locks::JobLocks;
+use super::route::RedisRoute;
+use super::shard::RedisShard;
+use super::{CALLS_MAX, RedisStore, durability_monitor, notifications};
 
-pub use super::check::OpenError;
+pub use super::check::RedisOpenError;
 
 /// Settings of a store.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub struct Config {
     /// The shard's name; a Redis that carries another one is refused.
     pub name: ShardName,
     /// The address of its Redis.
-    pub address: Address,
+    pub address: RedisAddress,
     /// A clock of a test takes precedence over the clock of Redis; the system's does not.
     pub clock: Clock,
     /// Nonce of this replica, as in its claims, for the events of its leases.
@@ -38,31 +38,32 @@ impl RedisStore {
     /// yet is no error: calls fail until it does, see [`Store::condition`](crate::store::Store::condition).
     ///
     /// # Errors
-    /// [`OpenError`], when it does not pass by itself; at most the shard's name has been written then.
-    pub async fn open(config: Config) -> std::result::Result<RedisStore, OpenError> {
+    /// [`RedisOpenError`], when it does not pass by itself; at most the shard's name has been written then.
+    pub async fn open(config: Config) -> std::result::Result<RedisStore, RedisOpenError> {
         let Config { name, address, clock, owner } = config;
-        let route = Route::try_new(address.clone())?;
-        let shard = Arc::new(Shard::new(name.clone(), owner, Link::new(route), clock));
+        let route = RedisRoute::try_new(address.clone())?;
+        let shard =
+            Arc::new(RedisShard::new(name.clone(), owner, RedisConnections::new(route), clock));
         match shard.identify().await {
-            Err(error) if error.is_certain() => return Err(error),
+            Err(error) if error.is_permanent() => return Err(error),
             Err(_awaited) => {}
-            Ok(()) => observe::look(&shard).await,
+            Ok(()) => durability_monitor::observe_once(&shard).await,
         }
-        let hints = Arc::new(Hints::new());
+        let hints = Arc::new(RedisEventSender::new());
         let mut tasks = vec![
-            wake_ups::listen(Arc::clone(&shard), Arc::clone(&hints)).await,
-            observe::observe(Arc::clone(&shard), Arc::clone(&hints)),
+            notifications::keep_subscribed(Arc::clone(&shard), Arc::clone(&hints)).await,
+            durability_monitor::observe(Arc::clone(&shard), Arc::clone(&hints)),
         ];
-        let sentinels = 0..shard.link.route().sentinels();
-        tasks.extend(sentinels.map(|nth| wake_ups::follow(Arc::clone(&shard), nth)));
+        let sentinels = 0..shard.connections.route().sentinels();
+        tasks.extend(sentinels.map(|nth| notifications::follow_sentinel(Arc::clone(&shard), nth)));
         Ok(RedisStore {
-            identity: Identity { name, address: address.to_string(), is_shared: true },
+            identity: ShardIdentity { name, address: address.to_string(), is_shared: true },
             owner,
-            turns: Turns::new(),
-            calls: Semaphore::new(CALLS_MAX as usize),
+            job_locks: JobLocks::new(),
+            call_permits: Semaphore::new(CALLS_MAX as usize),
             tasks: std::sync::Mutex::new(tasks),
             shard,
-            hints,
+            events: hints,
         })
     }
 }

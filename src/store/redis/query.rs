@@ -6,35 +6,37 @@ use std::time::Duration;
 use deadpool_redis::redis::Value;
 
 use crate::domain::{JobId, JobKey, State, Time, TopicName, limit};
-use crate::store::{Cursor, Ids, List, Listed, Page, Result, Stats, Topic};
+use crate::store::{
+    IdsPage, ListCursor, ListEntry, ListPage, ListQuery, Result, ShardTopicStats, TopicInfo,
+};
 
-use super::member::{arrival_of, id_of};
-use super::reply::Reply;
-use super::script::{Call, Verb};
-use super::select::Run;
-use super::{Lane, RedisStore};
+use super::lease_query::RunningJob;
+use super::order_member::{arrival_of, id_of};
+use super::reply::ScriptReply;
+use super::script::{ScriptCall, Verb};
+use super::{ConnectionLane, RedisStore};
 
 /// Steps of a list that find nothing, as all that they look at are gaps: with [`limit::CALL_LOOKS_MAX`] for each one
 /// page passes over 64,000 of them and takes less than a tenth of a second.
 const LIST_STEPS_MAX: usize = 64;
 
 /// A job of a list: where it stands there, and which it is.
-type Spot = (Cursor, JobKey);
+type ListedKey = (ListCursor, JobKey);
 
 /// What a list has found.
-struct Found {
+struct ListStep {
     now: Time,
-    places: Vec<Spot>,
+    entries: Vec<ListedKey>,
     /// Where it stopped before it had found enough or come to the end.
-    stop: Option<Cursor>,
+    stopped_at: Option<ListCursor>,
 }
 
 impl RedisStore {
     /// [`Store::list`](crate::store::Store::list).
-    pub(super) async fn list(&self, list: List) -> Result<Page> {
-        let Found { now, mut places, stop } = match list.state {
+    pub(super) async fn list(&self, list: ListQuery) -> Result<ListPage> {
+        let ListStep { now, entries: mut places, stopped_at: stop } = match list.state {
             State::Running => self.list_running(&list).await?,
-            _ => self.list_places(&list).await?,
+            _ => self.list_keys(&list).await?,
         };
         let more = places.len() > list.limit;
         places.truncate(list.limit);
@@ -45,10 +47,10 @@ impl RedisStore {
             found.extend(self.get(part.to_vec(), list.full).await?);
         }
         let found = found.into_iter().zip(cursors);
-        let listed = found.filter_map(|(job, place)| Some(Listed { job: job?, place }));
+        let listed = found.filter_map(|(job, place)| Some(ListEntry { job: job?, cursor: place }));
         // One that has left the state since then is not in the list.
         let jobs = listed.filter(|listed| listed.job.state == list.state).collect();
-        Ok(Page { now, jobs, next })
+        Ok(ListPage { now, jobs, next })
     }
 
     /// [`Store::ids`](crate::store::Store::ids).
@@ -57,23 +59,23 @@ impl RedisStore {
         topic: TopicName,
         from: Option<String>,
         limit: usize,
-    ) -> Result<Ids> {
+    ) -> Result<IdsPage> {
         let mut call = self.call(Verb::Ids);
         call.arg(topic.as_str()).arg(from.unwrap_or_else(|| "0".into())).arg(limit);
-        let mut reply = self.run(Lane::Read, &call).await?;
+        let mut reply = self.run(ConnectionLane::Read, &call).await?;
         let next = Some(reply.text()?).filter(|cursor| cursor != "0");
         let mut ids = Vec::new();
         while !reply.is_empty() {
             ids.push(JobId::stored(&reply.text()?));
         }
-        Ok(Ids { ids, next })
+        Ok(IdsPage { ids, cursor: next })
     }
 
     /// Of all that runs only the first ones behind the cursor are kept while it is read.
-    async fn list_running(&self, list: &List) -> Result<Found> {
+    async fn list_running(&self, list: &ListQuery) -> Result<ListStep> {
         let after = list.after.map(|after| (after.due, after.sequence));
         let mut first = BTreeMap::new();
-        let visit = |run: Run| {
+        let visit = |run: RunningJob| {
             let place = (run.due, run.sequence);
             if after.is_none_or(|after| after < place) {
                 first.insert(place, run.key);
@@ -83,25 +85,25 @@ impl RedisStore {
             }
         };
         let now = self.visit_running(&list.topic, visit).await?;
-        let spot = |((due, sequence), key)| (Cursor { due, sequence }, key);
-        Ok(Found { now, places: first.into_iter().map(spot).collect(), stop: None })
+        let spot = |((due, sequence), key)| (ListCursor { due, sequence }, key);
+        Ok(ListStep { now, entries: first.into_iter().map(spot).collect(), stopped_at: None })
     }
 
     /// What is listed of the topic, in as many steps as it takes to find something; or where that stopped.
-    async fn list_places(&self, list: &List) -> Result<Found> {
+    async fn list_keys(&self, list: &ListQuery) -> Result<ListStep> {
         let mut after = list.after;
         for _ in 1..LIST_STEPS_MAX {
             let found = self.list_step(list, after).await?;
-            if !found.places.is_empty() || found.stop.is_none() {
+            if !found.entries.is_empty() || found.stopped_at.is_none() {
                 return Ok(found);
             }
-            after = found.stop;
+            after = found.stopped_at;
         }
         self.list_step(list, after).await
     }
 
-    async fn list_step(&self, list: &List, after: Option<Cursor>) -> Result<Found> {
-        let add = |call: &mut Call| {
+    async fn list_step(&self, list: &ListQuery, after: Option<ListCursor>) -> Result<ListStep> {
+        let add = |call: &mut ScriptCall| {
             call.arg(list.topic.as_str()).arg(state_letter(list.state));
             match after {
                 Some(after) => call.arg(after.due.0).arg(after.sequence),
@@ -112,28 +114,28 @@ impl RedisStore {
         let mut reply = self.run_pruned(Verb::List, add).await?;
         let now = reply.time()?;
         let (stop_due, sequence) = (reply.maybe_time()?, reply.number()?);
-        let stop = stop_due.map(|due| Cursor { due, sequence });
+        let stop = stop_due.map(|due| ListCursor { due, sequence });
         let members = reply.list()?.all_bytes()?;
         let mut dues = reply.list()?;
         let place = |member: bytes::Bytes| {
-            let cursor = Cursor { due: dues.time()?, sequence: arrival_of(&member) };
+            let cursor = ListCursor { due: dues.time()?, sequence: arrival_of(&member) };
             Ok((cursor, JobKey { topic: list.topic.clone(), id: id_of(&member)? }))
         };
         let places = members.into_iter().map(place).collect::<Result<_>>()?;
-        Ok(Found { now, places, stop })
+        Ok(ListStep { now, entries: places, stopped_at: stop })
     }
 
     /// Runs a read that counts, after what is past its time was pruned. Where more of it comes all the time, or very much
     /// is left, the read does not wait for that.
-    async fn run_pruned(&self, verb: Verb, add: impl Fn(&mut Call)) -> Result<Reply> {
+    async fn run_pruned(&self, verb: Verb, add: impl Fn(&mut ScriptCall)) -> Result<ScriptReply> {
         let mut prunes = 0;
         loop {
             let mut call = self.call(verb);
             call.arg(u8::from(prunes < limit::PRUNES_MAX));
             add(&mut call);
-            match self.run_raw(Lane::Read, &call).await? {
+            match self.run_raw(ConnectionLane::Read, &call).await? {
                 Value::Nil => self.prune(limit::CALL_JOBS_MAX).await?,
-                value => return Reply::new(value),
+                value => return ScriptReply::new(value),
             };
             prunes += 1;
         }
@@ -145,7 +147,7 @@ impl RedisStore {
         prefix: String,
         after: Option<TopicName>,
         limit: usize,
-    ) -> Result<Vec<Topic>> {
+    ) -> Result<Vec<TopicInfo>> {
         let place = match after {
             Some(after) if after.as_str() >= prefix.as_str() => format!("({after}"),
             _ => format!("[{prefix}"),
@@ -157,11 +159,14 @@ impl RedisStore {
     }
 
     /// [`Store::stats`](crate::store::Store::stats).
-    pub(super) async fn stats(&self, topics: Vec<TopicName>) -> Result<Vec<Option<Stats>>> {
+    pub(super) async fn stats(
+        &self,
+        topics: Vec<TopicName>,
+    ) -> Result<Vec<Option<ShardTopicStats>>> {
         let mut numbers = Vec::with_capacity(topics.len());
         while numbers.len() < topics.len() {
             let left = topics[numbers.len()..].iter().take(limit::CALL_JOBS_MAX);
-            let add = |call: &mut Call| {
+            let add = |call: &mut ScriptCall| {
                 left.clone().for_each(|topic| {
                     call.arg(topic.as_str());
                 });
@@ -172,7 +177,7 @@ impl RedisStore {
             loop {
                 numbers.push(match reply.value()? {
                     Value::Nil => None,
-                    value => Some(stats(Reply::new(value)?, now)?),
+                    value => Some(stats(ScriptReply::new(value)?, now)?),
                 });
                 if reply.is_empty() {
                     break;
@@ -195,8 +200,8 @@ fn state_letter(state: State) -> &'static str {
     }
 }
 
-fn stats(mut reply: Reply, now: Time) -> Result<Stats> {
-    Ok(Stats {
+fn stats(mut reply: ScriptReply, now: Time) -> Result<ShardTopicStats> {
+    Ok(ShardTopicStats {
         create_time: reply.time()?,
         enqueued_total: reply.count()?,
         succeeded_total: reply.count()?,

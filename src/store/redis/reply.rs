@@ -7,7 +7,7 @@ use crate::domain::Time;
 use crate::store::{Error, Result};
 
 /// The elements of an answer, taken one by one.
-pub(super) struct Reply(std::vec::IntoIter<Value>);
+pub(super) struct ScriptReply(std::vec::IntoIter<Value>);
 
 pub(super) fn unexpected(what: &str) -> Error {
     Error::Corrupt(format!("a script answered something else than {what}"))
@@ -32,10 +32,10 @@ pub(super) fn bytes(value: Value) -> Result<Option<Bytes>> {
 
 // === impl Reply ===
 
-impl Reply {
-    pub(super) fn new(value: Value) -> Result<Reply> {
+impl ScriptReply {
+    pub(super) fn new(value: Value) -> Result<ScriptReply> {
         match value {
-            Value::Array(values) => Ok(Reply(values.into_iter())),
+            Value::Array(values) => Ok(ScriptReply(values.into_iter())),
             _ => Err(unexpected("a list")),
         }
     }
@@ -77,8 +77,8 @@ impl Reply {
         String::from_utf8(self.bytes()?.into()).map_err(|_| unexpected("text"))
     }
 
-    pub(super) fn list(&mut self) -> Result<Reply> {
-        Reply::new(self.value()?)
+    pub(super) fn list(&mut self) -> Result<ScriptReply> {
+        ScriptReply::new(self.value()?)
     }
 
     /// A count of what follows in the answer.

@@ -19,67 +19,67 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::address::{Address, Tls};
-use super::url::{Endpoint, Host};
-use super::{OpenError, check, fault};
+use super::address::{RedisAddress, RedisTlsFiles};
+use super::url::{RedisEndpoint, RedisHost};
+use super::{RedisOpenError, check, error_mapping};
 
 /// Data that is not acknowledged for so long breaks the connection.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of the question whether a Redis has no TLS.
-const PLAIN_MAX: Duration = Duration::from_millis(500);
+const TLS_PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time limits of a single question: to connect, and to be answered.
-pub(super) const QUESTION_MAX: Duration = Duration::from_secs(1);
+pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An address with what its connections need.
-pub(super) struct Route {
-    pub(super) address: Address,
+pub(super) struct RedisRoute {
+    pub(super) address: RedisAddress,
     /// With TLS: an address without a host that has the certificates.
     sample: Option<ConnectionAddr>,
     /// The former primary, and the time at which a sentinel reported its end.
-    pub(super) demoted: Mutex<Option<(Host, Instant)>>,
+    pub(super) demoted: Mutex<Option<(RedisHost, Instant)>>,
 }
 
 // === impl Route ===
 
-impl Route {
+impl RedisRoute {
     /// The route to an address; its certificates are read.
     ///
     /// # Errors
-    /// [`OpenError::Tls`].
-    pub(super) fn try_new(address: Address) -> Result<Route, OpenError> {
+    /// [`RedisOpenError::Tls`].
+    pub(super) fn try_new(address: RedisAddress) -> Result<RedisRoute, RedisOpenError> {
         let sample = address.secure.then(|| with_certificates(&address.tls)).transpose()?;
-        Ok(Route { address, sample, demoted: Mutex::default() })
+        Ok(RedisRoute { address, sample, demoted: Mutex::default() })
     }
 
     /// The endpoints where the Redis may be, the likeliest first; at least one.
     ///
     /// # Errors
-    /// [`OpenError`], when no sentinel names a primary.
-    pub(super) async fn endpoints(&self) -> Result<Vec<ConnectionInfo>, OpenError> {
+    /// [`RedisOpenError`], when no sentinel names a primary.
+    pub(super) async fn endpoints(&self) -> Result<Vec<ConnectionInfo>, RedisOpenError> {
         let addrs = match &self.address.endpoint {
-            Endpoint::Host(host) => vec![self.addr(host)],
-            Endpoint::Socket(path) => vec![ConnectionAddr::Unix(path.clone())],
-            Endpoint::Sentinel { sentinels, primary } => {
-                let hosts = self.ask(sentinels, primary).await?;
+            RedisEndpoint::Host(host) => vec![self.addr(host)],
+            RedisEndpoint::Socket(path) => vec![ConnectionAddr::Unix(path.clone())],
+            RedisEndpoint::Sentinel { sentinels, primary } => {
+                let hosts = self.find_primary(sentinels, primary).await?;
                 hosts.iter().map(|host| self.addr(host)).collect()
             }
         };
         let endpoints = addrs.into_iter().map(|addr| endpoint(addr, &self.address.login));
         let endpoints = endpoints.collect::<Result<_, _>>();
-        endpoints.map_err(|error| fault::unreachable(&fault::text(&error)))
+        endpoints.map_err(|error| error_mapping::unreachable_error(&error_mapping::text(&error)))
     }
 
     /// The number of sentinels; 0 where the address names the Redis itself.
     pub(super) fn sentinels(&self) -> usize {
         match &self.address.endpoint {
-            Endpoint::Sentinel { sentinels, .. } => sentinels.len(),
+            RedisEndpoint::Sentinel { sentinels, .. } => sentinels.len(),
             _ => 0,
         }
     }
 
     /// The address of a host, with the TLS of this route.
-    pub(super) fn addr(&self, host: &Host) -> ConnectionAddr {
-        let Host { name, port } = host.clone();
+    pub(super) fn addr(&self, host: &RedisHost) -> ConnectionAddr {
+        let RedisHost { name, port } = host.clone();
         match &self.sample {
             Some(ConnectionAddr::TcpTls { tls_params, .. }) => ConnectionAddr::TcpTls {
                 host: name,
@@ -92,7 +92,7 @@ impl Route {
     }
 
     /// A sentinel as an endpoint.
-    pub(super) fn sentinel(&self, host: &Host) -> Result<ConnectionInfo, RedisError> {
+    pub(super) fn sentinel(&self, host: &RedisHost) -> Result<ConnectionInfo, RedisError> {
         endpoint(self.addr(host), &self.address.sentinel_login)
     }
 }
@@ -104,7 +104,7 @@ fn endpoint(
 ) -> Result<ConnectionInfo, RedisError> {
     let settings = TcpSettings::default().set_nodelay(true);
     #[cfg(target_os = "linux")]
-    let settings = settings.set_user_timeout(SILENCE_MAX);
+    let settings = settings.set_user_timeout(TCP_USER_TIMEOUT);
     let info = addr.into_connection_info()?;
     Ok(info.set_redis_settings(login.clone()).set_tcp_settings(settings))
 }
@@ -112,16 +112,20 @@ fn endpoint(
 // === refusals ===
 
 /// Why the pool could not connect to an endpoint.
-pub(super) async fn refusal(error: &PoolError, endpoint: &ConnectionInfo) -> OpenError {
+pub(super) async fn connect_refusal(
+    error: &PoolError,
+    endpoint: &ConnectionInfo,
+) -> RedisOpenError {
     let PoolError::Backend(error) = error else {
-        return fault::unreachable(&error.to_string());
+        return error_mapping::unreachable_error(&error.to_string());
     };
-    let refusal = fault::of_connecting(error, endpoint);
-    let may_be_sentinel = matches!(refusal, OpenError::Database(_) | OpenError::Login);
+    let refusal = error_mapping::connect_error(error, endpoint);
+    let may_be_sentinel =
+        matches!(refusal, RedisOpenError::Database(_) | RedisOpenError::LoginRejected);
     if has_no_tls(error, endpoint.addr()).await {
-        OpenError::NoTls
+        RedisOpenError::NoTls
     } else if may_be_sentinel && is_sentinel(endpoint).await {
-        OpenError::Sentinel
+        RedisOpenError::Sentinel
     } else {
         refusal
     }
@@ -132,7 +136,7 @@ pub(super) async fn refusal(error: &PoolError, endpoint: &ConnectionInfo) -> Ope
 pub(super) async fn has_no_tls(error: &RedisError, addr: &ConnectionAddr) -> bool {
     let ConnectionAddr::TcpTls { host, port, .. } = addr else { return false };
     if !error.is_timeout() {
-        return fault::is_plain(error);
+        return error_mapping::is_not_tls(error);
     }
     let ask = async {
         let mut socket = TcpStream::connect((host.as_str(), *port)).await?;
@@ -140,24 +144,24 @@ pub(super) async fn has_no_tls(error: &RedisError, addr: &ConnectionAddr) -> boo
         socket.read_u8().await
     };
     // An answer or an error in the protocol of Redis.
-    matches!(tokio::time::timeout(PLAIN_MAX, ask).await, Ok(Ok(b'+' | b'-')))
+    matches!(tokio::time::timeout(TLS_PROBE_TIMEOUT, ask).await, Ok(Ok(b'+' | b'-')))
 }
 
 /// Whether a sentinel is at the endpoint: it has no databases, and users of its own.
 async fn is_sentinel(endpoint: &ConnectionInfo) -> bool {
     let anonymous = endpoint.clone().set_redis_settings(RedisConnectionInfo::default());
-    let info = ask_once::<String>(anonymous, redis::cmd("INFO").arg("server")).await;
+    let info = query_once::<String>(anonymous, redis::cmd("INFO").arg("server")).await;
     info.is_ok_and(|info| check::is_sentinel(&info))
 }
 
 /// Asks on a connection of its own.
-pub(super) async fn ask_once<T: FromRedisValue>(
+pub(super) async fn query_once<T: FromRedisValue>(
     endpoint: ConnectionInfo,
     question: &Cmd,
 ) -> Result<T, RedisError> {
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(QUESTION_MAX))
-        .set_response_timeout(Some(QUESTION_MAX));
+        .set_connection_timeout(Some(QUERY_TIMEOUT))
+        .set_response_timeout(Some(QUERY_TIMEOUT));
     let client = Client::open(endpoint)?;
     let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
     question.query_async(&mut connection).await
@@ -166,7 +170,7 @@ pub(super) async fn ask_once<T: FromRedisValue>(
 // === certificates ===
 
 /// An address without a host that has these certificates: redis-rs takes them in no other form.
-fn with_certificates(tls: &Tls) -> Result<ConnectionAddr, OpenError> {
+fn with_certificates(tls: &RedisTlsFiles) -> Result<ConnectionAddr, RedisOpenError> {
     let client_tls = match &tls.client {
         Some((cert, key)) => {
             Some(ClientTlsConfig { client_cert: pem(cert)?, client_key: pem(key)? })
@@ -177,13 +181,13 @@ fn with_certificates(tls: &Tls) -> Result<ConnectionAddr, OpenError> {
     let addr =
         ConnectionAddr::TcpTls { host: String::new(), port: 0, insecure: false, tls_params: None };
     let client = Client::build_with_tls(addr, TlsCertificates { client_tls, root_cert });
-    let client = client.map_err(|error| OpenError::Tls(error.to_string()))?;
+    let client = client.map_err(|error| RedisOpenError::Tls(error.to_string()))?;
     Ok(client.get_connection_info().addr().clone())
 }
 
 /// A file that holds something in PEM. redis-rs takes one that does not for an empty list of authorities.
-fn pem(path: &Path) -> Result<Vec<u8>, OpenError> {
-    let wrong = |why: String| OpenError::Tls(format!("{}: {why}", path.display()));
+fn pem(path: &Path) -> Result<Vec<u8>, RedisOpenError> {
+    let wrong = |why: String| RedisOpenError::Tls(format!("{}: {why}", path.display()));
     let bytes =
         fs::read(path).map_err(|error| wrong(format!("it cannot be read: {}", error.kind())))?;
     if !bytes.windows(10).any(|window| window == b"-----BEGIN") {

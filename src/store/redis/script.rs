@@ -19,7 +19,7 @@ use crate::domain::Time;
 use super::layout;
 
 /// A script as it is written.
-pub(super) struct Source {
+pub(super) struct ScriptSource {
     /// The verb.
     pub(super) name: &'static str,
     pub(super) source: &'static str,
@@ -32,8 +32,8 @@ macro_rules! scripts {
         pub(super) enum Verb { $($constant,)* }
 
         /// Every script, in the order of [`Verb`].
-        pub(super) const ALL: &[Source] = &[$(
-            Source { name: $name, source: include_str!(concat!($name, ".lua")) },
+        pub(super) const ALL: &[ScriptSource] = &[$(
+            ScriptSource { name: $name, source: include_str!(concat!($name, ".lua")) },
         )*];
     };
 }
@@ -103,41 +103,41 @@ pub(super) struct Scripts {
 }
 
 /// The same for all shards: for those that do not know a shebang, and for those that want one.
-static FORMS: LazyLock<[Form; 2]> = LazyLock::new(|| {
-    let bodies: Vec<_> = ALL.iter().map(|script| body(script.source)).collect();
-    [SHEBANG_SINCE - 1, SHEBANG_SINCE].map(|major| Form::new(&bodies, major))
+static VARIANTS: LazyLock<[ScriptVariant; 2]> = LazyLock::new(|| {
+    let bodies: Vec<_> = ALL.iter().map(|script| resolved_body(script.source)).collect();
+    [SHEBANG_SINCE - 1, SHEBANG_SINCE].map(|major| ScriptVariant::new(&bodies, major))
 });
 
 /// All scripts for one kind of Redis.
-struct Form {
+struct ScriptVariant {
     scripts: Vec<redis::Script>,
     codes: Vec<String>,
 }
 
 /// A call of a script, with its arguments.
-pub(super) struct Call {
+pub(super) struct ScriptCall {
     verb: Verb,
     shebang: bool,
     command: Cmd,
     /// When its window ends, here.
-    last: Option<Instant>,
+    window_end: Option<Instant>,
 }
 
 /// What a call says of the time, as its first argument (`lib/clock.lua`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RunAt {
+pub(super) enum ExecutionTime {
     /// Redis executes it whenever it arrives.
-    AnyTime,
+    Always,
     /// Redis executes it until this time of its clock.
     Until(Time),
     /// A test drives the clock, which shows this time.
-    Driven(Time),
+    TestClock(Time),
 }
 
 /// Room for what every call has: the command, the script's hash, keys, time.
-const ARGS_OWN: usize = 8;
+const ARGS_FIXED: usize = 8;
 /// As many bytes as these usually have.
-const BYTES_OWN: usize = 128;
+const BYTES_FIXED: usize = 128;
 
 // === impl Scripts ===
 
@@ -148,32 +148,35 @@ impl Scripts {
     }
 
     /// From now on a Redis of this major version runs them.
-    pub(super) fn suit(&self, major: u32) {
+    pub(super) fn set_major_version(&self, major: u32) {
         self.shebang.store(major >= SHEBANG_SINCE, Ordering::Relaxed);
     }
 
     /// A call of `verb`; `room`: how many arguments it gets and of how many bytes, as far as known.
-    pub(super) fn call(&self, verb: Verb, at: RunAt, room: (usize, usize)) -> Call {
-        debug_assert!(at != RunAt::AnyTime || !verb.needs_window(), "{verb:?} without a window");
+    pub(super) fn call(&self, verb: Verb, at: ExecutionTime, room: (usize, usize)) -> ScriptCall {
+        debug_assert!(
+            at != ExecutionTime::Always || !verb.needs_window(),
+            "{verb:?} without a window"
+        );
         let shebang = self.shebang.load(Ordering::Relaxed);
-        let mut command = Cmd::with_capacity(ARGS_OWN + room.0, BYTES_OWN + room.1);
+        let mut command = Cmd::with_capacity(ARGS_FIXED + room.0, BYTES_FIXED + room.1);
         command.arg("EVALSHA").arg(self.hash(verb, shebang));
-        if verb.tells() {
+        if verb.publishes_lease_events() {
             command.arg(2).arg(&self.prefix).arg(&self.caller);
         } else {
             command.arg(1).arg(&self.prefix);
         }
         at.add_to(&mut command);
-        Call { verb, shebang, command, last: None }
+        ScriptCall { verb, shebang, command, window_end: None }
     }
 
     fn hash(&self, verb: Verb, shebang: bool) -> &str {
-        FORMS[usize::from(shebang)].scripts[verb as usize].get_hash()
+        VARIANTS[usize::from(shebang)].scripts[verb as usize].get_hash()
     }
 
     /// The call for the Redis that is there now: it was made for another one, or before any was known.
-    fn suited(&self, call: &Call, shebang: bool) -> Cmd {
-        call.renamed("EVALSHA", self.hash(call.verb, shebang))
+    fn command_for_current(&self, call: &ScriptCall, shebang: bool) -> Cmd {
+        call.with_command("EVALSHA", self.hash(call.verb, shebang))
     }
 
     /// Runs a call. A script that the server does not know has done nothing, so it is sent whole, which the
@@ -181,17 +184,17 @@ impl Scripts {
     pub(super) async fn run(
         &self,
         connection: &mut MultiplexedConnection,
-        call: &Call,
+        call: &ScriptCall,
     ) -> Result<Value, RedisError> {
         let shebang = self.shebang.load(Ordering::Relaxed);
-        let suited = (call.shebang != shebang).then(|| self.suited(call, shebang));
+        let suited = (call.shebang != shebang).then(|| self.command_for_current(call, shebang));
         let command = suited.as_ref().unwrap_or(&call.command);
         let answer = command.query_async(connection).await;
         match answer {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 tracing::debug!(script = ALL[call.verb as usize].name, "the script is sent whole");
-                let code = &FORMS[usize::from(shebang)].codes[call.verb as usize];
-                call.renamed("EVAL", code).query_async(connection).await
+                let code = &VARIANTS[usize::from(shebang)].codes[call.verb as usize];
+                call.with_command("EVAL", code).query_async(connection).await
             }
             answer => answer,
         }
@@ -200,20 +203,21 @@ impl Scripts {
 
 // === impl Form ===
 
-impl Form {
-    fn new(bodies: &[String], major: u32) -> Form {
-        let codes = ALL.iter().zip(bodies).map(|(script, body)| head(script.source, major) + body);
+impl ScriptVariant {
+    fn new(bodies: &[String], major: u32) -> ScriptVariant {
+        let codes =
+            ALL.iter().zip(bodies).map(|(script, body)| script_header(script.source, major) + body);
         let codes: Vec<_> = codes.collect();
         let scripts = codes.iter().map(|code| redis::Script::new(code)).collect();
-        Form { scripts, codes }
+        ScriptVariant { scripts, codes }
     }
 }
 
 // === impl Call ===
 
-impl Call {
+impl ScriptCall {
     /// The same call of `script` by another command.
-    fn renamed(&self, command: &str, script: &str) -> Cmd {
+    fn with_command(&self, command: &str, script: &str) -> Cmd {
         let mut renamed = redis::cmd(command);
         renamed.arg(script);
         for arg in self.command.args_iter().skip(2) {
@@ -226,7 +230,7 @@ impl Call {
     }
 
     /// Adds an argument.
-    pub(super) fn arg(&mut self, value: impl ToRedisArgs) -> &mut Call {
+    pub(super) fn arg(&mut self, value: impl ToRedisArgs) -> &mut ScriptCall {
         self.command.arg(value);
         self
     }
@@ -237,38 +241,38 @@ impl Call {
     }
 
     /// The same call, with a window that ends at `last`, here.
-    pub(super) fn within(self, last: Instant) -> Call {
-        Call { last: Some(last), ..self }
+    pub(super) fn with_window_end(self, last: Instant) -> ScriptCall {
+        ScriptCall { window_end: Some(last), ..self }
     }
 
     /// When its window ends, here: from then on Redis does not execute it any more. `None`: there is no window.
-    pub(super) fn last(&self) -> Option<Instant> {
-        self.last
+    pub(super) fn window_end(&self) -> Option<Instant> {
+        self.window_end
     }
 
     /// The same call with another latest time of Redis's clock.
-    pub(super) fn retimed(&self, until: Time) -> Call {
-        let time = if self.verb.tells() { 5 } else { 4 };
+    pub(super) fn with_execution_end(&self, until: Time) -> ScriptCall {
+        let time = if self.verb.publishes_lease_events() { 5 } else { 4 };
         let mut command = Cmd::new();
         for (index, arg) in self.command.args_iter().enumerate() {
             match arg {
-                _ if index == time => RunAt::Until(until).add_to(&mut command),
+                _ if index == time => ExecutionTime::Until(until).add_to(&mut command),
                 Arg::Simple(bytes) => drop(command.arg(bytes)),
                 _ => {}
             }
         }
-        Call { verb: self.verb, shebang: self.shebang, command, last: self.last }
+        ScriptCall { verb: self.verb, shebang: self.shebang, command, window_end: self.window_end }
     }
 }
 
 // === impl RunAt ===
 
-impl RunAt {
+impl ExecutionTime {
     fn add_to(self, command: &mut Cmd) {
         match self {
-            RunAt::AnyTime => command.arg(""),
-            RunAt::Until(latest) => command.arg(format!("<{}", latest.0)),
-            RunAt::Driven(now) => command.arg(now.0),
+            ExecutionTime::Always => command.arg(""),
+            ExecutionTime::Until(latest) => command.arg(format!("<{}", latest.0)),
+            ExecutionTime::TestClock(now) => command.arg(now.0),
         };
     }
 }
@@ -286,9 +290,9 @@ impl Verb {
     }
 
     /// Whether it changes what others see and no lease token guards it: it is executed within a window only
-    /// (`window.rs`). What else writes is guarded by a token (settle, tie, and a claim by its nonce), or
+    /// (`write_window.rs`). What else writes is guarded by a token (settle, tie, and a claim by its nonce), or
     /// changes nothing when it is executed again; what commits is guarded by versions, and those that no token guards, too,
-    /// are given a window by `rounds.rs`. A token does not tell an Extend from the one that followed it.
+    /// are given a window by `optimistic_commit.rs`. A token does not tell an Extend from the one that followed it.
     fn needs_window(self) -> bool {
         use Verb::{
             Beat, Claim, Commit, Enqueue, Extend, Get, Heal, Ids, Info, Kept, List, Load, Open,
@@ -309,13 +313,13 @@ impl Verb {
     }
 
     /// Whether it ends or changes leases, and so tells their owners (`lib/tell.lua`).
-    fn tells(self) -> bool {
+    fn publishes_lease_events(self) -> bool {
         matches!(self, Verb::Tie | Verb::Commit | Verb::Extend | Verb::Put | Verb::Settle)
     }
 }
 
 /// What the code begins with that a server of this major version is given.
-fn head(source: &str, major: u32) -> String {
+fn script_header(source: &str, major: u32) -> String {
     let first = source.lines().next().unwrap_or_default();
     let flags = first.strip_prefix(FLAGS).unwrap_or_default().trim();
     match (major >= SHEBANG_SINCE, flags) {
@@ -328,7 +332,7 @@ fn head(source: &str, major: u32) -> String {
 }
 
 /// The rest of it, whole.
-fn body(source: &str) -> String {
+fn resolved_body(source: &str) -> String {
     let mut code = String::new();
     include_into(&mut code, source.split_once('\n').map_or("", |(_, rest)| rest));
     layout::resolve(&code)
@@ -353,11 +357,11 @@ mod tests {
 
     #[test]
     fn every_script_names_its_flags_and_its_contract() {
-        for Source { name, source } in ALL {
+        for ScriptSource { name, source } in ALL {
             assert!(source.starts_with(FLAGS), "{name}: no flags");
             assert!(source.contains(&format!("\n-- {name}: ")), "{name}: does not say what it is");
             assert!(source.contains("\n-- Reply: "), "{name}: does not say what it answers");
-            let code = body(source);
+            let code = resolved_body(source);
             assert!(!code.contains(INCLUDE), "{name}: an include is left");
             assert!(!code.contains("nothing is called"), "{name}: a wrong include");
             let unknown = code.lines().find(|line| line.contains('$'));
@@ -366,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_that_tell_others_know_who_calls_them() {
+    fn scripts_with_lease_events_get_the_caller() {
         let scripts = Scripts::new("P".into(), b"P1234".to_vec());
         for (verb, name) in [
             (Verb::Commit, "commit"),
@@ -375,14 +379,20 @@ mod tests {
             (Verb::Claim, "claim"),
             (Verb::Void, "void"),
         ] {
-            let code = body(ALL[verb as usize].source);
+            let code = resolved_body(ALL[verb as usize].source);
             assert_eq!(ALL[verb as usize].name, name);
-            assert_eq!(verb.tells(), code.contains("local function tell("), "{name}");
-            assert_eq!(verb.tells(), code.contains("tell_all()"), "{name}");
-            let packed =
-                scripts.call(verb, RunAt::Driven(Time(7)), (0, 0)).command.get_packed_command();
+            assert_eq!(
+                verb.publishes_lease_events(),
+                code.contains("local function tell("),
+                "{name}"
+            );
+            assert_eq!(verb.publishes_lease_events(), code.contains("tell_all()"), "{name}");
+            let packed = scripts
+                .call(verb, ExecutionTime::TestClock(Time(7)), (0, 0))
+                .command
+                .get_packed_command();
             let called = packed.windows(5).any(|bytes| bytes == b"P1234");
-            assert_eq!(verb.tells(), called, "{name}");
+            assert_eq!(verb.publishes_lease_events(), called, "{name}");
         }
     }
 
@@ -395,23 +405,23 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_was_made_before_the_redis_was_known_suits_it_then() {
+    fn call_is_adapted_to_the_redis_version() {
         let scripts = Scripts::new("p".into(), b"p1234".to_vec());
-        let mut early = scripts.call(Verb::Get, RunAt::Driven(Time(7)), (0, 0));
+        let mut early = scripts.call(Verb::Get, ExecutionTime::TestClock(Time(7)), (0, 0));
         early.arg("a").arg(2);
-        scripts.suit(6);
-        let mut late = scripts.call(Verb::Get, RunAt::Driven(Time(7)), (0, 0));
+        scripts.set_major_version(6);
+        let mut late = scripts.call(Verb::Get, ExecutionTime::TestClock(Time(7)), (0, 0));
         late.arg("a").arg(2);
         let packed = |command: &Cmd| command.get_packed_command();
         assert_ne!(packed(&early.command), packed(&late.command));
-        assert_eq!(packed(&scripts.suited(&early, false)), packed(&late.command));
+        assert_eq!(packed(&scripts.command_for_current(&early, false)), packed(&late.command));
     }
 
     #[test]
-    fn a_shebang_is_for_those_who_know_it() {
-        assert_eq!(head("-- flags: allow-oom\nreturn 1\n", 7), "#!lua flags=allow-oom\n");
-        assert_eq!(head("-- flags:\nreturn 1\n", 8), "#!lua\n");
-        assert!(!head("-- flags: allow-oom\nreturn 1\n", 6).contains("#!"));
-        assert_eq!(body("-- flags: allow-oom\nreturn 1\n"), "return 1\n");
+    fn shebang_only_since_redis_7() {
+        assert_eq!(script_header("-- flags: allow-oom\nreturn 1\n", 7), "#!lua flags=allow-oom\n");
+        assert_eq!(script_header("-- flags:\nreturn 1\n", 8), "#!lua\n");
+        assert!(!script_header("-- flags: allow-oom\nreturn 1\n", 6).contains("#!"));
+        assert_eq!(resolved_body("-- flags: allow-oom\nreturn 1\n"), "return 1\n");
     }
 }

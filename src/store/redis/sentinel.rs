@@ -14,39 +14,39 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::route::{self, Route};
-use super::subscription::Subscription;
-use super::url::{Endpoint, Host};
-use super::{OpenError, fault};
+use super::route::{self, RedisRoute};
+use super::subscription::RedisSubscription;
+use super::url::{RedisEndpoint, RedisHost};
+use super::{RedisOpenError, error_mapping};
 
 /// How long the old primary is avoided: a failover takes seconds, its events as many to reach all sentinels, and
 /// they reconfigure the old primary, if it lives, 8 s later.
-const DEMOTED_MAX: Duration = Duration::from_secs(10);
+const DEMOTED_FOR: Duration = Duration::from_secs(10);
 /// The channel of a sentinel on which another Redis has become a primary.
 const SWITCHED: &str = "+switch-master";
 /// The channel on which the leader of a failover is about to choose the next primary.
-const BEGINS: &str = "+failover-state-select-slave";
+const FAILOVER_STARTED: &str = "+failover-state-select-slave";
 /// The channels on which the old primary stays.
 const ABORTED: &str = "-failover-abort-*";
 
 // === impl Route: questions ===
 
-impl Route {
+impl RedisRoute {
     /// Asks all sentinels for the primary. An answer of more than half of them is taken at once; else all
     /// answers by the number of votes. A former primary gets none.
-    pub(super) async fn ask(
+    pub(super) async fn find_primary(
         &self,
-        sentinels: &[Host],
+        sentinels: &[RedisHost],
         primary: &str,
-    ) -> Result<Vec<Host>, OpenError> {
-        let answers = sentinels.iter().map(|sentinel| self.ask_one(sentinel, primary));
+    ) -> Result<Vec<RedisHost>, RedisOpenError> {
+        let answers = sentinels.iter().map(|sentinel| self.query_sentinel(sentinel, primary));
         let mut answers: FuturesUnordered<_> = answers.collect();
-        let (mut votes, mut failure): (Vec<(Host, usize)>, _) = (Vec::new(), None);
+        let (mut votes, mut failure): (Vec<(RedisHost, usize)>, _) = (Vec::new(), None);
         while let Some(answer) = answers.next().await {
             let host = match answer {
                 Ok(host) => host,
                 Err(error) => {
-                    failure = Some(OpenError::passing(failure, error));
+                    failure = Some(RedisOpenError::prefer_transient(failure, error));
                     continue;
                 }
             };
@@ -66,15 +66,19 @@ impl Route {
         }
     }
 
-    async fn ask_one(&self, sentinel: &Host, primary: &str) -> Result<Host, OpenError> {
+    async fn query_sentinel(
+        &self,
+        sentinel: &RedisHost,
+        primary: &str,
+    ) -> Result<RedisHost, RedisOpenError> {
         let mut question = redis::cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(primary);
         let asked = async {
-            route::ask_once::<Option<(String, u16)>>(self.sentinel(sentinel)?, &question).await
+            route::query_once::<Option<(String, u16)>>(self.sentinel(sentinel)?, &question).await
         };
         let text = match asked.await {
             Ok(Some((name, port))) => {
-                let host = Host { name: fault::plain(&name), port };
+                let host = RedisHost { name: error_mapping::one_line(&name), port };
                 if !self.is_demoted(&host) {
                     return Ok(host);
                 }
@@ -84,44 +88,44 @@ impl Route {
                 "sentinel {sentinel} watches no primary called {primary}; check that name in the url"
             ),
             Err(error) if error.to_string().contains("unknown command") => {
-                return Err(OpenError::NoSentinel(sentinel.to_string()));
+                return Err(RedisOpenError::NotSentinel(sentinel.to_string()));
             }
             Err(error) if route::has_no_tls(&error, &self.addr(sentinel)).await => {
-                return Err(OpenError::NoTls);
+                return Err(RedisOpenError::NoTls);
             }
             Err(error) => {
-                let is_login = fault::is_of_login(&error);
+                let is_login = error_mapping::is_login_error(&error);
                 let hint =
                     if is_login { "; check sentinel_user and sentinel_password" } else { "" };
-                format!("sentinel {sentinel} does not help: {}{hint}", fault::text(&error))
+                format!("sentinel {sentinel} does not help: {}{hint}", error_mapping::text(&error))
             }
         };
-        Err(OpenError::Unreachable(text))
+        Err(RedisOpenError::Unreachable(text))
     }
 
     /// Whether that was the primary until a moment ago: other sentinels may still name it.
-    fn is_demoted(&self, host: &Host) -> bool {
+    fn is_demoted(&self, host: &RedisHost) -> bool {
         let demoted = self.demoted();
-        demoted.as_ref().is_some_and(|(old, at)| old == host && at.elapsed() < DEMOTED_MAX)
+        demoted.as_ref().is_some_and(|(old, at)| old == host && at.elapsed() < DEMOTED_FOR)
     }
 
-    fn demoted(&self) -> MutexGuard<'_, Option<(Host, Instant)>> {
+    fn demoted(&self) -> MutexGuard<'_, Option<(RedisHost, Instant)>> {
         self.demoted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 // === impl Route: events ===
 
-impl Route {
+impl RedisRoute {
     /// Follows the events of one sentinel until the subscription ends; whether there was one. `demote` is called
     /// with a primary that is replaced or about to be: it takes writes for seconds after its replica was promoted,
     /// and they are lost.
     ///
     /// One subscription has both the beginning and the end of a failover: without another Redis to take over they
     /// follow each other within a tenth of a second, and without the end a primary that stays is avoided for
-    /// [`DEMOTED_MAX`].
-    pub(super) async fn follow(&self, nth: usize, demote: impl Fn(&Host)) -> bool {
-        let Endpoint::Sentinel { sentinels, primary } = &self.address.endpoint else {
+    /// [`DEMOTED_FOR`].
+    pub(super) async fn follow_events(&self, nth: usize, demote: impl Fn(&RedisHost)) -> bool {
+        let RedisEndpoint::Sentinel { sentinels, primary } = &self.address.endpoint else {
             return false;
         };
         let Ok(mut events) = self.subscribe(&sentinels[nth]).await else { return false };
@@ -131,8 +135,8 @@ impl Route {
             let Some(old) = old_primary(channel, message.get_payload_bytes(), primary) else {
                 continue;
             };
-            let led = std::mem::replace(&mut leads, channel == BEGINS);
-            if [BEGINS, SWITCHED].contains(&channel) {
+            let led = std::mem::replace(&mut leads, channel == FAILOVER_STARTED);
+            if [FAILOVER_STARTED, SWITCHED].contains(&channel) {
                 *self.demoted() = Some((old.clone(), Instant::now()));
                 demote(&old);
             } else if led {
@@ -143,20 +147,25 @@ impl Route {
         true
     }
 
-    async fn subscribe(&self, sentinel: &Host) -> Result<Subscription, RedisError> {
-        Subscription::begin(self.sentinel(sentinel)?, &[SWITCHED, BEGINS], &[ABORTED]).await
+    async fn subscribe(&self, sentinel: &RedisHost) -> Result<RedisSubscription, RedisError> {
+        RedisSubscription::begin(
+            self.sentinel(sentinel)?,
+            &[SWITCHED, FAILOVER_STARTED],
+            &[ABORTED],
+        )
+        .await
     }
 }
 
 /// The old primary in an event of a failover, if it is about the primary of that name.
-fn old_primary(channel: &str, text: &[u8], primary: &str) -> Option<Host> {
+fn old_primary(channel: &str, text: &[u8], primary: &str) -> Option<RedisHost> {
     let mut words = std::str::from_utf8(text).ok()?.split(' ');
     // `<name> <old ip> <old port> <new ip> <new port>`, or `master <name> <ip> <port>`.
     if channel != SWITCHED && words.next()? != "master" {
         return None;
     }
     let (name, host, port) = (words.next()?, words.next()?, words.next()?);
-    let host = Host { name: fault::plain(host), port: port.parse().ok()? };
+    let host = RedisHost { name: error_mapping::one_line(host), port: port.parse().ok()? };
     (name == primary).then_some(host)
 }
 
@@ -168,17 +177,17 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::store::redis::address::Address;
+    use crate::store::redis::address::RedisAddress;
 
     #[test]
     fn events_of_a_failover_are_parsed() {
-        let old = Some(Host { name: "10.0.0.1".into(), port: 6379 });
+        let old = Some(RedisHost { name: "10.0.0.1".into(), port: 6379 });
         for (channel, text, want) in [
             (SWITCHED, "main 10.0.0.1 6379 10.0.0.2 6380", &old),
-            (BEGINS, "master main 10.0.0.1 6379", &old),
+            (FAILOVER_STARTED, "master main 10.0.0.1 6379", &old),
             ("-failover-abort-no-good-slave", "master main 10.0.0.1 6379", &old),
             (SWITCHED, "other 10.0.0.1 6379 10.0.0.2 6380", &None),
-            (BEGINS, "main", &None),
+            (FAILOVER_STARTED, "main", &None),
         ] {
             assert_eq!(old_primary(channel, text.as_bytes(), "main"), *want, "{channel} {text}");
         }
@@ -196,7 +205,9 @@ mod tests {
             for line in request[std::mem::replace(&mut answered, request.len())..].lines() {
                 let answer = match line {
                     "CLIENT" => "+OK\r\n".to_owned(),
-                    SWITCHED | BEGINS => format!("*3\r\n$9\r\nsubscribe\r\n{}:1\r\n", bulk(line)),
+                    SWITCHED | FAILOVER_STARTED => {
+                        format!("*3\r\n$9\r\nsubscribe\r\n{}:1\r\n", bulk(line))
+                    }
                     ABORTED => format!("*3\r\n$10\r\npsubscribe\r\n{}:3\r\n", bulk(line)),
                     _ => continue,
                 };
@@ -214,13 +225,13 @@ mod tests {
     async fn after(events: &[&str], avoided: bool) -> (bool, u32) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("redis+sentinel://{}/main", listener.local_addr().unwrap());
-        let route = Route::try_new(Address::try_new(&url).unwrap()).unwrap();
-        let primary = Host { name: "h".to_owned(), port: 6379 };
+        let route = RedisRoute::try_new(RedisAddress::try_new(&url).unwrap()).unwrap();
+        let primary = RedisHost { name: "h".to_owned(), port: 6379 };
         *route.demoted() = avoided.then(|| (primary.clone(), Instant::now()));
         let demoted = Cell::new(0);
-        let demote = |_: &Host| demoted.set(demoted.get() + 1);
+        let demote = |_: &RedisHost| demoted.set(demoted.get() + 1);
         let events = events.concat();
-        let followed = route.follow(0, demote);
+        let followed = route.follow_events(0, demote);
         let (was_subscribed, ()) = tokio::join!(followed, a_sentinel(listener, &events));
         assert!(was_subscribed);
         (route.is_demoted(&primary), demoted.get())
@@ -229,7 +240,7 @@ mod tests {
     #[tokio::test]
     async fn an_event_right_after_the_beginning_of_a_failover_is_handled() {
         let subject = bulk("master main h 6379");
-        let begins = &format!("*3\r\n{}{}{subject}", bulk("message"), bulk(BEGINS));
+        let begins = &format!("*3\r\n{}{}{subject}", bulk("message"), bulk(FAILOVER_STARTED));
         let switched = bulk("main h 6379 i 6379");
         let switched = &format!("*3\r\n{}{}{switched}", bulk("message"), bulk(SWITCHED));
         let aborted = |why| {
@@ -253,12 +264,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_former_primary_is_avoided_until_all_sentinels_know() {
         let url = "redis+sentinel://h/main";
-        let route = Route::try_new(Address::try_new(url).unwrap()).unwrap();
-        let host = |name: &str| Host { name: name.to_owned(), port: 6379 };
+        let route = RedisRoute::try_new(RedisAddress::try_new(url).unwrap()).unwrap();
+        let host = |name: &str| RedisHost { name: name.to_owned(), port: 6379 };
         assert!(!route.is_demoted(&host("a")));
         *route.demoted() = Some((host("a"), Instant::now()));
         assert!(route.is_demoted(&host("a")) && !route.is_demoted(&host("b")));
-        tokio::time::advance(DEMOTED_MAX).await;
+        tokio::time::advance(DEMOTED_FOR).await;
         assert!(!route.is_demoted(&host("a")));
     }
 }

@@ -11,25 +11,25 @@ use tokio::time::timeout;
 /// Interval of pings on a silent subscription.
 const PING_EVERY: Duration = Duration::from_secs(5);
 /// Time limit of subscribing, and of the answer to a ping.
-const ANSWER_MAX: Duration = Duration::from_secs(2);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(super) struct Subscription(PubSub);
+pub(super) struct RedisSubscription(PubSub);
 
 /// How a subscription ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum SubscriptionEnd {
     Closed,
     /// A ping was not answered.
-    Silent,
+    PingTimeout,
 }
 
-impl Subscription {
+impl RedisSubscription {
     /// Subscribes to channels, and to patterns of channels where there are any.
     pub(super) async fn begin(
         endpoint: ConnectionInfo,
         channels: &[&str],
         patterns: &[&str],
-    ) -> Result<Subscription, RedisError> {
+    ) -> Result<RedisSubscription, RedisError> {
         let client = Client::open(endpoint)?;
         let subscribe = async {
             let mut subscription = client.get_async_pubsub().await?;
@@ -37,22 +37,22 @@ impl Subscription {
             if !patterns.is_empty() {
                 subscription.psubscribe(patterns).await?;
             }
-            Ok(Subscription(subscription))
+            Ok(RedisSubscription(subscription))
         };
-        let in_time = timeout(ANSWER_MAX, subscribe).await;
+        let in_time = timeout(REPLY_TIMEOUT, subscribe).await;
         in_time.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
     }
 
     /// The next message.
-    pub(super) async fn next(&mut self) -> Result<Msg, End> {
+    pub(super) async fn next(&mut self) -> Result<Msg, SubscriptionEnd> {
         loop {
             if let Ok(message) = timeout(PING_EVERY, self.0.on_message().next()).await {
-                return message.ok_or(End::Closed);
+                return message.ok_or(SubscriptionEnd::Closed);
             }
-            match timeout(ANSWER_MAX, self.0.ping::<Value>()).await {
+            match timeout(REPLY_TIMEOUT, self.0.ping::<Value>()).await {
                 Ok(Ok(_)) => {}
-                Ok(Err(_)) => return Err(End::Closed),
-                Err(_) => return Err(End::Silent),
+                Ok(Err(_)) => return Err(SubscriptionEnd::Closed),
+                Err(_) => return Err(SubscriptionEnd::PingTimeout),
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The tables of the module say where every verb is and which scripts it calls.
 
-use super::script::{ALL, SOURCES, Source};
+use super::script::{ALL, SOURCES, ScriptSource};
 
 const MODULE: &str = include_str!("mod.rs");
 
@@ -17,7 +17,7 @@ fn called(file: &str) -> Vec<&'static str> {
     let path = format!("{}/src/store/redis/{file}", env!("CARGO_MANIFEST_DIR"));
     let code = std::fs::read_to_string(path).unwrap();
     let capitalized = |word: &str| word[..1].to_uppercase() + &word[1..];
-    let calls = |script: &&Source| {
+    let calls = |script: &&ScriptSource| {
         let verb: String = script.name.split('_').map(capitalized).collect();
         let name = format!("Verb::{verb}");
         let mut behind = code.split(&name).skip(1);
@@ -32,7 +32,7 @@ fn methods() -> Vec<&'static str> {
     let methods = store.split("    fn ").skip(1);
     let asks = |method: &&str| {
         let (signature, _) = method.split_once('{').unwrap();
-        signature.contains("Reply<") || signature.contains("Vec<Result<")
+        signature.contains("StoreFuture<") || signature.contains("Vec<Result<")
     };
     methods.filter(asks).map(|method| method.split_once('(').unwrap().0).collect()
 }

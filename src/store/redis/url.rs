@@ -39,36 +39,36 @@ const PRIMARY: &str =
 
 /// The place that a url names.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum Endpoint {
-    Host(Host),
+pub(super) enum RedisEndpoint {
+    Host(RedisHost),
     Socket(PathBuf),
     /// The primary that the sentinels name.
     Sentinel {
-        sentinels: Vec<Host>,
+        sentinels: Vec<RedisHost>,
         primary: String,
     },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Host {
+pub(super) struct RedisHost {
     pub(super) name: String,
     pub(super) port: u16,
 }
 
 /// The url names no Redis. It is not quoted: it may hold a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the url is not written as {form}: {wrong}")]
+#[error("the url is not written as {form}: {mistake}")]
 pub struct InvalidAddress {
     form: &'static str,
-    wrong: &'static str,
+    mistake: &'static str,
 }
 
 /// A parsed part, or the mistake in it.
-type Parsed<T> = Result<T, &'static str>;
+type UrlResult<T> = Result<T, &'static str>;
 
 // === impl Host ===
 
-impl fmt::Display for Host {
+impl fmt::Display for RedisHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.name.contains(':') {
             write!(f, "[{}]:{}", self.name, self.port)
@@ -81,10 +81,10 @@ impl fmt::Display for Host {
 // === urls ===
 
 /// The endpoint of a url, the login there, and the login at the sentinels.
-type Parts = (Endpoint, RedisConnectionInfo, RedisConnectionInfo);
+type ParsedUrl = (RedisEndpoint, RedisConnectionInfo, RedisConnectionInfo);
 
 /// Parses a url of any scheme.
-pub(super) fn parse(url: &str) -> Result<Parts, InvalidAddress> {
+pub(super) fn parse(url: &str) -> Result<ParsedUrl, InvalidAddress> {
     let (form, parts) = match url.split_once(':').map_or(url, |(scheme, _)| scheme) {
         "redis" => (PLAIN, plain(url)),
         "rediss" => (TLS, plain(url)),
@@ -92,7 +92,7 @@ pub(super) fn parse(url: &str) -> Result<Parts, InvalidAddress> {
         _ => (SENTINEL, sentinels(url)),
     };
     let (endpoint, mut login, of_sentinels) =
-        parts.map_err(|wrong| InvalidAddress { form, wrong })?;
+        parts.map_err(|wrong| InvalidAddress { form, mistake: wrong })?;
     // With the name every kind of connection checks the password in the same way: where the default user has none,
     // AUTH without a name fails, and HELLO does not.
     if login.username().is_none() && login.password().is_some() {
@@ -101,14 +101,14 @@ pub(super) fn parse(url: &str) -> Result<Parts, InvalidAddress> {
     Ok((endpoint, login, of_sentinels))
 }
 
-fn plain(url: &str) -> Parsed<Parts> {
-    let Split { user, hosts, path, query } = split(url, "://")?;
-    let endpoint = Endpoint::Host(host(hosts, REDIS_PORT)?);
+fn plain(url: &str) -> UrlResult<ParsedUrl> {
+    let UrlParts { user, hosts, path, query } = split(url, "://")?;
+    let endpoint = RedisEndpoint::Host(host(hosts, REDIS_PORT)?);
     let [] = values(query, [])?;
     Ok((endpoint, user_info(user)?.set_db(database(path)?), RedisConnectionInfo::default()))
 }
 
-fn socket(url: &str) -> Parsed<Parts> {
+fn socket(url: &str) -> UrlResult<ParsedUrl> {
     let parsed = parse_redis_url(url).ok_or(SOCKET_PATH)?;
     if parsed.fragment().is_some() {
         return Err(FRAGMENT);
@@ -117,11 +117,11 @@ fn socket(url: &str) -> Parsed<Parts> {
     let [db, user, password] = values(query, ["db", "user", "pass"])?;
     let path = parsed.to_file_path().ok().filter(|path| path.file_name().is_some());
     let login = login(user, password)?.set_db(database(&db.unwrap_or_default())?);
-    Ok((Endpoint::Socket(path.ok_or(SOCKET_PATH)?), login, RedisConnectionInfo::default()))
+    Ok((RedisEndpoint::Socket(path.ok_or(SOCKET_PATH)?), login, RedisConnectionInfo::default()))
 }
 
-fn sentinels(url: &str) -> Parsed<Parts> {
-    let Split { user, hosts, path, query } = split(url, "+sentinel://")?;
+fn sentinels(url: &str) -> UrlResult<ParsedUrl> {
+    let UrlParts { user, hosts, path, query } = split(url, "+sentinel://")?;
     let (primary, db) = path.split_once('/').unwrap_or((path, ""));
     // The characters that Sentinel allows.
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
@@ -129,21 +129,21 @@ fn sentinels(url: &str) -> Parsed<Parts> {
         return Err(PRIMARY);
     }
     let sentinels =
-        hosts.split(',').map(|text| host(text, SENTINEL_PORT)).collect::<Parsed<_>>()?;
-    let endpoint = Endpoint::Sentinel { sentinels, primary: primary.to_owned() };
+        hosts.split(',').map(|text| host(text, SENTINEL_PORT)).collect::<UrlResult<_>>()?;
+    let endpoint = RedisEndpoint::Sentinel { sentinels, primary: primary.to_owned() };
     let [sentinel_user, password] = values(query, ["sentinel_user", "sentinel_password"])?;
     Ok((endpoint, user_info(user)?.set_db(database(db)?), login(sentinel_user, password)?))
 }
 
 /// The parts of a url that begins with hosts.
-struct Split<'a> {
+struct UrlParts<'a> {
     user: &'a str,
     hosts: &'a str,
     path: &'a str,
     query: &'a str,
 }
 
-fn split<'a>(url: &'a str, mark: &str) -> Parsed<Split<'a>> {
+fn split<'a>(url: &'a str, mark: &str) -> UrlResult<UrlParts<'a>> {
     let (_, rest) = url.split_once(mark).ok_or(SLASHES)?;
     // One of these characters in a password that is not encoded leaves the @ behind it. Two urls in a row are
     // another mistake.
@@ -158,15 +158,15 @@ fn split<'a>(url: &'a str, mark: &str) -> Parsed<Split<'a>> {
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let (user, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
-    Ok(Split { user, hosts, path, query })
+    Ok(UrlParts { user, hosts, path, query })
 }
 
-fn host(text: &str, default_port: u16) -> Parsed<Host> {
+fn host(text: &str, default_port: u16) -> UrlResult<RedisHost> {
     let url = parse_redis_url(&format!("redis://{text}"));
     let port = url.as_ref().and_then(|url| url.port()).unwrap_or(default_port);
     let info = url.and_then(|url| url.into_connection_info().ok());
     if let Some(ConnectionAddr::Tcp(name, _)) = info.as_ref().map(ConnectionInfo::addr) {
-        return Ok(Host { name: name.clone(), port });
+        return Ok(RedisHost { name: name.clone(), port });
     }
     match text.rsplit_once(':') {
         Some((_, port)) if !port.ends_with(']') && port.parse::<u16>().is_err() => Err(PORT),
@@ -174,14 +174,14 @@ fn host(text: &str, default_port: u16) -> Parsed<Host> {
     }
 }
 
-fn user_info(text: &str) -> Parsed<RedisConnectionInfo> {
+fn user_info(text: &str) -> UrlResult<RedisConnectionInfo> {
     let url = parse_redis_url(&format!("redis://{text}@host")).ok_or(LOGIN)?;
     let info = url.into_connection_info().map_err(|_| LOGIN)?;
     login(info.redis_settings().username(), info.redis_settings().password())
 }
 
 /// Redis would take a user without a password for the default one.
-fn login<T: AsRef<str>>(user: Option<T>, password: Option<T>) -> Parsed<RedisConnectionInfo> {
+fn login<T: AsRef<str>>(user: Option<T>, password: Option<T>) -> UrlResult<RedisConnectionInfo> {
     let login = RedisConnectionInfo::default();
     match (user, password) {
         (None, None) => Ok(login),
@@ -191,7 +191,7 @@ fn login<T: AsRef<str>>(user: Option<T>, password: Option<T>) -> Parsed<RedisCon
     }
 }
 
-fn database(text: &str) -> Parsed<i64> {
+fn database(text: &str) -> UrlResult<i64> {
     match text.trim_matches('/') {
         "" => Ok(0),
         number => number.parse::<u32>().map(i64::from).map_err(|_| DATABASE),
@@ -199,7 +199,7 @@ fn database(text: &str) -> Parsed<i64> {
 }
 
 /// The decoded values of a query that has no other keys.
-fn values<const N: usize>(query: &str, keys: [&str; N]) -> Parsed<[Option<String>; N]> {
+fn values<const N: usize>(query: &str, keys: [&str; N]) -> UrlResult<[Option<String>; N]> {
     let url = parse_redis_url(&format!("redis://host/?{query}")).ok_or(QUERY)?;
     let mut values = [const { None }; N];
     for (key, value) in url.query_pairs() {
@@ -258,7 +258,7 @@ mod tests {
             ("h:6379", SLASHES),
         ] {
             let error = parse(url).err().unwrap();
-            assert_eq!(error.wrong, part, "{url}");
+            assert_eq!(error.mistake, part, "{url}");
             assert!(!error.to_string().contains("secret"), "{error}");
         }
     }

@@ -9,20 +9,22 @@ use rusqlite::params;
 
 use crate::domain::engine::Command;
 use crate::domain::{JobId, JobKey, Payload, Spec, Time, Token, TopicName, limit};
-use crate::store::{Ask, Claim, Claimed, Claims, Leased, Rest, Taker, codec};
+use crate::store::{
+    Claim, ClaimResult, LeasedJob, StreamDemand, TopicDemand, TopicLeases, TopicRemainder, codec,
+};
 
-use super::decide::apply_to;
-use super::fault::Done;
-use super::record::{self, BY_KEY, Row, micros, payload_key, signed};
-use super::session::Session;
-use super::sql::statement;
+use super::error_mapping::SqliteResult;
+use super::job_row::{self, BY_KEY, JobRow, micros, payload_key, signed};
+use super::run_engine::apply_to;
+use super::statement::statement;
+use super::transaction::WriteTransaction;
 
 const FILE: &str = include_str!("claim.sql");
 const TAKE: &str = statement(FILE, "take");
 const LEASE: &str = statement(FILE, "lease");
 
 /// What is left of the bounds of one call.
-struct Budget {
+struct ClaimBudget {
     jobs: usize,
     bytes: u64,
     /// Jobs that it may find expired.
@@ -30,27 +32,27 @@ struct Budget {
 }
 
 /// Who can still take something: jobs go round.
-struct Round<'a> {
-    takers: &'a [Taker],
-    left: Vec<Left>,
-    turn: VecDeque<usize>,
+struct StreamRotation<'a> {
+    streams: &'a [StreamDemand],
+    budgets: Vec<StreamBudget>,
+    order: VecDeque<usize>,
 }
 
-struct Left {
+struct StreamBudget {
     jobs: u32,
     bytes: u64,
     oversize: bool,
 }
 
 /// A job that was taken but is not leased yet.
-struct Taken {
+struct TakenJob {
     key: i64,
-    taker: usize,
-    job: Leased,
+    stream: usize,
+    job: LeasedJob,
 }
 
 /// A job that waits, without its body.
-struct Waiting {
+struct WaitingRow {
     key: i64,
     due: Time,
     expire: Option<Time>,
@@ -58,7 +60,7 @@ struct Waiting {
 }
 
 /// What a search through one rank ended with.
-enum End {
+enum RankEnd {
     /// The rank has nothing more.
     Empty,
     /// The next job is due then.
@@ -66,69 +68,72 @@ enum End {
     /// Nobody can take the next job, or the call is full.
     Full,
     /// So much had expired that the call is full.
-    Over,
+    ExpiryLimit,
 }
 
 /// [`Store::claim`](crate::store::Store::claim).
-pub(super) fn claim(session: &mut Session<'_>, claim: &Claim) -> Done<Claims> {
-    let mut budget = Budget {
+pub(super) fn claim(
+    session: &mut WriteTransaction<'_>,
+    claim: &Claim,
+) -> SqliteResult<ClaimResult> {
+    let mut budget = ClaimBudget {
         jobs: limit::CALL_JOBS_MAX,
         bytes: limit::CALL_BYTES_MAX as u64,
         expiries: limit::CALL_JOBS_MAX,
     };
-    let (asks, mut started) = (claim.asks.iter(), None);
+    let (asks, mut started) = (claim.topics.iter(), None);
     let mut tokens = Token::of_claim(claim.nonce, rand::rng().random_iter());
     let topics = asks
         .map(|ask| claim_topic(session, claim.owner, ask, &mut budget, &mut tokens, &mut started));
-    Ok(Claims { topics: topics.collect::<Done<_>>()?, now: session.now })
+    Ok(ClaimResult { topics: topics.collect::<SqliteResult<_>>()?, now: session.now })
 }
 
 fn claim_topic(
-    session: &mut Session<'_>,
+    session: &mut WriteTransaction<'_>,
     owner: u32,
-    ask: &Ask,
-    budget: &mut Budget,
+    ask: &TopicDemand,
+    budget: &mut ClaimBudget,
     tokens: &mut impl Iterator<Item = Token>,
     started: &mut Option<Time>,
-) -> Done<Claimed> {
-    let mut leased: Vec<Vec<Leased>> = ask.takers.iter().map(|_| Vec::new()).collect();
+) -> SqliteResult<TopicLeases> {
+    let mut leased: Vec<Vec<LeasedJob>> = ask.streams.iter().map(|_| Vec::new()).collect();
     let Some(topic) = session.topic(&ask.topic)? else {
-        return Ok(Claimed { leased, rest: Rest::Nothing });
+        return Ok(TopicLeases { by_stream: leased, remainder: TopicRemainder::Empty });
     };
-    let mut round = Round::new(&ask.takers);
+    let mut round = StreamRotation::new(&ask.streams);
     let mut taken = Vec::new();
-    let rest = take(session, topic, &ask.topic, &mut round, budget, &mut taken)?;
+    let rest = take_jobs(session, topic, &ask.topic, &mut round, budget, &mut taken)?;
     if !taken.is_empty() {
         let started = match *started {
             Some(started) => started,
             None => *started.insert(session.begin_leases()?),
         };
         let taken = taken.into_iter().zip(tokens);
-        lease(session, owner, &ask.takers, started, taken, &mut leased)?;
+        write_leases(session, owner, &ask.streams, started, taken, &mut leased)?;
     }
-    Ok(Claimed { leased, rest })
+    Ok(TopicLeases { by_stream: leased, remainder: rest })
 }
 
 /// Takes from rank after rank until nobody can take more.
-fn take(
-    session: &mut Session<'_>,
+fn take_jobs(
+    session: &mut WriteTransaction<'_>,
     topic: i64,
     name: &TopicName,
-    round: &mut Round<'_>,
-    budget: &mut Budget,
-    taken: &mut Vec<Taken>,
-) -> Done<Rest> {
-    let mut rest = Rest::Nothing;
+    round: &mut StreamRotation<'_>,
+    budget: &mut ClaimBudget,
+    taken: &mut Vec<TakenJob>,
+) -> SqliteResult<TopicRemainder> {
+    let mut rest = TopicRemainder::Empty;
     let ranks = session.ranks(name);
     for rank in (0..=limit::PRIORITY_MAX).filter(|rank| ranks & 1 << rank != 0) {
         match take_rank(session, topic, name, rank, round, budget, taken)? {
-            End::Empty => {}
-            End::Full => return Ok(Rest::More),
-            End::Over => return Ok(Rest::Again),
-            End::Until(due) => {
+            RankEnd::Empty => {}
+            RankEnd::Full => return Ok(TopicRemainder::Ready),
+            RankEnd::ExpiryLimit => return Ok(TopicRemainder::Unknown),
+            RankEnd::Until(due) => {
                 rest = match rest {
-                    Rest::Until(earlier) if earlier <= due => rest,
-                    _ => Rest::Until(due),
+                    TopicRemainder::ReadyAt(earlier) if earlier <= due => rest,
+                    _ => TopicRemainder::ReadyAt(due),
                 };
             }
         }
@@ -137,14 +142,14 @@ fn take(
 }
 
 fn take_rank(
-    session: &mut Session<'_>,
+    session: &mut WriteTransaction<'_>,
     topic: i64,
     name: &TopicName,
     rank: u8,
-    round: &mut Round<'_>,
-    budget: &mut Budget,
-    taken: &mut Vec<Taken>,
-) -> Done<End> {
+    round: &mut StreamRotation<'_>,
+    budget: &mut ClaimBudget,
+    taken: &mut Vec<TakenJob>,
+) -> SqliteResult<RankEnd> {
     let mut select = session.prepare(TAKE)?;
     let before = taken.len();
     loop {
@@ -156,44 +161,48 @@ fn take_rank(
         let mut end = None;
         while let Some(found) = rows.next()? {
             seen += 1;
-            let waiting = Waiting::read(found)?;
+            let waiting = WaitingRow::read(found)?;
             if waiting.expire.is_some_and(|expire| expire <= session.now) {
                 expired.push(waiting.key);
                 continue;
             }
             if waiting.due > session.now {
-                end = Some(End::Until(waiting.due));
+                end = Some(RankEnd::Until(waiting.due));
                 break;
             }
             let fits = budget.fits(waiting.bytes);
-            let Some(taker) = round.next(waiting.bytes).filter(|_| fits) else {
-                end = Some(End::Full);
+            let Some(taker) = round.next_stream(waiting.bytes).filter(|_| fits) else {
+                end = Some(RankEnd::Full);
                 break;
             };
-            round.give(taker, waiting.bytes);
+            round.charge(taker, waiting.bytes);
             budget.take(waiting.bytes);
             let spec = spec(session, found, waiting.key)?;
-            taken.push(Taken::read(session, found, &waiting, spec, taker, name, rank)?);
+            taken.push(TakenJob::read(session, found, &waiting, spec, taker, name, rank)?);
         }
         drop(rows);
         if seen == 0 && taken.len() == before {
-            session.rank_is_empty(name, rank);
+            session.mark_rank_empty(name, rank);
         }
         expire_all(session, name, &expired)?;
         budget.expiries = budget.expiries.saturating_sub(expired.len());
         match end {
             Some(end) => return Ok(end),
-            None if seen < limit => return Ok(End::Empty),
-            None if budget.expiries == 0 => return Ok(End::Over),
+            None if seen < limit => return Ok(RankEnd::Empty),
+            None if budget.expiries == 0 => return Ok(RankEnd::ExpiryLimit),
             // Some of the page had expired, so there may be more for those who took the others.
             None => {}
         }
     }
 }
 
-fn expire_all(session: &mut Session<'_>, topic: &TopicName, keys: &[i64]) -> Done<()> {
+fn expire_all(
+    session: &mut WriteTransaction<'_>,
+    topic: &TopicName,
+    keys: &[i64],
+) -> SqliteResult<()> {
     for key in keys {
-        let row = Row::find(&mut session.prepare(BY_KEY)?, params![key])?;
+        let row = JobRow::find(&mut session.prepare(BY_KEY)?, params![key])?;
         if let Some(row) = row {
             let key = row.job_key(topic.clone());
             apply_to(session, &key, Some(&row), &Command::Prune)?;
@@ -203,16 +212,16 @@ fn expire_all(session: &mut Session<'_>, topic: &TopicName, keys: &[i64]) -> Don
 }
 
 /// Writes the leases of what was taken.
-fn lease(
-    session: &mut Session<'_>,
+fn write_leases(
+    session: &mut WriteTransaction<'_>,
     owner: u32,
-    takers: &[Taker],
+    takers: &[StreamDemand],
     started: Time,
-    taken: impl Iterator<Item = (Taken, Token)>,
-    leased: &mut [Vec<Leased>],
-) -> Done<()> {
+    taken: impl Iterator<Item = (TakenJob, Token)>,
+    leased: &mut [Vec<LeasedJob>],
+) -> SqliteResult<()> {
     let mut statement = session.prepare(LEASE)?;
-    for (Taken { key, taker: index, mut job }, token) in taken {
+    for (TakenJob { key, stream: index, mut job }, token) in taken {
         let taker = &takers[index];
         let duration = job.spec.lease.unwrap_or(taker.lease);
         (job.token, job.fence) = (token, started);
@@ -228,7 +237,7 @@ fn lease(
             started.0,
             &*taker.worker_id,
         ])?;
-        session.reap_at(job.deadline);
+        session.set_reap_at(job.deadline);
         leased[index].push(job);
     }
     Ok(())
@@ -236,7 +245,7 @@ fn lease(
 
 // === impl Budget ===
 
-impl Budget {
+impl ClaimBudget {
     /// Whether a job fits; the first one always does.
     fn fits(&self, bytes: u64) -> bool {
         self.jobs > 0 && (bytes <= self.bytes || self.bytes == limit::CALL_BYTES_MAX as u64)
@@ -250,45 +259,45 @@ impl Budget {
 
 // === impl Round ===
 
-impl<'a> Round<'a> {
-    fn new(takers: &'a [Taker]) -> Round<'a> {
+impl<'a> StreamRotation<'a> {
+    fn new(takers: &'a [StreamDemand]) -> StreamRotation<'a> {
         let left = takers
             .iter()
-            .map(|t| Left { jobs: t.jobs, bytes: t.bytes, oversize: t.oversize })
+            .map(|t| StreamBudget { jobs: t.jobs, bytes: t.bytes, oversize: t.oversize })
             .collect();
         let turn = (0..takers.len()).filter(|&index| takers[index].jobs > 0).collect();
-        Round { takers, left, turn }
+        StreamRotation { streams: takers, budgets: left, order: turn }
     }
 
     fn jobs_left(&self) -> usize {
-        let jobs = self.turn.iter().map(|&index| u64::from(self.left[index].jobs)).sum::<u64>();
+        let jobs = self.order.iter().map(|&index| u64::from(self.budgets[index].jobs)).sum::<u64>();
         usize::try_from(jobs).unwrap_or(usize::MAX).min(limit::CALL_JOBS_MAX)
     }
 
     /// Whose turn it is among those who can take `bytes`.
-    fn next(&self, bytes: u64) -> Option<usize> {
-        debug_assert_eq!(self.takers.len(), self.left.len());
-        self.turn.iter().copied().find(|&index| self.left[index].can_take(bytes))
+    fn next_stream(&self, bytes: u64) -> Option<usize> {
+        debug_assert_eq!(self.streams.len(), self.budgets.len());
+        self.order.iter().copied().find(|&index| self.budgets[index].can_take(bytes))
     }
 
-    fn give(&mut self, taker: usize, bytes: u64) {
-        let left = &mut self.left[taker];
+    fn charge(&mut self, taker: usize, bytes: u64) {
+        let left = &mut self.budgets[taker];
         left.jobs -= 1;
         left.bytes = left.bytes.saturating_sub(bytes);
         left.oversize = false;
         let exhausted = left.jobs == 0;
-        if let Some(place) = self.turn.iter().position(|&index| index == taker) {
-            self.turn.remove(place);
+        if let Some(place) = self.order.iter().position(|&index| index == taker) {
+            self.order.remove(place);
         }
         if !exhausted {
-            self.turn.push_back(taker);
+            self.order.push_back(taker);
         }
     }
 }
 
 // === impl Left ===
 
-impl Left {
+impl StreamBudget {
     fn can_take(&self, bytes: u64) -> bool {
         self.jobs > 0 && (bytes <= self.bytes || self.oversize)
     }
@@ -296,9 +305,9 @@ impl Left {
 
 // === impl Waiting, Taken ===
 
-impl Waiting {
-    fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Waiting> {
-        Ok(Waiting {
+impl WaitingRow {
+    fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<WaitingRow> {
+        Ok(WaitingRow {
             key: row.get(0)?,
             due: Time(row.get(2)?),
             expire: row.get::<_, Option<i64>>(4)?.map(Time),
@@ -307,25 +316,25 @@ impl Waiting {
     }
 }
 
-impl Taken {
+impl TakenJob {
     fn read(
-        session: &Session<'_>,
+        session: &WriteTransaction<'_>,
         row: &rusqlite::Row<'_>,
-        waiting: &Waiting,
+        waiting: &WaitingRow,
         spec: Spec,
         taker: usize,
         topic: &TopicName,
         rank: u8,
-    ) -> Done<Taken> {
+    ) -> SqliteResult<TakenJob> {
         let id = row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?;
         let id = JobId::stored(id);
         let life = row.get_ref(9)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
-        let (life, _) = codec::decode_life(life);
+        let (life, _) = codec::decode_history(life);
         let checkpoint = match life.checkpoint {
             0 => None,
-            _ => record::checkpoint(session.connection, waiting.key)?,
+            _ => job_row::checkpoint(session.connection, waiting.key)?,
         };
-        let job = Leased {
+        let job = LeasedJob {
             key: JobKey { topic: topic.clone(), id },
             token: Token(0),
             fence: Time(0),
@@ -337,34 +346,34 @@ impl Taken {
             due: waiting.due,
             create_time: Time(row.get(3)?),
             last_error: life.last_error,
-            checkpoint: encoded(checkpoint),
+            checkpoint: undecoded_payload(checkpoint),
         };
-        Ok(Taken { key: waiting.key, taker, job })
+        Ok(TakenJob { key: waiting.key, stream: taker, job })
     }
 }
 
 /// The spec with its payload still encoded: decoding is not the writer's work, see [`decode`].
-fn spec(session: &Session<'_>, row: &rusqlite::Row<'_>, key: i64) -> Done<Spec> {
+fn spec(session: &WriteTransaction<'_>, row: &rusqlite::Row<'_>, key: i64) -> SqliteResult<Spec> {
     let large: bool = row.get(7)?;
     let blob: Option<Vec<u8>> =
-        if large { record::body(session.connection, payload_key(key))? } else { row.get(10)? };
+        if large { job_row::body(session.connection, payload_key(key))? } else { row.get(10)? };
     let spec = row.get_ref(8)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
     Ok(Spec {
-        payload: encoded(blob),
-        lease: row.get::<_, Option<i64>>(5)?.map(record::duration),
+        payload: undecoded_payload(blob),
+        lease: row.get::<_, Option<i64>>(5)?.map(job_row::duration),
         ..codec::decode_spec(spec)
     })
 }
 
 /// A payload that is still to be decoded.
-fn encoded(blob: Option<Vec<u8>>) -> Option<Payload> {
+fn undecoded_payload(blob: Option<Vec<u8>>) -> Option<Payload> {
     blob.map(|blob| Payload { body: Bytes::from(blob), ..Payload::default() })
 }
 
 /// Decodes what [`claim`] left undecoded. A payload or checkpoint that makes no sense leaves its job out, to run out
 /// of leases and become a dead letter; the others of the claim go on.
-pub(super) fn decode(mut claims: Claims) -> Claims {
-    for leased in claims.topics.iter_mut().flat_map(|topic| &mut topic.leased) {
+pub(super) fn decode_payloads(mut claims: ClaimResult) -> ClaimResult {
+    for leased in claims.topics.iter_mut().flat_map(|topic| &mut topic.by_stream) {
         leased.retain_mut(|job| {
             for part in [&mut job.spec.payload, &mut job.checkpoint] {
                 let Some(encoded) = part.take() else { continue };

@@ -2,29 +2,29 @@
 
 use rusqlite::params;
 
-use crate::domain::engine::{self, Answer, Moment, Placement, Prior};
+use crate::domain::engine::{self, CommandReply, Placement, RecordTime, WritePrecondition};
 use crate::domain::{EnqueueOutcome, JobKey, State};
 use crate::store::codec;
 
-use super::fault::Done;
-use super::record::{micros, rank_of, signed};
-use super::session::{Reused, Session, Total};
-use super::sql::statement;
-use super::write::{StoredJob, announce};
+use super::error_mapping::SqliteResult;
+use super::job_row::{micros, rank_of, signed};
+use super::statement::statement;
+use super::transaction::{ReusedStatement, TotalKind, WriteTransaction};
+use super::write_job::{StoredJob, notify};
 
 pub(super) const INSERT: &str = statement(include_str!("enqueue.sql"), "insert");
 
 /// Writes a job whose id is free; what is answered then. Proved equal to the engine by `tests/it/model`.
 pub(super) fn create<'c>(
-    session: &mut Session<'c>,
-    insert: &mut Reused<'c>,
+    session: &mut WriteTransaction<'c>,
+    insert: &mut ReusedStatement<'c>,
     key: &JobKey,
     new: &engine::Enqueue,
     stored: &StoredJob,
-) -> Done<Option<Answer>> {
+) -> SqliteResult<Option<CommandReply>> {
     let now = session.now;
     let expire = new.expire.map(|expire| expire.at(now));
-    let is_left = new.prior == Prior::Itself || new.checkpoint.is_some();
+    let is_left = new.precondition == WritePrecondition::SameJob || new.checkpoint.is_some();
     if is_left || expire.is_some_and(|expire| expire <= now) {
         return Ok(None);
     }
@@ -35,8 +35,8 @@ pub(super) fn create<'c>(
         due.0,
         now.0,
         expire.map(|expire| expire.0),
-        codec::keep_code(new.keep),
-        new.request.map(signed),
+        codec::retention_code(new.retention),
+        new.request_code.map(signed),
         signed(new.spec.bytes() as u64),
         stored.payload.is_large(),
         new.spec.lease.map(micros),
@@ -48,14 +48,14 @@ pub(super) fn create<'c>(
     if inserted == 0 {
         return Ok(None);
     }
-    stored.payload.put_apart(session, session.connection.last_insert_rowid())?;
-    session.count(topic, Total::Enqueued, 1);
-    let place = engine::Place::Waiting { priority, failed: false };
-    announce(session, &key.topic, &Placement { place, alarm: expire }, Moment::fixed(due));
-    Ok(Some(Answer::Enqueued(engine::Enqueued {
+    stored.payload.write_body(session, session.connection.last_insert_rowid())?;
+    session.count(topic, TotalKind::Enqueued, 1);
+    let place = engine::JobIndex::Waiting { priority, failed: false };
+    notify(session, &key.topic, &Placement { index: place, alarm: expire }, RecordTime::fixed(due));
+    Ok(Some(CommandReply::Enqueued(engine::EnqueueCommandReply {
         outcome: Some(EnqueueOutcome::Created),
         state: State::waiting(due, 0, now),
-        due: Moment::fixed(due),
-        unwritten: None,
+        due: RecordTime::fixed(due),
+        not_written: None,
     })))
 }

@@ -4,13 +4,13 @@ use rusqlite::params;
 
 use crate::domain::ring::ShardState;
 use crate::domain::{State, Time};
-use crate::store::Content;
+use crate::store::RecordCounts;
 
-use super::beat;
-use super::fault::Done;
-use super::reader::Reader;
-use super::record::phase_of;
-use super::sql::statement;
+use super::error_mapping::SqliteResult;
+use super::heartbeat;
+use super::job_row::phase_of;
+use super::reader::SqliteReader;
+use super::statement::statement;
 
 const FILE: &str = include_str!("info.sql");
 const STATE: &str = statement(FILE, "state");
@@ -22,17 +22,17 @@ const LATEST_FORGET: &str = statement(FILE, "latest_forget");
 const BYTES: &str = statement(FILE, "bytes");
 
 /// What the file knows of itself.
-pub(super) struct Found {
+pub(super) struct FileInfo {
     pub(super) state: Option<ShardState>,
-    pub(super) content: Content,
+    pub(super) content: RecordCounts,
     pub(super) bytes: u64,
 }
 
 /// [`Store::info`](crate::store::Store::info).
-pub(super) fn info(reader: &Reader<'_>, _: &()) -> Done<Found> {
+pub(super) fn info(reader: &SqliteReader<'_>, _: &()) -> SqliteResult<FileInfo> {
     let connection = reader.connection;
     let state: Option<i64> = connection.prepare_cached(STATE)?.query_row([], |row| row.get(0))?;
-    let mut content = Content::default();
+    let mut content = RecordCounts::default();
     let mut topics = connection.prepare_cached(TOPICS)?;
     for topic in topics.query_map([], |row| row.get(0))? {
         count_topic(reader, topic?, &mut content)?;
@@ -44,10 +44,14 @@ pub(super) fn info(reader: &Reader<'_>, _: &()) -> Done<Found> {
         content.latest_forget = content.latest_forget.max(alarm.map(Time));
     }
     let bytes = connection.prepare_cached(BYTES)?.query_row([], |row| row.get(0))?;
-    Ok(Found { state: state.map(beat::state), content, bytes })
+    Ok(FileInfo { state: state.map(heartbeat::state_from_code), content, bytes })
 }
 
-fn count_topic(reader: &Reader<'_>, topic: i64, content: &mut Content) -> Done<()> {
+fn count_topic(
+    reader: &SqliteReader<'_>,
+    topic: i64,
+    content: &mut RecordCounts,
+) -> SqliteResult<()> {
     let mut waiting = reader.connection.prepare_cached(WAITING)?;
     let (all, ready, scheduled, last) = waiting.query_row(params![topic, reader.now.0], |row| {
         let last: Option<i64> = row.get(3)?;

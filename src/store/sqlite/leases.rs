@@ -2,27 +2,27 @@
 
 use rusqlite::{OptionalExtension as _, params};
 
-use crate::domain::engine::{self, Answer, Moment};
+use crate::domain::engine::{self, CommandReply, RecordTime};
 use crate::domain::{JobKey, Time};
-use crate::store::{LeaseRef, Selected};
+use crate::store::{LeaseQueryResult, LeaseRef};
 
-use super::decide::find;
-use super::fault::{Done, skip_damaged};
-use super::record::{micros, signed};
-use super::session::{Reused, Session};
-use super::sql::statement;
+use super::error_mapping::{SqliteResult, skip_damaged};
+use super::job_row::{micros, signed};
+use super::run_engine::find;
+use super::statement::statement;
+use super::transaction::{ReusedStatement, WriteTransaction};
 
 const FILE: &str = include_str!("leases.sql");
 pub(super) const EXTEND: &str = statement(FILE, "extend");
 
 /// The fast path of an extend: moves the deadline where nothing but the lease changes; what is answered then.
-pub(super) fn patch<'c>(
-    session: &mut Session<'c>,
-    extend: &mut Reused<'c>,
+pub(super) fn extend_deadline<'c>(
+    session: &mut WriteTransaction<'c>,
+    extend: &mut ReusedStatement<'c>,
     key: &JobKey,
     item: &engine::Extend,
-) -> Done<Option<Answer>> {
-    if item.progress.is_some() || item.checkpoint.is_some() || item.lapsed.is_some() {
+) -> SqliteResult<Option<CommandReply>> {
+    if item.progress.is_some() || item.checkpoint.is_some() || item.outage_expiry.is_some() {
         return Ok(None);
     }
     let Some(topic) = session.topic(&key.topic)? else { return Ok(None) };
@@ -36,16 +36,19 @@ pub(super) fn patch<'c>(
     let extend = extend.get(session)?;
     let deadline: Option<i64> = extend.query_row(arguments, |row| row.get(0)).optional()?;
     let Some(deadline) = deadline.map(Time) else { return Ok(None) };
-    session.reap_at(deadline);
-    Ok(Some(Answer::Extended(Ok(Moment::fixed(deadline)))))
+    session.set_reap_at(deadline);
+    Ok(Some(CommandReply::Extended(Ok(RecordTime::fixed(deadline)))))
 }
 
-/// [`Select::Named`](crate::store::Select::Named).
-pub(super) fn named(session: &mut Session<'_>, refs: &Vec<LeaseRef>) -> Done<Selected> {
-    let mut selected = Selected { now: session.now, ..Selected::default() };
+/// [`LeaseQuery::ByRef`](crate::store::Select::Named).
+pub(super) fn leases_by_ref(
+    session: &mut WriteTransaction<'_>,
+    refs: &Vec<LeaseRef>,
+) -> SqliteResult<LeaseQueryResult> {
+    let mut selected = LeaseQueryResult { now: session.now, ..LeaseQueryResult::default() };
     for lease in refs {
         let Some(row) = skip_damaged(find(session, &lease.key)).transpose()? else { continue };
-        selected.add(lease, row.as_ref().map(|row| &row.record));
+        selected.add_by_ref(lease, row.as_ref().map(|row| &row.record));
     }
     Ok(selected)
 }

@@ -9,28 +9,28 @@
 #![expect(clippy::ptr_arg, reason = "the writer hands a verb a reference to its input, as it is")]
 
 mod apply;
-mod beat;
 mod claim;
-mod decide;
+mod clock_rollback;
+mod disk_reserve;
+mod ended_ids;
 mod enqueue;
-mod fault;
+mod error_mapping;
 mod get;
-mod heal;
+mod heartbeat;
 mod info;
+mod job_row;
+mod lease_query;
 mod leases;
 mod open;
+mod prune;
 mod query;
 mod reader;
-mod recall;
-mod record;
-mod reserve;
+mod run_engine;
 mod schema;
-mod select;
-mod session;
 mod settle;
-mod sql;
-mod upkeep;
-mod write;
+mod statement;
+mod transaction;
+mod write_job;
 mod writer;
 
 use std::fs::File;
@@ -45,24 +45,26 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, TopicName, limit};
 use crate::store::{
-    self, About, Applied, Beat, Census, Claim, Claims, Condition, Event, Events, Identity, Ids,
-    Info, List, Page, Pruned, Reply, Request, Select, Selected, Stats, Store, Tidied, Topic,
+    self, Claim, ClaimResult, EventKind, Heartbeat, IdsPage, JobRequest, LeaseQuery,
+    LeaseQueryResult, ListPage, ListQuery, PruneResult, PruneTopicsResult, RequestResult,
+    ShardEvent, ShardEvents, ShardIdentity, ShardStatus, ShardTopicStats, SharedState, Store,
+    StoreFuture, StoreInfo, TopicInfo,
 };
 
-use reader::Readers;
-use writer::{Sync, Writer};
+use reader::SqliteReaders;
+use writer::{SqliteWriter, SyncLevel};
 
-pub use open::{Config, Database, OpenError};
+pub use open::{Config, Database, SqliteOpenError};
 
 /// A SQLite shard.
 pub struct SqliteStore {
-    identity: Identity,
+    identity: ShardIdentity,
     /// Never changes.
-    condition: watch::Sender<Condition>,
+    status: watch::Sender<ShardStatus>,
     clock: Clock,
-    writer: Writer,
-    readers: Option<Readers>,
-    events: Events,
+    writer: SqliteWriter,
+    readers: Option<SqliteReaders>,
+    events: ShardEvents,
     /// When something is to be pruned: past it, what is counted would be wrong.
     prune_at: Arc<AtomicI64>,
     /// Held as long as the store: a second server on the same file must not start.
@@ -76,16 +78,16 @@ impl SqliteStore {
     fn read<I: Send + 'static, O: Send + 'static>(
         &self,
         input: I,
-        read: reader::Read<I, O>,
-    ) -> Reply<'_, O> {
+        read: reader::ReadFn<I, O>,
+    ) -> StoreFuture<'_, O> {
         match &self.readers {
             Some(readers) => Box::pin(readers.call(input, read)),
             None => {
                 let input = (input, read);
-                self.writer.call(Sync::Lazy, 1, input, |session, (input, read)| {
+                self.writer.call(SyncLevel::Lazy, 1, input, |session, (input, read)| {
                     let shard = session.shard().clone();
                     let (connection, now) = (session.connection, session.now);
-                    read(&reader::Reader { connection, now, shard: &shard }, input)
+                    read(&reader::SqliteReader { connection, now, shard: &shard }, input)
                 })
             }
         }
@@ -96,8 +98,8 @@ impl SqliteStore {
     fn read_pruned<I: Send + 'static, O: Send + 'static>(
         &self,
         input: I,
-        read: reader::Read<I, O>,
-    ) -> Reply<'_, O> {
+        read: reader::ReadFn<I, O>,
+    ) -> StoreFuture<'_, O> {
         Box::pin(async move {
             for _ in 0..limit::PRUNES_MAX {
                 if self.prune_at.load(Ordering::Acquire) > self.clock.now().0 {
@@ -111,57 +113,68 @@ impl SqliteStore {
 }
 
 impl Store for SqliteStore {
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &ShardIdentity {
         &self.identity
     }
 
-    fn condition(&self) -> watch::Receiver<Condition> {
-        self.condition.subscribe()
+    fn status(&self) -> watch::Receiver<ShardStatus> {
+        self.status.subscribe()
     }
 
-    fn apply(&self, requests: Vec<Request>) -> BoxFuture<'_, Vec<store::Result<Applied>>> {
-        let durability = self.condition.borrow().reach().plain;
+    fn apply(&self, requests: Vec<JobRequest>) -> BoxFuture<'_, Vec<store::Result<RequestResult>>> {
+        let durability = self.status.borrow().write_durability().by_default;
         Box::pin(apply::apply_all(&self.writer, requests, durability))
     }
 
-    fn claim(&self, claim: Claim) -> Reply<'_, Claims> {
-        let claims = self.writer.call(Sync::Lazy, limit::CALL_JOBS_MAX, claim, claim::claim);
-        Box::pin(async move { Ok(claim::decode(claims.await?)) })
+    fn claim(&self, claim: Claim) -> StoreFuture<'_, ClaimResult> {
+        let claims = self.writer.call(SyncLevel::Lazy, limit::CALL_JOBS_MAX, claim, claim::claim);
+        Box::pin(async move { Ok(claim::decode_payloads(claims.await?)) })
     }
 
-    fn void(&self, _nonce: u32) -> Reply<'_, ()> {
+    fn cancel_lost_claim(&self, _nonce: u32) -> StoreFuture<'_, ()> {
         // A claim comes before every call that was made after it.
-        self.writer.call(Sync::Lazy, 1, (), beat::touch)
+        self.writer.call(SyncLevel::Lazy, 1, (), heartbeat::touch)
     }
 
-    fn select(&self, what: Select) -> Reply<'_, Selected> {
+    fn query_leases(&self, what: LeaseQuery) -> StoreFuture<'_, LeaseQueryResult> {
         match what {
-            Select::Overdue { limit } => {
-                self.writer.call(Sync::Lazy, limit, limit, select::overdue)
+            LeaseQuery::Overdue { limit } => {
+                self.writer.call(SyncLevel::Lazy, limit, limit, lease_query::overdue)
             }
-            Select::Named(refs) => self.writer.call(Sync::Lazy, refs.len(), refs, leases::named),
-            Select::Orphans { living } => self.read(living, select::orphans),
-            Select::OfStreams(streams) => self.read(streams, select::of_streams),
-            Select::OfClaim { nonce, topics: _, from } => {
-                let part = select::OfClaim { nonce, from };
-                self.writer.call(Sync::Lazy, 1, part, select::of_claim)
+            LeaseQuery::ByRef(refs) => {
+                self.writer.call(SyncLevel::Lazy, refs.len(), refs, leases::leases_by_ref)
+            }
+            LeaseQuery::Orphaned { live_owners: living } => self.read(living, lease_query::orphans),
+            LeaseQuery::OfStreams(streams) => self.read(streams, lease_query::of_streams),
+            LeaseQuery::OfLostClaim { nonce, topics: _, cursor: from } => {
+                let part = lease_query::LostClaimQuery { nonce, from };
+                self.writer.call(SyncLevel::Lazy, 1, part, lease_query::of_claim)
             }
         }
     }
 
-    fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>> {
-        self.read(get::Get { keys, full }, get::get)
+    fn get(&self, keys: Vec<JobKey>, full: bool) -> StoreFuture<'_, Vec<Option<Job>>> {
+        self.read(get::GetJobs { keys, full }, get::get)
     }
 
-    fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
-        self.writer.call(Sync::Lazy, limit, limit, upkeep::prune)
+    fn prune(&self, limit: usize) -> StoreFuture<'_, PruneResult> {
+        self.writer.call(SyncLevel::Lazy, limit, limit, prune::prune)
     }
 
-    fn tidy(&self, after: Option<TopicName>, limit: usize) -> Reply<'_, Tidied> {
-        self.writer.call(Sync::Lazy, limit, upkeep::Tidy { after, limit }, upkeep::tidy)
+    fn prune_topics(
+        &self,
+        after: Option<TopicName>,
+        limit: usize,
+    ) -> StoreFuture<'_, PruneTopicsResult> {
+        self.writer.call(
+            SyncLevel::Lazy,
+            limit,
+            prune::PruneTopics { after, limit },
+            prune::prune_topics,
+        )
     }
 
-    fn list(&self, list: List) -> Reply<'_, Page> {
+    fn list(&self, list: ListQuery) -> StoreFuture<'_, ListPage> {
         self.read_pruned(list, query::list)
     }
 
@@ -170,36 +183,41 @@ impl Store for SqliteStore {
         prefix: String,
         after: Option<TopicName>,
         limit: usize,
-    ) -> Reply<'_, Vec<Topic>> {
-        self.read(query::Topics { prefix, after, limit }, query::topics)
+    ) -> StoreFuture<'_, Vec<TopicInfo>> {
+        self.read(query::TopicsQuery { prefix, after, limit }, query::topics)
     }
 
-    fn ids(&self, topic: TopicName, from: Option<String>, limit: usize) -> Reply<'_, Ids> {
-        self.read(query::PartOfIds { topic, from, limit }, query::ids)
+    fn ids(
+        &self,
+        topic: TopicName,
+        from: Option<String>,
+        limit: usize,
+    ) -> StoreFuture<'_, IdsPage> {
+        self.read(query::IdsQuery { topic, after_id: from, limit }, query::ids)
     }
 
-    fn stats(&self, topics: Vec<TopicName>) -> Reply<'_, Vec<Option<Stats>>> {
+    fn stats(&self, topics: Vec<TopicName>) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
         self.read_pruned(topics, query::stats)
     }
 
-    fn info(&self) -> Reply<'_, Info> {
+    fn info(&self) -> StoreFuture<'_, StoreInfo> {
         Box::pin(async move {
-            let info::Found { state, content, bytes } = self.read((), info::info).await?;
-            let jobs = content.jobs();
-            Ok(Info { kind: "sqlite", state, jobs, content, bytes })
+            let info::FileInfo { state, content, bytes } = self.read((), info::info).await?;
+            let jobs = content.total();
+            Ok(StoreInfo { kind: "sqlite", state, jobs, counts: content, bytes })
         })
     }
 
-    fn events(&self, about: About) -> broadcast::Receiver<Event> {
-        self.events.about(about)
+    fn subscribe(&self, about: EventKind) -> broadcast::Receiver<ShardEvent> {
+        self.events.subscribe(about)
     }
 
-    fn beat(&self, beat: Beat) -> Reply<'_, Census> {
-        self.writer.call(Sync::Full, 1, beat, beat::beat)
+    fn heartbeat(&self, beat: Heartbeat) -> StoreFuture<'_, SharedState> {
+        self.writer.call(SyncLevel::Full, 1, beat, heartbeat::beat)
     }
 
-    fn set_state(&self, state: ShardState, until: Option<Instant>) -> Reply<'_, ()> {
-        self.writer.call_until(until, Sync::Full, 1, state, beat::set_state)
+    fn set_state(&self, state: ShardState, until: Option<Instant>) -> StoreFuture<'_, ()> {
+        self.writer.call_until(until, SyncLevel::Full, 1, state, heartbeat::set_state)
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

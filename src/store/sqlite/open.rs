@@ -9,12 +9,12 @@ use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::domain::{Durability, ShardName};
-use crate::store::{Condition, Events, Identity, Reach};
+use crate::store::{ShardEvents, ShardIdentity, ShardStatus, WriteDurability};
 
-use super::reader::Readers;
-use super::reserve::Reserve;
-use super::session::State;
-use super::writer::Writer;
+use super::disk_reserve::DiskReserve;
+use super::reader::SqliteReaders;
+use super::transaction::WriterState;
+use super::writer::SqliteWriter;
 use super::{SqliteStore, schema};
 
 /// Which database.
@@ -40,7 +40,7 @@ pub struct Config {
 
 /// Why a store could not be opened. Each says what to do.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum SqliteOpenError {
     /// Another process serves this file.
     #[error("{0} is in use by another server; stop that one or choose another file")]
     Locked(PathBuf),
@@ -57,7 +57,7 @@ pub enum OpenError {
         "the file is shard {found}, not {asked}; a shard keeps its name for ever: \
          configure it as {found} or choose another file"
     )]
-    OtherName {
+    WrongShardName {
         /// The name in the file.
         found: String,
         /// The configured one.
@@ -73,14 +73,14 @@ pub enum OpenError {
     },
     /// The file is the database of something else.
     #[error("the file is a database, but not of ringq, and was left as it is; choose another file")]
-    Foreign,
+    NotRingq,
     /// SQLite refuses the file.
-    #[error("the database cannot be opened: {0}; {hint}", hint = hint(.0))]
+    #[error("the database cannot be opened: {0}; {hint}", hint = advice(.0))]
     Sqlite(#[from] rusqlite::Error),
 }
 
 /// What to do about a file that SQLite refuses.
-fn hint(error: &rusqlite::Error) -> &'static str {
+fn advice(error: &rusqlite::Error) -> &'static str {
     match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => {
             "stop the process that holds it or choose another file"
@@ -95,8 +95,8 @@ impl SqliteStore {
     /// Opens or makes the database and starts its writer.
     ///
     /// # Errors
-    /// [`OpenError`]; nothing is changed then.
-    pub fn open(config: Config) -> Result<SqliteStore, OpenError> {
+    /// [`SqliteOpenError`]; nothing is changed then.
+    pub fn open(config: Config) -> Result<SqliteStore, SqliteOpenError> {
         let Config { name, database, clock } = config;
         let lock = match &database {
             Database::File(path) => Some(lock(path)?),
@@ -111,26 +111,30 @@ impl SqliteStore {
         let readers = match &database {
             Database::File(path) => {
                 sync_folder(path)?;
-                Some(Readers::open(path.clone(), name.clone(), clock.clone())?)
+                Some(SqliteReaders::open(path.clone(), name.clone(), clock.clone())?)
             }
             Database::Memory => None,
         };
-        let events = Events::new();
+        let events = ShardEvents::new();
         let prune_at = Arc::new(AtomicI64::new(i64::MIN));
-        let state = State::new(name.clone(), events.clone(), Arc::clone(&prune_at), clock.now());
+        let state =
+            WriterState::new(name.clone(), events.clone(), Arc::clone(&prune_at), clock.now());
         let reserve = match &database {
-            Database::File(path) => Reserve::new(path),
+            Database::File(path) => DiskReserve::new(path),
             Database::Memory => None,
         };
-        let (writer, _thread) = Writer::spawn(connection, clock.clone(), state, reserve)
-            .map_err(|error| OpenError::Io { path: path.to_owned(), error })?;
+        let (writer, _thread) = SqliteWriter::spawn(connection, clock.clone(), state, reserve)
+            .map_err(|error| SqliteOpenError::Io { path: path.to_owned(), error })?;
         let (address, plain) = match &database {
             Database::File(path) => (format!("sqlite:{}", path.display()), Durability::Fsynced),
             Database::Memory => ("sqlite::memory:".to_owned(), Durability::Memory),
         };
         Ok(SqliteStore {
-            identity: Identity { name, address, is_shared: false },
-            condition: watch::Sender::new(Condition::good(Reach { plain, most: plain })),
+            identity: ShardIdentity { name, address, is_shared: false },
+            status: watch::Sender::new(ShardStatus::healthy(WriteDurability {
+                by_default: plain,
+                max: plain,
+            })),
             clock,
             writer,
             readers,
@@ -142,26 +146,26 @@ impl SqliteStore {
 }
 
 /// Takes the file's lock, which goes with the process however it ends.
-fn lock(path: &Path) -> Result<File, OpenError> {
+fn lock(path: &Path) -> Result<File, SqliteOpenError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
-    let io = |error| OpenError::Io { path: path.to_owned(), error };
+    let io = |error| SqliteOpenError::Io { path: path.to_owned(), error };
     if let Some(folder) = folder(path) {
         std::fs::create_dir_all(folder).map_err(io)?;
     }
     let file = File::options().create(true).truncate(false).write(true).open(name).map_err(io)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::Locked(path.to_owned())),
+        Err(TryLockError::WouldBlock) => Err(SqliteOpenError::Locked(path.to_owned())),
         Err(TryLockError::Error(error)) => Err(io(error)),
     }
 }
 
 /// Makes sure that the file's name survives a power cut, not only what is in it.
-fn sync_folder(path: &Path) -> Result<(), OpenError> {
+fn sync_folder(path: &Path) -> Result<(), SqliteOpenError> {
     let folder = folder(path).unwrap_or(Path::new("."));
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(|error| OpenError::Io { path: path.to_owned(), error })
+    synced.map_err(|error| SqliteOpenError::Io { path: path.to_owned(), error })
 }
 
 fn folder(path: &Path) -> Option<&Path> {

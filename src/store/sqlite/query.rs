@@ -5,12 +5,14 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension as _, params};
 
 use crate::domain::{JobId, State, Time, TopicName, limit};
-use crate::store::{Cursor, Ids, List, Listed, Page, Stats, Topic};
+use crate::store::{
+    IdsPage, ListCursor, ListEntry, ListPage, ListQuery, ShardTopicStats, TopicInfo,
+};
 
-use super::fault::Done;
-use super::reader::Reader;
-use super::record::{self, Blobs, RUNNING as RUNS, Row, phase_of};
-use super::sql::statement;
+use super::error_mapping::SqliteResult;
+use super::job_row::{self, JobRow, RUNNING as RUNS, RowBlobs, phase_of};
+use super::reader::SqliteReader;
+use super::statement::statement;
 
 const FILE: &str = include_str!("query.sql");
 const IDS: &str = statement(FILE, "ids");
@@ -25,42 +27,46 @@ const RUNNING: &str = statement(TOPICS, "running");
 const DEAD: &str = statement(TOPICS, "dead");
 
 /// Which topics to list.
-pub(super) struct Topics {
+pub(super) struct TopicsQuery {
     pub(super) prefix: String,
     pub(super) after: Option<TopicName>,
     pub(super) limit: usize,
 }
 
 /// [`Store::list`](crate::store::Store::list).
-pub(super) fn list(reader: &Reader<'_>, list: &List) -> Done<Page> {
+pub(super) fn list(reader: &SqliteReader<'_>, list: &ListQuery) -> SqliteResult<ListPage> {
     let now = reader.now;
     let Some(topic) = reader.topic(&list.topic)? else {
-        return Ok(Page { now, ..Page::default() });
+        return Ok(ListPage { now, ..ListPage::default() });
     };
     let mut found = match phase_of(list.state) {
-        record::WAITING => list_waiting(reader, topic, list)?,
+        job_row::WAITING => list_waiting(reader, topic, list)?,
         phase => list_others(reader, topic, phase, list)?,
     };
     let more = found.len() > list.limit;
     found.truncate(list.limit);
-    let next = found.last().map(|(row, _)| behind(row)).filter(|_| more);
+    let next = found.last().map(|(row, _)| cursor_after(row)).filter(|_| more);
     let mut jobs = Vec::with_capacity(found.len());
     for (row, blobs) in found {
-        let place = behind(&row);
+        let place = cursor_after(&row);
         let job = reader.job(row, blobs, &list.topic, list.full)?;
         let job = job.filter(|job| job.state == list.state);
-        jobs.extend(job.map(|job| Listed { job, place }));
+        jobs.extend(job.map(|job| ListEntry { job, cursor: place }));
     }
-    Ok(Page { now, jobs, next })
+    Ok(ListPage { now, jobs, next })
 }
 
 /// The place behind a row.
-fn behind(row: &Row) -> Cursor {
-    Cursor { due: row.record.due.at, sequence: row.key }
+fn cursor_after(row: &JobRow) -> ListCursor {
+    ListCursor { due: row.record.due.at, sequence: row.key }
 }
 
 /// Waiting jobs lie in one order per rank; a page is merged from a page of each.
-fn list_waiting(reader: &Reader<'_>, topic: i64, list: &List) -> Done<Vec<(Row, Blobs)>> {
+fn list_waiting(
+    reader: &SqliteReader<'_>,
+    topic: i64,
+    list: &ListQuery,
+) -> SqliteResult<Vec<(JobRow, RowBlobs)>> {
     let (now, ahead) = (reader.now.0, reader.now.0.saturating_add(1));
     let (due_min, due_max, failed_min, failed_max) = match list.state {
         State::Ready => (i64::MIN, now, 0, 1),
@@ -83,7 +89,7 @@ fn list_waiting(reader: &Reader<'_>, topic: i64, list: &List) -> Done<Vec<(Row, 
                 sequence,
                 list.limit + 1
             ],
-            |row| Row::read_with(row, list.full),
+            |row| JobRow::read_with(row, list.full),
         )?;
         merged.extend(page.collect::<rusqlite::Result<Vec<_>>>()?);
     }
@@ -93,14 +99,14 @@ fn list_waiting(reader: &Reader<'_>, topic: i64, list: &List) -> Done<Vec<(Row, 
 }
 
 fn list_others(
-    reader: &Reader<'_>,
+    reader: &SqliteReader<'_>,
     topic: i64,
     phase: i64,
-    list: &List,
-) -> Done<Vec<(Row, Blobs)>> {
+    list: &ListQuery,
+) -> SqliteResult<Vec<(JobRow, RowBlobs)>> {
     let (due, sequence) = after(list);
     let limit = list.limit + 1;
-    let read = |row: &rusqlite::Row<'_>| Row::read_with(row, list.full);
+    let read = |row: &rusqlite::Row<'_>| JobRow::read_with(row, list.full);
     let found: rusqlite::Result<Vec<_>> = if phase == RUNS {
         let mut running = reader.connection.prepare_cached(LIST_RUNNING)?;
         running.query_map(params![topic, due, sequence, limit], read)?.collect()
@@ -111,55 +117,61 @@ fn list_others(
     Ok(found?)
 }
 
-fn after(list: &List) -> (i64, i64) {
+fn after(list: &ListQuery) -> (i64, i64) {
     list.after.map_or((i64::MIN, i64::MIN), |cursor| (cursor.due.0, cursor.sequence))
 }
 
 /// [`Store::topics`](crate::store::Store::topics).
-pub(super) fn topics(reader: &Reader<'_>, topics: &Topics) -> Done<Vec<Topic>> {
+pub(super) fn topics(
+    reader: &SqliteReader<'_>,
+    topics: &TopicsQuery,
+) -> SqliteResult<Vec<TopicInfo>> {
     let after = topics.after.as_ref().map_or("", TopicName::as_str);
     let mut list = reader.connection.prepare_cached(TOPIC_LIST)?;
     let found = list.query_map(params![topics.prefix, after, topics.limit], |row| {
         let name = TopicName::stored(row.get_ref(0)?.as_str()?);
-        Ok(Topic { name, create_time: Time(row.get(1)?) })
+        Ok(TopicInfo { name, create_time: Time(row.get(1)?) })
     })?;
     Ok(found.collect::<rusqlite::Result<_>>()?)
 }
 
 /// What [`Store::ids`](crate::store::Store::ids) asks for.
-pub(super) struct PartOfIds {
+pub(super) struct IdsQuery {
     pub(super) topic: TopicName,
     /// The last id of the part before.
-    pub(super) from: Option<String>,
+    pub(super) after_id: Option<String>,
     pub(super) limit: usize,
 }
 
 /// [`Store::ids`](crate::store::Store::ids).
-pub(super) fn ids(reader: &Reader<'_>, part: &PartOfIds) -> Done<Ids> {
-    let from = part.from.as_deref().unwrap_or_default();
+pub(super) fn ids(reader: &SqliteReader<'_>, part: &IdsQuery) -> SqliteResult<IdsPage> {
+    let from = part.after_id.as_deref().unwrap_or_default();
     let mut select = reader.connection.prepare_cached(IDS)?;
     let found = select.query_map(params![part.topic.as_str(), from, part.limit], |row| {
         Ok(JobId::stored(row.get_ref(0)?.as_str()?))
     })?;
     let ids: Vec<JobId> = found.collect::<rusqlite::Result<_>>()?;
     let next = ids.last().filter(|_| ids.len() >= part.limit).map(ToString::to_string);
-    Ok(Ids { ids, next })
+    Ok(IdsPage { ids, cursor: next })
 }
 
 /// [`Store::stats`](crate::store::Store::stats).
-pub(super) fn stats(reader: &Reader<'_>, names: &Vec<TopicName>) -> Done<Vec<Option<Stats>>> {
+pub(super) fn stats(
+    reader: &SqliteReader<'_>,
+    names: &Vec<TopicName>,
+) -> SqliteResult<Vec<Option<ShardTopicStats>>> {
     names.iter().map(|name| stats_of(reader, name)).collect()
 }
 
-fn stats_of(reader: &Reader<'_>, name: &TopicName) -> Done<Option<Stats>> {
+fn stats_of(reader: &SqliteReader<'_>, name: &TopicName) -> SqliteResult<Option<ShardTopicStats>> {
     let mut read = reader.connection.prepare_cached(TOPIC_READ)?;
     let found = read.query_row(params![name.as_str()], |row| {
-        let totals = Stats {
+        let totals = ShardTopicStats {
             create_time: Time(row.get(1)?),
             enqueued_total: row.get(2)?,
             succeeded_total: row.get(3)?,
             dead_total: row.get(4)?,
-            ..Stats::default()
+            ..ShardTopicStats::default()
         };
         Ok((row.get::<_, i64>(0)?, totals))
     });
@@ -173,7 +185,11 @@ fn stats_of(reader: &Reader<'_>, name: &TopicName) -> Done<Option<Stats>> {
     Ok(Some(stats))
 }
 
-fn count_waiting(reader: &Reader<'_>, topic: i64, stats: &mut Stats) -> Done<()> {
+fn count_waiting(
+    reader: &SqliteReader<'_>,
+    topic: i64,
+    stats: &mut ShardTopicStats,
+) -> SqliteResult<()> {
     let mut waiting = reader.connection.prepare_cached(WAITING)?;
     let mut oldest: Option<Time> = None;
     for rank in 0..=limit::PRIORITY_MAX {

@@ -10,10 +10,10 @@ use crate::clock::Clock;
 use crate::domain::{Job, ShardName, Time, TopicName};
 use crate::store::Error;
 
-use super::fault::{Done, Fault};
-use super::record::{Blobs, Row};
+use super::error_mapping::{SqliteError, SqliteResult};
+use super::job_row::{JobRow, RowBlobs};
 use super::schema;
-use super::sql::statement;
+use super::statement::statement;
 
 const FIND_TOPIC: &str = statement(include_str!("topics.sql"), "find");
 
@@ -24,21 +24,21 @@ const FIRST_READ: &str = "SELECT count(*) FROM sqlite_master";
 const READS_MAX: usize = 4;
 
 /// A read of any kind.
-pub(super) type Read<I, O> = fn(&Reader<'_>, &I) -> Done<O>;
+pub(super) type ReadFn<I, O> = fn(&SqliteReader<'_>, &I) -> SqliteResult<O>;
 
 /// A connection to read from, at a time.
-pub(super) struct Reader<'c> {
+pub(super) struct SqliteReader<'c> {
     pub(super) connection: &'c Connection,
     pub(super) now: Time,
     pub(super) shard: &'c ShardName,
 }
 
 /// A pool of connections. All are opened with the store: later a process may have no files left for them.
-pub(super) struct Readers {
-    inner: Arc<Inner>,
+pub(super) struct SqliteReaders {
+    inner: Arc<ReadersInner>,
 }
 
-struct Inner {
+struct ReadersInner {
     path: PathBuf,
     shard: ShardName,
     clock: Clock,
@@ -48,8 +48,12 @@ struct Inner {
 
 // === impl Readers ===
 
-impl Readers {
-    pub(super) fn open(path: PathBuf, shard: ShardName, clock: Clock) -> rusqlite::Result<Readers> {
+impl SqliteReaders {
+    pub(super) fn open(
+        path: PathBuf,
+        shard: ShardName,
+        clock: Clock,
+    ) -> rusqlite::Result<SqliteReaders> {
         let open = || {
             let connection = schema::open_reader(&path)?;
             // A connection opens its files at its first read.
@@ -58,7 +62,7 @@ impl Readers {
         };
         let idle = (0..READS_MAX).map(|_| open()).collect::<rusqlite::Result<Vec<_>>>()?;
         let (idle, permits) = (Mutex::new(idle), Arc::new(Semaphore::new(READS_MAX)));
-        Ok(Readers { inner: Arc::new(Inner { path, shard, clock, idle, permits }) })
+        Ok(SqliteReaders { inner: Arc::new(ReadersInner { path, shard, clock, idle, permits }) })
     }
 
     /// Refuses reads from now on.
@@ -71,7 +75,7 @@ impl Readers {
     pub(super) async fn call<I: Send + 'static, O: Send + 'static>(
         &self,
         input: I,
-        read: Read<I, O>,
+        read: ReadFn<I, O>,
     ) -> Result<O, Error> {
         let stopped = || Error::Unavailable("the store is closed".into());
         let permits = Arc::clone(&self.inner.permits);
@@ -87,15 +91,16 @@ impl Readers {
 
 // === impl Inner ===
 
-impl Inner {
-    fn read<I, O>(&self, input: &I, read: Read<I, O>) -> Done<O> {
+impl ReadersInner {
+    fn read<I, O>(&self, input: &I, read: ReadFn<I, O>) -> SqliteResult<O> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let connection = match idle {
             Some(connection) => connection,
-            None => schema::open_reader(&self.path).map_err(Fault::from)?,
+            None => schema::open_reader(&self.path).map_err(SqliteError::from)?,
         };
         let transaction = connection.unchecked_transaction()?;
-        let reader = Reader { connection: &transaction, now: self.clock.now(), shard: &self.shard };
+        let reader =
+            SqliteReader { connection: &transaction, now: self.clock.now(), shard: &self.shard };
         let output = read(&reader, input);
         transaction.finish()?;
         if output.is_ok() {
@@ -107,9 +112,9 @@ impl Inner {
 
 // === impl Reader ===
 
-impl Reader<'_> {
+impl SqliteReader<'_> {
     /// The key of a topic.
-    pub(super) fn topic(&self, name: &TopicName) -> Done<Option<i64>> {
+    pub(super) fn topic(&self, name: &TopicName) -> SqliteResult<Option<i64>> {
         let mut find = self.connection.prepare_cached(FIND_TOPIC)?;
         Ok(find.query_row(params![name.as_str()], |row| row.get(0)).optional()?)
     }
@@ -117,11 +122,11 @@ impl Reader<'_> {
     /// The job of a row that was read like that, as it reads now; `None`: its record is not kept any more.
     pub(super) fn job(
         &self,
-        row: Row,
-        blobs: Blobs,
+        row: JobRow,
+        blobs: RowBlobs,
         topic: &TopicName,
         full: bool,
-    ) -> Done<Option<Job>> {
+    ) -> SqliteResult<Option<Job>> {
         let bodies = if full { blobs.read(self.connection, &row)? } else { Default::default() };
         Ok(row.job(bodies, topic, self.shard, self.now))
     }
@@ -139,7 +144,7 @@ mod tests {
         let (path, shard) = (dir.path().join("s0.db"), ShardName::try_new("s0").unwrap());
         let mut writer = schema::open_writer(&path).unwrap();
         schema::prepare(&mut writer, &shard, Time(0)).unwrap();
-        let readers = Readers::open(path.clone(), shard, Clock::system()).unwrap();
+        let readers = SqliteReaders::open(path.clone(), shard, Clock::system()).unwrap();
         // A file that is gone cannot be opened, as none can by a process that has no more of them.
         std::fs::remove_file(&path).unwrap();
         let reads = (0..2 * READS_MAX)

@@ -6,8 +6,8 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 
 use crate::domain::{ShardName, Time};
 
-use super::OpenError;
-use super::heal::heal;
+use super::SqliteOpenError;
+use super::clock_rollback::make_undelayed_due;
 
 /// The migrations, in order; the file's `user_version` counts those it has seen. One that has
 /// landed is never edited.
@@ -26,7 +26,7 @@ const TABLES: &str = "SELECT count(*), coalesce(sum(name = 'shard'), 0) FROM sql
      WHERE type = 'table'";
 
 /// Opens the connection that writes.
-pub(super) fn open_writer(path: &Path) -> Result<Connection, OpenError> {
+pub(super) fn open_writer(path: &Path) -> Result<Connection, SqliteOpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -47,10 +47,10 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, OpenError> {
 }
 
 /// Refuses the database of something else before anything is written to it.
-fn refuse_foreign(connection: &Connection) -> Result<(), OpenError> {
+fn refuse_foreign(connection: &Connection) -> Result<(), SqliteOpenError> {
     let (tables, ours): (i64, i64) =
         connection.query_row(TABLES, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    if tables > 0 && ours == 0 { Err(OpenError::Foreign) } else { Ok(()) }
+    if tables > 0 && ours == 0 { Err(SqliteOpenError::NotRingq) } else { Ok(()) }
 }
 
 /// Opens a connection that reads beside the writer.
@@ -69,16 +69,16 @@ pub(super) fn prepare(
     connection: &mut Connection,
     name: &ShardName,
     now: Time,
-) -> Result<(), OpenError> {
+) -> Result<(), SqliteOpenError> {
     migrate(connection)?;
     check_name(connection, name)?;
-    Ok(heal(connection, name, now)?)
+    Ok(make_undelayed_due(connection, name, now)?)
 }
 
-fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
+fn migrate(connection: &mut Connection) -> Result<(), SqliteOpenError> {
     let version: usize = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     if version > MIGRATIONS.len() {
-        return Err(OpenError::Newer { found: version, known: MIGRATIONS.len() });
+        return Err(SqliteOpenError::Newer { found: version, known: MIGRATIONS.len() });
     }
     for (index, migration) in MIGRATIONS.iter().enumerate().skip(version) {
         let transaction = connection.transaction()?;
@@ -89,7 +89,7 @@ fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
     Ok(())
 }
 
-fn check_name(connection: &Connection, name: &ShardName) -> Result<(), OpenError> {
+fn check_name(connection: &Connection, name: &ShardName) -> Result<(), SqliteOpenError> {
     let found: Option<String> =
         connection.query_row("SELECT name FROM shard", [], |row| row.get(0)).optional()?;
     match found {
@@ -98,7 +98,7 @@ fn check_name(connection: &Connection, name: &ShardName) -> Result<(), OpenError
             Ok(())
         }
         Some(found) if found == name.as_str() => Ok(()),
-        Some(found) => Err(OpenError::OtherName { found, asked: name.to_string() }),
+        Some(found) => Err(SqliteOpenError::WrongShardName { found, asked: name.to_string() }),
     }
 }
 

@@ -2,26 +2,28 @@
 
 use rusqlite::params;
 
-use crate::domain::engine::{self, Answer, Command, End, Settled};
+use crate::domain::engine::{self, Command, CommandReply, SettleAction, SettleCommandReply};
 use crate::domain::{JobKey, State};
 
-use super::decide::apply;
-use super::fault::Done;
-use super::record::signed;
-use super::session::{Reused, Session, Total};
-use super::sql::statement;
+use super::error_mapping::SqliteResult;
+use super::job_row::signed;
+use super::run_engine::apply;
+use super::statement::statement;
+use super::transaction::{ReusedStatement, TotalKind, WriteTransaction};
 
 pub(super) const PLAIN: &str = statement(include_str!("settle.sql"), "plain");
 
 /// Removes a job of which nothing is kept, if this is its lease; what is answered then. Proved equal to the engine by
 /// `tests/it/model`.
 pub(super) fn ack<'c>(
-    session: &mut Session<'c>,
-    plain: &mut Reused<'c>,
+    session: &mut WriteTransaction<'c>,
+    plain: &mut ReusedStatement<'c>,
     key: &JobKey,
     settle: &engine::Settle,
-) -> Done<Option<Answer>> {
-    let engine::Settle { token, deadline: None, end: End::Ack { follow_ups, .. } } = settle else {
+) -> SqliteResult<Option<CommandReply>> {
+    let engine::Settle { token, deadline: None, action: SettleAction::Ack { follow_ups, .. } } =
+        settle
+    else {
         return Ok(None);
     };
     let Some(topic) = session.topic(&key.topic)? else { return Ok(None) };
@@ -29,10 +31,13 @@ pub(super) fn ack<'c>(
     if plain.get(session)?.execute(removed)? == 0 {
         return Ok(None);
     }
-    session.count(topic, Total::Succeeded, 1);
-    session.leaves_nothing(topic, key.id.as_str(), State::Succeeded);
+    session.count(topic, TotalKind::Succeeded, 1);
+    session.add_ended_id(topic, key.id.as_str(), State::Succeeded);
     for (key, follow_up) in follow_ups {
         apply(session, key, &Command::Enqueue(Box::new(follow_up.clone())))?;
     }
-    Ok(Some(Answer::Settled(Ok(Settled { repeated: false, state: State::Succeeded }))))
+    Ok(Some(CommandReply::Settled(Ok(SettleCommandReply {
+        repeated: false,
+        state: State::Succeeded,
+    }))))
 }

@@ -9,11 +9,11 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::domain::limit;
-use crate::store::{Error, Reply, Result};
+use crate::store::{Error, Result, StoreFuture};
 
-use super::fault::{self, Done};
-use super::reserve::Reserve;
-use super::session::{Session, State};
+use super::disk_reserve::DiskReserve;
+use super::error_mapping::{self, SqliteResult};
+use super::transaction::{WriteTransaction, WriterState};
 
 /// Calls that may wait for the writer; more wait in their callers.
 const CALLS_MAX: usize = 4_096;
@@ -23,25 +23,25 @@ const GROUP_JOBS_MAX: usize = 4_096;
 
 /// A verb, run within a transaction. It may run twice, when the first group was rolled back, so it
 /// takes its input by reference.
-pub(super) type Verb<I, O> = fn(&mut Session<'_>, &I) -> Done<O>;
+pub(super) type WriteFn<I, O> = fn(&mut WriteTransaction<'_>, &I) -> SqliteResult<O>;
 
 /// Handle to the thread.
-pub(super) struct Writer {
-    queue: mpsc::Sender<Message>,
+pub(super) struct SqliteWriter {
+    queue: mpsc::Sender<WriterMessage>,
 }
 
-enum Message {
-    Call(Box<dyn Call>),
+enum WriterMessage {
+    Call(Box<dyn WriterCall>),
     /// The server lives, see [`State::sign`].
-    Sign,
+    Heartbeat,
     Close(oneshot::Sender<()>),
 }
 
 /// How much a call must survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sync {
+pub(super) enum SyncLevel {
     /// Answered only when it is on the disk, and takes room there: refused first when there is none.
-    Grow,
+    FullGrowing,
     /// Answered only when it is on the disk.
     Full,
     /// May be lost in a power cut: a claim that is forgotten leaves its job ready, which is what
@@ -50,54 +50,60 @@ pub(super) enum Sync {
 }
 
 /// A call of any verb (private: it only erases the types of [`Pending`]).
-trait Call: Send {
+trait WriterCall: Send {
     /// See [`Writer::call_until`].
     fn is_late(&self) -> bool;
-    fn run(&mut self, session: &mut Session<'_>) -> Done<()>;
+    fn run(&mut self, session: &mut WriteTransaction<'_>) -> SqliteResult<()>;
     fn weight(&self) -> usize;
-    fn sync(&self) -> Sync;
+    fn sync(&self) -> SyncLevel;
     fn answer(self: Box<Self>, committed: Result<()>);
 }
 
-struct Pending<I, O> {
+struct PendingWrite<I, O> {
     until: Option<Instant>,
     input: I,
     weight: usize,
-    sync: Sync,
-    verb: Verb<I, O>,
+    sync: SyncLevel,
+    verb: WriteFn<I, O>,
     output: Option<O>,
     reply: oneshot::Sender<Result<O>>,
 }
 
 // === impl Writer ===
 
-impl Writer {
+impl SqliteWriter {
     /// Starts the thread on `connection`.
     pub(super) fn spawn(
         connection: Connection,
         clock: Clock,
-        state: State,
-        reserve: Option<Reserve>,
-    ) -> std::io::Result<(Writer, JoinHandle<()>)> {
+        state: WriterState,
+        reserve: Option<DiskReserve>,
+    ) -> std::io::Result<(SqliteWriter, JoinHandle<()>)> {
         let (queue, calls) = mpsc::channel(CALLS_MAX);
-        let mut thread =
-            Thread { connection, clock, state, reserve, synced: Sync::Full, lost: false };
+        let mut thread = WriterThread {
+            connection,
+            clock,
+            state,
+            reserve,
+            synced: SyncLevel::Full,
+            sync_failed: false,
+        };
         let handle = std::thread::Builder::new()
             .name("ringq-sqlite".into())
             .spawn(move || thread.run(calls))?;
-        tokio::spawn(show_signs(queue.downgrade()));
-        Ok((Writer { queue }, handle))
+        tokio::spawn(send_heartbeats(queue.downgrade()));
+        Ok((SqliteWriter { queue }, handle))
     }
 
     /// Runs `verb` on `input`, which is `weight` jobs. Once queued it is run, whether or not the
     /// caller still waits.
     pub(super) fn call<I: Send + 'static, O: Send + 'static>(
         &self,
-        sync: Sync,
+        sync: SyncLevel,
         weight: usize,
         input: I,
-        verb: Verb<I, O>,
-    ) -> Reply<'_, O> {
+        verb: WriteFn<I, O>,
+    ) -> StoreFuture<'_, O> {
         self.call_until(None, sync, weight, input, verb)
     }
 
@@ -105,36 +111,36 @@ impl Writer {
     pub(super) fn call_until<I: Send + 'static, O: Send + 'static>(
         &self,
         until: Option<Instant>,
-        sync: Sync,
+        sync: SyncLevel,
         weight: usize,
         input: I,
-        verb: Verb<I, O>,
-    ) -> Reply<'_, O> {
+        verb: WriteFn<I, O>,
+    ) -> StoreFuture<'_, O> {
         let (reply, result) = oneshot::channel();
-        let call = Box::new(Pending { until, input, weight, sync, verb, output: None, reply });
+        let call = Box::new(PendingWrite { until, input, weight, sync, verb, output: None, reply });
         Box::pin(async move {
-            self.queue.send(Message::Call(call)).await.map_err(|_| closed())?;
-            result.await.map_err(|_| Error::Unknown("the store stopped".into()))?
+            self.queue.send(WriterMessage::Call(call)).await.map_err(|_| closed_error())?;
+            result.await.map_err(|_| Error::OutcomeUnknown("the store stopped".into()))?
         })
     }
 
     /// Finishes what was queued, checkpoints and stops the thread.
     pub(super) async fn close(&self) {
         let (done, closed) = oneshot::channel();
-        if self.queue.send(Message::Close(done)).await.is_ok() {
+        if self.queue.send(WriterMessage::Close(done)).await.is_ok() {
             let _ = closed.await;
         }
     }
 }
 
-fn closed() -> Error {
+fn closed_error() -> Error {
     Error::Unavailable("the store is closed".into())
 }
 
 /// Shows the thread that the server lives, for as long as anybody else may call it.
-async fn show_signs(queue: mpsc::WeakSender<Message>) {
+async fn send_heartbeats(queue: mpsc::WeakSender<WriterMessage>) {
     while let Some(queue) = queue.upgrade()
-        && queue.send(Message::Sign).await.is_ok()
+        && queue.send(WriterMessage::Heartbeat).await.is_ok()
     {
         drop(queue);
         tokio::time::sleep(limit::REPLICA_HEARTBEAT).await;
@@ -143,12 +149,12 @@ async fn show_signs(queue: mpsc::WeakSender<Message>) {
 
 // === impl Pending ===
 
-impl<I: Send, O: Send> Call for Pending<I, O> {
+impl<I: Send, O: Send> WriterCall for PendingWrite<I, O> {
     fn is_late(&self) -> bool {
         self.until.is_some_and(|until| until <= Instant::now())
     }
 
-    fn run(&mut self, session: &mut Session<'_>) -> Done<()> {
+    fn run(&mut self, session: &mut WriteTransaction<'_>) -> SqliteResult<()> {
         self.output = Some((self.verb)(session, &self.input)?);
         Ok(())
     }
@@ -157,32 +163,32 @@ impl<I: Send, O: Send> Call for Pending<I, O> {
         self.weight
     }
 
-    fn sync(&self) -> Sync {
+    fn sync(&self) -> SyncLevel {
         self.sync
     }
 
     fn answer(self: Box<Self>, committed: Result<()>) {
-        let output = self.output.ok_or_else(closed);
+        let output = self.output.ok_or_else(closed_error);
         // A caller that has gone does not want the answer.
         let _ = self.reply.send(committed.and(output));
     }
 }
 
 /// Answers the calls that came too late, and takes them out of the group.
-fn refuse_late(group: &mut Vec<Box<dyn Call>>) {
+fn reject_late(group: &mut Vec<Box<dyn WriterCall>>) {
     for call in group.extract_if(.., |call| call.is_late()) {
-        call.answer(Err(late()));
+        call.answer(Err(late_error()));
     }
 }
 
-fn late() -> Error {
-    Error::Late("the call waited until its deadline, nothing was written".into())
+fn late_error() -> Error {
+    Error::DeadlineExceeded("the call waited until its deadline, nothing was written".into())
 }
 
 /// Answers the calls that need room, and takes them out of the group.
-fn refuse_growth(group: &mut Vec<Box<dyn Call>>) {
+fn reject_growing(group: &mut Vec<Box<dyn WriterCall>>) {
     let full = || Error::Full("the disk is full; free some space".into());
-    for call in group.extract_if(.., |call| call.sync() == Sync::Grow) {
+    for call in group.extract_if(.., |call| call.sync() == SyncLevel::FullGrowing) {
         call.answer(Err(full()));
     }
 }
@@ -190,39 +196,39 @@ fn refuse_growth(group: &mut Vec<Box<dyn Call>>) {
 // === the thread ===
 
 /// Why a transaction was not committed.
-enum Failed {
+enum TransactionError {
     /// It could not begin, so none of its calls was run.
-    ToBegin(Error),
-    Within(Error),
+    Begin(Error),
+    Run(Error),
 }
 
-struct Thread {
+struct WriterThread {
     connection: Connection,
     clock: Clock,
-    state: State,
-    reserve: Option<Reserve>,
-    synced: Sync,
+    state: WriterState,
+    reserve: Option<DiskReserve>,
+    synced: SyncLevel,
     /// A sync failed: the system may have dropped what it could not write, also of earlier lazy
     /// commits, so no later sync proves anything. Only opening the file again tells what is in it.
-    lost: bool,
+    sync_failed: bool,
 }
 
-impl Failed {
+impl TransactionError {
     fn error(self) -> Error {
-        let (Failed::ToBegin(error) | Failed::Within(error)) = self;
+        let (TransactionError::Begin(error) | TransactionError::Run(error)) = self;
         error
     }
 }
 
-impl Thread {
-    fn run(&mut self, mut queue: mpsc::Receiver<Message>) {
+impl WriterThread {
+    fn run(&mut self, mut queue: mpsc::Receiver<WriterMessage>) {
         let mut messages = Vec::new();
-        let mut group: Vec<Box<dyn Call>> = Vec::new();
+        let mut group: Vec<Box<dyn WriterCall>> = Vec::new();
         while queue.blocking_recv_many(&mut messages, CALLS_MAX) > 0 {
             let mut weight = 0;
             for message in messages.drain(..) {
                 match message {
-                    Message::Call(call) => {
+                    WriterMessage::Call(call) => {
                         weight += call.weight();
                         group.push(call);
                         if weight >= GROUP_JOBS_MAX {
@@ -230,8 +236,8 @@ impl Thread {
                             weight = 0;
                         }
                     }
-                    Message::Sign => self.state.sign(self.clock.now()),
-                    Message::Close(done) => {
+                    WriterMessage::Heartbeat => self.state.heartbeat(self.clock.now()),
+                    WriterMessage::Close(done) => {
                         self.commit(&mut group);
                         self.checkpoint();
                         queue.close();
@@ -246,29 +252,30 @@ impl Thread {
     /// One transaction for the whole group. If something in it fails, each call gets one of its own, so that what
     /// is wrong with one (or too large for what is left of the disk) does not fail the others. If it cannot begin, because
     /// another process has locked the file, none of them could: each would wait as long for the lock, one after the other.
-    fn commit(&mut self, group: &mut Vec<Box<dyn Call>>) {
-        refuse_late(group);
+    fn commit(&mut self, group: &mut Vec<Box<dyn WriterCall>>) {
+        reject_late(group);
         if !self.may_grow() {
-            refuse_growth(group);
+            reject_growing(group);
         }
         if group.is_empty() {
             return;
         }
         let mut committed = self.transact(group);
-        if matches!(committed, Err(Failed::Within(Error::Full(_)))) && self.give_up_reserve() {
-            refuse_growth(group);
+        if matches!(committed, Err(TransactionError::Run(Error::Full(_)))) && self.give_up_reserve()
+        {
+            reject_growing(group);
             committed = self.transact(group);
         }
         match committed {
-            Err(Failed::Within(error)) if group.len() > 1 && !error.outcome_unknown() => {
+            Err(TransactionError::Run(error)) if group.len() > 1 && !error.outcome_unknown() => {
                 tracing::debug!(%error, calls = group.len(), "group failed, calls go one by one");
                 for mut call in group.drain(..) {
                     let committed = self.transact(std::slice::from_mut(&mut call));
-                    call.answer(committed.map_err(Failed::error));
+                    call.answer(committed.map_err(TransactionError::error));
                 }
             }
             committed => {
-                let committed = committed.map_err(Failed::error);
+                let committed = committed.map_err(TransactionError::error);
                 group.drain(..).for_each(|call| call.answer(committed.clone()));
             }
         }
@@ -280,11 +287,14 @@ impl Thread {
     }
 
     fn give_up_reserve(&mut self) -> bool {
-        self.reserve.as_mut().is_some_and(Reserve::release)
+        self.reserve.as_mut().is_some_and(DiskReserve::release)
     }
 
-    fn transact(&mut self, group: &mut [Box<dyn Call>]) -> std::result::Result<(), Failed> {
-        self.begin(group).map_err(Failed::ToBegin)?;
+    fn transact(
+        &mut self,
+        group: &mut [Box<dyn WriterCall>],
+    ) -> std::result::Result<(), TransactionError> {
+        self.begin(group).map_err(TransactionError::Begin)?;
         let result = self.try_transact(group);
         if result.is_err() {
             if !self.connection.is_autocommit()
@@ -292,46 +302,48 @@ impl Thread {
             {
                 tracing::error!(%error, "rollback failed");
             }
-            self.state.forget();
+            self.state.discard_uncommitted();
         }
         self.state.publish(result.is_ok());
-        result.map_err(Failed::Within)
+        result.map_err(TransactionError::Run)
     }
 
-    fn begin(&mut self, group: &[Box<dyn Call>]) -> Result<()> {
-        if self.lost {
-            return Err(fault::lost());
+    fn begin(&mut self, group: &[Box<dyn WriterCall>]) -> Result<()> {
+        if self.sync_failed {
+            return Err(error_mapping::sync_failed_error());
         }
-        let lazy = group.iter().all(|call| call.sync() == Sync::Lazy);
-        self.set_sync(if lazy { Sync::Lazy } else { Sync::Full })?;
-        self.statement("BEGIN IMMEDIATE").map_err(|e| Error::from(fault::Fault::from(e)))
+        let lazy = group.iter().all(|call| call.sync() == SyncLevel::Lazy);
+        self.set_sync(if lazy { SyncLevel::Lazy } else { SyncLevel::Full })?;
+        self.statement("BEGIN IMMEDIATE")
+            .map_err(|e| Error::from(error_mapping::SqliteError::from(e)))
     }
 
-    fn try_transact(&mut self, group: &mut [Box<dyn Call>]) -> Result<()> {
+    fn try_transact(&mut self, group: &mut [Box<dyn WriterCall>]) -> Result<()> {
         // The lock may have been waited for.
         if group.iter().any(|call| call.is_late()) {
-            return Err(late());
+            return Err(late_error());
         }
-        let mut session = Session::new(&self.connection, self.clock.now(), &mut self.state);
+        let mut session =
+            WriteTransaction::new(&self.connection, self.clock.now(), &mut self.state);
         for call in group.iter_mut() {
             call.run(&mut session)?;
         }
         session.flush()?;
         self.statement("COMMIT").map_err(|error| {
-            self.lost = fault::is_failed_sync(&error);
-            fault::of_commit(error)
+            self.sync_failed = error_mapping::is_failed_sync(&error);
+            error_mapping::commit_error(error)
         })
     }
 
     /// What the next commit waits for: in WAL mode FULL syncs the log at each commit, NORMAL leaves
     /// it to the next one that does.
-    fn set_sync(&mut self, sync: Sync) -> Result<()> {
+    fn set_sync(&mut self, sync: SyncLevel) -> Result<()> {
         if self.synced != sync {
             let pragma = match sync {
-                Sync::Grow | Sync::Full => "PRAGMA synchronous = FULL",
-                Sync::Lazy => "PRAGMA synchronous = NORMAL",
+                SyncLevel::FullGrowing | SyncLevel::Full => "PRAGMA synchronous = FULL",
+                SyncLevel::Lazy => "PRAGMA synchronous = NORMAL",
             };
-            self.connection.execute_batch(pragma).map_err(fault::Fault::from)?;
+            self.connection.execute_batch(pragma).map_err(error_mapping::SqliteError::from)?;
             self.synced = sync;
         }
         Ok(())
@@ -374,7 +386,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = store(&dir);
         let late = store.set_state(ShardState::Draining, Some(Instant::now())).await;
-        assert!(matches!(late, Err(Error::Late(_))), "{late:?}");
+        assert!(matches!(late, Err(Error::DeadlineExceeded(_))), "{late:?}");
         let in_time = Instant::now() + Duration::from_secs(60);
         store.set_state(ShardState::Draining, Some(in_time)).await.unwrap();
     }
@@ -394,7 +406,7 @@ mod tests {
         let drain = store.set_state(ShardState::Draining, Some(until));
         let prune = store.prune(1);
         let (late, beside, ()) = futures::join!(drain, prune, unlock);
-        assert!(matches!(late, Err(Error::Late(_))), "{late:?}");
+        assert!(matches!(late, Err(Error::DeadlineExceeded(_))), "{late:?}");
         beside.unwrap();
         assert_eq!(store.info().await.unwrap().state, None);
     }

@@ -15,21 +15,21 @@ pub struct Claim {
     /// Nonce of the replica.
     pub owner: u32,
     /// One per topic.
-    pub asks: Vec<Ask>,
+    pub topics: Vec<TopicDemand>,
 }
 
 /// What is asked of one topic.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct TopicDemand {
     /// The topic.
     pub topic: TopicName,
     /// Who gets what is found; jobs go round from taker to taker. Nobody: only what there is is asked.
-    pub takers: Vec<Taker>,
+    pub streams: Vec<StreamDemand>,
 }
 
 /// One stream that can take jobs.
 #[derive(Clone, Debug)]
-pub struct Taker {
+pub struct StreamDemand {
     /// The stream, unique within the replica's life.
     pub stream: u32,
     /// Who works there.
@@ -48,41 +48,41 @@ pub struct Taker {
 
 /// What a claim answers, in the order of its asks.
 #[derive(Clone, Debug)]
-pub struct Claims {
+pub struct ClaimResult {
     /// The store's time of the claim.
     pub now: Time,
     /// One per ask.
-    pub topics: Vec<Claimed>,
+    pub topics: Vec<TopicLeases>,
 }
 
 /// What was found in one topic.
 #[derive(Clone, Debug)]
-pub struct Claimed {
-    /// Leases by taker, in the order of [`Ask::takers`].
-    pub leased: Vec<Vec<Leased>>,
+pub struct TopicLeases {
+    /// Leases by taker, in the order of [`TopicDemand::takers`].
+    pub by_stream: Vec<Vec<LeasedJob>>,
     /// What to expect of the topic next.
-    pub rest: Rest,
+    pub remainder: TopicRemainder,
 }
 
 /// What a claim left in a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
+pub enum TopicRemainder {
     /// More is ready, or was: what has expired since may count as long as no claim has met it.
-    More,
+    Ready,
     /// Nothing before that time. A job that expired before it was due counts as long as no claim has met
     /// it and no prune: who wakes up for it finds nothing, which costs less than to look at each
     /// claim whether the next job is still alive.
-    Until(Time),
+    ReadyAt(Time),
     /// Nothing at all.
-    Nothing,
+    Empty,
     /// Not known yet: what stood first had expired or is gone, and clearing it away filled the call. Whoever
     /// got nothing asks again at once: nothing was too large for them.
-    Again,
+    Unknown,
 }
 
 /// A job leased to a taker.
 #[derive(Clone, Debug)]
-pub struct Leased {
+pub struct LeasedJob {
     /// The job.
     pub key: JobKey,
     /// Proof of the lease.
@@ -127,21 +127,21 @@ pub struct LostClaim {
     /// The topics that it asked for.
     pub topics: Arc<[TopicName]>,
     /// Where the last part ended; `None` is the first one.
-    pub from: Option<String>,
+    pub cursor: Option<String>,
 }
 
 /// What an unclaim did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Undone {
+pub struct UnclaimResult {
     /// Leases that it undid.
     pub leases: u64,
     /// Where the search for a lost claim goes on; `None` where there is nothing left to search.
-    pub next: Option<String>,
+    pub cursor: Option<String>,
 }
 
 // === impl Leased ===
 
-impl Leased {
+impl LeasedJob {
     /// Bytes of payload, headers and checkpoint: what a stream's byte credit counts.
     #[must_use]
     pub fn bytes(&self) -> u64 {

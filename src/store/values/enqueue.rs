@@ -2,12 +2,12 @@
 
 use tokio::time::Instant;
 
-use crate::domain::engine::{self, Command, Prior, Unwritten};
+use crate::domain::engine::{self, Command, NotWrittenReason, WritePrecondition};
 use crate::domain::{
-    Durability, EnqueueOutcome, JobKey, Keep, OnConflict, Payload, Spec, State, Time, When,
+    Durability, EnqueueOutcome, JobKey, OnConflict, Payload, RetentionRule, Spec, State, Time, When,
 };
 
-use super::Request;
+use super::JobRequest;
 
 /// A job to be written.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,26 +23,26 @@ pub struct NewJob {
     /// Not running by then: EXPIRED. Never [`When::Now`].
     pub expire: Option<When>,
     /// What stays of it once it is finished.
-    pub keep: Keep,
+    pub retention: RetentionRule,
     /// What to do when the id is taken.
     pub on_conflict: OnConflict,
     /// The request, see [`conflict::request`](crate::domain::conflict::request); the last one applied makes a call a
     /// repeat.
-    pub request: Option<u64>,
+    pub request_code: Option<u64>,
     /// What may lie under the id.
-    pub prior: Prior,
+    pub precondition: WritePrecondition,
     /// The checkpoint of a job that comes from another shard; it counts only where nothing has the id.
     pub checkpoint: Option<Payload>,
     /// What to wait for once it is written, also where nothing has to be: what is there may have been
     /// written a moment ago. `None`: nothing is waited for.
     pub durability: Option<Durability>,
     /// Until when its caller waits: from then on it is not written any more. `None`: there is no such time.
-    pub until: Option<Instant>,
+    pub deadline: Option<Instant>,
 }
 
 /// What an enqueue found or made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Enqueue {
+pub struct WriteResult {
     /// What it did; `None`: the id is taken and the policy is [`OnConflict::Reject`].
     pub outcome: Option<EnqueueOutcome>,
     /// The state found (unchanged, deferred, refused) or made.
@@ -52,7 +52,7 @@ pub struct Enqueue {
     /// What the write has reached.
     pub durability: Durability,
     /// Nothing was written, for this reason, and the rest says nothing.
-    pub unwritten: Option<Unwritten>,
+    pub not_written: Option<NotWrittenReason>,
 }
 
 // === impl NewJob ===
@@ -61,35 +61,58 @@ impl NewJob {
     /// What is asked of the engine about which job.
     #[must_use]
     pub fn into_command(self) -> (JobKey, engine::Enqueue) {
-        let NewJob { key, spec, due, priority, expire, keep, on_conflict, request, .. } = self;
-        let NewJob { prior, checkpoint, durability: _, until: _, .. } = self;
+        let NewJob {
+            key,
+            spec,
+            due,
+            priority,
+            expire,
+            retention: keep,
+            on_conflict,
+            request_code: request,
+            ..
+        } = self;
+        let NewJob { precondition: prior, checkpoint, durability: _, deadline: _, .. } = self;
         let new = engine::Enqueue {
             spec,
             due,
             priority,
             expire,
-            keep,
+            retention: keep,
             on_conflict,
-            request,
-            prior,
+            request_code: request,
+            precondition: prior,
             checkpoint,
         };
         (key, new)
     }
 }
 
-impl From<NewJob> for Request {
-    fn from(job: NewJob) -> Request {
-        let (durability, until) = (job.durability, job.until);
+impl From<NewJob> for JobRequest {
+    fn from(job: NewJob) -> JobRequest {
+        let (durability, until) = (job.durability, job.deadline);
         let (key, new) = job.into_command();
-        Request { durability, until, ..Request::new(key, Command::Enqueue(Box::new(new))) }
+        JobRequest {
+            durability,
+            deadline: until,
+            ..JobRequest::new(key, Command::Enqueue(Box::new(new)))
+        }
     }
 }
 
 impl From<(JobKey, engine::Enqueue)> for NewJob {
     fn from((key, new): (JobKey, engine::Enqueue)) -> NewJob {
-        let engine::Enqueue { spec, due, priority, expire, keep, on_conflict, request, .. } = new;
-        let engine::Enqueue { prior, checkpoint, .. } = new;
+        let engine::Enqueue {
+            spec,
+            due,
+            priority,
+            expire,
+            retention: keep,
+            on_conflict,
+            request_code: request,
+            ..
+        } = new;
+        let engine::Enqueue { precondition: prior, checkpoint, .. } = new;
         let (durability, until) = (None, None);
         NewJob {
             key,
@@ -97,24 +120,28 @@ impl From<(JobKey, engine::Enqueue)> for NewJob {
             due,
             priority,
             expire,
-            keep,
+            retention: keep,
             on_conflict,
-            request,
-            prior,
+            request_code: request,
+            precondition: prior,
             checkpoint,
             durability,
-            until,
+            deadline: until,
         }
     }
 }
 
 // === impl Enqueue ===
 
-impl Enqueue {
+impl WriteResult {
     /// The answer of the engine, with the due time as it was written and what that has reached.
     #[must_use]
-    pub fn of(answer: engine::Enqueued, due: Time, durability: Durability) -> Enqueue {
-        let engine::Enqueued { outcome, state, due: _, unwritten } = answer;
-        Enqueue { outcome, state, due, durability, unwritten }
+    pub fn from_reply(
+        answer: engine::EnqueueCommandReply,
+        due: Time,
+        durability: Durability,
+    ) -> WriteResult {
+        let engine::EnqueueCommandReply { outcome, state, due: _, not_written: unwritten } = answer;
+        WriteResult { outcome, state, due, durability, not_written: unwritten }
     }
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::engine::{self, Command, End, Lapsed, Phase, Record};
-use crate::domain::lifecycle::Standing;
+use crate::domain::engine::{self, Command, OutageExpiry, Phase, Record, SettleAction};
+use crate::domain::lifecycle::AttemptContext;
 use crate::domain::{JobKey, Payload, StreamId, Time, Token};
 
-use super::Request;
+use super::JobRequest;
 
 /// Names one lease.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,7 +21,7 @@ pub struct LeaseRef {
 
 /// A running lease as the store has it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Lease {
+pub struct RunningLease {
     /// The job.
     pub key: JobKey,
     /// Proof of the lease.
@@ -43,14 +43,14 @@ pub struct Lease {
     /// Bytes of its payload, headers and checkpoint.
     pub bytes: u64,
     /// What deciding needs.
-    pub standing: Standing,
+    pub attempt: AttemptContext,
     /// The store's time of reading.
     pub now: Time,
 }
 
 /// A lease, as long as this stream answers for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tied {
+pub struct StreamLeaseRef {
     /// Which.
     pub lease: LeaseRef,
     /// The stream.
@@ -59,41 +59,41 @@ pub struct Tied {
 
 /// Ties leases to a stream, which answers for them from then on.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Adopt {
+pub struct AdoptBatch {
     /// The stream.
     pub to: StreamId,
     /// Give-back after it breaks.
     pub grace: Duration,
     /// Which.
-    pub items: Vec<Adoptee>,
+    pub items: Vec<AdoptItem>,
 }
 
 /// A lease that is to be adopted.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Adoptee {
+pub struct AdoptItem {
     /// Which, and the stream that it comes from.
-    pub tied: Tied,
+    pub source: StreamLeaseRef,
     /// Unless it was detached: only if it was extended then or later. `None`: in any case.
     pub since: Option<Time>,
 }
 
 /// Ends one lease.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settle {
+pub struct LeaseSettlement {
     /// Which.
     pub lease: LeaseRef,
     /// Nonce of the replica whose stream has it, as the receipt or the lease says. That of the caller: nobody
     /// else has to hear of it.
     pub owner: u32,
     /// How.
-    pub end: End,
+    pub action: SettleAction,
     /// Only while the deadline is still this one (a reap, or the give-back of a broken stream).
     pub deadline: Option<Time>,
 }
 
 /// Moves the deadline of one lease to now plus a duration.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Extend {
+pub struct LeaseExtension {
     /// Which.
     pub lease: LeaseRef,
     /// From now; absent: the lease's own duration.
@@ -104,19 +104,19 @@ pub struct Extend {
     /// room for it nothing of the item is applied, and the call fails with [`Error::Full`](super::super::Error::Full).
     pub checkpoint: Option<Payload>,
     /// It ran out while no server served its shard, and waits for its worker.
-    pub lapsed: Option<Lapsed>,
+    pub outage_expiry: Option<OutageExpiry>,
     /// Nothing is written after that; absent: the store's own bound on a call.
-    pub until: Option<Instant>,
+    pub write_deadline: Option<Instant>,
 }
 
 // === impl Lease ===
 
-impl Lease {
+impl RunningLease {
     /// The lease of the job of this key, as its record has it; `None`: it does not run.
     #[must_use]
-    pub fn of(key: JobKey, record: &Record, now: Time) -> Option<Lease> {
+    pub fn from_record(key: JobKey, record: &Record, now: Time) -> Option<RunningLease> {
         let Phase::Running(lease) = &record.phase else { return None };
-        Some(Lease {
+        Some(RunningLease {
             key,
             token: lease.token,
             deadline: lease.deadline.at,
@@ -127,7 +127,7 @@ impl Lease {
             grace: lease.grace,
             worker: lease.worker.clone(),
             bytes: record.bytes,
-            standing: record.standing(lease),
+            attempt: record.attempt_context(lease),
             now,
         })
     }
@@ -140,52 +140,67 @@ impl Lease {
 
     /// The lease and the stream that answers for it.
     #[must_use]
-    pub fn tied(&self) -> Tied {
+    pub fn stream_lease_ref(&self) -> StreamLeaseRef {
         let lease = LeaseRef { key: self.key.clone(), token: self.token };
-        Tied { lease, stream: self.stream_id() }
+        StreamLeaseRef { lease, stream: self.stream_id() }
     }
 }
 
 // === impl Settle, Extend, Tied, Adopt, LeaseRef ===
 
-impl From<Settle> for Request {
-    fn from(settle: Settle) -> Request {
-        let Settle { lease: LeaseRef { key, token }, owner, end, deadline } = settle;
-        let command = Command::Settle(engine::Settle { token, deadline, end });
-        Request { owner, ..Request::new(key, command) }
+impl From<LeaseSettlement> for JobRequest {
+    fn from(settle: LeaseSettlement) -> JobRequest {
+        let LeaseSettlement { lease: LeaseRef { key, token }, owner, action: end, deadline } =
+            settle;
+        let command = Command::Settle(engine::Settle { token, deadline, action: end });
+        JobRequest { owner, ..JobRequest::new(key, command) }
     }
 }
 
-impl From<Extend> for Request {
-    fn from(extend: Extend) -> Request {
-        let Extend { lease, duration, progress, checkpoint, lapsed, until } = extend;
+impl From<LeaseExtension> for JobRequest {
+    fn from(extend: LeaseExtension) -> JobRequest {
+        let LeaseExtension {
+            lease,
+            duration,
+            progress,
+            checkpoint,
+            outage_expiry: lapsed,
+            write_deadline: until,
+        } = extend;
         let LeaseRef { key, token } = lease;
-        let command =
-            Command::Extend(engine::Extend { token, duration, progress, checkpoint, lapsed });
-        Request { until, ..Request::new(key, command) }
+        let command = Command::Extend(engine::Extend {
+            token,
+            duration,
+            progress,
+            checkpoint,
+            outage_expiry: lapsed,
+        });
+        JobRequest { deadline: until, ..JobRequest::new(key, command) }
     }
 }
 
-impl From<Tied> for Request {
+impl From<StreamLeaseRef> for JobRequest {
     /// Detaches the lease.
-    fn from(Tied { lease: LeaseRef { key, token }, stream }: Tied) -> Request {
-        Request::new(key, Command::Detach { token, stream })
+    fn from(
+        StreamLeaseRef { lease: LeaseRef { key, token }, stream }: StreamLeaseRef,
+    ) -> JobRequest {
+        JobRequest::new(key, Command::Detach { token, stream })
     }
 }
 
-impl From<Adopt> for Vec<Request> {
-    fn from(Adopt { to, grace, items }: Adopt) -> Vec<Request> {
-        let request = |Adoptee { tied, since }| {
-            let Tied { lease: LeaseRef { key, token }, stream: from } = tied;
-            Request::new(key, Command::Adopt(engine::Adopt { token, from, to, grace, since }))
+impl From<AdoptBatch> for Vec<JobRequest> {
+    fn from(AdoptBatch { to, grace, items }: AdoptBatch) -> Vec<JobRequest> {
+        let request = |AdoptItem { source: tied, since }| {
+            let StreamLeaseRef { lease: LeaseRef { key, token }, stream: from } = tied;
+            JobRequest::new(key, Command::Adopt(engine::Adopt { token, from, to, grace, since }))
         };
         items.into_iter().map(request).collect()
     }
 }
 
-impl From<LeaseRef> for Request {
+impl From<LeaseRef> for JobRequest {
     /// Undoes the lease.
-    fn from(LeaseRef { key, token }: LeaseRef) -> Request {
-        Request::new(key, Command::Unclaim(token))
+    fn from(LeaseRef { key, token }: LeaseRef) -> JobRequest {
+        JobRequest::new(key, Command::Unclaim(token))
     }
 }

@@ -8,31 +8,31 @@ use tokio::time::Instant;
 use crate::domain::engine::{self, Command};
 use crate::domain::{Job, JobId, JobKey, State, Time, TopicName, When};
 
-use super::Request;
+use super::JobRequest;
 
 /// Deletes one job.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Delete {
+pub struct JobDeletion {
     /// The job.
     pub key: JobKey,
     /// Only if it finished then: a later generation under its id is left alone.
     pub finished: Option<Time>,
     /// Until when its caller waits: from then on it is not done any more. `None`: there is no such time.
-    pub until: Option<Instant>,
+    pub deadline: Option<Instant>,
 }
 
 // === impl Delete ===
 
-impl From<JobKey> for Delete {
+impl From<JobKey> for JobDeletion {
     /// Whatever state it is in.
-    fn from(key: JobKey) -> Delete {
-        Delete { key, finished: None, until: None }
+    fn from(key: JobKey) -> JobDeletion {
+        JobDeletion { key, finished: None, deadline: None }
     }
 }
 
 /// Moves one job.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reschedule {
+pub struct JobReschedule {
     /// The job.
     pub key: JobKey,
     /// The new due time; absent keeps it.
@@ -40,15 +40,15 @@ pub struct Reschedule {
     /// The new priority; absent keeps it.
     pub priority: Option<u8>,
     /// Until when its caller waits: from then on it is not done any more. `None`: there is no such time.
-    pub until: Option<Instant>,
+    pub deadline: Option<Instant>,
 }
 
 /// What a reschedule answers: the job, nothing when there is none, or the state that refuses it.
-pub type Rescheduled = std::result::Result<Option<Job>, State>;
+pub type RescheduleResult = std::result::Result<Option<Job>, State>;
 
 /// Puts jobs back.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Redrive {
+pub struct RedriveBatch {
     /// Their topic.
     pub topic: TopicName,
     /// Which.
@@ -66,12 +66,12 @@ pub struct Redrive {
     /// Only count.
     pub dry_run: bool,
     /// Until when its caller waits: from then on it is not done any more. `None`: there is no such time.
-    pub until: Option<Instant>,
+    pub deadline: Option<Instant>,
 }
 
 /// What a redrive did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Redriven {
+pub struct RedriveResult {
     /// Put back.
     pub redriven: u64,
     /// Left: no such job, in another state, a tombstone, past its expire time, or its id is taken in the target.
@@ -80,27 +80,30 @@ pub struct Redriven {
 
 // === impl Delete, Reschedule, Redrive ===
 
-impl From<Delete> for Request {
-    fn from(Delete { key, finished, until }: Delete) -> Request {
-        Request { until, ..Request::new(key, Command::Delete { finished }) }
+impl From<JobDeletion> for JobRequest {
+    fn from(JobDeletion { key, finished, deadline: until }: JobDeletion) -> JobRequest {
+        JobRequest { deadline: until, ..JobRequest::new(key, Command::Delete { finished }) }
     }
 }
 
-impl From<Reschedule> for Request {
-    fn from(Reschedule { key, due, priority, until }: Reschedule) -> Request {
-        Request { until, ..Request::new(key, Command::Reschedule { due, priority }) }
+impl From<JobReschedule> for JobRequest {
+    fn from(JobReschedule { key, due, priority, deadline: until }: JobReschedule) -> JobRequest {
+        JobRequest {
+            deadline: until,
+            ..JobRequest::new(key, Command::Reschedule { due, priority })
+        }
     }
 }
 
-impl Redrive {
+impl RedriveBatch {
     /// What is asked of each of the jobs. One that is named again is left.
     #[must_use]
-    pub fn requests(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<JobRequest> {
         let mut met = HashSet::new();
         let ids = self.ids.iter().filter(|id| met.insert(*id));
-        let request = |id: &JobId| Request {
-            until: self.until,
-            ..Request::new(
+        let request = |id: &JobId| JobRequest {
+            deadline: self.deadline,
+            ..JobRequest::new(
                 JobKey { topic: self.topic.clone(), id: id.clone() },
                 Command::Redrive(self.command()),
             )

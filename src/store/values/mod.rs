@@ -2,20 +2,29 @@
 
 mod claim;
 mod enqueue;
+mod heartbeat;
+mod job_request;
 mod lease;
+mod lease_query;
+mod list_and_stats;
 mod manage;
-mod read;
-mod replica;
-mod request;
-mod shard;
-mod upkeep;
+mod shard_status;
 
-pub use claim::{Ask, Claim, Claimed, Claims, Leased, LostClaim, Rest, Taker, Unclaim, Undone};
-pub use enqueue::{Enqueue, NewJob};
-pub use lease::{Adopt, Adoptee, Extend, Lease, LeaseRef, Settle, Tied};
-pub use manage::{Delete, Redrive, Redriven, Reschedule, Rescheduled};
-pub use read::{Cursor, Ids, List, Listed, Page, Stats, Topic};
-pub use replica::{Beat, Census, Sign};
-pub use request::{Applied, Request};
-pub use shard::{Condition, Content, Identity, Info, Reach, Trouble};
-pub use upkeep::{Pruned, Select, Selected, Tidied};
+pub use claim::{
+    Claim, ClaimResult, LeasedJob, LostClaim, StreamDemand, TopicDemand, TopicLeases,
+    TopicRemainder, Unclaim, UnclaimResult,
+};
+pub use enqueue::{NewJob, WriteResult};
+pub use heartbeat::{Heartbeat, ReplicaHeartbeat, SharedState};
+pub use job_request::{JobRequest, RequestResult};
+pub use lease::{
+    AdoptBatch, AdoptItem, LeaseExtension, LeaseRef, LeaseSettlement, RunningLease, StreamLeaseRef,
+};
+pub use lease_query::{LeaseQuery, LeaseQueryResult, PruneResult, PruneTopicsResult};
+pub use list_and_stats::{
+    IdsPage, ListCursor, ListEntry, ListPage, ListQuery, ShardTopicStats, TopicInfo,
+};
+pub use manage::{JobDeletion, JobReschedule, RedriveBatch, RedriveResult, RescheduleResult};
+pub use shard_status::{
+    RecordCounts, ShardIdentity, ShardProblem, ShardStatus, StoreInfo, WriteDurability,
+};

@@ -112,7 +112,7 @@ async fn mistakes_are_found_before_any_call() {
         assert!(!error.is_unavailable() && !error.outcome_unknown(), "{url}");
     }
     let token = Options::default().token("a\nb");
-    let error = Client::with("http://127.0.0.1:1", token).unwrap_err();
+    let error = Client::with_options("http://127.0.0.1:1", token).unwrap_err();
     assert_eq!(error.field(), Some("token"));
 }
 

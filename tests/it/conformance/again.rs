@@ -3,10 +3,13 @@
 
 use std::time::Duration;
 
+use ringq::domain::open_rings::RingRecords;
 use ringq::domain::ring::ShardState;
-use ringq::domain::rings::Records;
-use ringq::domain::{EnqueueOutcome, JobId, Keep, OnConflict, State, When, limit};
-use ringq::store::{Beat, End, NewJob, Prior, Redrive, Settle, Taker, Unwritten};
+use ringq::domain::{EnqueueOutcome, JobId, OnConflict, RetentionRule, State, When, limit};
+use ringq::store::{
+    Heartbeat, LeaseSettlement, NewJob, NotWrittenReason, RedriveBatch, SettleAction, StreamDemand,
+    WritePrecondition,
+};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -16,12 +19,12 @@ use super::values::{
 /// A job as a server names it, of which nothing stays.
 fn made(q: &Fixture, n: u128) -> NewJob {
     let millis = u128::try_from(q.now().0).unwrap() / 1_000 + 1;
-    let id = JobId::server_made(q.store.name(), millis << 80 | n);
-    NewJob { keep: Keep::Nothing, ..new_job(id.as_str()) }
+    let id = JobId::from_uuid(q.store.name(), millis << 80 | n);
+    NewJob { retention: RetentionRule::Nothing, ..new_job(id.as_str()) }
 }
 
 fn again(job: &NewJob) -> NewJob {
-    NewJob { prior: Prior::Itself, ..job.clone() }
+    NewJob { precondition: WritePrecondition::SameJob, ..job.clone() }
 }
 
 /// What a repeat finds.
@@ -79,7 +82,7 @@ pub(crate) async fn a_job_that_had_expired_when_it_came_is_counted_once_and_reca
 /// Nobody looks for what nothing can lie under; what may be there is found all the same, beside it and alone.
 pub(crate) async fn new_ids_are_written_beside_ones_that_are_taken(q: Fixture) {
     let fresh = |topic: &str, n| {
-        let job = NewJob { prior: Prior::Anything, ..made(&q, n) };
+        let job = NewJob { precondition: WritePrecondition::Anything, ..made(&q, n) };
         NewJob { key: key(topic, job.key.id.as_str()), ..job }
     };
     let taken = |topic: &str| NewJob { key: key(topic, "taken"), ..new_job("taken") };
@@ -101,8 +104,8 @@ pub(crate) async fn new_ids_are_written_beside_ones_that_are_taken(q: Fixture) {
     assert_eq!(outcomes, [Created, Created, Unchanged, Created, Unchanged, Created, Created]);
     assert_eq!(q.put(fresh("fresh", 6)).await.outcome, Some(Created), "alone");
     for (topic, count) in [("fresh", 4), ("mixed", 3), ("chosen", 1)] {
-        let claimed = q.claim_for(topic, vec![Taker { jobs: 10, ..taker() }]).await;
-        assert_eq!(claimed.leased[0].len(), count, "{topic}");
+        let claimed = q.claim_for(topic, vec![StreamDemand { jobs: 10, ..taker() }]).await;
+        assert_eq!(claimed.by_stream[0].len(), count, "{topic}");
     }
     let repeats = q.store.enqueue(jobs.iter().map(again).collect()).await.unwrap();
     assert!(repeats.iter().all(|found| found.outcome == Some(Unchanged)), "{repeats:?}");
@@ -146,7 +149,7 @@ pub(crate) async fn a_job_that_ran_before_a_restart_is_not_written_again(q: Fixt
     q.sleep(1);
     q.reopen().await;
     let found = q.put(again(&ran)).await;
-    let is_unsure = found.unwritten == Some(Unwritten::Forgotten);
+    let is_unsure = found.not_written == Some(NotWrittenReason::HistoryLost);
     assert!(is_unsure || (found.outcome, found.state) == DONE, "{found:?}");
     assert_eq!(repeat(&q, &waits).await, (Some(EnqueueOutcome::Unchanged), State::Ready));
     assert_eq!(q.claim_ids().await, [waits.key.id.as_str()], "the other one does not run again");
@@ -155,7 +158,7 @@ pub(crate) async fn a_job_that_ran_before_a_restart_is_not_written_again(q: Fixt
     assert_eq!(repeat(&q, &made(&q, 3)).await, (Some(EnqueueOutcome::Created), State::Ready));
     // Also of that nothing is known for longer than it may be repeated.
     q.sleep(limit::REPEAT_MAX.as_secs());
-    assert_eq!(q.put(again(&ran)).await.unwritten, Some(Unwritten::TooOld));
+    assert_eq!(q.put(again(&ran)).await.not_written, Some(NotWrittenReason::TooOld));
 }
 
 /// How a job under an id of the server's own can be when its enqueue is repeated.
@@ -214,14 +217,14 @@ impl Life {
     fn job(self, q: &Fixture, n: u128) -> NewJob {
         let keep = match self {
             Life::AckedAndKeptAWhile | Life::ExpiredAndKeptAWhile => {
-                Keep::Record(Duration::from_millis(100))
+                RetentionRule::Record(Duration::from_millis(100))
             }
-            Life::AckedAndKept | Life::DeletedAndKept => Keep::Record(LONG),
-            _ => Keep::Nothing,
+            Life::AckedAndKept | Life::DeletedAndKept => RetentionRule::Record(LONG),
+            _ => RetentionRule::Nothing,
         };
         let expires = matches!(self, Life::Expired | Life::ExpiredAndKeptAWhile);
         let expire = expires.then_some(When::After(Duration::from_millis(50)));
-        NewJob { keep, expire, ..made(q, n) }
+        NewJob { retention: keep, expire, ..made(q, n) }
     }
 
     /// Lets the job live so, of whose topic nothing else is ready.
@@ -230,7 +233,7 @@ impl Life {
         if self == Life::NeverWritten {
             return Left::Nothing;
         }
-        q.put(NewJob { prior: Prior::Anything, ..job.clone() }).await;
+        q.put(NewJob { precondition: WritePrecondition::Anything, ..job.clone() }).await;
         match self {
             Life::NeverWritten => unreachable!(),
             Life::Waiting => return Left::Record(State::Ready),
@@ -241,7 +244,7 @@ impl Life {
             }
             Life::Acked | Life::AckedAndKeptAWhile => drop(q.ack(&q.claim_one().await).await),
             Life::AckedByAnother => {
-                let ack = Settle { owner: OWNER + 1, ..ack(&q.claim_one().await) };
+                let ack = LeaseSettlement { owner: OWNER + 1, ..ack(&q.claim_one().await) };
                 q.settle(ack).await.unwrap();
             }
             Life::AckedAfterAFailure => {
@@ -279,17 +282,18 @@ impl Life {
 
     async fn die(self, q: &Fixture, id: &str) -> Left {
         let leased = q.claim_one().await;
-        let Settle { end, .. } = q.decide(&leased, dead_lettered()).await;
-        let End::Unacked(unacked) = end else { unreachable!() };
+        let LeaseSettlement { action: end, .. } = q.decide(&leased, dead_lettered()).await;
+        let SettleAction::Unacked(unacked) = end else { unreachable!() };
         let forgotten = self == Life::DeadAndForgotten;
         let dead_retention = if forgotten { Duration::from_millis(100) } else { LONG };
-        let end = End::Unacked(ringq::domain::engine::Unacked { dead_retention, ..unacked });
-        q.settle(Settle { end, ..ack(&leased) }).await.unwrap();
+        let end =
+            SettleAction::Unacked(ringq::domain::engine::Unacked { dead_retention, ..unacked });
+        q.settle(LeaseSettlement { action: end, ..ack(&leased) }).await.unwrap();
         match self {
             Life::DeadAndForgotten => q.clock.advance(Duration::from_millis(200)),
             Life::DeadAndDeleted => drop(q.delete(id).await),
             Life::Moved => {
-                let redrive = Redrive {
+                let redrive = RedriveBatch {
                     topic: topic(TOPIC),
                     ids: vec![JobId::stored(id)],
                     states: vec![State::Dead],
@@ -298,7 +302,7 @@ impl Life {
                     target: Some(topic("elsewhere")),
                     ttl: None,
                     dry_run: false,
-                    until: None,
+                    deadline: None,
                 };
                 assert_eq!(q.store.redrive(redrive).await.unwrap().redriven, 1);
             }
@@ -309,9 +313,16 @@ impl Life {
 }
 
 async fn beat(q: &Fixture) {
-    let (state, rings) = (ShardState::Active, Records::new());
-    let beat = Beat { owner: OWNER, ring: 0, state, rings, met: Vec::new(), gone: Vec::new() };
-    q.store.beat(beat).await.unwrap();
+    let (state, rings) = (ShardState::Active, RingRecords::new());
+    let beat = Heartbeat {
+        owner: OWNER,
+        ring: 0,
+        state,
+        rings,
+        seen_owners: Vec::new(),
+        removed_owners: Vec::new(),
+    };
+    q.store.heartbeat(beat).await.unwrap();
 }
 
 /// The rule of repeats: under an id that a server made no second job comes to be, however the first has ended, whatever
@@ -337,7 +348,7 @@ pub(crate) async fn a_repeat_of_whatever_age_never_doubles_a_job(q: Fixture) {
                 check_repeat(&q, &job, &left, seconds, &case).await;
                 for id in ["elsewhere", TOPIC] {
                     let left = q.claim_for(id, vec![taker()]).await;
-                    for leased in &one(left.leased) {
+                    for leased in &one(left.by_stream) {
                         q.ack(leased).await;
                     }
                 }
@@ -347,7 +358,7 @@ pub(crate) async fn a_repeat_of_whatever_age_never_doubles_a_job(q: Fixture) {
             // Whatever was there is gone now, and known to be.
             for (life, job) in lives {
                 let repeat = q.put(again(&job)).await;
-                let unwritten = repeat.unwritten.is_some();
+                let unwritten = repeat.not_written.is_some();
                 assert!(unwritten || repeat.outcome == Some(EnqueueOutcome::Unchanged), "{life:?}");
             }
             assert_eq!(q.claim_ids().await, [""; 0]);
@@ -363,12 +374,12 @@ async fn check_repeat(q: &Fixture, job: &NewJob, left: &Left, seconds: u64, case
     let first = usize::from(matches!(left, Left::Record(_)));
     for (n, repeat) in repeats.iter().enumerate().skip(first) {
         let found = q.put(repeat.clone()).await;
-        let answer = (found.unwritten, found.outcome, found.state);
+        let answer = (found.not_written, found.outcome, found.state);
         let unchanged = Some(EnqueueOutcome::Unchanged);
         match left {
             Left::Record(state) => assert_eq!(answer, (None, unchanged, *state), "{case}"),
             Left::Nothing | Left::Ended(_) if is_old => {
-                assert_eq!(found.unwritten, Some(Unwritten::TooOld), "{case}");
+                assert_eq!(found.not_written, Some(NotWrittenReason::TooOld), "{case}");
             }
             Left::Ended(state) => assert_eq!(answer, (None, unchanged, *state), "{case}"),
             Left::Nothing => {
@@ -387,12 +398,12 @@ pub(crate) async fn a_shard_that_drains_takes_no_job_under_an_id_of_a_server(q: 
     q.put(there.clone()).await;
     beat(&q).await;
     for (state, expected) in [
-        (ShardState::Draining, Some(Unwritten::Draining)),
+        (ShardState::Draining, Some(NotWrittenReason::Draining)),
         (ShardState::Active, None),
         (ShardState::Draining, None),
     ] {
         q.store.set_state(state, None).await.unwrap();
-        assert_eq!(q.put(again(&new)).await.unwritten, expected, "{state:?}");
+        assert_eq!(q.put(again(&new)).await.not_written, expected, "{state:?}");
         assert_eq!(repeat(&q, &done).await, DONE);
         assert_eq!(repeat(&q, &there).await, (Some(EnqueueOutcome::Unchanged), State::Ready));
     }

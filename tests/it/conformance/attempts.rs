@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use ringq::domain::lifecycle::Cause;
-use ringq::domain::{Attempt, AttemptOutcome, Keep, RetryOverrides, Spec, State, Time, limit};
+use ringq::domain::{
+    Attempt, AttemptOutcome, RetentionRule, RetryOverrides, Spec, State, Time, limit,
+};
 use ringq::store::NewJob;
 
 use super::fixture::Fixture;
@@ -18,7 +20,7 @@ pub(crate) async fn every_end_counts_a_delivery_and_only_failures_count_as_such(
         ("released", RetryOverrides::default(), released(), 0),
         ("expired", RetryOverrides::default(), Cause::Expired, 1),
         ("ignored", ignore, Cause::Expired, 0),
-        ("broken", RetryOverrides::default(), Cause::Broken, 0),
+        ("broken", RetryOverrides::default(), Cause::StreamBroken, 0),
         ("dead", RetryOverrides::default(), dead_lettered(), 1),
     ] {
         let spec = Spec { retry, ..Spec::default() };
@@ -61,7 +63,7 @@ pub(crate) async fn the_first_release_keeps_the_place_and_the_next_waits(q: Fixt
 }
 
 pub(crate) async fn a_dead_letter_keeps_its_payload_for_the_retention_of_the_dead(q: Fixture) {
-    let leased = q.run(NewJob { keep: Keep::Nothing, ..new_job("a") }).await;
+    let leased = q.run(NewJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
     q.sleep(1);
     assert_eq!(q.end(&leased, dead_lettered()).await.state, State::Dead);
     let finished = q.now();
@@ -106,10 +108,10 @@ pub(crate) async fn attempts_are_the_last_ten_newest_first(q: Fixture) {
 
 pub(crate) async fn each_way_of_ending_is_remembered_as_what_it_was(q: Fixture) {
     use AttemptOutcome::{Failed, LeaseExpired, Released};
-    q.put(NewJob { keep: Keep::Record(RETENTION), ..new_job("a") }).await;
+    q.put(NewJob { retention: RetentionRule::Record(RETENTION), ..new_job("a") }).await;
     let causes = [(failed_for(0), Failed), (Cause::Expired, LeaseExpired), (released(), Released)];
     let mut expected = Vec::new();
-    for (cause, outcome) in causes.into_iter().chain([(Cause::Broken, Released)]) {
+    for (cause, outcome) in causes.into_iter().chain([(Cause::StreamBroken, Released)]) {
         q.sleep(100);
         let leased = q.claim_one().await;
         q.end(&leased, cause).await;
@@ -130,12 +132,12 @@ pub(crate) async fn only_a_failure_with_an_error_changes_the_last_one(q: Fixture
     q.end(&leased, handed_back("going home")).await;
     let leased = q.claim_one().await;
     assert_eq!((&*leased.last_error, &*q.job("a").await.last_error), ("", ""));
-    q.end(&leased, Cause::Broken).await;
+    q.end(&leased, Cause::StreamBroken).await;
     q.sleep(2);
     let leased = q.claim_one().await;
     assert_eq!(leased.last_error, "");
     q.end(&leased, failed_for(0)).await;
-    for cause in [handed_back("home again"), released(), Cause::Broken] {
+    for cause in [handed_back("home again"), released(), Cause::StreamBroken] {
         let leased = q.claim_one().await;
         assert_eq!(leased.last_error, "it failed", "{cause:?}");
         q.end(&leased, cause).await;

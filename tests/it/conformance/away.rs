@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use ringq::domain::away::{Lapse, Term};
-use ringq::domain::{Away, Spec, Time, limit};
-use ringq::store::{Extend, Lapsed, Lease, Leased, NewJob, Refused};
+use ringq::domain::outage::{ExpiredLease, ExpiryDecision};
+use ringq::domain::{ShardOutage, Spec, Time, limit};
+use ringq::store::{LeaseExtension, LeaseRefusal, LeasedJob, NewJob, OutageExpiry, RunningLease};
 
 use super::beat::beat;
 use super::fixture::Fixture;
@@ -26,34 +26,46 @@ enum Absence {
 }
 
 /// No server serves the shard for so many seconds.
-async fn go_away(q: &mut Fixture, seconds: u64) -> Away {
+async fn go_away(q: &mut Fixture, seconds: u64) -> ShardOutage {
     let absence = if q.store.is_shared() { Absence::Silence } else { Absence::Restart };
     go_away_by(q, absence, seconds).await
 }
 
-async fn go_away_by(q: &mut Fixture, absence: Absence, seconds: u64) -> Away {
-    q.store.beat(beat(1)).await.unwrap();
+async fn go_away_by(q: &mut Fixture, absence: Absence, seconds: u64) -> ShardOutage {
+    q.store.heartbeat(beat(1)).await.unwrap();
     let silent_since = q.now();
     q.sleep(seconds);
     if absence == Absence::Silence {
-        return Away { since: silent_since, until: q.now() };
+        return ShardOutage { since: silent_since, until: q.now() };
     }
     q.reopen().await;
-    q.store.reap(1).await.unwrap();
-    Away { since: Time(i64::MIN), until: q.now() }
+    q.store.overdue_leases(1).await.unwrap();
+    ShardOutage { since: Time(i64::MIN), until: q.now() }
 }
 
-async fn move_to(q: &Fixture, leased: &Leased, lapsed: Lapsed) -> Result<Time, Refused> {
+async fn move_to(
+    q: &Fixture,
+    leased: &LeasedJob,
+    lapsed: OutageExpiry,
+) -> Result<Time, LeaseRefusal> {
     let duration = Some(Duration::from_secs(5));
     let lapsed = Some(lapsed);
     let lease = lease_ref(leased);
-    let extend = Extend { lease, duration, progress: None, checkpoint: None, lapsed, until: None };
+    let extend = LeaseExtension {
+        lease,
+        duration,
+        progress: None,
+        checkpoint: None,
+        outage_expiry: lapsed,
+        write_deadline: None,
+    };
     one(q.store.extend(vec![extend]).await.unwrap())
 }
 
-fn lapse(lease: &Lease, away: Away) -> Lapse {
-    let Lease { start_time: started, extend_time: extended, deadline, grace, now, .. } = *lease;
-    away.lapse(&Term { started, extended, deadline, grace }, now)
+fn lapse(lease: &RunningLease, away: ShardOutage) -> ExpiryDecision {
+    let RunningLease { start_time: started, extend_time: extended, deadline, grace, now, .. } =
+        *lease;
+    away.decide(&ExpiredLease { started, extended, deadline, grace }, now)
 }
 
 pub(crate) async fn a_time_without_servers_is_known_whichever_call_ends_it(q: Fixture) {
@@ -68,30 +80,33 @@ pub(crate) async fn a_time_without_servers_is_known_whichever_call_ends_it(q: Fi
     {
         let away = go_away_by(&mut q, absence, seconds).await;
         if is_beat_first {
-            q.store.beat(beat(2)).await.unwrap();
+            q.store.heartbeat(beat(2)).await.unwrap();
         }
         // Later signs of life change nothing about it.
         for _ in 0..3 {
-            let reaped = q.store.reap(10).await.unwrap();
-            assert_eq!(reaped.away, Some(away), "{absence:?}, {seconds} s");
+            let reaped = q.store.overdue_leases(10).await.unwrap();
+            assert_eq!(reaped.outage, Some(away), "{absence:?}, {seconds} s");
             q.sleep(2);
-            q.store.beat(beat(2)).await.unwrap();
+            q.store.heartbeat(beat(2)).await.unwrap();
         }
     }
 }
 
 pub(crate) async fn what_ran_out_meanwhile_is_told_from_what_ran_out_since(q: Fixture) {
     let Some(mut q) = q.lasting() else { return };
-    q.store.beat(beat(1)).await.unwrap();
+    q.store.heartbeat(beat(1)).await.unwrap();
     q.sleep(1);
     let before = q.run(short("before")).await;
     let away = go_away(&mut q, 7).await;
     let since = q.run(short("since")).await;
     q.sleep(4);
-    let leases = q.store.reap(10).await.unwrap().leases;
+    let leases = q.store.overdue_leases(10).await.unwrap().leases;
     let found: Vec<_> = leases.iter().map(|lease| (lease.token, lapse(lease, away))).collect();
     let end = away.until.plus(limit::ORPHAN_GRACE_DEFAULT);
-    assert_eq!(found, [(before.token, Lapse::Waits(end)), (since.token, Lapse::Expired)]);
+    assert_eq!(
+        found,
+        [(before.token, ExpiryDecision::InGrace(end)), (since.token, ExpiryDecision::Expired)]
+    );
     let names = leases.iter().map(|lease| (lease.worker.as_str(), lease.start_time));
     let started = Time(before.deadline.0 - 4_000_000);
     assert_eq!(names.collect::<Vec<_>>(), [("worker-1", started), ("worker-1", away.until)]);
@@ -101,17 +116,20 @@ pub(crate) async fn a_lease_that_waits_lasts_from_when_its_shard_was_served_agai
     let Some(mut q) = q.lasting() else { return };
     let leased = q.run(short("a")).await;
     let away = go_away(&mut q, 9).await;
-    let lapsed = Lapsed { deadline: leased.deadline, served: away.until };
+    let lapsed = OutageExpiry { deadline: leased.deadline, served_since: away.until };
     q.sleep(1);
     let moved = move_to(&q, &leased, lapsed).await.unwrap();
     assert_eq!(moved, away.until.plus(Duration::from_secs(5)));
-    let reaped = q.store.reap(10).await.unwrap();
-    assert_eq!((reaped.leases, reaped.next), (Vec::new(), Some(moved)));
+    let reaped = q.store.overdue_leases(10).await.unwrap();
+    assert_eq!((reaped.leases, reaped.next_deadline), (Vec::new(), Some(moved)));
     // Whoever looked at the same time comes too late.
-    assert_eq!(move_to(&q, &leased, lapsed).await, Err(Refused::Stale));
+    assert_eq!(move_to(&q, &leased, lapsed).await, Err(LeaseRefusal::Stale));
     q.until(moved);
-    let lease = one(q.store.reap(10).await.unwrap().leases);
-    assert_eq!((lease.extend_time, lapse(&lease, away)), (Some(away.until), Lapse::Unserved));
+    let lease = one(q.store.overdue_leases(10).await.unwrap().leases);
+    assert_eq!(
+        (lease.extend_time, lapse(&lease, away)),
+        (Some(away.until), ExpiryDecision::Unserved)
+    );
 }
 
 pub(crate) async fn a_worker_that_extends_first_keeps_what_it_asked_for(q: Fixture) {
@@ -120,36 +138,40 @@ pub(crate) async fn a_worker_that_extends_first_keeps_what_it_asked_for(q: Fixtu
     let away = go_away(&mut q, 9).await;
     q.sleep(1);
     let asked = q.extend(&leased, Some(Duration::from_secs(90)), None).await.unwrap();
-    let lapsed = Lapsed { deadline: leased.deadline, served: away.until };
-    assert_eq!(move_to(&q, &leased, lapsed).await, Err(Refused::Stale));
+    let lapsed = OutageExpiry { deadline: leased.deadline, served_since: away.until };
+    assert_eq!(move_to(&q, &leased, lapsed).await, Err(LeaseRefusal::Stale));
     assert_eq!(q.lease(&leased).await.unwrap().deadline, asked);
     q.until(asked);
-    let lease = one(q.store.reap(10).await.unwrap().leases);
-    assert_eq!(lapse(&lease, away), Lapse::Expired, "it was spoken for since");
+    let lease = one(q.store.overdue_leases(10).await.unwrap().leases);
+    assert_eq!(lapse(&lease, away), ExpiryDecision::Expired, "it was spoken for since");
 }
 
 pub(crate) async fn one_server_that_goes_changes_nothing_while_others_are_there(q: Fixture) {
-    let at_first = q.store.reap(10).await.unwrap().away;
+    let at_first = q.store.overdue_leases(10).await.unwrap().outage;
     for others in [1, 2, 3] {
-        q.store.beat(beat(99)).await.unwrap();
+        q.store.heartbeat(beat(99)).await.unwrap();
         q.run(short(&others.to_string())).await;
         for n in 0..8 {
             q.sleep(2);
-            q.store.beat(beat(n % others)).await.unwrap();
+            q.store.heartbeat(beat(n % others)).await.unwrap();
         }
-        assert_eq!(q.store.reap(10).await.unwrap().away, at_first);
+        assert_eq!(q.store.overdue_leases(10).await.unwrap().outage, at_first);
     }
 }
 
 pub(crate) async fn a_heartbeat_that_is_late_is_no_time_without_servers(q: Fixture) {
     // Of a file that was opened just now that is until when nobody served it.
-    let at_first = (!q.store.is_shared()).then_some(Away { since: Time(i64::MIN), until: q.now() });
-    assert_eq!(q.store.reap(10).await.unwrap().away, at_first);
-    q.store.beat(beat(1)).await.unwrap();
+    let at_first =
+        (!q.store.is_shared()).then_some(ShardOutage { since: Time(i64::MIN), until: q.now() });
+    assert_eq!(q.store.overdue_leases(10).await.unwrap().outage, at_first);
+    q.store.heartbeat(beat(1)).await.unwrap();
     let since = q.now();
     let until = since.plus(limit::AWAY_MIN);
     q.until_just_before(until);
-    assert_eq!(q.store.reap(10).await.unwrap().away, at_first);
+    assert_eq!(q.store.overdue_leases(10).await.unwrap().outage, at_first);
     q.until(until);
-    assert_eq!(q.store.reap(10).await.unwrap().away, Some(Away { since, until }));
+    assert_eq!(
+        q.store.overdue_leases(10).await.unwrap().outage,
+        Some(ShardOutage { since, until })
+    );
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use rand::{Rng as _, SeedableRng as _};
-use ringq::domain::{JobId, Keep, State, Time, limit};
-use ringq::store::{Claimed, List, NewJob, Redrive, Rest, Taker};
+use ringq::domain::{JobId, RetentionRule, State, Time, limit};
+use ringq::store::{ListQuery, NewJob, RedriveBatch, StreamDemand, TopicLeases, TopicRemainder};
 
 use super::fixture::Fixture;
 use super::values::{RETENTION, TOPIC, after, ids_of, key, new_job, plus, taker, topic};
@@ -55,7 +55,7 @@ async fn delete(q: &Fixture, ids: &[String]) {
 async fn listed(q: &Fixture, state: State) -> Vec<String> {
     let (mut ids, mut after) = (Vec::new(), None);
     loop {
-        let list = List { topic: topic(TOPIC), state, full: false, limit: 300, after };
+        let list = ListQuery { topic: topic(TOPIC), state, full: false, limit: 300, after };
         let page = q.store.list(list).await.unwrap();
         ids.extend(page.jobs.into_iter().map(|listed| listed.job.key.id.to_string()));
         after = page.next;
@@ -66,20 +66,20 @@ async fn listed(q: &Fixture, state: State) -> Vec<String> {
 }
 
 /// A claim that asks again for as long as it was spent on gaps, as streams do.
-async fn past_gaps(q: &Fixture, takers: Vec<Taker>) -> Claimed {
+async fn past_gaps(q: &Fixture, takers: Vec<StreamDemand>) -> TopicLeases {
     loop {
         let claimed = q.claim_for(TOPIC, takers.clone()).await;
-        let nothing = claimed.leased.iter().all(Vec::is_empty);
-        if !nothing || claimed.rest != Rest::Again {
+        let nothing = claimed.by_stream.iter().all(Vec::is_empty);
+        if !nothing || claimed.remainder != TopicRemainder::Unknown {
             return claimed;
         }
     }
 }
 
 /// The jobs of a claim for several takers, in the order in which they went round.
-fn in_turn(claimed: &Claimed) -> Vec<String> {
-    let most = claimed.leased.iter().map(Vec::len).max().unwrap_or(0);
-    let round = |n| claimed.leased.iter().filter_map(move |leased| leased.get(n));
+fn in_turn(claimed: &TopicLeases) -> Vec<String> {
+    let most = claimed.by_stream.iter().map(Vec::len).max().unwrap_or(0);
+    let round = |n| claimed.by_stream.iter().filter_map(move |leased| leased.get(n));
     (0..most).flat_map(round).map(|leased| leased.key.id.to_string()).collect()
 }
 
@@ -100,7 +100,8 @@ pub(crate) async fn what_leaves_a_backlog_leaves_the_others_in_their_order(q: Fi
         for _ in 0..3 {
             let (jobs, takers) = (random.random_range(1..200), random.random_range(1..4));
             let jobs = if random.random_bool(0.3) { 1 } else { jobs };
-            let came = in_turn(&past_gaps(&q, vec![Taker { jobs, ..taker() }; takers]).await);
+            let came =
+                in_turn(&past_gaps(&q, vec![StreamDemand { jobs, ..taker() }; takers]).await);
             assert_eq!(
                 came.len(),
                 order.len().min(jobs as usize * takers).min(limit::CALL_JOBS_MAX),
@@ -128,10 +129,13 @@ pub(crate) async fn jobs_that_come_and_go_do_not_pile_up(q: Fixture) {
 
 pub(crate) async fn a_job_that_leaves_and_comes_back_at_once_is_there_once(q: Fixture) {
     let ids = ["a", "b", "c"];
-    let keep = Keep::Record(RETENTION);
-    q.store.enqueue(ids.map(|id| NewJob { keep, ..new_job(id) }).to_vec()).await.unwrap();
+    let keep = RetentionRule::Record(RETENTION);
+    q.store
+        .enqueue(ids.map(|id| NewJob { retention: keep, ..new_job(id) }).to_vec())
+        .await
+        .unwrap();
     assert_eq!(q.delete("b").await, Some(State::Ready));
-    let redrive = Redrive {
+    let redrive = RedriveBatch {
         topic: topic(TOPIC),
         ids: vec![JobId::stored("b")],
         spacing: Duration::ZERO,
@@ -140,7 +144,7 @@ pub(crate) async fn a_job_that_leaves_and_comes_back_at_once_is_there_once(q: Fi
         states: vec![State::Cancelled],
         ttl: None,
         dry_run: false,
-        until: None,
+        deadline: None,
     };
     assert_eq!(q.store.redrive(redrive).await.unwrap().redriven, 1);
     assert_eq!(

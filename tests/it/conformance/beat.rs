@@ -4,46 +4,46 @@
 use std::time::Duration;
 
 use ringq::domain::limit;
+use ringq::domain::open_rings::{RingMembers, RingRecord, RingRecords};
 use ringq::domain::ring::ShardState;
-use ringq::domain::rings::{Mark, Members, Records};
-use ringq::store::{About, Beat, Census, Event, Sign};
+use ringq::store::{EventKind, Heartbeat, ReplicaHeartbeat, ShardEvent, SharedState};
 
 use super::fixture::Fixture;
 
 const RING: u64 = 0xfedc_ba98_7654_3210;
 
 /// A sign of life of `owner` that brings nothing along.
-pub(super) fn beat(owner: u32) -> Beat {
-    Beat {
+pub(super) fn beat(owner: u32) -> Heartbeat {
+    Heartbeat {
         owner,
         ring: RING,
         state: ShardState::Active,
-        rings: Records::new(),
-        met: Vec::new(),
-        gone: Vec::new(),
+        rings: RingRecords::new(),
+        seen_owners: Vec::new(),
+        removed_owners: Vec::new(),
     }
 }
 
-fn records(rings: &[(&str, u64, bool)]) -> Records {
+fn records(rings: &[(&str, u64, bool)]) -> RingRecords {
     let record = |&(members, version, open): &(&str, u64, bool)| {
-        (Members::stored(members).unwrap(), Mark { version, open })
+        (RingMembers::stored(members).unwrap(), RingRecord { version, open })
     };
     rings.iter().map(record).collect()
 }
 
 /// The replicas of a census by their nonces.
-fn signs(census: &Census) -> Vec<Sign> {
+fn signs(census: &SharedState) -> Vec<ReplicaHeartbeat> {
     let mut signs = census.replicas.clone();
     signs.sort_by_key(|sign| sign.owner);
     signs
 }
 
-fn owners(census: &Census) -> Vec<u32> {
+fn owners(census: &SharedState) -> Vec<u32> {
     signs(census).iter().map(|sign| sign.owner).collect()
 }
 
-async fn show(q: &Fixture, beat: Beat) -> Census {
-    q.store.beat(beat).await.unwrap()
+async fn show(q: &Fixture, beat: Heartbeat) -> SharedState {
+    q.store.heartbeat(beat).await.unwrap()
 }
 
 pub(crate) async fn the_caller_finds_itself_and_the_time(q: Fixture) {
@@ -51,7 +51,10 @@ pub(crate) async fn the_caller_finds_itself_and_the_time(q: Fixture) {
         q.sleep(3);
         let census = show(&q, beat(u32::MAX)).await;
         assert_eq!(census.now, q.now());
-        assert_eq!(signs(&census), [Sign { owner: u32::MAX, ring: RING, at: q.now() }]);
+        assert_eq!(
+            signs(&census),
+            [ReplicaHeartbeat { owner: u32::MAX, ring: RING, time: q.now() }]
+        );
         assert!(census.rings.is_empty());
     }
 }
@@ -60,18 +63,18 @@ pub(crate) async fn replicas_of_a_shared_shard_find_each_other(q: Fixture) {
     show(&q, beat(1)).await;
     let first = q.now();
     q.sleep(4);
-    let census = show(&q, Beat { ring: u64::MAX, ..beat(0) }).await;
-    let me = Sign { owner: 0, ring: u64::MAX, at: q.now() };
+    let census = show(&q, Heartbeat { ring: u64::MAX, ..beat(0) }).await;
+    let me = ReplicaHeartbeat { owner: 0, ring: u64::MAX, time: q.now() };
     if !q.store.is_shared() {
         return assert_eq!(signs(&census), [me]);
     }
-    let other = Sign { owner: 1, ring: RING, at: first };
+    let other = ReplicaHeartbeat { owner: 1, ring: RING, time: first };
     assert_eq!(signs(&census), [me, other]);
     q.until_just_before(first.plus(limit::REPLICA_SILENCE_MAX));
-    assert!(other.is_living(show(&q, beat(0)).await.now));
+    assert!(other.is_alive(show(&q, beat(0)).await.now));
     q.until(first.plus(limit::REPLICA_SILENCE_MAX));
     let census = show(&q, beat(0)).await;
-    assert!(!other.is_living(census.now));
+    assert!(!other.is_alive(census.now));
     assert_eq!(signs(&census)[1], other, "it is known until it is said to be gone");
 }
 
@@ -79,32 +82,37 @@ pub(crate) async fn replicas_are_met_once_and_gone_when_that_is_said(q: Fixture)
     show(&q, beat(1)).await;
     let first = q.now();
     q.sleep(4);
-    let census = show(&q, Beat { met: vec![1, 2, 3], ..beat(7) }).await;
+    let census = show(&q, Heartbeat { seen_owners: vec![1, 2, 3], ..beat(7) }).await;
     if !q.store.is_shared() {
         assert_eq!(owners(&census), [7]);
-        let census = show(&q, Beat { gone: vec![2, 7], ..beat(7) }).await;
+        let census = show(&q, Heartbeat { removed_owners: vec![2, 7], ..beat(7) }).await;
         return assert_eq!(owners(&census), [7]);
     }
     let known = signs(&census);
-    assert_eq!(known[0], Sign { owner: 1, ring: RING, at: first }, "who is known is not met");
-    assert_eq!(known[1], Sign { owner: 2, ring: 0, at: q.now() });
+    assert_eq!(
+        known[0],
+        ReplicaHeartbeat { owner: 1, ring: RING, time: first },
+        "who is known is not met"
+    );
+    assert_eq!(known[1], ReplicaHeartbeat { owner: 2, ring: 0, time: q.now() });
     assert_eq!(owners(&census), [1, 2, 3, 7]);
     q.sleep(4);
-    let census = show(&q, Beat { met: vec![2], gone: vec![1, 99], ..beat(7) }).await;
+    let census =
+        show(&q, Heartbeat { seen_owners: vec![2], removed_owners: vec![1, 99], ..beat(7) }).await;
     assert_eq!(owners(&census), [2, 3, 7]);
     assert_eq!(signs(&census)[0], known[1], "nobody is met twice");
     // One that leaves says so itself, and comes back by showing itself.
-    let census = show(&q, Beat { gone: vec![7], ..beat(7) }).await;
+    let census = show(&q, Heartbeat { removed_owners: vec![7], ..beat(7) }).await;
     assert_eq!(owners(&census), [2, 3]);
     assert_eq!(owners(&show(&q, beat(7)).await), [2, 3, 7]);
 }
 
 pub(crate) async fn the_first_state_stays_until_another_is_set(q: Fixture) {
     let (active, draining) = (ShardState::Active, ShardState::Draining);
-    assert_eq!(show(&q, Beat { state: draining, ..beat(1) }).await.state, draining);
+    assert_eq!(show(&q, Heartbeat { state: draining, ..beat(1) }).await.state, draining);
     assert_eq!(show(&q, beat(2)).await.state, draining);
     q.store.set_state(active, None).await.unwrap();
-    assert_eq!(show(&q, Beat { state: draining, ..beat(1) }).await.state, active);
+    assert_eq!(show(&q, Heartbeat { state: draining, ..beat(1) }).await.state, active);
     q.store.set_state(draining, None).await.unwrap();
     assert_eq!(show(&q, beat(1)).await.state, draining);
 }
@@ -115,30 +123,30 @@ pub(crate) async fn a_state_that_is_set_first_is_the_first(q: Fixture) {
 }
 
 pub(crate) async fn a_set_state_is_announced(q: Fixture) {
-    let mut events = q.store.events(About::Shard);
+    let mut events = q.store.subscribe(EventKind::Shard);
     q.store.set_state(ShardState::Active, None).await.unwrap();
-    let heard = async { while events.recv().await.unwrap() != Event::Configured {} };
+    let heard = async { while events.recv().await.unwrap() != ShardEvent::StateSet {} };
     tokio::time::timeout(Duration::from_secs(2), heard).await.expect("nothing is heard");
 }
 
 pub(crate) async fn of_two_records_of_a_ring_the_newer_one_stays(q: Fixture) {
     let rings = records(&[("", 1, true), ("a:1", 2, true), ("a:1,b:100", 10, false)]);
-    assert_eq!(show(&q, Beat { rings: rings.clone(), ..beat(1) }).await.rings, rings);
+    assert_eq!(show(&q, Heartbeat { rings: rings.clone(), ..beat(1) }).await.rings, rings);
     assert_eq!(show(&q, beat(2)).await.rings, rings);
     // Old news, the same, and what one that does not know better says of the same version.
     let news = records(&[("a:1", 1, false), ("a:1,b:100", 10, true), ("", 1, false)]);
     let after = records(&[("", 1, true), ("a:1", 2, true), ("a:1,b:100", 10, true)]);
-    assert_eq!(show(&q, Beat { rings: news, ..beat(1) }).await.rings, after);
+    assert_eq!(show(&q, Heartbeat { rings: news, ..beat(1) }).await.rings, after);
     let news = records(&[("a:1", 3, false), ("c:1", 1, true), ("a:1,b:100", 9, false)]);
     let mut after = after;
     after.extend(records(&[("a:1", 3, false), ("c:1", 1, true)]));
-    assert_eq!(show(&q, Beat { rings: news, ..beat(2) }).await.rings, after);
+    assert_eq!(show(&q, Heartbeat { rings: news, ..beat(2) }).await.rings, after);
 }
 
 pub(crate) async fn state_and_rings_survive_reopening(q: Fixture) {
     let Some(mut q) = q.lasting() else { return };
     let rings = records(&[("a:1", 2, false), ("b:3", 1, true)]);
-    let first = Beat { state: ShardState::Draining, rings: rings.clone(), ..beat(1) };
+    let first = Heartbeat { state: ShardState::Draining, rings: rings.clone(), ..beat(1) };
     show(&q, first).await;
     q.reopen().await;
     let census = show(&q, beat(1)).await;

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use ringq::domain::lifecycle::Cause;
-use ringq::domain::{JobId, Keep, OnConflict, Payload, State, When, limit};
-use ringq::store::{Extend, Leased, NewJob, Redrive, Refused, Reschedule, Taker};
+use ringq::domain::{JobId, OnConflict, Payload, RetentionRule, State, When, limit};
+use ringq::store::{
+    JobReschedule, LeaseExtension, LeaseRefusal, LeasedJob, NewJob, RedriveBatch, StreamDemand,
+};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -13,7 +15,7 @@ use super::values::{
 };
 
 /// A job that runs and has kept `half`.
-async fn saved(q: &Fixture, job: NewJob) -> Leased {
+async fn saved(q: &Fixture, job: NewJob) -> LeasedJob {
     let leased = q.run(job).await;
     q.save(&leased, "half").await.unwrap();
     leased
@@ -28,8 +30,8 @@ fn half() -> Option<Payload> {
     Some(text("half"))
 }
 
-fn redrive(id: &str, states: Vec<State>) -> Redrive {
-    Redrive {
+fn redrive(id: &str, states: Vec<State>) -> RedriveBatch {
+    RedriveBatch {
         topic: topic(TOPIC),
         ids: vec![JobId::stored(id)],
         spacing: Duration::ZERO,
@@ -38,16 +40,20 @@ fn redrive(id: &str, states: Vec<State>) -> Redrive {
         target: None,
         ttl: None,
         dry_run: false,
-        until: None,
+        deadline: None,
     }
 }
 
 pub(crate) async fn the_next_delivery_brings_it_along_however_the_lease_ended(q: Fixture) {
-    let keeps = [Keep::Nothing, Keep::Tombstone(limit::TOMBSTONE), Keep::Record(RETENTION)];
-    let causes = [failed_for(0), released(), Cause::Expired, Cause::Broken, Cause::Unserved];
+    let keeps = [
+        RetentionRule::Nothing,
+        RetentionRule::Tombstone(limit::TOMBSTONE),
+        RetentionRule::Record(RETENTION),
+    ];
+    let causes = [failed_for(0), released(), Cause::Expired, Cause::StreamBroken, Cause::Unserved];
     for (n, keep) in keeps.into_iter().enumerate() {
         let id = format!("job-{n}");
-        let mut leased = saved(&q, NewJob { keep, ..new_job(&id) }).await;
+        let mut leased = saved(&q, NewJob { retention: keep, ..new_job(&id) }).await;
         assert_eq!(leased.checkpoint, None, "the first delivery");
         for cause in causes.clone() {
             q.end(&leased, cause.clone()).await;
@@ -72,11 +78,15 @@ pub(crate) async fn the_next_delivery_brings_it_along_however_the_lease_ended(q:
 
 pub(crate) async fn a_waiting_job_that_moves_or_expires_keeps_it(q: Fixture) {
     let expire = Some(after(600));
-    let keep = Keep::Record(RETENTION * 10);
-    let leased = saved(&q, NewJob { expire, keep, ..new_job("a") }).await;
+    let keep = RetentionRule::Record(RETENTION * 10);
+    let leased = saved(&q, NewJob { expire, retention: keep, ..new_job("a") }).await;
     q.end(&leased, failed_for(300)).await;
-    let moved =
-        Reschedule { key: key(TOPIC, "a"), due: Some(When::Now), priority: Some(4), until: None };
+    let moved = JobReschedule {
+        key: key(TOPIC, "a"),
+        due: Some(When::Now),
+        priority: Some(4),
+        deadline: None,
+    };
     q.store.reschedule(vec![moved]).await.unwrap();
     let leased = q.claim_one().await;
     assert_eq!((leased.checkpoint.clone(), leased.priority), (half(), 4));
@@ -89,7 +99,7 @@ pub(crate) async fn a_waiting_job_that_moves_or_expires_keeps_it(q: Fixture) {
     assert_eq!(q.state("a").await, Some(State::Expired));
     q.store.prune(10).await.unwrap();
     assert_eq!(q.store.redrive(redrive("a", vec![State::Expired])).await.unwrap().redriven, 0);
-    let again = Redrive { ttl: Some(RETENTION), ..redrive("a", vec![State::Expired]) };
+    let again = RedriveBatch { ttl: Some(RETENTION), ..redrive("a", vec![State::Expired]) };
     assert_eq!(q.store.redrive(again).await.unwrap().redriven, 1);
     assert_eq!(brought(&q).await, half());
 }
@@ -106,7 +116,7 @@ pub(crate) async fn a_dead_job_that_is_put_back_has_it_still(q: Fixture) {
             }
             1 => {
                 let key = key(TOPIC, "a");
-                let revive = Reschedule { key, due: None, priority: None, until: None };
+                let revive = JobReschedule { key, due: None, priority: None, deadline: None };
                 q.store.reschedule(vec![revive]).await.unwrap();
             }
             _ => {
@@ -125,11 +135,11 @@ pub(crate) async fn it_goes_along_to_another_topic(q: Fixture) {
         let leased = saved(&q, job).await;
         q.end(&leased, dead_lettered()).await;
         let target = Some(topic("other"));
-        let moved = Redrive { target, ..redrive(id, vec![State::Dead]) };
+        let moved = RedriveBatch { target, ..redrive(id, vec![State::Dead]) };
         assert_eq!(q.store.redrive(moved).await.unwrap().redriven, 1);
         assert_eq!(q.get(id).await, None);
         assert_eq!(q.get_in("other", id).await.unwrap().checkpoint, half());
-        let leased = one(one(q.claim_for("other", vec![taker()]).await.leased));
+        let leased = one(one(q.claim_for("other", vec![taker()]).await.by_stream));
         assert_eq!(leased.checkpoint, half(), "{id}");
         assert_eq!(leased.spec.payload, Some(text(&"p".repeat(body))));
         // The id is free where it came from, with nothing on it.
@@ -142,17 +152,21 @@ pub(crate) async fn it_goes_along_to_another_topic(q: Fixture) {
 }
 
 pub(crate) async fn an_ack_clears_it(q: Fixture) {
-    let keeps = [Keep::Nothing, Keep::Tombstone(limit::TOMBSTONE), Keep::Record(RETENTION)];
+    let keeps = [
+        RetentionRule::Nothing,
+        RetentionRule::Tombstone(limit::TOMBSTONE),
+        RetentionRule::Record(RETENTION),
+    ];
     for (n, keep) in keeps.into_iter().enumerate() {
         let id = format!("job-{n}");
-        let mut leased = saved(&q, NewJob { keep, ..new_job(&id) }).await;
+        let mut leased = saved(&q, NewJob { retention: keep, ..new_job(&id) }).await;
         if n == 1 {
             q.end(&leased, released()).await;
             leased = q.claim_one().await;
         }
         assert_eq!(q.ack(&leased).await.state, State::Succeeded);
-        assert!(q.settle(ack(&leased)).await.is_ok() || keep == Keep::Nothing, "a repeat");
-        if let Keep::Record(_) = keep {
+        assert!(q.settle(ack(&leased)).await.is_ok() || keep == RetentionRule::Nothing, "a repeat");
+        if let RetentionRule::Record(_) = keep {
             assert_eq!(q.job(&id).await.checkpoint, None);
             let again = q.store.redrive(redrive(&id, vec![State::Succeeded])).await.unwrap();
             assert_eq!(again.redriven, 1);
@@ -229,17 +243,18 @@ pub(crate) async fn the_last_one_counts(q: Fixture) {
     let deadline = q.save(&leased, "three quarters").await.unwrap();
     assert_eq!(deadline, q.now().plus(super::values::LEASE), "an extend, too");
     // Several of one call, in its order.
-    let item = |body: &str| Extend {
+    let item = |body: &str| LeaseExtension {
         lease: lease_ref(&leased),
         duration: None,
         progress: Some(body.to_owned()),
         checkpoint: Some(text(body)),
-        lapsed: None,
-        until: None,
+        outage_expiry: None,
+        write_deadline: None,
     };
     let content_type = "application/json".to_owned();
     let last = Payload { content_type, ..text("all but one") };
-    let items = vec![item("x"), item(""), Extend { checkpoint: Some(last.clone()), ..item("y") }];
+    let items =
+        vec![item("x"), item(""), LeaseExtension { checkpoint: Some(last.clone()), ..item("y") }];
     assert!(q.store.extend(items).await.unwrap().iter().all(Result::is_ok));
     let job = q.job("a").await;
     assert_eq!((job.progress.as_str(), job.checkpoint), ("y", Some(last.clone())));
@@ -250,15 +265,15 @@ pub(crate) async fn the_last_one_counts(q: Fixture) {
 pub(crate) async fn only_a_live_receipt_saves_one(q: Fixture) {
     let old = saved(&q, new_job("a")).await;
     q.end(&old, released()).await;
-    assert_eq!(q.save(&old, "late").await, Err(Refused::Stale), "it waits");
+    assert_eq!(q.save(&old, "late").await, Err(LeaseRefusal::Stale), "it waits");
     let leased = q.claim_one().await;
-    assert_eq!(q.save(&old, "late").await, Err(Refused::Stale), "another has it");
+    assert_eq!(q.save(&old, "late").await, Err(LeaseRefusal::Stale), "another has it");
     assert_eq!(leased.checkpoint, half());
     q.end(&leased, dead_lettered()).await;
-    assert_eq!(q.save(&leased, "late").await, Err(Refused::Stale), "it is dead");
+    assert_eq!(q.save(&leased, "late").await, Err(LeaseRefusal::Stale), "it is dead");
     assert_eq!(q.job("a").await.checkpoint, half());
     q.delete("a").await;
-    assert_eq!(q.save(&leased, "late").await, Err(Refused::NotFound));
+    assert_eq!(q.save(&leased, "late").await, Err(LeaseRefusal::NotFound));
     // A lease that has run out and that nobody has ended yet is one still.
     let leased = q.running("b").await;
     q.sleep(40);
@@ -272,13 +287,13 @@ pub(crate) async fn it_has_any_size_that_is_allowed(q: Fixture) {
     for size in [1, 511, 512, 513, 2_048, 2_049, limit::CHECKPOINT_BYTES_MAX, 3] {
         let body: Vec<u8> = (0..size).map(|n| (n % 251) as u8).collect();
         let checkpoint = Payload { text: false, body: body.into(), ..Payload::default() };
-        let extend = Extend {
+        let extend = LeaseExtension {
             lease: lease_ref(&leased),
             duration: None,
             progress: None,
             checkpoint: Some(checkpoint.clone()),
-            lapsed: None,
-            until: None,
+            outage_expiry: None,
+            write_deadline: None,
         };
         one(q.store.extend(vec![extend]).await.unwrap()).unwrap();
         q.end(&leased, released()).await;
@@ -295,9 +310,9 @@ pub(crate) async fn its_bytes_count_in_a_claim(q: Fixture) {
     q.save(&leased, "0123456789").await.unwrap();
     assert_eq!(q.lease(&leased).await.unwrap().bytes, 11, "not both of them");
     q.end(&leased, released()).await;
-    let tight = |bytes| vec![Taker { bytes, oversize: false, ..taker() }];
-    assert!(one(q.claim_for(TOPIC, tight(10)).await.leased).is_empty());
-    let leased = one(one(q.claim_for(TOPIC, tight(11)).await.leased));
+    let tight = |bytes| vec![StreamDemand { bytes, oversize: false, ..taker() }];
+    assert!(one(q.claim_for(TOPIC, tight(10)).await.by_stream).is_empty());
+    let leased = one(one(q.claim_for(TOPIC, tight(11)).await.by_stream));
     assert_eq!(leased.bytes(), 11);
     q.ack(&leased).await;
     // A call brings a mebibyte, whatever it is of.
@@ -372,7 +387,7 @@ pub(crate) async fn it_survives_reopening(q: Fixture) {
     let leased = saved(&q, new_job("a")).await;
     q.reopen().await;
     assert_eq!(q.job("a").await.checkpoint, half());
-    q.end(&leased, Cause::Broken).await;
+    q.end(&leased, Cause::StreamBroken).await;
     q.reopen().await;
     let leased = q.claim_one().await;
     assert_eq!(leased.checkpoint, half());
@@ -384,7 +399,7 @@ pub(crate) async fn it_survives_reopening(q: Fixture) {
 /// However its job ends. The large payload is a part that goes the same way.
 pub(crate) async fn nothing_is_left_of_it(q: Fixture) {
     let job = |id: &str| {
-        let mut job = NewJob { keep: Keep::Nothing, ..new_job(id) };
+        let mut job = NewJob { retention: RetentionRule::Nothing, ..new_job(id) };
         job.spec.payload = Some(text(&"p".repeat(3_000)));
         job
     };
@@ -413,14 +428,14 @@ pub(crate) async fn nothing_is_left_of_it(q: Fixture) {
                 q.end(&leased, dead_lettered()).await;
                 let target = Some(topic("other"));
                 q.store
-                    .redrive(Redrive { target, ..redrive(&id, vec![State::Dead]) })
+                    .redrive(RedriveBatch { target, ..redrive(&id, vec![State::Dead]) })
                     .await
                     .unwrap();
-                let leased = one(one(q.claim_for("other", vec![taker()]).await.leased));
+                let leased = one(one(q.claim_for("other", vec![taker()]).await.by_stream));
                 q.ack(&leased).await;
             }
             6 => {
-                let small = NewJob { keep: Keep::Nothing, ..new_job(&id) };
+                let small = NewJob { retention: RetentionRule::Nothing, ..new_job(&id) };
                 q.put(NewJob { on_conflict: OnConflict::Replace, ..small }).await;
                 q.end(&leased, released()).await;
                 // The payload of a generation that waited may lie apart whatever its size.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ringq::domain::{Spec, State, Time, limit};
-use ringq::store::{Ask, Claim, Claimed, NewJob, Rest, Taker};
+use ringq::store::{Claim, NewJob, StreamDemand, TopicDemand, TopicLeases, TopicRemainder};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -13,8 +13,8 @@ use super::values::{
 };
 
 /// Claims of [`TOPIC`] by taker, as ids.
-fn shares(claimed: &Claimed) -> Vec<Vec<String>> {
-    claimed.leased.iter().map(|leased| ids_of(leased)).collect()
+fn shares(claimed: &TopicLeases) -> Vec<Vec<String>> {
+    claimed.by_stream.iter().map(|leased| ids_of(leased)).collect()
 }
 
 /// A job whose payload has so many bytes, and no headers.
@@ -69,11 +69,12 @@ pub(crate) async fn a_job_is_handed_out_once(q: Fixture) {
 pub(crate) async fn no_two_leases_of_a_claim_have_one_token(q: Fixture) {
     let job = |n: usize| job_in(["t", "u", "v"][n % 3], &n.to_string());
     q.store.enqueue((0..limit::CALL_JOBS_MAX).map(job).collect()).await.unwrap();
-    let seats = || vec![Taker { jobs: 100, ..taker() }, Taker { stream: 2, ..taker() }];
-    let asks = ["t", "u", "v"].map(|name| Ask { topic: topic(name), takers: seats() });
-    let claim = Claim { nonce: q.nonce(), owner: OWNER, asks: asks.to_vec() };
+    let seats =
+        || vec![StreamDemand { jobs: 100, ..taker() }, StreamDemand { stream: 2, ..taker() }];
+    let asks = ["t", "u", "v"].map(|name| TopicDemand { topic: topic(name), streams: seats() });
+    let claim = Claim { nonce: q.nonce(), owner: OWNER, topics: asks.to_vec() };
     let claimed = q.store.claim(claim).await.unwrap().topics;
-    let leased = claimed.into_iter().flat_map(|topic| topic.leased).flatten();
+    let leased = claimed.into_iter().flat_map(|topic| topic.by_stream).flatten();
     let places: BTreeSet<u64> =
         leased.map(|leased| leased.token.0 % limit::CALL_JOBS_MAX as u64).collect();
     assert_eq!(places.len(), limit::CALL_JOBS_MAX);
@@ -136,56 +137,68 @@ pub(crate) async fn a_delayed_job_comes_before_what_is_enqueued_when_it_is_due(q
 
 pub(crate) async fn jobs_go_round_from_taker_to_taker(q: Fixture) {
     q.put_ids(&["a", "b", "c", "d", "e", "f"]).await;
-    let takers = [3, 1, 9].map(|jobs| Taker { jobs, ..taker() }).to_vec();
+    let takers = [3, 1, 9].map(|jobs| StreamDemand { jobs, ..taker() }).to_vec();
     let claimed = q.claim_for(TOPIC, takers).await;
     assert_eq!(shares(&claimed), [vec!["a", "d", "f"], vec!["b"], vec!["c", "e"]]);
 }
 
 pub(crate) async fn nobody_gets_more_jobs_than_it_can_take(q: Fixture) {
     q.put_ids(&["a", "b", "c", "d"]).await;
-    let takers = [1, 0, 2].map(|jobs| Taker { jobs, ..taker() }).to_vec();
+    let takers = [1, 0, 2].map(|jobs| StreamDemand { jobs, ..taker() }).to_vec();
     let claimed = q.claim_for(TOPIC, takers).await;
     assert_eq!(shares(&claimed), [vec!["a"], vec![], vec!["b", "c"]]);
-    assert_eq!(claimed.rest, Rest::More);
+    assert_eq!(claimed.remainder, TopicRemainder::Ready);
 }
 
 pub(crate) async fn nobody_gets_more_bytes_than_it_can_take(q: Fixture) {
     let jobs = vec![sized("a", 60), sized("b", 40), sized("c", 1)];
     q.store.enqueue(jobs).await.unwrap();
-    let claimed = q.claim_for(TOPIC, vec![Taker { bytes: 100, ..taker() }]).await;
-    assert_eq!((shares(&claimed), claimed.rest), (vec![vec!["a".into(), "b".into()]], Rest::More));
+    let claimed = q.claim_for(TOPIC, vec![StreamDemand { bytes: 100, ..taker() }]).await;
+    assert_eq!(
+        (shares(&claimed), claimed.remainder),
+        (vec![vec!["a".into(), "b".into()]], TopicRemainder::Ready)
+    );
 }
 
 pub(crate) async fn bytes_are_those_of_payload_and_headers(q: Fixture) {
     let headers = vec![("name".to_owned(), "value".to_owned())];
     let spec = Spec { payload: Some(text("1234567")), headers, ..Spec::default() };
     q.put(NewJob { spec, ..new_job("a") }).await;
-    let tight = |bytes| vec![Taker { bytes, oversize: false, ..taker() }];
+    let tight = |bytes| vec![StreamDemand { bytes, oversize: false, ..taker() }];
     assert_eq!(shares(&q.claim_for(TOPIC, tight(15)).await), [Vec::<String>::new()]);
     assert_eq!(shares(&q.claim_for(TOPIC, tight(16)).await), [["a"]]);
 }
 
 pub(crate) async fn a_job_that_fits_nobody_waits_and_nothing_overtakes_it(q: Fixture) {
     q.store.enqueue(vec![sized("big", 50), sized("small", 1)]).await.unwrap();
-    let claimed = q.claim_for(TOPIC, vec![Taker { bytes: 10, oversize: false, ..taker() }]).await;
-    assert_eq!((shares(&claimed), claimed.rest), (vec![vec![]], Rest::More));
+    let claimed =
+        q.claim_for(TOPIC, vec![StreamDemand { bytes: 10, oversize: false, ..taker() }]).await;
+    assert_eq!((shares(&claimed), claimed.remainder), (vec![vec![]], TopicRemainder::Ready));
 }
 
 pub(crate) async fn an_oversized_job_comes_alone_to_who_holds_nothing(q: Fixture) {
     q.store.enqueue(vec![sized("big", 50), sized("small", 1)]).await.unwrap();
-    let claimed = q.claim_for(TOPIC, vec![Taker { bytes: 10, oversize: true, ..taker() }]).await;
-    assert_eq!((shares(&claimed), claimed.rest), (vec![vec!["big".into()]], Rest::More));
+    let claimed =
+        q.claim_for(TOPIC, vec![StreamDemand { bytes: 10, oversize: true, ..taker() }]).await;
+    assert_eq!(
+        (shares(&claimed), claimed.remainder),
+        (vec![vec!["big".into()]], TopicRemainder::Ready)
+    );
 }
 
 pub(crate) async fn an_oversized_job_does_not_come_after_another(q: Fixture) {
     q.store.enqueue(vec![sized("small", 1), sized("big", 50)]).await.unwrap();
-    let claimed = q.claim_for(TOPIC, vec![Taker { bytes: 10, oversize: true, ..taker() }]).await;
-    assert_eq!((shares(&claimed), claimed.rest), (vec![vec!["small".into()]], Rest::More));
+    let claimed =
+        q.claim_for(TOPIC, vec![StreamDemand { bytes: 10, oversize: true, ..taker() }]).await;
+    assert_eq!(
+        (shares(&claimed), claimed.remainder),
+        (vec![vec!["small".into()]], TopicRemainder::Ready)
+    );
 }
 
 pub(crate) async fn a_job_goes_to_the_taker_that_it_fits(q: Fixture) {
     q.store.enqueue(vec![sized("big", 50), sized("small", 1)]).await.unwrap();
-    let takers = [10, 100].map(|bytes| Taker { bytes, oversize: false, ..taker() }).to_vec();
+    let takers = [10, 100].map(|bytes| StreamDemand { bytes, oversize: false, ..taker() }).to_vec();
     assert_eq!(shares(&q.claim_for(TOPIC, takers).await), [["small"], ["big"]]);
 }
 
@@ -202,10 +215,10 @@ pub(crate) async fn a_long_backlog_comes_in_order_over_several_claims(q: Fixture
     let mut found = Vec::new();
     loop {
         let claimed = q.claim_for(TOPIC, vec![taker()]).await;
-        let leased = one(claimed.leased);
+        let leased = one(claimed.by_stream);
         assert!(leased.len() <= limit::CALL_JOBS_MAX, "{} jobs in one call", leased.len());
         found.extend(ids_of(&leased));
-        if claimed.rest != Rest::More {
+        if claimed.remainder != TopicRemainder::Ready {
             break;
         }
         assert!(!leased.is_empty(), "more is ready and nothing came");
@@ -216,29 +229,29 @@ pub(crate) async fn a_long_backlog_comes_in_order_over_several_claims(q: Fixture
 // === what is said of the rest ===
 
 pub(crate) async fn the_rest_says_when_the_next_job_is_due(q: Fixture) {
-    assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.rest, Rest::Nothing);
+    assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.remainder, TopicRemainder::Empty);
     q.put(NewJob { due: after(20), ..new_job("b") }).await;
     let put = q.put(NewJob { due: after(10), ..new_job("a") }).await;
-    assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.rest, Rest::Until(put.due));
+    assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.remainder, TopicRemainder::ReadyAt(put.due));
     q.until(put.due);
     let claimed = q.claim_for(TOPIC, vec![taker()]).await;
-    assert_eq!(claimed.rest, Rest::Until(plus(put.due, 10)));
+    assert_eq!(claimed.remainder, TopicRemainder::ReadyAt(plus(put.due, 10)));
     q.sleep(10);
-    assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.rest, Rest::Nothing);
+    assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.remainder, TopicRemainder::Empty);
 }
 
 pub(crate) async fn the_rest_says_when_a_retry_is_due(q: Fixture) {
     let leased = q.running("a").await;
     q.end(&leased, failed_for(30)).await;
-    let rest = q.claim_for(TOPIC, vec![taker()]).await.rest;
-    assert_eq!(rest, Rest::Until(plus(q.now(), 30)));
+    let rest = q.claim_for(TOPIC, vec![taker()]).await.remainder;
+    assert_eq!(rest, TopicRemainder::ReadyAt(plus(q.now(), 30)));
 }
 
 pub(crate) async fn the_last_job_leaves_nothing(q: Fixture) {
     q.put_ids(&["a", "b"]).await;
-    let one_job = || vec![Taker { jobs: 1, ..taker() }];
-    assert_eq!(q.claim_for(TOPIC, one_job()).await.rest, Rest::More);
-    assert_eq!(q.claim_for(TOPIC, one_job()).await.rest, Rest::Nothing);
+    let one_job = || vec![StreamDemand { jobs: 1, ..taker() }];
+    assert_eq!(q.claim_for(TOPIC, one_job()).await.remainder, TopicRemainder::Ready);
+    assert_eq!(q.claim_for(TOPIC, one_job()).await.remainder, TopicRemainder::Empty);
 }
 
 pub(crate) async fn expired_jobs_are_not_in_the_way_of_others(q: Fixture) {
@@ -248,13 +261,13 @@ pub(crate) async fn expired_jobs_are_not_in_the_way_of_others(q: Fixture) {
     }
     q.put(NewJob { due: after(90), ..new_job("later") }).await;
     q.sleep(5);
-    let takers = vec![Taker { jobs: 3, ..taker() }];
+    let takers = vec![StreamDemand { jobs: 3, ..taker() }];
     let claimed = q.claim_for(TOPIC, takers.clone()).await;
     assert_eq!(shares(&claimed), [["stays-0", "stays-1", "stays-2"]]);
-    assert_eq!(claimed.rest, Rest::More);
+    assert_eq!(claimed.remainder, TopicRemainder::Ready);
     let claimed = q.claim_for(TOPIC, takers).await;
     assert_eq!(shares(&claimed), [["stays-3", "stays-4"]]);
-    assert_eq!(claimed.rest, Rest::Until(plus(q.now(), 85)));
+    assert_eq!(claimed.remainder, TopicRemainder::ReadyAt(plus(q.now(), 85)));
 }
 
 pub(crate) async fn many_expired_jobs_are_cleared_away_call_by_call(q: Fixture) {
@@ -266,11 +279,11 @@ pub(crate) async fn many_expired_jobs_are_cleared_away_call_by_call(q: Fixture) 
     q.sleep(5);
     let mut calls = 0;
     loop {
-        let claimed = q.claim_for(TOPIC, vec![Taker { jobs: 1, ..taker() }]).await;
-        if claimed.rest != Rest::Again {
+        let claimed = q.claim_for(TOPIC, vec![StreamDemand { jobs: 1, ..taker() }]).await;
+        if claimed.remainder != TopicRemainder::Unknown {
             assert_eq!(
-                (shares(&claimed), claimed.rest),
-                (vec![vec!["stays".into()]], Rest::Nothing)
+                (shares(&claimed), claimed.remainder),
+                (vec![vec!["stays".into()]], TopicRemainder::Empty)
             );
             break;
         }
@@ -283,36 +296,43 @@ pub(crate) async fn many_expired_jobs_are_cleared_away_call_by_call(q: Fixture) 
 pub(crate) async fn expired_jobs_are_no_rest(q: Fixture) {
     q.put(NewJob { expire: Some(after(5)), ..new_job("a") }).await;
     q.sleep(5);
-    assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.rest, Rest::Nothing);
+    assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.remainder, TopicRemainder::Empty);
 }
 
 pub(crate) async fn a_job_that_expired_before_its_due_time_is_no_rest_once_pruned(q: Fixture) {
     q.put(NewJob { due: after(60), expire: Some(after(5)), ..new_job("a") }).await;
     q.put(NewJob { due: after(70), ..new_job("b") }).await;
     q.sleep(5);
-    let (vain, due) = (Rest::Until(plus(q.now(), 55)), Rest::Until(plus(q.now(), 65)));
-    let met = q.claim_for(TOPIC, vec![taker()]).await.rest;
+    let (vain, due) =
+        (TopicRemainder::ReadyAt(plus(q.now(), 55)), TopicRemainder::ReadyAt(plus(q.now(), 65)));
+    let met = q.claim_for(TOPIC, vec![taker()]).await.remainder;
     assert!(met == vain || met == due, "{met:?}");
     q.store.prune(10).await.unwrap();
-    assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.rest, due);
+    assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.remainder, due);
 }
 
 pub(crate) async fn a_topic_that_does_not_exist_has_nothing_and_is_not_made(q: Fixture) {
     let claimed = q.claim_for("nowhere", vec![taker(), taker()]).await;
-    assert_eq!((shares(&claimed), claimed.rest), (vec![vec![], vec![]], Rest::Nothing));
+    assert_eq!(
+        (shares(&claimed), claimed.remainder),
+        (vec![vec![], vec![]], TopicRemainder::Empty)
+    );
     assert_eq!(q.store.topics(String::new(), None, 10).await.unwrap(), []);
 }
 
 pub(crate) async fn several_topics_are_answered_in_the_order_of_the_asks(q: Fixture) {
     let jobs = vec![job_in("t", "a"), job_in("u", "b"), job_in("u", "c")];
     q.store.enqueue(jobs).await.unwrap();
-    let ask = |name| Ask { topic: topic(name), takers: vec![Taker { jobs: 1, ..taker() }] };
+    let ask = |name| TopicDemand {
+        topic: topic(name),
+        streams: vec![StreamDemand { jobs: 1, ..taker() }],
+    };
     let asks = vec![ask("u"), ask("none"), ask("t")];
-    let claims = q.store.claim(Claim { nonce: 5, owner: OWNER, asks }).await.unwrap();
+    let claims = q.store.claim(Claim { nonce: 5, owner: OWNER, topics: asks }).await.unwrap();
     let found: Vec<_> = claims.topics.iter().map(shares).collect();
     assert_eq!(found, [vec![vec!["b".to_owned()]], vec![vec![]], vec![vec!["a".to_owned()]]]);
-    let rests: Vec<_> = claims.topics.iter().map(|claimed| claimed.rest).collect();
-    assert_eq!(rests, [Rest::More, Rest::Nothing, Rest::Nothing]);
+    let rests: Vec<_> = claims.topics.iter().map(|claimed| claimed.remainder).collect();
+    assert_eq!(rests, [TopicRemainder::Ready, TopicRemainder::Empty, TopicRemainder::Empty]);
     assert_eq!(claims.now, q.now());
 }
 
@@ -328,10 +348,10 @@ pub(crate) async fn the_jobs_own_lease_goes_before_the_takers(q: Fixture) {
 
 pub(crate) async fn tokens_of_one_claim_differ_and_share_its_nonce(q: Fixture) {
     q.put_ids(&["a", "b", "c"]).await;
-    let asks = vec![Ask { topic: topic(TOPIC), takers: vec![taker()] }];
+    let asks = vec![TopicDemand { topic: topic(TOPIC), streams: vec![taker()] }];
     let nonce = 0xffff_fffe;
-    let claims = q.store.claim(Claim { nonce, owner: OWNER, asks }).await.unwrap();
-    let leased = &claims.topics[0].leased[0];
+    let claims = q.store.claim(Claim { nonce, owner: OWNER, topics: asks }).await.unwrap();
+    let leased = &claims.topics[0].by_stream[0];
     let mut tokens: Vec<_> = leased.iter().map(|leased| leased.token).collect();
     assert!(tokens.iter().all(|token| token.nonce() == nonce), "{tokens:?}");
     tokens.sort();
@@ -342,17 +362,17 @@ pub(crate) async fn tokens_of_one_claim_differ_and_share_its_nonce(q: Fixture) {
 pub(crate) async fn a_lease_says_whose_it_is_and_what_deciding_needs(q: Fixture) {
     q.put(new_job("a")).await;
     let grace = Some(Duration::from_millis(1_500));
-    let takers = vec![Taker { stream: u32::MAX, grace, ..taker() }];
-    let asks = vec![Ask { topic: topic(TOPIC), takers }];
-    let claim = Claim { nonce: 9, owner: u32::MAX - 1, asks };
-    let leased = q.store.claim(claim).await.unwrap().topics[0].leased[0][0].clone();
+    let takers = vec![StreamDemand { stream: u32::MAX, grace, ..taker() }];
+    let asks = vec![TopicDemand { topic: topic(TOPIC), streams: takers }];
+    let claim = Claim { nonce: 9, owner: u32::MAX - 1, topics: asks };
+    let leased = q.store.claim(claim).await.unwrap().topics[0].by_stream[0][0].clone();
     q.sleep(2);
     let lease = q.lease(&leased).await.unwrap();
     assert_eq!((lease.owner, lease.stream, lease.grace), (u32::MAX - 1, u32::MAX, grace));
     assert_eq!((lease.key, lease.token), (leased.key, leased.token));
     assert_eq!((lease.deadline, lease.extend_time), (leased.deadline, None));
-    assert_eq!((lease.standing.failures, lease.standing.deliveries), (0, 0));
-    assert_eq!(lease.standing.first_start, q.now().minus(Duration::from_secs(2)));
+    assert_eq!((lease.attempt.failures, lease.attempt.deliveries), (0, 0));
+    assert_eq!(lease.attempt.first_start, q.now().minus(Duration::from_secs(2)));
     assert_eq!(lease.now, q.now());
 }
 
@@ -362,7 +382,7 @@ pub(crate) async fn the_first_start_is_that_of_the_first_attempt(q: Fixture) {
     q.end(&leased, failed_for(3)).await;
     q.sleep(3);
     let leased = q.claim_one().await;
-    assert_eq!(q.lease(&leased).await.unwrap().standing.first_start, first);
+    assert_eq!(q.lease(&leased).await.unwrap().attempt.first_start, first);
 }
 
 pub(crate) async fn a_delivery_tells_what_came_before_it(q: Fixture) {
@@ -383,7 +403,7 @@ pub(crate) async fn a_delivery_tells_what_came_before_it(q: Fixture) {
 
 pub(crate) async fn leases_of_unknown_jobs_and_tokens_are_refused(q: Fixture) {
     use ringq::domain::Token;
-    use ringq::store::{LeaseRef, Refused};
+    use ringq::store::{LeaseRef, LeaseRefusal};
     let leased = q.running("a").await;
     q.put(NewJob { due: after(9), ..new_job("waiting") }).await;
     let lease = |topic, id, token| LeaseRef { key: super::key(topic, id), token };
@@ -394,9 +414,9 @@ pub(crate) async fn leases_of_unknown_jobs_and_tokens_are_refused(q: Fixture) {
         lease(TOPIC, "waiting", Token(0)),
         lease(TOPIC, "a", leased.token),
     ];
-    let found = q.store.leases(refs).await.unwrap();
+    let found = q.store.running_leases(refs).await.unwrap();
     let refused: Vec<_> = found.iter().map(|lease| lease.as_ref().err().copied()).collect();
-    let (gone, stale) = (Some(Refused::NotFound), Some(Refused::Stale));
+    let (gone, stale) = (Some(LeaseRefusal::NotFound), Some(LeaseRefusal::Stale));
     assert_eq!(refused, [gone, gone, stale, stale, None]);
     assert_ne!(Time(0), found[4].as_ref().unwrap().now);
 }
@@ -410,19 +430,29 @@ pub(crate) async fn an_ask_for_nobody_says_what_there_is_and_takes_nothing(q: Fi
         .unwrap();
     let late = q.put(NewJob { due: after(60), priority: Some(3), ..job_in("later", "d") }).await;
     for name in ["failed", "gone"] {
-        let leased = one(one(q.claim_for(name, vec![taker()]).await.leased));
+        let leased = one(one(q.claim_for(name, vec![taker()]).await.by_stream));
         match name {
             "gone" => drop(q.ack(&leased).await),
             _ => drop(q.end(&leased, failed_for(5)).await),
         }
     }
-    let ask = |name: &&str| Ask { topic: topic(name), takers: Vec::new() };
+    let ask = |name: &&str| TopicDemand { topic: topic(name), streams: Vec::new() };
     let names = ["ready", "failed", "gone", "later", "nowhere"];
-    let claim = Claim { nonce: q.nonce(), owner: OWNER, asks: names.iter().map(ask).collect() };
+    let claim = Claim { nonce: q.nonce(), owner: OWNER, topics: names.iter().map(ask).collect() };
     let claims = q.store.claim(claim).await.unwrap();
-    let rests: Vec<Rest> = claims.topics.iter().map(|claimed| claimed.rest).collect();
-    let retry = Rest::Until(plus(q.now(), 5));
-    assert_eq!(rests, [Rest::More, retry, Rest::Nothing, Rest::Until(late.due), Rest::Nothing]);
-    assert!(claims.topics.iter().all(|claimed| claimed.leased.is_empty()));
+    let rests: Vec<TopicRemainder> =
+        claims.topics.iter().map(|claimed| claimed.remainder).collect();
+    let retry = TopicRemainder::ReadyAt(plus(q.now(), 5));
+    assert_eq!(
+        rests,
+        [
+            TopicRemainder::Ready,
+            retry,
+            TopicRemainder::Empty,
+            TopicRemainder::ReadyAt(late.due),
+            TopicRemainder::Empty
+        ]
+    );
+    assert!(claims.topics.iter().all(|claimed| claimed.by_stream.is_empty()));
     assert_eq!(q.stats("ready").await.ready, 1);
 }

@@ -1,8 +1,8 @@
 //! Every cell of the `on_conflict` table: what is found × policy × the same or another request. What
 //! becomes of a deferred generation is in `generations`.
 
-use ringq::domain::{EnqueueOutcome, Job, Keep, OnConflict, Spec, State, Time, limit};
-use ringq::store::{Enqueue, Leased, NewJob};
+use ringq::domain::{EnqueueOutcome, Job, OnConflict, RetentionRule, Spec, State, Time, limit};
+use ringq::store::{LeasedJob, NewJob, WriteResult};
 
 use super::fixture::Fixture;
 use super::values::{RETENTION, after, dead_lettered, failed_for, new_job, plus, request, text};
@@ -47,7 +47,7 @@ enum Cell {
 /// One enqueue onto something: before, answer, after.
 struct Meeting {
     before: Option<Job>,
-    put: Enqueue,
+    put: WriteResult,
     after: Job,
     now: Time,
 }
@@ -84,7 +84,7 @@ async fn check(q: &Fixture, found: Found, policy: OnConflict, request: Option<u6
     let id = format!("{found:?}-{policy:?}-{request:?}").replace(['(', ')'], "");
     prepare(q, found, &id).await;
     let before = q.get(&id).await;
-    let again = NewJob { on_conflict: policy, request, ..second(&id) };
+    let again = NewJob { on_conflict: policy, request_code: request, ..second(&id) };
     let put = q.put(again).await;
     let meeting = Meeting { before, put, after: q.job(&id).await, now: q.now() };
     println!("{id}: {cell:?}");
@@ -94,7 +94,7 @@ async fn check(q: &Fixture, found: Found, policy: OnConflict, request: Option<u6
 /// What is enqueued first.
 pub(super) fn first(id: &str) -> NewJob {
     let spec = Spec { payload: Some(text("first")), ..Spec::default() };
-    NewJob { spec, request: FIRST, ..new_job(id) }
+    NewJob { spec, request_code: FIRST, ..new_job(id) }
 }
 
 /// What meets it.
@@ -104,7 +104,7 @@ pub(super) fn second(id: &str) -> NewJob {
         spec,
         due: after(LATER),
         priority: Some(URGENT),
-        request: request(2, 0),
+        request_code: request(2, 0),
         ..new_job(id)
     }
 }
@@ -124,8 +124,8 @@ async fn prepare(q: &Fixture, found: Found, id: &str) {
             q.sleep(1);
         }
         Found::Record => {
-            let keep = Keep::Record(RETENTION);
-            let leased = take(q, NewJob { keep, ..first(id) }).await;
+            let keep = RetentionRule::Record(RETENTION);
+            let leased = take(q, NewJob { retention: keep, ..first(id) }).await;
             q.ack(&leased).await;
         }
         Found::Tombstone => drop(q.ack(&take(q, first(id)).await).await),
@@ -133,7 +133,7 @@ async fn prepare(q: &Fixture, found: Found, id: &str) {
         Found::Dead => drop(q.end(&take(q, first(id)).await, dead_lettered()).await),
         Found::Running => drop(take(q, first(id)).await),
         Found::RunningWithNext => {
-            take(q, NewJob { request: request(3, 0), ..first(id) }).await;
+            take(q, NewJob { request_code: request(3, 0), ..first(id) }).await;
             let spec = Spec { payload: Some(text("waiting")), ..Spec::default() };
             let on_conflict = OnConflict::Replace;
             q.put(NewJob { spec, on_conflict, due: after(NEXT), ..first(id) }).await;
@@ -142,7 +142,7 @@ async fn prepare(q: &Fixture, found: Found, id: &str) {
 }
 
 /// Enqueues before everything else that is ready, and claims.
-pub(super) async fn take(q: &Fixture, job: NewJob) -> Leased {
+pub(super) async fn take(q: &Fixture, job: NewJob) -> LeasedJob {
     let key = job.key.clone();
     q.put(NewJob { priority: Some(9), ..job }).await;
     let leased = q.claim_one().await;
@@ -286,7 +286,8 @@ pub(crate) async fn a_dead_job_found(q: Fixture) {
 // === requests ===
 
 pub(crate) async fn only_the_last_request_applied_makes_a_repeat(q: Fixture) {
-    let replace = |of| NewJob { on_conflict: OnConflict::Replace, request: of, ..new_job("a") };
+    let replace =
+        |of| NewJob { on_conflict: OnConflict::Replace, request_code: of, ..new_job("a") };
     q.put(replace(request(1, 0))).await;
     assert_eq!(q.put(replace(request(2, 0))).await.outcome, Some(EnqueueOutcome::Replaced));
     assert_eq!(q.put(replace(request(2, 0))).await.outcome, Some(EnqueueOutcome::Unchanged));
@@ -294,14 +295,16 @@ pub(crate) async fn only_the_last_request_applied_makes_a_repeat(q: Fixture) {
 }
 
 pub(crate) async fn a_call_without_a_request_leaves_the_last_one_applied(q: Fixture) {
-    let replace = |of| NewJob { on_conflict: OnConflict::Replace, request: of, ..new_job("a") };
+    let replace =
+        |of| NewJob { on_conflict: OnConflict::Replace, request_code: of, ..new_job("a") };
     q.put(replace(request(1, 0))).await;
     assert_eq!(q.put(replace(None)).await.outcome, Some(EnqueueOutcome::Replaced));
     assert_eq!(q.put(replace(request(1, 0))).await.outcome, Some(EnqueueOutcome::Unchanged));
 }
 
 pub(crate) async fn a_call_without_a_request_is_never_a_repeat(q: Fixture) {
-    let replace = || NewJob { on_conflict: OnConflict::Replace, request: None, ..new_job("a") };
+    let replace =
+        || NewJob { on_conflict: OnConflict::Replace, request_code: None, ..new_job("a") };
     q.put(replace()).await;
     assert_eq!(q.put(replace()).await.outcome, Some(EnqueueOutcome::Replaced));
 }
@@ -356,11 +359,12 @@ pub(crate) async fn a_reschedule_without_priority_keeps_it(q: Fixture) {
 }
 
 pub(crate) async fn a_reschedule_moves_neither_payload_nor_policy(q: Fixture) {
-    let keep = Keep::Record(RETENTION);
-    q.put(NewJob { keep, expire: Some(after(700)), ..first("a") }).await;
+    let keep = RetentionRule::Record(RETENTION);
+    q.put(NewJob { retention: keep, expire: Some(after(700)), ..first("a") }).await;
     let before = q.job("a").await;
     let on_conflict = OnConflict::Reschedule;
-    q.put(NewJob { on_conflict, keep: Keep::Nothing, expire: None, ..second("a") }).await;
+    q.put(NewJob { on_conflict, retention: RetentionRule::Nothing, expire: None, ..second("a") })
+        .await;
     assert_eq!(q.job("a").await.expire_time, before.expire_time);
     q.sleep(LATER);
     let leased = q.claim_one().await;

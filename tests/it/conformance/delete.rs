@@ -1,7 +1,7 @@
 //! Delete: waiting and running jobs become CANCELLED, finished and dead ones are forgotten.
 
-use ringq::domain::{AttemptOutcome, EnqueueOutcome, Keep, OnConflict, State, limit};
-use ringq::store::{Delete, Deleted, NewJob, Refused};
+use ringq::domain::{AttemptOutcome, EnqueueOutcome, OnConflict, RetentionRule, State, limit};
+use ringq::store::{Deleted, JobDeletion, LeaseRefusal, NewJob};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -31,8 +31,8 @@ pub(crate) async fn a_job_in_backoff_is_cancelled(q: Fixture) {
 }
 
 pub(crate) async fn a_running_job_is_cancelled_and_its_lease_revoked(q: Fixture) {
-    let keep = Keep::Record(RETENTION);
-    let leased = q.run(NewJob { keep, ..new_job("a") }).await;
+    let keep = RetentionRule::Record(RETENTION);
+    let leased = q.run(NewJob { retention: keep, ..new_job("a") }).await;
     let deleted = one(q.store.delete(vec![key(TOPIC, "a").into()]).await.unwrap());
     let revoked = Some((OWNER, 1, leased.token));
     assert_eq!(deleted, Some(Deleted { previous: State::Running, revoked }));
@@ -40,11 +40,11 @@ pub(crate) async fn a_running_job_is_cancelled_and_its_lease_revoked(q: Fixture)
     assert_eq!((job.state, job.lease_expire_time), (State::Cancelled, None));
     assert_eq!((job.deliveries, job.failures), (1, 0), "a hand-over counts however it ended");
     assert_eq!(job.attempts[0].outcome, AttemptOutcome::Revoked);
-    assert_eq!(q.settle(ack(&leased)).await, Err(Refused::NotFound));
-    assert_eq!(q.extend(&leased, None, None).await, Err(Refused::NotFound));
+    assert_eq!(q.settle(ack(&leased)).await, Err(LeaseRefusal::NotFound));
+    assert_eq!(q.extend(&leased, None, None).await, Err(LeaseRefusal::NotFound));
     assert_eq!(q.job("a").await, job);
     q.sleep(100);
-    assert!(q.store.reap(10).await.unwrap().leases.is_empty());
+    assert!(q.store.overdue_leases(10).await.unwrap().leases.is_empty());
 }
 
 pub(crate) async fn only_a_running_job_has_a_lease_to_revoke(q: Fixture) {
@@ -56,8 +56,8 @@ pub(crate) async fn only_a_running_job_has_a_lease_to_revoke(q: Fixture) {
 pub(crate) async fn a_cancelled_job_is_kept_like_a_finished_one(q: Fixture) {
     let retention = RETENTION;
     q.put(new_job("tombstone")).await;
-    q.put(NewJob { keep: Keep::Record(retention), ..new_job("record") }).await;
-    q.put(NewJob { keep: Keep::Nothing, ..new_job("nothing") }).await;
+    q.put(NewJob { retention: RetentionRule::Record(retention), ..new_job("record") }).await;
+    q.put(NewJob { retention: RetentionRule::Nothing, ..new_job("nothing") }).await;
     let cancelled = q.now();
     for id in ["tombstone", "record", "nothing"] {
         assert_eq!(q.delete(id).await, Some(State::Ready));
@@ -74,9 +74,9 @@ pub(crate) async fn a_cancelled_job_is_kept_like_a_finished_one(q: Fixture) {
 }
 
 pub(crate) async fn the_lease_of_a_deleted_job_that_is_not_kept_is_not_found(q: Fixture) {
-    let leased = q.run(NewJob { keep: Keep::Nothing, ..new_job("a") }).await;
+    let leased = q.run(NewJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
     assert_eq!(q.delete("a").await, Some(State::Running));
-    assert_eq!(q.settle(ack(&leased)).await, Err(Refused::NotFound));
+    assert_eq!(q.settle(ack(&leased)).await, Err(LeaseRefusal::NotFound));
     assert_eq!(q.get("a").await, None);
 }
 
@@ -106,7 +106,7 @@ pub(crate) async fn finished_dead_cancelled_and_expired_jobs_are_forgotten(q: Fi
 pub(crate) async fn what_is_not_there_is_not_deleted(q: Fixture) {
     q.put(new_job("a")).await;
     let keys = [key("nowhere", "a"), key(TOPIC, "b"), key(TOPIC, "a")];
-    let deleted = q.store.delete(keys.map(Delete::from).to_vec()).await.unwrap();
+    let deleted = q.store.delete(keys.map(JobDeletion::from).to_vec()).await.unwrap();
     let found: Vec<_> = deleted.into_iter().map(|d| d.map(|d| d.previous)).collect();
     assert_eq!(found, [None, None, Some(State::Ready)]);
 }
@@ -126,17 +126,17 @@ pub(crate) async fn a_forgotten_record_that_is_not_pruned_is_not_found(q: Fixtur
 }
 
 pub(crate) async fn a_delete_that_means_one_generation_leaves_the_next_one_alone(q: Fixture) {
-    let keep = Keep::Record(RETENTION);
+    let keep = RetentionRule::Record(RETENTION);
     for id in ["stays", "goes"] {
-        let leased = q.run(NewJob { keep, ..new_job(id) }).await;
+        let leased = q.run(NewJob { retention: keep, ..new_job(id) }).await;
         q.end(&leased, dead_lettered()).await;
     }
     let finished = q.job("stays").await.finish_time;
     assert_eq!(finished, Some(q.now()));
-    let meant = |id| Delete { key: key(TOPIC, id), finished, until: None };
+    let meant = |id| JobDeletion { key: key(TOPIC, id), finished, deadline: None };
     // Somebody enqueues it again, before who moved it away comes to delete it.
     q.sleep(1);
-    q.put(NewJob { on_conflict: OnConflict::Replace, keep, ..new_job("stays") }).await;
+    q.put(NewJob { on_conflict: OnConflict::Replace, retention: keep, ..new_job("stays") }).await;
     let deleted = q.store.delete(vec![meant("stays"), meant("goes")]).await.unwrap();
     let previous: Vec<_> = deleted.into_iter().map(|done| done.map(|done| done.previous)).collect();
     assert_eq!(previous, [None, Some(State::Dead)]);

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringq::domain::lifecycle::Cause;
-use ringq::domain::{Keep, StreamId, Time, Token};
+use ringq::domain::{RetentionRule, StreamId, Time, Token};
 use ringq::store::{
-    About, Adopt, Adoptee, Ask, Claim, End, Event, Extend, Hint, Leased, NewJob, Revoked, Settle,
-    Store, Taker,
+    AdoptBatch, AdoptItem, Claim, EventKind, LeaseEvent, LeaseExtension, LeaseSettlement,
+    LeasedJob, NewJob, RevokeReason, SettleAction, ShardEvent, Store, StreamDemand, TopicDemand,
 };
 use tokio::sync::broadcast::Receiver;
 
@@ -26,35 +26,35 @@ const OTHER: u32 = 0xffff_fffe;
 struct Two {
     q: Fixture,
     other: Arc<dyn Store>,
-    events: Receiver<Event>,
+    events: Receiver<ShardEvent>,
 }
 
 impl Two {
     async fn new(q: Fixture) -> Option<Two> {
         let other = q.elsewhere(OTHER).await?;
-        let events = q.store.events(About::Leases);
+        let events = q.store.subscribe(EventKind::Leases);
         Some(Two { q, other, events })
     }
 
     /// Jobs leased to streams of a replica, in the order of the ids.
-    async fn leased(&self, owner: u32, streams: &[u32], jobs: &[NewJob]) -> Vec<Leased> {
+    async fn leased(&self, owner: u32, streams: &[u32], jobs: &[NewJob]) -> Vec<LeasedJob> {
         let mut leased = Vec::new();
         for (stream, job) in streams.iter().cycle().zip(jobs) {
             self.q.put(job.clone()).await;
-            let takers = vec![Taker { stream: *stream, jobs: 1, ..taker() }];
-            let asks = vec![Ask { topic: topic(TOPIC), takers }];
-            let claim = Claim { nonce: self.q.nonce(), owner, asks };
+            let takers = vec![StreamDemand { stream: *stream, jobs: 1, ..taker() }];
+            let asks = vec![TopicDemand { topic: topic(TOPIC), streams: takers }];
+            let claim = Claim { nonce: self.q.nonce(), owner, topics: asks };
             let store = if owner == OWNER { &self.q.store } else { &self.other };
-            leased.push(one(one(one(store.claim(claim).await.unwrap().topics).leased)));
+            leased.push(one(one(one(store.claim(claim).await.unwrap().topics).by_stream)));
         }
         leased
     }
 
     /// The next thing that the owner hears about a lease.
-    async fn hears(&mut self) -> Hint {
+    async fn hears(&mut self) -> LeaseEvent {
         loop {
             let event = within("a hint", self.events.recv()).await.unwrap();
-            if let Event::Lease(hint) = event {
+            if let ShardEvent::Lease(hint) = event {
                 return hint;
             }
         }
@@ -64,38 +64,52 @@ impl Two {
     async fn hears_no_more(&mut self) {
         let last = one(self.leased(OWNER, &[99], &[new_job("last")]).await);
         self.other.settle(vec![ack(&last)]).await.unwrap()[0].unwrap();
-        assert_eq!(self.hears().await, Hint::Settled { stream: 99, tokens: vec![last.token] });
+        assert_eq!(
+            self.hears().await,
+            LeaseEvent::Settled { stream: 99, tokens: vec![last.token] }
+        );
     }
 }
 
-fn jobs(ids: &[&str], keep: Keep) -> Vec<NewJob> {
-    ids.iter().map(|id| NewJob { keep, ..new_job(id) }).collect()
+fn jobs(ids: &[&str], keep: RetentionRule) -> Vec<NewJob> {
+    ids.iter().map(|id| NewJob { retention: keep, ..new_job(id) }).collect()
 }
 
 pub(crate) async fn a_settle_elsewhere_tells_the_owner_which_leases_are_over(q: Fixture) {
     let Some(mut two) = Two::new(q).await else { return };
-    let result = || End::Ack {
+    let result = || SettleAction::Ack {
         result: Some(text("done")),
         follow_ups: vec![new_job("next").into_command()],
     };
-    for (n, keep) in
-        [Keep::Nothing, Keep::Tombstone(RETENTION), Keep::Record(RETENTION)].into_iter().enumerate()
+    for (n, keep) in [
+        RetentionRule::Nothing,
+        RetentionRule::Tombstone(RETENTION),
+        RetentionRule::Record(RETENTION),
+    ]
+    .into_iter()
+    .enumerate()
     {
         let id = format!("acked{n}");
         let leased = one(two.leased(OWNER, &[3], &jobs(&[&id], keep)).await);
         two.other.settle(vec![ack(&leased)]).await.unwrap()[0].unwrap();
-        assert_eq!(two.hears().await, Hint::Settled { stream: 3, tokens: vec![leased.token] });
+        assert_eq!(
+            two.hears().await,
+            LeaseEvent::Settled { stream: 3, tokens: vec![leased.token] }
+        );
     }
     let leased = one(two.leased(OWNER, &[4], &[new_job("with")]).await);
-    let settle = Settle { end: result(), ..ack(&leased) };
+    let settle = LeaseSettlement { action: result(), ..ack(&leased) };
     two.other.settle(vec![settle]).await.unwrap()[0].unwrap();
-    assert_eq!(two.hears().await, Hint::Settled { stream: 4, tokens: vec![leased.token] });
+    assert_eq!(two.hears().await, LeaseEvent::Settled { stream: 4, tokens: vec![leased.token] });
     two.q.claim_ids().await;
     for (n, cause) in [failed_for(60), released(), dead_lettered()].into_iter().enumerate() {
         let leased = one(two.leased(OWNER, &[5], &[new_job(&format!("nacked{n}"))]).await);
         let settle = two.q.decide(&leased, cause).await;
         two.other.settle(vec![settle]).await.unwrap()[0].unwrap();
-        assert_eq!(two.hears().await, Hint::Settled { stream: 5, tokens: vec![leased.token] });
+        assert_eq!(
+            two.hears().await,
+            LeaseEvent::Settled { stream: 5, tokens: vec![leased.token] }
+        );
         two.q.claim_ids().await;
     }
     two.hears_no_more().await;
@@ -105,26 +119,37 @@ pub(crate) async fn an_adoption_is_told_to_the_former_owner_and_what_follows_to_
     q: Fixture,
 ) {
     let Some(mut two) = Two::new(q).await else { return };
-    for keep in [Keep::Nothing, Keep::Tombstone(RETENTION), Keep::Record(RETENTION)] {
+    for keep in [
+        RetentionRule::Nothing,
+        RetentionRule::Tombstone(RETENTION),
+        RetentionRule::Record(RETENTION),
+    ] {
         for by in 0..2 {
             // From the other replica to this one: its receipt names the other one for ever.
             let id = format!("{keep:?}{by}");
             let leased = one(two.leased(OTHER, &[1], &jobs(&[&id], keep)).await);
             let to = StreamId { owner: OWNER, stream: 6 };
-            let items = vec![Adoptee { tied: tied(&leased, OTHER), since: None }];
-            let adopt = Adopt { to, grace: Duration::ZERO, items };
+            let items = vec![AdoptItem { source: tied(&leased, OTHER), since: None }];
+            let adopt = AdoptBatch { to, grace: Duration::ZERO, items };
             assert_eq!(two.other.adopt(adopt).await.unwrap(), [true]);
             let owner = [OTHER, OWNER][by];
-            two.other.settle(vec![Settle { owner, ..ack(&leased) }]).await.unwrap()[0].unwrap();
-            assert_eq!(two.hears().await, Hint::Settled { stream: 6, tokens: vec![leased.token] });
+            two.other.settle(vec![LeaseSettlement { owner, ..ack(&leased) }]).await.unwrap()[0]
+                .unwrap();
+            assert_eq!(
+                two.hears().await,
+                LeaseEvent::Settled { stream: 6, tokens: vec![leased.token] }
+            );
             // And away from it.
             let id = format!("{keep:?}{by}away");
             let leased = one(two.leased(OWNER, &[1], &jobs(&[&id], keep)).await);
             let to = StreamId { owner: OTHER, stream: 6 };
-            let items = vec![Adoptee { tied: tied(&leased, OWNER), since: None }];
-            let adopt = Adopt { to, grace: Duration::ZERO, items };
+            let items = vec![AdoptItem { source: tied(&leased, OWNER), since: None }];
+            let adopt = AdoptBatch { to, grace: Duration::ZERO, items };
             assert_eq!(two.other.adopt(adopt).await.unwrap(), [true]);
-            assert_eq!(two.hears().await, Hint::Adopted { stream: 1, tokens: vec![leased.token] });
+            assert_eq!(
+                two.hears().await,
+                LeaseEvent::Adopted { stream: 1, tokens: vec![leased.token] }
+            );
             two.other.settle(vec![ack(&leased)]).await.unwrap()[0].unwrap();
         }
     }
@@ -137,11 +162,11 @@ pub(crate) async fn leases_of_many_streams_and_owners_are_told_apart(q: Fixture)
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let mut settles = Vec::new();
     let mut want: BTreeMap<u32, Vec<Token>> = BTreeMap::new();
-    for leased in two.leased(OTHER, &[1, 2], &jobs(&ids[..10], Keep::Nothing)).await {
+    for leased in two.leased(OTHER, &[1, 2], &jobs(&ids[..10], RetentionRule::Nothing)).await {
         settles.push(ack(&leased));
     }
     let streams = [1, 2, u32::MAX];
-    let leases = two.leased(OWNER, &streams, &jobs(&ids[10..], Keep::Nothing)).await;
+    let leases = two.leased(OWNER, &streams, &jobs(&ids[10..], RetentionRule::Nothing)).await;
     for (leased, stream) in leases.into_iter().zip(streams.into_iter().cycle()) {
         settles.push(ack(&leased));
         want.entry(stream).or_default().push(leased.token);
@@ -149,7 +174,7 @@ pub(crate) async fn leases_of_many_streams_and_owners_are_told_apart(q: Fixture)
     assert!(two.other.settle(settles).await.unwrap().iter().all(Result::is_ok));
     let mut heard: BTreeMap<u32, Vec<Token>> = BTreeMap::new();
     for _ in streams {
-        let Hint::Settled { stream, tokens } = two.hears().await else { panic!("settled") };
+        let LeaseEvent::Settled { stream, tokens } = two.hears().await else { panic!("settled") };
         assert!(heard.insert(stream, tokens).is_none(), "each stream once");
     }
     assert_eq!(heard, want);
@@ -158,7 +183,8 @@ pub(crate) async fn leases_of_many_streams_and_owners_are_told_apart(q: Fixture)
 
 pub(crate) async fn what_a_replica_does_to_its_own_leases_it_is_not_told(q: Fixture) {
     let Some(mut two) = Two::new(q).await else { return };
-    let leases = two.leased(OWNER, &[1], &jobs(&["a", "b", "c"], Keep::Tombstone(RETENTION))).await;
+    let leases =
+        two.leased(OWNER, &[1], &jobs(&["a", "b", "c"], RetentionRule::Tombstone(RETENTION))).await;
     two.q.extend(&leases[0], None, None).await.unwrap();
     two.q.ack(&leases[0]).await;
     two.q.end(&leases[1], failed_for(9)).await;
@@ -168,14 +194,14 @@ pub(crate) async fn what_a_replica_does_to_its_own_leases_it_is_not_told(q: Fixt
 
 pub(crate) async fn an_end_by_another_replicas_timer_takes_the_lease_away(q: Fixture) {
     let Some(mut two) = Two::new(q).await else { return };
-    for (id, cause) in [("late", Cause::Expired), ("orphan", Cause::Broken)] {
+    for (id, cause) in [("late", Cause::Expired), ("orphan", Cause::StreamBroken)] {
         let leased = one(two.leased(OWNER, &[6], &[new_job(id)]).await);
         two.q.until(leased.deadline);
-        let lease = one(two.other.leases(vec![lease_ref(&leased)]).await.unwrap()).unwrap();
-        let settle = Settle { deadline: Some(lease.deadline), ..decide(&lease, cause) };
+        let lease = one(two.other.running_leases(vec![lease_ref(&leased)]).await.unwrap()).unwrap();
+        let settle = LeaseSettlement { deadline: Some(lease.deadline), ..decide(&lease, cause) };
         two.other.settle(vec![settle]).await.unwrap()[0].unwrap();
-        let (tokens, reason) = (vec![leased.token], Revoked::LeaseExpired);
-        assert_eq!(two.hears().await, Hint::Revoked { stream: 6, tokens, reason });
+        let (tokens, reason) = (vec![leased.token], RevokeReason::LeaseExpired);
+        assert_eq!(two.hears().await, LeaseEvent::Revoked { stream: 6, tokens, reason });
         two.q.claim_ids().await;
     }
     two.hears_no_more().await;
@@ -187,8 +213,8 @@ pub(crate) async fn a_delete_elsewhere_takes_the_lease_away(q: Fixture) {
     assert!(two.other.delete(vec![key(TOPIC, "waits").into()]).await.unwrap()[0].is_some());
     let leased = one(two.leased(OWNER, &[7], &[new_job("runs")]).await);
     two.other.delete(vec![key(TOPIC, "runs").into()]).await.unwrap();
-    let (tokens, reason) = (vec![leased.token], Revoked::Deleted);
-    assert_eq!(two.hears().await, Hint::Revoked { stream: 7, tokens, reason });
+    let (tokens, reason) = (vec![leased.token], RevokeReason::Deleted);
+    assert_eq!(two.hears().await, LeaseEvent::Revoked { stream: 7, tokens, reason });
     two.hears_no_more().await;
 }
 
@@ -199,12 +225,18 @@ pub(crate) async fn an_extend_elsewhere_tells_the_new_deadline(q: Fixture) {
         two.q.sleep(5);
         let duration = Some(Duration::from_secs(seconds));
         let lease = lease_ref(&leased);
-        let extend =
-            Extend { lease, duration, progress: None, checkpoint: None, lapsed: None, until: None };
+        let extend = LeaseExtension {
+            lease,
+            duration,
+            progress: None,
+            checkpoint: None,
+            outage_expiry: None,
+            write_deadline: None,
+        };
         let deadline: Time = one(two.other.extend(vec![extend]).await.unwrap()).unwrap();
         assert_eq!(deadline, two.q.now().plus(Duration::from_secs(seconds)));
         let tokens = vec![leased.token];
-        assert_eq!(two.hears().await, Hint::Extended { stream: 8, tokens, deadline });
+        assert_eq!(two.hears().await, LeaseEvent::Extended { stream: 8, tokens, deadline });
     }
     two.hears_no_more().await;
 }
@@ -215,17 +247,17 @@ pub(crate) async fn what_is_refused_elsewhere_is_not_told(q: Fixture) {
     two.q.end(&old, released()).await;
     let new = two.q.claim_one().await;
     let lease = lease_ref(&old);
-    let stale = Extend {
+    let stale = LeaseExtension {
         lease,
         duration: None,
         progress: None,
         checkpoint: None,
-        lapsed: None,
-        until: None,
+        outage_expiry: None,
+        write_deadline: None,
     };
     assert!(two.other.extend(vec![stale]).await.unwrap()[0].is_err());
     assert!(two.other.settle(vec![ack(&old)]).await.unwrap()[0].is_err());
-    let guarded = Settle { deadline: Some(Time(1)), ..ack(&new) };
+    let guarded = LeaseSettlement { deadline: Some(Time(1)), ..ack(&new) };
     assert!(two.other.settle(vec![guarded]).await.unwrap()[0].is_err());
     two.hears_no_more().await;
 }

@@ -3,21 +3,23 @@
 
 use std::time::Duration;
 
-use ringq::domain::{EnqueueOutcome, Job, Keep, Payload, RetryOverrides, Spec, State, When};
-use ringq::store::{Enqueue, NewJob};
+use ringq::domain::{
+    EnqueueOutcome, Job, Payload, RetentionRule, RetryOverrides, Spec, State, When,
+};
+use ringq::store::{NewJob, WriteResult};
 
 use super::fixture::Fixture;
 use super::values::{TOPIC, after, ids_of, job_in, key, new_job, one, plus, taker, text};
 
 pub(crate) async fn a_new_job_is_ready_at_once(q: Fixture) {
     let put = q.put(new_job("a")).await;
-    let durability = q.store.reach().plain;
-    let expected = Enqueue {
+    let durability = q.store.write_durability().by_default;
+    let expected = WriteResult {
         outcome: Some(EnqueueOutcome::Created),
         state: State::Ready,
         due: q.now(),
         durability,
-        unwritten: None,
+        not_written: None,
     };
     assert_eq!(put, expected);
 }
@@ -125,7 +127,7 @@ pub(crate) async fn every_field_of_a_spec_comes_back_as_it_was_sent(q: Fixture) 
     let leased = q.run(NewJob { spec: spec.clone(), ..new_job("a") }).await;
     assert_eq!(leased.spec, spec);
     assert_eq!(q.job("a").await.spec, spec);
-    assert_eq!(q.lease(&leased).await.unwrap().standing.retry, spec.retry);
+    assert_eq!(q.lease(&leased).await.unwrap().attempt.retry, spec.retry);
 }
 
 pub(crate) async fn one_id_in_two_topics_is_two_jobs(q: Fixture) {
@@ -152,19 +154,19 @@ pub(crate) async fn a_batch_is_answered_in_its_order(q: Fixture) {
 /// Also those whose id has been forgotten, or whose record has expired, among those that are new.
 pub(crate) async fn a_batch_arrives_in_its_order(q: Fixture) {
     for (name, expire) in [("forgotten", None), ("expired", Some(after(1)))] {
-        let keep = Keep::Tombstone(Duration::from_secs(2));
+        let keep = RetentionRule::Tombstone(Duration::from_secs(2));
         for id in ["b", "d"] {
-            q.put(NewJob { keep, expire, ..job_in(name, id) }).await;
+            q.put(NewJob { retention: keep, expire, ..job_in(name, id) }).await;
         }
         if expire.is_none() {
-            for leased in one(q.claim_for(name, vec![taker()]).await.leased) {
+            for leased in one(q.claim_for(name, vec![taker()]).await.by_stream) {
                 q.ack(&leased).await;
             }
         }
         q.sleep(3);
         let batch = ["a", "b", "c", "d", "e"].map(|id| job_in(name, id));
         q.store.enqueue(batch.into()).await.unwrap();
-        let leased = one(q.claim_for(name, vec![taker()]).await.leased);
+        let leased = one(q.claim_for(name, vec![taker()]).await.by_stream);
         assert_eq!(ids_of(&leased), ["a", "b", "c", "d", "e"], "{name}");
     }
 }
@@ -220,7 +222,8 @@ pub(crate) async fn a_job_that_is_past_its_expire_time_when_it_comes_is_expired(
 }
 
 pub(crate) async fn a_job_that_expires_unkept_is_gone_at_once(q: Fixture) {
-    q.put(NewJob { expire: Some(after(10)), keep: Keep::Nothing, ..new_job("a") }).await;
+    q.put(NewJob { expire: Some(after(10)), retention: RetentionRule::Nothing, ..new_job("a") })
+        .await;
     q.sleep(10);
     assert_eq!(q.get("a").await, None);
     let again = one(q.store.enqueue(vec![new_job("a")]).await.unwrap());

@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
-use ringq::domain::{JobId, Keep, OnConflict, State, Time, limit};
-use ringq::store::{About, Event, NewJob, Redrive, Reschedule};
+use ringq::domain::{JobId, OnConflict, RetentionRule, State, Time, limit};
+use ringq::store::{EventKind, JobReschedule, NewJob, RedriveBatch, ShardEvent};
 use tokio::sync::broadcast::Receiver;
 
 use super::fixture::Fixture;
 use super::values::{TOPIC, after, dead_lettered, failed_for, key, new_job, plus, released, topic};
 
 /// Waits for an event that `wanted` takes; panics when none comes.
-async fn expect(events: &mut Receiver<Event>, what: &str, wanted: impl Fn(&Event) -> bool) {
+async fn expect(
+    events: &mut Receiver<ShardEvent>,
+    what: &str,
+    wanted: impl Fn(&ShardEvent) -> bool,
+) {
     let mut seen = Vec::new();
     let found = async {
         loop {
@@ -26,34 +30,34 @@ async fn expect(events: &mut Receiver<Event>, what: &str, wanted: impl Fn(&Event
 }
 
 /// Waits for the hint that [`TOPIC`] can be claimed from exactly `at` on.
-async fn expect_claimable(events: &mut Receiver<Event>, what: &str, at: Time) {
-    let wanted = Event::Claimable { topic: topic(TOPIC), at };
+async fn expect_claimable(events: &mut Receiver<ShardEvent>, what: &str, at: Time) {
+    let wanted = ShardEvent::Claimable { topic: topic(TOPIC), at };
     expect(events, what, |event| *event == wanted).await;
 }
 
 /// Waits for the hint that [`TOPIC`] can be claimed now.
-async fn expect_ready(q: &Fixture, events: &mut Receiver<Event>, what: &str) {
+async fn expect_ready(q: &Fixture, events: &mut Receiver<ShardEvent>, what: &str) {
     let now = q.now();
-    let ready = |event: &Event| match event {
-        Event::Claimable { topic, at } => topic.as_str() == TOPIC && *at <= now,
-        Event::Forgotten(_)
-        | Event::Upkeep { .. }
-        | Event::Configured
-        | Event::Lost
-        | Event::Lease(_)
-        | Event::Missed => false,
+    let ready = |event: &ShardEvent| match event {
+        ShardEvent::Claimable { topic, at } => topic.as_str() == TOPIC && *at <= now,
+        ShardEvent::TopicForgotten(_)
+        | ShardEvent::UpkeepDue { .. }
+        | ShardEvent::StateSet
+        | ShardEvent::Disconnected
+        | ShardEvent::Lease(_)
+        | ShardEvent::EventsMissed => false,
     };
     expect(events, what, ready).await;
 }
 
 pub(crate) async fn a_ready_job_is_announced(q: Fixture) {
-    let mut events = q.store.events(About::Jobs);
+    let mut events = q.store.subscribe(EventKind::Jobs);
     q.put(new_job("a")).await;
     expect_ready(&q, &mut events, "enqueue").await;
 }
 
 pub(crate) async fn a_delayed_job_is_announced_for_its_due_time(q: Fixture) {
-    let mut events = q.store.events(About::Jobs);
+    let mut events = q.store.subscribe(EventKind::Jobs);
     let put = q.put(NewJob { due: after(9), ..new_job("a") }).await;
     expect_claimable(&mut events, "enqueue", put.due).await;
 }
@@ -61,7 +65,7 @@ pub(crate) async fn a_delayed_job_is_announced_for_its_due_time(q: Fixture) {
 pub(crate) async fn a_job_that_comes_back_is_announced(q: Fixture) {
     for (what, cause) in [("release", released()), ("retry", failed_for(0))] {
         let leased = q.running("a").await;
-        let mut events = q.store.events(About::Jobs);
+        let mut events = q.store.subscribe(EventKind::Jobs);
         q.end(&leased, cause).await;
         expect_ready(&q, &mut events, what).await;
         let leased = q.claim_one().await;
@@ -69,14 +73,14 @@ pub(crate) async fn a_job_that_comes_back_is_announced(q: Fixture) {
         q.delete("a").await;
     }
     let leased = q.running("a").await;
-    let mut events = q.store.events(About::Jobs);
+    let mut events = q.store.subscribe(EventKind::Jobs);
     q.unclaim(&leased).await;
     expect_ready(&q, &mut events, "unclaim").await;
 }
 
 pub(crate) async fn a_retry_is_announced_for_its_due_time(q: Fixture) {
     let leased = q.running("a").await;
-    let mut events = q.store.events(About::Jobs);
+    let mut events = q.store.subscribe(EventKind::Jobs);
     q.end(&leased, failed_for(30)).await;
     expect_claimable(&mut events, "retry", plus(q.now(), 30)).await;
 }
@@ -85,16 +89,16 @@ pub(crate) async fn a_generation_that_starts_is_announced(q: Fixture) {
     let leased = q.running("a").await;
     let next = NewJob { on_conflict: OnConflict::Replace, due: after(5), ..new_job("a") };
     let put = q.put(next).await;
-    let mut events = q.store.events(About::Jobs);
+    let mut events = q.store.subscribe(EventKind::Jobs);
     q.ack(&leased).await;
     expect_claimable(&mut events, "ack", put.due).await;
 }
 
 pub(crate) async fn a_moved_job_is_announced(q: Fixture) {
     q.put(NewJob { due: after(60), ..new_job("a") }).await;
-    let mut events = q.store.events(About::Jobs);
+    let mut events = q.store.subscribe(EventKind::Jobs);
     let item =
-        Reschedule { key: key(TOPIC, "a"), due: Some(after(7)), priority: None, until: None };
+        JobReschedule { key: key(TOPIC, "a"), due: Some(after(7)), priority: None, deadline: None };
     q.store.reschedule(vec![item]).await.unwrap();
     expect_claimable(&mut events, "reschedule", plus(q.now(), 7)).await;
     let debounce = NewJob { on_conflict: OnConflict::Reschedule, due: after(3), ..new_job("a") };
@@ -105,8 +109,8 @@ pub(crate) async fn a_moved_job_is_announced(q: Fixture) {
 pub(crate) async fn a_redriven_job_is_announced(q: Fixture) {
     let leased = q.running("a").await;
     q.end(&leased, dead_lettered()).await;
-    let mut events = q.store.events(About::Jobs);
-    let redrive = Redrive {
+    let mut events = q.store.subscribe(EventKind::Jobs);
+    let redrive = RedriveBatch {
         topic: topic(TOPIC),
         ids: vec![JobId::stored("a")],
         spacing: Duration::ZERO,
@@ -115,25 +119,25 @@ pub(crate) async fn a_redriven_job_is_announced(q: Fixture) {
         states: vec![State::Dead],
         ttl: None,
         dry_run: false,
-        until: None,
+        deadline: None,
     };
     q.store.redrive(redrive).await.unwrap();
     expect_ready(&q, &mut events, "redrive").await;
 }
 
 /// Upkeep that comes at `by` or earlier.
-fn upkeep(by: Time) -> impl Fn(&Event) -> bool {
-    move |event| matches!(event, Event::Upkeep { at } if *at <= by)
+fn upkeep(by: Time) -> impl Fn(&ShardEvent) -> bool {
+    move |event| matches!(event, ShardEvent::UpkeepDue { at } if *at <= by)
 }
 
 pub(crate) async fn an_expire_time_is_announced(q: Fixture) {
-    let mut events = q.store.events(About::Upkeep);
+    let mut events = q.store.subscribe(EventKind::Upkeep);
     q.put(NewJob { expire: Some(after(90)), ..new_job("a") }).await;
     expect(&mut events, "enqueue", upkeep(plus(q.now(), 90))).await;
 }
 
 pub(crate) async fn a_deadline_is_announced_and_a_nearer_one_again(q: Fixture) {
-    let mut events = q.store.events(About::Upkeep);
+    let mut events = q.store.subscribe(EventKind::Upkeep);
     let leased = q.running("a").await;
     expect(&mut events, "claim", upkeep(leased.deadline)).await;
     let nearer = q.extend(&leased, Some(Duration::from_secs(2)), None).await.unwrap();
@@ -145,7 +149,7 @@ pub(crate) async fn the_end_of_a_retention_is_announced(q: Fixture) {
         [("dead", Some(dead_lettered()), limit::DEAD_RETENTION), ("done", None, limit::TOMBSTONE)]
     {
         let leased = q.running(id).await;
-        let mut events = q.store.events(About::Upkeep);
+        let mut events = q.store.subscribe(EventKind::Upkeep);
         match cause {
             Some(cause) => q.end(&leased, cause).await,
             None => q.ack(&leased).await,
@@ -157,23 +161,26 @@ pub(crate) async fn the_end_of_a_retention_is_announced(q: Fixture) {
 pub(crate) async fn upkeep_is_announced_again_after_it_was_done(q: Fixture) {
     let leased = q.running("a").await;
     q.until(leased.deadline);
-    let reaped = q.store.reap(9).await.unwrap();
-    assert_eq!((reaped.leases.len(), reaped.next), (1, None));
+    let reaped = q.store.overdue_leases(9).await.unwrap();
+    assert_eq!((reaped.leases.len(), reaped.next_deadline), (1, None));
     q.end(&leased, failed_for(0)).await;
-    let mut events = q.store.events(About::Upkeep);
+    let mut events = q.store.subscribe(EventKind::Upkeep);
     let leased = q.claim_one().await;
     expect(&mut events, "claim", upkeep(leased.deadline)).await;
 }
 
 /// Also what comes later than what was done.
 pub(crate) async fn upkeep_is_announced_again_after_jobs_were_forgotten(q: Fixture) {
-    let expires =
-        |id, seconds| NewJob { expire: Some(after(seconds)), keep: Keep::Nothing, ..new_job(id) };
+    let expires = |id, seconds| NewJob {
+        expire: Some(after(seconds)),
+        retention: RetentionRule::Nothing,
+        ..new_job(id)
+    };
     q.put(expires("a", 1)).await;
     q.sleep(2);
     let pruned = q.store.prune(9).await.unwrap();
-    assert_eq!((pruned.pruned, pruned.next), (1, None));
-    let mut events = q.store.events(About::Upkeep);
+    assert_eq!((pruned.pruned, pruned.next_due), (1, None));
+    let mut events = q.store.subscribe(EventKind::Upkeep);
     q.put(expires("b", 10)).await;
     expect(&mut events, "what comes later", upkeep(plus(q.now(), 10))).await;
 }

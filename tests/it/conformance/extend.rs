@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ringq::domain::{Spec, State};
-use ringq::store::{Extend, NewJob, Refused};
+use ringq::store::{LeaseExtension, LeaseRefusal, NewJob};
 
 use super::fixture::Fixture;
 use super::values::{LEASE, TOPIC, key, lease_ref, new_job, one, plus, released};
@@ -24,7 +24,7 @@ pub(crate) async fn a_deadline_can_move_nearer(q: Fixture) {
     let nearer = q.extend(&leased, Some(Duration::from_secs(1)), None).await.unwrap();
     assert_eq!(nearer, plus(q.now(), 1));
     q.until(nearer);
-    assert_eq!(one(q.store.reap(10).await.unwrap().leases).key, leased.key);
+    assert_eq!(one(q.store.overdue_leases(10).await.unwrap().leases).key, leased.key);
 }
 
 pub(crate) async fn an_absent_duration_is_the_leases_own(q: Fixture) {
@@ -69,7 +69,7 @@ pub(crate) async fn a_lease_that_ran_out_can_be_extended_until_it_is_reaped(q: F
     q.until(leased.deadline);
     q.sleep(100);
     assert!(q.extend(&leased, None, None).await.is_ok());
-    assert!(q.store.reap(10).await.unwrap().leases.is_empty());
+    assert!(q.store.overdue_leases(10).await.unwrap().leases.is_empty());
     assert_eq!(q.ack(&leased).await.state, State::Succeeded);
 }
 
@@ -78,13 +78,13 @@ pub(crate) async fn only_leases_that_hold_are_extended(q: Fixture) {
     let leased = q.claim(3).await;
     q.end(&leased[0], released()).await;
     let progress = || Some("x".to_owned());
-    let item = |lease| Extend {
+    let item = |lease| LeaseExtension {
         lease,
         duration: LONGER,
         progress: progress(),
         checkpoint: None,
-        lapsed: None,
-        until: None,
+        outage_expiry: None,
+        write_deadline: None,
     };
     let mut items: Vec<_> = leased.iter().map(|leased| item(lease_ref(leased))).collect();
     items[1].lease.token.0 ^= 1;
@@ -93,7 +93,7 @@ pub(crate) async fn only_leases_that_hold_are_extended(q: Fixture) {
     items.push(item(lease_ref(&leased[2])));
     items[4].lease.key = key(TOPIC, "d");
     let extended = q.store.extend(items).await.unwrap();
-    let (stale, gone) = (Err(Refused::Stale), Err(Refused::NotFound));
+    let (stale, gone) = (Err(LeaseRefusal::Stale), Err(LeaseRefusal::NotFound));
     assert_eq!(extended, [stale, stale, Ok(plus(q.now(), 600)), gone, gone]);
     assert_eq!(q.job("b").await.progress, "");
     assert_eq!(q.job("b").await.lease_expire_time, Some(leased[1].deadline));
@@ -111,7 +111,7 @@ pub(crate) async fn another_lease_of_the_job_was_not_extended(q: Fixture) {
 pub(crate) async fn a_finished_job_cannot_be_extended(q: Fixture) {
     let leased = q.running("a").await;
     q.ack(&leased).await;
-    assert_eq!(q.extend(&leased, None, None).await, Err(Refused::Stale));
+    assert_eq!(q.extend(&leased, None, None).await, Err(LeaseRefusal::Stale));
     q.sleep(60);
-    assert_eq!(q.extend(&leased, None, None).await, Err(Refused::NotFound));
+    assert_eq!(q.extend(&leased, None, None).await, Err(LeaseRefusal::NotFound));
 }

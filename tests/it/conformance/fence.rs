@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use ringq::domain::lifecycle::Cause;
-use ringq::domain::{JobId, Keep, OnConflict, Time};
-use ringq::store::{Ask, Claim, Leased, NewJob, Redrive, Taker};
+use ringq::domain::{JobId, OnConflict, RetentionRule, Time};
+use ringq::store::{Claim, LeasedJob, NewJob, RedriveBatch, StreamDemand, TopicDemand};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -27,7 +27,7 @@ pub(crate) async fn a_fence_is_the_store_time_at_which_the_lease_began(q: Fixtur
     let leased = q.running("a").await;
     assert_eq!(leased.fence, q.now());
     let lease = q.lease(&leased).await.unwrap();
-    assert_eq!((lease.start_time, lease.standing.first_start), (q.now(), q.now()));
+    assert_eq!((lease.start_time, lease.attempt.first_start), (q.now(), q.now()));
     q.sleep(2);
     q.extend(&leased, None, Some("half way")).await.unwrap();
     q.extend(&leased, None, None).await.unwrap();
@@ -40,13 +40,13 @@ pub(crate) async fn a_fence_is_the_store_time_at_which_the_lease_began(q: Fixtur
 /// The clock stands still in all of it.
 pub(crate) async fn each_delivery_of_an_id_has_a_greater_fence(q: Fixture) {
     let mut fences = Vec::new();
-    let mut claim = async |q: &Fixture| -> Leased {
+    let mut claim = async |q: &Fixture| -> LeasedJob {
         let leased = q.claim_one().await;
         fences.push(leased.fence);
         leased
     };
     q.put(new_job("a")).await;
-    for cause in [released(), failed_for(0), Cause::Expired, Cause::Broken] {
+    for cause in [released(), failed_for(0), Cause::Expired, Cause::StreamBroken] {
         let leased = claim(&q).await;
         let settle = q.decide(&leased, cause).await;
         q.settle(settle).await.unwrap();
@@ -60,7 +60,7 @@ pub(crate) async fn each_delivery_of_an_id_has_a_greater_fence(q: Fixture) {
     assert!(q.unclaim(&leased).await);
     let leased = claim(&q).await;
     q.end(&leased, dead_lettered()).await;
-    let redrive = Redrive {
+    let redrive = RedriveBatch {
         topic: topic(TOPIC),
         ids: vec![JobId::stored("a")],
         spacing: Duration::ZERO,
@@ -69,14 +69,14 @@ pub(crate) async fn each_delivery_of_an_id_has_a_greater_fence(q: Fixture) {
         states: vec![ringq::domain::State::Dead],
         ttl: None,
         dry_run: false,
-        until: None,
+        deadline: None,
     };
     assert_eq!(q.store.redrive(redrive).await.unwrap().redriven, 1);
     let leased = claim(&q).await;
     q.ack(&leased).await;
     // Nothing is left of it.
     q.sleep(3_600);
-    q.put(NewJob { keep: Keep::Nothing, ..new_job("a") }).await;
+    q.put(NewJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
     let leased = claim(&q).await;
     q.ack(&leased).await;
     q.put(new_job("a")).await;
@@ -88,11 +88,12 @@ pub(crate) async fn each_delivery_of_an_id_has_a_greater_fence(q: Fixture) {
 pub(crate) async fn leases_of_one_claim_begin_together(q: Fixture) {
     q.put_ids(&["a", "b", "c"]).await;
     q.put(NewJob { key: key("other", "d"), priority: Some(3), ..new_job("d") }).await;
-    let takers = |jobs| vec![Taker { jobs, ..taker() }, Taker { jobs, stream: 2, ..taker() }];
-    let asks = [TOPIC, "other"].map(|name| Ask { topic: topic(name), takers: takers(2) });
-    let claim = Claim { nonce: q.nonce(), owner: OWNER, asks: asks.into() };
+    let takers =
+        |jobs| vec![StreamDemand { jobs, ..taker() }, StreamDemand { jobs, stream: 2, ..taker() }];
+    let asks = [TOPIC, "other"].map(|name| TopicDemand { topic: topic(name), streams: takers(2) });
+    let claim = Claim { nonce: q.nonce(), owner: OWNER, topics: asks.into() };
     let claims = q.store.claim(claim).await.unwrap();
-    let leased = claims.topics.into_iter().flat_map(|claimed| claimed.leased).flatten();
+    let leased = claims.topics.into_iter().flat_map(|claimed| claimed.by_stream).flatten();
     let leased: Vec<_> = leased.collect();
     assert_eq!(leased.len(), 4);
     for leased in &leased {
@@ -118,7 +119,7 @@ pub(crate) async fn a_fence_rises_though_the_clock_went_back(q: Fixture) {
         apart.spec.payload = Some(large);
         let kinds = [
             new_job(id),
-            NewJob { keep: Keep::Nothing, ..new_job(id) },
+            NewJob { retention: RetentionRule::Nothing, ..new_job(id) },
             NewJob { priority: Some(7), ..new_job(id) },
             NewJob { expire: Some(after(900)), ..new_job(id) },
             apart,
@@ -176,13 +177,15 @@ pub(crate) async fn fences_rise_over_claims_of_many_replicas_at_once(q: Fixture)
                 Some(other) if n % 2 == 1 => other,
                 _ => &q.store,
             };
-            let asks =
-                vec![Ask { topic: topic(TOPIC), takers: vec![Taker { jobs: 2, ..taker() }] }];
-            store.claim(Claim { nonce: q.nonce(), owner: OWNER, asks })
+            let asks = vec![TopicDemand {
+                topic: topic(TOPIC),
+                streams: vec![StreamDemand { jobs: 2, ..taker() }],
+            }];
+            store.claim(Claim { nonce: q.nonce(), owner: OWNER, topics: asks })
         });
         let mut starts = Vec::new();
         for claims in futures::future::join_all(claims).await {
-            let leased = one(one(claims.unwrap().topics).leased);
+            let leased = one(one(claims.unwrap().topics).by_stream);
             starts.extend(leased.first().map(|leased| leased.fence));
             for leased in leased {
                 let nth = ids.iter().position(|id| *id == leased.key.id.as_str()).unwrap();

@@ -9,8 +9,9 @@ use ringq::clock::{Clock, ManualClock};
 use ringq::domain::lifecycle::Cause;
 use ringq::domain::{Durability, Job, ShardName, State, Time};
 use ringq::store::{
-    Ask, Claim, Claimed, Enqueue, Extend, Lease, Leased, NewJob, Refused, Settle, Settled, Stats,
-    Store, Taker, Unclaim, redis, sqlite,
+    Claim, LeaseExtension, LeaseRefusal, LeaseSettlement, LeasedJob, NewJob, RunningLease,
+    SettleCommandReply, ShardTopicStats, Store, StreamDemand, TopicDemand, TopicLeases, Unclaim,
+    WriteResult, redis, sqlite,
 };
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
@@ -132,7 +133,7 @@ impl Backend {
         let clock = Clock::Manual(clock.clone());
         let on_redis = async |url: &str| {
             let (name, clock) = (name.clone(), clock.clone());
-            let address = redis::Address::try_new(url).unwrap();
+            let address = redis::RedisAddress::try_new(url).unwrap();
             opened(redis::RedisStore::open(redis::Config { name, address, clock, owner }).await)
         };
         let dir = match place {
@@ -257,7 +258,7 @@ impl Fixture {
 
 impl Fixture {
     /// Enqueues one job.
-    pub(crate) async fn put(&self, job: NewJob) -> Enqueue {
+    pub(crate) async fn put(&self, job: NewJob) -> WriteResult {
         one(self.store.enqueue(vec![job]).await.unwrap())
     }
 
@@ -267,19 +268,19 @@ impl Fixture {
     }
 
     /// Claims from one topic for these takers.
-    pub(crate) async fn claim_for(&self, name: &str, takers: Vec<Taker>) -> Claimed {
-        let asks = vec![Ask { topic: topic(name), takers }];
-        let claim = Claim { nonce: self.nonce(), owner: OWNER, asks };
+    pub(crate) async fn claim_for(&self, name: &str, takers: Vec<StreamDemand>) -> TopicLeases {
+        let asks = vec![TopicDemand { topic: topic(name), streams: takers }];
+        let claim = Claim { nonce: self.nonce(), owner: OWNER, topics: asks };
         one(self.store.claim(claim).await.unwrap().topics)
     }
 
     /// Claims at most so many jobs of [`TOPIC`] for one taker.
-    pub(crate) async fn claim(&self, jobs: u32) -> Vec<Leased> {
-        one(self.claim_for(TOPIC, vec![Taker { jobs, ..taker() }]).await.leased)
+    pub(crate) async fn claim(&self, jobs: u32) -> Vec<LeasedJob> {
+        one(self.claim_for(TOPIC, vec![StreamDemand { jobs, ..taker() }]).await.by_stream)
     }
 
     /// Claims the next job of [`TOPIC`], which must be there.
-    pub(crate) async fn claim_one(&self) -> Leased {
+    pub(crate) async fn claim_one(&self) -> LeasedJob {
         one(self.claim(1).await)
     }
 
@@ -289,75 +290,85 @@ impl Fixture {
     }
 
     /// Enqueues a plain job and claims it.
-    pub(crate) async fn running(&self, id: &str) -> Leased {
+    pub(crate) async fn running(&self, id: &str) -> LeasedJob {
         self.run(new_job(id)).await
     }
 
     /// Enqueues a job and claims it; nothing else may be ready.
-    pub(crate) async fn run(&self, job: NewJob) -> Leased {
+    pub(crate) async fn run(&self, job: NewJob) -> LeasedJob {
         let key = job.key.clone();
         self.put(job).await;
-        let leased = one(self.claim_for(key.topic.as_str(), vec![taker()]).await.leased);
+        let leased = one(self.claim_for(key.topic.as_str(), vec![taker()]).await.by_stream);
         let leased = one(leased);
         assert_eq!(leased.key, key, "another job was ready");
         leased
     }
 
     /// Settles one lease.
-    pub(crate) async fn settle(&self, settle: Settle) -> Result<Settled, Refused> {
+    pub(crate) async fn settle(
+        &self,
+        settle: LeaseSettlement,
+    ) -> Result<SettleCommandReply, LeaseRefusal> {
         one(self.store.settle(vec![settle]).await.unwrap())
     }
 
     /// Acknowledges a lease, which must hold.
-    pub(crate) async fn ack(&self, leased: &Leased) -> Settled {
+    pub(crate) async fn ack(&self, leased: &LeasedJob) -> SettleCommandReply {
         self.settle(ack(leased)).await.unwrap()
     }
 
     /// Decides and settles the end of a lease, which must hold.
-    pub(crate) async fn end(&self, leased: &Leased, cause: Cause) -> Settled {
+    pub(crate) async fn end(&self, leased: &LeasedJob, cause: Cause) -> SettleCommandReply {
         let settle = self.decide(leased, cause).await;
         self.settle(settle).await.unwrap()
     }
 
     /// The settle that ends a lease for `cause`, without jitter.
-    pub(crate) async fn decide(&self, leased: &Leased, cause: Cause) -> Settle {
+    pub(crate) async fn decide(&self, leased: &LeasedJob, cause: Cause) -> LeaseSettlement {
         decide(&self.lease(leased).await.unwrap(), cause)
     }
 
     /// Reads one lease.
-    pub(crate) async fn lease(&self, leased: &Leased) -> Result<Lease, Refused> {
-        one(self.store.leases(vec![lease_ref(leased)]).await.unwrap())
+    pub(crate) async fn lease(&self, leased: &LeasedJob) -> Result<RunningLease, LeaseRefusal> {
+        one(self.store.running_leases(vec![lease_ref(leased)]).await.unwrap())
     }
 
     /// Extends one lease.
     pub(crate) async fn extend(
         &self,
-        leased: &Leased,
+        leased: &LeasedJob,
         duration: Option<Duration>,
         progress: Option<&str>,
-    ) -> Result<Time, Refused> {
+    ) -> Result<Time, LeaseRefusal> {
         let progress = progress.map(str::to_owned);
-        let extend = Extend {
+        let extend = LeaseExtension {
             lease: lease_ref(leased),
             duration,
             progress,
             checkpoint: None,
-            lapsed: None,
-            until: None,
+            outage_expiry: None,
+            write_deadline: None,
         };
         one(self.store.extend(vec![extend]).await.unwrap())
     }
 
     /// Extends one lease with a checkpoint.
-    pub(crate) async fn save(&self, leased: &Leased, body: &str) -> Result<Time, Refused> {
+    pub(crate) async fn save(&self, leased: &LeasedJob, body: &str) -> Result<Time, LeaseRefusal> {
         let (lease, checkpoint) = (lease_ref(leased), Some(text(body)));
         let (duration, progress, lapsed, until) = (None, None, None, None);
-        let extend = Extend { lease, duration, progress, checkpoint, lapsed, until };
+        let extend = LeaseExtension {
+            lease,
+            duration,
+            progress,
+            checkpoint,
+            outage_expiry: lapsed,
+            write_deadline: until,
+        };
         one(self.store.extend(vec![extend]).await.unwrap())
     }
 
     /// Undoes one lease; whether it was there.
-    pub(crate) async fn unclaim(&self, leased: &Leased) -> bool {
+    pub(crate) async fn unclaim(&self, leased: &LeasedJob) -> bool {
         self.undo(Unclaim::Leases(vec![lease_ref(leased)])).await.unwrap() == 1
     }
 
@@ -367,8 +378,8 @@ impl Fixture {
         loop {
             let undone = self.store.unclaim(what.clone()).await?;
             leases += undone.leases;
-            match (&mut what, undone.next) {
-                (Unclaim::Claim(lost), Some(next)) => lost.from = Some(next),
+            match (&mut what, undone.cursor) {
+                (Unclaim::Claim(lost), Some(next)) => lost.cursor = Some(next),
                 (_, next) => {
                     assert_eq!(next, None);
                     return Ok(leases);
@@ -404,7 +415,7 @@ impl Fixture {
     }
 
     /// Numbers of a topic that must be there.
-    pub(crate) async fn stats(&self, name: &str) -> Stats {
+    pub(crate) async fn stats(&self, name: &str) -> ShardTopicStats {
         one(self.store.stats(vec![topic(name)]).await.unwrap()).expect("no such topic")
     }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use ringq::domain::lifecycle::Cause;
-use ringq::domain::{EnqueueOutcome, Keep, OnConflict, State, limit};
-use ringq::store::{Leased, NewJob, Redrive, Refused, Settled};
+use ringq::domain::{EnqueueOutcome, OnConflict, RetentionRule, State, limit};
+use ringq::store::{LeaseRefusal, LeasedJob, NewJob, RedriveBatch, SettleCommandReply};
 
 use super::conflict::{LATER, POLICIES, URGENT, first, second, take};
 use super::fixture::Fixture;
@@ -38,11 +38,11 @@ fn ends() -> Vec<(&'static str, Option<Cause>)> {
         ("release", Some(released())),
         ("die", Some(dead_lettered())),
         ("expiry", Some(Cause::Expired)),
-        ("broken", Some(Cause::Broken)),
+        ("broken", Some(Cause::StreamBroken)),
     ]
 }
 
-async fn end(q: &Fixture, leased: &Leased, cause: Option<Cause>) -> State {
+async fn end(q: &Fixture, leased: &LeasedJob, cause: Option<Cause>) -> State {
     match cause {
         Some(cause) => q.end(leased, cause).await.state,
         None => q.ack(leased).await.state,
@@ -51,8 +51,8 @@ async fn end(q: &Fixture, leased: &Leased, cause: Option<Cause>) -> State {
 
 pub(crate) async fn a_waiting_generation_starts_when_the_lease_ends_however_it_ends(q: Fixture) {
     for (id, cause) in ends() {
-        let keep = Keep::Record(RETENTION);
-        let running = take(&q, NewJob { keep, ..first(id) }).await;
+        let keep = RetentionRule::Record(RETENTION);
+        let running = take(&q, NewJob { retention: keep, ..first(id) }).await;
         let deferred = q.now();
         let next = NewJob { due: after(0), priority: Some(9), ..second(id) };
         q.put(NewJob { on_conflict: OnConflict::Replace, ..next }).await;
@@ -116,7 +116,7 @@ pub(crate) async fn a_rescheduling_deferral_moves_the_waiting_one(q: Fixture) {
     let running = take(&q, first("a")).await;
     q.put(NewJob { on_conflict: OnConflict::Replace, ..second("a") }).await;
     let again = NewJob { on_conflict: OnConflict::Reschedule, due: after(2), ..new_job("a") };
-    let put = q.put(NewJob { request: Some(3), ..again }).await;
+    let put = q.put(NewJob { request_code: Some(3), ..again }).await;
     assert_eq!((put.outcome, put.due), (Some(EnqueueOutcome::Deferred), plus(q.now(), 2)));
     q.ack(&running).await;
     let job = q.job("a").await;
@@ -151,8 +151,8 @@ pub(crate) async fn the_old_lease_has_no_power_over_the_started_generation(q: Fi
     let retry = q.decide(&running, failed()).await;
     q.ack(&running).await;
     let started = q.job("a").await;
-    assert_eq!(q.settle(retry).await, Err(Refused::Stale));
-    assert_eq!(q.extend(&running, None, None).await, Err(Refused::Stale));
+    assert_eq!(q.settle(retry).await, Err(LeaseRefusal::Stale));
+    assert_eq!(q.extend(&running, None, None).await, Err(LeaseRefusal::Stale));
     assert!(!q.unclaim(&running).await);
     assert_eq!(q.job("a").await, started);
     let repeat = q.settle(ack(&running)).await.unwrap();
@@ -162,10 +162,10 @@ pub(crate) async fn the_old_lease_has_no_power_over_the_started_generation(q: Fi
 
 pub(crate) async fn a_repeated_ack_of_a_generation_is_success_whichever_runs_now(q: Fixture) {
     let over = NewJob { on_conflict: OnConflict::Replace, due: after(0), ..second("a") };
-    let repeat = async |old: &[Leased], state| {
+    let repeat = async |old: &[LeasedJob], state| {
         let before = q.job("a").await;
         for old in old {
-            let repeated = Settled { repeated: true, state };
+            let repeated = SettleCommandReply { repeated: true, state };
             assert_eq!(q.settle(ack(old)).await, Ok(repeated), "{before:?}");
         }
         assert_eq!(q.job("a").await, before);
@@ -173,7 +173,7 @@ pub(crate) async fn a_repeated_ack_of_a_generation_is_success_whichever_runs_now
     let mut old = Vec::new();
     let mut running = take(&q, first("a")).await;
     for _ in 0..3 {
-        q.put(NewJob { request: None, ..over.clone() }).await;
+        q.put(NewJob { request_code: None, ..over.clone() }).await;
         q.ack(&running).await;
         old.push(running);
         repeat(&old, State::Ready).await;
@@ -187,15 +187,15 @@ pub(crate) async fn a_repeated_ack_of_a_generation_is_success_whichever_runs_now
 }
 
 pub(crate) async fn a_repeated_ack_is_success_after_the_id_was_enqueued_over(q: Fixture) {
-    let keeps = [Keep::Record(RETENTION), Keep::Tombstone(limit::TOMBSTONE)];
+    let keeps = [RetentionRule::Record(RETENTION), RetentionRule::Tombstone(limit::TOMBSTONE)];
     for (policy, keep) in [OnConflict::Replace, OnConflict::Reschedule]
         .into_iter()
         .flat_map(|policy| keeps.map(|keep| (policy, keep)))
     {
         let id = format!("{policy:?} {keep:?}").replace(|c: char| !c.is_alphanumeric(), "_");
-        let old = take(&q, NewJob { keep, ..first(&id) }).await;
+        let old = take(&q, NewJob { retention: keep, ..first(&id) }).await;
         q.ack(&old).await;
-        let over = NewJob { on_conflict: policy, due: after(0), keep, ..second(&id) };
+        let over = NewJob { on_conflict: policy, due: after(0), retention: keep, ..second(&id) };
         assert_eq!(q.put(over).await.outcome, Some(EnqueueOutcome::Created), "{id}");
         assert_eq!(q.settle(ack(&old)).await.unwrap().state, State::Ready, "{id}");
         let running = q.claim_one().await;
@@ -211,7 +211,7 @@ pub(crate) async fn a_repeated_settle_is_success_after_its_job_was_put_back(q: F
     let dead = take(&q, first("a")).await;
     let nack = q.decide(&dead, dead_lettered()).await;
     q.settle(nack.clone()).await.unwrap();
-    let redrive = Redrive {
+    let redrive = RedriveBatch {
         topic: dead.key.topic.clone(),
         ids: vec![dead.key.id.clone()],
         spacing: Duration::ZERO,
@@ -220,13 +220,13 @@ pub(crate) async fn a_repeated_settle_is_success_after_its_job_was_put_back(q: F
         states: vec![State::Dead],
         ttl: None,
         dry_run: false,
-        until: None,
+        deadline: None,
     };
     assert_eq!(q.store.redrive(redrive).await.unwrap().redriven, 1);
     q.claim_one().await;
-    let repeated = Settled { repeated: true, state: State::Running };
+    let repeated = SettleCommandReply { repeated: true, state: State::Running };
     assert_eq!(q.settle(nack).await, Ok(repeated));
-    assert_eq!(q.settle(ack(&dead)).await, Err(Refused::Stale));
+    assert_eq!(q.settle(ack(&dead)).await, Err(LeaseRefusal::Stale));
 }
 
 pub(crate) async fn delete_removes_the_running_and_the_waiting_generation(q: Fixture) {
@@ -236,8 +236,8 @@ pub(crate) async fn delete_removes_the_running_and_the_waiting_generation(q: Fix
     assert_eq!(q.state("a").await, Some(State::Cancelled));
     assert!(q.claim_ids().await.is_empty());
     let refs = vec![lease_ref(&running)];
-    assert_eq!(q.store.leases(refs).await.unwrap(), [Err(Refused::NotFound)]);
-    assert_eq!(q.settle(ack(&running)).await, Err(Refused::NotFound));
+    assert_eq!(q.store.running_leases(refs).await.unwrap(), [Err(LeaseRefusal::NotFound)]);
+    assert_eq!(q.settle(ack(&running)).await, Err(LeaseRefusal::NotFound));
     assert_eq!(q.state("a").await, Some(State::Cancelled));
 }
 

@@ -1,6 +1,6 @@
 //! Get: what a job reads as, in full and in brief. Each verb's own effect is with that verb.
 
-use ringq::domain::{Keep, State, limit};
+use ringq::domain::{RetentionRule, State, limit};
 use ringq::store::NewJob;
 
 use super::fixture::Fixture;
@@ -32,13 +32,15 @@ pub(crate) async fn the_last_holder_is_named_after_the_run(q: Fixture) {
 }
 
 pub(crate) async fn a_brief_read_has_neither_payload_nor_result_nor_attempts(q: Fixture) {
-    let keep = Keep::Record(limit::TOMBSTONE);
-    let leased = q.run(NewJob { keep, ..new_job("a") }).await;
-    let end = ringq::store::End::Ack {
+    let keep = RetentionRule::Record(limit::TOMBSTONE);
+    let leased = q.run(NewJob { retention: keep, ..new_job("a") }).await;
+    let end = ringq::store::SettleAction::Ack {
         result: Some(super::values::text("result")),
         follow_ups: Vec::new(),
     };
-    q.settle(ringq::store::Settle { end, ..super::values::ack(&leased) }).await.unwrap();
+    q.settle(ringq::store::LeaseSettlement { action: end, ..super::values::ack(&leased) })
+        .await
+        .unwrap();
     let brief = one(q.store.get(vec![key(TOPIC, "a")], false).await.unwrap()).unwrap();
     let mut full = q.job("a").await;
     assert!(full.result.is_some() && full.spec.payload.is_some() && !full.attempts.is_empty());

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use ringq::domain::{Keep, State};
-use ringq::store::{Cursor, Delete, List, Listed, NewJob, Page};
+use ringq::domain::{RetentionRule, State};
+use ringq::store::{JobDeletion, ListCursor, ListEntry, ListPage, ListQuery, NewJob};
 
 use super::fixture::Fixture;
 use super::values::{TOPIC, after, dead_lettered, failed_for, job_in, new_job, released, topic};
 
-async fn page(q: &Fixture, state: State, limit: usize, after: Option<Cursor>) -> Page {
-    let list = List { topic: topic(TOPIC), state, full: true, limit, after };
+async fn page(q: &Fixture, state: State, limit: usize, after: Option<ListCursor>) -> ListPage {
+    let list = ListQuery { topic: topic(TOPIC), state, full: true, limit, after };
     q.store.list(list).await.unwrap()
 }
 
@@ -17,7 +17,7 @@ async fn listed(q: &Fixture, state: State) -> Vec<String> {
     ids(&page(q, state, 100, None).await.jobs)
 }
 
-fn ids(jobs: &[Listed]) -> Vec<String> {
+fn ids(jobs: &[ListEntry]) -> Vec<String> {
     jobs.iter().map(|listed| listed.job.key.id.to_string()).collect()
 }
 
@@ -51,7 +51,7 @@ pub(crate) async fn a_list_has_the_jobs_of_its_topic_and_state(q: Fixture) {
 pub(crate) async fn a_brief_list_reads_like_a_brief_get(q: Fixture) {
     every_state(&q).await;
     for state in State::ALL {
-        let list = List { topic: topic(TOPIC), state, full: false, limit: 9, after: None };
+        let list = ListQuery { topic: topic(TOPIC), state, full: false, limit: 9, after: None };
         let jobs = q.store.list(list).await.unwrap().jobs.into_iter().map(|listed| listed.job);
         let key = super::key(TOPIC, state.name());
         let got = q.store.get(vec![key], false).await.unwrap();
@@ -118,7 +118,7 @@ pub(crate) async fn a_page_may_end_behind_any_of_its_jobs(q: Fixture) {
         let whole = page(&q, state, 100, None).await.jobs;
         assert!(whole.len() >= leased.len(), "{state:?}");
         for (index, listed) in whole.iter().enumerate() {
-            let rest = page(&q, state, 100, Some(listed.place)).await.jobs;
+            let rest = page(&q, state, 100, Some(listed.cursor)).await.jobs;
             assert_eq!(rest, whole[index + 1..], "{state:?} after {index}");
         }
     }
@@ -157,13 +157,13 @@ pub(crate) async fn jobs_behind_many_that_were_deleted_are_found_page_by_page(q:
     const JOBS: usize = 6_000;
     let id = |n: usize| format!("j{n:04}");
     for part in (0..JOBS).collect::<Vec<_>>().chunks(500) {
-        let job = |&n: &usize| NewJob { keep: Keep::Nothing, ..new_job(&id(n)) };
+        let job = |&n: &usize| NewJob { retention: RetentionRule::Nothing, ..new_job(&id(n)) };
         q.store.enqueue(part.iter().map(job).collect()).await.unwrap();
     }
     // Fewer than half of them, or the others are put into another order.
     let gone = |n: usize| (10..2_900).contains(&n);
     for part in (0..JOBS).filter(|&n| gone(n)).collect::<Vec<_>>().chunks(500) {
-        let delete = |&n: &usize| Delete::from(super::key(TOPIC, &id(n)));
+        let delete = |&n: &usize| JobDeletion::from(super::key(TOPIC, &id(n)));
         q.store.delete(part.iter().map(delete).collect()).await.unwrap();
     }
     // One that comes from elsewhere and belongs before those that wait.
@@ -201,7 +201,7 @@ pub(crate) async fn pages_go_through_all_priorities_in_one_order(q: Fixture) {
         loop {
             let page = page(&q, state, limit, after).await;
             assert!(page.jobs.len() <= limit);
-            found.extend(page.jobs.iter().map(|job| (job.place.due, job.place.sequence)));
+            found.extend(page.jobs.iter().map(|job| (job.cursor.due, job.cursor.sequence)));
             after = page.next;
             if after.is_none() {
                 break;

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use ringq::store::{Ask, Claim, Leased, Taker};
+use ringq::store::{Claim, LeasedJob, StreamDemand, TopicDemand};
 
 use super::fixture::Fixture;
 use super::values::{OWNER, TOPIC, job_in, new_job, one, released, taker, tied, topic};
 
 /// Claims one job for a stream of `owner`.
-async fn claim_as(q: &Fixture, owner: u32, grace: Option<Duration>) -> Leased {
-    let takers = vec![Taker { jobs: 1, grace, ..taker() }];
-    let asks = vec![Ask { topic: topic(TOPIC), takers }];
-    let claims = q.store.claim(Claim { nonce: q.nonce(), owner, asks }).await.unwrap();
-    one(one(one(claims.topics).leased))
+async fn claim_as(q: &Fixture, owner: u32, grace: Option<Duration>) -> LeasedJob {
+    let takers = vec![StreamDemand { jobs: 1, grace, ..taker() }];
+    let asks = vec![TopicDemand { topic: topic(TOPIC), streams: takers }];
+    let claims = q.store.claim(Claim { nonce: q.nonce(), owner, topics: asks }).await.unwrap();
+    one(one(one(claims.topics).by_stream))
 }
 
 async fn orphans(q: &Fixture, living: u32) -> Vec<String> {
@@ -20,7 +20,7 @@ async fn orphans(q: &Fixture, living: u32) -> Vec<String> {
 }
 
 async fn orphans_beside(q: &Fixture, living: &[u32]) -> Vec<String> {
-    let leases = q.store.orphans(living.to_vec()).await.unwrap();
+    let leases = q.store.orphaned_leases(living.to_vec()).await.unwrap();
     let mut ids: Vec<_> = leases.iter().map(|lease| lease.key.id.to_string()).collect();
     ids.sort();
     ids
@@ -43,7 +43,7 @@ pub(crate) async fn an_orphan_reads_as_its_lease_does(q: Fixture) {
     q.sleep(2);
     q.extend(&leased, None, None).await.unwrap();
     q.sleep(3);
-    let orphan = one(q.store.orphans(vec![OWNER]).await.unwrap());
+    let orphan = one(q.store.orphaned_leases(vec![OWNER]).await.unwrap());
     assert_eq!(orphan, q.lease(&leased).await.unwrap());
     assert_eq!((orphan.owner, orphan.grace), (8, Some(Duration::from_millis(1))));
 }
@@ -100,7 +100,7 @@ pub(crate) async fn many_orphans_are_found_in_every_topic(q: Fixture) {
         // A claim is bounded, too.
         let mut claimed = 0;
         while claimed < 700 {
-            claimed += one(q.claim_for(name, vec![taker()]).await.leased).len();
+            claimed += one(q.claim_for(name, vec![taker()]).await.by_stream).len();
         }
     }
     assert_eq!(orphans(&q, OWNER + 1).await.len(), 1_400);

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use ringq::domain::{Keep, Spec, State, limit};
-use ringq::store::{List, NewJob};
+use ringq::domain::{RetentionRule, Spec, State, limit};
+use ringq::store::{ListQuery, NewJob};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -17,7 +17,7 @@ async fn prune_all(q: &Fixture) -> u64 {
     for _ in 0..100 {
         let pruned = q.store.prune(10).await.unwrap();
         total += pruned.pruned;
-        if pruned.next.is_none_or(|next| next > q.now()) {
+        if pruned.next_due.is_none_or(|next| next > q.now()) {
             return total;
         }
     }
@@ -31,8 +31,8 @@ async fn records(q: &Fixture) -> u64 {
 pub(crate) async fn what_was_kept_long_enough_is_removed(q: Fixture) {
     let leased = q.running("tombstone").await;
     q.ack(&leased).await;
-    let keep = Keep::Record(Duration::from_secs(90));
-    let leased = q.run(NewJob { keep, ..new_job("record") }).await;
+    let keep = RetentionRule::Record(Duration::from_secs(90));
+    let leased = q.run(NewJob { retention: keep, ..new_job("record") }).await;
     q.ack(&leased).await;
     let leased = q.running("dead").await;
     q.end(&leased, dead_lettered()).await;
@@ -46,9 +46,9 @@ pub(crate) async fn what_was_kept_long_enough_is_removed(q: Fixture) {
 
 pub(crate) async fn a_pruned_expired_job_reads_like_one_that_is_not(q: Fixture) {
     let expire = plus(q.now(), 5);
-    let keep = Keep::Record(Duration::from_secs(10));
-    for (id, keep) in [("a", Keep::Tombstone(Duration::from_secs(10))), ("b", keep)] {
-        q.put(NewJob { keep, expire: Some(after(5)), ..new_job(id) }).await;
+    let keep = RetentionRule::Record(Duration::from_secs(10));
+    for (id, keep) in [("a", RetentionRule::Tombstone(Duration::from_secs(10))), ("b", keep)] {
+        q.put(NewJob { retention: keep, expire: Some(after(5)), ..new_job(id) }).await;
     }
     q.sleep(7);
     let before = (q.job("a").await, q.job("b").await);
@@ -76,7 +76,8 @@ pub(crate) async fn an_expired_tombstone_has_no_past_before_it_is_pruned(q: Fixt
 }
 
 pub(crate) async fn an_expired_job_that_is_not_kept_is_removed(q: Fixture) {
-    q.put(NewJob { keep: Keep::Nothing, expire: Some(after(5)), ..new_job("a") }).await;
+    q.put(NewJob { retention: RetentionRule::Nothing, expire: Some(after(5)), ..new_job("a") })
+        .await;
     q.sleep(5);
     assert!(prune_all(&q).await >= 1);
     assert_eq!(records(&q).await, 0);
@@ -93,26 +94,27 @@ pub(crate) async fn running_and_waiting_jobs_are_left_alone(q: Fixture) {
 
 pub(crate) async fn a_limit_is_kept_and_the_rest_is_announced(q: Fixture) {
     for n in 0..25 {
-        let keep = Keep::Nothing;
-        q.put(NewJob { keep, expire: Some(after(5)), ..new_job(&format!("j{n}")) }).await;
+        let keep = RetentionRule::Nothing;
+        q.put(NewJob { retention: keep, expire: Some(after(5)), ..new_job(&format!("j{n}")) })
+            .await;
     }
     q.sleep(5);
     let pruned = q.store.prune(10).await.unwrap();
     assert!(pruned.pruned <= 10 && pruned.pruned > 0, "{pruned:?}");
-    assert!(pruned.next.unwrap() <= q.now(), "{pruned:?}");
+    assert!(pruned.next_due.unwrap() <= q.now(), "{pruned:?}");
     prune_all(&q).await;
     assert_eq!(records(&q).await, 0);
 }
 
 pub(crate) async fn the_next_time_is_that_of_the_next_job(q: Fixture) {
-    assert_eq!(q.store.prune(10).await.unwrap().next, None);
+    assert_eq!(q.store.prune(10).await.unwrap().next_due, None);
     q.put(NewJob { due: after(1), ..new_job("waiting") }).await;
-    assert_eq!(q.store.prune(10).await.unwrap().next, None, "it never expires");
+    assert_eq!(q.store.prune(10).await.unwrap().next_due, None, "it never expires");
     q.put(NewJob { due: after(90), expire: Some(after(100)), ..new_job("expires") }).await;
-    assert_eq!(q.store.prune(10).await.unwrap().next, Some(plus(q.now(), 100)));
+    assert_eq!(q.store.prune(10).await.unwrap().next_due, Some(plus(q.now(), 100)));
     let leased = q.running("done").await;
     q.ack(&leased).await;
-    assert_eq!(q.store.prune(10).await.unwrap().next, Some(plus(q.now(), 60)));
+    assert_eq!(q.store.prune(10).await.unwrap().next_due, Some(plus(q.now(), 60)));
 }
 
 pub(crate) async fn a_pruned_job_is_not_in_the_way_of_a_new_one(q: Fixture) {
@@ -124,7 +126,7 @@ pub(crate) async fn a_pruned_job_is_not_in_the_way_of_a_new_one(q: Fixture) {
     q.put(NewJob { spec, ..new_job("a") }).await;
     assert_eq!(q.job("a").await.generation, 1);
     let settled = one(q.store.settle(vec![ack(&leased)]).await.unwrap());
-    assert_eq!(settled, Err(ringq::store::Refused::Stale));
+    assert_eq!(settled, Err(ringq::store::LeaseRefusal::Stale));
     assert_eq!(q.stats(TOPIC).await.ready, 1);
 }
 
@@ -133,7 +135,7 @@ pub(crate) async fn a_count_does_not_wait_for_all_that_is_past_its_time(q: Fixtu
     const MANY: usize = (limit::PRUNES_MAX + 2) * limit::CALL_JOBS_MAX;
     let expires = |n: usize| NewJob {
         expire: Some(after(60)),
-        keep: Keep::Nothing,
+        retention: RetentionRule::Nothing,
         ..new_job(&n.to_string())
     };
     for part in (0..MANY).map(expires).collect::<Vec<_>>().chunks(limit::CALL_JOBS_MAX) {
@@ -143,7 +145,7 @@ pub(crate) async fn a_count_does_not_wait_for_all_that_is_past_its_time(q: Fixtu
     q.stats(TOPIC).await;
     assert!(records(&q).await >= limit::CALL_JOBS_MAX as u64, "some of it is left");
     let list =
-        List { topic: topic(TOPIC), state: State::Ready, full: false, limit: 50, after: None };
+        ListQuery { topic: topic(TOPIC), state: State::Ready, full: false, limit: 50, after: None };
     let page = q.store.list(list).await.unwrap();
     assert!(page.jobs.is_empty(), "what is past its time is in no list");
     assert_eq!(q.stats(TOPIC).await.ready, 0);

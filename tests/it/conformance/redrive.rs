@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use ringq::domain::{Job, JobId, Keep, Spec, State, When};
-use ringq::store::{List, NewJob, Redrive, Redriven};
+use ringq::domain::{Job, JobId, RetentionRule, Spec, State, When};
+use ringq::store::{ListQuery, NewJob, RedriveBatch, RedriveResult};
 
 use super::fixture::Fixture;
 use super::values::{
     TOPIC, after, dead_lettered, failed_for, job_in, key, new_job, plus, text, topic,
 };
 
-const KEEP: Keep = Keep::Record(Duration::from_secs(600));
+const KEEP: RetentionRule = RetentionRule::Record(Duration::from_secs(600));
 
-fn ids(ids: &[&str]) -> Redrive {
-    Redrive {
+fn ids(ids: &[&str]) -> RedriveBatch {
+    RedriveBatch {
         topic: topic(TOPIC),
         ids: ids.iter().map(|id| JobId::stored(id)).collect(),
         spacing: Duration::ZERO,
@@ -22,12 +22,12 @@ fn ids(ids: &[&str]) -> Redrive {
         target: None,
         ttl: None,
         dry_run: false,
-        until: None,
+        deadline: None,
     }
 }
 
-async fn redrive(q: &Fixture, redrive: Redrive) -> (u64, u64) {
-    let Redriven { redriven, skipped } = q.store.redrive(redrive).await.unwrap();
+async fn redrive(q: &Fixture, redrive: RedriveBatch) -> (u64, u64) {
+    let RedriveResult { redriven, skipped } = q.store.redrive(redrive).await.unwrap();
     (redriven, skipped)
 }
 
@@ -49,7 +49,7 @@ async fn states(q: &Fixture, ids: &[&str]) -> Vec<Option<State>> {
 }
 
 pub(crate) async fn a_redriven_job_is_like_new_but_for_what_it_is(q: Fixture) {
-    q.put(NewJob { priority: Some(6), keep: KEEP, ..new_job("a") }).await;
+    q.put(NewJob { priority: Some(6), retention: KEEP, ..new_job("a") }).await;
     let leased = q.claim_one().await;
     q.end(&leased, failed_for(1)).await;
     q.sleep(1);
@@ -65,7 +65,7 @@ pub(crate) async fn a_redriven_job_is_like_new_but_for_what_it_is(q: Fixture) {
     assert_eq!((job.generation, job.create_time), (before.generation, before.create_time));
     let leased = q.claim_one().await;
     assert_eq!((leased.failures, leased.deliveries), (0, 0));
-    assert_eq!(q.lease(&leased).await.unwrap().standing.first_start, q.now());
+    assert_eq!(q.lease(&leased).await.unwrap().attempt.first_start, q.now());
     q.ack(&leased).await;
     assert_eq!(q.job("a").await.spec.payload, Some(text("a")), "still kept as it asked");
 }
@@ -74,7 +74,7 @@ pub(crate) async fn dead_letters_come_back_in_the_order_of_their_due_times(q: Fi
     bury(&q, &["c", "a", "b"]).await;
     for expected in [&["c", "a"][..], &["b"], &[]] {
         let (topic, state) = (topic(TOPIC), State::Dead);
-        let list = List { topic, state, full: false, limit: 2, after: None };
+        let list = ListQuery { topic, state, full: false, limit: 2, after: None };
         let page = q.store.list(list).await.unwrap();
         let page: Vec<_> = page.jobs.iter().map(|found| found.job.key.id.as_str()).collect();
         assert_eq!(page, expected);
@@ -86,7 +86,7 @@ pub(crate) async fn dead_letters_come_back_in_the_order_of_their_due_times(q: Fi
 pub(crate) async fn due_times_are_spaced_from_the_delay_on(q: Fixture) {
     bury(&q, &["a", "b", "c"]).await;
     let (spacing, delay) = (Duration::from_millis(250), Duration::from_secs(3));
-    redrive(&q, Redrive { spacing, delay, ..ids(&["b", "c", "a"]) }).await;
+    redrive(&q, RedriveBatch { spacing, delay, ..ids(&["b", "c", "a"]) }).await;
     for (n, id) in (0..).zip(["b", "c", "a"]) {
         let job = q.job(id).await;
         assert_eq!(job.due_time, plus(q.now(), 3).plus(spacing * n), "{id}");
@@ -97,11 +97,11 @@ pub(crate) async fn due_times_are_spaced_from_the_delay_on(q: Fixture) {
 /// Only jobs in the states that a redrive names are put back, whether it counts them or not.
 pub(crate) async fn only_jobs_in_the_named_states_are_put_back(q: Fixture) {
     bury(&q, &["dead"]).await;
-    let leased = q.run(NewJob { keep: KEEP, ..new_job("succeeded") }).await;
+    let leased = q.run(NewJob { retention: KEEP, ..new_job("succeeded") }).await;
     q.ack(&leased).await;
-    q.put(NewJob { keep: KEEP, expire: Some(after(1)), ..new_job("expired") }).await;
+    q.put(NewJob { retention: KEEP, expire: Some(after(1)), ..new_job("expired") }).await;
     q.sleep(1);
-    q.put(NewJob { keep: KEEP, ..new_job("cancelled") }).await;
+    q.put(NewJob { retention: KEEP, ..new_job("cancelled") }).await;
     q.delete("cancelled").await;
     q.put(NewJob { due: after(99), ..new_job("scheduled") }).await;
     let all = ["succeeded", "expired", "cancelled", "dead", "scheduled"];
@@ -109,15 +109,15 @@ pub(crate) async fn only_jobs_in_the_named_states_are_put_back(q: Fixture) {
     for target in [None, Some(topic("u"))] {
         for (named, count) in [(vec![], 0), (are[..3].to_vec(), 3), (are.to_vec(), 4)] {
             let ttl = Some(Duration::from_secs(9));
-            let meant = Redrive { states: named, ttl, target: target.clone(), ..ids(&all) };
-            let dry_run = Redrive { dry_run: true, ..meant };
+            let meant = RedriveBatch { states: named, ttl, target: target.clone(), ..ids(&all) };
+            let dry_run = RedriveBatch { dry_run: true, ..meant };
             assert_eq!(redrive(&q, dry_run).await, (count, 5 - count));
         }
     }
     assert_eq!(states(&q, &all).await, are.map(Some));
     for (state, id) in are[..4].iter().zip(all) {
         let ttl = Some(Duration::from_secs(9));
-        let meant = || Redrive { states: vec![*state], ttl, ..ids(&all) };
+        let meant = || RedriveBatch { states: vec![*state], ttl, ..ids(&all) };
         assert_eq!(redrive(&q, meant()).await, (1, 4), "{id}");
         assert_eq!(redrive(&q, meant()).await, (0, 5), "{id}");
         assert_eq!(q.state(id).await, Some(State::Ready));
@@ -126,11 +126,11 @@ pub(crate) async fn only_jobs_in_the_named_states_are_put_back(q: Fixture) {
 }
 
 pub(crate) async fn a_redriven_job_does_not_show_its_former_end(q: Fixture) {
-    let leased = q.run(NewJob { keep: KEEP, ..new_job("a") }).await;
-    let end = ringq::store::End::Ack { result: Some(text("r")), follow_ups: Vec::new() };
-    let settle = ringq::store::Settle { end, ..super::values::ack(&leased) };
+    let leased = q.run(NewJob { retention: KEEP, ..new_job("a") }).await;
+    let end = ringq::store::SettleAction::Ack { result: Some(text("r")), follow_ups: Vec::new() };
+    let settle = ringq::store::LeaseSettlement { action: end, ..super::values::ack(&leased) };
     q.settle(settle).await.unwrap();
-    redrive(&q, Redrive { states: vec![State::Succeeded], ..ids(&["a"]) }).await;
+    redrive(&q, RedriveBatch { states: vec![State::Succeeded], ..ids(&["a"]) }).await;
     let job = q.job("a").await;
     assert_eq!((job.result, job.finish_time, &*job.last_error), (None, None, ""));
 }
@@ -154,16 +154,16 @@ pub(crate) async fn tombstones_are_skipped(q: Fixture) {
     q.sleep(1);
     let all = ["succeeded", "cancelled", "expired"];
     let named = vec![State::Succeeded, State::Cancelled, State::Expired];
-    assert_eq!(redrive(&q, Redrive { states: named, ..ids(&all) }).await, (0, 3));
+    assert_eq!(redrive(&q, RedriveBatch { states: named, ..ids(&all) }).await, (0, 3));
     let kept = [State::Succeeded, State::Cancelled, State::Expired].map(Some);
     assert_eq!(states(&q, &all).await, kept);
 }
 
 pub(crate) async fn a_kept_job_that_never_had_a_payload_is_no_tombstone(q: Fixture) {
-    let job = NewJob { spec: Spec::default(), keep: KEEP, ..new_job("a") };
+    let job = NewJob { spec: Spec::default(), retention: KEEP, ..new_job("a") };
     let leased = q.run(job).await;
     q.ack(&leased).await;
-    let meant = Redrive { states: vec![State::Succeeded], ..ids(&["a"]) };
+    let meant = RedriveBatch { states: vec![State::Succeeded], ..ids(&["a"]) };
     assert_eq!(redrive(&q, meant).await, (1, 0));
     assert_eq!(q.state("a").await, Some(State::Ready));
 }
@@ -183,8 +183,8 @@ pub(crate) async fn a_redriven_job_keeps_its_expire_time(q: Fixture) {
         let named = all.map(|id| format!("{id}-{name}"));
         let named = || ids(&named.each_ref().map(String::as_str));
         let delay = Duration::from_secs(5);
-        let late = || Redrive { delay, target: target.clone(), ..named() };
-        assert_eq!(redrive(&q, Redrive { dry_run: true, ..late() }).await, (2, 2));
+        let late = || RedriveBatch { delay, target: target.clone(), ..named() };
+        assert_eq!(redrive(&q, RedriveBatch { dry_run: true, ..late() }).await, (2, 2));
         assert_eq!(redrive(&q, late()).await, (2, 2));
         let expire = async |id: &str| {
             let job = q.get_in(&name, &format!("{id}-{name}")).await.unwrap();
@@ -193,13 +193,17 @@ pub(crate) async fn a_redriven_job_keeps_its_expire_time(q: Fixture) {
         assert_eq!(expire("far").await, (State::Scheduled, Some(expires)));
         assert_eq!(expire("never").await, (State::Scheduled, None));
         let ttl = Some(Duration::from_secs(7));
-        assert_eq!(redrive(&q, Redrive { ttl, ..late() }).await, (2, 2), "two are back already");
+        assert_eq!(
+            redrive(&q, RedriveBatch { ttl, ..late() }).await,
+            (2, 2),
+            "two are back already"
+        );
         for id in ["near", "past"] {
             assert_eq!(expire(id).await, (State::Scheduled, Some(plus(q.now(), 12))), "{id}");
         }
         q.sleep(12);
         let claimed = q.claim_for(&name, vec![super::taker()]).await;
-        let claimed = super::values::ids_of(&claimed.leased[0]);
+        let claimed = super::values::ids_of(&claimed.by_stream[0]);
         assert_eq!(claimed.len(), 2, "the other two have expired: {claimed:?}");
         q.sleep(1_000);
         q.store.prune(100).await.unwrap();
@@ -214,10 +218,13 @@ pub(crate) async fn a_dry_run_counts_and_changes_nothing(q: Fixture) {
     };
     let before = read().await;
     let dry_run = true;
-    assert_eq!(redrive(&q, Redrive { dry_run, ..ids(&["a", "b", "c"]) }).await, (3, 0));
-    assert_eq!(redrive(&q, Redrive { dry_run, ..ids(&["a", "x"]) }).await, (1, 1));
+    assert_eq!(redrive(&q, RedriveBatch { dry_run, ..ids(&["a", "b", "c"]) }).await, (3, 0));
+    assert_eq!(redrive(&q, RedriveBatch { dry_run, ..ids(&["a", "x"]) }).await, (1, 1));
     let target = Some(topic("u"));
-    assert_eq!(redrive(&q, Redrive { dry_run, target, ..ids(&["a", "b", "c"]) }).await, (3, 0));
+    assert_eq!(
+        redrive(&q, RedriveBatch { dry_run, target, ..ids(&["a", "b", "c"]) }).await,
+        (3, 0)
+    );
     assert_eq!(read().await, before);
     assert_eq!(q.store.stats(vec![topic("u")]).await.unwrap(), [None]);
 }
@@ -225,24 +232,24 @@ pub(crate) async fn a_dry_run_counts_and_changes_nothing(q: Fixture) {
 pub(crate) async fn jobs_move_to_another_topic(q: Fixture) {
     bury(&q, &["a", "b"]).await;
     let target = Some(topic("u"));
-    assert_eq!(redrive(&q, Redrive { target, ..ids(&["a", "b"]) }).await, (2, 0));
+    assert_eq!(redrive(&q, RedriveBatch { target, ..ids(&["a", "b"]) }).await, (2, 0));
     assert_eq!(states(&q, &["a", "b"]).await, [None, None]);
     let moved: Job = q.get_in("u", "a").await.unwrap();
     assert_eq!((moved.state, moved.spec.payload), (State::Ready, Some(text("a"))));
     assert_eq!(q.stats(TOPIC).await.dead, 0);
     assert_eq!(q.stats("u").await.ready, 2);
     let claimed = q.claim_for("u", vec![super::taker()]).await;
-    assert_eq!(super::values::ids_of(&claimed.leased[0]), ["a", "b"]);
+    assert_eq!(super::values::ids_of(&claimed.by_stream[0]), ["a", "b"]);
 }
 
 pub(crate) async fn a_job_that_moves_arrives_after_those_that_are_there(q: Fixture) {
     bury(&q, &["a"]).await;
     let due = || When::At(q.now());
     q.put(NewJob { due: due(), ..job_in("u", "b") }).await;
-    assert_eq!(redrive(&q, Redrive { target: Some(topic("u")), ..ids(&["a"]) }).await, (1, 0));
+    assert_eq!(redrive(&q, RedriveBatch { target: Some(topic("u")), ..ids(&["a"]) }).await, (1, 0));
     q.put(NewJob { due: due(), ..job_in("u", "c") }).await;
     let claimed = q.claim_for("u", vec![super::taker()]).await;
-    assert_eq!(super::values::ids_of(&claimed.leased[0]), ["b", "a", "c"]);
+    assert_eq!(super::values::ids_of(&claimed.by_stream[0]), ["b", "a", "c"]);
 }
 
 pub(crate) async fn a_job_that_moves_takes_a_large_payload_along(q: Fixture) {
@@ -250,27 +257,27 @@ pub(crate) async fn a_job_that_moves_takes_a_large_payload_along(q: Fixture) {
     q.put(NewJob { spec: Spec { payload: large(), ..Spec::default() }, ..new_job("a") }).await;
     q.end(&q.claim_one().await, dead_lettered()).await;
     q.put(job_in("u", "b")).await;
-    assert_eq!(redrive(&q, Redrive { target: Some(topic("u")), ..ids(&["a"]) }).await, (1, 0));
+    assert_eq!(redrive(&q, RedriveBatch { target: Some(topic("u")), ..ids(&["a"]) }).await, (1, 0));
     assert_eq!(q.get_in("u", "a").await.unwrap().spec.payload, large());
     let claimed = q.claim_for("u", vec![super::taker()]).await;
-    assert_eq!(claimed.leased[0][1].spec.payload, large());
+    assert_eq!(claimed.by_stream[0][1].spec.payload, large());
 }
 
 pub(crate) async fn an_id_that_is_taken_in_the_target_stays(q: Fixture) {
     bury(&q, &["a", "b"]).await;
     q.put(job_in("u", "a")).await;
     let target = || Some(topic("u"));
-    assert_eq!(redrive(&q, Redrive { target: target(), ..ids(&["a", "b"]) }).await, (1, 1));
+    assert_eq!(redrive(&q, RedriveBatch { target: target(), ..ids(&["a", "b"]) }).await, (1, 1));
     assert_eq!(states(&q, &["a", "b"]).await, [Some(State::Dead), None]);
     assert_eq!(q.get_in("u", "b").await.unwrap().state, State::Ready);
-    assert_eq!(redrive(&q, Redrive { target: target(), ..ids(&["a"]) }).await, (0, 1));
+    assert_eq!(redrive(&q, RedriveBatch { target: target(), ..ids(&["a"]) }).await, (0, 1));
     assert_eq!(q.state("a").await, Some(State::Dead));
 }
 
 pub(crate) async fn the_own_topic_as_target_is_no_move(q: Fixture) {
     bury(&q, &["a"]).await;
     let target = Some(topic(TOPIC));
-    assert_eq!(redrive(&q, Redrive { target, ..ids(&["a"]) }).await, (1, 0));
+    assert_eq!(redrive(&q, RedriveBatch { target, ..ids(&["a"]) }).await, (1, 0));
     assert_eq!(q.state("a").await, Some(State::Ready));
 }
 
@@ -282,8 +289,8 @@ pub(crate) async fn a_topic_that_does_not_exist_has_nothing_to_redrive(q: Fixtur
 pub(crate) async fn an_id_named_twice_is_redriven_once(q: Fixture) {
     bury(&q, &["a", "b"]).await;
     let spacing = Duration::from_secs(1);
-    let twice = || Redrive { spacing, ..ids(&["a", "a", "b"]) };
-    assert_eq!(redrive(&q, Redrive { dry_run: true, ..twice() }).await, (2, 1));
+    let twice = || RedriveBatch { spacing, ..ids(&["a", "a", "b"]) };
+    assert_eq!(redrive(&q, RedriveBatch { dry_run: true, ..twice() }).await, (2, 1));
     assert_eq!(redrive(&q, twice()).await, (2, 1));
     assert_eq!(q.job("a").await.due_time, q.now());
     assert_eq!(q.job("b").await.due_time, plus(q.now(), 1));

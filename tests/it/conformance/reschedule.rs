@@ -2,14 +2,19 @@
 
 use std::time::Duration;
 
-use ringq::domain::{Job, Keep, State, Time, When};
-use ringq::store::{NewJob, Reschedule, Rescheduled};
+use ringq::domain::{Job, RetentionRule, State, Time, When};
+use ringq::store::{JobReschedule, NewJob, RescheduleResult};
 
 use super::fixture::Fixture;
 use super::values::{TOPIC, after, dead_lettered, failed_for, key, new_job, one, plus};
 
-async fn reschedule(q: &Fixture, id: &str, due: Option<When>, priority: Option<u8>) -> Rescheduled {
-    let item = Reschedule { key: key(TOPIC, id), due, priority, until: None };
+async fn reschedule(
+    q: &Fixture,
+    id: &str,
+    due: Option<When>,
+    priority: Option<u8>,
+) -> RescheduleResult {
+    let item = JobReschedule { key: key(TOPIC, id), due, priority, deadline: None };
     one(q.store.reschedule(vec![item]).await.unwrap())
 }
 
@@ -115,7 +120,7 @@ pub(crate) async fn running_and_finished_jobs_are_refused_by_their_state(q: Fixt
 
 pub(crate) async fn a_missing_job_is_answered_with_none(q: Fixture) {
     assert_eq!(reschedule(&q, "a", Some(When::Now), None).await, Ok(None));
-    let leased = q.run(NewJob { keep: Keep::Nothing, ..new_job("a") }).await;
+    let leased = q.run(NewJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
     q.ack(&leased).await;
     assert_eq!(reschedule(&q, "a", Some(When::Now), None).await, Ok(None));
 }
@@ -137,8 +142,12 @@ pub(crate) async fn a_job_moved_beyond_its_expire_time_expires(q: Fixture) {
 
 pub(crate) async fn the_items_of_a_call_are_answered_in_their_order(q: Fixture) {
     q.put_ids(&["a", "b"]).await;
-    let item =
-        |id, due| Reschedule { key: key(TOPIC, id), due: Some(due), priority: None, until: None };
+    let item = |id, due| JobReschedule {
+        key: key(TOPIC, id),
+        due: Some(due),
+        priority: None,
+        deadline: None,
+    };
     let items =
         vec![item("b", after(1)), item("x", after(1)), item("a", after(2)), item("b", after(3))];
     let moved = q.store.reschedule(items).await.unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ringq::domain::lifecycle::Cause;
 use ringq::domain::{EnqueueOutcome, JobId, OnConflict, State, Time};
-use ringq::store::{Error, NewJob, Redrive};
+use ringq::store::{Error, NewJob, RedriveBatch};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -52,9 +52,9 @@ pub(crate) async fn the_streams_of_the_former_life_are_orphans_and_can_be_let_go
     let Some(mut q) = q.lasting() else { return };
     let leased = q.running("a").await;
     q.reopen().await;
-    assert!(q.store.orphans(vec![OWNER]).await.unwrap().is_empty());
-    assert_eq!(one(q.store.orphans(vec![OWNER + 1]).await.unwrap()).token, leased.token);
-    q.end(&leased, Cause::Broken).await;
+    assert!(q.store.orphaned_leases(vec![OWNER]).await.unwrap().is_empty());
+    assert_eq!(one(q.store.orphaned_leases(vec![OWNER + 1]).await.unwrap()).token, leased.token);
+    q.end(&leased, Cause::StreamBroken).await;
     let job = q.job("a").await;
     assert_eq!((job.state, job.failures, job.deliveries), (State::Ready, 0, 1));
 }
@@ -63,9 +63,9 @@ pub(crate) async fn a_lease_that_ran_out_meanwhile_is_reaped(q: Fixture) {
     let Some(mut q) = q.lasting() else { return };
     let leased = q.running("a").await;
     q.reopen().await;
-    assert_eq!(q.store.reap(10).await.unwrap().next, Some(leased.deadline));
+    assert_eq!(q.store.overdue_leases(10).await.unwrap().next_deadline, Some(leased.deadline));
     q.until(leased.deadline);
-    assert_eq!(one(q.store.reap(10).await.unwrap().leases).token, leased.token);
+    assert_eq!(one(q.store.overdue_leases(10).await.unwrap().leases).token, leased.token);
 }
 
 pub(crate) async fn arrival_goes_on_where_it_was(q: Fixture) {
@@ -106,7 +106,7 @@ pub(crate) async fn one_that_moved_last_hides_no_clock_that_went_back(q: Fixture
     // A store that notes the time does so now and then.
     q.reopen().await;
     q.put(new_job("a")).await;
-    let redrive = Redrive {
+    let redrive = RedriveBatch {
         topic: topic(TOPIC),
         ids: vec![JobId::stored("old")],
         spacing: Duration::ZERO,
@@ -115,7 +115,7 @@ pub(crate) async fn one_that_moved_last_hides_no_clock_that_went_back(q: Fixture
         states: vec![State::Dead],
         ttl: None,
         dry_run: false,
-        until: None,
+        deadline: None,
     };
     assert_eq!(q.store.redrive(redrive).await.unwrap().redriven, 1);
     q.store.close().await;
@@ -126,8 +126,11 @@ pub(crate) async fn one_that_moved_last_hides_no_clock_that_went_back(q: Fixture
 
 pub(crate) async fn a_repeat_over_a_restart_is_recognized(q: Fixture) {
     let Some(mut q) = q.lasting() else { return };
-    let job =
-        || NewJob { request: Some(u64::MAX), on_conflict: OnConflict::Replace, ..new_job("a") };
+    let job = || NewJob {
+        request_code: Some(u64::MAX),
+        on_conflict: OnConflict::Replace,
+        ..new_job("a")
+    };
     q.put(job()).await;
     q.reopen().await;
     assert_eq!(q.put(job()).await.outcome, Some(EnqueueOutcome::Unchanged));

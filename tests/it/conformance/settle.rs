@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use ringq::domain::lifecycle::Cause;
 use ringq::domain::{
-    Attempt, AttemptOutcome, JobId, Keep, OnConflict, ShardName, State, Time, Token, limit,
+    Attempt, AttemptOutcome, JobId, OnConflict, RetentionRule, ShardName, State, Time, Token, limit,
 };
-use ringq::store::{End, LeaseRef, Leased, NewJob, Refused, Settle, Settled};
+use ringq::store::{
+    LeaseRef, LeaseRefusal, LeaseSettlement, LeasedJob, NewJob, SettleAction, SettleCommandReply,
+};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -16,14 +18,14 @@ use super::values::{
 };
 
 /// An ack with a result.
-fn ack_with(leased: &Leased, result: &str) -> Settle {
-    let end = End::Ack { result: Some(text(result)), follow_ups: Vec::new() };
-    Settle { end, ..ack(leased) }
+fn ack_with(leased: &LeasedJob, result: &str) -> LeaseSettlement {
+    let end = SettleAction::Ack { result: Some(text(result)), follow_ups: Vec::new() };
+    LeaseSettlement { action: end, ..ack(leased) }
 }
 
 /// A kept job, running.
-async fn run_kept(q: &Fixture, id: &str) -> Leased {
-    q.run(NewJob { keep: Keep::Record(RETENTION), ..new_job(id) }).await
+async fn run_kept(q: &Fixture, id: &str) -> LeasedJob {
+    q.run(NewJob { retention: RetentionRule::Record(RETENTION), ..new_job(id) }).await
 }
 
 // === ack ===
@@ -31,24 +33,26 @@ async fn run_kept(q: &Fixture, id: &str) -> Leased {
 pub(crate) async fn acks_of_every_kind_fit_one_call(q: Fixture) {
     for owner in [OWNER, OWNER + 1] {
         let mut leases = vec![q.running("plain").await, q.running("other").await];
-        leases.push(q.run(NewJob { keep: Keep::Nothing, ..new_job("gone") }).await);
-        leases.push(q.run(NewJob { keep: Keep::Nothing, ..new_job("noted") }).await);
+        leases.push(q.run(NewJob { retention: RetentionRule::Nothing, ..new_job("gone") }).await);
+        leases.push(q.run(NewJob { retention: RetentionRule::Nothing, ..new_job("noted") }).await);
         leases.push(run_kept(&q, "kept").await);
-        let made = JobId::server_made(&ShardName::try_new("s0").unwrap(), u128::from(owner) << 80);
-        leases.push(q.run(NewJob { keep: Keep::Nothing, ..new_job(made.as_str()) }).await);
+        let made = JobId::from_uuid(&ShardName::try_new("s0").unwrap(), u128::from(owner) << 80);
+        leases.push(
+            q.run(NewJob { retention: RetentionRule::Nothing, ..new_job(made.as_str()) }).await,
+        );
         q.extend(&leases[3], None, Some("half of it")).await.unwrap();
         let mut settles: Vec<_> = leases.iter().map(ack).collect();
         // Twice in a call, and a stranger.
         settles.push(settles[2].clone());
-        settles.push(Settle {
+        settles.push(LeaseSettlement {
             lease: LeaseRef { token: Token(1), ..lease_ref(&leases[0]) },
             ..ack(&leases[0])
         });
         settles.iter_mut().for_each(|settle| settle.owner = owner);
         let settled = q.store.settle(settles).await.unwrap();
-        let succeeded = Ok(Settled { repeated: false, state: State::Succeeded });
+        let succeeded = Ok(SettleCommandReply { repeated: false, state: State::Succeeded });
         assert_eq!(settled[..6], [succeeded; 6]);
-        assert_eq!(settled[6..], [Err(Refused::NotFound), Err(Refused::Stale)]);
+        assert_eq!(settled[6..], [Err(LeaseRefusal::NotFound), Err(LeaseRefusal::Stale)]);
         assert_eq!(q.state("kept").await, Some(State::Succeeded));
         assert_eq!((q.get("gone").await, q.get("noted").await), (None, None));
         assert_eq!(q.stats(TOPIC).await.running, 0);
@@ -99,17 +103,17 @@ pub(crate) async fn a_result_may_be_empty_bytes_or_a_megabyte(q: Fixture) {
     let large = text(&"漢".repeat((1 << 20) / 3));
     for (id, result) in [("empty", text("")), ("large", large)] {
         let leased = run_kept(&q, id).await;
-        let end = End::Ack { result: Some(result.clone()), follow_ups: Vec::new() };
-        q.settle(Settle { end, ..ack(&leased) }).await.unwrap();
+        let end = SettleAction::Ack { result: Some(result.clone()), follow_ups: Vec::new() };
+        q.settle(LeaseSettlement { action: end, ..ack(&leased) }).await.unwrap();
         assert!(q.job(id).await.result == Some(result), "{id}");
     }
 }
 
 pub(crate) async fn a_job_that_is_not_kept_is_forgotten_with_its_ack(q: Fixture) {
-    let leased = q.run(NewJob { keep: Keep::Nothing, ..new_job("a") }).await;
+    let leased = q.run(NewJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
     assert_eq!(q.ack(&leased).await.state, State::Succeeded);
     assert_eq!(q.get("a").await, None);
-    assert_eq!(q.settle(ack(&leased)).await, Err(Refused::NotFound));
+    assert_eq!(q.settle(ack(&leased)).await, Err(LeaseRefusal::NotFound));
 }
 
 pub(crate) async fn a_late_ack_that_comes_before_the_reaper_counts(q: Fixture) {
@@ -123,14 +127,14 @@ pub(crate) async fn a_late_ack_that_comes_before_the_reaper_counts(q: Fixture) {
 
 fn follow_up(n: u128) -> NewJob {
     let shard = ringq::domain::ShardName::try_new("s0").unwrap();
-    let mut job = NewJob { keep: Keep::Nothing, ..job_in("after", "x") };
-    job.key.id = JobId::server_made(&shard, n);
+    let mut job = NewJob { retention: RetentionRule::Nothing, ..job_in("after", "x") };
+    job.key.id = JobId::from_uuid(&shard, n);
     job
 }
 
-fn ack_and(leased: &Leased, follow_ups: Vec<NewJob>) -> Settle {
+fn ack_and(leased: &LeasedJob, follow_ups: Vec<NewJob>) -> LeaseSettlement {
     let follow_ups = follow_ups.into_iter().map(NewJob::into_command).collect();
-    Settle { end: End::Ack { result: None, follow_ups }, ..ack(leased) }
+    LeaseSettlement { action: SettleAction::Ack { result: None, follow_ups }, ..ack(leased) }
 }
 
 pub(crate) async fn follow_ups_are_written_with_the_ack_and_only_once(q: Fixture) {
@@ -150,7 +154,7 @@ pub(crate) async fn a_refused_ack_writes_no_follow_up(q: Fixture) {
     let leased = q.running("a").await;
     q.end(&leased, released()).await;
     let settle = ack_and(&leased, vec![follow_up(1)]);
-    assert_eq!(q.settle(settle).await, Err(Refused::Stale));
+    assert_eq!(q.settle(settle).await, Err(LeaseRefusal::Stale));
     assert_eq!(q.store.get(vec![follow_up(1).key], true).await.unwrap(), [None]);
 }
 
@@ -162,11 +166,11 @@ pub(crate) async fn a_repeated_ack_is_success_while_the_record_lives(q: Fixture)
     let finished = q.now();
     let before = q.job("a").await;
     q.until_just_before(finished.plus(limit::TOMBSTONE));
-    let repeated = Settled { repeated: true, state: State::Succeeded };
+    let repeated = SettleCommandReply { repeated: true, state: State::Succeeded };
     assert_eq!(q.settle(ack(&leased)).await, Ok(repeated));
     assert_eq!(q.job("a").await, before);
     q.until(finished.plus(limit::TOMBSTONE));
-    assert_eq!(q.settle(ack(&leased)).await, Err(Refused::NotFound));
+    assert_eq!(q.settle(ack(&leased)).await, Err(LeaseRefusal::NotFound));
 }
 
 pub(crate) async fn a_repeated_nack_is_success_and_counts_once(q: Fixture) {
@@ -179,7 +183,7 @@ pub(crate) async fn a_repeated_nack_is_success_and_counts_once(q: Fixture) {
         let settle = q.decide(&leased, cause).await;
         assert_eq!(q.settle(settle.clone()).await.unwrap().state, state, "{id}");
         let (before, stats) = (q.job(id).await, q.stats(TOPIC).await);
-        let repeated = Settled { repeated: true, state };
+        let repeated = SettleCommandReply { repeated: true, state };
         assert_eq!(q.settle(settle).await, Ok(repeated), "{id}");
         assert_eq!((q.job(id).await, q.stats(TOPIC).await), (before, stats), "{id}");
     }
@@ -192,14 +196,14 @@ pub(crate) async fn a_repeated_nack_is_success_though_the_job_runs_again(q: Fixt
         q.settle(nack.clone()).await.unwrap();
         let second = q.claim_one().await;
         let before = q.job(id).await;
-        let repeated = Settled { repeated: true, state: State::Running };
+        let repeated = SettleCommandReply { repeated: true, state: State::Running };
         assert_eq!(q.settle(nack.clone()).await, Ok(repeated), "{id}");
-        assert_eq!(q.settle(ack(&first)).await, Err(Refused::Stale), "{id}: it was not acked");
-        assert_eq!(q.extend(&first, None, None).await, Err(Refused::Stale), "{id}");
-        assert_eq!(q.lease(&first).await, Err(Refused::Stale), "{id}");
+        assert_eq!(q.settle(ack(&first)).await, Err(LeaseRefusal::Stale), "{id}: it was not acked");
+        assert_eq!(q.extend(&first, None, None).await, Err(LeaseRefusal::Stale), "{id}");
+        assert_eq!(q.lease(&first).await, Err(LeaseRefusal::Stale), "{id}");
         assert_eq!(q.job(id).await, before, "{id}: the second lease goes on");
         assert!(!q.ack(&second).await.repeated, "{id}");
-        let repeated = Settled { state: State::Succeeded, ..repeated };
+        let repeated = SettleCommandReply { state: State::Succeeded, ..repeated };
         assert_eq!(q.settle(nack).await, Ok(repeated), "{id}");
         assert!(q.settle(ack(&second)).await.unwrap().repeated, "{id}");
     }
@@ -223,7 +227,7 @@ pub(crate) async fn a_settle_is_remembered_for_ten_more_leases(q: Fixture) {
     }
     q.claim_one().await;
     let repeats = q.store.settle(nacks).await.unwrap();
-    assert_eq!(repeats[0], Err(Refused::Stale), "one too many has followed");
+    assert_eq!(repeats[0], Err(LeaseRefusal::Stale), "one too many has followed");
     assert!(repeats[1..].iter().all(|repeat| repeat.unwrap().repeated), "{repeats:?}");
 }
 
@@ -234,7 +238,7 @@ pub(crate) async fn an_undone_claim_forgets_no_settle(q: Fixture) {
     for _ in 0..=limit::ATTEMPTS_KEPT {
         let undone = q.claim_one().await;
         assert!(q.unclaim(&undone).await);
-        assert_eq!(q.settle(ack(&undone)).await, Err(Refused::Stale));
+        assert_eq!(q.settle(ack(&undone)).await, Err(LeaseRefusal::Stale));
         assert_eq!(q.settle(nack.clone()).await.unwrap().state, State::Ready);
     }
     q.claim_one().await;
@@ -242,14 +246,18 @@ pub(crate) async fn an_undone_claim_forgets_no_settle(q: Fixture) {
 }
 
 pub(crate) async fn a_lease_that_ended_by_itself_was_not_settled(q: Fixture) {
-    for (id, cause) in [("expired", Cause::Expired), ("broken", Cause::Broken)] {
+    for (id, cause) in [("expired", Cause::Expired), ("broken", Cause::StreamBroken)] {
         let leased = q.running(id).await;
         let late = [ack(&leased), q.decide(&leased, dead_lettered()).await];
         q.end(&leased, cause).await;
         q.sleep(1);
         for claims in 0..3 {
             for settle in &late {
-                assert_eq!(q.settle(settle.clone()).await, Err(Refused::Stale), "{id} {claims}");
+                assert_eq!(
+                    q.settle(settle.clone()).await,
+                    Err(LeaseRefusal::Stale),
+                    "{id} {claims}"
+                );
             }
             let again = q.claim_one().await;
             q.end(&again, failed_for(0)).await;
@@ -265,7 +273,7 @@ pub(crate) async fn a_deleted_job_is_gone_for_every_lease_that_it_had(q: Fixture
     let second = q.claim_one().await;
     q.delete("a").await;
     for settle in [nack, ack(&first), ack(&second)] {
-        assert_eq!(q.settle(settle).await, Err(Refused::NotFound));
+        assert_eq!(q.settle(settle).await, Err(LeaseRefusal::NotFound));
     }
 }
 
@@ -273,14 +281,14 @@ pub(crate) async fn another_action_with_a_used_token_is_stale(q: Fixture) {
     let acked = q.running("acked").await;
     let retry = q.decide(&acked, failed()).await;
     q.ack(&acked).await;
-    assert_eq!(q.settle(retry).await, Err(Refused::Stale));
+    assert_eq!(q.settle(retry).await, Err(LeaseRefusal::Stale));
     assert_eq!(q.state("acked").await, Some(State::Succeeded));
     let retried = q.running("retried").await;
     let die = q.decide(&retried, dead_lettered()).await;
     let release = q.decide(&retried, released()).await;
     q.end(&retried, failed()).await;
     for settle in [ack(&retried), die, release] {
-        assert_eq!(q.settle(settle).await, Err(Refused::Stale));
+        assert_eq!(q.settle(settle).await, Err(LeaseRefusal::Stale));
     }
     assert_eq!(q.state("retried").await, Some(State::Backoff));
 }
@@ -305,7 +313,7 @@ pub(crate) async fn a_batch_of_settles_is_answered_in_its_order(q: Fixture) {
     let settled = q.store.settle(items).await.unwrap();
     let states: Vec<_> = settled.into_iter().map(|settled| settled.map(|s| s.state)).collect();
     let done = Ok(State::Succeeded);
-    assert_eq!(states, [Err(Refused::NotFound), done, Err(Refused::Stale), done]);
+    assert_eq!(states, [Err(LeaseRefusal::NotFound), done, Err(LeaseRefusal::Stale), done]);
     assert_eq!(q.state("b").await, Some(State::Running));
 }
 
@@ -314,16 +322,16 @@ pub(crate) async fn a_job_or_topic_that_is_not_there_is_not_found(q: Fixture) {
     for key in [key("nowhere", "a"), key(TOPIC, "b")] {
         let mut settle = ack(&leased);
         settle.lease.key = key;
-        assert_eq!(q.settle(settle).await, Err(Refused::NotFound));
+        assert_eq!(q.settle(settle).await, Err(LeaseRefusal::NotFound));
     }
     assert_eq!(q.store.topics(String::new(), None, 10).await.unwrap().len(), 1);
 }
 
 pub(crate) async fn a_lease_of_a_former_life_of_the_id_is_stale(q: Fixture) {
-    let old = q.run(NewJob { keep: Keep::Nothing, ..new_job("a") }).await;
+    let old = q.run(NewJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
     q.ack(&old).await;
     q.running("a").await;
-    assert_eq!(q.settle(ack(&old)).await, Err(Refused::Stale));
+    assert_eq!(q.settle(ack(&old)).await, Err(LeaseRefusal::Stale));
     assert_eq!(q.state("a").await, Some(State::Running));
 }
 
@@ -333,24 +341,24 @@ pub(crate) async fn a_guarded_settle_is_refused_once_the_lease_was_extended(q: F
     let leased = q.running("a").await;
     q.until(leased.deadline);
     let lease = q.lease(&leased).await.unwrap();
-    let reap = Settle { deadline: Some(lease.deadline), ..decide(&lease, Cause::Expired) };
+    let reap = LeaseSettlement { deadline: Some(lease.deadline), ..decide(&lease, Cause::Expired) };
     q.sleep(1);
     let moved = q.extend(&leased, None, None).await.unwrap();
-    assert_eq!(q.settle(reap.clone()).await, Err(Refused::Stale));
+    assert_eq!(q.settle(reap.clone()).await, Err(LeaseRefusal::Stale));
     assert_eq!(q.job("a").await.lease_expire_time, Some(moved));
-    let settled = q.settle(Settle { deadline: Some(moved), ..reap }).await.unwrap();
+    let settled = q.settle(LeaseSettlement { deadline: Some(moved), ..reap }).await.unwrap();
     assert_eq!(settled.state, State::Backoff);
 }
 
 pub(crate) async fn an_ack_with_another_deadline_is_only_known_as_a_repeat(q: Fixture) {
-    let never = |leased: &Leased| Settle { deadline: Some(Time(0)), ..ack(leased) };
-    for (id, keep) in [("a", Keep::Nothing), ("b", Keep::Tombstone(RETENTION))] {
-        let leased = q.run(NewJob { keep, ..new_job(id) }).await;
-        assert_eq!(q.settle(never(&leased)).await, Err(Refused::Stale), "{id}");
+    let never = |leased: &LeasedJob| LeaseSettlement { deadline: Some(Time(0)), ..ack(leased) };
+    for (id, keep) in [("a", RetentionRule::Nothing), ("b", RetentionRule::Tombstone(RETENTION))] {
+        let leased = q.run(NewJob { retention: keep, ..new_job(id) }).await;
+        assert_eq!(q.settle(never(&leased)).await, Err(LeaseRefusal::Stale), "{id}");
         assert_eq!(q.state(id).await, Some(State::Running), "{id}");
         q.ack(&leased).await;
         let known = match keep {
-            Keep::Nothing => Err(Refused::NotFound),
+            RetentionRule::Nothing => Err(LeaseRefusal::NotFound),
             _ => Ok((true, State::Succeeded)),
         };
         let repeated = q.settle(never(&leased)).await.map(|done| (done.repeated, done.state));
@@ -362,6 +370,6 @@ pub(crate) async fn a_settled_lease_is_no_lease(q: Fixture) {
     let leased = q.running("a").await;
     q.ack(&leased).await;
     let refs = vec![lease_ref(&leased)];
-    assert_eq!(q.store.leases(refs).await.unwrap(), [Err(Refused::Stale)]);
-    assert_eq!(q.store.reap(10).await.unwrap().next, None);
+    assert_eq!(q.store.running_leases(refs).await.unwrap(), [Err(LeaseRefusal::Stale)]);
+    assert_eq!(q.store.overdue_leases(10).await.unwrap().next_deadline, None);
 }

@@ -1,7 +1,7 @@
 //! Tidy: a topic that has been empty for long is forgotten, and no other.
 
-use ringq::domain::{Keep, limit};
-use ringq::store::{Event, NewJob, Tidied};
+use ringq::domain::{RetentionRule, limit};
+use ringq::store::{NewJob, PruneTopicsResult, ShardEvent};
 
 use super::fixture::Fixture;
 use super::values::{TOPIC, ack, after, dead_lettered, failed_for, job_in, new_job, one, topic};
@@ -13,7 +13,8 @@ const KEPT: u64 = limit::EMPTY_TOPIC_MAX.as_secs();
 async fn tidy_by(q: &Fixture, limit: usize) -> Vec<String> {
     let (mut after, mut all) = (None, Vec::new());
     for _ in 0..1_000 {
-        let Tidied { forgotten, next } = q.store.tidy(after, limit).await.unwrap();
+        let PruneTopicsResult { forgotten, last_topic: next } =
+            q.store.prune_topics(after, limit).await.unwrap();
         assert!(forgotten.len() <= limit, "{forgotten:?}");
         all.extend(forgotten.iter().map(ToString::to_string));
         after = next;
@@ -35,7 +36,7 @@ async fn names(q: &Fixture) -> Vec<String> {
 
 /// A job that runs through and leaves nothing.
 async fn use_up(q: &Fixture, name: &str) {
-    let leased = q.run(NewJob { keep: Keep::Nothing, ..job_in(name, "a") }).await;
+    let leased = q.run(NewJob { retention: RetentionRule::Nothing, ..job_in(name, "a") }).await;
     q.ack(&leased).await;
 }
 
@@ -62,8 +63,8 @@ pub(crate) async fn a_topic_is_forgotten_once_it_was_empty_for_long(q: Fixture) 
 }
 
 pub(crate) async fn a_topic_with_a_job_in_any_state_stays(q: Fixture) {
-    let long = Keep::Record(limit::RETENTION_MAX);
-    let leased = q.run(NewJob { keep: long, ..job_in("succeeded", "a") }).await;
+    let long = RetentionRule::Record(limit::RETENTION_MAX);
+    let leased = q.run(NewJob { retention: long, ..job_in("succeeded", "a") }).await;
     q.ack(&leased).await;
     let leased = q.run(job_in("dead", "a")).await;
     q.end(&leased, dead_lettered()).await;
@@ -89,7 +90,7 @@ pub(crate) async fn a_topic_that_was_used_between_two_looks_stays(q: Fixture) {
         use_up(&q, TOPIC).await;
         assert!(tidy(&q).await.is_empty(), "after {seconds} s");
     }
-    let leased = q.run(NewJob { keep: Keep::Nothing, ..new_job("b") }).await;
+    let leased = q.run(NewJob { retention: RetentionRule::Nothing, ..new_job("b") }).await;
     q.sleep(KEPT);
     assert!(tidy(&q).await.is_empty(), "a job runs");
     one(q.store.settle(vec![ack(&leased)]).await.unwrap()).unwrap();
@@ -103,7 +104,7 @@ pub(crate) async fn many_topics_are_forgotten_piece_by_piece(q: Fixture) {
     let job = |n: usize| job_in(&format!("t{n:03}"), "a");
     q.store.enqueue((0..TOPICS).map(job).collect()).await.unwrap();
     for n in (0..TOPICS).filter(|n| n % 3 > 0) {
-        let gone = ringq::store::Delete::from(super::key(&format!("t{n:03}"), "a"));
+        let gone = ringq::store::JobDeletion::from(super::key(&format!("t{n:03}"), "a"));
         q.store.delete(vec![gone.clone(), gone]).await.unwrap();
     }
     q.put(job_in("zz", "a")).await;
@@ -117,7 +118,7 @@ pub(crate) async fn many_topics_are_forgotten_piece_by_piece(q: Fixture) {
 pub(crate) async fn what_deleted_jobs_left_behind_is_not_in_the_way_of_new_ones(q: Fixture) {
     // Deleted from the middle of a backlog, of an order by priority and of one by due time.
     let job = |n: u64| NewJob {
-        keep: Keep::Nothing,
+        retention: RetentionRule::Nothing,
         priority: n.is_multiple_of(3).then_some(5),
         due: after(n % 2),
         ..new_job(&format!("j{n}"))
@@ -139,11 +140,11 @@ pub(crate) async fn whoever_serves_a_topic_hears_that_it_is_forgotten(q: Fixture
     use_up(&q, TOPIC).await;
     tidy(&q).await;
     q.sleep(KEPT);
-    let mut events = q.store.events(ringq::store::About::Jobs);
+    let mut events = q.store.subscribe(ringq::store::EventKind::Jobs);
     tidy(&q).await;
     let heard = async {
         loop {
-            if events.recv().await.unwrap() == Event::Forgotten(topic(TOPIC)) {
+            if events.recv().await.unwrap() == ShardEvent::TopicForgotten(topic(TOPIC)) {
                 break;
             }
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ringq::domain::ring::ShardState;
 use ringq::domain::{OnConflict, limit};
-use ringq::store::{Content, NewJob, Stats};
+use ringq::store::{NewJob, RecordCounts, ShardTopicStats};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -33,7 +33,7 @@ pub(crate) async fn all_ids_of_a_topic_are_in_its_parts(q: Fixture) {
         loop {
             let part = q.store.ids(topic(&name), from, 2).await.unwrap();
             found.extend(part.ids.into_iter().map(|id| id.to_string()));
-            (from, parts) = (part.next, parts + 1);
+            (from, parts) = (part.cursor, parts + 1);
             assert!(parts <= jobs + 1, "{jobs}: it does not end");
             if from.is_none() {
                 break;
@@ -135,7 +135,8 @@ pub(crate) async fn an_expired_job_is_in_no_number(q: Fixture) {
 
 pub(crate) async fn totals_only_rise(q: Fixture) {
     let totals = async || {
-        let Stats { enqueued_total, succeeded_total, dead_total, .. } = q.stats(TOPIC).await;
+        let ShardTopicStats { enqueued_total, succeeded_total, dead_total, .. } =
+            q.stats(TOPIC).await;
         (enqueued_total, succeeded_total, dead_total)
     };
     let leased = q.running("a").await;
@@ -187,8 +188,8 @@ pub(crate) async fn a_shard_counts_its_jobs_by_state(q: Fixture) {
     let content = async || {
         q.store.prune(100).await.unwrap();
         let info = q.store.info().await.unwrap();
-        assert_eq!(info.jobs, info.content.jobs(), "{info:?}");
-        let Content { scheduled, ready, running, backoff, dead, finished, .. } = info.content;
+        assert_eq!(info.jobs, info.counts.total(), "{info:?}");
+        let RecordCounts { scheduled, ready, running, backoff, dead, finished, .. } = info.counts;
         [scheduled, ready, running, backoff, dead, finished]
     };
     assert_eq!(content().await, [0; 6]);
@@ -219,18 +220,18 @@ pub(crate) async fn a_shard_counts_the_jobs_of_all_its_topics(q: Fixture) {
     let last = NewJob { due: after(TOPICS), ..job(150) };
     q.put(NewJob { on_conflict: OnConflict::Replace, ..last }).await;
     let info = q.store.info().await.unwrap();
-    let content = Content {
+    let content = RecordCounts {
         ready: TOPICS - 1,
         scheduled: 1,
         latest_due: Some(plus(q.now(), TOPICS)),
-        ..Content::default()
+        ..RecordCounts::default()
     };
-    assert_eq!((info.jobs, info.content), (TOPICS, content));
+    assert_eq!((info.jobs, info.counts), (TOPICS, content));
 }
 
 pub(crate) async fn a_shard_says_until_when_jobs_stay(q: Fixture) {
     let stay = async || {
-        let content = q.store.info().await.unwrap().content;
+        let content = q.store.info().await.unwrap().counts;
         (content.latest_due, content.latest_forget)
     };
     q.put_ids(&["a", "b"]).await;
@@ -259,7 +260,7 @@ pub(crate) async fn a_kept_job_is_found_behind_many_that_expire_later(q: Fixture
     let forget = plus(q.now(), 60);
     let job = |n: u64| NewJob { expire: Some(after(100 + n)), ..new_job(&format!("j{n}")) };
     q.store.enqueue((0..1_000).map(job).collect()).await.unwrap();
-    assert_eq!(q.store.info().await.unwrap().content.latest_forget, Some(forget));
+    assert_eq!(q.store.info().await.unwrap().counts.latest_forget, Some(forget));
 }
 
 pub(crate) async fn a_shard_says_whether_it_takes_new_jobs(q: Fixture) {
@@ -273,7 +274,7 @@ pub(crate) async fn a_shard_says_whether_it_takes_new_jobs(q: Fixture) {
 
 pub(crate) async fn a_store_says_what_a_write_reaches(q: Fixture) {
     let expected = q.backend.durability();
-    assert_eq!(q.store.reach().plain, expected);
+    assert_eq!(q.store.write_durability().by_default, expected);
     assert_eq!(q.put(new_job("a")).await.durability, expected);
     assert_eq!(q.put(new_job("a")).await.durability, expected, "also unchanged");
 }

@@ -1,7 +1,9 @@
 //! Unclaim: a claim that reached nobody never happened.
 
 use ringq::domain::{OnConflict, State};
-use ringq::store::{Ask, Claim, LeaseRef, Leased, LostClaim, NewJob, Refused, Unclaim};
+use ringq::store::{
+    Claim, LeaseRef, LeaseRefusal, LeasedJob, LostClaim, NewJob, TopicDemand, Unclaim,
+};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -9,15 +11,15 @@ use super::values::{
 };
 
 /// Claims everything of these topics under `nonce`.
-async fn claim_with(q: &Fixture, nonce: u32, topics: &[&str]) -> Vec<Leased> {
-    let ask = |name: &&str| Ask { topic: topic(name), takers: vec![taker()] };
-    let claim = Claim { nonce, owner: OWNER, asks: topics.iter().map(ask).collect() };
+async fn claim_with(q: &Fixture, nonce: u32, topics: &[&str]) -> Vec<LeasedJob> {
+    let ask = |name: &&str| TopicDemand { topic: topic(name), streams: vec![taker()] };
+    let claim = Claim { nonce, owner: OWNER, topics: topics.iter().map(ask).collect() };
     let claims = q.store.claim(claim).await.unwrap();
-    claims.topics.into_iter().flat_map(|claimed| claimed.leased).flatten().collect()
+    claims.topics.into_iter().flat_map(|claimed| claimed.by_stream).flatten().collect()
 }
 
 fn lost_claim(nonce: u32) -> LostClaim {
-    LostClaim { nonce, topics: [topic(TOPIC), topic("u")].into(), from: None }
+    LostClaim { nonce, topics: [topic(TOPIC), topic("u")].into(), cursor: None }
 }
 
 async fn unclaim_nonce(q: &Fixture, nonce: u32) -> u64 {
@@ -59,8 +61,8 @@ pub(crate) async fn a_lost_claim_among_many_leases_is_undone_in_parts(q: Fixture
         q.ack(&others.pop().unwrap()).await;
         assert!(q.unclaim(&others.swap_remove(0)).await);
         claim_with(&q, 10 + parts, &[TOPIC]).await;
-        match part.next {
-            Some(next) => lost.from = Some(next),
+        match part.cursor {
+            Some(next) => lost.cursor = Some(next),
             None => break,
         }
     }
@@ -96,7 +98,7 @@ pub(crate) async fn an_undone_claim_is_not_the_first_attempt(q: Fixture) {
     q.unclaim(&leased).await;
     q.sleep(9);
     let leased = q.claim_one().await;
-    assert_eq!(q.lease(&leased).await.unwrap().standing.first_start, q.now());
+    assert_eq!(q.lease(&leased).await.unwrap().attempt.first_start, q.now());
 }
 
 pub(crate) async fn an_undone_later_claim_leaves_the_counters(q: Fixture) {
@@ -120,9 +122,9 @@ pub(crate) async fn an_unclaimed_job_keeps_its_old_place(q: Fixture) {
 pub(crate) async fn an_unclaimed_lease_is_gone(q: Fixture) {
     let leased = q.running("a").await;
     q.unclaim(&leased).await;
-    assert_eq!(q.settle(ack(&leased)).await, Err(Refused::Stale));
-    assert_eq!(q.extend(&leased, None, None).await, Err(Refused::Stale));
-    assert_eq!(q.lease(&leased).await, Err(Refused::Stale));
+    assert_eq!(q.settle(ack(&leased)).await, Err(LeaseRefusal::Stale));
+    assert_eq!(q.extend(&leased, None, None).await, Err(LeaseRefusal::Stale));
+    assert_eq!(q.lease(&leased).await, Err(LeaseRefusal::Stale));
     assert!(!q.unclaim(&leased).await);
     assert_eq!(q.state("a").await, Some(State::Ready));
 }

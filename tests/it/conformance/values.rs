@@ -5,10 +5,13 @@ use std::time::Duration;
 use ringq::domain::engine::Unacked;
 use ringq::domain::lifecycle::Cause;
 use ringq::domain::{
-    JobId, JobKey, Keep, OnConflict, Payload, RetryPolicy, Spec, StreamId, Time, TopicName, When,
-    limit,
+    JobId, JobKey, OnConflict, Payload, RetentionRule, RetryPolicy, Spec, StreamId, Time,
+    TopicName, When, limit,
 };
-use ringq::store::{End, Lease, LeaseRef, Leased, NewJob, Prior, Settle, Taker, Tied};
+use ringq::store::{
+    LeaseRef, LeaseSettlement, LeasedJob, NewJob, RunningLease, SettleAction, StreamDemand,
+    StreamLeaseRef, WritePrecondition,
+};
 
 /// The topic of a case that needs only one.
 pub(crate) const TOPIC: &str = "t";
@@ -31,12 +34,12 @@ pub(crate) fn job_in(topic: &str, id: &str) -> NewJob {
         due: When::Now,
         priority: None,
         expire: None,
-        keep: Keep::Tombstone(limit::TOMBSTONE),
+        retention: RetentionRule::Tombstone(limit::TOMBSTONE),
         on_conflict: OnConflict::Keep,
-        request: None,
+        request_code: None,
         durability: None,
-        until: None,
-        prior: Prior::Anything,
+        deadline: None,
+        precondition: WritePrecondition::Anything,
         checkpoint: None,
     }
 }
@@ -52,8 +55,8 @@ pub(crate) fn text(body: &str) -> Payload {
 }
 
 /// A taker of [`LEASE`] with room for everything.
-pub(crate) fn taker() -> Taker {
-    Taker {
+pub(crate) fn taker() -> StreamDemand {
+    StreamDemand {
         stream: 1,
         worker_id: "worker-1".into(),
         lease: LEASE,
@@ -65,18 +68,18 @@ pub(crate) fn taker() -> Taker {
 }
 
 /// The settle that acknowledges a lease.
-pub(crate) fn ack(leased: &Leased) -> Settle {
-    let end = End::Ack { result: None, follow_ups: Vec::new() };
-    Settle { lease: lease_ref(leased), owner: OWNER, end, deadline: None }
+pub(crate) fn ack(leased: &LeasedJob) -> LeaseSettlement {
+    let end = SettleAction::Ack { result: None, follow_ups: Vec::new() };
+    LeaseSettlement { lease: lease_ref(leased), owner: OWNER, action: end, deadline: None }
 }
 
 /// The settle that ends a lease for `cause`, without jitter.
-pub(crate) fn decide(lease: &Lease, cause: Cause) -> Settle {
+pub(crate) fn decide(lease: &RunningLease, cause: Cause) -> LeaseSettlement {
     let (policy, dead_retention) = (RetryPolicy::default(), limit::DEAD_RETENTION);
-    Settle {
+    LeaseSettlement {
         lease: LeaseRef { key: lease.key.clone(), token: lease.token },
         owner: lease.owner,
-        end: End::Unacked(Unacked { cause, policy, entropy: 0.0, dead_retention }),
+        action: SettleAction::Unacked(Unacked { cause, policy, entropy: 0.0, dead_retention }),
         deadline: None,
     }
 }
@@ -102,13 +105,13 @@ pub(crate) fn dead_lettered() -> Cause {
 }
 
 /// Names a lease.
-pub(crate) fn lease_ref(leased: &Leased) -> LeaseRef {
+pub(crate) fn lease_ref(leased: &LeasedJob) -> LeaseRef {
     LeaseRef { key: leased.key.clone(), token: leased.token }
 }
 
 /// A lease as long as the first stream of `owner` answers for it.
-pub(crate) fn tied(leased: &Leased, owner: u32) -> Tied {
-    Tied { lease: lease_ref(leased), stream: StreamId { owner, stream: 1 } }
+pub(crate) fn tied(leased: &LeasedJob, owner: u32) -> StreamLeaseRef {
+    StreamLeaseRef { lease: lease_ref(leased), stream: StreamId { owner, stream: 1 } }
 }
 
 /// The identity of a job.
@@ -132,7 +135,7 @@ pub(crate) fn plus(time: Time, seconds: u64) -> Time {
 }
 
 /// The ids of leases, in order.
-pub(crate) fn ids_of(leased: &[Leased]) -> Vec<String> {
+pub(crate) fn ids_of(leased: &[LeasedJob]) -> Vec<String> {
     leased.iter().map(|leased| leased.key.id.to_string()).collect()
 }
 

@@ -4,10 +4,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use ringq::domain::open_rings::{RingMembers, RingRecord, RingRecords};
 use ringq::domain::ring::ShardState;
-use ringq::domain::rings::{Mark, Members, Records};
-use ringq::domain::{JobId, Keep, OnConflict, Payload, RetryOverrides, ShardName, Spec, Time};
-use ringq::store::{Beat, End, LostClaim, NewJob, Prior, Settle, Unclaim};
+use ringq::domain::{
+    JobId, OnConflict, Payload, RetentionRule, RetryOverrides, ShardName, Spec, Time,
+};
+use ringq::store::{
+    Heartbeat, LeaseSettlement, LostClaim, NewJob, SettleAction, Unclaim, WritePrecondition,
+};
 
 use crate::conformance::values::{
     OWNER, RETENTION, after, dead_lettered, failed_for, key, lease_ref, new_job, text,
@@ -21,26 +25,26 @@ pub(super) const REQUEST: u64 = 0x0123_4567_89AB_CDEF;
 
 /// A job of which nothing stays.
 fn fleeting(id: &str) -> NewJob {
-    NewJob { keep: Keep::Nothing, ..new_job(id) }
+    NewJob { retention: RetentionRule::Nothing, ..new_job(id) }
 }
 
 /// A job whose record stays.
 pub(super) fn kept(id: &str) -> NewJob {
-    let mut job = NewJob { keep: Keep::Record(RETENTION), ..new_job(id) };
+    let mut job = NewJob { retention: RetentionRule::Record(RETENTION), ..new_job(id) };
     job.spec.retention = Some(RETENTION);
     job
 }
 
 /// A job whose id a server made.
-pub(super) fn made(prior: Prior) -> NewJob {
+pub(super) fn made(prior: WritePrecondition) -> NewJob {
     let millis = u128::try_from(START.0 / 1_000).unwrap();
-    let id = JobId::server_made(&ShardName::try_new("s0").unwrap(), millis << 80 | 7 << 76);
-    NewJob { prior, ..fleeting(id.as_str()) }
+    let id = JobId::from_uuid(&ShardName::try_new("s0").unwrap(), millis << 80 | 7 << 76);
+    NewJob { precondition: prior, ..fleeting(id.as_str()) }
 }
 
 /// The job that [`REQUEST`] has written.
 pub(super) fn asked() -> NewJob {
-    NewJob { request: Some(REQUEST), ..new_job("asked") }
+    NewJob { request_code: Some(REQUEST), ..new_job("asked") }
 }
 
 /// A second generation, whose payload lies apart.
@@ -55,16 +59,23 @@ pub(super) fn end() -> Time {
 }
 
 /// What a replica shows of itself and of its ring.
-pub(super) fn beat() -> Beat {
-    let members = Members::stored("s0:1,s1:2").unwrap();
-    let rings = Records::from([(members, Mark { version: 3, open: true })]);
+pub(super) fn beat() -> Heartbeat {
+    let members = RingMembers::stored("s0:1,s1:2").unwrap();
+    let rings = RingRecords::from([(members, RingRecord { version: 3, open: true })]);
     let (met, gone) = (Vec::new(), Vec::new());
-    Beat { owner: OWNER, ring: 0xF1E2, state: ShardState::Draining, rings, met, gone }
+    Heartbeat {
+        owner: OWNER,
+        ring: 0xF1E2,
+        state: ShardState::Draining,
+        rings,
+        seen_owners: met,
+        removed_owners: gone,
+    }
 }
 
 pub(super) async fn fill(q: &Fixture) {
-    q.store.beat(beat()).await.unwrap();
-    let lost = LostClaim { nonce: VOID, topics: [].into(), from: None };
+    q.store.heartbeat(beat()).await.unwrap();
+    let lost = LostClaim { nonce: VOID, topics: [].into(), cursor: None };
     q.store.unclaim(Unclaim::Claim(lost)).await.unwrap();
     over(q).await;
     waits_after_a_failure(q).await;
@@ -77,12 +88,13 @@ pub(super) async fn fill(q: &Fixture) {
 /// Jobs that are over, in each way.
 async fn over(q: &Fixture) {
     let leased = q.run(kept("succeeded")).await;
-    let end = End::Ack { result: Some(text("its result")), follow_ups: Vec::new() };
-    let ack = Settle { lease: lease_ref(&leased), owner: OWNER, end, deadline: None };
+    let end = SettleAction::Ack { result: Some(text("its result")), follow_ups: Vec::new() };
+    let ack =
+        LeaseSettlement { lease: lease_ref(&leased), owner: OWNER, action: end, deadline: None };
     q.settle(ack).await.unwrap();
     let leased = q.running("tombstone").await;
     q.ack(&leased).await;
-    let leased = q.run(made(Prior::Anything)).await;
+    let leased = q.run(made(WritePrecondition::Anything)).await;
     q.ack(&leased).await;
     let leased = q.running("dead").await;
     q.end(&leased, dead_lettered()).await;

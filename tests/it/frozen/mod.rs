@@ -13,7 +13,8 @@ use std::time::Duration;
 use ringq::domain::lifecycle::Cause;
 use ringq::domain::{EnqueueOutcome, JobId, JobKey, State, Token, When};
 use ringq::store::{
-    Ask, Claim, End, Lease, LeaseRef, Leased, List, Prior, Redrive, Reschedule, Settle,
+    Claim, JobReschedule, LeaseRef, LeaseSettlement, LeasedJob, ListQuery, RedriveBatch,
+    RunningLease, SettleAction, TopicDemand, WritePrecondition,
 };
 
 use crate::conformance::values::{
@@ -103,22 +104,22 @@ async fn seen(q: &Fixture) -> Vec<String> {
         seen.push(format!("{job:#?}"));
     }
     for state in State::ALL {
-        let list = List { topic: topic(TOPIC), state, full: true, limit: 100, after: None };
+        let list = ListQuery { topic: topic(TOPIC), state, full: true, limit: 100, after: None };
         seen.push(format!("{:#?}", q.store.list(list).await.unwrap()));
     }
     let leases = leases(q).await.into_iter();
-    let leases: Vec<_> = leases.map(|lease| Lease { token: Token(0), ..lease }).collect();
+    let leases: Vec<_> = leases.map(|lease| RunningLease { token: Token(0), ..lease }).collect();
     seen.push(format!("{leases:#?}"));
     seen.push(format!("{:#?}", q.store.topics(String::new(), None, 10).await.unwrap()));
     seen.push(format!("{:#?}", (q.stats(TOPIC).await, q.stats("other").await)));
     seen.push(format!("{:#?}", q.store.info().await.unwrap().jobs));
-    seen.push(format!("{:#?}", q.store.beat(fill::beat()).await.unwrap()));
+    seen.push(format!("{:#?}", q.store.heartbeat(fill::beat()).await.unwrap()));
     seen
 }
 
 /// What runs, by id.
-async fn leases(q: &Fixture) -> Vec<Lease> {
-    let mut leases = q.store.orphans(Vec::new()).await.unwrap();
+async fn leases(q: &Fixture) -> Vec<RunningLease> {
+    let mut leases = q.store.orphaned_leases(Vec::new()).await.unwrap();
     leases.sort_by_key(|lease| lease.key.to_string());
     leases
 }
@@ -128,14 +129,14 @@ async fn settle_all(q: &Fixture) -> Vec<String> {
     let settles = leases(q).await.into_iter().map(|lease| match lease.key.id.as_str() {
         "own-lease" => decide(&lease, released()),
         "second" => decide(&lease, failed()),
-        _ => Settle {
+        _ => LeaseSettlement {
             lease: LeaseRef { key: lease.key, token: lease.token },
             owner: lease.owner,
-            end: End::Ack { result: None, follow_ups: Vec::new() },
+            action: SettleAction::Ack { result: None, follow_ups: Vec::new() },
             deadline: None,
         },
     });
-    let settles: Vec<Settle> = settles.collect();
+    let settles: Vec<LeaseSettlement> = settles.collect();
     assert_eq!(settles.len(), 5);
     let mut said = Vec::new();
     // Twice: how they ended is remembered.
@@ -153,8 +154,8 @@ async fn settle_all(q: &Fixture) -> Vec<String> {
     said
 }
 
-fn all_ended() -> Redrive {
-    Redrive {
+fn all_ended() -> RedriveBatch {
+    RedriveBatch {
         topic: topic(TOPIC),
         ids: Vec::new(),
         states: State::ALL.into_iter().filter(|state| state.is_terminal()).collect(),
@@ -163,13 +164,13 @@ fn all_ended() -> Redrive {
         target: None,
         ttl: None,
         dry_run: false,
-        until: None,
+        deadline: None,
     }
 }
 
 /// A delivery, but its token.
-fn told(leased: &Leased) -> String {
-    format!("{:#?}", Leased { token: Token(0), ..leased.clone() })
+fn told(leased: &LeasedJob) -> String {
+    format!("{:#?}", LeasedJob { token: Token(0), ..leased.clone() })
 }
 
 /// Ends and begins all that can, and says what came of it.
@@ -180,9 +181,9 @@ async fn go_on(q: &Fixture) -> Vec<String> {
         assert_eq!(q.put(job).await.outcome, Some(EnqueueOutcome::Unchanged));
     }
     // The claim that was given up takes nothing, whenever it arrives.
-    let asks = vec![Ask { topic: topic(TOPIC), takers: vec![taker()] }];
-    let void = Claim { nonce: fill::VOID, owner: OWNER, asks };
-    assert_eq!(ids_of(&one(one(q.store.claim(void).await.unwrap().topics).leased)), [""; 0]);
+    let asks = vec![TopicDemand { topic: topic(TOPIC), streams: vec![taker()] }];
+    let void = Claim { nonce: fill::VOID, owner: OWNER, topics: asks };
+    assert_eq!(ids_of(&one(one(q.store.claim(void).await.unwrap().topics).by_stream)), [""; 0]);
 
     let taken = q.claim(100).await;
     let order = [
@@ -205,17 +206,17 @@ async fn go_on(q: &Fixture) -> Vec<String> {
         assert_eq!(settled.unwrap().state, State::Succeeded);
     }
 
-    let reschedule = Reschedule {
+    let reschedule = JobReschedule {
         key: key(TOPIC, "delayed"),
         due: Some(When::Now),
         priority: Some(1),
-        until: None,
+        deadline: None,
     };
     said.push(format!("{:#?}", q.store.reschedule(vec![reschedule]).await.unwrap()));
     let ids = ["dead", "expired", "succeeded", "tombstone"].map(JobId::stored).into();
     let (spacing, delay) = (Duration::ZERO, Duration::ZERO);
     let redrive =
-        Redrive { ids, spacing, delay, ttl: Some(Duration::from_secs(3_600)), ..all_ended() };
+        RedriveBatch { ids, spacing, delay, ttl: Some(Duration::from_secs(3_600)), ..all_ended() };
     said.push(format!("{:#?}", q.store.redrive(redrive).await.unwrap()));
     said.push(format!("{:?}", q.delete("backoff").await));
     let taken = q.claim(100).await;
@@ -225,7 +226,7 @@ async fn go_on(q: &Fixture) -> Vec<String> {
 
     // What nobody settles comes back, and what nobody needs goes.
     q.sleep(31);
-    for lease in q.store.reap(10).await.unwrap().leases {
+    for lease in q.store.overdue_leases(10).await.unwrap().leases {
         said.push(format!("{:?}", q.settle(decide(&lease, Cause::Expired)).await));
     }
     q.sleep(7_200);
@@ -251,9 +252,9 @@ async fn what_every_format_left_is_read_as_it_was_and_goes_on() {
         }
         assert_same(&seen(&frozen).await, &seen(&fresh).await);
         // An id that a server made is recalled.
-        let repeated = frozen.put(fill::made(Prior::Itself)).await;
+        let repeated = frozen.put(fill::made(WritePrecondition::SameJob)).await;
         let unchanged = (Some(EnqueueOutcome::Unchanged), None);
-        assert_eq!((repeated.outcome, repeated.unwritten), unchanged, "format {format}");
+        assert_eq!((repeated.outcome, repeated.not_written), unchanged, "format {format}");
         assert_same(&go_on(&frozen).await, &go_on(&fresh).await);
         let newest = FORMATS.last().unwrap().to_string();
         assert_eq!(one.command(&["HGET", "ringq:shard", "format"]).await, newest, "it is raised");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ringq::domain::conflict::Found;
+use ringq::domain::conflict::ExistingJob;
 use ringq::domain::{OnConflict, State};
 
 use super::table::{Transition, next};
@@ -43,13 +43,13 @@ pub(crate) enum Seen {
 /// Everything that a long run must have tried.
 pub(crate) fn wanted() -> BTreeSet<Seen> {
     let mut wanted = BTreeSet::new();
-    let states = State::ALL.map(Found::Job);
-    let found = states.into_iter().chain([Found::Nothing, Found::RunningWithNext]);
+    let states = State::ALL.map(ExistingJob::Job);
+    let found = states.into_iter().chain([ExistingJob::Absent, ExistingJob::RunningWithNext]);
     for found in found {
         for policy in POLICIES {
             let cell = format!("{policy:?} {found:?}");
             wanted.insert(Seen::Cell(cell.clone(), false));
-            if found != Found::Nothing {
+            if found != ExistingJob::Absent {
                 wanted.insert(Seen::Cell(cell, true));
             }
         }

@@ -113,7 +113,7 @@ impl Run {
             let reads = calls().await;
             store.unclaim(Unclaim::Leases(vec![nobody.clone()])).await.ok()?;
             let writes = calls().await;
-            store.claim(Claim { nonce: 0, owner: 1, asks: Vec::new() }).await.ok()?;
+            store.claim(Claim { nonce: 0, owner: 1, topics: Vec::new() }).await.ok()?;
             (before < reads && reads < writes && writes < calls().await).then_some(())
         })
         .await;

@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use ringq::domain::conflict::Found;
+use ringq::domain::conflict::ExistingJob;
 use ringq::domain::engine::Unacked;
-use ringq::domain::lifecycle::{LeaseEnd, Standing, Step, lease_end};
+use ringq::domain::lifecycle::{AfterLease, AttemptContext, LeaseEnd, lease_end};
 use ringq::domain::{
-    Attempt, AttemptOutcome, Job, Keep, ShardName, Spec, State, Time, Token, limit,
+    Attempt, AttemptOutcome, Job, RetentionRule, ShardName, Spec, State, Time, Token, limit,
 };
-use ringq::store::{End, Lease, Leased, NewJob, Refused, Settle, Settled, Taker};
+use ringq::store::{
+    LeaseRefusal, LeaseSettlement, LeasedJob, NewJob, RunningLease, SettleAction,
+    SettleCommandReply, StreamDemand,
+};
 
 use super::table::Transition;
 
@@ -17,7 +20,7 @@ use super::table::Transition;
 pub(super) struct Held {
     pub(super) job: Job,
     pub(super) arrival: u64,
-    pub(super) keep: Keep,
+    pub(super) keep: RetentionRule,
     pub(super) request: Option<u64>,
     pub(super) forget: Option<Time>,
     pub(super) first_start: Option<Time>,
@@ -77,8 +80,8 @@ impl Held {
         Held {
             job,
             arrival,
-            keep: new.keep,
-            request: new.request,
+            keep: new.retention,
+            request: new.request_code,
             forget: None,
             first_start: None,
             lease: None,
@@ -96,8 +99,12 @@ impl Held {
         if self.waits() { State::waiting(job.due_time, job.failures, now) } else { job.state }
     }
 
-    pub(super) fn found(&self, now: Time) -> Found {
-        if self.next.is_some() { Found::RunningWithNext } else { Found::Job(self.state(now)) }
+    pub(super) fn found(&self, now: Time) -> ExistingJob {
+        if self.next.is_some() {
+            ExistingJob::RunningWithNext
+        } else {
+            ExistingJob::Job(self.state(now))
+        }
     }
 
     /// The due time that an enqueue names which changes nothing.
@@ -118,8 +125,8 @@ impl Held {
     }
 
     /// How it stands while its lease runs.
-    fn standing(&self) -> Standing {
-        Standing {
+    fn standing(&self) -> AttemptContext {
+        AttemptContext {
             failures: self.job.failures,
             deliveries: self.job.deliveries,
             first_start: self.first_start.unwrap(),
@@ -127,10 +134,10 @@ impl Held {
         }
     }
 
-    pub(super) fn read_lease(&self, now: Time) -> Option<Lease> {
+    pub(super) fn read_lease(&self, now: Time) -> Option<RunningLease> {
         let lease = self.lease.as_ref()?;
         let standing = self.standing();
-        Some(Lease {
+        Some(RunningLease {
             key: self.job.key.clone(),
             token: lease.token,
             deadline: lease.deadline,
@@ -141,7 +148,7 @@ impl Held {
             stream: lease.stream,
             grace: lease.grace,
             bytes: self.bytes(),
-            standing,
+            attempt: standing,
             now,
         })
     }
@@ -153,20 +160,30 @@ impl Held {
     }
 
     /// What a receipt hears that holds no lease here.
-    pub(super) fn refuse(&self) -> Refused {
-        if self.job.state == State::Cancelled { Refused::NotFound } else { Refused::Stale }
+    pub(super) fn refuse(&self) -> LeaseRefusal {
+        if self.job.state == State::Cancelled {
+            LeaseRefusal::NotFound
+        } else {
+            LeaseRefusal::Stale
+        }
     }
 
-    pub(super) fn repeat(&self, settle: &Settle, now: Time) -> Result<Settled, Refused> {
-        let (outcome, dead_lettered) = match &settle.end {
-            End::Ack { .. } => (AttemptOutcome::Succeeded, false),
-            End::Unacked(unacked) => (unacked.cause.outcome(), unacked.cause.is_dead_letter()),
+    pub(super) fn repeat(
+        &self,
+        settle: &LeaseSettlement,
+        now: Time,
+    ) -> Result<SettleCommandReply, LeaseRefusal> {
+        let (outcome, dead_lettered) = match &settle.action {
+            SettleAction::Ack { .. } => (AttemptOutcome::Succeeded, false),
+            SettleAction::Unacked(unacked) => {
+                (unacked.cause.outcome(), unacked.cause.is_dead_letter())
+            }
         };
         let applied = (settle.lease.token, outcome, dead_lettered);
         if self.job.state == State::Cancelled || !self.ended.contains(&applied) {
             return Err(self.refuse());
         }
-        Ok(Settled { repeated: true, state: self.state(now) })
+        Ok(SettleCommandReply { repeated: true, state: self.state(now) })
     }
 
     /// Whether this lease ended before the one that is or was the last.
@@ -181,9 +198,9 @@ impl Held {
         now: Time,
         started: Time,
         owner: u32,
-        taker: &Taker,
+        taker: &StreamDemand,
         token: Token,
-    ) -> Leased {
+    ) -> LeasedJob {
         let job = &mut self.job;
         let duration = job.spec.lease.unwrap_or(taker.lease);
         let deadline = now.plus(duration);
@@ -205,7 +222,7 @@ impl Held {
         self.ended.truncate(limit::ATTEMPTS_KEPT);
         job.state = State::Running;
         job.worker_id = taker.worker_id.to_string();
-        Leased {
+        LeasedJob {
             key: job.key.clone(),
             token,
             fence: started,
@@ -238,10 +255,10 @@ impl Held {
     }
 
     /// Ends its lease; the step in its table, and how the attempt is remembered.
-    pub(super) fn settle(&mut self, end: &End, now: Time) -> (Transition, AttemptOutcome) {
+    pub(super) fn settle(&mut self, end: &SettleAction, now: Time) -> (Transition, AttemptOutcome) {
         let decided = match end {
-            End::Ack { .. } => None,
-            End::Unacked(unacked) => Some(self.end_of(unacked, now)),
+            SettleAction::Ack { .. } => None,
+            SettleAction::Unacked(unacked) => Some(self.end_of(unacked, now)),
         };
         let (outcome, counted, error, dead_lettered) = match &decided {
             None => (AttemptOutcome::Succeeded, false, "", false),
@@ -259,27 +276,27 @@ impl Held {
         (transition, outcome)
     }
 
-    fn finish_lease(&mut self, end: &End, decided: Option<&LeaseEnd>, now: Time) {
+    fn finish_lease(&mut self, end: &SettleAction, decided: Option<&LeaseEnd>, now: Time) {
         let dead_retention = match end {
-            End::Ack { .. } => Duration::ZERO,
-            End::Unacked(unacked) => unacked.dead_retention,
+            SettleAction::Ack { .. } => Duration::ZERO,
+            SettleAction::Unacked(unacked) => unacked.dead_retention,
         };
         match (end, decided.map(|end| end.step)) {
-            (End::Ack { result, .. }, _) => {
+            (SettleAction::Ack { result, .. }, _) => {
                 self.job.result.clone_from(result);
                 self.job.checkpoint = None;
                 self.finish(State::Succeeded, now);
             }
-            (_, Some(Step::Wait(delay))) => {
+            (_, Some(AfterLease::Wait(delay))) => {
                 self.job.state = State::Ready;
                 let due = delay.map(|delay| now.plus(delay));
                 self.job.due_time = due.unwrap_or(self.job.due_time);
             }
-            (_, Some(Step::Die)) => {
+            (_, Some(AfterLease::DeadLetter)) => {
                 self.finish(State::Dead, now);
                 self.forget = Some(now.plus(dead_retention));
             }
-            (End::Unacked(_), None) => unreachable!("it was decided"),
+            (SettleAction::Unacked(_), None) => unreachable!("it was decided"),
         }
     }
 
@@ -305,15 +322,15 @@ impl Held {
     }
 
     pub(super) fn is_tombstone(&self) -> bool {
-        matches!(self.keep, Keep::Tombstone(_)) && self.job.state != State::Dead
+        matches!(self.keep, RetentionRule::Tombstone(_)) && self.job.state != State::Dead
     }
 
     pub(super) fn finish(&mut self, state: State, at: Time) {
         let job = &mut self.job;
         (job.state, job.finish_time) = (state, Some(at));
         self.forget = Some(match self.keep {
-            Keep::Nothing => at,
-            Keep::Tombstone(keep) | Keep::Record(keep) => at.plus(keep),
+            RetentionRule::Nothing => at,
+            RetentionRule::Tombstone(keep) | RetentionRule::Record(keep) => at.plus(keep),
         });
         if self.is_tombstone() {
             let job = &mut self.job;
@@ -355,12 +372,12 @@ fn transition_of(end: Option<&LeaseEnd>) -> Transition {
     match end {
         None => Transition::Ack,
         Some(end) => match (end.step, end.outcome) {
-            (Step::Die, _) => Transition::DeadLetter,
-            (Step::Wait(_), AttemptOutcome::Released) => Transition::Release,
-            (Step::Wait(_), AttemptOutcome::Failed | AttemptOutcome::LeaseExpired) => {
+            (AfterLease::DeadLetter, _) => Transition::DeadLetter,
+            (AfterLease::Wait(_), AttemptOutcome::Released) => Transition::Release,
+            (AfterLease::Wait(_), AttemptOutcome::Failed | AttemptOutcome::LeaseExpired) => {
                 Transition::Retry
             }
-            (Step::Wait(_), AttemptOutcome::Succeeded | AttemptOutcome::Revoked) => {
+            (AfterLease::Wait(_), AttemptOutcome::Succeeded | AttemptOutcome::Revoked) => {
                 panic!("{end:?} ends no lease like that")
             }
         },

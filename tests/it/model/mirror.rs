@@ -5,13 +5,15 @@
 use std::collections::BTreeMap;
 
 use ringq::domain::engine::{
-    self, Answer, Bodies, Change, Command, Decision, Found, Lease, LeaseNews, Life, Memory,
-    PartChange, PayloadChange, Phase, Record,
+    self, Command, CommandReply, Decision, IdHistory, IdLookup, JobHistory, JobParts, Lease,
+    LeaseChange, PartChange, PayloadChange, Phase, Record, RecordChange,
 };
-use ringq::domain::{Job, JobId, JobKey, Keep, Payload, ShardName, State, Time, TopicName, limit};
+use ringq::domain::{
+    Job, JobId, JobKey, Payload, RetentionRule, ShardName, State, Time, TopicName, limit,
+};
 use ringq::store::{
-    Ask, Claim, Claimed, Claims, End, Extend, Leased, NewJob, Redrive, Request, Settle, Taker,
-    Unclaim,
+    Claim, ClaimResult, JobRequest, LeaseExtension, LeaseSettlement, LeasedJob, NewJob,
+    RedriveBatch, SettleAction, StreamDemand, TopicDemand, TopicLeases, Unclaim,
 };
 
 /// A way that a store takes: a fast path, or a way out of one.
@@ -52,7 +54,7 @@ pub(super) struct Mirror {
 #[derive(Clone)]
 struct Held {
     record: Record,
-    bodies: Bodies,
+    bodies: JobParts,
     next_payload: Option<Payload>,
 }
 
@@ -81,10 +83,10 @@ impl Mirror {
         self.apply(&key, &Command::Enqueue(Box::new(new)), now);
     }
 
-    pub(super) fn settle(&mut self, settle: &Settle, now: Time) {
-        let Request { key, command, .. } = settle.clone().into();
+    pub(super) fn settle(&mut self, settle: &LeaseSettlement, now: Time) {
+        let JobRequest { key, command, .. } = settle.clone().into();
         let Command::Settle(settle) = command else { unreachable!("it asks for a settle") };
-        if let End::Ack { result, follow_ups } = &settle.end {
+        if let SettleAction::Ack { result, follow_ups } = &settle.action {
             let held = self.jobs.get(&key);
             let leased = held.filter(|held| held.record.lease_of(settle.token).is_some());
             let brings = result.is_some() || !follow_ups.is_empty();
@@ -92,27 +94,27 @@ impl Mirror {
                 None => "ack: no lease of a job",
                 Some(_) if brings => "ack: with a result or follow-ups",
                 Some(Held { record, .. }) if record.next.is_some() => "ack: a generation waits",
-                Some(Held { record, .. }) if record.life != engine::Life::new(1) => {
+                Some(Held { record, .. }) if record.history != engine::JobHistory::new(1) => {
                     "ack: of a job with a past"
                 }
-                Some(Held { record, .. }) => match record.keep {
-                    Keep::Nothing => "ack: nothing stays",
-                    Keep::Tombstone(_) => "ack: a tombstone stays",
-                    Keep::Record(_) => "ack: a record stays",
+                Some(Held { record, .. }) => match record.retention {
+                    RetentionRule::Nothing => "ack: nothing stays",
+                    RetentionRule::Tombstone(_) => "ack: a tombstone stays",
+                    RetentionRule::Record(_) => "ack: a record stays",
                 },
             });
         }
         self.apply(&key, &Command::Settle(settle), now);
     }
 
-    pub(super) fn extend(&mut self, extend: &Extend, now: Time) {
-        let Request { key, command, .. } = extend.clone().into();
+    pub(super) fn extend(&mut self, extend: &LeaseExtension, now: Time) {
+        let JobRequest { key, command, .. } = extend.clone().into();
         self.apply(&key, &command, now);
     }
 
-    pub(super) fn redrive(&mut self, redrive: &Redrive, now: Time) {
+    pub(super) fn redrive(&mut self, redrive: &RedriveBatch, now: Time) {
         let mut done = 0;
-        for Request { key, command, .. } in redrive.requests() {
+        for JobRequest { key, command, .. } in redrive.requests() {
             let Command::Redrive(redrive) = command else { continue };
             let command = redrive.after(done);
             let target = command.target.clone();
@@ -120,7 +122,7 @@ impl Mirror {
             if !is_taken {
                 let is_dry = command.dry_run;
                 let answer = self.apply(&key, &Command::Redrive(command), now);
-                done += u32::from(answer == Answer::Done(true) && !is_dry);
+                done += u32::from(answer == CommandReply::Applied(true) && !is_dry);
             }
         }
     }
@@ -142,23 +144,24 @@ impl Mirror {
     }
 
     /// A claim is no command: the leases are those that the store made.
-    pub(super) fn claim(&mut self, claim: &Claim, got: &Claims) {
-        for (ask, claimed) in claim.asks.iter().zip(&got.topics) {
+    pub(super) fn claim(&mut self, claim: &Claim, got: &ClaimResult) {
+        for (ask, claimed) in claim.topics.iter().zip(&got.topics) {
             self.count_claim(claim, ask, claimed, got.now);
-            for (taker, leased) in ask.takers.iter().zip(&claimed.leased) {
+            for (taker, leased) in ask.streams.iter().zip(&claimed.by_stream) {
                 leased.iter().for_each(|leased| self.lease(claim.owner, taker, leased));
             }
         }
     }
 
     /// Which ways a claim of this topic may take follows from what it finds.
-    fn count_claim(&mut self, claim: &Claim, ask: &Ask, claimed: &Claimed, now: Time) {
+    fn count_claim(&mut self, claim: &Claim, ask: &TopicDemand, claimed: &TopicLeases, now: Time) {
         let keys: Vec<&JobKey> =
-            claimed.leased.iter().flatten().map(|leased| &leased.key).collect();
+            claimed.by_stream.iter().flatten().map(|leased| &leased.key).collect();
         let records = keys.iter().map(|key| &self.jobs[*key].record);
         let records: Vec<&Record> = records.collect();
         let any = |is: fn(&Record) -> bool| records.iter().any(|record| is(record));
-        let (ranked, run) = (any(|job| job.priority > 0), any(|job| job.life != Life::new(1)));
+        let (ranked, run) =
+            (any(|job| job.priority > 0), any(|job| job.history != JobHistory::new(1)));
         let bound = any(|job| job.expire.is_some() || job.spec.lease.is_some());
         let is_plain = !ranked && !run && !bound;
         let has_expired = self.jobs.iter().any(|(key, held)| {
@@ -166,7 +169,7 @@ impl Mirror {
                 && held.record.phase == Phase::Waiting
                 && held.record.state(now) == Some(State::Expired)
         });
-        let (takers, topics) = (ask.takers.len(), claim.asks.len());
+        let (takers, topics) = (ask.streams.len(), claim.topics.len());
         let ways = [
             keys.is_empty(),
             keys.len() == 1 && is_plain && takers == 1 && topics == 1,
@@ -183,7 +186,7 @@ impl Mirror {
         }
     }
 
-    fn lease(&mut self, owner: u32, taker: &Taker, leased: &Leased) {
+    fn lease(&mut self, owner: u32, taker: &StreamDemand, leased: &LeasedJob) {
         let held = self.jobs.get_mut(&leased.key).expect("a job that is leased is there");
         assert_eq!(leased.checkpoint, held.bodies.checkpoint, "{}", leased.key);
         held.record.phase = Phase::Running(Lease {
@@ -200,21 +203,22 @@ impl Mirror {
     }
 
     /// Applies a command, with all that follows from it.
-    pub(super) fn apply(&mut self, key: &JobKey, command: &Command, now: Time) -> Answer {
-        let Decision { change, parts, effects, answer, window } = self.decide(key, command, now);
-        assert!(window.holds(now), "{command:?}");
+    pub(super) fn apply(&mut self, key: &JobKey, command: &Command, now: Time) -> CommandReply {
+        let Decision { change, parts, effects, reply: answer, window } =
+            self.decide(key, command, now);
+        assert!(window.contains(now), "{command:?}");
         assert!(
-            !matches!(effects.lease, Some((_, LeaseNews::Extended)))
+            !matches!(effects.lease, Some((_, LeaseChange::Extended)))
                 || matches!(command, Command::Extend(_))
         );
         let before = match change {
-            Change::Keep => None,
+            RecordChange::Keep => None,
             _ => self.jobs.remove(key),
         };
-        if let Change::Write(record) | Change::Arrive(record) = change {
+        if let RecordChange::Write(record) | RecordChange::Insert(record) = change {
             let held = before.unwrap_or_else(|| Held {
                 record: (*record).clone(),
-                bodies: Bodies::default(),
+                bodies: JobParts::default(),
                 next_payload: None,
             });
             let target = effects.moved_to.map_or(key.clone(), |topic| at(topic, &key.id));
@@ -228,8 +232,8 @@ impl Mirror {
 
     fn decide(&self, key: &JobKey, command: &Command, now: Time) -> Decision {
         let found = match self.jobs.get(key) {
-            Some(held) => Found::Record(Box::new(held.record.clone())),
-            None => Found::Nothing(Memory::Free),
+            Some(held) => IdLookup::Record(Box::new(held.record.clone())),
+            None => IdLookup::Absent(IdHistory::Free),
         };
         engine::apply(found, command, now)
     }
@@ -246,8 +250,8 @@ fn at(topic: TopicName, id: &JobId) -> JobKey {
 // === impl Held ===
 
 impl Held {
-    fn changed(mut self, record: Record, parts: engine::Parts) -> Held {
-        let engine::Parts { payload, next_payload, result, attempts, checkpoint } = parts;
+    fn changed(mut self, record: Record, parts: engine::PartChanges) -> Held {
+        let engine::PartChanges { payload, next_payload, result, attempts, checkpoint } = parts;
         match payload {
             PayloadChange::Keep => {}
             PayloadChange::Set(payload) => self.bodies.payload = Some(payload),

@@ -4,15 +4,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ringq::domain::conflict::{self, Action, Found, Repeat};
+use ringq::domain::conflict::{self, ConflictAction, ExistingJob, RequestMatch};
 use ringq::domain::{
     AttemptOutcome, Durability, EnqueueOutcome, Job, JobKey, ShardName, State, Time, Token,
     TopicName, limit,
 };
 use ringq::store::{
-    Ask, Claim, Claimed, Claims, Deleted, End, Enqueue, Extend, Lease, LeaseRef, Leased, NewJob,
-    Redrive, Redriven, Refused, Reschedule, Rescheduled, Rest, Settle, Settled, Stats, Taker,
-    Topic, Unclaim,
+    Claim, ClaimResult, Deleted, JobReschedule, LeaseExtension, LeaseRef, LeaseRefusal,
+    LeaseSettlement, LeasedJob, NewJob, RedriveBatch, RedriveResult, RescheduleResult,
+    RunningLease, SettleAction, SettleCommandReply, ShardTopicStats, StreamDemand, TopicDemand,
+    TopicInfo, TopicLeases, TopicRemainder, Unclaim, WriteResult,
 };
 
 use super::coverage::Seen;
@@ -29,7 +30,7 @@ pub(crate) struct Reference {
     /// When the leases of the last claim began.
     last_start: Time,
     jobs: BTreeMap<JobKey, Held>,
-    topics: BTreeMap<TopicName, Stats>,
+    topics: BTreeMap<TopicName, ShardTopicStats>,
     /// When jobs were due that have expired and that no claim may have met yet.
     lapsed: BTreeMap<TopicName, BTreeSet<Time>>,
     /// What happened so far, to see what a run never tried.
@@ -70,21 +71,28 @@ impl Reference {
         edges.flatten().collect()
     }
 
-    /// What a claim may say is left where `wanted` is, if it said `found`: as it stands in [`Rest`],
+    /// What a claim may say is left where `wanted` is, if it said `found`: as it stands in [`TopicRemainder`],
     /// what has expired may count until a claim has met it.
-    pub(crate) fn rest(&mut self, topic: &TopicName, wanted: Rest, found: Rest) -> Rest {
+    pub(crate) fn rest(
+        &mut self,
+        topic: &TopicName,
+        wanted: TopicRemainder,
+        found: TopicRemainder,
+    ) -> TopicRemainder {
         let now = self.now;
         let Some(lapsed) = self.lapsed.get_mut(topic) else { return wanted };
         let had_lapsed = lapsed.iter().any(|&due| due <= now);
-        if found != Rest::More {
+        if found != TopicRemainder::Ready {
             lapsed.retain(|&due| due > now);
         }
         let counts = match (found, wanted) {
-            (Rest::More, _) => lapsed.iter().any(|&due| due <= now),
+            (TopicRemainder::Ready, _) => lapsed.iter().any(|&due| due <= now),
             // What had expired was cleared away, and what stood behind it was not looked at.
-            (Rest::Again, _) => had_lapsed,
-            (Rest::Until(found), Rest::Until(wanted)) => found < wanted && lapsed.contains(&found),
-            (Rest::Until(found), Rest::Nothing) => lapsed.contains(&found),
+            (TopicRemainder::Unknown, _) => had_lapsed,
+            (TopicRemainder::ReadyAt(found), TopicRemainder::ReadyAt(wanted)) => {
+                found < wanted && lapsed.contains(&found)
+            }
+            (TopicRemainder::ReadyAt(found), TopicRemainder::Empty) => lapsed.contains(&found),
             _ => false,
         };
         if counts { found } else { wanted }
@@ -123,15 +131,15 @@ impl Reference {
         found.into_iter().map(|held| held.job.key.clone()).collect()
     }
 
-    pub(crate) fn topics(&self) -> Vec<Topic> {
-        let topic = |(name, stats): (&TopicName, &Stats)| Topic {
+    pub(crate) fn topics(&self) -> Vec<TopicInfo> {
+        let topic = |(name, stats): (&TopicName, &ShardTopicStats)| TopicInfo {
             name: name.clone(),
             create_time: stats.create_time,
         };
         self.topics.iter().map(topic).collect()
     }
 
-    pub(crate) fn stats(&self, topic: &TopicName) -> Option<Stats> {
+    pub(crate) fn stats(&self, topic: &TopicName) -> Option<ShardTopicStats> {
         let mut stats = *self.topics.get(topic)?;
         for held in self.of(topic) {
             match held.state(self.now) {
@@ -151,15 +159,15 @@ impl Reference {
     }
 
     /// Every running lease, by deadline.
-    pub(crate) fn running(&self) -> Vec<Lease> {
+    pub(crate) fn running(&self) -> Vec<RunningLease> {
         let mut leases: Vec<_> =
             self.jobs.values().filter_map(|held| held.read_lease(self.now)).collect();
         leases.sort_by_key(|lease| lease.deadline);
         leases
     }
 
-    pub(crate) fn lease(&self, lease: &LeaseRef) -> Result<Lease, Refused> {
-        let held = self.jobs.get(&lease.key).ok_or(Refused::NotFound)?;
+    pub(crate) fn lease(&self, lease: &LeaseRef) -> Result<RunningLease, LeaseRefusal> {
+        let held = self.jobs.get(&lease.key).ok_or(LeaseRefusal::NotFound)?;
         match held.read_lease(self.now) {
             Some(found) if found.token == lease.token => Ok(found),
             _ => Err(held.refuse()),
@@ -170,9 +178,9 @@ impl Reference {
         self.jobs.values().filter(|held| held.job.key.topic == *topic).collect()
     }
 
-    fn total(&mut self, topic: &TopicName, count: impl FnOnce(&mut Stats)) {
+    fn total(&mut self, topic: &TopicName, count: impl FnOnce(&mut ShardTopicStats)) {
         let create_time = self.now;
-        let fresh = || Stats { create_time, ..Stats::default() };
+        let fresh = || ShardTopicStats { create_time, ..ShardTopicStats::default() };
         count(self.topics.entry(topic.clone()).or_insert_with(fresh));
     }
 
@@ -184,25 +192,28 @@ impl Reference {
 // === impl Reference: verbs ===
 
 impl Reference {
-    pub(crate) fn enqueue(&mut self, new: &NewJob) -> Enqueue {
+    pub(crate) fn enqueue(&mut self, new: &NewJob) -> WriteResult {
         let now = self.now;
         self.total(&new.key.topic, |_| ());
         self.arrivals += 1;
         let mut fresh = Held::new(new, now, self.arrivals, &self.shard);
         let held = self.jobs.get(&new.key);
-        let found = held.map_or(Found::Nothing, |held| held.found(now));
-        let repeat = Repeat::of(held.and_then(|held| held.request), new.request);
+        let found = held.map_or(ExistingJob::Absent, |held| held.found(now));
+        let repeat = RequestMatch::compare(held.and_then(|held| held.request), new.request_code);
         let action = conflict::resolve(new.on_conflict, found, repeat);
         self.seen.insert(match repeat {
-            Repeat::Changed => Seen::OtherJob(format!("{:?}", new.on_conflict)),
-            _ => Seen::Cell(format!("{:?} {found:?}", new.on_conflict), repeat == Repeat::Same),
+            RequestMatch::Changed => Seen::OtherJob(format!("{:?}", new.on_conflict)),
+            _ => {
+                Seen::Cell(format!("{:?} {found:?}", new.on_conflict), repeat == RequestMatch::Same)
+            }
         });
         let (outcome, durability) = (action.outcome(), self.durability);
-        let answer = |state, due| Enqueue { outcome, state, due, durability, unwritten: None };
-        if let (Some(held), Action::Leave | Action::Refuse) = (held, action) {
+        let answer =
+            |state, due| WriteResult { outcome, state, due, durability, not_written: None };
+        if let (Some(held), ConflictAction::Keep | ConflictAction::Refuse) = (held, action) {
             return answer(held.state(now), held.answer_due());
         }
-        if !matches!(action, Action::Move | Action::Revive) {
+        if !matches!(action, ConflictAction::Reschedule | ConflictAction::Revive) {
             self.total(&new.key.topic, |stats| stats.enqueued_total += 1);
         }
         let due = fresh.job.due_time;
@@ -211,17 +222,17 @@ impl Reference {
             self.tick(now);
             return answer(self.state_of(&new.key), due);
         };
-        held.request = new.request.or(held.request);
+        held.request = new.request_code.or(held.request);
         match action {
-            Action::Write(_) => held.replace(fresh, 1),
-            Action::Move => held.shift(due, new.priority),
-            Action::Revive => held.revive(due, new.priority, now),
-            Action::MoveNext => {
+            ConflictAction::Write(_) => held.replace(fresh, 1),
+            ConflictAction::Reschedule => held.shift(due, new.priority),
+            ConflictAction::Revive => held.revive(due, new.priority, now),
+            ConflictAction::RescheduleNext => {
                 held.job.generation += 1;
                 held.next.as_mut().unwrap().shift(due, new.priority);
             }
             _ => {
-                if action == Action::DeferSame {
+                if action == ConflictAction::DeferSame {
                     fresh.job.spec = held.job.spec.clone();
                     fresh.job.priority = new.priority.unwrap_or(held.job.priority);
                     (fresh.keep, fresh.job.expire_time) = (held.keep, None);
@@ -241,40 +252,40 @@ impl Reference {
     }
 
     /// `token`: what the store made for a job.
-    pub(crate) fn claim(&mut self, claim: &Claim, token: impl Fn(&JobKey) -> Token) -> Claims {
+    pub(crate) fn claim(&mut self, claim: &Claim, token: impl Fn(&JobKey) -> Token) -> ClaimResult {
         let started = self.now.max(Time(self.last_start.0 + 1));
-        let topics = claim.asks.iter().map(|ask| self.claim_topic(claim, ask, started, &token));
+        let topics = claim.topics.iter().map(|ask| self.claim_topic(claim, ask, started, &token));
         let topics: Vec<_> = topics.collect();
-        if topics.iter().any(|claimed| claimed.leased.iter().any(|leased| !leased.is_empty())) {
+        if topics.iter().any(|claimed| claimed.by_stream.iter().any(|leased| !leased.is_empty())) {
             self.last_start = started;
         }
-        Claims { now: self.now, topics }
+        ClaimResult { now: self.now, topics }
     }
 
     fn claim_topic(
         &mut self,
         claim: &Claim,
-        ask: &Ask,
+        ask: &TopicDemand,
         started: Time,
         token: &impl Fn(&JobKey) -> Token,
-    ) -> Claimed {
-        let mut leased: Vec<Vec<Leased>> = ask.takers.iter().map(|_| Vec::new()).collect();
-        let mut takers: Vec<Taker> = ask.takers.clone();
+    ) -> TopicLeases {
+        let mut leased: Vec<Vec<LeasedJob>> = ask.streams.iter().map(|_| Vec::new()).collect();
+        let mut takers: Vec<StreamDemand> = ask.streams.clone();
         let mut turn: Vec<usize> = (0..takers.len()).collect();
-        let mut rest = Rest::Nothing;
+        let mut rest = TopicRemainder::Empty;
         for key in self.waiting(&ask.topic) {
             let held = self.jobs.get_mut(&key).unwrap();
             if held.job.due_time > self.now {
                 rest = match rest {
-                    Rest::Until(earlier) if earlier <= held.job.due_time => rest,
-                    _ => Rest::Until(held.job.due_time),
+                    TopicRemainder::ReadyAt(earlier) if earlier <= held.job.due_time => rest,
+                    _ => TopicRemainder::ReadyAt(held.job.due_time),
                 };
                 continue;
             }
             let bytes = held.bytes();
-            let fits = |t: &Taker| t.jobs > 0 && (t.bytes >= bytes || t.oversize);
+            let fits = |t: &StreamDemand| t.jobs > 0 && (t.bytes >= bytes || t.oversize);
             let Some(place) = turn.iter().position(|&index| fits(&takers[index])) else {
-                rest = Rest::More;
+                rest = TopicRemainder::Ready;
                 break;
             };
             let index = turn.remove(place);
@@ -286,7 +297,7 @@ impl Reference {
             leased[index].push(held.lease(self.now, started, claim.owner, taker, token(&key)));
             self.saw(State::Ready, Transition::Claim);
         }
-        Claimed { leased, rest }
+        TopicLeases { by_stream: leased, remainder: rest }
     }
 
     /// Waiting jobs of a topic in their one order; those that are not due come last.
@@ -320,7 +331,10 @@ impl Reference {
         undone.len() as u64
     }
 
-    pub(crate) fn settle(&mut self, settle: &Settle) -> Result<Settled, Refused> {
+    pub(crate) fn settle(
+        &mut self,
+        settle: &LeaseSettlement,
+    ) -> Result<SettleCommandReply, LeaseRefusal> {
         let past = self.jobs.get(&settle.lease.key).is_some_and(|h| h.is_past(settle.lease.token));
         let answer = self.settle_one(settle);
         if past {
@@ -331,7 +345,7 @@ impl Reference {
         answer
     }
 
-    fn settle_one(&mut self, settle: &Settle) -> Result<Settled, Refused> {
+    fn settle_one(&mut self, settle: &LeaseSettlement) -> Result<SettleCommandReply, LeaseRefusal> {
         let now = self.now;
         let key = &settle.lease.key;
         let lease = match self.lease(&settle.lease) {
@@ -341,11 +355,11 @@ impl Reference {
             }
         };
         if settle.deadline.is_some_and(|deadline| deadline != lease.deadline) {
-            return Err(Refused::Stale);
+            return Err(LeaseRefusal::Stale);
         }
         let held = self.jobs.get_mut(key).unwrap();
         let waits = held.next.is_some();
-        let (transition, outcome) = held.settle(&settle.end, now);
+        let (transition, outcome) = held.settle(&settle.action, now);
         let end = format!("{transition:?} {outcome:?}");
         self.seen.insert(Seen::End(end, waits));
         self.saw(State::Running, transition);
@@ -359,15 +373,15 @@ impl Reference {
         self.tick(now);
         let gone = if transition == Transition::Ack { State::Succeeded } else { State::Expired };
         let state = self.jobs.get(key).map_or(gone, |held| held.state(now));
-        if let End::Ack { follow_ups, .. } = &settle.end {
+        if let SettleAction::Ack { follow_ups, .. } = &settle.action {
             for job in follow_ups {
                 self.enqueue(&job.clone().into());
             }
         }
-        Ok(Settled { repeated: false, state })
+        Ok(SettleCommandReply { repeated: false, state })
     }
 
-    pub(crate) fn extend(&mut self, extend: &Extend) -> Result<Time, Refused> {
+    pub(crate) fn extend(&mut self, extend: &LeaseExtension) -> Result<Time, LeaseRefusal> {
         self.lease(&extend.lease)?;
         let held = self.jobs.get_mut(&extend.lease.key).unwrap();
         if let Some(progress) = &extend.progress {
@@ -404,7 +418,7 @@ impl Reference {
         Some(Deleted { previous, revoked })
     }
 
-    pub(crate) fn reschedule(&mut self, item: &Reschedule) -> Rescheduled {
+    pub(crate) fn reschedule(&mut self, item: &JobReschedule) -> RescheduleResult {
         let now = self.now;
         let Some(held) = self.jobs.get_mut(&item.key) else { return Ok(None) };
         let state = held.state(now);
@@ -419,8 +433,8 @@ impl Reference {
         Ok(self.get(&item.key, false))
     }
 
-    pub(crate) fn redrive(&mut self, redrive: &Redrive) -> Redriven {
-        let mut done = Redriven::default();
+    pub(crate) fn redrive(&mut self, redrive: &RedriveBatch) -> RedriveResult {
+        let mut done = RedriveResult::default();
         let mut met = BTreeSet::new();
         for id in &redrive.ids {
             let key = JobKey { topic: redrive.topic.clone(), id: id.clone() };
@@ -434,7 +448,7 @@ impl Reference {
         done
     }
 
-    fn redrive_one(&mut self, redrive: &Redrive, key: &JobKey, nth: u64) -> bool {
+    fn redrive_one(&mut self, redrive: &RedriveBatch, key: &JobKey, nth: u64) -> bool {
         let Some(held) = self.jobs.get(key) else { return false };
         let state = held.state(self.now);
         let target = redrive.target.as_ref().unwrap_or(&redrive.topic);

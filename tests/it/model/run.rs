@@ -5,7 +5,9 @@ use std::fmt::Debug;
 
 use ringq::domain::engine::Command;
 use ringq::domain::{Job, JobKey, State, Time, Token, TopicName};
-use ringq::store::{Claim, Delete, Error, Lease, LeaseRef, List, Selected};
+use ringq::store::{
+    Claim, Error, JobDeletion, LeaseQueryResult, LeaseRef, ListQuery, RunningLease,
+};
 
 use super::coverage::Seen;
 use super::mirror::{Mirror, Ways};
@@ -41,7 +43,8 @@ impl Run {
 
     /// A run on this store.
     pub(super) fn over(store: Fixture, seed: u64) -> Run {
-        let reference = Reference::new(shard(), store.store.reach().plain, store.now());
+        let reference =
+            Reference::new(shard(), store.store.write_durability().by_default, store.now());
         let mirror = Some(Mirror::new(shard()));
         Run { seed, store, reference, mirror, steps: 0, tail: VecDeque::new() }
     }
@@ -98,7 +101,7 @@ impl Run {
             }
             Step::Leases(refs) => {
                 let expected: Vec<_> = refs.iter().map(|lease| reference.lease(lease)).collect();
-                same(expected, store.leases(refs).await?);
+                same(expected, store.running_leases(refs).await?);
             }
             Step::Settle(items) => {
                 let expected: Vec<_> = items.iter().map(|item| reference.settle(item)).collect();
@@ -110,7 +113,10 @@ impl Run {
             }
             Step::Delete(keys) => {
                 let expected: Vec<_> = keys.iter().map(|key| reference.delete(key)).collect();
-                same(expected, store.delete(keys.into_iter().map(Delete::from).collect()).await?);
+                same(
+                    expected,
+                    store.delete(keys.into_iter().map(JobDeletion::from).collect()).await?,
+                );
             }
             Step::Reschedule(items) => {
                 let expected: Vec<_> = items.iter().map(|i| reference.reschedule(i)).collect();
@@ -120,7 +126,7 @@ impl Run {
                 same(reference.redrive(&redrive), store.redrive(redrive).await?);
             }
             Step::Reap(limit) => {
-                let reaped = store.reap(limit).await?;
+                let reaped = store.overdue_leases(limit).await?;
                 self.check_reaped(reaped, limit);
             }
             Step::Orphans(owner) => self.orphans(owner).await?,
@@ -146,16 +152,16 @@ impl Run {
     }
 
     async fn orphans(&mut self, owner: u32) -> Result<(), Error> {
-        let orphan = |l: &Lease| l.owner != owner && l.grace.is_some();
+        let orphan = |l: &RunningLease| l.owner != owner && l.grace.is_some();
         let expected = self.reference.running().into_iter().filter(orphan).collect();
-        same(by_key(expected), by_key(self.store.store.orphans(vec![owner]).await?));
+        same(by_key(expected), by_key(self.store.store.orphaned_leases(vec![owner]).await?));
         Ok(())
     }
 
     /// The store makes the tokens; everything else of a claim is known before.
     async fn claim(&mut self, claim: Claim) -> Result<(), Error> {
         let got = self.store.store.claim(claim.clone()).await?;
-        let leased = got.topics.iter().flat_map(|topic| topic.leased.iter().flatten());
+        let leased = got.topics.iter().flat_map(|topic| topic.by_stream.iter().flatten());
         let tokens: Vec<(JobKey, Token)> = leased.map(|l| (l.key.clone(), l.token)).collect();
         let wrong = tokens.iter().find(|(_, token)| token.nonce() != claim.nonce);
         assert!(wrong.is_none(), "a token without the claim's nonce: {wrong:?}");
@@ -167,8 +173,9 @@ impl Run {
             mirror.claim(&claim, &got);
         }
         let mut expected = self.reference.claim(&claim, token);
-        for ((ask, wanted), found) in claim.asks.iter().zip(&mut expected.topics).zip(&got.topics) {
-            wanted.rest = self.reference.rest(&ask.topic, wanted.rest, found.rest);
+        for ((ask, wanted), found) in claim.topics.iter().zip(&mut expected.topics).zip(&got.topics)
+        {
+            wanted.remainder = self.reference.rest(&ask.topic, wanted.remainder, found.remainder);
         }
         let reads_the_same = format!("{expected:?}") == format!("{got:?}");
         assert!(reads_the_same, "{}", difference(&expected, &got));
@@ -176,14 +183,14 @@ impl Run {
     }
 
     /// Leases of one deadline may come in any order.
-    fn check_reaped(&self, reaped: Selected, limit: usize) {
+    fn check_reaped(&self, reaped: LeaseQueryResult, limit: usize) {
         let running = self.reference.running();
         let past = running.iter().filter(|lease| lease.deadline <= self.store.now()).count();
         let found = past.min(limit);
-        let deadline = |lease: &Lease| lease.deadline;
+        let deadline = |lease: &RunningLease| lease.deadline;
         let expected: Vec<_> = running.iter().take(found).map(deadline).collect();
         same(expected, reaped.leases.iter().map(deadline).collect());
-        same(running.get(found).map(deadline), reaped.next);
+        same(running.get(found).map(deadline), reaped.next_deadline);
         for lease in reaped.leases {
             let name = LeaseRef { key: lease.key.clone(), token: lease.token };
             same(self.reference.lease(&name), Ok(lease));
@@ -196,8 +203,8 @@ impl Run {
         loop {
             let pruned = store.prune(limit).await?;
             assert!(pruned.pruned <= limit as u64, "{pruned:?} by {limit}");
-            if pruned.next.is_none_or(|next| next > self.store.now()) {
-                same(self.reference.next_prune(), pruned.next);
+            if pruned.next_due.is_none_or(|next| next > self.store.now()) {
+                same(self.reference.next_prune(), pruned.next_due);
                 same(self.reference.records(), store.info().await?.jobs);
                 return Ok(());
             }
@@ -241,7 +248,7 @@ impl Run {
             keys.iter().filter_map(|key| self.reference.get(key, full)).collect();
         let (mut got, mut after) = (Vec::new(), None);
         loop {
-            let list = List { topic: topic.clone(), state, full, limit, after };
+            let list = ListQuery { topic: topic.clone(), state, full, limit, after };
             let page = self.store.store.list(list).await.unwrap();
             assert!(page.jobs.len() <= limit, "{} jobs in a page of {limit}", page.jobs.len());
             got.extend(page.jobs.into_iter().map(|listed| listed.job));
@@ -292,7 +299,7 @@ fn mirror_step(mirror: &mut Mirror, step: &Step, now: Time) {
     }
 }
 
-fn by_key(mut leases: Vec<Lease>) -> Vec<Lease> {
+fn by_key(mut leases: Vec<RunningLease>) -> Vec<RunningLease> {
     leases.sort_by(|a, b| a.key.cmp(&b.key));
     leases
 }

@@ -10,12 +10,13 @@ use rand::{Rng as _, SeedableRng as _};
 use ringq::domain::engine::Unacked;
 use ringq::domain::lifecycle::Cause;
 use ringq::domain::{
-    JobId, JobKey, Keep, OnConflict, Payload, RetryOverrides, RetryPolicy, ShardName, Spec, State,
-    Time, Token, TopicName, When, limit,
+    JobId, JobKey, OnConflict, Payload, RetentionRule, RetryOverrides, RetryPolicy, ShardName,
+    Spec, State, Time, Token, TopicName, When, limit,
 };
 use ringq::store::{
-    Ask, Claim, End, Extend, Lease, LeaseRef, LostClaim, NewJob, Prior, Redrive, Reschedule,
-    Settle, Taker, Unclaim,
+    Claim, JobReschedule, LeaseExtension, LeaseRef, LeaseSettlement, LostClaim, NewJob,
+    RedriveBatch, RunningLease, SettleAction, StreamDemand, TopicDemand, Unclaim,
+    WritePrecondition,
 };
 
 use super::reference::Reference;
@@ -38,11 +39,11 @@ pub(super) enum Step {
     Claim(Claim),
     Unclaim(Unclaim),
     Leases(Vec<LeaseRef>),
-    Settle(Vec<Settle>),
-    Extend(Vec<Extend>),
+    Settle(Vec<LeaseSettlement>),
+    Extend(Vec<LeaseExtension>),
     Delete(Vec<JobKey>),
-    Reschedule(Vec<Reschedule>),
-    Redrive(Redrive),
+    Reschedule(Vec<JobReschedule>),
+    Redrive(RedriveBatch),
     Reap(usize),
     Orphans(u32),
     Prune(usize),
@@ -75,13 +76,13 @@ pub(super) struct Dice {
     /// Most jobs are taken and acknowledged, as in a queue that is worked on: by every second seed.
     is_busy: bool,
     leases: VecDeque<LeaseRef>,
-    settles: VecDeque<Settle>,
+    settles: VecDeque<LeaseSettlement>,
     nonces: VecDeque<u32>,
 }
 
 /// Every job that a run can touch.
 pub(super) fn keys() -> Vec<JobKey> {
-    let made = (0..MADE).map(|n| JobId::server_made(&shard(), n));
+    let made = (0..MADE).map(|n| JobId::from_uuid(&shard(), n));
     let ids: Vec<JobId> = IDS.map(JobId::stored).into_iter().chain(made).collect();
     let key = |topic: &str, id: &JobId| JobKey { topic: TopicName::stored(topic), id: id.clone() };
     TOPICS.iter().flat_map(|topic| ids.iter().map(|id| key(topic, id))).collect()
@@ -90,7 +91,7 @@ pub(super) fn keys() -> Vec<JobKey> {
 /// Every topic that a run can touch, and one that it cannot.
 /// The claim with that nonce, whose answer was lost.
 pub(super) fn lost_claim(nonce: u32) -> Unclaim {
-    Unclaim::Claim(LostClaim { nonce, topics: topics().into(), from: None })
+    Unclaim::Claim(LostClaim { nonce, topics: topics().into(), cursor: None })
 }
 
 pub(super) fn topics() -> Vec<TopicName> {
@@ -194,12 +195,12 @@ impl Dice {
             due: self.when(now),
             priority: self.maybe(0.3, |dice| dice.pick(&[0, 5, 9])),
             expire: self.maybe(0.4, |dice| dice.expire(now)),
-            keep: self.keep(),
+            retention: self.keep(),
             on_conflict: self.policy(),
-            request: self.maybe(0.6, |dice| dice.pick(&REQUESTS)),
+            request_code: self.maybe(0.6, |dice| dice.pick(&REQUESTS)),
             durability: None,
-            until: None,
-            prior: Prior::Anything,
+            deadline: None,
+            precondition: WritePrecondition::Anything,
             checkpoint: None,
         }
     }
@@ -212,9 +213,15 @@ impl Dice {
 
     /// Due at once, with nothing special about it.
     fn plain_job(&mut self, topic: &TopicName) -> NewJob {
-        let tombstone = Keep::Tombstone(Duration::from_secs(2));
-        let record = Keep::Record(Duration::from_secs(9));
-        let keep = self.pick(&[Keep::Nothing, Keep::Nothing, tombstone, tombstone, record]);
+        let tombstone = RetentionRule::Tombstone(Duration::from_secs(2));
+        let record = RetentionRule::Record(Duration::from_secs(9));
+        let keep = self.pick(&[
+            RetentionRule::Nothing,
+            RetentionRule::Nothing,
+            tombstone,
+            tombstone,
+            record,
+        ]);
         let payload = self.spec().payload;
         NewJob {
             key: JobKey { topic: topic.clone(), ..self.key() },
@@ -222,12 +229,12 @@ impl Dice {
             due: When::Now,
             priority: None,
             expire: None,
-            keep,
+            retention: keep,
             on_conflict: self.policy(),
-            request: None,
+            request_code: None,
             durability: None,
-            until: None,
-            prior: Prior::Anything,
+            deadline: None,
+            precondition: WritePrecondition::Anything,
             checkpoint: None,
         }
     }
@@ -236,7 +243,7 @@ impl Dice {
     fn job_on(&mut self, reference: &Reference, now: Time) -> NewJob {
         let job = self.job(now);
         let repeated = reference.request(&job.key).filter(|_| self.rng.random_bool(0.3));
-        NewJob { request: repeated.or(job.request), ..job }
+        NewJob { request_code: repeated.or(job.request_code), ..job }
     }
 
     fn policy(&mut self) -> OnConflict {
@@ -244,11 +251,13 @@ impl Dice {
         self.pick(&[Keep, Replace, Reschedule, Reject])
     }
 
-    fn keep(&mut self) -> Keep {
+    fn keep(&mut self) -> RetentionRule {
         match self.rng.random_range(0..5) {
-            0 => Keep::Nothing,
-            1 | 2 => Keep::Tombstone(self.pick(&[Duration::from_secs(2), limit::TOMBSTONE])),
-            _ => Keep::Record(self.seconds(20)),
+            0 => RetentionRule::Nothing,
+            1 | 2 => {
+                RetentionRule::Tombstone(self.pick(&[Duration::from_secs(2), limit::TOMBSTONE]))
+            }
+            _ => RetentionRule::Record(self.seconds(20)),
         }
     }
 
@@ -302,19 +311,21 @@ impl Dice {
         let mut names = topics();
         names.retain(|_| self.rng.random_bool(0.6));
         let asks = names.into_iter();
-        let asks = asks.map(|topic| Ask { topic, takers: self.some(3, Dice::taker) }).collect();
-        Claim { nonce, owner: self.rng.random_range(1..4), asks }
+        let asks =
+            asks.map(|topic| TopicDemand { topic, streams: self.some(3, Dice::taker) }).collect();
+        Claim { nonce, owner: self.rng.random_range(1..4), topics: asks }
     }
 
     /// Of one stream with room.
     fn plain_claim(&mut self) -> Claim {
-        let taker = Taker { jobs: self.rng.random_range(1..9), bytes: 10_000, ..self.taker() };
-        let asks = vec![Ask { topic: self.topic(), takers: vec![taker] }];
-        Claim { asks, ..self.claim() }
+        let taker =
+            StreamDemand { jobs: self.rng.random_range(1..9), bytes: 10_000, ..self.taker() };
+        let asks = vec![TopicDemand { topic: self.topic(), streams: vec![taker] }];
+        Claim { topics: asks, ..self.claim() }
     }
 
-    fn taker(&mut self) -> Taker {
-        Taker {
+    fn taker(&mut self) -> StreamDemand {
+        StreamDemand {
             stream: self.rng.random_range(1..9),
             worker_id: self.pick(&["", "w1", "wörker"]).into(),
             lease: self.seconds(5),
@@ -325,7 +336,7 @@ impl Dice {
         }
     }
 
-    fn unclaim(&mut self, running: &[Lease]) -> Unclaim {
+    fn unclaim(&mut self, running: &[RunningLease]) -> Unclaim {
         match self.nonces.back() {
             Some(&last) if self.rng.random_bool(0.3) => lost_claim(last),
             _ if self.rng.random_bool(0.1) => lost_claim(self.rng.random()),
@@ -334,9 +345,9 @@ impl Dice {
     }
 
     /// A lease that holds, mostly; or one that held, or one that never was.
-    fn lease(&mut self, running: &[Lease]) -> LeaseRef {
+    fn lease(&mut self, running: &[RunningLease]) -> LeaseRef {
         let old = self.maybe(0.3, |dice| dice.leases.iter().cloned().collect::<Vec<_>>());
-        let of = |lease: &Lease| LeaseRef { key: lease.key.clone(), token: lease.token };
+        let of = |lease: &RunningLease| LeaseRef { key: lease.key.clone(), token: lease.token };
         let live = running.choose(&mut self.rng).map(of);
         let mut lease = old
             .and_then(|old| old.choose(&mut self.rng).cloned())
@@ -349,7 +360,7 @@ impl Dice {
         lease
     }
 
-    fn settles(&mut self, running: &[Lease], now: Time) -> Vec<Settle> {
+    fn settles(&mut self, running: &[RunningLease], now: Time) -> Vec<LeaseSettlement> {
         let mut settles = self.some(2, |dice| dice.settle(running, now));
         if self.rng.random_bool(0.1) {
             settles.push(settles[0].clone());
@@ -357,7 +368,7 @@ impl Dice {
         settles
     }
 
-    fn settle(&mut self, running: &[Lease], now: Time) -> Settle {
+    fn settle(&mut self, running: &[RunningLease], now: Time) -> LeaseSettlement {
         if self.rng.random_bool(0.15) && !self.settles.is_empty() {
             let index = self.rng.random_range(0..self.settles.len());
             return self.settles[index].clone();
@@ -365,42 +376,52 @@ impl Dice {
         let lease = self.lease(running);
         let held = running.iter().find(|held| held.token == lease.token);
         let end = if self.rng.random_bool(0.4) { self.ack(now) } else { self.unacked() };
-        let guard = held.filter(|_| matches!(end, End::Unacked(_)));
+        let guard = held.filter(|_| matches!(end, SettleAction::Unacked(_)));
         let deadline = guard.map(|held| held.deadline).filter(|_| self.rng.random_bool(0.4));
         let off = if self.rng.random_bool(0.1) { 1 } else { 0 };
         // Its own leases a store settles another way than those that others must hear of.
         let owner = self.pick(&[OWNER, OWNER + 1]);
-        let settle = Settle { lease, owner, end, deadline: deadline.map(|at| Time(at.0 + off)) };
+        let settle = LeaseSettlement {
+            lease,
+            owner,
+            action: end,
+            deadline: deadline.map(|at| Time(at.0 + off)),
+        };
         remember(&mut self.settles, settle.clone());
         settle
     }
 
     /// An ack that brings nothing.
-    fn plain_ack(&mut self, running: &[Lease]) -> Settle {
+    fn plain_ack(&mut self, running: &[RunningLease]) -> LeaseSettlement {
         let (lease, owner) = (self.lease(running), self.pick(&[OWNER, OWNER + 1]));
-        let end = End::Ack { result: None, follow_ups: Vec::new() };
-        let settle = Settle { lease, owner, end, deadline: None };
+        let end = SettleAction::Ack { result: None, follow_ups: Vec::new() };
+        let settle = LeaseSettlement { lease, owner, action: end, deadline: None };
         remember(&mut self.settles, settle.clone());
         settle
     }
 
-    fn ack(&mut self, now: Time) -> End {
+    fn ack(&mut self, now: Time) -> SettleAction {
         let result = self.spec().payload;
         let follow_ups =
             self.maybe(0.2, |dice| dice.some(2, |dice| dice.follow_up(now).into_command()));
-        End::Ack { result, follow_ups: follow_ups.unwrap_or_default() }
+        SettleAction::Ack { result, follow_ups: follow_ups.unwrap_or_default() }
     }
 
     fn follow_up(&mut self, now: Time) -> NewJob {
         let mut job = self.job(now);
-        job.key.id = JobId::server_made(&shard(), self.rng.random_range(0..MADE));
+        job.key.id = JobId::from_uuid(&shard(), self.rng.random_range(0..MADE));
         NewJob { on_conflict: OnConflict::Keep, ..job }
     }
 
-    fn unacked(&mut self) -> End {
+    fn unacked(&mut self) -> SettleAction {
         let (cause, entropy) = (self.cause(), self.rng.random());
         let dead_retention = self.pick(&[Duration::from_secs(5), Duration::from_secs(900)]);
-        End::Unacked(Unacked { cause, policy: RetryPolicy::default(), entropy, dead_retention })
+        SettleAction::Unacked(Unacked {
+            cause,
+            policy: RetryPolicy::default(),
+            entropy,
+            dead_retention,
+        })
     }
 
     fn cause(&mut self) -> Cause {
@@ -409,26 +430,26 @@ impl Dice {
         // One that is new does not compile here: it belongs below.
         let _all = |cause: &Cause| match cause {
             Cause::Failed { .. } | Cause::Released { .. } | Cause::DeadLettered { .. } => (),
-            Cause::Expired | Cause::Broken | Cause::Unserved => (),
+            Cause::Expired | Cause::StreamBroken | Cause::Unserved => (),
         };
         match self.rng.random_range(0..10) {
             0..3 => Cause::Failed { delay, error },
             3 | 4 => Cause::Released { delay, error },
             5 | 6 => Cause::Expired,
             7 if self.rng.random() => Cause::Unserved,
-            7 => Cause::Broken,
+            7 => Cause::StreamBroken,
             _ => Cause::DeadLettered { error },
         }
     }
 
-    fn extend(&mut self, running: &[Lease]) -> Extend {
-        Extend {
+    fn extend(&mut self, running: &[RunningLease]) -> LeaseExtension {
+        LeaseExtension {
             lease: self.lease(running),
             duration: self.maybe(0.5, |dice| dice.seconds(9)),
             progress: self.maybe(0.5, |dice| dice.pick(&["", "half", "done"]).to_owned()),
             checkpoint: self.maybe(0.6, Dice::checkpoint),
-            lapsed: None,
-            until: None,
+            outage_expiry: None,
+            write_deadline: None,
         }
     }
 
@@ -439,17 +460,17 @@ impl Dice {
         Payload { text: false, body: vec![7; bytes].into(), content_type }
     }
 
-    fn reschedule(&mut self, now: Time) -> Reschedule {
-        Reschedule {
+    fn reschedule(&mut self, now: Time) -> JobReschedule {
+        JobReschedule {
             key: self.key(),
             due: self.maybe(0.7, |dice| dice.when(now)),
             priority: self.maybe(0.5, |dice| dice.pick(&[0, 5, 9])),
-            until: None,
+            deadline: None,
         }
     }
 
     /// Mostly of a job that came to an end.
-    fn redrive(&mut self, terminal: &[JobKey]) -> Redrive {
+    fn redrive(&mut self, terminal: &[JobKey]) -> RedriveBatch {
         let ended = terminal.choose(&mut self.rng).filter(|_| self.rng.random_bool(0.7)).cloned();
         let first = ended.unwrap_or_else(|| self.key());
         let ids = match self.rng.random_range(0..3) {
@@ -460,7 +481,7 @@ impl Dice {
             1 => vec![first.id],
             _ => vec![self.key().id, first.id, self.key().id],
         };
-        Redrive {
+        RedriveBatch {
             topic: first.topic,
             ids,
             spacing: self.pick(&[Duration::ZERO, Duration::from_millis(300)]),
@@ -472,7 +493,7 @@ impl Dice {
             ttl: self.maybe(0.5, |dice| dice.seconds(6)),
             target: self.maybe(0.4, |dice| dice.pick(&TOPICS)).map(TopicName::stored),
             dry_run: self.rng.random_bool(0.2),
-            until: None,
+            deadline: None,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! One run of a worker: the task that owns its stream, its leases, its handlers and its settles.
 
-mod ends;
-mod told;
-mod trouble;
+mod failure_causes;
+mod logging;
+mod settlement;
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -13,105 +13,105 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::super::job::proto;
-use super::super::limit::WORKER_LEASE;
+use super::super::job_spec::to_proto_duration;
+use super::super::limits::WORKER_LEASE;
 use super::super::{Client, Error};
 use super::delivery::{Delivery, Outcome};
-use super::leases::{Leases, Slot};
-use super::pending::Pending;
+use super::job_stream::{JobStream, JobStreamEvent};
+use super::leases::{JobSlot, Leases};
+use super::pending_jobs::PendingJobs;
 use super::settler::Settler;
-use super::source::{Event, Source};
-use super::{Alone, Handler, Summary, Weigh, Worker, at};
+use super::{Handler, Summary, UnbatchedFn, WeightFn, Worker, sleep_until_some};
 use crate::pb::{self, StreamRequest, StreamResponse};
-use told::Told;
-use trouble::Trouble;
+use failure_causes::FailureCauses;
+use logging::LoggedConnectionState;
 
-pub(super) struct Session {
+pub(super) struct WorkerSession {
     client: Client,
     topics: Vec<String>,
     handler: Handler,
     concurrency: usize,
     batch: usize,
-    alone: Option<Alone>,
-    weight: Option<(usize, Weigh)>,
+    unbatched: Option<UnbatchedFn>,
+    weight: Option<(usize, WeightFn)>,
     max_jobs: Option<u64>,
     idle_exit: Option<Duration>,
 
-    source: Source,
+    stream: JobStream,
     /// Jobs that the stream brings at most before some are settled.
     credit: usize,
     connected: bool,
     /// What was said of the connection.
-    told: Told,
+    logged_state: LoggedConnectionState,
     /// What cannot be settled or extended at the moment.
-    trouble: Trouble,
+    failure_causes: FailureCauses,
     leases: Leases,
     /// Jobs that wait for a handler.
-    pending: Pending,
+    pending: PendingJobs,
     handlers: JoinSet<Outcome>,
-    running: HashMap<Id, Run>,
+    running: HashMap<Id, HandlerRun>,
     /// The handler of each job.
-    handler_of: HashMap<Slot, Id>,
+    handler_of: HashMap<JobSlot, Id>,
     settler: Settler,
 
-    begun: u64,
+    jobs_started: u64,
     /// Since when there is nothing to do.
     idle_since: Option<Instant>,
     /// No more jobs are taken.
     closing: bool,
     /// Told to stop.
     stopped: bool,
-    refused: Option<Error>,
+    rejected: Option<Error>,
     summary: Summary,
 }
 
 /// A handler and its jobs.
-struct Run {
-    slots: Vec<Slot>,
+struct HandlerRun {
+    slots: Vec<JobSlot>,
     /// How many of them are not lost.
-    held: usize,
+    remaining: usize,
     abort: AbortHandle,
 }
 
 // === impl Session ===
 
-impl Session {
-    pub(super) fn new(worker: Worker, handler: Handler) -> Session {
+impl WorkerSession {
+    pub(super) fn new(worker: Worker, handler: Handler) -> WorkerSession {
         let credit = worker.credit();
         let request = StreamRequest {
             max_in_flight: i32::try_from(credit).unwrap_or(i32::MAX),
             topics: worker.topics.clone(),
             worker_id: worker.id,
-            lease_duration: Some(proto(worker.lease.unwrap_or(WORKER_LEASE))),
-            max_jobs: worker.max_jobs.map(signed).unwrap_or_default(),
+            lease_duration: Some(to_proto_duration(worker.lease.unwrap_or(WORKER_LEASE))),
+            max_jobs: worker.max_jobs.map(to_i64).unwrap_or_default(),
             ..Default::default()
         };
-        Session {
+        WorkerSession {
             credit,
             connected: false,
-            told: Told::Nothing,
-            trouble: Trouble::default(),
-            source: Source::new(worker.client.clone(), request),
+            logged_state: LoggedConnectionState::NotLogged,
+            failure_causes: FailureCauses::default(),
+            stream: JobStream::new(worker.client.clone(), request),
             settler: Settler::new(worker.client.clone()),
             client: worker.client,
             topics: worker.topics,
             handler,
             concurrency: worker.concurrency,
             batch: worker.batch,
-            alone: worker.alone,
+            unbatched: worker.unbatched,
             weight: worker.weight,
             max_jobs: worker.max_jobs,
             idle_exit: worker.idle_exit,
             leases: Leases::default(),
-            pending: Pending::default(),
+            pending: PendingJobs::default(),
             handlers: JoinSet::new(),
             running: HashMap::new(),
             handler_of: HashMap::new(),
-            begun: 0,
+            jobs_started: 0,
             idle_since: None,
             closing: false,
             stopped: false,
-            refused: None,
+            rejected: None,
             summary: Summary::default(),
         }
     }
@@ -119,28 +119,28 @@ impl Session {
     /// Works until told to stop or there is nothing more to do.
     pub(super) async fn run(mut self, stop: impl Future<Output = ()>) -> Result<Summary, Error> {
         let mut stop = pin!(stop);
-        if self.has_all() {
-            self.finish();
+        if self.reached_max_jobs() {
+            self.stop_taking_jobs();
         }
-        while !self.is_over() {
-            let alarm = self.alarm();
+        while !self.is_finished() {
+            let alarm = self.next_deadline();
             tokio::select! {
                 biased;
                 () = &mut stop, if !self.stopped => self.stop(),
                 // Leases wait for nothing, however much comes and goes.
-                () = at(alarm) => self.on_time(Instant::now()),
+                () = sleep_until_some(alarm) => self.on_deadline(Instant::now()),
                 // Ends come before begins, so that credit and tasks are freed first.
-                Some(ended) = self.handlers.join_next_with_id() => self.ended(ended),
-                answer = self.settler.next() => self.answered(answer),
-                event = self.source.next() => self.received(event),
+                Some(ended) = self.handlers.join_next_with_id() => self.on_handler_end(ended),
+                answer = self.settler.next() => self.on_settler_event(answer),
+                event = self.stream.next() => self.on_stream_event(event),
             }
-            self.begin();
-            self.rest();
+            self.start_handlers();
+            self.update_idle();
         }
-        match self.refused {
+        match self.rejected {
             Some(error) => {
                 // The error takes the place of the summary.
-                if self.begun > 0 {
+                if self.jobs_started > 0 {
                     info!("{}", self.summary);
                 }
                 Err(error)
@@ -149,14 +149,14 @@ impl Session {
         }
     }
 
-    fn is_over(&self) -> bool {
+    fn is_finished(&self) -> bool {
         self.closing && self.leases.len() == 0 && self.handlers.is_empty()
     }
 
-    fn alarm(&self) -> Option<Instant> {
+    fn next_deadline(&self) -> Option<Instant> {
         let idle = self.idle_since.zip(self.idle_exit).filter(|_| !self.closing);
         let idle = idle.map(|(since, idle)| since + idle);
-        match (self.leases.alarm(), idle) {
+        match (self.leases.next_deadline(), idle) {
             (Some(lease), Some(idle)) => Some(lease.min(idle)),
             (lease, idle) => lease.or(idle),
         }
@@ -164,30 +164,30 @@ impl Session {
 
     // --- jobs come ---
 
-    fn received(&mut self, event: Event) {
-        self.connected = matches!(event, Event::Message(_));
+    fn on_stream_event(&mut self, event: JobStreamEvent) {
+        self.connected = matches!(event, JobStreamEvent::Message(_));
         match event {
-            Event::Message(message) => self.message(*message),
-            Event::Ended if self.has_all() => self.finish(),
-            Event::Ended => {
+            JobStreamEvent::Message(message) => self.on_message(*message),
+            JobStreamEvent::Ended if self.reached_max_jobs() => self.stop_taking_jobs(),
+            JobStreamEvent::Ended => {
                 debug!("the server ends this stream; opening another one");
                 self.reopen();
             }
-            Event::Broke(error, pause) => {
-                self.tell_lost(&error, pause);
+            JobStreamEvent::Failed(error, pause) => {
+                self.log_disconnected(&error, pause);
                 self.reopen();
                 self.extend_all();
             }
-            Event::Refused(error) => {
-                self.refused = Some(error);
+            JobStreamEvent::Rejected(error) => {
+                self.rejected = Some(error);
                 self.stop();
             }
         }
     }
 
-    fn message(&mut self, message: StreamResponse) {
+    fn on_message(&mut self, message: StreamResponse) {
         if let Some(info) = message.info {
-            self.source.opened(&info.stream_id);
+            self.stream.set_stream_id(&info.stream_id);
             self.credit = usize::try_from(info.max_in_flight).unwrap_or(self.credit);
             debug!(
                 stream = info.stream_id,
@@ -195,15 +195,15 @@ impl Session {
                 credit = info.max_in_flight,
                 "a stream is open"
             );
-            self.tell_connected();
+            self.log_connected();
         }
         for revocation in &message.revocations {
-            self.revoked(revocation);
+            self.on_revoked(revocation);
         }
-        self.take(message.deliveries);
+        self.accept_deliveries(message.deliveries);
     }
 
-    fn take(&mut self, deliveries: Vec<pb::Delivery>) {
+    fn accept_deliveries(&mut self, deliveries: Vec<pb::Delivery>) {
         let now = Instant::now();
         for delivery in deliveries {
             let lease = delivery.lease_duration.and_then(|lease| lease.try_into().ok());
@@ -214,17 +214,17 @@ impl Session {
     }
 
     /// Whether all jobs that were asked for have come.
-    fn has_all(&self) -> bool {
-        self.max_jobs.is_some_and(|max| self.begun + self.pending.len() as u64 >= max)
+    fn reached_max_jobs(&self) -> bool {
+        self.max_jobs.is_some_and(|max| self.jobs_started + self.pending.len() as u64 >= max)
     }
 
     /// Before another stream: it brings credit of its own, so what has not begun goes back.
     fn reopen(&mut self) {
         self.release_pending();
         if let Some(max) = self.max_jobs {
-            match max.saturating_sub(self.begun) {
-                0 => self.finish(),
-                rest => self.source.limit(signed(rest)),
+            match max.saturating_sub(self.jobs_started) {
+                0 => self.stop_taking_jobs(),
+                rest => self.stream.set_max_jobs(to_i64(rest)),
             }
         }
     }
@@ -232,9 +232,9 @@ impl Session {
     // --- jobs run ---
 
     /// Gives waiting jobs to handlers as far as they are free.
-    fn begin(&mut self) {
+    fn start_handlers(&mut self) {
         while self.handlers.len() < self.concurrency && !self.pending.is_empty() {
-            let alone = |job: &_| self.alone.as_ref().is_some_and(|alone| alone(job));
+            let alone = |job: &_| self.unbatched.as_ref().is_some_and(|alone| alone(job));
             let (most, weigh) = match &self.weight {
                 Some((most, weigh)) => (*most, Some(weigh)),
                 None => (usize::MAX, None),
@@ -244,23 +244,23 @@ impl Session {
                 Some(weigh) => weigh(job),
                 None => 1,
             };
-            let batch = self.pending.batch(self.batch, most, weigh).into_iter();
+            let batch = self.pending.take_batch(self.batch, most, weigh).into_iter();
             let (slots, jobs): (Vec<_>, Vec<_>) = batch.unzip();
-            self.begun += slots.len() as u64;
+            self.jobs_started += slots.len() as u64;
             let job = |delivery| Delivery::new(delivery, self.client.clone());
             let jobs = jobs.into_iter().map(job).collect();
             let handler = Arc::clone(&self.handler);
             // A handler may panic before there is a future: that is for its own task to bear.
             let abort = self.handlers.spawn(async move { handler(jobs).await });
             self.handler_of.extend(slots.iter().map(|slot| (*slot, abort.id())));
-            self.running.insert(abort.id(), Run { held: slots.len(), slots, abort });
+            self.running.insert(abort.id(), HandlerRun { remaining: slots.len(), slots, abort });
         }
     }
 
-    fn ended(&mut self, ended: Result<(Id, Outcome), JoinError>) {
+    fn on_handler_end(&mut self, ended: Result<(Id, Outcome), JoinError>) {
         let (id, outcome) = match ended {
             Ok((id, outcome)) => (id, outcome),
-            Err(error) => (error.id(), failure(error)),
+            Err(error) => (error.id(), join_error_outcome(error)),
         };
         let Some(run) = self.running.remove(&id) else { return };
         let outcomes = std::iter::repeat_n(outcome, run.slots.len());
@@ -270,7 +270,7 @@ impl Session {
         }
     }
 
-    fn settle(&mut self, slot: Slot, outcome: Outcome) {
+    fn settle(&mut self, slot: JobSlot, outcome: Outcome) {
         // Without a lease it was lost, and counted as that.
         if let Some(lease) = self.leases.settle(slot) {
             self.settler.settle(slot, lease, outcome);
@@ -278,7 +278,7 @@ impl Session {
     }
 
     /// Notes whether there is anything to do, and sends what would wait for company in vain.
-    fn rest(&mut self) {
+    fn update_idle(&mut self) {
         let free = self.handlers.len() < self.concurrency && self.pending.is_empty();
         let none = self.handlers.is_empty() && self.pending.is_empty();
         // Nothing more comes: before these are settled, or at all.
@@ -294,14 +294,14 @@ impl Session {
         if !none {
             return;
         }
-        if self.has_all() && !self.closing {
-            self.finish();
+        if self.reached_max_jobs() && !self.closing {
+            self.stop_taking_jobs();
         }
     }
 }
 
 /// What a handler that did not answer has answered.
-fn failure(error: JoinError) -> Outcome {
+fn join_error_outcome(error: JoinError) -> Outcome {
     match error.try_into_panic() {
         Ok(panic) => {
             let text = panic
@@ -315,6 +315,6 @@ fn failure(error: JoinError) -> Outcome {
     }
 }
 
-fn signed(number: u64) -> i64 {
+fn to_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -8,10 +8,10 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::super::super::{Client, Error, call};
-use super::super::for_good;
-use super::super::leases::Slot;
-use super::item::{Group, Item, Message};
-use super::{Answer, Extended, Kind, Settled};
+use super::super::is_permanent;
+use super::super::leases::JobSlot;
+use super::batch::{SettleBatch, SettleItem, SettleMessage};
+use super::{ExtendOutcome, SettleKind, SettledJob, SettlerEvent};
 use crate::pb::{AckRequest, ExtendItem, ExtendRequest, NackRequest, SettleError, SettleFailure};
 
 /// One call takes no longer; then it is repeated, which is safe.
@@ -19,32 +19,32 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What an attempt to settle a group has brought.
 #[derive(Debug, Default)]
-pub(super) struct Attempt {
-    pub(super) settled: Vec<Settled>,
+pub(super) struct SettleAttempt {
+    pub(super) settled: Vec<SettledJob>,
     /// Why some are sent again.
-    pub(super) delayed: Vec<(Slot, Error)>,
+    pub(super) retry_errors: Vec<(JobSlot, Error)>,
     /// What is to be sent again, after a pause.
-    pub(super) again: Vec<(Group, Duration)>,
+    pub(super) retries: Vec<(SettleBatch, Duration)>,
 }
 
 /// Sends a group once.
-pub(super) async fn attempt(client: Client, mut group: Group) -> Attempt {
-    let mut attempt = Attempt::default();
+pub(super) async fn send_batch(client: Client, mut group: SettleBatch) -> SettleAttempt {
+    let mut attempt = SettleAttempt::default();
     match send(&client, &group.items).await {
         Ok(failures) => {
             let items = std::mem::take(&mut group.items);
-            let again = sort(items, failures, group.repeated, &mut attempt.settled);
-            attempt.repeat(group, again, Duration::ZERO);
+            let again = split_results(items, failures, group.is_retry, &mut attempt.settled);
+            attempt.retry(group, again, Duration::ZERO);
         }
         Err(status) if status.code() == Code::InvalidArgument => attempt.isolate(group, status),
         Err(status) => {
             let error = Error::from(status);
             let items = std::mem::take(&mut group.items).into_iter();
-            if for_good(&error) {
-                attempt.settled.extend(items.map(|item| item.ended(Err(error.clone()))));
+            if is_permanent(&error) {
+                attempt.settled.extend(items.map(|item| item.into_settled(Err(error.clone()))));
             } else {
                 let pause = error.retry_after().unwrap_or_default();
-                attempt.repeat(group, items.map(|item| (item, error.clone())).collect(), pause);
+                attempt.retry(group, items.map(|item| (item, error.clone())).collect(), pause);
             }
         }
     }
@@ -53,134 +53,139 @@ pub(super) async fn attempt(client: Client, mut group: Group) -> Attempt {
 
 // === impl Attempt ===
 
-impl Attempt {
+impl SettleAttempt {
     /// Keeps what has time for another attempt.
-    fn repeat(&mut self, mut group: Group, items: Vec<(Item, Error)>, pause: Duration) {
+    fn retry(&mut self, mut group: SettleBatch, items: Vec<(SettleItem, Error)>, pause: Duration) {
         if items.is_empty() {
             return;
         }
-        let pause = pause.max(group.pauses.pause());
+        let pause = pause.max(group.pauses.next_delay());
         let next = Instant::now() + pause;
         for (mut item, error) in items {
-            item.in_doubt |= error.outcome_unknown();
+            item.outcome_unknown |= error.outcome_unknown();
             if next < item.expires {
-                self.delayed.push((item.slot, error));
+                self.retry_errors.push((item.slot, error));
                 group.items.push(item);
             } else {
-                self.settled.push(item.ended(Err(error)));
+                self.settled.push(item.into_settled(Err(error)));
             }
         }
-        group.repeated = true;
+        group.is_retry = true;
         if !group.items.is_empty() {
-            self.again.push((group, pause));
+            self.retries.push((group, pause));
         }
     }
 
     /// One bad item fails the call of all, with nothing applied: halves find it in a few calls.
-    fn isolate(&mut self, mut group: Group, status: Status) {
+    fn isolate(&mut self, mut group: SettleBatch, status: Status) {
         let error = Error::from(status);
         if group.items.len() > 1 {
             let rest = group.items.split_off(group.items.len() / 2);
-            self.again.push((group.with(rest), Duration::ZERO));
-            self.again.push((group, Duration::ZERO));
+            self.retries.push((group.with_items(rest), Duration::ZERO));
+            self.retries.push((group, Duration::ZERO));
             return;
         }
         for item in std::mem::take(&mut group.items) {
-            match item.without_answer(&error) {
-                Some(item) => self.again.push((group.with(vec![item]), Duration::ZERO)),
-                None => self.settled.push(item.ended(Err(error.clone()))),
+            match item.into_handler_failure(&error) {
+                Some(item) => self.retries.push((group.with_items(vec![item]), Duration::ZERO)),
+                None => self.settled.push(item.into_settled(Err(error.clone()))),
             }
         }
     }
 }
 
 /// Sorts the items of an answered call: `done` gets those with a final answer, the others come back.
-fn sort(
-    items: Vec<Item>,
+fn split_results(
+    items: Vec<SettleItem>,
     failures: Vec<SettleFailure>,
     repeated: bool,
-    done: &mut Vec<Settled>,
-) -> Vec<(Item, Error)> {
+    done: &mut Vec<SettledJob>,
+) -> Vec<(SettleItem, Error)> {
     let index = |failure: &SettleFailure| usize::try_from(failure.index).unwrap_or(usize::MAX);
     let mut failures: HashMap<usize, SettleFailure> =
         failures.into_iter().map(|failure| (index(&failure), failure)).collect();
     let mut again = Vec::new();
     for (index, item) in items.into_iter().enumerate() {
         let Some(failure) = failures.remove(&index) else {
-            done.push(item.ended(Ok(())));
+            done.push(item.into_settled(Ok(())));
             continue;
         };
         match failure.error() {
             SettleError::Unavailable => again.push((item, failure.into())),
             // The first one has counted, and its answer was lost.
-            SettleError::NotFound if repeated && item.kind == Kind::Ack => {
-                done.push(item.ended(Ok(())));
+            SettleError::NotFound if repeated && item.kind == SettleKind::Ack => {
+                done.push(item.into_settled(Ok(())));
             }
-            _ => done.push(item.ended(Err(failure.into()))),
+            _ => done.push(item.into_settled(Err(failure.into()))),
         }
     }
     again
 }
 
-async fn send(client: &Client, items: &[Item]) -> Result<Vec<SettleFailure>, Status> {
+async fn send(client: &Client, items: &[SettleItem]) -> Result<Vec<SettleFailure>, Status> {
     let mut queue = client.queue();
     let (mut acks, mut nacks) = (Vec::new(), Vec::new());
     for item in items {
         match &item.message {
-            Message::Ack(ack) => acks.push(ack.clone()),
-            Message::Nack(nack) => nacks.push(nack.clone()),
+            SettleMessage::Ack(ack) => acks.push(ack.clone()),
+            SettleMessage::Nack(nack) => nacks.push(nack.clone()),
         }
     }
     // A group is of one sort.
     if nacks.is_empty() {
         let request = AckRequest { items: acks };
-        Ok(call::within(CALL_TIMEOUT, request, |request| queue.ack(request)).await?.failures)
+        Ok(call::call_with_timeout(CALL_TIMEOUT, request, |request| queue.ack(request))
+            .await?
+            .failures)
     } else {
         let request = NackRequest { items: nacks };
-        Ok(call::within(CALL_TIMEOUT, request, |request| queue.nack(request)).await?.failures)
+        Ok(call::call_with_timeout(CALL_TIMEOUT, request, |request| queue.nack(request))
+            .await?
+            .failures)
     }
 }
 
 /// Sends an Extend once.
-pub(super) async fn extend(client: Client, leases: Vec<(Slot, Arc<str>)>) -> Answer {
+pub(super) async fn extend(client: Client, leases: Vec<(JobSlot, Arc<str>)>) -> SettlerEvent {
     let sent = Instant::now();
-    let item = |(_, receipt): &(Slot, Arc<str>)| ExtendItem {
+    let item = |(_, receipt): &(JobSlot, Arc<str>)| ExtendItem {
         receipt: receipt.as_ref().to_owned(),
         ..Default::default()
     };
     let request = ExtendRequest { items: leases.iter().map(item).collect() };
     let mut queue = client.queue();
-    let answer = call::within(CALL_TIMEOUT, request, |request| queue.extend(request)).await;
+    let answer =
+        call::call_with_timeout(CALL_TIMEOUT, request, |request| queue.extend(request)).await;
     let (all, failures) = match answer {
-        Ok(answer) => (Extended::Yes, answer.failures),
-        Err(status) => (Extended::NotNow(status.into()), Vec::new()),
+        Ok(answer) => (ExtendOutcome::Extended, answer.failures),
+        Err(status) => (ExtendOutcome::Unavailable(status.into()), Vec::new()),
     };
     let mut answers: Vec<_> = leases.into_iter().map(|(slot, _)| (slot, all.clone())).collect();
     for failure in failures {
         let index = usize::try_from(failure.index).unwrap_or(usize::MAX);
         if let Some((_, extended)) = answers.get_mut(index) {
             *extended = match failure.error() {
-                SettleError::Unavailable => Extended::NotNow(failure.into()),
-                _ => Extended::Gone,
+                SettleError::Unavailable => ExtendOutcome::Unavailable(failure.into()),
+                _ => ExtendOutcome::LeaseLost,
             };
         }
     }
-    Answer::Extended(sent, answers)
+    SettlerEvent::Extended(sent, answers)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::super::Outcome;
-    use super::super::item::Gathering;
+    use super::super::batch::SettleBuffer;
     use super::*;
 
     const LEASE: Duration = Duration::from_secs(30);
 
-    fn group(items: Slot) -> Group {
+    fn group(items: JobSlot) -> SettleBatch {
         let lease = || ("r".into(), Instant::now() + LEASE);
-        let mut gathering = Gathering::default();
-        (0..items).for_each(|slot| gathering.push(Item::new(slot, lease(), Outcome::ack())));
-        gathering.take_due(Instant::now() + LEASE).unwrap()
+        let mut gathering = SettleBuffer::default();
+        (0..items).for_each(|slot| gathering.push(SettleItem::new(slot, lease(), Outcome::ack())));
+        gathering.take_batch(Instant::now() + LEASE).unwrap()
     }
 
     fn failure(index: i32, error: SettleError) -> SettleFailure {
@@ -188,9 +193,12 @@ mod tests {
     }
 
     /// The slots that are done, with whether that is well, and those that are repeated.
-    fn sorted(repeated: bool, failures: Vec<SettleFailure>) -> (Vec<(Slot, bool)>, Vec<Slot>) {
+    fn sorted(
+        repeated: bool,
+        failures: Vec<SettleFailure>,
+    ) -> (Vec<(JobSlot, bool)>, Vec<JobSlot>) {
         let mut done = Vec::new();
-        let again = sort(group(4).items, failures, repeated, &mut done);
+        let again = split_results(group(4).items, failures, repeated, &mut done);
         let done = done.into_iter().map(|ended| (ended.slot, ended.result.is_ok())).collect();
         (done, again.into_iter().map(|(item, _)| item.slot).collect())
     }
@@ -203,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_ack_of_a_job_that_is_gone_has_counted() {
+    fn a_retried_ack_of_a_missing_job_succeeds() {
         let failures = || vec![failure(0, SettleError::NotFound)];
         assert_eq!(sorted(false, failures()).0[0], (0, false));
         assert_eq!(sorted(true, failures()).0[0], (0, true));
@@ -215,43 +223,43 @@ mod tests {
         let (mut calls, mut retried) = (0, Vec::new());
         while let Some(group) = groups.pop() {
             calls += 1;
-            let mut attempt = Attempt::default();
-            let is_bad = |item: &Item| item.slot == 37;
-            if group.items.iter().any(|item| is_bad(item) && item.kind == Kind::Ack) {
+            let mut attempt = SettleAttempt::default();
+            let is_bad = |item: &SettleItem| item.slot == 37;
+            if group.items.iter().any(|item| is_bad(item) && item.kind == SettleKind::Ack) {
                 attempt.isolate(group, Status::invalid_argument("bad"));
             } else if group.items.iter().any(is_bad) {
                 retried.extend(group.items.iter().map(|item| item.kind));
             }
-            groups.extend(attempt.again.into_iter().map(|(group, _)| group));
+            groups.extend(attempt.retries.into_iter().map(|(group, _)| group));
         }
-        assert_eq!(retried, [Kind::Retry]);
+        assert_eq!(retried, [SettleKind::Retry]);
         assert!(calls <= 16, "{calls} calls");
     }
 
     #[test]
     fn a_repeat_ends_with_the_lease() {
         let error = || Error::from(Status::unavailable("…"));
-        let late = |mut group: Group, pause| {
+        let late = |mut group: SettleBatch, pause| {
             let items = std::mem::take(&mut group.items);
-            let mut attempt = Attempt::default();
-            attempt.repeat(group, items.into_iter().map(|item| (item, error())).collect(), pause);
-            (attempt.settled.len(), attempt.again.iter().map(|(g, _)| g.items.len()).sum())
+            let mut attempt = SettleAttempt::default();
+            attempt.retry(group, items.into_iter().map(|item| (item, error())).collect(), pause);
+            (attempt.settled.len(), attempt.retries.iter().map(|(g, _)| g.items.len()).sum())
         };
         assert_eq!(late(group(3), Duration::ZERO), (0, 3_usize));
         assert_eq!(late(group(3), LEASE), (3, 0));
     }
 
     #[test]
-    fn a_lost_answer_is_remembered_to_the_end() {
+    fn a_lost_response_keeps_the_outcome_unknown() {
         let refused = || Error::from(Status::resource_exhausted("…"));
         let ended = |first: Error| {
-            let repeat = |mut group: Group, error, pause| {
-                let mut attempt = Attempt::default();
+            let repeat = |mut group: SettleBatch, error, pause| {
+                let mut attempt = SettleAttempt::default();
                 let item = group.items.remove(0);
-                attempt.repeat(group, vec![(item, error)], pause);
+                attempt.retry(group, vec![(item, error)], pause);
                 attempt
             };
-            let (group, _) = repeat(group(1), first, Duration::ZERO).again.remove(0);
+            let (group, _) = repeat(group(1), first, Duration::ZERO).retries.remove(0);
             let mut last = repeat(group, refused(), LEASE);
             last.settled.remove(0).result.unwrap_err().outcome_unknown()
         };

@@ -1,0 +1,59 @@
+//! Open files: each connection is one.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Files that are no gRPC connections: those of stores, the HTTP port and the log.
+const RESERVED_FILES: u64 = 384;
+
+/// Raises the soft limit of open files to the hard one. Service managers leave it at 1,024 for programs that watch files
+/// by a call which can count no further; this is none.
+pub(super) fn raise_limit() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current == maximum {
+        return;
+    }
+    match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        Ok(()) => tracing::debug!(from = current, to = maximum, "limit of open files raised"),
+        Err(error) => {
+            tracing::warn!(limit = current, %error, "cannot raise the limit of open files")
+        }
+    }
+}
+
+/// How many of the `wanted` connections the limit of open files has room for.
+pub(super) fn connections_max(wanted: usize) -> usize {
+    let Some(files) = getrlimit(Resource::Nofile).current else { return wanted };
+    let room = connections_for(files);
+    if room < wanted {
+        tracing::warn!(
+            max_connections = wanted,
+            files,
+            connections = room,
+            "the limit of open files allows fewer connections; raise it, or lower max_connections"
+        );
+    }
+    room.min(wanted)
+}
+
+/// Connections among so many files: half of them where there are few.
+fn connections_for(files: u64) -> usize {
+    let room = files.saturating_sub(RESERVED_FILES).max(files / 2);
+    usize::try_from(room).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_files_to_others() {
+        assert_eq!([128, 768, 1_024, 524_288].map(connections_for), [64, 384, 640, 523_904]);
+    }
+
+    #[test]
+    fn the_limit_is_raised_as_far_as_it_may_be() {
+        raise_limit();
+        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+        assert_eq!(current, maximum);
+    }
+}

@@ -1,0 +1,119 @@
+//! A server at work: what runs beside its listeners, from the first to the last call.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::dispatch::{self, Dispatcher};
+use crate::scheduler::Scheduler;
+use crate::timer::Timer;
+use crate::{grpc, http};
+
+use super::readiness::{self, Readiness};
+use super::ready_file::ReadyFile;
+use super::{Error, drain, gauges, open_files};
+
+/// Everything of a server but its listeners.
+pub(super) struct RunningServer {
+    config: Config,
+    scheduler: Scheduler,
+    dispatcher: Dispatcher,
+    timers: Timer,
+    timers_stop: CancellationToken,
+    health: grpc::GrpcHealth,
+    ready: readiness::ReadinessSender,
+}
+
+// === impl Serving ===
+
+impl RunningServer {
+    /// Begins what happens by itself; no call is taken yet.
+    pub(super) async fn start(config: Config, scheduler: Scheduler) -> RunningServer {
+        let streams = dispatch::Config {
+            streams_max: config.max_streams,
+            age_max: config.stream_max_age.unwrap_or(Duration::ZERO),
+        };
+        let dispatcher = Dispatcher::spawn(scheduler.clone(), streams);
+        let timers_stop = CancellationToken::new();
+        let timers = Timer::spawn(&scheduler, &timers_stop);
+        let health = grpc::GrpcHealth::new().await;
+        let ready = readiness::ReadinessSender::new(Readiness::Starting);
+        RunningServer { config, scheduler, dispatcher, timers, timers_stop, health, ready }
+    }
+
+    /// What answers gRPC.
+    pub(super) fn services(&self) -> grpc::ServiceParts {
+        let store = self.config.shards.first().map_or("", |shard| shard.url.kind());
+        grpc::ServiceParts {
+            scheduler: self.scheduler.clone(),
+            dispatcher: self.dispatcher.clone(),
+            health: self.health.clone(),
+            about: grpc::ServerFacts { store, start_time: self.scheduler.clock().now() },
+        }
+    }
+
+    /// What bounds gRPC calls.
+    pub(super) fn grpc_config(&self) -> grpc::Config {
+        let max_connections = open_files::connections_max(self.config.max_connections);
+        grpc::Config {
+            max_concurrent_requests: self.config.max_concurrent_requests,
+            max_message_bytes: self.config.max_message_mib << 20,
+            request_timeout: self.config.request_timeout,
+            max_connections,
+            max_connections_per_peer: self.config.max_connections_per_peer,
+        }
+    }
+
+    /// What answers HTTP.
+    pub(super) fn router(&self) -> Router {
+        let refresh = gauges::refresh(self.scheduler.clone(), self.dispatcher.clone());
+        let (ready, shards) = (self.ready.subscribe(), self.scheduler.shards().clone());
+        let not_ready: http::NotReady = Arc::new(move || ready.borrow().not_ready_reason(&shards));
+        http::router(self.scheduler.metrics().clone(), not_ready, refresh)
+    }
+
+    /// Takes work until `shutdown` ends, then none that is new, and waits for what is running. The ready file
+    /// is there as long as calls are answered.
+    pub(super) async fn serve_until(
+        &self,
+        shutdown: impl Future<Output = ()>,
+        (grpc, http): (SocketAddr, SocketAddr),
+    ) -> Result<Option<ReadyFile>, Error> {
+        let (shards, ready, health) = (self.scheduler.shards(), &self.ready, &self.health);
+        readiness::publish_initial(shards, ready, health).await;
+        let ready_file = ReadyFile::write(self.config.ready_file.clone(), grpc, http).await?;
+        if !grpc.ip().to_canonical().is_loopback() {
+            tracing::info!(
+                %grpc, tls = false, authentication = false,
+                "other machines can reach this address: whoever does may enqueue, take and delete every job"
+            );
+        }
+        tracing::info!(%grpc, %http, replica = self.config.replica, "serving");
+        tokio::select! {
+            () = shutdown => {}
+            () = readiness::follow(shards, ready, health) => {}
+        }
+        let delay = self.config.drain_delay;
+        let delay_s = delay.as_secs();
+        tracing::info!(delay_s, "draining: not ready any more, calls are answered until the end");
+        readiness::publish(Readiness::Draining, ready, health).await;
+        tokio::time::sleep(delay).await;
+        let grace = self.config.shutdown_grace;
+        let grace = grace.unwrap_or_else(|| drain::grace(shards.are_all_served_by_others()));
+        drain::drain_streams(&self.dispatcher, grace).await;
+        Ok(ready_file)
+    }
+
+    /// Gives back what no worker has, and lets go of the shards.
+    pub(super) async fn shut_down(&self) {
+        self.dispatcher.close().await;
+        self.timers_stop.cancel();
+        self.timers.stopped().await;
+        self.scheduler.shards().close().await;
+    }
+}

@@ -1,0 +1,53 @@
+//! Pauses between repeats of a failing call: doubling, bounded, with jitter, so that many who failed
+//! together do not come back together.
+
+use std::time::Duration;
+
+use rand::Rng as _;
+
+/// The pauses of one series of failures.
+#[derive(Clone, Debug)]
+pub(crate) struct Backoff {
+    min: Duration,
+    max: Duration,
+    next: Duration,
+}
+
+// === impl Pauses ===
+
+impl Backoff {
+    /// Pauses that begin at `min` and end at `max`.
+    #[must_use]
+    pub(crate) fn new(min: Duration, max: Duration) -> Backoff {
+        Backoff { min, max, next: min }
+    }
+
+    /// The next pause: half of it fixed, half of it random.
+    pub(crate) fn next_delay(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = self.next.saturating_mul(2).min(self.max);
+        pause.mul_f64(rand::rng().random_range(0.5..=1.0))
+    }
+
+    /// After a success the next failure begins anew.
+    pub(crate) fn reset(&mut self) {
+        self.next = self.min;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_maximum_and_begin_anew() {
+        let ms = Duration::from_millis;
+        let mut pauses = Backoff::new(ms(100), ms(350));
+        for longest in [100, 200, 350, 350] {
+            let pause = pauses.next_delay();
+            assert!((ms(longest) / 2..=ms(longest)).contains(&pause), "{pause:?}");
+        }
+        pauses.reset();
+        assert!(pauses.next_delay() <= ms(100));
+    }
+}

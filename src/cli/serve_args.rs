@@ -1,0 +1,135 @@
+//! The flags of `ringq serve` and `ringq config`: one for each setting, read by [`crate::config`].
+
+use clap::Args;
+
+use crate::config::ConfigFlags;
+
+/// Values are checked together with those of the file and the environment, so that all mistakes are
+/// told at once. For the same reason clap does not read the environment here.
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    /// Read settings from this TOML file [env: RINGQ_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<String>,
+    /// Serve gRPC here; port 0 takes a free one [default: 127.0.0.1:7700]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<String>,
+    /// Serve probes and metrics here; port 0 takes a free one [default: 127.0.0.1:7701]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    http_listen: Option<String>,
+    /// Store jobs here; repeat it for more shards [default: s0=sqlite:<DATA_DIR>/ringq.db]
+    #[arg(long, value_name = "NAME=URL")]
+    shard: Vec<String>,
+    /// Directory of the default shard [default: ringq-data]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// Trust these certificates at rediss shards, a PEM file [default: the system's]
+    #[arg(long, value_name = "FILE")]
+    redis_ca: Option<String>,
+    /// Show this certificate to rediss shards, a PEM file
+    #[arg(long, value_name = "FILE")]
+    redis_cert: Option<String>,
+    /// Its key, a PEM file
+    #[arg(long, value_name = "FILE")]
+    redis_key: Option<String>,
+    /// This server's name among its replicas [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    replica: Option<String>,
+    /// Write the addresses in use to this file, as JSON, once the server serves
+    #[arg(long, value_name = "PATH")]
+    ready_file: Option<String>,
+    /// Worker threads [default: 1 on up to 2 cpus, else cpus, at most 4]
+    #[arg(long, value_name = "NUMBER")]
+    threads: Option<String>,
+    /// Write log lines as text or json [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
+    /// Log this, as in info,ringq::dispatch=debug [default: info]
+    #[arg(long, value_name = "FILTER")]
+    log_filter: Option<String>,
+    /// Open streams at most [default: 1000]
+    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    max_streams: Option<String>,
+    /// Unary requests under way at most [default: 10000]
+    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    max_concurrent_requests: Option<String>,
+    /// MiB of messages under way at most [default: 256]
+    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    max_message_mib: Option<String>,
+    /// Open gRPC connections at most [default: 10000]
+    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    max_connections: Option<String>,
+    /// Of them from one address at most [default: 5000]
+    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    max_connections_per_peer: Option<String>,
+    /// Longest time of a unary request [default: 30s]
+    #[arg(long, value_name = "DURATION", help_heading = "Limits")]
+    request_timeout: Option<String>,
+    /// End streams at about this age; 0s: never [default: 30m]
+    #[arg(long, value_name = "DURATION", help_heading = "Limits")]
+    stream_max_age: Option<String>,
+    /// After SIGTERM, go on serving as NOT_SERVING for this long [default: 0s]
+    #[arg(long, value_name = "DURATION", help_heading = "Shutdown")]
+    drain_delay: Option<String>,
+    /// After that, accept settles of running jobs for this long [default: 60s; 2s if alone]
+    #[arg(long, value_name = "DURATION", help_heading = "Shutdown")]
+    shutdown_grace: Option<String>,
+}
+
+// === impl ServeFlags ===
+
+impl From<ServeArgs> for ConfigFlags {
+    fn from(flags: ServeArgs) -> ConfigFlags {
+        let values = [
+            ("listen", flags.listen),
+            ("http_listen", flags.http_listen),
+            ("data_dir", flags.data_dir),
+            ("redis_ca", flags.redis_ca),
+            ("redis_cert", flags.redis_cert),
+            ("redis_key", flags.redis_key),
+            ("replica", flags.replica),
+            ("ready_file", flags.ready_file),
+            ("threads", flags.threads),
+            ("log_format", flags.log_format),
+            ("log_filter", flags.log_filter),
+            ("max_streams", flags.max_streams),
+            ("max_concurrent_requests", flags.max_concurrent_requests),
+            ("max_message_mib", flags.max_message_mib),
+            ("max_connections", flags.max_connections),
+            ("max_connections_per_peer", flags.max_connections_per_peer),
+            ("request_timeout", flags.request_timeout),
+            ("stream_max_age", flags.stream_max_age),
+            ("drain_delay", flags.drain_delay),
+            ("shutdown_grace", flags.shutdown_grace),
+        ];
+        let given = values.into_iter().filter_map(|(key, value)| Some((key, value?)));
+        ConfigFlags { config: flags.config, shards: flags.shard, values: given.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, Command, FromArgMatches as _};
+
+    use super::*;
+    use crate::config::KEYS;
+
+    /// Parses one flag as `ringq serve` would.
+    fn parse(args: &[&str]) -> ConfigFlags {
+        let command = ServeArgs::augment_args(Command::new("serve"));
+        let matches = command.try_get_matches_from(args).unwrap();
+        ServeArgs::from_arg_matches(&matches).unwrap().into()
+    }
+
+    #[test]
+    fn every_setting_has_its_flag() {
+        for key in KEYS {
+            let flag = format!("--{}", key.replace('_', "-"));
+            let flags = parse(&["serve", &flag, "x"]);
+            assert_eq!(flags.values, [(key, "x".to_owned())]);
+        }
+        let flags = parse(&["serve", "--config", "f", "--shard", "a=b", "--shard", "c=d"]);
+        assert_eq!(flags.config.as_deref(), Some("f"));
+        assert_eq!(flags.shards, ["a=b", "c=d"]);
+    }
+}

@@ -1,0 +1,47 @@
+//! The start: is there a server? Afterwards the client library reconnects for as long as it takes,
+//! but somebody who mistyped an address wants to know at once.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tonic::Code;
+
+use super::super::connect::ConnectArgs;
+use super::super::exit::{CommandFailure, print_note};
+use crate::backoff::Backoff;
+use crate::pb::GetServerInfoRequest;
+
+/// How long a server is waited for, which may be starting at the same time.
+const START_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pauses between tries.
+const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
+/// Ends when the server has answered.
+pub(super) async fn wait_for_server(connect: &ConnectArgs) -> Result<(), CommandFailure> {
+    let connection = connect.connection()?;
+    let until = Instant::now() + START_TIMEOUT;
+    let mut pauses = Backoff::new(RETRY_BACKOFF.0, RETRY_BACKOFF.1);
+    let mut told = false;
+    loop {
+        let mut admin = connection.client().admin();
+        let request = connection.request(GetServerInfoRequest::default());
+        let error = match connection.try_call(admin.get_server_info(request)).await {
+            Ok(_) => return Ok(()),
+            Err(error) => error,
+        };
+        let pause = pauses.next_delay();
+        if !error.is_unavailable() || Instant::now() + pause > until {
+            let failure = connection.failure("cannot take jobs", &error);
+            return Err(match error.code() {
+                // There is no `--timeout` here.
+                Code::DeadlineExceeded => failure.with_hint("is a ringq server there?"),
+                _ => failure,
+            });
+        }
+        if !told {
+            print_note(&format!("waiting for {}", connection.client().url()));
+            told = true;
+        }
+        sleep(pause).await;
+    }
+}

@@ -1,0 +1,236 @@
+//! What ends a worker: signals, and a standard output that nobody reads.
+
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
+
+use tokio::io::Interest;
+use tokio::net::unix::pipe::Sender;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use super::super::exit::{self, CommandFailure};
+use super::reporter::WorkReporter;
+use crate::config::io_problem;
+
+/// How long giving back the jobs of killed commands may take.
+const RELEASE_GRACE: Duration = Duration::from_secs(2);
+/// A command may hear of a closed pipe a moment before this process does.
+const STDOUT_CLOSED_WAIT: Duration = Duration::from_millis(100);
+
+/// Why a job is given back whose command writes to a closed pipe.
+pub(super) const STDOUT_CLOSED: &str = "nobody reads standard output";
+
+/// Why no more jobs are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StopReason {
+    /// SIGTERM, or SIGHUP of a terminal that was closed.
+    Terminated,
+    /// Ctrl-C.
+    Interrupted,
+    /// The reader of standard output went away.
+    StdoutClosed,
+    /// Standard output takes no more.
+    StdoutFailed,
+    /// A second signal, or SIGQUIT.
+    Killed,
+}
+
+/// Hears of the end. Clones hear the same.
+#[derive(Clone, Debug)]
+pub(super) struct ShutdownWatch {
+    reason: watch::Receiver<Option<StopReason>>,
+    /// Why standard output takes no more; the first time counts.
+    unwritable: mpsc::Sender<io::Error>,
+}
+
+/// The signals that ask a process to end. Commands hear none of them: their groups are their own.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    quit: Signal,
+    /// None: it is ignored, as nohup has it.
+    hangup: Option<Signal>,
+}
+
+// === impl Reason ===
+
+impl StopReason {
+    /// How the process ends for it.
+    pub(super) fn exit_result(self) -> Result<(), CommandFailure> {
+        match self {
+            StopReason::Terminated | StopReason::StdoutClosed => Ok(()),
+            StopReason::StdoutFailed => Err(CommandFailure::already_reported(exit::FAILED)),
+            StopReason::Interrupted | StopReason::Killed => {
+                Err(CommandFailure::already_reported(exit::INTERRUPTED))
+            }
+        }
+    }
+}
+
+// === impl Stop ===
+
+impl ShutdownWatch {
+    /// Listens from now on; to the end of standard output only where commands write to it.
+    pub(super) fn listen(report: Arc<WorkReporter>, stdout: bool) -> io::Result<ShutdownWatch> {
+        let signals = Signals::listen()?;
+        let stdout = if stdout { StdoutMonitor::watch() } else { None };
+        let (sender, reason) = watch::channel(None);
+        let (unwritable, errors) = mpsc::channel(1);
+        tokio::spawn(watch_for_stop(signals, stdout, errors, sender, report));
+        Ok(ShutdownWatch { reason, unwritable })
+    }
+
+    /// The reason so far.
+    pub(super) fn reason(&self) -> Option<StopReason> {
+        *self.reason.borrow()
+    }
+
+    /// Ends when no more jobs are to be taken.
+    pub(super) async fn stop_requested(&self) -> StopReason {
+        self.wait_for_reason(|_| true).await
+    }
+
+    /// Ends when running commands are to be killed.
+    pub(super) async fn kill_requested(&self) {
+        self.wait_for_reason(|reason| reason == StopReason::Killed).await;
+    }
+
+    /// Ends when commands were killed and their jobs are still not given back.
+    pub(super) async fn release_overdue(&self) {
+        self.kill_requested().await;
+        sleep(RELEASE_GRACE).await;
+    }
+
+    /// Whether the reader of standard output has gone away, or does so in this moment.
+    pub(super) async fn is_stdout_closed(&self) -> bool {
+        let closed = self.wait_for_reason(|reason| reason == StopReason::StdoutClosed);
+        timeout(STDOUT_CLOSED_WAIT, closed).await.is_ok()
+    }
+
+    /// Standard output cannot be written: no more jobs are to be taken, which is so when this ends. It
+    /// says why the job whose output is lost is given back.
+    pub(super) async fn report_write_error(&self, error: io::Error) -> String {
+        let why = match error.kind() {
+            io::ErrorKind::BrokenPipe => STDOUT_CLOSED.to_owned(),
+            _ => format!("its output could not be written: {}", io_problem(&error)),
+        };
+        // Full: it is known already.
+        let _ = self.unwritable.try_send(error);
+        self.stop_requested().await;
+        why
+    }
+
+    async fn wait_for_reason(&self, wanted: impl Fn(StopReason) -> bool) -> StopReason {
+        let mut receiver = self.reason.clone();
+        let heard = receiver.wait_for(|reason| reason.is_some_and(&wanted)).await;
+        match heard.ok().and_then(|reason| *reason) {
+            Some(reason) => reason,
+            // The listener is gone, so the runtime is, too.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+async fn watch_for_stop(
+    mut signals: Signals,
+    stdout: Option<StdoutMonitor>,
+    mut errors: mpsc::Receiver<io::Error>,
+    sender: watch::Sender<Option<StopReason>>,
+    report: Arc<WorkReporter>,
+) {
+    let first = tokio::select! {
+        signal = signals.first_signal() => signal,
+        () = StdoutMonitor::closed(stdout) => StopReason::StdoutClosed,
+        Some(error) = errors.recv() => match error.kind() {
+            io::ErrorKind::BrokenPipe => StopReason::StdoutClosed,
+            _ => {
+                report.unwritable(&error);
+                StopReason::StdoutFailed
+            }
+        },
+    };
+    let quits = first == StopReason::Killed;
+    if !quits {
+        report.stopping((first == StopReason::StdoutClosed).then_some(STDOUT_CLOSED));
+        sender.send_replace(Some(first));
+        signals.next_signal().await;
+    }
+    report.killing(if quits { "SIGQUIT" } else { "second signal" });
+    sender.send_replace(Some(StopReason::Killed));
+    // Somebody is in a hurry: a third signal waits for nothing.
+    signals.next_signal().await;
+    std::process::exit(exit::INTERRUPTED.into());
+}
+
+// === impl Signals ===
+
+impl Signals {
+    fn listen() -> io::Result<Signals> {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let hangup = SignalKind::hangup();
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            hangup: if is_ignored(&status, hangup) { None } else { Some(signal(hangup)?) },
+        })
+    }
+
+    async fn first_signal(&mut self) -> StopReason {
+        let hangup = self.hangup.take();
+        tokio::select! {
+            reason = self.next_signal() => reason,
+            () = recv_opt(hangup) => StopReason::Terminated,
+        }
+    }
+
+    /// Without hangups: they come by twos when a terminal is closed, and that kills nothing.
+    async fn next_signal(&mut self) -> StopReason {
+        tokio::select! {
+            _ = self.terminate.recv() => StopReason::Terminated,
+            _ = self.interrupt.recv() => StopReason::Interrupted,
+            _ = self.quit.recv() => StopReason::Killed,
+        }
+    }
+}
+
+async fn recv_opt(signal: Option<Signal>) {
+    match signal {
+        Some(mut signal) => _ = signal.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether this process, of this `/proc/PID/status`, was started with a signal ignored.
+fn is_ignored(status: &str, signal: SignalKind) -> bool {
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask >> (signal.as_raw_value() - 1) & 1 == 1)
+}
+
+/// Standard output, if it is of a kind that can be closed by its reader.
+struct StdoutMonitor(Sender);
+
+// === impl Stdout ===
+
+impl StdoutMonitor {
+    fn watch() -> Option<StdoutMonitor> {
+        let stdout = io::stdout().as_fd().try_clone_to_owned().ok()?;
+        // Unchecked, for that would make it non-blocking for the commands, too. It is never written to
+        // here. Refused for files, which no reader can close.
+        Sender::from_owned_fd_unchecked(stdout).ok().map(StdoutMonitor)
+    }
+
+    async fn closed(stdout: Option<StdoutMonitor>) {
+        if let Some(StdoutMonitor(stdout)) = stdout
+            && let Ok(ready) = stdout.ready(Interest::ERROR).await
+            && ready.is_error()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+}

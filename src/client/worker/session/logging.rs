@@ -1,0 +1,153 @@
+//! What a session tells of its connection and its calls.
+
+use std::time::Duration;
+
+use tonic::Code;
+use tracing::{debug, info, warn};
+
+use super::{JobSlot, WorkerSession};
+use crate::client::Error;
+
+/// What was said last of the connection: each change is told once, however many tries it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LoggedConnectionState {
+    NotLogged,
+    Connected,
+    Disconnected,
+}
+
+// === impl Session ===
+
+impl WorkerSession {
+    pub(super) fn log_connected(&mut self) {
+        let again = match self.logged_state {
+            LoggedConnectionState::Connected => return,
+            LoggedConnectionState::Disconnected => " again",
+            LoggedConnectionState::NotLogged => "",
+        };
+        self.logged_state = LoggedConnectionState::Connected;
+        let (url, topics, most) = (self.client.url(), self.topics.join(", "), self.concurrency);
+        let each = match (self.batch, most) {
+            (..=1, _) => String::new(),
+            (batch, 1) => format!(" batch of {batch}"),
+            (batch, _) => format!(" batches of {batch}"),
+        };
+        info!("connected to {url}{again}, taking {topics} (up to {most}{each} at once)");
+    }
+
+    pub(super) fn log_disconnected(&mut self, error: &Error, pause: Duration) {
+        debug!(%error, again_in = ?pause, "no stream");
+        if self.logged_state == LoggedConnectionState::Disconnected {
+            return;
+        }
+        self.logged_state = LoggedConnectionState::Disconnected;
+        let url = self.client.url();
+        let what = if error.is_unavailable() && error.reason().is_empty() {
+            "no connection to"
+        } else {
+            "no jobs from"
+        };
+        warn!("{what} {url}: {}; trying again until it is back", in_sentence(error_cause(error)));
+    }
+
+    /// A job's settle or Extend did not get through and is repeated.
+    pub(super) fn log_call_failure(&mut self, slot: JobSlot, error: &Error) {
+        // Of a connection that is gone its stream tells.
+        if error.code() == Code::Unavailable && error.reason().is_empty() {
+            return;
+        }
+        let Some(job) = self.leases.job(slot) else { return };
+        let cause = in_sentence(error_cause(error));
+        if self.failure_causes.record(slot, &cause) {
+            warn!(
+                "{job} cannot be extended or settled yet: {cause}; trying again until its lease is over"
+            );
+        }
+    }
+
+    /// A call for this job got through.
+    pub(super) fn log_call_recovered(&mut self, slot: JobSlot) {
+        if let Some(cause) = self.failure_causes.resolve(slot) {
+            info!("calls get through again; it was: {cause}");
+        }
+    }
+}
+
+/// What became of a job that is not known to be settled.
+pub(super) fn settle_failure_text(error: &Error) -> String {
+    let what = if error.outcome_unknown() { "may be settled or not" } else { "was not settled" };
+    let again = if error.is_unavailable() { ", so it may run again" } else { "" };
+    format!("{what}: {}{again}", error_cause(error))
+}
+
+/// What a server says, without what a program is to do behind a semicolon: that is being done.
+fn error_cause(error: &Error) -> &str {
+    let message = error.message();
+    match message.rsplit_once("; ") {
+        Some((cause, _)) if !error.reason().is_empty() => cause,
+        _ => message,
+    }
+}
+
+/// The system's "Connection refused (os error 111)", as the middle of a sentence.
+fn in_sentence(message: &str) -> String {
+    let message = message.split(" (os error").next().unwrap_or(message);
+    let mut chars = message.chars();
+    match chars.next() {
+        // TLS stays what it is.
+        Some(first) if !chars.as_str().starts_with(char::is_uppercase) => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => message.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use tonic_types::{ErrorDetails, StatusExt as _};
+
+    use super::*;
+
+    #[test]
+    fn advice_for_programs_is_not_logged() {
+        let told = |reason: &str, message: &str| {
+            let details = ErrorDetails::with_error_info(reason, "ringq.dev", HashMap::new());
+            let status =
+                tonic::Status::with_error_details(tonic::Code::Unavailable, message, details);
+            error_cause(&Error::from(status)).to_owned()
+        };
+        assert_eq!(told("DRAINING", "it is leaving; repeat elsewhere"), "it is leaving");
+        assert_eq!(told("DRAINING", "it is leaving"), "it is leaving");
+        let bare = Error::from(tonic::Status::unavailable("a proxy; is down"));
+        assert_eq!(error_cause(&bare), "a proxy; is down");
+    }
+
+    #[test]
+    fn a_lost_response_is_logged_as_outcome_unknown() {
+        let draining = || {
+            let details = ErrorDetails::with_error_info("DRAINING", "ringq.dev", HashMap::new());
+            let leaving = "it is leaving; repeat elsewhere";
+            Error::from(tonic::Status::with_error_details(Code::Unavailable, leaving, details))
+        };
+        let told = settle_failure_text(&draining());
+        assert_eq!(told, "was not settled: it is leaving, so it may run again");
+        let told = settle_failure_text(&draining().with_earlier_unknown(true));
+        assert_eq!(told, "may be settled or not: it is leaving, so it may run again");
+        let stale =
+            settle_failure_text(&Error::from(tonic::Status::failed_precondition("it is over")));
+        assert_eq!(stale, "was not settled: it is over");
+    }
+
+    #[test]
+    fn causes_start_in_lower_case() {
+        for (message, want) in [
+            ("Connection refused (os error 111)", "connection refused"),
+            ("TLS failed: x", "TLS failed: x"),
+            ("", ""),
+        ] {
+            assert_eq!(in_sentence(message), want);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! How jobs leave a session: settled, lost or given back; and how the session itself ends.
+
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::WorkerSession;
+use super::logging::settle_failure_text;
+use crate::client::worker::Outcome;
+use crate::client::worker::leases::JobSlot;
+use crate::client::worker::settler::{ExtendOutcome, SettleKind, SettledJob, SettlerEvent};
+use crate::pb::{Revocation, RevocationReason};
+
+// === impl Session ===
+
+impl WorkerSession {
+    // --- jobs end ---
+
+    pub(super) fn on_settler_event(&mut self, answer: SettlerEvent) {
+        match answer {
+            SettlerEvent::Settled(settled, delayed) => {
+                settled.into_iter().for_each(|one| self.on_settled(one));
+                for (slot, error) in delayed {
+                    self.log_call_failure(slot, &error);
+                }
+            }
+            SettlerEvent::Extended(sent, answers) => {
+                for (slot, extended) in answers {
+                    match extended {
+                        ExtendOutcome::Extended => {
+                            self.leases.extended(slot, sent);
+                            self.log_call_recovered(slot);
+                        }
+                        ExtendOutcome::Unavailable(error) => {
+                            self.leases.extend_failed(slot, Instant::now());
+                            self.log_call_failure(slot, &error);
+                        }
+                        ExtendOutcome::LeaseLost => {
+                            self.drop_lost_job(slot, "its lease could not be extended")
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn on_settled(&mut self, settled: SettledJob) {
+        let SettledJob { slot, kind, result } = settled;
+        let Some(job) = self.leases.remove(slot) else { return };
+        if let Err(error) = result {
+            warn!("{job} {}", settle_failure_text(&error));
+            self.count_unsettled(slot);
+            return;
+        }
+        self.log_call_recovered(slot);
+        match kind {
+            SettleKind::Ack => self.summary.acked += 1,
+            SettleKind::Retry => self.summary.failed += 1,
+            SettleKind::Release => self.summary.released += 1,
+            SettleKind::DeadLetter => self.summary.dead_lettered += 1,
+        }
+    }
+
+    pub(super) fn on_revoked(&mut self, revocation: &Revocation) {
+        let why = match revocation.reason() {
+            RevocationReason::Deleted => "it was deleted",
+            RevocationReason::LeaseExpired => "its lease ran out",
+            RevocationReason::Unspecified => "the server took it back",
+        };
+        if let Some(slot) = self.leases.find_by_receipt(&revocation.receipt) {
+            self.drop_lost_job(slot, why);
+        }
+    }
+
+    /// A job is not this worker's any more: its handler stops.
+    pub(super) fn drop_lost_job(&mut self, slot: JobSlot, why: &str) {
+        // Where it has ended already, the answer to its settle says whether that counted.
+        if !self.leases.is_settling(slot)
+            && let Some(job) = self.leases.remove(slot)
+        {
+            self.on_lease_lost(slot, &job, why);
+        }
+    }
+
+    fn on_lease_lost(&mut self, slot: JobSlot, job: &str, why: &str) {
+        let trouble = match self.failure_causes.cause_of(slot) {
+            Some(cause) => format!("; it could not be kept, as {cause}"),
+            None => String::new(),
+        };
+        warn!("{job} was taken away: {why}{trouble}");
+        self.count_unsettled(slot);
+    }
+
+    /// A job leaves without its end being told to the server: if its handler runs, it stops.
+    fn count_unsettled(&mut self, slot: JobSlot) {
+        self.failure_causes.remove(slot);
+        self.summary.unsettled += 1;
+        self.pending.remove(slot);
+        let Some(id) = self.handler_of.remove(&slot) else { return };
+        let Some(run) = self.running.get_mut(&id) else { return };
+        run.remaining -= 1;
+        // The others of its batch are still good.
+        if run.remaining == 0 {
+            run.abort.abort();
+        }
+    }
+
+    // --- time and end ---
+
+    pub(super) fn on_deadline(&mut self, now: Instant) {
+        let due = self.leases.due(now);
+        for (slot, job) in due.expired {
+            self.on_lease_lost(slot, &job, "its lease ran out");
+        }
+        self.extend(due.extend);
+        let idle = self.idle_since.zip(self.idle_exit);
+        if idle.is_some_and(|(since, idle)| since + idle <= now) && !self.closing {
+            debug!("nothing to do");
+            self.stop_taking_jobs();
+        }
+    }
+
+    pub(super) fn extend(&mut self, slots: Vec<JobSlot>) {
+        let lease = |slot| Some((slot, self.leases.receipt(slot)?.clone()));
+        let leases: Vec<_> = slots.into_iter().filter_map(lease).collect();
+        if !leases.is_empty() {
+            self.settler.extend(&leases);
+        }
+    }
+
+    /// The one Extend that keeps leases over the end of their stream.
+    pub(super) fn extend_all(&mut self) {
+        let held = self.handler_of.keys().copied().chain(self.pending.slots());
+        let slots = held.filter(|slot| self.leases.extend(*slot)).collect();
+        self.extend(slots);
+    }
+
+    pub(super) fn release_pending(&mut self) {
+        for slot in self.pending.take_all() {
+            self.settle(slot, Outcome::release());
+        }
+    }
+
+    /// Takes no more jobs; those in hand go on, over the end of their stream.
+    pub(super) fn stop_taking_jobs(&mut self) {
+        self.close();
+        self.extend_all();
+    }
+
+    /// The same, but jobs that have not begun go back.
+    pub(super) fn stop(&mut self) {
+        self.stopped = true;
+        self.close();
+        self.release_pending();
+        self.extend_all();
+    }
+
+    pub(super) fn close(&mut self) {
+        self.closing = true;
+        for message in self.stream.close() {
+            self.on_message(message);
+        }
+    }
+}

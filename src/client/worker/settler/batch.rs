@@ -1,0 +1,250 @@
+//! What is sent for one job, and how it gathers for a call.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message as _;
+use tokio::time::Instant;
+
+use super::super::super::Error;
+use super::super::super::job_spec::to_proto_duration;
+use super::super::super::limits::ERROR_BYTES_MAX;
+use super::super::Outcome;
+use super::super::leases::JobSlot;
+use super::{SettleKind, SettledJob};
+use crate::backoff::Backoff;
+use crate::pb::{AckItem, NackAction, NackItem};
+
+/// Receipts per call.
+const CALL_ITEMS: usize = 100;
+/// Bytes per call, about; results and follow-up jobs can be large, and the contract takes 4 MiB.
+const CALL_BYTES: usize = 1 << 20;
+/// A receipt waits no longer than this for others.
+const BATCH_WAIT: Duration = Duration::from_millis(5);
+/// The pauses between repeats.
+const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// Items that wait for others of their sort.
+#[derive(Default)]
+pub(super) struct SettleBuffer {
+    items: VecDeque<SettleItem>,
+    bytes: usize,
+    /// When the first of them goes out at the latest.
+    deadline: Option<Instant>,
+}
+
+/// Items of one call, all of one sort.
+#[derive(Debug)]
+pub(super) struct SettleBatch {
+    pub(super) items: Vec<SettleItem>,
+    /// It may have counted before.
+    pub(super) is_retry: bool,
+    pub(super) pauses: Backoff,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct SettleItem {
+    pub(super) slot: JobSlot,
+    pub(super) kind: SettleKind,
+    /// The end of its lease: nothing counts after that.
+    pub(super) expires: Instant,
+    /// An attempt of it may have counted, and nobody said so.
+    pub(super) outcome_unknown: bool,
+    bytes: usize,
+    pub(super) message: SettleMessage,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum SettleMessage {
+    Ack(AckItem),
+    Nack(NackItem),
+}
+
+// === impl Gathering ===
+
+impl SettleBuffer {
+    pub(super) fn push(&mut self, item: SettleItem) {
+        self.bytes += item.bytes;
+        self.items.push_back(item);
+        self.deadline.get_or_insert_with(|| Instant::now() + BATCH_WAIT);
+    }
+
+    /// When the next group goes out at the latest.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Lets what is here go out at once.
+    pub(super) fn flush_now(&mut self) {
+        self.deadline = self.deadline.map(|until| until.min(Instant::now()));
+    }
+
+    /// A group for one call, if there is a full one or its time has come.
+    pub(super) fn take_batch(&mut self, now: Instant) -> Option<SettleBatch> {
+        let full = self.items.len() >= CALL_ITEMS || self.bytes >= CALL_BYTES;
+        if !full && self.deadline.is_none_or(|until| until > now) {
+            return None;
+        }
+        let (mut items, mut bytes) = (Vec::new(), 0);
+        while let Some(next) = self.items.front()
+            && items.len() < CALL_ITEMS
+            && (items.is_empty() || bytes + next.bytes <= CALL_BYTES)
+            && let Some(item) = self.items.pop_front()
+        {
+            bytes += item.bytes;
+            items.push(item);
+        }
+        self.bytes -= bytes;
+        if self.items.is_empty() {
+            self.deadline = None;
+        }
+        Some(SettleBatch {
+            items,
+            is_retry: false,
+            pauses: Backoff::new(RETRY_BACKOFF.0, RETRY_BACKOFF.1),
+        })
+    }
+}
+
+// === impl Group ===
+
+impl SettleBatch {
+    /// The same call with other items.
+    pub(super) fn with_items(&self, items: Vec<SettleItem>) -> SettleBatch {
+        SettleBatch { items, is_retry: self.is_retry, pauses: self.pauses.clone() }
+    }
+}
+
+// === impl Item ===
+
+impl SettleItem {
+    pub(super) fn new(slot: JobSlot, lease: (Arc<str>, Instant), outcome: Outcome) -> SettleItem {
+        let (receipt, expires) = (lease.0.as_ref().to_owned(), lease.1);
+        let (kind, message) = match outcome {
+            Outcome::Ack { result, enqueue } => {
+                (SettleKind::Ack, SettleMessage::Ack(AckItem { receipt, result, enqueue }))
+            }
+            Outcome::Retry { error, delay } => {
+                (SettleKind::Retry, nack(receipt, NackAction::Retry, error, delay))
+            }
+            Outcome::Release { error, delay } => {
+                (SettleKind::Release, nack(receipt, NackAction::Release, error, delay))
+            }
+            Outcome::DeadLetter { error } => {
+                (SettleKind::DeadLetter, nack(receipt, NackAction::DeadLetter, error, None))
+            }
+        };
+        let bytes = match &message {
+            SettleMessage::Ack(ack) => ack.encoded_len(),
+            SettleMessage::Nack(nack) => nack.encoded_len(),
+        };
+        SettleItem { slot, kind, expires, outcome_unknown: false, bytes, message }
+    }
+
+    /// The handler's answer is one that no server takes: a bad follow-up job, a result that is too
+    /// large, a delay of a century. That is a failure of the handler, with the reason for people.
+    /// None: there is nothing in it that could be left out.
+    pub(super) fn into_handler_failure(&self, why: &Error) -> Option<SettleItem> {
+        let receipt = match &self.message {
+            SettleMessage::Ack(ack) => &ack.receipt,
+            SettleMessage::Nack(nack) if nack.delay.is_some() => &nack.receipt,
+            SettleMessage::Nack(_) => return None,
+        };
+        let at = why.field().map(|field| format!(" ({field})")).unwrap_or_default();
+        let outcome = Outcome::retry(format_args!("the handler's answer was refused: {why}{at}"));
+        Some(SettleItem::new(self.slot, (receipt.as_str().into(), self.expires), outcome))
+    }
+
+    pub(super) fn into_settled(self, result: Result<(), Error>) -> SettledJob {
+        let result = result.map_err(|error| error.with_earlier_unknown(self.outcome_unknown));
+        SettledJob { slot: self.slot, kind: self.kind, result }
+    }
+}
+
+fn nack(
+    receipt: String,
+    action: NackAction,
+    error: String,
+    delay: Option<Duration>,
+) -> SettleMessage {
+    let (action, delay) = (action.into(), delay.map(to_proto_duration));
+    SettleMessage::Nack(NackItem { receipt, action, delay, error: truncate_error(error) })
+}
+
+/// The longest part of an error that the contract takes.
+fn truncate_error(mut error: String) -> String {
+    let end = error.len().min(ERROR_BYTES_MAX);
+    let boundary = (0..=end).rev().find(|end| error.is_char_boundary(*end));
+    error.truncate(boundary.unwrap_or_default());
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(outcome: Outcome) -> SettleItem {
+        SettleItem::new(0, ("r".into(), Instant::now()), outcome)
+    }
+
+    fn large(bytes: usize) -> SettleItem {
+        let result = Some(crate::pb::Payload::data(vec![0; bytes]));
+        item(Outcome::Ack { result, enqueue: vec![] })
+    }
+
+    #[test]
+    fn a_group_goes_out_when_it_is_full_or_its_time_has_come() {
+        let mut gathering = SettleBuffer::default();
+        assert!(gathering.take_batch(Instant::now() + BATCH_WAIT).is_none());
+        (0..=CALL_ITEMS).for_each(|_| gathering.push(item(Outcome::ack())));
+        let now = Instant::now();
+        let full = gathering.take_batch(now - BATCH_WAIT).map(|group| group.items.len());
+        assert_eq!(full, Some(CALL_ITEMS));
+        assert!(gathering.take_batch(now - BATCH_WAIT).is_none() && gathering.deadline().is_some());
+        gathering.flush_now();
+        assert_eq!(gathering.take_batch(Instant::now()).unwrap().items.len(), 1);
+        assert_eq!((gathering.bytes, gathering.deadline()), (0, None));
+    }
+
+    #[test]
+    fn groups_are_bounded_by_bytes() {
+        let mut gathering = SettleBuffer::default();
+        for bytes in [CALL_BYTES, CALL_BYTES / 4, CALL_BYTES / 4, CALL_BYTES, 1] {
+            gathering.push(large(bytes));
+        }
+        let mut take =
+            || gathering.take_batch(Instant::now() + BATCH_WAIT).map(|group| group.items.len());
+        assert_eq!(
+            [take(), take(), take(), take(), take()],
+            [Some(1), Some(2), Some(1), Some(1), None]
+        );
+    }
+
+    #[test]
+    fn an_invalid_outcome_becomes_a_handler_failure() {
+        let why = Error::usage("items[0].enqueue[0].topic", "bad topic");
+        let delay = Some(Duration::MAX);
+        for outcome in [Outcome::ack(), Outcome::Release { error: String::new(), delay }] {
+            let item = item(outcome).into_handler_failure(&why).unwrap();
+            let SettleMessage::Nack(nack) = &item.message else { panic!("{item:?}") };
+            assert_eq!(
+                (item.kind, nack.delay, nack.receipt.as_str()),
+                (SettleKind::Retry, None, "r")
+            );
+            let want = "the handler's answer was refused: bad topic (items[0].enqueue[0].topic)";
+            assert_eq!(nack.error, want);
+            assert!(item.into_handler_failure(&why).is_none(), "only once");
+        }
+    }
+
+    #[test]
+    fn errors_are_cut_between_characters() {
+        assert_eq!(truncate_error("ä".repeat(ERROR_BYTES_MAX)).len(), ERROR_BYTES_MAX);
+        assert_eq!(
+            truncate_error(format!("a{}", "ä".repeat(ERROR_BYTES_MAX))).len(),
+            ERROR_BYTES_MAX - 1
+        );
+        assert_eq!(truncate_error("short".into()), "short");
+    }
+}

@@ -1,0 +1,164 @@
+//! Connections on which what is written within one turn of the runtime goes out at once.
+//!
+//! hyper hands over the body of a call only after its headers have been written, so that each call would cost
+//! two packets, two system calls here, and two wake-ups of the server, which can begin with the second one
+//! only. Where little else is going on, the server even takes the processor from the client between the two.
+
+use std::error::Error;
+use std::io::{IoSlice, Result};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::connect::HttpConnector;
+use tonic::codegen::Service;
+use tonic::codegen::http::Uri;
+use tower::ServiceExt as _;
+
+/// Connects by TCP within `timeout`, as tonic does by itself. A time-out of tonic's own would be around this one, and
+/// would not say what it was that took too long.
+pub(super) fn connector(
+    timeout: Duration,
+) -> impl Service<
+    Uri,
+    Response = CoalescedWrites<impl Read + Write + Send + Unpin>,
+    Error = impl Error + Send + Sync + 'static,
+    Future: Send,
+> + Send
++ Clone {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(timeout));
+    tcp.map_response(CoalescedWrites::new)
+}
+
+/// Waits a turn of the runtime before it writes: whoever writes keeps what it has, and adds what has come meanwhile.
+#[derive(Debug)]
+pub(super) struct CoalescedWrites<T> {
+    inner: T,
+    /// The turn has passed; holds until everything is written.
+    open: bool,
+}
+
+// === impl Gather ===
+
+impl<T> CoalescedWrites<T> {
+    fn new(inner: T) -> CoalescedWrites<T> {
+        CoalescedWrites { inner, open: false }
+    }
+
+    fn poll_yield(&mut self, cx: &Context<'_>) -> Poll<()> {
+        if std::mem::replace(&mut self.open, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl<T: Read + Unpin> Read for CoalescedWrites<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<Result<()>> {
+        Pin::new(&mut self.inner).poll_read(cx, buf)
+    }
+}
+
+impl<T: Write + Unpin> Write for CoalescedWrites<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<Result<usize>> {
+        std::task::ready!(self.poll_yield(cx));
+        Pin::new(&mut self.inner).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        std::task::ready!(self.poll_yield(cx));
+        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        std::task::ready!(Pin::new(&mut self.inner).poll_flush(cx))?;
+        self.open = false;
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio_util::io::InspectWriter;
+    use tonic::codegen::http::Request;
+
+    use super::*;
+
+    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const SETTINGS_ACK: [u8; 9] = [0, 0, 0, 4, 1, 0, 0, 0, 0];
+    const HEADERS: u8 = 1;
+    const DATA: u8 = 0;
+    const PIECES_MAX: usize = 64;
+
+    /// The kinds of the frames of HTTP/2 in `bytes`.
+    fn kinds(mut bytes: &[u8]) -> Vec<u8> {
+        let mut kinds = Vec::new();
+        while let [high, middle, low, kind, _, _, _, _, _, rest @ ..] = bytes {
+            kinds.push(*kind);
+            bytes = &rest[u32::from_be_bytes([0, *high, *middle, *low]) as usize..];
+        }
+        kinds
+    }
+
+    #[tokio::test]
+    async fn headers_and_body_of_a_call_are_one_write() {
+        let (client, mut server) = tokio::io::duplex(1 << 16);
+        let (reads, writes) = tokio::io::split(client);
+        let (told, written) = mpsc::sync_channel(PIECES_MAX);
+        let writes = InspectWriter::new(writes, move |bytes| told.send(bytes.to_vec()).unwrap());
+        let client = CoalescedWrites::new(TokioIo::new(tokio::io::join(reads, writes)));
+        let (mut calls, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), client).await.unwrap();
+        tokio::spawn(connection);
+        server.write_all(&SETTINGS).await.unwrap();
+        server.write_all(&SETTINGS_ACK).await.unwrap();
+        // Its preface, and that it has our settings.
+        let mut seen = [0; 4_096];
+        while !seen.windows(SETTINGS_ACK.len()).any(|bytes| bytes == SETTINGS_ACK) {
+            let length = server.read(&mut seen).await.unwrap();
+            seen[length..].fill(0);
+        }
+        written.try_iter().for_each(drop);
+        for _ in 0..3 {
+            let call = Request::post("http://h/s/m").body("body".to_owned()).unwrap();
+            tokio::spawn(calls.send_request(call));
+            while !seen.starts_with(b"body") {
+                server.read_exact(&mut seen[..9]).await.unwrap();
+                let length = u32::from_be_bytes([0, seen[0], seen[1], seen[2]]) as usize;
+                server.read_exact(&mut seen[..length]).await.unwrap();
+            }
+            seen.fill(0);
+            let pieces: Vec<_> = written.try_iter().map(|bytes| kinds(&bytes)).collect();
+            assert_eq!(pieces, [[HEADERS, DATA]]);
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! Claims: which topics are asked for which streams, and what follows from the answer.
+//!
+//! A stream's free credit is split over its awake topics and the shards; each claim reserves its share until the answer
+//! is there: [`crate::domain::credit`].
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::domain::credit::{CreditShare, equal_share};
+use crate::domain::{Time, TopicName, limit};
+use crate::store::{LeasedJob, TopicLeases, TopicRemainder};
+
+use super::super::stream::Stream;
+use super::super::stream_ledger::{ClaimOrigin, StreamLease};
+use super::glob_tasks::PIECE;
+use super::{CLAIM_TOPICS_MAX, ClaimPlanner, StreamEntry, TopicEntry, TopicPosition, TopicStatus};
+
+/// Topics that a plan looks at: more than get another chance in it, so that it comes to those behind them.
+const PASSED_MAX: usize = 3 * PIECE;
+const JOBS_MAX: u32 = limit::CALL_JOBS_MAX as u32;
+
+/// One claim.
+pub(in crate::dispatch) struct ClaimPlan {
+    /// In the order of the store's [`crate::store::Claims::topics`].
+    pub(in crate::dispatch) topics: Vec<TopicClaim>,
+}
+
+/// What is asked of one topic.
+pub(in crate::dispatch) struct TopicClaim {
+    pub(in crate::dispatch) topic: TopicName,
+    pub(in crate::dispatch) takers: Vec<ClaimTaker>,
+    /// Of the topic, and how often wake-ups were missed, when it was asked.
+    wakes_seen: (u64, u64),
+    /// What it had got by then.
+    served: u64,
+}
+
+/// On whose behalf, and how much.
+pub(in crate::dispatch) struct ClaimTaker {
+    pub(in crate::dispatch) stream: Arc<Stream>,
+    /// In whose line it stood.
+    group: u32,
+    pub(in crate::dispatch) share: CreditShare,
+    /// It is all that the stream could take.
+    full: bool,
+}
+
+/// What is to be done after an answer.
+#[derive(Default)]
+pub(in crate::dispatch) struct ClaimOutcome {
+    /// Leases for streams that are gone.
+    pub(in crate::dispatch) refused: Vec<StreamLease>,
+    /// Streams with credit that other feeds wait for, and these feeds.
+    pub(in crate::dispatch) wake_feeds: Vec<(Arc<Stream>, Vec<usize>)>,
+    /// When the first of them needs a look at what waits for its transport.
+    pub(in crate::dispatch) look_at: Option<Time>,
+}
+
+enum TakerPick {
+    Taker(ClaimTaker),
+    /// Hungry, but this topic has nothing that fits until there is more credit.
+    Blocked,
+    /// Hungry, but this other topic has its turn alone.
+    Deferred(TopicName),
+    /// Not hungry, or gone.
+    NoCredit,
+}
+
+/// Topics whose takers have to ask another one alone first.
+#[derive(Default)]
+struct DeferredTopics {
+    topics: Vec<TopicName>,
+    /// Such another one, which comes next: it may stand behind a million that wait for it.
+    next: Option<TopicName>,
+    claimed_alone: HashSet<TopicName>,
+}
+
+// === impl Later ===
+
+impl DeferredTopics {
+    fn defer(&mut self, name: TopicName, alone: TopicName) {
+        self.topics.push(name);
+        if self.claimed_alone.insert(alone.clone()) {
+            self.next = Some(alone);
+        }
+    }
+}
+
+// === impl Board ===
+
+impl ClaimPlanner {
+    /// The next claim; `None` when there is nothing to ask for, no stream that could take it, or [`ClaimPlanner::has_glob_tasks`].
+    pub(in crate::dispatch) fn plan(&mut self) -> Option<ClaimPlan> {
+        self.run_glob_task();
+        self.unpark_next();
+        self.round += 1;
+        let (mut asks, mut later, mut budget) = (Vec::new(), DeferredTopics::default(), JOBS_MAX);
+        let mut passed = 0;
+        while budget > 0 && asks.len() < CLAIM_TOPICS_MAX && self.hungry > 0 && passed < PASSED_MAX
+        {
+            let topics = self.order.len().min(CLAIM_TOPICS_MAX - asks.len());
+            let alone = later.next.take().filter(|name| self.remove_ready(name));
+            let Some(name) = alone.or_else(|| self.order.pop()) else { break };
+            passed += 1;
+            if self.topics.get(&name).is_some_and(|topic| topic.turn.is_served()) {
+                self.make_ready(name);
+                continue;
+            }
+            let (takers, alone) = self.select_takers(&name, equal_share(budget, topics));
+            if takers.is_empty() {
+                match alone {
+                    Some(alone) => later.defer(name, alone),
+                    None => self.park_topic(name),
+                }
+                continue;
+            }
+            budget -= takers.iter().map(|taker| taker.share.jobs).sum::<u32>().min(budget);
+            let Some(topic) = self.topics.get_mut(&name) else { continue };
+            topic.position = TopicPosition::Claimed;
+            let (wakes, served) = ((topic.wakes, self.missed_events), topic.turn.place().served());
+            asks.push(TopicClaim { wakes_seen: wakes, served, topic: name, takers });
+        }
+        self.plan_was_limited = passed == PASSED_MAX;
+        // They have a taker as soon as that stream's turn alone is over, of which no letter comes.
+        for name in later.topics {
+            if self.topics.get(&name).is_some_and(|topic| topic.position == TopicPosition::Ready) {
+                self.make_ready(name);
+            }
+        }
+        (!asks.is_empty()).then_some(ClaimPlan { topics: asks })
+    }
+
+    /// Takes the topic out of the queue before its turn, if it is there.
+    fn remove_ready(&mut self, name: &TopicName) -> bool {
+        if self.topics.get(name).is_some_and(|topic| topic.position == TopicPosition::Parked) {
+            self.unpark(name);
+        }
+        let ready = |topic: &&mut TopicEntry| topic.position == TopicPosition::Ready;
+        let Some(topic) = self.topics.get_mut(name).filter(ready) else { return false };
+        self.order.remove(&topic.turn);
+        true
+    }
+
+    /// Takes in the answer to `plan`; events that came before it must have been heard.
+    pub(in crate::dispatch) fn apply(
+        &mut self,
+        plan: ClaimPlan,
+        found: Vec<TopicLeases>,
+        at: ClaimOrigin,
+    ) -> ClaimOutcome {
+        let progress =
+            found.iter().any(|found| found.by_stream.iter().any(|jobs| !jobs.is_empty()));
+        let mut outcome = ClaimOutcome::default();
+        // The last one first, so that those who got nothing stand as they stood.
+        for (asked, found) in plan.topics.iter().zip(&found).rev() {
+            self.rotate_served(asked, found);
+        }
+        // All of them were ready, so other topics may catch up with the one that had got the least, not with more.
+        let floor = plan.topics.iter().map(|asked| asked.served).min().unwrap_or(0);
+        for (asked, found) in plan.topics.into_iter().zip(found) {
+            let more = found.remainder == TopicRemainder::Ready;
+            let jobs: usize = found.by_stream.iter().map(Vec::len).sum();
+            let mut leased = found.by_stream.into_iter();
+            for asker in &asked.takers {
+                let jobs = leased.next().unwrap_or_default();
+                let got = !jobs.is_empty();
+                self.grant(asker, jobs, at, &mut outcome);
+                let look_at =
+                    self.note_unserved(&asked.topic, asker, more && !got, progress, at.claimed_at);
+                outcome.look_at = outcome.look_at.into_iter().chain(look_at).min();
+            }
+            self.update_after_claim(&asked, found.remainder, jobs as u64, floor);
+        }
+        outcome
+    }
+
+    /// The claim failed: nothing was found, and nothing learnt but that the shard does not answer.
+    pub(in crate::dispatch) fn apply_failure(
+        &mut self,
+        plan: ClaimPlan,
+        at: ClaimOrigin,
+    ) -> ClaimOutcome {
+        let mut outcome = ClaimOutcome::default();
+        for asked in plan.topics {
+            for asker in &asked.takers {
+                self.grant(asker, Vec::new(), at, &mut outcome);
+                self.mark_claimed(asker.stream.id(), &asked.topic);
+            }
+            self.requeue(&asked.topic);
+        }
+        outcome
+    }
+
+    /// Hungry streams of the topic's groups, for `slice` jobs together; and the topic that another one, which only has to
+    /// ask elsewhere first, asks alone.
+    fn select_takers(
+        &mut self,
+        name: &TopicName,
+        slice: u32,
+    ) -> (Vec<ClaimTaker>, Option<TopicName>) {
+        let Some(topic) =
+            self.topics.get(name).filter(|topic| topic.position == TopicPosition::Ready)
+        else {
+            return (Vec::new(), None);
+        };
+        let (groups, width) = (topic.groups.clone(), topic.takers_max.min(slice as usize));
+        let waiting: usize = groups.iter().map(|group| self.queue_len(*group)).sum();
+        let (mut takers, mut slice, mut later) = (Vec::new(), slice, None);
+        for group in groups {
+            let before = takers.len();
+            for _ in 0..self.queue_len(group) {
+                if takers.len() == width || slice == 0 {
+                    break;
+                }
+                let Some(id) = self.pop(group) else { break };
+                let others = width.min(waiting).saturating_sub(takers.len());
+                match self.pick_taker(id, group, name, equal_share(slice, others)) {
+                    TakerPick::Taker(taker) => {
+                        slice -= taker.share.jobs.min(slice);
+                        takers.push(taker);
+                    }
+                    TakerPick::Blocked => self.push(group, id),
+                    TakerPick::Deferred(alone) => {
+                        later = Some(alone);
+                        self.push(group, id);
+                    }
+                    TakerPick::NoCredit => {}
+                }
+            }
+            self.queue_takers(group, &takers[before..]);
+        }
+        (takers, later)
+    }
+
+    /// What the stream asks of the topic: its share, at most `jobs_max`.
+    fn pick_taker(&mut self, id: u32, group: u32, name: &TopicName, jobs_max: u32) -> TakerPick {
+        let ways = match self.streams.get(&id) {
+            Some(sub) if sub.hungry => self.credit_parts(sub),
+            _ => return TakerPick::NoCredit,
+        };
+        let Some(sub) = self.streams.get_mut(&id) else { return TakerPick::NoCredit };
+        if let Some(solo) = &sub.claim_alone
+            && !self.topics.get(solo).is_some_and(|topic| topic.status == TopicStatus::Awake)
+        {
+            sub.claim_alone = None;
+        }
+        if sub.blocked.contains(name) {
+            return TakerPick::Blocked;
+        }
+        if let Some(solo) = sub.claim_alone.as_ref().filter(|solo| *solo != name) {
+            return TakerPick::Deferred(solo.clone());
+        }
+        let ways = if sub.claim_alone.is_some() { 1 } else { ways };
+        let (round, stream) = (self.round, Arc::clone(&sub.stream));
+        let reserved = stream.ledger().reserve(self.feed, |free| {
+            if sub.round != round {
+                sub.topic_share = free.divide(ways);
+                sub.round = round;
+            }
+            let share = if ways == 1 { free } else { sub.topic_share };
+            CreditShare { jobs: sub.topic_share.jobs.min(jobs_max), ..share }
+        });
+        match reserved {
+            Some(share) => TakerPick::Taker(ClaimTaker { stream, group, share, full: ways == 1 }),
+            None => {
+                sub.hungry = false;
+                self.hungry -= 1;
+                TakerPick::NoCredit
+            }
+        }
+    }
+
+    /// Number of parts into which the stream's credit is split: its awake topics here, times the shards that may have jobs.
+    fn credit_parts(&self, sub: &StreamEntry) -> usize {
+        let awake = sub.groups.iter().filter_map(|id| self.groups.get(id)).map(|g| g.awake);
+        // No claim asks for more topics, so a share is as large as those can use.
+        awake.sum::<usize>().clamp(1, CLAIM_TOPICS_MAX) * self.awake_feeds.count()
+    }
+
+    fn grant(
+        &mut self,
+        asker: &ClaimTaker,
+        jobs: Vec<LeasedJob>,
+        at: ClaimOrigin,
+        outcome: &mut ClaimOutcome,
+    ) {
+        let some = !jobs.is_empty();
+        let granted = asker.stream.grant(asker.share, jobs, at);
+        if some {
+            let look_at = outcome.look_at.unwrap_or(Time::MAX).min(granted.next_check);
+            outcome.look_at = Some(look_at);
+        }
+        outcome.refused.extend(granted.refused);
+        if !granted.wake_feeds.is_empty() {
+            outcome.wake_feeds.push((Arc::clone(&asker.stream), granted.wake_feeds));
+        }
+        if granted.hungry && self.streams.get(&asker.stream.id()).is_some_and(|sub| !sub.hungry) {
+            self.mark_hungry(asker.stream.id());
+        }
+    }
+
+    /// Why a stream that got nothing, though there is more, got nothing: its bytes were split, or
+    /// the next job is too large for all of them, or others had what there was.
+    /// Answers when to look at a stream that waits for credit from now on.
+    fn note_unserved(
+        &mut self,
+        name: &TopicName,
+        asker: &ClaimTaker,
+        nothing: bool,
+        progress: bool,
+        now: Time,
+    ) -> Option<Time> {
+        let sub = self.streams.get_mut(&asker.stream.id())?;
+        if sub.claim_alone.as_ref() == Some(name) {
+            sub.claim_alone = None;
+        }
+        if nothing && !asker.full {
+            sub.claim_alone = Some(name.clone());
+        } else if nothing && !progress {
+            let look_at = asker.stream.ledger().wait_for_credit(self.feed, asker.share, now)?;
+            sub.blocked.insert(name.clone());
+            self.mark_claimed(asker.stream.id(), name);
+            return Some(look_at);
+        }
+        None
+    }
+
+    /// What becomes of a topic that was asked and gave so many jobs.
+    fn update_after_claim(
+        &mut self,
+        asked: &TopicClaim,
+        rest: TopicRemainder,
+        jobs: u64,
+        floor: u64,
+    ) {
+        let Some(topic) = self.topics.get_mut(&asked.topic) else { return };
+        let status = match rest {
+            TopicRemainder::Ready | TopicRemainder::Unknown => TopicStatus::Awake,
+            _ if (topic.wakes, self.missed_events) != asked.wakes_seen => TopicStatus::Awake,
+            TopicRemainder::ReadyAt(at) => TopicStatus::Asleep(Some(at)),
+            TopicRemainder::Empty => TopicStatus::Asleep(None),
+        };
+        if rest == TopicRemainder::Ready {
+            topic.takers_max = (topic.takers_max * 4).min(limit::CALL_JOBS_MAX);
+        }
+        // Also one that stays awake and gave nothing has had its turn: others may have something.
+        self.order.add_served(
+            &mut topic.turn,
+            jobs.max(u64::from(status == TopicStatus::Awake)),
+            floor,
+        );
+        if status == TopicStatus::Awake {
+            return self.requeue(&asked.topic);
+        }
+        self.set_status(&asked.topic, status);
+        for id in self.unclaimed_streams.clone() {
+            self.mark_claimed(id, &asked.topic);
+        }
+        self.drop_if_unused(&asked.topic);
+    }
+
+    /// The topic was asked for a stream that is new, and had nothing for it.
+    fn mark_claimed(&mut self, id: u32, name: &TopicName) {
+        if !self.unclaimed_streams.contains(&id) {
+            return;
+        }
+        let Some(sub) = self.streams.get_mut(&id) else { return };
+        if sub.unclaimed.remove(name) {
+            self.finish_if_claimed(id);
+        }
+    }
+
+    /// Tells a stream that is new when everything was asked for it.
+    pub(super) fn finish_if_claimed(&mut self, id: u32) {
+        let Some(sub) = self.streams.get(&id) else { return };
+        if sub.globs_pending == 0 && sub.unclaimed.is_empty() && self.unclaimed_streams.remove(&id)
+        {
+            sub.stream.count_claimed_feed();
+        }
+    }
+
+    fn requeue(&mut self, name: &TopicName) {
+        if self.topics.get(name).is_some_and(|topic| topic.position == TopicPosition::Claimed) {
+            self.make_ready(name.clone());
+        }
+    }
+
+    /// Whoever is asked for first gets the first job, if there is any, so the next topic begins with another one.
+    fn queue_takers(&mut self, group: u32, takers: &[ClaimTaker]) {
+        let Some(line) = self.groups.get_mut(&group).map(|group| &mut group.queue) else { return };
+        let Some((first, others)) = takers.split_first() else { return };
+        others.iter().rev().for_each(|taker| line.push_front(taker.stream.id()));
+        line.push(first.stream.id());
+    }
+
+    /// Whoever got something has had its turn, and nobody else: where claims in vain moved somebody, a trickle of
+    /// jobs could go to one stream for ever. So it could to one group.
+    fn rotate_served(&mut self, asked: &TopicClaim, found: &TopicLeases) {
+        let got = |index: usize| found.by_stream.get(index).is_some_and(|jobs| !jobs.is_empty());
+        let takers: Vec<_> = asked.takers.iter().enumerate().collect();
+        for takers in takers.chunk_by(|(_, a), (_, b)| a.group == b.group) {
+            let Some(group) = self.groups.get_mut(&takers[0].1.group) else { continue };
+            for (place, (index, taker)) in takers.iter().enumerate() {
+                match (place, got(*index)) {
+                    (0, false) => group.queue.move_to_front(taker.stream.id()),
+                    (0, true) | (_, false) => {}
+                    (_, true) => group.queue.move_to_back(taker.stream.id()),
+                }
+            }
+        }
+        let progress = (0..asked.takers.len()).any(got);
+        if let Some(topic) = self.topics.get_mut(&asked.topic)
+            && progress
+            && topic.groups.len() > 1
+        {
+            topic.groups.rotate_left(1);
+        }
+    }
+
+    fn queue_len(&self, group: u32) -> usize {
+        self.groups.get(&group).map_or(0, |group| group.queue.len())
+    }
+
+    fn pop(&mut self, group: u32) -> Option<u32> {
+        self.groups.get_mut(&group)?.queue.pop()
+    }
+
+    fn push(&mut self, group: u32, id: u32) {
+        if let Some(group) = self.groups.get_mut(&group) {
+            group.queue.push(id);
+        }
+    }
+}

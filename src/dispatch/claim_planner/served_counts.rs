@@ -1,0 +1,97 @@
+//! How many jobs topics got from all shards of this replica together: turns are counted over shards, because jobs of a
+//! topic lie on all of them, and in what order they come is one order for a worker.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::domain::TopicName;
+
+/// What one topic got, or would have got if it had always been served in its turn. Boards that know the topic share it.
+pub(super) type ServedCounter = Arc<AtomicU64>;
+
+/// So many counts are looked at when one is added.
+const SWEEP_STEP: usize = 4;
+
+/// See the module.
+#[derive(Default)]
+pub(in crate::dispatch) struct ServedCounts {
+    counts: Mutex<TopicCounters>,
+    /// What the topic that had got the least had got, of those that were served last.
+    floor: AtomicU64,
+}
+
+#[derive(Default)]
+struct TopicCounters {
+    /// No table that doubles: with a million topics all boards would wait for that.
+    by_name: BTreeMap<TopicName, Weak<AtomicU64>>,
+    /// Up to here it was looked for those that no board knows any more.
+    swept: Option<TopicName>,
+}
+
+// === impl Served ===
+
+impl ServedCounts {
+    /// The count of a topic. If no board knew it, it begins with `first`.
+    pub(super) fn counter(&self, name: &TopicName, first: u64) -> ServedCounter {
+        let mut counts = self.counts();
+        if let Some(count) = counts.by_name.get(name).and_then(Weak::upgrade) {
+            return count;
+        }
+        counts.sweep();
+        let count = Arc::new(AtomicU64::new(first));
+        counts.by_name.insert(name.clone(), Arc::downgrade(&count));
+        count
+    }
+
+    pub(super) fn floor(&self) -> u64 {
+        self.floor.load(Relaxed)
+    }
+
+    /// Topics are served that had got so many at least.
+    pub(super) fn raise_floor(&self, served: u64) {
+        self.floor.fetch_max(served, Relaxed);
+    }
+
+    fn counts(&self) -> MutexGuard<'_, TopicCounters> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Counts ===
+
+impl TopicCounters {
+    /// Drops those of the next few that no board knows any more. It comes round faster than as many are added.
+    fn sweep(&mut self) {
+        let from = self.swept.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.by_name.range((from, Bound::Unbounded)).take(SWEEP_STEP);
+        let known = |count: &Weak<AtomicU64>| count.strong_count() > 0;
+        let next: Vec<_> = next.map(|(name, count)| (name.clone(), known(count))).collect();
+        for (name, _) in next.iter().filter(|(_, known)| !known) {
+            self.by_name.remove(name);
+        }
+        self.swept = next.into_iter().nth(SWEEP_STEP - 1).map(|(name, _)| name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(served: &ServedCounts) -> usize {
+        served.counts().by_name.len()
+    }
+
+    #[test]
+    fn counts_that_a_board_knows_are_kept_and_the_others_are_dropped() {
+        let (served, name) =
+            (ServedCounts::default(), |n: usize| TopicName::stored(&format!("t{n}")));
+        let kept: Vec<_> = (0..1_000).map(|n| served.counter(&name(n), n as u64)).collect();
+        (1_000..100_000).for_each(|n| drop(served.counter(&name(n), 0)));
+        assert!(known(&served) <= 2 * kept.len(), "{}", known(&served));
+        for (n, count) in kept.iter().enumerate() {
+            assert!(Arc::ptr_eq(count, &served.counter(&name(n), 0)));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Topics that sleep. On a shard whose wake-ups can be lost they are asked about now and then.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use crate::domain::TopicName;
+
+use super::{ClaimPlanner, TopicStatus};
+
+/// All topics that sleep, so that they are found without a look at a million that are awake.
+#[derive(Default)]
+pub(super) struct SleepingTopics {
+    /// Whether a stream could take from the topic, and which it is.
+    listed: BTreeSet<(bool, TopicName)>,
+    /// The one that was asked about last.
+    last_checked: Option<TopicName>,
+}
+
+// === impl Board ===
+
+impl ClaimPlanner {
+    /// Says that wake-ups can be lost.
+    pub(in crate::dispatch) fn with_lossy_events(self, lossy: bool) -> ClaimPlanner {
+        ClaimPlanner { can_miss_events: lossy, ..self }
+    }
+
+    /// Whether somebody could take jobs of topics that sleep, or are not known.
+    pub(in crate::dispatch) fn has_sleeping(&self) -> bool {
+        self.can_miss_events && self.hungry > 0 && (self.tracks_globs || self.sleeping_count() > 0)
+    }
+
+    /// How many topics sleep.
+    pub(in crate::dispatch) fn sleeping_count(&self) -> usize {
+        self.sleeping.listed.len()
+    }
+
+    /// Up to `max` topics that sleep and somebody could take from, each in turn.
+    pub(in crate::dispatch) fn next_sleeping(&mut self, max: usize) -> Vec<TopicName> {
+        self.sleeping.next(max)
+    }
+
+    /// Lists the topic as it is after a change of it.
+    pub(super) fn update_sleeping(&mut self, name: &TopicName) {
+        let topic = self.topics.get(name).filter(|topic| topic.status != TopicStatus::Awake);
+        self.sleeping.set(name, topic.map(|topic| !topic.groups.is_empty()));
+    }
+
+    /// Whether there is anything to remember of the topic.
+    pub(in crate::dispatch) fn is_tracked(&self, name: &TopicName) -> bool {
+        self.topics.contains_key(name)
+    }
+}
+
+// === impl Sleepers ===
+
+impl SleepingTopics {
+    /// Notes whether a stream could take from the topic; `None` when it does not sleep.
+    fn set(&mut self, name: &TopicName, meant: Option<bool>) {
+        if let Some(meant) = meant {
+            self.listed.insert((meant, name.clone()));
+        }
+        for other in [true, false].into_iter().filter(|is| Some(*is) != meant) {
+            self.listed.remove(&(other, name.clone()));
+        }
+    }
+
+    pub(super) fn names(&self) -> Vec<TopicName> {
+        self.listed.iter().map(|(_, name)| name.clone()).collect()
+    }
+
+    fn next(&mut self, max: usize) -> Vec<TopicName> {
+        let last = self.last_checked.take().map(|name| (true, name));
+        let first = (true, TopicName::stored(""));
+        let (after, until) = match &last {
+            Some(last) => (Bound::Excluded(last), Bound::Included(last)),
+            None => (Bound::Included(&first), Bound::Excluded(&first)),
+        };
+        let behind = self.listed.range((after, Bound::Unbounded));
+        let in_turn = behind.chain(self.listed.range((Bound::Included(&first), until)));
+        let names: Vec<_> = in_turn.map(|(_, name)| name.clone()).take(max).collect();
+        self.last_checked = names.last().cloned();
+        names
+    }
+}

@@ -1,0 +1,49 @@
+//! The leases of streams that the server has ended: they outlive their streams, also past the end of
+//! this replica, so the store must not give them back at its next start.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::domain::{StreamId, limit};
+use crate::shards::Shard;
+use crate::store::StreamLeaseRef;
+
+use super::stream_ledger::StreamLease;
+
+/// First and longest pause after a failed call.
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How long it is tried while the replica ends, which waits for it. What is not detached by then is released some time
+/// after the replica has gone, though its worker may live.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
+
+/// Detaches `leases` of a stream on one shard, a call's worth at a time, until the shard has taken it in: a stream of
+/// another replica can adopt a lease only then. `stop`: the replica ends.
+pub(super) async fn run(
+    shard: Shard,
+    stream: StreamId,
+    leases: Vec<StreamLease>,
+    stop: CancellationToken,
+) {
+    let detach = async {
+        for part in leases.chunks(limit::CALL_JOBS_MAX) {
+            let tied = |held: &StreamLease| StreamLeaseRef { lease: held.lease.clone(), stream };
+            let mut pauses = Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1);
+            while shard.detach(part.iter().map(tied).collect()).await.is_err() {
+                shard.pause_before_retry(pauses.next_delay()).await;
+            }
+        }
+    };
+    let too_late = async {
+        stop.cancelled().await;
+        tokio::time::sleep(SHUTDOWN_MAX).await;
+    };
+    tokio::select! {
+        () = detach => {}
+        () = too_late => {
+            let (shard, leases) = (shard.name(), leases.len());
+            tracing::warn!(%shard, leases, "leases of ended streams will go with this replica");
+        }
+    }
+}

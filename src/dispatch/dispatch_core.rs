@@ -1,0 +1,251 @@
+//! What streams, pulls and the tasks of all shards share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::domain::Time;
+use crate::scheduler::Scheduler;
+
+use super::adoption_queue::{AdoptionRequest, FIRST_LOOKUP_MAX, FirstLookup};
+use super::orphan_release::BrokenStream;
+use super::shard_feed::ShardFeed;
+use super::stream::Stream;
+use super::stream_ledger::{StreamLease, StreamMode};
+use super::stream_registry::StreamRegistry;
+use super::{
+    Config, JobDelivery, StreamOpenError, StreamOptions, detach_leases, lease_adopter,
+    lease_events, lease_watch, lost_claims, orphan_release, replica_watcher, return_queue,
+};
+
+/// See the module.
+pub(super) struct DispatchCore {
+    pub(super) scheduler: Scheduler,
+    pub(super) config: Config,
+    pub(super) streams: Arc<StreamRegistry>,
+    stream_slots: Arc<Semaphore>,
+    runtime: Handle,
+    /// Feeds and their lost claims, hearing, watch and orphans.
+    claiming: TaskGroup,
+    /// The way back of leases, and their way out of the care of their streams, which end last.
+    returning: TaskGroup,
+}
+
+#[derive(Default)]
+struct TaskGroup {
+    tracker: TaskTracker,
+    stop: CancellationToken,
+}
+
+// === impl Hub ===
+
+impl DispatchCore {
+    /// Starts the tasks of all shards.
+    pub(super) fn spawn(
+        scheduler: Scheduler,
+        config: Config,
+        streams: Arc<StreamRegistry>,
+    ) -> DispatchCore {
+        let hub = DispatchCore {
+            stream_slots: Arc::new(Semaphore::new(config.streams_max)),
+            runtime: Handle::current(),
+            claiming: TaskGroup::default(),
+            returning: TaskGroup::default(),
+            scheduler,
+            config,
+            streams,
+        };
+        hub.spawn_tasks();
+        hub
+    }
+
+    /// Ends the tasks: those that claim, then those that give back.
+    pub(super) async fn shut_down(&self) {
+        self.claiming.shut_down().await;
+        self.returning.shut_down().await;
+    }
+
+    /// Stops the tasks where they are.
+    #[cfg(test)]
+    pub(super) fn abort_tasks(&self) {
+        self.claiming.stop.cancel();
+        self.returning.stop.cancel();
+    }
+
+    /// Opens a stream and takes its place.
+    pub(super) fn open(
+        &self,
+        options: StreamOptions,
+        mode: StreamMode,
+    ) -> Result<(Arc<Stream>, OwnedSemaphorePermit), StreamOpenError> {
+        let max = self.config.streams_max;
+        let place = Arc::clone(&self.stream_slots).try_acquire_owned();
+        let place = place.map_err(|_| StreamOpenError::TooManyStreams { max })?;
+        let stream = self.streams.open(options, mode, self.now())?;
+        self.queue_adoptions(&stream);
+        Ok((stream, place))
+    }
+
+    /// The stream adopts the leases of those that it continues. The feeds get to know it when that was tried once.
+    fn queue_adoptions(&self, stream: &Arc<Stream>) {
+        let (streams, opened) = (Arc::clone(&self.streams), Arc::clone(stream));
+        let look = FirstLookup::new(move || streams.announce(&opened));
+        if stream.mode() == StreamMode::Pull {
+            return;
+        }
+        let over = self.streams.predecessors(stream);
+        let own = self.scheduler.replica().nonce;
+        let elsewhere = stream.options().continues.filter(|named| named.owner != own);
+        for adoptions in &self.streams.adoptions {
+            for from in &over {
+                let look = Some(Arc::clone(&look));
+                adoptions.add(AdoptionRequest::from_stream(
+                    Arc::clone(stream),
+                    Arc::clone(from),
+                    look,
+                ));
+            }
+            if let Some(from) = elsewhere {
+                let look = Some(Arc::clone(&look));
+                adoptions.add(AdoptionRequest::from_store(Arc::clone(stream), from, look));
+            }
+        }
+        if !over.is_empty() || elsewhere.is_some() {
+            let stop = self.claiming.stop.clone();
+            // Weak: the stream is announced as soon as the last search has dropped its part.
+            let look = Arc::downgrade(&look);
+            let end = async move {
+                tokio::select! {
+                    () = tokio::time::sleep(FIRST_LOOKUP_MAX) => {
+                        if let Some(look) = look.upgrade() {
+                            look.announce_once();
+                        }
+                    }
+                    () = stop.cancelled() => {}
+                }
+            };
+            self.claiming.tracker.spawn_on(end, &self.runtime);
+        }
+    }
+
+    /// The server has ended the stream, and its transport has taken that: what it was sent outlives it.
+    pub(super) fn end_stream(&self, stream: &Arc<Stream>) {
+        // Held from before the stream ends until its tasks are tracked: a close that finds nothing
+        // left to detach must wait for these.
+        let _pending = self.returning.tracker.token();
+        for (shard, sent) in by_shard(self.streams.end_stream(stream)) {
+            let shard = self.scheduler.shards().all()[shard].clone();
+            let detach =
+                detach_leases::run(shard, stream.stream_id(), sent, self.returning.stop.clone());
+            self.returning.tracker.spawn_on(detach, &self.runtime);
+        }
+    }
+
+    /// The transport was lost, or did not take the end of the stream: what it was sent is released after its grace, but
+    /// for what was extended in time, which goes to the worker's next stream.
+    pub(super) fn break_stream(&self, stream: &Arc<Stream>) {
+        let sent = self.streams.break_stream(stream);
+        if self.claiming.stop.is_cancelled() {
+            return;
+        }
+        let now = self.now();
+        let alive = stream.ledger().broke_at.unwrap_or(now);
+        let broken =
+            BrokenStream { stream: stream.stream_id(), broke_at: now, last_heartbeat: alive };
+        for (shard, sent) in by_shard(sent) {
+            let at = self.scheduler.shards().all()[shard].clone();
+            let (scheduler, stop) = (self.scheduler.clone(), self.claiming.stop.clone());
+            let orphans = orphan_release::release_of_stream(scheduler, at, sent, broken, stop);
+            let (streams, stream) = (Arc::clone(&self.streams), Arc::clone(stream));
+            let release = async move {
+                orphans.await;
+                streams.queue_adoption(shard, &stream);
+            };
+            self.claiming.tracker.spawn_on(release, &self.runtime);
+        }
+    }
+
+    /// Counts what is handed over.
+    pub(super) fn count_deliveries(&self, deliveries: &[JobDelivery], mode: &'static str) {
+        let metrics = self.scheduler.metrics();
+        for run in deliveries.chunk_by(|a, b| a.job.key.topic == b.job.key.topic) {
+            metrics.delivered(run[0].job.key.topic.as_str(), mode, run.len() as u64);
+            run.iter().for_each(|delivery| metrics.lag(delivery.lag));
+        }
+    }
+
+    /// Where the tasks of streams run.
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.scheduler.clock().now()
+    }
+
+    fn spawn_tasks(&self) {
+        let (claiming, returning) = (&self.claiming, &self.returning);
+        for shard in self.scheduler.shards().all() {
+            let (streams, stop) = (Arc::clone(&self.streams), claiming.stop.clone());
+            let (scheduler, shard) = (self.scheduler.clone(), shard.clone());
+            let hearing = lease_events::run(shard.clone(), Arc::clone(&streams), stop.clone());
+            claiming.tracker.spawn(hearing);
+            let lost = Arc::default();
+            claiming.tracker.spawn(lost_claims::run(
+                shard.clone(),
+                Arc::clone(&lost),
+                stop.clone(),
+            ));
+            let feed =
+                ShardFeed::new(scheduler.clone(), shard.clone(), streams, lost, stop.clone());
+            claiming.tracker.spawn(feed.run());
+            claiming.tracker.spawn(replica_watcher::run(
+                scheduler.clone(),
+                shard.clone(),
+                stop.clone(),
+            ));
+            let streams = Arc::clone(&self.streams);
+            claiming.tracker.spawn(lease_adopter::run(
+                scheduler.clone(),
+                shard.clone(),
+                streams,
+                stop,
+            ));
+            let waiting = Arc::clone(&self.streams.returns[shard.index()]);
+            let stop = returning.stop.clone();
+            returning.tracker.spawn(return_queue::run(scheduler, shard, waiting, stop));
+        }
+        let (scheduler, streams) = (self.scheduler.clone(), Arc::clone(&self.streams));
+        claiming.tracker.spawn(lease_watch::run(scheduler, streams, claiming.stop.clone()));
+    }
+}
+
+impl Drop for DispatchCore {
+    /// Nobody can open a stream any more, and none is left: the tasks have nothing to do.
+    fn drop(&mut self) {
+        self.claiming.stop.cancel();
+        self.returning.stop.cancel();
+    }
+}
+
+fn by_shard(leases: Vec<StreamLease>) -> BTreeMap<usize, Vec<StreamLease>> {
+    let mut by_shard: BTreeMap<usize, Vec<StreamLease>> = BTreeMap::new();
+    for lease in leases {
+        by_shard.entry(lease.shard).or_default().push(lease);
+    }
+    by_shard
+}
+
+// === impl Tasks ===
+
+impl TaskGroup {
+    async fn shut_down(&self) {
+        self.stop.cancel();
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+}

@@ -1,0 +1,281 @@
+//! Ties what a worker holds to its next stream: of streams of this replica that are over, and of those that it names
+//! and that the store knows. A lease moves in the store first, then in the books; what became of it in between is
+//! looked up.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::domain::credit::{CreditAmount, CreditedLease};
+use crate::domain::{StreamId, limit};
+use crate::scheduler::Scheduler;
+use crate::shards::Shard;
+use crate::store::{AdoptBatch, AdoptItem, LeaseRef, RunningLease, StreamLeaseRef};
+
+use super::adoption_queue::{AdoptionRequest, AdoptionSource, FirstLookup};
+use super::stream::Stream;
+use super::stream_ledger::{StreamEnd, StreamLease};
+use super::stream_registry::StreamRegistry;
+use super::{detach_leases, lease_watch, orphan_release};
+
+/// First and longest pause after a failed call, and between two questions for leases of another replica that it may
+/// detach yet.
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
+/// How long those are asked for while the shard answers: until a replica that was killed is noticed, and its leases are
+/// released or detached.
+const STORE_SEARCH_MAX: Duration = limit::REPLICA_SILENCE_MAX.saturating_mul(2);
+/// What the searches of one shard share.
+struct LeaseAdopter<'a> {
+    scheduler: &'a Scheduler,
+    shard: &'a Shard,
+    streams: &'a Arc<StreamRegistry>,
+    stop: &'a CancellationToken,
+    /// Searches for leases of other replicas: one look at all leases serves those that wait.
+    store_requests: Mutex<Vec<(AdoptionRequest, StreamId)>>,
+    search_lock: tokio::sync::Mutex<()>,
+}
+
+/// Serves the searches of one shard until `stop`.
+pub(super) async fn run(
+    scheduler: Scheduler,
+    shard: Shard,
+    streams: Arc<StreamRegistry>,
+    stop: CancellationToken,
+) {
+    let adopter = LeaseAdopter {
+        scheduler: &scheduler,
+        shard: &shard,
+        streams: &streams,
+        stop: &stop,
+        store_requests: Mutex::default(),
+        search_lock: tokio::sync::Mutex::default(),
+    };
+    let adoptions = &streams.adoptions[shard.index()];
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = adoptions.wait_added() => {}
+            Some(()) = under_way.next() => continue,
+        }
+        for search in adoptions.take() {
+            under_way.push(adopter.handle(search));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// === impl Adopter ===
+
+impl LeaseAdopter<'_> {
+    async fn handle(&self, search: AdoptionRequest) {
+        match search.from {
+            AdoptionSource::Local(from) => {
+                self.adopt_local(search.successor, from, search.first_lookup).await
+            }
+            AdoptionSource::Store(from) => {
+                lock(&self.store_requests).push((search, from));
+                self.search_store().await;
+            }
+        }
+    }
+
+    // --- streams of this replica
+
+    /// Repeats a failing call as long as the stream holds something.
+    async fn adopt_local(
+        &self,
+        heir: Arc<Stream>,
+        from: Arc<Stream>,
+        mut first_look: Option<Arc<FirstLookup>>,
+    ) {
+        let mut pauses = Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1);
+        loop {
+            let items = self.remaining_leases(&from, &heir);
+            if items.is_empty() {
+                return;
+            }
+            let tokens: Vec<_> = items.iter().map(|item| item.source.lease.token).collect();
+            if let Ok(adopted) = self.adopt(&heir, items).await {
+                let moved = tokens.into_iter().zip(adopted).filter(|(_, adopted)| *adopted);
+                let tokens: Vec<_> = moved.map(|(token, _)| token).collect();
+                let origin = from.stream_id();
+                let mut adopted = self.streams.remove_adopted(&from, &tokens);
+                for counted in &mut adopted {
+                    counted.value.origin.get_or_insert(origin);
+                }
+                return self.record_adopted(&heir, adopted).await;
+            }
+            drop(first_look.take());
+            if !self.wait_before_retry(&mut pauses).await {
+                return;
+            }
+        }
+    }
+
+    /// What is left of the stream on this shard. A worker that has never heard of this stream had spoken for what it
+    /// had adopted before that.
+    fn remaining_leases(&self, from: &Stream, heir: &Stream) -> Vec<AdoptItem> {
+        let is_unheard = from.continues_same(heir);
+        let ledger = from.ledger();
+        let skew = self.streams.skew(self.shard.index());
+        let spoken_for =
+            ledger.broke_at.map(|at| skew.to_shard(at.minus(limit::EXTEND_BEFORE_BREAK)));
+        let adoptee = |held: StreamLease| AdoptItem {
+            source: StreamLeaseRef { lease: held.lease, stream: from.stream_id() },
+            since: spoken_for.filter(|_| !(is_unheard && held.origin.is_some())),
+        };
+        ledger.sent_leases(self.shard.index()).into_iter().map(adoptee).collect()
+    }
+
+    // --- streams that the store knows
+
+    /// Looks for the leases of all that wait, unless a look that began later than this serves them.
+    async fn search_store(&self) {
+        let looking = self.search_lock.lock().await;
+        let searches = std::mem::take(&mut *lock(&self.store_requests));
+        if searches.is_empty() {
+            return;
+        }
+        let ids: Vec<StreamId> = searches.iter().map(|(_, from)| *from).collect();
+        let mut pauses = Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1);
+        let leases = loop {
+            match self.shard.leases_of(ids.clone()).await {
+                Ok(leases) => break leases,
+                Err(_) => {
+                    searches
+                        .iter()
+                        .filter_map(|(search, _)| search.first_lookup.as_ref())
+                        .for_each(|look| look.announce_once());
+                    if !self.wait_before_retry(&mut pauses).await {
+                        return;
+                    }
+                }
+            }
+        };
+        drop(looking);
+        let mut by_stream: HashMap<StreamId, Vec<RunningLease>> = HashMap::new();
+        for lease in leases {
+            by_stream.entry(lease.stream_id()).or_default().push(lease);
+        }
+        let found = searches.into_iter().map(|(search, from)| {
+            let mut leases = by_stream.get(&from).cloned().unwrap_or_default();
+            leases.retain(|lease| lease.worker == *search.successor.options().worker_id);
+            self.adopt_from_store(search.successor, leases, search.first_lookup)
+        });
+        found.collect::<FuturesUnordered<_>>().collect::<()>().await;
+    }
+
+    /// Adopts these leases, some maybe not before their replica detaches them.
+    async fn adopt_from_store(
+        &self,
+        heir: Arc<Stream>,
+        mut leases: Vec<RunningLease>,
+        mut first_look: Option<Arc<FirstLookup>>,
+    ) {
+        let read = self.scheduler.clock().now();
+        let mut until = Instant::now() + STORE_SEARCH_MAX;
+        let mut pauses = Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1);
+        while !leases.is_empty() && Instant::now() < until {
+            let items = leases.iter().map(adopt_item).collect();
+            if let Ok(adopted) = self.adopt(&heir, items).await {
+                let mut adopted = adopted.into_iter();
+                let taken: Vec<RunningLease> =
+                    leases.extract_if(.., |_| adopted.next() == Some(true)).collect();
+                let shard = self.shard.index();
+                let taken = taken.into_iter().map(|lease| {
+                    let origin = Some(lease.stream_id());
+                    let deadline = read.plus(lease.deadline.since(lease.now));
+                    let cost = CreditAmount::of_job(lease.bytes);
+                    let lease = LeaseRef { key: lease.key, token: lease.token };
+                    CreditedLease::sent(
+                        cost,
+                        StreamLease { lease, shard, claimed_at: None, deadline, origin },
+                    )
+                });
+                self.record_adopted(&heir, taken.collect()).await;
+            } else {
+                // They may be the heir's by now: only an answer tells.
+                until = Instant::now() + STORE_SEARCH_MAX;
+            }
+            drop(first_look.take());
+            if !leases.is_empty() && !self.wait_before_retry(&mut pauses).await {
+                return;
+            }
+        }
+    }
+
+    // --- both
+
+    async fn adopt(
+        &self,
+        heir: &Stream,
+        items: Vec<AdoptItem>,
+    ) -> crate::shards::Result<Vec<bool>> {
+        let (to, grace) = (heir.stream_id(), heir.options().orphan_grace);
+        self.shard.adopt(AdoptBatch { to, grace, items }).await
+    }
+
+    /// The leases are the heir's in the store. It may be over already: then it answers for them as for all that it was
+    /// sent. And they may be over, which the heir did not hear.
+    async fn record_adopted(&self, heir: &Arc<Stream>, adopted: Vec<CreditedLease<StreamLease>>) {
+        if adopted.is_empty() {
+            return;
+        }
+        let shard = self.shard.index();
+        let leases: Vec<StreamLease> =
+            adopted.iter().map(|counted| counted.value.clone()).collect();
+        let (stream, jobs) = (heir.name(), leases.len());
+        tracing::debug!(shard = %self.shard.name(), stream, jobs, "a stream adopts leases");
+        let unsure = leases.iter().map(|held| (heir.id(), held.lease.clone())).collect();
+        let over = self.streams.adopt(heir, adopted);
+        let unsure = lease_watch::LeaseLookup::for_leases(unsure);
+        lease_watch::look_up(self.scheduler.clone(), Arc::clone(self.streams), shard, unsure).await;
+        match over {
+            StreamEnd::StillOpen => {}
+            StreamEnd::Ended => {
+                let (shard, stop) = (self.shard.clone(), self.stop.clone());
+                detach_leases::run(shard, heir.stream_id(), leases, stop).await;
+            }
+            StreamEnd::Broken => {
+                let now = self.scheduler.clock().now();
+                let alive = heir.ledger().broke_at.unwrap_or(now);
+                let (scheduler, shard) = (self.scheduler.clone(), self.shard.clone());
+                let (from, stop) = (
+                    orphan_release::BrokenStream {
+                        stream: heir.stream_id(),
+                        broke_at: now,
+                        last_heartbeat: alive,
+                    },
+                    self.stop.clone(),
+                );
+                orphan_release::release_of_stream(scheduler, shard, leases, from, stop).await;
+            }
+        }
+        self.streams.queue_adoption(shard, heir);
+    }
+
+    /// Waits before a call is repeated; whether it is to be.
+    async fn wait_before_retry(&self, pauses: &mut Backoff) -> bool {
+        tokio::select! {
+            () = self.shard.pause_before_retry(pauses.next_delay()) => true,
+            () = self.stop.cancelled() => false,
+        }
+    }
+}
+
+/// A lease of another replica. If it is tied to its stream, nobody here knows whether that is broken; but one that its
+/// worker has extended within the time in which a broken one is noticed and released is the worker's.
+fn adopt_item(lease: &RunningLease) -> AdoptItem {
+    let noticed = limit::REPLICA_SILENCE_MAX + lease.grace.unwrap_or_default();
+    AdoptItem { source: lease.stream_lease_ref(), since: Some(lease.now.minus(noticed)) }
+}

@@ -1,0 +1,206 @@
+//! Looks at deadlines when they come: what waited for its transport for a third of its lease, or ten seconds, goes
+//! back uncounted, so that no lease runs out in an outbox and no job waits for a worker that does not read; and a lease that has run out without a
+//! word is looked up in the store, because memory alone never says that it is over. So is what a stream
+//! holds that gets nothing more for it, and everything after hints may have been lost: another replica
+//! may have settled it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::domain::{Time, limit};
+use crate::scheduler::{LeaseStatus, Scheduler};
+use crate::shards;
+use crate::store::{LeaseRef, RevokeReason};
+
+use super::stream::Stream;
+use super::stream_registry::StreamRegistry;
+
+/// Time between two looks at least, however many deadlines come.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Pause after a failed call, at least.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
+
+/// Runs until `stop`.
+pub(super) async fn run(
+    scheduler: Scheduler,
+    streams: Arc<StreamRegistry>,
+    stop: CancellationToken,
+) {
+    let mut asking: BTreeMap<usize, AbortOnDropHandle<()>> = BTreeMap::new();
+    let watching = async {
+        loop {
+            wait(&scheduler, &streams).await;
+            streams.check_timer.reset();
+            asking.retain(|_, asked| !asked.is_finished());
+            let shards = scheduler.shards().all().len();
+            let questions = check_deadlines(&streams, scheduler.clock().now(), shards).await;
+            for (shard, mut question) in questions.into_iter().enumerate() {
+                let asked = asking.contains_key(&shard);
+                if streams.take_lookup_request(shard) {
+                    if asked {
+                        streams.request_lookup(shard);
+                    } else {
+                        question = LeaseLookup { streams: streams.all(), ..LeaseLookup::default() };
+                    }
+                }
+                // One call at a time, and beside the other shards: one may hang. What is not asked for
+                // now is found again by a later look.
+                if !question.is_empty() && !asked {
+                    let ask = look_up(scheduler.clone(), Arc::clone(&streams), shard, question);
+                    asking.insert(shard, AbortOnDropHandle::new(tokio::spawn(ask)));
+                }
+            }
+            tokio::time::sleep(CHECK_INTERVAL).await;
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = watching => {}
+    }
+}
+
+/// Waits until some stream needs a look.
+async fn wait(scheduler: &Scheduler, streams: &StreamRegistry) {
+    loop {
+        let at = streams.check_timer.due_at();
+        tokio::select! {
+            () = scheduler.clock().sleep_until(at) => return,
+            () = streams.check_timer.wait_changed() => {}
+        }
+    }
+}
+
+/// What a shard is to be asked about.
+#[derive(Default)]
+pub(super) struct LeaseLookup {
+    /// Leases, and the streams that hold them.
+    leases: Vec<(u32, LeaseRef)>,
+    /// Streams of which every lease that the worker has is meant. They may hold a million, so these are not collected
+    /// before it is their turn.
+    streams: Vec<Arc<Stream>>,
+}
+
+/// Gives back what is stale; answers what is to be asked for, by shard. Streams may hold ten thousand jobs each, so others
+/// come between two of them.
+async fn check_deadlines(streams: &StreamRegistry, now: Time, shards: usize) -> Vec<LeaseLookup> {
+    let mut questions: Vec<_> = (0..shards).map(|_| LeaseLookup::default()).collect();
+    for stream in streams.all() {
+        let look = stream.ledger().check_deadlines(now);
+        streams.check_timer.set_no_later_than(look.next_check);
+        if !look.stale.is_empty() {
+            let (stream, jobs) = (stream.name(), look.stale.len());
+            tracing::info!(stream, jobs, "jobs go back from a stream that does not read");
+        }
+        streams.queue_returns(look.stale);
+        if look.check_credit {
+            questions.iter_mut().for_each(|question| question.streams.push(Arc::clone(&stream)));
+        } else {
+            for unsure in look.overdue {
+                questions[unsure.shard].leases.push((stream.id(), unsure.lease));
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+    questions
+}
+
+/// Asks the shard about leases. When it does not answer all of them are in doubt, once it does again.
+pub(super) async fn look_up(
+    scheduler: Scheduler,
+    streams: Arc<StreamRegistry>,
+    shard: usize,
+    question: LeaseLookup,
+) {
+    let asking = LookupTask { scheduler, streams, shard };
+    if asking.run(question).await.is_err() {
+        asking.scheduler.shards().all()[shard].pause_before_retry(RETRY_DELAY).await;
+        asking.streams.request_lookup(shard);
+    }
+}
+
+struct LookupTask {
+    scheduler: Scheduler,
+    streams: Arc<StreamRegistry>,
+    shard: usize,
+}
+
+// === impl Question ===
+
+impl LeaseLookup {
+    /// About these leases.
+    pub(super) fn for_leases(leases: Vec<(u32, LeaseRef)>) -> LeaseLookup {
+        LeaseLookup { leases, streams: Vec::new() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.leases.is_empty() && self.streams.is_empty()
+    }
+}
+
+// === impl Asking ===
+
+impl LookupTask {
+    async fn run(&self, question: LeaseLookup) -> shards::Result<()> {
+        let mut part = Vec::new();
+        for (stream, lease) in question.leases {
+            part.push((stream, lease));
+            self.look_up_if_full(&mut part).await?;
+        }
+        for stream in question.streams {
+            let tokens = stream.ledger().sent_tokens(self.shard);
+            let mut left = &tokens[..];
+            while !left.is_empty() {
+                let (some, others) = left.split_at(left.len().min(limit::PART_MAX - part.len()));
+                left = others;
+                let leases = stream.ledger().held_leases(some);
+                part.extend(leases.into_iter().map(|lease| (stream.id(), lease)));
+                self.look_up_if_full(&mut part).await?;
+            }
+            tokio::task::yield_now().await;
+        }
+        self.look_up_part(part).await
+    }
+
+    async fn look_up_if_full(&self, part: &mut Vec<(u32, LeaseRef)>) -> shards::Result<()> {
+        if part.len() < limit::PART_MAX {
+            return Ok(());
+        }
+        self.look_up_part(std::mem::take(part)).await
+    }
+
+    /// Asks about as many as one call takes.
+    async fn look_up_part(&self, part: Vec<(u32, LeaseRef)>) -> shards::Result<()> {
+        if part.is_empty() {
+            return Ok(());
+        }
+        let begin = Instant::now();
+        let refs: Vec<_> = part.iter().map(|(_, lease)| lease.clone()).collect();
+        let shard = &self.scheduler.shards().all()[self.shard];
+        let fates = self.scheduler.lease_statuses(shard, &refs).await?;
+        let now = self.scheduler.clock().now();
+        for ((stream, lease), fate) in part.into_iter().zip(fates) {
+            match fate {
+                LeaseStatus::Running(left) => {
+                    self.streams.on_extended(stream, &[lease.token], now.plus(left))
+                }
+                LeaseStatus::Settled => self.streams.on_ended(stream, &[lease.token]),
+                LeaseStatus::Revoked => {
+                    self.streams.revoke(
+                        self.shard,
+                        stream,
+                        &[lease.token],
+                        RevokeReason::LeaseExpired,
+                    );
+                }
+            }
+        }
+        // Streams may hold a million leases, and no caller waits for this: three quarters of the time are left to deliveries.
+        tokio::time::sleep(3 * begin.elapsed()).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,367 @@
+//! The leases of broken streams: those that nobody speaks for within the grace are let go, uncounted
+//! as failures. To speak for a lease is to settle or extend it, through any replica. One that was
+//! extended has outlived its stream, and no later end of this replica or another takes it back.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::clock::Clock;
+use crate::domain::lifecycle::Cause;
+use crate::domain::{StreamId, Time, limit};
+use crate::scheduler::Scheduler;
+use crate::shards::{self, Shard};
+use crate::store::{LeaseRef, LeaseRefusal, RunningLease, StreamLeaseRef};
+
+use super::silence_detector::SilentGroup;
+use super::stream_ledger::StreamLease;
+
+/// First and longest pause after a failed call.
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// Leases of one shard whose streams broke at one time.
+pub(super) struct OrphanRelease<'a> {
+    scheduler: &'a Scheduler,
+    shard: &'a Shard,
+    /// In microseconds on the clock of this replica: the grace begins then. It begins anew when the shard answers
+    /// after a failed call, because no worker could extend a lease meanwhile.
+    grace_begin: AtomicI64,
+    /// An Extend since then, or shortly before, speaks for its lease.
+    last_heartbeat: Time,
+    stop: &'a CancellationToken,
+}
+
+/// A stream of this replica that broke.
+#[derive(Clone, Copy)]
+pub(super) struct BrokenStream {
+    pub(super) stream: StreamId,
+    /// When this replica noticed it.
+    pub(super) broke_at: Time,
+    /// Until when it is known to have lived.
+    pub(super) last_heartbeat: Time,
+}
+
+/// A stream broke and left `sent` behind on this shard.
+pub(super) async fn release_of_stream(
+    scheduler: Scheduler,
+    shard: Shard,
+    sent: Vec<StreamLease>,
+    BrokenStream { stream, broke_at: broke, last_heartbeat: alive }: BrokenStream,
+    stop: CancellationToken,
+) {
+    let orphans = OrphanRelease::new(&scheduler, &shard, broke, alive, &stop);
+    let mut leases = orphans.read_running(sent).await;
+    // The worker's next stream may have adopted some.
+    leases.retain(|lease| lease.stream_id() == stream);
+    orphans.release(leases, None).await;
+}
+
+/// The leases that streams of former lives left on a shard that no other replica uses; their grace
+/// begins at `broke`, when this life began.
+pub(super) async fn release_of_previous_runs(
+    scheduler: &Scheduler,
+    shard: &Shard,
+    broke: Time,
+    stop: &CancellationToken,
+) {
+    let orphans = OrphanRelease::new(scheduler, shard, broke, broke, stop);
+    let Some(leases) = orphans.leases_of_unknown_replicas(vec![scheduler.replica().nonce]).await
+    else {
+        return;
+    };
+    if !leases.is_empty() {
+        let leases = leases.len();
+        tracing::info!(shard = %shard.name(), leases, "leases of a former life found");
+    }
+    orphans.release(leases, None).await;
+}
+
+// === impl Orphans ===
+
+impl<'a> OrphanRelease<'a> {
+    /// Of streams that `broke` then.
+    pub(super) fn new(
+        scheduler: &'a Scheduler,
+        shard: &'a Shard,
+        broke: Time,
+        alive: Time,
+        stop: &'a CancellationToken,
+    ) -> OrphanRelease<'a> {
+        OrphanRelease {
+            scheduler,
+            shard,
+            grace_begin: AtomicI64::new(broke.0),
+            last_heartbeat: alive,
+            stop,
+        }
+    }
+
+    /// The leases among `sent` that still run.
+    async fn read_running(&self, sent: Vec<StreamLease>) -> Vec<RunningLease> {
+        let mut found = Vec::with_capacity(sent.len());
+        for part in sent.chunks(limit::PART_MAX) {
+            let refs: Vec<LeaseRef> = part.iter().map(|held| held.lease.clone()).collect();
+            let last = part.iter().map(|held| held.deadline).max().unwrap_or(Time::MAX);
+            let read = self.retry(last, || self.shard.running_leases(refs.clone()));
+            found.extend(read.await.unwrap_or_default().into_iter().flatten());
+        }
+        found
+    }
+
+    /// The leases of streams of other replicas than `living`; `None` when it is to stop.
+    pub(super) async fn leases_of_unknown_replicas(
+        &self,
+        living: Vec<u32>,
+    ) -> Option<Vec<RunningLease>> {
+        self.retry(Time::MAX, || self.shard.orphans(living.clone())).await
+    }
+
+    /// Lets go, each after its own grace, of those that nobody has spoken for by then. The others
+    /// outlive their streams from then on. Where the streams broke because their replicas are silent,
+    /// those that have shown themselves again keep theirs.
+    pub(super) async fn release(
+        &self,
+        leases: Vec<RunningLease>,
+        mut silence: Option<&mut SilentGroup>,
+    ) {
+        let clock = self.scheduler.clock();
+        let read = clock.now();
+        // A time of this replica on the store's clock, as far as it can be told.
+        let there =
+            |lease: &RunningLease, at: Time| lease.now.minus(read.since(at)).plus(at.since(read));
+        let (mut by_grace, mut kept) = (BTreeMap::<Duration, Vec<RunningLease>>::new(), Vec::new());
+        for lease in leases {
+            let begin = there(&lease, self.grace_begin());
+            let alive = silence.as_ref().and_then(|silence| silence.last_heartbeat(lease.owner));
+            let alive = alive.unwrap_or(there(&lease, self.last_heartbeat));
+            match lease.grace {
+                Some(grace) if is_orphan(&lease, alive, begin, grace) => {
+                    by_grace.entry(grace).or_default().push(lease);
+                }
+                // It may have run out while no server was there, and its grace says how long it waits then.
+                Some(grace) if ends_in(&lease, begin, grace.min(limit::AWAY_GRACE_MAX)) => {
+                    by_grace.entry(grace.min(limit::AWAY_GRACE_MAX)).or_default().push(lease);
+                }
+                Some(_) => kept.push(lease),
+                None => {}
+            }
+        }
+        for (grace, mut leases) in by_grace {
+            while !leases.is_empty() {
+                let begin = self.grace_begin();
+                tokio::select! {
+                    () = clock.sleep_until(begin.plus(grace)) => {}
+                    () = self.stop.cancelled() => return,
+                }
+                let Some(broken) = self.keep_broken(leases, silence.as_deref_mut()).await else {
+                    return;
+                };
+                leases = self.without_adopted(broken).await;
+                if self.grace_begin() != begin {
+                    continue;
+                }
+                let ends_before = |lease: &RunningLease| ends_in(lease, there(lease, begin), grace);
+                kept.extend(leases.extract_if(.., |lease| ends_before(lease)));
+                kept.extend(self.end_leases(&mut leases).await);
+            }
+        }
+        let Some(kept) = self.keep_broken(kept, silence).await else { return };
+        self.detach(&kept, read).await;
+    }
+
+    /// Those that no other stream has adopted since they were read: an adoption moves no deadline.
+    async fn without_adopted(&self, leases: Vec<RunningLease>) -> Vec<RunningLease> {
+        let mut left = Vec::with_capacity(leases.len());
+        for part in leases.chunks(limit::PART_MAX) {
+            let refs: Vec<LeaseRef> =
+                part.iter().map(|lease| lease.stream_lease_ref().lease).collect();
+            let read = self.retry(Time::MAX, || self.shard.running_leases(refs.clone()));
+            let now = read.await.unwrap_or_default();
+            let same = |(lease, now): &(&RunningLease, Result<RunningLease, LeaseRefusal>)| {
+                now.as_ref().is_ok_and(|now| now.stream_id() == lease.stream_id())
+            };
+            left.extend(part.iter().zip(now).filter(same).map(|(lease, _)| lease.clone()));
+        }
+        left
+    }
+
+    /// Those whose streams are broken ones still; `None` when it is to stop.
+    async fn keep_broken(
+        &self,
+        mut leases: Vec<RunningLease>,
+        silence: Option<&mut SilentGroup>,
+    ) -> Option<Vec<RunningLease>> {
+        if let Some(silence) = silence
+            && !leases.is_empty()
+        {
+            tokio::select! {
+                seen = silence.recheck(self.shard) => seen?,
+                () = self.stop.cancelled() => return None,
+            }
+            leases.retain(|lease| silence.last_heartbeat(lease.owner).is_some());
+        }
+        Some(leases)
+    }
+
+    /// Ends these leases. Answers those among which are some that did not end, because they were settled or extended.
+    /// What is left in `leases` is to be ended after another grace: the shard did not answer, or could not end it.
+    async fn end_leases(&self, leases: &mut Vec<RunningLease>) -> Vec<RunningLease> {
+        let (mut ended, mut rest, mut left) = (0, Vec::new(), Vec::new());
+        while !leases.is_empty() {
+            let part = &leases[..leases.len().min(limit::CALL_JOBS_MAX)];
+            let Ok(done) = self.scheduler.end_leases(self.shard, part, &Cause::StreamBroken).await
+            else {
+                self.restart_grace();
+                break;
+            };
+            ended += done.ended_here;
+            let is_left = |lease: &RunningLease| {
+                done.not_ended
+                    .iter()
+                    .any(|left| left.stream_lease_ref() == lease.stream_lease_ref())
+            };
+            let part = leases.drain(..part.len()).filter(|lease| !is_left(lease));
+            let part: Vec<RunningLease> = part.collect();
+            if done.ended < part.len() {
+                rest.extend(part);
+            }
+            left.extend(done.not_ended);
+        }
+        if !left.is_empty() {
+            self.restart_grace();
+            leases.extend(left);
+        }
+        if ended > 0 {
+            tracing::info!(shard = %self.shard.name(), ended, "leases of broken streams released");
+        }
+        rest
+    }
+
+    /// Lets those that still run outlive their streams.
+    async fn detach(&self, leases: &[RunningLease], read: Time) {
+        for part in leases.chunks(limit::CALL_JOBS_MAX) {
+            let refs: Vec<StreamLeaseRef> =
+                part.iter().map(RunningLease::stream_lease_ref).collect();
+            let detach = || self.shard.detach(refs.clone());
+            self.retry(last_deadline(part, read), detach).await;
+        }
+    }
+
+    /// Repeats a failing call until `last` is past, or it is to stop.
+    async fn retry<T, F: Future<Output = shards::Result<T>>>(
+        &self,
+        last: Time,
+        call: impl Fn() -> F,
+    ) -> Option<T> {
+        let clock: &Clock = self.scheduler.clock();
+        let mut pauses = Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1);
+        let mut has_failed = false;
+        loop {
+            match call().await {
+                Ok(answer) => {
+                    if has_failed {
+                        self.restart_grace();
+                    }
+                    return Some(answer);
+                }
+                Err(_) if clock.now() >= last => return None,
+                Err(_) => has_failed = true,
+            }
+            tokio::select! {
+                () = self.shard.pause_before_retry(pauses.next_delay()) => {}
+                () = self.stop.cancelled() => return None,
+            }
+        }
+    }
+
+    fn grace_begin(&self) -> Time {
+        Time(self.grace_begin.load(Relaxed))
+    }
+
+    /// The grace begins now.
+    fn restart_grace(&self) {
+        self.grace_begin.store(self.scheduler.clock().now().0, Relaxed);
+    }
+}
+
+/// When the last of these leases ends, on the clock of this replica, which read them at `read`.
+fn last_deadline(leases: &[RunningLease], read: Time) -> Time {
+    let left = leases.iter().map(|lease| lease.deadline.since(lease.now)).max();
+    read.plus(left.unwrap_or_default())
+}
+
+/// Whether the lease ends within the grace of its stream, which broke then.
+fn ends_in(lease: &RunningLease, broke: Time, grace: Duration) -> bool {
+    lease.deadline <= broke.plus(grace)
+}
+
+/// Whether nobody has spoken for the lease since its stream was last `alive`, and the grace, which
+/// begins at the break, ends before the lease does: a longer one means that the lease outlives its
+/// stream.
+fn is_orphan(lease: &RunningLease, alive: Time, broke: Time, grace: Duration) -> bool {
+    let spoken_for = alive.minus(limit::EXTEND_BEFORE_BREAK);
+    let extended = lease.extend_time.is_some_and(|at| at >= spoken_for);
+    !extended && !ends_in(lease, broke, grace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::lifecycle::AttemptContext;
+    use crate::domain::{JobId, JobKey, RetryOverrides, Token, TopicName};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Extended so many milliseconds after zero.
+    fn lease(extended: Option<i64>) -> RunningLease {
+        let key = JobKey { topic: TopicName::stored("t"), id: JobId::stored("1") };
+        let standing = AttemptContext {
+            failures: 0,
+            deliveries: 0,
+            first_start: Time(0),
+            retry: RetryOverrides::default(),
+        };
+        RunningLease {
+            key,
+            token: Token(1),
+            deadline: at(30),
+            start_time: at(0),
+            worker: String::new(),
+            extend_time: extended.map(|ms| Time(ms * 1_000)),
+            owner: 1,
+            stream: 1,
+            grace: Some(5 * SECOND),
+            bytes: 0,
+            attempt: standing,
+            now: at(10),
+        }
+    }
+
+    fn at(seconds: i64) -> Time {
+        Time(seconds * 1_000_000)
+    }
+
+    #[test]
+    fn extend_near_the_break_keeps_a_lease() {
+        let is_orphan = |extended| is_orphan(&lease(extended), at(10), at(10), 5 * SECOND);
+        assert!(is_orphan(None) && is_orphan(Some(9_499)));
+        assert!(!is_orphan(Some(9_500)) && !is_orphan(Some(11_000)));
+    }
+
+    #[test]
+    fn extend_since_the_last_heartbeat_keeps_a_lease() {
+        let is_orphan = |extended| is_orphan(&lease(extended), at(2), at(12), 5 * SECOND);
+        assert!(is_orphan(None) && is_orphan(Some(1_499)));
+        assert!(!is_orphan(Some(1_500)) && !is_orphan(Some(8_000)));
+    }
+
+    #[test]
+    fn a_grace_longer_than_the_lease_means_never() {
+        assert!(is_orphan(&lease(None), at(10), at(10), 19 * SECOND));
+        assert!(!is_orphan(&lease(None), at(10), at(10), 20 * SECOND));
+        assert!(!is_orphan(&lease(None), at(0), at(11), 19 * SECOND));
+    }
+}

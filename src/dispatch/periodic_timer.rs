@@ -1,0 +1,73 @@
+//! Something that is to be done again and again, while there is a reason. One timer serves until it goes off: to make
+//! one for each rest that ends before would wake the runtime's driver each time, between a job and its
+//! worker.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use crate::clock::Clock;
+use crate::domain::Time;
+
+/// When it is due next.
+pub(super) struct PeriodicTimer {
+    clock: Clock,
+    every: Duration,
+    at: Time,
+    sleep: BoxFuture<'static, ()>,
+}
+
+// === impl Reminder ===
+
+impl PeriodicTimer {
+    /// Due for the first time after `every`.
+    pub(super) fn new(clock: &Clock, every: Duration) -> PeriodicTimer {
+        let at = clock.now().plus(every);
+        PeriodicTimer { clock: clock.clone(), every, at, sleep: sleep_until(clock, at) }
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        self.at <= self.clock.now()
+    }
+
+    /// It is being done now.
+    pub(super) fn restart(&mut self) {
+        *self = PeriodicTimer::new(&self.clock, self.every);
+    }
+
+    /// Waits until it is due.
+    pub(super) async fn wait_due(&mut self) {
+        if !self.is_due() {
+            (&mut self.sleep).await;
+        }
+    }
+}
+
+fn sleep_until(clock: &Clock, at: Time) -> BoxFuture<'static, ()> {
+    let clock = clock.clone();
+    Box::pin(async move { clock.sleep_until(at).await })
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::clock::ManualClock;
+
+    #[tokio::test]
+    async fn it_is_due_again_and_again_also_when_nobody_waited() {
+        let manual = ManualClock::new(Time(0));
+        let mut reminder =
+            PeriodicTimer::new(&Clock::Manual(manual.clone()), Duration::from_micros(10));
+        let moments = [(0, false), (9, false), (10, true), (19, false), (20, true), (55, true)];
+        for (now, wanted) in moments {
+            manual.set(Time(now));
+            let due = reminder.wait_due().now_or_never().is_some();
+            assert_eq!((due, reminder.is_due()), (wanted, wanted), "at {now}");
+            if due {
+                reminder.restart();
+            }
+        }
+    }
+}

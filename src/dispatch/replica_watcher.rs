@@ -1,0 +1,119 @@
+//! Replicas that have gone silent. On a shard that several use, a replica that has not shown itself for
+//! [`REPLICA_SILENCE_MAX`] is dead, stands still or is cut off: all its streams are broken ones.
+//! Every replica that notices gives back their leases, which is safe, because each goes by its token and
+//! deadline.
+//!
+//! A shard that was away, or a replica that stood still itself, makes everybody else look silent. So
+//! nobody is judged by one who has not been in touch with the shard for a while: long enough for the
+//! living to have shown themselves.
+//!
+//! [`REPLICA_SILENCE_MAX`]: crate::domain::limit::REPLICA_SILENCE_MAX
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::Time;
+use crate::scheduler::Scheduler;
+use crate::shards::Shard;
+use crate::store::SharedState;
+
+use super::orphan_release::{self, OrphanRelease};
+use super::silence_detector::{SilenceDetector, SilentGroup, SilentReplicas};
+
+/// What the parts of the task share.
+struct ReplicaWatcher<'a> {
+    scheduler: &'a Scheduler,
+    shard: &'a Shard,
+    stop: &'a CancellationToken,
+    silent: watch::Sender<SilentReplicas>,
+}
+
+/// Gives back, until `stop`, what replicas that do not live have left on the shard.
+pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationToken) {
+    let begin = scheduler.clock().now();
+    let now = watch::Sender::default();
+    let watcher = ReplicaWatcher { scheduler: &scheduler, shard: &shard, stop: &stop, silent: now };
+    let give_back = async {
+        if shard.is_shared() {
+            watcher.watch().await;
+        } else {
+            orphan_release::release_of_previous_runs(&scheduler, &shard, begin, &stop).await;
+        }
+    };
+    // A look at all leases may take long, and a call that is given up at the end harms nobody.
+    tokio::select! {
+        () = give_back => {}
+        () = stop.cancelled() => {}
+    }
+}
+
+// === impl Watcher ===
+
+impl ReplicaWatcher<'_> {
+    async fn watch(&self) {
+        let mut censuses = self.shard.watch_shared_state();
+        censuses.mark_changed();
+        let mut sight = SilenceDetector::default();
+        let (mut is_first, mut under_way) = (true, FuturesUnordered::new());
+        loop {
+            tokio::select! {
+                changed = censuses.changed() => if changed.is_err() { return },
+                Some(()) = under_way.next() => continue,
+            }
+            let Some(census) = censuses.borrow_and_update().clone() else { continue };
+            let mut silent = sight.silent_replicas(&census);
+            silent.remove(&self.scheduler.replica().nonce);
+            let is_news =
+                |&(owner, at): &(&u32, &Time)| self.silent.borrow().get(owner) != Some(at);
+            let news: SilentReplicas =
+                silent.iter().filter(is_news).map(|(&o, &at)| (o, at)).collect();
+            self.silent.send_replace(silent);
+            if is_first || !news.is_empty() {
+                let silence = SilentGroup { replicas: news, silent_now: self.silent.subscribe() };
+                under_way.push(self.release_silent(silence, census));
+                is_first = false;
+            }
+        }
+    }
+
+    /// Gives back the leases of these replicas. Leases of replicas that the shard does not know are met
+    /// on the way; those are given their time to show themselves.
+    async fn release_silent(&self, mut silence: SilentGroup, census: Arc<SharedState>) {
+        let (scheduler, shard, stop) = (self.scheduler, self.shard, self.stop);
+        let now = scheduler.clock().now();
+        let orphans = OrphanRelease::new(scheduler, shard, now, now, stop);
+        let known = census.replicas.iter().map(|sign| sign.owner);
+        let mut living: Vec<u32> =
+            known.filter(|owner| silence.last_heartbeat(*owner).is_none()).collect();
+        living.push(scheduler.replica().nonce);
+        let Some(leases) = orphans.leases_of_unknown_replicas(living).await else { return };
+        let is_theirs = |owner| silence.replicas.contains_key(&owner);
+        let (theirs, strange): (Vec<_>, Vec<_>) =
+            leases.into_iter().partition(|lease| is_theirs(lease.owner));
+        let strangers: BTreeSet<u32> = strange.iter().map(|lease| lease.owner).collect();
+        if !strangers.is_empty() {
+            shard.report_replicas(&Vec::from_iter(strangers));
+        }
+        if silence.replicas.is_empty() {
+            return;
+        }
+        let (replicas, leases) = (silence.replicas.len(), theirs.len());
+        match leases {
+            0 => {
+                tracing::info!(shard = %shard.name(), replicas, "silent replicas are forgotten, they held nothing")
+            }
+            _ => tracing::warn!(shard = %shard.name(), replicas, leases, "replicas are silent"),
+        }
+        orphans.release(theirs, Some(&mut silence)).await;
+        // Only who is silent to the end: another one shows itself, and its leases are its own.
+        if !stop.is_cancelled() {
+            silence.drop_alive();
+            shard.report_gone(&Vec::from_iter(silence.replicas.into_keys()));
+        }
+    }
+}

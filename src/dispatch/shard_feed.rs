@@ -1,0 +1,351 @@
+//! One feed per shard: hands the shard's jobs to all hungry streams of this replica. One claim is
+//! under way at a time; while it is, streams and events collect. With nothing to ask for the feed
+//! sleeps until a stream, an event or a due time calls it: it never polls. Only where events can be
+//! lost it asks, each second, about topics that sleep, see `looks`. Feeds share nothing but the books
+//! of the streams, so a shard that fails or hangs stops its own feed only.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::Rng as _;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::clock::Skew;
+use crate::domain::{Time, TopicName, limit};
+use crate::scheduler::Scheduler;
+use crate::shards::{self, Shard};
+use crate::store::{Claim, EventKind, LostClaim, ShardEvent, TopicDemand, TopicRemainder};
+
+use super::claim_planner::{ClaimOutcome, ClaimPlan, ClaimPlanner};
+use super::claim_request::{has_globs, topic_demands};
+use super::lost_claims::LostClaims;
+use super::stream::Stream;
+use super::stream_ledger::ClaimOrigin;
+use super::stream_mailbox::StreamMailbox;
+use super::stream_registry::StreamRegistry;
+use super::topic_polls::{TopicListing, TopicPoll, TopicPolls};
+
+/// First and longest pause after a failed call.
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// A look that takes longer is left for the next round.
+const TOPIC_POLL_TIMEOUT: Duration = Duration::from_millis(500);
+/// Pieces of chores between two claims.
+const PIECES_PER_CLAIM: usize = 4;
+/// Names that are taken in before others have their turn: a page takes a millisecond.
+const NAMES_MAX: usize = 32;
+
+/// See the module.
+pub(super) struct ShardFeed {
+    scheduler: Scheduler,
+    shard: Shard,
+    streams: Arc<StreamRegistry>,
+    planner: ClaimPlanner,
+    events: Receiver<ShardEvent>,
+    /// Whether the shard still sends events.
+    live: bool,
+    /// Claims that may have leased jobs of which no stream knows.
+    lost_claims: Arc<LostClaims>,
+    /// What is looked at beside claims.
+    polls: TopicPolls,
+    /// Streams that ask for globs and wait until all topics are known.
+    waiting: Vec<Arc<Stream>>,
+    backoff: Backoff,
+    stop: CancellationToken,
+}
+
+// === impl Feed ===
+
+impl ShardFeed {
+    /// The feed of the shard.
+    pub(super) fn new(
+        scheduler: Scheduler,
+        shard: Shard,
+        streams: Arc<StreamRegistry>,
+        lost: Arc<LostClaims>,
+        stop: CancellationToken,
+    ) -> ShardFeed {
+        ShardFeed {
+            planner: ClaimPlanner::new(
+                shard.index(),
+                Arc::clone(&streams.awake_feeds),
+                Arc::clone(&streams.served),
+            )
+            .with_lossy_events(shard.is_shared()),
+            polls: TopicPolls::new(scheduler.clock()),
+            events: shard.events(EventKind::Jobs),
+            scheduler,
+            shard,
+            streams,
+            live: true,
+            lost_claims: lost,
+            waiting: Vec::new(),
+            backoff: Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1),
+            stop,
+        }
+    }
+
+    /// Runs until it is stopped. A claim under way is waited for, so that its leases are known.
+    pub(super) async fn run(mut self) {
+        while !self.stop.is_cancelled() {
+            self.process_mailbox();
+            // After the streams: what was enqueued before one of them opened must be heard of.
+            self.process_events();
+            self.planner.wake_due(self.shard_now());
+            if !self.lost_claims.is_full() && self.step().await.is_ok() {
+                self.backoff.reset();
+            } else {
+                self.back_off().await;
+            }
+        }
+        self.planner.mark_feed_asleep();
+    }
+
+    /// What comes next: looks and claims take turns.
+    async fn step(&mut self) -> shards::Result<()> {
+        if self.planner.has_sleeping() && self.polls.is_due() {
+            self.polls.begin_round(self.planner.sleeping_count(), self.planner.tracks_globs());
+        }
+        if let Some(look) = self.polls.next() {
+            self.poll_topics(look).await
+        } else if let Some(plan) = self.planner.plan() {
+            self.claim(plan).await?;
+            self.run_glob_tasks().await;
+            Ok(())
+        } else if self.polls.has_more() || self.planner.has_glob_tasks() {
+            tokio::task::yield_now().await;
+            Ok(())
+        } else {
+            self.wait_for_work().await;
+            Ok(())
+        }
+    }
+
+    /// Where claims follow each other chores get on, too.
+    async fn run_glob_tasks(&mut self) {
+        for _ in 0..PIECES_PER_CLAIM {
+            if !self.planner.has_glob_tasks() {
+                return;
+            }
+            tokio::task::yield_now().await;
+            self.planner.run_glob_task();
+        }
+    }
+
+    fn mailbox(&self) -> &StreamMailbox {
+        &self.streams.mailboxes[self.shard.index()]
+    }
+
+    fn process_mailbox(&mut self) {
+        for stream in self.mailbox().take() {
+            let globs = has_globs(&stream);
+            if globs && !self.planner.tracks_globs() {
+                self.planner.track_globs();
+                self.polls.list_now(true);
+            }
+            if globs && self.polls.is_listing_now() && !self.planner.serves(stream.id()) {
+                self.waiting.push(stream);
+            } else {
+                self.planner.update_stream(&stream);
+            }
+        }
+        self.planner.update_feed_awake();
+    }
+
+    fn process_waiting(&mut self) {
+        self.waiting.drain(..).for_each(|stream| self.planner.update_stream(&stream));
+    }
+
+    fn process_events(&mut self) {
+        while self.live {
+            match self.events.try_recv() {
+                Ok(event) => self.process_event(event),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Lagged(_)) => self.handle_missed_events(),
+                Err(TryRecvError::Closed) => self.live = false,
+            }
+        }
+    }
+
+    fn process_event(&mut self, event: ShardEvent) {
+        match event {
+            ShardEvent::Claimable { topic, at } => {
+                self.planner.wake_topic(&topic, at, self.shard_now())
+            }
+            ShardEvent::TopicForgotten(topic) => self.planner.drop_topic(&topic),
+            ShardEvent::EventsMissed => self.handle_missed_events(),
+            // What becomes of leases is heard at once and not between claims, see `hear`.
+            ShardEvent::UpkeepDue { .. }
+            | ShardEvent::Lease(_)
+            | ShardEvent::StateSet
+            | ShardEvent::Disconnected => {}
+        }
+    }
+
+    /// Anything may have come. Few topics are simply asked for jobs; of many it is looked up, a call's worth at a
+    /// time, which of them have any.
+    fn handle_missed_events(&mut self) {
+        tracing::debug!(shard = %self.shard.name(), "events were missed, every topic is asked");
+        self.planner.mark_events_missed();
+        if self.planner.sleeping_count() > limit::CALL_JOBS_MAX && self.shard.is_shared() {
+            self.polls.check_sleeping_now(self.planner.sleeping_count());
+        } else {
+            self.planner.wake_all();
+        }
+        if self.planner.tracks_globs() {
+            self.polls.list_now(false);
+        }
+    }
+
+    /// Sleeps until something happens.
+    async fn wait_for_work(&mut self) {
+        let due = self.planner.next_due().map(|at| self.skew().to_local(at));
+        let clock = self.scheduler.clock().clone();
+        let mailbox = &self.streams.mailboxes[self.shard.index()];
+        let event = tokio::select! {
+            () = self.stop.cancelled() => return,
+            () = mailbox.wait_posted() => return,
+            () = clock.sleep_until(due.unwrap_or(Time::MAX)), if due.is_some() => return,
+            () = self.polls.wait_due(), if self.planner.has_sleeping() => return,
+            event = self.events.recv(), if self.live => event,
+        };
+        match event {
+            Ok(event) => self.process_event(event),
+            Err(RecvError::Lagged(_)) => self.handle_missed_events(),
+            Err(RecvError::Closed) => self.live = false,
+        }
+    }
+
+    /// After a failed call: waits before anything is asked again. Meanwhile the shard has nothing for
+    /// anybody, and whoever wants to know is told so instead of waiting for it.
+    async fn back_off(&mut self) {
+        let (shard, stop) = (self.shard.clone(), self.stop.clone());
+        let mut pause = pin!(shard.pause_before_retry(self.backoff.next_delay()));
+        loop {
+            self.process_waiting();
+            self.planner.finish_first_claims();
+            self.planner.mark_feed_asleep();
+            tokio::select! {
+                () = &mut pause => break,
+                () = stop.cancelled() => break,
+                () = self.streams.mailboxes[shard.index()].wait_posted() => self.process_mailbox(),
+            }
+        }
+        self.planner.update_feed_awake();
+    }
+
+    async fn claim(&mut self, plan: ClaimPlan) -> shards::Result<()> {
+        let nonce = new_nonce();
+        let before = self.scheduler.clock().now();
+        let claim =
+            Claim { nonce, owner: self.scheduler.replica().nonce, topics: topic_demands(&plan) };
+        let result = self.shard.claim(claim).await;
+        let now = self.scheduler.clock().now();
+        // What was heard of while the claim was under way may have come after it.
+        self.process_events();
+        match result {
+            Ok(claims) => {
+                self.streams.set_skew(self.shard.index(), Skew::measured(before, claims.now, now));
+                let at =
+                    ClaimOrigin { shard: self.shard.index(), claimed_at: now, skew: self.skew() };
+                let outcome = self.planner.apply(plan, claims.topics, at);
+                self.apply_outcome(outcome);
+                Ok(())
+            }
+            Err(error) => {
+                let at =
+                    ClaimOrigin { shard: self.shard.index(), claimed_at: now, skew: self.skew() };
+                if error.error.may_be_applied() {
+                    let topics = plan.topics.iter().map(|asked| asked.topic.clone()).collect();
+                    self.lost_claims.add(LostClaim { nonce, topics, cursor: None });
+                }
+                let outcome = self.planner.apply_failure(plan, at);
+                self.apply_outcome(outcome);
+                Err(error)
+            }
+        }
+    }
+
+    fn apply_outcome(&self, outcome: ClaimOutcome) {
+        self.streams.queue_returns(outcome.refused);
+        for (stream, feeds) in outcome.wake_feeds {
+            feeds.into_iter().for_each(|feed| self.streams.mailboxes[feed].post(&stream));
+        }
+        outcome.look_at.into_iter().for_each(|at| self.streams.check_timer.set_no_later_than(at));
+    }
+
+    async fn poll_topics(&mut self, look: TopicPoll) -> shards::Result<()> {
+        match look {
+            TopicPoll::ListTopics(reading) => self.list_topics(reading).await,
+            TopicPoll::CheckSleeping => self.check_sleeping().await,
+        }
+    }
+
+    /// Asks about topics that sleep, as many as one call takes: a claim for nobody, which says nothing about how
+    /// often claims come back empty.
+    async fn check_sleeping(&mut self) -> shards::Result<()> {
+        let topics = self.planner.next_sleeping(limit::PART_MAX);
+        if !topics.is_empty() {
+            let ask = |topic: &TopicName| TopicDemand { topic: topic.clone(), streams: Vec::new() };
+            let asks = topics.iter().map(ask).collect();
+            let claim =
+                Claim { nonce: new_nonce(), owner: self.scheduler.replica().nonce, topics: asks };
+            let claims = self.shard.claim(claim).await?;
+            for (topic, found) in topics.iter().zip(claims.topics) {
+                match found.remainder {
+                    TopicRemainder::Ready | TopicRemainder::Unknown => {
+                        self.planner.wake_topic(topic, claims.now, claims.now)
+                    }
+                    TopicRemainder::ReadyAt(at) => self.planner.wake_topic(topic, at, claims.now),
+                    TopicRemainder::Empty => {}
+                }
+            }
+        }
+        self.polls.sleeping_checked(topics.len());
+        Ok(())
+    }
+
+    /// Names a page of the shard's topics to the board, or the new ones among them.
+    async fn list_topics(&mut self, reading: TopicListing) -> shards::Result<()> {
+        let names = self.shard.topics(String::new(), reading.after, limit::PART_MAX);
+        // Reads may be slow, or refused, while claims are well, and those wait for this.
+        let Ok(Ok(page)) = timeout(TOPIC_POLL_TIMEOUT, names).await else {
+            self.polls.poll_failed();
+            self.process_waiting();
+            return Ok(());
+        };
+        for some in page.chunks(NAMES_MAX) {
+            for topic in some {
+                if reading.claim_known || !self.planner.is_tracked(&topic.name) {
+                    self.planner.wake_topic(&topic.name, Time(i64::MIN), Time(i64::MIN));
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+        let is_full = page.len() == limit::PART_MAX;
+        self.polls
+            .page_listed(page.into_iter().next_back().map(|topic| topic.name).filter(|_| is_full));
+        if !self.polls.is_listing_now() {
+            self.process_waiting();
+        }
+        Ok(())
+    }
+
+    /// What the shard's clock says, as far as known.
+    fn shard_now(&self) -> Time {
+        self.skew().to_shard(self.scheduler.clock().now())
+    }
+
+    fn skew(&self) -> Skew {
+        self.streams.skew(self.shard.index())
+    }
+}
+
+/// A nonce for a claim; none is 0, by which shards are probed.
+fn new_nonce() -> u32 {
+    rand::rng().random_range(1..=u32::MAX)
+}

@@ -1,0 +1,336 @@
+//! The ledger of one stream, pure: its credit, the jobs that wait for its transport, the deadlines of its leases, and the
+//! feeds that wait for credit. [`crate::domain::credit`] counts the credit.
+
+mod adopted_leases;
+mod feed_credit;
+#[cfg(test)]
+mod tests;
+mod transport;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::clock::Skew;
+use crate::domain::credit::{Credit, CreditAmount, CreditShare, CreditedLease};
+use crate::domain::{StreamId, Time, Token};
+use crate::store::{LeaseRef, LeasedJob, RevokeReason};
+
+use super::StreamOptions;
+
+pub(super) use adopted_leases::StreamEnd;
+use feed_credit::{CreditCheck, FeedCredit};
+pub(super) use transport::MessageContent;
+use transport::{OVERDUE_AFTER, UNREAD_MAX};
+
+/// How a stream gets its jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamMode {
+    /// Again and again, within its credit.
+    Stream,
+    /// Once: what is there, as soon as there is something, is all it gets.
+    Pull,
+}
+
+/// How far a stream has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamPhase {
+    /// Takes jobs.
+    Open,
+    /// Takes no more jobs; its last message is not sent yet.
+    Draining,
+    /// Its transport is gone.
+    Closed,
+}
+
+/// What a pull has got so far: shards are asked at once and answer one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PullProgress {
+    /// No job yet.
+    Nothing,
+    /// No job, and every feed was asked.
+    Exhausted,
+    /// Jobs, and more may come at once.
+    Some,
+    /// All that it can take, or all that there was.
+    All,
+}
+
+/// The state of one stream.
+pub(super) struct StreamLedger {
+    pub(super) phase: StreamPhase,
+    /// When its transport was lost, or its worker has shown that it lost it, if that was earlier.
+    pub(super) broke_at: Option<Time>,
+    /// The worker's next stream, which adopts what is left of this one.
+    pub(super) successor: Option<u32>,
+    /// The leases, and what is reserved for claims under way.
+    credit: Credit<StreamLease>,
+    /// Those that are not sent.
+    outbox: VecDeque<UnsentJob>,
+    revocations: Vec<LeaseRevocation>,
+    /// Those that serve it, by shard.
+    feeds: Box<[FeedCredit]>,
+    /// Feeds that have not asked for everything yet.
+    feeds_unclaimed: usize,
+    /// The transport did not take what waits for it; until it does, nothing more is claimed.
+    is_unread: bool,
+    credit_check: Option<CreditCheck>,
+    /// Whether other replicas settle its leases too.
+    shared: bool,
+    /// Nothing needs a look before.
+    next_check: Time,
+    is_pull: bool,
+}
+
+/// A lease of a stream.
+#[derive(Clone, Debug)]
+pub(super) struct StreamLease {
+    pub(super) lease: LeaseRef,
+    pub(super) shard: usize,
+    /// When it was claimed, on the clock of this replica; unknown if another one claimed it.
+    pub(super) claimed_at: Option<Time>,
+    /// On the clock of this replica.
+    pub(super) deadline: Time,
+    /// The stream that its receipt names, if that is another one, from which it was adopted.
+    pub(super) origin: Option<StreamId>,
+}
+
+/// A claimed job that waits for the transport.
+pub(super) struct UnsentJob {
+    pub(super) job: LeasedJob,
+    pub(super) shard: usize,
+    cost: CreditAmount,
+    /// On the clock of this replica, as the others.
+    due: Time,
+    deadline: Time,
+    stale_at: Time,
+}
+
+/// A sent job that was taken back.
+pub(super) struct LeaseRevocation {
+    pub(super) lease: StreamLease,
+    pub(super) reason: RevokeReason,
+}
+
+/// Where and when jobs were claimed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClaimOrigin {
+    pub(super) shard: usize,
+    /// On the clock of this replica.
+    pub(super) claimed_at: Time,
+    /// How the clock of the shard stands to it.
+    pub(super) skew: Skew,
+}
+
+/// What a grant led to.
+#[derive(Debug, Default)]
+pub(super) struct GrantOutcome {
+    /// The stream could take more.
+    pub(super) hungry: bool,
+    /// Other feeds, for which the unused part of the share may be enough.
+    pub(super) wake_feeds: Vec<usize>,
+    /// When the stream is to be looked at: [`StreamLedger::look`].
+    pub(super) next_check: Time,
+    /// Not taken: the stream is gone or leaves.
+    pub(super) refused: Vec<StreamLease>,
+}
+
+// === impl Ledger ===
+
+impl StreamLedger {
+    /// The ledger of a stream that `feeds` feeds serve. `shared`: other replicas may settle its leases.
+    pub(super) fn new(
+        options: &StreamOptions,
+        mode: StreamMode,
+        feeds: usize,
+        shared: bool,
+    ) -> StreamLedger {
+        let max = CreditAmount { jobs: options.max_in_flight, bytes: options.max_in_flight_bytes };
+        StreamLedger {
+            phase: StreamPhase::Open,
+            broke_at: None,
+            successor: None,
+            credit: Credit::new(max, options.max_jobs.unwrap_or(u64::MAX)),
+            outbox: VecDeque::new(),
+            revocations: Vec::new(),
+            feeds: vec![FeedCredit::default(); feeds].into(),
+            feeds_unclaimed: feeds,
+            is_unread: false,
+            credit_check: None,
+            shared,
+            next_check: Time::MAX,
+            is_pull: mode == StreamMode::Pull,
+        }
+    }
+
+    /// What the stream could take now, or `None`.
+    pub(super) fn free_share(&self) -> Option<CreditShare> {
+        let is_served = self.is_pull && self.credit.delivered() > 0;
+        if self.phase != StreamPhase::Open || self.is_unread || is_served {
+            return None;
+        }
+        self.credit.free()
+    }
+
+    /// Reserves the share that `choose` makes of the free credit, until it is granted. When nothing is free, `feed`
+    /// is woken as soon as there is credit again.
+    pub(super) fn reserve(
+        &mut self,
+        feed: usize,
+        choose: impl FnOnce(CreditShare) -> CreditShare,
+    ) -> Option<CreditShare> {
+        let Some(free) = self.free_share() else {
+            self.feeds[feed].waiting = Some(CreditShare::default());
+            return None;
+        };
+        self.feeds[feed].shares += 1;
+        Some(self.credit.reserve(choose(free)))
+    }
+
+    /// Takes in what a claim found for `share`, which is no longer reserved.
+    pub(super) fn grant(
+        &mut self,
+        share: CreditShare,
+        mut jobs: Vec<LeasedJob>,
+        at: ClaimOrigin,
+    ) -> GrantOutcome {
+        self.credit.unreserve(share);
+        self.feeds[at.shard].finish_claim(&mut jobs);
+        if self.phase != StreamPhase::Open {
+            let refused = jobs.iter().map(|job| StreamLease::claimed(job, at)).collect();
+            return GrantOutcome { next_check: Time::MAX, refused, ..GrantOutcome::default() };
+        }
+        for job in jobs {
+            let lease = StreamLease::claimed(&job, at);
+            let unsent = UnsentJob::new(job, at);
+            self.credit.hold(unsent.job.token, CreditedLease::unsent(unsent.cost, lease));
+            self.next_check = self.next_check.min(unsent.stale_at);
+            self.outbox.push_back(unsent);
+        }
+        let hungry = self.free_share().is_some();
+        if !hungry {
+            self.feeds[at.shard].waiting = Some(CreditShare::default());
+        }
+        let wake_feeds = self.wake_other_feeds(at.shard);
+        self.schedule_credit_check(at.claimed_at);
+        GrantOutcome { hungry, wake_feeds, next_check: self.next_check, refused: Vec::new() }
+    }
+
+    /// What a pull has got so far.
+    pub(super) fn pull_progress(&self) -> PullProgress {
+        let is_last = self.feeds_unclaimed == 0 && !self.credit.is_reserved();
+        let is_full = || !self.credit.is_reserved() && self.free_share().is_none();
+        if self.phase != StreamPhase::Open {
+            PullProgress::All
+        } else if self.outbox.is_empty() {
+            if is_last { PullProgress::Exhausted } else { PullProgress::Nothing }
+        } else if is_last || is_full() {
+            PullProgress::All
+        } else {
+            PullProgress::Some
+        }
+    }
+
+    /// One more feed has asked for everything that the stream wants.
+    pub(super) fn count_claimed_feed(&mut self) {
+        self.feeds_unclaimed = self.feeds_unclaimed.saturating_sub(1);
+    }
+
+    /// The lease on that shard was taken away: its credit is free, and a worker that has the job gets a revocation, on
+    /// its next stream if this one is over. A lease that the stream does not hold may be part of an answer under way.
+    pub(super) fn revoke(&mut self, shard: usize, token: Token, reason: RevokeReason) {
+        match self.remove(token) {
+            Some(counted) if counted.is_sent() => {
+                if self.phase != StreamPhase::Closed || self.successor.is_some() {
+                    self.revocations.push(LeaseRevocation { lease: counted.value, reason });
+                }
+            }
+            Some(_) => {}
+            None => self.feeds[shard].revoke(token),
+        }
+    }
+
+    /// The lease is over: its credit is free, and a job that still waits for the transport is not sent. Returns the
+    /// lease if it was held.
+    pub(super) fn release(&mut self, token: Token) -> Option<StreamLease> {
+        self.remove(token).map(|counted| counted.value)
+    }
+
+    fn remove(&mut self, token: Token) -> Option<CreditedLease<StreamLease>> {
+        let counted = self.credit.release(token)?;
+        if !counted.is_sent()
+            && let Some(place) = self.outbox.iter().position(|unsent| unsent.job.token == token)
+        {
+            self.outbox.remove(place);
+        }
+        Some(counted)
+    }
+
+    /// The worker has settled this lease, and its shard, which is down, does not know: [`Credit::mark_settle_unknown`].
+    pub(super) fn mark_settle_unknown(&mut self, token: Token) {
+        self.credit.mark_unconfirmed(token);
+    }
+
+    /// The lease lasts until then, as the store has it.
+    pub(super) fn set_deadline(&mut self, token: Token, deadline: Time) {
+        if let Some(lease) = self.credit.get_mut(token) {
+            lease.deadline = deadline;
+            self.next_check = self.next_check.min(deadline.plus(OVERDUE_AFTER));
+        }
+    }
+
+    /// When something needs a look.
+    pub(super) fn next_check(&self) -> Time {
+        self.next_check
+    }
+
+    /// Jobs that take credit, sent or not.
+    pub(super) fn in_flight_count(&self) -> u32 {
+        self.credit.in_flight()
+    }
+
+    /// Whether the transport is gone and no lease is left, not even an owed one.
+    pub(super) fn is_finished(&self) -> bool {
+        self.phase == StreamPhase::Closed && self.credit.is_empty()
+    }
+
+    /// Jobs that take credit and that a worker has.
+    pub(super) fn sent_count(&self) -> usize {
+        self.credit.sent_in_flight() as usize
+    }
+}
+
+// === impl Unsent ===
+
+impl UnsentJob {
+    fn new(job: LeasedJob, at: ClaimOrigin) -> UnsentJob {
+        let due = at.skew.to_local(job.due);
+        let deadline = at.skew.to_local(job.deadline);
+        let stale_at = at.claimed_at.plus((deadline.since(at.claimed_at) / 3).min(UNREAD_MAX));
+        let cost = CreditAmount::of_job(job.bytes());
+        UnsentJob { job, shard: at.shard, cost, due, deadline, stale_at }
+    }
+
+    /// How long ago it was due.
+    pub(super) fn lag(&self, now: Time) -> Duration {
+        now.since(self.due)
+    }
+
+    /// What is left of the lease.
+    pub(super) fn lease_left(&self, now: Time) -> Duration {
+        self.deadline.since(now)
+    }
+}
+
+// === impl StreamLease ===
+
+impl StreamLease {
+    fn claimed(job: &LeasedJob, at: ClaimOrigin) -> StreamLease {
+        StreamLease {
+            lease: LeaseRef { key: job.key.clone(), token: job.token },
+            shard: at.shard,
+            claimed_at: Some(at.claimed_at),
+            deadline: at.skew.to_local(job.deadline),
+            origin: None,
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! How a feed hears of streams: those that opened, closed, or have credit again. Each is in it once
+//! at most, and a stream that came and went unseen is not, so it never holds more than there are
+//! streams.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::stream::Stream;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct StreamMailbox {
+    state: Mutex<MailboxState>,
+    arrived: Notify,
+}
+
+#[derive(Default)]
+struct MailboxState {
+    waiting: HashMap<u32, Arc<Stream>>,
+    /// Streams that the feed serves.
+    known: HashSet<u32>,
+}
+
+// === impl Mailbox ===
+
+impl StreamMailbox {
+    /// The stream opened, or has credit again.
+    pub(super) fn post(&self, stream: &Arc<Stream>) {
+        if self.state().waiting.insert(stream.id(), Arc::clone(stream)).is_none() {
+            self.arrived.notify_one();
+        }
+    }
+
+    /// The stream closed.
+    pub(super) fn post_closed(&self, stream: &Arc<Stream>) {
+        let mut letters = self.state();
+        if letters.known.remove(&stream.id()) {
+            letters.waiting.insert(stream.id(), Arc::clone(stream));
+            self.arrived.notify_one();
+        } else {
+            letters.waiting.remove(&stream.id());
+        }
+    }
+
+    /// Everything that has come.
+    pub(super) fn take(&self) -> Vec<Arc<Stream>> {
+        let mut letters = self.state();
+        let waiting = std::mem::take(&mut letters.waiting);
+        for stream in waiting.values().filter(|stream| !stream.is_closed()) {
+            letters.known.insert(stream.id());
+        }
+        waiting.into_values().collect()
+    }
+
+    /// Waits until something comes.
+    pub(super) async fn wait_posted(&self) {
+        self.arrived.notified().await;
+    }
+
+    fn state(&self) -> MutexGuard<'_, MailboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

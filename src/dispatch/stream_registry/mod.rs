@@ -1,0 +1,391 @@
+//! The registry of this replica's streams and pulls: who is open, who still holds leases, and where
+//! hints go.
+
+mod successors;
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::clock::{LastSkew, Skew};
+use crate::domain::{Time, Token, limit};
+use crate::store::{LeaseEvent, RevokeReason};
+
+use super::adoption_queue::AdoptionQueue;
+use super::check_timer::CheckTimer;
+use super::claim_planner::{AwakeFeeds, ServedCounts};
+use super::return_queue::ReturnQueue;
+use super::stream::{FreedCredit, Stream, StreamContext};
+use super::stream_ledger::{StreamEnd, StreamLease, StreamMode};
+use super::stream_mailbox::StreamMailbox;
+use super::{StreamOpenError, StreamOptions, WorkerInfo};
+
+/// See the module. It knows nothing of the scheduler, which holds it through its listener.
+pub(super) struct StreamRegistry {
+    context: Arc<StreamContext>,
+    table: Mutex<StreamTable>,
+    /// By shard.
+    pub(super) mailboxes: Vec<StreamMailbox>,
+    /// By shard.
+    pub(super) returns: Vec<Arc<ReturnQueue>>,
+    /// By shard.
+    pub(super) adoptions: Vec<Arc<AdoptionQueue>>,
+    /// Of the feeds.
+    pub(super) awake_feeds: Arc<AwakeFeeds>,
+    /// What their topics got.
+    pub(super) served: Arc<ServedCounts>,
+    /// By shard: how its clock stands to this replica's.
+    skews: Vec<LastSkew>,
+    /// By shard: hints may have been lost, so all its leases are to be looked up.
+    lookup_requests: Vec<AtomicBool>,
+    /// When some stream needs a look at its deadlines.
+    pub(super) check_timer: CheckTimer,
+    /// Counts [`Streams::wake_feeds`].
+    next_feed: AtomicUsize,
+    /// Something was settled or has closed while the replica drains.
+    settled: Notify,
+}
+
+#[derive(Default)]
+struct StreamTable {
+    streams: HashMap<u32, Arc<Stream>>,
+    /// The streams of leases that these have adopted: their receipts name others.
+    adopted: HashMap<Token, u32>,
+    next: u32,
+    draining: bool,
+}
+
+// === impl Streams ===
+
+impl StreamRegistry {
+    pub(super) fn new(home: StreamContext) -> StreamRegistry {
+        let shards = home.shards.len();
+        StreamRegistry {
+            context: Arc::new(home),
+            table: Mutex::default(),
+            mailboxes: (0..shards).map(|_| StreamMailbox::default()).collect(),
+            returns: (0..shards).map(|_| Arc::default()).collect(),
+            adoptions: (0..shards).map(|_| Arc::default()).collect(),
+            awake_feeds: Arc::new(AwakeFeeds::new(shards)),
+            served: Arc::default(),
+            skews: (0..shards).map(|_| LastSkew::default()).collect(),
+            lookup_requests: (0..shards).map(|_| AtomicBool::new(false)).collect(),
+            check_timer: CheckTimer::default(),
+            next_feed: AtomicUsize::new(0),
+            settled: Notify::new(),
+        }
+    }
+
+    /// Opens a stream. The feeds do not know it yet: see [`Streams::announce`].
+    pub(super) fn open(
+        &self,
+        options: StreamOptions,
+        mode: StreamMode,
+        now: Time,
+    ) -> Result<Arc<Stream>, StreamOpenError> {
+        let mut registry = self.registry();
+        if registry.draining {
+            return Err(StreamOpenError::Draining);
+        }
+        let id = registry.free_id();
+        let stream = Arc::new(Stream::new(id, Arc::clone(&self.context), options, mode, now));
+        registry.streams.insert(id, Arc::clone(&stream));
+        Ok(stream)
+    }
+
+    /// Every feed gets to know the stream.
+    pub(super) fn announce(&self, stream: &Arc<Stream>) {
+        self.awake_feeds.set_all();
+        self.wake_feeds(stream);
+    }
+
+    /// The server has ended the stream: what was sent stays held until it is settled. Answers what
+    /// of it is to be detached.
+    pub(super) fn end_stream(&self, stream: &Arc<Stream>) -> Vec<StreamLease> {
+        let remains = stream.ledger().close(None);
+        self.on_closed(stream, remains.unsent);
+        remains.sent
+    }
+
+    /// The stream is told to end, and what it was not sent goes back.
+    pub(super) fn drain_stream(&self, stream: &Stream) {
+        self.queue_returns(stream.drain());
+    }
+
+    /// The stream broke; answers what it was sent and has not settled.
+    pub(super) fn break_stream(&self, stream: &Arc<Stream>) -> Vec<StreamLease> {
+        self.choose_successor(stream);
+        // A worker that names this one in its next stream had lost it before, and has extended its leases since. And what
+        // it extended before it opened this one was meant for the one before.
+        let heir = stream.ledger().successor;
+        let named = |heir: &Arc<Stream>| heir.options().continues == Some(stream.stream_id());
+        let reopened = heir.and_then(|heir| self.get(heir)).filter(named);
+        let reopened = reopened.map(|heir| heir.opened_at().minus(stream.options().orphan_grace));
+        let now = self.context.clock.now();
+        let first = stream.opened_at().plus(limit::EXTEND_BEFORE_BREAK);
+        let at = reopened.unwrap_or(now).min(now).max(first);
+        let remains = stream.ledger().close(Some(at));
+        self.on_closed(stream, remains.unsent);
+        remains.sent
+    }
+
+    fn on_closed(&self, stream: &Arc<Stream>, unsent: Vec<StreamLease>) {
+        // Those that were to go out by a connection that is gone.
+        self.move_revocations(stream);
+        if stream.ledger().is_finished() {
+            self.forward_successor(stream);
+            self.registry().streams.remove(&stream.id());
+        } else if stream.ledger().successor.is_some() {
+            (0..self.adoptions.len()).for_each(|shard| self.queue_adoption(shard, stream));
+        }
+        self.queue_returns(unsent);
+        for mailbox in &self.mailboxes {
+            mailbox.post_closed(stream);
+        }
+        self.settled.notify_waiters();
+    }
+
+    /// Wakes every feed: the stream has credit.
+    pub(super) fn wake_feeds(&self, stream: &Arc<Stream>) {
+        // Where there is credit for one job only, the feed that is woken first gets it; so each is the first one in turn.
+        let turn = self.next_feed.fetch_add(1, Ordering::Relaxed) % self.mailboxes.len();
+        let (before, from) = self.mailboxes.split_at(turn);
+        for mailbox in from.iter().chain(before) {
+            mailbox.post(stream);
+        }
+    }
+
+    /// These leases reached nobody.
+    pub(super) fn queue_returns(&self, leases: Vec<StreamLease>) {
+        for StreamLease { shard, lease, deadline, .. } in leases {
+            self.returns[shard].add(lease, deadline);
+        }
+    }
+
+    /// What was taken for the transport of this stream has not reached its client.
+    pub(super) fn return_undelivered(&self, stream: &Arc<Stream>, tokens: &[Token]) {
+        let mut leases = Vec::with_capacity(tokens.len());
+        let freed = stream.release(tokens, |lease| leases.push(lease));
+        self.on_credit_freed(stream, freed);
+        self.queue_returns(leases);
+    }
+
+    /// Applies what became of leases of this replica on that shard, by whoever's doing.
+    pub(super) fn apply_hint(&self, shard: usize, hint: LeaseEvent) {
+        match hint {
+            LeaseEvent::Settled { stream, tokens } => self.on_settled(stream, &tokens),
+            LeaseEvent::SettlePending { stream, tokens } => self.on_settle_unknown(stream, &tokens),
+            LeaseEvent::Revoked { stream, tokens, reason } => {
+                self.revoke(shard, stream, &tokens, reason);
+            }
+            LeaseEvent::Adopted { stream, tokens } => self.adopted_elsewhere(stream, &tokens),
+            LeaseEvent::Extended { stream, tokens, deadline } => {
+                self.on_extended(stream, &tokens, self.skew(shard).to_local(deadline));
+                self.for_each_holder(stream, &tokens, false, |stream, _| {
+                    self.queue_adoption_if_closed(shard, stream)
+                });
+            }
+        }
+    }
+
+    /// Workers have just settled these leases: how long they took is known.
+    fn on_settled(&self, stream: u32, tokens: &[Token]) {
+        let StreamContext { clock, metrics, shared, .. } = &*self.context;
+        let (now, held) = (clock.now(), Cell::new(0));
+        let release = |stream: &Arc<Stream>, tokens: &[Token]| {
+            let freed = stream.release(tokens, |lease| {
+                held.set(held.get() + 1);
+                lease.claimed_at.into_iter().for_each(|since| metrics.run(now.since(since)));
+            });
+            self.on_credit_freed(stream, freed);
+        };
+        self.for_each_holder(stream, tokens, true, &release);
+        // A receipt names its stream without a proof. Where no other replica could have the lease, and so the store
+        // is not asked before it ends, the stream is looked for.
+        if held.get() < tokens.len() && !shared {
+            self.all().iter().for_each(|stream| release(stream, tokens));
+        }
+    }
+
+    /// Workers are done with these leases, and their shard, which is down, does not know it.
+    fn on_settle_unknown(&self, stream: u32, tokens: &[Token]) {
+        self.for_each_holder(stream, tokens, false, |stream, tokens| {
+            self.on_credit_freed(stream, stream.mark_settle_unknown(tokens))
+        });
+    }
+
+    /// These leases have ended, some time ago.
+    pub(super) fn on_ended(&self, stream: u32, tokens: &[Token]) {
+        self.for_each_holder(stream, tokens, true, |stream, tokens| {
+            self.on_credit_freed(stream, stream.release(tokens, drop));
+        });
+    }
+
+    /// Takes leases on that shard away from their stream.
+    pub(super) fn revoke(&self, shard: usize, stream: u32, tokens: &[Token], reason: RevokeReason) {
+        self.for_each_holder(stream, tokens, true, |stream, tokens| {
+            self.on_credit_freed(stream, stream.revoke(shard, tokens, reason));
+            self.move_revocations(stream);
+        });
+    }
+
+    /// These leases last until then, on the clock of this replica.
+    pub(super) fn on_extended(&self, stream: u32, tokens: &[Token], deadline: Time) {
+        self.for_each_holder(stream, tokens, false, |stream, tokens| {
+            self.check_timer.set_no_later_than(stream.set_deadline(tokens, deadline));
+        });
+    }
+
+    /// The streams that hold these leases, and which each: the one that is named, but for leases that another one has
+    /// adopted. `over`: they are over.
+    fn for_each_holder(
+        &self,
+        named: u32,
+        tokens: &[Token],
+        over: bool,
+        mut act: impl FnMut(&Arc<Stream>, &[Token]),
+    ) {
+        let mut registry = self.registry();
+        if registry.adopted.is_empty() {
+            let stream = registry.streams.get(&named).cloned();
+            drop(registry);
+            stream.iter().for_each(|stream| act(stream, tokens));
+            return;
+        }
+        let mut found: Vec<(Arc<Stream>, Vec<Token>)> = Vec::new();
+        for &token in tokens {
+            let id = registry.adopted.get(&token).copied().unwrap_or(named);
+            let Some(stream) = registry.streams.get(&id) else { continue };
+            match found.iter_mut().find(|(known, _)| known.id() == id) {
+                Some((_, tokens)) => tokens.push(token),
+                None => found.push((Arc::clone(stream), vec![token])),
+            }
+        }
+        if over {
+            registry.remove_adopted(tokens);
+        }
+        drop(registry);
+        found.iter().for_each(|(stream, tokens)| act(stream, tokens));
+    }
+
+    /// Hints of the shard may have been lost: all its leases are looked up, once.
+    pub(super) fn request_lookup(&self, shard: usize) {
+        self.lookup_requests[shard].store(true, Ordering::Release);
+        self.check_timer.set_no_later_than(Time(i64::MIN));
+    }
+
+    /// Whether they are to be looked up, as of now by the caller.
+    pub(super) fn take_lookup_request(&self, shard: usize) -> bool {
+        self.lookup_requests[shard].swap(false, Ordering::AcqRel)
+    }
+
+    /// How the shard's clock stands to this replica's.
+    pub(super) fn skew(&self, shard: usize) -> Skew {
+        self.skews[shard].get()
+    }
+
+    /// What the answer to a claim tells of the shard's clock.
+    pub(super) fn set_skew(&self, shard: usize, skew: Skew) {
+        self.skews[shard].set(skew);
+    }
+
+    fn on_credit_freed(&self, stream: &Arc<Stream>, freed: FreedCredit) {
+        if freed.wake_feeds {
+            self.wake_feeds(stream);
+        }
+        if freed.done {
+            if stream.ledger().is_finished() {
+                self.forward_successor(stream);
+                self.registry().streams.remove(&stream.id());
+            }
+            self.settled.notify_waiters();
+        }
+    }
+
+    /// No new streams, and every open one retires.
+    pub(super) fn drain(&self) {
+        self.registry().draining = true;
+        self.all().iter().for_each(|stream| self.drain_stream(stream));
+        self.settled.notify_waiters();
+    }
+
+    /// Waits until no worker holds a lease of a stream of this replica. Broken streams do not count:
+    /// nobody is known to speak for theirs. Meant for a replica that drains.
+    pub(super) async fn wait_idle(&self) {
+        loop {
+            let settled = self.settled.notified();
+            tokio::pin!(settled);
+            settled.as_mut().enable();
+            if self.unsettled_count() == 0 {
+                return;
+            }
+            settled.await;
+        }
+    }
+
+    /// Deliveries that workers of this replica hold.
+    pub(super) fn unsettled_count(&self) -> usize {
+        let sent = |stream: &Arc<Stream>| {
+            let ledger = stream.ledger();
+            if ledger.end() == StreamEnd::Broken { 0 } else { ledger.sent_count() }
+        };
+        self.all().iter().map(sent).sum()
+    }
+
+    /// Every stream and pull that is open or holds leases, also a broken one.
+    pub(super) fn all(&self) -> Vec<Arc<Stream>> {
+        self.registry().streams.values().cloned().collect()
+    }
+
+    /// Open streams, without pulls.
+    pub(super) fn workers(&self) -> Vec<WorkerInfo> {
+        self.open_streams().iter().map(|stream| stream.worker()).collect()
+    }
+
+    /// How many streams are open, without pulls.
+    pub(super) fn count(&self) -> usize {
+        self.open_streams().len()
+    }
+
+    /// Jobs that open streams could take now.
+    pub(super) fn credit_waiting(&self) -> usize {
+        let free = |stream: &Arc<Stream>| stream.ledger().free_share();
+        self.open_streams().iter().filter_map(free).map(|free| free.jobs as usize).sum()
+    }
+
+    /// The credit of a stream or pull that is open or holds leases.
+    pub(super) fn credit(&self, id: u32) -> Option<u32> {
+        self.get(id).map(|stream| stream.options().max_in_flight)
+    }
+
+    fn open_streams(&self) -> Vec<Arc<Stream>> {
+        let mut streams = self.all();
+        streams.retain(|stream| stream.mode() == StreamMode::Stream && !stream.is_closed());
+        streams
+    }
+
+    fn get(&self, id: u32) -> Option<Arc<Stream>> {
+        self.registry().streams.get(&id).cloned()
+    }
+
+    fn registry(&self) -> MutexGuard<'_, StreamTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Registry ===
+
+impl StreamTable {
+    /// An id that no stream has: a life that is long enough comes round.
+    fn free_id(&mut self) -> u32 {
+        loop {
+            self.next = self.next.wrapping_add(1);
+            if !self.streams.contains_key(&self.next) {
+                return self.next;
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What a stream takes over from those that it continues: their leases, and what becomes of these.
+
+use std::sync::Arc;
+
+use crate::domain::credit::CreditedLease;
+use crate::domain::{Token, limit};
+
+use super::super::adoption_queue::AdoptionRequest;
+use super::super::stream::Stream;
+use super::super::stream_ledger::{StreamEnd, StreamLease};
+use super::{StreamRegistry, StreamTable};
+
+impl StreamRegistry {
+    /// The streams that this one continues, of which it is the heir from now on, as far as they are over: the one that
+    /// it names, if it is one of this replica, with those that named the same one before and of which the worker has
+    /// never heard. If it names none, those that came by the same connection.
+    pub(in crate::dispatch) fn predecessors(&self, stream: &Stream) -> Vec<Arc<Stream>> {
+        let registry = self.registry();
+        let is_continued = |other: &Stream| match stream.options().continues {
+            Some(named) => other.stream_id() == named || other.continues_same(stream),
+            None => other.has_same_connection(stream) && other.is_closed(),
+        };
+        let continued = registry.streams.values().filter(|other| is_continued(other));
+        let mut over = Vec::new();
+        for other in continued {
+            let is_open = |id| registry.streams.get(&id).is_some_and(|heir| !heir.is_closed());
+            other.set_successor(stream, is_open);
+            if other.is_closed() && other.ledger().successor == Some(stream.id()) {
+                over.push(Arc::clone(other));
+            }
+        }
+        over
+    }
+
+    /// The worker may have opened its next stream, by the same connection, a moment before this replica saw that this one
+    /// broke. One that was open for longer is another stream of the worker beside this one.
+    pub(super) fn choose_successor(&self, stream: &Stream) {
+        if stream.ledger().successor.is_some() {
+            return;
+        }
+        let registry = self.registry();
+        let first =
+            self.context.clock.now().minus(limit::EXTEND_BEFORE_BREAK).max(stream.opened_at());
+        let is_next = |other: &&Arc<Stream>| {
+            other.has_same_connection(stream)
+                && other.options().continues.is_none()
+                && !other.is_closed()
+                && other.opened_at() >= first
+        };
+        let next = registry.streams.values().filter(is_next).max_by_key(|other| other.opened_at());
+        if let Some(next) = next {
+            stream.set_successor(next, |_| false);
+        }
+    }
+
+    /// This stream is over and holds nothing: what the one that it continues leaves goes to its own heir instead.
+    pub(super) fn forward_successor(&self, stream: &Stream) {
+        let Some(named) =
+            stream.options().continues.filter(|named| named.owner == self.context.owner)
+        else {
+            return;
+        };
+        let heir = stream.ledger().successor;
+        if let Some(former) = self.get(named.stream) {
+            let mut former = former.ledger();
+            if former.successor == Some(stream.id()) {
+                former.successor = heir;
+            }
+        }
+    }
+
+    /// What is left of this stream on the shard goes to its heir, if it has one.
+    pub(in crate::dispatch) fn queue_adoption(&self, shard: usize, stream: &Arc<Stream>) {
+        let heir = stream.ledger().successor;
+        if let Some(heir) = heir.and_then(|heir| self.get(heir))
+            && stream.is_closed()
+        {
+            self.adoptions[shard].add(AdoptionRequest::from_stream(heir, Arc::clone(stream), None));
+        }
+    }
+
+    /// The heir has taken these leases out of the books of their former stream and answers for them in the store.
+    pub(in crate::dispatch) fn adopt(
+        &self,
+        heir: &Arc<Stream>,
+        adopted: Vec<CreditedLease<StreamLease>>,
+    ) -> StreamEnd {
+        let token = |counted: &CreditedLease<StreamLease>| counted.value.lease.token;
+        let tokens: Vec<Token> = adopted.iter().map(token).collect();
+        let (over, look_at) = heir.adopt(adopted);
+        self.check_timer.set_no_later_than(look_at);
+        let mut registry = self.registry();
+        // It may have been over in the meantime.
+        registry.streams.entry(heir.id()).or_insert_with(|| Arc::clone(heir));
+        registry.adopted.extend(tokens.into_iter().map(|token| (token, heir.id())));
+        over
+    }
+
+    /// Takes leases that another stream has adopted out of the books of this one.
+    pub(in crate::dispatch) fn remove_adopted(
+        &self,
+        stream: &Arc<Stream>,
+        tokens: &[Token],
+    ) -> Vec<CreditedLease<StreamLease>> {
+        let adopted = stream.ledger().remove_adopted(tokens);
+        self.on_credit_freed(stream, stream.release(&[], drop));
+        adopted
+    }
+
+    /// A stream of another replica answers for these leases of this one from now on.
+    pub(super) fn adopted_elsewhere(&self, stream: u32, tokens: &[Token]) {
+        if let Some(stream) = self.get(stream) {
+            self.registry().remove_adopted(tokens);
+            self.on_credit_freed(&stream, stream.release(tokens, drop));
+        }
+    }
+
+    /// The next stream of the worker sends what was revoked between the two.
+    pub(super) fn move_revocations(&self, stream: &Stream) {
+        let bequests = stream.ledger().take_unsent_revocations();
+        if let Some((heir, mut revocations)) = bequests
+            && !revocations.is_empty()
+            && let Some(heir) = self.get(heir)
+        {
+            let origin = stream.stream_id();
+            for revocation in &mut revocations {
+                revocation.lease.origin.get_or_insert(origin);
+            }
+            heir.add_revocations(revocations);
+        }
+    }
+
+    /// A lease of the stream was extended: if it is over its heir adopts that, too.
+    pub(super) fn queue_adoption_if_closed(&self, shard: usize, stream: &Arc<Stream>) {
+        if stream.is_closed() {
+            self.queue_adoption(shard, stream);
+        }
+    }
+}
+
+// === impl Registry ===
+
+impl StreamTable {
+    /// These leases are over, or go to another replica.
+    pub(super) fn remove_adopted(&mut self, tokens: &[Token]) {
+        for token in tokens {
+            self.adopted.remove(token);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What a feed looks at beside its claims: which topics there are, for globs; and whether topics that sleep have
+//! something, where wake-ups can be lost. Each look is one bounded call, and a claim comes between two of them, so
+//! that no number of topics holds up deliveries.
+
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::domain::{TopicName, limit};
+
+use super::periodic_timer::PeriodicTimer;
+
+/// Time between two rounds of looks, where wake-ups can be lost.
+const ROUND_INTERVAL: Duration = Duration::from_secs(1);
+/// What the looks of a round cost the shard at most, in quarters of a millisecond, for every replica; some hundred topics
+/// need no more than one or two.
+const COST_MAX: u32 = 32;
+/// Of a page of names, and of a part of the topics that sleep.
+const PAGE_COST: u32 = 1;
+const CHECK_COST: u32 = 2;
+/// So many rounds, and the names of all topics are read again, because of new ones.
+const ROUNDS_PER_READ: u32 = 10;
+
+/// See the module.
+pub(super) struct TopicPolls {
+    timer: PeriodicTimer,
+    rounds: u32,
+    /// What is left to the looks of this round.
+    cost_left: u32,
+    /// Topics that sleep and are still to be asked about.
+    sleeping_left: usize,
+    listing: Option<TopicListing>,
+    /// Streams wait for what is read, or wake-ups were missed: these looks do not wait for the next round.
+    is_urgent: bool,
+    /// The last call was a look, so a claim comes first.
+    last_was_poll: bool,
+}
+
+/// A look at all topics of a shard, by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TopicListing {
+    /// The last name so far.
+    pub(super) after: Option<TopicName>,
+    /// Also topics that are known are asked for jobs.
+    pub(super) claim_known: bool,
+}
+
+/// The next call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum TopicPoll {
+    /// A page of the topics that exist.
+    ListTopics(TopicListing),
+    /// A part of the topics that sleep.
+    CheckSleeping,
+}
+
+// === impl Looks ===
+
+impl TopicPolls {
+    /// Nothing to look at before the first round.
+    pub(super) fn new(clock: &Clock) -> TopicPolls {
+        TopicPolls {
+            timer: PeriodicTimer::new(clock, ROUND_INTERVAL),
+            rounds: 0,
+            cost_left: 0,
+            sleeping_left: 0,
+            listing: None,
+            is_urgent: false,
+            last_was_poll: false,
+        }
+    }
+
+    /// Reads the names of all topics at once.
+    pub(super) fn list_now(&mut self, all: bool) {
+        self.listing = Some(TopicListing { after: None, claim_known: all });
+        self.is_urgent = true;
+    }
+
+    /// Asks about so many topics that sleep at once.
+    pub(super) fn check_sleeping_now(&mut self, asleep: usize) {
+        self.sleeping_left = asleep;
+        self.is_urgent = true;
+    }
+
+    /// Whether streams wait for the names of topics.
+    pub(super) fn is_listing_now(&self) -> bool {
+        self.is_urgent && self.listing.is_some()
+    }
+
+    /// Whether the next round is due.
+    pub(super) fn is_due(&self) -> bool {
+        self.timer.is_due()
+    }
+
+    /// Waits until the next round is due.
+    pub(super) async fn wait_due(&mut self) {
+        self.timer.wait_due().await;
+    }
+
+    /// Begins a round: so many topics sleep, and what the last round left of them counts as asked about; `globs`: some
+    /// stream means topics that it does not name.
+    pub(super) fn begin_round(&mut self, asleep: usize, globs: bool) {
+        self.timer.restart();
+        self.cost_left = COST_MAX;
+        if !self.is_urgent {
+            self.sleeping_left = asleep;
+        }
+        self.rounds = (self.rounds + 1) % ROUNDS_PER_READ;
+        if self.rounds == 0 && globs && self.listing.is_none() {
+            self.listing = Some(TopicListing { after: None, claim_known: false });
+        }
+    }
+
+    /// The next look, unless a claim comes first.
+    pub(super) fn next(&mut self) -> Option<TopicPoll> {
+        if std::mem::take(&mut self.last_was_poll) || !self.has_more() {
+            return None;
+        }
+        // One part of those that sleep, and as much of the names.
+        let is_turn = !self.is_urgent && self.cost_left.is_multiple_of(2 * CHECK_COST);
+        let (look, cost) = match &self.listing {
+            Some(reading) if !(is_turn && self.sleeping_left > 0) => {
+                (TopicPoll::ListTopics(reading.clone()), PAGE_COST)
+            }
+            _ => (TopicPoll::CheckSleeping, CHECK_COST),
+        };
+        if !self.is_urgent {
+            self.cost_left = self.cost_left.saturating_sub(cost);
+        }
+        self.last_was_poll = true;
+        Some(look)
+    }
+
+    /// Whether there is a look to be made now.
+    pub(super) fn has_more(&self) -> bool {
+        (self.is_urgent || self.cost_left > 0) && (self.listing.is_some() || self.sleeping_left > 0)
+    }
+
+    /// A page was read that ends with this name; with none it was the last one.
+    pub(super) fn page_listed(&mut self, last: Option<TopicName>) {
+        let all = self.listing.as_ref().is_some_and(|reading| reading.claim_known);
+        self.listing = last.map(|last| TopicListing { after: Some(last), claim_known: all });
+        self.clear_urgent();
+    }
+
+    /// So many topics were asked about; with less than a call takes there were no more.
+    pub(super) fn sleeping_checked(&mut self, topics: usize) {
+        let is_full = topics >= limit::PART_MAX;
+        self.sleeping_left = if is_full { self.sleeping_left.saturating_sub(topics) } else { 0 };
+        self.clear_urgent();
+    }
+
+    /// A look brought nothing: the next round goes on with it.
+    pub(super) fn poll_failed(&mut self) {
+        (self.cost_left, self.is_urgent) = (0, false);
+    }
+
+    fn clear_urgent(&mut self) {
+        self.is_urgent &= self.listing.is_some() || self.sleeping_left > 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::domain::Time;
+
+    fn looks() -> TopicPolls {
+        TopicPolls::new(&Clock::Manual(ManualClock::new(Time(0))))
+    }
+
+    /// Makes looks until a claim comes first or there is nothing more; how many there were.
+    fn run(looks: &mut TopicPolls) -> usize {
+        let mut count = 0;
+        while let Some(look) = looks.next() {
+            count += 1;
+            match look {
+                TopicPoll::ListTopics(_) => looks.page_listed(Some(TopicName::stored("t"))),
+                TopicPoll::CheckSleeping => looks.sleeping_checked(limit::PART_MAX),
+            }
+        }
+        count
+    }
+
+    #[test]
+    fn a_claim_comes_between_two_looks_whatever_there_is_to_look_at() {
+        let mut looks = looks();
+        looks.list_now(true);
+        looks.check_sleeping_now(1_000_000);
+        looks.begin_round(1_000_000, true);
+        for _ in 0..100 {
+            assert_eq!(run(&mut looks), 1);
+        }
+        assert!(looks.is_listing_now() && looks.has_more());
+    }
+
+    #[test]
+    fn a_round_has_so_many_looks_at_most_and_no_more_than_are_needed() {
+        for (asleep, wanted) in [(0, 0), (1, 1), (256, 1), (257, 2), (5_000, 16), (1_000_000, 16)] {
+            let mut looks = looks();
+            looks.begin_round(asleep, false);
+            let mut made = 0;
+            while looks.has_more() {
+                made += run(&mut looks);
+            }
+            assert_eq!(made, wanted, "{asleep}");
+        }
+    }
+
+    #[test]
+    fn names_are_read_and_sleepers_asked_about_in_turns() {
+        let mut looks = looks();
+        (0..ROUNDS_PER_READ).for_each(|_| looks.begin_round(1_000_000, true));
+        let (mut topics, mut sleepers) = (0, 0);
+        while looks.has_more() {
+            match looks.next() {
+                Some(TopicPoll::ListTopics(_)) => {
+                    topics += 1;
+                    looks.page_listed(Some(TopicName::stored("t")));
+                }
+                Some(TopicPoll::CheckSleeping) => {
+                    sleepers += 1;
+                    looks.sleeping_checked(limit::PART_MAX);
+                }
+                None => {}
+            }
+        }
+        assert_eq!((topics, sleepers), (16, 8), "each as much of the cost");
+    }
+}

@@ -1,0 +1,121 @@
+//! What people do to single jobs: delete, reschedule, redrive.
+
+use crate::domain::{AttemptOutcome, RetentionRule, State, Time, When};
+
+use super::command::{CommandReply, Deleted, Redrive};
+use super::decision::PartChange;
+use super::finish::{AttemptEnd, write_or_remove};
+use super::record::{Finish, Phase, Record};
+use super::{CurrentRecord, DecisionBuilder, LeaseChange, RecordChange};
+
+impl DecisionBuilder {
+    pub(super) fn delete(
+        &mut self,
+        elapsed: CurrentRecord,
+        finished: Option<Time>,
+    ) -> (RecordChange, CommandReply) {
+        let none = (RecordChange::Keep, CommandReply::Deleted(None));
+        let Some(record) = elapsed.record() else { return none };
+        let is_meant = match &record.phase {
+            Phase::Finished(finish) => finished.is_none_or(|at| at == finish.at.at),
+            Phase::Waiting | Phase::Running(_) => finished.is_none(),
+        };
+        let Some(previous) = record.state(self.clock.time()).filter(|_| is_meant) else {
+            return none;
+        };
+        let (record, revoked) = match record.phase.clone() {
+            Phase::Finished(Finish { state, .. }) => {
+                self.remove_finished(state);
+                (None, None)
+            }
+            Phase::Waiting => (self.cancel(record), None),
+            Phase::Running(lease) => {
+                self.notify(&lease, LeaseChange::Deleted);
+                let revoked = (lease.owner, lease.stream, lease.token);
+                let mut record = record;
+                if record.next.take().is_some() {
+                    self.parts.next_payload = PartChange::Drop;
+                }
+                if record.retention != RetentionRule::Nothing {
+                    self.end_attempt(
+                        &mut record,
+                        lease,
+                        &AttemptEnd::plain(AttemptOutcome::Revoked),
+                    );
+                }
+                (self.cancel(record), Some(revoked))
+            }
+        };
+        (write_or_remove(record), CommandReply::Deleted(Some(Deleted { previous, revoked })))
+    }
+
+    fn cancel(&mut self, record: Record) -> Option<Record> {
+        let now = self.clock.now();
+        self.finish(record, State::Cancelled, now, None)
+    }
+
+    pub(super) fn reschedule(
+        &mut self,
+        elapsed: CurrentRecord,
+        due: Option<When>,
+        priority: Option<u8>,
+    ) -> (RecordChange, CommandReply) {
+        let found = elapsed.record();
+        let state = found.as_ref().and_then(|record| record.state(self.clock.time()));
+        let (Some(mut record), Some(state)) = (found, state) else {
+            return (RecordChange::Keep, CommandReply::Rescheduled(Ok(false)));
+        };
+        record.priority = priority.unwrap_or(record.priority);
+        if let Some(when) = due {
+            record.due = self.clock.due(when);
+        }
+        let record = match state {
+            State::Scheduled | State::Ready | State::Backoff => record,
+            State::Dead => {
+                if due.is_none() {
+                    record.due = self.clock.now();
+                }
+                self.make_waiting_again(record)
+            }
+            refused => return (RecordChange::Keep, CommandReply::Rescheduled(Err(refused))),
+        };
+        (RecordChange::Write(Box::new(record)), CommandReply::Rescheduled(Ok(true)))
+    }
+
+    pub(super) fn redrive(
+        &mut self,
+        elapsed: CurrentRecord,
+        redrive: &Redrive,
+    ) -> (RecordChange, CommandReply) {
+        let left = (RecordChange::Keep, CommandReply::Applied(false));
+        let found = elapsed.record();
+        let state = found.as_ref().and_then(|record| record.state(self.clock.time()));
+        let (Some(mut record), Some(state)) = (found, state) else { return left };
+        let is_meant = state.is_terminal() && redrive.states.contains(&state);
+        if !is_meant || record.is_tombstone() {
+            return left;
+        }
+        record.due = self.clock.now().plus(redrive.delay);
+        let done = CommandReply::Applied(true);
+        if let Some(expire) = record.expire {
+            // It would have expired by then.
+            let latest = super::RecordTime { at: expire.at.minus(redrive.delay), ..expire };
+            if self.clock.is_reached(latest) {
+                let Some(ttl) = redrive.ttl else { return left };
+                record.expire = Some(record.due.plus(ttl));
+            }
+        }
+        if redrive.dry_run {
+            return (RecordChange::Keep, done);
+        }
+        let record = Box::new(self.make_waiting_again(record));
+        match &redrive.target {
+            None => (RecordChange::Write(record), done),
+            Some(target) => {
+                self.effects.final_state = Some(state);
+                self.effects.moved_to = Some(target.clone());
+                (RecordChange::Insert(record), done)
+            }
+        }
+    }
+}

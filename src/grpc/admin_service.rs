@@ -1,0 +1,143 @@
+//! `AdminService`: the operator's view.
+
+use tokio::sync::Semaphore;
+use tonic::{Request, Response, Status};
+
+use crate::dispatch::Dispatcher;
+use crate::domain::limit;
+use crate::pb;
+use crate::pb::admin_service_server::AdminService;
+use crate::scheduler::Scheduler;
+
+use super::ServerFacts;
+use super::convert::enums::{ReadView, to_durability};
+use super::convert::number::to_int64;
+use super::convert::shard::{self, to_shard};
+use super::convert::time::to_timestamp;
+use super::convert::worker::{self, subscribes_to, to_worker};
+use super::convert::{list, redrive};
+use super::jobs_page::jobs_page;
+use super::layers::write_deadline;
+use super::status::RpcError;
+
+/// What this build serves beyond the first version of the contract.
+const FEATURES: [&str; 1] = ["shard_state"];
+
+/// Pages with payloads that are read at once, each in pieces of some 35 MiB; more wait until their deadline.
+const FULL_PAGES_MAX: usize = 4;
+
+/// For operators.
+pub(super) struct AdminHandler {
+    scheduler: Scheduler,
+    dispatcher: Dispatcher,
+    about: ServerFacts,
+    full_pages: Semaphore,
+}
+
+// === impl Admin ===
+
+impl AdminHandler {
+    /// Over these.
+    pub(super) fn new(
+        scheduler: Scheduler,
+        dispatcher: Dispatcher,
+        about: ServerFacts,
+    ) -> AdminHandler {
+        AdminHandler { scheduler, dispatcher, about, full_pages: Semaphore::new(FULL_PAGES_MAX) }
+    }
+}
+
+#[tonic::async_trait]
+impl AdminService for AdminHandler {
+    async fn list_jobs(
+        &self,
+        request: Request<pb::ListJobsRequest>,
+    ) -> Result<Response<pb::ListJobsResponse>, Status> {
+        let request = request.into_inner();
+        let (asked, view) = list::list_jobs(&request)?;
+        let _place = match view {
+            ReadView::Full => self.full_pages.acquire().await.ok(),
+            _ => None,
+        };
+        let read = |piece| self.scheduler.list_jobs(piece);
+        let page = jobs_page(asked, view, read).await.map_err(RpcError::of_read)?;
+        let token =
+            page.next.map(|places| list::to_jobs_token(list::jobs_query(&request), &places));
+        Ok(Response::new(pb::ListJobsResponse {
+            jobs: page.jobs,
+            next_page_token: token.unwrap_or_default(),
+            unreachable_shards: page.unreachable,
+        }))
+    }
+
+    async fn redrive_jobs(
+        &self,
+        request: Request<pb::RedriveJobsRequest>,
+    ) -> Result<Response<pb::RedriveJobsResponse>, Status> {
+        let until = write_deadline(request.extensions());
+        let redrive = redrive::redrive_jobs(&request.into_inner())?;
+        if self.scheduler.topic(redrive.topic.clone()).await?.is_none() {
+            return Err(RpcError::topic_not_found(&redrive.topic).into());
+        }
+        let done = self.scheduler.redrive(redrive, until).await?;
+        Ok(Response::new(pb::RedriveJobsResponse {
+            redriven_count: to_int64(done.redriven),
+            skipped_count: to_int64(done.skipped),
+            unreachable_shards: done.unreachable,
+        }))
+    }
+
+    async fn list_workers(
+        &self,
+        request: Request<pb::ListWorkersRequest>,
+    ) -> Result<Response<pb::ListWorkersResponse>, Status> {
+        let topic = worker::list_workers(&request.into_inner())?;
+        let mut workers = self.dispatcher.workers();
+        if let Some(topic) = topic {
+            workers.retain(|worker| subscribes_to(&worker.topics, &topic));
+        }
+        let replica = &self.scheduler.replica().name;
+        let workers = workers.into_iter().map(|worker| to_worker(worker, replica)).collect();
+        Ok(Response::new(pb::ListWorkersResponse { workers }))
+    }
+
+    async fn list_shards(
+        &self,
+        _: Request<pb::ListShardsRequest>,
+    ) -> Result<Response<pb::ListShardsResponse>, Status> {
+        let infos = self.scheduler.shard_infos().await;
+        let mut shards: Vec<_> = infos.into_iter().map(to_shard).collect();
+        shards.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Response::new(pb::ListShardsResponse { shards }))
+    }
+
+    async fn set_shard_state(
+        &self,
+        request: Request<pb::SetShardStateRequest>,
+    ) -> Result<Response<pb::SetShardStateResponse>, Status> {
+        let until = write_deadline(request.extensions());
+        let (name, state) = shard::set_shard_state(&request.into_inner())?;
+        let set = self.scheduler.set_shard_state(name, state, until).await;
+        let set = set.map_err(RpcError::from)?;
+        Ok(Response::new(pb::SetShardStateResponse { shard: Some(to_shard(set)) }))
+    }
+
+    async fn get_server_info(
+        &self,
+        _: Request<pb::GetServerInfoRequest>,
+    ) -> Result<Response<pb::GetServerInfoResponse>, Status> {
+        let limits = limit::all().into_iter().map(|(name, value)| (name.to_owned(), value));
+        let durability = self.scheduler.durability().map(to_durability);
+        Ok(Response::new(pb::GetServerInfoResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            replica: self.scheduler.replica().name.clone(),
+            store: self.about.store.to_owned(),
+            features: FEATURES.map(str::to_owned).into(),
+            start_time: Some(to_timestamp(self.about.start_time)),
+            server_time: Some(to_timestamp(self.scheduler.clock().now())),
+            limits: limits.collect(),
+            durability: durability.unwrap_or_default().into(),
+            unreachable_shards: self.scheduler.unreachable(),
+        }))
+    }
+}

@@ -1,0 +1,126 @@
+//! The end of a call whose client takes nothing of its answer. hyper does not poll the body of such an answer, so
+//! no timer in it can end the call. What can is the task around it: dropped, it resets the call's HTTP/2 stream, and
+//! the connection with its other calls goes on.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+thread_local! {
+    /// What the call that is polled on this thread has asked for; taken after each poll by the task around it.
+    static ABORT_REQUEST: Cell<AbortRequest> = const { Cell::new(AbortRequest { at: None, when: None }) };
+}
+
+#[derive(Default)]
+struct AbortRequest {
+    at: Option<Instant>,
+    when: Option<CancellationToken>,
+}
+
+pin_project! {
+    /// The task of one call.
+    pub(in crate::grpc) struct AbortableCall<F> {
+        #[pin]
+        call: F,
+        at: Option<Pin<Box<Sleep>>>,
+        when: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    }
+}
+
+/// Cuts off the call that is being polled at that time.
+pub(super) fn abort_at(instant: Instant) {
+    ABORT_REQUEST.set(AbortRequest { at: Some(instant), ..ABORT_REQUEST.take() });
+}
+
+/// Cuts off the call that is being polled when the token is cancelled.
+pub(super) fn abort_when(token: CancellationToken) {
+    ABORT_REQUEST.set(AbortRequest { when: Some(token), ..ABORT_REQUEST.take() });
+}
+
+// === impl Cut ===
+
+impl<F> AbortableCall<F> {
+    /// Runs `call` until it ends or is cut off.
+    pub(in crate::grpc) fn new(call: F) -> AbortableCall<F> {
+        AbortableCall { call, at: None, when: None }
+    }
+}
+
+impl<F: Future<Output = ()>> Future for AbortableCall<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        ABORT_REQUEST.take();
+        let polled = this.call.poll(cx);
+        let asked = ABORT_REQUEST.take();
+        if polled.is_ready() {
+            return Poll::Ready(());
+        }
+        if let Some(at) = asked.at {
+            *this.at = Some(Box::pin(sleep_until(at)));
+        }
+        if let Some(token) = asked.when {
+            *this.when = Some(Box::pin(token.cancelled_owned()));
+        }
+        let late = this.at.as_mut().is_some_and(|at| at.as_mut().poll(cx).is_ready());
+        let cut = this.when.as_mut().is_some_and(|when| when.as_mut().poll(cx).is_ready());
+        if late || cut { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, poll_fn};
+    use std::time::Duration;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn stalled_call_ends_at_its_time_and_no_other_does() {
+        let begun = Instant::now();
+        let stuck = |asks: fn(Instant)| async move {
+            let first = poll_fn(move |_| {
+                asks(begun);
+                Poll::Ready(())
+            });
+            first.await;
+            pending::<()>().await;
+        };
+        tokio::join!(
+            async {
+                AbortableCall::new(stuck(|begun| abort_at(begun + SECOND))).await;
+                assert_eq!(begun.elapsed(), SECOND);
+            },
+            async {
+                let for_ever = AbortableCall::new(stuck(drop));
+                assert!(tokio::time::timeout(5 * SECOND, for_ever).await.is_err());
+            }
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stalled_call_ends_when_its_token_is_cancelled() {
+        let token = CancellationToken::new();
+        let asked = token.clone();
+        let call = async move {
+            abort_when(asked);
+            pending::<()>().await;
+        };
+        let mut call = pin_cut(call);
+        assert!(tokio::time::timeout(SECOND, &mut call).await.is_err());
+        token.cancel();
+        assert!(tokio::time::timeout(SECOND, &mut call).await.is_ok());
+    }
+
+    fn pin_cut<F: Future<Output = ()>>(call: F) -> Pin<Box<AbortableCall<F>>> {
+        Box::pin(AbortableCall::new(call))
+    }
+}

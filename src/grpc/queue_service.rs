@@ -1,0 +1,201 @@
+//! `QueueService`: produce, consume, settle.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status};
+
+use crate::dispatch::Dispatcher;
+use crate::pb;
+use crate::pb::queue_service_server::QueueService;
+use crate::scheduler::{AcceptedJob, Draft, EnqueueError, Scheduler};
+
+use super::convert::delivery::to_delivery;
+use super::convert::enums::{self, ReadView};
+use super::convert::metadata::{caller, trace};
+use super::convert::number::to_int32;
+use super::convert::reschedule::{self, RescheduleCall};
+use super::convert::spec::SpecContext;
+use super::convert::{InvalidRequest, enqueue, job, settle, stream, time};
+use super::layers::{CallDeadline, StreamCut, write_deadline};
+use super::status::{RpcError, safe_id};
+use super::stream_messages::StreamMessages;
+
+/// The data plane.
+pub(super) struct QueueHandler {
+    scheduler: Scheduler,
+    dispatcher: Dispatcher,
+}
+
+/// What a call answers.
+type RpcResult<T> = Result<Response<T>, Status>;
+
+// === impl Queue ===
+
+impl QueueHandler {
+    /// Over these.
+    pub(super) fn new(scheduler: Scheduler, dispatcher: Dispatcher) -> QueueHandler {
+        QueueHandler { scheduler, dispatcher }
+    }
+
+    fn context<'a>(&self, metadata: &'a MetadataMap) -> SpecContext<'a> {
+        SpecContext { now: self.scheduler.clock().now(), trace: trace(metadata) }
+    }
+
+    /// Writes the jobs of a batch that are good, and puts all results in order.
+    async fn write(
+        &self,
+        batch: enqueue::EnqueueBatch,
+        until: Option<Instant>,
+    ) -> Vec<pb::EnqueueResult> {
+        let mut drafts = Vec::with_capacity(batch.drafts.len());
+        let slots: Vec<_> =
+            batch.drafts.into_iter().map(|draft| slot(draft, &mut drafts)).collect();
+        let written = self.scheduler.enqueue(drafts, batch.durability, until).await;
+        let mut written = written.into_iter();
+        let result = |slot| match slot {
+            Ok(chosen) => result(written.next(), chosen),
+            Err(invalid) => refused(String::new(), RpcError::from(invalid)),
+        };
+        slots.into_iter().map(result).collect()
+    }
+}
+
+#[tonic::async_trait]
+impl QueueService for QueueHandler {
+    type StreamStream = StreamMessages;
+
+    async fn enqueue(
+        &self,
+        request: Request<pb::EnqueueRequest>,
+    ) -> RpcResult<pb::EnqueueResponse> {
+        let (metadata, extensions, request) = request.into_parts();
+        let (draft, asked) = enqueue::enqueue(request, self.context(&metadata))?;
+        match self.scheduler.enqueue(vec![draft], asked, write_deadline(&extensions)).await.pop() {
+            Some(Ok(enqueued)) => Ok(Response::new(enqueue::to_enqueue_response(enqueued))),
+            Some(Err(error)) => Err(RpcError::from(error).in_field("job").into()),
+            None => Err(RpcError::internal().into()),
+        }
+    }
+
+    async fn batch_enqueue(
+        &self,
+        request: Request<pb::BatchEnqueueRequest>,
+    ) -> RpcResult<pb::BatchEnqueueResponse> {
+        let (metadata, extensions, request) = request.into_parts();
+        let batch = enqueue::batch_enqueue(request, self.context(&metadata))?;
+        let results = self.write(batch, write_deadline(&extensions)).await;
+        let failed = results.iter().filter(|result| result.error.is_some()).count();
+        let failed_count = to_int32(failed);
+        Ok(Response::new(pb::BatchEnqueueResponse { results, failed_count }))
+    }
+
+    async fn get(&self, request: Request<pb::GetRequest>) -> RpcResult<pb::GetResponse> {
+        let (key, view) = job::get(&request.into_inner())?;
+        let found = self.scheduler.get(key.clone(), view == ReadView::Full).await;
+        let found = found.map_err(RpcError::of_read)?;
+        let found = found.ok_or_else(|| RpcError::job_not_found(&key))?;
+        Ok(Response::new(pb::GetResponse { job: Some(job::to_job(found, view)) }))
+    }
+
+    async fn delete(&self, request: Request<pb::DeleteRequest>) -> RpcResult<pb::DeleteResponse> {
+        let until = write_deadline(request.extensions());
+        let (key, allow_missing) = job::delete(&request.into_inner())?;
+        let previous = self.scheduler.delete(key.clone(), until).await?;
+        if previous.is_none() && !allow_missing {
+            return Err(RpcError::job_not_found(&key).into());
+        }
+        let previous = previous.map_or(pb::JobState::Unspecified, enums::to_job_state);
+        Ok(Response::new(pb::DeleteResponse { previous_state: previous.into() }))
+    }
+
+    async fn reschedule(
+        &self,
+        request: Request<pb::RescheduleRequest>,
+    ) -> RpcResult<pb::RescheduleResponse> {
+        let (now, until) = (self.scheduler.clock().now(), write_deadline(request.extensions()));
+        let RescheduleCall { key, due, priority } =
+            reschedule::reschedule(request.into_inner(), now)?;
+        match self.scheduler.reschedule(key.clone(), due, priority, until).await? {
+            Ok(Some(moved)) => {
+                let job = Some(job::to_job(moved, ReadView::Basic));
+                Ok(Response::new(pb::RescheduleResponse { job }))
+            }
+            Ok(None) => Err(RpcError::job_not_found(&key).into()),
+            Err(state) => Err(RpcError::wrong_state(&key, state).into()),
+        }
+    }
+
+    async fn stream(&self, request: Request<pb::StreamRequest>) -> RpcResult<StreamMessages> {
+        let caller = caller(&request);
+        let (options, mut info) = stream::stream(request.into_inner(), caller)?;
+        let outbox = self.dispatcher.open(options)?;
+        info.stream_id = outbox.stream_id();
+        info.replica.clone_from(&self.scheduler.replica().name);
+        info.server_time = Some(time::to_timestamp(self.scheduler.clock().now()));
+        let ends = StreamCut(outbox.reset_token());
+        let mut answer = Response::new(StreamMessages::new(outbox, self.scheduler.clone(), info));
+        answer.extensions_mut().insert(ends);
+        Ok(answer)
+    }
+
+    async fn pull(&self, request: Request<pb::PullRequest>) -> RpcResult<pb::PullResponse> {
+        let left = request.extensions().get::<CallDeadline>().map(|deadline| deadline.left());
+        let caller = caller(&request);
+        let options = stream::pull(request.into_inner(), caller, left)?;
+        let (deliveries, handover) = self.dispatcher.pull(options).await?;
+        let policy = |over: &_| self.scheduler.retry_policy(over);
+        let deliveries = deliveries.into_iter().map(|d| to_delivery(d, policy)).collect();
+        let mut response = Response::new(pb::PullResponse { deliveries });
+        response.extensions_mut().insert(Arc::new(handover));
+        Ok(response)
+    }
+
+    async fn ack(&self, request: Request<pb::AckRequest>) -> RpcResult<pb::AckResponse> {
+        let (metadata, _, request) = request.into_parts();
+        let (items, receipts) = settle::ack(request, self.context(&metadata))?.split();
+        let failures = receipts.failures(self.scheduler.ack(items).await);
+        Ok(Response::new(pb::AckResponse { failures }))
+    }
+
+    async fn nack(&self, request: Request<pb::NackRequest>) -> RpcResult<pb::NackResponse> {
+        let (items, receipts) = settle::nack(request.into_inner())?.split();
+        let failures = receipts.failures(self.scheduler.nack(items).await);
+        Ok(Response::new(pb::NackResponse { failures }))
+    }
+
+    async fn extend(&self, request: Request<pb::ExtendRequest>) -> RpcResult<pb::ExtendResponse> {
+        let until = write_deadline(request.extensions());
+        let (items, receipts) = settle::extend(request.into_inner())?.split();
+        let failures = receipts.failures(self.scheduler.extend(items, until).await);
+        Ok(Response::new(pb::ExtendResponse { failures }))
+    }
+}
+
+/// Moves a good draft to the others and keeps the id that its result may have to name.
+fn slot(
+    draft: Result<Draft, InvalidRequest>,
+    drafts: &mut Vec<Draft>,
+) -> Result<String, InvalidRequest> {
+    draft.map(|draft| {
+        let id = draft.id.as_ref().map_or(String::new(), |id| id.as_str().to_owned());
+        drafts.push(draft);
+        id
+    })
+}
+
+fn result(written: Option<Result<AcceptedJob, EnqueueError>>, chosen: String) -> pb::EnqueueResult {
+    match written {
+        Some(Ok(enqueued)) => enqueue::to_enqueue_result(enqueued),
+        Some(Err(error)) => {
+            let id = safe_id(&error).map_or(chosen, |id| id.as_str().to_owned());
+            refused(id, RpcError::from(error))
+        }
+        None => refused(chosen, RpcError::internal()),
+    }
+}
+
+fn refused(id: String, failure: RpcError) -> pb::EnqueueResult {
+    pb::EnqueueResult { id, error: Some(failure.into()), ..pb::EnqueueResult::default() }
+}

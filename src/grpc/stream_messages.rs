@@ -1,0 +1,55 @@
+//! What a stream sends: the batches of its outbox as messages, the settings in effect on the first.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures::Stream;
+use pin_project_lite::pin_project;
+use tonic::Status;
+
+use crate::dispatch::{Outbox, StreamBatch};
+use crate::pb;
+use crate::scheduler::Scheduler;
+
+use super::convert::delivery::to_stream_response;
+
+pin_project! {
+    /// The messages of one stream. Dropped before its end, the stream is broken.
+    pub(super) struct StreamMessages {
+        #[pin]
+        outbox: Outbox,
+        scheduler: Scheduler,
+        info: Option<pb::StreamInfo>,
+    }
+}
+
+// === impl Messages ===
+
+impl StreamMessages {
+    /// The messages of a stream that was just opened.
+    pub(super) fn new(
+        outbox: Outbox,
+        scheduler: Scheduler,
+        info: pb::StreamInfo,
+    ) -> StreamMessages {
+        StreamMessages { outbox, scheduler, info: Some(info) }
+    }
+}
+
+impl Stream for StreamMessages {
+    type Item = Result<pb::StreamResponse, Status>;
+
+    /// The first message comes at once, with whatever is ready: the worker learns its settings
+    /// without waiting for a job.
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.project();
+        let batch = match (this.outbox.poll_next(cx), this.info.is_some()) {
+            (Poll::Ready(Some(batch)), _) => batch,
+            (Poll::Pending | Poll::Ready(None), true) => StreamBatch::default(),
+            (Poll::Ready(None), false) => return Poll::Ready(None),
+            (Poll::Pending, false) => return Poll::Pending,
+        };
+        let message = to_stream_response(batch, |over| this.scheduler.retry_policy(over));
+        Poll::Ready(Some(Ok(pb::StreamResponse { info: this.info.take(), ..message })))
+    }
+}

@@ -1,0 +1,71 @@
+//! `TopicService`: topics and their numbers.
+
+use tonic::{Request, Response, Status};
+
+use crate::dispatch::Dispatcher;
+use crate::domain::TopicName;
+use crate::pb;
+use crate::pb::topic_service_server::TopicService;
+use crate::scheduler::{Scheduler, TopicRow};
+
+use super::convert::list;
+use super::convert::topic::{self, StreamCounts, to_topic, to_topic_stats, to_topic_summary};
+use super::status::RpcError;
+
+/// Topics for operators.
+pub(super) struct TopicsHandler {
+    scheduler: Scheduler,
+    dispatcher: Dispatcher,
+}
+
+// === impl Topics ===
+
+impl TopicsHandler {
+    /// Over these.
+    pub(super) fn new(scheduler: Scheduler, dispatcher: Dispatcher) -> TopicsHandler {
+        TopicsHandler { scheduler, dispatcher }
+    }
+
+    async fn row(&self, name: TopicName) -> Result<TopicRow, Status> {
+        let row = self.scheduler.topic(name.clone()).await.map_err(RpcError::of_read)?;
+        row.ok_or_else(|| RpcError::topic_not_found(&name).into())
+    }
+}
+
+#[tonic::async_trait]
+impl TopicService for TopicsHandler {
+    async fn get_topic(
+        &self,
+        request: Request<pb::GetTopicRequest>,
+    ) -> Result<Response<pb::GetTopicResponse>, Status> {
+        let row = self.row(topic::get_topic(&request.into_inner())?).await?;
+        Ok(Response::new(pb::GetTopicResponse { topic: Some(to_topic(&row.topic)) }))
+    }
+
+    async fn list_topics(
+        &self,
+        request: Request<pb::ListTopicsRequest>,
+    ) -> Result<Response<pb::ListTopicsResponse>, Status> {
+        let list::TopicsPage { prefix, after, limit } = list::list_topics(&request.into_inner())?;
+        // One more than asked for tells whether another page follows.
+        let rows = self.scheduler.topics(&prefix, after, limit + 1).await;
+        let mut rows = rows.map_err(RpcError::of_read)?;
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let last = rows.last().filter(|_| more);
+        let token = last.map(|row| list::to_topics_token(&prefix, &row.topic.name));
+        let streams = StreamCounts::of(self.dispatcher.workers());
+        let topics = rows.into_iter().map(|row| to_topic_summary(row, &streams)).collect();
+        let next_page_token = token.unwrap_or_default();
+        Ok(Response::new(pb::ListTopicsResponse { topics, next_page_token }))
+    }
+
+    async fn get_topic_stats(
+        &self,
+        request: Request<pb::GetTopicStatsRequest>,
+    ) -> Result<Response<pb::GetTopicStatsResponse>, Status> {
+        let row = self.row(topic::get_topic_stats(&request.into_inner())?).await?;
+        let streams = StreamCounts::of(self.dispatcher.workers());
+        Ok(Response::new(pb::GetTopicStatsResponse { stats: Some(to_topic_stats(row, &streams)) }))
+    }
+}

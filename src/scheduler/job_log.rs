@@ -1,0 +1,80 @@
+//! Log lines about jobs that need a person: leases that ran out, and dead letters. Each names the job and never what is
+//! in it; of each topic one in a while, with the number of those that were left out.
+
+use std::time::Duration;
+
+use crate::domain::engine::Record;
+use crate::domain::lifecycle::Cause;
+use crate::domain::{JobKey, State};
+use crate::log_limiter::LogLimiter;
+use crate::shards::Shard;
+use crate::store::RunningLease;
+
+use super::Scheduler;
+
+/// How often such a line is logged for one topic at most.
+const LOG_EVERY: Duration = Duration::from_secs(10);
+
+/// What was logged lately, by topic.
+#[derive(Debug)]
+pub(super) struct JobLogLimiter(LogLimiter);
+
+// === impl Notices ===
+
+impl JobLogLimiter {
+    pub(super) fn new() -> JobLogLimiter {
+        JobLogLimiter(LogLimiter::new(LOG_EVERY))
+    }
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// The worker of this lease neither settled nor extended it in time.
+    pub(super) fn log_lease_expired(&self, shard: &Shard, lease: &RunningLease) {
+        let topic = lease.key.topic.as_str();
+        let Some(passed) = self.inner.job_log_limiter.0.allow(&["lapse", topic]) else { return };
+        tracing::warn!(
+            shard = %shard.name(),
+            topic,
+            job = %lease.key.id,
+            worker = lease.worker,
+            credit = self.credit_of(lease),
+            age_s = lease.now.since(lease.start_time).as_secs_f64(),
+            suppressed = passed.suppressed(),
+            "a lease expired before its job was settled: the worker must extend it in time, or ask for less credit \
+             (max_in_flight), as jobs that wait in a worker use up their leases"
+        );
+    }
+
+    /// The job of this key is dead.
+    pub(super) fn log_dead_letter(&self, key: &JobKey, record: &Record, cause: &Cause) {
+        let (topic, life) = (key.topic.as_str(), &record.history);
+        let cause = match cause {
+            Cause::Failed { .. } => "FAILED",
+            Cause::DeadLettered { .. } => "DEAD_LETTERED",
+            Cause::Expired => "LEASE_EXPIRED",
+            Cause::Released { .. } | Cause::StreamBroken | Cause::Unserved => "RELEASED",
+        };
+        let Some(passed) = self.inner.job_log_limiter.0.allow(&["death", topic, cause]) else {
+            return;
+        };
+        tracing::warn!(
+            topic,
+            job = %key.id,
+            attempts = life.failures,
+            deliveries = life.deliveries,
+            cause,
+            worker = life.worker,
+            suppressed = passed.suppressed(),
+            state = State::Dead.name(),
+            "a job became a dead letter: it does not run again unless it is redriven"
+        );
+    }
+
+    /// The credit of the stream that has the lease, if that is one of this server.
+    fn credit_of(&self, lease: &RunningLease) -> Option<u32> {
+        let listener = self.inner.listener.get().filter(|_| lease.owner == self.replica().nonce)?;
+        (listener.credit)(lease.stream)
+    }
+}

@@ -1,0 +1,351 @@
+//! Jobs that are written together, and what happens when their shard fails: those that may move go to
+//! another one under new ids, and what may have been written is written again under the same ones.
+
+use std::time::Duration;
+
+use rand::Rng as _;
+use tokio::time::Instant;
+
+use crate::backoff::Backoff;
+use crate::domain::{Durability, EnqueueOutcome, JobKey, OnConflict, ShardName};
+use crate::shards::{self, Shard, ShardError};
+use crate::store::{self, NewJob, NotWrittenReason, WritePrecondition, WriteResult};
+
+use super::{AcceptedJob, EnqueueError, Scheduler};
+
+/// First and longest pause before a write of unknown outcome is repeated.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Jobs of one call for one shard, with their indexes in the call.
+pub(super) struct ShardBatch {
+    pub(super) shard: Shard,
+    /// Their ids are the server's own, so another shard may take them under others.
+    is_movable: bool,
+    indexes: Vec<usize>,
+    jobs: Vec<NewJob>,
+}
+
+/// Why a shard has not taken a run.
+enum WriteRefusal {
+    Unsupported {
+        shard: ShardName,
+        asked: Durability,
+        reached: Durability,
+    },
+    /// It is not known whether it was written, and that is less than was asked.
+    Unconfirmed {
+        asked: Durability,
+    },
+    Failed(ShardError),
+}
+
+/// The results of a run, with the indexes that they are for.
+type BatchResults = (Vec<usize>, Vec<Result<AcceptedJob, EnqueueError>>);
+
+// === impl Run ===
+
+impl ShardBatch {
+    /// An empty run with room for so many jobs.
+    pub(super) fn new(shard: Shard, moves: bool, jobs: usize) -> ShardBatch {
+        let (indexes, jobs) = (Vec::with_capacity(jobs), Vec::with_capacity(jobs));
+        ShardBatch { shard, is_movable: moves, indexes, jobs }
+    }
+
+    pub(super) fn push(&mut self, index: usize, job: NewJob) {
+        self.indexes.push(index);
+        self.jobs.push(job);
+    }
+
+    /// Whether writing it a second time, at most `within` later, changes nothing that the first time has written, also
+    /// where that has ended meanwhile, and nothing that others have written since: a record knows its last request only,
+    /// so what replaces could replace its successor. Where the ids are the server's own, what lies under them is what
+    /// it has written.
+    fn is_repeatable(&self, within: Duration) -> bool {
+        let keeps = |job: &NewJob| match job.on_conflict {
+            OnConflict::Keep => true,
+            OnConflict::Reject => job.request_code.is_some(),
+            OnConflict::Replace | OnConflict::Reschedule => false,
+        };
+        let is_found = |job: &NewJob| {
+            job.precondition == WritePrecondition::SameJob || job.retention.duration() >= within
+        };
+        self.is_movable || self.jobs.iter().all(|job| keeps(job) && is_found(job))
+    }
+
+    /// What is written; `again`: that may have been done before. Ids of its clients are remembered by their
+    /// records.
+    fn jobs_to_write(&self, again: bool) -> Vec<NewJob> {
+        let mut jobs = self.jobs.clone();
+        if again && self.is_movable {
+            let own = |job: &mut NewJob| {
+                (job.precondition, job.on_conflict) = (WritePrecondition::SameJob, OnConflict::Keep)
+            };
+            jobs.iter_mut().for_each(own);
+        }
+        jobs
+    }
+
+    /// Gives jobs that may be written twice a request, if they have none: the second time meets what the first one has
+    /// written as its own, also when that was deleted in between.
+    fn assign_requests(&mut self) {
+        let unnamed = |job: &&mut NewJob| {
+            job.request_code.is_none()
+                && job.on_conflict == OnConflict::Keep
+                && job.precondition == WritePrecondition::Anything
+        };
+        if !self.is_movable {
+            let name = |job: &mut NewJob| job.request_code = Some(rand::rng().random());
+            self.jobs.iter_mut().filter(unnamed).for_each(name);
+        }
+    }
+
+    fn keys(&self) -> impl Iterator<Item = JobKey> {
+        self.jobs.iter().map(|job| job.key.clone())
+    }
+
+    fn answer(self, written: Vec<shards::Result<WriteResult>>) -> BatchResults {
+        let (shard, moves) = (&self.shard, self.is_movable);
+        let answer = |(job, written): (NewJob, shards::Result<WriteResult>)| match written {
+            Ok(written) => accepted_job(shard, moves, job, written),
+            Err(error) => Err(WriteRefusal::Failed(error).error(job.key, moves)),
+        };
+        let results = self.jobs.into_iter().zip(written).map(answer);
+        (self.indexes, results.collect())
+    }
+
+    fn refuse(self, refusal: &WriteRefusal) -> BatchResults {
+        let moves = self.is_movable;
+        let results = self.jobs.into_iter().map(|job| Err(refusal.error(job.key, moves)));
+        (self.indexes, results.collect())
+    }
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// Writes a run where it can be written.
+    pub(super) async fn write(
+        &self,
+        mut run: ShardBatch,
+        asked: Option<Durability>,
+        until: Option<Instant>,
+    ) -> BatchResults {
+        // Its shard may leave the ring some time after it has begun to drain.
+        let last = Instant::now() + self.inner.shards.timeouts().retry_max;
+        let until = until.map(|until| until.min(last));
+        for job in &mut run.jobs {
+            (job.durability, job.deadline) = (asked, until);
+        }
+        if until.is_some() {
+            run.assign_requests();
+        }
+        let (mut tried, mut first): (Vec<ShardName>, Option<WriteRefusal>) = (Vec::new(), None);
+        loop {
+            let refusal = match self.write_on_shard(&run, asked, until).await {
+                Ok(written) => return run.answer(written),
+                Err(refusal) => refusal,
+            };
+            tried.push(run.shard.name().clone());
+            if !run.is_movable || !refusal.is_shard_specific() {
+                // Whatever those before have said: here it may have been written.
+                return run.refuse(&refusal);
+            }
+            let next = self.inner.shards.pick_for_new_jobs(run.jobs.len(), &tried);
+            let Some(next) = next else { return run.refuse(&first.unwrap_or(refusal)) };
+            tracing::debug!(from = %run.shard.name(), to = %next.name(), "new jobs go elsewhere");
+            run.jobs.iter_mut().for_each(|job| job.key.id = self.new_id(next));
+            run.shard = next.clone();
+            first.get_or_insert(refusal);
+        }
+    }
+
+    /// Writes a run on its shard, again and again while that may have been done already.
+    async fn write_on_shard(
+        &self,
+        run: &ShardBatch,
+        asked: Option<Durability>,
+        until: Option<Instant>,
+    ) -> Result<Vec<shards::Result<WriteResult>>, WriteRefusal> {
+        let reach = run.shard.write_durability();
+        if let Some(asked) = asked.filter(|&asked| asked > reach.max) {
+            let shard = run.shard.name().clone();
+            return Err(WriteRefusal::Unsupported { shard, asked, reached: reach.max });
+        }
+        let awaited = asked.filter(|&asked| asked > reach.by_default);
+        let repeats = self.inner.shards.timeouts().retry_max;
+        let repeat_until = until.filter(|_| run.is_repeatable(repeats));
+        let (mut pauses, mut unknown) = (Backoff::new(PAUSES.0, PAUSES.1), None);
+        loop {
+            let jobs = run.jobs_to_write(unknown.is_some());
+            let answer = in_time(until, &run.shard, run.shard.enqueue(jobs)).await;
+            let answer = answer.map(|written| shard_result(&run.shard, written));
+            let error = match answer.or_else(|late| awaited.map_or(Ok(Err(late)), Err)) {
+                Err(asked) => return Err(WriteRefusal::Unconfirmed { asked }),
+                Ok(Ok(written))
+                    if run.is_movable && written.iter().flatten().all(is_rejected_by_drain) =>
+                {
+                    let why = "it is to become empty and nothing was written";
+                    return Err(WriteRefusal::Failed(ShardError::unavailable(
+                        run.shard.name(),
+                        why,
+                    )));
+                }
+                Ok(Ok(mut written)) => {
+                    if unknown.is_some() && run.is_movable {
+                        written.iter_mut().flatten().for_each(report_as_created);
+                    }
+                    self.count_enqueued(run, &written);
+                    return Ok(written);
+                }
+                Ok(Err(error)) => error,
+            };
+            if error.outcome_unknown() {
+                unknown = Some(error);
+            } else if unknown.is_none() {
+                return Err(WriteRefusal::Failed(error));
+            }
+            // From here on nobody knows, whatever the shard says of a repeat.
+            let pause = run.shard.pause_before_retry(pauses.next_delay());
+            let waited = match repeat_until {
+                Some(until) => tokio::time::timeout_at(until, pause).await.is_ok(),
+                None => false,
+            };
+            if let Some(error) = unknown.take_if(|_| !waited) {
+                return Err(WriteRefusal::Failed(error));
+            }
+        }
+    }
+
+    /// Counts a run's jobs; those of the same topic and outcome, which is most, at once.
+    fn count_enqueued(&self, run: &ShardBatch, written: &[shards::Result<WriteResult>]) {
+        let outcome = |written: &shards::Result<WriteResult>| {
+            let written = written.as_ref().ok().filter(|written| written.not_written.is_none());
+            written.and_then(|written| written.outcome)
+        };
+        let pairs: Vec<_> = run.keys().zip(written.iter().map(outcome)).collect();
+        for same in pairs.chunk_by(|a, b| a.0.topic == b.0.topic && a.1 == b.1) {
+            let (key, outcome) = (&same[0].0, same[0].1);
+            let name = outcome.map_or("refused", EnqueueOutcome::name);
+            let count = same.len() as u64;
+            self.inner.metrics.enqueued(key.topic.as_str(), name, count);
+            if !matches!(outcome, None | Some(EnqueueOutcome::Unchanged)) {
+                self.inner.rates.enqueued(&key.topic, count, self.now());
+            }
+        }
+    }
+}
+
+// === impl Refusal ===
+
+impl WriteRefusal {
+    /// Whether nothing was written, for a reason that another shard need not have.
+    fn is_shard_specific(&self) -> bool {
+        match self {
+            WriteRefusal::Unsupported { .. } => true,
+            WriteRefusal::Unconfirmed { .. } => false,
+            WriteRefusal::Failed(failed) => match failed.error {
+                store::Error::Unavailable(_) | store::Error::Full(_) => true,
+                store::Error::DeadlineExceeded(_)
+                | store::Error::Contention(_)
+                | store::Error::OutcomeUnknown(_)
+                | store::Error::Corrupt(_) => false,
+            },
+        }
+    }
+
+    fn error(&self, key: JobKey, made: bool) -> EnqueueError {
+        match self {
+            WriteRefusal::Unsupported { shard, asked, reached } => {
+                let (shard, asked, reached) = (shard.clone(), *asked, *reached);
+                EnqueueError::DurabilityUnsupported { shard, asked, reached }
+            }
+            &WriteRefusal::Unconfirmed { asked } => {
+                EnqueueError::DurabilityNotReached { asked, id: key.id }
+            }
+            WriteRefusal::Failed(error) => {
+                let id = (!made || error.outcome_unknown()).then_some(key.id);
+                EnqueueError::Store { error: error.clone(), id }
+            }
+        }
+    }
+}
+
+/// What `call` answers; or an error, at `until`, because nobody knows.
+async fn in_time<T>(
+    until: Option<Instant>,
+    shard: &Shard,
+    call: impl Future<Output = T>,
+) -> Result<T, ShardError> {
+    let Some(until) = until else { return Ok(call.await) };
+    let late = |_| ShardError::unknown(shard.name(), "no answer in time");
+    tokio::time::timeout_at(until, call).await.map_err(late)
+}
+
+/// What was written, each job by itself, unless the shard has failed as a whole: when none was written, or nobody knows
+/// of some, nobody knows of all.
+fn shard_result(
+    shard: &Shard,
+    written: Vec<shards::Result<WriteResult>>,
+) -> shards::Result<Vec<shards::Result<WriteResult>>> {
+    let errors = || written.iter().filter_map(|written| written.as_ref().err());
+    let (of_shard, is_written) =
+        (errors().find(|error| error.error.is_shard_failure()), written.iter().any(Result::is_ok));
+    let unknown = errors().find(|error| error.outcome_unknown());
+    match (unknown, of_shard.or(errors().next())) {
+        (Some(unknown), _) => Err(unknown.clone()),
+        (None, Some(error)) if !is_written => Err(error.clone()),
+        (None, Some(error)) if error.error.is_shard_failure() => {
+            Err(ShardError::unknown(shard.name(), format!("a part was written: {}", error.error)))
+        }
+        (None, _) => Ok(written),
+    }
+}
+
+/// A retry found nothing, and no new job is written there any more.
+fn is_rejected_by_drain(written: &WriteResult) -> bool {
+    written.not_written == Some(NotWrittenReason::Draining)
+}
+
+/// A retry found the job that an earlier attempt of this call created.
+fn report_as_created(written: &mut WriteResult) {
+    if written.outcome == Some(EnqueueOutcome::Unchanged) && written.not_written.is_none() {
+        written.outcome = Some(EnqueueOutcome::Created);
+    }
+}
+
+/// `made`: the id is the server's own, of which the caller does not know yet.
+fn accepted_job(
+    shard: &Shard,
+    made: bool,
+    job: NewJob,
+    written: WriteResult,
+) -> Result<AcceptedJob, EnqueueError> {
+    let key = job.key;
+    match written.not_written {
+        None => {}
+        Some(NotWrittenReason::Draining) if made => {
+            let error = ShardError::unavailable(shard.name(), "it is to become empty");
+            return Err(EnqueueError::Store { error, id: None });
+        }
+        Some(why) => {
+            // The clock of this server is wrong, which is no fault of the caller.
+            let why = if made { NotWrittenReason::HistoryLost } else { why };
+            return Err(EnqueueError::NotWritten { key, shard: shard.name().clone(), why });
+        }
+    }
+    let Some(outcome) = written.outcome else {
+        let other_job = job.on_conflict != OnConflict::Reject;
+        return Err(EnqueueError::AlreadyExists { key, state: written.state, other_job });
+    };
+    if let Some(asked) = job.durability.filter(|&asked| asked > written.durability) {
+        return Err(EnqueueError::DurabilityNotReached { asked, id: key.id });
+    }
+    Ok(AcceptedJob {
+        id: key.id,
+        outcome,
+        due: written.due,
+        durability: written.durability,
+        shard: shard.name().clone(),
+        state: written.state,
+    })
+}

@@ -1,0 +1,47 @@
+//! The verbs of a store that go to it as they come: one call each (`health/calls.rs`). Those that are more
+//! (calls put together, a time of their own) are methods of their own in `shard`.
+
+use crate::domain::{Job, JobKey, TopicName};
+use crate::store::{
+    AdoptBatch, Deleted, Heartbeat, IdsPage, JobDeletion, JobReschedule, LeaseQueryResult,
+    LeaseRef, LeaseRefusal, ListPage, ListQuery, PruneResult, PruneTopicsResult, RedriveBatch,
+    RedriveResult, RescheduleResult, RunningLease, SharedState, StreamLeaseRef, TopicInfo, Unclaim,
+    UnclaimResult,
+};
+
+use super::op::Op;
+use super::{Result, Shard};
+
+macro_rules! verbs {
+    ($($op:ident: $verb:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
+        impl Shard { $(
+            #[doc = concat!("`", stringify!($verb), "` of the [`store`](crate::store::Store).")]
+            ///
+            /// # Errors
+            /// As the store's; [`Error::Unavailable`](crate::store::Error::Unavailable) when
+            /// the circuit breaker is open, [`Error::Unknown`](crate::store::Error::Unknown) when it takes too
+            /// long.
+            pub async fn $verb(&self, $($arg: $type),*) -> Result<$answer> {
+                self.call(Op::$op, |store| store.$verb($($arg),*)).await
+            }
+        )* }
+    };
+}
+
+verbs! {
+    Unclaim: unclaim(what: Unclaim) -> UnclaimResult;
+    Leases: running_leases(refs: Vec<LeaseRef>) -> Vec<std::result::Result<RunningLease, LeaseRefusal>>;
+    Get: get(keys: Vec<JobKey>, full: bool) -> Vec<Option<Job>>;
+    Delete: delete(items: Vec<JobDeletion>) -> Vec<Option<Deleted>>;
+    Reschedule: reschedule(items: Vec<JobReschedule>) -> Vec<RescheduleResult>;
+    Redrive: redrive(redrive: RedriveBatch) -> RedriveResult;
+    Detach: detach(leases: Vec<StreamLeaseRef>) -> u64;
+    Adopt: adopt(adopt: AdoptBatch) -> Vec<bool>;
+    Reap: overdue_leases(limit: usize) -> LeaseQueryResult;
+    Prune: prune(limit: usize) -> PruneResult;
+    Tidy: prune_topics(after: Option<TopicName>, limit: usize) -> PruneTopicsResult;
+    List: list(list: ListQuery) -> ListPage;
+    Topics: topics(prefix: String, after: Option<TopicName>, limit: usize) -> Vec<TopicInfo>;
+    Ids: ids(topic: TopicName, from: Option<String>, limit: usize) -> IdsPage;
+    Beat: heartbeat(beat: Heartbeat) -> SharedState;
+}

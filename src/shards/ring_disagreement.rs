@@ -1,0 +1,139 @@
+//! Whether replicas serve different rings, since when, and what has been said of it. While they are given another
+//! list of shards, one after the other, they do so for a moment, and that ends by itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::domain::{ShardName, limit};
+
+/// A replica that was killed seems to serve its ring for so long, and what a shard said before that is stale.
+const STALE_AFTER: Duration = limit::REPLICA_SILENCE_MAX;
+/// A change of all replicas, one after the other, takes less than that, or somebody has forgotten one.
+const PERSISTS_AFTER: Duration = Duration::from_secs(10 * 60);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct RingDisagreement {
+    /// By shard, when it was heard, and the rings that living replicas serve by what it said.
+    by_shard: BTreeMap<ShardName, (Instant, BTreeSet<u64>)>,
+    /// By ring, when another replica was last heard to serve it.
+    last_served: BTreeMap<u64, Instant>,
+    since: Option<Instant>,
+    logged: Option<DisagreementEvent>,
+}
+
+/// What is to be said once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DisagreementEvent {
+    /// Others serve another ring.
+    Started,
+    /// They still do.
+    Persists,
+    /// They do no more.
+    Resolved,
+}
+
+// === impl Dissent ===
+
+impl RingDisagreement {
+    /// Takes in which rings living replicas serve, as a shard says. Whether it had been silent, so that they may have
+    /// served whatever ring meanwhile.
+    pub(super) fn record(&mut self, shard: &ShardName, rings: BTreeSet<u64>, now: Instant) -> bool {
+        self.last_served.retain(|_, at| now.duration_since(*at) <= PERSISTS_AFTER);
+        self.last_served.extend(rings.iter().map(|&ring| (ring, now)));
+        let was_silent = !self.is_recent(shard, now);
+        self.by_shard.insert(shard.clone(), (now, rings));
+        was_silent
+    }
+
+    /// Whether the shard has said a moment ago what living replicas serve.
+    pub(super) fn is_recent(&self, shard: &ShardName, now: Instant) -> bool {
+        self.by_shard.get(shard).is_some_and(|(at, _)| now.duration_since(*at) <= STALE_AFTER)
+    }
+
+    /// The rings that others serve, or have served for as long as a change of all replicas takes.
+    pub(super) fn recent_rings(&self, now: Instant) -> BTreeSet<u64> {
+        let late =
+            self.last_served.iter().filter(|(_, at)| now.duration_since(**at) <= PERSISTS_AFTER);
+        late.map(|(&ring, _)| ring).collect()
+    }
+
+    /// The rings that others serve, but this one.
+    pub(super) fn other_rings(&self, served: u64, now: Instant) -> BTreeSet<u64> {
+        let fresh = self.by_shard.values().filter(|(at, _)| now.duration_since(*at) <= STALE_AFTER);
+        let mut rings: BTreeSet<_> = fresh.flat_map(|(_, rings)| rings).copied().collect();
+        rings.remove(&served);
+        rings
+    }
+
+    /// What is to be said now that others serve another ring, or do not.
+    pub(super) fn next_event(&mut self, dissents: bool, now: Instant) -> Option<DisagreementEvent> {
+        if !dissents {
+            self.since = None;
+            return self.logged.take().map(|_| DisagreementEvent::Resolved);
+        }
+        let lasted = now.duration_since(*self.since.get_or_insert(now));
+        let news = match self.logged {
+            None if lasted > STALE_AFTER => DisagreementEvent::Started,
+            Some(DisagreementEvent::Started) if lasted >= PERSISTS_AFTER => {
+                DisagreementEvent::Persists
+            }
+            _ => return None,
+        };
+        self.logged = Some(news);
+        Some(news)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn disagreement_is_logged_when_it_starts_persists_and_ends() {
+        let (begin, mut dissent) = (Instant::now(), RingDisagreement::default());
+        let mut said = Vec::new();
+        for second in 0..1_500 {
+            let others = (100..1_000).contains(&second) || second >= 1_400;
+            let news = dissent.next_event(others, begin + seconds(second));
+            said.extend(news.map(|news| (second, news)));
+        }
+        let first = [
+            (111, DisagreementEvent::Started),
+            (700, DisagreementEvent::Persists),
+            (1_000, DisagreementEvent::Resolved),
+        ];
+        assert_eq!(said, [&first[..], &[(1_411, DisagreementEvent::Started)]].concat());
+    }
+
+    #[test]
+    fn short_disagreement_is_not_logged() {
+        let (begin, mut dissent) = (Instant::now(), RingDisagreement::default());
+        for second in 0..100 {
+            let others = second % 12 < 11;
+            assert_eq!(dissent.next_event(others, begin + seconds(second)), None, "{second}");
+        }
+    }
+
+    #[test]
+    fn stale_answers_of_a_silent_shard_are_ignored() {
+        let (begin, mut dissent) = (Instant::now(), RingDisagreement::default());
+        let shard = |name| ShardName::try_new(name).unwrap();
+        assert!(dissent.record(&shard("a"), BTreeSet::from([1, 2]), begin), "the first time");
+        dissent.record(&shard("b"), BTreeSet::from([1, 3]), begin + seconds(5));
+        assert_eq!(dissent.other_rings(1, begin + seconds(6)), BTreeSet::from([2, 3]));
+        assert_eq!(dissent.other_rings(2, begin + seconds(11)), BTreeSet::from([1, 3]));
+        assert!(!dissent.record(&shard("b"), BTreeSet::from([1]), begin + seconds(12)));
+        assert!(dissent.other_rings(1, begin + seconds(12)).is_empty());
+        assert!(dissent.is_recent(&shard("b"), begin + seconds(22)));
+        assert!(!dissent.is_recent(&shard("a"), begin + seconds(12)));
+        assert!(dissent.record(&shard("a"), BTreeSet::from([1]), begin + seconds(12)));
+        assert_eq!(dissent.recent_rings(begin + seconds(601)), BTreeSet::from([1, 3]));
+    }
+}

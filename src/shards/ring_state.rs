@@ -1,0 +1,437 @@
+//! What this replica knows of the others, of the shards and of the rings on which jobs may lie, and which ring it
+//! serves by that: the configured shards that take new jobs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::domain::ShardName;
+use crate::domain::open_rings::{self, OpenRings, RingMembers, RingRecords};
+use crate::domain::ring::ShardState;
+use crate::metrics::Metrics;
+use crate::store::{Heartbeat, SharedState};
+
+use super::Shard;
+use super::ring_disagreement::{DisagreementEvent, RingDisagreement};
+
+/// See the module.
+pub(super) struct RingState {
+    /// Who this replica is to the others, once it has joined them.
+    pub(super) owner: OnceLock<u32>,
+    /// This server's, with which those of shards are compared.
+    pub(super) clock: OnceLock<Clock>,
+    known: Mutex<RingView>,
+    rings: RwLock<Arc<OpenRings>>,
+    /// Counts how often other rings were served.
+    pub(super) changes: AtomicU64,
+    /// Held by whoever changes the ring.
+    pub(super) change_lock: tokio::sync::Mutex<()>,
+    /// The longest that a call goes on under a ring.
+    call_max: Duration,
+    metrics: Metrics,
+    pub(super) shutdown: CancellationToken,
+}
+
+/// What it knows, and what it has said of that.
+pub(super) struct RingView {
+    pub(super) records: RingRecords,
+    pub(super) served: RingMembers,
+    /// Rings under which calls may be under way, with the time since when they are not served any more, if so.
+    used: BTreeMap<RingMembers, Option<Instant>>,
+    fingerprint: u64,
+    /// Since when all replicas serve the same ring, as far as known.
+    pub(super) agreed_since: Instant,
+    pub(super) disagreement: RingDisagreement,
+    peer_rings: PeerRings,
+    /// Shards that are on an open ring and not configured, as far as that was said.
+    pub(super) unconfigured: BTreeSet<ShardName>,
+    /// Of those the ones that nobody serves.
+    unserved: BTreeSet<ShardName>,
+}
+
+/// Rings of other replicas that have shards which are not here.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct PeerRings {
+    /// Those that they serve.
+    current: BTreeSet<RingMembers>,
+    /// Those that they served a while ago, too: who did may only be restarted.
+    recent: BTreeSet<RingMembers>,
+}
+
+// === impl Council ===
+
+impl RingState {
+    /// Of a replica that knows nothing but how these shards are configured.
+    pub(super) fn new(shards: &[Shard], call_max: Duration, metrics: &Metrics) -> RingState {
+        let records = RingRecords::new();
+        let served = active_ring(&records, shards);
+        let rings = Arc::new(OpenRings::new(&served, &records, &BTreeSet::new()));
+        let known = RingView {
+            fingerprint: rings.newest().fingerprint(),
+            records,
+            served,
+            used: BTreeMap::new(),
+            agreed_since: Instant::now(),
+            disagreement: RingDisagreement::default(),
+            peer_rings: PeerRings::default(),
+            unconfigured: BTreeSet::new(),
+            unserved: BTreeSet::new(),
+        };
+        RingState {
+            owner: OnceLock::new(),
+            clock: OnceLock::new(),
+            known: Mutex::new(known),
+            rings: RwLock::new(rings),
+            changes: AtomicU64::new(0),
+            change_lock: tokio::sync::Mutex::default(),
+            call_max,
+            metrics: metrics.clone(),
+            shutdown: CancellationToken::new(),
+        }
+    }
+
+    /// The rings as they are now.
+    pub(super) fn rings(&self) -> Arc<OpenRings> {
+        Arc::clone(&self.rings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn known(&self) -> MutexGuard<'_, RingView> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a beat of `shard` says.
+    pub(super) fn heartbeat(&self, owner: u32, shard: &Shard) -> Heartbeat {
+        let known = self.known();
+        let theirs = shard.shared_state();
+        let theirs = theirs.as_deref().map(|census| &census.rings);
+        // Before the first answer nobody knows which versions are there.
+        let rings = theirs.map_or_else(RingRecords::new, |rings| {
+            open_rings::missing_records(rings, &known.records)
+        });
+        let (met, gone) = shard.peer_updates();
+        Heartbeat {
+            owner,
+            ring: known.fingerprint,
+            state: shard.state(),
+            rings,
+            seen_owners: met,
+            removed_owners: gone,
+        }
+    }
+
+    /// Takes in what a shard has answered. Answers whether anything follows from it.
+    pub(super) fn apply_shared_state(
+        &self,
+        owner: u32,
+        shards: &[Shard],
+        shard: &Shard,
+        census: &SharedState,
+    ) -> bool {
+        let (mut known, now) = (self.known(), Instant::now());
+        let before = known.open_rings();
+        let news = open_rings::merge_records(&mut known.records, &census.rings);
+        known.reopen_used(self.call_max, now);
+        let opened = known.open_rings().difference(&before).next().is_some();
+        let served = active_ring(&known.records, shards);
+        let lacks = !open_rings::missing_records(&census.rings, &known.records).is_empty();
+        let living = census.replicas.iter().filter(|sign| sign.is_alive(census.now));
+        let others = living.filter(|sign| sign.owner != owner && sign.ring != 0);
+        let others: BTreeSet<u64> = others.map(|sign| sign.ring).collect();
+        let dissents = others.iter().any(|&ring| ring != known.fingerprint);
+        let was_silent = known.disagreement.record(shard.name(), others, now);
+        // A replica may serve, or have served for less than a beat, what this one has not heard of.
+        if dissents || opened || was_silent && shard.is_shared() {
+            known.agreed_since = now;
+        }
+        let elsewhere = self.compare_served_rings(&mut known, shards, now);
+        news || lacks || served != known.served || elsewhere != known.peer_rings
+    }
+
+    /// Says what there is to say of replicas that serve other rings. Answers which of those have shards that are not
+    /// here.
+    fn compare_served_rings(
+        &self,
+        known: &mut RingView,
+        shards: &[Shard],
+        now: Instant,
+    ) -> PeerRings {
+        let others = known.disagreement.other_rings(known.fingerprint, now);
+        let dissents = !others.is_empty();
+        self.metrics.set_ring_disagreement(dissents);
+        let is_other = |ring: &&RingMembers| dissents && others.contains(&ring.fingerprint());
+        let rings: BTreeSet<RingMembers> = known.records.keys().filter(is_other).cloned().collect();
+        if let Some(news) = known.disagreement.next_event(dissents, now) {
+            log_disagreement(news, &known.served, &rings);
+        }
+        let is_here = |name: &ShardName| shards.iter().any(|shard| shard.name() == name);
+        let has_strangers = |ring: &&RingMembers| ring.names().iter().any(|name| !is_here(name));
+        let lately = known.disagreement.recent_rings(now);
+        let open = known.records.iter().filter(|(_, mark)| mark.open).map(|(ring, _)| ring);
+        let lately = open.filter(|ring| lately.contains(&ring.fingerprint())).chain(&rings);
+        PeerRings {
+            recent: lately.filter(has_strangers).cloned().collect(),
+            current: rings.iter().filter(has_strangers).cloned().collect(),
+        }
+    }
+
+    /// Serves this ring, which every shard that answers has on record.
+    pub(super) fn serve(&self, shards: &[Shard], served: RingMembers) {
+        let (mut known, now) = (self.known(), Instant::now());
+        let fingerprint = served.fingerprint();
+        if served != known.served {
+            tracing::info!(%served, fingerprint = format!("{fingerprint:016x}"), "the ring changes");
+            known.agreed_since = now;
+        }
+        // Nothing was written under a ring before a shard has answered.
+        if has_shared_state(shards) {
+            known.used.values_mut().for_each(|until| *until = until.or(Some(now)));
+            known.used.insert(served.clone(), None);
+        }
+        (known.served, known.fingerprint) = (served, fingerprint);
+        known.peer_rings = self.compare_served_rings(&mut known, shards, now);
+        known.log_unconfigured_shards(shards);
+        let rings = OpenRings::new(&known.served, &known.records, &known.peer_rings.recent);
+        self.metrics.set_rings_open(rings.count());
+        *self.rings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rings);
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The shards of the ring, and how much each weighs there.
+fn ring_members(shards: &[Shard], takes: impl Fn(&Shard) -> bool) -> RingMembers {
+    let members = shards.iter().filter(|shard| takes(shard));
+    let members: Vec<_> = members.map(|shard| (shard.name().clone(), shard.weight())).collect();
+    RingMembers::new(&members)
+}
+
+/// Whether it is known what any shard says of rings.
+fn has_shared_state(shards: &[Shard]) -> bool {
+    shards.iter().any(|shard| shard.shared_state().is_some())
+}
+
+/// Whether a shard was on rings that are all closed: it was found empty, and left. One that has answered says itself
+/// whether it takes jobs again.
+fn has_left_rings(records: &RingRecords, shard: &Shard) -> bool {
+    let mut its = records.iter().filter(|(ring, _)| ring.contains(shard.name())).peekable();
+    shard.shared_state().is_none() && its.peek().is_some() && its.all(|(_, mark)| !mark.open)
+}
+
+/// The ring of the shards that take new jobs.
+fn active_ring(records: &RingRecords, shards: &[Shard]) -> RingMembers {
+    let takes = |shard: &Shard| shard.state() == ShardState::Active;
+    let served = ring_members(shards, |shard| takes(shard) && !has_left_rings(records, shard));
+    if served == RingMembers::new(&[]) { ring_members(shards, takes) } else { served }
+}
+
+/// Opens the ring of the shards that take new jobs, which is answered; and the one of all of them if it was never
+/// heard of, because one that is to become empty has been on it. Not before a shard has said what became of both.
+pub(super) fn open_active_ring(records: &mut RingRecords, shards: &[Shard]) -> RingMembers {
+    let served = active_ring(records, shards);
+    if has_shared_state(shards) {
+        let all = ring_members(shards, |shard| !has_left_rings(records, shard));
+        if !records.contains_key(&all) {
+            open_rings::open_ring(records, &all);
+        }
+        open_rings::open_ring(records, &served);
+    }
+    served
+}
+
+/// Says that replicas serve different rings, or do no more.
+fn log_disagreement(news: DisagreementEvent, served: &RingMembers, others: &BTreeSet<RingMembers>) {
+    let others: Vec<&str> = others.iter().map(RingMembers::as_str).collect();
+    let others = others.join(" ");
+    match news {
+        DisagreementEvent::Started => tracing::warn!(
+            %served, others,
+            "replicas serve different rings, as they do while they are given another list of shards one \
+             by one: it ends by itself when all have the same; until then two of them may create one id \
+             on two shards"
+        ),
+        DisagreementEvent::Persists => tracing::error!(
+            %served, others,
+            "replicas have served different rings for minutes: give all of them the same shards; until \
+             then two of them may create one id on two shards"
+        ),
+        DisagreementEvent::Resolved => {
+            tracing::info!(%served, "all replicas serve the same ring again")
+        }
+    }
+}
+
+// === impl Known ===
+
+impl RingView {
+    fn open_rings(&self) -> BTreeSet<RingMembers> {
+        let open = self.records.iter().filter(|(_, mark)| mark.open);
+        open.map(|(ring, _)| ring.clone()).collect()
+    }
+
+    /// Opens the rings again under which calls of this replica may be under way, which take `call_max`: who closed one
+    /// took this replica for dead, as it has stood still.
+    fn reopen_used(&mut self, call_max: Duration, now: Instant) {
+        self.used
+            .retain(|_, until| until.is_none_or(|until| now.duration_since(until) <= call_max));
+        for ring in self.used.keys() {
+            open_rings::open_ring(&mut self.records, ring);
+        }
+    }
+
+    /// Former rings that are open and of which every shard is here. What lies on another one is not looked for, and it
+    /// may come back with it.
+    pub(super) fn closable(&self) -> Vec<RingMembers> {
+        let is_here =
+            |ring: &RingMembers| !self.unconfigured.iter().any(|shard| ring.contains(shard));
+        let former = self.records.iter().filter(|(ring, mark)| mark.open && **ring != self.served);
+        former.map(|(ring, _)| ring).filter(|ring| is_here(ring)).cloned().collect()
+    }
+
+    /// Looks which shards are on an open ring and not here, and says so of new ones.
+    fn log_unconfigured_shards(&mut self, shards: &[Shard]) {
+        let is_here = |name: &ShardName| shards.iter().any(|shard| shard.name() == name);
+        let names = |ring: &RingMembers| ring.names().into_iter().filter(|name| !is_here(name));
+        let open = self.records.iter().filter(|(_, mark)| mark.open);
+        let strangers: BTreeSet<ShardName> = open.flat_map(|(ring, _)| names(ring)).collect();
+        let served: BTreeSet<ShardName> = self.peer_rings.current.iter().flat_map(names).collect();
+        let lost = strangers.difference(&served).cloned().collect();
+        for shard in served.difference(&self.unconfigured) {
+            tracing::info!(
+                %shard,
+                "another replica has a shard that is not configured here: what is asked here about ids that \
+                 may lie there is UNAVAILABLE until all replicas have the same list"
+            );
+        }
+        for shard in BTreeSet::difference(&lost, &self.unserved) {
+            tracing::warn!(
+                %shard,
+                "no replica has a shard that may have jobs: they are neither found nor delivered; configure it on \
+                 all servers, an empty one by its name if its data is gone, and remove it when `ringq shard drain` \
+                 with --wait has ended"
+            );
+        }
+        (self.unconfigured, self.unserved) = (strangers, lost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::clock::ManualClock;
+    use crate::domain::Time;
+    use crate::domain::open_rings::RingRecord;
+    use crate::shards::{ShardMember, ShardTimeouts, Shards};
+    use crate::store::faulty_store::FaultyStore;
+
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// Two shards that have answered, and a replica that serves both.
+    fn shards() -> Shards {
+        let member = |name| ShardMember::from(FaultyStore::new(name, &Clock::system()));
+        let shards = Shards::new(["s0", "s1"].map(member).into(), &Metrics::new());
+        shards.all().iter().for_each(|shard| shard.set_shared_state(census(RingRecords::new())));
+        serve(&shards);
+        shards
+    }
+
+    fn census(rings: RingRecords) -> SharedState {
+        SharedState { now: Time(0), state: ShardState::Active, rings, replicas: Vec::new() }
+    }
+
+    /// What follows from what is known.
+    fn serve(shards: &Shards) {
+        let council = &shards.inner.ring_state;
+        let served = open_active_ring(&mut council.known().records, shards.all());
+        council.serve(shards.all(), served);
+    }
+
+    /// A shard says this of a ring.
+    fn hear(shards: &Shards, ring: &RingMembers, version: u64, open: bool) {
+        let census = census(RingRecords::from([(ring.clone(), RingRecord { version, open })]));
+        shards.inner.ring_state.apply_shared_state(1, shards.all(), &shards.all()[0], &census);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ring_stays_open_until_calls_that_began_under_it_have_ended() {
+        let shards = shards();
+        let council = &shards.inner.ring_state;
+        let both = council.known().served.clone();
+        shards.all()[1].set_state(ShardState::Draining);
+        serve(&shards);
+        assert_ne!(council.known().served, both);
+        // Others take this replica for dead, and close it again and again.
+        let is_open_though_closed = |version| {
+            hear(&shards, &both, version, false);
+            council.known().records[&both].open
+        };
+        assert!(is_open_though_closed(9));
+        tokio::time::advance(ShardTimeouts::default().call_max()).await;
+        assert!(is_open_though_closed(19));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(!is_open_though_closed(29));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_served_by_others_needs_a_peer_on_each_shard() {
+        use crate::store::ReplicaHeartbeat;
+        let shards = shards();
+        let second = 1_000_000;
+        let sees = |shard: usize, signs: &[(u32, u64, i64)]| {
+            let sign = |&(owner, ring, at): &(u32, u64, i64)| ReplicaHeartbeat {
+                owner,
+                ring,
+                time: Time(at),
+            };
+            let replicas = signs.iter().map(sign).collect();
+            let census =
+                SharedState { now: Time(60 * second), replicas, ..census(RingRecords::new()) };
+            shards.all()[shard].set_shared_state(census);
+            shards.are_all_served_by_others()
+        };
+        shards.inner.ring_state.owner.set(1).unwrap();
+        let (me, other) = ((1, 5, 60 * second), (2, 5, 59 * second));
+        assert!(!sees(0, &[me]));
+        assert!(!sees(0, &[me, other]), "the other shard is served here alone");
+        assert!(sees(1, &[me, other]));
+        assert!(!sees(1, &[me, (2, 5, 50 * second)]), "it is silent");
+        assert!(!sees(1, &[me, (2, 0, 60 * second)]), "only its leases were met");
+        assert!(sees(1, &[me, (2, 0, 60 * second), (3, 6, 55 * second)]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn agreement_begins_anew_when_a_ring_is_opened() {
+        let shards = shards();
+        let council = &shards.inner.ring_state;
+        let since = || council.known().agreed_since.elapsed();
+        let other = RingMembers::stored("s0:1,s2:1").unwrap();
+        for (version, open, agreed) in [
+            (1, true, Duration::ZERO),
+            (1, true, MINUTE),
+            (2, false, 2 * MINUTE),
+            (3, true, Duration::ZERO),
+        ] {
+            tokio::time::advance(MINUTE).await;
+            hear(&shards, &other, version, open);
+            assert_eq!(since(), agreed, "{version} {open}");
+        }
+    }
+
+    #[tokio::test]
+    async fn clock_skew_of_a_shard_is_reported() {
+        let metrics = Metrics::new();
+        let member = ShardMember::from(FaultyStore::new("s0", &Clock::system()));
+        let shards = Shards::new(vec![member], &metrics);
+        let ahead = ManualClock::new(Clock::system().now().plus(Duration::from_secs(5)));
+        shards.join(1, &Clock::Manual(ahead)).await;
+        let name = "ringq_shard_clock_skew_seconds{shard=\"s0\"} ";
+        let text = metrics.render();
+        let shown = text.lines().find_map(|line| line.strip_prefix(name)).expect("the gauge");
+        let seconds: f64 = shown.parse().unwrap();
+        assert!((-5.0..-4.0).contains(&seconds), "{seconds}");
+    }
+}

@@ -1,0 +1,166 @@
+//! What became of a job, as stores keep it.
+
+use std::time::Duration;
+
+use prost::Message as _;
+
+use crate::domain::engine::{
+    AttemptsChange, JobHistory, LeaseEndHistory, NextGeneration, NextGenerationSpec,
+};
+use crate::domain::{Attempt, Time, Token, limit};
+
+use super::{decode, micros, retention_code, retention_from_code, spec, stored};
+
+/// One end of a lease: its token, and how it ended.
+const END_BYTES: usize = 9;
+
+/// What is written over the attempts of a job: these bytes, and behind them the first bytes of those that were there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttemptsSplice {
+    /// What comes in front.
+    pub front: Vec<u8>,
+    /// How much of the former bytes stays.
+    pub kept: usize,
+}
+
+/// The life of a job and its waiting generation as bytes. `None` where nothing has happened to it yet, which is the
+/// usual case.
+pub fn encode_history(life: &JobHistory, next: Option<&NextGeneration>) -> Option<Vec<u8>> {
+    let JobHistory {
+        generation,
+        failures,
+        deliveries,
+        first_start,
+        worker,
+        last_error,
+        progress,
+        checkpoint,
+        lease_ends: ends,
+        attempts,
+    } = life;
+    let stored = stored::Life {
+        replaced: generation.saturating_sub(1),
+        failures: *failures,
+        deliveries: *deliveries,
+        first_start_us: first_start.map(|time| time.0),
+        worker: worker.clone(),
+        last_error: last_error.clone(),
+        progress: progress.clone(),
+        checkpoint: *checkpoint,
+        ends: encode_ends(ends),
+        attempts: attempts.clone(),
+        next: next.map(encode_next),
+    };
+    (stored != stored::Life::default()).then(|| stored.encode_to_vec())
+}
+
+/// The life of a job from bytes. A damaged one reads as one that nothing has happened to: a job that runs once more is
+/// better than a topic that stands still behind it.
+pub fn decode_history(blob: Option<&[u8]>) -> (JobHistory, Option<NextGeneration>) {
+    let Some(blob) = blob else { return (JobHistory::new(1), None) };
+    let stored = decode::<stored::Life>("life", blob).unwrap_or_else(|error| {
+        tracing::error!(%error, "what became of a job is damaged");
+        stored::Life::default()
+    });
+    let life = JobHistory {
+        generation: stored.replaced.saturating_add(1),
+        failures: stored.failures,
+        deliveries: stored.deliveries,
+        first_start: stored.first_start_us.map(Time),
+        worker: stored.worker,
+        last_error: stored.last_error,
+        progress: stored.progress,
+        checkpoint: stored.checkpoint,
+        lease_ends: decode_ends(&stored.ends),
+        attempts: stored.attempts,
+    };
+    (life, stored.next.map(decode_next))
+}
+
+/// Brings the attempts of a job up to date: what is to be written, and in `lengths` how long each of them is then.
+/// `None`: nothing is to be written.
+pub fn encode_attempts(change: &AttemptsChange, lengths: &mut Vec<u32>) -> Option<AttemptsSplice> {
+    if change.cleared {
+        lengths.clear();
+    }
+    if change.added.is_empty() {
+        return change.cleared.then(|| AttemptsSplice { front: Vec::new(), kept: 0 });
+    }
+    let (mut front, mut added) = (Vec::new(), Vec::new());
+    for attempt in change.added.iter().take(limit::ATTEMPTS_KEPT) {
+        let before = front.len();
+        front.extend(stored::Attempts { attempts: vec![encode_attempt(attempt)] }.encode_to_vec());
+        added.push(u32::try_from(front.len() - before).unwrap_or(u32::MAX));
+    }
+    lengths.truncate(limit::ATTEMPTS_KEPT - added.len());
+    let kept = lengths.iter().map(|&length| length as usize).sum();
+    lengths.splice(..0, added);
+    Some(AttemptsSplice { front, kept })
+}
+
+fn encode_attempt(attempt: &Attempt) -> stored::Attempt {
+    stored::Attempt {
+        number: attempt.number,
+        start_us: attempt.start_time.0,
+        finish_us: attempt.finish_time.0,
+        worker_id: attempt.worker_id.clone(),
+        outcome: attempt.outcome.code().into(),
+        error: attempt.error.clone(),
+    }
+}
+
+fn encode_ends(ends: &LeaseEndHistory) -> Vec<u8> {
+    let end = |(token, code): &(Token, u8)| {
+        let mut end = token.0.to_be_bytes().to_vec();
+        end.push(*code);
+        end
+    };
+    ends.0.iter().flat_map(end).collect()
+}
+
+fn decode_ends(bytes: &[u8]) -> LeaseEndHistory {
+    let end = |end: &[u8]| {
+        let (token, code) = end.split_first_chunk::<8>()?;
+        Some((Token(u64::from_be_bytes(*token)), *code.first()?))
+    };
+    LeaseEndHistory(bytes.chunks_exact(END_BYTES).filter_map(end).collect())
+}
+
+fn encode_next(next: &NextGeneration) -> stored::Generation {
+    let NextGeneration { priority, due, expire, created, replacement: own } = next;
+    let own =
+        own.as_ref().map(|NextGenerationSpec { keep, bytes, spec, has_payload }| stored::Brought {
+            keep_us: retention_code(*keep),
+            bytes: *bytes,
+            lease_us: spec.lease.map(micros),
+            spec: Some(spec::to_stored(spec)),
+            has_payload: *has_payload,
+        });
+    stored::Generation {
+        priority: (*priority).into(),
+        due_us: due.0,
+        expire_us: expire.map(|expire| expire.0),
+        create_us: created.0,
+        own,
+    }
+}
+
+fn decode_next(stored: stored::Generation) -> NextGeneration {
+    let own = stored.own.map(|own| {
+        let mut spec = spec::from_stored(own.spec.unwrap_or_default());
+        spec.lease = own.lease_us.map(Duration::from_micros);
+        NextGenerationSpec {
+            keep: retention_from_code(own.keep_us),
+            bytes: own.bytes,
+            spec,
+            has_payload: own.has_payload,
+        }
+    });
+    NextGeneration {
+        priority: u8::try_from(stored.priority).unwrap_or(0).min(limit::PRIORITY_MAX),
+        due: Time(stored.due_us),
+        expire: stored.expire_us.map(Time),
+        created: Time(stored.create_us),
+        replacement: own,
+    }
+}

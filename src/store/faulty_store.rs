@@ -1,0 +1,438 @@
+//! For tests: a store in memory that fails, hangs or forgets to answer on demand, and that other replicas seem to use,
+//! too, whose hints arrive or not. What it is not told to do otherwise it does as SQLite does.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use futures::future::BoxFuture;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
+use tokio::time::Instant;
+
+use crate::clock::Clock;
+use crate::domain::engine::Command;
+use crate::domain::ring::ShardState;
+use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
+use crate::store::sqlite::{Config, Database, SqliteStore};
+use crate::store::{
+    Claim, ClaimResult, Error, EventKind, Heartbeat, IdsPage, JobRequest, LeaseQuery,
+    LeaseQueryResult, ListPage, ListQuery, PruneResult, PruneTopicsResult, ReplicaHeartbeat,
+    RequestResult, ShardEvent, ShardEvents, ShardIdentity, ShardProblem, ShardStatus,
+    ShardTopicStats, SharedState, Store, StoreFuture, StoreInfo, TopicInfo,
+};
+
+/// How a shard is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InjectedFault {
+    /// It works.
+    None,
+    /// Nobody is there.
+    Unreachable,
+    /// It has no room for new jobs.
+    RejectsEnqueues,
+    /// It has no room for anything, not even for the end of a lease.
+    RejectsWrites,
+    /// It deletes nothing.
+    RejectsDeletes,
+    /// It does what it is asked for, but its answers do not arrive.
+    LosesReplies,
+    /// Calls are neither done nor answered, for ever.
+    Hangs,
+    /// The same for those that users read by; all others work.
+    HangsReads,
+}
+
+/// What a feed asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FeedCall {
+    Claim,
+    Probe,
+}
+
+/// What becomes of calls that undo a lost claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnclaimFault {
+    Works,
+    Fails,
+    Hangs,
+}
+
+/// A shard in memory, and how it is.
+pub(crate) struct FaultyStore {
+    store: SqliteStore,
+    /// Once others use it.
+    shared_identity: ShardIdentity,
+    status: watch::Sender<ShardStatus>,
+    fault: watch::Sender<InjectedFault>,
+    calls: AtomicUsize,
+    enqueues: AtomicUsize,
+    refusals: AtomicUsize,
+    /// Until when the first of the jobs that were enqueued last may be written.
+    enqueue_deadline: Mutex<Option<Instant>>,
+    /// Claims pass it on their way back.
+    claim_gate: Arc<Semaphore>,
+    claims_to_lose: AtomicUsize,
+    detaches_to_fail: AtomicUsize,
+    unclaim_fault: watch::Sender<UnclaimFault>,
+    /// The signs of replicas, where there can be several.
+    heartbeats: Mutex<Option<BTreeMap<u32, ReplicaHeartbeat>>>,
+    /// Where it is shared and nothing is heard of it: the hints that arrive all the same.
+    pub(crate) events: ShardEvents,
+    drops_events: AtomicBool,
+    hides_topics: AtomicBool,
+    lease_queries: AtomicUsize,
+    feed_calls: Mutex<Vec<FeedCall>>,
+}
+
+// === impl FaultStore ===
+
+impl FaultyStore {
+    /// A shard that works.
+    pub(crate) fn new(name: &str, clock: &Clock) -> Arc<FaultyStore> {
+        let name = ShardName::try_new(name).unwrap();
+        let config = Config { name, database: Database::Memory, clock: clock.clone() };
+        let store = SqliteStore::open(config).unwrap();
+        Arc::new(FaultyStore {
+            shared_identity: ShardIdentity { is_shared: true, ..store.identity().clone() },
+            status: watch::Sender::new(store.status().borrow().clone()),
+            store,
+            fault: watch::Sender::new(InjectedFault::None),
+            calls: AtomicUsize::new(0),
+            enqueues: AtomicUsize::new(0),
+            refusals: AtomicUsize::new(0),
+            enqueue_deadline: Mutex::default(),
+            claim_gate: Arc::new(Semaphore::new(1)),
+            claims_to_lose: AtomicUsize::new(0),
+            detaches_to_fail: AtomicUsize::new(0),
+            unclaim_fault: watch::Sender::new(UnclaimFault::Works),
+            heartbeats: Mutex::default(),
+            events: ShardEvents::new(),
+            drops_events: AtomicBool::new(false),
+            hides_topics: AtomicBool::new(false),
+            lease_queries: AtomicUsize::new(0),
+            feed_calls: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn name(&self) -> &ShardName {
+        &self.identity().name
+    }
+
+    /// Calls that it refused because of the state that it is in.
+    pub(crate) fn refusals(&self) -> usize {
+        self.refusals.load(Ordering::Relaxed)
+    }
+
+    /// From now on it is so.
+    pub(crate) fn set_fault(&self, fault: InjectedFault) {
+        self.fault.send_replace(fault);
+    }
+
+    /// From now on its store knows this of it.
+    pub(crate) fn set_problem(&self, trouble: Option<ShardProblem>) {
+        self.status.send_modify(|condition| condition.problem = trouble);
+    }
+
+    /// Calls that reached it, in whatever state it was.
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Those among them that enqueue: nobody probes by them.
+    pub(crate) fn enqueues(&self) -> usize {
+        self.enqueues.load(Ordering::Relaxed)
+    }
+
+    /// Until when the first of the jobs of the last one may be written.
+    pub(crate) fn enqueue_deadline(&self) -> Option<Instant> {
+        *self.enqueue_deadline.lock().unwrap()
+    }
+
+    /// The store itself, which always works.
+    pub(crate) fn sqlite_store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    /// From now on others use it too, and hints are lost but for those that the test sends.
+    pub(crate) fn share_without_events(&self) {
+        self.share();
+        self.drops_events.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on the names of its topics are never told.
+    pub(crate) fn hang_topics(&self) {
+        self.hides_topics.store(true, Ordering::Relaxed);
+    }
+
+    /// What its feed has asked since this was asked last.
+    pub(crate) fn take_feed_calls(&self) -> Vec<FeedCall> {
+        std::mem::take(&mut *self.feed_calls.lock().unwrap())
+    }
+
+    /// How often it was asked about leases.
+    pub(crate) fn lease_queries(&self) -> usize {
+        self.lease_queries.load(Ordering::Relaxed)
+    }
+
+    /// From now on it is a shard that others may use.
+    pub(crate) fn share(&self) {
+        self.heartbeats.lock().unwrap().get_or_insert_default();
+    }
+
+    /// Another replica has shown itself then.
+    pub(crate) fn add_heartbeat(&self, owner: u32, at: Time) {
+        let mut signs = self.heartbeats.lock().unwrap();
+        signs.get_or_insert_default().insert(owner, ReplicaHeartbeat { owner, ring: 0, time: at });
+    }
+
+    /// Whether it knows the replica.
+    pub(crate) fn has_heartbeat_of(&self, owner: u32) -> bool {
+        let signs = self.heartbeats.lock().unwrap();
+        signs.as_ref().is_some_and(|signs| signs.contains_key(&owner))
+    }
+
+    /// No claim is answered as long as this lives.
+    pub(crate) fn hold_claims(&self) -> OwnedSemaphorePermit {
+        Arc::clone(&self.claim_gate).try_acquire_owned().unwrap()
+    }
+
+    /// The answers of the next so many claims are lost.
+    pub(crate) fn lose_claims(&self, n: usize) {
+        self.claims_to_lose.store(n, Ordering::Relaxed);
+    }
+
+    /// What becomes of calls that undo a lost claim from now on.
+    pub(crate) fn set_unclaim_fault(&self, undoing: UnclaimFault) {
+        self.unclaim_fault.send_replace(undoing);
+    }
+
+    /// The next so many detaches fail.
+    pub(crate) fn fail_detaches(&self, n: usize) {
+        self.detaches_to_fail.store(n, Ordering::Relaxed);
+    }
+
+    /// How many of those are still to come.
+    pub(crate) fn detaches_to_fail(&self) -> usize {
+        self.detaches_to_fail.load(Ordering::Relaxed)
+    }
+
+    fn call_store<'a, T: Send + 'a>(
+        &'a self,
+        call: impl FnOnce(&'a SqliteStore) -> StoreFuture<'a, T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let fault = *self.fault.borrow();
+        Box::pin(async move {
+            match fault {
+                InjectedFault::None
+                | InjectedFault::RejectsEnqueues
+                | InjectedFault::RejectsWrites
+                | InjectedFault::RejectsDeletes
+                | InjectedFault::HangsReads => call(&self.store).await,
+                InjectedFault::Unreachable => Err(unavailable_error()),
+                InjectedFault::LosesReplies => {
+                    call(&self.store).await?;
+                    Err(Error::OutcomeUnknown("connection lost".into()))
+                }
+                InjectedFault::Hangs => std::future::pending().await,
+            }
+        })
+    }
+
+    fn call_store_read<'a, T: Send + 'a>(
+        &'a self,
+        call: impl FnOnce(&'a SqliteStore) -> StoreFuture<'a, T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        if *self.fault.borrow() == InjectedFault::HangsReads {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            return Box::pin(std::future::pending());
+        }
+        self.call_store(call)
+    }
+
+    /// Passes a call that undoes a lost claim.
+    fn call_store_unclaim<'a, T: Send + 'a>(
+        &'a self,
+        call: impl FnOnce(&'a SqliteStore) -> StoreFuture<'a, T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        Box::pin(async move {
+            let mut undoing = self.unclaim_fault.subscribe();
+            let now = *undoing.wait_for(|undoing| *undoing != UnclaimFault::Hangs).await.unwrap();
+            match now {
+                UnclaimFault::Fails => Err(Error::Unavailable("failed".into())),
+                UnclaimFault::Works | UnclaimFault::Hangs => self.call_store(call).await,
+            }
+        })
+    }
+
+    /// Why it refuses a command, in the state that it is in.
+    fn refusal(&self, command: &Command) -> Option<Error> {
+        match (*self.fault.borrow(), command) {
+            (InjectedFault::RejectsEnqueues, Command::Enqueue(_))
+            | (InjectedFault::RejectsWrites, _) => Some(Error::Full("no room".into())),
+            (InjectedFault::RejectsDeletes, Command::Delete { .. }) => Some(unavailable_error()),
+            _ => None,
+        }
+    }
+}
+
+fn unavailable_error() -> Error {
+    Error::Unavailable("connection refused".into())
+}
+
+fn take_one(n: &AtomicUsize) -> bool {
+    n.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
+}
+
+impl Store for FaultyStore {
+    fn identity(&self) -> &ShardIdentity {
+        if self.heartbeats.lock().unwrap().is_some() {
+            &self.shared_identity
+        } else {
+            self.store.identity()
+        }
+    }
+
+    fn status(&self) -> watch::Receiver<ShardStatus> {
+        self.status.subscribe()
+    }
+
+    fn apply(&self, requests: Vec<JobRequest>) -> BoxFuture<'_, Vec<Result<RequestResult, Error>>> {
+        let count = requests.len();
+        let all = move |error: Error| (0..count).map(|_| Err(error.clone())).collect();
+        if let Some(error) = requests.iter().find_map(|request| self.refusal(&request.command)) {
+            self.refusals.fetch_add(1, Ordering::Relaxed);
+            return Box::pin(async move { all(error) });
+        }
+        let is_detach = |request: &JobRequest| matches!(request.command, Command::Detach { .. });
+        if requests.iter().any(is_detach) && take_one(&self.detaches_to_fail) {
+            return Box::pin(async move { all(Error::OutcomeUnknown("failed".into())) });
+        }
+        if requests.iter().any(|request| matches!(request.command, Command::Enqueue(_))) {
+            self.enqueues.fetch_add(1, Ordering::Relaxed);
+            *self.enqueue_deadline.lock().unwrap() =
+                requests.iter().filter_map(|request| request.deadline).min();
+        }
+        let applied = self.call_store(|store| Box::pin(async { Ok(store.apply(requests).await) }));
+        Box::pin(async move { applied.await.unwrap_or_else(all) })
+    }
+
+    fn claim(&self, claim: Claim) -> StoreFuture<'_, ClaimResult> {
+        let is_look = claim.topics.iter().all(|ask| ask.streams.is_empty());
+        self.feed_calls.lock().unwrap().push(if is_look {
+            FeedCall::Probe
+        } else {
+            FeedCall::Claim
+        });
+        let claims = self.call_store(|store| store.claim(claim));
+        Box::pin(async move {
+            let claims = claims.await?;
+            let _passed = self.claim_gate.acquire().await.unwrap();
+            let is_lost = take_one(&self.claims_to_lose);
+            if is_lost { Err(Error::OutcomeUnknown("lost".into())) } else { Ok(claims) }
+        })
+    }
+
+    fn cancel_lost_claim(&self, nonce: u32) -> StoreFuture<'_, ()> {
+        // By the nonce 0 it is asked whether it works.
+        match nonce {
+            0 => self.call_store(move |store| store.cancel_lost_claim(nonce)),
+            _ => self.call_store_unclaim(move |store| store.cancel_lost_claim(nonce)),
+        }
+    }
+
+    fn query_leases(&self, what: LeaseQuery) -> StoreFuture<'_, LeaseQueryResult> {
+        match what {
+            LeaseQuery::OfLostClaim { .. } => {
+                self.call_store_unclaim(|store| store.query_leases(what))
+            }
+            LeaseQuery::ByRef(_) => {
+                self.lease_queries.fetch_add(1, Ordering::Relaxed);
+                self.call_store(|store| store.query_leases(what))
+            }
+            _ => self.call_store(|store| store.query_leases(what)),
+        }
+    }
+
+    fn get(&self, keys: Vec<JobKey>, full: bool) -> StoreFuture<'_, Vec<Option<Job>>> {
+        self.call_store_read(move |store| store.get(keys, full))
+    }
+
+    fn prune(&self, limit: usize) -> StoreFuture<'_, PruneResult> {
+        self.call_store(move |store| store.prune(limit))
+    }
+
+    fn prune_topics(
+        &self,
+        after: Option<TopicName>,
+        limit: usize,
+    ) -> StoreFuture<'_, PruneTopicsResult> {
+        self.call_store(move |store| store.prune_topics(after, limit))
+    }
+
+    fn list(&self, list: ListQuery) -> StoreFuture<'_, ListPage> {
+        self.call_store_read(|store| store.list(list))
+    }
+
+    fn topics(
+        &self,
+        prefix: String,
+        after: Option<TopicName>,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<TopicInfo>> {
+        self.feed_calls.lock().unwrap().push(FeedCall::Probe);
+        if self.hides_topics.load(Ordering::Relaxed) {
+            return Box::pin(std::future::pending());
+        }
+        self.call_store_read(move |store| store.topics(prefix, after, limit))
+    }
+
+    fn ids(
+        &self,
+        topic: TopicName,
+        from: Option<String>,
+        limit: usize,
+    ) -> StoreFuture<'_, IdsPage> {
+        self.call_store_read(move |store| store.ids(topic, from, limit))
+    }
+
+    fn stats(&self, topics: Vec<TopicName>) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
+        self.call_store_read(|store| store.stats(topics))
+    }
+
+    fn info(&self) -> StoreFuture<'_, StoreInfo> {
+        self.call_store_read(|store| store.info())
+    }
+
+    fn subscribe(&self, about: EventKind) -> broadcast::Receiver<ShardEvent> {
+        let is_unheard = self.drops_events.load(Ordering::Relaxed);
+        if is_unheard { self.events.subscribe(about) } else { self.store.subscribe(about) }
+    }
+
+    fn heartbeat(&self, beat: Heartbeat) -> StoreFuture<'_, SharedState> {
+        let (owner, ring) = (beat.owner, beat.ring);
+        let (met, gone) = (beat.seen_owners.clone(), beat.removed_owners.clone());
+        let census = self.call_store(move |store| store.heartbeat(beat));
+        Box::pin(async move {
+            let mut census = census.await?;
+            if let Some(signs) = &mut *self.heartbeats.lock().unwrap() {
+                let at = census.now;
+                signs.insert(owner, ReplicaHeartbeat { owner, ring, time: at });
+                for owner in met {
+                    signs.entry(owner).or_insert(ReplicaHeartbeat { owner, ring: 0, time: at });
+                }
+                signs.retain(|owner, _| !gone.contains(owner));
+                census.replicas = signs.values().copied().collect();
+            }
+            Ok(census)
+        })
+    }
+
+    fn set_state(&self, state: ShardState, until: Option<Instant>) -> StoreFuture<'_, ()> {
+        self.call_store(move |store| store.set_state(state, until))
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.store.close()
+    }
+}

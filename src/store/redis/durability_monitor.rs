@@ -1,0 +1,96 @@
+//! What goes on beside the calls: observing what the shard can promise.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_redis::redis::{self, FromRedisValue as _};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::backoff::Backoff;
+use crate::domain::Time;
+use crate::store::Result;
+
+use super::check::{evicts, is_replica};
+use super::connections::ConnectionLane;
+use super::durability_info::RedisDurabilityInfo;
+use super::error_mapping;
+use super::event_sender::RedisEventSender;
+use super::shard::RedisShard;
+
+/// How often the shard is asked what it can promise.
+const OBSERVE_EVERY: Duration = Duration::from_secs(10);
+/// Pauses between looks that bring each other about: the first and the longest.
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// Reads every now and then what a write reaches, and whether the shard can still be written to. A shard that
+/// was never reached is tried more often.
+pub(super) fn observe(
+    shard: Arc<RedisShard>,
+    hints: Arc<RedisEventSender>,
+) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let mut pauses = Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
+        loop {
+            let was_known = shard.status.is_known();
+            let pause = if was_known { OBSERVE_EVERY } else { RETRY_PAUSES.1 };
+            let changed = tokio::select! {
+                () = tokio::time::sleep(pause) => false,
+                () = shard.status.wait_for_replacement() => true,
+            };
+            observe_once(&shard).await;
+            // Leases of a replica that is no more are nobody's alarm: whoever lives looks for them.
+            hints.send_upkeep(Some(Time(0)));
+            match changed {
+                // While lanes lead to two processes, a look at the one says that it is not the other.
+                true => tokio::time::sleep(pauses.next_delay()).await,
+                false => pauses.reset(),
+            }
+        }
+    }))
+}
+
+/// One look.
+pub(super) async fn observe_once(shard: &RedisShard) {
+    if shard.connections.is_outdated().await {
+        tracing::warn!(shard = %shard.name, "sentinel names another primary");
+        shard.connections.disconnect();
+    }
+    // Notes the time, too, so that a clock that goes back is seen.
+    if let Err(error) = shard.identify().await {
+        tracing::debug!(shard = %shard.name, %error, "the shard does not answer");
+        return;
+    }
+    let Ok(mut connection) = shard.connection(ConnectionLane::Read).await else { return };
+    let info: String = match redis::cmd("INFO").query_async(&mut connection).await {
+        Ok(info) => info,
+        Err(error) => {
+            shard.connections.failed(ConnectionLane::Read, &error);
+            return;
+        }
+    };
+    match settings(shard).await {
+        Ok(settings) => {
+            shard.status.set_observation(&shard.name, RedisDurabilityInfo::read(&info, &settings))
+        }
+        Err(error) => {
+            tracing::debug!(shard = %shard.name, %error, "what a write reaches cannot be read");
+        }
+    }
+    shard.status.set_eviction_policy(evicts(&info));
+    if is_replica(&info) {
+        tracing::error!(shard = %shard.name, "redis has become a read-only replica; its primary is looked for");
+        shard.connections.disconnect();
+    }
+}
+
+/// The settings that decide; none where it is forbidden to read them.
+async fn settings(shard: &RedisShard) -> Result<Vec<(String, String)>> {
+    let mut connection = shard.connection(ConnectionLane::Read).await?;
+    let mut settings = redis::cmd("CONFIG");
+    settings.arg("GET").arg("*append*");
+    match settings.query_async::<redis::Value>(&mut connection).await {
+        Ok(value) => Ok(Vec::from_redis_value(value).unwrap_or_default()),
+        // Redis has answered that it is forbidden.
+        Err(error) if error.code().is_some() => Ok(Vec::new()),
+        Err(error) => Err(error_mapping::call_error(&error, true)),
+    }
+}

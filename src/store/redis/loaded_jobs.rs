@@ -1,0 +1,393 @@
+//! The jobs of a call as they were loaded, what is decided about each in the order of the commands, and what of that is
+//! written together.
+
+use bytes::Bytes;
+use foldhash::{HashMap, HashMapExt as _, HashSet};
+
+use crate::domain::engine::{
+    self, Command, CommandReply, Decision, Enqueue, IdHistory, IdLookup, NotWrittenReason, Record,
+    RecordChange, ValidityWindow,
+};
+use crate::domain::{JobKey, Time, limit};
+use crate::store::{Error, JobRequest, Result};
+
+use super::commit::{CommitItem, RecordSlot, RecordWrite};
+use super::entry::{JobEntry, finished_in};
+use super::reply::unexpected;
+
+/// Jobs as they were loaded, and what is to become of them.
+pub(super) struct LoadedJobs {
+    pub(super) slots: HashMap<JobKey, (RecordSlot, IdHistory)>,
+    /// The store's time of the look.
+    pub(super) now: Time,
+    pub(super) items: Vec<(CommitItem, Vec<WaitingCommand>)>,
+    /// Jobs that were put back so far.
+    pub(super) redriven: u32,
+    /// The earliest time at which something happens by itself because of what was written.
+    pub(super) upkeep: Option<Time>,
+    /// Jobs that cannot be read.
+    damaged: HashMap<JobKey, Error>,
+    /// Jobs of commands that are decided later, and so is whatever is asked of them behind these.
+    deferred: HashSet<JobKey>,
+}
+
+/// A command that is done once its item is.
+pub(super) struct WaitingCommand {
+    /// Its place in the call.
+    pub(super) index: usize,
+    pub(super) outcome: DecidedCommand,
+    /// It needs room.
+    pub(super) needs_memory: bool,
+}
+
+/// What a command comes to if it is written as decided.
+pub(super) struct DecidedCommand {
+    pub(super) answer: CommandReply,
+    /// The job behind it, if it is written.
+    pub(super) record: Option<Record>,
+}
+
+/// Jobs of one call that may have been written before: each is looked for in what was done in its second.
+pub(super) const REPEATS_MAX: usize = 64;
+
+/// What a decision about a command comes to.
+pub(super) enum DecideOutcome {
+    /// Nothing is to be written.
+    Done(CommandReply),
+    /// A job that it is about cannot be read.
+    Damaged(Error),
+    /// It is part of an item.
+    Queued,
+    /// It is about jobs of several items: it is decided once these are written.
+    Deferred,
+}
+
+/// Keys of a command beside its own, whose jobs it may write.
+pub(super) fn further_keys(request: &JobRequest) -> impl Iterator<Item = JobKey> + '_ {
+    let target = match &request.command {
+        Command::Redrive(redrive) => redrive.target.as_ref(),
+        _ => None,
+    };
+    let follow_ups = match &request.command {
+        Command::Settle(engine::Settle {
+            action: engine::SettleAction::Ack { follow_ups, .. },
+            ..
+        }) => follow_ups.as_slice(),
+        _ => &[],
+    };
+    let id = &request.key.id;
+    let target = target.map(|topic| JobKey { topic: topic.clone(), id: id.clone() });
+    follow_ups.iter().map(|(key, _)| key.clone()).chain(target)
+}
+
+fn decode_entry(found: Option<Bytes>) -> Result<(Option<JobEntry>, IdHistory)> {
+    let Some(found) = found else { return Ok((None, IdHistory::Free)) };
+    let memory = match found[..] {
+        [b'O'] => IdHistory::Rejected(NotWrittenReason::TooOld),
+        [b'A'] => IdHistory::Rejected(NotWrittenReason::FromFuture),
+        [b'F'] => IdHistory::Rejected(NotWrittenReason::HistoryLost),
+        [b'X'] => IdHistory::Rejected(NotWrittenReason::Draining),
+        [phase] if phase.is_ascii_digit() => IdHistory::Ended(finished_in(phase - b'0')),
+        [_] | [] => return Err(unexpected("what is known of an id")),
+        _ => return Ok((Some(JobEntry::read(found)?), IdHistory::Free)),
+    };
+    Ok((None, memory))
+}
+
+// === impl Book ===
+
+impl LoadedJobs {
+    /// Jobs as they were read at `now`.
+    pub(super) fn from_entries(now: Time, found: Vec<(JobKey, JobEntry)>) -> LoadedJobs {
+        let slot = |(key, entry)| (key, (RecordSlot::new(Some(entry)), IdHistory::Free));
+        LoadedJobs {
+            slots: found.into_iter().map(slot).collect(),
+            now,
+            items: Vec::new(),
+            redriven: 0,
+            upkeep: None,
+            damaged: HashMap::new(),
+            deferred: HashSet::default(),
+        }
+    }
+
+    /// Takes in what was found under a key. `again`: it may have been written before.
+    pub(super) fn insert(&mut self, key: &JobKey, again: bool, bytes: Option<Bytes>) {
+        match decode_entry(bytes) {
+            Ok((entry, memory)) => {
+                let slot = RecordSlot { is_unknown: again, ..RecordSlot::new(entry) };
+                self.slots.insert(key.clone(), (slot, memory));
+            }
+            Err(error) => {
+                tracing::error!(job = %key, %error, "a job is damaged");
+                self.damaged.insert(key.clone(), error);
+            }
+        }
+    }
+
+    /// Decides about a command, after all that were decided before it.
+    pub(super) fn decide(&mut self, index: usize, request: &JobRequest) -> DecideOutcome {
+        let JobRequest { key, command, .. } = request;
+        let keys = [key.clone()].into_iter().chain(further_keys(request));
+        if let Some(error) = keys.filter_map(|key| self.damaged.get(&key)).next() {
+            return DecideOutcome::Damaged(error.clone());
+        }
+        let mut keys = [key.clone()].into_iter().chain(further_keys(request));
+        let items = match self.items_of(request) {
+            Some(items) if !keys.any(|key| self.deferred.contains(&key)) => items,
+            _ => {
+                self.deferred.extend([key.clone()].into_iter().chain(further_keys(request)));
+                return DecideOutcome::Deferred;
+            }
+        };
+        let mut window = ValidityWindow::ALWAYS;
+        let spaced = match command {
+            Command::Redrive(redrive) => Some(Command::Redrive(redrive.after(self.redriven))),
+            _ => None,
+        };
+        let command = spaced.as_ref().unwrap_or(command);
+        if let Command::Redrive(engine::Redrive { target: Some(topic), .. }) = command {
+            let target = JobKey { topic: topic.clone(), id: key.id.clone() };
+            let elapsed = self.apply_to(&target, &Command::Prune);
+            window = elapsed.window;
+            let is_free = match elapsed.change {
+                RecordChange::Remove => true,
+                RecordChange::Keep => !self.has(&target),
+                RecordChange::Write(_) | RecordChange::Insert(_) => false,
+            };
+            if !is_free {
+                return DecideOutcome::Done(CommandReply::Applied(false));
+            }
+        }
+        let decision = self.apply_to(key, command);
+        if decision.change == RecordChange::Keep {
+            return match items {
+                // It holds only if what was decided before it is written.
+                Some(item) => self.add_waiting(item, index, false, (decision.reply, None)),
+                None => DecideOutcome::Done(decision.reply),
+            };
+        }
+        self.redriven += u32::from(matches!(command, Command::Redrive(_)));
+        let item = items.unwrap_or_else(|| self.new_item());
+        self.narrow_window(item, window.intersect(decision.window));
+        let answer = decision.reply.clone();
+        // Until it is known whether this command does.
+        let did_grow = std::mem::take(&mut self.items[item].0.needs_memory);
+        let written = self.apply_decision(item, key, command, decision);
+        let grows = self.items[item].0.needs_memory;
+        self.items[item].0.needs_memory |= did_grow;
+        let record = self.slots.get(&written).and_then(|(slot, _)| slot.record.clone());
+        self.add_waiting(item, index, grows, (answer, record))
+    }
+
+    /// Takes a decision into an item, with all that follows from it; the key under which the job lies then.
+    fn apply_decision(
+        &mut self,
+        item: usize,
+        key: &JobKey,
+        command: &Command,
+        decision: Decision,
+    ) -> JobKey {
+        self.items[item].0.needs_memory |= decision.effects.counters.enqueued > 0;
+        if let Some(topic) = decision.effects.moved_to.clone() {
+            let target = JobKey { topic, id: key.id.clone() };
+            self.items[item].0.moves = true;
+            self.add_move(item, key, &target, decision);
+            return target;
+        }
+        let follow_ups = decision.effects.follow_ups.clone();
+        self.add_decision(item, key, decision);
+        if let Some((slot, _)) = self.slots.get_mut(key)
+            && let Command::Settle(settle) = command
+        {
+            slot.deadline = settle.deadline.or(slot.deadline);
+        }
+        for (key, job) in follow_ups {
+            self.add_follow_up_job(item, &key, job);
+        }
+        key.clone()
+    }
+
+    /// The item of all jobs that a command is about, if they are of one at most; `None`: they are of several.
+    fn items_of(&self, request: &JobRequest) -> Option<Option<usize>> {
+        let keys = [request.key.clone()].into_iter().chain(further_keys(request));
+        let items = keys.filter_map(|key| self.slots.get(&key).and_then(|(slot, _)| slot.item));
+        let items: HashSet<usize> = items.collect();
+        let mut items = items.into_iter();
+        let (first, second) = (items.next(), items.next());
+        let moves =
+            matches!(&request.command, Command::Redrive(redrive) if redrive.target.is_some());
+        // What moves a job is an item of its own.
+        let is_alone = first.is_some_and(|item| moves || self.items[item].0.moves);
+        (second.is_none() && !is_alone).then_some(first)
+    }
+
+    fn has(&self, key: &JobKey) -> bool {
+        self.slots.get(key).is_some_and(|(slot, _)| slot.record.is_some())
+    }
+
+    fn apply_to(&self, key: &JobKey, command: &Command) -> Decision {
+        let slot = self.slots.get(key);
+        let found = match slot.map(|(slot, memory)| (&slot.record, *memory)) {
+            Some((Some(record), _)) => IdLookup::Record(Box::new(record.clone())),
+            Some((None, memory)) => IdLookup::Absent(memory),
+            None => IdLookup::Absent(IdHistory::Free),
+        };
+        engine::apply(found, command, self.now)
+    }
+
+    fn new_item(&mut self) -> usize {
+        let (keys, window) = (Vec::new(), ValidityWindow::ALWAYS);
+        self.items
+            .push((CommitItem { keys, window, needs_memory: false, moves: false }, Vec::new()));
+        self.items.len() - 1
+    }
+
+    fn narrow_window(&mut self, item: usize, window: ValidityWindow) {
+        let item = &mut self.items[item].0;
+        item.window = item.window.intersect(window);
+    }
+
+    fn add_waiting(
+        &mut self,
+        item: usize,
+        index: usize,
+        grows: bool,
+        (answer, record): (CommandReply, Option<Record>),
+    ) -> DecideOutcome {
+        self.items[item].1.push(WaitingCommand {
+            index,
+            outcome: DecidedCommand { answer, record },
+            needs_memory: grows,
+        });
+        DecideOutcome::Queued
+    }
+
+    /// A job that is written together with the one before it, unless there is one under its id.
+    fn add_follow_up_job(&mut self, item: usize, key: &JobKey, job: Enqueue) {
+        let decision = self.apply_to(key, &Command::Enqueue(Box::new(job)));
+        if decision.change != RecordChange::Keep {
+            self.narrow_window(item, decision.window);
+            // Without it there is no ack, either.
+            self.items[item].0.needs_memory = true;
+            self.add_decision(item, key, decision);
+        }
+    }
+
+    /// Takes a decision about a job into an item.
+    fn add_decision(&mut self, item: usize, key: &JobKey, decision: Decision) {
+        if decision.change == RecordChange::Keep {
+            return;
+        }
+        let Some((slot, memory)) = self.slots.get_mut(key) else { return };
+        let item_ = &mut self.items[item].0;
+        if slot.item.is_none() {
+            slot.item = Some(item);
+            item_.keys.push(key.clone());
+        }
+        let effects = decision.effects;
+        item_.needs_memory |= decision.parts.grows();
+        let fate = match decision.change {
+            RecordChange::Keep => return,
+            RecordChange::Remove => RecordWrite::Remove,
+            RecordChange::Write(_) if slot.write == RecordWrite::Insert => RecordWrite::Insert,
+            RecordChange::Write(_) => RecordWrite::Write,
+            RecordChange::Insert(_) => RecordWrite::Insert,
+        };
+        slot.write = fate;
+        slot.record = match decision.change {
+            RecordChange::Write(record) | RecordChange::Insert(record) => Some(*record),
+            RecordChange::Keep | RecordChange::Remove => None,
+        };
+        slot.parts = std::mem::take(&mut slot.parts).then(decision.parts);
+        slot.counters.enqueued += effects.counters.enqueued;
+        slot.counters.succeeded += effects.counters.succeeded;
+        slot.counters.dead += effects.counters.dead;
+        if let Some(ended) = effects.final_state {
+            slot.final_state = Some(ended);
+            *memory = IdHistory::Ended(ended);
+        }
+        slot.lease_change = effects.lease.map(|(_, news)| news).or(slot.lease_change);
+    }
+
+    /// Takes a job from one topic to another: its record goes, and arrives there.
+    fn add_move(&mut self, item: usize, key: &JobKey, target: &JobKey, decision: Decision) {
+        let RecordChange::Insert(record) = &decision.change else { return };
+        let ended = decision.effects.final_state;
+        let parts = decision.parts.clone();
+        let entry = self.slots.get(key).and_then(|(slot, _)| slot.entry.clone());
+        if let Some((slot, _)) = self.slots.get_mut(key) {
+            (slot.write, slot.final_state, slot.item) = (RecordWrite::Remove, ended, Some(item));
+        }
+        if let Some((slot, _)) = self.slots.get_mut(target) {
+            (slot.write, slot.item, slot.parts) = (RecordWrite::Insert, Some(item), parts);
+            slot.record = Some((**record).clone());
+            slot.moved_from = entry;
+        }
+        let item = &mut self.items[item].0;
+        item.needs_memory = true;
+        item.keys = vec![key.clone(), target.clone()];
+    }
+
+    /// The commands that are done once these items are.
+    pub(super) fn waiting_commands(
+        &self,
+        items: &[usize],
+    ) -> impl Iterator<Item = &WaitingCommand> {
+        items.iter().flat_map(|&item| &self.items[item].1)
+    }
+
+    /// The same of one item, which was written.
+    pub(super) fn take_commands(&mut self, item: usize) -> Vec<WaitingCommand> {
+        std::mem::take(&mut self.items[item].1)
+    }
+
+    /// The items by calls, each within the bounds of one, and by whether they need memory.
+    pub(super) fn split_into_calls(&self) -> Vec<Vec<usize>> {
+        let mut calls = Vec::new();
+        for grows in [false, true] {
+            let (mut call, mut jobs, mut bytes, mut unknown) = (Vec::new(), 0, 0, 0);
+            for (item, (found, _)) in self.items.iter().enumerate() {
+                if found.needs_memory != grows || found.keys.is_empty() {
+                    continue;
+                }
+                let (more, size) = (found.keys.len(), self.item_bytes(found));
+                // Of each the script looks whether it is recalled.
+                let searched = self.absent_count(found);
+                let is_full = jobs + more > limit::CALL_JOBS_MAX
+                    || bytes + size > limit::CALL_BYTES_MAX
+                    || unknown + searched > REPEATS_MAX;
+                if is_full && !call.is_empty() {
+                    calls.push(std::mem::take(&mut call));
+                    (jobs, bytes, unknown) = (0, 0, 0);
+                }
+                (jobs, bytes, unknown) = (jobs + more, bytes + size, unknown + searched);
+                call.push(item);
+            }
+            if !call.is_empty() {
+                calls.push(call);
+            }
+        }
+        calls
+    }
+
+    /// How many jobs of an item must not be known.
+    fn absent_count(&self, item: &CommitItem) -> usize {
+        let slots = item.keys.iter().filter_map(|key| self.slots.get(key));
+        slots.filter(|(slot, _)| slot.is_unknown && slot.entry.is_none()).count()
+    }
+
+    fn item_bytes(&self, item: &CommitItem) -> usize {
+        let slots = item.keys.iter().filter_map(|key| self.slots.get(key));
+        slots.map(|(slot, _)| slot.bytes()).sum()
+    }
+
+    /// How many arguments a call of these items has, and of how many bytes, about.
+    pub(super) fn call_size(&self, items: &[usize]) -> (usize, usize) {
+        let items = items.iter().map(|&item| &self.items[item].0);
+        items.fold((0, 0), |(args, bytes), item| {
+            let jobs = item.keys.len();
+            (args + 1 + 8 * jobs, bytes + self.item_bytes(item) + 256 * jobs)
+        })
+    }
+}

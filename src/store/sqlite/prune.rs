@@ -1,0 +1,109 @@
+//! What happens by itself: jobs that expire or were kept long enough, and topics that are empty.
+
+use rusqlite::params;
+
+use crate::domain::engine::Command;
+use crate::domain::{State, Time, TopicName, limit};
+use crate::store::{PruneResult, PruneTopicsResult};
+
+use super::error_mapping::SqliteResult;
+use super::job_row::{JobRow, WAITING, phase_of, topic_name};
+use super::run_engine::apply_to;
+use super::statement::statement;
+use super::transaction::WriteTransaction;
+
+const FILE: &str = include_str!("upkeep.sql");
+const PASSED: &str = statement(FILE, "passed");
+const NEXT_ALARM: &str = statement(FILE, "next_alarm");
+
+const TOPICS: &str = include_str!("topics.sql");
+const TOPICS_BEHIND: &str = statement(TOPICS, "behind");
+const FORGET_TOPIC: &str = statement(TOPICS, "forget");
+
+/// The phases of all but running jobs, whose alarms are deadlines.
+fn phases() -> impl Iterator<Item = i64> {
+    let finished = State::ALL.into_iter().filter(|state| state.is_terminal());
+    [WAITING].into_iter().chain(finished.map(phase_of))
+}
+
+/// [`Store::prune`](crate::store::Store::prune).
+pub(super) fn prune(
+    session: &mut WriteTransaction<'_>,
+    limit: &usize,
+) -> SqliteResult<PruneResult> {
+    let mut pruned = 0;
+    for phase in phases() {
+        for row in due_rows(session, phase, limit - pruned)? {
+            let key = row.job_key(topic_name(session.connection, row.topic)?);
+            apply_to(session, &key, Some(&row), &Command::Prune)?;
+            pruned += 1;
+        }
+    }
+    let next = next_alarm(session)?;
+    session.set_next_prune(next);
+    Ok(PruneResult { now: session.now, pruned: pruned as u64, next_due: next })
+}
+
+fn due_rows(session: &WriteTransaction<'_>, phase: i64, limit: usize) -> SqliteResult<Vec<JobRow>> {
+    JobRow::select(session.connection, PASSED, params![phase, session.now.0, limit])
+}
+
+fn next_alarm(session: &WriteTransaction<'_>) -> rusqlite::Result<Option<Time>> {
+    let mut next = session.prepare(NEXT_ALARM)?;
+    let mut earliest: Option<i64> = None;
+    for phase in phases() {
+        let alarm: Option<i64> = next.query_row(params![phase], |row| row.get(0))?;
+        earliest = earliest.into_iter().chain(alarm).min();
+    }
+    Ok(earliest.map(Time))
+}
+
+/// What [`Store::tidy`](crate::store::Store::tidy) asks for.
+pub(super) struct PruneTopics {
+    pub(super) after: Option<TopicName>,
+    pub(super) limit: usize,
+}
+
+/// A topic as it is looked at.
+struct CheckedTopic {
+    key: i64,
+    name: TopicName,
+    enqueued: i64,
+    has_jobs: bool,
+}
+
+/// [`Store::tidy`](crate::store::Store::tidy).
+pub(super) fn prune_topics(
+    session: &mut WriteTransaction<'_>,
+    tidy: &PruneTopics,
+) -> SqliteResult<PruneTopicsResult> {
+    let mut seen = topics_after(session, tidy)?;
+    let next = seen.last().filter(|_| seen.len() == tidy.limit).map(|topic| topic.name.clone());
+    seen.retain(|topic| {
+        let empty = (!topic.has_jobs).then_some(topic.enqueued);
+        session
+            .empty_since(topic.key, empty)
+            .is_some_and(|since| session.now.since(since) >= limit::EMPTY_TOPIC_MAX)
+    });
+    for topic in &seen {
+        session.prepare(FORGET_TOPIC)?.execute(params![topic.key])?;
+        session.forget_topic(topic.key, &topic.name);
+    }
+    Ok(PruneTopicsResult {
+        forgotten: seen.into_iter().map(|topic| topic.name).collect(),
+        last_topic: next,
+    })
+}
+
+fn topics_after(
+    session: &WriteTransaction<'_>,
+    tidy: &PruneTopics,
+) -> SqliteResult<Vec<CheckedTopic>> {
+    let after = tidy.after.as_ref().map_or("", TopicName::as_str);
+    let mut behind = session.prepare(TOPICS_BEHIND)?;
+    let seen = behind.query_map(params![after, tidy.limit], |row| {
+        let name = TopicName::stored(row.get_ref(1)?.as_str()?);
+        Ok(CheckedTopic { key: row.get(0)?, name, enqueued: row.get(2)?, has_jobs: row.get(3)? })
+    })?;
+    Ok(seen.collect::<rusqlite::Result<_>>()?)
+}

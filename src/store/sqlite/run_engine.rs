@@ -1,0 +1,88 @@
+//! Runs the engine on the records of a shard, within the transaction that writes them.
+
+use rusqlite::params;
+
+use crate::domain::JobKey;
+use crate::domain::engine::{
+    self, Command, CommandReply, Decision, IdHistory, IdLookup, NotWrittenReason, Record,
+    RecordChange, WritePrecondition,
+};
+
+use super::error_mapping::SqliteResult;
+use super::heartbeat;
+use super::job_row::{BY_ID, JobRow};
+use super::transaction::WriteTransaction;
+use super::write_job::write;
+
+/// Applies a command to the job of this key, with all that follows from it; the answer, and the record if it was written.
+pub(super) fn apply(
+    session: &mut WriteTransaction<'_>,
+    key: &JobKey,
+    command: &Command,
+) -> SqliteResult<(CommandReply, Option<Record>)> {
+    let row = find(session, key)?;
+    apply_to(session, key, row.as_ref(), command)
+}
+
+/// As [`apply`], where the row of the job, if there is one, is known.
+pub(super) fn apply_to(
+    session: &mut WriteTransaction<'_>,
+    key: &JobKey,
+    row: Option<&JobRow>,
+    command: &Command,
+) -> SqliteResult<(CommandReply, Option<Record>)> {
+    let decision = decide(session, key, row, command)?;
+    write(session, key, row, &decision)?;
+    for (key, follow_up) in decision.effects.follow_ups {
+        apply(session, &key, &Command::Enqueue(Box::new(follow_up)))?;
+    }
+    let record = match decision.change {
+        RecordChange::Write(record) | RecordChange::Insert(record) => Some(*record),
+        RecordChange::Keep | RecordChange::Remove => None,
+    };
+    Ok((decision.reply, record))
+}
+
+/// What becomes of the job of this key; nothing is written.
+fn decide(
+    session: &mut WriteTransaction<'_>,
+    key: &JobKey,
+    row: Option<&JobRow>,
+    command: &Command,
+) -> SqliteResult<Decision> {
+    let found = match row {
+        Some(row) => IdLookup::Record(Box::new(row.record.clone())),
+        None => IdLookup::Absent(memory(session, key, command)?),
+    };
+    Ok(engine::apply(found, command, session.now))
+}
+
+/// The row of the job of this key.
+pub(super) fn find(
+    session: &mut WriteTransaction<'_>,
+    key: &JobKey,
+) -> SqliteResult<Option<JobRow>> {
+    let Some(topic) = session.topic(&key.topic)? else { return Ok(None) };
+    JobRow::find(&mut session.prepare(BY_ID)?, params![topic, key.id.as_str()])
+}
+
+/// What is known of an id without a record, where that matters.
+fn memory(
+    session: &mut WriteTransaction<'_>,
+    key: &JobKey,
+    command: &Command,
+) -> SqliteResult<IdHistory> {
+    if !matches!(command, Command::Enqueue(new) if new.precondition == WritePrecondition::SameJob) {
+        return Ok(IdHistory::Free);
+    }
+    if let Some(topic) = session.topic(&key.topic)?
+        && let Some(state) = session.ended_state(topic, &key.id)
+    {
+        return Ok(IdHistory::Ended(state));
+    }
+    Ok(match session.refusal(&key.id) {
+        Some(why) => IdHistory::Rejected(why),
+        None if heartbeat::is_draining(session)? => IdHistory::Rejected(NotWrittenReason::Draining),
+        None => IdHistory::Free,
+    })
+}
