@@ -17,7 +17,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The text is the id, too: run it twice, and each job is still there only once.
     let jobs = arguments.map(|text| JobSpec::new(&topic).with_id(&text).with_text(text));
 
-    // Callers that enqueue at the same time share calls; nobody has to collect batches.
+    // Callers that enqueue at the same time share calls; no caller has to collect batches.
     let enqueued = join_all(jobs.map(|job| producer.enqueue(job))).await;
     for job in enqueued.into_iter().collect::<Result<Vec<_>, Error>>()? {
         println!("{} {}", job.id, job.outcome.as_str_name());

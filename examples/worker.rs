@@ -1,4 +1,4 @@
-//! Greets whoever a job names (several with commas between), until Ctrl-C or a number of jobs:
+//! Greets the names in each job (several with commas between), until Ctrl-C or a number of jobs:
 //! `cargo run --example worker -- http://127.0.0.1:7700 greetings [JOBS]`
 #![expect(clippy::print_stdout, reason = "what a command line prints is its result")]
 
@@ -18,19 +18,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         worker = worker.max_jobs(jobs.parse()?);
     }
 
-    // At Ctrl-C jobs that run are finished, and those that wait here go back at once.
+    // At Ctrl-C running jobs are finished, and jobs that wait here are released at once.
     let stop = async { tokio::signal::ctrl_c().await.unwrap_or_default() };
     println!("{}", worker.run(greet, stop).await?);
     Ok(())
 }
 
-/// A job may come again, after a crash or a broken connection. What is kept on the way is there then, and nobody is
-/// greeted twice. One who greets by a row in a database would write `job.fence` along and let the database refuse a
-/// smaller one: `UPDATE greetings SET text = $1, fence = $2 WHERE id = $3 AND fence < $2`.
+/// A job may come again, after a crash or a broken connection. Its checkpoint comes with it, so that no name is
+/// greeted twice. A program that greets by a row in a database would pass `job.fence` along and make the database
+/// refuse a smaller one: `UPDATE greetings SET text = $1, fence = $2 WHERE id = $3 AND fence < $2`.
 async fn greet(job: Delivery) -> Outcome {
     match job.text() {
         // It can never succeed: no retries.
-        None | Some("") => Outcome::dead_letter("nobody to greet"),
+        None | Some("") => Outcome::dead_letter("no name to greet"),
         // It may succeed later: counted as an attempt, tried again in a second.
         Some("Echo") if job.attempt == 1 => {
             Outcome::Retry { error: "no answer".into(), delay: Some(Duration::from_secs(1)) }

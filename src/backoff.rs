@@ -1,11 +1,11 @@
-//! Pauses between repeats of a failing call: doubling, bounded, with jitter, so that many who failed
-//! together do not come back together.
+//! Backoff between retries of a failing call: doubling, bounded, with jitter, so that callers that fail together do not
+//! retry together.
 
 use std::time::Duration;
 
 use rand::Rng as _;
 
-/// The pauses of one series of failures.
+/// Backoff of one series of failures.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     min: Duration,
@@ -13,23 +13,23 @@ pub(crate) struct Backoff {
     next: Duration,
 }
 
-// === impl Pauses ===
+// === impl Backoff ===
 
 impl Backoff {
-    /// Pauses that begin at `min` and end at `max`.
+    /// Creates a backoff whose delays begin at `min` and double up to `max`.
     #[must_use]
     pub(crate) fn new(min: Duration, max: Duration) -> Backoff {
         Backoff { min, max, next: min }
     }
 
-    /// The next pause: half of it fixed, half of it random.
+    /// Returns the next delay: half of it fixed, half of it random.
     pub(crate) fn next_delay(&mut self) -> Duration {
         let pause = self.next;
         self.next = self.next.saturating_mul(2).min(self.max);
         pause.mul_f64(rand::rng().random_range(0.5..=1.0))
     }
 
-    /// After a success the next failure begins anew.
+    /// Resets the delay to the minimum, after a success.
     pub(crate) fn reset(&mut self) {
         self.next = self.min;
     }

@@ -1,4 +1,4 @@
-//! The only reader of clocks. Everything else takes the time as a parameter or asks this.
+//! The only module that reads clocks. All others take the time as a parameter or from a [`Clock`].
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,41 +8,40 @@ use tokio::sync::Notify;
 
 use crate::domain::Time;
 
-/// Wall time that never runs backwards within a process, or a hand-driven one for tests.
+/// Wall time that never runs backwards within a process, or a manual clock for tests.
 ///
-/// The system clock follows forward steps of the wall clock (a resumed machine) and ignores
-/// backward ones until the process ends: it goes on at monotonic speed, so nothing that is due gets
-/// stuck and no relative delay is cut short.
+/// The system clock follows forward steps of the wall clock (a resumed machine) and ignores backward ones until the
+/// process ends: it goes on at monotonic speed, so no due job is stuck and no relative delay is cut short.
 #[derive(Clone, Debug)]
 pub enum Clock {
-    /// The machine's clock.
+    /// Clock of the machine.
     System(SystemClock),
-    /// A clock that stands still until it is moved.
+    /// Clock that stands still until it is moved.
     Manual(ManualClock),
 }
 
-/// See [`Clock`].
+/// Clock of the machine, see [`Clock`].
 #[derive(Clone, Debug)]
 pub struct SystemClock {
     started: Instant,
-    /// Microseconds that the wall clock was ahead of the monotonic one at most; only ever rises.
+    /// Largest lead of the wall clock over the monotonic one, in microseconds; never falls.
     ahead: Arc<AtomicI64>,
 }
 
-/// How a shard's clock stands to this replica's, and the only way from a time of the one to a time of the other.
+/// Difference between a shard's clock and this replica's clock; the only way to convert times between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skew {
-    /// Microseconds that the shard's clock is ahead.
+    /// Lead of the shard's clock in microseconds; negative: it is behind.
     ahead: i64,
 }
 
-/// The skew of a shard as it was measured last, for all who want to know it.
+/// Last measured skew of a shard, shared between tasks.
 #[derive(Debug, Default)]
 pub struct LastSkew {
     ahead: AtomicI64,
 }
 
-/// A clock that tests move by hand; whoever sleeps on it wakes when it moves.
+/// A clock that tests move; each sleeper wakes and checks its deadline when the clock moves.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     now: Arc<Mutex<Time>>,
@@ -52,7 +51,7 @@ pub struct ManualClock {
 // === impl Clock ===
 
 impl Clock {
-    /// The machine's clock, read now.
+    /// Creates a clock of the machine, which starts now.
     #[must_use]
     pub fn system() -> Clock {
         Clock::System(SystemClock {
@@ -61,7 +60,7 @@ impl Clock {
         })
     }
 
-    /// The time.
+    /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> Time {
         match self {
@@ -70,7 +69,7 @@ impl Clock {
         }
     }
 
-    /// Sleeps until the clock says `deadline` or later.
+    /// Sleeps until the clock is at `deadline` or later.
     pub async fn sleep_until(&self, deadline: Time) {
         match self {
             Clock::System(clock) => clock.sleep_until(deadline).await,
@@ -83,8 +82,8 @@ impl Clock {
 
 impl SystemClock {
     fn now(&self) -> Time {
-        // The wall first: a pause between the two readings then makes `ahead` too small for once,
-        // where the other way round it would be too large for ever.
+        // The wall clock first: a pause between the two readings then makes `ahead` too small once. In the other
+        // order it would be too large for ever.
         let wall = wall();
         let elapsed = monotonic().duration_since(self.started).as_micros();
         let elapsed = i64::try_from(elapsed).unwrap_or(i64::MAX);
@@ -98,7 +97,7 @@ impl SystemClock {
             if left.is_zero() {
                 return;
             }
-            // A minute at most: a timer does not notice that the wall clock was moved forward.
+            // A minute at most: a timer does not detect a forward step of the wall clock.
             tokio::time::sleep(left.min(Duration::from_secs(60))).await;
         }
     }
@@ -118,37 +117,37 @@ fn monotonic() -> Instant {
 // === impl Skew, LastSkew ===
 
 impl Skew {
-    /// Both clocks say the same.
+    /// No skew: both clocks are equal.
     pub const NONE: Skew = Skew { ahead: 0 };
 
-    /// By this replica's clock, which said `before` and `after` around a call that was answered with `shard`.
-    /// Clocks that agree as far as one can tell are the same.
+    /// Measures the skew by a call that returned the time `shard`; `before` and `after` are this replica's times around
+    /// the call. Clocks whose difference is not measurable count as equal.
     #[must_use]
     pub fn measured(before: Time, shard: Time, after: Time) -> Skew {
         let agree = (before..=after).contains(&shard);
         Skew { ahead: if agree { 0 } else { shard.0.saturating_sub(after.0) } }
     }
 
-    /// By how much the clocks differ at least, by the same times: what the call took does not count.
+    /// Returns the least difference of the clocks that these times prove; the duration of the call does not count.
     #[must_use]
     pub fn at_least(before: Time, shard: Time, after: Time) -> Skew {
         Skew { ahead: shard.0.saturating_sub(shard.clamp(before, after.max(before)).0) }
     }
 
-    /// Seconds that the shard's clock is ahead; below 0: behind.
+    /// Returns the lead of the shard's clock in seconds; below 0: it is behind.
     #[must_use]
     pub fn seconds(self) -> f64 {
         let by = Duration::from_micros(self.ahead.unsigned_abs()).as_secs_f64();
         if self.ahead < 0 { -by } else { by }
     }
 
-    /// A time of the shard, on this replica's clock.
+    /// Converts a time of the shard to this replica's clock.
     #[must_use]
     pub fn to_local(self, there: Time) -> Time {
         Time(there.0.saturating_sub(self.ahead))
     }
 
-    /// A time of this replica, on the shard's clock.
+    /// Converts a time of this replica to the shard's clock.
     #[must_use]
     pub fn to_shard(self, here: Time) -> Time {
         Time(here.0.saturating_add(self.ahead))
@@ -156,13 +155,13 @@ impl Skew {
 }
 
 impl LastSkew {
-    /// As it was measured last; none before.
+    /// Returns the last measured skew; [`Skew::NONE`] before the first measurement.
     #[must_use]
     pub fn get(&self) -> Skew {
         Skew { ahead: self.ahead.load(Ordering::Relaxed) }
     }
 
-    /// It was measured.
+    /// Stores a measured skew.
     pub fn set(&self, skew: Skew) {
         self.ahead.store(skew.ahead, Ordering::Relaxed);
     }
@@ -171,25 +170,25 @@ impl LastSkew {
 // === impl ManualClock ===
 
 impl ManualClock {
-    /// A clock that stands at `now`.
+    /// Creates a clock that stands at `now`.
     #[must_use]
     pub fn new(now: Time) -> ManualClock {
         ManualClock { now: Arc::new(Mutex::new(now)), moved: Arc::new(Notify::new()) }
     }
 
-    /// The time it stands at.
+    /// Returns the time of the clock.
     #[must_use]
     pub fn now(&self) -> Time {
         *self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves it forward.
+    /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         let to = self.now().plus(by);
         self.set(to);
     }
 
-    /// Sets it.
+    /// Sets the clock.
     pub fn set(&self, to: Time) {
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = to;
         self.moved.notify_waiters();

@@ -1,5 +1,5 @@
-//! Connections of one port as they come: how many are open at once, in all and from one address, and how long one
-//! may keep what is written to it waiting.
+//! Incoming connections of one port: limits on open connections, in all and from one address, and on the time for
+//! which a peer may not read.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -17,22 +17,22 @@ use tokio_util::task::TaskTracker;
 use crate::backoff::Backoff;
 use crate::log_limiter::LogLimiter;
 
-/// First pause after a failed accept.
+/// First delay after a failed accept.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(5);
-/// Longest pause after failed accepts: short enough for a caller that connects meanwhile.
+/// Longest delay after failed accepts: short enough for a client that connects meanwhile.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
-/// A connection ends when its peer takes nothing of what is written to it for so long: as long as a peer that
-/// does not answer pings has.
+/// Longest time in which a peer takes nothing of the written data; then the connection ends. A peer that does not
+/// answer pings has the same time.
 const WRITE_STALL_MAX: Duration = Duration::from_secs(40);
-/// Refused connections are logged this often at most, with the number of the others.
+/// Shortest interval between log lines about rejected connections; each has the number of suppressed ones.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 /// The first bytes of every HTTP/2 connection (RFC 9113, section 3.4).
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Bits of an IPv6 address that name its network: one machine has all addresses below.
+/// Number of bits of an IPv6 address for its network: one machine can have all addresses of a network.
 const NETWORK_BITS: u32 = 64;
 
-/// The connections of one port. Those over a bound are closed at once: the client sees that at once and can go
-/// elsewhere, where one that waited would look like a server that stands still.
+/// The connections of one port. A connection over a limit is closed at once, so that the client can try another server;
+/// a connection that waited would look like a server that hangs.
 #[derive(Debug)]
 pub(crate) struct Connections {
     port: &'static str,
@@ -48,7 +48,7 @@ struct OpenCounts {
     by_peer: HashMap<IpAddr, usize>,
 }
 
-/// A connection that was accepted, and its place among the others.
+/// An accepted connection, and the slot that it occupies.
 #[derive(Debug)]
 pub(crate) struct AcceptedConnection {
     pub(crate) socket: TcpStream,
@@ -56,14 +56,14 @@ pub(crate) struct AcceptedConnection {
     pub(crate) slot: ConnectionSlot,
 }
 
-/// A place among the connections of a port; free again when this is dropped.
+/// A slot among the connections of a port; freed on drop.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     connections: Arc<Connections>,
     peer: IpAddr,
 }
 
-/// The bound that refuses a connection.
+/// Limit that rejects a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReachedLimit {
     Port,
@@ -73,14 +73,15 @@ enum ReachedLimit {
 // === impl Connections ===
 
 impl Connections {
-    /// At most `max` connections of the port called `port`, and `peer_max` of them from one address.
+    /// Creates the limits of the port called `port`: at most `max` connections, and `peer_max` of them from one
+    /// address.
     pub(crate) fn new(port: &'static str, max: usize, peer_max: usize) -> Arc<Connections> {
         let (open, log) = (Mutex::default(), LogLimiter::new(LOG_EVERY));
         Arc::new(Connections { port, max, peer_max: peer_max.min(max), open, log })
     }
 
-    /// The next connection that finds a place. An error of the listener is waited out: a process without files
-    /// would spin otherwise.
+    /// Accepts the next connection that gets a slot. After an error of the listener it waits before the next try: a
+    /// process without free file descriptors would spin otherwise.
     async fn accept(self: &Arc<Self>, listener: &TcpListener) -> AcceptedConnection {
         let mut pauses = Backoff::new(RETRY_DELAY_MIN, RETRY_DELAY_MAX);
         loop {
@@ -93,15 +94,15 @@ impl Connections {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(port = self.port, %error, "cannot accept a connection, trying again");
+                    tracing::warn!(port = self.port, %error, "cannot accept a connection, retrying");
                     tokio::time::sleep(pauses.next_delay()).await;
                 }
             }
         }
     }
 
-    /// Runs `serve` for each connection, in a task of its own, until `shutdown` ends; then `stop` is cancelled. Answers
-    /// the tasks that are left.
+    /// Runs `serve` for each connection, in a task of its own, until `shutdown` ends; then cancels `stop`. Returns the
+    /// tasks that still run.
     pub(crate) async fn serve<F>(
         self: Arc<Self>,
         listener: TcpListener,
@@ -169,7 +170,7 @@ impl Connections {
         };
         if let Some(passed) = self.log.allow(&[why]) {
             let (port, suppressed) = (self.port, passed.suppressed());
-            tracing::warn!(port, %peer, max, suppressed, "connection refused: {why}");
+            tracing::warn!(port, %peer, max, suppressed, "connection rejected: {why}");
         }
     }
 
@@ -178,7 +179,7 @@ impl Connections {
     }
 }
 
-// === impl Place ===
+// === impl ConnectionSlot ===
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
@@ -186,8 +187,8 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// The socket once its first bytes are there, and whether they are those of HTTP/2. Until then a connection costs its
-/// socket and a small task.
+/// Reads the first bytes of a connection. Returns a socket that yields them again, and whether they are the preface of
+/// HTTP/2. Until then a connection costs its socket and a small task.
 pub(crate) async fn read_preface(
     mut socket: TcpStream,
 ) -> io::Result<(impl AsyncRead + AsyncWrite + Send + Unpin + 'static, bool)> {
@@ -203,9 +204,9 @@ pub(crate) async fn read_preface(
     Ok((socket, head == PREFACE))
 }
 
-/// Fails where the peer has closed the connection already.
+/// Sets the socket options. Fails if the peer has already closed the connection.
 fn prepare(socket: &TcpStream) -> io::Result<()> {
-    // Without it a small answer waits for the acknowledgement of the one before.
+    // Without this option a small response waits for the acknowledgement of the one before.
     socket.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
     rustix::net::sockopt::set_tcp_user_timeout(
@@ -215,7 +216,7 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// What counts as one peer.
+/// Returns the address that counts as one peer: an IPv4 address or an IPv6 network.
 fn peer_network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(v6) => {
@@ -250,7 +251,7 @@ mod tests {
         assert_eq!(
             (open.all, open.by_peer.len()),
             (0, 0),
-            "a peer without connections is forgotten"
+            "a peer without connections is not kept"
         );
     }
 

@@ -1,7 +1,7 @@
 //! ringq: jobs scheduled over gRPC, kept durably, pushed to workers within their credit.
 //!
-//! [`client`] is the library for producers and workers, [`pb`] the contract that it speaks. Without features this
-//! package has nothing else; the feature `server` adds what is behind the contract, `cli` the program.
+//! [`client`] is the library for producers and workers, [`pb`] the generated code of its protocol. Without features
+//! this package has nothing else; the feature `server` adds the server, `cli` the program.
 #![cfg_attr(feature = "cli", doc = "")]
 #![cfg_attr(feature = "cli", doc = include_str!("architecture.md"))]
 #![forbid(unsafe_code)]

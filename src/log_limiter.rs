@@ -1,4 +1,4 @@
-//! Limits repeated log lines: when each was logged last, and how many were suppressed since.
+//! Log limiter: limits repeated log lines, and counts the suppressed ones.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Lines that are remembered at most. Beyond that those that have not been logged lately are forgotten, and new ones
-/// share one place while there are none.
+/// Most lines that are kept. Beyond that, lines that were last logged before the interval are removed; if there are
+/// none, all new lines share one entry.
 const LINES_MAX: usize = 1_024;
-/// Between the words of a line's name.
+/// Separator between the words of a line's name.
 const SEPARATOR: &str = "\n";
 
-/// Lets each line through once in an interval.
+/// Limits repeated log lines: allows each line once in an interval.
 #[derive(Debug)]
 pub(crate) struct LogLimiter {
     interval: Duration,
@@ -25,7 +25,7 @@ struct LineState {
     suppressed: u64,
 }
 
-/// A line that may be logged now.
+/// Permit to log a line now, with the number of events suppressed before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogPermit {
     suppressed: u64,
@@ -34,18 +34,18 @@ pub(crate) struct LogPermit {
 // === impl LogLimiter ===
 
 impl LogLimiter {
-    /// Lets the same line through once in `interval`.
+    /// Creates a limiter that allows each line once in `interval`.
     pub(crate) fn new(interval: Duration) -> LogLimiter {
         LogLimiter { interval, lines: Mutex::default() }
     }
 
-    /// Whether the line of this name may be logged now; if not, it is counted as suppressed. Names are few: clients
-    /// cannot make them up.
+    /// Returns a permit if the line of this name may be logged now; otherwise counts it as suppressed. The number of
+    /// names must be small: clients must not choose them.
     pub(crate) fn allow(&self, name: &[&str]) -> Option<LogPermit> {
         self.allow_many(name, 1)
     }
 
-    /// The same for a line that stands for so many events.
+    /// Does the same as [`LogLimiter::allow`] for a line that stands for this number of events.
     pub(crate) fn allow_many(&self, name: &[&str], events: u64) -> Option<LogPermit> {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -71,10 +71,10 @@ impl LogLimiter {
     }
 }
 
-// === impl Passed ===
+// === impl LogPermit ===
 
 impl LogPermit {
-    /// Events since the line was last logged that were not; `None` if all were.
+    /// Returns the number of events suppressed since the line was last logged; `None`: no event was suppressed.
     pub(crate) fn suppressed(self) -> Option<u64> {
         Some(self.suppressed).filter(|&suppressed| suppressed > 0)
     }
@@ -86,7 +86,7 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_secs(30);
 
-    /// How many events were suppressed, if the line passes.
+    /// Returns the number of suppressed events, if the line is allowed.
     fn pass(limiter: &LogLimiter, name: &[&str]) -> Option<u64> {
         limiter.allow(name).map(|passed| passed.suppressed().unwrap_or(0))
     }

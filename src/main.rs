@@ -1,8 +1,8 @@
-//! The `ringq` program: see [`ringq::cli`].
+//! The `ringq` program, see [`ringq::cli`].
 
 use std::process::ExitCode;
 
-// Faster than the system's under many threads, above all where that is musl's.
+// Faster than the system allocator with many threads, above all with musl.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,7 +1,7 @@
 //! The generated code of the public contract, `ringq.v1`: messages, clients and servers.
 //!
-//! `build.rs` makes it from `proto/ringq/v1`; the comments in those files are the specification.
-//! Only the edges of the server and its clients use these types; inside, `domain` has its own.
+//! `build.rs` generates it from `proto/ringq/v1`; the comments in those files are the specification. Only the edges of
+//! the server and its clients use these types; inside the server, `domain` has its own.
 
 #![allow(
     missing_docs,
@@ -15,6 +15,5 @@
 
 tonic::include_proto!("ringq.v1");
 
-/// The compiled contract with its comments, as a serialized `google.protobuf.FileDescriptorSet`:
-/// what server reflection offers.
+/// The compiled contract with its comments, as a serialized `google.protobuf.FileDescriptorSet`, for server reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = tonic::include_file_descriptor_set!("ringq_descriptor");

@@ -1,4 +1,4 @@
-//! The end of a process: the signal that asks for it.
+//! Shutdown of the process by a signal.
 
 use std::future::Future;
 use std::io;
@@ -6,30 +6,30 @@ use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal as listen};
 use tokio_util::sync::CancellationToken;
 
-/// Exit code after a second signal: interrupted.
+/// Exit code after a second signal: 128 + SIGINT.
 const INTERRUPTED: i32 = 130;
 
-/// Listens to SIGTERM and SIGINT from now on. The future ends at the first; a second one ends the
-/// process at once, which loses nothing but time: the leases of a dead server are given back.
+/// Installs handlers for SIGTERM and SIGINT. The future ends at the first signal. A second signal ends the process at
+/// once, which loses only time: the leases of a dead server are released.
 ///
 /// Needs a tokio runtime.
 ///
 /// # Errors
-/// If the system refuses a signal handler.
+/// The error of the system, if it rejects a signal handler.
 pub fn signal() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     let terminate = listen(SignalKind::terminate())?;
     let interrupt = listen(SignalKind::interrupt())?;
-    let asked = CancellationToken::new();
-    tokio::spawn(watch(terminate, interrupt, asked.clone()));
-    Ok(asked.cancelled_owned())
+    let requested = CancellationToken::new();
+    tokio::spawn(watch(terminate, interrupt, requested.clone()));
+    Ok(requested.cancelled_owned())
 }
 
-async fn watch(mut terminate: Signal, mut interrupt: Signal, asked: CancellationToken) {
+async fn watch(mut terminate: Signal, mut interrupt: Signal, requested: CancellationToken) {
     next(&mut terminate, &mut interrupt).await;
-    tracing::info!("shutting down, a second signal ends the process at once");
-    asked.cancel();
+    tracing::info!("received a signal, shutting down; a second signal ends the process at once");
+    requested.cancel();
     next(&mut terminate, &mut interrupt).await;
-    tracing::warn!("second signal, ending at once");
+    tracing::warn!("received a second signal, ending the process at once");
     std::process::exit(INTERRUPTED);
 }
 

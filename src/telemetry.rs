@@ -1,5 +1,4 @@
-//! The log: where it goes, how it looks, what is in it. Messages are lowercase sentences without a
-//! final stop; ids are fields.
+//! The log: its destination, format and filter. Messages are lowercase sentences without a final stop; ids are fields.
 
 use std::fmt;
 use std::io::{self, IsTerminal as _};
@@ -12,16 +11,16 @@ use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One JSON object a line.
+    /// JSON, one object a line.
     Json,
 }
 
-/// Reads a filter in the syntax of `RUST_LOG`: `info`, `info,ringq::dispatch=debug`.
+/// Parses a filter in the syntax of `RUST_LOG`: `info`, `info,ringq::dispatch=debug`.
 ///
 /// # Errors
 /// [`ParseError`] if any part of it is malformed.
@@ -29,18 +28,18 @@ pub fn filter(text: &str) -> Result<EnvFilter, ParseError> {
     EnvFilter::builder().parse(text)
 }
 
-/// Sends what `words` let through, see [`filter`], to stderr, for the whole process. Only the program does this; a
-/// server in a test leaves the log alone.
+/// Writes log lines that the filter `words` allows, see [`filter`], to stderr, for the whole process. Only the program
+/// calls it; a server in a test does not.
 ///
 /// # Errors
-/// If they are no filter, or the process has a log already.
+/// The filter is malformed, or the process has a log already.
 pub fn init(format: LogFormat, words: &str) -> anyhow::Result<()> {
     let builder = tracing_subscriber::fmt().with_env_filter(filter(words)?).with_writer(io::stderr);
-    // Where they go is where the log cannot be written either: that panics, in whoever logs.
+    // Internal errors would go to stderr, too: if stderr cannot be written, the thread that logs would panic.
     let builder = builder.log_internal_errors(false);
     match format {
         LogFormat::Json => builder.json().flatten_event(true).finish().try_init()?,
-        // On a terminal NO_COLOR still counts.
+        // On a terminal the variable NO_COLOR still applies.
         LogFormat::Text if io::stderr().is_terminal() => {
             builder.fmt_fields(fields()).finish().try_init()?;
         }
@@ -49,7 +48,8 @@ pub fn init(format: LogFormat, words: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes fields so that a program can tell where each ends: in quotes where that is not the next space.
+/// Returns the format of fields. A program can find the end of each: a value that does not end at the next space is in
+/// quotes.
 fn fields() -> impl for<'writer> FormatFields<'writer> + Send + Sync + 'static {
     debug_fn(field).delimited(" ")
 }
@@ -57,7 +57,7 @@ fn fields() -> impl for<'writer> FormatFields<'writer> + Send + Sync + 'static {
 fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     let (name, text) = (field.name(), format!("{value:?}"));
     if name == "message" {
-        // What others have said is part of it: it neither ends the line nor moves the cursor.
+        // A message can contain text of other programs: control characters must not end the line or move the cursor.
         return text.split(char::is_control).try_for_each(|part| writer.write_str(part));
     }
     match writer.has_ansi_escapes() {
@@ -74,7 +74,7 @@ fn is_word(text: &str) -> bool {
     !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '"')
 }
 
-/// Whether it is one text in quotes, as all values are that are texts from the beginning.
+/// Returns whether `text` is one quoted string, as the debug format of a string is.
 fn is_quoted(text: &str) -> bool {
     let Some(inner) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) else {
         return false;
@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// What is written to it.
+    /// Writer that keeps the bytes.
     #[derive(Clone, Default)]
     struct Sink(Arc<Mutex<Vec<u8>>>);
 

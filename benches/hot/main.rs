@@ -1,7 +1,7 @@
-//! Hot: how long the pure functions take that every job passes, by Criterion.
+//! Hot: time of the pure functions in the path of every job, by Criterion.
 //!
-//! `cargo bench --bench hot -- receipt` measures those whose name contains that, and compares with the last
-//! run on this machine. What must not get slower is counted in instructions by the bench `regress`.
+//! `cargo bench --bench hot -- receipt` measures those whose name contains that, and compares with the last run on
+//! this machine. The bench `regress` counts their instructions, which must not grow.
 
 mod paths;
 

@@ -1,4 +1,4 @@
-//! The pure functions that every job passes, each on an input that never changes.
+//! The pure functions in the path of every job, each with a constant input.
 //!
 //! The benches `hot` and `regress` share this file.
 
@@ -14,21 +14,21 @@ use ringq::domain::{
 };
 use ringq::store::codec;
 
-/// One function, and how it is called.
+/// A function and its call.
 pub(crate) struct HotPath {
-    /// Unique; the baseline has it.
+    /// Name, unique; also used in the baseline.
     pub(crate) name: &'static str,
     /// Calls it once.
     pub(crate) step: Box<dyn FnMut()>,
 }
 
-/// What a stream may hold in these paths, and holds already.
+/// Credit of a stream in these paths, and the number of jobs that it holds.
 const STREAM_CREDIT: u32 = 128;
 /// Shards of the ring.
 const SHARDS: u32 = 16;
 const UUID: u128 = 0x0198_0000_0000_7000_8000_0123_4567_89ab;
 
-/// All of them.
+/// Returns all of them.
 pub(crate) fn all() -> Vec<HotPath> {
     vec![
         path("ring_owner", ring_owner()),
@@ -50,9 +50,9 @@ fn path(name: &'static str, step: impl FnMut() + 'static) -> HotPath {
     HotPath { name, step: Box::new(step) }
 }
 
-/// The owner of an id among many shards.
+/// Finds the owner of an id among many shards.
 fn ring_owner() -> impl FnMut() {
-    /// Made once: that takes longer than all else here.
+    /// Built once: that takes longer than everything else here.
     static RING: LazyLock<Ring> =
         LazyLock::new(|| Ring::new((0..SHARDS).map(|n| (shard(&format!("s{n}")), 1)).collect()));
     let key = key();
@@ -61,7 +61,7 @@ fn ring_owner() -> impl FnMut() {
     }
 }
 
-/// An id as a server makes it.
+/// Makes a server-made id.
 fn id_server_made() -> impl FnMut() {
     let shard = shard("s0");
     move || {
@@ -69,7 +69,7 @@ fn id_server_made() -> impl FnMut() {
     }
 }
 
-/// What a client names: its topic and its id.
+/// Checks client-chosen names: a topic and an id.
 fn names_check() -> impl FnMut() {
     || {
         let _ = black_box(TopicName::try_new(black_box("billing.invoices")));
@@ -77,7 +77,7 @@ fn names_check() -> impl FnMut() {
     }
 }
 
-/// The receipt of a delivery.
+/// Encodes the receipt of a delivery.
 fn receipt_encode() -> impl FnMut() {
     let receipt = receipt();
     move || {
@@ -85,7 +85,7 @@ fn receipt_encode() -> impl FnMut() {
     }
 }
 
-/// The receipt of a settle.
+/// Decodes the receipt of a settle.
 fn receipt_decode() -> impl FnMut() {
     let text = receipt().encode();
     move || {
@@ -102,7 +102,7 @@ fn credit_grant_release() -> impl FnMut() {
         .for_each(|n| credit.hold(Token(1 << 32 | u64::from(n)), CreditedLease::unsent(cost, ())));
     let mut next = 0;
     move || {
-        // Another one each time: hash tables have random seeds, so that no token costs the same twice.
+        // Another token each time: hash tables have random seeds, so that no token costs the same twice.
         next += 1;
         let token = Token(2 << 32 | next);
         credit.hold(black_box(token), CreditedLease::unsent(cost, ()));
@@ -111,7 +111,7 @@ fn credit_grant_release() -> impl FnMut() {
     }
 }
 
-/// What follows when an attempt has failed.
+/// Computes the result of a failed attempt.
 fn lifecycle_lease_end() -> impl FnMut() {
     let standing = AttemptContext {
         failures: 3,
@@ -126,7 +126,7 @@ fn lifecycle_lease_end() -> impl FnMut() {
     }
 }
 
-/// The policy of a job that says something itself, and its next wait.
+/// Merges the policy of a job with the defaults, and computes its next wait.
 fn retry_merge_delay() -> impl FnMut() {
     let over = overrides();
     move || {
@@ -135,7 +135,7 @@ fn retry_merge_delay() -> impl FnMut() {
     }
 }
 
-/// A body on its way to a store.
+/// Encodes a payload for a store.
 fn codec_payload_encode() -> impl FnMut() {
     let payload = payload();
     move || {
@@ -143,7 +143,7 @@ fn codec_payload_encode() -> impl FnMut() {
     }
 }
 
-/// A body on its way to a worker.
+/// Decodes a payload for a worker.
 fn codec_payload_decode() -> impl FnMut() {
     let blob = bytes::Bytes::from(codec::encode_payload(&payload()));
     move || {
@@ -151,7 +151,7 @@ fn codec_payload_decode() -> impl FnMut() {
     }
 }
 
-/// Headers and retry policy on their way to a store.
+/// Encodes headers and retry policy for a store.
 fn codec_terms_encode() -> impl FnMut() {
     let spec = spec();
     move || {
@@ -159,7 +159,7 @@ fn codec_terms_encode() -> impl FnMut() {
     }
 }
 
-/// Headers and retry policy on their way to a worker.
+/// Decodes headers and retry policy for a worker.
 fn codec_terms_decode() -> impl FnMut() {
     let blob = codec::encode_spec(&spec());
     move || {

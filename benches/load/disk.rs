@@ -1,4 +1,4 @@
-//! What the disk itself costs: no figure of a durable queue means much without it.
+//! Cost of the disk itself: a figure of a durable queue means little without it.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -9,15 +9,15 @@ use anyhow::Result;
 
 use crate::percentile::percentile;
 
-/// Writes of the probe.
+/// Number of writes of the probe.
 const WRITES: usize = 200;
 
 /// The time of one 4 KiB write and fdatasync, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fsync {
-    /// Half of them took no longer.
+    /// Median.
     pub(crate) p50_us: f64,
-    /// Of a hundred, 99 took no longer.
+    /// 99th percentile.
     pub(crate) p99_us: f64,
 }
 

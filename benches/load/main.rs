@@ -1,13 +1,13 @@
-//! Load: how fast, how punctual and how frugal a real server process is, over real gRPC.
+//! Load: throughput, punctuality and resource use of a real server process, over real gRPC.
 //!
-//! `cargo bench --bench load -- lifecycle unary --rounds 3`; without names, everything. The rounds
-//! are interleaved, and the table shows their medians beside the targets. Client and server share
-//! the machine, so every figure includes the cost of the client. Exit code 1: some job was lost,
-//! doubled, damaged or early. A missed target is shown, not punished: speed depends on the machine.
+//! `cargo bench --bench load -- lifecycle unary --rounds 3`; without names, everything. The rounds are interleaved,
+//! and the table shows their medians beside the targets. Client and server share the machine, so every figure
+//! includes the cost of the client. Exit code 1: a job was lost, doubled, damaged or early. A missed target is shown
+//! and is no error: speed depends on the machine.
 //!
-//! What measures is `ringq bench`, as everybody can run it against a server of their own; this
-//! starts servers on fresh stores, and knows what the figures should be. `RINGQ_BIN` names another
-//! binary that serves and measures, for example that of an earlier commit.
+//! `ringq bench` measures, as anyone can run it against their own server; this program starts servers on fresh
+//! stores, and has the expected figures. `RINGQ_BIN` names another binary that serves and measures, for example that
+//! of an earlier commit.
 
 #![allow(
     clippy::disallowed_methods,
@@ -35,27 +35,27 @@ use crate::scenarios::{LoadSettings, Scenario};
 /// Measures a ringq server.
 #[derive(Debug, Parser)]
 struct LoadOptions {
-    /// What to measure; everything if none is named.
+    /// Scenarios to measure; everything if none is named.
     scenarios: Vec<Scenario>,
-    /// How often.
+    /// Number of rounds.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Threads of the client.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
-    /// Multiplies every number of jobs.
+    /// Factor of every number of jobs.
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// On so many Redis shards without persistence, instead of a SQLite file.
+    /// Number of Redis shards without persistence, instead of a SQLite file.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=64))]
     redis: u16,
-    /// Of `gaps`, only work whose figures begin with this: `list ready`.
+    /// Measures only the background work of `gaps` whose figures begin with this: `list ready`.
     #[arg(long, default_value = "")]
     only: String,
-    /// Where databases go; the disk under it is part of every figure.
+    /// Directory of databases; the disk under it is part of every figure.
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Given by `cargo bench`.
+    /// Passed by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -87,7 +87,7 @@ fn main() -> Result<ExitCode> {
     Ok(if report.failed_scenarios.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// All rounds of all scenarios, interleaved.
+/// Runs all rounds of all scenarios, interleaved.
 fn measure(options: &LoadOptions, setting: &LoadSettings) -> Result<LoadReport> {
     let all = Scenario::value_variants();
     let chosen = if options.scenarios.is_empty() { all } else { &options.scenarios };

@@ -1,6 +1,6 @@
-//! Percentiles of what was measured.
+//! Percentiles of measured values.
 
-/// The value that the share `part` of all values does not exceed; 0 without values.
+/// Returns the value that the share `part` of all values does not exceed; 0 without values.
 pub(crate) fn percentile(values: &mut [f64], part: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     #[expect(

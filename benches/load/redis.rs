@@ -8,22 +8,22 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// How often it is looked whether it answers, and how many times.
+/// Interval and number of the checks whether it answers.
 const READY_POLL: (Duration, u32) = (Duration::from_millis(20), 500);
 
-/// See the module.
+/// A running redis-server, ended when dropped.
 pub(crate) struct RedisProcess {
     child: Child,
     port: u16,
 }
 
 impl RedisProcess {
-    /// Starts the system's, whose directory this is.
+    /// Starts the system's redis-server in this directory.
     pub(crate) fn start(dir: &Path) -> Result<RedisProcess> {
         RedisProcess::launch(Command::new("redis-server"), dir)
     }
 
-    /// Starts one by this command, to which its arguments are added.
+    /// Starts it by this command, to which its arguments are added.
     pub(crate) fn launch(mut command: Command, dir: &Path) -> Result<RedisProcess> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--dir"]).arg(dir);
@@ -38,24 +38,24 @@ impl RedisProcess {
         Ok(redis)
     }
 
-    /// Its address as a shard has it.
+    /// Returns its address as the url of a shard.
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Microseconds that scripts have taken so far; what they call is in it already.
+    /// Returns the microseconds of scripts so far, with the commands that they call.
     pub(crate) fn script_us(&self) -> Result<f64> {
         self.spent_us("eval")
     }
 
-    /// Megabytes of data.
+    /// Returns the megabytes of data.
     pub(crate) fn used_mb(&self) -> Result<f64> {
         let info = self.info("memory")?;
         let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
         Ok(used.context("no used_memory")?.trim().parse::<f64>()? / 1e6)
     }
 
-    /// Microseconds that commands with names like this have taken so far.
+    /// Returns the microseconds of commands with this prefix so far.
     pub(crate) fn spent_us(&self, commands: &str) -> Result<f64> {
         let (info, name) = (self.info("commandstats")?, format!("cmdstat_{commands}"));
         let usec = |line: &str| {
@@ -72,17 +72,17 @@ impl RedisProcess {
         Ok(String::from_utf8_lossy(&info).into_owned())
     }
 
-    /// The port on which it listens.
+    /// Returns its port.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Sends a command as one would type it; the first line of the answer.
+    /// Sends an inline command and returns the first line of the answer.
     pub(crate) fn send_command(&self, command: &str) -> Result<(BufReader<TcpStream>, String)> {
         RedisProcess::send_command_to(self.port, command)
     }
 
-    /// The same to the one that listens there.
+    /// Sends an inline command to the server on this port.
     pub(crate) fn send_command_to(
         port: u16,
         command: &str,

@@ -1,5 +1,4 @@
-//! Figures of all rounds, folded, beside their targets: a table for people, one JSON line for
-//! machines.
+//! Figures of all rounds, folded, beside their targets: a table for readers, one JSON line for programs.
 
 use std::collections::BTreeMap;
 use std::io::{Result, Write};
@@ -9,29 +8,29 @@ use serde_json::{Value, json};
 use crate::disk::Fsync;
 use crate::percentile::percentile;
 
-/// What a figure is measured against.
+/// The target of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FigureTarget {
     /// No target: the figure is for information.
     None,
-    /// At least this.
+    /// Minimum.
     AtLeast(f64),
-    /// At most this.
+    /// Maximum.
     AtMost(f64),
 }
 
-/// How the rounds become one value.
+/// The way to fold rounds into one value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RoundAggregate {
-    /// The middle one.
+    /// Takes the median.
     Median,
-    /// The smallest: for what must never go below.
+    /// Takes the smallest value: for figures that must never go below.
     Least,
-    /// The largest: for what must never go above.
+    /// Takes the largest value: for figures that must never go above.
     Most,
 }
 
-/// One result of one round.
+/// A result of one round.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadFigure {
     name: &'static str,
@@ -42,17 +41,17 @@ pub(crate) struct LoadFigure {
 }
 
 impl LoadFigure {
-    /// A figure whose median counts.
+    /// Creates a figure whose median counts.
     pub(crate) fn new(name: &'static str, unit: &'static str, value: f64) -> Self {
         Self { name, unit, value, fold: RoundAggregate::Median, target: FigureTarget::None }
     }
 
-    /// Measured against a target.
+    /// Sets its target.
     pub(crate) fn with_target(self, target: FigureTarget) -> Self {
         Self { target, ..self }
     }
 
-    /// Folded in another way.
+    /// Sets the way in which rounds are folded.
     pub(crate) fn with_aggregate(self, fold: RoundAggregate) -> Self {
         Self { fold, ..self }
     }
@@ -62,7 +61,7 @@ impl LoadFigure {
 #[derive(Debug, Default)]
 pub(crate) struct LoadReport {
     rows: Vec<LoadReportRow>,
-    /// Scenarios whose books did not balance, and why.
+    /// Scenarios whose counts did not balance, and the reasons.
     pub(crate) failed_scenarios: Vec<String>,
 }
 
@@ -89,7 +88,7 @@ impl LoadReport {
         }
     }
 
-    /// The table.
+    /// Writes the table.
     pub(crate) fn table(&self, out: &mut impl Write) -> Result<()> {
         writeln!(
             out,
@@ -114,7 +113,7 @@ impl LoadReport {
         Ok(())
     }
 
-    /// The same for machines, with what the figures depend on.
+    /// Returns the report as JSON, with the parameters on which the figures depend.
     pub(crate) fn json(&self, rounds: usize, threads: usize, fsync: Fsync) -> Value {
         let mut results: BTreeMap<&str, BTreeMap<&str, Value>> = BTreeMap::new();
         for row in &self.rows {

@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-/// How long a server may take until it serves.
+/// Time limit of a server's start.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// How to start a server.
+/// Settings with which a server starts.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadServerLauncher {
-    /// Where its ready file and its log go; also its working directory.
+    /// Directory of its ready file and its log; also its working directory.
     pub(crate) scratch: PathBuf,
-    /// The urls of its shards, which are called `s0` and on.
+    /// Urls of its shards, which are called `s0` and on.
     pub(crate) shards: Vec<String>,
-    /// Where it listens; port 0 takes a free one.
+    /// Address of its gRPC port; port 0 takes a free one.
     pub(crate) listen: String,
 }
 
 impl LoadServerLauncher {
-    /// A server with all its files in one directory, on a free port.
+    /// Returns the settings of a server with all its files in one directory, on a free port.
     pub(crate) fn in_dir(dir: &Path) -> Self {
         Self {
             scratch: dir.to_path_buf(),
@@ -50,7 +50,7 @@ impl LoadServerLauncher {
         for (nth, url) in self.shards.iter().enumerate() {
             command.arg("--shard").arg(format!("s{nth}={url}"));
         }
-        // Ours, not the server's: it refuses variables that it does not know.
+        // Variables of the bench, not of the server, which refuses unknown ones.
         for (name, _) in std::env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"RINGQ_") {
                 command.env_remove(name);
@@ -68,18 +68,18 @@ impl LoadServerLauncher {
     }
 }
 
-/// The url of a SQLite file.
+/// Returns the url of a SQLite file.
 pub(crate) fn sqlite(file: &Path) -> String {
     format!("sqlite:{}", file.display())
 }
 
-/// The server's binary: that of this build, or the one that `RINGQ_BIN` names.
+/// Returns the server's binary: that of this build, or the one that `RINGQ_BIN` names.
 pub(crate) fn binary() -> PathBuf {
     std::env::var_os("RINGQ_BIN").map_or_else(|| env!("CARGO_BIN_EXE_ringq").into(), PathBuf::from)
 }
 
-/// The command of the server. Where `setpriv` exists, the kernel ends the server with the thread
-/// that started it, so that not even a killed rig leaves one behind.
+/// Returns the command of the server. Where `setpriv` exists, the kernel ends the server with the thread that started
+/// it, so that not even a killed rig leaves one behind.
 fn kill_on_exit_command() -> Command {
     let setpriv = Path::new("/usr/bin/setpriv");
     if !setpriv.exists() {
@@ -117,19 +117,19 @@ impl LoadServer {
         bail!("the server did not serve within {START_LIMIT:?}:\n{}", self.log_tail())
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The last lines the server logged.
+    /// Returns the last lines of its log.
     pub(crate) fn log_tail(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
         let from = log.len().saturating_sub(4096);
         String::from_utf8_lossy(&log[from..]).into_owned()
     }
 
-    /// CPU time of all its threads so far.
+    /// Returns the CPU time of all its threads so far.
     pub(crate) fn cpu(&self) -> Result<Duration> {
         let mut nanos = 0;
         for task in fs::read_dir(format!("/proc/{}/task", self.pid()))? {
@@ -139,7 +139,7 @@ impl LoadServer {
         Ok(Duration::from_nanos(nanos))
     }
 
-    /// Its resident memory in MB (10^6 bytes).
+    /// Returns its resident memory in MB (10^6 bytes).
     pub(crate) fn rss_mb(&self) -> Result<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -155,7 +155,7 @@ impl Drop for LoadServer {
     }
 }
 
-/// The gRPC address in a complete ready file.
+/// Returns the gRPC address in a complete ready file.
 fn read_ready(path: &Path) -> Option<String> {
     let ready: serde_json::Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
     Some(ready.get("grpc")?.as_str()?.to_owned())

@@ -1,4 +1,4 @@
-"""What is compared: how each is started, what its answers are worth, and how a run of it is read."""
+"""The compared peers: the start of each, the durability of its answers, and the reading of its runs."""
 
 import json
 import os
@@ -15,9 +15,9 @@ from servers import Broken, Server, free_port, running, scratch
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / ".tools" / "peers"
 BODY_BYTES = 100
-# One by one takes longer per job than what `Peer.jobs` is made for.
+# One job at a time takes longer per job than the timed phases of `Peer.jobs`.
 UNARY_JOBS = 60_000
-# Until a harness has done its work.
+# Time limit of a harness.
 RUN_S = 300.0
 
 SCENARIOS = ("unary", "life", "both", "idle")
@@ -27,15 +27,15 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Peer:
-    """One row of the table."""
+    """A row of the table."""
 
     name: str
     title: str
-    # What a power cut of the machine takes of what was answered.
+    # Answered jobs that a power cut of the machine loses.
     power_cut: str
-    # Whether that is nothing. Figures are compared within such a group.
+    # True if it loses none. Figures are compared within such a group.
     synced: bool
-    # Given a port and an empty directory. The last one has the port.
+    # Servers for a port and an empty directory. The last one has the port.
     servers: Callable[[int, Path], list[Server]]
     harness: list[str]
     # Programs and files without which it is left out.
@@ -43,7 +43,7 @@ class Peer:
     # Jobs of a timed phase, and one at a time.
     jobs: int
     idle_jobs: int = 1000
-    # What else has to be said beside its figures.
+    # Remarks beside its figures.
     remark: str = ""
 
     def is_ours(self) -> bool:
@@ -66,22 +66,22 @@ class Peer:
 
 def _output(words: list[str]) -> dict:
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    # In a group of its own: its workers end with it.
+    # A process group of its own, killed with its workers.
     child = subprocess.Popen(words, text=True, start_new_session=True, **pipes)
     try:
-        told, said = child.communicate(timeout=RUN_S)
+        output, errors = child.communicate(timeout=RUN_S)
     except subprocess.TimeoutExpired:
         raise Broken(f"{words[0]} has not ended after {RUN_S:.0f} s") from None
     finally:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
     if child.returncode:
-        raise Broken(f"{words[0]} ended with {child.returncode}: {said.strip()[-1000:]}")
-    return json.loads(told)
+        raise Broken(f"{words[0]} ended with {child.returncode}: {errors.strip()[-1000:]}")
+    return json.loads(output)
 
 
 def _ours(port: int, scenario: str, jobs: int) -> Figures:
-    """Of `ringq bench`, which fails when its books do not balance."""
+    """Reads figures of `ringq bench`, which fails when its counts do not balance."""
     preset = "lifecycle" if scenario == "life" else scenario
     flags = ["--jobs", str(jobs), "--body", str(BODY_BYTES), "--server", f"127.0.0.1:{port}", "-o", "json"]
     round = _output([ringq(), "bench", preset, *flags])["rounds"][0]
@@ -94,20 +94,20 @@ def _ours(port: int, scenario: str, jobs: int) -> Figures:
             return {scenario: round["rate"]}
 
 
-def _theirs(told: dict, scenario: str, jobs: int) -> Figures:
-    """Of a harness, once its books balance."""
-    if (told["delivered"], told["doubled"], told["left"]) != (jobs, 0, 0):
-        raise Broken(f"the books of {jobs} jobs do not balance: {told}")
+def _theirs(result: dict, scenario: str, jobs: int) -> Figures:
+    """Reads figures of a harness, once its counts balance."""
+    if (result["delivered"], result["doubled"], result["left"]) != (jobs, 0, 0):
+        raise Broken(f"the books of {jobs} jobs do not balance: {result}")
     match scenario:
         case "unary":
-            return {"unary": jobs / told["enqueue_s"]}
+            return {"unary": jobs / result["enqueue_s"]}
         case "life":
             parts = {"bulk": "enqueue_s", "consume": "consume_s", "life": "total_s"}
-            return {name: jobs / told[part] for name, part in parts.items()}
+            return {name: jobs / result[part] for name, part in parts.items()}
         case "both":
-            return {"both": jobs / told["total_s"]}
+            return {"both": jobs / result["total_s"]}
         case _:
-            return {part: told[f"{part}_us"] / 1e3 for part in ("p50", "p99")}
+            return {part: result[f"{part}_us"] / 1e3 for part in ("p50", "p99")}
 
 
 def ringq() -> str:
@@ -117,7 +117,7 @@ def ringq() -> str:
 def _redis(port: int, place: Path, fsync: str = "everysec") -> Server:
     settings = {"bind": "127.0.0.1", "port": str(port), "dir": str(place), "save": "",
                 "appendonly": "yes", "appendfsync": fsync,
-                # As in deploy/redis.conf, for every peer: else the log is rewritten in the middle of most rounds.
+                # Like in deploy/redis.conf, for every peer: else the log is rewritten in the middle of most rounds.
                 "auto-aof-rewrite-min-size": "512mb"}
     return Server(port, ["redis-server", *(word for name, value in settings.items() for word in (f"--{name}", value))])
 
@@ -157,7 +157,7 @@ _NODE = ["node", str(TOOLS / "bullmq" / "harness.mjs")]
 _PYTHON = [str(TOOLS / "celery" / "bin" / "python"), str(ROOT / "benches" / "peers" / "celery" / "harness.py")]
 _AOF = "the last second or two"
 
-# In the order of the table. The first of a group is what the others of it are compared with.
+# Peers in the order of the table. The others of a group are compared with its first one.
 PEERS = [
     Peer("ringq-redis", "ringq, Redis everysec", _AOF, False,
          lambda port, place: _ringq_on_redis(port, place, "everysec"), [], [ringq(), "redis-server"], 300_000),

@@ -7,9 +7,9 @@ import report
 from peers import Peer
 from report import Rounds
 
-# A row of a panel, the space between two groups with its heading, and what a bar is thick.
+# Height of a row of a panel, space between two groups with its heading, and thickness of a bar.
 ROW, GROUP, BAR = 20, 34, 11
-# The column of names, a panel with its margin, its longest bar. The rest of it is for the number.
+# Width of the column of names, of a panel with its margin, and of its longest bar. The rest is for the number.
 NAMES, PANEL, LONGEST = 190, 232, 122
 COLUMNS = 3
 HEAD, MARGIN = 50, 16
@@ -47,7 +47,7 @@ def svg(peers: list[Peer], rounds: Rounds) -> str:
 
 
 def rows(peers: list[Peer]) -> tuple[dict[str, int], int]:
-    """Where each peer's row is in a panel, and how high a panel is."""
+    """Returns the position of each peer's row in a panel, and the height of a panel."""
     places, y = {}, HEAD - GROUP
     for nth, peer in enumerate(peers):
         if nth == 0 or peer.synced != peers[nth - 1].synced:

@@ -8,10 +8,10 @@ from statistics import median
 
 from peers import Peer
 
-# Of a peer, by the name of a figure, the values of all rounds.
+# Values of all rounds of a peer, by the name of the figure.
 Rounds = dict[str, dict[str, list[float]]]
 
-# Figures in thousands of jobs per second, with what they are called.
+# Figures in thousands of jobs per second, with their titles.
 RATES = {
     "unary": "one by one",
     "bulk": "in bulk",
@@ -19,13 +19,13 @@ RATES = {
     "life": "bulk, then take and ack",
     "both": "both at once",
 }
-# Syncs of the disk that are timed.
+# Number of timed syncs of the disk.
 SYNCS = 200
 LATENCY = "idle, p50 / p99 ms"
 
 
 def table(peers: list[Peer], rounds: Rounds) -> str:
-    head = ["", "a power cut takes", *RATES.values(), LATENCY, "to be said"]
+    head = ["", "a power cut takes", *RATES.values(), LATENCY, "remarks"]
     lines = [head, ["---"] * len(head)]
     for peer in peers:
         rates = [cell(peers, peer, rounds, name) for name in RATES]
@@ -34,7 +34,7 @@ def table(peers: list[Peer], rounds: Rounds) -> str:
 
 
 def machine() -> str:
-    """What the figures depend on and the repository does not pin."""
+    """Describes the environment of the figures that the repository does not pin."""
     servers = [["redis-server", "--version"], ["beanstalkd", "-v"]]
     versions = [version(words) for words in servers]
     return f"{os.cpu_count()} cores; a sync of 4 KiB takes {sync_us():.0f} us; {'; '.join(versions)}"
@@ -48,7 +48,7 @@ def version(words: list[str]) -> str:
 
 
 def sync_us() -> float:
-    """Median of what a sync takes where the servers have their data."""
+    """Returns the median time of a sync in the directory of the servers' data."""
     took = []
     with tempfile.TemporaryFile(buffering=0) as file:
         for _ in range(SYNCS):
@@ -60,13 +60,13 @@ def sync_us() -> float:
 
 
 def reference(peers: list[Peer], peer: Peer) -> Peer | None:
-    """What a peer is compared with: the first of its group that is there, if that is ringq."""
+    """Returns the reference of a peer: the first of its group that was measured, if that is ringq."""
     first = next(other for other in peers if other.synced == peer.synced)
     return first if first.is_ours() and first is not peer else None
 
 
 def ratio(peers: list[Peer], peer: Peer, rounds: Rounds, name: str) -> float | None:
-    """Its median over that of ringq."""
+    """Returns its median divided by that of ringq."""
     other = reference(peers, peer)
     if other is None or not rounds[other.name].get(name):
         return None
@@ -98,6 +98,6 @@ def times(ratio: float | None) -> str:
 
 
 def digits(value: float) -> str:
-    """Three or so that mean something."""
+    """Formats a number with about three significant digits."""
     decimals = next((n for n, least in enumerate((100, 10, 0.1)) if value >= least), 3)
     return f"{value:.{decimals}f}"

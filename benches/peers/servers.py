@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-# Until a server answers, and how often that is looked at.
+# Time limit until a server answers, and interval of the checks.
 START_S, LOOK_S = 30.0, 0.02
 
 
@@ -40,7 +40,7 @@ def scratch() -> Iterator[Path]:
 
 @contextmanager
 def running(servers: list[Server], place: Path) -> Iterator[None]:
-    """Starts them one after the other, each when the one before it answers."""
+    """Starts servers one after the other, each when the one before it answers."""
     with ExitStack() as stack:
         for server in servers:
             stack.enter_context(_process(server, place))

@@ -1,4 +1,4 @@
-//! What was measured when the baseline was written, and how far from it a figure may be.
+//! The committed baseline of figures, and their tolerances.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,32 +10,31 @@ use serde::Deserialize;
 
 use crate::RegressFigure;
 
-/// The file, beside this one.
+/// Path of the file, beside this one.
 const FILE: &str = "benches/regress/baseline.toml";
 const FILE_HEADER: &str = "# What the hot paths cost. Written by `make bench-regress BLESS=1`, judged by `make bench-regress`.\n\
     # hot: instructions per call. server, redis: instructions per job. redis.time: thousandths of the yardstick.\n";
-/// By the begin of a name, how much more or less a figure may be, about twice what runs of one build differ
-/// by on a busy machine. What a pure function costs is the same but for the seeds of hash tables. A server also
-/// looks at clocks, and meets its client a moment earlier or later. Redis has seeds and clocks, too. How long
-/// something takes says little.
+/// Tolerances by prefix of a figure's name, about twice the difference between runs of one build on a busy machine.
+/// The count of a pure function is constant except for the seeds of hash tables. A server also reads clocks, and its
+/// client's timing varies. Redis has seeds and clocks, too. Times are imprecise.
 const TOLERANCES: [(&str, f64); 4] =
     [("redis.time.", 0.75), ("hot.", 0.02), ("redis.", 0.05), ("server.", 0.05)];
-/// With another compiler than that of the baseline, code of ours is judged that loosely.
+/// Tolerance for our code with another compiler than that of the baseline.
 const OTHER_COMPILER: f64 = 0.2;
 
-/// See the module.
+/// The figures of the baseline and its compiler.
 #[derive(Deserialize)]
 pub(crate) struct Baseline {
     rustc: String,
     figures: BTreeMap<String, f64>,
 }
 
-/// How a figure stands to the baseline.
+/// Relation of a figure to the baseline.
 pub(crate) enum BaselineVerdict {
     Within,
     /// The baseline has no such figure.
     NotInBaseline,
-    /// Slower, or so much faster that the baseline would hide the next regress.
+    /// Slower, or so much faster that the baseline would hide the next regression.
     OutOfTolerance,
 }
 
@@ -47,7 +46,7 @@ impl Baseline {
         toml::from_str(&text).context(FILE)
     }
 
-    /// Makes these figures the baseline.
+    /// Writes these figures as the baseline.
     pub(crate) fn write(rustc: &str, figures: &[RegressFigure]) -> Result<()> {
         let mut text = format!("{FILE_HEADER}rustc = {rustc:?}\n\n[figures]\n");
         for figure in figures {
@@ -56,13 +55,13 @@ impl Baseline {
         Ok(fs::write(file(), text)?)
     }
 
-    /// Figures that nobody measures any more.
+    /// Returns figures of the baseline that no longer exist.
     pub(crate) fn unmeasured(&self, figures: &[RegressFigure]) -> Vec<&str> {
         let measured = |name: &str| figures.iter().any(|figure| figure.name == name);
         self.figures.keys().map(String::as_str).filter(|name| !measured(name)).collect()
     }
 
-    /// What it was, if it was measured.
+    /// Returns the figure of that name, if there is one.
     pub(crate) fn value(&self, name: &str) -> Option<f64> {
         self.figures.get(name).copied()
     }

@@ -1,8 +1,8 @@
-//! Instructions as valgrind's callgrind counts them: the same program on the same input has the same count
-//! on every machine, busy or not, but for what it makes of randomness and of time.
+//! Instruction counts by valgrind's callgrind: the same program on the same input has the same count on every
+//! machine, busy or not, except for effects of randomness and of time.
 //!
-//! Callgrind writes what it has counted whenever a certain function is called, the mark, and counts anew from
-//! there: what lies between two marks is one part.
+//! Callgrind writes its counts whenever a certain function is called, the mark, and starts again from zero: the code
+//! between two marks is one part.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,11 +13,11 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 
-/// The mark of a program of ours, as callgrind finds [`callgrind_mark`].
+/// The mark of our own programs, as callgrind finds [`callgrind_mark`].
 pub(crate) const OWN_MARK: &str = "*callgrind_mark*";
 
-/// The C library chooses among its copies of memcpy and strlen by what the CPU can do, here always the plain
-/// ones: the others shift some counts by 4 %. What a version of it does not know it ignores.
+/// The C library chooses among its copies of memcpy and strlen by the features of the CPU, here always the plain
+/// ones: the others shift some counts by 4 %. A version ignores names that it does not have.
 const PLAIN_CPU: &str =
     "glibc.cpu.hwcaps=-AVX2,-AVX2_Usable,-AVX512VL,-ERMS,-FSRM,-AVX_Fast_Unaligned_Load";
 
@@ -27,27 +27,27 @@ pub(crate) struct CallgrindCounts {
     parts_read: usize,
 }
 
-/// Ends a part. What is counted depends on nothing but its name.
+/// Ends a part. Callgrind only needs its name.
 #[inline(never)]
 pub(crate) fn callgrind_mark() {
     black_box(());
 }
 
-/// Whether valgrind is there.
+/// Returns whether valgrind is installed.
 pub(crate) fn is_installed() -> bool {
     let version = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
     version.is_ok_and(|status| status.success())
 }
 
-// === impl Counts ===
+// === impl CallgrindCounts ===
 
 impl CallgrindCounts {
-    /// Of a program that is not started yet.
+    /// Creates the counts of a program that is not started yet.
     pub(crate) fn new() -> Result<CallgrindCounts> {
         Ok(CallgrindCounts { dir: TempDir::new()?, parts_read: 0 })
     }
 
-    /// The program under callgrind; its arguments are still to come.
+    /// Builds the command of the program under callgrind, without its arguments.
     pub(crate) fn command(&self, program: impl Into<OsString>, mark: &str) -> Command {
         let mut command = Command::new("valgrind");
         command.args(["--quiet", "--tool=callgrind"]);
@@ -57,7 +57,7 @@ impl CallgrindCounts {
         command
     }
 
-    /// The instructions of the parts that ended since this was asked last.
+    /// Returns the instructions of the parts that ended since the last call.
     pub(crate) fn parts(&mut self) -> Result<Vec<u64>> {
         let mut parts = Vec::new();
         while let Ok(text) = fs::read_to_string(self.part(self.parts_read + 1)) {
@@ -68,7 +68,7 @@ impl CallgrindCounts {
         Ok(parts)
     }
 
-    /// Where files of the run may lie.
+    /// Returns the directory for files of the run.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }

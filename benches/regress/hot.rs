@@ -7,15 +7,15 @@ use anyhow::{Result, ensure};
 use crate::callgrind::{CallgrindCounts, OWN_MARK, callgrind_mark};
 use crate::{RegressFigure, own_program, paths};
 
-/// How this program is told to call them, under callgrind.
+/// Argument by which this program calls them, under callgrind.
 pub(crate) const COMMAND: &str = "hot";
-/// Calls of each function.
+/// Number of calls of each function.
 const CALLS: u32 = 200;
-/// Rounds; the least of each figure counts. Hash tables have random seeds, and with one in four the table of a credit
-/// is so unlucky that the same calls cost up to 70 % more.
+/// Number of rounds; the least of each figure counts. Hash tables have random seeds, and with one in four the table
+/// of a credit is so unlucky that the same calls cost up to 70 % more.
 const ROUNDS: usize = 7;
 
-/// What they cost: instructions per call.
+/// Returns their cost: instructions per call.
 pub(crate) fn count() -> Result<Vec<RegressFigure>> {
     let mut counts = CallgrindCounts::new()?;
     let mut command: Command = counts.command(own_program()?, OWN_MARK);
@@ -35,7 +35,7 @@ pub(crate) fn count() -> Result<Vec<RegressFigure>> {
 /// Calls each of them between two marks.
 pub(crate) fn run() {
     for mut path in (0..ROUNDS).flat_map(|_| paths::all()) {
-        // The first call is another one: it finds nothing allocated.
+        // The first call differs: it allocates.
         (path.step)();
         callgrind_mark();
         (0..CALLS).for_each(|_| (path.step)());

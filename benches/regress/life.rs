@@ -15,7 +15,7 @@ use ringq::store::{
     StreamDemand, TopicDemand, WritePrecondition,
 };
 
-/// The store on a Redis.
+/// Opens the store on a Redis.
 pub(crate) async fn open(url: &str) -> Result<Arc<dyn Store>> {
     let wrong = |text: String| Error::Unavailable(text);
     let name = ShardName::try_new("s0").map_err(|error| wrong(error.to_string()))?;
@@ -24,10 +24,10 @@ pub(crate) async fn open(url: &str) -> Result<Arc<dyn Store>> {
     Ok(Arc::new(store.map_err(|error| wrong(error.to_string()))?))
 }
 
-/// A job with an id of the server's and a body of 100 bytes, of which nothing stays.
+/// Builds a job with a server-made id and a body of 100 bytes, of which nothing stays.
 pub(crate) fn job(number: u128, due: When) -> NewJob {
     let shard = ShardName::try_new("s0").expect("a shard's name");
-    // As a UUIDv7 has it: the time in front, behind it what looks like entropy but is the same in every run.
+    // Like in a UUIDv7: the time in front, behind it bits that look random but are the same in every run.
     let entropy =
         number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) >> 48;
     let uuid = (0x0198_0000_0000 + number) << 80 | entropy;
@@ -55,7 +55,7 @@ pub(crate) async fn enqueue(store: &dyn Store, batch: usize, nth: usize) -> Resu
     store.enqueue(new).await.map(drop)
 }
 
-/// Claims so many jobs, which must be there; the settles that acknowledge them.
+/// Claims this number of jobs, which must exist; returns the settles that acknowledge them.
 pub(crate) async fn claim(store: &dyn Store, batch: usize) -> Result<Vec<LeaseSettlement>> {
     let taker = StreamDemand {
         stream: 1,
@@ -80,7 +80,7 @@ pub(crate) async fn claim(store: &dyn Store, batch: usize) -> Result<Vec<LeaseSe
     Ok(acks)
 }
 
-/// Acknowledges what was claimed.
+/// Acknowledges the claimed jobs.
 pub(crate) async fn settle(store: &dyn Store, acks: Vec<LeaseSettlement>) -> Result<()> {
     assert!(store.settle(acks).await?.iter().all(std::result::Result::is_ok), "an ack is refused");
     Ok(())

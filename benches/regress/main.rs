@@ -1,16 +1,16 @@
-//! Regress: what the hot paths cost, against a committed baseline: a slow change is seen on the day that it
-//! is made, on any machine, however busy.
+//! Regress: cost of the hot paths, against a committed baseline: a slow change shows on the day that it is made, on
+//! any machine, however busy.
 //!
-//! `make bench-regress` compares, `make bench-regress BLESS=1` makes what it finds the baseline. Exit code 1:
-//! some figure is off by more than its tolerance, in either direction.
+//! `make bench-regress` compares, `make bench-regress BLESS=1` writes its figures as the baseline. Exit code 1: a
+//! figure is off by more than its tolerance, in either direction.
 //!
 //! - [`hot`]: the pure functions of the bench of this name, in instructions per call
-//! - [`server`]: a whole server on SQLite in memory and on Redis, in instructions per job: decoding,
-//!   converting, batching, the store's side, claims, credit, messages, receipts, encoding
+//! - [`server`]: a whole server on SQLite in memory and on Redis, in instructions per job: decoding, converting,
+//!   batching, the store's side, claims, credit, messages, receipts, encoding
 //! - [`redis`]: the scripts, in instructions of Redis per job and verb; and, loosely, in time
 //!
-//! Nothing here is optimized beyond what tests are: another build would cost minutes in every CI run, and
-//! what makes a path do more shows in any build. What an optimizer makes of it is for `make bench`.
+//! The code is built like the tests, without further optimization: another build would cost minutes in every CI run,
+//! and a path that does more shows in any build. `make bench` measures optimized code.
 
 #![allow(
     clippy::disallowed_methods,
@@ -40,16 +40,16 @@ use tokio::runtime::Builder;
 
 use baseline::{Baseline, BaselineVerdict};
 
-// As the program has it.
+// The allocator of the server binary.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// One number.
+/// A figure.
 #[derive(Clone, Debug)]
 struct RegressFigure {
     name: String,
     value: f64,
-    /// The time behind it, which says something only about this machine.
+    /// The time behind it, which depends on this machine.
     micros: Option<f64>,
 }
 
@@ -85,7 +85,7 @@ fn regress(bless: bool) -> Result<ExitCode> {
     report(&Baseline::read()?, &figures, &rustc)
 }
 
-/// A tool that is not there.
+/// Returns the name of a missing tool.
 fn missing_tool() -> Option<&'static str> {
     if !callgrind::is_installed() {
         return Some("valgrind");
@@ -105,7 +105,7 @@ async fn measure() -> Result<Vec<RegressFigure>> {
     Ok(figures)
 }
 
-/// Says how each figure stands; fails if one is off.
+/// Prints the relation of each figure to the baseline; fails if one is off.
 fn report(baseline: &Baseline, figures: &[RegressFigure], rustc: &str) -> Result<ExitCode> {
     let (mut out, mut off) = (stdout(), 0);
     for figure in figures {
@@ -133,7 +133,7 @@ fn report(baseline: &Baseline, figures: &[RegressFigure], rustc: &str) -> Result
     Ok(ExitCode::FAILURE)
 }
 
-/// The compiler's version.
+/// Returns the compiler's version.
 fn rustc() -> Result<String> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version = Command::new(rustc).arg("--version").output().context("rustc")?;
@@ -141,7 +141,7 @@ fn rustc() -> Result<String> {
     Ok(text.split(' ').nth(1).context("an odd version of rustc")?.to_owned())
 }
 
-/// This program, to be run once more under callgrind.
+/// Returns the path of this program, to run it once more under callgrind.
 fn own_program() -> Result<PathBuf> {
     Ok(env::current_exe()?)
 }

@@ -1,9 +1,8 @@
-//! What the scripts cost Redis, which does one thing at a time: its main thread is what a shard has.
+//! Cost of the scripts in Redis, which executes one at a time: its main thread is the capacity of a shard.
 //!
-//! Instructions decide. Microseconds are what an operator pays, but they depend on the machine and on who
-//! else uses it: so they are taken as the ratio to a script that never changes, run in turns with the life
-//! of the jobs, the least of several rounds of each, and a wide tolerance catches what instructions do not
-//! show, as memory that is not in a cache.
+//! Instructions decide. Microseconds are the real cost, but they depend on the machine and on its other load: so they
+//! are taken as the ratio to a constant script, run in turn with the life of the jobs, the least of several rounds of
+//! each, and a wide tolerance catches costs that instructions do not show, for example cache misses.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,28 +16,28 @@ use crate::callgrind::CallgrindCounts;
 use crate::redis_server::RedisProcess;
 use crate::{RegressFigure, life};
 
-/// The same program everywhere, which `.ci/install-test-tools` brings.
+/// Path of the redis-server on every machine, installed by `.ci/install-test-tools`.
 const PROGRAM: &str = ".tools/bin/redis-server-8";
-/// What it does by the clock rather than by what is asked of it, as seldom as can be.
+/// Options that minimize work by the clock instead of by requests.
 const QUIET_OPTIONS: [&str; 6] = ["--hz", "1", "--dynamic-hz", "no", "--activerehashing", "no"];
-/// A command that no script runs, and how it is asked for.
+/// A command that no script runs, and its request.
 const MARK: (&str, &str) = ("lolwutCommand", "LOLWUT VERSION 9");
 /// Jobs per call, and calls.
 const SHAPES: [(usize, usize); 2] = [(1, 1_000), (128, 40)];
-/// Calls under way at once where time is taken: a Redis that idles between calls is a cold one.
+/// Calls in flight at once where time is measured: a Redis that idles between calls has cold caches.
 const IN_FLIGHT: usize = 32;
-/// Rounds in turns with the script that never changes.
+/// Number of rounds in turn with the constant script.
 const ROUNDS: usize = 15;
-/// That script: writes and reads, as ours do.
+/// The constant script: writes and reads, like ours.
 const YARDSTICK: &str = "EVAL \"for i = 1, 5000 do local k = 'y' .. i % 100; \
     redis.call('HSET', k, i % 7, i); redis.call('HGET', k, i % 5) end\" 0";
 
-/// That program.
+/// Returns the path of that program.
 pub(crate) fn program() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(PROGRAM)
 }
 
-/// What the life of a job costs it: instructions per job, for each verb.
+/// Returns the cost of the life of a job: instructions per job, for each verb.
 pub(crate) async fn count() -> Result<Vec<RegressFigure>> {
     let mut counts = CallgrindCounts::new()?;
     let mut command = counts.command(program(), MARK.0);
@@ -47,7 +46,7 @@ pub(crate) async fn count() -> Result<Vec<RegressFigure>> {
     let store = life::open(&redis.url()).await?;
     let mut figures = Vec::new();
     for (jobs, calls) in SHAPES {
-        // What comes with the first job of a topic.
+        // Work for the first job of a topic.
         run_jobs(&*store, (jobs, 2), 1, || Ok(())).await?;
         redis.send_command(MARK.1)?;
         counts.parts()?;
@@ -61,8 +60,7 @@ pub(crate) async fn count() -> Result<Vec<RegressFigure>> {
     Ok(figures)
 }
 
-/// How long the life of a job takes it, as a part of how long the script takes that never changes; and how
-/// many microseconds that is here.
+/// Returns the time of the life of a job as a ratio to the constant script, and in microseconds of this machine.
 pub(crate) async fn time() -> Result<Vec<RegressFigure>> {
     let dir = TempDir::new()?;
     let redis = RedisProcess::launch(Command::new(program()), dir.path())?;
@@ -87,7 +85,7 @@ pub(crate) async fn time() -> Result<Vec<RegressFigure>> {
     Ok(figures)
 }
 
-/// Lets jobs live, so many per call; `mark` comes after each verb.
+/// Runs jobs, this number per call; `mark` follows each verb.
 async fn run_jobs(
     store: &dyn Store,
     (jobs, calls): (usize, usize),

@@ -1,6 +1,5 @@
-//! A whole server, counted from the request's bytes to the answer's: this program is it, on one thread, so
-//! that the order of things is the same in every run. It is driven from outside over gRPC, which does not
-//! count.
+//! A whole server, counted from the request's bytes to the answer's: this program runs it on one thread, so that the
+//! order of events is the same in every run. It is driven from outside over gRPC, which does not count.
 
 use std::io::{BufRead as _, BufReader, Write as _, stdin, stdout};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -21,11 +20,11 @@ use tonic::transport::Channel;
 use crate::callgrind::{CallgrindCounts, OWN_MARK, callgrind_mark};
 use crate::{RegressFigure, own_program};
 
-/// How this program is told to be the server; the url of its shard follows.
+/// Argument by which this program runs the server; the url of its shard follows.
 pub(crate) const COMMAND: &str = "serve";
-/// Jobs that live one after the other.
+/// Number of jobs that run one after the other.
 const SINGLE: usize = 100;
-/// Calls with many jobs each, and how many.
+/// Number of calls with many jobs each, and of their jobs.
 const BATCHES: (usize, usize) = (10, 100);
 const TOPIC: &str = "orders";
 
@@ -42,12 +41,12 @@ struct RegressClient {
     queue: QueueServiceClient<Channel>,
 }
 
-/// What the life of a job costs a server with this shard: instructions per job.
+/// Returns the cost of the life of a job in a server with this shard: instructions per job.
 pub(crate) async fn count(name: &str, url: &str) -> Result<Vec<RegressFigure>> {
     let mut server = CountedServer::start(url)?;
     let address = server.line()?;
     let mut client = RegressClient::connect(&address).await?;
-    // What is made at the first use does not count.
+    // Allocations of the first use do not count.
     client.run_jobs_singly(10).await?;
     server.part()?;
     client.run_jobs_singly(SINGLE).await?;
@@ -63,7 +62,7 @@ pub(crate) async fn count(name: &str, url: &str) -> Result<Vec<RegressFigure>> {
     ])
 }
 
-/// Serves until it is killed, and marks whenever it is told to.
+/// Serves until it is killed, and marks at each line of the input.
 pub(crate) fn serve(url: &str) -> Result<()> {
     let config = Config::from_toml(&format!(
         "listen = '127.0.0.1:0'\nhttp_listen = '127.0.0.1:0'\n[[shard]]\nname = 's0'\nurl = '{url}'\n"
@@ -74,16 +73,16 @@ pub(crate) fn serve(url: &str) -> Result<()> {
         writeln!(stdout(), "http://{}", app.grpc_address())?;
         let (stop, stopped) = oneshot::channel();
         std::thread::spawn(move || {
-            let told = mark_on_stdin();
+            let marked = mark_on_stdin();
             let _ = stop.send(());
-            told
+            marked
         });
         app.run(async { drop(stopped.await) }).await?;
         Ok(())
     })
 }
 
-/// Marks at each line of the input, and says so.
+/// Marks at each line of the input, and prints a line.
 fn mark_on_stdin() -> Result<()> {
     for line in stdin().lines() {
         line?;
@@ -93,7 +92,7 @@ fn mark_on_stdin() -> Result<()> {
     Ok(())
 }
 
-// === impl Counted ===
+// === impl CountedServer ===
 
 impl CountedServer {
     fn start(url: &str) -> Result<CountedServer> {
@@ -101,9 +100,9 @@ impl CountedServer {
         let mut command = counts.command(own_program()?, OWN_MARK);
         command.args([COMMAND, url]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
-        let told = child.stdin.take().context("no input")?;
-        let says = BufReader::new(child.stdout.take().context("no output")?);
-        Ok(CountedServer { child, stdin: told, stdout: says, counts })
+        let stdin = child.stdin.take().context("no input")?;
+        let stdout = BufReader::new(child.stdout.take().context("no output")?);
+        Ok(CountedServer { child, stdin, stdout, counts })
     }
 
     fn line(&mut self) -> Result<String> {
@@ -113,7 +112,7 @@ impl CountedServer {
         Ok(line.trim().to_owned())
     }
 
-    /// Ends a part: its instructions.
+    /// Ends a part and returns its instructions.
     fn part(&mut self) -> Result<f64> {
         writeln!(self.stdin, "mark")?;
         self.line()?;
@@ -130,7 +129,7 @@ impl Drop for CountedServer {
     }
 }
 
-// === impl Client ===
+// === impl RegressClient ===
 
 impl RegressClient {
     async fn connect(address: &str) -> Result<RegressClient> {
@@ -145,8 +144,8 @@ impl RegressClient {
         Ok(self.queue.stream(take).await?.into_inner())
     }
 
-    /// Jobs one after the other, each in calls of its own. They are pulled: on a stream the claim that finds
-    /// nothing more meets the next job sooner or later.
+    /// Runs jobs one after the other, each in calls of its own. They are pulled: on a stream the claim that finds
+    /// nothing more sometimes finds the next job.
     async fn run_jobs_singly(&mut self, jobs: usize) -> Result<()> {
         for _ in 0..jobs {
             self.queue.enqueue(EnqueueRequest { job: Some(job()), ..Default::default() }).await?;
@@ -160,7 +159,7 @@ impl RegressClient {
         Ok(())
     }
 
-    /// So many calls with so many jobs, which come over a stream.
+    /// Makes this number of calls with this number of jobs each, which come over a stream.
     async fn run_jobs_in_batches(
         &mut self,
         stream: &mut Streaming<StreamResponse>,

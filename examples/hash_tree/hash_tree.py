@@ -21,7 +21,7 @@ def result(path):
 
 def enqueue(directory):
     specs = [{"topic": "files", "id": hashlib.sha256(path.encode()).hexdigest(), "payload": {"text": path},
-              "retention": {"seconds": 3600}} for path in files(directory)]  # So long a repeat is recognised.
+              "retention": {"seconds": 3600}} for path in files(directory)]  # A repeat is recognised for this long.
     for i in range(0, len(specs), 500):
         if jobs.BatchEnqueue(api.BatchEnqueueRequest(jobs=specs[i:i + 500]), timeout=10).failed_count:
             sys.exit("some jobs were refused; enqueue again: nothing doubles")

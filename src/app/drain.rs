@@ -1,6 +1,6 @@
-//! The end of a server, in order and in time: what is under way is finished, what is running may be
-//! settled, and nothing is waited for beyond its grace, but for 20 s at most: [`LINGER`] for connections, [`SHARDS_CLOSE_MAX`]
-//! for shards, and what the HTTP port and the runtime take.
+//! Shutdown of a server, in order and limited in time: calls in flight are finished, and running jobs may be settled
+//! for the length of the grace. Everything else takes 20 s at most: [`CONNECTIONS_CLOSE_MAX`] for connections,
+//! [`SHARDS_CLOSE_MAX`] for shards, and the time of the HTTP port and the runtime.
 
 use std::future::Future;
 use std::pin::pin;
@@ -13,31 +13,32 @@ use crate::grpc;
 
 use super::Error;
 
-/// How long connections whose clients do not let go may hold up the end, once all is settled.
+/// Maximum time that connections which their clients keep open may delay the shutdown, once all jobs are settled.
 const CONNECTIONS_CLOSE_MAX: Duration = Duration::from_secs(5);
 
-/// How long it may take to give back what no worker has, and to let go of the shards. What is not given back by
-/// then is found by the other replicas, or by this one's next start.
+/// Maximum time to return the jobs that no worker has, and to close the shards. Jobs that are not returned by then
+/// are found by the other replicas, or by the next start of this one.
 const SHARDS_CLOSE_MAX: Duration = Duration::from_secs(10);
 
-/// How often it is said what is waited for.
+/// Interval of log messages while the drain waits.
 const PROGRESS_LOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long settles are waited for by a server that others stand in for, unless its settings say so.
+/// Default time to wait for settles on a server whose shards other replicas serve, too.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// The same for a server that is alone on a shard, whose jobs nobody delivers until it is back: time for settles that
-/// are on their way and for jobs of a moment. Longer jobs lose nothing: the server that follows has the same leases.
+/// Default time to wait for settles on a server that is alone on a shard, whose jobs are not delivered until it is
+/// back: enough for settles in flight and for short jobs. Longer jobs lose nothing: the next server has the same
+/// leases.
 const GRACE_ALONE: Duration = Duration::from_secs(2);
 
-/// How long settles are waited for.
+/// Returns the default time to wait for settles.
 pub(super) fn grace(are_others_there: bool) -> Duration {
     if are_others_there { GRACE } else { GRACE_ALONE }
 }
 
-/// Tells every stream that this replica is leaving and waits until all deliveries are settled, for
-/// `grace` at most. What is not settled by then stays leased: its worker can settle it with any
-/// replica, or with this one after its restart.
+/// Notifies every stream that this replica is draining and waits until all deliveries are settled, for `grace` at
+/// most. A job that is not settled by then stays leased: its worker can settle it with any replica, or with this one
+/// after its restart.
 pub(super) async fn drain_streams(dispatcher: &Dispatcher, grace: Duration) {
     let (end, streams) = (Instant::now() + grace, dispatcher.streams_count());
     dispatcher.drain();
@@ -46,52 +47,54 @@ pub(super) async fn drain_streams(dispatcher: &Dispatcher, grace: Duration) {
         streams,
         unsettled,
         grace_s = grace.as_secs(),
-        "streams were told to end; waiting for settles of what their workers hold"
+        "draining: streams were notified to end; waiting until their workers settle their jobs"
     );
     let mut news =
         tokio::time::interval_at(Instant::now() + PROGRESS_LOG_INTERVAL, PROGRESS_LOG_INTERVAL);
     loop {
         tokio::select! {
-            () = dispatcher.wait_idle() => return tracing::info!("every delivery is settled"),
+            () = dispatcher.wait_idle() => return tracing::info!("drained: every delivery is settled"),
             () = tokio::time::sleep_until(end) => break,
             _ = news.tick() => {
                 let left_s = end.duration_since(Instant::now()).as_secs();
-                tracing::info!(unsettled = dispatcher.unsettled_count(), left_s, "still waiting for settles");
+                let unsettled = dispatcher.unsettled_count();
+                tracing::info!(unsettled, left_s, "draining: still waiting until workers settle their jobs");
             }
         }
     }
     let unsettled = dispatcher.unsettled_count();
     tracing::warn!(
         unsettled,
-        "the grace is over; these leases stay, and their workers can settle them with any replica"
+        "the shutdown grace is over; unsettled jobs stay leased, and their workers can settle them with any replica"
     );
 }
 
-/// Runs `serve` until it ends after `told`, or [`LINGER`] longer than that: connections that are open
-/// for no call of theirs end with the process.
+/// Runs `serve` until it ends after `drained`, or [`CONNECTIONS_CLOSE_MAX`] longer than that: connections that are
+/// open without a call of theirs end with the process.
 pub(super) async fn serve_bounded(
-    told: impl Future<Output = Result<(), Error>>,
+    drained: impl Future<Output = Result<(), Error>>,
     serve: impl Future<Output = Result<(), grpc::Error>>,
 ) -> Result<(), Error> {
-    let (mut told, mut serve) = (pin!(told), pin!(serve));
+    let (mut drained, mut serve) = (pin!(drained), pin!(serve));
     tokio::select! {
-        told = &mut told => told?,
+        drained = &mut drained => drained?,
         served = &mut serve => return Ok(served?),
     }
     match tokio::time::timeout(CONNECTIONS_CLOSE_MAX, serve).await {
         Ok(served) => Ok(served?),
         Err(_) => {
-            tracing::warn!("connections are open at the end and are cut");
+            tracing::warn!("connections are still open after the drain and are closed");
             Ok(())
         }
     }
 }
 
-/// Lets go of everything, in time.
+/// Returns the jobs that no worker has and closes the shards, for [`SHARDS_CLOSE_MAX`] at most.
 pub(super) async fn close_shards(rest: impl Future<Output = ()>) {
     if tokio::time::timeout(SHARDS_CLOSE_MAX, rest).await.is_err() {
         tracing::warn!(
-            "a shard does not answer: jobs that no worker has come back when this replica is missed"
+            "a shard does not answer at shutdown: its jobs that no worker has are delivered again when this replica \
+             is detected as gone"
         );
     }
 }

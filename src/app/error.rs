@@ -1,4 +1,4 @@
-//! Why a server cannot start or go on.
+//! Errors that prevent a start, or stop a running server.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,10 +8,10 @@ use crate::config::{ShardUrl, io_problem};
 use crate::domain::ShardName;
 use crate::grpc;
 
-/// Why a server cannot start or go on. What an operator can mend says how.
+/// Error at start or while serving. If an operator can fix it, the text describes how.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An address cannot be had.
+    /// An address cannot be bound.
     #[error(
         "cannot listen on {address}: {}; free it or choose another with --{flag}",
         io_problem(error)
@@ -19,12 +19,12 @@ pub enum Error {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// The flag that sets it, without dashes.
+        /// Flag that sets the address, without dashes.
         flag: &'static str,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// The directory of a shard cannot be made or written to.
+    /// The directory of a shard cannot be created or written to.
     #[error(
         "cannot write to {}: {}; {} with --data-dir or --shard",
         path.display(),
@@ -37,7 +37,7 @@ pub enum Error {
     DataDir {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
     /// The ready file cannot be written.
@@ -48,7 +48,7 @@ pub enum Error {
     ReadyFile {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
     /// A shard cannot be opened.
@@ -56,9 +56,9 @@ pub enum Error {
     Shard {
         /// The shard.
         name: ShardName,
-        /// Where it is.
+        /// Url of the shard.
         url: ShardUrl,
-        /// Why, and what to do.
+        /// Reason, and what to do.
         error: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The gRPC server failed.

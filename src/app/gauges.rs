@@ -1,4 +1,4 @@
-//! Gauges that are read from the shards when somebody asks for the metrics.
+//! Gauges that are read from the shards at a scrape of the metrics.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,16 +13,16 @@ use crate::http::Refresh;
 use crate::metrics::{TOPICS_MAX, TopicGauges};
 use crate::scheduler::{Scheduler, TopicRow};
 
-/// Gauges are as old as that at most when a scrape shows them: more scrapes read them no more often.
+/// Maximum age of gauges in a scrape: more scrapes do not cause more reads.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 
-/// One refresh for all scrapes that wait for it.
+/// Refresh that all waiting scrapes share.
 #[derive(Clone, Default)]
 struct SharedRefresh(Arc<Mutex<Option<(Instant, RefreshFuture)>>>);
 
 type RefreshFuture = Shared<BoxFuture<'static, ()>>;
 
-/// What brings the gauges up to date before a scrape.
+/// Returns the function that updates the gauges before a scrape.
 pub(super) fn refresh(scheduler: Scheduler, dispatcher: Dispatcher) -> Refresh {
     let refreshes = SharedRefresh::default();
     Arc::new(move || {
@@ -42,7 +42,7 @@ async fn read_gauges(scheduler: &Scheduler, dispatcher: &Dispatcher) {
             Some(missing)
         }
         Err(error) => {
-            tracing::debug!(%error, "the topics could not be counted");
+            tracing::debug!(%error, "cannot read topic statistics for the metrics");
             None
         }
     };
@@ -52,11 +52,11 @@ async fn read_gauges(scheduler: &Scheduler, dispatcher: &Dispatcher) {
     }
 }
 
-// === impl Refreshes ===
+// === impl SharedRefresh ===
 
 impl SharedRefresh {
-    /// Waits for the refresh under way, or for `read`, which goes on when no scrape waits for it any more. One that
-    /// began a moment ago will do.
+    /// Waits for the refresh in flight, or for `read`, which goes on even when no scrape waits for it any more. A
+    /// refresh that began a moment ago is used, too.
     fn join(&self, read: impl Future<Output = ()> + Send + 'static) -> RefreshFuture {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((begun, refreshed)) = &*last

@@ -1,4 +1,4 @@
-//! A socket that is taken early, so that its address is known and a taken one is told at once.
+//! Socket that is bound early, so that its address is known and an address in use is reported at once.
 
 use std::net::SocketAddr;
 
@@ -6,17 +6,17 @@ use tokio::net::TcpListener;
 
 use super::Error;
 
-/// A listener and where it is.
+/// Listener and its address.
 #[derive(Debug)]
 pub(super) struct BoundListener {
     pub(super) socket: TcpListener,
     pub(super) address: SocketAddr,
 }
 
-// === impl Listener ===
+// === impl BoundListener ===
 
 impl BoundListener {
-    /// Takes `address`, which the flag called `flag` sets.
+    /// Binds `address`, which the flag called `flag` sets.
     pub(super) async fn bind(
         address: SocketAddr,
         flag: &'static str,

@@ -1,4 +1,4 @@
-//! Wires the server together; the only module that knows every other.
+//! Wires the server together; the only module that depends on every other.
 
 mod drain;
 mod error;
@@ -30,10 +30,10 @@ pub use error::Error;
 use listener::BoundListener;
 use running_server::RunningServer;
 
-/// How often histograms sort what they have collected.
+/// Interval in which histograms sort the values that they have collected.
 const UPKEEP: Duration = Duration::from_secs(30);
 
-/// A server that has its listeners and its shards, but does not serve yet.
+/// Server that has its listeners and its shards, but does not serve yet.
 pub struct App {
     config: Config,
     scheduler: Scheduler,
@@ -45,10 +45,10 @@ pub struct App {
 // === impl App ===
 
 impl App {
-    /// Takes everything that the server needs: its listeners, its directories and its shards.
+    /// Acquires everything that the server needs: its listeners, its directories and its shards.
     ///
     /// # Errors
-    /// [`Error`], if an address is taken, a directory cannot be written or a shard not be opened.
+    /// [`Error`], if an address is in use, a directory cannot be written or a shard cannot be opened.
     pub async fn build(config: Config) -> Result<App, Error> {
         open_files::raise_limit();
         open::directories(&config.shards).await?;
@@ -65,13 +65,13 @@ impl App {
         Ok(App { config, scheduler, grpc, http })
     }
 
-    /// Where gRPC is served.
+    /// Returns the address at which gRPC is served.
     #[must_use]
     pub fn grpc_address(&self) -> SocketAddr {
         self.grpc.address
     }
 
-    /// Where probes and metrics are served.
+    /// Returns the address at which probes and metrics are served.
     #[must_use]
     pub fn http_address(&self) -> SocketAddr {
         self.http.address
@@ -98,14 +98,14 @@ impl App {
             serving.grpc_config(),
             grpc_stop.clone().cancelled_owned(),
         );
-        let serve_until_told = async {
+        let serve_until_shutdown = async {
             let ready_file = serving.serve_until(shutdown, addresses).await?;
             grpc_stop.cancel();
             drop(ready_file);
             Ok::<(), Error>(())
         };
         let grpc_and_drain = async {
-            drain::serve_bounded(serve_until_told, serve_grpc).await?;
+            drain::serve_bounded(serve_until_shutdown, serve_grpc).await?;
             drain::close_shards(serving.shut_down()).await;
             http_stop.cancel();
             Ok(())

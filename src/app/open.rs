@@ -16,7 +16,7 @@ use crate::store::sqlite::{self, Database, SqliteStore};
 
 use super::Error;
 
-/// Makes the directories of all shards that lie in files.
+/// Creates the directories of all shards that are files.
 pub(super) async fn directories(shards: &[ShardConfig]) -> Result<(), Error> {
     for shard in shards {
         if let ShardUrl::SqliteFile(file) = &shard.url {
@@ -26,7 +26,7 @@ pub(super) async fn directories(shards: &[ShardConfig]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes the directory of a shard and proves that files can be made in it.
+/// Creates the directory of a shard and checks that files can be created in it.
 async fn prepare_directory(path: &Path) -> Result<(), Error> {
     // A file without a directory is in the current one.
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
@@ -37,7 +37,7 @@ async fn prepare_directory(path: &Path) -> Result<(), Error> {
         tokio::fs::remove_file(&probe).await
     };
     prepare.await.map_err(|error| {
-        // A file in the place of the directory; "file exists" would not say what is wrong with that.
+        // A file is in the place of the directory; "file exists" would not explain the problem.
         let is_file = error.kind() == io::ErrorKind::AlreadyExists;
         let error = if is_file { io::ErrorKind::NotADirectory.into() } else { error };
         Error::DataDir { path: path.to_owned(), error }
@@ -60,9 +60,9 @@ async fn open(shard: &ShardConfig, clock: &Clock, owner: u32) -> Result<ShardMem
         let (name, url) = (name.clone(), url.clone());
         Error::Shard { name, url, error }
     })?;
-    // One that is not reached yet is logged by its health.
+    // A shard that is not reached yet is logged by its health check.
     if !store.status().borrow().is_down() {
-        tracing::info!(shard = %name, %url, weight, "opened");
+        tracing::info!(shard = %name, %url, weight, "shard opened");
     }
     Ok(ShardMember { store, weight: *weight, state: *state })
 }

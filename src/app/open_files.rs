@@ -1,12 +1,12 @@
-//! Open files: each connection is one.
+//! Limit of open files: each connection is one.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Files that are no gRPC connections: those of stores, the HTTP port and the log.
+/// Number of files other than gRPC connections: those of stores, the HTTP port and the log.
 const RESERVED_FILES: u64 = 384;
 
-/// Raises the soft limit of open files to the hard one. Service managers leave it at 1,024 for programs that watch files
-/// by a call which can count no further; this is none.
+/// Raises the soft limit of open files to the hard one. Service managers keep it at 1,024 for programs that watch
+/// files with a call that supports no more; this server does not use that call.
 pub(super) fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {
@@ -20,7 +20,7 @@ pub(super) fn raise_limit() {
     }
 }
 
-/// How many of the `wanted` connections the limit of open files has room for.
+/// Returns the number of connections that the limit of open files allows, at most `wanted`.
 pub(super) fn connections_max(wanted: usize) -> usize {
     let Some(files) = getrlimit(Resource::Nofile).current else { return wanted };
     let room = connections_for(files);
@@ -29,13 +29,14 @@ pub(super) fn connections_max(wanted: usize) -> usize {
             max_connections = wanted,
             files,
             connections = room,
-            "the limit of open files allows fewer connections; raise it, or lower max_connections"
+            "the limit of open files allows fewer connections than max_connections; raise the limit, or lower \
+             max_connections"
         );
     }
     room.min(wanted)
 }
 
-/// Connections among so many files: half of them where there are few.
+/// Returns the number of connections for a number of open files: half of them where there are few.
 fn connections_for(files: u64) -> usize {
     let room = files.saturating_sub(RESERVED_FILES).max(files / 2);
     usize::try_from(room).unwrap_or(usize::MAX)

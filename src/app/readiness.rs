@@ -1,45 +1,45 @@
-//! Whether the server takes work: as long as one of its shards answers. A single dead one must not
-//! take every replica out of service, and without any there is nothing that a replica could do.
+//! Readiness of the server: it accepts work as long as one of its shards answers. A single unreachable shard must not
+//! take every replica out of service, and without any shard a replica cannot do anything.
 
 use tokio::sync::watch;
 
 use crate::grpc::GrpcHealth;
 use crate::shards::Shards;
 
-/// Whether the server takes work, and if not, why.
+/// Readiness of the server, and the reason if it is not ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Readiness {
-    /// It has just begun.
+    /// The server has just started.
     Starting,
-    /// It does.
+    /// The server accepts work.
     Ready,
     /// No shard answers.
     NoShard,
-    /// It is about to end.
+    /// The server is shutting down.
     Draining,
 }
 
-/// What probes ask; in words, see [`Readiness::not_ready_reason`].
+/// State that probes read; [`Readiness::not_ready_reason`] has its text.
 pub(super) type ReadinessSender = watch::Sender<Readiness>;
 
 // === impl Readiness ===
 
 impl Readiness {
-    /// By how many of the shards do not answer.
+    /// Returns the readiness for a number of unreachable shards.
     fn from_counts(down: usize, all: usize) -> Readiness {
         if down < all { Readiness::Ready } else { Readiness::NoShard }
     }
 
-    /// Why no work is taken, if none is.
+    /// Returns the reason why no work is accepted, if none is.
     pub(super) fn not_ready_reason(self, shards: &Shards) -> Option<String> {
         match self {
             Readiness::Ready => None,
-            Readiness::Starting => Some("the server starts".to_owned()),
-            Readiness::Draining => Some("the server is about to end".to_owned()),
+            Readiness::Starting => Some("the server is starting".to_owned()),
+            Readiness::Draining => Some("the server is shutting down".to_owned()),
             Readiness::NoShard => {
                 let names: Vec<_> =
                     shards.all().iter().map(|shard| shard.name().as_str()).collect();
-                // Errors name addresses, and whoever reaches the port may ask.
+                // Errors contain addresses, and any client that reaches the port can read this text.
                 let names = names.join(", ");
                 Some(format!(
                     "no shard answers: {names}; the log and ringq shard list have the errors"
@@ -49,13 +49,13 @@ impl Readiness {
     }
 }
 
-/// Tells both kinds of probes.
+/// Sets the readiness for both kinds of probes.
 pub(super) async fn publish(now: Readiness, ready: &ReadinessSender, health: &GrpcHealth) {
     ready.send_replace(now);
     health.set_serving(now == Readiness::Ready).await;
 }
 
-/// Whether work is taken from the start on.
+/// Sets the readiness at the start.
 pub(super) async fn publish_initial(shards: &Shards, ready: &ReadinessSender, health: &GrpcHealth) {
     let (down, all) = (*shards.down_count().borrow(), shards.all().len());
     let now = Readiness::from_counts(down, all);
@@ -65,7 +65,7 @@ pub(super) async fn publish_initial(shards: &Shards, ready: &ReadinessSender, he
     publish(now, ready, health).await;
 }
 
-/// Keeps both kinds of probes up to date after that. Ends never.
+/// Keeps both kinds of probes up to date after that. Never returns.
 pub(super) async fn follow(shards: &Shards, ready: &ReadinessSender, health: &GrpcHealth) {
     let (mut down, all) = (shards.down_count(), shards.all().len());
     let mut was_ready = *ready.borrow() == Readiness::Ready;
@@ -75,26 +75,26 @@ pub(super) async fn follow(shards: &Shards, ready: &ReadinessSender, health: &Gr
         if now != before {
             match now {
                 Readiness::NoShard => log_no_shard(all),
-                // Of a single shard that has been said.
-                _ if all == 1 => tracing::debug!("work is taken"),
-                _ if was_ready => tracing::info!("a shard answers again, work is taken"),
-                _ => tracing::info!("a shard answers, work is taken"),
+                // The health of a single shard has logged this already.
+                _ if all == 1 => tracing::debug!("server is ready: its shard answers"),
+                _ if was_ready => tracing::info!("server is ready: a shard answers again"),
+                _ => tracing::info!("server is ready: a shard answers"),
             }
             was_ready |= now == Readiness::Ready;
             publish(now, ready, health).await;
         }
         if down.changed().await.is_err() {
-            // The shards are gone, and the server soon.
+            // The shards are closed, and the server ends soon.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// Of a single shard it has been said that it does not answer.
+/// Logs that no shard answers; at debug for a single shard, because its health has logged it already.
 fn log_no_shard(shards: usize) {
     if shards > 1 {
-        tracing::warn!("no shard answers, no work is taken");
+        tracing::warn!("server is not ready and accepts no work: no shard answers");
     } else {
-        tracing::debug!("no work is taken");
+        tracing::debug!("server is not ready and accepts no work: its shard does not answer");
     }
 }

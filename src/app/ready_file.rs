@@ -1,11 +1,11 @@
-//! The file that tells whoever started the server that it serves, and where.
+//! File that shows that the server serves, and its addresses, to the process that started it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::Error;
 
-/// The ready file; removed with this, so that it never speaks of a server that is gone.
+/// Ready file; removed on drop, so that it never describes a server that is gone.
 #[derive(Debug)]
 pub(super) struct ReadyFile(PathBuf);
 
@@ -20,7 +20,7 @@ impl ReadyFile {
     ) -> Result<Option<ReadyFile>, Error> {
         let Some(path) = path else { return Ok(None) };
         let addresses = serde_json::json!({"grpc": grpc.to_string(), "http": http.to_string()});
-        // Written beside and renamed: whoever waits for the file never reads half of it.
+        // Written beside and renamed: a reader that waits for the file never sees half of it.
         let mut partial = path.clone().into_os_string();
         partial.push(".partial");
         let write = async {
@@ -36,7 +36,7 @@ impl ReadyFile {
 
 impl Drop for ReadyFile {
     fn drop(&mut self) {
-        // Somebody may have removed it before.
+        // The file may have been removed before.
         let _ = std::fs::remove_file(&self.0);
     }
 }

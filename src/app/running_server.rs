@@ -1,4 +1,4 @@
-//! A server at work: what runs beside its listeners, from the first to the last call.
+//! Server in operation: everything beside its listeners, from the first to the last call.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use super::readiness::{self, Readiness};
 use super::ready_file::ReadyFile;
 use super::{Error, drain, gauges, open_files};
 
-/// Everything of a server but its listeners.
+/// Parts of a server except its listeners.
 pub(super) struct RunningServer {
     config: Config,
     scheduler: Scheduler,
@@ -29,10 +29,10 @@ pub(super) struct RunningServer {
     ready: readiness::ReadinessSender,
 }
 
-// === impl Serving ===
+// === impl RunningServer ===
 
 impl RunningServer {
-    /// Begins what happens by itself; no call is taken yet.
+    /// Starts the background tasks; no call is accepted yet.
     pub(super) async fn start(config: Config, scheduler: Scheduler) -> RunningServer {
         let streams = dispatch::Config {
             streams_max: config.max_streams,
@@ -46,7 +46,7 @@ impl RunningServer {
         RunningServer { config, scheduler, dispatcher, timers, timers_stop, health, ready }
     }
 
-    /// What answers gRPC.
+    /// Returns the parts that serve gRPC.
     pub(super) fn services(&self) -> grpc::ServiceParts {
         let store = self.config.shards.first().map_or("", |shard| shard.url.kind());
         grpc::ServiceParts {
@@ -57,7 +57,7 @@ impl RunningServer {
         }
     }
 
-    /// What bounds gRPC calls.
+    /// Returns the limits of gRPC calls.
     pub(super) fn grpc_config(&self) -> grpc::Config {
         let max_connections = open_files::connections_max(self.config.max_connections);
         grpc::Config {
@@ -69,7 +69,7 @@ impl RunningServer {
         }
     }
 
-    /// What answers HTTP.
+    /// Returns the pages of the HTTP port.
     pub(super) fn router(&self) -> Router {
         let refresh = gauges::refresh(self.scheduler.clone(), self.dispatcher.clone());
         let (ready, shards) = (self.ready.subscribe(), self.scheduler.shards().clone());
@@ -77,8 +77,8 @@ impl RunningServer {
         http::router(self.scheduler.metrics().clone(), not_ready, refresh)
     }
 
-    /// Takes work until `shutdown` ends, then none that is new, and waits for what is running. The ready file
-    /// is there as long as calls are answered.
+    /// Accepts work until `shutdown` ends, then no new work, and waits for running jobs. The ready file exists as
+    /// long as calls are answered.
     pub(super) async fn serve_until(
         &self,
         shutdown: impl Future<Output = ()>,
@@ -90,7 +90,7 @@ impl RunningServer {
         if !grpc.ip().to_canonical().is_loopback() {
             tracing::info!(
                 %grpc, tls = false, authentication = false,
-                "other machines can reach this address: whoever does may enqueue, take and delete every job"
+                "other machines can reach this address: every client there can enqueue, take and delete every job"
             );
         }
         tracing::info!(%grpc, %http, replica = self.config.replica, "serving");
@@ -100,7 +100,10 @@ impl RunningServer {
         }
         let delay = self.config.drain_delay;
         let delay_s = delay.as_secs();
-        tracing::info!(delay_s, "draining: not ready any more, calls are answered until the end");
+        tracing::info!(
+            delay_s,
+            "draining: server is not ready any more, and answers calls until the shutdown"
+        );
         readiness::publish(Readiness::Draining, ready, health).await;
         tokio::time::sleep(delay).await;
         let grace = self.config.shutdown_grace;
@@ -109,7 +112,7 @@ impl RunningServer {
         Ok(ready_file)
     }
 
-    /// Gives back what no worker has, and lets go of the shards.
+    /// Returns the jobs that no worker has, and closes the shards.
     pub(super) async fn shut_down(&self) {
         self.dispatcher.close().await;
         self.timers_stop.cancel();

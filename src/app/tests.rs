@@ -1,11 +1,11 @@
-//! How a server begins and ends.
+//! Tests of the start and the shutdown of a server.
 
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use super::*;
 
-/// Settings of a server that touches nothing but what `more` says.
+/// Returns settings of a server that uses nothing but what `more` sets.
 fn config(more: &str) -> Config {
     let text = format!(
         "listen = '127.0.0.1:0'\nhttp_listen = '127.0.0.1:0'\n{more}\n\
@@ -14,7 +14,7 @@ fn config(more: &str) -> Config {
     Config::from_toml(&text).unwrap()
 }
 
-/// What a server says that cannot start.
+/// Returns the error of a server that cannot start.
 async fn refused(config: Config) -> String {
     match App::build(config).await {
         Ok(_) => panic!("the server starts"),

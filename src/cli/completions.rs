@@ -12,7 +12,7 @@ Examples:
   ringq completions zsh > \"${fpath[1]}/_ringq\"                  zsh, for good
   ringq completions fish > ~/.config/fish/completions/ringq.fish";
 
-/// Which shell.
+/// Arguments of `ringq completions`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct CompletionsArgs {
@@ -20,7 +20,7 @@ pub(super) struct CompletionsArgs {
     shell: Shell,
 }
 
-// === impl Completions ===
+// === impl CompletionsArgs ===
 
 impl CompletionsArgs {
     pub(super) fn run(&self) -> Result<(), CommandFailure> {

@@ -1,4 +1,4 @@
-//! What all client commands share: how they reach a server, how they wait for it, how they stop.
+//! Shared by all client commands: how they reach a server, wait for it and stop.
 
 use std::future::Future;
 use std::net::Ipv6Addr;
@@ -15,15 +15,15 @@ use super::values;
 use crate::client::{Client, Error, Options};
 use crate::config::{self, show_duration};
 
-/// Where a server is looked for.
+/// Address of the server by default.
 const SERVER_DEFAULT: &str = "http://127.0.0.1:7700";
-/// Where a host alone is asked.
+/// Port of a server that is named without one.
 const PORT_DEFAULT: u16 = 7700;
-/// How much longer than the server, which knows the deadline too, this side waits for an answer.
+/// Added to the deadline, which the server applies too, before this side stops waiting for an answer.
 const ANSWER_GRACE: Duration = Duration::from_millis(500);
 
-/// How to reach a server. The variables are not left to clap: in its words on wrong usage what a
-/// variable sets looks like a flag that must be given.
+/// Flags that name the server. clap does not read the variables: its usage errors would show a value from a variable
+/// as a flag that must be given.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(super) struct ConnectArgs {
@@ -39,17 +39,17 @@ pub(super) struct ConnectArgs {
     timeout: Duration,
 }
 
-/// A connection, and how failures on it are told.
+/// Connection to a server, with the error messages of calls on it.
 #[derive(Clone, Debug)]
 pub(super) struct ServerConnection {
     client: Client,
     timeout: Duration,
 }
 
-// === impl Connect ===
+// === impl ConnectArgs ===
 
 impl ConnectArgs {
-    /// The client library's connection; nothing is sent yet.
+    /// Returns the client library's connection; nothing is sent yet.
     pub(super) fn client(&self) -> Result<Client, CommandFailure> {
         let token = self.token.clone().or_else(|| config::variable("RINGQ_TOKEN"));
         let options = token.into_iter().fold(Options::default(), Options::token);
@@ -62,19 +62,20 @@ impl ConnectArgs {
         })
     }
 
-    /// The connection of a command that makes single calls.
+    /// Returns the connection of a command that makes single calls.
     pub(super) fn connection(&self) -> Result<ServerConnection, CommandFailure> {
         Ok(ServerConnection { client: self.client()?, timeout: self.timeout })
     }
 
-    /// The flag wins over the variable.
+    /// Returns the URL of the server; the flag wins over the variable.
     fn url(&self) -> String {
         let server = self.server.clone().or_else(|| config::variable("RINGQ_SERVER"));
         server.map_or_else(|| SERVER_DEFAULT.to_owned(), |server| url(server.trim()))
     }
 }
 
-/// A host alone is asked at the port of ringq, not at that of HTTP; a port alone is one of this machine.
+/// Completes an address: a host without a scheme gets ringq's port, not that of HTTP; a port without a host is one of
+/// this machine.
 fn url(server: &str) -> String {
     if server.contains("://") {
         return server.to_owned();
@@ -93,27 +94,27 @@ fn url(server: &str) -> String {
     }
 }
 
-// === impl Connection ===
+// === impl ServerConnection ===
 
 impl ServerConnection {
-    /// The client library's connection.
+    /// Returns the client library's connection.
     pub(super) fn client(&self) -> &Client {
         &self.client
     }
 
-    /// How long an answer is waited for.
+    /// Returns the time to wait for each answer.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// A request with this command's deadline.
+    /// Builds a request with this command's deadline.
     pub(super) fn request<M>(&self, message: M) -> Request<M> {
         let mut request = message.into_request();
         request.set_timeout(self.timeout);
         request
     }
 
-    /// Waits for an answer. `what` begins the sentence of a failure: "cannot read job emails/7".
+    /// Waits for an answer. `what` begins the error message: "cannot read job emails/7".
     pub(super) async fn call<T>(
         &self,
         what: &str,
@@ -122,7 +123,7 @@ impl ServerConnection {
         self.try_call(answer).await.map_err(|error| self.failure(what, &error))
     }
 
-    /// The same for callers that look at the error first.
+    /// Waits for an answer like `call`, for callers that look at the error first.
     pub(super) async fn try_call<T>(
         &self,
         answer: impl Future<Output = Result<Response<T>, Status>>,
@@ -134,7 +135,7 @@ impl ServerConnection {
         }
     }
 
-    /// A failed call, with what to do about a server that cannot be reached.
+    /// Builds the failure of a call, with a hint if the server cannot be reached.
     pub(super) fn failure(&self, what: &str, error: &Error) -> CommandFailure {
         if error.code() == tonic::Code::DeadlineExceeded {
             let problem = format!(
@@ -142,7 +143,7 @@ impl ServerConnection {
                 self.client.url(),
                 show_duration(self.timeout)
             );
-            let hint = "wait longer with --timeout; what it was to change may be changed already";
+            let hint = "wait longer with --timeout; the request may have been applied";
             return CommandFailure::new(exit::UNAVAILABLE, problem).with_hint(hint);
         }
         if error.is_not_grpc() {
@@ -156,23 +157,28 @@ impl ServerConnection {
     }
 }
 
-/// A server that cannot be reached, or whose connection broke.
+/// Builds the failure of a call to a server that cannot be reached, or whose connection broke.
 pub(super) fn unreachable(client: &Client, what: &str, error: &Error) -> CommandFailure {
-    let what = format!("{what}: no connection to {}", with_port(client.url()));
-    // What h2 says of the first bytes of HTTP/1.
+    let url = with_port(client.url());
+    let what = if error.outcome_unknown() {
+        format!("{what}: the connection to {url} broke")
+    } else {
+        format!("{what}: no connection to {url}")
+    };
+    // The error of h2 about the first bytes of HTTP/1.
     let hint = if error.message().contains("frame with invalid size") {
         "does a gRPC server listen there? ringq's port is 7700 by default"
     } else if error.message().starts_with("TLS ") {
-        "the scheme of the server's address says whether TLS is spoken: http:// or https://"
+        "check the scheme of the server's address: http:// is without TLS, https:// with TLS"
     } else if error.outcome_unknown() {
-        "the connection broke: what was asked may have been done all the same, if that is a ringq server"
+        "the request may have been applied"
     } else {
         "is it running? start one with `ringq serve`, or name it with --server or RINGQ_SERVER"
     };
     CommandFailure::from_call(&what, error).with_hint(hint)
 }
 
-/// A URL without a port, with the port that was tried.
+/// Returns the URL with the port that was tried, if it names none.
 fn with_port(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
     let authority = rest.trim_end_matches('/');
@@ -183,7 +189,7 @@ fn with_port(url: &str) -> String {
     format!("{url}, port {port}; ringq's own is {PORT_DEFAULT}")
 }
 
-/// Runs a client command on a runtime of its own until it is done or somebody presses Ctrl-C.
+/// Runs a client command on a runtime of its own until it is done or interrupted by Ctrl-C.
 pub(super) fn run_until_interrupt(
     command: impl Future<Output = Result<(), CommandFailure>>,
 ) -> Result<(), CommandFailure> {
@@ -195,7 +201,7 @@ pub(super) fn run_until_interrupt(
     })
 }
 
-/// Runs a client command that looks after signals itself.
+/// Runs a client command that handles signals itself.
 pub(super) fn block_on(
     command: impl Future<Output = Result<(), CommandFailure>>,
 ) -> Result<(), CommandFailure> {
@@ -203,12 +209,12 @@ pub(super) fn block_on(
     let runtime =
         Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
     let result = runtime.block_on(command);
-    // Whatever is still blocked, such as a read of stdin, ends with the process.
+    // A call that still blocks, such as a read of stdin, ends with the process.
     runtime.shutdown_background();
     result
 }
 
-/// Ends when somebody presses Ctrl-C or sends SIGTERM: the exit code.
+/// Ends on Ctrl-C or SIGTERM, and returns the exit code.
 pub(super) async fn wait_for_stop_signal() -> u8 {
     tokio::select! {
         () = wait_for_ctrl_c() => exit::INTERRUPTED,
@@ -219,15 +225,15 @@ pub(super) async fn wait_for_stop_signal() -> u8 {
 async fn wait_for_sigterm() {
     match signal(SignalKind::terminate()) {
         Ok(mut terminate) => _ = terminate.recv().await,
-        // The system's own handler ends the process.
+        // Without a handler the system's default action ends the process.
         Err(_) => std::future::pending().await,
     }
 }
 
-/// Ends when somebody presses Ctrl-C.
+/// Ends on Ctrl-C.
 pub(super) async fn wait_for_ctrl_c() {
     if tokio::signal::ctrl_c().await.is_err() {
-        // No handler could be set, so the system's own ends the process.
+        // No handler could be set: the system's default action ends the process.
         std::future::pending::<()>().await;
     }
 }

@@ -1,4 +1,4 @@
-//! How a command ends badly: what failed, why, what to do next, and the exit code.
+//! Failure of a command: problem, reason, hint and exit code.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -10,9 +10,9 @@ use super::text::printable;
 use crate::client::Error;
 use crate::config::{InvalidSettings, show_duration};
 
-/// The request failed: the server refused it, or what was asked for did not come true.
+/// The request failed: the server rejected it, or the wanted result was not reached.
 pub(super) const FAILED: u8 = 1;
-/// Wrong usage or configuration, found before anything was sent; clap's own, too.
+/// Wrong usage or configuration, found before anything was sent; also clap's exit code.
 pub(super) const USAGE: u8 = 2;
 /// No such job or topic.
 pub(super) const NOT_FOUND: u8 = 3;
@@ -20,37 +20,37 @@ pub(super) const NOT_FOUND: u8 = 3;
 pub(super) const UNAVAILABLE: u8 = 4;
 /// Ended by Ctrl-C.
 pub(super) const INTERRUPTED: u8 = 130;
-/// Ended by SIGTERM, after some last words: what a shell says of a process that has none.
+/// Ended by SIGTERM after a final message: the code that a shell reports for a process without a handler.
 pub(super) const TERMINATED: u8 = 143;
 
-/// Why a command ended badly.
+/// Failure of a command, with its exit code.
 #[derive(Debug)]
 pub(super) struct CommandFailure {
     code: u8,
-    /// One line each. None: all has been said already.
+    /// Problems, one line each. Empty if they were printed already.
     problems: Vec<String>,
     hint: Option<String>,
 }
 
-// === impl Failure ===
+// === impl CommandFailure ===
 
 impl CommandFailure {
-    /// A failure with this exit code.
+    /// Builds a failure with this exit code.
     pub(super) fn new(code: u8, problem: impl Into<String>) -> CommandFailure {
         CommandFailure { code, problems: vec![problem.into()], hint: None }
     }
 
-    /// A mistake of the caller, found here.
+    /// Builds a failure for a mistake of the caller, found on this side.
     pub(super) fn usage(problem: impl Into<String>) -> CommandFailure {
         CommandFailure::new(USAGE, problem)
     }
 
-    /// A failure of which everything has been said already.
+    /// Builds a failure whose problems were printed already.
     pub(super) fn already_reported(code: u8) -> CommandFailure {
         CommandFailure { code, problems: Vec::new(), hint: None }
     }
 
-    /// A call that failed: `what` was to be done, as in "cannot read job emails/7".
+    /// Builds the failure of a call; `what` names the purpose, as in "cannot read job emails/7".
     pub(super) fn from_call(what: &str, error: &Error) -> CommandFailure {
         CommandFailure {
             code: code(error),
@@ -59,39 +59,39 @@ impl CommandFailure {
         }
     }
 
-    /// What to do next; it replaces a hint that was there.
+    /// Sets the hint; replaces an earlier one.
     pub(super) fn with_hint(mut self, hint: impl Into<String>) -> CommandFailure {
         self.hint = Some(hint.into());
         self
     }
 
-    /// What to do next, unless there is a better hint already.
+    /// Sets the hint, unless there is one already.
     pub(super) fn with_default_hint(mut self, hint: impl FnOnce() -> String) -> CommandFailure {
         self.hint.get_or_insert_with(hint);
         self
     }
 
-    /// What failed, and why: the middle of a sentence about it.
+    /// Returns the problems with their reasons, as the middle of a sentence.
     pub(super) fn problem(&self) -> String {
         self.problems.join("; ")
     }
 
-    /// Its exit code.
+    /// Returns the exit code.
     pub(super) fn code(&self) -> u8 {
         self.code
     }
 
-    /// Says it all on stderr.
+    /// Prints the failure on stderr and returns its exit code.
     pub(super) fn report(&self) -> ExitCode {
         self.print();
         ExitCode::from(self.code)
     }
 
-    /// Says it all on stderr, without ending anything.
+    /// Prints the failure on stderr without ending the command.
     pub(super) fn print(&self) {
         self.problems.iter().for_each(|problem| print_error(problem));
         if let Some(hint) = &self.hint {
-            // If stderr is closed there is nobody left to tell.
+            // An error here means that stderr is closed: there is no reader.
             let _ = writeln!(io::stderr(), "  {}", printable(hint));
         }
     }
@@ -110,25 +110,25 @@ impl From<anyhow::Error> for CommandFailure {
     }
 }
 
-/// One line on stderr. If that is closed there is nobody left to tell.
+/// Prints a line on stderr. A closed stderr is ignored: it has no reader.
 pub(super) fn print_error(problem: &str) {
     let style = anstyle::AnsiColor::Red.on_default().bold();
     let problem = printable(problem);
     let _ = writeln!(anstream::stderr(), "{style}ringq:{style:#} {problem}");
 }
 
-/// A note on stderr that is no failure.
+/// Prints a note on stderr that is not a failure.
 pub(super) fn print_note(text: &str) {
     let _ = writeln!(io::stderr(), "{}", printable(text));
 }
 
-/// What somebody is told who would otherwise see a command do nothing.
+/// Returns the notice of a retry, without which a command would seem to do nothing.
 pub(super) fn retry_notice(limit: Duration) -> String {
     format!("trying again for up to {}", show_duration(limit))
 }
 
-/// What the server refuses has one code and what is found before anything was sent another, so that a
-/// script can tell whether the server has seen the request.
+/// Returns the exit code of an error. Errors of the server and errors found before anything was sent have different
+/// codes, so that a script can distinguish them.
 fn code(error: &Error) -> u8 {
     match error.code() {
         Code::NotFound => NOT_FOUND,
@@ -138,12 +138,12 @@ fn code(error: &Error) -> u8 {
     }
 }
 
-/// Whether the client library refused it; the server's reasons are others.
+/// Returns whether the client library rejected the call; the server's reasons are others.
 fn is_local(error: &Error) -> bool {
     error.reason() == "INVALID_ARGUMENT"
 }
 
-/// Reasons at which the server tells programs, behind a semicolon, what to do next; people get a hint instead.
+/// Reasons whose messages contain, after a semicolon, advice for programs; people get a hint instead.
 const REASONS_WITH_PROGRAM_ADVICE: [&str; 10] = [
     "DRAINING",
     "DURABILITY_NOT_REACHED",
@@ -157,11 +157,11 @@ const REASONS_WITH_PROGRAM_ADVICE: [&str; 10] = [
     "WRONG_JOB_STATE",
 ];
 
-/// What to do about shards that were not asked, or did not answer.
+/// Hint for shards that were not asked, or did not answer.
 pub(super) const SHARDS_HINT: &str =
-    "`ringq shard list` has those that are configured, and why one does not answer";
+    "`ringq shard list` prints the configured shards, and why one does not answer";
 
-/// What the server says, as far as it is about this side.
+/// Returns the server's message without its advice for programs.
 pub(super) fn human_message(error: &Error) -> &str {
     let message = error.message();
     match message.rsplit_once("; ") {
@@ -170,35 +170,35 @@ pub(super) fn human_message(error: &Error) -> &str {
     }
 }
 
-/// The server's sentence; a transport's as the middle of one.
+/// Returns the server's message; a transport error is changed to fit into the middle of a sentence.
 fn reason(error: &Error) -> String {
     let message = error.message();
     if !error.reason().is_empty() {
         return human_message(error).to_owned();
     }
-    // The system's "Connection refused (os error 111)".
+    // Removes the suffix of a system error, as in "Connection refused (os error 111)".
     let message = message.split(" (os error").next().unwrap_or(message);
     if message.is_empty() {
         return format!("the server answered {:?}", error.code());
     }
     let mut chars = message.chars();
     let first = chars.next().map(|c| c.to_lowercase().to_string()).unwrap_or_default();
-    // TLS and HTTP are written as they are.
+    // TLS and HTTP keep their capitals.
     if chars.as_str().starts_with(|c: char| c.is_uppercase()) {
         return message.to_owned();
     }
     format!("{first}{}", chars.as_str())
 }
 
-/// What helps with failures of any command.
+/// Returns the hint for errors that any command can get.
 fn default_hint(error: &Error) -> Option<String> {
     let text = match error.reason() {
-        "TOPIC_NOT_FOUND" => "`ringq topic list` names those that are there".to_owned(),
-        "SHARD_NOT_FOUND" => "`ringq shard list` names those that are there".to_owned(),
-        "LAST_ACTIVE_SHARD" => "`ringq shard activate` takes another one back into use".to_owned(),
-        "STORE_FULL" => "its disk or memory is full: give it room".to_owned(),
+        "TOPIC_NOT_FOUND" => "`ringq topic list` prints the existing topics".to_owned(),
+        "SHARD_NOT_FOUND" => "`ringq shard list` prints the configured shards".to_owned(),
+        "LAST_ACTIVE_SHARD" => "`ringq shard activate` lets another shard take new jobs".to_owned(),
+        "STORE_FULL" => "the disk or memory of the shard is full: free or add space".to_owned(),
         "SHARD_UNAVAILABLE" => SHARDS_HINT.to_owned(),
-        "DURABILITY_UNSUPPORTED" => "`ringq info` says what this server reaches".to_owned(),
+        "DURABILITY_UNSUPPORTED" => "`ringq info` prints the durability of this server".to_owned(),
         "TOO_LARGE" => {
             let limits = "`ringq info` prints the limits of this server";
             let flag = error.field().and_then(flag_of_field).map(|flag| format!("{flag}; "));
@@ -213,7 +213,7 @@ fn default_hint(error: &Error) -> Option<String> {
         _ => match error.code() {
             Code::Unauthenticated => "name a token with --token or RINGQ_TOKEN".to_owned(),
             Code::Unimplemented => {
-                "this server does not know the call: compare `ringq info` with `ringq --version`"
+                "this server does not implement the call: compare `ringq info` with `ringq --version`"
                     .to_owned()
             }
             Code::InvalidArgument => return error.field().and_then(flag_of_field),
@@ -229,12 +229,12 @@ fn default_hint(error: &Error) -> Option<String> {
 
 fn unknown_outcome(error: &Error) -> String {
     match error.metadata("id") {
-        Some(id) => format!("it may have been done; a repeat with the id {id} cannot double it"),
-        None => "it may have been done all the same".to_owned(),
+        Some(id) => format!("the request may have been applied; a repeat with the id {id} is safe"),
+        None => "the request may have been applied".to_owned(),
     }
 }
 
-/// The flag that sets a field of a request, as in `job.retry.delays[2]`.
+/// Returns a hint with the flag that sets a field of a request, as in `job.retry.delays[2]`.
 fn flag_of_field(field: &str) -> Option<String> {
     let of_new_job = field.strip_prefix("job.");
     let path = of_new_job.unwrap_or(field);
@@ -277,26 +277,26 @@ mod tests {
 
     #[test]
     fn advice_for_programs_is_not_shown() {
-        let told = |reason: &str, message: &str| {
+        let shown = |reason: &str, message: &str| {
             let details = ErrorDetails::with_error_info(reason, "ringq.dev", HashMap::new());
             let status = tonic::Status::with_error_details(Code::Unknown, message, details);
             human_message(&Error::from(status)).to_owned()
         };
         for (reason, message, want) in [
             ("JOB_EXISTS", "the id is taken; read the job with Get, or ask", "the id is taken"),
-            ("STORE_FULL", "it is full; wait as RetryInfo says", "it is full"),
+            ("STORE_FULL", "it is full; wait as in RetryInfo", "it is full"),
             ("DURABILITY_UNSUPPORTED", "not enough; ask for less", "not enough; ask for less"),
             ("DRAINING", "plain", "plain"),
         ] {
-            assert_eq!(told(reason, message), want);
+            assert_eq!(shown(reason, message), want);
         }
     }
 
     #[test]
     fn transport_errors_start_in_lower_case() {
-        let said = |text: &str| reason(&Error::from(tonic::Status::unavailable(text)));
-        assert_eq!(said("Connection refused (os error 111)"), "connection refused");
-        assert_eq!(said("TLS failed: x"), "TLS failed: x");
+        let text_of = |text: &str| reason(&Error::from(tonic::Status::unavailable(text)));
+        assert_eq!(text_of("Connection refused (os error 111)"), "connection refused");
+        assert_eq!(text_of("TLS failed: x"), "TLS failed: x");
     }
 
     #[test]

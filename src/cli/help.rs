@@ -1,5 +1,5 @@
-//! Help as wide as the terminal. What follows the flags has a paragraph, an entry of a list or a command on
-//! each line of its source; here these are cut into lines, once for all commands.
+//! Wraps help texts to the width of the terminal. In the source, text after the flags has one line per paragraph,
+//! list entry or command; this module wraps these lines for all commands.
 
 use std::io;
 
@@ -8,20 +8,20 @@ use rustix::termios::tcgetwinsize;
 
 use crate::config;
 
-/// Without a terminal, and at most: longer lines are hard to read.
+/// Width without a terminal, and at most: longer lines are hard to read.
 const COLUMNS: usize = 100;
-/// Less is no terminal for people.
+/// Least width that is taken for a terminal with a reader.
 const COLUMNS_MIN: usize = 20;
-/// What continues an entry stands this much further in.
+/// Further indentation of the lines that continue an entry.
 const HANGING_INDENT: usize = 4;
 
-/// A command whose help, and that of all below it, fits the terminal.
+/// Wraps the help of a command and of all its subcommands to the terminal.
 pub(super) fn fit_to_terminal(command: Command) -> Command {
     let columns = columns().unwrap_or(COLUMNS);
     wrap_help(command, columns.clamp(COLUMNS_MIN, COLUMNS))
 }
 
-/// Those of the terminal, or what COLUMNS says where there is none.
+/// Returns the width of the terminal, or the value of COLUMNS without one.
 fn columns() -> Option<usize> {
     let sizes = [tcgetwinsize(io::stdout()), tcgetwinsize(io::stderr()), tcgetwinsize(io::stdin())];
     let mut columns = sizes.into_iter().flatten().map(|size| usize::from(size.ws_col));
@@ -42,13 +42,13 @@ fn wrap_text(text: &str, columns: usize) -> String {
     lines.join("\n")
 }
 
-/// A line of the source as lines of this width.
+/// Wraps a line of the source to this width.
 fn wrap_line(line: &str, columns: usize) -> Vec<String> {
     if width(line) <= columns {
         return vec![line.to_owned()];
     }
     let indent = width(line) - width(line.trim_start());
-    // `  exit code 75  given back`: what explains an entry stays in its column.
+    // In `  exit code 75  given back` the explanation of an entry stays in its column.
     let gap = line.trim_start().find("  ").map(|at| indent + at);
     let (head, rest) = line.split_at(gap.unwrap_or(indent));
     let column = width(line) - width(rest.trim_start());
@@ -70,7 +70,7 @@ fn wrap_line(line: &str, columns: usize) -> Vec<String> {
     fill(head, rest, hang, columns)
 }
 
-/// The words after `head`; lines after the first stand `hang` further in.
+/// Appends the words to `head`; lines after the first are indented by `hang`.
 fn fill(head: String, words: &str, hang: usize, columns: usize) -> Vec<String> {
     let (mut lines, mut line, mut is_empty) = (Vec::new(), head, true);
     for word in words.split_ascii_whitespace() {
@@ -98,7 +98,7 @@ mod tests {
     use super::super::Cli;
     use super::*;
 
-    /// Each command with its name, as wide as this.
+    /// Returns each command with its name, at this width.
     fn all(columns: usize) -> Vec<(String, Command)> {
         fn add(path: &str, command: Command, all: &mut Vec<(String, Command)>) {
             let path = format!("{path} {}", command.get_name());
@@ -111,7 +111,7 @@ mod tests {
         found
     }
 
-    /// The words of a help, each with the line that it ends, if it does.
+    /// Returns the words of a help, each with the line that it ends, if any.
     fn words(help: &str) -> Vec<(&str, Option<&str>)> {
         let of_line = |line| {
             let words: Vec<&str> = str::split_whitespace(line).collect();
@@ -122,7 +122,7 @@ mod tests {
         help.lines().flat_map(of_line).collect()
     }
 
-    /// A line ends where its source does or where it is full, on terminals of any width.
+    /// A line ends where its source line ends or where it is full, on terminals of any width.
     #[test]
     fn no_line_of_any_help_is_broken_without_need() {
         for columns in [60, 80, 100] {
@@ -134,7 +134,7 @@ mod tests {
                 for (at, pair) in words.windows(2).enumerate() {
                     let (Some(line), None) = (pair[0].1, wide[at].1) else { continue };
                     let text = line.trim_start();
-                    // The name of something whose explanation is below it.
+                    // A name alone, with its explanation on the next line.
                     let is_name = wide_text.contains(&format!("{text}  "));
                     let is_full = width(line) + 1 + width(pair[1].0) > columns;
                     assert!(is_full || is_name, "{path} at {columns}: {line:?}\n{help}");
@@ -144,7 +144,7 @@ mod tests {
         }
     }
 
-    /// What breaks a paragraph in the source would break it on every terminal.
+    /// A line break inside a paragraph of the source would show on every terminal.
     #[test]
     fn a_paragraph_is_one_line_of_its_source() {
         let indent = |line: &str| width(line) - width(line.trim_start());
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// Cut in two it could not be copied.
+    /// An example that is cut in two could not be copied.
     #[test]
     fn an_example_fits_a_terminal_of_80_columns() {
         for (path, command) in all(9_999) {

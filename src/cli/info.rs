@@ -1,4 +1,4 @@
-//! `ringq info`: what a server is and can do.
+//! `ringq info`: version, features and limits of a server.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use super::output::{Block, OutputArgs, StdoutWriter, Table, print_json};
 use super::times::Now;
 use crate::pb::{GetServerInfoRequest, GetServerInfoResponse};
 
-/// Which server, and how to print.
+/// Arguments of `ringq info`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   ringq info -o json | jq .limits
 
-Exit code 0 if the server answers, whatever its shards do; `ringq shard list` says why one does not.")]
+Exit code 0 if the server answers, whatever its shards do; `ringq shard list` prints why one does not.")]
 pub(super) struct InfoArgs {
     #[command(flatten)]
     output: OutputArgs,
@@ -24,7 +24,7 @@ pub(super) struct InfoArgs {
     connect: ConnectArgs,
 }
 
-// === impl Info ===
+// === impl InfoArgs ===
 
 impl InfoArgs {
     pub(super) fn run(&self) -> Result<(), CommandFailure> {
@@ -63,7 +63,7 @@ fn show(info: &GetServerInfoResponse, out: &mut StdoutWriter) -> Result<(), Comm
     block.print(out)
 }
 
-/// `FSYNCED` of `DURABILITY_FSYNCED`: inside a column its prefix says nothing.
+/// Returns `FSYNCED` of `DURABILITY_FSYNCED`: in a column the prefix is redundant.
 pub(super) fn strip_enum_prefix<'a>(name: &'a str, prefix: &str) -> &'a str {
     match name.strip_prefix(prefix).unwrap_or(name) {
         "UNSPECIFIED" => "",

@@ -32,23 +32,23 @@ use crate::config::unknown_variables;
 use exit::{CommandFailure, print_note};
 use serve_args::ServeArgs;
 
-/// Below the help of `ringq serve`.
+/// Text below the help of `ringq serve`.
 const SERVE_HELP: &str = "\
 Every setting is also a variable (RINGQ_LISTEN) and a key of the file (listen); flags win over \
-variables, these over the file. `ringq config` prints what follows from them.
+variables, these over the file. `ringq config` prints the settings in force.
 
 Examples:
   ringq serve
   ringq serve --listen 0.0.0.0:7700 --data-dir /var/lib/ringq
   ringq serve --shard s0=sqlite::memory: --log-filter debug";
 
-/// Below the help of `ringq config`.
+/// Text below the help of `ringq config`.
 const CONFIG_HELP: &str = "\
 Examples:
   ringq config > ringq.toml
   ringq config --config ringq.toml --listen 0.0.0.0:7700";
 
-/// Below the help of `ringq` itself.
+/// Text below the help of `ringq` itself.
 const AFTER_HELP: &str = "\
 Examples:
   ringq serve
@@ -67,7 +67,7 @@ Exit codes:
   3    no such job, topic or shard
   4    server or shard unavailable, or no answer in time
   130  interrupted
-  143  ended by SIGTERM, but for serve and work: 0";
+  143  ended by SIGTERM (serve and work: 0)";
 
 /// Task scheduling over gRPC: a server, and the commands that talk to one.
 #[derive(Debug, Parser)]
@@ -82,7 +82,7 @@ struct Cli {
     command: CliCommand,
 }
 
-/// In the order in which people meet them.
+/// Subcommands, in the order in which people need them.
 #[derive(Debug, Subcommand)]
 enum CliCommand {
     /// Run a server
@@ -93,21 +93,21 @@ enum CliCommand {
     Enqueue(Box<enqueue::EnqueueArgs>),
     /// Run a command for each job
     Work(Box<work::WorkArgs>),
-    /// Look at jobs, and move them
+    /// Show, move and delete jobs
     #[command(subcommand, visible_alias = "jobs")]
     Job(job::JobCommand),
-    /// Look at topics and their numbers
+    /// Show topics and their numbers
     #[command(subcommand, visible_alias = "topics")]
     Topic(topic::TopicCommand),
-    /// Look at the open streams
+    /// Show the open streams
     #[command(subcommand, visible_alias = "workers")]
     Worker(worker::WorkerCommand),
-    /// Look at the shards, drain one or take it back
+    /// Show the shards, drain one or let it take jobs again
     #[command(subcommand, visible_alias = "shards")]
     Shard(shard::ShardCommand),
     /// Print version, features and limits of a server
     Info(info::InfoArgs),
-    /// Measure a running server, and check what it does
+    /// Measure a running server, and check its deliveries
     Bench(Box<bench::BenchArgs>),
     /// Print the settings that a server started like this would have, as TOML
     #[command(after_help = CONFIG_HELP)]
@@ -119,10 +119,10 @@ enum CliCommand {
     Version,
 }
 
-// === impl Command ===
+// === impl CliCommand ===
 
 impl CliCommand {
-    /// Whether it talks to a server, as RINGQ_SERVER and its like say.
+    /// Returns whether the command is a client, which reads RINGQ_SERVER and RINGQ_TOKEN.
     fn is_client(&self) -> bool {
         !matches!(
             self,
@@ -134,7 +134,7 @@ impl CliCommand {
     }
 }
 
-/// Runs the command that the process was started with, to its end.
+/// Runs the command of this process to its end.
 #[must_use]
 pub fn run() -> ExitCode {
     let mut command = help::fit_to_terminal(Cli::command());
@@ -143,7 +143,7 @@ pub fn run() -> ExitCode {
         .and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed.map_err(|error| error.format(&mut command)) {
         Ok(cli) => cli,
-        // Help and version come here as well, with code 0; a reader that went away is no failure.
+        // Help and version also arrive here, with code 0; a closed stdout is not a failure.
         Err(error) => {
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(exit::USAGE));
@@ -172,7 +172,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Writes data to stdout. A reader that has seen enough and went away is no failure.
+/// Writes data to stdout. A reader that closed it early is not a failure.
 fn write_stdout(data: &str) -> Result<(), CommandFailure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(data.as_bytes()).and_then(|()| stdout.flush()) {

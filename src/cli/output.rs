@@ -1,7 +1,7 @@
-//! What commands print: tables and blocks for people, JSON for programs.
+//! Output of commands: tables and blocks for people, JSON for programs.
 //!
-//! JSON is canonical proto3 JSON of the messages of the contract, as `grpcurl` prints them: one
-//! message as an indented object, a list as one array with a row per line.
+//! JSON is canonical proto3 JSON of the messages of the API, as `grpcurl` prints them: a message as an indented
+//! object, a list as an array with one row per line.
 
 use std::io::{self, BufWriter, IsTerminal as _, StdoutLock, Write as _};
 use std::sync::LazyLock;
@@ -16,7 +16,7 @@ use super::exit::{CommandFailure, print_note};
 use super::text::{fit, one_line, printable};
 use crate::pb;
 
-/// Headings and names of fields.
+/// Style of headings and names of fields.
 const HEADING: anstyle::Style = anstyle::Style::new().bold();
 /// Spaces between columns.
 const GAP: u16 = 2;
@@ -29,7 +29,7 @@ pub(super) struct OutputArgs {
     output: Format,
 }
 
-/// How data is printed.
+/// Format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     /// Columns or lines for people.
@@ -46,22 +46,22 @@ impl OutputArgs {
     }
 }
 
-/// Standard output. Once its reader has gone away, what is written is dropped.
+/// Standard output. Once its reader has closed it, writes are dropped.
 pub(super) struct StdoutWriter {
     stdout: BufWriter<StdoutLock<'static>>,
     colour: bool,
     terminal: bool,
-    /// Columns of the terminal, if it is one.
+    /// Columns of the terminal, if stdout is one.
     columns: Option<usize>,
     closed: bool,
 }
 
-// === impl Out ===
+// === impl StdoutWriter ===
 
 impl StdoutWriter {
     pub(super) fn new() -> StdoutWriter {
         let stdout = io::stdout();
-        // Also asks NO_COLOR, CLICOLOR and TERM.
+        // This also reads NO_COLOR, CLICOLOR and TERM.
         let colour = AutoStream::choice(&stdout) != ColorChoice::Never;
         let terminal = stdout.is_terminal();
         let columns = if terminal { columns(&stdout) } else { None };
@@ -74,7 +74,7 @@ impl StdoutWriter {
         }
     }
 
-    /// Whether the reader has gone away, so that more data is of no use.
+    /// Returns whether the reader has closed stdout, so that more data is useless.
     pub(super) fn is_closed(&self) -> bool {
         self.closed
     }
@@ -83,25 +83,25 @@ impl StdoutWriter {
         self.terminal
     }
 
-    /// Bytes as they are.
+    /// Writes bytes unchanged.
     pub(super) fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), CommandFailure> {
         let result = if self.closed { Ok(()) } else { self.stdout.write_all(bytes) };
         self.check(result)
     }
 
-    /// A line.
+    /// Writes a line.
     pub(super) fn write_line(&mut self, text: &str) -> Result<(), CommandFailure> {
         self.write_bytes(text.as_bytes())?;
         self.write_bytes(b"\n")
     }
 
-    /// Makes what was written so far visible.
+    /// Makes everything written so far visible.
     pub(super) fn flush(&mut self) -> Result<(), CommandFailure> {
         let result = if self.closed { Ok(()) } else { self.stdout.flush() };
         self.check(result)
     }
 
-    /// `text` as a heading, where that can be seen.
+    /// Returns `text` as a heading, in bold on a terminal.
     pub(super) fn heading(&self, text: &str) -> String {
         if self.colour { format!("{HEADING}{text}{HEADING:#}") } else { text.to_owned() }
     }
@@ -120,7 +120,7 @@ impl StdoutWriter {
     }
 }
 
-/// The width of a terminal that knows it.
+/// Returns the width of the terminal, if known.
 fn columns(terminal: &io::Stdout) -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(terminal).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
@@ -128,12 +128,12 @@ fn columns(terminal: &io::Stdout) -> Option<usize> {
 
 impl Drop for StdoutWriter {
     fn drop(&mut self) {
-        // Commands that must know flush themselves.
+        // A command that needs the result flushes itself.
         let _ = self.flush();
     }
 }
 
-/// Rows under headings.
+/// Table: rows under headings.
 pub(super) struct Table {
     headings: Vec<&'static str>,
     rows: Vec<Vec<String>>,
@@ -146,18 +146,18 @@ impl Table {
         Table { headings: headings.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row; what could disturb a terminal is escaped.
+    /// Adds a row; control characters are escaped.
     pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.map(|cell| one_line(&cell)).into());
     }
 
-    /// The lines.
+    /// Returns the lines of the table.
     fn lines(&self) -> Vec<String> {
         layout_rows(&self.headings, self.rows.iter().map(Vec::as_slice))
     }
 
-    /// The lines for a terminal of this width. Names that would take most of it, such as ids, stand alone on
-    /// theirs, whole and above the rest of their rows.
+    /// Returns the lines for a terminal of this width. A first column that would take most of it, such as ids, is
+    /// printed whole on lines of its own, above the rest of each row.
     fn lines_within(&self, columns: usize) -> Vec<String> {
         let lines = self.lines();
         let names = self.rows.iter().map(|row| row[0].chars().count()).max().unwrap_or(0);
@@ -170,20 +170,20 @@ impl Table {
         names.zip(rest).flat_map(|(name, rest)| [name.to_owned(), format!("  {rest}")]).collect()
     }
 
-    /// Prints it, unless it has no rows: then nothing.
+    /// Prints the table; prints nothing if it has no rows.
     pub(super) fn print(self, out: &mut StdoutWriter) -> Result<(), CommandFailure> {
         if self.rows.is_empty() {
             return Ok(());
         }
         let lines = out.columns.map_or_else(|| self.lines(), |columns| self.lines_within(columns));
-        // Those of the headings and of each row.
+        // Lines per row, headings included.
         let lines_each = lines.len() / (self.rows.len() + 1);
         let is_cut = |columns| lines.iter().any(|line| line.chars().count() > columns);
         let is_cut = out.columns.is_some_and(is_cut);
         for (index, line) in lines.iter().enumerate() {
             let is_name = lines_each > 1 && index % lines_each == 0;
             let line = match out.columns {
-                // A terminal would break the line and mix the columns up; a program gets all of it.
+                // A terminal would wrap the line and mix up the columns; a program gets the whole line.
                 Some(columns) if !is_name => fit(line, columns),
                 _ => line.clone(),
             };
@@ -201,7 +201,7 @@ impl Table {
     }
 }
 
-/// Rows under headings as lines.
+/// Lays out rows under headings as lines.
 fn layout_rows<'a>(headings: &[&str], rows: impl Iterator<Item = &'a [String]>) -> Vec<String> {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING).set_header(headings);
@@ -212,7 +212,7 @@ fn layout_rows<'a>(headings: &[&str], rows: impl Iterator<Item = &'a [String]>) 
     table.trim_fmt().lines().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// Names and values below each other: one thing in full.
+/// Names and values, one per line: one thing in full.
 #[derive(Default)]
 pub(super) struct Block(Vec<(&'static str, Vec<String>)>);
 
@@ -247,7 +247,7 @@ impl Block {
     }
 }
 
-/// A list as one JSON array, a row per line, as the rows come.
+/// List as one JSON array, printed row by row.
 pub(super) struct JsonList {
     begun: bool,
 }
@@ -267,7 +267,7 @@ impl JsonList {
         self.raw_row(out, &json_line(row)?)
     }
 
-    /// A row that is no message.
+    /// Prints a row that is not a message.
     pub(super) fn raw_row(
         &mut self,
         out: &mut StdoutWriter,
@@ -284,9 +284,9 @@ impl JsonList {
     }
 }
 
-/// A message that can be printed as JSON.
+/// Message that can be printed as JSON.
 pub(super) trait JsonMessage: Message {
-    /// Its name in the contract.
+    /// Full name of the message in the API.
     const NAME: &'static str;
 }
 
@@ -301,7 +301,7 @@ macro_rules! json_messages {
 json_messages!(EnqueueResponse EnqueueResult GetServerInfoResponse Job RedriveJobsResponse Shard);
 json_messages!(TopicStats TopicSummary Worker);
 
-/// A message as an indented JSON object.
+/// Prints a message as an indented JSON object.
 pub(super) fn print_json(
     out: &mut StdoutWriter,
     message: &impl JsonMessage,
@@ -311,7 +311,7 @@ pub(super) fn print_json(
     out.flush()
 }
 
-/// A message as a JSON object on one line.
+/// Returns a message as a JSON object on one line.
 fn json_line(message: &impl JsonMessage) -> Result<String, CommandFailure> {
     Ok(serde_json::to_string(&dynamic(message)?).context("cannot write JSON")?)
 }

@@ -1,4 +1,4 @@
-//! `ringq serve`: settings, log, runtime, application.
+//! `ringq serve`: reads the settings, starts log and runtime, runs the application.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::config::Config;
 use crate::{shutdown, telemetry};
 
-/// How long blocking calls may hold up the exit: everything that must be finished is by then.
+/// Time for which blocking calls may delay the exit: all necessary work is finished by then.
 const LINGER: Duration = Duration::from_secs(2);
 
 pub(super) fn run(flags: ServeArgs) -> Result<(), CommandFailure> {
@@ -24,15 +24,15 @@ pub(super) fn run(flags: ServeArgs) -> Result<(), CommandFailure> {
 }
 
 async fn serve(config: Config) -> anyhow::Result<()> {
-    // Before anything else: a signal during a slow start must not be lost.
+    // First of all: a signal during a slow start must not be lost.
     let shutdown = shutdown::signal().context("cannot listen to signals")?;
     let app = App::build(config).await?;
     app.run(shutdown).await?;
     Ok(())
 }
 
-/// One thread has a runtime of its own kind, in which a task wakes another without waking a thread: that is
-/// most of what a small call costs.
+/// Builds the runtime. With one thread it is a current-thread runtime, where a task wakes another without waking a
+/// thread: that is most of the cost of a small call.
 fn runtime(threads: usize) -> std::io::Result<Runtime> {
     let mut builder = match threads {
         1 => Builder::new_current_thread(),

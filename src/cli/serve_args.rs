@@ -4,8 +4,8 @@ use clap::Args;
 
 use crate::config::ConfigFlags;
 
-/// Values are checked together with those of the file and the environment, so that all mistakes are
-/// told at once. For the same reason clap does not read the environment here.
+/// Flags of the server's settings. Values are checked together with those of the file and the environment, so that
+/// all mistakes are reported at once. For the same reason clap does not read the environment here.
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     /// Read settings from this TOML file [env: RINGQ_CONFIG]
@@ -26,10 +26,10 @@ pub(super) struct ServeArgs {
     /// Trust these certificates at rediss shards, a PEM file [default: the system's]
     #[arg(long, value_name = "FILE")]
     redis_ca: Option<String>,
-    /// Show this certificate to rediss shards, a PEM file
+    /// Present this certificate to rediss shards, a PEM file
     #[arg(long, value_name = "FILE")]
     redis_cert: Option<String>,
-    /// Its key, a PEM file
+    /// Private key of --redis-cert, a PEM file
     #[arg(long, value_name = "FILE")]
     redis_key: Option<String>,
     /// This server's name among its replicas [default: the host name]
@@ -47,28 +47,28 @@ pub(super) struct ServeArgs {
     /// Log this, as in info,ringq::dispatch=debug [default: info]
     #[arg(long, value_name = "FILTER")]
     log_filter: Option<String>,
-    /// Open streams at most [default: 1000]
+    /// Most streams open at once [default: 1000]
     #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
     max_streams: Option<String>,
-    /// Unary requests under way at most [default: 10000]
+    /// Most unary requests in flight [default: 10000]
     #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
     max_concurrent_requests: Option<String>,
-    /// MiB of messages under way at most [default: 256]
+    /// Most MiB of messages in flight [default: 256]
     #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
     max_message_mib: Option<String>,
-    /// Open gRPC connections at most [default: 10000]
+    /// Most gRPC connections open at once [default: 10000]
     #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
     max_connections: Option<String>,
-    /// Of them from one address at most [default: 5000]
+    /// Most gRPC connections from one address [default: 5000]
     #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
     max_connections_per_peer: Option<String>,
-    /// Longest time of a unary request [default: 30s]
+    /// Timeout of a unary request [default: 30s]
     #[arg(long, value_name = "DURATION", help_heading = "Limits")]
     request_timeout: Option<String>,
     /// End streams at about this age; 0s: never [default: 30m]
     #[arg(long, value_name = "DURATION", help_heading = "Limits")]
     stream_max_age: Option<String>,
-    /// After SIGTERM, go on serving as NOT_SERVING for this long [default: 0s]
+    /// After SIGTERM, keep serving as NOT_SERVING for this long [default: 0s]
     #[arg(long, value_name = "DURATION", help_heading = "Shutdown")]
     drain_delay: Option<String>,
     /// After that, accept settles of running jobs for this long [default: 60s; 2s if alone]
@@ -76,7 +76,7 @@ pub(super) struct ServeArgs {
     shutdown_grace: Option<String>,
 }
 
-// === impl ServeFlags ===
+// === impl ServeArgs ===
 
 impl From<ServeArgs> for ConfigFlags {
     fn from(flags: ServeArgs) -> ConfigFlags {
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::config::KEYS;
 
-    /// Parses one flag as `ringq serve` would.
+    /// Parses flags as `ringq serve` would.
     fn parse(args: &[&str]) -> ConfigFlags {
         let command = ServeArgs::augment_args(Command::new("serve"));
         let matches = command.try_get_matches_from(args).unwrap();

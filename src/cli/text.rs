@@ -1,15 +1,15 @@
-//! Text of jobs and servers, made fit for a terminal.
+//! Escaping and shortening of texts of jobs and servers for a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Text that cannot disturb a terminal: control characters and those that turn the direction of
-/// writing are escaped, but for line ends and tabs.
+/// Returns text that is safe on a terminal: control characters and those that change the direction of writing are
+/// escaped, except line ends and tabs.
 pub(super) fn printable(text: &str) -> Cow<'_, str> {
     escape(text, |c| c != '\n' && c != '\t')
 }
 
-/// The same on one line.
+/// Returns the text escaped like `printable`, on one line.
 pub(super) fn one_line(text: &str) -> String {
     escape(text, |_| true).into_owned()
 }
@@ -39,7 +39,7 @@ fn is_disturbing(c: char) -> bool {
         || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The first `chars` characters, and a sign that there were more.
+/// Returns the first `chars` characters, with an ellipsis if there are more.
 pub(super) fn shorten(text: &str, chars: usize) -> String {
     match text.char_indices().nth(chars) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -47,12 +47,12 @@ pub(super) fn shorten(text: &str, chars: usize) -> String {
     }
 }
 
-/// `1 job`, `2 jobs`.
+/// Returns `1 job` or `2 jobs`.
 pub(super) fn jobs(count: i64) -> String {
     format!("{count} {}", if count == 1 { "job" } else { "jobs" })
 }
 
-/// As much of a line as fits in so many columns.
+/// Returns as much of a line as fits into this many columns.
 pub(super) fn fit(line: &str, columns: usize) -> String {
     if line.chars().count() <= columns { line.to_owned() } else { shorten(line, columns - 1) }
 }

@@ -1,4 +1,4 @@
-//! Times and durations as people read them.
+//! Times and durations as text for people.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,11 +7,11 @@ use jiff::{SignedDuration, Timestamp, Unit};
 use super::exit::print_note;
 use crate::clock::Clock;
 
-/// The clock of this machine, read once for each command: rows of one table agree.
+/// Clock of this machine, read once per command: all rows of a table use the same time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now(Timestamp);
 
-/// Just short of the smallest unit that is shown.
+/// Almost one second, the smallest unit that is shown: added to round up.
 const PART: Duration = Duration::from_millis(999);
 
 // === impl Now ===
@@ -21,19 +21,23 @@ impl Now {
         Now(Timestamp::from_microsecond(Clock::system().now().0).unwrap_or_default())
     }
 
-    /// `3m ago`, `in 5m`; empty for no time.
+    pub(super) fn timestamp(self) -> Timestamp {
+        self.0
+    }
+
+    /// Returns `3m ago` or `in 5m`; empty for no time.
     pub(super) fn relative(self, time: Option<prost_types::Timestamp>) -> String {
         let Some(time) = time.and_then(timestamp) else { return String::new() };
         let ahead = time.duration_since(self.0);
         match ahead.unsigned_abs() {
             span if span < Duration::from_secs(1) => "now".to_owned(),
-            // Rounded up, so that a job just enqueued for an hour is due in 1h, not in 59m.
+            // Rounded up, so that a job just enqueued with a delay of 1h is due in 1h, not in 59m.
             span if ahead.is_positive() => format!("in {}", short(span + PART)),
             span => format!("{} ago", short(span)),
         }
     }
 
-    /// `2026-11-21T10:25:16.283Z (3m ago)`; empty for no time.
+    /// Returns `2026-11-21T10:25:16.283Z (3m ago)`; empty for no time.
     pub(super) fn full(self, time: Option<prost_types::Timestamp>) -> String {
         let Some(exact) = time.and_then(timestamp) else { return String::new() };
         let shown = exact.round(Unit::Millisecond).unwrap_or(exact);
@@ -45,7 +49,7 @@ fn timestamp(time: prost_types::Timestamp) -> Option<Timestamp> {
     Timestamp::new(time.seconds, time.nanos).ok()
 }
 
-/// Says on stderr that the time of `--at` has passed: it may be a slip, and the job runs at once.
+/// Prints a note if the time of `--at` has passed: it may be a mistake, and the job runs at once.
 pub(super) fn warn_past_time(at: Option<SystemTime>) {
     let ago = Now::read().relative(at.map(prost_types::Timestamp::from));
     if ago.ends_with(" ago") {
@@ -53,7 +57,7 @@ pub(super) fn warn_past_time(at: Option<SystemTime>) {
     }
 }
 
-/// `80ms`, `12s`, `3m20s`, `5h`, `9d`, `2y`: what matters of a duration, rounded down.
+/// Returns `80ms`, `12s`, `3m20s`, `5h`, `9d` or `2y`: the significant part of a duration, rounded down.
 pub(super) fn short(duration: Duration) -> String {
     let secs = duration.as_secs();
     let (minutes, hours, days) = (secs / 60, secs / 3600, secs / 86_400);
@@ -67,7 +71,7 @@ pub(super) fn short(duration: Duration) -> String {
     }
 }
 
-/// A second unit says something only beside a small first one.
+/// Formats a duration; the second unit is shown only if the first is below 10.
 fn two_units(large: u64, unit: &str, small: u64, small_unit: &str) -> String {
     if large < 10 && small > 0 {
         format!("{large}{unit}{small}{small_unit}")
@@ -76,7 +80,7 @@ fn two_units(large: u64, unit: &str, small: u64, small_unit: &str) -> String {
     }
 }
 
-/// A duration of a message; empty for none.
+/// Formats a duration of a message; empty for none.
 pub(super) fn span(duration: Option<prost_types::Duration>) -> String {
     let signed = duration.map(|duration| SignedDuration::new(duration.seconds, duration.nanos));
     signed.map_or_else(String::new, |signed| short(signed.unsigned_abs()))

@@ -10,10 +10,10 @@ use super::times::span;
 use super::values;
 use crate::pb::{GetTopicStatsRequest, ListTopicsRequest, TopicStats, TopicSummary};
 
-/// Topics in one call.
+/// Topics per call.
 const PAGE: i32 = 500;
 
-/// What about topics.
+/// Subcommands of `ringq topic`.
 #[derive(Debug, Subcommand)]
 pub(super) enum TopicCommand {
     /// List topics with their depths and rates
@@ -24,10 +24,10 @@ pub(super) enum TopicCommand {
     Stats(TopicStatsArgs),
 }
 
-/// Which, and how to print.
+/// Arguments of `ringq topic list`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-IN/S, DONE/S, FAILED/S and STREAMS are those of the server that answers, over the last minute; the other numbers are of \
+IN/S, DONE/S, FAILED/S and STREAMS are of the server that answers, over the last minute; the other numbers are of \
 the whole queue.
 
 Examples:
@@ -35,7 +35,7 @@ Examples:
   ringq topic list billing.
   ringq topic list -o json | jq '.[] | select(.stats.dead != null).topic.name'")]
 pub(super) struct TopicListArgs {
-    /// Only names that begin with this
+    /// Only topics whose name begins with this
     prefix: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
@@ -43,7 +43,7 @@ pub(super) struct TopicListArgs {
     connect: ConnectArgs,
 }
 
-/// Which, and how to print.
+/// Arguments of `ringq topic stats`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -59,7 +59,7 @@ pub(super) struct TopicStatsArgs {
     connect: ConnectArgs,
 }
 
-// === impl Topic ===
+// === impl TopicCommand ===
 
 impl TopicCommand {
     pub(super) fn run(&self) -> Result<(), CommandFailure> {
@@ -70,7 +70,7 @@ impl TopicCommand {
     }
 }
 
-// === impl List ===
+// === impl TopicListArgs ===
 
 impl TopicListArgs {
     async fn run(&self) -> Result<(), CommandFailure> {
@@ -94,11 +94,11 @@ impl TopicListArgs {
     fn no_topics_message(&self) -> String {
         match &self.prefix {
             Some(prefix) => format!("no topic begins with {prefix}"),
-            None => "no topics yet: the first `ringq enqueue` to a topic makes it".to_owned(),
+            None => "no topics yet: the first `ringq enqueue` to a topic creates it".to_owned(),
         }
     }
 
-    /// All pages: columns can be laid out only when all rows are there, and topics are few.
+    /// Reads all pages: columns can be laid out only with all rows, and topics are few.
     async fn rows(
         &self,
         connection: &ServerConnection,
@@ -120,7 +120,7 @@ impl TopicListArgs {
     }
 }
 
-// === impl Stats ===
+// === impl TopicStatsArgs ===
 
 impl TopicStatsArgs {
     async fn run(&self) -> Result<(), CommandFailure> {
@@ -200,12 +200,12 @@ fn block(stats: &TopicStats) -> Block {
     block
 }
 
-/// Each server counts what goes through it.
+/// Formats a rate; each server counts only its own calls.
 fn local_rate(per_second: Option<f64>) -> String {
     format!("{}/s at this server over the last minute", rate(per_second))
 }
 
-/// Two digits where they say something; a dash where there was no room to count.
+/// Formats a rate: whole from 10 on, below with one decimal; a dash if it is unknown.
 fn rate(rate: Option<f64>) -> String {
     match rate {
         Some(rate) if rate >= 10.0 => format!("{rate:.0}"),
@@ -214,7 +214,7 @@ fn rate(rate: Option<f64>) -> String {
     }
 }
 
-/// Numbers without some shards are printed, and a failure all the same.
+/// Fails if the numbers, which are printed, are without some shards.
 pub(super) fn fail_if_partial<'a>(
     shards: impl Iterator<Item = &'a String>,
 ) -> Result<(), CommandFailure> {
@@ -225,7 +225,7 @@ pub(super) fn fail_if_partial<'a>(
         return Ok(());
     }
     print_error(&format!(
-        "without what lies on shards that do not answer, or are not configured at this server: {}",
+        "the result is without shards that do not answer, or are not configured at this server: {}",
         names.join(", ")
     ));
     Err(CommandFailure::already_reported(exit::UNAVAILABLE).with_hint(exit::SHARDS_HINT))

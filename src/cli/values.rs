@@ -1,4 +1,4 @@
-//! From the text of a flag to its value. An error is shown by clap after the flag's name.
+//! Parsers of flag values. clap prints an error after the name of the flag.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
@@ -9,8 +9,7 @@ use crate::config;
 use crate::domain::ShardName;
 use crate::domain::limit::PRIORITY_MAX;
 
-/// Any text but none: an argument like `--id "$KEY"` must not lose its meaning in a shell where KEY
-/// is not set.
+/// Parses any non-empty text: an argument like `--id "$KEY"` must not be accepted as empty if KEY is not set.
 pub(super) fn non_empty(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("it is empty; is a variable not set?".to_owned());
@@ -18,19 +17,19 @@ pub(super) fn non_empty(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// The name of a shard.
+/// Parses the name of a shard.
 pub(super) fn shard(text: &str) -> Result<String, String> {
     ShardName::try_new(text)
         .map(|name| name.to_string())
         .map_err(|_| "a shard is named by 1 to 8 of a-z and 0-9".to_owned())
 }
 
-/// `250ms`, `30s`, `5m`, `1h30m`, `7d`: the syntax of the server's settings.
+/// Parses `250ms`, `30s`, `5m`, `1h30m` or `7d`: the syntax of the server's settings.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     config::parse_duration(text.trim())
 }
 
-/// RFC 3339, with `Z` or an offset.
+/// Parses an RFC 3339 time, with `Z` or an offset.
 pub(super) fn time(text: &str) -> Result<SystemTime, String> {
     let wrong = || {
         let reads = |rest: &str| format!("{text}{rest}").parse::<Timestamp>().is_ok();
@@ -46,7 +45,7 @@ pub(super) fn time(text: &str) -> Result<SystemTime, String> {
     Ok(time.into())
 }
 
-/// `NAME=VALUE`; the value may be empty.
+/// Parses `NAME=VALUE`; the value may be empty.
 pub(super) fn header(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some(("", _)) => Err("its name is empty; write NAME=VALUE".to_owned()),
@@ -55,7 +54,7 @@ pub(super) fn header(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// 0 to 9.
+/// Parses a priority, 0 to 9.
 pub(super) fn priority(text: &str) -> Result<i32, String> {
     match text.parse::<u8>() {
         Ok(priority @ 0..=PRIORITY_MAX) => Ok(priority.into()),
@@ -63,12 +62,12 @@ pub(super) fn priority(text: &str) -> Result<i32, String> {
     }
 }
 
-/// A whole number, 0 included.
+/// Parses a whole number, 0 included.
 pub(super) fn number(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "it is no whole number from 0 on".to_owned())
 }
 
-/// A whole number in this range.
+/// Parses a whole number in this range.
 pub(super) fn integer_in_range<T: TryFrom<i64>>(
     range: RangeInclusive<i64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone {
@@ -80,7 +79,7 @@ pub(super) fn integer_in_range<T: TryFrom<i64>>(
     }
 }
 
-/// `10/s`, `600/m`, `1000/h`, or a number: that many per second.
+/// Parses `10/s`, `600/m`, `1000/h`, or a number per second.
 pub(super) fn rate(text: &str) -> Result<f64, String> {
     let wrong = || "it is no rate like 10/s, 600/m or 1000/h".to_owned();
     let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
@@ -102,7 +101,7 @@ mod tests {
     fn times_need_an_offset() {
         assert!(time("2027-01-31T09:00:00Z").is_ok());
         assert_eq!(time("2027-01-31T10:00:00+01:00"), time("2027-01-31T09:00:00Z"));
-        for (bad, says) in [
+        for (bad, part) in [
             ("", "no time like"),
             ("tomorrow", "no time like"),
             ("1800000000", "no time like"),
@@ -110,7 +109,7 @@ mod tests {
             ("2027-01-31T09:00:00", "add Z"),
         ] {
             let problem = time(bad).unwrap_err();
-            assert!(problem.contains(says), "{bad:?}: {problem}");
+            assert!(problem.contains(part), "{bad:?}: {problem}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! `ringq worker`: who takes jobs.
+//! `ringq worker`: workers with an open stream.
 
 use clap::{Args, Subcommand};
 
@@ -9,7 +9,7 @@ use super::times::Now;
 use super::values;
 use crate::pb::{self, ListWorkersRequest};
 
-/// What about workers.
+/// Subcommands of `ringq worker`.
 #[derive(Debug, Subcommand)]
 pub(super) enum WorkerCommand {
     /// List the workers that take jobs: their open streams and credit
@@ -17,17 +17,17 @@ pub(super) enum WorkerCommand {
     List(WorkerListArgs),
 }
 
-/// Which, and how to print.
+/// Arguments of `ringq worker list`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Listed are the workers of the server that answers, each as long as it takes jobs. One that runs its last ones, as after --max-jobs of `ringq work` or a \
-first Ctrl-C, has closed its stream.
+Lists the workers of the server that answers, each as long as it takes jobs. A worker that runs its last \
+jobs, as after --max-jobs of `ringq work` or a first Ctrl-C, has closed its stream and is not listed.
 
 Examples:
   ringq worker list
   ringq worker list emails -o json")]
 pub(super) struct WorkerListArgs {
-    /// Only streams that ask for this topic
+    /// Only streams that take jobs of this topic
     #[arg(value_parser = values::non_empty)]
     topic: Option<String>,
     #[command(flatten)]
@@ -36,7 +36,7 @@ pub(super) struct WorkerListArgs {
     connect: ConnectArgs,
 }
 
-// === impl Worker ===
+// === impl WorkerCommand ===
 
 impl WorkerCommand {
     pub(super) fn run(&self) -> Result<(), CommandFailure> {
@@ -46,7 +46,7 @@ impl WorkerCommand {
     }
 }
 
-// === impl List ===
+// === impl WorkerListArgs ===
 
 impl WorkerListArgs {
     async fn run(&self) -> Result<(), CommandFailure> {
@@ -68,7 +68,7 @@ impl WorkerListArgs {
         table(&answer.workers).print(&mut out)
     }
 
-    /// A worker that is about to end is not seen here, and may still run something.
+    /// Returns the note of an empty list. A worker that is stopping is not listed, and may still run jobs.
     fn no_workers_message(&self) -> String {
         let of = self.topic.as_ref().map(|topic| format!(" of {topic}")).unwrap_or_default();
         let topic = self.topic.as_deref().unwrap_or("TOPIC");

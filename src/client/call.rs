@@ -1,14 +1,14 @@
-//! One unary call that ends in time.
+//! A unary call with a timeout.
 
 use std::time::Duration;
 
 use tonic::{Request, Response, Status};
 
-/// What the network may take on top of what the server was given.
+/// Time for the network in addition to the timeout that the server gets.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Makes a call that the server ends after `limit`, and this side soon after: no deadline of tonic's
-/// runs before there is a connection, and calls that wait for one wait in line.
+/// Makes a call that the server ends after `limit`, and this side soon after. The timeout here is needed: tonic's
+/// deadline does not run before there is a connection, and calls wait in line for one.
 pub(super) async fn call_with_timeout<M, T, F>(
     limit: Duration,
     message: M,

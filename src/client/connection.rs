@@ -1,4 +1,4 @@
-//! A connection to a server, and how it is made.
+//! Connection to a server.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use crate::pb::admin_service_client::AdminServiceClient;
 use crate::pb::queue_service_client::QueueServiceClient;
 use crate::pb::topic_service_client::TopicServiceClient;
 
-/// How long a connection may take to come about, and then its TLS.
+/// Timeout of connecting, and then of the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A connection that answers no ping for so long is dead. Pings go out as often.
+/// Interval of pings, and timeout of their answers: a connection without one is dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
-/// A window of HTTP/2 that lets a batch of the largest size through without a pause.
+/// HTTP/2 window that lets a batch of the largest size through without a pause.
 const WINDOW_BYTES: u32 = 4 << 20;
-/// The window of all streams together: a few that are not read must not hold up the answers of calls.
+/// Window of all streams together: a few that are not read must not hold up the answers of calls.
 const CONNECTION_WINDOW_BYTES: u32 = 8 * WINDOW_BYTES;
 
-/// A connection to a server: made at the first call, made anew when it broke. Clones share it.
+/// Connection to a server: made at the first call, made again when it broke. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Client {
     transport: Transport,
     url: Arc<str>,
 }
 
-/// What the generated clients of [`crate::pb`] run on here.
+/// Transport of the generated clients of [`crate::pb`].
 pub type Transport = InterceptedService<Channel, Credentials>;
 
-/// How a [`Client`] connects.
+/// Options of a [`Client`].
 #[derive(Clone, Default)]
 pub struct Options {
     token: Option<String>,
@@ -47,56 +47,56 @@ pub struct Credentials(Option<MetadataValue<Ascii>>);
 // === impl Client ===
 
 impl Client {
-    /// A connection to `url`, `http://host:port` or `https://host:port`. With `https` the server's
+    /// Creates a connection to `url`, `http://host:port` or `https://host:port`. With `https` the server's
     /// certificate must be signed by an authority that the system trusts.
     ///
     /// # Errors
-    /// A URL that cannot be one, told without having tried to connect.
+    /// Fails for an invalid URL, without trying to connect.
     ///
     /// # Panics
-    /// Outside of a tokio runtime: the connection is a task there, and ends with it.
+    /// Panics outside of a tokio runtime: the connection is a task there, and ends with it.
     pub fn new(url: impl Into<String>) -> Result<Client, Error> {
         Client::with_options(url, Options::default())
     }
 
-    /// The same, with options.
+    /// Creates a connection as [`Client::new`] does, with options.
     ///
     /// # Errors
-    /// A URL or a token that cannot be one.
+    /// Fails for an invalid URL or token.
     ///
     /// # Panics
-    /// As [`Client::new`].
+    /// Panics outside of a tokio runtime.
     pub fn with_options(url: impl Into<String>, options: Options) -> Result<Client, Error> {
         let url = url.into();
         let transport = InterceptedService::new(channel(&url)?, options.credentials()?);
         Ok(Client { transport, url: url.into() })
     }
 
-    /// The URL that it was made for.
+    /// Returns the URL of the server.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The calls of producers and workers, as generated.
+    /// Returns the generated client for producers and workers.
     #[must_use]
     pub fn queue(&self) -> QueueServiceClient<Transport> {
         QueueServiceClient::new(self.transport.clone())
     }
 
-    /// The calls about topics, as generated.
+    /// Returns the generated client for topics.
     #[must_use]
     pub fn topics(&self) -> TopicServiceClient<Transport> {
         TopicServiceClient::new(self.transport.clone())
     }
 
-    /// The calls of operators, as generated.
+    /// Returns the generated client for operators.
     #[must_use]
     pub fn admin(&self) -> AdminServiceClient<Transport> {
         AdminServiceClient::new(self.transport.clone())
     }
 
-    /// A producer on this connection.
+    /// Creates a producer on this connection.
     #[must_use]
     pub fn producer(&self) -> Producer {
         Producer::new(self.clone())
@@ -104,7 +104,7 @@ impl Client {
 }
 
 fn channel(url: &str) -> Result<Channel, Error> {
-    let bad = |why: &str| Error::usage("server", format!("`{url}` is no server URL: {why}"));
+    let bad = |why: &str| Error::usage("server", format!("`{url}` is not a server URL: {why}"));
     let Some((scheme @ ("http" | "https"), _)) = url.split_once("://") else {
         return Err(bad("it begins with http:// or https://, as in http://127.0.0.1:7700"));
     };
@@ -116,14 +116,14 @@ fn channel(url: &str) -> Result<Channel, Error> {
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .user_agent(concat!("ringq/", env!("CARGO_PKG_VERSION")))
         .map_err(|error| bad(&error.to_string()))?;
-    // What is no number would be taken for no port at all.
+    // A port that is not a number would be taken for no port at all.
     let authority = endpoint.uri().authority().map(|authority| authority.as_str());
     let port = authority.and_then(|authority| Some(authority.rsplit_once(':')?.1));
     if endpoint.uri().port_u16().is_none() && port.is_some_and(|port| !port.contains(']')) {
-        return Err(bad("its port is no number from 1 to 65535"));
+        return Err(bad("the port is not a number from 1 to 65535"));
     }
     if endpoint.uri().path_and_query().is_some_and(|rest| rest.as_str() != "/") {
-        return Err(bad("nothing follows its host and port"));
+        return Err(bad("nothing may follow the host and port"));
     }
     if scheme == "https" {
         let tls = ClientTlsConfig::new().with_native_roots().timeout(CONNECT_TIMEOUT);

@@ -1,18 +1,18 @@
-//! The bounds of the contract that the library keeps by itself. The server has its own list, which a client alone is
-//! built without.
+//! Limits of the contract that the library keeps by itself. The server has its own list, without which a client alone
+//! is built.
 
 use std::time::Duration;
 
 /// Largest `max_in_flight` of a stream.
 pub(super) const CREDIT_MAX: usize = 10_000;
-/// Most receipts of one Ack, Nack or Extend.
+/// Maximum number of receipts of one Ack, Nack or Extend.
 pub(super) const SETTLE_ITEMS_MAX: usize = 1_000;
-/// Longest error text of a Nack in bytes.
+/// Maximum length of the error text of a Nack, in bytes.
 pub(super) const ERROR_BYTES_MAX: usize = 4 << 10;
-/// Lease of jobs that set none where a [`Worker`](super::Worker) names none. It is extended while the job runs, so
-/// a short one only bounds how long a job waits whose worker was lost in whatever way.
+/// Default lease of a [`Worker`](super::Worker), for jobs that set none. It is extended while the job runs, so a
+/// short one only limits how long a job waits after its worker was lost.
 pub(super) const WORKER_LEASE: Duration = Duration::from_secs(30);
-/// How long the id of a job is kept that ended and asked for no retention.
+/// Time for which the id of a finished job without retention is kept.
 pub(super) const TOMBSTONE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

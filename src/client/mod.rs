@@ -1,12 +1,12 @@
 //! The client library: a [`Client`] holds the connection, a [`Producer`] enqueues, a [`Worker`] runs
 //! a handler for each job.
 //!
-//! Any language is a full client by its generated stubs; so is Rust, by [`crate::pb`]. What this adds
-//! is the work that every good client repeats: batching, extending leases, repeating what is safe to
-//! repeat, reconnecting, stopping without losing or doubling anything.
+//! Generated stubs make any language a full client, and so does [`crate::pb`] for Rust. This library adds the work
+//! that every good client repeats: batching, extending leases, retrying where that is safe, reconnecting, stopping
+//! without losing or doubling a job.
 //!
-//! A program that needs nothing else takes this package without its default features, and builds
-//! neither the server nor the command line:
+//! A program that needs only the client takes this package without its default features, and builds neither the
+//! server nor the command line:
 //!
 //! ```toml
 //! ringq = { path = "../ringq", default-features = false }
@@ -44,7 +44,7 @@
 //!
 //! async fn send(job: Delivery) -> Result<(), std::io::Error> {
 //!     println!("attempt {} of {}: {:?}", job.attempt, job.id, job.text());
-//!     Ok(()) // an error is a Nack: the job is retried as its policy says
+//!     Ok(()) // an error is a Nack: the job is retried by its retry policy
 //! }
 //! ```
 //! Both are whole programs under `examples/`.

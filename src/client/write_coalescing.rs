@@ -1,8 +1,8 @@
-//! Connections on which what is written within one turn of the runtime goes out at once.
+//! Connections that send all writes of one turn of the runtime together.
 //!
-//! hyper hands over the body of a call only after its headers have been written, so that each call would cost
-//! two packets, two system calls here, and two wake-ups of the server, which can begin with the second one
-//! only. Where little else is going on, the server even takes the processor from the client between the two.
+//! hyper passes on the body of a call only after its headers have been written. Each call would cost two packets, two
+//! system calls here, and two wake-ups of the server, which can begin only with the second one. On an idle machine
+//! the server even takes the processor from the client between the two.
 
 use std::error::Error;
 use std::io::{IoSlice, Result};
@@ -16,8 +16,8 @@ use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tower::ServiceExt as _;
 
-/// Connects by TCP within `timeout`, as tonic does by itself. A time-out of tonic's own would be around this one, and
-/// would not say what it was that took too long.
+/// Connects by TCP within `timeout`, as tonic does by itself. A timeout of tonic's own would be around this one, and
+/// its error would not contain what took too long.
 pub(super) fn connector(
     timeout: Duration,
 ) -> impl Service<
@@ -34,15 +34,15 @@ pub(super) fn connector(
     tcp.map_response(CoalescedWrites::new)
 }
 
-/// Waits a turn of the runtime before it writes: whoever writes keeps what it has, and adds what has come meanwhile.
+/// Delays writes by one turn of the runtime: the writer keeps its data, and adds what has come meanwhile.
 #[derive(Debug)]
 pub(super) struct CoalescedWrites<T> {
     inner: T,
-    /// The turn has passed; holds until everything is written.
+    /// Set when the turn has passed, until everything is written.
     open: bool,
 }
 
-// === impl Gather ===
+// === impl CoalescedWrites ===
 
 impl<T> CoalescedWrites<T> {
     fn new(inner: T) -> CoalescedWrites<T> {
@@ -119,7 +119,7 @@ mod tests {
     const DATA: u8 = 0;
     const PIECES_MAX: usize = 64;
 
-    /// The kinds of the frames of HTTP/2 in `bytes`.
+    /// Returns the kinds of the HTTP/2 frames in `bytes`.
     fn kinds(mut bytes: &[u8]) -> Vec<u8> {
         let mut kinds = Vec::new();
         while let [high, middle, low, kind, _, _, _, _, _, rest @ ..] = bytes {
@@ -133,15 +133,15 @@ mod tests {
     async fn headers_and_body_of_a_call_are_one_write() {
         let (client, mut server) = tokio::io::duplex(1 << 16);
         let (reads, writes) = tokio::io::split(client);
-        let (told, written) = mpsc::sync_channel(PIECES_MAX);
-        let writes = InspectWriter::new(writes, move |bytes| told.send(bytes.to_vec()).unwrap());
+        let (sender, written) = mpsc::sync_channel(PIECES_MAX);
+        let writes = InspectWriter::new(writes, move |bytes| sender.send(bytes.to_vec()).unwrap());
         let client = CoalescedWrites::new(TokioIo::new(tokio::io::join(reads, writes)));
         let (mut calls, connection) =
             hyper::client::conn::http2::handshake(TokioExecutor::new(), client).await.unwrap();
         tokio::spawn(connection);
         server.write_all(&SETTINGS).await.unwrap();
         server.write_all(&SETTINGS_ACK).await.unwrap();
-        // Its preface, and that it has our settings.
+        // Reads the client's preface and its acknowledgement of our settings.
         let mut seen = [0; 4_096];
         while !seen.windows(SETTINGS_ACK.len()).any(|bytes| bytes == SETTINGS_ACK) {
             let length = server.read(&mut seen).await.unwrap();

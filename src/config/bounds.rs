@@ -1,4 +1,4 @@
-//! What the settings may be, each bound with its reason. docs/configuration.md lists the same bounds; a test compares both.
+//! Bounds of the settings, each with its reason. docs/configuration.md lists the same bounds; a test compares both.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -7,40 +7,42 @@ use crate::domain::ring::WEIGHT_MAX;
 
 use super::duration::{days, hours, millis, minutes, secs};
 
-/// Characters of `replica`: as many as Linux allows a host name, which it is by default.
+/// Number of characters of `replica`: as many as Linux allows in a host name, which is its default.
 pub(super) const REPLICA_CHARS: RangeInclusive<usize> = 1..=64;
 
-/// `threads`: one has nobody to wake and nothing to lock for; more than so many, no machine has use for.
+/// `threads`: a single thread has no other thread to wake and none to lock against; no machine has use for more.
 pub(super) const THREADS: RangeInclusive<usize> = 1..=256;
 
-/// `max_streams`: without one no worker is served; each holds a socket and its buffers, and more than so many
-/// belong on several replicas.
+/// `max_streams`: without one no worker is served; each holds a socket and its buffers, and a larger number belongs
+/// on several replicas.
 pub(super) const STREAMS: RangeInclusive<usize> = 1..=100_000;
 
-/// `max_concurrent_requests`: without one nothing is served; it is there to bound memory, which a larger number
+/// `max_concurrent_requests`: without one nothing is served; the limit exists to bound memory, which a larger number
 /// would not.
 pub(super) const CONCURRENT_REQUESTS: RangeInclusive<usize> = 1..=1_000_000;
 
-/// `max_message_mib`: an eighth of it, which one connection may have, must hold the largest message; it is there to
-/// bound memory, and no machine has more.
+/// `max_message_mib`: an eighth of it, the share of one connection, must hold the largest message; the limit exists
+/// to bound memory, and no machine has more.
 pub(super) const MESSAGE_MIB: RangeInclusive<usize> = 32..=1_000_000;
 
-/// `max_connections` and `max_connections_per_peer`: few must do in a trial; more than so many have no files.
+/// `max_connections` and `max_connections_per_peer`: few are enough for a trial; for more there are no open files.
 pub(super) const CONNECTIONS: RangeInclusive<usize> = 1..=1_000_000;
 
-/// `request_timeout`: in less a shard that is well may not have synced its disk; nobody waits longer for an answer.
+/// `request_timeout`: in less time a healthy shard may not have synced its disk; no client waits longer for an
+/// answer.
 pub(super) const REQUEST_TIMEOUT: RangeInclusive<Duration> = millis(100)..=hours(1);
 
-/// `stream_max_age` unless it is zero: workers whose streams end sooner do little but connect; replicas that
-/// even out in more than a week do not.
+/// `stream_max_age` unless it is zero: workers whose streams end sooner do little but connect; in more than a week
+/// streams are not balanced between replicas.
 pub(super) const STREAM_AGE: RangeInclusive<Duration> = secs(1)..=days(7);
 
-/// `drain_delay`: zero where nothing stands in front of the server; the slowest load balancer notices in less.
+/// `drain_delay`: zero where nothing stands in front of the server; the slowest load balancer reacts in less.
 pub(super) const DRAIN_DELAY: RangeInclusive<Duration> = secs(0)..=minutes(10);
 
-/// `shutdown_grace`: zero leaves every lease to the replicas that go on; who waits for the end of a server
-/// does not wait longer.
+/// `shutdown_grace`: zero leaves every lease to the replicas that go on; operators do not wait longer for the end of
+/// a server.
 pub(super) const SHUTDOWN_GRACE: RangeInclusive<Duration> = secs(0)..=hours(1);
 
-/// The weight of a shard: with 0 it would own nothing, which is what `draining` is for; for the most see [`WEIGHT_MAX`].
+/// Bounds of the weight of a shard: with 0 it would own nothing, which `draining` is for; for the maximum see
+/// [`WEIGHT_MAX`].
 pub(super) const WEIGHT: RangeInclusive<usize> = 1..=WEIGHT_MAX as usize;

@@ -8,17 +8,17 @@ use super::layer::{ConfigLayer, ShardText};
 use super::nearest::unknown;
 use super::source::SettingSource;
 
-/// The keys of a `[[shard]]` table.
+/// Keys of a `[[shard]]` table.
 const SHARD_KEYS: [&str; 4] = ["name", "url", "weight", "state"];
 
-/// A file while it is taken apart.
+/// Reader of one file.
 struct FileReader<'a> {
     file: &'a str,
     layer: ConfigLayer,
     mistakes: &'a mut Vec<InvalidSetting>,
 }
 
-/// Reads a file with this text. `file` is how mistakes name it.
+/// Reads a file with this text. Errors name it as `file`.
 pub(super) fn read(file: &str, text: &str, mistakes: &mut Vec<InvalidSetting>) -> ConfigLayer {
     let mut reader = FileReader { file, layer: ConfigLayer::default(), mistakes };
     match toml::from_str(text) {
@@ -47,7 +47,7 @@ impl FileReader<'_> {
         }
     }
 
-    /// `[[shard]]` tables.
+    /// Reads `[[shard]]` tables.
     fn shards(&mut self, value: &Value) {
         let tables = value.as_array().map(|tables| tables.iter().map(Value::as_table).collect());
         let Some(tables): Option<Vec<&Table>> = tables.flatten() else {
@@ -61,7 +61,7 @@ impl FileReader<'_> {
 
     fn shard(&mut self, path: &str, table: &Table) {
         for key in table.keys().filter(|key| !SHARD_KEYS.contains(&key.as_str())) {
-            // A plain key below [[shard]] belongs to the table; that is easily overlooked.
+            // In TOML a plain key below [[shard]] belongs to the table; that is easily overlooked.
             let problem = if KEYS.contains(&key.as_str()) {
                 "stands below [[shard]], move it above".to_owned()
             } else {
@@ -96,7 +96,7 @@ impl FileReader<'_> {
     }
 }
 
-/// The text of a plain TOML value.
+/// Returns the text of a plain TOML value.
 fn scalar(value: &Value) -> Result<String, String> {
     match value {
         Value::String(text) => Ok(text.clone()),
@@ -105,17 +105,17 @@ fn scalar(value: &Value) -> Result<String, String> {
     }
 }
 
-/// Where the file stops being TOML, on one line, and how it is written instead.
+/// Describes a syntax error of TOML on one line: its place, and the correct form.
 fn syntax_problem(text: &str, error: &toml::de::Error) -> String {
     let start = error.span().map_or(0, |span| span.start.min(text.len()));
     let number = text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
     let line = text.lines().nth(number - 1).unwrap_or_default();
-    let said = || error.message().lines().collect::<Vec<_>>().join(", ");
-    let problem = plain_problem(line).unwrap_or_else(said);
+    let original = || error.message().lines().collect::<Vec<_>>().join(", ");
+    let problem = plain_problem(line).unwrap_or_else(original);
     format!("is not TOML: line {number}: {problem}")
 }
 
-/// The slips that people make who know other formats, in their words rather than a parser's.
+/// Describes mistakes that are common for users of other formats, in plain words instead of those of a parser.
 fn plain_problem(line: &str) -> Option<String> {
     let line = line.trim();
     if line.starts_with('[') {

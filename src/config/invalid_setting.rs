@@ -1,10 +1,10 @@
-//! What is wrong with the settings, in words.
+//! Errors in the settings, as text.
 
 use std::{fmt, io};
 
 use super::source::SettingSource;
 
-/// One mistake: the setting, what is wrong with it, and where it came from.
+/// Mistake in the settings: the setting, the problem, and the source of the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidSetting {
     setting: String,
@@ -12,11 +12,11 @@ pub struct InvalidSetting {
     source: SettingSource,
 }
 
-/// All mistakes of a configuration, at least one; one a line when shown.
+/// List of all mistakes of a configuration, at least one; displayed one per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidSettings(pub(super) Vec<InvalidSetting>);
 
-// === impl Mistake ===
+// === impl InvalidSetting ===
 
 impl InvalidSetting {
     pub(super) fn new(
@@ -34,10 +34,10 @@ impl fmt::Display for InvalidSetting {
     }
 }
 
-// === impl Mistakes ===
+// === impl InvalidSettings ===
 
 impl InvalidSettings {
-    /// Each of them: those of the files and the environment first, then those of the values.
+    /// Iterates over the mistakes: those of the files and the environment first, then those of the values.
     pub fn iter(&self) -> impl Iterator<Item = &InvalidSetting> {
         self.0.iter()
     }
@@ -57,7 +57,7 @@ impl fmt::Display for InvalidSettings {
 
 impl std::error::Error for InvalidSettings {}
 
-/// An input/output error as part of a lowercase sentence, without the system's error number.
+/// Formats an input/output error as part of a lowercase sentence, without the system's error number.
 pub(crate) fn io_problem(error: &io::Error) -> String {
     let text = error.to_string();
     let number = error.raw_os_error().map(|code| format!(" (os error {code})"));

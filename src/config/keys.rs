@@ -1,7 +1,7 @@
-//! What the settings are called.
+//! Keys of the settings.
 
-/// The keys of all settings but the shards, in the order of their documentation. The variable of
-/// `http_listen` is `RINGQ_HTTP_LISTEN`, its flag `--http-listen`.
+/// Keys of all settings but the shards, in the order of their documentation. The variable of `http_listen` is
+/// `RINGQ_HTTP_LISTEN`, its flag `--http-listen`.
 pub const KEYS: [&str; 20] = [
     "listen",
     "http_listen",

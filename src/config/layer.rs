@@ -8,7 +8,7 @@ use super::nearest::unknown;
 use super::source::SettingSource;
 use super::variable::{is_foreign, settings, variable};
 
-/// The settings given on the command line.
+/// Settings given on the command line.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigFlags {
     /// `--config`: the file to read.
@@ -19,14 +19,14 @@ pub struct ConfigFlags {
     pub values: Vec<(&'static str, String)>,
 }
 
-/// The text of a setting.
+/// Text of a setting.
 #[derive(Clone, Debug)]
 pub(super) struct SettingText {
     pub(super) text: String,
     pub(super) source: SettingSource,
 }
 
-/// The text of a shard.
+/// Text of a shard.
 #[derive(Clone, Debug)]
 pub(super) struct ShardText {
     pub(super) name: String,
@@ -36,17 +36,17 @@ pub(super) struct ShardText {
     pub(super) source: SettingSource,
 }
 
-/// What one place says. Shards are replaced together: a ring is not a sum of places.
+/// Settings from one place. Shards are replaced together: a ring is not a sum of places.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ConfigLayer {
     values: BTreeMap<&'static str, SettingText>,
     pub(super) shards: Vec<ShardText>,
 }
 
-// === impl Layer ===
+// === impl ConfigLayer ===
 
 impl ConfigLayer {
-    /// The `RINGQ_…` variables among `variables`. An empty one counts as not set.
+    /// Reads the `RINGQ_…` variables among `variables`. An empty one counts as not set.
     pub(super) fn environment(
         variables: impl Iterator<Item = (String, String)>,
         mistakes: &mut Vec<InvalidSetting>,
@@ -54,7 +54,7 @@ impl ConfigLayer {
         let mut layer = ConfigLayer::default();
         let ours = variables.filter(|(name, _)| name.starts_with("RINGQ_"));
         let mut ours: Vec<_> = ours.filter(|(name, value)| !is_foreign(name, value)).collect();
-        // The environment has no order; the messages should have one.
+        // The environment has no order; the messages need one.
         ours.sort_unstable();
         for (name, value) in ours {
             if let Err(problem) = layer.variable(&name, value) {
@@ -68,7 +68,7 @@ impl ConfigLayer {
         layer
     }
 
-    /// The command line; the parser there has already refused unknown flags.
+    /// Reads the command line; the parser there has already refused unknown flags.
     pub(super) fn flags(flags: &ConfigFlags) -> ConfigLayer {
         let mut layer = ConfigLayer::default();
         let config = flags.config.iter().map(|file| ("config", file));
@@ -81,13 +81,13 @@ impl ConfigLayer {
         layer
     }
 
-    /// This layer as that of the built-in file.
-    pub(super) fn as_defaults(mut self) -> ConfigLayer {
+    /// Returns this layer as the layer of the built-in file.
+    pub(super) fn into_defaults(mut self) -> ConfigLayer {
         self.values.values_mut().for_each(|found| found.source = SettingSource::Default);
         self
     }
 
-    /// This layer with `top` laid over it.
+    /// Returns this layer with `top` laid over it.
     pub(super) fn merged_with(mut self, top: ConfigLayer) -> ConfigLayer {
         self.values.extend(top.values);
         if !top.shards.is_empty() {
@@ -104,7 +104,7 @@ impl ConfigLayer {
         self.values.insert(key, SettingText { text, source: from });
     }
 
-    /// Takes one of our variables, or says that it is none.
+    /// Stores one of our variables, or returns an error for an unknown one.
     fn variable(&mut self, name: &str, value: String) -> Result<(), String> {
         let from = SettingSource::Environment(name.to_owned());
         if name == "RINGQ_SHARDS" {
@@ -123,7 +123,7 @@ impl ConfigLayer {
     }
 }
 
-/// `NAME=URL`; what is missing is empty here and refused when it is read.
+/// Parses `NAME=URL`; a missing part is empty here and refused when it is read.
 fn parse_shard(text: &str, from: SettingSource) -> ShardText {
     let (name, url) = text.split_once('=').unwrap_or((text, ""));
     let (name, url) = (name.to_owned(), url.to_owned());

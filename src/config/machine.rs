@@ -1,18 +1,18 @@
-//! What follows from the machine where a setting is not given.
+//! Defaults that follow from the machine where a setting is not given.
 
 use std::fs;
 
 use super::{environment, parse};
 
-/// Most worker threads by default: an embedded shard has one writer, more threads only steal work.
+/// Maximum default of worker threads: an embedded shard has one writer, more threads only steal work.
 const THREADS_DEFAULT_MAX: usize = 4;
-/// On so few cpus one thread does more than two: what two lose by waking each other they do not win where
+/// Number of cpus up to which one thread does more work than two: two threads lose time by waking each other, and
 /// Redis, or the thread of an embedded shard, needs the other cpu.
 const CPUS_OF_ONE_THREAD: usize = 2;
-/// The replica's name where the host's name cannot be one.
+/// Name of the replica where the host's name cannot be one.
 const REPLICA_DEFAULT: &str = "ringq";
 
-/// What the machine says of itself; defaults follow from it.
+/// Facts about the machine; defaults follow from them.
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) cpus: usize,
@@ -22,22 +22,22 @@ pub(super) struct Machine {
 // === impl Machine ===
 
 impl Machine {
-    /// The one that this process runs on.
+    /// Detects the machine that this process runs on.
     pub(super) fn detect() -> Machine {
         Machine {
-            // Counts what a container's cpu limit leaves, too.
+            // Respects the cpu limit of a container, too.
             cpus: std::thread::available_parallelism().map_or(1, Into::into),
             hostname: hostname(),
         }
     }
 
-    /// The default of `replica`.
+    /// Returns the default of `replica`.
     pub(super) fn replica(&self) -> String {
         let name = self.hostname.as_deref().and_then(|name| parse::replica(name).ok());
         name.unwrap_or_else(|| REPLICA_DEFAULT.to_owned())
     }
 
-    /// The default of `threads`.
+    /// Returns the default of `threads`.
     pub(super) fn threads(&self) -> usize {
         match self.cpus {
             ..=CPUS_OF_ONE_THREAD => 1,
@@ -46,7 +46,7 @@ impl Machine {
     }
 }
 
-/// The host's name as Linux knows it, elsewhere as the shell may have told.
+/// Returns the host's name: on Linux from the kernel, elsewhere from the variable `HOSTNAME`, if it is exported.
 fn hostname() -> Option<String> {
     let kernel = fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let name = kernel.map(|name| name.trim().to_owned());

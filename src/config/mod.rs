@@ -1,10 +1,9 @@
-//! The settings: defaults, then the file, then `RINGQ_…` variables, then flags; the last one that
-//! has a setting wins. What comes out is a [`Config`] without a mistake in it, or all the
-//! [`InvalidSettings`] at once.
+//! Settings: defaults, then the file, then `RINGQ_…` variables, then flags; the last one that has a setting wins. The
+//! result is a valid [`Config`], or all the [`InvalidSettings`] at once.
 //!
-//! `deploy/ringq.toml` holds the defaults and describes every setting; it is built in. A layer is
-//! plain text by key (`layer`, `file`), so that a value is read in one way wherever it came from (`reader`:
-//! by `parse` and `duration`, within `bound`).
+//! `deploy/ringq.toml` has the defaults and describes every setting; it is built in. A layer is plain text by key
+//! (`layer`, `file`), so that a value is read in one way wherever it came from (`reader`: with `parse` and
+//! `duration`, within `bounds`).
 //!
 //! This is the only reader of the environment.
 
@@ -45,59 +44,58 @@ use layer::ConfigLayer;
 use machine::Machine;
 use reader::ConfigReader;
 
-/// The documented default file.
+/// Default file, with the documentation of the settings.
 pub const DEFAULTS: &str = include_str!("../../deploy/ringq.toml");
 
-/// The effective settings of one server, checked. `deploy/ringq.toml` says more about each.
+/// Effective settings of one server, checked. `deploy/ringq.toml` describes each in detail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where gRPC is served; port 0 takes a free one. Default 127.0.0.1:7700.
+    /// Address at which gRPC is served; port 0 takes a free one. Default 127.0.0.1:7700.
     pub listen: SocketAddr,
-    /// Where probes and metrics are served; port 0 takes a free one. Default 127.0.0.1:7701.
+    /// Address at which probes and metrics are served; port 0 takes a free one. Default 127.0.0.1:7701.
     pub http_listen: SocketAddr,
-    /// The shards: names and places differ, and one is active. Default: `s0`, a file in `data_dir`.
+    /// Shards: names and places differ, and at least one is active. Default: `s0`, a file in `data_dir`.
     pub shards: Vec<ShardConfig>,
-    /// The directory of the default shard. Default `ringq-data`.
+    /// Directory of the default shard. Default `ringq-data`.
     pub data_dir: PathBuf,
-    /// The files that `rediss` shards use. Default: none, and the system's certificates are trusted.
+    /// Files that `rediss` shards use. Default: none, and the system's certificates are trusted.
     pub redis_tls: RedisTlsFiles,
-    /// This server among its replicas: 1 to 64 of `[A-Za-z0-9._-]`. Default: the host name, or
-    /// `ringq`.
+    /// Name of this server among its replicas: 1 to 64 of `[A-Za-z0-9._-]`. Default: the host name, or `ringq`.
     pub replica: String,
-    /// The file that gets the addresses in use once the server serves. Default: none.
+    /// File to which the server writes the addresses in use once it serves. Default: none.
     pub ready_file: Option<PathBuf>,
-    /// How long settles are accepted after draining began, 0 s to 1 h. Default: 60 s, and 2 s for a server that is alone
-    /// on one of its shards.
+    /// Time in which settles are accepted after draining began, 0 s to 1 h. Default: 60 s, and 2 s for a server that
+    /// is alone on one of its shards.
     pub shutdown_grace: Option<Duration>,
-    /// How long the server goes on serving as `NOT_SERVING` before it drains, 0 s to 10 min.
-    /// Default 0 s.
+    /// Time in which the server goes on serving as `NOT_SERVING` before it drains, 0 s to 10 min. Default 0 s.
     pub drain_delay: Duration,
-    /// The age at which streams are ended, 1 s to 7 days; `None`: never. Default 30 min.
+    /// Age at which streams are ended, 1 s to 7 days; `None`: never. Default 30 min.
     pub stream_max_age: Option<Duration>,
-    /// Streams open at once, 1 to 100 000. Default 1000.
+    /// Maximum number of open streams, 1 to 100 000. Default 1000.
     pub max_streams: usize,
-    /// Unary requests under way at once, 1 to 1 000 000. Default 10 000.
+    /// Maximum number of unary requests in flight, 1 to 1 000 000. Default 10 000.
     pub max_concurrent_requests: usize,
-    /// MiB of messages under way at once, 32 to 1 000 000. Default 256.
+    /// Maximum MiB of messages in flight, 32 to 1 000 000. Default 256.
     pub max_message_mib: usize,
-    /// gRPC connections open at once, 1 to 1 000 000. Default 10 000.
+    /// Maximum number of open gRPC connections, 1 to 1 000 000. Default 10 000.
     pub max_connections: usize,
-    /// Of them from one address, 1 to 1 000 000. Default 5000.
+    /// Maximum number of open gRPC connections from one address, 1 to 1 000 000. Default 5000.
     pub max_connections_per_peer: usize,
-    /// The longest that a unary request may take, 100 ms to 1 h. Default 30 s.
+    /// Maximum duration of a unary request, 100 ms to 1 h. Default 30 s.
     pub request_timeout: Duration,
-    /// How log lines look. Default text.
+    /// Format of log lines. Default text.
     pub log_format: LogFormat,
-    /// What is logged, in the syntax of `RUST_LOG`; it parses. Default `info`.
+    /// Filter of log messages, in the syntax of `RUST_LOG`; it parses. Default `info`.
     pub log_filter: String,
-    /// Worker threads of the runtime, 1 to 256. Default: 1 on up to two cpus, else as many as there are, at most 4.
+    /// Number of worker threads of the runtime, 1 to 256. Default: 1 on up to two cpus, else the number of cpus, at
+    /// most 4.
     pub threads: usize,
 }
 
 // === impl Config ===
 
 impl Config {
-    /// The settings of this process: its flags, its environment, the file they name, the defaults.
+    /// Reads the settings of this process: its flags, its environment, the file they name, the defaults.
     ///
     /// # Errors
     /// Every [`InvalidSetting`] found in any of them.
@@ -109,7 +107,7 @@ impl Config {
         resolve(vec![file, environment, flags], mistakes, &Machine::detect())
     }
 
-    /// The settings that a file with this text gives, without flags and environment.
+    /// Reads the settings that a file with this text gives, without flags and environment.
     ///
     /// # Errors
     /// Every [`InvalidSetting`] found in it.
@@ -119,20 +117,20 @@ impl Config {
         resolve(vec![file], mistakes, &Machine::detect())
     }
 
-    /// The settings as a file that gives the same settings again.
+    /// Formats the settings as a file that gives the same settings again.
     #[must_use]
     pub fn to_toml(&self) -> String {
         toml_output::toml(self)
     }
 }
 
-/// A variable of a client command. An empty one counts as not set.
+/// Returns a variable of a client command. An empty one counts as not set.
 pub(crate) fn variable(name: &str) -> Option<String> {
     let found = environment().find(|(found, _)| found == name);
     found.map(|(_, value)| value).filter(|value| !value.is_empty())
 }
 
-/// What is wrong with the variables of a client command, in words: nobody reads these.
+/// Returns error texts for the variables that no command reads.
 pub(crate) fn unknown_variables() -> Vec<String> {
     variable::unknown_variables(environment())
 }
@@ -143,12 +141,12 @@ fn resolve(
     mut mistakes: Vec<InvalidSetting>,
     machine: &Machine,
 ) -> Result<Config, InvalidSettings> {
-    let defaults = file::read("the defaults", DEFAULTS, &mut mistakes).as_defaults();
+    let defaults = file::read("the defaults", DEFAULTS, &mut mistakes).into_defaults();
     let layer = layers.into_iter().fold(defaults, ConfigLayer::merged_with);
     ConfigReader::new(layer, mistakes).config(machine)
 }
 
-/// The file that `--config` or `RINGQ_CONFIG` names, or an empty layer.
+/// Reads the file that `--config` or `RINGQ_CONFIG` names, or returns an empty layer.
 fn read_file(
     flags: &ConfigLayer,
     environment: &ConfigLayer,
@@ -169,7 +167,7 @@ fn read_file(
 
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
 fn environment() -> impl Iterator<Item = (String, String)> {
-    // What is not UTF-8 is replaced, and then refused by whoever reads the value.
+    // Invalid UTF-8 is replaced, and then refused by the reader of the value.
     std::env::vars_os().map(|(name, value)| {
         (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
     })

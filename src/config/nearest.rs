@@ -1,19 +1,19 @@
-//! What somebody probably meant who wrote a name that is none.
+//! Suggestions for mistyped names.
 
 use strsim::osa_distance;
 
-/// The candidate that `name` was probably meant to be.
+/// Returns the candidate that `name` was probably meant to be.
 pub(crate) fn nearest<'a>(
     name: &str,
     candidates: impl Iterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    // A third of the letters may be wrong: enough for a slip, too little for a guess.
+    // A third of the letters may be wrong: enough for a typo, too little for a guess.
     let limit = name.len() / 3;
     let distances = candidates.map(|candidate| (osa_distance(name, candidate), candidate));
     distances.filter(|(distance, _)| *distance <= limit).min().map(|(_, candidate)| candidate)
 }
 
-/// `unknown setting listne; did you mean listen?`.
+/// Returns an error text: `unknown setting listne; did you mean listen?`.
 pub(super) fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
     match nearest(name, known) {
         Some(known) => format!("unknown {what} {name}; did you mean {known}?"),

@@ -1,5 +1,5 @@
-//! From the text of one setting to its value. An error is the rest of a sentence that begins with
-//! the setting's name.
+//! Parsers from the text of one setting to its value. An error is the rest of a sentence that begins with the
+//! setting's name.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -9,7 +9,7 @@ use crate::telemetry::{self, LogFormat};
 
 use super::bounds;
 
-/// `127.0.0.1:7700`, `[::1]:7700`.
+/// Parses `127.0.0.1:7700`, `[::1]:7700`.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         let why = address_advice(text).map(|why| format!(": {why}")).unwrap_or_default();
@@ -17,7 +17,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// What people write instead of an address with its port.
+/// Returns advice for common mistakes in an address with its port.
 fn address_advice(text: &str) -> Option<String> {
     if text.parse::<IpAddr>().is_ok() {
         return Some("its port is missing".to_owned());
@@ -37,12 +37,12 @@ fn address_advice(text: &str) -> Option<String> {
     }
 }
 
-/// Any path but the empty one.
+/// Parses any path but the empty one.
 pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(PathBuf::from(text)) }
 }
 
-/// A name of `[A-Za-z0-9._-]`.
+/// Parses a name of `[A-Za-z0-9._-]`.
 pub(super) fn replica(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if bounds::REPLICA_CHARS.contains(&text.len()) && text.chars().all(good) {
@@ -52,7 +52,7 @@ pub(super) fn replica(text: &str) -> Result<String, String> {
     Err(format!("{text:?} is not {min} to {max} of A-Z a-z 0-9 . _ -"))
 }
 
-/// A whole number within the bounds.
+/// Parses a whole number within the bounds.
 pub(super) fn number(text: &str, bounds: &RangeInclusive<usize>) -> Result<usize, String> {
     match text.parse() {
         Ok(number) if bounds.contains(&number) => Ok(number),
@@ -63,7 +63,7 @@ pub(super) fn number(text: &str, bounds: &RangeInclusive<usize>) -> Result<usize
     }
 }
 
-/// `text` or `json`.
+/// Parses `text` or `json`.
 pub(super) fn log_format(text: &str) -> Result<LogFormat, String> {
     match text {
         "text" => Ok(LogFormat::Text),
@@ -72,7 +72,7 @@ pub(super) fn log_format(text: &str) -> Result<LogFormat, String> {
     }
 }
 
-/// The text that [`log_format`] reads.
+/// Returns the text that [`log_format`] reads.
 pub(super) fn show_log_format(format: LogFormat) -> &'static str {
     match format {
         LogFormat::Text => "text",
@@ -80,7 +80,7 @@ pub(super) fn show_log_format(format: LogFormat) -> &'static str {
     }
 }
 
-/// A filter that the log can use.
+/// Parses a filter that the log can use.
 pub(super) fn log_filter(text: &str) -> Result<String, String> {
     if let Some(word) = text.split(',').map(str::trim).find(|word| is_mistyped_level(word)) {
         return Err(format!(
@@ -94,7 +94,7 @@ pub(super) fn log_filter(text: &str) -> Result<String, String> {
     }
 }
 
-/// A bare word that is no level would be read as the name of a module, of which everything is logged,
+/// Returns whether a bare word is no level. It would be read as the name of a module, of which everything is logged,
 /// and nothing of all others: a mistyped level would silence the server.
 fn is_mistyped_level(word: &str) -> bool {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];

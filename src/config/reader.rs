@@ -1,4 +1,4 @@
-//! From the merged layers to the settings.
+//! Converts the merged layers to the settings.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -12,21 +12,21 @@ use super::{Config, InvalidSetting, InvalidSettings, ShardConfig, bounds, durati
 use crate::domain::ring::ShardState;
 use crate::store::redis::RedisTlsFiles;
 
-/// Reads settings, collecting mistakes on the way.
+/// Reads settings and collects mistakes on the way.
 pub(super) struct ConfigReader {
     layer: ConfigLayer,
     mistakes: Vec<InvalidSetting>,
 }
 
-// === impl Reader ===
+// === impl ConfigReader ===
 
 impl ConfigReader {
-    /// `mistakes` are those that were found while the layers were made.
+    /// Creates a reader; `mistakes` are those that were found while the layers were made.
     pub(super) fn new(layer: ConfigLayer, mistakes: Vec<InvalidSetting>) -> ConfigReader {
         ConfigReader { layer, mistakes }
     }
 
-    /// The settings, if there is no mistake at all.
+    /// Returns the settings, if there is no mistake at all.
     pub(super) fn config(mut self, machine: &Machine) -> Result<Config, InvalidSettings> {
         match self.read(machine) {
             Some(config) if self.mistakes.is_empty() => Ok(config),
@@ -84,7 +84,7 @@ impl ConfigReader {
         })
     }
 
-    /// A setting that may be missing. `None` after a mistake, too.
+    /// Reads a setting that may be missing. Returns `None` after a mistake, too.
     fn optional<T>(
         &mut self,
         key: &'static str,
@@ -97,7 +97,7 @@ impl ConfigReader {
             .ok()
     }
 
-    /// A setting that has a value in the default file.
+    /// Reads a setting that has a value in the default file.
     fn required<T>(
         &mut self,
         key: &'static str,
@@ -125,7 +125,8 @@ impl ConfigReader {
         self.required(key, |text| parse::number(text, bounds))
     }
 
-    /// The files for `rediss` shards. A certificate is of no use without its key, nor the other way round.
+    /// Reads the files for `rediss` shards. A certificate is of no use without its key, nor a key without its
+    /// certificate.
     fn redis_tls(&mut self) -> RedisTlsFiles {
         let [ca, cert, key] =
             ["redis_ca", "redis_cert", "redis_key"].map(|key| self.optional(key, parse::path));
@@ -138,7 +139,7 @@ impl ConfigReader {
         RedisTlsFiles { ca, client: cert.zip(key) }
     }
 
-    /// The shards given, or the default one.
+    /// Reads the configured shards, or returns the default one.
     fn shards(&mut self, data_dir: Option<&Path>, redis_tls: &RedisTlsFiles) -> Vec<ShardConfig> {
         let given = &self.layer.shards[..];
         let mut shards: Vec<ShardConfig> = Vec::new();
@@ -156,10 +157,12 @@ impl ConfigReader {
             && !shards.is_empty()
             && shards.iter().all(|shard| shard.state == ShardState::Draining)
         {
-            let problem = "none is active, so nothing could be enqueued; let one be".to_owned();
+            let problem =
+                "no shard is active, so no job can be enqueued; set the state of one to active"
+                    .to_owned();
             self.mistakes.push(InvalidSetting::new("shard", problem, &first.source));
         }
-        // What could not be read may be the encrypted one.
+        // A shard that could not be read may be the encrypted one.
         let is_whole = shards.len() == given.len();
         if given.is_empty() {
             shards.extend(data_dir.map(ShardConfig::default_in));
@@ -170,8 +173,8 @@ impl ConfigReader {
         shards
     }
 
-    /// Who names certificates means encryption, and `redis` where `rediss` was meant has none. Nor has a shard that
-    /// is not named at all, for want of a setting that was lost.
+    /// Refuses certificates when no shard is encrypted: they were set for encryption, and `redis` written instead of
+    /// `rediss` has none. The default shard, used because the setting of the shards was lost, has none either.
     fn check_secrecy(&mut self, shards: &[ShardConfig]) {
         let found = ["redis_ca", "redis_cert"].map(|key| Some((key, self.layer.get(key)?)));
         let Some((key, found)) = found.into_iter().flatten().next() else { return };
@@ -181,12 +184,12 @@ impl ConfigReader {
         }
     }
 
-    /// Two listeners on one fixed port would fail later, and say less.
+    /// Refuses two listeners on one fixed port, which would fail later, with a less clear error.
     fn check_addresses(&mut self, listen: Option<SocketAddr>, http_listen: Option<SocketAddr>) {
         let Some(address) = listen.filter(|a| a.port() != 0 && http_listen == Some(*a)) else {
             return;
         };
-        // Whoever set one of them set this clash, not the defaults.
+        // The place that set one of the two caused this clash, not the defaults.
         let places = ["http_listen", "listen"].into_iter().filter_map(|key| self.layer.get(key));
         let set = places.map(|found| &found.source).find(|from| **from != SettingSource::Default);
         let problem = format!("{address} is the address of listen, too; choose another port");
@@ -195,13 +198,13 @@ impl ConfigReader {
     }
 }
 
-/// What two shards must not share.
+/// Returns an error text if two shards share their name or their place.
 fn shared_resource(shard: &ShardConfig, other: &ShardConfig) -> Option<String> {
     let name = &shard.name;
     if shard.name == other.name {
         Some(format!("{name} is given twice; a name belongs to one shard for ever"))
     } else if shard.url.is_same(&other.url) {
-        Some(format!("{name} is at the place of {}; a shard has a place of its own", other.name))
+        Some(format!("{name} has the same place as {}; each shard needs its own place", other.name))
     } else {
         None
     }

@@ -1,4 +1,4 @@
-//! A shard as configured: `NAME=URL`, and in a file its weight and state.
+//! Configuration of a shard: `NAME=URL`, and in a file its weight and state.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,38 +10,38 @@ use crate::store::redis::{RedisAddress, RedisTlsFiles};
 use super::layer::ShardText;
 use super::{bounds, parse};
 
-/// What [`ShardUrl::try_new`] takes.
+/// Forms that [`ShardUrl::try_new`] accepts.
 const ACCEPTED: &str = "use sqlite:PATH, sqlite::memory:, redis://HOST:PORT, rediss://HOST:PORT, \
                         redis+unix:///PATH or redis+sentinel://HOST:PORT,…/PRIMARY";
 
-/// A shard's name and where it lives.
+/// Name and place of a shard, with its weight and its first state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardConfig {
-    /// 1 to 8 of `[a-z0-9]`; written on the shard at first contact, never reused.
+    /// Name: 1 to 8 of `[a-z0-9]`; written on the shard at first contact, never reused.
     pub name: ShardName,
-    /// Where it lives; the scheme picks the store.
+    /// Place of the shard; the scheme selects the store.
     pub url: ShardUrl,
-    /// Its part of the jobs, compared with the other shards': 1 to 100. Default 1.
+    /// Share of the jobs, compared with the other shards': 1 to 100. Default 1.
     pub weight: u32,
-    /// Whether it takes new jobs when the server first sees it. Default active.
+    /// State when the server first sees the shard: active, or draining and without new jobs. Default active.
     pub state: ShardState,
 }
 
-/// Where a shard lives.
+/// Place of a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShardUrl {
-    /// `sqlite:PATH`: a file, made at start if missing.
+    /// `sqlite:PATH`: a file, created at start if missing.
     SqliteFile(PathBuf),
     /// `sqlite::memory:`: nothing outlives the process.
     SqliteMemory,
-    /// A Redis, by one of the schemes that [`Address::try_new`] takes.
+    /// Redis, by one of the schemes that [`RedisAddress::try_new`] accepts.
     Redis(RedisAddress),
 }
 
-// === impl Shard ===
+// === impl ShardConfig ===
 
 impl ShardConfig {
-    /// The shard of a server that was told none.
+    /// Returns the shard of a server whose settings have none.
     pub(super) fn default_in(data_dir: &Path) -> ShardConfig {
         ShardConfig {
             name: ShardName::try_new("s0").expect("s0 is a shard name"),
@@ -51,8 +51,8 @@ impl ShardConfig {
         }
     }
 
-    /// Reads every part; what can be read is enough to compare the shard with others. No problem
-    /// quotes the url: it may hold a password.
+    /// Reads every part; the valid parts are enough to compare the shard with others. No problem quotes the url: it
+    /// may contain a password.
     pub(super) fn read(found: &ShardText, problems: &mut Vec<String>) -> Option<ShardConfig> {
         let name = &found.name;
         let weight = found.weight.as_deref().map_or(Ok(1), weight);
@@ -67,7 +67,7 @@ impl ShardConfig {
         Some(shard)
     }
 
-    /// Its connections use these files, if it is encrypted.
+    /// Sets the files for its connections, if it is encrypted.
     pub(super) fn with_tls(self, tls: &RedisTlsFiles) -> ShardConfig {
         let url = match self.url {
             ShardUrl::Redis(address) => ShardUrl::Redis(address.with_tls(tls)),
@@ -76,14 +76,14 @@ impl ShardConfig {
         ShardConfig { url, ..self }
     }
 
-    /// Whether it is reached over an encrypted connection.
+    /// Returns whether its connections are encrypted.
     pub(super) fn is_secure(&self) -> bool {
         self.url.remote().is_some_and(RedisAddress::is_secure)
     }
 
     pub(super) fn try_new(name: &str, url: &str) -> Result<ShardConfig, String> {
         let checked = ShardName::try_new(name).map_err(|_| match name {
-            // A url without a name, as likely as not with a password.
+            // A url without a name, probably with a password.
             name if name.contains(':') => {
                 "is not written as NAME=URL, like a=redis://localhost:6379".to_owned()
             }
@@ -114,7 +114,7 @@ fn state(text: &str) -> Result<ShardState, String> {
     }
 }
 
-/// The text that [`state`] reads.
+/// Returns the text that [`state`] reads.
 pub(super) fn show_state(state: ShardState) -> &'static str {
     match state {
         ShardState::Active => "active",
@@ -125,7 +125,7 @@ pub(super) fn show_state(state: ShardState) -> &'static str {
 // === impl ShardUrl ===
 
 impl ShardUrl {
-    /// What kind of store it is.
+    /// Returns the kind of the store.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -134,12 +134,12 @@ impl ShardUrl {
         }
     }
 
-    /// Whether it holds a user or a password, of which nothing is shown.
+    /// Returns whether the url contains a user or a password, which are not shown.
     pub(super) fn has_credentials(&self) -> bool {
         self.remote().is_some_and(RedisAddress::has_credentials)
     }
 
-    /// Where it is, if it is reached over a connection.
+    /// Returns the address, if the shard is reached over a connection.
     fn remote(&self) -> Option<&RedisAddress> {
         match self {
             ShardUrl::Redis(address) => Some(address),
@@ -147,8 +147,8 @@ impl ShardUrl {
         }
     }
 
-    /// Whether both are one place. Paths are compared as they are written; what links hide, the lock
-    /// on the file finds at start.
+    /// Returns whether both are one place. Paths are compared as they are written; if links hide that two are one
+    /// file, the lock on the file detects it at start.
     pub(super) fn is_same(&self, other: &ShardUrl) -> bool {
         match (self, other) {
             (ShardUrl::SqliteFile(a), ShardUrl::SqliteFile(b)) => {
@@ -156,7 +156,7 @@ impl ShardUrl {
                 whole(a) == whole(b)
             }
             (ShardUrl::Redis(a), ShardUrl::Redis(b)) => a.is_same_database(b),
-            // Databases in memory are one each.
+            // Each database in memory is one of its own.
             (ShardUrl::SqliteMemory | ShardUrl::SqliteFile(_) | ShardUrl::Redis(_), _) => false,
         }
     }

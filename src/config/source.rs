@@ -1,8 +1,8 @@
-//! Where settings come from.
+//! Sources of the settings.
 
 use std::fmt;
 
-/// Where a setting came from.
+/// Source of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SettingSource {
     /// The built-in file.
@@ -15,7 +15,7 @@ pub(super) enum SettingSource {
     Flag(String),
 }
 
-// === impl Source ===
+// === impl SettingSource ===
 
 impl fmt::Display for SettingSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

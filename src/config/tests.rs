@@ -1,4 +1,4 @@
-//! The way from layers to settings; the parsers have their own tests beside them.
+//! Tests of the way from layers to settings; the parsers have their own tests beside them.
 
 use super::duration::{any_duration, minutes, secs};
 use super::*;
@@ -69,7 +69,7 @@ fn the_default_file_names_every_setting_and_its_examples_are_valid() {
     let mut all: Vec<_> = KEYS.into_iter().chain(["shard"]).collect();
     all.sort_unstable();
     assert_eq!(table.keys().map(String::as_str).collect::<Vec<_>>(), all);
-    // Certificates are for encrypted shards, and the example of a shard is none.
+    // Certificates are for encrypted shards, and the example of a shard is not encrypted.
     let flags = ConfigFlags { shards: vec!["a=rediss://h".to_owned()], ..ConfigFlags::default() };
     settings(&uncommented, &[], &flags).unwrap();
     let others = uncommented.lines().filter(|line| !line.starts_with("redis_"));
@@ -78,7 +78,8 @@ fn the_default_file_names_every_setting_and_its_examples_are_valid() {
     assert_eq!(config.shards, defaults().shards, "the example is the default");
 }
 
-/// The bounds of a setting in docs/configuration.md, which the table of the settings there gives as `1 to 256`.
+/// Returns the bounds of a setting in docs/configuration.md, which the table of the settings there gives as `1 to
+/// 256`.
 fn documented_bounds(key: &str) -> Option<[&'static str; 2]> {
     let table = include_str!("../../docs/configuration.md");
     let row = table.lines().find(|line| line.starts_with(&format!("| `{key}` | ")));
@@ -91,7 +92,7 @@ fn documented_bounds(key: &str) -> Option<[&'static str; 2]> {
     })
 }
 
-/// What lies just below the first and just above the last value.
+/// Returns the values just below the first and just above the last value.
 fn beyond([first, last]: [&str; 2]) -> [String; 2] {
     match (first.parse::<usize>(), last.parse::<usize>()) {
         (Ok(first), Ok(last)) => [(first - 1).to_string(), (last + 1).to_string()],
@@ -317,7 +318,7 @@ fn what_is_shown_reads_back() {
     }
 }
 
-/// The mistakes of a file with these shards.
+/// Returns the mistakes of a file with these shards.
 fn errors_of(shards: &[&str]) -> Vec<String> {
     let tables: Vec<_> = shards.iter().map(|lines| format!("[[shard]]\n{lines}\n")).collect();
     settings(&tables.concat(), &[], &ConfigFlags::default()).err().unwrap_or_default()
@@ -349,14 +350,15 @@ fn shards_that_cannot_be_together_are_refused_all_at_once() {
     let want = [
         "shard: a is given twice; a name belongs to one shard for ever (from shard[1] in ringq.toml)",
         "shard: c: the weight \"101\" is not a whole number from 1 to 100 (from shard[2] in ringq.toml)",
-        "shard: c is at the place of a; a shard has a place of its own (from shard[2] in ringq.toml)",
+        "shard: c has the same place as a; each shard needs its own place (from shard[2] in ringq.toml)",
         "shard: d: the weight \"0\" is not a whole number from 1 to 100 (from shard[3] in ringq.toml)",
         "shard: d: the state \"gone\" is neither active nor draining (from shard[3] in ringq.toml)",
     ];
     assert_eq!(found, want);
     let draining = [a, b].map(|lines| format!("{lines}\nstate = 'draining'"));
     let found = errors_of(&draining.each_ref().map(String::as_str));
-    let want = "shard: none is active, so nothing could be enqueued; let one be (from shard[0] in ringq.toml)";
+    let want = "shard: no shard is active, so no job can be enqueued; set the state of one to active \
+                (from shard[0] in ringq.toml)";
     assert_eq!(found, [want]);
 }
 

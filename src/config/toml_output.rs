@@ -11,7 +11,7 @@ use super::duration::show_duration;
 use super::parse::show_log_format;
 use super::shard::show_state;
 
-/// Plain keys first: in TOML a table takes all lines that follow it.
+/// Formats the settings. Plain keys first: in TOML a table takes all lines that follow it.
 pub(super) fn toml(config: &Config) -> String {
     let mut lines = vec![
         line("listen", text(config.listen)),
@@ -58,7 +58,7 @@ fn line(key: &str, value: impl Display) -> String {
     format!("{key} = {value}\n")
 }
 
-/// A quoted string.
+/// Returns a quoted string.
 fn text(value: impl Display) -> Value {
     Value::String(value.to_string())
 }

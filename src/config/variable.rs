@@ -1,15 +1,14 @@
-//! The variables with our prefix: those of the settings, and those that are none.
+//! Variables with the prefix `RINGQ_`: those of the settings, and others.
 
 use std::collections::BTreeSet;
 
 use super::keys::KEYS;
 use super::nearest::nearest;
 
-/// Those that client commands read.
+/// Variables that client commands read.
 pub(super) const CLIENT: [&str; 2] = ["RINGQ_SERVER", "RINGQ_TOKEN"];
 
-/// Those that `ringq work --exec` sets for its command, and the binary that examples and benches are to
-/// use.
+/// Variables that `ringq work --exec` sets for its command, and the binary that examples and benches are to use.
 const OTHERS: [&str; 8] = [
     "RINGQ_BIN",
     "RINGQ_TOPIC",
@@ -21,9 +20,9 @@ const OTHERS: [&str; 8] = [
     "RINGQ_BATCH",
 ];
 
-/// Whether it is none of the server's. Kubernetes gives every pod the addresses of the services around
-/// it, so a service called `ringq` brings `RINGQ_SERVICE_HOST`, `RINGQ_PORT=tcp://…`,
-/// `RINGQ_PORT_7700_TCP_ADDR` and more.
+/// Returns whether a variable is not one of the server. Kubernetes gives every pod the addresses of the services
+/// around it, so a service called `ringq` adds `RINGQ_SERVICE_HOST`, `RINGQ_PORT=tcp://…`, `RINGQ_PORT_7700_TCP_ADDR`
+/// and more.
 pub(super) fn is_foreign(name: &str, value: &str) -> bool {
     let link = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
     CLIENT.contains(&name)
@@ -35,14 +34,14 @@ pub(super) fn is_foreign(name: &str, value: &str) -> bool {
         || ["_TCP_", "_UDP_", "_SCTP_"].iter().any(|protocol| name.contains(protocol))
 }
 
-/// What is wrong with those of `variables` that neither a server nor a client command reads, in words for
-/// people at a client command.
+/// Returns error texts for those of `variables` that neither a server nor a client command reads, for users of a
+/// client command.
 pub(super) fn unknown_variables(variables: impl Iterator<Item = (String, String)>) -> Vec<String> {
     let settings = settings();
     let ours =
         variables.filter(|(name, value)| name.starts_with("RINGQ_") && !is_foreign(name, value));
     let names = ours.map(|(name, _)| name).filter(|name| !settings.contains(name));
-    // The environment has no order; the messages should have one.
+    // The environment has no order; the messages need one.
     let names: BTreeSet<String> = names.collect();
     let known = || CLIENT.into_iter().chain(settings.iter().map(String::as_str));
     let problem = |name: &String| match nearest(name, known()) {
@@ -52,12 +51,12 @@ pub(super) fn unknown_variables(variables: impl Iterator<Item = (String, String)
     names.iter().map(problem).collect()
 }
 
-/// The variables of all settings.
+/// Returns the variables of all settings.
 pub(super) fn settings() -> Vec<String> {
     KEYS.into_iter().chain(["config", "shards"]).map(variable).collect()
 }
 
-/// The variable of a key.
+/// Returns the variable of a key.
 pub(super) fn variable(key: &str) -> String {
     format!("RINGQ_{}", key.to_uppercase())
 }

@@ -1,4 +1,5 @@
-//! What streams are to adopt, by shard: the way from those who open, end and extend to [`super::adoption`].
+//! Queues of adoption requests, one per shard. Code that opens, ends or extends streams adds requests;
+//! [`super::lease_adopter`] serves them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,39 +11,39 @@ use crate::domain::StreamId;
 
 use super::stream::Stream;
 
-/// How long a stream waits for the leases that it adopts before it gets new jobs: they count against its credit. No
-/// longer, because a shard may not answer.
+/// Longest wait of a new stream for the leases that it adopts, before it gets new jobs: adopted leases count against
+/// its credit. Limited, because a shard may not answer.
 pub(super) const FIRST_LOOKUP_MAX: Duration = Duration::from_secs(1);
 
-/// What waits to be adopted on one shard. Streams that open bring it, one or a few each.
+/// Adoption requests that wait on one shard. Each stream that opens adds one or a few.
 #[derive(Default)]
 pub(super) struct AdoptionQueue {
     waiting: Mutex<Vec<AdoptionRequest>>,
     added: Notify,
 }
 
-/// Leases that a stream is to adopt.
+/// Request to move leases to the successor stream.
 pub(super) struct AdoptionRequest {
     pub(super) successor: Arc<Stream>,
     pub(super) from: AdoptionSource,
     pub(super) first_lookup: Option<Arc<FirstLookup>>,
 }
 
-/// Where they come from.
+/// Source of the leases.
 pub(super) enum AdoptionSource {
-    /// What is left of this stream.
+    /// Remaining leases of this stream, which belongs to this replica.
     Local(Arc<Stream>),
-    /// What the store knows of this one.
+    /// Leases that the store has for this stream, of another replica or of a previous run.
     Store(StreamId),
 }
 
-/// Announces a stream to the feeds when all its searches have looked once.
+/// Announces a stream to the feeds after all of its requests have made one lookup.
 pub(super) struct FirstLookup {
     announce: Box<dyn Fn() + Send + Sync>,
     is_announced: AtomicBool,
 }
 
-// === impl Adoptions ===
+// === impl AdoptionQueue ===
 
 impl AdoptionQueue {
     pub(super) fn add(&self, search: AdoptionRequest) {
@@ -50,7 +51,7 @@ impl AdoptionQueue {
         self.added.notify_one();
     }
 
-    /// Something was added.
+    /// Waits until a request is added.
     pub(super) async fn wait_added(&self) {
         self.added.notified().await;
     }
@@ -60,10 +61,10 @@ impl AdoptionQueue {
     }
 }
 
-// === impl Search ===
+// === impl AdoptionRequest ===
 
 impl AdoptionRequest {
-    /// For what is left of `from`, a stream of this replica.
+    /// Requests the remaining leases of `from`, a stream of this replica.
     pub(super) fn from_stream(
         heir: Arc<Stream>,
         from: Arc<Stream>,
@@ -76,7 +77,8 @@ impl AdoptionRequest {
         }
     }
 
-    /// For what the store knows of `from`, a stream of another replica or of a former life of this one.
+    /// Requests the leases that the store has for `from`, a stream of another replica or of a previous run of this
+    /// one.
     pub(super) fn from_store(
         heir: Arc<Stream>,
         from: StreamId,
@@ -90,14 +92,14 @@ impl AdoptionRequest {
     }
 }
 
-// === impl FirstLook ===
+// === impl FirstLookup ===
 
 impl FirstLookup {
     pub(super) fn new(announce: impl Fn() + Send + Sync + 'static) -> Arc<FirstLookup> {
         Arc::new(FirstLookup { announce: Box::new(announce), is_announced: AtomicBool::new(false) })
     }
 
-    /// Announces the stream, once.
+    /// Announces the stream. Further calls do nothing.
     pub(super) fn announce_once(&self) {
         if !self.is_announced.swap(true, Ordering::AcqRel) {
             (self.announce)();

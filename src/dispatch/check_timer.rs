@@ -1,4 +1,4 @@
-//! When the next look at the streams is due: whoever learns of a nearer time moves it forward.
+//! Timer of the next check of the streams. Any caller can move it to an earlier time.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -6,13 +6,13 @@ use tokio::sync::Notify;
 
 use crate::domain::Time;
 
-/// A time that others move forward and one sleeps on.
+/// Due time that many tasks move to an earlier time and one task sleeps on.
 pub(super) struct CheckTimer {
     at: AtomicI64,
     moved: Notify,
 }
 
-// === impl Alarm ===
+// === impl CheckTimer ===
 
 impl Default for CheckTimer {
     fn default() -> CheckTimer {
@@ -21,24 +21,24 @@ impl Default for CheckTimer {
 }
 
 impl CheckTimer {
-    /// It must go off at `at`, or earlier.
+    /// Sets the timer to `at`, unless it is set to an earlier time.
     pub(super) fn set_no_later_than(&self, at: Time) {
         if at.0 < self.at.fetch_min(at.0, Ordering::AcqRel) {
             self.moved.notify_one();
         }
     }
 
-    /// When it goes off.
+    /// Returns the due time; `i64::MAX` when the timer is not set.
     pub(super) fn due_at(&self) -> Time {
         Time(self.at.load(Ordering::Acquire))
     }
 
-    /// It has gone off, and is set by the next [`CheckTimer::by`].
+    /// Clears the timer. The next [`CheckTimer::set_no_later_than`] sets it.
     pub(super) fn reset(&self) {
         self.at.store(i64::MAX, Ordering::Release);
     }
 
-    /// Waits until it was moved forward.
+    /// Waits until the timer is moved to an earlier time.
     pub(super) async fn wait_changed(&self) {
         self.moved.notified().await;
     }

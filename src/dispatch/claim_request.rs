@@ -1,4 +1,4 @@
-//! What a feed asks its shard for.
+//! Claim requests of a feed to its shard.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use super::claim_planner::{ClaimPlan, TopicClaim};
 use super::stream::Stream;
 use super::stream_ledger::StreamMode;
 
-/// Whether the stream means topics that it does not name.
+/// Returns whether the stream subscribes to a glob.
 pub(super) fn has_globs(stream: &Stream) -> bool {
     let mut topics = stream.options().topics.iter();
     topics.any(|topic| matches!(topic, TopicPattern::Prefix(_)))
 }
 
-/// What a plan asks of the store.
+/// Converts a plan to the demands of the store's claim call.
 pub(super) fn topic_demands(plan: &ClaimPlan) -> Vec<TopicDemand> {
     let ask = |asked: &TopicClaim| TopicDemand {
         topic: asked.topic.clone(),

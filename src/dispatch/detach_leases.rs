@@ -1,5 +1,5 @@
-//! The leases of streams that the server has ended: they outlive their streams, also past the end of
-//! this replica, so the store must not give them back at its next start.
+//! Detaches the leases of streams that the server has ended. Such leases outlive their streams, also past the end of
+//! this replica, so the store must not release them at its next start.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use super::stream_ledger::StreamLease;
 
 /// First and longest pause after a failed call.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// How long it is tried while the replica ends, which waits for it. What is not detached by then is released some time
-/// after the replica has gone, though its worker may live.
+/// Longest time of further attempts during shutdown, which waits for them. Leases that are not detached by then are
+/// released some time after the replica has stopped, even if their worker is alive.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
-/// Detaches `leases` of a stream on one shard, a call's worth at a time, until the shard has taken it in: a stream of
-/// another replica can adopt a lease only then. `stop`: the replica ends.
+/// Detaches `leases` of a stream on one shard, one call's worth at a time, until the shard has applied it: only then
+/// can a stream of another replica adopt a lease. `stop` is cancelled when the replica shuts down.
 pub(super) async fn run(
     shard: Shard,
     stream: StreamId,
@@ -43,7 +43,11 @@ pub(super) async fn run(
         () = detach => {}
         () = too_late => {
             let (shard, leases) = (shard.name(), leases.len());
-            tracing::warn!(%shard, leases, "leases of ended streams will go with this replica");
+            tracing::warn!(
+                %shard,
+                leases,
+                "shutdown before all leases of an ended stream were detached; the rest will be released"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What streams, pulls and the tasks of all shards share.
+//! State shared by streams, pulls and the tasks of all shards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use super::{
     lease_events, lease_watch, lost_claims, orphan_release, replica_watcher, return_queue,
 };
 
-/// See the module.
+/// Scheduler, stream registry and task groups of the dispatcher.
 pub(super) struct DispatchCore {
     pub(super) scheduler: Scheduler,
     pub(super) config: Config,
     pub(super) streams: Arc<StreamRegistry>,
     stream_slots: Arc<Semaphore>,
     runtime: Handle,
-    /// Feeds and their lost claims, hearing, watch and orphans.
+    /// Tasks of feeds, lost claims, lease events, lease watch, adoption and orphan release.
     claiming: TaskGroup,
-    /// The way back of leases, and their way out of the care of their streams, which end last.
+    /// Tasks that return undelivered leases and detach leases of ended streams. They stop last.
     returning: TaskGroup,
 }
 
@@ -41,7 +41,7 @@ struct TaskGroup {
     stop: CancellationToken,
 }
 
-// === impl Hub ===
+// === impl DispatchCore ===
 
 impl DispatchCore {
     /// Starts the tasks of all shards.
@@ -63,20 +63,20 @@ impl DispatchCore {
         hub
     }
 
-    /// Ends the tasks: those that claim, then those that give back.
+    /// Stops the tasks: first those that claim, then those that return and detach leases.
     pub(super) async fn shut_down(&self) {
         self.claiming.shut_down().await;
         self.returning.shut_down().await;
     }
 
-    /// Stops the tasks where they are.
+    /// Cancels all tasks without waiting for them.
     #[cfg(test)]
     pub(super) fn abort_tasks(&self) {
         self.claiming.stop.cancel();
         self.returning.stop.cancel();
     }
 
-    /// Opens a stream and takes its place.
+    /// Opens a stream and takes one of the `streams_max` slots.
     pub(super) fn open(
         &self,
         options: StreamOptions,
@@ -90,7 +90,8 @@ impl DispatchCore {
         Ok((stream, place))
     }
 
-    /// The stream adopts the leases of those that it continues. The feeds get to know it when that was tried once.
+    /// Queues the adoption of the leases of the streams that this one continues. The stream is announced to the feeds
+    /// after the first lookup on every shard, or after [`FIRST_LOOKUP_MAX`].
     fn queue_adoptions(&self, stream: &Arc<Stream>) {
         let (streams, opened) = (Arc::clone(&self.streams), Arc::clone(stream));
         let look = FirstLookup::new(move || streams.announce(&opened));
@@ -116,7 +117,7 @@ impl DispatchCore {
         }
         if !over.is_empty() || elsewhere.is_some() {
             let stop = self.claiming.stop.clone();
-            // Weak: the stream is announced as soon as the last search has dropped its part.
+            // Weak: the stream is announced as soon as the last request has dropped its reference.
             let look = Arc::downgrade(&look);
             let end = async move {
                 tokio::select! {
@@ -132,10 +133,10 @@ impl DispatchCore {
         }
     }
 
-    /// The server has ended the stream, and its transport has taken that: what it was sent outlives it.
+    /// Ends a stream whose transport has taken the end: its sent leases outlive it and are detached.
     pub(super) fn end_stream(&self, stream: &Arc<Stream>) {
-        // Held from before the stream ends until its tasks are tracked: a close that finds nothing
-        // left to detach must wait for these.
+        // Held from before the stream ends until its tasks are tracked: a shutdown that finds nothing left to detach
+        // must wait for these tasks.
         let _pending = self.returning.tracker.token();
         for (shard, sent) in by_shard(self.streams.end_stream(stream)) {
             let shard = self.scheduler.shards().all()[shard].clone();
@@ -145,8 +146,8 @@ impl DispatchCore {
         }
     }
 
-    /// The transport was lost, or did not take the end of the stream: what it was sent is released after its grace, but
-    /// for what was extended in time, which goes to the worker's next stream.
+    /// Breaks a stream whose transport was lost or did not take the end of the stream. Its sent leases are released
+    /// after the grace, except those that were extended in time: these go to the worker's next stream.
     pub(super) fn break_stream(&self, stream: &Arc<Stream>) {
         let sent = self.streams.break_stream(stream);
         if self.claiming.stop.is_cancelled() {
@@ -169,7 +170,7 @@ impl DispatchCore {
         }
     }
 
-    /// Counts what is handed over.
+    /// Updates the metrics of deliveries.
     pub(super) fn count_deliveries(&self, deliveries: &[JobDelivery], mode: &'static str) {
         let metrics = self.scheduler.metrics();
         for run in deliveries.chunk_by(|a, b| a.job.key.topic == b.job.key.topic) {
@@ -178,7 +179,7 @@ impl DispatchCore {
         }
     }
 
-    /// Where the tasks of streams run.
+    /// Runtime on which the tasks of streams run.
     pub(super) fn runtime(&self) -> &Handle {
         &self.runtime
     }
@@ -192,8 +193,8 @@ impl DispatchCore {
         for shard in self.scheduler.shards().all() {
             let (streams, stop) = (Arc::clone(&self.streams), claiming.stop.clone());
             let (scheduler, shard) = (self.scheduler.clone(), shard.clone());
-            let hearing = lease_events::run(shard.clone(), Arc::clone(&streams), stop.clone());
-            claiming.tracker.spawn(hearing);
+            let lease_events = lease_events::run(shard.clone(), Arc::clone(&streams), stop.clone());
+            claiming.tracker.spawn(lease_events);
             let lost = Arc::default();
             claiming.tracker.spawn(lost_claims::run(
                 shard.clone(),
@@ -225,7 +226,7 @@ impl DispatchCore {
 }
 
 impl Drop for DispatchCore {
-    /// Nobody can open a stream any more, and none is left: the tasks have nothing to do.
+    /// Cancels all tasks: no stream is left and none can be opened.
     fn drop(&mut self) {
         self.claiming.stop.cancel();
         self.returning.stop.cancel();
@@ -240,7 +241,7 @@ fn by_shard(leases: Vec<StreamLease>) -> BTreeMap<usize, Vec<StreamLease>> {
     by_shard
 }
 
-// === impl Tasks ===
+// === impl TaskGroup ===
 
 impl TaskGroup {
     async fn shut_down(&self) {

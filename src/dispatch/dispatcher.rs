@@ -1,4 +1,4 @@
-//! The handle to all of it.
+//! Public handle of the dispatcher.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::stream_ledger::StreamMode;
 use super::stream_registry::StreamRegistry;
 use super::{Config, JobDelivery, Outbox, StreamOpenError, StreamOptions, WorkerInfo};
 
-/// Gets the jobs of every shard to the streams and pulls of this replica. Cheap to clone.
+/// Delivers the jobs of all shards to the streams and pulls of this replica. Cheap to clone.
 #[derive(Clone)]
 pub struct Dispatcher {
     hub: Arc<DispatchCore>,
@@ -21,8 +21,9 @@ pub struct Dispatcher {
 // === impl Dispatcher ===
 
 impl Dispatcher {
-    /// Starts the feeds of all shards, and looks for leases of former lives and of silent replicas.
-    /// Must be called within a runtime, once per scheduler, whose hints it hears from then on.
+    /// Starts the feeds of all shards and the search for leases of previous runs and of silent replicas. Must be
+    /// called within a runtime, once per scheduler. Registers the dispatcher as the scheduler's listener for lease
+    /// events.
     #[must_use]
     pub fn spawn(scheduler: Scheduler, config: Config) -> Dispatcher {
         let shards = scheduler.shards().all();
@@ -45,17 +46,18 @@ impl Dispatcher {
     /// Opens a stream.
     ///
     /// # Errors
-    /// [`StreamOpenError`], when there are too many or the replica is leaving.
+    /// [`StreamOpenError`], when `streams_max` streams and pulls are open or the replica is draining.
     pub fn open(&self, options: StreamOptions) -> Result<Outbox, StreamOpenError> {
         let (stream, place) = self.hub.open(options, StreamMode::Stream)?;
         Ok(Outbox::new(Arc::clone(&self.hub), stream, place))
     }
 
-    /// Jobs that are ready now or within the wait, whatever comes first. A caller that drops this, or the
-    /// [`Handover`] before it is done, has got nothing, and nothing is counted.
+    /// Returns jobs that are ready now, or that become ready within the wait. If the caller drops this future, or the
+    /// [`PullHandover`] before [`PullHandover::confirm`], the jobs go back to their shards, and no attempt
+    /// or delivery is counted.
     ///
     /// # Errors
-    /// [`StreamOpenError`], when there are too many streams and pulls or the replica is leaving.
+    /// [`StreamOpenError`], when `streams_max` streams and pulls are open or the replica is draining.
     pub async fn pull(
         &self,
         options: PullOptions,
@@ -63,49 +65,49 @@ impl Dispatcher {
         pull::pull(Arc::clone(&self.hub), options).await
     }
 
-    /// The open streams, for people.
+    /// Returns the open streams, for display.
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerInfo> {
         self.hub.streams.workers()
     }
 
-    /// How many streams are open, pulls not counted.
+    /// Number of open streams. Pulls are not counted.
     #[must_use]
     pub fn streams_count(&self) -> usize {
         self.hub.streams.count()
     }
 
-    /// Jobs that the open streams could take at once.
+    /// Number of jobs that the open streams could take now.
     #[must_use]
     pub fn credit_waiting(&self) -> usize {
         self.hub.streams.credit_waiting()
     }
 
-    /// Deliveries of streams and pulls of this replica that are not settled; broken streams do not count.
+    /// Number of unsettled deliveries of streams and pulls of this replica. Broken streams are not counted.
     #[must_use]
     pub fn unsettled_count(&self) -> usize {
         self.hub.streams.unsettled_count()
     }
 
-    /// Claims nothing more, gives back what was not sent, and ends every stream with `draining`.
+    /// Stops claims, returns unsent jobs, and ends every stream with `draining`.
     pub fn drain(&self) {
         self.hub.streams.drain();
     }
 
-    /// Resolves when no worker holds a lease of a stream or pull of this replica any more, for a
-    /// replica that drains; broken streams do not count.
+    /// Waits until no worker holds a lease of a stream or pull of this replica. Broken streams are not counted. For a
+    /// replica that is draining.
     pub async fn wait_idle(&self) {
         self.hub.streams.wait_idle().await;
     }
 
-    /// Stops every task where it is, as a kill does: nothing is given back or detached.
+    /// Cancels every task at once, like a kill: nothing is returned or detached.
     #[cfg(test)]
     pub(super) fn kill(&self) {
         self.hub.abort_tasks();
     }
 
-    /// Drains, waits for claims under way, gives back what reached nobody, lets what was sent by streams that took their
-    /// end outlive them, and stops every task. After it the stores may close.
+    /// Drains, waits for claims in flight, returns undelivered leases, detaches the sent leases of streams whose
+    /// transport took the end, and stops every task. Afterwards the stores may close.
     pub async fn close(&self) {
         self.drain();
         self.hub.shut_down().await;

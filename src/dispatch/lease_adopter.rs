@@ -1,6 +1,6 @@
-//! Ties what a worker holds to its next stream: of streams of this replica that are over, and of those that it names
-//! and that the store knows. A lease moves in the store first, then in the books; what became of it in between is
-//! looked up.
+//! Moves the leases of a worker to its next stream: from streams of this replica that are over, and from a stream
+//! that the worker names and the store has leases of. A lease moves in the store first, then in the ledgers; a settle
+//! or extend in between is found by a lookup.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,24 +24,24 @@ use super::stream_ledger::{StreamEnd, StreamLease};
 use super::stream_registry::StreamRegistry;
 use super::{detach_leases, lease_watch, orphan_release};
 
-/// First and longest pause after a failed call, and between two questions for leases of another replica that it may
-/// detach yet.
+/// First and longest pause after a failed call, and between two lookups of leases that another replica has not
+/// detached yet.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
-/// How long those are asked for while the shard answers: until a replica that was killed is noticed, and its leases are
-/// released or detached.
+/// Longest search for such leases while the shard answers. Covers the time until a killed replica is noticed and its
+/// leases are released or detached.
 const STORE_SEARCH_MAX: Duration = limit::REPLICA_SILENCE_MAX.saturating_mul(2);
-/// What the searches of one shard share.
+/// State shared by the adoption requests of one shard.
 struct LeaseAdopter<'a> {
     scheduler: &'a Scheduler,
     shard: &'a Shard,
     streams: &'a Arc<StreamRegistry>,
     stop: &'a CancellationToken,
-    /// Searches for leases of other replicas: one look at all leases serves those that wait.
+    /// Requests for leases of other replicas. One scan of all leases serves all that wait.
     store_requests: Mutex<Vec<(AdoptionRequest, StreamId)>>,
     search_lock: tokio::sync::Mutex<()>,
 }
 
-/// Serves the searches of one shard until `stop`.
+/// Serves the adoption requests of one shard until `stop`.
 pub(super) async fn run(
     scheduler: Scheduler,
     shard: Shard,
@@ -74,7 +74,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-// === impl Adopter ===
+// === impl LeaseAdopter ===
 
 impl LeaseAdopter<'_> {
     async fn handle(&self, search: AdoptionRequest) {
@@ -91,7 +91,7 @@ impl LeaseAdopter<'_> {
 
     // --- streams of this replica
 
-    /// Repeats a failing call as long as the stream holds something.
+    /// Adopts the leases of a stream of this replica. Retries a failed call as long as the stream holds leases.
     async fn adopt_local(
         &self,
         heir: Arc<Stream>,
@@ -122,24 +122,25 @@ impl LeaseAdopter<'_> {
         }
     }
 
-    /// What is left of the stream on this shard. A worker that has never heard of this stream had spoken for what it
-    /// had adopted before that.
+    /// Returns the remaining leases of the stream on this shard. If the worker never received the id of this stream,
+    /// leases that the stream had itself adopted move without the check for a recent Extend: the worker had extended
+    /// them before that.
     fn remaining_leases(&self, from: &Stream, heir: &Stream) -> Vec<AdoptItem> {
-        let is_unheard = from.continues_same(heir);
+        let never_received = from.continues_same(heir);
         let ledger = from.ledger();
         let skew = self.streams.skew(self.shard.index());
-        let spoken_for =
+        let extended_since =
             ledger.broke_at.map(|at| skew.to_shard(at.minus(limit::EXTEND_BEFORE_BREAK)));
         let adoptee = |held: StreamLease| AdoptItem {
             source: StreamLeaseRef { lease: held.lease, stream: from.stream_id() },
-            since: spoken_for.filter(|_| !(is_unheard && held.origin.is_some())),
+            since: extended_since.filter(|_| !(never_received && held.origin.is_some())),
         };
         ledger.sent_leases(self.shard.index()).into_iter().map(adoptee).collect()
     }
 
-    // --- streams that the store knows
+    // --- streams that the store has leases of
 
-    /// Looks for the leases of all that wait, unless a look that began later than this serves them.
+    /// Reads the leases for all waiting requests, unless a scan that began later has served them.
     async fn search_store(&self) {
         let looking = self.search_lock.lock().await;
         let searches = std::mem::take(&mut *lock(&self.store_requests));
@@ -175,7 +176,7 @@ impl LeaseAdopter<'_> {
         found.collect::<FuturesUnordered<_>>().collect::<()>().await;
     }
 
-    /// Adopts these leases, some maybe not before their replica detaches them.
+    /// Adopts these leases. Some can be adopted only after their replica has detached them.
     async fn adopt_from_store(
         &self,
         heir: Arc<Stream>,
@@ -204,7 +205,7 @@ impl LeaseAdopter<'_> {
                 });
                 self.record_adopted(&heir, taken.collect()).await;
             } else {
-                // They may be the heir's by now: only an answer tells.
+                // The store may have applied the call: only a response confirms or denies it.
                 until = Instant::now() + STORE_SEARCH_MAX;
             }
             drop(first_look.take());
@@ -225,8 +226,9 @@ impl LeaseAdopter<'_> {
         self.shard.adopt(AdoptBatch { to, grace, items }).await
     }
 
-    /// The leases are the heir's in the store. It may be over already: then it answers for them as for all that it was
-    /// sent. And they may be over, which the heir did not hear.
+    /// Enters leases in the ledger of the successor after the store has moved them. If the successor is over by now,
+    /// its leases are detached or released like those that it was sent. Leases that have ended meanwhile are found by
+    /// a lookup, because the successor received no event for them.
     async fn record_adopted(&self, heir: &Arc<Stream>, adopted: Vec<CreditedLease<StreamLease>>) {
         if adopted.is_empty() {
             return;
@@ -235,7 +237,7 @@ impl LeaseAdopter<'_> {
         let leases: Vec<StreamLease> =
             adopted.iter().map(|counted| counted.value.clone()).collect();
         let (stream, jobs) = (heir.name(), leases.len());
-        tracing::debug!(shard = %self.shard.name(), stream, jobs, "a stream adopts leases");
+        tracing::debug!(shard = %self.shard.name(), stream, jobs, "leases moved to the worker's next stream");
         let unsure = leases.iter().map(|held| (heir.id(), held.lease.clone())).collect();
         let over = self.streams.adopt(heir, adopted);
         let unsure = lease_watch::LeaseLookup::for_leases(unsure);
@@ -264,7 +266,7 @@ impl LeaseAdopter<'_> {
         self.streams.queue_adoption(shard, heir);
     }
 
-    /// Waits before a call is repeated; whether it is to be.
+    /// Waits before a retry. Returns false when the task is to stop.
     async fn wait_before_retry(&self, pauses: &mut Backoff) -> bool {
         tokio::select! {
             () = self.shard.pause_before_retry(pauses.next_delay()) => true,
@@ -273,8 +275,9 @@ impl LeaseAdopter<'_> {
     }
 }
 
-/// A lease of another replica. If it is tied to its stream, nobody here knows whether that is broken; but one that its
-/// worker has extended within the time in which a broken one is noticed and released is the worker's.
+/// Builds the adoption of a lease of another replica. If the lease is tied to its stream, this replica cannot check
+/// whether that stream is broken. But a lease that was extended within the time in which a broken stream is noticed
+/// and released belongs to the worker.
 fn adopt_item(lease: &RunningLease) -> AdoptItem {
     let noticed = limit::REPLICA_SILENCE_MAX + lease.grace.unwrap_or_default();
     AdoptItem { source: lease.stream_lease_ref(), since: Some(lease.now.minus(noticed)) }

@@ -1,6 +1,6 @@
-//! What a shard says about leases of this replica: others have settled, extended or revoked them. It is heard
-//! beside the feed, which may wait for a claim. A message that was lost is made good by questions, see
-//! [`super::watch`].
+//! Receives the events of a shard about leases of this replica that other replicas have settled, extended or revoked.
+//! Runs beside the feed, which may be waiting for a claim. A lost event is made up for by a lookup:
+//! [`super::lease_watch`].
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::store::{EventKind, ShardEvent};
 
 use super::stream_registry::StreamRegistry;
 
-/// Hears the shard, until `stop` or its end.
+/// Applies the lease events of the shard until `stop` or until the channel closes.
 pub(super) async fn run(shard: Shard, streams: Arc<StreamRegistry>, stop: CancellationToken) {
     let mut events = shard.events(EventKind::Leases);
     loop {
@@ -23,15 +23,15 @@ pub(super) async fn run(shard: Shard, streams: Arc<StreamRegistry>, stop: Cancel
         match event {
             Ok(ShardEvent::Lease(hint)) => streams.apply_hint(shard.index(), hint),
             Err(RecvError::Closed) => return,
-            // A store of which nobody else knows has nothing to say about leases.
+            // A store that no other replica uses sends no lease events.
             _ if !shard.is_shared() => {}
-            // The store has told the log why.
+            // The store has logged the cause.
             Ok(ShardEvent::EventsMissed) => {
-                tracing::debug!(shard = %shard.name(), "all leases are looked up");
+                tracing::debug!(shard = %shard.name(), "lease events were missed; looking up all leases of the shard");
                 streams.request_lookup(shard.index());
             }
             Err(RecvError::Lagged(_)) => {
-                tracing::info!(shard = %shard.name(), "hints may be lost, all leases are looked up");
+                tracing::info!(shard = %shard.name(), "lease events were dropped; looking up all leases of the shard");
                 streams.request_lookup(shard.index());
             }
             Ok(_) => {}

@@ -1,8 +1,11 @@
-//! Looks at deadlines when they come: what waited for its transport for a third of its lease, or ten seconds, goes
-//! back uncounted, so that no lease runs out in an outbox and no job waits for a worker that does not read; and a lease that has run out without a
-//! word is looked up in the store, because memory alone never says that it is over. So is what a stream
-//! holds that gets nothing more for it, and everything after hints may have been lost: another replica
-//! may have settled it.
+//! Checks deadlines when they are due.
+//!
+//! - A job that has waited for its transport for a third of its lease, or 10 s, goes back uncounted. So no lease
+//!   expires in an outbox, and no job waits for a worker that does not read.
+//! - A lease past its deadline without an event is looked up in the store, because memory alone never shows that it
+//!   is over.
+//! - The leases of a stream that waits for credit, and all leases after lease events may have been lost, are looked
+//!   up too: another replica may have settled them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,12 +23,12 @@ use crate::store::{LeaseRef, RevokeReason};
 use super::stream::Stream;
 use super::stream_registry::StreamRegistry;
 
-/// Time between two looks at least, however many deadlines come.
+/// Shortest time between two checks, however many deadlines are due.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Pause after a failed call, at least.
+/// Shortest pause after a failed call.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Runs until `stop`.
+/// Checks deadlines and looks up leases until `stop`.
 pub(super) async fn run(
     scheduler: Scheduler,
     streams: Arc<StreamRegistry>,
@@ -48,8 +51,8 @@ pub(super) async fn run(
                         question = LeaseLookup { streams: streams.all(), ..LeaseLookup::default() };
                     }
                 }
-                // One call at a time, and beside the other shards: one may hang. What is not asked for
-                // now is found again by a later look.
+                // One lookup at a time per shard, and in parallel over shards: one may hang. A lease that is skipped
+                // now is found again by a later check.
                 if !question.is_empty() && !asked {
                     let ask = look_up(scheduler.clone(), Arc::clone(&streams), shard, question);
                     asking.insert(shard, AbortOnDropHandle::new(tokio::spawn(ask)));
@@ -64,7 +67,7 @@ pub(super) async fn run(
     }
 }
 
-/// Waits until some stream needs a look.
+/// Waits until the check timer is due.
 async fn wait(scheduler: &Scheduler, streams: &StreamRegistry) {
     loop {
         let at = streams.check_timer.due_at();
@@ -75,18 +78,18 @@ async fn wait(scheduler: &Scheduler, streams: &StreamRegistry) {
     }
 }
 
-/// What a shard is to be asked about.
+/// Leases to look up on one shard.
 #[derive(Default)]
 pub(super) struct LeaseLookup {
-    /// Leases, and the streams that hold them.
+    /// Pairs of a stream's id and a lease that it holds.
     leases: Vec<(u32, LeaseRef)>,
-    /// Streams of which every lease that the worker has is meant. They may hold a million, so these are not collected
-    /// before it is their turn.
+    /// Streams whose sent leases are all to be looked up. A stream may hold a million, so they are collected only
+    /// when it is their turn.
     streams: Vec<Arc<Stream>>,
 }
 
-/// Gives back what is stale; answers what is to be asked for, by shard. Streams may hold ten thousand jobs each, so others
-/// come between two of them.
+/// Returns stale jobs to their shards, and returns the leases to look up, by shard. Yields between streams, because
+/// each may hold ten thousand jobs.
 async fn check_deadlines(streams: &StreamRegistry, now: Time, shards: usize) -> Vec<LeaseLookup> {
     let mut questions: Vec<_> = (0..shards).map(|_| LeaseLookup::default()).collect();
     for stream in streams.all() {
@@ -94,7 +97,7 @@ async fn check_deadlines(streams: &StreamRegistry, now: Time, shards: usize) -> 
         streams.check_timer.set_no_later_than(look.next_check);
         if !look.stale.is_empty() {
             let (stream, jobs) = (stream.name(), look.stale.len());
-            tracing::info!(stream, jobs, "jobs go back from a stream that does not read");
+            tracing::info!(stream, jobs, "stream is not read; returning its unsent jobs");
         }
         streams.queue_returns(look.stale);
         if look.check_credit {
@@ -109,7 +112,7 @@ async fn check_deadlines(streams: &StreamRegistry, now: Time, shards: usize) -> 
     questions
 }
 
-/// Asks the shard about leases. When it does not answer all of them are in doubt, once it does again.
+/// Looks up leases on the shard. If the shard does not answer, requests a lookup of all its leases after a pause.
 pub(super) async fn look_up(
     scheduler: Scheduler,
     streams: Arc<StreamRegistry>,
@@ -129,10 +132,10 @@ struct LookupTask {
     shard: usize,
 }
 
-// === impl Question ===
+// === impl LeaseLookup ===
 
 impl LeaseLookup {
-    /// About these leases.
+    /// Lookup of these leases.
     pub(super) fn for_leases(leases: Vec<(u32, LeaseRef)>) -> LeaseLookup {
         LeaseLookup { leases, streams: Vec::new() }
     }
@@ -142,7 +145,7 @@ impl LeaseLookup {
     }
 }
 
-// === impl Asking ===
+// === impl LookupTask ===
 
 impl LookupTask {
     async fn run(&self, question: LeaseLookup) -> shards::Result<()> {
@@ -173,7 +176,7 @@ impl LookupTask {
         self.look_up_part(std::mem::take(part)).await
     }
 
-    /// Asks about as many as one call takes.
+    /// Looks up at most as many leases as one call takes.
     async fn look_up_part(&self, part: Vec<(u32, LeaseRef)>) -> shards::Result<()> {
         if part.is_empty() {
             return Ok(());
@@ -199,7 +202,8 @@ impl LookupTask {
                 }
             }
         }
-        // Streams may hold a million leases, and no caller waits for this: three quarters of the time are left to deliveries.
+        // A stream may hold a million leases, and no caller waits for this lookup: leave three quarters of the time
+        // to deliveries.
         tokio::time::sleep(3 * begin.elapsed()).await;
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Claims whose answers were lost: the shard may have leased jobs that no stream knows of. Their leases are searched
-//! part by part and undone, beside the feed, which goes on claiming.
+//! Claims whose responses were lost: the shard may have leased jobs that no stream has. Their leases are searched
+//! part by part and undone, beside the feed, which keeps claiming.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,28 +14,28 @@ use crate::store::{LostClaim, Unclaim};
 
 /// First and longest pause after a failed call.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// Claims of one shard that wait to be undone. Each of them may hold as many jobs as a call takes, so a shard on which
-/// that many were lost and none could be undone is asked for nothing more.
+/// Lost claims of one shard at most. Each may hold as many jobs as one call takes, so a shard with this many gets no
+/// further claim until one is undone.
 const LOST_CLAIMS_MAX: usize = 16;
 
-/// The lost claims of one shard.
+/// Lost claims of one shard.
 #[derive(Default)]
 pub(super) struct LostClaims {
-    /// The first one is being undone.
+    /// Queue of claims; the first one is being undone.
     claims: Mutex<VecDeque<LostClaim>>,
     added: Notify,
 }
 
-// === impl Lost ===
+// === impl LostClaims ===
 
 impl LostClaims {
-    /// The answer to this claim was lost.
+    /// Adds a claim whose response was lost.
     pub(super) fn add(&self, claim: LostClaim) {
         self.claims().push_back(claim);
         self.added.notify_one();
     }
 
-    /// Whether no claim may be lost in addition.
+    /// Returns whether the limit is reached, so that no further claim may be sent.
     pub(super) fn is_full(&self) -> bool {
         self.claims().len() >= LOST_CLAIMS_MAX
     }
@@ -53,7 +53,8 @@ impl LostClaims {
     }
 }
 
-/// Undoes one lost claim after the other until `stop`; what is not undone by then goes with the replica.
+/// Undoes the lost claims in order until `stop`. Leases that are not undone by then are released like the others of a
+/// stopped replica.
 pub(super) async fn run(shard: Shard, lost: Arc<LostClaims>, stop: CancellationToken) {
     let undoing = async {
         loop {
@@ -72,7 +73,7 @@ pub(super) async fn run(shard: Shard, lost: Arc<LostClaims>, stop: CancellationT
     }
 }
 
-/// Undoes a lost claim, however many leases are searched for that and however often a call fails.
+/// Undoes a lost claim: reads all leases in parts and retries failed calls.
 async fn undo_claim(shard: &Shard, mut claim: LostClaim) {
     let (mut pauses, mut leases) = (Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1), 0);
     loop {
@@ -88,6 +89,6 @@ async fn undo_claim(shard: &Shard, mut claim: LostClaim) {
         }
     }
     if leases > 0 {
-        tracing::info!(shard = %shard.name(), leases, "the leases of a claim without an answer were undone");
+        tracing::info!(shard = %shard.name(), leases, "undid the leases of a claim whose response was lost");
     }
 }

@@ -1,43 +1,47 @@
-//! Gets jobs to workers: streams with credit, wake-ups, revocations, and the give-back of what
-//! nobody received or nobody speaks for any more.
+//! Delivers jobs to workers: streams with credit, wake-ups, revocations, and the return of leases that reached no
+//! client or that no worker extends or settles any more.
 //!
 //! ```text
-//!   shard ◀─claim── feed ──grant──▶ stream (ledger, credit) ──take──▶ outbox ──▶ transport
-//!     │               ▲                 ▲          │
-//!     └─── events ────┘                 │          └─unsent─▶ returns ──unclaim──▶ shard
-//!   scheduler, hear ─ hints ─▶ streams ─┘          ├─broken─▶ orphans ──release──▶ shard
-//!                                                  └─ended──▶ detach ──(keeps)───▶ shard
+//!   shard ◀─claim── shard_feed ──grant──▶ stream (ledger, credit) ──take──▶ outbox ──▶ transport
+//!     │                 ▲                    ▲          │
+//!     └──── events ─────┘                    │          ├─unsent─▶ return_queue ───unclaim──▶ shard
+//!   scheduler, lease_events ─▶ registry ─────┘          ├─broken─▶ orphan_release ─release──▶ shard
+//!                                                       └─ended──▶ detach_leases ──(keeps)──▶ shard
 //! ```
 //!
-//! - `feed`, `ask`, `looks` and `board`: what to ask a shard for, and when; one claim per shard at a time
-//! - `ledger`, `stream`, `streams`: credit and outbox of one stream; all streams of this replica
+//! - `shard_feed`, `claim_request`, `topic_polls` and `claim_planner`: contents and time of the claims of a shard;
+//!   one claim per shard at a time
+//! - `stream_ledger`, `stream`, `stream_registry`: credit and outbox of one stream; all streams of this replica
+//! - `stream_mailbox`, `lost_claims`: streams that a feed has to update; claims whose responses were lost
 //! - `outbox`, `pull`: the two ways out
-//! - `lifetime`: the age and idle ends of a stream, whether its transport is polled or not
-//! - `hear`: what becomes of leases by other replicas' doing
-//! - `returns`, `orphans`, `watch`: what was not sent, what nobody speaks for, what ran out or was not heard of
-//! - `lost`: claims whose answers were lost
-//! - `silence`, `silent`: whose streams are broken because their replica is silent
-//! - `dispatcher`, `hub`: the handle to all of it, and what its parts share
-//! - `detach`: what outlives its stream, because the server has ended it
-//! - `adoption`, `adoptions`: how the worker's next stream comes to answer for it
+//! - `stream_lifetime`: ends a stream by age or idle time, whether its transport is polled or not
+//! - `lease_events`: changes of leases by other replicas
+//! - `return_queue`, `orphan_release`, `lease_watch`: leases that were not sent; leases of broken streams; leases
+//!   that expired or whose events may be lost
+//! - `silence_detector`, `replica_watcher`: replicas that are silent, so that all their streams are broken
+//! - `dispatcher`, `dispatch_core`: the public handle, and the state that its parts share
+//! - `detach_leases`: leases that outlive their stream, because the server has ended it
+//! - `lease_adopter`, `adoption_queue`: moves leases to the worker's next stream
+//! - `check_timer`, `periodic_timer`: timers
 //!
 //! # How leases go from stream to stream
-//! A stream that is over, ended by the server or broken, stays in the books with what its worker holds. The worker's
-//! next stream names it, or comes by the same connection with the same worker id; `streams` then makes it the heir, and
-//! `adoption` moves the leases: first in the store, then in the books. Of a broken stream only those that were extended
-//! since the break are moved, because of the others nobody knows whether they have arrived. A stream of another replica,
-//! or of a former life of this one, is looked for in the store.
+//! A stream that is over, ended by the server or broken, stays in the registry with the leases that its worker holds.
+//! The worker's next stream names it, or comes by the same connection with the same worker id. `stream_registry` then
+//! makes that stream the successor, and `lease_adopter` moves the leases: first in the store, then in the ledgers. Of
+//! a broken stream only leases that were extended since the break are moved, because the others may never have
+//! arrived. A stream of another replica, or of a previous run of this one, is looked up in the store.
 //!
 //! # How credit comes back
-//! What the scheduler has written of a settle it tells `streams` as a hint, as `hear` does what others wrote. `streams`
-//! finds the stream, which locks its `ledger`: that releases the lease from the credit, and says whether feeds wait
-//! for what is free now. Whoever settles knows nothing of credit, and whoever counts it nothing of settles.
+//! After the scheduler has written a settle, it sends a lease event to `stream_registry`; `lease_events` does the
+//! same for settles of other replicas. The registry finds the stream and locks its `stream_ledger`: this frees the
+//! credit of the lease and returns whether feeds wait for credit. The code that settles does not depend on credit,
+//! and the code that counts credit does not depend on settles.
 //!
 //! # Invariants
-//! - What is held and asked for on behalf of a stream never exceeds its credit.
-//! - A claimed job is in an outbox, on its way back, or sent; nothing else forgets it.
-//! - What was not polled by a transport goes back, and counts neither as a failure nor as a delivery. So does what
-//!   a pull has taken, unless the last frame of its answer was.
+//! - The jobs held and reserved for a stream never exceed its credit.
+//! - A claimed job is in an outbox, on its way back, or sent.
+//! - A job that its transport did not poll goes back, and counts neither as a failure nor as a delivery. So does a
+//!   job that a pull has taken, unless the last frame of the response was polled.
 
 mod adoption_queue;
 mod check_timer;
@@ -79,120 +83,120 @@ pub use dispatcher::Dispatcher;
 pub use outbox::Outbox;
 pub use pull::{PullHandover, PullOptions};
 
-/// Bounds of this replica's streams.
+/// Limits of the streams of this replica.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Streams and pulls at once.
+    /// Number of streams and pulls open at the same time, at most.
     pub streams_max: usize,
-    /// A stream is ended with `draining` after so long, plus or minus a tenth; zero is never.
+    /// Age at which a stream is ended with `draining`, plus or minus a tenth; zero means never.
     pub age_max: Duration,
 }
 
-/// What a worker asks for, checked and within the limits.
+/// Options of a stream, checked and within the limits.
 #[derive(Clone, Debug)]
 pub struct StreamOptions {
     /// Exact names and trailing-wildcard globs (`billing.*`), served in turn.
     pub topics: Vec<TopicPattern>,
-    /// Unsettled deliveries allowed.
+    /// Number of unsettled deliveries, at most.
     pub max_in_flight: u32,
-    /// Unsettled bytes allowed.
+    /// Bytes of unsettled deliveries, at most.
     pub max_in_flight_bytes: u64,
-    /// Deliveries per message.
+    /// Number of deliveries per message, at most.
     pub max_batch: u32,
     /// Lease of jobs that name none.
     pub lease: Duration,
-    /// An empty message after this much silence.
+    /// Time without a message after which an empty one is sent.
     pub heartbeat: Duration,
-    /// End with OK after so many deliveries; `None` is endless.
+    /// Number of deliveries after which the stream ends with OK; `None` means no limit.
     pub max_jobs: Option<u64>,
-    /// End with OK after so long without a job.
+    /// Time without a job after which the stream ends with OK.
     pub idle_timeout: Option<Duration>,
-    /// Give-back after the stream breaks.
+    /// Time from a break of the stream to the release of its leases.
     pub orphan_grace: Duration,
-    /// Who works here; may be empty.
+    /// Worker id; may be empty.
     pub worker_id: Arc<str>,
-    /// The worker's former stream, whose leases this one adopts.
+    /// Id of the worker's previous stream, whose leases this one adopts.
     pub continues: Option<StreamId>,
-    /// The peer's address, with its port: it names the connection, too. Empty where it is not known.
+    /// Address and port of the peer; identifies the connection, too. Empty when unknown.
     pub peer: String,
-    /// The peer's user agent, for people.
+    /// User agent of the peer, for display.
     pub user_agent: String,
 }
 
 /// A topic name, or all topics with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TopicPattern {
-    /// This topic.
+    /// The topic with exactly this name.
     Exact(TopicName),
-    /// Every topic whose name begins so (the glob without its `*`).
+    /// Every topic whose name begins with this text (the glob without its `*`).
     Prefix(String),
 }
 
-/// One message of a stream.
+/// Content of one message of a stream.
 #[derive(Clone, Debug, Default)]
 pub struct StreamBatch {
     /// Jobs handed over.
     pub deliveries: Vec<JobDelivery>,
-    /// Jobs taken back.
+    /// Revoked leases with their reasons.
     pub revocations: Vec<(Receipt, RevokeReason)>,
-    /// Credit in use after this message.
+    /// Credit in use after this message, in jobs.
     pub in_flight: u32,
-    /// Nothing more comes.
+    /// Last message of a stream that is draining.
     pub draining: bool,
 }
 
-/// One job handed to a worker.
+/// A job handed to a worker.
 #[derive(Clone, Debug)]
 pub struct JobDelivery {
-    /// Proof of the lease.
+    /// Receipt of the lease.
     pub receipt: Receipt,
     /// The job.
     pub job: LeasedJob,
-    /// What is left of the lease.
+    /// Remaining time of the lease.
     pub lease_left: Duration,
-    /// How long ago the job was due.
+    /// Time since the job was due.
     pub lag: Duration,
 }
 
-/// An open stream, for people.
+/// An open stream, for display.
 #[derive(Clone, Debug)]
 pub struct WorkerInfo {
-    /// Who works there.
+    /// Worker id; may be empty.
     pub worker_id: String,
-    /// The stream.
+    /// Id of the stream.
     pub stream_id: String,
-    /// The peer's address.
+    /// Address of the peer.
     pub peer: String,
-    /// The peer's user agent.
+    /// User agent of the peer.
     pub user_agent: String,
-    /// What it asked for.
+    /// Topics that the stream subscribes to.
     pub topics: Vec<TopicPattern>,
-    /// Its credit.
+    /// Credit of the stream, in jobs.
     pub max_in_flight: u32,
-    /// Credit in use.
+    /// Credit in use, in jobs.
     pub in_flight: u32,
-    /// When it was opened.
+    /// Time at which the stream was opened.
     pub connect_time: Time,
 }
 
-/// Why no stream can be opened.
+/// Reason why a stream or pull cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamOpenError {
-    /// As many as this replica takes are open.
-    #[error("this replica has {max} streams and pulls open, which is its maximum; try another one")]
+    /// The replica has as many streams and pulls open as it allows.
+    #[error("this replica has {max} streams and pulls open, its maximum; try another replica")]
     TooManyStreams {
-        /// Its maximum.
+        /// Number of streams and pulls that the replica allows.
         max: usize,
     },
-    /// The replica is leaving.
-    #[error("this replica is leaving; open the stream on another one")]
+    /// The replica is draining.
+    #[error("this replica is draining; open the stream on another replica")]
     Draining,
 }
 
 // === impl TopicPattern ===
 
 impl TopicPattern {
-    /// Whether the topic is one of those meant.
+    /// Returns whether the topic matches the pattern.
     #[must_use]
     pub fn matches(&self, topic: &TopicName) -> bool {
         match self {
@@ -201,7 +205,7 @@ impl TopicPattern {
         }
     }
 
-    /// Whether every topic that `other` means is meant.
+    /// Returns whether every topic that matches `other` matches this pattern.
     fn includes(&self, other: &TopicPattern) -> bool {
         match (self, other) {
             (_, TopicPattern::Exact(name)) => self.matches(name),
@@ -211,7 +215,7 @@ impl TopicPattern {
     }
 }
 
-/// As it is written in a request.
+/// Formats the pattern as in a request.
 impl fmt::Display for TopicPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,6 +1,6 @@
-//! The leases of broken streams: those that nobody speaks for within the grace are let go, uncounted
-//! as failures. To speak for a lease is to settle or extend it, through any replica. One that was
-//! extended has outlived its stream, and no later end of this replica or another takes it back.
+//! Releases the leases of broken streams that are neither settled nor extended within the grace, through any replica.
+//! They do not count as failures. A lease that was extended outlives its stream: a later end of this replica or
+//! another does not release it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -22,14 +22,14 @@ use super::stream_ledger::StreamLease;
 /// First and longest pause after a failed call.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// Leases of one shard whose streams broke at one time.
+/// Release of the leases of one shard whose streams broke at the same time.
 pub(super) struct OrphanRelease<'a> {
     scheduler: &'a Scheduler,
     shard: &'a Shard,
-    /// In microseconds on the clock of this replica: the grace begins then. It begins anew when the shard answers
-    /// after a failed call, because no worker could extend a lease meanwhile.
+    /// Begin of the grace, in microseconds on the clock of this replica. Restarts when the shard answers after a
+    /// failed call, because no worker could extend a lease meanwhile.
     grace_begin: AtomicI64,
-    /// An Extend since then, or shortly before, speaks for its lease.
+    /// Time since which, or shortly before which, an Extend keeps its lease.
     last_heartbeat: Time,
     stop: &'a CancellationToken,
 }
@@ -38,13 +38,13 @@ pub(super) struct OrphanRelease<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct BrokenStream {
     pub(super) stream: StreamId,
-    /// When this replica noticed it.
+    /// Time at which this replica noticed the break.
     pub(super) broke_at: Time,
-    /// Until when it is known to have lived.
+    /// Time at which the stream is last known to have been alive.
     pub(super) last_heartbeat: Time,
 }
 
-/// A stream broke and left `sent` behind on this shard.
+/// Releases the leases `sent` that a broken stream left on this shard.
 pub(super) async fn release_of_stream(
     scheduler: Scheduler,
     shard: Shard,
@@ -59,8 +59,8 @@ pub(super) async fn release_of_stream(
     orphans.release(leases, None).await;
 }
 
-/// The leases that streams of former lives left on a shard that no other replica uses; their grace
-/// begins at `broke`, when this life began.
+/// Releases the leases that streams of previous runs left on a shard that no other replica uses. Their grace begins
+/// at `broke`, the start of this run.
 pub(super) async fn release_of_previous_runs(
     scheduler: &Scheduler,
     shard: &Shard,
@@ -74,15 +74,15 @@ pub(super) async fn release_of_previous_runs(
     };
     if !leases.is_empty() {
         let leases = leases.len();
-        tracing::info!(shard = %shard.name(), leases, "leases of a former life found");
+        tracing::info!(shard = %shard.name(), leases, "releasing leases of a previous run after their grace");
     }
     orphans.release(leases, None).await;
 }
 
-// === impl Orphans ===
+// === impl OrphanRelease ===
 
 impl<'a> OrphanRelease<'a> {
-    /// Of streams that `broke` then.
+    /// Release for streams that broke at the time `broke`.
     pub(super) fn new(
         scheduler: &'a Scheduler,
         shard: &'a Shard,
@@ -99,7 +99,7 @@ impl<'a> OrphanRelease<'a> {
         }
     }
 
-    /// The leases among `sent` that still run.
+    /// Returns the leases among `sent` that still run.
     async fn read_running(&self, sent: Vec<StreamLease>) -> Vec<RunningLease> {
         let mut found = Vec::with_capacity(sent.len());
         for part in sent.chunks(limit::PART_MAX) {
@@ -111,7 +111,7 @@ impl<'a> OrphanRelease<'a> {
         found
     }
 
-    /// The leases of streams of other replicas than `living`; `None` when it is to stop.
+    /// Returns the leases of streams of replicas that are not in `living`; `None` when the task is to stop.
     pub(super) async fn leases_of_unknown_replicas(
         &self,
         living: Vec<u32>,
@@ -119,9 +119,9 @@ impl<'a> OrphanRelease<'a> {
         self.retry(Time::MAX, || self.shard.orphans(living.clone())).await
     }
 
-    /// Lets go, each after its own grace, of those that nobody has spoken for by then. The others
-    /// outlive their streams from then on. Where the streams broke because their replicas are silent,
-    /// those that have shown themselves again keep theirs.
+    /// Releases each lease after its own grace if it was neither settled nor extended by then. The other leases
+    /// outlive their streams from then on. If the streams broke because their replicas are silent, replicas that have
+    /// sent a heartbeat since keep their leases.
     pub(super) async fn release(
         &self,
         leases: Vec<RunningLease>,
@@ -129,7 +129,7 @@ impl<'a> OrphanRelease<'a> {
     ) {
         let clock = self.scheduler.clock();
         let read = clock.now();
-        // A time of this replica on the store's clock, as far as it can be told.
+        // Converts a time of this replica to the store's clock, as far as known.
         let there =
             |lease: &RunningLease, at: Time| lease.now.minus(read.since(at)).plus(at.since(read));
         let (mut by_grace, mut kept) = (BTreeMap::<Duration, Vec<RunningLease>>::new(), Vec::new());
@@ -141,7 +141,7 @@ impl<'a> OrphanRelease<'a> {
                 Some(grace) if is_orphan(&lease, alive, begin, grace) => {
                     by_grace.entry(grace).or_default().push(lease);
                 }
-                // It may have run out while no server was there, and its grace says how long it waits then.
+                // The lease may have expired while no server ran; its grace sets how long it waits in that case.
                 Some(grace) if ends_in(&lease, begin, grace.min(limit::AWAY_GRACE_MAX)) => {
                     by_grace.entry(grace.min(limit::AWAY_GRACE_MAX)).or_default().push(lease);
                 }
@@ -172,7 +172,7 @@ impl<'a> OrphanRelease<'a> {
         self.detach(&kept, read).await;
     }
 
-    /// Those that no other stream has adopted since they were read: an adoption moves no deadline.
+    /// Returns the leases that no other stream has adopted since they were read: an adoption changes no deadline.
     async fn without_adopted(&self, leases: Vec<RunningLease>) -> Vec<RunningLease> {
         let mut left = Vec::with_capacity(leases.len());
         for part in leases.chunks(limit::PART_MAX) {
@@ -188,7 +188,7 @@ impl<'a> OrphanRelease<'a> {
         left
     }
 
-    /// Those whose streams are broken ones still; `None` when it is to stop.
+    /// Returns the leases whose streams are still broken; `None` when the task is to stop.
     async fn keep_broken(
         &self,
         mut leases: Vec<RunningLease>,
@@ -206,8 +206,9 @@ impl<'a> OrphanRelease<'a> {
         Some(leases)
     }
 
-    /// Ends these leases. Answers those among which are some that did not end, because they were settled or extended.
-    /// What is left in `leases` is to be ended after another grace: the shard did not answer, or could not end it.
+    /// Ends these leases. Returns a set that includes all leases that did not end because they were settled or
+    /// extended. The leases left in `leases` are to be ended after another grace: the shard did not answer, or could
+    /// not end them.
     async fn end_leases(&self, leases: &mut Vec<RunningLease>) -> Vec<RunningLease> {
         let (mut ended, mut rest, mut left) = (0, Vec::new(), Vec::new());
         while !leases.is_empty() {
@@ -235,12 +236,12 @@ impl<'a> OrphanRelease<'a> {
             leases.extend(left);
         }
         if ended > 0 {
-            tracing::info!(shard = %self.shard.name(), ended, "leases of broken streams released");
+            tracing::info!(shard = %self.shard.name(), ended, "leases of broken streams released after their grace");
         }
         rest
     }
 
-    /// Lets those that still run outlive their streams.
+    /// Detaches the leases that still run, so that they outlive their streams.
     async fn detach(&self, leases: &[RunningLease], read: Time) {
         for part in leases.chunks(limit::CALL_JOBS_MAX) {
             let refs: Vec<StreamLeaseRef> =
@@ -250,7 +251,7 @@ impl<'a> OrphanRelease<'a> {
         }
     }
 
-    /// Repeats a failing call until `last` is past, or it is to stop.
+    /// Retries a failed call until `last` has passed or the task is to stop.
     async fn retry<T, F: Future<Output = shards::Result<T>>>(
         &self,
         last: Time,
@@ -281,29 +282,28 @@ impl<'a> OrphanRelease<'a> {
         Time(self.grace_begin.load(Relaxed))
     }
 
-    /// The grace begins now.
+    /// Restarts the grace.
     fn restart_grace(&self) {
         self.grace_begin.store(self.scheduler.clock().now().0, Relaxed);
     }
 }
 
-/// When the last of these leases ends, on the clock of this replica, which read them at `read`.
+/// Returns the last deadline of these leases, on the clock of this replica, which read them at `read`.
 fn last_deadline(leases: &[RunningLease], read: Time) -> Time {
     let left = leases.iter().map(|lease| lease.deadline.since(lease.now)).max();
     read.plus(left.unwrap_or_default())
 }
 
-/// Whether the lease ends within the grace of its stream, which broke then.
+/// Returns whether the lease ends within the grace of its stream, which broke at `broke`.
 fn ends_in(lease: &RunningLease, broke: Time, grace: Duration) -> bool {
     lease.deadline <= broke.plus(grace)
 }
 
-/// Whether nobody has spoken for the lease since its stream was last `alive`, and the grace, which
-/// begins at the break, ends before the lease does: a longer one means that the lease outlives its
-/// stream.
+/// Returns whether the lease was not extended since its stream was last `alive`, and the grace, which begins at the
+/// break, ends before the lease does. A longer grace means that the lease outlives its stream.
 fn is_orphan(lease: &RunningLease, alive: Time, broke: Time, grace: Duration) -> bool {
-    let spoken_for = alive.minus(limit::EXTEND_BEFORE_BREAK);
-    let extended = lease.extend_time.is_some_and(|at| at >= spoken_for);
+    let extended_since = alive.minus(limit::EXTEND_BEFORE_BREAK);
+    let extended = lease.extend_time.is_some_and(|at| at >= extended_since);
     !extended && !ends_in(lease, broke, grace)
 }
 
@@ -315,7 +315,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Extended so many milliseconds after zero.
+    /// Builds a lease that was last extended this many milliseconds after zero.
     fn lease(extended: Option<i64>) -> RunningLease {
         let key = JobKey { topic: TopicName::stored("t"), id: JobId::stored("1") };
         let standing = AttemptContext {

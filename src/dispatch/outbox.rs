@@ -1,5 +1,5 @@
-//! The transport side of a stream: what is polled here has been handed over. A transport polls only
-//! when it can send, so whatever waits has reached nobody and can be taken back.
+//! Transport side of a stream: a message that is polled here counts as handed over. A transport polls only when it
+//! can send, so a job that waits has reached no client and can be taken back.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,9 +17,8 @@ use super::stream::Stream;
 use super::stream_lifetime::Lifetime;
 use super::{StreamBatch, StreamOptions};
 
-/// The messages of one stream, in the order in which they are to be sent; ends when the server ends
-/// the stream. Dropped before that, the stream is broken: what it was sent is given back after its
-/// grace unless somebody speaks for it.
+/// Messages of one stream, in sending order; ends when the server ends the stream. If it is dropped before that, the
+/// stream is broken: its sent leases are released after the grace unless they are extended or settled.
 #[must_use = "a stream that is dropped is broken"]
 pub struct Outbox {
     hub: Arc<DispatchCore>,
@@ -31,7 +30,7 @@ pub struct Outbox {
     _slot: OwnedSemaphorePermit,
 }
 
-/// A timer that runs out after so long without [`HeartbeatTimer::restart`].
+/// Timer that fires after a time without [`HeartbeatTimer::restart`].
 struct HeartbeatTimer {
     after: Duration,
     since: Instant,
@@ -59,26 +58,26 @@ impl Outbox {
         }
     }
 
-    /// The stream's id, as people see it.
+    /// Returns the stream's id, as shown to users.
     #[must_use]
     pub fn stream_id(&self) -> String {
         self.stream.name()
     }
 
-    /// What is in force for the stream.
+    /// Returns the options in force for the stream.
     #[must_use]
     pub fn options(&self) -> &StreamOptions {
         self.stream.options()
     }
 
-    /// Cancelled when the stream has ended and this was not polled for so long that it is to be dropped: its client
-    /// does not read.
+    /// Returns a token that is cancelled when the stream has ended but its client has not read the end in time: the
+    /// transport is then to be dropped.
     #[must_use]
     pub fn reset_token(&self) -> CancellationToken {
         self.lifetime.reset_token().clone()
     }
 
-    /// What there is to send now, with everything that ends the stream.
+    /// Takes the next message, with all effects of sending it, including the end of the stream.
     fn next_batch(&mut self) -> Option<StreamBatch> {
         let now = self.hub.now();
         let mut taken = self.stream.take_message(now);
@@ -101,7 +100,7 @@ impl Outbox {
         Some(batch)
     }
 
-    /// The server ends the stream: nothing that was sent is given back.
+    /// Ends the stream on the server's side: sent leases are kept.
     fn finish(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
             self.hub.end_stream(&self.stream);
@@ -142,14 +141,14 @@ impl Drop for Outbox {
     }
 }
 
-// === impl Countdown ===
+// === impl HeartbeatTimer ===
 
 impl HeartbeatTimer {
     fn new(after: Duration) -> HeartbeatTimer {
         HeartbeatTimer { after, since: Instant::now(), sleep: Box::pin(tokio::time::sleep(after)) }
     }
 
-    /// There was something. The timer itself is moved only when it runs out, not for each message.
+    /// Restarts the wait. The timer itself is moved only when it fires, not for each message.
     fn restart(&mut self) {
         self.since = Instant::now();
     }

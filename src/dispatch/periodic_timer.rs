@@ -1,6 +1,5 @@
-//! Something that is to be done again and again, while there is a reason. One timer serves until it goes off: to make
-//! one for each rest that ends before would wake the runtime's driver each time, between a job and its
-//! worker.
+//! Timer for periodic work. One sleep is kept until it fires: a new one for each wait that ends earlier would wake
+//! the runtime's driver each time, between a job and its worker.
 
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use futures::future::BoxFuture;
 use crate::clock::Clock;
 use crate::domain::Time;
 
-/// When it is due next.
+/// Next due time and the sleep until then.
 pub(super) struct PeriodicTimer {
     clock: Clock,
     every: Duration,
@@ -17,10 +16,10 @@ pub(super) struct PeriodicTimer {
     sleep: BoxFuture<'static, ()>,
 }
 
-// === impl Reminder ===
+// === impl PeriodicTimer ===
 
 impl PeriodicTimer {
-    /// Due for the first time after `every`.
+    /// Creates a timer that is first due after `every`.
     pub(super) fn new(clock: &Clock, every: Duration) -> PeriodicTimer {
         let at = clock.now().plus(every);
         PeriodicTimer { clock: clock.clone(), every, at, sleep: sleep_until(clock, at) }
@@ -30,12 +29,12 @@ impl PeriodicTimer {
         self.at <= self.clock.now()
     }
 
-    /// It is being done now.
+    /// Sets the next due time to `every` from now.
     pub(super) fn restart(&mut self) {
         *self = PeriodicTimer::new(&self.clock, self.every);
     }
 
-    /// Waits until it is due.
+    /// Waits until the timer is due.
     pub(super) async fn wait_due(&mut self) {
         if !self.is_due() {
             (&mut self.sleep).await;
@@ -56,7 +55,7 @@ mod tests {
     use crate::clock::ManualClock;
 
     #[tokio::test]
-    async fn it_is_due_again_and_again_also_when_nobody_waited() {
+    async fn it_is_due_again_and_again_also_without_a_waiting_task() {
         let manual = ManualClock::new(Time(0));
         let mut reminder =
             PeriodicTimer::new(&Clock::Manual(manual.clone()), Duration::from_micros(10));

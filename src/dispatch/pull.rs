@@ -1,4 +1,5 @@
-//! Pull: a stream of one message, for callers without streaming. Its leases outlive the call, once its answer was sent.
+//! Pull: a stream of one message, for callers without streaming. Its leases outlive the call once its response was
+//! sent.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -17,43 +18,43 @@ use super::stream::Stream;
 use super::stream_ledger::{PullProgress, StreamMode};
 use super::{JobDelivery, StreamOpenError, StreamOptions, TopicPattern};
 
-/// How long a pull that does not want to wait waits for a shard that does not answer.
+/// Longest wait of a pull with `wait` zero for a shard that does not answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a pull that has got something waits for shards that were asked and have not answered.
+/// Longest wait of a pull that has jobs for shards whose claims are in flight.
 const GATHER_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// What a caller without a stream asks for, checked and within the limits.
+/// Options of a pull, checked and within the limits.
 #[derive(Clone, Debug)]
 pub struct PullOptions {
     /// Exact names and trailing-wildcard globs, served in turn.
     pub topics: Vec<TopicPattern>,
-    /// Jobs at most.
+    /// Number of jobs, at most.
     pub max_jobs: u32,
     /// Lease of jobs that name none.
     pub lease: Duration,
-    /// Who works here; may be empty.
+    /// Worker id; may be empty.
     pub worker_id: Arc<str>,
-    /// How long to wait for a job; zero: only ask.
+    /// Time to wait for a job; zero: return the jobs that are ready now.
     pub wait: Duration,
-    /// The peer's address, for people.
+    /// Address of the peer, for display.
     pub peer: String,
-    /// The peer's user agent, for people.
+    /// User agent of the peer, for display.
     pub user_agent: String,
 }
 
-/// The jobs of a pull on their way to its caller. Dropped before [`Handover::done`], they have reached no client and go
-/// back at once, not counted.
+/// Jobs of a pull on their way to the caller. If dropped before [`PullHandover::confirm`], they have reached no
+/// client and go back at once, uncounted.
 pub struct PullHandover {
     hub: Arc<DispatchCore>,
     stream: Arc<Stream>,
     leases: Vec<Token>,
     done: AtomicBool,
-    /// The place of the pull among streams and pulls: it is free when the answer was read or dropped.
+    /// Slot of the pull among streams and pulls; freed when the response was read or dropped.
     _place: Option<OwnedSemaphorePermit>,
 }
 
-/// A pull under way. Dropped before its end, what was claimed for it has reached nobody.
+/// Pull in flight. If dropped before its end, its claimed jobs have reached no client.
 struct Pull {
     hub: Arc<DispatchCore>,
     stream: Arc<Stream>,
@@ -61,7 +62,7 @@ struct Pull {
     place: Option<OwnedSemaphorePermit>,
 }
 
-/// Whatever is there, as soon as something is.
+/// Runs a pull: returns the jobs that are there as soon as there are any.
 pub(super) async fn pull(
     hub: Arc<DispatchCore>,
     options: PullOptions,
@@ -73,7 +74,7 @@ pub(super) async fn pull(
     let mut gathering = pin!(None);
     let deliveries = poll_fn(|cx| {
         pull.stream.register(cx.waker());
-        // Read before the time: what was granted before the last answer must not be missed.
+        // Read before the timer: jobs granted before the last response must not be missed.
         let progress = pull.stream.ledger().pull_progress();
         let mut over = patience.as_mut().poll(cx).is_ready();
         over |= match progress {
@@ -96,7 +97,7 @@ pub(super) async fn pull(
     Ok((deliveries, PullHandover { hub, stream, leases, done, _place: place }))
 }
 
-/// The stream that a pull is to the feeds.
+/// Builds the stream options by which the feeds serve a pull.
 fn stream_options(options: PullOptions) -> StreamOptions {
     StreamOptions {
         topics: options.topics,
@@ -118,7 +119,7 @@ fn stream_options(options: PullOptions) -> StreamOptions {
 // === impl Pull ===
 
 impl Pull {
-    /// What there is, and the leases of it.
+    /// Takes the jobs that are there, and their leases.
     fn take(&self) -> (Vec<JobDelivery>, Vec<Token>) {
         let now = self.hub.now();
         let mut taken = self.stream.take_message(now);
@@ -143,10 +144,10 @@ impl Drop for Pull {
     }
 }
 
-// === impl Handover ===
+// === impl PullHandover ===
 
 impl PullHandover {
-    /// The answer was sent: from here on its leases last until they are settled or over.
+    /// Confirms that the response was sent: its leases now last until they are settled or expire.
     pub fn confirm(&self) {
         self.done.store(true, Ordering::Relaxed);
     }

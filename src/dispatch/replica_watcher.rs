@@ -1,11 +1,10 @@
-//! Replicas that have gone silent. On a shard that several use, a replica that has not shown itself for
-//! [`REPLICA_SILENCE_MAX`] is dead, stands still or is cut off: all its streams are broken ones.
-//! Every replica that notices gives back their leases, which is safe, because each goes by its token and
-//! deadline.
+//! Watches for silent replicas. On a shard that several replicas use, a replica without a heartbeat for
+//! [`REPLICA_SILENCE_MAX`] is dead, stalled or cut off: all its streams count as broken. Every replica that notices
+//! releases their leases. This is safe, because each release checks the lease's token and deadline.
 //!
-//! A shard that was away, or a replica that stood still itself, makes everybody else look silent. So
-//! nobody is judged by one who has not been in touch with the shard for a while: long enough for the
-//! living to have shown themselves.
+//! If the shard was unreachable, or this replica itself was stalled, all others look silent. So a replica judges
+//! others only after it has been in contact with the shard for a while: long enough for live replicas to send a
+//! heartbeat.
 //!
 //! [`REPLICA_SILENCE_MAX`]: crate::domain::limit::REPLICA_SILENCE_MAX
 
@@ -25,7 +24,7 @@ use crate::store::SharedState;
 use super::orphan_release::{self, OrphanRelease};
 use super::silence_detector::{SilenceDetector, SilentGroup, SilentReplicas};
 
-/// What the parts of the task share.
+/// State shared by the parts of the task.
 struct ReplicaWatcher<'a> {
     scheduler: &'a Scheduler,
     shard: &'a Shard,
@@ -33,7 +32,7 @@ struct ReplicaWatcher<'a> {
     silent: watch::Sender<SilentReplicas>,
 }
 
-/// Gives back, until `stop`, what replicas that do not live have left on the shard.
+/// Releases, until `stop`, the leases that replicas that are not alive have left on the shard.
 pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationToken) {
     let begin = scheduler.clock().now();
     let now = watch::Sender::default();
@@ -45,14 +44,14 @@ pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationTo
             orphan_release::release_of_previous_runs(&scheduler, &shard, begin, &stop).await;
         }
     };
-    // A look at all leases may take long, and a call that is given up at the end harms nobody.
+    // A scan of all leases may take long; cancelling it at the end does no harm.
     tokio::select! {
         () = give_back => {}
         () = stop.cancelled() => {}
     }
 }
 
-// === impl Watcher ===
+// === impl ReplicaWatcher ===
 
 impl ReplicaWatcher<'_> {
     async fn watch(&self) {
@@ -81,8 +80,8 @@ impl ReplicaWatcher<'_> {
         }
     }
 
-    /// Gives back the leases of these replicas. Leases of replicas that the shard does not know are met
-    /// on the way; those are given their time to show themselves.
+    /// Releases the leases of these replicas. Leases of replicas that are not in the membership are found on the way;
+    /// those replicas are reported to the shard and get time to send a heartbeat.
     async fn release_silent(&self, mut silence: SilentGroup, census: Arc<SharedState>) {
         let (scheduler, shard, stop) = (self.scheduler, self.shard, self.stop);
         let now = scheduler.clock().now();
@@ -105,12 +104,17 @@ impl ReplicaWatcher<'_> {
         let (replicas, leases) = (silence.replicas.len(), theirs.len());
         match leases {
             0 => {
-                tracing::info!(shard = %shard.name(), replicas, "silent replicas are forgotten, they held nothing")
+                tracing::info!(shard = %shard.name(), replicas, "removing silent replicas without leases")
             }
-            _ => tracing::warn!(shard = %shard.name(), replicas, leases, "replicas are silent"),
+            _ => tracing::warn!(
+                shard = %shard.name(),
+                replicas,
+                leases,
+                "replicas are silent; their leases are released after the grace"
+            ),
         }
         orphans.release(theirs, Some(&mut silence)).await;
-        // Only who is silent to the end: another one shows itself, and its leases are its own.
+        // Only replicas that stayed silent: one that has sent a heartbeat since keeps its leases.
         if !stop.is_cancelled() {
             silence.drop_alive();
             shard.report_gone(&Vec::from_iter(silence.replicas.into_keys()));

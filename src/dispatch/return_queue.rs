@@ -1,5 +1,5 @@
-//! The way back of leases that reached nobody: undone as soon as the shard answers, so that the jobs
-//! are in their old place and nothing is counted.
+//! Returns leases that reached no client: undone as soon as the shard answers, so that the jobs keep their place in
+//! the topic's order and nothing is counted.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,18 +16,18 @@ use crate::store::{LeaseRef, Unclaim};
 /// First and longest pause after a failed call.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// What waits to go back to one shard. It holds leases that were claimed, so the credit of the
-/// streams bounds it, and what has run out meanwhile is dropped.
+/// Leases that wait to go back to one shard. They were claimed, so the credit of the streams bounds their number;
+/// leases that expire meanwhile are dropped.
 #[derive(Default)]
 pub(super) struct ReturnQueue {
     waiting: Mutex<Vec<(LeaseRef, Time)>>,
     added: Notify,
 }
 
-// === impl Returns ===
+// === impl ReturnQueue ===
 
 impl ReturnQueue {
-    /// This lease goes back; after `deadline` it is over anyway.
+    /// Adds a lease that goes back; after `deadline` it has expired anyway.
     pub(super) fn add(&self, lease: LeaseRef, deadline: Time) {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push((lease, deadline));
         self.added.notify_one();
@@ -38,7 +38,7 @@ impl ReturnQueue {
     }
 }
 
-/// Gives back to the shard what comes, until `stop` and nothing is left.
+/// Returns queued leases to the shard until `stop` is cancelled and the queue is empty.
 pub(super) async fn run(
     scheduler: Scheduler,
     shard: Shard,
@@ -60,8 +60,9 @@ pub(super) async fn run(
     }
 }
 
-/// Undoes leases, a call's worth at a time, with those that are added meanwhile: one that fails again and again must not
-/// hold up the others. At the end of the replica one try must do: the leases then go with it.
+/// Undoes leases, one call's worth at a time, with those that are added meanwhile: one that fails again and again
+/// must not delay the others. After `stop` a failed call is not retried: the leases are released like the others of a
+/// stopped replica.
 async fn return_leases(
     scheduler: &Scheduler,
     shard: &Shard,
@@ -77,14 +78,14 @@ async fn return_leases(
         let refs = leases[..part].iter().map(|(lease, _)| lease.clone()).collect();
         match shard.unclaim(Unclaim::Leases(refs)).await {
             Ok(undone) => {
-                tracing::debug!(shard = %shard.name(), leases = undone.leases, "leases given back");
+                tracing::debug!(shard = %shard.name(), leases = undone.leases, "undelivered leases returned");
                 pauses.reset();
                 leases.drain(..part);
             }
             Err(_) if stop.is_cancelled() => return,
             Err(error) => {
                 if !error.error.is_shard_failure() {
-                    // They keep none of the others.
+                    // The error concerns this part only: try the others first.
                     leases.rotate_left(part);
                 }
                 tokio::select! {

@@ -1,8 +1,8 @@
-//! One feed per shard: hands the shard's jobs to all hungry streams of this replica. One claim is
-//! under way at a time; while it is, streams and events collect. With nothing to ask for the feed
-//! sleeps until a stream, an event or a due time calls it: it never polls. Only where events can be
-//! lost it asks, each second, about topics that sleep, see `looks`. Feeds share nothing but the books
-//! of the streams, so a shard that fails or hangs stops its own feed only.
+//! Feed of one shard: delivers the shard's jobs to all streams of this replica with free credit. One claim is in
+//! flight at a time; meanwhile, streams and events collect. With nothing to claim, the feed sleeps until a stream, an
+//! event or a due time wakes it: it does not poll. Only where events can be lost, it checks sleeping topics each
+//! second: [`super::topic_polls`]. Feeds share nothing but the registry and the streams, so a shard that fails or
+//! hangs stops its own feed only.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -32,36 +32,36 @@ use super::topic_polls::{TopicListing, TopicPoll, TopicPolls};
 
 /// First and longest pause after a failed call.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// A look that takes longer is left for the next round.
+/// Timeout of a poll; it is left for the next round.
 const TOPIC_POLL_TIMEOUT: Duration = Duration::from_millis(500);
-/// Pieces of chores between two claims.
+/// Number of glob task pieces between two claims.
 const PIECES_PER_CLAIM: usize = 4;
-/// Names that are taken in before others have their turn: a page takes a millisecond.
+/// Number of topic names processed before the task yields: a page takes a millisecond.
 const NAMES_MAX: usize = 32;
 
-/// See the module.
+/// Feed of one shard.
 pub(super) struct ShardFeed {
     scheduler: Scheduler,
     shard: Shard,
     streams: Arc<StreamRegistry>,
     planner: ClaimPlanner,
     events: Receiver<ShardEvent>,
-    /// Whether the shard still sends events.
+    /// False once the shard's event channel has closed.
     live: bool,
-    /// Claims that may have leased jobs of which no stream knows.
+    /// Claims that may have leased jobs that no stream has.
     lost_claims: Arc<LostClaims>,
-    /// What is looked at beside claims.
+    /// Polls beside claims: names of topics, and sleeping topics.
     polls: TopicPolls,
-    /// Streams that ask for globs and wait until all topics are known.
+    /// Streams with globs that wait until all topics are listed.
     waiting: Vec<Arc<Stream>>,
     backoff: Backoff,
     stop: CancellationToken,
 }
 
-// === impl Feed ===
+// === impl ShardFeed ===
 
 impl ShardFeed {
-    /// The feed of the shard.
+    /// Creates the feed of the shard.
     pub(super) fn new(
         scheduler: Scheduler,
         shard: Shard,
@@ -89,11 +89,11 @@ impl ShardFeed {
         }
     }
 
-    /// Runs until it is stopped. A claim under way is waited for, so that its leases are known.
+    /// Runs until `stop`. Waits for a claim in flight, so that its leases are recorded.
     pub(super) async fn run(mut self) {
         while !self.stop.is_cancelled() {
             self.process_mailbox();
-            // After the streams: what was enqueued before one of them opened must be heard of.
+            // After the streams: an event for a job that was enqueued before one of them opened must be processed.
             self.process_events();
             self.planner.wake_due(self.shard_now());
             if !self.lost_claims.is_full() && self.step().await.is_ok() {
@@ -105,7 +105,7 @@ impl ShardFeed {
         self.planner.mark_feed_asleep();
     }
 
-    /// What comes next: looks and claims take turns.
+    /// Makes the next call: polls and claims take turns.
     async fn step(&mut self) -> shards::Result<()> {
         if self.planner.has_sleeping() && self.polls.is_due() {
             self.polls.begin_round(self.planner.sleeping_count(), self.planner.tracks_globs());
@@ -125,7 +125,7 @@ impl ShardFeed {
         }
     }
 
-    /// Where claims follow each other chores get on, too.
+    /// Runs some glob tasks, so that they make progress when claims follow each other.
     async fn run_glob_tasks(&mut self) {
         for _ in 0..PIECES_PER_CLAIM {
             if !self.planner.has_glob_tasks() {
@@ -178,7 +178,7 @@ impl ShardFeed {
             }
             ShardEvent::TopicForgotten(topic) => self.planner.drop_topic(&topic),
             ShardEvent::EventsMissed => self.handle_missed_events(),
-            // What becomes of leases is heard at once and not between claims, see `hear`.
+            // Lease events are applied at once, not between claims: [`super::lease_events`].
             ShardEvent::UpkeepDue { .. }
             | ShardEvent::Lease(_)
             | ShardEvent::StateSet
@@ -186,10 +186,10 @@ impl ShardFeed {
         }
     }
 
-    /// Anything may have come. Few topics are simply asked for jobs; of many it is looked up, a call's worth at a
-    /// time, which of them have any.
+    /// Handles lost events: any topic may have jobs. If few topics sleep, each gets a claim; if many do, they are
+    /// first checked for jobs, one call's worth at a time.
     fn handle_missed_events(&mut self) {
-        tracing::debug!(shard = %self.shard.name(), "events were missed, every topic is asked");
+        tracing::debug!(shard = %self.shard.name(), "events were missed; checking every topic for jobs");
         self.planner.mark_events_missed();
         if self.planner.sleeping_count() > limit::CALL_JOBS_MAX && self.shard.is_shared() {
             self.polls.check_sleeping_now(self.planner.sleeping_count());
@@ -201,7 +201,7 @@ impl ShardFeed {
         }
     }
 
-    /// Sleeps until something happens.
+    /// Waits for a stream, an event, a due time or a poll.
     async fn wait_for_work(&mut self) {
         let due = self.planner.next_due().map(|at| self.skew().to_local(at));
         let clock = self.scheduler.clock().clone();
@@ -220,8 +220,8 @@ impl ShardFeed {
         }
     }
 
-    /// After a failed call: waits before anything is asked again. Meanwhile the shard has nothing for
-    /// anybody, and whoever wants to know is told so instead of waiting for it.
+    /// Waits after a failed call before the next one. Meanwhile the shard counts as one without jobs, and streams
+    /// that wait for a first claim are notified at once instead of waiting for it.
     async fn back_off(&mut self) {
         let (shard, stop) = (self.shard.clone(), self.stop.clone());
         let mut pause = pin!(shard.pause_before_retry(self.backoff.next_delay()));
@@ -245,7 +245,7 @@ impl ShardFeed {
             Claim { nonce, owner: self.scheduler.replica().nonce, topics: topic_demands(&plan) };
         let result = self.shard.claim(claim).await;
         let now = self.scheduler.clock().now();
-        // What was heard of while the claim was under way may have come after it.
+        // An event that arrived during the claim may be newer than its result.
         self.process_events();
         match result {
             Ok(claims) => {
@@ -285,8 +285,8 @@ impl ShardFeed {
         }
     }
 
-    /// Asks about topics that sleep, as many as one call takes: a claim for nobody, which says nothing about how
-    /// often claims come back empty.
+    /// Checks sleeping topics for jobs, as many as one call takes, by a claim without streams. It does not count as
+    /// an empty claim.
     async fn check_sleeping(&mut self) -> shards::Result<()> {
         let topics = self.planner.next_sleeping(limit::PART_MAX);
         if !topics.is_empty() {
@@ -309,10 +309,10 @@ impl ShardFeed {
         Ok(())
     }
 
-    /// Names a page of the shard's topics to the board, or the new ones among them.
+    /// Adds a page of the shard's topics to the planner, or the new ones among them.
     async fn list_topics(&mut self, reading: TopicListing) -> shards::Result<()> {
         let names = self.shard.topics(String::new(), reading.after, limit::PART_MAX);
-        // Reads may be slow, or refused, while claims are well, and those wait for this.
+        // Reads may be slow or rejected while claims work, and claims wait for this.
         let Ok(Ok(page)) = timeout(TOPIC_POLL_TIMEOUT, names).await else {
             self.polls.poll_failed();
             self.process_waiting();
@@ -335,7 +335,7 @@ impl ShardFeed {
         Ok(())
     }
 
-    /// What the shard's clock says, as far as known.
+    /// Returns the time on the shard's clock, as far as known.
     fn shard_now(&self) -> Time {
         self.skew().to_shard(self.scheduler.clock().now())
     }
@@ -345,7 +345,7 @@ impl ShardFeed {
     }
 }
 
-/// A nonce for a claim; none is 0, by which shards are probed.
+/// Returns a nonce for a claim; never 0, which probes use.
 fn new_nonce() -> u32 {
     rand::rng().random_range(1..=u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Who is silent, as far as a replica can judge.
+//! Detection of silent replicas, as far as one replica can judge.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,34 +9,34 @@ use crate::domain::{Time, limit};
 use crate::shards::Shard;
 use crate::store::SharedState;
 
-/// A replica judges others when it has been in touch with the shard for so long.
+/// Shortest contact with the shard before this replica judges others.
 const OBSERVED_MIN: Duration = Duration::from_secs(5);
-/// It is in touch as long as no more time than this lies between two censuses.
+/// Longest time between two reads of the shared state that still counts as contact.
 const READ_GAP_MAX: Duration = limit::REPLICA_HEARTBEAT.saturating_mul(2);
 
-/// Replicas that are silent, and the last sign of each on the store's clock. One with another last sign
-/// has been alive in between.
+/// Silent replicas, and the last heartbeat of each on the store's clock. A replica with another last heartbeat has
+/// been alive in between.
 pub(super) type SilentReplicas = BTreeMap<u32, Time>;
 
-/// What a replica sees of the others on one shard.
+/// Observation of the other replicas on one shard.
 #[derive(Debug, Default)]
 pub(super) struct SilenceDetector {
-    /// On the store's clock: in touch since then, and the last census.
+    /// Begin of the current contact, on the store's clock.
     connected_since: Time,
     last_state: Time,
 }
 
-/// Replicas that went silent at one time.
+/// Replicas that went silent at the same time.
 pub(super) struct SilentGroup {
     pub(super) replicas: SilentReplicas,
-    /// All that are silent now.
+    /// All replicas that are silent now.
     pub(super) silent_now: watch::Receiver<SilentReplicas>,
 }
 
-// === impl Sight ===
+// === impl SilenceDetector ===
 
 impl SilenceDetector {
-    /// Who is silent by this census and those before it.
+    /// Returns the replicas that are silent by this state and those before it.
     pub(super) fn silent_replicas(&mut self, census: &SharedState) -> SilentReplicas {
         if census.now.since(self.last_state) > READ_GAP_MAX {
             self.connected_since = census.now;
@@ -50,19 +50,19 @@ impl SilenceDetector {
     }
 }
 
-// === impl Silence ===
+// === impl SilentGroup ===
 
 impl SilentGroup {
-    /// The last sign of the replica, if it is one of these.
+    /// Returns the last heartbeat of the replica, if it is in this group.
     pub(super) fn last_heartbeat(&self, owner: u32) -> Option<Time> {
         self.replicas.get(&owner).copied()
     }
 
-    /// Asks the shard once more, and forgets those that have shown themselves. `None` when nobody
-    /// watches any more.
+    /// Reads the shared state once more and removes the replicas that have sent a heartbeat. `None` when the watcher
+    /// has stopped.
     pub(super) async fn recheck(&mut self, shard: &Shard) -> Option<()> {
         self.silent_now.borrow_and_update();
-        // Nobody is met by this, but the shard is asked at once.
+        // Reports no replica, but makes the shard read the shared state at once.
         shard.report_replicas(&[]);
         self.silent_now.changed().await.ok()?;
         self.drop_alive();

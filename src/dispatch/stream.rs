@@ -1,4 +1,4 @@
-//! One stream or pull: its ledger behind a lock, and its transport, which is woken when there is something for it.
+//! A stream or pull: its ledger behind a lock, and its transport, which is woken when there is something to send.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +17,7 @@ use super::stream_ledger::{
 };
 use super::{JobDelivery, StreamBatch, StreamOptions, WorkerInfo};
 
-/// One stream or pull. Shared by its transport, the feeds that serve it, and the registry.
+/// A stream or pull. Shared by its transport, the feeds that serve it, and the registry.
 pub(super) struct Stream {
     id: u32,
     context: Arc<StreamContext>,
@@ -28,19 +28,19 @@ pub(super) struct Stream {
     transport: AtomicWaker,
 }
 
-/// What the streams of a replica know about it.
+/// Context of all streams of a replica.
 #[derive(Debug)]
 pub(super) struct StreamContext {
     pub(super) clock: Clock,
     pub(super) metrics: Metrics,
     pub(super) owner: u32,
-    /// In the order of the feeds.
+    /// Names of the shards, in the order of the feeds.
     pub(super) shards: Vec<ShardName>,
-    /// Whether other replicas use one of them too.
+    /// True if other replicas use one of the shards too.
     pub(super) shared: bool,
 }
 
-/// What follows from credit that came back.
+/// Effects of freed credit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FreedCredit {
     /// Feeds that wait for credit are to be woken.
@@ -83,17 +83,17 @@ impl Stream {
         self.mode
     }
 
-    /// Unique over replicas and their lives.
+    /// Id of the stream, unique over replicas and their runs.
     pub(super) fn stream_id(&self) -> StreamId {
         StreamId { owner: self.context.owner, stream: self.id }
     }
 
-    /// The id that people see.
+    /// Id of the stream, as shown to users.
     pub(super) fn name(&self) -> String {
         self.stream_id().to_string()
     }
 
-    /// When it was opened.
+    /// Time at which the stream was opened.
     pub(super) fn opened_at(&self) -> Time {
         self.opened_at
     }
@@ -110,12 +110,12 @@ impl Stream {
         self.transport.wake();
     }
 
-    /// Takes one message: [`StreamLedger::take`].
+    /// Takes one message: [`StreamLedger::take_message`].
     pub(super) fn take_message(&self, now: Time) -> MessageContent {
         self.ledger().take_message(now, self.options.max_batch as usize)
     }
 
-    /// The message that `taken` makes; what is left of each lease is counted from `now`.
+    /// Builds the message from `taken`; the remaining time of each lease is counted from `now`.
     pub(super) fn batch(&self, taken: MessageContent, now: Time) -> StreamBatch {
         let deliveries = taken.jobs.into_iter().map(|unsent| JobDelivery {
             lease_left: unsent.lease_left(now),
@@ -143,7 +143,7 @@ impl Stream {
 
     // --- for the feeds
 
-    /// Takes in what a claim found: [`StreamLedger::grant`].
+    /// Adds the jobs that a claim found: [`StreamLedger::grant`].
     pub(super) fn grant(
         &self,
         share: CreditShare,
@@ -152,14 +152,14 @@ impl Stream {
     ) -> GrantOutcome {
         let some = !jobs.is_empty();
         let granted = self.ledger().grant(share, jobs, at);
-        // A pull also waits for the answers that bring nothing.
+        // A pull also waits for empty results.
         if some || self.mode == StreamMode::Pull {
             self.transport.wake();
         }
         granted
     }
 
-    /// A feed has asked for everything that the stream wants.
+    /// Records that one more feed has claimed everything that the stream subscribes to.
     pub(super) fn count_claimed_feed(&self) {
         self.ledger().count_claimed_feed();
         self.transport.wake();
@@ -167,28 +167,28 @@ impl Stream {
 
     // --- for the registry
 
-    /// These leases are over; `ended` gets each that was held.
+    /// Releases leases that are over; `ended` receives each that was held.
     pub(super) fn release(&self, tokens: &[Token], ended: impl FnMut(StreamLease)) -> FreedCredit {
         let mut ledger = self.ledger();
         tokens.iter().filter_map(|&token| ledger.release(token)).for_each(ended);
         FreedCredit::of(&mut ledger)
     }
 
-    /// Takes in leases that their worker has. Returns how the stream has ended, and when to look at it.
+    /// Adds leases that the worker holds. Returns how the stream has ended, and the time of its next check.
     pub(super) fn adopt(&self, adopted: Vec<CreditedLease<StreamLease>>) -> (StreamEnd, Time) {
         let mut ledger = self.ledger();
         adopted.into_iter().for_each(|adopted| ledger.adopt(adopted));
         (ledger.end(), ledger.next_check())
     }
 
-    /// Takes in revocations of a former stream.
+    /// Adds unsent revocations of an earlier stream.
     pub(super) fn add_revocations(&self, revocations: Vec<LeaseRevocation>) {
         self.ledger().add_revocations(revocations);
         self.transport.wake();
     }
 
-    /// Makes `heir` the stream that adopts what is left of this one, unless it has one that `is_open`. A stream of
-    /// another worker is no heir, and a pull has none.
+    /// Makes `heir` the successor, which adopts the remaining leases of this stream, unless there is a successor that
+    /// `is_open`. A stream of another worker cannot be the successor, and a pull has none.
     pub(super) fn set_successor(&self, heir: &Stream, is_open: impl FnOnce(u32) -> bool) {
         let mut ledger = self.ledger();
         if self.has_same_worker(heir) && !ledger.successor.is_some_and(is_open) {
@@ -196,13 +196,13 @@ impl Stream {
         }
     }
 
-    /// Whether both are streams of one worker, as far as it names itself.
+    /// Returns whether both streams have the same worker id.
     fn has_same_worker(&self, other: &Stream) -> bool {
         let ids = (&self.options.worker_id, &other.options.worker_id);
         self.id != other.id && self.mode == StreamMode::Stream && ids.0 == ids.1
     }
 
-    /// Whether the other one came by the same connection from a worker with the same id.
+    /// Returns whether the other stream came by the same connection from a worker with the same id.
     pub(super) fn has_same_connection(&self, other: &Stream) -> bool {
         let peers = (&self.options.peer, &other.options.peer);
         !peers.0.is_empty()
@@ -211,19 +211,21 @@ impl Stream {
             && self.has_same_worker(other)
     }
 
-    /// Whether both name the same former stream: the worker of the later one has not heard of the earlier one.
+    /// Returns whether both continue the same earlier stream: the worker of the later one has not received the id of
+    /// the other.
     pub(super) fn continues_same(&self, other: &Stream) -> bool {
         self.options.continues.is_some() && self.options.continues == other.options.continues
     }
 
-    /// Workers have settled these leases, and their shard, which is down, does not know.
+    /// Marks leases that workers have settled while their shard was unreachable, so that the store does not have the
+    /// settle.
     pub(super) fn mark_settle_unknown(&self, tokens: &[Token]) -> FreedCredit {
         let mut ledger = self.ledger();
         tokens.iter().for_each(|&token| ledger.mark_settle_unknown(token));
         FreedCredit::of(&mut ledger)
     }
 
-    /// These leases on that shard were taken away.
+    /// Revokes leases on that shard.
     pub(super) fn revoke(
         &self,
         shard: usize,
@@ -245,14 +247,14 @@ impl Stream {
         unsent
     }
 
-    /// These leases last until then, on the clock of this replica. Returns when to look again.
+    /// Sets the deadline of these leases, on the clock of this replica. Returns the time of the next check.
     pub(super) fn set_deadline(&self, tokens: &[Token], deadline: Time) -> Time {
         let mut ledger = self.ledger();
         tokens.iter().for_each(|&token| ledger.set_deadline(token, deadline));
         ledger.next_check()
     }
 
-    /// The ledger, for as long as the guard lives.
+    /// Locks the ledger.
     pub(super) fn ledger(&self) -> MutexGuard<'_, StreamLedger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -261,7 +263,7 @@ impl Stream {
         self.ledger().phase == StreamPhase::Closed
     }
 
-    /// What people see of it.
+    /// Returns the stream's description, for display.
     pub(super) fn worker(&self) -> WorkerInfo {
         WorkerInfo {
             worker_id: self.options.worker_id.to_string(),
@@ -275,7 +277,7 @@ impl Stream {
         }
     }
 
-    /// As the worker has it.
+    /// Builds the receipt as the worker has it.
     fn receipt(&self, held: StreamLease) -> Receipt {
         let origin = held.origin.unwrap_or(self.stream_id());
         Receipt {
@@ -288,7 +290,7 @@ impl Stream {
     }
 }
 
-// === impl Freed ===
+// === impl FreedCredit ===
 
 impl FreedCredit {
     fn of(ledger: &mut StreamLedger) -> FreedCredit {

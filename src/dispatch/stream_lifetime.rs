@@ -1,5 +1,5 @@
-//! The ends that a stream comes to by itself: its age, and too long a time without a job. A task looks after them,
-//! because the transport of a stream that is not read is not polled.
+//! Ends a stream by its age, or after too long a time without a job. A task does this, because the transport of a
+//! stream that is not read is not polled.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,19 +15,19 @@ use crate::domain::limit;
 use super::dispatch_core::DispatchCore;
 use super::stream::Stream;
 
-/// What the task of a stream and its transport share.
+/// State shared by the task of a stream and its transport.
 pub(super) struct Lifetime {
-    /// It has been without a job for too long.
+    /// True when the stream has been without a job for too long.
     idle: AtomicBool,
     last_job: Mutex<Instant>,
-    /// Its transport did not take its end in time, and is to be dropped.
+    /// Cancelled when the transport did not take the end in time and is to be dropped.
     reset: CancellationToken,
 }
 
 // === impl Lifetime ===
 
 impl Lifetime {
-    /// The lifetime of a stream that begins now. Its task ends with the handle.
+    /// Starts the lifetime of a stream. Its task ends with the handle.
     pub(super) fn begin(
         hub: &Arc<DispatchCore>,
         stream: &Arc<Stream>,
@@ -49,18 +49,18 @@ impl Lifetime {
         (lifetime, task)
     }
 
-    /// The transport has taken a job.
+    /// Restarts the idle time: the transport has taken a job.
     pub(super) fn reset_idle(&self) {
         *self.last_job() = Instant::now();
         self.idle.store(false, Ordering::Relaxed);
     }
 
-    /// Whether it has been without a job for too long.
+    /// Returns whether the stream has been without a job for too long.
     pub(super) fn is_idle(&self) -> bool {
         self.idle.load(Ordering::Relaxed)
     }
 
-    /// Cancelled when the transport is to be dropped.
+    /// Returns the token that is cancelled when the transport is to be dropped.
     pub(super) fn reset_token(&self) -> &CancellationToken {
         &self.reset
     }
@@ -69,7 +69,7 @@ impl Lifetime {
         self.last_job.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends when the stream has been without a job for so long.
+    /// Waits until the stream has been without a job for `longest`.
     async fn wait_idle(&self, longest: Duration) {
         loop {
             let last = *self.last_job();
@@ -81,8 +81,8 @@ impl Lifetime {
         }
     }
 
-    /// Asks the transport to end the stream for want of jobs, again whenever a job came in between. Ends when the
-    /// transport does not take that.
+    /// Requests the transport to end the stream when it is idle, again whenever a job came in between. Returns when
+    /// the transport does not take the end in time.
     async fn end_when_idle(&self, stream: &Stream, longest: Option<Duration>) {
         let Some(longest) = longest else { return pending().await };
         loop {
@@ -116,7 +116,7 @@ async fn run(
     }
     tracing::info!(
         stream = stream.name(),
-        "stream reset: its client did not read that it has ended"
+        "stream reset: its client did not read the end of the stream in time"
     );
     hub.break_stream(&stream);
     lifetime.reset.cancel();

@@ -1,6 +1,5 @@
-//! How a feed hears of streams: those that opened, closed, or have credit again. Each is in it once
-//! at most, and a stream that came and went unseen is not, so it never holds more than there are
-//! streams.
+//! Mailbox of a feed: streams that opened, closed, or have credit again. Each stream is in it at most once, and a
+//! stream that opened and closed between two reads is not, so its size is limited by the number of streams.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +8,7 @@ use tokio::sync::Notify;
 
 use super::stream::Stream;
 
-/// See the module.
+/// Mailbox of one feed.
 #[derive(Default)]
 pub(super) struct StreamMailbox {
     state: Mutex<MailboxState>,
@@ -23,17 +22,17 @@ struct MailboxState {
     known: HashSet<u32>,
 }
 
-// === impl Mailbox ===
+// === impl StreamMailbox ===
 
 impl StreamMailbox {
-    /// The stream opened, or has credit again.
+    /// Posts a stream that opened or has credit again.
     pub(super) fn post(&self, stream: &Arc<Stream>) {
         if self.state().waiting.insert(stream.id(), Arc::clone(stream)).is_none() {
             self.arrived.notify_one();
         }
     }
 
-    /// The stream closed.
+    /// Posts a stream that closed.
     pub(super) fn post_closed(&self, stream: &Arc<Stream>) {
         let mut letters = self.state();
         if letters.known.remove(&stream.id()) {
@@ -44,7 +43,7 @@ impl StreamMailbox {
         }
     }
 
-    /// Everything that has come.
+    /// Takes all posted streams.
     pub(super) fn take(&self) -> Vec<Arc<Stream>> {
         let mut letters = self.state();
         let waiting = std::mem::take(&mut letters.waiting);
@@ -54,7 +53,7 @@ impl StreamMailbox {
         waiting.into_values().collect()
     }
 
-    /// Waits until something comes.
+    /// Waits until a stream is posted.
     pub(super) async fn wait_posted(&self) {
         self.arrived.notified().await;
     }

@@ -1,6 +1,6 @@
-//! What a feed looks at beside its claims: which topics there are, for globs; and whether topics that sleep have
-//! something, where wake-ups can be lost. Each look is one bounded call, and a claim comes between two of them, so
-//! that no number of topics holds up deliveries.
+//! Polls that a feed makes beside its claims: it lists the topics, for globs; and it checks sleeping topics for jobs,
+//! where wake-ups can be lost. Each poll is one bounded call, and a claim comes between two of them, so that no
+//! number of topics delays deliveries.
 
 use std::time::Duration;
 
@@ -9,54 +9,54 @@ use crate::domain::{TopicName, limit};
 
 use super::periodic_timer::PeriodicTimer;
 
-/// Time between two rounds of looks, where wake-ups can be lost.
+/// Time between two rounds of polls, where wake-ups can be lost.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
-/// What the looks of a round cost the shard at most, in quarters of a millisecond, for every replica; some hundred topics
-/// need no more than one or two.
+/// Cost limit of the polls of one round for the shard, in quarters of a millisecond, for each replica. A few hundred
+/// topics need one or two polls.
 const COST_MAX: u32 = 32;
-/// Of a page of names, and of a part of the topics that sleep.
+/// Cost of a page of names, and of a part of the sleeping topics.
 const PAGE_COST: u32 = 1;
 const CHECK_COST: u32 = 2;
-/// So many rounds, and the names of all topics are read again, because of new ones.
+/// Number of rounds after which the names of all topics are read again, to find new ones.
 const ROUNDS_PER_READ: u32 = 10;
 
-/// See the module.
+/// Schedule of the polls of one feed.
 pub(super) struct TopicPolls {
     timer: PeriodicTimer,
     rounds: u32,
-    /// What is left to the looks of this round.
+    /// Remaining cost of this round.
     cost_left: u32,
-    /// Topics that sleep and are still to be asked about.
+    /// Number of sleeping topics that are still to be checked.
     sleeping_left: usize,
     listing: Option<TopicListing>,
-    /// Streams wait for what is read, or wake-ups were missed: these looks do not wait for the next round.
+    /// Streams wait for the listing, or wake-ups were missed: these polls do not wait for the next round.
     is_urgent: bool,
-    /// The last call was a look, so a claim comes first.
+    /// The last call was a poll, so a claim comes first.
     last_was_poll: bool,
 }
 
-/// A look at all topics of a shard, by name.
+/// Listing of all topics of a shard, by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TopicListing {
-    /// The last name so far.
+    /// Last name read so far.
     pub(super) after: Option<TopicName>,
-    /// Also topics that are known are asked for jobs.
+    /// Topics that are known already are claimed from, too.
     pub(super) claim_known: bool,
 }
 
-/// The next call.
+/// Next poll to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TopicPoll {
-    /// A page of the topics that exist.
+    /// Read a page of the topics that exist.
     ListTopics(TopicListing),
-    /// A part of the topics that sleep.
+    /// Check a part of the sleeping topics.
     CheckSleeping,
 }
 
-// === impl Looks ===
+// === impl TopicPolls ===
 
 impl TopicPolls {
-    /// Nothing to look at before the first round.
+    /// Creates a schedule without polls before the first round.
     pub(super) fn new(clock: &Clock) -> TopicPolls {
         TopicPolls {
             timer: PeriodicTimer::new(clock, ROUND_INTERVAL),
@@ -69,24 +69,24 @@ impl TopicPolls {
         }
     }
 
-    /// Reads the names of all topics at once.
+    /// Reads the names of all topics at once. `all`: also claim from topics that are known.
     pub(super) fn list_now(&mut self, all: bool) {
         self.listing = Some(TopicListing { after: None, claim_known: all });
         self.is_urgent = true;
     }
 
-    /// Asks about so many topics that sleep at once.
+    /// Checks this many sleeping topics at once.
     pub(super) fn check_sleeping_now(&mut self, asleep: usize) {
         self.sleeping_left = asleep;
         self.is_urgent = true;
     }
 
-    /// Whether streams wait for the names of topics.
+    /// Returns whether streams wait for the names of topics.
     pub(super) fn is_listing_now(&self) -> bool {
         self.is_urgent && self.listing.is_some()
     }
 
-    /// Whether the next round is due.
+    /// Returns whether the next round is due.
     pub(super) fn is_due(&self) -> bool {
         self.timer.is_due()
     }
@@ -96,8 +96,8 @@ impl TopicPolls {
         self.timer.wait_due().await;
     }
 
-    /// Begins a round: so many topics sleep, and what the last round left of them counts as asked about; `globs`: some
-    /// stream means topics that it does not name.
+    /// Begins a round. `asleep`: number of sleeping topics; those that the last round did not check count as checked.
+    /// `globs`: some stream subscribes to a glob.
     pub(super) fn begin_round(&mut self, asleep: usize, globs: bool) {
         self.timer.restart();
         self.cost_left = COST_MAX;
@@ -110,12 +110,12 @@ impl TopicPolls {
         }
     }
 
-    /// The next look, unless a claim comes first.
+    /// Returns the next poll, unless a claim comes first.
     pub(super) fn next(&mut self) -> Option<TopicPoll> {
         if std::mem::take(&mut self.last_was_poll) || !self.has_more() {
             return None;
         }
-        // One part of those that sleep, and as much of the names.
+        // Half of the cost goes to sleeping topics and half to names.
         let is_turn = !self.is_urgent && self.cost_left.is_multiple_of(2 * CHECK_COST);
         let (look, cost) = match &self.listing {
             Some(reading) if !(is_turn && self.sleeping_left > 0) => {
@@ -130,26 +130,26 @@ impl TopicPolls {
         Some(look)
     }
 
-    /// Whether there is a look to be made now.
+    /// Returns whether a poll is to be made now.
     pub(super) fn has_more(&self) -> bool {
         (self.is_urgent || self.cost_left > 0) && (self.listing.is_some() || self.sleeping_left > 0)
     }
 
-    /// A page was read that ends with this name; with none it was the last one.
+    /// Records a page that ends with this name; `None`: it was the last page.
     pub(super) fn page_listed(&mut self, last: Option<TopicName>) {
         let all = self.listing.as_ref().is_some_and(|reading| reading.claim_known);
         self.listing = last.map(|last| TopicListing { after: Some(last), claim_known: all });
         self.clear_urgent();
     }
 
-    /// So many topics were asked about; with less than a call takes there were no more.
+    /// Records that this many topics were checked; fewer than one call takes means that there were no more.
     pub(super) fn sleeping_checked(&mut self, topics: usize) {
         let is_full = topics >= limit::PART_MAX;
         self.sleeping_left = if is_full { self.sleeping_left.saturating_sub(topics) } else { 0 };
         self.clear_urgent();
     }
 
-    /// A look brought nothing: the next round goes on with it.
+    /// Records a failed poll: the next round continues with it.
     pub(super) fn poll_failed(&mut self) {
         (self.cost_left, self.is_urgent) = (0, false);
     }
@@ -169,7 +169,7 @@ mod tests {
         TopicPolls::new(&Clock::Manual(ManualClock::new(Time(0))))
     }
 
-    /// Makes looks until a claim comes first or there is nothing more; how many there were.
+    /// Makes polls until a claim comes first or there is nothing more. Returns the number of polls.
     fn run(looks: &mut TopicPolls) -> usize {
         let mut count = 0;
         while let Some(look) = looks.next() {

@@ -1,39 +1,39 @@
-//! What an enqueue does when its id is taken: one table, the same for every store.
+//! Result of an enqueue whose id is taken: one table, the same for every store.
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::job::State;
 
-/// What the caller wants when `(topic, id)` exists.
+/// Policy of the caller for an enqueue whose `(topic, id)` exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnConflict {
-    /// Leave what is there.
+    /// Keeps the existing job.
     #[default]
     Keep,
-    /// New payload, due time and policy; counters restart.
+    /// Replaces payload, due time and policy; counters restart.
     Replace,
-    /// Only due time and priority move.
+    /// Moves only due time and priority.
     Reschedule,
-    /// Refuse.
+    /// Rejects the enqueue.
     Reject,
 }
 
-/// What an enqueue did.
+/// Outcome of an enqueue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EnqueueOutcome {
     /// A new job, or a new generation of a finished one.
     Created,
     /// The waiting job was replaced.
     Replaced,
-    /// Nothing: the job is there already.
+    /// Nothing changed: the job exists already.
     Unchanged,
     /// Stored as the next generation of a running job.
     Deferred,
-    /// Due time and priority moved.
+    /// Due time and priority were moved.
     Rescheduled,
 }
 
-/// What an enqueue found under its id.
+/// Existing job under the id of an enqueue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExistingJob {
     /// No record.
@@ -44,35 +44,35 @@ pub enum ExistingJob {
     RunningWithNext,
 }
 
-/// How a call stands to the one that was applied last under its id.
+/// Relation of a call to the last call that was applied under its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RequestMatch {
-    /// Another call, or one of them has no request id.
+    /// Another request id, or one of the calls has none.
     Different,
-    /// The same request id, and the same is asked for.
+    /// Request id and request are the same.
     Same,
-    /// The same request id, and something else is asked for.
+    /// Request id is the same, the request is another one.
     Changed,
 }
 
-/// Bits of a stored request that stand for what was asked for; those above them stand for the request id. Two request
-/// ids of one job are taken for one in 1 of 2^40 cases, two jobs under one request id in 1 of 2^24.
+/// Bits of a request code for the content of the request; the bits above them are for the request id. Two request ids
+/// of one job are confused in 1 of 2^40 cases, two jobs under one request id in 1 of 2^24.
 const CONTENT_BITS: u64 = (1 << 24) - 1;
 
-/// A request as stores keep it: by its request id, and a hash of everything that it asks for.
+/// Returns the code of a request, as stores keep it: hashes of its request id and of its content.
 #[must_use]
 pub fn request_code(request_id: &str, content: u64) -> u64 {
     xxh3_64(request_id.as_bytes()) & !CONTENT_BITS | content & CONTENT_BITS
 }
 
-// === impl Repeat ===
+// === impl RequestMatch ===
 
 impl RequestMatch {
-    /// All of them.
+    /// Every variant.
     pub const ALL: [RequestMatch; 3] =
         [RequestMatch::Different, RequestMatch::Same, RequestMatch::Changed];
 
-    /// What a call with the request `new` is to the one with `known`; see [`request`].
+    /// Compares the request code `new` of a call with the stored code `known`, see [`request_code`].
     #[must_use]
     pub fn compare(known: Option<u64>, new: Option<u64>) -> RequestMatch {
         match known.zip(new) {
@@ -85,28 +85,28 @@ impl RequestMatch {
     }
 }
 
-/// What the store has to do.
+/// Action of the store on a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConflictAction {
-    /// Leave everything as it is and answer [`EnqueueOutcome::Unchanged`].
+    /// Changes nothing and returns [`EnqueueOutcome::Unchanged`].
     Keep,
-    /// Answer ALREADY_EXISTS.
+    /// Changes nothing and returns ALREADY_EXISTS.
     Refuse,
-    /// Write the new job in place of whatever is there, with fresh counters, and answer so.
+    /// Writes the new job over the existing one, with fresh counters, and returns this outcome.
     Write(EnqueueOutcome),
-    /// Move due time and priority of the waiting job.
+    /// Moves due time and priority of the waiting job.
     Reschedule,
-    /// Make the dead job wait again with counters at zero, its due time and priority moved.
+    /// Makes the dead job wait again with counters at zero, and moves its due time and priority.
     Revive,
-    /// Store the new job as the next generation, in place of one that waits already.
+    /// Stores the new job as the next generation, in place of one that waits already.
     Defer,
-    /// Store the running job's own spec as its next generation.
+    /// Stores the running job's own spec as its next generation.
     DeferSame,
-    /// Move due time and priority of the next generation.
+    /// Moves due time and priority of the next generation.
     RescheduleNext,
 }
 
-/// The table of `on_conflict`, for a call that is such a repeat.
+/// Returns the action for `policy`, the existing job and the relation to the last call: the table of `on_conflict`.
 #[must_use]
 pub fn resolve(policy: OnConflict, found: ExistingJob, repeat: RequestMatch) -> ConflictAction {
     use OnConflict::{Keep, Reject, Replace, Reschedule};
@@ -136,10 +136,10 @@ pub fn resolve(policy: OnConflict, found: ExistingJob, repeat: RequestMatch) -> 
     }
 }
 
-// === impl Action ===
+// === impl ConflictAction ===
 
 impl ConflictAction {
-    /// What the reply says; `None` is ALREADY_EXISTS.
+    /// Returns the outcome in the reply; `None`: ALREADY_EXISTS.
     #[must_use]
     pub fn outcome(self) -> Option<EnqueueOutcome> {
         match self {
@@ -159,7 +159,7 @@ impl ConflictAction {
 // === impl EnqueueOutcome ===
 
 impl EnqueueOutcome {
-    /// Lowercase name, as in metrics and logs.
+    /// Returns the lowercase name, as in metrics and logs.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

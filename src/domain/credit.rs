@@ -1,21 +1,25 @@
-//! The credit of a stream: how many jobs, and how many of their bytes, it may hold.
+//! The credit of a stream: the number of jobs, and of their bytes, that it may hold.
 //!
-//! A claimed job takes credit until its lease ends: 1 of the jobs, and the bytes of its payload, headers and checkpoint.
-//! A claim reserves a [`CreditShare`] before it asks its shard. Its answer ends the reservation, and the jobs that it brings
-//! are held instead, so held and reserved credit together stay within both limits. Every end of a lease (a settle, a
-//! revocation, a job that goes back unsent) frees its credit once. Two exceptions: a job larger than the free bytes
-//! comes alone, by an oversize share, while nothing is held or reserved; and leases adopted from another stream are held
-//! even beyond the limits, and then nothing is claimed until enough of them have ended. Two more limits apply to claims:
-//! jobs that wait for the transport take at most [`limit::PREFETCH_BYTES_MAX`], and a stream that ends after a number of
-//! jobs claims no more than that, not counting jobs that go back unsent. A lease that its worker has settled while its
-//! shard was down is owed: it takes no credit, and stays here until the shard knows.
+//! A claimed job takes credit until its lease ends: 1 of the jobs, and the bytes of its payload, headers and
+//! checkpoint. A claim reserves a [`CreditShare`] before it calls its shard. The response ends the reservation, and
+//! the jobs in it are held instead, so held and reserved credit together stay within both limits. Every end of a
+//! lease (a settle, a revocation, a job that is returned unsent) frees its credit once.
 //!
-//! Free credit is divided by [`CreditShare::split`] among the stream's awake topics and the shards that may have jobs: jobs
-//! rounded up, so that a small credit is used, bytes rounded down. [`Credit::reserve`] reduces each share to what is
-//! free by then, so the shares of all shards together never exceed it.
+//! There are two exceptions. A job larger than the free bytes is claimed alone, by an oversize share, while nothing is
+//! held or reserved. Leases adopted from another stream are held even beyond the limits; then nothing is claimed until
+//! enough of them have ended.
 //!
-//! Every job costs 1 of the jobs. Another cost would be counted here, in [`CreditAmount::of_job`], and in the claim: `Leased`
-//! would name it, and the store would subtract it from its taker's jobs.
+//! Two more limits apply to claims: jobs that wait for the transport take at most [`limit::PREFETCH_BYTES_MAX`], and a
+//! stream that ends after a number of jobs claims no more than that, not counting jobs that are returned unsent. A
+//! lease that its worker has settled while its shard was unreachable is unconfirmed: it takes no credit, and is kept
+//! until the shard confirms the settle.
+//!
+//! [`CreditShare::divide`] divides free credit among the stream's awake topics and the shards that may have jobs:
+//! jobs are rounded up, so that a small credit is used, bytes are rounded down. [`Credit::reserve`] reduces each
+//! share to the free credit at that time, so the shares of all shards together never exceed it.
+//!
+//! Every job costs 1 of the jobs. Another cost would be counted here, in [`CreditAmount::of_job`], and in the claim:
+//! `LeasedJob` would contain it, and the store would subtract it from the jobs of the claim.
 
 use std::collections::hash_map::Entry;
 
@@ -24,23 +28,23 @@ use foldhash::{HashMap, HashMapExt as _};
 use super::limit;
 use super::receipt::Token;
 
-/// Jobs and bytes: a limit, or what leases or reservations take of it.
+/// An amount of jobs and bytes: a limit, or the part of it that leases or reservations take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CreditAmount {
-    /// Jobs.
+    /// Number of jobs.
     pub jobs: u32,
     /// Bytes of payload, headers and checkpoint.
     pub bytes: u64,
 }
 
-/// Credit that a claim reserves, or that is free.
+/// Credit that is free or that a claim reserves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CreditShare {
-    /// Jobs at most.
+    /// Most jobs.
     pub jobs: u32,
-    /// Bytes of these jobs at most.
+    /// Most bytes of these jobs.
     pub bytes: u64,
-    /// The first job may exceed `bytes`: nothing is held or reserved.
+    /// True if the first job may exceed `bytes`, because nothing is held or reserved.
     pub oversize: bool,
 }
 
@@ -48,46 +52,46 @@ pub struct CreditShare {
 #[derive(Debug)]
 pub struct Credit<T> {
     max: CreditAmount,
-    /// Jobs in the life of the stream.
+    /// Most jobs in the life of the stream.
     total_max: u64,
     leases: HashMap<Token, CreditedLease<T>>,
     reserved: CreditAmount,
     unsent: CreditAmount,
     sent: CreditAmount,
     unconfirmed: CreditAmount,
-    /// Jobs sent so far, adopted ones not included.
+    /// Number of jobs sent so far, adopted ones not included.
     delivered: u64,
 }
 
-/// A lease and what it takes of a credit.
+/// A lease and the credit that it takes.
 #[derive(Debug)]
 pub struct CreditedLease<T> {
     cost: CreditAmount,
     stage: CreditStage,
-    /// What the stream knows about it.
+    /// Data of the stream about the lease.
     pub value: T,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CreditStage {
-    /// Claimed; its job waits for the transport.
+    /// Claimed; the job waits for the transport.
     Unsent,
-    /// A worker has its job.
+    /// A worker has the job.
     Sent,
-    /// Its worker has settled it, and its shard does not know. Takes no credit.
+    /// The worker has settled the lease, but the shard has not confirmed it. Takes no credit.
     Unconfirmed,
 }
 
-/// One of `ways` equal parts of `jobs`, rounded up.
+/// Returns one of `ways` equal parts of `jobs`, rounded up.
 #[must_use]
 pub fn equal_share(jobs: u32, ways: usize) -> u32 {
     jobs.div_ceil(u32::try_from(ways.max(1)).unwrap_or(u32::MAX))
 }
 
-// === impl Amount ===
+// === impl CreditAmount ===
 
 impl CreditAmount {
-    /// The cost of a job with so many bytes.
+    /// Returns the cost of a job of this size.
     #[must_use]
     pub const fn of_job(bytes: u64) -> CreditAmount {
         CreditAmount { jobs: 1, bytes }
@@ -108,10 +112,10 @@ impl CreditAmount {
     }
 }
 
-// === impl Share ===
+// === impl CreditShare ===
 
 impl CreditShare {
-    /// One of `ways` equal parts. No part but the whole is oversize.
+    /// Returns one of `ways` equal parts. Only the whole share can be oversize.
     #[must_use]
     pub fn divide(self, ways: usize) -> CreditShare {
         let ways = ways.max(1);
@@ -122,13 +126,13 @@ impl CreditShare {
         }
     }
 
-    /// Whether a job that did not fit `other` may fit this one.
+    /// Returns whether a job that did not fit `other` may fit this share.
     #[must_use]
     pub fn exceeds(self, other: CreditShare) -> bool {
         self.bytes > other.bytes || self.oversize && !other.oversize
     }
 
-    /// The part that both have: what exceeds either exceeds it.
+    /// Returns the smaller limits of both shares: a job that exceeds one of them exceeds the result.
     #[must_use]
     pub fn min(self, other: CreditShare) -> CreditShare {
         CreditShare {
@@ -146,16 +150,16 @@ impl CreditShare {
 // === impl Credit ===
 
 impl<T> Credit<T> {
-    /// A credit of `max`, nothing held, for a stream of `total_max` jobs.
+    /// Creates a credit of `max`, with nothing held, for a stream of `total_max` jobs.
     #[must_use]
     pub fn new(max: CreditAmount, total_max: u64) -> Credit<T> {
         let none = CreditAmount::default();
-        let (reserved, unsent, sent, owed) = (none, none, none, none);
+        let (reserved, unsent, sent, unconfirmed) = (none, none, none, none);
         let leases = HashMap::new();
-        Credit { max, total_max, leases, reserved, unsent, sent, unconfirmed: owed, delivered: 0 }
+        Credit { max, total_max, leases, reserved, unsent, sent, unconfirmed, delivered: 0 }
     }
 
-    /// What may be reserved now; `None` when no job may come.
+    /// Returns the credit that can be reserved now; `None`: no job can be claimed.
     #[must_use]
     pub fn free(&self) -> Option<CreditShare> {
         let free = self.max.minus(self.held());
@@ -180,13 +184,13 @@ impl<T> Credit<T> {
         self.reserved = self.reserved.minus(share.amount());
     }
 
-    /// Whether a claim is under way.
+    /// Returns whether a claim is in flight.
     #[must_use]
     pub fn is_reserved(&self) -> bool {
         self.reserved.jobs > 0
     }
 
-    /// Takes in a lease, even beyond the limits. A token that is held already changes nothing.
+    /// Holds a lease, even beyond the limits. A token that is held already changes nothing.
     pub fn hold(&mut self, token: Token, lease: CreditedLease<T>) {
         let (cost, stage) = (lease.cost, lease.stage);
         if let Entry::Vacant(slot) = self.leases.entry(token) {
@@ -196,16 +200,17 @@ impl<T> Credit<T> {
         }
     }
 
-    /// The job was handed to the transport.
+    /// Marks a job as sent: the transport has it.
     pub fn mark_sent(&mut self, token: Token) {
         if self.move_stage(token, CreditStage::Unsent, CreditStage::Sent) {
             self.delivered += 1;
         }
     }
 
-    /// The worker has settled the lease, and its shard, which is down, does not know: frees its credit and keeps it. At
-    /// most as many are owed as may be held, enough for each time that a shard goes down; a lease beyond that, after the
-    /// shard came back and went down again before it knew of the first ones, keeps its credit.
+    /// Marks a lease as unconfirmed: its worker has settled it, but its shard is unreachable. Frees its credit and
+    /// keeps the lease. At most as many leases are unconfirmed as may be held, enough for each time that a shard
+    /// becomes unreachable. A lease beyond that, of a shard that came back and became unreachable again before it
+    /// confirmed the first ones, keeps its credit.
     pub fn mark_unconfirmed(&mut self, token: Token) {
         if self.unconfirmed.jobs < self.max.jobs {
             self.move_stage(token, CreditStage::Sent, CreditStage::Unconfirmed);
@@ -220,53 +225,53 @@ impl<T> Credit<T> {
         Some(lease)
     }
 
-    /// As [`Credit::release`], if a worker has the job.
+    /// Releases a lease like [`Credit::release`], but only if its job was sent.
     pub fn release_sent(&mut self, token: Token) -> Option<CreditedLease<T>> {
         self.leases.get(&token).filter(|lease| lease.is_sent())?;
         self.release(token)
     }
 
-    /// The lease with this token.
+    /// Returns the lease with this token.
     #[must_use]
     pub fn get(&self, token: Token) -> Option<&T> {
         self.leases.get(&token).map(|counted| &counted.value)
     }
 
-    /// The lease with this token, to be changed.
+    /// Returns the lease with this token, for changes.
     pub fn get_mut(&mut self, token: Token) -> Option<&mut T> {
         self.leases.get_mut(&token).map(|counted| &mut counted.value)
     }
 
-    /// The leases whose jobs a worker has or had.
+    /// Returns the leases whose jobs a worker has or had.
     pub fn sent(&self) -> impl Iterator<Item = &T> {
         self.leases.values().filter(|counted| counted.is_sent()).map(|counted| &counted.value)
     }
 
-    /// Jobs that take credit, sent or not.
+    /// Returns the number of jobs that take credit, sent or not.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.held().jobs
     }
 
-    /// Jobs that take credit and that a worker has.
+    /// Returns the number of jobs that take credit and that a worker has.
     #[must_use]
     pub fn sent_in_flight(&self) -> u32 {
         self.sent.jobs
     }
 
-    /// Jobs sent so far, adopted ones not included.
+    /// Returns the number of jobs sent so far, adopted ones not included.
     #[must_use]
     pub fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// Whether the stream has got all jobs of its life.
+    /// Returns whether the stream has received all jobs of its life.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.delivered >= self.total_max
     }
 
-    /// Whether there is no lease, not even an owed one.
+    /// Returns whether there is no lease, not even an unconfirmed one.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.leases.is_empty()
@@ -276,7 +281,7 @@ impl<T> Credit<T> {
         self.unsent.plus(self.sent)
     }
 
-    /// Moves a lease from one stage to the next; whether it was there.
+    /// Moves a lease from one stage to another. Returns whether it was in the first.
     fn move_stage(&mut self, token: Token, from: CreditStage, to: CreditStage) -> bool {
         let is_there = |lease: &&mut CreditedLease<T>| lease.stage == from;
         let Some(lease) = self.leases.get_mut(&token).filter(is_there) else { return false };
@@ -287,7 +292,7 @@ impl<T> Credit<T> {
         true
     }
 
-    /// What all leases of a stage take.
+    /// Returns the credit that all leases of a stage take.
     fn stage_total(&mut self, stage: CreditStage) -> &mut CreditAmount {
         match stage {
             CreditStage::Unsent => &mut self.unsent,
@@ -297,22 +302,22 @@ impl<T> Credit<T> {
     }
 }
 
-// === impl Counted ===
+// === impl CreditedLease ===
 
 impl<T> CreditedLease<T> {
-    /// A claimed lease whose job waits for the transport.
+    /// Creates a claimed lease whose job waits for the transport.
     #[must_use]
     pub fn unsent(cost: CreditAmount, value: T) -> CreditedLease<T> {
         CreditedLease { cost, stage: CreditStage::Unsent, value }
     }
 
-    /// A lease whose job a worker has.
+    /// Creates a lease whose job a worker has.
     #[must_use]
     pub fn sent(cost: CreditAmount, value: T) -> CreditedLease<T> {
         CreditedLease { cost, stage: CreditStage::Sent, value }
     }
 
-    /// Whether a worker has, or had, the job.
+    /// Returns whether a worker has, or had, the job.
     #[must_use]
     pub fn is_sent(&self) -> bool {
         self.stage != CreditStage::Unsent
@@ -329,7 +334,7 @@ mod tests {
 
     const STEPS: usize = 400;
 
-    /// The naive model: all that was reserved or held, added up anew for each question.
+    /// Naive model: adds up everything reserved and held for each query.
     struct Model {
         max: CreditAmount,
         total_max: u64,
@@ -346,7 +351,7 @@ mod tests {
         adopted: bool,
     }
 
-    /// A credit beside its model, and what drives both.
+    /// A credit, its model, and the random source that drives both.
     struct Pair {
         credit: Credit<u64>,
         model: Model,
@@ -385,7 +390,7 @@ mod tests {
             (share.jobs > 0 && (share.bytes > 0 || share.oversize)).then_some(share)
         }
 
-        /// What was claimed and what is reserved stay within the limits, but for one oversized job alone.
+        /// Checks that claimed and reserved credit stay within the limits, except for one oversized job alone.
         fn check_limits(&self, context: &str) {
             let claimed =
                 self.sum(|lease| lease.stage != CreditStage::Unconfirmed && !lease.adopted);
@@ -431,7 +436,7 @@ mod tests {
             }
         }
 
-        /// A claim of one shard reserves its part.
+        /// Reserves a part for a claim of one shard.
         fn reserve(&mut self) {
             let Some(free) = self.credit.free() else { return };
             let share = self.credit.reserve(free.divide(self.rng.random_range(1..=4)));
@@ -439,7 +444,7 @@ mod tests {
             self.model.shares.push(share);
         }
 
-        /// A claim is answered with fewer jobs than it reserved, as many, or none, as a store counts them.
+        /// Ends a claim with as many jobs as it reserved, fewer, or none, as a store counts them.
         fn grant(&mut self) {
             if self.model.shares.is_empty() {
                 return;
@@ -458,7 +463,7 @@ mod tests {
                 let lease = self.lease(bytes, CreditStage::Unsent, false);
                 let counted = CreditedLease::unsent(cost, lease.token.0);
                 self.credit.hold(lease.token, counted);
-                // A second time changes nothing.
+                // Holding it a second time changes nothing.
                 self.credit.hold(lease.token, CreditedLease::sent(CreditAmount::of_job(7), 0));
             }
         }
@@ -484,7 +489,7 @@ mod tests {
             lease
         }
 
-        /// Sends a lease, or owes it, where that may be done.
+        /// Marks a lease as sent or unconfirmed, if its stage allows it.
         fn advance(&mut self, from: CreditStage) {
             let owed = self.model.sum(|lease| lease.stage == CreditStage::Unconfirmed).jobs;
             let max = self.model.max.jobs;
@@ -505,7 +510,7 @@ mod tests {
             }
         }
 
-        /// A token frees its credit once.
+        /// Releases a token, and checks that it frees its credit once.
         fn release(&mut self, token: Token) {
             let place = self.model.leases.iter().position(|lease| lease.token == token);
             let lease = place.map(|place| self.model.leases.swap_remove(place));
@@ -534,7 +539,7 @@ mod tests {
             model.check_limits(context);
         }
 
-        /// Answers and releases all; the credit is whole again.
+        /// Ends all reservations and leases, and checks that the credit is whole again.
         fn end(mut self, context: &str) {
             for share in std::mem::take(&mut self.model.shares) {
                 self.credit.unreserve(share);

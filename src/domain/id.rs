@@ -1,5 +1,5 @@
-//! Ids of jobs: those that clients choose, those that follow from a request id, and those that servers make. Each kind
-//! has a form of its own, so that none of one kind is ever one of another.
+//! Ids of jobs, of three kinds: chosen by clients, derived from a request id, and made by servers. Each kind has a form
+//! of its own, so that an id has exactly one kind.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::limit;
 use super::name::{InvalidName, ShardName, TopicName, check};
 use super::time::Time;
 
-/// A job's id within its topic; see [`JobId::try_chosen`], [`JobId::of_request`] and [`JobId::from_uuid`].
+/// A job's id within its topic; see [`JobId::try_chosen`], [`JobId::from_request_id`] and [`JobId::from_uuid`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(Arc<str>);
 
@@ -17,24 +17,24 @@ pub struct JobId(Arc<str>);
 pub struct JobKey {
     /// The topic.
     pub topic: TopicName,
-    /// The id within it.
+    /// The id within the topic.
     pub id: JobId,
 }
 
 const ID_CHARS: &str = "letters, digits and . _ : @ -";
-/// What an id of a request begins with. No chosen id and no request id has a `=`.
+/// Prefix of an id derived from a request id. No chosen id and no request id contains `=`.
 const REQUEST_ID_PREFIX: &str = "r=";
-/// Digits of the largest index: a client that numbers the lines of a file may count far.
+/// Most digits of an index: a client that numbers the lines of a file needs many.
 const INDEX_DIGITS_MAX: usize = 20;
-/// Characters of a server-made id, behind the `~`, that name its second: see [`second_prefix`].
+/// Number of characters of a server-made id, after the `~`, that encode its second, see [`second_prefix`].
 pub const SECOND_CHARS: usize = 8;
-/// Milliseconds of one of these seconds.
+/// Milliseconds of a second in a server-made id.
 const SECOND_MILLIS: i64 = 1 << 10;
-/// Characters of a UUID in base 32.
+/// Number of characters of a UUID in base 32.
 const UUID_CHARS: usize = 26;
 /// Base 32 with digits first (RFC 4648 "base32hex", lowercase): sorts like the number it encodes.
 const BASE32: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
-/// By byte, which of [`BASE32`] it is; [`NO_DIGIT`]: none.
+/// Index in [`BASE32`] of each byte; [`NO_DIGIT`]: not a digit.
 const DIGITS: [u8; 256] = {
     let (mut digits, mut at) = ([NO_DIGIT; 256], 0);
     while at < BASE32.len() {
@@ -44,17 +44,17 @@ const DIGITS: [u8; 256] = {
     digits
 };
 const NO_DIGIT: u8 = u8::MAX;
-/// Characters of a server-made id, behind the `~`, that name its millisecond: of the first 48 bits of a UUIDv7 (RFC 9562,
-/// section 5.7), behind the two bits that 26 characters have more than a UUID.
+/// Number of characters of a server-made id, after the `~`, that encode its millisecond: the first 48 bits of a UUIDv7
+/// (RFC 9562, section 5.7), after the two bits that 26 characters have more than a UUID.
 const MILLIS_CHARS: usize = 10;
 
 // === impl JobId ===
 
 impl JobId {
-    /// Checks and takes an id of any kind that a client sent.
+    /// Checks an id of any kind that a client sent.
     ///
     /// # Errors
-    /// [`InvalidName`], with what would be accepted.
+    /// [`InvalidName`], with the accepted form.
     pub fn try_new(id: &str) -> Result<JobId, InvalidName> {
         if is_server_made(id) || is_of_request(id) {
             Ok(JobId(id.into()))
@@ -63,10 +63,10 @@ impl JobId {
         }
     }
 
-    /// Checks and takes an id of a client's own choice: 1 to 128 of `[A-Za-z0-9._:@-]`.
+    /// Checks an id that a client chose: 1 to 128 characters of `[A-Za-z0-9._:@-]`.
     ///
     /// # Errors
-    /// [`InvalidName`], with what would be accepted.
+    /// [`InvalidName`], with the accepted form.
     pub fn try_chosen(id: &str) -> Result<JobId, InvalidName> {
         if id.contains('~') {
             return Err(InvalidName::Tilde);
@@ -75,8 +75,8 @@ impl JobId {
         Ok(JobId(id.into()))
     }
 
-    /// `r=<request id>`, of a job in a batch `r=<request id>=<index>`: the id of a job whose client gave it a request
-    /// id and no id. `request_id` has been checked with [`JobId::try_chosen`].
+    /// Builds the id of a job whose client gave a request id and no id: `r=<request id>`, in a batch
+    /// `r=<request id>=<index>`. `request_id` has been checked with [`JobId::try_chosen`].
     #[must_use]
     pub fn from_request_id(request_id: &str, index: Option<usize>) -> JobId {
         match index {
@@ -85,15 +85,15 @@ impl JobId {
         }
     }
 
-    /// The request id that this id follows from, alone or in a batch; none for an id of another kind.
+    /// Returns the request id that this id is derived from, alone or in a batch; `None` for an id of another kind.
     #[must_use]
     pub fn request_id(&self) -> Option<&str> {
         let rest = self.0.strip_prefix(REQUEST_ID_PREFIX)?;
         Some(rest.split_once('=').map_or(rest, |(request_id, _)| request_id))
     }
 
-    /// `<shard>~<26 characters>`: an id that carries its shard and is never hashed.
-    /// `uuid` is the 128 bits of a UUIDv7, so ids of one shard sort by their age.
+    /// Builds a server-made id: `<shard>~<26 characters>`. It contains its shard and is never hashed. `uuid` is the 128
+    /// bits of a UUIDv7, so ids of one shard sort by age.
     #[must_use]
     pub fn from_uuid(shard: &ShardName, uuid: u128) -> JobId {
         let mut text = [b'~'; limit::SHARD_NAME_BYTES_MAX + 1 + UUID_CHARS];
@@ -109,39 +109,40 @@ impl JobId {
         JobId(text.unwrap_or_default().into())
     }
 
-    /// An id that was checked before it was stored.
+    /// Wraps an id that was checked before it was stored.
     #[must_use]
     pub fn stored(id: &str) -> JobId {
         JobId(id.into())
     }
 
-    /// The shard that a server-made id names; none for an id that a client chose.
+    /// Returns the shard in a server-made id; `None` for an id of another kind.
     #[must_use]
     pub fn shard(&self) -> Option<ShardName> {
         self.0.split_once('~').map(|(shard, _)| ShardName::held(shard))
     }
 
-    /// When a server made it, by that server's clock, in whole milliseconds; none for an id that a client
-    /// chose.
+    /// Returns the time at which a server made the id, by that server's clock, in whole milliseconds; `None` for an id
+    /// of another kind.
     #[must_use]
     pub fn created_at(&self) -> Option<Time> {
         created_at(&self.0)
     }
 
-    /// The second in which a server made it, as [`second_prefix`] names it; none for an id of another kind.
+    /// Returns the second in which a server made the id, as [`second_prefix`] encodes it; `None` for an id of another
+    /// kind.
     #[must_use]
     pub fn created_second(&self) -> Option<&str> {
         self.0.split_once('~')?.1.get(..SECOND_CHARS)
     }
 
-    /// The id.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// [`JobId::created_at`] of an id as it is stored.
+/// Returns [`JobId::created_at`] of an id in stored form.
 #[must_use]
 pub fn created_at(id: &str) -> Option<Time> {
     let digits = id.split_once('~')?.1.as_bytes().get(..MILLIS_CHARS)?;
@@ -153,8 +154,8 @@ pub fn created_at(id: &str) -> Option<Time> {
     Some(Time(millis.saturating_mul(1_000)))
 }
 
-/// The name of a second (1,024 ms): what ids begin with, behind their shard, that a server made then. Names sort like
-/// the times.
+/// Returns the encoding of a second (1,024 ms): the prefix, after the shard, of ids that a server made in it. Prefixes
+/// sort like the times.
 #[must_use]
 pub fn second_prefix(time: Time) -> [u8; SECOND_CHARS] {
     let mut left = u64::try_from(time.0 / 1_000 / SECOND_MILLIS).unwrap_or(0);
@@ -174,7 +175,7 @@ fn is_server_made(id: &str) -> bool {
     })
 }
 
-/// Whether it has the form of [`JobId::of_request`].
+/// Returns whether the id has the form of [`JobId::from_request_id`].
 fn is_of_request(id: &str) -> bool {
     let Some(rest) = id.strip_prefix(REQUEST_ID_PREFIX) else { return false };
     let (request_id, index) = rest.split_once('=').map_or((rest, "0"), |parts| parts);
@@ -192,7 +193,7 @@ impl fmt::Display for JobId {
     }
 }
 
-/// `topics/{topic}/jobs/{id}`: the name that errors carry (AIP-122).
+/// Formats the key as `topics/{topic}/jobs/{id}`, the resource name in errors (AIP-122).
 impl fmt::Display for JobKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "topics/{}/jobs/{}", self.topic, self.id)

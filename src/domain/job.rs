@@ -1,4 +1,4 @@
-//! What a job is.
+//! The job: its spec, states, attempts, retention and durability.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,36 +10,36 @@ use super::name::ShardName;
 use super::retry::RetryOverrides;
 use super::time::Time;
 
-/// Job data. The server never looks inside.
+/// Job data, which the server never interprets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Payload {
-    /// Whether `body` is UTF-8 text (shown as such by JSON tools) or anything else.
+    /// True if `body` is UTF-8 text (shown as text by JSON tools); false: any bytes.
     pub text: bool,
-    /// The bytes.
+    /// Bytes of the payload.
     pub body: Bytes,
-    /// Media type; empty means the default of its kind.
+    /// Media type; empty: the default for text or bytes.
     pub content_type: String,
 }
 
-/// The lasting part of what a producer asked for: what every attempt sees again.
+/// The lasting part of a producer's request, which every attempt receives.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spec {
-    /// The data, if any.
+    /// Payload, if any.
     pub payload: Option<Payload>,
     /// Headers, sorted by name.
     pub headers: Vec<(String, String)>,
-    /// What the job itself says about retries.
+    /// Retry settings of the job itself.
     pub retry: RetryOverrides,
-    /// Time-to-run per attempt, when the job names it.
+    /// Duration of the lease of each attempt, if the job names one.
     pub lease: Option<Duration>,
-    /// Retention as asked for; [`Keep`] is what follows from it.
+    /// Retention as requested; [`RetentionRule`] is derived from it.
     pub retention: Option<Duration>,
 }
 
-/// The state of a job as the world sees it.
+/// Public state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// Its due time is ahead.
+    /// The due time is ahead.
     Scheduled,
     /// Waits for a worker.
     Ready,
@@ -49,116 +49,116 @@ pub enum State {
     Backoff,
     /// Acknowledged. Terminal.
     Succeeded,
-    /// Gave up, or dead-lettered by hand. Terminal until redriven.
+    /// Out of attempts or deliveries, or dead-lettered by a worker. Terminal until redriven.
     Dead,
     /// Deleted. Terminal.
     Cancelled,
-    /// Was not running by its expire time. Terminal.
+    /// Not running by its expire time. Terminal.
     Expired,
 }
 
-/// What stays of a job once it is finished.
+/// The part of a job that is kept once it is finished, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetentionRule {
-    /// Nothing: a late repeat runs again, unless it names the id that a server made, soon enough.
+    /// No record is kept: a late repeat runs the job again, unless it has a server-made id and comes soon enough.
     #[default]
     Nothing,
-    /// State, id and request hash for this long, so that a repeat finds them.
+    /// State, id and request hash, for this long, so that a repeat is recognized.
     Tombstone(Duration),
-    /// The whole record and its result for this long.
+    /// The whole record with its result, for this long.
     Record(Duration),
 }
 
 /// A stored job as it is read back.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// Its identity.
+    /// Topic and id.
     pub key: JobKey,
-    /// What was asked for.
+    /// Spec of the job.
     pub spec: Spec,
-    /// 0 (default) to 9 (first).
+    /// Priority, 0 (default) to 9 (first).
     pub priority: u8,
-    /// Not running by then: [`State::Expired`].
+    /// Expire time: a job that is not running by then is [`State::Expired`].
     pub expire_time: Option<Time>,
-    /// Its state at the time of reading.
+    /// State at the time of the read.
     pub state: State,
-    /// Counted failures.
+    /// Number of counted failures.
     pub failures: u32,
-    /// Hand-overs, a running one included.
+    /// Number of deliveries, a running one included.
     pub deliveries: u32,
-    /// Raised each time the id is enqueued over; 1 at first.
+    /// Number of the generation: 1 at first, raised each time the id is enqueued over.
     pub generation: u32,
-    /// When this generation was enqueued.
+    /// Time at which this generation was enqueued.
     pub create_time: Time,
-    /// Next time it becomes ready, or the last.
+    /// Due time, next or last.
     pub due_time: Time,
-    /// While running: the deadline of the lease.
+    /// Deadline of the lease; present while the job runs.
     pub lease_expire_time: Option<Time>,
-    /// Current or last holder.
+    /// Current or last worker.
     pub worker_id: String,
-    /// When it reached a terminal state.
+    /// Time at which the job reached a terminal state.
     pub finish_time: Option<Time>,
-    /// From the Ack.
+    /// Result from the Ack.
     pub result: Option<Payload>,
-    /// Of the last failed attempt.
+    /// Error of the last failed attempt.
     pub last_error: String,
     /// Finished runs, newest first.
     pub attempts: Vec<Attempt>,
-    /// Last note of an Extend.
+    /// Last progress note of an Extend.
     pub progress: String,
-    /// What a worker has kept for the next delivery.
+    /// Checkpoint that a worker stored for the next delivery.
     pub checkpoint: Option<Payload>,
-    /// Where it lies.
+    /// Shard that stores the job.
     pub shard: ShardName,
 }
 
-/// One finished run.
+/// A finished run of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// The delivery it was; 1 is the first.
+    /// Number of the delivery; 1 is the first.
     pub number: u32,
-    /// When it was handed over.
+    /// Time of the delivery.
     pub start_time: Time,
-    /// When it ended.
+    /// Time of the end.
     pub finish_time: Time,
-    /// Who ran it.
+    /// Worker that ran it.
     pub worker_id: String,
-    /// How it ended.
+    /// Outcome of the attempt.
     pub outcome: AttemptOutcome,
-    /// What the worker said.
+    /// Error text of the worker.
     pub error: String,
 }
 
-/// How an attempt ended.
+/// Outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AttemptOutcome {
-    /// Acknowledged.
+    /// Settled by an Ack.
     Succeeded,
-    /// Nack.
+    /// Settled by a Nack with RETRY or DEAD_LETTER.
     Failed,
-    /// Nobody settled it in time.
+    /// Not settled before the deadline of the lease.
     LeaseExpired,
-    /// Handed back, not counted as a failure.
+    /// Released, not counted as a failure.
     Released,
     /// The job was deleted while it ran.
     Revoked,
 }
 
-/// How safe an accepted job is. Ordered: each level includes those before it.
+/// Durability of an accepted job. Ordered: each level includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Durability {
-    /// Held by the store's process.
+    /// Held in the memory of the store's process.
     Memory,
-    /// On the store's disk.
+    /// Synced to the store's disk.
     Fsynced,
-    /// On its disk, and received by a replica.
+    /// Synced to the store's disk, and received by a replica of the store.
     Replicated,
 }
 
 // === impl AttemptOutcome ===
 
 impl AttemptOutcome {
-    /// Its stored number. Part of what recognizes the repeat of a settle: each way to settle has its own.
+    /// Returns the stored code. It helps to identify a repeated settle, so each way to settle has its own.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -170,7 +170,7 @@ impl AttemptOutcome {
         }
     }
 
-    /// The outcome with this number; one that is not known is a failure.
+    /// Returns the outcome with this code; an unknown code is a failure.
     #[must_use]
     pub fn of(code: u8) -> AttemptOutcome {
         match code {
@@ -186,7 +186,7 @@ impl AttemptOutcome {
 // === impl Durability ===
 
 impl fmt::Display for Durability {
-    /// As in the contract, without its prefix.
+    /// Formats the level as in the proto enum, without its prefix.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Durability::Memory => "MEMORY",
@@ -196,10 +196,10 @@ impl fmt::Display for Durability {
     }
 }
 
-// === impl Keep ===
+// === impl RetentionRule ===
 
 impl RetentionRule {
-    /// Until when it stays of a job that finished at `finish`; `None`: nothing does.
+    /// Returns the time until which the rest of a job that finished at `finish` is kept; `None`: nothing is kept.
     #[must_use]
     pub fn until(self, finish: Time) -> Option<Time> {
         match self {
@@ -214,23 +214,23 @@ impl RetentionRule {
 // === impl Spec ===
 
 impl Spec {
-    /// Bytes of payload and headers: what a stream's byte credit counts.
+    /// Returns the bytes of payload and headers, which count against a stream's byte credit.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        // All fields, so that a new one is thought of here.
+        // Names all fields, so that a new field does not compile until it is handled here.
         let Spec { payload, headers, retry: _, lease: _, retention: _ } = self;
         let headers: usize = headers.iter().map(|(k, v)| k.len() + v.len()).sum();
         headers + payload.as_ref().map_or(0, |payload| payload.body.len())
     }
 
-    /// What a tombstone keeps of it.
+    /// Returns the part of the spec that a tombstone keeps.
     #[must_use]
     pub fn of_tombstone(&self) -> Spec {
         Spec { lease: self.lease, ..Spec::default() }
     }
 
-    /// What stays of the job: what it asks for, or else a tombstone for ids that somebody may
-    /// repeat (`repeatable`: chosen by a client, or made from a request id).
+    /// Returns the retention rule of the job: the requested retention, or else a tombstone for ids that a client may
+    /// repeat (`repeatable`: chosen by a client, or derived from a request id).
     #[must_use]
     pub fn retention_rule(&self, repeatable: bool, tombstone: Duration) -> RetentionRule {
         match self.retention {
@@ -242,10 +242,10 @@ impl Spec {
     }
 }
 
-// === impl Keep ===
+// === impl RetentionRule ===
 
 impl RetentionRule {
-    /// For how long a finished job is found by its id, at least.
+    /// Returns the time for which a finished job is found by its id, at least.
     #[must_use]
     pub fn duration(self) -> Duration {
         match self {
@@ -270,7 +270,7 @@ impl State {
         State::Expired,
     ];
 
-    /// The state of a job that waits for its due time or for a worker.
+    /// Returns the state of a job that waits for its due time or for a worker.
     #[must_use]
     pub fn waiting(due: Time, failures: u32, now: Time) -> State {
         match (due <= now, failures) {
@@ -280,19 +280,19 @@ impl State {
         }
     }
 
-    /// Whether the job waits (for its time, or for a worker).
+    /// Returns whether the job waits (for its due time, or for a worker).
     #[must_use]
     pub fn is_waiting(self) -> bool {
         matches!(self, State::Scheduled | State::Ready | State::Backoff)
     }
 
-    /// Whether nothing more happens to the job by itself.
+    /// Returns whether the job has ended and changes no more by itself.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         !self.is_waiting() && self != State::Running
     }
 
-    /// Lowercase name, as in metrics and logs.
+    /// Returns the lowercase name, as in metrics and logs.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

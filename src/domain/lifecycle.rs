@@ -1,5 +1,5 @@
-//! Why the lease of an attempt ends, and what follows by the retry policy of its job: whether the attempt counts, and
-//! whether another one comes and when. What then becomes of the job is decided by [`engine`](super::engine).
+//! End of a lease and its consequences by the retry policy of the job: whether the attempt counts, and whether and when
+//! another one follows. [`engine`](super::engine) then decides the state of the job.
 
 use std::time::Duration;
 
@@ -7,39 +7,39 @@ use super::job::AttemptOutcome;
 use super::retry::{RetryOverrides, RetryPolicy, release_delay};
 use super::time::Time;
 
-/// Why a lease ends otherwise than by an Ack. Each way that a worker can ask for has an outcome, or a dead letter, of
-/// its own: by that a repeat of its settle is told from another one (`settled_code` of the engine).
+/// Cause of the end of a lease without an Ack. Each end that a worker can request has an outcome, or a dead letter, of
+/// its own: that distinguishes a repeated settle from another one (`settled_code` of the engine).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cause {
     /// Nack RETRY; a delay overrides the policy's wait.
     Failed {
         /// Overrides the policy's wait; zero puts the job at the end of the order.
         delay: Option<Duration>,
-        /// What the worker said.
+        /// Error text of the worker.
         error: String,
     },
     /// Nack RELEASE; a delay overrides the default of [`release_delay`].
     Released {
         /// Overrides the default wait.
         delay: Option<Duration>,
-        /// What the worker said.
+        /// Error text of the worker.
         error: String,
     },
     /// Nack DEAD_LETTER.
     DeadLettered {
-        /// What the worker said.
+        /// Error text of the worker.
         error: String,
     },
-    /// The deadline passed.
+    /// The deadline of the lease passed.
     Expired,
-    /// The stream that held it broke and nobody spoke for it within its orphan grace.
+    /// The stream that held the lease broke, and no worker extended or settled it within its orphan grace.
     StreamBroken,
-    /// The deadline passed while no server served the shard, and nobody spoke for it since.
+    /// The deadline passed while no server served the shard, and no worker has extended or settled the lease since.
     Unserved,
 }
 
 impl Cause {
-    /// How the attempt is remembered.
+    /// Returns the outcome that is stored with the attempt.
     #[must_use]
     pub fn outcome(&self) -> AttemptOutcome {
         match self {
@@ -51,13 +51,13 @@ impl Cause {
         }
     }
 
-    /// Whether the worker asked for a dead letter.
+    /// Returns whether the worker requested a dead letter.
     #[must_use]
     pub fn is_dead_letter(&self) -> bool {
         matches!(self, Cause::DeadLettered { .. })
     }
 
-    /// Whether an end for it counts as a failure of the job.
+    /// Returns whether an end with this cause counts as a failure of the job.
     #[must_use]
     pub fn counts(&self, policy: &RetryPolicy) -> bool {
         match self {
@@ -68,39 +68,40 @@ impl Cause {
     }
 }
 
-/// How a job stands while its lease runs: what a decision about its end needs to know, as the store counts.
+/// Counters and settings of a running job, as stored: the input of a decision about the end of its lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttemptContext {
-    /// Counted failures, this attempt not included.
+    /// Number of counted failures, this attempt not included.
     pub failures: u32,
-    /// Finished hand-overs, this one not included.
+    /// Number of finished deliveries, this one not included.
     pub deliveries: u32,
-    /// When the first attempt began.
+    /// Start of the first attempt.
     pub first_start: Time,
-    /// What the job says about retries.
+    /// Retry settings of the job itself.
     pub retry: RetryOverrides,
 }
 
-/// How a lease ends: what the store writes. Every end counts one delivery, so a job without any never ran: by that both
-/// stores know, when they undo a claim, whether its start was the first.
+/// End of a lease, as the store writes it. Every end counts one delivery, so a job without any never ran: both stores
+/// use that when they undo a claim, to find whether its start was the first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeaseEnd {
-    /// What the job does next.
+    /// Next step of the job.
     pub step: AfterLease,
-    /// How the attempt is remembered.
+    /// Outcome that is stored with the attempt.
     pub outcome: AttemptOutcome,
-    /// Whether it counts as a failure.
+    /// True if the attempt counts as a failure.
     pub counted: bool,
-    /// Whether the worker asked for a dead letter: what tells its repeat from that of a retry.
+    /// True if the worker requested a dead letter. It distinguishes a repeat of that Nack from one with RETRY.
     pub dead_lettered: bool,
-    /// Remembered with the attempt; becomes `last_error` when the attempt counts as a failure and it is not empty.
+    /// Error text, stored with the attempt. Becomes `last_error` if the attempt counts as a failure and the text is not
+    /// empty.
     pub error: String,
 }
 
-/// What a job does after a lease.
+/// Next step of a job after a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterLease {
-    /// Waits that long; `None` keeps its due time and so its place.
+    /// Waits for this time; `None`: keeps its due time and so its place.
     Wait(Option<Duration>),
     /// Becomes a dead letter.
     DeadLetter,
@@ -117,7 +118,7 @@ pub fn lease_end(
 ) -> LeaseEnd {
     let (outcome, counted, dead_lettered) =
         (cause.outcome(), cause.counts(policy), cause.is_dead_letter());
-    let (wanted, error) = match cause {
+    let (chosen, error) = match cause {
         Cause::Failed { delay, error } | Cause::Released { delay, error } => (delay, error),
         Cause::DeadLettered { error } => (None, error),
         Cause::Expired => (None, "the lease expired before the job was settled".to_owned()),
@@ -130,18 +131,18 @@ pub fn lease_end(
         if dead_lettered || is_last_attempt(failures, deliveries, counted, standing, policy, now) {
             AfterLease::DeadLetter
         } else if counted {
-            AfterLease::Wait(Some(wanted.unwrap_or_else(|| policy.delay(failures, entropy))))
-        } else if wanted == Some(Duration::ZERO) {
-            // Handed back for somebody else to take at once: it keeps its place.
+            AfterLease::Wait(Some(chosen.unwrap_or_else(|| policy.delay(failures, entropy))))
+        } else if chosen == Some(Duration::ZERO) {
+            // Released for another worker to take at once: the job keeps its place.
             AfterLease::Wait(None)
         } else {
-            AfterLease::Wait(wanted.or_else(|| release_delay(deliveries - failures)))
+            AfterLease::Wait(chosen.or_else(|| release_delay(deliveries - failures)))
         };
     LeaseEnd { step, outcome, counted, dead_lettered, error }
 }
 
-/// Whether no further attempt follows. The limits on failures and on time bind only an attempt that
-/// failed: handing a job back never kills it, except by the total of hand-overs.
+/// Returns whether no further attempt follows. The limits on failures and on time apply only to an attempt that failed:
+/// a release makes a job dead only by the limit on deliveries.
 fn is_last_attempt(
     failures: u32,
     deliveries: u32,

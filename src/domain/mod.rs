@@ -1,17 +1,17 @@
-//! The rules of the product, pure: no IO, no clock, no randomness of its own, nothing of the other
-//! modules. Everything here is a value or a function of its arguments.
+//! The rules of the product, as pure code: no IO, no clock, no random numbers, no imports from other modules.
+//! Everything here is a value or a function of its arguments.
 //!
-//! - [`job`]: what a job is; [`name`] and [`id`]: how it is named; [`receipt`]: how a lease is proved
-//! - [`engine`]: what becomes of a job, decided once for all stores
-//! - [`lifecycle`]: the table of state transitions, and what follows when a lease ends: [`lifecycle::Cause`] is where a new
-//!   way of settling begins
-//! - [`away`]: what becomes of a lease that ran out while no server served its shard
-//! - [`conflict`]: what an enqueue does when the id is taken
-//! - [`retry`]: how long to wait and when to give up
-//! - [`ring`]: which shard owns an id that its client chose; [`rings`]: while that changes
-//! - [`credit`]: how much a stream may hold, and how that is counted
+//! - [`job`]: the job; [`name`] and [`id`]: names and ids; [`receipt`]: proof of a lease
+//! - [`engine`]: the result of each command on a job, decided once for all stores
+//! - [`lifecycle`]: the end of a lease and its consequences by the retry policy; a new way of settling begins at
+//!   [`lifecycle::Cause`]
+//! - [`outage`]: leases that expired while no server served their shard
+//! - [`conflict`]: the result of an enqueue when the id is taken
+//! - [`retry`]: retry policy: waits and limits
+//! - [`ring`]: the owner shard of a client-chosen id; [`open_rings`]: several rings while the owner changes
+//! - [`credit`]: the credit of a stream and its accounting
 //! - [`limit`]: every bound of the system, with its reason
-//! - [`stream_id`]: how streams are named
+//! - [`stream_id`]: names of streams
 //! - [`time`]: instants in microseconds
 
 pub mod conflict;

@@ -1,5 +1,5 @@
-//! Names of topics and shards, and why one is refused. Parsed and checked here only, so that the rest of the
-//! system never sees a malformed one.
+//! Names of topics and shards, and the reasons to reject one. Names are parsed and checked here only, so that the
+//! rest of the system never has a malformed one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,31 +10,31 @@ use super::limit;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicName(Arc<str>);
 
-/// A shard's name, `[a-z0-9]{1,8}`: written on the shard at first contact and never reused. So short that it
-/// is held in place: every receipt and every id of the server's own names one.
+/// A shard's name, `[a-z0-9]{1,8}`: written on the shard at first contact and never reused. Short enough to be stored
+/// inline, because every receipt and every server-made id contains one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardName {
-    /// Zeros behind the name.
+    /// Name, padded with zeros.
     bytes: [u8; limit::SHARD_NAME_BYTES_MAX],
     length: u8,
 }
 
-/// Why a name was refused. The text tells a person what would be accepted.
+/// Reason why a name is rejected. The text names the accepted form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
     /// The name is empty.
     #[error("must not be empty")]
     Empty,
-    /// The name has more than so many bytes.
+    /// The name has more than this number of bytes.
     #[error("must have at most {0} bytes")]
     TooLong(usize),
-    /// A character outside the allowed set, and that set.
+    /// The name has this character outside the allowed set; the second value describes the set.
     #[error("{0:?} is not allowed; use {1}")]
     Character(char, &'static str),
-    /// Topics of this prefix belong to the server.
+    /// The name has a prefix that is reserved for the server.
     #[error("names that begin with `ringq.` are reserved")]
     Reserved,
-    /// `~` marks ids that the server made, and this is none of them.
+    /// The name contains `~`, which only server-made ids may contain.
     #[error("`~` is reserved for ids that the server makes")]
     Tilde,
 }
@@ -45,10 +45,10 @@ const SHARD_CHARS: &str = "lowercase letters and digits";
 // === impl TopicName ===
 
 impl TopicName {
-    /// Checks and takes a topic name.
+    /// Checks a topic name.
     ///
     /// # Errors
-    /// [`InvalidName`], with what would be accepted.
+    /// [`InvalidName`], with the accepted form.
     pub fn try_new(name: &str) -> Result<TopicName, InvalidName> {
         check(name, limit::TOPIC_BYTES_MAX, TOPIC_CHARS, |c| "._:-".contains(c))?;
         if let Some(first) = name.chars().next().filter(|c| !c.is_ascii_alphanumeric()) {
@@ -60,13 +60,13 @@ impl TopicName {
         Ok(TopicName(name.into()))
     }
 
-    /// A name that was checked before it was stored.
+    /// Wraps a name that was checked before it was stored.
     #[must_use]
     pub fn stored(name: &str) -> TopicName {
         TopicName(name.into())
     }
 
-    /// The name.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -76,10 +76,10 @@ impl TopicName {
 // === impl ShardName ===
 
 impl ShardName {
-    /// Checks and takes a shard name.
+    /// Checks a shard name.
     ///
     /// # Errors
-    /// [`InvalidName`], with what would be accepted.
+    /// [`InvalidName`], with the accepted form.
     pub fn try_new(name: &str) -> Result<ShardName, InvalidName> {
         check(name, limit::SHARD_NAME_BYTES_MAX, SHARD_CHARS, |_| false)?;
         match name.chars().find(char::is_ascii_uppercase) {
@@ -88,7 +88,7 @@ impl ShardName {
         }
     }
 
-    /// A name that was checked.
+    /// Wraps a name that was checked.
     pub(super) fn held(name: &str) -> ShardName {
         let mut bytes = [0; limit::SHARD_NAME_BYTES_MAX];
         let length = name.len().min(bytes.len());
@@ -96,14 +96,14 @@ impl ShardName {
         ShardName { bytes, length: u8::try_from(length).unwrap_or(0) }
     }
 
-    /// The name.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or_default()
     }
 }
 
-/// Checks length and characters; `punctuation` is allowed beside letters and digits.
+/// Checks length and characters of a name; `punctuation` is allowed beside letters and digits.
 pub(super) fn check(
     name: &str,
     bytes_max: usize,

@@ -1,10 +1,9 @@
-//! The rings that are open: the newest one, which this replica serves, and those under which jobs may
-//! still lie whose newest owner is another shard. A job whose id its client chose is looked for under all
-//! of them and written under the newest one only, so a ring can change while jobs lie on it.
+//! The open rings: the newest one, which this replica serves, and older ones under which jobs may still be stored whose
+//! newest owner is another shard. A job with a client-chosen id is looked up under all of them and written under the
+//! newest one only, so a ring can change while jobs are stored on it.
 //!
-//! Every ring that a replica serves is recorded on every shard. A record has a version: of two records of
-//! one ring the higher version tells what became of it, wherever and whenever they are compared, so that
-//! replicas and shards which were away catch up in any order.
+//! Every ring that a replica serves is recorded on every shard. A record has a version: of two records of one ring the
+//! one with the higher version is valid, so replicas and shards that were unreachable catch up in any order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,24 +11,23 @@ use std::fmt;
 use super::ring::{WEIGHT_MAX, fingerprint};
 use super::{JobKey, Ring, ShardName};
 
-/// The members of a ring as text, which names it: `a:1,b:2`, by name, without those that own nothing.
+/// Members of a ring as text, which identifies the ring: `a:1,b:2`, sorted by name, without members of weight 0.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RingMembers(String);
 
-/// What is known of a ring.
+/// Record of a ring: version and state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RingRecord {
-    /// Counts its changes, from 1 on.
+    /// Number of changes of the record; 1 at first.
     pub version: u64,
-    /// Whether jobs may lie where it says. Of two replicas that say different things of one version the
-    /// one that says so is right.
+    /// True if jobs may still be stored where the ring puts them. Of two records of one version the open one is valid.
     pub open: bool,
 }
 
-/// Everything known of rings: what one shard has, or all shards together.
+/// Records of all rings, of one shard or of all shards together.
 pub type RingRecords = BTreeMap<RingMembers, RingRecord>;
 
-/// See the module.
+/// The open rings as this replica routes by them: the newest, the older ones, and rings of other replicas.
 #[derive(Clone, Debug)]
 pub struct OpenRings {
     newest: Ring,
@@ -37,10 +35,10 @@ pub struct OpenRings {
     peer_rings: Vec<Ring>,
 }
 
-// === impl Members ===
+// === impl RingMembers ===
 
 impl RingMembers {
-    /// Those of a ring of these shards.
+    /// Returns the members of a ring of these shards with their weights.
     #[must_use]
     pub fn new(members: &[(ShardName, u32)]) -> RingMembers {
         let mut members: Vec<_> = members.iter().filter(|(_, weight)| *weight > 0).collect();
@@ -50,7 +48,7 @@ impl RingMembers {
         RingMembers(texts.join(","))
     }
 
-    /// As a shard has stored them; `None` if that makes no sense.
+    /// Parses members as a shard has stored them; `None` if the text is malformed.
     #[must_use]
     pub fn stored(text: &str) -> Option<RingMembers> {
         let members = RingMembers(text.to_owned());
@@ -58,31 +56,31 @@ impl RingMembers {
         (RingMembers::new(&read) == members).then_some(members)
     }
 
-    /// As text.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether the shard is one of them.
+    /// Returns whether the shard is a member.
     #[must_use]
     pub fn contains(&self, shard: &ShardName) -> bool {
         self.names().contains(shard)
     }
 
-    /// Their names.
+    /// Returns the names of the members.
     #[must_use]
     pub fn names(&self) -> Vec<ShardName> {
         self.parse().unwrap_or_default().into_iter().map(|(name, _)| name).collect()
     }
 
-    /// That of their ring.
+    /// Returns the fingerprint of the ring.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         fingerprint(&self.parse().unwrap_or_default())
     }
 
-    /// The others, when this shard leaves them.
+    /// Returns the members without this shard.
     #[must_use]
     pub fn without(&self, shard: &ShardName) -> RingMembers {
         let mut rest = self.parse().unwrap_or_default();
@@ -90,13 +88,13 @@ impl RingMembers {
         RingMembers::new(&rest)
     }
 
-    /// The ring.
+    /// Builds the ring of these members.
     #[must_use]
     pub fn to_ring(&self) -> Ring {
         Ring::new(self.parse().unwrap_or_default())
     }
 
-    /// Each with its weight.
+    /// Returns each member with its weight; `None` if the text is malformed.
     #[must_use]
     pub fn parse(&self) -> Option<Vec<(ShardName, u32)>> {
         if self.0.is_empty() {
@@ -117,20 +115,20 @@ impl fmt::Display for RingMembers {
     }
 }
 
-/// Adds to what is known in `records` what `others` say; whether that was news.
+/// Merges `others` into `records`: for each ring the higher version stays. Returns whether `records` changed.
 pub fn merge_records(records: &mut RingRecords, others: &RingRecords) -> bool {
-    let mut news = false;
+    let mut changed = false;
     for (members, mark) in others {
         let known = records.get(members);
         if known.is_none_or(|known| known < mark) {
             records.insert(members.clone(), *mark);
-            news = true;
+            changed = true;
         }
     }
-    news
+    changed
 }
 
-/// The records that whoever has `theirs` lacks.
+/// Returns the records that `theirs` lacks or has in an older version.
 #[must_use]
 pub fn missing_records(theirs: &RingRecords, records: &RingRecords) -> RingRecords {
     let lacks = |(members, mark): &(&RingMembers, &RingRecord)| {
@@ -140,18 +138,18 @@ pub fn missing_records(theirs: &RingRecords, records: &RingRecords) -> RingRecor
     lacking.map(|(members, mark)| (members.clone(), *mark)).collect()
 }
 
-/// A replica serves this ring: it is open from now on. Whether that was news.
+/// Opens a ring, because a replica serves it. Returns whether `records` changed.
 pub fn open_ring(records: &mut RingRecords, members: &RingMembers) -> bool {
     set_open(records, members, true)
 }
 
-/// Nothing lies where only this ring says it does. Whether that was news.
+/// Closes a ring: no job is stored where only this ring puts it. Returns whether `records` changed.
 pub fn close_ring(records: &mut RingRecords, members: &RingMembers) -> bool {
     set_open(records, members, false)
 }
 
-/// Nothing lies on this shard. Without it a ring finds all others where it did before, so in place of each open ring
-/// with it that of the other members is open. Those that are closed.
+/// Removes an empty shard from all open rings: each ring with it is closed, and the ring of its other members is
+/// opened. Without the shard a ring finds all other jobs where it did before. Returns the rings that were closed.
 pub fn remove_shard(records: &mut RingRecords, shard: &ShardName) -> Vec<RingMembers> {
     let left = records.iter().filter(|(members, mark)| mark.open && members.contains(shard));
     let left: Vec<RingMembers> = left.map(|(members, _)| members.clone()).collect();
@@ -175,11 +173,11 @@ fn set_open(records: &mut RingRecords, members: &RingMembers, open: bool) -> boo
     true
 }
 
-// === impl Rings ===
+// === impl OpenRings ===
 
 impl OpenRings {
-    /// The newest ring is this one, and of `records` all others that are open are older. Those that other replicas
-    /// serve and that have shards which this one does not know are `elsewhere`.
+    /// Builds the open rings: `newest`, and all other open rings of `records` as older ones. `elsewhere`: rings that
+    /// other replicas serve and that have shards which are not configured here.
     #[must_use]
     pub fn new(
         newest: &RingMembers,
@@ -192,26 +190,26 @@ impl OpenRings {
         OpenRings { newest: newest.to_ring(), older, peer_rings: elsewhere }
     }
 
-    /// The newest one.
+    /// Returns the newest ring.
     #[must_use]
     pub fn newest(&self) -> &Ring {
         &self.newest
     }
 
-    /// How many there are.
+    /// Returns the number of open rings.
     #[must_use]
     pub fn count(&self) -> usize {
         self.older.len() + 1
     }
 
-    /// Whether a job can lie elsewhere than on its newest owner.
+    /// Returns whether a job can be stored elsewhere than on its newest owner.
     #[must_use]
     pub fn is_changing(&self) -> bool {
         !self.older.is_empty()
     }
 
-    /// The owners of a job under the rings that other replicas serve; for an id that a server made its shard, if it is
-    /// on one of those.
+    /// Returns the owners of a job under the rings that other replicas serve. For a server-made id that is its shard,
+    /// if the shard is on one of those rings.
     pub fn owners_on_peer_rings(&self, key: &JobKey) -> impl Iterator<Item = ShardName> {
         let made = key.id.shard();
         self.peer_rings.iter().filter_map(move |ring| match &made {
@@ -220,12 +218,12 @@ impl OpenRings {
         })
     }
 
-    /// The shards of the rings that other replicas serve.
+    /// Returns the shards of the rings that other replicas serve.
     pub fn peer_ring_shards(&self) -> impl Iterator<Item = &ShardName> {
         self.peer_rings.iter().flat_map(Ring::names)
     }
 
-    /// The owners of a job under the older rings that are not its newest one, each once.
+    /// Returns the owners of a job under the older rings, each once, without its owner under the newest ring.
     #[must_use]
     pub fn former_owners(&self, key: &JobKey) -> Vec<&ShardName> {
         let newest = self.newest.owner(key);
@@ -269,18 +267,18 @@ mod tests {
         let mut records = RingRecords::new();
         assert!(open_ring(&mut records, &one) && !open_ring(&mut records, &one));
         assert!(open_ring(&mut records, &two) && close_ring(&mut records, &one));
-        assert!(!close_ring(&mut records, &members("z:1")), "what nobody served is not closed");
+        assert!(!close_ring(&mut records, &members("z:1")), "an unknown ring is not closed");
         let mut late = RingRecords::from([(one.clone(), mark(1, true))]);
         assert_eq!(missing_records(&late, &records).len(), 2);
         assert!(merge_records(&mut late, &records) && !merge_records(&mut late, &records));
         assert_eq!(late, records);
         assert!(
             !merge_records(&mut records, &RingRecords::from([(one.clone(), mark(1, true))])),
-            "old news"
+            "an older version"
         );
         assert!(open_ring(&mut records, &one));
         assert_eq!(records[&one], mark(3, true));
-        // Two closed and reopened it at once, each not knowing of the other: it stays open.
+        // Two replicas close and reopen the ring independently: it stays open.
         assert!(merge_records(&mut late, &RingRecords::from([(one.clone(), mark(2, true))])));
         assert!(late[&one].open);
     }

@@ -1,50 +1,49 @@
-//! What becomes of a lease that ran out while no server served its shard: nobody could extend it. Once the shard is
-//! served again its worker has the grace of its stream to speak for it; then it ends, uncounted.
+//! Expiry of a lease while no server served its shard, so that its worker could not extend it. Once the shard is served
+//! again, the worker may extend or settle the lease within the grace of its stream; then the lease ends, uncounted.
 
 use std::time::Duration;
 
 use super::limit;
 use super::time::Time;
 
-/// The last time in which no server served a shard, on the shard's clock.
+/// The last outage of a shard, in which no server served it. Times are on the shard's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardOutage {
-    /// The last sign of a server before it.
+    /// Last heartbeat of a server before the outage.
     pub since: Time,
-    /// When the shard was served again.
+    /// Time at which the shard was served again.
     pub until: Time,
 }
 
-/// A lease whose deadline has passed, as far as it matters here.
+/// A lease whose deadline has passed, reduced to the fields that the decision needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpiredLease {
-    /// When it began.
+    /// Start of the lease.
     pub started: Time,
-    /// When it was last extended.
+    /// Time of the last extension.
     pub extended: Option<Time>,
-    /// When it ends.
+    /// Deadline of the lease.
     pub deadline: Time,
-    /// The grace of its stream; `None`: it outlives the call that got it.
+    /// Orphan grace of its stream; `None`: the lease outlives the call that claimed it.
     pub grace: Option<Duration>,
 }
 
-/// What follows for such a lease.
+/// Decision about a lease whose deadline has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpiryDecision {
-    /// Its worker could have extended it: it ends, as the policy counts.
+    /// The worker could have extended the lease: it ends, and counts as the policy demands.
     Expired,
-    /// Its worker could not, and may still speak for it until then.
+    /// The worker could not extend the lease during the outage, and may still do so until this time.
     InGrace(Time),
-    /// Its worker could not, and has not since: it ends, uncounted.
+    /// The worker could not extend the lease during the outage, and has not since: it ends, uncounted.
     Unserved,
 }
 
-// === impl Away ===
+// === impl ShardOutage ===
 
 impl ShardOutage {
-    /// What follows for a lease whose deadline has passed at `now`. One that waits is one that was extended when the
-    /// shard was served again, to the microsecond: by that it is known when that time is over, whatever has become of
-    /// its grace.
+    /// Decides about a lease whose deadline has passed at `now`. A lease that waits has `extended` equal to `until`, to
+    /// the microsecond: if that deadline passes too, the wait is over, even if the grace has changed.
     #[must_use]
     pub fn decide(&self, term: &ExpiredLease, now: Time) -> ExpiryDecision {
         if term.extended == Some(self.until) {
@@ -52,9 +51,9 @@ impl ShardOutage {
         }
         let wait = term.grace.unwrap_or(limit::ORPHAN_GRACE_DEFAULT).min(limit::AWAY_GRACE_MAX);
         let end = self.until.plus(wait);
-        let last_word = term.extended.unwrap_or(term.started).max(term.started);
-        let could_speak = last_word >= self.until || term.deadline <= self.since;
-        if could_speak || term.deadline > end {
+        let last_contact = term.extended.unwrap_or(term.started).max(term.started);
+        let could_extend = last_contact >= self.until || term.deadline <= self.since;
+        if could_extend || term.deadline > end {
             ExpiryDecision::Expired
         } else if now < end {
             ExpiryDecision::InGrace(end)

@@ -1,4 +1,4 @@
-//! Proof of a lease, and how it travels to a worker and back.
+//! Proof of a lease: the token, and the receipt that takes it to a worker and back.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -7,44 +7,45 @@ use super::id::{JobId, JobKey};
 use super::limit;
 use super::name::{ShardName, TopicName};
 
-/// Proof of one lease, in 64 bits. All tokens of one claim share their upper half, the claim's random
-/// nonce, so that a claim whose reply was lost can be undone as a whole. Below are random bits, and the place of the
-/// lease in the claim: a stream knows its leases by their tokens, so no two may be alike.
+/// Proof of one lease, in 64 bits. All tokens of one claim share their upper half, the claim's random nonce, so that a
+/// claim whose reply was lost can be undone as a whole. The lower half has random bits and the place of the lease in
+/// the claim: a stream finds its leases by their tokens, so no two may be equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
-/// What a worker settles with: proof of one lease and the way back to it. It carries its shard, so
-/// no ring change misroutes it, and its stream, so credit returns to the right one.
+/// A receipt, with which a worker settles a lease. It contains the shard, so that a change of the ring does not
+/// misroute it, and the stream, so that the credit of the right one is freed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// The shard on which the job lies.
+    /// Shard that stores the job.
     pub shard: ShardName,
-    /// Nonce of the replica whose stream got the job.
+    /// Nonce of the replica whose stream received the job.
     pub owner: u32,
-    /// That stream, unique within the replica's life.
+    /// Number of that stream, unique within the replica's life.
     pub stream: u32,
-    /// The lease's token.
+    /// Token of the lease.
     pub token: Token,
-    /// The job.
+    /// Topic and id of the job.
     pub key: JobKey,
 }
 
 const VERSION: u8 = 1;
-/// Bits of a token for the place of its lease in the claim.
+/// Number of bits of a token for the place of its lease in the claim.
 const PLACE_BITS: u32 = limit::CALL_JOBS_MAX.ilog2();
 const _: () = assert!(1 << PLACE_BITS == limit::CALL_JOBS_MAX, "each job of a claim has a place");
 
 // === impl Token ===
 
 impl Token {
-    /// The tokens of one claim, as many as are taken. As many as a claim has jobs at most differ, whatever the entropy.
+    /// Returns the tokens of one claim, as an endless iterator. The first [`limit::CALL_JOBS_MAX`] are distinct for any
+    /// entropy.
     pub fn of_claim(nonce: u32, entropy: impl Iterator<Item = u32>) -> impl Iterator<Item = Token> {
         let places = (0..1 << PLACE_BITS).cycle();
         let half = |(entropy, place): (u32, u32)| u64::from(entropy << PLACE_BITS | place);
         entropy.zip(places).map(half).map(move |half| Token(u64::from(nonce) << 32 | half))
     }
 
-    /// The nonce of the claim that made it.
+    /// Returns the nonce of the claim that made the token.
     #[must_use]
     pub fn nonce(self) -> u32 {
         u32::try_from(self.0 >> 32).unwrap_or(0)
@@ -54,7 +55,7 @@ impl Token {
 // === impl Receipt ===
 
 impl Receipt {
-    /// URL-safe text without padding, at most 512 characters, usually about 90.
+    /// Encodes the receipt as URL-safe text without padding, at most 512 characters, usually about 90.
     #[must_use]
     pub fn encode(&self) -> String {
         let (shard, topic) = (self.shard.as_str(), self.key.topic.as_str());
@@ -70,7 +71,7 @@ impl Receipt {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// The receipt in `text`; `None` when it is not one. Names inside are checked like a client's.
+    /// Decodes the receipt in `text`; `None` if it is not one. Names in it are checked like a client's.
     #[must_use]
     pub fn decode(text: &str) -> Option<Receipt> {
         if text.len() > limit::RECEIPT_CHARS_MAX {
@@ -94,7 +95,7 @@ impl Receipt {
     }
 }
 
-/// A text of at most 255 bytes behind its length.
+/// Appends the length of a text of at most 255 bytes, then the text.
 fn put_short(bytes: &mut Vec<u8>, text: &str) {
     bytes.push(u8::try_from(text.len()).unwrap_or(u8::MAX));
     bytes.extend_from_slice(text.as_bytes());

@@ -1,8 +1,8 @@
-//! The ring: which shard owns a job whose id its client chose. Consistent hashing with virtual nodes
-//! (Karger et al., 1997), laid out as in Ketama: many points per hash.
+//! The ring: the owner shard of each job with a client-chosen id. Consistent hashing with virtual nodes (Karger et al.,
+//! 1997), laid out as in Ketama: many points per hash.
 //!
-//! The layout is a contract, pinned by the golden vectors in `tests/ring/vectors.txt`, because every
-//! replica must find the same owner for ever, and so that a client can compute it:
+//! The layout is a contract, pinned by the golden vectors in `tests/ring/vectors.txt`, because every replica must
+//! always find the same owner, and so that a client can compute it:
 //!
 //! - A shard of weight `w` has `w * 4096` points: for each `i` from 0 to `w * 1024 - 1` the SHA-256 of
 //!   the text `<name>:<i>` (decimal), cut into four big-endian 64-bit numbers.
@@ -10,44 +10,44 @@
 //! - Its owner is the shard of the first point at or after that place, and after the last point the
 //!   first one. Of equal points the one whose shard's name sorts first counts.
 //!
-//! So a shard that joins takes its share from all others evenly, and nothing moves between those.
+//! A shard that joins takes its share from all others evenly, and no job moves between those.
 
 use sha2::{Digest as _, Sha256};
 
 use super::{JobKey, ShardName};
 
-/// Largest weight of a shard: enough to tell a small machine from a large one, and the points of such
-/// a shard still fit into some megabytes.
+/// Largest weight of a shard: enough to distinguish small and large machines, and the points of such a shard still fit
+/// into some megabytes.
 pub const WEIGHT_MAX: u32 = 100;
-/// Hashes per unit of weight; each makes four points. Fewer spread unevenly: with 4,096 points a
-/// shard, no share of 3 to 16 equal shards is off by 5 %, whatever the ten kinds of names in the tests.
+/// Hashes per unit of weight; each makes four points. Fewer points spread unevenly: with 4,096 points a shard, no share
+/// of 3 to 16 equal shards is off by 5 %, for all ten kinds of names in the tests.
 const HASHES: u32 = 1024;
-/// Points of one hash.
+/// Number of points of one hash.
 const POINTS: usize = 4;
 
-/// Whether a shard takes new jobs.
+/// State of a shard: whether it takes new jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShardState {
-    /// It takes them.
+    /// The shard takes new jobs.
     #[default]
     Active,
-    /// It is to become empty: new jobs go elsewhere. What lies on it is served as before, and found there:
-    /// it leaves the newest ring, and the one before stays open, see [`rings`](super::rings).
+    /// The shard takes no new jobs and is to become empty. Its jobs are found and served there as before: it leaves the
+    /// newest ring, and the ring before stays open, see [`open_rings`](super::open_rings).
     Draining,
 }
 
-/// Shards with their weights, in the order of their names, and who owns what among them.
+/// Shards with their weights, sorted by name, and the assignment of jobs to them.
 #[derive(Clone, Debug)]
 pub struct Ring {
     members: Vec<(ShardName, u32)>,
-    /// Where each point lies, and whose it is; sorted.
+    /// Position of each point and index of its member; sorted.
     points: Vec<(u64, u16)>,
 }
 
 // === impl Ring ===
 
 impl Ring {
-    /// A ring of these shards, each named once; at most 65,536 count. A weight of 0 owns nothing.
+    /// Builds a ring of these shards, each named once; more than 65,536 are ignored. A shard of weight 0 owns nothing.
     #[must_use]
     pub fn new(mut members: Vec<(ShardName, u32)>) -> Ring {
         members.sort();
@@ -58,20 +58,19 @@ impl Ring {
                 points.extend(hash_points(&hash).map(|point| (point, index)));
             }
         }
-        // Equal points lie in the order of the members, which is that of their names.
+        // Equal points are sorted like the members, by name.
         points.sort_unstable();
         Ring { members, points }
     }
 
-    /// The shard that owns a job; none if no shard has a weight. Measured on a machine of ours: 0.2 µs
+    /// Returns the shard that owns a job; `None` if no shard has a weight. Measured on one of our machines: 0.2 µs
     /// among 4 or 16 shards, 1.3 µs among 4 of weight 100.
     #[must_use]
     pub fn owner(&self, key: &JobKey) -> Option<&ShardName> {
         self.owners_in_order(key).next()
     }
 
-    /// Every shard with a weight, beginning with the owner, in the order in which they would take
-    /// over.
+    /// Returns every shard with a weight, beginning with the owner, in the order in which they would take over.
     pub fn owners_in_order(&self, key: &JobKey) -> impl Iterator<Item = &ShardName> {
         let place = ring_position(key);
         let start = self.points.partition_point(|(point, _)| *point < place);
@@ -83,33 +82,33 @@ impl Ring {
         })
     }
 
-    /// The shards on it.
+    /// Returns the shards on the ring.
     pub fn names(&self) -> impl Iterator<Item = &ShardName> {
         self.members.iter().map(|(name, _)| name)
     }
 
-    /// Whether the shard is on it.
+    /// Returns whether the shard is on the ring.
     #[must_use]
     pub fn contains(&self, shard: &ShardName) -> bool {
         self.members.iter().any(|(name, _)| name == shard)
     }
 
-    /// What tells this ring from every other: the first 8 bytes of the SHA-256 of its lines
-    /// `<name>:<weight>`, by name.
+    /// Returns the fingerprint, which identifies the ring: the first 8 bytes of the SHA-256 of its lines
+    /// `<name>:<weight>`, sorted by name.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         fingerprint(&self.members)
     }
 }
 
-/// That of the ring of these shards, which are in the order of their names.
+/// Returns the fingerprint of the ring of these members, which are sorted by name.
 pub(super) fn fingerprint(members: &[(ShardName, u32)]) -> u64 {
     let lines: String = members.iter().map(|(name, weight)| format!("{name}:{weight}\n")).collect();
     let [fingerprint, ..] = hash_points(&sha256(&[&lines]));
     fingerprint
 }
 
-/// Where a job lies.
+/// Returns the position of a job on the ring.
 fn ring_position(key: &JobKey) -> u64 {
     let [place, ..] = hash_points(&sha256(&[key.topic.as_str(), "\0", key.id.as_str()]));
     place
@@ -145,7 +144,7 @@ mod tests {
         JobKey { topic: TopicName::stored("t"), id: JobId::stored(&format!("order-{n}")) }
     }
 
-    /// How much of all places each shard owns, exactly.
+    /// Returns the exact share of all positions that each shard owns.
     fn shares(ring: &Ring) -> Vec<f64> {
         let mut shares = vec![0.0; ring.members.len()];
         let mut before = ring.points.last().unwrap().0;

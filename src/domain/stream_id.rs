@@ -3,19 +3,19 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A stream: the nonce of its replica's life, and its number in that life. Leases carry it as the stream that answers
-/// for them.
+/// A stream: the nonce of its replica's life, and its number in that life. Each lease contains the id of the stream
+/// that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId {
     /// Nonce of the replica.
     pub owner: u32,
-    /// Unique within the replica's life.
+    /// Number of the stream, unique within the replica's life.
     pub stream: u32,
 }
 
-/// The text is not the name of a stream.
+/// Error: the text is not a stream id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a stream id")]
+#[error("stream id is malformed: expected 8 hex digits, a dash and a number")]
 pub struct InvalidStreamId;
 
 // === impl StreamId ===
@@ -33,7 +33,7 @@ impl FromStr for StreamId {
         let (owner, stream) = text.split_once('-').ok_or(InvalidStreamId)?;
         let owner = u32::from_str_radix(owner, 16).map_err(|_| InvalidStreamId)?;
         let id = StreamId { owner, stream: stream.parse().map_err(|_| InvalidStreamId)? };
-        // One name for each: `+1` and `01` are not how a server writes it.
+        // Each id has one spelling: a server never writes `+1` or `01`.
         if id.to_string() == text { Ok(id) } else { Err(InvalidStreamId) }
     }
 }

@@ -1,45 +1,45 @@
-//! Instants and "when" in the unit that every store shares: microseconds since the Unix epoch.
+//! Instants, and times of callers, in the unit that every store shares: microseconds since the Unix epoch.
 
 use std::time::Duration;
 
 /// An instant: microseconds since 1970-01-01T00:00:00Z.
 ///
-/// Microseconds because a delay must never be cut short: an enqueue at 0.9 ms into a millisecond
-/// with a delay of 50 ms is not due 49.1 ms later.
+/// The unit is microseconds because a delay must never be cut short: with milliseconds, an enqueue at 0.9 ms into a
+/// millisecond with a delay of 50 ms would be due 49.1 ms later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub i64);
 
-/// When something happens, as its asker said it. Only the store turns it into a [`Time`], because
-/// only the store's clock decides what is due.
+/// Time of an event, as the caller gives it. Only the store converts it to a [`Time`], because only the store's clock
+/// decides which jobs are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// As soon as possible.
+    /// The earliest possible time.
     Now,
-    /// This long after the store takes the call.
+    /// This delay after the store receives the call.
     After(Duration),
-    /// At this instant of the store's clock.
+    /// This instant of the store's clock.
     At(Time),
 }
 
 // === impl Time ===
 
 impl Time {
-    /// The last instant there is.
+    /// The last instant.
     pub const MAX: Time = Time(i64::MAX);
 
-    /// This instant plus `duration`, rounded up to a whole microsecond, saturating.
+    /// Returns this instant plus `duration`, rounded up to a whole microsecond, saturating.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Time {
         Time(self.0.saturating_add(micros(duration)))
     }
 
-    /// This instant minus `duration`, saturating.
+    /// Returns this instant minus `duration`, saturating.
     #[must_use]
     pub fn minus(self, duration: Duration) -> Time {
         Time(self.0.saturating_sub(micros(duration)))
     }
 
-    /// How long after `earlier` this instant is; zero when it is not after it.
+    /// Returns the time from `earlier` to this instant; zero if this instant is not later.
     #[must_use]
     pub fn since(self, earlier: Time) -> Duration {
         let micros = self.0.saturating_sub(earlier.0);
@@ -47,7 +47,7 @@ impl Time {
     }
 }
 
-/// Whole microseconds of `duration`, rounded up.
+/// Returns the whole microseconds of `duration`, rounded up.
 fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
@@ -55,14 +55,14 @@ fn micros(duration: Duration) -> i64 {
 // === impl When ===
 
 impl When {
-    /// The instant from which on a job can run, for a store whose clock says `now`. A time that has
-    /// passed is now: who names one does not overtake those who have waited since then.
+    /// Returns the due time of a job, for a store whose clock is at `now`. A time that has passed becomes `now`, so
+    /// that a job cannot overtake jobs that have waited since then.
     #[must_use]
     pub fn due(self, now: Time) -> Time {
         self.at(now).max(now)
     }
 
-    /// The instant meant, for a store whose clock says `now`.
+    /// Returns the instant meant, for a store whose clock is at `now`.
     #[must_use]
     pub fn at(self, now: Time) -> Time {
         match self {

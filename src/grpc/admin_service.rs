@@ -20,13 +20,14 @@ use super::jobs_page::jobs_page;
 use super::layers::write_deadline;
 use super::status::RpcError;
 
-/// What this build serves beyond the first version of the contract.
+/// Features of this build beyond the first version of the contract.
 const FEATURES: [&str; 1] = ["shard_state"];
 
-/// Pages with payloads that are read at once, each in pieces of some 35 MiB; more wait until their deadline.
+/// Maximum number of pages with payloads that are read at once, each in pieces of about 35 MiB; other calls wait
+/// until their deadline.
 const FULL_PAGES_MAX: usize = 4;
 
-/// For operators.
+/// Handler of `AdminService`.
 pub(super) struct AdminHandler {
     scheduler: Scheduler,
     dispatcher: Dispatcher,
@@ -34,10 +35,10 @@ pub(super) struct AdminHandler {
     full_pages: Semaphore,
 }
 
-// === impl Admin ===
+// === impl AdminHandler ===
 
 impl AdminHandler {
-    /// Over these.
+    /// Creates the handler on top of these parts.
     pub(super) fn new(
         scheduler: Scheduler,
         dispatcher: Dispatcher,

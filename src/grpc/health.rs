@@ -1,4 +1,4 @@
-//! `grpc.health.v1`: whether the process lives, and whether it serves.
+//! `grpc.health.v1`: liveness of the process, and readiness of this replica.
 
 use tonic::server::NamedService as _;
 use tonic_health::ServingStatus;
@@ -6,30 +6,29 @@ use tonic_health::server::{HealthReporter, HealthService};
 
 use super::{AdminServer, QueueServer, TopicServer};
 
-/// The services whose status tells whether this replica serves.
+/// Services whose status is the readiness of this replica.
 const SERVICES: [&str; 3] = [QueueServer::NAME, TopicServer::NAME, AdminServer::NAME];
 
-/// A handle to what health probes hear. Cheap to clone.
+/// Handle to the status that health probes return. Cheap to clone.
 ///
-/// The service `""` is SERVING for as long as the process lives: it is for liveness, which a drain
-/// must not fail. Each `ringq.v1` service is SERVING while [`Health::set_serving`] says so: that is
-/// for readiness.
+/// The service `""` is SERVING for as long as the process lives: it is for liveness, which a drain must not fail.
+/// Each `ringq.v1` service is SERVING while [`GrpcHealth::set_serving`] is set: that is for readiness.
 #[derive(Clone, Debug)]
 pub struct GrpcHealth {
     reporter: HealthReporter,
 }
 
-// === impl Health ===
+// === impl GrpcHealth ===
 
 impl GrpcHealth {
-    /// Alive, but not serving yet.
+    /// Creates a status: alive, but not serving yet.
     pub async fn new() -> GrpcHealth {
         let health = GrpcHealth { reporter: HealthReporter::new() };
         health.set_serving(false).await;
         health
     }
 
-    /// Whether this replica serves.
+    /// Sets whether this replica serves.
     pub async fn set_serving(&self, serving: bool) {
         let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
         for service in SERVICES {
@@ -37,7 +36,7 @@ impl GrpcHealth {
         }
     }
 
-    /// The service that tells it.
+    /// Returns the gRPC service with this status.
     pub(super) fn service(&self) -> HealthService {
         HealthService::from_health_reporter(self.reporter.clone())
     }

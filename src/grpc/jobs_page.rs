@@ -1,5 +1,4 @@
-//! A page of jobs that fits into a message: it is read in pieces, and ends where it would grow over
-//! its limit.
+//! Page of jobs that fits into a message: it is read in pieces, and ends before it would exceed its limit.
 
 use prost::Message as _;
 
@@ -10,22 +9,22 @@ use crate::scheduler::{JobsPage, ListJobs, ListPosition, ListedJob, ShardError};
 use super::convert::enums::ReadView;
 use super::convert::job;
 
-/// Jobs of one piece when they come with their payloads: at most some 35 MiB in memory.
+/// Number of jobs in a piece with payloads: at most about 35 MiB in memory.
 const FULL_PIECE: usize = 16;
 
-/// A page as it is answered.
+/// Page as it is returned.
 #[derive(Default)]
 pub(super) struct SizedJobsPage {
-    /// Its jobs.
+    /// Jobs of the page.
     pub(super) jobs: Vec<pb::Job>,
-    /// Where the next one begins.
+    /// Position at which the next page begins.
     pub(super) next: Option<ListPosition>,
-    /// Shards whose jobs are missing from it.
+    /// Shards whose jobs are missing from the page.
     pub(super) unreachable: Vec<String>,
 }
 
-/// Reads a page of at most `list.limit` jobs and [`limit::LIST_JOBS_BYTES_MAX`] bytes, but of one
-/// job if there is any.
+/// Reads a page of at most `list.limit` jobs and [`limit::LIST_JOBS_BYTES_MAX`] bytes, but of at least one job if
+/// there is any.
 pub(super) async fn jobs_page<F>(
     list: ListJobs,
     view: ReadView,
@@ -68,7 +67,8 @@ mod tests {
     use crate::scheduler::ShardPosition;
     use crate::store::ListCursor;
 
-    /// Jobs of these payload sizes, in order; the cursor is the index of the last one returned.
+    /// Returns a list call over jobs of these payload sizes, in order; the cursor is the index of the last job
+    /// returned.
     fn shelf(
         sizes: &[usize],
     ) -> impl Fn(ListJobs) -> std::future::Ready<Result<JobsPage, ShardError>> {

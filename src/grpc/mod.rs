@@ -1,14 +1,13 @@
-//! The public contract, `ringq.v1`, over gRPC: what a request says becomes a value of
-//! [`crate::domain`] or is refused (`convert`), goes to the scheduler or the dispatcher (`queue`,
-//! `topics`, `admin`), and comes back as a message or as a status with a stable reason (`status`).
-//! What surrounds every call is in `layers`.
+//! The public contract, `ringq.v1`, over gRPC. `convert` turns a request into values of [`crate::domain`] or refuses
+//! it; `queue_service`, `topic_service` and `admin_service` pass these to the scheduler or the dispatcher; the result
+//! is returned as a message or as a status with a stable reason (`status`). `layers` surrounds every call.
 //!
-//! # How much at once
-//! Unary calls are counted from when their message is there to when their answer is written, and refused beyond
-//! [`Config::max_concurrent_requests`], at once and with a hint when to come back; Ack, Nack and Extend have a
-//! reserve. Streams and pulls, which live long, are not counted here: the dispatcher has a bound of its own for
-//! both. Health and reflection are counted by connection. Bytes of messages are bounded by connection and in all,
-//! and connections by peer and in all.
+//! # Limits
+//! Unary calls are counted from the arrival of their message until their answer is written. Beyond
+//! [`Config::max_concurrent_requests`] they are refused at once, with a delay for the retry; Ack, Nack and Extend
+//! have a reserve. Streams and pulls live long and are not counted here: the dispatcher has its own limit for both.
+//! Health and reflection are counted per connection. Bytes of messages are limited per connection and in total, and
+//! connections per peer and in total.
 
 mod admin_service;
 mod convert;
@@ -46,59 +45,58 @@ type TopicServer = TopicServiceServer<topic_service::TopicsHandler>;
 type AdminServer = AdminServiceServer<admin_service::AdminHandler>;
 type HealthProbes = HealthServer<tonic_health::server::HealthService>;
 
-/// Largest answer. Lists and deliveries end far below it; the failures of a settle repeat the
-/// receipts that were sent, which may be a whole request of them, and add a sentence to each.
+/// Maximum size of an answer. Lists and deliveries stay far below it; the failures of a settle repeat the receipts
+/// that were sent, which may fill a whole request, and add a sentence to each.
 const ANSWER_BYTES_MAX: usize = 2 * limit::REQUEST_BYTES_MAX;
 
-/// What is served.
+/// Parts that the services use.
 #[derive(Clone)]
 pub struct ServiceParts {
-    /// The verbs.
+    /// Scheduler: executes unary calls.
     pub scheduler: Scheduler,
-    /// The streams.
+    /// Dispatcher: serves streams and pulls.
     pub dispatcher: Dispatcher,
-    /// What health probes hear.
+    /// Status that health probes return.
     pub health: GrpcHealth,
-    /// What `GetServerInfo` tells beside what the others know.
+    /// Facts for `GetServerInfo` that the other parts do not have.
     pub about: ServerFacts,
 }
 
 /// Facts about this process.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerFacts {
-    /// The kind of its store: `sqlite` or `redis`.
+    /// Kind of its store: `sqlite` or `redis`.
     pub store: &'static str,
-    /// When it started.
+    /// Start time of the process.
     pub start_time: Time,
 }
 
-/// Bounds of this server.
+/// Limits of this server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Unary calls at once; more are refused with RESOURCE_EXHAUSTED. Streams, pulls, health and
-    /// reflection are not among them.
+    /// Maximum number of unary calls at once; more are refused with RESOURCE_EXHAUSTED. Streams, pulls, health and
+    /// reflection are not counted.
     pub max_concurrent_requests: usize,
-    /// Bytes of requests, and of answers that are not written yet, at once; more are refused with
-    /// RESOURCE_EXHAUSTED.
+    /// Maximum bytes of requests, and of answers that are not written yet; more are refused with RESOURCE_EXHAUSTED.
     pub max_message_bytes: usize,
-    /// The longest that a unary call may take, its answer included, whatever its caller says. A pull gets its
-    /// longest wait on top; a stream has no bound.
+    /// Maximum duration of a unary call, its answer included, whatever deadline its caller has set. A pull gets its
+    /// longest wait on top; a stream has no limit.
     pub request_timeout: Duration,
-    /// Connections at once.
+    /// Maximum number of connections.
     pub max_connections: usize,
-    /// Connections at once from one address, or from one IPv6 network of 64 bits.
+    /// Maximum number of connections from one address, or from one IPv6 network of 64 bits.
     pub max_connections_per_peer: usize,
 }
 
-/// Why a server cannot go on.
+/// Error that stops the gRPC server.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The compiled contract is broken.
+    /// Descriptors of the compiled contract are broken.
     #[error("cannot offer reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
 }
 
-/// A generated server with our bounds on its messages.
+/// Sets the limits on message sizes of a generated server.
 macro_rules! sized {
     ($server:expr) => {
         $server
@@ -107,12 +105,11 @@ macro_rules! sized {
     };
 }
 
-/// Serves on `listener` until `shutdown` ends; then takes no more connections or calls, and returns
-/// when the last call has ended. Streams do not end by themselves: the dispatcher has to be drained
-/// first or meanwhile.
+/// Serves on `listener` until `shutdown` ends; then accepts no more connections or calls, and returns when the last
+/// call has ended. Streams do not end by themselves: drain the dispatcher before or meanwhile.
 ///
 /// # Errors
-/// [`Error`]; none of it depends on a client.
+/// [`Error`]; no client can cause one.
 pub async fn serve(
     listener: TcpListener,
     services: ServiceParts,
@@ -142,8 +139,8 @@ pub async fn serve(
     Ok(())
 }
 
-/// The contract with its comments, what is needed to decode our error details, and the names of the
-/// services that are mounted: reflection would list whatever is in a set.
+/// Descriptors for reflection: the contract with its comments, the messages of error details, and the names of the
+/// mounted services, because reflection lists every service in a set.
 fn reflection() -> Reflection<'static> {
     Reflection::configure()
         .register_encoded_file_descriptor_set(crate::pb::FILE_DESCRIPTOR_SET)

@@ -22,19 +22,19 @@ use super::layers::{CallDeadline, StreamCut, write_deadline};
 use super::status::{RpcError, safe_id};
 use super::stream_messages::StreamMessages;
 
-/// The data plane.
+/// Handler of `QueueService`.
 pub(super) struct QueueHandler {
     scheduler: Scheduler,
     dispatcher: Dispatcher,
 }
 
-/// What a call answers.
+/// Result of a call.
 type RpcResult<T> = Result<Response<T>, Status>;
 
-// === impl Queue ===
+// === impl QueueHandler ===
 
 impl QueueHandler {
-    /// Over these.
+    /// Creates the handler on top of these parts.
     pub(super) fn new(scheduler: Scheduler, dispatcher: Dispatcher) -> QueueHandler {
         QueueHandler { scheduler, dispatcher }
     }
@@ -43,7 +43,7 @@ impl QueueHandler {
         SpecContext { now: self.scheduler.clock().now(), trace: trace(metadata) }
     }
 
-    /// Writes the jobs of a batch that are good, and puts all results in order.
+    /// Writes the valid jobs of a batch and returns all results in order.
     async fn write(
         &self,
         batch: enqueue::EnqueueBatch,
@@ -173,7 +173,7 @@ impl QueueService for QueueHandler {
     }
 }
 
-/// Moves a good draft to the others and keeps the id that its result may have to name.
+/// Moves a valid draft to the others and keeps the id that its result may have to contain.
 fn slot(
     draft: Result<Draft, InvalidRequest>,
     drafts: &mut Vec<Draft>,

@@ -1,18 +1,18 @@
-//! The stable reasons of the contract, their codes, and how long to wait before a repeat: the table at
-//! `ItemError`, as far as it is served.
+//! Stable reasons of the contract, their codes, and delays before a retry: the rows of the table at `ItemError` that
+//! this server uses.
 
 use std::time::Duration;
 
 use tonic::Code;
 
-/// Why something failed: the stable part of an error.
+/// Reason of a failure: the stable part of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::grpc) enum Reason {
-    /// A field holds what it must not.
+    /// A field has a value that is not allowed.
     InvalidField,
     /// A limit on a size or a count is exceeded.
     TooLarge,
-    /// A field needs what this server does not have.
+    /// A field needs a feature that this server does not have.
     FeatureUnsupported,
     /// There is no such job.
     JobNotFound,
@@ -22,15 +22,15 @@ pub(in crate::grpc) enum Reason {
     ShardNotFound,
     /// The id is taken.
     JobExists,
-    /// The state of the job does not allow it.
+    /// The state of the job does not allow the call.
     WrongJobState,
-    /// The shard cannot reach what was asked.
+    /// The shard cannot reach the requested durability.
     DurabilityUnsupported,
     /// No other shard takes new jobs.
     LastActiveShard,
-    /// What was asked was not confirmed in time; it may have been written.
+    /// The requested durability was not confirmed in time; the job may have been written.
     DurabilityNotReached,
-    /// Too many requests are under way.
+    /// Too many requests are in flight.
     RateLimited,
     /// Too many streams are open.
     TooManyStreams,
@@ -42,38 +42,38 @@ pub(in crate::grpc) enum Reason {
     Contention,
     /// The shard that the id names takes no new jobs; nothing was applied.
     ShardDraining,
-    /// This replica is leaving; nothing was applied.
+    /// This replica is draining; nothing was applied.
     Draining,
-    /// It may have been applied.
+    /// The call may have been applied.
     OutcomeUnknown,
     /// The caller's deadline passed.
     DeadlineExceeded,
-    /// A fault of the server.
+    /// The server has an internal error.
     Internal,
-    /// The store holds what cannot be read.
+    /// The store contains data that cannot be read.
     StoreCorrupt,
 }
 
 // === impl Reason ===
 
 impl Reason {
-    /// Its name in the contract.
+    /// Returns the name in the contract.
     pub(in crate::grpc) fn name(self) -> &'static str {
         self.row().0
     }
 
-    /// Its code.
+    /// Returns the code.
     pub(in crate::grpc) fn code(self) -> Code {
         self.row().1
     }
 
-    /// How long to wait before a repeat, where one can succeed: as long as its cause usually lasts.
+    /// Returns the delay before a retry, where one can succeed: as long as the cause usually lasts.
     pub(super) fn retry_delay(self) -> Option<Duration> {
         self.row().2
     }
 
-    /// Whether a failure for the reason of this name tells a shard that is there. With another reason it can be one that
-    /// the caller has made up.
+    /// Returns whether a failure with this reason names a shard that exists. With another reason the caller may have
+    /// made up the name.
     pub(in crate::grpc) fn is_shard_reason(name: &str) -> bool {
         let reasons = [
             Reason::DurabilityUnsupported,
@@ -88,7 +88,7 @@ impl Reason {
         reasons.iter().any(|reason| reason.name() == name)
     }
 
-    /// Its row of the table at `ItemError`.
+    /// Returns the row of the table at `ItemError`.
     fn row(self) -> (&'static str, Code, Option<Duration>) {
         let after = |millis| Some(Duration::from_millis(millis));
         match self {
@@ -122,7 +122,7 @@ impl Reason {
     }
 }
 
-/// The name of a code as the protocol spells it.
+/// Returns the name of a code as the protocol spells it.
 pub(in crate::grpc) fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    /// Reasons of the contract that come with features which this server does not have.
+    /// Reasons of the contract for features which this server does not have.
     const NOT_YET: [&str; 8] = [
         "ETAG_MISMATCH",
         "HTTP_TOPIC",
@@ -167,7 +167,7 @@ mod tests {
         "UNAUTHENTICATED",
     ];
 
-    /// Every reason. Who adds one is stopped here by the compiler.
+    /// Returns every reason. The compiler reports one that is missing here.
     fn all() -> Vec<Reason> {
         let next = |reason: &Reason| match reason {
             Reason::InvalidField => Some(Reason::TooLarge),
@@ -201,18 +201,18 @@ mod tests {
         files.into_iter().filter(|file| file.package() == "ringq.v1").collect()
     }
 
-    /// The comments of a file, each on one line.
+    /// Returns the comments of a file, each on one line.
     fn comments(file: &FileDescriptorProto) -> Vec<&str> {
         let places = &file.source_code_info.as_ref().unwrap().location;
         places.iter().filter_map(|place| place.leading_comments.as_deref()).collect()
     }
 
-    /// Whether it is the comment with the table.
+    /// Returns whether the comment has the table.
     fn is_table(comment: &str) -> bool {
         comment.contains("| Code | Reason | What to do |")
     }
 
-    /// The table of the contract: the code of each reason, and what to do.
+    /// Returns the table of the contract: code and advice by reason.
     fn table() -> BTreeMap<String, (String, String)> {
         let files = contract();
         let tables: Vec<_> = files.iter().flat_map(comments).filter(|c| is_table(c)).collect();
@@ -227,7 +227,7 @@ mod tests {
         rows.collect()
     }
 
-    /// Whether it is UPPER_SNAKE_CASE.
+    /// Returns whether the word is UPPER_SNAKE_CASE.
     fn is_name(word: &str) -> bool {
         word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase() || c == '_')
     }
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(table.keys().map(String::as_str).collect::<Vec<_>>(), NOT_YET);
     }
 
-    /// The values of all enumerations, with the prefix that they share and without it.
+    /// Returns the values of all enumerations, with the prefix that they share and without it.
     fn values() -> BTreeSet<String> {
         let files = contract();
         let enums = files.iter().flat_map(|file| &file.enum_type);
@@ -257,14 +257,14 @@ mod tests {
         names.map(str::to_owned).collect()
     }
 
-    /// Wherever else a comment names a reason, it is one of the table, and stands behind its own code.
+    /// Each reason in another comment is one of the table and stands behind its own code.
     #[test]
     fn comments_name_no_reason_that_the_table_does_not_have() {
         let (table, values, files) = (table(), values(), contract());
         let codes = (0..=16).map(|code| code_name(Code::from_i32(code)));
         let codes: BTreeSet<_> = codes.collect();
         let mut named = BTreeSet::new();
-        // Why a job does not run has a vocabulary of its own, which is told there.
+        // The reasons why a job does not run have a vocabulary of their own, which is described there.
         let others = |comment: &&str| !is_table(comment) && !comment.contains("Stable: NOT_DUE");
         for comment in files.iter().flat_map(comments).filter(others) {
             for clause in comment.split([';', '.']) {

@@ -1,7 +1,7 @@
 //! The gRPC port: its connections, from the first byte to the last, and the task of each call.
 //!
-//! hyper is used without tonic's server around it, which has no bound on the time to the first byte and none on
-//! the tasks of calls: a call whose client reads nothing could not be ended.
+//! hyper is used without tonic's server around it, which limits neither the time to the first byte nor the tasks of
+//! calls: a call whose client reads nothing could not be ended.
 
 use std::future::Future;
 use std::pin::pin;
@@ -24,22 +24,23 @@ use crate::domain::limit;
 
 use super::layers::{AbortableCall, CallLayer};
 
-/// Calls that a client has reset before they were accepted; beyond that its connection is closed, and all streams
-/// on it. As many as it may have under way: their deadlines may pass together while this process stands still, and
-/// a proxy resets calls of many clients at once. Without a bound a client could make us hold any number.
+/// Maximum number of calls that a client has reset before they were accepted; beyond it the connection is closed, and
+/// all streams on it. Equal to the number of calls in flight that it may have: their deadlines may pass together
+/// while this process stands still, and a proxy resets calls of many clients at once. Without a limit a client could
+/// make the server hold any number.
 const RESETS_MAX: usize = limit::CONNECTION_CALLS_MAX as usize;
-/// How often a silent connection is asked whether it is still there.
+/// Interval of keepalive pings on a silent connection.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// How long it may take to answer.
+/// Maximum time until a ping is answered.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where hyper runs the calls of a connection: each in a task that ends with its call, or when the call asks to
-/// be cut off.
+/// Executor of the calls of a connection: each runs in a task that ends with its call, or when the call requests its
+/// abort.
 #[derive(Clone, Copy)]
 struct CallExecutor;
 
-/// Serves `routes` on `listener` until `shutdown` ends; then takes no more connections or calls, and returns when the
-/// last call has ended.
+/// Serves `routes` on `listener` until `shutdown` ends; then accepts no more connections or calls, and returns when
+/// the last call has ended.
 pub(super) async fn serve(
     listener: TcpListener,
     connections: Arc<Connections>,
@@ -67,7 +68,7 @@ async fn connection(
         begun = begun => match begun {
             Ok(Ok((socket, _))) => socket,
             Ok(Err(error)) => return tracing::debug!(%peer, %error, "connection closed before its first call"),
-            Err(_) => return tracing::debug!(%peer, "connection closed: it sent no HTTP/2 preface in time"),
+            Err(_) => return tracing::debug!(%peer, "connection closed: client sent no HTTP/2 preface in time"),
         },
     };
     let calls = layer.connection(routes);
@@ -99,7 +100,7 @@ fn http() -> http2::Builder<CallExecutor> {
     http
 }
 
-// === impl Tasks ===
+// === impl CallExecutor ===
 
 impl<F> Executor<F> for CallExecutor
 where
@@ -126,7 +127,7 @@ mod tests {
     /// An empty SETTINGS frame.
     const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 
-    /// How long a connection lives that sends this and then nothing, and what it is sent.
+    /// Returns the lifetime in seconds of a connection that sends `sent` and then nothing, and the bytes sent to it.
     async fn lives(sent: &[u8]) -> (u64, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -148,7 +149,7 @@ mod tests {
             (Vec::new(), preface),
             (PREFACE[..1].to_vec(), preface),
             (PREFACE[..PREFACE.len() - 1].to_vec(), preface),
-            // From here on pings tell who is there.
+            // Later, keepalive pings detect whether the client is still there.
             (PREFACE.to_vec(), 40),
             ([PREFACE, SETTINGS].concat(), 40),
             ([PREFACE, SETTINGS, &[0, 1, 0, 1, 4]].concat(), 40),

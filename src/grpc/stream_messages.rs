@@ -1,4 +1,4 @@
-//! What a stream sends: the batches of its outbox as messages, the settings in effect on the first.
+//! Messages of a stream: the batches of its outbox; the first one has the settings in effect.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,7 +14,7 @@ use crate::scheduler::Scheduler;
 use super::convert::delivery::to_stream_response;
 
 pin_project! {
-    /// The messages of one stream. Dropped before its end, the stream is broken.
+    /// Messages of one stream. If they are dropped before their end, the stream is broken.
     pub(super) struct StreamMessages {
         #[pin]
         outbox: Outbox,
@@ -23,10 +23,10 @@ pin_project! {
     }
 }
 
-// === impl Messages ===
+// === impl StreamMessages ===
 
 impl StreamMessages {
-    /// The messages of a stream that was just opened.
+    /// Creates the messages of a stream that was just opened.
     pub(super) fn new(
         outbox: Outbox,
         scheduler: Scheduler,
@@ -39,8 +39,8 @@ impl StreamMessages {
 impl Stream for StreamMessages {
     type Item = Result<pb::StreamResponse, Status>;
 
-    /// The first message comes at once, with whatever is ready: the worker learns its settings
-    /// without waiting for a job.
+    /// Returns the first message at once, with the jobs that are ready: the worker receives its settings without
+    /// waiting for a job.
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
         let batch = match (this.outbox.poll_next(cx), this.info.is_some()) {

@@ -1,4 +1,4 @@
-//! `TopicService`: topics and their numbers.
+//! `TopicService`: topics and their statistics.
 
 use tonic::{Request, Response, Status};
 
@@ -12,16 +12,16 @@ use super::convert::list;
 use super::convert::topic::{self, StreamCounts, to_topic, to_topic_stats, to_topic_summary};
 use super::status::RpcError;
 
-/// Topics for operators.
+/// Handler of `TopicService`.
 pub(super) struct TopicsHandler {
     scheduler: Scheduler,
     dispatcher: Dispatcher,
 }
 
-// === impl Topics ===
+// === impl TopicsHandler ===
 
 impl TopicsHandler {
-    /// Over these.
+    /// Creates the handler on top of these parts.
     pub(super) fn new(scheduler: Scheduler, dispatcher: Dispatcher) -> TopicsHandler {
         TopicsHandler { scheduler, dispatcher }
     }
@@ -47,7 +47,7 @@ impl TopicService for TopicsHandler {
         request: Request<pb::ListTopicsRequest>,
     ) -> Result<Response<pb::ListTopicsResponse>, Status> {
         let list::TopicsPage { prefix, after, limit } = list::list_topics(&request.into_inner())?;
-        // One more than asked for tells whether another page follows.
+        // Requests one row more, which shows whether another page follows.
         let rows = self.scheduler.topics(&prefix, after, limit + 1).await;
         let mut rows = rows.map_err(RpcError::of_read)?;
         let more = rows.len() > limit;

@@ -1,9 +1,10 @@
-//! The HTTP port: probes and metrics. It has no authentication and shows no secrets, and of shards their names only.
+//! The HTTP port: probes and metrics. It has no authentication and shows no secrets; of shards it shows only their
+//! names.
 //!
 //! | path | answer |
 //! | --- | --- |
 //! | `/healthz` | 200 as long as the process can answer at all |
-//! | `/readyz` | 200 while the server takes work, else 503 and why it takes none |
+//! | `/readyz` | 200 while the server accepts work, else 503 and the reason |
 //! | `/metrics` | Prometheus text |
 
 mod scrape_limiter;
@@ -26,16 +27,16 @@ pub use serve::serve;
 
 /// Content type of the Prometheus text format.
 const METRICS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// How long a scrape waits for fresh gauges; well below Prometheus' own time-out of 10 s.
+/// Maximum time that a scrape waits for fresh gauges; well below Prometheus' own timeout of 10 s.
 const REFRESH_MAX: Duration = Duration::from_secs(2);
 
-/// Brings the gauges up to date before a scrape, which waits 2 s for it at most.
+/// Function that updates the gauges before a scrape, which waits 2 s for it at most.
 pub type Refresh = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Why the server takes no work, if it takes none.
+/// Function that returns the reason why the server accepts no work, if it accepts none.
 pub type NotReady = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// What the pages show.
+/// State of the pages.
 #[derive(Clone)]
 struct HttpState {
     metrics: Metrics,
@@ -43,8 +44,8 @@ struct HttpState {
     scrapes: ScrapeLimiter,
 }
 
-/// The pages. `not_ready` is asked for each probe; `refresh` runs before a rendering of the metrics,
-/// once a second at most.
+/// Creates the pages. Each probe calls `not_ready`; `refresh` runs before a rendering of the metrics, once a second
+/// at most.
 pub fn router(metrics: Metrics, not_ready: NotReady, refresh: Refresh) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok"))
@@ -62,11 +63,11 @@ async fn readyz(State(pages): State<HttpState>) -> impl IntoResponse {
 
 async fn render(State(pages): State<HttpState>) -> Response {
     let Some(_place) = pages.scrapes.try_acquire() else {
-        let busy = "too many scrapes are under way; try again\n";
+        let busy = "too many scrapes are in flight; try again\n";
         return (StatusCode::SERVICE_UNAVAILABLE, busy).into_response();
     };
     if !pages.scrapes.refresh(REFRESH_MAX).await {
-        tracing::warn!("gauges of this scrape are old, the store did not answer in time");
+        tracing::warn!("gauges of this scrape are outdated: the shards did not answer in time");
     }
     ([(header::CONTENT_TYPE, METRICS_TEXT)], pages.metrics.render()).into_response()
 }

@@ -1,4 +1,4 @@
-//! Scrapes of the metrics, each of which asks the shards: few at once, and one question for all of them.
+//! Limits scrapes of the metrics, each of which reads from the shards: few at once, and one read for all of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use tokio::time::{Instant, timeout};
 
 use super::Refresh;
 
-/// Scrapes at once; more are refused. Prometheus is one or two.
+/// Maximum number of scrapes at once; more are refused. Prometheus needs one or two.
 pub(super) const AT_ONCE_MAX: usize = 8;
-/// Gauges that are younger are not asked for again: no scraper wants them sooner, and on a deep shard asking is dear.
+/// Age below which gauges are not read again: no scraper needs newer ones, and reading a deep shard is expensive.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// Limits scrapes at once and reads of the gauges.
 #[derive(Clone)]
 pub(super) struct ScrapeLimiter {
     permits: Arc<Semaphore>,
     refresh: Refresh,
-    /// When the gauges were last asked for; held while they are.
+    /// Time of the last read of the gauges; locked during a read.
     refreshed: Arc<Mutex<Option<Instant>>>,
 }
 
-// === impl Scrapes ===
+// === impl ScrapeLimiter ===
 
 impl ScrapeLimiter {
     pub(super) fn new(refresh: Refresh) -> ScrapeLimiter {
@@ -30,13 +30,13 @@ impl ScrapeLimiter {
         ScrapeLimiter { permits: places, refresh, refreshed: Arc::default() }
     }
 
-    /// A place among the scrapes under way, unless all are taken.
+    /// Returns a permit for a scrape, unless all are taken.
     pub(super) fn try_acquire(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.permits).try_acquire_owned().ok()
     }
 
-    /// Brings the gauges up to date unless they are. Returns whether that was done within `longest`. What takes longer
-    /// goes on, and nothing else is asked meanwhile.
+    /// Updates the gauges unless they are fresh. Returns whether that was done within `longest`. A slower update goes
+    /// on, and no other one starts meanwhile.
     pub(super) async fn refresh(&self, longest: Duration) -> bool {
         let (refresh, refreshed) = (Arc::clone(&self.refresh), Arc::clone(&self.refreshed));
         let fresh = async move {

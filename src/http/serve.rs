@@ -1,4 +1,4 @@
-//! The connections of the HTTP port.
+//! Connections of the HTTP port.
 
 use std::future::Future;
 use std::pin::pin;
@@ -16,15 +16,15 @@ use tower::ServiceExt as _;
 
 use crate::connections::{AcceptedConnection, Connections, read_preface};
 
-/// Connections at once: probes and scrapers are few, and each holds an open file.
+/// Maximum number of connections: probes and scrapers are few, and each holds an open file.
 const CONNECTIONS_MAX: usize = 128;
-/// Of them from one address, so that one machine alone cannot lock out the others.
+/// Maximum number of connections from one address, so that a single machine cannot lock out the others.
 const PEER_CONNECTIONS_MAX: usize = 64;
-/// How long the head of a request may take, and how long a connection may have none.
+/// Maximum time for the head of a request, and maximum time that a connection may have none.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests at once on one HTTP/2 connection.
+/// Maximum number of requests at once on one HTTP/2 connection.
 const STREAMS_MAX: u32 = 16;
-/// How long a client that does not read may hold up the end of the server.
+/// Maximum time that a client that does not read may delay the shutdown.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 
 /// Runs a connection until its client closes it, or until `stop` and its last answer.
@@ -41,7 +41,7 @@ macro_rules! until {
     }};
 }
 
-/// Serves until `shutdown` ends, and finishes the answers under way then, for 2 s at most.
+/// Serves until `shutdown` ends, then finishes the answers in flight, for 2 s at most.
 pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<Output = ()>) {
     let connections = Connections::new("http", CONNECTIONS_MAX, PEER_CONNECTIONS_MAX);
     let stop = CancellationToken::new();
@@ -56,7 +56,7 @@ async fn connection(accepted: AcceptedConnection, router: Router, stop: Cancella
         () = stop.cancelled() => return,
         begun = tokio::time::timeout(HEADERS_TIMEOUT, read_preface(socket)) => match begun {
             Ok(Ok(begun)) => begun,
-            _ => return tracing::debug!(%peer, "http connection closed: it sent nothing whole in time"),
+            _ => return tracing::debug!(%peer, "http connection closed: client sent no complete request in time"),
         },
     };
     let service = service_fn(move |request: http::Request<Incoming>| {
@@ -81,7 +81,7 @@ fn http1() -> http1::Builder {
     http
 }
 
-/// For gRPC clients that were given the wrong port: they see that this is no gRPC server.
+/// Serves HTTP/2 for gRPC clients that use the wrong port: they receive an answer that this is no gRPC server.
 fn http2() -> http2::Builder<TokioExecutor> {
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())

@@ -1,15 +1,15 @@
-//! Handles that were registered once, by their labels.
+//! Cache of registered handles, by their labels.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-/// A map that mostly is read. Entries stay for ever, so whoever fills it bounds its keys.
+/// Map that is mostly read. Entries are never removed, so the caller must bound its keys.
 #[derive(Debug)]
 pub(super) struct HandleCache<K, H>(RwLock<HashMap<K, H>>);
 
-// === impl Cache ===
+// === impl HandleCache ===
 
 impl<K, H> Default for HandleCache<K, H> {
     fn default() -> Self {
@@ -18,7 +18,7 @@ impl<K, H> Default for HandleCache<K, H> {
 }
 
 impl<K: Eq + Hash, H: Clone> HandleCache<K, H> {
-    /// The handle of a key, if it was made before.
+    /// Returns the handle of a key, if it was made before.
     pub(super) fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<H>
     where
         K: Borrow<Q>,
@@ -26,12 +26,12 @@ impl<K: Eq + Hash, H: Clone> HandleCache<K, H> {
         self.read().get(key).cloned()
     }
 
-    /// The handle of a key, made the first time.
+    /// Returns the handle of a key, which is made the first time.
     pub(super) fn get_or_insert(&self, key: K, make: impl FnOnce() -> H) -> H {
         self.get(&key).unwrap_or_else(|| self.insert(key, make))
     }
 
-    /// All that there is.
+    /// Returns all handles by key.
     pub(super) fn read(&self) -> RwLockReadGuard<'_, HashMap<K, H>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }

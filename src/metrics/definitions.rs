@@ -1,8 +1,8 @@
-//! Every metric: name, labels, unit, meaning, buckets. Base units; every label is bounded.
+//! Definitions of all metrics: name, labels, unit, meaning, buckets. Base units; every label is bounded.
 
 use metrics::{Key, Label, Unit};
 
-/// One metric.
+/// Definition of a metric.
 #[derive(Debug)]
 pub(super) struct Metric {
     pub(super) name: &'static str,

@@ -1,6 +1,6 @@
-//! The metrics of one server. Each [`Metrics`] has its own registry, so two servers can live in one
-//! process. What there is to count is declared in `definitions`; label values that come from
-//! clients (topics) are bounded here, all others are known at compile time or configured.
+//! Metrics of one server. Each [`Metrics`] has its own registry, so two servers can live in one process.
+//! `definitions` declares every metric; label values that come from clients (topics) are bounded here, all others are
+//! known at compile time or configured.
 
 mod cache;
 mod definitions;
@@ -21,24 +21,24 @@ use registry::Registry;
 pub use shard::ShardMetrics;
 use topic::TopicSeries;
 
-/// Topics that have series of their own: enough to look at, too few to overload a Prometheus. A further one takes the
-/// place of one that has been idle for ten minutes.
+/// Maximum number of topics with series of their own: enough to look at, too few to overload a Prometheus. A further
+/// topic takes the place of one that has been idle for ten minutes.
 pub const TOPICS_MAX: usize = 200;
-/// The label of topics that found no room; no topic can have this name.
+/// Label of topics without series of their own; no topic can have this name.
 pub const OTHER_TOPICS: &str = "_other";
 
 /// Counts and times what one server does. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct Metrics(Arc<MetricsInner>);
 
-/// What the store says of one topic.
+/// Numbers of one topic, as read from the store.
 #[derive(Clone, Debug)]
 pub struct TopicGauges<'a> {
-    /// The topic.
+    /// Name of the topic.
     pub topic: &'a str,
-    /// Jobs by state. A state that is not named here counts as 0.
+    /// Number of jobs by state. A state that is not named here counts as 0.
     pub jobs: &'a [(&'static str, u64)],
-    /// How long the oldest ready job has been waiting, if there is one.
+    /// Age of the oldest ready job, if there is one.
     pub oldest_ready_age: Option<Duration>,
 }
 
@@ -64,7 +64,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Metrics that nothing was counted in yet.
+    /// Creates metrics in which nothing is counted yet.
     #[must_use]
     pub fn new() -> Metrics {
         let registry = Registry::new();
@@ -82,75 +82,75 @@ impl Metrics {
         }))
     }
 
-    /// `n` jobs were enqueued; `outcome` is what became of each.
+    /// Counts `n` jobs that were enqueued; `outcome` is the result of each.
     pub fn enqueued(&self, topic: &str, outcome: &'static str, n: u64) {
         self.0.topics.metrics_of(topic).enqueued.add(outcome, n);
     }
 
-    /// `n` deliveries went out; `mode` is the way: a stream, a pull.
+    /// Counts `n` deliveries; `mode` is the way: a stream, a pull.
     pub fn delivered(&self, topic: &str, mode: &'static str, n: u64) {
         self.0.topics.metrics_of(topic).delivered.add(mode, n);
     }
 
-    /// `n` leases ended; `outcome` is what ended them.
+    /// Counts `n` leases that ended; `outcome` is the cause.
     pub fn settled(&self, topic: &str, outcome: &'static str, n: u64) {
         self.0.topics.metrics_of(topic).settled.add(outcome, n);
     }
 
-    /// A job was delivered this long after it was due.
+    /// Records the time from the due time of a job to its delivery.
     pub fn lag(&self, lag: Duration) {
         self.0.lag.record(lag);
     }
 
-    /// A job was settled this long after its delivery.
+    /// Records the time from the delivery of a job to its settle.
     pub fn run(&self, run: Duration) {
         self.0.run.record(run);
     }
 
-    /// A call ended. `method` is one that the server knows, never what a client sent.
+    /// Records a call that ended. `method` is one that the server has, never text from a client.
     pub fn rpc(&self, method: &'static str, code: &'static str, took: Duration) {
         let make = || self.0.registry.histogram(&RPC, &[method, code]);
         self.0.rpc.get_or_insert((method, code), make).record(took);
     }
 
-    /// So many streams are open.
+    /// Sets the number of open streams.
     pub fn set_streams(&self, n: usize) {
         self.0.streams.set(n as f64);
     }
 
-    /// The open streams could take so many jobs at once.
+    /// Sets the free credit of the open streams, in jobs.
     pub fn set_credit_waiting(&self, n: usize) {
         self.0.credit_waiting.set(n as f64);
     }
 
-    /// Jobs may lie where one of so many rings says.
+    /// Sets the number of rings by which jobs may be placed.
     pub fn set_rings_open(&self, n: usize) {
         self.0.rings_open.set(n as f64);
     }
 
-    /// Whether another replica serves another ring.
+    /// Sets whether another replica serves another ring.
     pub fn set_ring_disagreement(&self, disagrees: bool) {
         self.0.ring_disagreement.set(f64::from(u8::from(disagrees)));
     }
 
-    /// Replaces the gauges of all topics; those of a topic that is not among them become 0.
+    /// Replaces the gauges of all topics; those of a topic that is not included become 0.
     pub fn set_topics(&self, topics: &[TopicGauges<'_>]) {
         self.0.topics.set(topics);
     }
 
-    /// Topics that have series of their own.
+    /// Returns the topics that have series of their own.
     #[must_use]
     pub fn topics(&self) -> Vec<Box<str>> {
         self.0.topics.names()
     }
 
-    /// The metrics of one shard. Asked twice for one name, both count into the same series.
+    /// Returns the metrics of one shard. Two calls with one name count into the same series.
     #[must_use]
     pub fn shard(&self, name: &str) -> ShardMetrics {
         ShardMetrics::new(name, &self.0.registry)
     }
 
-    /// Everything, in the text format of Prometheus.
+    /// Renders everything, in the text format of Prometheus.
     #[must_use]
     pub fn render(&self) -> String {
         let mut text = self.0.registry.render();
@@ -158,8 +158,8 @@ impl Metrics {
         text
     }
 
-    /// Sorts what histograms have collected into their buckets. To be called every few seconds:
-    /// between two calls they keep every single value.
+    /// Sorts the collected values of histograms into their buckets. Must be called every few seconds: between two
+    /// calls they keep every single value.
     pub fn run_upkeep(&self) {
         self.0.registry.run_upkeep();
     }

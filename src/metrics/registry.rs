@@ -1,4 +1,4 @@
-//! The registry of one server: makes handles, and renders what they have counted.
+//! Registry of one server: creates handles, and renders their values.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::definitions::{ALL, Metric, MetricKind};
 
 const METADATA: Metadata<'static> = Metadata::new("ringq", Level::INFO, None);
 
-/// Makes handles and renders them. Cloning is cheap.
+/// Creates handles and renders them. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub(super) struct Registry {
     recorder: Arc<PrometheusRecorder>,
@@ -51,12 +51,12 @@ impl Registry {
         self.recorder.register_histogram(&metric.key(labels), &METADATA)
     }
 
-    /// Everything, in the text format of Prometheus.
+    /// Renders everything, in the text format of Prometheus.
     pub(super) fn render(&self) -> String {
         self.handle.render()
     }
 
-    /// Sorts what histograms have collected into their buckets.
+    /// Sorts the collected values of histograms into their buckets.
     pub(super) fn run_upkeep(&self) {
         self.handle.run_upkeep();
     }

@@ -1,4 +1,4 @@
-//! What is counted of one shard.
+//! Metrics of one shard.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use super::definitions::{
 };
 use super::registry::Registry;
 
-/// The part of [`Metrics`](super::Metrics) that belongs to one shard, to be kept by whoever talks to it.
-/// Cloning is cheap.
+/// Part of [`Metrics`](super::Metrics) that belongs to one shard, for the code that calls the shard. Cloning is
+/// cheap.
 #[derive(Clone, Debug)]
 pub struct ShardMetrics(Arc<ShardMetricsInner>);
 
@@ -51,19 +51,19 @@ impl ShardMetrics {
         }))
     }
 
-    /// A call of the shard took this long, however it ended.
+    /// Records the duration of a call of the shard, whatever its result.
     pub fn op(&self, op: &'static str, took: Duration) {
         let make = || self.0.registry.histogram(&STORE_OP, &[&self.0.name, op]);
         self.0.ops.get_or_insert(op, make).record(took);
     }
 
-    /// A call of the shard failed.
+    /// Counts a failed call of the shard.
     pub fn error(&self, op: &'static str, reason: &'static str) {
         let make = || self.0.registry.counter(&STORE_ERRORS, &[&self.0.name, op, reason]);
         self.0.errors.get_or_insert((op, reason), make).increment(1);
     }
 
-    /// Health of the shard: whether all calls are refused, new jobs, and reads by users.
+    /// Sets the health of the shard: whether it refuses all calls, new jobs, and reads by users.
     pub fn set_health(&self, is_down: bool, refuses_jobs: bool, refuses_reads: bool) {
         let gauge = |gauge: &Gauge, on| gauge.set(f64::from(u8::from(on)));
         gauge(&self.0.up, !is_down);
@@ -72,17 +72,17 @@ impl ShardMetrics {
         gauge(&self.0.refuses_reads, refuses_reads);
     }
 
-    /// All calls are refused from now on.
+    /// Counts an opening of the circuit breaker: all calls are refused from now on.
     pub fn breaker_opened(&self) {
         self.0.breaker_opened.increment(1);
     }
 
-    /// The clock of the shard is so many seconds ahead of this server's.
+    /// Sets the number of seconds that the clock of the shard is ahead of this server's.
     pub fn set_clock_skew(&self, seconds: f64) {
         self.0.clock_skew.set(seconds);
     }
 
-    /// Whether the gauges of topics include the jobs of the shard.
+    /// Sets whether the gauges of topics include the jobs of the shard.
     pub fn set_counted(&self, counted: bool) {
         self.0.counted.set(f64::from(u8::from(counted)));
     }

@@ -1,7 +1,7 @@
 use super::definitions::{ALL, MetricKind};
 use super::*;
 
-/// Metrics in which most things were counted.
+/// Returns metrics in which most things were counted.
 fn used() -> Metrics {
     let metrics = Metrics::new();
     metrics.enqueued("mail", "created", 2);

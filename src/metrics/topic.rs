@@ -1,5 +1,5 @@
-//! What is counted by topic. Topics are named by clients, so only so many have series of their own; one that comes
-//! later takes the place of the one that was idle longest. The registry forgets no series, so these are kept here.
+//! Metrics by topic. Topics are named by clients, so only a limited number has series of its own; a later topic takes
+//! the place of the one that was idle longest. The registry never removes series, so these are kept here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -13,31 +13,31 @@ use super::cache::HandleCache;
 use super::definitions::{DELIVERED, ENQUEUED, JOBS, Metric, MetricKind, OLDEST_READY, SETTLED};
 use super::{OTHER_TOPICS, TOPICS_MAX, TopicGauges};
 
-/// A topic keeps its series for as long after its last job at least: where more topics than have room are in use,
-/// counters that begin at 0 again and again would say less than a common sum.
+/// Minimum time that a topic keeps its series after its last job: where more topics than have room are in use, a
+/// common sum is more useful than counters that restart at 0 again and again.
 pub(super) const IDLE_MIN: Duration = Duration::from_secs(600);
 
-/// The series of all topics.
+/// Series of all topics.
 #[derive(Debug)]
 pub(super) struct TopicSeries {
     begin: Instant,
     known: RwLock<HashMap<Box<str>, Arc<TopicMetrics>>>,
     other: Arc<TopicMetrics>,
-    /// Before this (milliseconds from `begin`) no topic has been idle for long enough.
+    /// Time in milliseconds from `begin` before which no topic has been idle for long enough.
     next_idle: AtomicU64,
 }
 
-/// The series of one topic, or of all that have none of their own.
+/// Series of one topic, or of all topics without series of their own.
 #[derive(Debug)]
 pub(super) struct TopicMetrics {
     label: Box<str>,
-    /// When something was counted last, in milliseconds from the beginning.
+    /// Time of the last count, in milliseconds from the beginning.
     used: AtomicU64,
     pub(super) enqueued: LabelCounters,
     pub(super) delivered: LabelCounters,
     pub(super) settled: LabelCounters,
     jobs: LabelCounters,
-    /// Bits of a number of seconds; there is one once the topic was read.
+    /// Bits of a number of seconds; present once the topic was read.
     oldest_ready: HandleCache<(), Arc<AtomicU64>>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct TopicMetrics {
 #[derive(Debug, Default)]
 pub(super) struct LabelCounters(HandleCache<&'static str, Arc<AtomicU64>>);
 
-// === impl Topics ===
+// === impl TopicSeries ===
 
 impl TopicSeries {
     pub(super) fn new() -> TopicSeries {
@@ -54,7 +54,7 @@ impl TopicSeries {
         TopicSeries { begin: Instant::now(), known, other, next_idle }
     }
 
-    /// The series that count what happens in a topic now: its own, or those of all others.
+    /// Returns the series that count events of a topic now: its own, or those of all others.
     pub(super) fn metrics_of(&self, topic: &str) -> Arc<TopicMetrics> {
         let now = self.now();
         let found = self.read().get(topic).cloned();
@@ -64,7 +64,7 @@ impl TopicSeries {
         series
     }
 
-    /// Topics that have series of their own.
+    /// Returns the topics that have series of their own.
     pub(super) fn names(&self) -> Vec<Box<str>> {
         self.read().keys().cloned().collect()
     }
@@ -91,7 +91,7 @@ impl TopicSeries {
         }
     }
 
-    /// The series of a topic in which nothing happens: those that it has, or new ones where there is room.
+    /// Returns the series of a topic without events: those that it has, or new ones where there is room.
     fn idle(&self, topic: &str) -> Arc<TopicMetrics> {
         let found = self.read().get(topic).cloned();
         let room = found.is_none() && self.read().len() < TOPICS_MAX;
@@ -99,7 +99,7 @@ impl TopicSeries {
         series.unwrap_or_else(|| Arc::clone(&self.other))
     }
 
-    /// New series of a topic, if there is room or one of the others was idle for long.
+    /// Adds series of a topic, if there is room or one of the others was idle for long.
     fn add(&self, topic: &str, now: u64) -> Option<Arc<TopicMetrics>> {
         if self.read().len() >= TOPICS_MAX && now < self.next_idle.load(Ordering::Relaxed) {
             return None;
@@ -122,7 +122,7 @@ impl TopicSeries {
         Some(Arc::clone(series))
     }
 
-    /// Everything, in the text format of Prometheus.
+    /// Renders everything, in the text format of Prometheus.
     pub(super) fn render(&self, text: &mut String) {
         let mut all = self.all();
         all.sort_by(|a, b| a.label.cmp(&b.label));
@@ -154,7 +154,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Adds one metric; `rows`: of a topic the values of the second label, if there is one, and what is counted there.
+/// Renders one metric; `rows` returns for a topic the values of the second label, if there is one, and the numbers.
 fn render(
     text: &mut String,
     metric: &Metric,
@@ -203,7 +203,7 @@ impl TopicMetrics {
         gauge.store(oldest.as_secs_f64().to_bits(), Ordering::Relaxed);
     }
 
-    /// What is not known any more becomes 0.
+    /// Sets the numbers that are not known any more to 0.
     fn clear(&self) {
         let gauges = self.jobs.0.read();
         gauges.values().for_each(|gauge| gauge.store(0, Ordering::Relaxed));
@@ -213,10 +213,10 @@ impl TopicMetrics {
     }
 }
 
-// === impl Counts ===
+// === impl LabelCounters ===
 
 impl LabelCounters {
-    /// Counts `n` more.
+    /// Adds `n` to the number of a label.
     pub(super) fn add(&self, label: &'static str, n: u64) {
         self.counter(label).fetch_add(n, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What producers and operators ask about jobs, topics and shards, and do to them.
+//! Calls of producers and operators about jobs, topics and shards.
 
 use std::collections::BTreeSet;
 
@@ -15,48 +15,48 @@ use crate::store::{
 
 use super::Scheduler;
 
-/// A topic and its numbers.
+/// A topic and its statistics.
 #[derive(Clone, Debug)]
 pub struct TopicRow {
-    /// The topic.
+    /// Name and creation time of the topic.
     pub topic: TopicInfo,
-    /// Its numbers, summed over shards.
+    /// Statistics, summed over shards.
     pub stats: ShardTopicStats,
-    /// Enqueued, finished and failed per second over the last minute, where they were counted.
+    /// Jobs enqueued, finished and failed per second over the last minute, where they were counted.
     pub rates: Option<[f64; 3]>,
     /// Shards that did not answer, or that only other replicas have.
     pub unreachable: Vec<String>,
 }
 
-/// A shard as seen from here.
+/// A shard as this replica sees it.
 #[derive(Clone, Debug)]
 pub struct ShardInfo {
-    /// Its name.
+    /// Name of the shard.
     pub name: String,
-    /// Where it is, without credentials.
+    /// Address, without credentials.
     pub address: String,
-    /// Its part of the jobs.
+    /// Weight: its part of the jobs, relative to the other shards.
     pub weight: u32,
-    /// Whether it takes new jobs, also while it does not answer.
+    /// State: whether it takes new jobs; known also while it does not answer.
     pub state: ShardState,
-    /// What it refuses though it answers, and why.
+    /// Reason why it refuses new jobs or reads though it answers, if it does.
     pub refusal: Option<String>,
-    /// Whether jobs are looked for there by ids that clients chose.
+    /// True if it is on an open ring: jobs with ids that clients chose are looked up there.
     pub is_on_ring: bool,
-    /// What it says of itself, or why it does not answer.
+    /// Information that it reports, or the error if it does not answer.
     pub info: store::Result<StoreInfo>,
 }
 
-/// Why the state of a shard was not set.
+/// Reason why the state of a shard was not set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetShardStateError {
-    /// There is none of that name.
+    /// No shard has that name.
     #[error("no such shard: {0}")]
     NotFound(ShardName),
     /// No other shard takes new jobs.
-    #[error("the last active shard: {0}")]
+    #[error("shard {0} is the last active shard and cannot be drained")]
     LastActive(ShardName),
-    /// What the shard answers.
+    /// Error of the shard.
     #[error(transparent)]
     Store(#[from] ShardError),
 }
@@ -67,16 +67,17 @@ impl Scheduler {
     /// Reads one job.
     ///
     /// # Errors
-    /// As the store's.
+    /// Errors of the store.
     pub async fn get(&self, key: JobKey, full: bool) -> shards::Result<Option<Job>> {
         let get = |shard: Shard, key| async move { shard.get(vec![key], full).await };
         Ok(self.call_on_owners(&key, get, |found| found).await?.map(|(_, job)| job))
     }
 
-    /// Cancels or forgets one job; the state it was in, or `None` when there is none. Nothing is done after `until`.
+    /// Cancels or deletes one job. Returns the state it was in, or `None` if there is no such job. Nothing is done
+    /// after `until`.
     ///
     /// # Errors
-    /// As the store's.
+    /// Errors of the store.
     pub async fn delete(
         &self,
         key: JobKey,
@@ -103,10 +104,10 @@ impl Scheduler {
         Ok(Some(deleted.previous))
     }
 
-    /// Moves one waiting or dead job. Nothing is done after `until`.
+    /// Reschedules one waiting or dead job. Nothing is done after `until`.
     ///
     /// # Errors
-    /// As the store's.
+    /// Errors of the store.
     pub async fn reschedule(
         &self,
         key: JobKey,
@@ -117,16 +118,16 @@ impl Scheduler {
         let reschedule = |shard: Shard, key| async move {
             shard.reschedule(vec![JobReschedule { key, due, priority, deadline: until }]).await
         };
-        // Neither a job nor a state that refuses it: it is not there.
+        // `Ok(None)` is neither a job nor a refusal: the job is not there.
         let found = |moved| Some(moved).filter(|moved| !matches!(moved, Ok(None)));
         let moved = self.call_on_owners(&key, reschedule, found).await?;
         Ok(moved.map_or(Ok(None), |(_, moved)| moved))
     }
 
-    /// Topics in the order of their names, of all shards that answer.
+    /// Returns topics in the order of their names, of all shards that answer.
     ///
     /// # Errors
-    /// As the store's, when no shard answers.
+    /// Errors of the store, when no shard answers.
     pub async fn topics(
         &self,
         prefix: &str,
@@ -147,11 +148,11 @@ impl Scheduler {
         Ok(rows.into_iter().flatten().collect())
     }
 
-    /// The numbers of these topics, and of the first other ones if these are fewer than `limit`; and the shards that
-    /// are missing in them.
+    /// Returns the statistics of these topics, and of the first other ones if these are fewer than `limit`; and the
+    /// shards that are missing in them.
     ///
     /// # Errors
-    /// As the store's, when no shard answers.
+    /// Errors of the store, when no shard answers.
     pub async fn topic_stats(
         &self,
         mut names: Vec<TopicName>,
@@ -168,10 +169,10 @@ impl Scheduler {
         Ok((rows.into_iter().flatten().collect(), missing))
     }
 
-    /// One topic and its numbers.
+    /// Returns one topic with its statistics.
     ///
     /// # Errors
-    /// As the store's, when no shard that answers has it: another one may.
+    /// Errors of the store, when no shard that answers has the topic: another one may.
     pub async fn topic(&self, name: TopicName) -> shards::Result<Option<TopicRow>> {
         let (rows, unreachable) = self.sum_stats(vec![name]).await?;
         match (rows.into_iter().next().flatten(), unreachable.first()) {
@@ -180,15 +181,16 @@ impl Scheduler {
             }
             (None, Some(shard)) => Err(ShardError::unavailable(
                 shard,
-                "only it may have the topic, and it cannot be asked",
+                "only this shard may have the topic, and the call failed",
             )),
             (row, _) => Ok(row),
         }
     }
 
-    /// Every shard about itself.
+    /// Returns the information of every shard.
     pub async fn shard_infos(&self) -> Vec<ShardInfo> {
-        // Each is waited for: the one with the most topics takes longest, and one that does not answer is found out.
+        // Every shard is awaited: the one with the most topics takes longest, and one that does not answer is
+        // detected.
         let info = async |shard: &Shard| {
             let info = shard.info().await.map_err(|failed| failed.error);
             self.shard_info(shard, shard.state(), info)
@@ -196,10 +198,11 @@ impl Scheduler {
         join_all(self.inner.shards.all().iter().map(info)).await
     }
 
-    /// Drains a shard or takes it back into use, for all replicas; the shard after it. Nothing is done after `until`.
+    /// Drains a shard or takes it back into use, for all replicas. Returns the shard after the change. Nothing is
+    /// done after `until`.
     ///
     /// # Errors
-    /// [`SetShardStateError`]; nothing has changed then, unless it is [`store::Error::Unknown`].
+    /// [`SetShardStateError`]; nothing has changed then, unless it is [`store::Error::OutcomeUnknown`].
     pub async fn set_shard_state(
         &self,
         name: ShardName,
@@ -229,26 +232,27 @@ impl Scheduler {
         Ok(self.shard_info(shard, state, info))
     }
 
-    /// A shard that had `state` last, and what it says itself.
+    /// Builds the row of a shard. `state` is shown if the shard reports none.
     fn shard_info(
         &self,
         shard: &Shard,
         state: ShardState,
         info: store::Result<StoreInfo>,
     ) -> ShardInfo {
-        let said = info.as_ref().ok().and_then(|info| info.state);
+        let reported = info.as_ref().ok().and_then(|info| info.state);
         ShardInfo {
             name: shard.name().to_string(),
             address: shard.address().to_owned(),
             weight: shard.weight(),
-            state: said.unwrap_or(state),
+            state: reported.unwrap_or(state),
             refusal: shard.health().refusal(),
             is_on_ring: self.inner.shards.is_on_ring(shard.name()),
             info,
         }
     }
 
-    /// The numbers of topics, summed over the shards that answer, and who does not or cannot be asked.
+    /// Returns the statistics of topics, summed over the shards that answer; and the shards that do not answer or are
+    /// not configured here.
     async fn sum_stats(
         &self,
         names: Vec<TopicName>,
@@ -278,12 +282,12 @@ impl Scheduler {
     }
 }
 
-/// As answers name shards.
+/// Returns names of shards as answers have them.
 pub(super) fn shard_names(shards: &[ShardName]) -> Vec<String> {
     shards.iter().map(ToString::to_string).collect()
 }
 
-/// Numbers of one topic on two shards together.
+/// Adds the statistics of one topic on two shards.
 fn add(a: Option<ShardTopicStats>, b: Option<ShardTopicStats>) -> Option<ShardTopicStats> {
     let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
     let earlier = |x: Time, y: Time| x.min(y);

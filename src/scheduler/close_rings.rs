@@ -1,5 +1,6 @@
-//! When a former ring is needed no more: no shard has a job left whose newest owner is another one. And when a
-//! shard that drains is: it is empty, and none of the calls that could write to it is under way any more.
+//! Closes former rings when they are needed no more: no shard has a job left whose newest owner is another one.
+//! Removes a shard that drains when it is needed no more: it is empty, and none of the calls that could write to it
+//! is in flight.
 
 use std::time::Duration;
 
@@ -9,20 +10,20 @@ use crate::shards::{self, Shard};
 
 use super::Scheduler;
 
-/// Pause between two pieces of a search, which leaves the shard to its callers.
+/// Pause between two pieces of a search, which leaves the shard to other callers.
 const SCAN_PAUSE: Duration = Duration::from_millis(5);
-/// Topics of one page when all of them are read.
+/// Number of topics of a page when all of them are read.
 const TOPICS_PAGE: usize = 1_000;
 
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Closes the rings before the newest one, if all replicas have agreed on that for a while, this one is
-    /// the one to do it, and no job is left that only they find. Long, in small pieces: it reads all ids. A ring with a
-    /// shard that is not here stays open, and for its sake nothing is read.
+    /// Closes the rings before the newest one, if all replicas have agreed on that for a while, this replica is the
+    /// one to close them, and no job is left that only they find. Takes long, in small pieces: it reads all ids. A
+    /// ring with a shard that is not configured here stays open, and nothing is read for it.
     ///
     /// # Errors
-    /// As the store's: every shard must have answered.
+    /// Errors of the store: every shard must have answered.
     pub async fn close_rings(&self) -> shards::Result<()> {
         let shards = &self.inner.shards;
         let Some(agreement) = shards.agreement() else { return Ok(()) };
@@ -38,8 +39,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Takes shards that drain and are empty off the former rings, also off those that are needed for jobs on other
-    /// shards, under the same conditions. One question to each shard that drains.
+    /// Removes shards that drain and are empty from the former rings, also from those that are needed for jobs on
+    /// other shards, under the same conditions. Makes one call to each shard that drains.
     pub async fn release_drained(&self) {
         let shards = &self.inner.shards;
         let Some(agreement) = shards.agreement() else { return };
@@ -48,7 +49,7 @@ impl Scheduler {
             if !shards.is_on_ring(shard.name()) {
                 continue;
             }
-            // It says itself, now, that it drains and that it is empty; one that does not answer stays.
+            // The shard itself must report now that it drains and is empty; one that does not answer stays.
             let is_empty = shard
                 .info()
                 .await
@@ -59,7 +60,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether a job lies here whose newest owner is another shard.
+    /// Returns whether the shard has a job whose newest owner is another one.
     async fn has_misplaced_jobs(&self, shard: &Shard) -> shards::Result<bool> {
         let mut after: Option<TopicName> = None;
         loop {

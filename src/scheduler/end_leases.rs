@@ -1,5 +1,5 @@
-//! How a lease ends when its job did not succeed: what follows is written and counted. A worker says so in
-//! a nack, which is in [`super::settle`]; nobody does when the lease runs out or its stream breaks, and it ends here.
+//! Ends of leases whose jobs did not succeed: writes and counts what follows. A worker ends a lease by a nack, which
+//! is in [`super::settle`]; a lease that runs out or whose stream breaks ends here.
 
 use rand::Rng as _;
 
@@ -13,26 +13,26 @@ use crate::store::{
 
 use super::Scheduler;
 
-/// What became of leases that were to be ended.
+/// Result of ending leases.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EndLeasesResult {
-    /// Those that are over: every replica looks for them, and another one may have been first.
+    /// Number of leases that are over: every replica looks for them, and another one may have been first.
     pub ended: usize,
-    /// Those that this call has ended.
+    /// Number of leases that this call has ended.
     pub ended_here: usize,
-    /// Those that could not be ended because of their jobs alone: they are as they were.
+    /// Leases that could not be ended because of their own jobs; they are unchanged.
     pub not_ended: Vec<RunningLease>,
 }
 
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Ends leases that their workers did not settle: expired ones, and those of broken streams.
-    /// Each only if its deadline is still the one that was read. One that cannot be ended because of its job alone keeps
-    /// none of the others.
+    /// Ends leases that their workers did not settle: expired ones, and those of broken streams. Each ends only if
+    /// its deadline is still the one that was read. A lease that cannot be ended because of its own job does not hold
+    /// up the others.
     ///
     /// # Errors
-    /// As the store's, when one of them is of the shard as a whole.
+    /// Errors of the store that concern the shard as a whole.
     pub async fn end_leases(
         &self,
         shard: &Shard,
@@ -49,14 +49,14 @@ impl Scheduler {
             match result {
                 Ok(applied) => self.after_lease_end(shard, lease, cause, &applied, &mut ended),
                 Err(error) if error.error.is_shard_failure() => failed = failed.or(Some(error)),
-                // The guard has logged and counted it.
+                // The health monitor has logged and counted it.
                 Err(_) => ended.not_ended.push(lease.clone()),
             }
         }
         failed.map_or(Ok(ended), Err)
     }
 
-    /// What follows here from the end of a lease.
+    /// Counts and logs the end of a lease, and notifies its stream.
     fn after_lease_end(
         &self,
         shard: &Shard,
@@ -78,7 +78,7 @@ impl Scheduler {
         self.notify_stream(shard, lease.owner, hint);
     }
 
-    /// Ends a lease for `cause`; what becomes of its job is decided where that lies.
+    /// Builds the settlement that ends a lease for `cause`; the shard decides what follows for the job.
     pub(super) fn settle_unacked(
         &self,
         lease: LeaseRef,

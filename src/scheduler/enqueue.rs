@@ -1,4 +1,4 @@
-//! Enqueue: give each job an id and a shard, and have it written there, or elsewhere.
+//! Enqueue: gives each job an id and a shard, and writes it there, or elsewhere.
 
 use futures::future::join_all;
 use rand::Rng as _;
@@ -15,112 +15,111 @@ use super::locate::{BlockingShard, LocatedJobs, UncertainJobs, absent_owner_erro
 use super::shard_batch::ShardBatch;
 use super::{Scheduler, request_hash};
 
-/// A job as a producer asks for it, checked but without a place.
+/// A job as a producer requests it, checked but without a shard.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Draft {
-    /// Where.
+    /// Topic of the job.
     pub topic: TopicName,
-    /// The id that the client chose (or that follows from its request id); absent: one is made.
+    /// Id that the client chose, or that follows from its request id; `None`: the server makes one.
     pub id: Option<JobId>,
-    /// The request id, which makes a repeat recognizable.
+    /// Request id, by which a repeat is recognized.
     pub request_id: Option<String>,
-    /// The lasting part.
+    /// Lasting part of the job: payload, headers, retry, lease and retention.
     pub spec: Spec,
-    /// First run.
+    /// Due time of the first run.
     pub due: When,
-    /// 0 to 9, if given.
+    /// Priority from 0 to 9, if given.
     pub priority: Option<u8>,
-    /// Not running by then: EXPIRED.
+    /// Expire time: a job that is not running by then becomes EXPIRED.
     pub expire: Option<When>,
-    /// What to do when the id is taken.
+    /// Policy for an id that is taken.
     pub on_conflict: OnConflict,
 }
 
 /// A job that was accepted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AcceptedJob {
-    /// Its id.
+    /// Id of the job.
     pub id: JobId,
-    /// What the enqueue did.
+    /// Outcome of the enqueue.
     pub outcome: EnqueueOutcome,
-    /// When it becomes ready.
+    /// Time when the job becomes ready.
     pub due: Time,
-    /// What the write has reached.
+    /// Durability that the write has reached.
     pub durability: Durability,
-    /// Where it lies.
+    /// Shard that has the job.
     pub shard: ShardName,
-    /// The state found or made.
+    /// State of the job, found or made.
     pub state: State,
 }
 
-/// Why a job was not accepted.
+/// Reason why a job was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnqueueError {
-    /// The id is taken and the caller wants to know, or it is taken by another job of the same request id.
-    #[error("{key} exists already")]
+    /// The id is taken and the caller chose REJECT, or it is taken by another job of the same request id.
+    #[error("job {key} exists already")]
     AlreadyExists {
-        /// The job that is there.
+        /// Existing job.
         key: JobKey,
-        /// Its state.
+        /// State of the existing job.
         state: State,
-        /// The request id came with another job before.
+        /// True if the request id came with another job before.
         other_job: bool,
     },
-    /// Nothing was written: the shard cannot reach what was asked.
-    #[error("shard {shard} reaches {reached:?}, not {asked:?}")]
+    /// The shard cannot reach the requested durability; nothing was written.
+    #[error("shard {shard} reaches durability {reached:?}, not {asked:?}")]
     DurabilityUnsupported {
-        /// Which one; where several were asked, the first.
+        /// Name of the shard; the first one, if several were tried.
         shard: ShardName,
-        /// What was asked for.
+        /// Requested durability.
         asked: Durability,
-        /// What can be had.
+        /// Highest durability of the shard.
         reached: Durability,
     },
-    /// It was not confirmed in time that the job is as safe as was asked; it may have been written.
-    #[error("{asked:?} was not confirmed in time")]
+    /// The requested durability was not confirmed in time; the job may have been written.
+    #[error("durability {asked:?} was not confirmed in time; the job may have been written")]
     DurabilityNotReached {
-        /// What was asked for.
+        /// Requested durability.
         asked: Durability,
-        /// With this id a repeat cannot double the job, and waits again.
+        /// Id for a repeat, which cannot double the job, and waits again.
         id: JobId,
     },
     /// Nothing was written under an id that a server made, and no repeat with it will write anything.
-    #[error("nothing was written under the id of {key}: {why:?}")]
+    #[error("nothing was written under the id of job {key}: {why:?}")]
     NotWritten {
-        /// What has that id.
+        /// Key of the job.
         key: JobKey,
-        /// The shard that it names.
+        /// Shard that the id names.
         shard: ShardName,
-        /// Why.
+        /// Reason why nothing was written.
         why: NotWrittenReason,
     },
     /// The id names a shard that this server does not have.
     #[error("no shard named {0} is configured here")]
     NoSuchShard(ShardName),
-    /// None takes new jobs.
+    /// No shard takes new jobs.
     #[error("no shard takes new jobs")]
     NoActiveShard,
     /// The shard failed.
     #[error("{error}")]
     Store {
-        /// What happened.
+        /// Error of the shard.
         error: ShardError,
-        /// With this id a repeat cannot double the job. None where nothing was written under an id
-        /// that the server made: a repeat without it may find another shard.
+        /// Id for a repeat, which cannot double the job. `None` where nothing was written under an id that the server
+        /// made: a repeat without it may find another shard.
         id: Option<JobId>,
     },
 }
 
-/// What is known of each draft of a call, by its index.
+/// Results of the drafts of a call, by index; `None`: not known yet.
 pub(super) type EnqueueResults = Vec<Option<Result<AcceptedJob, EnqueueError>>>;
 
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Writes `drafts`; each result answers the draft of its index. Shards are written to at once and
-    /// independently: what one refuses does not touch the others. A write whose outcome is unknown is
-    /// repeated until `until`, if it can be, for half a minute at most. What is `asked` is waited for as long as the
-    /// shard does.
+    /// Writes `drafts`; each result is for the draft of its index. Shards are written to at once and independently:
+    /// what one refuses does not affect the others. A write whose outcome is unknown is retried until `until`, if it
+    /// can be, for 30 s at most. The durability `asked` is awaited for as long as the shard waits for it.
     pub async fn enqueue(
         &self,
         drafts: Vec<Draft>,
@@ -130,7 +129,7 @@ impl Scheduler {
         self.enqueue_over(drafts, asked, until, WritePrecondition::SameJob).await
     }
 
-    /// Writes follow-ups with ids. One that carries the id that a server made for its job makes another job of it, in
+    /// Writes follow-ups with ids. A follow-up with the server-made id of its own job makes another job of it, in
     /// another topic.
     pub(super) async fn enqueue_follow_ups(
         &self,
@@ -139,7 +138,7 @@ impl Scheduler {
         self.enqueue_over(drafts, None, None, WritePrecondition::Anything).await
     }
 
-    /// [`Scheduler::enqueue`]; `named`: what may lie under ids that servers made and drafts name.
+    /// Implements [`Scheduler::enqueue`]; `named`: precondition for drafts with ids that servers made.
     async fn enqueue_over(
         &self,
         mut drafts: Vec<Draft>,
@@ -160,14 +159,14 @@ impl Scheduler {
         results.into_iter().flatten().collect()
     }
 
-    /// Makes a job without an id one of `shard`.
+    /// Gives a draft without an id a new one of `shard`.
     pub(super) fn with_new_id(&self, shard: &Shard, draft: Draft) -> NewJob {
         new_job(draft, self.new_id(shard), WritePrecondition::Anything)
     }
 
-    /// Gives drafts their ids and shards: those with ids in one run per shard, the others in runs of
-    /// a bounded size, so that a batch stays one and a large one is spread. Those whose shard is not
-    /// here are answered already.
+    /// Gives drafts their ids and shards: those with ids in one batch per shard, the others in batches of a bounded
+    /// size, so that a small call stays together and a large one is spread. Drafts whose shard is not configured here
+    /// get their result at once.
     async fn route(
         &self,
         drafts: Vec<Draft>,
@@ -210,7 +209,7 @@ impl Scheduler {
         runs
     }
 
-    /// Which drafts are there already, on a shard that owned their ids before the ring changed.
+    /// Finds drafts whose jobs are there already, on a shard that owned their ids before the ring changed.
     async fn find_on_former_owners(&self, drafts: &[Draft]) -> LocatedJobs {
         let shards = &self.inner.shards;
         loop {
@@ -222,14 +221,14 @@ impl Scheduler {
                 }
             }
             let found = doubts.locate().await;
-            // Who owns what may have changed meanwhile, and who has owned it.
+            // Owners and former owners may have changed meanwhile.
             if shards.ring_changes() == changes {
                 return found;
             }
         }
     }
 
-    /// A run of jobs that get their ids here, so that it may move.
+    /// Creates a batch of jobs that get their ids here, so that it may move to another shard.
     fn movable_batch(&self, shard: &Shard, drafts: Vec<(usize, Draft)>) -> ShardBatch {
         let mut run = ShardBatch::new(shard.clone(), true, drafts.len());
         for (index, draft) in drafts {
@@ -238,7 +237,7 @@ impl Scheduler {
         run
     }
 
-    /// A new id for `shard`: a UUIDv7 of now (RFC 9562), random below the millisecond.
+    /// Makes a new id for `shard`: a UUIDv7 of now (RFC 9562), random below the millisecond.
     pub(super) fn new_id(&self, shard: &Shard) -> JobId {
         let millis = u64::try_from(self.now().0 / 1_000).unwrap_or(0);
         let random: [u8; 10] = rand::rng().random();
@@ -247,9 +246,10 @@ impl Scheduler {
     }
 }
 
-/// `made`: what may lie under the id if a server made it.
+/// Builds the job to write; `made`: precondition if a server made the id.
 fn new_job(draft: Draft, id: JobId, made: WritePrecondition) -> NewJob {
-    // Who chose the id, or named the request, may repeat it; so is a follow-up under the id of its job, with the Ack.
+    // A client that chose the id, or gave a request id, may repeat the call; a follow-up under the id of its job is
+    // repeated with the Ack.
     let is_follow_up = draft.id.is_some() && made == WritePrecondition::Anything;
     let repeatable = id.shard().is_none() || draft.request_id.is_some() || is_follow_up;
     let prior = if id.shard().is_some() { made } else { WritePrecondition::Anything };
@@ -269,7 +269,7 @@ fn new_job(draft: Draft, id: JobId, made: WritePrecondition) -> NewJob {
     }
 }
 
-/// Adds a job with an id of its own to the run of its shard.
+/// Adds a job with an id of its own to the batch of its shard.
 fn add(runs: &mut Vec<ShardBatch>, shard: &Shard, index: usize, job: NewJob) {
     match runs.iter_mut().find(|run| run.shard.name() == shard.name()) {
         Some(run) => run.push(index, job),
@@ -281,7 +281,7 @@ fn add(runs: &mut Vec<ShardBatch>, shard: &Shard, index: usize, job: NewJob) {
     }
 }
 
-/// Why no shard here can take the job.
+/// Returns the error of a job that no shard here can take.
 fn no_owner_error(shards: &Shards, key: &JobKey) -> EnqueueError {
     let Some(name) = key.id.shard() else { return EnqueueError::NoActiveShard };
     match absent_owner_error(shards, key) {

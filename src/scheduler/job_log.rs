@@ -1,5 +1,5 @@
-//! Log lines about jobs that need a person: leases that ran out, and dead letters. Each names the job and never what is
-//! in it; of each topic one in a while, with the number of those that were left out.
+//! Log lines about jobs that need an operator: expired leases and dead letters. Each has the id of the job and never
+//! its payload. Limited per topic, with the number of suppressed lines.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::store::RunningLease;
 
 use super::Scheduler;
 
-/// How often such a line is logged for one topic at most.
+/// Shortest time between two such lines about one topic.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// What was logged lately, by topic.
+/// Log limiter of these lines, by topic.
 #[derive(Debug)]
 pub(super) struct JobLogLimiter(LogLimiter);
 
-// === impl Notices ===
+// === impl JobLogLimiter ===
 
 impl JobLogLimiter {
     pub(super) fn new() -> JobLogLimiter {
@@ -30,7 +30,7 @@ impl JobLogLimiter {
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// The worker of this lease neither settled nor extended it in time.
+    /// Logs that the worker of this lease neither settled nor extended it in time.
     pub(super) fn log_lease_expired(&self, shard: &Shard, lease: &RunningLease) {
         let topic = lease.key.topic.as_str();
         let Some(passed) = self.inner.job_log_limiter.0.allow(&["lapse", topic]) else { return };
@@ -47,7 +47,7 @@ impl Scheduler {
         );
     }
 
-    /// The job of this key is dead.
+    /// Logs that the job of this key is dead.
     pub(super) fn log_dead_letter(&self, key: &JobKey, record: &Record, cause: &Cause) {
         let (topic, life) = (key.topic.as_str(), &record.history);
         let cause = match cause {
@@ -72,7 +72,7 @@ impl Scheduler {
         );
     }
 
-    /// The credit of the stream that has the lease, if that is one of this server.
+    /// Returns the credit of the stream that has the lease, if that is one of this server.
     fn credit_of(&self, lease: &RunningLease) -> Option<u32> {
         let listener = self.inner.listener.get().filter(|_| lease.owner == self.replica().nonce)?;
         (listener.credit)(lease.stream)

@@ -1,5 +1,4 @@
-//! What became of leases of which nothing was heard: the message may have been lost on its way from another
-//! replica.
+//! Looks up leases whose settle notification may have been lost on its way from another replica.
 
 use std::time::Duration;
 
@@ -9,24 +8,24 @@ use crate::store::{LeaseRef, LeaseRefusal, LeaseSettlement, RunningLease, Settle
 
 use super::Scheduler;
 
-/// How it stands with a lease.
+/// Status of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseStatus {
-    /// It runs, and this is left of it: nothing, if it is overdue and nobody has ended it yet.
+    /// The lease is live for this long; zero if it is overdue and not ended yet.
     Running(Duration),
-    /// It was acknowledged, or its job is gone: nobody works on it, or nothing hangs on that.
+    /// The job was acknowledged, or is gone: no worker runs it, or nothing depends on that.
     Settled,
-    /// It ran out, was given back or settled otherwise: whoever still works on it must stop.
+    /// The lease ran out, was released or settled otherwise: a worker that still runs the job must stop.
     Revoked,
 }
 
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// What became of these leases.
+    /// Returns the status of each of these leases.
     ///
     /// # Errors
-    /// As the store's.
+    /// Errors of the store.
     pub async fn lease_statuses(
         &self,
         shard: &Shard,
@@ -63,7 +62,7 @@ impl Scheduler {
                     fates[index] = LeaseStatus::Settled
                 }
                 Err(error) if error.error.is_shard_failure() => return Err(error),
-                // Of one whose job cannot be read nobody knows; its lease is over.
+                // If the job cannot be read, only the end of the lease is known.
                 Ok(_) | Err(_) => {}
             }
         }
@@ -71,9 +70,9 @@ impl Scheduler {
     }
 }
 
-/// An ack that the store can recognize as a repeat, and never applies: no lease has this deadline.
+/// Builds an ack that the store can recognize as a repeat, and never applies: no lease has this deadline.
 fn ack_probe(lease: &LeaseRef) -> LeaseSettlement {
     let end = SettleAction::Ack { result: None, follow_ups: Vec::new() };
-    // Whoever has it: nothing ends that anybody would have to hear of.
+    // Any owner will do: no lease ends, so no stream has to be notified.
     LeaseSettlement { lease: lease.clone(), owner: 0, action: end, deadline: Some(Time(0)) }
 }

@@ -1,5 +1,5 @@
-//! A list of jobs over all shards: a page of each, merged in the order of due times and cut to the size
-//! of one. What is cut off is read again with the next page.
+//! Lists jobs over all shards: a page of each, merged in the order of due times and cut to the size of one. Jobs that
+//! are cut off are read again with the next page.
 
 use std::collections::BTreeMap;
 
@@ -10,42 +10,42 @@ use crate::store::{ListCursor, ListEntry, ListPage, ListQuery};
 use super::Scheduler;
 use super::admin::shard_names;
 
-/// Asks for a page of jobs.
+/// Request for a page of jobs.
 #[derive(Clone, Debug)]
 pub struct ListJobs {
-    /// Their topic.
+    /// Topic of the jobs.
     pub topic: TopicName,
-    /// Their state.
+    /// State of the jobs.
     pub state: State,
-    /// With payload, result and attempts.
+    /// True: with payload, result and attempts.
     pub full: bool,
-    /// At most so many.
+    /// Maximum number of jobs.
     pub limit: usize,
-    /// Where the last page ended.
+    /// End of the last page.
     pub after: ListPosition,
 }
 
-/// How far a list has come on each shard; those that are not named are at their beginning.
+/// Position of a list on each shard; shards that are not named are at their beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListPosition(pub BTreeMap<ShardName, ShardPosition>);
 
-/// How far a list has come on one shard.
+/// Position of a list on one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardPosition {
-    /// Nothing of it was given out.
+    /// No job was returned yet.
     Start,
-    /// What is before this was.
+    /// All jobs before this cursor were returned.
     After(ListCursor),
-    /// All of it was.
+    /// All jobs were returned.
     End,
 }
 
 /// A page of jobs and what is missing from it.
 #[derive(Clone, Debug, Default)]
 pub struct JobsPage {
-    /// In the order of due times.
+    /// Jobs in the order of due times.
     pub jobs: Vec<ListedJob>,
-    /// Where the next page begins; `None` at the end.
+    /// Begin of the next page; `None` at the end.
     pub next: Option<ListPosition>,
     /// Shards that did not answer, or that only other replicas have.
     pub unreachable: Vec<String>,
@@ -56,19 +56,19 @@ pub struct JobsPage {
 pub struct ListedJob {
     /// The job.
     pub job: Job,
-    /// Where it lies.
+    /// Shard that has the job.
     pub shard: ShardName,
-    /// The place behind it on its shard.
+    /// Position behind the job on its shard.
     pub cursor: ListCursor,
 }
 
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// A page of a topic's jobs in one state, from all shards that answer.
+    /// Returns a page of a topic's jobs in one state, from all shards that answer.
     ///
     /// # Errors
-    /// As the store's, when no shard answers.
+    /// Errors of the store, when no shard answers.
     pub async fn list_jobs(&self, list: ListJobs) -> shards::Result<JobsPage> {
         let shards = self.inner.shards.all().iter();
         let going =
@@ -92,7 +92,7 @@ async fn read(shard: Shard, list: ListQuery) -> shards::Result<ListPage> {
     shard.list(list).await
 }
 
-/// The first `limit` jobs of all pages, which begin after `places`.
+/// Merges pages that begin after `places` to the first `limit` jobs.
 fn merge(pages: Vec<(Shard, ListPage)>, limit: usize, mut places: ListPosition) -> JobsPage {
     // A page that ends early has more behind its end, so later jobs of other shards wait for the next page.
     let short = pages.iter().filter(|(_, page)| page.jobs.len() < limit);
@@ -107,16 +107,15 @@ fn merge(pages: Vec<(Shard, ListPage)>, limit: usize, mut places: ListPosition) 
         jobs.extend(page.jobs.into_iter().map(listed));
         ends.push((shard, page.next.map_or(ShardPosition::End, ShardPosition::After)));
     }
-    // By their places, and stable, so that jobs of one shard stay in its order: one that has moved since its shard
-    // listed it has another due time by now, and would take the page behind jobs that were not given out.
+    // Sorted by cursor, and stable, so that jobs of one shard stay in its order: a job that has moved since its shard
+    // listed it has another due time by now, and would take the page behind jobs that were not returned.
     jobs.sort_by_key(|listed| listed.cursor.due);
     let given = jobs.partition_point(|listed| known.is_none_or(|known| listed.cursor.due <= known));
     let rest = jobs.split_off(given.min(limit));
     for ListedJob { shard, cursor: place, .. } in &jobs {
         places.advance(shard.clone(), *place);
     }
-    // Not for the sake of those that did not answer: whoever goes on until the end would go on
-    // until they do.
+    // Shards that did not answer do not count: a caller that reads to the end would loop until they do.
     let mut more = false;
     for (shard, end) in ends {
         let whole = rest.iter().all(|listed| listed.shard != *shard.name());
@@ -131,7 +130,7 @@ fn merge(pages: Vec<(Shard, ListPage)>, limit: usize, mut places: ListPosition) 
 // === impl ListJobs ===
 
 impl ListJobs {
-    /// What is asked of one shard.
+    /// Builds the query for one shard.
     fn query_for(&self, shard: &Shard) -> ListQuery {
         let after = match self.after.position_on(shard.name()) {
             ShardPosition::After(cursor) => Some(cursor),
@@ -142,10 +141,10 @@ impl ListJobs {
     }
 }
 
-// === impl Places ===
+// === impl ListPosition ===
 
 impl ListPosition {
-    /// Goes behind a job that was given out.
+    /// Moves the position behind a job that was returned.
     pub fn advance(&mut self, shard: ShardName, place: ListCursor) {
         self.0.insert(shard, ShardPosition::After(place));
     }

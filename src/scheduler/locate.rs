@@ -1,6 +1,6 @@
-//! Where the job with an id that its client chose lies while the ring changes: on its newest owner, or still
-//! on one that it had under an older ring. A job that is found is dealt with there; a new one is written
-//! to the newest owner only when no other one has it, so an owner that does not answer is in the way.
+//! Locates jobs with ids that clients chose while the ring changes: on the newest owner, or still on an owner under
+//! an older ring. A job that is found is handled there; a new one is written to the newest owner only when no other
+//! one has it, so an owner that does not answer blocks it.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::shards::{self, Shard, ShardError, Shards};
 
 use super::Scheduler;
 
-/// Jobs that may lie elsewhere than on their newest owner, by whoever may have them.
+/// Jobs that may be elsewhere than on their newest owner, by the shards that may have them.
 #[derive(Default)]
 pub(super) struct UncertainJobs {
-    /// Places in the call, with the keys.
+    /// Indexes in the call, with the keys.
     by_shard: BTreeMap<ShardName, (Shard, Vec<(usize, JobKey)>)>,
 }
 
-/// What became of doubts, by place in the call: nothing for those that are nowhere.
+/// Shards of jobs by index in the call; no entry for jobs that were not found.
 pub(super) type LocatedJobs = BTreeMap<usize, Result<Shard, BlockingShard>>;
 
 /// A shard that may have the job and does not answer: nothing was written.
@@ -27,7 +27,7 @@ pub(super) struct BlockingShard {
     pub(super) error: ShardError,
 }
 
-/// That the job may lie on a shard that only other replicas are configured with, if so.
+/// Returns an error if the job may be on a shard that only other replicas are configured with.
 pub(super) fn absent_owner_error(shards: &Shards, key: &JobKey) -> Option<ShardError> {
     shards.absent_owner(key).map(|shard| ShardError::elsewhere(&shard))
 }
@@ -35,11 +35,11 @@ pub(super) fn absent_owner_error(shards: &Shards, key: &JobKey) -> Option<ShardE
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Makes a call about one job on the shards that may have it, beginning with its newest owner,
-    /// until `found` says that one does; which one that is.
+    /// Calls the shards that may have one job, beginning with its newest owner, until `found` returns a value.
+    /// Returns that value and the shard.
     ///
     /// # Errors
-    /// As the store's, when none has it and one does not answer or is not here.
+    /// Errors of the store, when no shard has the job and one does not answer or is not configured here.
     pub(super) async fn call_on_owners<A, T, F>(
         &self,
         key: &JobKey,
@@ -65,10 +65,10 @@ impl Scheduler {
     }
 }
 
-// === impl Doubts ===
+// === impl UncertainJobs ===
 
 impl UncertainJobs {
-    /// The job of that place may lie on one of these shards.
+    /// Adds the job of that index, which may be on one of these shards.
     pub(super) fn add(&mut self, index: usize, key: &JobKey, former: Vec<&Shard>) {
         for shard in former {
             let entry = self.by_shard.entry(shard.name().clone());
@@ -77,7 +77,7 @@ impl UncertainJobs {
         }
     }
 
-    /// Asks the shards.
+    /// Reads the jobs from the shards that may have them.
     pub(super) async fn locate(self) -> LocatedJobs {
         let look = |(shard, keys): (Shard, Vec<(usize, JobKey)>)| async move {
             let (indexes, keys): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
@@ -104,11 +104,11 @@ impl UncertainJobs {
     }
 }
 
-// === impl InTheWay ===
+// === impl BlockingShard ===
 
 impl BlockingShard {
     fn new(shard: &Shard, error: &ShardError) -> BlockingShard {
-        let why = format!("it may have the job from before the ring changed: {}", error.error);
+        let why = format!("the shard may have the job from before a ring change: {}", error.error);
         BlockingShard { shard: shard.clone(), error: ShardError::unavailable(shard.name(), why) }
     }
 }

@@ -1,14 +1,13 @@
-//! The verbs of the product: what follows from an event. A verb asks [`crate::domain`] what follows, has a shard
-//! write it, and tells the streams of this replica. Feeds and timers hold a shard each, and hand it to the verb
-//! that they want of it.
+//! The verbs of the product. A verb decides by [`crate::domain`] what follows from an event, has a shard write it,
+//! and notifies the streams of this replica. Feeds and timers hold a shard each, and pass it to their verbs.
 //!
-//! - `enqueue`, `run`: [`Scheduler::enqueue`], and where a job goes when its shard fails
-//! - `locate`, `rings`: where a job lies while the ring changes, and when that is over
-//! - `settle`, `split`: ack, nack and extend, which workers ask for
-//! - `end`: how a lease ends otherwise than by an ack, and without its worker
-//! - `fate`: what became of leases that this replica has not heard of
+//! - `enqueue`, `shard_batch`: [`Scheduler::enqueue`], and the fallback when the shard of a job fails
+//! - `locate`, `close_rings`: the shard of a job while the ring changes, and the end of that change
+//! - `settle`, `split_by_shard`: ack, nack and extend, which workers request
+//! - `end_leases`: ends leases otherwise than by an ack, and without their workers
+//! - `lease_status`: looks up leases whose settle notification may have been lost
 //! - `upkeep`: reap and prune, called by the timers
-//! - `notice`: what the log says of leases that ran out and of dead letters
+//! - `job_log`: log lines about expired leases and dead letters
 //! - `admin`, `list`, `redrive`: get, delete, reschedule, redrive and the lists
 
 mod admin;
@@ -69,33 +68,33 @@ struct SchedulerInner {
     job_log_limiter: JobLogLimiter,
 }
 
-/// Who this server process is.
+/// Identity of this server process.
 #[derive(Clone, Debug)]
 pub struct ReplicaIdentity {
-    /// Its configured name.
+    /// Configured name of the replica.
     pub name: String,
-    /// Random for each process: part of every receipt that it hands out.
+    /// Random number of this process: part of every receipt that it issues.
     pub nonce: u32,
 }
 
-/// The streams of this replica, as the verbs know them. Both are called synchronously and do not block.
+/// Callbacks to the streams of this replica. Both are called synchronously and do not block.
 pub struct StreamListener {
-    /// Hears what this replica has done to its own leases on a shard. What others did to them comes as
-    /// [`Event::Lease`](crate::store::Event::Lease).
+    /// Receives changes that this replica has made to its own leases on a shard. Changes by others come as
+    /// [`ShardEvent::Lease`](crate::store::ShardEvent::Lease).
     pub on_lease_event: LeaseEventListener,
-    /// The credit of a stream, as long as it is known.
+    /// Returns the credit of a stream, as long as it is known.
     pub credit: CreditLookup,
 }
 
-/// Takes a hint about leases of this replica on a shard.
+/// Callback for a change of leases of this replica on a shard.
 pub type LeaseEventListener = Box<dyn Fn(&Shard, LeaseEvent) + Send + Sync>;
-/// Answers the credit of a stream.
+/// Callback that returns the credit of a stream.
 pub type CreditLookup = Box<dyn Fn(u32) -> Option<u32> + Send + Sync>;
 
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// A scheduler over these shards.
+    /// Creates a scheduler over these shards.
     #[must_use]
     pub fn new(
         shards: Shards,
@@ -117,44 +116,45 @@ impl Scheduler {
         Scheduler { inner: Arc::new(inner) }
     }
 
-    /// Registers who hears the hints for this replica's streams; the first one stays.
+    /// Registers the listener for the streams of this replica. Only the first call has an effect.
     pub fn set_listener(&self, listener: StreamListener) {
         let _ = self.inner.listener.set(listener);
     }
 
-    /// Who this process is.
+    /// Returns the identity of this process.
     #[must_use]
     pub fn replica(&self) -> &ReplicaIdentity {
         &self.inner.replica
     }
 
-    /// The replica's clock. What is due is decided by a store's own, see [`Claims::now`](crate::store::Claims::now).
+    /// Returns the clock of this replica. Due times are decided by the clock of a store, see
+    /// [`ClaimResult::now`](crate::store::ClaimResult::now).
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.inner.clock
     }
 
-    /// The shards.
+    /// Returns the shards.
     #[must_use]
     pub fn shards(&self) -> &Shards {
         &self.inner.shards
     }
 
-    /// The metrics.
+    /// Returns the metrics.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.inner.metrics
     }
 
-    /// The policy in force for a job that says `over`: server, then job. (Topics get their own
-    /// settings with the verb that configures them; they belong in between.)
+    /// Returns the retry policy of a job with the overrides `over`: server, then job. (Topics get their own settings
+    /// with the verb that configures them; they belong in between.)
     #[must_use]
     pub fn retry_policy(&self, over: &RetryOverrides) -> RetryPolicy {
         RetryPolicy::default().merge(over)
     }
 
-    /// The most that can be asked of a write on every active shard; `None` while that hangs on one that was not
-    /// reached yet.
+    /// Returns the highest durability that a write can request on every active shard; `None` while that depends on a
+    /// shard that was not reached yet.
     #[must_use]
     pub fn durability(&self) -> Option<Durability> {
         let shards = self.inner.shards.all().iter();
@@ -168,14 +168,14 @@ impl Scheduler {
             }
         }
         match least {
-            // None can be worse.
+            // No shard can have less.
             Some(Durability::Memory) => least,
             _ if is_unknown => None,
             least => Some(least.unwrap_or(Durability::Memory)),
         }
     }
 
-    /// Shards that do not answer.
+    /// Returns the names of the shards that do not answer.
     #[must_use]
     pub fn unreachable(&self) -> Vec<String> {
         let down = self.inner.shards.all().iter().filter(|shard| shard.is_down());
@@ -186,8 +186,8 @@ impl Scheduler {
         self.inner.clock.now()
     }
 
-    /// Runs `task` to its end even if whoever waits for it goes away: what the store has applied must
-    /// also reach the streams.
+    /// Runs `task` to its end even if its caller goes away: the streams must be notified of what the store has
+    /// applied.
     async fn run_to_completion<T: Send + 'static>(
         task: impl Future<Output = T> + Send + 'static,
     ) -> T {
@@ -195,7 +195,7 @@ impl Scheduler {
             Ok(done) => done,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime is going down, and the caller with it.
+                // The runtime ends, and the caller with it.
                 Err(_) => std::future::pending().await,
             },
         }
@@ -210,7 +210,7 @@ impl Scheduler {
     }
 
     fn shard(&self, name: &ShardName) -> shards::Result<&Shard> {
-        let missing = || ShardError::unavailable(name, "it is not one of this server's");
+        let missing = || ShardError::unavailable(name, "the shard is not configured here");
         self.inner.shards.by_name(name).ok_or_else(missing)
     }
 }

@@ -5,12 +5,13 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::domain::{Time, TopicName};
 
-/// Seconds that a rate looks back.
+/// Number of seconds that a rate covers.
 const WINDOW: usize = 60;
-/// Topics that are counted, which takes 15 MB. Those without an event in the window make room for others.
+/// Number of topics that are counted at most, which takes 15 MB. Topics without an event in the window make room for
+/// others.
 const TOPICS_MAX: usize = 10_000;
 
-/// What is counted.
+/// Kind of event that is counted.
 #[derive(Clone, Copy)]
 enum RateKind {
     Enqueued,
@@ -27,13 +28,13 @@ pub struct Rates {
 #[derive(Default)]
 struct RateCounters {
     topics: HashMap<TopicName, [RateWindow; 3]>,
-    /// The second of the last look for topics without an event in the window.
+    /// Second of the last sweep for topics without an event in the window.
     swept: i64,
-    /// The second of the last event that was not counted, as there was no room.
+    /// Second of the last event that was not counted for lack of room.
     uncounted: Option<i64>,
 }
 
-/// One counter per second, overwritten in a circle.
+/// Circular buffer of one counter per second.
 #[derive(Clone)]
 struct RateWindow {
     counts: [u64; WINDOW],
@@ -59,8 +60,8 @@ impl Rates {
         self.count(topic, RateKind::Failed, jobs, now);
     }
 
-    /// Enqueued, finished and failed per second over the last minute; `None` of a topic that may have had events for
-    /// which there was no room.
+    /// Returns the jobs enqueued, finished and failed per second over the last minute; `None` for a topic that may
+    /// have had events for which there was no room.
     #[must_use]
     pub fn of(&self, topic: &TopicName, now: Time) -> Option<[f64; 3]> {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,10 +80,10 @@ impl Rates {
     }
 }
 
-// === impl Counted ===
+// === impl RateCounters ===
 
 impl RateCounters {
-    /// The counters of a topic; `None`: there is no room for them.
+    /// Returns the counters of a topic; `None`: there is no room for them.
     fn windows(&mut self, topic: &TopicName, now: Time) -> Option<&mut [RateWindow; 3]> {
         if !self.topics.contains_key(topic) {
             if self.topics.len() >= TOPICS_MAX {
@@ -107,17 +108,17 @@ impl RateCounters {
     }
 }
 
-/// The second of a time.
+/// Returns the second of a time.
 fn second(now: Time) -> i64 {
     now.0.div_euclid(1_000_000)
 }
 
-/// Whether a second is in the window that ends now.
+/// Returns whether a second is in the window that ends now.
 fn is_within(at: i64, now: i64) -> bool {
     now - at < WINDOW as i64
 }
 
-// === impl Window ===
+// === impl RateWindow ===
 
 impl RateWindow {
     const NEW: RateWindow = RateWindow { counts: [0; WINDOW], second: 0 };
@@ -134,7 +135,7 @@ impl RateWindow {
         sum as f64 / WINDOW as f64
     }
 
-    /// Forgets the seconds between the last event and `now`.
+    /// Clears the counters of the seconds between the last event and `now`.
     fn advance(&mut self, now: Time) {
         let second = second(now).max(self.second);
         let first_stale = (self.second + 1).max(second - WINDOW as i64 + 1);

@@ -1,4 +1,4 @@
-//! Puts jobs back with fresh counters, shard by shard and in chunks.
+//! Redrive: puts jobs back with fresh counters, shard by shard and in chunks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,63 +19,65 @@ use super::Scheduler;
 use super::locate::{BlockingShard, UncertainJobs, absent_owner_error};
 use super::request_hash;
 
-/// Puts jobs back.
+/// Request to put jobs back.
 #[derive(Clone, Debug)]
 pub struct RedriveJobs {
-    /// Their topic.
+    /// Topic of the jobs.
     pub topic: TopicName,
-    /// Which; empty: every job that is in one of the states when the call begins.
+    /// Ids of the jobs; empty: every job that is in one of the states when the call begins.
     pub ids: Vec<JobId>,
-    /// Only those in one of these states.
+    /// States of the jobs: others are left.
     pub states: Vec<State>,
-    /// Move them there.
+    /// Topic to which the jobs are moved, if any.
     pub target: Option<TopicName>,
     /// Jobs per second; `None`: all at once.
     pub rate: Option<f64>,
-    /// How long after its new due time a job expires whose expire time is not after that; `None`: it is left.
+    /// Time after its new due time at which a job expires whose expire time is not after that; `None`: such a job is
+    /// left.
     pub ttl: Option<Duration>,
-    /// Only count.
+    /// True: only count.
     pub dry_run: bool,
 }
 
-/// What a redrive did.
+/// Result of a redrive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RedrivenJobs {
-    /// Put back.
+    /// Number of jobs put back.
     pub redriven: u64,
-    /// Left: no such job, in another state, a tombstone, past its expire time, or its id is taken in the target.
+    /// Number of jobs left: no such job, in another state, a tombstone, past its expire time, or its id is taken in
+    /// the target.
     pub skipped: u64,
-    /// Shards of which some or all jobs were left, because of one that did not answer.
+    /// Names of shards of which some or all jobs were left, because of a shard that did not answer.
     pub unreachable: Vec<String>,
 }
 
-/// A redrive under way.
+/// A redrive in progress.
 struct RedriveRun<'a> {
     shards: &'a Shards,
-    /// When it began, by the clock of this server.
+    /// Time of its begin, by the clock of this server.
     now: Time,
     redrive: &'a RedriveJobs,
     until: Option<Instant>,
     total: RedriveResult,
-    /// By shard, why jobs of it were left.
+    /// Error because of which jobs were left, by shard.
     failed: BTreeMap<ShardName, ShardError>,
 }
 
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Puts jobs back with fresh counters, in chunks: a caller that stops waiting has moved part,
-    /// and the same call goes on. So it does with what lies on a shard that does not answer: all others
-    /// are done by then. Nothing is put back after `until`.
+    /// Puts jobs back with fresh counters, in chunks: if the caller stops waiting, a part is done, and the same call
+    /// goes on with the rest. The same holds for the jobs of a shard that does not answer: all others are done by
+    /// then. Nothing is put back after `until`.
     ///
     /// # Errors
-    /// As the store's, when nothing was done because of it.
+    /// Errors of the store, when nothing was done because of them.
     pub async fn redrive(
         &self,
         redrive: RedriveJobs,
         until: Option<Instant>,
     ) -> shards::Result<RedrivenJobs> {
-        // A job that goes to another shard is written there and forgotten here, whether or not its caller still waits.
+        // A job that goes to another shard is written there and deleted here, whether or not its caller still waits.
         let scheduler = self.clone();
         Scheduler::run_to_completion(async move { scheduler.redrive_all(redrive, until).await })
             .await
@@ -106,22 +108,25 @@ impl Scheduler {
     }
 }
 
-// === impl Work ===
+// === impl RedriveRun ===
 
 impl RedriveRun<'_> {
-    /// What came of a piece of work on a shard.
+    /// Logs and stores the error of a piece of work on a shard.
     fn record_failure(&mut self, shard: &Shard, done: shards::Result<()>) {
         if let Err(error) = done {
             let (name, topic) = (shard.name(), &self.redrive.topic);
-            // Another one that owns them in the topic to which they go.
+            // Another shard, which owns the ids in the target topic.
             let because_of = Some(&error.shard).filter(|other| *other != name);
             let because_of = because_of.map(tracing::field::display);
-            tracing::warn!(shard = %name, %topic, because_of, error = %error.error, "jobs of the shard were not put back");
+            tracing::warn!(
+                shard = %name, %topic, because_of, error = %error.error,
+                "jobs of the shard were not put back"
+            );
             self.failed.entry(shard.name().clone()).or_insert(error);
         }
     }
 
-    /// What was done; an error where nothing could be.
+    /// Returns what was done, or an error if nothing could be done.
     fn into_result(mut self) -> shards::Result<RedrivenJobs> {
         let RedriveResult { redriven, skipped } = self.total;
         let answered = |shard: &Shard| !self.failed.contains_key(shard.name());
@@ -136,13 +141,13 @@ impl RedriveRun<'_> {
         Ok(RedrivenJobs { redriven, skipped, unreachable })
     }
 
-    /// Puts back the jobs of an explicit list, each where it lies.
+    /// Puts back the jobs of an explicit list, each on the shard that has it.
     async fn redrive_listed(&mut self) {
         let mut doubts = UncertainJobs::default();
         let key = |id: &JobId| JobKey { topic: self.redrive.topic.clone(), id: id.clone() };
         for (index, id) in self.redrive.ids.iter().enumerate() {
             let mut asked = self.shards.former_owners(&key(id));
-            // Where it is missing it may lie on a shard that is not here.
+            // A job that is missing there may be on a shard that is not configured here.
             if absent_owner_error(self.shards, &key(id)).is_some() {
                 asked.extend(self.shards.owner(&key(id)));
             }
@@ -177,28 +182,28 @@ impl RedriveRun<'_> {
         }
     }
 
-    /// The place of a shard of ours among all.
+    /// Returns the index of a shard of this server.
     fn shard_index(&self, name: &ShardName) -> usize {
         let place = self.shards.all().iter().position(|shard| shard.name() == name);
         place.expect("a shard of this ring")
     }
 
-    /// Puts back the jobs of one shard that ended in this state before the first look at it, page by page. Those
+    /// Puts back the jobs of one shard that ended in this state before its first page was read, page by page. Jobs
     /// that end again meanwhile are not put back twice: they finished later.
     async fn redrive_state(&mut self, shard: &Shard, state: State) -> shards::Result<()> {
         let (mut begin, mut after) = (None, None);
-        // A job that has run was due before it ended: behind a certain due time all ended after the call began.
+        // A job that has run was due before it ended: jobs due after the begin have also ended after it.
         let has_run = matches!(state, State::Dead | State::Succeeded);
         loop {
             let page = self.list_query(state, after);
             let page = shard.list(page).await?;
-            // By the clock that says when they died.
+            // Time by the clock of the shard, which set the finish times.
             let begin = *begin.get_or_insert(page.now);
             let jobs = page.jobs.into_iter().map(|listed| listed.job);
             let meant = jobs.filter(|job| job.finish_time.is_some_and(|at| at <= begin));
             let ids: Vec<JobId> = meant.map(|job| job.key.id).collect();
             if !ids.is_empty() {
-                // Of another shard's doing, perhaps, which owns some of them elsewhere.
+                // The error may be that of another shard, which owns some of the ids in the target topic.
                 let done = self.redrive_chunk(shard, ids).await;
                 if shard.is_down() {
                     return done;
@@ -217,7 +222,7 @@ impl RedriveRun<'_> {
         ListQuery { topic, state, full: false, limit, after }
     }
 
-    /// One chunk. Ids that clients chose belong to another shard, perhaps, in another topic.
+    /// Puts back one chunk. Ids that clients chose may belong to another shard in another topic.
     async fn redrive_chunk(&mut self, shard: &Shard, ids: Vec<JobId>) -> shards::Result<()> {
         let Some(target) = &self.redrive.target else {
             return self.redrive_in_place(shard, ids).await;
@@ -228,7 +233,7 @@ impl RedriveRun<'_> {
         self.move_chunk(shard, target, leave).await
     }
 
-    /// Those that no former owner has in `target`: the newest one is asked by whoever writes there.
+    /// Returns the ids that no former owner has in `target`: the newest owner checks them when they are written.
     async fn ids_free_in_target(&mut self, target: &TopicName, ids: Vec<JobId>) -> Vec<JobId> {
         let mut doubts = UncertainJobs::default();
         for (index, id) in ids.iter().enumerate() {
@@ -249,7 +254,7 @@ impl RedriveRun<'_> {
         untaken
     }
 
-    /// Puts jobs back on their shard; the due times go on where the last chunk ended.
+    /// Puts jobs back on their shard; the due times continue where the last chunk ended.
     async fn redrive_in_place(&mut self, shard: &Shard, ids: Vec<JobId>) -> shards::Result<()> {
         if ids.is_empty() {
             return Ok(());
@@ -271,9 +276,8 @@ impl RedriveRun<'_> {
         Ok(())
     }
 
-    /// Moves jobs to the shards that own their ids in `target`: written there first, then forgotten
-    /// here, so that none is lost on the way. One by one, or rather piece by piece, because the bodies
-    /// come along.
+    /// Moves jobs to the shards that own their ids in `target`: writes them there first, then deletes them here, so
+    /// that none is lost on the way. Works in small pieces, because the payloads are moved too.
     async fn move_chunk(
         &mut self,
         shard: &Shard,
@@ -333,7 +337,7 @@ impl RedriveRun<'_> {
                 delay += spacing;
                 moved
             });
-            // Unchanged: a call before this one has written it, and did not come to forget it here.
+            // UNCHANGED: an earlier call has written it, and did not get to delete it here.
             let is_there = |job: &WriteResult| {
                 matches!(job.outcome, Some(EnqueueOutcome::Created | EnqueueOutcome::Unchanged))
             };
@@ -361,14 +365,14 @@ impl RedriveRun<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// When the next job of a redrive with a rate is due, from now.
+    /// Returns the time from now until the next job of a redrive with a rate is due.
     fn delay(&self) -> Duration {
         let moved = u32::try_from(self.total.redriven).unwrap_or(u32::MAX);
         self.redrive.spacing().saturating_mul(moved)
     }
 
-    /// Whether a job can be moved to another shard, as a shard decides by itself: a finished one in one of the states that
-    /// is more than a tombstone, and has not expired.
+    /// Returns whether a job can be moved to another shard, by the rule that a shard applies itself: a finished one
+    /// in one of the states that is more than a tombstone, and has not expired.
     fn can_move(&self, job: &Job) -> bool {
         let is_kept =
             matches!(job.spec.retention_rule(true, limit::TOMBSTONE), RetentionRule::Record(_));
@@ -377,13 +381,13 @@ impl RedriveRun<'_> {
         is_meant && (job.state == State::Dead || is_kept) && !is_late
     }
 
-    /// Whether a job that is due after so long would have expired by then. Its shard is asked for the job, not for the
-    /// time, so this goes by the clock of this server.
+    /// Returns whether a job that is due after `delay` would have expired by then. This goes by the clock of this
+    /// server, because the shard returns the job without its time.
     fn would_expire(&self, job: &Job, delay: Duration) -> bool {
         job.expire_time.is_some_and(|expire| expire <= self.now.plus(delay))
     }
 
-    /// When a job expires that is due after so long.
+    /// Returns the expire time of a job that is due after `delay`.
     fn expire(&self, job: &Job, delay: Duration) -> Option<When> {
         match self.redrive.ttl {
             Some(ttl) if self.would_expire(job, delay) => Some(When::After(delay + ttl)),
@@ -396,7 +400,7 @@ impl RedriveRun<'_> {
         self.shards.owner(&key).is_some_and(|owner| owner.name() == shard.name())
     }
 
-    /// The index of the shard that owns an id.
+    /// Returns the index of the shard that owns an id.
     fn owner(&self, topic: &TopicName, id: &JobId) -> Option<usize> {
         self.shards.all().iter().position(|shard| self.is_owned_by(topic, id, shard))
     }
@@ -410,13 +414,13 @@ impl RedriveJobs {
     }
 }
 
-/// What is to be forgotten once the job was handed on: not what somebody has enqueued under its id meanwhile.
+/// Builds the deletion of a job that was moved: a job that a client has enqueued under its id meanwhile stays.
 fn delete_of_moved(job: &Job) -> JobDeletion {
     JobDeletion { key: job.key.clone(), finished: job.finish_time, deadline: None }
 }
 
-/// The job under its new key, with fresh counters. What another call has written of it is met as the same request;
-/// whatever else lies under the key is left.
+/// Builds the job under its new key, with fresh counters. A copy that another call has written is recognized as the
+/// same request; any other job under the key is left.
 fn copy_for_target(key: JobKey, job: Job, delay: Duration, expire: Option<When>) -> NewJob {
     let request = request_hash::redrive_request_code(&job);
     NewJob {

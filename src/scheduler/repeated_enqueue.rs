@@ -1,5 +1,5 @@
-//! Enqueues under ids that servers made. Such an id was the answer to an earlier call, so who sends it repeats that call,
-//! or changes its job. A repeat asks for what the job is; it changes nothing, under every policy.
+//! Enqueues under ids that servers made. Such an id was the answer to an earlier call, so its sender repeats that
+//! call, or changes its job. A repeat requests the job as it is; it changes nothing, under every policy.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use super::enqueue::EnqueueResults;
 use super::request_hash::without_trace_headers;
 use super::{Draft, EnqueueError, Scheduler};
 
-/// Drafts of one shard, by their index, with their jobs' keys.
+/// Drafts by shard: their indexes, and the keys of their jobs.
 type DraftsByShard = BTreeMap<ShardName, (Shard, Vec<usize>, Vec<JobKey>)>;
 
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Lets each draft that is a repeat, or that finds no job, leave what is there. One with a request id says itself
-    /// whether it is a repeat; one that keeps what it finds needs no look. A draft whose shard does not answer is
-    /// answered with that.
+    /// Sets the policy KEEP for each draft that is a repeat, or that finds no job. A draft with a request id is
+    /// recognized by that; a draft with KEEP needs no check. A draft whose shard does not answer gets that error as
+    /// its result.
     pub(super) async fn keep_repeats_unchanged(
         &self,
         drafts: &mut [Draft],
@@ -57,7 +57,7 @@ impl Scheduler {
     }
 }
 
-/// The jobs that lie under these keys, with the indexes of their drafts.
+/// Reads the jobs with these keys, and returns them with the indexes of their drafts.
 async fn read_jobs(
     (shard, indexes, keys): (Shard, Vec<usize>, Vec<JobKey>),
 ) -> (Vec<usize>, shards::Result<Vec<Option<Job>>>) {
@@ -68,8 +68,8 @@ fn may_change(draft: &Draft) -> bool {
     draft.on_conflict != OnConflict::Keep && draft.request_id.is_none()
 }
 
-/// Whether the draft asks for what the job is. When it is due is compared until it is handed out first: after that the
-/// job has a due time of its own.
+/// Returns whether the draft requests the job as it is. Due times are compared until the first delivery: after that
+/// the job has a due time of its own.
 fn is_repeat(draft: &Draft, job: &Job) -> bool {
     let (new, old) = (&draft.spec, &job.spec);
     let is_due = || draft.due.due(job.create_time) == job.due_time;

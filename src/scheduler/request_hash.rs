@@ -1,4 +1,4 @@
-//! The request of an enqueue: its request id and a hash of what it asks for, by which stores recognize a repeat.
+//! Request of an enqueue: its request id and a hash of its content, by which stores recognize a repeat.
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -10,17 +10,17 @@ use super::Draft;
 /// Headers of a trace context: the server adds them, and tracing clients change them with each attempt of a call.
 const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 
-/// A hash of several parts, each with its length. Records keep it as long as they live: what is hashed, and how, stays
-/// as it is.
+/// Hash of several parts, each with its length. Records keep it as long as they live, so its content and method must
+/// stay as they are.
 struct ContentHash(Xxh3);
 
-/// The request of a draft, as stores keep it; none without a request id.
+/// Returns the request of a draft, as stores keep it; `None` without a request id.
 pub(super) fn request_code(draft: &Draft) -> Option<u64> {
     let request_id = draft.request_id.as_deref()?;
     Some(conflict::request_code(request_id, content_hash(draft)))
 }
 
-/// The request of a copy of this job, which has ended and is moved to another shard.
+/// Returns the request of a copy of this job, which has ended and is moved to another shard.
 pub(super) fn redrive_request_code(job: &Job) -> u64 {
     let mut content = ContentHash(Xxh3::new());
     content.add(job.key.topic.as_str().as_bytes());
@@ -29,7 +29,7 @@ pub(super) fn redrive_request_code(job: &Job) -> u64 {
     content.0.digest()
 }
 
-/// A hash of everything that makes the job: topic, id, spec, schedule and priority.
+/// Hashes everything that makes the job: topic, id, spec, schedule and priority.
 fn content_hash(draft: &Draft) -> u64 {
     let Draft { topic, id, request_id: _, spec, due, priority, expire, on_conflict: _ } = draft;
     let Spec { payload, headers, retry, lease, retention } = spec;
@@ -61,14 +61,14 @@ fn content_hash(draft: &Draft) -> u64 {
     content.0.digest()
 }
 
-/// The headers without the trace context.
+/// Returns the headers without the trace context.
 pub(super) fn without_trace_headers(
     headers: &[(String, String)],
 ) -> impl Iterator<Item = &(String, String)> {
     headers.iter().filter(|(name, _)| !TRACE_HEADERS.contains(&&**name))
 }
 
-// === impl Content ===
+// === impl ContentHash ===
 
 impl ContentHash {
     fn add(&mut self, part: &[u8]) {
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(requests.len(), count);
     }
 
-    /// A repeat may come by another policy or another trace, and records are older than this build.
+    /// A repeat may have another policy or another trace, and records are older than this build.
     #[test]
     fn a_repeat_has_the_same_request_for_ever() {
         assert_eq!(request_code(&Draft { request_id: None, ..draft() }), None);

@@ -1,4 +1,4 @@
-//! What workers settle: ack, nack and extend. How a lease ends that nobody settles is in [`super::end`].
+//! Settles by workers: ack, nack and extend. Leases that no worker settles end in [`super::end_leases`].
 
 use std::time::Duration;
 
@@ -15,48 +15,48 @@ use crate::store::{
 
 use super::{Draft, EnqueueError, Scheduler};
 
-/// Ends an attempt with success.
+/// Item of an ack: ends an attempt with success.
 #[derive(Clone, Debug)]
 pub struct AckItem {
-    /// Proof of the lease.
+    /// Receipt of the lease.
     pub receipt: Receipt,
-    /// Kept for the job's retention.
+    /// Result, kept for the job's retention.
     pub result: Option<Payload>,
-    /// Jobs to write together with it.
+    /// Follow-up jobs to write together with the ack.
     pub follow_ups: Vec<Draft>,
 }
 
-/// Ends an attempt otherwise.
+/// Item of a nack: ends an attempt without success.
 #[derive(Clone, Debug)]
 pub struct NackItem {
-    /// Proof of the lease.
+    /// Receipt of the lease.
     pub receipt: Receipt,
-    /// How it ended.
+    /// Cause of the end.
     pub cause: Cause,
 }
 
-/// Moves a deadline.
+/// Item of an extend: moves the deadline of a lease.
 #[derive(Clone, Debug)]
 pub struct ExtendItem {
-    /// Proof of the lease.
+    /// Receipt of the lease.
     pub receipt: Receipt,
-    /// From now; absent: the lease's own.
+    /// New duration from now; `None`: the lease's own.
     pub duration: Option<Duration>,
-    /// Note for people.
+    /// Note on the progress, for operators.
     pub progress: Option<String>,
-    /// What the next delivery brings along; an empty one clears it.
+    /// Checkpoint for the next delivery; an empty one clears it.
     pub checkpoint: Option<Payload>,
 }
 
-/// Why a receipt could not be settled or extended.
+/// Reason why a receipt could not be settled or extended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettleError {
-    /// No such job.
+    /// The job is gone.
     #[error(
-        "the job is gone: deleted, or finished without retention; if this repeats an ack, it was done"
+        "the job is gone: deleted, or finished without retention; if this is a repeated ack, the first one was applied"
     )]
     NotFound,
-    /// Another lease, or none.
+    /// The receipt is stale: the job has another lease, or none.
     #[error(
         "the lease is over: it ran out, was revoked or was settled otherwise; stop work on this delivery"
     )]
@@ -64,26 +64,26 @@ pub enum SettleError {
     /// The shard did not answer or refused; the same receipt may be settled again.
     #[error("shard {0} did not answer, or refused; repeat with the same receipt")]
     Unavailable(ShardName),
-    /// The shard has no room for a checkpoint or a follow-up; the lease is as it was.
+    /// The shard has no room for a checkpoint or a follow-up; the lease is unchanged.
     #[error(
-        "shard {0} is full and took neither checkpoint nor follow-up, and nothing of the item was applied; extend without \
-         a checkpoint to keep the lease, and repeat with the same receipt once there is room"
+        "shard {0} is full and took neither checkpoint nor follow-up, and nothing of the item was applied; extend \
+         without a checkpoint to keep the lease, and repeat with the same receipt once there is room"
     )]
     Full(ShardName),
-    /// A follow-up that has to be written first is not known to be, for this reason; the same receipt may be
-    /// settled again.
+    /// A follow-up that must be written first is not confirmed, for this reason; the same receipt may be settled
+    /// again.
     #[error("a follow-up job is not confirmed: {0}; repeat with the same receipt")]
     FollowUp(Box<EnqueueError>),
 }
 
-/// What a settle answers.
+/// Result of a settle.
 pub type SettleResult = Result<(), SettleError>;
 
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Completes jobs; each result answers the item of its index. Follow-ups with ids of their own
-    /// are written first, after the lease was checked; those without are part of the ack.
+    /// Completes jobs; each result is for the item of its index. Follow-ups with ids of their own are written first,
+    /// after the lease was checked; those without are part of the ack.
     pub async fn ack(&self, items: Vec<AckItem>) -> Vec<SettleResult> {
         let scheduler = self.clone();
         Scheduler::run_to_completion(async move { scheduler.ack_all(items).await }).await
@@ -94,7 +94,7 @@ impl Scheduler {
         split.call_shards(|shard, items| self.ack_on_shard(shard, items)).await
     }
 
-    /// Ends attempts without success; each result answers the item of its index.
+    /// Ends attempts without success; each result is for the item of its index.
     pub async fn nack(&self, items: Vec<NackItem>) -> Vec<SettleResult> {
         let scheduler = self.clone();
         Scheduler::run_to_completion(async move { scheduler.nack_all(items).await }).await
@@ -105,7 +105,7 @@ impl Scheduler {
         split.call_shards(|shard, items| self.nack_on_shard(shard, items)).await
     }
 
-    /// Moves deadlines; each result answers the item of its index. Nothing is done after `until`.
+    /// Moves deadlines of leases; each result is for the item of its index. Nothing is done after `until`.
     pub async fn extend(
         &self,
         items: Vec<ExtendItem>,
@@ -146,7 +146,7 @@ impl Scheduler {
         refused.into_iter().map(answer).collect()
     }
 
-    /// Ends the leases of these receipts, and tells the streams that have them.
+    /// Ends the leases of these receipts, and notifies the streams that have them.
     async fn settle_on(
         &self,
         shard: &Shard,
@@ -166,13 +166,12 @@ impl Scheduler {
         settled
     }
 
-    /// Writes the follow-ups that have ids of their own (and all of them where the shard is to become
-    /// empty or takes no new jobs: the others go elsewhere), of all items together, where the lease
-    /// still holds, and takes them out of the items: what is left goes with the ack. Answers, by item,
-    /// why it cannot be acknowledged now.
+    /// Writes follow-ups of items whose lease is live, all items together, and takes them out of the items: those
+    /// with ids of their own, and all of them if the shard drains or takes no new jobs, as the others go elsewhere
+    /// then. The rest goes with the ack. Returns, by item, why it cannot be acknowledged now.
     ///
-    /// Where the lease does not hold nothing is written: the settle tells a repeat of an ack that was
-    /// applied from a stale one, and writes no follow-ups in either case.
+    /// Nothing is written for a lease that has ended: the settle distinguishes a repeated ack from a stale one, and
+    /// writes no follow-ups in either case.
     async fn write_follow_ups(
         &self,
         shard: &Shard,
@@ -202,13 +201,13 @@ impl Scheduler {
             }
         }
         self.write_before_ack(named, &mut refused).await;
-        // Last, and not for those that cannot be acknowledged now: a repeat would write them once more.
+        // Written last, and not for items that cannot be acknowledged now: a repeat would write them once more.
         self.write_before_ack(moving, &mut refused).await;
         Ok(refused)
     }
 
-    /// Writes follow-ups, each of the item with its index, of items that are not refused yet; why some are
-    /// from now on.
+    /// Writes follow-ups, each with the index of its item, of items that are not refused yet. Stores in `refused` why
+    /// an item is refused from now on.
     async fn write_before_ack(
         &self,
         follow_ups: Vec<(usize, Draft)>,
@@ -242,7 +241,7 @@ impl Scheduler {
         results.into_iter().map(settle_result).collect()
     }
 
-    /// Counts a call's acks; runs of one topic, which is most calls, at once.
+    /// Counts the acks of a call; runs of one topic, which is most calls, at once.
     fn count_acks(&self, receipts: &[Receipt], settled: &[shards::Result<RequestResult>]) {
         let topics = receipts.iter().map(|receipt| &receipt.key.topic);
         let settled =
@@ -268,10 +267,10 @@ impl Scheduler {
         }
     }
 
-    /// A shard did not take these settles. Their leases keep their credit, because they may still run: their
-    /// workers repeat, or the store is asked. While the shard is down both can take as long as that lasts, so
-    /// the credit is free then: a worker that is done with all it holds would stand idle for the jobs of all
-    /// other shards. The leases stay in the books of their streams.
+    /// Handles settles that a shard did not take. Their leases keep their credit, because they may still run: their
+    /// workers repeat, or the store is queried. While the shard is down both can take as long as that lasts, so the
+    /// credit is free then: a worker that is done with all its jobs would stand idle for the jobs of all other
+    /// shards. The leases stay recorded at their streams.
     fn mark_unconfirmed<'a>(&self, shard: &Shard, receipts: impl IntoIterator<Item = &'a Receipt>) {
         if shard.is_down() {
             self.notify_streams(shard, receipts, |stream, tokens| LeaseEvent::SettlePending {
@@ -281,8 +280,8 @@ impl Scheduler {
         }
     }
 
-    /// Tells the streams of settled receipts, whose credit is free then, once each. Also of refused ones: whatever their
-    /// fate, their worker is done with them.
+    /// Notifies the streams of settled receipts, whose credit is free then, once each. Includes refused receipts:
+    /// their worker is done with them in any case.
     fn notify_settled<'a>(&self, shard: &Shard, receipts: impl IntoIterator<Item = &'a Receipt>) {
         self.notify_streams(shard, receipts, |stream, tokens| LeaseEvent::Settled {
             stream,
@@ -290,8 +289,8 @@ impl Scheduler {
         });
     }
 
-    /// Gives each stream of this replica one hint about its leases among these. Also of receipts that name another
-    /// replica: a stream of this one may have adopted the lease.
+    /// Notifies each stream of this replica once of its leases among these. Includes receipts of other replicas: a
+    /// stream of this one may have adopted the lease.
     fn notify_streams<'a>(
         &self,
         shard: &Shard,

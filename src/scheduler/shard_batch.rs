@@ -1,5 +1,5 @@
-//! Jobs that are written together, and what happens when their shard fails: those that may move go to
-//! another one under new ids, and what may have been written is written again under the same ones.
+//! Jobs that are written together, and the fallback when their shard fails: jobs that may move go to another shard
+//! under new ids, and jobs that may have been written are written again under the same ids.
 
 use std::time::Duration;
 
@@ -13,39 +13,39 @@ use crate::store::{self, NewJob, NotWrittenReason, WritePrecondition, WriteResul
 
 use super::{AcceptedJob, EnqueueError, Scheduler};
 
-/// First and longest pause before a write of unknown outcome is repeated.
+/// First and longest pause before a write of unknown outcome is retried.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// Jobs of one call for one shard, with their indexes in the call.
 pub(super) struct ShardBatch {
     pub(super) shard: Shard,
-    /// Their ids are the server's own, so another shard may take them under others.
+    /// True if the server made the ids, so that another shard may take the jobs under other ids.
     is_movable: bool,
     indexes: Vec<usize>,
     jobs: Vec<NewJob>,
 }
 
-/// Why a shard has not taken a run.
+/// Reason why a shard has not taken a batch.
 enum WriteRefusal {
     Unsupported {
         shard: ShardName,
         asked: Durability,
         reached: Durability,
     },
-    /// It is not known whether it was written, and that is less than was asked.
+    /// The outcome of the write is unknown, which is less than was requested.
     Unconfirmed {
         asked: Durability,
     },
     Failed(ShardError),
 }
 
-/// The results of a run, with the indexes that they are for.
+/// Results of a batch, with their indexes in the call.
 type BatchResults = (Vec<usize>, Vec<Result<AcceptedJob, EnqueueError>>);
 
-// === impl Run ===
+// === impl ShardBatch ===
 
 impl ShardBatch {
-    /// An empty run with room for so many jobs.
+    /// Creates an empty batch with room for `jobs` jobs.
     pub(super) fn new(shard: Shard, moves: bool, jobs: usize) -> ShardBatch {
         let (indexes, jobs) = (Vec::with_capacity(jobs), Vec::with_capacity(jobs));
         ShardBatch { shard, is_movable: moves, indexes, jobs }
@@ -56,9 +56,9 @@ impl ShardBatch {
         self.jobs.push(job);
     }
 
-    /// Whether writing it a second time, at most `within` later, changes nothing that the first time has written, also
-    /// where that has ended meanwhile, and nothing that others have written since: a record knows its last request only,
-    /// so what replaces could replace its successor. Where the ids are the server's own, what lies under them is what
+    /// Returns whether a second write, at most `within` later, changes nothing that the first one has written, even
+    /// if that job has ended meanwhile, and nothing that others have written since: a record has only its last
+    /// request, so a write that replaces could replace its successor. Under ids that the server made lies only what
     /// it has written.
     fn is_repeatable(&self, within: Duration) -> bool {
         let keeps = |job: &NewJob| match job.on_conflict {
@@ -72,8 +72,8 @@ impl ShardBatch {
         self.is_movable || self.jobs.iter().all(|job| keeps(job) && is_found(job))
     }
 
-    /// What is written; `again`: that may have been done before. Ids of its clients are remembered by their
-    /// records.
+    /// Returns the jobs to write; `again`: they may have been written before. Repeats under ids of clients are
+    /// recognized by their records.
     fn jobs_to_write(&self, again: bool) -> Vec<NewJob> {
         let mut jobs = self.jobs.clone();
         if again && self.is_movable {
@@ -85,8 +85,8 @@ impl ShardBatch {
         jobs
     }
 
-    /// Gives jobs that may be written twice a request, if they have none: the second time meets what the first one has
-    /// written as its own, also when that was deleted in between.
+    /// Gives jobs that may be written twice a request, if they have none: the second write recognizes the job of the
+    /// first one as its own, even if it was deleted in between.
     fn assign_requests(&mut self) {
         let unnamed = |job: &&mut NewJob| {
             job.request_code.is_none()
@@ -123,14 +123,14 @@ impl ShardBatch {
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Writes a run where it can be written.
+    /// Writes a batch on its shard, or on another one if it may move.
     pub(super) async fn write(
         &self,
         mut run: ShardBatch,
         asked: Option<Durability>,
         until: Option<Instant>,
     ) -> BatchResults {
-        // Its shard may leave the ring some time after it has begun to drain.
+        // The shard may leave the ring some time after it has begun to drain.
         let last = Instant::now() + self.inner.shards.timeouts().retry_max;
         let until = until.map(|until| until.min(last));
         for job in &mut run.jobs {
@@ -147,19 +147,22 @@ impl Scheduler {
             };
             tried.push(run.shard.name().clone());
             if !run.is_movable || !refusal.is_shard_specific() {
-                // Whatever those before have said: here it may have been written.
+                // Whatever the errors of the shards before were: on this one it may have been written.
                 return run.refuse(&refusal);
             }
             let next = self.inner.shards.pick_for_new_jobs(run.jobs.len(), &tried);
             let Some(next) = next else { return run.refuse(&first.unwrap_or(refusal)) };
-            tracing::debug!(from = %run.shard.name(), to = %next.name(), "new jobs go elsewhere");
+            tracing::debug!(
+                from = %run.shard.name(), to = %next.name(),
+                "a shard failed or refused; its new jobs go to another shard"
+            );
             run.jobs.iter_mut().for_each(|job| job.key.id = self.new_id(next));
             run.shard = next.clone();
             first.get_or_insert(refusal);
         }
     }
 
-    /// Writes a run on its shard, again and again while that may have been done already.
+    /// Writes a batch on its shard, again and again while that may have been done already.
     async fn write_on_shard(
         &self,
         run: &ShardBatch,
@@ -184,7 +187,7 @@ impl Scheduler {
                 Ok(Ok(written))
                     if run.is_movable && written.iter().flatten().all(is_rejected_by_drain) =>
                 {
-                    let why = "it is to become empty and nothing was written";
+                    let why = "the shard is draining and nothing was written";
                     return Err(WriteRefusal::Failed(ShardError::unavailable(
                         run.shard.name(),
                         why,
@@ -204,7 +207,7 @@ impl Scheduler {
             } else if unknown.is_none() {
                 return Err(WriteRefusal::Failed(error));
             }
-            // From here on nobody knows, whatever the shard says of a repeat.
+            // From here on the outcome is unknown, whatever a retry returns.
             let pause = run.shard.pause_before_retry(pauses.next_delay());
             let waited = match repeat_until {
                 Some(until) => tokio::time::timeout_at(until, pause).await.is_ok(),
@@ -216,7 +219,7 @@ impl Scheduler {
         }
     }
 
-    /// Counts a run's jobs; those of the same topic and outcome, which is most, at once.
+    /// Counts the jobs of a batch; those of the same topic and outcome, which is most, at once.
     fn count_enqueued(&self, run: &ShardBatch, written: &[shards::Result<WriteResult>]) {
         let outcome = |written: &shards::Result<WriteResult>| {
             let written = written.as_ref().ok().filter(|written| written.not_written.is_none());
@@ -235,10 +238,10 @@ impl Scheduler {
     }
 }
 
-// === impl Refusal ===
+// === impl WriteRefusal ===
 
 impl WriteRefusal {
-    /// Whether nothing was written, for a reason that another shard need not have.
+    /// Returns whether nothing was written, for a reason that another shard need not have.
     fn is_shard_specific(&self) -> bool {
         match self {
             WriteRefusal::Unsupported { .. } => true,
@@ -270,7 +273,7 @@ impl WriteRefusal {
     }
 }
 
-/// What `call` answers; or an error, at `until`, because nobody knows.
+/// Returns the answer of `call`, or at `until` an error of unknown outcome.
 async fn in_time<T>(
     until: Option<Instant>,
     shard: &Shard,
@@ -281,8 +284,8 @@ async fn in_time<T>(
     tokio::time::timeout_at(until, call).await.map_err(late)
 }
 
-/// What was written, each job by itself, unless the shard has failed as a whole: when none was written, or nobody knows
-/// of some, nobody knows of all.
+/// Returns a result per job, or one error for all: that of a job with unknown outcome, an unknown outcome if the
+/// shard failed after a part was written, or the first error if none was written.
 fn shard_result(
     shard: &Shard,
     written: Vec<shards::Result<WriteResult>>,
@@ -301,19 +304,19 @@ fn shard_result(
     }
 }
 
-/// A retry found nothing, and no new job is written there any more.
+/// Returns whether a retry found nothing, and no new job is written there any more.
 fn is_rejected_by_drain(written: &WriteResult) -> bool {
     written.not_written == Some(NotWrittenReason::Draining)
 }
 
-/// A retry found the job that an earlier attempt of this call created.
+/// Reports CREATED, not UNCHANGED: a retry found the job that an earlier attempt of this call created.
 fn report_as_created(written: &mut WriteResult) {
     if written.outcome == Some(EnqueueOutcome::Unchanged) && written.not_written.is_none() {
         written.outcome = Some(EnqueueOutcome::Created);
     }
 }
 
-/// `made`: the id is the server's own, of which the caller does not know yet.
+/// Converts the result of a write; `made`: the server made the id, which the caller does not have yet.
 fn accepted_job(
     shard: &Shard,
     made: bool,
@@ -324,7 +327,7 @@ fn accepted_job(
     match written.not_written {
         None => {}
         Some(NotWrittenReason::Draining) if made => {
-            let error = ShardError::unavailable(shard.name(), "it is to become empty");
+            let error = ShardError::unavailable(shard.name(), "the shard is draining");
             return Err(EnqueueError::Store { error, id: None });
         }
         Some(why) => {

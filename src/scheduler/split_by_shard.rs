@@ -1,4 +1,4 @@
-//! The items of one settle by the shards that their receipts name, and the answers back in order.
+//! Splits the items of one settle by the shards that their receipts name, and returns the answers in order.
 
 use futures::future::join_all;
 
@@ -8,13 +8,13 @@ use crate::shards::Shard;
 use super::Scheduler;
 use super::settle::{SettleError, SettleResult};
 
-/// A call's items by shard, and what is known of each.
+/// Items of a call by shard, and the results that are known.
 pub(super) struct ItemsByShard<'a, I> {
     shares: Vec<ShardItems<'a, I>>,
     results: Vec<SettleResult>,
 }
 
-/// The items that go to one shard, by their index in the call.
+/// Items that go to one shard, with their indexes in the call.
 struct ShardItems<'a, I> {
     shard: &'a Shard,
     indexes: Vec<usize>,
@@ -24,7 +24,7 @@ struct ShardItems<'a, I> {
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Sorts items by shard; those whose shard is not here are answered already.
+    /// Splits items by shard; those whose shard is not configured here get their result at once.
     pub(super) fn split_by_shard<I>(
         &self,
         items: Vec<I>,
@@ -42,10 +42,10 @@ impl Scheduler {
     }
 }
 
-// === impl Split ===
+// === impl ItemsByShard ===
 
 impl<'a, I> ItemsByShard<'a, I> {
-    /// The share of a shard, which the item of that index goes to: as a rule all behind it do.
+    /// Returns the share of a shard, with room for all items from `index` on: as a rule all of them go there.
     fn items_of(&mut self, shard: &'a Shard, index: usize) -> &mut ShardItems<'a, I> {
         let known = self.shares.iter().position(|share| share.shard.name() == shard.name());
         let at = known.unwrap_or_else(|| {
@@ -57,7 +57,7 @@ impl<'a, I> ItemsByShard<'a, I> {
         &mut self.shares[at]
     }
 
-    /// Has every shard do its items, all at once: one that does not answer costs its own items.
+    /// Calls every shard with its items, all at once: a shard that does not answer affects its own items only.
     pub(super) async fn call_shards<F>(
         self,
         call: impl Fn(&'a Shard, Vec<I>) -> F,
@@ -75,7 +75,7 @@ impl<'a, I> ItemsByShard<'a, I> {
     }
 }
 
-// === impl Share ===
+// === impl ShardItems ===
 
 impl<I> ShardItems<'_, I> {
     fn push(&mut self, index: usize, item: I) {

@@ -1,4 +1,4 @@
-//! Upkeep: what the timers call. Each verb does a bounded piece and says when there is more.
+//! Upkeep: verbs that the timers call. Each does a bounded piece and returns when there is more.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use crate::store::{
 
 use super::{EndLeasesResult, Scheduler};
 
-/// When leases are looked at again that could not be ended, say because the disk is full.
+/// Pause before leases that could not be ended are tried again, for example because the disk is full.
 const LEFT_PAUSE: Duration = Duration::from_secs(1);
 
-/// When there is more to do.
+/// Time when there is more to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextUpkeep {
-    /// By the shard's clock; `None`: before anything changes there is nothing.
+    /// Time by the shard's clock; `None`: nothing to do before anything changes.
     pub next: Option<Time>,
-    /// How that clock stands to this replica's.
+    /// Skew between that clock and this replica's.
     pub skew: Skew,
 }
 
@@ -30,11 +30,11 @@ pub struct NextUpkeep {
 struct ExpiredLeases {
     expired: Vec<RunningLease>,
     unserved: Vec<RunningLease>,
-    /// With the time at which they end unless their workers speak for them.
+    /// Leases with the time at which they end unless their workers extend or settle them.
     in_grace: Vec<(RunningLease, OutageExpiry, Time)>,
 }
 
-// === impl Lapses ===
+// === impl ExpiredLeases ===
 
 impl ExpiredLeases {
     fn classify(reaped: LeaseQueryResult) -> ExpiredLeases {
@@ -62,11 +62,11 @@ impl ExpiredLeases {
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Ends leases whose deadline has passed, but those whose workers could not extend them because no server served the
-    /// shard: these wait for a while. Answers when the next one is to be looked at.
+    /// Ends leases whose deadline has passed. Leases whose workers could not extend them because no server served the
+    /// shard get a grace first. Returns when the next lease is to be checked.
     ///
     /// # Errors
-    /// As the store's.
+    /// Errors of the store.
     pub async fn reap(&self, shard: &Shard) -> shards::Result<NextUpkeep> {
         let before = self.now();
         let reaped = shard.overdue_leases(limit::CALL_JOBS_MAX).await?;
@@ -87,7 +87,8 @@ impl Scheduler {
         Ok(NextUpkeep { next: next.into_iter().chain(waits).min(), skew })
     }
 
-    /// Moves the ends of leases to where their workers have had time to speak for them; the first of these.
+    /// Moves deadlines so that workers have had time to extend or settle their leases. Returns the first new
+    /// deadline.
     async fn postpone_expiry(
         &self,
         shard: &Shard,
@@ -109,7 +110,7 @@ impl Scheduler {
         for ((lease, ..), answer) in waiting.into_iter().zip(answers) {
             match answer {
                 Ok(Ok(deadline)) => moved.push((lease, deadline)),
-                // It was settled or extended by its worker meanwhile.
+                // The worker has settled or extended it meanwhile.
                 Ok(Err(_)) => {}
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -134,10 +135,10 @@ impl Scheduler {
         Ok(moved.iter().map(|(_, deadline)| *deadline).min())
     }
 
-    /// Expires and forgets what has passed its time; answers when there is more.
+    /// Expires jobs, and deletes what has passed its time. Returns when there is more.
     ///
     /// # Errors
-    /// As the store's.
+    /// Errors of the store.
     pub async fn prune(&self, shard: &Shard) -> shards::Result<NextUpkeep> {
         let before = self.now();
         let pruned = shard.prune(limit::CALL_JOBS_MAX).await?;
@@ -147,11 +148,11 @@ impl Scheduler {
         })
     }
 
-    /// Looks at the topics behind `after` and forgets those that have been empty for long; the last one of them, if
-    /// there are more.
+    /// Checks the topics after `after` and removes those that have been empty for long. Returns the last one checked,
+    /// if there are more.
     ///
     /// # Errors
-    /// As the store's.
+    /// Errors of the store.
     pub async fn tidy(
         &self,
         shard: &Shard,
@@ -160,7 +161,7 @@ impl Scheduler {
         let tidied = shard.prune_topics(after, limit::CALL_JOBS_MAX).await?;
         if !tidied.forgotten.is_empty() {
             let topics = tidied.forgotten.len();
-            tracing::info!(shard = %shard.name(), topics, "forgot topics without jobs");
+            tracing::info!(shard = %shard.name(), topics, "removed topics without jobs");
         }
         Ok(tidied.last_topic)
     }

@@ -1,5 +1,5 @@
-//! Group commit: while as many calls are under way as may be the next batch collects. No timer, so an idle shard
-//! answers at once; a busy one answers many callers with one call, of bounded size.
+//! Group commit: while the maximum number of calls is in flight, the next batch collects. There is no timer, so an
+//! idle shard answers at once; a busy one answers many callers with one call, of bounded size.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -12,51 +12,52 @@ use tokio::sync::{mpsc, oneshot};
 use crate::domain::limit;
 use crate::store::{self, Error};
 
-/// Callers that may wait; more are held back in [`Batcher::call`], which cancels cleanly.
+/// Number of callers that may wait; more are held back in [`Batcher::call`], which cancels cleanly.
 const CALLERS_MAX: usize = 4_096;
-/// Calls under way, where they do not wait. Two, so that the store works on one while the answers of the
-/// other are given out; the order of calls is kept, because each is begun before the next is collected.
+/// Number of calls in flight, where they await no confirmation. Two, so that the store works on one while the answers
+/// of the other are sent; the order of calls is kept, because each begins before the next is collected.
 pub(super) const CALLS_MAX: usize = 2;
 
-/// A cheap-clone handle; the loop behind it ends when the last one is gone.
+/// Cheap-clone handle to a batch loop, which ends when the last handle is dropped.
 pub(super) struct Batcher<I, O> {
     queue: mpsc::Sender<CallerItems<I, O>>,
 }
 
-/// The items of one caller, which stay together and in order.
+/// Items of one caller, which stay together and in order.
 struct CallerItems<I, O> {
     items: Vec<I>,
     reply: oneshot::Sender<CallResults<O>>,
 }
 
-/// Of each item what became of it.
+/// Result of each item.
 type CallResults<O> = Vec<store::Result<O>>;
 
-/// What waits for its call.
+/// Items that wait for their call.
 struct BatchQueue<I, O> {
     groups: mpsc::Receiver<CallerItems<I, O>>,
-    /// Taken from the queue, but too much for the call it came up for: the first of the next one.
+    /// Group that was taken from the queue but is too large for its call: the first one of the next call.
     held: Option<CallerItems<I, O>>,
     bytes: Box<dyn Fn(&I) -> usize + Send + Sync>,
 }
 
-/// What one call is about.
+/// Items of one call, with their callers.
 struct CallBatch<I, O> {
-    /// Of each caller.
+    /// Items of each caller.
     groups: Vec<Vec<I>>,
     items: usize,
     bytes: usize,
     waiters: Vec<ReplyWaiter<O>>,
 }
 
-/// Who waits for how many items of a call.
+/// Number of items of a caller in a call, and the channel for their results.
 type ReplyWaiter<O> = (usize, oneshot::Sender<CallResults<O>>);
 type BatchCall<I, O> = Arc<dyn Fn(Vec<I>) -> BoxFuture<'static, CallResults<O>> + Send + Sync>;
 
 // === impl Batcher ===
 
 impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
-    /// Starts the loop in front of `call`, of which `calls` may be under way; `bytes` weighs an item.
+    /// Starts the loop that batches items for `call`, of which `calls` may be in flight; `bytes` returns the size of
+    /// an item.
     pub(super) fn spawn(
         calls: usize,
         bytes: impl Fn(&I) -> usize + Send + Sync + 'static,
@@ -68,8 +69,8 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
         Batcher { queue }
     }
 
-    /// Hands in `items` and waits for their results. Dropped before its turn it is not called;
-    /// dropped later the outcome is unknown.
+    /// Submits `items` and waits for their results. If it is dropped before its turn, nothing is called; if it is
+    /// dropped later, the outcome is unknown.
     pub(super) async fn call(&self, items: Vec<I>) -> Vec<store::Result<O>> {
         let (count, (reply, answers)) = (items.len(), oneshot::channel());
         let failed = |error: Error| (0..count).map(|_| Err(error.clone())).collect();
@@ -88,12 +89,11 @@ impl<I, O> Clone for Batcher<I, O> {
     }
 }
 
-// === impl Pending ===
+// === impl BatchQueue ===
 
 impl<I, O> BatchQueue<I, O> {
-    /// What the next call is about: at least one group, and more of those that wait in the order they
-    /// came, as long as the call stays within its bounds. `None` when there will be no more groups.
-    /// Cancels cleanly.
+    /// Returns the next batch: at least one group, and more of those that wait, in order, as long as the call stays
+    /// within its bounds. `None` when there will be no more groups. Cancels cleanly.
     async fn next_batch(&mut self) -> Option<CallBatch<I, O>> {
         let first = match self.held.take() {
             Some(group) => group,
@@ -113,11 +113,10 @@ impl<I, O> BatchQueue<I, O> {
     }
 }
 
-// === impl Batch ===
+// === impl CallBatch ===
 
 impl<I, O> CallBatch<I, O> {
-    /// Adds a group, or gives it back when there is no room for it. One whose caller has gone is
-    /// forgotten.
+    /// Adds a group, or returns it when there is no room for it. A group whose caller has gone is dropped.
     fn add(&mut self, group: CallerItems<I, O>, bytes: usize) -> Result<(), CallerItems<I, O>> {
         if group.reply.is_closed() {
             return Ok(());
@@ -132,14 +131,14 @@ impl<I, O> CallBatch<I, O> {
         Ok(())
     }
 
-    /// One caller's items stay together, so a large group has a call to itself.
+    /// Returns whether a group fits. The items of one caller stay together, so a large group has a call to itself.
     fn has_room(&self, items: usize, bytes: usize) -> bool {
         let items_fit = self.items + items <= limit::CALL_JOBS_MAX;
         let bytes_fit = self.bytes + bytes <= limit::CALL_BYTES_MAX;
         self.waiters.is_empty() || items_fit && bytes_fit
     }
 
-    /// The items of all callers, moved once: a busy shard's batch has many.
+    /// Returns the items of all callers, moved once: the batch of a busy shard has many.
     fn all(groups: Vec<Vec<I>>, items: usize) -> Vec<I> {
         let mut groups = groups.into_iter();
         let first = groups.next().unwrap_or_default();
@@ -173,7 +172,7 @@ where
     while under_way.next().await.is_some() {}
 }
 
-/// Begins the call of a batch. A panic in it fails this batch, and the loop goes on with the next one.
+/// Starts the call of a batch. A panic in it fails this batch, and the loop goes on with the next one.
 fn start_call<I, O>(
     batch: CallBatch<I, O>,
     call: &BatchCall<I, O>,
@@ -190,7 +189,7 @@ fn start_call<I, O>(
     }
 }
 
-/// Gives each caller its share. One that has gone is skipped: its items were applied all the same.
+/// Sends each caller its results. A caller that has gone is skipped: its items were applied all the same.
 fn send_results<O>(waiters: Vec<ReplyWaiter<O>>, answers: CallResults<O>) {
     let mut answers = answers.into_iter();
     for (count, reply) in waiters {
@@ -206,7 +205,7 @@ mod tests {
 
     use super::*;
 
-    /// Batches numbers that weigh what they say; the calls that it made, and what lets one end.
+    /// Batches numbers, each as large as its value; records the calls, each of which waits for a permit.
     struct TestBatcher {
         batcher: Batcher<usize, usize>,
         calls: Arc<Mutex<Vec<Vec<usize>>>>,
@@ -233,7 +232,7 @@ mod tests {
             TestBatcher { batcher, calls, gate }
         }
 
-        /// Hands the groups in one after the other, then lets every call end; each gets its answers.
+        /// Submits the groups one after the other, then ends every call; each group gets its answers.
         async fn answer(&self, groups: &[Vec<usize>]) {
             let mut calls: Vec<_> =
                 groups.iter().map(|items| Box::pin(self.batcher.call(items.clone()))).collect();
@@ -247,7 +246,7 @@ mod tests {
             }
         }
 
-        /// How many items each call was about.
+        /// Number of items of each call.
         fn sizes(&self) -> Vec<usize> {
             self.calls.lock().unwrap().iter().map(Vec::len).collect()
         }

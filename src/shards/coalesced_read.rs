@@ -1,5 +1,5 @@
-//! One read at a time: callers that come while it is under way share the next one. However many ask, the shard
-//! works on one such read, and each answer was read after its caller had asked.
+//! Coalesces reads: one at a time; callers that come while it is in flight share the next one. With any number of
+//! callers the shard works on one such read, and each answer was read after its caller had asked.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,13 +7,13 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use tokio::sync::oneshot;
 
-/// Reads of one kind. A caller adds to the question `Q` of the next one; all its callers get the same answer.
+/// Reads of one kind. Each caller adds to the question `Q` of the next read; all its callers get the same answer.
 pub(super) struct CoalescedRead<Q, T> {
     inner: Arc<CoalescedReadInner<Q, T>>,
 }
 
 struct CoalescedReadInner<Q, T> {
-    /// Held by the read under way.
+    /// Lock held by the read in flight.
     gate: tokio::sync::Mutex<()>,
     next: Mutex<Option<NextRead<Q, T>>>,
 }
@@ -24,10 +24,10 @@ struct NextRead<Q, T> {
     answer: SharedAnswer<T>,
 }
 
-/// `None`: the read was dropped, as the runtime ends.
+/// Answer of a read; `None`: the read was dropped, because the runtime ends.
 type SharedAnswer<T> = Shared<BoxFuture<'static, Option<T>>>;
 
-// === impl Flight ===
+// === impl CoalescedRead ===
 
 impl<Q, T> Default for CoalescedRead<Q, T> {
     fn default() -> Self {
@@ -38,8 +38,8 @@ impl<Q, T> Default for CoalescedRead<Q, T> {
 }
 
 impl<Q: Default + Send + 'static, T: Clone + Send + Sync + 'static> CoalescedRead<Q, T> {
-    /// Adds to the question of the next read and waits for its answer. A read goes on when no caller waits any
-    /// more: there are two of them at most, one that runs and one that waits.
+    /// Adds to the question of the next read and waits for its answer. A read goes on when no caller waits any more:
+    /// there are two reads at most, one that runs and one that waits.
     pub(super) async fn read<F: Future<Output = T> + Send>(
         &self,
         add: impl FnOnce(&mut Q),
@@ -55,7 +55,7 @@ impl<Q: Default + Send + 'static, T: Clone + Send + Sync + 'static> CoalescedRea
     }
 }
 
-// === impl Inner ===
+// === impl CoalescedReadInner ===
 
 impl<Q: Default + Send + 'static, T: Clone + Send + Sync + 'static> CoalescedReadInner<Q, T> {
     fn begin<F: Future<Output = T> + Send>(

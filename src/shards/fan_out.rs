@@ -1,5 +1,5 @@
-//! One question to several shards at once. Who does not answer in time is left out and named, so that
-//! a shard that hangs does not hang those who ask about all of them.
+//! Fan-out: one call to several shards at once. A shard that does not answer in time is left out and named, so that a
+//! shard that hangs does not block callers that ask all of them.
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -9,21 +9,21 @@ use crate::domain::ShardName;
 
 use super::{Result, Shard, ShardError, Shards};
 
-/// What shards answered, in the order in which they were asked.
+/// Answers of shards, in the order of the calls.
 pub struct FanOut<T> {
-    /// Those that did.
+    /// Shards that answered, with their answers.
     pub answers: Vec<(Shard, T)>,
-    /// Those that did not.
+    /// Errors of the shards that did not answer.
     pub failed: Vec<ShardError>,
 }
 
-/// What there is of an answer, and the names of those that did not answer.
+/// Available answers, and the names of the shards that did not answer.
 pub type PartialAnswers<T> = (Vec<(Shard, T)>, Vec<ShardName>);
 
 // === impl Shards ===
 
 impl Shards {
-    /// Asks every shard.
+    /// Calls every shard.
     pub async fn call_all<T: Send + 'static, F>(&self, ask: impl Fn(Shard) -> F) -> FanOut<T>
     where
         F: Future<Output = Result<T>> + Send + 'static,
@@ -32,8 +32,8 @@ impl Shards {
         self.call_each(asks, |shard, ()| ask(shard)).await
     }
 
-    /// Asks each of these shards its own question. A question goes on after nobody waits for it any
-    /// more, until it is answered or late: that is how a shard that hangs is found out.
+    /// Calls each of these shards with its own question. A call goes on after the fan-out has stopped waiting, until
+    /// it is answered or late: this detects a shard that hangs.
     pub async fn call_each<Q, T: Send + 'static, F>(
         &self,
         asks: Vec<(Shard, Q)>,
@@ -71,13 +71,14 @@ impl Shards {
     }
 }
 
-// === impl Spread ===
+// === impl FanOut ===
 
 impl<T> FanOut<T> {
     fn collect(found: Vec<(Shard, Option<Result<T>>)>) -> FanOut<T> {
         let mut spread = FanOut { answers: Vec::new(), failed: Vec::new() };
         for (shard, answer) in found {
-            let slow = || Err(ShardError::unavailable(shard.name(), "it has not answered yet"));
+            let slow =
+                || Err(ShardError::unavailable(shard.name(), "the shard has not answered yet"));
             match answer.unwrap_or_else(slow) {
                 Ok(answer) => spread.answers.push((shard, answer)),
                 Err(error) => spread.failed.push(error),
@@ -86,10 +87,10 @@ impl<T> FanOut<T> {
         spread
     }
 
-    /// What there is, and the names of those that did not answer.
+    /// Returns the available answers, and the names of the shards that did not answer.
     ///
     /// # Errors
-    /// When nobody has answered: that of the first one.
+    /// The error of the first shard, if none has answered.
     pub fn into_partial(self) -> Result<PartialAnswers<T>> {
         match self.failed.first() {
             Some(error) if self.answers.is_empty() => Err(error.clone()),

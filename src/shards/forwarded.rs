@@ -1,5 +1,5 @@
-//! The verbs of a store that go to it as they come: one call each (`health/calls.rs`). Those that are more
-//! (calls put together, a time of their own) are methods of their own in `shard`.
+//! Verbs of a store that go to it unchanged, one call each (`health/calls.rs`). Verbs with batches or a time limit of
+//! their own are methods in `shard`.
 
 use crate::domain::{Job, JobKey, TopicName};
 use crate::store::{
@@ -18,9 +18,8 @@ macro_rules! verbs {
             #[doc = concat!("`", stringify!($verb), "` of the [`store`](crate::store::Store).")]
             ///
             /// # Errors
-            /// As the store's; [`Error::Unavailable`](crate::store::Error::Unavailable) when
-            /// the circuit breaker is open, [`Error::Unknown`](crate::store::Error::Unknown) when it takes too
-            /// long.
+            /// Errors of the store; [`Error::Unavailable`](crate::store::Error::Unavailable) when the circuit breaker
+            /// is open, [`Error::OutcomeUnknown`](crate::store::Error::OutcomeUnknown) when the call takes too long.
             pub async fn $verb(&self, $($arg: $type),*) -> Result<$answer> {
                 self.call(Op::$op, |store| store.$verb($($arg),*)).await
             }

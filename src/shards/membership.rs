@@ -1,6 +1,6 @@
-//! How replicas of one queue learn of each other and of the ring, through their shards. Each shows every shard that it
-//! lives, and reads there who else does, whether the shard takes new jobs, and which rings jobs may lie on. The ring
-//! that it serves by that is recorded on every shard before a job is written by it.
+//! Membership: replicas of one queue find each other and agree on the ring through their shards. Each sends
+//! heartbeats to every shard, and reads there which other replicas live, whether the shard takes new jobs, and which
+//! rings may have jobs. The ring that a replica serves is recorded on every shard before a job is written by it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,19 +20,19 @@ use super::op::Op;
 use super::ring_state::{RingView, open_active_ring};
 use super::{Shard, Shards};
 
-/// Rounds in which shards are told of a change: what one says may be news for the others.
+/// Number of rounds in which a change is sent to shards: the answer of one may be news for the others.
 const ROUNDS_MAX: usize = 4;
 
-/// That all replicas serve one ring, and since when.
+/// Agreement of all replicas on one ring, with the time since when they serve it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingAgreement(Instant);
 
 // === impl Shards ===
 
 impl Shards {
-    /// Joins the other replicas of these shards as `owner`: reads what they know, and shows itself from
-    /// then on, until [`Shards::close`]. To be called once, and before anything is written. `clock`: this server's, with
-    /// which those of the shards are compared.
+    /// Joins the other replicas of these shards as `owner`: reads their shared state, and sends heartbeats until
+    /// [`Shards::close`]. To be called once, before anything is written. `clock`: this server's, compared with those
+    /// of the shards.
     pub async fn join(&self, owner: u32, clock: &Clock) {
         if self.inner.ring_state.owner.set(owner).is_err() {
             return;
@@ -45,10 +45,10 @@ impl Shards {
         }
     }
 
-    /// Says, for all replicas, whether a shard takes new jobs. When this returns, this replica heeds it.
+    /// Sets, for all replicas, whether a shard takes new jobs. This replica applies it before the call returns.
     ///
     /// # Errors
-    /// As the store's.
+    /// Errors of the store.
     pub async fn set_state(
         &self,
         shard: &Shard,
@@ -62,31 +62,31 @@ impl Shards {
         Ok(())
     }
 
-    /// Whether each shard that has answered is served by another replica too, as far as it was seen last.
+    /// Returns whether each shard that has answered is served by another replica too, by its last answer.
     #[must_use]
     pub fn are_all_served_by_others(&self) -> bool {
         let owner = self.inner.ring_state.owner.get();
         self.all().iter().filter_map(Shard::shared_state).all(|census| {
-            // One that was only met has not shown itself.
+            // A replica without a ring is known by its leases alone: it has sent no heartbeat.
             let mut living = census.replicas.iter().filter(|sign| sign.is_alive(census.now));
             living.any(|sign| sign.ring != 0 && Some(&sign.owner) != owner)
         })
     }
 
-    /// The rings as they are now.
+    /// Returns the rings that calls use now.
     pub(super) fn rings(&self) -> Arc<OpenRings> {
         self.inner.ring_state.rings()
     }
 
-    /// Another number whenever the rings may have changed.
+    /// Returns a counter that changes whenever the rings may have changed.
     #[must_use]
     pub fn ring_changes(&self) -> u64 {
         self.inner.ring_state.changes.load(Ordering::Acquire)
     }
 
-    /// That former rings are open, that all replicas have agreed on the newest one for long enough, by what
-    /// every shard says, and that it is for this replica to close the others: of all that live its nonce is the
-    /// lowest. Where a shard is silent nobody knows what others serve.
+    /// Returns an agreement if former rings are open, all replicas have served the newest one for long enough by the
+    /// answers of every shard, and this replica is to close the others: its nonce is the lowest of all live replicas.
+    /// `None` while a shard is silent, because the rings that others serve are not known then.
     #[must_use]
     pub fn agreement(&self) -> Option<RingAgreement> {
         self.agreement_in(&self.inner.ring_state.known())
@@ -95,11 +95,11 @@ impl Shards {
     fn agreement_in(&self, known: &RingView) -> Option<RingAgreement> {
         let &owner = self.inner.ring_state.owner.get()?;
         let now = Instant::now();
-        let is_heard =
+        let is_recent =
             |shard: &Shard| !shard.is_shared() || known.disagreement.is_recent(shard.name(), now);
-        let heard = self.all().iter().all(is_heard);
+        let recent = self.all().iter().all(is_recent);
         let long =
-            heard && now.duration_since(known.agreed_since) >= self.inner.timeouts.ring_agreement;
+            recent && now.duration_since(known.agreed_since) >= self.inner.timeouts.ring_agreement;
         let ours = self.all().iter().all(|shard| {
             shard.shared_state().is_some_and(|census| {
                 let living = census.replicas.iter().filter(|sign| sign.is_alive(census.now));
@@ -109,27 +109,28 @@ impl Shards {
         (long && ours && self.rings().is_changing()).then_some(RingAgreement(known.agreed_since))
     }
 
-    /// How long it takes at least until there is an agreement that there is not yet; zero where there may be one.
+    /// Returns the shortest time until there can be an agreement; zero if there may be one now.
     #[must_use]
     pub fn until_agreement(&self) -> Duration {
         let agreed = self.inner.ring_state.known().agreed_since;
         self.inner.timeouts.ring_agreement.saturating_sub(agreed.elapsed())
     }
 
-    /// Whether a job may lie on this shard whose id its client chose, or come to lie there: it is on an open ring.
+    /// Returns whether the shard is on an open ring: jobs with ids that clients chose may be on it, or be written to
+    /// it.
     #[must_use]
     pub fn is_on_ring(&self, shard: &ShardName) -> bool {
         let known = self.inner.ring_state.known();
         known.records.iter().any(|(members, mark)| mark.open && members.contains(shard))
     }
 
-    /// Whether a former ring may be closed at all, once no job is left that only it finds.
+    /// Returns whether any former ring may be closed once no job is left that only it finds.
     #[must_use]
     pub fn may_close_rings(&self) -> bool {
         !self.inner.ring_state.known().closable().is_empty()
     }
 
-    /// Closes all rings that may be closed, if what was agreed on still is.
+    /// Closes all rings that may be closed, if `agreement` still holds.
     pub async fn close_former_rings(&self, agreement: RingAgreement) {
         let close = |known: &mut RingView| {
             for ring in known.closable() {
@@ -140,14 +141,14 @@ impl Shards {
         self.close_rings_if_agreed(agreement, close).await;
     }
 
-    /// Takes a shard that is empty and takes no new jobs off all former rings, if what was agreed on still is.
+    /// Removes a shard that is empty and takes no new jobs from all former rings, if `agreement` still holds.
     pub async fn remove_from_former_rings(&self, agreement: RingAgreement, shard: &ShardName) {
         let leave = |known: &mut RingView| {
             if known.served.contains(shard) {
                 return;
             }
             for ring in open_rings::remove_shard(&mut known.records, shard) {
-                tracing::info!(%shard, %ring, "a shard that is empty leaves a former ring");
+                tracing::info!(%shard, %ring, "an empty shard was removed from a former ring");
             }
         };
         self.close_rings_if_agreed(agreement, leave).await;
@@ -161,7 +162,7 @@ impl Shards {
         let council = &self.inner.ring_state;
         {
             let mut known = council.known();
-            // A shard may be silent by now, or a replica have come.
+            // A shard may have gone silent meanwhile, or a replica may have joined.
             if self.agreement_in(&known) != Some(agreement) {
                 return;
             }
@@ -170,13 +171,13 @@ impl Shards {
         self.update_ring(council.owner.get().copied().unwrap_or_default()).await;
     }
 
-    /// Shows this replica to one shard again and again.
+    /// Sends heartbeats to one shard until this replica leaves.
     async fn heartbeat_loop(self, owner: u32, shard: Shard) {
         let leaving = self.inner.ring_state.shutdown.clone();
         let mut events = shard.events(EventKind::Shard);
         let attend = async {
             loop {
-                // Two of them are lost before anybody takes this replica for dead.
+                // Two heartbeats may be lost before another replica takes this one for dead.
                 let pause = tokio::time::sleep(limit::REPLICA_HEARTBEAT);
                 tokio::select! {
                     () = pause, if shard.is_shared() => {}
@@ -194,8 +195,8 @@ impl Shards {
         }
     }
 
-    /// Shows this replica to one shard; whether that has answered. What follows from the answer is done
-    /// beside: it may have to wait for other shards, and the next sign of life must not.
+    /// Sends one heartbeat to a shard. Returns whether the shard answered. The ring is updated in a task of its own:
+    /// that may have to wait for other shards, and the next heartbeat must not.
     async fn send_heartbeat(&self, owner: u32, shard: &Shard) -> bool {
         let follows = self.exchange_state(owner, shard).await;
         if follows == Some(true) {
@@ -205,26 +206,27 @@ impl Shards {
         follows.is_some()
     }
 
-    /// Shows this replica to one shard; whether anything follows from the answer, if there was one.
+    /// Sends one heartbeat to a shard and applies its answer. Returns whether the ring must be updated; `None`
+    /// without an answer.
     async fn exchange_state(&self, owner: u32, shard: &Shard) -> Option<bool> {
         if self.inner.ring_state.shutdown.is_cancelled() {
             return None;
         }
         let beat = self.inner.ring_state.heartbeat(owner, shard);
-        let (met, gone) = (beat.seen_owners.clone(), beat.removed_owners.clone());
+        let (seen, gone) = (beat.seen_owners.clone(), beat.removed_owners.clone());
         let clock = self.inner.ring_state.clock.get();
         let sent = clock.map(Clock::now);
         let census = shard.heartbeat(beat).await.ok()?;
         if let (Some(clock), Some(sent)) = (clock, sent) {
             shard.compare_clocks(Skew::at_least(sent, census.now, clock.now()));
         }
-        shard.clear_peer_updates(&met, &gone);
+        shard.clear_peer_updates(&seen, &gone);
         shard.set_state(census.state);
         shard.set_shared_state(census.clone());
         Some(self.inner.ring_state.apply_shared_state(owner, self.all(), shard, &census))
     }
 
-    /// Serves the ring that follows from what is known, once every shard that answers has it on record.
+    /// Serves the ring that follows from the known records, once every shard that answers has it on record.
     async fn update_ring(&self, owner: u32) {
         let council = &self.inner.ring_state;
         let _one = council.change_lock.lock().await;
@@ -254,8 +256,8 @@ impl Shards {
         council.serve(self.all(), served);
     }
 
-    /// Tells every shared shard that nothing of this replica is left, where that is so: the leases of a
-    /// stream that broke a moment ago are given back by those who find this replica silent.
+    /// Announces to each shared shard without leases of this replica that this replica is gone. Leases of a stream
+    /// that broke a moment ago are released by the replicas that find this one silent.
     pub(super) async fn announce_leave(&self) {
         let council = &self.inner.ring_state;
         council.shutdown.cancel();
@@ -264,7 +266,7 @@ impl Shards {
             let census = shard.shared_state();
             let known = census.iter().flat_map(|census| &census.replicas).map(|sign| sign.owner);
             let others = known.filter(|&other| other != owner).collect();
-            // What fails is found out by the others.
+            // If this fails, other replicas find this one silent.
             let Ok(left) = shard.orphans(others).await else { return };
             if left.iter().all(|lease| lease.owner != owner) {
                 let beat =
@@ -277,12 +279,12 @@ impl Shards {
     }
 }
 
-/// Whether a shard should be asked at once.
+/// Returns whether the event calls for a heartbeat at once.
 fn wants_heartbeat(event: Result<ShardEvent, RecvError>) -> bool {
     match event {
         Ok(ShardEvent::StateSet | ShardEvent::EventsMissed) | Err(RecvError::Lagged(_)) => true,
         Ok(_) => false,
-        // The shard is closed, and this task about to be.
+        // The shard is closed, and this task ends soon.
         Err(RecvError::Closed) => true,
     }
 }

@@ -1,17 +1,17 @@
-//! The ring of shards: which store owns a job, where new jobs go, and what stands in front of each
-//! store. Every call of a [`Store`] goes through here; one code for every kind of store.
+//! The ring of shards: the owner of each job, the placement of new jobs, and the guards in front of each store. Every
+//! call of a [`Store`] goes through here; one code for every kind of store.
 //!
-//! - `placement`: where ids that the server makes go
+//! - `round_robin`: placement of jobs with server-made ids
 //! - `shard`, `batcher`: one store, and the calls of many callers as one
-//! - `verbs`, `op`: what a store is asked, and the verbs by name
-//! - `health`: whether a shard can be used, and why not; one that does not answer costs its own callers a moment, and
-//!   others nothing
-//! - `patience`: time limits of calls
-//! - `error`: what went wrong, and where
-//! - `spread`: one question to all shards
-//! - `flight`: one read for all callers that wait for it
-//! - `census`: how the replicas of these shards learn of each other and of the ring
-//! - `council`, `dissent`: what one of them knows of that, which ring it serves, and whether they agree
+//! - `forwarded`, `op`: verbs that go to the store unchanged, and the verbs by name
+//! - `health`: whether a shard can be used, and why not; a shard that does not answer costs its own callers a moment,
+//!   and others nothing
+//! - `timeouts`: time limits of calls
+//! - `error`: errors of calls, with the shard
+//! - `fan_out`: one call to several shards at once
+//! - `coalesced_read`: one read for all callers that wait for it
+//! - `membership`: heartbeats, by which the replicas of these shards find each other and agree on the ring
+//! - `ring_state`, `ring_disagreement`: a replica's view of the ring, and whether replicas agree
 
 mod batcher;
 mod coalesced_read;
@@ -48,7 +48,7 @@ pub use round_robin::RUN_MAX;
 pub use shard::Shard;
 pub use timeouts::ShardTimeouts;
 
-/// How long a store may take to let go of its shard.
+/// Time limit of the leave of this replica, and of closing each store.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// All shards of this replica. Cheap to clone.
@@ -58,26 +58,26 @@ pub struct Shards {
 }
 
 struct ShardsInner {
-    /// In the order of the configuration.
+    /// Shards in the order of the configuration.
     members: Vec<Shard>,
     ring_state: RingState,
     placement: WeightedRoundRobin,
     timeouts: ShardTimeouts,
-    /// How many shards do not answer.
+    /// Number of shards that do not answer.
     down: watch::Sender<usize>,
 }
 
 /// A shard as it is configured.
 pub struct ShardMember {
-    /// Its store.
+    /// Store of the shard.
     pub store: Arc<dyn Store>,
-    /// Its part of the jobs, compared with the others'.
+    /// Weight: its part of the jobs, relative to the other shards.
     pub weight: u32,
-    /// Whether it takes new jobs.
+    /// Configured state: whether it takes new jobs.
     pub state: ShardState,
 }
 
-// === impl Member ===
+// === impl ShardMember ===
 
 impl<S: Store + 'static> From<Arc<S>> for ShardMember {
     fn from(store: Arc<S>) -> ShardMember {
@@ -88,19 +88,19 @@ impl<S: Store + 'static> From<Arc<S>> for ShardMember {
 // === impl Shards ===
 
 impl Shards {
-    /// A ring of these shards. Must be called within a runtime: each shard's batchers run on it.
+    /// Creates a ring of these shards. Must be called within a runtime: the batchers of each shard run on it.
     ///
     /// # Panics
-    /// When there are none: a configuration without a shard is refused before.
+    /// Without members: a configuration without a shard is rejected before.
     #[must_use]
     pub fn new(members: Vec<ShardMember>, metrics: &Metrics) -> Shards {
         Shards::with_timeouts(ShardTimeouts::default(), members, metrics)
     }
 
-    /// As [`Shards::new`], with another patience.
+    /// Creates a ring like [`Shards::new`], with these time limits.
     ///
     /// # Panics
-    /// As [`Shards::new`].
+    /// Like [`Shards::new`].
     #[must_use]
     pub fn with_timeouts(
         patience: ShardTimeouts,
@@ -126,8 +126,8 @@ impl Shards {
         }
     }
 
-    /// The shard that owns `key`: the one that a server-made id names, else by the newest ring. `None`
-    /// when the id names a shard that is not here, or none takes new jobs.
+    /// Returns the shard that owns `key`: the one that a server-made id names, else by the newest ring. `None` if the
+    /// id names a shard that is not configured here, or no shard takes new jobs.
     #[must_use]
     pub fn owner(&self, key: &JobKey) -> Option<&Shard> {
         match key.id.shard() {
@@ -136,8 +136,8 @@ impl Shards {
         }
     }
 
-    /// Shards that may have the job as well, because they owned it under an older ring that is still open.
-    /// None for most jobs even then, and none for ids that a server made.
+    /// Returns shards that may have the job as well, because they owned it under an older ring that is still open.
+    /// Empty for most jobs even then, and for ids that a server made.
     #[must_use]
     pub fn former_owners(&self, key: &JobKey) -> Vec<&Shard> {
         let rings = self.rings();
@@ -147,7 +147,7 @@ impl Shards {
         rings.former_owners(key).into_iter().filter_map(|name| self.by_name(name)).collect()
     }
 
-    /// A shard that may have the job as well and is not here: another replica has it.
+    /// Returns a shard that may have the job as well and is configured only on another replica.
     #[must_use]
     pub fn absent_owner(&self, key: &JobKey) -> Option<ShardName> {
         let rings = self.rings();
@@ -155,7 +155,7 @@ impl Shards {
         owners.find(|name| self.by_name(name).is_none())
     }
 
-    /// Shards that only other replicas have.
+    /// Returns the shards that only other replicas have.
     #[must_use]
     pub fn absent_shards(&self) -> Vec<ShardName> {
         let rings = self.rings();
@@ -166,14 +166,14 @@ impl Shards {
         names
     }
 
-    /// The shard of that name.
+    /// Returns the shard of that name.
     #[must_use]
     pub fn by_name(&self, name: &ShardName) -> Option<&Shard> {
         self.inner.members.iter().find(|shard| shard.name() == name)
     }
 
-    /// The shard on which the next `jobs` jobs with server-made ids are placed: an active one that
-    /// answers, if there is any, and none of `tried`. `None` when all active ones were tried.
+    /// Picks the shard for the next `jobs` jobs with server-made ids: an active one that answers, if there is any,
+    /// and none of `tried`. `None` when all active ones were tried.
     #[must_use]
     pub fn pick_for_new_jobs(&self, jobs: usize, tried: &[ShardName]) -> Option<&Shard> {
         let fresh =
@@ -185,39 +185,45 @@ impl Shards {
         place(&|shard| fresh(shard) && works(shard)).or_else(|| place(&fresh))
     }
 
-    /// What tells this ring from every other: replicas that serve one queue must agree in it.
+    /// Returns the fingerprint of the newest ring: replicas that serve one queue must have the same.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         self.rings().newest().fingerprint()
     }
 
-    /// How patient it is.
+    /// Returns the time limits of calls.
     #[must_use]
     pub fn timeouts(&self) -> &ShardTimeouts {
         &self.inner.timeouts
     }
 
-    /// Every shard, in the order of the configuration.
+    /// Returns every shard, in the order of the configuration.
     #[must_use]
     pub fn all(&self) -> &[Shard] {
         &self.inner.members
     }
 
-    /// How many shards do not answer, now and whenever that changes.
+    /// Watches the number of shards that do not answer.
     #[must_use]
     pub fn down_count(&self) -> watch::Receiver<usize> {
         self.inner.down.subscribe()
     }
 
-    /// Leaves the other replicas, and closes every store after what it accepted, all at once and each for
-    /// 5 s at most.
+    /// Announces to the other replicas that this one leaves, for 5 s at most; then closes all stores at once, each
+    /// after the calls that it accepted, for 5 s at most.
     pub async fn close(&self) {
         if tokio::time::timeout(CLOSE_MAX, self.announce_leave()).await.is_err() {
-            tracing::warn!("a shard was not told that this replica leaves");
+            tracing::warn!(
+                "the leave of this replica was not announced to all shards within 5 s; other replicas \
+                 find it silent"
+            );
         }
         let close = async |shard: &Shard| {
             if tokio::time::timeout(CLOSE_MAX, shard.close()).await.is_err() {
-                tracing::warn!(shard = %shard.name(), "the shard does not let go and is left");
+                tracing::warn!(
+                    shard = %shard.name(),
+                    "the store did not close within 5 s; shutdown goes on without it"
+                );
             }
         };
         futures::future::join_all(self.all().iter().map(close)).await;

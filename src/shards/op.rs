@@ -1,15 +1,15 @@
-//! The verbs of a store by name, for metrics, logs and health.
+//! Verbs of a store by name, for metrics, logs and health.
 
-/// What a call asks of a shard.
+/// Access that a call needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// A read by a user: long, or one of many.
     Read,
-    /// A read that delivery, settles or upkeep depend on, or one with a time limit of its own. Never refused while reads
-    /// are; its failures alone refuse nothing.
+    /// A read that delivery, settles or upkeep depend on, or one with a time limit of its own. Not refused while
+    /// reads by users are; its failures alone refuse no calls.
     InternalRead,
     Write,
-    /// Whether the shard answers. Says nothing about other calls.
+    /// A probe of whether the shard answers; it proves nothing about other calls.
     Probe,
 }
 
@@ -23,13 +23,13 @@ macro_rules! ops {
         )* }
 
         impl Op {
-            /// As people see it.
+            /// Name in metrics and logs.
             pub(super) fn name(self) -> &'static str {
                 match self { $(Op::$op => $name,)* }
             }
 
-            /// What it asks for: one that only reads works also where a shard has lost its disk or its primary, and
-            /// proves nothing about those that write. A read that no user asked for is [`Access::InternalRead`].
+            /// Access that the verb needs. A read works also where a shard has lost its disk or its primary, and
+            /// proves nothing about writes. A read that no user requested is [`Access::InternalRead`].
             pub(super) fn access(self) -> Access {
                 match self { $(Op::$op => Access::$access,)* }
             }

@@ -1,5 +1,5 @@
-//! Whether replicas serve different rings, since when, and what has been said of it. While they are given another
-//! list of shards, one after the other, they do so for a moment, and that ends by itself.
+//! Disagreement of replicas about the ring: since when it lasts, and which events of it were logged. A rolling change
+//! of the list of shards causes one for a moment, and it ends by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,38 +8,39 @@ use tokio::time::Instant;
 
 use crate::domain::{ShardName, limit};
 
-/// A replica that was killed seems to serve its ring for so long, and what a shard said before that is stale.
+/// Age from which the answer of a shard is stale. A replica that was killed seems to serve its ring for as long.
 const STALE_AFTER: Duration = limit::REPLICA_SILENCE_MAX;
-/// A change of all replicas, one after the other, takes less than that, or somebody has forgotten one.
+/// Duration of a disagreement from which it is logged as an error. A rolling change of all replicas takes less,
+/// unless one was left out.
 const PERSISTS_AFTER: Duration = Duration::from_secs(10 * 60);
 
-/// See the module.
+/// Rings that other replicas serve by the answers of each shard, and the last event that was logged.
 #[derive(Debug, Default)]
 pub(super) struct RingDisagreement {
-    /// By shard, when it was heard, and the rings that living replicas serve by what it said.
+    /// Time of the last answer of each shard, with the rings that live replicas serve by it.
     by_shard: BTreeMap<ShardName, (Instant, BTreeSet<u64>)>,
-    /// By ring, when another replica was last heard to serve it.
+    /// Time when another replica was last seen to serve each ring.
     last_served: BTreeMap<u64, Instant>,
     since: Option<Instant>,
     logged: Option<DisagreementEvent>,
 }
 
-/// What is to be said once.
+/// Event of a disagreement, logged once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DisagreementEvent {
-    /// Others serve another ring.
+    /// Replicas serve different rings.
     Started,
-    /// They still do.
+    /// Replicas have served different rings for 10 min.
     Persists,
-    /// They do no more.
+    /// All replicas serve the same ring again.
     Resolved,
 }
 
-// === impl Dissent ===
+// === impl RingDisagreement ===
 
 impl RingDisagreement {
-    /// Takes in which rings living replicas serve, as a shard says. Whether it had been silent, so that they may have
-    /// served whatever ring meanwhile.
+    /// Records the rings that live replicas serve by the answer of a shard. Returns whether the shard had been
+    /// silent: replicas may have served any ring meanwhile.
     pub(super) fn record(&mut self, shard: &ShardName, rings: BTreeSet<u64>, now: Instant) -> bool {
         self.last_served.retain(|_, at| now.duration_since(*at) <= PERSISTS_AFTER);
         self.last_served.extend(rings.iter().map(|&ring| (ring, now)));
@@ -48,19 +49,19 @@ impl RingDisagreement {
         was_silent
     }
 
-    /// Whether the shard has said a moment ago what living replicas serve.
+    /// Returns whether the last answer of the shard is fresh.
     pub(super) fn is_recent(&self, shard: &ShardName, now: Instant) -> bool {
         self.by_shard.get(shard).is_some_and(|(at, _)| now.duration_since(*at) <= STALE_AFTER)
     }
 
-    /// The rings that others serve, or have served for as long as a change of all replicas takes.
+    /// Returns the rings that others serve, or have served within the time that a rolling change takes.
     pub(super) fn recent_rings(&self, now: Instant) -> BTreeSet<u64> {
         let late =
             self.last_served.iter().filter(|(_, at)| now.duration_since(**at) <= PERSISTS_AFTER);
         late.map(|(&ring, _)| ring).collect()
     }
 
-    /// The rings that others serve, but this one.
+    /// Returns the rings that others serve, except `served`.
     pub(super) fn other_rings(&self, served: u64, now: Instant) -> BTreeSet<u64> {
         let fresh = self.by_shard.values().filter(|(at, _)| now.duration_since(*at) <= STALE_AFTER);
         let mut rings: BTreeSet<_> = fresh.flat_map(|(_, rings)| rings).copied().collect();
@@ -68,7 +69,7 @@ impl RingDisagreement {
         rings
     }
 
-    /// What is to be said now that others serve another ring, or do not.
+    /// Returns the event to log, if any. `dissents`: others serve another ring.
     pub(super) fn next_event(&mut self, dissents: bool, now: Instant) -> Option<DisagreementEvent> {
         if !dissents {
             self.since = None;
@@ -98,18 +99,18 @@ mod tests {
     #[test]
     fn disagreement_is_logged_when_it_starts_persists_and_ends() {
         let (begin, mut dissent) = (Instant::now(), RingDisagreement::default());
-        let mut said = Vec::new();
+        let mut events = Vec::new();
         for second in 0..1_500 {
             let others = (100..1_000).contains(&second) || second >= 1_400;
             let news = dissent.next_event(others, begin + seconds(second));
-            said.extend(news.map(|news| (second, news)));
+            events.extend(news.map(|news| (second, news)));
         }
         let first = [
             (111, DisagreementEvent::Started),
             (700, DisagreementEvent::Persists),
             (1_000, DisagreementEvent::Resolved),
         ];
-        assert_eq!(said, [&first[..], &[(1_411, DisagreementEvent::Started)]].concat());
+        assert_eq!(events, [&first[..], &[(1_411, DisagreementEvent::Started)]].concat());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What this replica knows of the others, of the shards and of the rings on which jobs may lie, and which ring it
-//! serves by that: the configured shards that take new jobs.
+//! This server's view of the ring: known rings, peers and shards, and the ring that it routes by: the configured
+//! shards that take new jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,54 +19,55 @@ use crate::store::{Heartbeat, SharedState};
 use super::Shard;
 use super::ring_disagreement::{DisagreementEvent, RingDisagreement};
 
-/// See the module.
+/// View of a replica: its rings and peers, and the rings that its calls use.
 pub(super) struct RingState {
-    /// Who this replica is to the others, once it has joined them.
+    /// Nonce by which other replicas identify this one; set when it joins them.
     pub(super) owner: OnceLock<u32>,
-    /// This server's, with which those of shards are compared.
+    /// Clock of this server, compared with the clocks of the shards.
     pub(super) clock: OnceLock<Clock>,
     known: Mutex<RingView>,
     rings: RwLock<Arc<OpenRings>>,
-    /// Counts how often other rings were served.
+    /// Counter that rises whenever the rings may have changed.
     pub(super) changes: AtomicU64,
-    /// Held by whoever changes the ring.
+    /// Lock held while the ring is changed.
     pub(super) change_lock: tokio::sync::Mutex<()>,
-    /// The longest that a call goes on under a ring.
+    /// Longest time that a call runs under one ring.
     call_max: Duration,
     metrics: Metrics,
     pub(super) shutdown: CancellationToken,
 }
 
-/// What it knows, and what it has said of that.
+/// Known rings and peers, and which findings were logged.
 pub(super) struct RingView {
     pub(super) records: RingRecords,
     pub(super) served: RingMembers,
-    /// Rings under which calls may be under way, with the time since when they are not served any more, if so.
+    /// Rings under which calls may be in flight, with the time since when they are no longer served; `None`: served
+    /// now.
     used: BTreeMap<RingMembers, Option<Instant>>,
     fingerprint: u64,
-    /// Since when all replicas serve the same ring, as far as known.
+    /// Time since when all replicas serve the same ring, as far as known.
     pub(super) agreed_since: Instant,
     pub(super) disagreement: RingDisagreement,
     peer_rings: PeerRings,
-    /// Shards that are on an open ring and not configured, as far as that was said.
+    /// Shards on an open ring that are not configured here, as of the last check.
     pub(super) unconfigured: BTreeSet<ShardName>,
-    /// Of those the ones that nobody serves.
+    /// Shards of `unconfigured` that no replica serves.
     unserved: BTreeSet<ShardName>,
 }
 
-/// Rings of other replicas that have shards which are not here.
+/// Rings of other replicas with shards that are not configured here.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct PeerRings {
-    /// Those that they serve.
+    /// Rings that they serve now.
     current: BTreeSet<RingMembers>,
-    /// Those that they served a while ago, too: who did may only be restarted.
+    /// Rings that they serve, or served in the last 10 min: a replica that served one may only be restarting.
     recent: BTreeSet<RingMembers>,
 }
 
-// === impl Council ===
+// === impl RingState ===
 
 impl RingState {
-    /// Of a replica that knows nothing but how these shards are configured.
+    /// Creates the state of a replica that has only the configuration of these shards.
     pub(super) fn new(shards: &[Shard], call_max: Duration, metrics: &Metrics) -> RingState {
         let records = RingRecords::new();
         let served = active_ring(&records, shards);
@@ -95,7 +96,7 @@ impl RingState {
         }
     }
 
-    /// The rings as they are now.
+    /// Returns the rings that calls use now.
     pub(super) fn rings(&self) -> Arc<OpenRings> {
         Arc::clone(&self.rings.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -104,27 +105,27 @@ impl RingState {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a beat of `shard` says.
+    /// Builds the heartbeat for `shard`.
     pub(super) fn heartbeat(&self, owner: u32, shard: &Shard) -> Heartbeat {
         let known = self.known();
         let theirs = shard.shared_state();
         let theirs = theirs.as_deref().map(|census| &census.rings);
-        // Before the first answer nobody knows which versions are there.
+        // Before the first answer the versions on the shard are not known.
         let rings = theirs.map_or_else(RingRecords::new, |rings| {
             open_rings::missing_records(rings, &known.records)
         });
-        let (met, gone) = shard.peer_updates();
+        let (seen, gone) = shard.peer_updates();
         Heartbeat {
             owner,
             ring: known.fingerprint,
             state: shard.state(),
             rings,
-            seen_owners: met,
+            seen_owners: seen,
             removed_owners: gone,
         }
     }
 
-    /// Takes in what a shard has answered. Answers whether anything follows from it.
+    /// Merges the answer of a shard to a heartbeat. Returns whether the ring must be updated.
     pub(super) fn apply_shared_state(
         &self,
         owner: u32,
@@ -144,7 +145,7 @@ impl RingState {
         let others: BTreeSet<u64> = others.map(|sign| sign.ring).collect();
         let dissents = others.iter().any(|&ring| ring != known.fingerprint);
         let was_silent = known.disagreement.record(shard.name(), others, now);
-        // A replica may serve, or have served for less than a beat, what this one has not heard of.
+        // A replica may serve a ring that this one has not received yet, or have served it for less than a heartbeat.
         if dissents || opened || was_silent && shard.is_shared() {
             known.agreed_since = now;
         }
@@ -152,8 +153,8 @@ impl RingState {
         news || lacks || served != known.served || elsewhere != known.peer_rings
     }
 
-    /// Says what there is to say of replicas that serve other rings. Answers which of those have shards that are not
-    /// here.
+    /// Logs when replicas begin or cease to serve other rings, and sets the metric. Returns those of these rings that
+    /// have shards which are not configured here.
     fn compare_served_rings(
         &self,
         known: &mut RingView,
@@ -179,7 +180,7 @@ impl RingState {
         }
     }
 
-    /// Serves this ring, which every shard that answers has on record.
+    /// Serves `served`, which every shard that answers has on record.
     pub(super) fn serve(&self, shards: &[Shard], served: RingMembers) {
         let (mut known, now) = (self.known(), Instant::now());
         let fingerprint = served.fingerprint();
@@ -187,7 +188,7 @@ impl RingState {
             tracing::info!(%served, fingerprint = format!("{fingerprint:016x}"), "the ring changes");
             known.agreed_since = now;
         }
-        // Nothing was written under a ring before a shard has answered.
+        // No job was written under a ring before a shard has answered.
         if has_shared_state(shards) {
             known.used.values_mut().for_each(|until| *until = until.or(Some(now)));
             known.used.insert(served.clone(), None);
@@ -202,34 +203,35 @@ impl RingState {
     }
 }
 
-/// The shards of the ring, and how much each weighs there.
+/// Returns the ring of the shards for which `takes` is true, with their weights.
 fn ring_members(shards: &[Shard], takes: impl Fn(&Shard) -> bool) -> RingMembers {
     let members = shards.iter().filter(|shard| takes(shard));
     let members: Vec<_> = members.map(|shard| (shard.name().clone(), shard.weight())).collect();
     RingMembers::new(&members)
 }
 
-/// Whether it is known what any shard says of rings.
+/// Returns whether any shard has answered a heartbeat.
 fn has_shared_state(shards: &[Shard]) -> bool {
     shards.iter().any(|shard| shard.shared_state().is_some())
 }
 
-/// Whether a shard was on rings that are all closed: it was found empty, and left. One that has answered says itself
-/// whether it takes jobs again.
+/// Returns whether a shard was on rings that are all closed: it was found empty, and removed. A shard that has
+/// answered reports itself whether it takes jobs again.
 fn has_left_rings(records: &RingRecords, shard: &Shard) -> bool {
     let mut its = records.iter().filter(|(ring, _)| ring.contains(shard.name())).peekable();
     shard.shared_state().is_none() && its.peek().is_some() && its.all(|(_, mark)| !mark.open)
 }
 
-/// The ring of the shards that take new jobs.
+/// Returns the ring of the shards that take new jobs.
 fn active_ring(records: &RingRecords, shards: &[Shard]) -> RingMembers {
     let takes = |shard: &Shard| shard.state() == ShardState::Active;
     let served = ring_members(shards, |shard| takes(shard) && !has_left_rings(records, shard));
     if served == RingMembers::new(&[]) { ring_members(shards, takes) } else { served }
 }
 
-/// Opens the ring of the shards that take new jobs, which is answered; and the one of all of them if it was never
-/// heard of, because one that is to become empty has been on it. Not before a shard has said what became of both.
+/// Opens and returns the ring of the shards that take new jobs. Also opens the ring of all shards if there is no
+/// record of it, because a draining shard has been on it. Opens none before a shard has answered with its records of
+/// both.
 pub(super) fn open_active_ring(records: &mut RingRecords, shards: &[Shard]) -> RingMembers {
     let served = active_ring(records, shards);
     if has_shared_state(shards) {
@@ -242,21 +244,20 @@ pub(super) fn open_active_ring(records: &mut RingRecords, shards: &[Shard]) -> R
     served
 }
 
-/// Says that replicas serve different rings, or do no more.
+/// Logs that replicas serve different rings, or that they agree again.
 fn log_disagreement(news: DisagreementEvent, served: &RingMembers, others: &BTreeSet<RingMembers>) {
     let others: Vec<&str> = others.iter().map(RingMembers::as_str).collect();
     let others = others.join(" ");
     match news {
         DisagreementEvent::Started => tracing::warn!(
             %served, others,
-            "replicas serve different rings, as they do while they are given another list of shards one \
-             by one: it ends by itself when all have the same; until then two of them may create one id \
-             on two shards"
+            "replicas serve different rings, as during a rolling change of the list of shards: this ends when all \
+             have the same list; until then two replicas may create one id on two shards"
         ),
         DisagreementEvent::Persists => tracing::error!(
             %served, others,
-            "replicas have served different rings for minutes: give all of them the same shards; until \
-             then two of them may create one id on two shards"
+            "replicas have served different rings for 10 min: configure the same shards on all of them; until then \
+             two replicas may create one id on two shards"
         ),
         DisagreementEvent::Resolved => {
             tracing::info!(%served, "all replicas serve the same ring again")
@@ -264,7 +265,7 @@ fn log_disagreement(news: DisagreementEvent, served: &RingMembers, others: &BTre
     }
 }
 
-// === impl Known ===
+// === impl RingView ===
 
 impl RingView {
     fn open_rings(&self) -> BTreeSet<RingMembers> {
@@ -272,8 +273,8 @@ impl RingView {
         open.map(|(ring, _)| ring.clone()).collect()
     }
 
-    /// Opens the rings again under which calls of this replica may be under way, which take `call_max`: who closed one
-    /// took this replica for dead, as it has stood still.
+    /// Reopens rings under which calls of this replica may be in flight, which take `call_max`. The replica that
+    /// closed one had taken this replica for dead, because this one had stalled.
     fn reopen_used(&mut self, call_max: Duration, now: Instant) {
         self.used
             .retain(|_, until| until.is_none_or(|until| now.duration_since(until) <= call_max));
@@ -282,8 +283,8 @@ impl RingView {
         }
     }
 
-    /// Former rings that are open and of which every shard is here. What lies on another one is not looked for, and it
-    /// may come back with it.
+    /// Returns former rings that are open and whose shards are all configured here. A ring with an absent shard stays
+    /// open: the jobs there are not searched, and may return with the shard.
     pub(super) fn closable(&self) -> Vec<RingMembers> {
         let is_here =
             |ring: &RingMembers| !self.unconfigured.iter().any(|shard| ring.contains(shard));
@@ -291,7 +292,7 @@ impl RingView {
         former.map(|(ring, _)| ring).filter(|ring| is_here(ring)).cloned().collect()
     }
 
-    /// Looks which shards are on an open ring and not here, and says so of new ones.
+    /// Finds shards on open rings that are not configured here, and logs new ones.
     fn log_unconfigured_shards(&mut self, shards: &[Shard]) {
         let is_here = |name: &ShardName| shards.iter().any(|shard| shard.name() == name);
         let names = |ring: &RingMembers| ring.names().into_iter().filter(|name| !is_here(name));
@@ -302,15 +303,15 @@ impl RingView {
         for shard in served.difference(&self.unconfigured) {
             tracing::info!(
                 %shard,
-                "another replica has a shard that is not configured here: what is asked here about ids that \
-                 may lie there is UNAVAILABLE until all replicas have the same list"
+                "another replica has a shard that is not configured here: calls here about ids that may \
+                 be on it return UNAVAILABLE until all replicas have the same list of shards"
             );
         }
         for shard in BTreeSet::difference(&lost, &self.unserved) {
             tracing::warn!(
                 %shard,
-                "no replica has a shard that may have jobs: they are neither found nor delivered; configure it on \
-                 all servers, an empty one by its name if its data is gone, and remove it when `ringq shard drain` \
+                "no replica has a shard that may have jobs: they are neither found nor delivered; configure the shard \
+                 on all servers, an empty one of that name if its data is gone, and remove it when `ringq shard drain` \
                  with --wait has ended"
             );
         }
@@ -343,15 +344,15 @@ mod tests {
         SharedState { now: Time(0), state: ShardState::Active, rings, replicas: Vec::new() }
     }
 
-    /// What follows from what is known.
+    /// Serves the ring that follows from the known records.
     fn serve(shards: &Shards) {
         let council = &shards.inner.ring_state;
         let served = open_active_ring(&mut council.known().records, shards.all());
         council.serve(shards.all(), served);
     }
 
-    /// A shard says this of a ring.
-    fn hear(shards: &Shards, ring: &RingMembers, version: u64, open: bool) {
+    /// Applies an answer of the first shard with this record of a ring.
+    fn receive(shards: &Shards, ring: &RingMembers, version: u64, open: bool) {
         let census = census(RingRecords::from([(ring.clone(), RingRecord { version, open })]));
         shards.inner.ring_state.apply_shared_state(1, shards.all(), &shards.all()[0], &census);
     }
@@ -364,9 +365,9 @@ mod tests {
         shards.all()[1].set_state(ShardState::Draining);
         serve(&shards);
         assert_ne!(council.known().served, both);
-        // Others take this replica for dead, and close it again and again.
+        // Other replicas take this one for dead, and close the ring again and again.
         let is_open_though_closed = |version| {
-            hear(&shards, &both, version, false);
+            receive(&shards, &both, version, false);
             council.known().records[&both].open
         };
         assert!(is_open_though_closed(9));
@@ -399,7 +400,7 @@ mod tests {
         assert!(!sees(0, &[me, other]), "the other shard is served here alone");
         assert!(sees(1, &[me, other]));
         assert!(!sees(1, &[me, (2, 5, 50 * second)]), "it is silent");
-        assert!(!sees(1, &[me, (2, 0, 60 * second)]), "only its leases were met");
+        assert!(!sees(1, &[me, (2, 0, 60 * second)]), "only its leases were seen");
         assert!(sees(1, &[me, (2, 0, 60 * second), (3, 6, 55 * second)]));
     }
 
@@ -416,7 +417,7 @@ mod tests {
             (3, true, Duration::ZERO),
         ] {
             tokio::time::advance(MINUTE).await;
-            hear(&shards, &other, version, open);
+            receive(&shards, &other, version, open);
             assert_eq!(since(), agreed, "{version} {open}");
         }
     }

@@ -1,25 +1,25 @@
-//! Where new jobs go whose ids the server makes: round robin by weight, counted in jobs.
+//! Placement of jobs with server-made ids: round robin by weight, counted in jobs.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::Shard;
 
-/// Jobs of one call that stay together: enough for a batch, few enough to spread a large call.
+/// Number of jobs of one call that stay together: enough for a batch, few enough to spread a large call.
 pub const RUN_MAX: usize = 64;
 
-/// What each shard has to its credit: its part of the jobs so far, less those it got. Smooth weighted
-/// round robin (as nginx does it), so that no shard gets its whole part at once; one that was passed
-/// over, because it did not answer, has nothing to catch up on.
+/// Credit of each shard: its part of the jobs so far, less those it got. Smooth weighted round robin (as nginx does
+/// it), so that no shard gets its whole part at once; a shard that was passed over, because it did not answer, has
+/// nothing to catch up on.
 pub(super) struct WeightedRoundRobin(Mutex<Vec<i64>>);
 
-// === impl Placement ===
+// === impl WeightedRoundRobin ===
 
 impl WeightedRoundRobin {
     pub(super) fn new(shards: usize) -> WeightedRoundRobin {
         WeightedRoundRobin(Mutex::new(vec![0; shards]))
     }
 
-    /// The shard among those eligible that gets the next `jobs` jobs.
+    /// Returns the eligible shard that gets the next `jobs` jobs.
     pub(super) fn pick<'a>(
         &self,
         shards: &'a [Shard],
@@ -59,7 +59,7 @@ fn pick_index(
 mod tests {
     use super::*;
 
-    /// What each shard of these weights gets of calls of these sizes, in runs.
+    /// Returns the number of jobs that each shard of these weights gets from calls of these sizes, in runs.
     fn spread(weights: &[u32], calls: impl Iterator<Item = usize>) -> Vec<usize> {
         let (mut credits, mut got) = (vec![0; weights.len()], vec![0; weights.len()]);
         for mut left in calls {

@@ -1,4 +1,4 @@
-//! One shard as the rest of the server sees it.
+//! A shard as the rest of the server uses it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,15 +24,15 @@ use super::op::Op;
 use super::timeouts::ShardTimeouts;
 use super::{ShardError, ShardMember};
 
-/// How long a look at all leases may take.
+/// Time limit of a scan of all leases.
 const ORPHANS_MAX: Duration = Duration::from_secs(60);
-/// How long counting everything may take: it is done in small pieces, of which there may be many.
+/// Time limit of counting everything, which is done in small pieces, of which there may be many.
 const INFO_MAX: Duration = Duration::from_secs(60);
 
-/// Numbers of topics by name; `None` where there is no such topic.
+/// Statistics of topics by name; `None`: there is no such topic.
 type StatsByTopic = Arc<HashMap<TopicName, Option<ShardTopicStats>>>;
 
-/// One shard and what stands in front of it. Cheap to clone.
+/// A shard: its store, health monitor and batchers. Cheap to clone.
 #[derive(Clone)]
 pub struct Shard {
     inner: Arc<ShardInner>,
@@ -44,22 +44,22 @@ struct ShardInner {
     monitor: Arc<HealthMonitor>,
     index: usize,
     weight: u32,
-    /// As the shard itself says, for all replicas; until it does, as configured.
+    /// State that the shard itself reports, for all replicas; the configured one until it has answered.
     state: Mutex<ShardState>,
-    /// What it has said last of those who share it.
+    /// Last answer of the shard to a heartbeat.
     shared_state: watch::Sender<Option<Arc<SharedState>>>,
     peer_updates: Mutex<PeerUpdates>,
     heartbeat_request: Notify,
     metrics: ShardMetrics,
-    /// By what they have to wait for: those who ask for nothing do not wait with those who do.
+    /// Batchers by the requested durability: callers that request none do not wait with those that do.
     enqueue: [Batcher<JobRequest, RequestResult>; 3],
     settle: Batcher<JobRequest, RequestResult>,
-    /// Counting takes as long as there is much to count.
+    /// Coalesced, because counting takes long where there is much to count.
     stats: CoalescedRead<BTreeSet<TopicName>, Result<StatsByTopic, ShardError>>,
     info: CoalescedRead<(), Result<StoreInfo, ShardError>>,
 }
 
-/// Other replicas that the shard is still to be told of.
+/// Other replicas to report to the shard with the next heartbeat.
 #[derive(Default)]
 struct PeerUpdates {
     seen: Vec<u32>,
@@ -88,7 +88,8 @@ impl Shard {
             let (health, answer) = (Arc::clone(&health), patience.call);
             Batcher::spawn(calls, JobRequest::bytes, move |mut requests: Vec<JobRequest>| {
                 let health = Arc::clone(&health);
-                // When the call is given up nothing may be written any more; a repeat of a settle changes nothing.
+                // After the time limit of the call nothing may be written any more; a repeated settle changes
+                // nothing.
                 let end = Instant::now() + answer;
                 if op == Op::Enqueue {
                     requests.iter_mut().for_each(|request| limit_write(request, end));
@@ -120,88 +121,88 @@ impl Shard {
         Shard { inner: Arc::new(inner) }
     }
 
-    /// Its name.
+    /// Name of the shard.
     #[must_use]
     pub fn name(&self) -> &ShardName {
         self.inner.store.name()
     }
 
-    /// Its place among [`Shards::all`](super::Shards::all).
+    /// Index of the shard in [`Shards::all`](super::Shards::all).
     #[must_use]
     pub fn index(&self) -> usize {
         self.inner.index
     }
 
-    /// Its part of the jobs, compared with the others'.
+    /// Weight: its part of the jobs, relative to the other shards.
     #[must_use]
     pub fn weight(&self) -> u32 {
         self.inner.weight
     }
 
-    /// Whether it takes new jobs.
+    /// Returns whether the shard takes new jobs.
     #[must_use]
     pub fn state(&self) -> ShardState {
         *lock(&self.inner.state)
     }
 
-    /// Whether other replicas may use it, too.
+    /// Returns whether other replicas may use the shard, too.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.inner.store.is_shared()
     }
 
-    /// Its health.
+    /// Health of the shard.
     #[must_use]
     pub fn health(&self) -> watch::Ref<'_, ShardHealth> {
         self.inner.monitor.health()
     }
 
-    /// Whether all its calls are refused.
+    /// Returns whether all calls of the shard are refused.
     #[must_use]
     pub fn is_down(&self) -> bool {
         self.inner.monitor.is_down()
     }
 
-    /// Its address without credentials.
+    /// Address of the shard, without credentials.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.inner.store.identity().address
     }
 
-    /// Its metrics.
+    /// Metrics of the shard.
     #[must_use]
     pub fn metrics(&self) -> &ShardMetrics {
         &self.inner.metrics
     }
 
-    /// Durability of its writes, as far as it is known.
+    /// Durability of writes, as far as it is known.
     #[must_use]
     pub fn write_durability(&self) -> WriteDurability {
         self.inner.monitor.shard_status().write_durability()
     }
 
-    /// Durability of its writes, if it is known.
+    /// Durability of writes, if it is known.
     #[must_use]
     pub fn known_write_durability(&self) -> Option<WriteDurability> {
         self.inner.monitor.shard_status().write_durability
     }
 
-    /// [`Store::events`].
+    /// Subscribes to events of the store, see [`Store::subscribe`].
     #[must_use]
     pub fn events(&self, about: EventKind) -> broadcast::Receiver<ShardEvent> {
         self.inner.store.subscribe(about)
     }
 
-    /// Writes jobs, together with whatever else waits and asks for the same durability. Each answer is its own.
+    /// Writes jobs, in one call with all others that wait and request the same durability. Results are per job.
     pub async fn enqueue(&self, jobs: Vec<NewJob>) -> Vec<Result<WriteResult, ShardError>> {
-        // Before it waits with others; their call is admitted once more.
+        // Admitted before the wait for the batch; the call of the batch is admitted once more.
         let admitted = self.inner.monitor.admit(Op::Enqueue);
         let asked = jobs.iter().filter_map(|job| job.durability).max();
         if let Some(asked) = asked {
             self.inner.monitor.note_durability(asked);
         }
         let batcher = &self.inner.enqueue[self.queue(asked)];
-        self.batch(admitted, batcher, jobs, |applied| applied.into_write_result()).await
+        self.batch(admitted, batcher, jobs, |applied| applied.to_write_result()).await
     }
 
     async fn batch<T>(
@@ -218,7 +219,7 @@ impl Shard {
         answers.into_iter().map(|applied| self.with_shard_name(applied.map(&answer))).collect()
     }
 
-    /// Which of the queues serves those who ask for so much.
+    /// Returns the index of the batcher for the requested durability.
     fn queue(&self, asked: Option<Durability>) -> usize {
         match asked.filter(|&asked| asked > self.write_durability().by_default) {
             None | Some(Durability::Memory) => 0,
@@ -227,17 +228,18 @@ impl Shard {
         }
     }
 
-    /// Ends leases, together with whatever else waits. Each answer is its own: a [`Applied::settled`].
+    /// Ends leases, in one call with all others that wait. Results are per lease, see
+    /// [`RequestResult::settle_result`].
     pub async fn settle(
         &self,
         items: Vec<LeaseSettlement>,
     ) -> Vec<Result<RequestResult, ShardError>> {
-        // As for an enqueue.
+        // Admitted before the wait for the batch, like an enqueue.
         let admitted = self.inner.monitor.admit(Op::Settle);
         self.batch(admitted, &self.inner.settle, items, |applied| applied).await
     }
 
-    /// Moves deadlines. Each answer is its own.
+    /// Moves deadlines of leases. Results are per lease.
     pub async fn extend(
         &self,
         items: Vec<LeaseExtension>,
@@ -249,10 +251,10 @@ impl Shard {
         named.map(|answer| answer.map(|applied| applied.extend_result())).collect()
     }
 
-    /// [`Store::claim`].
+    /// Claims jobs, see [`Store::claim`].
     ///
     /// # Errors
-    /// As the store's.
+    /// Errors of the store.
     pub async fn claim(&self, claim: Claim) -> Result<ClaimResult, ShardError> {
         let ShardInner { store, monitor: health, .. } = &*self.inner;
         let limit = self.inner.timeouts.claim;
@@ -261,21 +263,21 @@ impl Shard {
         )
     }
 
-    /// The orphans, see [`LeaseQuery::Orphans`](store::Select::Orphans), which goes through all leases of the shard in many small steps: what takes long
-    /// because they are many has not failed.
+    /// Returns orphaned leases, see [`LeaseQuery::Orphaned`](store::LeaseQuery::Orphaned). The query goes through all
+    /// leases of the shard in many small steps; a long duration is no failure.
     ///
     /// # Errors
-    /// As the store's.
+    /// Errors of the store.
     pub async fn orphans(&self, living: Vec<u32>) -> Result<Vec<RunningLease>, ShardError> {
         let ShardInner { store, monitor: health, .. } = &*self.inner;
         let call = async { store.orphaned_leases(living).await };
         self.with_shard_name(health.long_call(Op::Orphans, ORPHANS_MAX, call).await)
     }
 
-    /// [`Store::stats`], by one read for all callers that wait for it.
+    /// Returns statistics of topics, by one [`Store::stats`] for all callers that wait for it.
     ///
     /// # Errors
-    /// As the store's.
+    /// Errors of the store.
     pub async fn stats(
         &self,
         topics: Vec<TopicName>,
@@ -289,7 +291,7 @@ impl Shard {
         Ok(topics.iter().map(|topic| numbers.get(topic).copied().flatten()).collect())
     }
 
-    /// Each piece has the time of a call.
+    /// Reads statistics in pieces, each with the time limit of a call.
     async fn read_stats(&self, names: BTreeSet<TopicName>) -> Result<StatsByTopic, ShardError> {
         let mut numbers = HashMap::with_capacity(names.len());
         let names: Vec<TopicName> = names.into_iter().collect();
@@ -300,11 +302,11 @@ impl Shard {
         Ok(Arc::new(numbers))
     }
 
-    /// [`Store::info`], by one read for all callers that wait for it. It goes through all topics in many small
-    /// steps, which may take longer than any other call; a shard that is found not to answer ends it.
+    /// Returns [`Store::info`], by one read for all callers that wait for it. The read goes through all topics in
+    /// many small steps, which may take longer than any other call; it ends when the shard is found down.
     ///
     /// # Errors
-    /// As the store's.
+    /// Errors of the store.
     pub async fn info(&self) -> Result<StoreInfo, ShardError> {
         self.with_shard_name(self.inner.monitor.admit(Op::Info))?;
         let shard = self.clone();
@@ -323,17 +325,18 @@ impl Shard {
         ShardError::unavailable(self.name(), "the server is shutting down")
     }
 
-    /// The leases of these streams, see [`LeaseQuery::OfStreams`](store::Select::OfStreams), which may go through all leases like [`Shard::orphans`].
+    /// Returns the leases of these streams, see [`LeaseQuery::OfStreams`](store::LeaseQuery::OfStreams). The query
+    /// may go through all leases like [`Shard::orphans`].
     ///
     /// # Errors
-    /// As the store's.
+    /// Errors of the store.
     pub async fn leases_of(&self, streams: Vec<StreamId>) -> Result<Vec<RunningLease>, ShardError> {
         let ShardInner { store, monitor: health, .. } = &*self.inner;
         let call = async { store.leases_of_streams(streams).await };
         self.with_shard_name(health.long_call(Op::LeasesOf, ORPHANS_MAX, call).await)
     }
 
-    /// Any other verb, which is `op`.
+    /// Calls any other verb, named by `op`, with the time limit of a call.
     pub(super) async fn call<'a, T>(
         &'a self,
         op: Op,
@@ -345,12 +348,12 @@ impl Shard {
         self.with_shard_name(health.call(op, self.inner.timeouts.call, call).await)
     }
 
-    /// Says of a failure where it was.
+    /// Adds the name of the shard to an error.
     fn with_shard_name<T>(&self, result: store::Result<T>) -> Result<T, ShardError> {
         result.map_err(|error| ShardError::new(self.name(), error))
     }
 
-    /// Waits before a failed call of a loop is repeated: `pause`, and as long as the shard is down; but no longer than
+    /// Waits before a failed call of a loop is retried: for `pause` and while the shard is down, but no longer than
     /// until it recovers.
     pub async fn pause_before_retry(&self, pause: Duration) {
         let health = &self.inner.monitor;
@@ -360,19 +363,20 @@ impl Shard {
         }
     }
 
-    /// What those who share it know of each other; `None` until it has answered.
+    /// Watches the state that replicas share through the shard; `None` until it has answered.
     #[must_use]
     pub fn watch_shared_state(&self) -> watch::Receiver<Option<Arc<SharedState>>> {
         self.inner.shared_state.subscribe()
     }
 
-    /// Leases of these replicas lie there; one that is not known is given its time to show itself.
+    /// Reports to the shard that it has leases of these replicas; one without a record there gets the usual time to
+    /// send a heartbeat.
     pub fn report_replicas(&self, owners: &[u32]) {
         lock(&self.inner.peer_updates).seen.extend(owners);
         self.inner.heartbeat_request.notify_one();
     }
 
-    /// Nothing of these replicas is left there.
+    /// Reports to the shard that no lease of these replicas is left there.
     pub fn report_gone(&self, owners: &[u32]) {
         lock(&self.inner.peer_updates).gone.extend(owners);
         self.inner.heartbeat_request.notify_one();
@@ -386,7 +390,7 @@ impl Shard {
         self.inner.shared_state.send_replace(Some(Arc::new(census)));
     }
 
-    /// Its clock was compared with this server's.
+    /// Records the skew between the clocks of the shard and this server.
     pub(super) fn compare_clocks(&self, skew: Skew) {
         self.inner.monitor.compare_clocks(skew);
     }
@@ -395,21 +399,21 @@ impl Shard {
         *lock(&self.inner.state) = state;
     }
 
-    /// Somebody has something to tell it.
+    /// Waits until there are peer updates to send.
     pub(super) async fn heartbeat_requested(&self) {
         self.inner.heartbeat_request.notified().await;
     }
 
-    /// Replicas that were met, and those that are gone.
+    /// Returns the replicas to report as seen, and those to report as gone.
     pub(super) fn peer_updates(&self) -> (Vec<u32>, Vec<u32>) {
         let others = lock(&self.inner.peer_updates);
         (others.seen.clone(), others.gone.clone())
     }
 
-    /// It has been told of these.
-    pub(super) fn clear_peer_updates(&self, met: &[u32], gone: &[u32]) {
+    /// Removes peer updates that the shard has received.
+    pub(super) fn clear_peer_updates(&self, seen: &[u32], gone: &[u32]) {
         let mut others = lock(&self.inner.peer_updates);
-        others.seen.retain(|owner| !met.contains(owner));
+        others.seen.retain(|owner| !seen.contains(owner));
         others.gone.retain(|owner| !gone.contains(owner));
     }
 
@@ -423,7 +427,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Nothing is written for it after `end`.
+/// Limits a request: nothing is written for it after `end`.
 fn limit_write(request: &mut JobRequest, end: Instant) {
     request.deadline = request.deadline.into_iter().chain([end]).min();
 }

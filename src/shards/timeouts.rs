@@ -2,29 +2,31 @@
 
 use std::time::Duration;
 
-/// How patient this server is with its shards.
+/// Time limits and pauses for calls of shards.
 #[derive(Clone, Debug)]
 pub struct ShardTimeouts {
-    /// A call that is not answered within this has failed, with an unknown outcome. Far longer than a
-    /// busy shard takes, because giving up does not make it less busy.
+    /// Time limit of a call, after which it has failed with an unknown outcome; default 5 s. Far longer than a busy
+    /// shard takes, because giving up does not make it less busy.
     pub call: Duration,
-    /// The same for a claim, which holds the credit of streams that other shards could use.
+    /// Time limit of a claim, which holds the credit of streams that other shards could use; default 2 s.
     pub claim: Duration,
-    /// How long a question to all shards waits for the others, once one has answered.
+    /// Time from the begin of a fan-out until shards without an answer are left out, once one has answered; default
+    /// 750 ms.
     pub fan_out: Duration,
-    /// How long a write of unknown outcome is repeated on its shard at most, however late the caller's deadline is.
+    /// Longest time for which a write of unknown outcome is retried on its shard, however late the caller's deadline
+    /// is; default 30 s.
     pub retry_max: Duration,
-    /// How long all servers must have served one ring before former ones are closed. Longer than any call that began
-    /// under those takes, see `answer` and `repeats`.
+    /// Time for which all servers must have served one ring before former ones are closed; default 60 s. Longer than
+    /// any call that began under those takes, see `call` and `retry_max`.
     pub ring_agreement: Duration,
-    /// First and longest pause between two probes of a shard that is down.
+    /// First and longest pause between two probes of a shard that is down; default 100 ms and 5 s.
     pub probe_pauses: (Duration, Duration),
 }
 
-// === impl Patience ===
+// === impl ShardTimeouts ===
 
 impl ShardTimeouts {
-    /// The longest that a call goes on under a ring.
+    /// Longest time that a call runs under one ring.
     pub(super) fn call_max(&self) -> Duration {
         self.call + self.retry_max
     }

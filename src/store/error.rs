@@ -1,34 +1,34 @@
-//! What can go wrong with a shard. The one question that every caller asks is answered by
-//! [`Error::outcome_unknown`]: do we know that it did not happen?
+//! Errors of a shard. Every caller has to check [`Error::outcome_unknown`]: the call may have been applied all the
+//! same.
 
-/// A failed call. Nothing of it was applied, unless [`Error::outcome_unknown`] or [`Error::Corrupt`].
+/// Error of a call. Nothing of it was applied, except with [`Error::outcome_unknown`] or [`Error::Corrupt`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The shard has no room; nothing was written.
-    #[error("it is full: {0}")]
+    #[error("the store is full: {0}")]
     Full(String),
     /// The shard does not answer or refuses; nothing was written.
     #[error("{0}")]
     Unavailable(String),
-    /// Its caller had stopped waiting by the time its turn came; nothing was written.
+    /// The deadline of the caller had passed before the call was executed; nothing was written.
     #[error("{0}")]
     DeadlineExceeded(String),
-    /// The call went out and no answer came back: it may have been applied.
+    /// The call was sent and no reply came: it may have been applied.
     #[error("the outcome is unknown: {0}")]
     OutcomeUnknown(String),
     /// Other servers changed the job each time before it could be written; nothing was written.
     #[error("{0}")]
     Contention(String),
-    /// What is stored does not make sense. What a script had written when it met that stays, so a repeat does not
-    /// help before somebody has looked.
-    #[error("it is corrupt: {0}")]
+    /// The stored data is inconsistent. Writes that a script made before it found this stay, so a retry does not help
+    /// until an operator has repaired the data.
+    #[error("the stored data is corrupt: {0}")]
     Corrupt(String),
 }
 
 // === impl Error ===
 
 impl Error {
-    /// Whether the call may have been applied.
+    /// Returns whether the call may have been applied.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
         match self {
@@ -41,13 +41,13 @@ impl Error {
         }
     }
 
-    /// Whether a part of the call may have been applied, though the shard has answered.
+    /// Returns whether a part of the call may have been applied, although the shard has answered.
     #[must_use]
     pub fn may_be_applied(&self) -> bool {
         self.outcome_unknown() || matches!(self, Error::Corrupt(_))
     }
 
-    /// Whether it says something about the shard as a whole, not about the one job that was asked for.
+    /// Returns whether the error concerns the shard as a whole, not only the requested job.
     #[must_use]
     pub fn is_shard_failure(&self) -> bool {
         match self {
@@ -59,7 +59,7 @@ impl Error {
         }
     }
 
-    /// What the shard itself answered, without the class of the error.
+    /// Returns the text of the error, without its class.
     #[must_use]
     pub fn message(&self) -> &str {
         match self {
@@ -72,7 +72,7 @@ impl Error {
         }
     }
 
-    /// Stable name, as in metrics and error details.
+    /// Returns the stable name, as in metrics and error details.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {

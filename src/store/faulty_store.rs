@@ -1,5 +1,5 @@
-//! For tests: a store in memory that fails, hangs or forgets to answer on demand, and that other replicas seem to use,
-//! too, whose hints arrive or not. What it is not told to do otherwise it does as SQLite does.
+//! Store for tests: an in-memory SQLite store that fails, hangs or loses replies on demand. It can seem to be shared
+//! with other replicas, with or without their hints. Without a fault it works as SQLite does.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,35 +21,35 @@ use crate::store::{
     ShardTopicStats, SharedState, Store, StoreFuture, StoreInfo, TopicInfo,
 };
 
-/// How a shard is.
+/// Fault of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InjectedFault {
-    /// It works.
+    /// No fault.
     None,
-    /// Nobody is there.
+    /// The shard does not answer.
     Unreachable,
-    /// It has no room for new jobs.
+    /// The shard has no room for new jobs.
     RejectsEnqueues,
-    /// It has no room for anything, not even for the end of a lease.
+    /// The shard has no room for anything, not even for the end of a lease.
     RejectsWrites,
-    /// It deletes nothing.
+    /// The shard rejects deletes.
     RejectsDeletes,
-    /// It does what it is asked for, but its answers do not arrive.
+    /// Calls are executed, but their replies are lost.
     LosesReplies,
-    /// Calls are neither done nor answered, for ever.
+    /// Calls are neither executed nor answered, for ever.
     Hangs,
-    /// The same for those that users read by; all others work.
+    /// Reads for users hang as in [`InjectedFault::Hangs`]; all other calls work.
     HangsReads,
 }
 
-/// What a feed asked for.
+/// Call that a feed made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FeedCall {
     Claim,
     Probe,
 }
 
-/// What becomes of calls that undo a lost claim.
+/// Fault of calls that undo a lost claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnclaimFault {
     Works,
@@ -57,26 +57,26 @@ pub(crate) enum UnclaimFault {
     Hangs,
 }
 
-/// A shard in memory, and how it is.
+/// An in-memory shard with its faults.
 pub(crate) struct FaultyStore {
     store: SqliteStore,
-    /// Once others use it.
+    /// Identity once others use the shard.
     shared_identity: ShardIdentity,
     status: watch::Sender<ShardStatus>,
     fault: watch::Sender<InjectedFault>,
     calls: AtomicUsize,
     enqueues: AtomicUsize,
     refusals: AtomicUsize,
-    /// Until when the first of the jobs that were enqueued last may be written.
+    /// Earliest deadline among the jobs of the last enqueue.
     enqueue_deadline: Mutex<Option<Instant>>,
-    /// Claims pass it on their way back.
+    /// Gate that replies of claims pass.
     claim_gate: Arc<Semaphore>,
     claims_to_lose: AtomicUsize,
     detaches_to_fail: AtomicUsize,
     unclaim_fault: watch::Sender<UnclaimFault>,
-    /// The signs of replicas, where there can be several.
+    /// Heartbeats of replicas, once there can be several.
     heartbeats: Mutex<Option<BTreeMap<u32, ReplicaHeartbeat>>>,
-    /// Where it is shared and nothing is heard of it: the hints that arrive all the same.
+    /// Hints that arrive while the store drops its own.
     pub(crate) events: ShardEvents,
     drops_events: AtomicBool,
     hides_topics: AtomicBool,
@@ -84,10 +84,10 @@ pub(crate) struct FaultyStore {
     feed_calls: Mutex<Vec<FeedCall>>,
 }
 
-// === impl FaultStore ===
+// === impl FaultyStore ===
 
 impl FaultyStore {
-    /// A shard that works.
+    /// Creates a shard without faults.
     pub(crate) fn new(name: &str, clock: &Clock) -> Arc<FaultyStore> {
         let name = ShardName::try_new(name).unwrap();
         let config = Config { name, database: Database::Memory, clock: clock.clone() };
@@ -118,100 +118,100 @@ impl FaultyStore {
         &self.identity().name
     }
 
-    /// Calls that it refused because of the state that it is in.
+    /// Returns the number of calls rejected because of the fault.
     pub(crate) fn refusals(&self) -> usize {
         self.refusals.load(Ordering::Relaxed)
     }
 
-    /// From now on it is so.
+    /// Sets the fault.
     pub(crate) fn set_fault(&self, fault: InjectedFault) {
         self.fault.send_replace(fault);
     }
 
-    /// From now on its store knows this of it.
+    /// Sets the problem in the status of the store.
     pub(crate) fn set_problem(&self, trouble: Option<ShardProblem>) {
         self.status.send_modify(|condition| condition.problem = trouble);
     }
 
-    /// Calls that reached it, in whatever state it was.
+    /// Returns the number of calls that reached the shard, with any fault.
     pub(crate) fn calls(&self) -> usize {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Those among them that enqueue: nobody probes by them.
+    /// Returns the number of enqueue calls: no probe is one.
     pub(crate) fn enqueues(&self) -> usize {
         self.enqueues.load(Ordering::Relaxed)
     }
 
-    /// Until when the first of the jobs of the last one may be written.
+    /// Returns the earliest deadline among the jobs of the last enqueue.
     pub(crate) fn enqueue_deadline(&self) -> Option<Instant> {
         *self.enqueue_deadline.lock().unwrap()
     }
 
-    /// The store itself, which always works.
+    /// Returns the inner store, which always works.
     pub(crate) fn sqlite_store(&self) -> &dyn Store {
         &self.store
     }
 
-    /// From now on others use it too, and hints are lost but for those that the test sends.
+    /// Shares the shard with others, and drops all hints but those that the test sends.
     pub(crate) fn share_without_events(&self) {
         self.share();
         self.drops_events.store(true, Ordering::Relaxed);
     }
 
-    /// From now on the names of its topics are never told.
+    /// Makes [`Store::topics`] hang.
     pub(crate) fn hang_topics(&self) {
         self.hides_topics.store(true, Ordering::Relaxed);
     }
 
-    /// What its feed has asked since this was asked last.
+    /// Returns the calls of the feed since the last call of this function.
     pub(crate) fn take_feed_calls(&self) -> Vec<FeedCall> {
         std::mem::take(&mut *self.feed_calls.lock().unwrap())
     }
 
-    /// How often it was asked about leases.
+    /// Returns the number of lease queries by reference.
     pub(crate) fn lease_queries(&self) -> usize {
         self.lease_queries.load(Ordering::Relaxed)
     }
 
-    /// From now on it is a shard that others may use.
+    /// Makes the shard one that others may use.
     pub(crate) fn share(&self) {
         self.heartbeats.lock().unwrap().get_or_insert_default();
     }
 
-    /// Another replica has shown itself then.
+    /// Stores a heartbeat of another replica.
     pub(crate) fn add_heartbeat(&self, owner: u32, at: Time) {
         let mut signs = self.heartbeats.lock().unwrap();
         signs.get_or_insert_default().insert(owner, ReplicaHeartbeat { owner, ring: 0, time: at });
     }
 
-    /// Whether it knows the replica.
+    /// Returns whether the shard has a heartbeat of the replica.
     pub(crate) fn has_heartbeat_of(&self, owner: u32) -> bool {
         let signs = self.heartbeats.lock().unwrap();
         signs.as_ref().is_some_and(|signs| signs.contains_key(&owner))
     }
 
-    /// No claim is answered as long as this lives.
+    /// Holds back the replies of claims while the permit lives.
     pub(crate) fn hold_claims(&self) -> OwnedSemaphorePermit {
         Arc::clone(&self.claim_gate).try_acquire_owned().unwrap()
     }
 
-    /// The answers of the next so many claims are lost.
+    /// Loses the replies of the next `n` claims.
     pub(crate) fn lose_claims(&self, n: usize) {
         self.claims_to_lose.store(n, Ordering::Relaxed);
     }
 
-    /// What becomes of calls that undo a lost claim from now on.
+    /// Sets the fault of calls that undo a lost claim.
     pub(crate) fn set_unclaim_fault(&self, undoing: UnclaimFault) {
         self.unclaim_fault.send_replace(undoing);
     }
 
-    /// The next so many detaches fail.
+    /// Makes the next `n` detaches fail.
     pub(crate) fn fail_detaches(&self, n: usize) {
         self.detaches_to_fail.store(n, Ordering::Relaxed);
     }
 
-    /// How many of those are still to come.
+    /// Returns how many of those are still to come.
     pub(crate) fn detaches_to_fail(&self) -> usize {
         self.detaches_to_fail.load(Ordering::Relaxed)
     }
@@ -250,7 +250,7 @@ impl FaultyStore {
         self.call_store(call)
     }
 
-    /// Passes a call that undoes a lost claim.
+    /// Executes a call that undoes a lost claim.
     fn call_store_unclaim<'a, T: Send + 'a>(
         &'a self,
         call: impl FnOnce(&'a SqliteStore) -> StoreFuture<'a, T> + Send + 'a,
@@ -265,7 +265,7 @@ impl FaultyStore {
         })
     }
 
-    /// Why it refuses a command, in the state that it is in.
+    /// Returns the error of a command that the fault rejects.
     fn refusal(&self, command: &Command) -> Option<Error> {
         match (*self.fault.borrow(), command) {
             (InjectedFault::RejectsEnqueues, Command::Enqueue(_))
@@ -334,7 +334,7 @@ impl Store for FaultyStore {
     }
 
     fn cancel_lost_claim(&self, nonce: u32) -> StoreFuture<'_, ()> {
-        // By the nonce 0 it is asked whether it works.
+        // Nonce 0 is a probe.
         match nonce {
             0 => self.call_store(move |store| store.cancel_lost_claim(nonce)),
             _ => self.call_store_unclaim(move |store| store.cancel_lost_claim(nonce)),
@@ -405,20 +405,20 @@ impl Store for FaultyStore {
     }
 
     fn subscribe(&self, about: EventKind) -> broadcast::Receiver<ShardEvent> {
-        let is_unheard = self.drops_events.load(Ordering::Relaxed);
-        if is_unheard { self.events.subscribe(about) } else { self.store.subscribe(about) }
+        let drops_events = self.drops_events.load(Ordering::Relaxed);
+        if drops_events { self.events.subscribe(about) } else { self.store.subscribe(about) }
     }
 
     fn heartbeat(&self, beat: Heartbeat) -> StoreFuture<'_, SharedState> {
         let (owner, ring) = (beat.owner, beat.ring);
-        let (met, gone) = (beat.seen_owners.clone(), beat.removed_owners.clone());
+        let (seen, gone) = (beat.seen_owners.clone(), beat.removed_owners.clone());
         let census = self.call_store(move |store| store.heartbeat(beat));
         Box::pin(async move {
             let mut census = census.await?;
             if let Some(signs) = &mut *self.heartbeats.lock().unwrap() {
                 let at = census.now;
                 signs.insert(owner, ReplicaHeartbeat { owner, ring, time: at });
-                for owner in met {
+                for owner in seen {
                     signs.entry(owner).or_insert(ReplicaHeartbeat { owner, ring: 0, time: at });
                 }
                 signs.retain(|owner, _| !gone.contains(owner));

@@ -1,58 +1,58 @@
-//! What the streams of a replica must hear about their leases, whoever changed them: this replica's own
-//! calls, or another one's, of which the store tells.
+//! Notifications for the streams of a replica about their leases, changed by this replica's own calls or, as the
+//! store reports, by another replica.
 
 use crate::domain::{Time, Token};
 
-/// What became of leases of one stream of this replica.
+/// Change of leases of one stream of this replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseEvent {
-    /// Their worker is done with these, which it has settled, or tried to when they were over: their credit is free.
+    /// The worker is done with these leases: it has settled them, or tried to after their end. Their credit is free.
     Settled {
         /// The stream.
         stream: u32,
         /// Its leases.
         tokens: Vec<Token>,
     },
-    /// Their worker is done with these, but the shard is down and has not taken the settle: their credit is free,
-    /// and their stream still answers for them.
+    /// The worker is done with these leases, but the shard is down and has not stored the settle: their credit is
+    /// free, and their stream still answers for them.
     SettlePending {
         /// The stream.
         stream: u32,
         /// Its leases.
         tokens: Vec<Token>,
     },
-    /// These last until another time.
+    /// The leases have a new deadline.
     Extended {
         /// The stream.
         stream: u32,
         /// Its leases.
         tokens: Vec<Token>,
-        /// Their end, by the store's clock.
+        /// New deadline, by the store's clock.
         deadline: Time,
     },
-    /// A stream of another replica has adopted these: this one does not answer for them any more.
+    /// A stream of another replica has adopted the leases: this one does not answer for them any more.
     Adopted {
         /// The stream.
         stream: u32,
         /// Its leases.
         tokens: Vec<Token>,
     },
-    /// These were taken away: their worker must stop.
+    /// The leases were revoked: the worker must stop.
     Revoked {
         /// The stream.
         stream: u32,
         /// Its leases.
         tokens: Vec<Token>,
-        /// Why.
+        /// Reason of the revocation.
         reason: RevokeReason,
     },
 }
 
-/// Why a lease was taken away.
+/// Reason for which a lease was revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RevokeReason {
     /// The job was deleted.
     Deleted,
-    /// Its deadline passed, or it was given back because nobody spoke for it.
+    /// The deadline passed, or the lease was released after its stream broke and no client extended it.
     LeaseExpired,
 }

@@ -1,18 +1,18 @@
-//! The seam: one trait, [`Store`], and the values that cross it. A store is one shard. It knows
-//! nothing of rings, other shards, streams or policies: what follows from a command is decided by
-//! [`crate::domain::engine`], which a store runs on its records.
+//! The store interface: the trait [`Store`] and its values. A store is one shard. It has no knowledge of rings, other
+//! shards, streams or policies: [`crate::domain::engine`] decides the effects of a command, and a store runs it on
+//! its records.
 //!
 //! # Invariants that every store holds
-//! - Only the store's clock decides what is due, expired or to be forgotten. What is past its time
-//!   reads as such at once, whether or not [`Store::prune`] has come by.
-//! - A command with all that follows from it is atomic: another caller sees all of it or nothing. A call is a list of
-//!   commands, applied in order and each by itself: what is wrong with one job is not answered to its neighbours. New jobs
-//!   of one call that need no decision come together, if they are [`CALL_JOBS_MAX`] and [`CALL_BYTES_MAX`] at most.
+//! - Only the store's clock decides which jobs are due, expired or past their retention. A read returns a job past
+//!   its time as such at once, whether or not [`Store::prune`] has run.
+//! - A command with all its effects is atomic: another caller sees all of it or nothing. A call is a list of
+//!   commands, applied in order and each by itself: the failure of one job is not the result of its neighbours. New
+//!   jobs of one call that need no decision are written together, up to [`CALL_JOBS_MAX`] and [`CALL_BYTES_MAX`].
 //! - Per topic there is one order: priority (9 first), then due time, then arrival.
-//! - A job has one live lease at most; a settle with another token changes nothing.
-//! - Results have the order and length of the items asked for.
-//! - A write that no lease token guards is not executed once its caller has stopped waiting (`until`) or was answered that the
-//!   outcome is unknown: by then it is written or never will be.
+//! - A job has at most one live lease; a settle with another token changes nothing.
+//! - Results have the order and length of the requested items.
+//! - A write without a lease token is not executed after its deadline, nor after its caller has received
+//!   OutcomeUnknown: by then it is written or never will be.
 //!
 //! [`CALL_JOBS_MAX`]: crate::domain::limit::CALL_JOBS_MAX
 //! [`CALL_BYTES_MAX`]: crate::domain::limit::CALL_BYTES_MAX
@@ -54,61 +54,62 @@ pub use values::{
     TopicRemainder, Unclaim, UnclaimResult, WriteDurability, WriteResult,
 };
 
-/// What a call answers.
+/// Result of a store call.
 pub type Result<T> = std::result::Result<T, Error>;
-/// A call under way. Dropping it does not undo it: the outcome is then unknown.
+/// A store call in flight. Dropping it does not undo it: the outcome is then unknown.
 pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T>>;
 
-/// One shard. How a store is opened is its own: it takes a name, writes it on the shard at first contact and refuses
-/// another one ever after, and makes jobs that were enqueued without a delay due if the clock went back meanwhile.
+/// Interface of a shard. Each store has its own way of opening: it takes a name, writes it on the shard at first
+/// contact and rejects every other name after that. If the clock went back meanwhile, it makes jobs that were
+/// enqueued without a delay due.
 ///
-/// A new store is in the tests once `tests/it/conformance` has a `conformance!` for it, and `tests/it/model` a module.
+/// A new store is tested once `tests/it/conformance` has a `conformance!` for it, and `tests/it/model` a module.
 pub trait Store: Send + Sync {
-    /// What the shard is. Known also while it does not answer.
+    /// Returns the identity of the shard, also while the shard does not answer.
     fn identity(&self) -> &ShardIdentity;
 
-    /// What the store knows of the state of its shard without asking it, now and whenever that changes.
+    /// Returns the state of the shard as the store has it without a call, and notifies of changes.
     fn status(&self) -> watch::Receiver<ShardStatus>;
 
-    /// Applies commands in their order, each with all that follows from it or not at all, and answers each. What becomes
-    /// of a job is decided by [`engine::apply`](crate::domain::engine::apply), or by a fast path that is proved equal.
-    /// Repeating a settle that was applied is success while the record lives, whatever became of the job: it may have
-    /// been claimed again or a later generation may have taken its place, but at most
-    /// [`ATTEMPTS_KEPT`](crate::domain::limit::ATTEMPTS_KEPT) leases ago.
+    /// Applies commands in their order, each with all its effects or not at all, and returns a result for each.
+    /// [`engine::apply`](crate::domain::engine::apply) decides the effects, or a fast path that is proved equal.
+    /// Repeating a settle that was applied succeeds while the record lives, also if the job was claimed again or
+    /// replaced by a later generation since, but at most [`ATTEMPTS_KEPT`](crate::domain::limit::ATTEMPTS_KEPT)
+    /// leases ago.
     fn apply(&self, requests: Vec<JobRequest>) -> BoxFuture<'_, Vec<Result<RequestResult>>>;
 
-    /// Leases ready jobs to those who ask, in the order of each topic.
+    /// Leases ready jobs to the streams of the claim, in the order of each topic.
     fn claim(&self, claim: Claim) -> StoreFuture<'_, ClaimResult>;
 
-    /// A claim whose answer was lost takes nothing from now on, if it arrives only later. Where a claim can arrive late this
-    /// writes in any case: it is how a shard on a network is asked whether it takes writes.
+    /// Cancels a claim whose reply was lost: it takes nothing if it arrives later. Where a claim can arrive late,
+    /// this always writes: it is the probe for writes of a shard on a network.
     fn cancel_lost_claim(&self, nonce: u32) -> StoreFuture<'_, ()>;
 
-    /// Reads running leases. What has changed by the time at which something follows from it is noticed then.
+    /// Reads running leases. They may have changed by the time the caller acts; the command that follows checks that.
     fn query_leases(&self, what: LeaseQuery) -> StoreFuture<'_, LeaseQueryResult>;
 
-    /// Reads jobs; with `full`, payload, result and attempts too.
+    /// Reads jobs; with `full`, also payload, result and attempts.
     fn get(&self, keys: Vec<JobKey>, full: bool) -> StoreFuture<'_, Vec<Option<Job>>>;
 
-    /// Turns what has passed its expire time EXPIRED and forgets what was kept long enough, at most
-    /// `limit` jobs, and says when there is more to do.
+    /// Makes jobs past their expire time EXPIRED and deletes records past their retention, at most `limit` jobs, and
+    /// returns when more is due.
     fn prune(&self, limit: usize) -> StoreFuture<'_, PruneResult>;
 
-    /// Looks at the topics behind `after`, at most `limit`, and forgets those that have been empty for
-    /// [`EMPTY_TOPIC_MAX`](crate::domain::limit::EMPTY_TOPIC_MAX): a topic is noted as empty by the first look that
-    /// finds it so, and forgotten by one that finds it so that much later, if no job has come meanwhile. Its totals go
-    /// with it. Those who serve it hear [`Event::Forgotten`].
+    /// Checks at most `limit` topics behind `after`, and deletes those that have been empty for
+    /// [`EMPTY_TOPIC_MAX`](crate::domain::limit::EMPTY_TOPIC_MAX): the first check that finds a topic empty marks it,
+    /// and one that finds it so that much later deletes it, if no job has come meanwhile. Its totals are deleted too.
+    /// Subscribers receive [`ShardEvent::TopicForgotten`].
     fn prune_topics(
         &self,
         after: Option<TopicName>,
         limit: usize,
     ) -> StoreFuture<'_, PruneTopicsResult>;
 
-    /// Jobs of a topic in one state, by due time.
+    /// Lists jobs of a topic in one state, by due time.
     fn list(&self, list: ListQuery) -> StoreFuture<'_, ListPage>;
 
-    /// Topics whose names begin with `prefix` and sort after `after`, in order. One of them is read in no time: it is
-    /// how a shard is asked whether it answers.
+    /// Lists topics whose names begin with `prefix` and sort after `after`, in order. A read of one topic is cheap:
+    /// it is the probe for reads of a shard.
     fn topics(
         &self,
         prefix: String,
@@ -116,27 +117,28 @@ pub trait Store: Send + Sync {
         limit: usize,
     ) -> StoreFuture<'_, Vec<TopicInfo>>;
 
-    /// A part of the ids of a topic: from where the last part ended, at least `limit` of them looked at. One
-    /// that is there all the time is in some part, or in several.
+    /// Reads a part of the ids of a topic: from the end of the last part, at least `limit` of them checked. An id
+    /// that exists the whole time is in at least one part, possibly in several.
     fn ids(&self, topic: TopicName, from: Option<String>, limit: usize)
     -> StoreFuture<'_, IdsPage>;
 
-    /// Numbers of topics; `None` where there is no such topic.
+    /// Returns statistics of topics; `None` for a topic that does not exist.
     fn stats(&self, topics: Vec<TopicName>) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>>;
 
-    /// The shard about itself.
+    /// Returns statistics of the shard.
     fn info(&self) -> StoreFuture<'_, StoreInfo>;
 
-    /// Hints about what happens on the shard. A receiver that lags must act as after [`Event::EventsMissed`].
+    /// Subscribes to hints about events on the shard. A receiver that lags must act as after
+    /// [`ShardEvent::EventsMissed`].
     fn subscribe(&self, about: EventKind) -> broadcast::Receiver<ShardEvent>;
 
-    /// Shows that a replica lives, and reads what all replicas of the shard share.
+    /// Stores the heartbeat of a replica, and reads the state that all replicas of the shard share.
     fn heartbeat(&self, beat: Heartbeat) -> StoreFuture<'_, SharedState>;
 
-    /// Sets for all replicas whether the shard takes new jobs; those that are there receive
-    /// [`Event::StateSet`]. `until`: how long the caller waits.
+    /// Sets for all replicas whether the shard takes new jobs; connected replicas receive [`ShardEvent::StateSet`].
+    /// `until` is the deadline of the caller.
     fn set_state(&self, state: ShardState, until: Option<Instant>) -> StoreFuture<'_, ()>;
 
-    /// Finishes what was accepted and lets go of the shard. Calls after it are refused.
+    /// Finishes the accepted calls and releases the shard. Later calls are rejected.
     fn close(&self) -> BoxFuture<'_, ()>;
 }

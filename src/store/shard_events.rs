@@ -1,5 +1,5 @@
-//! What a shard says of itself: hints, each heard by those whom it concerns and by nobody else, so that a
-//! job that arrives wakes the feed and not the timers beside it.
+//! Events of a shard: hints, one channel for each kind of subscriber, so that an arriving job wakes the feed and not
+//! the timers.
 
 use tokio::sync::broadcast::{Receiver, Sender};
 
@@ -7,54 +7,54 @@ use crate::domain::{Time, TopicName};
 
 use super::LeaseEvent;
 
-/// Events that a slow listener may be behind; a slower one treats everything as woken.
+/// Events that a slow subscriber may lag behind; a slower one acts as after [`ShardEvent::EventsMissed`].
 const BEHIND_MAX: usize = 1_024;
 
-/// A hint. It carries no data that anybody relies on.
+/// A hint about a change on the shard. Delivery is not guaranteed: no caller may rely on its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShardEvent {
-    /// Something in this topic can be claimed, now or from that time on.
+    /// Jobs of this topic can be claimed, now or from that time on.
     Claimable {
         /// The topic.
         topic: TopicName,
-        /// From when on.
+        /// Start of that time.
         at: Time,
     },
-    /// There is no such topic any more; its next job makes it anew.
+    /// The topic was deleted; its next job creates it again.
     TopicForgotten(TopicName),
-    /// Something is to be reaped or pruned then, earlier than the last [`Store::select`] or
-    /// [`Store::prune`] said and than was announced since.
+    /// A reap or prune is due at that time, earlier than returned by the last [`Store::query_leases`] or
+    /// [`Store::prune`] and than announced since.
     ///
-    /// [`Store::select`]: super::Store::select
+    /// [`Store::query_leases`]: super::Store::query_leases
     /// [`Store::prune`]: super::Store::prune
     UpkeepDue {
-        /// From when on.
+        /// Time at which it is due.
         at: Time,
     },
-    /// The shard's state was set.
+    /// The state of the shard was set.
     StateSet,
-    /// Nothing is heard of the shard any more: it may be gone.
+    /// The subscription to the shard is lost: the shard may be gone.
     Disconnected,
-    /// Another replica has ended or changed leases that this one handed out.
+    /// Another replica has ended or changed leases of this replica.
     Lease(LeaseEvent),
-    /// Hints may have been lost: anything may be claimable, settled, or to be reaped or pruned.
+    /// Hints may have been lost: any job may be claimable or settled, and a reap or prune may be due.
     EventsMissed,
 }
 
-/// What a listener hears of; [`Event::EventsMissed`] is for all of them.
+/// Kind of events that a subscriber receives; [`ShardEvent::EventsMissed`] is for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// [`Event::Claimable`] and [`Event::Forgotten`].
+    /// [`ShardEvent::Claimable`] and [`ShardEvent::TopicForgotten`].
     Jobs,
-    /// [`Event::Lease`].
+    /// [`ShardEvent::Lease`].
     Leases,
-    /// [`Event::Upkeep`].
+    /// [`ShardEvent::UpkeepDue`].
     Upkeep,
-    /// [`Event::StateSet`] and [`Event::Lost`].
+    /// [`ShardEvent::StateSet`] and [`ShardEvent::Disconnected`].
     Shard,
 }
 
-/// Passes on the events of one shard.
+/// Sends the events of one shard to its subscribers.
 #[derive(Clone, Debug)]
 pub struct ShardEvents {
     jobs: Sender<ShardEvent>,
@@ -63,23 +63,24 @@ pub struct ShardEvents {
     shard: Sender<ShardEvent>,
 }
 
-// === impl Events ===
+// === impl ShardEvents ===
 
 impl ShardEvents {
-    /// Nobody listens yet.
+    /// Creates the channels, without subscribers.
     #[must_use]
     pub fn new() -> ShardEvents {
         let sender = || Sender::new(BEHIND_MAX);
         ShardEvents { jobs: sender(), leases: sender(), upkeep: sender(), shard: sender() }
     }
 
-    /// Hears what is said from now on.
+    /// Subscribes to later events of one kind.
     #[must_use]
     pub fn subscribe(&self, about: EventKind) -> Receiver<ShardEvent> {
         self.sender(about).subscribe()
     }
 
-    /// Says it to those whom it concerns. Nobody listening is fine: whoever comes later asks once.
+    /// Sends an event to the subscribers of its kind. Without subscribers it is dropped: a later one begins with a
+    /// full read.
     pub fn send(&self, event: ShardEvent) {
         let about = match event {
             ShardEvent::Claimable { .. } | ShardEvent::TopicForgotten(_) => EventKind::Jobs,
@@ -126,19 +127,20 @@ mod tests {
             (events.subscribe(EventKind::Leases), events.subscribe(EventKind::Shard));
         let job = ShardEvent::Claimable { topic: TopicName::stored("t"), at: Time(1) };
         let lease = ShardEvent::Lease(LeaseEvent::Settled { stream: 1, tokens: Vec::new() });
-        let said = [
+        let sent = [
             job,
             lease,
             ShardEvent::UpkeepDue { at: Time(2) },
             ShardEvent::StateSet,
             ShardEvent::EventsMissed,
         ];
-        said.iter().for_each(|event| events.send(event.clone()));
-        for (heard, own) in [&mut jobs, &mut leases, &mut upkeep, &mut shard].into_iter().zip(&said)
+        sent.iter().for_each(|event| events.send(event.clone()));
+        for (receiver, own) in
+            [&mut jobs, &mut leases, &mut upkeep, &mut shard].into_iter().zip(&sent)
         {
-            assert_eq!(heard.try_recv().as_ref(), Ok(own));
-            assert_eq!(heard.try_recv(), Ok(ShardEvent::EventsMissed));
-            assert!(heard.try_recv().is_err(), "{own:?} is not alone");
+            assert_eq!(receiver.try_recv().as_ref(), Ok(own));
+            assert_eq!(receiver.try_recv(), Ok(ShardEvent::EventsMissed));
+            assert!(receiver.try_recv().is_err(), "{own:?} is not alone");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The verbs of a store by name: what most callers want of [`Store::apply`] and [`Store::select`]. Here each call succeeds or
-//! fails as a whole; a caller that joins the calls of many others uses [`Store::apply`] and answers each.
+//! Typed store calls on top of [`Store::apply`] and [`Store::query_leases`]. Each call here succeeds or fails as a
+//! whole; a caller that joins the calls of many others uses [`Store::apply`] and answers each.
 
 use foldhash::{HashMap, HashSet};
 
@@ -15,31 +15,31 @@ use super::{
 type LeaseResults<T> = Vec<std::result::Result<T, LeaseRefusal>>;
 
 impl<'s> dyn Store + 's {
-    /// The name of the shard.
+    /// Returns the name of the shard.
     #[must_use]
     pub fn name(&self) -> &ShardName {
         &self.identity().name
     }
 
-    /// Whether other servers may use the shard too.
+    /// Returns whether other servers may use the shard too.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.identity().is_shared
     }
 
-    /// Durability of writes, as last observed.
+    /// Returns the durability of writes, as last observed.
     #[must_use]
     pub fn write_durability(&self) -> WriteDurability {
         self.status().borrow().write_durability()
     }
 
-    /// Writes jobs; each answer says what was found and made, and what that has reached: less than a job asks for where
-    /// it is not confirmed in time, which undoes nothing.
+    /// Writes jobs. Each result contains the outcome and the durability reached: less than the job requests if that
+    /// is not confirmed in time, which undoes nothing.
     pub fn enqueue<'a>(&'a self, jobs: Vec<NewJob>) -> StoreFuture<'a, Vec<WriteResult>>
     where
         's: 'a,
     {
-        self.apply_all(jobs, |applied| applied.into_write_result())
+        self.apply_all(jobs, |applied| applied.to_write_result())
     }
 
     /// Ends leases.
@@ -53,7 +53,8 @@ impl<'s> dyn Store + 's {
         self.apply_all(items, |applied| applied.settle_result())
     }
 
-    /// Moves deadlines of running leases; of one that lapsed while its shard was away, only if that is still the one.
+    /// Extends running leases. A lease that expired while its shard was away is extended only if it is still the
+    /// current one.
     pub fn extend<'a>(&'a self, items: Vec<LeaseExtension>) -> StoreFuture<'a, LeaseResults<Time>>
     where
         's: 'a,
@@ -61,7 +62,8 @@ impl<'s> dyn Store + 's {
         self.apply_all(items, |applied| applied.extend_result())
     }
 
-    /// Lets leases outlive their streams, if these answer for them still, and answers of how many that was so.
+    /// Detaches leases, which then outlive their streams, if these streams still answer for them. Returns the number
+    /// of leases detached.
     pub fn detach<'a>(&'a self, leases: Vec<StreamLeaseRef>) -> StoreFuture<'a, u64>
     where
         's: 'a,
@@ -72,10 +74,10 @@ impl<'s> dyn Store + 's {
         })
     }
 
-    /// Ties leases to another stream, and answers of each whether it did: not if the lease has ended, if another stream
-    /// than the one named answers for it, or if it is neither detached nor extended as is asked for. A repeat changes
-    /// nothing and answers the same. The replica whose stream it came from is notified by
-    /// [`LeaseEvent::Adopted`](super::Hint::Adopted).
+    /// Moves leases to another stream, and returns for each whether it moved: not if the lease has ended, if a stream
+    /// other than the named one answers for it, or if it is neither detached nor extended as required. A retry
+    /// changes nothing and returns the same. The replica of the old stream receives
+    /// [`LeaseEvent::Adopted`](super::LeaseEvent::Adopted).
     pub fn adopt<'a>(&'a self, adopt: AdoptBatch) -> StoreFuture<'a, Vec<bool>>
     where
         's: 'a,
@@ -84,8 +86,8 @@ impl<'s> dyn Store + 's {
         self.apply_all(requests, |applied| applied.is_done())
     }
 
-    /// Cancels waiting and running jobs, forgets finished ones. Nothing for a job that is not there, or that is not the
-    /// one that is meant.
+    /// Cancels waiting and running jobs, deletes the records of finished ones. `None` for a job that does not exist,
+    /// or that does not match the condition of the request.
     pub fn delete<'a>(&'a self, items: Vec<JobDeletion>) -> StoreFuture<'a, Vec<Option<Deleted>>>
     where
         's: 'a,
@@ -93,7 +95,7 @@ impl<'s> dyn Store + 's {
         self.apply_all(items, RequestResult::into_delete_result)
     }
 
-    /// Moves waiting and dead jobs; the job after it, or the state that refuses it.
+    /// Reschedules waiting and dead jobs; returns the changed job, or the state that forbids it.
     pub fn reschedule<'a>(
         &'a self,
         items: Vec<JobReschedule>,
@@ -112,7 +114,7 @@ impl<'s> dyn Store + 's {
         })
     }
 
-    /// Puts terminal jobs back with fresh counters; at most
+    /// Puts terminal jobs back to READY with fresh counters; at most
     /// [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX) a call.
     pub fn redrive<'a>(&'a self, redrive: RedriveBatch) -> StoreFuture<'a, RedriveResult>
     where
@@ -124,9 +126,10 @@ impl<'s> dyn Store + 's {
         })
     }
 
-    /// Undoes leases that no worker received: back to the old place, nothing counted. The leases of a lost claim are
-    /// searched among all that run, at most [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX) or so in one call;
-    /// the first of these calls only gives the claim up, so that it takes nothing if it arrives later.
+    /// Undoes leases that no worker received: the jobs return to their old place, and nothing is counted. The leases
+    /// of a lost claim are searched among all running leases, about
+    /// [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX) in one call; the first of these calls only cancels the
+    /// claim, so that it takes nothing if it arrives later.
     pub fn unclaim<'a>(&'a self, what: Unclaim) -> StoreFuture<'a, UnclaimResult>
     where
         's: 'a,
@@ -166,7 +169,7 @@ impl<'s> dyn Store + 's {
         self.query_leases(LeaseQuery::Overdue { limit })
     }
 
-    /// Reads leases that carry a grace and belong to streams of other replicas than these.
+    /// Reads leases that carry a grace and belong to streams of replicas not in `living`.
     pub fn orphaned_leases<'a>(&'a self, living: Vec<u32>) -> StoreFuture<'a, Vec<RunningLease>>
     where
         's: 'a,
@@ -187,7 +190,7 @@ impl<'s> dyn Store + 's {
         Box::pin(async move { Ok(self.query_leases(LeaseQuery::OfStreams(streams)).await?.leases) })
     }
 
-    /// Reads these running leases, or why there is no such lease.
+    /// Reads these running leases; the error is the reason why there is no such lease.
     pub fn running_leases<'a>(
         &'a self,
         refs: Vec<LeaseRef>,
@@ -227,11 +230,11 @@ impl<'s> dyn Store + 's {
     }
 }
 
-/// The answers of a call as a whole.
+/// Combines the results of a call.
 ///
 /// # Errors
-/// When a command failed, as the one that says most about the shard; others of the call may be applied then. Where the
-/// shard failed between them that is [`Error::Unknown`].
+/// Returns the error that matters most for the shard; other commands of the call may be applied then. If the shard
+/// failed between them, the error is [`Error::OutcomeUnknown`].
 pub fn all_or_worst_error<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
     let Some(error) = worst_error(&results).cloned() else {
         return Ok(results.into_iter().flatten().collect());
@@ -246,10 +249,10 @@ pub fn all_or_worst_error<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
     })
 }
 
-/// How many were done of those that ask for no more. What is wrong with some jobs alone leaves these as they are.
+/// Returns the number of commands that were applied. Errors of single jobs are logged, and these jobs stay unchanged.
 ///
 /// # Errors
-/// When the shard failed, or some failed and none was done.
+/// Fails when the shard failed, or when some commands failed and none was applied.
 fn count_done(applied: Vec<Result<RequestResult>>) -> Result<u64> {
     let done = applied.iter().flatten().filter(|applied| applied.is_done()).count() as u64;
     match worst_error(&applied) {
@@ -257,14 +260,15 @@ fn count_done(applied: Vec<Result<RequestResult>>) -> Result<u64> {
             all_or_worst_error(applied).map(|_| done)
         }
         Some(error) => {
-            tracing::warn!(%error, "some jobs of a call are left as they are");
+            tracing::warn!(%error, "a command failed for some jobs of a call; they are unchanged");
             Ok(done)
         }
         None => Ok(done),
     }
 }
 
-/// The failure that says most about a shard: that nobody knows, then that it does not answer, then any other.
+/// Returns the error that matters most for the shard: first an unknown outcome, then an unavailable shard, then any
+/// other.
 pub(crate) fn worst_error<T>(results: &[Result<T>]) -> Option<&Error> {
     let rank = |error: &&Error| (!error.outcome_unknown(), !error.is_shard_failure());
     results.iter().filter_map(|result| result.as_ref().err()).min_by_key(rank)

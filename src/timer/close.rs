@@ -1,4 +1,4 @@
-//! Closes rings that are needed no more, and lets shards leave them that drain and are empty.
+//! Closes rings that are no longer needed, and removes shards from them that drain and are empty.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::scheduler::Scheduler;
 
-/// Between two looks at shards that drain, while all agree: somebody waits for their end.
+/// Interval of checks of draining shards while all replicas agree: an operator waits for their end.
 const LOOKS: Duration = Duration::from_secs(5);
 
-/// Runs until `stop`.
+/// Closes rings and releases drained shards until `stop` is cancelled.
 pub(super) async fn run(scheduler: Scheduler, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
@@ -27,10 +27,10 @@ async fn release(scheduler: &Scheduler) {
 
 async fn close(scheduler: &Scheduler) {
     loop {
-        // The search reads much, and what it finds stays for hours as a rule.
+        // The search reads much data, and its result is valid for hours as a rule.
         tokio::time::sleep(scheduler.shards().timeouts().ring_agreement).await;
         if let Err(error) = scheduler.close_rings().await {
-            tracing::debug!(%error, "whether former rings are needed could not be found out");
+            tracing::debug!(%error, "cannot determine whether former rings are still needed; retried later");
         }
     }
 }

@@ -1,7 +1,6 @@
-//! What happens by itself: per shard one loop that ends expired leases and one that forgets what was
-//! kept long enough. Each does a piece, is told when there is more to do, and sleeps until then or
-//! until the shard says that it will be earlier. Nothing is polled. One more per shard forgets empty topics, once an
-//! hour, and one closes former rings.
+//! Upkeep: per shard one loop that ends expired leases and one that deletes records after their retention. Each
+//! processes a piece, receives the time of the next one, and sleeps until then or until the shard reports an earlier
+//! time. Nothing is polled. One more loop per shard deletes empty topics, once an hour, and one closes former rings.
 
 mod close;
 mod prune;
@@ -24,8 +23,8 @@ use crate::store::ShardEvent;
 
 /// First and longest pause after a failed call.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Pause between two pieces of work when one is not enough, so that a backlog of upkeep leaves the
-/// shard to its callers.
+/// Pause between two pieces of work when one is not enough, so that a backlog of upkeep leaves the shard to its
+/// callers.
 const BREATH: Duration = Duration::from_millis(5);
 
 /// The loops of all shards.
@@ -57,8 +56,8 @@ impl Timer {
     }
 }
 
-/// Calls `piece`, which answers when there is more to do, again and again until `stop`. After a failed
-/// call it waits with `pause`.
+/// Calls `piece`, which returns the time of the next work, in a loop until `stop`. After a failed call it waits with
+/// `pause`.
 async fn tend<F: Future<Output = shards::Result<NextUpkeep>>, P: Future<Output = ()>>(
     clock: &Clock,
     mut events: Receiver<ShardEvent>,
@@ -87,8 +86,8 @@ async fn tend<F: Future<Output = shards::Result<NextUpkeep>>, P: Future<Output =
     }
 }
 
-/// Sleeps until something is due, or until an earlier time that the shard names meanwhile; at once when it may
-/// have named one that was missed. `None`: the shard is closed.
+/// Sleeps until something is due, or until an earlier time that the shard reports meanwhile; returns at once when
+/// such a report may have been missed. `None`: the shard is closed.
 async fn sleep(clock: &Clock, events: &mut Receiver<ShardEvent>, due: NextUpkeep) -> Option<()> {
     let mut next = due.next.unwrap_or(Time::MAX);
     loop {
@@ -130,7 +129,7 @@ mod tests {
         NextUpkeep { next: Some(Time(micros)), skew: Skew::NONE }
     }
 
-    /// Runs `tend` over scripted answers, and says at which times it called.
+    /// Runs `tend` over scripted answers, and records the times of its calls.
     struct Script {
         clock: ManualClock,
         events: broadcast::Sender<ShardEvent>,
@@ -144,10 +143,10 @@ mod tests {
             let (events, receiver) = broadcast::channel(4);
             let (calls, stop) = (Arc::new(Mutex::new(Vec::new())), CancellationToken::new());
             let answers = Mutex::new(answers.into_iter());
-            let (told, token, manual) = (Arc::clone(&calls), stop.clone(), clock.clone());
+            let (recorded, token, manual) = (Arc::clone(&calls), stop.clone(), clock.clone());
             tokio::spawn(async move {
                 let piece = async || {
-                    told.lock().unwrap().push(manual.now().0);
+                    recorded.lock().unwrap().push(manual.now().0);
                     answers.lock().unwrap().next().unwrap_or(Ok(NextUpkeep::default()))
                 };
                 let pause = tokio::time::sleep;
@@ -189,7 +188,7 @@ mod tests {
         timer.stopped().await;
     }
 
-    /// Nothing else is enqueued or claimed meanwhile, that would bring it back to them.
+    /// Nothing else is enqueued or claimed meanwhile, which would wake the loop.
     #[tokio::test]
     async fn leases_that_found_no_room_to_end_end_once_there_is_room() {
         let ring = TestRing::new(1);
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_sleeps_until_the_time_it_was_told() {
+    async fn it_sleeps_until_the_next_time() {
         let script = Script::start(vec![Ok(at(100)), Ok(NextUpkeep::default())]).await;
         assert_eq!(script.at(99).await, [0]);
         assert_eq!(script.at(100).await, [0, 100]);
@@ -230,15 +229,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn times_of_a_shard_are_by_its_clock() {
-        let shard_says = |micros| Skew::measured(Time(0), Time(micros), Time(0));
-        let ahead = NextUpkeep { skew: shard_says(1_000), ..at(1_100) };
+        let skew_of = |micros| Skew::measured(Time(0), Time(micros), Time(0));
+        let ahead = NextUpkeep { skew: skew_of(1_000), ..at(1_100) };
         let nothing = NextUpkeep { next: None, ..ahead };
         let script = Script::start(vec![Ok(ahead), Ok(nothing)]).await;
         assert_eq!(script.at(99).await, [0]);
         assert_eq!(script.at(100).await, [0, 100]);
         script.events.send(ShardEvent::UpkeepDue { at: Time(1_050) }).unwrap();
         assert_eq!(script.at(101).await, [0, 100, 101], "that has passed already");
-        let behind = NextUpkeep { skew: shard_says(-1_000), ..at(100) };
+        let behind = NextUpkeep { skew: skew_of(-1_000), ..at(100) };
         let script = Script::start(vec![Ok(behind)]).await;
         assert_eq!(script.at(1_099).await, [0]);
         assert_eq!(script.at(1_100).await, [0, 1_100]);

@@ -1,4 +1,4 @@
-//! Expires jobs that were not running by their expire time, and forgets what was kept long enough.
+//! Expires jobs that were not running by their expire time, and deletes records after their retention.
 
 use tokio_util::sync::CancellationToken;
 
@@ -6,7 +6,7 @@ use crate::scheduler::Scheduler;
 use crate::shards::Shard;
 use crate::store::EventKind;
 
-/// Runs until `stop`.
+/// Expires jobs and deletes records of one shard until `stop` is cancelled.
 pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationToken) {
     let events = shard.events(EventKind::Upkeep);
     let (piece, pause) = (|| scheduler.prune(&shard), |pause| shard.pause_before_retry(pause));

@@ -6,7 +6,7 @@ use crate::scheduler::Scheduler;
 use crate::shards::Shard;
 use crate::store::EventKind;
 
-/// Runs until `stop`.
+/// Ends expired leases of one shard until `stop` is cancelled.
 pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationToken) {
     let events = shard.events(EventKind::Upkeep);
     let (piece, pause) = (|| scheduler.reap(&shard), |pause| shard.pause_before_retry(pause));

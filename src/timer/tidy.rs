@@ -1,4 +1,4 @@
-//! Forgets topics that have been empty for long, one piece after the other.
+//! Deletes topics that have been empty for long, one piece after the other.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::shards::Shard;
 
 use super::{BREATH, PAUSES};
 
-/// Pause between two looks at all topics: a topic is kept for a day, and need not be forgotten to the minute.
+/// Interval of scans of all topics: a topic is kept for a day, and need not be deleted to the minute.
 const EVERY: Duration = Duration::from_secs(3_600);
 
-/// Runs until `stop`.
+/// Deletes empty topics of one shard until `stop` is cancelled.
 pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationToken) {
     let looks = async {
         loop {
@@ -27,7 +27,7 @@ pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationTo
     }
 }
 
-/// Looks at every topic once. A piece that fails is repeated when the shard answers again.
+/// Scans every topic once. A piece that fails is retried when the shard answers again.
 async fn look(scheduler: &Scheduler, shard: &Shard) {
     let (mut after, mut pauses) = (None, Backoff::new(PAUSES.0, PAUSES.1));
     loop {

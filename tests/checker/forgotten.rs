@@ -1,11 +1,11 @@
-//! What a store may forget when it dies: what it had answered and not yet brought to the disk.
+//! Answers that a store may lose when it dies: writes that it had answered and not yet synced.
 //!
-//! An [`Event::HeldBack`] says from when to when that may be so. Two things narrow it. What was answered FSYNCED
-//! holds. And what is held back is the end of a log: where a job outlived the death, all that its shard had answered
-//! before that job was asked for has outlived it, too. One clock, and no slack in that: it is exact.
+//! An [`Event::HeldBack`] gives the span of such answers. Two things narrow it. FSYNCED answers hold. And a shard
+//! loses the end of a log: where a job outlived the death, everything that its shard had answered before that job was
+//! enqueued has outlived it, too. All times are of one clock, so this needs no slack: it is exact.
 //!
-//! Answers of other shards bind. A job lies where the answer to its enqueue or its own id says. Where neither is known, as
-//! of a job that an ack enqueues and nobody saw, the spans of all shards count.
+//! Answers of other shards are binding. A job lies where the answer to its enqueue or its own id names the shard.
+//! If neither is known, as for an unseen job that an ack enqueued, the spans of all shards count.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ pub(super) struct Forgotten<'a> {
     shards: HashMap<u32, &'a str>,
 }
 
-/// What a shard answered between these moments may be gone.
+/// A span between two moments in which a shard's answers may be lost.
 #[derive(Debug)]
 struct Span<'a> {
     shard: &'a str,
@@ -27,7 +27,7 @@ struct Span<'a> {
     to: Nanos,
 }
 
-/// When a job was asked for and first answered, and when it was last delivered; whether it may have been written twice.
+/// Times of a job: first enqueue, first answer and last delivery; and whether it may have been written twice.
 #[derive(Clone, Copy, Debug, Default)]
 struct Times {
     asked: Option<Nanos>,
@@ -43,7 +43,7 @@ impl<'a> Forgotten<'a> {
         let mut all = Self::default();
         for event in events {
             if let Event::HeldBack { shard, from, to } = event {
-                // What it had before it died the last time, and has had since, it has read from the disk.
+                // Jobs that it had before its previous death, and has had since, were read from the disk.
                 let deaths = all.spans.iter().filter(|span| span.shard == shard);
                 let born = deaths.map(|span| span.to + 1).max().unwrap_or_default();
                 all.spans.push(Span { shard, from: born.max(*from), to: *to });
@@ -89,26 +89,26 @@ impl<'a> Forgotten<'a> {
         }
     }
 
-    /// Whether what was answered about this job at that moment may be gone.
+    /// Returns whether the answer about this job at that moment may be lost.
     pub(super) fn may_be(&self, job: u32, at: Nanos) -> bool {
         self.spans_of(job).any(|span| (span.from..=span.to).contains(&at))
     }
 
-    /// Whether both moments lie before the same death, which may have forgotten both.
+    /// Returns whether both moments lie before the same death, which may have lost both.
     pub(super) fn together(&self, job: u32, one: Nanos, other: Nanos) -> bool {
         let has = |span: &Span<'_>, at| (span.from..=span.to).contains(&at);
         self.spans_of(job).any(|span| has(span, one) && has(span, other))
     }
 
-    /// Whether its shard died between these moments: then a job that is not there may be forgotten rather than done.
+    /// Returns whether its shard died between these moments: then a missing job may be lost instead of done.
     pub(super) fn died_between(&self, job: u32, since: Nanos, until: Nanos) -> bool {
         self.spans_of(job).any(|span| (since..=until).contains(&span.to))
     }
 
-    /// Whether the one delivery may be forgotten, and the other came after that.
+    /// Returns whether the one delivery may be lost, and the other came after that.
     pub(super) fn between(&self, job: u32, one: &Delivered, other: &Delivered) -> bool {
         let (first, last) = (one.at.min(other.at), one.at.max(other.at));
-        // A message that was under way may be read a little later.
+        // A message in flight may be read a little later.
         let parts =
             |span: &Span<'_>| span.from <= first && first <= span.to + SLACK && span.to < last;
         self.spans_of(job).any(parts)
@@ -120,7 +120,7 @@ impl<'a> Forgotten<'a> {
     }
 }
 
-/// The shard that an id names which the server made.
+/// Returns the shard in a server-made id.
 fn shard_of(id: &str) -> Option<&str> {
     id.split_once('~').map(|(shard, _)| shard)
 }
@@ -128,7 +128,8 @@ fn shard_of(id: &str) -> Option<&str> {
 // === impl Span ===
 
 impl Span<'_> {
-    /// A job that was answered before the death and came after it was not held back, nor was anything before it.
+    /// Narrows the span: a job that was answered before the death and came after it was not held back, nor was
+    /// anything before it.
     fn narrow(&mut self, job: &Times) {
         let Times { asked: Some(asked), answered: Some(answered), delivered, again } = *job else {
             return;

@@ -1,4 +1,4 @@
-//! What the clients of a rig saw: every call and every delivery, with times of CLOCK_MONOTONIC.
+//! The history that the clients of a rig record: every call and every delivery, with times of CLOCK_MONOTONIC.
 //!
 //! A call without an answer has no event of its own: its outcome is unknown, never a failure.
 
@@ -13,63 +13,63 @@ use serde::Serialize;
 /// Nanoseconds since the history began.
 pub(crate) type Nanos = u64;
 
-/// One thing that a client did or saw.
+/// An action or an observation of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
-    /// The first call that asks for this job is about to be sent.
+    /// The first enqueue of this job is about to be sent.
     Enqueue { job: u32, at: Nanos, delay: Nanos },
-    /// The job has a policy of its own, by which it is retried.
+    /// The job has a retry policy of its own.
     Retried { job: u32, policy: Policy },
-    /// A call that asks for it was answered OK, with this id.
+    /// An enqueue of the job was answered OK, with this id.
     Enqueued { job: u32, at: Nanos, fsynced: bool, id: String },
-    /// It is about to be asked for again although there was an answer: from now on it may be written anew.
+    /// The job is about to be enqueued again although there was an answer: from now on it may be written anew.
     Again { job: u32, at: Nanos },
-    /// It lies on this shard, said an answer.
+    /// An answer named this shard for the job.
     LiesOn { job: u32, shard: String },
-    /// The ack of `after` was answered OK, which enqueues `job`, too. Its id is not told then.
+    /// The ack of `after`, which also enqueues `job`, was answered OK. The answer does not contain the id of `job`.
     FollowsOn { job: u32, after: u32, at: Nanos },
-    /// It arrived. None: a job that nobody asked for.
+    /// The job was delivered. None: a job that no client enqueued.
     Delivered(Delivered),
-    /// Its ack, first sent at `sent`, was answered OK. As delivery [`i32::MAX`]: it was found to have ended, by which call is not known.
+    /// The job's ack, first sent at `sent`, was answered OK. Delivery [`i32::MAX`]: the job was found ended, and the
+    /// call that ended it is not known.
     Acked { job: u32, sent: Nanos, at: Nanos, delivery: i32, receipt: String },
     /// A nack that asks for a dead letter is about to be sent.
     Bury { job: u32, at: Nanos },
     /// The nack that asks for a dead letter was answered OK.
     Buried { job: u32, at: Nanos, delivery: i32, receipt: String },
-    /// A nack is about to be sent; `failed`: it counts as a failure.
+    /// A nack of the job is about to be sent; `failed`: it counts as a failure.
     Nack { job: u32, at: Nanos, receipt: String, failed: bool },
-    /// Its nack was answered OK; it was sent at `sent` and asked for `delay`.
+    /// The job's nack was answered OK; it was sent at `sent` and asked for `delay`.
     Nacked { job: u32, sent: Nanos, delivery: i32, delay: Nanos },
-    /// Its nack as a failure, which left the delay to the policy of the job, was answered OK.
+    /// The job's nack as a failure, with the delay of its policy, was answered OK.
     Failed { job: u32, sent: Nanos, at: Nanos, delivery: i32, attempt: i32, receipt: String },
-    /// Its deletion is about to be asked for.
+    /// The job's deletion is about to be sent.
     Delete { job: u32, at: Nanos },
-    /// Its deletion was answered OK.
+    /// The job's deletion was answered OK.
     Deleted { job: u32, at: Nanos, was: Was },
     /// An extend was answered OK; it was sent at `sent` and asked for `lease` from then on.
     Extended { job: u32, sent: Nanos, receipt: String, lease: Nanos },
-    /// This worker has got a stream on that server.
+    /// This worker has opened a stream on that server.
     Opened { stream: u64, worker: usize, server: u32, at: Nanos },
-    /// A stream ended, or the worker let go of it.
+    /// A stream ended, or the worker cancelled it.
     Ended { stream: u64, at: Nanos },
     /// All dead letters that the servers list when everything is done.
     DeadLetters { jobs: Vec<u32> },
-    /// The power of all servers was cut: leases of before may be forgotten, as nobody waits for the disk on the way
-    /// to a worker.
+    /// The power of all servers was cut: earlier leases may be lost, because a delivery does not wait for the disk.
     Cut { at: Nanos },
     /// This shard died, and may have held back what it answered meanwhile.
     HeldBack { shard: String, from: Nanos, to: Nanos },
-    /// One of several servers was killed.
+    /// A server among several was killed.
     Killed { server: u32, at: Nanos },
-    /// Something was done to a process or a connection, for people who read the history.
+    /// An action on a process or a connection, for human readers of the history.
     Nemesis { at: Nanos, what: String },
-    /// Until then the recorder itself stood still for so long: what it dates may be that much older.
+    /// The recorder itself stood still for `length` until `at`: its timestamps may be late by that much.
     Stalled { at: Nanos, length: Nanos },
 }
 
-/// How a job is retried: the wait after a failure grows from `initial` on by this factor up to `longest`, and is
-/// shortened by so much of a hundred at most; after so many failures the job is a dead letter.
+/// Retry policy of a job: the wait after a failure grows from `initial` by this factor up to `longest`, and jitter
+/// shortens it by at most this percentage; after this number of failures the job is a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Policy {
     pub(crate) initial: Nanos,
@@ -79,11 +79,11 @@ pub(crate) struct Policy {
     pub(crate) attempts_max: i32,
 }
 
-/// What a job was when it was deleted.
+/// State of a job when it was deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Was {
-    /// Not due: in nobody's hands, nor on the way there.
+    /// Not due: neither leased nor on the way to a worker.
     Scheduled,
     /// Not ended.
     Open,
@@ -91,32 +91,32 @@ pub(crate) enum Was {
     Over,
 }
 
-/// One delivery.
+/// A delivery.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Delivered {
-    /// The job. None: its body names none of ours.
+    /// Its number; `None`: its body names no job of the rig.
     pub(crate) job: Option<u32>,
     /// Its id.
     pub(crate) id: String,
-    /// When it was received.
+    /// Time at which it was received.
     pub(crate) at: Nanos,
-    /// Which server sent it.
+    /// Server that sent it.
     pub(crate) server: u32,
-    /// The stream that brought it, a number of the rig.
+    /// Stream that brought it, a number of the rig.
     pub(crate) stream: u64,
-    /// When the stream that brought it was asked for.
+    /// Time at which that stream was requested.
     pub(crate) stream_since: Nanos,
-    /// Which hand-over it was, by the server's count.
+    /// Number of the delivery, by the server's count.
     pub(crate) delivery: i32,
-    /// Which attempt it was: failures so far, by the server's count, and one.
+    /// Number of the attempt: failures so far, by the server's count, plus one.
     pub(crate) attempt: i32,
     /// Its receipt.
     pub(crate) receipt: String,
-    /// What was left of the lease when it was sent.
+    /// Remaining time of the lease when it was sent.
     pub(crate) lease: Nanos,
-    /// How long the lease outlives its stream.
+    /// Time by which the lease outlives its stream.
     pub(crate) grace: Nanos,
-    /// Whether the body was the one that was sent.
+    /// True if the body was unchanged.
     pub(crate) intact: bool,
 }
 
@@ -128,12 +128,12 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// An empty history that begins now.
+    /// Creates an empty history that begins now.
     pub(crate) fn new() -> Self {
         Self { start: Instant::now(), events: Mutex::default() }
     }
 
-    /// The time now.
+    /// Returns the current time.
     pub(crate) fn now(&self) -> Nanos {
         nanos(self.start.elapsed())
     }
@@ -143,7 +143,7 @@ impl History {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).extend(events);
     }
 
-    /// A copy of all events.
+    /// Returns a copy of all events.
     pub(crate) fn events(&self) -> Vec<Event> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -159,7 +159,7 @@ impl History {
     }
 }
 
-/// A duration as the history counts it.
+/// Converts a duration to the unit of the history.
 pub(crate) fn nanos(duration: std::time::Duration) -> Nanos {
     u64::try_from(duration.as_nanos()).expect("less than 584 years")
 }

@@ -1,36 +1,36 @@
-//! What is known of one job, from what was asked and answered.
+//! Facts about one job, from its calls, answers and deliveries.
 
 use super::history::{Delivered, Nanos, Was};
 use super::retries::Retries;
 use super::{Cuts, Verdict};
 
-/// What is known of one job.
+/// Facts about one job.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Life {
     pub(super) asked: Option<(Nanos, Nanos)>,
     pub(super) answered: bool,
-    /// It was answered only by a shard that may have held it back.
+    /// True if only a shard that may have held it back has answered it.
     pub(super) held_back: bool,
     pub(super) id: Option<String>,
     pub(super) doubled: bool,
     pub(super) end: Option<End>,
-    /// Others, that its shard may have held back.
+    /// Further ends, which its shard may have held back.
     pub(super) held_back_ends: Vec<End>,
     pub(super) undone: bool,
     pub(super) deletion: Deletion,
     pub(super) acks: Vec<Ack>,
-    /// The last hand-over.
+    /// Number of the last delivery.
     pub(super) handed_over: i32,
     pub(super) nacks: Vec<Nack>,
     pub(super) retries: Retries,
     pub(super) deliveries: usize,
-    /// When the last one so far arrived.
+    /// Time of the last delivery so far.
     pub(super) seen: Nanos,
-    /// Those that nobody may have forgotten.
+    /// Number of deliveries that cannot be lost.
     pub(super) lasting: usize,
 }
 
-/// The first settle that was answered OK and ended it, or its deletion.
+/// First settle that was answered OK and ended it, or its deletion.
 #[derive(Clone, Debug)]
 pub(super) struct End {
     pub(super) at: Nanos,
@@ -43,22 +43,22 @@ pub(super) struct End {
 pub(super) enum How {
     Acked,
     Buried,
-    /// By a failure that was the last one allowed.
+    /// Ended by the last allowed failure.
     GivenUp,
     Deleted,
 }
 
-/// What is known of its deletion.
+/// Facts about its deletion.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deletion {
     pub(super) sent: bool,
-    /// It was answered OK.
+    /// Time and answer, if it was answered OK.
     pub(super) end: Option<End>,
-    /// It was that which ended the job.
+    /// True if the deletion ended the job.
     pub(super) cancelled: bool,
 }
 
-/// An ack that was answered OK and not held back, and when it was first sent.
+/// An ack that was answered OK and not held back, and the time of its first sending.
 #[derive(Clone, Debug)]
 pub(super) struct Ack {
     pub(super) delivery: i32,
@@ -86,7 +86,7 @@ impl Life {
         self.held_back |= !lasts;
     }
 
-    /// `lasts`: nobody may have forgotten it; `counts`: nor how often it was handed over.
+    /// Records a delivery. `lasts`: it cannot be lost; `counts`: neither can its delivery number.
     pub(super) fn delivered(&mut self, delivered: &Delivered, lasts: bool, counts: bool) {
         self.deliveries += 1;
         self.seen = self.seen.max(delivered.at);
@@ -110,15 +110,16 @@ impl Life {
         }
     }
 
-    /// Keeps the first id. One that is forgotten together with the ack that made it gets another name the next time.
+    /// Keeps the first id. An id that is lost together with the ack that made it is replaced by another one the next
+    /// time.
     pub(super) fn called(&mut self, id: &String, lasts: bool) {
         if lasts {
             self.doubled |= self.id.get_or_insert_with(|| id.clone()) != id;
         }
     }
 
-    /// Whether an ack counted although a later lease was out. Once the job is acknowledged under that one, an ack
-    /// under an earlier one may be told the same. What is cancelled has no lease at all.
+    /// Returns whether an ack counted although a later lease existed. Once the job is acknowledged under that lease,
+    /// an ack under an earlier one may be answered OK, too. A cancelled job has no lease at all.
     pub(super) fn is_outdated(&self) -> bool {
         if self.deletion.cancelled && self.is_acked_for_sure() {
             return true;
@@ -129,17 +130,17 @@ impl Life {
         acks.into_iter().any(|ack| !self.acks.iter().any(|other| explains(ack, other)))
     }
 
-    /// Whether it is a dead letter.
+    /// Returns whether it is a dead letter.
     pub(super) fn is_dead(&self) -> bool {
         self.end.as_ref().is_some_and(|end| matches!(end.how, How::Buried | How::GivenUp))
     }
 
-    /// Whether an ack of its own was answered OK: not only that it was found to have ended.
+    /// Returns whether an ack of its own was answered OK, instead of the job being found ended.
     pub(super) fn is_acked_for_sure(&self) -> bool {
         self.acks.iter().any(|ack| ack.delivery != i32::MAX)
     }
 
-    /// What can be said without looking at single deliveries.
+    /// Judges everything that does not need single deliveries.
     pub(super) fn judge(&self, job: u32, verdict: &mut Verdict) {
         let end = self.end.as_ref().or(self.held_back_ends.last());
         let known = self.answered || self.lasting > 0;
@@ -179,15 +180,15 @@ impl Life {
 // === impl Deletion ===
 
 impl Deletion {
-    /// What was not due was in nobody's hands: all that comes later was handed over later. Of the rest that is known
-    /// only of what comes on streams that were opened later.
+    /// Records the answer. A job that was not due was neither leased nor on the way: every later arrival was
+    /// delivered later. Otherwise that is certain only for arrivals on streams that were opened later.
     pub(super) fn answered(&mut self, at: Nanos, was: Was) {
         let delivery = if was == Was::Scheduled { 0 } else { i32::MAX };
         self.end = Some(End { at, delivery, receipt: String::new(), how: How::Deleted });
         self.cancelled = was != Was::Over;
     }
 
-    /// Whether it was sent and nobody knows what came of it.
+    /// Returns whether it was sent and its outcome is unknown.
     pub(super) fn is_unknown(&self) -> bool {
         self.sent && self.end.is_none()
     }
@@ -196,9 +197,9 @@ impl Deletion {
 // === impl End ===
 
 impl End {
-    /// Whether this delivery must not be: it was sent after the ack was answered. One that is only
-    /// read later was sent before: by its number, or because its stream belongs to a server that was
-    /// cut off before the ack, so that what it had sent lay in the reader's socket since then.
+    /// Returns whether this delivery must not be: it was sent after the ack was answered. A delivery that is only
+    /// read later was sent before: by its number, or because its stream belongs to a server that was cut off before
+    /// the ack, so that its messages lay in the reader's socket since then.
     pub(super) fn forbids(&self, delivered: &Delivered, cuts: &Cuts) -> bool {
         let handed_over_later =
             delivered.delivery >= self.delivery || delivered.stream_since > self.at;

@@ -1,23 +1,23 @@
-//! Judges a history after the fact. It knows nothing of servers: only what was asked, answered and delivered.
+//! Judges a history after the fact. It has no access to servers: only to calls, answers and deliveries.
 //!
-//! - lost: an enqueue, or an ack that enqueues, was answered OK and the job was neither acknowledged
-//!   nor made a dead letter, although the rig drained the queue.
-//! - after ack: a job was delivered although an earlier ack of it was answered OK. A message that
-//!   was on its way to a slow reader does not count: only hand-overs with the same or a higher
-//!   number, or on a stream that was opened after the answer.
-//! - early: a delivery before the delay had passed, counted from the *start* of the first enqueue
-//!   call, or of the nack. One host, one clock: exact.
-//! - outdated: its ack was answered OK under a lease that was over: a later one was handed out, and nobody had
+//! - lost: an enqueue, or an ack that enqueues, was answered OK and the job was neither acknowledged nor made a dead
+//!   letter, although the rig drained the queue.
+//! - after ack: a job was delivered although an earlier ack of it was answered OK. A message that was on its way to a
+//!   slow reader does not count: only deliveries with the same or a higher number, or on a stream that was opened
+//!   after the answer.
+//! - early: a delivery before the delay had passed, counted from the *start* of the first enqueue call, or of the
+//!   nack. One host, one clock: exact.
+//! - outdated: its ack was answered OK under a lease that was over: there was a later lease, and no worker had
 //!   acknowledged under that so far.
 //! - overlap, beyond, miscounted, renumbered: see [`repeats`].
-//! - after delete: a job was delivered although its deletion was answered OK before; what was on its way counts as
+//! - after delete: a job was delivered although its deletion was answered OK before; messages in flight count as
 //!   little as above.
 //! - hurried, overtried, forsaken: see [`retries`]. Failures may be miscounted there, too.
-//! - misfiled: a dead letter that the servers do not list, or list twice, or one of a job that is none.
+//! - misfiled: a dead letter that the servers do not list, or list twice, or a listed job that is no dead letter.
 //! - doubled: one job under two ids.
-//! - unexpected, damaged: a job that nobody asked for, a body that is not the one sent.
+//! - unexpected, damaged: a job that no client enqueued, a body that is not the one sent.
 //! - reused: a receipt that came twice.
-//! - held back, undone: what would be lost or after its ack, if its shard had not died soon after it answered; see
+//! - held back, undone: jobs that would be lost or after ack, if their shard had not died soon after it answered; see
 //!   [`forgotten`]. Allowed and counted.
 //! - duplicates: repeats that no nack asked for. Allowed and counted: delivery is at least once.
 
@@ -38,7 +38,7 @@ use repeats::Repeats;
 
 pub(crate) use verdict::Verdict;
 
-/// When servers were cut off: by then they had stopped.
+/// Times at which servers were cut off: by then they had stopped.
 #[derive(Debug, Default)]
 struct Cuts {
     all: Vec<Nanos>,
@@ -74,11 +74,11 @@ pub(crate) fn check(jobs: u32, events: &[Event]) -> Verdict {
     verdict
 }
 
-/// Jobs that are not as often in that list as they are dead letters.
+/// Returns jobs whose count in that list differs from whether they are dead letters.
 fn misfiled(lives: &[Life], dead: &[u32]) -> Vec<u32> {
     let mut listed: HashMap<u32, usize> = HashMap::new();
     dead.iter().for_each(|job| *listed.entry(*job).or_default() += 1);
-    // Of what its shard may have held back nobody knows what became of it.
+    // The end of jobs that their shard may have held back is not known.
     let jobs = (0..).zip(lives).filter(|(_, life)| life.held_back_ends.is_empty());
     let is_wrong = |(job, life): &(u32, &Life)| {
         listed.get(job).copied().unwrap_or(0) != usize::from(life.is_dead())
@@ -87,7 +87,7 @@ fn misfiled(lives: &[Life], dead: &[u32]) -> Vec<u32> {
     wrong.map(|(job, _)| job).collect()
 }
 
-/// The first pass: everything but the judgement of deliveries.
+/// Reads the history once: everything but the judgement of deliveries.
 fn read_lives(jobs: u32, events: &[Event], cuts: &Cuts, forgotten: &Forgotten<'_>) -> Vec<Life> {
     let mut lives = vec![Life::default(); jobs as usize];
     for event in events {
@@ -126,7 +126,7 @@ fn read_lives(jobs: u32, events: &[Event], cuts: &Cuts, forgotten: &Forgotten<'_
             }
             Event::Acked { job, at, delivery, receipt, .. }
             | Event::Buried { job, at, delivery, receipt } => {
-                // That it is gone may have another reason then.
+                // It may be gone for another reason then.
                 let found = *delivery == i32::MAX;
                 let seen = lives[*job as usize].seen;
                 let may_be_gone =
@@ -154,7 +154,7 @@ fn read_lives(jobs: u32, events: &[Event], cuts: &Cuts, forgotten: &Forgotten<'_
     lives
 }
 
-/// The second pass: one delivery against the life of its job.
+/// Judges one delivery against the life of its job, in the second pass.
 fn judge(
     delivered: &Delivered,
     lives: &mut [Life],
@@ -177,7 +177,7 @@ fn judge(
         verdict.early.push(job);
     }
     let forbids = |end: &&End| end.forbids(delivered, cuts);
-    // What is held back is there until its shard dies.
+    // A held-back end counts until its shard dies.
     let (still_there, undone): (Vec<_>, Vec<_>) = (life.held_back_ends.iter().filter(forbids))
         .partition(|end| forgotten.together(job, end.at, delivered.at));
     if life.end.iter().any(|end| forbids(&end)) || !still_there.is_empty() {
@@ -207,13 +207,13 @@ impl Cuts {
         cuts
     }
 
-    /// When this server was cut off between two moments.
+    /// Returns the times between two moments at which this server was cut off.
     fn of(&self, server: u32, after: Nanos, before: Nanos) -> impl Iterator<Item = Nanos> {
         let one = self.by_server.get(&server).into_iter().flatten();
         self.all.iter().chain(one).copied().filter(move |cut| after < *cut && *cut < before)
     }
 
-    /// When the power was cut between two moments.
+    /// Returns the times between two moments at which the power was cut.
     fn of_power(&self, after: Nanos, before: Nanos) -> impl Iterator<Item = Nanos> {
         self.all.iter().copied().filter(move |cut| after < *cut && *cut < before)
     }

@@ -1,21 +1,20 @@
-//! One lease at a time: what comes again must have an explanation.
+//! Exclusive leases: every repeat must have an explanation.
 //!
-//! The deliveries of a job stand in the order of their numbers. Each one but the first needs a reason
-//! why the lease before it was over: a nack was sent, its stream broke and the grace passed, or its
-//! time ran out. Without one, two leases lived at once: an overlap. A broken stream explains nothing for
-//! a lease that was extended after the break, unless a later stream of the worker, which adopted it, broke without
-//! another one.
+//! The deliveries of a job are ordered by their numbers. Each one but the first needs a reason why the lease before
+//! it was over: a nack was sent, its stream broke and the grace passed, or its time ran out. Without one, two leases
+//! lived at once: an overlap. A broken stream explains nothing for a lease that was extended after the break, unless
+//! a later stream of the worker, which adopted it, broke without another one.
 //!
-//! A broken stream explains a repeat only of what was open when it broke: what had come by then and no settle of which
-//! had been answered, nor a nack sent. So no break has more repeats than there were such leases.
+//! A broken stream explains only repeats of leases that were open when it broke: delivered by then, without an
+//! answered settle and without a sent nack. So no break has more repeats than there were such leases.
 //!
-//! Failures are miscounted when their number rises without a nack that counts and before a lease can
-//! have run out, or when it falls.
+//! Failures are miscounted when their number rises without a nack that counts and before a lease can have expired, or
+//! when it falls.
 //!
-//! A lease begins a little before its delivery arrives, by as much as the message was under way: the
-//! judge is lenient by [`SLACK`] and by the longest time for which the recorder stood still meanwhile.
+//! A lease begins a little before its delivery arrives, by the time of the message in flight: the checker allows
+//! [`SLACK`] and the longest time for which the recorder stood still meanwhile.
 //!
-//! Hand-overs of a job are counted: of two with one number the server did not know of the one, because its stream
+//! Deliveries of a job are numbered: of two with one number the server had no record of the first, because its stream
 //! broke, or because the power was cut before its claim was on the disk.
 
 use std::collections::HashMap;
@@ -24,35 +23,35 @@ use super::forgotten::Forgotten;
 use super::history::{Delivered, Event, Nanos};
 use super::{Cuts, Verdict};
 
-/// What a message may take from one process to another on a busy machine.
+/// Longest time of a message from one process to another on a busy machine.
 pub(super) const SLACK: Nanos = 600_000_000;
 
-/// What is known of leases beside their deliveries.
+/// Facts about leases beside their deliveries.
 pub(super) struct Repeats<'a> {
     by_job: HashMap<u32, Vec<&'a Delivered>>,
     nacks: HashMap<&'a str, Nacks>,
     extends: HashMap<&'a str, Vec<(Nanos, Nanos)>>,
     ended: HashMap<u64, Nanos>,
-    /// Streams with their workers, and when they were opened.
+    /// Workers of streams, and the times of their opening.
     opened: HashMap<u64, (usize, Nanos)>,
-    /// When an ack of a receipt, or a nack that buries, was answered OK first.
+    /// Time of the first OK answer to an ack of a receipt, or to a nack that dead-letters it.
     settled: HashMap<&'a str, Nanos>,
-    /// When nacks of a hand-over were sent that were answered OK.
+    /// Times at which nacks of a delivery were sent that were answered OK.
     nacked: HashMap<(u32, i32), Vec<Nanos>>,
     cuts: &'a Cuts,
     forgotten: &'a Forgotten<'a>,
-    /// When the recorder stood still, and for how long by then.
+    /// Times at which the recorder stood still, and the length up to then.
     stalls: Vec<(Nanos, Nanos)>,
 }
 
-/// When nacks of one receipt were first sent.
+/// Times at which nacks of one receipt were first sent.
 #[derive(Default)]
 struct Nacks {
     any: Option<Nanos>,
     failed: Option<Nanos>,
 }
 
-/// Why a lease was over.
+/// Reason why a lease was over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     Nacked,
@@ -108,7 +107,7 @@ impl<'a> Repeats<'a> {
                 self.nacked.entry((*job, *delivery)).or_default().push(*sent);
             }
             Event::Extended { job, sent, receipt, lease } => {
-                // One that may be forgotten keeps nothing. It was answered a little after it was sent.
+                // A nack that may be lost counts for nothing. It was answered a little after it was sent.
                 if self.forgotten.may_be(*job, *sent) || self.forgotten.may_be(*job, sent + SLACK) {
                     return;
                 }
@@ -136,8 +135,8 @@ impl<'a> Repeats<'a> {
                 let forgotten = self.forgotten.between(*job, before, after);
                 let cut = self.cuts.of_power(before.stream_since, after.at).next().is_some();
                 let answered = self.is_nacked(*job, before, after);
-                // Nobody waits for the disk on the way to a worker: a power cut may take a claim with it, as long as
-                // no settle of it was answered.
+                // A delivery does not wait for the disk: a power cut may lose a claim, as long as no settle of it was
+                // answered.
                 let is_known = why == Some(Why::Broken)
                     || forgotten
                     || (cut && !answered)
@@ -146,7 +145,7 @@ impl<'a> Repeats<'a> {
                 if before.delivery == after.delivery && !is_known {
                     verdict.renumbered.push(*job);
                 }
-                // A power cut may take a settle with it.
+                // A power cut may lose a settle.
                 if why == Some(Why::Broken) && !forgotten && !cut && !self.was_open(before) {
                     verdict.beyond.push(*job);
                 }
@@ -168,21 +167,21 @@ impl<'a> Repeats<'a> {
         verdict.beyond.sort_unstable();
     }
 
-    /// Whether a nack of `before` was answered OK that was sent before `after` came: of two with one number each has
-    /// its own.
+    /// Returns whether a nack of `before` was answered OK that was sent before `after` came: of two deliveries with
+    /// one number each has its own.
     fn is_nacked(&self, job: u32, before: &Delivered, after: &Delivered) -> bool {
         let sent = self.nacked.get(&(job, before.delivery)).into_iter().flatten();
         sent.into_iter().any(|sent| (before.at..=after.at).contains(sent))
     }
 
-    /// Whether its stream had broken by the time it was read.
+    /// Returns whether its stream had broken by the time it was read.
     fn lay_around(&self, delivered: &Delivered) -> bool {
         let Delivered { stream, server, stream_since, at, .. } = delivered;
         let cut = self.cuts.of(*server, *stream_since, *at).next().is_some();
         cut || self.ended.get(stream).is_some_and(|ended| ended <= at)
     }
 
-    /// By how much a lease may have begun before `before` arrived, or `after` was dated too late.
+    /// Returns by how much a lease may have begun before `before` arrived, or `after` was dated too late.
     fn slack(&self, before: &Delivered, after: &Delivered) -> Nanos {
         let dates = [before.at, after.at];
         let near = |(end, length): &&(Nanos, Nanos)| {
@@ -192,11 +191,11 @@ impl<'a> Repeats<'a> {
         SLACK + self.stalls.iter().filter(near).map(|stall| stall.1).max().unwrap_or(0)
     }
 
-    /// Why the lease of `before` was over when `after` came.
+    /// Returns why the lease of `before` was over when `after` came.
     fn why_over(&self, before: &Delivered, after: &Delivered) -> Option<Why> {
         let nacks = self.nacks.get(before.receipt.as_str());
         let nacked = nacks.and_then(|nacks| nacks.any).is_some_and(|sent| sent <= after.at);
-        // Not of the order in which the two arrived: `before` lay in a socket.
+        // Independent of the order in which the two arrived: `before` lay in a socket.
         let arrived = if before.at <= after.at { before.at } else { before.stream_since };
         let extends = self.extends.get(before.receipt.as_str()).into_iter().flatten();
         let ends = extends.map(|(sent, lease)| sent + lease).chain([arrived + before.lease]);
@@ -212,7 +211,7 @@ impl<'a> Repeats<'a> {
         }
     }
 
-    /// Whether it was in hand, or on the way there, when its stream broke.
+    /// Returns whether it was leased, or on the way to the worker, when its stream broke.
     fn was_open(&self, delivered: &Delivered) -> bool {
         let ended = self.ended.get(&delivered.stream).copied();
         let breaks = self.breaks(delivered).chain(ended.filter(|ended| delivered.at <= *ended));
@@ -222,13 +221,13 @@ impl<'a> Repeats<'a> {
         breaks.min().is_some_and(|first| settled.is_none_or(|settled| settled >= first))
     }
 
-    /// When its server was cut off while its stream was open.
+    /// Returns the times at which its server was cut off while its stream was open.
     fn breaks(&self, delivered: &Delivered) -> impl Iterator<Item = Nanos> {
         let ended = self.ended.get(&delivered.stream).copied();
         self.cuts.of(delivered.server, delivered.stream_since, ended.unwrap_or(Nanos::MAX))
     }
 
-    /// Whether the stream of `before` broke so early that its grace was over by `now` at the latest.
+    /// Returns whether the stream of `before` broke so early that its grace was over by `now` at the latest.
     fn broke(&self, before: &Delivered, now: Nanos) -> bool {
         let ended = self.ended.get(&before.stream).copied();
         let power = self.cuts.of_power(before.stream_since, ended.unwrap_or(Nanos::MAX));
@@ -243,22 +242,22 @@ impl<'a> Repeats<'a> {
         forgotten || first.is_some_and(|first| first + before.grace <= now)
     }
 
-    /// When the first of the streams broke that the worker opened after its last Extend: its end decides about what it
-    /// has adopted.
+    /// Returns when the first of the streams broke that the worker opened after its last Extend: its end decides
+    /// about the leases that it has adopted.
     fn adopter_broke(&self, delivered: &Delivered, extended: Nanos) -> Option<Nanos> {
         let (worker, _) = self.opened.get(&delivered.stream)?;
         let later = self.opened.iter().filter(|(_, (by, at))| by == worker && *at > extended);
         later.filter_map(|(stream, _)| self.ended.get(stream)).min().copied()
     }
 
-    /// Whether the count of failures of `after` can follow that of `before`.
+    /// Returns whether the count of failures of `after` can follow that of `before`.
     fn failures_fit(&self, before: &Delivered, after: &Delivered) -> bool {
         if after.attempt <= before.attempt {
             return after.attempt == before.attempt;
         }
         let nacks = self.nacks.get(before.receipt.as_str());
         let failed = nacks.and_then(|nacks| nacks.failed).is_some_and(|sent| sent <= after.at);
-        // As in `why_over`: `before` may have lain in a socket.
+        // Like in `why_over`: `before` may have lain in a socket.
         let arrived = if before.at <= after.at { before.at } else { before.stream_since };
         failed || arrived + before.lease <= after.at + self.slack(before, after)
     }

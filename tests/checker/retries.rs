@@ -1,34 +1,34 @@
-//! Jobs with a policy of their own: how soon they come again after a failure, how often, and what becomes of them.
+//! Jobs with a retry policy of their own: the wait after a failure, the number of attempts, and the end.
 //!
-//! - hurried: a delivery before the wait that the policy asks for, jitter taken off, counted from the *start* of
-//!   the nack.
+//! - hurried: a delivery before the wait of the policy, jitter taken off, counted from the *start* of the nack.
 //! - overtried: an attempt more than the policy allows.
 //! - miscounted: a failure that was answered OK, and the next attempt has no higher number.
-//! - forsaken: a dead letter that nobody asked for and that has attempts left; or that has no policy.
+//! - forsaken: a dead letter that no client asked for and that has attempts left; or that has no policy.
 //!
-//! That jobs which fail keep no others waiting is no rule here: one that waits may lie in a lease that reached nobody,
-//! for longer than all attempts of a failing job take, and nothing is wrong. The order of claims says it exactly, on
-//! each store (`it`, `conformance/claim.rs`, and the model), and here the bound within which everything is drained.
+//! The checker has no rule that failing jobs do not delay others: a waiting job may be in a lease that reached no
+//! worker, for longer than all attempts of a failing job take, and nothing is wrong. The order of claims is tested
+//! exactly on each store (`it`, `conformance/claim.rs`, and the model), and here by the bound within which everything
+//! is drained.
 
 use super::Verdict;
 use super::history::{Delivered, Nanos, Policy};
 use super::life::{End, How};
 use super::repeats::SLACK;
 
-/// What is known of the retries of one job.
+/// Facts about the retries of one job.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Retries {
     policy: Option<Policy>,
     failures: Vec<Failure>,
-    /// Whether somebody asked for a dead letter.
+    /// True if a client asked for a dead letter.
     bury_sent: bool,
-    /// The last hand-over that came: its number, its attempt, when, and for how long.
+    /// The last delivery: its number, its attempt, its time, and the length of its lease.
     last: Option<(i32, i32, Nanos, Nanos)>,
-    /// A shard may have forgotten a part of it when it died, so nothing can be said.
+    /// True if a shard may have lost a part of it when it died, so that nothing can be concluded.
     forgotten: bool,
 }
 
-/// A failure that was answered OK, and when it was sent.
+/// A failure that was answered OK, and the time of its sending.
 #[derive(Clone, Debug)]
 struct Failure {
     delivery: i32,
@@ -39,7 +39,7 @@ struct Failure {
 // === impl Policy ===
 
 impl Policy {
-    /// The shortest wait after failure number `failure`; 1 is the first.
+    /// Returns the shortest wait after failure number `failure`; 1 is the first.
     pub(super) fn least_wait(&self, failure: i32) -> Nanos {
         let doubled = u32::try_from(failure - 1).unwrap_or(0);
         let full = Nanos::from(self.factor).saturating_pow(doubled).saturating_mul(self.initial);
@@ -65,7 +65,7 @@ impl Retries {
         }
     }
 
-    /// Whether its attempts are used up.
+    /// Records a failure; returns whether its attempts are used up.
     pub(super) fn failed(&mut self, delivery: i32, attempt: i32, sent: Nanos) -> bool {
         self.failures.push(Failure { delivery, attempt, sent });
         self.is_last(attempt)
@@ -75,7 +75,7 @@ impl Retries {
         self.policy.is_some_and(|policy| attempt >= policy.attempts_max)
     }
 
-    /// How often it has to come again: failures that were answered OK, but for the last one allowed.
+    /// Returns the number of repeats that it must have: failures that were answered OK, less the last one allowed.
     pub(super) fn repeats(&self) -> usize {
         self.failures.iter().filter(|failure| !self.is_last(failure.attempt)).count()
     }
@@ -84,7 +84,7 @@ impl Retries {
         self.forgotten = true;
     }
 
-    /// One delivery against what is known so far.
+    /// Judges one delivery against the facts so far.
     pub(super) fn judge(&self, job: u32, delivered: &Delivered, verdict: &mut Verdict) {
         if self.forgotten {
             return;
@@ -118,7 +118,8 @@ impl Retries {
         self.before(delivered).any(|failure| delivered.attempt <= failure.attempt)
     }
 
-    /// Whether a dead letter that was only found has no reason: the attempts that nobody saw end took a lease each.
+    /// Returns whether a dead letter that was only found has no reason: each attempt without an observed end took one
+    /// lease.
     pub(super) fn is_forsaken(&self, end: &End) -> bool {
         if self.forgotten || end.how != How::Buried || end.delivery != i32::MAX || self.bury_sent {
             return false;

@@ -1,12 +1,12 @@
-//! The checker itself: a sound history passes, and each way of spoiling it is noticed.
+//! The checker itself: a sound history passes, and each way to spoil it is found.
 
-/// Deleted before they are due.
+/// Jobs that are deleted before they are due.
 mod deletions;
-/// What a shard that died may have held back.
+/// Answers that a shard may have held back when it died.
 mod forgotten;
-/// One lease at a time.
+/// Exclusive leases.
 mod leases;
-/// Retried by a policy of their own.
+/// Jobs with a retry policy of their own.
 mod retries;
 
 use super::history::{Delivered, Event, Nanos};
@@ -18,8 +18,8 @@ const DELAY: Nanos = 1000 * MS;
 const LEASE: Nanos = 3000 * MS;
 const GRACE: Nanos = 1000 * MS;
 
-/// Each job: asked at 10 ms, answered at 20, delivered when due, acknowledged 190 later. Every fifth is
-/// nacked first, with a wait of 100; every other of those as a failure.
+/// Builds a sound history. Each job: enqueued at 10 ms, answered at 20, delivered when due, acknowledged 190 later.
+/// Every fifth is nacked first, with a wait of 100; every other of those as a failure.
 fn sound() -> Vec<Event> {
     (0..JOBS).flat_map(life).collect()
 }
@@ -81,7 +81,7 @@ fn verdict(events: &[Event]) -> Verdict {
     check(JOBS, events)
 }
 
-/// A sound history but for what `change` does to the deliveries of `job`.
+/// Builds a sound history, except that `change` is applied to the deliveries of `job`.
 fn changed(job: u32, change: impl Fn(&mut Delivered)) -> Vec<Event> {
     let mut events = sound();
     for event in &mut events {

@@ -1,39 +1,39 @@
-//! What the checker found, for machines and for people.
+//! The findings of the checker, for programs and for readers.
 
 use std::fmt;
 
-/// What the checker found. All of it must be empty but the counts.
+/// The findings of the checker. All of it must be empty except for the counts.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) enqueued: usize,
-    /// Jobs that were written: their enqueue was answered, or they were delivered.
+    /// Number of jobs that were written: their enqueue was answered, or they were delivered.
     pub(crate) exist: usize,
     pub(crate) acked: usize,
     pub(crate) buried: usize,
-    /// Those of them whose attempts were used up.
+    /// Number of jobs whose attempts were used up.
     pub(crate) given_up: usize,
-    /// Jobs that were deleted before they ended.
+    /// Number of jobs that were deleted before they ended.
     pub(crate) cancelled: usize,
-    /// Jobs that ended by an ack or by a delete, and nobody was told by which.
+    /// Number of jobs that ended by an ack or by a delete, and no answer shows by which.
     pub(crate) either: usize,
     pub(crate) deliveries: usize,
     pub(crate) duplicates: usize,
-    /// Repeats after a nack that was not answered.
+    /// Number of repeats after a nack that was not answered.
     pub(crate) unanswered: usize,
-    /// Repeats after a broken stream.
+    /// Number of repeats after a broken stream.
     pub(crate) broken: usize,
-    /// Leases that were open when their streams broke: no more can repeat.
+    /// Number of leases that were open when their streams broke: no more can repeat.
     pub(crate) open_at_breaks: usize,
-    /// Repeats after a lease that ran out.
+    /// Number of repeats after a lease that expired.
     pub(crate) ran_out: usize,
     pub(crate) cuts: usize,
     /// Jobs that are gone and that their shard may have held back when it died.
     pub(crate) held_back: Vec<u32>,
-    /// Jobs that came after an ack which their shard may have held back.
+    /// Number of jobs that came after an ack which their shard may have held back.
     pub(crate) undone: usize,
-    /// Jobs that exist only by answers which a shard may have held back: its books may not know them.
+    /// Jobs that exist only by answers which a shard may have held back: its statistics may lack them.
     pub(crate) doubtful: Vec<u32>,
-    /// Leases are judged with so much doubt about when they began, in nanoseconds.
+    /// Uncertainty of the start of leases, in nanoseconds.
     pub(crate) doubt: u64,
     pub(crate) lost: Vec<u32>,
     pub(crate) after_ack: Vec<u32>,
@@ -54,11 +54,11 @@ pub(crate) struct Verdict {
     pub(crate) reused: usize,
 }
 
-/// How many jobs of each kind are named.
+/// Limit of the jobs that are named per kind.
 const NAMED_MAX: usize = 20;
 
 impl Verdict {
-    /// Whether every promise was kept.
+    /// Returns whether every promise was kept.
     pub(crate) fn sound(&self) -> bool {
         self.lists().iter().all(|(_, list)| list.is_empty())
             && self.unexpected == 0

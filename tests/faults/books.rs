@@ -1,5 +1,5 @@
-//! The server's own numbers: what is left, and whether they fit what the checker counted. And what lies
-//! in Redis or in a file of SQLite when nothing is left, by the schema that the store documents.
+//! The server's own statistics: the jobs that are left, and whether the numbers match the checker's. And the
+//! remaining data in Redis or in a SQLite file when nothing should be left, by the documented schema of the store.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    /// Asks a replica; none while it cannot speak for all shards.
+    /// Asks a replica; `None` while it cannot answer for all shards.
     pub(crate) async fn read(replica: &Server) -> Option<Books> {
         let mut topics =
             TopicServiceClient::connect(format!("http://{}", replica.grpc)).await.ok()?;
@@ -54,11 +54,11 @@ impl Books {
         Some(())
     }
 
-    /// What does not fit; empty: all fits. Every job that was written has been delivered, because
-    /// nothing is left: so the two sides count the same jobs, but for those that a shard may have held back.
+    /// Lists the numbers that do not match; empty: all match. Every written job has been delivered, because nothing
+    /// is left: so both sides count the same jobs, except for those that a shard may have held back.
     pub(crate) fn misfits(&self, verdict: &Verdict) -> Vec<String> {
         let is = |count: usize| i64::try_from(count).unwrap();
-        // Of some jobs nobody was told whether an ack or their deletion ended them.
+        // Some jobs were ended by an ack or by their deletion, and no answer shows by which.
         let cancelled = self.enqueued - self.succeeded - self.ended_dead;
         let (least, most) = (is(verdict.cancelled), is(verdict.cancelled + verdict.either));
         let doubt = is(verdict.doubtful.len());
@@ -69,15 +69,15 @@ impl Books {
             ("are dead letters", self.dead, is(verdict.buried), doubt),
             ("became dead letters", self.ended_dead, is(verdict.buried), doubt),
         ];
-        let told = pairs.map(|(what, found, due, doubt)| {
+        let lines = pairs.map(|(what, found, due, doubt)| {
             let nearest = found.clamp(due - doubt, due);
             (found != nearest).then(|| format!("{found} {what}, not {nearest}"))
         });
-        told.into_iter().flatten().collect()
+        lines.into_iter().flatten().collect()
     }
 }
 
-/// The ids of all dead letters; none while a replica cannot speak for all shards.
+/// Reads the ids of all dead letters; `None` while a replica cannot answer for all shards.
 pub(crate) async fn dead_letters(replica: &Server) -> Option<Vec<String>> {
     let mut admin = AdminServiceClient::connect(format!("http://{}", replica.grpc)).await.ok()?;
     let mut ids = Vec::new();
@@ -102,8 +102,8 @@ pub(crate) async fn dead_letters(replica: &Server) -> Option<Vec<String>> {
     Some(ids)
 }
 
-/// What should not lie in the Redis of a shard on which all jobs have ended, by the schema that the store documents:
-/// whatever waits or runs, a record that no order of the finished names, a part without its record.
+/// Lists data that should not be in the Redis of a shard on which all jobs have ended, by the documented schema of
+/// the store: anything that waits or runs, a record in no order of finished jobs, a part without its record.
 pub(crate) async fn leftovers(shard: &str, redis: &Redis) -> Vec<String> {
     let eval = ["EVAL", LEFTOVERS, "1", &format!("ringq:{{{shard}}}:")];
     let found = redis.command(&eval).await;
@@ -114,7 +114,7 @@ pub(crate) async fn leftovers(shard: &str, redis: &Redis) -> Vec<String> {
 /// In one step, because tombstones are pruned meanwhile.
 const LEFTOVERS: &str = include_str!("leftovers.lua");
 
-/// The same of a file of SQLite, which a server may have open.
+/// Lists the same for a SQLite file, which a server may have open.
 pub(crate) fn leftovers_in(file: &Path) -> Vec<String> {
     let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
     connection.busy_timeout(Duration::from_secs(5)).unwrap();
@@ -124,5 +124,5 @@ pub(crate) fn leftovers_in(file: &Path) -> Vec<String> {
     lines.map(|line| format!("{shard}: {}", line.unwrap())).collect()
 }
 
-/// One statement, for the same reason.
+/// A single statement, for the same reason.
 const LEFTOVERS_SQL: &str = include_str!("leftovers.sql");

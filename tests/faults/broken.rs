@@ -1,6 +1,6 @@
-//! The rig itself: what a broken build would do is found. Histories of a sound run with one thing changed, runs
-//! against a Redis that says yes and does nothing, a script that does not look at tokens, a shard that stays away,
-//! and what should not be left when all is done.
+//! Tests of the rig itself: it must find the faults of a broken build. Histories of a sound run with one change, runs
+//! against a Redis that answers OK and does nothing, a script that does not check tokens, a shard that stays away,
+//! and data that should not remain at the end.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::load::Habits;
 use crate::proxy::Way;
 use crate::trial::{Outcome, Trial};
 
-/// How long a load runs that is to be judged broken.
+/// Duration of a load whose run must fail.
 const LOAD: Duration = millis(1500);
-/// For what comes again; what is lost never does.
+/// Longest wait for repeats; lost jobs never come.
 const PATIENCE: Duration = Duration::from_secs(6);
-/// Of a thousand.
+/// Calls in a thousand.
 const SWALLOWED: u32 = 100;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -37,7 +37,8 @@ async fn enqueues_that_do_nothing_are_found() {
     assert!(missing, "the books fit: {:?}", outcome.faults);
 }
 
-/// Where `settle.lua` goes by what it has found: the token of a receipt is that of the lease, and the job has no past.
+/// The line where `settle.lua` decides by the stored record: the token of a receipt is that of the lease, and the job
+/// has no past.
 const TOKEN_CHECK: &str = "    reply[r + i] = 1\n    if ack ==";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -60,7 +61,8 @@ async fn acks_without_a_look_at_the_token_are_found() {
     assert!(!outcome.verdict.outdated.is_empty(), "{}", outcome.verdict);
 }
 
-/// Where `lib/commit.lua` counts the due time of a job that waits again, and where it removes or writes one.
+/// The line where `lib/commit.lua` computes the due time of a job that waits again, and the ones where it removes or
+/// writes one.
 const WAIT: &str = "if band(mode, 1) ~= 0 then due = plus(now, due) end";
 const WRITE: &str = "      write(w, found[i], mover)";
 
@@ -79,7 +81,7 @@ async fn failures_that_are_retried_at_once_are_found() {
 #[ignore = "make faults runs it"]
 async fn deletions_that_do_nothing_are_found() {
     assert!(include_str!("../../src/store/redis/lib/commit.lua").contains(WRITE));
-    // The phase in which a job ended that leaves nothing, or that of one that leaves a tombstone.
+    // The phase of an ended job that leaves nothing, or the phase of one that leaves a tombstone.
     let idle = "      local ended, phase = string.byte(ARGV[w + 3], 8), string.byte(ARGV[w + 3], 60)\n      if \
                 ended ~= 4 and phase ~= 4 then write(w, found[i], mover) end";
     let habits = Habits { deleted: 0.2, ..Habits::default() };
@@ -91,7 +93,7 @@ async fn deletions_that_do_nothing_are_found() {
     assert!(missing, "the books fit: {:?}", outcome.faults);
 }
 
-/// A run on shards of which the scripts are changed: what is there, and what is put there.
+/// Runs a load on shards with changed scripts. Changes: original text and replacement.
 async fn on_broken_scripts(
     name: &'static str,
     broken: (&'static str, &'static str),
@@ -114,9 +116,9 @@ async fn jobs_that_nobody_reaches_are_not_done() {
     trial.run(LOAD).await;
     trial.network(0, Way::Reset);
     let outcome = trial.judge(Duration::from_secs(2)).await;
-    let told = ["jobs are not done", "producers get no answer", "the books cannot be read"];
-    let is_told = |fault: &String| told.iter().any(|what| fault.contains(what));
-    assert!(outcome.faults.iter().any(is_told), "{:?}", outcome.faults);
+    let expected = ["jobs are not done", "producers get no answer", "the books cannot be read"];
+    let is_expected = |fault: &String| expected.iter().any(|what| fault.contains(what));
+    assert!(outcome.faults.iter().any(is_expected), "{:?}", outcome.faults);
 }
 
 #[tokio::test]
@@ -141,16 +143,16 @@ async fn what_is_left_in_a_redis_is_found() {
         ),
     ];
     assert_eq!(leftovers("s0", &redis).await, [""; 0]);
-    for (command, told) in planted {
+    for (command, expected) in planted {
         redis.command(command).await;
         let found = leftovers("s0", &redis).await;
-        assert!(found.len() == 1 && found[0].contains(told), "{found:?}");
+        assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
         redis.command(&["FLUSHALL"]).await;
     }
 }
 
-/// What a shard holds when all is well: a dead letter with its body in place, one with a large one, two tombstones and
-/// a topic of somebody else.
+/// Sound content of a shard: a dead letter with its body in place, one with a large body, two tombstones and a topic
+/// of another load.
 const SOUND_FILE: &str = "
 INSERT INTO topics VALUES (1, 'faults.t', 0, 5, 2, 2), (2, 'other', 0, 1, 0, 0);
 INSERT INTO jobs (topic, id, phase, rank, due, created, keep, bytes, large, alarm, finished, payload, token)
@@ -161,7 +163,7 @@ VALUES (1, 'dead', 3, 5, 0, 0, -60, 9, 0, 99, 9, x'00', NULL),
        (2, 'other', 0, 5, 0, 0, 0, 9, 0, NULL, NULL, x'00', NULL);
 INSERT INTO bodies VALUES (4, x'00');";
 
-/// What makes it unsound, and what is told of it.
+/// Changes that make it unsound, and the expected report.
 const PLANTED: [(&str, &str); 16] = [
     (
         "UPDATE jobs SET next = 1 WHERE id = 'dead'",
@@ -211,13 +213,13 @@ fn what_is_left_in_a_file_is_found() {
         leftovers_in(&file)
     };
     assert_eq!(left("sound", ""), [""; 0]);
-    for (number, (planted, told)) in PLANTED.into_iter().enumerate() {
+    for (number, (planted, expected)) in PLANTED.into_iter().enumerate() {
         let found = left(&number.to_string(), planted);
-        assert!(found.iter().any(|line| line.contains(told)), "{planted}: {found:?}");
+        assert!(found.iter().any(|line| line.contains(expected)), "{planted}: {found:?}");
     }
 }
 
-/// A change of the books, and what is told of it.
+/// A change of the books, and the expected misfit.
 type Misfit = (fn(&mut Books), &'static str);
 
 #[test]
@@ -234,11 +236,11 @@ fn books_that_do_not_fit_are_told() {
         (|books| books.dead = 1, "1 are dead letters, not 2"),
         (|books| books.ended_dead = 1, "1 became dead letters, not 2"),
     ];
-    for (change, told) in changed {
+    for (change, expected) in changed {
         let mut books = sound.clone();
         change(&mut books);
         let found = books.misfits(&verdict);
-        assert!(found.contains(&told.to_owned()), "{found:?}");
+        assert!(found.contains(&expected.to_owned()), "{found:?}");
     }
 }
 
@@ -252,10 +254,10 @@ fn books_may_lack_only_what_a_shard_may_have_held_back() {
     assert_eq!([8, 9, 10, 11].map(misfits), [1, 0, 0, 1]);
 }
 
-/// A run on shards that say yes to so many of a thousand acks and enqueues, and do nothing.
+/// Runs a load on shards that answer OK to this number of a thousand acks and enqueues, and do nothing.
 async fn against_a_liar(name: &'static str, acks: u32, enqueues: u32) -> Option<Outcome> {
     let shape = Shape { proxied: true, ..Shape::default() };
-    // Shorter than the patience: what was not acknowledged comes again.
+    // Shorter than the patience: jobs that were not acknowledged are delivered again.
     let lease = Duration::from_secs(2);
     let habits = Habits { lease, slow: 0.0, late: 0.0, forgotten: 0.0, ..Habits::default() };
     let trial = Trial::start(name, shape, habits).await?;
@@ -267,7 +269,7 @@ async fn against_a_liar(name: &'static str, acks: u32, enqueues: u32) -> Option<
     Some(outcome)
 }
 
-/// A change of a history, and whether it was found.
+/// A change of a history, and a check that it was found.
 type Change = (&'static str, fn(&mut Vec<Event>, u32), fn(&Verdict, u32) -> bool);
 
 const CHANGES: [Change; 10] = [
@@ -283,7 +285,7 @@ const CHANGES: [Change; 10] = [
         |v, job| v.overlap == [job],
     ),
     (
-        "a failure is counted that nobody reported",
+        "a failure is counted that no worker reported",
         |events, job| again(events, job, |second| second.attempt += 1),
         |v, job| v.miscounted == [job],
     ),
@@ -306,7 +308,11 @@ const CHANGES: [Change; 10] = [
         |events, job| first(events, job).intact = false,
         |v, job| v.damaged == [job],
     ),
-    ("nobody asked for it", |events, job| first(events, job).job = None, |v, _| v.unexpected == 1),
+    (
+        "no client enqueued it",
+        |events, job| first(events, job).job = None,
+        |v, _| v.unexpected == 1,
+    ),
     (
         "a receipt comes twice",
         |events, job| {
@@ -398,19 +404,19 @@ async fn a_sound_history_with_one_thing_changed_is_not_sound() {
     }
 }
 
-/// A job with an id that its enqueue told, delivered once and acknowledged.
+/// Finds a job with an id from its enqueue answer, delivered once and acknowledged.
 fn plain_job(events: &[Event], jobs: u32) -> u32 {
     let count = |is: &dyn Fn(&Event) -> bool| events.iter().filter(|event| is(event)).count();
     let is_plain = |of: &u32| {
-        let told = count(&|event| matches!(event, Event::Enqueued { job, .. } if job == of));
+        let enqueued = count(&|event| matches!(event, Event::Enqueued { job, .. } if job == of));
         let acked = count(&|event| matches!(event, Event::Acked { job, .. } if job == of));
         let came = count(&|event| delivery(event, *of).is_some());
-        (told, acked, came) == (1, 1, 1)
+        (enqueued, acked, came) == (1, 1, 1)
     };
     (0..jobs).find(is_plain).expect("most are like that")
 }
 
-/// A job that failed as often as its policy allows, each time by a nack that was answered.
+/// Finds a job that failed as often as its policy allows, each time by a nack that was answered.
 fn given_up_job(events: &[Event]) -> u32 {
     let failures = |of: u32| {
         let its = |event: &&Event| matches!(event, Event::Failed { job, .. } if *job == of);
@@ -424,7 +430,7 @@ fn given_up_job(events: &[Event]) -> u32 {
     job.expect("half of the failing ones are like that").0
 }
 
-/// A job that was deleted before it was due.
+/// Finds a job that was deleted before it was due.
 fn deleted_job(events: &[Event]) -> u32 {
     let mut deleted = events.iter().filter_map(|event| match event {
         Event::Deleted { job, was: Was::Scheduled, .. } => Some(*job),
@@ -448,7 +454,7 @@ fn first(events: &mut [Event], of: u32) -> &mut Delivered {
     first.expect("it was delivered")
 }
 
-/// The delivery of that attempt.
+/// Returns the delivery of that attempt.
 fn attempt(events: &mut [Event], of: u32, number: i32) -> &mut Delivered {
     let found = events.iter_mut().find_map(|event| match event {
         Event::Delivered(d) if d.job == Some(of) && d.attempt == number => Some(d),
@@ -465,7 +471,7 @@ fn dead_letters(events: &mut [Event]) -> &mut Vec<u32> {
     listed.expect("they were listed")
 }
 
-/// Delivered once more, otherwise as the first time but for what `change` does.
+/// Adds a second delivery of the job, equal to the first one except for `change`.
 fn again(events: &mut Vec<Event>, job: u32, change: fn(&mut Delivered)) {
     let first = first(events, job);
     let mut second = Delivered {

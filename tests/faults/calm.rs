@@ -1,4 +1,4 @@
-//! Nothing goes wrong, or only the clients do.
+//! Runs without faults, or with faults of the clients only.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::harness::{Client, job, millis, take};
 use crate::load::Habits;
 use crate::trial::{Trial, harm_time};
 
-/// Calls that are let go of together.
+/// Number of calls that are cancelled together.
 const LET_GO: usize = 200;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_faults_nothing_comes_twice() {
-    // A busy machine may be slow to settle: that is no reason for a job to come again.
+    // A busy machine may be slow to settle: that must not cause a second delivery.
     let lease = Duration::from_secs(5);
     let still = Habits { slow: 0.0, late: 0.0, forgotten: 0.0, ..Habits::default() };
     let habits = Habits { lease, failing: 0.05, deleted: 0.05, ..still };
@@ -38,8 +38,8 @@ async fn calls_and_streams_that_clients_let_go_of() {
     assert!(outcome.verdict.broken > 0, "no stream broke with jobs in hand");
 }
 
-/// A server that has stood still hears of calls and of their ends together. The others of the connection
-/// may be those of other clients, behind a proxy.
+/// A server that stood still receives calls and their cancellations together. The other calls of the connection may
+/// be those of other clients, behind a proxy.
 #[tokio::test]
 async fn calls_that_are_let_go_of_together_leave_the_rest_of_their_connection_alone() {
     let Some(cluster) = Cluster::start(&Shape { shards: 1, replicas: 1, ..Shape::default() }).await
@@ -57,7 +57,7 @@ async fn calls_that_are_let_go_of_together_leave_the_rest_of_their_connection_al
     assert_eq!(worker.next().await.id, job.id);
 }
 
-/// What a producer does, or the server itself, when the first call had no answer.
+/// A repeat by a producer, or by the server itself, when the first call had no answer.
 #[tokio::test]
 async fn a_repeat_with_the_servers_id_does_not_double_a_job_that_is_done() {
     let Some(cluster) = Cluster::start(&Shape { shards: 1, replicas: 1, ..Shape::default() }).await

@@ -8,50 +8,50 @@ use crate::harness::{Program, Redis, Server, Setup};
 use crate::proxy::Proxy;
 use crate::wire::Wire;
 
-/// How a cluster is made.
+/// Settings of a cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) shards: usize,
     pub(crate) replicas: usize,
-    /// What every Redis is.
+    /// Program of every Redis.
     pub(crate) program: Program,
     /// `appendfsync` of every Redis.
     pub(crate) fsync: &'static str,
-    /// What else every Redis is told.
+    /// Further arguments of every Redis.
     pub(crate) redis_args: &'static [&'static str],
-    /// Where all shards lie; none: each in a directory of its server's.
+    /// Directory of all shards; `None`: each in the directory of its server.
     pub(crate) disk: Option<PathBuf>,
-    /// A library that whoever holds the jobs loads before all others.
+    /// Library that the processes with the jobs load before all others.
     pub(crate) preload: Option<PathBuf>,
-    /// Whether replicas reach each Redis through a [`Proxy`].
+    /// True if replicas reach each Redis through a [`Proxy`].
     pub(crate) proxied: bool,
-    /// What every proxy changes in scripts, as a broken build would have it: what is there, and what is put there.
+    /// Change by every proxy in scripts, as in a broken build: original text and replacement.
     pub(crate) broken: Option<(&'static str, &'static str)>,
-    /// Whether replicas reach each Redis through a [`Wire`].
+    /// True if replicas reach each Redis through a [`Wire`].
     pub(crate) wired: bool,
-    /// Whether the shards are files of SQLite, which one replica has for itself.
+    /// True if the shards are SQLite files of a single replica.
     pub(crate) files: bool,
-    /// Of what every proxy does at random.
+    /// Seed of the random choices of every proxy.
     pub(crate) seed: u64,
 }
 
 /// All server processes of a trial. Dropping it kills them.
 pub(crate) struct Cluster {
-    // Replicas go first: they would log that their shards are gone.
+    // Dropped first: they would log that their shards are gone.
     pub(crate) replica: Vec<Server>,
-    /// By shard, where the shape asks for them.
+    /// Proxies by shard, if requested.
     pub(crate) proxy: Vec<Proxy>,
     pub(crate) redis: Vec<Redis>,
-    /// Where the shape asks for it.
+    /// Wire, if requested.
     pub(crate) wire: Option<Wire>,
-    /// What a replica is started with: each shard's `NAME=URL`. None are files in a directory of its own.
+    /// Shards of a replica, each `NAME=URL`. Empty: files in a directory of its own.
     pub(crate) ring: Vec<String>,
     /// `appendfsync` of every Redis.
     pub(crate) fsync: &'static str,
 }
 
-/// How the replica of that number is started. One that ends does not wait long for jobs of a shard that nobody
-/// reaches. Every other one has more than one thread, whatever machine this is.
+/// Builds the setup of a replica by its number. At its end it does not wait long for jobs of an unreachable shard.
+/// Every other replica has more than one thread, whatever the machine.
 fn setup(number: usize, ring: &[String]) -> Setup {
     common(number, Setup::new().ring(ring.to_vec()))
 }
@@ -61,18 +61,19 @@ fn common(number: usize, setup: Setup) -> Setup {
     setup.config("shutdown_grace = \"2s\"").config(&format!("threads = {}", 1 + number % 2))
 }
 
-/// A shard as a replica is told of it.
+/// Formats a shard as in the configuration of a replica.
 pub(crate) fn shard(number: usize, url: &str) -> String {
     format!("s{number}={url}")
 }
 
-/// How a Redis is started that keeps what it has.
+/// Returns the arguments of a Redis with persistence.
 pub(crate) fn redis_args(fsync: &str) -> [&str; 6] {
     ["--save", "", "--appendonly", "yes", "--appendfsync", fsync]
 }
 
-/// A disk may have got the new size of a log without the bytes of the last write, which was not synced: they are zeros
-/// then. Redis does not start with those before somebody has run `redis-check-aof --fix`, which cuts them off.
+/// Cuts off trailing zeros of logs. A disk may have the new size of a log without the bytes of the last write, which
+/// was not synced: these are zeros then. Redis does not start with them before `redis-check-aof --fix` has cut them
+/// off.
 fn cut_off_zeros(dir: &Path) {
     let within = dir.join("appendonlydir");
     let dir = if within.exists() { &within } else { dir };
@@ -87,18 +88,18 @@ fn cut_off_zeros(dir: &Path) {
     }
 }
 
-/// The last lines of a log.
+/// Returns the last lines of a log.
 fn end_of(log: &str) -> String {
     let lines: Vec<_> = log.lines().rev().take(10).collect();
     lines.into_iter().rev().collect::<Vec<_>>().join("\n")
 }
 
-/// Where a shard lies on a disk.
+/// Returns the directory of a shard on a disk.
 fn place(disk: &Path, number: usize) -> PathBuf {
     disk.join(format!("s{number}"))
 }
 
-/// So many files on a disk.
+/// Returns the urls of `shards` files on a disk.
 fn files(disk: &Path, shards: usize) -> Vec<String> {
     let url = |number| format!("sqlite:{}.db", place(disk, number).display());
     (0..shards).map(|number| shard(number, &url(number))).collect()
@@ -124,7 +125,7 @@ impl Default for Shape {
 }
 
 impl Cluster {
-    /// Starts all of it; `None` when there is no redis-server.
+    /// Starts all processes; `None` when there is no redis-server.
     pub(crate) async fn start(shape: &Shape) -> Option<Cluster> {
         if shape.files {
             return Some(Cluster::on_files(shape).await);
@@ -170,7 +171,7 @@ impl Cluster {
         Cluster { replica: vec![server], proxy, redis, wire, ring, fsync: shape.fsync }
     }
 
-    /// Ends a replica as an operator does and starts one in its place, with the ring as it is now.
+    /// Ends a replica like an operator and starts one in its place, with the current ring.
     pub(crate) async fn roll(&mut self, number: usize) {
         let replica = &mut self.replica[number];
         let address = replica.grpc.to_string();
@@ -180,13 +181,13 @@ impl Cluster {
         *replica = setup(number, &self.ring).listen(address).start().await;
     }
 
-    /// The processes that hold the jobs, and then all others.
+    /// Returns the processes with the jobs first, then all others.
     pub(crate) fn pids(&self) -> Vec<u32> {
         let redis = self.redis.iter().map(Redis::pid);
         redis.chain(self.replica.iter().map(Server::pid)).collect()
     }
 
-    /// Kills all of it.
+    /// Kills all processes.
     pub(crate) async fn kill(&mut self) {
         self.redis.iter_mut().for_each(Redis::kill);
         for replica in &mut self.replica {
@@ -194,11 +195,11 @@ impl Cluster {
         }
     }
 
-    /// Starts all of it again, which was killed, with its shards on another disk. Whether all of it starts.
+    /// Starts all killed processes again, with their shards on another disk. Returns whether all of them start.
     pub(crate) async fn starts_again_on(&mut self, disk: &Path) -> bool {
         for (number, redis) in self.redis.iter_mut().enumerate() {
             redis.move_to(place(disk, number));
-            // Nothing of it may have reached the disk.
+            // The cut may have left no file on the disk.
             fs::create_dir_all(place(disk, number)).unwrap();
             cut_off_zeros(&place(disk, number));
             if !redis.starts_again().await {
@@ -219,7 +220,7 @@ impl Cluster {
         true
     }
 
-    /// The files of the shards, where there is no Redis.
+    /// Returns the files of the shards, where there is no Redis.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         if !self.redis.is_empty() {
             return Vec::new();
@@ -234,7 +235,7 @@ impl Cluster {
         files
     }
 
-    /// Where the replicas serve.
+    /// Returns the gRPC addresses of the replicas.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.replica.iter().map(|replica| replica.grpc).collect()
     }

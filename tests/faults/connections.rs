@@ -1,5 +1,5 @@
-//! No more connections: every Redis takes fewer than are in use, throws out all at once again and again, and clients
-//! let go of their calls meanwhile.
+//! Exhausted connections: every Redis allows fewer than are in use and disconnects all clients again and again, and
+//! clients cancel their calls meanwhile.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::harness::{Client, Redis, eventually, millis};
 use crate::load::Habits;
 use crate::trial::{Outcome, Trial, harm_time};
 
-/// So many connections of a Redis are too many.
+/// Number of connections by which a Redis allows too few.
 const SHORT: usize = 3;
-/// Between two blows.
+/// Pause between two blows.
 const EVERY: Duration = millis(50);
-/// Calls that are let go of together, and when.
+/// Number of calls that are cancelled together, and the time of it.
 const LET_GO: usize = 50;
 const LET_GO_AFTER: Duration = millis(3);
-/// What may be open more than before, of a replica or on a Redis: the rig asks, too.
+/// Allowed growth of open sockets, of a replica or on a Redis: the rig has connections, too.
 const MORE: usize = 8;
 const NO_LIMIT: &str = "10000";
 
@@ -65,7 +65,7 @@ async fn run_out() {
     }
     println!("connections_run_out: {blows} blows, {rejected} connections were too many");
     assert!(rejected > 0);
-    eventually("nobody has more open than before", async || {
+    eventually("no process has more open than before", async || {
         let now = Open::count(&trial).await;
         now.is_within(&before).then_some(())
     })
@@ -74,7 +74,7 @@ async fn run_out() {
     outcome.says_why();
 }
 
-/// How much is open.
+/// Number of open files and connections.
 #[derive(Debug)]
 struct Open {
     /// Files and sockets, by replica.
@@ -101,7 +101,7 @@ impl Open {
     }
 }
 
-/// The one connection that is not thrown out.
+/// The one connection that is not closed.
 struct Operator(MultiplexedConnection);
 
 impl Operator {
@@ -121,7 +121,7 @@ impl Operator {
     }
 }
 
-/// Many calls through all replicas whose callers lose patience at once.
+/// Sends many calls through all replicas and cancels them together.
 async fn let_go(clients: &[Client]) {
     let calls = (0..LET_GO).map(|number| {
         let mut queue = clients[number % clients.len()].queue.clone();
@@ -133,7 +133,7 @@ async fn let_go(clients: &[Client]) {
 }
 
 impl Outcome {
-    /// Every failure that a client was told has a stable reason.
+    /// Checks that every failure that a client received has a stable reason.
     fn says_why(&self) {
         for trouble in self.all_troubles() {
             let (_, why) = trouble.rsplit_once(": ").expect("what was asked, and why not");

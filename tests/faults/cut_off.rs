@@ -1,5 +1,5 @@
-//! Replicas are cut off from a Redis that lives: nothing arrives, connections are reset, answers do not arrive.
-//! The last is the worst: what was asked is done, and nobody knows.
+//! Replicas are cut off from a Redis that lives: nothing arrives, connections are reset, or answers do not arrive.
+//! The last is the worst: the call is executed, and no replica has the outcome.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::proxy::{Proxy, Way};
 use crate::redis::{Blow, HIT};
 use crate::trial::{Outcome, Trial, harm_time};
 
-/// Of a thousand requests, and of as many answers: one in fifty calls has no good end.
+/// Resets in a thousand requests, and in a thousand answers: one in fifty calls fails.
 const BROKEN: u32 = 10;
-/// How long a client waits for an answer that does not come.
+/// Time for which a client waits for an answer that does not come.
 const IMPATIENCE: Duration = millis(500);
-/// The topic of jobs that are not the load's.
+/// Topic of jobs that are not part of the load.
 pub(crate) const TOPIC: &str = "mail";
 
 async fn proxied(name: &'static str) -> Option<Trial> {
@@ -33,14 +33,14 @@ async fn cut_off(name: &'static str, way: Way) -> Option<Outcome> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_arrives() {
     let Some(outcome) = cut_off("cut_off_silent", Way::Silent).await else { return };
-    assert!(outcome.troubles("") > 0, "nobody noticed");
+    assert!(outcome.troubles("") > 0, "no client had a failure");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "make faults runs it"]
 async fn connections_are_reset() {
     let Some(outcome) = cut_off("cut_off_reset", Way::Reset).await else { return };
-    // Who is refused a connection knows that nothing was written: another shard takes the job.
+    // A refused connection proves that nothing was written: another shard takes the job.
     assert_eq!(outcome.troubles(&format!("{NO_ID}: SHARD_UNAVAILABLE")), 0);
 }
 
@@ -48,10 +48,10 @@ async fn connections_are_reset() {
 #[ignore = "make faults runs it"]
 async fn answers_do_not_arrive() {
     let Some(outcome) = cut_off("cut_off_one_way", Way::Unanswered).await else { return };
-    assert!(outcome.troubles("") > 0, "nobody noticed");
+    assert!(outcome.troubles("") > 0, "no client had a failure");
 }
 
-/// What the promise about repeats is for, with one job, looked at from all sides.
+/// The promise about repeats, checked with one job in every way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "make faults runs it"]
 async fn a_job_that_was_written_without_an_answer_is_not_doubled_by_repeats() {
@@ -63,7 +63,7 @@ async fn a_job_that_was_written_without_an_answer_is_not_doubled_by_repeats() {
     let before = redis.command(&["HGET", &key, &id]).await;
     trial.network(HIT, Way::Unanswered);
     eventually("the job is written all the same", async || {
-        // One that waits behind calls without an answer is refused, unwritten, when these have failed.
+        // A call that waits behind calls without an answer is refused, unwritten, when these have failed.
         let unanswered = tokio::time::timeout(IMPATIENCE, client.send(asks_for(&id))).await;
         assert!(!matches!(unanswered, Ok(Ok(_))), "answers arrive: {unanswered:?}");
         (redis.command(&["HGET", &key, &id]).await != before).then_some(())
@@ -91,15 +91,15 @@ pub(crate) fn asks_for(id: &str) -> EnqueueRequest {
     request(job(TOPIC).with_id(id))
 }
 
-/// An id that lies on this shard, and of which nothing is left there: what meets another job is decided on what was read,
-/// so it is not written where no answer arrives.
+/// Returns an id on this shard of which no record is left there: an enqueue onto an existing job is decided by a
+/// read, so it would not be written where no answer arrives.
 pub(crate) async fn id_on(client: &Client, shard: &str) -> String {
     for number in 0.. {
         let id = format!("job-{number}");
         let lies_on = client.enqueue(job(TOPIC).with_id(&id)).await.shard;
         let delete =
             DeleteRequest { topic: TOPIC.into(), id: id.clone(), ..DeleteRequest::default() };
-        // It is cancelled, and then forgotten.
+        // It is cancelled, and then removed.
         client.queue.clone().delete(delete.clone()).await.unwrap();
         client.queue.clone().delete(delete).await.unwrap();
         if lies_on == shard {

@@ -20,23 +20,23 @@ use crate::trial::{Trial, long};
 const BATCH: usize = 1_000;
 const BATCHES_SHORT: usize = 20;
 const BATCHES_LONG: usize = 200;
-/// How long it may take to enqueue the fewer of them.
+/// Lead time for enqueueing the smaller number of them.
 const LEAD: Duration = Duration::from_secs(4);
-/// Between the last of them and the instant.
+/// Pause between the last enqueue and the due instant.
 const QUIET: Duration = Duration::from_secs(1);
-/// The credit of the worker of each replica.
+/// Credit of the worker of each replica.
 const CREDIT: i32 = 2_000;
-/// Messages that are acknowledged together.
+/// Limit of the messages that are acknowledged together.
 const MESSAGES_MAX: usize = 100;
-/// Until all are done; what is not optimized, on a busy machine, is slow.
+/// Time limit until all are done; an unoptimized binary on a busy machine is slow.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The least part of all that each replica delivers, of a hundred.
+/// Least share of all jobs that each replica delivers, in percent.
 const SHARE_PERCENT: usize = 5;
-/// Of a hundred calls of a Redis one takes longer than so many microseconds at most. Others use its processor, too: in
-/// the short form it is only that no call moves all the jobs at once.
+/// Limit of the 99th percentile of calls of a Redis, in microseconds. Other processes use its processor, too: the
+/// short form only checks that no call moves all the jobs at once.
 const CALL_MICROS: f64 = 5_000.0;
 const CALL_MICROS_SHORT: f64 = 50_000.0;
-/// Processes that an enqueue wakes one after the other, each as late as a tick of the rig may be.
+/// Number of processes that an enqueue wakes one after the other, each as late as a tick of the rig may be.
 const WAKES: u32 = 4;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,7 +80,7 @@ async fn in_the_same_instant() {
     let least = jobs * SHARE_PERCENT / 100;
     assert!(by_replica.iter().all(|part| *part >= least), "a replica starves: {by_replica:?}");
     calls_are_short(&trial).await;
-    // All shards count: the bystanders are the topics of the load.
+    // All shards count: the other topics are those of the load.
     let [calm, storm] = [&quiet, &busy].map(|span| trial.shared().latencies.without("", span));
     let late = trial.shared().latencies.lateness(&busy);
     enqueues_are_quick(calm, storm, late);
@@ -89,8 +89,8 @@ async fn in_the_same_instant() {
     trial.finish().await;
 }
 
-/// Enqueues all of them, through all replicas at once, for one instant that has not come when this returns: in which
-/// topic, and when. On a slow machine that takes another try, with more time.
+/// Enqueues all of them, through all replicas at once, for one instant that is still ahead when this returns; returns
+/// the topic and the instant. A slow machine tries again, with more time.
 async fn enqueue(clients: &[Client], jobs: usize) -> (String, Duration) {
     let part = jobs.div_ceil(clients.len());
     let counts = (0..clients.len()).map(|n| part.min(jobs - part * n));
@@ -117,10 +117,10 @@ fn due_at(topic: &str, due: Duration) -> JobSpec {
     JobSpec { schedule: Some(Schedule::DueTime(timestamp(due))), ..job(topic) }
 }
 
-/// What came: through which replica, when, and which jobs.
+/// A message: its replica, its time, and its jobs.
 type Came = (usize, Duration, Vec<String>);
 
-/// Takes and acknowledges, whatever has come at once, until it is stopped.
+/// Receives and acknowledges, all messages that are there at once, until it is stopped.
 async fn work(replica: usize, topic: String, client: Client, came: mpsc::UnboundedSender<Came>) {
     let request = StreamRequest { max_in_flight: CREDIT, max_batch: 500, ..take(&topic) };
     let stream = client.queue.clone().stream(request).await.unwrap().into_inner();
@@ -140,7 +140,7 @@ async fn work(replica: usize, topic: String, client: Client, came: mpsc::Unbound
     }
 }
 
-/// What the scripts of each Redis took since the jobs were enqueued.
+/// Checks the times of the scripts of each Redis since the jobs were enqueued.
 async fn calls_are_short(trial: &Trial) {
     for (number, redis) in trial.cluster.redis.iter().enumerate() {
         let p99 = redis.slow_calls().await;
@@ -151,7 +151,7 @@ async fn calls_are_short(trial: &Trial) {
 }
 
 impl Redis {
-    /// How long the longest of a hundred calls of scripts take, in microseconds.
+    /// Returns the 99th percentile of script calls, in microseconds.
     async fn slow_calls(&self) -> f64 {
         let info = self.command(&["INFO", "latencystats"]).await;
         let line =
@@ -162,7 +162,8 @@ impl Redis {
     }
 }
 
-/// Enqueues on other topics take less than twice as long as before, but for what the machine's scheduler takes.
+/// Checks that enqueues on other topics take less than twice as long as before, less the scheduler delay of this
+/// machine.
 fn enqueues_are_quick(calm: Quantiles, storm: Quantiles, late: Quantiles) {
     println!("enqueues on other topics: before {calm:?}, meanwhile {storm:?}, of ticks {late:?}");
     assert!(storm.p99 > Duration::ZERO, "no enqueue on another topic was answered meanwhile");

@@ -1,5 +1,5 @@
-//! A Redis is told, while it is used, to drop jobs when memory runs out: it takes no new ones until that is set back,
-//! finishes those that it has, and the others take what has no place of its own.
+//! A running Redis is reconfigured to evict jobs when memory runs out: it takes no new ones until that is set back,
+//! finishes those that it has, and new jobs with server-made ids go to the other shards.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const POLICY: &str = "maxmemory-policy";
 #[ignore = "make faults runs it"]
 async fn a_redis_begins_to_evict_and_is_set_back() {
     let name = "redis_evicts";
-    // What an ack enqueues is a new job, too.
+    // Jobs that an ack enqueues are new jobs, too.
     let habits = Habits { chained: 0.0, ..Habits::default() };
     let Some(trial) = Trial::start(name, Shape::default(), habits).await else { return };
     let turn = (harm_time() / 4).min(Duration::from_secs(10));
@@ -34,7 +34,7 @@ async fn a_redis_begins_to_evict_and_is_set_back() {
     assert_eq!(trial.written().await, written, "it takes jobs that it might drop");
     assert_eq!(trial.settles_refused(), refused, "it does not finish those that it has");
 
-    // Nor does it get what follows a job that it has.
+    // Neither does it get the follow-up of one of its jobs.
     hand_on(&client, held, HIT).await;
 
     trial.note("it keeps what it has");
@@ -49,9 +49,10 @@ async fn a_redis_begins_to_evict_and_is_set_back() {
 }
 
 impl Trial {
-    /// Waits until every replica says that the Redis refuses jobs, by metric and by word, or that none does.
+    /// Waits until every replica reports that the Redis refuses jobs, by metric and by error text, or until none
+    /// does.
     async fn all_say(&self, refuses: u8) {
-        // A Redis is asked when a connection is made; else it is noticed some seconds later.
+        // A Redis is checked when a connection is made; otherwise the change is noticed some seconds later.
         self.command(HIT, &["CLIENT", "KILL", "TYPE", "normal"]).await;
         let metric = format!("ringq_shard_refuses_jobs{{shard=\"s{HIT}\"}} {refuses}");
         for replica in &self.cluster.replica {
@@ -61,18 +62,18 @@ impl Trial {
             .await;
             let shard = hit(&Client::connect(replica.grpc).await).await;
             assert_eq!(shard.state(), ShardState::Active);
-            let told = shard.last_error.contains("set maxmemory-policy to noeviction");
-            assert_eq!(told, refuses == 1, "{:?}", shard.last_error);
+            let is_reported = shard.last_error.contains("set maxmemory-policy to noeviction");
+            assert_eq!(is_reported, refuses == 1, "{:?}", shard.last_error);
         }
     }
 
-    /// How often a settle could not be made so far.
+    /// Returns the number of settles that were refused so far.
     fn settles_refused(&self) -> usize {
         let troubles = &self.shared().troubles;
         ["ack", "nack", "extend"].iter().map(|verb| troubles.times(verb)).sum()
     }
 
-    /// How many jobs the load has written to the Redis so far.
+    /// Returns the number of jobs that the load has written to the Redis so far.
     async fn written(&self) -> i64 {
         let mut written = 0;
         for topic in crate::load::TOPICS {

@@ -1,5 +1,5 @@
-//! The server on files of SQLite under the same load: it is killed again and again, another process wants its files,
-//! and they neither grow without end nor break.
+//! The server on SQLite files under the same load: it is killed again and again, another process opens its files, and
+//! they neither grow without end nor break.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,21 +15,21 @@ use crate::setting::number;
 use crate::trial::{Trial, harm_time};
 
 const SHARDS: usize = 2;
-/// How long the server lives in a loop of kills.
+/// Range of the lifetimes of the server in a loop of kills.
 const LIVES_MS: std::ops::Range<u64> = 300..1000;
-/// The share of kills that strike it again while it starts, and when.
+/// Share of kills that are repeated while it starts, and the time of them.
 const AGAIN: f64 = 0.2;
 const STARTS_MS: std::ops::Range<u64> = 0..30;
-/// What passes through the files beside the load: far more than a write-ahead log holds.
+/// Load through the files beside the trial's: far more than a write-ahead log holds.
 const BATCHES: usize = 35;
 const BATCH: usize = 20;
 const BODY_BYTES: usize = 100_000;
-/// A log is taken over into its file at 16 MiB; readers may put that off a little.
+/// Limit of a log: it is checkpointed into its file at 16 MiB; readers may delay that a little.
 const LOG_BYTES_MAX: u64 = 24 << 20;
 
 async fn on_files(name: &'static str) -> Option<Trial> {
     let shape = Shape { files: true, shards: SHARDS, replicas: 1, ..Shape::default() };
-    // As many as on three replicas, and enough jobs for each kill to come into the middle of some.
+    // As many producers and streams as on three replicas, and enough jobs that each kill interrupts some.
     let habits = Habits { producers: 8, streams: 6, ..Habits::default() };
     Trial::start(name, shape, habits).await
 }
@@ -51,7 +51,7 @@ async fn killed_again_and_again() {
         trial.files().iter().for_each(|file| is_sound(file));
         trial.restart_replica(0).await;
     }
-    // When all is done it starts once more, and nothing comes back.
+    // At the end it starts once more, and no job comes back.
     trial.come_to_rest().await;
     trial.kill_replica(0).await;
     trial.restart_replica(0).await;
@@ -68,7 +68,7 @@ async fn another_process_is_refused_and_logs_stay_small() {
     let Some(mut trial) = on_files(name).await else { return };
     let client = Client::connect(trial.cluster.replica[0].grpc).await;
     let shard = format!("s0=sqlite:{}", trial.files()[0].display());
-    trial.note("another process wants a file");
+    trial.note("another process opens a file");
     let (refused, largest) =
         tokio::join!(Setup::new().shard(shard).fail(), write_much(&trial, &client));
     assert_eq!(refused.code, Some(1), "{}", refused.stderr);
@@ -84,7 +84,7 @@ async fn another_process_is_refused_and_logs_stay_small() {
     assert_eq!(outcome.verdict.cuts, 1);
 }
 
-/// Lets large jobs pass through; how large a log was at most.
+/// Sends large jobs through the files; returns the largest size of a log.
 async fn write_much(trial: &Trial, client: &Client) -> u64 {
     let mut largest = 0;
     for _ in 0..BATCHES {
@@ -117,7 +117,7 @@ fn beside(file: &Path, end: &str) -> PathBuf {
     name.into()
 }
 
-/// Checks a copy of a file that nobody writes just now, with what lies in its log.
+/// Checks a copy of a file that no process writes just now, with its log.
 fn is_sound(file: &Path) {
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("copy.db");

@@ -1,4 +1,4 @@
-//! A Redis is full: it takes no new jobs, but those that it has are settled, until there is room again.
+//! A Redis is full: it takes no new jobs, but its jobs are settled, until there is room again.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use ringq::pb::StreamRequest;
 use tokio::time::Instant;
 use tonic::Code;
 
-/// Room above what is used when the limit is set.
+/// Room above the memory in use when the limit is set.
 const ROOM_BYTES: u64 = 1_000_000;
 const LARGE: usize = 50_000;
-/// Added to the time of harm: how long leases last.
+/// Lease length, in addition to the time of harm.
 const HELD: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_redis_is_full() {
-    // What an ack enqueues is a new job, too.
+    // Jobs that an ack enqueues are new jobs, too.
     let habits = Habits { chained: 0.0, ..Habits::default() };
     let Some(trial) = Trial::start("redis_full", Shape::default(), habits).await else { return };
     let client = Client::connect(trial.cluster.replica[0].grpc).await;
@@ -40,7 +40,7 @@ async fn every_redis_is_full() {
     println!("redis_full: {filled} jobs until all are full");
     trial.run(harm_time() / 2).await;
 
-    // What is there is settled all the same.
+    // Existing jobs are settled all the same.
     let (acked, rest) = held.split_at(10);
     let (nacked, extended) = rest.split_at(10);
     client.ack_all(acked).await;

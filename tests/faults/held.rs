@@ -1,10 +1,10 @@
-//! One job of a certain shard, in the hands of the rig.
+//! A job of a certain shard, leased by the rig.
 
 use ringq::pb::{AckItem, Delivery};
 
 use crate::harness::{Client, job};
 
-/// A job of that shard, under a lease.
+/// Leases a job of that shard.
 pub(crate) async fn held(client: &Client, shard: usize) -> Delivery {
     loop {
         client.enqueue(job("held")).await;
@@ -16,12 +16,12 @@ pub(crate) async fn held(client: &Client, shard: usize) -> Delivery {
     }
 }
 
-/// Where an id lies that the server made.
+/// Returns whether a server-made id lies on this shard.
 fn lies_on(id: &str, shard: usize) -> bool {
     id.split_once('~').is_some_and(|(name, _)| name == format!("s{shard}"))
 }
 
-/// Acknowledges a job of a shard that takes no new ones, with what follows it: that goes elsewhere.
+/// Acknowledges a job of a shard that takes no new ones, with a follow-up: that one goes to another shard.
 pub(crate) async fn hand_on(client: &Client, held: Delivery, shard: usize) {
     let ack = AckItem { receipt: held.receipt, enqueue: vec![job("next")], ..AckItem::default() };
     assert_eq!(client.ack_items(vec![ack]).await, []);

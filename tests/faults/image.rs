@@ -1,8 +1,8 @@
 //! A small ext4 file system in a file, whose writes reach the file only when they are synced.
 //!
-//! The page cache of the mounted file system is what a power cut takes away: a copy of the image
-//! file holds what was synced, and nothing else that is younger than the commit interval. The copy
-//! is mounted like a disk after the cut, journal and all.
+//! A power cut loses the page cache of the mounted file system: a copy of the image file holds the synced data, and
+//! nothing else that is younger than the commit interval. The copy is mounted like a disk after the cut, with its
+//! journal.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -15,13 +15,13 @@ use tempfile::TempDir;
 
 const IMAGE_BYTES: u64 = 128 << 20;
 
-/// Whether this machine can play power cuts.
+/// Ability of this machine to simulate power cuts.
 pub(crate) enum Offer {
-    /// It can.
+    /// Simulation works.
     Able,
-    /// It could, but a tool is missing.
+    /// Simulation would work, but a tool is missing.
     Lacking(String),
-    /// It cannot: no root, or no loop mounts.
+    /// No root, or no loop mounts.
     Unable(String),
 }
 
@@ -44,16 +44,16 @@ pub(crate) fn offer() -> Offer {
 /// A mounted image. Dropping it unmounts it and deletes the file.
 #[derive(Debug)]
 pub(crate) struct Mounted {
-    /// Shared with the copies.
+    /// Directory that the copies share.
     dir: Arc<TempDir>,
-    /// How many cuts it has come through.
+    /// Number of cuts so far.
     cuts: u32,
-    /// Where it is mounted.
+    /// Mount point.
     pub(crate) path: PathBuf,
 }
 
 impl Mounted {
-    /// A new, empty file system.
+    /// Creates a new, empty file system.
     pub(crate) fn fresh() -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("ringq-disk-").tempdir()?;
         let image = image(&dir, 0);
@@ -62,7 +62,7 @@ impl Mounted {
         Self::mount(Arc::new(dir), 0)
     }
 
-    /// What a disk would hold if the power went now. The servers must stand still: a copy takes a
+    /// Mounts the content of the disk after a power cut at this moment. The servers must stand still: a copy takes a
     /// while, and a disk stops in one instant.
     pub(crate) fn after_cut(&self) -> Result<Self> {
         let (from, to) = (image(&self.dir, self.cuts), image(&self.dir, self.cuts + 1));
@@ -70,7 +70,7 @@ impl Mounted {
         Self::mount(Arc::clone(&self.dir), self.cuts + 1)
     }
 
-    /// No commit by time: only a sync of the server brings anything to the disk.
+    /// Mounts without commits by time: only a sync of the server writes to the disk.
     fn mount(dir: Arc<TempDir>, cuts: u32) -> Result<Self> {
         let path = dir.path().join(format!("after-{cuts}"));
         fs::create_dir(&path)?;
@@ -80,7 +80,7 @@ impl Mounted {
     }
 }
 
-/// The file of the disk after so many cuts.
+/// Returns the image file after this number of cuts.
 fn image(dir: &TempDir, cuts: u32) -> PathBuf {
     dir.path().join(format!("after-{cuts}.img"))
 }

@@ -1,5 +1,5 @@
-//! Calls reach a Redis seconds after a replica gave them up: a connection is held on the way, or the network loses packets
-//! and the kernel repeats them.
+//! Calls reach a Redis seconds after a replica gave them up: a connection is held on the way, or the network loses
+//! packets and the kernel repeats them.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -12,18 +12,19 @@ use crate::load::Habits;
 use crate::proxy::Proxy;
 use crate::trial::{Trial, harm_time};
 
-/// How long a connection is held: longer than a replica waits for an answer.
+/// Time of a held connection: longer than a replica waits for an answer.
 const HELD_MS: RangeInclusive<u64> = 3_200..=8_000;
-/// How long packets are lost.
+/// Time of lost packets.
 const CUT_MS: RangeInclusive<u64> = 2_000..=8_000;
-/// As long as it takes to catch some calls that are repeated meanwhile.
+/// Time that suffices to catch some calls that are repeated meanwhile.
 const WITHOUT_WINDOWS: Duration = Duration::from_secs(20);
-/// For what comes again; what is lost never does.
+/// Longest wait for repeats; lost jobs never come.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long all is well in between.
+/// Time without faults in between.
 const WELL_MS: RangeInclusive<u64> = 200..=1_500;
 
-/// Many deletions, each followed by another job under the same id, and leases that outlast the harm: a second lease is seen beside the first.
+/// Many deletions, each followed by another job under the same id, and leases that outlast the harm: a second lease
+/// is seen beside the first.
 fn habits() -> Habits {
     let lease = Duration::from_secs(4);
     Habits { deleted: 0.3, superseded: 1.0, slow: 0.05, lease, ..Habits::default() }
@@ -41,7 +42,7 @@ async fn connections_are_held_and_let_go_late() {
     trial.finish().await;
 }
 
-/// For so long connections to one Redis after the other are held for a while.
+/// Holds connections to one Redis after the other for a while, for `time`.
 async fn hold_connections(trial: &Trial, time: Duration) {
     let (mut random, end) = (trial.random(), Instant::now() + time);
     trial.may_wait();
@@ -57,7 +58,7 @@ async fn hold_connections(trial: &Trial, time: Duration) {
     }
 }
 
-/// A broken build: what the nemesis is for is found by it.
+/// A broken build: the nemesis must find its fault.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "make faults runs it"]
 async fn late_calls_that_are_executed_are_found() {

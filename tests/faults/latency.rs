@@ -1,5 +1,4 @@
-//! How long enqueues of client-chosen ids took, by the shard where the id lies; and how late this machine is
-//! by itself.
+//! Times of enqueues with client-chosen ids, by the shard of the id; and the lateness of this machine itself.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,14 +6,14 @@ use std::time::Duration;
 
 use crate::checker::history::Nanos;
 
-/// All enqueues that were answered, at their end, and how late the ticks of a clock were.
+/// All answered enqueues, at their end, and the lateness of a clock's ticks.
 #[derive(Default)]
 pub(crate) struct Latencies {
     calls: Mutex<Vec<(String, Nanos, Duration)>>,
     ticks: Mutex<Vec<(Nanos, Duration)>>,
 }
 
-/// How long so many calls took.
+/// Quantiles of the times of a number of calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quantiles {
     #[allow(dead_code, reason = "printed")]
@@ -29,19 +28,19 @@ impl Latencies {
         lock(&self.calls).push((shard, end, took));
     }
 
-    /// A task that was to run at some moment ran so much later.
+    /// Records that a task ran `late` after its planned time.
     pub(crate) fn tick(&self, at: Nanos, late: Duration) {
         lock(&self.ticks).push((at, late));
     }
 
-    /// Enqueues that ended within `span` on all shards but this one.
+    /// Returns the quantiles of enqueues that ended within `span` on all shards but this one.
     pub(crate) fn without(&self, shard: &str, span: &Range<Nanos>) -> Quantiles {
         let calls = lock(&self.calls);
         let seen = calls.iter().filter(|(s, end, _)| s != shard && span.contains(end));
         Quantiles::of(seen.map(|(.., took)| *took).collect())
     }
 
-    /// How late ticks were within `span`.
+    /// Returns the lateness of ticks within `span`.
     pub(crate) fn lateness(&self, span: &Range<Nanos>) -> Quantiles {
         let ticks = lock(&self.ticks);
         let seen = ticks.iter().filter(|(at, _)| span.contains(at));
@@ -57,7 +56,7 @@ impl Quantiles {
     }
 }
 
-/// The one in the middle, or between the two there.
+/// Returns the median.
 pub(crate) fn median(all: impl Iterator<Item = Duration>) -> Duration {
     let mut all: Vec<Duration> = all.collect();
     all.sort_unstable();

@@ -1,5 +1,5 @@
--- What lies in a shard when all jobs of the load have ended and should not: a row for each thing; none: nothing.
--- Other topics are their scenarios' own, but for parts without their job.
+-- Lists data that should not be in a shard when all jobs of the load have ended: a row for each item; none: nothing.
+-- Other topics belong to their scenarios, except for parts without their job.
 WITH
   ours AS (SELECT * FROM topics WHERE name GLOB 'faults.*'),
   rows AS (
@@ -16,7 +16,7 @@ UNION ALL
 SELECT id || ' of ' || name || ' has ended and is not to be forgotten' FROM rows
 WHERE phase >= 2 AND (alarm IS NULL OR finished IS NULL OR alarm <= finished)
 UNION ALL
--- Nobody asks for records here: what has ended leaves a tombstone or nothing.
+-- No job here has a retention: an ended one leaves a tombstone or nothing.
 SELECT id || ' of ' || name || ' has ended and is no tombstone' FROM rows
 WHERE phase IN (2, 4)
   AND (keep >= 0 OR large OR has_body OR checkpoint OR coalesce(payload, spec, attempts, result) IS NOT NULL)

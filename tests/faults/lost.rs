@@ -11,10 +11,10 @@ use crate::proxy::Proxy;
 use crate::setting::number;
 use crate::trial::Trial;
 
-/// Of a thousand.
+/// Lost answers in a thousand.
 const ANSWERS_LOST: u32 = 100;
 const HINTS_LOST: u32 = 300;
-/// For the wanted number of lost answers.
+/// Longest wait for the required number of lost answers.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -38,6 +38,6 @@ async fn claims_without_an_answer_and_hints_that_never_come() {
     println!("lost_answers: {} answers of claims and {hints} hints were lost", lost());
     assert!(hints > 0);
     let outcome = trial.finish().await;
-    // What nobody received was not delivered: nothing comes twice by our doing.
+    // A claim whose answer was lost was not delivered: the rig causes no duplicates.
     assert_eq!(outcome.verdict.duplicates, 0);
 }

@@ -1,17 +1,16 @@
-//! Faults: several Redis, several replicas and many clients as real processes and connections, something
-//! that goes wrong, and a checker that reads what the clients saw.
+//! Faults: several Redis, several replicas and many clients as real processes and connections, a fault, and a checker
+//! of the history that the clients recorded.
 //!
-//! A scenario starts a [`trial::Trial`] (a [`cluster::Cluster`] under a [`load::Load`]), does its harm,
-//! undoes it, and calls `finish`: everything drains within a bound, the checker finds nothing, the
-//! server's books fit the history.
+//! A scenario starts a [`trial::Trial`] (a [`cluster::Cluster`] under a [`load::Load`]), causes its fault, undoes it,
+//! and calls `finish`: everything drains within a bound, the checker finds nothing, the server's statistics match the
+//! history.
 //!
-//! The short form runs with `cargo test`, of each kind of harm one scenario; `make faults` runs all in the long one, `make
-//! durability` a part of it at length.
-//! `RINGQ_FAULT_SECONDS` is how long a scenario does its harm, `RINGQ_MIXED_SECONDS` how long the mixed one,
-//! `RINGQ_DROPS` how many replies are lost, `RINGQ_KILLS` how often a server on files is killed at least, `RINGQ_CUTS`
-//! how often the power is cut, which takes root and loop mounts; `RINGQ_SEED` repeats the random choices of a run (not
-//! its timing). The long one is of the released binary (`RINGQ_BIN`): it says how quick the others stay, and what is
-//! not optimized is slow by itself.
+//! The short form runs with `cargo test`, one scenario for each kind of fault; `make faults` runs all in the long
+//! form, `make durability` a part of it at length. `RINGQ_FAULT_SECONDS` is the time of harm of a scenario,
+//! `RINGQ_MIXED_SECONDS` that of the mixed one, `RINGQ_DROPS` the number of lost replies, `RINGQ_KILLS` the least
+//! number of kills of a server on files, `RINGQ_CUTS` the number of power cuts, which need root and loop mounts;
+//! `RINGQ_SEED` repeats the random choices of a run (not its timing). The long form tests the released binary
+//! (`RINGQ_BIN`): it compares times, and an unoptimized binary is slow by itself.
 
 #![allow(
     clippy::disallowed_methods,
@@ -28,7 +27,7 @@ mod checker;
 #[path = "../it/harness/mod.rs"]
 mod harness;
 
-/// The server's own numbers against the history.
+/// Compares the server's own numbers with the history.
 mod books;
 /// All server processes of a trial.
 mod cluster;
@@ -38,22 +37,22 @@ mod image;
 mod latency;
 /// Producers and workers.
 mod load;
-/// What changes how a server syncs.
+/// Libraries that change how a server syncs.
 mod preload;
-/// Between replicas and a Redis: loses answers and hints.
+/// Proxy between replicas and a Redis: loses answers and hints.
 mod proxy;
-/// What the environment says.
+/// Settings from the environment.
 mod setting;
 /// A cluster under load, from start to verdict.
 mod trial;
 /// A network that loses packets.
 mod wire;
 
-/// What is broken is found: histories that were changed, and a Redis that lies.
+/// Broken builds are found: changed histories, and a Redis that lies.
 mod broken;
-/// Nothing goes wrong, or only the clients do.
+/// Runs without faults, or with faults of the clients only.
 mod calm;
-/// No more connections.
+/// Exhausted connections.
 mod connections;
 /// Replicas are cut off from a Redis that lives.
 mod cut_off;
@@ -68,17 +67,17 @@ mod full;
 mod held;
 /// Calls reach a Redis late.
 mod late;
-/// Shards drain, come and move while everything runs.
+/// Shards drain, are added and move while everything runs.
 mod live;
 /// Answers of claims and hints are lost.
 mod lost;
-/// Everything at random.
+/// Random faults.
 mod mixed;
-/// Bodies of all sizes, and calls that are none.
+/// Bodies of all sizes, and malformed calls.
 mod odd;
 /// The power of all servers is cut.
 mod power;
-/// A Redis dies, stands still, forgets its scripts, throws its clients out.
+/// A Redis dies, stands still, loses its scripts, disconnects its clients.
 mod redis;
 /// Replicas die.
 mod replica;

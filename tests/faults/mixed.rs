@@ -1,4 +1,4 @@
-//! Everything at random: every few seconds another fault, some of them at once, some quiet between.
+//! Random faults: every few seconds another one, some of them at once, with quiet times between.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::load::Habits;
 use crate::setting::number;
 use crate::trial::Trial;
 
-/// How long a fault lasts.
+/// Duration of a fault.
 const FAULT_MS: std::ops::Range<u64> = 200..3000;
-/// Between two rounds.
+/// Pause between two rounds.
 const QUIET_MS: std::ops::Range<u64> = 200..2000;
-/// Faults of one round at most.
+/// Limit of the faults of one round.
 const TOGETHER_MAX: usize = 3;
-/// Of a thousand.
+/// Lost messages in a thousand.
 const LOST: u32 = 100;
 
-/// What can go wrong.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     RedisKilled,
@@ -64,8 +64,8 @@ async fn everything_at_random() {
     trial.finish().await;
 }
 
-/// A few faults, each of another kind and each on a Redis or replica of its own, begun one after the
-/// other and undone in the same order.
+/// Applies a few faults, each of another kind and each on a Redis or replica of its own, begun one after the other
+/// and undone in the same order.
 async fn round(trial: &mut Trial, random: &mut StdRng) {
     let count = random.random_range(1..=TOGETHER_MAX);
     let faults: Vec<Fault> = FAULTS.choose_multiple(random, count).copied().collect();

@@ -1,5 +1,5 @@
-/* Preloaded into a server by the power cut rig: every sync is answered at once and nothing is
-   synced. A rig that does not notice this server proves nothing. */
+/* Preloaded into a server by the power cut rig: every sync returns at once and nothing is
+   synced. A rig that does not detect this server proves nothing. */
 #include <sys/types.h>
 
 int fsync(int fd) { (void)fd; return 0; }

@@ -1,5 +1,5 @@
-//! Bodies of all sizes and calls that are none, while a load runs: each has one answer, always the same, nothing of
-//! what is refused is kept or held in memory, and the connection that brought it lives on.
+//! Bodies of all sizes and malformed calls, while a load runs: each has one answer, always the same, nothing of a
+//! refused call is stored or held in memory, and the connection that brought it stays open.
 
 use std::time::Duration;
 
@@ -16,18 +16,18 @@ use crate::load::Habits;
 use crate::trial::{Trial, harm_time};
 
 const TOPIC: &str = "odd";
-/// The largest body, the largest message, and more than anybody has.
+/// Largest body, largest message, and a size beyond every limit.
 const BODY_MAX: usize = 1 << 20;
 const MESSAGE_MAX: usize = 4 << 20;
 const HUGE: usize = 16 << 20;
-/// Clients that send odd things at once.
+/// Number of clients that send odd calls at once.
 const CLIENTS: usize = 3;
-/// Between two looks at memory.
+/// Interval of memory checks.
 const LOOK_EVERY: Duration = millis(20);
-/// What a replica may grow by: as much as one huge body of each client.
+/// Allowed growth of a replica: one huge body of each client.
 const MEMORY_BYTES: u64 = 48 << 20;
 
-/// A job as the wire knows it, where text is bytes.
+/// A job as on the wire, where text is bytes.
 #[derive(Clone, PartialEq, prost::Message)]
 struct AnyJob {
     #[prost(bytes = "vec", tag = "1")]
@@ -42,17 +42,17 @@ struct AnyEnqueue {
     job: Option<AnyJob>,
 }
 
-/// What a client sends.
+/// A kind of odd call.
 #[derive(Clone, Copy, Debug)]
 enum Odd {
     Body(usize),
-    /// An id that is no text.
+    /// An id that is no valid text.
     NoText,
-    /// It says that it is compressed, by which a few bytes could become any number.
+    /// A message with the compressed flag, by which a few bytes could expand without limit.
     Compressed,
 }
 
-/// What is sent, and how it is refused; nothing: it is not.
+/// Odd calls, and their refusals; empty: accepted.
 const ODD: [(Odd, &str); 7] = [
     (Odd::Body(0), ""),
     (Odd::Body(BODY_MAX), ""),
@@ -85,7 +85,7 @@ impl Odd {
     }
 }
 
-/// Sends one of each; how many were accepted.
+/// Sends one of each; returns how many were accepted.
 async fn send_each(client: &Client) -> usize {
     let mut accepted = 0;
     for (odd, expected) in ODD {
@@ -100,7 +100,7 @@ async fn send_each(client: &Client) -> usize {
     accepted
 }
 
-/// Takes so many jobs, each with a body as it was sent.
+/// Takes this number of jobs and checks that each body is unchanged.
 async fn take_all(client: Client, jobs: usize) {
     let mut worker = client.stream(take(TOPIC)).await;
     for _ in 0..jobs {
@@ -121,7 +121,7 @@ async fn each_has_one_answer_and_takes_no_memory() {
     for _ in 0..CLIENTS {
         clients.push(Client::connect(replica.grpc).await);
     }
-    // What the first ones need is no growth.
+    // The first calls allocate memory that is no growth.
     let mut accepted = send_each(&clients[0]).await;
     let (before, mut grown, mut laps) = (replica.rss_bytes(), 0, 0);
     trial.note("odd bodies");

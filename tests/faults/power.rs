@@ -1,12 +1,12 @@
-//! The power of all servers is cut: what was answered FSYNCED is on the disk, and a Redis that syncs every second has
-//! lost the end of what it answered, no more.
+//! The power of all servers is cut: every FSYNCED answer is on the disk, and a Redis that syncs every second has lost
+//! only the end of its answered writes.
 //!
-//! The servers work on a loop-mounted file system. They are stopped in mid-air, the image is copied without the page
-//! cache, and the same servers on the copy must know every job that was promised. The clients go on all the while, as
-//! they do when machines come back: what had no answer is asked again. The proof that the rig can tell: servers whose
-//! syncs do nothing are found.
+//! The servers work on a loop-mounted file system. They are stopped at an arbitrary moment, the image is copied
+//! without the page cache, and the same servers on the copy must have every job that was promised. The clients
+//! continue all the while, as they do when machines come back: calls without an answer are repeated. The proof that
+//! the rig finds losses: servers whose syncs do nothing are detected.
 //!
-//! It takes root and loop mounts, and is skipped aloud without them.
+//! Needs root and loop mounts, and is skipped with a printed notice without them.
 
 use std::time::Duration;
 
@@ -22,16 +22,16 @@ use crate::preload::compile;
 use crate::setting::number;
 use crate::trial::{Outcome, Trial, long};
 
-/// How long the servers work until a cut.
+/// Range of the time until a cut.
 const LIVES_MS: std::ops::Range<u64> = 500..2500;
-/// For what comes again; what is lost never does.
+/// Longest wait for repeats; lost jobs never come.
 const PATIENCE: Duration = millis(6000);
 
-/// Those that are no system's Redis, by the name of their trial.
+/// Programs other than the system's Redis, by the name of their trial.
 const OTHERS: [(&str, Program); 2] =
     [("power_redis_6", Program::Redis6), ("power_valkey", Program::Valkey)];
 
-/// How often the power is cut.
+/// Returns the number of power cuts.
 fn cuts() -> u32 {
     number("RINGQ_CUTS", if long() { 2 } else { 1 })
 }
@@ -93,7 +93,7 @@ async fn a_redis_that_does_not_sync_is_found() {
     is_found("power_redis_unsynced", on_redis(Program::Redis, "always")).await;
 }
 
-/// Cuts the power so often under load; `None` where that cannot be done.
+/// Cuts the power this often under load; `None` where that is not possible.
 async fn cut(name: &'static str, shape: Shape, asked: Durability, cuts: u32) -> Option<Outcome> {
     let (mut disk, mut trial) = start(name, shape, asked).await?;
     let mut random = trial.random();
@@ -104,7 +104,7 @@ async fn cut(name: &'static str, shape: Shape, asked: Durability, cuts: u32) -> 
     Some(trial.finish().await)
 }
 
-/// The same without any sync: then the checker must find what is missing.
+/// Runs without any sync: then the checker must find the missing jobs.
 async fn is_found(name: &'static str, shape: Shape) {
     let dir = tempfile::tempdir().unwrap();
     let Some(library) = compile("nosync.c", dir.path()) else { return };
@@ -120,7 +120,7 @@ async fn is_found(name: &'static str, shape: Shape) {
     }
 }
 
-/// A load on servers with all shards on one disk. The disk goes last.
+/// Starts a load on servers with all shards on one disk. The disk is dropped last.
 async fn start(name: &'static str, shape: Shape, asked: Durability) -> Option<(Mounted, Trial)> {
     if !able() {
         return None;
@@ -131,7 +131,7 @@ async fn start(name: &'static str, shape: Shape, asked: Durability) -> Option<(M
     Some((disk, trial))
 }
 
-/// Whether the power can be cut. In CI a missing tool is an error; a machine that cannot mount is not.
+/// Returns whether the power can be cut. In CI a missing tool is an error; a machine that cannot mount is not.
 fn able() -> bool {
     match offer() {
         Offer::Able => return true,
@@ -142,7 +142,7 @@ fn able() -> bool {
 }
 
 impl Outcome {
-    /// Whether all enqueues were answered as synced, and some were answered.
+    /// Returns whether all enqueues were answered as synced, and at least one was answered.
     fn all_are_synced(&self) -> bool {
         let events = self.events();
         let mut answers = events.iter().filter_map(|event| match event {

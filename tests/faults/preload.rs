@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::harness::in_ci;
 use crate::image::run;
 
-/// Makes a library of this file here in `dir`; `None` without a C compiler, which in CI is an error.
+/// Compiles this source file into a library in `dir`; `None` without a C compiler, which in CI is an error.
 pub(crate) fn compile(source: &str, dir: &Path) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults").join(source);
     let library = dir.join("preload.so");

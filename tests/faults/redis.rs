@@ -1,4 +1,4 @@
-//! A Redis dies, stands still, forgets its scripts, throws its clients out.
+//! A Redis dies, stands still, loses its scripts, disconnects its clients.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use crate::preload::compile;
 use crate::proxy::Way;
 use crate::trial::{Trial, harm_time, long};
 
-/// Between two blows of a loop.
+/// Pause between two blows of a loop.
 const EVERY: Duration = millis(150);
-/// How long a loop of blows lasts at most.
+/// Longest duration of a loop of blows.
 const LOOP_MAX: Duration = Duration::from_secs(10);
-/// How far a sync is when a Redis is killed in its middle.
+/// Time into a sync at which a Redis is killed.
 const SYNCS: Duration = millis(400);
-/// The Redis that is hit.
+/// The Redis with the fault.
 pub(crate) const HIT: usize = 1;
-/// An enqueue wakes so many processes one after the other, each as late as a tick of the rig may be:
-/// the replica, Redis, the replica again, and the client.
+/// Number of processes that an enqueue wakes one after the other, each as late as a tick of the rig may be: the
+/// replica, Redis, the replica again, and the client.
 const WAKES: u32 = 4;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -38,7 +38,7 @@ async fn killed_with_aof_always() {
 }
 
 impl Blow {
-    /// A shard without an answer is waited for so long that those who ask twice do not notice less.
+    /// Returns how long a shard without an answer is waited for: clients that ask twice do not notice less.
     fn is_noticed_after(self) -> Duration {
         match self {
             Blow::Network(Way::Silent | Way::Unanswered) => Duration::from_secs(4),
@@ -52,11 +52,11 @@ async fn killed(name: &'static str, fsync: &'static str) {
     let Some(mut trial) = Trial::start(name, shape, Habits::default()).await else { return };
     trial.take_away(Blow::Kill).await;
     let outcome = trial.finish().await;
-    // Jobs whose id the server makes go to another shard while one lives.
+    // Jobs with server-made ids go to another shard while one is up.
     assert_eq!(outcome.troubles(&format!("{NO_ID}: SHARD_UNAVAILABLE")), 0);
 }
 
-/// A Redis holds back what it has answered while a sync is under way, and this one is killed then.
+/// A Redis holds its answers back while a sync is under way, and is killed during it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "make faults runs it"]
 async fn killed_while_it_syncs() {
@@ -88,11 +88,11 @@ async fn killed_while_it_syncs() {
     assert!(verdict.held_back.len() + verdict.undone > 0, "it held nothing back");
 }
 
-/// How a Redis is started that takes its time to read its files, so many microseconds for each key, and answers
+/// Arguments of a Redis that takes long to read its files, this number of microseconds for each key, and answers
 /// meanwhile.
 const SLOW: &[&str] =
     &["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
-/// So many keys beside the jobs take it some seconds.
+/// Keys beside the jobs, so that loading takes some seconds.
 const KEYS: &str = "for i = 1, 1500 do redis.call('SET', 'filler:' .. i, ('x'):rep(200)) end";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -111,16 +111,16 @@ async fn takes_long_to_load() {
         let (refused, begin) = (trial.shared().troubles.times("enqueue"), Instant::now());
         trial.restart_redis(HIT).await;
         let refused = trial.shared().troubles.times("enqueue") - refused;
-        let met = trial.met_loading(HIT).await;
-        println!("{name}: {:?}, {met} calls and {refused} enqueues refused", begin.elapsed());
-        assert!(met > 0, "no replica met a Redis that loads");
+        let refusals = trial.met_loading(HIT).await;
+        println!("{name}: {:?}, {refusals} calls and {refused} enqueues refused", begin.elapsed());
+        assert!(refusals > 0, "no call reached a Redis that loads");
         assert!(refused > 0, "no client was refused meanwhile");
         trial.run(turn).await;
     }
     let outcome = trial.finish().await;
-    // Each with the time to come again, which the load looks at.
+    // Each with a retry delay, which the load checks.
     let is_away =
-        |told: &String| told.ends_with("UNAVAILABLE") || told.ends_with("OUTCOME_UNKNOWN");
+        |line: &String| line.ends_with("UNAVAILABLE") || line.ends_with("OUTCOME_UNKNOWN");
     assert!(outcome.all_troubles().iter().all(is_away), "{:?}", outcome.all_troubles());
 }
 
@@ -133,18 +133,18 @@ async fn stands_still() {
     trial.finish().await;
 }
 
-/// How a Redis goes away.
+/// A way in which a Redis goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blow {
     Kill,
     Stop,
-    /// It lives, and the network before it is like this.
+    /// The Redis lives, and the network before it is in this state.
     Network(Way),
 }
 
 impl Trial {
-    /// Takes a Redis away and gives it back, again and again in the long form: enqueues on the others must
-    /// not notice. In between it is quiet, and at both ends.
+    /// Takes a Redis away and gives it back, again and again in the long form: enqueues on the others must not
+    /// notice. Quiet times lie between and at both ends.
     pub(crate) async fn take_away(&mut self, blow: Blow) {
         let turn = (harm_time() / 2).min(Duration::from_secs(10));
         let end = Instant::now() + harm_time();
@@ -162,7 +162,7 @@ impl Trial {
                 Blow::Stop => self.resume_redis(HIT),
                 Blow::Network(_) => self.network(HIT, Way::Open),
             }
-            // What has waited for it is done now.
+            // Calls that waited for it are done now.
             self.run(turn / 5).await;
         }
         if long() {
@@ -171,9 +171,9 @@ impl Trial {
         self.others_are_quick(&quiet, &outages);
     }
 
-    /// While one shard is away, enqueues on the others take less than twice as long. Of so few calls a p99 is
-    /// nearly the slowest one, and others use this machine: so it is the median over all spans that
-    /// counts, and what the machine's scheduler takes in quiet times is no time of ours.
+    /// Checks that enqueues on the other shards take less than twice as long while one shard is away. A p99 of so few
+    /// calls is nearly the slowest one, and other processes use this machine: so the median over all spans counts,
+    /// less the scheduler delay of this machine in quiet times.
     fn others_are_quick(&self, quiet: &[Range<Nanos>], outages: &[Range<Nanos>]) {
         let (shard, latencies) = (format!("s{HIT}"), &self.shared().latencies);
         let p99 = |span: &Range<Nanos>| {
@@ -212,7 +212,7 @@ async fn throws_its_clients_out() {
     let trial = Trial::start(name, Shape::default(), Habits::default()).await;
     let Some(trial) = trial else { return };
     let command = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
-    assert!(trial.again_and_again(EVERY * 3, &command).await > 0, "nobody was thrown out");
+    assert!(trial.again_and_again(EVERY * 3, &command).await > 0, "no client was disconnected");
     trial.finish().await;
 }
 
@@ -223,13 +223,13 @@ async fn throws_its_listeners_out() {
     let trial = Trial::start(name, Shape::default(), Habits::default()).await;
     let Some(trial) = trial else { return };
     let command = ["CLIENT", "KILL", "TYPE", "pubsub"];
-    assert!(trial.again_and_again(EVERY * 3, &command).await > 0, "nobody listened");
+    assert!(trial.again_and_again(EVERY * 3, &command).await > 0, "no subscriber was disconnected");
     let outcome = trial.finish().await;
     assert_eq!(outcome.troubles(""), 0, "a client noticed that hints were lost");
 }
 
 impl Trial {
-    /// Has a Redis write all it has into a new base of its log, which loads key by key.
+    /// Makes a Redis write all its data into a new base of its log, which loads key by key.
     async fn rewrite_log(&self, redis: usize) {
         self.command(redis, &["BGREWRITEAOF"]).await;
         let redis = &self.cluster.redis[redis];
@@ -241,7 +241,7 @@ impl Trial {
         .await;
     }
 
-    /// How many calls of replicas a Redis has refused since its start because it was loading; the rig itself
+    /// Returns how many calls of replicas a Redis has refused since its start because it was loading; the rig itself
     /// sends it PING until it has loaded.
     async fn met_loading(&self, redis: usize) -> u64 {
         let redis = &self.cluster.redis[redis];
@@ -252,7 +252,7 @@ impl Trial {
         number_after(&errors, "errorstat_LOADING:count=").saturating_sub(pings)
     }
 
-    /// A command to every Redis in turn, again and again; the sum of the numbers that it answers.
+    /// Sends a command to every Redis in turn, again and again; returns the sum of the numbers in the answers.
     async fn again_and_again(&self, pause: Duration, command: &[&str]) -> u64 {
         self.note(format!("{command:?} in a loop"));
         let (end, mut sum) = (Instant::now() + harm_time().min(LOOP_MAX), 0);
@@ -267,7 +267,7 @@ impl Trial {
     }
 }
 
-/// The number behind these words.
+/// Returns the number behind these words.
 fn number_after(text: &str, words: &str) -> u64 {
     let found = text.split_once(words).map_or("", |(_, rest)| rest);
     found.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default().parse().unwrap_or(0)

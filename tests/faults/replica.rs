@@ -14,14 +14,14 @@ use crate::harness::{Client, job, millis, proto, receipts, take};
 use crate::load::Habits;
 use crate::trial::{Trial, harm_time, long};
 
-/// How long a replica lives in a loop of kills, and how long it stays away.
+/// Range of the lifetimes and of the absences of a replica in a loop of kills.
 const LIVES_MS: std::ops::Range<u64> = 300..1200;
 const AWAY_MS: std::ops::Range<u64> = 10..600;
-/// The streams of a replica that was killed are on another one by then.
+/// Time limit for streams of a killed replica to be on another one.
 const ELSEWHERE_WITHIN: Duration = Duration::from_secs(1);
-/// Jobs under long leases when their replica dies.
+/// Number of jobs under long leases when their replica dies.
 const HELD: usize = 50;
-/// Leases of a dead replica are given back by then, however long they are.
+/// Time limit for the release of the leases of a dead replica, however long they are.
 const BACK_WITHIN: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,14 +47,14 @@ async fn killed_again_and_again() {
         moves.len()
     );
     assert!(!moves.is_empty(), "no stream broke");
-    // Not what this machine stood still for by itself.
+    // Less the time in which this machine itself stood still.
     if long() {
         let late = outcome.stood_still();
         assert!(slowest < ELSEWHERE_WITHIN + late, "{slowest:?}, {late:?} of this machine's");
     }
 }
 
-/// How long workers were without a stream whose replica was killed.
+/// Returns how long workers were without a stream after their replica was killed.
 fn moves(events: &[Event]) -> Vec<Duration> {
     let (mut open, mut without) = (HashMap::new(), HashMap::new());
     let mut moves = Vec::new();
@@ -109,7 +109,7 @@ async fn stands_still_for_two_leases() {
         trial.run(still / 4).await;
     }
     let outcome = trial.finish().await;
-    assert!(outcome.stales() > 0, "nobody settled after a lease that ran out meanwhile");
+    assert!(outcome.stales() > 0, "no settle came after its lease had expired");
 }
 
 pub(crate) fn signal(pid: u32, name: &str) {

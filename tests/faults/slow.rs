@@ -1,5 +1,5 @@
-//! Workers that read slowly or not at all, with a large credit: what waits for them is bounded, their jobs go to
-//! others, and everybody else's streams flow on.
+//! Workers that read slowly or not at all, with a large credit: the data that waits for them is bounded, their jobs
+//! go to others, and all other streams continue.
 
 use std::io;
 use std::pin::Pin;
@@ -23,17 +23,17 @@ use crate::trial::{Trial, harm_time};
 const TOPIC: &str = "slow";
 const JOBS: usize = 300;
 const BODY_BYTES: usize = 100_000;
-/// As large as the number of jobs.
+/// Credit as large as the number of jobs.
 const CREDIT: i32 = 1_000;
 const FAST_CREDIT: i32 = 40;
-/// What a stream may hold unsettled, of the 30 MB there are.
+/// Bytes that a stream may hold unsettled, of the 30 MB in the topic.
 const UNSETTLED_BYTES: usize = 8 << 20;
-/// What a replica may grow by: a part of what there is.
+/// Allowed growth of a replica: a part of the data.
 const MEMORY_BYTES: u64 = 24 << 20;
-/// HTTP/2 would let all of them pass: it is the socket that does not.
+/// HTTP/2 would let all of them pass: the socket is the limit.
 const WINDOW_BYTES: u32 = 1 << 30;
 const LEASE: Duration = Duration::from_secs(2);
-/// For a fast worker to have all jobs, after those of the slow one have run out.
+/// Time limit for a fast worker to get all jobs, after those of the slow one have expired.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A socket that can stop reading: then its window fills and stays full.
@@ -49,7 +49,7 @@ impl AsyncRead for Socket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if !self.reads.load(Relaxed) {
-            // For good: nobody has to be woken.
+            // Stops for good: no task has to be woken.
             return Poll::Pending;
         }
         Pin::new(&mut self.inner).poll_read(cx, buffer)
@@ -74,7 +74,7 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// What is asked of every stream here.
+/// Builds the stream request of all workers here.
 fn wants_all() -> StreamRequest {
     StreamRequest {
         max_in_flight: CREDIT,
@@ -85,10 +85,10 @@ fn wants_all() -> StreamRequest {
     }
 }
 
-/// Jobs for the topic, through another replica than the one that is watched.
+/// Enqueues jobs for the topic, through another replica than the one that is watched.
 async fn fill(trial: &Trial) -> Client {
     let client = Client::connect(trial.cluster.replica[1].grpc).await;
-    // Not given up, however often a lease runs out.
+    // Never given up, however often a lease expires.
     let retry =
         RetryPolicy { max_attempts: -1, delays: vec![proto(millis(50))], ..RetryPolicy::default() };
     let large = job(TOPIC).with_bytes(BODY_BYTES).with_retry(retry);
@@ -98,8 +98,8 @@ async fn fill(trial: &Trial) -> Client {
     client
 }
 
-/// Lets the trial run for a while; how far the replica grows meanwhile and how many bytes of the topic are in some
-/// worker's hands or on the way there, at most.
+/// Runs the trial for a while; returns the growth of the replica and the most bytes of the topic that were leased to
+/// a worker or on the way to one.
 async fn watch(trial: &Trial, client: &Client, time: Duration) -> (u64, usize) {
     let (replica, limit) = (&trial.cluster.replica[0], Instant::now() + time);
     let (before, mut grown, mut running) = (replica.rss_bytes(), 0, 0);
@@ -111,7 +111,7 @@ async fn watch(trial: &Trial, client: &Client, time: Duration) -> (u64, usize) {
     (grown, usize::try_from(running).unwrap() * BODY_BYTES)
 }
 
-/// Another worker, on the same replica, gets all there is.
+/// Checks that another worker, on the same replica, gets all jobs.
 async fn another_takes_all(trial: &Trial, client: &Client) {
     let begin = Instant::now();
     let fast = Client::connect(trial.cluster.replica[0].grpc).await;
@@ -122,7 +122,7 @@ async fn another_takes_all(trial: &Trial, client: &Client) {
             let more = worker.unread();
             let jobs = [vec![job], worker.next_many(more).await].concat();
             let ack = |receipt| AckItem { receipt, ..AckItem::default() };
-            // Those that came too late on a busy machine come again.
+            // Jobs that came too late on a busy machine come again.
             fast.ack_items(receipts(&jobs).into_iter().map(ack).collect()).await;
         } else {
             let stats = client.stats(TOPIC).await;
@@ -138,14 +138,14 @@ async fn another_takes_all(trial: &Trial, client: &Client) {
 }
 
 impl Trial {
-    /// How many of the load's jobs the replica has delivered.
+    /// Returns how many jobs of the load the replica has delivered.
     fn delivered_by(&self, number: u32) -> usize {
         let events = self.shared().history.events();
         let of_it = |event: &&Event| matches!(event, Event::Delivered(d) if d.server == number);
         events.iter().filter(of_it).count()
     }
 
-    /// While the replica serves a worker that is no good, it is bounded and the load flows on.
+    /// Checks that the replica stays bounded and the load continues while it serves a worker that does not read.
     async fn bears_with_it(&self, client: &Client, name: &str) {
         let flowed = self.delivered_by(0);
         let (grown, running) = watch(self, client, harm_time()).await;

@@ -1,4 +1,4 @@
-/* Preloaded into a Redis: a sync of its background thread takes so long that a kill comes into the middle of it. */
+/* Preloaded into a Redis: a sync of its background thread takes so long that a kill interrupts it. */
 #define _GNU_SOURCE
 #include <sys/syscall.h>
 #include <unistd.h>

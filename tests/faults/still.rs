@@ -1,5 +1,6 @@
-//! A Redis stands still, in several ways and for as many times: what was under way is unknown and can be asked for again,
-//! others are told in time that it is away, and when it goes on nobody runs it over.
+//! A Redis stands still, in several ways and for several lengths of time: calls in flight have an unknown outcome and
+//! can be repeated, later callers get an answer in time that it is unreachable, and when it continues it is not
+//! flooded.
 
 use std::time::Duration;
 
@@ -16,19 +17,19 @@ use crate::load::Habits;
 use crate::redis::HIT;
 use crate::trial::{Trial, long};
 
-/// How long a caller waits at most.
+/// Deadline of a caller.
 const DEADLINE: Duration = Duration::from_secs(1);
-/// Added to that on a busy machine.
+/// Allowance beyond the deadline on a busy machine.
 const LATE: Duration = millis(700);
-/// Between two callers.
+/// Pause between two callers.
 const EVERY: Duration = millis(100);
-/// Connections that each replica may make for one such time, beside one for each second of it: those that it gave up,
-/// and one at a time to find out whether the Redis is back.
+/// Connections that each replica may make during one outage, in addition to one per second of it: the ones that it
+/// gave up, and one at a time to probe whether the Redis is back.
 const CONNECTIONS: u64 = 4;
-/// What nobody has to notice.
+/// Length of an outage that no caller has to notice.
 const SHORT: Duration = millis(300);
 
-/// How a Redis stands still.
+/// A way in which a Redis stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Still {
     Stopped,
@@ -36,10 +37,10 @@ enum Still {
     Asleep,
 }
 
-/// What came of a call, and how long it took.
+/// Time of a call and its status.
 type Answer = (Duration, Option<Status>);
 
-/// All ways, the longest last.
+/// Returns all ways, the longest last.
 fn all_ways() -> Vec<(Still, Duration)> {
     let time = Duration::from_secs(2);
     let mut ways = vec![
@@ -79,13 +80,13 @@ async fn for_a_moment_and_for_long() {
         answers.iter().for_each(is_told_in_time);
         match time <= SHORT {
             true => assert_eq!((refused, noticed), (0, 0), "{how:?} for {time:?}"),
-            false => assert!(refused > 0, "nobody noticed {how:?} for {time:?}"),
+            false => assert!(refused > 0, "no call was refused in {how:?} for {time:?}"),
         }
         let replicas = u64::try_from(trial.cluster.replica.len()).unwrap();
         let limit = replicas * (CONNECTIONS + time.as_secs());
         assert!(connections <= limit, "{connections} connections");
     }
-    // However often it was asked for.
+    // Exactly one, however often it was enqueued.
     let only = client.pull_one(TOPIC).await;
     assert_eq!((only.id, only.delivery, only.attempt), (id, 1, 1));
     client.ack(&only.receipt).await;
@@ -93,15 +94,15 @@ async fn for_a_moment_and_for_long() {
     trial.finish().await;
 }
 
-/// Whatever a caller is told: by its deadline, and if it is no, that the shard is away and when to come again.
+/// Checks an answer: it comes by the deadline, and a refusal names the unreachable shard and a retry delay.
 fn is_told_in_time((took, refused): &Answer) {
-    assert!(*took < DEADLINE + LATE, "told after {took:?}");
+    assert!(*took < DEADLINE + LATE, "answered after {took:?}");
     let Some(status) = refused else { return };
     let known = matches!(status.code(), Code::Unavailable | Code::ResourceExhausted);
     assert!(known && status.get_error_details().retry_info().is_some(), "{status:?}");
 }
 
-/// Asks for a job again and again while the Redis of its shard stands still.
+/// Enqueues a job again and again while the Redis of its shard stands still.
 async fn ask(trial: &Trial, id: &str, time: Duration) -> Vec<Answer> {
     let queue = raw_queue(trial.cluster.replica[0].grpc).await;
     let (end, mut calls) = (Instant::now() + time, JoinSet::new());
@@ -112,7 +113,7 @@ async fn ask(trial: &Trial, id: &str, time: Duration) -> Vec<Answer> {
     calls.join_all().await
 }
 
-/// tonic's channel would give up by itself.
+/// Sends one call without tonic's channel, which would apply the deadline by itself.
 async fn once(mut queue: RawQueue, id: String) -> Answer {
     let mut call = Request::new(asks_for(&id));
     let deadline = format!("{}m", DEADLINE.as_millis());
@@ -143,7 +144,7 @@ impl Trial {
         }
     }
 
-    /// How many connections the Redis has got so far.
+    /// Returns the number of connections that the Redis has accepted so far.
     async fn connections(&self) -> u64 {
         self.cluster.redis[HIT].info("stats", "total_connections_received").await
     }

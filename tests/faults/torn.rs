@@ -1,6 +1,6 @@
 //! A Redis comes back from a kill with a log that is torn at its end, as by a power cut, or damaged in the middle, as
-//! by a bad disk. The first it mends by itself; with the second it does not start, and its shard is away until
-//! somebody brings the file back.
+//! by a bad disk. It repairs the first by itself; with the second it does not start, and its shard is away until an
+//! operator restores the file.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -17,11 +17,11 @@ use crate::load::{Habits, NO_ID};
 use crate::redis::HIT;
 use crate::trial::{Trial, harm_time};
 
-/// The last two commands of the log. The load knows nothing of them: what is torn is nobody's job.
+/// The last two commands of the log. They do not belong to the load: the torn one belongs to no job.
 const WHOLE: &str = "*3\r\n$3\r\nSET\r\n$5\r\nwhole\r\n$3\r\nyes\r\n";
 const TORN: &str =
     "*3\r\n$3\r\nSET\r\n$4\r\ntorn\r\n$40\r\n1234567890123456789012345678901234567890\r\n";
-/// How many bytes a tear takes.
+/// Number of bytes that a tear removes.
 const TEAR: std::ops::RangeInclusive<usize> = 1..=50;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -91,7 +91,7 @@ async fn in_the_middle() {
     assert_eq!(outcome.troubles(&format!("{NO_ID}: SHARD_UNAVAILABLE")), 0);
 }
 
-/// With another byte where a command begins, next to the middle.
+/// Returns the log with another byte where a command begins, next to the middle.
 fn damaged(log: &[u8]) -> Vec<u8> {
     let begin = b"\r\n*";
     let middle = log.len() / 2;
@@ -109,12 +109,12 @@ async fn state(client: &Client, number: usize) -> ShardState {
 }
 
 impl Redis {
-    /// What it has logged in all its lives.
+    /// Returns its log since the first start.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir().join("log")).unwrap()
     }
 
-    /// The file that it appends to.
+    /// Returns the file that it appends to.
     fn append_only_file(&self) -> PathBuf {
         let files = fs::read_dir(self.dir().join("appendonlydir")).unwrap();
         let files = files.map(|file| file.unwrap().path());

@@ -25,50 +25,51 @@ use crate::setting::{number, seed};
 /// A trial loads the whole machine: never two at once.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// Added to a lease: what the drain may take after everything is healed. Breakers probe every 5 s at the
-/// latest, streams come back, and a busy machine is slow.
+/// Longest drain after every fault has ended, in addition to a lease. Circuit breakers probe every 5 s at the latest,
+/// streams reopen, and a busy machine is slow.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
-/// Messages that are under way when nothing is left.
+/// Time for messages that are in flight when nothing is left.
 const LAST_MESSAGES: Duration = Duration::from_millis(300);
 
-/// How long a Redis that syncs every second waits with a write for a sync that is under way.
+/// Time for which a Redis that syncs every second delays a write for a sync that is under way.
 const HELD_BACK_MAX: Nanos = 2_000_000_000;
 
-/// A scenario under way.
+/// A running scenario.
 pub(crate) struct Trial {
     pub(crate) cluster: Cluster,
     name: &'static str,
     load: Load,
-    /// Which replicas live.
+    /// True if each replica lives.
     alive: Vec<bool>,
-    /// Of a Redis that was killed: what it answered from then on it may have held back.
+    /// Time since which a Redis that was killed may have held back its answered writes.
     held_back_since: Vec<Option<Nanos>>,
-    /// Whether a replica was stopped, whose calls have no answer then, or a Redis went away in the middle of calls:
-    /// a replica that does not know what became of one asks for half a minute, which is longer than clients wait here.
+    /// True if a replica was stopped, whose calls have no answer then, or a Redis went away in the middle of calls: a
+    /// replica without the outcome of a call retries for half a minute, which is longer than clients wait
+    /// here.
     may_wait: AtomicBool,
     seed: u64,
     start: Instant,
     _alone: MutexGuard<'static, ()>,
 }
 
-/// How a trial ended.
+/// Result of a trial.
 pub(crate) struct Outcome {
     name: &'static str,
     seed: u64,
     pub(crate) verdict: Verdict,
-    /// What is wrong beside the verdict.
+    /// Faults in addition to the verdict.
     pub(crate) faults: Vec<String>,
-    /// How long the jobs took to be done after `finish` was called.
+    /// Time from the call of `finish` until all jobs were done.
     pub(crate) drained: Duration,
     shared: Arc<Shared>,
 }
 
-/// How long a scenario does its harm.
+/// Returns the time of harm of a scenario.
 pub(crate) fn harm_time() -> Duration {
     Duration::from_secs(u64::from(number("RINGQ_FAULT_SECONDS", 3)))
 }
 
-/// Whether the long form is asked for, in which times are compared, too.
+/// Returns whether the long form is requested, in which times are compared, too.
 pub(crate) fn long() -> bool {
     harm_time() >= Duration::from_secs(20)
 }
@@ -100,29 +101,29 @@ impl Trial {
         })
     }
 
-    /// What the clients share.
+    /// Returns the shared state of the clients.
     pub(crate) fn shared(&self) -> &Shared {
         self.load.shared()
     }
 
-    /// The random numbers of the one who does harm.
+    /// Creates the random generator of the faults.
     pub(crate) fn random(&self) -> StdRng {
         self.shared().random(9)
     }
 
-    /// Writes down, for people, what is done to the cluster.
+    /// Records an action on the cluster, for human readers.
     pub(crate) fn note(&self, what: impl Into<String>) {
         self.shared().note(what);
     }
 
-    /// Lets the load run for a while; when that was.
+    /// Runs the load for a while; returns that span.
     pub(crate) async fn run(&self, time: Duration) -> Range<Nanos> {
         let begin = self.shared().history.now();
         tokio::time::sleep(time).await;
         begin..self.shared().history.now()
     }
 
-    /// Kills a replica, if it lives, and says so to the checker.
+    /// Kills a replica, if it lives, and records it for the checker.
     pub(crate) async fn kill_replica(&mut self, number: usize) {
         if !self.alive[number] {
             return;
@@ -144,14 +145,14 @@ impl Trial {
         }
     }
 
-    /// Lets a replica stand still, sockets open.
+    /// Stops the process of a replica, sockets open.
     pub(crate) fn stop_replica(&self, number: usize) {
         self.note(format!("stop replica {number}"));
         self.may_wait.store(true, Relaxed);
         signal(self.cluster.replica[number].pid(), "STOP");
     }
 
-    /// Lets it go on.
+    /// Continues the process of a replica.
     pub(crate) fn resume_replica(&self, number: usize) {
         signal(self.cluster.replica[number].pid(), "CONT");
         self.note(format!("replica {number} goes on"));
@@ -171,14 +172,14 @@ impl Trial {
         }
     }
 
-    /// Ends a replica as an operator does and starts it again with the ring as it is now.
+    /// Ends a replica like an operator and starts it again with the current ring.
     pub(crate) async fn roll_replica(&mut self, number: usize) {
         self.note(format!("roll replica {number}"));
         self.cluster.roll(number).await;
         self.note(format!("replica {number} is back"));
     }
 
-    /// Sends a command to a Redis that answers, and does what it is told; what it answers.
+    /// Sends a command to a Redis, which must execute it; returns the answer.
     pub(crate) async fn command(&self, redis: usize, words: &[&str]) -> String {
         let answer = self.cluster.redis[redis].command(words).await;
         assert!(!answer.starts_with('-'), "{words:?}: {answer}");
@@ -194,16 +195,17 @@ impl Trial {
         self.cluster.redis[number].kill();
     }
 
-    /// Starts it again, and says to the checker what it may have held back.
+    /// Starts a Redis again, and records for the checker which answers it may have held back.
     pub(crate) async fn restart_redis(&mut self, number: usize) {
         self.may_have_held_back(number);
         self.cluster.redis[number].restart().await;
         self.note(format!("redis {number} is back"));
     }
 
-    /// While a sync of every second is under way, on a slow disk for up to two seconds, it holds writes back that it has
-    /// answered, and so long the system may hold back all that it has written: that end of its log is not for us to keep,
-    /// says docs/guarantees.md. What arrives until it is started again was answered before it died.
+    /// Notes a death. While a sync of every second is under way, on a slow disk for up to two seconds, a Redis holds
+    /// back writes that it has answered, and for as long the system may hold back everything it has written:
+    /// docs/guarantees.md does not promise that end of the log. Answers that arrive until it is started again were
+    /// sent before it died.
     fn may_have_held_back(&mut self, number: usize) {
         let since = self.held_back_since[number].take();
         if let (Some(from), "everysec") = (since, self.cluster.fsync) {
@@ -212,8 +214,8 @@ impl Trial {
         }
     }
 
-    /// Cuts the power of all servers, whoever holds the jobs first, and starts them again on what the disk holds then;
-    /// whether they start.
+    /// Cuts the power of all servers, those with the jobs first, and starts them again on the remaining data of the
+    /// disk; returns whether they start.
     pub(crate) async fn cut_power(&mut self, disk: &mut Mounted) -> bool {
         self.may_wait.store(true, Relaxed);
         self.note("cut the power");
@@ -231,33 +233,32 @@ impl Trial {
         starts
     }
 
-    /// Lets a Redis stand still, sockets open.
+    /// Stops the process of a Redis, sockets open.
     pub(crate) fn stop_redis(&self, number: usize) {
         self.may_wait.store(true, Relaxed);
         self.note(format!("stop redis {number}"));
         self.cluster.redis[number].pause();
     }
 
-    /// Lets it go on.
+    /// Continues the process of a Redis.
     pub(crate) fn resume_redis(&self, number: usize) {
         self.cluster.redis[number].resume();
         self.note(format!("redis {number} goes on"));
     }
 
-    /// Calls may be without an answer for longer than clients wait: a Redis is out of reach for some time.
+    /// Allows calls to be without an answer for longer than clients wait: a Redis is unreachable for some time.
     pub(crate) fn may_wait(&self) {
         self.may_wait.store(true, Relaxed);
     }
 
-    /// From now on the network before a Redis is like this.
+    /// Sets the state of the network before a Redis from now on.
     pub(crate) fn network(&self, redis: usize, way: Way) {
         self.may_wait.store(true, Relaxed);
         self.note(format!("the network before redis {redis} is {way:?}"));
         self.cluster.proxy[redis].set(way);
     }
 
-    /// Everything is healed by now: waits until all is done, judges, and fails unless every promise was
-    /// kept.
+    /// Waits until all jobs are done, after every fault has ended, judges, and fails unless every promise was kept.
     pub(crate) async fn finish(self) -> Outcome {
         let patience = self.shared().habits.lease.min(DRAIN_MAX) + DRAIN_MAX;
         let outcome = self.judge(patience).await;
@@ -265,13 +266,13 @@ impl Trial {
         outcome
     }
 
-    /// Asks for no new jobs and waits until all have ended, without a judgement: more harm can be done after that.
+    /// Enqueues no new jobs and waits until all have ended, without a verdict: more harm can follow.
     pub(crate) async fn come_to_rest(&mut self) {
         let left = self.drain(Instant::now() + 2 * DRAIN_MAX).await;
         assert_eq!(left, None, "RINGQ_SEED={}", self.seed);
     }
 
-    /// Waits until all is done, so long at most, and judges.
+    /// Waits until all is done, at most `patience`, and judges.
     pub(crate) async fn judge(mut self, patience: Duration) -> Outcome {
         self.note("drain");
         let begin = Instant::now();
@@ -314,7 +315,7 @@ impl Trial {
         Outcome { name, seed, verdict, faults, drained, shared }
     }
 
-    /// Waits until all jobs have ended; what is left at `limit`.
+    /// Waits until all jobs have ended; returns what is left at `limit`.
     async fn drain(&mut self, limit: Instant) -> Option<String> {
         let patience = limit.saturating_duration_since(Instant::now());
         if !self.load.no_more(patience).await {
@@ -337,7 +338,7 @@ impl Trial {
         }
     }
 
-    /// Whether all jobs have ended but those that a Redis may have held back.
+    /// Returns whether all jobs have ended except for those that a Redis may have held back.
     fn none_is_missing(&self) -> bool {
         let open = self.shared().open();
         if open.is_empty() {
@@ -348,7 +349,7 @@ impl Trial {
         open.iter().all(|(job, _)| may_be_gone.contains(job))
     }
 
-    /// Jobs may have ended by a call without an answer, whose repeat then came too late.
+    /// Looks up open jobs: a call without an answer may have ended them, and its repeat came too late.
     async fn look_up_open(&self) {
         let open = self.shared().open();
         let address = self.cluster.replica[0].grpc;
@@ -379,12 +380,12 @@ impl Outcome {
         );
     }
 
-    /// What the clients saw.
+    /// Returns the recorded events of the clients.
     pub(crate) fn events(&self) -> Vec<Event> {
         self.shared.history.events()
     }
 
-    /// For how long the rig itself stood still at most.
+    /// Returns the longest time for which the rig itself stood still.
     pub(crate) fn stood_still(&self) -> Duration {
         let events = self.events();
         let stalls = events.iter().filter_map(|event| match event {
@@ -394,22 +395,22 @@ impl Outcome {
         stalls.max().unwrap_or_default()
     }
 
-    /// How many jobs were asked for.
+    /// Returns the number of jobs that were enqueued.
     pub(crate) fn jobs(&self) -> u32 {
         self.shared.jobs()
     }
 
-    /// All that went wrong for clients, by what it was.
+    /// Returns all failures of clients with their counts.
     pub(crate) fn all_troubles(&self) -> Vec<String> {
         self.shared.troubles.counts().into_keys().collect()
     }
 
-    /// How many settles came after their lease.
+    /// Returns the number of settles that came after their lease.
     pub(crate) fn stales(&self) -> usize {
         self.shared.troubles.stales()
     }
 
-    /// How often something went wrong for a client that begins like this.
+    /// Returns the number of client failures with this prefix.
     pub(crate) fn troubles(&self, begin: &str) -> usize {
         self.shared.troubles.times(begin)
     }

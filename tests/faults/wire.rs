@@ -11,7 +11,7 @@ static WIRES: AtomicU8 = AtomicU8::new(0);
 /// The first address behind the router.
 const FIRST: usize = 130;
 
-/// A router and what is behind it. Dropping it removes both.
+/// A router and the addresses behind it. Dropping it removes both.
 pub(crate) struct Wire {
     router: String,
     far: String,
@@ -22,11 +22,11 @@ pub(crate) struct Wire {
 // === impl Wire ===
 
 impl Wire {
-    /// A wire to so many addresses; `None` without root or `ip`, which with CI=true is an error.
+    /// Creates a wire to this number of addresses; `None` without root or `ip`, which with CI=true is an error.
     pub(crate) fn start(addresses: usize) -> Option<Wire> {
         let (pid, number) = (std::process::id(), WIRES.fetch_add(1, Relaxed));
         let (router, far) = (format!("ringq-r{pid}-{number}"), format!("ringq-b{pid}-{number}"));
-        // Of the range that is set aside for tests of networks (RFC 2544).
+        // From the range that is reserved for tests of networks (RFC 2544).
         let subnet = (pid + 101 * u32::from(number)) % 512;
         let net = format!("198.{}.{}", 18 + subnet / 256, subnet % 256);
         let wire = Wire { router, far, net };
@@ -41,7 +41,7 @@ impl Wire {
 
     fn make(&self, addresses: usize) -> bool {
         let Wire { router, far, net } = self;
-        // A name of a device is at most 15 bytes.
+        // A device name has at most 15 bytes.
         let near = format!("rq{}", router.trim_start_matches("ringq-r").replace('-', "x"));
         let own: String = (FIRST..FIRST + addresses)
             .map(|last| format!("ip -n {far} addr add {net}.{last}/25 dev b0\n"))
@@ -62,18 +62,18 @@ impl Wire {
         ))
     }
 
-    /// Where a server listens to be reached by this wire.
+    /// Returns the address at which a server listens to be reached by this wire.
     pub(crate) fn place(&self, number: usize) -> Place {
         Place::in_namespace(&self.far, self.address(number))
     }
 
-    /// From now on no packet reaches that address.
+    /// Drops all packets to that address from now on.
     pub(crate) fn cut(&self, number: usize) {
         let (router, address) = (&self.router, self.address(number));
         assert!(run(&format!("ip -n {router} route add blackhole {address}/32")));
     }
 
-    /// From now on packets reach it again, also those that kernels repeat.
+    /// Delivers packets to it again from now on, also those that kernels repeat.
     pub(crate) fn join(&self, number: usize) {
         let (router, address) = (&self.router, self.address(number));
         assert!(run(&format!("ip -n {router} route del blackhole {address}/32")));

@@ -1,5 +1,5 @@
-//! Worker processes stand still or die with jobs in hand: others get these, neither before their lease is over nor
-//! long after, and the load of everybody else goes on.
+//! Worker processes stand still or die with leased jobs: others get these, neither before their lease is over nor
+//! long after, and all other load continues.
 
 use std::collections::HashSet;
 use std::process::Stdio;
@@ -19,32 +19,32 @@ use crate::load::Habits;
 use crate::replica::signal;
 use crate::trial::{Trial, harm_time, long};
 
-/// What only these workers take.
+/// Topic of these workers only.
 const TOPIC: &str = "held";
-/// Jobs in hand: together far more than what fits into sockets and windows.
+/// Number of leased jobs: together far more bytes than fit into sockets and windows.
 const HELD: usize = 50;
 const BODY_BYTES: usize = 100_000;
-/// How long a lease lasts that nobody extends.
+/// Length of a lease that is not extended.
 const LEASE: Duration = Duration::from_secs(2);
-/// How long the leases of `ringq work` outlive its stream.
+/// Time by which the leases of `ringq work` outlive its stream.
 const GRACE: Duration = Duration::from_secs(5);
-/// Added to the above: until others have all the jobs of a worker that is gone.
+/// Allowance until others have all the jobs of a worker that is gone.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What a replica may hold for a worker that reads nothing, and for the load meanwhile: far less than its jobs would
-/// be again and again.
+/// Memory that a replica may use for a worker that reads nothing, and for the load meanwhile: far less than repeated
+/// copies of its jobs.
 const MEMORY_BYTES: u64 = 48 << 20;
-/// A connection that says nothing for so long is asked, and ended without an answer.
+/// Time after which a silent connection is probed, and closed without an answer.
 const SILENCE_MAX: Duration = Duration::from_secs(30 + 10 + 5);
 
 /// `ringq work`, killed when it is dropped.
 struct Process {
     child: Child,
-    /// Its commands last as long as this is there, also those that a killed one leaves behind.
+    /// Its commands run as long as this file exists, also those that a killed worker leaves behind.
     busy: NamedTempFile,
 }
 
 impl Process {
-    /// Takes all the jobs and works on a few.
+    /// Starts a worker that takes all the jobs and works on a few.
     fn start(replica: &str, lease: Duration) -> Process {
         let (lease, prefetch) = (format!("{}s", lease.as_secs()), (HELD - 4).to_string());
         let busy = NamedTempFile::new().unwrap();
@@ -61,7 +61,7 @@ impl Process {
         signal(self.child.id().expect("the worker has ended"), name);
     }
 
-    /// Its commands end.
+    /// Ends its commands.
     fn is_done(&self) {
         std::fs::remove_file(self.busy.path()).unwrap();
     }
@@ -71,7 +71,7 @@ impl Process {
     }
 }
 
-/// A cluster under load, and a worker that holds all the jobs there are.
+/// A cluster under load, and a worker that holds all the jobs of the topic.
 struct Scene {
     trial: Trial,
     client: Client,
@@ -88,7 +88,7 @@ impl Scene {
             ids.extend(client.enqueue_all(jobs.to_vec()).await);
         }
         let worker = Process::start(&format!("http://{}", trial.cluster.replica[0].grpc), lease);
-        // Leased is not enough: what did not leave the server goes back at once, and counts as nothing.
+        // Leased is not enough: jobs that did not leave the server are released at once, and do not count.
         let all = format!(" {HELD}");
         eventually("the worker is sent all jobs", async || {
             let metrics = http_get(trial.cluster.replica[0].http, "/metrics").await.1;
@@ -98,7 +98,7 @@ impl Scene {
         Some(Scene { trial, client, ids, worker })
     }
 
-    /// Until when the worker has them, on the clock of this machine.
+    /// Returns the deadline of the worker's leases, on the clock of this machine.
     async fn leased_until(&self) -> Duration {
         let mut first = Duration::MAX;
         for id in &self.ids {
@@ -111,7 +111,7 @@ impl Scene {
         first
     }
 
-    /// A worker on another replica takes all, none before then, and acknowledges them.
+    /// Checks that a worker on another replica takes all, none before `not_before`, and acknowledges them.
     async fn others_take_all(&self, not_before: Duration, within: Duration) -> Vec<Delivery> {
         let limit = Instant::now() + within;
         let credit = i32::try_from(HELD).unwrap();
@@ -136,19 +136,19 @@ impl Scene {
     }
 }
 
-/// Whether the metric tells how many of the jobs were handed over.
+/// Returns whether the metric shows the number of delivered jobs.
 fn is_delivered(metric: &str) -> bool {
     metric.starts_with("ringq_jobs_delivered_total{") && metric.contains(&format!("\"{TOPIC}\""))
 }
 
-/// Retried soon, and never given up.
+/// Builds a large job that is retried soon, and never given up.
 fn large() -> JobSpec {
     let delays = vec![proto(millis(50))];
     let retry = RetryPolicy { max_attempts: -1, delays, ..RetryPolicy::default() };
     job(TOPIC).with_bytes(BODY_BYTES).with_retry(retry)
 }
 
-/// Its connection is as good as any: nobody sees that it stands still but by its leases and by what it does not read.
+/// Its connection stays open: only its leases and its unread data show that it stands still.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "make faults runs it"]
 async fn stands_still() {
@@ -172,7 +172,7 @@ async fn stands_still() {
         }
     };
     println!("worker_stands_still: others had all jobs after {:?}", stopped.elapsed());
-    // A lease that ran out is a failure of the job, however often it did.
+    // A lease that expired is a failure of the job, however often it did.
     assert!(all.iter().all(|job| job.delivery >= 2 && job.attempt >= 2), "a lease has not run out");
     if long() {
         scene.connection_is_ended().await;
@@ -181,7 +181,7 @@ async fn stands_still() {
     scene.worker.signal("CONT");
     scene.trial.note("the worker goes on");
     scene.trial.run(harm_time() / 4).await;
-    // What it did too late settles nothing; it gets new jobs as before.
+    // Late settles have no effect; it gets new jobs as before.
     scene.is_settled().await;
     let more = scene.client.enqueue(job(TOPIC)).await;
     eventually("the worker is of use again", async || {
@@ -192,7 +192,7 @@ async fn stands_still() {
 }
 
 impl Scene {
-    /// The server gives up a connection that does not answer.
+    /// Checks that the server closes a connection that does not answer.
     async fn connection_is_ended(&self) {
         let begin = Instant::now();
         // Each replica counts its own streams.
@@ -207,7 +207,7 @@ impl Scene {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dies() {
-    // Its leases are far longer than what follows: it is the break of its stream that ends them.
+    // Its leases are far longer than the test: the break of its stream ends them.
     let Some(scene) = Scene::set("worker_dies", Duration::from_secs(3600)).await else { return };
     let Scene { trial, client, ids, mut worker } = scene;
     trial.note("kill the worker");

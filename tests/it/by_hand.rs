@@ -1,4 +1,4 @@
-//! What a person reads of a shard without a server.
+//! Inspection of a shard without a server.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::harness::Redis;
 
 const SCRIPT: &str = include_str!("../../src/store/redis/by_hand.lua");
 
-/// What the script says of the only job.
+/// Returns the script's answer about the only job.
 async fn read<T: redis::FromRedisValue>(redis: &Redis, what: &str) -> T {
     let client = redis::Client::open(redis.url()).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();

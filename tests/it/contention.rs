@@ -22,7 +22,7 @@ async fn server(redis: &Redis, owner: u32) -> Arc<dyn Store> {
     Arc::new(redis::RedisStore::open(config).await.unwrap())
 }
 
-/// Each replaces the job once, and repeats what was refused because others were faster.
+/// Replaces the job once, and retries when others were faster.
 async fn replace(store: Arc<dyn Store>, body: String) -> (u32, Duration) {
     let begin = tokio::time::Instant::now();
     let mut refused = 0;

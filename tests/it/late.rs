@@ -1,4 +1,4 @@
-//! Calls that come after the time that they name, by the clocks of the stores: none of them is executed.
+//! Calls that arrive after their own deadline, by the clocks of the stores: none of them is executed.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ async fn a_redis_executes_no_call_late() {
     executes_no_call_late(&redis::RedisStore::open(config).await.unwrap()).await;
 }
 
-/// It is how a server finds out whether a shard takes writes again.
+/// A server checks in this way whether a shard accepts writes again.
 #[tokio::test]
 async fn to_void_a_claim_shows_whether_a_redis_takes_writes() {
     let Some(redis) = Redis::start().await else { return };
@@ -72,7 +72,7 @@ async fn to_void_a_claim_shows_whether_a_redis_takes_writes() {
     ask().await.unwrap();
 }
 
-/// Of one call, by all ways that an enqueue can take: first, last and in the middle.
+/// Checks one call with all paths of an enqueue: late ones first, last and in the middle.
 async fn holds_up_nothing_else(store: &dyn Store, durability: Durability) {
     let (now, later) = (Instant::now(), Some(Instant::now() + HOUR));
     let job =
@@ -111,7 +111,7 @@ fn name() -> ShardName {
     ShardName::try_new("s0").unwrap()
 }
 
-/// Every verb that names such a time.
+/// Checks every verb with such a deadline.
 async fn executes_no_call_late(store: &dyn Store) {
     let dead = run(store, "dead").await;
     let lease = one(store.running_leases(vec![lease_ref(&dead)]).await.unwrap()).unwrap();
@@ -180,7 +180,7 @@ async fn write(store: &dyn Store, held: &LeasedJob, until: Instant) -> Vec<Resul
     ]
 }
 
-/// What each of them changes, in their order.
+/// Returns the state that each of them changes, in their order.
 async fn seen(store: &dyn Store, held: &LeasedJob) -> [String; 6] {
     let ids = ["new", "deleted", "moved", "dead"].map(|id| key(TOPIC, id));
     let found = store.get(ids.into(), false).await.unwrap();

@@ -6,15 +6,15 @@
     reason = "a panic is how a test fails, and what it prints is shown then"
 )]
 
-/// What is wrong with one job of a call.
+/// Errors of one job of a call.
 mod apart;
-/// What a person reads without a server.
+/// Inspection without a server.
 mod by_hand;
 /// The commands of `ringq` as processes; a file per command.
 mod cli;
 /// `ringq::client` against a real server: producers, workers, errors, the examples.
 mod client;
-/// What every store must do, one file per verb; each case runs against every store.
+/// Required behaviour of every store, one file per verb; each case runs against every store.
 mod conformance;
 /// Many callers that change one job.
 mod contention;
@@ -22,21 +22,21 @@ mod contention;
 mod docs;
 /// The server from outside: its process, its sockets, the generated stubs; a file per theme.
 mod e2e;
-/// What former builds left in a Redis.
+/// Data of former builds in a Redis.
 mod frozen;
-/// What the end-to-end tests stand on: the server process, clients, a worker that remembers.
+/// Fixtures of the end-to-end tests: the server process, clients, a worker that records.
 mod harness;
-/// Calls that come after the time that they name.
+/// Calls that arrive after their own deadline.
 mod late;
 /// Files of former versions.
 mod migration;
 /// Seeded random sequences of every verb: a store against a reference model.
 mod model;
-/// What a Redis recalls of jobs that have ended.
+/// Ended jobs that a Redis recalls.
 mod recall;
-/// What a job costs Redis.
+/// Cost of a job in Redis.
 mod redis_cost;
-/// How much one script looks at.
+/// Bounds of one script.
 mod redis_looks;
-/// Who owns what, pinned.
+/// Golden vectors of the ring.
 mod ring;

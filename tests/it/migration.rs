@@ -1,4 +1,4 @@
-//! Files of former versions: a shard opens them, keeps what is in them and goes on.
+//! Files of former versions: a shard opens them, keeps their data and continues.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use ringq::store::{
     Claim, LeaseRef, LeaseRefusal, LeaseSettlement, SettleAction, Store, StreamDemand, TopicDemand,
 };
 
-/// The schema of version 1. Once there is a migration after it, this is a copy of it as it was then.
+/// The schema of version 1. Once there is a later migration, this becomes a copy of it.
 const VERSION_1: &str = include_str!("../../src/store/sqlite/migrations/0001_init.sql");
-/// Jobs as version 1 wrote them: waiting, leased, in backoff with a checkpoint, acknowledged and kept, dead, with a large
-/// payload, and leased with a generation that waits. `x'08011204626f6479'` is the text `body`.
+/// Jobs as version 1 wrote them: waiting, leased, in backoff with a checkpoint, acknowledged and kept, dead, with a
+/// large payload, and leased with a waiting generation. `x'08011204626f6479'` is the text `body`.
 const JOBS_OF_VERSION_1: &str = "
     INSERT INTO shard (name) VALUES ('s0');
     INSERT INTO topics (key, name, created, enqueued, succeeded, dead)
@@ -46,7 +46,7 @@ const JOBS_OF_VERSION_1: &str = "
     INSERT INTO checkpoints VALUES (3, x'0801120468616c66');
     UPDATE shard SET started = 990000000;
     PRAGMA user_version = 1;";
-/// When the file is opened.
+/// Time at which the file is opened.
 const NOW: Time = Time(1_000_000_000);
 
 const JOBS: [(&str, State); 7] = [
@@ -66,14 +66,14 @@ fn write_version_1(path: &Path) {
     file.execute_batch(JOBS_OF_VERSION_1).unwrap();
 }
 
-/// Tries to open a file: more than a process takes from its birth to its program.
+/// Attempts to open a file: more than a process takes from fork to exec.
 const COPIED_MAX: usize = 10_000;
 
 fn open(path: &Path) -> Arc<dyn Store> {
     let name = ShardName::try_new("s0").unwrap();
     let (database, clock) = (Database::File(path.to_owned()), Clock::Manual(ManualClock::new(NOW)));
     let config = Config { name, database, clock };
-    // A process that another test starts at this moment has a copy of the lock until it becomes another program.
+    // A process that another test starts at this moment has a copy of the lock until it calls exec.
     let free = (0..COPIED_MAX).find_map(|_| match SqliteStore::open(config.clone()) {
         Err(SqliteOpenError::Locked(_)) => {
             std::thread::yield_now();
@@ -98,7 +98,7 @@ fn ack(id: &str, token: Token) -> LeaseSettlement {
     }
 }
 
-/// Leases all that is ready: ids and tokens.
+/// Leases all ready jobs; returns ids and tokens.
 async fn claim(store: &dyn Store, nonce: u32) -> Vec<(String, Token)> {
     let taker = StreamDemand {
         stream: 1,
@@ -133,7 +133,7 @@ async fn a_file_of_version_1_keeps_its_jobs_and_goes_on() {
         assert_eq!(job.checkpoint, Some(half).filter(|_| id == "backoff"), "{id}");
     }
 
-    // What the last leases were is known: they hold, or a repeat of their end is one.
+    // The last leases are stored: they are live, or a repeat of their end is recognized.
     let settles = vec![
         ack("leased", Token(2_u64.wrapping_neg())),
         ack("acked", Token(4)),
@@ -150,7 +150,7 @@ async fn a_file_of_version_1_keeps_its_jobs_and_goes_on() {
     ];
     assert_eq!(repeated, expected);
 
-    // The jobs go on, and their leases from before are remembered under those of now.
+    // The jobs continue, and their earlier leases are stored beside the current ones.
     let leased = claim(&*store, 1).await;
     let ids: Vec<_> = leased.iter().map(|(id, _)| id.as_str()).collect();
     assert_eq!(ids, ["waiting", "next", "backoff"]);

@@ -1,4 +1,4 @@
-//! How much a Redis recalls of jobs that have ended, and that what it drops is not taken for new.
+//! Bounds of the ended jobs that a Redis recalls: a dropped one is not taken for new.
 
 use ringq::domain::open_rings::RingRecords;
 use ringq::domain::ring::ShardState;
@@ -9,7 +9,7 @@ use crate::conformance::values::new_job;
 use crate::conformance::{Backend, Fixture, OWNER};
 use crate::harness::Redis;
 
-/// More bytes of lines than there is room for.
+/// More bytes of lines than fit.
 const TOO_MANY: &str = "134217728";
 
 fn made(q: &Fixture) -> NewJob {
@@ -22,7 +22,7 @@ fn made(q: &Fixture) -> NewJob {
     }
 }
 
-/// Makes a job and acknowledges it; the name of its second.
+/// Creates a job and acks it; returns the name of its second.
 async fn done(q: &Fixture) -> (NewJob, String) {
     let job = made(q);
     q.ack(&q.run(job.clone()).await).await;
@@ -68,7 +68,7 @@ async fn what_is_too_much_is_dropped_from_the_oldest_on_and_not_taken_for_new() 
             assert_eq!(found.outcome, Some(EnqueueOutcome::Unchanged), "{n}");
         }
     }
-    // What comes after that is known.
+    // Later jobs are recalled.
     let new = q.put(made(&q)).await;
     assert_eq!((new.not_written, new.outcome), (None, Some(EnqueueOutcome::Created)));
 }
@@ -86,7 +86,7 @@ async fn what_no_repeat_can_ask_for_takes_no_room() {
     beat(&q).await;
     assert_eq!(seconds(&redis).await, ":1", "of the younger job");
     assert_eq!(q.put(old).await.not_written, Some(NotWrittenReason::TooOld));
-    // A job that was made long ago is not noted when it ends, whoever ends it.
+    // A job that was made long ago is not recorded when it ends, in whatever way.
     q.sleep(7_200);
     assert_eq!(q.claim_ids().await, [late.key.id.as_str()]);
     q.delete(late.key.id.as_str()).await;

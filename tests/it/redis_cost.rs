@@ -1,6 +1,6 @@
-//! What a job costs Redis, by Redis's own numbers: time of its main thread for a life cycle, and bytes of a
-//! stored delayed job. Time is counted in empty scripts (`EVALSHA` of `return 1`) of the same minute: that many fit
-//! into a life on any machine. Targets are for one on which an empty script takes 0.49 microseconds.
+//! Cost of a job in Redis, by Redis's own statistics: time of its main thread for a life cycle, and bytes of a stored
+//! delayed job. Time is counted in empty scripts (`EVALSHA` of `return 1`) of the same minute: their number per life
+//! is the same on any machine. Targets are for a machine on which an empty script takes 0.49 microseconds.
 
 #[path = "../../benches/regress/life.rs"]
 mod life;
@@ -14,26 +14,25 @@ use ringq::store::{NewJob, Store};
 
 use crate::harness::Redis;
 
-/// Commands within scripts for the life of a whole batch, whatever its size: what a script does per job
-/// instead of per call shows here, also on a busy machine, where microseconds do not.
+/// Limit of commands within scripts for the life of a whole batch, whatever its size: work per job instead of per
+/// call shows here, also on a busy machine, where microseconds do not.
 const COMMANDS_MAX: f64 = 19.0;
-/// Empty scripts that take as long as a life, by the jobs in each call: 18 microseconds at one and 6.5 at 128 and
-/// more.
+/// Number of empty scripts that take as long as a life, by the jobs in each call: 18 microseconds at one and 6.5 at
+/// 128 and more.
 const EMPTY_SCRIPTS: [(usize, f64); 3] = [(1, 18.0 / 0.49), (128, 6.5 / 0.49), (512, 6.5 / 0.49)];
-/// How far beyond that a life may be on a machine that does other things, too.
+/// Factor of that on a machine with other load.
 const DISTURBED: f64 = 2.0;
-/// The quietest of so many rounds counts: others disturb, none helps.
+/// Number of rounds, of which the fastest counts: other load slows, never helps.
 const ROUNDS: usize = 5;
-/// How much more an enqueue may take beside a million stored jobs than beside ten thousand, by the jobs in each
-/// call.
+/// Limit of the growth of an enqueue with a million stored jobs against ten thousand, by the jobs in each call.
 const GROWTH: [(usize, f64); 2] = [(1, 1.5), (16, 2.0)];
 /// Bytes per stored delayed job with a body of 100 bytes.
 const BYTES_MAX: f64 = 420.0;
 
-/// Calls under way at once, as of a busy server: a Redis that idles between calls is a cold one.
+/// Calls in flight at once, as of a busy server: a Redis that idles between calls has cold caches.
 const CALLS: usize = 32;
 
-/// Lets so many jobs live in batches of `batch`; what enqueue, claim and settle cost Redis for each.
+/// Runs this number of jobs in batches of `batch`; returns the cost of enqueue, claim and settle for each.
 async fn live(redis: &Redis, store: &dyn Store, jobs: usize, batch: usize) -> [f64; 3] {
     let calls = jobs / batch;
     let start = micros(redis).await;
@@ -49,7 +48,7 @@ async fn live(redis: &Redis, store: &dyn Store, jobs: usize, batch: usize) -> [f
     [enqueued - start, claimed - enqueued, settled - claimed].map(|micros| micros / jobs as f64)
 }
 
-/// Microseconds that Redis spent in scripts so far.
+/// Returns the microseconds that Redis spent in scripts so far.
 async fn micros(redis: &Redis) -> f64 {
     let stats = redis.command(&["INFO", "commandstats"]).await;
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
@@ -57,7 +56,7 @@ async fn micros(redis: &Redis) -> f64 {
     usec.map_or(0.0, |usec| usec.parse().unwrap())
 }
 
-/// Commands that scripts ran so far.
+/// Returns the commands that scripts ran so far.
 async fn commands(redis: &Redis) -> f64 {
     let stats = redis.command(&["INFO", "commandstats"]).await;
     let outer = ["cmdstat_evalsha", "cmdstat_info", "cmdstat_config", "cmdstat_ping"];
@@ -66,7 +65,7 @@ async fn commands(redis: &Redis) -> f64 {
     calls.map(|calls| calls.parse::<f64>().unwrap()).sum()
 }
 
-/// Microseconds that an empty script takes, called like those of `live`.
+/// Returns the microseconds of an empty script, called like those of `live`.
 async fn empty_script(redis: &Redis) -> f64 {
     const SCRIPTS: usize = 4_096;
     let client = redis::Client::open(redis.url()).unwrap();
@@ -126,10 +125,10 @@ async fn a_batch_lives_by_a_few_commands() {
     }
 }
 
-/// A list gives nothing back from its middle: what is cancelled behind a job that nobody takes would stay for ever.
+/// A list frees nothing in its middle: cancelled jobs behind a job that is never taken would stay for ever.
 #[tokio::test]
 async fn what_is_cancelled_behind_a_job_that_waits_leaves_no_memory_behind() {
-    // However many they are, what stays is what a few scripts may look at.
+    // However many they are, the rest is bounded by the limits of a few scripts.
     const JOBS: usize = 40_000;
     let Some(redis) = Redis::start().await else { return };
     let store = life::open(&redis.url()).await.unwrap();
@@ -151,7 +150,7 @@ async fn what_is_cancelled_behind_a_job_that_waits_leaves_no_memory_behind() {
     assert!(line + others <= 3 * limit::CALL_JOBS_MAX, "{line} and {others} of {JOBS} are left");
 }
 
-/// What an enqueue of a delayed job takes, `batch` per call, in empty scripts: the median of some samples.
+/// Returns the time of an enqueue of a delayed job, `batch` per call, in empty scripts: the median of some samples.
 async fn delayed_enqueue(redis: &Redis, store: &dyn Store, from: &mut u128, batch: usize) -> f64 {
     const CALLS_SAMPLED: usize = 1_024;
     let mut samples = Vec::new();
@@ -167,7 +166,7 @@ async fn delayed_enqueue(redis: &Redis, store: &dyn Store, from: &mut u128, batc
     samples[ROUNDS / 2]
 }
 
-/// So many jobs that are due at any time of the coming day.
+/// Builds jobs that are due at any time of the coming day.
 fn delayed(from: &mut u128, count: usize) -> Vec<NewJob> {
     let job = |_| {
         *from += 1;
@@ -201,7 +200,7 @@ async fn an_enqueue_costs_little_more_beside_many_stored_jobs() {
     }
 }
 
-/// A number from the environment.
+/// Reads a number from the environment.
 #[expect(clippy::disallowed_methods, reason = "how long a test runs is no configuration")]
 fn number(name: &str, otherwise: u128) -> u128 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))

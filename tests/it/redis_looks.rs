@@ -1,6 +1,6 @@
-//! How much one script looks at: a Redis serves no other caller while a script runs, so each is bounded whatever lies
-//! on the shard. MONITOR shows every command that scripts call; what a command may touch is in its arguments, and what
-//! it reads is seen by calling it again.
+//! Bounds of one script: a Redis serves no other caller while a script runs, so each is bounded whatever the shard
+//! holds. MONITOR shows every command that scripts call; the entries that a command may touch follow from its
+//! arguments, and the bytes that it reads are measured by calling it again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,25 +17,25 @@ use crate::conformance::values::{ack, after, job_in, key, lease_ref, taker, text
 use crate::conformance::{Backend, Fixture, OWNER};
 use crate::harness::Redis;
 
-/// Deeper than any script looks.
+/// Deeper than the limit of any script.
 const DEEP: usize = 3 * limit::CALL_LOOKS_MAX;
-/// Verbs that look at all that lies in a shard, part by part: their scripts follow each other at once. What one step of a
-/// scan gives back may be a little more than was asked for.
+/// Verbs that read a whole shard, part by part: their scripts follow each other at once. One step of a scan may
+/// return a little more than requested.
 const LONG: [&str; 6] =
     ["topics", "stats", "info", "list running", "orphans", "search for a lost claim"];
 const PART_MAX: usize = limit::PART_MAX + limit::PART_MAX / 4;
-/// What a script reads at most: it stops behind the page with which it has read enough.
+/// Limit of the bytes that a script reads: it stops behind the page with which it has read enough.
 const BYTES_MAX: usize = limit::CALL_BYTES_MAX + limit::CALL_BYTES_MAX / 8;
-/// Verbs that look at more, each with its reason. They are to become none.
+/// Verbs that read more, each with its reason. The list should stay empty.
 const EXCUSED: [(&str, &str); 0] = [];
 
 /// A command with its arguments.
 type Command = Vec<Vec<u8>>;
 
-/// What scripts call, as MONITOR shows it.
+/// The commands that scripts call, as MONITOR shows them.
 struct Watch(BufReader<TcpStream>);
 
-/// What one script has called.
+/// The commands that one script has called.
 struct Script(Vec<Command>);
 
 // === impl Watch ===
@@ -55,7 +55,7 @@ impl Watch {
         line.trim_end().to_owned()
     }
 
-    /// The scripts that have run since the last time.
+    /// Returns the scripts that have run since the last call.
     async fn scripts(&mut self, redis: &Redis) -> Vec<Script> {
         redis.command(&["ECHO", "so far"]).await;
         let mut scripts: Vec<Script> = Vec::new();
@@ -68,14 +68,14 @@ impl Watch {
             if words[0].starts_with(b"EVAL") {
                 scripts.push(Script(Vec::new()));
             } else if line.contains(" lua] ") {
-                // Of one that began before this nothing is known.
+                // The script began before this: its other commands are unknown.
                 scripts.last_mut().into_iter().for_each(|script| script.0.push(words.clone()));
             }
         }
     }
 }
 
-/// The command of a line: words in quotes, with escapes.
+/// Parses the command of a line: words in quotes, with escapes.
 fn words(line: &str) -> Command {
     let (mut words, mut bytes) = (Vec::new(), line.bytes());
     while bytes.by_ref().any(|byte| byte == b'"') {
@@ -106,7 +106,7 @@ fn escaped(bytes: &mut impl Iterator<Item = u8>) -> u8 {
 // === impl Script ===
 
 impl Script {
-    /// How many entries of each kind of key it may have touched.
+    /// Returns how many entries of each kind of key it may have touched.
     async fn touched(&self, redis: &Redis) -> BTreeMap<String, usize> {
         let mut keys: BTreeMap<&[u8], Touched> = BTreeMap::new();
         for command in &self.0 {
@@ -122,12 +122,12 @@ impl Script {
         kinds
     }
 
-    /// The bytes that it has written.
+    /// Returns the number of bytes that it has written.
     fn written(&self) -> usize {
         self.0.iter().flat_map(|command| &command[1..]).map(Vec::len).sum()
     }
 
-    /// The bytes that it has read, by reading them again: nothing has changed since.
+    /// Returns the number of bytes that it has read, by reading them again: nothing has changed since.
     async fn bytes(&self, connection: &mut redis::aio::MultiplexedConnection) -> usize {
         let mut bytes = 0;
         for command in self.0.iter().filter(|command| command[0] != b"TIME") {
@@ -149,22 +149,22 @@ fn size(value: &redis::Value) -> usize {
     }
 }
 
-/// The kind of a key: what stands behind the shard's name.
+/// Returns the kind of a key: the part behind the shard's name.
 fn kind(key: &[u8]) -> Option<String> {
     let name = str::from_utf8(key).ok()?.strip_prefix("ringq:{s0}:")?;
     Some(name.split(':').next().unwrap_or(name).to_owned())
 }
 
-/// What a script touches of one key.
+/// The entries of one key that a script touches.
 #[derive(Default)]
 struct Touched {
-    /// Fields and members by name; of what lies apart of a job only the job.
+    /// Fields and members by name; of the separate parts of a job only the job.
     named: BTreeSet<Vec<u8>>,
-    /// Places from the beginning, as it was before the script.
+    /// Positions from the beginning, as before the script.
     places: BTreeSet<i64>,
-    /// How many entries it has taken off there.
+    /// Number of entries that it has removed there.
     taken: i64,
-    /// To ask for how many there are.
+    /// Command that returns the number of entries.
     length: Option<&'static str>,
 }
 
@@ -192,7 +192,7 @@ impl Touched {
             },
             "ZSCAN" => self.range("ZCARD", 0, number(behind("COUNT").unwrap() + 1) - 1),
             "HSCAN" => self.range("HLEN", 0, number(behind("COUNT").unwrap() + 1) - 1),
-            // Of as many entries as there are replicas and rings, or of none.
+            // As many entries as there are replicas and rings, or none.
             "HGETALL" | "HLEN" | "LLEN" | "ZCARD" | "ZCOUNT" | "PUBLISH" | "GET" | "SET"
             | "SETNX" | "APPEND" | "STRLEN" | "UNLINK" | "RENAME" => {}
             other => panic!("how much does {other} touch?"),
@@ -201,7 +201,7 @@ impl Touched {
 
     fn range(&mut self, length: &'static str, from: i64, to: i64) {
         self.length = Some(length);
-        // One that is counted from the end is as long as the distance, or as all that there is.
+        // A range from the end is as long as the distance, or as the whole list.
         let (from, to) = if to < 0 && from >= 0 { (from, i64::from(i32::MAX)) } else { (from, to) };
         let most = from + 2 * limit::CALL_LOOKS_MAX as i64;
         self.places.extend((from..=to.min(most)).map(|place| place + self.taken));
@@ -212,7 +212,8 @@ impl Touched {
         self.taken += entries;
     }
 
-    /// No more than there were; one that is named and has a place is one.
+    /// Returns the number of touched entries, at most the existing ones; an entry with a name and a position counts
+    /// once.
     async fn entries(&self, redis: &Redis, key: &[u8]) -> usize {
         let mut places = self.places.len();
         if let Some(length) = self.length {
@@ -226,12 +227,12 @@ impl Touched {
 
 // === the deep shard ===
 
-/// A shard on which everything is deep, and what watches it.
+/// A shard with deep structures of every kind, and its monitor.
 struct Rig {
     q: Fixture,
     redis: Redis,
     watch: Watch,
-    /// Scripts that looked at too much, by verb.
+    /// Scripts that read too much, by verb.
     beyond: BTreeMap<&'static str, String>,
 }
 
@@ -243,7 +244,7 @@ impl Rig {
         Some(Rig { q, redis, watch, beyond: BTreeMap::new() })
     }
 
-    /// Looks at the scripts that `verb` has run; `reads`: they have changed nothing.
+    /// Checks the scripts that `verb` has run; `reads`: they have changed nothing.
     async fn look(&mut self, verb: &'static str, reads: bool) {
         let scripts = self.watch.scripts(&self.redis).await;
         assert!(!scripts.is_empty(), "{verb}: no script has run");
@@ -261,7 +262,7 @@ impl Rig {
                 self.beyond.insert(verb, format!("{bytes} bytes"));
             }
         }
-        // What reading again has called.
+        // Discards the commands of the second read.
         self.watch.scripts(&self.redis).await;
     }
 
@@ -279,7 +280,7 @@ impl Rig {
         }
     }
 
-    /// Leases so many jobs of a topic.
+    /// Leases this number of jobs of a topic.
     async fn lease(&self, name: &str, jobs: usize) -> Vec<ringq::store::LeasedJob> {
         let mut leased = Vec::new();
         while leased.len() < jobs {
@@ -289,7 +290,7 @@ impl Rig {
         leased
     }
 
-    /// The next part of the search for the leases of a lost claim; where the part after it begins.
+    /// Searches the next part for the leases of a lost claim; returns the start of the part after it.
     async fn search(&mut self, lost: &LostClaim) -> Option<String> {
         let undone = self.q.store.unclaim(Unclaim::Claim(lost.clone())).await.unwrap();
         assert_eq!(undone.leases, 0);
@@ -308,14 +309,14 @@ fn ids(n: usize) -> Vec<String> {
     (0..n).map(|n| format!("j{n}")).collect()
 }
 
-/// A job with as many headers as it may have.
+/// Builds a job with as many headers as it may have.
 fn heavy(name: &str, id: &str) -> NewJob {
     let mut job = NewJob { retention: RetentionRule::Nothing, ..job_in(name, id) };
     job.spec.headers = vec![("h".to_owned(), "x".repeat(limit::HEADERS_BYTES_MAX - 1))];
     job
 }
 
-/// A job with a large payload.
+/// Builds a job with a large payload.
 fn large(name: &str, id: &str) -> NewJob {
     let mut job = job_in(name, id);
     job.spec.payload = Some(text(&"x".repeat(100_000)));
@@ -356,7 +357,7 @@ async fn fill(rig: &Rig) {
     rig.put(ids(DEEP).iter().map(delayed)).await;
 }
 
-/// Reads of everything.
+/// Runs all reads.
 async fn read(rig: &mut Rig) {
     let names: Vec<_> = (0..DEEP).map(|n| topic(&format!("topic.{n}"))).collect();
     rig.q.store.topics(String::new(), None, 1_000).await.unwrap();
@@ -387,14 +388,14 @@ async fn read(rig: &mut Rig) {
     let asks = asks.map(|name| TopicDemand { topic: name.clone(), streams: Vec::new() }).collect();
     let claim = Claim { nonce: rig.q.nonce(), owner: OWNER, topics: asks };
     rig.q.store.claim(claim).await.unwrap();
-    rig.look("claim for nobody", true).await;
+    rig.look("claim without takers", true).await;
 }
 
-/// Calls of the largest size that change something.
+/// Runs calls of the largest size that change something.
 async fn write(rig: &mut Rig) {
     const CALL: usize = limit::CALL_JOBS_MAX;
     rig.q.store.prune_topics(None, CALL).await.unwrap();
-    rig.look("tidy", false).await;
+    rig.look("prune_topics", false).await;
     rig.put(ids(CALL).iter().map(|id| job_in("new", id))).await;
     rig.look("enqueue", false).await;
     // The rest of the holes: the head of the line is more than half of it.
@@ -443,7 +444,7 @@ async fn write(rig: &mut Rig) {
     rig.look("prune", false).await;
 }
 
-/// As many as one call takes, and with their payloads to another topic.
+/// Redrives as many as one call takes, and some with their payloads to another topic.
 async fn redrive(rig: &mut Rig) {
     let redrive = RedriveBatch {
         topic: topic("done"),
@@ -500,7 +501,7 @@ async fn a_clock_that_went_back_is_healed_in_bounded_steps() {
     rig.q.until(rig.q.now().minus(hour));
     rig.watch.scripts(&rig.redis).await;
     rig.q.reopen().await;
-    rig.look("heal", false).await;
+    rig.look("repair", false).await;
     assert!(rig.beyond.is_empty(), "{:?}", rig.beyond);
     let stats = rig.q.store.stats(vec![topic("mixed"), topic("line")]).await.unwrap();
     let counts = stats.into_iter().map(|stats| stats.unwrap()).map(|s| (s.ready, s.scheduled));

@@ -1,4 +1,4 @@
-//! Reads the modules of the library, and what each imports.
+//! Reads the modules of the library, and the imports of each.
 
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ pub(crate) struct Module {
     imports: Vec<Import>,
 }
 
-/// One module uses something of another one.
+/// An import of one module by another one.
 pub(crate) struct Import {
-    /// The module that it is of.
+    /// The imported module.
     pub(crate) of: String,
-    /// As it is written, from the crate's root on.
+    /// The path as written, from the crate's root on.
     what: String,
     file: PathBuf,
 }
@@ -39,7 +39,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every module that is compiled into the library, but its root and its tests.
+/// Returns every module that is compiled into the library, except its root and its tests.
 pub(crate) fn of_the_library() -> Vec<Module> {
     let mut files = Vec::new();
     read(&root().join("src/lib.rs"), &[], &mut files);
@@ -48,7 +48,7 @@ pub(crate) fn of_the_library() -> Vec<Module> {
         let name = file.path.join("::");
         let mut imports: Vec<Import> = Vec::new();
         for used in file.used {
-            // Of a path like `store::redis::OpenError` all is a module but its end.
+            // In a path like `store::redis::RedisOpenError` everything is a module except the last part.
             let modules = (1..=used.len()).rev().map(|part| used[..part].join("::"));
             if let Some(of) = modules.into_iter().find(|part| names.contains(part)) {
                 let what = used.join("::");
@@ -92,7 +92,7 @@ fn read(file: &Path, path: &[String], files: &mut Vec<File>) {
 }
 
 struct Reader {
-    /// The module that is being read, which may lie within a file.
+    /// The current module, which may lie within a file.
     here: Vec<String>,
     used: Vec<Vec<String>>,
     /// Modules in files of their own.
@@ -100,7 +100,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Notes a path if it is one of the crate, `words` being as written.
+    /// Records a path if it is one of the crate; `words`: its parts as written.
     fn note(&mut self, words: &[String]) {
         let mut base = self.here.clone();
         let mut rest = words;
@@ -117,7 +117,7 @@ impl Reader {
             }
             _ => return,
         }
-        // `self` at the end of a group, and a glob, are of the module before them.
+        // `self` at the end of a group, and a glob, belong to the module before them.
         let rest = rest.iter().filter(|word| !matches!(word.as_str(), "self" | "*"));
         base.extend(rest.cloned());
         self.used.push(base);
@@ -173,7 +173,7 @@ impl<'ast> Visit<'ast> for Reader {
         visit::visit_path(self, path);
     }
 
-    /// The words of a macro are not parsed: what looks like a path is one.
+    /// Reads the words of a macro without parsing: anything that looks like a path is one.
     fn visit_macro(&mut self, call: &'ast Macro) {
         let text = call.tokens.to_string().replace("::", " :: ");
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -191,11 +191,11 @@ impl<'ast> Visit<'ast> for Reader {
         visit::visit_macro(self, call);
     }
 
-    /// `pub(in path)` uses nothing of it.
+    /// Skips `pub(in path)`, which uses nothing of the path.
     fn visit_vis_restricted(&mut self, _: &'ast VisRestricted) {}
 }
 
-/// `#[cfg(test)]`.
+/// Returns whether it is `#[cfg(test)]`.
 fn is_of_tests(attribute: &Attribute) -> bool {
     match &attribute.meta {
         Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string() == "test",

@@ -1,18 +1,19 @@
-//! Which module may import which: the layers of `src/architecture.md`, and no circles below them.
+//! Allowed imports between modules: the layers of `src/architecture.md`, and no cycles below them.
 //!
-//! What counts is the code without its tests: each `use`, and each path that begins with `crate`, `self` or
-//! `super`. A module and those inside it may know each other.
+//! Only code without its tests counts: each `use`, and each path that begins with `crate`, `self` or `super`. A
+//! module and those inside it may use each other.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod imports;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use imports::{Import, Module};
 
-/// What each module of `src/lib.rs` may import. A line names those before it, so that imports run one way.
+/// Allowed imports of each module of `src/lib.rs`. A line names earlier lines only, so that imports run one way.
 const LAYERS: [(&str, &[&str]); 20] = [
-    // Beside all layers: each does one thing, for whoever wants it.
+    // Beside all layers: each does one thing, for any module.
     ("backoff", &[]),
     ("log_limiter", &[]),
     ("connections", &["backoff", "log_limiter"]),
@@ -20,7 +21,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
     ("pb", &[]),
     ("shutdown", &[]),
     ("telemetry", &[]),
-    // Pure: it calls nobody.
+    // Pure: it calls no other module.
     ("domain", &[]),
     ("clock", &["domain"]),
     // The layers, from below.
@@ -29,7 +30,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
     ("scheduler", &["clock", "domain", "metrics", "backoff", "log_limiter", "shards", "store"]),
     ("dispatch", &["clock", "domain", "metrics", "backoff", "scheduler", "shards", "store"]),
     ("timer", &["clock", "domain", "backoff", "scheduler", "shards", "store"]),
-    // At the edge: they see no shard, and what is generated from the contract stays here.
+    // At the edge: they have no access to shards, and the code generated from the contract stays here.
     (
         "grpc",
         &[
@@ -61,7 +62,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
             "timer",
         ],
     ),
-    // Clients: they know the public API, and what a value of it may be.
+    // Clients: they use the public API, and the limits of its values.
     ("client", &["backoff", "pb"]),
     (
         "cli",
@@ -69,7 +70,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
     ),
 ];
 
-/// The two stores. Behind the trait nobody knows which it is, but those who choose one.
+/// The two stores. Code behind the trait is independent of the store, except for the code that chooses one.
 const STORES: [&str; 2] = ["store::redis", "store::sqlite"];
 const CHOOSE_A_STORE: [&str; 2] = ["app", "config"];
 
@@ -77,7 +78,7 @@ fn top(module: &str) -> &str {
     module.split("::").next().unwrap()
 }
 
-/// Whether one is the other or lies in it.
+/// Returns whether one is the other or lies in it.
 fn are_kin(a: &str, b: &str) -> bool {
     let lies_in = |inner: &str, outer: &str| {
         inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
@@ -89,14 +90,14 @@ fn is_in(module: &str, tops: &[&str]) -> bool {
     tops.contains(&top(module))
 }
 
-/// Every import of one module by another one that is no kin, by the one that imports.
+/// Returns every import between modules that are no kin, by the importing module.
 fn graph(modules: &[Module]) -> BTreeMap<&str, Vec<&Import>> {
     let foreign = |module: &'_ Module, import: &&Import| !are_kin(&module.name, &import.of);
     let of = |module| Module::imports(module).iter().filter(move |import| foreign(module, import));
     modules.iter().map(|module| (module.name.as_str(), of(module).collect())).collect()
 }
 
-/// The shortest way from a module back to itself.
+/// Returns the shortest way from a module back to itself.
 fn circle<'a>(
     graph: &BTreeMap<&'a str, Vec<&'a Import>>,
     start: &'a str,
@@ -146,7 +147,7 @@ fn no_modules_import_each_other_in_a_circle() {
     );
 }
 
-/// Whether what is imported lies in a store, and who imports it does not.
+/// Returns whether the import lies in a store, and the importer does not.
 fn names_a_store(imported: &str, importer: &str) -> bool {
     let store = STORES.iter().find(|store| are_kin(store, imported) && imported != "store");
     store.is_some_and(|store| !are_kin(store, importer))
@@ -200,7 +201,7 @@ fn every_module_has_its_layer_and_no_layer_names_one_above_it() {
     let known: Vec<&str> = LAYERS.iter().map(|(name, _)| *name).collect();
     for module in imports::of_the_library() {
         let name = top(&module.name);
-        assert!(known.contains(&name), "{name} is new: say in LAYERS what it may import");
+        assert!(known.contains(&name), "{name} is new: add its allowed imports to LAYERS");
     }
     for (at, (name, allowed)) in LAYERS.iter().enumerate() {
         for below in *allowed {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The ring a second time, from its description in docs/sharding.md alone: reads vectors on standard
-input, writes them with the fingerprints and owners that it finds."""
+"""A second implementation of the ring, from its description in docs/sharding.md alone: reads vectors on
+standard input, writes them with the computed fingerprints and owners."""
 import bisect
 import hashlib
 import sys

@@ -1,5 +1,5 @@
-//! How long a job takes from one replica to a worker that idles on another: a script, a wake-up and a claim of
-//! one Redis, which this starts. The clocks are one, the client's.
+//! Time of a job from one replica to a worker that idles on another: a script, a wake-up and a claim of one Redis,
+//! which this starts. Both times are of the client's clock.
 
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,9 @@ use crate::server::{LoadServer, LoadServerLauncher};
 
 const TOPIC: &str = "load";
 const JOBS: u32 = 1000;
-/// Not counted: connections and scripts are warm after them.
+/// Number of jobs that do not count: connections and scripts are warm after them.
 const WARM_UP: u32 = 100;
-/// Between two jobs, so that the worker idles.
+/// Pause between two jobs, so that the worker idles.
 const PAUSE: Duration = Duration::from_millis(5);
 
 pub(super) fn cross(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
@@ -42,7 +42,7 @@ pub(super) fn cross(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     ])
 }
 
-/// Milliseconds from each Enqueue to its delivery.
+/// Measures the milliseconds from each Enqueue to its delivery.
 async fn measure(from: &LoadServer, to: &LoadServer, jobs: u32) -> Result<Vec<f64>> {
     let (from, to) = (client(from)?, client(to)?);
     let request = pb::StreamRequest {
@@ -73,7 +73,7 @@ async fn measure(from: &LoadServer, to: &LoadServer, jobs: u32) -> Result<Vec<f6
     Ok(took)
 }
 
-/// The next job of the stream, and when it came.
+/// Waits for the next job of the stream; returns it with its time of arrival.
 async fn next(
     stream: &mut tonic::Streaming<pb::StreamResponse>,
 ) -> Result<(pb::Delivery, Instant)> {

@@ -1,8 +1,8 @@
-//! Does work on a deep shard hold up deliveries? Two servers, an empty and a deep one, are measured in turns: jobs are
-//! enqueued every few milliseconds for a worker while one kind of work is repeated beside it. What counts is the
-//! longest time between two messages of the worker's stream.
+//! Measures whether work on a deep shard delays deliveries. Two servers, an empty and a deep one, are measured in
+//! turn: jobs are enqueued every few milliseconds for a worker while one kind of work is repeated beside it. The
+//! figure is the longest time between two messages of the worker's stream.
 //!
-//! `--scale 10` is as deep as is promised: 10 million jobs, and 1 million each of topics, leases and holes.
+//! `--scale 10` is the promised depth: 10 million jobs, and 1 million each of topics, leases and holes.
 
 use std::io::{Write as _, stderr};
 use std::time::{Duration, Instant};
@@ -21,51 +21,51 @@ use crate::redis::RedisProcess;
 use crate::report::{FigureTarget, LoadFigure};
 use crate::server::LoadServer;
 
-/// The deep topic, that with holes, and the one whose jobs are leased.
+/// The deep topic, the one with holes, and the one whose jobs are leased.
 const DEEP: &str = "deep";
 const HOLED: &str = "holes";
 const LEASED: &str = "leased";
-/// One can be drained then.
+/// Number of shards: one can be drained then.
 const SHARDS: usize = 2;
-/// Jobs that wait in one topic.
+/// Number of jobs that wait in one topic.
 const DEEP_JOBS: u32 = 1_000_000;
-/// Topics with a job each.
+/// Number of topics with a job each.
 const TOPICS: u32 = 100_000;
-/// Jobs that are leased.
+/// Number of leased jobs.
 const LEASES: u32 = 100_000;
-/// Jobs that are deleted from the middle of a topic that has twice as many.
+/// Number of jobs that are deleted from the middle of a topic that has twice as many.
 const HOLES: u32 = 100_000;
-/// Jobs of one call when a server is filled, calls under way then, and the credit of one stream.
+/// Jobs per call when a server is filled, calls in flight then, and credit of one stream.
 const CALL: usize = 1_000;
 const CALLS: usize = 64;
 const CREDIT: u32 = 10_000;
-/// How long a turn is, and the pause between two enqueues.
+/// Duration of a turn, and pause between two enqueues.
 const TURN: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(5);
 const TURNS: u32 = 5;
-/// Jobs that wait while a shard is drained: enough for a turn of one after the other.
+/// Number of jobs that wait while a shard is drained: enough for a turn of one after the other.
 const BACKLOG: usize = 20_000;
-/// How often it is tried to drain a shard or to take it back.
+/// Attempts to drain a shard or to activate it again.
 const SET_STATE_TRIES: u32 = 4;
-/// Between two moments at which the answers of claims are lost.
+/// Interval at which the answers of claims are lost.
 const DROP_INTERVAL: Duration = Duration::from_millis(400);
 
-/// What is repeated beside the deliveries.
+/// Work that is repeated beside the deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BackgroundLoad {
     ListJobs(pb::JobState, &'static str),
     ListTopics,
     TopicStats,
     ListShards,
-    /// A stream that asks for these topics is opened again and again.
+    /// A stream for these topics is opened again and again.
     GlobStream(&'static str),
-    /// A shard is to become empty, and somebody waits for that.
+    /// A shard drains, and a client waits for its end.
     Drain,
-    /// The connections of the server to its Redis end, and claims are undone whose answers were lost so.
+    /// The connections of the server to its Redis are closed, and claims are undone whose answers were lost.
     Unclaim,
 }
 
-/// Each with the names of its figures: on the empty server, on the deep one, and how many times as long.
+/// Each with the names of its figures: on the empty server, on the deep one, and their ratio.
 const BACKGROUND_LOADS: [([&str; 3], BackgroundLoad); 10] = [
     (
         ["list ready, empty", "list ready, deep", "list ready, ratio"],
@@ -99,10 +99,10 @@ pub(super) fn gaps(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     let jobs = setting.jobs(DEEP_JOBS);
     deep.bench(&format!("bulk --phases fill --topic {DEEP} --jobs {jobs}"))?;
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    // As long as they are there their jobs are leased.
+    // Their jobs are leased as long as they exist.
     let _holders = runtime.block_on(fill(setting, &deep.server))?;
     let mut figures = Vec::new();
-    // No answer of a claim is lost in a file.
+    // No answer of a claim is lost with a file.
     let can = |work| work != BackgroundLoad::Unclaim || setting.redis > 0;
     let works = BACKGROUND_LOADS
         .into_iter()
@@ -110,7 +110,7 @@ pub(super) fn gaps(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     for (names, work) in works {
         let (mut shallow, mut far) = (Vec::new(), Vec::new());
         for n in 0..TURNS {
-            // A topic that no other turn has left anything in.
+            // A fresh topic, without jobs of other turns.
             let topic = format!("{}, {n}", names[2]).replace([' ', ','], "-");
             shallow.push(runtime.block_on(measure_turn(&empty, work, &topic))?);
             far.push(runtime.block_on(measure_turn(&deep, work, &topic))?);
@@ -129,7 +129,7 @@ pub(super) fn gaps(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
 
 // === A deep server ===
 
-/// Makes a server deep, and answers the streams that hold leases there.
+/// Makes a server deep; returns the streams that hold leases there.
 async fn fill(
     setting: &LoadSettings,
     server: &LoadServer,
@@ -173,7 +173,7 @@ async fn delete(client: &Client, ids: impl Iterator<Item = String>) -> Result<()
     Ok(stream::iter(calls).buffer_unordered(CALLS).try_collect().await?)
 }
 
-/// A stream that has leased so many jobs.
+/// Opens a stream that leases this number of jobs.
 async fn lease_jobs(client: &Client, jobs: u32) -> Result<tonic::Streaming<pb::StreamResponse>> {
     let mut holder = open(client, &[LEASED], jobs).await?;
     let mut held = 0;
@@ -185,7 +185,8 @@ async fn lease_jobs(client: &Client, jobs: u32) -> Result<tonic::Streaming<pb::S
 
 // === A turn ===
 
-/// The longest time in milliseconds between two messages of a stream of this topic, while the work is repeated.
+/// Returns the longest time in milliseconds between two messages of a stream of this topic, while the work is
+/// repeated.
 async fn measure_turn(rig: &LoadRig, work: BackgroundLoad, topic: &str) -> Result<f64> {
     let client = client(&rig.server)?;
     let mut beside = JoinSet::new();
@@ -208,11 +209,11 @@ async fn measure_turn(rig: &LoadRig, work: BackgroundLoad, topic: &str) -> Resul
     longest
 }
 
-/// See [`turn`].
+/// Measures the longest gap of [`measure_turn`].
 async fn longest_gap_ms(client: &Client, work: BackgroundLoad, topic: &str) -> Result<f64> {
-    // What an answer of a claim that was lost has leased is searched among these, too.
+    // Jobs that a claim with a lost answer has leased are searched among these, too.
     let topics: &[&str] = if work == BackgroundLoad::Unclaim { &[topic, LEASED] } else { &[topic] };
-    // Where there is a backlog the next one comes when this one is settled.
+    // With a backlog the next job comes when this one is settled.
     let credit = if work == BackgroundLoad::Drain { 1 } else { CREDIT };
     let mut stream = open(client, topics, credit).await?;
     stream.message().await?.context("the stream has ended")?;
@@ -237,7 +238,7 @@ async fn longest_gap_ms(client: &Client, work: BackgroundLoad, topic: &str) -> R
     Ok(longest.max(last.elapsed()).as_secs_f64() * 1e3)
 }
 
-/// Enqueues for as long as it is let. A call whose connection was lost takes longer, which holds up no other one.
+/// Enqueues until it is aborted. A call whose connection was lost takes longer, and delays no other one.
 async fn produce(client: Client, topic: String) {
     let mut calls = JoinSet::new();
     loop {
@@ -249,7 +250,7 @@ async fn produce(client: Client, topic: String) {
     }
 }
 
-/// Reads for as long as it is let; what is answered is of no interest, and there may be nothing to find.
+/// Reads until it is aborted; answers are ignored, and may be errors.
 async fn read(client: Client, work: BackgroundLoad) {
     loop {
         drop(read_once(&client, work).await);
@@ -284,7 +285,7 @@ async fn read_once(client: &Client, work: BackgroundLoad) -> Result<()> {
     Ok(())
 }
 
-/// Ends connections to the Redis at these ports now and then, whatever is under way on them.
+/// Closes connections to the Redis at these ports now and then, whatever is in flight on them.
 async fn drop_connections(ports: Vec<u16>) {
     loop {
         sleep(DROP_INTERVAL).await;
@@ -294,8 +295,8 @@ async fn drop_connections(ports: Vec<u16>) {
     }
 }
 
-/// Of the first shard. The answer tells how many jobs it has: of a deep one, where others ask the same, that may take
-/// longer than a call.
+/// Sets the state of the first shard. The answer contains the number of its jobs: on a deep shard with other readers
+/// that may take longer than a call.
 async fn set_state(client: &Client, state: pb::ShardState) -> Result<()> {
     for _ in 0..SET_STATE_TRIES {
         let request = pb::SetShardStateRequest { name: "s0".to_owned(), state: state.into() };

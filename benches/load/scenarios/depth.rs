@@ -1,5 +1,5 @@
-//! Does an enqueue cost more when a million jobs wait for their time? Two servers, a shallow and a
-//! deep one, are measured in turns. `ringq bench` compares what is left with the server's numbers.
+//! Measures whether an enqueue costs more when a million jobs wait for their time. Two servers, a shallow and a deep
+//! one, are measured in turn. `ringq bench` compares the remaining jobs with the server's numbers.
 
 use anyhow::Result;
 
@@ -30,7 +30,7 @@ pub(super) fn depth(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     ])
 }
 
-/// A server with this many delayed jobs, due in an hour and later, a millisecond apart.
+/// Starts a server with this number of delayed jobs, due in an hour and later, a millisecond apart.
 fn fill(setting: &LoadSettings, jobs: u32) -> Result<LoadRig> {
     let rig = setting.rig()?;
     rig.bench(&format!(
@@ -39,7 +39,7 @@ fn fill(setting: &LoadSettings, jobs: u32) -> Result<LoadRig> {
     Ok(rig)
 }
 
-/// Jobs per second of one turn.
+/// Returns the jobs per second of one turn.
 fn measure_turn(setting: &LoadSettings, rig: &LoadRig) -> Result<f64> {
     let jobs = setting.jobs(TURN_JOBS);
     rig.bench(&format!("unary --phases fill --topic load --jobs {jobs}"))?.rate()

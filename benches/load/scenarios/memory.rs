@@ -1,5 +1,5 @@
-//! What the server takes when it has little to do, when a worker reads slowly, when many streams hold much,
-//! and after many jobs. Here the figures are the server's, so the worker is a few lines and not `ringq bench`.
+//! Memory and CPU of the server when it has little to do, when a worker reads slowly, when many streams hold many
+//! jobs, and after many jobs. These are figures of the server, so the worker is a few lines and not `ringq bench`.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -15,24 +15,24 @@ use super::{LoadRig, LoadSettings};
 use crate::report::{FigureTarget, LoadFigure, RoundAggregate};
 
 const TOPIC: &str = "load";
-/// Until an idle server has settled.
+/// Time until an idle server has settled.
 const SETTLE: Duration = Duration::from_secs(3);
-/// How long CPU time is watched.
+/// Time for which CPU use is watched.
 const WATCH: Duration = Duration::from_secs(20);
 /// Jobs with bodies of 1 MiB.
 const LARGE_JOBS: usize = 128;
-/// The slow worker reads this many messages, one per second.
+/// Number of messages that the slow worker reads, one per second.
 const SLOW_MESSAGES: u32 = 15;
 const SLOW_PAUSE: Duration = Duration::from_secs(1);
-/// How often memory is sampled while it pauses.
+/// Number of memory samples during each pause.
 const SAMPLES: u32 = 5;
 
 /// Streams that one connection carries.
 const STREAMS_PER_CONNECTION: usize = 100;
-/// Jobs of one run of many, and how many runs there are: the first is what the last is compared with.
+/// Number of jobs per run, and number of runs: the last run is compared with the first.
 const ENDLESS: (u32, u32) = (1_000_000, 10);
-/// Until a Redis has forgotten which jobs have succeeded: that is recalled for a minute or two, so it measures how
-/// many there were in that time and not how many ever.
+/// Time until a Redis has dropped its records of succeeded jobs: they stay for a minute or two, so they depend on the
+/// recent jobs and not on all jobs ever.
 const TOMBSTONE_WAIT: Duration = Duration::from_secs(130);
 
 pub(super) fn quiet(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
@@ -51,13 +51,13 @@ pub(super) fn quiet(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     })
 }
 
-/// Memory above that of the idle server, at its peak while the worker reads slowly. Then the worker
-/// speeds up and takes the rest.
+/// Measures memory above that of the idle server, at its peak while the worker reads slowly. Then the worker reads
+/// the rest at full speed.
 pub(super) fn slowreader(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     let rig = setting.rig()?;
     std::thread::sleep(SETTLE);
     let idle = rig.server.rss_mb()?;
-    // One job per call and one call at a time: what enqueues leave in memory is not the question.
+    // One job per call and one call at a time: memory that enqueues leave behind is not measured.
     rig.bench(&format!(
         "unary --producers 1 --phases fill --topic {TOPIC} --body 1048576 --jobs {LARGE_JOBS}"
     ))?;
@@ -70,17 +70,17 @@ pub(super) fn slowreader(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     ])
 }
 
-/// Many streams that hold a few jobs each.
+/// Measures many streams that hold a few jobs each.
 pub(super) fn streams(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     held_memory(setting, 1_000, 10, 150.0)
 }
 
-/// One stream that holds many jobs.
+/// Measures one stream that holds many jobs.
 pub(super) fn hoard(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     held_memory(setting, 1, 10_000, 50.0)
 }
 
-/// Memory above that of the idle server while each of so many streams holds as many jobs as it may.
+/// Measures memory above that of the idle server while each of these streams holds as many jobs as it may.
 fn held_memory(
     setting: &LoadSettings,
     streams: usize,
@@ -118,7 +118,7 @@ fn held_memory(
     ])
 }
 
-/// How much more memory is in use after ten times as many jobs have lived and gone.
+/// Measures how much more memory is in use after ten times as many jobs have passed.
 pub(super) fn endless(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     let rig = setting.rig()?;
     let (jobs, runs) = ENDLESS;
@@ -142,7 +142,7 @@ pub(super) fn endless(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     ];
     if !rig.redis.is_empty() {
         figures.push(LoadFigure::new("redis", "MB", redis));
-        // Without jobs it has two megabytes, nearly all of them its own: a share of those says nothing.
+        // Without jobs it has two megabytes, nearly all of them its own: a ratio of those means nothing.
         let figure = LoadFigure::new("redis more", "MB", redis - redis_first)
             .with_aggregate(RoundAggregate::Most);
         figures.push(figure.with_target(FigureTarget::AtMost(0.5)));
@@ -150,10 +150,9 @@ pub(super) fn endless(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     Ok(figures)
 }
 
-/// Reads and acknowledges everything, slowly at first; the peak of the server's memory meanwhile.
+/// Reads and acknowledges everything, slowly at first; returns the peak of the server's memory meanwhile.
 async fn read_all(rig: &LoadRig) -> Result<f64> {
-    // Two connections: what is not read fills the window of its own, and an answer to an ack would
-    // not get through.
+    // Two connections: unread messages fill the window of the first, and an answer to an ack would not get through.
     let (reader, acks) = (client(rig)?, client(rig)?);
     let mut stream = open(&reader, 1000).await?;
     let mut peak = rig.server.rss_mb()?;

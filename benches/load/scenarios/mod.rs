@@ -18,7 +18,7 @@ use crate::redis::RedisProcess;
 use crate::report::LoadFigure;
 use crate::server::{LoadServer, LoadServerLauncher, sqlite};
 
-/// What can be measured.
+/// A measurable scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scenario {
     /// Enqueue, one job per call, 50 calls in flight: jobs/s.
@@ -31,18 +31,18 @@ pub(crate) enum Scenario {
     Lifecycle,
     /// Bulk enqueue while consuming: whole lives per second.
     Both,
-    /// One job every 5 ms to an idle worker: from its slot to the delivery.
+    /// A job every 5 ms to an idle worker: from its scheduled send time to the delivery.
     Idle,
-    /// One job every 5 ms to a worker that idles on another replica, over one Redis: from the call to the
+    /// A job every 5 ms to a worker that idles on another replica, over one Redis: from the call to the
     /// delivery.
     Cross,
-    /// Jobs whose due times spread over 5 s: how late they come.
+    /// Jobs whose due times spread over 5 s: their lateness.
     Delayed,
-    /// Jobs that are all due in one instant: how long until the last one is there.
+    /// Jobs that are all due in one instant: time until the last one has arrived.
     Burst,
-    /// Lives of jobs over 1, 2, 4 and 8 Redis: what each of them has to do.
+    /// Lives of jobs over 1, 2, 4 and 8 Redis: work of each of them.
     Shards,
-    /// What an enqueue costs with 1,000,000 delayed jobs stored, against 10,000.
+    /// Cost of an enqueue with 1,000,000 delayed jobs stored, against 10,000.
     Depth,
     /// The longest gap of deliveries while a deep server is read, against that of an empty one.
     Gaps,
@@ -52,14 +52,14 @@ pub(crate) enum Scenario {
     Slowreader,
     /// 1,000 streams that hold 10 jobs each: memory.
     Streams,
-    /// One stream that holds 10,000 jobs: memory.
+    /// A stream that holds 10,000 jobs: memory.
     Hoard,
     /// Memory after 10,000,000 jobs, against that after 1,000,000.
     Endless,
 }
 
 impl Scenario {
-    /// Its name on the command line, here and in `ringq bench`.
+    /// Returns its name on the command line, here and in `ringq bench`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Unary => "unary",
@@ -106,44 +106,44 @@ impl Scenario {
     }
 }
 
-/// What all scenarios share.
+/// Settings that all scenarios share.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadSettings {
-    /// Where databases go.
+    /// Directory of databases.
     pub(crate) dir: PathBuf,
-    /// Every number of jobs is multiplied by this.
+    /// Factor of every number of jobs.
     pub(crate) scale: f64,
-    /// So many Redis shards instead of a SQLite file.
+    /// Number of Redis shards instead of a SQLite file.
     pub(crate) redis: usize,
     /// Threads of the client.
     pub(crate) threads: usize,
-    /// Of `gaps`, only work whose figures begin with this.
+    /// Measures only the background work of `gaps` whose figures begin with this.
     pub(crate) only: String,
 }
 
 impl LoadSettings {
-    /// A number of jobs, scaled.
+    /// Scales a number of jobs.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "job counts")]
     fn jobs(&self, jobs: u32) -> u32 {
         (f64::from(jobs) * self.scale).max(1.0) as u32
     }
 
-    /// A fresh server.
+    /// Starts a fresh server.
     fn rig(&self) -> Result<LoadRig> {
         self.rig_on(self.redis)
     }
 
-    /// A fresh server on so many Redis; none: on a SQLite file.
+    /// Starts a fresh server on this number of Redis; 0: on a SQLite file.
     fn rig_on(&self, redis: usize) -> Result<LoadRig> {
         self.rig_with(redis, 1)
     }
 
-    /// A fresh server on so many shards.
+    /// Starts a fresh server on this number of shards.
     fn rig_of_shards(&self, count: usize) -> Result<LoadRig> {
         if self.redis > 0 { self.rig_on(count) } else { self.rig_with(0, count) }
     }
 
-    /// A fresh server on so many Redis; none: on so many SQLite files.
+    /// Starts a fresh server on this number of Redis; 0: on this number of SQLite files.
     fn rig_with(&self, redis: usize, files: usize) -> Result<LoadRig> {
         let dir = tempfile::Builder::new().prefix("ringq-load-").tempdir_in(&self.dir)?;
         let redis =
@@ -158,7 +158,7 @@ impl LoadSettings {
     }
 }
 
-/// A server. It goes before its shards and its directory.
+/// A server with its shards and its directory. The server is dropped first.
 struct LoadRig {
     server: LoadServer,
     redis: Vec<RedisProcess>,
@@ -167,7 +167,7 @@ struct LoadRig {
 }
 
 impl LoadRig {
-    /// Microseconds that each of its Redis has spent in scripts.
+    /// Returns the microseconds that each of its Redis has spent in scripts.
     fn script_us(&self) -> Result<Vec<f64>> {
         self.redis.iter().map(RedisProcess::script_us).collect()
     }

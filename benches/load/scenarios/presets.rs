@@ -1,6 +1,6 @@
-//! What `ringq bench` measures by its presets, beside the targets of this product. They are for a machine of two
-//! cores on which an empty Redis script takes 0.49 us: on another one, compare with a peer of the same run
-//! (`make bench-peers`).
+//! Measurements of `ringq bench` by its presets, beside the targets of this product. The targets are for a machine of
+//! two cores on which an empty Redis script takes 0.49 us: on another one, compare with a peer of the same run (`make
+//! bench-peers`).
 
 use anyhow::Result;
 
@@ -8,7 +8,7 @@ use super::LoadSettings;
 use crate::bench_command::BenchRunResult;
 use crate::report::{FigureTarget, LoadFigure, RoundAggregate};
 
-/// Jobs, as the presets have them.
+/// Number of jobs, as in the presets.
 const UNARY_JOBS: u32 = 60_000;
 const BULK_JOBS: u32 = 300_000;
 const IDLE_JOBS: u32 = 1000;
@@ -74,7 +74,7 @@ pub(super) fn idle(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     ])
 }
 
-/// A job that came early makes `ringq bench` fail, so the least lateness is information.
+/// Measures delayed jobs. An early job makes `ringq bench` fail, so the least lateness is information only.
 pub(super) fn delayed(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     let measured = run(setting, "delayed", DELAYED_JOBS)?;
     let ms = |part| measured.latency_ms("lateness", part);

@@ -1,15 +1,15 @@
-//! The same work over more and more Redis: what each of them has to do falls with their number.
+//! Equal work over more and more Redis: the work of each falls with their number.
 
 use anyhow::Result;
 
 use super::LoadSettings;
 use crate::report::{FigureTarget, LoadFigure};
 
-/// Lives of jobs, by bulk enqueue and batched acks.
+/// Number of jobs, by bulk enqueue and batched acks.
 const JOBS: u32 = 100_000;
-/// Numbers of shards that are compared with one, and what a shard of them does is called.
+/// Numbers of shards that are compared with one, and the names of their figures.
 const COUNTS: [(usize, &str); 3] = [(2, "2 shards"), (4, "4 shards"), (8, "8 shards")];
-/// How far from its part a shard may be.
+/// Allowed deviation of a shard from its part.
 const TOLERANCE: f64 = 0.15;
 
 pub(super) fn shards(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
@@ -17,7 +17,7 @@ pub(super) fn shards(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     let mut figures = vec![LoadFigure::new("1 shard", "us/job", alone)];
     for (count, name) in COUNTS {
         let (busiest, sum) = busiest(setting, count)?;
-        // The whole costs a little more, because batches are smaller; the parts are to be equal.
+        // The whole costs a little more, because batches are smaller; the parts should be equal.
         let part = sum / count as f64;
         figures.push(LoadFigure::new(name, "us/job", busiest));
         let share = LoadFigure::new("busiest", "of its part", busiest / part);
@@ -28,7 +28,7 @@ pub(super) fn shards(setting: &LoadSettings) -> Result<Vec<LoadFigure>> {
     Ok(figures)
 }
 
-/// Microseconds a job in the scripts of the busiest shard, and of all together.
+/// Returns the microseconds per job in the scripts of the busiest shard, and of all together.
 fn busiest(setting: &LoadSettings, count: usize) -> Result<(f64, f64)> {
     let rig = setting.rig_on(count)?;
     let measured = rig.bench(&format!("lifecycle --jobs {}", setting.jobs(JOBS)))?;

@@ -14,12 +14,12 @@ import (
 
 const (
 	queue = "default"
-	// Calls that enqueue at once.
+	// Number of enqueue calls at once.
 	lanes = 50
-	// Servers, and what each works on at once.
+	// Number of servers, and concurrency of each.
 	servers     = 4
 	concurrency = 50
-	// An idle server looks for jobs so often. The default of a second would be the latency.
+	// Poll interval of an idle server. The default of a second would be the latency.
 	poll = 5 * time.Millisecond
 )
 

@@ -18,7 +18,7 @@ const (
 	lanes = 4
 	// Commands in one write.
 	pipeline = 100
-	// Seconds until a job that nobody deleted comes again.
+	// Seconds until a job that was not deleted comes again.
 	ttr = 120
 )
 
@@ -163,7 +163,7 @@ func (c *conn) put(body []byte) {
 
 var errEmpty = fmt.Errorf("no job is ready")
 
-// reply reads an answer of this kind, and gives its other words.
+// reply reads an answer of this kind, and returns its other words.
 func (c *conn) reply(kind string) ([][]byte, error) {
 	if err := c.out.Flush(); err != nil {
 		return nil, err
@@ -179,10 +179,10 @@ func (c *conn) reply(kind string) ([][]byte, error) {
 	case len(words) > 0 && string(words[0]) == "TIMED_OUT":
 		return nil, errEmpty
 	}
-	return nil, fmt.Errorf("beanstalkd said %q instead of %s", line, kind)
+	return nil, fmt.Errorf("beanstalkd answered %q instead of %s", line, kind)
 }
 
-// data reads so many bytes and the end of their line.
+// data reads this number of bytes and the end of their line.
 func (c *conn) data(length []byte) ([]byte, error) {
 	bytes, err := strconv.Atoi(string(length))
 	if err != nil {

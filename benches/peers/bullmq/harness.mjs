@@ -9,8 +9,8 @@ const PRODUCERS = 50; // in flight when one call enqueues one job
 const BULK = { lanes: 10, jobs: 100 };
 const PROCESSES = Math.max(1, availableParallelism() - 1); // of workers; a core is for Redis
 const PAUSE_MS = 5; // between two jobs to an idle worker
-const LOOK_MS = 1; // between two looks whether the broker has forgotten the last acked jobs
-const WARM_UP = 20; // that part of the jobs goes ahead untimed
+const LOOK_MS = 1; // between two checks whether the broker has removed the last acked jobs
+const WARM_UP = 20; // divisor of the jobs that go ahead untimed
 
 const [port, scenario, jobs, bytes] = process.argv.slice(2);
 const connection = { host: "127.0.0.1", port: Number(port) };
@@ -19,7 +19,7 @@ const queue = new Queue("jobs", { connection });
 const opts = { removeOnComplete: true, removeOnFail: true };
 const seconds = (from) => (performance.now() - from) / 1e3;
 
-/** Every job is known by its number. */
+/** Counts of every job by its number. */
 class Books {
   given = 0;
   delivered = 0;
@@ -50,7 +50,7 @@ class Books {
   }
 }
 
-/** The worker processes, which are there before anything is timed. */
+/** The worker processes, which run before anything is timed. */
 class Workers {
   static async start() {
     const children = Array.from({ length: PROCESSES }, () =>
@@ -75,7 +75,7 @@ class Workers {
 
 const workers = await Workers.start();
 
-/** Until every job was delivered and the broker says that all of them are acked. */
+/** Waits until every job was delivered and the broker reports that all of them are acked. */
 async function settled(books) {
   await books.all;
   while (await left()) await sleep(LOOK_MS);

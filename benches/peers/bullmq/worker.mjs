@@ -1,5 +1,5 @@
-// A process of workers. It works while the harness wants it to, and tells it what came and when; the
-// clock is one for all processes of a machine.
+// A process of workers. It works between the commands of the harness, and reports each job and its time; all
+// processes of a machine share the clock.
 import { Worker } from "bullmq";
 
 const CONCURRENCY = 100;
@@ -11,7 +11,7 @@ function tell() {
   came = [];
 }
 
-/** Tells what came in this turn of the loop together. */
+/** Reports all jobs of this turn of the event loop together. */
 async function work(job) {
   if (came.push([job.data, process.hrtime.bigint()]) === 1) setImmediate(tell);
 }

@@ -17,11 +17,11 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PRODUCERS = WORKERS = len(os.sched_getaffinity(0))
-# Between two jobs to an idle worker, and between two looks whether the broker has forgotten the last.
+# Pause between two jobs to an idle worker, and interval of checks whether the broker has removed the last.
 PAUSE_S, LOOK_S = 0.005, 0.001
-# That part of the jobs goes ahead untimed.
+# Divisor of the jobs that go ahead untimed.
 WARM_UP = 20
-# For an answer of the worker; it comes at once when there is one.
+# Time limit of an answer of the worker, which normally comes at once.
 REPLY_S = 10.0
 QUEUE = "jobs"
 
@@ -31,7 +31,7 @@ fifo_path = os.path.join(scratch.name, "fifo")
 os.mkfifo(fifo_path)
 os.environ.update(PEERS_BROKER=f"redis://127.0.0.1:{port}/0", PEERS_FIFO=fifo_path)
 
-import tasks  # noqa: E402  It reads the variables.
+import tasks  # noqa: E402  It reads the environment variables.
 
 
 def body(number: int) -> str:
@@ -44,21 +44,21 @@ def enqueue(numbers: range) -> None:
             tasks.job.apply_async((body(number),), queue=QUEUE, producer=producer)
 
 
-# Forked before there is a connection that they could share.
+# Forked before a connection exists that they could share.
 producers = Pool(PRODUCERS)
-# Open for writing as well, so that it never ends.
+# Opened for writing as well, so that reads never reach the end.
 fifo = os.fdopen(os.open(fifo_path, os.O_RDWR), "rb")
 redis = tasks.app.connection().default_channel.client
 
 
 class Books:
-    """Every job is known by its number."""
+    """Counts of every job by its number."""
 
     def __init__(self, count: int) -> None:
         self.count, self.seen, self.delivered, self.doubled = count, bytearray(count), 0, 0
 
     def take(self) -> int:
-        """Waits for a job, and says when it came."""
+        """Waits for a job, and returns its time of arrival."""
         number, at = tasks.RECORD.unpack(fifo.read(tasks.RECORD.size))
         self.delivered += not self.seen[number]
         self.doubled += self.seen[number]
@@ -66,7 +66,7 @@ class Books:
         return at
 
     def settled(self) -> None:
-        """Until every job was delivered and the broker says that all of them are acked."""
+        """Waits until every job was delivered and the broker reports that all are acked."""
         while self.delivered < self.count:
             self.take()
         while left():
@@ -78,12 +78,12 @@ def left() -> int:
 
 
 def produce(count: int) -> AsyncResult:
-    """Starts to enqueue so many, in all producers side by side."""
+    """Starts to enqueue this number of jobs, in all producers side by side."""
     return producers.map_async(enqueue, [range(lane, count, PRODUCERS) for lane in range(PRODUCERS)])
 
 
 def listen(on: bool) -> None:
-    """The workers are there before anything is timed, and take jobs when they are told."""
+    """Workers that run before anything is timed, and take jobs on command."""
     call = tasks.app.control.add_consumer if on else tasks.app.control.cancel_consumer
     if not call(QUEUE, reply=True, timeout=REPLY_S, limit=1):
         sys.exit("the worker does not answer")

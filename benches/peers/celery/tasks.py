@@ -1,4 +1,4 @@
-"""The application: one task, which tells the harness what came and when."""
+"""The application: one task, which reports each job and its time to the harness."""
 
 import os
 import struct
@@ -6,12 +6,12 @@ import time
 
 from celery import Celery
 
-# The number of a job and the nanosecond in which it came, on the clock that all processes share.
+# Number of a job and its time of arrival in nanoseconds, on the clock that all processes share.
 RECORD = struct.Struct("qq")
 
 app = Celery("peers", broker=os.environ["PEERS_BROKER"])
 app.conf.update(
-    # At least once, as the other peers: what a killed worker had comes again.
+    # At least once, like the other peers: the jobs of a killed worker come again.
     task_acks_late=True,
     task_reject_on_worker_lost=True,
     task_ignore_result=True,
@@ -24,7 +24,7 @@ app.conf.update(
 
 @app.task
 def job(body: str) -> None:
-    """Writes less than what a pipe takes in one piece."""
+    """Writes less than a pipe takes in one piece."""
     os.write(_fifo(), RECORD.pack(int(body), time.monotonic_ns()))
 
 

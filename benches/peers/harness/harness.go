@@ -15,12 +15,12 @@ import (
 	"time"
 )
 
-// Peer is what a queue has to offer.
+// Peer is the interface of a queue.
 type Peer interface {
-	// Producer gives a call that enqueues one job and returns when it is answered. Several
+	// Producer returns a call that enqueues one job and returns when it is answered. Several
 	// producers work side by side.
 	Producer() (func(body []byte) error, error)
-	// Lanes is how many calls of Bulk there are at once.
+	// Lanes is the number of Bulk calls at once.
 	Lanes() int
 	// Bulk enqueues all that next gives by the peer's own means for many jobs, until it gives nil,
 	// and returns when everything is answered.
@@ -32,13 +32,13 @@ type Peer interface {
 }
 
 const (
-	// In flight when one call enqueues one job.
+	// Calls in flight when one call enqueues one job.
 	producers = 50
-	// Between two looks whether the broker has forgotten the last acked jobs.
+	// Interval of checks whether the broker has removed the last acked jobs.
 	look = time.Millisecond
-	// Between two jobs to an idle worker.
+	// Pause between two jobs to an idle worker.
 	pause = 5 * time.Millisecond
-	// A part of the jobs goes ahead untimed, as that of `ringq bench` does.
+	// Divisor of the jobs that go ahead untimed, like in `ringq bench`.
 	warmUp = 20
 )
 
@@ -124,7 +124,7 @@ func both(peer Peer, books *books) (Result, error) {
 	return Result{Total: time.Since(start).Seconds()}, err
 }
 
-// One job at a time to a worker that waits: from the start of the call to the delivery.
+// Single jobs to a worker that waits: from the start of the call to the delivery.
 func idle(peer Peer, books *books) (Result, error) {
 	stop, err := peer.Consume(books.deliver)
 	if err != nil {
@@ -175,14 +175,14 @@ func side(times int, work func() error) error {
 	return first
 }
 
-// books know every job by its number.
+// books count every job by its number.
 type books struct {
 	bytes     int
 	given     atomic.Int64
 	seen      []atomic.Bool
 	delivered atomic.Int64
 	doubled   atomic.Int64
-	// When a job came; one place, for who waits for each.
+	// Time of arrival of a job; one place, for the caller that waits for each.
 	arrived chan time.Time
 	all     chan struct{}
 	once    sync.Once
@@ -221,7 +221,7 @@ func (b *books) deliver(body []byte) {
 	}
 }
 
-// settled waits until every job was delivered and the broker says that all of them are acked.
+// settled waits until every job was delivered and the broker reports that all of them are acked.
 func (b *books) settled(peer Peer) error {
 	<-b.all
 	for {

@@ -20,10 +20,10 @@ const (
 	// Jobs that a connection has published without an answer, and that a worker has prefetched.
 	pending  = 4000
 	prefetch = 1000
-	// A publication waits so long for others to be answered. The default is 200 ms, too short for a
+	// Time for which a publication waits for answers to others. The default is 200 ms, too short for a
 	// machine that is busy with this.
 	stall = 30 * time.Second
-	// Until a job that nobody acked comes again.
+	// Time until a job that was not acked comes again.
 	ackWait = 2 * time.Minute
 )
 
@@ -105,7 +105,7 @@ func (p *peer) Consume(deliver func([]byte)) (func(), error) {
 	stop := func() {
 		for _, worker := range workers {
 			worker.Drain()
-			// What came to a worker that is gone would come again only after ackWait.
+			// Jobs of a worker that is gone would come again only after ackWait.
 			<-worker.Closed()
 		}
 	}
@@ -128,7 +128,7 @@ func (p *peer) Consume(deliver func([]byte)) (func(), error) {
 	return stop, nil
 }
 
-// A work queue forgets a job when it is acked.
+// A work queue removes a job when it is acked.
 func (p *peer) Left() (int, error) {
 	stream, err := p.conns[0].Stream(context.Background(), subject)
 	if err != nil {

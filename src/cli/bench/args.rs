@@ -15,28 +15,28 @@ use crate::domain::limit::{
     BATCH_JOBS_MAX, PAYLOAD_BYTES_MAX, SETTLE_ITEMS_MAX, STREAM_CREDIT_MAX,
 };
 
-/// Below the help of the command.
+/// Text below the help of `ringq bench`.
 const AFTER_HELP: &str = "\
 Examples:
-  ringq bench                                   whole lives, with the values of its preset
+  ringq bench                                   whole life of jobs, with the values of the preset
   ringq bench unary --in-flight 2 --rounds 5    the median of 5 rounds, and their range
   ringq bench both --duration 1m --batch 1      one job per call, for a minute
   ringq bench idle --rate 1000/s                latency under a steady load
   ringq bench delayed --spread 30s -o json
 
 Dispatch is the time from the start of the enqueue call to the delivery. With a rate, dispatch and \
-the enqueue call count from the slot that the call has in the schedule. The schedule does not wait \
-for answers: a call that is held up by slow ones is late, and no slot is left out.
+the enqueue call count from the slot of the call in the schedule. The schedule does not wait \
+for answers: a call that is delayed by slow ones is late, and no slot is left out.
 
 Every job carries its number and a checksum. At the end the jobs that were enqueued, delivered and \
 acked are compared one by one, and with the server's own numbers. A job that was lost, doubled, \
 damaged or early makes the exit code 1.";
 
-/// `ringq bench`.
+/// Arguments of `ringq bench`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(in crate::cli) struct BenchArgs {
-    /// What to measure; each flag below overrides one of its values
+    /// Kind of measurement; each flag below overrides one of its values
     #[arg(value_enum, default_value_t = Preset::Lifecycle)]
     pub(super) preset: Preset,
     #[command(flatten)]
@@ -47,36 +47,36 @@ pub(in crate::cli) struct BenchArgs {
     pub(super) connect: ConnectArgs,
 }
 
-/// What a preset sets, and what is the same for all.
+/// Flags that override values of the preset, or hold for all presets.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
 pub(super) struct BenchLoadArgs {
-    /// Enqueue this many jobs per round
+    /// Jobs to enqueue per round
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = values::integer_in_range::<u32>(1..=i64::from(JOBS_MAX)))]
     pub(super) jobs: Option<u32>,
-    /// Enqueue for this long per round instead
+    /// Enqueue for this long per round, instead of a number of jobs
     #[arg(long, value_name = "DURATION", value_parser = values::duration, conflicts_with = "jobs")]
     pub(super) duration: Option<Duration>,
-    /// When workers work, and what is timed
+    /// Order of enqueuing and taking, and which of them is timed
     #[arg(long, value_enum)]
     pub(super) phases: Option<Phases>,
-    /// Producers
+    /// Number of producers
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = values::integer_in_range::<u32>(1..=10_000))]
     pub(super) producers: Option<u32>,
-    /// Calls that each producer has under way
+    /// Enqueue calls in flight per producer
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = values::integer_in_range::<u32>(1..=10_000))]
     pub(super) in_flight: Option<u32>,
     /// Jobs per call
     #[arg(long, value_name = "JOBS", allow_negative_numbers = true, value_parser = values::integer_in_range::<u32>(1..=BATCH_JOBS_MAX as i64))]
     pub(super) batch: Option<u32>,
-    /// Enqueue this many jobs per second, all producers together, as in 200/s; latencies then
-    /// count from the slot that a call has in this schedule, however late it begins
+    /// Enqueue this many jobs per second, all producers together, as in 200/s; latencies then count from the slot of
+    /// a call in this schedule, even if the call begins late
     #[arg(long, value_name = "RATE", value_parser = values::rate)]
     pub(super) rate: Option<f64>,
     /// Bytes of each body
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = values::integer_in_range::<u32>(BODY_BYTES_MIN..=PAYLOAD_BYTES_MAX as i64))]
     pub(super) body: Option<u32>,
-    /// Ask for this durability
+    /// Durability to request
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub(super) durability: Option<BenchDurability>,
     /// Delay jobs: the first is due this long after the start
@@ -85,36 +85,36 @@ pub(super) struct BenchLoadArgs {
     /// Delay jobs: the last is due this long after the first
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(super) spread: Option<Duration>,
-    /// Workers, a stream each
+    /// Number of workers, with a stream each
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = values::integer_in_range::<u32>(1..=1000))]
     pub(super) workers: Option<u32>,
     /// Credit of each stream
     #[arg(long, value_name = "JOBS", allow_negative_numbers = true, value_parser = values::integer_in_range::<u32>(1..=i64::from(STREAM_CREDIT_MAX)))]
     pub(super) credit: Option<u32>,
-    /// Jobs per ack call; what waited 5 ms for others goes anyway
+    /// Jobs per ack call; a delivery waits at most 5 ms for others
     #[arg(long, value_name = "JOBS", allow_negative_numbers = true, value_parser = values::integer_in_range::<u32>(1..=SETTLE_ITEMS_MAX as i64))]
     pub(super) ack_batch: Option<u32>,
-    /// Jobs before the first round, not measured but checked [default: a twentieth of the jobs]
+    /// Jobs before the first round, checked but not measured [default: a twentieth of the jobs]
     #[arg(long, value_name = "JOBS", allow_negative_numbers = true, value_parser = values::integer_in_range::<u32>(0..=i64::from(JOBS_MAX)))]
     pub(super) warm_up: Option<u32>,
-    /// Rounds; the median counts
+    /// Number of rounds; the median is reported
     #[arg(long, value_name = "NUMBER", default_value_t = 1, allow_negative_numbers = true, value_parser = values::integer_in_range::<u32>(1..=1000))]
     pub(super) rounds: u32,
-    /// Connections, which producers and workers share in turns
+    /// Connections, assigned to producers and workers in turn
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = values::integer_in_range::<u32>(1..=1000))]
     pub(super) connections: Option<u32>,
     /// Threads of this program
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = values::integer_in_range::<u32>(1..=256))]
     pub(super) threads: Option<u32>,
-    /// The topic [default: one of its own, bench-<random>]
+    /// The topic [default: a new one, bench-<random>]
     #[arg(long, value_name = "TOPIC")]
     pub(super) topic: Option<String>,
 }
 
-// === impl LoadFlags ===
+// === impl BenchLoadArgs ===
 
 impl BenchLoadArgs {
-    /// The preset with the flags over it.
+    /// Returns the plan: the preset, overridden by the flags.
     pub(super) fn plan(&self, preset: Preset) -> Result<Plan, CommandFailure> {
         let base = preset.plan();
         let counted = self.jobs.map(JobAmount::Jobs);

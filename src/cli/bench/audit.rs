@@ -1,5 +1,5 @@
-//! The books of a round: each number must be enqueued, delivered and acknowledged exactly once,
-//! with its body intact and never early.
+//! Audit of a round: each job must be enqueued, delivered and acknowledged exactly once, with its body intact and
+//! never early.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -8,13 +8,13 @@ use super::audit_report::{
     ACKED, AuditReport, DELIVERED, DOUBLED, EARLY, ENQUEUED, Faults, REFUSED, RequiredState,
 };
 
-/// Jobs of a round at most; their marks take a byte each.
+/// Most jobs of a round; their marks take one byte each.
 pub(super) const JOBS_MAX: u32 = 200_000_000;
 
-/// Marks are made room for in pieces of this size, because a timed run does not know its length.
+/// Jobs per chunk of marks. Chunks are allocated as needed, because a timed run has no known length.
 const CHUNK_MARKS: u32 = 1 << 16;
 
-/// The books.
+/// Marks of all jobs of a round, and their sums.
 pub(super) struct JobAudit {
     chunks: Box<[OnceLock<Box<[AtomicU8]>>]>,
     enqueued: AtomicU64,
@@ -24,10 +24,10 @@ pub(super) struct JobAudit {
     damaged: AtomicU64,
 }
 
-// === impl Books ===
+// === impl JobAudit ===
 
 impl JobAudit {
-    /// Empty ones.
+    /// Creates an audit without marks.
     pub(super) fn new() -> JobAudit {
         let pieces = JOBS_MAX.div_ceil(CHUNK_MARKS);
         JobAudit {
@@ -40,12 +40,12 @@ impl JobAudit {
         }
     }
 
-    /// Enters an enqueue that was confirmed.
+    /// Records a confirmed enqueue.
     pub(super) fn record_enqueued(&self, number: u32) {
         self.mark_and_count(number, ENQUEUED, &self.enqueued);
     }
 
-    /// Enters a delivery.
+    /// Records a delivery.
     pub(super) fn record_delivered(&self, number: u32, early: bool) {
         if !self.mark_and_count(number, DELIVERED, &self.delivered) {
             self.mark(number, DOUBLED);
@@ -55,37 +55,37 @@ impl JobAudit {
         }
     }
 
-    /// Enters an ack that was confirmed.
+    /// Records a confirmed ack.
     pub(super) fn record_acked(&self, number: u32) {
         self.mark_and_count(number, ACKED, &self.acked);
     }
 
-    /// Enters an ack that was refused.
+    /// Records a rejected ack.
     pub(super) fn record_rejected_ack(&self, number: u32) {
         self.mark(number, REFUSED);
     }
 
-    /// Enters a delivery that is none of this run.
+    /// Records a delivery of a job that is not of this run.
     pub(super) fn record_foreign(&self) {
         self.foreign.fetch_add(1, Relaxed);
     }
 
-    /// Enters a delivery whose body is not what was sent.
+    /// Records a delivery whose body differs from the one that was sent.
     pub(super) fn record_damaged(&self) {
         self.damaged.fetch_add(1, Relaxed);
     }
 
-    /// How many numbers have been enqueued.
+    /// Returns the number of enqueued jobs.
     pub(super) fn enqueued_count(&self) -> u64 {
         self.enqueued.load(Relaxed)
     }
 
-    /// How many numbers have been acknowledged.
+    /// Returns the number of acknowledged jobs.
     pub(super) fn acked_count(&self) -> u64 {
         self.acked.load(Relaxed)
     }
 
-    /// Compares the three sets, number by number, for the numbers below `jobs`.
+    /// Compares the three sets, job by job, for the numbers below `jobs`.
     pub(super) fn report(&self, jobs: u32, demand: RequiredState) -> AuditReport {
         let mut faults = Faults::default();
         for number in 0..jobs {
@@ -97,15 +97,15 @@ impl JobAudit {
         let (doubled, early) = (faults.doubled.count, faults.early.count);
         let mut faults = faults.sentences();
         if foreign > 0 {
-            faults.push(format!("jobs that are not this run's came {}", times(foreign)));
+            faults.push(format!("jobs that are not of this run were received {}", times(foreign)));
         }
         if damaged > 0 {
-            faults.push(format!("a job with a damaged body came {}", times(damaged)));
+            faults.push(format!("a job with a damaged body was received {}", times(damaged)));
         }
         AuditReport { enqueued, delivered, acked, doubled, early, foreign, damaged, faults }
     }
 
-    /// Sets a mark and counts it; false if it was there.
+    /// Sets a mark and counts it; returns false if it was set already.
     fn mark_and_count(&self, number: u32, mark: u8, count: &AtomicU64) -> bool {
         let new = self.mark(number, mark);
         if new {
@@ -136,7 +136,7 @@ fn mark_index(number: u32) -> usize {
 mod tests {
     use super::*;
 
-    /// Books of 10 jobs, all of which went all the way.
+    /// Audit of 10 jobs that were enqueued, delivered and acked.
     fn complete_audit() -> JobAudit {
         let books = JobAudit::new();
         for number in 0..10 {
@@ -184,8 +184,10 @@ mod tests {
         books.record_foreign();
         books.record_damaged();
         books.record_damaged();
-        let expected =
-            ["jobs that are not this run's came once", "a job with a damaged body came 2 times"];
+        let expected = [
+            "jobs that are not of this run were received once",
+            "a job with a damaged body was received 2 times",
+        ];
         assert_eq!(faults(&books, 10), expected);
     }
 

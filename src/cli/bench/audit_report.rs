@@ -1,9 +1,9 @@
-//! What the books say when a round is over: sums, and what is wrong, in words.
+//! Result of the audit of a round: sums, and a sentence for each fault.
 
-/// Numbers of each fault that are told.
+/// Most job numbers that are listed per fault.
 const EXAMPLES_MAX: usize = 5;
 
-// What is known of a number.
+// Marks of a job.
 pub(super) const ENQUEUED: u8 = 1;
 pub(super) const DELIVERED: u8 = 2;
 pub(super) const ACKED: u8 = 4;
@@ -11,46 +11,46 @@ pub(super) const DOUBLED: u8 = 8;
 pub(super) const EARLY: u8 = 16;
 pub(super) const REFUSED: u8 = 32;
 
-/// What the books say when the run is over.
+/// Result of the audit of a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AuditReport {
-    /// Numbers whose enqueue was confirmed.
+    /// Number of jobs whose enqueue was confirmed.
     pub(super) enqueued: u64,
-    /// Numbers that were delivered.
+    /// Number of jobs that were delivered.
     pub(super) delivered: u64,
-    /// Numbers whose ack was confirmed.
+    /// Number of jobs whose ack was confirmed.
     pub(super) acked: u64,
-    /// Numbers that were delivered more than once.
+    /// Number of jobs that were delivered more than once.
     pub(super) doubled: u64,
-    /// Numbers that were delivered before their time.
+    /// Number of jobs that were delivered before their due time.
     pub(super) early: u64,
-    /// Deliveries that are none of this run.
+    /// Number of deliveries that are not of this run.
     pub(super) foreign: u64,
-    /// Deliveries of this run whose body is not what was sent.
+    /// Number of deliveries of this run whose body differs from the one that was sent.
     pub(super) damaged: u64,
-    /// What is wrong, in words. Empty: all is well.
+    /// Sentences about the faults. Empty: there are none.
     pub(super) faults: Vec<String>,
 }
 
-/// What has to be true of every number.
+/// State that every job must have reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequiredState {
-    /// Nothing: what is missing may be under way.
+    /// None: a missing mark may belong to a call in flight.
     Nothing,
-    /// It was enqueued, and waits on the server.
+    /// Enqueued, and waiting on the server.
     Enqueued,
-    /// It went all the way.
+    /// Enqueued, delivered and acked.
     Acked,
 }
 
-/// Numbers that share a fault.
+/// Jobs that share a fault.
 #[derive(Default)]
 pub(super) struct FaultyJobs {
     pub(super) count: u64,
     first: Vec<u32>,
 }
 
-/// What is wrong with the numbers, as far as they were looked at.
+/// Faults of the jobs that were checked so far.
 #[derive(Default)]
 pub(super) struct Faults {
     not_enqueued: FaultyJobs,
@@ -64,7 +64,7 @@ pub(super) struct Faults {
 // === impl Faults ===
 
 impl Faults {
-    /// Looks at the marks of a number.
+    /// Checks the marks of a job.
     pub(super) fn check(&mut self, number: u32, marks: u8, demand: RequiredState) {
         let has = |mark| marks & mark != 0;
         match demand {
@@ -85,7 +85,7 @@ impl Faults {
         }
     }
 
-    /// A sentence for each fault.
+    /// Returns a sentence for each fault.
     pub(super) fn sentences(self) -> Vec<String> {
         [
             (self.not_enqueued, "was not confirmed as enqueued", "were not confirmed as enqueued"),
@@ -106,7 +106,7 @@ impl Faults {
     }
 }
 
-// === impl Numbers ===
+// === impl FaultyJobs ===
 
 impl FaultyJobs {
     fn add(&mut self, number: u32) {
@@ -117,12 +117,12 @@ impl FaultyJobs {
     }
 
     fn sentence(&self, one: &str, many: &str) -> String {
-        let told: Vec<String> = self.first.iter().map(u32::to_string).collect();
-        let told = told.join(", ");
+        let listed: Vec<String> = self.first.iter().map(u32::to_string).collect();
+        let listed = listed.join(", ");
         match self.count - self.first.len() as u64 {
-            0 if self.count == 1 => format!("job {told} {one}"),
-            0 => format!("{} jobs {many}: {told}", self.count),
-            more => format!("{} jobs {many}: {told} and {more} more", self.count),
+            0 if self.count == 1 => format!("job {listed} {one}"),
+            0 => format!("{} jobs {many}: {listed}", self.count),
+            more => format!("{} jobs {many}: {listed} and {more} more", self.count),
         }
     }
 }

@@ -1,50 +1,49 @@
-//! The body of a job: which run and which job it is, when it was sent and is due, filler, and a
-//! checksum over all of that.
+//! Body of a job: numbers of run and job, time of the enqueue, due time, filler, and a checksum over all of these.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes of a body that are not filler.
+/// Bytes of a body without filler.
 pub(super) const BYTES_MIN: usize = 8 + 4 + 8 + 8 + CHECKSUM_BYTES;
 
 const CHECKSUM_BYTES: usize = 8;
 
-/// What a body says.
+/// Content of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BodyHeader {
-    /// The job's number within its run.
+    /// Number of the job within its run.
     pub(super) number: u32,
-    /// When its enqueue call began or was to begin, in microseconds since the run did.
+    /// Microseconds from the start of the run to the start, or the slot, of the enqueue call.
     pub(super) sent_us: u64,
-    /// When it is due, in microseconds of the server's wall clock. 0: at once.
+    /// Due time in microseconds of the server's wall clock. 0: at once.
     pub(super) due_us: i64,
 }
 
-/// Why a body says nothing.
+/// Error of a body that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyError {
-    /// It is none of this run.
+    /// The body is not of this run.
     Foreign,
-    /// It was one, and is not what was sent.
+    /// The body is of this run, but differs from the one that was sent.
     Damaged,
 }
 
-/// The bodies of a run, all of one size.
+/// Writer and reader of the bodies of a run, which have one size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BodyCodec {
     run: u64,
     bytes: usize,
 }
 
-// === impl Bodies ===
+// === impl BodyCodec ===
 
 impl BodyCodec {
-    /// Bodies of a run, `bytes` (at least [`BYTES_MIN`]) each.
+    /// Creates the codec of a run whose bodies have `bytes` (at least [`BYTES_MIN`]) each.
     pub(super) fn new(run: u64, bytes: usize) -> BodyCodec {
         BodyCodec { run, bytes: bytes.max(BYTES_MIN) }
     }
 
-    /// Room for `jobs` bodies: one allocation for a whole batch.
+    /// Allocates room for `jobs` bodies: one allocation for a whole batch.
     pub(super) fn buffer(&self, jobs: usize) -> BytesMut {
         BytesMut::with_capacity(self.bytes * jobs)
     }

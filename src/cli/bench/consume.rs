@@ -1,4 +1,4 @@
-//! Workers: streams that acknowledge in batches, with several acks under way.
+//! Workers: streams that acknowledge in batches, with several acks in flight.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -23,38 +23,38 @@ use crate::client::{Client, Transport, to_proto_duration};
 use crate::pb::queue_service_client::QueueServiceClient;
 use crate::pb::{Delivery, StreamRequest, StreamResponse};
 
-/// Deliveries per message at most.
+/// Most deliveries per message.
 const MESSAGE_JOBS: i32 = 128;
-/// A delivery waits no longer for others to be acked with.
+/// Longest time that a delivery waits for others, to share their ack.
 const ACK_WAIT: Duration = Duration::from_millis(5);
-/// Long enough for a stream's credit to be worked off in any run.
+/// Lease of the jobs: long enough to work off the credit of a stream in any run.
 const LEASE: Duration = Duration::from_secs(120);
-/// After the last ack, untimed: a job that comes once more is found out.
+/// Time after the last ack, not measured, in which duplicate deliveries are detected.
 const DUPLICATE_WAIT: Duration = Duration::from_millis(200);
-/// Before a stream that the server ended, because of its age, is opened again.
+/// Wait before a stream that the server ended because of its age is opened again.
 const REOPEN_DELAY: Duration = Duration::from_millis(100);
 
-/// Streams that are open, and what came with their first messages.
+/// Open streams, with the deliveries of their first messages.
 pub(super) struct BenchWorkers(Vec<BenchWorker>);
 
-/// One stream.
+/// Worker with one stream.
 struct BenchWorker {
     round: Arc<BenchRound>,
     queue: QueueServiceClient<Transport>,
     stream: Streaming<StreamResponse>,
-    /// Delivered, not in an ack yet.
+    /// Deliveries that are not in an ack yet.
     held: VecDeque<HeldDelivery>,
-    /// When the oldest of them was to be acked at the latest.
+    /// Latest time for the ack of the oldest of them.
     flush: Instant,
-    /// Deliveries that are none of this run.
+    /// Receipts of deliveries that are not of this run.
     foreign: Vec<String>,
 }
 
-// === impl Workers ===
+// === impl BenchWorkers ===
 
 impl BenchWorkers {
-    /// Opens the streams, on the connections from the last one backwards: a lone worker does not
-    /// share that of a lone producer.
+    /// Opens the streams, beginning at the last connection: a single worker does not share the connection of a single
+    /// producer.
     pub(super) async fn open(round: &Arc<BenchRound>, clients: &[Client]) -> Result<BenchWorkers> {
         round.timings().consume_start = Some(clocks::now());
         let mut workers = Vec::new();
@@ -64,7 +64,7 @@ impl BenchWorkers {
         Ok(BenchWorkers(workers))
     }
 
-    /// Works until the round is finished, and listens a little longer.
+    /// Works until the round is finished, and receives a little longer.
     pub(super) async fn run(self) -> Result<()> {
         let mut tasks = JoinSet::new();
         for worker in self.0 {
@@ -74,7 +74,7 @@ impl BenchWorkers {
     }
 }
 
-// === impl Worker ===
+// === impl BenchWorker ===
 
 impl BenchWorker {
     async fn open(
@@ -84,7 +84,7 @@ impl BenchWorker {
         let stream = open(&round, &mut queue).await?;
         let (held, foreign) = (VecDeque::new(), Vec::new());
         let mut worker = BenchWorker { round, queue, stream, held, flush: Instant::now(), foreign };
-        // The first message comes at once and says what is in effect.
+        // The first message arrives at once and contains the values in effect.
         if let Some(message) = worker.stream.message().await.map_err(broken)? {
             worker.receive(message);
         }
@@ -110,8 +110,8 @@ impl BenchWorker {
                 biased;
                 () = &mut listened => return Ok(()),
                 Some(done) = acks.next() => done?,
-                // Always: what is not read fills the window of the connection, which the answers
-                // to acks need as well. The credit bounds what is held.
+                // Messages are always read: unread ones fill the window of the connection, which the answers to acks
+                // need, too. The credit bounds the deliveries in memory.
                 message = self.stream.message() => {
                     match message.map_err(broken)? {
                         Some(message) => self.receive(message),
@@ -125,7 +125,7 @@ impl BenchWorker {
         }
     }
 
-    /// The server ends a stream when it is old; the leases stay.
+    /// Opens a stream again that the server ended because of its age; the leases stay.
     async fn reopen(&mut self) -> Result<()> {
         tokio::time::sleep(REOPEN_DELAY).await;
         self.stream = open(&self.round, &mut self.queue).await?;
@@ -155,7 +155,7 @@ impl BenchWorker {
             let body = payload.as_ref().map_or(&[][..], |payload| payload.bytes());
             match arrival.record_delivery(&self.round, body) {
                 Ok(number) => self.held.push_back((Some(number), receipt)),
-                // Of this run, so it is ours to settle.
+                // The job is of this run, so this run settles it.
                 Err(BodyError::Damaged) => self.held.push_back((None, receipt)),
                 Err(BodyError::Foreign) => self.foreign.push(receipt),
             }

@@ -1,4 +1,4 @@
-//! Why a run did not come to its end.
+//! Errors that end a run early.
 
 use tonic::{Code, Status};
 
@@ -6,29 +6,29 @@ use crate::cli::connect::ServerConnection;
 use crate::cli::exit::{self, CommandFailure};
 use crate::client::Error;
 
-/// See the module.
+/// Error that ends a run early.
 #[derive(Debug)]
 pub(super) enum BenchError {
-    /// A call failed; the text says what was to be done.
+    /// A call failed; the text names its purpose.
     CallFailed(&'static str, Box<Error>),
-    /// The server did something that it must not do.
+    /// The server violated its contract.
     ServerViolation(String),
-    /// Somebody pressed Ctrl-C.
+    /// The run was interrupted by Ctrl-C.
     Interrupted,
 }
 
-/// What most of this module returns.
+/// Result of most functions of this module.
 pub(super) type Result<T> = std::result::Result<T, BenchError>;
 
-// === impl Trouble ===
+// === impl BenchError ===
 
 impl BenchError {
-    /// Makes a failed call a trouble.
+    /// Builds the error of a failed call.
     pub(super) fn call_failed(what: &'static str) -> impl Fn(Status) -> BenchError {
         move |status| BenchError::CallFailed(what, Box::new(Error::from(status)))
     }
 
-    /// What the command ends with.
+    /// Returns the failure with which the command ends.
     pub(super) fn failure(&self, connection: &ServerConnection) -> CommandFailure {
         match self {
             // A connection that breaks under a stream is reported under many codes.
@@ -44,7 +44,7 @@ impl BenchError {
     }
 }
 
-/// Whether it was not the server that said so: its answers have a reason.
+/// Returns whether the connection broke: errors of the server have a reason.
 fn is_broken(error: &Error) -> bool {
     let code = matches!(error.code(), Code::Unknown | Code::Internal | Code::Cancelled);
     code && error.reason().is_empty()

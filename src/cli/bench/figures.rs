@@ -1,4 +1,4 @@
-//! The figures of a round, and of several rounds together.
+//! Figures of a round, and of several rounds together.
 
 use std::time::Instant;
 
@@ -9,17 +9,17 @@ use super::plan::Phases;
 use super::round::{BenchRound, RoundTimings, StreamGrant};
 use crate::pb;
 
-/// One round.
+/// Figures of one round.
 #[derive(Clone, Debug)]
 pub(super) struct Figures {
     pub(super) jobs: u32,
-    /// Of what was timed, from its beginning to its end.
+    /// Length of the timed part.
     pub(super) seconds: f64,
-    /// Jobs per second of what was timed. None for delayed jobs: most of the time is waiting.
+    /// Jobs per second of the timed part. None for delayed jobs: most of that time is waiting.
     pub(super) rate: Option<f64>,
-    /// Jobs per second of enqueuing.
+    /// Jobs per second of the enqueue phase.
     pub(super) enqueue_rate: Option<f64>,
-    /// Jobs per second of taking and acking, where that is timed.
+    /// Jobs per second of taking and acking, if that is timed.
     pub(super) consume_rate: Option<f64>,
     pub(super) enqueue: Option<Latency>,
     pub(super) dispatch: Option<Latency>,
@@ -29,15 +29,15 @@ pub(super) struct Figures {
     pub(super) client_cpu_us: f64,
     /// Jobs that were due before their enqueue was answered.
     pub(super) overdue: u64,
-    /// The least durability that an answer told.
+    /// Least durability of all answers.
     pub(super) durability: pb::Durability,
     pub(super) grant: Option<StreamGrant>,
-    /// It was not cut short, and its balance is that of all its jobs.
+    /// The round was not cut short, and its audit covers all its jobs.
     pub(super) complete: bool,
     pub(super) audit: AuditReport,
 }
 
-/// The middle one of several rounds, and their range.
+/// Median and range of several rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RoundSpread {
     pub(super) median: f64,
@@ -48,8 +48,8 @@ pub(super) struct RoundSpread {
 // === impl Figures ===
 
 impl Figures {
-    /// What a round has measured so far; complete it is not. What is missing in its balance may be
-    /// under way.
+    /// Collects the measurements of a round so far, as not complete: jobs that are missing in its audit may be in
+    /// flight.
     pub(super) fn from_round(round: &BenchRound) -> Figures {
         let marks = *round.timings();
         let (enqueued, acked) = (round.audit.enqueued_count(), round.audit.acked_count());
@@ -86,7 +86,7 @@ impl Figures {
         }
     }
 
-    /// Whether it is proven that no job was lost, doubled, damaged or early.
+    /// Returns whether it is proven that no job was lost, doubled, damaged or early.
     pub(super) fn is_sound(&self) -> bool {
         self.complete && self.audit.faults.is_empty()
     }
@@ -101,10 +101,10 @@ fn client_cpu(marks: &RoundTimings, jobs: u64) -> f64 {
     if marks.enqueue_start.is_none() || jobs == 0 { 0.0 } else { used * 1e6 / jobs as f64 }
 }
 
-// === impl Spread ===
+// === impl RoundSpread ===
 
 impl RoundSpread {
-    /// Over the rounds that have the figure; none if none has.
+    /// Computes the spread over the rounds that have the figure; None if no round has it.
     pub(super) fn across(
         rounds: &[Figures],
         figure: impl Fn(&Figures) -> Option<f64>,

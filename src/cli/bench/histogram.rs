@@ -1,15 +1,15 @@
-//! Latencies, counted by value: exact up to 2 ms, within a thousandth above.
+//! Histogram of latencies: exact up to 2 ms, above within a thousandth.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Values below `2^EXACT_BITS` have a bucket each; above, every power of two has half as many.
 const EXACT_BITS: u32 = 11;
-/// Larger values (13 days in microseconds) count as this.
+/// Largest value: larger ones (13 days in microseconds) count as this.
 const VALUE_MAX: u64 = (1 << 40) - 1;
 const BUCKETS: usize = bucket_index(VALUE_MAX) + 1;
 
-/// Counts of microseconds, shared by all lanes and streams: one per round, so that no lane has to
-/// keep and merge its own.
+/// Counts of microseconds, shared by all lanes and streams: with one per round, no lane has to keep and merge its
+/// own.
 pub(super) struct Histogram {
     buckets: Box<[AtomicU32]>,
     count: AtomicU64,
@@ -17,27 +17,27 @@ pub(super) struct Histogram {
     max: AtomicU64,
 }
 
-/// What a histogram says, in microseconds.
+/// Summary of a histogram, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Latency {
-    /// How many values there were.
+    /// Number of values.
     pub(super) count: u64,
-    /// The smallest, exactly.
+    /// Smallest value, exact.
     pub(super) min: u64,
-    /// Half of them were not above this.
+    /// Median.
     pub(super) p50: u64,
-    /// 90 of a hundred.
+    /// 90th percentile.
     pub(super) p90: u64,
-    /// 99 of a hundred.
+    /// 99th percentile.
     pub(super) p99: u64,
-    /// The largest, exactly.
+    /// Largest value, exact.
     pub(super) max: u64,
 }
 
 // === impl Histogram ===
 
 impl Histogram {
-    /// An empty one.
+    /// Creates an empty histogram.
     pub(super) fn new() -> Histogram {
         let buckets = (0..BUCKETS).map(|_| AtomicU32::new(0)).collect();
         let [count, min, max] = [0, u64::MAX, 0].map(AtomicU64::new);
@@ -53,7 +53,7 @@ impl Histogram {
         self.max.fetch_max(us, Relaxed);
     }
 
-    /// The summary; none without values.
+    /// Returns the summary; None without values.
     pub(super) fn latency(&self) -> Option<Latency> {
         let count = self.count.load(Relaxed);
         let at = |percent| self.percentile(count, percent);
@@ -61,7 +61,7 @@ impl Histogram {
         (count > 0).then(|| Latency { count, min, p50: at(50), p90: at(90), p99: at(99), max })
     }
 
-    /// The value that `percent` of all do not exceed: the upper end of its bucket.
+    /// Returns the value that `percent` of all values do not exceed: the upper end of its bucket.
     fn percentile(&self, count: u64, percent: u64) -> u64 {
         let rank = (count * percent).div_ceil(100).max(1);
         let mut seen = 0;
@@ -81,7 +81,7 @@ const fn bucket_index(value: u64) -> usize {
     ((shift as usize) << (EXACT_BITS - 1)) + (value >> shift) as usize
 }
 
-/// The largest value of a bucket.
+/// Returns the largest value of a bucket.
 fn bucket_max(index: usize) -> u64 {
     let half = 1_usize << (EXACT_BITS - 1);
     let shift = (index / half).saturating_sub(1);

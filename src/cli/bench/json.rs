@@ -1,4 +1,4 @@
-//! The outcome for programs: one object.
+//! Outcome of a run as one JSON object.
 
 use serde_json::{Value, json};
 
@@ -10,10 +10,10 @@ use super::preset::name;
 use super::report::{cores, level};
 use super::session::{BenchOutcome, BenchSession};
 
-/// Whether this program was built without optimization.
+/// Set if this program was built without optimization.
 const DEBUG_BUILD: bool = cfg!(debug_assertions);
 
-/// All that was measured, and what it depends on.
+/// Returns all measurements, and the values that they depend on.
 pub(super) fn value(session: &BenchSession, outcome: &BenchOutcome) -> Value {
     let info = &outcome.server.info;
     let rounds = &outcome.rounds;
@@ -23,7 +23,7 @@ pub(super) fn value(session: &BenchSession, outcome: &BenchOutcome) -> Value {
         "bench": session.preset.name(),
         "topic": session.topic,
         "complete": outcome.error.is_none(),
-        // Proven: a run that was cut short is not.
+        // Proven only for a run that was not cut short.
         "sound": outcome.warm_up.is_none() && rounds.iter().all(Figures::is_sound),
         "setting": setting(&session.plan),
         "server": {
@@ -80,7 +80,7 @@ fn setting(plan: &Plan) -> Value {
     })
 }
 
-/// Over all rounds.
+/// Returns the figures over all rounds.
 fn results(rounds: &[Figures]) -> Value {
     let over = |figure: fn(&Figures) -> Option<f64>| spread(RoundSpread::across(rounds, figure));
     let latency = |latency: fn(&Figures) -> Option<Latency>| {

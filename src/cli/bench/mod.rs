@@ -1,12 +1,12 @@
-//! `ringq bench`: measures a running server over gRPC, and proves that what it measured was work.
+//! `ringq bench`: measures a running server over gRPC, and verifies every job that it measures.
 //!
-//! [`plan`] says what is done, from [`preset`] and [`flags`]. [`session`] does it: [`produce`] enqueues
-//! in [`turns`], [`consume`] takes and acks, [`watch`] notices when that cannot go on; they share a
-//! [`round`] with its [`books`] and its latencies. [`figures`] sums up, [`report`] and [`json`] print.
+//! [`plan`] is what to measure, from [`preset`] and [`args`]. [`session`] runs it: [`produce`] enqueues by a
+//! [`schedule`], [`consume`] takes and acks, [`stall_detector`] ends a round without progress; they share a [`round`]
+//! with its [`audit`] and its latencies. [`figures`] sums up, [`report`] and [`json`] print.
 //!
-//! The client shares its machine with the server more often than not, so it is frugal: a task per
-//! call under way and per stream, none per job; one thread that waits for the slots of a rate; one
-//! clock reading per call and per message; a byte of books per job.
+//! The client usually shares its machine with the server, so it is frugal: a task per call in flight and per stream,
+//! none per job; one thread that waits for the slots of a rate; one clock reading per call and per message; one byte
+//! of audit per job.
 
 mod args;
 mod audit;
@@ -48,14 +48,14 @@ pub(super) use args::BenchArgs;
 /// Random characters in the name of a topic.
 const TOPIC_CHARS: usize = 8;
 
-// === impl Bench ===
+// === impl BenchArgs ===
 
 impl BenchArgs {
     pub(super) fn run(&self) -> Result<(), CommandFailure> {
         let plan = self.load.plan(self.preset)?;
         if cfg!(debug_assertions) {
             print_note(
-                "WARNING: this is a debug build, its figures say nothing; build with --release",
+                "WARNING: this is a debug build, its figures are meaningless; build with --release",
             );
         }
         let runtime = runtime(plan.threads).context("cannot start the runtime")?;
@@ -88,7 +88,7 @@ impl BenchArgs {
     }
 }
 
-/// Cancelled by the first Ctrl-C.
+/// Returns a token that the first Ctrl-C cancels.
 fn cancel_on_interrupt() -> CancellationToken {
     let token = CancellationToken::new();
     let cancelled = token.clone();
@@ -99,13 +99,13 @@ fn cancel_on_interrupt() -> CancellationToken {
     token
 }
 
-/// A topic that nobody else uses.
+/// Returns the name of a topic without other users.
 fn fresh_topic() -> String {
     let name = Alphanumeric.sample_string(&mut rand::rng(), TOPIC_CHARS);
     format!("bench-{}", name.to_ascii_lowercase())
 }
 
-/// The frugal one unless more threads are asked for.
+/// Builds a single-threaded runtime, which costs least, unless more threads are requested.
 fn runtime(threads: u32) -> std::io::Result<Runtime> {
     let mut builder = match threads {
         1 => Builder::new_current_thread(),
@@ -124,24 +124,22 @@ fn warn_of_overdue(outcome: &BenchOutcome) {
     }
 }
 
-// === impl Session ===
+// === impl BenchSession ===
 
 impl BenchSession {
-    /// How the command ends.
+    /// Returns the result of the command.
     async fn verdict(&self, outcome: &BenchOutcome, named: bool) -> Result<(), CommandFailure> {
         let last = outcome.rounds.last().or(outcome.warm_up.as_ref());
         let faults = last.map(|round| round.audit.faults.join("; ")).unwrap_or_default();
         let failure = match &outcome.error {
             Some(trouble) => {
                 if !faults.is_empty() {
-                    print_note(&format!("WARNING: until then, {faults}"));
+                    print_note(&format!("WARNING: before the run stopped, {faults}"));
                 }
                 trouble.failure(&self.connection)
             }
             None if faults.is_empty() => return Ok(()),
-            None => {
-                CommandFailure::new(exit::FAILED, format!("the books do not balance: {faults}"))
-            }
+            None => CommandFailure::new(exit::FAILED, format!("the audit failed: {faults}")),
         };
         match self.leftovers(named).await {
             Some(hint) => Err(failure.with_hint(hint)),
@@ -149,8 +147,8 @@ impl BenchSession {
         }
     }
 
-    /// What a run without a good end has left, and how to remove it. A topic that was named may
-    /// have jobs of others, which are not ours to remove.
+    /// Describes the jobs that an unsuccessful run has left, and how to delete them. A topic that was named may have
+    /// jobs of others, which must not be deleted.
     async fn leftovers(&self, named: bool) -> Option<String> {
         let topic = &self.topic;
         let left = match BenchTopicStats::fetch(&self.connection, topic).await {

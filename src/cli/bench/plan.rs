@@ -1,4 +1,4 @@
-//! What is measured.
+//! Plan of a run: what to measure, and how.
 
 use std::time::Duration;
 
@@ -8,40 +8,40 @@ use super::body;
 use crate::cli::exit::CommandFailure;
 use crate::pb;
 
-/// Ahead of the first due time, unless told: enough to enqueue the jobs of the presets.
+/// Default time from the start to the first due time: enough to enqueue the jobs of the presets.
 pub(super) const LEAD: Duration = Duration::from_secs(2);
-/// Calls under way at most; a server takes no more by default.
+/// Most calls in flight; a server accepts no more by default.
 const LANES_MAX: u32 = 10_000;
-/// Jobs before a timed run at full speed, unless told; before a counted one it is a twentieth.
+/// Default number of warm-up jobs before a timed run at full speed; before a counted one it is a twentieth.
 const WARM_UP_JOBS: u32 = 2000;
 
-/// How much is enqueued.
+/// Number of jobs to enqueue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JobAmount {
     /// This many jobs.
     Jobs(u32),
-    /// As many as go into this time.
+    /// Jobs that can be enqueued in this time.
     Time(Duration),
 }
 
-/// All that a run depends on.
+/// Values that determine a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Plan {
     pub(super) phases: Phases,
     pub(super) amount: JobAmount,
     pub(super) producers: u32,
     pub(super) in_flight: u32,
-    /// Jobs per call; 1 is the call for one job.
+    /// Jobs per call; 1 uses the call for one job.
     pub(super) batch: u32,
-    /// Jobs per second; none: as fast as it goes.
+    /// Jobs per second; None: as fast as possible.
     pub(super) rate: Option<f64>,
     pub(super) workers: u32,
     pub(super) credit: u32,
     pub(super) ack_batch: u32,
     pub(super) body_bytes: u32,
-    /// The first due time from the start. With neither this nor a spread, jobs are ready at once.
+    /// Time from the start to the first due time. With neither this nor a spread, jobs are ready at once.
     pub(super) lead: Option<Duration>,
-    /// From the first due time to the last.
+    /// Time from the first due time to the last.
     pub(super) spread: Option<Duration>,
     pub(super) connections: u32,
     pub(super) threads: u32,
@@ -50,7 +50,7 @@ pub(super) struct Plan {
     pub(super) durability: Option<BenchDurability>,
 }
 
-/// What workers do while producers work, and what the rate is the rate of.
+/// Order of enqueuing and taking, and which of them is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Phases {
     /// Enqueue, timed; then take and ack, not timed
@@ -65,42 +65,43 @@ pub(super) enum Phases {
     Fill,
 }
 
-/// The durability that is asked for.
+/// Durability to request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum BenchDurability {
-    /// In the memory of the store's process
+    /// Stored in the memory of the store's process
     Memory,
-    /// On the store's disk
+    /// Stored on the store's disk
     Fsynced,
-    /// On disk, and received by a replica of the store
+    /// Stored on disk, and received by a replica of the store
     Replicated,
 }
 
 // === impl Plan ===
 
 impl Plan {
-    /// Itself, unless it cannot be carried out.
+    /// Returns the plan, or an error if it cannot be carried out.
     pub(super) fn validated(self) -> Result<Plan, CommandFailure> {
         if self.amount == JobAmount::Time(Duration::ZERO) {
-            return Err(CommandFailure::usage("--duration 0s is no time to measure in"));
+            return Err(CommandFailure::usage("--duration 0s is too short to measure"));
         }
         if self.lanes() > LANES_MAX {
-            let problem = format!("{} calls under way are too many", self.lanes());
+            let problem = format!("{} calls in flight are too many", self.lanes());
             let hint = format!("--producers times --in-flight is at most {LANES_MAX}");
             return Err(CommandFailure::usage(problem).with_hint(hint));
         }
         if self.ack_batch > self.credit {
             let (ack, credit) = (self.ack_batch, self.credit);
-            let problem = format!("a worker of credit {credit} never holds {ack} jobs to ack");
+            let problem =
+                format!("a worker with a credit of {credit} never holds {ack} jobs to ack");
             return Err(CommandFailure::usage(problem).with_hint("--ack-batch is at most --credit"));
         }
         Ok(self)
     }
 
-    /// The same shape, small and at once: what runs before anything is timed. None: nothing does.
+    /// Returns the plan of the warm-up: the same shape, small and without delay. None: there is no warm-up.
     pub(super) fn warm_up(&self) -> Option<Plan> {
         let default = match (self.phases, self.amount) {
-            // It would take away what the run is to leave there.
+            // Workers would take the jobs that the run must leave on the server.
             (Phases::Fill, _) => 0,
             (_, JobAmount::Jobs(jobs)) => jobs / 20,
             (_, JobAmount::Time(_)) => self.rate.map_or(WARM_UP_JOBS, half_a_second),
@@ -110,22 +111,22 @@ impl Plan {
         (jobs > 0).then_some(Plan { amount, lead: None, spread: None, ..*self })
     }
 
-    /// Whether jobs have a due time.
+    /// Returns whether jobs have a due time.
     pub(super) fn is_delayed(&self) -> bool {
         self.lead.is_some() || self.spread.is_some()
     }
 
-    /// The first due time from the start.
+    /// Returns the time from the start to the first due time.
     pub(super) fn lead(&self) -> Duration {
         self.lead.unwrap_or(LEAD)
     }
 
-    /// Calls under way at most.
+    /// Returns the most calls in flight.
     pub(super) fn lanes(&self) -> u32 {
         self.producers * self.in_flight
     }
 
-    /// What is asked for in requests.
+    /// Returns the durability for requests.
     pub(super) fn durability(&self) -> pb::Durability {
         match self.durability {
             None => pb::Durability::Unspecified,
@@ -135,16 +136,16 @@ impl Plan {
         }
     }
 
-    /// Bytes of a body.
+    /// Returns the bytes of a body.
     pub(super) fn body_bytes(&self) -> usize {
         self.body_bytes as usize
     }
 }
 
-/// The jobs of half a second.
+/// Returns the number of jobs in half a second.
 fn half_a_second(rate: f64) -> u32 {
     (rate / 2.0).clamp(1.0, f64::from(WARM_UP_JOBS)) as u32
 }
 
-/// The smallest `--body`.
+/// Least value of `--body`.
 pub(super) const BODY_BYTES_MIN: i64 = body::BYTES_MIN as i64;

@@ -1,4 +1,4 @@
-//! The presets: known settings.
+//! Presets: named plans.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use super::plan::{JobAmount, LEAD, Phases, Plan};
 
-/// Known settings.
+/// Preset of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Preset {
     /// Enqueue, one job per call, 50 calls in flight
@@ -15,11 +15,11 @@ pub(super) enum Preset {
     Bulk,
     /// Take and ack a backlog: 4 streams of credit 1000, acks of 100
     Consume,
-    /// Enqueue in batches, then take and ack: whole lives
+    /// Enqueue in batches, then take and ack: the whole life of jobs
     Lifecycle,
     /// Enqueue in batches while taking and acking
     Both,
-    /// One job every 5 ms, to a worker that waits: latency without load, counted from the slot
+    /// Enqueue one job every 5 ms, to a worker that waits: latency without load, counted from the slot
     Idle,
     /// Delayed jobs that are all due in one instant
     Burst,
@@ -30,12 +30,12 @@ pub(super) enum Preset {
 // === impl Preset ===
 
 impl Preset {
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     pub(super) fn name(self) -> String {
         name(self)
     }
 
-    /// Its values.
+    /// Returns the plan.
     pub(super) fn plan(self) -> Plan {
         let bulk = Plan {
             phases: Phases::Sequence,
@@ -84,7 +84,7 @@ impl Preset {
     }
 }
 
-/// The name of a value on the command line.
+/// Returns the name of a value on the command line.
 pub(super) fn name(value: impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! Producers: calls for one job or for a batch, a fixed number of them under way. A task per call
-//! under way, none per job.
+//! Producers: calls for one job or for a batch, a fixed number of them in flight. One task per call in flight, none
+//! per job.
 
 use std::sync::Arc;
 
@@ -48,21 +48,21 @@ pub(super) async fn join(mut tasks: JoinSet<Result<()>>) -> Result<()> {
     Ok(())
 }
 
-/// One call at a time.
+/// Lane that makes one call at a time.
 struct ProducerLane {
     round: Arc<BenchRound>,
     pace: Arc<Pace>,
     queue: QueueServiceClient<Transport>,
 }
 
-/// A call that is about to be made.
+/// Enqueue call before it is sent.
 struct EnqueueCall {
     slot: ScheduledCall,
     jobs: Vec<JobSpec>,
     first_due_us: i64,
 }
 
-// === impl Lane ===
+// === impl ProducerLane ===
 
 impl ProducerLane {
     async fn run(mut self) -> Result<()> {

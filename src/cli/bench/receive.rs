@@ -1,29 +1,29 @@
-//! A delivery enters the books and the latencies.
+//! Records deliveries in the audit and the latencies.
 
 use super::body::BodyError;
 use super::clocks;
 use super::plan::Phases;
 use super::round::BenchRound;
 
-/// When a message came: one reading of the clocks for all its jobs.
+/// Time of arrival of a message: one reading of the clocks for all its jobs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReceiveTime {
-    /// In microseconds since the round began.
+    /// Microseconds since the round began.
     since_us: u64,
-    /// In microseconds of the server's clock.
+    /// Microseconds of the server's clock.
     server_us: i64,
 }
 
-// === impl Arrival ===
+// === impl ReceiveTime ===
 
 impl ReceiveTime {
-    /// Now.
+    /// Reads the clocks.
     pub(super) fn now(round: &BenchRound) -> ReceiveTime {
         let since_us = round.elapsed_us(clocks::now());
         ReceiveTime { since_us, server_us: round.clock.now_us() }
     }
 
-    /// Enters a delivery; the number of the job.
+    /// Records a delivery; returns the number of the job.
     pub(super) fn record_delivery(
         &self,
         round: &BenchRound,
@@ -39,7 +39,7 @@ impl ReceiveTime {
         if delayed {
             round.latency.lateness.record(u64::try_from(late_us).unwrap_or(0));
         } else if round.plan.phases == Phases::Together {
-            // Otherwise it would be the time in the backlog.
+            // For a backlog it would be the time that the job waited there.
             round.latency.dispatch.record(self.since_us.saturating_sub(stamp.sent_us));
         }
         Ok(stamp.number)
@@ -65,7 +65,7 @@ mod tests {
         round.bodies.write(&mut round.bodies.buffer(1), stamp).to_vec()
     }
 
-    /// Delivers job 0, enqueued and to be acked, with these bodies; what the books say.
+    /// Delivers job 0, enqueued and to be acked, with these bodies; returns the audit.
     fn deliver(round: &BenchRound, bodies: &[Vec<u8>]) -> AuditReport {
         round.audit.record_enqueued(0);
         for body in bodies {
@@ -121,7 +121,7 @@ mod tests {
         let round = round(Preset::Both, ServerClock::default());
         let mut damaged = body(&round, 0, 0);
         damaged.pop();
-        let expected = ["job 0 was never delivered", "a job with a damaged body came once"];
+        let expected = ["job 0 was never delivered", "a job with a damaged body was received once"];
         assert_eq!(deliver(&round, &[damaged]).faults, expected);
     }
 }

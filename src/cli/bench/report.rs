@@ -1,4 +1,4 @@
-//! The outcome for people.
+//! Outcome of a run as text for people.
 
 use super::audit_report::AuditReport;
 use super::figures::{Figures, RoundSpread};
@@ -12,7 +12,7 @@ use crate::cli::output::{Block, StdoutWriter, Table};
 use crate::config::show_duration;
 use crate::pb;
 
-/// Prints what was measured and what it depends on.
+/// Prints the measurements, and the values that they depend on.
 pub(super) fn print(
     session: &BenchSession,
     outcome: &BenchOutcome,
@@ -88,7 +88,7 @@ fn delay(plan: &Plan) -> String {
 fn producers(plan: &Plan) -> String {
     let rate = plan.rate.map_or_else(String::new, |rate| format!(", {rate} jobs/s in all"));
     let (producers, calls, batch) = (plan.producers, plan.in_flight, plan.batch);
-    format!("{producers}, calls under way {calls} each, jobs per call {batch}{rate}")
+    format!("{producers}, calls in flight {calls} each, jobs per call {batch}{rate}")
 }
 
 fn workers(plan: &Plan, last: Option<&Figures>) -> String {
@@ -142,8 +142,7 @@ fn rates(plan: &Plan, rounds: &[Figures]) -> Option<Table> {
     any.then_some(table)
 }
 
-/// A latency, and of which of its values the middle one of the rounds is told; the largest is that
-/// of all rounds.
+/// Returns the table of latencies: the median round of each value; the largest is that of all rounds.
 fn latencies(rounds: &[Figures]) -> Option<Table> {
     let mut table = Table::new(["LATENCY MS", "COUNT", "P50", "P90", "P99", "MAX"]);
     let mut any = false;
@@ -191,12 +190,12 @@ fn audit_block(session: &BenchSession, outcome: &BenchOutcome, last: &Figures) -
     block
 }
 
-/// Processors that this program may use.
+/// Returns the number of processors that this program may use.
 pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(0, usize::from)
 }
 
-/// `FSYNCED`.
+/// Returns a durability like `FSYNCED`.
 pub(super) fn level(durability: pb::Durability) -> &'static str {
     let name = durability.as_str_name();
     name.strip_prefix("DURABILITY_").unwrap_or(name)

@@ -1,4 +1,4 @@
-//! What producers, workers and the watch of one round share.
+//! State that producers, workers and the stall detector of one round share.
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use super::schedule::CallSchedule;
 use super::server::ServerClock;
 use crate::pb;
 
-/// See the module.
+/// Shared state of one round.
 pub(super) struct BenchRound {
     pub(super) plan: Plan,
     pub(super) topic: String,
@@ -24,13 +24,13 @@ pub(super) struct BenchRound {
     pub(super) bodies: BodyCodec,
     pub(super) audit: JobAudit,
     pub(super) latency: Latencies,
-    /// Cancelled when all is done, or nothing more can come.
+    /// Cancelled when the round is complete, or no more job can arrive.
     pub(super) finished: CancellationToken,
-    /// When it began; times in bodies count from here.
+    /// Start of the round; times in bodies count from here.
     base: Instant,
-    /// The server's time when the first job was about to be enqueued.
+    /// Time of the server just before the first enqueue.
     begin_us: AtomicI64,
-    /// Acks that complete the round; not known before all is enqueued.
+    /// Number of acks that complete the round; not known before all jobs are enqueued.
     acks_expected: AtomicU64,
     last_due_us: AtomicI64,
     overdue: AtomicU64,
@@ -38,48 +38,48 @@ pub(super) struct BenchRound {
     timings: Mutex<RoundTimings>,
 }
 
-/// The latencies of a round, in microseconds.
+/// Latencies of a round, in microseconds.
 pub(super) struct Latencies {
-    /// Start of an enqueue call, or its turn where there is a rate, to its answer, per call.
+    /// Time from the start of an enqueue call, or from its slot if there is a rate, to its answer, per call.
     pub(super) enqueue: Histogram,
-    /// The same to the delivery, per job that is ready at once.
+    /// Time from the same start to the delivery, per job that is ready at once.
     pub(super) dispatch: Histogram,
-    /// Due time to delivery, per delayed job.
+    /// Time from the due time to the delivery, per delayed job.
     pub(super) lateness: Histogram,
-    /// Start of an ack call to its answer, per call.
+    /// Time from the start of an ack call to its answer, per call.
     pub(super) ack: Histogram,
 }
 
-/// What is found out on the way.
+/// Times and values that are recorded during a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RoundTimings {
-    /// The first enqueue began.
+    /// Start of the first enqueue.
     pub(super) enqueue_start: Option<Instant>,
-    /// The last enqueue was answered.
+    /// Answer to the last enqueue.
     pub(super) enqueue_end: Option<Instant>,
-    /// Workers began.
+    /// Start of the workers.
     pub(super) consume_start: Option<Instant>,
-    /// The last ack was answered.
+    /// Answer to the last ack.
     pub(super) ack_end: Option<Instant>,
     /// CPU time of this process at the start.
     pub(super) cpu: Duration,
-    /// What the server granted the streams.
+    /// Values that the server granted the streams.
     pub(super) grant: Option<StreamGrant>,
 }
 
-/// What is in effect on a stream.
+/// Values in effect on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StreamGrant {
-    /// Its credit.
+    /// Credit of the stream.
     pub(super) credit: i32,
-    /// Deliveries per message at most.
+    /// Most deliveries per message.
     pub(super) message_jobs: i32,
 }
 
-// === impl Round ===
+// === impl BenchRound ===
 
 impl BenchRound {
-    /// A round with an identity of its own.
+    /// Creates a round with a random number of its own.
     pub(super) fn new(plan: Plan, topic: &str, clock: ServerClock) -> BenchRound {
         BenchRound {
             plan,
@@ -105,12 +105,12 @@ impl BenchRound {
         }
     }
 
-    /// What is known so far.
+    /// Returns the timings so far.
     pub(super) fn timings(&self) -> MutexGuard<'_, RoundTimings> {
         self.timings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first job is about to be enqueued; now.
+    /// Records the start of the first enqueue, and returns it.
     pub(super) fn begin(&self) -> Instant {
         self.begin_us.store(self.clock.now_us(), Ordering::Relaxed);
         let mut marks = self.timings();
@@ -118,37 +118,37 @@ impl BenchRound {
         *marks.enqueue_start.insert(clocks::now())
     }
 
-    /// All jobs are enqueued.
+    /// Records that all jobs are enqueued.
     pub(super) fn mark_produced(&self) {
         self.timings().enqueue_end = Some(clocks::now());
         self.acks_expected.store(u64::from(self.numbers_taken()), Ordering::SeqCst);
         self.finish_if_complete();
     }
 
-    /// Ends the round if the last ack is there.
+    /// Ends the round if all acks have arrived.
     pub(super) fn finish_if_complete(&self) {
         if self.audit.acked_count() >= self.acks_expected.load(Ordering::SeqCst) {
             self.finish();
         }
     }
 
-    /// Ends the round: what comes now is not timed.
+    /// Ends the round: later answers are not timed.
     pub(super) fn finish(&self) {
         self.timings().ack_end.get_or_insert_with(clocks::now);
         self.finished.cancel();
     }
 
-    /// Whether all jobs are enqueued.
+    /// Returns whether all jobs are enqueued.
     pub(super) fn is_produced(&self) -> bool {
         self.acks_expected.load(Ordering::SeqCst) != u64::MAX
     }
 
-    /// How many numbers have been given out.
+    /// Returns the number of jobs given to calls.
     pub(super) fn numbers_taken(&self) -> u32 {
         self.schedule.numbers_taken()
     }
 
-    /// When job `number` is due, in microseconds of the server's clock. 0: at once.
+    /// Returns the due time of job `number`, in microseconds of the server's clock. 0: at once.
     pub(super) fn due_us(&self, number: u32) -> i64 {
         if !self.plan.is_delayed() {
             return 0;
@@ -161,43 +161,42 @@ impl BenchRound {
             }
             JobAmount::Time(_) => self.clock.now_us(),
         };
-        // Without a known number of jobs: anywhere in the spread, by a sequence that fills it evenly.
+        // Without a known number of jobs the due times follow a sequence that fills the spread evenly.
         let part = i64::from(number.wrapping_mul(0x9E37_79B9) >> 12);
         begin + micros(self.plan.lead()) + ((spread * part) >> 20)
     }
 
-    /// Microseconds since it began: what a body tells about its enqueue.
+    /// Returns the microseconds from the start of the round to `at`, as written into bodies.
     pub(super) fn elapsed_us(&self, at: Instant) -> u64 {
         clocks::micros(at.saturating_duration_since(self.base))
     }
 
-    /// Notes when the last of some jobs is due.
+    /// Records the due time of the last of some jobs.
     pub(super) fn record_due(&self, due_us: i64) {
         self.last_due_us.fetch_max(due_us, Ordering::Relaxed);
     }
 
-    /// When the last job is due, as far as is known.
+    /// Returns the latest due time so far.
     pub(super) fn last_due_us(&self) -> i64 {
         self.last_due_us.load(Ordering::Relaxed)
     }
 
-    /// Counts jobs that were due before their enqueue was answered: their lateness is not the
-    /// server's.
+    /// Counts jobs that were due before their enqueue was answered: their lateness is not caused by the server.
     pub(super) fn count_overdue(&self, jobs: u64) {
         self.overdue.fetch_add(jobs, Ordering::Relaxed);
     }
 
-    /// How many those were.
+    /// Returns the number of these jobs.
     pub(super) fn overdue(&self) -> u64 {
         self.overdue.load(Ordering::Relaxed)
     }
 
-    /// Notes the durability of an answer; the least one counts.
+    /// Records the durability of an answer; the least one is kept.
     pub(super) fn record_durability(&self, durability: pb::Durability) {
         self.durability.fetch_min(durability.into(), Ordering::Relaxed);
     }
 
-    /// The least durability that was reached.
+    /// Returns the least durability of all answers.
     pub(super) fn durability(&self) -> pb::Durability {
         pb::Durability::try_from(self.durability.load(Ordering::Relaxed)).unwrap_or_default()
     }

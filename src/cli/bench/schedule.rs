@@ -1,8 +1,8 @@
-//! Whose turn it is: which jobs the next call enqueues, and when that should be.
+//! Schedule of the calls: which jobs the next call enqueues, and at which time.
 //!
-//! With a rate the turns have a timetable, and a call counts from its turn, also when it begins late
-//! because all earlier ones are still under way: otherwise a server that stalls would be asked, and
-//! measured, less often just then.
+//! With a rate each call has a slot in a timetable. Its latency counts from the slot, even if the call begins late
+//! because all earlier ones are still in flight: otherwise a stalled server would get, and be measured with, fewer
+//! calls during the stall.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,60 +14,60 @@ use super::audit::JOBS_MAX;
 use super::clocks;
 use super::plan::{JobAmount, Plan};
 
-/// Gives out each number once, to whoever makes the next call.
+/// Gives each job number to one call.
 pub(super) struct CallSchedule {
     batch: u32,
     limit: u32,
     next: AtomicU32,
 }
 
-/// The jobs of a call.
+/// Jobs of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ScheduledCall {
     pub(super) numbers: Range<u32>,
-    /// What the call's latencies count from.
+    /// Time from which the latencies of the call count.
     pub(super) start: Instant,
 }
 
-/// What tells when there is a turn.
+/// Time at which calls are made.
 pub(super) enum Pace {
-    /// Always, up to some time.
+    /// No schedule: calls are made at once, until an end.
     Free { end: Option<Instant> },
-    /// At the times of a timetable, which is kept whether somebody is there to take them or not.
+    /// Calls are made at the slots of a timetable, which goes on whether or not a lane is free.
     Timed { slots: Mutex<mpsc::Receiver<Instant>> },
 }
 
-/// The timetable of a rate.
+/// Timetable of a rate.
 #[derive(Clone, Copy, Debug)]
 struct Timetable {
     begin: Instant,
     rate: f64,
     batch: u32,
     jobs: u32,
-    /// No turn from here on.
+    /// End: no slot from here on.
     end: Option<Instant>,
 }
 
-/// Turns that have come and wait for a lane; the timetable goes on where they leave it, with the
-/// times that it had.
+/// Most slots that have passed and wait for a lane; beyond that the timetable pauses, and continues with its original
+/// times.
 const QUEUED_SLOTS_MAX: usize = 1024;
-/// No turn is further away than this: some 30 years.
+/// Largest offset of a slot: about 30 years.
 pub(super) const SLOT_OFFSET_MAX_S: f64 = 1e9;
 
-// === impl Turns ===
+// === impl CallSchedule ===
 
 impl CallSchedule {
-    /// All turns of a round.
+    /// Creates the schedule of a round.
     pub(super) fn new(plan: &Plan) -> CallSchedule {
         CallSchedule { batch: plan.batch, limit: limit(plan), next: AtomicU32::new(0) }
     }
 
-    /// How many numbers have been given out.
+    /// Returns the number of jobs given to calls.
     pub(super) fn numbers_taken(&self) -> u32 {
         self.next.load(Ordering::SeqCst).min(self.limit)
     }
 
-    /// The next turn, when its time has come. None: there are no more.
+    /// Waits for the next call. None: there are no more.
     pub(super) async fn take(&self, pace: &Pace) -> Option<ScheduledCall> {
         let start = pace.next().await?;
         let from = self.next.fetch_add(self.batch, Ordering::SeqCst);
@@ -79,7 +79,7 @@ impl CallSchedule {
 // === impl Pace ===
 
 impl Pace {
-    /// That of a round which begins at this time.
+    /// Starts the pace of a round that begins at this time.
     pub(super) fn start(plan: &Plan, begin: Instant) -> Pace {
         let end = match plan.amount {
             JobAmount::Time(duration) => Some(begin + duration),
@@ -88,13 +88,13 @@ impl Pace {
         let Some(rate) = plan.rate else { return Pace::Free { end } };
         let timetable = Timetable { begin, rate, batch: plan.batch, jobs: limit(plan), end };
         let (sender, slots) = mpsc::channel(QUEUED_SLOTS_MAX);
-        // A thread of its own: the runtime's timers are up to two milliseconds late, which would be
-        // told as the server's latency.
+        // A separate thread: the runtime's timers are up to two milliseconds late, which would be measured as latency
+        // of the server.
         tokio::task::spawn_blocking(move || timetable.run(&sender));
         Pace::Timed { slots: Mutex::new(slots) }
     }
 
-    /// When the next turn was to come, once it has. None: there are no more.
+    /// Waits for the next slot and returns its time. None: there are no more.
     async fn next(&self) -> Option<Instant> {
         match self {
             Pace::Free { end } => {
@@ -108,7 +108,7 @@ impl Pace {
 // === impl Timetable ===
 
 impl Timetable {
-    /// Tells each slot at its time, until the last one or until nobody listens.
+    /// Sends each slot at its time, until the last one or until the receiver is gone.
     fn run(self, slots: &mpsc::Sender<Instant>) {
         for from in (0..self.jobs).step_by(self.batch as usize) {
             let slot = self.slot(from);
@@ -120,11 +120,11 @@ impl Timetable {
                 return;
             }
         }
-        // The last turn takes its time as well: 1000 jobs at 500/s take 2 s.
+        // The last slot also takes its time: 1000 jobs at 500/s take 2 s.
         sleep_until(self.end.unwrap_or_else(|| self.slot(self.jobs)));
     }
 
-    /// When the call that begins with this number is to be made.
+    /// Returns the slot of the call that begins with this number.
     fn slot(&self, from: u32) -> Instant {
         self.begin + Duration::from_secs_f64((f64::from(from) / self.rate).min(SLOT_OFFSET_MAX_S))
     }
@@ -150,7 +150,7 @@ mod tests {
         Plan { amount, batch, rate, ..Preset::Bulk.plan() }
     }
 
-    /// All turns of a round that begins so long ago, and how long it lasted after that.
+    /// Returns all calls of a round that began `ago`, and the time that they took after that.
     async fn turns(plan: &Plan, ago: Duration) -> (Vec<(Range<u32>, Duration)>, Duration) {
         let begin = clocks::now() - ago;
         let (turns, pace) = (CallSchedule::new(plan), Pace::start(plan, begin));

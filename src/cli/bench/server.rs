@@ -1,4 +1,4 @@
-//! What the server says of itself: its build, its clock, its own numbers.
+//! Data about the server: its build, its clock, its own numbers.
 
 use tonic::Code;
 
@@ -8,10 +8,10 @@ use crate::cli::exit::CommandFailure;
 use crate::client::{Client, Error};
 use crate::pb;
 
-/// Round trips to compare the clocks; the quickest one counts.
+/// Round trips to compare the clocks; the fastest one is used.
 const PROBES: usize = 8;
 
-/// A server under test, as it was at the start.
+/// Server under test, at the start of the run.
 #[derive(Clone, Debug)]
 pub(super) struct BenchServer {
     pub(super) url: String,
@@ -19,30 +19,30 @@ pub(super) struct BenchServer {
     pub(super) clock: ServerClock,
 }
 
-/// The server's wall clock as seen from here.
+/// Difference of the server's wall clock to this machine's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerClock {
-    /// The server's less ours, in microseconds.
+    /// Time of the server less that of this machine, in microseconds.
     pub(super) offset_us: i64,
-    /// How wrong that may be. 0 where both read the same clock.
+    /// Largest error of the offset. 0 if both read the same clock.
     pub(super) uncertainty_us: i64,
 }
 
-/// The server's numbers about the topic.
+/// Numbers of the server about the topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct BenchTopicStats {
-    /// Jobs enqueued since the topic exists.
+    /// Jobs enqueued since the topic was created.
     pub(super) enqueued: i64,
     /// Jobs that succeeded since then.
     pub(super) succeeded: i64,
-    /// Jobs that are there and not finished.
+    /// Jobs that exist and are not finished.
     pub(super) unfinished: i64,
 }
 
-// === impl Server ===
+// === impl BenchServer ===
 
 impl BenchServer {
-    /// Asks it; every connection is made before anything is timed.
+    /// Reads the server's data; makes every connection before anything is timed.
     pub(super) async fn fetch(
         clients: &[Client],
         connection: &ServerConnection,
@@ -74,27 +74,27 @@ async fn probe_clock(
     Ok((ServerClock { offset_us, uncertainty_us: trip_us / 2 + 1 }, info))
 }
 
-// === impl Clock ===
+// === impl ServerClock ===
 
 impl ServerClock {
-    /// On one machine both read the same clock, and a microsecond early is early. Loopback can also
-    /// be a tunnel, so the clocks must agree as well.
+    /// Returns an exact offset of 0 for a server on this machine: both read the same clock, and one microsecond early
+    /// is early. A loopback address can also be a tunnel, so the measured offset must agree.
     fn trust_loopback(self, loopback: bool) -> ServerClock {
         let agree = self.offset_us.abs() <= self.uncertainty_us;
         if loopback && agree { ServerClock::default() } else { self }
     }
 
-    /// Whether both sides read the same clock.
+    /// Returns whether both sides read the same clock.
     pub(super) fn is_shared(&self) -> bool {
         *self == ServerClock::default()
     }
 
-    /// The server's time now, in microseconds.
+    /// Returns the time of the server, in microseconds.
     pub(super) fn now_us(&self) -> i64 {
         clocks::wall_us() + self.offset_us
     }
 
-    /// Whether a delivery so late was certainly early.
+    /// Returns whether a delivery with this lateness was certainly early.
     pub(super) fn is_early(&self, late_us: i64) -> bool {
         late_us < -self.uncertainty_us
     }
@@ -105,10 +105,10 @@ fn is_loopback(url: &str) -> bool {
     ["127.", "localhost", "[::1]"].iter().any(|name| host.starts_with(name))
 }
 
-// === impl Stats ===
+// === impl BenchTopicStats ===
 
 impl BenchTopicStats {
-    /// Asks for the numbers of a topic; one that is not there yet has none.
+    /// Reads the numbers of a topic; all are 0 if it does not exist yet.
     pub(super) async fn fetch(
         connection: &ServerConnection,
         topic: &str,
@@ -127,7 +127,7 @@ impl BenchTopicStats {
         })
     }
 
-    /// What has changed since `before`.
+    /// Returns the change since `before`.
     pub(super) fn since(self, before: BenchTopicStats) -> BenchTopicStats {
         BenchTopicStats {
             enqueued: self.enqueued - before.enqueued,
@@ -137,7 +137,7 @@ impl BenchTopicStats {
     }
 }
 
-/// A time of the contract.
+/// Converts microseconds to a timestamp of the API.
 pub(super) fn timestamp(us: i64) -> prost_types::Timestamp {
     let nanos = i32::try_from(us.rem_euclid(1_000_000) * 1000).unwrap_or_default();
     prost_types::Timestamp { seconds: us.div_euclid(1_000_000), nanos }

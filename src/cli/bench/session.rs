@@ -1,4 +1,4 @@
-//! A whole run: warm-up, rounds, comparison of the books.
+//! Session: warm-up, rounds, comparison of the audit with the server's numbers.
 
 use std::sync::Arc;
 
@@ -19,34 +19,34 @@ use crate::cli::exit::{self, CommandFailure};
 use crate::cli::text::jobs;
 use crate::client::Client;
 
-/// What a run needs.
+/// Input of a run.
 pub(super) struct BenchSession {
-    /// What the plan was made from.
+    /// Preset from which the plan was made.
     pub(super) preset: Preset,
     pub(super) plan: Plan,
     pub(super) topic: String,
     pub(super) connection: ServerConnection,
-    /// One for each connection.
+    /// Clients, one per connection.
     pub(super) clients: Vec<Client>,
     /// Cancelled by Ctrl-C.
     pub(super) interrupt: CancellationToken,
 }
 
-/// What came of it.
+/// Outcome of a run.
 pub(super) struct BenchOutcome {
     pub(super) server: BenchServer,
     /// Measured rounds; the last one may be cut short, or have faults.
     pub(super) rounds: Vec<Figures>,
-    /// A warm-up that did not end well: then nothing was measured.
+    /// A warm-up that failed: then nothing was measured.
     pub(super) warm_up: Option<Figures>,
-    /// What ended it too early.
+    /// Error that ended the run early.
     pub(super) error: Option<BenchError>,
 }
 
-// === impl Session ===
+// === impl BenchSession ===
 
 impl BenchSession {
-    /// Runs it all. Fails only before any job was enqueued.
+    /// Runs warm-up and rounds. Fails only before any job was enqueued.
     pub(super) async fn run(&self) -> std::result::Result<BenchOutcome, CommandFailure> {
         let server = BenchServer::fetch(&self.clients, &self.connection).await?;
         self.check_topic().await?;
@@ -71,7 +71,7 @@ impl BenchSession {
         Ok(outcome)
     }
 
-    /// Jobs of others would be taken for faults, and would be taken from whoever waits for them.
+    /// Fails if the topic has jobs of others: they would be counted as faults, and be taken from their workers.
     async fn check_topic(&self) -> std::result::Result<(), CommandFailure> {
         if self.plan.phases == Phases::Fill {
             return Ok(());
@@ -83,12 +83,12 @@ impl BenchSession {
         if stats.unfinished == 0 {
             return Ok(());
         }
-        let problem = format!("{what}: it has {} of others", jobs(stats.unfinished));
+        let problem = format!("{what}: the topic has {} of others", jobs(stats.unfinished));
         Err(CommandFailure::new(exit::FAILED, problem)
-            .with_hint("without --topic it gets one of its own"))
+            .with_hint("without --topic a new topic is used"))
     }
 
-    /// One round, and what it ended with: also what was found out until then.
+    /// Runs one round; returns its figures, also if it failed, with the error that ended it.
     async fn round(&self, plan: Plan, server: &BenchServer) -> (Figures, Option<BenchError>) {
         let round = Arc::new(BenchRound::new(plan, &self.topic, server.clock));
         let result = self.run_round(&round).await;
@@ -100,7 +100,7 @@ impl BenchSession {
         (figures, trouble)
     }
 
-    /// The server's numbers before it.
+    /// Runs one round; returns the server's numbers before it.
     async fn run_round(&self, round: &Arc<BenchRound>) -> Result<BenchTopicStats> {
         let before = self.stats().await?;
         tokio::select! {
@@ -111,7 +111,7 @@ impl BenchSession {
         Ok(before)
     }
 
-    /// Compares the books, one job at a time, and their sums with the server's own numbers.
+    /// Compares the audit, job by job, and its sums with the server's own numbers.
     async fn verify(
         &self,
         round: &BenchRound,
@@ -146,7 +146,7 @@ impl BenchSession {
     }
 }
 
-/// What the books must show in the end.
+/// Returns the state that every job must have at the end.
 fn required_state(phases: Phases) -> RequiredState {
     if phases == Phases::Fill { RequiredState::Enqueued } else { RequiredState::Acked }
 }

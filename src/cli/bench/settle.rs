@@ -1,4 +1,4 @@
-//! What workers do with deliveries.
+//! Settling of deliveries: acks and releases.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::pb::{AckItem, AckRequest, NackAction, NackItem, NackRequest, SettleEr
 
 const WHAT: &str = "cannot ack";
 
-/// A delivery that is to be settled: its number, none for a damaged one, and its receipt.
+/// Delivery to settle: the job's number, None for a damaged one, and its receipt.
 pub(super) type HeldDelivery = (Option<u32>, String);
 
-/// Acknowledges, and enters it in the books.
+/// Acknowledges a batch and records it in the audit.
 pub(super) async fn ack(
     round: Arc<BenchRound>,
     mut queue: QueueServiceClient<Transport>,
@@ -45,7 +45,7 @@ pub(super) async fn ack(
     Ok(())
 }
 
-/// Gives back jobs of others; they keep their place and are not counted as tried.
+/// Releases jobs of others; they keep their place, and the attempt does not count.
 pub(super) async fn release(
     mut queue: QueueServiceClient<Transport>,
     receipts: Vec<String>,
@@ -54,6 +54,6 @@ pub(super) async fn release(
     let item = |receipt| NackItem { receipt, action, ..Default::default() };
     let items = receipts.into_iter().map(item).collect();
     let answer = queue.nack(NackRequest { items }).await;
-    answer.map_err(BenchError::call_failed("cannot give back a job that is not of this run"))?;
+    answer.map_err(BenchError::call_failed("cannot release a job that is not of this run"))?;
     Ok(())
 }

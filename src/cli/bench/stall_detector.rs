@@ -1,4 +1,4 @@
-//! Notices when a round cannot go on: a job that somebody else took never comes.
+//! Stall detector: ends a round that makes no progress, for instance because another worker took a job.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use super::schedule::SLOT_OFFSET_MAX_S;
 use super::server::BenchTopicStats;
 use crate::cli::connect::ServerConnection;
 
-/// How often progress is looked for.
+/// Pause between checks of the progress.
 const TICK: Duration = Duration::from_millis(500);
-/// Without any progress for so long after the last due time, the run is given up.
+/// Time without progress after the last due time until the run fails.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// After the last due time, before the server is asked: a question would disturb a burst.
+/// Time from the last due time until the server is asked: a call would disturb a burst.
 const SETTLE_US: i64 = 1_000_000;
 
-/// Finishes the round when the server has nothing left to deliver, although acks are missing.
-/// Otherwise ends only if nothing moves any more.
+/// Finishes the round when the server has nothing left to deliver although acks are missing. Otherwise ends only if
+/// there is no progress.
 pub(super) async fn run(round: &BenchRound, connection: &ServerConnection) -> Result<()> {
     let mut seen = (0, 0);
     let mut moved = clocks::now();
@@ -37,7 +37,7 @@ pub(super) async fn run(round: &BenchRound, connection: &ServerConnection) -> Re
                 format!("{enqueued} jobs enqueued, {acked} acked, then nothing for {secs} s");
             return Err(BenchError::ServerViolation(problem));
         }
-        // Twice, because the answer to the last ack may be on its way.
+        // Empty twice in a row, because the answer to the last ack may be in flight.
         let was_empty = std::mem::replace(&mut empty, is_empty(round, connection).await?);
         if was_empty && empty {
             round.finish();
@@ -45,7 +45,7 @@ pub(super) async fn run(round: &BenchRound, connection: &ServerConnection) -> Re
     }
 }
 
-/// Whether nothing more can come.
+/// Returns whether no more jobs can arrive.
 async fn is_empty(round: &BenchRound, connection: &ServerConnection) -> Result<bool> {
     if !round.is_produced() {
         return Ok(false);
@@ -57,7 +57,7 @@ async fn is_empty(round: &BenchRound, connection: &ServerConnection) -> Result<b
     Ok(stats.unfinished == 0)
 }
 
-/// A slow rate makes long pauses.
+/// Returns the time without progress until the run fails; a slow rate makes long pauses.
 fn stall_timeout(round: &BenchRound) -> Duration {
     let call_secs = round.plan.rate.map_or(0.0, |rate| f64::from(round.plan.batch) / rate);
     STALL_TIMEOUT + Duration::from_secs_f64((call_secs * 2.0).min(SLOT_OFFSET_MAX_S))

@@ -1,4 +1,4 @@
-//! Answers to the lines of `--lines`.
+//! Results of the lines of `--lines`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tonic::Code;
 use crate::client::{EnqueueReply, Error, OnRetry, Producer};
 use crate::pb::{EnqueueResult, ItemError, JobSpec};
 
-/// Enqueues a batch of jobs within `longest`; one answer for each, in order.
+/// Enqueues a batch of jobs within `longest`; returns one answer per job, in order.
 pub(super) async fn send_batch(
     producer: &Producer,
     jobs: Vec<JobSpec>,
@@ -23,12 +23,12 @@ pub(super) async fn send_batch(
     answers.unwrap_or_else(|_| vec![Err(no_answer_error()); count])
 }
 
-/// The error of a job whose outcome is unknown.
+/// Returns the error of a job whose outcome is unknown.
 pub(super) fn no_answer_error() -> Error {
     tonic::Status::deadline_exceeded("no answer").into()
 }
 
-/// The error of a line that is longer than any request.
+/// Returns the error of a line that is longer than any request.
 pub(super) fn too_long_error() -> Error {
     ItemError {
         code: Code::InvalidArgument.into(),
@@ -52,7 +52,7 @@ pub(super) fn is_line_error(error: &Error) -> bool {
     }
 }
 
-/// The JSON row of a line.
+/// Returns the JSON row of a line.
 pub(super) fn row(answer: &Result<EnqueueReply, Error>) -> EnqueueResult {
     match answer {
         Ok(job) => EnqueueResult {

@@ -20,46 +20,46 @@ use crate::domain::limit::REQUEST_BYTES_MAX;
 use crate::pb::Payload;
 use crate::pb::payload::Kind;
 
-/// Lines in one call, half of what the contract takes.
+/// Most lines per call: half of the API's limit.
 const BATCH_LINES: usize = 500;
-/// Bytes in one call, about, a quarter of what the contract takes. A longer line goes alone.
+/// Approximate bytes per call: a quarter of the API's limit. A longer line is sent alone.
 const BATCH_BYTES: usize = 1 << 20;
-/// Batches that wait to be sent.
+/// Most batches that wait to be sent.
 const QUEUE_BATCHES: usize = 2;
-/// How long a pipe may take to come to its end.
+/// Time in which a pipe without data must reach its end.
 const PIPE_END: Duration = Duration::from_millis(100);
-/// Read at once: files come in large pieces, a pipe in what is there.
+/// Bytes per read: files are read in large pieces, a pipe in what it holds.
 const READ_BYTES: usize = 1 << 20;
 
-/// A line without its end.
+/// Line without its line end.
 #[derive(Debug)]
 pub(super) struct InputLine {
-    /// Counted from 1, empty ones included.
+    /// Line number, counted from 1, empty lines included.
     pub(super) number: u64,
-    /// None: too long for any server.
+    /// Content. None: too long for any server.
     pub(super) bytes: Option<Vec<u8>>,
 }
 
-/// Some lines in their order.
+/// Lines in their order.
 #[derive(Debug, Default)]
 pub(super) struct LineBatch {
     pub(super) lines: Vec<InputLine>,
-    /// Bytes of the input up to its end.
+    /// Bytes of the input up to the end of the batch.
     pub(super) offset: u64,
 }
 
-/// Where lines come from.
+/// Source of the lines.
 pub(super) struct LineSource {
-    /// For messages.
+    /// Name of the input, for messages.
     pub(super) name: String,
-    /// Bytes in all, where that is known.
+    /// Bytes of the input, if known.
     pub(super) size: Option<u64>,
     /// First line to read; those before are skipped.
     first: u64,
     input: Box<dyn Read + Send>,
 }
 
-/// A payload from bytes: text where they are.
+/// Builds a payload from bytes: text if they are UTF-8.
 pub(super) fn payload(bytes: Vec<u8>) -> Payload {
     let kind = match String::from_utf8(bytes) {
         Ok(text) => Kind::Text(text),
@@ -68,8 +68,8 @@ pub(super) fn payload(bytes: Vec<u8>) -> Payload {
     Payload { kind: Some(kind), content_type: String::new() }
 }
 
-/// All of stdin; nothing there is a payload of no kind. What is longer than a whole request no server takes, however
-/// large its payloads may be.
+/// Reads all of stdin; an empty stdin is a payload without a kind. An input that is longer than a whole request is
+/// rejected by every server, whatever its limit of payloads.
 pub(super) fn whole_stdin() -> Result<Payload, CommandFailure> {
     let mut bytes = Vec::new();
     let mut stdin = io::stdin().lock().take(REQUEST_BYTES_MAX as u64 + 1);
@@ -82,8 +82,8 @@ pub(super) fn whole_stdin() -> Result<Payload, CommandFailure> {
     }
 }
 
-/// Whether a pipe or a file stands ready on stdin that nobody said to read. One that is empty and at
-/// its end does not count, which is what cron gives; one that is silent for the moment does.
+/// Returns whether stdin is a pipe or a file with data, which no argument asked to read. A pipe that is empty and at
+/// its end, as under cron, does not count; an open pipe without data does.
 pub(super) async fn is_piped_in() -> bool {
     // A closed stdin cannot be cloned.
     let Ok(stdin) = io::stdin().as_fd().try_clone_to_owned() else { return false };
@@ -96,16 +96,16 @@ pub(super) async fn is_piped_in() -> bool {
     kind.is_socket() || (kind.is_fifo() && !is_empty_pipe(stdin).await)
 }
 
-/// Whether a pipe has come to its end without anything in it.
+/// Returns whether a pipe has reached its end without data.
 async fn is_empty_pipe(pipe: File) -> bool {
-    // Never read from, so it need not be in non-blocking mode, which other processes would see.
+    // The pipe is never read, so it need not be non-blocking, which other processes would see.
     let Ok(pipe) = Receiver::from_file_unchecked(pipe) else { return false };
     let ready = tokio::time::timeout(PIPE_END, pipe.ready(Interest::READABLE)).await;
     let ended = matches!(ready, Ok(Ok(ready)) if ready.is_read_closed());
     ended && rustix::io::ioctl_fionread(&pipe).is_ok_and(|bytes| bytes == 0)
 }
 
-/// The SHA-256 of a payload, in hex.
+/// Returns the SHA-256 of a payload, in hex.
 pub(super) fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut hex, byte| {
         let _ = write!(hex, "{byte:02x}");
@@ -121,10 +121,10 @@ fn cannot_read(name: &str, error: &io::Error) -> String {
     format!("cannot read {name}: {}", io_problem(error))
 }
 
-// === impl Source ===
+// === impl LineSource ===
 
 impl LineSource {
-    /// A file, or stdin for `-`, from line `first` on.
+    /// Opens a file, or stdin for `-`; reads from line `first` on.
     pub(super) fn open(path: &Path, first: u64) -> Result<LineSource, CommandFailure> {
         if path == "-" {
             let (name, input) = ("standard input".to_owned(), Box::new(io::stdin()));
@@ -140,17 +140,21 @@ impl LineSource {
         Ok(LineSource { name, size, first, input: Box::new(file) })
     }
 
-    /// Reads on a thread of its own, no further ahead than a few batches. What went wrong, in words,
-    /// is the last thing that comes.
+    /// Reads on a thread of its own, at most a few batches ahead. An error text is the last item.
     pub(super) fn batches(self) -> mpsc::Receiver<Result<LineBatch, String>> {
         let (sender, batches) = mpsc::channel(QUEUE_BATCHES);
-        // Not awaited: a read of a terminal or a pipe may never come back, and ends with the process.
+        // Not awaited: a read of a terminal or a pipe may never return, and ends with the process.
         std::thread::spawn(move || {
             let mut reader = LineReader::new(self.input, self.first);
             loop {
-                let next = reader.batch().map_err(|error| cannot_read(&self.name, &error));
+                let mut next = reader.batch().map_err(|error| cannot_read(&self.name, &error));
+                let mut ended = next.as_ref().is_ok_and(|batch| batch.lines.is_empty());
+                // A wrong number or a wrong file must not look like a run that is complete.
+                if ended && reader.number + 1 < self.first {
+                    next = Err(format!("{} has only {} lines", self.name, reader.number));
+                    ended = false;
+                }
                 let goes_on = next.is_ok();
-                let ended = next.as_ref().is_ok_and(|batch| batch.lines.is_empty());
                 if ended || sender.blocking_send(next).is_err() || !goes_on {
                     return;
                 }
@@ -160,14 +164,14 @@ impl LineSource {
     }
 }
 
-/// Cuts its input into lines and these into batches.
+/// Reader that splits its input into lines and these into batches.
 struct LineReader<R> {
     input: BufReader<R>,
     number: u64,
     offset: u64,
-    /// Lines before it are skipped.
+    /// First line to return; those before are skipped.
     first: u64,
-    /// Read, but too large for the batch before it.
+    /// Line that was read, but was too large for the batch before it.
     carried_over: Option<InputLine>,
 }
 
@@ -179,7 +183,7 @@ impl<R: Read> LineReader<R> {
         LineReader { input, number: 0, offset: 0, first, carried_over: None }
     }
 
-    /// The next lines, as many as fit or as there are without waiting; none at the end.
+    /// Returns the next lines, as many as fit or are available without waiting; none at the end.
     fn batch(&mut self) -> io::Result<LineBatch> {
         let (mut lines, mut bytes) = (Vec::new(), 0);
         while let Some(line) = self.next_line()? {
@@ -195,7 +199,7 @@ impl<R: Read> LineReader<R> {
             if line.bytes.as_ref().is_none_or(|bytes| !bytes.is_empty()) {
                 lines.push(line);
             }
-            // A producer at the other end of a pipe that pauses is not waited for.
+            // Does not wait for a producer that pauses at the other end of a pipe.
             let pauses = !self.input.buffer().contains(&b'\n');
             if lines.len() == BATCH_LINES || (pauses && !lines.is_empty()) {
                 break;
@@ -204,7 +208,7 @@ impl<R: Read> LineReader<R> {
         Ok(LineBatch { lines, offset: self.offset })
     }
 
-    /// The next line, without its end.
+    /// Returns the next line, without its line end.
     fn next_line(&mut self) -> io::Result<Option<InputLine>> {
         if let Some(line) = self.carried_over.take() {
             return Ok(Some(line));
@@ -220,8 +224,8 @@ impl<R: Read> LineReader<R> {
         Ok(Some(InputLine { number: self.number, bytes: Some(bytes).filter(|_| is_short) }))
     }
 
-    /// Reads a line with its end; of one that is too long only so much that this can be seen.
-    /// False at the end of the input.
+    /// Reads a line with its end; of a line that is too long only enough to detect that. Returns false at the end of
+    /// the input.
     fn read_line(&mut self, line: &mut Vec<u8>) -> io::Result<bool> {
         let bound = REQUEST_BYTES_MAX as u64 + 3;
         let mut read = self.input.by_ref().take(bound).read_until(b'\n', line)? as u64;
@@ -244,7 +248,7 @@ impl<R: Read> LineReader<R> {
 mod tests {
     use super::*;
 
-    /// Lines as number and text, batch by batch.
+    /// Returns the lines as number and text, batch by batch.
     fn read(input: &[u8]) -> Vec<Vec<(u64, Option<String>)>> {
         read_from(input, 1)
     }

@@ -1,9 +1,9 @@
 //! `--lines`: enqueues each line of a file as a job, in batches, several calls at once.
 //!
-//! Answers are taken in the order of the lines: each line before the first unconfirmed one is stored or was rejected with
-//! its number. A run that stops prints that line and the flags that resume there. With a request id line N has the id
-//! `r=<REQUEST_ID>=<N>`, so that a line which is sent twice is one job as long as its record or tombstone lives. It is not
-//! the default: an id of the caller belongs to one shard, and a run without ids goes on while a shard is down.
+//! Answers are taken in the order of the lines: each line before the first unconfirmed one is stored or was rejected
+//! with its number. A run that stops prints that line and the flags that resume there. With a request id line N has the
+//! id `r=<REQUEST_ID>=<N>`, so that a line which is sent twice is one job as long as its record or tombstone lives. It
+//! is not the default: an id of the caller belongs to one shard, and a run without ids goes on while a shard is down.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -111,7 +111,7 @@ struct Counts {
     rejected: u64,
 }
 
-/// One run of `--lines`.
+/// State of a run of `--lines`.
 struct Import<'a> {
     enqueue: &'a EnqueueArgs,
     connection: ServerConnection,
@@ -128,9 +128,9 @@ struct Import<'a> {
     progress: Progress,
     printer: LinesPrinter,
     retries: mpsc::Sender<Error>,
-    /// A line with malformed JSON was reported.
+    /// Set once a line with malformed JSON was reported.
     reported_json: bool,
-    /// The first batch failed as a whole, and surely nothing of it is stored.
+    /// Set if the first batch failed as a whole and is certainly not stored, not even in part.
     nothing_stored: bool,
 }
 
@@ -201,7 +201,8 @@ impl Import<'_> {
         }
     }
 
-    /// The first batch goes alone: an error that holds for all lines is then found before others are sent.
+    /// Returns whether another batch may be sent. The first one goes alone: an error that holds for all lines is then
+    /// found before others are sent.
     fn may_send(&self) -> bool {
         let calls = if self.next == self.first { 1 } else { CALLS };
         self.in_flight.len() < calls
@@ -213,7 +214,7 @@ impl Import<'_> {
         self.progress.suspend(|| print_note(&format!("ringq: {why}; {again}")));
     }
 
-    /// Begins a call; it ends with its first line and the answers.
+    /// Begins a call, which returns its first line and the answers.
     fn send(&mut self, batch: LineBatch) -> BoxFuture<'static, (u64, Answers)> {
         let LineBatch { lines, offset } = batch;
         let numbers: Vec<u64> = lines.iter().map(|line| line.number).collect();
@@ -239,7 +240,7 @@ impl Import<'_> {
         })
     }
 
-    /// The job of a line that is not too long.
+    /// Builds the job of a line; None if the line is too long.
     fn job(&mut self, line: InputLine) -> Option<JobSpec> {
         let payload = payload(line.bytes?);
         self.check_json(line.number, &payload);

@@ -33,20 +33,19 @@ use crate::pb::{
 use resume::ResumeArgs;
 use spec::SpecArgs;
 
-/// After so long without an answer people are told that it is waited for: while a shard is silent the server repeats
-/// an enqueue until the deadline.
+/// Time without an answer after which a note is printed: while a shard does not answer, the server repeats an enqueue
+/// until the deadline.
 const SLOW_NOTICE_AFTER: Duration = Duration::from_secs(2);
 
 const AFTER_HELP: &str = "\
-The id is printed on stdout. Only with - standard input is read, so that `while read …` loops keep \
-theirs. Without PAYLOAD the job has none; if something is piped in all the same, the command fails \
-(exit code 2) rather than lose it.
+The id is printed on stdout. Standard input is read only with -, so that `while read …` loops keep \
+theirs. Without PAYLOAD the job is empty. If data is piped in without -, the command fails (exit code 2).
 
 --lines enqueues each line as a job, in batches: ids are printed in the order of the lines, empty lines are skipped and \
 a final CR is cut off. A line that the server rejects is reported with its number and the others go on; the exit code is \
 then 1.
 
-A batch that fails is retried for --timeout. If it still fails, and after Ctrl-C or SIGTERM, the run stops and prints the \
+A batch that fails is retried for --timeout, unless it may be stored and the run has no ids. If it still fails, and after Ctrl-C or SIGTERM, the run stops and prints the \
 first line that is not confirmed, with the flags that resume there. All lines before it are stored, or were rejected with \
 their number. Up to 4000 lines from there on may be stored, too. With --request-id or --id-from-payload a run that resumes \
 recognizes these for 60s from when they were sent, or for --retention; otherwise, and later, --may-repeat is needed. A run \
@@ -63,25 +62,24 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct EnqueueArgs {
-    /// The topic; the first job makes it
+    /// The topic; the first job creates it
     #[arg(value_parser = values::non_empty)]
     topic: String,
-    /// The data for the worker, or - for what comes on standard input: UTF-8 is sent as text, anything
-    /// else as bytes
+    /// The data for the worker, or - for standard input: UTF-8 is sent as text, anything else as bytes
     #[arg(value_name = "PAYLOAD|-")]
     payload: Option<String>,
     /// Enqueue each line of this file, or of stdin (-), as a job of its own
     #[arg(long, value_name = "FILE", conflicts_with_all = ["payload", "id", "wait"])]
     lines: Option<PathBuf>,
-    /// Wait until the job has ended and print its result instead of its id; exit code 1 unless it
-    /// SUCCEEDED. Asks the server again and again, up to once a second
+    /// Wait until the job has ended and print its result instead of its id; exit code 1 unless it SUCCEEDED. Polls
+    /// the server, at least once a second
     #[arg(long)]
     wait: bool,
     /// With --wait: give up waiting after this long; the job stays [default: wait for ever]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     #[arg(requires = "wait")]
     wait_timeout: Option<Duration>,
-    /// Print nothing but what went wrong: no ids, no notes, no progress
+    /// Print only errors: no ids, no notes, no progress
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -96,54 +94,54 @@ pub(super) struct EnqueueArgs {
     connect: ConnectArgs,
 }
 
-/// What makes two jobs the same.
+/// Flags that determine which jobs are the same.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Identity")]
 struct EnqueueIdentityArgs {
     /// The job's id inside the topic [default: the server makes one]
     #[arg(long, value_parser = values::non_empty)]
     id: Option<String>,
-    /// Take the SHA-256 of the payload as id: the same content is the same job. A line end counts in
-    /// what - reads, and not in a line of --lines
+    /// Use the SHA-256 of the payload as id: the same content is the same job. A line end counts in the input of -,
+    /// but not in a line of --lines
     #[arg(long, conflicts_with = "id")]
     id_from_payload: bool,
     /// Make the call safe to repeat: the same value is applied once while the record lives. Without
     /// an id the id is r=<REQUEST_ID>, with --lines r=<REQUEST_ID>=<LINE>
     #[arg(long, value_parser = values::non_empty)]
     request_id: Option<String>,
-    /// What to do if the id is taken [default: keep]
+    /// Action if the id is taken [default: keep]
     #[arg(long, value_enum, value_name = "POLICY", ignore_case = true)]
     on_conflict: Option<OnConflictArg>,
-    /// Refuse unless the job gets at least this safe [default: what the server reaches]
+    /// Fail unless the job gets at least this durability [default: that of the server]
     #[arg(long, value_enum, value_name = "LEVEL", ignore_case = true)]
     durability: Option<DurabilityArg>,
 }
 
-/// See `ConflictPolicy` in the contract.
+/// Values of `--on-conflict`, see `ConflictPolicy` in the API.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OnConflictArg {
-    /// Leave the job that is there as it is
+    /// Leave the existing job as it is
     Keep,
     /// New payload, time and policy; the counters start again
     Replace,
-    /// Move only its time and priority
+    /// Change only its time and priority
     Reschedule,
     /// Fail
     Reject,
 }
 
-/// See `Durability` in the contract.
+/// Values of `--durability`, see `Durability` in the API.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum DurabilityArg {
     /// Survives a crash of ringq
     Memory,
     /// Survives a power cut
     Fsynced,
-    /// And the loss of the store's machine, as a replica of it has it, too
+    /// Also survives the loss of the store's machine: a replica has the job
     Replicated,
 }
 
-// === impl Identity ===
+// === impl EnqueueIdentityArgs ===
 
 impl EnqueueIdentityArgs {
     fn policy(&self) -> ConflictPolicy {
@@ -156,7 +154,7 @@ impl EnqueueIdentityArgs {
         }
     }
 
-    /// Whether a line that is enqueued again is found by its id, and changes nothing.
+    /// Returns whether a line that is enqueued again is recognized by its id, and changes nothing.
     fn recognizes_lines(&self) -> bool {
         let keeps = matches!(self.on_conflict, None | Some(OnConflictArg::Keep));
         self.request_id.is_some() || self.id_from_payload && keeps
@@ -177,7 +175,7 @@ impl EnqueueIdentityArgs {
 impl EnqueueArgs {
     pub(super) fn run(&self) -> Result<(), CommandFailure> {
         match &self.lines {
-            // Handles signals itself, to report how far it came.
+            // Handles signals itself, to report its progress.
             Some(file) => connect::block_on(lines::run(self, file)),
             None => connect::run_until_interrupt(async {
                 self.enqueue_one(self.payload().await?).await
@@ -185,7 +183,7 @@ impl EnqueueArgs {
         }
     }
 
-    /// The job without its payload and id.
+    /// Builds the job without its payload and id.
     fn template(&self) -> Result<JobSpec, CommandFailure> {
         let mut job = self.spec.job(&self.topic)?;
         if self.wait && job.retention.is_none() {
@@ -197,19 +195,19 @@ impl EnqueueArgs {
     async fn payload(&self) -> Result<Option<Payload>, CommandFailure> {
         match self.payload.as_deref() {
             Some("-") => {
-                // Not awaited by its end: a terminal or a pipe may never come to one.
+                // Not awaited to its end: a terminal or a pipe may never end.
                 let read = tokio::task::spawn_blocking(input::whole_stdin).await;
                 read.context("cannot read standard input")?.map(Some)
             }
             Some(text) => Ok(Some(Payload::text(text))),
-            None if input::is_piped_in().await => {
-                Err(CommandFailure::usage("something is piped in, and PAYLOAD is missing")
-                    .with_hint(format!(
-                        "to send it say -, as in `… | ringq enqueue {0} -`; \
-                     for a job without a payload `ringq enqueue {0} … < /dev/null`",
-                        self.topic
-                    )))
-            }
+            None if input::is_piped_in().await => Err(CommandFailure::usage(
+                "data is piped in, but PAYLOAD is missing",
+            )
+            .with_hint(format!(
+                "to send it use -, as in `… | ringq enqueue {0} -`; \
+                     for an empty job `ringq enqueue {0} … < /dev/null`",
+                self.topic
+            ))),
             None => Ok(None),
         }
     }
@@ -276,29 +274,29 @@ impl EnqueueArgs {
         answer.map_err(|error| self.add_hint(&error, connection.failure(&what, &error)))
     }
 
-    /// What to do about a job that was not accepted, where the error alone does not say it.
+    /// Adds a hint about a job that was not accepted, if the error alone is not enough.
     fn add_hint(&self, error: &Error, failure: CommandFailure) -> CommandFailure {
         if error.reason() == "JOB_EXISTS" {
             let id = error.metadata("id").or(self.identity.id.as_deref()).unwrap_or("ID");
             return failure.with_hint(format!(
                 "`ringq job get {} {id}` prints the job that has it; \
-                 --on-conflict replace would put this one in its place",
+                 --on-conflict replace replaces it with this one",
                 self.topic
             ));
         }
-        // Where the server makes the id, it has tried them all.
+        // The server makes the id, so it has tried all shards.
         if error.reason() == "SHARD_UNAVAILABLE" && error.metadata("id").is_none() {
-            return failure.with_hint(format!("no shard takes it: {}", exit::SHARDS_HINT));
+            return failure.with_hint(format!("no shard takes new jobs: {}", exit::SHARDS_HINT));
         }
         match error.metadata("id") {
             Some(id) if error.outcome_unknown() => failure.with_hint(format!(
-                "it may be in all the same: repeat it with --id '{id}', which cannot double it"
+                "the job may be enqueued: repeat the command with --id '{id}', which cannot enqueue it twice"
             )),
             _ => failure,
         }
     }
 
-    /// Says on stderr that something was there already.
+    /// Prints a note on stderr if the job existed already.
     fn note_existing(&self, answer: &EnqueueResponse) {
         if !self.quiet && answer.outcome() != EnqueueOutcome::Created {
             let outcome =
@@ -308,22 +306,22 @@ impl EnqueueArgs {
             if answer.state() == JobState::Dead {
                 let (topic, id) = (&self.topic, one_line(&answer.id));
                 print_note(&format!(
-                    "  nobody works on a dead letter: `ringq job redrive {topic} {id}` puts it back \
-                     to work, --on-conflict replace puts this job in its place"
+                    "  no worker takes a dead letter: `ringq job redrive {topic} {id}` puts it back \
+                     to work, --on-conflict replace replaces it with this job"
                 ));
                 return;
             }
-            // For people; a program that repeats itself expects just this.
+            // A note for people; a program that repeats an enqueue expects this answer.
             let by_default = self.identity.on_conflict.is_none()
                 && self.identity.request_id.is_none()
                 && !self.identity.id_from_payload;
             if by_default && !self.output.is_json() && io::stderr().is_terminal() {
                 print_note(match answer.state() {
                     JobState::Succeeded | JobState::Cancelled | JobState::Expired => {
-                        "  it has ended and nothing runs again; --on-conflict replace makes a new job of it"
+                        "  the job has ended and does not run again; --on-conflict replace makes a new job of it"
                     }
                     _ => {
-                        "  nothing of it was changed; --on-conflict replace changes all of it, reschedule its \
+                        "  nothing was changed; --on-conflict replace changes the whole job, reschedule its \
                          time and priority"
                     }
                 });

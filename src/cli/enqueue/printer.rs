@@ -1,28 +1,28 @@
-//! What `--lines` says on stdout: the id of each job, or a row of JSON for each line.
+//! Output of `--lines` on stdout: the id of each job, or a row of JSON for each line.
 
 use super::answer::row;
 use super::exit::CommandFailure;
 use super::output::{JsonList, StdoutWriter};
 use crate::client::{EnqueueReply, Error};
 
-/// Prints as long as somebody reads.
+/// Printer that stops when its reader has gone.
 pub(super) struct LinesPrinter {
     list: Option<JsonList>,
     out: StdoutWriter,
-    /// Nothing is printed, or nothing more.
+    /// Set with `--quiet`, and after the first failure.
     is_mute: bool,
 }
 
-// === impl Printer ===
+// === impl LinesPrinter ===
 
 impl LinesPrinter {
-    /// As a list of JSON, or ids; `quiet`: neither.
+    /// Creates a printer of a JSON list or of ids; with `quiet` it prints nothing.
     pub(super) fn new(is_json: bool, quiet: bool) -> LinesPrinter {
         let list = (is_json && !quiet).then(JsonList::new);
         LinesPrinter { list, out: StdoutWriter::new(), is_mute: quiet }
     }
 
-    /// What became of a line; an id is printed only where there is one.
+    /// Prints the result of a line; an id is printed only if there is one.
     pub(super) fn answer(
         &mut self,
         answer: &Result<EnqueueReply, Error>,
@@ -34,12 +34,12 @@ impl LinesPrinter {
         })
     }
 
-    /// Shows what was printed so far.
+    /// Makes everything printed so far visible.
     pub(super) fn flush(&mut self) -> Result<(), CommandFailure> {
         self.print(|_, out| out.flush())
     }
 
-    /// Nothing more comes.
+    /// Ends the output.
     pub(super) fn end(&mut self) -> Result<(), CommandFailure> {
         let list = self.list.take();
         self.print(|_, out| {
@@ -48,7 +48,7 @@ impl LinesPrinter {
         })
     }
 
-    /// After a failure nothing is tried again.
+    /// Prints something, unless a print has failed before.
     fn print(
         &mut self,
         print: impl FnOnce(&mut Option<JsonList>, &mut StdoutWriter) -> Result<(), CommandFailure>,

@@ -1,20 +1,20 @@
-//! How far `--lines` has come, for people who watch.
+//! Progress of `--lines`, for people.
 
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How often the bar is drawn while nothing happens.
+/// Interval in which the bar is redrawn without progress.
 const TICK: Duration = Duration::from_millis(200);
 
-/// A bar on stderr, if that is a terminal and nothing else is being printed on one.
+/// Bar on stderr, if that is a terminal and ids do not go to one.
 pub(super) struct Progress(Option<ProgressBar>);
 
 // === impl Progress ===
 
 impl Progress {
-    /// `size` is that of the input in bytes, if it is known. Unless `quiet`, ids go to stdout.
+    /// Creates the bar; `size` is the bytes of the input, if known. Unless `quiet`, ids go to stdout.
     pub(super) fn new(size: Option<u64>, quiet: bool) -> Progress {
         if quiet || !io::stderr().is_terminal() || io::stdout().is_terminal() {
             return Progress(None);
@@ -30,7 +30,7 @@ impl Progress {
         Progress(Some(bar))
     }
 
-    /// So many bytes are done, and so many lines.
+    /// Sets the progress in bytes and lines.
     pub(super) fn set(&self, offset: u64, lines: u64) {
         if let Some(bar) = &self.0 {
             bar.set_position(offset);

@@ -1,4 +1,4 @@
-//! How a run of `--lines` that stopped is resumed: at its first unconfirmed line, under its request id.
+//! Resumption of a stopped run of `--lines`: at its first unconfirmed line, under its request id.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,6 +6,7 @@ use clap::Args;
 use jiff::{Timestamp, Unit};
 
 use super::exit::CommandFailure;
+use super::times::Now;
 use super::values;
 
 /// Shortest time for which a resume command with `--before` is printed: typing it takes some seconds.
@@ -19,8 +20,8 @@ pub(super) struct ResumeArgs {
     #[arg(long, value_name = "N", requires = "lines")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     from_line: Option<u64>,
-    /// Fail after this time, RFC 3339: by then the server may have forgotten lines of the stopped run that are
-    /// stored, and would enqueue them twice
+    /// Fail after this time, RFC 3339: after it, the server may no longer recognize stored lines and would enqueue
+    /// them again; take the TIME that the stopped run printed
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     #[arg(requires = "from_line", conflicts_with = "may_repeat")]
     before: Option<SystemTime>,
@@ -29,34 +30,40 @@ pub(super) struct ResumeArgs {
     may_repeat: bool,
 }
 
-/// A run that stopped.
+/// State of a run that stopped.
 pub(super) struct Resume {
     /// First line that is not confirmed.
     pub(super) line: u64,
-    /// Lines from there on that were sent: each may be stored.
+    /// Number of lines from there on that were sent: each may be stored.
     pub(super) unconfirmed: u64,
-    /// Time for which the server surely recognizes them by their ids; None: they have none.
+    /// Time for which the server certainly recognizes them by their ids; None: they have none.
     pub(super) recognized_for: Option<Duration>,
 }
 
 // === impl ResumeArgs ===
 
 impl ResumeArgs {
-    /// The first line to send.
+    /// Returns the first line to send.
     pub(super) fn first_line(&self) -> Result<u64, CommandFailure> {
         let Some(line) = self.from_line else { return Ok(1) };
         match self.before {
-            Some(time) if SystemTime::now() < time => Ok(line),
+            Some(time) if Timestamp::try_from(time).is_ok_and(|time| now() < time) => Ok(line),
             None if self.may_repeat => Ok(line),
             Some(_) => Err(unsafe_resume("the time of --before has passed")),
-            None => Err(unsafe_resume("--from-line needs --before TIME or --may-repeat")),
+            None => Err(unsafe_resume(
+                "--from-line needs --before TIME, which the stopped run printed, or --may-repeat",
+            )),
         }
     }
 }
 
+fn now() -> Timestamp {
+    Now::read().timestamp()
+}
+
 fn unsafe_resume(problem: &str) -> CommandFailure {
     CommandFailure::usage(problem).with_hint(
-        "lines of the stopped run that are stored may be enqueued twice: --may-repeat accepts that; \
+        "--may-repeat accepts that stored lines of the stopped run may be enqueued twice; \
          `ringq job list TOPIC --limit 0 --full -o json` prints the jobs to compare with",
     )
 }
@@ -64,7 +71,7 @@ fn unsafe_resume(problem: &str) -> CommandFailure {
 // === impl Resume ===
 
 impl Resume {
-    /// How far the run came.
+    /// Describes how far the run came.
     pub(super) fn state(&self) -> String {
         let Resume { line, unconfirmed, .. } = self;
         match unconfirmed {
@@ -75,7 +82,7 @@ impl Resume {
         }
     }
 
-    /// The flags that resume the run.
+    /// Returns the flags that resume the run.
     pub(super) fn hint(&self) -> String {
         let flags = format!(
             "  to go on, run the same command on the same input with --from-line {}",
@@ -86,12 +93,12 @@ impl Resume {
             return format!("{flags} --may-repeat (no line is in doubt)");
         }
         let recognized = self.recognized_for.filter(|time| *time >= SAFE_MIN);
-        match recognized.and_then(|time| (Timestamp::now() + time).round(Unit::Second).ok()) {
+        match recognized.and_then(|time| (now() + time).round(Unit::Second).ok()) {
             Some(time) => format!(
                 "{flags} --before {time}\n  later use --may-repeat in place of --before: {twice}"
             ),
             None if self.recognized_for.is_none() => format!(
-                "{flags} --may-repeat: {twice}; a run with --request-id can be resumed without that"
+                "{flags} --may-repeat: {twice}; a run with --request-id can be resumed without that risk"
             ),
             None => format!("{flags} --may-repeat: {twice}"),
         }
@@ -126,7 +133,7 @@ mod tests {
         );
         let without_ids = resume(500, None).hint();
         assert!(without_ids.contains("--may-repeat: up to 500 lines"), "{without_ids}");
-        assert!(without_ids.ends_with("with --request-id can be resumed without that"));
+        assert!(without_ids.ends_with("with --request-id can be resumed without that risk"));
     }
 
     #[test]
@@ -141,7 +148,7 @@ mod tests {
     #[test]
     fn a_resumed_run_needs_a_time_or_consent() {
         let args = |from_line, before, may_repeat| ResumeArgs { from_line, before, may_repeat };
-        let now = SystemTime::now();
+        let now = SystemTime::from(now());
         let (soon, past) = (now + Duration::from_secs(60), now - Duration::from_secs(1));
         assert_eq!(args(None, None, false).first_line().unwrap(), 1);
         assert_eq!(args(Some(7), Some(soon), false).first_line().unwrap(), 7);

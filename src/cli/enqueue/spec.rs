@@ -13,21 +13,21 @@ use crate::pb::job_spec::{Expiration, Schedule};
 use crate::pb::payload::Kind;
 use crate::pb::{JobSpec, Payload, RetryPolicy};
 
-/// What text is that is no JSON.
+/// Media type of text that is not JSON.
 const PLAIN_TEXT: &str = "text/plain";
 
-/// What a job asks for; the defaults are those of the server, and a topic may have its own.
+/// Flags that describe a job; the defaults are those of the server, and a topic may have its own.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Job")]
 pub(super) struct SpecArgs {
-    /// Run it this long after the server has it, by the server's clock: 250ms, 30s, 5m, 1h30m, 7d
-    /// [default: at once]
+    /// Run the job this long after the server has it, by the server's clock: 250ms, 30s, 5m, 1h30m, 7d [default: at
+    /// once]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true, conflicts_with = "at")]
     delay: Option<Duration>,
-    /// Run it at this time, RFC 3339: 2027-01-31T09:00:00+01:00
+    /// Run the job at this time, RFC 3339: 2027-01-31T09:00:00+01:00
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     at: Option<SystemTime>,
-    /// 0 to 9; 9 goes first [default: 0]
+    /// Priority, 0 to 9; 9 goes first [default: 0]
     #[arg(long, value_name = "0-9", value_parser = values::priority, allow_hyphen_values = true)]
     priority: Option<i32>,
     /// A header for the worker; may be repeated
@@ -44,10 +44,10 @@ pub(super) struct SpecArgs {
     /// up to 1h, and each up to 20 % shorter by chance]
     #[arg(long, value_name = "DURATION,…", value_delimiter = ',', value_parser = values::duration, allow_hyphen_values = true)]
     retry_delays: Vec<Duration>,
-    /// No retry of what fails this long after its first attempt began [default: no limit]
+    /// No retry of a job that fails this long after its first attempt began [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     max_retry_duration: Option<Duration>,
-    /// How long an attempt may go without being settled or extended, 1s to 24h [default: what its
+    /// Time an attempt may take without being settled or extended, 1s to 24h [default: what its
     /// worker asks for, else 30m]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     lease: Option<Duration>,
@@ -57,7 +57,7 @@ pub(super) struct SpecArgs {
     /// The job expires unless it runs by this time, RFC 3339
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     expires: Option<SystemTime>,
-    /// How long the job, its result and its id are kept once it has ended [default: 60s without
+    /// Time for which job, result and id are kept once the job has ended [default: 60s without
     /// payload and result if the id is yours, else 0s; with --wait 10m; dead letters 14d]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     retention: Option<Duration>,
@@ -66,7 +66,7 @@ pub(super) struct SpecArgs {
 // === impl SpecArgs ===
 
 impl SpecArgs {
-    /// A job as these flags describe it.
+    /// Builds the job that these flags describe.
     pub(super) fn job(&self, topic: &str) -> Result<JobSpec, CommandFailure> {
         let delay = self.delay.map(|delay| Schedule::Delay(to_proto_duration(delay)));
         let ttl = self.ttl.map(|ttl| Expiration::Ttl(to_proto_duration(ttl)));
@@ -84,25 +84,25 @@ impl SpecArgs {
         })
     }
 
-    /// When it is to run, if a time was given.
+    /// Returns the time at which the job is to run, if one was given.
     pub(super) fn at(&self) -> Option<SystemTime> {
         self.at
     }
 
-    /// The payload with its media type. By default the contract takes text for JSON.
+    /// Sets the media type of the payload. Without one the API takes text for JSON.
     pub(super) fn typed(&self, payload: Payload) -> Payload {
         let by_default = || if no_json(&payload).is_some() { PLAIN_TEXT } else { "" }.to_owned();
         Payload { content_type: self.content_type.clone().unwrap_or_else(by_default), ..payload }
     }
 
-    /// What is wrong with a payload that looks like JSON, and goes as plain text because it is none.
+    /// Describes the error of a payload that looks like JSON but is not, and is sent as plain text.
     pub(super) fn broken_json(&self, payload: &Payload) -> Option<String> {
         let looks_like_it = payload.bytes().trim_ascii_start().starts_with(b"{");
         if self.content_type.is_some() || !looks_like_it {
             return None;
         }
         let error = no_json(payload)?;
-        Some(format!("is no JSON ({error}) and goes as {PLAIN_TEXT}"))
+        Some(format!("is not JSON ({error}) and is sent as {PLAIN_TEXT}"))
     }
 
     fn headers(&self) -> Result<HashMap<String, String>, CommandFailure> {
@@ -126,7 +126,7 @@ impl SpecArgs {
     }
 }
 
-/// Why a text is no JSON.
+/// Returns the error if a text is not JSON.
 fn no_json(payload: &Payload) -> Option<serde_json::Error> {
     match &payload.kind {
         Some(Kind::Text(text)) => serde_json::from_str::<IgnoredAny>(text).err(),
@@ -134,7 +134,8 @@ fn no_json(payload: &Payload) -> Option<serde_json::Error> {
     }
 }
 
-/// At least 1, or -1. The contract reads 0 as "as the topic says"; here that is no flag at all.
+/// Parses a number of attempts: at least 1, or -1. The API's 0, for the topic's value, is given by leaving out the
+/// flag.
 fn attempts(text: &str) -> Result<i32, String> {
     match text.parse() {
         Ok(number) if number >= 1 || number == -1 => Ok(number),

@@ -1,4 +1,4 @@
-//! `--wait`: until a job has ended.
+//! `--wait`: waits until a job has ended.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use crate::client::Error;
 use crate::config::show_duration;
 use crate::pb::{EnqueueResponse, GetRequest, GetTopicStatsRequest, Job, JobState};
 
-/// How long the job is kept for this command to find it, unless --retention says otherwise: without
-/// it a job with a server-made id is forgotten the moment it succeeds.
+/// Retention of the job without --retention, so that this command finds it: otherwise a job with a server-made id is
+/// deleted the moment it succeeds.
 pub(super) const RETENTION: Duration = Duration::from_secs(600);
-/// The pauses between questions.
+/// Pauses between polls.
 const POLL_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// How long a server that cannot be reached is waited for.
+/// Time for which an unreachable server is retried.
 const UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a ready job may wait until somebody looks whether there are workers, and a server may be away untold.
+/// Time after which a ready job is checked for workers, and an unreachable server is reported.
 const NO_WORKERS_NOTICE_AFTER: Duration = Duration::from_secs(1);
 
-/// Waits for the end of a job that was enqueued, and prints what came of it.
+/// Waits for the end of a job that was enqueued, and prints its result.
 pub(super) async fn run(
     enqueue: &EnqueueArgs,
     connection: &ServerConnection,
@@ -65,10 +65,10 @@ fn too_late(enqueue: &EnqueueArgs, id: &str, last: JobState, limit: Duration) ->
     let (topic, limit) = (&enqueue.topic, show_duration(limit));
     let problem = format!("job {topic}/{id} is still {} after {limit}", state(last));
     CommandFailure::new(exit::FAILED, problem)
-        .with_hint(format!("it stays where it is: `ringq job get {topic} '{id}'` prints it"))
+        .with_hint(format!("the job stays: `ringq job get {topic} '{id}'` prints it"))
 }
 
-/// The job once it has ended; before that `seen` is the state it was last in.
+/// Polls the job until it has ended; `seen` is its last state before that.
 async fn wait_for_end(
     enqueue: &EnqueueArgs,
     id: &str,
@@ -78,16 +78,16 @@ async fn wait_for_end(
     let mut pauses = Backoff::new(POLL_BACKOFF.0, POLL_BACKOFF.1);
     let mut unreachable_since = None;
     let mut ready_since = None;
-    // That nobody takes such jobs is told at most once, and in time.
-    let mut told = enqueue.quiet;
-    let mut told_away = enqueue.quiet;
+    // Missing workers are reported at most once, and early.
+    let mut mute = enqueue.quiet;
+    let mut mute_outage = enqueue.quiet;
     loop {
         let (topic, id) = (enqueue.topic.clone(), id.to_owned());
         let what = format!("cannot read job {topic}/{id}");
         let request = connection.request(GetRequest { topic, id, ..Default::default() });
         match connection.try_call(connection.client().queue().get(request)).await {
             Ok(answer) => {
-                (unreachable_since, told_away) = (None, enqueue.quiet);
+                (unreachable_since, mute_outage) = (None, enqueue.quiet);
                 let job = answer.job.unwrap_or_default();
                 if is_terminal(job.state()) {
                     return Ok(job);
@@ -95,10 +95,10 @@ async fn wait_for_end(
                 seen.set(job.state());
                 ready_since = (job.state() == JobState::Ready)
                     .then(|| ready_since.unwrap_or_else(Instant::now));
-                if !told
+                if !mute
                     && ready_since.is_some_and(|since| since.elapsed() >= NO_WORKERS_NOTICE_AFTER)
                 {
-                    told = true;
+                    mute = true;
                     note_no_workers(&enqueue.topic, connection).await;
                 }
             }
@@ -107,8 +107,8 @@ async fn wait_for_end(
                 if since.elapsed() > UNREACHABLE_TIMEOUT {
                     return Err(connection.failure(&what, &error));
                 }
-                if !told_away && since.elapsed() >= NO_WORKERS_NOTICE_AFTER {
-                    told_away = true;
+                if !mute_outage && since.elapsed() >= NO_WORKERS_NOTICE_AFTER {
+                    mute_outage = true;
                     let problem = connection.failure(&what, &error).problem();
                     print_note(&format!("ringq: {problem}; {}", retry_notice(UNREACHABLE_TIMEOUT)));
                 }
@@ -118,11 +118,11 @@ async fn wait_for_end(
             }
         }
         let pause = pauses.next_delay();
-        tokio::time::sleep(if told { pause } else { pause.min(NO_WORKERS_NOTICE_AFTER / 4) }).await;
+        tokio::time::sleep(if mute { pause } else { pause.min(NO_WORKERS_NOTICE_AFTER / 4) }).await;
     }
 }
 
-/// Says so if nobody takes jobs of the topic. What cannot be asked is not told.
+/// Prints a note if no worker takes jobs of the topic. A failed call prints nothing.
 async fn note_no_workers(topic: &str, connection: &ServerConnection) {
     let request = connection.request(GetTopicStatsRequest { name: topic.to_owned() });
     let mut topics = connection.client().topics();
@@ -140,14 +140,14 @@ fn record_gone_failure(error: &Error, failure: CommandFailure) -> CommandFailure
     if !error.is_not_found() {
         return failure;
     }
-    failure.with_hint("it was deleted, or it ended and was forgotten at once: see --retention")
+    failure.with_hint("the job was deleted, or it ended and was not kept: see --retention")
 }
 
 fn is_terminal(state: JobState) -> bool {
     matches!(state, JobState::Succeeded | JobState::Dead | JobState::Cancelled | JobState::Expired)
 }
 
-/// The result byte for byte, for a program; on a terminal so that it cannot disturb it.
+/// Prints the result: unchanged for a program, escaped on a terminal.
 fn print_result(job: &Job) -> Result<(), CommandFailure> {
     let mut out = StdoutWriter::new();
     let bytes = job.result.as_ref().map_or(&[][..], |result| result.bytes());

@@ -1,4 +1,4 @@
-//! `ringq job delete`.
+//! `ringq job delete`: cancels or removes jobs.
 
 use clap::Args;
 use serde_json::json;
@@ -10,11 +10,11 @@ use super::{SHARD_REASONS, add_not_found_hint, dedup_ids};
 use super::{values, view};
 use crate::pb::{DeleteRequest, JobState};
 
-/// Which jobs.
+/// Arguments of `ringq job delete`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A job that waits or runs turns CANCELLED; one that has ended, a dead letter too, is forgotten at \
-once. What cannot be removed is told, the others are removed all the same.
+A job that waits or runs turns CANCELLED; one that has ended, a dead letter too, is removed at \
+once. Jobs that cannot be removed are reported; the others are removed.
 
 Examples:
   ringq job delete emails welcome-7
@@ -27,7 +27,7 @@ pub(in crate::cli) struct JobDeleteArgs {
     /// The ids of the jobs
     #[arg(required = true, value_name = "ID", value_parser = values::non_empty)]
     ids: Vec<String>,
-    /// A job that is not there is no failure
+    /// A missing job is not a failure
     #[arg(long)]
     allow_missing: bool,
     #[command(flatten)]
@@ -36,14 +36,14 @@ pub(in crate::cli) struct JobDeleteArgs {
     connect: ConnectArgs,
 }
 
-/// Why one was not deleted.
+/// Error of a job that was not deleted.
 struct DeleteFailure {
     failure: CommandFailure,
-    /// The next one would fare no better.
+    /// Set if the other jobs would fail for the same reason.
     applies_to_all: bool,
 }
 
-// === impl Delete ===
+// === impl JobDeleteArgs ===
 
 impl JobDeleteArgs {
     pub(super) async fn run(&self) -> Result<(), CommandFailure> {
@@ -55,7 +55,7 @@ impl JobDeleteArgs {
             match self.delete(&connection, id).await {
                 Ok(state) => self.report(&mut out, &mut list, id, state)?,
                 Err(DeleteFailure { failure, applies_to_all: for_all }) => {
-                    // The last one is told by the caller, with what to do.
+                    // The caller reports the last one, with a hint.
                     if let Some(failure) = last.replace(failure) {
                         failure.print();
                     }
@@ -108,7 +108,10 @@ impl JobDeleteArgs {
         }
         match state {
             JobState::Unspecified => out.write_line(&format!("{id} was not there")),
-            state => out.write_line(&format!("{id} deleted, was {}", view::state(state))),
+            JobState::Scheduled | JobState::Ready | JobState::Backoff | JobState::Running => {
+                out.write_line(&format!("{id} cancelled, was {}", view::state(state)))
+            }
+            state => out.write_line(&format!("{id} removed, was {}", view::state(state))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `ringq job get`.
+//! `ringq job get`: prints one job.
 
 use clap::Args;
 
@@ -9,7 +9,7 @@ use super::times::Now;
 use super::{add_not_found_hint, values, view};
 use crate::pb::GetRequest;
 
-/// Which job, and how to print it.
+/// Arguments of `ringq job get`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -28,7 +28,7 @@ pub(in crate::cli) struct JobGetArgs {
     connect: ConnectArgs,
 }
 
-// === impl Get ===
+// === impl JobGetArgs ===
 
 impl JobGetArgs {
     pub(super) async fn run(&self) -> Result<(), CommandFailure> {

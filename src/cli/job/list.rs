@@ -1,4 +1,4 @@
-//! `ringq job list`.
+//! `ringq job list`: lists jobs of a topic.
 
 use clap::{Args, ValueEnum};
 
@@ -11,14 +11,14 @@ use super::{topic, values, view};
 use crate::domain::limit;
 use crate::pb::{GetTopicStatsRequest, Job, JobState, JobView, ListJobsRequest};
 
-/// Jobs in one call at most.
+/// Most jobs per call.
 const PAGE: usize = limit::LIST_JOBS_PAGE_MAX as usize;
-/// Rows of one table: columns are laid out for so many, so that a long list has bounded memory.
+/// Rows of one table: a long list is laid out in parts, so that its memory is bounded.
 const TABLE_ROWS: usize = 1000;
-/// Characters of an error in a column.
+/// Most characters of an error in a column.
 const ERROR_CHARS: usize = 60;
 
-/// Which jobs, and how to print them.
+/// Arguments of `ringq job list`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Within a state the order is that of the due times. Payloads, results and attempts are left out; \
@@ -36,10 +36,10 @@ pub(in crate::cli) struct JobListArgs {
     /// Only jobs in these states [default: all, in this order]
     #[arg(long, value_enum, value_name = "STATE", value_delimiter = ',', ignore_case = true)]
     state: Vec<JobStateArg>,
-    /// Jobs at most; 0: all of them
+    /// Most jobs to list; 0: all
     #[arg(long, value_name = "NUMBER", default_value_t = 100, allow_negative_numbers = true, value_parser = values::number)]
     limit: usize,
-    /// With -o json: payloads, results and attempts, too
+    /// With -o json: also payloads, results and attempts
     #[arg(long)]
     full: bool,
     #[command(flatten)]
@@ -48,7 +48,7 @@ pub(in crate::cli) struct JobListArgs {
     connect: ConnectArgs,
 }
 
-/// States in the order of interest: what is at work, what waits, what has ended.
+/// States in the order of the list: running, waiting, ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum JobStateArg {
     /// Held by a worker
@@ -69,7 +69,7 @@ enum JobStateArg {
     Expired,
 }
 
-// === impl State ===
+// === impl JobStateArg ===
 
 impl From<JobStateArg> for JobState {
     fn from(state: JobStateArg) -> JobState {
@@ -86,17 +86,17 @@ impl From<JobStateArg> for JobState {
     }
 }
 
-/// Prints rows as they come.
+/// Printer of rows as they arrive.
 struct JobListPrinter {
     out: StdoutWriter,
     now: Now,
-    /// None: as a table.
+    /// JSON list. None: a table.
     json: Option<JsonList>,
     buffered: Vec<Job>,
     printed: usize,
 }
 
-// === impl List ===
+// === impl JobListArgs ===
 
 impl JobListArgs {
     pub(super) async fn run(&self) -> Result<(), CommandFailure> {
@@ -134,7 +134,7 @@ impl JobListArgs {
         }
     }
 
-    /// The jobs in one state; whether the limit left some out.
+    /// Lists the jobs in one state; returns whether the limit left some out.
     async fn list(
         &self,
         connection: &ServerConnection,
@@ -143,7 +143,7 @@ impl JobListArgs {
         unreachable: &mut Vec<String>,
     ) -> Result<bool, CommandFailure> {
         let mut page_token = String::new();
-        // One more than wanted says whether there are more.
+        // Reads one more than the limit, to detect that there are more.
         let page_size = self.remaining(printer.printed).saturating_add(1).min(PAGE);
         loop {
             let left = self.remaining(printer.printed);
@@ -176,7 +176,7 @@ impl JobListArgs {
         if self.limit == 0 { usize::MAX } else { self.limit - printed.min(self.limit) }
     }
 
-    /// A list of a topic that is not there is empty; a person has probably mistyped its name.
+    /// Fails if the topic does not exist: its empty list is probably a mistyped name.
     async fn check_topic_exists(
         &self,
         connection: &ServerConnection,
@@ -188,7 +188,7 @@ impl JobListArgs {
     }
 }
 
-// === impl Printer ===
+// === impl JobListPrinter ===
 
 impl JobListPrinter {
     fn new(json: bool) -> JobListPrinter {
@@ -218,7 +218,7 @@ impl JobListPrinter {
         Ok(())
     }
 
-    /// Prints what is left; how many there were in all.
+    /// Prints the remaining rows; returns the number of all rows.
     fn end(mut self) -> Result<usize, CommandFailure> {
         self.table()?;
         if let Some(list) = self.json {

@@ -1,4 +1,4 @@
-//! `ringq job`: look at jobs, move them, remove them.
+//! `ringq job`: shows, moves and deletes jobs.
 
 mod delete;
 mod get;
@@ -16,7 +16,7 @@ use super::exit::{self, CommandFailure};
 use super::{connect, info, output, text, times, topic, values};
 use crate::pb::GetTopicRequest;
 
-/// What about jobs.
+/// Subcommands of `ringq job`.
 #[derive(Debug, Subcommand)]
 pub(super) enum JobCommand {
     /// Print one job in full: payload, attempts, errors
@@ -25,7 +25,7 @@ pub(super) enum JobCommand {
     /// List the jobs of a topic
     #[command(visible_alias = "ls")]
     List(list::JobListArgs),
-    /// Remove jobs in any state; a running one is taken from its worker
+    /// Cancel a waiting or running job; remove a finished one
     #[command(visible_aliases = ["rm", "cancel"])]
     Delete(delete::JobDeleteArgs),
     /// Move a job to another time or priority; a dead one is revived
@@ -34,7 +34,7 @@ pub(super) enum JobCommand {
     Redrive(redrive::RedriveArgs),
 }
 
-// === impl Job ===
+// === impl JobCommand ===
 
 impl JobCommand {
     pub(super) fn run(self) -> Result<(), CommandFailure> {
@@ -48,16 +48,16 @@ impl JobCommand {
     }
 }
 
-/// Ids in their order, each once: a second time it would meet what the first has made of its job.
+/// Returns the ids in their order, each once: a repeated id would see the result of the first call.
 fn dedup_ids(ids: &[String]) -> Vec<String> {
     let mut known = HashSet::new();
     ids.iter().filter(|id| known.insert(*id)).cloned().collect()
 }
 
-/// What is wrong with a shard; others lie elsewhere.
+/// Errors of a shard; jobs on other shards are not concerned.
 const SHARD_REASONS: [&str; 2] = ["SHARD_UNAVAILABLE", "OUTCOME_UNKNOWN"];
 
-/// What to do about a job that is not there.
+/// Adds a hint to the error of a missing job.
 async fn add_not_found_hint(
     connection: &ServerConnection,
     failure: CommandFailure,
@@ -70,8 +70,8 @@ async fn add_not_found_hint(
     let asked = connection.try_call(connection.client().topics().get_topic(request)).await;
     if asked.is_err_and(|error| error.reason() == "TOPIC_NOT_FOUND") {
         let hint =
-            format!("there is no topic {topic}: `ringq topic list` names those that are there");
+            format!("there is no topic {topic}: `ringq topic list` prints the existing topics");
         return failure.with_hint(hint);
     }
-    failure.with_default_hint(|| format!("`ringq job list {topic}` shows those that are there"))
+    failure.with_default_hint(|| format!("`ringq job list {topic}` prints the existing jobs"))
 }

@@ -1,4 +1,4 @@
-//! `ringq job redrive`.
+//! `ringq job redrive`: puts ended jobs back to READY.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use super::{values, view};
 use crate::client::{Error, to_proto_duration};
 use crate::pb::{GetRequest, JobState, JobView, RedriveJobsRequest, RedriveJobsResponse};
 
-/// Jobs that are read at the same time.
+/// Jobs that are read concurrently.
 const READS: usize = 16;
 
-/// A named job as it is; None: there is no such job.
+/// Named job and its state; None: there is no such job.
 type NamedJob<'a> = (&'a str, Result<Option<JobState>, Error>);
-/// A named job that is in no state to be put back, with its state; none: there is no such job.
+/// Named job whose state does not allow to put it back; None: there is no such job.
 type SkippedJob<'a> = (&'a str, Option<JobState>);
 
-/// Which dead letters, and where to.
+/// Arguments of `ringq job redrive`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A call that ran out of time has moved a part: the same command again goes on with the rest. So it does \
-with what lies on a shard that did not answer; the exit code is then 4. Of jobs that were named and could \
-not be put back is told why; the exit code is then 1, or 3 if there are no such jobs.
+A call that ran out of time has moved a part: the same command again goes on with the rest. The same holds \
+for jobs on a shard that did not answer; the exit code is then 4. It prints why a named job could not be \
+put back; the exit code is then 1, or 3 if there are no such jobs.
 
 Examples:
   ringq job redrive emails --all --dry-run
@@ -50,14 +50,15 @@ pub(in crate::cli) struct RedriveArgs {
     /// All dead letters of the topic, or all jobs in the states of --state
     #[arg(long, group = "which")]
     all: bool,
-    /// Put back jobs that ended in these states, instead of dead letters; of others than dead only those that are kept for
+    /// Put back jobs that ended in these states, instead of dead letters; other than dead: only those still kept by
     /// their retention
     #[arg(long, value_enum, value_name = "STATE", value_delimiter = ',', ignore_case = true)]
     state: Vec<EndedStateArg>,
-    /// Also jobs whose expire time has passed: they get this long from their new due time on [default: they are left]
+    /// Also jobs whose expire time has passed: they get this long from their new due time on [default: they stay as
+    /// they are]
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     ttl: Option<Duration>,
-    /// Spread them: as many as this per second (10/s), minute (600/m) or hour [default: all at once]
+    /// Spread them: at most this many per second (10/s), minute (600/m) or hour [default: all at once]
     #[arg(long, value_name = "N/s", value_parser = values::rate)]
     rate: Option<f64>,
     /// Move them to this topic
@@ -72,10 +73,10 @@ pub(in crate::cli) struct RedriveArgs {
     connect: ConnectArgs,
 }
 
-/// How a job can have ended.
+/// States of an ended job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum EndedStateArg {
-    /// A dead letter
+    /// Dead letter
     Dead,
     /// Done
     Succeeded,
@@ -85,7 +86,7 @@ enum EndedStateArg {
     Expired,
 }
 
-// === impl Ended ===
+// === impl EndedStateArg ===
 
 impl From<EndedStateArg> for JobState {
     fn from(ended: EndedStateArg) -> JobState {
@@ -98,13 +99,13 @@ impl From<EndedStateArg> for JobState {
     }
 }
 
-// === impl Redrive ===
+// === impl RedriveArgs ===
 
 impl RedriveArgs {
     pub(super) async fn run(mut self) -> Result<(), CommandFailure> {
         self.ids = dedup_ids(&self.ids);
         let connection = self.connect.connection()?;
-        // Before the call: after it a job that was put back looks like one that was never dead.
+        // Read before the call: after it a job that was put back looks like one that was never dead.
         let before = self.read(&connection, &self.ids).await;
         let unfit: Vec<_> = before.iter().filter_map(|job| self.skipped(job)).collect();
         let request = connection.request(RedriveJobsRequest {
@@ -156,7 +157,7 @@ impl RedriveArgs {
         topic::fail_if_partial(answer.unreachable_shards.iter())
     }
 
-    /// The states of the jobs to put back.
+    /// Returns the states of the jobs to put back.
     fn states(&self) -> Vec<JobState> {
         match &self.state[..] {
             [] => vec![JobState::Dead],
@@ -164,14 +165,14 @@ impl RedriveArgs {
         }
     }
 
-    /// A job that is in none of these states.
+    /// Returns the job if it is in none of these states.
     fn skipped<'a>(&self, (id, state): &NamedJob<'a>) -> Option<SkippedJob<'a>> {
         let state = *state.as_ref().ok()?;
         let fits = state.is_some_and(|state| self.states().contains(&state));
         (!fits).then_some((id, state))
     }
 
-    /// Named jobs as they are; None: there is no such job.
+    /// Reads the states of named jobs; None: there is no such job.
     async fn read<'a>(
         &self,
         connection: &ServerConnection,
@@ -204,8 +205,8 @@ impl RedriveArgs {
         }
     }
 
-    /// Tells which jobs were left, or may have been, because of a shard that does not answer. Read after the call,
-    /// as a shard may have come back before it.
+    /// Prints the jobs that were not put back, or perhaps not, because their shard does not answer. Reads after the
+    /// call, as a shard may have come back before it.
     async fn warn_unreachable(&self, connection: &ServerConnection, unfit: &[SkippedJob<'_>]) {
         let others = |id: &&String| unfit.iter().all(|(known, _)| known != id);
         let topic = &self.topic;
@@ -223,7 +224,7 @@ impl RedriveArgs {
         }
     }
 
-    /// Tells why jobs that were named were left, as far as that is known.
+    /// Builds the failure for named jobs that were not put back, with the known reasons.
     fn skipped_failure(&self, unfit: &[SkippedJob], skipped: i64) -> CommandFailure {
         let topic = &self.topic;
         self.warn_skipped(unfit);
@@ -245,7 +246,7 @@ impl RedriveArgs {
                 None => failure,
             };
         }
-        let problem = format!("{others} of the jobs named were left");
+        let problem = format!("{others} of the named jobs were not put back");
         let hint = match &self.to {
             Some(target) => {
                 format!("their ids are taken in {target}, or they have expired and need --ttl")
@@ -259,7 +260,7 @@ impl RedriveArgs {
         CommandFailure::new(exit::FAILED, problem).with_hint(hint)
     }
 
-    /// Of jobs that were named all are counted, also those on a shard that did not answer.
+    /// Returns the summary. All named jobs are counted, also those on a shard that did not answer.
     fn summary_text(&self, answer: &RedriveJobsResponse) -> String {
         let done = if self.dry_run { "would be put back to work" } else { "put back to work" };
         let redriven = answer.redriven_count;

@@ -1,4 +1,4 @@
-//! `ringq job reschedule`.
+//! `ringq job reschedule`: changes time or priority of a job.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,10 +15,10 @@ use crate::client::{Error, to_proto_duration};
 use crate::pb::RescheduleRequest;
 use crate::pb::reschedule_request::Schedule;
 
-/// Which job, and where to.
+/// Arguments of `ringq job reschedule`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Jobs that wait are moved and dead letters are revived; a job that runs or is done is refused.
+Jobs that wait are moved and dead letters are revived; a job that runs or is done is rejected.
 
 Examples:
   ringq job reschedule emails welcome-7 --now
@@ -54,7 +54,7 @@ pub(in crate::cli) struct JobRescheduleArgs {
     connect: ConnectArgs,
 }
 
-// === impl Reschedule ===
+// === impl JobRescheduleArgs ===
 
 impl JobRescheduleArgs {
     pub(super) async fn run(&self) -> Result<(), CommandFailure> {

@@ -1,4 +1,4 @@
-//! A job as people read it.
+//! Job as text for people.
 
 use super::info::strip_enum_prefix;
 use super::output::{Block, Table};
@@ -7,19 +7,19 @@ use crate::pb::job_spec::Expiration;
 use crate::pb::payload::Kind;
 use crate::pb::{Attempt, Job, JobSpec, JobState, Payload, RetryPolicy};
 
-/// Bytes of a payload that is no text which are shown.
+/// Most bytes of a binary payload that are shown.
 const HEX_BYTES: usize = 64;
 
-/// What is said of a finished job of which no more is left.
+/// Note about a finished job whose payload and result are not kept.
 const TOMBSTONE: &str =
     "state and id only; enqueue with --retention to keep payload, result and attempts";
 
-/// `READY`.
+/// Returns a state like `READY`.
 pub(super) fn state(state: JobState) -> &'static str {
     strip_enum_prefix(state.as_str_name(), "JOB_STATE_")
 }
 
-/// Everything about a job.
+/// Returns the block with everything about a job.
 pub(super) fn block(job: &Job, now: Now) -> Block {
     let spec = job.spec.clone().unwrap_or_default();
     let mut block = Block::default();
@@ -61,8 +61,8 @@ fn times(block: &mut Block, job: &Job, spec: &JobSpec, now: Now) {
     block.line("finished", now.full(job.finish_time));
 }
 
-/// Whether a job that was handed out and has ended is kept without its bodies: a record tells of its
-/// last attempt at least. Dead ones are always records.
+/// Returns whether the job is a tombstone: it was delivered, has ended, and has no bodies. A full record has at least
+/// its last attempt. Dead jobs are always full records.
 fn is_tombstone(job: &Job) -> bool {
     let ended =
         matches!(job.state(), JobState::Succeeded | JobState::Cancelled | JobState::Expired);
@@ -71,7 +71,7 @@ fn is_tombstone(job: &Job) -> bool {
     ended && job.deliveries > 0 && bare
 }
 
-/// `2 of 5`, as far as the job itself says of how many.
+/// Returns `2 of 5`, if the job has a limit.
 fn counted(number: i32, most: Option<i32>) -> String {
     match most {
         Some(most) if most > 0 => format!("{number} of {most}"),
@@ -116,7 +116,7 @@ fn payload(block: &mut Block, name: &'static str, payload: Option<&Payload>) {
     }
 }
 
-/// `12 bytes: 00 ff …`.
+/// Formats bytes as `12 bytes: 00 ff …`.
 fn hex(data: &[u8]) -> String {
     let shown: Vec<_> = data.iter().take(HEX_BYTES).map(|byte| format!("{byte:02x}")).collect();
     let more = if data.len() > HEX_BYTES { " …" } else { "" };

@@ -1,4 +1,4 @@
-//! `ringq shard list`.
+//! `ringq shard list`: lists the shards.
 
 use clap::Args;
 
@@ -10,11 +10,11 @@ use super::times::Now;
 use super::view::{is_reachable, last_error, state};
 use crate::pb::{self, ListShardsRequest};
 
-/// How to print.
+/// Arguments of `ringq shard list`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-LAST DUE is when the last delayed or retried job is due, KEPT UNTIL when the last dead or finished \
-one is forgotten: a draining shard is empty after both, once workers have seen to the rest. A shard \
+LAST DUE is the due time of the last delayed or retried job, KEPT UNTIL the end of the last dead or finished \
+one: a draining shard is empty after both, once workers have finished the rest. A shard \
 that is ACTIVE, refusing serves the jobs that it has and takes no new ones; why follows the table.
 
 Examples:
@@ -29,7 +29,7 @@ pub(in crate::cli) struct ShardListArgs {
     connect: ConnectArgs,
 }
 
-// === impl List ===
+// === impl ShardListArgs ===
 
 impl ShardListArgs {
     pub(super) async fn run(&self) -> Result<(), CommandFailure> {
@@ -80,7 +80,7 @@ fn table(shards: &[pb::Shard]) -> Table {
         "ADDRESS",
     ]);
     for shard in shards {
-        // What is not known is left out: a 0 would say that there is nothing.
+        // Unknown numbers are left out: 0 would mean that there are no jobs.
         let count = |n: i64| if is_reachable(shard) { n.to_string() } else { String::new() };
         table.row([
             shard.name.clone(),
@@ -102,7 +102,7 @@ fn table(shards: &[pb::Shard]) -> Table {
     table
 }
 
-/// `3.4 MiB`.
+/// Formats a size like `3.4 MiB`.
 fn bytes(bytes: i64) -> String {
     indicatif::BinaryBytes(u64::try_from(bytes).unwrap_or(0)).to_string()
 }

@@ -1,4 +1,4 @@
-//! `ringq shard`: the shards, their health, and which of them take new jobs.
+//! `ringq shard`: shards, their health, and which of them take new jobs.
 
 mod list;
 mod set;
@@ -10,25 +10,25 @@ use clap::Subcommand;
 use super::exit::CommandFailure;
 use super::{connect, exit, info, output, text, times, values};
 
-/// What about shards.
+/// Subcommands of `ringq shard`.
 #[derive(Debug, Subcommand)]
 pub(super) enum ShardCommand {
-    /// List the shards with their health and what lies on them
+    /// List the shards with their health and their jobs
     #[command(visible_alias = "ls")]
     List(list::ShardListArgs),
-    /// Let a shard become empty: it takes no new jobs, what lies on it is served
+    /// Let a shard become empty: it takes no new jobs, its jobs are served
     Drain(set::ShardDrainArgs),
     /// Let a shard take new jobs again
     Activate(set::ShardActivateArgs),
 }
 
-// === impl Shard ===
+// === impl ShardCommand ===
 
 impl ShardCommand {
     pub(super) fn run(&self) -> Result<(), CommandFailure> {
         match self {
             ShardCommand::List(list) => connect::run_until_interrupt(list.run()),
-            // It looks after signals itself while it waits.
+            // Handles signals itself while it waits.
             ShardCommand::Drain(drain) if drain.waits() => connect::block_on(drain.run()),
             ShardCommand::Drain(drain) => connect::run_until_interrupt(drain.run()),
             ShardCommand::Activate(activate) => connect::run_until_interrupt(activate.run()),

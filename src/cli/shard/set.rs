@@ -1,4 +1,4 @@
-//! `ringq shard drain` and `ringq shard activate`.
+//! `ringq shard drain` and `ringq shard activate`: set the state of a shard.
 
 use clap::Args;
 
@@ -11,12 +11,13 @@ use super::view::{is_reachable, job_counts, last_error, until};
 use super::wait::wait_until_empty;
 use crate::pb::{SetShardStateRequest, Shard, ShardState};
 
-/// Which shard.
+/// Arguments of `ringq shard drain`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 For all servers, until `ringq shard activate`. New jobs go elsewhere; those that wait, run, are \
-retried, dead or kept stay and are served. It is empty when the last of them is gone. --wait ends a minute \
-later at least, when no server can write to it any more, and while another shard is silent nobody knows that.
+retried, dead or kept stay and are served. The shard is empty when the last of them is gone. --wait ends a \
+minute later at least, when no server can write to the shard any more; this is unknown while another shard \
+does not answer.
 
 Examples:
   ringq shard drain s1
@@ -27,7 +28,7 @@ pub(in crate::cli) struct ShardDrainArgs {
     /// The shard
     #[arg(value_parser = values::shard)]
     name: String,
-    /// Wait until it is empty and nothing can come any more, a minute at least; tell what is left meanwhile
+    /// Wait until the shard is empty and no call can write to it, a minute at least; print what is left meanwhile
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
@@ -36,7 +37,7 @@ pub(in crate::cli) struct ShardDrainArgs {
     connect: ConnectArgs,
 }
 
-/// Which shard.
+/// Arguments of `ringq shard activate`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -53,7 +54,7 @@ pub(in crate::cli) struct ShardActivateArgs {
     connect: ConnectArgs,
 }
 
-// === impl Drain ===
+// === impl ShardDrainArgs ===
 
 impl ShardDrainArgs {
     pub(super) async fn run(&self) -> Result<(), CommandFailure> {
@@ -93,22 +94,22 @@ impl ShardDrainArgs {
 
     fn drain_incomplete(&self, code: u8) -> CommandFailure {
         let name = &self.name;
-        CommandFailure::new(code, format!("{name} goes on draining, only the wait has ended"))
-            .with_hint(format!("`ringq shard activate {name}` lets it take new jobs again"))
+        CommandFailure::new(code, format!("{name} goes on draining; only the wait has ended"))
+            .with_hint(format!("`ringq shard activate {name}` lets the shard take new jobs again"))
     }
 }
 
-/// What stays on a draining shard, and until when.
+/// Describes what stays on a draining shard, and until when.
 fn remaining_jobs(shard: &Shard) -> Vec<String> {
     if !is_reachable(shard) {
-        return vec!["it does not answer now: `ringq shard list` shows what stays".to_owned()];
+        return vec!["the shard does not answer: `ringq shard list` shows what stays".to_owned()];
     }
     let mut lines = vec![format!("on it: {}", job_counts(shard))];
     lines.extend(until(shard));
     lines
 }
 
-// === impl Activate ===
+// === impl ShardActivateArgs ===
 
 impl ShardActivateArgs {
     pub(super) async fn run(&self) -> Result<(), CommandFailure> {
@@ -118,7 +119,7 @@ impl ShardActivateArgs {
         if self.output.is_json() {
             return print_json(&mut out, &shard);
         }
-        // It is again one that new jobs are meant for; whether it takes them is up to its store.
+        // The shard is meant for new jobs again; its store decides whether it takes them.
         let news = match last_error(&shard) {
             Some(why) => format!(", but refusing: {why}"),
             None => ": it takes new jobs".to_owned(),
@@ -128,7 +129,7 @@ impl ShardActivateArgs {
     }
 }
 
-/// Sets the state; the shard after it.
+/// Sets the state; returns the shard after that.
 async fn set_state(
     connection: &ServerConnection,
     name: &str,

@@ -1,16 +1,16 @@
-//! How a shard reads.
+//! Shard as text for people.
 
 use super::info::strip_enum_prefix;
 use super::text::jobs;
 use super::times::Now;
 use crate::pb::{Shard, ShardState};
 
-/// Whether anything is known of it.
+/// Returns whether the server has data of the shard.
 pub(in crate::cli) fn is_reachable(shard: &Shard) -> bool {
     shard.state() != ShardState::Unreachable
 }
 
-/// Its state; one that does not answer is still a draining one.
+/// Returns the state; a shard that does not answer can be draining, too.
 pub(super) fn state(shard: &Shard) -> String {
     let state = strip_enum_prefix(shard.state().as_str_name(), "SHARD_STATE_");
     if !is_reachable(shard) && shard.role() == ShardState::Draining {
@@ -22,13 +22,13 @@ pub(super) fn state(shard: &Shard) -> String {
     state.to_owned()
 }
 
-/// What is wrong with it, in full: its end says what to do. A shard that answers has a last error as long
-/// as it refuses new jobs or reads.
+/// Returns the last error in full: its end contains the advice. A reachable shard has one as long as it rejects new
+/// jobs or reads.
 pub(super) fn last_error(shard: &Shard) -> Option<&str> {
     Some(&*shard.last_error).filter(|why| !why.is_empty())
 }
 
-/// What lies on it: `3 jobs: 2 ready, 1 dead`.
+/// Returns the number of jobs: `3 jobs: 2 ready, 1 dead`.
 pub(super) fn job_counts(shard: &Shard) -> String {
     let counts = [
         (shard.ready, "ready"),
@@ -46,14 +46,14 @@ pub(super) fn job_counts(shard: &Shard) -> String {
     }
 }
 
-/// Until when jobs stay that nobody can work off before.
+/// Returns the times until which jobs stay that no worker can finish earlier.
 pub(super) fn until(shard: &Shard) -> Vec<String> {
     let now = Now::read();
     let due = shard.latest_due_time.map(|_| {
         format!("the last delayed or retried one is due {}", now.full(shard.latest_due_time))
     });
     let forgotten = shard.latest_forget_time.map(|_| {
-        format!("the last dead or finished one is forgotten {}", now.full(shard.latest_forget_time))
+        format!("the last dead or finished one is removed {}", now.full(shard.latest_forget_time))
     });
     due.into_iter().chain(forgotten).collect()
 }

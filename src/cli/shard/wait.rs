@@ -1,4 +1,4 @@
-//! `--wait`: until a shard is empty.
+//! `--wait`: waits until a shard is empty.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,23 +10,23 @@ use super::exit::{self, CommandFailure, print_note, retry_notice};
 use super::view::{is_reachable, job_counts};
 use crate::pb::{ListShardsRequest, Shard, ShardState};
 
-/// Between two looks.
+/// Interval of the polls.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// A shard that has left the ring is empty once it has been so for this long. A server of another version does not
-/// tell the ring, and one that has not heard yet that it drains may have written to it meanwhile.
+/// Time for which a shard outside the ring must be empty. A server of another version does not report the ring, and a
+/// server that has not yet read the draining state may have written to the shard meanwhile.
 const EMPTY_FOR: Duration = Duration::from_secs(5);
-/// How long a server that cannot be reached is waited for.
+/// Time for which an unreachable server is retried.
 const UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How soon the same is told once more, if something else was told meanwhile.
+/// Time after which a text is printed again, if another one was printed meanwhile.
 const REPEAT_AFTER: Duration = Duration::from_secs(60);
 
-/// The shard once it is empty; `shard` is how it was last. What is left is told whenever it changes.
+/// Waits until the shard is empty; `shard` is its last known state. Changes of what is left are printed.
 pub(super) async fn wait_until_empty(
     connection: &ServerConnection,
     shard: Shard,
 ) -> Result<Shard, CommandFailure> {
     let name = shard.name.clone();
-    let mut told = RepeatFilter::new(&job_counts(&shard));
+    let mut notes = RepeatFilter::new(&job_counts(&shard));
     let mut last = read_shards(connection, &name).await;
     let (mut empty_since, mut alone_since) = (None, None);
     loop {
@@ -40,7 +40,7 @@ pub(super) async fn wait_until_empty(
                 }
                 let is_empty = is_reachable(&shard) && shard.jobs == 0 && !shard.on_ring;
                 let left = remaining_text(&shard, &silent);
-                if told.should_print(&left, now) {
+                if notes.should_print(&left, now) {
                     print_note(&format!("{name}: {left}"));
                 }
                 match empty_since {
@@ -53,7 +53,7 @@ pub(super) async fn wait_until_empty(
                 if failure.code() != exit::UNAVAILABLE || now - since >= UNREACHABLE_TIMEOUT {
                     return Err(failure);
                 }
-                if told.should_print(&failure.problem(), now) {
+                if notes.should_print(&failure.problem(), now) {
                     print_note(&format!(
                         "ringq: {}; {}",
                         failure.problem(),
@@ -68,23 +68,23 @@ pub(super) async fn wait_until_empty(
     }
 }
 
-/// What was told of the wait, and when.
+/// Filter of repeated notes: the last text, and the time of each earlier one.
 struct RepeatFilter {
     last: String,
     before: HashMap<String, Instant>,
 }
 
-// === impl Told ===
+// === impl RepeatFilter ===
 
 impl RepeatFilter {
     fn new(first: &str) -> RepeatFilter {
         RepeatFilter { last: first.to_owned(), before: HashMap::new() }
     }
 
-    /// Whether to tell this now. What comes and goes, as a shard does that answers now and then, is told anew
-    /// only after a while.
+    /// Returns whether to print this now. A text that alternates with others, as for a shard that answers only at
+    /// times, is printed again only after a while.
     fn should_print(&mut self, text: &str, now: Instant) -> bool {
-        self.before.retain(|_, told| now - *told < REPEAT_AFTER);
+        self.before.retain(|_, printed| now - *printed < REPEAT_AFTER);
         if text == self.last || self.before.contains_key(text) {
             return false;
         }
@@ -94,26 +94,26 @@ impl RepeatFilter {
     }
 }
 
-/// What has to go before it can be removed; `silent`: the other shards that do not answer.
+/// Describes what must end before the shard can be removed; `silent`: the other shards that do not answer.
 fn remaining_text(shard: &Shard, silent: &[String]) -> String {
     match (is_reachable(shard), shard.jobs) {
         (false, _) => "no answer".to_owned(),
         (true, 0) if shard.on_ring && !silent.is_empty() => format!(
-            "no jobs; whether a server can have a call under way that writes to it, nobody knows before {} \
+            "no jobs; a server may have a call in flight that writes to it, which is unknown until {} \
              answers or is removed",
             silent.join(", ")
         ),
         (true, 0) if shard.on_ring => {
-            "no jobs; now until no server can have a call under way that writes to it, a minute after the drain at the \
-             earliest"
+            "no jobs; waiting until no server can have a call in flight that writes to it, a minute after the \
+             drain at the earliest"
                 .to_owned()
         }
-        (true, 0) => "no jobs, and no server can have a call under way that writes to it".to_owned(),
+        (true, 0) => "no jobs, and no server can have a call in flight that writes to it".to_owned(),
         (true, _) => job_counts(shard),
     }
 }
 
-/// The shard, and which others do not answer.
+/// Reads the shard, and the names of the others that do not answer.
 async fn read_shards(
     connection: &ServerConnection,
     name: &str,
@@ -127,10 +127,11 @@ async fn read_shards(
     let silent = others.into_iter().filter(|shard| !is_reachable(shard)).map(|shard| shard.name);
     match found.into_iter().next() {
         Some(shard) => Ok((shard, silent.collect())),
-        // Its server was started anew without it.
-        None => {
-            Err(CommandFailure::new(exit::NOT_FOUND, format!("{what}: it is not there any more")))
-        }
+        // The server of the shard was started again without it.
+        None => Err(CommandFailure::new(
+            exit::NOT_FOUND,
+            format!("{what}: the shard is not configured any more"),
+        )),
     }
 }
 
@@ -141,16 +142,16 @@ mod tests {
     #[test]
     fn a_repeated_message_is_printed_once_a_minute() {
         let start = Instant::now();
-        let mut told = RepeatFilter::new("1 job");
-        assert!(!told.should_print("1 job", start), "that was told before the wait");
+        let mut notes = RepeatFilter::new("1 job");
+        assert!(!notes.should_print("1 job", start), "printed before the wait");
         let mut news = Vec::new();
         for second in 0..120 {
             let text = if second % 2 == 0 { "no jobs; a silent" } else { "no jobs" };
-            if told.should_print(text, start + Duration::from_secs(second)) {
+            if notes.should_print(text, start + Duration::from_secs(second)) {
                 news.push(second);
             }
         }
         assert_eq!(news, [0, 1, 60, 61]);
-        assert!(told.should_print("2 jobs", start + Duration::from_secs(120)), "all that is new");
+        assert!(notes.should_print("2 jobs", start + Duration::from_secs(120)), "a new text");
     }
 }

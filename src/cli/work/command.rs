@@ -1,8 +1,8 @@
-//! One run of the command: a shell in a process group of its own, what goes in, what comes out.
+//! Run of the command: a shell in a process group of its own, its input and its output.
 //!
-//! Whatever ends a run (its handler's future is dropped when the job is taken away), the whole group
-//! dies with it, unless the shell has ended by itself: what it left in the background is then left
-//! alone, and keeps nobody waiting.
+//! Whenever a run ends (its handler's future is dropped if the lease is revoked) the whole process group is killed,
+//! unless the shell has ended by itself: processes that it left in the background then go on, and the run does not
+//! wait for them.
 
 use std::io::{self, PipeWriter, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -24,19 +24,19 @@ use super::result::CapturedStdout;
 use super::stderr::Stderr;
 use super::stdout::{BufferedStdout, SharedStdout, WriteInProgress};
 
-/// Not looked for in PATH: system(3) does not, either.
+/// Absolute path, not looked up in PATH, like in system(3).
 const SHELL: &str = "/bin/sh";
-/// A pipe always takes so much at once, however many pipes there are: a page.
+/// Bytes that a pipe always accepts at once, however many pipes there are: a page.
 const PIPE_BYTES: usize = 4096;
-/// From SIGTERM to SIGKILL.
+/// Time from SIGTERM to SIGKILL.
 const KILL_GRACE: Duration = Duration::from_secs(3);
-/// A process that the shell left behind may hold its pipes open; they are not read for longer.
+/// Time after which pipes are closed that a background process of the shell holds open.
 const ORPHAN_PIPE_TIMEOUT: Duration = Duration::from_millis(200);
-/// Nobody tells when the last process of a group has gone: the pauses between looks, growing.
+/// Growing pauses between checks for the end of a process group: the system does not report it.
 const GROUP_POLL_BACKOFF: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(320));
 
-/// What is to be run.
+/// Input of a run.
 pub(super) struct CommandSpec<'a> {
     pub(super) exec: &'a str,
     pub(super) variables: Vec<(String, String)>,
@@ -45,62 +45,62 @@ pub(super) struct CommandSpec<'a> {
     pub(super) stdout: CommandStdout<'a>,
 }
 
-/// Where standard output goes.
+/// Destination of standard output.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CommandStdout<'a> {
-    /// It is ours.
+    /// Standard output of this process.
     Inherited,
-    /// It is the result.
+    /// Result of the job.
     Result,
-    /// To ours, but all at once: others write there, too.
+    /// Standard output of this process, written in one piece, because other commands write there, too.
     Shared(&'a SharedStdout),
 }
 
-/// How a run ended.
+/// End of a run.
 #[derive(Debug)]
 pub(super) enum CommandEnd {
-    /// By itself, or by a signal from elsewhere.
+    /// The command exited, or was killed by a signal from elsewhere.
     Exited(ExitStatus),
-    /// It took longer than its timeout.
+    /// The command ran longer than its timeout.
     TimedOut,
-    /// A second signal came.
+    /// The command was killed, because a second signal arrived.
     Killed,
-    /// It could not be started.
+    /// The command could not be started.
     NotStarted(io::Error),
 }
 
-/// A run that is over.
+/// Run that has ended.
 #[derive(Debug)]
 pub(super) struct FinishedCommand {
     pub(super) end: CommandEnd,
-    /// The end of its standard error.
+    /// End of its standard error.
     pub(super) stderr: String,
-    /// Its standard output, if that is the result.
+    /// Standard output, if that is the result.
     pub(super) result: CapturedStdout,
-    /// Whether its standard output was written, where that was up to us.
+    /// Result of writing its standard output, if this process writes it.
     pub(super) written: io::Result<()>,
 }
 
-/// What a command writes.
+/// Output of a command.
 struct CommandOutput {
     stderr: Stderr,
     result: CapturedStdout,
     grouped: Option<BufferedStdout>,
 }
 
-/// A shell and its process group.
+/// Shell with its process group.
 struct Process {
     child: Child,
     group: Option<Pid>,
 }
 
-/// Whether commands can be run at all.
+/// Checks that commands can be run at all.
 pub(super) async fn probe() -> io::Result<()> {
     let mut shell = Command::new(SHELL);
     shell.args(["-c", ":"]).stdin(Stdio::null()).status().await.map(drop)
 }
 
-/// Runs it to its end, or until `killed` ends. Dropping the future kills it.
+/// Runs the command to its end, or until `killed` ends. Dropping the future kills the command.
 pub(super) async fn run(
     order: CommandSpec<'_>,
     killed: impl Future<Output = ()>,
@@ -130,8 +130,8 @@ pub(super) async fn run(
 // === impl Process ===
 
 impl Process {
-    /// Without `pre_exec`, a user or a directory the standard library takes `posix_spawn`, which does
-    /// not copy this process.
+    /// Starts the shell. Without `pre_exec`, a user or a directory the standard library uses `posix_spawn`, which
+    /// does not copy this process.
     fn spawn(order: &CommandSpec<'_>) -> io::Result<Process> {
         let mut command = Command::new(SHELL);
         command.args(["-c", order.exec]).process_group(0).stderr(Stdio::piped());
@@ -146,7 +146,7 @@ impl Process {
         Ok(Process { child, group })
     }
 
-    /// All that flows in and out, until every pipe is closed.
+    /// Copies all input and output, until every pipe is closed.
     fn streams<'a>(
         &mut self,
         payload: &'a [u8],
@@ -188,7 +188,7 @@ impl Process {
             }
             CommandEnd::Exited(_) | CommandEnd::NotStarted(_) => {}
         }
-        // While our standard output takes its time there may be more in the pipe.
+        // While this process waits to write to its standard output, the pipe may hold more.
         while !streams.is_terminated()
             && timeout(ORPHAN_PIPE_TIMEOUT, streams.as_mut()).await.is_err()
             && writing.is_under_way()
@@ -196,7 +196,7 @@ impl Process {
         end
     }
 
-    /// Waits for the shell, and goes on reading and writing meanwhile.
+    /// Waits for the shell; reads and writes meanwhile.
     async fn exit(
         &mut self,
         mut streams: Pin<&mut impl FusedFuture<Output = ()>>,
@@ -209,14 +209,14 @@ impl Process {
         }
     }
 
-    /// Ends the whole group, gently if it can.
+    /// Ends the whole group: SIGTERM, and SIGKILL after a while.
     async fn terminate(&mut self, mut streams: Pin<&mut impl FusedFuture<Output = ()>>) {
         self.signal(Signal::TERM);
         let gone = async {
             let _ = self.exit(streams.as_mut()).await;
             let Some(group) = self.group else { return };
             let mut pause = GROUP_POLL_BACKOFF.0;
-            // It reads much where there are many processes.
+            // Reads much if there are many processes.
             while let Ok(true) = spawn_blocking(move || is_alive(group)).await {
                 sleep(pause).await;
                 pause = GROUP_POLL_BACKOFF.1.min(pause * 2);
@@ -228,10 +228,10 @@ impl Process {
         }
     }
 
-    /// As long as one of the group lives its number belongs to it.
+    /// Sends a signal to the group. Its number is not reused as long as one of its processes lives.
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
-            // Gone already: just what is wanted.
+            // An error means that the group is gone already, which is the aim.
             let _ = kill_process_group(group, signal);
         }
     }
@@ -239,15 +239,15 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Not waited for yet: the job was taken away while it ran.
+        // The shell still runs: the lease was revoked.
         if self.child.id().is_some() {
             self.signal(Signal::KILL);
         }
     }
 }
 
-/// A payload that a pipe takes at once is written before the command starts: no task and no wake-up
-/// is needed for most jobs.
+/// Builds the standard input. A payload that a pipe accepts at once is written before the command starts: most jobs
+/// need no task and no wake-up.
 fn stdin(payload: &[u8]) -> io::Result<Stdio> {
     if payload.is_empty() {
         return Ok(Stdio::null());
@@ -260,7 +260,7 @@ fn stdin(payload: &[u8]) -> io::Result<Stdio> {
     Ok(reader.into())
 }
 
-/// Writes what was too long for that. A command need not read it.
+/// Writes a longer payload. A command need not read it.
 async fn feed(stdin: Option<ChildStdin>, payload: &[u8]) {
     if let Some(mut stdin) = stdin {
         let _ = stdin.write_all(payload).await;
@@ -280,16 +280,16 @@ async fn sleep_opt(time: Option<Duration>) {
     }
 }
 
-// === impl End ===
+// === impl CommandEnd ===
 
 impl CommandEnd {
-    /// Whether its arguments and variables were more than the machine takes.
+    /// Returns whether arguments and variables exceed the limit of the system.
     pub(super) fn is_too_big(&self) -> bool {
         let too_big = Some(Errno::TOOBIG.raw_os_error());
         matches!(self, CommandEnd::NotStarted(error) if error.raw_os_error() == too_big)
     }
 
-    /// Whether it died of writing to a pipe that nobody reads.
+    /// Returns whether the command was killed because the reader of its standard output has gone.
     pub(super) fn is_broken_pipe(&self) -> bool {
         let CommandEnd::Exited(status) = self else { return false };
         let signal = Signal::PIPE.as_raw();

@@ -1,4 +1,4 @@
-//! What a command learns about its job from its environment.
+//! Environment variables that describe the job to its command.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use crate::client::Delivery;
 use crate::clock::Clock;
 use crate::pb;
 
-/// Bytes in a list for a batch. Linux takes no string of 128 KiB, name included, and all of them
-/// together share a quarter of the stack's size.
+/// Most bytes of a list for a batch. Linux accepts no string of 128 KiB, name included, and all strings together
+/// share a quarter of the stack's size.
 pub(super) const LIST_BYTES: usize = 64 << 10;
 
-/// How much a job adds to the longest of the lists.
+/// Returns the number of bytes that a job adds to the longest of the lists.
 pub(super) fn list_bytes(job: &pb::Delivery) -> usize {
-    // Numbers are shorter than receipts.
+    // A number is shorter than a receipt.
     job.id.len().max(job.receipt.len()) + 1
 }
 
-/// The variables for these jobs. `batch`: they may be several, so there are lists instead of values.
+/// Builds the variables for these jobs. `batch`: there can be several jobs, so the values are lists.
 pub(super) fn variables(
     jobs: &[Delivery],
     batch: bool,
@@ -53,15 +53,15 @@ fn shortest_lease(jobs: &[Delivery]) -> Duration {
     leases.min().unwrap_or_default()
 }
 
-/// In order, so that of two names that become one the same wins each time.
+/// Returns the headers in order, so that of two names with the same variable the same one always wins.
 fn headers(job: &Delivery) -> impl Iterator<Item = (String, String)> {
     let mut headers: Vec<_> = job.headers.iter().collect();
     headers.sort_unstable();
-    // No variable can hold a NUL.
+    // A variable cannot contain a NUL.
     headers.into_iter().map(|(name, value)| (header_variable(name), value.replace('\0', "")))
 }
 
-/// The variable of a header: `trace-id` is `RINGQ_HEADER_TRACE_ID`.
+/// Returns the variable of a header: `trace-id` is `RINGQ_HEADER_TRACE_ID`.
 fn header_variable(header: &str) -> String {
     let allowed = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit();
     let name = header.chars().map(|c| c.to_ascii_uppercase());
@@ -69,7 +69,7 @@ fn header_variable(header: &str) -> String {
     format!("RINGQ_HEADER_{name}")
 }
 
-/// RFC 3339, to the millisecond.
+/// Formats the deadline as RFC 3339, to the millisecond.
 fn deadline_text(wait: Duration) -> String {
     let time = Clock::system().now().plus(wait);
     let time = Timestamp::from_millisecond(time.0 / 1000);

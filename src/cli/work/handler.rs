@@ -1,4 +1,4 @@
-//! What is done for one job, or one batch: run the command, tell how it went.
+//! Handler of one job or batch: runs the command and reports its outcome.
 
 use std::borrow::Cow;
 use std::io;
@@ -15,8 +15,8 @@ use super::stdout::SharedStdout;
 use super::{WorkArgs, environment};
 use crate::client::{Delivery, Outcome};
 
-/// A machine that cannot start a process now can hardly start another one at once, and giving back
-/// job after job would only drive them all into their longest waits.
+/// Pause before jobs are released because no process can be started: another attempt would likely fail, too, and
+/// releasing job after job would drive all of them into their longest waits.
 const EXHAUSTED_DELAY: Duration = Duration::from_secs(1);
 
 pub(super) struct CommandHandler {
@@ -24,13 +24,13 @@ pub(super) struct CommandHandler {
     batch: bool,
     timeout: Option<Duration>,
     result: bool,
-    /// Our standard output, where several commands write to it.
+    /// Standard output of this process, if several commands write to it.
     stdout: Option<SharedStdout>,
     report: Arc<WorkReporter>,
     stop: ShutdownWatch,
 }
 
-// === impl Handler ===
+// === impl CommandHandler ===
 
 impl CommandHandler {
     pub(super) fn new(
@@ -52,7 +52,7 @@ impl CommandHandler {
         })
     }
 
-    /// Dropping the future kills the command.
+    /// Runs the command. Dropping the future kills it.
     pub(super) async fn handle(&self, jobs: Vec<Delivery>) -> Outcome {
         let running = self.report.begin(&jobs);
         let verdict = self.run_or_split(&jobs).await;
@@ -60,7 +60,7 @@ impl CommandHandler {
         verdict.outcome
     }
 
-    /// One run, or several where the machine has no room for so many jobs at once.
+    /// Runs the command once, or several times if so many jobs exceed the limit of the system.
     async fn run_or_split(&self, jobs: &[Delivery]) -> CommandOutcome {
         let mut verdict = CommandOutcome::released("");
         let mut rest = vec![jobs];
@@ -72,7 +72,7 @@ impl CommandHandler {
                 continue;
             }
             verdict = self.verdict(finished).await;
-            // One end counts for the whole batch: the first bad one.
+            // Uses the first failure for the whole batch.
             if !verdict.is_acked() {
                 break;
             }
@@ -93,7 +93,7 @@ impl CommandHandler {
 
     async fn verdict(&self, finished: FinishedCommand) -> CommandOutcome {
         if let Err(error) = finished.written {
-            // Before the job is given back, or it would come again at once.
+            // Before the release, or the job would be delivered again at once.
             let why = self.stop.report_write_error(error).await;
             return CommandOutcome::released(why);
         }

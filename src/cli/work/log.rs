@@ -1,4 +1,4 @@
-//! What the client library tells of its connection, as lines for people.
+//! Log events of the client library's connection, as lines for people.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -15,30 +15,30 @@ use super::super::text::printable;
 use super::reporter::TerminalState;
 use crate::telemetry;
 
-/// Lines like `ringq: connected to http://…, taking emails (up to 1 at once)`.
+/// Formatter of lines like `ringq: connected to http://…, taking emails (up to 1 at once)`.
 struct PlainLogFormat {
     screen: Arc<TerminalState>,
 }
 
-/// An event's message and its fields.
+/// Message and fields of a log event.
 #[derive(Default)]
 struct LogEventText {
     message: String,
     fields: String,
 }
 
-/// Sends them to stderr from now on; when quiet, only what is wrong.
+/// Sends log events to stderr from now on; when quiet, only warnings and errors.
 pub(super) fn init(quiet: bool, screen: Arc<TerminalState>) {
     let level = if quiet { "ringq::client=warn" } else { "ringq::client=info" };
     let Ok(filter) = telemetry::filter(level) else { return };
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    // It would tell of a closed terminal there itself, and panic.
+    // Otherwise the log library would report a closed terminal on that terminal, and panic.
     let log = log.log_internal_errors(false);
-    // A log that is there already serves as well.
+    // An existing log is kept.
     let _ = log.event_format(PlainLogFormat { screen }).finish().try_init();
 }
 
-// === impl Plain ===
+// === impl PlainLogFormat ===
 
 impl<S, N> FormatEvent<S, N> for PlainLogFormat
 where
@@ -59,7 +59,7 @@ where
     }
 }
 
-// === impl Parts ===
+// === impl LogEventText ===
 
 impl Visit for LogEventText {
     fn record_str(&mut self, field: &Field, value: &str) {
@@ -67,7 +67,7 @@ impl Visit for LogEventText {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // A String takes everything.
+        // Writing to a String cannot fail.
         if field.name() == "message" {
             let _ = write!(self.message, "{value:?}");
         } else {

@@ -1,8 +1,8 @@
 //! `ringq work`: runs a shell command for each job.
 //!
-//! The client library's [`Worker`] takes the jobs, keeps their leases and settles them; here is what
-//! its handler does ([`handler`]: one job or batch, [`command`]: one process), and around it the start
-//! ([`server`]), the signals ([`stop`]) and what is said on stderr ([`report`], [`log`]).
+//! The client library's [`Worker`] takes the jobs, extends their leases and settles them; this module has its handler
+//! ([`handler`]: one job or batch, [`command`]: one process), the start ([`server_check`]), the signals
+//! ([`shutdown`]) and the lines on stderr ([`reporter`], [`log`]).
 
 mod command;
 mod environment;
@@ -39,60 +39,60 @@ use handler::CommandHandler;
 use reporter::{TerminalState, WorkReporter};
 use shutdown::{ShutdownWatch, StopReason};
 
-/// How long the process waits for what is blocked at its end.
+/// Time that the process waits for blocked threads at its end.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Below the help of `ringq work`.
+/// Text below the help of `ringq work`.
 const AFTER_HELP: &str = "\
 The command is run by `sh -c`, in a process group of its own, with the payload on standard input. \
 It writes to the standard output of ringq itself. With --concurrency above 1 the output of each \
 command is held until it has ended and printed whole, with a line break at its end; of output beyond \
-1 MiB the lines so far are printed earlier. With --result it is kept with the job instead, where the \
+1 MiB the lines so far are printed earlier. With --result it is kept with the job instead, if the \
 job was enqueued with --retention.
 
 How it ends settles the job:
   exit code 0   done
-  exit code 75  given back, not counted as tried; it waits nothing at first, then 1s, 2s, 4s … 60s
-  126 or 127    given back like that, after 1s at least: the shell could not run the command or did \
-                not find it, so it is the worker that is wrong and not the job. env, timeout and other \
+  exit code 75  released, the attempt does not count; no wait at first, then 1s, 2s, 4s … 60s
+  126 or 127    released like that, after 1s at least: the shell could not run the command or did \
+                not find it, so the fault is in the worker and not in the job. env, timeout and other \
                 commands that run commands end like this, too
-  any other     failed with the end of its standard error as the reason; its retry policy says when \
-                it runs again. So does a signal, and --run-timeout
-Its line is printed when it has ended, before the server has heard of that: what then cannot be \
-settled is told by a line of its own, and the summary counts what was settled.
+  any other     failed with the end of its standard error as the reason; its retry policy decides \
+                when it runs again. A signal and --run-timeout count as failures, too
+A line is printed when the command ends, before the server confirms; a failed settle gets a line of its \
+own, and the summary counts what was settled.
 
 A pipeline ends with the exit code of its last command: with `make-report | gzip -9` a job whose \
 make-report failed counts as done.
 
-While it runs its lease is extended. If the job is deleted or its lease is lost, the process group \
-of the command is killed at once, and what is held of its output is dropped.
+While a command runs the lease of its job is extended. If the job is deleted or its lease is lost, the process group \
+of the command is killed at once, and its output that is still held is dropped.
 
 Environment of the command, beside that of ringq itself:
-  RINGQ_TOPIC, RINGQ_ID        whose job it is
+  RINGQ_TOPIC, RINGQ_ID        topic and id of the job
   RINGQ_ATTEMPT                failures so far + 1
-  RINGQ_DELIVERY               how often it was handed out, counted as tried or not
+  RINGQ_DELIVERY               deliveries of the job, released ones included
   RINGQ_RECEIPT                the proof of the lease, for Ack, Nack and Extend
-  RINGQ_DEADLINE               when --run-timeout ends it, or else its lease unless extended
+  RINGQ_DEADLINE               time at which --run-timeout, or else its lease unless extended, ends it
   RINGQ_HEADER_<NAME>          its headers; what is not A-Z, 0-9 or _ in the upper-case name is a _
 
-With --batch N, N > 1, standard input is one payload per line, and RINGQ_BATCH says how many. \
+With --batch N, N > 1, standard input is one payload per line, and RINGQ_BATCH is their number. \
 RINGQ_ID, RINGQ_ATTEMPT, RINGQ_DELIVERY and RINGQ_RECEIPT then have a line for each, and headers are \
 left out. A job whose payload has a line break in it comes by itself, and a batch ends before a list \
 in its environment is longer than 64 KiB.
 
-The first SIGTERM, Ctrl-C or SIGHUP takes no more jobs, gives back those that have not begun and \
+The first SIGTERM, Ctrl-C or SIGHUP takes no more jobs, releases those that have not begun and \
 waits for the commands that run; the second SIGTERM or Ctrl-C, or SIGQUIT at any time, kills these \
-and gives their jobs back, too. Closing the terminal is SIGHUP; under nohup it changes nothing. When \
-the reader of standard output goes away, ringq stops like after SIGTERM. If output that was held \
-cannot be written, it stops, too, and the job is given back.
+and releases their jobs, too. Closing the terminal is SIGHUP; under nohup it changes nothing. When \
+the reader of standard output closes it, ringq stops like after SIGTERM. If output that was held \
+cannot be written, it stops, too, and the job is released.
 
-Do not end ringq by SIGKILL: it leaves the commands running, while others get their jobs anew. As \
+Do not end ringq by SIGKILL: it leaves the commands running, while other workers get their jobs. As \
 the first process of a container (ENTRYPOINT [\"ringq\", \"work\", …]) ringq does not reap what \
 commands leave in the background: run it with an init, as by `docker run --init`.
 
 Exit codes:
   0    ended by --max-jobs, --idle-exit, SIGTERM or SIGHUP, also if jobs failed
-  1    the server refused, or output that was held could not be written
+  1    the server rejected a request, or output that was held could not be written
   2    wrong usage; nothing was sent
   4    no server within 5 s of the start (later it is tried for ever); or after --idle-exit a shard \
        that does not answer
@@ -107,7 +107,7 @@ Examples:
 
 /// Run a command for each job
 #[derive(Debug, Args)]
-// Elsewhere `--timeout` is about answers, of which there is one here; people who give it mean the other.
+// In other commands `--timeout` is about answers; people who use it here mean the timeout of a run.
 #[command(
     after_help = AFTER_HELP,
     override_usage = "ringq work [OPTIONS] --exec <CMD> <TOPIC>...",
@@ -119,9 +119,9 @@ pub(super) struct WorkArgs {
     topics: Vec<String>,
     /// Run this by `sh -c` for each job, its payload on standard input
     #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new())]
-    // Not required by clap, which cannot show how it is meant.
+    // Not required by clap, whose message could not show an example.
     exec: Option<String>,
-    /// Run so many commands at once; above 1 the output of each is printed whole at its end
+    /// Run this many commands at once; above 1 the output of each is printed whole at its end
     #[arg(long, short = 'c', value_name = "N", default_value_t = 1)]
     #[arg(allow_negative_numbers = true, value_parser = values::integer_in_range::<u16>(1..=i64::from(limit::STREAM_CREDIT_MAX)))]
     concurrency: u16,
@@ -129,23 +129,23 @@ pub(super) struct WorkArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(allow_negative_numbers = true, value_parser = values::integer_in_range::<u16>(1..=1_000))]
     batch: u16,
-    /// End a command that runs longer: SIGTERM, 3 s later SIGKILL; the job has failed
+    /// End a command that runs longer: SIGTERM, 3 s later SIGKILL; the attempt fails
     #[arg(long, value_name = "DURATION", value_parser = positive)]
     run_timeout: Option<Duration>,
-    /// Keep standard output, at most 1 MiB, as the job's result rather than print it; only jobs
-    /// enqueued with --retention keep one
+    /// Keep standard output, at most 1 MiB, as the job's result instead of printing it; only jobs enqueued with
+    /// --retention keep a result
     #[arg(long, conflicts_with = "batch")]
     result: bool,
-    /// End after so many jobs
+    /// End after this many jobs
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = jobs)]
     max_jobs: Option<u64>,
-    /// End after so long without a job; with exit code 4 if a shard does not answer, as more may lie there
+    /// End after this long without a job; with exit code 4 if a shard does not answer, as it may have more jobs
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     idle_exit: Option<Duration>,
-    /// Leases of jobs that set none, 1s to 24h: how soon others take over from a dead worker
+    /// Lease of jobs that set none, 1s to 24h: time after which other workers take over from a dead worker
     #[arg(long, value_name = "DURATION", value_parser = lease)]
     lease: Option<Duration>,
-    /// Hold so many jobs beyond those that run; they wait here even if other workers are free
+    /// Hold this many jobs beyond those that run; they wait here even if other workers are free
     #[arg(long, value_name = "N", default_value_t = 0)]
     #[arg(allow_negative_numbers = true, value_parser = values::integer_in_range::<u16>(0..=i64::from(limit::STREAM_CREDIT_MAX)))]
     prefetch: u16,
@@ -159,7 +159,7 @@ pub(super) struct WorkArgs {
     connect: ConnectArgs,
 }
 
-// === impl Work ===
+// === impl WorkArgs ===
 
 impl WorkArgs {
     pub(super) fn run(mut self) -> Result<(), CommandFailure> {
@@ -175,7 +175,7 @@ impl WorkArgs {
         result
     }
 
-    /// Whether commands write to standard output themselves.
+    /// Returns whether commands write to standard output themselves.
     fn commands_own_stdout(&self) -> bool {
         self.concurrency == 1 && !self.result
     }
@@ -204,7 +204,7 @@ impl WorkArgs {
             () = stop.release_overdue() => return StopReason::Killed.exit_result(),
         };
         report.summary(&summary);
-        // Asked for only if it came: the worker may have ended by itself.
+        // Read only after a signal: the worker may have ended by itself.
         if let Some(reason) = stop.reason() {
             return reason.exit_result();
         }
@@ -216,7 +216,7 @@ impl WorkArgs {
         }
     }
 
-    /// The start, of which people are told.
+    /// Checks the server at the start, and prints what is missing.
     async fn check_server(&self, client: &Client) -> Result<(), CommandFailure> {
         server_check::wait_for_server(&self.connect).await?;
         if !self.quiet {
@@ -226,7 +226,7 @@ impl WorkArgs {
         Ok(())
     }
 
-    /// Everything between the first job and the last.
+    /// Runs the worker from the first job to the last.
     async fn run_worker(
         &self,
         client: Client,
@@ -250,7 +250,7 @@ impl WorkArgs {
             let has_lines = |job: &pb::Delivery| {
                 job.payload.as_ref().is_some_and(|payload| payload.bytes().contains(&b'\n'))
             };
-            // Among others it would look like two jobs.
+            // In a batch such a payload would look like two jobs.
             worker = worker.unbatched(has_lines);
             worker = worker.batch_weight(environment::LIST_BYTES, environment::list_bytes);
         }
@@ -294,7 +294,7 @@ fn worker_id(text: &str) -> Result<String, String> {
     }
 }
 
-/// `HOST:PID`; the pid alone where the host has no name.
+/// Returns `HOST:PID`, or only the pid if the host has no name.
 fn default_worker_id() -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let pid = process::id();

@@ -1,4 +1,4 @@
-//! From the end of a command to the outcome of its job.
+//! Outcome of a job, from the end of its command.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
@@ -12,11 +12,11 @@ use super::command::{CommandEnd, FinishedCommand};
 use crate::client::Outcome;
 use crate::config::{io_problem, show_duration};
 
-/// The exit code that gives a job back: EX_TEMPFAIL of sysexits.h.
+/// Exit code that releases the job: EX_TEMPFAIL of sysexits.h.
 const TEMPORARY: i32 = 75;
-/// The exit codes of a shell that could not run a command, or did not find it (POSIX, 2.8.2).
+/// Exit codes of a shell that could not run a command, or did not find it (POSIX, 2.8.2).
 const COMMAND_NOT_RUN: [i32; 2] = [126, 127];
-/// Errors of the machine, not of the job: another attempt, maybe elsewhere, can succeed.
+/// Errors of the machine, not of the job: another attempt, maybe on another machine, can succeed.
 const EXHAUSTED: [Errno; 7] = [
     Errno::AGAIN,
     Errno::NOMEM,
@@ -27,15 +27,15 @@ const EXHAUSTED: [Errno; 7] = [
     Errno::TXTBSY,
 ];
 
-/// What became of a job, for the server and for people.
+/// Outcome of a job, for the server and as text for people.
 #[derive(Debug, PartialEq)]
 pub(super) struct CommandOutcome {
     pub(super) outcome: Outcome,
-    /// What people read; empty when all is well.
+    /// Text for people; empty on success.
     pub(super) message: String,
 }
 
-/// Whether a command was not run for want of something that may be there later, or elsewhere.
+/// Returns whether the command was not run because of something that may be available later, or elsewhere.
 pub(super) fn was_not_run(end: &CommandEnd) -> bool {
     match end {
         CommandEnd::NotStarted(error) => is_exhausted(error),
@@ -50,7 +50,7 @@ fn is_exhausted(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| EXHAUSTED.iter().any(|e| e.raw_os_error() == code))
 }
 
-// === impl Verdict ===
+// === impl CommandOutcome ===
 
 impl CommandOutcome {
     pub(super) fn from_finished(
@@ -70,7 +70,7 @@ impl CommandOutcome {
                 let outcome = Outcome::Release { error: stderr, delay: None };
                 CommandOutcome { outcome, message: exit_text(status) }
             }
-            // A worker that was set up badly is not the fault of its jobs.
+            // The failure is caused by the worker's setup, not by the job.
             CommandEnd::Exited(status) if was_not_run(&CommandEnd::Exited(status)) => {
                 let error = if stderr.is_empty() { exit_text(status) } else { stderr };
                 CommandOutcome {
@@ -78,7 +78,7 @@ impl CommandOutcome {
                     message: exit_text(status),
                 }
             }
-            // Which code it was says little beside the command's own words.
+            // The exit code adds little to the command's own error text.
             CommandEnd::Exited(status) if status.code().is_some() && !stderr.is_empty() => {
                 CommandOutcome { outcome: Outcome::retry(stderr), message: exit_text(status) }
             }
@@ -87,13 +87,13 @@ impl CommandOutcome {
                 let time = show_duration(timeout.unwrap_or_default());
                 CommandOutcome::failed(format!("timed out after {time}"), &stderr)
             }
-            CommandEnd::Killed => CommandOutcome::released("the worker was told to stop at once"),
+            CommandEnd::Killed => CommandOutcome::released("the worker was stopped at once"),
             CommandEnd::NotStarted(error) if is_exhausted(&error) => CommandOutcome::released(
                 format!("the command could not be started: {}", io_problem(&error)),
             ),
             end if end.is_too_big() => {
                 let why = "the command could not be started: its variables, headers among them, \
-                           are more than the system takes";
+                           are longer than the system allows";
                 CommandOutcome::failed(why.to_owned(), "")
             }
             CommandEnd::NotStarted(error) => CommandOutcome::failed(
@@ -103,12 +103,12 @@ impl CommandOutcome {
         }
     }
 
-    /// Whether the job is done.
+    /// Returns whether the job is acknowledged.
     pub(super) fn is_acked(&self) -> bool {
         matches!(self.outcome, Outcome::Ack { .. })
     }
 
-    /// Not counted as tried.
+    /// Builds a release, whose attempt does not count.
     pub(super) fn released(why: impl Into<String>) -> CommandOutcome {
         let why = why.into();
         CommandOutcome {
@@ -123,7 +123,7 @@ impl CommandOutcome {
     }
 }
 
-/// How a process ended, in words.
+/// Describes the exit of a process.
 fn exit_text(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
@@ -135,7 +135,7 @@ fn exit_text(status: ExitStatus) -> String {
     }
 }
 
-/// The name of a signal that ends processes.
+/// Returns the name of a signal that ends processes.
 fn signal_name(signal: i32) -> Option<&'static str> {
     let names = [
         (Signal::HUP, "SIGHUP"),
@@ -204,7 +204,7 @@ mod tests {
             .outcome
         };
         assert!(matches!(start(Errno::AGAIN.raw_os_error()), Outcome::Release { .. }));
-        // Of one job alone: a batch is split.
+        // Only for a single job: a batch is split.
         let Outcome::Retry { error, .. } = start(Errno::TOOBIG.raw_os_error()) else { panic!() };
         assert!(error.contains("headers among them"), "{error}");
     }

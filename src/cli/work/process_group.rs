@@ -1,11 +1,11 @@
-//! Whether a process group is still there.
+//! Check for living processes of a process group.
 
 use std::fs;
 
 use rustix::process::{Pid, test_kill_process_group};
 
-/// Whether any process of a group lives. One that has ended still counts for kill(2) until its parent
-/// has heard of it, and who adopts orphans may take its time.
+/// Returns whether any process of a group lives. kill(2) also counts ended ones until their parent has waited for
+/// them, and the parent of orphans may do that late.
 pub(super) fn is_alive(group: Pid) -> bool {
     if test_kill_process_group(group).is_err() {
         return false;
@@ -19,13 +19,13 @@ pub(super) fn is_alive(group: Pid) -> bool {
             return true;
         }
     }
-    // Not that of Linux.
+    // A `/proc` that is not that of Linux.
     !any
 }
 
-/// Whether this `/proc/PID/stat` is of a process of the group that has not ended: `7 (sh) S 1 7 …`.
+/// Returns whether this `/proc/PID/stat` is of a living process of the group: `7 (sh) S 1 7 …`.
 fn is_living_member(stat: &str, group: Pid) -> bool {
-    // A name may have brackets of its own.
+    // The name of a process can contain brackets.
     let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
     let mut fields = rest.split(' ');
     let (state, number) = (fields.next(), fields.nth(1));

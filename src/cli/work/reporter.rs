@@ -1,4 +1,4 @@
-//! What people read on stderr: a line for each job, and what happens to the worker itself.
+//! Reporter on stderr: a line for each job, and events of the worker itself.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use crate::client::{Delivery, Outcome, Summary};
 use crate::clock::Clock;
 use crate::config::{io_problem, variable};
 
-/// What commands and the lines here share.
+/// State of the terminal, which commands and reporter share.
 #[derive(Debug)]
 pub(super) struct TerminalState {
-    /// Commands write to the terminal that the lines here go to, and may leave one unfinished.
+    /// Set if commands write to the terminal of the reporter: they may leave an unfinished line.
     shared_with_commands: bool,
-    /// Commands that run.
+    /// Number of running commands.
     running: AtomicUsize,
-    /// One has run since a line was written here.
+    /// Set if a command has run since the reporter wrote its last line.
     command_ran: AtomicBool,
-    /// Whether the terminal knows more than lines.
+    /// Set if the terminal can clear a line.
     can_clear: bool,
 }
 
-/// The reporter of one process.
+/// Reporter of one process.
 #[derive(Debug)]
 pub(super) struct WorkReporter {
     quiet: bool,
@@ -42,7 +42,7 @@ pub(super) struct WorkReporter {
     clock: Clock,
 }
 
-/// A command that runs.
+/// Command that runs.
 pub(super) struct RunningCommand {
     report: Arc<WorkReporter>,
     job_name: String,
@@ -51,10 +51,10 @@ pub(super) struct RunningCommand {
     ended: bool,
 }
 
-// === impl Screen ===
+// === impl TerminalState ===
 
 impl TerminalState {
-    /// `stdout`: whether commands write there by themselves.
+    /// Creates the state; `stdout`: commands write there themselves.
     pub(super) fn new(stdout: bool) -> TerminalState {
         let mixed = stdout && io::stdout().is_terminal() && io::stderr().is_terminal();
         let clears = variable("TERM").is_some_and(|term| term != "dumb");
@@ -80,8 +80,7 @@ impl TerminalState {
         self.running.load(Ordering::Relaxed)
     }
 
-    /// What makes the next character the first of a line: nothing where no command can have written since the
-    /// last one.
+    /// Returns the text that moves to the start of a line: empty if no command can have written since the last one.
     pub(super) fn line_start(&self) -> String {
         let was_touched = self.command_ran.swap(self.running() > 0, Ordering::Relaxed);
         if self.shared_with_commands && was_touched {
@@ -92,21 +91,21 @@ impl TerminalState {
     }
 }
 
-// === impl Report ===
+// === impl WorkReporter ===
 
 impl WorkReporter {
     pub(super) fn new(quiet: bool, screen: Arc<TerminalState>) -> WorkReporter {
         WorkReporter {
             quiet,
             screen,
-            // Also asks NO_COLOR, CLICOLOR and TERM.
+            // This also reads NO_COLOR, CLICOLOR and TERM.
             colour: AutoStream::choice(&io::stderr()) != ColorChoice::Never,
             zone: TimeZone::system(),
             clock: Clock::system(),
         }
     }
 
-    /// A command begins.
+    /// Records the start of a command.
     pub(super) fn begin(self: &Arc<WorkReporter>, jobs: &[Delivery]) -> RunningCommand {
         self.screen.begin();
         let (what, attempt) = match jobs {
@@ -125,7 +124,7 @@ impl WorkReporter {
         }
     }
 
-    /// No more jobs are taken; `why` is for people who did not ask for it.
+    /// Prints that no more jobs are taken; `why` is given if no person asked for it.
     pub(super) fn stopping(&self, why: Option<&str>) {
         let why = why.map(|why| format!("{why}: ")).unwrap_or_default();
         let hint = "a second signal kills";
@@ -138,21 +137,21 @@ impl WorkReporter {
         });
     }
 
-    /// Standard output takes no more.
+    /// Prints that standard output cannot be written.
     pub(super) fn unwritable(&self, error: &io::Error) {
         print_error(&format!("cannot write to standard output: {}", io_problem(error)));
     }
 
-    /// What runs is killed, because of this signal.
+    /// Prints that running commands are killed, because of this signal.
     pub(super) fn killing(&self, signal: &str) {
         self.print_note(&match self.screen.running() {
-            0 => format!("ringq: {signal}: not waiting for what is not settled yet"),
+            0 => format!("ringq: {signal}: not waiting for jobs that are not settled yet"),
             1 => format!("ringq: {signal}: killing the command"),
             n => format!("ringq: {signal}: killing {n} commands"),
         });
     }
 
-    /// All is over.
+    /// Prints the summary at the end.
     pub(super) fn summary(&self, summary: &Summary) {
         if !self.quiet {
             self.print_note(&format!("ringq: {summary}"));
@@ -169,23 +168,23 @@ impl WorkReporter {
         self.write(&printable(text));
     }
 
-    /// In one piece, as commands write here, too. If nobody reads it, nobody misses it.
+    /// Writes in one piece, as commands write here, too. A closed stderr is ignored.
     fn write(&self, text: &str) {
         let line = format!("{}{text}\n", self.screen.line_start());
         let _ = io::stderr().lock().write_all(line.as_bytes());
     }
 
-    /// The time of day.
+    /// Returns the time of day.
     fn time(&self) -> String {
         let now = Timestamp::from_microsecond(self.clock.now().0).unwrap_or_default();
         now.to_zoned(self.zone.clone()).strftime("%H:%M:%S").to_string()
     }
 }
 
-// === impl Running ===
+// === impl RunningCommand ===
 
 impl RunningCommand {
-    /// It has ended by itself.
+    /// Prints the outcome of a command that ended by itself.
     pub(super) fn end(mut self, verdict: &CommandOutcome) {
         self.ended = true;
         self.report.screen.end();
@@ -229,8 +228,9 @@ fn attempt(job: &Delivery) -> String {
     }
 }
 
-/// On a terminal of this width: the spaces run on to the next line unless they begin at the start of one, and
-/// are cleared away there. A command that writes to the terminal itself tells nobody where it has left the cursor.
+/// Returns the text that moves to the start of a line on a terminal of this width. The spaces fill the line and run
+/// on to the next one, unless they begin at the start of a line; they are cleared there. The position of the cursor
+/// after a command's own output is unknown.
 fn line_start_escape(width: usize, clears: bool) -> String {
     match width {
         0 => String::new(),
@@ -243,7 +243,7 @@ fn terminal_width() -> usize {
     tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col.into())
 }
 
-/// A time with as many digits as matter.
+/// Formats a time with its significant digits.
 fn duration_text(time: Duration) -> String {
     match time.as_millis() {
         ms @ 0..1_000 => format!("{ms} ms"),

@@ -1,22 +1,22 @@
-//! A command's standard output as the result of its job.
+//! Standard output of a command as the result of its job.
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use crate::domain::limit::PAYLOAD_BYTES_MAX;
 use crate::pb::Payload;
 
-/// What came so far.
+/// Output so far.
 #[derive(Debug, Default)]
 pub(super) struct CapturedStdout {
     bytes: Vec<u8>,
-    /// More came than a result can hold; it was dropped.
+    /// Set if the output exceeded the limit of a result; the rest was dropped.
     too_large: bool,
 }
 
-// === impl Captured ===
+// === impl CapturedStdout ===
 
 impl CapturedStdout {
-    /// Reads to the end, whatever its size: a command that nobody reads would wait for ever.
+    /// Reads to the end, whatever its size: a command whose output is not read would wait for ever.
     pub(super) async fn copy(&mut self, mut from: impl AsyncRead + Unpin) {
         let mut buffer = Vec::with_capacity(16 << 10);
         while let Ok(1..) = from.read_buf(&mut buffer).await {
@@ -28,8 +28,8 @@ impl CapturedStdout {
         }
     }
 
-    /// The result: JSON or other text without its last line breaks, as `$(…)` takes it, or bytes as
-    /// they are. None if the command wrote nothing.
+    /// Returns the result: JSON or other text without its last line breaks, like `$(…)`, or bytes unchanged. None if
+    /// the command wrote nothing.
     pub(super) fn payload(self) -> Result<Option<Payload>, String> {
         if self.too_large {
             return Err(format!("its result is larger than {PAYLOAD_BYTES_MAX} bytes"));

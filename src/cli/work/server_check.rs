@@ -1,5 +1,5 @@
-//! The start: is there a server? Afterwards the client library reconnects for as long as it takes,
-//! but somebody who mistyped an address wants to know at once.
+//! Check of the server at the start. Later the client library reconnects for as long as it takes, but a mistyped
+//! address must be reported at once.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use super::super::exit::{CommandFailure, print_note};
 use crate::backoff::Backoff;
 use crate::pb::GetServerInfoRequest;
 
-/// How long a server is waited for, which may be starting at the same time.
+/// Time to wait for a server, which may be starting at the same time.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pauses between tries.
+/// Pauses between attempts.
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
-/// Ends when the server has answered.
+/// Waits until the server has answered.
 pub(super) async fn wait_for_server(connect: &ConnectArgs) -> Result<(), CommandFailure> {
     let connection = connect.connection()?;
     let until = Instant::now() + START_TIMEOUT;
     let mut pauses = Backoff::new(RETRY_BACKOFF.0, RETRY_BACKOFF.1);
-    let mut told = false;
+    let mut noted = false;
     loop {
         let mut admin = connection.client().admin();
         let request = connection.request(GetServerInfoRequest::default());
@@ -33,14 +33,14 @@ pub(super) async fn wait_for_server(connect: &ConnectArgs) -> Result<(), Command
         if !error.is_unavailable() || Instant::now() + pause > until {
             let failure = connection.failure("cannot take jobs", &error);
             return Err(match error.code() {
-                // There is no `--timeout` here.
+                // This command has no `--timeout`.
                 Code::DeadlineExceeded => failure.with_hint("is a ringq server there?"),
                 _ => failure,
             });
         }
-        if !told {
+        if !noted {
             print_note(&format!("waiting for {}", connection.client().url()));
-            told = true;
+            noted = true;
         }
         sleep(pause).await;
     }

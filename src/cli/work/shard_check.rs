@@ -1,4 +1,4 @@
-//! Shards that do not answer: a worker gets nothing of what lies there, and hears nothing of that.
+//! Check for shards that do not answer: a worker gets none of their jobs, and no error.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use super::super::shard::view::is_reachable;
 use crate::client::Client;
 use crate::pb::ListShardsRequest;
 
-/// Nobody waits long to be told.
+/// Timeout of the check, which delays the start.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Says before the first job which do not answer.
+/// Prints a note, before the first job, of the shards that do not answer.
 pub(super) async fn warn_unreachable_shards(client: &Client) {
     let names = unreachable_shards(client).await;
     if !names.is_empty() {
         let names = names.join(", ");
         print_note(&format!(
-            "ringq: jobs wait on shards that do not answer: {names}; `ringq shard list` says why"
+            "ringq: jobs wait on shards that do not answer: {names}; `ringq shard list` prints why"
         ));
     }
 }
 
-/// Their names. Who may not ask, or gets no answer, is told none.
+/// Returns the names of shards that do not answer; none if the call is not allowed or gets no answer.
 pub(super) async fn unreachable_shards(client: &Client) -> Vec<String> {
     let mut admin = client.admin();
     let asked = timeout(CHECK_TIMEOUT, admin.list_shards(ListShardsRequest::default())).await;

@@ -1,4 +1,4 @@
-//! What ends a worker: signals, and a standard output that nobody reads.
+//! Reasons to stop a worker: signals, and a standard output without a reader.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -15,50 +15,51 @@ use super::super::exit::{self, CommandFailure};
 use super::reporter::WorkReporter;
 use crate::config::io_problem;
 
-/// How long giving back the jobs of killed commands may take.
+/// Time for releasing the jobs of killed commands.
 const RELEASE_GRACE: Duration = Duration::from_secs(2);
-/// A command may hear of a closed pipe a moment before this process does.
+/// Time to wait for the end of standard output: a command may notice a closed pipe slightly earlier than this
+/// process.
 const STDOUT_CLOSED_WAIT: Duration = Duration::from_millis(100);
 
-/// Why a job is given back whose command writes to a closed pipe.
-pub(super) const STDOUT_CLOSED: &str = "nobody reads standard output";
+/// Reason of a release if the command writes to a closed pipe.
+pub(super) const STDOUT_CLOSED: &str = "standard output has no reader";
 
-/// Why no more jobs are taken.
+/// Reason to take no more jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopReason {
-    /// SIGTERM, or SIGHUP of a terminal that was closed.
+    /// SIGTERM, or SIGHUP of a closed terminal.
     Terminated,
     /// Ctrl-C.
     Interrupted,
-    /// The reader of standard output went away.
+    /// The reader of standard output has closed it.
     StdoutClosed,
-    /// Standard output takes no more.
+    /// Standard output cannot be written.
     StdoutFailed,
     /// A second signal, or SIGQUIT.
     Killed,
 }
 
-/// Hears of the end. Clones hear the same.
+/// Watch of the reasons to stop. Clones share its state.
 #[derive(Clone, Debug)]
 pub(super) struct ShutdownWatch {
     reason: watch::Receiver<Option<StopReason>>,
-    /// Why standard output takes no more; the first time counts.
+    /// Sender of the error of standard output; the first one counts.
     unwritable: mpsc::Sender<io::Error>,
 }
 
-/// The signals that ask a process to end. Commands hear none of them: their groups are their own.
+/// Signals that stop the process. Commands do not receive them: they have process groups of their own.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
     quit: Signal,
-    /// None: it is ignored, as nohup has it.
+    /// SIGHUP. None: it is ignored, as under nohup.
     hangup: Option<Signal>,
 }
 
-// === impl Reason ===
+// === impl StopReason ===
 
 impl StopReason {
-    /// How the process ends for it.
+    /// Returns how the process ends for this reason.
     pub(super) fn exit_result(self) -> Result<(), CommandFailure> {
         match self {
             StopReason::Terminated | StopReason::StdoutClosed => Ok(()),
@@ -70,10 +71,10 @@ impl StopReason {
     }
 }
 
-// === impl Stop ===
+// === impl ShutdownWatch ===
 
 impl ShutdownWatch {
-    /// Listens from now on; to the end of standard output only where commands write to it.
+    /// Watches from now on; standard output is watched only if commands write to it.
     pub(super) fn listen(report: Arc<WorkReporter>, stdout: bool) -> io::Result<ShutdownWatch> {
         let signals = Signals::listen()?;
         let stdout = if stdout { StdoutMonitor::watch() } else { None };
@@ -83,41 +84,41 @@ impl ShutdownWatch {
         Ok(ShutdownWatch { reason, unwritable })
     }
 
-    /// The reason so far.
+    /// Returns the reason, if there is one already.
     pub(super) fn reason(&self) -> Option<StopReason> {
         *self.reason.borrow()
     }
 
-    /// Ends when no more jobs are to be taken.
+    /// Waits until no more jobs are to be taken.
     pub(super) async fn stop_requested(&self) -> StopReason {
         self.wait_for_reason(|_| true).await
     }
 
-    /// Ends when running commands are to be killed.
+    /// Waits until running commands are to be killed.
     pub(super) async fn kill_requested(&self) {
         self.wait_for_reason(|reason| reason == StopReason::Killed).await;
     }
 
-    /// Ends when commands were killed and their jobs are still not given back.
+    /// Waits until the jobs of killed commands should have been released.
     pub(super) async fn release_overdue(&self) {
         self.kill_requested().await;
         sleep(RELEASE_GRACE).await;
     }
 
-    /// Whether the reader of standard output has gone away, or does so in this moment.
+    /// Returns whether the reader of standard output has closed it, or does so at this moment.
     pub(super) async fn is_stdout_closed(&self) -> bool {
         let closed = self.wait_for_reason(|reason| reason == StopReason::StdoutClosed);
         timeout(STDOUT_CLOSED_WAIT, closed).await.is_ok()
     }
 
-    /// Standard output cannot be written: no more jobs are to be taken, which is so when this ends. It
-    /// says why the job whose output is lost is given back.
+    /// Reports that standard output cannot be written, and waits until no more jobs are taken. Returns the reason for
+    /// releasing the job whose output is lost.
     pub(super) async fn report_write_error(&self, error: io::Error) -> String {
         let why = match error.kind() {
             io::ErrorKind::BrokenPipe => STDOUT_CLOSED.to_owned(),
-            _ => format!("its output could not be written: {}", io_problem(&error)),
+            _ => format!("the output of the command could not be written: {}", io_problem(&error)),
         };
-        // Full: it is known already.
+        // A full channel already has an error.
         let _ = self.unwritable.try_send(error);
         self.stop_requested().await;
         why
@@ -125,10 +126,10 @@ impl ShutdownWatch {
 
     async fn wait_for_reason(&self, wanted: impl Fn(StopReason) -> bool) -> StopReason {
         let mut receiver = self.reason.clone();
-        let heard = receiver.wait_for(|reason| reason.is_some_and(&wanted)).await;
-        match heard.ok().and_then(|reason| *reason) {
+        let found = receiver.wait_for(|reason| reason.is_some_and(&wanted)).await;
+        match found.ok().and_then(|reason| *reason) {
             Some(reason) => reason,
-            // The listener is gone, so the runtime is, too.
+            // The watching task is gone, so the runtime is ending, too.
             None => std::future::pending().await,
         }
     }
@@ -160,7 +161,7 @@ async fn watch_for_stop(
     }
     report.killing(if quits { "SIGQUIT" } else { "second signal" });
     sender.send_replace(Some(StopReason::Killed));
-    // Somebody is in a hurry: a third signal waits for nothing.
+    // A third signal waits for nothing.
     signals.next_signal().await;
     std::process::exit(exit::INTERRUPTED.into());
 }
@@ -187,7 +188,7 @@ impl Signals {
         }
     }
 
-    /// Without hangups: they come by twos when a terminal is closed, and that kills nothing.
+    /// Returns the next signal. Hangups are ignored: a closed terminal sends two, and the second must not kill.
     async fn next_signal(&mut self) -> StopReason {
         tokio::select! {
             _ = self.terminate.recv() => StopReason::Terminated,
@@ -204,23 +205,23 @@ async fn recv_opt(signal: Option<Signal>) {
     }
 }
 
-/// Whether this process, of this `/proc/PID/status`, was started with a signal ignored.
+/// Returns whether the process of this `/proc/PID/status` was started with a signal ignored.
 fn is_ignored(status: &str, signal: SignalKind) -> bool {
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     ignored.is_some_and(|mask| mask >> (signal.as_raw_value() - 1) & 1 == 1)
 }
 
-/// Standard output, if it is of a kind that can be closed by its reader.
+/// Standard output, if its reader can close it.
 struct StdoutMonitor(Sender);
 
-// === impl Stdout ===
+// === impl StdoutMonitor ===
 
 impl StdoutMonitor {
     fn watch() -> Option<StdoutMonitor> {
         let stdout = io::stdout().as_fd().try_clone_to_owned().ok()?;
-        // Unchecked, for that would make it non-blocking for the commands, too. It is never written to
-        // here. Refused for files, which no reader can close.
+        // Unchecked: the check would make it non-blocking for the commands, too. This process does not write to it
+        // here. Fails for files, which have no reader that can close them.
         Sender::from_owned_fd_unchecked(stdout).ok().map(StdoutMonitor)
     }
 

@@ -1,4 +1,4 @@
-//! A command's standard error: passed on line by line, and its end kept as the reason of a failure.
+//! Standard error of a command: passed on line by line; its end is kept as the reason of a failure.
 
 use std::io::{self, Write as _};
 
@@ -6,16 +6,16 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use crate::domain::limit::ERROR_BYTES_MAX;
 
-/// A line that is longer is passed on in pieces.
+/// Length above which a line is passed on in pieces.
 const LINE_BYTES: usize = 64 << 10;
-/// Read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 8 << 10;
 
-/// What came so far.
+/// Output so far.
 #[derive(Debug)]
 pub(super) struct Stderr {
     tail: Vec<u8>,
-    /// The beginning of a line.
+    /// Beginning of an unfinished line.
     line: Vec<u8>,
     pass_on: fn(&[u8]),
 }
@@ -23,7 +23,7 @@ pub(super) struct Stderr {
 // === impl Stderr ===
 
 impl Stderr {
-    /// Nothing so far; lines go to our own standard error.
+    /// Creates an empty one; lines go to the standard error of this process.
     pub(super) fn new() -> Stderr {
         Stderr::to(pass_on)
     }
@@ -45,7 +45,7 @@ impl Stderr {
         }
     }
 
-    /// What is left of an unfinished line is passed on; the end of it all as text, trimmed.
+    /// Passes on an unfinished line; returns the end of the output as text, trimmed.
     pub(super) fn finish(mut self) -> String {
         if !self.line.is_empty() {
             self.line.push(b'\n');
@@ -69,18 +69,18 @@ impl Stderr {
     }
 }
 
-/// If nobody hears it, it is still in the reason of the failure.
+/// Writes to stderr. If it is closed, the text is still in the reason of the failure.
 fn pass_on(bytes: &[u8]) {
     let _ = io::stderr().lock().write_all(bytes);
 }
 
-/// The end of a text of which the beginning may be cut off, even within a character.
+/// Returns the end of a text whose beginning may be cut off, even within a character.
 fn tail_text(tail: &[u8]) -> String {
     let cut = tail.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
     let start = if tail.len() == ERROR_BYTES_MAX { cut } else { 0 };
     let text = String::from_utf8_lossy(&tail[start..]);
     let text = text.trim();
-    // What stands for bytes that are no text is longer than they are.
+    // The replacement character is longer than the invalid bytes.
     let mut start = text.len().saturating_sub(ERROR_BYTES_MAX);
     while !text.is_char_boundary(start) {
         start += 1;

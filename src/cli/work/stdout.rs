@@ -1,7 +1,7 @@
-//! Standard output of commands that run at once: the output of each stays together.
+//! Standard output of concurrent commands: the output of each stays together.
 //!
-//! It is held until the command has ended and then written whole. What is too much to be held is passed
-//! on in whole lines.
+//! Output is held until the command has ended and is then written whole. Output beyond the buffer is passed on in
+//! whole lines.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,45 +14,46 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-/// Held of each command.
+/// Bytes held per command.
 const BUFFER_BYTES: usize = 1 << 20;
-/// Read at once, at least.
+/// Least bytes per read.
 const READ_BYTES: usize = 8 << 10;
-/// Somebody else may have made our standard output non-blocking; nobody tells when it takes more.
+/// Pause before a full standard output is tried again: another process may have made it non-blocking, and the system
+/// does not report when it has room.
 const FULL_PAUSE: Duration = Duration::from_millis(10);
 
-/// Our standard output, which the commands share. Clones share it, too.
+/// Standard output of this process, which the commands share. Clones share it, too.
 #[derive(Clone, Debug)]
 pub(super) struct SharedStdout<W = File>(Arc<Mutex<W>>);
 
-/// The output of one command.
+/// Output of one command.
 #[derive(Debug)]
 pub(super) struct BufferedStdout<W = File> {
     shared: SharedStdout<W>,
     buffer: Vec<u8>,
-    /// What was passed on ended within a line.
+    /// Set if the output that was passed on ended within a line.
     in_line: bool,
     writing: WriteInProgress,
-    /// Whether all of it was written so far.
+    /// Result of the writes so far.
     written: io::Result<()>,
 }
 
-/// Whether a write is under way, which takes as long as the reader of our standard output wants.
+/// Set while a write is in progress, which takes as long as the reader of standard output needs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WriteInProgress(Arc<AtomicBool>);
 
-// === impl Shared ===
+// === impl SharedStdout ===
 
 impl SharedStdout {
     pub(super) fn stdout() -> io::Result<SharedStdout> {
-        // Past the buffer of the standard library, which would keep what could not be written.
+        // Without the buffer of the standard library, which would keep data that could not be written.
         let stdout = io::stdout().as_fd().try_clone_to_owned()?;
         Ok(SharedStdout(Arc::new(Mutex::new(stdout.into()))))
     }
 }
 
 impl<W: Write + Send + 'static> SharedStdout<W> {
-    /// Writes it in one piece. What has begun is finished even if nobody waits for it any more.
+    /// Writes bytes in one piece. A write that has begun is finished even if its future is dropped.
     async fn write(&self, bytes: Vec<u8>) -> io::Result<()> {
         let mut to = Arc::clone(&self.0).lock_owned().await;
         let written = spawn_blocking(move || write_all(&mut *to, &bytes)).await;
@@ -75,17 +76,17 @@ fn write_all(to: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-// === impl Grouped ===
+// === impl BufferedStdout ===
 
 impl<W: Write + Send + 'static> BufferedStdout<W> {
-    /// Nothing so far.
+    /// Creates an empty one.
     pub(super) fn new(shared: &SharedStdout<W>) -> BufferedStdout<W> {
         let shared = SharedStdout(Arc::clone(&shared.0));
         let writing = WriteInProgress::default();
         BufferedStdout { shared, buffer: Vec::new(), in_line: false, writing, written: Ok(()) }
     }
 
-    /// Whether [`BufferedStdout::copy`] is writing at the moment.
+    /// Returns the flag that is set while [`BufferedStdout::copy`] writes.
     pub(super) fn writing(&self) -> WriteInProgress {
         self.writing.clone()
     }
@@ -102,7 +103,7 @@ impl<W: Write + Send + 'static> BufferedStdout<W> {
         }
     }
 
-    /// Whole lines, since other commands write, too; of a line that is longer, what there is.
+    /// Writes whole lines, since other commands write, too; of a longer line, the part so far.
     async fn flush_lines(&mut self) {
         let end = self.buffer.iter().rposition(|byte| *byte == b'\n').map(|last| last + 1);
         let rest = self.buffer.split_off(end.unwrap_or(self.buffer.len()));
@@ -113,8 +114,7 @@ impl<W: Write + Send + 'static> BufferedStdout<W> {
         self.writing.0.store(false, Ordering::Relaxed);
     }
 
-    /// Writes what is held, and a line break if the last one is missing. Fails if any of it could not
-    /// be written.
+    /// Writes the rest, and a line break if the last one is missing. Fails if any part could not be written.
     pub(super) async fn finish(mut self) -> io::Result<()> {
         let mut rest = std::mem::take(&mut self.buffer);
         if rest.last().map_or(self.in_line, |last| *last != b'\n') {
@@ -127,14 +127,14 @@ impl<W: Write + Send + 'static> BufferedStdout<W> {
     }
 
     async fn write(&mut self, bytes: Vec<u8>) {
-        // A part that is missing is not made good by the next one.
+        // A missing part is not repaired by a later one.
         if self.written.is_ok() {
             self.written = self.shared.write(bytes).await;
         }
     }
 }
 
-// === impl Writing ===
+// === impl WriteInProgress ===
 
 impl WriteInProgress {
     pub(super) fn is_under_way(&self) -> bool {
@@ -146,7 +146,7 @@ impl WriteInProgress {
 mod tests {
     use super::*;
 
-    /// Takes a few bytes at once, and none every other time.
+    /// Writer that takes a few bytes at once, and fails every other time.
     #[derive(Default)]
     struct Slow(Vec<u8>, bool);
 
@@ -166,7 +166,7 @@ mod tests {
         }
     }
 
-    /// What the parts of one output have become before its end, and after it.
+    /// Writes the parts of one output; returns the bytes written before its end, and all of them.
     async fn write(parts: &[&[u8]]) -> (usize, Vec<u8>) {
         let shared = SharedStdout(Arc::new(Mutex::new(Slow::default())));
         let mut grouped = BufferedStdout::new(&shared);

@@ -1,4 +1,4 @@
-//! Why a call failed, as the server's error model says it (see `ItemError` in `job.proto`).
+//! Errors of calls, after the server's error model (`ItemError` in `job.proto`).
 
 mod origin;
 
@@ -11,7 +11,7 @@ use tonic_types::StatusExt as _;
 use crate::pb::{ItemError, SettleError, SettleFailure};
 use origin::{ErrorOrigin, NO_GRPC};
 
-/// A call, or one item of a call, that failed.
+/// Error of a call, or of one item of a call.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}", .0.message)]
 pub struct Error(Box<ErrorInner>);
@@ -24,16 +24,16 @@ struct ErrorInner {
     field: Option<String>,
     retry_after: Option<Duration>,
     metadata: HashMap<String, String>,
-    /// It may have come as far as the server.
+    /// Set when the call may have reached the server.
     maybe_reached_server: bool,
-    /// An earlier call for the same may have been carried out.
+    /// Set when an earlier call for the same job may have been executed.
     earlier_outcome_unknown: bool,
 }
 
 // === impl Error ===
 
 impl Error {
-    /// A mistake found before any call.
+    /// Creates an error about a mistake found before any call.
     pub(super) fn usage(field: &str, message: impl Into<String>) -> Error {
         Error(Box::new(ErrorInner {
             code: Code::InvalidArgument,
@@ -47,20 +47,20 @@ impl Error {
         }))
     }
 
-    /// A call that failed for want of an answer, or was not made at all.
+    /// Creates an error for a call without an answer, or for one that was not made at all.
     pub(super) fn no_response(code: Code, message: &str, reached: bool) -> Error {
         let mut error = Error::from(Status::new(code, message));
         error.0.maybe_reached_server = reached;
         error
     }
 
-    /// The same failure of a repeat, where an earlier call may have been carried out if `before`.
+    /// Marks the error of a retry: an earlier call may have been executed if `before`.
     pub(super) fn with_earlier_unknown(mut self, before: bool) -> Error {
         self.0.earlier_outcome_unknown |= before;
         self
     }
 
-    /// The same failure, of the job with this id: a repeat with it is safe. Empty: there is none.
+    /// Adds the id of the job, with which a retry is safe. Empty: no id.
     pub(super) fn with_job_id(mut self, id: &str) -> Error {
         if !id.is_empty() {
             self.0.metadata.insert("id".to_owned(), id.to_owned());
@@ -68,88 +68,88 @@ impl Error {
         self
     }
 
-    /// The gRPC code. A call whose connection did not come about or broke is `UNAVAILABLE`, one that
-    /// was not answered in time `DEADLINE_EXCEEDED`, however it came to light.
+    /// Returns the gRPC code. A call whose connection failed or broke is `UNAVAILABLE`, one without an answer in time
+    /// `DEADLINE_EXCEEDED`, regardless of how tonic reports it.
     #[must_use]
     pub fn code(&self) -> Code {
         self.0.code
     }
 
-    /// The stable reason, UPPER_SNAKE_CASE. Empty when the failure was not the server's answer, as
-    /// with a refused connection.
+    /// Returns the stable reason, UPPER_SNAKE_CASE. Empty when the failure was not the server's answer, as with a
+    /// refused connection.
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.0.reason
     }
 
-    /// A sentence for people.
+    /// Returns a sentence for people.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The path of the field that is to blame, as in `job.retry.delays[2]`.
+    /// Returns the path of the invalid field, such as `job.retry.delays[2]`.
     #[must_use]
     pub fn field(&self) -> Option<&str> {
         self.0.field.as_deref()
     }
 
-    /// When the server wants the next attempt.
+    /// Returns the time to wait before the next attempt, if the server gave one.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
     }
 
-    /// What the reason is about, by name: `id`, `topic`, `state`, ….
+    /// Returns a detail of the error by name: `id`, `topic`, `state`, ….
     #[must_use]
     pub fn metadata(&self, key: &str) -> Option<&str> {
         self.0.metadata.get(key).map(String::as_str)
     }
 
-    /// Whether the server, a shard or the way there is down at the moment, so that the same call may
-    /// succeed later.
+    /// Returns whether the server, a shard or the network is down at the moment, so that the same call may succeed
+    /// later.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         matches!(self.0.code, Code::Unavailable | Code::DeadlineExceeded)
     }
 
-    /// Whether something answered that knows no gRPC, such as the HTTP port of a server.
-    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "for the commands"))]
+    /// Returns whether the answer came from something without gRPC, such as the HTTP port of a server.
+    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "only the CLI uses it"))]
     pub(crate) fn is_not_grpc(&self) -> bool {
         self.0.reason.is_empty()
             && self.0.message.starts_with(NO_GRPC)
             && !matches!(self.0.code, Code::Unavailable | Code::Unauthenticated)
     }
 
-    /// Whether there is no such job or topic.
+    /// Returns whether there is no such job or topic.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.0.code == Code::NotFound
     }
 
-    /// Whether the failed call, or one that it repeated, may have been carried out all the same.
-    /// Repeat it only if that is harmless, as it is for a job with an id while its record lives.
+    /// Returns whether the failed call, or one that it retried, may have been executed all the same. Retry it only if
+    /// that is harmless, as it is for a job with an id while its record lives.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
         if self.0.earlier_outcome_unknown {
             return true;
         }
         match self.0.reason.as_str() {
-            // The last is that of a settle.
+            // The last reason is that of a settle.
             "OUTCOME_UNKNOWN" | "DURABILITY_NOT_REACHED" | "DEADLINE_EXCEEDED" | "UNAVAILABLE" => {
                 true
             }
-            // A handler that fails may do so after it has written.
+            // A request handler may fail after it has written.
             "INTERNAL" => true,
-            // No answer of the server itself, which alone knows; but some codes are refusals,
-            // whoever says so, and a connection that never was has carried nothing.
+            // Not an answer of the server itself, so its reason is missing; but some codes are refusals from any
+            // sender, and a connection that was never made has carried nothing.
             "" => self.0.maybe_reached_server && leaves_outcome_unknown(self.0.code),
             _ => false,
         }
     }
 }
 
-/// Whether a failure with this code may come after the deed.
+/// Returns whether a call with this code may have been executed.
 fn leaves_outcome_unknown(code: Code) -> bool {
     matches!(
         code,
@@ -245,7 +245,7 @@ mod tests {
         Status::with_error_details(code, "…", details).into()
     }
 
-    /// The reasons of the contract with a code that says "later", and those of faults.
+    /// Checks the reasons of the contract whose code means "later", and those of faults.
     #[test]
     fn outcome_unknown_follows_the_reason() {
         for (code, reason, unknown) in [

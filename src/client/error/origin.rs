@@ -1,18 +1,18 @@
-//! Where a failure comes from: the server, or this side of the connection.
+//! Origin of an error: the server, or this side of the connection.
 
 use std::error::Error as StdError;
 use std::io;
 
 use tonic::{ConnectError, Status, TimeoutExpired};
 
-/// How tonic begins the message of an answer without a gRPC status; the HTTP status follows.
+/// Beginning of tonic's message for an answer without a gRPC status; the HTTP status follows.
 pub(super) const NO_STATUS: &str = "grpc-status header missing, mapped from HTTP status code ";
-/// How it is told here.
+/// Replacement for it in our messages.
 pub(super) const NO_GRPC: &str = "HTTP status ";
 
-/// Who says that a call failed.
+/// Origin of the error of a call.
 pub(super) enum ErrorOrigin {
-    /// The server, or something between that speaks for it, with its message.
+    /// The server, or a proxy in between, with its message.
     Response(String),
     /// This side, before there was a connection, with the reason for people.
     ConnectFailed(String),
@@ -22,11 +22,11 @@ pub(super) enum ErrorOrigin {
     ConnectionLost(String),
 }
 
-// === impl Origin ===
+// === impl ErrorOrigin ===
 
 impl ErrorOrigin {
-    /// Who says so. A status that came over the wire has no source; every failure of tonic's transport
-    /// has one, and a code that depends on how it came to light.
+    /// Classifies a status. One that came over the wire has no source; every failure of tonic's transport has one,
+    /// and a code that depends on where tonic noticed it.
     pub(super) fn from_status(status: &Status) -> ErrorOrigin {
         let Some(first) = status.source() else {
             return ErrorOrigin::Response(response_message(status.message()));
@@ -41,7 +41,7 @@ impl ErrorOrigin {
     }
 }
 
-/// The message of an answer; one without a gRPC status is of HTTP.
+/// Returns the message of an answer; one without a gRPC status is of HTTP.
 fn response_message(message: &str) -> String {
     match message.strip_prefix(NO_STATUS) {
         Some(number) => format!("{NO_GRPC}{number}"),
@@ -49,15 +49,15 @@ fn response_message(message: &str) -> String {
     }
 }
 
-/// Why there is no connection: "Connection refused", not "tcp connect error".
+/// Returns why there is no connection: "Connection refused", not "tcp connect error".
 fn connect_error_text(connect: &ConnectError) -> String {
     let cause = root_cause(connect);
-    // What fails before TLS comes in a type of hyper's.
+    // A failure before TLS has a type of hyper's.
     if let Some(tls) = connect.0.downcast_ref::<io::Error>() {
         let not_tls = tls.kind() == io::ErrorKind::InvalidData
             && cause.to_string().contains("InvalidContentType");
         return if not_tls {
-            "TLS failed: what answers there does not speak it; is it http://?".to_owned()
+            "TLS failed: the server does not use TLS; try http://".to_owned()
         } else {
             format!("TLS failed: {cause}")
         };

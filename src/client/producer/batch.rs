@@ -1,4 +1,4 @@
-//! The jobs of one call, and what becomes of each.
+//! Jobs of one enqueue call, and the result of each.
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -14,28 +14,28 @@ use super::{EnqueueReply, ProducerOptions, ProducerResult};
 use crate::backoff::Backoff;
 use crate::pb::{BatchEnqueueRequest, ConflictPolicy, EnqueueOutcome, EnqueueResult, JobSpec};
 
-/// Jobs per call, half of what the contract takes.
+/// Maximum number of jobs per call, half of what the contract accepts.
 pub(super) const CALL_JOBS: usize = 500;
-/// Bytes per call, about; the contract takes 4 MiB. A larger job goes alone.
+/// Maximum bytes per call, about; the contract accepts 4 MiB. A larger job goes alone.
 const CALL_BYTES: usize = 1 << 20;
-/// One call takes no longer; nor than its jobs are repeated, but for the time that a server waits for a shard: a
-/// server that does not know what a shard has done tries until the call ends.
+/// Longest timeout of one call. A call also ends with the retries of its jobs, but not before [`CALL_TIMEOUT_MIN`]: a
+/// server that has an unknown outcome of a shard retries until the call ends.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const CALL_TIMEOUT_MIN: Duration = Duration::from_secs(5);
-/// The pauses between repeats.
+/// Shortest and longest pause between retries.
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// Repeats that end sooner are not reported.
+/// Time from which on retries are reported.
 const REPORT_RETRIES_AFTER: Duration = Duration::from_millis(500);
 
-/// Jobs that go out together, each with a key by which its answer finds its way.
+/// Jobs of one call, each with a key that routes its answer.
 pub(super) struct ProducerBatch<K> {
     items: Vec<ProducerItem<K>>,
     bytes: usize,
-    /// Makes a repeat recognizable under policies that change what they find. None: empty.
+    /// Request id, which makes a retry recognizable under policies that change existing jobs. Empty: none.
     request_id: String,
-    /// Who is in it, if the request id was made here: it stands for one change of each.
+    /// Jobs of the batch, if the request id was made here: it stands for one change of each.
     job_keys: HashSet<(String, String)>,
-    /// The end of repeats, counted from the first call.
+    /// Deadline of retries, counted from the first call.
     retry_deadline: Option<Instant>,
     pauses: Backoff,
 }
@@ -43,26 +43,26 @@ pub(super) struct ProducerBatch<K> {
 struct ProducerItem<K> {
     key: K,
     job: JobSpec,
-    /// When the first call began after which it may be written. Never forgotten: a later call that
-    /// surely did nothing says nothing about that one.
+    /// Start of the first call that may have written the job. Kept to the end: a later call that surely did nothing
+    /// proves nothing about that one.
     unknown_since: Option<Instant>,
-    /// The id is the server's, told with an answer that left the outcome open.
+    /// Set when the server made the id, and returned it in an answer with unknown outcome.
     has_server_id: bool,
-    /// Why the last call failed.
+    /// Error of the last call.
     error: Option<Error>,
 }
 
-/// Called with the last error before jobs are sent again, once repeats have taken longer than [`LONG`].
+/// Called with the last error before jobs are sent again, once retries have taken longer than 0.5 s.
 pub(crate) type OnRetry<'a> = &'a (dyn Fn(&Error) + Send + Sync);
 
-/// What one call brought.
+/// Result of one call.
 pub(super) struct BatchOutcome<K> {
     pub(super) answers: Vec<(K, ProducerResult)>,
-    /// What is worth a repeat, after this pause.
+    /// Jobs to retry, after this pause.
     pub(super) retry: Option<(ProducerBatch<K>, Duration)>,
 }
 
-/// Groups that are small enough for one call each.
+/// Splits jobs into batches that are small enough for one call each.
 pub(super) fn split<K>(
     terms: &ProducerOptions,
     jobs: impl Iterator<Item = (K, JobSpec)>,
@@ -82,13 +82,13 @@ pub(super) fn split<K>(
     groups
 }
 
-// === impl Group ===
+// === impl ProducerBatch ===
 
 impl<K> ProducerBatch<K> {
-    /// An empty one for jobs like this.
+    /// Creates an empty batch for jobs such as `job`.
     fn new(terms: &ProducerOptions, job: &JobSpec) -> ProducerBatch<K> {
         let request_id = match &terms.request_id {
-            // What has no id must not get one of its request: the server makes and names it.
+            // A job without an id must not get one from its request: the server makes and returns it.
             _ if job.id.is_empty() => String::new(),
             Some(given) => given.to_string(),
             None if terms.retry_may_change_jobs() => {
@@ -131,7 +131,7 @@ impl<K> ProducerBatch<K> {
         self.items.len()
     }
 
-    /// Forgets jobs whose key is not wanted any more.
+    /// Removes the jobs whose callers have gone.
     pub(super) fn retain(&mut self, wanted: impl Fn(&K) -> bool) {
         self.items.retain(|item| wanted(&item.key));
     }
@@ -144,7 +144,7 @@ impl<K> ProducerBatch<K> {
     ) -> BatchOutcome<K> {
         let start = Instant::now();
         let until = *self.retry_deadline.get_or_insert(start + terms.repeat_for);
-        // It may have waited longer than its pause.
+        // The batch may have waited longer than its pause.
         let mut answers = self.fail_expired(|item| item.record_may_be_expired(start));
         if self.items.is_empty() {
             return BatchOutcome { answers, retry: None };
@@ -167,7 +167,7 @@ impl<K> ProducerBatch<K> {
         BatchOutcome { answers, retry: again }
     }
 
-    /// Calls until each job has its answer, for at most [`ProducerOptions::repeat_for`].
+    /// Makes calls until each job has its answer, for at most [`ProducerOptions::repeat_for`].
     pub(super) async fn send_all(
         mut self,
         client: &Client,
@@ -189,7 +189,7 @@ impl<K> ProducerBatch<K> {
         }
     }
 
-    /// Answers jobs that are not to be sent any more with their last error.
+    /// Ends jobs that are not to be sent any more with their last error.
     fn fail_expired(
         &mut self,
         ends: impl Fn(&ProducerItem<K>) -> bool,
@@ -198,7 +198,7 @@ impl<K> ProducerBatch<K> {
         ended.map(|item| (item.key, Err(item.error.unwrap_or_else(not_sent_error)))).collect()
     }
 
-    /// One answer for each job.
+    /// Makes the call; returns one answer for each job.
     async fn call(
         &self,
         client: &Client,
@@ -211,9 +211,9 @@ impl<K> ProducerBatch<K> {
             request_id: self.request_id.clone(),
             durability: terms.durability.into(),
         };
-        // A call may wait long for its connection, and must not go out when it could double a job.
-        let forgotten = self.items.iter().filter_map(ProducerItem::record_expiry).min();
-        let safe = forgotten.map_or(Duration::MAX, |time| time.saturating_duration_since(start));
+        // A call may wait long for its connection, and must not go out when it could create a job twice.
+        let expiry = self.items.iter().filter_map(ProducerItem::record_expiry).min();
+        let safe = expiry.map_or(Duration::MAX, |time| time.saturating_duration_since(start));
         let mut queue = client.queue();
         let limit = terms.call_timeout(self.retry_deadline, start).min(safe);
         let answer =
@@ -222,7 +222,10 @@ impl<K> ProducerBatch<K> {
             Ok(Ok(answer)) if answer.results.len() == self.items.len() => {
                 return answer.results.into_iter().map(self::row_result).collect();
             }
-            Ok(Ok(_)) => Error::no_response(Code::Internal, "the server answered other jobs", true),
+            Ok(Ok(_)) => {
+                let text = "the server returned a wrong number of results";
+                Error::no_response(Code::Internal, text, true)
+            }
             Ok(Err(status)) => Error::from(status),
             Err(_) => {
                 let text = "the server did not answer in time";
@@ -233,10 +236,10 @@ impl<K> ProducerBatch<K> {
     }
 }
 
-// === impl Item ===
+// === impl ProducerItem ===
 
 impl<K> ProducerItem<K> {
-    /// The answer of a call that began at `start`, with what is known from those before.
+    /// Returns the answer of a call that began at `start`, combined with the outcome of earlier calls.
     fn record_result(
         &mut self,
         answer: ProducerResult,
@@ -244,7 +247,7 @@ impl<K> ProducerItem<K> {
         terms: &ProducerOptions,
     ) -> ProducerResult {
         match answer {
-            // Nobody else has this id: it was a call before that made the job.
+            // A retry found the job that an earlier call created: no other client has this id.
             Ok(job) if self.has_server_id && job.outcome == EnqueueOutcome::Unchanged => {
                 Ok(EnqueueReply { outcome: EnqueueOutcome::Created, ..job })
             }
@@ -258,7 +261,7 @@ impl<K> ProducerItem<K> {
             return error;
         }
         self.unknown_since.get_or_insert(start);
-        // Under a policy that changes jobs the server does not recall an id of its own.
+        // Under a policy that changes jobs the server does not recognize an id of its own.
         if let Some(id) = error.metadata("id")
             && self.job.id.is_empty()
             && !terms.retry_may_change_jobs()
@@ -269,8 +272,8 @@ impl<K> ProducerItem<K> {
         error.with_earlier_unknown(true).with_job_id(&self.job.id)
     }
 
-    /// When it may have been written, carried out and forgotten, so that a repeat would make another.
-    /// None: it surely was not written, or is never forgotten.
+    /// Returns the time from which on the job may have been written, executed and deleted, so that a retry would
+    /// create it again. `None`: it surely was not written, or its record is never deleted.
     fn record_expiry(&self) -> Option<Instant> {
         let kept = match self.job.retention {
             Some(given) => Duration::try_from(given).unwrap_or_default(),
@@ -284,10 +287,10 @@ impl<K> ProducerItem<K> {
     }
 }
 
-// === impl Terms ===
+// === impl ProducerOptions ===
 
 impl ProducerOptions {
-    /// How long a call that begins at `start` may take, of jobs that are repeated `until` then.
+    /// Returns the timeout of a call that begins at `start`, for jobs that are retried until `until`.
     fn call_timeout(&self, until: Option<Instant>, start: Instant) -> Duration {
         match until.map(|until| until.saturating_duration_since(start)) {
             Some(left) if !self.repeat_for.is_zero() => left.clamp(CALL_TIMEOUT_MIN, CALL_TIMEOUT),
@@ -295,12 +298,12 @@ impl ProducerOptions {
         }
     }
 
-    /// Whether a repeat under this policy may do what the first one did once more.
+    /// Returns whether a retry under this policy may change a job twice.
     pub(super) fn retry_may_change_jobs(&self) -> bool {
         !matches!(self.on_conflict, ConflictPolicy::Unspecified | ConflictPolicy::Keep)
     }
 
-    /// Whether jobs with an id go out under a request id, which those without must not share.
+    /// Returns whether jobs with an id go out under a request id, which those without must not share.
     fn sends_request_ids(&self) -> bool {
         self.retry_may_change_jobs() || self.request_id.is_some()
     }
@@ -311,15 +314,15 @@ fn job_key(job: &JobSpec) -> (String, String) {
 }
 
 fn not_sent_error() -> Error {
-    Error::no_response(Code::Cancelled, "it was not sent", false)
+    Error::no_response(Code::Cancelled, "the job was not sent", false)
 }
 
-/// Whether sending it again cannot make two of it, and may help.
+/// Returns whether a retry cannot create the job twice, and may help.
 fn may_repeat(job: &JobSpec, error: &Error) -> bool {
     error.is_unavailable() && (!job.id.is_empty() || !error.outcome_unknown())
 }
 
-/// What one row says.
+/// Converts the result of one job.
 fn row_result(result: EnqueueResult) -> ProducerResult {
     if let Some(error) = result.error {
         return Err(Error::from(error).with_job_id(&result.id));
@@ -388,7 +391,7 @@ mod tests {
         let expected = [(2, true), (1, true), (1, false), (1, true)];
         assert_eq!(sizes(ConflictPolicy::Replace, jobs()), expected);
         assert_eq!(sizes(ConflictPolicy::Keep, jobs()), [(5, false)]);
-        // One that was given stands for the same change wherever it is.
+        // A given request id stands for the same change in each batch.
         let expected = [(3, true), (1, false), (1, true)];
         assert_eq!(sizes_with(Some("r"), ConflictPolicy::Keep, jobs()), expected);
     }

@@ -1,4 +1,4 @@
-//! The queue that the clones of a producer share.
+//! Queue that the clones of a producer share.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use super::batch::{BatchOutcome, CALL_JOBS, ProducerBatch, split};
 use super::{ProducerOptions, ProducerResult};
 use crate::pb::JobSpec;
 
-/// Jobs that wait for a place in a call; callers beyond wait for a place here.
+/// Capacity of the queue; further callers wait for a place.
 const QUEUE_JOBS: usize = 4096;
-/// Jobs in calls and in pauses before repeats; beyond, no more are taken from the queue.
+/// Maximum number of jobs in calls and in pauses before retries; at the limit no more are taken from the queue.
 const SENT_JOBS_MAX: usize = 4096;
-/// Calls under way: one that the server works on and one on the wire, in both directions.
+/// Maximum number of calls in flight: one that the server works on and one on the wire, in both directions.
 const CALLS_MAX: usize = 4;
 
-/// A job and who waits for its answer.
+/// A job and the caller that waits for its answer.
 pub(super) struct QueuedJob {
     pub(super) job: JobSpec,
     pub(super) caller: ReplySender,
@@ -27,15 +27,15 @@ pub(super) struct QueuedJob {
 
 type ReplySender = oneshot::Sender<ProducerResult>;
 
-/// Serves a new queue on the runtime of the caller until the last sender is gone.
+/// Starts a new queue on the runtime of the caller; it runs until the last sender is gone.
 pub(super) fn spawn(client: Client, terms: ProducerOptions) -> mpsc::Sender<QueuedJob> {
     let (queue, waiting) = mpsc::channel(QUEUE_JOBS);
     tokio::spawn(serve(waiting, client, terms));
     queue
 }
 
-/// Sends what waits, a few calls at once. What is repeated takes no place from others in its pause,
-/// and what was answered does not wait for it.
+/// Sends the waiting jobs, a few calls at once. A retry takes no place from other jobs in its pause, and answered
+/// jobs do not wait for it.
 async fn serve(mut queue: mpsc::Receiver<QueuedJob>, client: Client, terms: ProducerOptions) {
     let (mut calls, mut pauses) = (FuturesUnordered::new(), FuturesUnordered::new());
     let (mut due, mut taken) = (VecDeque::new(), Vec::new());
@@ -63,21 +63,21 @@ async fn serve(mut queue: mpsc::Receiver<QueuedJob>, client: Client, terms: Prod
     }
 }
 
-/// Makes one call and tells its callers: how many jobs are done with, and what is to be repeated.
+/// Makes one call and sends the answers to its callers. Returns the number of finished jobs, and the batch to retry.
 async fn send_batch(
     mut group: ProducerBatch<ReplySender>,
     client: &Client,
     terms: &ProducerOptions,
 ) -> (usize, Option<(ProducerBatch<ReplySender>, Duration)>) {
     let held = group.len();
-    // A caller that has gone away wants nothing written.
+    // A job whose caller has gone must not be written.
     group.retain(|caller| !caller.is_closed());
     if group.len() == 0 {
         return (held, None);
     }
     let BatchOutcome { answers, retry: again } = group.send(client, terms).await;
     for (caller, answer) in answers {
-        // It may have gone meanwhile.
+        // The caller may have gone meanwhile.
         let _ = caller.send(answer);
     }
     (held - again.as_ref().map_or(0, |(group, _)| group.len()), again)

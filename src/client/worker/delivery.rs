@@ -1,4 +1,4 @@
-//! What a handler gets and what it answers.
+//! Input of a handler, and its outcome.
 
 use std::fmt;
 use std::ops::Deref;
@@ -8,44 +8,45 @@ use super::super::{Client, Error, call};
 use crate::pb::payload::Kind;
 use crate::pb::{self, ExtendItem, ExtendRequest, JobSpec, Payload};
 
-/// A note on the progress or a checkpoint is given up after that.
+/// Timeout of a call that stores a progress note or a checkpoint.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A job in the hands of this worker; its fields are those of [`pb::Delivery`]. One of them is
-/// [`fence`](pb::Delivery::fence), by which a database refuses a worker that has lost its lease without knowing.
+/// A job leased to this worker; its fields are those of [`pb::Delivery`]. One of them is
+/// [`fence`](pb::Delivery::fence): with it a database can reject the writes of a worker whose lease has ended
+/// unnoticed.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     delivery: pb::Delivery,
     client: Client,
 }
 
-/// How an attempt ended.
+/// Outcome of an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// It is done.
+    /// The job is done.
     Ack {
-        /// Kept with the record for its retention.
+        /// Result, kept with the record for its retention.
         result: Option<Payload>,
         /// Follow-up jobs, at most 16, written together with the Ack.
         enqueue: Vec<JobSpec>,
     },
-    /// It failed: counted, and tried again until its attempts are used up.
+    /// The attempt failed: it is counted, and the job is retried until its attempts are used up.
     Retry {
-        /// What went wrong, at most 4 KiB; longer text is cut.
+        /// Error text, at most 4 KiB; longer text is cut.
         error: String,
-        /// Instead of the wait of its policy.
+        /// Delay instead of the backoff of the policy.
         delay: Option<Duration>,
     },
-    /// It was not tried: not counted.
+    /// The job was not attempted: not counted.
     Release {
-        /// Why, at most 4 KiB; longer text is cut.
+        /// Reason, at most 4 KiB; longer text is cut.
         error: String,
-        /// Default: nothing at first, then 1 s, 2 s, 4 s and so on up to 60 s.
+        /// Delay. Default: none at first, then 1 s, 2 s, 4 s and so on up to 60 s.
         delay: Option<Duration>,
     },
-    /// It can never succeed: dead now.
+    /// The job can never succeed: it becomes DEAD.
     DeadLetter {
-        /// Why, at most 4 KiB; longer text is cut.
+        /// Reason, at most 4 KiB; longer text is cut.
         error: String,
     },
 }
@@ -57,13 +58,13 @@ impl Delivery {
         Delivery { delivery, client }
     }
 
-    /// The payload as bytes, of either kind; empty without one.
+    /// Returns the payload as bytes, of either kind; empty without a payload.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.delivery.payload.as_ref().map(Payload::bytes).unwrap_or_default()
     }
 
-    /// The payload as text; none if it is data that is not UTF-8.
+    /// Returns the payload as text; `None` if it is data that is not UTF-8.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self.delivery.payload.as_ref().and_then(|payload| payload.kind.as_ref()) {
@@ -73,27 +74,29 @@ impl Delivery {
         }
     }
 
-    /// What an earlier delivery of this job has kept with [`Delivery::save`], as bytes; empty without it.
+    /// Returns the checkpoint that an earlier delivery of this job stored with [`Delivery::save`], as bytes; empty
+    /// without one.
     #[must_use]
     pub fn saved(&self) -> &[u8] {
         self.delivery.checkpoint.as_ref().map(Payload::bytes).unwrap_or_default()
     }
 
-    /// Keeps what the job has reached, at most 64 KiB, instead of what was kept before: the next delivery brings it
-    /// along ([`Delivery::saved`], [`pb::Delivery::checkpoint`]) unless this one is acknowledged. A payload without bytes
-    /// clears it. Extends the lease, too, so an error may mean that the job was taken away.
+    /// Stores a checkpoint of at most 64 KiB, which replaces the last one: the next delivery contains it
+    /// ([`Delivery::saved`], [`pb::Delivery::checkpoint`]) unless this one is acknowledged. A payload without bytes
+    /// clears it. It extends the lease too, so an error may mean that the lease was revoked.
     ///
     /// # Errors
-    /// The job is no longer this worker's, the store is full, or the server could not be reached. The first means: stop.
+    /// Fails if the lease has ended, the store is full, or the server is unreachable. After the first the handler
+    /// must stop.
     pub async fn save(&self, checkpoint: Payload) -> Result<(), Error> {
         self.extend(ExtendItem { checkpoint: Some(checkpoint), ..Default::default() }).await
     }
 
-    /// Leaves a note on the progress, at most 1 KiB, for operators to see. Extends the lease, too, so
-    /// an error may mean that the job was taken away.
+    /// Stores a progress note of at most 1 KiB for operators. It extends the lease too, so an error may mean that the
+    /// lease was revoked.
     ///
     /// # Errors
-    /// The job is no longer this worker's, or the server could not be reached.
+    /// Fails if the lease has ended, or the server is unreachable.
     pub async fn progress(&self, note: impl Into<String>) -> Result<(), Error> {
         self.extend(ExtendItem { progress: note.into(), ..Default::default() }).await
     }
@@ -109,7 +112,7 @@ impl Delivery {
         }
     }
 
-    /// The message as it came.
+    /// Returns the message as received.
     #[must_use]
     pub fn into_inner(self) -> pb::Delivery {
         self.delivery
@@ -127,25 +130,25 @@ impl Deref for Delivery {
 // === impl Outcome ===
 
 impl Outcome {
-    /// It is done, and nothing needs to be kept.
+    /// Creates an Ack without a result.
     #[must_use]
     pub fn ack() -> Outcome {
         Outcome::Ack { result: None, enqueue: Vec::new() }
     }
 
-    /// It failed.
+    /// Creates a Nack with RETRY.
     #[must_use]
     pub fn retry(error: impl fmt::Display) -> Outcome {
         Outcome::Retry { error: error.to_string(), delay: None }
     }
 
-    /// It was not tried.
+    /// Creates a Nack with RELEASE.
     #[must_use]
     pub fn release() -> Outcome {
         Outcome::Release { error: String::new(), delay: None }
     }
 
-    /// It can never succeed.
+    /// Creates a Nack with DEAD_LETTER.
     #[must_use]
     pub fn dead_letter(error: impl fmt::Display) -> Outcome {
         Outcome::DeadLetter { error: error.to_string() }
@@ -159,7 +162,8 @@ impl From<()> for Outcome {
 }
 
 impl<E: fmt::Display> From<Result<(), E>> for Outcome {
-    /// An error is shown with its causes where its type can do that by `{:#}`, as `anyhow`'s can.
+    /// Converts the result of a handler. The error is formatted with `{:#}`: types such as `anyhow`'s then add its
+    /// causes.
     fn from(result: Result<(), E>) -> Outcome {
         match result {
             Ok(()) => Outcome::ack(),

@@ -1,4 +1,4 @@
-//! Where jobs come from: one stream, opened anew whenever it ends.
+//! Stream of jobs, opened again whenever it ends.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use super::{is_permanent, is_refusal};
 use crate::backoff::Backoff;
 use crate::pb::{StreamRequest, StreamResponse};
 
-/// The longest silence of the server; after three of them it is taken for dead.
+/// Interval of the server's heartbeats; after three missed ones the stream counts as broken.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 const MISSED_HEARTBEATS_MAX: u32 = 3;
-/// The first message comes at once.
+/// Timeout for the first message, which the server sends at once.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pauses before a stream is opened anew: growing until one has brought jobs or lasted, so that a
-/// server that ends each at once is not asked all the time.
+/// Shortest and longest pause before a stream is opened again. The pause grows until a stream has brought jobs or
+/// lasted, so that a server that ends each stream at once is not called all the time.
 const REOPEN_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 pub(super) struct JobStream {
@@ -26,35 +26,35 @@ pub(super) struct JobStream {
     request: StreamRequest,
     state: JobStreamState,
     pauses: Backoff,
-    /// Nothing was heard yet, not even a failure.
+    /// Set until the first message or failure.
     is_first_attempt: bool,
 }
 
 enum JobStreamState {
     Pausing(Instant),
     Opening(BoxFuture<'static, OpenStreamResult>),
-    Open { stream: Box<Streaming<StreamResponse>>, opened: Instant, heard: Instant },
+    Open { stream: Box<Streaming<StreamResponse>>, opened: Instant, received: Instant },
     Closed,
 }
 
 type OpenStreamResult = Result<(Streaming<StreamResponse>, StreamResponse), Status>;
 
-/// What a stream brings.
+/// Event of a stream.
 #[derive(Debug)]
 pub(super) enum JobStreamEvent {
     Message(Box<StreamResponse>),
-    /// It ended well: the server is leaving, or all that was asked for has come. The leases stay.
+    /// The stream ended with OK: the server is draining, or all requested jobs have come. The leases stay.
     Ended,
-    /// It broke; a new one is opened after the pause.
+    /// The stream broke; a new one is opened after the pause.
     Failed(Error, Duration),
-    /// The server does not want this worker.
+    /// The server rejects this worker.
     Rejected(Error),
 }
 
-// === impl Source ===
+// === impl JobStream ===
 
 impl JobStream {
-    /// Opens its stream when first asked.
+    /// Creates a stream that is opened by the first call of [`JobStream::next`].
     pub(super) fn new(client: Client, request: StreamRequest) -> JobStream {
         let request =
             StreamRequest { heartbeat_interval: Some(to_proto_duration(HEARTBEAT)), ..request };
@@ -68,17 +68,17 @@ impl JobStream {
         }
     }
 
-    /// The stream that is open: the next one adopts its leases.
+    /// Sets the id of the open stream: the next stream adopts its leases.
     pub(super) fn set_stream_id(&mut self, stream_id: &str) {
         stream_id.clone_into(&mut self.request.continues_stream_id);
     }
 
-    /// How many jobs the next stream may bring; 0: any number.
+    /// Sets the maximum number of jobs of the next stream; 0: any number.
     pub(super) fn set_max_jobs(&mut self, max_jobs: i64) {
         self.request.max_jobs = max_jobs;
     }
 
-    /// Ends the stream: what has come already, and nothing more.
+    /// Closes the stream; returns the messages that have already arrived.
     pub(super) fn close(&mut self) -> Vec<StreamResponse> {
         let mut rest = Vec::new();
         if let JobStreamState::Open { stream, .. } = &mut self.state {
@@ -91,7 +91,7 @@ impl JobStream {
         rest
     }
 
-    /// The next event; none ever after [`JobStream::close`]. Dropping the future loses nothing.
+    /// Returns the next event; pending for ever after [`JobStream::close`]. Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> JobStreamEvent {
         loop {
             match &mut self.state {
@@ -109,21 +109,21 @@ impl JobStream {
                         self.state = JobStreamState::Open {
                             stream: Box::new(stream),
                             opened: now,
-                            heard: now,
+                            received: now,
                         };
                         return self.on_message(first);
                     }
                     Err(status) => return self.on_failure(status),
                 },
-                JobStreamState::Open { stream, opened, heard } => {
-                    let until = *heard + HEARTBEAT * MISSED_HEARTBEATS_MAX;
+                JobStreamState::Open { stream, opened, received } => {
+                    let until = *received + HEARTBEAT * MISSED_HEARTBEATS_MAX;
                     let message = tokio::select! {
                         biased;
                         message = stream.message() => message,
                         () = sleep_until(until) => Err(Status::unavailable("the stream was silent")),
                     };
-                    *heard = Instant::now();
-                    if *heard >= *opened + REOPEN_BACKOFF.1 {
+                    *received = Instant::now();
+                    if *received >= *opened + REOPEN_BACKOFF.1 {
                         self.pauses.reset();
                     }
                     return match message {
@@ -150,7 +150,7 @@ impl JobStream {
 
     fn on_failure(&mut self, status: Status) -> JobStreamEvent {
         let error = Error::from(status);
-        // Where nothing has worked yet a bare refusal is believed: that is no server of ours.
+        // Before anything has worked, a bare refusal is taken as permanent: that is no ringq server.
         let first = std::mem::take(&mut self.is_first_attempt);
         if is_permanent(&error) || first && is_refusal(error.code()) {
             self.state = JobStreamState::Closed;
@@ -162,7 +162,7 @@ impl JobStream {
     }
 }
 
-/// Opens a stream and hears its first message.
+/// Opens a stream and receives its first message.
 async fn open(client: Client, request: StreamRequest) -> OpenStreamResult {
     let opening = async {
         let mut stream = client.queue().stream(request).await?.into_inner();

@@ -1,6 +1,5 @@
-//! The leases that a worker holds, and when each must be extended. Times are those of this machine:
-//! a lease is counted from its arrival, which is later than its begin, so each Extend goes out when
-//! half of it is over.
+//! Leases that a worker holds, and the time at which each must be extended. Times are those of this machine: a lease
+//! is counted from its arrival, which is later than its start, so each Extend goes out when half of it is over.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -8,24 +7,24 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A job in hand, in the order of arrival.
+/// Number of a held job, in the order of arrival.
 pub(super) type JobSlot = u64;
 
-/// A lease that could not be extended is tried again after this part of it.
+/// Part of a lease after which a failed Extend is retried.
 const RETRY_PART: u32 = 10;
-/// Or sooner, however long the lease: a server whose stream broke releases what nobody has spoken for
-/// within its grace.
+/// Longest pause before that retry, for leases of any length: a server whose stream broke releases leases that are
+/// not extended within its grace.
 const RETRY_MAX: Duration = Duration::from_secs(1);
-/// Leases that are due within this part of them are extended along with those that are due now.
+/// Part of a lease: leases due within it are extended along with those due now.
 const COALESCE_PART: u32 = 10;
 
-/// All leases in hand.
+/// All held leases.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     next: JobSlot,
     held: HashMap<JobSlot, HeldLease>,
     slots: HashMap<Arc<str>, JobSlot>,
-    /// When something is to be done about each.
+    /// Time of the next action for each lease.
     deadlines: BTreeSet<(Instant, JobSlot)>,
 }
 
@@ -40,27 +39,27 @@ struct HeldLease {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeasePhase {
-    /// It is extended at this time.
+    /// The next Extend is due at this time.
     Idle(Instant),
-    /// An Extend is under way.
+    /// An Extend is in flight.
     Extending,
-    /// Its settle is under way, whose answer alone says what became of it.
+    /// A settle is in flight; only its answer decides the outcome.
     Settling,
 }
 
-/// What the clock demands.
+/// Actions due at a time.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct DueLeases {
-    /// To be extended.
+    /// Leases to extend.
     pub(super) extend: Vec<JobSlot>,
-    /// Over: not in hand any more. Each with its job.
+    /// Leases that have expired, each with its job. They are not held any more.
     pub(super) expired: Vec<(JobSlot, Arc<str>)>,
 }
 
 // === impl Leases ===
 
 impl Leases {
-    /// Takes the lease of a job in hand; `job` is what people call it.
+    /// Adds the lease of a held job; `job` is its name in logs.
     pub(super) fn insert(
         &mut self,
         job: String,
@@ -80,50 +79,50 @@ impl Leases {
         slot
     }
 
-    /// Lets one go: its job, if it was in hand.
+    /// Removes a lease; returns its job, if it was held.
     pub(super) fn remove(&mut self, slot: JobSlot) -> Option<Arc<str>> {
         let held = self.held.remove(&slot)?;
         if let Some(alarm) = held.deadline() {
             self.deadlines.remove(&(alarm, slot));
         }
-        // Another one has the receipt if it came twice.
+        // If a receipt came twice, it belongs to the later slot.
         if self.slots.get(&held.receipt) == Some(&slot) {
             self.slots.remove(&held.receipt);
         }
         Some(held.job)
     }
 
-    /// The job of a lease that is in hand.
+    /// Returns the job of a held lease.
     pub(super) fn job(&self, slot: JobSlot) -> Option<&Arc<str>> {
         self.held.get(&slot).map(|held| &held.job)
     }
 
-    /// How many are in hand.
+    /// Returns the number of held leases.
     pub(super) fn len(&self) -> usize {
         self.held.len()
     }
 
-    /// Whether a settle of this one is under way.
+    /// Returns whether a settle of the lease is in flight.
     pub(super) fn is_settling(&self, slot: JobSlot) -> bool {
         self.held.get(&slot).is_some_and(|held| held.phase == LeasePhase::Settling)
     }
 
-    /// The receipt of a lease.
+    /// Returns the receipt of a lease.
     pub(super) fn receipt(&self, slot: JobSlot) -> Option<&Arc<str>> {
         self.held.get(&slot).map(|held| &held.receipt)
     }
 
-    /// The lease of a receipt.
+    /// Returns the lease of a receipt.
     pub(super) fn find_by_receipt(&self, receipt: &str) -> Option<JobSlot> {
         self.slots.get(receipt).copied()
     }
 
-    /// When something is due next.
+    /// Returns the time of the next action.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(alarm, _)| *alarm)
     }
 
-    /// All that is due at `now`. What is to be extended counts as being extended from here on.
+    /// Returns the actions due at `now`. The leases to extend are marked as being extended.
     pub(super) fn due(&mut self, now: Instant) -> DueLeases {
         let mut due = DueLeases::default();
         while let Some((alarm, slot)) = self.deadlines.first().copied() {
@@ -142,7 +141,7 @@ impl Leases {
         due
     }
 
-    /// An Extend of this lease goes out, unless one is under way.
+    /// Marks the lease as being extended; returns false if an Extend or a settle is in flight.
     pub(super) fn extend(&mut self, slot: JobSlot) -> bool {
         let is_kept = |held: &HeldLease| matches!(held.phase, LeasePhase::Idle(_));
         if !self.held.get(&slot).is_some_and(is_kept) {
@@ -152,7 +151,7 @@ impl Leases {
         true
     }
 
-    /// The Extend that was sent at `sent` has counted.
+    /// Records a successful Extend that was sent at `sent`.
     pub(super) fn extended(&mut self, slot: JobSlot, sent: Instant) {
         self.change(slot, |held| {
             held.expires = held.expires.max(sent + held.duration);
@@ -160,14 +159,14 @@ impl Leases {
         });
     }
 
-    /// The Extend did not get through: it is tried again soon.
+    /// Records a failed Extend: it is retried soon.
     pub(super) fn extend_failed(&mut self, slot: JobSlot, now: Instant) {
         self.change(slot, |held| {
             held.extend_at(now + RETRY_MAX.min(held.duration / RETRY_PART));
         });
     }
 
-    /// A settle goes out: the receipt and the end of the lease, if it is in hand.
+    /// Marks the lease as being settled; returns its receipt and its end, if it is held.
     pub(super) fn settle(&mut self, slot: JobSlot) -> Option<(Arc<str>, Instant)> {
         self.change(slot, |held| held.phase = LeasePhase::Settling);
         self.held.get(&slot).map(|held| (held.receipt.clone(), held.expires))
@@ -183,10 +182,10 @@ impl Leases {
     }
 }
 
-// === impl Held ===
+// === impl HeldLease ===
 
 impl HeldLease {
-    /// The next Extend goes out then.
+    /// Schedules the next Extend.
     fn extend_at(&mut self, time: Instant) {
         if self.phase != LeasePhase::Settling {
             self.phase = LeasePhase::Idle(time);

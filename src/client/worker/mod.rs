@@ -1,14 +1,14 @@
-//! Runs a handler for each job: takes jobs within its credit, extends their leases while they run,
-//! settles each with what the handler answered.
+//! Runs a handler for each job: takes jobs within its credit, extends their leases while they run, settles each with
+//! the outcome of its handler.
 //!
 //! ```text
 //!   source ──deliveries──▶ session ──▶ handlers (tasks, `concurrency` of them)
 //!   (stream, reconnect)      │ ▲            │ outcome
 //!                     leases ┘ └──answers── settler (acks, nacks, extends in batches)
 //! ```
-//! One task, [`session`], owns everything and is the only one that decides; [`source`], [`pending`],
-//! [`leases`] and [`settler`] are its parts. It ends when it was told to stop, has begun `max_jobs`, or was idle for so long,
-//! and then only after every job in its hands is settled.
+//! The task [`session`] owns the state and makes all decisions; [`job_stream`], [`pending_jobs`], [`leases`] and
+//! [`settler`] are its parts. It ends when it is stopped, has begun `max_jobs`, or was idle for `idle_exit`, and then
+//! only after every held job is settled.
 
 mod delivery;
 mod job_stream;
@@ -33,7 +33,7 @@ use super::{Client, Error};
 use crate::pb;
 use session::WorkerSession;
 
-/// A worker: what it takes and how.
+/// A worker and its options.
 #[derive(Clone)]
 #[must_use = "a worker does nothing until it is run"]
 pub struct Worker {
@@ -50,27 +50,26 @@ pub struct Worker {
     idle_exit: Option<Duration>,
 }
 
-/// What a worker did.
+/// Counts of the jobs of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Jobs that were completed.
     pub acked: u64,
     /// Jobs that failed and are retried, or dead if that was their last attempt.
     pub failed: u64,
-    /// Jobs given back, not counted as tried.
+    /// Jobs released, not counted as attempts.
     pub released: u64,
     /// Jobs dead-lettered by the handler.
     pub dead_lettered: u64,
-    /// Jobs whose end was not stored: taken away while they were held, as deleted ones are and those
-    /// whose lease could not be kept, or no shard answered to it until their lease was over. Those
-    /// that still exist run again; what the handler answered for them may count all the same, where
-    /// only the answer to that did not come.
+    /// Jobs whose outcome was not stored: revoked while they were held, because they were deleted or their lease
+    /// could not be extended, or because no shard stored the settle before their lease ended. Those that still exist
+    /// run again. Their outcome may be stored all the same, if only the answer was lost.
     pub unsettled: u64,
 }
 
-/// Which jobs share no batch.
+/// Selects jobs that share no batch.
 type UnbatchedFn = Arc<dyn Fn(&pb::Delivery) -> bool + Send + Sync>;
-/// How much a job takes of what a batch may hold.
+/// Returns the weight of a job in a batch.
 type WeightFn = Arc<dyn Fn(&pb::Delivery) -> usize + Send + Sync>;
 /// A handler, without its type.
 type Handler = Arc<dyn Fn(Vec<Delivery>) -> HandlerFuture + Send + Sync>;
@@ -79,8 +78,8 @@ type HandlerFuture = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 // === impl Worker ===
 
 impl Worker {
-    /// A worker for these topics, by exact name or by a prefix and a final `*`, served in turns. It
-    /// runs one job at a time.
+    /// Creates a worker for these topics, by exact name or by a prefix and a final `*`, served in turns. It runs one
+    /// job at a time.
     pub fn new<T: Into<String>>(client: Client, topics: impl IntoIterator<Item = T>) -> Worker {
         Worker {
             client,
@@ -97,27 +96,26 @@ impl Worker {
         }
     }
 
-    /// A name that operators see, stable while the process lives, at most 128 bytes. Default: none.
+    /// Sets a name that operators see, stable while the process lives, at most 128 bytes. Default: none.
     pub fn id(mut self, id: impl Into<String>) -> Worker {
         self.id = id.into();
         self
     }
 
-    /// How many handlers run at once, 1 to 10,000. Default 1.
+    /// Sets the number of handlers that run at once, 1 to 10,000. Default 1.
     pub fn concurrency(mut self, handlers: usize) -> Worker {
         self.concurrency = handlers.clamp(1, CREDIT_MAX);
         self
     }
 
-    /// Jobs held beyond those that run, so that a handler that ends finds the next one here. Default:
-    /// as many as run. With 0 a slow job never keeps another one waiting behind it.
+    /// Sets the number of jobs held beyond those that run, so that a handler that ends has the next one at once.
+    /// Default: as many as run. With 0 a slow job never keeps another one waiting behind it.
     pub fn prefetch(mut self, jobs: usize) -> Worker {
         self.prefetch = Some(jobs);
         self
     }
 
-    /// Jobs that [`Worker::run_batches`] hands to its handler one by one: those that `alone` says so
-    /// of. Default: none.
+    /// Selects the jobs that [`Worker::run_batches`] passes to its handler one by one. Default: none.
     pub fn unbatched(
         mut self,
         alone: impl Fn(&pb::Delivery) -> bool + Send + Sync + 'static,
@@ -126,9 +124,8 @@ impl Worker {
         self
     }
 
-    /// Bounds the batches of [`Worker::run_batches`] by more than their number: the jobs of one weigh
-    /// at most `most` together, each what `weigh` says, but at least 1. A job that weighs more comes
-    /// by itself. Default: no bound.
+    /// Limits the batches of [`Worker::run_batches`] by weight as well as by number: the jobs of one weigh at most
+    /// `most` together. `weigh` returns the weight of a job, at least 1. A heavier job goes alone. Default: no limit.
     pub fn batch_weight(
         mut self,
         most: usize,
@@ -138,43 +135,41 @@ impl Worker {
         self
     }
 
-    /// The lease of jobs that set none themselves, 1 s to 24 h. It is extended for as long as the
-    /// handler runs, so it only says how soon others take over from a worker that died. Default: 30 s.
+    /// Sets the lease of jobs that set none themselves, 1 s to 24 h. It is extended while the handler runs, so it
+    /// only limits how soon other workers take over after this one died. Default: 30 s.
     pub fn lease(mut self, lease: Duration) -> Worker {
         self.lease = Some(lease);
         self
     }
 
-    /// Ends after having begun so many jobs. Default: never.
+    /// Limits the number of jobs to begin. Default: no limit.
     pub fn max_jobs(mut self, jobs: u64) -> Worker {
         self.max_jobs = Some(jobs);
         self
     }
 
-    /// Ends after having had nothing to do for so long while connected: without a connection nobody
-    /// knows whether there is something. Default: never.
+    /// Ends the worker after this time without a job while connected. Time without a connection does not count,
+    /// because jobs may be waiting then. Default: never.
     pub fn idle_exit(mut self, idle: Duration) -> Worker {
         self.idle_exit = Some(idle);
         self
     }
 
-    /// Runs `handler` for each job until `stop` is ready, and what was begun to its end.
+    /// Runs `handler` for each job until `stop` is ready, and begun jobs to their end.
     ///
-    /// What the handler answers settles the job: see [`Outcome`]; a `Result<(), E>` is one, with the
-    /// error as the reason to retry. A panic is a failure like any other, and so is an answer that
-    /// the server refuses, such as a bad follow-up job. If a job is taken away,
-    /// because it was deleted or because the server could not be reached until its lease ran out, the
-    /// handler's future is dropped where it waits.
+    /// The outcome of the handler settles the job: see [`Outcome`]; a `Result<(), E>` is one, with the error as the
+    /// reason to retry. A panic is a failure like any other, and so is an outcome that the server rejects, such as a
+    /// bad follow-up job. If a lease is revoked, because the job was deleted or the server was unreachable until the
+    /// lease expired, the handler's future is dropped where it waits.
     ///
-    /// When `stop` is ready no new job begins, those that wait here go back uncounted, and those that
-    /// run are finished and settled. To stop harder, drop the future: leases then run out by
-    /// themselves, after `orphan_grace` (5 s).
+    /// Once `stop` is ready no new job begins, waiting jobs are released uncounted, and running jobs are finished and
+    /// settled. To stop at once, drop the future: the server releases the leases after `orphan_grace` (5 s).
     ///
-    /// A broken connection is made anew with growing, jittered pauses, for as long as it takes;
-    /// meanwhile handlers go on, within their leases. Such events are logged by `tracing`.
+    /// A broken connection is made again with growing, jittered pauses, for as long as it takes; meanwhile handlers
+    /// go on, within their leases. Such events are logged by `tracing`.
     ///
     /// # Errors
-    /// The server refuses the stream for good: a bad topic name, missing rights.
+    /// Fails if the server rejects the stream for good: a bad topic name, missing rights.
     pub async fn run<F, R>(
         self,
         handler: F,
@@ -188,11 +183,11 @@ impl Worker {
         Worker { batch: 1, ..self }.start(erase_handler(one), stop).await
     }
 
-    /// The same with a handler of up to `batch` jobs of one topic that are here at the moment; it
+    /// Runs `handler` as [`Worker::run`] does, with up to `batch` jobs of one topic that are here at the moment; it
     /// never waits for more. Its outcome is the outcome of each.
     ///
     /// # Errors
-    /// As [`Worker::run`].
+    /// Fails as [`Worker::run`] does.
     pub async fn run_batches<F, R>(
         mut self,
         batch: usize,
@@ -215,7 +210,7 @@ impl Worker {
         WorkerSession::new(self, handler).run(stop).await
     }
 
-    /// Jobs held at most: those that run and those that wait here.
+    /// Returns the maximum number of held jobs: running and waiting.
     fn credit(&self) -> usize {
         let running = self.concurrency.saturating_mul(self.batch);
         running.saturating_add(self.prefetch.unwrap_or(running)).min(CREDIT_MAX)
@@ -248,9 +243,9 @@ where
     })
 }
 
-/// Whether another attempt would be refused the same way. A bare code proves nothing: a proxy that
-/// has no way to the server at the moment answers 404 or 403, which is UNIMPLEMENTED or
-/// PERMISSION_DENIED here. Only the server itself gives reasons.
+/// Returns whether another attempt would be rejected the same way. A bare code proves nothing: a proxy that has no
+/// way to the server at the moment answers 404 or 403, which is UNIMPLEMENTED or PERMISSION_DENIED here. Only the
+/// server itself gives reasons.
 fn is_permanent(error: &Error) -> bool {
     !error.reason().is_empty() && is_refusal(error.code())
 }
@@ -266,7 +261,7 @@ fn is_refusal(code: Code) -> bool {
     )
 }
 
-/// Ends at that time, if there is one.
+/// Sleeps until `time`; for ever if there is none.
 async fn sleep_until_some(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::leases::JobSlot;
 use crate::pb::Delivery;
 
-/// See the module.
+/// Waiting jobs by arrival, and by topic.
 #[derive(Debug, Default)]
 pub(super) struct PendingJobs {
     jobs: BTreeMap<JobSlot, Delivery>,
     topics: HashMap<String, BTreeSet<JobSlot>>,
 }
 
-// === impl Pending ===
+// === impl PendingJobs ===
 
 impl PendingJobs {
     pub(super) fn len(&self) -> usize {
@@ -31,8 +31,7 @@ impl PendingJobs {
         self.jobs.insert(slot, delivery);
     }
 
-    /// Up to `size` jobs of the topic whose turn it is, of `most` weight together; at least one,
-    /// whatever its weight.
+    /// Takes up to `size` jobs of the topic whose turn it is, of `most` weight together; at least one, of any weight.
     pub(super) fn take_batch(
         &mut self,
         size: usize,
@@ -42,7 +41,7 @@ impl PendingJobs {
         let (mut slots, mut room) = (Vec::new(), most);
         let Some(first) = self.jobs.values().next() else { return Vec::new() };
         for slot in self.topics.get(&first.topic).into_iter().flatten().take(size) {
-            // Without any weight one would join another that has taken all there was.
+            // A job of weight 0 would join a batch that is already full.
             let weight = self.jobs.get(slot).map_or(1, &weigh).max(1);
             if weight > room && !slots.is_empty() {
                 break;
@@ -68,7 +67,7 @@ impl PendingJobs {
         self.jobs.keys().copied()
     }
 
-    /// All of them; none are left.
+    /// Removes and returns all slots.
     pub(super) fn take_all(&mut self) -> Vec<JobSlot> {
         self.topics.clear();
         std::mem::take(&mut self.jobs).into_keys().collect()

@@ -1,7 +1,7 @@
-//! Claims: which topics are asked for which streams, and what follows from the answer.
+//! Claims: selects the topics and streams of each claim, and applies its result.
 //!
-//! A stream's free credit is split over its awake topics and the shards; each claim reserves its share until the answer
-//! is there: [`crate::domain::credit`].
+//! A stream's free credit is split over its awake topics and the shards; each claim reserves its share until the
+//! result arrives: [`crate::domain::credit`].
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,67 +15,67 @@ use super::super::stream_ledger::{ClaimOrigin, StreamLease};
 use super::glob_tasks::PIECE;
 use super::{CLAIM_TOPICS_MAX, ClaimPlanner, StreamEntry, TopicEntry, TopicPosition, TopicStatus};
 
-/// Topics that a plan looks at: more than get another chance in it, so that it comes to those behind them.
+/// Number of topics that one plan examines, at most: more than it unparks, so that it reaches the topics behind them.
 const PASSED_MAX: usize = 3 * PIECE;
 const JOBS_MAX: u32 = limit::CALL_JOBS_MAX as u32;
 
-/// One claim.
+/// Content of one claim.
 pub(in crate::dispatch) struct ClaimPlan {
-    /// In the order of the store's [`crate::store::Claims::topics`].
+    /// Topics in the order of the store's [`crate::store::ClaimResult::topics`].
     pub(in crate::dispatch) topics: Vec<TopicClaim>,
 }
 
-/// What is asked of one topic.
+/// Claim of one topic.
 pub(in crate::dispatch) struct TopicClaim {
     pub(in crate::dispatch) topic: TopicName,
     pub(in crate::dispatch) takers: Vec<ClaimTaker>,
-    /// Of the topic, and how often wake-ups were missed, when it was asked.
+    /// Number of the topic's last wake-up and count of missed events, at the time of the claim.
     wakes_seen: (u64, u64),
-    /// What it had got by then.
+    /// Jobs that the topic had been served, at the time of the claim.
     served: u64,
 }
 
-/// On whose behalf, and how much.
+/// Stream that a claim is for, and its share.
 pub(in crate::dispatch) struct ClaimTaker {
     pub(in crate::dispatch) stream: Arc<Stream>,
-    /// In whose line it stood.
+    /// Group in whose queue the stream was.
     group: u32,
     pub(in crate::dispatch) share: CreditShare,
-    /// It is all that the stream could take.
+    /// True if the share is all that the stream could take.
     full: bool,
 }
 
-/// What is to be done after an answer.
+/// Actions to take after the result of a claim.
 #[derive(Default)]
 pub(in crate::dispatch) struct ClaimOutcome {
     /// Leases for streams that are gone.
     pub(in crate::dispatch) refused: Vec<StreamLease>,
     /// Streams with credit that other feeds wait for, and these feeds.
     pub(in crate::dispatch) wake_feeds: Vec<(Arc<Stream>, Vec<usize>)>,
-    /// When the first of them needs a look at what waits for its transport.
+    /// Time of the first check of jobs that wait for their transport.
     pub(in crate::dispatch) look_at: Option<Time>,
 }
 
 enum TakerPick {
     Taker(ClaimTaker),
-    /// Hungry, but this topic has nothing that fits until there is more credit.
+    /// Hungry, but no job of this topic fits until there is more credit.
     Blocked,
-    /// Hungry, but this other topic has its turn alone.
+    /// Hungry, but must first claim from this other topic alone.
     Deferred(TopicName),
     /// Not hungry, or gone.
     NoCredit,
 }
 
-/// Topics whose takers have to ask another one alone first.
+/// Topics whose takers must first claim from another topic alone.
 #[derive(Default)]
 struct DeferredTopics {
     topics: Vec<TopicName>,
-    /// Such another one, which comes next: it may stand behind a million that wait for it.
+    /// Topic to claim from alone next: it may stand behind a million topics that wait for it.
     next: Option<TopicName>,
     claimed_alone: HashSet<TopicName>,
 }
 
-// === impl Later ===
+// === impl DeferredTopics ===
 
 impl DeferredTopics {
     fn defer(&mut self, name: TopicName, alone: TopicName) {
@@ -86,10 +86,11 @@ impl DeferredTopics {
     }
 }
 
-// === impl Board ===
+// === impl ClaimPlanner ===
 
 impl ClaimPlanner {
-    /// The next claim; `None` when there is nothing to ask for, no stream that could take it, or [`ClaimPlanner::has_glob_tasks`].
+    /// Plans the next claim; `None` when there is no topic to claim from, no stream that could take jobs, or
+    /// [`ClaimPlanner::has_glob_tasks`].
     pub(in crate::dispatch) fn plan(&mut self) -> Option<ClaimPlan> {
         self.run_glob_task();
         self.unpark_next();
@@ -121,7 +122,7 @@ impl ClaimPlanner {
             asks.push(TopicClaim { wakes_seen: wakes, served, topic: name, takers });
         }
         self.plan_was_limited = passed == PASSED_MAX;
-        // They have a taker as soon as that stream's turn alone is over, of which no letter comes.
+        // These topics have a taker as soon as that stream has claimed alone, and no mailbox entry follows then.
         for name in later.topics {
             if self.topics.get(&name).is_some_and(|topic| topic.position == TopicPosition::Ready) {
                 self.make_ready(name);
@@ -130,7 +131,7 @@ impl ClaimPlanner {
         (!asks.is_empty()).then_some(ClaimPlan { topics: asks })
     }
 
-    /// Takes the topic out of the queue before its turn, if it is there.
+    /// Removes the topic from the queue before its turn, if it is there. Returns whether it was.
     fn remove_ready(&mut self, name: &TopicName) -> bool {
         if self.topics.get(name).is_some_and(|topic| topic.position == TopicPosition::Parked) {
             self.unpark(name);
@@ -141,7 +142,7 @@ impl ClaimPlanner {
         true
     }
 
-    /// Takes in the answer to `plan`; events that came before it must have been heard.
+    /// Applies the result of `plan`. Events that came before the result must have been processed.
     pub(in crate::dispatch) fn apply(
         &mut self,
         plan: ClaimPlan,
@@ -151,11 +152,11 @@ impl ClaimPlanner {
         let progress =
             found.iter().any(|found| found.by_stream.iter().any(|jobs| !jobs.is_empty()));
         let mut outcome = ClaimOutcome::default();
-        // The last one first, so that those who got nothing stand as they stood.
+        // The last one first, so that streams that received nothing keep their order.
         for (asked, found) in plan.topics.iter().zip(&found).rev() {
             self.rotate_served(asked, found);
         }
-        // All of them were ready, so other topics may catch up with the one that had got the least, not with more.
+        // All of these topics were ready, so other topics may catch up with the least-served of them, not further.
         let floor = plan.topics.iter().map(|asked| asked.served).min().unwrap_or(0);
         for (asked, found) in plan.topics.into_iter().zip(found) {
             let more = found.remainder == TopicRemainder::Ready;
@@ -174,7 +175,7 @@ impl ClaimPlanner {
         outcome
     }
 
-    /// The claim failed: nothing was found, and nothing learnt but that the shard does not answer.
+    /// Applies a failed claim: no jobs were found, and no topic is marked empty.
     pub(in crate::dispatch) fn apply_failure(
         &mut self,
         plan: ClaimPlan,
@@ -191,8 +192,8 @@ impl ClaimPlanner {
         outcome
     }
 
-    /// Hungry streams of the topic's groups, for `slice` jobs together; and the topic that another one, which only has to
-    /// ask elsewhere first, asks alone.
+    /// Selects hungry streams of the topic's groups, for `slice` jobs together. Also returns the topic that a stream
+    /// must claim from alone first, if there is such a stream.
     fn select_takers(
         &mut self,
         name: &TopicName,
@@ -232,7 +233,7 @@ impl ClaimPlanner {
         (takers, later)
     }
 
-    /// What the stream asks of the topic: its share, at most `jobs_max`.
+    /// Picks the share that the stream claims from the topic, at most `jobs_max` jobs.
     fn pick_taker(&mut self, id: u32, group: u32, name: &TopicName, jobs_max: u32) -> TakerPick {
         let ways = match self.streams.get(&id) {
             Some(sub) if sub.hungry => self.credit_parts(sub),
@@ -270,10 +271,11 @@ impl ClaimPlanner {
         }
     }
 
-    /// Number of parts into which the stream's credit is split: its awake topics here, times the shards that may have jobs.
+    /// Number of parts into which the stream's credit is split: its awake topics here, times the shards that may have
+    /// jobs.
     fn credit_parts(&self, sub: &StreamEntry) -> usize {
         let awake = sub.groups.iter().filter_map(|id| self.groups.get(id)).map(|g| g.awake);
-        // No claim asks for more topics, so a share is as large as those can use.
+        // A claim contains no more topics than this, so a larger number would only make shares too small.
         awake.sum::<usize>().clamp(1, CLAIM_TOPICS_MAX) * self.awake_feeds.count()
     }
 
@@ -299,9 +301,9 @@ impl ClaimPlanner {
         }
     }
 
-    /// Why a stream that got nothing, though there is more, got nothing: its bytes were split, or
-    /// the next job is too large for all of them, or others had what there was.
-    /// Answers when to look at a stream that waits for credit from now on.
+    /// Records why a stream received nothing although the topic has more: its bytes were split, or the next job is
+    /// too large for all of them, or others took the jobs. Returns the time of the next check of a stream that waits
+    /// for credit from now on.
     fn note_unserved(
         &mut self,
         name: &TopicName,
@@ -325,7 +327,7 @@ impl ClaimPlanner {
         None
     }
 
-    /// What becomes of a topic that was asked and gave so many jobs.
+    /// Updates the state of a topic after a claim that found this many jobs.
     fn update_after_claim(
         &mut self,
         asked: &TopicClaim,
@@ -343,7 +345,7 @@ impl ClaimPlanner {
         if rest == TopicRemainder::Ready {
             topic.takers_max = (topic.takers_max * 4).min(limit::CALL_JOBS_MAX);
         }
-        // Also one that stays awake and gave nothing has had its turn: others may have something.
+        // A topic that stays awake and gave nothing has had its turn too: others may have jobs.
         self.order.add_served(
             &mut topic.turn,
             jobs.max(u64::from(status == TopicStatus::Awake)),
@@ -359,7 +361,7 @@ impl ClaimPlanner {
         self.drop_if_unused(&asked.topic);
     }
 
-    /// The topic was asked for a stream that is new, and had nothing for it.
+    /// Records that the topic was claimed from for a new stream and had no jobs for it.
     fn mark_claimed(&mut self, id: u32, name: &TopicName) {
         if !self.unclaimed_streams.contains(&id) {
             return;
@@ -370,7 +372,7 @@ impl ClaimPlanner {
         }
     }
 
-    /// Tells a stream that is new when everything was asked for it.
+    /// Counts the feed as claimed for a new stream once all its topics were claimed from.
     pub(super) fn finish_if_claimed(&mut self, id: u32) {
         let Some(sub) = self.streams.get(&id) else { return };
         if sub.globs_pending == 0 && sub.unclaimed.is_empty() && self.unclaimed_streams.remove(&id)
@@ -385,7 +387,8 @@ impl ClaimPlanner {
         }
     }
 
-    /// Whoever is asked for first gets the first job, if there is any, so the next topic begins with another one.
+    /// Puts the takers back into the queue. The first taker of a claim gets its first job, so the next topic begins
+    /// with another stream.
     fn queue_takers(&mut self, group: u32, takers: &[ClaimTaker]) {
         let Some(line) = self.groups.get_mut(&group).map(|group| &mut group.queue) else { return };
         let Some((first, others)) = takers.split_first() else { return };
@@ -393,8 +396,8 @@ impl ClaimPlanner {
         line.push(first.stream.id());
     }
 
-    /// Whoever got something has had its turn, and nobody else: where claims in vain moved somebody, a trickle of
-    /// jobs could go to one stream for ever. So it could to one group.
+    /// Rotates only streams that received jobs; rotating on empty claims could give a trickle of jobs to one stream
+    /// for ever. Likewise for groups.
     fn rotate_served(&mut self, asked: &TopicClaim, found: &TopicLeases) {
         let got = |index: usize| found.by_stream.get(index).is_some_and(|jobs| !jobs.is_empty());
         let takers: Vec<_> = asked.takers.iter().enumerate().collect();

@@ -1,4 +1,4 @@
-//! What concerns all topics of a glob, of which there may be a million, is done in pieces, and claims come in between.
+//! Work on all topics of a glob, which may be a million. It is done in pieces, with claims in between.
 
 use std::ops::Bound;
 
@@ -8,27 +8,28 @@ use super::super::TopicPattern;
 use super::topic_order::{ParkedTopics, TurnPosition};
 use super::{CLAIM_TOPICS_MAX, ClaimPlanner, TopicPosition, TopicStatus};
 
-/// Topics that one piece looks at: some hundred microseconds. A delivery waits for several pieces on its way.
+/// Number of topics of one piece: a few hundred microseconds. A delivery waits for several pieces on its way.
 pub(super) const PIECE: usize = 128;
 
-/// What is still to be done, from behind a topic on.
+/// Remaining work, from behind a topic on.
 pub(super) enum GlobTask {
-    /// Topics get a new group, see [`AttachProgress`].
+    /// Attaches a new group to its topics, see [`AttachProgress`].
     Attach(u32),
-    /// They lose one that is no more, as far as they had got it, and what was parked in it is dropped.
+    /// Detaches a removed group from the topics that it was attached to, and drops its parked topics.
     Detach(DetachTask),
-    /// A pull is told once all of them were asked for it: they are noted.
+    /// Adds the awake topics of a pull's glob to its unclaimed topics: the pull is exhausted once all were claimed
+    /// from.
     Gather { stream: u32, prefix: String, after: Option<TopicName> },
 }
 
-/// How many topics of a glob know their group.
+/// Progress of attaching a group to the topics of its glob.
 pub(super) enum AttachProgress {
-    /// Those up to this name: the others get to know it in pieces.
+    /// Topics up to this name are attached; the others follow in pieces.
     UpTo(Option<TopicName>),
     All,
 }
 
-/// See [`GlobTask::Detach`].
+/// State of [`GlobTask::Detach`].
 pub(super) struct DetachTask {
     pub(super) group: u32,
     pub(super) prefix: String,
@@ -37,16 +38,16 @@ pub(super) struct DetachTask {
     pub(super) attached: AttachProgress,
 }
 
-/// A walk over what is parked in a group, the next ones first. It ends where the last one was when it began, so that what
-/// is parked again behind it has its chance in the next walk, not at once.
+/// Scan over the parked topics of a group, in the order of their turns. It ends at the topic that was last when it
+/// began, so that a topic parked again behind it is reached by the next scan, not at once.
 pub(super) struct ParkedScan {
     after: Option<TurnPosition>,
     until: TurnPosition,
-    /// A stream has got credit since it began.
+    /// A stream has received credit since the scan began.
     restart: bool,
 }
 
-// === impl Reach ===
+// === impl AttachProgress ===
 
 impl AttachProgress {
     pub(super) fn covers(&self, name: &TopicName) -> bool {
@@ -57,15 +58,15 @@ impl AttachProgress {
     }
 }
 
-// === impl Board ===
+// === impl ClaimPlanner ===
 
 impl ClaimPlanner {
-    /// Whether there is something to be done before the next plan is a whole one.
+    /// Returns whether work is left before the next plan covers all topics.
     pub(in crate::dispatch) fn has_glob_tasks(&self) -> bool {
         !self.glob_tasks.is_empty() || !self.unparking.is_empty() || self.plan_was_limited
     }
 
-    /// Parked topics get another chance. Streams wait for that, so it does not wait for chores.
+    /// Unparks topics. Streams wait for that, so it does not wait for glob tasks.
     pub(super) fn unpark_next(&mut self) {
         let mut left = PIECE;
         while left > 0
@@ -75,7 +76,7 @@ impl ClaimPlanner {
         }
     }
 
-    /// Does a piece of the chores, each in turn: a small glob does not wait for a wide one.
+    /// Runs a piece of the glob tasks, each in turn: a small glob does not wait for a wide one.
     pub(in crate::dispatch) fn run_glob_task(&mut self) {
         let mut left = PIECE;
         while left > 0
@@ -128,7 +129,8 @@ impl ClaimPlanner {
         names.len().max(dropped)
     }
 
-    /// What is awake now was so when the pull came, or may have become so since: it is asked all the same.
+    /// Adds the topics that are awake now. Some may have become awake after the pull came: they are claimed from all
+    /// the same.
     fn gather_piece(
         &mut self,
         stream: u32,
@@ -155,7 +157,7 @@ impl ClaimPlanner {
         count
     }
 
-    /// What is parked gets another chance, because a stream of the group has credit again.
+    /// Schedules the parked topics of the group to be unparked, because a stream of the group has credit again.
     pub(super) fn unpark_soon(&mut self, id: u32) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let (Some(first), Some(last)) =
@@ -177,7 +179,7 @@ impl ClaimPlanner {
     fn unpark_piece(&mut self, id: u32, most: usize) -> usize {
         let mut count = 0;
         while let Some(group) = self.groups.get_mut(&id) {
-            // The next stream with credit begins this anew.
+            // The next stream with credit begins a new scan.
             let Some(walk) = group.parked_scan.as_mut().filter(|_| group.queue.len() > 0) else {
                 group.parked_scan = None;
                 break;
@@ -206,7 +208,7 @@ impl ClaimPlanner {
         count
     }
 
-    /// The topic may have takers again.
+    /// Unparks the topic: it may have takers again.
     pub(super) fn unpark(&mut self, name: &TopicName) {
         let Some(topic) = self.topics.get_mut(name) else { return };
         if topic.position != TopicPosition::Parked {

@@ -1,19 +1,20 @@
-//! What a feed knows: which topics may have something, and which streams could take it. Pure but for
-//! the books of the streams themselves.
+//! Planner of a feed's claims: topics that may have jobs, and streams that could take them. No I/O; reads and updates
+//! the streams' ledgers.
 //!
 //! ```text
-//!   stream ──wants──▶ group (a pattern) ──matches──▶ topic
-//!             line of hungry streams         awake: ready, asked, or parked
-//!                                            asleep: for ever, or until a time
+//!   stream ──subscribes──▶ group (a pattern) ──matches──▶ topic
+//!                queue of hungry streams              awake: ready, claimed, or parked
+//!                                                     asleep: for ever, or until a time
 //! ```
 //!
 //! - A topic is asleep only after a claim that found nothing and that began after the last wake-up.
-//! - Streams stand in the line of each of their patterns while they are hungry. One that is found not
-//!   to be steps out, and back in when its books say so: nobody looks at streams that are busy.
-//! - An awake topic whose groups have no hungry stream is parked until one of them has. One that is
-//!   only passed over for the sake of another topic stays ready: nobody would tell when that is over.
-//! - What concerns all topics of a glob is done in pieces; a plan that comes before the last one asks for what is known by then.
-//! - Ready topics are asked in the order of their turns, which they keep while they are parked or forgotten.
+//! - A hungry stream has free credit. It is in the queue of each of its patterns. A stream that turns out not to be
+//!   hungry is removed, and returns when its ledger has credit: busy streams are not examined.
+//! - An awake topic whose groups have no hungry stream is parked until one has. A topic that is only passed over
+//!   because of another topic stays ready: no event would report the end of that.
+//! - Work on all topics of a glob is done in pieces; a plan made before the last piece uses the topics attached by
+//!   then.
+//! - Ready topics are claimed from in the order of their turns, which they keep while they are parked or dropped.
 
 mod awake_feeds;
 mod claim_plan;
@@ -46,50 +47,50 @@ pub(super) use awake_feeds::AwakeFeeds;
 pub(super) use claim_plan::{ClaimOutcome, ClaimPlan, TopicClaim};
 pub(super) use served_counts::ServedCounts;
 
-/// Topics of one claim at most: with a handful of jobs each the call is full.
+/// Number of topics of one claim, at most: with a few jobs each the call is full.
 const CLAIM_TOPICS_MAX: usize = 64;
-/// Takers of the first claim after a topic woke; each further one that finds more asks for more, so
-/// that a trickle of jobs does not cost a look at every idle stream.
+/// Number of takers of the first claim after a topic woke. Each further claim that finds more has more takers, so
+/// that a trickle of jobs does not cost a visit of every idle stream.
 const TAKERS_MIN: usize = 16;
 
-/// See the module.
+/// Planner of the claims of one feed.
 pub(super) struct ClaimPlanner {
-    /// The index of this feed.
+    /// Index of this feed.
     feed: usize,
-    /// Which feeds may have something.
+    /// Flags of all feeds that may have jobs.
     awake_feeds: Arc<AwakeFeeds>,
-    /// How many topics are awake.
+    /// Number of awake topics.
     awake_topics: usize,
     topics: BTreeMap<TopicName, TopicEntry>,
     groups: HashMap<u32, PatternGroup>,
     by_pattern: HashMap<TopicPattern, u32>,
-    /// The groups of globs.
+    /// Groups of globs.
     glob_groups: HashSet<u32>,
     next_group: u32,
     streams: HashMap<u32, StreamEntry>,
-    /// How many of them are hungry.
+    /// Number of hungry streams.
     hungry: usize,
-    /// Streams that have not heard that everything was asked for.
+    /// Streams for which this feed has not yet claimed from all their topics.
     unclaimed_streams: HashSet<u32>,
     /// Awake topics that may have takers.
     order: TopicOrder,
-    /// Topics that wake by themselves.
+    /// Topics that wake at a time.
     due: BTreeSet<(Time, TopicName)>,
-    /// Claims planned.
+    /// Number of claims planned.
     round: u64,
-    /// Wake-ups heard.
+    /// Number of wake-ups received.
     wakes: u64,
-    /// How often wake-ups were missed: each may have been of any topic.
+    /// Number of times that wake-ups were missed: each may have been for any topic.
     missed_events: u64,
-    /// Topics that nobody names are remembered: some stream has asked for a glob.
+    /// True once a stream has subscribed to a glob: topics that no stream names are tracked too.
     tracks_globs: bool,
-    /// Wake-ups can be lost: topics that sleep are asked about, and none is forgotten.
+    /// True if wake-ups can be lost: sleeping topics are checked, and none is dropped.
     can_miss_events: bool,
     sleeping: SleepingTopics,
     glob_tasks: VecDeque<GlobTask>,
-    /// Groups whose parked topics are getting another chance, in turn.
+    /// Groups whose parked topics are being unparked, in turn.
     unparking: VecDeque<u32>,
-    /// The last plan has not looked at all topics that are ready.
+    /// True if the last plan has not examined all ready topics.
     plan_was_limited: bool,
 }
 
@@ -97,10 +98,10 @@ struct TopicEntry {
     status: TopicStatus,
     position: TopicPosition,
     turn: TopicTurn,
-    /// The number of its last wake-up.
+    /// Number of its last wake-up.
     wakes: u64,
     groups: Vec<u32>,
-    /// Takers of the next claim at most.
+    /// Number of takers of the next claim, at most.
     takers_max: usize,
 }
 
@@ -110,7 +111,7 @@ enum TopicStatus {
     Asleep(Option<Time>),
 }
 
-/// Where an awake topic is.
+/// Place of an awake topic.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TopicPosition {
     Unqueued,
@@ -123,25 +124,25 @@ struct StreamEntry {
     stream: Arc<Stream>,
     groups: Vec<u32>,
     hungry: bool,
-    /// Its next ask is for this topic alone and with all its bytes: it got nothing there though
-    /// there was more, so its share may have been too small for the next job.
+    /// Topic from which the next claim takes alone and with all bytes of the stream: it received nothing there
+    /// although there was more, so its share may have been too small for the next job.
     claim_alone: Option<TopicName>,
-    /// Topics whose next job does not fit even so, until credit comes back.
+    /// Topics whose next job does not fit even then, until credit is freed.
     blocked: HashSet<TopicName>,
-    /// Topics that were awake when it came and were not found empty since.
+    /// Topics that were awake when the stream opened and were not found empty since.
     unclaimed: HashSet<TopicName>,
-    /// Of so many of its globs these are not all noted yet.
+    /// Number of its globs whose topics are not all in `unclaimed` yet.
     globs_pending: usize,
-    /// The round in which `split` was computed.
+    /// Round in which `topic_share` was computed.
     round: u64,
-    /// The share of each of its topics.
+    /// Share of each of its topics.
     topic_share: CreditShare,
 }
 
-// === impl Board ===
+// === impl ClaimPlanner ===
 
 impl ClaimPlanner {
-    /// The board of feed number `feed`.
+    /// Creates the planner of feed number `feed`.
     pub(super) fn new(
         feed: usize,
         awakeness: Arc<AwakeFeeds>,
@@ -173,22 +174,23 @@ impl ClaimPlanner {
         }
     }
 
-    /// Whether topics that nobody names are remembered.
+    /// Returns whether topics that no stream names are tracked.
     pub(super) fn tracks_globs(&self) -> bool {
         self.tracks_globs
     }
 
-    /// From now on they are; whoever says so names those that exist, by [`ClaimPlanner::wake`].
+    /// Starts to track topics that no stream names. The caller then reports those that exist, by
+    /// [`ClaimPlanner::wake_topic`].
     pub(super) fn track_globs(&mut self) {
         self.tracks_globs = true;
     }
 
-    /// Whether the stream is subscribed.
+    /// Returns whether the stream is subscribed.
     pub(super) fn serves(&self, stream: u32) -> bool {
         self.streams.contains_key(&stream)
     }
 
-    /// A letter about `stream`: it has opened, closed, or has credit again.
+    /// Updates the planner for a stream that has opened, closed, or has credit again.
     pub(super) fn update_stream(&mut self, stream: &Arc<Stream>) {
         let id = stream.id();
         if stream.is_closed() {
@@ -200,7 +202,7 @@ impl ClaimPlanner {
         }
     }
 
-    /// The topic has something from `at` on, for whoever's clock says `now`.
+    /// Wakes the topic: it has jobs from `at` on, on the clock that shows `now`.
     pub(super) fn wake_topic(&mut self, name: &TopicName, at: Time, now: Time) {
         if !self.topics.contains_key(name) {
             if !self.tracks_globs {
@@ -221,26 +223,26 @@ impl ClaimPlanner {
         }
     }
 
-    /// Events were missed: anything may have come, and a claim under way may have come before it.
+    /// Records that events were missed: any topic may have jobs, and a claim in flight may be older than the event.
     pub(super) fn mark_events_missed(&mut self) {
         self.missed_events += 1;
     }
 
-    /// Wakes all that sleep.
+    /// Wakes all sleeping topics.
     pub(super) fn wake_all(&mut self) {
         for name in self.sleeping.names() {
             self.wake_topic(&name, Time(i64::MIN), Time(i64::MIN));
         }
     }
 
-    /// Wakes what is due.
+    /// Wakes all topics that are due.
     pub(super) fn wake_due(&mut self, now: Time) {
         while let Some((at, name)) = self.due.first().filter(|(at, _)| *at <= now).cloned() {
             self.wake_topic(&name, at, now);
         }
     }
 
-    /// When the next topic wakes by itself; `None` also when nobody could take anything.
+    /// Returns the time at which the next topic wakes; `None` also when no stream could take jobs.
     pub(super) fn next_due(&self) -> Option<Time> {
         self.due.first().map(|(at, _)| *at).filter(|_| self.hungry > 0)
     }
@@ -250,7 +252,7 @@ impl ClaimPlanner {
         let mut sub = StreamEntry::new(stream);
         let mut patterns = distinct(&sub.stream.options().topics);
         if self.order.has_evicted() {
-            // What is not remembered is served in this order, which is to favour none of them.
+            // Topics without a kept turn are served in this order, which must not favour any of them.
             patterns.shuffle(&mut rand::rng());
         }
         for pattern in patterns {
@@ -258,7 +260,7 @@ impl ClaimPlanner {
             sub.groups.push(group);
             match &pattern {
                 TopicPattern::Exact(name) => {
-                    // What is asleep was found empty, but by whom? A first ask costs little.
+                    // A sleeping topic was found empty, but maybe only for other streams. A first claim costs little.
                     self.wake_topic(name, Time(i64::MIN), Time(i64::MIN));
                     sub.unclaimed.insert(name.clone());
                 }
@@ -285,8 +287,7 @@ impl ClaimPlanner {
         }
     }
 
-    /// The stream may take something again: it steps into its lines, and parked topics get another
-    /// chance.
+    /// Marks the stream hungry: enters it in its queues, and unparks topics of its groups.
     fn mark_hungry(&mut self, id: u32) {
         let Some(sub) = self.streams.get_mut(&id) else { return };
         self.hungry += usize::from(!std::mem::replace(&mut sub.hungry, true));
@@ -329,8 +330,8 @@ impl ClaimPlanner {
         self.update_sleeping(name);
     }
 
-    /// The topic is awake. It takes its place among those that are ready only if a stream stands in line for it: plans
-    /// do not look at topics that no stream can take.
+    /// Makes an awake topic ready if a stream is in a queue for it; parks it otherwise: plans do not examine topics
+    /// that no stream can take.
     fn make_ready(&mut self, name: TopicName) {
         let Some(topic) = self.topics.get_mut(&name) else { return };
         let groups = &self.groups;
@@ -341,7 +342,7 @@ impl ClaimPlanner {
         }
     }
 
-    /// No stream takes jobs of the topic until one of its groups has a hungry stream again.
+    /// Parks the topic until one of its groups has a hungry stream again.
     fn park_topic(&mut self, name: TopicName) {
         let Some(topic) = self.topics.get_mut(&name) else { return };
         topic.position = TopicPosition::Parked;
@@ -353,22 +354,22 @@ impl ClaimPlanner {
     }
 }
 
-// === impl Topic, Sub ===
+// === impl TopicEntry, StreamEntry ===
 
 impl TopicEntry {
-    /// It becomes awake when it has its groups.
+    /// Creates a sleeping topic; it becomes awake when it has its groups.
     fn new(turn: TopicTurn) -> TopicEntry {
         let (status, position) = (TopicStatus::Asleep(None), TopicPosition::Unqueued);
         TopicEntry { status, position, turn, wakes: 0, groups: Vec::new(), takers_max: TAKERS_MIN }
     }
 
-    /// It may have takers.
+    /// Queues the topic as ready.
     fn queue(&mut self, turns: &mut TopicOrder, name: TopicName) {
         self.position = TopicPosition::Ready;
         turns.insert(&mut self.turn, name);
     }
 
-    /// It is not awake any more.
+    /// Removes the topic from the ready order: it is no longer awake.
     fn unqueue(&mut self, turns: &mut TopicOrder) {
         if self.position == TopicPosition::Ready {
             turns.remove(&self.turn);

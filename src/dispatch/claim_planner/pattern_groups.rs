@@ -1,4 +1,5 @@
-//! Groups: the distinct patterns that streams ask for, the topics that match them, and who is in line.
+//! Groups: the distinct patterns that streams subscribe to, the topics that match them, and the queues of their
+//! streams.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Bound;
@@ -10,30 +11,30 @@ use super::glob_tasks::{AttachProgress, DetachTask, GlobTask, ParkedScan};
 use super::topic_order::ParkedTopics;
 use super::{ClaimPlanner, TAKERS_MIN, TopicEntry, TopicPosition, TopicStatus};
 
-/// The streams that share a pattern, and the topics that match it.
+/// Streams that share a pattern, and the topics that match it.
 pub(super) struct PatternGroup {
     pub(super) pattern: TopicPattern,
-    /// Of a glob: which of its topics it has got by now.
+    /// Progress of attaching the topics of a glob.
     pub(super) attached: AttachProgress,
     pub(super) members: usize,
     pub(super) queue: StreamQueue,
     pub(super) parked: ParkedTopics,
-    /// They are getting another chance.
+    /// Scan of the parked topics, if one is running.
     pub(super) parked_scan: Option<ParkedScan>,
     pub(super) awake: usize,
 }
 
-/// Streams in turn, each once.
+/// Queue of streams in turn, each at most once.
 #[derive(Default)]
 pub(super) struct StreamQueue {
     order: VecDeque<u32>,
     present: HashSet<u32>,
 }
 
-// === impl Board ===
+// === impl ClaimPlanner ===
 
 impl ClaimPlanner {
-    /// One more stream asks for this pattern.
+    /// Adds a stream to the group of this pattern. Returns the group's id.
     pub(super) fn join_group(&mut self, pattern: &TopicPattern) -> u32 {
         let id = match self.by_pattern.get(pattern) {
             Some(&id) => id,
@@ -64,7 +65,7 @@ impl ClaimPlanner {
         id
     }
 
-    /// One stream less asks for this group's pattern.
+    /// Removes a stream from the group. The last one removes the group.
     pub(super) fn leave_group(&mut self, id: u32) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         group.members -= 1;
@@ -86,7 +87,7 @@ impl ClaimPlanner {
         }
     }
 
-    /// A topic that was not known, in the groups that match it; awake.
+    /// Adds a new topic, awake, to the groups that match it.
     pub(super) fn add_topic(&mut self, name: &TopicName) {
         let globs = self
             .glob_groups
@@ -113,7 +114,8 @@ impl ClaimPlanner {
         self.drop_if_unused(name);
     }
 
-    /// The topic is in the group, maybe already. One that is parked gets its chance with the others of the group.
+    /// Attaches the topic to the group, unless it is attached. A parked topic is unparked with the others of the
+    /// group.
     pub(super) fn attach(&mut self, name: &TopicName, id: u32) {
         let Some(topic) = self.topics.get_mut(name) else { return };
         if topic.groups.contains(&id) {
@@ -131,8 +133,8 @@ impl ClaimPlanner {
         }
     }
 
-    /// Drops a topic of which a wake-up would tell all there is to know: asleep without an end (unless
-    /// wake-ups can be lost), or with nobody who could ask for it.
+    /// Drops a topic about which a later wake-up carries all information: one asleep without a time (unless wake-ups
+    /// can be lost), or one that no stream could claim from.
     pub(super) fn drop_if_unused(&mut self, name: &TopicName) {
         let Some(topic) = self.topics.get(name) else { return };
         let named = self.by_pattern.contains_key(&TopicPattern::Exact(name.clone()));
@@ -147,12 +149,12 @@ impl ClaimPlanner {
         }
     }
 
-    /// There is no such topic any more: it is dropped, unless a stream names it or it has become awake since for one
-    /// that means it.
+    /// Drops a topic that the shard has removed, unless a stream names it, or it has become awake since and matches a
+    /// glob.
     pub(in crate::dispatch) fn drop_topic(&mut self, name: &TopicName) {
         let named = self.by_pattern.contains_key(&TopicPattern::Exact(name.clone()));
         let Some(topic) = self.topics.get(name).filter(|_| !named) else { return };
-        // No stream asks for it, so no claim would find it empty.
+        // No stream subscribes to it, so no claim would find it empty.
         if topic.groups.is_empty() {
             self.set_status(name, TopicStatus::Asleep(None));
         }
@@ -167,7 +169,7 @@ impl ClaimPlanner {
         removed
     }
 
-    /// So many topics that begin so, from behind one on.
+    /// Returns up to `most` topics that begin with `prefix`, from behind `after` on.
     pub(super) fn topic_names(
         &self,
         prefix: &str,
@@ -181,7 +183,7 @@ impl ClaimPlanner {
     }
 }
 
-// === impl Group ===
+// === impl PatternGroup ===
 
 impl PatternGroup {
     pub(super) fn new(pattern: TopicPattern) -> PatternGroup {
@@ -201,13 +203,14 @@ impl PatternGroup {
         }
     }
 
-    /// Whether a topic that is new belongs to it now; otherwise it comes with the other ones that are still to come.
+    /// Returns whether a new topic belongs to the group now; otherwise it is attached later, with the other remaining
+    /// topics.
     fn includes_new(&self, name: &TopicName) -> bool {
         self.pattern.matches(name) && self.attached.covers(name)
     }
 }
 
-/// The patterns without those that others of them include, so that no topic counts twice.
+/// Returns the patterns without those that another one includes, so that no topic counts twice.
 pub(super) fn distinct(patterns: &[TopicPattern]) -> Vec<TopicPattern> {
     let mut distinct: Vec<TopicPattern> = Vec::with_capacity(patterns.len());
     for pattern in patterns {
@@ -219,7 +222,7 @@ pub(super) fn distinct(patterns: &[TopicPattern]) -> Vec<TopicPattern> {
     distinct
 }
 
-// === impl Line ===
+// === impl StreamQueue ===
 
 impl StreamQueue {
     pub(super) fn push(&mut self, id: u32) {
@@ -238,14 +241,14 @@ impl StreamQueue {
         self.order.len()
     }
 
-    /// Back to where it was popped from.
+    /// Puts the stream back to the front, from where it was popped.
     pub(super) fn push_front(&mut self, id: u32) {
         if self.present.insert(id) {
             self.order.push_front(id);
         }
     }
 
-    /// It is the next one, if it is in line. It is looked for from the end.
+    /// Moves the stream to the front, if it is queued. Searches from the back.
     pub(super) fn move_to_front(&mut self, id: u32) {
         if let Some(place) = self.order.iter().rposition(|&other| other == id) {
             self.order.remove(place);
@@ -253,7 +256,7 @@ impl StreamQueue {
         }
     }
 
-    /// It is the last one, if it is in line. It is looked for from the front.
+    /// Moves the stream to the back, if it is queued. Searches from the front.
     pub(super) fn move_to_back(&mut self, id: u32) {
         if let Some(place) = self.order.iter().position(|&other| other == id) {
             self.order.remove(place);
@@ -261,7 +264,7 @@ impl StreamQueue {
         }
     }
 
-    /// Drops those that are gone, once they are many.
+    /// Removes streams that are gone, once there are many.
     fn compact(&mut self, members: usize, exists: impl Fn(u32) -> bool) {
         if self.order.len() > 2 * members + TAKERS_MIN {
             self.order.retain(|&id| exists(id));

@@ -1,5 +1,5 @@
-//! How many jobs topics got from all shards of this replica together: turns are counted over shards, because jobs of a
-//! topic lie on all of them, and in what order they come is one order for a worker.
+//! Number of jobs that topics were served from all shards of this replica together. Turns are counted over shards,
+//! because jobs of a topic lie on all of them, and a worker sees one order.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -8,32 +8,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::domain::TopicName;
 
-/// What one topic got, or would have got if it had always been served in its turn. Boards that know the topic share it.
+/// Number of jobs that one topic was served, or would have been if it had always been served in its turn. Shared by
+/// the planners that track the topic.
 pub(super) type ServedCounter = Arc<AtomicU64>;
 
-/// So many counts are looked at when one is added.
+/// Number of counters examined when one is added.
 const SWEEP_STEP: usize = 4;
 
-/// See the module.
+/// Counters of all topics.
 #[derive(Default)]
 pub(in crate::dispatch) struct ServedCounts {
     counts: Mutex<TopicCounters>,
-    /// What the topic that had got the least had got, of those that were served last.
+    /// Count of the least-served topic among those that were served last.
     floor: AtomicU64,
 }
 
 #[derive(Default)]
 struct TopicCounters {
-    /// No table that doubles: with a million topics all boards would wait for that.
+    /// A tree, not a hash table that doubles: with a million topics all planners would wait for that.
     by_name: BTreeMap<TopicName, Weak<AtomicU64>>,
-    /// Up to here it was looked for those that no board knows any more.
+    /// Last name examined by the sweep.
     swept: Option<TopicName>,
 }
 
-// === impl Served ===
+// === impl ServedCounts ===
 
 impl ServedCounts {
-    /// The count of a topic. If no board knew it, it begins with `first`.
+    /// Returns the counter of a topic. If no planner tracked it, it begins with `first`.
     pub(super) fn counter(&self, name: &TopicName, first: u64) -> ServedCounter {
         let mut counts = self.counts();
         if let Some(count) = counts.by_name.get(name).and_then(Weak::upgrade) {
@@ -49,7 +50,7 @@ impl ServedCounts {
         self.floor.load(Relaxed)
     }
 
-    /// Topics are served that had got so many at least.
+    /// Raises the floor: the topics served now have counts of at least `served`.
     pub(super) fn raise_floor(&self, served: u64) {
         self.floor.fetch_max(served, Relaxed);
     }
@@ -59,10 +60,10 @@ impl ServedCounts {
     }
 }
 
-// === impl Counts ===
+// === impl TopicCounters ===
 
 impl TopicCounters {
-    /// Drops those of the next few that no board knows any more. It comes round faster than as many are added.
+    /// Drops counters that no planner uses, among the next few. Completes a pass before as many are added.
     fn sweep(&mut self) {
         let from = self.swept.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.by_name.range((from, Bound::Unbounded)).take(SWEEP_STEP);

@@ -1,4 +1,4 @@
-//! Topics that sleep. On a shard whose wake-ups can be lost they are asked about now and then.
+//! Sleeping topics. On a shard whose wake-ups can be lost they are checked periodically.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -7,54 +7,54 @@ use crate::domain::TopicName;
 
 use super::{ClaimPlanner, TopicStatus};
 
-/// All topics that sleep, so that they are found without a look at a million that are awake.
+/// Index of all sleeping topics, so that they are found without a scan of a million awake ones.
 #[derive(Default)]
 pub(super) struct SleepingTopics {
-    /// Whether a stream could take from the topic, and which it is.
+    /// Pairs of a flag, true if a stream could take jobs of the topic, and its name.
     listed: BTreeSet<(bool, TopicName)>,
-    /// The one that was asked about last.
+    /// Topic that was checked last.
     last_checked: Option<TopicName>,
 }
 
-// === impl Board ===
+// === impl ClaimPlanner ===
 
 impl ClaimPlanner {
-    /// Says that wake-ups can be lost.
+    /// Sets whether wake-ups can be lost.
     pub(in crate::dispatch) fn with_lossy_events(self, lossy: bool) -> ClaimPlanner {
         ClaimPlanner { can_miss_events: lossy, ..self }
     }
 
-    /// Whether somebody could take jobs of topics that sleep, or are not known.
+    /// Returns whether a stream could take jobs of topics that sleep or are not tracked.
     pub(in crate::dispatch) fn has_sleeping(&self) -> bool {
         self.can_miss_events && self.hungry > 0 && (self.tracks_globs || self.sleeping_count() > 0)
     }
 
-    /// How many topics sleep.
+    /// Number of sleeping topics.
     pub(in crate::dispatch) fn sleeping_count(&self) -> usize {
         self.sleeping.listed.len()
     }
 
-    /// Up to `max` topics that sleep and somebody could take from, each in turn.
+    /// Returns up to `max` sleeping topics from which a stream could take jobs, each in turn.
     pub(in crate::dispatch) fn next_sleeping(&mut self, max: usize) -> Vec<TopicName> {
         self.sleeping.next(max)
     }
 
-    /// Lists the topic as it is after a change of it.
+    /// Updates the index after a change of the topic.
     pub(super) fn update_sleeping(&mut self, name: &TopicName) {
         let topic = self.topics.get(name).filter(|topic| topic.status != TopicStatus::Awake);
         self.sleeping.set(name, topic.map(|topic| !topic.groups.is_empty()));
     }
 
-    /// Whether there is anything to remember of the topic.
+    /// Returns whether the planner tracks the topic.
     pub(in crate::dispatch) fn is_tracked(&self, name: &TopicName) -> bool {
         self.topics.contains_key(name)
     }
 }
 
-// === impl Sleepers ===
+// === impl SleepingTopics ===
 
 impl SleepingTopics {
-    /// Notes whether a stream could take from the topic; `None` when it does not sleep.
+    /// Records whether a stream could take jobs of the topic; `None` when it does not sleep.
     fn set(&mut self, name: &TopicName, meant: Option<bool>) {
         if let Some(meant) = meant {
             self.listed.insert((meant, name.clone()));

@@ -1,7 +1,7 @@
-//! The order in which ready topics are asked: the one that got the fewest jobs, from all shards together, comes first,
-//! and among equals the one that was served the longest time ago. A topic whose streams have no credit keeps its place;
-//! a topic that could have had nothing meanwhile gets no more later for that, so no backlog waits for another one to
-//! catch up.
+//! Order in which ready topics are claimed from: the one with the fewest jobs served, from all shards together, comes
+//! first, and among equals the one that was served the longest time ago. A topic whose streams have no credit keeps
+//! its place. A topic that had no jobs for a while gets no more later for that, so no backlog waits for another topic
+//! to catch up.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,41 +11,41 @@ use crate::domain::TopicName;
 
 use super::served_counts::{ServedCounter, ServedCounts};
 
-/// Topics that are remembered once no stream asks for them: pulls of the same topics follow each other, and each of
-/// them starts where the last one stopped. About 3 MB per shard.
+/// Number of topics whose turns are kept when no stream subscribes to them: pulls of the same topics follow each
+/// other, and each starts where the last one stopped. About 3 MB per shard.
 const KEPT_TURNS_MAX: usize = 16_384;
 
-/// The turn of a topic.
+/// Turn of a topic.
 pub(super) struct TopicTurn {
     place: TurnPosition,
-    /// What it got by now; more than its place says when another shard has served it since.
+    /// Jobs served by now; more than in its place when another shard has served it since.
     count: ServedCounter,
 }
 
-/// Where a topic stands; the smallest one is next.
+/// Position in the order; the smallest one is next.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TurnPosition {
-    /// What the topic had got when it took this place.
+    /// Jobs that the topic had been served when it took this place.
     served: u64,
-    /// When it was served last; no two topics have the same.
+    /// Stamp of the last service; unique.
     since: u64,
 }
 
 /// Topics by their turns, the next one first.
 pub(super) type ParkedTopics = BTreeMap<TurnPosition, TopicName>;
 
-/// See the module.
+/// Ready topics in order, and the kept turns of dropped topics.
 pub(super) struct TopicOrder {
     ready: BTreeMap<TurnPosition, TopicName>,
     served: Arc<ServedCounts>,
-    /// The next value of [`Place::since`], and of the keys of `forgotten`.
+    /// Last value of [`TurnPosition::since`] and of the keys of `kept_order`.
     next: u64,
     kept: HashMap<TopicName, (TopicTurn, u64)>,
-    /// The names in `remembered`, in the order in which they were forgotten by the board.
+    /// Names in `kept`, in the order in which the planner dropped them.
     kept_order: BTreeMap<u64, TopicName>,
 }
 
-// === impl Place ===
+// === impl TurnPosition ===
 
 impl TurnPosition {
     pub(super) fn served(self) -> u64 {
@@ -53,23 +53,23 @@ impl TurnPosition {
     }
 }
 
-// === impl Turn ===
+// === impl TopicTurn ===
 
 impl TopicTurn {
     pub(super) fn place(&self) -> TurnPosition {
         self.place
     }
 
-    /// Whether another shard has served the topic since it took its place.
+    /// Returns whether another shard has served the topic since it took its place.
     pub(super) fn is_served(&self) -> bool {
         self.count.load(Relaxed) > self.place.served
     }
 }
 
-// === impl Turns ===
+// === impl TopicOrder ===
 
 impl TopicOrder {
-    /// Nothing is ready.
+    /// Creates an order without ready topics.
     pub(super) fn new(served: Arc<ServedCounts>) -> TopicOrder {
         TopicOrder {
             ready: BTreeMap::new(),
@@ -80,8 +80,8 @@ impl TopicOrder {
         }
     }
 
-    /// The turn of a topic that the board did not know: where it was when it was forgotten, or else behind all that
-    /// are ready, or parked up to that place.
+    /// Returns the turn of a topic that the planner did not track: its kept turn, or else one behind all topics that
+    /// are ready, or parked up to `parked`.
     pub(super) fn turn_of(&mut self, name: &TopicName, parked: Option<TurnPosition>) -> TopicTurn {
         if let Some((turn, at)) = self.kept.remove(name) {
             self.kept_order.remove(&at);
@@ -96,7 +96,7 @@ impl TopicOrder {
         }
     }
 
-    /// The topic is ready, and takes its place.
+    /// Adds a ready topic at its place.
     pub(super) fn insert(&mut self, turn: &mut TopicTurn, name: TopicName) {
         let floor = self.served.floor();
         let got = turn.count.fetch_max(floor, Relaxed);
@@ -107,22 +107,22 @@ impl TopicOrder {
         self.ready.insert(turn.place, name);
     }
 
-    /// The topic is not ready any more.
+    /// Removes a topic that is no longer ready.
     pub(super) fn remove(&mut self, turn: &TopicTurn) {
         self.ready.remove(&turn.place);
     }
 
-    /// The next ready topic, which is not ready any more.
+    /// Removes and returns the next ready topic.
     pub(super) fn pop(&mut self) -> Option<TopicName> {
         self.ready.pop_first().map(|(_, name)| name)
     }
 
-    /// How many topics are ready.
+    /// Number of ready topics.
     pub(super) fn len(&self) -> usize {
         self.ready.len()
     }
 
-    /// The topic got so many jobs, in a claim whose topics had got `floor` at least.
+    /// Records that the topic was served `jobs` jobs, in a claim whose topics had been served at least `floor`.
     pub(super) fn add_served(&mut self, turn: &mut TopicTurn, jobs: u64, floor: u64) {
         if jobs > 0 {
             self.served.raise_floor(floor);
@@ -131,7 +131,7 @@ impl TopicOrder {
         }
     }
 
-    /// The board forgets the topic; its turn is kept for a while.
+    /// Keeps the turn of a topic that the planner drops, for a while.
     pub(super) fn keep_turn(&mut self, name: TopicName, turn: TopicTurn) {
         let at = self.next_stamp();
         if let Some((_, before)) = self.kept.insert(name.clone(), (turn, at)) {
@@ -145,7 +145,7 @@ impl TopicOrder {
         }
     }
 
-    /// Whether topics have been forgotten for good, so that an unknown one may have had a turn.
+    /// Returns whether kept turns may have been evicted, so that an untracked topic may have had a turn.
     pub(super) fn has_evicted(&self) -> bool {
         self.kept_order.len() == KEPT_TURNS_MAX
     }

@@ -6,27 +6,27 @@ use crate::domain::credit::CreditedLease;
 use super::transport::OVERDUE_AFTER;
 use super::{LeaseRevocation, StreamLease, StreamLedger, StreamPhase};
 
-/// How a stream has ended.
+/// End of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::dispatch) enum StreamEnd {
-    /// It has not.
+    /// The stream has not ended.
     StillOpen,
-    /// The server has ended it: its leases are detached.
+    /// The server has ended the stream: its leases are detached.
     Ended,
-    /// It broke: its leases are released after its grace.
+    /// The stream broke: its leases are released after its grace.
     Broken,
 }
 
-// === impl Ledger ===
+// === impl StreamLedger ===
 
 impl StreamLedger {
-    /// Takes in a lease that its worker has.
+    /// Adds a lease that the worker holds.
     pub(in crate::dispatch) fn adopt(&mut self, adopted: CreditedLease<StreamLease>) {
         self.next_check = self.next_check.min(adopted.value.deadline.plus(OVERDUE_AFTER));
         self.credit.hold(adopted.value.lease.token, adopted);
     }
 
-    /// Removes these leases, those that are held and that a worker has.
+    /// Removes these leases, as far as they are held and sent.
     pub(in crate::dispatch) fn remove_adopted(
         &mut self,
         tokens: &[Token],
@@ -34,7 +34,8 @@ impl StreamLedger {
         tokens.iter().filter_map(|&token| self.credit.release_sent(token)).collect()
     }
 
-    /// Revocations that were not sent before the stream closed, and the heir that sends them.
+    /// Takes the revocations that were not sent before the stream closed, and the id of the successor that sends
+    /// them.
     pub(in crate::dispatch) fn take_unsent_revocations(
         &mut self,
     ) -> Option<(u32, Vec<LeaseRevocation>)> {
@@ -42,14 +43,14 @@ impl StreamLedger {
         Some((heir, std::mem::take(&mut self.revocations)))
     }
 
-    /// Takes in revocations of a former stream.
+    /// Adds unsent revocations of an earlier stream.
     pub(in crate::dispatch) fn add_revocations(&mut self, revocations: Vec<LeaseRevocation>) {
         if self.phase != StreamPhase::Closed {
             self.revocations.extend(revocations);
         }
     }
 
-    /// How the stream has ended.
+    /// Returns how the stream has ended.
     pub(in crate::dispatch) fn end(&self) -> StreamEnd {
         match (self.phase, self.broke_at) {
             (StreamPhase::Open | StreamPhase::Draining, _) => StreamEnd::StillOpen,

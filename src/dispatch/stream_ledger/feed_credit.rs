@@ -1,5 +1,5 @@
-//! The feeds that serve a stream: what their claims under way must not deliver, which of them wait for credit, and when
-//! to check whether other replicas have freed some.
+//! State of the feeds that serve a stream: revoked leases of claims in flight, feeds that wait for credit, and the
+//! schedule of checks whether other replicas have freed some.
 
 use std::time::Duration;
 
@@ -9,41 +9,42 @@ use crate::store::LeasedJob;
 
 use super::StreamLedger;
 
-/// First pause before the store is asked about what the stream holds; each further one that frees nothing is twice as long.
+/// First pause before the stream's leases are looked up in the store; each further one that frees no credit is twice
+/// as long.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// Longest such pause.
+/// Longest pause between such lookups.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// One feed, as the stream has it.
+/// State of one feed in the ledger of a stream.
 #[derive(Clone, Default)]
 pub(super) struct FeedCredit {
-    /// The share that was not enough for it, if it waits for credit.
+    /// Share that was too small, if the feed waits for credit.
     pub(super) waiting: Option<CreditShare>,
-    /// Shares that its claim under way asks for and that have not been answered.
+    /// Number of shares of its claim in flight that have no result yet.
     pub(super) shares: usize,
-    /// Tokens that were revoked meanwhile, at most as many as a claim leases: a delete, or the end of a short lease, came
-    /// before the answer to their claim.
+    /// Tokens revoked during the claim, at most as many as a claim leases: a delete, or the end of a short lease,
+    /// came before the result of their claim.
     revoked: Vec<Token>,
 }
 
-/// Lookup of all leases of a stream that waits for credit: another replica may have settled them, and its notification
-/// been lost.
+/// Lookup of all leases of a stream that waits for credit: another replica may have settled them, and its
+/// notification may be lost.
 pub(super) struct CreditCheck {
     at: Time,
     pause: Duration,
 }
 
-// === impl Feed ===
+// === impl FeedCredit ===
 
 impl FeedCredit {
-    /// A token that the stream does not hold was revoked.
+    /// Records the revocation of a token that the stream does not hold.
     pub(super) fn revoke(&mut self, token: Token) {
         if self.shares > 0 && self.revoked.len() < limit::CALL_JOBS_MAX {
             self.revoked.push(token);
         }
     }
 
-    /// A share was answered with these jobs; keeps those that are still leased.
+    /// Records the result of a share; keeps only jobs that are still leased.
     pub(super) fn finish_claim(&mut self, jobs: &mut Vec<LeasedJob>) {
         self.shares = self.shares.saturating_sub(1);
         jobs.retain(|job| !self.revoked.contains(&job.token));
@@ -53,11 +54,11 @@ impl FeedCredit {
     }
 }
 
-// === impl Ledger ===
+// === impl StreamLedger ===
 
 impl StreamLedger {
-    /// The next job did not fit `share`: `feed` waits for more credit. Returns when the stream is to be looked at, or
-    /// `None` when there is more credit already.
+    /// Makes `feed` wait for more credit, because the next job did not fit `share`. Returns the time of the next
+    /// check, or `None` when there is more credit already.
     pub(in crate::dispatch) fn wait_for_credit(
         &mut self,
         feed: usize,
@@ -73,8 +74,8 @@ impl StreamLedger {
         Some(self.next_check)
     }
 
-    /// Whether feeds wait for credit and there is some; they wait no longer then. All are woken, also those for which it
-    /// may be too little: a smaller job may have replaced the one that they waited with.
+    /// Returns whether feeds were waiting for credit and there is some; they no longer wait then. All are woken, also
+    /// those for which it may be too little: a smaller job may have replaced the one that they waited for.
     pub(in crate::dispatch) fn wake_feeds(&mut self) -> bool {
         let wake = self.is_waiting() && self.free_share().is_some();
         if wake {
@@ -84,8 +85,9 @@ impl StreamLedger {
         wake
     }
 
-    /// The feeds beside `feed` that wait and for which the free credit may be enough; they wait no longer. Only those: two
-    /// feeds whose next jobs are too large would wake each other for ever. `feed` itself knows what it reserved.
+    /// Returns the feeds other than `feed` that wait and for which the free credit may be enough; they no longer
+    /// wait. Not all: two feeds whose next jobs are too large would wake each other for ever. `feed` itself has
+    /// reserved its share already.
     pub(super) fn wake_other_feeds(&mut self, feed: usize) -> Vec<usize> {
         let Some(free) = self.free_share() else { return Vec::new() };
         let others = self.feeds.iter_mut().enumerate().filter(|(other, _)| *other != feed);
@@ -95,7 +97,7 @@ impl StreamLedger {
         woken.collect()
     }
 
-    /// Schedules the first credit check where a feed waits. A pull is over before it could matter.
+    /// Schedules the first credit check when a feed waits. Not for a pull, which ends before the check.
     pub(super) fn schedule_credit_check(&mut self, now: Time) {
         if !self.is_waiting() {
             self.credit_check = None;
@@ -110,7 +112,8 @@ impl StreamLedger {
         self.feeds.iter().any(|feed| feed.waiting.is_some())
     }
 
-    /// Whether the credit check is due, and when the next one is. `holds_some`: there is something to look up.
+    /// Returns whether the credit check is due, and the time of the next one. `holds_some`: there are leases to look
+    /// up.
     pub(super) fn check_credit(&mut self, now: Time, holds_some: bool) -> (bool, Time) {
         let Some(check) = &mut self.credit_check else { return (false, Time::MAX) };
         let is_due = check.at <= now;

@@ -1,5 +1,5 @@
-//! The ledger of one stream, pure: its credit, the jobs that wait for its transport, the deadlines of its leases, and the
-//! feeds that wait for credit. [`crate::domain::credit`] counts the credit.
+//! Ledger of one stream, without I/O: its credit, the jobs that wait for its transport, the deadlines of its leases,
+//! and the feeds that wait for credit. [`crate::domain::credit`] counts the credit.
 
 mod adopted_leases;
 mod feed_credit;
@@ -22,122 +22,122 @@ use feed_credit::{CreditCheck, FeedCredit};
 pub(super) use transport::MessageContent;
 use transport::{OVERDUE_AFTER, UNREAD_MAX};
 
-/// How a stream gets its jobs.
+/// Mode in which a stream receives jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamMode {
-    /// Again and again, within its credit.
+    /// Repeatedly, within its credit.
     Stream,
-    /// Once: what is there, as soon as there is something, is all it gets.
+    /// Once: the jobs that are there, as soon as there are any.
     Pull,
 }
 
-/// How far a stream has come.
+/// Phase of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamPhase {
     /// Takes jobs.
     Open,
     /// Takes no more jobs; its last message is not sent yet.
     Draining,
-    /// Its transport is gone.
+    /// Transport is gone.
     Closed,
 }
 
-/// What a pull has got so far: shards are asked at once and answer one by one.
+/// Progress of a pull: shards are claimed from at the same time and respond one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PullProgress {
     /// No job yet.
     Nothing,
-    /// No job, and every feed was asked.
+    /// No job, and every feed has claimed.
     Exhausted,
-    /// Jobs, and more may come at once.
+    /// Jobs, and more may follow at once.
     Some,
-    /// All that it can take, or all that there was.
+    /// All that the pull can take, or all that there was.
     All,
 }
 
-/// The state of one stream.
+/// State of one stream.
 pub(super) struct StreamLedger {
     pub(super) phase: StreamPhase,
-    /// When its transport was lost, or its worker has shown that it lost it, if that was earlier.
+    /// Time at which its transport was lost, or at which its worker had lost it, if that is known to be earlier.
     pub(super) broke_at: Option<Time>,
-    /// The worker's next stream, which adopts what is left of this one.
+    /// Id of the worker's next stream, which adopts the remaining leases.
     pub(super) successor: Option<u32>,
-    /// The leases, and what is reserved for claims under way.
+    /// Leases, and reservations of claims in flight.
     credit: Credit<StreamLease>,
-    /// Those that are not sent.
+    /// Jobs that are not sent.
     outbox: VecDeque<UnsentJob>,
     revocations: Vec<LeaseRevocation>,
-    /// Those that serve it, by shard.
+    /// Feeds that serve the stream, by shard.
     feeds: Box<[FeedCredit]>,
-    /// Feeds that have not asked for everything yet.
+    /// Number of feeds that have not claimed from all topics yet.
     feeds_unclaimed: usize,
-    /// The transport did not take what waits for it; until it does, nothing more is claimed.
+    /// True if the transport did not take waiting jobs in time; until it does, nothing more is claimed.
     is_unread: bool,
     credit_check: Option<CreditCheck>,
-    /// Whether other replicas settle its leases too.
+    /// True if other replicas may settle its leases too.
     shared: bool,
-    /// Nothing needs a look before.
+    /// Time of the next check; no deadline is due before.
     next_check: Time,
     is_pull: bool,
 }
 
-/// A lease of a stream.
+/// Lease of a stream.
 #[derive(Clone, Debug)]
 pub(super) struct StreamLease {
     pub(super) lease: LeaseRef,
     pub(super) shard: usize,
-    /// When it was claimed, on the clock of this replica; unknown if another one claimed it.
+    /// Time of the claim, on the clock of this replica; `None` if another replica claimed it.
     pub(super) claimed_at: Option<Time>,
-    /// On the clock of this replica.
+    /// Deadline, on the clock of this replica.
     pub(super) deadline: Time,
-    /// The stream that its receipt names, if that is another one, from which it was adopted.
+    /// Stream that its receipt names, if it was adopted from another stream.
     pub(super) origin: Option<StreamId>,
 }
 
-/// A claimed job that waits for the transport.
+/// Claimed job that waits for the transport.
 pub(super) struct UnsentJob {
     pub(super) job: LeasedJob,
     pub(super) shard: usize,
     cost: CreditAmount,
-    /// On the clock of this replica, as the others.
+    /// Due time, on the clock of this replica, like the next two.
     due: Time,
     deadline: Time,
     stale_at: Time,
 }
 
-/// A sent job that was taken back.
+/// Revocation of a sent job.
 pub(super) struct LeaseRevocation {
     pub(super) lease: StreamLease,
     pub(super) reason: RevokeReason,
 }
 
-/// Where and when jobs were claimed.
+/// Shard and time of a claim.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClaimOrigin {
     pub(super) shard: usize,
-    /// On the clock of this replica.
+    /// Time of the claim, on the clock of this replica.
     pub(super) claimed_at: Time,
-    /// How the clock of the shard stands to it.
+    /// Difference between the shard's clock and this replica's.
     pub(super) skew: Skew,
 }
 
-/// What a grant led to.
+/// Result of a grant.
 #[derive(Debug, Default)]
 pub(super) struct GrantOutcome {
-    /// The stream could take more.
+    /// True if the stream could take more.
     pub(super) hungry: bool,
-    /// Other feeds, for which the unused part of the share may be enough.
+    /// Other feeds for which the unused part of the share may be enough.
     pub(super) wake_feeds: Vec<usize>,
-    /// When the stream is to be looked at: [`StreamLedger::look`].
+    /// Time of the next check: [`StreamLedger::check_deadlines`].
     pub(super) next_check: Time,
-    /// Not taken: the stream is gone or leaves.
+    /// Leases that were not taken: the stream is closed or draining.
     pub(super) refused: Vec<StreamLease>,
 }
 
-// === impl Ledger ===
+// === impl StreamLedger ===
 
 impl StreamLedger {
-    /// The ledger of a stream that `feeds` feeds serve. `shared`: other replicas may settle its leases.
+    /// Creates the ledger of a stream that `feeds` feeds serve. `shared`: other replicas may settle its leases.
     pub(super) fn new(
         options: &StreamOptions,
         mode: StreamMode,
@@ -162,7 +162,7 @@ impl StreamLedger {
         }
     }
 
-    /// What the stream could take now, or `None`.
+    /// Returns the credit that the stream could use now, or `None`.
     pub(super) fn free_share(&self) -> Option<CreditShare> {
         let is_served = self.is_pull && self.credit.delivered() > 0;
         if self.phase != StreamPhase::Open || self.is_unread || is_served {
@@ -186,7 +186,7 @@ impl StreamLedger {
         Some(self.credit.reserve(choose(free)))
     }
 
-    /// Takes in what a claim found for `share`, which is no longer reserved.
+    /// Adds the jobs that a claim found for `share`, which is no longer reserved.
     pub(super) fn grant(
         &mut self,
         share: CreditShare,
@@ -215,7 +215,7 @@ impl StreamLedger {
         GrantOutcome { hungry, wake_feeds, next_check: self.next_check, refused: Vec::new() }
     }
 
-    /// What a pull has got so far.
+    /// Returns the progress of a pull.
     pub(super) fn pull_progress(&self) -> PullProgress {
         let is_last = self.feeds_unclaimed == 0 && !self.credit.is_reserved();
         let is_full = || !self.credit.is_reserved() && self.free_share().is_none();
@@ -230,13 +230,13 @@ impl StreamLedger {
         }
     }
 
-    /// One more feed has asked for everything that the stream wants.
+    /// Records that one more feed has claimed everything that the stream subscribes to.
     pub(super) fn count_claimed_feed(&mut self) {
         self.feeds_unclaimed = self.feeds_unclaimed.saturating_sub(1);
     }
 
-    /// The lease on that shard was taken away: its credit is free, and a worker that has the job gets a revocation, on
-    /// its next stream if this one is over. A lease that the stream does not hold may be part of an answer under way.
+    /// Revokes a lease on that shard: its credit is free, and a worker that has the job receives a revocation, on its
+    /// next stream if this one is over. A lease that the stream does not hold may belong to a claim in flight.
     pub(super) fn revoke(&mut self, shard: usize, token: Token, reason: RevokeReason) {
         match self.remove(token) {
             Some(counted) if counted.is_sent() => {
@@ -249,8 +249,8 @@ impl StreamLedger {
         }
     }
 
-    /// The lease is over: its credit is free, and a job that still waits for the transport is not sent. Returns the
-    /// lease if it was held.
+    /// Releases a lease that is over: its credit is free, and a job that still waits for the transport is not sent.
+    /// Returns the lease if it was held.
     pub(super) fn release(&mut self, token: Token) -> Option<StreamLease> {
         self.remove(token).map(|counted| counted.value)
     }
@@ -265,12 +265,12 @@ impl StreamLedger {
         Some(counted)
     }
 
-    /// The worker has settled this lease, and its shard, which is down, does not know: [`Credit::mark_settle_unknown`].
+    /// Marks a lease that the worker has settled while its shard was unreachable: [`Credit::mark_unconfirmed`].
     pub(super) fn mark_settle_unknown(&mut self, token: Token) {
         self.credit.mark_unconfirmed(token);
     }
 
-    /// The lease lasts until then, as the store has it.
+    /// Sets the deadline of a lease, as stored.
     pub(super) fn set_deadline(&mut self, token: Token, deadline: Time) {
         if let Some(lease) = self.credit.get_mut(token) {
             lease.deadline = deadline;
@@ -278,28 +278,28 @@ impl StreamLedger {
         }
     }
 
-    /// When something needs a look.
+    /// Returns the time of the next check.
     pub(super) fn next_check(&self) -> Time {
         self.next_check
     }
 
-    /// Jobs that take credit, sent or not.
+    /// Number of jobs that use credit, sent or not.
     pub(super) fn in_flight_count(&self) -> u32 {
         self.credit.in_flight()
     }
 
-    /// Whether the transport is gone and no lease is left, not even an owed one.
+    /// Returns whether the transport is gone and no lease is left, not even one whose settle is unconfirmed.
     pub(super) fn is_finished(&self) -> bool {
         self.phase == StreamPhase::Closed && self.credit.is_empty()
     }
 
-    /// Jobs that take credit and that a worker has.
+    /// Number of sent jobs that use credit.
     pub(super) fn sent_count(&self) -> usize {
         self.credit.sent_in_flight() as usize
     }
 }
 
-// === impl Unsent ===
+// === impl UnsentJob ===
 
 impl UnsentJob {
     fn new(job: LeasedJob, at: ClaimOrigin) -> UnsentJob {
@@ -310,12 +310,12 @@ impl UnsentJob {
         UnsentJob { job, shard: at.shard, cost, due, deadline, stale_at }
     }
 
-    /// How long ago it was due.
+    /// Time since the job was due.
     pub(super) fn lag(&self, now: Time) -> Duration {
         now.since(self.due)
     }
 
-    /// What is left of the lease.
+    /// Remaining time of the lease.
     pub(super) fn lease_left(&self, now: Time) -> Duration {
         self.deadline.since(now)
     }

@@ -140,7 +140,7 @@ fn what_the_transport_has_not_taken_bounds_what_is_claimed() {
 fn room_that_a_transport_makes_under_a_claim_keeps_its_feed_awake() {
     let mut ledger = ledger(100);
     claim(&mut ledger, vec![job(1, 2_000_000)]);
-    // What is left of the outbox is too small for the next job, so the claim will find nothing.
+    // The remaining bytes of the outbox are too few for the next job, so the claim will find nothing.
     let share = ledger.reserve(0, all).unwrap();
     assert_eq!(tokens(&ledger.take_message(NOW, 64)), [1]);
     ledger.grant(share, Vec::new(), AT);
@@ -215,7 +215,7 @@ fn drain_returns_sent_leases_once() {
     let mut pull = StreamLedger::new(&options(10, 1_000), StreamMode::Pull, 1, false);
     claim(&mut pull, vec![job(1, 10)]);
     pull.take_message(NOW, 1);
-    assert!(pull.close(None).sent.is_empty(), "no stream ever answered for it");
+    assert!(pull.close(None).sent.is_empty(), "its leases belong to no stream");
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn a_feed_that_waits_for_room_is_woken_whatever_it_is_granted_meanwhile() {
     assert!(ledger.grant(share, Vec::new(), AT).hungry);
     assert!(ledger.wait_for_credit(0, share, NOW).is_some());
     let granted = claim(&mut ledger, vec![job(2, 10)]);
-    assert!(granted.hungry && granted.wake_feeds.is_empty(), "it knows what it reserved");
+    assert!(granted.hungry && granted.wake_feeds.is_empty(), "the feed itself has the reservation");
     ledger.release(Token(1));
     assert!(ledger.wake_feeds());
     assert!(!ledger.wake_feeds(), "once");
@@ -248,7 +248,7 @@ fn a_feed_is_woken_by_what_another_did_not_use_only_if_that_may_be_enough() {
     assert!(ledger.wait_for_credit(0, share, NOW).is_some(), "the other half is reserved");
     assert_eq!(nothing(&mut ledger, 1, other), [0]);
     assert!(ledger.wait_for_credit(0, share, NOW).is_none(), "there is more by now");
-    // Too large for all that is free, on both: neither wakes the other.
+    // Too large for all free bytes, on both: neither wakes the other.
     for feed in [0, 1, 0] {
         let share = ledger.reserve(feed, all).unwrap();
         assert!(nothing(&mut ledger, feed, share).is_empty(), "{feed}");
@@ -308,7 +308,7 @@ fn what_is_revoked_before_its_claim_is_answered_is_not_delivered() {
     let taken = ledger.take_message(NOW, 64);
     assert_eq!((tokens(&taken), taken.revocations.len()), (vec![1, 4], 0));
     assert_eq!(ledger.free_share().unwrap().jobs, 2, "the credit of the others is free");
-    // It is over with that claim: no later one has those tokens.
+    // Revoked tokens are cleared with that claim: no later one has them.
     claim(&mut ledger, vec![job(2, 10)]);
     assert_eq!(tokens(&ledger.take_message(NOW, 64)), [2]);
 }
@@ -334,7 +334,7 @@ fn a_pull_is_served_once() {
     assert_eq!(ledger.pull_progress(), PullProgress::Some);
     let other = ledger.reserve(0, all).unwrap();
     ledger.count_claimed_feed();
-    assert_eq!(ledger.pull_progress(), PullProgress::Some, "one is asked and has not answered");
+    assert_eq!(ledger.pull_progress(), PullProgress::Some, "one claim is in flight");
     ledger.grant(other, Vec::new(), AT);
     assert_eq!(ledger.pull_progress(), PullProgress::All);
     assert_eq!(ledger.take_message(NOW, 64).jobs.len(), 1);
@@ -407,7 +407,7 @@ fn an_earlier_deadline_brings_the_look_forward() {
     assert_eq!(ledger.check_deadlines(seconds(13)).overdue.len(), 1);
 }
 
-/// The bound of what a stream owes: beyond it a lease keeps its credit, and none is forgotten.
+/// Limit of unconfirmed settles: beyond it a lease keeps its credit, and none is lost.
 #[test]
 fn unconfirmed_settles_are_bounded_by_the_credit() {
     for jobs in [1, 2, 3, 7] {

@@ -1,4 +1,4 @@
-//! What leaves the ledger: messages for the transport, unsent jobs that go back to their shards, and leases to look up.
+//! Output of the ledger: messages for the transport, unsent jobs that go back to their shards, and leases to look up.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use super::{LeaseRevocation, StreamLease, StreamLedger, StreamPhase, UnsentJob};
 /// ended it by then.
 pub(super) const OVERDUE_AFTER: Duration = Duration::from_secs(1);
 
-/// A job that its transport has not taken for so long, or for a third of its lease if that is less, goes back to its
-/// shard: a worker that does not read for longer is stuck, however long it may hold what it has.
+/// Longest wait of a job for its transport, or a third of its lease if that is less; then it goes back to its shard.
+/// A worker that does not read for longer is stuck, however long its leases are.
 pub(super) const UNREAD_MAX: Duration = Duration::from_secs(10);
 /// Bytes of a delivery or a revocation beside its names, its error and its job's payload and headers, at most:
-/// numbers, times and tags, and what a receipt has beside names.
+/// numbers, times and tags, and the parts of a receipt that are not names.
 const FIXED_BYTES: u64 = 216;
 /// Bytes of a header beside its name and value: tags and lengths.
 const HEADER_BYTES: u64 = 8;
@@ -26,42 +26,42 @@ const HEADER_BYTES: u64 = 8;
 pub(in crate::dispatch) struct MessageContent {
     pub(in crate::dispatch) jobs: Vec<UnsentJob>,
     pub(in crate::dispatch) revocations: Vec<LeaseRevocation>,
-    /// Their lease ran out while they waited.
+    /// Leases that expired while their jobs waited.
     pub(in crate::dispatch) late: Vec<StreamLease>,
     pub(in crate::dispatch) in_flight: u32,
-    /// Everything that the stream asked for in total has been delivered.
+    /// True if all jobs of the stream's `max_jobs` have been delivered.
     pub(in crate::dispatch) complete: bool,
     pub(in crate::dispatch) draining: bool,
-    /// Feeds that wait for credit are to be woken.
+    /// True if feeds that wait for credit are to be woken.
     pub(in crate::dispatch) wake_feeds: bool,
 }
 
-/// What a stream leaves behind when it takes no more jobs.
+/// Leases of a stream that takes no more jobs.
 #[derive(Default)]
 pub(in crate::dispatch) struct RemainingLeases {
     pub(in crate::dispatch) unsent: Vec<StreamLease>,
-    /// Sent and not settled; they stay held. When the server ends the stream they are answered once.
+    /// Sent leases that are not settled; they stay held. When the server ends the stream they are returned only once.
     pub(in crate::dispatch) sent: Vec<StreamLease>,
 }
 
-/// What a look at deadlines has found.
+/// Result of a check of deadlines.
 #[derive(Default)]
 pub(in crate::dispatch) struct DeadlineCheck {
-    /// Waited too long for the transport; no longer held.
+    /// Leases of jobs that waited too long for the transport; no longer held.
     pub(in crate::dispatch) stale: Vec<StreamLease>,
-    /// Past their deadline and still held: the store knows more.
+    /// Leases past their deadline and still held: they are to be looked up in the store.
     pub(in crate::dispatch) overdue: Vec<StreamLease>,
-    /// All sent leases are to be looked up instead: another replica may have settled them, and the stream waits for
-    /// their credit.
+    /// True if all sent leases are to be looked up instead: another replica may have settled them, and the stream
+    /// waits for their credit.
     pub(in crate::dispatch) check_credit: bool,
-    /// When to look again.
+    /// Time of the next check.
     pub(in crate::dispatch) next_check: Time,
 }
 
-// === impl Ledger ===
+// === impl StreamLedger ===
 
 impl StreamLedger {
-    /// Takes one message of at most `jobs_max` jobs: what waits, as far as it fits, and at least one job.
+    /// Takes one message of at most `jobs_max` jobs: as many waiting jobs as fit, and at least one.
     pub(in crate::dispatch) fn take_message(
         &mut self,
         now: Time,
@@ -95,7 +95,7 @@ impl StreamLedger {
         taken
     }
 
-    /// The revocations that fit into a message.
+    /// Takes the revocations that fit into a message.
     fn take_revocations(&mut self, room: &mut u64) -> Vec<LeaseRevocation> {
         let mut fits = |revocation: &LeaseRevocation| {
             let bytes = FIXED_BYTES + names_bytes(&revocation.lease.lease.key);
@@ -115,15 +115,15 @@ impl StreamLedger {
         unsent.iter().filter_map(|unsent| self.release_unsent(unsent.job.token)).collect()
     }
 
-    /// Ends the stream. `broke`: its transport was lost, at that time as far as the worker has shown; else the server has
-    /// ended it, and its transport has taken that. Sent leases stay held until they end or another stream adopts them. A
-    /// stream that is closed stays as it is.
+    /// Ends the stream. `broke`: its transport was lost, at that time as far as the worker has shown; `None`: the
+    /// server has ended it, and its transport has taken the end. Sent leases stay held until they end or another
+    /// stream adopts them. A closed stream is not changed.
     pub(in crate::dispatch) fn close(&mut self, broke: Option<Time>) -> RemainingLeases {
         if self.phase == StreamPhase::Closed {
             return RemainingLeases::default();
         }
         let unsent = self.drain();
-        // No stream answers for the leases of a pull that has ended.
+        // Leases of a pull that has ended belong to no stream.
         let is_answered_for = broke.is_some() || !self.is_pull;
         let sent = self.credit.sent().filter(|_| is_answered_for).cloned().collect();
         self.broke_at = broke;
@@ -134,24 +134,25 @@ impl StreamLedger {
         RemainingLeases { unsent, sent }
     }
 
-    /// The leases on that shard that a worker has.
+    /// Returns the sent leases on that shard.
     pub(in crate::dispatch) fn sent_leases(&self, shard: usize) -> Vec<StreamLease> {
         self.credit.sent().filter(|lease| lease.shard == shard).cloned().collect()
     }
 
-    /// The tokens of the leases on that shard that a worker has; [`StreamLedger::leases`] finds the jobs of some of them.
+    /// Returns the tokens of the sent leases on that shard; [`StreamLedger::held_leases`] finds the jobs of some of
+    /// them.
     pub(in crate::dispatch) fn sent_tokens(&self, shard: usize) -> Vec<Token> {
         let sent = self.credit.sent().filter(|lease| lease.shard == shard);
         sent.map(|lease| lease.lease.token).collect()
     }
 
-    /// Those of these leases that are still held.
+    /// Returns those of these leases that are still held.
     pub(in crate::dispatch) fn held_leases(&self, tokens: &[Token]) -> Vec<LeaseRef> {
         let held = tokens.iter().filter_map(|&token| self.credit.get(token));
         held.map(|lease| lease.lease.clone()).collect()
     }
 
-    /// Looks at deadlines that have come.
+    /// Checks the deadlines that are due.
     pub(in crate::dispatch) fn check_deadlines(&mut self, now: Time) -> DeadlineCheck {
         let mut look = DeadlineCheck { next_check: self.next_check, ..DeadlineCheck::default() };
         if now < self.next_check {
@@ -190,10 +191,10 @@ impl StreamLedger {
     }
 }
 
-// === impl Unsent ===
+// === impl UnsentJob ===
 
 impl UnsentJob {
-    /// Bytes that it takes in a message, at most.
+    /// Bytes of the job in a message, at most.
     fn message_bytes(&self) -> u64 {
         let LeasedJob { key, spec, last_error, checkpoint, .. } = &self.job;
         let payloads = spec.payload.iter().chain(checkpoint);
@@ -207,7 +208,7 @@ impl UnsentJob {
     }
 }
 
-/// Bytes of the names of a job in a message: by themselves and in its receipt, which is longer by a third.
+/// Bytes of the names of a job in a message: once by themselves and once in its receipt, which is longer by a third.
 fn names_bytes(key: &JobKey) -> u64 {
     (key.topic.as_str().len() + key.id.as_str().len()) as u64 * 7 / 3
 }

@@ -1,5 +1,5 @@
-//! The registry of this replica's streams and pulls: who is open, who still holds leases, and where
-//! hints go.
+//! Registry of this replica's streams and pulls: those that are open, those that still hold leases, and the routing
+//! of lease events to them.
 
 mod successors;
 
@@ -23,42 +23,42 @@ use super::stream_ledger::{StreamEnd, StreamLease, StreamMode};
 use super::stream_mailbox::StreamMailbox;
 use super::{StreamOpenError, StreamOptions, WorkerInfo};
 
-/// See the module. It knows nothing of the scheduler, which holds it through its listener.
+/// Streams and pulls of this replica. Does not depend on the scheduler, which holds it through its listener.
 pub(super) struct StreamRegistry {
     context: Arc<StreamContext>,
     table: Mutex<StreamTable>,
-    /// By shard.
+    /// Mailboxes of the feeds, by shard.
     pub(super) mailboxes: Vec<StreamMailbox>,
-    /// By shard.
+    /// Leases that reached no client, by shard.
     pub(super) returns: Vec<Arc<ReturnQueue>>,
-    /// By shard.
+    /// Adoption requests, by shard.
     pub(super) adoptions: Vec<Arc<AdoptionQueue>>,
-    /// Of the feeds.
+    /// Flags of the feeds that may have jobs.
     pub(super) awake_feeds: Arc<AwakeFeeds>,
-    /// What their topics got.
+    /// Jobs served per topic.
     pub(super) served: Arc<ServedCounts>,
-    /// By shard: how its clock stands to this replica's.
+    /// Difference between the shard's clock and this replica's, by shard.
     skews: Vec<LastSkew>,
-    /// By shard: hints may have been lost, so all its leases are to be looked up.
+    /// Flags, by shard: lease events may have been lost, so all leases of the shard are to be looked up.
     lookup_requests: Vec<AtomicBool>,
-    /// When some stream needs a look at its deadlines.
+    /// Timer of the next check of deadlines.
     pub(super) check_timer: CheckTimer,
-    /// Counts [`Streams::wake_feeds`].
+    /// Counts the calls of [`StreamRegistry::wake_feeds`].
     next_feed: AtomicUsize,
-    /// Something was settled or has closed while the replica drains.
+    /// Notified when a lease was settled or a stream has closed; for a replica that drains.
     settled: Notify,
 }
 
 #[derive(Default)]
 struct StreamTable {
     streams: HashMap<u32, Arc<Stream>>,
-    /// The streams of leases that these have adopted: their receipts name others.
+    /// Holders of adopted leases, whose receipts name other streams.
     adopted: HashMap<Token, u32>,
     next: u32,
     draining: bool,
 }
 
-// === impl Streams ===
+// === impl StreamRegistry ===
 
 impl StreamRegistry {
     pub(super) fn new(home: StreamContext) -> StreamRegistry {
@@ -79,7 +79,7 @@ impl StreamRegistry {
         }
     }
 
-    /// Opens a stream. The feeds do not know it yet: see [`Streams::announce`].
+    /// Opens a stream. The feeds do not serve it before [`StreamRegistry::announce`].
     pub(super) fn open(
         &self,
         options: StreamOptions,
@@ -96,30 +96,29 @@ impl StreamRegistry {
         Ok(stream)
     }
 
-    /// Every feed gets to know the stream.
+    /// Announces the stream to every feed.
     pub(super) fn announce(&self, stream: &Arc<Stream>) {
         self.awake_feeds.set_all();
         self.wake_feeds(stream);
     }
 
-    /// The server has ended the stream: what was sent stays held until it is settled. Answers what
-    /// of it is to be detached.
+    /// Ends the stream: sent leases stay held until they are settled. Returns the leases that are to be detached.
     pub(super) fn end_stream(&self, stream: &Arc<Stream>) -> Vec<StreamLease> {
         let remains = stream.ledger().close(None);
         self.on_closed(stream, remains.unsent);
         remains.sent
     }
 
-    /// The stream is told to end, and what it was not sent goes back.
+    /// Drains the stream: it is to end, and its unsent jobs go back.
     pub(super) fn drain_stream(&self, stream: &Stream) {
         self.queue_returns(stream.drain());
     }
 
-    /// The stream broke; answers what it was sent and has not settled.
+    /// Breaks the stream. Returns its sent leases that are not settled.
     pub(super) fn break_stream(&self, stream: &Arc<Stream>) -> Vec<StreamLease> {
         self.choose_successor(stream);
-        // A worker that names this one in its next stream had lost it before, and has extended its leases since. And what
-        // it extended before it opened this one was meant for the one before.
+        // A worker that names this stream in its next one had lost it before, and has extended its leases since.
+        // Extends from before it opened this stream were for the stream before.
         let heir = stream.ledger().successor;
         let named = |heir: &Arc<Stream>| heir.options().continues == Some(stream.stream_id());
         let reopened = heir.and_then(|heir| self.get(heir)).filter(named);
@@ -133,7 +132,7 @@ impl StreamRegistry {
     }
 
     fn on_closed(&self, stream: &Arc<Stream>, unsent: Vec<StreamLease>) {
-        // Those that were to go out by a connection that is gone.
+        // Revocations that were to be sent on a connection that is gone.
         self.move_revocations(stream);
         if stream.ledger().is_finished() {
             self.forward_successor(stream);
@@ -150,7 +149,7 @@ impl StreamRegistry {
 
     /// Wakes every feed: the stream has credit.
     pub(super) fn wake_feeds(&self, stream: &Arc<Stream>) {
-        // Where there is credit for one job only, the feed that is woken first gets it; so each is the first one in turn.
+        // With credit for one job only, the feed that is woken first gets it; so each is the first one in turn.
         let turn = self.next_feed.fetch_add(1, Ordering::Relaxed) % self.mailboxes.len();
         let (before, from) = self.mailboxes.split_at(turn);
         for mailbox in from.iter().chain(before) {
@@ -158,14 +157,14 @@ impl StreamRegistry {
         }
     }
 
-    /// These leases reached nobody.
+    /// Queues the return of leases that reached no client.
     pub(super) fn queue_returns(&self, leases: Vec<StreamLease>) {
         for StreamLease { shard, lease, deadline, .. } in leases {
             self.returns[shard].add(lease, deadline);
         }
     }
 
-    /// What was taken for the transport of this stream has not reached its client.
+    /// Returns leases that were taken for the transport of this stream but did not reach its client.
     pub(super) fn return_undelivered(&self, stream: &Arc<Stream>, tokens: &[Token]) {
         let mut leases = Vec::with_capacity(tokens.len());
         let freed = stream.release(tokens, |lease| leases.push(lease));
@@ -173,7 +172,7 @@ impl StreamRegistry {
         self.queue_returns(leases);
     }
 
-    /// Applies what became of leases of this replica on that shard, by whoever's doing.
+    /// Applies a lease event of that shard, from this or another replica.
     pub(super) fn apply_hint(&self, shard: usize, hint: LeaseEvent) {
         match hint {
             LeaseEvent::Settled { stream, tokens } => self.on_settled(stream, &tokens),
@@ -191,7 +190,7 @@ impl StreamRegistry {
         }
     }
 
-    /// Workers have just settled these leases: how long they took is known.
+    /// Releases leases that workers have just settled, and records their run times.
     fn on_settled(&self, stream: u32, tokens: &[Token]) {
         let StreamContext { clock, metrics, shared, .. } = &*self.context;
         let (now, held) = (clock.now(), Cell::new(0));
@@ -203,28 +202,28 @@ impl StreamRegistry {
             self.on_credit_freed(stream, freed);
         };
         self.for_each_holder(stream, tokens, true, &release);
-        // A receipt names its stream without a proof. Where no other replica could have the lease, and so the store
-        // is not asked before it ends, the stream is looked for.
+        // A receipt names its stream without a proof. If no other replica could have the lease, so that the store is
+        // not asked before it ends, all streams are searched for it.
         if held.get() < tokens.len() && !shared {
             self.all().iter().for_each(|stream| release(stream, tokens));
         }
     }
 
-    /// Workers are done with these leases, and their shard, which is down, does not know it.
+    /// Marks leases that workers have settled while their shard was unreachable.
     fn on_settle_unknown(&self, stream: u32, tokens: &[Token]) {
         self.for_each_holder(stream, tokens, false, |stream, tokens| {
             self.on_credit_freed(stream, stream.mark_settle_unknown(tokens))
         });
     }
 
-    /// These leases have ended, some time ago.
+    /// Releases leases that ended some time ago.
     pub(super) fn on_ended(&self, stream: u32, tokens: &[Token]) {
         self.for_each_holder(stream, tokens, true, |stream, tokens| {
             self.on_credit_freed(stream, stream.release(tokens, drop));
         });
     }
 
-    /// Takes leases on that shard away from their stream.
+    /// Revokes leases on that shard.
     pub(super) fn revoke(&self, shard: usize, stream: u32, tokens: &[Token], reason: RevokeReason) {
         self.for_each_holder(stream, tokens, true, |stream, tokens| {
             self.on_credit_freed(stream, stream.revoke(shard, tokens, reason));
@@ -232,15 +231,15 @@ impl StreamRegistry {
         });
     }
 
-    /// These leases last until then, on the clock of this replica.
+    /// Sets the deadline of these leases, on the clock of this replica.
     pub(super) fn on_extended(&self, stream: u32, tokens: &[Token], deadline: Time) {
         self.for_each_holder(stream, tokens, false, |stream, tokens| {
             self.check_timer.set_no_later_than(stream.set_deadline(tokens, deadline));
         });
     }
 
-    /// The streams that hold these leases, and which each: the one that is named, but for leases that another one has
-    /// adopted. `over`: they are over.
+    /// Calls `act` for each stream that holds some of these leases: the named one, except for leases that another
+    /// stream has adopted. `over`: the leases are over.
     fn for_each_holder(
         &self,
         named: u32,
@@ -271,23 +270,23 @@ impl StreamRegistry {
         found.iter().for_each(|(stream, tokens)| act(stream, tokens));
     }
 
-    /// Hints of the shard may have been lost: all its leases are looked up, once.
+    /// Requests one lookup of all leases of the shard: lease events may have been lost.
     pub(super) fn request_lookup(&self, shard: usize) {
         self.lookup_requests[shard].store(true, Ordering::Release);
         self.check_timer.set_no_later_than(Time(i64::MIN));
     }
 
-    /// Whether they are to be looked up, as of now by the caller.
+    /// Returns whether a lookup was requested, and clears the request.
     pub(super) fn take_lookup_request(&self, shard: usize) -> bool {
         self.lookup_requests[shard].swap(false, Ordering::AcqRel)
     }
 
-    /// How the shard's clock stands to this replica's.
+    /// Returns the difference between the shard's clock and this replica's.
     pub(super) fn skew(&self, shard: usize) -> Skew {
         self.skews[shard].get()
     }
 
-    /// What the answer to a claim tells of the shard's clock.
+    /// Sets the difference between the shard's clock and this replica's, measured with a claim.
     pub(super) fn set_skew(&self, shard: usize, skew: Skew) {
         self.skews[shard].set(skew);
     }
@@ -305,15 +304,15 @@ impl StreamRegistry {
         }
     }
 
-    /// No new streams, and every open one retires.
+    /// Rejects new streams and drains every open one.
     pub(super) fn drain(&self) {
         self.registry().draining = true;
         self.all().iter().for_each(|stream| self.drain_stream(stream));
         self.settled.notify_waiters();
     }
 
-    /// Waits until no worker holds a lease of a stream of this replica. Broken streams do not count:
-    /// nobody is known to speak for theirs. Meant for a replica that drains.
+    /// Waits until no worker holds a lease of a stream of this replica. Broken streams are not counted: their workers
+    /// may be dead. For a replica that is draining.
     pub(super) async fn wait_idle(&self) {
         loop {
             let settled = self.settled.notified();
@@ -326,7 +325,7 @@ impl StreamRegistry {
         }
     }
 
-    /// Deliveries that workers of this replica hold.
+    /// Number of deliveries that workers of this replica hold; broken streams are not counted.
     pub(super) fn unsettled_count(&self) -> usize {
         let sent = |stream: &Arc<Stream>| {
             let ledger = stream.ledger();
@@ -335,28 +334,28 @@ impl StreamRegistry {
         self.all().iter().map(sent).sum()
     }
 
-    /// Every stream and pull that is open or holds leases, also a broken one.
+    /// Returns every stream and pull that is open or holds leases, also broken ones.
     pub(super) fn all(&self) -> Vec<Arc<Stream>> {
         self.registry().streams.values().cloned().collect()
     }
 
-    /// Open streams, without pulls.
+    /// Returns the open streams, without pulls, for display.
     pub(super) fn workers(&self) -> Vec<WorkerInfo> {
         self.open_streams().iter().map(|stream| stream.worker()).collect()
     }
 
-    /// How many streams are open, without pulls.
+    /// Number of open streams, without pulls.
     pub(super) fn count(&self) -> usize {
         self.open_streams().len()
     }
 
-    /// Jobs that open streams could take now.
+    /// Number of jobs that open streams could take now.
     pub(super) fn credit_waiting(&self) -> usize {
         let free = |stream: &Arc<Stream>| stream.ledger().free_share();
         self.open_streams().iter().filter_map(free).map(|free| free.jobs as usize).sum()
     }
 
-    /// The credit of a stream or pull that is open or holds leases.
+    /// Returns the credit of a stream or pull that is open or holds leases.
     pub(super) fn credit(&self, id: u32) -> Option<u32> {
         self.get(id).map(|stream| stream.options().max_in_flight)
     }
@@ -376,10 +375,10 @@ impl StreamRegistry {
     }
 }
 
-// === impl Registry ===
+// === impl StreamTable ===
 
 impl StreamTable {
-    /// An id that no stream has: a life that is long enough comes round.
+    /// Returns an id that no stream has: after a long run the counter wraps around.
     fn free_id(&mut self) -> u32 {
         loop {
             self.next = self.next.wrapping_add(1);

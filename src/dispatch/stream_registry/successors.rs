@@ -1,4 +1,5 @@
-//! What a stream takes over from those that it continues: their leases, and what becomes of these.
+//! Adoption in the registry: the leases that a stream takes over from those that it continues, and later events for
+//! them.
 
 use std::sync::Arc;
 
@@ -11,9 +12,9 @@ use super::super::stream_ledger::{StreamEnd, StreamLease};
 use super::{StreamRegistry, StreamTable};
 
 impl StreamRegistry {
-    /// The streams that this one continues, of which it is the heir from now on, as far as they are over: the one that
-    /// it names, if it is one of this replica, with those that named the same one before and of which the worker has
-    /// never heard. If it names none, those that came by the same connection.
+    /// Makes this stream the successor of the streams that it continues, and returns those that are over: the stream
+    /// that it names, if it is one of this replica, and those that named the same one earlier and whose ids the
+    /// worker never received. If it names none, those that came by the same connection.
     pub(in crate::dispatch) fn predecessors(&self, stream: &Stream) -> Vec<Arc<Stream>> {
         let registry = self.registry();
         let is_continued = |other: &Stream| match stream.options().continues {
@@ -32,8 +33,9 @@ impl StreamRegistry {
         over
     }
 
-    /// The worker may have opened its next stream, by the same connection, a moment before this replica saw that this one
-    /// broke. One that was open for longer is another stream of the worker beside this one.
+    /// Chooses the successor of a stream that breaks. The worker may have opened its next stream, by the same
+    /// connection, a moment before this replica noticed the break. A stream that was open for longer is another
+    /// stream of the worker.
     pub(super) fn choose_successor(&self, stream: &Stream) {
         if stream.ledger().successor.is_some() {
             return;
@@ -53,7 +55,8 @@ impl StreamRegistry {
         }
     }
 
-    /// This stream is over and holds nothing: what the one that it continues leaves goes to its own heir instead.
+    /// Passes on the succession of a stream that is over and holds nothing: the leases of the stream that it
+    /// continues go to its own successor instead.
     pub(super) fn forward_successor(&self, stream: &Stream) {
         let Some(named) =
             stream.options().continues.filter(|named| named.owner == self.context.owner)
@@ -69,7 +72,7 @@ impl StreamRegistry {
         }
     }
 
-    /// What is left of this stream on the shard goes to its heir, if it has one.
+    /// Queues the adoption of the remaining leases of this stream on the shard, if it has a successor.
     pub(in crate::dispatch) fn queue_adoption(&self, shard: usize, stream: &Arc<Stream>) {
         let heir = stream.ledger().successor;
         if let Some(heir) = heir.and_then(|heir| self.get(heir))
@@ -79,7 +82,7 @@ impl StreamRegistry {
         }
     }
 
-    /// The heir has taken these leases out of the books of their former stream and answers for them in the store.
+    /// Enters adopted leases in the ledger of the successor, after the store has moved them.
     pub(in crate::dispatch) fn adopt(
         &self,
         heir: &Arc<Stream>,
@@ -90,13 +93,13 @@ impl StreamRegistry {
         let (over, look_at) = heir.adopt(adopted);
         self.check_timer.set_no_later_than(look_at);
         let mut registry = self.registry();
-        // It may have been over in the meantime.
+        // The successor may have ended meanwhile.
         registry.streams.entry(heir.id()).or_insert_with(|| Arc::clone(heir));
         registry.adopted.extend(tokens.into_iter().map(|token| (token, heir.id())));
         over
     }
 
-    /// Takes leases that another stream has adopted out of the books of this one.
+    /// Removes leases that another stream has adopted from the ledger of this one.
     pub(in crate::dispatch) fn remove_adopted(
         &self,
         stream: &Arc<Stream>,
@@ -107,7 +110,7 @@ impl StreamRegistry {
         adopted
     }
 
-    /// A stream of another replica answers for these leases of this one from now on.
+    /// Removes leases of this stream that a stream of another replica has adopted.
     pub(super) fn adopted_elsewhere(&self, stream: u32, tokens: &[Token]) {
         if let Some(stream) = self.get(stream) {
             self.registry().remove_adopted(tokens);
@@ -115,7 +118,7 @@ impl StreamRegistry {
         }
     }
 
-    /// The next stream of the worker sends what was revoked between the two.
+    /// Moves unsent revocations to the worker's next stream.
     pub(super) fn move_revocations(&self, stream: &Stream) {
         let bequests = stream.ledger().take_unsent_revocations();
         if let Some((heir, mut revocations)) = bequests
@@ -130,7 +133,7 @@ impl StreamRegistry {
         }
     }
 
-    /// A lease of the stream was extended: if it is over its heir adopts that, too.
+    /// Queues the adoption by the successor after a lease of a closed stream was extended.
     pub(super) fn queue_adoption_if_closed(&self, shard: usize, stream: &Arc<Stream>) {
         if stream.is_closed() {
             self.queue_adoption(shard, stream);
@@ -138,10 +141,10 @@ impl StreamRegistry {
     }
 }
 
-// === impl Registry ===
+// === impl StreamTable ===
 
 impl StreamTable {
-    /// These leases are over, or go to another replica.
+    /// Removes leases that are over or that another replica has adopted.
     pub(super) fn remove_adopted(&mut self, tokens: &[Token]) {
         for token in tokens {
             self.adopted.remove(token);

@@ -1,4 +1,4 @@
-//! A worker's next stream adopts the leases of its former one: which, and what follows for both.
+//! Adoption of the leases of a worker's previous stream by its next one: which leases, and the effects for both.
 
 use super::super::adoption_queue::FIRST_LOOKUP_MAX;
 use super::harness::{SOON, TestServer, TestWorker, options, pull_options, run_pending_tasks};
@@ -7,10 +7,10 @@ use crate::domain::StreamId;
 use crate::scheduler::RevokeReason;
 
 const PEER: &str = "10.0.0.7:40000";
-/// Leases with which everything here is tried.
+/// Lease lengths used in these tests.
 const LEASES: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(86_400)];
 
-/// How a stream says which one it continues.
+/// Way in which a stream continues another one.
 #[derive(Clone, Copy, Debug)]
 enum SuccessorKind {
     Name,
@@ -18,7 +18,7 @@ enum SuccessorKind {
 }
 
 impl TestServer {
-    /// The credit in use of the stream that was opened last.
+    /// Returns the credit in use of the stream that was opened last.
     fn last_in_flight(&self) -> u32 {
         let number =
             |worker: &super::WorkerInfo| worker.stream_id.parse::<StreamId>().unwrap().stream;
@@ -32,7 +32,7 @@ impl TestServer {
             }
         };
         if tokio::time::timeout(SOON, waiting).await.is_err() {
-            panic!("it holds {} and not {jobs}", self.last_in_flight());
+            panic!("the stream holds {} jobs, not {jobs}", self.last_in_flight());
         }
     }
 }
@@ -41,7 +41,7 @@ fn with(lease: Duration) -> StreamOptions {
     StreamOptions { lease, peer: PEER.into(), ..options(&["t"]) }
 }
 
-/// By name it comes by a connection of its own.
+/// Builds the options of the next stream. With `Name`, it comes by a connection of its own.
 fn next(by: SuccessorKind, former: StreamId, options: StreamOptions) -> StreamOptions {
     match by {
         SuccessorKind::Name => StreamOptions {
@@ -53,7 +53,7 @@ fn next(by: SuccessorKind, former: StreamId, options: StreamOptions) -> StreamOp
     }
 }
 
-/// A stream that was sent so many jobs and that the server has ended.
+/// Opens a stream, sends it this many jobs, and ends it by the server.
 async fn ended(
     server: &TestServer,
     options: StreamOptions,
@@ -65,7 +65,7 @@ async fn ended(
     (worker.id(), sent)
 }
 
-/// A stream that was sent so many jobs, and broke.
+/// Opens a stream, sends it this many jobs, and breaks it.
 async fn broken(
     server: &TestServer,
     options: StreamOptions,
@@ -83,7 +83,7 @@ async fn what_the_server_ended_comes_back_when_the_next_stream_breaks() {
         let server = TestServer::start();
         server.enqueue("t", 3).await;
         let (first, _) = ended(&server, with(lease), 3).await;
-        // Over several streams, of which some were sent something themselves.
+        // Over several streams, some of which were sent jobs themselves.
         let second = server.open(next(by, first, with(lease)));
         server.holds(3).await;
         server.enqueue("t", 2).await;
@@ -116,7 +116,7 @@ async fn what_was_extended_at_a_break_comes_back_when_the_next_stream_breaks() {
             }
             server.holds(2).await;
             server.clock.advance(5 * SECOND);
-            // What nobody speaks for may never have arrived: it comes back, and the next stream gets it.
+            // A job that is not extended may never have arrived: it comes back, and the next stream gets it.
             server.holds(3).await;
             drop(second);
             server.clock.advance(5 * SECOND);
@@ -188,7 +188,8 @@ async fn adopted_leases_count_against_the_credit_also_beyond_it() {
     second.jobs(1).await;
 }
 
-/// A stream waits for its first look no longer than that takes: FIRST_LOOK_MAX is for a shard that does not answer.
+/// A stream waits for its first lookup only as long as that takes: `FIRST_LOOKUP_MAX` is for a shard that does not
+/// answer.
 #[tokio::test]
 async fn a_stream_that_continues_another_one_gets_jobs_at_once() {
     for by in [SuccessorKind::Name, SuccessorKind::Connection] {
@@ -309,7 +310,8 @@ async fn a_receipt_that_names_another_stream_frees_the_credit_of_its_own() {
     assert_eq!(server.last_in_flight(), 0);
 }
 
-/// The stream keeps two jobs of "t" while it lives, also beyond the grace of those before it, and gives them back when it breaks.
+/// Checks that the stream keeps two jobs of "t" while it lives, also beyond the grace of those before it, and that
+/// they come back when it breaks.
 async fn guards_two(server: &TestServer, stream: TestWorker) {
     server.clock.advance(6 * SECOND);
     run_pending_tasks().await;
@@ -320,7 +322,7 @@ async fn guards_two(server: &TestServer, stream: TestWorker) {
     server.eventually("t", |stats| stats.ready == 2).await;
 }
 
-/// The worker lost its next stream before it heard of it, so it names the one before again.
+/// The worker lost its next stream before it received its id, so it names the previous one again.
 #[tokio::test]
 async fn leases_of_a_stream_unknown_to_its_worker_are_adopted_again() {
     for (lease, lost) in LEASES.into_iter().flat_map(|lease| [(lease, 1), (lease, 2), (lease, 3)]) {
@@ -348,10 +350,10 @@ async fn leases_of_a_stream_unknown_to_its_worker_are_adopted_again() {
     }
 }
 
-/// Also what has gone over several streams by then, each of which the worker had heard of but the last one.
+/// Also leases that have moved over several streams; the worker received the ids of all but the last one.
 #[tokio::test]
 async fn leases_moved_over_several_streams_are_adopted_from_an_unknown_one() {
-    for (lease, heard) in LEASES.into_iter().flat_map(|lease| [(lease, 1), (lease, 2), (lease, 5)])
+    for (lease, moves) in LEASES.into_iter().flat_map(|lease| [(lease, 1), (lease, 2), (lease, 5)])
     {
         let server = TestServer::start();
         server.enqueue("t", 2).await;
@@ -363,7 +365,7 @@ async fn leases_moved_over_several_streams_are_adopted_from_an_unknown_one() {
             server.holds(2).await;
             stream
         };
-        for _ in 0..heard {
+        for _ in 0..moves {
             named = reopen(named).await.id();
             run_pending_tasks().await;
         }
@@ -443,7 +445,7 @@ async fn a_stream_that_was_open_beside_one_that_breaks_is_no_heir_of_it() {
     let beside = server.open(StreamOptions { peer: PEER.into(), ..options(&["u"]) });
     server.extend(&sent).await;
     server.clock.advance(20 * SECOND);
-    // Its worker cancels it without a last Extend: that gives the job back.
+    // The worker cancels it without a last Extend: that returns the job.
     drop(breaks);
     run_pending_tasks().await;
     server.clock.advance(5 * SECOND);
@@ -451,14 +453,14 @@ async fn a_stream_that_was_open_beside_one_that_breaks_is_no_heir_of_it() {
     drop(beside);
 }
 
-/// The store does not hear in time that the stream ended in order; its worker may go to any replica meanwhile.
+/// The store does not receive in time that the stream ended in order; its worker may go to any replica meanwhile.
 #[tokio::test]
 async fn leases_of_a_stream_that_ended_while_its_shard_was_unreachable_are_detached_later() {
     let server = TestServer::start();
     server.enqueue("t", 1).await;
     server.store.fail_detaches(usize::MAX);
     let (_, sent) = ended(&server, with(LEASES[1]), 1).await;
-    // Longer than a replica that ends would wait.
+    // Longer than a replica waits during shutdown.
     tokio::time::pause();
     tokio::time::sleep(20 * SECOND).await;
     tokio::time::resume();
@@ -468,11 +470,11 @@ async fn leases_of_a_stream_that_ended_while_its_shard_was_unreachable_are_detac
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(SOON, detached).await.expect("it is detached");
+    tokio::time::timeout(SOON, detached).await.expect("lease is detached in time");
     server.ack(&sent).await;
 }
 
-/// The next life of a server: streams are named over it, as the store knows their leases.
+/// The next run of a server: streams can be named over a restart, because the store has their leases.
 #[tokio::test]
 async fn stream_of_a_previous_run_is_continued() {
     for in_order in [true, false] {
@@ -504,7 +506,7 @@ async fn stream_of_a_previous_run_is_continued() {
     }
 }
 
-/// The worker dies a moment after it has extended and reopened: that Extend was for the former stream.
+/// The worker dies a moment after it has extended and reopened: that Extend was for the previous stream.
 #[tokio::test]
 async fn an_extend_before_a_stream_was_opened_does_not_outlive_it() {
     for by in [SuccessorKind::Name, SuccessorKind::Connection] {
@@ -524,7 +526,7 @@ async fn an_extend_before_a_stream_was_opened_does_not_outlive_it() {
     }
 }
 
-/// Its stream died with the server, and its next one adopts what the start is about to give back.
+/// The stream ended with the server, and the worker's next one adopts the leases that the start is about to release.
 #[tokio::test]
 async fn leases_adopted_from_a_previous_run_are_not_released() {
     for lease in LEASES {
@@ -549,7 +551,7 @@ async fn leases_adopted_from_a_previous_run_are_not_released() {
     }
 }
 
-/// The next stream comes by the same connection before it is seen that the one before broke.
+/// The next stream comes by the same connection before the break of the previous one is noticed.
 #[tokio::test]
 async fn a_stream_that_was_opened_before_its_predecessor_was_seen_to_break_adopts_too() {
     for lease in LEASES {

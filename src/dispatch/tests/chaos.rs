@@ -1,5 +1,5 @@
-//! Shards that fail at random under producers and workers: nothing that was accepted is lost, no
-//! credit is exceeded, and all is done soon after they are well again.
+//! Shards that fail at random under producers and workers: no accepted job is lost, no credit is exceeded, and all
+//! jobs finish soon after the shards recover.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::timer::Timer;
 
 const MS: Duration = Duration::from_millis(1);
 const CREDIT: u32 = 8;
-/// Fewer accepted jobs would show little.
+/// Smallest number of accepted jobs for a meaningful run.
 const ENOUGH: usize = 150;
 
-/// Makes shards fail and recover until `stop`; well in the end.
+/// Makes shards fail and recover until `stop`; all work at the end.
 async fn nemesis(ring: Arc<TestRing>, seed: u64, stop: CancellationToken) {
     let mut random = rand::rngs::StdRng::seed_from_u64(seed);
     while !stop.is_cancelled() {
@@ -41,7 +41,7 @@ async fn nemesis(ring: Arc<TestRing>, seed: u64, stop: CancellationToken) {
     ring.stores.iter().for_each(|store| store.set_fault(InjectedFault::None));
 }
 
-/// Enqueues until `stop`; the ids that were accepted, which are counted for all.
+/// Enqueues until `stop`. Returns the accepted ids, which are also counted over all producers.
 async fn produce(
     ring: Arc<TestRing>,
     who: &str,
@@ -59,7 +59,7 @@ async fn produce(
                 accepted.push(job.id);
                 count.fetch_add(1, Ordering::Relaxed);
             }
-            // It may be there, and then it is done like all others.
+            // The job may exist, and then it is processed like all others.
             Err(EnqueueError::Store { .. }) => {}
             Err(error) => panic!("{error:?}"),
         }
@@ -68,7 +68,7 @@ async fn produce(
     accepted
 }
 
-/// Works until `stop`, and repeats what could not be settled; the ids that came.
+/// Processes jobs until `stop`, and retries failed settles. Returns the ids that were delivered.
 async fn work(
     ring: Arc<TestRing>,
     dispatcher: Dispatcher,
@@ -89,7 +89,7 @@ async fn work(
             result: None,
             follow_ups: Vec::new(),
         };
-        // Once: what is not settled by it comes again when its lease is over.
+        // One attempt: a job that it does not settle comes again when its lease is over.
         let items = batch.deliveries.iter().map(item).collect();
         let _ = tokio::time::timeout(300 * MS, ring.scheduler.ack(items)).await;
     }

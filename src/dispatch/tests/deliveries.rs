@@ -1,4 +1,4 @@
-//! What a stream gets, when, and how much of it.
+//! Deliveries of a stream: contents, time and number.
 
 use super::harness::{TestServer, options};
 use super::*;
@@ -50,7 +50,7 @@ async fn globs_get_jobs_of_topics_old_and_new() {
 #[tokio::test]
 async fn a_topic_gets_its_turn_again_after_one_that_did_not_fit_beside_it() {
     let server = TestServer::start();
-    // Four of a fill a call but for less than one of b needs.
+    // Four jobs of a fill a call, except for less than one job of b needs.
     server.enqueue_large("a", 9, 250 << 10).await;
     server.enqueue_large("b", 1, 100 << 10).await;
     let mut stream = server.open(options(&["a", "b"]));
@@ -73,7 +73,7 @@ async fn a_large_job_comes_when_there_is_room_whatever_came_meanwhile() {
     assert_eq!(large[0].job.key.topic.as_str(), "a");
 }
 
-/// Reads can be slow while claims are well.
+/// Reads can be slow while claims work.
 #[tokio::test]
 async fn glob_whose_topics_cannot_be_listed_delays_no_other_stream() {
     let server = TestServer::start();

@@ -1,4 +1,4 @@
-//! A server without its edges.
+//! Test server: dispatcher, scheduler and store, without the network.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(super) struct TestServer {
     pub(super) dispatcher: Dispatcher,
 }
 
-/// A worker's end of a stream.
+/// Client side of a stream.
 pub(super) struct TestWorker(Outbox);
 
 impl TestServer {
@@ -37,7 +37,7 @@ impl TestServer {
         TestServer::over(store(&time), clock, &time, 1)
     }
 
-    /// One of several replicas on its store: hints of the others do not arrive.
+    /// Starts one of several replicas on a store: lease events of the others do not arrive.
     pub(super) fn start_among_others() -> TestServer {
         let clock = ManualClock::new(Time(1_700_000_000_000_000));
         let time = Clock::Manual(clock.clone());
@@ -46,13 +46,13 @@ impl TestServer {
         TestServer::over(store, clock, &time, 1)
     }
 
-    /// With the machine's clock.
+    /// Starts a server with the system clock.
     pub(super) fn start_in_real_time() -> TestServer {
         let time = Clock::system();
         TestServer::over(store(&time), ManualClock::new(Time(0)), &time, 1)
     }
 
-    /// The same store under another life.
+    /// Starts the next run of the server on the same store.
     pub(super) fn restart(&self) -> TestServer {
         let time = Clock::Manual(self.clock.clone());
         TestServer::over(Arc::clone(&self.store), self.clock.clone(), &time, 2)
@@ -73,7 +73,7 @@ impl TestServer {
         TestServer { clock, store, scheduler, dispatcher }
     }
 
-    /// Time goes by, during which this replica, which has joined, and these others show themselves.
+    /// Advances the time while this replica, which has joined, and these others send heartbeats.
     pub(super) async fn advance_with_heartbeats(&self, time: Duration, others: &[u32]) {
         let end = self.clock.now().plus(time);
         while self.clock.now() < end {
@@ -85,7 +85,7 @@ impl TestServer {
         run_pending_tasks().await;
     }
 
-    /// This replica shows itself.
+    /// Sends a heartbeat of this replica.
     pub(super) async fn beat(&self) {
         let shard = &self.scheduler.shards().all()[0];
         let mut censuses = shard.watch_shared_state();
@@ -112,7 +112,7 @@ impl TestServer {
         self.write(topic, When::After(delay), 1).await;
     }
 
-    /// Jobs with so many bytes of payload.
+    /// Enqueues jobs with this many bytes of payload.
     pub(super) async fn enqueue_large(&self, topic: &str, jobs: usize, bytes: usize) {
         let payload = Payload { body: vec![0; bytes].into(), ..Payload::default() };
         let spec = Spec { payload: Some(payload), ..Spec::default() };
@@ -162,7 +162,7 @@ impl TestServer {
         }
     }
 
-    /// Leases that the next life would give back.
+    /// Number of leases that the next run would release.
     pub(super) async fn leases_left_in_store(&self) -> usize {
         self.store.sqlite_store().orphaned_leases(vec![0]).await.unwrap().len()
     }
@@ -189,13 +189,13 @@ impl TestServer {
             }
         };
         if tokio::time::timeout(SOON, waiting).await.is_err() {
-            panic!("never so: {:?}", self.stats(topic).await);
+            panic!("the expected state did not occur: {:?}", self.stats(topic).await);
         }
     }
 }
 
 impl TestWorker {
-    /// See [`Outbox::cut`].
+    /// Returns the token of [`Outbox::reset_token`].
     pub(super) fn cut(&self) -> tokio_util::sync::CancellationToken {
         self.0.reset_token()
     }
@@ -212,7 +212,7 @@ impl TestWorker {
         self.0.next().await.expect("the stream goes on")
     }
 
-    /// So many jobs, in however many messages.
+    /// Receives this many jobs, in any number of messages.
     pub(super) async fn jobs(&mut self, n: usize) -> Vec<JobDelivery> {
         let mut jobs = Vec::new();
         while jobs.len() < n {
@@ -223,7 +223,7 @@ impl TestWorker {
         jobs
     }
 
-    /// What comes in one message that has any.
+    /// Receives the jobs of the next message that has any.
     pub(super) async fn some_jobs(&mut self) -> Vec<JobDelivery> {
         loop {
             let batch = tokio::time::timeout(SOON, self.batch()).await.expect("a message comes");
@@ -252,12 +252,12 @@ pub(super) fn store(time: &Clock) -> Arc<FaultyStore> {
     FaultyStore::new("s0", time)
 }
 
-/// Lets whatever is going on come to rest.
+/// Waits until pending tasks have run.
 pub(super) async fn run_pending_tasks() {
     tokio::time::sleep(NEVER).await;
 }
 
-/// Failures and deliveries before this one.
+/// Returns the failures and deliveries before this one.
 pub(super) fn attempt(delivery: &JobDelivery) -> (u32, u32) {
     (delivery.job.failures, delivery.job.deliveries)
 }

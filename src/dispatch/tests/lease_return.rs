@@ -1,4 +1,4 @@
-//! What goes back to its shard: jobs that nobody received, and leases that nobody speaks for any more.
+//! Return of jobs to their shard: jobs that no client received, and leases that no worker extends any more.
 
 use super::harness::{TestServer, attempt, options, run_pending_tasks};
 use super::*;
@@ -11,7 +11,7 @@ async fn a_broken_stream_gives_back_the_unsent_at_once_and_the_rest_after_its_gr
     let mut stream = server.open(StreamOptions { max_batch: 2, ..options(&["t"]) });
     let sent = stream.jobs(2).await;
     server.eventually("t", |stats| stats.running == 4).await;
-    // One is spoken for by an Extend, after which the worker breaks its stream.
+    // One is kept by an Extend, after which the worker breaks its stream.
     server.extend(&sent[..1]).await;
     drop(stream);
     server.eventually("t", |stats| stats.running == 2 && stats.ready == 2).await;
@@ -49,7 +49,7 @@ async fn unread_jobs_are_returned_before_their_leases_end() {
     let server = TestServer::start();
     server.enqueue("t", 2).await;
     let slow = server.open(options(&["t"]));
-    // Not only leased in the store but waiting in the outbox, whose patience begins with that.
+    // Not only leased in the store but waiting in the outbox, where the wait for the transport begins.
     while server.dispatcher.workers()[0].in_flight < 2 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -1,5 +1,5 @@
-//! The dispatcher over a real store in memory, with a clock that is moved by hand. What these tests
-//! wait for happens within milliseconds; what they expect not to happen they give 50 of them.
+//! Tests of the dispatcher over a real store in memory, with a clock that is moved by hand. Expected events happen
+//! within milliseconds; a test waits 50 ms to check that an event does not happen.
 
 mod adoption;
 mod chaos;

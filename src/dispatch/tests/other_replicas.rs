@@ -1,4 +1,4 @@
-//! One replica of several on a store: what others do to its leases, whether it hears of it or not.
+//! Changes of a replica's leases by others on the same store, with and without events.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::store::{
     WritePrecondition,
 };
 
-/// What another replica does is done to the store, past the server.
+/// Changes by another replica are made directly in the store, past the server.
 impl TestServer {
     async fn enqueue_elsewhere(&self, topic: &str, id: &str) {
         self.store.sqlite_store().enqueue(vec![new_job(topic, id, When::Now)]).await.unwrap();
@@ -32,7 +32,7 @@ impl TestServer {
         self.store.events.send(event);
     }
 
-    /// Lets so many seconds pass one by one, and what they bring about happen.
+    /// Advances the time by this many seconds, one by one, and runs the tasks that become due.
     async fn advance_seconds(&self, seconds: u32) {
         for _ in 0..seconds {
             self.clock.advance(SECOND);
@@ -40,7 +40,7 @@ impl TestServer {
         }
     }
 
-    /// Lets so many seconds pass at once.
+    /// Advances the time by this many seconds at once.
     async fn skip_seconds(&self, seconds: u32) {
         self.clock.advance(seconds * SECOND);
         tokio::time::sleep(Duration::from_millis(250)).await;
@@ -82,7 +82,7 @@ fn lease(delivery: &JobDelivery) -> LeaseRef {
     LeaseRef { key: delivery.job.key.clone(), token: delivery.job.token }
 }
 
-/// A server, a stream of that credit, and as many jobs on it.
+/// Starts a server with a stream of this credit, and as many jobs on it.
 async fn started(credit: u32) -> (TestServer, TestWorker, Vec<JobDelivery>) {
     let server = TestServer::start_among_others();
     for n in 0..=credit {
@@ -104,7 +104,7 @@ async fn credit_freed_by_another_replica_is_usable_at_once() {
         tokens: tokens.clone(),
     }));
     stream.jobs(1).await;
-    // Told twice it is free once.
+    // A repeated event frees the credit once.
     server.send_event(ShardEvent::Lease(LeaseEvent::Settled { stream: stream_id, tokens }));
     run_pending_tasks().await;
     assert_eq!(server.in_flight(), 2);
@@ -140,7 +140,7 @@ async fn lease_revoked_by_another_replica_is_revoked_without_an_event() {
         .remove(0)
         .unwrap();
     let shard = &server.scheduler.shards().all()[0];
-    // As another replica does that took this one for dead; its own hint goes to nobody.
+    // Like another replica that took this one for dead; its own lease event reaches no listener.
     let given_back = RunningLease { owner: 99, ..found };
     let ended = server.scheduler.end_leases(shard, &[given_back], &Cause::StreamBroken).await;
     assert_eq!(ended, Ok(EndLeasesResult { ended: 1, ended_here: 1, not_ended: Vec::new() }));
@@ -200,7 +200,7 @@ async fn a_lost_wake_up_costs_a_second() {
     stream.nothing().await;
     server.advance_seconds(1).await;
     stream.jobs(1).await;
-    // A topic that did not exist is found by its glob a little later, and from then on as quickly.
+    // A new topic is found by its glob a little later, and from then on as quickly.
     server.enqueue_elsewhere("g.new", "b").await;
     server.advance_seconds(10).await;
     stream.jobs(1).await;
@@ -240,7 +240,7 @@ async fn no_number_of_topics_holds_up_claims() {
         looks.map(<[FeedCall]>::len).max().unwrap()
     };
     assert!(calls.contains(&FeedCall::Probe) && in_a_row(&calls[..last]) == 1, "{calls:?}");
-    // The looks go through all that sleep.
+    // The polls go through all sleeping topics.
     server.enqueue_elsewhere(&topic(4_321), "2").await;
     let found = async {
         while globbing.batch().now_or_never().is_none() {
@@ -260,5 +260,5 @@ async fn unshared_store_is_not_queried() {
     assert_eq!(server.store.lease_queries(), 0);
     server.extend(&jobs).await;
     server.skip_seconds(25).await;
-    assert_eq!(server.store.lease_queries(), 0, "its own extends it knows of");
+    assert_eq!(server.store.lease_queries(), 0, "its own extends need no lookup");
 }

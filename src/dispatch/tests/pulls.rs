@@ -1,4 +1,4 @@
-//! Pulls: what is there, once.
+//! Pulls: one response with the jobs that are there.
 
 use super::harness::{TestServer, attempt, pull_options, run_pending_tasks};
 use super::*;

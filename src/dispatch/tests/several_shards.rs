@@ -1,4 +1,4 @@
-//! Streams over several shards: one credit, and a feed of each that minds its own business.
+//! Streams over several shards: one credit, and an independent feed of each shard.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl ShardedServer {
         TestWorker::new(self.dispatcher.open(options).unwrap())
     }
 
-    /// So many jobs on each of these shards.
+    /// Enqueues this many jobs on each of these shards.
     async fn enqueue(&self, shards: &[usize], jobs: usize) {
         for &shard in shards {
             self.ring.enqueue_accepted(self.ring.owned_by(shard, "t", jobs)).await;
@@ -56,7 +56,7 @@ impl ShardedServer {
         self.ring.scheduler.ack(deliveries.into_iter().map(item).collect()).await
     }
 
-    /// Shard 0 dies, and refuses these acks also once that is known.
+    /// Makes shard 0 unreachable. It rejects these acks also once that is noticed.
     async fn refuse_acks(&self, held: &[JobDelivery]) {
         self.ring.stores[0].set_fault(InjectedFault::Unreachable);
         loop {
@@ -79,7 +79,7 @@ impl ShardedServer {
         self.ring.stats("t").await.iter().map(|stats| stats.running).sum()
     }
 
-    /// Works off so many jobs one by one; how many came from which shard.
+    /// Processes this many jobs one by one. Returns the number of jobs from each shard.
     async fn work(
         &self,
         worker: &mut TestWorker,
@@ -111,7 +111,7 @@ async fn the_credit_is_one_over_all_shards() {
             held.extend(worker.some_jobs().await);
             assert!(held.len() <= credit as usize);
         }
-        assert!(server.running().await <= u64::from(credit), "nor does the store say otherwise");
+        assert!(server.running().await <= u64::from(credit), "the store agrees");
         for delivery in &held {
             assert!(seen.insert(delivery.receipt.key.clone()), "each once");
         }
@@ -129,8 +129,8 @@ async fn every_shard_has_its_turn_on_a_single_thread() {
     every_shard_has_its_turn().await;
 }
 
-/// Once in three times: on a busy machine a thread may stand still for as long as a hundred jobs take, and then the
-/// shards whose turn it holds have none.
+/// Checks that the order is fair at least once in three attempts: on a busy machine a thread may stall for as long as
+/// a hundred jobs take, and then the shards whose turn it holds have none.
 async fn every_shard_has_its_turn() {
     for credit in [1, 2, 5] {
         let mut unfair = Vec::new();
@@ -200,7 +200,7 @@ async fn on_each_shard_priorities_and_due_times_decide() {
 }
 
 #[tokio::test]
-async fn a_shard_that_hangs_or_dies_stops_nobody_else_and_comes_back() {
+async fn a_shard_that_hangs_or_dies_does_not_stop_the_others_and_comes_back() {
     for fault in [InjectedFault::Hangs, InjectedFault::Unreachable, InjectedFault::LosesReplies] {
         let server = ShardedServer::start(4);
         server.enqueue(&[0, 1, 2, 3], 40).await;
@@ -209,7 +209,7 @@ async fn a_shard_that_hangs_or_dies_stops_nobody_else_and_comes_back() {
         let mut worker = server.open(1);
         let counts = server.work(&mut worker, 1, 120).await;
         assert_eq!(counts.get("s1"), None, "{fault:?}");
-        // One claim that hangs holds the only credit for as long as a claim may take.
+        // A claim that hangs holds the only credit for as long as a claim may take.
         let limit = test_timeouts().claim + Duration::from_secs(3);
         assert!(begin.elapsed() < limit, "{fault:?}: {:?}", begin.elapsed());
         server.ring.until_down(1, true).await;
@@ -229,7 +229,7 @@ async fn a_settle_that_its_shard_did_not_take_frees_no_credit() {
     let store = &server.ring.stores;
     store.iter().for_each(|store| store.set_fault(InjectedFault::Unreachable));
     assert!(server.try_ack(held.clone()).await.iter().all(Result::is_err));
-    assert_eq!(server.dispatcher.workers()[0].in_flight, 4, "as far as one knows they run");
+    assert_eq!(server.dispatcher.workers()[0].in_flight, 4, "unknown outcome counts as running");
     store.iter().for_each(|store| store.set_fault(InjectedFault::None));
     worker.nothing().await;
     server.ack(held).await;
@@ -244,8 +244,8 @@ async fn a_shard_that_dies_under_load_costs_only_its_own_jobs_time() {
     let mut held = worker.jobs(30).await;
     server.enqueue(&[1, 2], 200).await;
     server.ring.stores[0].set_fault(InjectedFault::Unreachable);
-    // Its jobs cannot be settled now, but their worker is done with them: once it is known that the shard
-    // is dead the others go on.
+    // Its jobs cannot be settled now, but their worker is done with them: once the shard is known to be unreachable,
+    // the others continue.
     while !server.ring.scheduler.shards().all()[0].is_down() {
         assert!(server.try_ack(held.clone()).await.iter().all(Result::is_err));
     }
@@ -265,7 +265,8 @@ async fn a_shard_that_dies_under_load_costs_only_its_own_jobs_time() {
     worker.jobs(30).await;
 }
 
-/// A settle that a dead shard refuses frees the credit of its lease, but the stream still answers for it.
+/// A settle that an unreachable shard rejects frees the credit of its lease, but the lease still belongs to the
+/// stream.
 #[tokio::test]
 async fn a_lease_whose_settle_a_dead_shard_refused_comes_back_when_its_stream_breaks() {
     for (lease, jobs) in [(30, 1), (30, 2), (86_400, 3), (86_400, 7)] {
@@ -303,7 +304,7 @@ async fn a_lease_whose_settle_a_dead_shard_refused_is_still_revoked_and_settled(
     assert_eq!(server.running().await, 0);
 }
 
-/// While the shard is away, as one fault of a network has it, no worker can extend what it holds.
+/// While the shard is unreachable, in each way that a network can fail, no worker can extend its leases.
 #[tokio::test]
 async fn leases_of_a_broken_stream_wait_for_the_grace_after_their_shard_is_back() {
     for (fault, breaks_first) in [InjectedFault::Unreachable, InjectedFault::Hangs]
@@ -341,11 +342,11 @@ async fn leases_of_a_broken_stream_wait_for_the_grace_after_their_shard_is_back(
         let after = back.elapsed();
         assert!(after >= orphan_grace, "{fault:?} {breaks_first}: {after:?}");
         tokio::time::sleep(orphan_grace).await;
-        assert_eq!(server.running().await, 1, "{fault:?} {breaks_first}: it was spoken for");
+        assert_eq!(server.running().await, 1, "{fault:?} {breaks_first}: it was extended");
     }
 }
 
-/// They were not settled, nor extended: they do not outlive their stream.
+/// The leases were neither settled nor extended: they do not outlive their stream.
 #[tokio::test]
 async fn leases_of_a_broken_stream_that_found_no_room_to_end_end_once_there_is_room() {
     let server = ShardedServer::start(1);

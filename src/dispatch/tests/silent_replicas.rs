@@ -1,5 +1,5 @@
-//! Replicas that fall silent on a shard that they share with this one, whose nonce is 1. Time is moved
-//! by hand, and so are their signs; this replica shows itself when a test says so.
+//! Replicas that fall silent on a shard that they share with this one, whose nonce is 1. Time and heartbeats are
+//! moved by hand; this replica sends a heartbeat when a test calls for one.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::store::{Claim, Store as _, StreamDemand, TopicDemand};
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
-/// The other replicas.
+/// Other replicas.
 const B: u32 = 2;
 const C: u32 = 3;
 
-/// This replica on a shard that it shares with these others, which live.
+/// Starts this replica on a shard that it shares with these others, which are alive.
 async fn start_among(others: &[u32]) -> TestServer {
     let clock = ManualClock::new(Time(1_700_000_000_000_000));
     let time = Clock::Manual(clock.clone());
@@ -30,7 +30,7 @@ async fn start_among(others: &[u32]) -> TestServer {
 }
 
 impl TestServer {
-    /// A job that another replica has given to a worker for a day, with a grace of 5 s.
+    /// Creates a job that another replica has delivered to a worker, with a lease of a day and a grace of 5 s.
     async fn held_by(&self, owner: u32, topic: &str) -> Receipt {
         self.enqueue(topic, 1).await;
         let grace = Some(5 * SECOND);
@@ -60,7 +60,7 @@ async fn the_leases_of_a_silent_replica_come_back_after_their_grace() {
     let receipt = server.held_by(B, "t").await;
     server.held_by(C, "other").await;
     server.advance_with_heartbeats(10 * SECOND, &[C]).await;
-    // It is noticed now, 10 s after its last sign.
+    // The silence is noticed now, 10 s after the last heartbeat.
     server.advance_with_heartbeats(5 * SECOND - Duration::from_millis(1), &[C]).await;
     assert!(server.is_running("t").await && server.knows(B).await);
     server.advance_with_heartbeats(Duration::from_millis(1), &[C]).await;
@@ -74,7 +74,7 @@ async fn the_leases_of_a_silent_replica_come_back_after_their_grace() {
     let late = AckItem { receipt, result: None, follow_ups: Vec::new() };
     assert_eq!(server.scheduler.ack(vec![late]).await, [Err(SettleError::Stale)]);
     server.ack(&again).await;
-    assert!(server.is_running("other").await, "who lives keeps its own");
+    assert!(server.is_running("other").await, "a live replica keeps its leases");
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn an_extend_since_the_last_sign_keeps_a_job_for_good() {
     // Within the grace, after the leases were read.
     server.advance_with_heartbeats(SECOND, &[C]).await;
     server.extend_by([receipts[2].clone()]).await;
-    // What fails is done again.
+    // A failed call is retried.
     server.store.fail_detaches(1);
     server.advance_with_heartbeats(4 * SECOND, &[C]).await;
     server.eventually("never", |stats| stats.ready == 1).await;
@@ -104,7 +104,7 @@ async fn an_extend_since_the_last_sign_keeps_a_job_for_good() {
     };
     tokio::time::timeout(SOON, forgotten).await.unwrap();
     assert!(server.is_running("since").await && server.is_running("late").await);
-    // Nobody who comes later takes them for orphans.
+    // No later replica releases them as orphans.
     assert_eq!(server.leases_left_in_store().await, 0);
 }
 
@@ -113,12 +113,12 @@ async fn a_replica_that_shows_itself_within_the_grace_keeps_its_leases() {
     let server = start_among(&[B]).await;
     server.held_by(B, "t").await;
     server.advance_with_heartbeats(14 * SECOND, &[]).await;
-    // It wakes up a moment before its leases are let go: this replica does not know yet.
+    // The replica resumes a moment before its leases are released: this replica has not read that yet.
     server.store.add_heartbeat(B, server.clock.now());
     server.advance_with_heartbeats(8 * SECOND, &[]).await;
     assert!(server.is_running("t").await && server.knows(B).await);
     assert_eq!(server.leases_left_in_store().await, 1, "it is a lease of its stream still");
-    // And when it falls silent again, that is another silence with a grace of its own.
+    // When it falls silent again, that is another silence with a grace of its own.
     server.advance_with_heartbeats(6 * SECOND, &[]).await;
     assert!(server.is_running("t").await);
     server.advance_with_heartbeats(SECOND, &[]).await;
@@ -142,7 +142,7 @@ async fn unreachable_shard_makes_no_replica_silent() {
     server.held_by(B, "b").await;
     server.held_by(C, "c").await;
     server.advance_with_heartbeats(4 * SECOND, &[B, C]).await;
-    // Nobody could reach it for a minute, and this replica is the first to do so again.
+    // No replica could reach the shard for a minute, and this one is the first to do so again.
     server.clock.advance(60 * SECOND);
     server.advance_with_heartbeats(4 * SECOND, &[]).await;
     // Another one follows; the third was killed meanwhile.
@@ -173,7 +173,7 @@ async fn replica_that_shuts_down_is_removed_unless_a_stream_broke_before() {
         assert_eq!(
             server.store.has_heartbeat_of(1),
             breaks,
-            "if it is known, others find it silent"
+            "a replica left in the membership is found silent"
         );
     }
 }

@@ -1,11 +1,11 @@
-//! Streams that come and go.
+//! Streams that open and close at random.
 
 use rand::{Rng as _, SeedableRng as _};
 
 use super::harness::{TestServer, options, pull_options};
 use super::*;
 
-/// A worker that opens streams and pulls, settles part of what it gets, and leaves.
+/// Runs a worker that opens streams and pulls, settles part of its jobs, and leaves.
 async fn unsteady(server: Arc<TestServer>, seed: u64, topics: [&'static str; 3]) {
     let mut random = rand::rngs::StdRng::seed_from_u64(seed);
     let moment = |n: u64| Duration::from_millis(n);
@@ -39,8 +39,8 @@ async fn unsteady(server: Arc<TestServer>, seed: u64, topics: [&'static str; 3])
     }
 }
 
-/// Workers that come, take, settle some and break; callers that give up: nothing is lost, nothing is
-/// held for ever, and nobody has more than its credit.
+/// Workers that open streams, take jobs, settle some and break, and callers that cancel: no job is lost, none is held
+/// for ever, and no stream has more jobs than its credit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_among_streams_that_come_and_go() {
     const JOBS: u64 = 600;

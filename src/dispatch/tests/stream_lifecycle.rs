@@ -1,4 +1,4 @@
-//! How streams open, and how the server ends them: what they were sent outlives them.
+//! Opening of streams, and their end by the server: sent leases outlive them.
 
 use super::harness::{AGE_MAX, STREAMS_MAX, TestServer, options, pull_options, run_pending_tasks};
 use super::*;
@@ -54,7 +54,7 @@ async fn streams_that_the_server_ends_give_nothing_back() {
     run_pending_tasks().await;
     assert_eq!(server.stats("t").await.running, 2);
     server.ack(&sent).await;
-    assert_eq!(server.stats("t").await.ready, 1, "no more was claimed than asked for");
+    assert_eq!(server.stats("t").await.ready, 1, "no more was claimed than max_jobs");
     assert!(server.dispatcher.workers().is_empty());
 }
 
@@ -66,7 +66,7 @@ async fn leases_of_an_ended_stream_are_not_released_by_the_next_run() {
     let sent = stream.jobs(2).await;
     server.store.fail_detaches(2);
     assert!(stream.ended().await);
-    // The stores close after this, so what is to be written must be, also at the third try.
+    // The stores close after this, so the detach must be written, even at the third attempt.
     server.dispatcher.close().await;
     assert_eq!(server.store.detaches_to_fail(), 0);
     let server = server.restart();
@@ -99,7 +99,7 @@ async fn failed_detach_delays_shutdown_only_briefly() {
     stream.jobs(1).await;
     server.store.fail_detaches(usize::MAX);
     assert!(stream.ended().await);
-    // Whatever else the store is asked for is over: time that is paused does not wait for it.
+    // All other calls of the store are done: paused time does not wait for them.
     run_pending_tasks().await;
     tokio::time::pause();
     tokio::time::timeout(6 * SECOND, server.dispatcher.close()).await.unwrap();
@@ -115,7 +115,7 @@ async fn a_replica_that_drains_leaves_what_was_sent_to_workers_that_take_their_e
         stream.jobs(600).await;
         assert_eq!(server.leases_left_in_store().await, 600);
         server.dispatcher.drain();
-        assert_eq!(server.leases_left_in_store().await, 600, "nobody has taken the end yet");
+        assert_eq!(server.leases_left_in_store().await, 600, "no client has taken the end yet");
         if takes {
             assert!(stream.batch().await.draining);
         }
@@ -203,7 +203,7 @@ async fn a_job_in_time_keeps_a_stream_from_ending_idle() {
     while !stream.ended().await {}
 }
 
-/// Credit and lease are those of a request that names none.
+/// Uses the default credit and lease.
 #[tokio::test]
 async fn a_serial_worker_of_defaults_finishes_jobs_of_45_s_each_once_and_extends_none() {
     for jobs in [1, 2, 3, 4, 7, 20] {

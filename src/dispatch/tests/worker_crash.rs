@@ -1,5 +1,5 @@
-//! However a lease lost its worker, it comes back within its grace and 12 s, whatever its length: random lives of a
-//! worker over streams and replicas, each of which ends with its death.
+//! A lease that lost its worker comes back within its grace and 12 s, in all cases and for all lease lengths: random
+//! runs of a worker over streams and replicas, each of which ends with its death.
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -10,7 +10,7 @@ use crate::clock::{Clock, ManualClock};
 use crate::domain::{StreamId, limit};
 
 const GRACE: Duration = Duration::from_secs(5);
-/// How much longer than the grace it may take.
+/// Longest time beyond the grace.
 const LATE_MAX: Duration = Duration::from_secs(12);
 const REPLICAS: usize = 4;
 const LIVES: u64 = 8;
@@ -18,9 +18,9 @@ const LIVES: u64 = 8;
 /// Several replicas on one store, and a worker that holds jobs.
 struct CrashSimulation {
     rng: StdRng,
-    /// Those that live; the worker's stream is with the first one.
+    /// Live replicas; the worker's stream is with the first one.
     living: Vec<TestServer>,
-    /// Those that were killed: their tasks must not be stopped in order.
+    /// Killed replicas: their tasks must not be stopped in order.
     dead: Vec<TestServer>,
     clock: ManualClock,
     lease: Duration,
@@ -49,7 +49,7 @@ impl CrashSimulation {
         world
     }
 
-    /// Time goes by, during which the living show themselves.
+    /// Advances the time while the live replicas send heartbeats.
     async fn live(&self, time: Duration) {
         let end = self.clock.now().plus(time);
         while self.clock.now() < end {
@@ -58,7 +58,7 @@ impl CrashSimulation {
             for server in &self.living {
                 server.beat().await;
             }
-            // What became due is done by other threads.
+            // Due work is done by other threads.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -74,9 +74,9 @@ impl CrashSimulation {
         }
     }
 
-    /// Opens the next stream, which adopts all that the worker holds, and takes some jobs more.
+    /// Opens the next stream, which adopts all leases of the worker, and takes some more jobs.
     async fn open(&mut self, ends: bool) -> TestWorker {
-        // An Extend right before a break speaks for a lease, and the former stream's has nothing to do with this one.
+        // An Extend right before a break keeps a lease; the previous stream's Extend must not count for this one.
         self.live(SECOND).await;
         let jobs = [1, 2, 3, 7][self.rng.random_range(0..4)];
         let max_jobs = ends.then_some(jobs as u64);
@@ -96,7 +96,7 @@ impl CrashSimulation {
         worker
     }
 
-    /// One stream: how it ends, and what its worker does then to keep its jobs.
+    /// Runs one stream: its end, and the worker's calls to keep its jobs.
     async fn step(&mut self) -> &'static str {
         let can_move = self.living.len() > 1;
         match self.rng.random_range(0..4) {
@@ -135,7 +135,7 @@ impl CrashSimulation {
         }
     }
 
-    /// The replica of this stream is killed.
+    /// Kills the replica of this stream.
     fn kill(&mut self, worker: TestWorker) {
         let killed = self.living.remove(0);
         killed.dispatcher.kill();
@@ -143,7 +143,7 @@ impl CrashSimulation {
         self.dead.push(killed);
     }
 
-    /// The worker dies, and maybe the replica, too.
+    /// Ends the worker, and sometimes the replica, too.
     async fn die(&mut self) -> &'static str {
         let worker = self.open(false).await;
         if self.living.len() > 1 && self.rng.random_bool(0.5) {
@@ -160,12 +160,12 @@ async fn every_lease_of_a_dead_worker_comes_back_in_time() {
     let first: u64 = rand::random();
     for seed in first..first.saturating_add(LIVES) {
         let mut world = CrashSimulation::new(seed).await;
-        let mut told = vec![format!("seed {seed}, leases of {:?}", world.lease)];
+        let mut history = vec![format!("seed {seed}, leases of {:?}", world.lease)];
         for _ in 0..world.rng.random_range(0..4) {
             let step = world.step().await;
-            told.push(step.to_owned());
+            history.push(step.to_owned());
         }
-        told.push(world.die().await.to_owned());
+        history.push(world.die().await.to_owned());
         let (held, late) = (world.held.len() as u64, GRACE + LATE_MAX);
         world.live(late).await;
         let server = &world.living[0];
@@ -175,6 +175,6 @@ async fn every_lease_of_a_dead_worker_comes_back_in_time() {
             }
         };
         let back = tokio::time::timeout(SOON, back).await;
-        assert!(back.is_ok(), "{told:?}: {:?} of {held}", server.stats("t").await);
+        assert!(back.is_ok(), "{history:?}: {:?} of {held}", server.stats("t").await);
     }
 }

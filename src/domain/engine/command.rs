@@ -1,4 +1,4 @@
-//! What can be asked of a job, and what is answered.
+//! Commands on a job, and their replies.
 
 use std::time::Duration;
 
@@ -11,47 +11,48 @@ use crate::domain::{
 
 use super::decision_clock::RecordTime;
 
-/// What is asked of one job.
+/// A command on one job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
-    /// Write it, or do to what has its id what [`conflict::resolve`](crate::domain::conflict::resolve) says.
+    /// Writes a job. If its id is taken, [`conflict::resolve`](crate::domain::conflict::resolve) decides what happens.
     Enqueue(Box<Enqueue>),
-    /// End its lease.
+    /// Ends the lease of the job.
     Settle(Settle),
-    /// Undo its lease, which no worker received: back to the old place, nothing counted; if a generation waits, it begins.
+    /// Undoes a lease that no worker received: the job returns to its old place and nothing is counted. If a generation
+    /// waits, that one begins.
     Unclaim(Token),
-    /// Move the deadline of its lease.
+    /// Moves the deadline of the lease.
     Extend(Extend),
-    /// Let its lease outlive the stream, if that one answers for it: the end of the stream does not give it back any more.
+    /// Detaches the lease from a stream that holds it: the end of the stream no longer releases the lease.
     Detach {
-        /// Proof of the lease.
+        /// Token of the lease.
         token: Token,
-        /// The stream.
+        /// Stream that must hold the lease.
         stream: StreamId,
     },
-    /// Tie its lease to another stream.
+    /// Moves the lease to another stream.
     Adopt(Adopt),
-    /// Cancel it if it waits or runs, forget it if it has finished.
+    /// Cancels the job if it waits or runs; removes its record if it has finished.
     Delete {
-        /// Only if it finished then: a later generation under its id stays.
+        /// Finish time that the job must have, so that a later generation under its id stays. `None`: any job.
         finished: Option<Time>,
     },
-    /// Move it if it waits, revive it if it is dead.
+    /// Moves the job if it waits; revives it if it is dead.
     Reschedule {
         /// The new due time; absent keeps it.
         due: Option<When>,
         /// The new priority; absent keeps it.
         priority: Option<u8>,
     },
-    /// Put it back with fresh counters if it has finished.
+    /// Makes a finished job wait again with fresh counters.
     Redrive(Redrive),
-    /// What its clock has brought about: expire it, forget it. It ends no lease: that is a [`Settle`] with the deadline that
-    /// has passed, and [`Cause::Expired`](crate::domain::lifecycle::Cause).
+    /// Applies what is due by the clock: expires the job, or removes its record. Prune ends no lease: that takes a
+    /// [`Settle`] with the deadline that has passed, and [`Cause::Expired`](crate::domain::lifecycle::Cause).
     Prune,
 }
 
 impl Command {
-    /// Bytes of the bodies that it brings.
+    /// Bytes of the bodies in the command.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
@@ -67,7 +68,7 @@ impl Command {
         }
     }
 
-    /// How many jobs it may write.
+    /// Number of jobs that the command may write.
     #[must_use]
     pub fn jobs(&self) -> usize {
         1 + match self {
@@ -84,163 +85,161 @@ fn body(payload: Option<&Payload>) -> usize {
     payload.map_or(0, |payload| payload.body.len())
 }
 
-/// A job to be written.
+/// A job to write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Enqueue {
-    /// The lasting part of what is asked for.
+    /// The lasting part of the request.
     pub spec: Spec,
-    /// When it becomes ready.
+    /// Due time.
     pub due: When,
-    /// 0 to 9; absent is 0, or unchanged under [`OnConflict::Reschedule`].
+    /// Priority, 0 to 9; absent: 0, or unchanged under [`OnConflict::Reschedule`].
     pub priority: Option<u8>,
-    /// Not running by then: EXPIRED. Never [`When::Now`].
+    /// Expire time: a job that is not running by then is EXPIRED. Never [`When::Now`].
     pub expire: Option<When>,
-    /// What stays of it once it is finished.
+    /// Retention of the job once it is finished.
     pub retention: RetentionRule,
-    /// What to do when the id is taken.
+    /// Policy for a taken id.
     pub on_conflict: OnConflict,
-    /// The request, see [`conflict::request`](crate::domain::conflict::request); the last one applied makes a call a
-    /// repeat.
+    /// Code of the request, see [`conflict::request_code`](crate::domain::conflict::request_code). A call with the code
+    /// of the last request that was applied is a repeat.
     pub request_code: Option<u64>,
-    /// What may lie under the id.
+    /// Condition on what is stored under the id.
     pub precondition: WritePrecondition,
-    /// The checkpoint of a job that comes from another shard; it counts only where nothing has the id.
+    /// Checkpoint of a job that comes from another shard. Ignored if a job has the id.
     pub checkpoint: Option<Payload>,
 }
 
-/// What may lie under the id of a job that is to be written.
+/// Condition on what is stored under the id of a job to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WritePrecondition {
-    /// Anything, which [`OnConflict`] decides about.
+    /// No condition; [`OnConflict`] decides.
     Anything,
-    /// The job itself: it may have been written before, under an id that a server made. One that has ended and left
-    /// nothing is unchanged, and not written again, and so is one that was deleted; where the store cannot know, it
-    /// answers [`NotWrittenReason`].
+    /// Only the job itself, which may have been written before under a server-made id. A job that ended without a
+    /// record, or was deleted, is unchanged and not written again. Where the store cannot decide that, it returns a
+    /// [`NotWrittenReason`].
     SameJob,
 }
 
-/// Why nothing was written under an id that a server made ([`WritePrecondition::SameJob`]), of which there is no record.
+/// Reason why nothing was written under a server-made id that has no record, see [`WritePrecondition::SameJob`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotWrittenReason {
-    /// It was made [`REPEAT_MAX`](crate::domain::limit::REPEAT_MAX) ago or earlier, so what has ended under it is not
-    /// recalled.
+    /// The id was made [`REPEAT_MAX`](crate::domain::limit::REPEAT_MAX) ago or earlier: the store has no history of it.
     TooOld,
-    /// It was made more than [`ID_AHEAD_MAX`](crate::domain::limit::ID_AHEAD_MAX) after now.
+    /// The id was made more than [`ID_AHEAD_MAX`](crate::domain::limit::ID_AHEAD_MAX) after now.
     FromFuture,
-    /// The store does not recall any more what has ended under ids that were made then: it was opened since, or too many
-    /// have.
+    /// The store has lost the history of ids that were made then: it was opened since, or too many jobs have ended.
     HistoryLost,
-    /// Nothing was ever written under it, and the shard is to become empty.
+    /// No job was ever written under the id, and the shard is draining.
     Draining,
 }
 
 /// Ends one lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settle {
-    /// Proof of it.
+    /// Token of the lease.
     pub token: Token,
-    /// Only while its deadline is still this one: an end that no worker asked for. Whoever asks for it has seen that the
-    /// deadline has passed; here it is compared for equality only.
+    /// Deadline that the lease must still have, for an end that no worker requested. The caller has checked that it has
+    /// passed; here it is compared for equality only. `None`: the worker settles.
     pub deadline: Option<Time>,
-    /// How it ends.
+    /// Way in which the lease ends.
     pub action: SettleAction,
 }
 
-/// How a lease ends.
+/// Way in which a lease ends.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SettleAction {
-    /// The job is done.
+    /// The job succeeded.
     Ack {
-        /// Kept as long as the record is: not where a generation waits, as no record of this one is left then.
+        /// Result, kept as long as the record. Not kept if a generation waits: then no record of this one is left.
         result: Option<Payload>,
-        /// Jobs that are written together with it.
+        /// Jobs to enqueue in the same write.
         follow_ups: Vec<(JobKey, Enqueue)>,
     },
-    /// The job is not done: what becomes of it is decided by
-    /// [`lease_end`](crate::domain::lifecycle::lease_end), from how it stands.
+    /// The job is not done: [`lease_end`](crate::domain::lifecycle::lease_end) decides its next step.
     Unacked(Unacked),
 }
 
 /// The end of a lease whose job is not done.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unacked {
-    /// Why.
+    /// Cause of the end.
     pub cause: Cause,
-    /// What is in force where the job itself says nothing.
+    /// Retry policy for the fields that the job itself does not set.
     pub policy: RetryPolicy,
-    /// Uniform in `[0, 1)`, for the jitter of a wait. Drawn with the command, so that a decision that is made again is
-    /// the same.
+    /// Random number, uniform in `[0, 1)`, for the jitter of a wait. Drawn with the command, so that a repeated
+    /// decision is the same.
     pub entropy: f64,
-    /// How long a dead letter is kept.
+    /// Retention of a dead letter.
     pub dead_retention: Duration,
 }
 
-/// Moves the deadline of one lease to now plus a duration, and keeps what its worker has reached.
+/// Moves the deadline of one lease to now plus a duration, and stores its worker's progress and checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Extend {
-    /// Proof of it.
+    /// Token of the lease.
     pub token: Token,
-    /// From now; absent: the lease's own duration.
+    /// Time from now to the new deadline; absent: the lease's own duration.
     pub duration: Option<Duration>,
     /// Note for people; absent keeps the last one.
     pub progress: Option<String>,
-    /// What the next delivery brings along; an empty one clears it, absent keeps the last one.
+    /// Checkpoint for the next delivery; an empty one clears it, absent keeps the last one.
     pub checkpoint: Option<Payload>,
-    /// It ran out while no server served its shard, and waits for its worker.
+    /// Present for a lease that expired while no server served its shard and that waits for its worker.
     pub outage_expiry: Option<OutageExpiry>,
 }
 
 impl Extend {
-    /// Whether it needs room in the store.
+    /// Returns whether the command needs room in the store.
     #[must_use]
     pub fn grows(&self) -> bool {
         self.checkpoint.as_ref().is_some_and(|checkpoint| !checkpoint.body.is_empty())
     }
 }
 
-/// Ties a lease to another stream, which answers for it from then on. A repeat changes nothing and is answered the same.
+/// Moves a lease to another stream, which holds it from then on. A repeat changes nothing and gets the same reply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adopt {
-    /// Proof of the lease.
+    /// Token of the lease.
     pub token: Token,
-    /// The stream that answers for it now; another one keeps it.
+    /// Stream that must hold the lease now; a lease of another stream stays there.
     pub from: StreamId,
-    /// The stream that takes it over.
+    /// Stream that takes the lease over.
     pub to: StreamId,
-    /// How long after the end of that stream the lease is given back.
+    /// Time from the end of that stream to the release of the lease.
     pub grace: Duration,
-    /// Unless it was detached: only if it was extended then or later. `None`: in any case.
+    /// Time since which the lease must have been extended, unless it is detached. `None`: no such condition.
     pub since: Option<Time>,
 }
 
-/// A lease that ran out while no server served its shard.
+/// Expiry of a lease while no server served its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutageExpiry {
-    /// Only while its deadline is still this one.
+    /// Deadline that the lease must still have.
     pub deadline: Time,
-    /// When the shard was served again: as if it had been extended then.
+    /// Time at which the shard was served again; the extension counts from it.
     pub served_since: Time,
 }
 
-/// Puts a finished job back.
+/// Makes a finished job wait again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Redrive {
-    /// Only from one of these states, which are terminal; a tombstone, which has no payload, stays.
+    /// Terminal states of the jobs to redrive. A tombstone, which has no payload, stays.
     pub states: Vec<State>,
-    /// Its new due time, from now.
+    /// Delay from now to the new due time.
     pub delay: Duration,
-    /// How much later each further job of a call is due that is put back.
+    /// Delay that each further redriven job of a call adds to its due time.
     pub spacing: Duration,
-    /// How long after its new due time it expires if its expire time is not after that; none: it stays.
+    /// Time from the new due time to the new expire time, if the old expire time is not after the new due time. `None`:
+    /// such a job stays.
     pub ttl: Option<Duration>,
-    /// Move it to this topic, where its id is free.
+    /// Topic to move the job to, if its id is free there.
     pub target: Option<TopicName>,
-    /// Only answer whether that would be done.
+    /// True: only replies whether the job would be redriven.
     pub dry_run: bool,
 }
 
 impl Redrive {
-    /// The command for a job before which so many of its call were put back.
+    /// Returns the command for the next job of a call that has redriven so many.
     #[must_use]
     pub fn after(&self, redriven: u32) -> Redrive {
         let delay = self.delay.saturating_add(self.spacing.saturating_mul(redriven));
@@ -248,25 +247,25 @@ impl Redrive {
     }
 }
 
-/// What a command answers. Times that are counted from now are those of the decision.
+/// Reply of a command. Times that are counted from now are counted from the time of the decision.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CommandReply {
-    /// Of [`Command::Enqueue`].
+    /// Reply of [`Command::Enqueue`].
     Enqueued(EnqueueCommandReply),
-    /// Of [`Command::Settle`].
+    /// Reply of [`Command::Settle`].
     Settled(Result<SettleCommandReply, LeaseRefusal>),
-    /// Of [`Command::Extend`]: the new deadline.
+    /// Reply of [`Command::Extend`]: the new deadline.
     Extended(Result<RecordTime, LeaseRefusal>),
-    /// Of [`Command::Delete`]; nothing where there is no such job.
+    /// Reply of [`Command::Delete`]; `None`: there is no such job.
     Deleted(Option<Deleted>),
-    /// Of [`Command::Reschedule`]: whether there is such a job, or the state that refuses it.
+    /// Reply of [`Command::Reschedule`]: whether there is such a job, or the state that does not allow it.
     Rescheduled(Result<bool, State>),
-    /// Of [`Command::Unclaim`], [`Command::Redrive`] and [`Command::Prune`]: whether that was done.
+    /// Reply of all other commands: whether the command was applied.
     Applied(bool),
 }
 
 impl CommandReply {
-    /// The answer of a decision that was made at `decided` and is written at `committed`.
+    /// Returns the reply of a decision that was made at `decided` and is written at `committed`.
     #[must_use]
     pub fn committed(self, decided: Time, committed: Time) -> CommandReply {
         let fixed = |moment: RecordTime| RecordTime::fixed(moment.at_commit(decided, committed));
@@ -283,45 +282,45 @@ impl CommandReply {
     }
 }
 
-/// What an enqueue found or made.
+/// Reply of an enqueue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnqueueCommandReply {
-    /// What it did; `None`: the id is taken and the policy is [`OnConflict::Reject`].
+    /// Outcome; `None`: the id is taken and the enqueue is rejected.
     pub outcome: Option<EnqueueOutcome>,
-    /// The state found (unchanged, deferred, refused) or made.
+    /// State of the job: found (unchanged, deferred, rejected) or written.
     pub state: State,
-    /// When the job (or, deferred, its next generation) becomes ready.
+    /// Due time of the job or, if deferred, of its next generation.
     pub due: RecordTime,
-    /// Nothing was written, for this reason, and the rest means nothing.
+    /// Reason why nothing was written; if present, the other fields mean nothing.
     pub not_written: Option<NotWrittenReason>,
 }
 
-/// A lease that has ended.
+/// Reply of a settle whose lease has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SettleCommandReply {
-    /// The settle was applied before and this is a repeat, which changes nothing.
+    /// True: the settle was applied before, and this repeat changes nothing.
     pub repeated: bool,
-    /// The state that the job, or the generation that has begun, is in now. Where no record is left: SUCCEEDED after an
-    /// ack, EXPIRED after any other end.
+    /// State of the job, or of the generation that has begun. If no record is left: SUCCEEDED after an Ack, EXPIRED
+    /// after any other end.
     pub state: State,
 }
 
-/// Why a lease could not be settled or extended.
+/// Reason why a lease could not be settled or extended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseRefusal {
-    /// No such job: deleted, or finished and forgotten.
+    /// No such job: deleted, or finished and its record removed.
     #[error("the job is gone: deleted, or finished without retention")]
     NotFound,
-    /// Another lease, or none.
+    /// The job has another lease, or none.
     #[error("the lease is gone: it ran out or was revoked")]
     Stale,
 }
 
-/// What a delete found.
+/// Reply of a delete that found a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deleted {
-    /// The state before.
+    /// State before the delete.
     pub previous: State,
-    /// Whose lease was revoked: owner, stream and token.
+    /// Revoked lease: owner, stream and token.
     pub revoked: Option<(u32, u32, Token)>,
 }

@@ -1,4 +1,4 @@
-//! What a command makes of a job.
+//! The result of a command: changes of the job's record and parts, side effects, and the reply.
 
 use crate::domain::{Attempt, JobKey, Payload, State, Token, TopicName};
 
@@ -6,107 +6,109 @@ use super::command::{CommandReply, Enqueue};
 use super::decision_clock::ValidityWindow;
 use super::record::{Lease, Record};
 
-/// What a command makes of a job: all of it is written together, or nothing.
+/// Result of a command on a job. All of it is written together, or nothing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// What becomes of its record.
+    /// Change of the job's record.
     pub change: RecordChange,
-    /// What becomes of its parts.
+    /// Changes of the job's parts.
     pub parts: PartChanges,
-    /// What else follows.
+    /// Side effects: counters, notification, follow-up jobs.
     pub effects: Effects,
-    /// What the caller hears.
+    /// Reply to the caller.
     pub reply: CommandReply,
-    /// The store time in which it holds.
+    /// Span of store time in which the decision is valid.
     pub window: ValidityWindow,
 }
 
-/// What becomes of a record.
+/// Change of a record.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RecordChange {
-    /// It stays as it is.
+    /// Keeps the record as it is.
     Keep,
-    /// It is written in place of the one that was found, and keeps its place in the order of arrival.
+    /// Overwrites the record that was found, which keeps its place in the order of arrival.
     Write(Box<Record>),
-    /// It is written as one that arrives now.
+    /// Writes the record as one that arrives now.
     Insert(Box<Record>),
-    /// It goes, with all its parts.
+    /// Removes the record with all its parts.
     Remove,
 }
 
-/// What becomes of the parts of a job, which lie apart from its record: of those that were found. With
-/// [`Change::Insert`] they go first, but for a job that moves to another topic, which takes along what is kept.
+/// Changes of the parts of a job, which are stored apart from its record. They apply to the parts that were found.
+/// [`RecordChange::Insert`] removes those first, unless the job moves to another topic: then it takes along each part
+/// that is kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PartChanges {
-    /// Of its payload.
+    /// Change of the payload.
     pub payload: PayloadChange,
-    /// Of the payload of its waiting generation.
+    /// Change of the waiting generation's payload.
     pub next_payload: PartChange<Payload>,
-    /// Of its result.
+    /// Change of the result.
     pub result: PartChange<Payload>,
-    /// Of its attempts.
+    /// Change of the attempts.
     pub attempts: AttemptsChange,
-    /// Of its checkpoint.
+    /// Change of the checkpoint.
     pub checkpoint: PartChange<Payload>,
 }
 
-/// What becomes of a part.
+/// Change of a part.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum PartChange<T> {
-    /// It stays as it is.
+    /// Keeps the part as it is.
     #[default]
     Keep,
-    /// It is written.
+    /// Writes the part.
     Set(T),
-    /// It goes, if there is one.
+    /// Removes the part, if there is one.
     Drop,
 }
 
-/// What becomes of a payload.
+/// Change of a payload.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum PayloadChange {
-    /// It stays as it is.
+    /// Keeps the payload as it is.
     #[default]
     Keep,
-    /// It is written.
+    /// Writes the payload.
     Set(Payload),
-    /// It goes, if there is one.
+    /// Removes the payload, if there is one.
     Drop,
-    /// That of the waiting generation takes its place, before anything becomes of that.
+    /// Replaces the payload by the waiting generation's, before `next_payload` is applied.
     Promote,
 }
 
-/// What becomes of the attempts of a job.
+/// Change of the attempts of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AttemptsChange {
-    /// Those that were there go.
+    /// True: the attempts that were found are removed.
     pub cleared: bool,
-    /// In front of them, newest first; of all together the newest ones are kept,
-    /// [`ATTEMPTS_KEPT`](crate::domain::limit::ATTEMPTS_KEPT).
+    /// Attempts to add in front, newest first. Of all together the newest
+    /// [`ATTEMPTS_KEPT`](crate::domain::limit::ATTEMPTS_KEPT) are kept.
     pub added: Vec<Attempt>,
 }
 
-/// What follows from a command beside the record.
+/// Side effects of a command, beside the change of the record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Effects {
-    /// The record that was found goes, of a job that ended so: repeats under an id that a server made are recognized by
-    /// that, unless another job has the id by then. If the job moves, of its id in the former topic.
+    /// Final state of a job whose record is removed; `None`: no record of a finished job is removed. It identifies a
+    /// repeated enqueue under a server-made id, unless another job has the id by then. If the job moves, it belongs to
+    /// the id in the former topic.
     pub final_state: Option<State>,
-    /// What is counted.
+    /// Increments of the topic's counters.
     pub counters: CounterIncrements,
-    /// What became of a lease, for the replica whose stream answers for it.
+    /// Change of a lease, to notify the replica whose stream holds it.
     pub lease: Option<(LeaseHolder, LeaseChange)>,
-    /// Jobs that are written together with it. The store applies each as a command of its own, after it.
+    /// Jobs to enqueue in the same write. The store applies each as a command of its own, after this one.
     pub follow_ups: Vec<(JobKey, Enqueue)>,
-    /// The job moves to this topic: its record is written there, and goes here. The store has looked before whether the id
-    /// is free there, after [`Command::Prune`](super::Command::Prune); if not, nothing is done.
+    /// Topic to which the job moves: its record is written there and removed here. The store has checked before that
+    /// the id is free there, after [`Command::Prune`](super::Command::Prune); if it is not, nothing is done.
     pub moved_to: Option<TopicName>,
 }
 
-/// What is counted for ever, per topic.
+/// Increments of a topic's totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CounterIncrements {
-    /// Jobs written, waiting generations among them.
+    /// Jobs written, waiting generations included.
     pub enqueued: u32,
     /// Jobs acknowledged.
     pub succeeded: u32,
@@ -114,36 +116,36 @@ pub struct CounterIncrements {
     pub dead: u32,
 }
 
-/// A lease, and whose stream answers for it.
+/// A lease and the stream that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseHolder {
     /// Nonce of the replica.
     pub owner: u32,
-    /// Its stream.
+    /// Number of the stream.
     pub stream: u32,
-    /// Proof of the lease.
+    /// Token of the lease.
     pub token: Token,
 }
 
-/// What became of a lease.
+/// Change of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseChange {
-    /// Its worker has settled it.
+    /// The worker settled the lease.
     Settled,
-    /// It ran out, or was given back.
+    /// The lease ended without its worker: it expired or was released.
     Expired,
-    /// Its job was deleted.
+    /// The job was deleted.
     Deleted,
-    /// It lasts until its new deadline.
+    /// The lease has a new deadline.
     Extended,
-    /// Another stream answers for it.
+    /// Another stream holds the lease.
     Adopted,
 }
 
-// === impl Parts ===
+// === impl PartChanges ===
 
 impl PartChanges {
-    /// All parts go with the record.
+    /// Removal of all parts, together with the record.
     pub(super) fn drop_all() -> PartChanges {
         PartChanges {
             payload: PayloadChange::Drop,
@@ -154,13 +156,13 @@ impl PartChanges {
         }
     }
 
-    /// Whether they need room in the store beside that of a record: a checkpoint is refused where there is none.
+    /// Returns whether the changes need more room than the record: a checkpoint is rejected where the store is full.
     #[must_use]
     pub fn grows(&self) -> bool {
         matches!(self.checkpoint, PartChange::Set(_))
     }
 
-    /// These changes, and then those.
+    /// Returns these changes followed by the `later` ones.
     #[must_use]
     pub fn then(self, later: PartChanges) -> PartChanges {
         let payload = match (later.payload, &self.next_payload) {
@@ -198,7 +200,7 @@ impl AttemptsChange {
     }
 }
 
-// === impl Holder ===
+// === impl LeaseHolder ===
 
 impl From<&Lease> for LeaseHolder {
     fn from(lease: &Lease) -> LeaseHolder {
@@ -214,7 +216,7 @@ mod tests {
         Payload { text: true, body: body.into(), content_type: String::new() }
     }
 
-    /// A generation that is deferred and begins in one commit brings its payload along.
+    /// A generation that is deferred and begins in one commit keeps its payload.
     #[test]
     fn a_payload_that_is_set_and_promoted_is_set() {
         let set = |body| PartChanges {

@@ -1,53 +1,53 @@
-//! Time as a decision sees it: what is counted from the moment at which it is committed, and for how long it holds.
+//! Time in a decision: times that are counted from its commit, and the span of time in which it is valid.
 
 use std::time::Duration;
 
 use crate::domain::{Time, When};
 
-/// A time of a record. One that a decision counted from its own time is counted again from the time at which the
-/// decision is committed, which may be a little later: no delay is cut short. A store that keeps records as they are calls
-/// [`Record::committed`](super::Record::committed) first: what is still counted from then narrows no window.
+/// A time of a record. A time that a decision counted from its own time is counted again from the time of its commit,
+/// which may be a little later: no delay is cut short. A store that keeps records as they are calls
+/// [`Record::committed`](super::Record::committed) first: a time still counted from the decision narrows no window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordTime {
-    /// The time, as of the decision.
+    /// Time, as of the decision.
     pub at: Time,
-    /// Whether it is counted from the time of the decision.
+    /// True if the time is counted from the time of the decision.
     pub from_now: bool,
 }
 
-/// The span of store time in which a decision holds: from `from` on, and before `until`. Committed outside of it, it
-/// would be another decision.
+/// Span of store time in which a decision is valid: from `from` on, and before `until`. Outside of it the engine would
+/// decide otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValidityWindow {
-    /// The first moment.
+    /// First valid time.
     pub from: Time,
-    /// The first moment after it.
+    /// First time after the span.
     pub until: Time,
 }
 
-/// The store's time of a decision. Each comparison with it that decides anything narrows the window.
+/// Store time of a decision. Each comparison with it that affects the decision narrows the window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DecisionClock {
     now: Time,
     window: ValidityWindow,
 }
 
-// === impl Moment ===
+// === impl RecordTime ===
 
 impl RecordTime {
-    /// A time that does not depend on when it is committed.
+    /// Returns a time that does not depend on the time of the commit.
     #[must_use]
     pub fn fixed(at: Time) -> RecordTime {
         RecordTime { at, from_now: false }
     }
 
-    /// The moment so much later.
+    /// Returns this time plus `duration`.
     #[must_use]
     pub fn plus(self, duration: Duration) -> RecordTime {
         RecordTime { at: self.at.plus(duration), ..self }
     }
 
-    /// The time that it is if the decision, made at `decided`, is committed at `committed`.
+    /// Returns the time that results if the decision, made at `decided`, is committed at `committed`.
     #[must_use]
     pub fn at_commit(self, decided: Time, committed: Time) -> Time {
         if self.from_now {
@@ -64,26 +64,26 @@ impl From<Time> for RecordTime {
     }
 }
 
-// === impl Window ===
+// === impl ValidityWindow ===
 
 impl ValidityWindow {
-    /// Any time.
+    /// Window of a decision that is valid at any time.
     pub const ALWAYS: ValidityWindow = ValidityWindow { from: Time(i64::MIN), until: Time::MAX };
 
-    /// Whether a decision with this window holds at `now`.
+    /// Returns whether a decision with this window is valid at `now`.
     #[must_use]
     pub fn contains(self, now: Time) -> bool {
         self.from <= now && now < self.until
     }
 
-    /// The time in which both hold.
+    /// Returns the span in which both are valid.
     #[must_use]
     pub fn intersect(self, other: ValidityWindow) -> ValidityWindow {
         ValidityWindow { from: self.from.max(other.from), until: self.until.min(other.until) }
     }
 }
 
-// === impl Clock ===
+// === impl DecisionClock ===
 
 impl DecisionClock {
     pub(super) fn new(now: Time) -> DecisionClock {
@@ -98,12 +98,12 @@ impl DecisionClock {
         self.window
     }
 
-    /// The moment of the commit.
+    /// Returns the time of the commit.
     pub(super) fn now(&self) -> RecordTime {
         RecordTime { at: self.now, from_now: true }
     }
 
-    /// The moment at which a job can run that is wanted at `when`; what has passed is now.
+    /// Returns the due time of a job requested for `when`; a time that has passed becomes now.
     pub(super) fn due(&self, when: When) -> RecordTime {
         match when {
             When::At(time) if time > self.now => RecordTime::fixed(time),
@@ -112,7 +112,7 @@ impl DecisionClock {
         }
     }
 
-    /// The moment that is meant, even if it has passed.
+    /// Returns the time that `when` means, even if it has passed.
     pub(super) fn at(&self, when: When) -> RecordTime {
         match when {
             When::At(time) => RecordTime::fixed(time),
@@ -121,7 +121,7 @@ impl DecisionClock {
         }
     }
 
-    /// Whether the moment has come.
+    /// Returns whether the time has come, and narrows the window accordingly.
     pub(super) fn is_reached(&mut self, moment: RecordTime) -> bool {
         let has_come = moment.at <= self.now;
         if !moment.from_now {

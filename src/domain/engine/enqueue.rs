@@ -1,4 +1,4 @@
-//! A job arrives: it is written, or meets what has its id.
+//! The enqueue command: writes a job, or resolves the conflict with the job that has its id.
 
 use crate::domain::conflict::{self, ConflictAction, ExistingJob as Taken, RequestMatch};
 use crate::domain::{EnqueueOutcome, Spec, State, Time};
@@ -10,7 +10,7 @@ use super::record::{JobHistory, NextGeneration, NextGenerationSpec, Phase, Recor
 use super::{CurrentRecord, DecisionBuilder, IdHistory, RecordChange, RecordTime};
 
 impl Enqueue {
-    /// What is stored of its spec with the record: all but the payload.
+    /// Returns the part of the spec that the record stores: all but the payload.
     fn spec_without_payload(&self) -> Spec {
         Spec { payload: None, ..self.spec.clone() }
     }
@@ -51,7 +51,7 @@ impl DecisionBuilder {
             },
             Some(record) => {
                 let state = record.state(self.clock.time()).unwrap_or(State::Expired);
-                // An id that a server made is never free again.
+                // A server-made id is never free again.
                 if new.precondition == WritePrecondition::SameJob && state == State::Cancelled {
                     let (outcome, due) = (Some(EnqueueOutcome::Unchanged), record.due);
                     return unchanged(EnqueueCommandReply {
@@ -66,7 +66,7 @@ impl DecisionBuilder {
         }
     }
 
-    /// Nothing has the id.
+    /// Creates the job: no job has the id.
     fn create(&mut self, new: &Enqueue) -> (RecordChange, CommandReply) {
         let mut record = Record {
             phase: Phase::Waiting,
@@ -91,13 +91,13 @@ impl DecisionBuilder {
         let answer = self.written_reply(EnqueueOutcome::Created, record.as_ref(), due);
         let change = match record {
             Some(record) => RecordChange::Insert(Box::new(record)),
-            // It had expired when it came, and is not kept.
+            // The job had expired on arrival and is not kept.
             None => RecordChange::Remove,
         };
         (change, answer)
     }
 
-    /// The id is taken by `record`, a job in this state.
+    /// Resolves the conflict with `record`, a job in this state that has the id.
     fn resolve_conflict(
         &mut self,
         record: Record,
@@ -126,7 +126,7 @@ impl DecisionBuilder {
         }
     }
 
-    /// The new generation takes the place of a job that does not run.
+    /// Replaces a job that does not run by the new generation.
     fn replace(
         &mut self,
         mut record: Record,
@@ -151,7 +151,7 @@ impl DecisionBuilder {
         (write_or_remove(record), answer)
     }
 
-    /// A waiting job moves.
+    /// Moves a waiting job.
     fn reschedule_waiting(
         &mut self,
         mut record: Record,
@@ -161,7 +161,7 @@ impl DecisionBuilder {
         rescheduled(self.clock.time(), record)
     }
 
-    /// A dead job waits again.
+    /// Makes a dead job wait again.
     fn revive_dead(&mut self, mut record: Record, new: &Enqueue) -> (RecordChange, CommandReply) {
         self.set_schedule(&mut record, new);
         let record = self.make_waiting_again(record);
@@ -174,7 +174,7 @@ impl DecisionBuilder {
         record.request_code = new.request_code.or(record.request_code);
     }
 
-    /// The job runs: what was enqueued waits for the end of its lease.
+    /// Stores the enqueue as the next generation of a running job; it waits for the end of the lease.
     fn defer(
         &mut self,
         mut record: Record,
@@ -214,7 +214,8 @@ impl DecisionBuilder {
         (RecordChange::Write(Box::new(record)), CommandReply::Enqueued(answer))
     }
 
-    /// The answer for a job that was just written; nothing is left of one that had expired when it came.
+    /// Returns the reply for a job that was just written. `record` is `None` if the job had expired on arrival and is
+    /// not kept.
     fn written_reply(
         &self,
         outcome: EnqueueOutcome,

@@ -1,4 +1,4 @@
-//! How jobs end, wait again and begin anew: the steps that several commands share.
+//! Steps that several commands share: a job ends, waits again, or begins anew.
 
 use crate::domain::lifecycle::LeaseEnd;
 use crate::domain::{Attempt, AttemptOutcome, Payload, State};
@@ -8,25 +8,25 @@ use super::decision_clock::RecordTime;
 use super::record::{Finish, JobHistory, Lease, NextGeneration, NextGenerationSpec, Phase, Record};
 use super::{DecisionBuilder, LeaseChange, LeaseHolder, RecordChange};
 
-/// How an attempt ended, as it is remembered.
+/// End of an attempt, as the history stores it.
 pub(super) struct AttemptEnd<'a> {
     pub(super) outcome: AttemptOutcome,
-    /// Whether it counts as a failure.
+    /// True if the attempt counts as a failure.
     pub(super) counted: bool,
-    /// Whether its worker asked for a dead letter.
+    /// True if the worker requested a dead letter.
     pub(super) dead_lettered: bool,
     pub(super) error: &'a str,
 }
 
-// === impl Ended ===
+// === impl AttemptEnd ===
 
 impl<'a> AttemptEnd<'a> {
-    /// An end that counts no failure and leaves no error.
+    /// Returns an end that counts no failure and leaves no error.
     pub(super) fn plain(outcome: AttemptOutcome) -> AttemptEnd<'a> {
         AttemptEnd { outcome, counted: false, dead_lettered: false, error: "" }
     }
 
-    /// By what a repeat of the settle that brought this end is recognized: each way to settle has its own.
+    /// Returns the code that identifies a repeat of the settle: each way to settle has its own.
     pub(super) fn code(&self) -> u8 {
         settled_code(self.outcome, self.dead_lettered)
     }
@@ -40,32 +40,32 @@ impl<'a> From<&'a LeaseEnd> for AttemptEnd<'a> {
     }
 }
 
-/// The stored number of the way in which a lease ended, by which a repeat of its settle is recognized.
+/// Returns the stored code of the way in which a lease ended. It identifies a repeat of the settle.
 #[must_use]
 pub fn settled_code(outcome: AttemptOutcome, dead_lettered: bool) -> u8 {
-    // Above every code of an outcome.
+    // Above every code of an `AttemptOutcome`.
     const DEAD_LETTERED: u8 = 8;
     outcome.code() + if dead_lettered { DEAD_LETTERED } else { 0 }
 }
 
-/// What becomes of a record from which nothing may be left.
+/// Returns the change that writes the record, or removes it if nothing is left.
 pub(super) fn write_or_remove(record: Option<Record>) -> RecordChange {
     record.map_or(RecordChange::Remove, |record| RecordChange::Write(Box::new(record)))
 }
 
 impl DecisionBuilder {
-    /// No record is left of a job that ended in this state.
+    /// Removes the record of a job that ended in this state.
     pub(super) fn remove_finished(&mut self, state: State) {
         self.effects.final_state = Some(state);
         self.parts = PartChanges::drop_all();
     }
 
-    /// What became of a lease, for the replica whose stream answers for it.
-    pub(super) fn notify(&mut self, lease: &Lease, news: LeaseChange) {
-        self.effects.lease = Some((LeaseHolder::from(lease), news));
+    /// Notifies the replica whose stream holds the lease.
+    pub(super) fn notify(&mut self, lease: &Lease, change: LeaseChange) {
+        self.effects.lease = Some((LeaseHolder::from(lease), change));
     }
 
-    /// The lease of the job has ended: the attempt is counted and remembered.
+    /// Counts and stores the attempt whose lease has ended.
     pub(super) fn end_attempt(
         &mut self,
         record: &mut Record,
@@ -94,7 +94,7 @@ impl DecisionBuilder {
         );
     }
 
-    /// The job has this checkpoint from now on; an empty one is none.
+    /// Sets the checkpoint of the job; an empty one removes it.
     pub(super) fn set_checkpoint(&mut self, record: &mut Record, checkpoint: &Payload) {
         self.drop_checkpoint(record);
         if !checkpoint.body.is_empty() {
@@ -104,7 +104,7 @@ impl DecisionBuilder {
         }
     }
 
-    /// The job has no checkpoint any more.
+    /// Removes the checkpoint of the job.
     pub(super) fn drop_checkpoint(&mut self, record: &mut Record) {
         if record.history.checkpoint > 0 {
             record.bytes = record.bytes.saturating_sub(record.history.checkpoint.into());
@@ -113,7 +113,7 @@ impl DecisionBuilder {
         }
     }
 
-    /// The job has finished in `state`; how long its record stays is its own word. `None`: nothing stays.
+    /// Finishes the job in `state`. Its retention decides how long its record stays; `None`: no record stays.
     pub(super) fn finish(
         &mut self,
         record: Record,
@@ -130,7 +130,7 @@ impl DecisionBuilder {
         Some(self.keep_finished(record, Finish { state, at, until }, result))
     }
 
-    /// The job has finished and its record stays. Of a tombstone nothing is left but how it ended.
+    /// Finishes a job whose record stays. A tombstone keeps only the way in which the job ended.
     pub(super) fn keep_finished(
         &mut self,
         mut record: Record,
@@ -153,7 +153,7 @@ impl DecisionBuilder {
         record
     }
 
-    /// The job waits from now on, unless its expire time has passed: then it has finished, and is kept from now on.
+    /// Makes the job wait. If its expire time has passed, the job finishes instead and its retention begins now.
     pub(super) fn make_waiting(&mut self, mut record: Record) -> Option<Record> {
         record.phase = Phase::Waiting;
         if record.expire.is_some_and(|expire| self.clock.is_reached(expire)) {
@@ -163,8 +163,8 @@ impl DecisionBuilder {
         Some(record)
     }
 
-    /// The waiting generation takes the place of the one whose lease has just ended. Of that one only its place in the
-    /// order of arrival stays, and how its leases ended. Its generation was counted when it was deferred.
+    /// Replaces the generation whose lease has just ended by the waiting one. Only the place in the order of arrival
+    /// and the ends of the leases stay. The waiting generation was counted when it was deferred.
     pub(super) fn start_next_generation(
         &mut self,
         mut record: Record,
@@ -186,7 +186,8 @@ impl DecisionBuilder {
         self.start_generation(record)
     }
 
-    /// A generation begins in the place of another one, whose checkpoint is gone by now: fresh counters, no past.
+    /// Begins a generation in the place of another one, with fresh counters and no history. The caller has removed the
+    /// checkpoint.
     pub(super) fn start_generation(&mut self, mut record: Record) -> Option<Record> {
         let ends = std::mem::take(&mut record.history.lease_ends);
         record.history =
@@ -197,9 +198,8 @@ impl DecisionBuilder {
         self.make_waiting(record)
     }
 
-    /// A finished job waits again with fresh counters; its attempts stay for people to read, its checkpoint for the next
-    /// worker. An expire time that has
-    /// passed has had its say: whoever revives the job wants it run.
+    /// Makes a finished job wait again with fresh counters. Its attempts stay for people to read, its checkpoint for
+    /// the next worker. An expire time that has passed is removed: a job that is revived is meant to run.
     pub(super) fn make_waiting_again(&mut self, mut record: Record) -> Record {
         record.phase = Phase::Waiting;
         record.history.restart();

@@ -1,24 +1,24 @@
-//! How a record reads to the world.
+//! The public view of a record: the [`Job`] that callers read.
 
 use crate::domain::{Attempt, Job, JobKey, Payload, RetentionRule, ShardName, State, Time};
 
 use super::record::{Finish, Phase, Record};
 
-/// What of a job lies apart from its record, as far as it was read.
+/// Parts of a job, which are stored apart from its record, as far as they were read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobParts {
-    /// Its payload.
+    /// Payload.
     pub payload: Option<Payload>,
-    /// Its result.
+    /// Result.
     pub result: Option<Payload>,
-    /// Its attempts that are kept, newest first.
+    /// Attempts that are kept, newest first.
     pub attempts: Vec<Attempt>,
-    /// Its checkpoint.
+    /// Checkpoint.
     pub checkpoint: Option<Payload>,
 }
 
 impl Record {
-    /// The job as it reads at `now`; `None`: its record is not kept any more.
+    /// Returns the job as it reads at `now`; `None`: its record is no longer kept.
     #[must_use]
     pub fn job(
         mut self,

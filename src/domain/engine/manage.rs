@@ -1,4 +1,4 @@
-//! What people do to single jobs: delete, reschedule, redrive.
+//! Commands that manage single jobs: delete, reschedule, redrive.
 
 use crate::domain::{AttemptOutcome, RetentionRule, State, Time, When};
 
@@ -98,7 +98,7 @@ impl DecisionBuilder {
         record.due = self.clock.now().plus(redrive.delay);
         let done = CommandReply::Applied(true);
         if let Some(expire) = record.expire {
-            // It would have expired by then.
+            // The job would have expired by its new due time.
             let latest = super::RecordTime { at: expire.at.minus(redrive.delay), ..expire };
             if self.clock.is_reached(latest) {
                 let Some(ttl) = redrive.ttl else { return left };

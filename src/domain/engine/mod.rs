@@ -1,6 +1,6 @@
-//! The life of a job, decided in one place: [`apply`] takes what a store has of a job and what is asked of it, and
-//! answers what the store has to write. It reads nothing and draws nothing: the time and what it found are arguments, so
-//! every store comes to the same decision.
+//! The life of a job, decided in one place: [`apply`] takes the stored state of a job and a command, and returns what
+//! the store has to write. The engine does no IO and draws no random numbers: the time and the stored state are
+//! arguments, so every store comes to the same decision.
 //!
 //! ```text
 //!              enqueue                     claim                 ack
@@ -14,21 +14,21 @@
 //!   SUCCEEDED, DEAD, CANCELLED, EXPIRED ──redrive──▶ SCHEDULED     DEAD ──reschedule──▶ SCHEDULED
 //! ```
 //!
-//! Waiting is one phase with three names: what distinguishes SCHEDULED, READY and BACKOFF is the clock and the failure
-//! count, not a stored flag, so a job becomes ready on time whether or not a server looks.
+//! Waiting is one phase with three names: the clock and the failure count distinguish SCHEDULED, READY and BACKOFF, not
+//! a stored flag, so a job becomes ready on time whether or not a server checks it.
 //!
-//! A running job may have a **waiting generation**: an enqueue with REPLACE or RESCHEDULE arrived while it ran. Whatever
-//! ends the lease then ends the old generation too, without a retry, a dead letter or a kept record, even at its last
-//! attempt; unless it has expired by then, the waiting generation takes its place with fresh counters (`finish.rs`, `start_next_generation`). Only a delete removes
-//! both.
+//! A running job may have a **waiting generation**: an enqueue with REPLACE or RESCHEDULE arrived while it ran. Every
+//! end of the lease then ends the old generation too, without a retry, a dead letter or a kept record, even at its last
+//! attempt. Unless it has expired by then, the waiting generation takes its place with fresh counters (`finish.rs`,
+//! `start_next_generation`). Only a delete removes both.
 //!
-//! - [`record`]: what is kept of a job; [`command`]: what can be asked of one; [`decision`]: what follows
-//! - `enqueue`, `settle`, `change`: what each command does; `finish`: how jobs end and begin again
-//! - [`placement()`]: in which orders and indexes a record stands
-//! - [`view`](Record::job): how a record reads to the world
-//! - [`clock`]: times that are counted from the commit, and the span in which a decision holds
+//! - [`record`]: stored state of a job; [`command`]: commands and their replies; [`decision`]: their results
+//! - `enqueue`, `settle`, `manage`: one function for each command; `finish`: ends and restarts of jobs
+//! - [`placement()`]: index of a record, and the time of its next event
+//! - `job_view`, [`Record::job`]: public view of a record
+//! - [`decision_clock`]: times that are counted from the commit, and the span in which a decision is valid
 //!
-//! The one step that is not decided here is the claim, which stores do by themselves: it takes what is ready by
+//! The one step that is not decided here is the claim, which stores do by themselves: it takes ready jobs by
 //! [`placement()`] and writes a [`record::Lease`].
 
 pub mod command;
@@ -64,35 +64,35 @@ pub use record::{
     Finish, JobHistory, Lease, LeaseEndHistory, NextGeneration, NextGenerationSpec, Phase, Record,
 };
 
-/// What a store found under an id.
+/// Content that a store found under an id.
 #[derive(Clone, Debug, PartialEq)]
 pub enum IdLookup {
-    /// Its record.
+    /// Record of the job.
     Record(Box<Record>),
-    /// No record; what is known of an id that a server made matters to [`WritePrecondition::SameJob`] only.
+    /// No record. The history of a server-made id matters to [`WritePrecondition::SameJob`] only.
     Absent(IdHistory),
 }
 
-/// What a store knows of an id of which it has no record, by the first of these that it finds: how the job ended, that
-/// the id is too old, ahead of time or forgotten, that the shard drains.
+/// History of an id without a record. The store returns the first that applies: the state in which the job ended; the
+/// id is too old, from the future, or its history is lost; the shard is draining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdHistory {
-    /// No job was ever written under it, or one may be written again.
+    /// No job was ever written under the id, or one may be written again.
     Free,
-    /// A job under it ended so and left nothing.
+    /// A job under the id ended in this state and left no record.
     Ended(State),
-    /// Nothing may be written under it.
+    /// No job may be written under the id, for this reason.
     Rejected(NotWrittenReason),
 }
 
-/// A decision in the making.
+/// Builds a [`Decision`].
 struct DecisionBuilder {
     clock: DecisionClock,
     parts: PartChanges,
     effects: Effects,
 }
 
-/// Decides what `command` makes of what was `found` under its id, at the store's time `now`.
+/// Decides the result of `command` on the content `found` under its id, at the store's time `now`.
 #[must_use]
 pub fn apply(found: IdLookup, command: &Command, now: Time) -> Decision {
     let mut step = DecisionBuilder {
@@ -115,24 +115,24 @@ pub fn apply(found: IdLookup, command: &Command, now: Time) -> Decision {
     };
     let window = step.clock.window();
     let unchanged = matches!(change, RecordChange::Keep);
-    // What the clock has brought about is written by a prune, or with a change.
+    // Changes that are due by the clock alone are written by a prune, or together with another change.
     let (parts, effects) = if unchanged { Default::default() } else { (step.parts, step.effects) };
     Decision { change, parts, effects, reply: answer, window }
 }
 
-/// The record after all that its clock has brought about.
+/// Record after the changes that are due by the clock.
 enum CurrentRecord {
-    /// Nothing is left, or never was anything.
+    /// There is no record, or no longer.
     Gone,
-    /// It is as it was found.
+    /// The record is as it was found.
     Unchanged(Box<Record>),
-    /// It has expired.
+    /// The job has expired.
     Expired(Box<Record>),
 }
 
 impl DecisionBuilder {
-    /// Lets the clock do its work: a job that waited until its expire time has expired then, one that was kept for long
-    /// enough is forgotten.
+    /// Applies the changes that are due by the clock: a job that waited until its expire time expires, and a record
+    /// past its retention is removed.
     fn apply_clock(&mut self, found: IdLookup) -> (CurrentRecord, IdHistory) {
         let record = match found {
             IdLookup::Absent(memory) => return (CurrentRecord::Gone, memory),

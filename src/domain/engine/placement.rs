@@ -1,36 +1,36 @@
-//! Where a record stands: in which order jobs are claimed, listed and looked through, and when something happens to it
-//! by itself.
+//! Placement of a record: the index in which it is claimed, listed and scanned, and the time at which something happens
+//! to it by itself.
 
 use crate::domain::{State, Time};
 
 use super::record::{Phase, Record};
 
-/// Where a record stands.
+/// Placement of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// The order that it is in.
+    /// Index that contains the record.
     pub index: JobIndex,
-    /// When it expires, its lease ends, or it is forgotten.
+    /// Time at which the job expires, its lease ends, or its record is removed.
     pub alarm: Option<Time>,
 }
 
-/// The orders of a topic. In each of them jobs stand by due time and then by arrival.
+/// Index of a topic. Each index is ordered by due time, then by arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobIndex {
-    /// Those that wait, an order for each priority; those that failed are told from those that never did.
+    /// Waiting jobs: an index for each priority, and apart for jobs that failed and jobs that never did.
     Waiting {
-        /// 0 to 9.
+        /// Priority, 0 to 9.
         priority: u8,
-        /// Whether it failed before: until it is due it is in BACKOFF, and otherwise SCHEDULED.
+        /// True if the job failed before: until it is due it is in BACKOFF, otherwise SCHEDULED.
         failed: bool,
     },
-    /// Those that run.
+    /// Running jobs.
     Running,
-    /// Those that ended in this state.
+    /// Jobs that ended in this state.
     Finished(State),
 }
 
-/// Where this record stands.
+/// Returns the placement of a record.
 #[must_use]
 pub fn placement(record: &Record) -> Placement {
     let (place, alarm) = match &record.phase {

@@ -1,4 +1,4 @@
-//! The record of a job: all that a store keeps of it, but for the parts that lie apart.
+//! The record of a job: all that a store keeps of it, except the parts, which are stored apart.
 
 use std::time::Duration;
 
@@ -8,150 +8,151 @@ use crate::domain::{RetentionRule, Spec, State, StreamId, Time, Token, limit};
 use super::decision_clock::RecordTime;
 
 /// The record of a job. Its payload, its result, its attempts, its checkpoint and the payload of its waiting generation
-/// are parts, which are read only for whoever asks for them: see [`PartChanges`](super::Parts).
+/// are parts, which are read only on request: see [`PartChanges`](super::PartChanges).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// What waits, runs or has finished.
+    /// Phase of the job: waiting, running or finished.
     pub phase: Phase,
-    /// 0 (default) to 9 (first).
+    /// Priority, 0 (default) to 9 (first).
     pub priority: u8,
-    /// When it becomes ready, or became.
+    /// Due time: the job becomes ready then, or became.
     pub due: RecordTime,
-    /// Not running by then: EXPIRED.
+    /// Expire time: a job that is not running by then is EXPIRED.
     pub expire: Option<RecordTime>,
-    /// When this generation was enqueued.
+    /// Time at which this generation was enqueued.
     pub created: RecordTime,
-    /// What stays of the job once it is finished.
+    /// Retention of the job once it is finished.
     pub retention: RetentionRule,
-    /// The request that was applied last, see [`conflict::request`](crate::domain::conflict::request).
+    /// Code of the last request that was applied, see
+    /// [`conflict::request_code`](crate::domain::conflict::request_code).
     pub request_code: Option<u64>,
-    /// Bytes of payload, headers and checkpoint: what a claim counts.
+    /// Bytes of payload, headers and checkpoint, as a claim counts them.
     pub bytes: u64,
-    /// What was asked for, without the payload.
+    /// Spec of the job, without the payload.
     pub spec: Spec,
-    /// What became of the job so far.
+    /// History of the job.
     pub history: JobHistory,
-    /// The generation that waits for the end of the running lease.
+    /// Generation that waits for the end of the running lease.
     pub next: Option<Box<NextGeneration>>,
 }
 
-/// What a job is doing.
+/// Phase of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Phase {
-    /// It waits for its due time or for a worker: SCHEDULED, READY or BACKOFF, by clock and failures.
+    /// The job waits for its due time or for a worker: SCHEDULED, READY or BACKOFF, by clock and failures.
     Waiting,
-    /// A worker has it.
+    /// A worker has the job.
     Running(Lease),
-    /// It has ended.
+    /// The job has ended.
     Finished(Finish),
 }
 
 /// The lease of a running job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lease {
-    /// Proof of it.
+    /// Token that proves the lease.
     pub token: Token,
-    /// When it began.
+    /// Start of the lease.
     pub started: Time,
-    /// When it ends.
+    /// End of the lease, unless it is extended.
     pub deadline: RecordTime,
-    /// When it was last extended.
+    /// Time of the last extension.
     pub extended: Option<RecordTime>,
-    /// Nonce of the replica whose stream answers for it.
+    /// Nonce of the replica whose stream holds the lease.
     pub owner: u32,
-    /// That stream.
+    /// Number of that stream.
     pub stream: u32,
-    /// Give-back after the stream breaks; `None`: it outlives its stream.
+    /// Time from the break of the stream to the release of the lease; `None`: the lease outlives its stream.
     pub grace: Option<Duration>,
-    /// How long it lasts from each extension on that names no duration.
+    /// Duration of an extension that names none.
     pub duration: Duration,
-    /// The worker that has it.
+    /// Worker that has the job.
     pub worker: String,
 }
 
 // === impl Lease ===
 
 impl Lease {
-    /// The stream that answers for it.
+    /// Returns the stream that holds the lease.
     #[must_use]
     pub fn stream_id(&self) -> StreamId {
         StreamId { owner: self.owner, stream: self.stream }
     }
 }
 
-/// How a job has ended.
+/// End of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finish {
-    /// In which state; a terminal one.
+    /// Terminal state of the job.
     pub state: State,
-    /// When.
+    /// Time of the end.
     pub at: RecordTime,
-    /// Until when the record is kept.
+    /// Time until which the record is kept.
     pub until: RecordTime,
 }
 
-/// What became of a job so far. Of a job that was never leased all is empty but for its generation, and what a job that
-/// moved or was enqueued over brought along: how leases ended, and a checkpoint.
+/// History of a job. For a job that was never leased all fields are empty, except its generation and what a job that
+/// moved or was enqueued over keeps: the ends of its leases, and a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobHistory {
-    /// Raised each time the job under the id is replaced, or another generation is to follow; 1 at first.
+    /// Number of the generation: 1 at first, raised each time the job is replaced or a next generation is stored.
     pub generation: u32,
-    /// Counted failures.
+    /// Number of counted failures.
     pub failures: u32,
-    /// Finished hand-overs.
+    /// Number of finished deliveries.
     pub deliveries: u32,
-    /// When the first lease began that was not undone.
+    /// Start of the first lease that was not undone.
     pub first_start: Option<Time>,
-    /// Last holder.
+    /// Last worker.
     pub worker: String,
-    /// Of the last failed attempt.
+    /// Error of the last failed attempt.
     pub last_error: String,
-    /// Last note of an Extend.
+    /// Last progress note of an Extend.
     pub progress: String,
-    /// Bytes of its checkpoint, which lies apart; 0: there is none.
+    /// Bytes of the checkpoint, which is stored apart; 0: none.
     pub checkpoint: u32,
-    /// How its leases ended.
+    /// Ends of the job's leases.
     pub lease_ends: LeaseEndHistory,
-    /// Stored bytes of each attempt that is kept, newest first. Only the store that encodes them fills it.
+    /// Stored bytes of each attempt that is kept, newest first. Only the store that encodes them sets it.
     pub attempts: Vec<u32>,
 }
 
-/// How the leases of a job ended, newest first: by that a repeat of a settle is recognized.
+/// Ends of the leases of a job, newest first. They identify a repeated settle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseEndHistory(pub Vec<(Token, u8)>);
 
 /// A generation that waits for the end of a running lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NextGeneration {
-    /// Its priority.
+    /// Priority of the generation.
     pub priority: u8,
-    /// When it becomes ready.
+    /// Due time.
     pub due: Time,
-    /// When it expires.
+    /// Expire time.
     pub expire: Option<Time>,
-    /// When it was enqueued.
+    /// Time of the enqueue.
     pub created: Time,
-    /// What it brings; `None`: what the running one has.
+    /// Spec and retention of its own; `None`: those of the running generation.
     pub replacement: Option<NextGenerationSpec>,
 }
 
-/// What a generation brings that is not the same as the one before.
+/// Spec and retention of a generation that differs from the one before.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NextGenerationSpec {
-    /// What stays of it once it is finished.
+    /// Retention of the job once it is finished.
     pub keep: RetentionRule,
     /// Bytes of payload and headers.
     pub bytes: u64,
-    /// What is asked for, without the payload.
+    /// Spec, without the payload.
     pub spec: Spec,
-    /// Whether it has a payload, which lies apart.
+    /// True if the generation has a payload, which is stored apart.
     pub has_payload: bool,
 }
 
 // === impl Record ===
 
 impl Record {
-    /// The running lease, if `token` proves it.
+    /// Returns the running lease, if `token` proves it.
     #[must_use]
     pub fn lease_of(&self, token: Token) -> Option<&Lease> {
         match &self.phase {
@@ -160,7 +161,7 @@ impl Record {
         }
     }
 
-    /// The state that the world sees at `now`; `None`: the record is not kept any more.
+    /// Returns the public state at `now`; `None`: the record is no longer kept.
     #[must_use]
     pub fn state(&self, now: Time) -> Option<State> {
         match &self.phase {
@@ -176,7 +177,7 @@ impl Record {
         }
     }
 
-    /// The record as it lies in a store that committed at `committed` what was decided at `decided`.
+    /// Returns the record as stored when a decision made at `decided` was committed at `committed`.
     #[must_use]
     pub fn committed(mut self, decided: Time, committed: Time) -> Record {
         let fix = |moment: &mut RecordTime| *moment = moment.at_commit(decided, committed).into();
@@ -197,14 +198,14 @@ impl Record {
         self
     }
 
-    /// Whether only a tombstone is left: the state under the id, with neither payload nor result.
+    /// Returns whether only a tombstone is left: the state under the id, with neither payload nor result.
     #[must_use]
     pub fn is_tombstone(&self) -> bool {
         let Phase::Finished(Finish { state, .. }) = self.phase else { return false };
         state != State::Dead && matches!(self.retention, RetentionRule::Tombstone(_))
     }
 
-    /// What a decision about the end of its lease needs to know.
+    /// Returns the input of a decision about the end of `lease`.
     #[must_use]
     pub fn attempt_context(&self, lease: &Lease) -> AttemptContext {
         AttemptContext {
@@ -216,10 +217,10 @@ impl Record {
     }
 }
 
-// === impl Life ===
+// === impl JobHistory ===
 
 impl JobHistory {
-    /// The life of a job that was just enqueued.
+    /// Returns the history of a job that was just enqueued.
     #[must_use]
     pub fn new(generation: u32) -> JobHistory {
         JobHistory {
@@ -236,39 +237,39 @@ impl JobHistory {
         }
     }
 
-    /// The same job with fresh counters, which keeps what people read.
+    /// Resets the counters; worker, last error, progress and attempts stay for people to read.
     pub(super) fn restart(&mut self) {
         (self.failures, self.deliveries, self.first_start) = (0, 0, None);
     }
 }
 
-// === impl Ends ===
+// === impl LeaseEndHistory ===
 
 impl LeaseEndHistory {
-    /// Ends that are remembered of a job that does not run: as many as attempts are kept, and the last one.
+    /// Number of ends kept for a job that does not run: as many as attempts are kept, plus the last one.
     const MAX: usize = limit::ATTEMPTS_KEPT + 1;
 
-    /// Remembers that the lease of `token` ended so, as the newest.
+    /// Adds the end of the lease of `token` as the newest.
     pub(super) fn push(&mut self, token: Token, code: u8) {
         self.0.insert(0, (token, code));
         self.0.truncate(LeaseEndHistory::MAX);
     }
 
-    /// Forgets what a claim makes a job forget.
+    /// Removes the oldest end if there are more than a running job keeps.
     pub(super) fn trim_for_claim(&mut self) {
         self.0.truncate(limit::ATTEMPTS_KEPT);
     }
 
-    /// How the lease of `token` ended, as far back as that is remembered.
+    /// Returns the code of the end of the lease of `token`, if it is still kept.
     fn code_of(&self, token: Token, runs: bool) -> Option<u8> {
-        let remembered = if runs { limit::ATTEMPTS_KEPT } else { LeaseEndHistory::MAX };
-        let found = self.0.iter().take(remembered).find(|(ended, _)| *ended == token);
+        let kept = if runs { limit::ATTEMPTS_KEPT } else { LeaseEndHistory::MAX };
+        let found = self.0.iter().take(kept).find(|(ended, _)| *ended == token);
         found.map(|&(_, code)| code)
     }
 }
 
 impl Record {
-    /// Whether the lease of `token` has ended in the way of this code: the settle is a repeat.
+    /// Returns whether the lease of `token` has ended with this code: then the settle is a repeat.
     pub(super) fn is_repeat_of_settle(&self, token: Token, code: u8) -> bool {
         let runs = matches!(self.phase, Phase::Running(_));
         self.history.lease_ends.code_of(token, runs) == Some(code)

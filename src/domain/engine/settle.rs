@@ -1,4 +1,4 @@
-//! Ends of leases, and what lasts until then.
+//! Commands on a lease: settle, unclaim, extend, detach, adopt.
 
 use crate::domain::lifecycle::{AfterLease as Onward, lease_end};
 use crate::domain::{AttemptOutcome, JobKey, Payload, State, StreamId, Time, Token};
@@ -11,10 +11,11 @@ use super::finish::{AttemptEnd, settled_code, write_or_remove};
 use super::record::{Finish, Lease, Phase, Record};
 use super::{CurrentRecord, DecisionBuilder, LeaseChange, RecordChange, RecordTime};
 
-/// What is there instead of a lease: a job that was deleted is gone, any other goes on without it.
+/// Reason why there is no lease with the given token.
 enum MissingLease {
+    /// The lease cannot be settled or extended.
     Refused(LeaseRefusal),
-    /// A job in this state, of which the lease has ended as is asked now.
+    /// The lease has already ended in the requested way; the job is in this state.
     Repeated(State),
 }
 
@@ -49,7 +50,7 @@ impl DecisionBuilder {
             SettleAction::Ack { result, follow_ups } => {
                 (self.ack(record, lease, result.as_ref(), follow_ups), State::Succeeded)
             }
-            // A job that expired while it ran and is not kept has no state any more.
+            // A job that expired while it ran and is not kept has no state.
             SettleAction::Unacked(unacked) => {
                 (self.end_unacked(record, lease, unacked), State::Expired)
             }
@@ -89,7 +90,7 @@ impl DecisionBuilder {
         let policy = unacked.policy.clone().merge(&standing.retry);
         let (cause, now) = (unacked.cause.clone(), self.clock.time());
         if let Some(longest) = policy.max_retry_duration {
-            // It decides whether the time for retries is used up.
+            // Narrows the window: the decision changes when the time for retries is used up.
             self.clock.is_reached(standing.first_start.plus(longest).into());
         }
         let end = lease_end(cause, &standing, &policy, now, unacked.entropy);
@@ -115,8 +116,8 @@ impl DecisionBuilder {
         }
     }
 
-    /// The waiting generation begins; of the old one only how its lease ended is remembered, so that a repeat of its
-    /// settle is recognized.
+    /// Begins the waiting generation. Of the old one only the end of its lease is kept, to recognize a repeat of its
+    /// settle.
     fn replace_by_next(
         &mut self,
         mut record: Record,
@@ -216,7 +217,7 @@ impl DecisionBuilder {
         keep_running(record, Lease { owner, stream, grace: Some(adopt.grace), ..lease })
     }
 
-    /// The job that this token leases and its lease, or what is there instead; `code`: how the lease is asked to end.
+    /// Returns the job that this token leases, and its lease. `code`: the requested end, to recognize a repeat.
     fn find_lease(
         &mut self,
         elapsed: CurrentRecord,
@@ -239,7 +240,7 @@ impl DecisionBuilder {
 }
 
 impl LeaseRefusal {
-    /// Why there is no such lease in this record at `now`: a job that was deleted is gone, any other goes on without it.
+    /// Returns the reason why `record` has no such lease at `now`: the job is gone, or it goes on without the lease.
     #[must_use]
     pub fn classify(record: Option<&Record>, now: Time) -> LeaseRefusal {
         match record.and_then(|record| record.state(now)) {
@@ -249,7 +250,7 @@ impl LeaseRefusal {
     }
 }
 
-/// The job goes on running, under the same lease, which says so now.
+/// Writes the running job with this changed lease.
 fn keep_running(record: Record, lease: Lease) -> (RecordChange, CommandReply) {
     let record = Record { phase: Phase::Running(lease), ..record };
     (RecordChange::Write(Box::new(record)), CommandReply::Applied(true))

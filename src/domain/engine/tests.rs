@@ -12,11 +12,11 @@ const NOW: Time = Time(1_000_000_000);
 const MINUTE: Duration = Duration::from_secs(60);
 const TOKEN: Token = Token(77);
 
-/// What a job is found in.
+/// State in which a job is found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum At {
     State(State),
-    /// RUNNING, with a generation that waits.
+    /// RUNNING, with a waiting generation.
     Next,
 }
 
@@ -63,7 +63,7 @@ fn lease() -> Lease {
     }
 }
 
-/// A job that is found so at [`NOW`], whose record is kept.
+/// Returns a job that is in this state at [`NOW`] and whose record is kept.
 fn job(at: At) -> Record {
     let state = match at {
         At::State(state) => state,
@@ -115,7 +115,7 @@ fn ack() -> Command {
     settle(SettleAction::Ack { result: Some(payload("done")), follow_ups: Vec::new() })
 }
 
-/// Ends the lease of [`job`] for `cause`, as the server's own policy wants it.
+/// Returns the command that ends the lease of [`job`] for `cause` under the server's own policy.
 fn end(cause: Cause) -> Command {
     settle(unacked(cause))
 }
@@ -145,7 +145,7 @@ fn redrive() -> Command {
     })
 }
 
-/// What a decision leaves: the state, or that nothing changes, or that no record is left.
+/// Returns the result of a decision: the state, `-` if nothing changes, or `gone` if no record is left.
 fn left(decision: &Decision) -> String {
     match &decision.change {
         RecordChange::Keep => "-".to_owned(),
@@ -173,7 +173,7 @@ fn rows(columns: &[&dyn Fn(&Record) -> Command]) -> Vec<String> {
     all().map(row).collect()
 }
 
-/// The whole table of what workers and people can do, a row for each thing found, so that a change of it shows.
+/// Complete table of the commands of workers and operators, one row for each state found.
 #[test]
 fn the_table_of_the_life_cycle() {
     let dead_letter = |_: &Record| end(Cause::DeadLettered { error: "x".into() });
@@ -204,7 +204,7 @@ fn the_table_of_the_life_cycle() {
     );
 }
 
-/// The whole table of `on_conflict`: what is left, and what is answered.
+/// Complete table of `on_conflict`: the resulting state and the reply.
 #[test]
 fn the_table_of_enqueues_onto_a_taken_id() {
     let policies =
@@ -260,7 +260,7 @@ fn a_repeated_request_changes_nothing_and_another_job_under_it_is_refused() {
     }
 }
 
-/// The lease runs out at the last attempt while another generation waits: that one begins, and nothing dies.
+/// The lease ends at the last attempt while another generation waits: that one begins, and no job becomes dead.
 #[test]
 fn whatever_ends_the_lease_the_waiting_generation_begins_with_fresh_counters() {
     let retry = RetryOverrides { max_attempts: Some(1), ..RetryOverrides::default() };
@@ -311,7 +311,7 @@ fn a_tombstone_keeps_how_it_ended_and_nothing_else() {
     assert_eq!(decision.parts, PartChanges::drop_all());
     let (worker, deliveries) = (record.history.worker.as_str(), record.history.deliveries);
     assert_eq!((worker, deliveries), ("w", 1));
-    // A repeat of the ack finds it; another settle does not.
+    // A repeat of the ack is recognized; another settle is rejected.
     let repeat = run(record.clone(), ack());
     assert_eq!(repeat.change, RecordChange::Keep);
     let settled = SettleCommandReply { repeated: true, state: State::Succeeded };
@@ -333,14 +333,14 @@ fn an_end_is_remembered_for_as_many_leases_as_attempts_are_kept() {
     let code = settled_code(AttemptOutcome::Released, false);
     let ended = |record: &Record, n| record.is_repeat_of_settle(Token(n), code);
     assert_eq!([0, 1, 2].map(|n| ended(&record, n)), [false, true, true]);
-    // The next lease makes it forget the oldest one, and an unclaim does not bring it back.
+    // The next lease removes the oldest end, and an unclaim does not restore it.
     record.phase = Phase::Running(lease());
     assert_eq!([1, 2].map(|n| ended(&record, n)), [false, true]);
     let undone = run(record, Command::Unclaim(TOKEN));
     assert_eq!([1, 2].map(|n| ended(written(&undone), n)), [false, true]);
 }
 
-/// Each decision names the time in which it holds, and outside of that it is another one.
+/// Each decision contains the window in which it is valid; outside of it the decision is another one.
 #[test]
 fn a_decision_holds_until_the_clock_makes_another_one_of_it() {
     let ready = job(At::State(State::Ready));
@@ -350,7 +350,7 @@ fn a_decision_holds_until_the_clock_makes_another_one_of_it() {
     let after = |duration| NOW.plus(duration);
     for (record, from, until) in [
         (expires, Time(i64::MIN), after(MINUTE)),
-        // It is kept for a minute from its expire time on.
+        // The record is kept for a minute from its expire time on.
         (expired, NOW.minus(MINUTE / 2), after(MINUTE / 2)),
         (kept, Time(i64::MIN), after(MINUTE)),
     ] {
@@ -402,7 +402,7 @@ fn a_record_past_retention_counts_as_absent() {
     assert_eq!(run(record.clone(), redrive()).change, RecordChange::Keep);
     let created = run(record.clone(), enqueue(new("new", OnConflict::Reject)));
     assert!(matches!(created.change, RecordChange::Insert(_)), "{created:?}");
-    // Under an id that a server made it is a repeat.
+    // Under a server-made id the enqueue is a repeat.
     let again =
         Enqueue { precondition: WritePrecondition::SameJob, ..new("new", OnConflict::Keep) };
     let repeat = run(record, enqueue(again.clone()));
@@ -520,8 +520,8 @@ fn adopt_moves_a_lease_to_another_stream() {
         let expected = Record { phase: Phase::Running(after), ..record.clone() };
         assert_eq!(*written(&decision), expected, "row {n}");
         let is_adopted = owner != before.owner;
-        let news = is_adopted.then(|| (LeaseHolder::from(before), LeaseChange::Adopted));
-        assert_eq!(decision.effects.lease, news, "row {n}");
+        let change = is_adopted.then(|| (LeaseHolder::from(before), LeaseChange::Adopted));
+        assert_eq!(decision.effects.lease, change, "row {n}");
     }
     let again = run(found(8, 4, grace, None), adopt(TOKEN, from, now));
     assert_eq!(
@@ -536,7 +536,7 @@ fn checkpoint(body: &'static str) -> Command {
     Command::Extend(Extend { token: TOKEN, duration, progress, checkpoint, outage_expiry: lapsed })
 }
 
-/// A record that was found with a checkpoint of ten bytes.
+/// Returns a record with a checkpoint of ten bytes.
 fn with_checkpoint(at: At) -> Record {
     let mut record = job(at);
     (record.bytes, record.history.checkpoint) = (14, 10);
@@ -604,14 +604,14 @@ fn a_checkpoint_lasts_until_an_ack_or_another_generation() {
         let record = written(decision);
         assert_eq!((record.bytes, record.history.checkpoint), (4, 0), "{nth}");
     }
-    // Nothing but a tombstone is left, or nothing at all.
+    // Only a tombstone is left, or no record.
     for keep in [RetentionRule::Tombstone(MINUTE), RetentionRule::Nothing] {
         let decision = run(Record { retention: keep, ..running() }, ack());
         assert_eq!(decision.parts, PartChanges::drop_all());
     }
 }
 
-/// Each way to settle that a worker can ask for has a number of its own; else the repeat of one would pass for another.
+/// Each way to settle that a worker can request has its own code, so that a repeat of one is not taken for another.
 #[test]
 fn each_settle_action_has_its_own_code() {
     let (delay, error) = (None, String::new());
@@ -620,7 +620,7 @@ fn each_settle_action_has_its_own_code() {
         Cause::Released { delay, error: error.clone() },
         Cause::DeadLettered { error },
     ];
-    // One that is new does not compile here: if workers can ask for it, it belongs above.
+    // A new cause does not compile here: if workers can request it, add it above.
     let _all = |cause: &Cause| match cause {
         Cause::Failed { .. } | Cause::Released { .. } | Cause::DeadLettered { .. } => (),
         Cause::Expired | Cause::StreamBroken | Cause::Unserved => (),

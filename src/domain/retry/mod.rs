@@ -1,4 +1,4 @@
-//! How long to wait before the next attempt, and when to give up.
+//! Retry policy: the wait before the next attempt, and the limits after which a job is dead.
 //!
 //! Exponential backoff with a cap and "equal to full" jitter: the wait is uniform in
 //! `[d * (1 - jitter), d]` (after Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture
@@ -11,12 +11,12 @@ use std::time::Duration;
 
 pub use overrides::{InvalidRetry, RetryOverrides};
 
-/// Effective policy: every field has a value.
+/// Effective retry policy: every field has a value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RetryPolicy {
-    /// Failures allowed; `None` is no limit.
+    /// Number of failures allowed; `None`: no limit.
     pub max_attempts: Option<u32>,
-    /// Explicit ladder; the last rung repeats. Empty: exponential.
+    /// Explicit waits (a "ladder"); the last one repeats. Empty: exponential form.
     pub delays: Vec<Duration>,
     /// First wait of the exponential form.
     pub initial_delay: Duration,
@@ -24,18 +24,18 @@ pub struct RetryPolicy {
     pub multiplier: f64,
     /// Cap of the exponential form.
     pub max_delay: Duration,
-    /// 0 to 1: share of the wait that is random.
+    /// Share of the wait that is random, 0 to 1.
     pub jitter: f64,
-    /// Give up this long after the first attempt began; `None` is never.
+    /// Time from the start of the first attempt after which a failure is the last; `None`: no limit.
     pub max_retry_duration: Option<Duration>,
-    /// Expired leases do not count as failures.
+    /// True: expired leases do not count as failures.
     pub ignore_expired_leases: bool,
-    /// Hand-overs allowed, however they ended; `None` is no limit.
+    /// Number of deliveries allowed, however they ended; `None`: no limit.
     pub max_deliveries: Option<u32>,
 }
 
-/// The server's own policy, below every topic and job. The contract and the help of `ringq enqueue` tell it, too; a
-/// test compares. What is handed back without a failure waits by [`release_delay`] instead.
+/// The server's own policy, below every topic and job. The proto files and the help of `ringq enqueue` document it,
+/// too; a test compares. A release without a failure waits by [`release_delay`] instead.
 impl Default for RetryPolicy {
     fn default() -> RetryPolicy {
         RetryPolicy {
@@ -55,9 +55,8 @@ impl Default for RetryPolicy {
 // === impl RetryPolicy ===
 
 impl RetryPolicy {
-    /// This policy with what `over` says put over it, field by field. A ladder switches jitter off
-    /// unless jitter is named too: who writes down four exact waits means them. Exponential fields
-    /// switch an inherited ladder off for the same reason.
+    /// Returns this policy with the fields of `over` put over it. A ladder switches jitter off unless jitter is set
+    /// too: explicit waits are meant exactly. For the same reason exponential fields switch an inherited ladder off.
     #[must_use]
     pub fn merge(mut self, over: &RetryOverrides) -> RetryPolicy {
         if let Some(max) = over.max_attempts {
@@ -82,15 +81,15 @@ impl RetryPolicy {
         self
     }
 
-    /// The wait after failure number `failure` (1 is the first). `entropy` is uniform in `[0, 1)`.
+    /// Returns the wait after failure number `failure` (1 is the first). `entropy` is uniform in `[0, 1)`.
     #[must_use]
     pub fn delay(&self, failure: u32, entropy: f64) -> Duration {
         let full = self.full_delay(failure.max(1));
-        // Taken off, not multiplied out: so a wait without jitter is exact, and none is longer than told.
+        // Subtracted, not multiplied: so a wait without jitter is exact, and none is longer than documented.
         full.saturating_sub(full.mul_f64(self.jitter.clamp(0.0, 1.0) * entropy.clamp(0.0, 1.0)))
     }
 
-    /// The wait before jitter: an upper bound of [`RetryPolicy::delay`].
+    /// Returns the wait before jitter: an upper bound of [`RetryPolicy::delay`].
     fn full_delay(&self, failure: u32) -> Duration {
         let rung = usize::try_from(failure - 1).unwrap_or(usize::MAX);
         if let Some(last) = self.delays.last() {
@@ -106,9 +105,9 @@ impl RetryPolicy {
     }
 }
 
-/// The wait before a job that was handed back without a failure is handed out again; `free` is the
-/// number of such hand-overs so far, this one included. `None`: at once, and it keeps its place.
-/// Doubles from 1 s to 60 s, so that a worker which releases all it gets cannot spin.
+/// Returns the wait before a job that was released without a failure is delivered again. `free` is the number of such
+/// deliveries so far, this one included. `None`: no wait, and the job keeps its place. The wait doubles from 1 s to
+/// 60 s, so that a worker which releases all its jobs cannot spin.
 #[must_use]
 pub fn release_delay(free: u32) -> Option<Duration> {
     const CAP: Duration = Duration::from_secs(60);
@@ -160,7 +159,7 @@ mod tests {
     #[test]
     fn every_policy_waits_within_its_bounds() {
         const POLICIES: usize = 20_000;
-        // Below it the rounding of the longest waits, ten years in a float.
+        // Rounding error of the longest waits: ten years in a float.
         const ROUNDED: Duration = Duration::from_micros(1);
         let seed: u64 = rand::rng().random();
         eprintln!("seed {seed}");
@@ -186,7 +185,7 @@ mod tests {
         }
     }
 
-    /// What the comment of a field of `RetryPolicy` says, in one line.
+    /// Returns the comment of a field of `RetryPolicy` in `job.proto`, in one line.
     fn contract(field: &str) -> String {
         let contract = include_str!("../../../proto/ringq/v1/job.proto");
         let (_, message) = contract.split_once("message RetryPolicy {").unwrap();
@@ -203,23 +202,23 @@ mod tests {
     fn proto_comments_match_the_default_policy() {
         let policy = RetryPolicy::default();
         let inherited = |max: Option<u32>| format!("in the end {} from the server", max.unwrap());
-        // As the contract tells it: no part of a unit may be left out.
-        let told = |wait: Duration, unit: Duration, name: &str| {
+        // Format of the proto comments, which have whole units only.
+        let in_units = |wait: Duration, unit: Duration, name: &str| {
             assert_eq!(wait.as_nanos() % unit.as_nanos(), 0, "{wait:?} is no number of {name}");
             format!("Default {} {name}.", wait.as_nanos() / unit.as_nanos())
         };
         let [second, hour] = [1, 3600].map(Duration::from_secs);
-        for (field, told) in [
+        for (field, expected) in [
             ("max_attempts", inherited(policy.max_attempts)),
-            ("initial_delay", told(policy.initial_delay, second, "s")),
+            ("initial_delay", in_units(policy.initial_delay, second, "s")),
             ("multiplier", format!("Default {}.", policy.multiplier)),
-            ("max_delay", told(policy.max_delay, hour, "h")),
+            ("max_delay", in_units(policy.max_delay, hour, "h")),
             ("jitter", format!("Default {},", policy.jitter)),
             ("ignore_expired_leases", format!("Default {}.", policy.ignore_expired_leases)),
             ("max_deliveries", inherited(policy.max_deliveries)),
         ] {
-            let said = contract(field);
-            assert!(said.contains(&told), "{field}: {told:?} is not in {said:?}");
+            let comment = contract(field);
+            assert!(comment.contains(&expected), "{field}: {expected:?} is not in {comment:?}");
         }
     }
 
@@ -250,7 +249,7 @@ mod tests {
         let first: Vec<_> = (2..=4).filter_map(release_delay).map(|wait| wait.as_secs()).collect();
         let cap = release_delay(u32::MAX).unwrap().as_secs();
         let [one, two, four] = first[..] else { panic!("{first:?}") };
-        for (told, texts) in [
+        for (expected, texts) in [
             (
                 format!("{one} s, {two} s, {four} s and so on up to {cap} s"),
                 [
@@ -264,7 +263,7 @@ mod tests {
                 [include_str!("../../cli/work/mod.rs")].as_slice(),
             ),
         ] {
-            assert!(texts.iter().all(|text| text.contains(&told)), "{told}");
+            assert!(texts.iter().all(|text| text.contains(&expected)), "{expected}");
         }
     }
 }

@@ -1,74 +1,76 @@
-//! What a job or a topic says about retries, and what is refused of it.
+//! Retry settings of a job or a topic, and their checks.
 
 use std::time::Duration;
 
 use super::super::limit;
 
-/// What one level (a job, a topic) says; absent fields are inherited. [`RetryOverrides::try_new`] checks the ranges.
+/// Retry settings of one level (a job, a topic); absent fields are inherited. [`RetryOverrides::try_new`] checks the
+/// ranges.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RetryOverrides {
-    /// Failures allowed, 1 or more; -1 is no limit.
+    /// Number of failures allowed, 1 or more; -1: no limit.
     pub max_attempts: Option<i32>,
-    /// Explicit ladder of at most [`limit::RETRY_DELAYS_MAX`] rungs, each up to [`limit::DELAY_MAX`]; empty is
+    /// Explicit waits (a "ladder"), at most [`limit::RETRY_DELAYS_MAX`], each up to [`limit::DELAY_MAX`]; empty:
     /// inherited.
     pub delays: Vec<Duration>,
-    /// First wait, above zero and up to [`limit::DELAY_MAX`].
+    /// First wait of the exponential form, above zero and up to [`limit::DELAY_MAX`].
     pub initial_delay: Option<Duration>,
     /// Growth per failure, finite and at least 1.
     pub multiplier: Option<f64>,
-    /// Cap, above zero and up to [`limit::DELAY_MAX`].
+    /// Cap of the exponential form, above zero and up to [`limit::DELAY_MAX`].
     pub max_delay: Option<Duration>,
     /// Share of the wait that is random, 0 to 1.
     pub jitter: Option<f64>,
-    /// Give up this long after the first attempt began, above zero and up to [`limit::DELAY_MAX`].
+    /// Time from the start of the first attempt after which a failure is the last, above zero and up to
+    /// [`limit::DELAY_MAX`].
     pub max_retry_duration: Option<Duration>,
-    /// Expired leases do not count as failures.
+    /// True: expired leases do not count as failures.
     pub ignore_expired_leases: Option<bool>,
-    /// Hand-overs allowed, 1 or more; -1 is no limit.
+    /// Number of deliveries allowed, 1 or more; -1: no limit.
     pub max_deliveries: Option<i32>,
 }
 
-/// What no policy can follow. In the order of the fields of [`RetryOverrides`].
+/// An invalid retry setting. Variants are in the order of the fields of [`RetryOverrides`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum InvalidRetry {
-    /// Neither a number of failures nor -1.
-    #[error("max_attempts is neither 1 or more nor -1")]
+    /// `max_attempts` is neither 1 or more nor -1.
+    #[error("max_attempts must be 1 or more, or -1 for no limit")]
     MaxAttempts,
-    /// More rungs than [`limit::RETRY_DELAYS_MAX`].
-    #[error("delays has more rungs than a ladder may have")]
+    /// `delays` has more entries than [`limit::RETRY_DELAYS_MAX`].
+    #[error("delays has too many entries")]
     TooManyDelays,
-    /// The rung with this index, the first being 0, is above [`limit::DELAY_MAX`].
+    /// The entry of `delays` with this index, counted from 0, is above [`limit::DELAY_MAX`].
     #[error("delays[{0}] is too long")]
     Delay(usize),
-    /// Zero, or above [`limit::DELAY_MAX`].
+    /// `initial_delay` is zero, or above [`limit::DELAY_MAX`].
     #[error("initial_delay is zero or too long")]
     InitialDelay,
-    /// Below 1, or no finite number.
-    #[error("multiplier is no finite number of 1 or more")]
+    /// `multiplier` is below 1, or not finite.
+    #[error("multiplier must be a finite number of 1 or more")]
     Multiplier,
-    /// Zero, or above [`limit::DELAY_MAX`].
+    /// `max_delay` is zero, or above [`limit::DELAY_MAX`].
     #[error("max_delay is zero or too long")]
     MaxDelay,
-    /// Not within 0 to 1.
-    #[error("jitter is not within 0 to 1")]
+    /// `jitter` is not within 0 to 1.
+    #[error("jitter must be within 0 to 1")]
     Jitter,
-    /// Zero, or above [`limit::DELAY_MAX`].
+    /// `max_retry_duration` is zero, or above [`limit::DELAY_MAX`].
     #[error("max_retry_duration is zero or too long")]
     MaxRetryDuration,
-    /// Neither a number of hand-overs nor -1.
-    #[error("max_deliveries is neither 1 or more nor -1")]
+    /// `max_deliveries` is neither 1 or more nor -1.
+    #[error("max_deliveries must be 1 or more, or -1 for no limit")]
     MaxDeliveries,
 }
 
 // === impl RetryOverrides ===
 
 impl RetryOverrides {
-    /// Takes what a level says, if a policy can follow it.
+    /// Checks the settings of a level.
     ///
     /// # Errors
-    /// Everything that it cannot follow, at least one, in the order of the fields. Of too many rungs only those that a
-    /// ladder may have are looked at.
-    pub fn try_new(said: RetryOverrides) -> Result<RetryOverrides, Vec<InvalidRetry>> {
+    /// All invalid settings, at least one, in the order of the fields. Of too many `delays` only the first
+    /// [`limit::RETRY_DELAYS_MAX`] are checked.
+    pub fn try_new(over: RetryOverrides) -> Result<RetryOverrides, Vec<InvalidRetry>> {
         let is_count = |count: i32| count == -1 || count >= 1;
         let is_wait = |wait: Duration| !wait.is_zero() && wait <= limit::DELAY_MAX;
         let is_growth = |growth: f64| growth.is_finite() && growth >= 1.0;
@@ -76,18 +78,18 @@ impl RetryOverrides {
 
         let mut invalid = Vec::new();
         let mut require = |good: bool, otherwise| invalid.extend((!good).then_some(otherwise));
-        require(said.max_attempts.is_none_or(is_count), InvalidRetry::MaxAttempts);
-        require(said.delays.len() <= limit::RETRY_DELAYS_MAX, InvalidRetry::TooManyDelays);
-        for (index, &rung) in said.delays.iter().take(limit::RETRY_DELAYS_MAX).enumerate() {
+        require(over.max_attempts.is_none_or(is_count), InvalidRetry::MaxAttempts);
+        require(over.delays.len() <= limit::RETRY_DELAYS_MAX, InvalidRetry::TooManyDelays);
+        for (index, &rung) in over.delays.iter().take(limit::RETRY_DELAYS_MAX).enumerate() {
             require(rung <= limit::DELAY_MAX, InvalidRetry::Delay(index));
         }
-        require(said.initial_delay.is_none_or(is_wait), InvalidRetry::InitialDelay);
-        require(said.multiplier.is_none_or(is_growth), InvalidRetry::Multiplier);
-        require(said.max_delay.is_none_or(is_wait), InvalidRetry::MaxDelay);
-        require(said.jitter.is_none_or(is_share), InvalidRetry::Jitter);
-        require(said.max_retry_duration.is_none_or(is_wait), InvalidRetry::MaxRetryDuration);
-        require(said.max_deliveries.is_none_or(is_count), InvalidRetry::MaxDeliveries);
-        if invalid.is_empty() { Ok(said) } else { Err(invalid) }
+        require(over.initial_delay.is_none_or(is_wait), InvalidRetry::InitialDelay);
+        require(over.multiplier.is_none_or(is_growth), InvalidRetry::Multiplier);
+        require(over.max_delay.is_none_or(is_wait), InvalidRetry::MaxDelay);
+        require(over.jitter.is_none_or(is_share), InvalidRetry::Jitter);
+        require(over.max_retry_duration.is_none_or(is_wait), InvalidRetry::MaxRetryDuration);
+        require(over.max_deliveries.is_none_or(is_count), InvalidRetry::MaxDeliveries);
+        if invalid.is_empty() { Ok(over) } else { Err(invalid) }
     }
 }
 
@@ -165,9 +167,9 @@ pub(super) mod tests {
             ),
         ];
         let taken = |set: &SetOverride| {
-            let mut said = RetryOverrides::default();
-            set(&mut said);
-            RetryOverrides::try_new(said).map(|_| ())
+            let mut over = RetryOverrides::default();
+            set(&mut over);
+            RetryOverrides::try_new(over).map(|_| ())
         };
         for (good, bad, what) in cases {
             assert!(good.iter().all(|set| taken(set) == Ok(())), "{what}");
@@ -178,7 +180,7 @@ pub(super) mod tests {
     #[test]
     fn errors_are_listed_in_field_order() {
         let long = Duration::MAX;
-        let said = RetryOverrides {
+        let over = RetryOverrides {
             max_attempts: Some(0),
             delays: vec![long; 101],
             initial_delay: Some(long),
@@ -189,17 +191,17 @@ pub(super) mod tests {
             ignore_expired_leases: None,
             max_deliveries: Some(0),
         };
-        let invalid = RetryOverrides::try_new(said).unwrap_err();
+        let invalid = RetryOverrides::try_new(over).unwrap_err();
         assert!(invalid.is_sorted());
         assert_eq!(invalid.len(), 8 + limit::RETRY_DELAYS_MAX);
     }
 
-    /// One of these, or nothing.
+    /// Returns one of these values, or none.
     fn some<T: Copy>(random: &mut StdRng, values: &[T]) -> Option<T> {
         values.get(random.random_range(0..=values.len())).copied()
     }
 
-    /// Anything that a level may say, its extremes more often than what lies between.
+    /// Returns random valid settings; extreme values are more frequent than others.
     pub(in super::super) fn any_overrides(random: &mut StdRng) -> RetryOverrides {
         let nanos = |random: &mut StdRng| {
             // Every order of magnitude is as likely.

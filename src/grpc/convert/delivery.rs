@@ -1,4 +1,4 @@
-//! Deliveries and revocations: what a worker gets.
+//! Deliveries and revocations: messages to a worker.
 
 use crate::dispatch::{JobDelivery, StreamBatch};
 use crate::domain::{Receipt, RetryOverrides, RetryPolicy};
@@ -7,7 +7,7 @@ use crate::pb;
 use super::number::to_int32;
 use super::{enums, payload, time};
 
-/// One message of a stream; `policy` tells the retry policy in force for what a job says.
+/// Converts a batch to a message of a stream; `policy` returns the retry policy in force for the overrides of a job.
 pub(in crate::grpc) fn to_stream_response(
     batch: StreamBatch,
     policy: impl Fn(&RetryOverrides) -> RetryPolicy,
@@ -25,7 +25,7 @@ pub(in crate::grpc) fn to_stream_response(
     }
 }
 
-/// One job for its worker.
+/// Converts one job for its worker.
 pub(in crate::grpc) fn to_delivery(
     delivery: JobDelivery,
     policy: impl Fn(&RetryOverrides) -> RetryPolicy,
@@ -91,19 +91,19 @@ mod tests {
             lag: Duration::ZERO,
         };
         let unlimited = |_: &_| RetryPolicy { max_attempts: None, ..Default::default() };
-        let told = to_delivery(delivery.clone(), unlimited);
-        assert_eq!((told.attempt, told.delivery, told.max_attempts), (3, 6, -1));
-        assert_eq!((told.fence, told.checkpoint), (8, Some(pb::Payload::text("half"))));
-        assert_eq!(told.lease_duration, Some(prost_types::Duration { seconds: 7, nanos: 0 }));
+        let sent = to_delivery(delivery.clone(), unlimited);
+        assert_eq!((sent.attempt, sent.delivery, sent.max_attempts), (3, 6, -1));
+        assert_eq!((sent.fence, sent.checkpoint), (8, Some(pb::Payload::text("half"))));
+        assert_eq!(sent.lease_duration, Some(prost_types::Duration { seconds: 7, nanos: 0 }));
         let batch = StreamBatch {
             deliveries: vec![delivery],
             revocations: vec![(receipt.clone(), RevokeReason::Deleted)],
             in_flight: 1,
             draining: true,
         };
-        let told = to_stream_response(batch, |_| RetryPolicy::default());
-        assert_eq!((told.deliveries[0].max_attempts, told.in_flight, told.draining), (25, 1, true));
-        assert_eq!(told.revocations[0].receipt, receipt.encode());
-        assert_eq!(told.revocations[0].reason(), pb::RevocationReason::Deleted);
+        let sent = to_stream_response(batch, |_| RetryPolicy::default());
+        assert_eq!((sent.deliveries[0].max_attempts, sent.in_flight, sent.draining), (25, 1, true));
+        assert_eq!(sent.revocations[0].receipt, receipt.encode());
+        assert_eq!(sent.revocations[0].reason(), pb::RevocationReason::Deleted);
     }
 }

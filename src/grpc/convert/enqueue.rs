@@ -7,15 +7,15 @@ use crate::scheduler::{AcceptedJob, Draft};
 use super::spec::{EnqueueTerms, SpecContext, draft};
 use super::{Checks, FieldPath, InvalidRequest, enums, names, time};
 
-/// What a batch asks for. A job that is refused does not touch the others.
+/// Drafts of a batch. A job that is refused does not affect the others.
 pub(in crate::grpc) struct EnqueueBatch {
-    /// The jobs, in their order.
+    /// Jobs, in the order of the request.
     pub(in crate::grpc) drafts: Vec<Result<Draft, InvalidRequest>>,
-    /// The least durability that will do.
+    /// Minimum durability, if one is requested.
     pub(in crate::grpc) durability: Option<Durability>,
 }
 
-/// One job.
+/// Reads an Enqueue request.
 pub(in crate::grpc) fn enqueue(
     request: pb::EnqueueRequest,
     context: SpecContext<'_>,
@@ -34,7 +34,7 @@ pub(in crate::grpc) fn enqueue(
     checks.finish(draft.map(|draft| (draft, durability)))
 }
 
-/// Many jobs. Only what concerns the request as a whole refuses it.
+/// Reads a BatchEnqueue request. Only an error of the request as a whole refuses it.
 pub(in crate::grpc) fn batch_enqueue(
     request: pb::BatchEnqueueRequest,
     context: SpecContext<'_>,
@@ -55,7 +55,7 @@ pub(in crate::grpc) fn batch_enqueue(
     Ok(EnqueueBatch { drafts, durability })
 }
 
-/// What both requests say about all of their jobs.
+/// Reads the terms that apply to all jobs of a request.
 fn terms<'a>(checks: &mut Checks, on_conflict: i32, request_id: &'a str) -> EnqueueTerms<'a> {
     let root = FieldPath::ROOT;
     let on_conflict = enums::on_conflict(checks, root.field("on_conflict"), on_conflict);
@@ -66,7 +66,7 @@ fn terms<'a>(checks: &mut Checks, on_conflict: i32, request_id: &'a str) -> Enqu
     }
 }
 
-/// The answer for one job.
+/// Converts an accepted job to the answer of Enqueue.
 pub(in crate::grpc) fn to_enqueue_response(enqueued: AcceptedJob) -> pb::EnqueueResponse {
     pb::EnqueueResponse {
         id: enqueued.id.as_str().to_owned(),
@@ -78,7 +78,7 @@ pub(in crate::grpc) fn to_enqueue_response(enqueued: AcceptedJob) -> pb::Enqueue
     }
 }
 
-/// The answer for one job of a batch that was accepted.
+/// Converts an accepted job of a batch to its result.
 pub(in crate::grpc) fn to_enqueue_result(enqueued: AcceptedJob) -> pb::EnqueueResult {
     let response = to_enqueue_response(enqueued);
     pb::EnqueueResult {

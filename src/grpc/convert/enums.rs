@@ -1,4 +1,4 @@
-//! Enumerations: numbers that this server does not know are refused, not guessed at.
+//! Enumerations: numbers that this server does not support are refused, not guessed.
 
 use crate::domain::ring::ShardState;
 use crate::domain::{AttemptOutcome, Durability, EnqueueOutcome, OnConflict, State};
@@ -7,25 +7,25 @@ use crate::scheduler::RevokeReason;
 
 use super::{Checks, FieldPath};
 
-/// How much of a job a read returns.
+/// Parts of a job that a read returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::grpc) enum ReadView {
-    /// Without payload, result and attempts.
+    /// Everything except payload, result and attempts.
     Basic,
     /// Everything.
     Full,
 }
 
-/// The value with this number.
+/// Returns the value with this number.
 fn known<E: TryFrom<i32>>(checks: &mut Checks, path: FieldPath<'_>, number: i32) -> Option<E> {
     let value = E::try_from(number).ok();
     if value.is_none() {
-        checks.invalid(path, format!("{number} is no value that this server knows"));
+        checks.invalid(path, format!("{number} is not a value that this server supports"));
     }
     value
 }
 
-/// What to do when an id is taken; not set is KEEP.
+/// Reads the conflict policy for an id that is taken; not set is KEEP.
 pub(in crate::grpc) fn on_conflict(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -40,7 +40,7 @@ pub(in crate::grpc) fn on_conflict(
     })
 }
 
-/// The least durability that will do, if any is asked for.
+/// Reads the minimum durability, if one is requested.
 pub(in crate::grpc) fn durability(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -54,7 +54,7 @@ pub(in crate::grpc) fn durability(
     }
 }
 
-/// How much to return, with the default of the call.
+/// Reads the view, with the default of the call.
 pub(in crate::grpc) fn view(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -68,7 +68,7 @@ pub(in crate::grpc) fn view(
     })
 }
 
-/// A state of a job, which must be named.
+/// Reads a state of a job, which is required.
 pub(in crate::grpc) fn job_state(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -90,7 +90,7 @@ pub(in crate::grpc) fn job_state(
     })
 }
 
-/// The state of a shard that an operator can set; the others are observed.
+/// Reads a state of a shard that an operator can set; the others are only observed.
 pub(in crate::grpc) fn shard_state(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -106,7 +106,7 @@ pub(in crate::grpc) fn shard_state(
     }
 }
 
-/// What a Nack asks for; not set is RETRY.
+/// Reads the action of a Nack; not set is RETRY.
 pub(in crate::grpc) fn nack_action(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -115,7 +115,7 @@ pub(in crate::grpc) fn nack_action(
     known(checks, path, number)
 }
 
-/// The state of a job.
+/// Converts the state of a job.
 pub(in crate::grpc) fn to_job_state(state: State) -> pb::JobState {
     match state {
         State::Scheduled => pb::JobState::Scheduled,
@@ -129,7 +129,7 @@ pub(in crate::grpc) fn to_job_state(state: State) -> pb::JobState {
     }
 }
 
-/// The state that an operator gave a shard.
+/// Converts the state that an operator has set on a shard.
 pub(in crate::grpc) fn to_shard_state(state: ShardState) -> pb::ShardState {
     match state {
         ShardState::Active => pb::ShardState::Active,
@@ -137,7 +137,7 @@ pub(in crate::grpc) fn to_shard_state(state: ShardState) -> pb::ShardState {
     }
 }
 
-/// What an enqueue did.
+/// Converts the outcome of an enqueue.
 pub(in crate::grpc) fn to_enqueue_outcome(outcome: EnqueueOutcome) -> pb::EnqueueOutcome {
     match outcome {
         EnqueueOutcome::Created => pb::EnqueueOutcome::Created,
@@ -148,7 +148,7 @@ pub(in crate::grpc) fn to_enqueue_outcome(outcome: EnqueueOutcome) -> pb::Enqueu
     }
 }
 
-/// A durability that is reached.
+/// Converts a durability that is reached.
 pub(in crate::grpc) fn to_durability(durability: Durability) -> pb::Durability {
     match durability {
         Durability::Memory => pb::Durability::Memory,
@@ -157,7 +157,7 @@ pub(in crate::grpc) fn to_durability(durability: Durability) -> pb::Durability {
     }
 }
 
-/// How an attempt ended.
+/// Converts the outcome of an attempt.
 pub(in crate::grpc) fn to_attempt_outcome(outcome: AttemptOutcome) -> pb::AttemptOutcome {
     match outcome {
         AttemptOutcome::Succeeded => pb::AttemptOutcome::Succeeded,
@@ -168,7 +168,7 @@ pub(in crate::grpc) fn to_attempt_outcome(outcome: AttemptOutcome) -> pb::Attemp
     }
 }
 
-/// Why a lease was taken away.
+/// Converts the reason for a revocation.
 pub(in crate::grpc) fn to_revocation_reason(revoked: RevokeReason) -> pb::RevocationReason {
     match revoked {
         RevokeReason::Deleted => pb::RevocationReason::Deleted,

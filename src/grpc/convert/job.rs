@@ -1,4 +1,4 @@
-//! Jobs as they are read, and those that a request names.
+//! Jobs in answers, and job names in requests.
 
 use crate::domain::{Attempt, Job, JobKey, Spec, Time};
 use crate::pb;
@@ -8,7 +8,7 @@ use super::number::to_int32;
 use super::time::{to_duration, to_timestamp};
 use super::{Checks, FieldPath, InvalidRequest, names, payload, retry};
 
-/// The job that is to be read, and how much of it.
+/// Reads a Get request: the job and the view.
 pub(in crate::grpc) fn get(request: &pb::GetRequest) -> Result<(JobKey, ReadView), InvalidRequest> {
     let mut checks = Checks::default();
     let pb::GetRequest { topic, id, view } = request;
@@ -17,7 +17,7 @@ pub(in crate::grpc) fn get(request: &pb::GetRequest) -> Result<(JobKey, ReadView
     checks.finish(key.zip(view))
 }
 
-/// The job that is to be deleted, and whether it may be missing.
+/// Reads a Delete request: the job, and whether it may be missing.
 pub(in crate::grpc) fn delete(
     request: &pb::DeleteRequest,
 ) -> Result<(JobKey, bool), InvalidRequest> {
@@ -27,7 +27,7 @@ pub(in crate::grpc) fn delete(
     checks.finish(key.map(|key| (key, *allow_missing)))
 }
 
-/// As much of a job as is asked for.
+/// Converts a job, with the parts that the view includes.
 pub(in crate::grpc) fn to_job(job: Job, view: ReadView) -> pb::Job {
     let full = view == ReadView::Full;
     let attempts = if full { job.attempts } else { Vec::new() };
@@ -60,8 +60,8 @@ pub(in crate::grpc) fn to_job(job: Job, view: ReadView) -> pb::Job {
     }
 }
 
-/// What was asked for, with relative times resolved and defaults left out. Each field is named, so that a new one
-/// is not left out of what is read.
+/// Converts a job to its spec, with relative times resolved and without defaults. Each field is named, so that a new
+/// one cannot be omitted from reads by mistake.
 fn to_job_spec(
     spec: Spec,
     key: &JobKey,
@@ -82,7 +82,7 @@ fn to_job_spec(
         lease_duration: spec.lease.map(to_duration),
         expiration: expire.map(|time| Expiration::ExpireTime(to_timestamp(time))),
         retention: spec.retention.map(to_duration),
-        // Not there yet.
+        // Not implemented yet.
         http_target: None,
         group: String::new(),
     }
@@ -109,7 +109,7 @@ pub(in crate::grpc) mod tests {
         AttemptOutcome, JobId, JobKey, Payload, RetryOverrides, ShardName, State, TopicName,
     };
 
-    /// A dead job with something in every field.
+    /// Returns a dead job with a value in every field.
     pub(in crate::grpc) fn job() -> Job {
         let data = |body: &'static [u8]| Payload { body: body.into(), ..Payload::default() };
         let attempt = Attempt {
@@ -151,17 +151,17 @@ pub(in crate::grpc) mod tests {
 
     #[test]
     fn full_has_everything() {
-        let told = to_job(job(), ReadView::Full);
-        let spec = told.spec.clone().unwrap();
+        let sent = to_job(job(), ReadView::Full);
+        let spec = sent.spec.clone().unwrap();
         assert_eq!((spec.topic.as_str(), spec.id.as_str(), spec.priority), ("t", "i", Some(3)));
         let due = prost_types::Timestamp { seconds: 1, nanos: 500_000_000 };
         assert_eq!(spec.schedule, Some(pb::job_spec::Schedule::DueTime(due)));
-        assert_eq!(told.due_time, Some(due));
+        assert_eq!(sent.due_time, Some(due));
         assert_eq!(spec.retry.unwrap().max_attempts, -1);
         assert_eq!(spec.retention, Some(prost_types::Duration::default()));
-        assert!(spec.payload.is_some() && told.result.is_some());
-        assert_eq!(told.attempts[0].outcome(), pb::AttemptOutcome::LeaseExpired);
-        assert_eq!((told.state(), told.failures, told.deliveries), (pb::JobState::Dead, 1, 2));
+        assert!(spec.payload.is_some() && sent.result.is_some());
+        assert_eq!(sent.attempts[0].outcome(), pb::AttemptOutcome::LeaseExpired);
+        assert_eq!((sent.state(), sent.failures, sent.deliveries), (pb::JobState::Dead, 1, 2));
     }
 
     #[test]
@@ -177,7 +177,7 @@ pub(in crate::grpc) mod tests {
 
     #[test]
     fn a_priority_of_zero_is_a_default_and_left_out() {
-        let told = to_job(Job { priority: 0, ..job() }, ReadView::Basic);
-        assert_eq!(told.spec.unwrap().priority, None);
+        let sent = to_job(Job { priority: 0, ..job() }, ReadView::Basic);
+        assert_eq!(sent.spec.unwrap().priority, None);
     }
 }

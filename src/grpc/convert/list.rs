@@ -1,4 +1,4 @@
-//! Lists: page sizes, and page tokens that only the query which they came from accepts.
+//! Lists: page sizes, and page tokens that are accepted only with the query that returned them.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,18 +12,18 @@ use crate::store::ListCursor;
 use super::enums::{self, ReadView};
 use super::{Checks, FieldPath, InvalidRequest, names};
 
-/// A page of topics.
+/// Request for a page of topics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::grpc) struct TopicsPage {
-    /// Only names that begin so.
+    /// Prefix of the topic names.
     pub(in crate::grpc) prefix: String,
-    /// Where the last page ended.
+    /// Last topic of the page before.
     pub(in crate::grpc) after: Option<TopicName>,
-    /// At most so many.
+    /// Maximum number of topics.
     pub(in crate::grpc) limit: usize,
 }
 
-/// A page of jobs, and how much of each.
+/// Reads a ListJobs request: the page and the view.
 pub(in crate::grpc) fn list_jobs(
     request: &pb::ListJobsRequest,
 ) -> Result<(ListJobs, ReadView), InvalidRequest> {
@@ -44,12 +44,12 @@ pub(in crate::grpc) fn list_jobs(
     checks.finish(list)
 }
 
-/// The token of the page that begins at `places`: by shard its name and how far it has come.
+/// Returns the token of the page that begins at `places`: per shard its name and its position.
 pub(in crate::grpc) fn to_jobs_token(query: u64, places: &ListPosition) -> String {
     let mut bytes = Vec::new();
     for (shard, place) in &places.0 {
         let cursor = match place {
-            // As if it were not named.
+            // Equivalent to a shard that is not in the token.
             ShardPosition::Start => continue,
             ShardPosition::After(cursor) => Some(cursor),
             ShardPosition::End => None,
@@ -65,13 +65,13 @@ pub(in crate::grpc) fn to_jobs_token(query: u64, places: &ListPosition) -> Strin
     encode(query, &bytes)
 }
 
-/// What must not change from page to page of jobs.
+/// Returns the hash of the fields that must not change from page to page of jobs.
 pub(in crate::grpc) fn jobs_query(request: &pb::ListJobsRequest) -> u64 {
     let query = pb::ListJobsRequest { page_size: 0, page_token: String::new(), ..request.clone() };
     hash("jobs", &query)
 }
 
-/// A page of topics.
+/// Reads a ListTopics request.
 pub(in crate::grpc) fn list_topics(
     request: &pb::ListTopicsRequest,
 ) -> Result<TopicsPage, InvalidRequest> {
@@ -86,12 +86,12 @@ pub(in crate::grpc) fn list_topics(
     checks.finish(Some(TopicsPage { prefix: prefix.clone(), after, limit }))
 }
 
-/// The token of the page after the topic `last`.
+/// Returns the token of the page after the topic `last`.
 pub(in crate::grpc) fn to_topics_token(prefix: &str, last: &TopicName) -> String {
     encode(topics_query(prefix), last.as_str().as_bytes())
 }
 
-/// Refuses an expression: this server cannot evaluate any.
+/// Refuses a filter expression: this server cannot evaluate any.
 pub(in crate::grpc) fn no_filter(checks: &mut Checks, filter: &str) {
     if !filter.is_empty() {
         checks.unsupported(FieldPath::ROOT.field("filter"), "filters");
@@ -119,8 +119,8 @@ fn size(checks: &mut Checks, given: i32, default: u32, max: u32) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }
 
-/// A token is the hash of its query and the place where its page ended, so a client that changes
-/// its query hears of it instead of getting a page of neither.
+/// Encodes a token: the hash of its query and the place where its page ended. A client that changes its query
+/// receives an error instead of a wrong page.
 fn encode(query: u64, place: &[u8]) -> String {
     let mut bytes = query.to_be_bytes().to_vec();
     bytes.extend_from_slice(place);

@@ -1,14 +1,14 @@
-//! What a call brings beside its message: who calls, and in which trace.
+//! Metadata of a call: its caller and its trace context.
 
 use tonic::Request;
 use tonic::metadata::MetadataMap;
 
-/// Who calls, for people.
+/// Caller of a call, for display to people.
 #[derive(Clone, Debug, Default)]
 pub(in crate::grpc) struct Caller {
-    /// Its address, or that of the proxy before it.
+    /// Address of the client, or of the proxy in front of this server.
     pub(in crate::grpc) peer: String,
-    /// What it calls itself.
+    /// User agent that the client has sent.
     pub(in crate::grpc) user_agent: String,
 }
 
@@ -23,15 +23,15 @@ pub(in crate::grpc) struct Trace<'a> {
 
 /// Name of the header that carries a trace.
 pub(in crate::grpc) const TRACEPARENT: &str = "traceparent";
-/// Name of the header that goes with it.
+/// Name of the header with the state of a trace.
 pub(in crate::grpc) const TRACESTATE: &str = "tracestate";
-/// Characters of a `traceparent` that can be passed on unread: two digits, a trace id, a span id and flags
-/// (W3C Trace Context, section 3.2).
+/// Number of characters of a `traceparent` that is passed on without parsing: two digits, a trace id, a span id and
+/// flags (W3C Trace Context, section 3.2).
 const TRACEPARENT_CHARS: usize = 55;
-/// Longest `tracestate` in bytes: as much as everybody has to pass on (section 3.3.1.5).
+/// Maximum size of a `tracestate` in bytes: every participant has to pass on at least this much (section 3.3.1.5).
 const TRACESTATE_BYTES_MAX: usize = 512;
 
-/// Who calls.
+/// Returns the caller of a request.
 pub(in crate::grpc) fn caller<T>(request: &Request<T>) -> Caller {
     Caller {
         peer: request.remote_addr().map_or(String::new(), |peer| peer.to_string()),
@@ -39,7 +39,8 @@ pub(in crate::grpc) fn caller<T>(request: &Request<T>) -> Caller {
     }
 }
 
-/// The trace of a call. One of another form is none: it is the caller's, and nothing of ours hangs on it.
+/// Returns the trace of a call. A trace of another form counts as none: it belongs to the caller, and the server does
+/// not depend on it.
 pub(in crate::grpc) fn trace(metadata: &MetadataMap) -> Option<Trace<'_>> {
     let parent = text(metadata, TRACEPARENT)?;
     let plain = parent.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
@@ -48,7 +49,7 @@ pub(in crate::grpc) fn trace(metadata: &MetadataMap) -> Option<Trace<'_>> {
     Some(Trace { parent, state: state.unwrap_or_default() })
 }
 
-/// A header that is text.
+/// Returns a header that is text.
 fn text<'a>(metadata: &'a MetadataMap, name: &'static str) -> Option<&'a str> {
     metadata.get(name)?.to_str().ok()
 }
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_says_what_it_is() {
+    fn metadata_names_the_caller() {
         let mut request = Request::new(());
         assert_eq!(caller(&request).user_agent, "");
         *request.metadata_mut() = metadata(&[("user-agent", "grpc-go/1.60")]);
@@ -84,8 +85,8 @@ mod tests {
         assert_eq!(trace(&metadata(&[(TRACESTATE, "s=1")])), None);
         let (longest, longer) = ("s".repeat(512), "s".repeat(513));
         for (state, expected) in [("s=1", "s=1"), (&longest, &longest), (&longer, "")] {
-            let told = metadata(&[(TRACEPARENT, PARENT), (TRACESTATE, state)]);
-            assert_eq!(trace(&told), Some(Trace { parent: PARENT, state: expected }));
+            let metadata_map = metadata(&[(TRACEPARENT, PARENT), (TRACESTATE, state)]);
+            assert_eq!(trace(&metadata_map), Some(Trace { parent: PARENT, state: expected }));
         }
     }
 }

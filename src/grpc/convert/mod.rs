@@ -1,18 +1,17 @@
-//! The contract's messages to the values of [`crate::domain`] and back. Everything that a client can
-//! get wrong is refused here, with the path of the field and what would be accepted; behind this
-//! module nothing has to be checked again.
+//! Conversion between messages of the contract and values of [`crate::domain`]. Every mistake of a client is refused
+//! here, with the path of the field and the accepted values; code behind this module has nothing to check again.
 //!
-//! A conversion notes every violation of its message in [`Checks`] and goes on, so that a client
-//! hears of all of them at once. It takes the message apart field by field: with a new one it does not compile until
-//! that is read, or refused.
+//! A conversion records every violation of its message in [`Checks`] and goes on, so that a client receives all of
+//! them at once. It destructures the message: after a new field is added, it does not compile until the field is read
+//! or refused.
 //!
 //! # Names
-//! - A whole request is read by a function with the name of its RPC: `enqueue`, `list_jobs`. It takes the
-//!   request, and returns what is asked for or [`InvalidRequest`].
-//! - A part of a request is read by a function with the plain name of what it is: `topic`, `duration`,
-//!   `job_state`. It takes the [`Checks`] and the [`Path`] of the part, and returns what there is to go on with.
-//! - What goes out is made by a function with `to_` before the contract's name of it: `to_job`,
-//!   `to_job_state`, `to_int64`. It cannot fail: more than the contract can say becomes its most.
+//! - A whole request is read by a function with the name of its RPC: `enqueue`, `list_jobs`. It takes the request,
+//!   and returns its values or [`InvalidRequest`].
+//! - A part of a request is read by a function with the plain name of the part: `topic`, `duration`, `job_state`. It
+//!   takes the [`Checks`] and the [`FieldPath`] of the part, and returns a value to go on with.
+//! - A part of an answer is made by a function with `to_` before the contract's name of it: `to_job`, `to_job_state`,
+//!   `to_int64`. It cannot fail: a value beyond the range of the contract becomes its maximum.
 
 pub(super) mod delivery;
 pub(super) mod enqueue;
@@ -39,8 +38,7 @@ use std::fmt;
 
 use super::reason::Reason;
 
-/// The place of a field in a request. It lives on the stack and costs nothing until it is written
-/// into a violation.
+/// Path of a field in a request. It lives on the stack and costs nothing until it is written into a violation.
 #[derive(Clone, Copy)]
 pub(super) struct FieldPath<'a> {
     parent: Option<&'a FieldPath<'a>>,
@@ -48,20 +46,20 @@ pub(super) struct FieldPath<'a> {
     index: Option<usize>,
 }
 
-/// One thing that is wrong with a request.
+/// Violation in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Violation {
-    /// Where: `job.retry.delays[2]`.
+    /// Path of the field: `job.retry.delays[2]`.
     pub(super) field: String,
-    /// What kind.
+    /// Reason of the error.
     pub(super) reason: Reason,
-    /// What would be accepted.
+    /// Accepted values.
     pub(super) text: String,
-    /// The feature that this server lacks, if that is what is wrong.
+    /// Feature that this server lacks, if that is the violation.
     pub(super) feature: Option<&'static str>,
 }
 
-/// A request that is refused, with everything that is wrong with it.
+/// Refused request, with all of its violations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InvalidRequest(pub(super) Vec<Violation>);
 
@@ -71,18 +69,18 @@ pub(super) struct Checks {
     found: Vec<Violation>,
 }
 
-// === impl Path ===
+// === impl FieldPath ===
 
 impl<'a> FieldPath<'a> {
-    /// The message itself.
+    /// Path of the message itself.
     pub(super) const ROOT: FieldPath<'static> = FieldPath { parent: None, name: "", index: None };
 
-    /// A field of the message at this path.
+    /// Returns the path of a field of the message at this path.
     pub(super) fn field(&'a self, name: &'static str) -> FieldPath<'a> {
         FieldPath { parent: Some(self), name, index: None }
     }
 
-    /// An item of a repeated field of the message at this path.
+    /// Returns the path of an item of a repeated field of the message at this path.
     pub(super) fn item(&'a self, name: &'static str, index: usize) -> FieldPath<'a> {
         FieldPath { parent: Some(self), name, index: Some(index) }
     }
@@ -120,7 +118,7 @@ impl Checks {
         self.refuse(path, Reason::FeatureUnsupported, text, Some(feature));
     }
 
-    /// Takes what was parsed, or notes why it was refused.
+    /// Returns the parsed value, or records why it was refused.
     pub(super) fn check<T, E: fmt::Display>(
         &mut self,
         path: FieldPath<'_>,
@@ -151,7 +149,7 @@ impl Checks {
         self.at_most_items(path, items, max);
     }
 
-    /// The converted value, unless anything was refused.
+    /// Returns the converted value, unless anything was refused.
     pub(super) fn finish<T>(self, value: Option<T>) -> Result<T, InvalidRequest> {
         match value {
             Some(value) if self.found.is_empty() => Ok(value),
@@ -174,7 +172,7 @@ impl Checks {
 pub(super) mod tests {
     use super::*;
 
-    /// Fields and reasons of a refusal, in order.
+    /// Returns fields and reasons of a refusal, in order.
     pub(in crate::grpc) fn refused<T>(
         result: Result<T, InvalidRequest>,
     ) -> Vec<(String, &'static str)> {
@@ -182,7 +180,7 @@ pub(super) mod tests {
         violations.into_iter().map(|v| (v.field, v.reason.name())).collect()
     }
 
-    /// The same for a conversion that takes its checks as an argument.
+    /// Returns fields and reasons of a conversion that takes its checks as an argument.
     pub(in crate::grpc) fn noted(convert: impl FnOnce(&mut Checks)) -> Vec<(String, &'static str)> {
         let mut checks = Checks::default();
         convert(&mut checks);

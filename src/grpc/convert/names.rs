@@ -5,7 +5,7 @@ use crate::domain::{JobId, JobKey, TopicName, limit};
 
 use super::{Checks, FieldPath};
 
-/// A topic that the client names.
+/// Reads the name of a topic.
 pub(in crate::grpc) fn topic(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -14,7 +14,7 @@ pub(in crate::grpc) fn topic(
     checks.check(path, TopicName::try_new(name))
 }
 
-/// A topic by its name, or all topics by a prefix and a final `*`.
+/// Reads a topic by its name, or all topics by a prefix and a final `*`.
 pub(in crate::grpc) fn topic_pattern(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -23,20 +23,20 @@ pub(in crate::grpc) fn topic_pattern(
     match pattern.strip_suffix('*') {
         None => topic(checks, path, pattern).map(TopicPattern::Exact),
         Some("") => Some(TopicPattern::Prefix(String::new())),
-        // What a name begins with is a name, too.
+        // A prefix of a valid name is a valid name, too.
         Some(prefix) => {
             topic(checks, path, prefix).map(|_| TopicPattern::Prefix(prefix.to_owned()))
         }
     }
 }
 
-/// The id of a job that may exist, of any kind.
+/// Reads the id of a job that may exist, of any kind.
 pub(in crate::grpc) fn id(checks: &mut Checks, path: FieldPath<'_>, id: &str) -> Option<JobId> {
     checks.check(path, JobId::try_new(id))
 }
 
-/// The id under which a call writes a job: one of the client's choice, one that a server made, or one that follows
-/// from the request id of this very call.
+/// Reads the id under which a call writes a job: one of the client's choice, one that a server made, or one derived
+/// from the request id of this call.
 pub(in crate::grpc) fn new_id(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -55,7 +55,7 @@ pub(in crate::grpc) fn new_id(
     Some(id)
 }
 
-/// A request id, which is optional; its characters are those of an id.
+/// Reads a request id, which is optional; its characters are those of an id.
 pub(in crate::grpc) fn request_id<'a>(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -72,7 +72,7 @@ pub(in crate::grpc) fn request_id<'a>(
     checks.check(path, JobId::try_chosen(request_id)).map(|_| request_id)
 }
 
-/// The job that a request names by its fields `topic` and `id`.
+/// Reads the job in the fields `topic` and `id`.
 pub(in crate::grpc) fn key(checks: &mut Checks, topic_name: &str, job_id: &str) -> Option<JobKey> {
     let topic = topic(checks, FieldPath::ROOT.field("topic"), topic_name);
     let id = id(checks, FieldPath::ROOT.field("id"), job_id);

@@ -1,18 +1,18 @@
-//! Numbers: the contract's are signed, ours are not.
+//! Numbers: signed in the contract, unsigned in the server.
 
 use super::{Checks, FieldPath};
 
-/// A count as the contract writes it.
+/// Converts a count.
 pub(in crate::grpc) fn to_int32(count: impl TryInto<i32>) -> i32 {
     count.try_into().unwrap_or(i32::MAX)
 }
 
-/// A count as the contract writes it, where it may be large.
+/// Converts a count that may be large.
 pub(in crate::grpc) fn to_int64(count: impl TryInto<i64>) -> i64 {
     count.try_into().unwrap_or(i64::MAX)
 }
 
-/// A count that may be at most `max`, to which more is lowered; 0 stands for `default`.
+/// Reads a count of at most `max`, to which a larger one is lowered; 0 stands for `default`.
 pub(in crate::grpc) fn capped(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -30,7 +30,7 @@ pub(in crate::grpc) fn capped(
     }
 }
 
-/// A count where 0 stands for none; `meaning` tells so.
+/// Reads a count where 0 stands for none; `meaning` is the meaning of 0 in the error text.
 pub(in crate::grpc) fn or_zero(
     checks: &mut Checks,
     path: FieldPath<'_>,

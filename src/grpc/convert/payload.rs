@@ -7,7 +7,7 @@ use crate::pb;
 
 use super::{Checks, FieldPath};
 
-/// A payload, if one is given.
+/// Reads a payload, if there is one.
 pub(in crate::grpc) fn payload(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -16,7 +16,7 @@ pub(in crate::grpc) fn payload(
     bounded(checks, path, given, limit::PAYLOAD_BYTES_MAX)
 }
 
-/// A checkpoint, if one is given.
+/// Reads a checkpoint, if there is one.
 pub(in crate::grpc) fn checkpoint(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -44,14 +44,14 @@ fn bounded(
     Some(Payload { text, body, content_type })
 }
 
-/// A payload.
+/// Converts a payload.
 pub(in crate::grpc) fn to_payload(payload: Payload) -> pb::Payload {
     use pb::payload::Kind;
     let Payload { text, body, content_type } = payload;
     let kind = match (text, body.is_empty()) {
         (false, true) => None,
         (false, false) => Some(Kind::Data(body)),
-        // What a store returns as text was text when it came; should it not be, it is still data.
+        // A body that a store returns as text was sent as text; if it is not valid text, it is returned as data.
         (true, _) => Some(match String::from_utf8(body.into()) {
             Ok(text) => Kind::Text(text),
             Err(error) => Kind::Data(error.into_bytes().into()),

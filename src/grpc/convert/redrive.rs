@@ -7,10 +7,10 @@ use crate::scheduler::RedriveJobs;
 use super::time::{self, TTL};
 use super::{Checks, FieldPath, InvalidRequest, enums, list, names};
 
-/// Slowest redrive in jobs per second: one a day. Slower ones would be due beyond all limits.
+/// Minimum rate of a redrive in jobs per second: one a day. A slower one would set due times beyond all limits.
 const RATE_MIN: f64 = 1.0 / 86_400.0;
 
-/// Jobs to be put back.
+/// Reads a RedriveJobs request.
 pub(in crate::grpc) fn redrive_jobs(
     request: &pb::RedriveJobsRequest,
 ) -> Result<RedriveJobs, InvalidRequest> {
@@ -39,7 +39,7 @@ pub(in crate::grpc) fn redrive_jobs(
     checks.finish(topic.map(|topic| RedriveJobs { topic, ids, states, target, rate, ttl, dry_run }))
 }
 
-/// The states of which jobs are put back, each once.
+/// Reads the states of the jobs to put back, each once.
 fn states(checks: &mut Checks, given: &[i32]) -> Vec<State> {
     if given.is_empty() {
         return vec![State::Dead];

@@ -5,18 +5,18 @@ use crate::pb;
 
 use super::{Checks, FieldPath, InvalidRequest, names, schedule, spec};
 
-/// What a reschedule asks for.
+/// Parameters of a reschedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::grpc) struct RescheduleCall {
-    /// The job.
+    /// Job to move.
     pub(in crate::grpc) key: JobKey,
-    /// Its new due time; absent keeps it.
+    /// New due time; absent keeps the due time.
     pub(in crate::grpc) due: Option<When>,
-    /// Its new priority; absent keeps it.
+    /// New priority; absent keeps the priority.
     pub(in crate::grpc) priority: Option<u8>,
 }
 
-/// A job to be moved.
+/// Reads a Reschedule request.
 pub(in crate::grpc) fn reschedule(
     request: pb::RescheduleRequest,
     now: Time,

@@ -1,5 +1,5 @@
-//! Retry policies: [`RetryOverrides::try_new`] has the rules, here they get the names and the words of the
-//! contract.
+//! Retry policies: [`RetryOverrides::try_new`] has the rules, and this module reports violations with the field names
+//! of the contract.
 
 use crate::domain::{InvalidRetry, RetryOverrides, limit};
 use crate::pb;
@@ -7,13 +7,13 @@ use crate::pb;
 use super::time::{self, DELAY, InvalidDuration, MALFORMED, POSITIVE};
 use super::{Checks, FieldPath};
 
-/// What is accepted as a count.
+/// Accepted values of a count.
 const COUNT: &str = "must be 1 or more, -1 for no limit, or 0 to inherit";
 
-/// What was refused, with what there is to say beyond the rule.
+/// Refused field, with the problem of its duration if it has one.
 type RetryViolation = (InvalidRetry, Option<InvalidDuration>);
 
-/// What a job says about retries. Numbers that are 0 inherit.
+/// Reads the retry policy of a job. Numbers that are 0 inherit.
 pub(in crate::grpc) fn retry(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -21,18 +21,18 @@ pub(in crate::grpc) fn retry(
 ) -> RetryOverrides {
     let Some(given) = given else { return RetryOverrides::default() };
     let mut refused = Vec::new();
-    let said = overrides(&given, &mut refused);
-    let taken = RetryOverrides::try_new(said).unwrap_or_else(|invalid| {
+    let parsed = overrides(&given, &mut refused);
+    let taken = RetryOverrides::try_new(parsed).unwrap_or_else(|invalid| {
         refused.extend(invalid.into_iter().map(|what| (what, None)));
         RetryOverrides::default()
     });
-    // In the order of the fields, whether a value is none or breaks a rule.
+    // In the order of the fields: malformed values and broken rules together.
     refused.sort_by_key(|(what, _)| *what);
     refused.into_iter().for_each(|what| add_violation(checks, path, &given, what));
     taken
 }
 
-/// What is said, as far as it has the form of what we have a type for.
+/// Returns the values that have a valid form, and adds the others to `refused`.
 fn overrides(given: &pb::RetryPolicy, refused: &mut Vec<RetryViolation>) -> RetryOverrides {
     let pb::RetryPolicy {
         max_attempts,
@@ -49,7 +49,7 @@ fn overrides(given: &pb::RetryPolicy, refused: &mut Vec<RetryViolation>) -> Retr
         let duration = time::plain_duration(given?);
         duration.map_err(|why| refused.push((what, Some(why)))).ok()
     };
-    // One more than a ladder may have: so it is seen that there are too many.
+    // Reads one more than a ladder may have, so that an excess is detected.
     let rungs = delays.iter().take(limit::RETRY_DELAYS_MAX + 1).enumerate();
     let rung = |(index, rung)| wait(Some(rung), InvalidRetry::Delay(index)).unwrap_or_default();
     RetryOverrides {
@@ -65,7 +65,7 @@ fn overrides(given: &pb::RetryPolicy, refused: &mut Vec<RetryViolation>) -> Retr
     }
 }
 
-/// Says at its field what would be accepted.
+/// Records a violation at its field, with the accepted values.
 fn add_violation(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -78,7 +78,7 @@ fn add_violation(
             let (rungs, max) = (given.delays.len(), limit::RETRY_DELAYS_MAX);
             return checks.at_most_items(path.field("delays"), rungs, max);
         }
-        // Which is one of too many.
+        // A rung beyond the limit; the number of rungs is refused already.
         InvalidRetry::Delay(limit::RETRY_DELAYS_MAX..) => return,
         InvalidRetry::Delay(index) => (path.item("delays", index), DELAY.text),
         InvalidRetry::InitialDelay => (path.field("initial_delay"), POSITIVE.text),
@@ -94,7 +94,7 @@ fn add_violation(
         .invalid(field, if why == Some(InvalidDuration::Malformed) { MALFORMED } else { accepted });
 }
 
-/// What a job says about retries; nothing when it says nothing.
+/// Converts the retry policy of a job; `None` if it sets nothing.
 pub(in crate::grpc) fn to_retry_policy(retry: RetryOverrides) -> Option<pb::RetryPolicy> {
     if retry == RetryOverrides::default() {
         return None;
@@ -188,7 +188,7 @@ mod tests {
         let mut checks = Checks::default();
         retry(&mut checks, FieldPath::ROOT, Some(given));
         let violations = checks.finish(Some(())).unwrap_err().0;
-        let told: Vec<_> = violations.iter().map(|v| format!("{}: {}", v.field, v.text)).collect();
+        let texts: Vec<_> = violations.iter().map(|v| format!("{}: {}", v.field, v.text)).collect();
         let growth = "must be a finite number of 1 or more, or 0 to inherit";
         let wait = "must be more than 0s and at most 10 years";
         let expected = [
@@ -202,7 +202,7 @@ mod tests {
             format!("max_retry_duration: {MALFORMED}"),
             format!("max_deliveries: {COUNT}"),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(texts, expected);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! When a job is due and when it expires.
+//! Due time and expiration of a job.
 
 use crate::domain::{Time, When, limit};
 use crate::pb;
@@ -6,11 +6,11 @@ use crate::pb;
 use super::time::{ANY, DELAY, duration, timestamp};
 use super::{Checks, FieldPath};
 
-/// The two forms of a due time, which several messages have.
+/// Due time in one of the two forms that several messages have.
 pub(in crate::grpc) enum Schedule {
-    /// A point in time.
+    /// Absolute time.
     DueTime(prost_types::Timestamp),
-    /// From now.
+    /// Delay from now.
     Delay(prost_types::Duration),
 }
 
@@ -34,7 +34,7 @@ impl From<pb::reschedule_request::Schedule> for Schedule {
     }
 }
 
-/// When a job is due, given as one of the two forms; at most [`limit::DELAY_MAX`] ahead of `now`.
+/// Reads the due time of a job, given in one of the two forms; at most [`limit::DELAY_MAX`] ahead of `now`.
 pub(in crate::grpc) fn due(
     checks: &mut Checks,
     parent: FieldPath<'_>,
@@ -48,7 +48,7 @@ pub(in crate::grpc) fn due(
             if time > now.plus(limit::DELAY_MAX) {
                 checks.invalid(path, "must be at most 10 years ahead");
             }
-            // Whether it has passed is for the clock of the store to say, which may be behind this one.
+            // The clock of the store, which may be behind this one, decides whether the time has passed.
             Some(When::At(time))
         }
         Schedule::Delay(delay) => {
@@ -57,8 +57,8 @@ pub(in crate::grpc) fn due(
     }
 }
 
-/// When a job expires: after it is due, which two relative forms decide among themselves and the
-/// clock decides between the others.
+/// Reads the expiration of a job, which must be after its due time. Two relative forms are compared with each other,
+/// others by the clock.
 pub(in crate::grpc) fn expiration(
     checks: &mut Checks,
     parent: FieldPath<'_>,

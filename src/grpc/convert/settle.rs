@@ -1,7 +1,7 @@
 //! Ack, Nack and Extend.
 //!
-//! A receipt that is none is no fault of the request: it comes back among the failures and the
-//! other items are applied. Anything else that is wrong refuses the whole call.
+//! A malformed receipt is not an error of the request: it is returned among the failures, and the other items are
+//! applied. Any other violation refuses the whole call.
 
 use crate::domain::lifecycle::Cause;
 use crate::domain::{JobKey, Receipt, limit};
@@ -16,16 +16,16 @@ use super::spec::{EnqueueTerms, SpecContext, draft};
 use super::time::{self, DELAY, LEASE};
 use super::{Checks, FieldPath, InvalidRequest, enums};
 
-/// The items of one call, apart from those whose receipt is none.
+/// Items of one call, separated from those with a malformed receipt.
 #[derive(Debug)]
 pub(in crate::grpc) struct SettleItems<I> {
-    /// What the scheduler is to do.
+    /// Items for the scheduler.
     pub(in crate::grpc) valid: Vec<I>,
-    /// The receipts of the call as they were sent, and whether each is one.
+    /// Receipts of the call as they were sent, and whether each is well-formed.
     receipts: Vec<(String, bool)>,
 }
 
-/// Jobs to be completed.
+/// Reads an Ack request: jobs to complete.
 pub(in crate::grpc) fn ack(
     request: pb::AckRequest,
     context: SpecContext<'_>,
@@ -45,9 +45,9 @@ pub(in crate::grpc) fn ack(
     })
 }
 
-/// Refuses a follow-up that would be lost, as its id is that of the job which its item completes, and one under an id
-/// that a server made for another job. Jobs of other items count for nothing: a repeat may complete a job together with
-/// the follow-up that it has written the first time.
+/// Refuses a follow-up that would be lost, because its id is the id of the job which its item completes, and one
+/// under an id that a server made for another job. Jobs of other items are not compared: a retry may complete a job
+/// together with the follow-up that it has written the first time.
 fn check_id(checks: &mut Checks, path: FieldPath<'_>, follow_up: &Draft, own: Option<&JobKey>) {
     let Some(id) = &follow_up.id else { return };
     let key = JobKey { topic: follow_up.topic.clone(), id: id.clone() };
@@ -63,7 +63,7 @@ fn check_id(checks: &mut Checks, path: FieldPath<'_>, follow_up: &Draft, own: Op
     }
 }
 
-/// Jobs to be refused.
+/// Reads a Nack request: jobs to fail, release or dead-letter.
 pub(in crate::grpc) fn nack(
     request: pb::NackRequest,
 ) -> Result<SettleItems<NackItem>, InvalidRequest> {
@@ -82,7 +82,7 @@ pub(in crate::grpc) fn nack(
     })
 }
 
-/// Leases to be extended.
+/// Reads an Extend request: leases to extend.
 pub(in crate::grpc) fn extend(
     request: pb::ExtendRequest,
 ) -> Result<SettleItems<ExtendItem>, InvalidRequest> {
@@ -98,7 +98,7 @@ pub(in crate::grpc) fn extend(
     })
 }
 
-/// Converts each item to its receipt and to what becomes of it once the receipt is decoded.
+/// Converts each item to its receipt and a function that makes the item from the decoded receipt.
 fn items<P, I, F: FnOnce(Receipt) -> I>(
     given: Vec<P>,
     mut convert: impl FnMut(&mut Checks, FieldPath<'_>, P) -> (String, F),
@@ -116,7 +116,7 @@ fn items<P, I, F: FnOnce(Receipt) -> I>(
     checks.finish(Some(SettleItems { valid: good, receipts }))
 }
 
-/// The good ones, with their indexes.
+/// Returns the valid follow-ups, with their indexes.
 fn follow_ups(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -132,21 +132,21 @@ fn follow_ups(
     specs.filter_map(one).collect()
 }
 
-// === impl Items ===
+// === impl SettleItems ===
 
-/// The receipts of a call, to tell its failures by.
+/// Receipts of a call, for the report of its failures.
 #[derive(Debug)]
 pub(in crate::grpc) struct ItemReceipts(Vec<(String, bool)>);
 
 impl<I> SettleItems<I> {
-    /// The items for the scheduler, and the receipts for the answer.
+    /// Splits into the items for the scheduler and the receipts for the answer.
     pub(in crate::grpc) fn split(self) -> (Vec<I>, ItemReceipts) {
         (self.valid, ItemReceipts(self.receipts))
     }
 }
 
 impl ItemReceipts {
-    /// What failed, of `results` that answer the good items in their order.
+    /// Returns the failures among `results`, which belong to the valid items in their order.
     pub(in crate::grpc) fn failures(self, results: Vec<SettleResult>) -> Vec<pb::SettleFailure> {
         let mut results = results.into_iter();
         let mut failures = Vec::new();
@@ -164,7 +164,7 @@ impl ItemReceipts {
     }
 }
 
-/// What a settle answers, in words that say what to do. What the shard said is in the server's log.
+/// Converts an error of a settle to text with advice for the client. The text of the shard is in the server's log.
 fn to_settle_error(error: &SettleError) -> (pb::SettleError, String) {
     match error {
         SettleError::NotFound => (pb::SettleError::NotFound, error.to_string()),
@@ -336,9 +336,9 @@ mod tests {
         let unavailable = SettleError::FollowUp(Box::new(follow_up));
         let results = vec![Ok(()), Err(SettleError::Stale), Err(unavailable)];
         let failures = receipts.failures(results);
-        let told: Vec<_> = failures.iter().map(|f| (f.index, &*f.receipt, f.error())).collect();
+        let reported: Vec<_> = failures.iter().map(|f| (f.index, &*f.receipt, f.error())).collect();
         assert_eq!(
-            told,
+            reported,
             [
                 (1, "nonsense", pb::SettleError::Malformed),
                 (2, &*good, pb::SettleError::Stale),

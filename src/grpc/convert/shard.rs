@@ -1,4 +1,4 @@
-//! Shards as operators see them and set them.
+//! Shards as operators see and set them.
 
 use crate::domain::ShardName;
 use crate::domain::ring::ShardState;
@@ -11,7 +11,7 @@ use super::number::{to_int32, to_int64};
 use super::time::to_timestamp;
 use super::{Checks, FieldPath, InvalidRequest};
 
-/// Which shard is to have which state.
+/// Reads a SetShardState request: the shard and its new state.
 pub(in crate::grpc) fn set_shard_state(
     request: &pb::SetShardStateRequest,
 ) -> Result<(ShardName, ShardState), InvalidRequest> {
@@ -22,7 +22,7 @@ pub(in crate::grpc) fn set_shard_state(
     checks.finish(name.zip(state))
 }
 
-/// A shard, from what it said of itself or from why it did not.
+/// Converts a shard, from its own information or from the error that replaced it.
 pub(in crate::grpc) fn to_shard(shard: ShardInfo) -> pb::Shard {
     let known = pb::Shard {
         name: shard.name,

@@ -1,4 +1,4 @@
-//! Job specs: what a producer asks for, or a worker for a follow-up.
+//! Job specs: from a producer, or from a worker for a follow-up.
 
 use std::collections::HashMap;
 
@@ -10,27 +10,27 @@ use super::metadata::{TRACEPARENT, TRACESTATE, Trace};
 use super::time::{self, LEASE, RETENTION};
 use super::{Checks, FieldPath, names, payload, retry, schedule};
 
-/// What a spec is read with.
+/// Context in which a spec is read.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::grpc) struct SpecContext<'a> {
-    /// The server's clock.
+    /// Time of the server's clock.
     pub(in crate::grpc) now: Time,
-    /// The trace context of the call, for jobs that bring none of their own.
+    /// Trace context of the call, for jobs that have none of their own.
     pub(in crate::grpc) trace: Option<Trace<'a>>,
 }
 
-/// On which terms a job is enqueued: what the call says beside its spec.
+/// Terms of an enqueue: the parameters of the call beside the spec.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::grpc) struct EnqueueTerms<'a> {
-    /// What to do when the id is taken.
+    /// Conflict policy for an id that is taken.
     pub(in crate::grpc) on_conflict: OnConflict,
-    /// What makes the call recognizable.
+    /// Request id of the call.
     pub(in crate::grpc) request_id: Option<&'a str>,
-    /// The job's place in its batch.
+    /// Index of the job in its batch.
     pub(in crate::grpc) index: Option<usize>,
 }
 
-/// A job as the scheduler takes it; `None` when something in it was refused.
+/// Reads a spec as a draft for the scheduler; `None` when a part of it was refused.
 pub(in crate::grpc) fn draft(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -75,8 +75,7 @@ pub(in crate::grpc) fn draft(
     })
 }
 
-/// Refuses the fields whose features this server does not have: ignored, they would be a promise
-/// that is not kept.
+/// Refuses the fields whose features this server does not have: if they were ignored, a promise would be broken.
 fn refuse_features(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -91,7 +90,7 @@ fn refuse_features(
     }
 }
 
-/// The id that the client chose, or the one that follows from its request id.
+/// Returns the id that the client chose, or the one derived from its request id.
 fn id(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -105,7 +104,7 @@ fn id(
     }
 }
 
-/// A priority, if one is given.
+/// Reads a priority, if there is one.
 pub(in crate::grpc) fn priority(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -119,7 +118,7 @@ pub(in crate::grpc) fn priority(
     priority
 }
 
-/// Headers sorted by name, with the trace of the call when they have none. It does not count towards
+/// Returns headers sorted by name, with the trace of the call when they have none. The trace does not count towards
 /// their size: the client did not send it with them.
 fn headers(
     checks: &mut Checks,

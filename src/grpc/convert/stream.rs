@@ -1,4 +1,4 @@
-//! Stream and Pull: what a worker asks for.
+//! Stream and Pull requests of a worker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::number::{capped, or_zero, to_int32, to_int64};
 use super::time::{self, ANY, DELAY, LEASE, POSITIVE};
 use super::{Checks, FieldPath, InvalidRequest, names};
 
-/// A stream, and the settings in effect to tell its worker.
+/// Reads a Stream request: the options, and the settings in effect for its worker.
 pub(in crate::grpc) fn stream(
     request: pb::StreamRequest,
     caller: Caller,
@@ -68,7 +68,7 @@ pub(in crate::grpc) fn stream(
         orphan_grace: time::duration(c, grace, orphan_grace.as_ref(), &DELAY)
             .unwrap_or(limit::ORPHAN_GRACE_DEFAULT),
         worker_id: self::worker_id(c, worker_id),
-        // A worker must always be able to reconnect: what is no stream id is that of an unknown stream.
+        // A worker must always be able to reconnect: an invalid stream id counts as the id of an unknown stream.
         continues: continues_stream_id.parse().ok(),
         peer: caller.peer,
         user_agent: caller.user_agent,
@@ -77,7 +77,7 @@ pub(in crate::grpc) fn stream(
     checks.finish(Some((options, info)))
 }
 
-/// A pull whose call has `left` until its deadline, if it has one.
+/// Reads a Pull request; `left` is the time until the deadline of its call, if it has one.
 pub(in crate::grpc) fn pull(
     request: pb::PullRequest,
     caller: Caller,
@@ -116,8 +116,8 @@ fn lease(checks: &mut Checks, given: Option<&prost_types::Duration>) -> Option<D
     time::duration(checks, FieldPath::ROOT.field("lease_duration"), given, &LEASE)
 }
 
-/// A heartbeat that is too slow is sped up; one that is too fast is refused, because the worker
-/// would take the silence between two of ours for a dead stream.
+/// Reads the heartbeat interval. A longer one is shortened; a shorter one is refused, because the worker would take
+/// the time between two heartbeats of the server for a dead stream.
 fn heartbeat(checks: &mut Checks, given: Option<&prost_types::Duration>) -> Duration {
     let path = FieldPath::ROOT.field("heartbeat_interval");
     let heartbeat = time::duration(checks, path, given, &ANY).unwrap_or(limit::HEARTBEAT_DEFAULT);
@@ -133,7 +133,7 @@ fn worker_id(checks: &mut Checks, given: String) -> Arc<str> {
     given.into()
 }
 
-/// What is in effect; who serves the stream and under which id is known once it is open.
+/// Returns the settings in effect; the server and the stream id are added when the stream is open.
 fn to_stream_info(options: &StreamOptions, lease: Option<Duration>) -> pb::StreamInfo {
     pb::StreamInfo {
         stream_id: String::new(),

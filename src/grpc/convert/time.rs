@@ -1,4 +1,4 @@
-//! Timestamps and durations, checked against their own form and against the limits.
+//! Timestamps and durations, checked for their form and against the limits.
 
 use std::time::Duration;
 
@@ -6,64 +6,64 @@ use crate::domain::{Time, limit};
 
 use super::{Checks, FieldPath};
 
-/// A range of durations and how a person reads it.
+/// Range of durations, with its text for people.
 pub(in crate::grpc) struct DurationRange {
     min: Duration,
     max: Duration,
-    /// What would be accepted.
+    /// Accepted values.
     pub(in crate::grpc) text: &'static str,
 }
 
-/// Why a duration of the contract is none of ours, whatever the range.
+/// Violation in a duration of the contract, whatever the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::grpc) enum InvalidDuration {
-    /// It is negative.
+    /// The duration is negative.
     Negative,
-    /// It breaks the rules of its own message.
+    /// The duration breaks the rules of its own message.
     Malformed,
 }
 
-/// The range of a lease.
+/// Range of a lease.
 pub(in crate::grpc) const LEASE: DurationRange =
     DurationRange { min: limit::LEASE_MIN, max: limit::LEASE_MAX, text: "must be 1s to 24h" };
-/// The range of a wait.
+/// Range of a delay.
 pub(in crate::grpc) const DELAY: DurationRange =
     DurationRange { min: Duration::ZERO, max: limit::DELAY_MAX, text: "must be 0s to 10 years" };
-/// The range of a duration that means nothing when it is zero.
+/// Range of a duration that has no meaning when it is zero.
 pub(in crate::grpc) const POSITIVE: DurationRange = DurationRange {
     min: Duration::from_nanos(1),
     max: limit::DELAY_MAX,
     text: "must be more than 0s and at most 10 years",
 };
-/// The range of a retention.
+/// Range of a retention.
 pub(in crate::grpc) const RETENTION: DurationRange = DurationRange {
     min: Duration::ZERO,
     max: limit::RETENTION_MAX,
     text: "must be 0s to 366 days",
 };
-/// The time in which a job that is put back must start.
+/// Range of the time in which a job that is put back must start.
 pub(in crate::grpc) const TTL: DurationRange = DurationRange {
     min: Duration::from_nanos(1),
     max: limit::DELAY_MAX,
     text: "must be more than 0s and at most 10 years",
 };
-/// Any duration that is not negative.
+/// Range of any duration that is not negative.
 pub(in crate::grpc) const ANY: DurationRange =
     DurationRange { min: Duration::ZERO, max: Duration::MAX, text: "must not be negative" };
 
 /// Last second of a `google.protobuf.Timestamp`, 9999-12-31T23:59:59Z.
 const TIMESTAMP_SECONDS_MAX: i64 = 253_402_300_799;
-/// First second of one, 0001-01-01T00:00:00Z.
+/// First second of a `google.protobuf.Timestamp`, 0001-01-01T00:00:00Z.
 const TIMESTAMP_SECONDS_MIN: i64 = -62_135_596_800;
-/// Longest `google.protobuf.Duration`, about 10,000 years.
+/// Maximum of a `google.protobuf.Duration` in seconds, about 10,000 years.
 const DURATION_SECONDS_MAX: u64 = 315_576_000_000;
-/// What is said of a [`InvalidDuration::Malformed`].
+/// Error text of an [`InvalidDuration::Malformed`].
 pub(in crate::grpc) const MALFORMED: &str =
     "is no duration: nanos must be 0 to 999999999 and seconds in range";
-/// Nanoseconds that make a whole second.
+/// Nanoseconds in a second.
 const NANOS: u32 = 1_000_000_000;
 
-/// A duration within `range`, if one is given.
+/// Reads a duration within `range`, if there is one.
 pub(in crate::grpc) fn duration(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -79,7 +79,7 @@ pub(in crate::grpc) fn duration(
     None
 }
 
-/// A duration of any length.
+/// Reads a duration of any length.
 pub(in crate::grpc) fn plain_duration(
     given: &prost_types::Duration,
 ) -> Result<Duration, InvalidDuration> {
@@ -93,7 +93,7 @@ pub(in crate::grpc) fn plain_duration(
     Ok(Duration::new(seconds, nanos))
 }
 
-/// A point in time, rounded up to a microsecond so that nothing comes early.
+/// Reads a point in time, rounded up to a microsecond so that nothing comes early.
 pub(in crate::grpc) fn timestamp(
     checks: &mut Checks,
     path: FieldPath<'_>,
@@ -111,13 +111,13 @@ pub(in crate::grpc) fn timestamp(
     }
 }
 
-/// A point in time.
+/// Converts a point in time.
 pub(in crate::grpc) fn to_timestamp(time: Time) -> prost_types::Timestamp {
     let micros = i32::try_from(time.0.rem_euclid(1_000_000)).unwrap_or(0);
     prost_types::Timestamp { seconds: time.0.div_euclid(1_000_000), nanos: micros * 1_000 }
 }
 
-/// A duration.
+/// Converts a duration.
 pub(in crate::grpc) fn to_duration(duration: Duration) -> prost_types::Duration {
     let seconds = duration.as_secs().min(DURATION_SECONDS_MAX);
     prost_types::Duration {

@@ -13,16 +13,16 @@ use super::time::{to_duration, to_timestamp};
 use super::worker::subscribes_to;
 use super::{Checks, FieldPath, InvalidRequest, names};
 
-/// How many streams ask for a topic, by what they asked for when they were opened.
+/// Number of streams that subscribe to each topic, by the topics with which they were opened.
 #[derive(Default)]
 pub(in crate::grpc) struct StreamCounts {
-    /// Streams that named topics only, per topic.
+    /// Number of streams with names of topics only, per topic.
     exact: HashMap<TopicName, usize>,
-    /// What the other streams asked for.
+    /// Subscriptions of the other streams.
     globs: Vec<Vec<TopicPattern>>,
 }
 
-// === impl Streams ===
+// === impl StreamCounts ===
 
 impl StreamCounts {
     /// Counts the streams of these workers.
@@ -39,14 +39,14 @@ impl StreamCounts {
         streams
     }
 
-    /// Streams that ask for `topic`.
+    /// Returns the number of streams that subscribe to `topic`.
     fn for_topic(&self, topic: &TopicName) -> usize {
         let globs = self.globs.iter().filter(|topics| subscribes_to(topics, topic)).count();
         globs + self.exact.get(topic).copied().unwrap_or(0)
     }
 }
 
-/// The topics that are named, each once, unless there is a glob among them.
+/// Returns the topics by name, each once, or `None` if there is a glob among them.
 fn distinct_names(topics: &[TopicPattern]) -> Option<HashSet<TopicName>> {
     let name = |topic: &TopicPattern| match topic {
         TopicPattern::Exact(name) => Some(name.clone()),
@@ -55,7 +55,7 @@ fn distinct_names(topics: &[TopicPattern]) -> Option<HashSet<TopicName>> {
     topics.iter().map(name).collect()
 }
 
-/// The topic that is meant.
+/// Reads a GetTopic request.
 pub(in crate::grpc) fn get_topic(
     request: &pb::GetTopicRequest,
 ) -> Result<TopicName, InvalidRequest> {
@@ -63,7 +63,7 @@ pub(in crate::grpc) fn get_topic(
     named(name)
 }
 
-/// The topic whose numbers are meant.
+/// Reads a GetTopicStats request.
 pub(in crate::grpc) fn get_topic_stats(
     request: &pb::GetTopicStatsRequest,
 ) -> Result<TopicName, InvalidRequest> {
@@ -77,7 +77,7 @@ fn named(name: &str) -> Result<TopicName, InvalidRequest> {
     checks.finish(topic)
 }
 
-/// A topic. It has no settings of its own yet, so none are shown.
+/// Converts a topic. Topics have no settings of their own yet, so none are shown.
 pub(in crate::grpc) fn to_topic(topic: &store::TopicInfo) -> pb::Topic {
     let created = to_timestamp(topic.create_time);
     pb::Topic {
@@ -89,7 +89,7 @@ pub(in crate::grpc) fn to_topic(topic: &store::TopicInfo) -> pb::Topic {
     }
 }
 
-/// The numbers of a topic.
+/// Converts the statistics of a topic.
 pub(in crate::grpc) fn to_topic_stats(row: TopicRow, streams: &StreamCounts) -> pb::TopicStats {
     let (stats, rate) = (row.stats, |index: usize| row.rates.map(|rates| rates[index]));
     pb::TopicStats {
@@ -110,7 +110,7 @@ pub(in crate::grpc) fn to_topic_stats(row: TopicRow, streams: &StreamCounts) -> 
     }
 }
 
-/// A row of a list of topics.
+/// Converts a row of a list of topics.
 pub(in crate::grpc) fn to_topic_summary(row: TopicRow, streams: &StreamCounts) -> pb::TopicSummary {
     let topic = Some(to_topic(&row.topic));
     pb::TopicSummary { topic, stats: Some(to_topic_stats(row, streams)) }

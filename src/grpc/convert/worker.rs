@@ -8,7 +8,7 @@ use super::number::to_int32;
 use super::time::to_timestamp;
 use super::{Checks, FieldPath, InvalidRequest, names};
 
-/// The topic whose workers are meant; `None` is all of them.
+/// Reads a ListWorkers request: the topic; `None` means all workers.
 pub(in crate::grpc) fn list_workers(
     request: &pb::ListWorkersRequest,
 ) -> Result<Option<TopicName>, InvalidRequest> {
@@ -21,12 +21,12 @@ pub(in crate::grpc) fn list_workers(
     checks.finish(topic.map(Some))
 }
 
-/// Whether who asks for `topics` asks for `topic`.
+/// Returns whether a subscription to `topics` includes `topic`.
 pub(in crate::grpc) fn subscribes_to(topics: &[TopicPattern], topic: &TopicName) -> bool {
     topics.iter().any(|asked| asked.matches(topic))
 }
 
-/// A worker of the replica of that name.
+/// Converts a worker of the replica of that name.
 pub(in crate::grpc) fn to_worker(worker: WorkerInfo, replica: &str) -> pb::Worker {
     pb::Worker {
         worker_id: worker.worker_id,
@@ -47,7 +47,7 @@ pub(super) mod tests {
     use super::*;
     use crate::domain::Time;
 
-    /// A worker that asks for these topics.
+    /// Returns a worker that subscribes to these topics.
     pub(in super::super) fn worker(topics: &[&str]) -> WorkerInfo {
         let mut checks = Checks::default();
         let pattern = |topic: &&str| names::topic_pattern(&mut checks, FieldPath::ROOT, topic);

@@ -1,5 +1,5 @@
-//! What one call takes of the server's bounds: a place among the unary calls once its message is there, and bytes
-//! for as long as the call is under way.
+//! Limits on one call: a slot among the unary calls once its message has arrived, and bytes while the call is in
+//! flight.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,27 +13,28 @@ use super::count_limit::CountLimit;
 use super::method::{MethodKind, RpcMethod};
 use super::write_backlog::WriteBacklog;
 
-/// Counted for each call beside its message: its headers and what handling it takes.
+/// Bytes counted for each call in addition to its message: its headers and the memory for handling it.
 const CALL_BYTES: usize = 4 << 10;
-/// Of the bytes under way one connection may have an eighth: one alone cannot keep others out, and seven of the
-/// largest messages fit into its share at the default.
+/// Divisor of the share of one connection in the bytes in flight: one eighth. A single connection cannot block the
+/// others, and at the default the share has room for seven of the largest messages.
 const CONNECTION_SHARE: usize = 8;
-/// Ack, Nack and Extend may use a quarter more places and bytes than others: a flood of others must not cost leases.
+/// Divisor of the reserve for Ack, Nack and Extend: a quarter more slots and bytes, so that a flood of other calls
+/// does not cost leases.
 const RESERVE_SHARE: usize = 4;
-/// At least so many places, however few the others have.
+/// Minimum number of slots in the reserve, even where the limit for other calls is small.
 const RESERVE_MIN: usize = 16;
-/// Health and reflection calls under way on one connection; others are not counted with them, so that probes work
-/// under load.
+/// Maximum number of health and reflection calls in flight on one connection. Other calls are not counted with them,
+/// so that probes work under load.
 const PROBES_MAX: usize = 64;
 
-/// The bounds that all calls share.
+/// Limits shared by all calls.
 #[derive(Debug)]
 pub(super) struct SharedLimits {
     calls: CountLimit,
     bytes: CountLimit,
 }
 
-/// What the calls of one connection share.
+/// Limits shared by the calls of one connection.
 #[derive(Debug)]
 pub(super) struct ConnectionLimits {
     bytes: CountLimit,
@@ -41,7 +42,7 @@ pub(super) struct ConnectionLimits {
     pub(super) backlog: Arc<WriteBacklog>,
 }
 
-/// See the module. All of it is returned when this is dropped.
+/// Resources that one call holds of the limits. Dropping it returns all of them.
 #[derive(Debug)]
 pub(super) struct CallAdmission {
     bounds: Arc<SharedLimits>,
@@ -49,14 +50,14 @@ pub(super) struct CallAdmission {
     method: RpcMethod,
     bytes: AtomicUsize,
     has_slot: AtomicBool,
-    /// Why its message is not read to the end.
+    /// Reason why the message was not read to the end.
     refused: OnceLock<Status>,
 }
 
-// === impl Bounds ===
+// === impl SharedLimits ===
 
 impl SharedLimits {
-    /// At most so many unary calls with a message, and so many bytes.
+    /// Creates limits for `calls_max` unary calls with a message and `bytes_max` bytes.
     pub(super) fn new(calls_max: usize, bytes_max: usize) -> SharedLimits {
         let reserve = |max: usize, min: usize| (max / RESERVE_SHARE).max(min);
         SharedLimits {
@@ -65,7 +66,7 @@ impl SharedLimits {
         }
     }
 
-    /// What the calls of a new connection share.
+    /// Creates the limits of a new connection.
     pub(super) fn connection(&self) -> ConnectionLimits {
         let max = (self.bytes.max() / CONNECTION_SHARE).max(limit::REQUEST_BYTES_MAX);
         ConnectionLimits {
@@ -76,10 +77,10 @@ impl SharedLimits {
     }
 }
 
-// === impl Admission ===
+// === impl CallAdmission ===
 
 impl CallAdmission {
-    /// Takes what a call needs before its message is there.
+    /// Takes the resources that a call needs before its message arrives.
     pub(super) fn begin(
         bounds: &Arc<SharedLimits>,
         connection: &Arc<ConnectionLimits>,
@@ -100,7 +101,7 @@ impl CallAdmission {
         Ok(Arc::new(admission))
     }
 
-    /// Takes bytes that have arrived, or that an answer has.
+    /// Takes bytes of a received message or of an answer.
     pub(super) fn take_bytes(&self, count: usize) -> Result<(), RpcError> {
         if count == 0 {
             return Ok(());
@@ -118,14 +119,15 @@ impl CallAdmission {
         Ok(())
     }
 
-    /// Takes bytes of an answer that must go out, even beyond the bounds.
+    /// Takes bytes of an answer that must be sent, even beyond the limits.
     pub(super) fn force_bytes(&self, count: usize) {
         self.connection.bytes.add(count);
         self.bounds.bytes.add(count);
         self.bytes.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// The message is there: a unary call takes its place, and a stream gives back what only its request took.
+    /// Records that the message has arrived: a unary call takes its slot, and a stream returns the bytes of its
+    /// request.
     pub(super) fn request_received(&self) -> Result<(), RpcError> {
         match self.method.kind {
             MethodKind::Unary => {
@@ -146,12 +148,12 @@ impl CallAdmission {
         let _ = self.refused.set(status);
     }
 
-    /// Why the message was not read to the end, if it was not.
+    /// Returns the error that ended the message early, if there was one.
     pub(super) fn refusal(&self) -> Option<&Status> {
         self.refused.get()
     }
 
-    /// Where the answer waits for the connection.
+    /// Returns the backlog of unwritten answers of the connection.
     pub(super) fn backlog(&self) -> &Arc<WriteBacklog> {
         &self.connection.backlog
     }

@@ -1,4 +1,4 @@
-//! One call under way: its span, and what is logged and measured when it ends.
+//! Call in flight: its span, and the log line and metrics at its end.
 
 use std::sync::Arc;
 
@@ -16,25 +16,25 @@ use super::LayerState;
 use super::admission::CallAdmission;
 use super::method::RpcMethod;
 
-/// One call, from its first header to its last frame. It ends once: with a code, or by being
-/// dropped, because its caller has gone.
+/// Call from its first header to its last frame. It ends once: with a code, or by being dropped, because its client
+/// has disconnected.
 pub(super) struct RpcCall {
     shared: Arc<LayerState>,
     method: RpcMethod,
     id: HeaderValue,
     span: Span,
     began: Instant,
-    /// What it takes of the bounds; none: it was refused.
+    /// Resources that it holds of the limits; `None`: the call was refused.
     admission: Option<Arc<CallAdmission>>,
-    /// It takes no longer, its answer included.
+    /// Time at which the call is ended, its answer included.
     deadline: Option<Instant>,
     ended: bool,
 }
 
-// === impl Call ===
+// === impl RpcCall ===
 
 impl RpcCall {
-    /// A call that begins now.
+    /// Starts a call now.
     pub(super) fn begin(
         shared: Arc<LayerState>,
         method: RpcMethod,
@@ -42,42 +42,42 @@ impl RpcCall {
         began: Instant,
         admission: Option<Arc<CallAdmission>>,
     ) -> RpcCall {
-        // At debug, so that it costs nothing by default.
+        // At debug level, so that the span costs nothing by default.
         let span = tracing::debug_span!("rpc", method = method.name, request_id = text(&id));
         RpcCall { shared, method, id, span, began, admission, deadline: None, ended: false }
     }
 
-    /// Sets the time at which it ends whatever its client does.
+    /// Sets the time at which the call is ended, whatever its client does.
     pub(super) fn set_deadline(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
     }
 
-    /// The time at which it ends whatever its client does.
+    /// Returns the time at which the call is ended, whatever its client does.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// What it takes of the bounds; none: it was refused.
+    /// Returns the resources that it holds of the limits; `None`: the call was refused.
     pub(super) fn admission(&self) -> Option<&Arc<CallAdmission>> {
         self.admission.as_ref()
     }
 
-    /// The RPC.
+    /// Returns the RPC of the call.
     pub(super) fn method(&self) -> RpcMethod {
         self.method
     }
 
-    /// The id of the call, to be echoed.
+    /// Returns the request id, which is sent back with the answer.
     pub(super) fn id(&self) -> &HeaderValue {
         &self.id
     }
 
-    /// Makes what is logged from here on part of the call.
+    /// Enters the span: later log lines belong to the call.
     pub(super) fn enter(&self) -> EnteredSpan {
         self.span.clone().entered()
     }
 
-    /// Logs and measures the end of the call; `failure`: what it answers if it failed.
+    /// Logs and measures the end of the call; `failure` is its error, if it failed.
     pub(super) fn end(&mut self, code: Code, failure: Option<&Status>) {
         if std::mem::replace(&mut self.ended, true) {
             return;
@@ -112,7 +112,7 @@ impl RpcCall {
         }
     }
 
-    /// Whether a refusal is not like one of a moment ago: for another reason, or of another shard.
+    /// Returns a permit to log a refusal, unless one with the same reason and shard was logged a moment ago.
     fn log_permit(&self, code: &str, failure: Option<&Status>) -> Option<LogPermit> {
         let cause = failure.and_then(Status::get_details_error_info);
         let reason = cause.as_ref().map_or("", |cause| &cause.reason);
@@ -125,13 +125,13 @@ impl RpcCall {
 
 impl Drop for RpcCall {
     fn drop(&mut self) {
-        // Cut off at its deadline: its client did not read the answer.
+        // The call was cut off at its deadline: its client did not read the answer.
         let is_late = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
         self.end(if is_late { Code::DeadlineExceeded } else { Code::Cancelled }, None);
     }
 }
 
-/// Only ids that are text are taken or made.
+/// Returns the id as text. Ids that are accepted or generated are always text.
 fn text(id: &HeaderValue) -> &str {
     id.to_str().unwrap_or_default()
 }

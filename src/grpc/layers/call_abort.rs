@@ -1,6 +1,6 @@
-//! The end of a call whose client takes nothing of its answer. hyper does not poll the body of such an answer, so
-//! no timer in it can end the call. What can is the task around it: dropped, it resets the call's HTTP/2 stream, and
-//! the connection with its other calls goes on.
+//! Ends a call whose client does not read its answer. hyper does not poll the body of such an answer, so no timer in
+//! the body can end the call. The task around the call can: when it is dropped, it resets the HTTP/2 stream of the
+//! call, and the connection and its other calls go on.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -12,7 +12,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 thread_local! {
-    /// What the call that is polled on this thread has asked for; taken after each poll by the task around it.
+    /// Abort request of the call that is being polled on this thread; the task around the call takes it after each
+    /// poll.
     static ABORT_REQUEST: Cell<AbortRequest> = const { Cell::new(AbortRequest { at: None, when: None }) };
 }
 
@@ -23,7 +24,7 @@ struct AbortRequest {
 }
 
 pin_project! {
-    /// The task of one call.
+    /// Task of one call.
     pub(in crate::grpc) struct AbortableCall<F> {
         #[pin]
         call: F,
@@ -32,20 +33,20 @@ pin_project! {
     }
 }
 
-/// Cuts off the call that is being polled at that time.
+/// Aborts the call that is being polled at `instant`.
 pub(super) fn abort_at(instant: Instant) {
     ABORT_REQUEST.set(AbortRequest { at: Some(instant), ..ABORT_REQUEST.take() });
 }
 
-/// Cuts off the call that is being polled when the token is cancelled.
+/// Aborts the call that is being polled when the token is cancelled.
 pub(super) fn abort_when(token: CancellationToken) {
     ABORT_REQUEST.set(AbortRequest { when: Some(token), ..ABORT_REQUEST.take() });
 }
 
-// === impl Cut ===
+// === impl AbortableCall ===
 
 impl<F> AbortableCall<F> {
-    /// Runs `call` until it ends or is cut off.
+    /// Runs `call` until it ends or is aborted.
     pub(in crate::grpc) fn new(call: F) -> AbortableCall<F> {
         AbortableCall { call, at: None, when: None }
     }

@@ -1,4 +1,4 @@
-//! The answer of one call, frame by frame, until the last one tells how it ended.
+//! Answer of one call, frame by frame; the last frame has its status.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,36 +21,36 @@ use super::method::MethodKind;
 use super::write_backlog::{BacklogRoom, WriteBacklog};
 use super::{call_abort, panic};
 
-/// How long after its client's deadline a stream is cut off whose client does not read that it has passed.
+/// Delay after its client's deadline until a stream is aborted whose client does not read the status.
 const UNREAD_MAX: Duration = Duration::from_secs(5);
-/// An answer of a read or a Pull beyond it is withheld where there are no bytes for it; a smaller one always goes out.
+/// Maximum size of an answer of a read or a Pull that is sent when no bytes are left; a larger one is withheld.
 const SMALL_MAX: usize = 16 << 10;
 
-/// When the server ends a stream whose client does not read: an extension of the answer that opens it.
+/// Token with which the server ends a stream whose client does not read: an extension of the answer that opens it.
 #[derive(Clone)]
 pub(in crate::grpc) struct StreamCut(pub(in crate::grpc) CancellationToken);
 
-/// See the module. Dropped before its last frame, the call was cancelled.
+/// Answer body of one call. If it is dropped before its last frame, the call was cancelled.
 #[derive(Default)]
 pub(in crate::grpc) struct CallBody {
     inner: Body,
     call: Option<RpcCall>,
     state: BodyState,
-    /// Rings at the caller's deadline, which no timer but ours keeps once headers are sent. Boxed,
-    /// because only streams have one.
+    /// Timer of the caller's deadline, which nothing else enforces once headers are sent. Boxed, because only streams
+    /// have one.
     late: Option<Pin<Box<Sleep>>>,
-    /// Until what was sent is written; not for streams.
+    /// Wait until earlier frames are written; not for streams.
     room: Option<BacklogRoom>,
-    /// Of a large answer.
+    /// Backlog of a large answer.
     own: Option<Arc<WriteBacklog>>,
-    /// The jobs in the answer of a Pull: they have reached its caller when the last frame is taken, which waits until the
-    /// others are written, and not before.
+    /// Jobs in the answer of a Pull. They count as delivered when the last frame is taken, which waits until the
+    /// other frames are written.
     pulled: Option<Arc<PullHandover>>,
 }
 
 #[derive(Default)]
 enum BodyState {
-    /// The task of the call has not been asked to end it yet.
+    /// State before the first poll: the task of the call has not been asked to abort it yet.
     New(Option<StreamCut>),
     #[default]
     Polled,
@@ -59,7 +59,7 @@ enum BodyState {
 // === impl CallBody ===
 
 impl CallBody {
-    /// The rest of an answer whose headers are out.
+    /// Creates the body of an answer whose headers are sent.
     pub(super) fn new(
         inner: Body,
         call: RpcCall,
@@ -72,7 +72,7 @@ impl CallBody {
         CallBody { inner, call, state, late, room: None, own: None, pulled }
     }
 
-    /// Asks the task of the call to end it at its deadline, or when the server ends it: a body that is not read is
+    /// Asks the task of the call to abort it at its deadline, or when the server ends it: a body that is not read is
     /// not polled either.
     fn request_abort(&mut self) {
         let BodyState::New(ends) = std::mem::take(&mut self.state) else { return };
@@ -85,7 +85,7 @@ impl CallBody {
         }
     }
 
-    /// Waits until what was sent before is written, if this is no stream.
+    /// Waits until earlier frames are written. Does nothing for streams.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let call = self.call.as_ref().filter(|call| is_bounded(call));
         let Some(admission) = call.and_then(RpcCall::admission) else { return Poll::Ready(()) };
@@ -99,20 +99,20 @@ impl CallBody {
         Poll::Ready(())
     }
 
-    /// Counts a frame until it is written, if this is no stream.
+    /// Counts a frame until it is written. Does nothing for streams.
     fn count(&mut self, frame: Frame<Bytes>) -> Frame<Bytes> {
         let call = self.call.as_ref().filter(|call| is_bounded(call));
         let Some(call) = call.filter(|_| frame.is_data()) else { return frame };
         let Some(admission) = call.admission() else { return frame };
         let Ok(bytes) = frame.into_data() else { return Frame::data(Bytes::new()) };
-        // The answer to a write always goes out; a read can be repeated, and the jobs of a Pull go back.
+        // The answer to a write is always sent; a read can be retried, and the jobs of a Pull are returned.
         let is_withheld = call.method().reads() || call.method().kind == MethodKind::Pull;
         if bytes.len() <= SMALL_MAX || !is_withheld {
             admission.force_bytes(bytes.len());
         } else if let Err(failure) = admission.take_bytes(bytes.len()) {
             return self.fail(failure);
         }
-        // Jobs of a Pull have reached its caller when they are written, not before.
+        // Jobs of a Pull have reached the caller when they are written, not before.
         let alone = call.method().kind == MethodKind::Pull;
         let (bytes, own) = admission.backlog().add(bytes, alone);
         self.own = own;
@@ -135,11 +135,11 @@ impl CallBody {
         }
     }
 
-    /// Ends the answer with `failure`: lets go of what made it and returns the last frame.
+    /// Ends the answer with `failure`: drops the inner body and returns the last frame.
     fn fail(&mut self, failure: RpcError) -> Frame<Bytes> {
         (self.inner, self.late) = (Body::empty(), None);
         let mut trailers = HeaderMap::new();
-        // What fails to become a header is left out; the code comes first and cannot fail.
+        // Details that cannot become a header are omitted; the code comes first and cannot fail.
         let _ = Status::from(failure).add_header(&mut trailers);
         Frame::trailers(trailers)
     }
@@ -189,12 +189,12 @@ impl http_body::Body for CallBody {
     }
 }
 
-/// Whether it has one message as its answer.
+/// Returns whether the answer of the call is one message.
 fn is_unary(call: &RpcCall) -> bool {
     matches!(call.method().kind, MethodKind::Unary | MethodKind::Pull)
 }
 
-/// Whether what is not written of its answer counts; a stream has bounds of its own.
+/// Returns whether unwritten bytes of the answer are counted; a stream has limits of its own.
 fn is_bounded(call: &RpcCall) -> bool {
     is_unary(call) || call.method().kind == MethodKind::Other
 }

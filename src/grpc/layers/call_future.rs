@@ -1,4 +1,4 @@
-//! The handler of one call until it answers.
+//! Handler of one call until it returns its answer.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -20,7 +20,7 @@ use super::call_body::{CallBody, StreamCut};
 use super::{panic, request_id, transport_errors};
 
 pin_project! {
-    /// The answer of a call under way.
+    /// Future of the answer of a call in flight.
     pub(in crate::grpc) struct CallFuture<F> {
         #[pin]
         state: CallState<F>,
@@ -39,13 +39,13 @@ pin_project! {
 // === impl CallFuture ===
 
 impl<F> CallFuture<F> {
-    /// A call that is handled.
+    /// Creates the future of a call that is handled.
     pub(super) fn run(call: RpcCall, handler: F) -> CallFuture<F> {
         let late = call.deadline().map(sleep_until);
         CallFuture { state: CallState::Run { handler, late }, call: Some(call) }
     }
 
-    /// A call that is not.
+    /// Creates the future of a call that is refused without a handler.
     pub(super) fn refused(call: RpcCall, failure: RpcError) -> CallFuture<F> {
         let state = CallState::Refused { failure: Some(failure) };
         CallFuture { state, call: Some(call) }
@@ -73,7 +73,7 @@ where
     }
 }
 
-/// What the handler answers, unless it panics or the deadline comes first.
+/// Returns the answer of the handler, unless the handler panics or the deadline passes first.
 fn handle<F>(
     handler: Pin<&mut F>,
     late: Pin<&mut Option<Sleep>>,
@@ -93,7 +93,7 @@ where
     }
 }
 
-/// Gives an answer its id and its body the call, which lives until the last frame.
+/// Adds the request id to the answer and the call to its body; the call lives until the last frame.
 fn answered(mut call: RpcCall, answer: Result<Response<Body>, Status>) -> Response<CallBody> {
     let id = call.id().clone();
     let mut response = match answer.and_then(|answer| check(&call, answer)) {

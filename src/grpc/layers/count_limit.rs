@@ -1,9 +1,9 @@
-//! A count with a bound: unary calls under way, or bytes that wait. Beyond the bound a call is refused at once: one
-//! that waited would use up the time in which its answer is of use.
+//! Counter with a maximum: unary calls in flight, or waiting bytes. A call beyond the maximum is refused at once; if
+//! it waited, its answer could come too late to be of use.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A count with a bound, and a reserve above it for calls that end work: they free what others wait for.
+/// Counter with a maximum, and a reserve above it for calls that end work: they free resources for other calls.
 #[derive(Debug)]
 pub(super) struct CountLimit {
     count: AtomicUsize,
@@ -11,23 +11,24 @@ pub(super) struct CountLimit {
     reserve: usize,
 }
 
-// === impl Gate ===
+// === impl CountLimit ===
 
 impl CountLimit {
-    /// For at most `max`, and `reserve` more for calls that may use it.
+    /// Creates a counter for at most `max`, and `reserve` more for calls that may use the reserve.
     pub(super) fn new(max: usize, reserve: usize) -> CountLimit {
         CountLimit { count: AtomicUsize::new(0), max, reserve }
     }
 
-    /// The bound without the reserve.
+    /// Returns the maximum without the reserve.
     pub(super) fn max(&self) -> usize {
         self.max
     }
 
-    /// Counts so many, unless there is no room for them. Who enters must [`CountLimit::leave`].
+    /// Adds `count` and returns true, unless there is no room. The caller must later call [`CountLimit::subtract`].
     pub(super) fn try_add(&self, count: usize, reserve: bool) -> bool {
         let max = if reserve { self.max + self.reserve } else { self.max };
-        // Too many for a moment: two at the bound may both be refused, never both admitted.
+        // The count may exceed the maximum for a moment: two calls at the maximum may both be refused, never both
+        // admitted.
         let admitted = self.add(count) + count <= max;
         if !admitted {
             self.subtract(count);
@@ -35,12 +36,12 @@ impl CountLimit {
         admitted
     }
 
-    /// Counts so many in any case. Returns how many there were.
+    /// Adds `count` in any case. Returns the previous number.
     pub(super) fn add(&self, count: usize) -> usize {
         self.count.fetch_add(count, Ordering::Relaxed)
     }
 
-    /// Forgets so many.
+    /// Subtracts `count`.
     pub(super) fn subtract(&self, count: usize) {
         self.count.fetch_sub(count, Ordering::Relaxed);
     }

@@ -1,6 +1,6 @@
-//! `grpc-timeout`: until when the caller waits for an answer.
+//! `grpc-timeout`: the time until which the caller waits for an answer.
 //!
-//! A call ends a little earlier, so that its caller sees an answer and not only its own timer.
+//! A call ends a little earlier, so that its caller receives an answer before its own timer fires.
 
 use std::time::Duration;
 
@@ -8,46 +8,46 @@ use http::HeaderMap;
 use tokio::time::Instant;
 use tonic::Extensions;
 
-/// When a call's caller stops waiting. An extension of the requests that ask for it: Pull, where
-/// the caller has said so, and those that enqueue.
+/// Deadline of the caller. An extension of the requests whose handlers use it: Pull, if its caller has set one, and
+/// those that enqueue.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::grpc) struct CallDeadline(pub(super) Instant);
 
-/// An answer that names what makes a repeat safe leaves this long before the deadline, or a quarter
-/// of what is left before a near one, so that it arrives.
+/// Time that is left for an answer with the data for a safe retry to arrive before the deadline; a quarter of the
+/// remaining time before a near deadline.
 const ANSWER_MARGIN: Duration = Duration::from_millis(100);
-/// How much earlier: two ticks of the timer.
+/// Time by which a call ends before its deadline: two ticks of the timer.
 const MARGIN: Duration = Duration::from_millis(2);
-/// Most digits of a `grpc-timeout` (the protocol's own bound).
+/// Maximum number of digits of a `grpc-timeout` (the limit of the protocol).
 const DIGITS_MAX: usize = 8;
 
-// === impl Deadline ===
+// === impl CallDeadline ===
 
 impl CallDeadline {
-    /// When to stop trying and say so.
+    /// Returns the time at which to stop trying and to return an error.
     pub(in crate::grpc) fn answer_by(self) -> Instant {
         self.0 - ANSWER_MARGIN.min(self.left() / 4)
     }
 
-    /// What is left of it.
+    /// Returns the time left until the deadline.
     pub(in crate::grpc) fn left(self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
 }
 
-/// When a write stops trying, so that its answer arrives before the caller's deadline.
+/// Returns the time at which a write stops trying, so that its answer arrives before the caller's deadline.
 pub(in crate::grpc) fn write_deadline(extensions: &Extensions) -> Option<Instant> {
     extensions.get::<CallDeadline>().map(|deadline| deadline.answer_by())
 }
 
-/// The caller's deadline, if it has one. A header that is no time-out is ignored, as everywhere.
+/// Returns the caller's deadline, if it has one. An invalid timeout header is ignored.
 pub(super) fn from_headers(headers: &HeaderMap, now: Instant) -> Option<Instant> {
     let timeout = parse(headers.get("grpc-timeout")?.to_str().ok()?)?;
-    // One beyond what the clock can say is none.
+    // A deadline beyond the range of the clock counts as none.
     now.checked_add(timeout.saturating_sub(MARGIN))
 }
 
-/// `TimeoutValue TimeoutUnit` of the gRPC protocol: up to eight digits and one letter.
+/// Parses `TimeoutValue TimeoutUnit` of the gRPC protocol: up to eight digits and one letter.
 fn parse(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.is_empty() || digits.len() > DIGITS_MAX || !digits.bytes().all(|b| b.is_ascii_digit())
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeouts_are_parsed_as_the_protocol_says() {
+    fn timeouts_are_parsed_by_the_protocol() {
         let cases = [
             ("1H", Some(Duration::from_secs(3_600))),
             ("2M", Some(Duration::from_secs(120))),

@@ -1,4 +1,4 @@
-//! The message of a request as it arrives: bounded in bytes and in time, whatever its handler does with it.
+//! Message of a request as it arrives: limited in bytes and in time, whatever its handler does with it.
 
 use std::fmt;
 use std::pin::Pin;
@@ -14,29 +14,29 @@ use tonic::Status;
 use super::super::status::RpcError;
 use super::admission::CallAdmission;
 
-/// How long a message may take to arrive.
+/// Limits on the time in which a message arrives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ArrivalTimeouts {
-    /// Longest time in which nothing of it comes.
+    /// Maximum time without a received byte.
     pub(super) stall: Duration,
-    /// When all of it must be there; none for a call whose deadline covers its message.
+    /// Time at which the whole message must have arrived; `None` for a call whose deadline covers its message.
     pub(super) until: Option<Instant>,
 }
 
-/// See the module.
+/// Request body with limits on its size and time.
 pub(super) struct InboundBody<B> {
     inner: B,
     admission: Arc<CallAdmission>,
     arrival: ArrivalTimeouts,
-    /// The client sends nothing: when it has done so for too long.
+    /// Timer that runs while the client sends nothing.
     stall: Option<Pin<Box<Sleep>>>,
     ended: bool,
 }
 
-// === impl Inbound ===
+// === impl InboundBody ===
 
 impl<B> InboundBody<B> {
-    /// The message of an admitted call.
+    /// Creates the body of an admitted call.
     pub(super) fn new(
         inner: B,
         admission: Arc<CallAdmission>,
@@ -45,7 +45,7 @@ impl<B> InboundBody<B> {
         InboundBody { inner, admission, arrival, stall: None, ended: false }
     }
 
-    /// Whether the client has sent nothing for too long.
+    /// Returns whether the client has sent nothing for too long.
     fn has_stalled(&mut self, cx: &mut Context<'_>) -> bool {
         let ArrivalTimeouts { stall, until } = self.arrival;
         let stall = self.stall.get_or_insert_with(|| {
@@ -55,7 +55,7 @@ impl<B> InboundBody<B> {
         stall.as_mut().poll(cx).is_ready()
     }
 
-    /// Ends the message with an error, which the call answers.
+    /// Ends the message with an error, which the call returns.
     fn refuse(&mut self, status: Status) -> Status {
         self.ended = true;
         self.admission.refuse(status.clone());
@@ -92,9 +92,8 @@ where
             None => return Poll::Ready(this.end()),
             Some(Ok(frame)) => frame,
             Some(Err(error)) => {
-                // The client has reset the call, or its connection is gone.
-                let gone =
-                    format!("the client ended the call before its message was there: {error}");
+                // The client has reset the call, or its connection is closed.
+                let gone = format!("the client ended the call before its message arrived: {error}");
                 return Poll::Ready(Some(Err(this.refuse(Status::cancelled(gone)))));
             }
         };

@@ -1,36 +1,35 @@
-//! Which RPC a path names. A table, so that metrics have a bounded set of names and looking one up
-//! costs a comparison.
+//! RPC of a path. A table, so that metrics have a bounded set of names and a lookup costs a comparison.
 
-/// An RPC as the layers see it.
+/// RPC as the layers use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RpcMethod {
-    /// Its name, as in metrics and logs.
+    /// Name of the RPC in metrics and logs.
     pub(super) name: &'static str,
-    /// How it is treated.
+    /// Kind of the RPC, which selects its limits.
     pub(super) kind: MethodKind,
 }
 
-/// How an RPC is treated.
+/// Kind of an RPC: selects which limits apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MethodKind {
-    /// One message each way: counted, and limited in time.
+    /// RPC with one message each way: counted, and limited in time.
     Unary,
-    /// It waits on purpose: not counted with the others (the dispatcher counts it with the
-    /// streams), and limited in time above its longest wait.
+    /// RPC that waits on purpose: not counted with the unary calls (the dispatcher counts it with the streams); its
+    /// time limit is added to its longest wait.
     Pull,
-    /// Without end: counted by the dispatcher for as long as it lives, and not limited in time.
+    /// RPC without end: counted by the dispatcher while it lives, and not limited in time.
     Stream,
-    /// Health without end, for as long as its client wants: counted by connection.
+    /// Health watch without end, for as long as its client keeps it open: counted per connection.
     Watch,
-    /// Health, reflection and what does not exist: not counted with the others, so that probes work under load, but
-    /// by connection; limited in time.
+    /// Health, reflection and unknown paths: counted per connection and not with other calls, so that probes work
+    /// under load; limited in time.
     Other,
 }
 
-// === impl Method ===
+// === impl RpcMethod ===
 
 impl RpcMethod {
-    /// The RPC of a path.
+    /// Returns the RPC of a path.
     pub(super) fn from_path(path: &str) -> RpcMethod {
         let (name, kind) = match path {
             "/ringq.v1.QueueService/Enqueue" => ("Enqueue", MethodKind::Unary),
@@ -59,8 +58,8 @@ impl RpcMethod {
         RpcMethod { name, kind }
     }
 
-    /// Whether it writes what no lease token guards, or a token alone does not: an Extend that comes late would move back
-    /// the one that followed it. It is not executed after its deadline.
+    /// Returns whether the RPC is not executed after its deadline: no lease token guards its write, or a token alone
+    /// is not enough, because a late Extend would undo the one that followed it.
     pub(super) fn writes_until_deadline(self) -> bool {
         matches!(
             self.name,
@@ -74,12 +73,13 @@ impl RpcMethod {
         )
     }
 
-    /// Whether it ends or extends leases: it frees what others wait for, and a lease is lost where it is refused.
+    /// Returns whether the RPC ends or extends leases: it frees resources for other calls, and refusing it costs a
+    /// lease.
     pub(super) fn settles(self) -> bool {
         matches!(self.name, "Ack" | "Nack" | "Extend")
     }
 
-    /// Whether it changes nothing, so that its answer can be withheld.
+    /// Returns whether the RPC changes nothing, so that its answer can be withheld.
     pub(super) fn reads(self) -> bool {
         let named = ["Get", "GetTopic", "GetTopicStats", "GetServerInfo"];
         self.kind == MethodKind::Unary
@@ -87,10 +87,10 @@ impl RpcMethod {
     }
 }
 
-// === impl Kind ===
+// === impl MethodKind ===
 
 impl MethodKind {
-    /// Whether it is health or reflection.
+    /// Returns whether the call is health or reflection.
     pub(super) fn is_probe(self) -> bool {
         matches!(self, MethodKind::Watch | MethodKind::Other)
     }
@@ -102,8 +102,8 @@ mod tests {
 
     use super::*;
 
-    /// Every RPC of the contract is in the table under its own name, so that a new one cannot slip
-    /// past the limits unnoticed.
+    /// Every RPC of the contract is in the table under its own name, so that a new one cannot bypass the limits
+    /// unnoticed.
     #[test]
     fn the_table_is_complete() {
         let files = prost_types::FileDescriptorSet::decode(crate::pb::FILE_DESCRIPTOR_SET).unwrap();

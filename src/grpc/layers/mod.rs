@@ -1,18 +1,18 @@
-//! What surrounds every call, as one tower layer: at tens of thousands of calls a second each layer
-//! of its own would cost a box and a poll.
+//! Single tower layer around every call: at tens of thousands of calls a second each separate layer would cost a box
+//! and a poll.
 //!
-//! In the order in which a call meets them:
-//! - [`method`]: which of our RPCs it is
-//! - [`request_id`]: its name in logs, here and at the caller's
-//! - [`admission`]: what it takes of the server's bounds, each of them a [`gate`]
-//! - [`deadline`]: until when an answer is of use
+//! Modules, in the order in which a call passes them:
+//! - [`method`]: the RPC of the path
+//! - [`request_id`]: the id of the call in logs, of the server and of the caller
+//! - [`admission`]: its part of the server's limits, each of them a [`count_limit`]
+//! - [`deadline`]: the time until which an answer is of use
 //! - [`inbound_body`]: its message as it arrives
-//! - [`call`]: its span, its log line and its measurement
-//! - [`future`]: the handler, guarded against panics and lateness
-//! - [`foreign`]: errors of the transport become ours
-//! - [`body`]: the answer until its last frame
-//! - [`backlog`]: what of it is not written yet
-//! - [`cut`]: its end where the client does not read it
+//! - [`call`]: its span, its log line and its metrics
+//! - [`call_future`]: the handler, guarded against panics and late answers
+//! - [`transport_errors`]: replaces errors of tonic by errors of the contract
+//! - [`call_body`]: the answer until its last frame
+//! - [`write_backlog`]: bytes of the answer that are not written yet
+//! - [`call_abort`]: ends a call whose client does not read the answer
 
 mod admission;
 mod call;
@@ -55,13 +55,13 @@ pub(super) use deadline::{CallDeadline, write_deadline};
 use inbound_body::{ArrivalTimeouts, InboundBody};
 use method::{MethodKind, RpcMethod};
 
-/// Wraps the services of this server.
+/// Layer around the services of this server.
 #[derive(Clone)]
 pub(super) struct CallLayer {
     shared: Arc<LayerState>,
 }
 
-/// The services of this server, wrapped for one connection.
+/// Services of this server, wrapped for one connection.
 #[derive(Clone)]
 pub(super) struct CallService<S> {
     inner: S,
@@ -69,7 +69,7 @@ pub(super) struct CallService<S> {
     connection: Arc<ConnectionLimits>,
 }
 
-/// Bounds of all calls together.
+/// Limits of all calls together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallLimits {
     requests_max: usize,
@@ -77,22 +77,22 @@ pub(super) struct CallLimits {
     request_timeout: Duration,
 }
 
-/// How often a method's refusals for the same reason are logged at most, with the number of the others.
+/// Interval in which refusals of a method with the same reason are logged at most once, with the number suppressed.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// What all calls share.
+/// State shared by all calls.
 struct LayerState {
     metrics: Metrics,
     bounds: Arc<SharedLimits>,
     request_timeout: Duration,
-    /// Refusals, by method, code, reason and shard.
+    /// Log limiter for refusals, by method, code, reason and shard.
     log: LogLimiter,
 }
 
 // === impl CallLayer ===
 
 impl CallLayer {
-    /// Keeps all calls together within `limits`.
+    /// Creates a layer that keeps all calls together within `limits`.
     pub(super) fn new(metrics: Metrics, limits: CallLimits) -> CallLayer {
         let CallLimits { requests_max, bytes_max, request_timeout } = limits;
         let bounds = Arc::new(SharedLimits::new(requests_max, bytes_max));
@@ -100,17 +100,18 @@ impl CallLayer {
         CallLayer { shared: Arc::new(LayerState { metrics, bounds, request_timeout, log }) }
     }
 
-    /// The services as a new connection sees them.
+    /// Wraps the services for a new connection.
     pub(super) fn connection<S>(&self, inner: S) -> CallService<S> {
         let connection = Arc::new(self.shared.bounds.connection());
         CallService { inner, shared: Arc::clone(&self.shared), connection }
     }
 }
 
-// === impl Limits ===
+// === impl CallLimits ===
 
 impl CallLimits {
-    /// At most `requests_max` unary calls at once, each of at most `request_timeout`, and `bytes_max` bytes of messages.
+    /// Creates limits: at most `requests_max` unary calls at once, each of at most `request_timeout`, and `bytes_max`
+    /// bytes of messages.
     pub(super) fn new(
         requests_max: usize,
         bytes_max: usize,
@@ -120,7 +121,7 @@ impl CallLimits {
     }
 }
 
-// === impl Calls ===
+// === impl CallService ===
 
 impl<S, B> Service<Request<B>> for CallService<S>
 where
@@ -151,13 +152,13 @@ where
         if deadline.is_some_and(|deadline| deadline <= now) {
             return CallFuture::refused(call, RpcError::deadline_exceeded());
         }
-        let told = match method.kind {
+        let handler_deadline = match method.kind {
             MethodKind::Pull => asked,
-            // To the few whose handlers ask for it.
+            // Passed to the few handlers that use it.
             MethodKind::Unary if method.writes_until_deadline() => deadline,
             MethodKind::Unary | MethodKind::Stream | MethodKind::Watch | MethodKind::Other => None,
         };
-        if let Some(deadline) = told {
+        if let Some(deadline) = handler_deadline {
             request.extensions_mut().insert(CallDeadline(deadline));
         }
         call.set_deadline(deadline);
@@ -170,10 +171,10 @@ where
     }
 }
 
-// === impl Shared ===
+// === impl LayerState ===
 
 impl LayerState {
-    /// When this server gives up a call, whatever its caller says.
+    /// Returns the time at which this server ends a call, whatever deadline its caller has set.
     fn call_timeout(&self, kind: MethodKind, now: Instant) -> Option<Instant> {
         match kind {
             MethodKind::Unary => now.checked_add(self.request_timeout),
@@ -183,7 +184,7 @@ impl LayerState {
         }
     }
 
-    /// When the message of a call must be there, if its answer has no deadline.
+    /// Returns the time limits for the message of a call; a total limit is needed only if its answer has no deadline.
     fn arrival_timeouts(&self, kind: MethodKind, now: Instant) -> ArrivalTimeouts {
         match kind {
             MethodKind::Unary | MethodKind::Pull => {
@@ -193,7 +194,7 @@ impl LayerState {
                 let until = now.checked_add(self.request_timeout);
                 ArrivalTimeouts { stall: limit::REQUEST_STALL_MAX, until }
             }
-            // Reflection asks and asks again in one call.
+            // Reflection sends several requests in one call.
             MethodKind::Other => ArrivalTimeouts { stall: self.request_timeout, until: None },
         }
     }

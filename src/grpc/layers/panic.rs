@@ -1,17 +1,17 @@
-//! A handler that panics answers INTERNAL and takes nobody else down.
+//! Catches a panic of a handler: its call returns INTERNAL, and other calls go on.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs `poll`; a panic in it is logged, and `None`.
+/// Runs `poll`; logs a panic in it and returns `None`.
 ///
-/// What panicked must not be polled again.
+/// A future that panicked must not be polled again.
 pub(super) fn caught<T>(poll: impl FnOnce() -> T) -> Option<T> {
-    // Nothing that the panic may have left half done is looked at again: the future is dropped.
+    // The panic may have left state half changed, but the future is dropped and nothing reads that state again.
     match catch_unwind(AssertUnwindSafe(poll)) {
         Ok(value) => Some(value),
         Err(panic) => {
-            tracing::error!(panic = text(&*panic), "a handler panicked");
+            tracing::error!(panic = text(&*panic), "a handler panicked; its call returns INTERNAL");
             None
         }
     }

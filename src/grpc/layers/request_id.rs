@@ -1,28 +1,28 @@
-//! The name of one call in logs, here and at the caller's: `x-request-id`.
+//! Id of one call in logs, of the server and of the caller: `x-request-id`.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rand::Rng as _;
 
-/// The header that carries it both ways.
+/// Header with the id, in requests and answers.
 pub(super) const HEADER: HeaderName = HeaderName::from_static("x-request-id");
-/// Longest id that is taken over from a caller.
+/// Maximum length in bytes of an id that is accepted from a caller.
 const BYTES_MAX: usize = 128;
-/// Digits of an id that is made here.
+/// Digits of a generated id.
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// The caller's id if it is one that a log can hold, else a new one.
+/// Returns the caller's id if a log can hold it, else a new one.
 pub(super) fn from_headers(headers: &HeaderMap) -> HeaderValue {
     let good = |id: &&HeaderValue| {
         let id = id.as_bytes();
         (1..=BYTES_MAX).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
     };
     let mut id = headers.get(HEADER).filter(good).cloned().unwrap_or_else(generate);
-    // Never the same twice: it must not push useful headers out of the connection's HPACK table.
+    // Each id is different: it must not push useful headers out of the connection's HPACK table.
     id.set_sensitive(true);
     id
 }
 
-/// 64 random bits in hex: enough to tell apart the calls of one log.
+/// Generates an id of 64 random bits in hex: enough to distinguish the calls of one log.
 fn generate() -> HeaderValue {
     let bits: u64 = rand::rng().random();
     let nibbles: [u8; 16] = std::array::from_fn(|i| {

@@ -1,4 +1,4 @@
-//! The layer around handlers of every kind of misbehaviour.
+//! Tests of the layer with handlers of every kind of misbehaviour.
 
 use std::future::{pending, ready};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,12 +19,12 @@ const HEALTH: &str = "/grpc.health.v1.Health/Check";
 
 const ACK: &str = "/ringq.v1.QueueService/Ack";
 
-/// A layer for one call at a time, each of at most a second.
+/// Creates a layer for one call at a time, each of at most a second.
 fn layer(metrics: &Metrics) -> CallLayer {
     CallLayer::new(metrics.clone(), CallLimits::new(1, 32 << 20, Duration::from_secs(1)))
 }
 
-/// A handler that reads its message, as those of tonic do.
+/// Handler that reads its message, as those of tonic do.
 async fn reads(request: Request<Body>) -> Result<Response<Body>, Infallible> {
     let mut body = Box::pin(request.into_body());
     while let Some(frame) = std::future::poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
@@ -43,7 +43,7 @@ fn request(path: &str, headers: &[(&'static str, &str)]) -> Request<Body> {
     request.body(Body::empty()).unwrap()
 }
 
-/// An answer of these frames, without end if the last one is missing.
+/// Returns an answer of these frames, which does not end if `endless`.
 fn answer(frames: Vec<Frame<Bytes>>, endless: bool) -> Response<Body> {
     let frames = futures::stream::iter(frames.into_iter().map(Ok::<_, Status>));
     let rest =
@@ -73,7 +73,7 @@ fn ok() -> Response<Body> {
     answer(vec![Frame::data(Bytes::from_static(b"x")), Frame::trailers(trailers)], false)
 }
 
-/// The status that ends an answer, from its headers or its last frame.
+/// Returns the status that ends an answer, from its headers or its last frame.
 async fn status(response: Response<CallBody>) -> Status {
     if let Some(status) = Status::from_header_map(response.headers()) {
         return status;
@@ -87,7 +87,7 @@ async fn status(response: Response<CallBody>) -> Status {
     Status::unknown("no status")
 }
 
-/// How one call to `handler` ends, and the line that the metrics have for it.
+/// Returns code and reason of one call to `handler`, and its line in the metrics.
 async fn outcome<F>(
     request: Request<Body>,
     handler: impl FnMut(Request<Body>) -> F + Clone,
@@ -157,7 +157,7 @@ async fn a_stream_is_cut_off_at_its_callers_deadline_only() {
 
 #[tokio::test(start_paused = true)]
 async fn only_a_pull_gets_the_callers_deadline() {
-    for (path, timeout, told) in [(PULL, "5S", true), (PULL, "x", false), (GET, "5S", false)] {
+    for (path, timeout, expected) in [(PULL, "5S", true), (PULL, "x", false), (GET, "5S", false)] {
         let seen = Arc::new(AtomicBool::new(false));
         let handler = |request: Request<Body>| {
             let deadline = request.extensions().get::<CallDeadline>();
@@ -165,7 +165,7 @@ async fn only_a_pull_gets_the_callers_deadline() {
             ready(Ok(ok()))
         };
         outcome(request(path, &[("grpc-timeout", timeout)]), handler).await;
-        assert_eq!(seen.load(Ordering::Relaxed), told, "{path} {timeout}");
+        assert_eq!(seen.load(Ordering::Relaxed), expected, "{path} {timeout}");
     }
 }
 
@@ -237,7 +237,7 @@ async fn every_answer_echoes_the_request_id() {
     }
 }
 
-/// A message that comes in these pieces and then ends, breaks, or stands still.
+/// Returns a message that arrives in these pieces and then ends, breaks, or stalls.
 fn sends(pieces: Vec<Bytes>, end: RequestEnd) -> Body {
     let pieces = futures::stream::iter(pieces.into_iter().map(|piece| Ok(Frame::data(piece))));
     let end = futures::stream::poll_fn(move |_| match end {
@@ -338,7 +338,7 @@ async fn an_answer_that_is_not_read_ends_at_the_deadline_of_its_call() {
         };
         let calls = layer(&metrics).connection(service_fn(answers));
         let begun = Instant::now();
-        // As hyper does it: the first frame is taken, and then nothing for want of a window.
+        // Like hyper: the first frame is taken, then none, because the window is full.
         let unread = AbortableCall::new(async move {
             let response = calls.oneshot(request(path, &[])).await.unwrap();
             let mut body = Box::pin(response.into_body());

@@ -1,6 +1,5 @@
-//! Errors that tonic answers before a handler is asked: a message that is too large or cannot be
-//! read, an RPC that does not exist. They have no details, and not the codes that our contract
-//! gives them.
+//! Errors that tonic returns before a handler runs: a message that is too large or cannot be read, an RPC that does
+//! not exist. They have no details, and their codes are not those of the contract.
 
 use http::HeaderMap;
 use tonic::{Code, Status};
@@ -10,7 +9,8 @@ use crate::domain::limit;
 use super::super::status::RpcError;
 use super::method::{MethodKind, RpcMethod};
 
-/// What the client is told instead; `None`: the answer is one of ours, or of a service that is not.
+/// Returns the error to send instead; `None`: the answer is from a handler, or from a service outside of the
+/// contract.
 pub(super) fn translate_tonic_error(method: RpcMethod, headers: &HeaderMap) -> Option<Status> {
     if headers.contains_key("grpc-status-details-bin") {
         return None;
@@ -21,10 +21,10 @@ pub(super) fn translate_tonic_error(method: RpcMethod, headers: &HeaderMap) -> O
         Code::OutOfRange if ours => {
             Some(RpcError::message_too_large(limit::REQUEST_BYTES_MAX).into())
         }
-        // What cannot be decoded is a fault of its sender.
+        // A message that cannot be decoded is an error of its sender.
         Code::Internal if ours => Some(RpcError::malformed(status.message()).into()),
         Code::Unimplemented if status.message().is_empty() => Some(Status::unimplemented(
-            "this server has no such rpc; GetServerInfo tells its version and features",
+            "this server has no such rpc; GetServerInfo returns its version and features",
         )),
         _ => None,
     }
@@ -43,9 +43,10 @@ mod tests {
         let reason = |method, status: Status| {
             let mut headers = HeaderMap::new();
             status.add_header(&mut headers).unwrap();
-            let told = translate_tonic_error(method, &headers)?;
-            let reason = told.get_details_error_info().map_or(String::new(), |info| info.reason);
-            Some((told.code(), reason))
+            let translated = translate_tonic_error(method, &headers)?;
+            let reason =
+                translated.get_details_error_info().map_or(String::new(), |info| info.reason);
+            Some((translated.code(), reason))
         };
         let too_large = (Code::InvalidArgument, "TOO_LARGE".to_owned());
         let malformed = (Code::InvalidArgument, "INVALID_FIELD".to_owned());

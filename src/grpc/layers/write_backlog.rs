@@ -1,7 +1,8 @@
-//! Bytes of answers that were handed to a connection and are not written yet.
+//! Bytes of answers that were passed to a connection and are not written yet.
 //!
-//! HTTP/2 takes an answer as a whole once the client's window has room for its first byte, and holds the rest. So an
-//! answer has been read only when its bytes are gone: until then its last frame waits, and with it the end of the call.
+//! HTTP/2 accepts a whole answer once the client's window has room for its first byte, and buffers the rest. An
+//! answer has therefore been read only when its bytes are written: until then its last frame waits, and with it the
+//! end of the call.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,13 +12,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-/// Small answers of one connection that may wait to be written while others go on: what a busy client has under way
-/// between two writes.
+/// Maximum bytes of small answers of one connection that may wait to be written while others go on: as much as a busy
+/// client has in flight between two writes.
 const SMALL_WAITING_MAX: usize = 1 << 20;
-/// An answer up to this size is small; a larger one is waited for by itself.
+/// Maximum size of a small answer; a larger one has a backlog of its own.
 const SMALL_MAX: usize = 16 << 10;
 
-/// See the module.
+/// Counter of the bytes that wait to be written.
 #[derive(Debug)]
 pub(super) struct WriteBacklog {
     max: usize,
@@ -25,19 +26,19 @@ pub(super) struct WriteBacklog {
     written: Notify,
 }
 
-/// Counts its bytes as long as they wait.
+/// Bytes that are counted in a backlog until they are dropped.
 struct UnwrittenBytes {
     bytes: Bytes,
     backlog: Arc<WriteBacklog>,
 }
 
-/// Ends when a backlog has room.
+/// Future that ends when a backlog has room.
 pub(super) type BacklogRoom = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-// === impl Backlog ===
+// === impl WriteBacklog ===
 
 impl WriteBacklog {
-    /// That of the small answers of a connection.
+    /// Creates the backlog for the small answers of a connection.
     pub(super) fn of_connection() -> Arc<WriteBacklog> {
         WriteBacklog::new(SMALL_WAITING_MAX)
     }
@@ -46,8 +47,8 @@ impl WriteBacklog {
         Arc::new(WriteBacklog { max, waiting: AtomicUsize::new(0), written: Notify::new() })
     }
 
-    /// Counts `bytes` until they are written or dropped: here, or in a backlog of their own, which is returned. It has
-    /// one if it is large, or `alone`.
+    /// Counts `bytes` until they are written or dropped: here, or in a separate backlog, which is returned. They have
+    /// a separate one if they are large, or `alone`.
     pub(super) fn add(
         self: &Arc<Self>,
         bytes: Bytes,
@@ -59,12 +60,12 @@ impl WriteBacklog {
         (Bytes::from_owner(UnwrittenBytes { bytes, backlog }), own)
     }
 
-    /// Whether more waits than may.
+    /// Returns whether more bytes wait than allowed.
     pub(super) fn is_full(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > self.max
     }
 
-    /// Ends when no more waits than may.
+    /// Returns a future that ends when the backlog is not full.
     pub(super) fn wait_room(self: &Arc<Self>) -> BacklogRoom {
         let backlog = Arc::clone(self);
         Box::pin(async move {
@@ -80,7 +81,7 @@ impl WriteBacklog {
     }
 }
 
-// === impl Waiting ===
+// === impl UnwrittenBytes ===
 
 impl AsRef<[u8]> for UnwrittenBytes {
     fn as_ref(&self) -> &[u8] {

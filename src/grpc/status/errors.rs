@@ -1,4 +1,4 @@
-//! The errors of the other modules: one exhaustive match each, so that a new one cannot go out
+//! Conversions from the errors of the other modules: one exhaustive match each, so that a new error cannot be sent
 //! without a reason.
 
 use tonic::Status;
@@ -34,29 +34,32 @@ impl From<InvalidRequest> for Status {
     }
 }
 
-// === impl Failure ===
+// === impl RpcError ===
 
-/// What a shard answers, and which one. Its own words stay in the server's log, and in ListShards.
+/// Errors of a shard. The message names the shard; the text of the store stays in the server's log and in ListShards.
 impl RpcError {
-    /// To a call that only reads: whether it was applied is no question.
+    /// Converts an error of a call that only reads, which cannot have been applied.
     pub(in crate::grpc) fn of_read(error: ShardError) -> RpcError {
         let what = match error.error {
-            store::Error::Full(_) => "is full; wait as RetryInfo says",
+            store::Error::Full(_) => "is full; retry after the delay in RetryInfo",
             store::Error::Unavailable(_) if error.is_elsewhere => {
-                "is not configured at this server, as it is at others; ask one of those, or repeat as RetryInfo says"
+                "is not configured at this server, but at others; call one of those, or retry after the delay in \
+                 RetryInfo"
             }
             store::Error::Unavailable(_) => {
-                "is unavailable; repeat as RetryInfo says, ListShards has the cause"
+                "is unavailable; retry after the delay in RetryInfo, ListShards has the cause"
             }
             store::Error::DeadlineExceeded(_) => {
-                "was busy until the call was over; repeat as RetryInfo says"
+                "was busy until the end of the call; retry after the delay in RetryInfo"
             }
             store::Error::Contention(_) => {
-                "is changed by others all the time; repeat as RetryInfo says"
+                "has data that others changed during each attempt; retry after the delay in RetryInfo"
             }
-            store::Error::OutcomeUnknown(_) => "did not answer in time; repeat as RetryInfo says",
+            store::Error::OutcomeUnknown(_) => {
+                "did not answer in time; retry after the delay in RetryInfo"
+            }
             store::Error::Corrupt(_) => {
-                "met something that cannot be used; an operator must look at the log"
+                "contains data that cannot be used; an operator must read the server's log"
             }
         };
         RpcError::of_shard(&error, what)
@@ -78,29 +81,32 @@ impl RpcError {
     }
 }
 
-/// To a call that writes.
+/// Converts an error of a call that writes.
 impl From<ShardError> for RpcError {
     fn from(error: ShardError) -> RpcError {
         let what = match error.error {
-            store::Error::Full(_) => "is full and nothing was written; wait as RetryInfo says",
+            store::Error::Full(_) => {
+                "is full and nothing was written; retry after the delay in RetryInfo"
+            }
             store::Error::Unavailable(_) if error.is_elsewhere => {
-                "is not configured at this server, as it is at others, and nothing was applied; ask one of those, or \
-                 repeat as RetryInfo says"
+                "is not configured at this server, but at others, and nothing was applied; call one of those, or \
+                 retry after the delay in RetryInfo"
             }
             store::Error::Unavailable(_) => {
-                "is unavailable and nothing was applied; repeat as RetryInfo says, ListShards has the cause"
+                "is unavailable and nothing was applied; retry after the delay in RetryInfo, ListShards has the cause"
             }
             store::Error::DeadlineExceeded(_) => {
-                "was busy until the call was over, and nothing was applied; repeat as RetryInfo says"
+                "was busy until the end of the call, and nothing was applied; retry after the delay in RetryInfo"
             }
             store::Error::Contention(_) => {
-                "has a job that other servers changed again and again, and nothing was applied; repeat as RetryInfo says"
+                "has a job that other servers changed during each attempt, and nothing was applied; retry after the \
+                 delay in RetryInfo"
             }
             store::Error::OutcomeUnknown(_) => {
-                "did not answer in time and may have applied it; repeat with the same id"
+                "did not answer in time and may have applied the call; retry with the same id"
             }
             store::Error::Corrupt(_) => {
-                "met something that cannot be used, and a part may be written; an operator must look at the log"
+                "contains data that cannot be used, and a part may be written; an operator must read the server's log"
             }
         };
         RpcError::of_shard(&error, what)
@@ -111,7 +117,7 @@ impl From<SetShardStateError> for RpcError {
     fn from(error: SetShardStateError) -> RpcError {
         match error {
             SetShardStateError::NotFound(name) => {
-                let message = "there is no such shard; ListShards has those that are there";
+                let message = "there is no such shard; ListShards returns those that exist";
                 RpcError::new(Reason::ShardNotFound, message)
                     .with("shard", name.as_str())
                     .with_subject("ringq.dev/Shard", format!("shards/{name}"))
@@ -158,7 +164,7 @@ impl From<EnqueueError> for RpcError {
             EnqueueError::DurabilityNotReached { asked, id } => {
                 let asked = to_durability(asked).as_str_name();
                 let message = format!(
-                    "{asked} was not confirmed in time and the job may have been written; repeat \
+                    "{asked} was not confirmed in time and the job may have been written; retry \
                      with the same id"
                 );
                 RpcError::new(Reason::DurabilityNotReached, message)
@@ -171,8 +177,7 @@ impl From<EnqueueError> for RpcError {
                 bad_id(text).with("shard", shard.as_str())
             }
             EnqueueError::NoActiveShard => {
-                let message =
-                    "no shard takes new jobs and nothing was written; ListShards has their states";
+                let message = "no shard takes new jobs and nothing was written; ListShards returns their states";
                 RpcError::new(Reason::ShardUnavailable, message)
             }
             EnqueueError::Store { error, id } => {
@@ -186,22 +191,22 @@ impl From<EnqueueError> for RpcError {
     }
 }
 
-/// Of an id that a server made and that has no record. No repeat with it can succeed.
+/// Returns the error for an id that a server made and that has no record. No retry with it can succeed.
 fn unwritten(key: &JobKey, shard: &ShardName, why: NotWrittenReason) -> RpcError {
     let minutes = limit::REPEAT_MAX.as_secs() / 60;
     let failure = match why {
         NotWrittenReason::TooOld => {
             let message = format!(
                 "the id is too old to repeat: a server made it {minutes} minutes ago or earlier, nothing was written \
-                 now, and shard {shard} does not know whether its job has ended; look for what the job does, and \
-                 enqueue it without the id if that was not done"
+                 now, and shard {shard} has no record whether its job has ended; look for the effect of the job, and \
+                 enqueue it without the id if there is none"
             );
             RpcError::new(Reason::OutcomeUnknown, message).without_retry()
         }
         NotWrittenReason::HistoryLost => {
             let message = format!(
-                "shard {shard} does not know any more whether the job of this id has ended, and nothing was written now; \
-                 look for what the job does, and enqueue it without the id if that was not done"
+                "shard {shard} has no record any more whether the job of this id has ended, and nothing was written \
+                 now; look for the effect of the job, and enqueue it without the id if there is none"
             );
             RpcError::new(Reason::OutcomeUnknown, message).without_retry()
         }
@@ -210,7 +215,7 @@ fn unwritten(key: &JobKey, shard: &ShardName, why: NotWrittenReason) -> RpcError
         }
         NotWrittenReason::Draining => {
             let message = format!(
-                "shard {shard} is to become empty and nothing was written under this id; enqueue the job without it"
+                "shard {shard} is draining and nothing was written under this id; enqueue the job without it"
             );
             RpcError::new(Reason::ShardDraining, message)
                 .with_subject("ringq.dev/Job", key.to_string())
@@ -228,15 +233,14 @@ impl From<StreamOpenError> for RpcError {
     fn from(error: StreamOpenError) -> RpcError {
         match error {
             StreamOpenError::TooManyStreams { max } => {
-                let message =
-                    "too many streams are open here; close some, or wait as RetryInfo says";
+                let message = "too many streams are open on this server; close some, or retry after the delay in RetryInfo";
                 RpcError::new(Reason::TooManyStreams, message)
                     .with("limit", max.to_string())
                     .with_subject("limit", "streams")
             }
             StreamOpenError::Draining => RpcError::new(
                 Reason::Draining,
-                "this replica is leaving; repeat on another connection",
+                "this replica is draining; retry on another connection",
             ),
         }
     }
@@ -248,7 +252,7 @@ impl From<StreamOpenError> for Status {
     }
 }
 
-/// The id with which a repeat of this failed enqueue is safe, if it tells one.
+/// Returns the id with which a retry of this failed enqueue is safe, if the error has one.
 pub(in crate::grpc) fn safe_id(error: &EnqueueError) -> Option<&JobId> {
     match error {
         EnqueueError::AlreadyExists { key, .. } => Some(&key.id),

@@ -1,5 +1,5 @@
-//! Errors as clients see them: one place where each gets its code, its stable reason and its
-//! details. The table of reasons is in the contract, at `ItemError`.
+//! Errors as clients receive them: the only place that sets the code, the stable reason and the details of each. The
+//! table of reasons is in the contract, at `ItemError`.
 
 mod errors;
 
@@ -17,12 +17,12 @@ use super::reason::Reason;
 
 pub(super) use errors::safe_id;
 
-/// Whose reasons these are.
+/// Domain of the reasons in ErrorInfo.
 const DOMAIN: &str = "ringq.dev";
-/// Most violations that one error names: its details travel in a header, and clients take 8 KiB.
+/// Maximum number of violations in one error: its details are sent in a header, and clients accept 8 KiB.
 const VIOLATIONS_MAX: usize = 24;
 
-/// An error on its way to a client: the same for a call and for one item of a batch.
+/// Error on its way to a client, for a call or for one item of a batch.
 #[derive(Clone, Debug)]
 pub(super) struct RpcError {
     reason: Reason,
@@ -30,18 +30,18 @@ pub(super) struct RpcError {
     metadata: Vec<(&'static str, String)>,
     violations: Vec<Violation>,
     subject: Option<ErrorSubject>,
-    /// No repeat can succeed, though one can after other failures with this reason.
+    /// No retry can succeed, though one can after other errors with this reason.
     is_permanent: bool,
 }
 
-/// What an error is about.
+/// Subject of an error: the resource, limit or condition.
 #[derive(Clone, Debug)]
 struct ErrorSubject {
     kind: &'static str,
     name: String,
 }
 
-// === impl Failure ===
+// === impl RpcError ===
 
 impl RpcError {
     fn new(reason: Reason, message: impl Into<String>) -> RpcError {
@@ -75,13 +75,13 @@ impl RpcError {
             .with_subject("ringq.dev/Job", key.to_string())
     }
 
-    /// There is no such job.
+    /// Creates the error for a job that does not exist.
     pub(super) fn job_not_found(key: &JobKey) -> RpcError {
-        let message = "there is no such job: it never was, or its record has been forgotten";
+        let message = "there is no such job: it never existed, or its record was deleted";
         RpcError::new(Reason::JobNotFound, message).with_job(key)
     }
 
-    /// There is no such topic.
+    /// Creates the error for a topic that does not exist.
     pub(super) fn topic_not_found(name: &TopicName) -> RpcError {
         let message = "there is no such topic; correct its name, or enqueue a job to create it";
         RpcError::new(Reason::TopicNotFound, message)
@@ -89,7 +89,7 @@ impl RpcError {
             .with_subject("ringq.dev/Topic", format!("topics/{name}"))
     }
 
-    /// The job is in a state that does not allow it.
+    /// Creates the error for a job whose state does not allow the call.
     pub(super) fn wrong_state(key: &JobKey, state: State) -> RpcError {
         let message = format!("a job that is {} cannot be moved; read it with Get", state.name());
         RpcError::new(Reason::WrongJobState, message)
@@ -97,53 +97,55 @@ impl RpcError {
             .with_job(key)
     }
 
-    /// A message over the limit.
+    /// Creates the error for a message over the size limit.
     pub(super) fn message_too_large(limit: usize) -> RpcError {
         let message = format!("the message has more than {limit} bytes; send less at once");
         RpcError::new(Reason::TooLarge, message).with("limit", limit.to_string())
     }
 
-    /// A message that cannot be read.
+    /// Creates the error for a message that cannot be read.
     pub(super) fn malformed(message: &str) -> RpcError {
         let message = format!("the request cannot be read: {message}");
         RpcError::new(Reason::InvalidField, message)
     }
 
-    /// Too many requests are under way.
+    /// Creates the error for too many requests in flight.
     pub(super) fn too_many_requests(limit: usize) -> RpcError {
-        let message = "too many requests are under way here; wait as RetryInfo says";
+        let message =
+            "too many requests are in flight on this server; retry after the delay in RetryInfo";
         RpcError::new(Reason::RateLimited, message)
             .with("limit", limit.to_string())
             .with_subject("limit", "max_concurrent_requests")
     }
 
-    /// Too many bytes of messages are under way, here or on the caller's connection.
+    /// Creates the error for too many bytes of messages in flight, on this server or on the caller's connection.
     pub(super) fn too_many_bytes(limit: usize) -> RpcError {
-        let message = "too many bytes of messages are under way here; wait as RetryInfo says, or send less at once";
+        let message = "too many bytes of messages are in flight on this server; retry after the delay in RetryInfo, or send less";
         RpcError::new(Reason::RateLimited, message)
             .with("limit", limit.to_string())
             .with_subject("limit", "max_message_mib")
     }
 
-    /// The rest of a message does not come.
+    /// Creates the error for a message whose rest does not arrive.
     pub(super) fn request_stalled() -> RpcError {
         let message = "the message of the request did not arrive in time; nothing was applied";
         RpcError::new(Reason::DeadlineExceeded, message)
     }
 
-    /// The deadline passed.
+    /// Creates the error for a passed deadline.
     pub(super) fn deadline_exceeded() -> RpcError {
-        let message = "the deadline passed; what was asked may have been applied all the same";
+        let message = "the deadline passed; the call may have been applied";
         RpcError::new(Reason::DeadlineExceeded, message)
     }
 
-    /// A fault of the server, of which the client hears nothing else.
+    /// Creates the error for a fault of the server, of which the client receives no details.
     pub(super) fn internal() -> RpcError {
-        let message = "a fault of the server; report it with the time and the server's log";
+        let message =
+            "the server has an internal error; report it with the time and the server's log";
         RpcError::new(Reason::Internal, message)
     }
 
-    /// The same failure of the message in this field.
+    /// Returns the error with the paths of its fields inside of `field`.
     pub(super) fn in_field(self, field: &str) -> RpcError {
         if self.violations.is_empty() {
             return self;
@@ -174,7 +176,7 @@ impl RpcError {
         details
     }
 
-    /// The detail that says what the failure is about, in the form that goes with its code.
+    /// Adds the subject of the error, in the form that goes with its code.
     fn detail(&self, details: &mut ErrorDetails, subject: &ErrorSubject) {
         let ErrorSubject { kind, name } = subject;
         let (name, text) = (name.clone(), self.message.clone());

@@ -22,8 +22,7 @@ fn store(error: store::Error) -> EnqueueError {
     EnqueueError::Store { error, id: Some(JobId::stored("i")) }
 }
 
-/// The table of the contract, a row per error that this server has: code, reason, and the details
-/// beside ErrorInfo.
+/// Table of the contract, a row per error that this server has: code, reason, and the details beside ErrorInfo.
 #[test]
 fn the_table() {
     let secret = || "secret".to_owned();
@@ -111,7 +110,7 @@ fn every_violation_is_reported_first_one_in_the_message() {
     assert_eq!(fields.map(|v| &*v.field).collect::<Vec<_>>(), ["job.group", "b", "c"]);
 }
 
-/// Details travel in a header; more of them than clients take would cost the client the status.
+/// Details are sent in a header; with more of them than clients accept the client would lose the status.
 #[test]
 fn the_details_of_the_worst_request_fit_into_a_header() {
     let path = format!("items[999].enqueue[15].retry.{}", "delays[99]");
@@ -148,11 +147,16 @@ fn failed_read_reports_no_unknown_outcome() {
         let error = ShardError::new(&ShardName::try_new("s1").unwrap(), error(text()));
         let (read, write) = (RpcError::of_read(error.clone()), RpcError::from(error));
         assert_eq!((read.reason, &read.metadata), (write.reason, &write.metadata));
-        let speaks = |failure: &RpcError| {
+        let mentions_outcome = |failure: &RpcError| {
             let (what, _) = failure.message.split_once("; ").unwrap();
             ["applied", "written"].iter().any(|word| what.contains(word))
         };
-        assert_eq!((speaks(&read), speaks(&write)), (false, true), "{}", read.message);
+        assert_eq!(
+            (mentions_outcome(&read), mentions_outcome(&write)),
+            (false, true),
+            "{}",
+            read.message
+        );
     }
 }
 

@@ -18,7 +18,7 @@ use crate::store::faulty_store::InjectedFault;
 use crate::store::{self, Claim, JobDeletion, StreamDemand, TopicDemand};
 use test_ring::{TestRing, draft, draft_with_id, key, test_timeouts};
 
-/// Far longer than a call that fails at once takes.
+/// Time limit of calls that fail at once; far longer than they take.
 const AT_ONCE: Duration = Duration::from_millis(150);
 
 fn per_shard(enqueued: &[AcceptedJob]) -> BTreeMap<String, usize> {
@@ -37,12 +37,12 @@ fn unavailable(result: &Result<AcceptedJob, EnqueueError>) -> bool {
     )
 }
 
-/// The jobs of a topic on the shard `n`, as receipts.
+/// Claims the jobs of a topic on the shard `n`; returns their receipts.
 async fn receipts(ring: &TestRing, n: usize, topic: &str) -> Vec<Receipt> {
     lease(ring, n, topic, Duration::from_secs(30)).await
 }
 
-/// The same, for so long.
+/// Claims the jobs of a topic on the shard `n` for the time `lease`; returns their receipts.
 pub(crate) async fn lease(ring: &TestRing, n: usize, topic: &str, lease: Duration) -> Vec<Receipt> {
     let taker = StreamDemand {
         stream: 1,
@@ -88,7 +88,7 @@ async fn server_ids_are_grouped_and_spread_over_all_shards() {
 }
 
 #[tokio::test]
-async fn chosen_ids_go_where_the_ring_says_and_answers_come_in_order() {
+async fn chosen_ids_go_to_their_owner_on_the_ring_and_answers_come_in_order() {
     let ring = TestRing::new(4);
     let drafts: Vec<_> = (0..400).map(|n| draft_with_id("t", &format!("id{n}"))).collect();
     let jobs = ring.enqueue_accepted(drafts.clone()).await;
@@ -228,7 +228,7 @@ async fn unknown_outcome_is_retried_with_the_same_id_and_reported() {
     assert_eq!(
         answer.unwrap().outcome,
         EnqueueOutcome::Created,
-        "that the repeat found it is our affair"
+        "the caller does not see that a retry found it"
     );
     assert_eq!(ring.stats("u").await[0].enqueued_total, 1);
     let again = ring.enqueue(vec![named_by_server(&id)]).await.remove(0).unwrap();
@@ -274,7 +274,7 @@ fn named_by_server(id: &crate::domain::JobId) -> Draft {
 async fn a_write_that_could_duplicate_a_job_is_not_retried() {
     let replace = crate::domain::OnConflict::Replace;
     let job = Draft { on_conflict: replace, ..draft_with_id("t", "a") };
-    // What stays for a shorter time than is repeated may have run and be gone.
+    // A record that is kept for less than `retry_max` may be gone: the job may have run.
     let kept = |retention| {
         let spec = Spec { retention: Some(retention), ..Spec::default() };
         let (id, request_id) = (Some(JobId::from_request_id("r", None)), Some("r".to_owned()));
@@ -282,7 +282,7 @@ async fn a_write_that_could_duplicate_a_job_is_not_retried() {
         [Draft { spec, ..draft_with_id("t", "a") }, of_request]
     };
     let short = [Duration::ZERO, test_timeouts().retry_max / 2].map(kept).into_iter().flatten();
-    // A record knows its last request only: another one may have replaced it by now.
+    // A record has only its last request: another one may have replaced it by now.
     let request_id = || Some("r".to_owned());
     let replaces = Draft { request_id: request_id(), ..job.clone() };
     for job in short.chain([job.clone(), replaces]) {
@@ -293,7 +293,7 @@ async fn a_write_that_could_duplicate_a_job_is_not_retried() {
         assert!(result.is_err() && begin.elapsed() < Duration::from_secs(5), "{result:?}");
         assert_eq!(ring.stores[0].enqueues(), 1);
     }
-    // Another ring: the breaker of this one may be open by now, and what it refuses was surely not written.
+    // Another ring: the circuit breaker of this one may be open by now, and what it refuses was surely not written.
     let ring = TestRing::new(1);
     ring.stores[0].set_fault(InjectedFault::LosesReplies);
     let reject = crate::domain::OnConflict::Reject;
@@ -340,7 +340,7 @@ async fn ready_and_dead(ring: &TestRing, topic: &str) -> (u64, u64) {
     (stats.iter().map(|stats| stats.ready).sum(), stats.iter().map(|stats| stats.dead).sum())
 }
 
-/// The copy is written on the other shard, and the job cannot be forgotten on its own.
+/// The copy is written on the other shard, and the job cannot be deleted on its own.
 #[tokio::test]
 async fn a_redrive_to_another_shard_that_was_cut_short_is_ended_by_the_next_one() {
     let ring = TestRing::new(2);

@@ -1,4 +1,4 @@
-//! Questions about all shards.
+//! Calls to all shards.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ fn all_of(topic: &str, state: State, limit: usize) -> ListJobs {
     ListJobs { topic, state, full: false, limit, after }
 }
 
-/// Every page of a list.
+/// Returns every page of a list.
 async fn pages(ring: &TestRing, mut list: ListJobs) -> Vec<JobsPage> {
     let mut pages = Vec::new();
     loop {
@@ -71,7 +71,7 @@ async fn a_list_names_who_is_missing_and_ends_all_the_same() {
     assert_eq!((first.jobs.len(), &*first.unreachable), (6, &["s2".to_owned()][..]));
     let jobs: usize = pages(&ring, list.clone()).await.iter().map(|page| page.jobs.len()).sum();
     assert_eq!(jobs, 20);
-    // What it has is found as soon as it is back, also in the midst of a list.
+    // Jobs of a shard are found as soon as it is back, also in the middle of a list.
     ring.until_down(2, true).await;
     ring.stores[2].set_fault(InjectedFault::None);
     ring.until_down(2, false).await;
@@ -79,7 +79,7 @@ async fn a_list_names_who_is_missing_and_ends_all_the_same() {
     let jobs: usize = pages(&ring, rest).await.iter().map(|page| page.jobs.len()).sum();
     assert_eq!(jobs, 24);
     ring.stores.iter().for_each(|store| store.set_fault(InjectedFault::Unreachable));
-    assert!(ring.scheduler.list_jobs(list).await.is_err(), "nobody answers");
+    assert!(ring.scheduler.list_jobs(list).await.is_err(), "no shard answers");
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn topic_stats_are_sums_and_report_missing_shards() {
     let begin = Instant::now();
     let row = topic("t").await.unwrap().unwrap();
     assert_eq!((row.stats.ready, &*row.unreachable), (22, &["s1".to_owned()][..]));
-    assert!(topic("lonely").await.is_err(), "whether there is such a topic nobody knows");
+    assert!(topic("lonely").await.is_err(), "it is unknown whether there is such a topic");
     assert_eq!(names(9).await, ["t"]);
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     ring.until_down(1, true).await;
@@ -131,7 +131,7 @@ async fn shard_infos_report_state_and_errors() {
     let infos = ring.scheduler.shard_infos().await;
     let dead = infos.iter().find(|shard| shard.name == "s2").unwrap();
     let error = dead.info.as_ref().unwrap_err().to_string();
-    assert!(error.contains("connection refused"), "also while it is left alone: {error}");
+    assert!(error.contains("connection refused"), "also with an open circuit breaker: {error}");
     ring.stores[1].set_fault(InjectedFault::Unreachable);
     let infos = ring.scheduler.shard_infos().await;
     let draining = infos.iter().find(|shard| shard.name == "s1").unwrap();
@@ -232,7 +232,7 @@ async fn dead_letters_of_all_shards_go_back_or_to_the_owners_of_their_ids_elsewh
     assert_eq!(ready, 80);
 }
 
-/// A shard's clock says when a job died.
+/// Deaths of jobs are compared by the clock of their shard.
 #[tokio::test]
 async fn redrive_finds_dead_letters_despite_clock_skew() {
     for micros in [-3_600_000_000, 3_600_000_000] {
@@ -246,7 +246,7 @@ async fn redrive_finds_dead_letters_despite_clock_skew() {
     }
 }
 
-/// What can be put back is the same whether its shard does that alone or another one takes it.
+/// Jobs can be put back by one rule, whether their shard does that alone or another one takes them.
 #[tokio::test]
 async fn redrive_moves_kept_jobs_to_other_shards_but_no_tombstones() {
     let ring = TestRing::new(3);
@@ -295,7 +295,7 @@ async fn a_partial_redrive_reports_unreachable_shards() {
     let ready: Vec<_> = ring.stats("t").await.iter().map(|stats| stats.ready).collect();
     assert_eq!(ready, [0, 5, 5]);
     ring.stores.iter().for_each(|store| store.set_fault(InjectedFault::Unreachable));
-    assert!(ring.scheduler.redrive(redrive("t", None), None).await.is_err(), "nobody answers");
+    assert!(ring.scheduler.redrive(redrive("t", None), None).await.is_err(), "no shard answers");
     ring.stores.iter().for_each(|store| store.set_fault(InjectedFault::None));
     for n in 0..3 {
         ring.until_down(n, false).await;

@@ -1,4 +1,4 @@
-//! A ring that changes while jobs lie on it: everything is found where it lies, and nothing is made twice.
+//! Changes of the ring while shards have jobs: every job is found on its shard, and none is made twice.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn shards(jobs: &[AcceptedJob]) -> BTreeSet<String> {
     jobs.iter().map(|job| job.shard.to_string()).collect()
 }
 
-/// Every job is where it was, whatever is done about it.
+/// Checks that every job is on the shard where it was, whatever is done about it.
 async fn assert_jobs_in_place(ring: &TestRing, jobs: &[AcceptedJob]) {
     assert_jobs_in_place_in("t", ring, jobs).await;
 }
@@ -51,7 +51,7 @@ async fn a_shard_is_added_and_every_old_id_is_found() {
     assert_jobs_in_place(&after, &old).await;
     let new = after.enqueue_accepted(drafts(IDS)).await;
     assert_eq!(shards(&new).len(), 4);
-    // One that starts later has it from the shards, and so has one that was there before.
+    // A replica that starts later has the ring from the shards, and so has one that was there before.
     let later = TestRing::joined(&stores, 3).await;
     assert_jobs_in_place(&later, &old).await;
     assert_jobs_in_place(&later, &new).await;
@@ -89,7 +89,7 @@ async fn a_shard_that_drains_gets_no_new_job_and_keeps_its_own() {
     assert!(!shards(&one.enqueue_accepted(vec![draft("t"); 300]).await).contains("s1"));
     assert_jobs_in_place(&one, &old).await;
     assert_jobs_in_place(&one, &new).await;
-    // The other replica hears of it.
+    // The other replica gets the change.
     let heeds = async || {
         let state = two.scheduler.shards().all()[1].state();
         (state == ShardState::Draining).then_some(())
@@ -99,7 +99,7 @@ async fn a_shard_that_drains_gets_no_new_job_and_keeps_its_own() {
     eventually("one ring", async || (same().0 == same().1).then_some(())).await;
     assert!(!shards(&two.enqueue_accepted(drafts(2 * IDS)).await).contains("s1"));
     assert_jobs_in_place(&two, &old).await;
-    // Taken out of the configuration it is the same ring, so that nothing moves.
+    // Without the shard in the configuration it is the same ring, so that nothing moves.
     let rest: Vec<Arc<FaultyStore>> = vec![Arc::clone(&stores[0]), Arc::clone(&stores[2])];
     let without = TestRing::joined(&rest, 3).await;
     assert_eq!(without.scheduler.shards().fingerprint(), one.scheduler.shards().fingerprint());
@@ -158,8 +158,8 @@ async fn an_unreachable_former_owner_blocks_only_its_own_ids() {
                 )
             };
             assert!(unwritten(&error), "{error}");
-            assert!(error.to_string().contains("it may have the job"), "{error}");
-            assert!(ring.scheduler.get(key, false).await.is_err(), "nobody knows");
+            assert!(error.to_string().contains("the shard may have the job"), "{error}");
+            assert!(ring.scheduler.get(key, false).await.is_err(), "it is unknown");
         }
     }
     assert!(refused > IDS / 6 && accepted > IDS / 3, "{refused} {accepted}");
@@ -175,27 +175,27 @@ async fn a_former_ring_is_closed_when_no_job_is_left_that_only_it_finds() {
     let moved = jobs.iter().map(|job| key("t", job.id.as_str()));
     let moved: Vec<_> = moved.filter(|key| !shards.former_owners(key).is_empty()).collect();
     let (last, others) = moved.split_last().unwrap();
-    let forget = async |key: &crate::domain::JobKey| {
-        // Cancelled, and then forgotten.
+    let delete_job = async |key: &crate::domain::JobKey| {
+        // Cancelled, and then deleted.
         for _ in 0..2 {
             assert!(ring.scheduler.delete(key.clone(), None).await.unwrap().is_some());
         }
     };
     for key in others {
-        forget(key).await;
+        delete_job(key).await;
     }
     let agreed = async || shards.agreement();
     eventually("they agree", agreed).await;
     ring.scheduler.close_rings().await.unwrap();
     assert_eq!(shards.former_owners(last).len(), 1, "one job needs it still");
-    forget(last).await;
+    delete_job(last).await;
     stores[0].set_fault(InjectedFault::Unreachable);
-    assert!(ring.scheduler.close_rings().await.is_err(), "nobody knows");
+    assert!(ring.scheduler.close_rings().await.is_err(), "it is unknown");
     stores[0].set_fault(InjectedFault::None);
     ring.scheduler.close_rings().await.unwrap();
     assert!(shards.former_owners(last).is_empty());
     assert!(ring.scheduler.get(last.clone(), false).await.unwrap().is_none());
-    // It stays closed, until somebody serves it again.
+    // It stays closed, until a replica serves it again.
     let later = TestRing::joined(&stores, 3).await;
     assert!(later.scheduler.shards().former_owners(last).is_empty());
     TestRing::joined(&stores[..2], 4).await;
@@ -232,7 +232,7 @@ async fn a_ring_whose_shard_is_gone_is_not_searched_and_ends_when_an_empty_one_h
     ring.scheduler.close_rings().await.unwrap();
     assert_eq!(calls(), before);
     assert!(shards.is_on_ring(gone), "it may come back, with jobs");
-    // It does not: what lay there is lost.
+    // It does not: its jobs are lost.
     let empty = TestRing::stores(3).remove(2);
     let ring = TestRing::joined(&[rest, &[empty]].concat(), 3).await;
     set(&ring, 2, ShardState::Draining).await;
@@ -245,9 +245,9 @@ async fn a_ring_whose_shard_is_gone_is_not_searched_and_ends_when_an_empty_one_h
 }
 
 #[tokio::test]
-async fn a_shard_that_drains_leaves_the_ring_once_it_says_that_it_is_empty() {
+async fn a_shard_that_drains_leaves_the_ring_once_it_reports_that_it_is_empty() {
     let stores = TestRing::stores(3);
-    // Most of them are found under the former ring alone, so that it stays open.
+    // Most of the jobs are found under the former ring alone, so that it stays open.
     let jobs = TestRing::joined(&stores[..1], 1).await.enqueue_accepted(drafts(0)).await;
     let ring = TestRing::joined(&stores, 2).await;
     let last = ring.enqueue_accepted(ring.owned_by(2, "u", 1)).await.remove(0);
@@ -267,21 +267,21 @@ async fn a_shard_that_drains_leaves_the_ring_once_it_says_that_it_is_empty() {
     }
     stores[2].set_fault(InjectedFault::Unreachable);
     let _ = close().await;
-    assert!(shards.is_on_ring(name), "nobody knows");
+    assert!(shards.is_on_ring(name), "it is unknown");
     stores[2].set_fault(InjectedFault::None);
     ring.until_down(2, false).await;
     close().await.unwrap();
     assert!(!shards.is_on_ring(name));
     assert_jobs_in_place(&ring, &jobs).await;
-    // So it can be removed, and whoever comes without it misses nothing.
+    // The shard can be removed, and a replica without it finds all jobs.
     let without = TestRing::joined(&stores[..2], 3).await;
     assert!(!without.scheduler.shards().is_on_ring(name));
     assert_jobs_in_place(&without, &jobs).await;
-    // Who comes with it, and does not reach it, does not bring it back: that is for itself to say.
+    // A replica that has the shard, and does not reach it, does not bring it back: only the shard's own answer does.
     stores[2].set_fault(InjectedFault::Unreachable);
     let late = TestRing::joined(&stores, 4).await;
     assert!(!late.scheduler.shards().is_on_ring(name));
-    // Nor who reaches none of them for a while, with another one that nobody has heard of.
+    // Nor does a replica that reaches none of them for a while, with another shard that is on no ring.
     stores.iter().for_each(|store| store.set_fault(InjectedFault::Unreachable));
     let another = TestRing::stores(4).remove(3);
     another.set_fault(InjectedFault::Unreachable);
@@ -292,18 +292,18 @@ async fn a_shard_that_drains_leaves_the_ring_once_it_says_that_it_is_empty() {
     for state in [ShardState::Draining, ShardState::Active] {
         stores[0].sqlite_store().set_state(state, None).await.unwrap();
     }
-    eventually("it hears of the rings", async || {
+    eventually("it receives the rings", async || {
         blind.scheduler.shards().all()[0].watch_shared_state().borrow().is_some().then_some(())
     })
     .await;
     assert!(!blind.scheduler.shards().is_on_ring(name));
     assert!(!shards.is_on_ring(name));
     stores[2].set_fault(InjectedFault::None);
-    // So that its tasks hear what comes.
+    // Gives its tasks a turn to receive events.
     tokio::task::yield_now().await;
     set(&ring, 2, ShardState::Active).await;
     assert!(shards.is_on_ring(name));
-    eventually("it says so", async || late.scheduler.shards().is_on_ring(name).then_some(())).await;
+    eventually("on a ring", async || late.scheduler.shards().is_on_ring(name).then_some(())).await;
 }
 
 #[tokio::test]
@@ -311,7 +311,7 @@ async fn a_ring_that_was_closed_under_a_replica_that_serves_it_is_open_again() {
     let stores = TestRing::stores(3);
     let ring = TestRing::joined(&stores, 1).await;
     let job = ring.enqueue_accepted(ring.owned_by(2, "u", 1)).await.remove(0);
-    // The others have taken this one for dead, and its last calls have only now reached their shard.
+    // The other replicas have taken this one for dead, and its last calls have only now reached their shard.
     let names = stores.iter().map(|store| (store.name().clone(), 1));
     let served = RingMembers::new(&names.collect::<Vec<_>>());
     let closed = RingRecords::from([(served, RingRecord { version: 9, open: false })]);
@@ -345,17 +345,17 @@ async fn jobs_are_put_back_where_they_lie() {
     let (states, ttl) = (vec![State::Dead], None);
     let redrive = RedriveJobs { topic, ids, states, target: None, rate: None, ttl, dry_run: true };
     let done = ring.scheduler.redrive(redrive, None).await.unwrap();
-    assert_eq!((done.redriven, done.skipped), (0, IDS as u64), "each is met once");
+    assert_eq!((done.redriven, done.skipped), (0, IDS as u64), "each is found once");
 }
 
-/// A repeat of an ack must not write what the attempt before has written under an id that nobody knows.
+/// A repeated ack must not write again what the attempt before has written under an unknown id.
 #[tokio::test]
 async fn follow_ups_without_id_are_not_written_before_the_ack() {
     let ring = TestRing::joined(&TestRing::stores(3), 1).await;
     ring.enqueue_accepted(ring.owned_by(0, "t", 1)).await;
     let receipt = super::receipts(&ring, 0, "t").await.remove(0);
     set(&ring, 0, ShardState::Draining).await;
-    // The shard that one of them belongs to is away.
+    // The shard of one of them is unreachable.
     let follow_ups = [vec![draft("next")], ring.owned_by(1, "next", 1)].concat();
     ring.stores[1].set_fault(InjectedFault::Unreachable);
     let ack = || AckItem { receipt: receipt.clone(), result: None, follow_ups: follow_ups.clone() };

@@ -1,4 +1,4 @@
-//! A ring of shards in memory that fail on demand, with little patience.
+//! A ring of shards in memory that fail on demand, with short timeouts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::shards::{ShardMember, ShardTimeouts, Shards};
 use crate::store::ShardTopicStats;
 use crate::store::faulty_store::FaultyStore;
 
-/// Longer than anything that should come at once, on a busy machine.
+/// Time limit for anything that should come at once, on a busy machine.
 const SOON: Duration = Duration::from_secs(10);
 
 pub(crate) struct TestRing {
@@ -23,7 +23,7 @@ pub(crate) struct TestRing {
 }
 
 impl TestRing {
-    /// So many active shards, `s0` and on.
+    /// Creates a ring of active shards, `s0` and on.
     pub(crate) fn new(shards: usize) -> TestRing {
         TestRing::with_states(&vec![ShardState::Active; shards])
     }
@@ -32,13 +32,13 @@ impl TestRing {
         TestRing::with_stores(TestRing::stores(states.len()), states, 1)
     }
 
-    /// So many shards without a server.
+    /// Creates shards without a server.
     pub(crate) fn stores(count: usize) -> Vec<Arc<FaultyStore>> {
         let clock = Clock::system();
         (0..count).map(|n| FaultyStore::new(&format!("s{n}"), &clock)).collect()
     }
 
-    /// A replica of that nonce over these shards.
+    /// Creates a replica with that nonce over these shards.
     pub(crate) fn with_stores(
         stores: Vec<Arc<FaultyStore>>,
         states: &[ShardState],
@@ -55,7 +55,7 @@ impl TestRing {
         TestRing { stores, scheduler: Scheduler::new(shards, clock, metrics, replica) }
     }
 
-    /// A replica over these shards that has joined the others.
+    /// Creates a replica over these shards that has joined the others.
     pub(crate) async fn joined(stores: &[Arc<FaultyStore>], nonce: u32) -> TestRing {
         let states = vec![ShardState::Active; stores.len()];
         let ring = TestRing::with_stores(stores.to_vec(), &states, nonce);
@@ -71,7 +71,7 @@ impl TestRing {
         self.scheduler.enqueue(drafts, None, None).await
     }
 
-    /// Enqueues until so much later.
+    /// Enqueues with a deadline of `time` from now.
     pub(crate) async fn enqueue_for(
         &self,
         time: Duration,
@@ -86,7 +86,7 @@ impl TestRing {
         self.enqueue(drafts).await.into_iter().map(Result::unwrap).collect()
     }
 
-    /// Jobs with ids that the shard `n` owns.
+    /// Returns drafts with ids that the shard `n` owns.
     pub(crate) fn owned_by(&self, n: usize, topic: &str, count: usize) -> Vec<Draft> {
         let owner = self.stores[n].name();
         let drafts = (0..).map(|id| draft_with_id(topic, &format!("n{id}")));
@@ -97,7 +97,7 @@ impl TestRing {
         drafts.filter(owned).take(count).collect()
     }
 
-    /// The numbers of a topic on each shard.
+    /// Returns the statistics of a topic on each shard.
     pub(crate) async fn stats(&self, topic: &str) -> Vec<ShardTopicStats> {
         let mut all = Vec::new();
         for store in &self.stores {
@@ -107,7 +107,7 @@ impl TestRing {
         all
     }
 
-    /// Waits until the shard `n` is left alone, or is not.
+    /// Waits until the shard `n` is down, or is not.
     pub(crate) async fn until_down(&self, n: usize, down: bool) {
         let shard = &self.scheduler.shards().all()[n];
         eventually("it is noticed", async || (shard.is_down() == down).then_some(())).await;
@@ -126,7 +126,7 @@ pub(crate) fn test_timeouts() -> ShardTimeouts {
     }
 }
 
-/// A job without an id.
+/// Returns a draft without an id.
 pub(crate) fn draft(topic: &str) -> Draft {
     Draft {
         topic: TopicName::stored(topic),
@@ -140,7 +140,7 @@ pub(crate) fn draft(topic: &str) -> Draft {
     }
 }
 
-/// A job with an id of its producer's choice.
+/// Returns a draft with an id that its producer chose.
 pub(crate) fn draft_with_id(topic: &str, id: &str) -> Draft {
     Draft { id: Some(JobId::try_chosen(id).unwrap()), ..draft(topic) }
 }
@@ -149,7 +149,7 @@ pub(crate) fn key(topic: &str, id: &str) -> JobKey {
     JobKey { topic: TopicName::stored(topic), id: JobId::stored(id) }
 }
 
-/// Looks until there is something to see.
+/// Polls `look` until it returns a value.
 pub(crate) async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {

@@ -1,4 +1,5 @@
-//! Calls of a store: each is admitted, limited in time and measured, and its end counts for the health of the shard.
+//! Calls of a store: each is admitted, limited in time and measured, and its result counts for the health of the
+//! shard.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +12,13 @@ use super::super::op::Op;
 use super::state::FailureKind;
 use super::{HealthMonitor, SLOW_FAILURE};
 
-// === impl Monitor ===
+// === impl HealthMonitor ===
 
 impl HealthMonitor {
-    /// Makes a call of `op`, of at most `limit`.
+    /// Makes a call of `op` with the time limit `limit`.
     ///
     /// # Errors
-    /// As the call's; [`Error::Unavailable`] when it was not made, [`Error::Unknown`] when it took too
+    /// Errors of the call; [`Error::Unavailable`] when it was not made, [`Error::OutcomeUnknown`] when it took too
     /// long.
     pub(in crate::shards) async fn call<T>(
         self: &Arc<Self>,
@@ -43,8 +44,8 @@ impl HealthMonitor {
         result
     }
 
-    /// Makes a call of `op` about many jobs, of at most `limit`. Errors of the shard as a whole count here; those of one
-    /// job do not.
+    /// Makes a call of `op` about many jobs with the time limit `limit`. Errors of the shard as a whole count here;
+    /// those of one job do not.
     pub(in crate::shards) async fn call_each(
         self: &Arc<Self>,
         op: Op,
@@ -66,11 +67,11 @@ impl HealthMonitor {
         })
     }
 
-    /// Makes a call of `op` that is many calls of the store, of `limit` altogether. That it takes long is no failure;
-    /// meanwhile the shard is probed now and then.
+    /// Makes a call of `op` that is many calls of the store, with the time limit `limit` for all of them. A long
+    /// duration is no failure; meanwhile the shard is probed every second.
     ///
     /// # Errors
-    /// As those of [`HealthMonitor::call`]; also once the shard is down.
+    /// Errors of [`HealthMonitor::call`]; also [`Error::Unavailable`] once the shard is down.
     pub(in crate::shards) async fn long_call<T>(
         self: &Arc<Self>,
         op: Op,

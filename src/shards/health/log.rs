@@ -1,4 +1,4 @@
-//! Log lines about the health of a shard: one when something changes, and repeated failures within a limit.
+//! Log lines about the health of a shard: one for each change, and limited ones for repeated failures.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,36 +12,37 @@ use crate::store::{Error, ShardIdentity, ShardProblem, ShardStatus, WriteDurabil
 use super::super::op::Op;
 use super::state::FailedCalls;
 
-/// How often the same failure of the same operation is logged at most; metrics count all of them.
+/// Shortest time between two log lines about the same failure of the same operation; metrics count all failures.
 pub(super) const REPEAT_EVERY: Duration = Duration::from_secs(30);
-/// Clocks of a shard and a server that differ by more are logged: fences are compared over a failover, and a second is
+/// Clock skew of a shard, in seconds, above which it is logged. Fences are compared over a failover, and a second is
 /// about what an operator can keep all clocks within.
 const SKEW_LOGGED_S: f64 = 1.0;
-/// From here on they agree again: a difference that varies around the bound is logged once.
+/// Clock skew, in seconds, below which the clocks agree again: a skew that varies around the upper bound is logged
+/// once.
 const SKEW_AGREED_S: f64 = 0.5;
 
-/// Logs what changes.
+/// Logs changes of the health of one shard.
 pub(super) struct HealthLog {
     shard: ShardIdentity,
     limiter: LogLimiter,
-    /// What was logged last of the condition.
+    /// Status that was logged last.
     logged: Mutex<LastLogged>,
-    /// Whether some call has asked for a replica, so that the loss of one matters.
+    /// True once a call has requested a replica, so that the loss of one matters.
     replica_requested: AtomicBool,
-    /// Whether the clocks differ, as logged last.
+    /// True if the clocks differ, as logged last.
     is_skewed: AtomicBool,
 }
 
 #[derive(Default)]
 struct LastLogged {
     problem: Option<ShardProblem>,
-    /// Whether the shard was logged as down, and not yet as back.
+    /// True if the shard was logged as down, and not yet as recovered.
     is_down: bool,
-    /// Durability, and whether there is no file.
+    /// Durability, and whether there is no append-only file.
     write_durability: Option<(WriteDurability, bool)>,
 }
 
-// === impl Log ===
+// === impl HealthLog ===
 
 impl HealthLog {
     pub(super) fn new(shard: ShardIdentity) -> HealthLog {
@@ -54,35 +55,36 @@ impl HealthLog {
         }
     }
 
-    /// The shard was taken out of use after failures. What its store knows to be wrong is logged by
-    /// [`HealthLog::condition`].
+    /// Logs that the shard was taken out of use after failures. Problems that its store finds are logged by
+    /// [`HealthLog::shard_status`].
     pub(super) fn down(&self, error: &str) {
         self.last_logged().is_down = true;
         let ShardIdentity { name: shard, address, .. } = &self.shard;
         tracing::warn!(
             %shard, address, error,
-            "the shard does not answer; its calls fail at once until it does; see whether it runs and can be reached"
+            "the shard does not answer; its calls fail at once until a probe succeeds; check that it runs and can be \
+             reached"
         );
     }
 
-    /// The shard is back in use: the end of [`HealthLog::down`], if that was logged.
+    /// Logs that the shard is back in use, if [`HealthLog::down`] was logged.
     pub(super) fn recovered(&self) {
         if std::mem::take(&mut self.last_logged().is_down) {
             tracing::info!(shard = %self.shard.name, "the shard answers again");
         }
     }
 
-    /// Reads of users are refused.
+    /// Logs that reads by users are refused.
     pub(super) fn reads_refused(&self, error: &str) {
         let Some(passed) = self.limiter.allow(&["reads"]) else { return };
         let suppressed = passed.suppressed();
         tracing::warn!(
             shard = %self.shard.name, error, suppressed,
-            "reads of the shard fail and are refused until it answers one; writes go on"
+            "reads of the shard fail and are refused until a probe by a read succeeds; writes go on"
         );
     }
 
-    /// The shard was suspected and answers.
+    /// Logs that a suspected shard answers.
     pub(super) fn suspicion_cleared(&self, failed: &FailedCalls) {
         let shard = &self.shard.name;
         if let Some((op, error)) = &failed.first {
@@ -96,11 +98,12 @@ impl HealthLog {
                 "store calls failed; the shard answers now"
             );
         } else if failed.probe_failed {
-            tracing::info!(%shard, "the shard did not answer for a moment");
+            tracing::info!(%shard, "a probe of the shard failed; the shard answers now");
         }
     }
 
-    /// A call was refused by a shard that answers. A full one refuses thousands of calls a second.
+    /// Logs a call that was refused by a shard that answers. Limited, because a full shard refuses thousands of calls
+    /// a second.
     pub(super) fn refused(&self, op: Op, error: &Error) {
         let Some(passed) = self.limiter.allow(&[op.name(), error.reason()]) else { return };
         let (shard, op, suppressed) = (&self.shard.name, op.name(), passed.suppressed());
@@ -114,14 +117,14 @@ impl HealthLog {
         }
     }
 
-    /// A call asks for this durability.
+    /// Records the durability that a call requests.
     pub(super) fn note_durability(&self, durability: Durability) {
         if durability == Durability::Replicated {
             self.replica_requested.store(true, Ordering::Relaxed);
         }
     }
 
-    /// What the store knows of its shard.
+    /// Logs changes of the status that the store reports.
     pub(super) fn shard_status(&self, now: &ShardStatus) {
         let mut logged = self.last_logged();
         if logged.problem != now.problem {
@@ -144,11 +147,11 @@ impl HealthLog {
         match now {
             Some(ShardProblem::NeverConnected(error)) => tracing::warn!(
                 %shard, address, error,
-                "the shard is not reached yet and tried again until it is; its calls fail meanwhile"
+                "the shard is not reached yet; the server retries until it is, and calls of the shard fail meanwhile"
             ),
             Some(ShardProblem::Misconfigured(error)) => tracing::error!(
                 %shard, address, error,
-                "the shard is misconfigured and out of use until that is fixed"
+                "the shard is misconfigured and stays out of use until that is fixed"
             ),
             Some(ShardProblem::RejectsEnqueues(error)) => tracing::error!(
                 %shard, address, error,
@@ -163,7 +166,8 @@ impl HealthLog {
         }
     }
 
-    /// Durability of writes. Without a file every job depends on one process: nobody should learn that from its end.
+    /// Logs the durability of writes. Without a file every job depends on one process, and that is logged before the
+    /// process ends.
     fn write_durability(&self, before: Option<(WriteDurability, bool)>, now: &ShardStatus) {
         let (shard, durability) = (&self.shard.name, now.write_durability());
         let (before, was_volatile) = before.unzip();
@@ -171,7 +175,7 @@ impl HealthLog {
         if now.is_volatile && was_volatile != Some(true) {
             tracing::warn!(
                 %shard, %durability, before = was,
-                "redis writes no append-only file: jobs that it has answered are lost when it dies; set appendonly to \
+                "redis writes no append-only file: accepted jobs are lost when its process ends; set appendonly to \
                  yes, and appendfsync to always for FSYNCED"
             );
             return;
@@ -183,7 +187,7 @@ impl HealthLog {
         if self.is_relevant_loss(before, durability) {
             tracing::warn!(
                 %shard, %durability, before = was,
-                "durability of writes has become less; see its replicas, appendonly, appendfsync and the last sync"
+                "durability of writes has decreased; check the replicas, appendonly, appendfsync and the last sync"
             );
         } else if durability == before {
             tracing::info!(
@@ -195,15 +199,15 @@ impl HealthLog {
         }
     }
 
-    /// Whether durability is less than before, and not only for want of a replica that no call asks for: one goes whenever
-    /// a machine is replaced.
+    /// Returns whether durability has decreased, and not only by the loss of a replica that no call requests: one
+    /// goes whenever a machine is replaced.
     fn is_relevant_loss(&self, before: WriteDurability, now: WriteDurability) -> bool {
         let is_safe = now.by_default == before.by_default && now.max >= Durability::Fsynced;
         let is_less = now.by_default < before.by_default || now.max < before.max;
         is_less && (self.replica_requested.load(Ordering::Relaxed) || !is_safe)
     }
 
-    /// The clock of the shard was compared with this server's.
+    /// Logs when the clocks of the shard and this server begin to differ, and when they agree again.
     pub(super) fn skew(&self, skew: Skew) {
         let (shard, ahead_s) = (&self.shard.name, skew.seconds());
         let was_skewed = self.is_skewed.load(Ordering::Relaxed);

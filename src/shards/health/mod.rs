@@ -1,28 +1,28 @@
-//! Health of one shard: whether it can be used, and why not. Routing, readiness, the dispatcher, `shard list`, metrics and
-//! the log all read the one [`Health`] that is kept here.
+//! Health of one shard: whether it can be used, and why not. Routing, readiness, the dispatcher, `shard list`,
+//! metrics and the log all read the one [`ShardHealth`] that is kept here.
 //!
 //! ```text
 //!         ┌─────────────────────────── a probe by a write succeeds ───────────────────────────┐
 //!         ▼                                                                                   │
-//!        UP ── 5 writes or probes fail in a row (2 without an answer), or ──────────────▶   DOWN   all calls are refused;
-//!        ▲ │     the store has not reached the shard when the server starts                   ▲    probed after 100 ms … 5 s,
-//!        │ │                                                                                  │    and when the shard shows life
-//!        │ ├─ 5 reads by users fail in a row (2 without an answer) ──▶ DEGRADED, such reads ──┤
+//!        UP ── 5 writes or probes fail in a row (2 without an answer), or ──────────────▶   DOWN   all calls refused;
+//!        ▲ │     the store has not reached the shard when the server starts                   ▲    probed after
+//!        │ │                                                                                  │    100 ms … 5 s, and
+//!        │ ├─ 5 reads by users fail in a row (2 without an answer) ──▶ DEGRADED, such reads ──┤    at a sign of life
 //!        │ │                                                            are refused           │
 //!        │ └─ the store finds that new jobs would not be safe ───────▶ DEGRADED, new jobs ────┘
 //!        │                                                              are refused
 //!        └── a probe by a read succeeds; the store finds new jobs safe again
 //! ```
 //!
-//! A call that fails makes the shard suspect, and so does a lost subscription or a change for the worse that its store
-//! finds: it is probed at once and every 100 ms until it answers or is down. A probe writes, because a shard that can be
-//! read but not written is no use; failures of reads never refuse writes. Idea and name of refusing calls after failures in
-//! a row: circuit breaker, M. Nygard, "Release It!"; linkerd2-proxy's `consecutive_failures`.
+//! A failed call makes the shard suspect, and so does a lost subscription or a change for the worse that its store
+//! finds: it is probed at once and every 100 ms until it answers or is down. A probe writes, because a shard that can
+//! be read but not written is no use; failures of reads never refuse writes. Idea and name of refusing calls after
+//! failures in a row: circuit breaker, M. Nygard, "Release It!"; linkerd2-proxy's `consecutive_failures`.
 //!
 //! - `state`: the state machine, pure
-//! - `calls`: what every call of a store goes through
-//! - `probe`: asks shards that are suspected or down
-//! - `log`: what is logged of all that
+//! - `calls`: admits, limits and measures every call of a store
+//! - `probe`: probes shards that are suspected or down
+//! - `log`: log lines about the health of a shard
 
 mod calls;
 mod log;
@@ -47,17 +47,17 @@ use super::op::{Access, Op};
 use log::HealthLog;
 use state::{BreakerChange, BreakerState};
 
-/// A failure that took so long counts like no answer at all.
+/// Duration from which a failure counts like a missing answer.
 const SLOW_FAILURE: Duration = Duration::from_secs(1);
 
-/// Health of a shard; nothing: it is up.
+/// Health of a shard; all fields `None`: it is up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShardHealth {
-    /// Why all calls are refused: the shard is down.
+    /// Reason why all calls are refused, if the shard is down.
     pub down: Option<String>,
-    /// Why reads by users are refused.
+    /// Reason why reads by users are refused, if they are.
     pub reads_refused: Option<String>,
-    /// Why new jobs are refused.
+    /// Reason why new jobs are refused, if they are.
     pub jobs_refused: Option<String>,
 }
 
@@ -69,30 +69,30 @@ pub(super) struct HealthMonitor {
     state: Mutex<BreakerState>,
     shard_status: watch::Receiver<ShardStatus>,
     health: watch::Sender<ShardHealth>,
-    /// Shards of this server that are down.
+    /// Number of shards of this server that are down.
     down: watch::Sender<usize>,
-    /// The prober has something to do.
+    /// Wakes the prober when the next probe may have changed.
     wake: Arc<Notify>,
     closing: CancellationToken,
     log: HealthLog,
 }
 
-// === impl Health ===
+// === impl ShardHealth ===
 
 impl ShardHealth {
-    /// Why calls of this kind are refused, if they are.
+    /// Returns the reason why calls of this kind are refused, if they are.
     fn refuses(&self, access: Access) -> Option<&str> {
         let reads = self.reads_refused.as_ref().filter(|_| access == Access::Read);
         self.down.as_ref().or(reads).map(String::as_str)
     }
 
-    /// Whether new jobs may be placed on the shard.
+    /// Returns whether new jobs may be placed on the shard.
     #[must_use]
     pub fn takes_jobs(&self) -> bool {
         self.down.is_none() && self.jobs_refused.is_none()
     }
 
-    /// What a shard that answers refuses, and why.
+    /// Returns the reason why a shard that answers refuses new jobs or reads, if it does.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {
         let reads = || self.reads_refused.as_ref().map(|why| format!("reads are refused: {why}"));
@@ -100,10 +100,10 @@ impl ShardHealth {
     }
 }
 
-// === impl Monitor ===
+// === impl HealthMonitor ===
 
 impl HealthMonitor {
-    /// Of a shard that is down if its store knows that, and else up. Probes run from now on.
+    /// Starts the monitor of a shard, which is down if its store reports that, else up. Probes run from now on.
     pub(super) fn start(
         store: Arc<dyn Store>,
         metrics: ShardMetrics,
@@ -136,12 +136,12 @@ impl HealthMonitor {
         monitor
     }
 
-    /// The health now.
+    /// Returns the health now.
     pub(super) fn health(&self) -> watch::Ref<'_, ShardHealth> {
         self.health.borrow()
     }
 
-    /// The health now and whenever it changes.
+    /// Watches the health.
     pub(super) fn subscribe(&self) -> watch::Receiver<ShardHealth> {
         self.health.subscribe()
     }
@@ -150,7 +150,7 @@ impl HealthMonitor {
         self.health().down.is_some()
     }
 
-    /// Refuses a call of `op` while the shard is down, or reads are refused.
+    /// Refuses a call of `op` while the shard is down, or a read by a user while these are refused.
     pub(super) fn admit(&self, op: Op) -> Result<(), Error> {
         let health = self.health();
         let Some(error) = health.refuses(op.access()) else {
@@ -161,8 +161,8 @@ impl HealthMonitor {
         Err(Error::Unavailable(format!("circuit breaker open{what}; last error: {error}")))
     }
 
-    /// Refuses new jobs before they reach the store: there they would count as failures of writes, and settles be refused
-    /// with them.
+    /// Refuses new jobs before they reach the store: there they would count as failures of writes, and settles would
+    /// be refused with them.
     fn admit_jobs(&self, op: Op, health: &ShardHealth) -> Result<(), Error> {
         let Some(why) = health.jobs_refused.as_ref().filter(|_| op == Op::Enqueue) else {
             return Ok(());
@@ -172,24 +172,24 @@ impl HealthMonitor {
         Err(error)
     }
 
-    /// A call asks for this durability.
+    /// Records the durability that a call requests.
     pub(super) fn note_durability(&self, durability: Durability) {
         self.log.note_durability(durability);
     }
 
-    /// The shard may be down, for another reason than a failed call.
+    /// Requests a probe: the shard may be down, for another reason than a failed call.
     fn request_probe(&self) {
         self.state().schedule_probe();
         self.wake.notify_one();
     }
 
-    /// A shard that is down shows life.
+    /// Probes a shard that is down at once, after a sign of life.
     fn probe_now(&self) {
         self.state().probe_now();
         self.wake.notify_one();
     }
 
-    /// Shows by how much the clock of the shard and this server's differ.
+    /// Records by how much the clocks of the shard and this server differ.
     pub(super) fn compare_clocks(&self, skew: Skew) {
         self.metrics.set_clock_skew(skew.seconds());
         self.log.skew(skew);
@@ -209,14 +209,14 @@ impl HealthMonitor {
         }
     }
 
-    /// Waits until the shard is down, and answers why.
+    /// Waits until the shard is down, and returns the reason.
     async fn wait_until_down(&self) -> String {
         let mut health = self.subscribe();
         let down = health.wait_for(|health| health.down.is_some()).await;
         down.ok().and_then(|health| health.down.clone()).unwrap_or_default()
     }
 
-    /// Whether a probe is due or under way though the shard is in use.
+    /// Returns whether a probe is due or in flight though the shard is in use.
     #[cfg(test)]
     fn is_being_probed(&self) -> bool {
         self.state().is_being_probed()
@@ -227,7 +227,7 @@ impl HealthMonitor {
         self.closing.cancel();
     }
 
-    /// What the store knows of the shard.
+    /// Returns the status that the store reports.
     pub(super) fn shard_status(&self) -> watch::Ref<'_, ShardStatus> {
         self.shard_status.borrow()
     }
@@ -236,13 +236,13 @@ impl HealthMonitor {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What follows from a change of the state.
+    /// Logs and publishes a change of the state.
     fn apply_change(self: &Arc<Self>, change: BreakerChange, error: &str) {
         match change {
-            // The reason may have changed: nothing listened, then something else does.
+            // The reason may have changed: first no process listened there, then another one does.
             BreakerChange::None if self.is_down() => {}
             BreakerChange::None => return,
-            // What the store has found is logged already, with what to do.
+            // The problem that the store has found is logged already, with what to do.
             BreakerChange::Down if self.shard_status().is_down() => {}
             BreakerChange::Down => self.log.down(error),
             BreakerChange::ReadsRefused => self.log.reads_refused(error),
@@ -253,7 +253,7 @@ impl HealthMonitor {
         }
     }
 
-    /// Brings the published health and its metrics up to date.
+    /// Updates the published health and its metrics.
     fn publish(&self) {
         let state = self.state();
         let condition = self.shard_status();

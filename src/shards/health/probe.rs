@@ -12,10 +12,10 @@ use crate::store::{Error, ShardEvent, ShardStatus};
 use super::state::{FailureKind, ProbeOutcome};
 use super::{HealthMonitor, SLOW_FAILURE};
 
-/// The claim that a probe voids: none has this nonce, so the write changes nothing.
+/// Nonce of the claim that a probe cancels: no claim has it, so the write changes nothing.
 const NO_CLAIM: u32 = 0;
 
-/// Probes a shard whenever a probe is due, for as long as it is open.
+/// Probes a shard whenever a probe is due, until the shard is closed.
 pub(super) fn probe_loop(monitor: &Arc<HealthMonitor>) -> impl Future<Output = ()> + Send + use<> {
     let (weak, wake) = (Arc::downgrade(monitor), Arc::clone(&monitor.wake));
     let closing = monitor.closing.clone();
@@ -38,7 +38,7 @@ pub(super) fn probe_loop(monitor: &Arc<HealthMonitor>) -> impl Future<Output = (
     }
 }
 
-/// Follows what the store finds out by itself: its condition, and hints of the shard.
+/// Applies what the store reports by itself: its status, and events of the shard.
 pub(super) async fn watch_store(
     monitor: Weak<HealthMonitor>,
     mut condition: watch::Receiver<ShardStatus>,
@@ -55,8 +55,8 @@ pub(super) async fn watch_store(
         let Some(monitor) = monitor.upgrade() else { return };
         match event {
             None => {
-                // Cloned first: `learn` reads the watch again, and a second read lock on one thread deadlocks with a
-                // writer that waits between the two.
+                // Cloned first: `apply_shard_status` reads the watch again, and a second read lock on one thread
+                // deadlocks with a writer that waits between the two.
                 let condition = condition.borrow_and_update().clone();
                 monitor.apply_shard_status(&condition);
             }
@@ -67,7 +67,7 @@ pub(super) async fn watch_store(
     }
 }
 
-/// Reads one row, again and again, until the shard answers or is closed.
+/// Reads one row again and again, until the shard answers or is closed.
 pub(super) fn probe_reads_loop(
     monitor: &Arc<HealthMonitor>,
 ) -> impl Future<Output = ()> + Send + use<> {
@@ -96,10 +96,10 @@ pub(super) fn probe_reads_loop(
     }
 }
 
-// === impl Monitor ===
+// === impl HealthMonitor ===
 
 impl HealthMonitor {
-    /// The store has found something out.
+    /// Applies a status that the store reports, and requests a probe.
     fn apply_shard_status(&self, condition: &ShardStatus) {
         self.log.shard_status(condition);
         self.publish();
@@ -135,7 +135,7 @@ impl HealthMonitor {
         }
     }
 
-    /// Whether the shard answers; not so when it answers that it cannot be used.
+    /// Returns an error if the shard does not answer, or answers that it cannot be used.
     async fn probe_call(&self, begin: Instant) -> Result<(), (FailureKind, Error)> {
         let limit = self.timeouts.claim;
         let answer = tokio::time::timeout(limit, self.store.cancel_lost_claim(NO_CLAIM)).await;

@@ -8,25 +8,25 @@ use crate::backoff::Backoff;
 
 use super::super::op::{Access, Op};
 
-/// Failures in a row that take a shard out of use: more than one lost connection fails.
+/// Number of failures in a row that take a shard out of use: more than one lost connection causes.
 const FAILURES_MAX: u32 = 5;
-/// Failures for which a call counts that is not answered, or answered late: each has cost its callers a second and more,
-/// so two of them are enough.
+/// Number of failures for which a call without an answer, or with a late one, counts: each has cost its callers a
+/// second and more, so two of them are enough.
 const SLOW_FAILURE_WEIGHT: u32 = 3;
-/// A shard that fails again so soon after its recovery keeps the pauses between probes of the last time: it answers
-/// probes and nothing else.
+/// Time after a recovery within which a failure is a relapse: the shard answers probes and nothing else. Pauses
+/// between probes then continue from the last time.
 const RELAPSE: Duration = Duration::from_secs(10);
 
-/// How a call failed.
+/// Kind of failure of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FailureKind {
-    /// At once.
+    /// Failed at once.
     Fast,
-    /// Late, or without an answer.
+    /// Failed late, or without an answer.
     Slow,
 }
 
-/// What a failure changed.
+/// Change that a failure caused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BreakerChange {
     None,
@@ -36,7 +36,7 @@ pub(super) enum BreakerChange {
     Down,
 }
 
-/// What a probe showed.
+/// Result of a probe.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ProbeOutcome {
     /// A shard that was down is in use again.
@@ -50,45 +50,45 @@ pub(super) enum ProbeOutcome {
 /// Calls that failed since a shard in use last answered a probe.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct FailedCalls {
-    /// How many.
+    /// Number of failed calls.
     pub(super) count: u64,
-    /// The first of them.
+    /// Verb and error of the first one.
     pub(super) first: Option<(Op, String)>,
-    /// A probe failed too.
+    /// True if a probe failed too.
     pub(super) probe_failed: bool,
 }
 
-/// See [`super`] for the diagram.
+/// State machine of a circuit breaker, see [`super`] for the diagram.
 pub(super) struct BreakerState {
-    /// Failures in a row, by [`Access`]: a shard that can be read but not written answers every other call, and one that
-    /// receives only small messages answers every probe.
+    /// Number of failures in a row, by [`Access`]: a shard that can be read but not written answers every other call,
+    /// and one that receives only small messages answers every probe.
     failures: [u32; 4],
-    /// Why all calls are refused, if they are.
+    /// Reason why all calls are refused, if they are.
     down: Option<String>,
-    /// Why reads are refused, if they are.
+    /// Reason why reads are refused, if they are.
     reads_refused: Option<String>,
-    /// A task probes whether reads are answered again.
+    /// True while a task probes whether reads are answered again.
     probes_reads: bool,
-    /// When the shard last became usable again.
+    /// Time of the last recovery.
     recovered: Option<Instant>,
-    /// When a read was last answered.
+    /// Time of the last answered read.
     read: Option<Instant>,
     /// Calls that failed since the last answered probe.
     failed: FailedCalls,
     pauses: Backoff,
     pause_min: Duration,
-    /// When to probe next; `None`: no probe is due.
+    /// Time of the next probe; `None`: no probe is due.
     next_probe: Option<Instant>,
-    /// When the last probe ended.
+    /// Time when the last probe ended.
     probed: Option<Instant>,
-    /// A probe is under way that began while the shard was down.
+    /// Set while a probe is in flight: whether it began while the shard was down.
     probing: Option<bool>,
 }
 
-// === impl State ===
+// === impl BreakerState ===
 
 impl BreakerState {
-    /// Of a shard in use; `pauses` between two probes once it is down: the first and the longest.
+    /// Creates the state of a shard in use; `pauses`: the first and the longest between two probes once it is down.
     pub(super) fn new(pauses: (Duration, Duration)) -> BreakerState {
         BreakerState {
             failures: [0; 4],
@@ -114,9 +114,9 @@ impl BreakerState {
         self.reads_refused.as_deref()
     }
 
-    /// A call was answered.
+    /// Records an answered call.
     pub(super) fn record_success(&mut self, access: Access) {
-        // What began before the shard was taken out of use says nothing about now; a probe does.
+        // A call that began before the shard was taken out of use proves nothing about now; a probe does.
         if self.down.is_some() {
             return;
         }
@@ -126,7 +126,7 @@ impl BreakerState {
         }
     }
 
-    /// A call that began at `begin` failed. The next one may be seconds away: the shard is probed.
+    /// Records a failure of a call that began at `begin`, and schedules a probe: the next call may be seconds away.
     pub(super) fn record_failure(
         &mut self,
         op: Op,
@@ -176,7 +176,7 @@ impl BreakerState {
                 BreakerChange::ReadsRefused
             }
             Access::Write if writes >= FAILURES_MAX => self.take_down(error),
-            // A failed probe confirms what writes have met; where only reads fail it takes more of them.
+            // A failed probe confirms failures of writes; where only reads fail, more failed probes are needed.
             Access::Probe if probes + writes >= FAILURES_MAX => self.take_down(error),
             _ => BreakerChange::None,
         }
@@ -193,8 +193,8 @@ impl BreakerState {
         BreakerChange::Down
     }
 
-    /// Has a shard in use probed. Also after an answer there is a pause: where one call in two fails, probes would follow
-    /// each other for ever.
+    /// Schedules a probe of a shard in use. Also after an answer there is a pause: where one call in two fails,
+    /// probes would follow each other for ever.
     pub(super) fn schedule_probe(&mut self) {
         if self.down.is_none() {
             let soon = self.probed.map_or_else(Instant::now, |probed| probed + self.pause_min);
@@ -202,24 +202,25 @@ impl BreakerState {
         }
     }
 
-    /// Has a shard that is down probed at once: it shows life.
+    /// Schedules a probe at once, after a sign of life of a shard that is down.
     pub(super) fn probe_now(&mut self) {
         if self.down.is_some() {
             self.next_probe = Some(Instant::now());
         }
     }
 
-    /// When to probe next.
+    /// Returns the time of the next probe.
     pub(super) fn next_probe(&self) -> Option<Instant> {
         self.next_probe
     }
 
-    /// A probe begins. Reasons for another one count from now on.
+    /// Records the begin of a probe. Reasons for another one count from now on.
     pub(super) fn begin_probe(&mut self) {
         (self.next_probe, self.probing) = (None, Some(self.down.is_some()));
     }
 
-    /// The probe that began at `begin` has ended; of a failure how, by which error, and whether the shard gave it.
+    /// Records the end of the probe that began at `begin`. A failure has its kind, its error, and whether the shard
+    /// itself returned that.
     pub(super) fn end_probe(
         &mut self,
         answer: Result<(), (FailureKind, &str, bool)>,
@@ -244,7 +245,7 @@ impl BreakerState {
                 self.record_success(Access::Probe);
                 ProbeOutcome::Answered(std::mem::take(&mut self.failed))
             }
-            // A probe without an answer says less than the call that had none.
+            // A probe without an answer explains less than the error that is stored.
             Err((.., false)) if is_down => ProbeOutcome::Failed(BreakerChange::None),
             Err((kind, error, _)) => {
                 self.failed.probe_failed = true;
@@ -255,30 +256,30 @@ impl BreakerState {
         }
     }
 
-    /// Whether a probe is due or under way though the shard is in use.
+    /// Returns whether a probe is due or in flight though the shard is in use.
     #[cfg(test)]
     pub(super) fn is_being_probed(&self) -> bool {
         self.down.is_none() && (self.next_probe.is_some() || self.probing.is_some())
     }
 
-    /// Whether a task that probes reads is to be started: there is one at most, however often reads are refused.
+    /// Returns whether to start a task that probes reads: there is one at most, however often reads are refused.
     pub(super) fn begin_read_probes(&mut self) -> bool {
         !std::mem::replace(&mut self.probes_reads, true)
     }
 
-    /// Ends the task that probes reads, unless reads are refused.
+    /// Ends the task that probes reads, unless reads are refused. Returns whether it ends.
     pub(super) fn end_read_probes(&mut self) -> bool {
         self.probes_reads = self.reads_refused.is_some();
         !self.probes_reads
     }
 
-    /// A probe by a read was answered.
+    /// Records an answered probe by a read: reads are not refused any more.
     pub(super) fn accept_reads(&mut self) {
         self.failures[Access::Read as usize] = 0;
         self.reads_refused = None;
     }
 
-    /// Whether it can be read is found out by the next reads.
+    /// Puts the shard back in use. The next reads show whether it can be read.
     fn recover(&mut self) {
         self.failures = [0; 4];
         self.recovered = Some(Instant::now());
@@ -297,7 +298,7 @@ mod tests {
         BreakerState::new((100 * MS, 1_600 * MS))
     }
 
-    /// What so many failures of calls, or without `op` of probes, change.
+    /// Applies `times` failures of `op`, or of probes without `op`. Returns the changes.
     fn fail(
         state: &mut BreakerState,
         op: Option<Op>,
@@ -352,7 +353,7 @@ mod tests {
             ] {
                 let mut state = state();
                 assert_eq!(fail(&mut state, failing, kind, 2 * FAILURES_MAX), changes);
-                // An answer of another kind neither makes up for what failed nor takes it back.
+                // An answer of another kind neither offsets these failures nor ends the refusal.
                 for other in CALLS.into_iter().filter(|other| Some(*other) != failing) {
                     state.record_success(other.access());
                 }
@@ -473,7 +474,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_shard_that_is_down_is_probed_with_pauses_and_when_it_shows_life() {
         let mut state = state();
-        // A relapse goes on with the pauses of last time.
+        // A relapse continues with the pauses of the last time.
         for (between, longest) in [(MS, 100), (MS, 200), (RELAPSE + MS, 100)] {
             probe(&mut state, Ok(()));
             tokio::time::advance(between).await;
@@ -483,9 +484,9 @@ mod tests {
         }
         state.probe_now();
         assert_eq!(state.next_probe(), Some(Instant::now()));
-        let told = probe(&mut state, Err((FailureKind::Fast, "it loads", true)));
+        let answered = probe(&mut state, Err((FailureKind::Fast, "it loads", true)));
         assert_eq!(
-            (told, state.down()),
+            (answered, state.down()),
             (ProbeOutcome::Failed(BreakerChange::None), Some("it loads"))
         );
         let silent = probe(&mut state, Err((FailureKind::Slow, "no answer", false)));

@@ -1,4 +1,4 @@
-//! What is logged of a shard, and when it is probed.
+//! Log lines about a shard, and its probes.
 
 use std::cell::RefCell;
 use std::io;
@@ -41,8 +41,8 @@ impl io::Write for LogWriter {
     }
 }
 
-/// Notes what this thread logs from now on, but for details. One subscriber serves all threads: whether a line
-/// is of interest is remembered for all of them, by what the first one has.
+/// Records log lines of this thread from now on, from INFO on. One subscriber serves all threads: tracing caches for
+/// all of them whether a line is of interest, by the first subscriber.
 fn begin_log() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -70,7 +70,7 @@ async fn call(monitor: &Arc<HealthMonitor>, store: &FaultyStore) -> bool {
     monitor.call(Op::Claim, LATE_ENOUGH, store.info()).await.is_ok()
 }
 
-/// Waits until no probe is due or under way, unless the shard is down.
+/// Waits until no probe is due or in flight, unless the shard is down.
 async fn settled(monitor: &Arc<HealthMonitor>) {
     while monitor.is_being_probed() {
         tokio::time::sleep(SOON).await;
@@ -174,7 +174,7 @@ async fn an_outage_that_ends_at_once_is_logged_in_two_lines() {
     let store = FaultyStore::new("s0", &Clock::system());
     let monitor = monitor(&store, hasty());
     begin_log();
-    // Its answer comes when all is over.
+    // The answer comes after the outage.
     let (late, hold) = oneshot::channel::<()>();
     let held = async {
         let _ = hold.await;
@@ -205,7 +205,7 @@ async fn a_shard_that_answers_probes_and_nothing_else_is_down() {
         };
         assert!(monitor.call(Op::Enqueue, LATE_ENOUGH, late).await.is_err());
         assert_eq!(monitor.is_down(), is_open);
-        // Which takes a thread of the store, and no time.
+        // A probe takes a thread of the store, and no time.
         tokio::time::resume();
         settled(&monitor).await;
         tokio::time::pause();
@@ -307,7 +307,7 @@ async fn a_long_call_ends_when_its_shard_is_down() {
     assert_eq!(ended, Err(Error::Unavailable("connection refused".into())));
 }
 
-/// A healthy shard may have callers that wait for less time than it takes: the others hear nothing of that.
+/// A healthy shard may have callers that wait for less time than it takes: other callers are not affected.
 #[tokio::test]
 async fn callers_that_came_too_late_take_no_shard_down() {
     let store = FaultyStore::new("s0", &Clock::system());

@@ -1,4 +1,4 @@
-//! What became of a job, as stores keep it.
+//! Stored form of a job's history.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use crate::domain::{Attempt, Time, Token, limit};
 
 use super::{decode, micros, retention_code, retention_from_code, spec, stored};
 
-/// One end of a lease: its token, and how it ended.
+/// Bytes of a lease end: its token, and a code for how it ended.
 const END_BYTES: usize = 9;
 
-/// What is written over the attempts of a job: these bytes, and behind them the first bytes of those that were there.
+/// Change of the attempts of a job: the new bytes, followed by the first bytes of the stored ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptsSplice {
-    /// What comes in front.
+    /// New bytes in front.
     pub front: Vec<u8>,
-    /// How much of the former bytes stays.
+    /// Number of stored bytes that stay.
     pub kept: usize,
 }
 
-/// The life of a job and its waiting generation as bytes. `None` where nothing has happened to it yet, which is the
+/// Encodes the history of a job and its waiting generation. `None`: nothing has happened to the job yet, which is the
 /// usual case.
 pub fn encode_history(life: &JobHistory, next: Option<&NextGeneration>) -> Option<Vec<u8>> {
     let JobHistory {
@@ -54,12 +54,12 @@ pub fn encode_history(life: &JobHistory, next: Option<&NextGeneration>) -> Optio
     (stored != stored::Life::default()).then(|| stored.encode_to_vec())
 }
 
-/// The life of a job from bytes. A damaged one reads as one that nothing has happened to: a job that runs once more is
-/// better than a topic that stands still behind it.
+/// Decodes the history of a job. A damaged one reads as new: a job that runs once more is better than a topic that is
+/// blocked by it.
 pub fn decode_history(blob: Option<&[u8]>) -> (JobHistory, Option<NextGeneration>) {
     let Some(blob) = blob else { return (JobHistory::new(1), None) };
     let stored = decode::<stored::Life>("life", blob).unwrap_or_else(|error| {
-        tracing::error!(%error, "what became of a job is damaged");
+        tracing::error!(%error, "the stored history of a job is damaged; the job counts as new");
         stored::Life::default()
     });
     let life = JobHistory {
@@ -77,8 +77,8 @@ pub fn decode_history(blob: Option<&[u8]>) -> (JobHistory, Option<NextGeneration
     (life, stored.next.map(decode_next))
 }
 
-/// Brings the attempts of a job up to date: what is to be written, and in `lengths` how long each of them is then.
-/// `None`: nothing is to be written.
+/// Adds the new attempts of a job: returns the bytes to write, and updates `lengths`, the length of each attempt.
+/// `None`: nothing to write.
 pub fn encode_attempts(change: &AttemptsChange, lengths: &mut Vec<u32>) -> Option<AttemptsSplice> {
     if change.cleared {
         lengths.clear();

@@ -1,5 +1,5 @@
-//! The stored form of what a store does not look into itself: the messages of `stored.proto`, apart from the wire
-//! contract, so that either can change without the other.
+//! Stored form of the parts of a job that stores do not read themselves: the messages of `stored.proto`, separate
+//! from the wire contract, so that either can change without the other.
 
 mod history;
 mod spec;
@@ -14,7 +14,7 @@ use crate::domain::{Attempt, AttemptOutcome, Payload, RetentionRule, Time};
 pub use history::{AttemptsSplice, decode_history, encode_attempts, encode_history};
 pub use spec::{decode_spec, encode_spec};
 
-/// The generated messages.
+/// Generated messages.
 mod stored {
     #![allow(
         missing_docs,
@@ -28,7 +28,7 @@ mod stored {
     tonic::include_proto!("ringq.stored");
 }
 
-/// What cannot be read back.
+/// Stored bytes that cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 #[error("a stored {what} cannot be decoded: {source}")]
 pub struct StoredDecodeError {
@@ -36,19 +36,19 @@ pub struct StoredDecodeError {
     source: prost::DecodeError,
 }
 
-/// A payload as bytes.
+/// Encodes a payload.
 pub fn encode_payload(payload: &Payload) -> Vec<u8> {
     let Payload { text, body, content_type } = payload.clone();
     stored::Payload { text, body, content_type }.encode_to_vec()
 }
 
-/// A payload from bytes.
+/// Decodes a payload.
 pub fn decode_payload(blob: Bytes) -> Result<Payload, StoredDecodeError> {
     let stored::Payload { text, body, content_type } = decode("payload", blob)?;
     Ok(Payload { text, body, content_type })
 }
 
-/// Attempts from bytes.
+/// Decodes attempts.
 pub fn decode_attempts(blob: Option<&[u8]>) -> Result<Vec<Attempt>, StoredDecodeError> {
     let Some(blob) = blob else { return Ok(Vec::new()) };
     let stored = decode::<stored::Attempts>("list of attempts", blob)?;
@@ -63,7 +63,7 @@ pub fn decode_attempts(blob: Option<&[u8]>) -> Result<Vec<Attempt>, StoredDecode
     Ok(stored.attempts.into_iter().map(attempt).collect())
 }
 
-/// The stored number of what is kept, in microseconds: positive for a record, negative for a tombstone.
+/// Encodes a retention rule, in microseconds: positive for a record, negative for a tombstone.
 pub(super) fn retention_code(keep: RetentionRule) -> i64 {
     let micros = |duration| i64::try_from(micros(duration)).unwrap_or(i64::MAX).max(1);
     match keep {
@@ -73,7 +73,7 @@ pub(super) fn retention_code(keep: RetentionRule) -> i64 {
     }
 }
 
-/// What is kept, from its stored number.
+/// Decodes a retention rule.
 pub(super) fn retention_from_code(code: i64) -> RetentionRule {
     let duration = Duration::from_micros(code.unsigned_abs());
     match code {
@@ -83,7 +83,7 @@ pub(super) fn retention_from_code(code: i64) -> RetentionRule {
     }
 }
 
-/// Whole microseconds, as every store counts, rounded up: no wait is ever cut.
+/// Converts a duration to whole microseconds, the unit of every store, rounded up: no wait is ever cut.
 pub(super) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
@@ -122,7 +122,7 @@ mod tests {
             max_deliveries: Some(7),
         };
         let headers = vec![("a".into(), "1".into()), ("b".into(), String::new())];
-        // One that is new does not compile here. Those that are none have fields of their own in the stores.
+        // A new field does not compile here. Fields that are `None` have columns of their own in the stores.
         let (headers_, retry_) = (headers.clone(), retry.clone());
         let (payload_, lease, retention) = (None, None, Some(Duration::from_secs(5)));
         let spec = Spec { payload: payload_, headers: headers_, retry: retry_, lease, retention };
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(decode_history(Some(b"\xff")), (JobHistory::new(1), None), "damaged");
     }
 
-    /// The newest come first, as many as are kept, however many come at once.
+    /// Attempts are stored newest first, up to the limit, for any number of new ones.
     #[test]
     fn attempts_are_put_in_front() {
         let attempt = |number| Attempt {
@@ -220,7 +220,7 @@ mod tests {
         assert_ne!(retention_code(RetentionRule::Tombstone(nothing)), 0);
     }
 
-    /// Frozen: what version 0.1 wrote must be readable for ever.
+    /// Frozen: the format of version 0.1 must be readable for ever.
     #[test]
     fn the_first_format_is_still_read() {
         let blob = Bytes::from_static(b"\x08\x01\x12\x04body");

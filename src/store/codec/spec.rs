@@ -1,4 +1,4 @@
-//! What was asked for, as stores keep it with the record.
+//! Stored form of a job's specification.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use crate::domain::{RetryOverrides, Spec};
 
 use super::{decode, micros, stored};
 
-/// What of a spec no store looks into, as bytes: headers, retention, what the job says about retries. `None` where there
-/// is nothing of it, which is the usual case. Payload and lease are fields of the stores' own.
+/// Encodes the parts of a spec that no store reads itself: headers, retention, retry overrides. `None`: all are
+/// absent, which is the usual case. Stores keep payload and lease in fields of their own.
 pub fn encode_spec(spec: &Spec) -> Option<Vec<u8>> {
     let stored = to_stored(spec);
     (stored != stored::Spec::default()).then(|| stored.encode_to_vec())
 }
 
-/// The spec from bytes, without what stores have fields for. A damaged one reads as empty: a job that waits by the
-/// server's own policy is better than a topic that stands still behind it.
+/// Decodes a spec, without the fields that stores keep themselves. A damaged one reads as empty: a job under the
+/// server's own policy is better than a topic that is blocked by it.
 pub fn decode_spec(blob: Option<&[u8]>) -> Spec {
     let Some(blob) = blob else { return Spec::default() };
     let stored = decode::<stored::Spec>("spec", blob).unwrap_or_else(|error| {
-        tracing::error!(%error, "a job's headers and retry policy are damaged");
+        tracing::error!(%error, "stored headers and retry policy of a job are damaged; ignored");
         stored::Spec::default()
     });
     from_stored(stored)

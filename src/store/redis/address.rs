@@ -1,4 +1,4 @@
-//! The address of a Redis. Its text has no credentials.
+//! Address of a Redis. Its text has no credentials.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,29 +7,29 @@ use deadpool_redis::redis::RedisConnectionInfo;
 
 use super::url::{self, InvalidAddress, RedisEndpoint};
 
-/// The address of a Redis, and the login there.
+/// Address of a Redis, and the login for it.
 #[derive(Clone)]
 pub struct RedisAddress {
     pub(super) endpoint: RedisEndpoint,
-    /// Certificates are checked, host names too.
+    /// Connections use TLS. Certificates are checked, host names too.
     pub(super) secure: bool,
     pub(super) tls: RedisTlsFiles,
     /// User, password and database.
     pub(super) login: RedisConnectionInfo,
-    /// User and password at the sentinels.
+    /// User and password for the sentinels.
     pub(super) sentinel_login: RedisConnectionInfo,
 }
 
-/// The files that `rediss` connections use.
+/// Files that `rediss` connections use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RedisTlsFiles {
-    /// Certificates that sign the servers', instead of the system's (PEM).
+    /// Certificates that sign those of the servers, instead of the system's (PEM).
     pub ca: Option<PathBuf>,
-    /// The certificate and the key that this client shows (PEM).
+    /// Certificate and key of this client (PEM).
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
-// === impl Address ===
+// === impl RedisAddress ===
 
 impl RedisAddress {
     /// Checks a url of the schemes `redis`, `rediss`, `redis+unix`, `redis+sentinel` and
@@ -43,26 +43,26 @@ impl RedisAddress {
         Ok(RedisAddress { endpoint, secure, tls: RedisTlsFiles::default(), login, sentinel_login })
     }
 
-    /// The same with these files, if it is one of the `rediss` schemes.
+    /// Sets these files, if the address has one of the `rediss` schemes.
     #[must_use]
     pub fn with_tls(self, tls: &RedisTlsFiles) -> RedisAddress {
         let tls = if self.secure { tls.clone() } else { RedisTlsFiles::default() };
         RedisAddress { tls, ..self }
     }
 
-    /// Whether it holds a user or a password, of which nothing is shown.
+    /// Returns whether the address has a user or a password, which its text does not show.
     #[must_use]
     pub fn has_credentials(&self) -> bool {
         self.credentials().iter().any(Option::is_some)
     }
 
-    /// Whether its connections are encrypted.
+    /// Returns whether its connections are encrypted.
     #[must_use]
     pub fn is_secure(&self) -> bool {
         self.secure
     }
 
-    /// Whether both are one database of one Redis, by whatever login or encryption. Host names are compared as
+    /// Returns whether both are one database of one Redis, with any login or encryption. Host names are compared as
     /// they are written; aliases are found at start by the shard's name on the Redis.
     #[must_use]
     pub fn is_same_database(&self, other: &RedisAddress) -> bool {

@@ -1,5 +1,5 @@
-//! [`Store::apply`](crate::store::Store::apply): each command goes the way that is its own, in the order of the call. What
-//! no fast path may do is left to the engine (`optimistic_commit.rs`).
+//! Implements [`Store::apply`](crate::store::Store::apply): carries out each command on its path, in the order of the
+//! call. The engine handles commands that no fast path may handle (`optimistic_commit.rs`).
 
 use crate::domain::engine::{Command, WritePrecondition};
 use crate::domain::limit;
@@ -9,31 +9,31 @@ use super::connections::RedisConnection;
 use super::durability_wait::DurabilityWait;
 use super::{RedisStore, error_mapping};
 
-/// How a command is carried out.
+/// Path on which a command is carried out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CommandPath {
-    /// By the script that writes jobs whose ids are free, and then by the engine (`enqueue.rs`).
+    /// Script that writes jobs whose ids are free, then the engine (`enqueue.rs`).
     Enqueue,
-    /// By the engine: the job may have been written before, or has what a new job has not.
+    /// Engine alone: the job may have been written before, or has parts that a new job does not have.
     RepeatedEnqueue,
-    /// By the script that ends leases of which nothing or a tombstone is left, and then by the engine (`settle.rs`).
+    /// Script that ends leases that leave nothing or a tombstone, then the engine (`settle.rs`).
     Settle,
-    /// By the script that moves deadlines, and then by the engine (`leases.rs`).
+    /// Script that moves deadlines, then the engine (`leases.rs`).
     Extend,
-    /// By the script that detaches leases and ties them to other streams (`leases.rs`).
+    /// Script that detaches leases and ties them to other streams (`leases.rs`).
     LeaseStream,
-    /// By the engine.
+    /// Engine.
     Engine,
 }
 
-/// What became of the commands of a call so far.
+/// Results of the commands of a call so far.
 pub(super) struct ApplyResults {
     results: Vec<Result<RequestResult>>,
-    /// Why the rest is not tried.
+    /// Error after which the rest is not tried.
     stopped: Option<String>,
 }
 
-// === impl Way ===
+// === impl CommandPath ===
 
 impl CommandPath {
     fn for_request(request: &JobRequest) -> CommandPath {
@@ -52,17 +52,17 @@ impl CommandPath {
     }
 }
 
-// === impl Answers ===
+// === impl ApplyResults ===
 
 impl ApplyResults {
     pub(super) fn with_capacity(requests: usize) -> ApplyResults {
         ApplyResults { results: Vec::with_capacity(requests), stopped: None }
     }
 
-    /// Whether these are not tried any more, because the shard did not answer those before.
+    /// Returns whether to skip these commands because the shard did not answer earlier ones; adds their errors.
     pub(super) fn skips(&mut self, requests: usize) -> bool {
         let Some(error) = &self.stopped else { return false };
-        let error = Error::Unavailable(format!("not tried: {error}"));
+        let error = Error::Unavailable(format!("not tried after an earlier failure: {error}"));
         self.results.extend((0..requests).map(|_| Err(error.clone())));
         true
     }
@@ -84,7 +84,7 @@ impl ApplyResults {
 }
 
 impl RedisStore {
-    /// [`Store::apply`](crate::store::Store::apply).
+    /// Implements [`Store::apply`](crate::store::Store::apply).
     pub(super) async fn apply(&self, requests: Vec<JobRequest>) -> Vec<Result<RequestResult>> {
         let requests: Vec<&JobRequest> = requests.iter().collect();
         let asked = requests.iter().filter_map(|request| request.durability).max();
@@ -97,7 +97,7 @@ impl RedisStore {
         }
     }
 
-    /// Applies and waits until that is as safe as was asked, or for as long as it may take.
+    /// Applies the commands and waits until their writes have the requested durability, or for the time limit.
     async fn apply_and_wait(
         &self,
         requests: &[&JobRequest],
@@ -105,10 +105,10 @@ impl RedisStore {
     ) -> Result<Vec<Result<RequestResult>>> {
         let _permit = self.permit().await?;
         let mut connection = self.shard.dedicated_connection().await?;
-        // Another process may answer there than the one whose settings `wait` was made for.
+        // The connection may lead to another process than the one for which `wait` was computed.
         let still = requests.iter().filter_map(|request| request.durability).max();
         if still.and_then(|asked| self.shard.status.wait_for(asked)) != Some(wait) {
-            let text = "redis was replaced or set anew, what a write reaches is looked at";
+            let text = "redis was replaced or reconfigured; its durability is checked, retry";
             return Err(Error::Unavailable(text.to_owned()));
         }
         let mut answers = self.apply_on(Some(&mut connection), requests).await;
@@ -119,7 +119,7 @@ impl RedisStore {
         if answers.iter().all(Result::is_err) {
             return Ok(answers);
         }
-        // A repeat may find what another connection has written a moment ago, and write nothing.
+        // A retry may find what another connection wrote a moment ago, and write nothing.
         let reached = match self.shard.write_and_check_name(&mut connection).await {
             Ok(()) => {
                 wait.confirm(&mut connection).await.map_err(|error| error_mapping::text(&error))
@@ -132,14 +132,17 @@ impl RedisStore {
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(shard = %self.identity.name, error, "what was written cannot be confirmed");
+                tracing::warn!(
+                    shard = %self.identity.name, error,
+                    "durability of a write cannot be confirmed; its default durability is returned"
+                );
                 drop(deadpool_redis::Connection::take(connection));
             }
         }
         Ok(answers)
     }
 
-    /// Applies by a connection of one's own, or else with all others.
+    /// Applies by a dedicated connection, or else by the shared ones.
     async fn apply_on(
         &self,
         mut connection: Option<&mut RedisConnection>,
@@ -180,12 +183,12 @@ impl RedisStore {
     }
 }
 
-/// The same failure for so many commands.
+/// Returns the error once for each request.
 fn all_failed(requests: usize, error: &Error) -> Vec<Result<RequestResult>> {
     (0..requests).map(|_| Err(error.clone())).collect()
 }
 
-/// Commands of one way each, as many as one call may carry.
+/// Splits commands into groups of one path each, limited to the size of a call.
 fn split_by_path<'a, 'r>(
     requests: &'a [&'r JobRequest],
 ) -> impl Iterator<Item = &'a [&'r JobRequest]> {

@@ -1,17 +1,17 @@
--- by hand: a message of a job's record, to be read by a person; no server calls this. `layout.rs` has the places.
+-- by hand: prints a message of a job's record for a person; no server calls this. Positions: `layout.rs`.
 --   redis-cli --raw --eval src/store/redis/by_hand.lua 'ringq:{s0}:jobs:emails' , order-1 life |
 --     protoc -I src/store/codec --decode ringq.stored.Life stored.proto
--- KEYS: the hash of the topic's jobs. ARGV: id; `life`, `spec` (`ringq.stored.Spec`), `payload` where it lies in the
--- record (`ringq.stored.Payload`), or `head`: due, arrival, created, flags of what lies apart and inside, bytes, phase,
--- priority and keep.
+-- KEYS: the hash of the topic's jobs. ARGV: id; `life`, `spec` (`ringq.stored.Spec`), `payload` if it is inside of
+-- the record (`ringq.stored.Payload`), or `head`: due, arrival, created, flags of parts apart and inside, bytes,
+-- phase, priority and keep.
 local call = redis.call
 local record, what = call('HGET', KEYS[1], ARGV[1]), ARGV[2]
-if not record then return redis.error_reply('there is no such job') end
--- The lease of a running job lies in front, behind its length.
+if not record then return redis.error_reply('job not found') end
+-- The lease of a running job is in front, after its length.
 if string.byte(record) == 255 then record = string.sub(record, 4 + struct.unpack('>I2', record, 2)) end
 local due, arrival, created, apart, inside, _, bytes, phase, priority, keep = struct.unpack('>I7I6I7BBc8I4BBi8', record)
 if what == 'head' then return { due, arrival, created, apart, inside, bytes, phase, priority, keep } end
--- When a finished one finished and is forgotten, then what only an extended one has.
+-- A finished job has the times of its end and of its deletion here, then an extended one its extension.
 local at = 45 + (phase > 0 and 14 or 0) + (inside >= 8 and 23 or 0)
 for _, message in ipairs({ { 2, 'spec' }, { 4, 'life' } }) do
   local found = ''

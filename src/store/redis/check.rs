@@ -1,71 +1,69 @@
-//! The check of a Redis before it is used: whether it is the right one, and a safe one. redis-rs checks the login only; a
-//! replica, an evicting Redis and that of another shard accept it and lose or misroute jobs.
+//! Checks a Redis before it is used: the right one, and a safe one. redis-rs checks the login only; a replica, an
+//! evicting Redis and that of another shard accept it and lose or misroute jobs.
 
 use crate::store::Error;
 
 use super::error_mapping;
 use super::url::SENTINEL_PORT;
 
-/// The oldest Redis that has everything scripts use.
+/// Oldest Redis that has everything that scripts use.
 const VERSION_MIN: [u32; 3] = [6, 2, 0];
-/// The format of everything on a shard, as written there. Raised by a change that an earlier build cannot
-/// read.
+/// Format of everything stored on a shard, as written there. Raised by a change that an earlier build cannot read.
 pub(super) const FORMAT: i64 = 1;
-/// The oldest format that this build reads as well; a shard that has it is marked with the newest.
+/// Oldest format that this build reads as well; a shard that has it is marked with the newest.
 pub(super) const FORMAT_MIN: i64 = 1;
 
-/// Why a store could not be opened, and what to do.
+/// Reason why a store cannot be opened, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum RedisOpenError {
-    /// There is no answer, or not yet.
+    /// No reply, or not yet.
     #[error("{0}")]
     Unreachable(String),
-    /// The answer is none of a Redis.
+    /// The reply is not from a Redis.
     #[error(
-        "what answers there does not speak the protocol of redis; check host and port, and write rediss:// \
+        "the server does not use the redis protocol; check host and port, and write rediss:// \
          for a port with TLS"
     )]
     NotRedis,
     /// The port has no TLS.
-    #[error(
-        "what answers there has no TLS; write redis in place of rediss, or give the port that it has for TLS"
-    )]
+    #[error("the server has no TLS; write redis in place of rediss, or give its TLS port")]
     NoTls,
     /// A sentinel, where the url has a Redis.
     #[error(
-        "it is a sentinel and no redis; write redis+sentinel://host:port/PRIMARY with the name of the primary that \
-         it watches, or give that redis"
+        "the server is a sentinel, not a redis; write redis+sentinel://host:port/PRIMARY with the name of the \
+         primary that it watches, or give the address of that redis"
     )]
     Sentinel,
     /// A Redis, where the url has a sentinel.
     #[error(
-        "{0} is a redis and no sentinel; give its sentinels, which listen on {SENTINEL_PORT} as a rule, or write redis://{0}"
+        "{0} is a redis, not a sentinel; give its sentinels, which listen on {SENTINEL_PORT} as a rule, \
+         or write redis://{0}"
     )]
     NotSentinel(String),
-    /// User and password are refused.
+    /// User and password are rejected.
     #[error(
-        "it does not accept the user and password of the url, or that user is disabled; correct them there, \
+        "redis rejects the user and password of the url, or the user is disabled; correct them in the url, \
          percent-encoded"
     )]
     LoginRejected,
     /// A password is missing.
-    #[error("it asks for a password and the url has none; write redis://[user]:password@host")]
+    #[error("redis requires a password and the url has none; write redis://[user]:password@host")]
     NoPassword,
     /// Any password is accepted.
     #[error(
-        "the url has a password and this redis asks for none; set requirepass there, or leave the password out \
+        "the url has a password and redis requires none; set requirepass in redis, or leave the password out \
          of the url"
     )]
     NeedlessPassword,
-    /// Connections from other machines are refused.
+    /// Connections from other machines are rejected.
     #[error(
-        "its protected mode refuses other machines; set a password there and give it in the url, or turn \
-         protected-mode off in a closed network"
+        "the protected mode of redis rejects other machines; set a password in redis and give it in the url, \
+         or turn protected-mode off in a closed network"
     )]
     ProtectedMode,
-    /// The database is refused: its number, and the reason of Redis.
+    /// The database is rejected: its number, and the reason of Redis.
     #[error(
-        "it refuses database {0}; choose another one in the url, or raise its setting databases"
+        "redis rejects database {0}; choose another one in the url, or raise the redis setting databases"
     )]
     Database(String),
     /// The certificates cannot be used.
@@ -76,58 +74,60 @@ pub enum RedisOpenError {
     TooOld(String),
     /// The eviction policy drops jobs when Redis is full.
     #[error(
-        "its maxmemory-policy is {0}, which drops jobs when memory runs out; \
+        "the maxmemory-policy of redis is {0}, which drops jobs when memory runs out; \
          set maxmemory-policy to noeviction"
     )]
     EvictionPolicy(String),
     /// A replica takes no writes.
-    #[error("it is a read-only replica; give the address of its primary")]
+    #[error("redis is a read-only replica; give the address of its primary")]
     Replica,
     /// The user lacks rights that scripts need.
     #[error(
-        "its user may not use {0} on keys and channels that begin with ringq:; \
+        "the redis user may not use {0} on keys and channels that begin with ringq:; \
          grant it with the ACL SETUSER command in docs/redis.md"
     )]
     MissingPermission(String),
-    /// Another shard is there.
+    /// The Redis belongs to another shard.
     #[error(
-        "it is shard {found}, not {asked}; a shard keeps its name for ever: \
+        "redis belongs to shard {found}, not {asked}; a shard keeps its name for ever: \
          configure it as {found} or choose another redis or database"
     )]
     WrongShardName {
-        /// The name on it.
+        /// Name of the shard that is stored on it.
         found: String,
-        /// The configured one.
+        /// Configured name.
         asked: String,
     },
-    /// A build from before the first release wrote it.
+    /// A build from before the first release wrote the stored data.
     #[error(
-        "what is stored has format {found}, this build reads {FORMAT_MIN} and newer ones; let the build that wrote it run it \
-         empty, then remove the field format of ringq:shard"
+        "the stored data has format {found}, this build reads {FORMAT_MIN} and newer ones; drain it with the build \
+         that wrote it, then remove the field format of ringq:shard"
     )]
     Older {
-        /// On the shard.
+        /// Format that is stored on the shard.
         found: i64,
     },
-    /// A newer build wrote it.
-    #[error("what is stored has format {found}, this build knows {FORMAT}; use a newer build")]
+    /// A newer build wrote the stored data.
+    #[error(
+        "the stored data has format {found}, this build reads up to {FORMAT}; use a newer build"
+    )]
     Newer {
-        /// On the shard.
+        /// Format that is stored on the shard.
         found: i64,
     },
 }
 
-// === impl OpenError ===
+// === impl RedisOpenError ===
 
 impl RedisOpenError {
-    /// Whether it lasts until a setting is changed. Else it may pass by itself: a Redis that
-    /// is not there yet, or that is loading.
+    /// Returns whether the error lasts until a setting is changed. Others may pass without a change: a Redis that is
+    /// not running yet, or that is loading.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
         !matches!(self, RedisOpenError::Unreachable(_))
     }
 
-    /// Of the failures of several endpoints the one that counts: one that may pass.
+    /// Returns the failure to report for several endpoints: one that may pass, if there is one.
     pub(super) fn prefer_transient(
         first: Option<RedisOpenError>,
         other: RedisOpenError,
@@ -142,19 +142,19 @@ impl From<Error> for RedisOpenError {
     }
 }
 
-/// The value of a field of INFO.
+/// Returns the value of a field of INFO.
 pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
 }
 
-/// The version that INFO names: major and minor.
+/// Returns the version that INFO contains: major, minor and patch.
 pub(super) fn version(info: &str) -> [u32; 3] {
     let version = field(info, "redis_version").unwrap_or("0");
     let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
     std::array::from_fn(|_| numbers.next().unwrap_or(0))
 }
 
-/// Checks the INFO of a Redis; its major version.
+/// Checks the INFO of a Redis; returns its major version.
 pub(super) fn check(info: &str) -> std::result::Result<u32, RedisOpenError> {
     if is_sentinel(info) {
         return Err(RedisOpenError::Sentinel);
@@ -170,17 +170,17 @@ pub(super) fn check(info: &str) -> std::result::Result<u32, RedisOpenError> {
     Ok(version[0])
 }
 
-/// Whether the INFO is of a sentinel.
+/// Returns whether the INFO is from a sentinel.
 pub(super) fn is_sentinel(info: &str) -> bool {
     field(info, "redis_mode") == Some("sentinel")
 }
 
-/// Whether the INFO is of a replica.
+/// Returns whether the INFO is from a replica.
 pub(super) fn is_replica(info: &str) -> bool {
     field(info, "role") == Some("slave")
 }
 
-/// The eviction policy, if it drops jobs.
+/// Returns the eviction policy, if it drops jobs.
 pub(super) fn evicts(info: &str) -> Option<String> {
     let policy = field(info, "maxmemory_policy").filter(|&policy| policy != "noeviction");
     policy.map(error_mapping::one_line)

@@ -1,24 +1,24 @@
 -- flags: allow-oom
--- claim: lease ready jobs to those who ask, in the order of each topic, within their credit and the
--- bounds of one call. Jobs go round from taker to taker.
--- ARGV: now, 0 and the tokens (8 bytes per job that may be leased, each beginning with the nonce); per
---       ask: topic; per taker of it: its seat (`layout.rs`), how much it takes and what its leases are like behind
---       their times; unless that is one ask of one taker: for each ask how many takers 2.
--- Reply: now, when the leases began (0: there are none), then per ask: what is left (-1 more, -2 not known: ask again, 0 nothing, else when the next is due),
---        jobs, whether takers are listed (0 or 1), extras; the members (due time, arrival and id), the records, the
---        takers (from 0), the extras (number of the job from 0, payload, checkpoint; false: not apart).
---        In one list: each list within a list costs as much as a call. One job for one taker, with nothing special
---        about it, comes as one string: now 7, when its lease began 7, what is left 7 (-1 as 1), length of the id 1, id,
---        record.
+-- claim: leases ready jobs to streams, in the order of each topic, within their credit and the limits of one call.
+-- Jobs are distributed to streams in turn.
+-- ARGV: now, 0 and the tokens (8 bytes per job that may be leased, each beginning with the nonce); per ask: topic;
+-- per stream of it: its seat (`layout.rs`), which has its limits and the lease after its times; unless the call has
+-- one ask of one stream: for each ask the number of streams (2 bytes).
+-- Reply: now, start of the leases (0: there are none), then per ask: rest (-1 more jobs are ready, -2 not known: ask
+-- again, 0 none, else the time when the next is due), number of jobs, whether streams are listed (0 or 1), number of
+-- extras; the members (due time, arrival and id), the records, the streams (from 0), the extras (number of the job
+-- from 0, payload, checkpoint; false: not apart). All in one list: each nested list costs as much as a call. One job
+-- for one stream, without special properties, is returned as one string: now 7, start of its lease 7, rest 7 (-1 as
+-- 1), length of the id 1, id, record.
 --#include clock
 local pack, unpack_, byte, sub = struct.pack, struct.unpack, string.byte, string.sub
 local tokens, counts = ARGV[2], nil
 local void = sub(tokens, 1, 5)
--- When the leases of this call begin, and when those of the last claim of the shard did. Deadlines go by `now`.
+-- Start of the leases of this call, and of those of the last claim of the shard. Deadlines are counted from `now`.
 local started, last_start
 
--- Leases begin now, but later than all others of the shard: two leases of one job never begin at the same time, even
--- after the clock went back.
+-- Returns the start of the leases: now, but later than all others of the shard. Two leases of one job never begin at
+-- the same time, even after the clock went back.
 local function begin()
   if not started then
     local text = now_text
@@ -32,26 +32,26 @@ local function begin()
   return started
 end
 
--- Which of two members comes first: by due time, then by arrival.
+-- Returns whether the first member comes before the second: by due time, then by arrival.
 local function before(x, y)
   local due, seq = unpack_($member[due..arrival], x)
   local other_due, other_seq = unpack_($member[due..arrival], y)
   return due < other_due or (due == other_due and seq < other_seq)
 end
 
--- The first of two, either of which may be absent.
+-- Returns the earlier of two members, each of which may be absent.
 local function earlier(x, y)
   if x and not (y and before(y, x)) then return x end
   return y
 end
 
--- The commonest case: one job for one taker. For one alone every table counts.
+-- The most common case: one job for one stream. At this size the cost of each table counts.
 if #tokens == 9 and #ARGV == 4 then
   local name, seat = ARGV[3], ARGV[4]
   local known = call('HMGET', P .. 'claims', name, void, '\1')
   last_start = known[3]
   local claims, line, order = known[1], P .. 'line:' .. name, P .. 'wait:0:' .. name
-  -- One mark: the order of those without a priority.
+  -- A single mark: the topic has only the order of priority 0.
   if claims and #claims == $claims.marks and byte(claims, $claims.marks) == 48 and not known[2] then
     local lined, waits = call('LRANGE', line, '0', '1'), call('ZRANGE', order, '0', '1')
     local first, behind, other = lined[1], lined[2], waits[1]
@@ -90,7 +90,7 @@ if #ARGV ~= 4 then
   asks = #counts / 2
 end
 
--- The part of a page that is due, and the first member that is not.
+-- Returns the part of a page that is due, and the first member that is not.
 local function due_part(page)
   local later
   for n = #page, 1, -1 do
@@ -100,16 +100,16 @@ local function due_part(page)
   return page, later
 end
 
--- As much of an order as is due, and the first member that is not, unless there were `limit` before it.
+-- Returns the due part of an order, and the first member that is not due, unless `limit` members came before it.
 local function due_of(order, limit)
-  -- Of a few, those that are not due yet come along; a longer page would read many of them in vain.
+  -- A short page may include members that are not due yet; a longer page would read many of them in vain.
   local page = call('ZRANGE', order, '0', limit <= 17 and limit - 1 or '0')
   if limit <= 17 or not page[1] or unpack_($member[due], page[1]) > now then return due_part(page) end
   page = call('ZRANGEBYSCORE', order, '-inf', now_text, 'LIMIT', '0', limit)
   return page, #page < limit and call('ZRANGE', order, #page, #page)[1]
 end
 
--- The first members of two rows, and how many of them are of the first row.
+-- Merges two sorted lists; returns at most `limit` members, and the number of them from the first list.
 local function merge(x, y, limit)
   if not y[1] then return x, #x end
   if not x[1] then return y, 0 end
@@ -124,7 +124,7 @@ local function merge(x, y, limit)
   return all, i - 1
 end
 
--- Who takes jobs of an ask, how many jobs together, and for how many bytes each of them has room at least.
+-- Returns the streams of an ask, the total number of their jobs, and the smallest byte limit of them.
 local function seats_of(at, count)
   local seats, wanted, room = {}, 0, $time.max
   for index = 0, count - 1 do
@@ -138,9 +138,9 @@ local function seats_of(at, count)
   return seats, wanted, room
 end
 
--- What the leases of a seat have in common: what is before the token, and what is behind it where nothing stays of
--- the job, so that its ack may simply remove it, or something does.
-local function furnish(seat)
+-- Sets the common parts of the leases of a seat: the part before the token, and the part after it, both for jobs that
+-- leave nothing, so that an ack may simply remove them, and for others.
+local function prepare_leases(seat)
   local deadline = now + seat.lease
   local tail = pack($lease[started..deadline], begin(), deadline) .. sub(seat.blob, $seat.extended)
   seat.head = pack($entry[running..length], $running, #tail + $lease.started - 1)
@@ -150,7 +150,7 @@ end
 
 for ask = 1, asks do
   local name, count, usual = ARGV[a], counts and unpack_('>I2', counts, 2 * ask - 1) or 1, general == nil
-  -- Not if its caller has given the call up already: see unclaim.
+  -- A cancelled claim is not executed: see `cancel_claim.lua`.
   local known = call('HMGET', P .. 'claims', name, void, '\1')
   local claims = not known[2] and known[1]
   last_start = known[3]
@@ -158,7 +158,7 @@ for ask = 1, asks do
     reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = 0, 0, 0, 0
     r = r + 4
   elseif usual and sub(claims, $claims.marks) == '0' then
-    -- The common case: no priority, and nothing special about any job.
+    -- The common case: priority 0 only, and jobs without special properties.
     local line, order, seats, wanted, room = P .. 'line:' .. name, P .. 'wait:0:' .. name, seats_of(a + 1, count)
     local limit = (wanted < jobs_left and wanted or jobs_left) + 1
     local lined, behind = due_part(call('LRANGE', line, '0', limit - 1))
@@ -185,7 +185,7 @@ for ask = 1, asks do
       local record = records[i]
       if not record then usual = false break end
       local apart, inside = byte(record, $record.apart, $record.inside)
-      -- A record is a little longer than what counts of it.
+      -- The record is a little longer than its counted bytes.
       size, anything = size + #record, anything + apart
       if apart > $apart.kept or inside % (2 * $inside.life) >= $inside.life then usual = false end
       if inside >= $inside.extension then
@@ -202,7 +202,7 @@ for ask = 1, asks do
         for i = 1, n do
           local seat, id, record, token = seats[turn], ids[i], records[i], sub(tokens, t + 8 * i - 8, t + 8 * i - 1)
           if not seat.head then
-            furnish(seat)
+            prepare_leases(seat)
             if seat.deadline < bound then bound, ending = seat.deadline, seat.ending end
           end
           leases[l + 1], deadlines[l + 1] = id, seat.ending
@@ -213,7 +213,7 @@ for ask = 1, asks do
           end
           reply[at + i], reply[at + n + i] = page[i], record
           l = l + 2
-          -- Jobs go round.
+          -- Jobs are distributed in turn.
           if several then
             reply[at + 2 * n + i], seat.jobs = seat.index, seat.jobs - 1
             if seat.jobs > 0 then turn = turn + 1 else table.remove(seats, turn) end

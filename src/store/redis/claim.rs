@@ -1,4 +1,4 @@
-//! Claim: lease ready jobs to those who ask.
+//! Claims ready jobs: leases them to the streams that request them.
 
 use bytes::{BufMut as _, Bytes};
 use deadpool_redis::redis::Value;
@@ -15,22 +15,22 @@ use super::reply::{ScriptReply, unexpected};
 use super::script::Verb;
 use super::{ConnectionLane, RedisStore};
 
-/// What scripts take for "as many bytes as you like".
+/// Number that scripts treat as no limit of bytes.
 const BYTES_MAX: u64 = 1 << 52;
 
-/// The parts of a job that lie apart and come with its lease, as they are stored.
+/// Stored parts of a job outside of its record that are sent with its lease.
 #[derive(Clone, Default)]
 struct ExtraParts {
     payload: Option<Bytes>,
     checkpoint: Option<Bytes>,
 }
 
-/// The times of a claim.
+/// Times of a claim.
 #[derive(Clone, Copy)]
 struct ClaimTimes {
-    /// The store's time of it.
+    /// Time of the store at the claim.
     now: Time,
-    /// The start of its leases.
+    /// Start of its leases.
     lease_start: Time,
 }
 
@@ -48,7 +48,7 @@ impl RedisStore {
         }
         let alone = if let [ask] = &claim.topics[..] { Some(ask.streams.len()) } else { None };
         if alone == Some(0) {
-            // Else it would look like one ask of one taker.
+            // The additional argument distinguishes this call from one ask of one stream.
             call.arg("");
         }
         if alone != Some(1) {
@@ -76,14 +76,14 @@ fn fresh_tokens(claim: &Claim) -> Vec<Token> {
     Token::of_claim(claim.nonce, rand::rng().random_iter()).take(jobs_at_most(claim)).collect()
 }
 
-/// How many takers each ask has.
+/// Numbers of streams of all asks.
 fn stream_counts(claim: &Claim) -> Vec<u8> {
     let takers =
         claim.topics.iter().map(|ask| u16::try_from(ask.streams.len()).unwrap_or(u16::MAX));
     takers.flat_map(u16::to_be_bytes).collect()
 }
 
-/// Tokens as the script reads them: what its claim is called when it is given up comes first.
+/// Encodes the tokens for the script: the id under which the claim is cancelled comes first.
 fn encode_tokens(tokens: &[Token]) -> Vec<u8> {
     let mut written = Vec::with_capacity(1 + 8 * tokens.len());
     written.put_u8(0);
@@ -91,7 +91,7 @@ fn encode_tokens(tokens: &[Token]) -> Vec<u8> {
     written
 }
 
-/// A taker as the script reads it.
+/// Encodes the demand of a stream for the script.
 fn encode_stream(owner: u32, taker: &StreamDemand) -> Vec<u8> {
     let mut seat = Vec::with_capacity(48 + taker.worker_id.len());
     let lease = micros(taker.lease).unsigned_abs();
@@ -99,7 +99,7 @@ fn encode_stream(owner: u32, taker: &StreamDemand) -> Vec<u8> {
     seat.put_uint(taker.bytes.min(BYTES_MAX), 7);
     seat.put_uint(lease, 7);
     seat.put_u8(u8::from(taker.oversize));
-    // A lease behind its times, which was not extended yet.
+    // Lease after its times; it was not extended yet.
     seat.put_uint(0, 7);
     seat.put_u32(owner);
     seat.put_u32(taker.stream);
@@ -109,7 +109,7 @@ fn encode_stream(owner: u32, taker: &StreamDemand) -> Vec<u8> {
     seat
 }
 
-/// What all asks got.
+/// Reads the results of all asks.
 fn read_claim_reply(
     mut reply: ScriptReply,
     asks: &[TopicDemand],
@@ -122,7 +122,7 @@ fn read_claim_reply(
     Ok(ClaimResult { now, topics: topics.collect::<Result<_>>()? })
 }
 
-/// One job for the one taker of one ask.
+/// Reads one job for the one stream of one ask.
 fn read_single_lease(answer: Bytes, asks: &[TopicDemand], tokens: &[Token]) -> Result<ClaimResult> {
     let mut fields = FieldReader(answer);
     let (now, started) = (fields.time()?, fields.time()?);
@@ -133,7 +133,7 @@ fn read_single_lease(answer: Bytes, asks: &[TopicDemand], tokens: &[Token]) -> R
     };
     let id = JobId::stored(&fields.text(1)?);
     let ([ask], [token]) = (asks, tokens) else { return Err(unexpected("a list of claims")) };
-    let taker = ask.streams.first().ok_or_else(|| unexpected("nothing for nobody"))?;
+    let taker = ask.streams.first().ok_or_else(|| unexpected("no job without a stream"))?;
     let key = JobKey { topic: ask.topic.clone(), id };
     let leased = drop_damaged(
         lease(
@@ -152,14 +152,16 @@ fn read_single_lease(answer: Bytes, asks: &[TopicDemand], tokens: &[Token]) -> R
     })
 }
 
-/// The job, unless it is damaged: then it is left to run out of leases and become a dead letter; the others go
-/// on.
+/// Returns the job, unless it is damaged: a damaged job stays leased until it has no deliveries left and becomes a
+/// dead letter; other jobs are delivered.
 fn drop_damaged(leased: Result<LeasedJob>, topic: &TopicName) -> Option<LeasedJob> {
-    let damaged = |error| tracing::error!(%topic, %error, "a job is damaged and not handed out");
+    let damaged = |error| {
+        tracing::error!(%topic, %error, "a leased job cannot be read and is not delivered");
+    };
     leased.map_err(damaged).ok()
 }
 
-/// What one ask got; `tokens` are given out in the order of the answer.
+/// Reads the result of one ask; `tokens` are used in the order of the reply.
 fn read_topic_leases(
     reply: &mut ScriptReply,
     ask: &TopicDemand,
@@ -182,7 +184,7 @@ fn read_topic_leases(
         }
     }
     let mut extras = read_extras(reply, extras, jobs)?.into_iter();
-    // Jobs go round, so that each gets about as many.
+    // Jobs are distributed in turn, so that all streams get about the same number.
     let each = jobs.div_ceil(ask.streams.len().max(1));
     let mut leased: Vec<Vec<LeasedJob>> =
         ask.streams.iter().map(|_| Vec::with_capacity(each)).collect();
@@ -223,7 +225,7 @@ fn lease(
     })
 }
 
-/// Parts that lie apart, which few jobs have, by the number of the job.
+/// Reads the parts that are stored apart, which few jobs have, by the number of the job.
 fn read_extras(reply: &mut ScriptReply, count: usize, jobs: usize) -> Result<Vec<ExtraParts>> {
     let mut extras: Vec<ExtraParts> = Vec::new();
     if count > 0 {

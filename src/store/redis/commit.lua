@@ -1,10 +1,10 @@
 -- flags: allow-oom
--- commit: write what was decided about jobs. An item is what one decision, or several about the same jobs, make of them:
--- all of it is written, or nothing, if a job is not any more what it was when that was decided.
--- ARGV: now; per item: how many writes and from when until when it holds (`layout.rs`); per write: topic, id, what it was
---       decided on (empty: no record; `?`: nor anything known of its id; else version, of a running job its token, and the deadline that its lease must
---       have still), what to do (`commit.rs`), what comes behind the fixed part of the record, how many
---       parts change; per part: what (the letter of its kind, and `+` written, `-` dropped, `^` taken over from
---       the waiting generation, or the bytes of it that stay behind what is written), bytes.
+-- commit: writes decisions about jobs. An item is one decision, or several about the same jobs: all of it is written,
+-- or nothing if a job has changed since its decision.
+-- ARGV: now; per item: header (`layout.rs`) with its number of writes and the time in which it is valid; per write:
+-- topic, id, expected state (empty: no record; `?`: no record and no history of its id; else version, for a running
+-- job also its token, and optionally the deadline of its lease), plan (`commit.rs`), bytes after the fixed part of
+-- the record, number of changed parts; per part: operation (the letter of its kind, and `+` write, `-` drop, `^` take
+-- over from the pending generation, or the number of its old bytes that stay after the new ones), bytes.
 -- Reply: now, next upkeep (0: none), then per item 1, or 0 if it was not written.
 --#include commit

@@ -1,4 +1,4 @@
-//! Commit: write what was decided about jobs, all that belongs together or nothing (`commit.lua`).
+//! Commits decisions about jobs: writes everything that belongs together, or nothing (`commit.lua`).
 
 use bytes::BufMut as _;
 
@@ -16,50 +16,50 @@ use super::layout::{TIME_MAX, apart, inside};
 use super::record_version;
 use super::script::ScriptCall;
 
-/// A job as it is read and decided about: what was found, and what is to become of it.
+/// A job that was read, and the decisions about it.
 pub(super) struct RecordSlot {
-    /// What was found under its id.
+    /// Entry that was found under its id.
     pub(super) entry: Option<JobEntry>,
-    /// The record as decided so far.
+    /// Record after the decisions so far.
     pub(super) record: Option<Record>,
     pub(super) write: RecordWrite,
     pub(super) parts: engine::PartChanges,
     pub(super) counters: CounterIncrements,
     pub(super) final_state: Option<State>,
     pub(super) lease_change: Option<LeaseChange>,
-    /// The deadline that its lease must have still.
+    /// Deadline that its lease must still have.
     pub(super) deadline: Option<Time>,
-    /// Nothing may be known of its id, either.
+    /// The id must not be known as that of an ended job, either.
     pub(super) is_unknown: bool,
-    /// Which item it is part of.
+    /// Index of the item that it is part of.
     pub(super) item: Option<usize>,
-    /// What it comes from, if it moves here from another topic.
+    /// Entry of the job in its source topic, if it moves here from another one.
     pub(super) moved_from: Option<JobEntry>,
 }
 
-/// What is to be written of a job; the numbers are those of `commit.lua`.
+/// Kind of write of a job; the numbers are those of `commit.lua`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordWrite {
     Remove = 0,
     Write = 1,
     Insert = 2,
-    /// Nothing.
+    /// Writes nothing.
     Unchanged = 3,
 }
 
 /// Writes that belong together.
 pub(super) struct CommitItem {
-    /// The jobs that it is about, in the order in which they are written.
+    /// Jobs of the item, in the order in which they are written.
     pub(super) keys: Vec<JobKey>,
-    /// When what was decided holds.
+    /// Time in which the decision is valid.
     pub(super) window: ValidityWindow,
-    /// Whether it needs memory that ends of jobs do not.
+    /// The item needs memory that ends of jobs do not need.
     pub(super) needs_memory: bool,
-    /// Whether it moves a job from the first key to the second.
+    /// The item moves a job from the first key to the second.
     pub(super) moves: bool,
 }
 
-/// Bits of a plan's mode: which of its times are counted from the commit, and whether the job goes on running.
+/// Bits of a plan's mode: the times that are counted from the commit, and whether the job continues to run.
 mod mode {
     pub(super) const DUE: u8 = 1;
     pub(super) const CREATED: u8 = 2;
@@ -69,13 +69,13 @@ mod mode {
     pub(super) const RUNS: u8 = 32;
 }
 
-/// A part that changes: its kind, what is done, and with what bytes.
+/// A part that changes: its kind, the operation, and the bytes.
 struct PartWrite {
     operation: String,
     bytes: Vec<u8>,
 }
 
-/// What a part is called, by what it is.
+/// Letters of the kinds of parts.
 mod kind {
     pub(super) const PAYLOAD: char = 'p';
     pub(super) const NEXT: char = 'q';
@@ -84,10 +84,10 @@ mod kind {
     pub(super) const CHECKPOINT: char = 'c';
 }
 
-// === impl Item ===
+// === impl CommitItem ===
 
 impl CommitItem {
-    /// Adds it to a call, with the jobs of it.
+    /// Adds the item to a call, with its jobs.
     pub(super) fn add<'a>(
         &self,
         call: &mut ScriptCall,
@@ -106,7 +106,7 @@ impl CommitItem {
     }
 }
 
-// === impl Slot ===
+// === impl RecordSlot ===
 
 impl RecordSlot {
     pub(super) fn new(entry: Option<JobEntry>) -> RecordSlot {
@@ -125,12 +125,12 @@ impl RecordSlot {
         }
     }
 
-    /// What its parts are those of.
+    /// Entry whose parts the job has.
     fn origin_entry(&self) -> Option<&JobEntry> {
         self.moved_from.as_ref().or(self.entry.as_ref())
     }
 
-    /// Bytes that it sends, about.
+    /// Approximate number of bytes that it sends.
     pub(super) fn bytes(&self) -> usize {
         let payload = |change: &PayloadChange| match change {
             PayloadChange::Set(payload) => payload.body.len(),
@@ -144,7 +144,7 @@ impl RecordSlot {
             &self.parts;
         let errors: usize = attempts.added.iter().map(|attempt| attempt.error.len()).sum();
         let record = self.record.as_ref().map_or(0, record_bytes);
-        // What goes to another topic is copied there.
+        // The script copies the parts of a job that moves to another topic.
         let moved = self.moved_from.as_ref().map_or(0, |entry| {
             let attempts: u32 = entry.record.history.attempts.iter().sum();
             usize::try_from(entry.record.bytes + u64::from(attempts)).unwrap_or(usize::MAX)
@@ -181,7 +181,7 @@ impl RecordSlot {
         }
     }
 
-    /// What it was decided on.
+    /// State on which the decision was based.
     fn expected(&self) -> Vec<u8> {
         let Some(entry) = &self.entry else {
             return if self.is_unknown { b"?".to_vec() } else { Vec::new() };
@@ -196,12 +196,13 @@ impl RecordSlot {
         expected
     }
 
-    /// Whether a part of the found job lies apart, and stays in its place.
+    /// Returns whether this part of the found job is stored apart and keeps its place.
     fn keeps_part_apart(&self, part: u8) -> bool {
         self.origin_entry().is_some_and(|entry| entry.apart & part != 0)
     }
 
-    /// Writes the record into its plan; what comes behind the fixed part, and the parts that change.
+    /// Writes the record into its plan; returns the bytes after the fixed part of the record, and the parts that
+    /// change.
     fn put_record(
         &self,
         plan: &mut Vec<u8>,
@@ -277,7 +278,7 @@ impl RecordSlot {
         (rest, parts)
     }
 
-    /// The payload that is written with the record, encoded; `None`: there is none, or it stays where it is, apart.
+    /// Returns the encoded payload that is written with the record; `None`: there is none, or it stays stored apart.
     fn payload(&self, parts: &mut Vec<PartWrite>) -> Option<Vec<u8>> {
         match &self.parts.payload {
             PayloadChange::Set(payload) => Some(codec::encode_payload(payload)),
@@ -296,7 +297,7 @@ impl RecordSlot {
         }
     }
 
-    /// Whether the payload lies apart without being written.
+    /// Returns whether the payload is stored apart without being written.
     fn keeps_apart(&self) -> bool {
         match self.parts.payload {
             PayloadChange::Keep => self.keeps_part_apart(apart::PAYLOAD),
@@ -305,7 +306,7 @@ impl RecordSlot {
         }
     }
 
-    /// Brings a part up to date; whether there is one then.
+    /// Updates a part; returns whether the job has it afterwards.
     fn change_part(
         &self,
         parts: &mut Vec<PartWrite>,
@@ -320,7 +321,7 @@ impl RecordSlot {
                 true
             }
             PartChange::Drop => {
-                // What takes the place of the payload is gone already.
+                // The part that replaces the payload has moved already.
                 if self.keeps_part_apart(flag) && !(kind == kind::NEXT && self.is_promotion()) {
                     parts.push(PartWrite::drop(kind));
                 }
@@ -334,7 +335,7 @@ impl RecordSlot {
     }
 }
 
-/// Bytes of a record, about.
+/// Approximate number of bytes of a record.
 fn record_bytes(record: &Record) -> usize {
     let headers = |spec: &Spec| -> usize {
         spec.headers.iter().map(|(name, value)| name.len() + value.len()).sum()
@@ -345,7 +346,7 @@ fn record_bytes(record: &Record) -> usize {
     INLINE_BYTES_MAX + headers(&record.spec) + next + life.last_error.len() + life.progress.len()
 }
 
-/// Writes the times of a plan, and which of them are counted from the commit.
+/// Writes the times of a plan, and flags of those that are counted from the commit.
 fn put_times(plan: &mut Vec<u8>, record: &Record, before: Option<&JobEntry>, decided: Time) {
     let (mut mode, mut times) = (0, Vec::with_capacity(35));
     let mut put = |moment: Option<RecordTime>, bit: u8| {
@@ -365,7 +366,7 @@ fn put_times(plan: &mut Vec<u8>, record: &Record, before: Option<&JobEntry>, dec
     let (finished, forgotten) = match &record.phase {
         Phase::Waiting => (None, None),
         Phase::Finished(finish) => (Some(finish.at), Some(finish.until)),
-        // Of a job that goes on running only what was moved.
+        // For a job that continues to run, only the times that were moved.
         Phase::Running(lease) => {
             let is_moved = before.and_then(JobEntry::lease) != Some(lease);
             (Some(lease.deadline).filter(|_| is_moved), lease.extended.filter(|_| is_moved))

@@ -1,10 +1,10 @@
-//! Connections to one shard. deadpool-redis makes them, checks idle ones and lends those that a caller blocks. Calls use
-//! clones of one held connection per lane: measured with 64 callers, `Pool::get` for each command, which pings, leaves
-//! 30,000 commands a second of 780,000.
+//! Connections to one shard. deadpool-redis makes them, checks idle ones and lends those that a caller blocks. Calls
+//! use clones of one held connection per lane: in a measurement with 64 callers, `Pool::get` for each command, which
+//! pings, reduced 780,000 commands a second to 30,000.
 //!
-//! redis-rs's `ConnectionManager` keeps a connection whose answers time out, and sends calls on a new one before it
-//! is known which Redis that is. So lanes are ours: a suspect connection is pinged before its next call, and a
-//! new one is checked before its first.
+//! redis-rs's `ConnectionManager` keeps a connection whose replies time out, and sends calls on a new one before its
+//! Redis is identified. So lanes are implemented here: a suspect connection is pinged before its next call, and a new
+//! one is checked before its first call.
 //!
 //! A pool has the connections to one Redis; after a failover another pool replaces it.
 
@@ -27,21 +27,21 @@ use crate::domain::limit;
 use super::route::{self, RedisRoute};
 use super::{RedisOpenError, error_mapping};
 
-/// Response timeout. No script takes as long: Redis or the network stands still.
+/// Response timeout. No script takes as long: Redis or the network is stalled.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time limit of making a connection, and of waiting for a free one of the pool.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit of the ping of an idle connection.
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
-/// A call that is cancelled after so long makes its connection suspect: answers take milliseconds, and callers
-/// may have shorter deadlines than [`ANSWER_MAX`].
+/// Time after which a cancelled call makes its connection suspect: replies take milliseconds, and callers may have
+/// shorter deadlines than [`RESPONSE_TIMEOUT`].
 const SUSPECT_AFTER: Duration = Duration::from_millis(250);
 
-/// Calls are made on this.
+/// Connection on which calls are made.
 pub(super) type RedisConnection = MultiplexedConnection;
 
-/// The held connection that a call uses. Writes keep the order in which they begin; claims do not
-/// wait behind them; nor does either behind long reads.
+/// Held connection that a call uses. Writes keep the order in which they begin; claims do not wait for writes;
+/// neither waits for long reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionLane {
     Write,
@@ -55,36 +55,36 @@ const LANES: usize = 3;
 pub(super) struct RedisConnections {
     route: RedisRoute,
     state: Arc<Mutex<ConnectionsState>>,
-    /// Of each lane, held while its connection is verified or replaced.
+    /// Lock of each lane, held while its connection is verified or replaced.
     replacing: [tokio::sync::Mutex<()>; LANES],
-    /// How often all connections were dropped for those to another Redis.
+    /// Number of times that all connections were replaced by connections to another Redis.
     redirects: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct ConnectionsState {
-    /// The Redis that is used.
+    /// Redis that is used.
     target: Option<RedisTarget>,
     lanes: [LaneConnection; LANES],
 }
 
-/// One Redis, and the pool of connections to it.
+/// A Redis, and the pool of connections to it.
 #[derive(Clone)]
 struct RedisTarget {
     endpoint: ConnectionInfo,
     pool: Pool,
 }
 
-/// The connection of a lane.
+/// Connection of a lane.
 #[derive(Default)]
 struct LaneConnection {
     connection: Option<RedisConnection>,
-    /// The number of reasons to ping the connection before its next call.
+    /// Number of reasons to ping the connection before its next call.
     suspicions: u64,
 }
 
-/// A call of a lane. Dropped before its answer, but after a while, it makes the connection suspect: calls with short
-/// deadlines would use a dead one for ever.
+/// A call of a lane. A call that is dropped before its reply, but not at once, makes the connection suspect: calls
+/// with short deadlines would use a dead connection for ever.
 #[must_use = "a call that is dropped at once does not watch its connection"]
 pub(super) struct PendingCall<'a> {
     link: &'a RedisConnections,
@@ -93,10 +93,10 @@ pub(super) struct PendingCall<'a> {
     is_answered: bool,
 }
 
-// === impl Link ===
+// === impl RedisConnections ===
 
 impl RedisConnections {
-    /// A link by a route; nothing is connected yet.
+    /// Returns the connections of a route; none is made yet.
     pub(super) fn new(route: RedisRoute) -> RedisConnections {
         RedisConnections {
             route,
@@ -106,7 +106,7 @@ impl RedisConnections {
         }
     }
 
-    /// A clone of the lane's connection. A new one has to pass `check` first.
+    /// Returns a clone of the lane's connection. A new connection has to pass `check` first.
     pub(super) async fn get(
         &self,
         lane: ConnectionLane,
@@ -116,37 +116,37 @@ impl RedisConnections {
             return Ok(connection);
         }
         let _replacing = self.replacing[lane as usize].lock().await;
-        // Another caller may have replaced it.
+        // Another caller may have replaced the connection.
         let (held, suspicions) = self.lane_connection(lane);
         let connection = match held {
             Some(connection) if suspicions == 0 => return Ok(connection),
             suspect => self.verify_or_replace(lane, suspect, check).await?,
         };
-        // Those that came up meanwhile stay.
+        // Suspicions that arose meanwhile stay.
         self.state().lanes[lane as usize].suspicions -= suspicions;
         Ok(connection)
     }
 
-    /// The suspect connection, if it answers a ping, or a new one, whichever comes first. A dead connection
-    /// costs no time by that, and a slow Redis no connection.
+    /// Returns the suspect connection, if it answers a ping, or a new one, whichever comes first. A dead connection
+    /// then costs no time, and a slow Redis no connection.
     async fn verify_or_replace(
         &self,
         lane: ConnectionLane,
         suspect: Option<RedisConnection>,
         check: impl AsyncFnOnce(&mut RedisConnection) -> Result<(), RedisOpenError> + Clone,
     ) -> Result<RedisConnection, RedisOpenError> {
-        // Idle connections may be as dead, and to ping each of them would take as long.
+        // Idle connections may be dead, too, and a ping of each of them would take as long.
         if let Some(target) = &self.state().target {
             target.pool.retain(|_, _| false);
         }
         let new = self.connect(Some(lane), check).map_ok(deadpool_redis::Connection::take);
         let Some(suspect) = suspect else { return new.await };
         match select(pin!(answers_ping(suspect.clone())), pin!(new)).await {
-            Either::Left((true, _)) => Ok(suspect),
-            Either::Left((false, new)) => new.await,
+            Either::Left((true, _)) if self.holds(lane) => Ok(suspect),
+            Either::Left((_, new)) => new.await,
             Either::Right((Ok(new), _)) => Ok(new),
             Either::Right((Err(error), answers)) => {
-                if answers.await {
+                if answers.await && self.holds(lane) {
                     return Ok(suspect);
                 }
                 self.state().lanes[lane as usize].connection = None;
@@ -155,8 +155,14 @@ impl RedisConnections {
         }
     }
 
-    /// A connection of the pool, to the first endpoint where it passes `check`. It is the lane's from now on. Without a
-    /// lane it is for one caller, which may block it, and goes back to the pool when it is dropped.
+    /// Returns whether the lane still has its connection. A redirect takes it away: the Redis behind it may answer a
+    /// ping, but is no longer the primary, and what it accepts is lost.
+    fn holds(&self, lane: ConnectionLane) -> bool {
+        self.state().lanes[lane as usize].connection.is_some()
+    }
+
+    /// Takes a connection from the pool, to the first endpoint where it passes `check`, and makes it the lane's.
+    /// Without a lane it is for one caller, which may block it, and returns to the pool when it is dropped.
     pub(super) async fn connect(
         &self,
         lane: Option<ConnectionLane>,
@@ -164,7 +170,7 @@ impl RedisConnections {
     ) -> Result<deadpool_redis::Connection, RedisOpenError> {
         let redirects = *self.redirects.borrow();
         let mut failure = None;
-        for endpoint in self.route.endpoints().await? {
+        for endpoint in self.endpoints(lane).await? {
             let target = self.target(endpoint)?;
             let pooled = match target.pool.get().await {
                 Ok(pooled) => pooled,
@@ -183,11 +189,24 @@ impl RedisConnections {
             // A Redis that is wrong or not ready yet is checked again on a new connection.
             drop(deadpool_redis::Connection::take(pooled));
         }
-        Err(failure.unwrap_or_else(|| error_mapping::unreachable_error("it has no endpoint")))
+        Err(failure.unwrap_or_else(|| error_mapping::unreachable_error("the url has no endpoint")))
     }
 
-    /// The target that is used, if it is this endpoint, or a new one. A new one is used once it has passed the check:
-    /// while sentinels disagree, some endpoints are wrong.
+    /// Returns the endpoints to try. Without a lane it is the one in use: sentinels are not queried for every confirmed
+    /// write, because events and [`RedisConnections::is_outdated`] notice a failover. While no sentinel answers, the
+    /// endpoint in use stays.
+    async fn endpoints(
+        &self,
+        lane: Option<ConnectionLane>,
+    ) -> Result<Vec<ConnectionInfo>, RedisOpenError> {
+        match (lane, self.endpoint()) {
+            (None, Some(used)) => Ok(vec![used]),
+            (_, used) => self.route.endpoints().await.or_else(|error| Ok(vec![used.ok_or(error)?])),
+        }
+    }
+
+    /// Returns the target that is used, if it is this endpoint, or a new one. A new target is used once it has passed
+    /// the check: while sentinels disagree, some endpoints are wrong.
     fn target(&self, endpoint: ConnectionInfo) -> Result<RedisTarget, RedisOpenError> {
         let used = self.state().target.clone();
         if let Some(used) = used.filter(|used| used.endpoint.addr() == endpoint.addr()) {
@@ -199,7 +218,7 @@ impl RedisConnections {
         Ok(RedisTarget { endpoint, pool })
     }
 
-    /// Uses this target and drops the connections to another one. Refused after a redirect since the endpoint was
+    /// Uses this target and drops the connections to another one. Rejected after a redirect since the endpoint was
     /// found: the primary may be another one by now.
     fn use_target(
         &self,
@@ -210,7 +229,7 @@ impl RedisConnections {
     ) -> Result<(), RedisOpenError> {
         let mut state = self.state();
         if *self.redirects.borrow() != redirects {
-            let text = "another redis became the primary meanwhile";
+            let text = "another redis became the primary while connecting; retry";
             return Err(RedisOpenError::Unreachable(text.to_owned()));
         }
         let used = state.target.as_ref();
@@ -247,12 +266,12 @@ impl RedisConnections {
             .map_err(|error| std::io::Error::other(error.to_string()).into())
     }
 
-    /// A call on the lane begins.
+    /// Begins a call on the lane.
     pub(super) fn begin(&self, lane: ConnectionLane) -> PendingCall<'_> {
         PendingCall { link: self, lane, since: Instant::now(), is_answered: false }
     }
 
-    /// A call on the lane failed.
+    /// Records that a call on the lane failed.
     pub(super) fn failed(&self, lane: ConnectionLane, error: &RedisError) {
         if error.is_io_error() || error.is_unrecoverable_error() {
             self.suspect(lane);
@@ -266,8 +285,8 @@ impl RedisConnections {
         self.state().lanes[lane as usize].suspicions += 1;
     }
 
-    /// Drops all connections, because their Redis is no longer the primary: its address may stand for another
-    /// one by now, or a sentinel names another.
+    /// Drops all connections, because their Redis is no longer the primary: its address may lead to another Redis by
+    /// now, or a sentinel names another one.
     pub(super) fn disconnect(&self) {
         self.drop_all(&mut self.state());
     }
@@ -280,22 +299,22 @@ impl RedisConnections {
         self.redirects.send_modify(|times| *times += 1);
     }
 
-    /// Changes with each redirect.
+    /// Receiver of a number that changes with each redirect.
     pub(super) fn redirects(&self) -> watch::Receiver<u64> {
         self.redirects.subscribe()
     }
 
-    /// The endpoint that is used.
+    /// Endpoint that is used.
     pub(super) fn endpoint(&self) -> Option<ConnectionInfo> {
         self.state().target.as_ref().map(|target| target.endpoint.clone())
     }
 
-    /// Whether sentinels agree on another primary than the one that is used: an event of them was lost.
+    /// Returns whether sentinels agree on another primary than the one that is used: one of their events was lost.
     pub(super) async fn is_outdated(&self) -> bool {
         let used = self.endpoint().filter(|_| self.route.sentinels() > 0);
         let Some(used) = used else { return false };
-        let named = self.route.endpoints().await;
-        matches!(named.as_deref(), Ok([named]) if named.addr() != used.addr())
+        let agreed = self.route.agreed_endpoint().await;
+        agreed.is_some_and(|agreed| agreed.addr() != used.addr())
     }
 
     pub(super) fn route(&self) -> &RedisRoute {
@@ -316,7 +335,7 @@ fn lock_state(state: &Mutex<ConnectionsState>) -> MutexGuard<'_, ConnectionsStat
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether Redis answers on this connection, within the time limit of any call.
+/// Returns whether Redis answers on this connection, within the time limit of any call.
 async fn answers_ping(mut connection: RedisConnection) -> bool {
     redis::cmd("PING").exec_async(&mut connection).await.is_ok()
 }
@@ -324,7 +343,7 @@ async fn answers_ping(mut connection: RedisConnection) -> bool {
 // === impl PendingCall ===
 
 impl PendingCall<'_> {
-    /// The call has its answer or its error.
+    /// Ends the call after its reply or its error.
     pub(super) fn end(mut self) {
         self.is_answered = true;
     }

@@ -1,41 +1,42 @@
-//! What a Redis says of itself, and what a write reaches by that:
+//! Facts that a Redis reports about itself, and the durability of a write that follows from them:
 //!
-//! - `appendfsync always` syncs before it answers: FSYNCED, and nothing has to be asked.
-//! - `everysec` answers first. WAITAOF (since Redis 7.2) waits for the sync; but Redis before 7.4.3, and Valkey 9.1 still,
-//!   which gives its version as Redis 7.2.4, confirm what is not synced yet.
-//! - A replica confirms what it has received to WAIT, which all versions know.
+//! - `appendfsync always` syncs before it answers: FSYNCED, and no confirmation is needed.
+//! - `everysec` answers first. WAITAOF (since Redis 7.2) waits for the sync; but Redis before 7.4.3, and Valkey 9.1
+//!   still, which reports Redis 7.2.4 as its version, confirm writes that are not synced yet.
+//! - A replica confirms received writes to WAIT, which all versions have.
 
 use crate::domain::Durability;
 use crate::store::WriteDurability;
 
 use super::check::{field, version};
 
-/// The first version whose WAITAOF confirms only what is synced.
+/// First version whose WAITAOF confirms only synced writes.
 const WAITAOF_SINCE: [u32; 3] = [7, 4, 3];
-/// The first version that has WAITAOF.
+/// First version that has WAITAOF.
 const WAITAOF_EXISTS_SINCE: [u32; 3] = [7, 2, 0];
-/// A replica that was not heard of for longer does not count.
+/// Maximum lag of a replica that counts, in seconds.
 const LAG_MAX: u64 = 10;
 
-/// How a Redis syncs its append-only file.
+/// Sync policy of the append-only file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AppendFsync {
     Always,
-    /// Every second; or it is not known.
+    /// Every second; also if the policy is not known.
     EverySecond,
     Never,
 }
 
-/// See the module.
+/// Facts about one Redis process from which the durability of its writes follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RedisDurabilityInfo {
-    /// Which process this is.
+    /// Identity of the process.
     pub(super) process: String,
-    /// There is to be an append-only file.
+    /// An append-only file is configured.
     pub(super) aof_configured: bool,
-    /// There is one, and it can be written.
+    /// The append-only file exists, and can be written.
     pub(super) aof_writable: bool,
-    /// It is being written anew, or that has failed: the first time it is not whole before.
+    /// The append-only file is being rewritten, or that has failed: before its first rewrite ends the file is not
+    /// complete.
     pub(super) aof_rewriting: bool,
     policy: AppendFsync,
     version: [u32; 3],
@@ -43,10 +44,10 @@ pub(super) struct RedisDurabilityInfo {
     replicated: bool,
 }
 
-// === impl Facts ===
+// === impl RedisDurabilityInfo ===
 
 impl RedisDurabilityInfo {
-    /// From INFO and the settings, as far as they can be read.
+    /// Reads INFO and the settings, as far as they are available.
     pub(super) fn read(info: &str, settings: &[(String, String)]) -> RedisDurabilityInfo {
         let is = |name: &str, value: &str| field(info, name) == Some(value);
         let setting =
@@ -71,13 +72,13 @@ impl RedisDurabilityInfo {
         }
     }
 
-    /// Whether it has a WAITAOF that confirms what is not synced yet, and a sync would have to be waited for.
+    /// Returns whether WAITAOF confirms writes that are not synced yet, and a sync would need a wait.
     pub(super) fn confirms_too_early(&self) -> bool {
         let is_early = (WAITAOF_EXISTS_SINCE..WAITAOF_SINCE).contains(&self.version);
         self.aof_writable && self.policy == AppendFsync::EverySecond && is_early
     }
 
-    /// What a write reaches, given that the file is seen to be `complete`.
+    /// Returns the durability of a write, given whether the file is `complete`.
     pub(super) fn write_durability(&self, complete: bool) -> WriteDurability {
         let always = complete && self.policy == AppendFsync::Always;
         let confirmed =
@@ -92,7 +93,7 @@ impl RedisDurabilityInfo {
     }
 }
 
-/// Whether a replica follows: `ip=…,port=…,state=online,offset=…,lag=…`.
+/// Returns whether a replica is up to date: `ip=…,port=…,state=online,offset=…,lag=…`.
 fn is_up_to_date(replica: &str) -> bool {
     let part =
         |name: &str| replica.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
@@ -109,7 +110,7 @@ mod tests {
         aof_last_write_status:ok\r\n\
         slave0:ip=127.0.0.1,port=1,state=online,offset=14,lag=0\r\n";
 
-    /// What a write reaches: `plain` and `most`, by their first letters.
+    /// Durability of a write: `plain` and `most`, by their first letters.
     fn reach(info: &str, settings: &[(&str, &str)]) -> String {
         let facts = RedisDurabilityInfo::read(info, &owned(settings));
         let WriteDurability { by_default: plain, max: most } =
@@ -126,8 +127,8 @@ mod tests {
         assert_eq!(reach(INFO, &synced("always", "no")), "FR");
         assert_eq!(reach(INFO, &synced("everysec", "no")), "MR");
         assert_eq!(reach(INFO, &synced("always", "yes")), "MR", "not while it is rewritten");
-        assert_eq!(reach(INFO, &synced("no", "no")), "MM", "nobody syncs");
-        assert_eq!(reach(INFO, &[]), "MR", "what cannot be read has to be confirmed");
+        assert_eq!(reach(INFO, &synced("no", "no")), "MM", "no sync is configured");
+        assert_eq!(reach(INFO, &[]), "MR", "an unknown setting requires confirmation");
         let old = INFO.replace("7.4.3", "7.0.15");
         assert_eq!(reach(&old, &synced("always", "no")), "FR");
         assert_eq!(reach(&old, &synced("everysec", "no")), "MM");
@@ -182,7 +183,7 @@ mod tests {
     }
 
     impl RedisDurabilityInfo {
-        /// Of a Redis that syncs by this policy, with a replica or without.
+        /// Returns the facts of a Redis with this sync policy, with a replica or without.
         pub(in crate::store::redis) fn example(
             policy: &str,
             is_replicated: bool,

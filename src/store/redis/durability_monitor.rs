@@ -1,4 +1,4 @@
-//! What goes on beside the calls: observing what the shard can promise.
+//! Observes the durability that the shard can offer, in the background.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use super::error_mapping;
 use super::event_sender::RedisEventSender;
 use super::shard::RedisShard;
 
-/// How often the shard is asked what it can promise.
+/// Interval between observations of the shard.
 const OBSERVE_EVERY: Duration = Duration::from_secs(10);
-/// Pauses between looks that bring each other about: the first and the longest.
+/// First and longest pause between observations that cause each other.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// Reads every now and then what a write reaches, and whether the shard can still be written to. A shard that
-/// was never reached is tried more often.
+/// Reads at intervals the durability of a write, and checks that the shard can still be written to. A shard that was
+/// never reached is tried more often.
 pub(super) fn observe(
     shard: Arc<RedisShard>,
     hints: Arc<RedisEventSender>,
@@ -37,10 +37,10 @@ pub(super) fn observe(
                 () = shard.status.wait_for_replacement() => true,
             };
             observe_once(&shard).await;
-            // Leases of a replica that is no more are nobody's alarm: whoever lives looks for them.
+            // No live owner watches the leases of a replica that is gone, so each live replica checks for them.
             hints.send_upkeep(Some(Time(0)));
             match changed {
-                // While lanes lead to two processes, a look at the one says that it is not the other.
+                // While lanes lead to two processes, an observation of one reports that the other is different.
                 true => tokio::time::sleep(pauses.next_delay()).await,
                 false => pauses.reset(),
             }
@@ -48,15 +48,15 @@ pub(super) fn observe(
     }))
 }
 
-/// One look.
+/// Makes one observation.
 pub(super) async fn observe_once(shard: &RedisShard) {
     if shard.connections.is_outdated().await {
-        tracing::warn!(shard = %shard.name, "sentinel names another primary");
+        tracing::warn!(shard = %shard.name, "sentinels name another primary; reconnecting to it");
         shard.connections.disconnect();
     }
-    // Notes the time, too, so that a clock that goes back is seen.
+    // Stores the time, too, so that a clock that goes back is noticed.
     if let Err(error) = shard.identify().await {
-        tracing::debug!(shard = %shard.name, %error, "the shard does not answer");
+        tracing::debug!(shard = %shard.name, %error, "durability not observed: no answer");
         return;
     }
     let Ok(mut connection) = shard.connection(ConnectionLane::Read).await else { return };
@@ -72,24 +72,24 @@ pub(super) async fn observe_once(shard: &RedisShard) {
             shard.status.set_observation(&shard.name, RedisDurabilityInfo::read(&info, &settings))
         }
         Err(error) => {
-            tracing::debug!(shard = %shard.name, %error, "what a write reaches cannot be read");
+            tracing::debug!(shard = %shard.name, %error, "durability not observed: settings unreadable");
         }
     }
     shard.status.set_eviction_policy(evicts(&info));
     if is_replica(&info) {
-        tracing::error!(shard = %shard.name, "redis has become a read-only replica; its primary is looked for");
+        tracing::error!(shard = %shard.name, "redis has become a read-only replica; reconnecting to find its primary");
         shard.connections.disconnect();
     }
 }
 
-/// The settings that decide; none where it is forbidden to read them.
+/// Reads the settings that determine durability; none where the login may not read them.
 async fn settings(shard: &RedisShard) -> Result<Vec<(String, String)>> {
     let mut connection = shard.connection(ConnectionLane::Read).await?;
     let mut settings = redis::cmd("CONFIG");
     settings.arg("GET").arg("*append*");
     match settings.query_async::<redis::Value>(&mut connection).await {
         Ok(value) => Ok(Vec::from_redis_value(value).unwrap_or_default()),
-        // Redis has answered that it is forbidden.
+        // Redis has answered that the login may not read the settings.
         Err(error) if error.code().is_some() => Ok(Vec::new()),
         Err(error) => Err(error_mapping::call_error(&error, true)),
     }

@@ -1,7 +1,7 @@
-//! Waiting until a write is as safe as was asked, where the settings of Redis promise less.
+//! Waits until a write has the requested durability, where the settings of Redis provide less.
 //!
-//! WAITAOF and WAIT wait for what their own connection has written before, and block it: a batch and its waiting go down
-//! one connection that no other call uses meanwhile.
+//! WAITAOF and WAIT wait for the earlier writes of their own connection, and block it: a batch and its wait use one
+//! connection that no other call uses meanwhile.
 
 use deadpool_redis::redis::{self, RedisError};
 use tokio::time::Instant;
@@ -11,7 +11,7 @@ use crate::domain::limit::CONFIRM_MAX;
 
 use super::connections::RedisConnection;
 
-/// What a batch waits for once it is written.
+/// Confirmations for which a written batch waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DurabilityWait {
     pub(super) disk: bool,
@@ -21,11 +21,11 @@ pub(super) struct DurabilityWait {
 // === impl Wait ===
 
 impl DurabilityWait {
-    /// Waits for what `connection` has written; what that has reached, `None` when it is not more than every write
-    /// reaches.
+    /// Waits for the writes of `connection`; returns the durability that they have reached, `None` when it is not
+    /// more than that of every write.
     ///
     /// # Errors
-    /// The connection is of no use any more.
+    /// The connection cannot be used any more.
     pub(super) async fn confirm(
         self,
         connection: &mut RedisConnection,
@@ -33,7 +33,7 @@ impl DurabilityWait {
         let end = Instant::now() + CONFIRM_MAX;
         let left = || {
             let left = end.saturating_duration_since(Instant::now()).as_millis();
-            // 0 is for ever.
+            // A timeout of 0 would wait for ever.
             u64::try_from(left).unwrap_or(u64::MAX).max(1)
         };
         if self.disk {

@@ -1,18 +1,17 @@
 -- flags:
--- enqueue: write jobs whose ids are free: the fast path, which does what the engine does.
--- ARGV: now; of one job alone topic, id and blob (`enqueue.rs`). Of several: per section a topic, how many jobs, then
---       all ids, then all blobs; if there are several sections, the places of all their jobs in the call, two bytes
---       each. An id that comes again in the call is in another section of its topic, right behind. At most 512 jobs
---       and 1 MiB.
--- Reply: now alone, if nothing else is to be said; else in a list: now, next upkeep (0: none), then the places of the
---        jobs that were not written: an id is taken, or comes again in the call, or the job has expired already, or it
---        comes behind one that has, or has the id of one that may have ended.
+-- enqueue: writes jobs whose ids are free: the fast path, with the same result as the engine.
+-- ARGV: now; for one job topic, id and blob (`enqueue.rs`). For several: per section a topic, number of jobs, all
+-- ids, all blobs; with several sections, then the positions of all their jobs in the call, two bytes each. An id that
+-- comes again in the call is in another section of its topic, right after the first. At most 512 jobs and 1 MiB.
+-- Reply: only now, if all jobs were written and none expires; else a list: now, next upkeep (0: none), then the
+-- positions of the jobs that were not written: the id is in use, or comes again in the call, or the job has expired
+-- already, or comes after one that has, or after one whose id belongs to a job that may have ended.
 --#include clock
 local pack, unpack_, byte, sub = struct.pack, struct.unpack, string.byte, string.sub
 local slow, upkeep_at, a, passed, LAST, counted, before = nil, 0, 2, 0, $time.max, nil, nil
 
--- The common case: one job, with neither a priority, an expire time nor a payload apart. For one alone every
--- table and every function counts, so here are none.
+-- The common case: one job, without a priority, an expire time and a payload apart. At this size the cost of each
+-- table and function counts, so this code has none.
 if #ARGV == 4 then
   local name, id, blob = ARGV[2], ARGV[3], ARGV[4]
   local due, due_text, fixed, usual = now, now_text, blob, true
@@ -26,13 +25,13 @@ if #ARGV == 4 then
   end
   if usual and byte(fixed, $fixed.priority) == 0 then
     local line, last = P .. 'line:' .. name, nil
-    -- Before anything is written, as a login may lack the right to it.
+    -- Read before anything is written, as a login may lack the right to it.
     if due == now then last = call('LINDEX', line, '-1') end
     local arrived = call('HINCRBY', P .. 'topic:' .. name, 'arrived', '1')
     local head = pack($record[due..created], due, arrived, now)
     if arrived > 1 and call('HSETNX', P .. 'jobs:' .. name, id, head .. fixed) == 1 then
       local member, first = sub(head, 1, $record.created - 1) .. id, nil
-      -- Not behind one that is due later: then the clock went back.
+      -- A last member that is due later shows that the clock went back; then the job does not join the line.
       if due == now and not (last and unpack_($member[due], last) > now) then
         call('RPUSH', line, member)
         first = not last
@@ -41,7 +40,7 @@ if #ARGV == 4 then
         call('ZADD', wait, due_text, member)
         first = call('ZRANGE', wait, '0', '0')[1] == member
       end
-      -- Whoever sleeps is told only if something here comes before what was there.
+      -- Subscribers are notified only if the job comes before all others of its order.
       if first then call('PUBLISH', P .. 'w', due_text .. ' ' .. name) end
       return now
     end
@@ -49,8 +48,8 @@ if #ARGV == 4 then
   end
 end
 
--- What a blob with a mode says: due time and it as text, expire time, the record from the flags on, and the
--- payload if it lies apart.
+-- Parses a blob with a mode: due time and its text, expire time, the record from the flags on, and the payload if it
+-- is stored apart.
 local function read(blob)
   local mode, micros, until_expiry, length = unpack_($blob[mode..length], blob)
   local fixed = sub(blob, $blob.fixed, $blob.fixed - 1 + length)
@@ -67,7 +66,7 @@ local function read(blob)
   return due, due_text, expires, fixed, payload
 end
 
--- The first jobs of a topic make it; it has no lease yet that could end.
+-- Creates the topic with its first jobs; it has no lease yet that could end.
 local function create(name)
   call('HSETNX', P .. 'topic:' .. name, 'created', now_text)
   if call('HSETNX', P .. 'claims', name, pack($claims[bound], $time.max) .. '0') == 1 then
@@ -79,19 +78,20 @@ while a < #ARGV do
   local name, n, ids = ARGV[a], 1, a
   if #ARGV > 4 then n, ids = ARGV[a + 1] + 0, a + 1 end
   local blobs = ids + n
-  -- Validate: what is there already goes the slow way, and so does an id that comes again. An id that the server has
-  -- just made is looked for as well: nothing is overwritten unseen.
+  -- Validate: the engine handles ids that are in use, and ids that come again. An id that the server has just made is
+  -- looked up as well: nothing is overwritten unchecked.
   local found = call('HMGET', P .. 'jobs:' .. name, unpack(ARGV, ids + 1, ids + n))
   -- Mutate.
   local arrived = (counted or call('HINCRBY', P .. 'topic:' .. name, 'arrived', n == 1 and '1' or ARGV[a + 1])) - n
   if arrived == 0 then create(name) end
   local created, left = pack($record[created], now), 0
   local records, r, bodies, alarms, known = {}, 0, nil, nil, nil
-  -- The line, for those without a priority that are due now: its last member, and whether they can go behind it.
+  -- Line, for jobs without a priority that are due now: its last member, and whether they can go after it.
   local line, row, w, last, fits = P .. 'line:' .. name, {}, 0, nil, nil
-  -- The order that other jobs go to: of one priority, as a rule; then `others` has those of the others.
+  -- Order for the other jobs: usually of one priority; with several, `others` has the orders of the others.
   local priority, adds, size, first, first_due, first_text, others
-  -- Whether one before this may arrive by the engine, in place of what has ended or expired: all arrive in their order.
+  -- True if an earlier job may be written by the engine, in place of an ended or expired one: all arrive in their
+  -- order.
   local behind = false
   for i = 1, n do
     local id, blob = ARGV[ids + i], ARGV[blobs + i]
@@ -117,7 +117,7 @@ while a < #ARGV do
       local lined = due == now and its_priority == 0 and expires == 0
       if lined and fits == nil then
         last = call('LINDEX', line, '-1')
-        -- Not behind one that is due later: then the clock went back.
+        -- A last member that is due later shows that the clock went back; then the job does not join the line.
         fits = not last or unpack_($member[due], last) <= now
       end
       if lined and fits then
@@ -146,7 +146,7 @@ while a < #ARGV do
       end
     end
   end
-  -- It has arrived, but is none of those that were enqueued.
+  -- The arrival number was used, but the script did not enqueue the job.
   if left > 0 then call('HINCRBY', P .. 'topic:' .. name, 'ignored', left) end
   if r > 0 then
     call('HSET', P .. 'jobs:' .. name, unpack(records))
@@ -154,7 +154,7 @@ while a < #ARGV do
     if alarms then call('ZADD', P .. 'alarms', unpack(alarms)) end
     if w > 0 then
       call('RPUSH', line, unpack(row))
-      -- Whoever sleeps is told only if something here comes before what was there.
+      -- Subscribers are notified only if a job comes before all others of its order.
       if not last then call('PUBLISH', P .. 'w', now_text .. ' ' .. name) end
     end
     while priority do
@@ -182,7 +182,7 @@ end
 if not slow and upkeep_at == 0 then return now end
 local reply, places = { now, upkeep_at }, ARGV[a]
 for i = 1, slow and #slow or 0 do
-  -- Of one section alone the places are those in it.
+  -- For a single section the positions are those inside of it.
   reply[i + 2] = places and unpack_('>I2', places, 2 * slow[i] - 1) or slow[i] - 1
 end
 return reply

@@ -1,9 +1,9 @@
-//! Enqueue: write jobs whose ids are free; what has the id of another one is left to the engine.
+//! Enqueues jobs: writes jobs whose ids are free; the engine handles jobs with an id that is in use.
 //!
-//! A new job travels as a blob. The usual one (due at once, kept by what is there, its payload with it) is
-//! its record from the flags on. Any other has in front: a byte of mode (128, and 1 due in so long, 2 due
-//! at a time, 4 expires in so long, 8 expires at a time), due 7, expire 7 and the length of the record 4; and a payload
-//! that lies apart comes behind the record.
+//! A new job is sent as a blob. The usual blob (due at once, default retention, payload inside) is the record from
+//! its flags on. Any other blob has in front: a mode byte (128, plus 1 due after a delay, 2 due at a time, 4 expires
+//! after a delay, 8 expires at a time), due time (7 bytes), expire time (7) and length of the record (4); a payload
+//! that is stored apart follows the record.
 
 use bytes::BufMut as _;
 use deadpool_redis::redis::Value;
@@ -23,16 +23,16 @@ use super::reply::{ScriptReply, unexpected};
 use super::script::{ScriptCall, Verb};
 use super::{ConnectionLane, RedisStore, record_version};
 
-/// What a job takes in a call beside what it brings: its id and the fixed part of its record.
+/// Size of a job in a call beside its own data: its id and the fixed part of its record.
 const JOB_BYTES: usize = 128;
 
-/// A job as it is asked for.
+/// A requested job.
 struct JobToCreate<'a> {
     key: &'a JobKey,
     new: &'a engine::Enqueue,
 }
 
-/// The job as it travels.
+/// Encodes a new job for the script.
 fn encode_new_job(job: &engine::Enqueue) -> Vec<u8> {
     let spec = codec::encode_spec(&job.spec);
     let payload = job.spec.payload.as_ref().map(codec::encode_payload);
@@ -72,7 +72,7 @@ fn encode_new_job(job: &engine::Enqueue) -> Vec<u8> {
     blob
 }
 
-/// Mode, due and expire time as they travel.
+/// Returns mode, due time and expire time in the form in which they are sent.
 fn encode_schedule(job: &engine::Enqueue) -> (u8, u64, u64) {
     let mut mode = 0;
     let mut when = |when: When, after: u8, at: u8| match when {
@@ -92,8 +92,9 @@ fn encode_schedule(job: &engine::Enqueue) -> (u8, u64, u64) {
 }
 
 impl RedisStore {
-    /// Writes jobs, by a connection of one's own or else with all others. The caller that waits least decides until when
-    /// Redis may execute it; if that was too short, those who still wait are served without it.
+    /// Writes jobs, by a dedicated connection or else by the shared ones. The request with the earliest deadline
+    /// decides until when Redis may execute the call; if that was too short, the call is repeated without it for
+    /// requests whose callers still wait.
     pub(super) async fn enqueue(
         &self,
         mut connection: Option<&mut RedisConnection>,
@@ -109,7 +110,7 @@ impl RedisStore {
                     left.into_iter().zip(put).for_each(|(at, answer)| answers[at] = Some(answer));
                     break;
                 }
-                // Which of them it was is not said.
+                // The reply does not name the damaged job.
                 Err(Error::Corrupt(_)) if part.len() > 1 => {
                     let decided = self.decide(&part).await;
                     left.into_iter()
@@ -142,7 +143,7 @@ impl RedisStore {
         }
     }
 
-    /// Writes jobs whose ids are free; the others, as the engine decides.
+    /// Writes jobs whose ids are free; the engine handles the others.
     async fn enqueue_free_ids(
         &self,
         connection: Option<&mut RedisConnection>,
@@ -155,13 +156,13 @@ impl RedisStore {
         let until = requests.iter().filter_map(|request| request.deadline).min();
         let mut call = self.shard.large_write_call(Verb::Enqueue, until, args, bytes).await?;
         add_jobs(&mut call, &jobs);
-        let told = async {
+        let early_event = async {
             if let Some(job) = jobs.iter().find(|job| job.new.due == When::Now) {
                 self.events.send_claimable_if_idle(&job.key.topic);
             }
         };
-        // The call is on its way before that is told: the first is polled first.
-        let (answer, ()) = futures::join!(self.run_by(connection, &call), told);
+        // The call is on its way before that is early_event: the first is polled first.
+        let (answer, ()) = futures::join!(self.run_by(connection, &call), early_event);
         let mut reply = match answer? {
             now @ Value::Int(_) => ScriptReply::new(Value::Array(vec![now, Value::Int(0)]))?,
             list => ScriptReply::new(list)?,
@@ -189,7 +190,7 @@ impl RedisStore {
     }
 }
 
-/// What is answered for a job whose id was free.
+/// Returns the reply for a job whose id was free.
 fn create_reply(new: &engine::Enqueue, now: Time, durability: Durability) -> RequestResult {
     let due = new.due.due(now);
     let answer = CommandReply::Enqueued(engine::EnqueueCommandReply {
@@ -201,7 +202,7 @@ fn create_reply(new: &engine::Enqueue, now: Time, durability: Durability) -> Req
     RequestResult { reply: answer, record: None, now, durability }
 }
 
-// === impl Job ===
+// === impl JobToCreate ===
 
 impl<'a> JobToCreate<'a> {
     fn of(request: &'a JobRequest) -> Option<JobToCreate<'a>> {
@@ -212,7 +213,7 @@ impl<'a> JobToCreate<'a> {
     }
 }
 
-/// Jobs of one topic, by their places in the call; no id comes twice.
+/// Jobs of one topic, by their positions in the call; no id comes twice.
 struct TopicJobs<'a> {
     topic: &'a TopicName,
     ids: HashSet<&'a JobId>,
@@ -220,7 +221,7 @@ struct TopicJobs<'a> {
 }
 
 impl<'a> TopicJobs<'a> {
-    /// An empty section, with room for so many.
+    /// Returns an empty section, with a capacity for this number of jobs.
     fn new(topic: &'a TopicName, most: usize) -> TopicJobs<'a> {
         let (ids, places) = (HashSet::with_capacity(most), Vec::with_capacity(most));
         TopicJobs { topic, ids, places }
@@ -232,7 +233,7 @@ impl<'a> TopicJobs<'a> {
     }
 }
 
-/// The jobs by topic; those that meet another one of the call come right behind it.
+/// Groups the jobs by topic; a job that repeats the id of another one in the call gets a section right after it.
 fn group_by_topic<'a>(jobs: &[JobToCreate<'a>]) -> Vec<TopicJobs<'a>> {
     let mut topics: Vec<Vec<TopicJobs<'a>>> = Vec::new();
     let mut known: HashMap<&TopicName, usize> = HashMap::new();

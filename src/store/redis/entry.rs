@@ -1,22 +1,23 @@
-//! How a job lies in Redis. Where each field lies is told once, in [`super::layout`]; all numbers are big-endian. A
-//! layout that has landed is only ever added to; the shard's `format` says which it is.
+//! Stored form of a job in Redis. The position of each field is defined once, in [`super::layout`]; all numbers are
+//! big-endian. An existing layout is only ever extended; the shard's `format` names its version.
 //!
-//! **Record**: due, arrival, created; two bytes of flags: what there is of the job apart from the record and whether it
-//! is kept, and what is inside; version, which is drawn anew by each write; bytes that count; phase (0 waits or runs);
-//! priority; keep (0 nothing, above 0 the record for so long, below a tombstone). Of a finished job when it finished and
-//! when it is forgotten. If flagged so an extension: expire time (0: none), whether a request is known, its hash, own
-//! lease duration (one more than it is, 0: none). In the tail, each behind its length 4 if flagged: the spec and the
-//! life of the job, messages that no script looks into (`stored.proto`); then the payload, unless it lies apart.
+//! **Record**: due, arrival, created; two bytes of flags: the parts of the job that are stored apart from the record
+//! and whether it is kept, and the parts inside; version, which each write draws anew; bytes that count; phase (0
+//! waits or runs); priority; keep (0 nothing, above 0 the retention of the record, below 0 that of a tombstone). For
+//! a finished job: the time at which it finished and the time at which it is deleted. With the flag for it an
+//! extension: expire time (0: none), whether the job has a request id, its hash, own lease duration (stored plus one,
+//! 0: none). In the tail, each after its length of 4 bytes if flagged: the spec and the life of the job, messages
+//! that no script parses (`stored.proto`); then the payload, unless it is stored apart.
 //!
-//! **Entry** of a job that runs: a mark, which no record begins with, the length of its lease, the lease, the
-//! record. Of any other job: the record.
+//! **Entry** of a running job: a mark, with which no record begins, the length of its lease, the lease, the record.
+//! Entry of any other job: the record.
 //!
-//! **Lease**: token; what an ack does (it removes the job, or leaves what is kept of it, or has to look); started;
-//! deadline; extended (0: never); owner; stream; grace (one more, 0: none); duration; the worker's id. Behind its times
-//! it is the same for most leases of a worker, so claims bring that part ready made.
+//! **Lease**: token; effect of an ack (it removes the job, or leaves its tombstone, or has to check); started;
+//! deadline; extended (0: never); owner; stream; grace (stored plus one, 0: none); duration; the worker's id. The
+//! part after its times is equal for most leases of a worker, so claims send it ready made.
 //!
-//! **Parts** lie apart, in `more`: attempts, result, large payloads, the payload of a waiting generation, the checkpoint; as they are in
-//! `stored.proto`, too.
+//! **Parts** are stored apart, in `more`: attempts, result, large payloads, payload of the pending generation,
+//! checkpoint; in the form of `stored.proto`, too.
 
 use std::time::Duration;
 
@@ -30,27 +31,27 @@ use super::layout::{RUNS, TIME_MAX, apart, inside};
 use super::record_version::RecordVersion;
 use super::reply::unexpected;
 
-/// Payloads above this size lie apart, so that what only moves a job does not carry them around.
+/// Size above which payloads are stored apart, so that moving a job does not copy them.
 pub(super) const INLINE_BYTES_MAX: usize = 512;
 
-/// What lies under the id of a job.
+/// Value that is stored under the id of a job.
 #[derive(Clone, Debug)]
 pub(super) struct JobEntry {
     pub(super) record: Record,
     pub(super) version: RecordVersion,
-    /// Which parts lie apart; see [`apart`].
+    /// Flags of the parts that are stored apart; see [`apart`].
     pub(super) apart: u8,
-    /// The payload, if it lies in the record, as it is stored.
+    /// The stored payload, if it is inside of the record.
     pub(super) payload: Option<Bytes>,
 }
 
-/// Takes fields off a blob; what is too short is an error.
+/// Reads fields from a blob; a blob that is too short is an error.
 pub(super) struct FieldReader(pub(super) Bytes);
 
-// === impl Fields ===
+// === impl FieldReader ===
 
 impl FieldReader {
-    /// What is left, which has so many bytes.
+    /// Returns the remaining bytes, if there are at least `length`.
     fn checked(&mut self, length: usize) -> Result<&mut Bytes> {
         match self.0.len() < length {
             true => Err(unexpected("a whole record")),
@@ -83,12 +84,12 @@ impl FieldReader {
         Ok(Time(self.unsigned(7)?.cast_signed()))
     }
 
-    /// A time, where 0 is none.
+    /// Reads a time, where 0 is none.
     pub(super) fn maybe_time(&mut self) -> Result<Option<Time>> {
         Ok(Some(self.time()?).filter(|time| time.0 != 0))
     }
 
-    /// A duration that is stored as one more than it is, where 0 is none.
+    /// Reads a duration that is stored plus one, where 0 is none.
     pub(super) fn maybe_duration(&mut self) -> Result<Option<Duration>> {
         Ok(self.unsigned(7)?.checked_sub(1).map(Duration::from_micros))
     }
@@ -99,7 +100,7 @@ impl FieldReader {
         Ok(version)
     }
 
-    /// A message behind its length, if there is one.
+    /// Reads a message after its length, if there is one.
     fn message(&mut self, is_there: bool) -> Result<Option<Bytes>> {
         if !is_there {
             return Ok(None);
@@ -108,7 +109,7 @@ impl FieldReader {
         self.take(length).map(Some)
     }
 
-    /// Text behind its length of so many bytes.
+    /// Reads a text after its length, a number of `length` bytes.
     pub(super) fn text(&mut self, length: usize) -> Result<String> {
         let length = usize::try_from(self.unsigned(length)?).unwrap_or(usize::MAX);
         Ok(text(&self.take(length)?))
@@ -119,10 +120,10 @@ pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-// === impl Entry ===
+// === impl JobEntry ===
 
 impl JobEntry {
-    /// Reads what lies under the id of a job.
+    /// Reads the value that is stored under the id of a job.
     pub(super) fn read(entry: Bytes) -> Result<JobEntry> {
         let (lease, record) = split(entry)?;
         let mut entry = JobEntry::from_record(record)?;
@@ -184,12 +185,12 @@ impl JobEntry {
         }
     }
 
-    /// The lease of the job of this key, if it runs.
+    /// Lease of the job with this key, if it runs.
     pub(super) fn lease_of(&self, key: JobKey, now: Time) -> Option<store::RunningLease> {
         store::RunningLease::from_record(key, &self.record, now)
     }
 
-    /// The job as it reads at `now`; `None`: its record is not kept any more. `full`: with these parts.
+    /// Returns the job at `now`; `None`: its retention has ended. `full`: with these parts.
     pub(super) fn job(
         self,
         key: JobKey,
@@ -211,7 +212,7 @@ impl JobEntry {
     }
 }
 
-/// The parts of a job that lie apart, as they are stored.
+/// Stored parts of a job outside of its record.
 #[derive(Default)]
 pub(super) struct StoredParts {
     pub(super) attempts: Option<Bytes>,
@@ -220,7 +221,7 @@ pub(super) struct StoredParts {
     pub(super) checkpoint: Option<Bytes>,
 }
 
-/// A lease as it lies in front of a record.
+/// Reads a lease in front of a record.
 pub(super) fn read_lease(blob: Bytes) -> Result<Lease> {
     let mut fields = FieldReader(blob);
     let token = Token(fields.unsigned(8)?);
@@ -241,7 +242,7 @@ pub(super) fn read_lease(blob: Bytes) -> Result<Lease> {
     })
 }
 
-/// What lies under the id of a job: its lease, if it runs, and its record.
+/// Splits the value under the id of a job into its lease, if it runs, and its record.
 pub(super) fn split(entry: Bytes) -> Result<(Option<Bytes>, Bytes)> {
     if entry.first() != Some(&RUNS) {
         return Ok((None, entry));
@@ -252,7 +253,7 @@ pub(super) fn split(entry: Bytes) -> Result<(Option<Bytes>, Bytes)> {
     Ok((Some(lease), fields.0))
 }
 
-/// The number of a terminal state.
+/// Number of a terminal state.
 pub(super) fn phase_of(state: State) -> u8 {
     match state {
         State::Succeeded => 2,
@@ -263,7 +264,7 @@ pub(super) fn phase_of(state: State) -> u8 {
     }
 }
 
-/// The terminal state with this number.
+/// Terminal state with this number.
 pub(super) fn finished_in(phase: u8) -> State {
     match phase {
         2 => State::Succeeded,
@@ -273,7 +274,7 @@ pub(super) fn finished_in(phase: u8) -> State {
     }
 }
 
-/// Writes the fixed part of a record, which travels like that.
+/// Writes the fixed part of a record, in the form in which it is sent.
 pub(super) fn put_fixed(
     blob: &mut Vec<u8>,
     flags: [u8; 2],
@@ -289,14 +290,14 @@ pub(super) fn put_fixed(
     blob.put_i64(keep_code(keep));
 }
 
-/// Writes what an extension has behind the expire time.
+/// Writes the fields of an extension after the expire time.
 pub(super) fn put_extension(blob: &mut Vec<u8>, request: Option<u64>, own_lease: Option<Duration>) {
     blob.put_u8(u8::from(request.is_some()));
     blob.put_u64(request.unwrap_or(0));
     put_duration(blob, own_lease);
 }
 
-/// Writes a message of the tail behind its length.
+/// Writes a message of the tail after its length.
 pub(super) fn put_message(blob: &mut Vec<u8>, message: Option<&[u8]>) {
     if let Some(message) = message {
         blob.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
@@ -304,28 +305,28 @@ pub(super) fn put_message(blob: &mut Vec<u8>, message: Option<&[u8]>) {
     }
 }
 
-/// A payload as it is stored.
+/// Decodes a stored payload.
 pub(super) fn payload(blob: Option<Bytes>) -> Result<Option<Payload>> {
     blob.map(codec::decode_payload).transpose().map_err(super::corrupt_error)
 }
 
-/// A duration as the scripts count, no longer than they can.
+/// Returns a duration in microseconds, limited to the range of the scripts.
 pub(super) fn micros(duration: Duration) -> i64 {
     i64::try_from(codec::micros(duration)).unwrap_or(TIME_MAX).min(TIME_MAX)
 }
 
-/// A time as the scripts count, no later than they can.
+/// Returns a time in microseconds, limited to the range of the scripts.
 pub(super) fn clamped(time: Time) -> i64 {
     time.0.clamp(0, TIME_MAX)
 }
 
-/// Writes an optional duration: one more than it is, 0 for none.
+/// Writes an optional duration: stored plus one, 0 for none.
 pub(super) fn put_duration(blob: &mut Vec<u8>, duration: Option<Duration>) {
     let micros = duration.map_or(0, |duration| micros(duration) + 1);
     blob.put_uint(micros.unsigned_abs(), 7);
 }
 
-/// The field for what is kept, no longer than the scripts can count.
+/// Returns the field of the retention, limited to the range of the scripts.
 pub(super) fn keep_code(keep: RetentionRule) -> i64 {
     codec::retention_code(keep).clamp(-TIME_MAX, TIME_MAX)
 }
@@ -335,7 +336,7 @@ mod tests {
     use super::*;
     use crate::store::redis::layout::resolve;
 
-    /// A blob in which each field has this number, by the places that scripts know.
+    /// Builds a blob in which each field has this number, by the positions that scripts use.
     fn blob(length: usize, fields: &[(&str, usize, i64)]) -> Bytes {
         let mut blob = vec![0; length];
         for (field, bytes, number) in fields {

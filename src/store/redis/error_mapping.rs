@@ -1,8 +1,8 @@
-//! The meaning of an error of Redis. For a call: whether it is known that nothing was written, and whether Redis
-//! is full. For a connection: whether a setting has to be corrected.
+//! Maps errors of Redis. For a call: whether it certainly wrote nothing, and whether Redis is full. For a connection:
+//! whether a setting has to be corrected.
 //!
-//! redis-rs has kinds and codes, and they are used where there are any. Texts are compared where Redis has only those: an
-//! error inside a script, a refused database, and a TLS handshake with a peer that has none.
+//! redis-rs has kinds and codes, which are used where they exist. Texts are compared where Redis has only those: an
+//! error inside a script, a rejected database, and a TLS handshake with a peer that has no TLS.
 
 use deadpool_redis::redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisError};
 
@@ -13,11 +13,11 @@ use super::RedisOpenError;
 
 /// Part of the error of a command inside a script. Redis does not roll back what the script had written before.
 const IN_SCRIPT: &str = "user_script";
-/// Refusals of a script's first write, as they stand in the error of the script.
+/// Rejections of a script's first write, as they appear in the error of the script.
 const FIRST_WRITE_REFUSALS: [&str; 3] = ["-READONLY ", "-MISCONF ", "-NOREPLICAS "];
-/// The code with which a script refuses a call that arrives after its window (`lib/clock.lua`).
+/// Code with which a script rejects a call that arrives after its window (`lib/clock.lua`).
 const LATE_CODE: &str = "LATE";
-/// Codes with which Redis refuses a call before it runs. A script is refused as a whole, but for a right that one
+/// Codes with which Redis rejects a call before it runs. A script is rejected as a whole, except for a right that one
 /// of its commands lacks.
 const REFUSALS: [&str; 17] = [
     LATE_CODE,
@@ -38,17 +38,17 @@ const REFUSALS: [&str; 17] = [
     "NOSCRIPT",
     "NOPROTO",
 ];
-/// redis-rs's error for bytes that are no answer; position and bytes follow.
+/// Error of redis-rs for bytes that are no reply; position and bytes follow.
 const UNREADABLE: &str = "Parse error at";
-/// redis-rs's error for a refused database; the detail is of Redis.
+/// Error of redis-rs for a rejected database; the detail is from Redis.
 const NO_DATABASE: &str = "Redis server refused to switch database";
 
-/// The error of a failed call; `reads`: it could not have written anything.
+/// Returns the error of a failed call; `reads`: the call cannot have written anything.
 pub(super) fn call_error(error: &RedisError, reads: bool) -> Error {
     let text = text(error);
     match error.code() {
         Some("OOM") => full_error(&text),
-        // Before Redis 7 a script meets these at its first write.
+        // Before Redis 7 a script gets these errors at its first write.
         Some(_) if text.contains(IN_SCRIPT) && text.contains("-OOM ") => full_error(&text),
         Some(_)
             if text.contains(IN_SCRIPT)
@@ -58,7 +58,7 @@ pub(super) fn call_error(error: &RedisError, reads: bool) -> Error {
         }
         Some("NOPERM") if !reads && text.contains(IN_SCRIPT) => Error::Corrupt(text),
         Some(code) if REFUSALS.contains(&code) => Error::Unavailable(text),
-        // A script failed at what it found: a key of another type, a record of another form.
+        // A script failed on stored data: a key of another type, a record of another form.
         Some(_) => Error::Corrupt(text),
         None if reads || was_never_sent(error) => Error::Unavailable(text),
         None => Error::OutcomeUnknown(text),
@@ -69,7 +69,7 @@ fn full_error(text: &str) -> Error {
     Error::Full(format!("{text}; raise maxmemory or let workers drain it"))
 }
 
-/// Whether the request did not leave this process.
+/// Returns whether the request did not leave this process.
 fn was_never_sent(error: &RedisError) -> bool {
     error.is_connection_refusal()
         || matches!(
@@ -80,22 +80,23 @@ fn was_never_sent(error: &RedisError) -> bool {
         )
 }
 
-/// The time at which Redis refused a call that arrived after its window; `None`: another error.
+/// Returns the time at which Redis rejected a call that arrived after its window; `None`: another error.
 pub(super) fn refused_late_at(error: &RedisError) -> Option<Time> {
     let detail = error.detail().filter(|_| error.code() == Some(LATE_CODE))?;
     detail.split(' ').next()?.parse().ok().map(Time)
 }
 
-/// Whether the connection leads to a Redis that has become a replica.
+/// Returns whether the connection leads to a Redis that has become a replica.
 pub(super) fn is_replica_error(error: &RedisError) -> bool {
-    error.code() == Some("READONLY") || error.to_string().contains("-READONLY ")
+    matches!(error.code(), Some("READONLY" | "MASTERDOWN"))
+        || error.to_string().contains("-READONLY ")
 }
 
-/// The reason for which no connection to this endpoint was made.
+/// Returns the reason why no connection to this endpoint was made.
 pub(super) fn connect_error(error: &RedisError, endpoint: &ConnectionInfo) -> RedisOpenError {
     let text = error.to_string();
     match (error.kind(), error.code()) {
-        // An answer that ends in the middle may be of a Redis.
+        // A reply that ends in the middle may be from a Redis.
         (ErrorKind::Parse, _) if !text.contains("end of input") => RedisOpenError::NotRedis,
         // HELLO came with Redis 6.
         (ErrorKind::RESP3NotSupported, _) => RedisOpenError::TooOld("before 6".to_owned()),
@@ -107,8 +108,8 @@ pub(super) fn connect_error(error: &RedisError, endpoint: &ConnectionInfo) -> Re
     }
 }
 
-/// The cause of a failure that may pass, and the settings to check. One cause has one text, as it is logged once, where
-/// redis-rs has several errors for it.
+/// Returns the cause of a failure that may pass, and the settings to check. One cause has one text, as it is logged
+/// once, where redis-rs has several errors for it.
 fn cause(error: &RedisError, addr: &ConnectionAddr) -> String {
     let text = text(error);
     let has = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
@@ -122,7 +123,7 @@ fn cause(error: &RedisError, addr: &ConnectionAddr) -> String {
             text + "; check redis_ca, redis_cert, redis_key and that the url has the name in its certificate"
         }
         ConnectionAddr::Tcp(..) if error.is_connection_dropped() => {
-            "what listens there closes the connection at once; is that port for TLS (rediss://), or is protected-mode on \
+            "the server closes the connection at once; is that port for TLS (rediss://), or is protected-mode on \
              there?"
                 .to_owned()
         }
@@ -131,8 +132,8 @@ fn cause(error: &RedisError, addr: &ConnectionAddr) -> String {
 }
 
 fn database_error(error: &RedisError, endpoint: &ConnectionInfo) -> RedisOpenError {
-    let reason = one_line(error.detail().unwrap_or("it gives no reason"));
-    // Any other reason may pass: a Redis that is busy or loading refuses the same command.
+    let reason = one_line(error.detail().unwrap_or("redis gives no reason"));
+    // Any other reason may pass: a Redis that is busy or loading rejects the same command.
     let lasting =
         ["out of range", "invalid DB index", "invalid first", "cluster mode", "unknown command"];
     if reason.contains("no permissions") {
@@ -144,12 +145,12 @@ fn database_error(error: &RedisError, endpoint: &ConnectionInfo) -> RedisOpenErr
     }
 }
 
-/// Whether the answer to the beginning of a TLS handshake was none of TLS.
+/// Returns whether the reply to the beginning of a TLS handshake was not TLS.
 pub(super) fn is_not_tls(error: &RedisError) -> bool {
     error.to_string().contains("corrupt message of type InvalidContentType")
 }
 
-/// The reason for which a connected Redis does not answer INFO.
+/// Returns the reason why a connected Redis does not answer INFO.
 pub(super) fn info_error(error: &RedisError) -> RedisOpenError {
     match error.code() {
         Some("NOPERM") => RedisOpenError::MissingPermission("INFO".to_owned()),
@@ -157,7 +158,7 @@ pub(super) fn info_error(error: &RedisError) -> RedisOpenError {
     }
 }
 
-/// Whether the login was refused. A connection without HELLO gets no code for a wrong password.
+/// Returns whether the login was rejected. A connection without HELLO gets no code for a wrong password.
 pub(super) fn is_login_error(error: &RedisError) -> bool {
     error.kind() == ErrorKind::AuthenticationFailed
         || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
@@ -167,17 +168,17 @@ pub(super) fn unreachable_error(cause: &str) -> RedisOpenError {
     RedisOpenError::Unreachable(format!("redis cannot be reached: {cause}"))
 }
 
-/// The text of an error, in one line.
+/// Returns the text of an error, in one line.
 pub(super) fn text(error: &RedisError) -> String {
     let text = one_line(&error.to_string());
-    // An answer of another type than the expected one has the same kind.
+    // A reply of another type than the expected one has the same kind.
     if error.kind() == ErrorKind::Parse && text.contains(UNREADABLE) {
-        return "what answers there does not speak the protocol of redis".to_owned();
+        return "the server does not use the redis protocol".to_owned();
     }
     text
 }
 
-/// A text of a server as a part of one line, without characters that control a terminal.
+/// Returns the text of a server as a part of one line, without characters that control a terminal.
 pub(super) fn one_line(text: &str) -> String {
     text.split(char::is_control).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
@@ -190,7 +191,7 @@ mod tests {
 
     use super::*;
 
-    /// The error that Redis answers with this line.
+    /// Returns the error for this line of a reply.
     fn answered(line: &str) -> RedisError {
         match parse_redis_value(format!("-{line}\r\n").as_bytes()) {
             Ok(Value::ServerError(error)) => error.into(),
@@ -199,8 +200,8 @@ mod tests {
         }
     }
 
-    /// What is refused, or fails at the first write of a script, was not written; other errors of a script may come
-    /// after a write.
+    /// A rejected call, or one that fails at the first write of its script, has written nothing; other errors of a
+    /// script may come after a write.
     #[test]
     fn a_refused_call_was_not_written_and_a_failed_script_may_have_written() {
         let first = "ERR Error running script (call to f_3f): @user_script:42: @user_script: 42:";
@@ -263,7 +264,7 @@ mod tests {
                 true,
                 "may not use SELECT",
             ),
-            (database("DB index is out of range"), true, "refuses database 9 (DB index"),
+            (database("DB index is out of range"), true, "rejects database 9 (DB index"),
             (
                 database("unknown command 'SELECT', with args beginning with: '9'"),
                 true,
@@ -297,7 +298,7 @@ mod tests {
     #[test]
     fn a_text_of_a_server_is_one_line() {
         let web = parse_redis_value(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap_err();
-        assert_eq!(text(&web), "what answers there does not speak the protocol of redis");
+        assert_eq!(text(&web), "the server does not use the redis protocol");
         let wild = answered("ERR one\n2026 INFO two\x1b[31m\tthree");
         let connecting = connect_error(&wild, &endpoint("redis://h")).to_string();
         for line in [text(&wild), connecting, call_error(&wild, true).to_string()] {

@@ -1,4 +1,5 @@
-//! Hints to the world: what the shard's channel says, and what this replica's own calls bring about.
+//! Sends the events of a shard to its subscribers: those of the shard's channels, and those of this replica's own
+//! calls.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -9,47 +10,48 @@ use tokio::time::Instant;
 use crate::domain::{Time, TopicName};
 use crate::store::{EventKind, LeaseEvent, ShardEvent, ShardEvents};
 
-/// Without jobs for so long a shard counts as idle. No shorter, because each job after one costs a claim more.
+/// Time without new jobs after which a shard counts as idle. No shorter, because each job after an idle time costs
+/// one more claim.
 const IDLE_MIN: Duration = Duration::from_millis(2);
 
-/// Sends events to whoever listens.
+/// Sends events to all subscribers.
 pub(super) struct RedisEventSender {
     events: ShardEvents,
-    /// Leases that run out.
+    /// Timer of the next lease deadline.
     pub(super) reap: UpkeepTimer,
-    /// Jobs that expire or are forgotten.
+    /// Timer of the next job that expires or is deleted after its retention.
     pub(super) prune: UpkeepTimer,
-    /// When jobs were sent last.
+    /// Time at which jobs were last sent to the shard.
     last_sent: Mutex<Option<Instant>>,
 }
 
-/// When something happens by itself next, as far as whoever waits for it was told.
+/// Time of the next upkeep, as far as subscribers were notified.
 pub(super) struct UpkeepTimer(Mutex<UpkeepTimerTimes>);
 
 #[derive(Clone, Copy)]
 struct UpkeepTimerTimes {
     announced: Time,
-    /// The earliest time named since the last look began: the look may not have seen it.
+    /// Earliest time that was set since the last check began: the check may not include it.
     earliest_set: Time,
 }
 
-/// A look at the shard, under way.
+/// A running check of the shard.
 pub(super) struct UpkeepCheck(());
 
-// === impl Alarm ===
+// === impl UpkeepTimer ===
 
 impl UpkeepTimer {
     fn never() -> UpkeepTimer {
         UpkeepTimer(Mutex::new(UpkeepTimerTimes { announced: Time::MAX, earliest_set: Time::MAX }))
     }
 
-    /// Somebody looks what happens next.
+    /// Begins a check for the next upkeep time.
     pub(super) fn begin_check(&self) -> UpkeepCheck {
         self.update(|times| times.earliest_set = Time::MAX);
         UpkeepCheck(())
     }
 
-    /// Something happens at `at`; whether that is news.
+    /// Sets an upkeep at `at`; returns whether subscribers have to be notified.
     fn set_at(&self, at: Time) -> bool {
         self.update(|times| {
             times.earliest_set = times.earliest_set.min(at);
@@ -59,7 +61,7 @@ impl UpkeepTimer {
         })
     }
 
-    /// The look has said `next`; what was named meanwhile, if it is earlier.
+    /// Ends a check that found `next`; returns the time that was set meanwhile, if it is earlier.
     fn finish_check(&self, next: Time) -> Option<Time> {
         self.update(|times| {
             let missed = Some(times.earliest_set).filter(|&named| named < next);
@@ -73,7 +75,7 @@ impl UpkeepTimer {
     }
 }
 
-// === impl Hints ===
+// === impl RedisEventSender ===
 
 impl RedisEventSender {
     pub(super) fn new() -> RedisEventSender {
@@ -85,21 +87,20 @@ impl RedisEventSender {
         self.events.subscribe(about)
     }
 
-    /// Something in the topic can be claimed from then on.
+    /// Reports that the topic has a claimable job from `at` on.
     pub(super) fn send_claimable(&self, topic: TopicName, at: Time) {
         self.events.send(ShardEvent::Claimable { topic, at });
     }
 
-    /// There is no such topic any more.
+    /// Reports that the topic was deleted.
     pub(super) fn send_topic_forgotten(&self, topic: TopicName) {
         self.events.send(ShardEvent::TopicForgotten(topic));
     }
 
-    /// Jobs are on their way to the shard, and this one among them is due at once. After a lull that is said
-    /// before the shard has answered: a claim that follows on its heels meets the job there, and a way to the
-    /// shard and back is saved, which is what takes longest in an idle system. One that comes too early finds
-    /// nothing, and the shard's own word follows. That word brings a second claim, in vain: at most one for each
-    /// [`IDLE_MIN`], which a shard with much to do does not have.
+    /// Reports a job that is due at once before the shard has answered its enqueue, if the shard was idle. The claim
+    /// that follows finds the job in the shard, and one round trip is saved, which is most of the latency of an idle
+    /// system. A claim that comes too early finds nothing, and the shard's own event follows. That event causes a
+    /// second, empty claim: at most one for each [`IDLE_MIN`], and none on a busy shard.
     pub(super) fn send_claimable_if_idle(&self, topic: &TopicName) {
         let now = Instant::now();
         let last = self.last_sent.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
@@ -108,42 +109,42 @@ impl RedisEventSender {
         }
     }
 
-    /// The shard's state was set.
+    /// Reports that the state of the shard was set.
     pub(super) fn send_state_set(&self) {
         self.events.send(ShardEvent::StateSet);
     }
 
-    /// Another replica did something to leases of this one.
+    /// Reports that another replica changed leases of this one.
     pub(super) fn send_lease_event(&self, hint: LeaseEvent) {
         self.events.send(ShardEvent::Lease(hint));
     }
 
-    /// Nothing is heard any more.
+    /// Reports that no more events are received.
     pub(super) fn send_disconnected(&self) {
         self.events.send(ShardEvent::Disconnected);
     }
 
-    /// Hints may have been lost.
+    /// Reports that events may have been lost.
     pub(super) fn send_missed(&self) {
         self.events.send(ShardEvent::EventsMissed);
     }
 
-    /// A lease runs out then.
+    /// Sets the time of a lease deadline.
     pub(super) fn set_reap_at(&self, at: Option<Time>) {
         self.send_upkeep(at.filter(|&at| self.reap.set_at(at)));
     }
 
-    /// A job expires or is forgotten then.
+    /// Sets the time at which a job expires or is deleted.
     pub(super) fn set_prune_at(&self, at: Option<Time>) {
         self.send_upkeep(at.filter(|&at| self.prune.set_at(at)));
     }
 
-    /// A look at one kind has said what is next.
+    /// Ends a check of one timer, with the next time that it found.
     pub(super) fn finish_check(&self, alarm: &UpkeepTimer, _look: UpkeepCheck, next: Option<Time>) {
         self.send_upkeep(alarm.finish_check(next.unwrap_or(Time::MAX)));
     }
 
-    /// Something is to be done then.
+    /// Reports an upkeep that is due at `at`.
     pub(super) fn send_upkeep(&self, at: Option<Time>) {
         if let Some(at) = at {
             self.events.send(ShardEvent::UpkeepDue { at });
@@ -159,15 +160,15 @@ mod tests {
     fn timer_announces_once_per_check() {
         let hints = RedisEventSender::new();
         let mut events = hints.subscribe(EventKind::Upkeep);
-        let mut told = || events.try_recv().ok();
+        let mut received = || events.try_recv().ok();
         hints.set_reap_at(Some(Time(50)));
-        assert_eq!(told(), Some(ShardEvent::UpkeepDue { at: Time(50) }));
+        assert_eq!(received(), Some(ShardEvent::UpkeepDue { at: Time(50) }));
         hints.set_reap_at(Some(Time(60)));
-        assert_eq!(told(), None, "later than what is known");
+        assert_eq!(received(), None, "a later time is not reported again");
         let look = hints.reap.begin_check();
         hints.finish_check(&hints.reap, look, None);
         hints.set_reap_at(Some(Time(60)));
-        assert_eq!(told(), Some(ShardEvent::UpkeepDue { at: Time(60) }));
+        assert_eq!(received(), Some(ShardEvent::UpkeepDue { at: Time(60) }));
     }
 
     #[tokio::test(start_paused = true)]
@@ -175,17 +176,17 @@ mod tests {
         let hints = RedisEventSender::new();
         let mut events = hints.subscribe(EventKind::Jobs);
         let topic = TopicName::stored("t");
-        let mut told = || {
+        let mut received = || {
             hints.send_claimable_if_idle(&topic);
             events.try_recv().is_ok()
         };
-        assert!(told());
+        assert!(received());
         for _ in 0..9 {
             tokio::time::advance(IDLE_MIN / 2).await;
-            assert!(!told(), "it is busy");
+            assert!(!received(), "the shard is busy");
         }
         tokio::time::advance(IDLE_MIN).await;
-        assert!(told());
+        assert!(received());
     }
 
     #[test]

@@ -1,13 +1,12 @@
 -- flags: allow-oom
--- extend: move deadlines of running leases to now plus a duration. Nothing but the lease changes, so nothing has to be
--- decided.
--- ARGV: now; per lease: topic, id, token, microseconds (empty: the lease's own), and for one that ran out while no server
---       served the shard the deadline that it must have still, and when the shard was served again, from where it lasts
---       (else both empty).
+-- extend: moves deadlines of running leases to now plus a duration. Only the lease changes, so no decision is needed.
+-- ARGV: now; per lease: topic, id, token, microseconds (empty: the lease's own), and for a lease that expired while
+-- no server served the shard its expected deadline, and the time when the shard was served again, from which the new
+-- deadline is counted (else both empty).
 -- Reply: now, next upkeep (0: none), then per lease its deadline, or 0 if there is no such lease.
 --#include clock
---#include tell
---#include line
+--#include lease_events
+--#include ready_list
 --#include record
 local reply, soonest = { now, 0 }, 0
 
@@ -20,7 +19,7 @@ local function extend(name, id, token, micros, lapsed, served)
   ends_at(j, plus(l.extended, micros == '' and l.duration or tonumber(micros)))
   save(j)
   if soonest == 0 or l.deadline < soonest then soonest = l.deadline end
-  tell(l.raw, 'extended@' .. text(l.deadline))
+  add_lease_event(l.raw, 'extended@' .. text(l.deadline))
   return l.deadline
 end
 
@@ -28,5 +27,5 @@ for a = 2, #ARGV, 6 do
   reply[#reply + 1] = extend(unpack(ARGV, a, a + 5))
 end
 reply[2] = soonest
-tell_all()
+publish_lease_events()
 return reply

@@ -1,10 +1,10 @@
 -- flags: no-writes
--- get: read jobs as they lie there; what the clock makes of them is told by the reader.
+-- get: reads jobs as they are stored; the caller applies the effects of time.
 -- ARGV: now, full (0 or 1); per job: topic, id.
--- Reply: now, then per job either false or: its entry, attempts or false, result or false, payload (if it lies apart) or
---        false, checkpoint or false. It ends early once it has become large: the rest is to be asked for again.
+-- Reply: now, then per job either false or: its entry, attempts or false, result or false, payload (if it is stored
+-- apart) or false, checkpoint or false. The reply ends early once it is large: the caller requests the rest again.
 --#include clock
--- Flags of what only a full answer has.
+-- Flags of the parts that only a full reply has.
 local BLOBS = $apart.payload + $apart.attempts + $apart.result + $apart.checkpoint
 local full, bytes, reply = ARGV[2] == '1', 0, { now }
 for a = 3, #ARGV, 2 do
@@ -13,7 +13,7 @@ for a = 3, #ARGV, 2 do
   local job = false
   if entry then
     job, bytes = { entry, false, false, false, false }, bytes + #entry
-    -- The lease of a running job lies in front.
+    -- The lease of a running job is in front.
     local runs = string.byte(entry) == $running
     local lease_bytes = runs and $entry.token - 1 + struct.unpack($entry[length], entry, $entry.length) or 0
     if full and bit.band(string.byte(entry, lease_bytes + $record.apart), BLOBS) ~= 0 then

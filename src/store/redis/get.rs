@@ -1,4 +1,4 @@
-//! Get: jobs by identity.
+//! Reads jobs by id.
 
 use deadpool_redis::redis::Value;
 
@@ -11,7 +11,7 @@ use super::script::Verb;
 use super::{ConnectionLane, RedisStore};
 
 impl RedisStore {
-    /// [`Store::get`](crate::store::Store::get).
+    /// Implements [`Store::get`](crate::store::Store::get).
     pub(super) async fn get(&self, keys: Vec<JobKey>, full: bool) -> Result<Vec<Option<Job>>> {
         let found = self.stored(&keys, full).await?;
         let jobs = keys.into_iter().zip(found).map(|(key, (now, stored))| {
@@ -21,7 +21,7 @@ impl RedisStore {
         jobs.collect()
     }
 
-    /// The records under these names, each with the time of its read. A damaged record fails alone.
+    /// Reads the records under these names, each with the time of its read. A damaged record fails alone.
     pub(super) async fn stored(
         &self,
         keys: &[JobKey],
@@ -35,7 +35,7 @@ impl RedisStore {
             for key in &rest[..rest.len().min(limit::CALL_JOBS_MAX)] {
                 call.arg(key.topic.as_str()).arg(key.id.as_str());
             }
-            // It answers at least one, and fewer than asked for once the answer has become large.
+            // The script returns at least one job, and fewer than requested once the reply has become large.
             let mut reply = self.run(ConnectionLane::Read, &call).await?;
             let now = reply.time()?;
             found.push((now, stored(reply.value()?)));

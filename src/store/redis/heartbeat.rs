@@ -1,4 +1,4 @@
-//! What all replicas of a shard share: signs of life, the shard's state, and what is known of rings.
+//! State that all replicas of a shard share: heartbeats, the shard's state, and known rings.
 
 use tokio::time::Instant;
 
@@ -12,9 +12,9 @@ use super::script::Verb;
 use super::{ConnectionLane, RedisStore};
 
 impl RedisStore {
-    /// [`Store::beat`](crate::store::Store::beat).
+    /// Implements [`Store::heartbeat`](crate::store::Store::heartbeat).
     pub(super) async fn heartbeat(&self, beat: Heartbeat) -> Result<SharedState> {
-        let mut call = self.shard.write_call(Verb::Beat, None).await?;
+        let mut call = self.shard.write_call(Verb::Heartbeat, None).await?;
         call.arg(owner_hex(beat.owner))
             .arg(format!("{:016x}", beat.ring))
             .arg(state_name(beat.state));
@@ -30,7 +30,7 @@ impl RedisStore {
         let state = parse_state(&state).ok_or_else(|| unexpected("the state of a shard"))?;
         let (mut rings, mut replicas) = (RingRecords::new(), Vec::new());
         for _ in 0..reply.length()? {
-            // What another version of us has written is for others.
+            // A value that another version of ringq wrote is skipped.
             let known = RingMembers::stored(&reply.text()?).zip(parse_ring_version(&reply.text()?));
             rings.extend(known);
         }
@@ -40,7 +40,7 @@ impl RedisStore {
         Ok(SharedState { now, state, rings, replicas })
     }
 
-    /// [`Store::set_state`](crate::store::Store::set_state).
+    /// Implements [`Store::set_state`](crate::store::Store::set_state).
     pub(super) async fn set_state(&self, state: ShardState, until: Option<Instant>) -> Result<()> {
         let mut call = self.shard.write_call(Verb::SetState, until).await?;
         call.arg(state_name(state));
@@ -59,18 +59,18 @@ fn state_name(state: ShardState) -> &'static str {
     }
 }
 
-/// The state that is stored so.
+/// Parses a stored state.
 pub(super) fn parse_state(text: &str) -> Option<ShardState> {
     [ShardState::Active, ShardState::Draining].into_iter().find(|&state| state_name(state) == text)
 }
 
-/// `<version> <open>`
+/// Parses `<version> <open>`.
 fn parse_ring_version(text: &str) -> Option<RingRecord> {
     let (version, open) = text.split_once(' ')?;
     Some(RingRecord { version: version.parse().ok()?, open: open == "1" })
 }
 
-/// A replica, and `<last sign> <fingerprint>`.
+/// Reads a replica and `<last heartbeat> <fingerprint>`.
 fn read_heartbeat(reply: &mut ScriptReply) -> Result<ReplicaHeartbeat> {
     let (owner, text) = (reply.text()?, reply.text()?);
     let read = || {
@@ -79,5 +79,5 @@ fn read_heartbeat(reply: &mut ScriptReply) -> Result<ReplicaHeartbeat> {
         let ring = u64::from_str_radix(ring, 16).ok()?;
         Some(ReplicaHeartbeat { owner, ring, time: Time(at.parse().ok()?) })
     };
-    read().ok_or_else(|| unexpected("the sign of a replica"))
+    read().ok_or_else(|| unexpected("the heartbeat of a replica"))
 }

@@ -1,18 +1,18 @@
 -- flags: no-writes
--- info: what the shard says of itself, and what lies in a part of its topics, summed.
--- ARGV: now, place (as ZRANGEBYLEX has it), how many topics at most.
--- Reply: the shard's state (empty: it was never set), the last of these topics, whether there may be more behind it
---        (0 or 1); records, scheduled, ready, backoff, dead, finished; the latest due time that is ahead (0: none).
+-- info: reads the state of the shard, and the total numbers of a part of its topics.
+-- ARGV: now, place (in the form of ZRANGEBYLEX), maximum number of topics.
+-- Reply: the shard's state (empty: it was never set), the last of these topics, whether more may follow (0 or 1);
+-- records, scheduled, ready, backoff, dead, finished; the latest future due time (0: none).
 --#include clock
---#include line
+--#include ready_list
 local records, ready, dead, finished, latest, ahead = 0, 0, 0, 0, 0, { 0, 0 }
 
--- Adds what lies in a topic. Answers how many keys it looked at.
+-- Adds the numbers of a topic. Returns the number of keys that it read.
 local function count(name)
   local all = call('HLEN', P .. 'jobs:' .. name)
   if all == 0 then return 1 end
   records = records + all
-  -- Of the orders that may have jobs.
+  -- Marks of the orders that may have jobs.
   local marks = string.sub(call('HGET', P .. 'claims', name) or '', $claims.marks)
   ready = ready + line_count(name, marks)
   for letter in string.gmatch(marks, '[0-9a-j]') do

@@ -1,4 +1,4 @@
-//! The shard about itself.
+//! Reads facts and totals of the shard.
 
 use deadpool_redis::redis;
 
@@ -10,11 +10,11 @@ use super::heartbeat::parse_state;
 use super::script::Verb;
 use super::{ConnectionLane, RedisStore, check};
 
-/// Alarms that are looked through for the last job that is kept, from the latest one back.
+/// Maximum number of alarms that are searched for the last kept job, from the latest one back.
 const ALARMS_MAX: u64 = 4_096;
 
 impl RedisStore {
-    /// [`Store::info`](crate::store::Store::info).
+    /// Implements [`Store::info`](crate::store::Store::info).
     pub(super) async fn info(&self) -> Result<StoreInfo> {
         let (state, jobs, mut content) = self.content().await?;
         if content.dead + content.finished > 0 {
@@ -24,8 +24,8 @@ impl RedisStore {
         Ok(StoreInfo { kind: "redis", state, jobs, counts: content, bytes })
     }
 
-    /// What lies in all topics, a part of them at a time. There is a state only if it was the same all the time:
-    /// what is counted while a shard drains was counted after it had begun to.
+    /// Counts the records of all topics, in parts. The state is returned only if it was the same in all parts: counts
+    /// of a draining shard were then made after the drain had begun.
     async fn content(&self) -> Result<(Option<ShardState>, u64, RecordCounts)> {
         let (mut jobs, mut content, mut begin) = (0, RecordCounts::default(), None);
         let mut place = "-".to_owned();
@@ -46,7 +46,7 @@ impl RedisStore {
                 ..RecordCounts::default()
             };
             jobs += records;
-            // What neither waits nor has ended has a lease.
+            // Records that neither wait nor have ended are leased.
             add_counts(
                 &mut content,
                 RecordCounts { running: records.saturating_sub(part.total()), ..part },
@@ -60,8 +60,8 @@ impl RedisStore {
         }
     }
 
-    /// When the last dead or finished job is forgotten; where that would be a long search, how far it
-    /// has come, which is later.
+    /// Returns the time at which the last dead or finished job is deleted; after a long search the time that the
+    /// search has reached, which is later.
     async fn latest_forget(&self) -> Result<Option<Time>> {
         let mut passed = 0;
         loop {

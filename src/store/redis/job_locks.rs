@@ -1,5 +1,5 @@
-//! Commands of this server on one job take turns: they are decided one after the other, so that two of them are never
-//! faster than each other.
+//! Locks per job: commands of this server on one job are decided one after the other, so that none of them makes
+//! another one's commit fail.
 
 use std::sync::Arc;
 
@@ -7,21 +7,20 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::domain::JobKey;
 
-/// See the module. Jobs share turns by their ids.
+/// A fixed number of locks; jobs share them by their ids.
 pub(super) struct JobLocks(Box<[Arc<Mutex<()>>]>);
 
-/// How many turns there are: enough that commands on different jobs seldom wait for each other.
+/// Number of locks: enough that commands on different jobs seldom wait for each other.
 const LOCKS: usize = 256;
 
-// === impl Turns ===
+// === impl JobLocks ===
 
 impl JobLocks {
     pub(super) fn new() -> JobLocks {
         JobLocks((0..LOCKS).map(|_| Arc::default()).collect())
     }
 
-    /// Waits until it is the turn of all these jobs. Turns are taken in their order, so that no two calls wait for each
-    /// other.
+    /// Acquires the locks of all these jobs, in the order of the locks, so that no two calls wait for each other.
     pub(super) async fn lock<'a>(
         &self,
         keys: impl Iterator<Item = &'a JobKey>,

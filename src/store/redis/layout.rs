@@ -1,17 +1,17 @@
-//! Where each field lies in what Redis stores and in what travels to its scripts: one table for all of them. What the
-//! fields mean is told in [`super::entry`].
+//! Table of the fields of everything that Redis stores and that is sent to its scripts. The meaning of the fields is
+//! described in [`super::entry`].
 //!
-//! Scripts name a place and do not count bytes. Before a script is sent, each name behind a `$` is replaced by
-//! what it stands for, so that it costs nothing there:
+//! Scripts refer to a position by name and do not count bytes. Before a script is sent, each name after `$` is
+//! replaced by its value, so that the names cost nothing at run time:
 //!
-//! | name | stands for |
+//! | name | is replaced by |
 //! |---|---|
-//! | `$record.phase` | where the field begins, from 1 as Lua counts |
-//! | `$record[due..created]` | the format with which `struct` reads these fields: `'>I7I6I7'` |
-//! | `$record[expire,own_lease]` | the same for fields with others between: `'>I7xxxxxxxxxI7'` |
-//! | `$phase.dead` | a number that is written there, or a limit |
+//! | `$record.phase` | position of the first byte of the field, counted from 1 as in Lua |
+//! | `$record[due..created]` | format with which `struct` reads these fields: `'>I7I6I7'` |
+//! | `$record[expire,own_lease]` | format for fields with other fields between them: `'>I7xxxxxxxxxI7'` |
+//! | `$phase.dead` | a number with a name, or a limit |
 //!
-//! What is not in the table stays as it is, which is no Lua.
+//! A name that is not in the table stays unchanged, which is invalid Lua.
 
 use std::time::Duration;
 
@@ -20,50 +20,50 @@ use crate::domain::limit::{
     AWAY_MIN, CALL_BYTES_MAX, CALL_JOBS_MAX, CALL_LOOKS_MAX, ID_AHEAD_MAX, PART_MAX, REPEAT_MAX,
 };
 
-/// What an entry of a running job begins with; records begin with a time, which is far smaller.
+/// First byte of the entry of a running job; a record begins with a time, whose first byte is far smaller.
 pub(super) const RUNS: u8 = 255;
-/// The latest time: Lua counts in doubles.
+/// Latest time that can be stored: Lua counts in doubles.
 pub(super) const TIME_MAX: i64 = (1 << 53) - 1;
-/// What a blob begins with that has more than its record (`enqueue.rs`); no record's flags do.
+/// First byte of a blob that has more than its record (`enqueue.rs`); the flags of a record never have this value.
 pub(super) const EXTENDED_BLOB: u8 = 128;
 
-/// Bytes of the lines by which ended jobs are recalled (`lib/recall.lua`): with topics of ten characters those of ten
-/// minutes at 9,000 acks a second. Redis may take twice as much for them. At more acks than that the oldest are dropped
-/// first, and repeats of their age are answered with an unknown outcome.
+/// Limit of the bytes of the lines by which ended jobs are recognized (`lib/ended_ids.lua`): with topic names of ten
+/// characters enough for ten minutes at 9,000 acks a second. Redis may need twice as much for them. With more acks
+/// the oldest lines are dropped first, and retries of their age get an unknown outcome.
 const RECALLED_BYTES_MAX: i64 = 128 << 20;
-/// How often a heartbeat looks whether they are too many, or too old.
+/// Interval at which a heartbeat checks these lines for their size and age.
 const RECALL_CHECK_EVERY: Duration = Duration::from_secs(10);
 
-/// The first byte of flags: what hangs on the job apart from its record, and whether it is kept. 0 for most jobs.
+/// First byte of flags: optional parts of the job outside of its record, and whether it is kept. 0 for most jobs.
 pub(super) mod apart {
     pub(crate) const KEPT: u8 = 1;
     /// An attempt has failed.
     pub(crate) const FAILED: u8 = 2;
     pub(crate) const PAYLOAD: u8 = 4;
-    /// The payload of the generation that waits.
+    /// The job has a payload of the pending generation.
     pub(crate) const NEXT: u8 = 8;
     pub(crate) const ATTEMPTS: u8 = 16;
     pub(crate) const RESULT: u8 = 32;
-    /// Scripts ask whether the flags are at least this one.
+    /// Highest flag: scripts test for flags of at least this value.
     pub(crate) const CHECKPOINT: u8 = 64;
 }
 
-/// The second byte of flags: what lies inside of the record.
+/// Second byte of flags: optional parts inside of the record.
 pub(super) mod inside {
-    /// There is a payload: inside, unless it is apart.
+    /// The job has a payload: inside of the record, unless it is stored apart.
     pub(crate) const BODY: u8 = 1;
     pub(crate) const SPEC: u8 = 2;
     pub(crate) const LIFE: u8 = 4;
-    /// Scripts ask whether the flags are at least this one.
+    /// Highest flag: scripts test for flags of at least this value.
     pub(crate) const EXTENSION: u8 = 8;
 }
 
-/// A field: its name, and how `struct` reads it. Without that it is the rest.
+/// A field: its name, and its format for `struct`. Without a format the field is the rest.
 struct LayoutField(&'static str, &'static str);
 
 const ORDER: [LayoutField; 2] = [LayoutField("due", "I7"), LayoutField("arrival", "I6")];
 const CREATED: [LayoutField; 1] = [LayoutField("created", "I7")];
-/// A record behind its times, as it travels.
+/// Record after its times, as it is sent.
 const FIXED: [LayoutField; 6] = [
     LayoutField("apart", "B"),
     LayoutField("inside", "B"),
@@ -73,9 +73,9 @@ const FIXED: [LayoutField; 6] = [
     LayoutField("priority", "B"),
 ];
 const KEEP: [LayoutField; 1] = [LayoutField("keep", "i8")];
-/// What only the record of a finished job has.
+/// Fields that only the record of a finished job has.
 const ENDING: [LayoutField; 2] = [LayoutField("finished", "I7"), LayoutField("forgotten", "I7")];
-/// What only an extended record has, and the tail, which begins where that is missing.
+/// Fields that only an extended record has, and the tail, which begins in their place where they are missing.
 const EXTENSION: [LayoutField; 5] = [
     LayoutField("expire", "I7"),
     LayoutField("has_request", "B"),
@@ -87,7 +87,7 @@ const RUNNING: [LayoutField; 2] = [LayoutField("running", "B"), LayoutField("len
 const TOKEN: [LayoutField; 1] = [LayoutField("token", "c8")];
 const STARTED: [LayoutField; 3] =
     [LayoutField("ack", "B"), LayoutField("started", "I7"), LayoutField("deadline", "I7")];
-/// A lease behind its times, as claims bring it.
+/// Lease after its times, as claims send it.
 const LEASE_BODY: [LayoutField; 6] = [
     LayoutField("extended", "I7"),
     LayoutField("owner", "I4"),
@@ -112,7 +112,7 @@ const MODE: [LayoutField; 5] = [
     LayoutField("fixed", ""),
 ];
 const ZERO: [LayoutField; 1] = [LayoutField("zero", "B")];
-/// What is to be written of a job (`commit.rs`).
+/// Data to write for a job (`commit.rs`).
 const PLAN: [LayoutField; 14] = [
     LayoutField("what", "B"),
     LayoutField("enqueued", "I2"),
@@ -129,7 +129,7 @@ const PLAN: [LayoutField; 14] = [
     LayoutField("fixed", "c24"),
     LayoutField("extension", ""),
 ];
-/// What holds several writes together.
+/// Header of several writes that belong together.
 const ITEM: [LayoutField; 4] = [
     LayoutField("writes", "I2"),
     LayoutField("from", "I7"),
@@ -137,31 +137,31 @@ const ITEM: [LayoutField; 4] = [
     LayoutField("moves", "B"),
 ];
 
-/// Each layout, in parts that follow each other.
+/// All layouts, each in consecutive parts.
 const LAYOUTS: [(&str, &[&[LayoutField]]); 14] = [
-    // What lies under the id of a job that waits, and of one that is finished.
+    // Entry of a waiting job, and of a finished one.
     ("record", &[&ORDER, &CREATED, &FIXED, &KEEP, &EXTENSION]),
     ("ended", &[&ORDER, &CREATED, &FIXED, &KEEP, &ENDING, &EXTENSION]),
     ("fixed", &[&FIXED, &KEEP, &EXTENSION]),
-    // And of one that runs: its record comes behind.
+    // Entry of a running job: its record follows.
     ("entry", &[&RUNNING, &TOKEN, &STARTED, &LEASE_BODY]),
     ("lease", &[&TOKEN, &STARTED, &LEASE_BODY]),
     ("held", &[&LEASE_BODY]),
     // Members of orders and of the line.
     ("member", &[&ORDER, &ID]),
-    // Members of `ends`: of a lease that an ack does not simply end, with a zero in between.
+    // Members of `ends`: with a zero in between for a lease that an ack does not simply end.
     ("end", &[&TOKEN, &ID]),
     ("tied_end", &[&TOKEN, &ZERO, &ID]),
-    // What claims have to know of a topic.
+    // State that claims need of a topic.
     ("claims", &[&BOUND]),
     ("plan", &[&PLAN]),
     ("item", &[&ITEM]),
-    // A taker of a claim, and a new job, as they travel.
+    // A stream of a claim, and a new job, as they are sent.
     ("seat", &[&ROOM, &LEASE_BODY]),
     ("blob", &[&MODE]),
 ];
 
-/// Numbers that scripts name.
+/// Numbers that scripts refer to by name.
 const NUMBERS: [(&str, i64); 29] = [
     ("running", RUNS as i64),
     ("unusual", EXTENDED_BLOB as i64),
@@ -194,7 +194,7 @@ const NUMBERS: [(&str, i64); 29] = [
     ("ack.keeps", 2),
 ];
 
-/// The code with everything named that it names.
+/// Returns the code with all names replaced by their values.
 pub(super) fn resolve(code: &str) -> String {
     let mut parts = code.split('$');
     let mut resolved = parts.next().unwrap_or_default().to_owned();
@@ -207,10 +207,10 @@ pub(super) fn resolve(code: &str) -> String {
     resolved
 }
 
-/// A number or a place at the beginning of `part`, and what comes behind it.
+/// Parses a number or a position at the beginning of `part`; returns its value and the rest.
 fn number(part: &str) -> Option<(String, &str)> {
     let is_name = |c: char| c.is_ascii_lowercase() || c == '_' || c == '.';
-    // A full stop behind a name may end a sentence, or join two strings.
+    // A full stop after a name may end a sentence, or join two strings.
     let name = part.split(|c| !is_name(c)).next()?;
     let name = name.split("..").next()?.trim_end_matches('.');
     let known = NUMBERS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
@@ -218,7 +218,7 @@ fn number(part: &str) -> Option<(String, &str)> {
     Some((found.to_string(), &part[name.len()..]))
 }
 
-/// Where the field of this name begins, `layout.field`.
+/// Position of the field with this name, `layout.field`.
 fn field_offset(name: &str) -> Option<usize> {
     let (layout, field) = name.split_once('.')?;
     let mut at = 1;
@@ -231,7 +231,8 @@ fn field_offset(name: &str) -> Option<usize> {
     None
 }
 
-/// The format at the beginning of `part`, `layout[field,field]` or `layout[first..last]`, and what comes behind it.
+/// Parses a format at the beginning of `part`, `layout[field,field]` or `layout[first..last]`; returns it and the
+/// rest.
 fn format(part: &str) -> Option<(String, &str)> {
     let (layout, rest) = part.split_once('[')?;
     let (wanted, rest) = rest.split_once(']')?;
@@ -242,14 +243,14 @@ fn format(part: &str) -> Option<(String, &str)> {
     Some((format!("'>{format}'"), rest))
 }
 
-/// The format of all fields from one to another.
+/// Format of all fields from `first` to `last`.
 fn format_range(layout: &str, first: &str, last: &str) -> Option<String> {
     let fields: Vec<_> = fields(layout)?.collect();
     let at = |wanted: &str| fields.iter().position(|LayoutField(name, _)| *name == wanted);
     Some(fields.get(at(first)?..=at(last)?)?.iter().map(|LayoutField(_, code)| *code).collect())
 }
 
-/// The format of these fields, which passes over those between them.
+/// Format of these fields, which skips those between them.
 fn format_selected(layout: &str, wanted: &str) -> Option<String> {
     let (mut format, mut at) = (String::new(), None);
     for name in wanted.split(',') {
@@ -267,7 +268,7 @@ fn fields(layout: &str) -> Option<impl Iterator<Item = &'static LayoutField>> {
     Some(parts.iter().flat_map(|part| part.iter()))
 }
 
-/// How many bytes a field has. None: that is told in front of it, so nothing behind it has a place.
+/// Number of bytes of a field. `None`: the length precedes the field, so no field after it has a fixed position.
 fn width(code: &str) -> Option<usize> {
     match code.trim_start_matches(|c: char| c.is_ascii_alphabetic()) {
         "" => Some(code.len()),

@@ -1,4 +1,4 @@
-//! Select: running leases by what they are, and the claims that are given up.
+//! Queries running leases by their properties, and cancels claims.
 
 use std::collections::BTreeMap;
 
@@ -14,18 +14,18 @@ use super::reply::{ScriptReply, unexpected};
 use super::script::Verb;
 use super::{ConnectionLane, RedisStore};
 
-/// The cursor at which a look at everything that runs begins and ends.
+/// Cursor at which a scan of all running jobs begins and ends.
 pub(super) const FIRST_CURSOR: &str = "0";
 
-/// A part of what runs of a topic.
+/// A page of the running jobs of a topic.
 pub(super) struct RunningPage {
-    /// The store's time.
+    /// Time of the store.
     pub(super) now: Time,
     pub(super) jobs: Vec<RunningJob>,
-    /// The cursor of the next part, if there is one.
+    /// Cursor of the next page, if there is one.
     pub(super) next: Option<Bytes>,
 }
-/// A running job among all.
+/// A running job of a page.
 pub(super) struct RunningJob {
     pub(super) key: JobKey,
     pub(super) lease: engine::Lease,
@@ -34,7 +34,7 @@ pub(super) struct RunningJob {
 }
 
 impl RedisStore {
-    /// [`Store::select`](crate::store::Store::select).
+    /// Implements [`Store::query_leases`](crate::store::Store::query_leases).
     pub(super) async fn query_leases(&self, what: LeaseQuery) -> Result<LeaseQueryResult> {
         match what {
             LeaseQuery::Overdue { limit } => self.overdue(limit).await,
@@ -55,7 +55,7 @@ impl RedisStore {
         }
     }
 
-    /// [`LeaseQuery::Overdue`].
+    /// Answers [`LeaseQuery::Overdue`].
     async fn overdue(&self, limit: usize) -> Result<LeaseQueryResult> {
         let look = self.events.reap.begin_check();
         let mut call = self.call(Verb::Reap);
@@ -79,7 +79,7 @@ impl RedisStore {
         })
     }
 
-    /// [`LeaseQuery::OfClaim`]: the leases of one part, of one topic.
+    /// Answers [`LeaseQuery::OfClaim`]: the leases of one page, of one topic.
     async fn of_claim(
         &self,
         nonce: u32,
@@ -97,20 +97,20 @@ impl RedisStore {
             Some(cursor) => Some(format_cursor(index, &String::from_utf8_lossy(&cursor))),
             None => (index + 1 < topics.len()).then(|| format_cursor(index + 1, FIRST_CURSOR)),
         };
-        // One that has ended meanwhile is none any more.
+        // A lease that has ended meanwhile is left out.
         let leases = self.leases_by_ref(refs).await?.leases;
         Ok(LeaseQueryResult { now: part.now, leases, cursor: rest, ..LeaseQueryResult::default() })
     }
 
-    /// [`Store::void`](crate::store::Store::void): Redis may read what an old connection has sent after what came by a new
-    /// one.
+    /// Implements [`Store::cancel_lost_claim`](crate::store::Store::cancel_lost_claim): Redis may read a claim from
+    /// an old connection after a command from a new one.
     pub(super) async fn cancelled_claim_member(&self, nonce: u32) -> Result<()> {
-        let mut call = self.call(Verb::Void);
+        let mut call = self.call(Verb::CancelClaim);
         call.arg(cancel_lost_claim(nonce).as_slice());
         self.run_raw(ConnectionLane::Write, &call).await.map(drop)
     }
 
-    /// The running leases that `is_wanted`. Long, and seldom: all leases are read, in portions.
+    /// Returns the running leases that satisfy `is_wanted`. Slow, and rare: all leases are read, in pages.
     async fn running_leases_where(
         &self,
         is_wanted: impl Fn(&engine::Lease) -> bool,
@@ -131,14 +131,14 @@ impl RedisStore {
         let refs: Vec<_> = wanted.into_iter().map(|(key, token)| LeaseRef { key, token }).collect();
         let mut leases: Vec<RunningLease> = Vec::with_capacity(refs.len());
         for part in refs.chunks(limit::PART_MAX) {
-            // One that has ended meanwhile is none any more.
+            // A lease that has ended meanwhile is left out.
             leases.extend(self.leases_by_ref(part.to_vec()).await?.leases);
         }
         let now = leases.iter().map(|lease| lease.now).max().unwrap_or_default();
         Ok(LeaseQueryResult { now, leases, ..LeaseQueryResult::default() })
     }
 
-    /// Shows everything that runs of a topic, some of it twice; answers the store's time before that.
+    /// Calls `visit` for all running jobs of a topic, for some of them twice; returns the store's time before that.
     pub(super) async fn visit_running(
         &self,
         topic: &TopicName,
@@ -156,7 +156,7 @@ impl RedisStore {
         }
     }
 
-    /// The part of what runs of a topic that begins at `cursor`.
+    /// Reads the page of the running jobs of a topic that begins at `cursor`.
     pub(super) async fn running_part(
         &self,
         topic: &TopicName,
@@ -180,26 +180,26 @@ impl RedisStore {
     }
 }
 
-/// A job with its entry, as scripts answer it: topic, id, entry. One that cannot be read is left out: it must not keep
-/// the others from what is due.
+/// Reads a job and its entry from a reply of a script: topic, id, entry. A job that cannot be read is left out: it
+/// must not block others that are due.
 pub(super) fn read_job(reply: &mut ScriptReply) -> Result<Option<(JobKey, JobEntry)>> {
     let (topic, id) = (TopicName::stored(&reply.text()?), JobId::stored(&reply.text()?));
     let key = JobKey { topic, id };
     match JobEntry::read(reply.bytes()?) {
         Ok(entry) => Ok(Some((key, entry))),
         Err(error) => {
-            tracing::error!(job = %key, %error, "a job is damaged and left out");
+            tracing::error!(job = %key, %error, "a stored job cannot be read and is skipped");
             Ok(None)
         }
     }
 }
 
-/// Where the search is: in the topic of that index, at that cursor.
+/// Formats the position of a search: the index of the topic, and the cursor in it.
 fn format_cursor(index: usize, cursor: &str) -> String {
     format!("{index} {cursor}")
 }
 
-/// The name of a claim that was given up; nothing else in its place begins with 0.
+/// Name of a cancelled claim; no other field of the hash begins with 0.
 fn cancel_lost_claim(nonce: u32) -> [u8; 5] {
     let [a, b, c, d] = nonce.to_be_bytes();
     [0, a, b, c, d]

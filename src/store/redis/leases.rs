@@ -1,4 +1,5 @@
-//! Running leases by name: read them, move their deadlines, let them outlive their stream or tie them to another.
+//! Running leases by name: reads them, moves their deadlines, detaches them from their stream or ties them to
+//! another.
 
 use crate::domain::engine::{self, Command, CommandReply, RecordTime};
 use crate::domain::{JobKey, StreamId, Time, Token};
@@ -10,7 +11,7 @@ use super::script::{ScriptCall, Verb};
 use super::{ConnectionLane, RedisStore};
 
 impl RedisStore {
-    /// [`LeaseQuery::ByRef`](crate::store::Select::Named).
+    /// Answers [`LeaseQuery::ByRef`](crate::store::LeaseQuery::ByRef).
     pub(super) async fn leases_by_ref(&self, refs: Vec<LeaseRef>) -> Result<LeaseQueryResult> {
         let keys: Vec<_> = refs.iter().map(|lease| lease.key.clone()).collect();
         let mut selected = LeaseQueryResult::default();
@@ -22,15 +23,15 @@ impl RedisStore {
                 }
                 // One damaged job must not stop a search for the leases of others.
                 Err(error) => {
-                    tracing::error!(job = %lease.key, %error, "a job is damaged and left out")
+                    tracing::error!(job = %lease.key, %error, "a stored job cannot be read and is skipped")
                 }
             }
         }
         Ok(selected)
     }
 
-    /// Moves deadlines. Where nothing but the lease changes there is nothing to decide; a note, a checkpoint, and why there
-    /// is no such lease, are left to the engine.
+    /// Moves deadlines. Where nothing but the lease changes no decision is needed; the engine handles a note, a
+    /// checkpoint, and the reason for a missing lease.
     pub(super) async fn extend(&self, requests: &[&JobRequest]) -> Vec<Result<RequestResult>> {
         let repeated = repeated_keys(requests.iter().map(|request| &request.key));
         let is_bare = |request: &JobRequest| match &request.command {
@@ -53,7 +54,7 @@ impl RedisStore {
                         }
                     }
                 }
-                // Which of them it was is not said.
+                // The reply does not name the damaged job.
                 Err(Error::Corrupt(_)) if patches.len() > 1 => others.extend(&patches),
                 Err(error) => {
                     for (&index, error) in
@@ -74,7 +75,7 @@ impl RedisStore {
         answers.into_iter().flatten().collect()
     }
 
-    /// Moves deadlines; of each lease what became of it, if it is there.
+    /// Moves deadlines; returns the result for each lease, if it exists.
     async fn extend_deadlines(
         &self,
         requests: &[&JobRequest],
@@ -115,7 +116,7 @@ impl RedisStore {
                 }
                 Command::Adopt(engine::Adopt { token, from, to, grace, since }) => {
                     add_stream_lease_ref(&mut call, &request.key, *token, *from);
-                    // As it is stored: one more than it is.
+                    // In the stored form: plus one.
                     call.arg(to.owner).arg(to.stream).arg(micros(*grace) + 1);
                     call.arg(since.map_or(String::new(), |since| clamped(since).to_string()));
                 }
@@ -135,13 +136,13 @@ impl RedisStore {
     }
 }
 
-/// Names one lease and the stream that answers for it: topic, id, token, owner, stream.
+/// Adds a lease and its stream to a call: topic, id, token, owner, stream.
 fn add_stream_lease_ref(call: &mut ScriptCall, key: &JobKey, token: Token, stream: StreamId) {
     add_lease(call, key, token);
     call.arg(stream.owner).arg(stream.stream);
 }
 
-/// Names one lease: topic, id, token.
+/// Adds a lease to a call: topic, id, token.
 fn add_lease(call: &mut ScriptCall, key: &JobKey, token: Token) {
     call.arg(key.topic.as_str()).arg(key.id.as_str()).arg(&token.0.to_be_bytes());
 }

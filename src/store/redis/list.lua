@@ -1,20 +1,19 @@
 -- flags: no-writes
--- list: which jobs of a topic are in one state, by due time, then by arrival; not those that run.
--- ARGV: now, whether what is past its time is to be pruned first (0 or 1), topic, state (`r` ready, `s` scheduled, `b` backoff, or the digit of a finished phase), due
---       time and arrival to begin after (empty: at the beginning), limit.
--- Reply: when there is something to prune first: false. Else now, the due time and arrival of the last member that
---        was looked at if the script stopped before it had found enough (else 0 and 0), members (arrival
---        and id) and due times.
+-- list: reads the jobs of a topic that are in one state, by due time, then by arrival; not those that run.
+-- ARGV: now, whether jobs past their time must be pruned first (0 or 1), topic, state (`r` ready, `s` scheduled, `b`
+-- backoff, or the digit of a finished phase), due time and arrival to begin after (empty: at the beginning), limit.
+-- Reply: false when a prune is needed first. Else now, the due time and arrival of the last member that was read if
+-- the script stopped before it had found enough (else 0 and 0), members (arrival and id) and due times.
 --#include clock
---#include line
---#include place
+--#include ready_list
+--#include list_cursor
 local unpack_ = struct.unpack
 local name, state, limit = ARGV[3], ARGV[4], tonumber(ARGV[7])
 local after_due, after_seq = tonumber(ARGV[5]), tonumber(ARGV[6])
 local alarm = ARGV[2] == '1' and call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
 if alarm and tonumber(alarm) <= now then return false end
 
--- Jobs of the line behind the cursor. Among gaps only so many members are looked at: where that stopped.
+-- Lists jobs of the line after the cursor. With gaps the number of members is limited: returns where that stopped.
 local function list_line(found)
   local line, claims = P .. 'line:' .. name, call('HGET', P .. 'claims', name) or ''
   local gaps = string.find(claims, '-', $claims.marks, true)
@@ -34,7 +33,7 @@ local function list_line(found)
       if due > now then return end
       found[#found + 1], wanted = { due, member, seq }, wanted - 1
     end
-    -- The search has looked at some, too.
+    -- The search for the cursor has read some, too.
     local is_last = looked_enough() or looks + size > $call.looks - 24
     if wanted > 0 and gaps and is_last then return unpack_($member[due..arrival], page[#page]) end
   end
@@ -55,7 +54,8 @@ local filled = {}
 for _, order in ipairs(orders) do
   if call('ZCARD', order) > 0 then filled[#filled + 1] = order end
 end
--- Of each order as much as all of them together may give; a place behind which one has more is where this stops.
+-- Reads of each order as much as all orders together may return; stops at the first position after which an order has
+-- more.
 local size = math.min(limit, math.floor(768 / math.max(#filled, 1)))
 for _, order in ipairs(filled) do
   local from = passed(order, after_due, after_seq)
@@ -79,7 +79,7 @@ table.sort(found, function(x, y)
   if x[1] ~= y[1] then return x[1] < y[1] end
   return x[3] < y[3]
 end)
--- Whether what comes there may have others before it, which were not looked at.
+-- Returns whether unread members may come before this position.
 local function is_behind_stop(place)
   return stop_due and (place[1] > stop_due or (place[1] == stop_due and place[3] > stop_seq))
 end
@@ -87,11 +87,11 @@ end
 local members, dues = {}, {}
 for i = 1, #found do
   if #members == limit or is_behind_stop(found[i]) then break end
-  -- One that left the line and came back with the same due time is in both.
+  -- A member that left the line and came back with the same due time is in both.
   if found[i][2] ~= members[#members] then
     members[#members + 1], dues[#dues + 1] = found[i][2], found[i][1]
   end
 end
--- A full page ends by itself.
+-- A full page has no stop position: it ends with its last member.
 if #members == limit then stop_due, stop_seq = nil, nil end
 return { now, stop_due or 0, stop_seq or 0, members, dues }

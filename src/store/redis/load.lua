@@ -1,12 +1,11 @@
 -- flags: no-writes
--- load: read jobs to decide what becomes of them. Of ids that servers made it says what is known where there is no
--- record.
+-- load: reads jobs for a decision. For server-made ids without a record it returns their history.
 -- ARGV: now; per job: topic, id, whether it may have been written before (0 or 1).
--- Reply: now, then per job its entry; or if there is none, false, or one letter (`lib/memory.lua`). It ends early once it
---        has become large: the rest is to be asked for again.
+-- Reply: now, then per job its entry; or if there is none, false, or one letter (`lib/id_history.lua`). The reply ends
+-- early once it is large: the caller requests the rest again.
 --#include clock
---#include recall
---#include memory
+--#include ended_ids
+--#include id_history
 local reply, bytes = { now }, 0
 for a = 2, #ARGV, 3 do
   local entry = call('HGET', P .. 'jobs:' .. ARGV[a], ARGV[a + 1])

@@ -1,5 +1,5 @@
-//! The jobs of a call as they were loaded, what is decided about each in the order of the commands, and what of that is
-//! written together.
+//! Jobs that were loaded for a call, the decisions about them in the order of the commands, and the writes that
+//! belong together.
 
 use bytes::Bytes;
 use foldhash::{HashMap, HashMapExt as _, HashSet};
@@ -15,54 +15,55 @@ use super::commit::{CommitItem, RecordSlot, RecordWrite};
 use super::entry::{JobEntry, finished_in};
 use super::reply::unexpected;
 
-/// Jobs as they were loaded, and what is to become of them.
+/// Loaded jobs, and the decisions about them.
 pub(super) struct LoadedJobs {
     pub(super) slots: HashMap<JobKey, (RecordSlot, IdHistory)>,
-    /// The store's time of the look.
+    /// Time of the store when the jobs were read.
     pub(super) now: Time,
     pub(super) items: Vec<(CommitItem, Vec<WaitingCommand>)>,
-    /// Jobs that were put back so far.
+    /// Number of jobs that were redriven so far.
     pub(super) redriven: u32,
-    /// The earliest time at which something happens by itself because of what was written.
+    /// Earliest time at which upkeep is due because of these writes.
     pub(super) upkeep: Option<Time>,
-    /// Jobs that cannot be read.
+    /// Jobs that cannot be read, with their errors.
     damaged: HashMap<JobKey, Error>,
-    /// Jobs of commands that are decided later, and so is whatever is asked of them behind these.
+    /// Jobs of deferred commands; later commands about these jobs are deferred, too.
     deferred: HashSet<JobKey>,
 }
 
-/// A command that is done once its item is.
+/// A command that is done once its item is written.
 pub(super) struct WaitingCommand {
-    /// Its place in the call.
+    /// Index in the call.
     pub(super) index: usize,
     pub(super) outcome: DecidedCommand,
-    /// It needs room.
+    /// The command needs memory.
     pub(super) needs_memory: bool,
 }
 
-/// What a command comes to if it is written as decided.
+/// Result of a command if it is written as decided.
 pub(super) struct DecidedCommand {
     pub(super) answer: CommandReply,
-    /// The job behind it, if it is written.
+    /// Record of the job after the command, if it is written.
     pub(super) record: Option<Record>,
 }
 
-/// Jobs of one call that may have been written before: each is looked for in what was done in its second.
+/// Maximum number of jobs in a call that may have been written before: each is looked up among the ended jobs of its
+/// second.
 pub(super) const REPEATS_MAX: usize = 64;
 
-/// What a decision about a command comes to.
+/// Result of a decision about a command.
 pub(super) enum DecideOutcome {
-    /// Nothing is to be written.
+    /// Nothing has to be written.
     Done(CommandReply),
-    /// A job that it is about cannot be read.
+    /// A job of the command cannot be read.
     Damaged(Error),
-    /// It is part of an item.
+    /// The command is part of an item.
     Queued,
-    /// It is about jobs of several items: it is decided once these are written.
+    /// The command is about jobs of several items: it is decided after these are written.
     Deferred,
 }
 
-/// Keys of a command beside its own, whose jobs it may write.
+/// Returns the keys of a command beside its own, whose jobs it may write.
 pub(super) fn further_keys(request: &JobRequest) -> impl Iterator<Item = JobKey> + '_ {
     let target = match &request.command {
         Command::Redrive(redrive) => redrive.target.as_ref(),
@@ -88,16 +89,16 @@ fn decode_entry(found: Option<Bytes>) -> Result<(Option<JobEntry>, IdHistory)> {
         [b'F'] => IdHistory::Rejected(NotWrittenReason::HistoryLost),
         [b'X'] => IdHistory::Rejected(NotWrittenReason::Draining),
         [phase] if phase.is_ascii_digit() => IdHistory::Ended(finished_in(phase - b'0')),
-        [_] | [] => return Err(unexpected("what is known of an id")),
+        [_] | [] => return Err(unexpected("the history of an id")),
         _ => return Ok((Some(JobEntry::read(found)?), IdHistory::Free)),
     };
     Ok((None, memory))
 }
 
-// === impl Book ===
+// === impl LoadedJobs ===
 
 impl LoadedJobs {
-    /// Jobs as they were read at `now`.
+    /// Returns the jobs that were read at `now`.
     pub(super) fn from_entries(now: Time, found: Vec<(JobKey, JobEntry)>) -> LoadedJobs {
         let slot = |(key, entry)| (key, (RecordSlot::new(Some(entry)), IdHistory::Free));
         LoadedJobs {
@@ -111,7 +112,7 @@ impl LoadedJobs {
         }
     }
 
-    /// Takes in what was found under a key. `again`: it may have been written before.
+    /// Adds the entry that was found under a key. `again`: the job may have been written before.
     pub(super) fn insert(&mut self, key: &JobKey, again: bool, bytes: Option<Bytes>) {
         match decode_entry(bytes) {
             Ok((entry, memory)) => {
@@ -119,13 +120,13 @@ impl LoadedJobs {
                 self.slots.insert(key.clone(), (slot, memory));
             }
             Err(error) => {
-                tracing::error!(job = %key, %error, "a job is damaged");
+                tracing::error!(job = %key, %error, "a stored job cannot be read; commands for it fail");
                 self.damaged.insert(key.clone(), error);
             }
         }
     }
 
-    /// Decides about a command, after all that were decided before it.
+    /// Decides about a command, after all earlier commands.
     pub(super) fn decide(&mut self, index: usize, request: &JobRequest) -> DecideOutcome {
         let JobRequest { key, command, .. } = request;
         let keys = [key.clone()].into_iter().chain(further_keys(request));
@@ -162,7 +163,7 @@ impl LoadedJobs {
         let decision = self.apply_to(key, command);
         if decision.change == RecordChange::Keep {
             return match items {
-                // It holds only if what was decided before it is written.
+                // The decision holds only if earlier decisions are written.
                 Some(item) => self.add_waiting(item, index, false, (decision.reply, None)),
                 None => DecideOutcome::Done(decision.reply),
             };
@@ -171,7 +172,7 @@ impl LoadedJobs {
         let item = items.unwrap_or_else(|| self.new_item());
         self.narrow_window(item, window.intersect(decision.window));
         let answer = decision.reply.clone();
-        // Until it is known whether this command does.
+        // Cleared first, to see whether this command needs memory itself.
         let did_grow = std::mem::take(&mut self.items[item].0.needs_memory);
         let written = self.apply_decision(item, key, command, decision);
         let grows = self.items[item].0.needs_memory;
@@ -180,7 +181,7 @@ impl LoadedJobs {
         self.add_waiting(item, index, grows, (answer, record))
     }
 
-    /// Takes a decision into an item, with all that follows from it; the key under which the job lies then.
+    /// Adds a decision to an item, with its consequences; returns the key of the job afterwards.
     fn apply_decision(
         &mut self,
         item: usize,
@@ -208,7 +209,7 @@ impl LoadedJobs {
         key.clone()
     }
 
-    /// The item of all jobs that a command is about, if they are of one at most; `None`: they are of several.
+    /// Returns the item of all jobs of a command, if they are in at most one; `None`: they are in several.
     fn items_of(&self, request: &JobRequest) -> Option<Option<usize>> {
         let keys = [request.key.clone()].into_iter().chain(further_keys(request));
         let items = keys.filter_map(|key| self.slots.get(&key).and_then(|(slot, _)| slot.item));
@@ -217,7 +218,7 @@ impl LoadedJobs {
         let (first, second) = (items.next(), items.next());
         let moves =
             matches!(&request.command, Command::Redrive(redrive) if redrive.target.is_some());
-        // What moves a job is an item of its own.
+        // A command that moves a job is an item of its own.
         let is_alone = first.is_some_and(|item| moves || self.items[item].0.moves);
         (second.is_none() && !is_alone).then_some(first)
     }
@@ -263,18 +264,18 @@ impl LoadedJobs {
         DecideOutcome::Queued
     }
 
-    /// A job that is written together with the one before it, unless there is one under its id.
+    /// Adds a job that is written together with the one before it, unless its id is in use.
     fn add_follow_up_job(&mut self, item: usize, key: &JobKey, job: Enqueue) {
         let decision = self.apply_to(key, &Command::Enqueue(Box::new(job)));
         if decision.change != RecordChange::Keep {
             self.narrow_window(item, decision.window);
-            // Without it there is no ack, either.
+            // Without the follow-up job there is no ack, either.
             self.items[item].0.needs_memory = true;
             self.add_decision(item, key, decision);
         }
     }
 
-    /// Takes a decision about a job into an item.
+    /// Adds a decision about a job to an item.
     fn add_decision(&mut self, item: usize, key: &JobKey, decision: Decision) {
         if decision.change == RecordChange::Keep {
             return;
@@ -310,7 +311,7 @@ impl LoadedJobs {
         slot.lease_change = effects.lease.map(|(_, news)| news).or(slot.lease_change);
     }
 
-    /// Takes a job from one topic to another: its record goes, and arrives there.
+    /// Moves a job from one topic to another: its record is removed, and arrives in the target.
     fn add_move(&mut self, item: usize, key: &JobKey, target: &JobKey, decision: Decision) {
         let RecordChange::Insert(record) = &decision.change else { return };
         let ended = decision.effects.final_state;
@@ -329,7 +330,7 @@ impl LoadedJobs {
         item.keys = vec![key.clone(), target.clone()];
     }
 
-    /// The commands that are done once these items are.
+    /// Returns the commands that are done once these items are written.
     pub(super) fn waiting_commands(
         &self,
         items: &[usize],
@@ -337,12 +338,12 @@ impl LoadedJobs {
         items.iter().flat_map(|&item| &self.items[item].1)
     }
 
-    /// The same of one item, which was written.
+    /// Takes the commands of one item that was written.
     pub(super) fn take_commands(&mut self, item: usize) -> Vec<WaitingCommand> {
         std::mem::take(&mut self.items[item].1)
     }
 
-    /// The items by calls, each within the bounds of one, and by whether they need memory.
+    /// Splits the items into calls, each within the limits of a call, and by whether they need memory.
     pub(super) fn split_into_calls(&self) -> Vec<Vec<usize>> {
         let mut calls = Vec::new();
         for grows in [false, true] {
@@ -352,7 +353,7 @@ impl LoadedJobs {
                     continue;
                 }
                 let (more, size) = (found.keys.len(), self.item_bytes(found));
-                // Of each the script looks whether it is recalled.
+                // The script looks up each of these jobs among the ended ones.
                 let searched = self.absent_count(found);
                 let is_full = jobs + more > limit::CALL_JOBS_MAX
                     || bytes + size > limit::CALL_BYTES_MAX
@@ -371,7 +372,7 @@ impl LoadedJobs {
         calls
     }
 
-    /// How many jobs of an item must not be known.
+    /// Number of jobs of an item whose ids must not be known.
     fn absent_count(&self, item: &CommitItem) -> usize {
         let slots = item.keys.iter().filter_map(|key| self.slots.get(key));
         slots.filter(|(slot, _)| slot.is_unknown && slot.entry.is_none()).count()
@@ -382,7 +383,7 @@ impl LoadedJobs {
         slots.map(|(slot, _)| slot.bytes()).sum()
     }
 
-    /// How many arguments a call of these items has, and of how many bytes, about.
+    /// Approximate number of arguments of a call with these items, and of their bytes.
     pub(super) fn call_size(&self, items: &[usize]) -> (usize, usize) {
         let items = items.iter().map(|&item| &self.items[item].0);
         items.fold((0, 0), |(args, bytes), item| {

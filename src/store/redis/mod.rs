@@ -1,38 +1,39 @@
-//! A plain Redis as a shard: the same verbs as everywhere, each one script or a few.
+//! Redis store of a shard: the verbs of all stores, each carried out by one script or a few.
 //!
-//! Rust decides, the scripts move: what is asked of jobs that are there is decided by [`crate::domain::engine`] on what
-//! `load` has read, and `commit` writes it if they are still what they were (`optimistic_commit.rs`). Three fast paths do the same
-//! by themselves: the enqueue of a job whose id is free, the claim, and the ack that leaves nothing or a tombstone. The
-//! keys are described in `keys.rs`, what lies under them in `entry.rs`, where each field is in `layout.rs`.
+//! Rust decides and the scripts write: [`crate::domain::engine`] decides commands on existing jobs, from the records
+//! that `load` has read, and `commit` writes the results if the records are unchanged (`optimistic_commit.rs`). Three
+//! fast paths write without that: the enqueue of a job whose id is free, the claim, and the ack that leaves nothing
+//! or a tombstone. The keys are described in `keys.rs`, the values in `entry.rs`, the position of each field in
+//! `layout.rs`.
 //!
-//! What is due is decided by the clock of Redis, which scripts read themselves.
+//! The clock of Redis decides which jobs are due; scripts read it themselves.
 //!
 //! | file | what of the store | scripts that it calls |
 //! |---|---|---|
-//! | `apply.rs` | `apply`: which way each command goes | none of its own |
-//! | `enqueue.rs` | none: the way of new jobs | `enqueue` |
-//! | `settle.rs` | none: the way of acks | `settle` |
-//! | `optimistic_commit.rs` | none: the way of all others, as the engine decides | `load`, `commit`, `put` for what needs memory |
-//! | `heartbeat.rs` | `heartbeat`, `set_state` | `beat`, `set_state` |
+//! | `apply.rs` | `apply`: the path of each command | none of its own |
+//! | `enqueue.rs` | none: the path of new jobs | `enqueue` |
+//! | `settle.rs` | none: the path of acks | `settle` |
+//! | `optimistic_commit.rs` | none: the path of all others, as the engine decides | `load`, `commit`, `put` for what needs memory |
+//! | `heartbeat.rs` | `heartbeat`, `set_state` | `heartbeat`, `set_state` |
 //! | `claim.rs` | `claim` | `claim` |
 //! | `get.rs` | `get` | `get` |
 //! | `info.rs` | `info` | `info`, `kept` |
-//! | `leases.rs` | none: leases by name, and the way of lease patches | `extend`, `tie`; leases are read as jobs are |
+//! | `leases.rs` | none: leases by name, and the path of lease patches | `extend`, `tie`; leases are read as jobs are |
 //! | `query.rs` | `list`, `topics`, `ids`, `stats` | `list`, `ids`, `stats` |
-//! | `lease_query.rs` | `query_leases`, `cancel_lost_claim` | `reap`, `running`, `void` |
-//! | `shard.rs` | none: what opens a shard | `open`, `heal`, `topics` |
-//! | `prune.rs` | `prune`, `prune_topics` | `prune`, `tidy` |
+//! | `lease_query.rs` | `query_leases`, `cancel_lost_claim` | `reap`, `running`, `cancel_claim` |
+//! | `shard.rs` | none: what opens a shard | `open`, `make_undelayed_due`, `topics` |
+//! | `prune.rs` | `prune`, `prune_topics` | `prune`, `prune_topics` |
 //!
-//! | script of `lib/` | what others include it for |
+//! | script of `lib/` | purpose |
 //! |---|---|
 //! | `clock` | the time, first of all |
-//! | `line`, `record` | a job in its order and its entry, read and written |
-//! | `place` | where a list or heal goes on in an order |
-//! | `away` | when no server served the shard |
-//! | `recall`, `memory` | an ended job whose id a server made: noted, and recalled |
-//! | `commit` | `commit` and `put` are the same but for memory |
-//! | `tell` | other replicas hear what became of their leases |
-//! | `claim_general` | a claim that is not the commonest one |
+//! | `ready_list`, `record` | a job in its order and its entry, read and written |
+//! | `list_cursor` | position in an order from which a list continues |
+//! | `outage` | times when no server served the shard |
+//! | `ended_ids`, `id_history` | ended jobs with server-made ids: recorded, and looked up |
+//! | `commit` | body of `commit` and `put`, which differ only in their need of memory |
+//! | `lease_events` | notifies other replicas of changes to their leases |
+//! | `claim_general` | claims outside of the common case |
 
 mod address;
 mod apply;
@@ -104,10 +105,10 @@ pub use address::{RedisAddress, RedisTlsFiles};
 pub use open::{Config, RedisOpenError};
 pub use url::InvalidAddress;
 
-/// Calls under way at once; more wait in their callers.
+/// Maximum number of calls under way; more wait in their callers.
 const CALLS_MAX: u32 = 4_096;
-/// How long [`Store::close`] waits for calls under way: longer than an answer may take, and less than its caller
-/// waits.
+/// Time for which [`Store::close`] waits for calls under way: longer than the response timeout, and less than its
+/// caller waits.
 const CLOSE_MAX: Duration = Duration::from_secs(4);
 
 /// A Redis shard.
@@ -117,9 +118,9 @@ pub struct RedisStore {
     owner: u32,
     shard: Arc<RedisShard>,
     events: Arc<RedisEventSender>,
-    /// Commands on one job take turns.
+    /// Locks that serialize commands on one job.
     job_locks: JobLocks,
-    /// One permit per call under way; closed with the store.
+    /// Permits, one per call under way; closed with the store.
     call_permits: Semaphore,
     tasks: std::sync::Mutex<Vec<AbortOnDropHandle<()>>>,
 }
@@ -141,7 +142,7 @@ impl RedisStore {
         self.shard.run(lane, call).await
     }
 
-    /// Counts a call under way; refused once the store is closed.
+    /// Counts a call under way; rejected once the store is closed.
     async fn permit(&self) -> Result<SemaphorePermit<'_>> {
         self.call_permits
             .acquire()
@@ -245,7 +246,7 @@ impl Store for RedisStore {
         Box::pin(async {
             let all = self.call_permits.acquire_many(CALLS_MAX);
             if tokio::time::timeout(CLOSE_MAX, all).await.is_err() {
-                tracing::warn!(shard = %self.identity.name, "calls were under way when the store was closed");
+                tracing::warn!(shard = %self.identity.name, "the store was closed while calls were under way");
             }
             self.call_permits.close();
             self.with_tasks(Vec::clear);

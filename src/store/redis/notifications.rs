@@ -1,4 +1,4 @@
-//! Messages of the shard's channels, and of the sentinels behind it.
+//! Receives messages of the shard's channels, and of the sentinels behind it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,22 +17,21 @@ use super::subscription::{RedisSubscription, SubscriptionEnd};
 use super::url::RedisHost;
 use super::{error_mapping, keys};
 
-/// Pauses between attempts to subscribe: the first and the longest.
+/// First and longest pause between attempts to subscribe.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// The time without a subscription.
+/// State of a gap without a subscription.
 #[derive(Default)]
 struct SubscriptionGap {
     /// The subscription was closed, and every call since has been answered.
     no_call_failed: bool,
-    /// A refusal was logged.
+    /// A rejection was logged.
     is_logged: bool,
 }
 
-/// Subscribes to the shard's wake-ups and to the events of this replica's leases, and again whenever the
-/// subscription ends or another Redis becomes the primary. A shard that is reached already is subscribed
-/// to when this returns.
+/// Subscribes to the shard's wake-ups and to the events of this replica's leases, and again whenever the subscription
+/// ends or another Redis becomes the primary. If the shard is reachable, the subscription exists when this returns.
 pub(super) async fn keep_subscribed(
     shard: Arc<RedisShard>,
     hints: Arc<RedisEventSender>,
@@ -71,8 +70,8 @@ pub(super) async fn keep_subscribed(
 }
 
 impl SubscriptionGap {
-    /// Subscribes on the Redis of the calls, which was checked when they connected. That Redis is not reached is
-    /// logged by the shard's circuit breaker; here only what happens while calls are answered.
+    /// Subscribes on the Redis of the calls, which was checked when they connected. The shard's circuit breaker logs
+    /// an unreachable Redis; this logs only failures while calls are answered.
     async fn subscribe(&mut self, shard: &RedisShard) -> Option<RedisSubscription> {
         let (connected, name) = (shard.connection(ConnectionLane::Read).await, &shard.name);
         let Some(endpoint) = shard.connections.endpoint().filter(|_| connected.is_ok()) else {
@@ -108,8 +107,8 @@ impl SubscriptionGap {
     }
 }
 
-/// Follows one of the sentinels, and disconnects as soon as the Redis of the calls is replaced as the primary: that
-/// one may not know it yet, and writes to it are lost.
+/// Follows the events of one sentinel, and disconnects as soon as the Redis of the calls is replaced as the primary:
+/// that Redis may not have been notified yet, and writes to it are lost.
 pub(super) fn follow_sentinel(shard: Arc<RedisShard>, sentinel: usize) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         let (mut pauses, link) = (Backoff::new(PAUSE_MIN, PAUSE_MAX), &shard.connections);
@@ -128,7 +127,7 @@ pub(super) fn follow_sentinel(shard: Arc<RedisShard>, sentinel: usize) -> AbortO
     }))
 }
 
-/// Passes on messages until the subscription ends.
+/// Forwards messages until the subscription ends.
 async fn forward_messages(
     mut subscription: RedisSubscription,
     hints: &RedisEventSender,
@@ -154,7 +153,7 @@ fn forward_message(message: &Msg, hints: &RedisEventSender) {
     }
 }
 
-/// The events in a message of the channel of leases, as `lib/tell.lua` writes it: words of the form
+/// Parses the events in a message of the channel of leases, in the form of `lib/lease_events.lua`: words of the form
 /// `<event>:<stream>:<token>[,<token>...]`.
 fn parse_lease_events(message: &[u8]) -> impl Iterator<Item = LeaseEvent> {
     let text = std::str::from_utf8(message).unwrap_or_default();
@@ -177,13 +176,13 @@ fn parse_lease_events(message: &[u8]) -> impl Iterator<Item = LeaseEvent> {
     })
 }
 
-/// The topic of `forgotten <topic>`.
+/// Parses the topic of `forgotten <topic>`.
 fn parse_topic_forgotten(message: &[u8]) -> Option<TopicName> {
     let topic = std::str::from_utf8(message).ok()?.strip_prefix("forgotten ")?;
     Some(TopicName::stored(topic))
 }
 
-/// A message of the channel of wake-ups: `<due time> <topic>`.
+/// Parses a message of the channel of wake-ups: `<due time> <topic>`.
 fn parse_wake_up(message: &[u8]) -> Option<(TopicName, Time)> {
     let (due, topic) = std::str::from_utf8(message).ok()?.split_once(' ')?;
     Some((TopicName::stored(topic), Time(due.parse().ok()?)))

@@ -1,18 +1,18 @@
 -- flags: allow-oom
--- open: write the shard's name at first contact, compare it ever after; note the time.
--- ARGV: now, name, format of what is stored, the oldest one that can be read and is raised to it, commands.
--- Reply: the name and the format found on the shard, the time noted before (0: none), now, which of the commands
---        the login has no right to, and then nothing else (before Redis 7, which cannot tell, empty).
+-- open: writes the shard's name at first contact, compares it later, and stores the time.
+-- ARGV: now, name, stored format of this build, oldest format that it reads and raises to its own, commands.
+-- Reply: the name and the format found on the shard, the previously stored time (0: none), now, the commands that the
+-- login may not use (if any, the other values are empty; before Redis 7, which has no such check, always empty).
 --#include clock
 -- A script that lacks a right in its middle leaves half of its work.
 local refused = {}
 for a = 5, redis.acl_check_cmd and #ARGV or 0 do
-  local tells = ARGV[a] == 'PUBLISH' or ARGV[a] == 'SUBSCRIBE'
-  local name = P .. (tells and 'w' or 'topics')
+  local publishes = ARGV[a] == 'PUBLISH' or ARGV[a] == 'SUBSCRIBE'
+  local name = P .. (publishes and 'w' or 'topics')
   if not redis.acl_check_cmd(ARGV[a], name, name, name, name) then refused[#refused + 1] = ARGV[a] end
 end
 if refused[1] then return { '', 0, 0, now, table.concat(refused, ' ') } end
--- The one key without the shard's name in it: another shard here must find it.
+-- The only key without the shard's name in it, so that another shard on this Redis finds it.
 local key = 'ringq:shard'
 call('HSETNX', key, 'name', ARGV[2])
 call('HSETNX', key, 'format', ARGV[3])

@@ -1,4 +1,4 @@
-//! Opens a store: the Redis is checked, and the subscriptions begin.
+//! Opens a store: checks the Redis, and begins the subscriptions.
 
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ pub use super::check::RedisOpenError;
 /// Settings of a store.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The shard's name; a Redis that carries another one is refused.
+    /// Name of the shard; a Redis that has another name is rejected.
     pub name: ShardName,
-    /// The address of its Redis.
+    /// Address of its Redis.
     pub address: RedisAddress,
-    /// A clock of a test takes precedence over the clock of Redis; the system's does not.
+    /// Clock of a test, which takes precedence over the clock of Redis; the system's clock does not.
     pub clock: Clock,
     /// Nonce of this replica, as in its claims, for the events of its leases.
     pub owner: u32,
@@ -34,8 +34,8 @@ pub struct Config {
 // === impl RedisStore ===
 
 impl RedisStore {
-    /// Connects, checks that this is the right Redis and a safe one, and subscribes. A Redis that does not answer
-    /// yet is no error: calls fail until it does, see [`Store::condition`](crate::store::Store::condition).
+    /// Connects, checks that this is the right Redis and a safe one, and subscribes. A Redis that does not answer yet
+    /// is no error: calls fail until it does, see [`Store::status`](crate::store::Store::status).
     ///
     /// # Errors
     /// [`RedisOpenError`], when it does not pass by itself; at most the shard's name has been written then.

@@ -1,5 +1,5 @@
-//! Runs the engine on the records of a shard: load them, decide (`loaded_jobs.rs`), and commit what was decided, if they are
-//! still what they were. Where another server was faster it is decided again.
+//! Runs the engine on the records of a shard: loads them, decides (`loaded_jobs.rs`), and commits the decisions if
+//! the records are unchanged. After a conflict with another server it decides again.
 
 use std::time::Duration;
 
@@ -19,26 +19,26 @@ use super::reply::unexpected;
 use super::script::Verb;
 use super::{ConnectionLane, RedisStore};
 
-/// How often a command is decided. Commands of one server on one job wait for each other, so each further time means
-/// that another server was faster.
+/// Maximum number of decisions about a command. Commands of one server on one job wait for each other, so each
+/// further decision means that another server was faster.
 const ATTEMPTS_MAX: usize = 8;
-/// How much longer each further round is put off at most.
+/// Additional maximum delay of each further round.
 const BACKOFF_STEP: Duration = Duration::from_millis(1);
 
-/// What a commit answers.
+/// Reply of a commit.
 struct CommitReply {
-    /// The store's time of it.
+    /// Time of the store at the commit.
     at: Time,
-    /// The earliest time at which something happens by itself because of it.
+    /// Earliest time at which upkeep is due because of the commit.
     next_upkeep: Option<Time>,
-    /// Of each item whether it was written.
+    /// Flag for each item: written or not.
     written: Vec<bool>,
 }
 
 // === impl RedisStore ===
 
 impl RedisStore {
-    /// Applies commands in their order, each with all that follows from it or not at all, as the engine decides.
+    /// Applies commands in their order, each with all its consequences or not at all, as the engine decides.
     pub(super) async fn decide(&self, requests: &[&JobRequest]) -> Vec<Result<RequestResult>> {
         let _turns = self.job_locks.lock(requests.iter().map(|request| &request.key)).await;
         let mut answers: Vec<Option<Result<RequestResult>>> =
@@ -55,18 +55,18 @@ impl RedisStore {
                 .iter()
                 .filter(|answer| matches!(answer, Some(Err(Error::DeadlineExceeded(_)))));
             let are_late = are_late.count();
-            // A round that ended because some callers had stopped waiting says nothing about other servers.
+            // A round that ended because some callers had stopped waiting is no conflict with other servers.
             round += usize::from(are_late == late);
             late = are_late;
         }
         let contended = || {
-            let text = "other servers changed the job again and again, nothing was written";
+            let text = "other servers changed the job in every attempt, nothing was written";
             Err(Error::Contention(text.to_owned()))
         };
         answers.into_iter().map(|answer| answer.unwrap_or_else(contended)).collect()
     }
 
-    /// Decides and commits what is left; how many jobs were put back then.
+    /// Decides and commits the remaining commands; returns the number of jobs that were redriven.
     async fn decide_once(
         &self,
         requests: &[&JobRequest],
@@ -95,7 +95,7 @@ impl RedisStore {
         book.redriven
     }
 
-    /// What a command has come to that was decided at `decided` and is written at `now`.
+    /// Returns the result of a command that was decided at `decided` and is written at `now`.
     fn applied(&self, answer: CommandReply, decided: Time, now: Time) -> RequestResult {
         let durability = self.shard.status.write_durability().by_default;
         let answer = answer.committed(decided, now);
@@ -105,8 +105,8 @@ impl RedisStore {
         RequestResult { reply: answer, record: None, now, durability }
     }
 
-    /// Writes what the clock has made of these jobs, as they were read at `now`; when something is to be done again about
-    /// one of them. Where another server was faster nothing is left to do.
+    /// Writes the effects of time on these jobs, which were read at `now`; returns when upkeep is due again for one
+    /// of them. Jobs that another server has changed meanwhile need nothing.
     pub(super) async fn prune_entries(
         &self,
         now: Time,
@@ -127,7 +127,7 @@ impl RedisStore {
         failed.map_or(Ok(book.upkeep), Err)
     }
 
-    /// Reads the jobs that these commands are about.
+    /// Reads the jobs of these commands.
     async fn load(&self, requests: &[&JobRequest], left: &[usize]) -> Result<LoadedJobs> {
         let keys = keys_of(left.iter().map(|&index| requests[index]));
         let most =
@@ -139,10 +139,10 @@ impl RedisStore {
             for (key, again) in rest.iter().take(most) {
                 call.arg(key.topic.as_str()).arg(key.id.as_str()).arg(u8::from(*again));
             }
-            // Of the lane of the write that follows.
+            // Uses the lane of the write that follows.
             let mut reply = self.run(ConnectionLane::Write, &call).await?;
             book.now = reply.time()?;
-            // It answers at least one, and fewer than asked for once the answer has become large.
+            // The script returns at least one job, and fewer than requested once the reply has become large.
             while !reply.is_empty() {
                 let Some(((key, again), behind)) = rest.split_first() else {
                     return Err(unexpected("fewer jobs"));
@@ -163,7 +163,7 @@ impl RedisStore {
         answers: &mut [Option<Result<RequestResult>>],
     ) {
         match self.try_commit(requests, book, &items).await {
-            // Which of them it was is not said. What was written before it met that is decided again.
+            // The reply does not name the damaged item. Items that were written before it are decided again.
             Err(Error::Corrupt(_)) if items.len() > 1 => {
                 for item in items {
                     let committed = self.try_commit(requests, book, &[item]).await;
@@ -174,7 +174,7 @@ impl RedisStore {
         }
     }
 
-    /// Answers the commands of items of a commit; those that it leaves are decided again.
+    /// Answers the commands of committed items; items that were not written are decided again.
     fn answer_committed(
         &self,
         requests: &[&JobRequest],
@@ -199,7 +199,7 @@ impl RedisStore {
                 }
             }
             Err(error) => {
-                // What takes no room of its own was only to be written with what does.
+                // Commands that need no memory themselves were in the item only together with one that does.
                 let is_full = matches!(error, Error::Full(_));
                 let waiting =
                     book.waiting_commands(items).filter(|waiting| waiting.needs_memory || !is_full);
@@ -247,8 +247,9 @@ impl RedisStore {
     }
 }
 
-/// Who hears of a call's failure; `None`: the others go again. The caller that waited least decided until when the call
-/// could be executed, so if that was too short it was for that one.
+/// Returns the error for each request of a failed call; `None`: the request is tried again. The earliest deadline of
+/// the requests limited the execution of the call, so if that was too short, only the request with that deadline
+/// fails.
 pub(super) fn errors_per_request<'a>(
     error: Error,
     requests: impl Iterator<Item = &'a JobRequest> + Clone,
@@ -266,7 +267,7 @@ pub(super) fn errors_per_request<'a>(
     })
 }
 
-/// Lets another server that was faster be done first: in step with it this one would lose again.
+/// Waits so that the faster server finishes first: in step with it this one would lose again.
 async fn backoff(round: usize) {
     if round > 0 {
         let share: f64 = rand::rng().random();
@@ -274,7 +275,7 @@ async fn backoff(round: usize) {
     }
 }
 
-/// The jobs that these commands are about, each once; whether it may have been written before.
+/// Returns the jobs of these commands, each once, and whether each may have been written before.
 fn keys_of<'a>(requests: impl Iterator<Item = &'a JobRequest>) -> Vec<(JobKey, bool)> {
     let (mut keys, mut known) = (Vec::new(), HashSet::default());
     for request in requests {
@@ -289,8 +290,8 @@ fn keys_of<'a>(requests: impl Iterator<Item = &'a JobRequest>) -> Vec<(JobKey, b
     keys
 }
 
-/// The keys that come more than once. What is asked of their jobs is left to the engine as a whole, so that it is done in
-/// its order.
+/// Returns the keys that come more than once. The engine handles all commands on their jobs, so that they are
+/// executed in its order.
 pub(super) fn repeated_keys<'a>(
     keys: impl ExactSizeIterator<Item = &'a JobKey>,
 ) -> HashSet<&'a JobKey> {

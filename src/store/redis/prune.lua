@@ -1,7 +1,7 @@
 -- flags: allow-oom
--- prune: read jobs that expire or were kept for long enough. It ends nothing: that is decided outside.
+-- prune: reads jobs that expire or whose retention ends. It changes no job: the engine decides.
 -- ARGV: now, limit.
--- Reply: now, when there is something to do next behind these (0: nothing left), then per job: topic, id, its entry.
+-- Reply: now, time of the next upkeep after these (0: none), then per job: topic, id, its entry.
 --#include clock
 local key, reply = P .. 'alarms', { now, 0 }
 local due = call('ZRANGEBYSCORE', key, '-inf', now_text, 'LIMIT', '0', ARGV[2])
@@ -13,7 +13,7 @@ for i = 1, #due do
     local r = #reply
     reply[r + 1], reply[r + 2], reply[r + 3] = name, id, entry
   else
-    -- Its job has been removed by hand: no look must come here for it again and again.
+    -- The job was removed by hand: the alarm must not be found again.
     call('ZREM', key, due[i])
   end
 end

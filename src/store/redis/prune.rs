@@ -1,4 +1,4 @@
-//! What happens by itself: jobs that expire or were kept long enough, and topics that are empty.
+//! Upkeep by time: jobs that expire or whose retention ends, and topics that are empty.
 
 use crate::domain::{TopicName, limit};
 use crate::store::{PruneResult, PruneTopicsResult, Result};
@@ -8,11 +8,11 @@ use super::lease_query::read_job;
 use super::script::Verb;
 use super::{ConnectionLane, RedisStore};
 
-/// Topics that one look for empty ones takes: each costs a few commands, and one that is forgotten up to thirty.
+/// Maximum number of topics in one check for empty ones: each costs a few commands, and a deleted one up to thirty.
 const TOPICS_MAX: usize = 128;
 
 impl RedisStore {
-    /// [`Store::prune`](crate::store::Store::prune).
+    /// Implements [`Store::prune`](crate::store::Store::prune).
     pub(super) async fn prune(&self, limit: usize) -> Result<PruneResult> {
         let look = self.events.prune.begin_check();
         let mut call = self.call(Verb::Prune);
@@ -24,21 +24,21 @@ impl RedisStore {
             found.extend(read_job(&mut reply)?);
         }
         let pruned = found.len() as u64;
-        // What has expired and is kept is to be forgotten later.
+        // An expired job that is kept is deleted later.
         let again = self.prune_entries(now, found).await?;
         let next = next.into_iter().chain(again).min();
         self.events.finish_check(&self.events.prune, look, next);
         Ok(PruneResult { now, pruned, next_due: next })
     }
 
-    /// [`Store::tidy`](crate::store::Store::tidy).
+    /// Implements [`Store::prune_topics`](crate::store::Store::prune_topics).
     pub(super) async fn prune_topics(
         &self,
         after: Option<TopicName>,
         limit: usize,
     ) -> Result<PruneTopicsResult> {
         let place = after.map_or_else(|| "-".to_owned(), |after| format!("({after}"));
-        let mut call = self.call(Verb::Tidy);
+        let mut call = self.call(Verb::PruneTopics);
         call.arg(place).arg(limit.min(TOPICS_MAX)).arg(micros(limit::EMPTY_TOPIC_MAX));
         let mut reply = self.run(ConnectionLane::Write, &call).await?;
         let (last, more) = (TopicName::stored(&reply.text()?), reply.number()? == 1);

@@ -1,4 +1,5 @@
 -- flags:
--- put: as `commit.lua`, of what needs memory: new jobs and generations. Refused as a whole when there is none left.
--- Reply: as there.
+-- put: like `commit.lua`, for writes that need memory: new jobs and generations. Rejected as a whole when Redis is
+-- full.
+-- Reply: as in `commit.lua`.
 --#include commit

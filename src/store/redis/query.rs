@@ -1,4 +1,4 @@
-//! Reads of many: lists, topics and their numbers.
+//! Reads many jobs or topics: lists, and numbers of topics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,23 +16,23 @@ use super::reply::ScriptReply;
 use super::script::{ScriptCall, Verb};
 use super::{ConnectionLane, RedisStore};
 
-/// Steps of a list that find nothing, as all that they look at are gaps: with [`limit::CALL_LOOKS_MAX`] for each one
-/// page passes over 64,000 of them and takes less than a tenth of a second.
+/// Maximum number of list steps that find nothing, because they read only gaps: with [`limit::CALL_LOOKS_MAX`]
+/// members in each step a page skips 64,000 of them and takes less than a tenth of a second.
 const LIST_STEPS_MAX: usize = 64;
 
-/// A job of a list: where it stands there, and which it is.
+/// Position of a job in a list, and its key.
 type ListedKey = (ListCursor, JobKey);
 
-/// What a list has found.
+/// Result of one step of a list.
 struct ListStep {
     now: Time,
     entries: Vec<ListedKey>,
-    /// Where it stopped before it had found enough or come to the end.
+    /// Position where the step stopped before it had found enough or had reached the end.
     stopped_at: Option<ListCursor>,
 }
 
 impl RedisStore {
-    /// [`Store::list`](crate::store::Store::list).
+    /// Implements [`Store::list`](crate::store::Store::list).
     pub(super) async fn list(&self, list: ListQuery) -> Result<ListPage> {
         let ListStep { now, entries: mut places, stopped_at: stop } = match list.state {
             State::Running => self.list_running(&list).await?,
@@ -48,12 +48,12 @@ impl RedisStore {
         }
         let found = found.into_iter().zip(cursors);
         let listed = found.filter_map(|(job, place)| Some(ListEntry { job: job?, cursor: place }));
-        // One that has left the state since then is not in the list.
+        // A job that has left the state since then is not in the list.
         let jobs = listed.filter(|listed| listed.job.state == list.state).collect();
         Ok(ListPage { now, jobs, next })
     }
 
-    /// [`Store::ids`](crate::store::Store::ids).
+    /// Implements [`Store::ids`](crate::store::Store::ids).
     pub(super) async fn ids(
         &self,
         topic: TopicName,
@@ -71,7 +71,7 @@ impl RedisStore {
         Ok(IdsPage { ids, cursor: next })
     }
 
-    /// Of all that runs only the first ones behind the cursor are kept while it is read.
+    /// Lists running jobs: reads all of them, and keeps only the first ones after the cursor.
     async fn list_running(&self, list: &ListQuery) -> Result<ListStep> {
         let after = list.after.map(|after| (after.due, after.sequence));
         let mut first = BTreeMap::new();
@@ -89,7 +89,7 @@ impl RedisStore {
         Ok(ListStep { now, entries: first.into_iter().map(spot).collect(), stopped_at: None })
     }
 
-    /// What is listed of the topic, in as many steps as it takes to find something; or where that stopped.
+    /// Lists jobs of the topic, in as many steps as it takes to find one; returns where the last step stopped.
     async fn list_keys(&self, list: &ListQuery) -> Result<ListStep> {
         let mut after = list.after;
         for _ in 1..LIST_STEPS_MAX {
@@ -125,8 +125,8 @@ impl RedisStore {
         Ok(ListStep { now, entries: places, stopped_at: stop })
     }
 
-    /// Runs a read that counts, after what is past its time was pruned. Where more of it comes all the time, or very much
-    /// is left, the read does not wait for that.
+    /// Runs a read that counts, after a prune. If there is more to prune each time, or very much is left, the read
+    /// does not wait for the rest.
     async fn run_pruned(&self, verb: Verb, add: impl Fn(&mut ScriptCall)) -> Result<ScriptReply> {
         let mut prunes = 0;
         loop {
@@ -141,7 +141,7 @@ impl RedisStore {
         }
     }
 
-    /// [`Store::topics`](crate::store::Store::topics).
+    /// Implements [`Store::topics`](crate::store::Store::topics).
     pub(super) async fn topics(
         &self,
         prefix: String,
@@ -158,7 +158,7 @@ impl RedisStore {
         Ok(found.take_while(|topic| topic.name.as_str().starts_with(&prefix)).collect())
     }
 
-    /// [`Store::stats`](crate::store::Store::stats).
+    /// Implements [`Store::stats`](crate::store::Store::stats).
     pub(super) async fn stats(
         &self,
         topics: Vec<TopicName>,
@@ -173,7 +173,7 @@ impl RedisStore {
             };
             let mut reply = self.run_pruned(Verb::Stats, add).await?;
             let now = reply.time()?;
-            // Not all of them where that is much to look at, but one at least.
+            // The script returns at least one topic, and fewer than requested if it would read too much.
             loop {
                 numbers.push(match reply.value()? {
                     Value::Nil => None,

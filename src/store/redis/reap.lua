@@ -1,18 +1,19 @@
 -- flags: allow-oom
--- reap: read leases whose deadline has passed. It ends nothing: that is decided outside.
+-- reap: reads leases whose deadline has passed. It ends no lease: the engine decides.
 -- ARGV: now, limit.
--- Reply: now, when the next deadline passes (0: there is none), since when and until when no server served the shard
---        last (0: that was never), then per lease: topic, id, what lies under it.
+-- Reply: now, the next deadline (0: none), start and end of the last time in which no server served the shard (0:
+-- never), then per lease: topic, id, entry of the job.
 --#include clock
---#include away
+--#include outage
 local _, since, till, is_back = away()
 if is_back then note_sign(since, till) end
 local deadlines, limit, reply = P .. 'deadlines', ARGV[2] + 0, { now, 0, since + 0, till + 0 }
 
--- When the first lease of a topic ends; claims and settles leave a time behind that may be too early.
-local function refresh(name, noted)
+-- Returns the first deadline of a topic, and corrects the stored one; claims and settles may leave one that is too
+-- early.
+local function refresh(name, stored)
   local first = call('ZRANGE', P .. 'ends:' .. name, '0', '0', 'WITHSCORES')[2]
-  if first == noted then return first end
+  if first == stored then return first end
   if first then call('ZADD', deadlines, first, name) else call('ZREM', deadlines, name) end
   local known, bound = call('HGET', P .. 'claims', name), (first or '$time.max') + 0
   if known then
@@ -21,7 +22,7 @@ local function refresh(name, noted)
   return first
 end
 
--- The next lease of a topic.
+-- Reads the next lease of a topic.
 local function advance(head)
   local found = call('ZRANGE', head.ends, head.passed, head.passed, 'WITHSCORES')
   head.member, head.at = found[1], (found[2] or math.huge) + 0
@@ -56,14 +57,14 @@ while limit > 0 and next_ and next_.at <= now do
     reply[r + 1], reply[r + 2], reply[r + 3] = name, id, raw
     next_.passed = next_.passed + 1
   else
-    -- Somebody has removed it by hand: nobody must come here for it again and again.
+    -- The job was removed by hand: the end of its lease must not be found again.
     call('ZREM', next_.ends, member)
   end
   advance(next_)
   limit, next_ = limit - 1, earliest()
 end
 
--- More topics than one call looks at are another call's.
+-- A call checks a limited number of topics; the next call checks the others.
 local soonest = next_ and next_.at or 0
 if #topics > 1024 and (soonest == 0 or soonest > now) then soonest = now end
 for _ = 1, 512 do

@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rand::Rng as _;
 
-/// Names one state of a record: drawn anew by each write.
+/// Version of a record: names one state of it, and is drawn anew by each write.
 pub(super) type RecordVersion = [u8; 8];
 
-/// Where this process begins.
+/// State of the sequence of this process, from a random start.
 static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(rand::rng().random()));
 
-/// A version that this process has not drawn yet, and that of another one only by chance, as 64 random bits: they are
-/// the steps of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014), which repeats
-/// none in 2^64 steps.
+/// Returns a version that this process has not drawn yet. Another process draws the same one only by chance, as it
+/// has 64 random bits: versions are the steps of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom
+/// Number Generators", 2014), which repeats none in 2^64 steps.
 pub(super) fn next_version() -> RecordVersion {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut bits = NEXT.fetch_add(STEP, Ordering::Relaxed);

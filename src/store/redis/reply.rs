@@ -1,4 +1,4 @@
-//! What scripts answer, taken apart. A shape that no script of ours answers is an error, never a panic.
+//! Parses replies of scripts. A reply of a form that no script returns is an error, never a panic.
 
 use bytes::Bytes;
 use deadpool_redis::redis::Value;
@@ -6,14 +6,14 @@ use deadpool_redis::redis::Value;
 use crate::domain::Time;
 use crate::store::{Error, Result};
 
-/// The elements of an answer, taken one by one.
+/// Elements of a reply, taken one by one.
 pub(super) struct ScriptReply(std::vec::IntoIter<Value>);
 
 pub(super) fn unexpected(what: &str) -> Error {
-    Error::Corrupt(format!("a script answered something else than {what}"))
+    Error::Corrupt(format!("a script returned an unexpected reply: {what} was expected"))
 }
 
-/// A whole number.
+/// Parses a whole number.
 pub(super) fn number(value: &Value) -> Result<i64> {
     match value {
         Value::Int(number) => Ok(*number),
@@ -21,7 +21,7 @@ pub(super) fn number(value: &Value) -> Result<i64> {
     }
 }
 
-/// Bytes, or none.
+/// Parses bytes, or none.
 pub(super) fn bytes(value: Value) -> Result<Option<Bytes>> {
     match value {
         Value::BulkString(bytes) => Ok(Some(Bytes::from(bytes))),
@@ -30,7 +30,7 @@ pub(super) fn bytes(value: Value) -> Result<Option<Bytes>> {
     }
 }
 
-// === impl Reply ===
+// === impl ScriptReply ===
 
 impl ScriptReply {
     pub(super) fn new(value: Value) -> Result<ScriptReply> {
@@ -60,7 +60,7 @@ impl ScriptReply {
         self.number().map(Time)
     }
 
-    /// A time, where 0 is none.
+    /// Takes a time, where 0 is none.
     pub(super) fn maybe_time(&mut self) -> Result<Option<Time>> {
         Ok(Some(self.time()?).filter(|time| time.0 != 0))
     }
@@ -81,17 +81,17 @@ impl ScriptReply {
         ScriptReply::new(self.value()?)
     }
 
-    /// A count of what follows in the answer.
+    /// Takes the number of elements that follow in the reply.
     pub(super) fn length(&mut self) -> Result<usize> {
         usize::try_from(self.number()?).map_err(|_| unexpected("a count"))
     }
 
-    /// So many elements, as bytes.
+    /// Takes `count` elements, as bytes.
     pub(super) fn some_bytes(&mut self, count: usize) -> Result<Vec<Bytes>> {
         (0..count).map(|_| self.bytes()).collect()
     }
 
-    /// All that is left, as bytes.
+    /// Takes all remaining elements, as bytes.
     pub(super) fn all_bytes(self) -> Result<Vec<Bytes>> {
         self.0.map(|value| bytes(value)?.ok_or_else(|| unexpected("bytes"))).collect()
     }

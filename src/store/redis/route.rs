@@ -1,8 +1,8 @@
-//! From an address to the endpoints where its Redis may be, and why one of them refuses a connection. Behind Sentinel the
-//! endpoints are asked for before every new connection: the primary may have changed.
+//! Finds the endpoints where the Redis of an address may be, and the reason why an endpoint rejects a connection.
+//! Behind Sentinel the endpoints are queried before every new connection: the primary may have changed.
 //!
-//! Sockets, TLS and logins are redis-rs's. Ours are two questions on a connection of their own: redis-rs reports
-//! a time-out for a Redis without TLS, and a refused database or login for a sentinel.
+//! Sockets, TLS and logins are those of redis-rs. This module adds two queries on connections of their own: redis-rs
+//! reports a time-out for a Redis without TLS, and a rejected database or login for a sentinel.
 
 use std::fs;
 use std::path::Path;
@@ -23,26 +23,26 @@ use super::address::{RedisAddress, RedisTlsFiles};
 use super::url::{RedisEndpoint, RedisHost};
 use super::{RedisOpenError, check, error_mapping};
 
-/// Data that is not acknowledged for so long breaks the connection.
+/// Time after which unacknowledged data breaks the connection.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit of the question whether a Redis has no TLS.
+/// Time limit of the query whether a Redis has no TLS.
 const TLS_PROBE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Time limits of a single question: to connect, and to be answered.
+/// Time limits of a single query: to connect, and to receive the reply.
 pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// An address with what its connections need.
+/// An address with the data that its connections need.
 pub(super) struct RedisRoute {
     pub(super) address: RedisAddress,
     /// With TLS: an address without a host that has the certificates.
     sample: Option<ConnectionAddr>,
-    /// The former primary, and the time at which a sentinel reported its end.
+    /// Former primary, and the time at which a sentinel reported its end.
     pub(super) demoted: Mutex<Option<(RedisHost, Instant)>>,
 }
 
-// === impl Route ===
+// === impl RedisRoute ===
 
 impl RedisRoute {
-    /// The route to an address; its certificates are read.
+    /// Returns the route to an address; reads its certificates.
     ///
     /// # Errors
     /// [`RedisOpenError::Tls`].
@@ -51,7 +51,7 @@ impl RedisRoute {
         Ok(RedisRoute { address, sample, demoted: Mutex::default() })
     }
 
-    /// The endpoints where the Redis may be, the likeliest first; at least one.
+    /// Returns the endpoints where the Redis may be, the likeliest first; at least one.
     ///
     /// # Errors
     /// [`RedisOpenError`], when no sentinel names a primary.
@@ -60,8 +60,8 @@ impl RedisRoute {
             RedisEndpoint::Host(host) => vec![self.addr(host)],
             RedisEndpoint::Socket(path) => vec![ConnectionAddr::Unix(path.clone())],
             RedisEndpoint::Sentinel { sentinels, primary } => {
-                let hosts = self.find_primary(sentinels, primary).await?;
-                hosts.iter().map(|host| self.addr(host)).collect()
+                let votes = self.find_primary(sentinels, primary).await?;
+                votes.hosts.iter().map(|host| self.addr(host)).collect()
             }
         };
         let endpoints = addrs.into_iter().map(|addr| endpoint(addr, &self.address.login));
@@ -69,7 +69,18 @@ impl RedisRoute {
         endpoints.map_err(|error| error_mapping::unreachable_error(&error_mapping::text(&error)))
     }
 
-    /// The number of sentinels; 0 where the address names the Redis itself.
+    /// Returns the endpoint that more than half of the sentinels name. One stale sentinel that answers alone must not
+    /// take a primary out of use that works.
+    pub(super) async fn agreed_endpoint(&self) -> Option<ConnectionInfo> {
+        let RedisEndpoint::Sentinel { sentinels, primary } = &self.address.endpoint else {
+            return None;
+        };
+        let votes = self.find_primary(sentinels, primary).await.ok()?;
+        let agreed = votes.hosts.first().filter(|_| votes.is_majority)?;
+        endpoint(self.addr(agreed), &self.address.login).ok()
+    }
+
+    /// Number of sentinels; 0 where the address names the Redis itself.
     pub(super) fn sentinels(&self) -> usize {
         match &self.address.endpoint {
             RedisEndpoint::Sentinel { sentinels, .. } => sentinels.len(),
@@ -77,7 +88,7 @@ impl RedisRoute {
         }
     }
 
-    /// The address of a host, with the TLS of this route.
+    /// Returns the address of a host, with the TLS of this route.
     pub(super) fn addr(&self, host: &RedisHost) -> ConnectionAddr {
         let RedisHost { name, port } = host.clone();
         match &self.sample {
@@ -91,13 +102,13 @@ impl RedisRoute {
         }
     }
 
-    /// A sentinel as an endpoint.
+    /// Returns the endpoint of a sentinel.
     pub(super) fn sentinel(&self, host: &RedisHost) -> Result<ConnectionInfo, RedisError> {
         endpoint(self.addr(host), &self.address.sentinel_login)
     }
 }
 
-/// Small writes go out at once; a silent peer is noticed.
+/// Builds an endpoint: small writes are sent at once, and a silent peer is noticed.
 fn endpoint(
     addr: ConnectionAddr,
     login: &RedisConnectionInfo,
@@ -111,7 +122,7 @@ fn endpoint(
 
 // === refusals ===
 
-/// Why the pool could not connect to an endpoint.
+/// Returns the reason why the pool could not connect to an endpoint.
 pub(super) async fn connect_refusal(
     error: &PoolError,
     endpoint: &ConnectionInfo,
@@ -131,8 +142,8 @@ pub(super) async fn connect_refusal(
     }
 }
 
-/// Whether a connection with TLS failed because the other side has none. A Redis without TLS takes the
-/// beginning of a handshake for that of a line and waits for its end: it is asked again in the clear.
+/// Returns whether a connection with TLS failed because the peer has no TLS. A Redis without TLS takes the beginning
+/// of a handshake for that of a line and waits for its end, so it is queried again without TLS.
 pub(super) async fn has_no_tls(error: &RedisError, addr: &ConnectionAddr) -> bool {
     let ConnectionAddr::TcpTls { host, port, .. } = addr else { return false };
     if !error.is_timeout() {
@@ -143,18 +154,18 @@ pub(super) async fn has_no_tls(error: &RedisError, addr: &ConnectionAddr) -> boo
         socket.write_all(b"PING\r\n").await?;
         socket.read_u8().await
     };
-    // An answer or an error in the protocol of Redis.
+    // A reply or an error in the protocol of Redis.
     matches!(tokio::time::timeout(TLS_PROBE_TIMEOUT, ask).await, Ok(Ok(b'+' | b'-')))
 }
 
-/// Whether a sentinel is at the endpoint: it has no databases, and users of its own.
+/// Returns whether a sentinel is at the endpoint: it has no databases, and users of its own.
 async fn is_sentinel(endpoint: &ConnectionInfo) -> bool {
     let anonymous = endpoint.clone().set_redis_settings(RedisConnectionInfo::default());
     let info = query_once::<String>(anonymous, redis::cmd("INFO").arg("server")).await;
     info.is_ok_and(|info| check::is_sentinel(&info))
 }
 
-/// Asks on a connection of its own.
+/// Sends a query on a connection of its own.
 pub(super) async fn query_once<T: FromRedisValue>(
     endpoint: ConnectionInfo,
     question: &Cmd,
@@ -169,7 +180,7 @@ pub(super) async fn query_once<T: FromRedisValue>(
 
 // === certificates ===
 
-/// An address without a host that has these certificates: redis-rs takes them in no other form.
+/// Returns an address without a host that has these certificates: redis-rs takes them in no other form.
 fn with_certificates(tls: &RedisTlsFiles) -> Result<ConnectionAddr, RedisOpenError> {
     let client_tls = match &tls.client {
         Some((cert, key)) => {
@@ -185,13 +196,13 @@ fn with_certificates(tls: &RedisTlsFiles) -> Result<ConnectionAddr, RedisOpenErr
     Ok(client.get_connection_info().addr().clone())
 }
 
-/// A file that holds something in PEM. redis-rs takes one that does not for an empty list of authorities.
+/// Reads a file that contains PEM. redis-rs takes a file without PEM for an empty list of authorities.
 fn pem(path: &Path) -> Result<Vec<u8>, RedisOpenError> {
     let wrong = |why: String| RedisOpenError::Tls(format!("{}: {why}", path.display()));
     let bytes =
-        fs::read(path).map_err(|error| wrong(format!("it cannot be read: {}", error.kind())))?;
+        fs::read(path).map_err(|error| wrong(format!("file cannot be read: {}", error.kind())))?;
     if !bytes.windows(10).any(|window| window == b"-----BEGIN") {
-        return Err(wrong("it holds nothing in PEM".to_owned()));
+        return Err(wrong("file contains no PEM".to_owned()));
     }
     Ok(bytes)
 }

@@ -1,8 +1,9 @@
-//! Scripts: one `.lua` per verb, called by its hash. A server that does not know one (it was restarted,
-//! failed over, or flushed) is given it and asked again, so nobody has to load anything first.
+//! Lua scripts of the Redis store: one `.lua` file per verb, called by its hash. A server that does not have a script
+//! (after a restart, failover or flush) receives the script with a repeated call, so no script has to be loaded in
+//! advance.
 //!
-//! A line `--#include name` stands for `lib/name.lua`, and a name behind a `$` for what [`super::layout`] says. The
-//! first line names the flags of the script: Redis 7 wants them behind a shebang, which earlier ones do not know.
+//! A line `--#include name` is replaced by `lib/name.lua`, and a name after `$` by its value in [`super::layout`].
+//! The first line lists the flags of the script: Redis 7 expects them after a shebang, which earlier versions reject.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,20 +19,20 @@ use crate::domain::Time;
 
 use super::layout;
 
-/// A script as it is written.
+/// Source text of a script.
 pub(super) struct ScriptSource {
-    /// The verb.
+    /// Name of the verb.
     pub(super) name: &'static str,
     pub(super) source: &'static str,
 }
 
 macro_rules! scripts {
     ($($constant:ident = $name:literal,)*) => {
-        /// Which script.
+        /// Script to call.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Verb { $($constant,)* }
 
-        /// Every script, in the order of [`Verb`].
+        /// All scripts, in the order of [`Verb`].
         pub(super) const ALL: &[ScriptSource] = &[$(
             ScriptSource { name: $name, source: include_str!(concat!($name, ".lua")) },
         )*];
@@ -39,13 +40,13 @@ macro_rules! scripts {
 }
 
 scripts! {
-    Beat = "beat",
+    Heartbeat = "heartbeat",
     Claim = "claim",
     Commit = "commit",
     Enqueue = "enqueue",
     Extend = "extend",
     Get = "get",
-    Heal = "heal",
+    MakeUndelayedDue = "make_undelayed_due",
     Ids = "ids",
     Info = "info",
     Kept = "kept",
@@ -59,27 +60,27 @@ scripts! {
     SetState = "set_state",
     Settle = "settle",
     Stats = "stats",
-    Tidy = "tidy",
+    PruneTopics = "prune_topics",
     Tie = "tie",
     Topics = "topics",
-    Void = "void",
+    CancelClaim = "cancel_claim",
 }
 
-/// What scripts include.
+/// Files that scripts include, by name.
 pub(super) const SOURCES: [(&str, &str); 10] = [
     ("clock", include_str!("lib/clock.lua")),
-    ("away", include_str!("lib/away.lua")),
-    ("tell", include_str!("lib/tell.lua")),
-    ("recall", include_str!("lib/recall.lua")),
-    ("memory", include_str!("lib/memory.lua")),
-    ("line", include_str!("lib/line.lua")),
-    ("place", include_str!("lib/place.lua")),
+    ("outage", include_str!("lib/outage.lua")),
+    ("lease_events", include_str!("lib/lease_events.lua")),
+    ("ended_ids", include_str!("lib/ended_ids.lua")),
+    ("id_history", include_str!("lib/id_history.lua")),
+    ("ready_list", include_str!("lib/ready_list.lua")),
+    ("list_cursor", include_str!("lib/list_cursor.lua")),
     ("record", include_str!("lib/record.lua")),
     ("commit", include_str!("lib/commit.lua")),
     ("claim_general", include_str!("lib/claim_general.lua")),
 ];
 
-/// The commands that scripts call.
+/// Redis commands that scripts call.
 pub(super) fn commands() -> impl Iterator<Item = &'static str> {
     let codes = ALL.iter().map(|script| script.source).chain(SOURCES.map(|(_, code)| code));
     let names = codes.flat_map(|code| code.split("call('").skip(1));
@@ -91,24 +92,24 @@ pub(super) fn commands() -> impl Iterator<Item = &'static str> {
 
 const FLAGS: &str = "-- flags:";
 const INCLUDE: &str = "--#include ";
-/// The first Redis that reads a shebang.
+/// First major version of Redis that accepts a shebang.
 const SHEBANG_SINCE: u32 = 7;
 
-/// All scripts, as the Redis reads them that is there.
+/// All scripts of one shard, in the variant for the version of its Redis.
 pub(super) struct Scripts {
     prefix: String,
-    /// Who calls, for the scripts that tell others.
+    /// Key that identifies the caller, for scripts that notify other replicas.
     caller: Vec<u8>,
     shebang: AtomicBool,
 }
 
-/// The same for all shards: for those that do not know a shebang, and for those that want one.
+/// Variants of all scripts, shared by all shards: without a shebang and with one.
 static VARIANTS: LazyLock<[ScriptVariant; 2]> = LazyLock::new(|| {
     let bodies: Vec<_> = ALL.iter().map(|script| resolved_body(script.source)).collect();
     [SHEBANG_SINCE - 1, SHEBANG_SINCE].map(|major| ScriptVariant::new(&bodies, major))
 });
 
-/// All scripts for one kind of Redis.
+/// All scripts for one range of Redis versions.
 struct ScriptVariant {
     scripts: Vec<redis::Script>,
     codes: Vec<String>,
@@ -119,40 +120,40 @@ pub(super) struct ScriptCall {
     verb: Verb,
     shebang: bool,
     command: Cmd,
-    /// When its window ends, here.
+    /// End of the execution window, by the clock of this process.
     window_end: Option<Instant>,
 }
 
-/// What a call says of the time, as its first argument (`lib/clock.lua`).
+/// Time argument of a call, its first argument (`lib/clock.lua`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExecutionTime {
-    /// Redis executes it whenever it arrives.
+    /// Redis executes the call whenever it arrives.
     Always,
-    /// Redis executes it until this time of its clock.
+    /// Redis executes the call until this time of its clock.
     Until(Time),
     /// A test drives the clock, which shows this time.
     TestClock(Time),
 }
 
-/// Room for what every call has: the command, the script's hash, keys, time.
+/// Number of arguments that each call has: command, script hash, keys, time.
 const ARGS_FIXED: usize = 8;
-/// As many bytes as these usually have.
+/// Usual number of bytes of these arguments.
 const BYTES_FIXED: usize = 128;
 
 // === impl Scripts ===
 
 impl Scripts {
-    /// The scripts; `prefix`: of all keys; `caller`: see [`super::keys::caller`].
+    /// Returns the scripts. `prefix`: prefix of all keys; `caller`: see [`super::keys::caller`].
     pub(super) fn new(prefix: String, caller: Vec<u8>) -> Scripts {
         Scripts { prefix, caller, shebang: AtomicBool::new(true) }
     }
 
-    /// From now on a Redis of this major version runs them.
+    /// Selects the script variant for this major version of Redis.
     pub(super) fn set_major_version(&self, major: u32) {
         self.shebang.store(major >= SHEBANG_SINCE, Ordering::Relaxed);
     }
 
-    /// A call of `verb`; `room`: how many arguments it gets and of how many bytes, as far as known.
+    /// Starts a call of `verb`. `room`: expected number of arguments and of their bytes.
     pub(super) fn call(&self, verb: Verb, at: ExecutionTime, room: (usize, usize)) -> ScriptCall {
         debug_assert!(
             at != ExecutionTime::Always || !verb.needs_window(),
@@ -174,13 +175,15 @@ impl Scripts {
         VARIANTS[usize::from(shebang)].scripts[verb as usize].get_hash()
     }
 
-    /// The call for the Redis that is there now: it was made for another one, or before any was known.
+    /// Returns the call for the current version of Redis: it was built for another version, or before the version was
+    /// read.
     fn command_for_current(&self, call: &ScriptCall, shebang: bool) -> Cmd {
         call.with_command("EVALSHA", self.hash(call.verb, shebang))
     }
 
-    /// Runs a call. A script that the server does not know has done nothing, so it is sent whole, which the
-    /// server keeps; in one command, because it may forget what it was just given.
+    /// Runs a call. A script that the server does not have was not executed, so its text is sent with EVAL, which
+    /// also stores it on the server. EVAL is one command; a load followed by a call could fail, because the server
+    /// may drop the script in between.
     pub(super) async fn run(
         &self,
         connection: &mut MultiplexedConnection,
@@ -192,7 +195,10 @@ impl Scripts {
         let answer = command.query_async(connection).await;
         match answer {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                tracing::debug!(script = ALL[call.verb as usize].name, "the script is sent whole");
+                tracing::debug!(
+                    script = ALL[call.verb as usize].name,
+                    "redis does not have the script; sending its text with EVAL"
+                );
                 let code = &VARIANTS[usize::from(shebang)].codes[call.verb as usize];
                 call.with_command("EVAL", code).query_async(connection).await
             }
@@ -201,7 +207,7 @@ impl Scripts {
     }
 }
 
-// === impl Form ===
+// === impl ScriptVariant ===
 
 impl ScriptVariant {
     fn new(bodies: &[String], major: u32) -> ScriptVariant {
@@ -213,10 +219,10 @@ impl ScriptVariant {
     }
 }
 
-// === impl Call ===
+// === impl ScriptCall ===
 
 impl ScriptCall {
-    /// The same call of `script` by another command.
+    /// Returns the call with another command and another script argument.
     fn with_command(&self, command: &str, script: &str) -> Cmd {
         let mut renamed = redis::cmd(command);
         renamed.arg(script);
@@ -235,22 +241,23 @@ impl ScriptCall {
         self
     }
 
-    /// Which script it is.
+    /// Verb of the call.
     pub(super) fn verb(&self) -> Verb {
         self.verb
     }
 
-    /// The same call, with a window that ends at `last`, here.
+    /// Returns the call with an execution window that ends at `last`, by the clock of this process.
     pub(super) fn with_window_end(self, last: Instant) -> ScriptCall {
         ScriptCall { window_end: Some(last), ..self }
     }
 
-    /// When its window ends, here: from then on Redis does not execute it any more. `None`: there is no window.
+    /// End of the execution window, by the clock of this process; after it Redis does not execute the call. `None`:
+    /// no window.
     pub(super) fn window_end(&self) -> Option<Instant> {
         self.window_end
     }
 
-    /// The same call with another latest time of Redis's clock.
+    /// Returns the call with another latest execution time of Redis's clock.
     pub(super) fn with_execution_end(&self, until: Time) -> ScriptCall {
         let time = if self.verb.publishes_lease_events() { 5 } else { 4 };
         let mut command = Cmd::new();
@@ -265,7 +272,7 @@ impl ScriptCall {
     }
 }
 
-// === impl RunAt ===
+// === impl ExecutionTime ===
 
 impl ExecutionTime {
     fn add_to(self, command: &mut Cmd) {
@@ -280,7 +287,7 @@ impl ExecutionTime {
 // === impl Verb ===
 
 impl Verb {
-    /// Whether it changes nothing that anybody asks for: its failure leaves no doubt.
+    /// Returns whether the script changes no stored data: a failed call has no unknown outcome.
     pub(super) fn only_reads(self) -> bool {
         use Verb::{Get, Ids, Info, Kept, List, Load, Prune, Reap, Running, Stats, Topics};
         matches!(
@@ -289,62 +296,64 @@ impl Verb {
         )
     }
 
-    /// Whether it changes what others see and no lease token guards it: it is executed within a window only
-    /// (`write_window.rs`). What else writes is guarded by a token (settle, tie, and a claim by its nonce), or
-    /// changes nothing when it is executed again; what commits is guarded by versions, and those that no token guards, too,
-    /// are given a window by `optimistic_commit.rs`. A token does not tell an Extend from the one that followed it.
+    /// Returns whether the script needs an execution window (`write_window.rs`): it changes visible data and no lease
+    /// token guards it. Other writes are guarded by a token (settle, tie, and claim by its nonce), or change nothing
+    /// when they are executed again. Commits are guarded by versions; those without a token get a window, too, from
+    /// `optimistic_commit.rs`. A token does not distinguish an Extend from the one that followed it.
     fn needs_window(self) -> bool {
         use Verb::{
-            Beat, Claim, Commit, Enqueue, Extend, Get, Heal, Ids, Info, Kept, List, Load, Open,
-            Prune, Put, Reap, Running, SetState, Settle, Stats, Tidy, Tie, Topics, Void,
+            CancelClaim, Claim, Commit, Enqueue, Extend, Get, Heartbeat, Ids, Info, Kept, List,
+            Load, MakeUndelayedDue, Open, Prune, PruneTopics, Put, Reap, Running, SetState, Settle,
+            Stats, Tie, Topics,
         };
-        // All are named: nobody adds one without saying which it is.
+        // All verbs are listed, so that a new verb does not compile without a decision.
         match self {
-            Beat | Enqueue | Extend | SetState => true,
-            Claim | Commit | Put | Tie | Settle | Void | Heal | Open | Prune | Tidy | Get | Ids
-            | Info | Kept | List | Load | Reap | Running | Stats | Topics => false,
+            Heartbeat | Enqueue | Extend | SetState => true,
+            Claim | Commit | Put | Tie | Settle | CancelClaim | MakeUndelayedDue | Open | Prune
+            | PruneTopics | Get | Ids | Info | Kept | List | Load | Reap | Running | Stats
+            | Topics => false,
         }
     }
 
-    /// Whether its answer begins with the time of Redis's clock.
+    /// Returns whether the reply begins with the time of Redis's clock.
     pub(super) fn answers_time(self) -> bool {
-        use Verb::{Beat, Commit, Enqueue, Extend, Load, Put, SetState, Tie};
-        matches!(self, Beat | Commit | Enqueue | Extend | Load | Put | SetState | Tie)
+        use Verb::{Commit, Enqueue, Extend, Heartbeat, Load, Put, SetState, Tie};
+        matches!(self, Heartbeat | Commit | Enqueue | Extend | Load | Put | SetState | Tie)
     }
 
-    /// Whether it ends or changes leases, and so tells their owners (`lib/tell.lua`).
+    /// Returns whether the script ends or changes leases and so notifies their owners (`lib/lease_events.lua`).
     fn publishes_lease_events(self) -> bool {
         matches!(self, Verb::Tie | Verb::Commit | Verb::Extend | Verb::Put | Verb::Settle)
     }
 }
 
-/// What the code begins with that a server of this major version is given.
+/// Returns the beginning of the script text for a server of this major version.
 fn script_header(source: &str, major: u32) -> String {
     let first = source.lines().next().unwrap_or_default();
     let flags = first.strip_prefix(FLAGS).unwrap_or_default().trim();
     match (major >= SHEBANG_SINCE, flags) {
         (true, "") => "#!lua\n".to_owned(),
         (true, flags) => format!("#!lua flags={flags}\n"),
-        // Before version 7 a script whose first write needs no memory may do all others too.
+        // Before version 7 a script whose first write needs no memory may execute all others, too.
         (false, "allow-oom") => "redis.call('HDEL', KEYS[1], '')\n".to_owned(),
         (false, _) => String::new(),
     }
 }
 
-/// The rest of it, whole.
+/// Returns the rest of the script text, with includes and names resolved.
 fn resolved_body(source: &str) -> String {
     let mut code = String::new();
     include_into(&mut code, source.split_once('\n').map_or("", |(_, rest)| rest));
     layout::resolve(&code)
 }
 
-/// Adds `source` with what it includes.
+/// Appends `source` to `code`, with its includes.
 fn include_into(code: &mut String, source: &str) {
     for line in source.lines() {
         match line.trim_start().strip_prefix(INCLUDE) {
             Some(name) => match SOURCES.iter().find(|(known, _)| *known == name) {
                 Some((_, source)) => include_into(code, source),
-                None => code.push_str(&format!("error('nothing is called {name}')\n")),
+                None => code.push_str(&format!("error('unknown include {name}')\n")),
             },
             None => code.extend([line, "\n"]),
         }
@@ -359,13 +368,13 @@ mod tests {
     fn every_script_names_its_flags_and_its_contract() {
         for ScriptSource { name, source } in ALL {
             assert!(source.starts_with(FLAGS), "{name}: no flags");
-            assert!(source.contains(&format!("\n-- {name}: ")), "{name}: does not say what it is");
-            assert!(source.contains("\n-- Reply: "), "{name}: does not say what it answers");
+            assert!(source.contains(&format!("\n-- {name}: ")), "{name}: no description");
+            assert!(source.contains("\n-- Reply: "), "{name}: no reply description");
             let code = resolved_body(source);
             assert!(!code.contains(INCLUDE), "{name}: an include is left");
-            assert!(!code.contains("nothing is called"), "{name}: a wrong include");
+            assert!(!code.contains("unknown include"), "{name}: a wrong include");
             let unknown = code.lines().find(|line| line.contains('$'));
-            assert_eq!(unknown, None, "{name}: names what no layout has");
+            assert_eq!(unknown, None, "{name}: unknown name");
         }
     }
 
@@ -377,16 +386,20 @@ mod tests {
             (Verb::Extend, "extend"),
             (Verb::Settle, "settle"),
             (Verb::Claim, "claim"),
-            (Verb::Void, "void"),
+            (Verb::CancelClaim, "cancel_claim"),
         ] {
             let code = resolved_body(ALL[verb as usize].source);
             assert_eq!(ALL[verb as usize].name, name);
             assert_eq!(
                 verb.publishes_lease_events(),
-                code.contains("local function tell("),
+                code.contains("local function add_lease_event("),
                 "{name}"
             );
-            assert_eq!(verb.publishes_lease_events(), code.contains("tell_all()"), "{name}");
+            assert_eq!(
+                verb.publishes_lease_events(),
+                code.contains("publish_lease_events()"),
+                "{name}"
+            );
             let packed = scripts
                 .call(verb, ExecutionTime::TestClock(Time(7)), (0, 0))
                 .command

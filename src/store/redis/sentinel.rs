@@ -1,9 +1,9 @@
-//! Questions to sentinels: the primary's address, and events of a failover.
+//! Queries sentinels: the primary's address, and events of a failover.
 //!
-//! redis-rs's `SentinelClient` takes the primary that the first sentinel names, though a sentinel that was cut off names the
-//! old one, and it follows no events, though the old primary takes writes for seconds after its replica was promoted.
-//! deadpool-redis's manager for it takes neither a response timeout nor a push handler. So here a majority decides, and
-//! events are followed.
+//! redis-rs's `SentinelClient` takes the primary that the first sentinel names, though a sentinel that was cut off
+//! names the old one, and it follows no events, though the old primary takes writes for seconds after its replica was
+//! promoted. deadpool-redis's manager for it takes neither a response timeout nor a push handler. So here a majority
+//! decides, and events are followed.
 
 use std::cmp::Reverse;
 use std::sync::{MutexGuard, PoisonError};
@@ -19,26 +19,34 @@ use super::subscription::RedisSubscription;
 use super::url::{RedisEndpoint, RedisHost};
 use super::{RedisOpenError, error_mapping};
 
-/// How long the old primary is avoided: a failover takes seconds, its events as many to reach all sentinels, and
-/// they reconfigure the old primary, if it lives, 8 s later.
+/// Time for which the old primary is avoided: a failover takes seconds, its events as many to reach all sentinels,
+/// and they reconfigure the old primary, if it is running, 8 s later.
 const DEMOTED_FOR: Duration = Duration::from_secs(10);
-/// The channel of a sentinel on which another Redis has become a primary.
+/// Channel on which a sentinel reports that another Redis has become a primary.
 const SWITCHED: &str = "+switch-master";
-/// The channel on which the leader of a failover is about to choose the next primary.
+/// Channel on which the leader of a failover reports that it is about to choose the next primary.
 const FAILOVER_STARTED: &str = "+failover-state-select-slave";
-/// The channels on which the old primary stays.
+/// Channels that report that the old primary stays.
 const ABORTED: &str = "-failover-abort-*";
 
-// === impl Route: questions ===
+/// Hosts that sentinels name as the primary.
+pub(super) struct PrimaryVotes {
+    /// Hosts by the number of votes, most first; at least one.
+    pub(super) hosts: Vec<RedisHost>,
+    /// More than half of all sentinels named the only host.
+    pub(super) is_majority: bool,
+}
+
+// === impl RedisRoute: queries ===
 
 impl RedisRoute {
-    /// Asks all sentinels for the primary. An answer of more than half of them is taken at once; else all
-    /// answers by the number of votes. A former primary gets none.
+    /// Queries all sentinels for the primary. An answer of more than half of them is used at once; otherwise all
+    /// answers are tried by the number of votes. A former primary gets no votes.
     pub(super) async fn find_primary(
         &self,
         sentinels: &[RedisHost],
         primary: &str,
-    ) -> Result<Vec<RedisHost>, RedisOpenError> {
+    ) -> Result<PrimaryVotes, RedisOpenError> {
         let answers = sentinels.iter().map(|sentinel| self.query_sentinel(sentinel, primary));
         let mut answers: FuturesUnordered<_> = answers.collect();
         let (mut votes, mut failure): (Vec<(RedisHost, usize)>, _) = (Vec::new(), None);
@@ -56,13 +64,17 @@ impl RedisRoute {
             }
             votes[at].1 += 1;
             if votes[at].1 * 2 > sentinels.len() {
-                return Ok(vec![votes.swap_remove(at).0]);
+                let hosts = vec![votes.swap_remove(at).0];
+                return Ok(PrimaryVotes { hosts, is_majority: true });
             }
         }
         votes.sort_by_key(|(_, count)| Reverse(*count));
         match failure.filter(|_| votes.is_empty()) {
             Some(failure) => Err(failure),
-            None => Ok(votes.into_iter().map(|(host, _)| host).collect()),
+            None => {
+                let hosts = votes.into_iter().map(|(host, _)| host).collect();
+                Ok(PrimaryVotes { hosts, is_majority: false })
+            }
         }
     }
 
@@ -97,13 +109,16 @@ impl RedisRoute {
                 let is_login = error_mapping::is_login_error(&error);
                 let hint =
                     if is_login { "; check sentinel_user and sentinel_password" } else { "" };
-                format!("sentinel {sentinel} does not help: {}{hint}", error_mapping::text(&error))
+                format!(
+                    "sentinel {sentinel} does not answer the query: {}{hint}",
+                    error_mapping::text(&error)
+                )
             }
         };
         Err(RedisOpenError::Unreachable(text))
     }
 
-    /// Whether that was the primary until a moment ago: other sentinels may still name it.
+    /// Returns whether the host was the primary until a moment ago: other sentinels may still name it.
     fn is_demoted(&self, host: &RedisHost) -> bool {
         let demoted = self.demoted();
         demoted.as_ref().is_some_and(|(old, at)| old == host && at.elapsed() < DEMOTED_FOR)
@@ -114,14 +129,14 @@ impl RedisRoute {
     }
 }
 
-// === impl Route: events ===
+// === impl RedisRoute: events ===
 
 impl RedisRoute {
-    /// Follows the events of one sentinel until the subscription ends; whether there was one. `demote` is called
-    /// with a primary that is replaced or about to be: it takes writes for seconds after its replica was promoted,
-    /// and they are lost.
+    /// Follows the events of one sentinel until the subscription ends; returns whether there was one. `demote` is
+    /// called with a primary that is replaced or about to be: it takes writes for seconds after its replica was
+    /// promoted, and they are lost.
     ///
-    /// One subscription has both the beginning and the end of a failover: without another Redis to take over they
+    /// A single subscription has both the beginning and the end of a failover: without another Redis to take over they
     /// follow each other within a tenth of a second, and without the end a primary that stays is avoided for
     /// [`DEMOTED_FOR`].
     pub(super) async fn follow_events(&self, nth: usize, demote: impl Fn(&RedisHost)) -> bool {
@@ -140,7 +155,7 @@ impl RedisRoute {
                 *self.demoted() = Some((old.clone(), Instant::now()));
                 demote(&old);
             } else if led {
-                // A sentinel that was not elected gives up, too, while another one goes on.
+                // A sentinel that was not elected aborts, too, while another one continues.
                 *self.demoted() = None;
             }
         }
@@ -157,7 +172,7 @@ impl RedisRoute {
     }
 }
 
-/// The old primary in an event of a failover, if it is about the primary of that name.
+/// Returns the old primary of a failover event, if the event is about the primary of that name.
 fn old_primary(channel: &str, text: &[u8], primary: &str) -> Option<RedisHost> {
     let mut words = std::str::from_utf8(text).ok()?.split(' ');
     // `<name> <old ip> <old port> <new ip> <new port>`, or `master <name> <ip> <port>`.
@@ -193,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Answers a subscriber as a sentinel does, then sends all events at once and closes the connection.
+    /// Replies to a subscriber as a sentinel does, then sends all events at once and closes the connection.
     async fn a_sentinel(listener: TcpListener, events: &str) {
         let (mut socket, _) = listener.accept().await.unwrap();
         let (mut request, mut answered) = (String::new(), 0);
@@ -221,7 +236,7 @@ mod tests {
         format!("${}\r\n{text}\r\n", text.len())
     }
 
-    /// Whether the primary is avoided after these events, and how often it was reported as demoted.
+    /// Returns whether the primary is avoided after these events, and how often it was reported as demoted.
     async fn after(events: &[&str], avoided: bool) -> (bool, u32) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("redis+sentinel://{}/main", listener.local_addr().unwrap());

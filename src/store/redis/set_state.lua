@@ -1,5 +1,5 @@
 -- flags: allow-oom
--- set_state: say for all replicas whether the shard takes new jobs.
+-- set_state: sets for all replicas whether the shard takes new jobs.
 -- ARGV: now, state.
 -- Reply: nothing.
 --#include clock

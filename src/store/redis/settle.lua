@@ -1,14 +1,14 @@
 -- flags: allow-oom
--- settle: acknowledge jobs of which nothing stays, or a tombstone: the fast path, which does what the engine does.
--- ARGV: now; of one ack alone, of a lease of the caller's: topic, id, token with id, and by what the id is recalled if a
---       server has made it (`recall.lua`): second, line. Of anything else: how many sections; per section: topic, acks,
---       whether the leases are the caller's (0 or 1), ids, tokens with their ids, under how many seconds they are
---       recalled; per second: it, lines.
--- Reply: 1, if all of them counted. Else in a list: next upkeep (0: none), then for each ack 1, or 0 if it is not as
---        plain as that, or not the lease of a job.
+-- settle: acknowledges jobs that leave nothing, or a tombstone: the fast path, with the same result as the engine.
+-- ARGV: now; for one ack of a lease of the caller's: topic, id, token with id, and for a server-made id its entry
+-- among the recent ids (`ended_ids.lua`): second, line. For anything else: number of sections; per section: topic,
+-- number of acks, whether the leases are the caller's (0 or 1), ids, tokens with their ids, number of seconds; per
+-- second: name, lines.
+-- Reply: 1, if all acks counted. Else a list: next upkeep (0: none), then for each ack 1, or 0 if the fast path
+-- cannot handle it or the job has no such lease.
 local call, P = redis.call, KEYS[1]
 
--- The commonest case: for one ack alone every table counts.
+-- The most common case: one ack. At this size the cost of each table counts.
 if #ARGV == 4 or #ARGV == 6 then
   local name, id = ARGV[2], ARGV[3]
   if call('ZREM', P .. 'ends:' .. name, ARGV[4]) == 1 then
@@ -21,20 +21,20 @@ if #ARGV == 4 or #ARGV == 6 then
   end
 end
 
---#include tell
+--#include lease_events
 local byte, sub, find_in, unpack_ = string.byte, string.sub, string.find, struct.unpack
 local a, reply, left, kept, ended = 3, { 0 }, false, nil, nil
 
--- Removes jobs of a topic of which nothing stays, and the ends of their leases.
+-- Removes jobs of a topic that leave nothing, and the ends of their leases.
 local function remove(name, ids, ends)
   call('ZREM', P .. 'ends:' .. name, unpack(ends))
   call('HDEL', P .. 'jobs:' .. name, unpack(ids))
   call('HINCRBY', P .. 'topic:' .. name, 'succeeded', #ids)
 end
 
--- Plain acks of which some are to be told to others, or are not as plain as that: each lease says whether nothing
--- hangs on its job, and nothing stays of it or something does. `found`: what lies under the ids.
-local function look(name, ids, ends, found, r)
+-- Checks plain acks one by one, when some need a notification or the engine: each lease has a mark whether its ack
+-- may remove the job, or leaves a tombstone. `found`: entries of the ids.
+local function check_acks(name, ids, ends, found, r)
   local gone, gone_ends = {}, {}
   for i = 1, #ids do
     local raw, id, token, ack = found[i], ids[i], sub(ends[i], 1, $end.id - 1), $ack.looks
@@ -43,7 +43,7 @@ local function look(name, ids, ends, found, r)
     reply[r + i] = 1
     if ack == $ack.removes then
       gone[#gone + 1], gone_ends[#gone + 1] = id, ends[i]
-      tell(sub(raw, $entry.token, $entry.grace - 1), 'settled')
+      add_lease_event(sub(raw, $entry.token, $entry.grace - 1), 'settled')
     elseif ack == $ack.keeps then
       kept = kept or {}
       kept[#kept + 1] = { place = r + i, topic = name, id = id, token = token, raw = raw }
@@ -58,8 +58,8 @@ local function look(name, ids, ends, found, r)
   end
 end
 
--- The plain acks of a section, from `first` on; whether they were nothing else. An id that comes twice in a call
--- is never plain.
+-- Settles the plain acks of a section, from `first` on; returns whether all were settled at once. An id that comes
+-- twice in a call is never plain.
 local function settle_plain(name, count, ours, first)
   local n, r = count + 0, #reply
   local middle, last = first + n, first + 2 * n - 1
@@ -70,7 +70,7 @@ local function settle_plain(name, count, ours, first)
     return true
   end
   local ids = { unpack(ARGV, first, middle - 1) }
-  look(name, ids, { unpack(ARGV, middle, last) }, call('HMGET', P .. 'jobs:' .. name, unpack(ids)), r)
+  check_acks(name, ids, { unpack(ARGV, middle, last) }, call('HMGET', P .. 'jobs:' .. name, unpack(ids)), r)
   return false
 end
 
@@ -90,27 +90,27 @@ else
   end
 end
 if not left and not kept and not ended then
-  tell_all()
+  publish_lease_events()
   return 1
 end
 
 --#include clock
---#include recall
+--#include ended_ids
 local soonest = 0
 
 for _, section in ipairs(ended or {}) do
   for _, id in ipairs(section[2]) do note_ended(section[1], id, $phase.succeeded) end
 end
 
--- The message of a length behind it (`stored.proto`).
+-- Returns the message after its length (`stored.proto`).
 local function with_length(bytes)
   local length = #bytes
   if length < 128 then return string.char(length) .. bytes end
   return string.char(length % 128 + 128, math.floor(length / 128)) .. bytes
 end
 
--- Makes tombstones of jobs of one topic that had one lease, this one, and leave nothing else.
-local function bury(name, acks)
+-- Writes tombstones of jobs of one topic that had only this one lease and leave nothing else.
+local function write_tombstones(name, acks)
   local global, n = name .. '\0', 0
   local records, done, alarms, ends, last, times, till = {}, {}, {}, {}, nil, nil, nil
   for i = 1, #acks do
@@ -128,10 +128,10 @@ local function bury(name, acks)
       end
       local extended = byte(record, $record.inside) >= $inside.extension
       local worker = sub(lease, $lease.worker)
-      -- One delivery, its last holder, and how its lease ended: fields 3, 5 and 8 of `Life`.
+      -- A single delivery, its last worker, and the outcome of its lease: fields 3, 5 and 8 of `Life`.
       local life = '\24\1' .. (worker == '' and '' or '\42' .. with_length(worker)) .. '\66\9' .. token
         .. '\$outcome.succeeded'
-      -- What is left of the record: no headers, no payload. Its token has not been a version yet.
+      -- Rest of the record: no headers, no payload. Its token has not been a version yet.
       records[n + 1], records[n + 2] = id, sub(record, 1, $record.apart - 1)
         .. string.char($apart.kept, $inside.life + (extended and $inside.extension or 0)) .. token
         .. sub(record, $record.bytes, $record.phase - 1) .. '\$phase.succeeded'
@@ -140,7 +140,7 @@ local function bury(name, acks)
       done[n + 1], done[n + 2] = string.format('%d', due), sub(record, 1, $record.created - 1) .. id
       alarms[n + 1], alarms[n + 2] = till, global .. id
       ends[#ends + 1], n = token .. '\0' .. id, n + 2
-      tell(lease, 'settled')
+      add_lease_event(lease, 'settled')
     end
   end
   if n == 0 then return end
@@ -152,18 +152,18 @@ local function bury(name, acks)
 end
 
 if kept then
-  -- Those of a topic follow each other.
+  -- Acks of one topic follow each other.
   local acks = {}
   for i = 1, #kept do
     acks[#acks + 1] = kept[i]
     local next_ = kept[i + 1]
     if not next_ or next_.topic ~= kept[i].topic then
-      bury(kept[i].topic, acks)
+      write_tombstones(kept[i].topic, acks)
       acks = {}
     end
   end
 end
 
 reply[1] = soonest
-tell_all()
+publish_lease_events()
 return reply

@@ -1,4 +1,4 @@
-//! Settle: end leases as decided.
+//! Settles leases as decided.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,27 +15,29 @@ use super::reply::ScriptReply;
 use super::script::{ScriptCall, Verb};
 use super::{ConnectionLane, RedisStore};
 
-/// What became of a plain ack that counted.
+/// Reply to a plain ack that counted.
 const ACKNOWLEDGED: CommandReply =
     CommandReply::Settled(Ok(SettleCommandReply { repeated: false, state: State::Succeeded }));
-/// How many characters at the end of a server's own id tell it from all others of its second: see `lib/recall.lua`.
+/// Number of characters at the end of a server-made id that distinguish it from all others of its second: see
+/// `lib/ended_ids.lua`.
 const RECALLED_CHARS: usize = 13;
-/// A plain ack does not ask for the time of Redis, so it goes by the clock of this process whether an id is too old to be
-/// repeated, and allows for a process whose clock is ahead of all others by so much.
+/// Tolerance for the clocks of other processes. A plain ack does not read the time of Redis, so the clock of this
+/// process decides whether an id is too old to be retried, and a process whose clock is ahead of all others by this
+/// much is allowed for.
 const RECALL_SLACK: Duration = Duration::from_secs(3_600);
-/// What a plain ack takes in a call: an id, and the name of the lease that has it again.
+/// Size of a plain ack in a call: an id, and the member of its lease, which contains the id again.
 const SETTLE_BYTES: usize = 128;
 
-/// Plain acks of one topic, by their places in the call; whether their leases are the caller's.
+/// Plain acks of one topic, by their positions in the call; whether their leases are the caller's.
 struct TopicAcks<'a> {
     topic: &'a TopicName,
     is_own: bool,
     acks: Vec<usize>,
 }
 
-/// Which ids that servers made are recalled once their jobs have left nothing.
+/// Server-made ids that are recorded for retries once their jobs have left nothing.
 struct AckRecall {
-    /// The first second of which they are.
+    /// First second whose ids are recorded.
     first_second: [u8; SECOND_CHARS],
 }
 
@@ -48,11 +50,12 @@ struct PlainAck<'a> {
 }
 
 impl RedisStore {
-    /// Ends leases: plain acks go the fast path; all else is left to the engine, and what that path leaves.
+    /// Settles leases: plain acks take the fast path; the engine handles all others, and acks that the fast path
+    /// leaves.
     pub(super) async fn settle(&self, requests: &[&JobRequest]) -> Vec<Result<RequestResult>> {
         let (plain, mut others) = split_plain_acks(requests);
         let durability = self.shard.status.write_durability().by_default;
-        // A plain ack does not ask for the time of Redis.
+        // A plain ack does not read the time of Redis.
         let now = self.shard.clock.now();
         let acknowledged = RequestResult { reply: ACKNOWLEDGED, record: None, now, durability };
         let mut answers: Vec<Result<RequestResult>> =
@@ -62,7 +65,7 @@ impl RedisStore {
                 plain.iter().filter_map(|&i| PlainAck::from_request(requests[i])).collect();
             match self.settle_plain_acks(&acks).await {
                 Ok(left) => others.extend(left.into_iter().map(|nth| plain[nth])),
-                // Which of them it was is not said.
+                // The reply does not name the damaged job.
                 Err(Error::Corrupt(_)) if plain.len() > 1 => others.extend(&plain),
                 Err(error) => {
                     plain.iter().for_each(|&index| answers[index] = Err(error.clone()));
@@ -80,7 +83,7 @@ impl RedisStore {
         answers
     }
 
-    /// Acknowledges by the fast path, and answers which ones it leaves.
+    /// Acknowledges by the fast path; returns the positions of the acks that it leaves.
     async fn settle_plain_acks(&self, acks: &[PlainAck<'_>]) -> Result<Vec<usize>> {
         let (args, bytes) = (2 * acks.len() + 4, acks.len() * SETTLE_BYTES);
         let mut call = self.shard.large_call(Verb::Settle, args, bytes);
@@ -101,7 +104,7 @@ impl RedisStore {
     }
 }
 
-/// Which of the settles the fast path may end, and all others.
+/// Splits the settles into those that the fast path may end, and all others.
 fn split_plain_acks(requests: &[&JobRequest]) -> (Vec<usize>, Vec<usize>) {
     let repeated = repeated_keys(requests.iter().map(|request| &request.key));
     let goes = |request: &JobRequest| {
@@ -110,10 +113,10 @@ fn split_plain_acks(requests: &[&JobRequest]) -> (Vec<usize>, Vec<usize>) {
     (0..requests.len()).partition(|&index| goes(requests[index]))
 }
 
-// === impl Ack ===
+// === impl PlainAck ===
 
 impl<'a> PlainAck<'a> {
-    /// An ack that brings nothing along.
+    /// Returns the plain ack of the request, if it has nothing beside the lease.
     fn from_request(request: &'a JobRequest) -> Option<PlainAck<'a>> {
         let JobRequest { key, command: Command::Settle(settle), owner, .. } = request else {
             return None;
@@ -129,13 +132,13 @@ impl<'a> PlainAck<'a> {
         follow_ups.is_empty().then_some(PlainAck { key, token: *token, owner: *owner })
     }
 
-    /// What the end of its lease is called of which nothing but its job hangs.
+    /// Returns the member of `ends` of its lease, if nothing but its job depends on the lease.
     fn end_member(&self) -> Vec<u8> {
         [&self.token.0.to_be_bytes(), self.key.id.as_str().as_bytes()].concat()
     }
 }
 
-/// Plain acks by topic; the order in which they are answered.
+/// Adds plain acks by topic; returns the order in which they are answered.
 fn add_acks(
     call: &mut ScriptCall,
     acks: &[PlainAck<'_>],
@@ -165,7 +168,7 @@ fn add_acks(
     order
 }
 
-/// One plain ack of a lease of the caller's.
+/// Adds one plain ack of a lease of the caller's.
 fn add_single_ack(call: &mut ScriptCall, ack: &PlainAck<'_>, recall: &AckRecall) {
     call.arg(ack.key.topic.as_str()).arg(ack.key.id.as_str()).arg(ack.end_member());
     if let Some((second, line)) = recall.recall_line(ack.key) {
@@ -173,15 +176,15 @@ fn add_single_ack(call: &mut ScriptCall, ack: &PlainAck<'_>, recall: &AckRecall)
     }
 }
 
-// === impl Recall ===
+// === impl AckRecall ===
 
 impl AckRecall {
-    /// What is noted at `now` by the clock of this process.
+    /// Returns the ids that are recorded at `now` by the clock of this process.
     fn at(now: Time) -> AckRecall {
         AckRecall { first_second: second_prefix(now.minus(limit::REPEAT_MAX + RECALL_SLACK)) }
     }
 
-    /// By which second and line a job is recalled that has succeeded, as `lib/recall.lua` says.
+    /// Returns the second and the line under which a succeeded job is recorded, in the form of `lib/ended_ids.lua`.
     fn recall_line<'a>(&self, key: &'a JobKey) -> Option<(&'a str, Vec<u8>)> {
         let (id, second) = (key.id.as_str().as_bytes(), key.id.created_second()?);
         let tail = &id[id.len().checked_sub(RECALLED_CHARS)?..];
@@ -190,7 +193,7 @@ impl AckRecall {
     }
 }
 
-// === impl Section ===
+// === impl TopicAcks ===
 
 impl TopicAcks<'_> {
     fn add(&self, call: &mut ScriptCall, acks: &[PlainAck<'_>], recall: &AckRecall) {

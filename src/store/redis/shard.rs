@@ -1,4 +1,4 @@
-//! What it takes to call scripts on one Redis, and to know that it is the right one.
+//! Connection to one Redis: calls scripts on it, and checks that it is the right one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,16 +20,16 @@ use super::url::DEFAULT_USER;
 use super::write_window::{RedisClock, WINDOW_MAX};
 use super::{error_mapping, keys};
 
-/// What is called outside of scripts and may be forbidden.
+/// Command that is called outside of scripts and may be forbidden.
 const SUBSCRIBE: &str = "SUBSCRIBE";
-/// A step of Redis's clock that is logged: a shorter one changes nothing that an operator could notice.
+/// Minimum step of Redis's clock that is logged: a shorter one has no effect that an operator could notice.
 const CLOCK_STEP_LOGGED_MIN: Duration = Duration::from_millis(100);
 
-/// One Redis. No call reaches it before it has been checked.
+/// Connection to one Redis. No call is sent before the Redis has been checked.
 pub(super) struct RedisShard {
     pub(super) connections: RedisConnections,
     pub(super) status: RedisStatus,
-    /// Whether the clock went back since jobs were last put right for that.
+    /// The clock went back, and undelayed jobs were not made due yet.
     clock_went_back: AtomicBool,
     scripts: Scripts,
     pub(super) name: ShardName,
@@ -39,10 +39,10 @@ pub(super) struct RedisShard {
     redis_clock: RedisClock,
 }
 
-// === impl Shard: calls ===
+// === impl RedisShard: calls ===
 
 impl RedisShard {
-    /// Nothing is connected yet.
+    /// Returns a shard without connections.
     pub(super) fn new(
         name: ShardName,
         owner: u32,
@@ -65,14 +65,14 @@ impl RedisShard {
         self.large_call(verb, 0, 0)
     }
 
-    /// A call that gets so many arguments of so many bytes, about: it is not copied while it grows.
+    /// Starts a call with about this number of arguments and bytes: it is not copied while it grows.
     pub(super) fn large_call(&self, verb: Verb, args: usize, bytes: usize) -> ScriptCall {
         let at = self.test_time().map_or(ExecutionTime::Always, ExecutionTime::TestClock);
         self.scripts.call(verb, at, (args, bytes))
     }
 
-    /// A call of a verb that writes and that no lease token guards: Redis executes it until `until`, and within
-    /// [`WINDOW_MAX`] (`write_window.rs`).
+    /// Starts a call of a verb that writes and that no lease token guards: Redis executes it until `until`, and
+    /// within [`WINDOW_MAX`] (`write_window.rs`).
     pub(super) async fn write_call(
         &self,
         verb: Verb,
@@ -81,7 +81,7 @@ impl RedisShard {
         self.large_write_call(verb, until, 0, 0).await
     }
 
-    /// [`Shard::write_call`], as [`Shard::large_call`] is to [`Shard::call`].
+    /// Starts a [`RedisShard::write_call`] with the size of a [`RedisShard::large_call`].
     pub(super) async fn large_write_call(
         &self,
         verb: Verb,
@@ -89,7 +89,7 @@ impl RedisShard {
         args: usize,
         bytes: usize,
     ) -> Result<ScriptCall> {
-        // Where a test drives the clock, calls that are held back show the time at which they were made.
+        // Where a test drives the clock, delayed calls have the time at which they were made.
         if self.test_time().is_some() {
             return Ok(self.large_call(verb, args, bytes));
         }
@@ -98,9 +98,10 @@ impl RedisShard {
         let latest = match self.redis_clock.at(last) {
             Some(latest) => latest,
             None => {
-                // A new connection shows it.
+                // A new connection sets the clock.
                 self.connection(ConnectionLane::Write).await?;
-                let unknown = || Error::Unavailable("the clock of redis is not known".to_owned());
+                let text = "redis did not report its time; nothing was written";
+                let unknown = || Error::Unavailable(text.to_owned());
                 self.redis_clock.at(last).ok_or_else(unknown)?
             }
         };
@@ -108,7 +109,7 @@ impl RedisShard {
         Ok(call.with_window_end(last))
     }
 
-    /// The time, where a test drives it.
+    /// Time of a clock that a test drives.
     fn test_time(&self) -> Option<Time> {
         match &self.clock {
             Clock::System(_) => None,
@@ -131,7 +132,7 @@ impl RedisShard {
         }
     }
 
-    /// Runs a call on a connection of one's own.
+    /// Runs a call on a dedicated connection.
     pub(super) async fn run_on(
         &self,
         connection: &mut RedisConnection,
@@ -143,7 +144,8 @@ impl RedisShard {
         }
     }
 
-    /// Runs a call. One that was refused because the clock of Redis stepped forward is sent again with the new time.
+    /// Runs a call. A call that was rejected because the clock of Redis stepped forward is sent again with the new
+    /// time.
     async fn execute(
         &self,
         connection: &mut RedisConnection,
@@ -170,7 +172,7 @@ impl RedisShard {
         answer
     }
 
-    /// Takes in what the clock of Redis showed in the answer of a call.
+    /// Updates the estimate of Redis's clock from the reply of a call.
     fn observe_clock(&self, sent: Instant, shown: Time) {
         let Some(step) = self.redis_clock.observe(sent, shown) else { return };
         let (shard, by) = (&self.name, Duration::from_micros(step.unsigned_abs()));
@@ -207,24 +209,24 @@ impl RedisShard {
         })
     }
 
-    /// A connection of `lane`. A new one is asked first whether it leads to this shard, and to one that can
-    /// be used: an address may come to stand for another Redis, and the same one comes back another.
+    /// Returns a connection of `lane`. A new one is checked first: it must lead to this shard, and to a usable Redis.
+    /// An address may come to lead to another Redis, and a restarted Redis may have changed.
     pub(super) async fn connection(&self, lane: ConnectionLane) -> Result<RedisConnection> {
         let connected = self.connect(lane).await;
         connected.map_err(|error| Error::Unavailable(error.to_string()))
     }
 
-    /// A connection of one's own, which leads to this shard.
+    /// Returns a dedicated connection, which leads to this shard.
     pub(super) async fn dedicated_connection(&self) -> Result<deadpool_redis::Connection> {
-        // Each time: what waiting for it means depends on the process that answers.
+        // Checked each time: the meaning of a wait for durability depends on the process that answers.
         let examine =
             async |connection: &mut RedisConnection| self.check_connection(connection).await;
         let own = self.connections.connect(None, examine).await;
         own.map_err(|error| Error::Unavailable(error.to_string()))
     }
 
-    /// Writes by `connection`, and makes sure of the shard: whoever waits for that waits for everything
-    /// that was written before, by whomever.
+    /// Writes by `connection`, and checks the name of the shard: a wait for this write includes all earlier writes,
+    /// of any connection.
     pub(super) async fn write_and_check_name(
         &self,
         connection: &mut RedisConnection,
@@ -246,46 +248,49 @@ impl RedisShard {
     }
 }
 
-// === impl Shard: identity ===
+// === impl RedisShard: identity ===
 
 impl RedisShard {
-    /// Makes sure of the shard's name, and that no job waits for a clock that went back.
+    /// Checks the shard's name, and makes jobs due that would wait for a clock that went back.
     pub(super) async fn identify(&self) -> std::result::Result<(), RedisOpenError> {
         let mut connection = self.connect(ConnectionLane::Write).await?;
         self.check_name(&mut connection, false).await?;
         if self.clock_went_back.swap(false, Ordering::Relaxed) {
             match self.make_undelayed_due().await {
-                Ok(healed) => {
-                    tracing::warn!(shard = %self.name, healed, "the clock went back; undelayed jobs are due now");
+                Ok(jobs) => {
+                    tracing::warn!(shard = %self.name, jobs, "the clock went back; undelayed jobs are due now");
                 }
                 Err(error) => {
                     self.clock_went_back.store(true, Ordering::Relaxed);
-                    tracing::error!(shard = %self.name, %error, "the clock went back, and jobs that are due wait for it");
+                    tracing::error!(
+                        shard = %self.name, %error,
+                        "the clock went back; undelayed jobs could not be made due yet, this is retried"
+                    );
                 }
             }
         }
         Ok(())
     }
 
-    /// Whether a new connection leads to this shard, and to a Redis that can be used.
+    /// Checks that a new connection leads to this shard, and to a usable Redis.
     async fn check_connection(
         &self,
         connection: &mut RedisConnection,
     ) -> std::result::Result<(), RedisOpenError> {
-        let told = redis::cmd("INFO").query_async::<String>(connection).await;
-        let info = told.map_err(|error| error_mapping::info_error(&error))?;
+        let answer = redis::cmd("INFO").query_async::<String>(connection).await;
+        let info = answer.map_err(|error| error_mapping::info_error(&error))?;
         match check::check(&info) {
-            // Sentinel names a new primary a moment before that one knows.
+            // Sentinel names a new primary a moment before that Redis is promoted.
             Err(RedisOpenError::Replica) if self.connections.route().sentinels() > 0 => {
-                let text = "the primary that sentinel names is a replica, a failover is under way";
+                let text = "the primary that sentinel names is still a replica: failover under way";
                 return Err(RedisOpenError::Unreachable(text.to_owned()));
             }
             checked => self.scripts.set_major_version(checked?),
         }
-        // Not before: a sentinel asks for no password as a rule.
+        // After the check for a sentinel, which as a rule requires no password.
         self.check_login(connection).await?;
         match check::evicts(&info) {
-            // One that was safe once has jobs that can still be finished.
+            // A shard that was safe once has jobs that can still be finished.
             Some(policy) if !self.status.is_known() => {
                 return Err(RedisOpenError::EvictionPolicy(policy));
             }
@@ -296,8 +301,8 @@ impl RedisShard {
         Ok(())
     }
 
-    /// Whether a password is needed where one is given. A Redis that lets in everybody is not what whoever wrote
-    /// the url had in mind. One that was right once, and came back without its password, is used all the same.
+    /// Checks that a password of the url is needed. A Redis that accepts any client is not the one that the url was
+    /// written for. A Redis that passed once, and restarted without its password, is used all the same.
     async fn check_login(
         &self,
         connection: &mut RedisConnection,
@@ -305,7 +310,7 @@ impl RedisShard {
         let login = &self.connections.route().address.login;
         let is_asked = login.username() == Some(DEFAULT_USER) && !self.status.is_known();
         let Some(password) = login.password().filter(|_| is_asked) else { return Ok(()) };
-        // Without the name, which is what makes it an error.
+        // Without the user name, which makes Redis report the needless password.
         match redis::cmd("AUTH").arg(password).query_async::<()>(connection).await {
             Err(error) if error.to_string().contains("without any password") => {
                 Err(RedisOpenError::NeedlessPassword)
@@ -314,8 +319,8 @@ impl RedisShard {
         }
     }
 
-    /// Writes the shard's name at first contact and compares it ever after; sees whether the clock is
-    /// behind what was noted last.
+    /// Writes the shard's name at first contact and compares it later; detects a clock that is behind the last stored
+    /// time.
     async fn check_name(
         &self,
         connection: &mut RedisConnection,
@@ -323,7 +328,7 @@ impl RedisShard {
     ) -> std::result::Result<(), RedisOpenError> {
         let mut call = self.call(Verb::Open);
         call.arg(self.name.as_str()).arg(FORMAT).arg(FORMAT_MIN);
-        // Of each connection once.
+        // Once for each connection.
         for command in commands().chain([SUBSCRIBE]).filter(|_| is_new) {
             call.arg(command);
         }
@@ -355,12 +360,12 @@ impl RedisShard {
 
     /// Makes every job that was enqueued without a delay due now, after the clock went back.
     async fn make_undelayed_due(&self) -> Result<u64> {
-        let (mut healed, mut due) = (0, String::new());
+        let (mut changed, mut due) = (0, String::new());
         for topic in self.all_topics().await? {
             for priority in 0..=limit::PRIORITY_MAX {
                 let mut after = [String::new(), String::new()];
                 loop {
-                    let mut call = self.call(Verb::Heal);
+                    let mut call = self.call(Verb::MakeUndelayedDue);
                     call.arg(topic.as_str())
                         .arg(priority)
                         .arg(&after[0])
@@ -369,7 +374,7 @@ impl RedisShard {
                         .arg(&due);
                     let mut reply = self.run_list(ConnectionLane::Write, &call).await?;
                     let seen = reply.count()?;
-                    healed += reply.count()?;
+                    changed += reply.count()?;
                     due = reply.number()?.to_string();
                     after = [reply.text()?, reply.text()?];
                     if seen == 0 {
@@ -378,14 +383,14 @@ impl RedisShard {
                 }
             }
         }
-        Ok(healed)
+        Ok(changed)
     }
 }
 
-// === impl Shard: topics ===
+// === impl RedisShard: topics ===
 
 impl RedisShard {
-    /// So many topics from a place on, in parts, and how many records each has.
+    /// Returns this number of topics from a place on, read in parts, with their numbers of records.
     pub(super) async fn topics_from(
         &self,
         mut place: String,
@@ -418,19 +423,19 @@ impl RedisShard {
         Ok(topics)
     }
 
-    /// Every topic, and how many records each has.
+    /// Returns all topics, with their numbers of records.
     pub(super) async fn topics_with_records(&self) -> Result<Vec<(TopicInfo, u64)>> {
         self.topics_from("-".to_owned(), usize::MAX).await
     }
 
-    /// The names of all topics.
+    /// Names of all topics.
     pub(super) async fn all_topics(&self) -> Result<Vec<TopicName>> {
         Ok(self.topics_with_records().await?.into_iter().map(|(topic, _)| topic.name).collect())
     }
 }
 
-/// What the error of a call means, once its outcome cannot change any more: until the window of a write ends, what was
-/// sent may still be executed.
+/// Returns the error of a call, once its outcome cannot change any more: until the window of a write ends, a sent
+/// call may still be executed.
 async fn settled_error(call: &ScriptCall, error: &RedisError) -> Error {
     let error = error_mapping::call_error(error, call.verb().only_reads());
     if let (true, Some(last)) = (error.outcome_unknown(), call.window_end()) {
@@ -439,7 +444,7 @@ async fn settled_error(call: &ScriptCall, error: &RedisError) -> Error {
     error
 }
 
-/// The time that an answer begins with, or is.
+/// Returns the time of a reply: its first element, or the whole reply.
 fn leading_time(value: &Value) -> Option<Time> {
     match value {
         Value::Int(now) => Some(Time(*now)),

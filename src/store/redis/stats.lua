@@ -1,12 +1,11 @@
 -- flags: no-writes
--- stats: numbers of topics.
--- ARGV: now, whether what is past its time is to be pruned first (0 or 1), then names.
--- Reply: when there is something to prune first: false. Else now, then per topic false or: created, enqueued,
---        succeeded, dead (since the topic exists); scheduled, ready, running, backoff, dead; when the
---        job became due that is ready longest (0: none is). It ends early once it has looked at much: the rest is to
---        be asked for again.
+-- stats: reads the numbers of topics.
+-- ARGV: now, whether jobs past their time must be pruned first (0 or 1), then names.
+-- Reply: false when a prune is needed first. Else now, then per topic false or: created, enqueued, succeeded, dead
+-- (since the topic exists); scheduled, ready, running, backoff, dead; due time of the job that has been ready longest
+-- (0: none). The reply ends early once the script has read much: the caller requests the rest again.
 --#include clock
---#include line
+--#include ready_list
 local alarm = ARGV[2] == '1' and call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
 if alarm and tonumber(alarm) <= now then return false end
 local reply, keys = { now }, 0

@@ -1,5 +1,5 @@
-//! What is known of one Redis without asking it: whether it can be used, whether it throws jobs away, and what its writes
-//! reach. Changes are published to the health of the shard, which logs them.
+//! Known state of one Redis without a request to it: whether it can be used, whether it evicts jobs, and the
+//! durability of its writes. Changes are published to the health of the shard, which logs them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,41 +13,41 @@ use super::check::field;
 use super::durability_info::RedisDurabilityInfo;
 use super::durability_wait::DurabilityWait;
 
-/// Collects what connections and looks find.
+/// Collects the results of connections and checks.
 pub(super) struct RedisStatus {
     state: Mutex<RedisStatusState>,
     published: watch::Sender<store::ShardStatus>,
-    /// Another process has taken the place of the one that was looked at.
+    /// Notified when another process has replaced the one that was checked.
     process_replaced: Notify,
 }
 
 #[derive(Default)]
 struct RedisStatusState {
-    /// Whether it was the right one and a safe one at least once.
+    /// The shard was checked successfully at least once.
     is_known: bool,
-    /// Why it was not reached yet, or must not be used. A Redis that was in use and is lost is noticed by the calls that
-    /// fail.
+    /// Reason why it was not reached yet, or must not be used. A Redis that was in use and is lost is noticed by
+    /// failing calls.
     problem: Option<ShardProblem>,
-    /// The policy by which it throws jobs away.
+    /// Eviction policy, if it evicts jobs.
     eviction_policy: Option<String>,
-    /// The process to which the last connection was made.
+    /// Process to which the last connection was made.
     process: String,
-    /// What was found at the last look at it.
+    /// Result of the last check of it.
     observation: Option<StatusObservation>,
 }
 
 struct StatusObservation {
     facts: RedisDurabilityInfo,
-    /// Its append-only file holds everything.
+    /// Its append-only file is complete.
     is_complete: bool,
 }
 
-// === impl Condition ===
+// === impl RedisStatus ===
 
 impl RedisStatus {
-    /// Of a Redis that was not reached yet: it promises nothing.
+    /// Returns the status of a Redis that was not reached yet: it has no durability.
     pub(super) fn new() -> RedisStatus {
-        let trouble = Some(ShardProblem::NeverConnected("it was not connected to yet".to_owned()));
+        let trouble = Some(ShardProblem::NeverConnected("no connection was made yet".to_owned()));
         let condition = RedisStatus {
             state: Mutex::new(RedisStatusState { problem: trouble, ..RedisStatusState::default() }),
             published: watch::Sender::default(),
@@ -61,13 +61,13 @@ impl RedisStatus {
         self.published.subscribe()
     }
 
-    /// Whether it was the right one and a safe one at least once.
+    /// Returns whether the shard was checked successfully at least once.
     pub(super) fn is_known(&self) -> bool {
         self.state().is_known
     }
 
-    /// A new connection leads to the right Redis, which answers INFO so. A process that was not looked at promises
-    /// nothing until it is.
+    /// Records that a new connection leads to the right Redis, and its INFO. A process that was not checked has no
+    /// durability until it is.
     pub(super) fn connected(&self, info: &str) {
         let process = field(info, "run_id").unwrap_or_default();
         let is_new = self.state().process != process;
@@ -82,8 +82,8 @@ impl RedisStatus {
         }
     }
 
-    /// No connection could be made, or it led to a Redis that cannot be used. What was found wrong with it stands until
-    /// a connection shows otherwise.
+    /// Records that no connection could be made, or that it led to a Redis that cannot be used. A problem that was
+    /// found stands until a connection succeeds.
     pub(super) fn failed(&self, error: &RedisOpenError) {
         self.update(|state| {
             if error.is_permanent() {
@@ -94,12 +94,12 @@ impl RedisStatus {
         });
     }
 
-    /// The policy by which it throws jobs away when it is full: it gets no new ones then.
+    /// Sets the eviction policy with which a full Redis evicts jobs: the shard takes no new jobs then.
     pub(super) fn set_eviction_policy(&self, policy: Option<String>) {
         self.update(|state| state.eviction_policy = policy);
     }
 
-    /// Refuses new jobs while they would not be safe.
+    /// Rejects new jobs while they would not be safe.
     pub(super) fn admit_jobs(&self) -> Result<(), Error> {
         let policy = self.state().eviction_policy.clone();
         policy.map_or(Ok(()), |policy| {
@@ -107,18 +107,17 @@ impl RedisStatus {
         })
     }
 
-    /// Waits until another process has taken the place of the one that was looked at.
+    /// Waits until another process has replaced the one that was checked.
     pub(super) async fn wait_for_replacement(&self) {
         self.process_replaced.notified().await;
     }
 
-    /// What a write reaches.
+    /// Returns the durability of a write.
     pub(super) fn write_durability(&self) -> WriteDurability {
         self.state().reach().unwrap_or(WriteDurability::MEMORY)
     }
 
-    /// What there is to wait for when so much is asked; nothing where every write reaches it, or where it cannot be
-    /// reached.
+    /// Returns the wait for the requested durability; `None` if every write has it, or if it cannot be reached.
     pub(super) fn wait_for(&self, asked: Durability) -> Option<DurabilityWait> {
         let reach = self.write_durability();
         let wait = DurabilityWait {
@@ -128,14 +127,14 @@ impl RedisStatus {
         (reach.by_default < asked && asked <= reach.max).then_some(wait)
     }
 
-    /// A look found this; `shard`: for the log.
+    /// Records the result of a check; `shard`: for the log.
     pub(super) fn set_observation(&self, shard: &ShardName, facts: RedisDurabilityInfo) {
-        if self.state().process != facts.process {
-            // The process that was looked at is gone; its successor is next.
-            self.process_replaced.notify_one();
-            return;
-        }
         self.update(|state| {
+            if state.process != facts.process {
+                // The process that was checked is gone; its successor is checked next.
+                self.process_replaced.notify_one();
+                return;
+            }
             let before = state.observation.take();
             if before.is_none() && facts.confirms_too_early() {
                 tracing::warn!(
@@ -154,7 +153,7 @@ impl RedisStatus {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what is known, and publishes that if it is new.
+    /// Changes the state, and publishes it if it is new.
     fn update(&self, change: impl FnOnce(&mut RedisStatusState)) {
         let mut state = self.state();
         change(&mut state);
@@ -167,7 +166,7 @@ impl RedisStatus {
     }
 }
 
-// === impl State ===
+// === impl RedisStatusState ===
 
 impl RedisStatusState {
     fn reach(&self) -> Option<WriteDurability> {
@@ -267,6 +266,6 @@ mod tests {
         assert_eq!(waits(facts("everysec", true), Memory), None);
         assert_eq!(waits(facts("everysec", true), Fsynced), Some((true, false)));
         assert_eq!(waits(facts("everysec", true), Replicated), Some((true, true)));
-        assert_eq!(waits(facts("everysec", false), Replicated), None, "it cannot be had");
+        assert_eq!(waits(facts("everysec", false), Replicated), None, "it cannot be reached");
     }
 }

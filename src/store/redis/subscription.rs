@@ -1,5 +1,6 @@
-//! A subscription to channels of a Redis or a sentinel. redis-rs's `PubSub` has no time limits and does not notice a silent peer:
-//! both are added here. A subscription is not renewed, because the Redis behind the endpoint may be another one by then.
+//! Subscription to channels of a Redis or a sentinel. redis-rs's `PubSub` has no time limits and does not notice a
+//! silent peer: both are added here. A subscription is not renewed, because the Redis behind the endpoint may be
+//! another one by then.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct RedisSubscription(PubSub);
 
-/// How a subscription ended.
+/// Reason why a subscription ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SubscriptionEnd {
     Closed,
@@ -43,7 +44,7 @@ impl RedisSubscription {
         in_time.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
     }
 
-    /// The next message.
+    /// Returns the next message.
     pub(super) async fn next(&mut self) -> Result<Msg, SubscriptionEnd> {
         loop {
             if let Ok(message) = timeout(PING_EVERY, self.0.on_message().next()).await {

@@ -1,10 +1,10 @@
-//! The tables of the module say where every verb is and which scripts it calls.
+//! Checks that the tables of the module list every verb and the scripts that it calls.
 
 use super::script::{ALL, SOURCES, ScriptSource};
 
 const MODULE: &str = include_str!("mod.rs");
 
-/// What is in quotes in the cells of the tables, by row.
+/// Returns the quoted names in the cells of the tables, by row.
 fn rows() -> Vec<Vec<Vec<&'static str>>> {
     let quoted = |cell: &'static str| cell.split('`').skip(1).step_by(2).collect();
     let rows = MODULE.lines().filter_map(|line| line.strip_prefix("//! | "));
@@ -12,7 +12,7 @@ fn rows() -> Vec<Vec<Vec<&'static str>>> {
     rows.map(|row| row.split(" | ").map(quoted).collect()).collect()
 }
 
-/// The scripts that the Rust file of that name calls.
+/// Returns the scripts that the Rust file of that name calls.
 fn called(file: &str) -> Vec<&'static str> {
     let path = format!("{}/src/store/redis/{file}", env!("CARGO_MANIFEST_DIR"));
     let code = std::fs::read_to_string(path).unwrap();
@@ -26,7 +26,7 @@ fn called(file: &str) -> Vec<&'static str> {
     ALL.iter().filter(calls).map(|script| script.name).collect()
 }
 
-/// The methods of the store that ask the shard for something.
+/// Returns the methods of the store that make a request to the shard.
 fn methods() -> Vec<&'static str> {
     let (_, store) = MODULE.split_once("impl Store for").unwrap();
     let methods = store.split("    fn ").skip(1);

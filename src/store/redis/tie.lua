@@ -1,22 +1,24 @@
 -- flags: allow-oom
--- tie: detach leases from their streams, or tie them to others, which answer for them from then on.
--- ARGV: now; per lease: topic, id, token, owner and number of the stream that answers for it; owner and number of the one
---       that is to (empty: detach it), its grace as it is stored, time (empty: none). With a time only a lease that is
---       detached, or was extended then or later.
--- Reply: now; per lease 1 (also if the stream has it already), or 0 if it is not so, or not any more.
+-- tie: detaches leases from their streams, or ties them to other streams, which are responsible for them from then
+-- on.
+-- ARGV: now; per lease: topic, id, token, owner and number of its current stream; owner and number of its new one
+-- (empty: detach it), its grace in the stored form, time (empty: none). With a time, only a lease is tied that is
+-- detached, or was extended then or later.
+-- Reply: now; per lease 1 (also if it is tied to the new stream already), or 0 if it does not have that stream, or no
+-- longer exists.
 --#include clock
---#include tell
---#include line
+--#include lease_events
+--#include ready_list
 --#include record
 local function adopt(j, is_held, owner, stream, grace, since)
   local l = j.lease
   if l.owner == owner and l.stream == stream then return true end
   if not is_held or since ~= '' and l.grace ~= 0 and l.extended < tonumber(since) then return false end
-  tell(l.raw, 'adopted')
+  add_lease_event(l.raw, 'adopted')
   l.owner, l.stream, l.grace = owner, stream, grace
-  -- The receipt names the stream that it came from, so an ack has to look whose lease it is.
+  -- The receipt names its first stream, so an ack has to check the owner of the lease.
   entangle(j)
-  -- What is decided about the job may have to be told to its new owner.
+  -- Decisions about the job may need a notification of its new owner.
   renew(j)
   save(j)
   return true
@@ -40,5 +42,5 @@ local reply = { now }
 for a = 2, #ARGV, 9 do
   reply[#reply + 1] = tie(unpack(ARGV, a, a + 8)) and 1 or 0
 end
-tell_all()
+publish_lease_events()
 return reply

@@ -1,7 +1,7 @@
 -- flags: no-writes
--- topics: the topics whose names come at or after a place, in order, with how many records each has.
--- ARGV: now, place (as ZRANGEBYLEX has it), limit.
--- Reply: per topic: name, when it was created, records.
+-- topics: reads the topics whose names are at or after a place, in order, with their numbers of records.
+-- ARGV: now, place (in the form of ZRANGEBYLEX), limit.
+-- Reply: per topic: name, time of its creation, records.
 local P = KEYS[1]
 local reply = {}
 for _, name in ipairs(redis.call('ZRANGEBYLEX', P .. 'topics', ARGV[2], '+', 'LIMIT', 0, ARGV[3])) do

@@ -1,6 +1,6 @@
-//! Parses the URL of a Redis. The url parser of redis-rs decodes hosts, users and passwords. The split into parts is ours:
-//! redis-rs has no form for several sentinels, ignores an unknown query, takes `#insecure` as a request to check no
-//! certificate, and does not name the part that is wrong.
+//! Parses the URL of a Redis. The url parser of redis-rs decodes hosts, users and passwords. The split into parts is
+//! implemented here: redis-rs has no form for several sentinels, ignores an unknown query, takes `#insecure` as a
+//! request to check no certificate, and does not name the part that is wrong.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,21 +9,21 @@ use deadpool_redis::redis::{
     ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo, parse_redis_url,
 };
 
-/// The user of a client that gives no name.
+/// User of a client that gives no name.
 pub(super) const DEFAULT_USER: &str = "default";
-/// The default port of Redis.
+/// Default port of Redis.
 const REDIS_PORT: u16 = 6_379;
-/// The default port of Sentinel.
+/// Default port of Sentinel.
 pub(super) const SENTINEL_PORT: u16 = 26_379;
 
-/// The form of the urls of each scheme.
+/// Forms of the urls of each scheme.
 const PLAIN: &str = "redis://[[user]:password@]host[:port][/database]";
 const TLS: &str = "rediss://[user:password@]host[:port][/database]";
 const SOCKET: &str = "redis+unix:///path[?db=database&user=user&pass=password]";
 const SENTINEL: &str = "redis+sentinel://[user:password@]host[:port],host[:port]/primary[/database]\
                         [?sentinel_user=user&sentinel_password=password]";
 
-/// The mistakes in a url.
+/// Mistakes in a url.
 const SLASHES: &str = "no // follows its scheme";
 const LOGIN: &str = "its user or password has a character that must be percent-encoded: \
                      % is %25, / is %2F, ? is %3F, # is %23";
@@ -37,12 +37,12 @@ const SOCKET_PATH: &str = "its path is missing, or a host stands in front of it"
 const PRIMARY: &str =
     "the name of its primary is missing, or has more than letters, digits, ., - and _";
 
-/// The place that a url names.
+/// Endpoint that a url names.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum RedisEndpoint {
     Host(RedisHost),
     Socket(PathBuf),
-    /// The primary that the sentinels name.
+    /// Primary that the sentinels name.
     Sentinel {
         sentinels: Vec<RedisHost>,
         primary: String,
@@ -55,7 +55,7 @@ pub(super) struct RedisHost {
     pub(super) port: u16,
 }
 
-/// The url names no Redis. It is not quoted: it may hold a password.
+/// Error for a url that names no Redis. The url is not quoted: it may contain a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the url is not written as {form}: {mistake}")]
 pub struct InvalidAddress {
@@ -80,7 +80,7 @@ impl fmt::Display for RedisHost {
 
 // === urls ===
 
-/// The endpoint of a url, the login there, and the login at the sentinels.
+/// Endpoint of a url, the login for it, and the login for the sentinels.
 type ParsedUrl = (RedisEndpoint, RedisConnectionInfo, RedisConnectionInfo);
 
 /// Parses a url of any scheme.
@@ -123,7 +123,7 @@ fn socket(url: &str) -> UrlResult<ParsedUrl> {
 fn sentinels(url: &str) -> UrlResult<ParsedUrl> {
     let UrlParts { user, hosts, path, query } = split(url, "+sentinel://")?;
     let (primary, db) = path.split_once('/').unwrap_or((path, ""));
-    // The characters that Sentinel allows.
+    // Characters that Sentinel allows.
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
     if primary.is_empty() || !primary.bytes().all(is_allowed) {
         return Err(PRIMARY);
@@ -135,7 +135,7 @@ fn sentinels(url: &str) -> UrlResult<ParsedUrl> {
     Ok((endpoint, user_info(user)?.set_db(database(db)?), login(sentinel_user, password)?))
 }
 
-/// The parts of a url that begins with hosts.
+/// Parts of a url that begins with hosts.
 struct UrlParts<'a> {
     user: &'a str,
     hosts: &'a str,
@@ -145,8 +145,8 @@ struct UrlParts<'a> {
 
 fn split<'a>(url: &'a str, mark: &str) -> UrlResult<UrlParts<'a>> {
     let (_, rest) = url.split_once(mark).ok_or(SLASHES)?;
-    // One of these characters in a password that is not encoded leaves the @ behind it. Two urls in a row are
-    // another mistake.
+    // One of these characters in a password that is not encoded leaves the @ after it. Two urls in a row are another
+    // mistake.
     let first = rest.split("?sentinel_").next().unwrap_or_default();
     let is_raw = first.split_once(['/', '?', '#']).is_some_and(|(_, behind)| behind.contains('@'));
     if is_raw && !rest.contains("://") {
@@ -180,7 +180,7 @@ fn user_info(text: &str) -> UrlResult<RedisConnectionInfo> {
     login(info.redis_settings().username(), info.redis_settings().password())
 }
 
-/// Redis would take a user without a password for the default one.
+/// Returns a login. Redis would take a user without a password for the default one.
 fn login<T: AsRef<str>>(user: Option<T>, password: Option<T>) -> UrlResult<RedisConnectionInfo> {
     let login = RedisConnectionInfo::default();
     match (user, password) {
@@ -198,7 +198,7 @@ fn database(text: &str) -> UrlResult<i64> {
     }
 }
 
-/// The decoded values of a query that has no other keys.
+/// Returns the decoded values of a query that has no other keys.
 fn values<const N: usize>(query: &str, keys: [&str; N]) -> UrlResult<[Option<String>; N]> {
     let url = parse_redis_url(&format!("redis://host/?{query}")).ok_or(QUERY)?;
     let mut values = [const { None }; N];

@@ -1,16 +1,17 @@
-//! The window of a write: until when Redis may execute it.
+//! Execution window of a write: the time until which Redis may execute it.
 //!
-//! A connection that was given up is not dead. The kernel and proxies go on delivering what was sent by it, seconds
-//! later, and Redis would execute it after whatever was written meanwhile: a job that ran and ended would be created
-//! again, a Delete would remove the job that was enqueued after it. So every write that no lease token guards names
-//! the latest time of Redis's clock at which it may be executed; later its script refuses it and writes nothing
-//! (`lib/clock.lua`). An unknown outcome is reported only once that time has passed: from then on it cannot change.
+//! A connection that was given up is not dead. The kernel and proxies go on delivering data that was sent by it,
+//! seconds later, and Redis would execute it after newer writes: a job that ran and ended would be created again, a
+//! Delete would remove the job that was enqueued after it. So every write that no lease token guards carries the
+//! latest time of Redis's clock at which it may be executed; after that its script rejects it and writes nothing
+//! (`lib/clock.lua`). An unknown outcome is reported only once that time has passed: from then on the outcome cannot
+//! change.
 //!
-//! The time is named by an estimate of Redis's clock, which is never ahead of it: each answer that carries the time
-//! bounds the offset from both sides (it was read after the call was sent and before the answer came), and all answers
-//! together bound it closer. If the clock of Redis steps forward, calls under way are refused, and sent again with the
-//! new time. If it steps back, the window of calls under way is longer by the step, until the next answer shows it.
-//! Both are logged.
+//! The time is taken from an estimate of Redis's clock, which is never ahead of it: each reply with the time bounds
+//! the offset from both sides (the clock was read after the call was sent and before the reply arrived), and all
+//! replies together bound it more closely. If the clock of Redis steps forward, calls under way are rejected, and
+//! sent again with the new time. If it steps back, the window of calls under way is longer by the step, until the
+//! next reply shows it. Both are logged.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,39 +20,39 @@ use tokio::time::Instant;
 
 use crate::domain::Time;
 
-/// The longest window. A busy Redis answers far sooner; as long as a connection waits for an answer.
+/// Longest window, equal to the response timeout of a connection. A busy Redis answers far sooner.
 pub(super) const WINDOW_MAX: Duration = Duration::from_secs(3);
-/// Two clocks drift apart by less than one part in so many. Quartz stays below 1 in 5,000; while a clock is slewed, 1 in
-/// 2,000.
+/// Divisor of the drift: two clocks drift apart by less than one part in this number. Quartz stays below 1 in 5,000;
+/// while a clock is slewed, 1 in 2,000.
 const DRIFT_DIVISOR: i64 = 1_000;
 
-/// An estimate of Redis's clock.
+/// Estimate of Redis's clock.
 pub(super) struct RedisClock {
     origin: Instant,
     offset: Mutex<Option<ClockOffset>>,
 }
 
-/// By how many microseconds Redis's clock is ahead of the time since `origin`.
+/// Microseconds by which Redis's clock is ahead of the time since `origin`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ClockOffset {
-    /// At least.
+    /// Lower bound.
     low: i64,
-    /// At most.
+    /// Upper bound.
     high: i64,
-    /// When that was true, in microseconds since `origin`.
+    /// Time for which the bounds hold, in microseconds since `origin`.
     at: i64,
 }
 
 // === impl RedisClock ===
 
 impl RedisClock {
-    /// Nothing is known yet.
+    /// Returns an estimate without any observation.
     pub(super) fn new() -> RedisClock {
         RedisClock { origin: Instant::now(), offset: Mutex::default() }
     }
 
-    /// Takes in the time that an answer carries; `sent`: when its call was sent. Returns by how many microseconds the
-    /// clock stepped, if it did.
+    /// Adds the time of a reply; `sent`: time at which its call was sent. Returns the microseconds by which the clock
+    /// stepped, if it did.
     pub(super) fn observe(&self, sent: Instant, shown: Time) -> Option<i64> {
         let (sent, received) = (self.micros(sent), self.micros(Instant::now()));
         let seen = ClockOffset { low: shown.0 - received, high: shown.0 - sent, at: received };
@@ -64,7 +65,7 @@ impl RedisClock {
         step
     }
 
-    /// What Redis's clock shows at `when`, at least. `None`: nothing is known yet.
+    /// Lower bound of the time that Redis's clock shows at `when`. `None`: no reply was observed yet.
     pub(super) fn at(&self, when: Instant) -> Option<Time> {
         let known = (*self.offset())?;
         let when = self.micros(when);
@@ -81,16 +82,17 @@ impl RedisClock {
     }
 }
 
-// === impl Offset ===
+// === impl ClockOffset ===
 
 impl ClockOffset {
-    /// The same later, as far as clocks may have drifted apart.
+    /// Returns the offset at a later time, widened by the possible drift.
     fn widened(self, at: i64) -> ClockOffset {
         let drift = (at - self.at).max(0) / DRIFT_DIVISOR;
         ClockOffset { low: self.low - drift, high: self.high + drift, at: at.max(self.at) }
     }
 
-    /// What both say; if they contradict each other the clock stepped, by so much, and the later one counts.
+    /// Intersects two observations; if they contradict each other the clock stepped, by the returned number, and the
+    /// later one counts.
     fn intersect(self, seen: ClockOffset) -> (ClockOffset, Option<i64>) {
         if seen.low > self.high {
             return (seen, Some(seen.low - self.high));
@@ -116,7 +118,7 @@ mod tests {
     const S: i64 = 1_000_000;
     const START: i64 = 1_700_000_000 * S;
 
-    /// A Redis whose clock shows `START` and what passes, plus what it was stepped by.
+    /// Redis whose clock shows `START` plus the elapsed time plus its steps.
     struct SimulatedRedis {
         clock: RedisClock,
         stepped: i64,
@@ -131,7 +133,7 @@ mod tests {
             Time(START + self.stepped + self.clock.micros(Instant::now()))
         }
 
-        /// A call that is `there` so long on its way there and `back` so long on its way back.
+        /// Makes a call that takes `there` on its way to Redis and `back` on its way back.
         async fn call(&self, there: u64, back: u64) -> Option<i64> {
             let sent = Instant::now();
             tokio::time::sleep(Duration::from_millis(there)).await;
@@ -140,7 +142,7 @@ mod tests {
             self.clock.observe(sent, shown)
         }
 
-        /// By how much the estimate is behind the clock.
+        /// Microseconds by which the estimate is behind the clock.
         fn behind(&self) -> i64 {
             self.shows().0 - self.clock.at(Instant::now()).unwrap().0
         }

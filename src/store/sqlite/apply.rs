@@ -1,5 +1,5 @@
-//! [`Store::apply`](crate::store::Store::apply): a call is one transaction. Three fast paths do by themselves what the
-//! engine would do where there is nothing to decide.
+//! [`Store::apply`](crate::store::Store::apply): a call is one transaction. Three fast paths do the work of the
+//! engine where there is nothing to decide.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use super::write_job::StoredJob;
 use super::writer::{SqliteWriter, SyncLevel};
 use super::{enqueue, leases, settle};
 
-/// A request whose blobs are encoded, which happens before it reaches the writer.
+/// A request with encoded blobs; encoding happens before the request reaches the writer.
 struct PreparedRequest {
     key: JobKey,
     command: Command,
-    /// Of an enqueue.
+    /// Encoded parts of an enqueue.
     stored: Option<StoredJob>,
     until: Option<Instant>,
 }
 
-/// Some of the requests of a call.
+/// A range of the requests of a call.
 struct RequestRange {
     requests: Arc<Vec<PreparedRequest>>,
     range: Range<usize>,
 }
 
-// === impl Prepared ===
+// === impl PreparedRequest ===
 
 impl PreparedRequest {
     fn new(request: JobRequest) -> PreparedRequest {
@@ -45,11 +45,11 @@ impl PreparedRequest {
         PreparedRequest { key, command, stored, until }
     }
 
-    /// How much it must survive.
+    /// Returns the sync level that the request needs.
     fn sync(&self) -> SyncLevel {
         match &self.command {
             Command::Enqueue(_) => SyncLevel::FullGrowing,
-            // Follow-ups and checkpoints take room; one that is refused leaves its lease as it is.
+            // Follow-ups and checkpoints take disk space; a request that is rejected leaves its lease unchanged.
             Command::Settle(settle) => match &settle.action {
                 SettleAction::Ack { follow_ups, .. } if !follow_ups.is_empty() => {
                     SyncLevel::FullGrowing
@@ -65,7 +65,7 @@ impl PreparedRequest {
     }
 }
 
-// === impl Part ===
+// === impl RequestRange ===
 
 impl RequestRange {
     fn requests(&self) -> &[PreparedRequest] {
@@ -85,8 +85,8 @@ impl RequestRange {
     }
 }
 
-/// Applies a call in one transaction. If something in it fails, its commands come as calls of their own, so that what is
-/// wrong with one does not fail the others: the writer takes them together again, but for those that fail.
+/// Applies a call in one transaction. If a command fails, all are sent again as calls of their own, so that one
+/// failure does not fail the others: the writer groups those that succeed again.
 pub(super) async fn apply_all(
     writer: &SqliteWriter,
     requests: Vec<JobRequest>,
@@ -101,7 +101,7 @@ pub(super) async fn apply_all(
     let alone = async |at: usize| run(at..at + 1).await.and_then(single_result);
     let mut results: Vec<Result<RequestResult>> = match run(0..count).await {
         Ok(applied) => applied.into_iter().map(Ok).collect(),
-        // They stay in order: each is in the queue of the writer before the next one is polled.
+        // Order is kept: each call is in the queue of the writer before the next one is polled.
         Err(error) if count > 1 && !error.is_shard_failure() => {
             join_all((0..count).map(alone)).await
         }
@@ -113,7 +113,7 @@ pub(super) async fn apply_all(
 }
 
 fn single_result(applied: Vec<RequestResult>) -> Result<RequestResult> {
-    let none = || Error::Unavailable("the store has not answered".into());
+    let none = || Error::Unavailable("the store returned no result".into());
     applied.into_iter().next().ok_or_else(none)
 }
 
@@ -152,7 +152,7 @@ fn apply_part(
     Ok(applied)
 }
 
-/// A job that moves to another topic needs its id free there, after all that the clock has brought about.
+/// Puts back a job. One that moves to another topic needs its id free there, after overdue changes are applied.
 fn redrive_job(
     session: &mut WriteTransaction<'_>,
     key: &JobKey,

@@ -1,5 +1,5 @@
-//! Claim: lease ready jobs to those who ask, in the order of each topic, within their credit and the
-//! bounds of one call.
+//! Claim: leases ready jobs to the streams, in the order of each topic, within their credit and the limits of one
+//! call.
 
 use std::collections::VecDeque;
 
@@ -23,15 +23,15 @@ const FILE: &str = include_str!("claim.sql");
 const TAKE: &str = statement(FILE, "take");
 const LEASE: &str = statement(FILE, "lease");
 
-/// What is left of the bounds of one call.
+/// Remaining budget of one call.
 struct ClaimBudget {
     jobs: usize,
     bytes: u64,
-    /// Jobs that it may find expired.
+    /// Number of expired jobs that the call may still remove.
     expiries: usize,
 }
 
-/// Who can still take something: jobs go round.
+/// Streams that can still take jobs, in turn.
 struct StreamRotation<'a> {
     streams: &'a [StreamDemand],
     budgets: Vec<StreamBudget>,
@@ -51,7 +51,7 @@ struct TakenJob {
     job: LeasedJob,
 }
 
-/// A job that waits, without its body.
+/// A waiting job, without its body.
 struct WaitingRow {
     key: i64,
     due: Time,
@@ -59,15 +59,15 @@ struct WaitingRow {
     bytes: u64,
 }
 
-/// What a search through one rank ended with.
+/// End of the search through one rank.
 enum RankEnd {
-    /// The rank has nothing more.
+    /// The rank has no more jobs.
     Empty,
-    /// The next job is due then.
+    /// The next job is due at that time.
     Until(Time),
-    /// Nobody can take the next job, or the call is full.
+    /// No stream can take the next job, or the call is full.
     Full,
-    /// So much had expired that the call is full.
+    /// Expired jobs used up the budget of the call.
     ExpiryLimit,
 }
 
@@ -114,7 +114,7 @@ fn claim_topic(
     Ok(TopicLeases { by_stream: leased, remainder: rest })
 }
 
-/// Takes from rank after rank until nobody can take more.
+/// Takes jobs rank by rank until no stream can take more.
 fn take_jobs(
     session: &mut WriteTransaction<'_>,
     topic: i64,
@@ -154,7 +154,7 @@ fn take_rank(
     let before = taken.len();
     loop {
         let limit = round.jobs_left().min(budget.jobs) + 1;
-        // What was taken still waits in the table, at the front.
+        // Taken jobs still wait in the table, at the front.
         let mut rows = select.query(params![topic, rank, limit, taken.len() - before])?;
         let mut expired = Vec::new();
         let mut seen = 0;
@@ -190,7 +190,7 @@ fn take_rank(
             Some(end) => return Ok(end),
             None if seen < limit => return Ok(RankEnd::Empty),
             None if budget.expiries == 0 => return Ok(RankEnd::ExpiryLimit),
-            // Some of the page had expired, so there may be more for those who took the others.
+            // Some jobs of the page had expired, so there may be more for the streams.
             None => {}
         }
     }
@@ -211,7 +211,7 @@ fn expire_all(
     Ok(())
 }
 
-/// Writes the leases of what was taken.
+/// Writes the leases of the taken jobs.
 fn write_leases(
     session: &mut WriteTransaction<'_>,
     owner: u32,
@@ -243,10 +243,10 @@ fn write_leases(
     Ok(())
 }
 
-// === impl Budget ===
+// === impl ClaimBudget ===
 
 impl ClaimBudget {
-    /// Whether a job fits; the first one always does.
+    /// Returns whether a job fits; the first one always does.
     fn fits(&self, bytes: u64) -> bool {
         self.jobs > 0 && (bytes <= self.bytes || self.bytes == limit::CALL_BYTES_MAX as u64)
     }
@@ -257,7 +257,7 @@ impl ClaimBudget {
     }
 }
 
-// === impl Round ===
+// === impl StreamRotation ===
 
 impl<'a> StreamRotation<'a> {
     fn new(takers: &'a [StreamDemand]) -> StreamRotation<'a> {
@@ -274,7 +274,7 @@ impl<'a> StreamRotation<'a> {
         usize::try_from(jobs).unwrap_or(usize::MAX).min(limit::CALL_JOBS_MAX)
     }
 
-    /// Whose turn it is among those who can take `bytes`.
+    /// Returns the next stream in turn that can take `bytes`.
     fn next_stream(&self, bytes: u64) -> Option<usize> {
         debug_assert_eq!(self.streams.len(), self.budgets.len());
         self.order.iter().copied().find(|&index| self.budgets[index].can_take(bytes))
@@ -295,7 +295,7 @@ impl<'a> StreamRotation<'a> {
     }
 }
 
-// === impl Left ===
+// === impl StreamBudget ===
 
 impl StreamBudget {
     fn can_take(&self, bytes: u64) -> bool {
@@ -303,7 +303,7 @@ impl StreamBudget {
     }
 }
 
-// === impl Waiting, Taken ===
+// === impl WaitingRow, TakenJob ===
 
 impl WaitingRow {
     fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<WaitingRow> {
@@ -352,7 +352,7 @@ impl TakenJob {
     }
 }
 
-/// The spec with its payload still encoded: decoding is not the writer's work, see [`decode`].
+/// Reads the spec with its payload still encoded: decoding is not the writer's work, see [`decode_payloads`].
 fn spec(session: &WriteTransaction<'_>, row: &rusqlite::Row<'_>, key: i64) -> SqliteResult<Spec> {
     let large: bool = row.get(7)?;
     let blob: Option<Vec<u8>> =
@@ -365,13 +365,13 @@ fn spec(session: &WriteTransaction<'_>, row: &rusqlite::Row<'_>, key: i64) -> Sq
     })
 }
 
-/// A payload that is still to be decoded.
+/// Wraps an encoded payload, to be decoded later.
 fn undecoded_payload(blob: Option<Vec<u8>>) -> Option<Payload> {
     blob.map(|blob| Payload { body: Bytes::from(blob), ..Payload::default() })
 }
 
-/// Decodes what [`claim`] left undecoded. A payload or checkpoint that makes no sense leaves its job out, to run out
-/// of leases and become a dead letter; the others of the claim go on.
+/// Decodes the payloads that [`claim`] left encoded. A job whose payload or checkpoint is damaged is dropped from the
+/// result: its leases expire until it becomes a dead letter. The other jobs of the claim go on.
 pub(super) fn decode_payloads(mut claims: ClaimResult) -> ClaimResult {
     for leased in claims.topics.iter_mut().flat_map(|topic| &mut topic.by_stream) {
         leased.retain_mut(|job| {
@@ -380,7 +380,7 @@ pub(super) fn decode_payloads(mut claims: ClaimResult) -> ClaimResult {
                 match codec::decode_payload(encoded.body) {
                     Ok(decoded) => *part = Some(decoded),
                     Err(error) => {
-                        tracing::error!(job = %job.key, %error, "a job is damaged and not handed out");
+                        tracing::error!(job = %job.key, %error, "job is damaged and not delivered");
                         return false;
                     }
                 }

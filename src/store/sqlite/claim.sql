@@ -1,5 +1,5 @@
--- claim: take what waits at one rank of a topic, in its order, up to and including the first job
--- that is not due, behind those that are taken already; then lease what was taken, one by one.
+-- claim: take the waiting jobs at one rank of a topic, in its order, up to and including the first job that is not
+-- due, behind those that are taken already; then lease the taken jobs, one by one.
 -- :take
 SELECT key, id, due, created, expire, own_lease, bytes, large, spec, life, payload
 FROM jobs WHERE topic = ?1 AND phase = 0 AND rank = ?2
@@ -9,7 +9,7 @@ SELECT started FROM shard;
 -- :set_started
 UPDATE shard SET started = ?1;
 -- :lease
--- What became of the leases before it is in `life`, where nothing changes before this one ends.
+-- Earlier leases are recorded in `life`, which does not change before this lease ends.
 UPDATE jobs SET phase = 1, token = ?2, alarm = ?3, owner = ?4, stream = ?5, grace = ?6, lease = ?7, extended = NULL,
        started = ?8, worker = ?9
 WHERE key = ?1;

@@ -1,5 +1,5 @@
-//! Heal: a job that was enqueued without a delay never depends on the clock, so after the clock went back those
-//! written before are due now.
+//! Repair after the clock went back: a job that was enqueued without a delay never depends on the clock, so such jobs
+//! written before become due now.
 
 use rusqlite::{Connection, params};
 
@@ -7,19 +7,19 @@ use crate::domain::{ShardName, Time};
 
 use super::statement::statement;
 
-const FILE: &str = include_str!("heal.sql");
+const FILE: &str = include_str!("clock_rollback.sql");
 const WENT_BACK: &str = statement(FILE, "went_back");
-const HEAL: &str = statement(FILE, "heal");
+const MAKE_UNDELAYED_DUE: &str = statement(FILE, "make_undelayed_due");
 
-/// Heals a file that is being opened at `now`, if there is need.
+/// Makes undelayed jobs of a file that is being opened at `now` due, if the clock went back.
 pub(super) fn make_undelayed_due(
     connection: &Connection,
     name: &ShardName,
     now: Time,
 ) -> rusqlite::Result<()> {
     if connection.prepare(WENT_BACK)?.exists(params![now.0])? {
-        let healed = connection.execute(HEAL, params![now.0])?;
-        tracing::warn!(shard = %name, healed, "the clock went back; undelayed jobs are due now");
+        let jobs = connection.execute(MAKE_UNDELAYED_DUE, params![now.0])?;
+        tracing::warn!(shard = %name, jobs, "the clock went back; undelayed jobs are due now");
     }
     Ok(())
 }

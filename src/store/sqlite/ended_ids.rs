@@ -1,7 +1,7 @@
-//! Ids of the server's own whose jobs have ended and left nothing. A call whose answer was lost is repeated under the
-//! same id, perhaps after the job has ended: what is recalled is not written again. In memory: to keep them in the file
-//! would cost each life a write more. Of ids that were made before the file was opened, or whose hashes were
-//! dropped because there were too many, it is not known whether their jobs have ended.
+//! Server-made ids whose jobs have ended and left no record. A call whose answer was lost is retried under the same
+//! id, perhaps after the job has ended: an id that is found here is not written again. In memory: keeping the ids in
+//! the file would cost one write more per job. For ids made before the file was opened, or whose hashes were dropped
+//! because there were too many, the end of their jobs is unknown.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -12,32 +12,32 @@ use crate::domain::id::created_at;
 use crate::domain::{JobId, State, Time, limit};
 use crate::store::NotWrittenReason;
 
-/// Ids that are recalled at most, in some 64 MB: those of ten minutes at 6,600 a second.
+/// Maximum number of ids kept, in some 64 MB: those of ten minutes at 6,600 a second.
 const ENDED_IDS_MAX: usize = 4_000_000;
-/// Ids are dropped together with those of the same piece of time.
+/// Ids are dropped together, by the time at which they were made.
 const BUCKET: Duration = Duration::from_secs(10);
 
-/// Hashes of ids by when they were made, each with the phase in which its job ended.
+/// Hashes of ids by creation time, each with the final state of its job.
 pub(super) struct EndedIds {
     buckets: BTreeMap<i64, HashSet<u64>>,
     count: usize,
     max: usize,
-    /// What was made before it is not known.
+    /// Ids made before this time are unknown.
     known_since: Time,
 }
 
-// === impl Recall ===
+// === impl EndedIds ===
 
 impl EndedIds {
-    /// Of a file that is opened now.
+    /// Creates the list of a file that is opened now.
     pub(super) fn new(opened: Time) -> EndedIds {
         EndedIds { buckets: BTreeMap::new(), count: 0, max: ENDED_IDS_MAX, known_since: opened }
     }
 
-    /// The job with that id has ended so and left nothing.
+    /// Adds the id of a job that has ended without a record.
     pub(super) fn add(&mut self, topic: i64, id: &str, ended: State, now: Time) {
         let Some(made) = created_at(id) else { return };
-        // One that is ahead was made before the clock went back.
+        // An id from the future was made before the clock went back.
         if refusal_by_age(made, now) == Some(NotWrittenReason::TooOld) {
             return;
         }
@@ -53,7 +53,7 @@ impl EndedIds {
         }
     }
 
-    /// How the job with that id has ended, if its enqueue can be repeated still.
+    /// Returns the final state of the job with that id, if its enqueue can still be retried.
     pub(super) fn find(&self, topic: i64, id: &JobId, now: Time) -> Option<State> {
         let made = id.created_at().filter(|&made| refusal_by_age(made, now).is_none())?;
         let hashes = self.buckets.get(&bucket_of(made))?;
@@ -61,14 +61,14 @@ impl EndedIds {
         State::ALL.into_iter().filter(|state| state.is_terminal()).find(is)
     }
 
-    /// Why a job with that id, which is neither there nor recalled, must not be written.
+    /// Returns why a job with that id, which has no record and is not found here, must not be written.
     pub(super) fn refusal(&self, id: &JobId, now: Time) -> Option<NotWrittenReason> {
         let made = id.created_at()?;
-        let forgotten = (made < self.known_since).then_some(NotWrittenReason::HistoryLost);
-        refusal_by_age(made, now).or(forgotten)
+        let unknown = (made < self.known_since).then_some(NotWrittenReason::HistoryLost);
+        refusal_by_age(made, now).or(unknown)
     }
 
-    /// Drops what no repeat can ask for any more.
+    /// Drops ids that no retry can use any more.
     fn drop_old(&mut self, now: Time) {
         let first = bucket_of(now.minus(limit::REPEAT_MAX));
         while let Some(entry) = self.buckets.first_entry().filter(|entry| *entry.key() < first) {
@@ -99,7 +99,7 @@ fn bucket_micros() -> i64 {
     i64::try_from(BUCKET.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The last two bits are those of the end.
+/// Hashes an id; the last two bits are the final state.
 fn hash(topic: i64, id: &str, ended: State) -> u64 {
     let end = match ended {
         State::Dead => 1,
@@ -163,8 +163,8 @@ mod tests {
         }
         assert!(recall.count <= 20, "{}", recall.count);
         for id in &ids {
-            let known = recall.find(1, id, at(50)).is_some();
-            assert_eq!(recall.refusal(id, at(50)).is_none(), known, "{id}");
+            let found = recall.find(1, id, at(50)).is_some();
+            assert_eq!(recall.refusal(id, at(50)).is_none(), found, "{id}");
         }
         assert!(recall.find(1, &ids[49], at(50)).is_some());
     }

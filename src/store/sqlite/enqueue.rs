@@ -1,4 +1,4 @@
-//! The fast path of a job whose id is free.
+//! Fast path of an enqueue whose id is free.
 
 use rusqlite::params;
 
@@ -14,7 +14,8 @@ use super::write_job::{StoredJob, notify};
 
 pub(super) const INSERT: &str = statement(include_str!("enqueue.sql"), "insert");
 
-/// Writes a job whose id is free; what is answered then. Proved equal to the engine by `tests/it/model`.
+/// Writes a job whose id is free, and returns the reply; `None`: the engine has to decide. Proved equal to the engine
+/// by `tests/it/model`.
 pub(super) fn create<'c>(
     session: &mut WriteTransaction<'c>,
     insert: &mut ReusedStatement<'c>,

@@ -1,5 +1,5 @@
--- enqueue: write a job unless its id is taken; what happens then is decided by the engine. Nothing is read before the
--- first write.
+-- enqueue: write a job unless its id is taken, in which case the engine decides. Nothing is read before the first
+-- write.
 -- :insert
 INSERT INTO jobs (rank, due, created, alarm, expire, keep, request, bytes, large, own_lease, spec, payload, topic, id,
                   phase)

@@ -8,7 +8,7 @@ use super::error_mapping::SqliteResult;
 use super::job_row::{BY_ID, JobRow};
 use super::reader::SqliteReader;
 
-/// Which jobs to read.
+/// The jobs to read.
 pub(super) struct GetJobs {
     pub(super) keys: Vec<JobKey>,
     pub(super) full: bool,

@@ -1,4 +1,4 @@
-//! What all replicas of a shard share: here there is one, but what it knows of rings must survive it.
+//! State that all replicas of a shard share: here there is one, but its ring records must survive it.
 
 use rusqlite::params;
 
@@ -10,7 +10,7 @@ use super::error_mapping::SqliteResult;
 use super::statement::statement;
 use super::transaction::WriteTransaction;
 
-const FILE: &str = include_str!("beat.sql");
+const FILE: &str = include_str!("heartbeat.sql");
 const FIRST_STATE: &str = statement(FILE, "first_state");
 const STATE: &str = statement(FILE, "state");
 const SET_STATE: &str = statement(FILE, "set_state");
@@ -18,7 +18,7 @@ const TOUCH: &str = statement(FILE, "touch");
 const RECORD: &str = statement(FILE, "record");
 const RINGS: &str = statement(FILE, "rings");
 
-/// [`Store::beat`](crate::store::Store::beat).
+/// [`Store::heartbeat`](crate::store::Store::heartbeat).
 pub(super) fn beat(
     session: &mut WriteTransaction<'_>,
     beat: &Heartbeat,
@@ -48,13 +48,13 @@ pub(super) fn set_state(
     Ok(())
 }
 
-/// Writes a row as it is: a transaction that writes no page succeeds on a disk that cannot be written.
+/// Rewrites a row unchanged: a transaction that writes no page succeeds on a disk that cannot be written.
 pub(super) fn touch(session: &mut WriteTransaction<'_>, (): &()) -> SqliteResult<()> {
     session.prepare(TOUCH)?.execute([])?;
     Ok(())
 }
 
-/// Whether the shard takes no new jobs.
+/// Returns whether the shard is draining.
 pub(super) fn is_draining(session: &WriteTransaction<'_>) -> SqliteResult<bool> {
     let state: Option<i64> = session.prepare(STATE)?.query_row([], |row| row.get(0))?;
     Ok(state.map(self::state_from_code) == Some(ShardState::Draining))
@@ -79,7 +79,7 @@ fn state_code(state: ShardState) -> i64 {
     }
 }
 
-/// The state that is stored so.
+/// Decodes a state.
 pub(super) fn state_from_code(code: i64) -> ShardState {
     if code == self::state_code(ShardState::Draining) {
         ShardState::Draining

@@ -1,4 +1,4 @@
-//! The shard about itself.
+//! Statistics of the shard.
 
 use rusqlite::params;
 
@@ -21,7 +21,7 @@ const LEASED: &str = statement(FILE, "leased");
 const LATEST_FORGET: &str = statement(FILE, "latest_forget");
 const BYTES: &str = statement(FILE, "bytes");
 
-/// What the file knows of itself.
+/// Statistics read from the file.
 pub(super) struct FileInfo {
     pub(super) state: Option<ShardState>,
     pub(super) content: RecordCounts,

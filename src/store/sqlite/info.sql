@@ -1,4 +1,4 @@
--- info: the shard about itself. Counts walk ranges of indexes, one topic at a time.
+-- info: statistics of the shard. Counts walk ranges of indexes, one topic at a time.
 -- :state
 SELECT state FROM shard;
 -- :topics

@@ -1,4 +1,4 @@
-//! A job's record as it lies in the file.
+//! A job's record as stored in the file.
 
 use std::time::Duration;
 
@@ -12,17 +12,18 @@ use crate::store::{self, codec};
 use super::error_mapping::{SqliteError, SqliteResult, skip_damaged};
 use super::statement::statement;
 
-const FILE: &str = include_str!("record.sql");
+const FILE: &str = include_str!("job_row.sql");
 pub(super) const BY_ID: &str = statement(FILE, "by_id");
 pub(super) const BY_KEY: &str = statement(FILE, "by_key");
 const BODY: &str = statement(FILE, "body");
 const CHECKPOINT: &str = statement(FILE, "checkpoint");
 const TOPIC_NAME: &str = statement(include_str!("topics.sql"), "name");
 
-/// Payloads above this size lie in a table of their own, so that a job's row moves cheaply.
+/// Largest payload kept in the row of its job. Larger ones have a table of their own, so that moving a row stays
+/// cheap.
 pub(super) const INLINE_BYTES_MAX: usize = 2_048;
 
-/// The number of the phase in which jobs wait, and of the one in which they run.
+/// Codes of the phases of waiting and running jobs.
 pub(super) const WAITING: i64 = 0;
 pub(super) const RUNNING: i64 = 1;
 
@@ -32,12 +33,12 @@ pub(super) struct JobRow {
     pub(super) key: i64,
     pub(super) topic: i64,
     pub(super) id: String,
-    /// Whether its payload lies in the table of bodies.
+    /// Set when the payload is in the table of bodies.
     pub(super) large: bool,
     pub(super) record: Record,
 }
 
-/// The parts of a job that lie in its row.
+/// The parts of a job that are stored in its row.
 #[derive(Default)]
 pub(super) struct RowBlobs {
     attempts: Option<Vec<u8>>,
@@ -45,7 +46,7 @@ pub(super) struct RowBlobs {
     payload: Option<Vec<u8>>,
 }
 
-/// The number of the phase in which jobs of `state` lie.
+/// Returns the code of the phase for jobs of `state`.
 pub(super) fn phase_of(state: State) -> i64 {
     match state {
         State::Scheduled | State::Ready | State::Backoff => WAITING,
@@ -57,7 +58,7 @@ pub(super) fn phase_of(state: State) -> i64 {
     }
 }
 
-/// The terminal state with this number.
+/// Returns the terminal state with this code.
 fn finished_in(phase: i64) -> State {
     match phase {
         2 => State::Succeeded,
@@ -67,22 +68,22 @@ fn finished_in(phase: i64) -> State {
     }
 }
 
-/// Priorities as ranks: what comes first sorts first.
+/// Converts a priority to a rank: the highest priority sorts first.
 pub(super) fn rank_of(priority: u8) -> u8 {
     limit::PRIORITY_MAX.saturating_sub(priority)
 }
 
-/// The name of the topic with this key.
+/// Returns the name of the topic with this key.
 pub(super) fn topic_name(connection: &Connection, key: i64) -> SqliteResult<TopicName> {
     let mut named = connection.prepare_cached(TOPIC_NAME)?;
     let name: Option<String> = named.query_row(params![key], |row| row.get(0)).optional()?;
     Ok(TopicName::stored(&name.unwrap_or_default()))
 }
 
-// === impl Row ===
+// === impl JobRow ===
 
 impl JobRow {
-    /// The row that `statement` finds, one that selects all columns.
+    /// Returns the row found by `statement`, which selects all columns.
     pub(super) fn find(
         statement: &mut CachedStatement<'_>,
         params: impl rusqlite::Params,
@@ -90,7 +91,7 @@ impl JobRow {
         Ok(statement.query_row(params, JobRow::read).optional()?)
     }
 
-    /// The rows that `sql` finds, which selects all columns. Damaged rows are left out.
+    /// Returns the rows found by `sql`, which selects all columns. Damaged rows are skipped.
     pub(super) fn select(
         connection: &Connection,
         sql: &str,
@@ -101,7 +102,7 @@ impl JobRow {
         rows.filter_map(|row| skip_damaged(row.flatten().map_err(SqliteError::from))).collect()
     }
 
-    /// With `full`, reads the parts in it, too.
+    /// Reads a row; with `full`, also the parts in it.
     pub(super) fn read_with(
         row: &rusqlite::Row<'_>,
         full: bool,
@@ -110,7 +111,7 @@ impl JobRow {
         Ok((JobRow::read(row)?, blobs))
     }
 
-    /// Reads a row, by the places of its columns.
+    /// Reads a row, by the positions of its columns.
     pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<JobRow> {
         let blob = |place| row.get_ref(place)?.as_blob_or_null().map_err(rusqlite::Error::from);
         let (life, next) = codec::decode_history(blob(27)?);
@@ -153,17 +154,17 @@ impl JobRow {
         Ok(RowBlobs { attempts: row.get(28)?, result: row.get(29)?, payload: row.get(30)? })
     }
 
-    /// Whether the job has a checkpoint, which lies apart.
+    /// Returns whether the job has a checkpoint, which is stored separately.
     pub(super) fn has_checkpoint(&self) -> bool {
         self.record.history.checkpoint > 0
     }
 
-    /// The row's job in the topic of this name.
+    /// Returns the key of the row's job in `topic`.
     pub(super) fn job_key(&self, topic: TopicName) -> JobKey {
         JobKey { topic, id: JobId::stored(&self.id) }
     }
 
-    /// The job as it reads at `now`; `None`: its record is not kept any more.
+    /// Returns the job as it reads at `now`; `None`: its record is not kept any more.
     pub(super) fn job(
         self,
         bodies: JobParts,
@@ -175,7 +176,7 @@ impl JobRow {
         self.record.job(key, shard.clone(), now, bodies)
     }
 
-    /// The lease of a running job.
+    /// Returns the lease of a running job.
     pub(super) fn lease(
         self,
         connection: &Connection,
@@ -200,10 +201,10 @@ fn lease(row: &rusqlite::Row<'_>, deadline: Time) -> rusqlite::Result<Lease> {
     })
 }
 
-// === impl Blobs ===
+// === impl RowBlobs ===
 
 impl RowBlobs {
-    /// The parts of the row's job, decoded; fetches what lies apart from the row.
+    /// Decodes the parts of the row's job; fetches those stored outside of the row.
     pub(super) fn read(self, connection: &Connection, row: &JobRow) -> SqliteResult<JobParts> {
         let payload = match self.payload {
             None if row.large => body(connection, payload_key(row.key))?,
@@ -225,39 +226,39 @@ impl RowBlobs {
     }
 }
 
-/// The place of a job's payload in the table of bodies.
+/// Returns the key of a job's payload in the table of bodies.
 pub(super) fn payload_key(job: i64) -> i64 {
     job << 1
 }
 
-/// The place of the payload of the generation that waits.
+/// Returns the key of the payload of the waiting generation.
 pub(super) fn next_payload_key(job: i64) -> i64 {
     payload_key(job) | 1
 }
 
-/// The checkpoint of a job that has one, as it is stored.
+/// Returns the encoded checkpoint of a job that has one.
 pub(super) fn checkpoint(connection: &Connection, job: i64) -> SqliteResult<Option<Vec<u8>>> {
     let mut checkpoint = connection.prepare_cached(CHECKPOINT)?;
     Ok(checkpoint.query_row(params![job], |row| row.get(0)).optional()?)
 }
 
-/// A payload that lies apart.
+/// Returns an encoded payload from the table of bodies.
 pub(super) fn body(connection: &Connection, key: i64) -> SqliteResult<Option<Vec<u8>>> {
     let mut body = connection.prepare_cached(BODY)?;
     Ok(body.query_row(params![key], |row| row.get(0)).optional()?)
 }
 
-/// A duration as a column.
+/// Encodes a duration as a column.
 pub(super) fn micros(duration: Duration) -> i64 {
     i64::try_from(codec::micros(duration)).unwrap_or(i64::MAX)
 }
 
-/// A column as a duration.
+/// Decodes a duration from a column.
 pub(super) fn duration(micros: i64) -> Duration {
     Duration::from_micros(micros.unsigned_abs())
 }
 
-/// 64 unsigned bits as a column, bit for bit.
+/// Encodes 64 unsigned bits as a column, bit for bit.
 pub(super) fn signed(bits: u64) -> i64 {
     i64::from_ne_bytes(bits.to_ne_bytes())
 }

@@ -1,4 +1,4 @@
-//! Select: running leases by what they are.
+//! Queries of running leases.
 
 use rusqlite::params;
 
@@ -12,23 +12,23 @@ use super::reader::SqliteReader;
 use super::statement::statement;
 use super::transaction::WriteTransaction;
 
-const FILE: &str = include_str!("select.sql");
+const FILE: &str = include_str!("lease_query.sql");
 const EXPIRED: &str = statement(FILE, "expired");
 const NEXT_DEADLINE: &str = statement(FILE, "next_deadline");
 const ORPHANS: &str = statement(FILE, "orphans");
 const OF_STREAMS: &str = statement(FILE, "of_streams");
 const PART: &str = statement(FILE, "part");
 
-/// Where a lease stands among those that run: its end, its topic and its job.
+/// Position of a lease among the running ones: its deadline, its topic and its job.
 type LeasePosition = (i64, i64, i64);
 
-/// What [`LeaseQuery::LostClaimQuery`](crate::store::Select::OfClaim) asks for.
+/// Query of [`LeaseQuery::OfLostClaim`](crate::store::LeaseQuery::OfLostClaim).
 pub(super) struct LostClaimQuery {
     pub(super) nonce: u32,
     pub(super) from: String,
 }
 
-/// [`LeaseQuery::Overdue`](crate::store::Select::Overdue).
+/// [`LeaseQuery::Overdue`](crate::store::LeaseQuery::Overdue).
 pub(super) fn overdue(
     session: &mut WriteTransaction<'_>,
     limit: &usize,
@@ -60,7 +60,8 @@ fn leases(session: &WriteTransaction<'_>, rows: Vec<JobRow>) -> SqliteResult<Vec
     leases.filter_map(Result::transpose).collect()
 }
 
-/// [`LeaseQuery::LostClaimQuery`](crate::store::Select::OfClaim). The claim itself is over: it came before this call.
+/// [`LeaseQuery::OfLostClaim`](crate::store::LeaseQuery::OfLostClaim). The claim itself is over: the writer ran it
+/// before this call.
 pub(super) fn of_claim(
     session: &mut WriteTransaction<'_>,
     LostClaimQuery { nonce, from }: &LostClaimQuery,
@@ -94,7 +95,7 @@ fn parse_position(text: &str) -> Option<LeasePosition> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// [`LeaseQuery::OfStreams`](crate::store::Select::OfStreams).
+/// [`LeaseQuery::OfStreams`](crate::store::LeaseQuery::OfStreams).
 pub(super) fn of_streams(
     reader: &SqliteReader<'_>,
     streams: &Vec<StreamId>,
@@ -104,7 +105,7 @@ pub(super) fn of_streams(
     select(reader, OF_STREAMS, &format!("{streams:?}"))
 }
 
-/// [`LeaseQuery::Orphans`](crate::store::Select::Orphans).
+/// [`LeaseQuery::Orphaned`](crate::store::LeaseQuery::Orphaned).
 pub(super) fn orphans(
     reader: &SqliteReader<'_>,
     living: &Vec<u32>,
@@ -112,7 +113,7 @@ pub(super) fn orphans(
     select(reader, ORPHANS, &format!("{living:?}"))
 }
 
-/// Goes through all leases, so it must not keep the writer waiting. What it finds is looked at again when it is written.
+/// Scans all leases, so it must not run on the writer. Writes that follow check each lease again.
 fn select(reader: &SqliteReader<'_>, sql: &str, numbers: &str) -> SqliteResult<LeaseQueryResult> {
     let rows = JobRow::select(reader.connection, sql, params![numbers])?;
     let leases = rows.into_iter().map(|row| row.lease(reader.connection, reader.now));

@@ -1,4 +1,4 @@
-//! Running leases by name: read them, move their deadlines.
+//! Running leases by reference: reads them, moves their deadlines.
 
 use rusqlite::{OptionalExtension as _, params};
 
@@ -15,7 +15,8 @@ use super::transaction::{ReusedStatement, WriteTransaction};
 const FILE: &str = include_str!("leases.sql");
 pub(super) const EXTEND: &str = statement(FILE, "extend");
 
-/// The fast path of an extend: moves the deadline where nothing but the lease changes; what is answered then.
+/// Fast path of an extend: moves the deadline where nothing but the lease changes, and returns the reply; `None`: the
+/// engine has to decide.
 pub(super) fn extend_deadline<'c>(
     session: &mut WriteTransaction<'c>,
     extend: &mut ReusedStatement<'c>,
@@ -40,7 +41,7 @@ pub(super) fn extend_deadline<'c>(
     Ok(Some(CommandReply::Extended(Ok(RecordTime::fixed(deadline)))))
 }
 
-/// [`LeaseQuery::ByRef`](crate::store::Select::Named).
+/// [`LeaseQuery::ByRef`](crate::store::LeaseQuery::ByRef).
 pub(super) fn leases_by_ref(
     session: &mut WriteTransaction<'_>,
     refs: &Vec<LeaseRef>,

@@ -1,12 +1,12 @@
 //! The embedded store: one SQLite file is one shard.
 //!
-//! One thread writes; whatever all verbs have waiting goes into one transaction and one fsync
-//! (`writer.rs`). Reads run beside it on connections of their own (`reader.rs`). Statements live in
-//! `.sql` files beside the code that runs them. The schema is in `migrations/`.
+//! A single thread writes; the waiting calls of all verbs go into one transaction and one fsync (`writer.rs`). Reads
+//! run beside it on connections of their own (`reader.rs`). Statements are in `.sql` files beside the code that runs
+//! them. The schema is in `migrations/`.
 //!
-//! What is due is decided by the process's clock; see [`crate::clock::Clock`].
+//! The clock of the process decides what is due; see [`crate::clock::Clock`].
 
-#![expect(clippy::ptr_arg, reason = "the writer hands a verb a reference to its input, as it is")]
+#![expect(clippy::ptr_arg, reason = "the writer passes a verb a reference to its input, as it is")]
 
 mod apply;
 mod claim;
@@ -59,22 +59,22 @@ pub use open::{Config, Database, SqliteOpenError};
 /// A SQLite shard.
 pub struct SqliteStore {
     identity: ShardIdentity,
-    /// Never changes.
+    /// Status of the shard; never changes.
     status: watch::Sender<ShardStatus>,
     clock: Clock,
     writer: SqliteWriter,
     readers: Option<SqliteReaders>,
     events: ShardEvents,
-    /// When something is to be pruned: past it, what is counted would be wrong.
+    /// Time of the next prune: after it, counts would be wrong before one.
     prune_at: Arc<AtomicI64>,
-    /// Held as long as the store: a second server on the same file must not start.
+    /// Lock of the file, held as long as the store: a second server on the same file must not start.
     lock: Mutex<Option<File>>,
 }
 
 // === impl SqliteStore ===
 
 impl SqliteStore {
-    /// Runs a read: beside the writer, or on it where there is no file to read beside.
+    /// Runs a read: beside the writer, or on the writer if the database is in memory.
     fn read<I: Send + 'static, O: Send + 'static>(
         &self,
         input: I,
@@ -93,8 +93,8 @@ impl SqliteStore {
         }
     }
 
-    /// Like [`SqliteStore::read`], after what is past its time was pruned. Where more of it comes all the time, or very
-    /// much is left, the read does not wait for that.
+    /// Runs a read as [`SqliteStore::read`] does, after pruning. The number of prunes is limited: the read does not
+    /// wait for all of a large backlog.
     fn read_pruned<I: Send + 'static, O: Send + 'static>(
         &self,
         input: I,
@@ -132,7 +132,7 @@ impl Store for SqliteStore {
     }
 
     fn cancel_lost_claim(&self, _nonce: u32) -> StoreFuture<'_, ()> {
-        // A claim comes before every call that was made after it.
+        // A claim runs before every call that was made after it.
         self.writer.call(SyncLevel::Lazy, 1, (), heartbeat::touch)
     }
 

@@ -1,4 +1,4 @@
-//! Which database a store is, and how it is opened: the file is locked, prepared, and given its threads.
+//! Configuration and opening of a store: the file is locked and prepared, and its threads are started.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -17,28 +17,28 @@ use super::transaction::WriterState;
 use super::writer::SqliteWriter;
 use super::{SqliteStore, schema};
 
-/// Which database.
+/// Location of the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Database {
-    /// A file, made if it is not there. Beside it lie the log (`-wal`), its index (`-shm`), a
-    /// lock (`.lock`) and 20 MiB kept free for settles (`.reserve`).
+    /// A file, created if it does not exist. Beside it are the log (`-wal`), its index (`-shm`), a lock (`.lock`) and
+    /// 20 MiB kept free for settles (`.reserve`).
     File(PathBuf),
     /// Memory: gone with the process. Durability is MEMORY.
     Memory,
 }
 
-/// How to open a store.
+/// Configuration of a store.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The shard's name; a file that carries another one is refused.
+    /// Name of the shard; a file with another name is rejected.
     pub name: ShardName,
-    /// Which database.
+    /// Location of the database.
     pub database: Database,
-    /// Decides what is due.
+    /// The clock that decides what is due.
     pub clock: Clock,
 }
 
-/// Why a store could not be opened. Each says what to do.
+/// Error of opening a store. Each text contains the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum SqliteOpenError {
     /// Another process serves this file.
@@ -49,7 +49,7 @@ pub enum SqliteOpenError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         error: std::io::Error,
     },
     /// The file belongs to another shard.
@@ -64,22 +64,22 @@ pub enum SqliteOpenError {
         asked: String,
     },
     /// The file was written by a newer version.
-    #[error("the schema is version {found}, this build knows {known}; use a newer build")]
+    #[error("the schema is version {found}, this build supports up to {known}; use a newer build")]
     Newer {
-        /// In the file.
+        /// Version of the file.
         found: usize,
-        /// Known here.
+        /// Newest version that this build supports.
         known: usize,
     },
-    /// The file is the database of something else.
-    #[error("the file is a database, but not of ringq, and was left as it is; choose another file")]
+    /// The file is the database of another program.
+    #[error("the file is a database, but not of ringq; it is unchanged; choose another file")]
     NotRingq,
     /// SQLite refuses the file.
     #[error("the database cannot be opened: {0}; {hint}", hint = advice(.0))]
     Sqlite(#[from] rusqlite::Error),
 }
 
-/// What to do about a file that SQLite refuses.
+/// Returns the remedy for a file that SQLite refuses.
 fn advice(error: &rusqlite::Error) -> &'static str {
     match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => {
@@ -92,10 +92,10 @@ fn advice(error: &rusqlite::Error) -> &'static str {
 // === impl SqliteStore ===
 
 impl SqliteStore {
-    /// Opens or makes the database and starts its writer.
+    /// Opens or creates the database and starts its writer.
     ///
     /// # Errors
-    /// [`SqliteOpenError`]; nothing is changed then.
+    /// Fails with [`SqliteOpenError`]; the file is then unchanged.
     pub fn open(config: Config) -> Result<SqliteStore, SqliteOpenError> {
         let Config { name, database, clock } = config;
         let lock = match &database {
@@ -145,7 +145,7 @@ impl SqliteStore {
     }
 }
 
-/// Takes the file's lock, which goes with the process however it ends.
+/// Takes the file's lock, which the system releases with the process however it ends.
 fn lock(path: &Path) -> Result<File, SqliteOpenError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
@@ -161,7 +161,7 @@ fn lock(path: &Path) -> Result<File, SqliteOpenError> {
     }
 }
 
-/// Makes sure that the file's name survives a power cut, not only what is in it.
+/// Syncs the folder: the file's name must survive a power cut, not only its content.
 fn sync_folder(path: &Path) -> Result<(), SqliteOpenError> {
     let folder = folder(path).unwrap_or(Path::new("."));
     let synced = File::open(folder).and_then(|folder| folder.sync_all());

@@ -1,4 +1,4 @@
-//! What happens by itself: jobs that expire or were kept long enough, and topics that are empty.
+//! Pruning: jobs past their expire time or retention, and empty topics.
 
 use rusqlite::params;
 
@@ -12,7 +12,7 @@ use super::run_engine::apply_to;
 use super::statement::statement;
 use super::transaction::WriteTransaction;
 
-const FILE: &str = include_str!("upkeep.sql");
+const FILE: &str = include_str!("prune.sql");
 const PASSED: &str = statement(FILE, "passed");
 const NEXT_ALARM: &str = statement(FILE, "next_alarm");
 
@@ -20,7 +20,7 @@ const TOPICS: &str = include_str!("topics.sql");
 const TOPICS_BEHIND: &str = statement(TOPICS, "behind");
 const FORGET_TOPIC: &str = statement(TOPICS, "forget");
 
-/// The phases of all but running jobs, whose alarms are deadlines.
+/// Returns all phases but that of running jobs, whose alarms are deadlines.
 fn phases() -> impl Iterator<Item = i64> {
     let finished = State::ALL.into_iter().filter(|state| state.is_terminal());
     [WAITING].into_iter().chain(finished.map(phase_of))
@@ -58,13 +58,13 @@ fn next_alarm(session: &WriteTransaction<'_>) -> rusqlite::Result<Option<Time>> 
     Ok(earliest.map(Time))
 }
 
-/// What [`Store::tidy`](crate::store::Store::tidy) asks for.
+/// Query of [`Store::prune_topics`](crate::store::Store::prune_topics).
 pub(super) struct PruneTopics {
     pub(super) after: Option<TopicName>,
     pub(super) limit: usize,
 }
 
-/// A topic as it is looked at.
+/// A topic to check.
 struct CheckedTopic {
     key: i64,
     name: TopicName,
@@ -72,7 +72,7 @@ struct CheckedTopic {
     has_jobs: bool,
 }
 
-/// [`Store::tidy`](crate::store::Store::tidy).
+/// [`Store::prune_topics`](crate::store::Store::prune_topics).
 pub(super) fn prune_topics(
     session: &mut WriteTransaction<'_>,
     tidy: &PruneTopics,

@@ -1,4 +1,4 @@
-//! Lists, topics and their numbers.
+//! Lists of jobs and topics, and statistics of topics.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ const WAITING: &str = statement(TOPICS, "waiting");
 const RUNNING: &str = statement(TOPICS, "running");
 const DEAD: &str = statement(TOPICS, "dead");
 
-/// Which topics to list.
+/// The topics to list.
 pub(super) struct TopicsQuery {
     pub(super) prefix: String,
     pub(super) after: Option<TopicName>,
@@ -56,12 +56,12 @@ pub(super) fn list(reader: &SqliteReader<'_>, list: &ListQuery) -> SqliteResult<
     Ok(ListPage { now, jobs, next })
 }
 
-/// The place behind a row.
+/// Returns the position behind a row.
 fn cursor_after(row: &JobRow) -> ListCursor {
     ListCursor { due: row.record.due.at, sequence: row.key }
 }
 
-/// Waiting jobs lie in one order per rank; a page is merged from a page of each.
+/// Lists waiting jobs. They have one order per rank; a page is merged from a page of each.
 fn list_waiting(
     reader: &SqliteReader<'_>,
     topic: i64,
@@ -135,10 +135,10 @@ pub(super) fn topics(
     Ok(found.collect::<rusqlite::Result<_>>()?)
 }
 
-/// What [`Store::ids`](crate::store::Store::ids) asks for.
+/// Query of [`Store::ids`](crate::store::Store::ids).
 pub(super) struct IdsQuery {
     pub(super) topic: TopicName,
-    /// The last id of the part before.
+    /// Last id of the part before.
     pub(super) after_id: Option<String>,
     pub(super) limit: usize,
 }

@@ -1,4 +1,4 @@
-//! Connections that read beside the writer. Each read sees one consistent state, that of its begin.
+//! Connections that read beside the writer. Each read sees one consistent state, that of its start.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,20 +20,21 @@ const FIND_TOPIC: &str = statement(include_str!("topics.sql"), "find");
 /// Any read of a table.
 const FIRST_READ: &str = "SELECT count(*) FROM sqlite_master";
 
-/// Reads at once; more wait. Lists and counts may be long, and each takes a thread.
+/// Maximum number of reads at once; more wait. Lists and counts may be long, and each takes a thread.
 const READS_MAX: usize = 4;
 
 /// A read of any kind.
 pub(super) type ReadFn<I, O> = fn(&SqliteReader<'_>, &I) -> SqliteResult<O>;
 
-/// A connection to read from, at a time.
+/// A connection to read from, at one time of the store.
 pub(super) struct SqliteReader<'c> {
     pub(super) connection: &'c Connection,
     pub(super) now: Time,
     pub(super) shard: &'c ShardName,
 }
 
-/// A pool of connections. All are opened with the store: later a process may have no files left for them.
+/// A pool of connections. All are opened with the store: later the process may have no file descriptors left for
+/// them.
 pub(super) struct SqliteReaders {
     inner: Arc<ReadersInner>,
 }
@@ -46,7 +47,7 @@ struct ReadersInner {
     permits: Arc<Semaphore>,
 }
 
-// === impl Readers ===
+// === impl SqliteReaders ===
 
 impl SqliteReaders {
     pub(super) fn open(
@@ -65,13 +66,13 @@ impl SqliteReaders {
         Ok(SqliteReaders { inner: Arc::new(ReadersInner { path, shard, clock, idle, permits }) })
     }
 
-    /// Refuses reads from now on.
+    /// Rejects all later reads.
     pub(super) fn close(&self) {
         self.inner.permits.close();
     }
 
-    /// Runs `read` on a thread for blocking work. Dropped while it runs, it goes on there, and counts
-    /// as one of the reads at once until it ends.
+    /// Runs `read` on a thread for blocking work. If the future is dropped, the read goes on there, and counts toward
+    /// [`READS_MAX`] until it ends.
     pub(super) async fn call<I: Send + 'static, O: Send + 'static>(
         &self,
         input: I,
@@ -89,7 +90,7 @@ impl SqliteReaders {
     }
 }
 
-// === impl Inner ===
+// === impl ReadersInner ===
 
 impl ReadersInner {
     fn read<I, O>(&self, input: &I, read: ReadFn<I, O>) -> SqliteResult<O> {
@@ -110,16 +111,17 @@ impl ReadersInner {
     }
 }
 
-// === impl Reader ===
+// === impl SqliteReader ===
 
 impl SqliteReader<'_> {
-    /// The key of a topic.
+    /// Returns the key of a topic.
     pub(super) fn topic(&self, name: &TopicName) -> SqliteResult<Option<i64>> {
         let mut find = self.connection.prepare_cached(FIND_TOPIC)?;
         Ok(find.query_row(params![name.as_str()], |row| row.get(0)).optional()?)
     }
 
-    /// The job of a row that was read like that, as it reads now; `None`: its record is not kept any more.
+    /// Returns the job of a row that was read with the same `full`, as it reads now; `None`: its record is not kept
+    /// any more.
     pub(super) fn job(
         &self,
         row: JobRow,
@@ -145,7 +147,7 @@ mod tests {
         let mut writer = schema::open_writer(&path).unwrap();
         schema::prepare(&mut writer, &shard, Time(0)).unwrap();
         let readers = SqliteReaders::open(path.clone(), shard, Clock::system()).unwrap();
-        // A file that is gone cannot be opened, as none can by a process that has no more of them.
+        // A removed file cannot be opened, as if the process had no file descriptors left.
         std::fs::remove_file(&path).unwrap();
         let reads = (0..2 * READS_MAX)
             .map(|_| readers.call(TopicName::stored("t"), |reader, name| reader.topic(name)));

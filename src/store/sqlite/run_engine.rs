@@ -14,7 +14,8 @@ use super::job_row::{BY_ID, JobRow};
 use super::transaction::WriteTransaction;
 use super::write_job::write;
 
-/// Applies a command to the job of this key, with all that follows from it; the answer, and the record if it was written.
+/// Applies a command to the job of this key, with all its effects; returns the reply, and the record if it was
+/// written.
 pub(super) fn apply(
     session: &mut WriteTransaction<'_>,
     key: &JobKey,
@@ -24,7 +25,7 @@ pub(super) fn apply(
     apply_to(session, key, row.as_ref(), command)
 }
 
-/// As [`apply`], where the row of the job, if there is one, is known.
+/// Applies a command as [`apply`] does, where the row of the job, if there is one, is already read.
 pub(super) fn apply_to(
     session: &mut WriteTransaction<'_>,
     key: &JobKey,
@@ -43,7 +44,7 @@ pub(super) fn apply_to(
     Ok((decision.reply, record))
 }
 
-/// What becomes of the job of this key; nothing is written.
+/// Decides the effects of a command; nothing is written.
 fn decide(
     session: &mut WriteTransaction<'_>,
     key: &JobKey,
@@ -57,7 +58,7 @@ fn decide(
     Ok(engine::apply(found, command, session.now))
 }
 
-/// The row of the job of this key.
+/// Returns the row of the job of this key.
 pub(super) fn find(
     session: &mut WriteTransaction<'_>,
     key: &JobKey,
@@ -66,7 +67,7 @@ pub(super) fn find(
     JobRow::find(&mut session.prepare(BY_ID)?, params![topic, key.id.as_str()])
 }
 
-/// What is known of an id without a record, where that matters.
+/// Returns the history of an id without a record, where that matters.
 fn memory(
     session: &mut WriteTransaction<'_>,
     key: &JobKey,

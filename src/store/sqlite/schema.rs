@@ -9,23 +9,22 @@ use crate::domain::{ShardName, Time};
 use super::SqliteOpenError;
 use super::clock_rollback::make_undelayed_due;
 
-/// The migrations, in order; the file's `user_version` counts those it has seen. One that has
-/// landed is never edited.
+/// The migrations, in order; the file's `user_version` counts those applied to it. A released one is never edited.
 const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_init.sql")];
 
 /// Milliseconds to wait for another process that holds the file's lock.
 const BUSY_TIMEOUT_MS: u32 = 2_000;
-/// Pages of the log before it is copied back into the file: 16 MiB, so that the copying, which
-/// syncs, comes seldom and in large pieces.
+/// Pages of the log before it is copied back into the file: 16 MiB, so that the copying, which syncs, happens seldom
+/// and in large pieces.
 const CHECKPOINT_PAGES: u32 = 4_096;
 /// Prepared statements kept per connection; there are fewer.
 const STATEMENTS_MAX: usize = 64;
 
-/// All tables, and those that only a shard has: the first migration makes them at once.
+/// Counts all tables, and those that only a shard has: the first migration creates them at once.
 const TABLES: &str = "SELECT count(*), coalesce(sum(name = 'shard'), 0) FROM sqlite_schema \
      WHERE type = 'table'";
 
-/// Opens the connection that writes.
+/// Opens the connection of the writer.
 pub(super) fn open_writer(path: &Path) -> Result<Connection, SqliteOpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
@@ -46,7 +45,7 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, SqliteOpenError> {
     Ok(connection)
 }
 
-/// Refuses the database of something else before anything is written to it.
+/// Rejects the database of another program before anything is written to it.
 fn refuse_foreign(connection: &Connection) -> Result<(), SqliteOpenError> {
     let (tables, ours): (i64, i64) =
         connection.query_row(TABLES, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -64,7 +63,7 @@ pub(super) fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Brings the schema up to date and makes sure that the file is the shard `name`.
+/// Migrates the schema, checks that the file is the shard `name`, and repairs it if the clock went back.
 pub(super) fn prepare(
     connection: &mut Connection,
     name: &ShardName,
@@ -108,25 +107,25 @@ mod tests {
 
     /// Every statement of every verb, by file.
     const FILES: [&str; 13] = [
-        include_str!("beat.sql"),
+        include_str!("heartbeat.sql"),
         include_str!("claim.sql"),
         include_str!("enqueue.sql"),
-        include_str!("heal.sql"),
+        include_str!("clock_rollback.sql"),
         include_str!("info.sql"),
         include_str!("leases.sql"),
         include_str!("query.sql"),
-        include_str!("record.sql"),
+        include_str!("job_row.sql"),
         include_str!("settle.sql"),
         include_str!("topics.sql"),
-        include_str!("select.sql"),
-        include_str!("upkeep.sql"),
-        include_str!("write.sql"),
+        include_str!("lease_query.sql"),
+        include_str!("prune.sql"),
+        include_str!("write_job.sql"),
     ];
 
-    /// The statements that may look at many rows: those that run once, when a file is opened.
-    const MAY_SCAN: [&str; 2] = ["went_back", "heal"];
+    /// The statements that may scan many rows: those that run once, when a file is opened.
+    const MAY_SCAN: [&str; 2] = ["went_back", "make_undelayed_due"];
 
-    /// The plan of one statement, a line per step.
+    /// Returns the plan of one statement, a line per step.
     fn plan(connection: &Connection, sql: &str) -> String {
         let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let none = vec![rusqlite::types::Null; explain.parameter_count()];
@@ -146,7 +145,7 @@ mod tests {
             seen += 1;
             if !MAY_SCAN.contains(&name) {
                 let slow = plan.contains("TEMP B-TREE") || plan.contains("SCAN jobs");
-                // What is about one topic looks at that topic alone, whatever the others have.
+                // A statement about one topic must read that topic alone, regardless of the others.
                 let wide = sql.contains("topic = ?1") && plan.contains("jobs_alarm");
                 assert!(!slow && !wide, "{name}: {plan}");
             }

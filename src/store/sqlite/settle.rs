@@ -1,4 +1,4 @@
-//! The fast path of an ack that leaves nothing.
+//! Fast path of an ack that leaves no record.
 
 use rusqlite::params;
 
@@ -13,8 +13,8 @@ use super::transaction::{ReusedStatement, TotalKind, WriteTransaction};
 
 pub(super) const PLAIN: &str = statement(include_str!("settle.sql"), "plain");
 
-/// Removes a job of which nothing is kept, if this is its lease; what is answered then. Proved equal to the engine by
-/// `tests/it/model`.
+/// Removes a job without retention, if this is its lease, and returns the reply; `None`: the engine has to decide.
+/// Proved equal to the engine by `tests/it/model`.
 pub(super) fn ack<'c>(
     session: &mut WriteTransaction<'c>,
     plain: &mut ReusedStatement<'c>,

@@ -1,10 +1,10 @@
-//! Statements live in `.sql` files, named like the code that runs them; a file may hold several, each behind a line
+//! Statements are in `.sql` files, named like the code that runs them; a file may hold several, each behind a line
 //! `-- :name`. [`statement`] cuts one out at compile time.
 
-/// The statement called `name` in `file`.
+/// Returns the statement called `name` in `file`.
 ///
 /// # Panics
-/// At compile time, when there is none.
+/// Panics at compile time when there is no such statement.
 pub(super) const fn statement(file: &'static str, name: &str) -> &'static str {
     let (bytes, name) = (file.as_bytes(), name.as_bytes());
     let mut at = 0;
@@ -22,7 +22,7 @@ pub(super) const fn statement(file: &'static str, name: &str) -> &'static str {
     panic!("no such statement in the file");
 }
 
-/// Whether a line `-- :name` begins at `at`; with an empty name, whether any does.
+/// Returns whether a line `-- :name` begins at `at`; with an empty name, whether any such line does.
 const fn heads(bytes: &[u8], at: usize, name: &[u8]) -> bool {
     const MARK: &[u8] = b"-- :";
     if at > 0 && bytes[at - 1] != b'\n' || !matches(bytes, at, MARK) {

@@ -1,4 +1,4 @@
--- Topics: they come to be by the first enqueue and count what happened in them.
+-- Topics: created by the first enqueue, with totals of their events.
 -- :find
 SELECT key FROM topics WHERE name = ?1;
 -- :name

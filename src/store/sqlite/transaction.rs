@@ -1,5 +1,4 @@
-//! What verbs see of a transaction: the connection, the time, the topics, and what is to be told
-//! to the world once it is committed.
+//! Transaction as verbs use it: the connection, the time, the topics, and the events to publish after the commit.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,21 +20,21 @@ const COUNT: &str = statement(FILE, "count");
 const STARTED: &str = statement(include_str!("claim.sql"), "started");
 const SET_STARTED: &str = statement(include_str!("claim.sql"), "set_started");
 
-/// Every rank there is, as bits.
+/// Bits of all ranks.
 const ALL_RANKS: u16 = 0x3ff;
 
-/// What the writer keeps between transactions. All of it can be read again from the file.
+/// State that the writer keeps between transactions. All of it can be read again from the file.
 pub(super) struct WriterState {
     pub(super) name: ShardName,
     topics: HashMap<TopicName, CachedTopic>,
     totals: HashMap<i64, TopicTotals>,
     claimable: HashMap<TopicName, Time>,
-    /// Topics that were found empty, by key. In memory: after a restart they are found anew.
+    /// Topics that were found empty, by key. In memory: after a restart they are found again.
     empty_topics: HashMap<i64, EmptyTopic>,
-    /// Forgotten by the transaction under way.
+    /// Topics deleted by the running transaction.
     forgotten: Vec<TopicName>,
     state_set: bool,
-    /// `None`: there was no sign of its server since it was opened.
+    /// Heartbeats of the server; `None`: none since the file was opened.
     heartbeats: Option<ServerHeartbeats>,
     ended_ids: EndedIds,
     last_lease_start: LastLeaseStart,
@@ -43,45 +42,45 @@ pub(super) struct WriterState {
     events: ShardEvents,
 }
 
-/// When the leases of the last claim began.
+/// Start of the leases of the last claim.
 #[derive(Clone, Copy, Default)]
 struct LastLeaseStart {
-    /// `None`: to be read from the file.
+    /// Last start; `None`: to be read from the file.
     last: Option<Time>,
-    /// The transaction under way has to write it.
+    /// Set when the running transaction has to write it.
     is_new: bool,
 }
 
-/// When a topic was found empty, and how many jobs had been enqueued to it by then.
+/// Time at which a topic was found empty, and the number of jobs enqueued to it by then.
 #[derive(Clone, Copy)]
 struct EmptyTopic {
     since: Time,
     enqueued: i64,
 }
 
-/// Signs of life of the server. In memory: while the file is closed there are none.
+/// Heartbeats of the server. In memory: while the file is closed there are none.
 #[derive(Clone, Copy)]
 struct ServerHeartbeats {
     last: Time,
-    /// When there were none before.
+    /// Last time without heartbeats.
     outage: ShardOutage,
 }
 
-/// The next time at which something happens by itself, by kind.
+/// Times of the next reap and the next prune.
 pub(super) struct UpkeepTimes {
     reap: UpkeepTime,
     prune: UpkeepTime,
-    /// Until the first prune nobody knows what the file holds.
+    /// Set after the first prune: before it the content of the file is unknown.
     was_pruned: bool,
-    /// `prune`'s next time for readers: what is past it must be pruned before it is counted.
+    /// Time of the next prune for readers: what is past it must be pruned before it is counted.
     prune_at: Arc<AtomicI64>,
 }
 
 #[derive(Clone, Copy)]
 struct UpkeepTime {
-    /// Announced to whoever sleeps until then.
+    /// Time announced to the timers, which sleep until then.
     announced: Time,
-    /// Set by the transaction under way.
+    /// Time set by the running transaction.
     pending: Time,
 }
 
@@ -99,7 +98,7 @@ struct TopicTotals {
     dead: i64,
 }
 
-/// What is counted for ever, per topic.
+/// Kind of the totals of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TotalKind {
     Enqueued,
@@ -107,7 +106,7 @@ pub(super) enum TotalKind {
     Dead,
 }
 
-/// A transaction under way.
+/// A running transaction.
 pub(super) struct WriteTransaction<'c> {
     pub(super) connection: &'c Connection,
     /// The store's time: one reading for the whole transaction.
@@ -121,7 +120,7 @@ pub(super) struct ReusedStatement<'c> {
     statement: Option<CachedStatement<'c>>,
 }
 
-// === impl Reused ===
+// === impl ReusedStatement ===
 
 impl<'c> ReusedStatement<'c> {
     pub(super) fn new(sql: &'static str) -> ReusedStatement<'c> {
@@ -139,7 +138,7 @@ impl<'c> ReusedStatement<'c> {
     }
 }
 
-// === impl State ===
+// === impl WriterState ===
 
 impl WriterState {
     pub(super) fn new(
@@ -165,9 +164,9 @@ impl WriterState {
         }
     }
 
-    /// The server of this shard lives. Whoever comes first after a silence, a sign or a look, notes when nobody served
-    /// it: from the last sign on, or until the first one since the file was opened. What ran out while the server before
-    /// this one lived has ended then.
+    /// Records that the server of this shard is alive. The first heartbeat or lease query after a silence records the
+    /// outage: from the last heartbeat on, or until the first one since the file was opened. Leases that expired
+    /// under the previous server were ended then.
     pub(super) fn heartbeat(&mut self, now: Time) {
         self.heartbeats(now).last = now;
     }
@@ -187,7 +186,7 @@ impl WriterState {
         signs
     }
 
-    /// After a rollback nothing that the transaction taught is true.
+    /// Discards the state of a transaction that was rolled back.
     pub(super) fn discard_uncommitted(&mut self) {
         self.topics.clear();
         self.totals.clear();
@@ -202,7 +201,7 @@ impl WriterState {
         self.upkeep_times.prune_at.store(i64::MIN, Ordering::Release);
     }
 
-    /// Tells what a committed transaction has brought about.
+    /// Publishes the events of a committed transaction.
     pub(super) fn publish(&mut self, committed: bool) {
         if !committed {
             return;
@@ -229,7 +228,7 @@ impl WriterState {
     }
 }
 
-// === impl Alarm ===
+// === impl UpkeepTime ===
 
 impl UpkeepTime {
     const NEVER: UpkeepTime = UpkeepTime { announced: Time::MAX, pending: Time::MAX };
@@ -244,7 +243,7 @@ impl UpkeepTime {
     }
 }
 
-// === impl Session ===
+// === impl WriteTransaction ===
 
 impl<'c> WriteTransaction<'c> {
     pub(super) fn new(
@@ -255,22 +254,22 @@ impl<'c> WriteTransaction<'c> {
         WriteTransaction { connection, now, state }
     }
 
-    /// The shard's name.
+    /// Returns the name of the shard.
     pub(super) fn shard(&self) -> &ShardName {
         &self.state.name
     }
 
-    /// A statement, prepared once per connection.
+    /// Returns a statement, prepared once per connection.
     pub(super) fn prepare(&self, sql: &str) -> rusqlite::Result<CachedStatement<'c>> {
         self.connection.prepare_cached(sql)
     }
 
-    /// The topic's key, if there is such a topic.
+    /// Returns the key of the topic, if it exists.
     pub(super) fn topic(&mut self, name: &TopicName) -> SqliteResult<Option<i64>> {
         Ok(self.cached_topic(name)?.map(|topic| topic.key))
     }
 
-    /// The topic's key; the topic comes to be if it is new.
+    /// Returns the key of the topic; creates the topic if it is new.
     pub(super) fn topic_or_create(&mut self, name: &TopicName) -> SqliteResult<i64> {
         if let Some(key) = self.topic(name)? {
             return Ok(key);
@@ -281,19 +280,19 @@ impl<'c> WriteTransaction<'c> {
         Ok(key)
     }
 
-    /// The ranks at which jobs of the topic may wait, as bits.
+    /// Returns the ranks at which jobs of the topic may wait, as bits.
     pub(super) fn ranks(&mut self, name: &TopicName) -> u16 {
         self.state.topics.get(name).map_or(0, |topic| topic.ranks)
     }
 
-    /// No job of the topic waits at this rank.
+    /// Records that no job of the topic waits at this rank.
     pub(super) fn mark_rank_empty(&mut self, name: &TopicName, rank: u8) {
         if let Some(topic) = self.state.topics.get_mut(name) {
             topic.ranks &= !(1 << rank);
         }
     }
 
-    /// A job of the topic waits at this rank and can be claimed from `at` on.
+    /// Records that a job of the topic waits at this rank and can be claimed from `at` on.
     pub(super) fn set_claimable(&mut self, name: &TopicName, rank: u8, at: Time) {
         if let Some(topic) = self.state.topics.get_mut(name) {
             topic.ranks |= 1 << rank;
@@ -306,8 +305,8 @@ impl<'c> WriteTransaction<'c> {
         }
     }
 
-    /// When the leases of one claim begin: now, but later than those of all claims before, also after the clock went
-    /// back.
+    /// Returns the start of the leases of one claim: now, but later than those of all earlier claims, also after the
+    /// clock went back.
     pub(super) fn begin_leases(&mut self) -> SqliteResult<Time> {
         let last = match self.state.last_lease_start.last {
             Some(last) => last,
@@ -321,25 +320,25 @@ impl<'c> WriteTransaction<'c> {
         Ok(start)
     }
 
-    /// A lease ends at `at`.
+    /// Records that a lease ends at `at`.
     pub(super) fn set_reap_at(&mut self, at: Time) {
         let alarm = &mut self.state.upkeep_times.reap;
         alarm.pending = alarm.pending.min(at);
     }
 
-    /// A job expires or is forgotten at `at`.
+    /// Records that a job expires or is deleted at `at`.
     pub(super) fn set_prune_at(&mut self, at: Time) {
         let alarm = &mut self.state.upkeep_times.prune;
         alarm.pending = alarm.pending.min(at);
     }
 
-    /// The caller of reap knows the next deadline now, and sleeps until then.
+    /// Records the next deadline that the caller of reap receives, and sleeps until.
     pub(super) fn set_next_reap(&mut self, next: Option<Time>) {
         self.state.upkeep_times.reap.announced = next.unwrap_or(Time::MAX);
     }
 
-    /// The caller of prune knows the next time now. It may be a read: the timer, which sleeps until the announced time,
-    /// then hears of an earlier one by an event.
+    /// Records the next time that the caller of prune receives. The caller may be a read: an event then notifies the
+    /// timer, which sleeps until the announced time, of an earlier one.
     pub(super) fn set_next_prune(&mut self, next: Option<Time>) {
         let (next, prune) = (next.unwrap_or(Time::MAX), &mut self.state.upkeep_times.prune);
         if next < prune.announced {
@@ -350,37 +349,37 @@ impl<'c> WriteTransaction<'c> {
         self.state.upkeep_times.was_pruned = true;
     }
 
-    /// The job with that id has ended so and leaves nothing.
+    /// Adds the id of a job that has ended without a record.
     pub(super) fn add_ended_id(&mut self, topic: i64, id: &str, ended: domain::State) {
         self.state.ended_ids.add(topic, id, ended, self.now);
     }
 
-    /// How the job with that id has ended, which left nothing.
+    /// Returns the final state of the job with that id, which left no record.
     pub(super) fn ended_state(&self, topic: i64, id: &JobId) -> Option<domain::State> {
         self.state.ended_ids.find(topic, id, self.now)
     }
 
-    /// Why a job with that id must not be written, see [`EndedIds::refusal`].
+    /// Returns why a job with that id must not be written, see [`EndedIds::refusal`].
     pub(super) fn refusal(&self, id: &JobId) -> Option<NotWrittenReason> {
         self.state.ended_ids.refusal(id, self.now)
     }
 
-    /// When no server served the shard before now.
+    /// Returns the last time in which no server served the shard.
     pub(super) fn outage(&mut self) -> ShardOutage {
         self.state.heartbeats(self.now).outage
     }
 
-    /// A sign of life of the server.
+    /// Records a heartbeat of the server.
     pub(super) fn heartbeat(&mut self) {
         self.state.heartbeat(self.now);
     }
 
-    /// The shard's state was set.
+    /// Records that the shard's state was set.
     pub(super) fn mark_state_set(&mut self) {
         self.state.state_set = true;
     }
 
-    /// Counts so many events of the topic with this key.
+    /// Adds to a total of the topic with this key.
     pub(super) fn count(&mut self, topic: i64, total: TotalKind, count: u32) {
         if count == 0 {
             return;
@@ -393,8 +392,8 @@ impl<'c> WriteTransaction<'c> {
         }
     }
 
-    /// Since when the topic with this key has been empty, as far as was seen; `enqueued`: how many jobs were ever
-    /// enqueued to it, if it is empty now.
+    /// Returns the time since which the topic with this key has been seen empty. `enqueued` is the number of jobs
+    /// ever enqueued to it, if it is empty now.
     pub(super) fn empty_since(&mut self, topic: i64, enqueued: Option<i64>) -> Option<Time> {
         let WriterState { empty_topics: empty, totals, .. } = &mut *self.state;
         let Some(enqueued) = enqueued.filter(|_| !totals.contains_key(&topic)) else {
@@ -409,14 +408,14 @@ impl<'c> WriteTransaction<'c> {
         Some(known.since)
     }
 
-    /// There is no such topic any more.
+    /// Removes a deleted topic from the caches.
     pub(super) fn forget_topic(&mut self, topic: i64, name: &TopicName) {
         self.state.topics.remove(name);
         self.state.empty_topics.remove(&topic);
         self.state.forgotten.push(name.clone());
     }
 
-    /// Writes what was counted, and when the last leases began.
+    /// Writes the totals, and the start of the last leases.
     pub(super) fn flush(&mut self) -> SqliteResult<()> {
         if let LastLeaseStart { last: Some(last), is_new: true } = self.state.last_lease_start {
             self.prepare(SET_STARTED)?.execute([last.0])?;
@@ -451,7 +450,7 @@ mod tests {
     use super::*;
     use crate::store::EventKind;
 
-    /// A read prunes, too, and sees the time of a job that was written in the same transaction.
+    /// A read prunes too, and may return the time of a job that was written in the same transaction.
     #[test]
     fn earlier_prune_found_by_read_reaches_timer() {
         let (connection, events) = (Connection::open_in_memory().unwrap(), ShardEvents::new());

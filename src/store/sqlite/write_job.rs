@@ -1,4 +1,4 @@
-//! Writes what was decided about a job.
+//! Writes of the engine's decisions about jobs.
 
 use rusqlite::params;
 
@@ -17,7 +17,7 @@ use super::job_row::{
 use super::statement::statement;
 use super::transaction::{TotalKind, WriteTransaction};
 
-const FILE: &str = include_str!("write.sql");
+const FILE: &str = include_str!("write_job.sql");
 const UPDATE: &str = statement(FILE, "update");
 const HOLDER: &str = statement(FILE, "holder");
 const ATTEMPTS: &str = statement(FILE, "attempts");
@@ -33,7 +33,7 @@ const DROP_CHECKPOINT: &str = statement(FILE, "drop_checkpoint");
 const REMOVE: &str = statement(FILE, "remove");
 const INSERT: &str = statement(include_str!("enqueue.sql"), "insert");
 
-/// A payload as it is stored: in its job's row, or apart if it is large.
+/// A payload as stored: in the row of its job, or in the table of bodies if it is large.
 pub(super) struct StoredPayload(pub(super) Option<Vec<u8>>);
 
 // === impl StoredPayload ===
@@ -47,12 +47,12 @@ impl StoredPayload {
         self.0.as_ref().is_some_and(|payload| payload.len() > INLINE_BYTES_MAX)
     }
 
-    /// The payload, if it lies in the row.
+    /// Returns the payload, if it is stored in the row.
     pub(super) fn inline(&self) -> Option<&[u8]> {
         self.0.as_deref().filter(|_| !self.is_large())
     }
 
-    /// Writes it into the table of bodies, if it lies there.
+    /// Writes the payload to the table of bodies, if it is large.
     pub(super) fn write_body(&self, session: &WriteTransaction<'_>, job: i64) -> SqliteResult<()> {
         if self.is_large() {
             session.prepare(PUT_BODY)?.execute(params![payload_key(job), self.0])?;
@@ -61,7 +61,7 @@ impl StoredPayload {
     }
 }
 
-/// What was asked for of a job, as it is stored.
+/// Specification of a job as stored.
 pub(super) struct StoredJob {
     pub(super) spec: Option<Vec<u8>>,
     pub(super) payload: StoredPayload,
@@ -76,7 +76,7 @@ impl StoredJob {
     }
 }
 
-/// Writes what was decided about the job of this key, which was found in `row`, if anywhere.
+/// Writes the decision about the job of this key, which was found in `row`, if anywhere.
 pub(super) fn write(
     session: &mut WriteTransaction<'_>,
     key: &JobKey,
@@ -107,7 +107,7 @@ pub(super) fn write(
     count(session, key, row, effects)
 }
 
-/// Tells those who wait for something to happen to the job.
+/// Records the events of the job, for timers and feeds.
 pub(super) fn notify(
     session: &mut WriteTransaction<'_>,
     topic: &TopicName,
@@ -134,7 +134,7 @@ fn count(
 ) -> SqliteResult<()> {
     let topic = match row {
         Some(row) => Some(row.topic),
-        // One that had expired when it came, and left nothing, has come all the same.
+        // A job that had expired when it was enqueued, and left no record, counts as enqueued all the same.
         None if effects.counters.enqueued > 0 => Some(session.topic_or_create(&key.topic)?),
         None => session.topic(&key.topic)?,
     };
@@ -318,7 +318,7 @@ fn update_payloads(
     Ok(())
 }
 
-/// Removes the record and everything of its job.
+/// Removes the record of a job with all its parts.
 fn remove(session: &WriteTransaction<'_>, row: &JobRow) -> SqliteResult<()> {
     session.prepare(REMOVE)?.execute(params![row.key])?;
     if row.large {
@@ -333,8 +333,8 @@ fn remove(session: &WriteTransaction<'_>, row: &JobRow) -> SqliteResult<()> {
     Ok(())
 }
 
-/// Puts a job that comes from another topic behind those that arrived in its new one before: what is due in the same
-/// microsecond goes by arrival. It is in no list of the old topic any more.
+/// Moves a job to another topic, behind the jobs that arrived there before: jobs due in the same microsecond are
+/// ordered by arrival. The job leaves all lists of the old topic.
 fn move_to(
     session: &mut WriteTransaction<'_>,
     row: &JobRow,

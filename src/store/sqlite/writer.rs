@@ -1,5 +1,5 @@
-//! The one writer: a thread that takes whatever all verbs have waiting into one transaction and one
-//! fsync. While it commits, the next group collects in its queue.
+//! The only writer: a thread that takes the waiting calls of all verbs into one transaction and one fsync. While it
+//! commits, the next group collects in its queue.
 
 use std::thread::JoinHandle;
 
@@ -15,43 +15,43 @@ use super::disk_reserve::DiskReserve;
 use super::error_mapping::{self, SqliteResult};
 use super::transaction::{WriteTransaction, WriterState};
 
-/// Calls that may wait for the writer; more wait in their callers.
+/// Capacity of the writer's queue; further calls wait in their callers.
 const CALLS_MAX: usize = 4_096;
-/// Jobs of one transaction: enough that the fsync costs little per job, few enough that the last one
-/// of them does not wait long.
+/// Maximum number of jobs in one transaction: enough that the fsync costs little per job, few enough that the last
+/// one does not wait long.
 const GROUP_JOBS_MAX: usize = 4_096;
 
-/// A verb, run within a transaction. It may run twice, when the first group was rolled back, so it
-/// takes its input by reference.
+/// A verb, run within a transaction. It may run twice, when the first group was rolled back, so it takes its input by
+/// reference.
 pub(super) type WriteFn<I, O> = fn(&mut WriteTransaction<'_>, &I) -> SqliteResult<O>;
 
-/// Handle to the thread.
+/// Handle to the writer thread.
 pub(super) struct SqliteWriter {
     queue: mpsc::Sender<WriterMessage>,
 }
 
 enum WriterMessage {
     Call(Box<dyn WriterCall>),
-    /// The server lives, see [`State::sign`].
+    /// The server is alive, see [`WriterState::heartbeat`].
     Heartbeat,
     Close(oneshot::Sender<()>),
 }
 
-/// How much a call must survive.
+/// Durability that a call needs before its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SyncLevel {
-    /// Answered only when it is on the disk, and takes room there: refused first when there is none.
+    /// Answered only when it is on the disk. It takes space there: rejected first when there is none.
     FullGrowing,
     /// Answered only when it is on the disk.
     Full,
-    /// May be lost in a power cut: a claim that is forgotten leaves its job ready, which is what
-    /// at-least-once means, so nobody waits for the disk on the way to a worker.
+    /// May be lost in a power cut: a lost claim leaves its job ready, which at-least-once delivery allows, so no job
+    /// waits for the disk on its way to a worker.
     Lazy,
 }
 
-/// A call of any verb (private: it only erases the types of [`Pending`]).
+/// A call of any verb (private: it only erases the types of [`PendingWrite`]).
 trait WriterCall: Send {
-    /// See [`Writer::call_until`].
+    /// Returns whether the deadline has passed, see [`SqliteWriter::call_until`].
     fn is_late(&self) -> bool;
     fn run(&mut self, session: &mut WriteTransaction<'_>) -> SqliteResult<()>;
     fn weight(&self) -> usize;
@@ -69,7 +69,7 @@ struct PendingWrite<I, O> {
     reply: oneshot::Sender<Result<O>>,
 }
 
-// === impl Writer ===
+// === impl SqliteWriter ===
 
 impl SqliteWriter {
     /// Starts the thread on `connection`.
@@ -95,8 +95,7 @@ impl SqliteWriter {
         Ok((SqliteWriter { queue }, handle))
     }
 
-    /// Runs `verb` on `input`, which is `weight` jobs. Once queued it is run, whether or not the
-    /// caller still waits.
+    /// Runs `verb` on `input`, which is `weight` jobs. Once queued it is run, also if the caller has stopped waiting.
     pub(super) fn call<I: Send + 'static, O: Send + 'static>(
         &self,
         sync: SyncLevel,
@@ -107,7 +106,8 @@ impl SqliteWriter {
         self.call_until(None, sync, weight, input, verb)
     }
 
-    /// The same of a call that is not begun after `until`: by then its caller may have got OUTCOME_UNKNOWN.
+    /// Runs a verb as [`SqliteWriter::call`] does, but not after `until`: by then its caller may have received
+    /// OUTCOME_UNKNOWN.
     pub(super) fn call_until<I: Send + 'static, O: Send + 'static>(
         &self,
         until: Option<Instant>,
@@ -124,7 +124,7 @@ impl SqliteWriter {
         })
     }
 
-    /// Finishes what was queued, checkpoints and stops the thread.
+    /// Finishes the queued calls, checkpoints and stops the thread.
     pub(super) async fn close(&self) {
         let (done, closed) = oneshot::channel();
         if self.queue.send(WriterMessage::Close(done)).await.is_ok() {
@@ -137,7 +137,7 @@ fn closed_error() -> Error {
     Error::Unavailable("the store is closed".into())
 }
 
-/// Shows the thread that the server lives, for as long as anybody else may call it.
+/// Sends heartbeats of the server to the thread while a caller of the writer exists.
 async fn send_heartbeats(queue: mpsc::WeakSender<WriterMessage>) {
     while let Some(queue) = queue.upgrade()
         && queue.send(WriterMessage::Heartbeat).await.is_ok()
@@ -147,7 +147,7 @@ async fn send_heartbeats(queue: mpsc::WeakSender<WriterMessage>) {
     }
 }
 
-// === impl Pending ===
+// === impl PendingWrite ===
 
 impl<I: Send, O: Send> WriterCall for PendingWrite<I, O> {
     fn is_late(&self) -> bool {
@@ -169,12 +169,12 @@ impl<I: Send, O: Send> WriterCall for PendingWrite<I, O> {
 
     fn answer(self: Box<Self>, committed: Result<()>) {
         let output = self.output.ok_or_else(closed_error);
-        // A caller that has gone does not want the answer.
+        // The caller may have gone.
         let _ = self.reply.send(committed.and(output));
     }
 }
 
-/// Answers the calls that came too late, and takes them out of the group.
+/// Rejects the calls whose deadline has passed, and removes them from the group.
 fn reject_late(group: &mut Vec<Box<dyn WriterCall>>) {
     for call in group.extract_if(.., |call| call.is_late()) {
         call.answer(Err(late_error()));
@@ -182,10 +182,10 @@ fn reject_late(group: &mut Vec<Box<dyn WriterCall>>) {
 }
 
 fn late_error() -> Error {
-    Error::DeadlineExceeded("the call waited until its deadline, nothing was written".into())
+    Error::DeadlineExceeded("the call waited until its deadline; nothing was written".into())
 }
 
-/// Answers the calls that need room, and takes them out of the group.
+/// Rejects the calls that need disk space, and removes them from the group.
 fn reject_growing(group: &mut Vec<Box<dyn WriterCall>>) {
     let full = || Error::Full("the disk is full; free some space".into());
     for call in group.extract_if(.., |call| call.sync() == SyncLevel::FullGrowing) {
@@ -195,9 +195,9 @@ fn reject_growing(group: &mut Vec<Box<dyn WriterCall>>) {
 
 // === the thread ===
 
-/// Why a transaction was not committed.
+/// Error of a transaction that was not committed.
 enum TransactionError {
-    /// It could not begin, so none of its calls was run.
+    /// The transaction could not begin, so none of its calls was run.
     Begin(Error),
     Run(Error),
 }
@@ -208,8 +208,8 @@ struct WriterThread {
     state: WriterState,
     reserve: Option<DiskReserve>,
     synced: SyncLevel,
-    /// A sync failed: the system may have dropped what it could not write, also of earlier lazy
-    /// commits, so no later sync proves anything. Only opening the file again tells what is in it.
+    /// Set after a failed sync: the system may have dropped unwritten data, also of earlier lazy commits, so no later
+    /// sync proves anything. Only opening the file again shows its content.
     sync_failed: bool,
 }
 
@@ -249,9 +249,10 @@ impl WriterThread {
         }
     }
 
-    /// One transaction for the whole group. If something in it fails, each call gets one of its own, so that what
-    /// is wrong with one (or too large for what is left of the disk) does not fail the others. If it cannot begin, because
-    /// another process has locked the file, none of them could: each would wait as long for the lock, one after the other.
+    /// Runs one transaction for the whole group. If a call fails, each call gets a transaction of its own, so that
+    /// one failure (or a call too large for the free disk space) does not fail the others. If the transaction cannot
+    /// begin, because another process has locked the file, all calls fail: each would wait as long for the lock, one
+    /// after the other.
     fn commit(&mut self, group: &mut Vec<Box<dyn WriterCall>>) {
         reject_late(group);
         if !self.may_grow() {
@@ -268,7 +269,7 @@ impl WriterThread {
         }
         match committed {
             Err(TransactionError::Run(error)) if group.len() > 1 && !error.outcome_unknown() => {
-                tracing::debug!(%error, calls = group.len(), "group failed, calls go one by one");
+                tracing::debug!(%error, calls = group.len(), "group failed, calls run one by one");
                 for mut call in group.drain(..) {
                     let committed = self.transact(std::slice::from_mut(&mut call));
                     call.answer(committed.map_err(TransactionError::error));
@@ -300,7 +301,7 @@ impl WriterThread {
             if !self.connection.is_autocommit()
                 && let Err(error) = self.connection.execute_batch("ROLLBACK")
             {
-                tracing::error!(%error, "rollback failed");
+                tracing::error!(%error, "rollback of a failed transaction failed");
             }
             self.state.discard_uncommitted();
         }
@@ -319,7 +320,7 @@ impl WriterThread {
     }
 
     fn try_transact(&mut self, group: &mut [Box<dyn WriterCall>]) -> Result<()> {
-        // The lock may have been waited for.
+        // The wait for the lock may have been long.
         if group.iter().any(|call| call.is_late()) {
             return Err(late_error());
         }
@@ -335,8 +336,8 @@ impl WriterThread {
         })
     }
 
-    /// What the next commit waits for: in WAL mode FULL syncs the log at each commit, NORMAL leaves
-    /// it to the next one that does.
+    /// Sets what the next commit waits for: in WAL mode FULL syncs the log at each commit, NORMAL leaves that to the
+    /// next FULL commit.
     fn set_sync(&mut self, sync: SyncLevel) -> Result<()> {
         if self.synced != sync {
             let pragma = match sync {
@@ -356,7 +357,7 @@ impl WriterThread {
     fn checkpoint(&self) {
         let done = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         if let Err(error) = done {
-            tracing::warn!(%error, "the log could not be checkpointed at the end");
+            tracing::warn!(%error, "checkpointing the write-ahead log at close failed");
         }
     }
 }
@@ -380,7 +381,7 @@ mod tests {
         SqliteStore::open(Config { name, database, clock: Clock::system() }).unwrap()
     }
 
-    /// By then its caller may have got OUTCOME_UNKNOWN.
+    /// A call is not executed after its deadline: its caller may have received OUTCOME_UNKNOWN.
     #[tokio::test]
     async fn a_call_that_waits_until_its_deadline_writes_nothing() {
         let dir = tempfile::tempdir().unwrap();
@@ -391,7 +392,7 @@ mod tests {
         store.set_state(ShardState::Draining, Some(in_time)).await.unwrap();
     }
 
-    /// Those beside it are not late.
+    /// Calls beside a late one are not late.
     #[tokio::test]
     async fn a_call_whose_deadline_passes_while_the_file_is_locked_writes_nothing() {
         let dir = tempfile::tempdir().unwrap();
@@ -411,7 +412,7 @@ mod tests {
         assert_eq!(store.info().await.unwrap().state, None);
     }
 
-    /// Each of them would wait as long for the lock, one after the other.
+    /// Calls do not wait for the lock one after the other.
     #[tokio::test]
     async fn calls_that_cannot_begin_fail_together() {
         let dir = tempfile::tempdir().unwrap();
@@ -422,7 +423,7 @@ mod tests {
         let set = || store.set_state(ShardState::Draining, None);
         let results = join_all((0..20).map(|_| set())).await;
         assert!(results.iter().all(|result| matches!(result, Err(Error::Unavailable(_)))));
-        // The first one alone, and the others that came meanwhile.
+        // The first call waits alone, then the others that came meanwhile.
         assert!(begin.elapsed() < Duration::from_secs(12), "{:?}", begin.elapsed());
         holder.execute_batch("ROLLBACK").unwrap();
         set().await.unwrap();

@@ -1,4 +1,4 @@
-//! Who asks for jobs, what they get, and how it is undone.
+//! Claims: the demand of streams, the leases that they receive, and the undoing of claims.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,142 +7,142 @@ use crate::domain::{JobKey, Payload, Spec, Time, Token, TopicName};
 
 use super::LeaseRef;
 
-/// One claim: all of a replica's hungry streams together.
+/// A claim: all streams of a replica with free credit together.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// Upper half of every token of this claim; random.
     pub nonce: u32,
     /// Nonce of the replica.
     pub owner: u32,
-    /// One per topic.
+    /// The demand, one entry per topic.
     pub topics: Vec<TopicDemand>,
 }
 
-/// What is asked of one topic.
+/// The demand for jobs of one topic.
 #[derive(Clone, Debug)]
 pub struct TopicDemand {
     /// The topic.
     pub topic: TopicName,
-    /// Who gets what is found; jobs go round from taker to taker. Nobody: only what there is is asked.
+    /// The streams that receive the jobs found, in turn. Empty: the call only reads the remainder.
     pub streams: Vec<StreamDemand>,
 }
 
-/// One stream that can take jobs.
+/// Demand of a stream that can take jobs.
 #[derive(Clone, Debug)]
 pub struct StreamDemand {
     /// The stream, unique within the replica's life.
     pub stream: u32,
-    /// Who works there.
+    /// Id of the worker on the stream.
     pub worker_id: Arc<str>,
     /// Lease of jobs that name none.
     pub lease: Duration,
-    /// Give-back after the stream breaks; `None`: the lease outlives the call (a Pull).
+    /// Release delay after the stream breaks; `None`: the lease outlives the call (a Pull).
     pub grace: Option<Duration>,
-    /// Jobs it can take.
+    /// Maximum number of jobs.
     pub jobs: u32,
-    /// Bytes of payload, headers and checkpoint it can take.
+    /// Maximum bytes of payload, headers and checkpoint.
     pub bytes: u64,
-    /// Whether the first job may exceed `bytes`, because the stream holds nothing.
+    /// Allows the first job to exceed `bytes`, because the stream holds nothing.
     pub oversize: bool,
 }
 
-/// What a claim answers, in the order of its asks.
+/// Result of a claim, in the order of its topics.
 #[derive(Clone, Debug)]
 pub struct ClaimResult {
     /// The store's time of the claim.
     pub now: Time,
-    /// One per ask.
+    /// The results, one per topic.
     pub topics: Vec<TopicLeases>,
 }
 
-/// What was found in one topic.
+/// Leases found in one topic.
 #[derive(Clone, Debug)]
 pub struct TopicLeases {
-    /// Leases by taker, in the order of [`TopicDemand::takers`].
+    /// Leases by stream, in the order of [`TopicDemand::streams`].
     pub by_stream: Vec<Vec<LeasedJob>>,
-    /// What to expect of the topic next.
+    /// State of the topic after the claim.
     pub remainder: TopicRemainder,
 }
 
-/// What a claim left in a topic.
+/// State of a topic after a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopicRemainder {
-    /// More is ready, or was: what has expired since may count as long as no claim has met it.
+    /// More jobs are ready, or were: expired jobs may count until a claim finds them.
     Ready,
-    /// Nothing before that time. A job that expired before it was due counts as long as no claim has met
-    /// it and no prune: who wakes up for it finds nothing, which costs less than to look at each
-    /// claim whether the next job is still alive.
+    /// No job is ready before that time. A job that expired before its due time may count until a claim or a prune
+    /// finds it. The caller then wakes up for nothing, which costs less than a check at each claim whether the next
+    /// job is still alive.
     ReadyAt(Time),
-    /// Nothing at all.
+    /// The topic is empty.
     Empty,
-    /// Not known yet: what stood first had expired or is gone, and clearing it away filled the call. Whoever
-    /// got nothing asks again at once: nothing was too large for them.
+    /// The state is not known yet: the first jobs had expired or were gone, and removing them used up the call. A
+    /// stream that received nothing retries at once: no job was too large for it.
     Unknown,
 }
 
-/// A job leased to a taker.
+/// A job leased to a stream.
 #[derive(Clone, Debug)]
 pub struct LeasedJob {
     /// The job.
     pub key: JobKey,
     /// Proof of the lease.
     pub token: Token,
-    /// When it began, by the store's clock, and later than every lease that the shard gave out before: of two leases of
-    /// one id the later has the greater one.
+    /// Start of the lease by the store's clock, later than the start of every earlier lease of the shard: of two
+    /// leases of one id the later one has the greater fence.
     pub fence: Time,
-    /// When it ends.
+    /// Deadline of the lease.
     pub deadline: Time,
-    /// What was asked for.
+    /// Specification of the job.
     pub spec: Spec,
-    /// Its priority.
+    /// Priority of the job.
     pub priority: u8,
-    /// Counted failures so far.
+    /// Number of counted failures so far.
     pub failures: u32,
-    /// Finished hand-overs so far, this one not included.
+    /// Number of finished deliveries so far, without this one.
     pub deliveries: u32,
-    /// When it became ready.
+    /// Time at which the job became ready.
     pub due: Time,
-    /// When it was enqueued.
+    /// Time of the enqueue.
     pub create_time: Time,
-    /// Of the last failed attempt.
+    /// Error of the last failed attempt.
     pub last_error: String,
-    /// What a worker before has kept with it.
+    /// Checkpoint stored by an earlier worker.
     pub checkpoint: Option<Payload>,
 }
 
-/// Which leases to undo.
+/// The leases to undo.
 #[derive(Clone, Debug)]
 pub enum Unclaim {
-    /// These.
+    /// The listed leases.
     Leases(Vec<LeaseRef>),
-    /// Those of a claim whose reply was lost, a part at a time.
+    /// The leases of a claim whose reply was lost, a part at a time.
     Claim(LostClaim),
 }
 
-/// A claim whose reply was lost, and how far the search for its leases has come.
+/// A claim whose reply was lost, and the progress of the search for its leases.
 #[derive(Clone, Debug)]
 pub struct LostClaim {
-    /// Its nonce.
+    /// Nonce of the claim.
     pub nonce: u32,
-    /// The topics that it asked for.
+    /// The topics of the claim.
     pub topics: Arc<[TopicName]>,
-    /// Where the last part ended; `None` is the first one.
+    /// End of the last part; `None`: the search has not begun.
     pub cursor: Option<String>,
 }
 
-/// What an unclaim did.
+/// Result of an unclaim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnclaimResult {
-    /// Leases that it undid.
+    /// Number of leases undone.
     pub leases: u64,
-    /// Where the search for a lost claim goes on; `None` where there is nothing left to search.
+    /// Position at which the search for a lost claim continues; `None`: the search is complete.
     pub cursor: Option<String>,
 }
 
-// === impl Leased ===
+// === impl LeasedJob ===
 
 impl LeasedJob {
-    /// Bytes of payload, headers and checkpoint: what a stream's byte credit counts.
+    /// Returns the bytes of payload, headers and checkpoint: they count against the byte credit of a stream.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let checkpoint = self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.body.len());

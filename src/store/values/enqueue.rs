@@ -1,4 +1,4 @@
-//! What a write of jobs asks for and answers.
+//! Requests and results of writes of jobs.
 
 use tokio::time::Instant;
 
@@ -12,53 +12,53 @@ use super::JobRequest;
 /// A job to be written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewJob {
-    /// Its identity.
+    /// Identity of the job.
     pub key: JobKey,
-    /// The lasting part of what is asked for.
+    /// The lasting part of the request.
     pub spec: Spec,
-    /// When it becomes ready.
+    /// Time at which the job becomes ready.
     pub due: When,
-    /// 0 to 9; absent is 0, or unchanged under [`OnConflict::Reschedule`].
+    /// Priority, 0 to 9; absent is 0, or unchanged under [`OnConflict::Reschedule`].
     pub priority: Option<u8>,
-    /// Not running by then: EXPIRED. Never [`When::Now`].
+    /// Expire time: a job that is not running by then becomes EXPIRED. Never [`When::Now`].
     pub expire: Option<When>,
-    /// What stays of it once it is finished.
+    /// The part of the job that is kept after it is finished.
     pub retention: RetentionRule,
-    /// What to do when the id is taken.
+    /// The action when the id is taken.
     pub on_conflict: OnConflict,
-    /// The request, see [`conflict::request`](crate::domain::conflict::request); the last one applied makes a call a
-    /// repeat.
+    /// Code of the request, see [`conflict::request_code`](crate::domain::conflict::request_code). A call with the code of the
+    /// last applied request is a retry.
     pub request_code: Option<u64>,
-    /// What may lie under the id.
+    /// Condition on the record under the id.
     pub precondition: WritePrecondition,
-    /// The checkpoint of a job that comes from another shard; it counts only where nothing has the id.
+    /// The checkpoint of a job that comes from another shard; used only if no record has the id.
     pub checkpoint: Option<Payload>,
-    /// What to wait for once it is written, also where nothing has to be: what is there may have been
-    /// written a moment ago. `None`: nothing is waited for.
+    /// The durability to wait for after the write, also if nothing has to be written: the record found may be only a
+    /// moment old. `None`: does not wait.
     pub durability: Option<Durability>,
-    /// Until when its caller waits: from then on it is not written any more. `None`: there is no such time.
+    /// Deadline of the caller: after it the job is not written any more. `None`: no deadline.
     pub deadline: Option<Instant>,
 }
 
-/// What an enqueue found or made.
+/// Result of an enqueue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteResult {
-    /// What it did; `None`: the id is taken and the policy is [`OnConflict::Reject`].
+    /// The outcome; `None`: the id is taken and the policy is [`OnConflict::Reject`].
     pub outcome: Option<EnqueueOutcome>,
     /// The state found (unchanged, deferred, refused) or made.
     pub state: State,
-    /// When the job (or, deferred, its next generation) becomes ready.
+    /// Time at which the job (or, deferred, its next generation) becomes ready.
     pub due: Time,
-    /// What the write has reached.
+    /// Durability that the write has reached.
     pub durability: Durability,
-    /// Nothing was written, for this reason, and the rest says nothing.
+    /// Reason for which nothing was written; the other fields then have no meaning.
     pub not_written: Option<NotWrittenReason>,
 }
 
 // === impl NewJob ===
 
 impl NewJob {
-    /// What is asked of the engine about which job.
+    /// Returns the key of the job and the command for the engine.
     #[must_use]
     pub fn into_command(self) -> (JobKey, engine::Enqueue) {
         let NewJob {
@@ -131,10 +131,10 @@ impl From<(JobKey, engine::Enqueue)> for NewJob {
     }
 }
 
-// === impl Enqueue ===
+// === impl WriteResult ===
 
 impl WriteResult {
-    /// The answer of the engine, with the due time as it was written and what that has reached.
+    /// Builds the result from the engine's reply, the due time as written and the durability reached.
     #[must_use]
     pub fn from_reply(
         answer: engine::EnqueueCommandReply,

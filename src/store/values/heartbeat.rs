@@ -1,55 +1,54 @@
-//! What the replicas of a shard tell each other by it.
+//! Heartbeats: the state that the replicas of a shard share.
 
 use crate::domain::open_rings::RingRecords;
 use crate::domain::ring::ShardState;
 use crate::domain::{Time, limit};
 
-/// A replica's sign of life, and what it brings along.
+/// Heartbeat of a replica, with the state that it publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
     /// Nonce of the replica.
     pub owner: u32,
-    /// Fingerprint of the ring that it serves.
+    /// Fingerprint of the ring that the replica serves.
     pub ring: u64,
-    /// Written where no state is yet.
+    /// State of the shard, written if the shard has none yet.
     pub state: ShardState,
-    /// Written where what is there has a lower version.
+    /// Ring records, written where the stored ones have a lower version.
     pub rings: RingRecords,
-    /// Replicas that somebody has met leases of; one that the shard does not know is taken to have shown
-    /// itself now.
+    /// Replicas that have leases on the shard. A replica without a heartbeat gets one with the current time.
     pub seen_owners: Vec<u32>,
-    /// Replicas to be forgotten, because nothing of them is left.
+    /// Replicas to remove, because nothing of them is left.
     pub removed_owners: Vec<u32>,
 }
 
-/// What all replicas of a shard share.
+/// State that all replicas of a shard share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedState {
     /// The store's time.
     pub now: Time,
-    /// Whether the shard takes new jobs.
+    /// State of the shard: takes new jobs or drains.
     pub state: ShardState,
-    /// What the shard knows of rings.
+    /// Ring records of the shard.
     pub rings: RingRecords,
-    /// Who has shown itself, the caller included. Where nobody else can be there, the caller alone.
+    /// Last heartbeats of the replicas, the caller included. Only the caller on a shard that cannot be shared.
     pub replicas: Vec<ReplicaHeartbeat>,
 }
 
-/// The last sign of life of a replica.
+/// Last heartbeat of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaHeartbeat {
-    /// Its nonce.
+    /// Nonce of the replica.
     pub owner: u32,
-    /// Fingerprint of the ring that it serves; 0 when it has not said so itself.
+    /// Fingerprint of the ring that the replica serves; 0: the replica has not sent a heartbeat itself.
     pub ring: u64,
-    /// When, on the store's clock.
+    /// Time of the heartbeat, by the store's clock.
     pub time: Time,
 }
 
-// === impl Sign ===
+// === impl ReplicaHeartbeat ===
 
 impl ReplicaHeartbeat {
-    /// Whether the replica lives, at that time of the store.
+    /// Returns whether the replica is alive at `now`, a time of the store.
     #[must_use]
     pub fn is_alive(&self, now: Time) -> bool {
         now.since(self.time) < limit::REPLICA_SILENCE_MAX

@@ -1,4 +1,4 @@
-//! What is asked of one job, and what became of it.
+//! A request for one job, and its result.
 
 use tokio::time::Instant;
 
@@ -9,61 +9,61 @@ use crate::domain::{Durability, Job, JobKey, ShardName, Time};
 
 use super::{RescheduleResult, WriteResult};
 
-/// A command about one job, and how it is to be carried out.
+/// A command for one job, with the conditions of its execution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobRequest {
     /// The job.
     pub key: JobKey,
-    /// What is asked of it.
+    /// The command.
     pub command: Command,
-    /// Of a settle: nonce of the replica whose stream has the lease, as the receipt or the lease says. That of the
-    /// caller: nobody else has to hear of it.
+    /// For a settle: nonce of the replica whose stream has the lease, from the receipt or the lease. With the
+    /// caller's own nonce no other replica is notified.
     pub owner: u32,
-    /// Of an enqueue: what to wait for once it is written, also where nothing has to be: what is there may have been
-    /// written a moment ago. `None`: nothing is waited for.
+    /// For an enqueue: the durability to wait for after the write, also if nothing has to be written: the record
+    /// found may be only a moment old. `None`: does not wait.
     pub durability: Option<Durability>,
-    /// Until when its caller waits: from then on it is not done any more. `None`: there is no such time.
+    /// Deadline of the caller: after it the command is not executed any more. `None`: no deadline.
     pub deadline: Option<Instant>,
 }
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestResult {
-    /// The answer of the engine. Its times are those of the shard's clock.
+    /// Reply of the engine. Its times are those of the shard's clock.
     pub reply: CommandReply,
-    /// The job as it lies there now, if the engine has written it; what a fast path writes is not read.
+    /// The job as stored now, if the engine has written it. The record that a fast path writes is not read.
     pub record: Option<Box<Record>>,
-    /// The store's time of it.
+    /// The store's time of the request.
     pub now: Time,
-    /// What the write has reached.
+    /// Durability that the write has reached.
     pub durability: Durability,
 }
 
-// === impl Request ===
+// === impl JobRequest ===
 
 impl JobRequest {
-    /// Asks for `command` of the job of this key, for as long as it takes.
+    /// Creates a request without a deadline.
     #[must_use]
     pub fn new(key: JobKey, command: Command) -> JobRequest {
         JobRequest { key, command, owner: 0, durability: None, deadline: None }
     }
 
-    /// Bytes of the bodies that it brings.
+    /// Returns the bytes of the bodies in the command.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.command.bytes()
     }
 }
 
-// === impl Applied ===
+// === impl RequestResult ===
 
 impl RequestResult {
-    /// Of an enqueue.
+    /// Returns the result of an enqueue.
     ///
     /// # Panics
-    /// When it answers another command, as do all of these.
+    /// Panics if the reply is for another command. The same holds for the other conversions of this type.
     #[must_use]
-    pub fn into_write_result(&self) -> WriteResult {
+    pub fn to_write_result(&self) -> WriteResult {
         match self.reply {
             CommandReply::Enqueued(answer) => {
                 WriteResult::from_reply(answer, answer.due.at, self.durability)
@@ -72,7 +72,7 @@ impl RequestResult {
         }
     }
 
-    /// Of a settle.
+    /// Returns the result of a settle.
     pub fn settle_result(&self) -> Result<SettleCommandReply, LeaseRefusal> {
         match self.reply {
             CommandReply::Settled(settled) => settled,
@@ -80,7 +80,7 @@ impl RequestResult {
         }
     }
 
-    /// Of an extend: the new deadline.
+    /// Returns the new deadline of an extended lease.
     pub fn extend_result(&self) -> Result<Time, LeaseRefusal> {
         match self.reply {
             CommandReply::Extended(extended) => extended.map(|deadline| deadline.at),
@@ -88,7 +88,7 @@ impl RequestResult {
         }
     }
 
-    /// Of a delete.
+    /// Returns the result of a delete.
     #[must_use]
     pub fn into_delete_result(self) -> Option<Deleted> {
         match self.reply {
@@ -97,7 +97,7 @@ impl RequestResult {
         }
     }
 
-    /// Of a reschedule of this job on this shard.
+    /// Returns the result of a reschedule of the job `key` on `shard`.
     pub fn into_reschedule_result(self, key: JobKey, shard: ShardName) -> RescheduleResult {
         match self.reply {
             CommandReply::Rescheduled(Err(state)) => Err(state),
@@ -106,13 +106,13 @@ impl RequestResult {
         }
     }
 
-    /// Of an unclaim or a redrive: whether it was done.
+    /// Returns whether an unclaim, redrive, detach or adopt was applied.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.reply == CommandReply::Applied(true)
     }
 
-    /// The job as it is now, without its bodies.
+    /// Returns the job as stored now, without its bodies.
     fn job(self, key: JobKey, shard: ShardName) -> Option<Job> {
         let now = self.now;
         self.record.and_then(|record| record.job(key, shard, now, Default::default()))

@@ -1,4 +1,4 @@
-//! Leases: as a store has them, how they end and how they last.
+//! Leases: their representation, and the requests that end, extend or adopt them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::domain::{JobKey, Payload, StreamId, Time, Token};
 
 use super::JobRequest;
 
-/// Names one lease.
+/// Reference to one lease.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseRef {
     /// The job.
@@ -19,100 +19,100 @@ pub struct LeaseRef {
     pub token: Token,
 }
 
-/// A running lease as the store has it.
+/// A running lease as stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunningLease {
     /// The job.
     pub key: JobKey,
     /// Proof of the lease.
     pub token: Token,
-    /// When it ends.
+    /// Deadline of the lease.
     pub deadline: Time,
-    /// When it began.
+    /// Start of the lease.
     pub start_time: Time,
-    /// When it was last extended.
+    /// Time of the last extension.
     pub extend_time: Option<Time>,
-    /// Nonce of the replica whose stream answers for it.
+    /// Nonce of the replica whose stream answers for the lease.
     pub owner: u32,
-    /// That stream: the one that got it, or the last one that adopted it.
+    /// The stream that received the lease, or the last one that adopted it.
     pub stream: u32,
-    /// Give-back after the stream breaks; `None`: the lease has outlived its stream.
+    /// Release delay after the stream breaks; `None`: the lease has outlived its stream.
     pub grace: Option<Duration>,
-    /// The worker that got it.
+    /// The worker that received the lease.
     pub worker: String,
-    /// Bytes of its payload, headers and checkpoint.
+    /// Bytes of payload, headers and checkpoint of the job.
     pub bytes: u64,
-    /// What deciding needs.
+    /// Data that the decision about the attempt needs.
     pub attempt: AttemptContext,
     /// The store's time of reading.
     pub now: Time,
 }
 
-/// A lease, as long as this stream answers for it.
+/// A lease while this stream answers for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamLeaseRef {
-    /// Which.
+    /// The lease.
     pub lease: LeaseRef,
     /// The stream.
     pub stream: StreamId,
 }
 
-/// Ties leases to a stream, which answers for them from then on.
+/// Moves leases to a stream, which answers for them from then on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdoptBatch {
-    /// The stream.
+    /// The new stream.
     pub to: StreamId,
-    /// Give-back after it breaks.
+    /// Release delay after the new stream breaks.
     pub grace: Duration,
-    /// Which.
+    /// The leases.
     pub items: Vec<AdoptItem>,
 }
 
-/// A lease that is to be adopted.
+/// A lease to be adopted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdoptItem {
-    /// Which, and the stream that it comes from.
+    /// The lease, and the stream that it comes from.
     pub source: StreamLeaseRef,
-    /// Unless it was detached: only if it was extended then or later. `None`: in any case.
+    /// Oldest accepted time of the last extension, for a lease that was not detached. `None`: any.
     pub since: Option<Time>,
 }
 
 /// Ends one lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeaseSettlement {
-    /// Which.
+    /// The lease.
     pub lease: LeaseRef,
-    /// Nonce of the replica whose stream has it, as the receipt or the lease says. That of the caller: nobody
-    /// else has to hear of it.
+    /// Nonce of the replica whose stream has the lease, from the receipt or the lease. With the caller's own nonce no
+    /// other replica is notified.
     pub owner: u32,
-    /// How.
+    /// The outcome of the attempt.
     pub action: SettleAction,
-    /// Only while the deadline is still this one (a reap, or the give-back of a broken stream).
+    /// Condition: the deadline is still this one (a reap, or the release after a broken stream).
     pub deadline: Option<Time>,
 }
 
 /// Moves the deadline of one lease to now plus a duration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeaseExtension {
-    /// Which.
+    /// The lease.
     pub lease: LeaseRef,
-    /// From now; absent: the lease's own duration.
+    /// Duration from now; absent: the lease's own duration.
     pub duration: Option<Duration>,
-    /// Note for people; absent keeps the last one.
+    /// Progress note for people; absent keeps the last one.
     pub progress: Option<String>,
-    /// What the next delivery brings along; an empty one clears it, absent keeps the last one. Where the store has no
-    /// room for it nothing of the item is applied, and the call fails with [`Error::Full`](super::super::Error::Full).
+    /// Checkpoint for the next delivery; an empty one clears it, absent keeps the last one. If the store has no room
+    /// for it, nothing of the item is applied, and the call fails with [`Error::Full`](super::super::Error::Full).
     pub checkpoint: Option<Payload>,
-    /// It ran out while no server served its shard, and waits for its worker.
+    /// Set when the lease expired while no server served its shard, and waits for its worker.
     pub outage_expiry: Option<OutageExpiry>,
-    /// Nothing is written after that; absent: the store's own bound on a call.
+    /// Deadline of the write; absent: the store's own limit on a call.
     pub write_deadline: Option<Instant>,
 }
 
-// === impl Lease ===
+// === impl RunningLease ===
 
 impl RunningLease {
-    /// The lease of the job of this key, as its record has it; `None`: it does not run.
+    /// Returns the lease of the job `key` from its record; `None`: the job does not run.
     #[must_use]
     pub fn from_record(key: JobKey, record: &Record, now: Time) -> Option<RunningLease> {
         let Phase::Running(lease) = &record.phase else { return None };
@@ -132,13 +132,13 @@ impl RunningLease {
         })
     }
 
-    /// The stream that answers for it.
+    /// Returns the stream that answers for the lease.
     #[must_use]
     pub fn stream_id(&self) -> StreamId {
         StreamId { owner: self.owner, stream: self.stream }
     }
 
-    /// The lease and the stream that answers for it.
+    /// Returns the lease and the stream that answers for it.
     #[must_use]
     pub fn stream_lease_ref(&self) -> StreamLeaseRef {
         let lease = LeaseRef { key: self.key.clone(), token: self.token };
@@ -146,7 +146,7 @@ impl RunningLease {
     }
 }
 
-// === impl Settle, Extend, Tied, Adopt, LeaseRef ===
+// === impl LeaseSettlement, LeaseExtension, StreamLeaseRef, AdoptBatch, LeaseRef ===
 
 impl From<LeaseSettlement> for JobRequest {
     fn from(settle: LeaseSettlement) -> JobRequest {

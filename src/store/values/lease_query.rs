@@ -1,4 +1,4 @@
-//! What is looked for among leases, and what is done to jobs and topics whose time has passed.
+//! Queries of leases, and results of the pruning of jobs and topics.
 
 use std::sync::Arc;
 
@@ -7,57 +7,58 @@ use crate::domain::{ShardOutage, StreamId, Time, TopicName};
 
 use super::{LeaseRef, RunningLease};
 
-/// Which running leases to read.
+/// The running leases to read.
 #[derive(Clone, Debug)]
 pub enum LeaseQuery {
-    /// At most `limit` of those whose deadline has passed. Also answers when the next one passes, and when no server
-    /// served the shard: while nobody had called [`Store::beat`](crate::store::Store::beat) for
-    /// [`AWAY_MIN`](crate::domain::limit::AWAY_MIN), and, where no other server can serve it, before it was opened.
+    /// Overdue leases: at most `limit` whose deadline has passed. The result also contains the next deadline, and the
+    /// last time in which no server served the shard: no call of [`Store::heartbeat`](crate::store::Store::heartbeat)
+    /// for [`AWAY_MIN`](crate::domain::limit::AWAY_MIN), or, if no other server can serve it, the time before it was
+    /// opened.
     Overdue {
-        /// How many.
+        /// Maximum number of leases.
         limit: usize,
     },
-    /// Those that carry a grace and belong to streams of other replicas than these.
+    /// Leases with a grace that belong to streams of other replicas than these.
     Orphaned {
-        /// Nonces of replicas.
+        /// Nonces of the live replicas.
         live_owners: Vec<u32>,
     },
-    /// Those that these streams answer for, or did when they were detached.
+    /// Leases that these streams answer for, or did when they were detached.
     OfStreams(Vec<StreamId>),
-    /// These, if they run.
+    /// The listed leases, if they run.
     ByRef(Vec<LeaseRef>),
-    /// Those of one claim, a part of all that run at a time, beside other claims.
+    /// Leases of one claim. Each call reads a part of all running leases; other claims run in between.
     OfLostClaim {
-        /// The claim.
+        /// Nonce of the claim.
         nonce: u32,
-        /// The topics that it asked for.
+        /// The topics of the claim.
         topics: Arc<[TopicName]>,
-        /// Where the last part ended, in the store's own words; empty: the first part.
+        /// End of the last part, in a format of the store; empty: the first part.
         cursor: String,
     },
 }
 
-/// Leases that were looked for.
+/// Result of a lease query.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseQueryResult {
-    /// The store's time of the look.
+    /// The store's time of the read.
     pub now: Time,
     /// The leases.
     pub leases: Vec<RunningLease>,
-    /// Of [`LeaseQuery::ByRef`]: those whose job is gone, too; its lease alone is gone where it is in neither list.
+    /// For [`LeaseQuery::ByRef`]: leases whose job is gone. A lease in neither list has ended, but its job exists.
     pub missing_jobs: Vec<LeaseRef>,
-    /// Of [`LeaseQuery::Overdue`]: when the next deadline passes that is not among them; now or earlier: there are more.
+    /// For [`LeaseQuery::Overdue`]: next deadline that is not among the leases; now or earlier: there are more.
     pub next_deadline: Option<Time>,
-    /// Of [`LeaseQuery::Overdue`]: when no server served the shard last.
+    /// For [`LeaseQuery::Overdue`]: the last time in which no server served the shard.
     pub outage: Option<ShardOutage>,
-    /// Of [`LeaseQuery::OfLostClaim`]: where the next part begins; `None` at the end.
+    /// For [`LeaseQuery::OfLostClaim`]: position of the next part; `None` at the end.
     pub cursor: Option<String>,
 }
 
-// === impl Selected ===
+// === impl LeaseQueryResult ===
 
 impl LeaseQueryResult {
-    /// Of [`LeaseQuery::ByRef`]: adds what was found of a lease in the record of its job, if there is one.
+    /// Adds one lease of [`LeaseQuery::ByRef`], looked up in the record of its job, if there is one.
     pub fn add_by_ref(&mut self, lease: &LeaseRef, record: Option<&Record>) {
         let held = record.filter(|record| record.lease_of(lease.token).is_some());
         match held.and_then(|record| RunningLease::from_record(lease.key.clone(), record, self.now))
@@ -71,22 +72,22 @@ impl LeaseQueryResult {
     }
 }
 
-/// What a prune did.
+/// Result of a prune.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PruneResult {
-    /// The store's time of it.
+    /// The store's time of the prune.
     pub now: Time,
-    /// Jobs expired or forgotten.
+    /// Number of jobs expired or deleted.
     pub pruned: u64,
-    /// When there is more to do.
+    /// Time at which more is to be pruned.
     pub next_due: Option<Time>,
 }
 
-/// What a look for empty topics did.
+/// Result of a prune of empty topics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PruneTopicsResult {
-    /// Topics that were forgotten.
+    /// Topics that were deleted.
     pub forgotten: Vec<TopicName>,
-    /// The last topic that was looked at; `None` at the end.
+    /// The last topic that was checked; `None` at the end.
     pub last_topic: Option<TopicName>,
 }

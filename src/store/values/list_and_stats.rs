@@ -1,25 +1,25 @@
-//! What is read of jobs and topics.
+//! Queries and statistics of jobs and topics.
 
 use std::time::Duration;
 
 use crate::domain::{Job, JobId, State, Time, TopicName};
 
-/// Asks for a page of jobs.
+/// Query for a page of jobs.
 #[derive(Clone, Debug)]
 pub struct ListQuery {
-    /// Their topic.
+    /// Topic of the jobs.
     pub topic: TopicName,
-    /// Their state.
+    /// State of the jobs.
     pub state: State,
-    /// With payload, result and attempts.
+    /// Includes payload, result and attempts.
     pub full: bool,
-    /// At most so many.
+    /// Maximum number of jobs.
     pub limit: usize,
-    /// Where the last page ended.
+    /// End of the last page.
     pub after: Option<ListCursor>,
 }
 
-/// A place in a list: behind the job with this due time and sequence.
+/// A position in a list: behind the job with this due time and sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListCursor {
     /// The job's due time.
@@ -31,11 +31,11 @@ pub struct ListCursor {
 /// A page of jobs.
 #[derive(Clone, Debug, Default)]
 pub struct ListPage {
-    /// The store's time of the look.
+    /// The store's time of the read.
     pub now: Time,
-    /// In the order of due times.
+    /// The jobs, in the order of due times.
     pub jobs: Vec<ListEntry>,
-    /// Where the next page begins; `None` at the end.
+    /// Position of the next page; `None` at the end.
     pub next: Option<ListCursor>,
 }
 
@@ -44,32 +44,32 @@ pub struct ListPage {
 pub struct ListEntry {
     /// The job.
     pub job: Job,
-    /// The place behind it: a page may end here, too.
+    /// The position behind the job: a page may end here, too.
     pub cursor: ListCursor,
 }
 
 /// A part of the ids of a topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdsPage {
-    /// In no order.
+    /// The ids, unordered.
     pub ids: Vec<JobId>,
-    /// Where the next part begins, in the store's own words; `None` at the end.
+    /// Position of the next part, in a format of the store; `None` at the end.
     pub cursor: Option<String>,
 }
 
-/// A topic as the shard knows it.
+/// A topic of the shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicInfo {
-    /// Its name.
+    /// Name of the topic.
     pub name: TopicName,
-    /// When it came to be.
+    /// Time at which the topic was created.
     pub create_time: Time,
 }
 
-/// Numbers of a topic on one shard.
+/// Statistics of a topic on one shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardTopicStats {
-    /// When the topic came to be.
+    /// Time at which the topic was created.
     pub create_time: Time,
     /// Jobs whose due time is ahead and that never failed.
     pub scheduled: u64,

@@ -1,4 +1,4 @@
-//! What people change about jobs that are there.
+//! Requests by which operators change existing jobs.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -15,22 +15,22 @@ use super::JobRequest;
 pub struct JobDeletion {
     /// The job.
     pub key: JobKey,
-    /// Only if it finished then: a later generation under its id is left alone.
+    /// Condition: the job finished at this time. A later generation under its id is not deleted.
     pub finished: Option<Time>,
-    /// Until when its caller waits: from then on it is not done any more. `None`: there is no such time.
+    /// Deadline of the caller: after it the command is not executed any more. `None`: no deadline.
     pub deadline: Option<Instant>,
 }
 
-// === impl Delete ===
+// === impl JobDeletion ===
 
 impl From<JobKey> for JobDeletion {
-    /// Whatever state it is in.
+    /// Deletes the job in any state.
     fn from(key: JobKey) -> JobDeletion {
         JobDeletion { key, finished: None, deadline: None }
     }
 }
 
-/// Moves one job.
+/// Changes the due time or the priority of one job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobReschedule {
     /// The job.
@@ -39,46 +39,48 @@ pub struct JobReschedule {
     pub due: Option<When>,
     /// The new priority; absent keeps it.
     pub priority: Option<u8>,
-    /// Until when its caller waits: from then on it is not done any more. `None`: there is no such time.
+    /// Deadline of the caller: after it the command is not executed any more. `None`: no deadline.
     pub deadline: Option<Instant>,
 }
 
-/// What a reschedule answers: the job, nothing when there is none, or the state that refuses it.
+/// Result of a reschedule: the job, `None` if it does not exist, or the state that forbids it.
 pub type RescheduleResult = std::result::Result<Option<Job>, State>;
 
-/// Puts jobs back.
+/// Puts jobs back to READY.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RedriveBatch {
-    /// Their topic.
+    /// Topic of the jobs.
     pub topic: TopicName,
-    /// Which.
+    /// Ids of the jobs.
     pub ids: Vec<JobId>,
-    /// Only those in one of these states, which are terminal; a tombstone, which has no payload, is left.
+    /// Terminal states of the jobs to put back; others are skipped, and so are tombstones, which have no payload.
     pub states: Vec<State>,
     /// Time between the due times of two jobs; zero: all at once.
     pub spacing: Duration,
-    /// Due time of the first, from now.
+    /// Due time of the first job, from now.
     pub delay: Duration,
-    /// Move them to this topic, on this shard.
+    /// Topic on the same shard to move the jobs to.
     pub target: Option<TopicName>,
-    /// How long after its new due time a job expires whose expire time is not after that; none: it is left.
+    /// Time after its new due time at which a job expires whose expire time is not after its due time; `None`: such a
+    /// job is skipped.
     pub ttl: Option<Duration>,
-    /// Only count.
+    /// Only counts the jobs.
     pub dry_run: bool,
-    /// Until when its caller waits: from then on it is not done any more. `None`: there is no such time.
+    /// Deadline of the caller: after it the command is not executed any more. `None`: no deadline.
     pub deadline: Option<Instant>,
 }
 
-/// What a redrive did.
+/// Result of a redrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RedriveResult {
-    /// Put back.
+    /// Number of jobs put back.
     pub redriven: u64,
-    /// Left: no such job, in another state, a tombstone, past its expire time, or its id is taken in the target.
+    /// Number of jobs skipped: no such job, in another state, a tombstone, past its expire time, or its id is taken
+    /// in the target.
     pub skipped: u64,
 }
 
-// === impl Delete, Reschedule, Redrive ===
+// === impl JobDeletion, JobReschedule, RedriveBatch ===
 
 impl From<JobDeletion> for JobRequest {
     fn from(JobDeletion { key, finished, deadline: until }: JobDeletion) -> JobRequest {
@@ -96,11 +98,11 @@ impl From<JobReschedule> for JobRequest {
 }
 
 impl RedriveBatch {
-    /// What is asked of each of the jobs. One that is named again is left.
+    /// Returns one request per job. A repeated id is skipped.
     #[must_use]
     pub fn requests(&self) -> Vec<JobRequest> {
-        let mut met = HashSet::new();
-        let ids = self.ids.iter().filter(|id| met.insert(*id));
+        let mut seen = HashSet::new();
+        let ids = self.ids.iter().filter(|id| seen.insert(*id));
         let request = |id: &JobId| JobRequest {
             deadline: self.deadline,
             ..JobRequest::new(

@@ -1,4 +1,4 @@
-//! The values that cross the seam, a file for each group of verbs.
+//! Values of the [`Store`](super::Store) trait, a file for each group of verbs.
 
 mod claim;
 mod enqueue;

@@ -1,70 +1,70 @@
-//! A shard about itself: what it can do, what it holds, what keeps it from working.
+//! Description of a shard: capabilities, content, problems.
 
 use std::fmt;
 
 use crate::domain::ring::ShardState;
 use crate::domain::{Durability, ShardName, Time};
 
-/// Which shard a store is.
+/// Identity of the shard of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardIdentity {
-    /// The name of the shard, as written on it.
+    /// Name of the shard, as written on it.
     pub name: ShardName,
     /// Address without credentials.
     pub address: String,
-    /// Whether other servers may use the shard too. A server learns of their changes by hints, and hints can be lost:
+    /// Set when other servers may use the shard too. A server receives their changes as hints, and hints can be lost:
     /// it has to poll as well.
     pub is_shared: bool,
 }
 
-/// What a store knows of the state of its shard without asking it.
+/// State of a shard as the store has it without a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShardStatus {
-    /// What keeps the shard from working.
+    /// The problem that keeps the shard from working.
     pub problem: Option<ShardProblem>,
     /// Durability of writes; `None`: not known yet, and nothing is promised.
     pub write_durability: Option<WriteDurability>,
-    /// Whether jobs do not outlive the process or the machine that holds them: there is no file.
+    /// Set when jobs do not outlive the process or the machine that holds them: there is no file.
     pub is_volatile: bool,
 }
 
-/// What keeps a shard from working. Each text says what to do.
+/// Problem that keeps a shard from working. Each text contains the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShardProblem {
-    /// Not reached since the server started; connecting is retried.
+    /// The shard was not reached since the server started; connecting is retried.
     NeverConnected(String),
-    /// Misconfigured, and out of use until that is fixed.
+    /// The shard is misconfigured, and out of use until that is fixed.
     Misconfigured(String),
     /// New jobs would not be safe and are refused; the jobs on it are delivered and settled.
     RejectsEnqueues(String),
 }
 
-/// How safe a write is.
+/// Durability of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteDurability {
-    /// Every write, when it is answered.
+    /// Durability of every write when it is answered.
     pub by_default: Durability,
-    /// One that asks for it: at least `plain`.
+    /// Durability of a write that requests it: at least `by_default`.
     pub max: Durability,
 }
 
-/// A shard about itself.
+/// Statistics of a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreInfo {
-    /// `sqlite` or `redis`.
+    /// Kind of the store: `sqlite` or `redis`.
     pub kind: &'static str,
-    /// Whether it takes new jobs; `None` until somebody said so.
+    /// State of the shard: takes new jobs or drains; `None`: never set.
     pub state: Option<ShardState>,
-    /// Records.
+    /// Number of records.
     pub jobs: u64,
-    /// The records by what they are.
+    /// Number of records by state.
     pub counts: RecordCounts,
-    /// Bytes that it takes, on disk or in memory.
+    /// Bytes used, on disk or in memory.
     pub bytes: u64,
 }
 
-/// What lies on a shard, and how long it stays if nobody works on it. Records are counted as they lie there:
-/// what is past its time counts until it is pruned, so that a shard that cannot be written tells it too.
+/// Records of a shard by state, and how long they stay if no worker takes them. Records count as stored: one past its
+/// time counts until it is pruned, so that a shard that accepts no writes reports it too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordCounts {
     /// Jobs whose due time is ahead and that never failed.
@@ -79,23 +79,23 @@ pub struct RecordCounts {
     pub dead: u64,
     /// Other finished jobs whose record is kept.
     pub finished: u64,
-    /// The latest due time that is ahead.
+    /// The latest due time in the future.
     pub latest_due: Option<Time>,
-    /// When the last dead or finished job is forgotten; a little later than that where looking closer
-    /// would be work without bounds.
+    /// Time at which the last dead or finished job is deleted; a little later where the exact time would take
+    /// unbounded work.
     pub latest_forget: Option<Time>,
 }
 
-// === impl Condition ===
+// === impl ShardStatus ===
 
 impl ShardStatus {
-    /// Of a shard that works.
+    /// Returns the status of a shard that works.
     #[must_use]
     pub fn healthy(reach: WriteDurability) -> ShardStatus {
         ShardStatus { write_durability: Some(reach), ..ShardStatus::default() }
     }
 
-    /// Whether the shard cannot be used at all.
+    /// Returns whether the shard cannot be used at all.
     #[must_use]
     pub fn is_down(&self) -> bool {
         matches!(
@@ -104,17 +104,17 @@ impl ShardStatus {
         )
     }
 
-    /// Durability of writes, as far as it is known.
+    /// Returns the durability of writes, [`WriteDurability::MEMORY`] while it is not known.
     #[must_use]
     pub fn write_durability(&self) -> WriteDurability {
         self.write_durability.unwrap_or(WriteDurability::MEMORY)
     }
 }
 
-// === impl Reach ===
+// === impl WriteDurability ===
 
 impl WriteDurability {
-    /// Nothing but memory, whatever is asked.
+    /// Durability MEMORY, also if more is requested.
     pub const MEMORY: WriteDurability =
         WriteDurability { by_default: Durability::Memory, max: Durability::Memory };
 }
@@ -129,10 +129,10 @@ impl fmt::Display for WriteDurability {
     }
 }
 
-// === impl Content ===
+// === impl RecordCounts ===
 
 impl RecordCounts {
-    /// All records.
+    /// Returns the number of all records.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.scheduled + self.ready + self.running + self.backoff + self.dead + self.finished
@@ -145,9 +145,9 @@ mod tests {
 
     #[test]
     fn write_durability_prints_contract_names() {
-        let told = |plain, most| WriteDurability { by_default: plain, max: most }.to_string();
-        assert_eq!(told(Durability::Fsynced, Durability::Fsynced), "FSYNCED");
-        let told = told(Durability::Memory, Durability::Replicated);
-        assert_eq!(told, "MEMORY, REPLICATED when asked for");
+        let text = |plain, most| WriteDurability { by_default: plain, max: most }.to_string();
+        assert_eq!(text(Durability::Fsynced, Durability::Fsynced), "FSYNCED");
+        let text = text(Durability::Memory, Durability::Replicated);
+        assert_eq!(text, "MEMORY, REPLICATED when asked for");
     }
 }

@@ -5,7 +5,7 @@ use crate::checker::history::Was;
 
 const JOB: u32 = 7;
 
-/// A sound history but for the job: its deletion is asked for at 30 ms and answered at 40, and what follows.
+/// Builds a sound history, except for the job: its deletion is sent at 30 ms and answered at 40, and `more` follows.
 fn deleted(was: Option<Was>, more: impl IntoIterator<Item = Event>) -> Verdict {
     let mut events = sound();
     events.retain(|event| match event {
@@ -65,7 +65,7 @@ fn a_deletion_without_answer_may_have_happened() {
     assert!(verdict.sound() && verdict.cancelled == 1, "{verdict}");
     let verdict = deleted(None, [delivered(JOB, 1010, 1), acked(JOB, 1200, 1)]);
     assert!(verdict.sound() && (verdict.acked, verdict.cancelled) == (50, 0), "{verdict}");
-    // Somebody had ended it: the ack before, whose answer was lost, or the deletion.
+    // It was ended by an ack whose answer was lost, or by the deletion.
     let verdict = deleted(None, [delivered(JOB, 1010, 1), acked(JOB, 1200, i32::MAX)]);
     assert!(verdict.sound() && (verdict.acked, verdict.either) == (49, 1), "{verdict}");
 }

@@ -1,11 +1,11 @@
-//! What a shard that died may have held back is no loss; all else is.
+//! Answers that a shard may have held back when it died are no loss; all others are.
 
 use super::{Delivered, Event, MS, Verdict, acked, delivered, delivery, receipt, sound, verdict};
 
-/// The shard of all jobs but where a test says otherwise.
+/// The shard of all jobs, unless a test names another one.
 const SHARD: &str = "s1";
 
-/// The shard died, and may have held back what it answered from then on.
+/// Builds the death of the shard, which may have held back its answers in this span.
 fn held_back(from_ms: u64, to_ms: u64) -> Event {
     Event::HeldBack { shard: SHARD.to_owned(), from: from_ms * MS, to: to_ms * MS }
 }
@@ -14,7 +14,8 @@ fn lies_on(job: u32, shard: &str) -> Event {
     Event::LiesOn { job, shard: shard.to_owned() }
 }
 
-/// Job 7 was answered at 20 ms and never seen. It lies on this shard, the others are elsewhere.
+/// Builds a history in which job 7 was answered at 20 ms and never delivered. It lies on this shard, the others are
+/// elsewhere.
 fn gone(shard: &str, fsynced: bool, more: impl IntoIterator<Item = Event>) -> Verdict {
     let mut events = sound();
     events.retain(|event| match event {
@@ -67,7 +68,7 @@ fn a_job_that_was_answered_again_after_the_death_is_lost() {
     assert_eq!(gone(SHARD, false, [held_back(15, 300), again]).lost, [7]);
 }
 
-/// The end of the log is held back, not its middle.
+/// A shard holds back the end of the log, not its middle.
 #[test]
 fn a_job_that_one_asked_for_later_has_outlived_is_lost() {
     let later = |asked_ms, more: Option<Event>| {
@@ -76,7 +77,7 @@ fn a_job_that_one_asked_for_later_has_outlived_is_lost() {
             Event::Enqueued { job: 9, at: 50 * MS, fsynced: false, id: super::id(9) },
             lies_on(9, SHARD),
         ];
-        // Known first of all that is said of it.
+        // Recorded before all other events about it.
         let mut all = sound();
         all.retain(|event| match event {
             Event::Enqueue { job, .. }
@@ -111,11 +112,11 @@ fn what_an_ack_has_written_may_be_gone_with_it() {
         events.extend([written, held_back(1150, 1300)]);
         verdict(&events)
     };
-    assert_eq!(follow_up(1200).held_back, [7], "nobody knows where it lay");
+    assert_eq!(follow_up(1200).held_back, [7], "its shard is unknown");
     assert_eq!(follow_up(1100).lost, [7]);
 }
 
-/// Job 8, acknowledged at 1200 ms, comes again then and is acknowledged again.
+/// Builds a history in which job 8, acknowledged at 1200 ms, comes again then and is acknowledged again.
 fn comes_again(at_ms: u64, more: impl IntoIterator<Item = Event>) -> Verdict {
     let mut events = sound();
     events.extend([delivered(8, at_ms, 2), acked(8, at_ms + 100, 2)]);
@@ -161,7 +162,7 @@ fn a_job_that_is_gone_after_a_death_may_be_forgotten() {
         let (at, receipt) = (at_ms * MS, String::new());
         events.push(Event::Acked { job: 8, sent: 0, at, delivery: i32::MAX, receipt });
         events.push(Event::FollowsOn { job: 7, after: 8, at });
-        // As job 8 says nobody of 7.
+        // In the same way job 8 proves nothing about 7.
         events.retain(|event| match event {
             Event::Enqueued { job, .. } | Event::Acked { job, .. } => *job != 7,
             Event::Delivered(delivered) => delivered.job != Some(7),
@@ -177,7 +178,7 @@ fn a_job_that_is_gone_after_a_death_may_be_forgotten() {
     assert_eq!((done.after_ack, done.lost), (vec![8], vec![7]));
 }
 
-/// Numbers begin again when leases are forgotten.
+/// Numbers begin again when leases are lost.
 #[test]
 fn a_nack_says_nothing_of_what_came_before_it() {
     let mut events = sound();
@@ -192,7 +193,8 @@ fn the_second_ack_holds() {
     assert_eq!(comes_again(9000, [held_back(1150, 1300), third]).after_ack, [8]);
 }
 
-/// Job 8, handed over at 1010 ms and again at 2500 under the same number: the lease is of 3000.
+/// Builds a history in which job 8 is delivered at 1010 ms and again at 2500 under the same number: the lease is of
+/// 3000.
 fn handed_over_again(more: impl IntoIterator<Item = Event>) -> Verdict {
     let mut events = sound();
     events.retain(|event| !matches!(event, Event::Acked { job: 8, .. }));

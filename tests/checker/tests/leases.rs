@@ -1,11 +1,11 @@
-//! What comes again must have an explanation.
+//! Repeats must have an explanation.
 
 use super::{
     Delivered, Event, LEASE, MS, Verdict, acked, changed, delivered, delivery, receipt, sound,
     verdict,
 };
 
-/// Job 8, never acknowledged in time: delivered at 1010 ms and again at `at_ms`, with what else happened.
+/// Builds a history in which job 8, never acknowledged in time, is delivered at 1010 ms and again at `at_ms`.
 fn repeated(at_ms: u64, more: impl IntoIterator<Item = Event>) -> Verdict {
     verdict(&repeat(at_ms, more))
 }
@@ -19,7 +19,7 @@ fn repeat(at_ms: u64, more: impl IntoIterator<Item = Event>) -> Vec<Event> {
     events
 }
 
-/// Until then the recorder stood still for 600 ms.
+/// Records that the recorder stood still for 600 ms until then.
 fn stalled(at_ms: u64) -> Event {
     Event::Stalled { at: at_ms * MS, length: 600 * MS }
 }
@@ -65,7 +65,7 @@ fn a_broken_stream_explains_no_more_repeats_than_were_open_on_it() {
     // The second lease came when the stream was gone: it was not open when that broke.
     let verdict = judged(vec![delivered(8, 3200, 3), acked(8, 3220, 3)]);
     assert_eq!((verdict.overlap, verdict.beyond), (vec![], vec![8]));
-    // Nor was one that had been settled by then.
+    // Neither was a lease that had been settled by then.
     assert_eq!(judged(vec![acked(8, 1060, 1)]).beyond, [8]);
 }
 
@@ -121,7 +121,8 @@ fn failures_that_nobody_reported_are_noticed() {
     assert_eq!(second(0).miscounted, [5], "a count that falls");
 }
 
-/// Job 8, whose first lease ran out: handed over again at 4010 ms, acknowledged as these say.
+/// Judges a history in which job 8, whose first lease expired, is delivered again at 4010 ms and acknowledged as
+/// given.
 fn acked_late(acks: &[(u64, i32)]) -> Vec<u32> {
     let mut events = sound();
     events.retain(|event| !matches!(event, Event::Acked { job: 8, .. }));

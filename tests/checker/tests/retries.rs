@@ -1,4 +1,4 @@
-//! Jobs with a policy of their own.
+//! Jobs with a retry policy of their own.
 
 use super::{Delivered, Event, JOBS, LEASE, MS, Verdict, acked, check, delivery, receipt, sound};
 use crate::checker::history::Policy;
@@ -8,7 +8,7 @@ const POLICY: Policy =
     Policy { initial: 100 * MS, factor: 2, longest: 200 * MS, jitter_percent: 50, attempts_max: 3 };
 const JOB: u32 = 7;
 
-/// A sound history in which the job is something else: enqueued with a policy, and what follows.
+/// Builds a sound history in which the job is replaced: enqueued with a policy, and `more` follows.
 fn with(more: impl IntoIterator<Item = Event>) -> Vec<Event> {
     let mut events = sound();
     events.retain(|event| match event {
@@ -29,7 +29,7 @@ fn attempt(at_ms: u64, number: i32, attempt: i32) -> Event {
     Event::Delivered(Delivered { attempt, ..delivery(JOB, at_ms, number) })
 }
 
-/// Sent then, answered 5 ms later.
+/// Builds a failure that is sent then and answered 5 ms later.
 fn failed(sent_ms: u64, number: i32, attempt: i32) -> [Event; 2] {
     let (sent, at, receipt) = (sent_ms * MS, (sent_ms + 5) * MS, receipt(JOB, number));
     [
@@ -38,7 +38,7 @@ fn failed(sent_ms: u64, number: i32, attempt: i32) -> [Event; 2] {
     ]
 }
 
-/// It comes at these times and fails 10 ms later each time.
+/// Builds deliveries at these times, each failing 10 ms later.
 fn fails(times_ms: &[u64]) -> Vec<Event> {
     let mut events = Vec::new();
     for (number, at_ms) in (1..).zip(times_ms) {
@@ -115,7 +115,7 @@ fn dead_letters_are_listed_once_each_and_no_others() {
     assert_eq!(listed(&[3, JOB]), [3], "one that was acknowledged");
 }
 
-/// It was found among the dead letters.
+/// Builds the event that the job was found among the dead letters.
 fn found(at_ms: u64) -> Event {
     let (at, receipt) = (at_ms * MS, String::new());
     Event::Buried { job: JOB, at, delivery: i32::MAX, receipt }

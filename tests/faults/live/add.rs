@@ -1,4 +1,4 @@
-//! A shard comes.
+//! A shard is added.
 
 use tokio::time::Instant;
 
@@ -29,14 +29,13 @@ async fn a_shard_comes_and_the_replicas_are_rolled() {
         assert!(trial.shared().history.events().iter().any(is_new), "s{number} gets no jobs");
     }
     let outcome = trial.finish().await;
-    // A replica that ends takes its time: no lease is given back, none runs out.
+    // A replica that ends waits for its jobs: no lease is released, none expires.
     assert_eq!((outcome.verdict.broken, outcome.verdict.ran_out), (0, 0));
 }
 
 impl Trial {
-    /// One replica after the other gets one more shard, first the one through which ids go: it has to
-    /// know the shard on which a chain is acknowledged. Those that have it and those that have not find all
-    /// old jobs meanwhile.
+    /// Adds one more shard to one replica after the other, first to the one that gets the client-chosen ids: it needs
+    /// the shard on which a chain is acknowledged. Replicas with and without it find all old jobs meanwhile.
     async fn add_shard(&mut self, number: usize, old: &Old) {
         let redis =
             Redis::with(&redis_args(self.cluster.fsync)).await.expect("one more redis-server");

@@ -16,7 +16,8 @@ use crate::held::{hand_on, held};
 use crate::load::Habits;
 use crate::trial::{Trial, long};
 
-/// A shard is empty when the last tombstone is gone, after a minute, and has left the ring some seconds later.
+/// Longest time until a shard is empty: the last tombstone goes after a minute, and the shard leaves the ring some
+/// seconds later.
 const EMPTY_WITHIN: Duration = Duration::from_secs(120);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -34,10 +35,10 @@ async fn a_shard_drains_and_is_taken_back() {
     trial.shared().send_ids_through(Some(ONE));
     trial.note(format!("drain {name}"));
     let mut drain = trial.ringq(&["shard", "drain", &name, "--wait"]);
-    let told = told(&mut drain, 3).await;
-    assert_eq!(told[0], format!("{name} DRAINING: new jobs go elsewhere"));
-    assert!(told[1].starts_with("on it: ") && told[1].contains(" scheduled"), "{told:?}");
-    assert!(told[2].starts_with("the last delayed or retried one is due "), "{told:?}");
+    let lines = told(&mut drain, 3).await;
+    assert_eq!(lines[0], format!("{name} DRAINING: new jobs go elsewhere"));
+    assert!(lines[1].starts_with("on it: ") && lines[1].contains(" scheduled"), "{lines:?}");
+    assert!(lines[2].starts_with("the last delayed or retried one is due "), "{lines:?}");
     trial.another_ring(&before).await;
     trial.shared().send_ids_through(None);
     let left = trial.shared().history.now();
@@ -64,7 +65,7 @@ async fn a_shard_drains_and_is_taken_back() {
     let mut activate = trial.ringq(&["shard", "activate", &name]);
     assert!(within("the end of activate", activate.wait()).await.unwrap().success());
     if !long() {
-        // There was still something on it.
+        // The shard still had jobs.
         assert_eq!(within("the end of drain", drain.wait()).await.unwrap().code(), Some(1));
     }
     trial.another_ring(&before).await;
@@ -75,22 +76,22 @@ async fn a_shard_drains_and_is_taken_back() {
     assert!(new_on(&name, &events, back) > 0, "the shard gets no new jobs");
     let outcome = trial.finish().await;
     assert_eq!(outcome.verdict.duplicates, 0);
-    assert_eq!(outcome.troubles(""), 0, "somebody noticed");
+    assert_eq!(outcome.troubles(""), 0, "a client had a failure");
 }
 
-/// The first lines that a command prints.
+/// Returns the first lines that a command prints.
 async fn told(command: &mut Child, count: usize) -> Vec<String> {
     let mut lines = BufReader::new(command.stdout.take().unwrap()).lines();
-    let mut told = Vec::new();
-    while told.len() < count {
-        told.push(within("a line", lines.next_line()).await.unwrap().expect("a line"));
+    let mut first = Vec::new();
+    while first.len() < count {
+        first.push(within("a line", lines.next_line()).await.unwrap().expect("a line"));
     }
-    // Whoever writes into a closed pipe fails.
+    // A process that writes into a closed pipe fails.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    told
+    first
 }
 
-/// How many jobs were written to a shard since then, as far as their ids tell.
+/// Returns the number of jobs that were written to a shard since then, by their ids.
 fn new_on(shard: &str, events: &[Event], since: Nanos) -> usize {
     let asked_since = |of: u32| {
         let asked = events.iter().find_map(|event| match event {
@@ -108,7 +109,7 @@ fn new_on(shard: &str, events: &[Event], since: Nanos) -> usize {
     events.iter().filter(new).count()
 }
 
-/// How many links that the server named followed one on this shard and lie elsewhere.
+/// Returns the number of links with server-made ids that followed one on this shard and lie elsewhere.
 fn chains_from(shard: &str, events: &[Event]) -> usize {
     let id = |of: u32| {
         events.iter().find_map(|event| match event {
@@ -127,7 +128,7 @@ fn chains_from(shard: &str, events: &[Event]) -> usize {
 }
 
 impl Trial {
-    /// The operator's command.
+    /// Runs a command of the operator.
     fn ringq(&self, args: &[&str]) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ringq"));
         let server = format!("http://{}", self.cluster.replica[ONE].grpc);
@@ -135,8 +136,8 @@ impl Trial {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
     }
 
-    /// Waits until nothing is left on a shard but what is due in hours and what is kept; every replica
-    /// shows how much of it there is and until when it stays.
+    /// Waits until a shard has only jobs that are due in hours or retained; every replica reports their number and
+    /// the time until which they stay.
     async fn only_far_is_left(&self, name: &str, old: &Old) {
         let (far, last) = old.far_on(name);
         for replica in 0..self.cluster.replica.len() {

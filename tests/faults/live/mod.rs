@@ -1,8 +1,8 @@
-//! The ring changes under load, by what an operator does: a shard drains, one comes, one moves to another
-//! Redis. Producers and workers never stop, and nobody is the worse for it.
+//! Operations on the ring under load: a shard drains, one is added, one moves to another Redis. Producers and workers
+//! never stop, and their calls do not fail.
 //!
-//! While replicas disagree about the ring, docs/sharding.md asks those who cannot accept the one exception to
-//! KEEP to send ids of their own through one server: so do the producers here, through [`ONE`].
+//! While replicas disagree about the ring, docs/sharding.md asks clients that cannot accept the one exception to KEEP
+//! to send their own ids through one server: the producers here do so, through [`ONE`].
 
 mod add;
 mod drain;
@@ -17,18 +17,18 @@ use crate::harness::{Client, eventually};
 use crate::load::Habits;
 use crate::trial::{Trial, harm_time};
 
-/// The replica through which ids that clients chose go while the ring changes.
+/// The replica that gets the client-chosen ids while the ring changes.
 const ONE: usize = 0;
-/// A shard that is there from the start.
+/// A shard that exists from the start.
 const SHARD: usize = 1;
 
-/// Nothing comes again by the clients' doing; a busy machine may be slow to settle.
+/// Habits without repeats by the clients; a busy machine may be slow to settle.
 fn careful() -> Habits {
     let lease = Duration::from_secs(5);
     Habits { lease, slow: 0.0, late: 0.0, forgotten: 0.0, chained: 0.1, ..Habits::default() }
 }
 
-/// A part of the time of a scenario, of which it has several.
+/// Duration of one part of a scenario, which has several.
 fn turn() -> Duration {
     (harm_time() / 4).min(Duration::from_secs(10))
 }
@@ -38,20 +38,20 @@ impl Trial {
         Client::connect(self.cluster.replica[replica].grpc).await
     }
 
-    /// What a replica says of a shard.
+    /// Returns the report of a replica about a shard.
     async fn shard(&self, replica: usize, name: &str) -> Shard {
         let mut admin = self.client(replica).await.admin;
         let shards = admin.list_shards(ListShardsRequest {}).await.unwrap().into_inner().shards;
         shards.into_iter().find(|shard| shard.name == name).expect("a shard of that name")
     }
 
-    /// How often each replica has begun to serve another ring, by its log.
+    /// Returns how often each replica has begun to use another ring, by its log.
     fn ring_changes(&self) -> Vec<usize> {
         let count = |log: String| log.matches("the ring changes").count();
         self.cluster.replica.iter().map(|replica| count(replica.log())).collect()
     }
 
-    /// Waits until every replica serves another ring than when it had changed so often.
+    /// Waits until every replica has changed its ring more often than `before`.
     async fn another_ring(&self, before: &[usize]) {
         eventually("every replica serves the new ring", async || {
             let now = self.ring_changes();

@@ -1,4 +1,4 @@
-//! A shard moves to a new Redis: the name stays with the data.
+//! A shard moves to a new Redis and keeps its name.
 
 use tokio::time::Instant;
 
@@ -18,7 +18,7 @@ async fn a_shard_moves_to_a_new_redis() {
     while Instant::now() < end {
         lap += 1;
         trial.run(turn()).await;
-        // What is done is remembered for a minute, so each lap has jobs of its own.
+        // Tombstones stay for a minute, so each lap has jobs of its own.
         let old = Old::make(&trial.client(ONE).await, &format!("before-{lap}")).await;
         trial.move_shard().await;
         for replica in 0..trial.cluster.replica.len() {
@@ -30,10 +30,10 @@ async fn a_shard_moves_to_a_new_redis() {
 }
 
 impl Trial {
-    /// The steps of "Scale out" in docs/sharding.md: replicate, let the new one take over, give its address in
-    /// place of the old one, server by server, end the old one.
+    /// Follows "Scale out" in docs/sharding.md: replicate, promote the new Redis, replace the address of the old one
+    /// server by server, end the old one.
     async fn move_shard(&mut self) {
-        // By default a Redis waits for 5 s whether others want to follow it, too.
+        // By default a Redis waits 5 s for further replicas.
         self.command(SHARD, &["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).await;
         let from = self.cluster.redis[SHARD].port().to_string();
         let follow = ["--replicaof", "127.0.0.1", &from];
@@ -43,7 +43,7 @@ impl Trial {
         next.says("master_link_status:up").await;
         let to = next.port().to_string();
         let from = &self.cluster.redis[SHARD];
-        // It knows of its replica a moment later than that of itself.
+        // The primary registers its replica a moment after the replica itself is linked.
         eventually("the old one gives way", async || {
             let answer = from.command(&["FAILOVER", "TO", "127.0.0.1", &to]).await;
             (answer == "+OK").then_some(())
@@ -61,7 +61,7 @@ impl Trial {
 }
 
 impl Redis {
-    /// Waits until it says so of its replication.
+    /// Waits until its replication info contains `what`.
     async fn says(&self, what: &str) {
         eventually(what, async || {
             let info = self.command(&["INFO", "replication"]).await;

@@ -1,5 +1,5 @@
-//! Jobs from before a change: whatever becomes of the ring, each is found, and enqueued again under its id
-//! it is the same job.
+//! Jobs from before a change: in every later ring each is found, and a repeated enqueue under its id finds the same
+//! job.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,12 +14,13 @@ use crate::harness::{Client, job, receipts};
 const EACH: usize = 64;
 const FAR: Duration = Duration::from_secs(2 * 3600);
 const KEPT: Duration = Duration::from_secs(3600);
-/// Jobs that are due in hours, those that are done and kept, those that are done and only remembered.
+/// Topics of jobs that are due in hours, of finished jobs that are retained, and of finished jobs with a tombstone
+/// only.
 const TOPICS: [&str; 3] = ["old.far", "old.kept", "old.done"];
 
-/// Where they lie.
+/// The old jobs and their shards.
 pub(super) struct Old {
-    /// Half of those that are due in hours have the server's ids.
+    /// Half of the jobs that are due in hours have server-made ids.
     all: Vec<Known>,
 }
 
@@ -40,14 +41,14 @@ impl Known {
 }
 
 impl Old {
-    /// New ones, under ids that begin like this.
+    /// Creates new ones, under ids with this prefix.
     pub(super) async fn make(client: &Client, name: &str) -> Old {
         let [far, kept, done] = TOPICS;
         let id = |n: usize| format!("{name}-{n}");
         let delay = |n: usize| FAR + Duration::from_secs(u64::try_from(n).unwrap());
         let mut specs: Vec<JobSpec> = Vec::new();
         specs.extend((0..EACH).map(|n| job(far).with_delay(delay(n)).with_id(id(n))));
-        // Not in one call, so that they are placed on all shards.
+        // Several calls, so that they are placed on all shards.
         specs.extend((0..EACH).map(|n| job(far).with_delay(delay(EACH + n))));
         specs.extend((0..EACH).map(|n| job(kept).with_retention(KEPT).with_id(id(n))));
         specs.extend((0..EACH).map(|n| job(done).with_id(id(n))));
@@ -63,7 +64,7 @@ impl Old {
         Old { all }
     }
 
-    /// How many of those that are due in hours lie on a shard, and when the last of them is due.
+    /// Returns how many of the jobs that are due in hours lie on a shard, and the due time of the last one.
     pub(super) fn far_on(&self, shard: &str) -> (i64, Timestamp) {
         let far = self.all.iter().filter(|old| old.shard == shard && old.spec.topic == TOPICS[0]);
         let due: Vec<_> = far.map(|old| old.due).collect();
@@ -71,7 +72,8 @@ impl Old {
         (i64::try_from(due.len()).unwrap(), *last)
     }
 
-    /// All of them are found through this replica, where they were, and under its own id each is known.
+    /// Checks that all of them are found through this replica on their shards, and that each client-chosen id is
+    /// taken.
     pub(super) async fn are_known(&self, client: &Client) {
         let find = async |old: &Known| client.find(&old.spec.topic, &old.id).await.is_some();
         let found = join_all(self.all.iter().map(find)).await;
@@ -95,7 +97,7 @@ impl Old {
         results
     }
 
-    /// Deletes those that lie on a shard.
+    /// Deletes the jobs of a shard.
     pub(super) async fn delete_on(&self, client: &Client, shard: &str) {
         let delete = async |old: &Known| {
             let (topic, id) = (old.spec.topic.clone(), old.id.clone());

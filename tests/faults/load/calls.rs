@@ -1,4 +1,4 @@
-//! Calls to replicas: their outcome is known or not, and what went wrong is counted.
+//! Calls to replicas: whether their outcome is known, and counts of failures.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -14,24 +14,24 @@ use tonic_types::StatusExt as _;
 
 use super::Shared;
 
-/// A call that has no answer by then has an unknown outcome. Longer than a replica waits for a shard.
+/// Time after which a call has an unknown outcome. Longer than a replica waits for a shard.
 const CALL_LIMIT: Duration = Duration::from_secs(8);
-/// How the trouble of a call begins that was not answered by then.
+/// Prefix of the failure of a call that was not answered by then.
 const NO_ANSWER: &str = "no answer within";
-/// When a client lets go of a call.
+/// Time after which a client cancels a call.
 const LET_GO_MS: std::ops::Range<u64> = 0..20;
 
-/// What a broken connection or a server in trouble looks like.
+/// Codes of a broken connection or of a server in trouble.
 const UNKNOWN: [Code; 5] =
     [Code::Unavailable, Code::Unknown, Code::Internal, Code::Cancelled, Code::DeadlineExceeded];
 
-/// What a replica says of itself only where it is broken.
+/// Reasons that a replica returns only where it is broken.
 const BROKEN: [&str; 2] = ["INTERNAL", "STORE_CORRUPT"];
 
-/// One service client.
+/// A service client.
 pub(super) type Queue = QueueServiceClient<Channel>;
 
-/// A connection of its own to each replica, that finds it again whenever it is back.
+/// A connection to each replica that reconnects by itself.
 #[derive(Clone)]
 pub(super) struct Replicas {
     queues: Vec<Queue>,
@@ -40,11 +40,11 @@ pub(super) struct Replicas {
 
 /// A call without a good answer.
 pub(super) struct Failure {
-    /// The id with which the same job can be asked for again.
+    /// Id with which the same job can be enqueued again.
     pub(super) id: Option<String>,
 }
 
-/// What went wrong, and how often.
+/// Failures and their counts.
 #[derive(Default)]
 pub(crate) struct Troubles {
     counts: Mutex<BTreeMap<String, usize>>,
@@ -63,18 +63,18 @@ impl Replicas {
         Replicas { queues: shared.replicas.iter().map(connect).collect(), turn: first }
     }
 
-    /// The replica of this number.
+    /// Returns the client of the replica of this number.
     pub(super) fn get(&self, number: usize) -> Queue {
         self.queues[number % self.queues.len()].clone()
     }
 
-    /// The next replica in turn.
+    /// Returns the next replica in turn.
     pub(super) fn next(&mut self) -> Queue {
         self.turn += 1;
         self.get(self.turn)
     }
 
-    /// The next replica in turn for an id that the client chose, if they may go through all.
+    /// Returns the next replica in turn for a client-chosen id, if these may go through all.
     pub(super) fn next_for_ids(&mut self, shared: &Shared) -> Queue {
         let only = *shared.ids_through.lock().unwrap_or_else(PoisonError::into_inner);
         match only {
@@ -83,7 +83,7 @@ impl Replicas {
         }
     }
 
-    /// The next replica in turn that is not this one, if there is another.
+    /// Returns the next replica in turn that is not this one, if there is another.
     pub(super) fn next_but(&mut self, number: usize) -> Queue {
         self.turn += 1;
         if self.turn % self.queues.len() == number % self.queues.len() {
@@ -96,7 +96,7 @@ impl Replicas {
 // === impl Shared ===
 
 impl Shared {
-    /// An answer, or none when the outcome is unknown or the replica is in trouble. Any other refusal is
+    /// Returns an answer, or a failure when the outcome is unknown or the replica is in trouble. Any other refusal is
     /// a fault of the rig or of the server, and fails the trial.
     pub(super) async fn answer<T>(
         &self,
@@ -131,57 +131,57 @@ impl Troubles {
         self.count(format!("{verb}: {reason}"));
         let full = status.code() == Code::ResourceExhausted && reason == "STORE_FULL";
         let known = full || UNKNOWN.contains(&status.code());
-        // What a replica answers itself tells when to come again; a broken connection cannot.
+        // A replica's own answer has a retry delay; a broken connection cannot.
         let again = matches!(status.code(), Code::Unavailable | Code::ResourceExhausted);
-        let told = info.is_none() || !again || details.retry_info().is_some();
-        if !known || !told || BROKEN.contains(&reason.as_str()) {
+        let has_delay = info.is_none() || !again || details.retry_info().is_some();
+        if !known || !has_delay || BROKEN.contains(&reason.as_str()) {
             self.refuse(format!("{verb}: {status:?}"));
         }
         Failure { id: info.and_then(|info| info.metadata.get("id").cloned()) }
     }
 
-    /// Counts something that may happen.
+    /// Counts an allowed failure.
     pub(super) fn count(&self, what: String) {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner).entry(what).or_default() += 1;
     }
 
-    /// A settle came after its lease.
+    /// Counts a settle that came after its lease.
     pub(super) fn stale(&self) {
         self.stale.fetch_add(1, Relaxed);
     }
 
-    /// How many settles came after their lease.
+    /// Returns the number of settles that came after their lease.
     pub(crate) fn stales(&self) -> usize {
         self.stale.load(Relaxed)
     }
 
-    /// How many calls were not answered in time.
+    /// Returns the number of calls that were not answered in time.
     pub(crate) fn unanswered(&self) -> usize {
         self.counts().iter().filter(|(what, _)| what.contains(NO_ANSWER)).map(|(_, n)| n).sum()
     }
 
-    /// Remembers something that must not happen.
+    /// Records a failure that must not happen.
     pub(super) fn refuse(&self, what: String) {
         self.refusals.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
-    /// What happened, by what it was.
+    /// Returns the counts of allowed failures.
     pub(crate) fn counts(&self) -> BTreeMap<String, usize> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How often something happened that begins like this.
+    /// Returns the number of failures with this prefix.
     pub(crate) fn times(&self, begin: &str) -> usize {
         self.counts().iter().filter(|(what, _)| what.starts_with(begin)).map(|(_, n)| n).sum()
     }
 
-    /// What must not have happened.
+    /// Returns the failures that must not happen.
     pub(crate) fn refusals(&self) -> Vec<String> {
         self.refusals.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Waits between repeats, each about twice as long as the one before.
+/// Pauses between repeats, each about twice as long as the one before.
 pub(super) struct Pauses(u32);
 
 const FIRST_PAUSE: Duration = Duration::from_millis(40);

@@ -1,5 +1,5 @@
-//! Chains: the ack of a job enqueues the next link. Half of the links have an id of the client's, the others
-//! get one from the server with the ack; half of them are delayed.
+//! Chains: the ack of a job enqueues the next link. Half of the links have a client-chosen id, the others a
+//! server-made one from the ack; half of them are delayed.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use ringq::pb;
 use super::{Progress, Shared, job};
 use crate::checker::history::{Event, nanos};
 
-/// How many links a chain has behind its first job.
+/// Number of links behind the first job of a chain.
 pub(super) const LINKS: u32 = 4;
 const DELAY_MAX_MS: u32 = 300;
 
 impl Shared {
-    /// What the ack of this job enqueues: always the same, however often the ack is sent.
+    /// Returns the follow-up of this job: always the same, however often the ack is sent.
     pub(super) fn follow_up(&self, job: u32) -> Option<pb::JobSpec> {
         let mut jobs = self.lock();
         let links = jobs[job as usize].links.checked_sub(1)?;
@@ -28,7 +28,7 @@ impl Shared {
     }
 }
 
-/// Empty: the server makes one. Not of the lowest bit, which the topic follows from.
+/// Returns the id of a link; empty: the server makes one. Independent of the lowest bit, which decides the topic.
 fn id(link: u32) -> String {
     if link & 2 == 0 { String::new() } else { job::id(link) }
 }

@@ -1,4 +1,4 @@
-//! The jobs: numbered, each with a body that names its number and only that number hashes to.
+//! The jobs: numbered, each with a body that contains its number and a hash of it.
 
 use std::time::Duration;
 
@@ -9,25 +9,25 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::TOPICS;
 use crate::checker::history::{Nanos, Policy};
 
-/// So long is every body at least: an answer that is longer holds a job.
+/// Least length of every body: an answer that is longer holds a job.
 pub(crate) const BODY_MIN: usize = 200;
 
-/// How failing jobs are retried: all their attempts are over in a second.
+/// Retry policy of failing jobs: all their attempts are over in a second.
 pub(super) const POLICY: Policy =
     Policy { initial: 100 * MS, factor: 2, longest: 300 * MS, jitter_percent: 30, attempts_max: 4 };
 const MS: Nanos = 1_000_000;
 
-/// The id of a job whose id the client chooses.
+/// Returns the client-chosen id of a job.
 pub(super) fn id(job: u32) -> String {
     format!("job-{job}")
 }
 
-/// The topic of a job.
+/// Returns the topic of a job.
 pub(crate) fn topic(job: u32) -> &'static str {
     TOPICS[job as usize % TOPICS.len()]
 }
 
-/// The body of a job, of varying length.
+/// Builds the body of a job, of varying length.
 fn body(job: u32) -> Bytes {
     let hash = xxh3_128(&job.to_be_bytes()).to_be_bytes();
     let mut body = job.to_be_bytes().to_vec();
@@ -37,14 +37,14 @@ fn body(job: u32) -> Bytes {
     body.into()
 }
 
-/// The job that this body names, and whether it is whole; of `jobs` that were asked for.
+/// Returns the job of this body and whether the body is intact; `jobs`: number of jobs so far.
 pub(super) fn read(payload: Option<&pb::Payload>, jobs: u32) -> Option<(u32, bool)> {
     let Some(pb::payload::Kind::Data(data)) = payload?.kind.as_ref() else { return None };
     let job = u32::from_be_bytes(*data.first_chunk()?);
     (job < jobs).then(|| (job, *data == body(job)))
 }
 
-/// The job. It is never given up, but for a failing one: a rig must not mistake a dead letter for a loss.
+/// Builds the job. It is never given up, except for a failing one: a rig must not mistake a dead letter for a loss.
 pub(super) fn spec(job: u32, id: &str, delay: Duration, failing: bool) -> pb::JobSpec {
     pb::JobSpec {
         topic: topic(job).to_owned(),
@@ -69,7 +69,7 @@ fn never_given_up() -> pb::RetryPolicy {
     }
 }
 
-/// [`POLICY`].
+/// Converts [`POLICY`].
 fn given_up() -> pb::RetryPolicy {
     pb::RetryPolicy {
         max_attempts: POLICY.attempts_max,

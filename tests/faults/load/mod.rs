@@ -1,4 +1,4 @@
-//! Producers and workers, and what they share: the history, the jobs, the way to the replicas.
+//! Producers and workers, and their shared state: the history, the jobs, the connections to the replicas.
 
 mod calls;
 mod chain;
@@ -29,55 +29,55 @@ pub(crate) use producer::NO_ID;
 /// The topics of all jobs.
 pub(crate) const TOPICS: [&str; 2] = ["faults.a", "faults.b"];
 
-/// What producers and workers do, and how often.
+/// Actions of producers and workers, and their frequencies.
 #[derive(Clone, Debug)]
 pub(crate) struct Habits {
-    /// Producers of single jobs; there is one of batches, too.
+    /// Number of producers of single jobs; one producer of batches is added.
     pub(crate) producers: u64,
-    /// The longest pause of a producer between the beginnings of two calls.
+    /// Longest pause of a producer between the starts of two calls.
     pub(crate) pace: Duration,
-    /// The least durability that enqueues ask for.
+    /// Least durability that enqueues request.
     pub(crate) asked: Durability,
     /// Streams per replica.
     pub(crate) streams: usize,
     /// The credit of a stream.
     pub(crate) credit: i32,
-    /// Leases end soon, so that a trial does not wait long for those of the dead.
+    /// Length of leases: short, so that a trial does not wait long for those of dead workers.
     pub(crate) lease: Duration,
-    /// How long a lease outlives its stream.
+    /// Time by which a lease outlives its stream.
     pub(crate) grace: Duration,
-    /// The share of deliveries that is refused.
+    /// Share of deliveries that are nacked.
     pub(crate) nacked: f64,
-    /// The share that is made a dead letter.
+    /// Share that is dead-lettered.
     pub(crate) buried: f64,
-    /// The share that takes longer than its lease and is extended meanwhile.
+    /// Share that takes longer than its lease and is extended meanwhile.
     pub(crate) slow: f64,
-    /// The share that is acknowledged after its lease has run out.
+    /// Share that is acknowledged after its lease has expired.
     pub(crate) late: f64,
-    /// The share that a worker takes and forgets.
+    /// Share that a worker takes and never settles.
     pub(crate) forgotten: f64,
-    /// The share of jobs that have a retry policy of their own and fail until they succeed or are given up.
+    /// Share of jobs that have a retry policy of their own and fail until they succeed or are given up.
     pub(crate) failing: f64,
-    /// The share of delayed jobs that is deleted as soon as their enqueue is answered.
+    /// Share of delayed jobs that are deleted as soon as their enqueue is answered.
     pub(crate) deleted: f64,
-    /// The share of deleted jobs, with an id of the client's, under whose id another one is enqueued at once.
+    /// Share of deleted jobs with a client-chosen id under whose id another one is enqueued at once.
     pub(crate) superseded: f64,
-    /// The share of jobs that begin a chain: each ack enqueues the next link.
+    /// Share of jobs that begin a chain: each ack enqueues the next link.
     pub(crate) chained: f64,
-    /// The share of calls that a client lets go of at a random moment.
+    /// Share of calls that a client cancels at a random moment.
     pub(crate) cancelled: f64,
-    /// The longest life of a stream; none: until it breaks.
+    /// Longest life of a stream; `None`: until it breaks.
     pub(crate) stream_life: Option<Duration>,
 }
 
-/// A running load. Dropping it stops it anyhow.
+/// A running load. Dropping it stops it at once.
 pub(crate) struct Load {
     shared: Arc<Shared>,
     producers: JoinSet<()>,
     workers: JoinSet<()>,
 }
 
-/// What all clients share.
+/// State that all clients share.
 pub(crate) struct Shared {
     pub(crate) history: History,
     pub(crate) habits: Habits,
@@ -87,31 +87,31 @@ pub(crate) struct Shared {
     replicas: Vec<SocketAddr>,
     next: AtomicU32,
     jobs: Mutex<Vec<Progress>>,
-    /// Through which replica alone ids of the client's go; none: through all.
+    /// The only replica for client-chosen ids; `None`: all.
     ids_through: Mutex<Option<usize>>,
-    /// No new jobs, please.
+    /// Cancelled when no new jobs are to be enqueued.
     enough: CancellationToken,
-    /// Settle what is in hand and end.
+    /// Cancelled when workers are to settle their jobs and end.
     stop: CancellationToken,
 }
 
-/// How far a job is, as clients know.
+/// Progress of a job, as far as clients can see.
 #[derive(Clone, Debug, Default)]
 struct Progress {
     id: String,
     answered: bool,
-    /// It was delivered.
+    /// True if it was delivered.
     seen: bool,
     ended: bool,
-    /// It has the policy [`job::POLICY`], and so many of its attempts fail.
+    /// Number of its attempts that fail, with the policy [`job::POLICY`].
     failing: Option<i32>,
-    /// It is to be deleted before it is due.
+    /// True if it is to be deleted before it is due.
     doomed: bool,
-    /// Its deletion was asked for, and nobody knows what came of it.
+    /// True if its deletion was requested and has no answer.
     deleting: bool,
-    /// Links of its chain behind it.
+    /// Number of links of its chain behind it.
     links: u32,
-    /// The next of them, once it was asked for.
+    /// Next of these links, once it was requested.
     next: Option<u32>,
 }
 
@@ -169,14 +169,14 @@ impl Load {
         &self.shared
     }
 
-    /// Asks for no new jobs and waits until those that were begun have an answer. False: not within
-    /// `patience`.
+    /// Enqueues no new jobs and waits until those that were begun have an answer. Returns false if that takes longer
+    /// than `patience`.
     pub(crate) async fn no_more(&mut self, patience: Duration) -> bool {
         self.shared.enough.cancel();
         tokio::time::timeout(patience, join(&mut self.producers)).await.is_ok()
     }
 
-    /// Lets workers settle what they have and end.
+    /// Makes workers settle their jobs and end.
     pub(crate) async fn stop(mut self) {
         self.shared.stop.cancel();
         join(&mut self.workers).await;
@@ -192,7 +192,7 @@ async fn join(tasks: &mut JoinSet<()>) {
     }
 }
 
-/// Notes how late this process gets to run; if it is very late, what it dates then is too late.
+/// Records how late this process runs; if it is very late, its timestamps are too late as well.
 async fn watch_myself(shared: Arc<Shared>) {
     const TICK: Duration = Duration::from_millis(20);
     const NOTABLE: Duration = Duration::from_millis(100);
@@ -211,24 +211,24 @@ async fn watch_myself(shared: Arc<Shared>) {
 // === impl Shared ===
 
 impl Shared {
-    /// How many jobs were asked for.
+    /// Returns the number of jobs that were enqueued.
     pub(crate) fn jobs(&self) -> u32 {
         self.next.load(Relaxed)
     }
 
-    /// Jobs that were written, as far as is known, and have not ended, with their ids.
+    /// Returns jobs that were certainly written and have not ended, with their ids.
     pub(crate) fn open(&self) -> Vec<(u32, String)> {
         let open =
             |(_, job): &(u32, &Progress)| (job.answered || job.seen) && !job.ended && !job.deleting;
         (0..).zip(self.lock().iter()).filter(open).map(|(n, job)| (n, job.id.clone())).collect()
     }
 
-    /// A new job.
+    /// Registers a new job.
     fn begin(&self, job: Progress) -> u32 {
         self.begin_in(&mut self.lock(), job)
     }
 
-    /// A new job of the topic of that one, if the next number is one of it.
+    /// Registers a new job with the topic of the given one, if the next number belongs to that topic.
     fn begin_beside(&self, job: u32) -> Option<u32> {
         let mut jobs = self.lock();
         let is_beside = jobs.len() % TOPICS.len() == job as usize % TOPICS.len();
@@ -240,7 +240,7 @@ impl Shared {
         self.next.fetch_add(1, Relaxed)
     }
 
-    /// What is known of a job.
+    /// Returns the progress of a job.
     fn progress(&self, job: u32) -> Progress {
         self.lock()[job as usize].clone()
     }
@@ -251,7 +251,7 @@ impl Shared {
         id.clone_into(&mut known.id);
     }
 
-    /// The id under which it was delivered, if its enqueue did not tell.
+    /// Records the id under which it was delivered, if its enqueue did not return it.
     fn called(&self, job: u32, id: &str) {
         let known = &mut self.lock()[job as usize];
         known.seen = true;
@@ -260,13 +260,13 @@ impl Shared {
         }
     }
 
-    /// The job's deletion is about to be asked for.
+    /// Records that the job's deletion is about to be sent.
     fn delete_begins(&self, job: u32) {
         self.lock()[job as usize].deleting = true;
         self.history.record([Event::Delete { job, at: self.history.now() }]);
     }
 
-    /// It was answered.
+    /// Records that the deletion was answered.
     fn deleted(&self, job: u32, was: Was) {
         let known = &mut self.lock()[job as usize];
         known.deleting = false;
@@ -274,22 +274,22 @@ impl Shared {
         self.history.record([Event::Deleted { job, at: self.history.now(), was }]);
     }
 
-    /// Dead letters that the servers list, by their ids.
+    /// Records dead letters that the servers list, by their ids.
     pub(crate) fn listed(&self, ids: &[String]) {
         let jobs = self.lock();
         let numbers: HashMap<&str, u32> =
             (0..).zip(jobs.iter()).map(|(n, job)| (job.id.as_str(), n)).collect();
-        // One that is not ours is found by the books.
+        // Foreign ones are found by the books.
         let jobs = ids.iter().filter_map(|id| numbers.get(id.as_str()).copied()).collect();
         self.history.record([Event::DeadLetters { jobs }]);
     }
 
-    /// The job is a dead letter.
+    /// Records that the job is a dead letter.
     fn buried(&self, job: u32) {
         self.lock()[job as usize].ended = true;
     }
 
-    /// The job is acknowledged, and with it the next link of its chain is written.
+    /// Records that the job is acknowledged, and with it the next link of its chain is written.
     fn acked(&self, job: u32) {
         let mut jobs = self.lock();
         jobs[job as usize].ended = true;
@@ -300,7 +300,7 @@ impl Shared {
         }
     }
 
-    /// What became of a job whose end was answered to nobody.
+    /// Records the state of a job whose end was not answered to any client.
     pub(crate) fn looked_up(&self, job: u32, dead: bool, succeeded: bool) {
         if dead || succeeded {
             if dead {
@@ -320,18 +320,18 @@ impl Shared {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on ids that a client chose, and deletions, go through one replica only, or through all again: while
-    /// replicas disagree about the ring, two of them may create one id twice.
+    /// Sends client-chosen ids and deletions through one replica only, or through all again: while replicas disagree
+    /// about the ring, two of them may create one id twice.
     pub(crate) fn send_ids_through(&self, replica: Option<usize>) {
         *self.ids_through.lock().unwrap_or_else(PoisonError::into_inner) = replica;
     }
 
-    /// Writes down what is done to the cluster.
+    /// Records an action on the cluster.
     pub(crate) fn note(&self, what: impl Into<String>) {
         self.history.record([Event::Nemesis { at: self.history.now(), what: what.into() }]);
     }
 
-    /// The random numbers of one task.
+    /// Creates the random generator of one task.
     pub(crate) fn random(&self, task: u64) -> StdRng {
         StdRng::seed_from_u64(self.seed.wrapping_add(task.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }

@@ -1,5 +1,5 @@
-//! Producers: each job is asked for until an answer comes. Half of the jobs have an id from the start;
-//! the others get theirs from the server, and are given up when an unknown outcome names none.
+//! Producers: each job is enqueued until an answer comes. Half of the jobs have a client-chosen id; the others get
+//! theirs from the server, and are given up when an unknown outcome has no id.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use super::chain::LINKS;
 use super::{Habits, Progress, Shared, job};
 use crate::checker::history::{Event, Was, nanos};
 
-/// The share of jobs that are asked for once more although there was an answer.
+/// Share of jobs that are enqueued once more although there was an answer.
 const AGAIN: f64 = 0.03;
 const BATCH_MAX: usize = 32;
-/// The batches are as many jobs as the other producers send together.
+/// Pause between two batches, in paces: the batches hold as many jobs as the other producers send together.
 const BATCH_PAUSES: u32 = 4;
-/// Calls of one producer that wait for their answer.
+/// Limit of calls of one producer that wait for their answer.
 const OPEN_MAX: usize = 200;
 const DELAY_MAX_MS: u64 = 1500;
-/// What is to be deleted is not due before this.
+/// Least delay of jobs that are to be deleted.
 const DOOMED_DELAY_MS: u64 = 500;
 
 /// Starts all producers.
@@ -34,7 +34,7 @@ pub(super) fn start(shared: &Arc<Shared>, tasks: &mut JoinSet<()>) {
     tasks.spawn(Producer::new(shared, shared.habits.producers).batches());
 }
 
-/// What enqueues of jobs are called whose id the server makes.
+/// Name of enqueues whose id the server makes, in failure counts.
 pub(crate) const NO_ID: &str = "enqueue without id";
 
 struct Producer {
@@ -43,19 +43,19 @@ struct Producer {
     random: StdRng,
 }
 
-/// A job to be asked for.
+/// A job to be enqueued.
 struct Asked {
     job: u32,
-    /// Empty: the server makes one.
+    /// Id of the job; empty: the server makes one.
     id: String,
     delay: Duration,
     failing: bool,
     doomed: bool,
-    /// It takes the place of whatever has its id.
+    /// True if it replaces whatever has its id.
     supersedes: bool,
 }
 
-/// What came of it.
+/// Result of a call.
 enum Outcome {
     Done,
     Again,
@@ -91,7 +91,7 @@ impl Producer {
         super::join(&mut open).await;
     }
 
-    /// Another one on the same connections, for one call and its repeats.
+    /// Copies the producer on the same connections, for one call and its repeats.
     fn fork(&mut self) -> Producer {
         self.replicas.next();
         Producer {
@@ -136,21 +136,21 @@ impl Producer {
             pauses.pause(&mut self.random).await;
         }
         for job in doomed {
-            // Others were given up.
+            // The others were given up.
             if self.shared.progress(job).answered {
                 self.delete(job).await;
             }
         }
     }
 
-    /// A new job, half of them with a delay, half of them with an id.
+    /// Creates a new job, half of them with a delay, half of them with an id.
     fn begin(&mut self) -> Asked {
         let Habits { chained, failing, deleted, .. } = self.shared.habits;
         let random = &mut self.random;
         let delayed = random.random_bool(0.5);
         let doomed = delayed && random.random_bool(deleted);
         let failing = !doomed && random.random_bool(failing);
-        // Half of them succeed with one of the attempts that they have.
+        // Half of them succeed within their attempts.
         let fails = 1..2 * job::POLICY.attempts_max - 1;
         let begun = Progress {
             links: if !doomed && random.random_bool(chained) { LINKS } else { 0 },
@@ -174,7 +174,7 @@ impl Producer {
     }
 
     /// Deletes a job until that is answered, and enqueues another one under its id: a deletion or an enqueue that is
-    /// executed late would take it away.
+    /// executed late would remove it.
     async fn supersede(&mut self, job: u32) {
         let mut pauses = Pauses::new();
         let was = loop {
@@ -194,7 +194,7 @@ impl Producer {
         }
     }
 
-    /// Asks once for the deletion of a job. `None`: there was no answer, and the outcome is unknown.
+    /// Sends one delete of a job. `None`: there was no answer, and the outcome is unknown.
     async fn delete(&mut self, job: u32) -> Option<Was> {
         let Progress { id, .. } = self.shared.progress(job);
         let topic = job::topic(job).to_owned();
@@ -207,7 +207,7 @@ impl Producer {
         let was = match response.previous_state() {
             JobState::Scheduled => Was::Scheduled,
             JobState::Ready | JobState::Running | JobState::Backoff => Was::Open,
-            // By an earlier call without an answer.
+            // Cancelled by an earlier call without an answer.
             JobState::Cancelled => Was::Open,
             _ => Was::Over,
         };
@@ -215,7 +215,7 @@ impl Producer {
         Some(was)
     }
 
-    /// Asks once; with the name of the shard where it lies.
+    /// Sends one enqueue; returns the name of the shard, too.
     async fn enqueue(&mut self, asked: &mut Asked) -> (Outcome, String) {
         let verb = if asked.id.is_empty() { NO_ID } else { "enqueue" };
         let (job, durability) = (Some(asked.spec()), self.shared.habits.asked.into());
@@ -238,7 +238,7 @@ impl Producer {
         }
     }
 
-    /// Asks once for all; those that must be asked for again.
+    /// Sends one enqueue of all; returns the jobs that must be enqueued again.
     async fn batch_enqueue(&mut self, batch: Vec<Asked>) -> Vec<Asked> {
         let jobs = batch.iter().map(Asked::spec).collect();
         let durability = self.shared.habits.asked.into();
@@ -295,7 +295,7 @@ impl Asked {
         job::spec(self.job, &self.id, self.delay, self.failing)
     }
 
-    /// Asked for again it cannot double, if it has an id.
+    /// Classifies a failure: a repeat cannot duplicate a job that has an id.
     fn failed(&mut self, failure: Failure) -> Outcome {
         if self.id.is_empty() {
             self.id = failure.id.unwrap_or_default();

@@ -1,5 +1,4 @@
-//! What becomes of the deliveries of one message. They are settled through other replicas than the one
-//! that sent them.
+//! Settling of the deliveries of one message. They are settled through other replicas than the one that sent them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use crate::checker::history::{Event, Nanos, nanos};
 
 const NACK_DELAY_MS: u64 = 30;
 
-/// A delivery in hand.
+/// A delivery that is not settled yet.
 pub(super) struct Held {
     pub(super) job: u32,
     pub(super) delivery: i32,
@@ -29,11 +28,11 @@ pub(super) struct Settler {
     pub(super) shared: Arc<Shared>,
     pub(super) replicas: Replicas,
     pub(super) random: StdRng,
-    /// The replica that sent them.
+    /// Replica that sent them.
     pub(super) server: usize,
 }
 
-/// How a delivery ends for good.
+/// The final settle of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Final {
     Ack,
@@ -49,7 +48,7 @@ impl Final {
     }
 }
 
-/// A share of deliveries.
+/// The deliveries of a message by their fate.
 #[derive(Default)]
 struct Piles {
     good: Vec<Held>,
@@ -103,7 +102,7 @@ impl Settler {
         piles
     }
 
-    /// Longer than a lease, and extended meanwhile.
+    /// Works longer than a lease, and extends meanwhile.
     async fn work_long(&mut self, held: Vec<Held>) {
         let lease = self.shared.habits.lease;
         tokio::time::sleep(lease.mul_f64(0.6)).await;
@@ -134,9 +133,9 @@ impl Settler {
         }
     }
 
-    /// Records what is done by a call that was first sent at `sent`; what is left must be sent again. A job that is gone was settled by an
-    /// earlier call without an answer, if there was one; else it is lost, which the checker finds. A dead
-    /// letter would be there: another worker has acknowledged what is gone.
+    /// Records the settles of a call that was first sent at `sent`, and returns those that must be sent again. A job
+    /// that is gone was settled by an earlier call without an answer, if there was one; otherwise it is lost, which
+    /// the checker finds. A dead letter would still exist: a job that is gone was acknowledged by another worker.
     fn settled(
         &self,
         open: Vec<Held>,
@@ -166,7 +165,7 @@ impl Settler {
         left
     }
 
-    /// Acknowledges all, each with the next link of its chain.
+    /// Acks all, each with the next link of its chain.
     async fn ack(&mut self, held: &[Held]) -> Result<Vec<pb::SettleFailure>, Failure> {
         let item = |held: &Held| pb::AckItem {
             receipt: held.receipt.clone(),
@@ -203,14 +202,14 @@ impl Settler {
         }]);
     }
 
-    /// Somebody has ended it: maybe an earlier call, of which no answer came.
+    /// Records a job that has ended: possibly by an earlier call without an answer.
     fn gone(&self, job: u32) {
         self.shared.acked(job);
         let (at, delivery, receipt) = (self.shared.history.now(), i32::MAX, String::new());
         self.shared.history.record([Event::Acked { job, sent: 0, at, delivery, receipt }]);
     }
 
-    /// Which of these were settled; those that could not be are counted.
+    /// Returns the settled ones and counts the failures.
     fn done<'h>(
         &self,
         verb: &str,
@@ -229,7 +228,7 @@ impl Settler {
         held.iter().filter(|held| failed(held).is_none()).collect()
     }
 
-    /// Refuses, once: what is not answered comes back when its lease ends.
+    /// Nacks once: without an answer the job comes back when its lease ends.
     async fn nack(&mut self, held: Vec<Held>) {
         if held.is_empty() {
             return;
@@ -257,7 +256,7 @@ impl Settler {
         }));
     }
 
-    /// Fails, once, and leaves it to the policy of the jobs when they come again, and whether.
+    /// Fails once: the policy of the jobs decides whether and when they come again.
     async fn fail(&mut self, held: Vec<Held>) {
         if held.is_empty() {
             return;
@@ -305,7 +304,7 @@ impl Settler {
     }
 }
 
-/// How a settle is counted that its shard could not do.
+/// Name of a settle that its shard could not execute, in failure counts.
 fn unavailable(verb: &str) -> String {
     format!("{verb}: item: UNAVAILABLE")
 }

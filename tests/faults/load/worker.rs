@@ -1,5 +1,5 @@
-//! Workers: each holds a stream of its replica, hands what comes to settlers at once, and opens another
-//! one, elsewhere, when its stream ends.
+//! Workers: each holds a stream of its replica, passes deliveries to settlers at once, and opens another stream, on
+//! another replica, when its stream ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,7 +17,7 @@ use super::{Shared, TOPICS, job};
 use crate::checker::history::{Delivered, Event, Nanos, nanos};
 
 const MESSAGE_JOBS: i32 = 32;
-/// Streams have numbers over all workers.
+/// Numbers of streams over all workers.
 static STREAMS: AtomicU64 = AtomicU64::new(0);
 
 /// Starts all workers.
@@ -42,13 +42,13 @@ struct Worker {
     replicas: Replicas,
     random: StdRng,
     number: usize,
-    /// The replica of its stream.
+    /// Replica of its stream.
     server: usize,
     settlers: JoinSet<()>,
     lane: u64,
 }
 
-/// The stream at hand.
+/// The open stream.
 struct Open {
     stream: Streaming<pb::StreamResponse>,
     number: u64,
@@ -76,7 +76,7 @@ impl Worker {
         super::join(&mut self.settlers).await;
     }
 
-    /// Takes what comes until the stream ends, its life is over, or the load stops.
+    /// Receives until the stream ends, its life is over, or the load stops.
     async fn follow(&mut self, mut open: Open) {
         let life = self.shared.habits.stream_life;
         let life = life.map(|life| life.mul_f64(self.random.random_range(0.1..1.0)));
@@ -101,7 +101,7 @@ impl Worker {
         }
     }
 
-    /// Hands deliveries to a settler, which does not hold up the stream.
+    /// Passes deliveries to a settler, which does not block the stream.
     fn take(&mut self, deliveries: Vec<pb::Delivery>, open: &Open) {
         if deliveries.is_empty() {
             return;
@@ -147,12 +147,12 @@ impl Worker {
         }
     }
 
-    /// The replica of its stream.
+    /// Returns the replica of its stream.
     fn server(&self) -> u32 {
         u32::try_from(self.server % self.shared.replicas.len()).unwrap()
     }
 
-    /// Every other worker names the topics, the rest ask for all that begin alike.
+    /// Builds the request: every other worker names the topics, the rest use a prefix.
     fn request(&self) -> pb::StreamRequest {
         let proto = |duration| prost_types::Duration::try_from(duration).ok();
         let named = self.number.is_multiple_of(2);

@@ -1,11 +1,11 @@
-//! Between replicas and a Redis: passes everything on, but loses answers of claims (the connection is cut
-//! instead, after Redis has done what was asked) and wake-up hints, as often as it is told. It can be a bad
-//! network ([`Way`]). It can lie, too, as a broken build would: then it says yes to a call that Redis never sees,
-//! or has other scripts run than those that were sent.
+//! A proxy between replicas and a Redis: passes everything on, but loses a configured share of answers of claims (the
+//! connection is cut instead, after Redis has executed the call) and of wake-up hints. It can be a bad network
+//! ([`Way`]). It can also lie, like a broken build: then it answers OK to a call that Redis never sees, or replaces
+//! scripts by others.
 //!
-//! Which messages are lost or answered with a lie is drawn from the seed of the trial, in the order in which they come.
-//! Which answers are those of claims is known by the order of requests, and which requests are claims by
-//! the hash of the script, learnt when a replica gives it to Redis.
+//! The lost messages and the lies are drawn from the seed of the trial, in the order in which the messages come.
+//! Answers of claims are recognized by the order of requests, and claims by the hash of the script, recorded when a
+//! replica loads it into Redis.
 
 mod lie;
 mod resp;
@@ -29,7 +29,7 @@ use crate::load::job::BODY_MIN;
 pub(crate) use way::Way;
 use way::{Network, Towards, reset_at_close};
 
-/// How scripts say what they do.
+/// First lines of scripts, by which they are recognized.
 const TITLES: [(&str, Verb); 3] = [
     ("\n-- claim: ", Verb::Claim),
     ("\n-- enqueue: ", Verb::Enqueue),
@@ -43,27 +43,27 @@ pub(crate) struct Proxy {
     _listening: AbortOnDropHandle<()>,
 }
 
-/// What is to be lost, and what was.
+/// Configured losses, and their counts.
 struct Plan {
     random: Mutex<StdRng>,
-    /// Of a thousand answers of claims that hold jobs.
+    /// Lost answers in a thousand, of claims that return jobs.
     answers_lost: AtomicU32,
-    /// Of a thousand hints.
+    /// Lost hints in a thousand.
     hints_lost: AtomicU32,
-    /// Of a thousand calls that acknowledge or enqueue: Redis never sees them, and the answer is yes.
+    /// Swallowed calls in a thousand that acknowledge or enqueue: Redis never sees them, and the answer is OK.
     acks_swallowed: AtomicU32,
     enqueues_swallowed: AtomicU32,
     answers: AtomicU32,
     hints: AtomicU32,
     scripts: Mutex<HashMap<Vec<u8>, Verb>>,
-    /// What is changed in scripts.
+    /// Change of scripts: original text and replacement.
     broken: Option<(&'static str, &'static str)>,
-    /// Calls of scripts lose the latest time at which they may be executed.
+    /// True if calls of scripts lose the latest time at which they may be executed.
     windows_dropped: AtomicBool,
     network: Network,
 }
 
-/// What a script does, as far as that matters here.
+/// Effect of a script, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
     Claim,
@@ -71,16 +71,16 @@ enum Verb {
     Settle,
 }
 
-/// What a request was.
+/// Kind of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Asked {
     Claim,
-    /// Redis was asked for something else, whose answer is to be replaced by this.
+    /// Redis got another request, whose answer is replaced by this one.
     Swallowed(Vec<u8>),
     Other,
 }
 
-/// One connection: requests without an answer so far.
+/// A connection: its requests without an answer so far.
 struct Wire {
     number: u64,
     enqueues: AtomicBool,
@@ -91,8 +91,8 @@ struct Wire {
 // === impl Proxy ===
 
 impl Proxy {
-    /// In front of the Redis on this port. `broken`: what is changed in scripts, and to what; such a one is not
-    /// kept under its hash, so it is sent whole each time. `seed`: of what happens at random.
+    /// Starts a proxy in front of the Redis on this port. `broken`: change of scripts; a changed script is not cached
+    /// under its hash, so it is sent whole each time. `seed`: seed of the random choices.
     pub(crate) async fn start(
         redis: u16,
         broken: Option<(&'static str, &'static str)>,
@@ -105,62 +105,62 @@ impl Proxy {
         Proxy { port, plan, _listening: AbortOnDropHandle::new(listening) }
     }
 
-    /// Its address as a url.
+    /// Returns its address as a url.
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// From now on loses so many of a thousand answers of claims that hold jobs, and of hints.
+    /// Loses these numbers of a thousand from now on: of answers of claims that return jobs, and of hints.
     pub(crate) fn lose(&self, answers: u32, hints: u32) {
         self.plan.answers_lost.store(answers, Relaxed);
         self.plan.hints_lost.store(hints, Relaxed);
     }
 
-    /// From now on says yes to so many of a thousand calls that acknowledge, and of those that enqueue,
-    /// and does nothing.
+    /// Answers OK to these numbers of a thousand calls from now on, of those that acknowledge and of those that
+    /// enqueue, and does nothing.
     pub(crate) fn swallow(&self, acks: u32, enqueues: u32) {
         self.plan.acks_swallowed.store(acks, Relaxed);
         self.plan.enqueues_swallowed.store(enqueues, Relaxed);
     }
 
-    /// From now on Redis executes calls however late they arrive, as one would that did not look at their windows.
+    /// Makes Redis execute calls however late they arrive, as one that does not check their windows.
     pub(crate) fn drop_windows(&self) {
         self.plan.windows_dropped.store(true, Relaxed);
     }
 
-    /// From now on the network is like this.
+    /// Sets the state of the network from now on.
     pub(crate) fn set(&self, way: Way) {
         self.plan.network.set(way);
     }
 
-    /// Holds what is asked on the connections that there are and by which jobs were enqueued, until [`Proxy::release`];
-    /// all others pass everything.
+    /// Holds requests of the existing connections by which jobs were enqueued, until [`Proxy::release`]; all other
+    /// connections pass everything.
     pub(crate) fn hold(&self) {
         self.plan.network.hold();
     }
 
-    /// Delivers what is held, also for those who have given up.
+    /// Delivers held requests, also for clients that have given up.
     pub(crate) fn release(&self) {
         self.plan.network.release();
     }
 
-    /// From now on resets the connection at so many of a thousand requests, before Redis sees them, and of
-    /// answers.
+    /// Resets the connection at these numbers of a thousand messages from now on: at requests, before Redis sees
+    /// them, and at answers.
     pub(crate) fn break_at(&self, requests: u32, answers: u32) {
         self.plan.network.break_at(requests, answers);
     }
 
-    /// How many connections were reset at a message.
+    /// Returns the number of connections that were reset at a message.
     pub(crate) fn broken(&self) -> u32 {
         self.plan.network.broken()
     }
 
-    /// How many answers of claims were lost.
+    /// Returns the number of lost answers of claims.
     pub(crate) fn answers_lost(&self) -> u32 {
         self.plan.answers.load(Relaxed)
     }
 
-    /// How many hints were lost.
+    /// Returns the number of lost hints.
     pub(crate) fn hints_lost(&self) -> u32 {
         self.plan.hints.load(Relaxed)
     }
@@ -178,7 +178,7 @@ async fn listen(listener: TcpListener, redis: u16, plan: Arc<Plan>) {
     }
 }
 
-/// Passes on both ways until one side ends, an answer is to be lost, or the connection is reset.
+/// Forwards both ways until one side ends, an answer is to be lost, or the connection is reset.
 async fn connect(client: TcpStream, redis: u16, wire: Arc<Wire>) {
     let Ok(server) = TcpStream::connect(("127.0.0.1", redis)).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
@@ -195,7 +195,7 @@ async fn connect(client: TcpStream, redis: u16, wire: Arc<Wire>) {
     }
 }
 
-/// What becomes of a message.
+/// Decision about a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
     Passed,
@@ -205,7 +205,7 @@ enum Fate {
     Reset,
 }
 
-/// Passes on message by message; whether it ends with a reset.
+/// Forwards message by message; returns whether it ends with a reset.
 async fn pass(
     from: &mut OwnedReadHalf,
     to: &mut OwnedWriteHalf,
@@ -217,7 +217,7 @@ async fn pass(
         match from.read_buf(&mut read).await {
             Ok(count) if count > 0 => {}
             _ if towards == Towards::Redis => {
-                // Redis executes what was sent, and closes then: that ends the connection.
+                // Redis executes everything that was sent, and closes then: that ends the connection.
                 let _ = to.shutdown().await;
                 return std::future::pending().await;
             }
@@ -242,7 +242,7 @@ async fn pass(
             if towards == Towards::Redis {
                 return false;
             }
-            // Nobody reads the answers: a reset would take from Redis what it has not read yet.
+            // No process reads the answers: a reset would discard requests that Redis has not read yet.
             is_gone = true;
         }
         if let Some(reset) = end {
@@ -271,7 +271,7 @@ impl Plan {
         }
     }
 
-    /// What does not happen at all takes no number: those of the rest stay the same.
+    /// Draws whether something happens. A probability of zero draws no number, so that other draws stay the same.
     fn happens(&self, of_a_thousand: &AtomicU32) -> bool {
         let of_a_thousand = of_a_thousand.load(Relaxed);
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
@@ -282,7 +282,7 @@ impl Plan {
         self.scripts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call of a script that is to be another one.
+    /// Rewrites a call of a script that is to be changed.
     fn break_script(&self, words: &[&[u8]]) -> Option<Vec<u8>> {
         let (from, to) = self.broken?;
         let script = words.get(1).filter(|_| words[0].eq_ignore_ascii_case(b"EVAL"))?;
@@ -293,7 +293,7 @@ impl Plan {
         Some(resp::request(&words))
     }
 
-    /// A call of a script without its window, if it has one and is to lose it.
+    /// Rewrites a call of a script without its window, if it has one and is to lose it.
     fn drop_window(&self, words: &[&[u8]]) -> Option<Vec<u8>> {
         if !self.windows_dropped.load(Relaxed) || !words[0].eq_ignore_ascii_case(b"EVALSHA") {
             return None;
@@ -305,7 +305,7 @@ impl Plan {
         Some(resp::request(&words))
     }
 
-    /// The answer to a call that is to be swallowed.
+    /// Returns the answer to a call that is to be swallowed.
     fn lie(&self, verb: Verb, words: &[&[u8]]) -> Option<Vec<u8>> {
         match verb {
             Verb::Settle if self.happens(&self.acks_swallowed) => lie::acked(words),
@@ -329,7 +329,7 @@ impl Wire {
         }
     }
 
-    /// Notes what is asked before it is passed on.
+    /// Records a request before it is forwarded.
     fn request(&self, request: &[u8]) -> Fate {
         let words = resp::strings(request);
         let is = |n: usize, word: &str| {
@@ -385,7 +385,7 @@ impl Wire {
         Fate::Cut
     }
 
-    /// What a script does; from now on its hash tells.
+    /// Returns the effect of a script and records it under its hash.
     fn learn(&self, script: &[u8]) -> Option<Verb> {
         let script = String::from_utf8_lossy(script);
         let (_, verb) = TITLES.into_iter().find(|(title, _)| script.contains(title))?;
@@ -403,7 +403,7 @@ impl Wire {
     }
 }
 
-/// A message of a channel, in RESP3 or RESP2.
+/// Returns whether it is a published message, in RESP3 or RESP2.
 fn is_hint(reply: &[u8]) -> bool {
     matches!(reply.first(), Some(b'>' | b'*'))
         && resp::strings(reply).first().is_some_and(|kind| *kind == b"message")

@@ -1,25 +1,25 @@
-//! As much of RESP2 and RESP3 as it takes to cut a stream of bytes into messages.
+//! The part of RESP2 and RESP3 that is needed to split a byte stream into messages.
 
-/// The length of the value at the start of `data`; none: it is not whole yet.
+/// Returns the length of the value at the start of `data`; `None`: it is incomplete.
 pub(super) fn length(data: &[u8]) -> Option<usize> {
     let end = line_end(data)?;
     let number = || std::str::from_utf8(&data[1..end]).ok()?.parse::<i64>().ok();
     let after = end + 2;
     match data[0] {
-        // A blob, or nothing.
+        // A blob, or null.
         b'$' | b'=' | b'!' => match usize::try_from(number()?) {
             Ok(size) => Some(after + size + 2).filter(|whole| *whole <= data.len()),
             Err(_) => Some(after),
         },
         b'*' | b'~' | b'>' => elements(data, after, number()?),
         b'%' => elements(data, after, 2 * number()?),
-        // Attributes come before the value they are about.
+        // Attributes precede their value.
         b'|' => elements(data, after, 2 * number()? + 1),
         _ => Some(after),
     }
 }
 
-/// The strings of a request or of a flat list of strings; others are left out.
+/// Returns the strings of a request or of a flat list of strings; other values are left out.
 pub(super) fn strings(data: &[u8]) -> Vec<&[u8]> {
     let mut rest = line_end(data).map_or(&[][..], |end| &data[end + 2..]);
     let mut strings = Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn strings(data: &[u8]) -> Vec<&[u8]> {
     strings
 }
 
-/// A request of these words.
+/// Encodes a request of these words.
 pub(super) fn request(words: &[&[u8]]) -> Vec<u8> {
     let mut request = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {

@@ -1,40 +1,40 @@
-//! What becomes of all that is under way to a Redis and back, whatever it says.
+//! The state of the network to a Redis and back, independent of the content of messages.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-/// How a network treats a connection.
+/// The treatment of a connection by the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Way {
     #[default]
     Open,
-    /// Nothing arrives, either way. What was sent arrives when the way is open again, as a kernel repeats it, also for
-    /// those who have given up.
+    /// Nothing arrives, in either direction. Sent messages arrive when the way is open again, as a kernel repeats
+    /// them, also for clients that have given up.
     Silent,
-    /// What is asked arrives, what is answered does not before the way is open again.
+    /// Requests arrive, answers do not before the way is open again.
     Unanswered,
     /// All connections are reset, and each new one.
     Reset,
 }
 
-/// Where a message goes.
+/// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Towards {
     Redis,
     Replica,
 }
 
-/// The way, and how often it breaks.
+/// State of the network, and number of its resets.
 #[derive(Default)]
 pub(super) struct Network {
     way: watch::Sender<Way>,
-    /// How many connections there were.
+    /// Number of connections so far.
     connections: AtomicU64,
-    /// What is asked on connections up to this number by which jobs were enqueued does not arrive before it is 0 again;
-    /// what is asked on others does.
+    /// Connections up to this number by which jobs were enqueued hold their requests until it is 0 again; others do
+    /// not.
     held: watch::Sender<u64>,
-    /// Of a thousand requests and answers: their connection is reset instead.
+    /// Resets in a thousand requests, and in a thousand answers.
     requests_broken: AtomicU32,
     answers_broken: AtomicU32,
     broken: AtomicU32,
@@ -52,12 +52,12 @@ impl Network {
         self.answers_broken.store(answers, Relaxed);
     }
 
-    /// How many connections were broken at a message.
+    /// Returns the number of connections that were reset at a message.
     pub(super) fn broken(&self) -> u32 {
         self.broken.load(Relaxed)
     }
 
-    /// How often of a thousand times the connection is to break at such a message.
+    /// Returns how many of a thousand messages in this direction reset their connection.
     pub(super) fn breaks(&self, towards: Towards) -> &AtomicU32 {
         match towards {
             Towards::Redis => &self.requests_broken,
@@ -65,27 +65,27 @@ impl Network {
         }
     }
 
-    /// The connection breaks at a message.
+    /// Counts a reset at a message.
     pub(super) fn breaks_now(&self) {
         self.broken.fetch_add(1, Relaxed);
     }
 
-    /// The number of a new connection.
+    /// Returns the number of a new connection.
     pub(super) fn connected(&self) -> u64 {
         self.connections.fetch_add(1, Relaxed) + 1
     }
 
-    /// Holds what is asked on the connections that there are and by which jobs were enqueued.
+    /// Holds requests of the existing connections by which jobs were enqueued.
     pub(super) fn hold(&self) {
         self.held.send_replace(self.connections.load(Relaxed));
     }
 
-    /// Delivers what is held, also for those who have given up.
+    /// Delivers held requests, also for clients that have given up.
     pub(super) fn release(&self) {
         self.held.send_replace(0);
     }
 
-    /// Waits until messages of that connection arrive there; `enqueues`: jobs were enqueued by it.
+    /// Waits until messages of that connection pass in this direction; `enqueues`: jobs were enqueued by it.
     pub(super) async fn lets_through(&self, connection: u64, enqueues: bool, towards: Towards) {
         if enqueues && towards == Towards::Redis {
             // The sender lives as long as this.
@@ -110,7 +110,7 @@ impl Network {
     }
 }
 
-/// Closed, it is reset.
+/// Makes a close of this socket a reset.
 pub(super) fn reset_at_close(stream: &TcpStream) {
     stream.set_zero_linger().unwrap();
 }

@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 
 use super::{command, finish};
 
-/// No command here talks to anybody.
+/// The commands here make no connection.
 const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
 async fn alone(args: &[&str]) -> super::Ran {
@@ -43,13 +43,13 @@ async fn settings_are_printed_as_a_file_that_gives_them_again() {
 async fn slips_in_the_file_are_told_in_plain_words() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("ringq.toml");
-    for (text, says) in [
+    for (text, texts) in [
         ("listen = 127.0.0.1:7700", "line 1: text stands in quotes: listen = \"127.0.0.1:7700\""),
         ("threads = 2\nshutdown_grace = 30s", "line 2: text stands in quotes"),
         ("listen: \"x\"", "line 1: it is not written as key = \"value\""),
     ] {
         std::fs::write(&file, text).unwrap();
-        alone(&["config", "--config", file.to_str().unwrap()]).await.fails(2, &[says]);
+        alone(&["config", "--config", file.to_str().unwrap()]).await.fails(2, &[texts]);
     }
 }
 

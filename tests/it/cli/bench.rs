@@ -1,4 +1,4 @@
-//! `ringq bench` against real servers: what it prints, and that it notices what is wrong.
+//! `ringq bench` against real servers: its output, and its detection of faults.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -86,7 +86,7 @@ async fn a_rate_is_kept_to_the_last_job() {
     let report = report(&server, "both --jobs 700 --rate 500/s --warm-up 0").await;
     let round = &report["rounds"][0];
     let seconds = round["seconds"].as_f64().unwrap();
-    // Another turn of a second after the last job would make it more than that on any machine.
+    // A further idle second after the last job would exceed this on any machine.
     assert!((1.4..2.4).contains(&seconds), "{seconds} s");
     assert_eq!(round["books"]["acked"], 700);
 }
@@ -128,7 +128,7 @@ async fn a_job_that_comes_after_the_last_ack_is_seen() {
     })
     .await;
     client.enqueue(job("t")).await;
-    finish(run).await.fails(1, &["jobs that are not this run's came"]);
+    finish(run).await.fails(1, &["jobs that are not of this run were received"]);
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn a_fill_leaves_its_jobs_there() {
     assert_eq!(server.connect().await.stats("t").await.scheduled, 300);
 
     let refused = bench(&server, "lifecycle --topic t").await;
-    refused.fails(1, &["topic t: it has 300 jobs of others"]);
+    refused.fails(1, &["topic t: the topic has 300 jobs of others"]);
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn without_a_server_it_says_so() {
     assert_eq!(ran.stdout, "");
 }
 
-/// Takes and completes one job of the topic, as soon as there is one.
+/// Takes and acks one job of the topic, as soon as there is one.
 async fn steal(client: Client, topic: &'static str) {
     let request = StreamRequest { max_in_flight: 1, max_jobs: 1, ..take(topic) };
     let mut thief = client.stream(request).await;
@@ -164,7 +164,7 @@ async fn a_job_that_another_worker_took_is_missed() {
     let thief = tokio::spawn(steal(server.connect().await, "t"));
     let ran = bench(&server, "lifecycle --topic t --jobs 2000 --warm-up 0").await;
     thief.await.unwrap();
-    let ran = ran.fails(1, &["the books do not balance: job ", " was never delivered"]);
+    let ran = ran.fails(1, &["the audit failed: job ", " was never delivered"]);
     let counts = "2000 enqueued, 1999 delivered, 1999 acked";
     assert!(ran.stdout.contains(counts), "{}", ran.stdout);
 }
@@ -179,8 +179,8 @@ async fn jobs_of_others_are_told_and_left() {
         client.topics.clone().get_topic_stats(request).await.ok()
     })
     .await;
-    client.enqueue(job("t").with_text("somebody else's")).await;
-    let ran = finish(run).await.fails(1, &["jobs that are not this run's came"]);
+    client.enqueue(job("t").with_text("foreign")).await;
+    let ran = finish(run).await.fails(1, &["jobs that are not of this run were received"]);
     assert!(!ran.stderr.contains("delete"), "not ours to remove: {}", ran.stderr);
 }
 

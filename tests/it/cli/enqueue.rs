@@ -63,7 +63,8 @@ async fn waits_may_be_written_with_blanks() {
     assert_eq!(delays, [Duration::from_secs(1), Duration::from_secs(120)]);
 }
 
-/// JSON by default only where it is some; what was meant to be is told. What is asked for is not checked.
+/// JSON by default only where the text is valid JSON; text that looks like broken JSON is reported. A given type is
+/// not checked.
 #[tokio::test]
 async fn text_is_of_the_type_that_it_is() {
     let server = Server::start().await;
@@ -83,9 +84,9 @@ async fn text_is_of_the_type_that_it_is() {
         let args: Vec<_> = args.iter().chain(flags).copied().collect();
         let ran = ringq(&server, &args).await;
         assert_eq!((ran.code, is(id).await.as_str()), (0, content_type), "{payload}");
-        let told = "ringq: the payload is no JSON (EOF while parsing a value at line 1 column 5) and \
-                    goes as text/plain\n";
-        assert_eq!(ran.stderr, if is_told { told } else { "" });
+        let note = "ringq: the payload is not JSON (EOF while parsing a value at line 1 column 5) and \
+                    is sent as text/plain\n";
+        assert_eq!(ran.stderr, if is_told { note } else { "" });
     }
     piped(&server, &["enqueue", "mail", "-", "--id", "piped"], b"hello\n").await.ok();
     piped(&server, &["enqueue", "mail", "-", "--id", "bytes"], b"{\xff").await.ok();
@@ -93,9 +94,9 @@ async fn text_is_of_the_type_that_it_is() {
     let lines = b"{\"a\":1}\n{oh\n{no\nplain\n";
     let ran =
         piped(&server, &["enqueue", "mail", "--lines", "-", "--request-id", "r"], lines).await;
-    let told: Vec<&str> = ran.stderr.lines().collect();
-    assert!(told[0].starts_with("ringq: line 2 of standard input is no JSON ("), "{told:?}");
-    assert_eq!((ran.code, &told[1..]), (0, &["4 enqueued"][..]), "once");
+    let lines: Vec<&str> = ran.stderr.lines().collect();
+    assert!(lines[0].starts_with("ringq: line 2 of standard input is not JSON ("), "{lines:?}");
+    assert_eq!((ran.code, &lines[1..]), (0, &["4 enqueued"][..]), "once");
     for (line, content_type) in [(1, ""), (2, "text/plain"), (4, "text/plain")] {
         assert_eq!(is(&format!("r=r={line}")).await, content_type);
     }
@@ -128,29 +129,29 @@ async fn what_is_piped_in_is_the_payload() {
         let spec = client.get("mail", args[1]).await.spec.unwrap();
         assert_eq!(spec.payload.unwrap_or_default().kind, want, "{args:?}");
     }
-    // No other program has to be closed first when there is an argument.
+    // With an argument no piped input has to be closed first.
     ringq(&server, &["enqueue", "mail", "x", "--id", "given"]).await.ok();
 }
 
-/// A loop over the lines of a file must keep them, and nothing that was meant is to be lost.
+/// A loop over the lines of a file must keep them, and no intended input may be lost.
 #[tokio::test]
 async fn what_is_piped_in_is_read_only_when_asked_for() {
     let server = Server::start().await;
-    let says = ["PAYLOAD is missing", "`… | ringq enqueue mail -`", "< /dev/null"];
+    let texts = ["PAYLOAD is missing", "`… | ringq enqueue mail -`", "< /dev/null"];
     let args = ["enqueue", "mail", "--id", "a"];
-    piped(&server, &args, b"x").await.fails(2, &says);
-    // A pipe that is silent may yet have something to say.
+    piped(&server, &args, b"x").await.fails(2, &texts);
+    // A silent pipe may still deliver input.
     let (_silent, pipe) = {
         let (reader, writer) = std::io::pipe().unwrap();
         (writer, reader)
     };
     let mut silent = command(server.grpc, &args);
-    finish(silent.stdin(pipe).spawn().unwrap()).await.fails(2, &says);
+    finish(silent.stdin(pipe).spawn().unwrap()).await.fails(2, &texts);
     let mut file = tempfile::tempfile().unwrap();
     std::io::Write::write_all(&mut file, b"one\ntwo\n").unwrap();
     std::io::Seek::rewind(&mut file).unwrap();
     let mut from_file = command(server.grpc, &args);
-    finish(from_file.stdin(file.try_clone().unwrap()).spawn().unwrap()).await.fails(2, &says);
+    finish(from_file.stdin(file.try_clone().unwrap()).spawn().unwrap()).await.fails(2, &texts);
     assert_eq!(std::io::Seek::stream_position(&mut file).unwrap(), 0, "nothing was eaten");
     // Cron's pipe is empty and at its end.
     assert_eq!(piped(&server, &args, b"").await.ok(), "a\n");
@@ -242,12 +243,11 @@ async fn what_the_server_refuses_names_the_flag() {
 #[tokio::test]
 async fn wrong_values_are_told_before_anything_is_sent() {
     let server = Server::start().await;
-    for (flags, says) in [
-        (&["--delay", "5"][..], "5m"),
-        (&["--delay", "-5m"], "it cannot be negative"),
-        (&["--lease", "-5m"], "it cannot be negative"),
-        (&["--delay", "5 min"], "write 5m"),
-        (&["--delay", "5"], "its unit is missing"),
+    for (flags, texts) in [
+        (&["--delay", "5"][..], "\"5\" is not a duration like 250ms, 30s, 5m or 1h30m"),
+        (&["--delay", "-5m"], "is not a duration like"),
+        (&["--lease", "-5m"], "is not a duration like"),
+        (&["--delay", "soon"], "is not a duration like"),
         (&["--at", "2035-01-31T10:00:00"], "add Z or an offset"),
         (&["--id", ""], "is a variable not set?"),
         (&["--request-id", ""], "is a variable not set?"),
@@ -267,7 +267,7 @@ async fn wrong_values_are_told_before_anything_is_sent() {
         (&["--token", "to\nken"], "RINGQ_TOKEN"),
     ] {
         let args: Vec<_> = ["enqueue", "mail", "x"].iter().chain(flags).copied().collect();
-        ringq(&server, &args).await.fails(2, &[says]);
+        ringq(&server, &args).await.fails(2, &[texts]);
     }
     assert_eq!(
         ringq(&server, &["topic", "list", "-o", "json"]).await.json(),
@@ -275,7 +275,7 @@ async fn wrong_values_are_told_before_anything_is_sent() {
     );
 }
 
-/// The file of the only shard is locked, so the server repeats the call until its deadline.
+/// The file of the only shard is locked, so the server retries the call until its deadline.
 #[tokio::test]
 async fn an_answer_that_does_not_come_is_not_waited_for_in_silence() {
     let server = Server::start().await;
@@ -284,8 +284,8 @@ async fn an_answer_that_does_not_come_is_not_waited_for_in_silence() {
     let args = ["enqueue", "mail", "x", "--id", "a", "--timeout", "3s"];
     let waiting = "ringq: no answer yet, waiting for up to 3s\n";
     let in_quiet = [&args[..], &["--quiet"]].concat();
-    // At once, as the shard is left alone soon.
-    let (told, quiet) = tokio::join!(ringq(&server, &args), ringq(&server, &in_quiet));
-    told.fails(4, &[waiting, "cannot enqueue to mail"]);
+    // At once, because the circuit breaker opens soon.
+    let (loud, quiet) = tokio::join!(ringq(&server, &args), ringq(&server, &in_quiet));
+    loud.fails(4, &[waiting, "cannot enqueue to mail"]);
     assert!(!quiet.stderr.contains("no answer yet"), "{}", quiet.stderr);
 }

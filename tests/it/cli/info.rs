@@ -16,7 +16,7 @@ async fn a_server_says_what_it_is() {
 
 #[tokio::test]
 async fn what_a_server_has_not_seen_is_unknown_and_no_failure() {
-    // Nobody listens at port 1.
+    // No process listens at port 1.
     let server = Setup::new().shard("s0=redis://127.0.0.1:1").start().await;
     let text = ringq(&server, &["info"]).await.ok();
     for part in ["durability:   unknown\n", "unreachable:  s0\n"] {

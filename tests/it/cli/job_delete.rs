@@ -12,7 +12,7 @@ async fn jobs_are_deleted_and_what_is_missing_is_told() {
     }
     let ran = ringq(&server, &["job", "delete", "mail", "a", "nope", "b"]).await;
     let ran = ran.fails(3, &["cannot delete job mail/nope", "`ringq job list mail`"]);
-    assert_eq!(ran.stdout, "a deleted, was READY\nb deleted, was READY\n");
+    assert_eq!(ran.stdout, "a cancelled, was READY\nb cancelled, was READY\n");
     for id in ["a", "b"] {
         assert_eq!(client.state("mail", id).await, JobState::Cancelled);
     }
@@ -20,10 +20,10 @@ async fn jobs_are_deleted_and_what_is_missing_is_told() {
     let rows = ringq(&server, &args).await.json();
     assert_eq!(rows[0], serde_json::json!({"id": "c", "previousState": "JOB_STATE_READY"}));
     assert_eq!(rows[1]["previousState"], "JOB_STATE_UNSPECIFIED");
-    // The second time it would forget the job that it has cancelled.
+    // The second time it would remove the job that it has cancelled.
     client.enqueue(job("mail").with_id("d")).await;
     let twice = ringq(&server, &["job", "delete", "mail", "d", "d"]).await.ok();
-    assert_eq!(twice, "d deleted, was READY\n");
+    assert_eq!(twice, "d cancelled, was READY\n");
     assert_eq!(client.state("mail", "d").await, JobState::Cancelled);
     ringq(&server, &["job", "delete", "mail"]).await.fails(2, &["<ID>"]);
 }

@@ -62,8 +62,8 @@ async fn of_a_job_without_retention_it_says_what_is_left() {
 async fn a_job_that_is_not_there_is_told_with_the_way_on() {
     let server = Server::start().await;
     let ran = ringq(&server, &["job", "get", "mail", "a"]).await;
-    let says = ["ringq: cannot read job mail/a: ", "there is no topic mail: `ringq topic list`"];
-    assert_eq!(ran.fails(3, &says).stdout, "");
+    let texts = ["ringq: cannot read job mail/a: ", "there is no topic mail: `ringq topic list`"];
+    assert_eq!(ran.fails(3, &texts).stdout, "");
     ringq(&server, &["job", "get", "mail", ""]).await.fails(2, &["<ID>", "is a variable not set?"]);
     server.connect().await.enqueue(job("mail").with_id("b")).await;
     let ran = ringq(&server, &["job", "get", "mail", "a"]).await;

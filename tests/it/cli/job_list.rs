@@ -75,7 +75,7 @@ async fn nothing_to_list_is_told_apart_from_no_topic() {
     ringq(&server, &["job", "list", "mail", "--state", "gone"]).await.fails(2, &["expired"]);
 }
 
-/// A terminal shows what is to be known of a job, and an id that can be copied.
+/// A terminal shows the main columns of a job, and an id that can be copied.
 #[tokio::test]
 async fn long_ids_leave_room_for_the_columns_on_a_terminal() {
     let server = Server::start().await;

@@ -46,15 +46,15 @@ async fn why_a_named_job_was_left_is_told() {
     };
     redrive(&["nope", "no"]).await.fails(3, &["no job mail/nope\n", "no job mail/no\n"]);
     let ran = redrive(&["a", "runs", "waits", "nope"]).await;
-    let says =
+    let texts =
         ["mail/runs is RUNNING, not DEAD\n", "mail/waits is READY, not DEAD\n", "no job mail/nope"];
-    assert_eq!(ran.fails(1, &says).stdout, "1 put back to work, 3 not\n");
+    assert_eq!(ran.fails(1, &texts).stdout, "1 put back to work, 3 not\n");
     client.enqueue(job("post").with_id("b")).await;
-    redrive(&["b", "--to", "post"]).await.fails(1, &["1 of the jobs", "are taken in post"]);
+    redrive(&["b", "--to", "post"]).await.fails(1, &["1 of the named jobs", "are taken in post"]);
     redrive(&["b", "--to", ""]).await.fails(2, &["is a variable not set?"]);
 }
 
-/// Each job that was named is put back or told, whatever shard it lies on.
+/// Each named job is put back or reported, whatever its shard.
 #[tokio::test]
 async fn a_shard_that_does_not_answer_leaves_no_job_untold() {
     let server = Setup::new().shards(2).start().await;
@@ -105,13 +105,13 @@ async fn jobs_that_ended_otherwise_go_back_when_their_state_is_named() {
         ringq(&server, &args).await
     };
     let ran = redrive(&["done", "dead", "--dry-run"]).await;
-    let says = ["ringq: mail/done is SUCCEEDED, not DEAD\n"];
-    assert_eq!(ran.fails(1, &says).stdout, "1 would be put back to work, 1 not\n");
+    let texts = ["ringq: mail/done is SUCCEEDED, not DEAD\n"];
+    assert_eq!(ran.fails(1, &texts).stdout, "1 would be put back to work, 1 not\n");
     let all = ["--all", "--state", "succeeded,expired"];
     assert_eq!(redrive(&all).await.ok(), "1 put back to work, 1 not\n");
     assert_eq!(client.state("mail", "done").await, JobState::Ready);
-    let says = ["1 of the jobs named were left", "need --ttl"];
-    redrive(&["late", "--state", "expired"]).await.fails(1, &says);
+    let texts = ["1 of the named jobs were not put back", "need --ttl"];
+    redrive(&["late", "--state", "expired"]).await.fails(1, &texts);
     let late = ["late", "--state", "expired", "--ttl", "1m"];
     assert_eq!(redrive(&late).await.ok(), "1 put back to work\n");
     assert_eq!(client.state("mail", "dead").await, JobState::Dead);

@@ -29,8 +29,8 @@ async fn what_cannot_be_moved_is_told() {
         .fails(3, &["cannot reschedule job mail/a", "there is no topic mail: `ringq topic list`"]);
     client.enqueue(job("mail").with_id("a")).await;
     client.pull_one("mail").await;
-    let says = ["cannot reschedule job mail/a", "that is running", "`ringq job get mail a`"];
-    let ran = ringq(&server, &args).await.fails(1, &says);
+    let texts = ["cannot reschedule job mail/a", "that is running", "`ringq job get mail a`"];
+    let ran = ringq(&server, &args).await.fails(1, &texts);
     assert!(!ran.stderr.contains("Get"), "{}", ran.stderr);
     let past = ["job", "reschedule", "mail", "b", "--at", "2020-11-22T10:00:00Z"];
     client.enqueue(job("mail").with_id("b")).await;

@@ -287,9 +287,9 @@ async fn a_resumed_run_needs_a_time_or_consent() {
             ["enqueue", "mail", "--lines", "-"].iter().chain(flags).copied().collect();
         piped(&server, &args, b"a\nb\nc\n").await
     };
-    run(&["--from-line", "2"]).await.fails(2, &["--before TIME or --may-repeat"]);
+    run(&["--from-line", "2"]).await.fails(2, &["--before TIME, which", "--may-repeat"]);
     let flags = ["--request-id", "r", "--from-line", "2"];
-    run(&flags).await.fails(2, &["--from-line needs --before TIME or --may-repeat"]);
+    run(&flags).await.fails(2, &["--from-line needs --before TIME, which"]);
     let past = [&flags[..], &["--before", "2020-01-01T00:00:00Z"]].concat();
     run(&past).await.fails(2, &["the time of --before has passed", "ringq job list TOPIC"]);
     assert_eq!(run(&[&flags[..], &["--may-repeat"]].concat()).await.ok(), "r=r=2\nr=r=3\n");
@@ -297,6 +297,9 @@ async fn a_resumed_run_needs_a_time_or_consent() {
         run(&["--request-id", "r"]).await.stderr,
         "3 enqueued, 2 of them were there already\n"
     );
+    let beyond = run(&["--from-line", "5", "--may-repeat"]).await;
+    beyond.fails(2, &["standard input has only 3 lines", "no line is enqueued"]);
+    assert_eq!(run(&["--from-line", "4", "--may-repeat"]).await.stderr, "0 enqueued\n");
     let without_ids = run(&["--from-line", "3", "--may-repeat"]).await;
     assert_eq!(without_ids.stderr, "1 enqueued\n", "a repeat that was accepted");
 }

@@ -6,7 +6,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use super::{command, finish, ringq};
 use crate::harness::{Server, Setup, job, within};
 
-/// One call of every command that talks to a server.
+/// Calls of every command that connects to a server.
 const CALLS: [&[&str]; 14] = [
     &["enqueue", "mail", "x"],
     &["enqueue", "mail", "x", "--wait"],
@@ -24,15 +24,15 @@ const CALLS: [&[&str]; 14] = [
     &["shard", "activate", "s0"],
 ];
 
-/// Where nobody listens.
+/// An address without a listener.
 const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_told_with_what_to_do() {
     for args in CALLS.iter().copied().chain([&["info"][..]]) {
         let ran = finish(command(NOBODY, args).spawn().unwrap()).await;
-        let says = ["no connection to http://127.0.0.1:1", "connection refused", "`ringq serve`"];
-        let ran = ran.fails(4, &says);
+        let texts = ["no connection to http://127.0.0.1:1", "connection refused", "`ringq serve`"];
+        let ran = ran.fails(4, &texts);
         assert_eq!(ran.stderr.lines().count(), 2, "{args:?}: {}", ran.stderr);
         assert_eq!(ran.stdout.trim().trim_matches(['[', ']']), "", "{args:?}");
     }
@@ -64,7 +64,7 @@ async fn the_server_is_named_in_several_ways() {
     for url in ["ftp://127.0.0.1", "http://", "http://a b", "http://127.0.0.1:1/path", "a:b"] {
         ringq(&server, &["shard", "list", "--server", url]).await.fails(2, &["--server"]);
     }
-    // An empty variable counts as not set, and the default address is somebody else's business.
+    // An empty variable counts as not set, and the default address may belong to another server.
     let mut empty = command(server.grpc, &["shard", "list", "--timeout", "1s"]);
     let ran = finish(empty.env("RINGQ_SERVER", "").spawn().unwrap()).await;
     assert!([0, 4].contains(&ran.code), "{}", ran.stderr);
@@ -78,7 +78,7 @@ async fn a_port_of_something_else_is_told() {
         let url = format!("http://{} is no gRPC server", server.http);
         ran.fails(4, &[&url, "is it the HTTP port?", "7700"]);
     }
-    // Nobody serves the port of HTTP here.
+    // No process serves the port of HTTP here.
     let args = ["topic", "list", "--server", "http://localhost", "--timeout", "2s"];
     ringq(&server, &args).await.fails(4, &["http://localhost, port 80"]);
 }
@@ -136,7 +136,7 @@ async fn a_reader_that_leaves_is_no_failure() {
         let ran = finish(child).await;
         assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{args:?}");
     }
-    // Nobody reads the complaint either.
+    // The error output has no reader either.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut command = command(NOBODY, &["topic", "list"]);
@@ -153,7 +153,7 @@ async fn colours_are_for_terminals() {
         let ran = finish(command.env("TERM", "xterm-256color").spawn().unwrap()).await;
         assert!(!ran.stdout.contains('\u{1b}') && !ran.stderr.contains('\u{1b}'), "{ran:?}");
     }
-    // As on a terminal, where somebody asks for colours.
+    // As on a terminal, where colours are forced.
     let mut forced = command(server.grpc, &["topic", "list"]);
     let ran = finish(forced.env("CLICOLOR_FORCE", "1").spawn().unwrap()).await;
     assert!(ran.stdout.starts_with("\u{1b}[1mNAME"), "{:?}", ran.stdout);
@@ -162,7 +162,7 @@ async fn colours_are_for_terminals() {
     assert!(ran.stdout.starts_with("NAME"), "{:?}", ran.stdout);
 }
 
-/// Whatever the command does, and no reason for it to fail.
+/// Reported whatever the command does, and no reason for it to fail.
 #[tokio::test]
 async fn a_variable_that_nobody_reads_is_told() {
     let server = Server::start().await;
@@ -170,16 +170,16 @@ async fn a_variable_that_nobody_reads_is_told() {
         let mut command = command(server.grpc, &["topic", "list"]);
         finish(command.env(name, value).spawn().unwrap()).await
     };
-    for (name, says) in [
+    for (name, texts) in [
         ("RINGQ_SERVR", "unknown variable RINGQ_SERVR; did you mean RINGQ_SERVER?"),
         ("RINGQ_TOKENS", "unknown variable RINGQ_TOKENS; did you mean RINGQ_TOKEN?"),
         ("RINGQ_URL", "unknown variable RINGQ_URL; commands read RINGQ_SERVER and RINGQ_TOKEN"),
     ] {
         let ran = with(name, "x").await;
-        let told: Vec<_> = ran.stderr.lines().filter(|line| line.contains("variable")).collect();
-        assert_eq!((ran.code, told), (0, vec![&*format!("ringq: {says}")]));
+        let warned: Vec<_> = ran.stderr.lines().filter(|line| line.contains("variable")).collect();
+        assert_eq!((ran.code, warned), (0, vec![&*format!("ringq: {texts}")]));
     }
-    // Those of a server, of a command of `ringq work`, and of a Kubernetes service called ringq.
+    // Variables of a server, of a command of `ringq work`, and of a Kubernetes service called ringq.
     for name in ["RINGQ_LISTEN", "RINGQ_SHARDS", "RINGQ_HEADER_A", "RINGQ_ID", "RINGQ_SERVICE_HOST"]
     {
         with(name, "x").await.ok();
@@ -202,6 +202,6 @@ async fn a_server_without_tls_is_not_said_to_be_away() {
     let server = Server::start().await;
     let url = format!("https://{}", server.grpc);
     let ran = ringq(&server, &["info", "--server", &url]).await;
-    let ran = ran.fails(4, &["is it http://?", "says whether TLS is spoken"]);
+    let ran = ran.fails(4, &["try http://", "check the scheme"]);
     assert!(!ran.stderr.contains("is it running?"), "{}", ran.stderr);
 }

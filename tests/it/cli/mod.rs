@@ -26,19 +26,19 @@ mod job_redrive;
 mod job_reschedule;
 /// `ringq enqueue --lines`.
 mod lines;
-/// The manners that all commands share: no server, wrong usage, help, closed pipes, colours.
+/// Behaviour that all commands share: no server, wrong usage, help, closed pipes, colours.
 mod manners;
 /// `ringq shard`.
 mod shard;
-/// A terminal that a command runs on.
+/// A terminal for commands.
 mod terminal;
 /// `ringq topic`.
 mod topic;
 /// `ringq enqueue --wait`.
 mod wait;
-/// `ringq work`: what a command gets, and what its end means.
+/// `ringq work`: input of the command, and effect of its exit.
 mod work;
-/// `ringq work`: leases, signals, what breaks.
+/// `ringq work`: leases, signals, failures.
 mod work_life;
 /// `ringq work` as a process.
 mod work_rig;
@@ -54,7 +54,7 @@ use tokio::process::{Child, Command};
 
 use crate::harness::{Server, eventually, within};
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub(super) struct Ran {
     pub(super) code: i32,
@@ -62,7 +62,7 @@ pub(super) struct Ran {
     pub(super) stderr: String,
 }
 
-/// A command that is about to talk to `address`.
+/// Builds a command for the server at `address`.
 pub(super) fn command(address: SocketAddr, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringq"));
     command.env_clear().env("RINGQ_SERVER", format!("http://{address}"));
@@ -76,7 +76,7 @@ pub(super) async fn ringq(server: &Server, args: &[&str]) -> Ran {
     finish(command(server.grpc, args).spawn().unwrap()).await
 }
 
-/// The same with something piped into it.
+/// Runs a command with this input.
 pub(super) async fn piped(server: &Server, args: &[&str], input: &[u8]) -> Ran {
     let mut child = command(server.grpc, args).stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
@@ -90,7 +90,8 @@ pub(super) async fn piped(server: &Server, args: &[&str], input: &[u8]) -> Ran {
     ran
 }
 
-/// Locks the file of a shard, so that it is silent until what is answered is dropped; the server knows that already.
+/// Locks the file of a shard, so that it does not answer until the returned connection is dropped; the server has
+/// noticed that already.
 pub(super) async fn silenced(server: &Server, shard: &str) -> rusqlite::Connection {
     let holder = rusqlite::Connection::open(server.shard_file(shard)).unwrap();
     holder.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -102,7 +103,7 @@ pub(super) async fn silenced(server: &Server, shard: &str) -> rusqlite::Connecti
     holder
 }
 
-/// What a command did that was begun.
+/// Waits for the end of a started command and returns its result.
 pub(super) async fn finish(child: Child) -> Ran {
     let output = within("the end of the command", child.wait_with_output()).await.unwrap();
     Ran {
@@ -115,7 +116,7 @@ pub(super) async fn finish(child: Child) -> Ran {
 // === impl Ran ===
 
 impl Ran {
-    /// What it printed; it must have succeeded without complaint.
+    /// Returns its output; it must have succeeded without an error text.
     #[track_caller]
     pub(super) fn ok(self) -> String {
         assert_eq!(self.code, 0, "{}", self.stderr);
@@ -124,17 +125,17 @@ impl Ran {
         self.stdout
     }
 
-    /// The same as JSON.
+    /// Returns its output as JSON.
     #[track_caller]
     pub(super) fn json(self) -> Value {
         serde_json::from_str(&self.ok()).expect("JSON")
     }
 
-    /// It must have failed with this code, saying these things on stderr and nothing else.
+    /// Checks that it failed with this code, with these texts on stderr and no other error.
     #[track_caller]
-    pub(super) fn fails(self, code: i32, says: &[&str]) -> Ran {
+    pub(super) fn fails(self, code: i32, texts: &[&str]) -> Ran {
         assert_eq!(self.code, code, "{}\n{}", self.stdout, self.stderr);
-        for part in says {
+        for part in texts {
             assert!(self.stderr.contains(part), "{part:?} in:\n{}", self.stderr);
         }
         for never in ["panicked", "RUST_BACKTRACE", "Status {", "\u{1b}"] {
@@ -144,7 +145,7 @@ impl Ran {
     }
 }
 
-/// The rows of a table by their first column; the first is the heading.
+/// Returns the rows of a table by their first column; the first is the heading.
 pub(super) fn rows(table: &str) -> Vec<Vec<String>> {
     table
         .lines()

@@ -58,7 +58,8 @@ async fn a_shard_that_does_not_answer_keeps_nobody_from_the_others() {
         (ran.stdout.lines().count(), ran.stderr.matches("cannot delete").count());
     assert!(deleted > 0 && failed > 0 && deleted + failed == ids.len(), "{ran:?}");
     let work = ["work", "mail", "--exec", "true", "--idle-exit", "200ms"];
-    let waits = "ringq: jobs wait on shards that do not answer: s1; `ringq shard list` says why\n";
+    let waits =
+        "ringq: jobs wait on shards that do not answer: s1; `ringq shard list` prints why\n";
     let without = "shards that do not answer, or are not configured at this server: s1";
     ringq(&server, &work).await.fails(4, &["0 acked", without, waits]);
     let none = ringq(&server, &["job", "list", "mail", "--state", "running"]).await;
@@ -69,7 +70,7 @@ async fn a_shard_that_does_not_answer_keeps_nobody_from_the_others() {
 async fn a_shard_is_drained_and_taken_back() {
     let server = Setup::new().shards(2).start().await;
     let client = server.connect().await;
-    // Two runs of the server's ids: one for each shard.
+    // Twice the number of server-made ids that go to one shard in a row: some for each shard.
     client.enqueue_all(vec![job("mail").with_delay(millis(3_600_000)); 128]).await;
     let text = ringq(&server, &["shard", "drain", "s1"]).await.ok();
     let lines: Vec<&str> = text.lines().collect();
@@ -104,10 +105,10 @@ async fn a_wait_ends_when_the_shard_is_empty_and_tells_what_is_left() {
     let dead = receipts.remove(last);
     client.ack_all(&receipts).await;
     client.nack(nack(&dead, ringq::pb::NackAction::DeadLetter)).await;
-    let mut told = BufReader::new(waiting.stderr.take().unwrap()).lines();
+    let mut notes = BufReader::new(waiting.stderr.take().unwrap()).lines();
     loop {
         let line =
-            within("a note", told.next_line()).await.unwrap().expect("one about what is left");
+            within("a note", notes.next_line()).await.unwrap().expect("one about what is left");
         if line == "s1: 1 job: 1 dead" {
             break;
         }
@@ -115,9 +116,9 @@ async fn a_wait_ends_when_the_shard_is_empty_and_tells_what_is_left() {
     assert!(waiting.try_wait().unwrap().is_none(), "a dead letter lies on it");
     let id = &pulled[last].id;
     ringq(&server, &["job", "delete", "mail", id]).await.ok();
-    // Empty alone is not enough: a call that began before may write to it still.
-    let line = within("a note", told.next_line()).await.unwrap().expect("one more");
-    assert!(line.starts_with("s1: no jobs; now until no server"), "{line}");
+    // Empty alone does not suffice: a call that began before may still write to it.
+    let line = within("a note", notes.next_line()).await.unwrap().expect("one more");
+    assert!(line.starts_with("s1: no jobs; waiting until no server"), "{line}");
     assert!(waiting.try_wait().unwrap().is_none(), "it is on the ring");
     let ended = tokio::time::timeout(Duration::from_secs(150), waiting.wait()).await;
     assert!(ended.expect("it leaves the ring").unwrap().success());
@@ -135,20 +136,20 @@ async fn a_wait_goes_on_while_a_shard_is_silent_that_would_tell_who_writes() {
     let server = Setup::new().ring(vec![first, second]).start().await;
     a.kill();
     let mut waiting = command(server.grpc, &["shard", "drain", "b", "--wait"]).spawn().unwrap();
-    let mut told = BufReader::new(waiting.stderr.take().unwrap()).lines();
+    let mut notes = BufReader::new(waiting.stderr.take().unwrap()).lines();
     within("why it waits", async {
         loop {
-            let line = told.next_line().await.unwrap().expect("it goes on");
-            if line.starts_with("b: no jobs; whether a server") && line.contains("before a answers")
+            let line = notes.next_line().await.unwrap().expect("it goes on");
+            if line.starts_with("b: no jobs; a server may have") && line.contains("until a answers")
             {
                 return;
             }
         }
     })
     .await;
-    // Silence is no agreement, however long it lasts.
+    // A silent server has not agreed, however long it is silent.
     let ended = tokio::time::timeout(Duration::from_secs(75), waiting.wait()).await;
-    assert!(ended.is_err(), "nobody knows");
+    assert!(ended.is_err(), "the wait has ended");
     waiting.kill().await.unwrap();
 }
 
@@ -163,7 +164,7 @@ async fn a_wait_ends_when_the_shard_is_taken_back() {
     finish(waiting).await.fails(1, &["shard s1 takes new jobs again"]);
 }
 
-/// The wait ends; what it waits for goes on.
+/// The wait ends; the drain continues.
 #[tokio::test]
 async fn a_signal_ends_the_wait_and_not_the_drain() {
     let server = Setup::new().shards(2).start().await;
@@ -174,8 +175,8 @@ async fn a_signal_ends_the_wait_and_not_the_drain() {
         let mut lines = BufReader::new(waiting.stdout.take().unwrap()).lines();
         within("the first line", lines.next_line()).await.unwrap().unwrap();
         signal(&waiting.id().unwrap().to_string(), name);
-        let says = ["ringq: s1 goes on draining", "`ringq shard activate s1`"];
-        finish(waiting).await.fails(code, &says);
+        let texts = ["ringq: s1 goes on draining", "`ringq shard activate s1`"];
+        finish(waiting).await.fails(code, &texts);
         let table = rows(&ringq(&server, &["shard", "list"]).await.ok());
         assert_eq!(table[2][..2], ["s1", "DRAINING"]);
     }

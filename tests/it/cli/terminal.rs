@@ -1,4 +1,4 @@
-//! A terminal that a command runs on.
+//! A terminal for commands.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// What is written to it is read meanwhile, so that nobody waits for a reader.
+/// A terminal whose output is read continuously, so that no writer blocks.
 pub(super) struct Terminal {
     theirs: OwnedFd,
     reader: JoinHandle<Vec<u8>>,
@@ -19,7 +19,7 @@ pub(super) struct Terminal {
 // === impl Terminal ===
 
 impl Terminal {
-    /// One of so many columns.
+    /// Creates a terminal with this number of columns.
     pub(super) fn of(columns: u16) -> Terminal {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&ours).unwrap();
@@ -32,19 +32,19 @@ impl Terminal {
         let mut ours = File::from(ours);
         let reader = std::thread::spawn(move || {
             let mut text = Vec::new();
-            // It ends with an error once nobody has the other side open.
+            // The read fails once no process has the other side open.
             let _ = ours.read_to_end(&mut text);
             text
         });
         Terminal { theirs, reader }
     }
 
-    /// For a command.
+    /// Returns it as the standard stream of a command.
     pub(super) fn stdio(&self) -> Stdio {
         self.theirs.try_clone().unwrap().into()
     }
 
-    /// What was written to it, when all commands have ended.
+    /// Returns its output, when all commands have ended.
     pub(super) fn text(self) -> String {
         drop(self.theirs);
         let text = String::from_utf8(self.reader.join().unwrap()).unwrap();

@@ -39,10 +39,10 @@ async fn without_a_worker_it_says_so_and_waits_as_long_as_asked() {
     let args = ["enqueue", "sum", "x", "--wait", "--wait-timeout", "2500ms", "--id", "a"];
     let ran = finish(command(server.grpc, &args).spawn().unwrap()).await;
     let lonely = "no worker at this server takes jobs of sum at the moment\n";
-    let says = ["a is READY\n", lonely, "job sum/a is still READY after 2500ms", "`ringq job get"];
-    let ran = ran.fails(1, &says);
+    let texts = ["a is READY\n", lonely, "job sum/a is still READY after 2500ms", "`ringq job get"];
+    let ran = ran.fails(1, &texts);
     assert_eq!((ran.stdout.as_str(), ran.stderr.matches(lonely).count()), ("", 1));
-    // A worker that is busy is one; a job for later needs none yet.
+    // A busy worker counts; a job for later needs none yet.
     let client = server.connect().await;
     let _worker = client.stream(take("busy")).await;
     for (topic, flags) in [("busy", &[][..]), ("later", &["--delay", "1h"])] {
@@ -66,11 +66,11 @@ async fn an_end_that_is_no_success_is_a_failure() {
     item.error = "boom\u{1b}[2J".to_owned();
     client.nack(item).await;
     let ran = finish(child).await;
-    let says = ["ringq: job sum/a ended DEAD: boom\\u{1b}[2J", "`ringq job get sum 'a'`"];
-    assert_eq!(ran.fails(1, &says).stdout, "");
+    let texts = ["ringq: job sum/a ended DEAD: boom\\u{1b}[2J", "`ringq job get sum 'a'`"];
+    assert_eq!(ran.fails(1, &texts).stdout, "");
 }
 
-/// Somebody who waits hears that there is nobody to ask, and that it goes on.
+/// A waiting command reports that the server is gone, and that it continues.
 #[tokio::test]
 async fn a_server_that_leaves_is_told_to_those_who_wait() {
     let mut server = Setup::new().restartable().shards(2).start().await;
@@ -81,7 +81,7 @@ async fn a_server_that_leaves_is_told_to_those_who_wait() {
     for args in waits {
         let mut child = command(server.grpc, args).spawn().unwrap();
         let mut notes = BufReader::new(child.stderr.take().unwrap()).lines();
-        // It has been answered, so that the next thing is the wait.
+        // The enqueue has been answered, so the wait is next.
         let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
         tokio::select! {
             note = notes.next_line() => assert!(note.unwrap().is_some()),

@@ -1,4 +1,4 @@
-//! `ringq work`: what a command gets, and what its end means.
+//! `ringq work`: input of the command, and effect of its exit.
 
 use std::time::Instant;
 
@@ -158,7 +158,7 @@ async fn a_batch_that_the_machine_has_no_room_for_is_run_in_parts() {
     let jobs = (0..1_000).map(|n| job("t").with_id(id(n)).with_max_attempts(1));
     client.enqueue_all(jobs.collect()).await;
     let args = ["--batch", "400", "--prefetch", "600", "--max-jobs", "1000"];
-    // The first batch may be small; the others are here when it has ended.
+    // The first batch may be small; the other jobs have arrived when it has ended.
     let exec = "echo $RINGQ_BATCH; sleep 0.2";
     // Linux takes a quarter of that for all variables, of which these leave 80 KB.
     let before = "x=$(head -c 110000 /dev/zero | tr '\\0' x); \
@@ -248,14 +248,14 @@ async fn what_a_command_leaves_in_the_background_keeps_nobody_waiting() {
     let begin = Instant::now();
     let done = Work::start(&server, exec, &["--max-jobs", "1"]).done().await;
     assert!(begin.elapsed() < millis(10_000));
-    // It is none of our business: fails if it were gone.
+    // The worker must have left it alone: the signal fails if it were gone.
     signal(&done.stdout[0], "KILL");
     assert_eq!(client.state("t", "a").await, JobState::Succeeded);
 }
 
 #[tokio::test]
 async fn numbers_are_told_with_their_range() {
-    for (args, says) in [
+    for (args, texts) in [
         (
             &["work", "t", "--exec", "true", "-c", "0"][..],
             "'--concurrency <N>': it is no whole number from 1 to 10000",
@@ -274,7 +274,7 @@ async fn numbers_are_told_with_their_range() {
         (&["job", "list", "t", "--limit", "-1"], "it is no whole number from 0 on"),
     ] {
         let nowhere = "127.0.0.1:1".parse().unwrap();
-        finish(command(nowhere, args).spawn().unwrap()).await.fails(2, &[says]);
+        finish(command(nowhere, args).spawn().unwrap()).await.fails(2, &[texts]);
     }
 }
 
@@ -340,8 +340,8 @@ async fn it_says_where_it_takes_what_and_what_is_not_there() {
     assert_eq!(
         lines[..3],
         [
-            "ringq: no topic emials yet; its jobs come when it has some",
-            "ringq: no topic matches z* yet; jobs come when there is one",
+            "ringq: topic emials does not exist yet; waiting for its first job",
+            "ringq: no topic matches z* yet; waiting for the first one",
             &format!(
                 "ringq: connected to {url}, taking t, emials, t*, z* (up to 4 batches of 2 at once)"
             ),
@@ -380,7 +380,7 @@ async fn large_outputs_keep_their_lines_even_for_a_slow_reader() {
     client.enqueue_all(["a", "b", "c"].map(|id| job("t").with_id(id)).to_vec()).await;
     let exec = "head -c 3000000 /dev/zero | tr '\\0' x | fold -w 1000; echo; printf $RINGQ_ID";
     let work = Work::start(&server, exec, &["-c", "3", "--max-jobs", "3"]);
-    // Longer than what is left behind is waited for.
+    // Longer than the wait for remaining processes.
     tokio::time::sleep(millis(1_000)).await;
     let done = work.done().await;
     assert_eq!(done.code, Some(0), "{}", done.stderr);
@@ -424,8 +424,8 @@ async fn without_a_server_it_gives_up_soon_and_with_a_bad_topic_at_once() {
     assert!(done.stderr.contains("ringq: cannot take jobs: "), "{}", done.stderr);
 }
 
-/// Where commands write to the same terminal, a line of the worker begins on one of its own. Blanks are written for
-/// that only where a command may have left a line unfinished, and not left on the line.
+/// If commands write to the same terminal, a line of the worker starts on a new line. Blanks are written for that
+/// only where a command may have left a line unfinished, and do not stay on the line.
 #[tokio::test]
 async fn lines_on_a_terminal_begin_fresh_without_blanks_before_them() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! `ringq work`: its leases, its end, and what breaks around it.
+//! `ringq work`: its leases, its end, and its failures.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use super::silenced;
 use super::work_rig::{Work, gone, kept, lives, signal};
 use crate::harness::{Client, JobExt as _, Server, Setup, job, millis, take};
 
-/// Says its process id and waits for the file `go`.
+/// Prints its process id and waits for the file `go`.
 const WAIT: &str = "echo $$; while [ ! -e go ]; do sleep 0.02; done";
 
 async fn delete(client: &Client, id: &str) {
@@ -24,7 +24,7 @@ async fn a_timeout_ends_the_whole_process_group() {
     let args = ["--run-timeout", "300ms", "--max-jobs", "1"];
     let begin = Instant::now();
     let done = Work::start(&server, "sleep 1000 & echo $!; wait", &args).done().await;
-    // What has ended is not waited for, even if nobody reaps it.
+    // An ended process is not waited for, even if it is not reaped.
     assert!(begin.elapsed() < millis(3_000), "{:?}", begin.elapsed());
     gone(&done.stdout[0]).await;
     assert!(done.stderr.contains(": timed out after 300ms\n"), "{}", done.stderr);
@@ -52,8 +52,8 @@ async fn a_job_that_is_deleted_while_it_runs_is_killed_at_once() {
     gone(&child).await;
     gone(&shell).await;
     work.says("t/a  taken away after ").await;
-    work.says("ringq: t/a was taken away: it was deleted\n").await;
-    // The worker goes on.
+    work.says("ringq: t/a was revoked: the job was deleted\n").await;
+    // The worker continues.
     client.enqueue(job("t").with_id("b")).await;
     work.line().await;
     delete(&client, "b").await;
@@ -125,9 +125,9 @@ async fn a_closed_terminal_lets_the_command_finish() {
     let server = Server::start().await;
     let client = server.connect().await;
     client.enqueue(kept("t", "a")).await;
-    // This test itself may run under nohup, and what is ignored there is inherited.
-    let heard = r#"exec env --default-signal=HUP "$0" "$@""#;
-    let mut work = Work::start_after(heard, &server, WAIT, &[]);
+    // This test itself may run under nohup, and ignored signals are inherited.
+    let with_hup = r#"exec env --default-signal=HUP "$0" "$@""#;
+    let mut work = Work::start_after(with_hup, &server, WAIT, &[]);
     let shell = work.line().await;
     work.signal("HUP");
     work.says("ringq: stopping when the command that runs has ended").await;
@@ -188,7 +188,7 @@ async fn a_command_outlives_its_server() {
     work.says("ringq: no connection to http://").await;
     work.go();
     work.says("t/a  done in ").await;
-    // Some more tries.
+    // Time for some more attempts.
     tokio::time::sleep(millis(1_000)).await;
     server.restart().await;
     let job = server.connect().await.until("t", "a", JobState::Succeeded).await;
@@ -199,8 +199,8 @@ async fn a_command_outlives_its_server() {
     let done = work.done().await;
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     assert!(done.stderr.ends_with("ringq: 1 acked\n"), "{}", done.stderr);
-    let said = |part: &str| done.stderr.lines().filter(|line| line.contains(part)).count();
-    let times = [said("; trying again until it is back"), said(" again, taking t (up to 1 at")];
+    let times_of = |part: &str| done.stderr.lines().filter(|line| line.contains(part)).count();
+    let times = [times_of("; retrying until it answers"), times_of(" again, taking t (up to 1 at")];
     assert_eq!(times, [1, 1], "{}", done.stderr);
     assert!(!done.stderr.contains("os error"), "{}", done.stderr);
 }
@@ -215,7 +215,7 @@ async fn the_jobs_of_a_worker_that_died_come_back() {
     work.signal("KILL");
     let again = client.pull_one("t").await;
     assert_eq!((again.id.as_str(), again.attempt, again.delivery), ("a", 1, 2));
-    // Nobody was left to kill it.
+    // No process was left to kill it.
     signal(&shell, "KILL");
 }
 
@@ -230,12 +230,12 @@ async fn a_closed_standard_output_ends_the_worker_and_fails_no_job() {
     work.close_stdout();
     let done = work.done().await;
     assert_eq!(done.code, Some(0), "{}", done.stderr);
-    assert!(done.stderr.contains("ringq: nobody reads standard output: stopping"));
+    assert!(done.stderr.contains("ringq: standard output has no reader: stopping"));
     let stats = client.stats("t").await;
     assert_eq!((stats.dead, stats.running), (0, 0), "{}", done.stderr);
 }
 
-/// A worker in the middle of a job whose shard does not answer any more, until the lock is dropped.
+/// Starts a worker in the middle of a job whose shard does not answer any more, until the lock is dropped.
 async fn on_a_silent_shard(server: &Server, args: &[&str]) -> (Work, rusqlite::Connection) {
     let client = server.connect().await;
     let shard = client.enqueue(job("t").with_id("a")).await.shard;
@@ -252,7 +252,7 @@ async fn an_ack_that_waits_for_its_shard_says_so() {
     work.go();
     work.says("ringq: t/a cannot be extended or settled yet: shard s").await;
     drop(holder);
-    work.says("ringq: calls get through again; it was: shard s").await;
+    work.says("ringq: calls succeed again; the cause was: shard s").await;
     let done = work.done().await;
     assert_eq!(done.code, Some(0));
     assert!(done.stderr.ends_with("ringq: 1 acked\n"), "{}", done.stderr);
@@ -275,8 +275,7 @@ async fn a_lease_that_cannot_be_kept_says_why() {
     let server = Setup::new().shards(2).start().await;
     let (work, _holder) = on_a_silent_shard(&server, &["--lease", "12s"]).await;
     work.says("ringq: t/a cannot be extended or settled yet: shard s").await;
-    work.says("ringq: t/a was taken away: its lease ran out; it could not be kept, as shard s")
-        .await;
+    work.says("ringq: t/a was revoked: its lease expired; extending it failed: shard s").await;
     let done = work.done().await;
     assert!(done.stderr.ends_with("ringq: 0 acked, 1 not settled\n"), "{}", done.stderr);
 }

@@ -1,4 +1,4 @@
-//! `ringq work` as a process: what it prints, how it ends.
+//! `ringq work` as a process: its output, its exit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,17 +22,17 @@ pub(crate) struct Work {
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) code: Option<i32>,
-    /// What nobody had read yet.
+    /// Lines that were not read yet.
     pub(crate) stdout: Vec<String>,
     pub(crate) stderr: String,
 }
 
-/// A job that is kept when it is done.
+/// Builds a job that is retained when it is done.
 pub(crate) fn kept(topic: &str, id: &str) -> JobSpec {
     job(topic).with_id(id).with_retention(millis(600_000))
 }
 
-/// Whether a process lives; one that only waits to be reaped does not.
+/// Returns whether a process lives; one that only waits to be reaped does not.
 pub(crate) fn lives(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
@@ -52,14 +52,14 @@ pub(crate) fn signal(pid: &str, name: &str) {
 // === impl Work ===
 
 impl Work {
-    /// A worker of this server's topic `t`.
+    /// Starts a worker of this server's topic `t`.
     pub(crate) fn start(server: &Server, exec: &str, args: &[&str]) -> Work {
         let url = format!("http://{}", server.grpc);
         let all = ["t", "--server", &url, "--exec", exec];
         Work::spawn(&[&all[..], args].concat())
     }
 
-    /// The same in a shell that has run this before.
+    /// Starts it in a shell that has run `before`.
     pub(crate) fn start_after(before: &str, server: &Server, exec: &str, args: &[&str]) -> Work {
         let url = format!("http://{}", server.grpc);
         let script = format!("{before}; exec \"$0\" \"$@\"");
@@ -68,12 +68,12 @@ impl Work {
         Work::run("/bin/sh", Stdio::piped(), &[&ringq[..], &all, args].concat())
     }
 
-    /// `ringq work` with nothing but these arguments.
+    /// Starts `ringq work` with exactly these arguments.
     pub(crate) fn spawn(args: &[&str]) -> Work {
         Work::spawn_to(Stdio::piped(), args)
     }
 
-    /// The same with another standard output.
+    /// Starts it with another standard output.
     pub(crate) fn spawn_to(stdout: Stdio, args: &[&str]) -> Work {
         Work::run(env!("CARGO_BIN_EXE_ringq"), stdout, &[&["work"], args].concat())
     }
@@ -89,35 +89,35 @@ impl Work {
         Work { dir, child, stdout }
     }
 
-    /// The next line of standard output.
+    /// Waits for the next line of standard output.
     pub(crate) async fn line(&mut self) -> String {
         let lines = self.stdout.as_mut().expect("it was closed");
         let line = within("a line of standard output", lines.next_line()).await.unwrap();
         line.unwrap_or_else(|| panic!("it ended:\n{}", self.stderr()))
     }
 
-    /// Reads no more of it.
+    /// Closes the reading end of its standard output.
     pub(crate) fn close_stdout(&mut self) {
         self.stdout = None;
     }
 
-    /// What it has said so far.
+    /// Returns its standard error so far.
     pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(self.dir.path().join("stderr")).unwrap()
     }
 
-    /// Waits until it has said this.
+    /// Waits until its standard error contains `text`.
     pub(crate) async fn says(&self, text: &str) {
-        let said = async || self.stderr().contains(text).then_some(());
-        eventually(&format!("it says {text:?}"), said).await;
+        let contains = async || self.stderr().contains(text).then_some(());
+        eventually(&format!("stderr contains {text:?}"), contains).await;
     }
 
-    /// A file in the directory that commands run in.
+    /// Returns a file in the directory in which commands run.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Lets commands go on that wait for the file `go`.
+    /// Creates the file `go`, for which commands wait.
     pub(crate) fn go(&self) {
         touch(&self.file("go"));
     }

@@ -6,9 +6,9 @@ use crate::harness::{Server, eventually, job, take};
 async fn workers_are_listed() {
     let server = Server::start().await;
     let none = ringq(&server, &["worker", "list"]).await;
-    let nobody = "no worker takes jobs at this server; \
+    let expected = "no worker takes jobs at this server; \
                   `ringq job list TOPIC --state running` shows what still runs\n";
-    assert_eq!(none.stderr, nobody);
+    assert_eq!(none.stderr, expected);
     assert_eq!(none.ok(), "");
     let client = server.connect().await;
     let request = ringq::pb::StreamRequest { worker_id: "w1".to_owned(), ..take("mail") };
@@ -23,7 +23,7 @@ async fn workers_are_listed() {
     assert_eq!(other, serde_json::json!([]));
 }
 
-/// A worker with its last job has closed its stream; what is said of it is true all the same.
+/// A worker with its last job has closed its stream; the report about it is still true.
 #[tokio::test]
 async fn a_worker_that_is_about_to_end_is_not_denied() {
     let server = Server::start().await;
@@ -31,14 +31,14 @@ async fn a_worker_that_is_about_to_end_is_not_denied() {
     let wait = "echo begun; while [ ! -e go ]; do sleep 0.02; done";
     let mut work = Work::start(&server, wait, &["--max-jobs", "1"]);
     work.line().await;
-    let said = eventually("its stream is closed", async || {
+    let printed = eventually("its stream is closed", async || {
         let ran = ringq(&server, &["worker", "list", "t"]).await;
-        Some(ran.stderr).filter(|said| !said.is_empty())
+        Some(ran.stderr).filter(|printed| !printed.is_empty())
     })
     .await;
-    let told = "no worker takes jobs of t at this server; \
+    let expected = "no worker takes jobs of t at this server; \
                 `ringq job list t --state running` shows what still runs\n";
-    assert_eq!(said, told);
+    assert_eq!(printed, expected);
     let table = rows(&ringq(&server, &["job", "list", "t", "--state", "running"]).await.ok());
     assert_eq!(table[1][..2], ["a", "RUNNING"]);
     work.go();

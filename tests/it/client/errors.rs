@@ -1,4 +1,4 @@
-//! What failures say.
+//! Texts of failures.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use tonic::Code;
 use super::connect;
 use crate::harness::{Server, within};
 
-/// What a call fails with.
+/// Returns the error of a call.
 async fn failure(url: &str) -> Error {
     let client = Client::new(url).unwrap();
     let producer = client.producer().repeat_for(Duration::ZERO);
     within("the failure", producer.enqueue(JobSpec::new("t"))).await.unwrap_err()
 }
 
-/// No connection: another attempt may help, nothing was done, and the text says why.
+/// Checks a failed connection: a retry may help, nothing was done, and the text has the reason.
 #[track_caller]
 fn assert_no_connection(error: &Error, why: &str) {
     assert_eq!((error.code(), error.reason()), (Code::Unavailable, ""), "{error:?}");
@@ -47,8 +47,8 @@ async fn https_where_http_is_spoken() {
     assert_no_connection(&error, "TLS failed: ");
 }
 
-/// A port that takes connections and says nothing. With `https` there is no TLS in time; with `http`
-/// the call may be on its way.
+/// A port that accepts connections and sends nothing. With `https` there is no TLS in time; with `http` the call may
+/// be on its way.
 #[tokio::test]
 async fn a_port_that_is_silent() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,4 +1,4 @@
-//! The programs under `examples/`, as a reader runs them.
+//! The programs under `examples/`, run like a reader does.
 
 use std::path::PathBuf;
 use std::process::Output;
@@ -7,7 +7,7 @@ use tokio::process::Command;
 
 use crate::harness::{Server, in_ci, within};
 
-/// Cargo builds examples before tests, beside the program.
+/// Returns the path of an example. Cargo builds examples before tests, beside the program.
 fn example(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_ringq")).parent().unwrap().join("examples").join(name)
 }

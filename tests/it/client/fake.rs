@@ -1,4 +1,4 @@
-//! A server that answers by a script: shards that are down, streams that end at once.
+//! A server with scripted answers: shards that are down, streams that end at once.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,66 +17,67 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 use super::Count;
 use crate::harness::proto;
 
-/// What a call fails with, if it does.
+/// Returns the failure of a call, if it fails.
 type Verdict = Box<dyn Fn(&BatchEnqueueRequest) -> Option<Status> + Send + Sync>;
 
-/// Of which jobs it says that it does not know what became of them.
+/// Returns whether the outcome of a job is unknown.
 type Doubt = Box<dyn Fn(&JobSpec) -> bool + Send + Sync>;
 
-/// What it does, and what it has seen.
+/// Configured answers, and recorded calls.
 #[derive(Default)]
 pub(crate) struct Script {
-    /// Asked for each call of BatchEnqueue.
+    /// Result of each call of BatchEnqueue.
     pub(super) verdict: Option<Verdict>,
-    /// With this, jobs get ids. The ones in doubt are accepted, and the answer is OUTCOME_UNKNOWN.
+    /// Jobs with an unknown outcome. If set, jobs get ids; jobs in doubt are accepted, and the answer is
+    /// OUTCOME_UNKNOWN.
     pub(super) doubt: Option<Doubt>,
-    /// Jobs whose shard is away, as long as it is.
+    /// Jobs whose shard is unavailable, as long as it is.
     pub(super) away: Option<Doubt>,
     /// Items whose topic or receipt is `down` fail with UNAVAILABLE.
     pub(super) down: AtomicBool,
-    /// The first stream brings jobs with these receipts.
+    /// Receipts of the jobs of the first stream.
     pub(super) receipts: Mutex<Vec<&'static str>>,
-    /// Each stream says that the server leaves.
+    /// True if each stream announces that the server drains.
     pub(super) leaving: bool,
     pub(super) streams: Count,
     pub(crate) enqueues: Mutex<Vec<BatchEnqueueRequest>>,
-    /// The jobs that were accepted.
+    /// Accepted jobs.
     pub(crate) jobs: Mutex<Vec<JobSpec>>,
     pub(super) acks: Mutex<Vec<AckRequest>>,
 }
 
-/// The shard or the server is down for the moment, and surely nothing was done.
+/// Builds the status of a shard or a server that is down for the moment, with nothing done.
 pub(crate) fn not_done(retry_after: Duration) -> Status {
     let mut details = ErrorDetails::with_error_info("DRAINING", "ringq.dev", HashMap::new());
     details.set_retry_info(Some(retry_after));
     Status::with_error_details(Code::Unavailable, "not done", details)
 }
 
-/// What a proxy says when the connection behind it breaks: nobody knows.
+/// Builds the status of a proxy whose connection breaks: the outcome is unknown.
 pub(crate) fn unknown() -> Status {
     Status::unavailable("broken")
 }
 
-/// The server, until the test ends.
+/// A running server, until the test ends.
 #[derive(Clone)]
 pub(crate) struct Fake(pub(crate) Arc<Script>);
 
 type Answer<T> = Result<Response<T>, Status>;
 
 impl Script {
-    /// Calls of BatchEnqueue fail as this says, or are accepted.
+    /// Builds a script whose BatchEnqueue calls fail with the returned status, or are accepted.
     pub(crate) fn failing(
         verdict: impl Fn(&BatchEnqueueRequest) -> Option<Status> + Send + Sync + 'static,
     ) -> Script {
         Script { verdict: Some(Box::new(verdict)), ..Script::default() }
     }
 
-    /// Jobs get ids, and what became of those that are in doubt is not told.
+    /// Builds a script in which jobs get ids, and the outcome of jobs in doubt is unknown.
     pub(crate) fn doubting(doubt: impl Fn(&JobSpec) -> bool + Send + Sync + 'static) -> Script {
         Script { doubt: Some(Box::new(doubt)), ..Script::default() }
     }
 
-    /// The shard of these jobs is unavailable.
+    /// Builds a script in which the shard of these jobs is unavailable.
     pub(crate) fn without(away: impl Fn(&JobSpec) -> bool + Send + Sync + 'static) -> Script {
         Script { away: Some(Box::new(away)), ..Script::default() }
     }
@@ -97,7 +98,7 @@ impl Fake {
         name == "down" && self.0.down.load(Ordering::SeqCst)
     }
 
-    /// One job, where answers can be in doubt.
+    /// Enqueues one job, where answers can be in doubt.
     fn doubted(&self, doubt: &Doubt, mut job: JobSpec) -> EnqueueResult {
         let mut jobs = self.0.jobs.lock().unwrap();
         if job.id.is_empty() {

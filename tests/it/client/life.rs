@@ -11,7 +11,7 @@ use tonic::Code;
 use super::{Count, Running, connect, enqueue, jobs};
 use crate::harness::{Redis, Server, Setup, eventually, millis, within};
 
-/// A handler that waits for a permit, counted when it begins.
+/// Builds a handler that waits for a permit, counted when it begins.
 fn gated() -> (Count, Arc<Semaphore>, impl Fn(ringq::client::Delivery) -> Gated + Clone) {
     let (begun, gate) = (Count::default(), Arc::new(Semaphore::new(0)));
     let handler = {
@@ -38,13 +38,13 @@ async fn a_stop_finishes_what_runs_and_gives_back_what_waits() {
     begun.reaches(3).await;
     eventually("8 are here", async || (look.stats("t").await.running == 8).then_some(())).await;
     worker.tell();
-    let told = Instant::now();
-    // Another one gets those that wait here at once, long before any lease or grace is over.
+    let stopped = Instant::now();
+    // Another worker gets the waiting jobs at once, long before any lease or grace is over.
     let other = Worker::new(client, ["t"]).concurrency(5).max_jobs(5);
     let other = within("the others", other.run(|_| async {}, std::future::pending())).await;
     assert_eq!(other.unwrap().acked, 5);
-    assert!(told.elapsed() < millis(3_000), "{:?}", told.elapsed());
-    // Those that run outlive the grace of the stream that was cancelled, 5 s.
+    assert!(stopped.elapsed() < millis(3_000), "{:?}", stopped.elapsed());
+    // Running jobs outlive the grace of the cancelled stream, 5 s.
     tokio::time::sleep(millis(5_600)).await;
     gate.add_permits(3);
     let summary = worker.ended().await;
@@ -77,7 +77,7 @@ async fn an_idle_worker_ends_after_its_last_job() {
     let none = within("the end", idle().run(|_| async {}, std::future::pending())).await.unwrap();
     assert_eq!(none.acked, 0);
     assert!(start.elapsed() >= millis(300));
-    // A job that runs is no idleness, however long it takes.
+    // A running job is no idle time, however long it takes.
     enqueue(&client, jobs("t", 1)).await;
     let slow = |_| tokio::time::sleep(millis(700));
     let one = within("the end", idle().run(slow, std::future::pending())).await.unwrap();

@@ -1,4 +1,4 @@
-//! `ringq::client` against a real server: what a program that uses it can rely on.
+//! Tests of `ringq::client` against a real server: guarantees for programs that use it.
 
 #![allow(
     clippy::unwrap_used,
@@ -6,21 +6,21 @@
     reason = "tests: a panic is how they fail, and they measure real time from outside"
 )]
 
-/// What failures say.
+/// Texts of failures.
 mod errors;
 /// The programs under `examples/`.
 mod examples;
-/// A server that answers by a script.
+/// A server with scripted answers.
 pub(crate) mod fake;
 /// Ends of workers: stop, max_jobs, idle_exit, a refused stream.
 mod life;
 /// Enqueues: calls, policies, repeats.
 mod producer;
-/// Enqueues whose outcome is not known.
+/// Enqueues with an unknown outcome.
 mod producer_repeats;
 /// A TCP proxy that cuts connections.
 mod proxy;
-/// What only a server by a script does.
+/// Behaviour that only a scripted server can show.
 mod scripted;
 /// Connections that break and servers that die.
 mod trouble;
@@ -42,19 +42,19 @@ fn connect(server: &Server) -> Client {
     Client::new(format!("http://{}", server.grpc)).unwrap()
 }
 
-/// Jobs of a topic with the ids `0`, `1`, …, remembered when they are done.
+/// Builds jobs of a topic with the ids `0`, `1`, …, kept as tombstones when they are done.
 fn jobs(topic: &str, count: usize) -> Vec<JobSpec> {
     let job = |n: usize| JobSpec::new(topic).with_id(n.to_string());
     (0..count).map(|n| job(n).with_retention(std::time::Duration::from_secs(600))).collect()
 }
 
-/// Enqueues jobs that are expected to be accepted.
+/// Enqueues jobs and expects success.
 async fn enqueue(client: &Client, jobs: Vec<JobSpec>) -> Vec<String> {
     let answers = client.producer().enqueue_batch(jobs).await;
     answers.into_iter().map(|answer| answer.unwrap().id).collect()
 }
 
-/// Something that handlers do and a test waits for.
+/// Counter of handler calls on which a test can wait.
 #[derive(Clone, Default)]
 struct Count(Arc<(AtomicUsize, Notify)>);
 
@@ -89,7 +89,7 @@ impl Count {
     }
 }
 
-/// A worker that runs until it is told to stop.
+/// A worker that runs until [`Running::tell`].
 struct Running {
     stop: Arc<Notify>,
     task: JoinHandle<Result<Summary, ringq::client::Error>>,
@@ -102,9 +102,11 @@ impl Running {
         R: Future<Output: Into<Outcome>> + Send + 'static,
     {
         let stop = Arc::new(Notify::new());
-        let told = Arc::clone(&stop);
+        let stopped = Arc::clone(&stop);
         let task =
-            tokio::spawn(async move { worker.run(handler, async { told.notified().await }).await });
+            tokio::spawn(
+                async move { worker.run(handler, async { stopped.notified().await }).await },
+            );
         Running { stop, task }
     }
 
@@ -122,7 +124,7 @@ impl Running {
     }
 }
 
-/// How many calls of an RPC have ended with OK.
+/// Returns the number of calls of an RPC that ended with OK.
 async fn calls(server: &Server, method: &str) -> u64 {
     let (_, metrics) = http_get(server.http, "/metrics").await;
     let line = |line: &&str| {

@@ -75,8 +75,7 @@ async fn policies_hold_for_callers_that_share_a_call() {
     assert_eq!(reject.enqueue(new("5")).await.unwrap_err().reason(), "JOB_EXISTS");
 }
 
-/// Callers with ids while the server dies and comes back: each job is there once.
-/// Waits until some jobs of `t` are in, and others are not.
+/// Waits until some jobs of `t` are in, and others are not, while callers with ids enqueue.
 async fn in_the_middle(server: &Server) {
     let client = server.connect().await;
     let ready = async || loop {
@@ -154,7 +153,7 @@ async fn repeats_end_in_time_and_dropped_callers_are_forgotten() {
     server.restart().await;
     within("the last caller's answer", last).await.unwrap().unwrap();
     let stats = server.connect().await.stats("t").await;
-    assert_eq!(stats.ready, 1, "only the last caller was there to want it");
+    assert_eq!(stats.ready, 1, "only the last caller was still waiting");
 }
 
 /// Producers are dropped while their callers still wait.
@@ -174,7 +173,7 @@ async fn a_queue_outlives_its_producers() {
     }
 }
 
-/// The runtime that served the queue is gone: an error, no hang.
+/// The runtime of the queue is gone: an error, no hang.
 #[test]
 fn a_queue_ends_with_its_runtime() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();

@@ -1,4 +1,4 @@
-//! Repeats of enqueues whose outcome is not known, against a server by a script.
+//! Repeats of enqueues with an unknown outcome, against a scripted server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use ringq::pb::{BatchEnqueueRequest, ConflictPolicy, EnqueueOutcome, JobSpec};
 use super::fake::{Fake, Script, not_done, unknown};
 use crate::harness::{millis, within};
 
-/// A server whose first call is lost after it was written, maybe, and that is down from then on.
+/// Builds a server whose first call is lost after it may have been written, and that is down from then on.
 fn lost_then_down() -> Script {
     let calls = AtomicUsize::new(0);
     let verdict = move |_: &BatchEnqueueRequest| match calls.fetch_add(1, Ordering::SeqCst) {
@@ -57,7 +57,7 @@ async fn what_may_be_forgotten_is_not_repeated() {
     assert!(begin.elapsed() < millis(2_000), "{:?}", begin.elapsed());
     assert!(calls(&fake) > 2, "it is repeated while it is surely known");
 
-    // One call: who may be forgotten does not end the repeats of others.
+    // One call: a caller that gives up does not end the repeats of others.
     let (fake, client) = Fake::start(script()).await;
     let producer = client.producer().repeat_for(millis(1_000));
     producer.enqueue_batch(vec![id("a").with_retention(Duration::ZERO), id("b")]).await;
@@ -79,8 +79,7 @@ async fn what_surely_was_not_written_is_repeated_whatever_its_retention() {
     assert_eq!(fake.0.jobs.lock().unwrap().len(), 2);
 }
 
-/// A job without an id is repeated under the one that the server has made for it, unless the policy
-/// would change what is there.
+/// A job without an id is repeated under the server-made one, unless the policy would change the existing job.
 #[tokio::test]
 async fn what_the_server_has_named_is_repeated_by_that_name() {
     let script = || {

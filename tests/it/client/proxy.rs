@@ -7,10 +7,10 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-/// It serves until it is dropped.
+/// A proxy that serves until it is dropped.
 pub(super) struct Proxy {
     pub(super) address: SocketAddr,
-    /// Ends the connections of the moment.
+    /// Cancels the current connections.
     cut: Arc<Mutex<CancellationToken>>,
     all: CancellationToken,
 }
@@ -27,7 +27,7 @@ impl Proxy {
                 let (mut client, _) = listener.accept().await.unwrap();
                 let cut = current.lock().unwrap().clone();
                 tokio::spawn(cut.run_until_cancelled_owned(async move {
-                    // If the server is down, so is this connection.
+                    // If the server is down, this connection ends, too.
                     if let Ok(mut server) = TcpStream::connect(server).await {
                         let _ = copy_bidirectional(&mut client, &mut server).await;
                     }

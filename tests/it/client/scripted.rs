@@ -1,4 +1,4 @@
-//! What only a server by a script does.
+//! Behaviour that only a scripted server can show.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::fake::{Fake, Script};
 use super::{Count, Running};
 use crate::harness::{eventually, millis, within};
 
-/// A shard is down: its jobs are repeated, and nobody else waits for that.
+/// A shard is down: its jobs are repeated, and no other caller waits for that.
 #[tokio::test]
 async fn who_shares_a_call_with_a_job_that_is_repeated_has_an_answer_at_once() {
     let (fake, client) = Fake::start(Script { down: true.into(), ..Script::default() }).await;
@@ -51,7 +51,7 @@ async fn what_may_have_been_written_is_repeated_only_by_its_id() {
     assert!(named.len() > 2 && named.iter().all(|call| call.request_id == named[0].request_id));
 }
 
-/// The same for settles: the worker ends when the last one is through.
+/// Settles behave alike: the worker ends when the last one is through.
 #[tokio::test]
 async fn an_ack_that_is_repeated_holds_up_no_other() {
     let receipts = vec!["a", "down", "b"].into();
@@ -68,7 +68,8 @@ async fn an_ack_that_is_repeated_holds_up_no_other() {
     assert!(acks[1..].iter().all(|call| call.items.len() == 1), "{acks:?}");
 }
 
-/// One ack waits 5 ms for others, not longer. The quickest counts: a machine at work stands still now and then.
+/// A lone ack waits 5 ms for others, not longer. The fastest of several trials counts: a busy machine stands still
+/// now and then.
 #[tokio::test]
 async fn a_lone_ack_goes_out_soon() {
     let mut took = Vec::new();
@@ -78,7 +79,7 @@ async fn a_lone_ack_goes_out_soon() {
     assert!(took.iter().min() < Some(&millis(200)), "{took:?}");
 }
 
-/// How long the ack of an only job takes from its handler to its server.
+/// Returns the time of a single ack from its handler to its server.
 async fn lone_ack() -> Duration {
     let script = Script { receipts: vec!["a"].into(), ..Script::default() };
     let (fake, client) = Fake::start(script).await;

@@ -33,8 +33,8 @@ async fn jobs_survive_a_killed_server() {
             counted.add();
         }
     };
-    // With leases longer than the grace of streams: what was on its way to this worker when the
-    // server died is released after the grace, where a lease that runs out would count as a failure.
+    // The leases are longer than the grace of streams: jobs on their way to this worker when the server died are
+    // released after the grace, where an expired lease would count as a failure.
     let worker = Running::start(Worker::new(client, ["t"]).concurrency(32), handler);
     for at in [500, 1_000] {
         begun.reaches(at).await;
@@ -53,7 +53,7 @@ async fn jobs_survive_a_killed_server() {
     assert_eq!((all.len(), all.iter().map(|job| job.failures).sum::<i32>()), (2_000, 0));
 }
 
-/// The jobs in hand go on over the break, and the number is right to the job.
+/// Running jobs continue over the break, and the number of jobs is exact.
 #[tokio::test]
 async fn max_jobs_is_exact_over_cut_connections() {
     let server = Server::start().await;
@@ -93,7 +93,7 @@ async fn a_long_job_outlives_the_stream_that_brought_it() {
     let worker = Worker::new(client, ["t"]).concurrency(2).lease(millis(600_000)).max_jobs(1);
     let worker = Running::start(worker, handler);
     begun.reaches(1).await;
-    // The Extend that follows the break finds nobody; a tenth of the lease would be too late.
+    // The Extend that follows the break reaches no server; a tenth of the lease would be too late.
     server.kill().await;
     tokio::time::sleep(millis(300)).await;
     server.restart().await;
@@ -103,7 +103,7 @@ async fn a_long_job_outlives_the_stream_that_brought_it() {
     assert_eq!((job.state(), job.deliveries), (JobState::Succeeded, 1));
 }
 
-/// The server leaves: its worker settles what it has, and goes on with the one that comes.
+/// The server drains: its worker settles its jobs, and continues with the next server.
 #[tokio::test]
 async fn a_worker_moves_on_from_a_server_that_drains() {
     let mut server = Setup::new().restartable().config("shutdown_grace = \"10s\"").start().await;
@@ -126,7 +126,7 @@ async fn a_worker_moves_on_from_a_server_that_drains() {
     assert_eq!(begun.get(), 60, "none ran twice");
 }
 
-/// An ingress that is being reloaded answers 404, which is UNIMPLEMENTED in gRPC.
+/// An ingress during a reload answers 404, which is UNIMPLEMENTED in gRPC.
 #[tokio::test]
 async fn a_refusal_that_is_not_the_servers_own_ends_nothing() {
     let mut server = Setup::new().restartable().start().await;
@@ -148,7 +148,7 @@ async fn a_refusal_that_is_not_the_servers_own_ends_nothing() {
     server.kill().await;
     let other = Nobody::listen(server.grpc).await;
     eventually("it is asked", async || (other.asked.get() >= 2).then_some(())).await;
-    // The Ack hears it, too.
+    // The Ack gets the same answer.
     go.notify_one();
     tokio::time::sleep(millis(500)).await;
     other.stop().await;

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use super::{Count, Running, calls, connect, enqueue, jobs};
 use crate::harness::{Server, eventually, millis, proto, within};
 
-/// What the handler of these tests answers to a job, by its text.
+/// Returns the outcome of these tests' handler for a job, by its text.
 async fn answer(job: Delivery) -> Outcome {
     let follow_up = |topic: &str| JobSpec::new(topic).with_id(format!("after-{}", job.id));
     let ack = |enqueue| Outcome::Ack { result: Some(Payload::text("42")), enqueue };
@@ -46,7 +46,7 @@ async fn each_outcome_settles_its_job() {
     let retry = RetryPolicy { delays: vec![proto(millis(1))], ..Default::default() };
     let job = |name: &str| JobSpec::new("t").with_id(name.replace(' ', "-")).with_text(name);
     let keep = |job: JobSpec| job.with_retention(millis(60_000)).with_retry(retry.clone());
-    // Company, which one bad answer must not harm.
+    // Other jobs, which one bad answer must not harm.
     let company = jobs("t", 50).into_iter();
     let all = names.iter().map(|name| keep(job(name))).chain(company).collect();
     enqueue(&client, all).await;
@@ -131,7 +131,7 @@ async fn a_lease_is_extended_while_its_handler_runs() {
     let (client, look) = (connect(&server), server.connect().await);
     enqueue(&client, jobs("t", 3)).await;
     let handler = |_| tokio::time::sleep(millis(2_500));
-    // One at a time: the leases of those that wait are kept, too.
+    // One at a time: the leases of waiting jobs are extended, too.
     let worker = Worker::new(client, ["t"]).lease(millis(1_000)).prefetch(2).max_jobs(3);
     let summary = within("the jobs", worker.run(handler, std::future::pending())).await.unwrap();
     assert_eq!((summary.acked, summary.unsettled), (3, 0));
@@ -204,7 +204,7 @@ async fn acks_go_out_by_the_hundred_and_a_lone_one_at_once() {
         .await;
         took.push(start.elapsed());
     }
-    // The quickest counts: a machine at work stands still now and then.
+    // The fastest counts: a busy machine stands still now and then.
     assert!(took.iter().min() < Some(&millis(500)), "{took:?}");
     assert_eq!(worker.stop().await.acked, 5);
 }

@@ -1,4 +1,4 @@
-//! Adopt: another stream answers for a lease from then on; and how leases are found by their streams.
+//! Adopt: another stream takes over a lease; and lookup of leases by their streams.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn claim_as(q: &Fixture, owner: u32, lease: Duration) -> LeasedJob {
     one(one(one(claims.topics).by_stream))
 }
 
-/// Asks for one lease of the first stream of `owner`.
+/// Adopts one lease of the first stream of `owner`.
 async fn adopt(q: &Fixture, leased: &LeasedJob, owner: u32, to: StreamId) -> bool {
     let items = vec![AdoptItem { source: tied(leased, owner), since: None }];
     one(q.store.adopt(AdoptBatch { to, grace: GRACE, items }).await.unwrap())
@@ -106,7 +106,7 @@ pub(crate) async fn an_adopted_lease_is_settled_by_its_receipt(q: Fixture) {
         assert_eq!(settled, SettleCommandReply { repeated: false, state: State::Succeeded });
         assert!(q.lease(&leased).await.is_err());
     }
-    // Several at once, of which one is adopted.
+    // Several leases, of which one is adopted.
     q.put_ids(&["b", "c", "d"]).await;
     let mut leases = Vec::new();
     for _ in 0..3 {
@@ -116,7 +116,7 @@ pub(crate) async fn an_adopted_lease_is_settled_by_its_receipt(q: Fixture) {
     let settled = q.store.settle(leases.iter().map(ack).collect()).await.unwrap();
     let done = Ok(SettleCommandReply { repeated: false, state: State::Succeeded });
     assert_eq!(settled, [done, done, done]);
-    // Given back, and the next lease is nobody's but its own stream's.
+    // Released: the next lease belongs to its own stream only.
     q.put(new_job("e")).await;
     let leased = claim_as(&q, OWNER, RETENTION).await;
     assert!(adopt(&q, &leased, OWNER, TO).await);

@@ -1,5 +1,5 @@
-//! Jobs that may have been written before: a call whose answer was lost is repeated with the ids that a
-//! server made, which leave no tombstone.
+//! Jobs that may already be written: a call whose answer was lost is repeated with its server-made ids, which leave
+//! no tombstone.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::values::{
     OWNER, TOPIC, ack, dead_lettered, failed_for, key, new_job, one, taker, topic,
 };
 
-/// A job as a server names it, of which nothing stays.
+/// Builds a job with a server-made id, of which nothing stays.
 fn made(q: &Fixture, n: u128) -> NewJob {
     let millis = u128::try_from(q.now().0).unwrap() / 1_000 + 1;
     let id = JobId::from_uuid(q.store.name(), millis << 80 | n);
@@ -27,7 +27,7 @@ fn again(job: &NewJob) -> NewJob {
     NewJob { precondition: WritePrecondition::SameJob, ..job.clone() }
 }
 
-/// What a repeat finds.
+/// Repeats the enqueue; returns the outcome and the state found.
 async fn repeat(q: &Fixture, job: &NewJob) -> (Option<EnqueueOutcome>, State) {
     let found = q.put(again(job)).await;
     (found.outcome, found.state)
@@ -70,7 +70,7 @@ pub(crate) async fn a_job_that_is_done_is_not_written_again(q: Fixture) {
     assert_eq!(outcomes, [Unchanged, Created, Created, Unchanged]);
 }
 
-/// Also the first one of its topic.
+/// Also for the first job of its topic.
 pub(crate) async fn a_job_that_had_expired_when_it_came_is_counted_once_and_recalled(q: Fixture) {
     let job = NewJob { expire: Some(When::At(q.now())), ..made(&q, 1) };
     assert_eq!(repeat(&q, &job).await, (Some(EnqueueOutcome::Created), State::Expired));
@@ -79,7 +79,8 @@ pub(crate) async fn a_job_that_had_expired_when_it_came_is_counted_once_and_reca
     assert!(q.claim_ids().await.is_empty());
 }
 
-/// Nobody looks for what nothing can lie under; what may be there is found all the same, beside it and alone.
+/// New ids skip the lookup of an existing job; ids that may be taken are found all the same, beside new ones and
+/// alone.
 pub(crate) async fn new_ids_are_written_beside_ones_that_are_taken(q: Fixture) {
     let fresh = |topic: &str, n| {
         let job = NewJob { precondition: WritePrecondition::Anything, ..made(&q, n) };
@@ -124,7 +125,7 @@ pub(crate) async fn only_that_job_is_recalled(q: Fixture) {
     assert_eq!(
         q.put(job.clone()).await.outcome,
         Some(EnqueueOutcome::Created),
-        "it was not said to be again"
+        "it was not marked as a repeat"
     );
     assert_eq!(
         repeat(&q, &job).await,
@@ -139,7 +140,8 @@ pub(crate) async fn only_that_job_is_recalled(q: Fixture) {
     assert_eq!(repeat(&q, &deleted).await, cancelled, "a deleted one does not come anew");
 }
 
-/// A store that cannot recall over a restart what has left nothing says so, as long as such calls are repeated.
+/// A store that cannot recall after a restart which jobs have left nothing reports it, as long as such calls are
+/// repeated.
 pub(crate) async fn a_job_that_ran_before_a_restart_is_not_written_again(q: Fixture) {
     let Some(mut q) = q.lasting() else { return };
     let (ran, waits) = (made(&q, 1), made(&q, 2));
@@ -153,15 +155,15 @@ pub(crate) async fn a_job_that_ran_before_a_restart_is_not_written_again(q: Fixt
     assert!(is_unsure || (found.outcome, found.state) == DONE, "{found:?}");
     assert_eq!(repeat(&q, &waits).await, (Some(EnqueueOutcome::Unchanged), State::Ready));
     assert_eq!(q.claim_ids().await, [waits.key.id.as_str()], "the other one does not run again");
-    // What is made from now on is known.
+    // Later jobs are recalled again.
     q.sleep(2);
     assert_eq!(repeat(&q, &made(&q, 3)).await, (Some(EnqueueOutcome::Created), State::Ready));
-    // Also of that nothing is known for longer than it may be repeated.
+    // Older jobs are not recalled for longer than they may be repeated.
     q.sleep(limit::REPEAT_MAX.as_secs());
     assert_eq!(q.put(again(&ran)).await.not_written, Some(NotWrittenReason::TooOld));
 }
 
-/// How a job under an id of the server's own can be when its enqueue is repeated.
+/// State of a job with a server-made id when its enqueue is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
     NeverWritten,
@@ -203,10 +205,10 @@ const LIVES: [Life; 17] = [
     Life::ExpiredAndKeptAWhile,
 ];
 
-/// What a repeat finds of it, however old it is.
+/// Result of a repeat, however old the job is.
 enum Left {
     Nothing,
-    /// No record, but a job has ended so.
+    /// No record, but a job that ended in this state.
     Ended(State),
     Record(State),
 }
@@ -227,7 +229,7 @@ impl Life {
         NewJob { retention: keep, expire, ..made(q, n) }
     }
 
-    /// Lets the job live so, of whose topic nothing else is ready.
+    /// Brings the job into this state; nothing else of its topic is ready.
     async fn live(self, q: &Fixture, job: &NewJob) -> Left {
         let id = job.key.id.as_str();
         if self == Life::NeverWritten {
@@ -325,7 +327,7 @@ async fn beat(q: &Fixture) {
     q.store.heartbeat(beat).await.unwrap();
 }
 
-/// The rule of repeats: under an id that a server made no second job comes to be, however the first has ended, whatever
+/// The rule of repeats: under a server-made id no second job is ever created, however the first one ended, whatever
 /// the age of the id and of the store.
 pub(crate) async fn a_repeat_of_whatever_age_never_doubles_a_job(q: Fixture) {
     let mut n = 0;
@@ -340,7 +342,7 @@ pub(crate) async fn a_repeat_of_whatever_age_never_doubles_a_job(q: Fixture) {
                 let born = q.now();
                 let left = life.live(&q, &job).await;
                 q.until(born.plus(Duration::from_secs(seconds)));
-                // What keeps the store in order goes on meanwhile.
+                // Housekeeping continues meanwhile.
                 beat(&q).await;
                 q.store.prune(100).await.unwrap();
                 lives.push((life, job.clone()));
@@ -355,7 +357,7 @@ pub(crate) async fn a_repeat_of_whatever_age_never_doubles_a_job(q: Fixture) {
                 q.delete(job.key.id.as_str()).await;
             }
             beat(&q).await;
-            // Whatever was there is gone now, and known to be.
+            // Every job is gone now, and the store can recall that.
             for (life, job) in lives {
                 let repeat = q.put(again(&job)).await;
                 let unwritten = repeat.not_written.is_some();
@@ -368,7 +370,7 @@ pub(crate) async fn a_repeat_of_whatever_age_never_doubles_a_job(q: Fixture) {
 
 async fn check_repeat(q: &Fixture, job: &NewJob, left: &Left, seconds: u64, case: &str) {
     let before = q.get(job.key.id.as_str()).await;
-    // The scheduler has found that it is a repeat, and lets what is there as it is.
+    // The scheduler has found that it is a repeat, and keeps the existing job.
     let repeats = [again(job), NewJob { on_conflict: OnConflict::Keep, ..again(job) }];
     let is_old = seconds > limit::REPEAT_MAX.as_secs();
     let first = usize::from(matches!(left, Left::Record(_)));

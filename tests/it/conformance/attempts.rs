@@ -1,4 +1,4 @@
-//! Attempts: what each end of a lease counts, how it is remembered, and what the job does next.
+//! Attempts: the counters and the history after each end of a lease, and the next state of the job.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Away: a shard that no server served for a while, and the leases that ran out meanwhile.
+//! Outages: a shard that no server served for a while, and the leases that expired meanwhile.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ fn short(id: &str) -> NewJob {
     NewJob { spec, ..new_job(id) }
 }
 
-/// How no server serves a shard.
+/// A way in which no server serves a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Absence {
-    /// None shows itself: it stands still, or cannot reach the shard.
+    /// No heartbeats: the server stands still, or cannot reach the shard.
     Silence,
-    /// The only one is started again.
+    /// The only server restarts.
     Restart,
 }
 
-/// No server serves the shard for so many seconds.
+/// Leaves the shard without a server for this number of seconds.
 async fn go_away(q: &mut Fixture, seconds: u64) -> ShardOutage {
     let absence = if q.store.is_shared() { Absence::Silence } else { Absence::Restart };
     go_away_by(q, absence, seconds).await
@@ -71,7 +71,7 @@ fn lapse(lease: &RunningLease, away: ShardOutage) -> ExpiryDecision {
 pub(crate) async fn a_time_without_servers_is_known_whichever_call_ends_it(q: Fixture) {
     let Some(mut q) = q.lasting() else { return };
     let absences = [Absence::Silence, Absence::Restart];
-    // Where others serve the shard, too, the start of one ends nothing.
+    // Where several servers share the shard, the start of one ends nothing.
     let absences = if q.store.is_shared() { &absences[..1] } else { &absences };
     let cases =
         absences.iter().flat_map(|absence| [12, 7, 3_600].map(|seconds| (*absence, seconds)));
@@ -82,7 +82,7 @@ pub(crate) async fn a_time_without_servers_is_known_whichever_call_ends_it(q: Fi
         if is_beat_first {
             q.store.heartbeat(beat(2)).await.unwrap();
         }
-        // Later signs of life change nothing about it.
+        // Later heartbeats change nothing.
         for _ in 0..3 {
             let reaped = q.store.overdue_leases(10).await.unwrap();
             assert_eq!(reaped.outage, Some(away), "{absence:?}, {seconds} s");
@@ -122,7 +122,7 @@ pub(crate) async fn a_lease_that_waits_lasts_from_when_its_shard_was_served_agai
     assert_eq!(moved, away.until.plus(Duration::from_secs(5)));
     let reaped = q.store.overdue_leases(10).await.unwrap();
     assert_eq!((reaped.leases, reaped.next_deadline), (Vec::new(), Some(moved)));
-    // Whoever looked at the same time comes too late.
+    // A server that looked at the same time is too late.
     assert_eq!(move_to(&q, &leased, lapsed).await, Err(LeaseRefusal::Stale));
     q.until(moved);
     let lease = one(q.store.overdue_leases(10).await.unwrap().leases);
@@ -160,7 +160,7 @@ pub(crate) async fn one_server_that_goes_changes_nothing_while_others_are_there(
 }
 
 pub(crate) async fn a_heartbeat_that_is_late_is_no_time_without_servers(q: Fixture) {
-    // Of a file that was opened just now that is until when nobody served it.
+    // For a file that was just opened, the time until which no server served it.
     let at_first =
         (!q.store.is_shared()).then_some(ShardOutage { since: Time(i64::MIN), until: q.now() });
     assert_eq!(q.store.overdue_leases(10).await.unwrap().outage, at_first);

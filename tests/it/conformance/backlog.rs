@@ -1,4 +1,4 @@
-//! A backlog: many jobs that wait in one order, whatever they came from and whatever leaves it.
+//! A backlog: many jobs that wait in one order, wherever they came from and whatever leaves it.
 //!
 //! `RINGQ_SEED` repeats the random choices of a run.
 
@@ -14,12 +14,12 @@ use ringq::store::{ListQuery, NewJob, RedriveBatch, StreamDemand, TopicLeases, T
 use super::fixture::Fixture;
 use super::values::{RETENTION, TOPIC, after, ids_of, key, new_job, plus, taker, topic};
 
-/// More than a few calls take.
+/// More jobs than a few calls take.
 const JOBS: usize = 3_000;
 /// Jobs of one call.
 const CALL: usize = 500;
 
-/// Jobs of a backlog in their order: in each call of [`CALL`] one of ten was due later and is due now.
+/// Enqueues a backlog and returns its order: in each call of [`CALL`] jobs one of ten was due later and is due now.
 async fn fill(q: &Fixture) -> Vec<String> {
     let (mut order, mut delayed) = (Vec::new(), Vec::new());
     for call in 0..JOBS / CALL {
@@ -33,7 +33,7 @@ async fn fill(q: &Fixture) -> Vec<String> {
         delayed = late;
         q.sleep(1);
     }
-    // What became due in this second came before what is enqueued in it.
+    // Jobs that became due in this second come before those that are enqueued in it.
     order.append(&mut delayed);
     order
 }
@@ -51,7 +51,7 @@ async fn delete(q: &Fixture, ids: &[String]) {
     }
 }
 
-/// The ids of all jobs in that state, page by page.
+/// Returns the ids of all jobs in that state, page by page.
 async fn listed(q: &Fixture, state: State) -> Vec<String> {
     let (mut ids, mut after) = (Vec::new(), None);
     loop {
@@ -65,7 +65,7 @@ async fn listed(q: &Fixture, state: State) -> Vec<String> {
     }
 }
 
-/// A claim that asks again for as long as it was spent on gaps, as streams do.
+/// Claims, and claims again as long as the claim was spent on gaps, as streams do.
 async fn past_gaps(q: &Fixture, takers: Vec<StreamDemand>) -> TopicLeases {
     loop {
         let claimed = q.claim_for(TOPIC, takers.clone()).await;
@@ -76,7 +76,7 @@ async fn past_gaps(q: &Fixture, takers: Vec<StreamDemand>) -> TopicLeases {
     }
 }
 
-/// The jobs of a claim for several takers, in the order in which they went round.
+/// Returns the jobs of a claim for several takers, in the order of their turns.
 fn in_turn(claimed: &TopicLeases) -> Vec<String> {
     let most = claimed.by_stream.iter().map(Vec::len).max().unwrap_or(0);
     let round = |n| claimed.by_stream.iter().filter_map(move |leased| leased.get(n));
@@ -162,7 +162,7 @@ pub(crate) async fn a_new_job_waits_for_no_clock_that_went_back(q: Fixture) {
     let mut came = Vec::new();
     for (new, jobs) in [("alone", 1), ("one-of-many", 9)] {
         q.put(new_job(new)).await;
-        // A store may notice the clock meanwhile and mend the old one, which is due then.
+        // A store may notice the clock meanwhile and repair the old job, which is due then.
         while !came.iter().any(|id| id == new) {
             let part = q.claim(jobs).await;
             assert!(!part.is_empty(), "{new} does not come");
@@ -189,10 +189,10 @@ pub(crate) async fn a_backlog_waits_for_no_clock_that_went_back(q: Fixture) {
     let (gone, left): (Vec<_>, Vec<_>) =
         ids.into_iter().partition(|id| id.ends_with(['1', '3', '5', '7']));
     delete(&q, &gone).await;
-    // A store that notes the time does so now and then.
+    // A store that records the time does so only now and then.
     q.reopen().await;
     q.store.close().await;
-    // Some of them are due all the same. It goes on while the others are seen to.
+    // Some of them are due all the same. The claim continues while the others are repaired.
     q.until(Time(q.now().0 - 170_000_000));
     let clock = q.clock.clone();
     let ticks = async move {

@@ -1,5 +1,5 @@
-//! Beat and set_state: what all replicas of a shard share. Where nobody else can be there, only the
-//! caller is.
+//! Beat and set_state: the state that all replicas of a shard share. In a store without replicas only the caller
+//! exists.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::fixture::Fixture;
 
 const RING: u64 = 0xfedc_ba98_7654_3210;
 
-/// A sign of life of `owner` that brings nothing along.
+/// Builds a heartbeat of `owner` without other content.
 pub(super) fn beat(owner: u32) -> Heartbeat {
     Heartbeat {
         owner,
@@ -31,7 +31,7 @@ fn records(rings: &[(&str, u64, bool)]) -> RingRecords {
     rings.iter().map(record).collect()
 }
 
-/// The replicas of a census by their nonces.
+/// Returns the replicas of a census by their nonces.
 fn signs(census: &SharedState) -> Vec<ReplicaHeartbeat> {
     let mut signs = census.replicas.clone();
     signs.sort_by_key(|sign| sign.owner);
@@ -75,7 +75,7 @@ pub(crate) async fn replicas_of_a_shared_shard_find_each_other(q: Fixture) {
     q.until(first.plus(limit::REPLICA_SILENCE_MAX));
     let census = show(&q, beat(0)).await;
     assert!(!other.is_alive(census.now));
-    assert_eq!(signs(&census)[1], other, "it is known until it is said to be gone");
+    assert_eq!(signs(&census)[1], other, "it is listed until it is removed");
 }
 
 pub(crate) async fn replicas_are_met_once_and_gone_when_that_is_said(q: Fixture) {
@@ -92,7 +92,7 @@ pub(crate) async fn replicas_are_met_once_and_gone_when_that_is_said(q: Fixture)
     assert_eq!(
         known[0],
         ReplicaHeartbeat { owner: 1, ring: RING, time: first },
-        "who is known is not met"
+        "a listed replica is not reported as new"
     );
     assert_eq!(known[1], ReplicaHeartbeat { owner: 2, ring: 0, time: q.now() });
     assert_eq!(owners(&census), [1, 2, 3, 7]);
@@ -100,8 +100,8 @@ pub(crate) async fn replicas_are_met_once_and_gone_when_that_is_said(q: Fixture)
     let census =
         show(&q, Heartbeat { seen_owners: vec![2], removed_owners: vec![1, 99], ..beat(7) }).await;
     assert_eq!(owners(&census), [2, 3, 7]);
-    assert_eq!(signs(&census)[0], known[1], "nobody is met twice");
-    // One that leaves says so itself, and comes back by showing itself.
+    assert_eq!(signs(&census)[0], known[1], "no replica is reported as new twice");
+    // A replica that leaves removes itself, and is back with its next heartbeat.
     let census = show(&q, Heartbeat { removed_owners: vec![7], ..beat(7) }).await;
     assert_eq!(owners(&census), [2, 3]);
     assert_eq!(owners(&show(&q, beat(7)).await), [2, 3, 7]);
@@ -125,15 +125,15 @@ pub(crate) async fn a_state_that_is_set_first_is_the_first(q: Fixture) {
 pub(crate) async fn a_set_state_is_announced(q: Fixture) {
     let mut events = q.store.subscribe(EventKind::Shard);
     q.store.set_state(ShardState::Active, None).await.unwrap();
-    let heard = async { while events.recv().await.unwrap() != ShardEvent::StateSet {} };
-    tokio::time::timeout(Duration::from_secs(2), heard).await.expect("nothing is heard");
+    let received = async { while events.recv().await.unwrap() != ShardEvent::StateSet {} };
+    tokio::time::timeout(Duration::from_secs(2), received).await.expect("no event arrives");
 }
 
 pub(crate) async fn of_two_records_of_a_ring_the_newer_one_stays(q: Fixture) {
     let rings = records(&[("", 1, true), ("a:1", 2, true), ("a:1,b:100", 10, false)]);
     assert_eq!(show(&q, Heartbeat { rings: rings.clone(), ..beat(1) }).await.rings, rings);
     assert_eq!(show(&q, beat(2)).await.rings, rings);
-    // Old news, the same, and what one that does not know better says of the same version.
+    // Old records, identical ones, and a less certain record of the same version.
     let news = records(&[("a:1", 1, false), ("a:1,b:100", 10, true), ("", 1, false)]);
     let after = records(&[("", 1, true), ("a:1", 2, true), ("a:1,b:100", 10, true)]);
     assert_eq!(show(&q, Heartbeat { rings: news, ..beat(1) }).await.rings, after);

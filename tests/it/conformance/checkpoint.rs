@@ -1,4 +1,4 @@
-//! Checkpoints: what a worker keeps with an Extend, and which deliveries bring it along.
+//! Checkpoints: stored by a worker with an Extend, and returned with later deliveries.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use super::values::{
     released, taker, text, tied, topic,
 };
 
-/// A job that runs and has kept `half`.
+/// Runs a job and saves the checkpoint `half`.
 async fn saved(q: &Fixture, job: NewJob) -> LeasedJob {
     let leased = q.run(job).await;
     q.save(&leased, "half").await.unwrap();
     leased
 }
 
-/// Claims the only job that is ready; what it brings along.
+/// Claims the only ready job and returns its checkpoint.
 async fn brought(q: &Fixture) -> Option<Payload> {
     q.claim_one().await.checkpoint
 }
@@ -62,7 +62,7 @@ pub(crate) async fn the_next_delivery_brings_it_along_however_the_lease_ended(q:
             assert_eq!(leased.checkpoint, half(), "{cause:?}");
             assert_eq!(leased.spec.payload, Some(text(&id)), "{cause:?}");
         }
-        // Neither does a claim that was undone take it away, nor a lease that changes streams.
+        // An undone claim does not remove it, and neither does a lease that changes streams.
         assert!(q.unclaim(&leased).await);
         leased = q.claim_one().await;
         assert_eq!(leased.checkpoint, half());
@@ -142,7 +142,7 @@ pub(crate) async fn it_goes_along_to_another_topic(q: Fixture) {
         let leased = one(one(q.claim_for("other", vec![taker()]).await.by_stream));
         assert_eq!(leased.checkpoint, half(), "{id}");
         assert_eq!(leased.spec.payload, Some(text(&"p".repeat(body))));
-        // The id is free where it came from, with nothing on it.
+        // The id is free in its old topic, without a checkpoint.
         q.put(new_job(id)).await;
         let fresh = q.claim_one().await;
         assert_eq!(fresh.checkpoint, None);
@@ -185,7 +185,7 @@ pub(crate) async fn an_ack_clears_it(q: Fixture) {
 
 pub(crate) async fn a_replaced_job_and_the_next_generation_have_none(q: Fixture) {
     let replace = || NewJob { on_conflict: OnConflict::Replace, ..new_job("a") };
-    // In place of one that waits, of a dead one, and of a cancelled one.
+    // Replaces a waiting job, a dead one, and a cancelled one.
     for way in 0..3 {
         let leased = saved(&q, new_job("a")).await;
         match way {
@@ -199,7 +199,7 @@ pub(crate) async fn a_replaced_job_and_the_next_generation_have_none(q: Fixture)
         q.ack(&leased).await;
         q.sleep(61);
     }
-    // Behind one that runs: it stays until then.
+    // Behind a running job: it stays until that one ends.
     for on_conflict in [OnConflict::Replace, OnConflict::Reschedule] {
         for cause in [Some(released()), Some(failed_for(9)), Some(dead_lettered()), None] {
             let leased = q.run(NewJob { on_conflict, ..new_job("b") }).await;
@@ -242,7 +242,7 @@ pub(crate) async fn the_last_one_counts(q: Fixture) {
     q.sleep(2);
     let deadline = q.save(&leased, "three quarters").await.unwrap();
     assert_eq!(deadline, q.now().plus(super::values::LEASE), "an extend, too");
-    // Several of one call, in its order.
+    // Several checkpoints of one call, in its order.
     let item = |body: &str| LeaseExtension {
         lease: lease_ref(&leased),
         duration: None,
@@ -274,7 +274,7 @@ pub(crate) async fn only_a_live_receipt_saves_one(q: Fixture) {
     assert_eq!(q.job("a").await.checkpoint, half());
     q.delete("a").await;
     assert_eq!(q.save(&leased, "late").await, Err(LeaseRefusal::NotFound));
-    // A lease that has run out and that nobody has ended yet is one still.
+    // A lease that has expired and was not ended yet is still a lease.
     let leased = q.running("b").await;
     q.sleep(40);
     q.save(&leased, "in time").await.unwrap();
@@ -315,7 +315,7 @@ pub(crate) async fn its_bytes_count_in_a_claim(q: Fixture) {
     let leased = one(one(q.claim_for(TOPIC, tight(11)).await.by_stream));
     assert_eq!(leased.bytes(), 11);
     q.ack(&leased).await;
-    // A call brings a mebibyte, whatever it is of.
+    // A call returns up to a mebibyte, of whatever kind.
     let ids: Vec<String> = (0..40).map(|n| format!("job-{n}")).collect();
     q.put_ids(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let large = "c".repeat(limit::CHECKPOINT_BYTES_MAX);
@@ -332,7 +332,7 @@ pub(crate) async fn it_lies_beside_a_large_payload(q: Fixture) {
     let mut job = new_job("a");
     job.spec.payload = Some(text(&"p".repeat(5_000)));
     let leased = saved(&q, NewJob { priority: Some(5), ..job.clone() }).await;
-    // A generation with a large payload waits, and parts are told apart.
+    // A generation with a large payload waits: the parts of both must not be confused.
     job.spec.payload = Some(text(&"q".repeat(6_000)));
     q.put(NewJob { on_conflict: OnConflict::Replace, ..job }).await;
     let read = q.job("a").await;
@@ -353,7 +353,7 @@ pub(crate) async fn it_lies_beside_a_large_payload(q: Fixture) {
     assert_eq!(brought(&q).await, None);
 }
 
-/// As a redrive to another shard does.
+/// Written with the job, like by a redrive to another shard.
 pub(crate) async fn a_job_is_written_with_one(q: Fixture) {
     let with = |id: &str| NewJob { checkpoint: half(), ..new_job(id) };
     let jobs = vec![new_job("a"), with("b"), new_job("c"), with("d")];
@@ -368,7 +368,7 @@ pub(crate) async fn a_job_is_written_with_one(q: Fixture) {
     sorted.sort_by_key(|(id, _)| *id);
     expected.sort_by_key(|(id, _)| *id);
     assert_eq!(sorted, expected);
-    // Where the id is taken it changes nothing.
+    // Where the id is taken, nothing changes.
     let taken = q.put(NewJob { on_conflict: OnConflict::Reject, ..with("a") }).await;
     assert_eq!(taken.outcome, None);
     assert_eq!(q.job("a").await.checkpoint, None);
@@ -396,7 +396,7 @@ pub(crate) async fn it_survives_reopening(q: Fixture) {
     assert_eq!(q.job("a").await.checkpoint, None);
 }
 
-/// However its job ends. The large payload is a part that goes the same way.
+/// Removed with its job, whatever the end. The large payload is a part that is removed in the same way.
 pub(crate) async fn nothing_is_left_of_it(q: Fixture) {
     let job = |id: &str| {
         let mut job = NewJob { retention: RetentionRule::Nothing, ..new_job(id) };
@@ -438,7 +438,7 @@ pub(crate) async fn nothing_is_left_of_it(q: Fixture) {
                 let small = NewJob { retention: RetentionRule::Nothing, ..new_job(&id) };
                 q.put(NewJob { on_conflict: OnConflict::Replace, ..small }).await;
                 q.end(&leased, released()).await;
-                // The payload of a generation that waited may lie apart whatever its size.
+                // The payload of a generation that waited may be stored as a part whatever its size.
                 assert!(q.parts().await.is_none_or(|parts| parts <= 1), "the checkpoint is gone");
                 let leased = q.claim_one().await;
                 q.ack(&leased).await;

@@ -1,4 +1,4 @@
-//! Claim: what is handed out, when, in which order, to whom, and what is said of the rest.
+//! Claim: the jobs, their time and order, their takers, and the report of the remainder.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use super::values::{
     taker, text, topic,
 };
 
-/// Claims of [`TOPIC`] by taker, as ids.
+/// Returns the claims of [`TOPIC`] by taker, as ids.
 fn shares(claimed: &TopicLeases) -> Vec<Vec<String>> {
     claimed.by_stream.iter().map(|leased| ids_of(leased)).collect()
 }
 
-/// A job whose payload has so many bytes, and no headers.
+/// Builds a job with a payload of this size and no headers.
 fn sized(id: &str, bytes: usize) -> NewJob {
     let spec = Spec { payload: Some(text(&"x".repeat(bytes))), ..Spec::default() };
     NewJob { spec, ..new_job(id) }
 }
 
-// === when ===
+// === time ===
 
 pub(crate) async fn nothing_is_handed_out_before_its_due_time(q: Fixture) {
     let put = q.put(NewJob { due: after(86_400), ..new_job("a") }).await;
@@ -64,8 +64,8 @@ pub(crate) async fn a_job_is_handed_out_once(q: Fixture) {
     assert!(q.claim_ids().await.is_empty(), "a passed deadline only allows reaping");
 }
 
-/// A stream knows its leases by their tokens. With random ones two of so many meet once in 30,000 claims; those that
-/// are made to differ do so in fewer bits, too.
+/// A stream identifies its leases by their tokens. Two random tokens of that size collide once in 30,000 claims;
+/// tokens that are made distinct must differ in few bits, too.
 pub(crate) async fn no_two_leases_of_a_claim_have_one_token(q: Fixture) {
     let job = |n: usize| job_in(["t", "u", "v"][n % 3], &n.to_string());
     q.store.enqueue((0..limit::CALL_JOBS_MAX).map(job).collect()).await.unwrap();
@@ -226,7 +226,7 @@ pub(crate) async fn a_long_backlog_comes_in_order_over_several_claims(q: Fixture
     assert_eq!(found, ids);
 }
 
-// === what is said of the rest ===
+// === the remainder ===
 
 pub(crate) async fn the_rest_says_when_the_next_job_is_due(q: Fixture) {
     assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.remainder, TopicRemainder::Empty);
@@ -305,8 +305,8 @@ pub(crate) async fn a_job_that_expired_before_its_due_time_is_no_rest_once_prune
     q.sleep(5);
     let (vain, due) =
         (TopicRemainder::ReadyAt(plus(q.now(), 55)), TopicRemainder::ReadyAt(plus(q.now(), 65)));
-    let met = q.claim_for(TOPIC, vec![taker()]).await.remainder;
-    assert!(met == vain || met == due, "{met:?}");
+    let first = q.claim_for(TOPIC, vec![taker()]).await.remainder;
+    assert!(first == vain || first == due, "{first:?}");
     q.store.prune(10).await.unwrap();
     assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.remainder, due);
 }
@@ -421,7 +421,7 @@ pub(crate) async fn leases_of_unknown_jobs_and_tokens_are_refused(q: Fixture) {
     assert_ne!(Time(0), found[4].as_ref().unwrap().now);
 }
 
-// === for nobody ===
+// === undone claims ===
 
 pub(crate) async fn an_ask_for_nobody_says_what_there_is_and_takes_nothing(q: Fixture) {
     q.store

@@ -1,5 +1,5 @@
-//! Every cell of the `on_conflict` table: what is found × policy × the same or another request. What
-//! becomes of a deferred generation is in `generations`.
+//! Every cell of the `on_conflict` table: found state × policy × identical or different request. Deferred generations
+//! are in `generations`.
 
 use ringq::domain::{EnqueueOutcome, Job, OnConflict, RetentionRule, Spec, State, Time, limit};
 use ringq::store::{LeasedJob, NewJob, WriteResult};
@@ -9,15 +9,15 @@ use super::values::{RETENTION, after, dead_lettered, failed_for, new_job, plus, 
 
 pub(super) const POLICIES: [OnConflict; 4] =
     [OnConflict::Keep, OnConflict::Replace, OnConflict::Reschedule, OnConflict::Reject];
-/// The request that made what is found.
+/// The request that made the existing job.
 const FIRST: Option<u64> = request(1, 0);
-/// Due time and priority of what meets it.
+/// Due time and priority of the second job.
 pub(super) const LATER: u64 = 500;
 pub(super) const URGENT: u8 = 7;
-/// Seconds until the generation is due that waits behind a running one.
+/// Seconds until the generation behind a running job is due.
 const NEXT: u64 = 900;
 
-/// What there is under an id, and how it came to be.
+/// The existing job under an id, and how it came to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Found {
     Nothing,
@@ -33,7 +33,7 @@ enum Found {
     Dead,
 }
 
-/// What a cell of the table says.
+/// The expected result of a cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Cell {
     Created,
@@ -44,7 +44,7 @@ enum Cell {
     Refused,
 }
 
-/// One enqueue onto something: before, answer, after.
+/// An enqueue onto an existing job: state before, answer, state after.
 struct Meeting {
     before: Option<Job>,
     put: WriteResult,
@@ -54,7 +54,8 @@ struct Meeting {
 
 // === the table ===
 
-/// The table at `ConflictPolicy` in the contract, row by row: KEEP, REPLACE, RESCHEDULE, REJECT, for another request.
+/// Returns a row of the table at `ConflictPolicy` in the contract: KEEP, REPLACE, RESCHEDULE, REJECT, for a different
+/// request.
 fn row(found: Found) -> [Cell; 4] {
     use Cell::*;
     match found {
@@ -91,13 +92,13 @@ async fn check(q: &Fixture, found: Found, policy: OnConflict, request: Option<u6
     meeting.check(cell, found);
 }
 
-/// What is enqueued first.
+/// Builds the job that is enqueued first.
 pub(super) fn first(id: &str) -> NewJob {
     let spec = Spec { payload: Some(text("first")), ..Spec::default() };
     NewJob { spec, request_code: FIRST, ..new_job(id) }
 }
 
-/// What meets it.
+/// Builds the job that is enqueued second.
 pub(super) fn second(id: &str) -> NewJob {
     let spec = Spec { payload: Some(text("second")), ..Spec::default() };
     NewJob {
@@ -109,7 +110,7 @@ pub(super) fn second(id: &str) -> NewJob {
     }
 }
 
-/// Makes `found` under `id`, by the request [`FIRST`].
+/// Creates `found` under `id`, by the request [`FIRST`].
 async fn prepare(q: &Fixture, found: Found, id: &str) {
     match found {
         Found::Nothing => {}
@@ -164,7 +165,7 @@ impl Meeting {
         }
     }
 
-    /// The new job as if it were the first, but for its generation.
+    /// Checks that the new job reads like the first one under its id, except for its generation.
     fn check_fresh(&self, outcome: EnqueueOutcome) {
         let due = plus(self.now, LATER);
         assert_eq!(self.put.outcome, Some(outcome));
@@ -193,7 +194,7 @@ impl Meeting {
         assert_eq!(self.after, expected);
     }
 
-    /// Nothing has changed.
+    /// Checks that nothing has changed.
     fn check_same(&self, outcome: Option<EnqueueOutcome>, found: Found) {
         let before = self.before.as_ref().unwrap();
         assert_eq!(self.put.outcome, outcome);
@@ -203,7 +204,7 @@ impl Meeting {
         assert_eq!(&self.after, before);
     }
 
-    /// The same job with another due time and priority; a dead one with counters at zero.
+    /// Checks that the job is the same with another due time and priority; a dead one with counters at zero.
     fn check_moved(&self, revived: bool) {
         let before = self.before.clone().unwrap();
         assert_eq!(self.put.outcome, Some(EnqueueOutcome::Rescheduled));
@@ -220,7 +221,7 @@ impl Meeting {
         assert_eq!(self.after.create_time, before.create_time);
     }
 
-    /// The running job, with another generation.
+    /// Checks that the job runs on, with another generation.
     fn check_deferred(&self) {
         let before = self.before.clone().unwrap();
         assert_eq!(self.put.outcome, Some(EnqueueOutcome::Deferred));
@@ -229,7 +230,7 @@ impl Meeting {
         assert_eq!(self.after, expected);
     }
 
-    /// When the waiting generation of [`prepare`] becomes ready.
+    /// Returns the due time of the waiting generation of [`prepare`].
     fn next_due(&self) -> Time {
         plus(self.now, NEXT)
     }

@@ -1,4 +1,4 @@
-//! Delete: waiting and running jobs become CANCELLED, finished and dead ones are forgotten.
+//! Delete: waiting and running jobs become CANCELLED, finished and dead ones are removed.
 
 use ringq::domain::{AttemptOutcome, EnqueueOutcome, OnConflict, RetentionRule, State, limit};
 use ringq::store::{Deleted, JobDeletion, LeaseRefusal, NewJob};
@@ -134,14 +134,14 @@ pub(crate) async fn a_delete_that_means_one_generation_leaves_the_next_one_alone
     let finished = q.job("stays").await.finish_time;
     assert_eq!(finished, Some(q.now()));
     let meant = |id| JobDeletion { key: key(TOPIC, id), finished, deadline: None };
-    // Somebody enqueues it again, before who moved it away comes to delete it.
+    // A client enqueues it again before the caller that moved it away deletes it.
     q.sleep(1);
     q.put(NewJob { on_conflict: OnConflict::Replace, retention: keep, ..new_job("stays") }).await;
     let deleted = q.store.delete(vec![meant("stays"), meant("goes")]).await.unwrap();
     let previous: Vec<_> = deleted.into_iter().map(|done| done.map(|done| done.previous)).collect();
     assert_eq!(previous, [None, Some(State::Dead)]);
     assert_eq!((q.state("stays").await, q.state("goes").await), (Some(State::Ready), None));
-    // Not one either that has died since then.
+    // Neither does a job that has died since then match.
     q.end(&q.claim_one().await, dead_lettered()).await;
     assert_eq!(q.store.delete(vec![meant("stays")]).await.unwrap(), [None]);
     assert_eq!(q.state("stays").await, Some(State::Dead));

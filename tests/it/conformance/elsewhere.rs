@@ -1,5 +1,5 @@
-//! What a replica hears of leases that it handed out when another one settles, extends or deletes them: each
-//! exactly once, by stream and token. Only for stores that replicas share.
+//! Notifications to a replica about its leases when another one settles, extends or deletes them: each exactly once,
+//! by stream and token. Only for stores that replicas share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::harness::within;
 
 const OTHER: u32 = 0xffff_fffe;
 
-/// A store as its owner's replica and another one have it, and what the owner hears.
+/// A store opened by the owner's replica and by another one, and the notifications to the owner.
 struct Two {
     q: Fixture,
     other: Arc<dyn Store>,
@@ -36,7 +36,7 @@ impl Two {
         Some(Two { q, other, events })
     }
 
-    /// Jobs leased to streams of a replica, in the order of the ids.
+    /// Leases jobs to streams of a replica; returns them in the order of the ids.
     async fn leased(&self, owner: u32, streams: &[u32], jobs: &[NewJob]) -> Vec<LeasedJob> {
         let mut leased = Vec::new();
         for (stream, job) in streams.iter().cycle().zip(jobs) {
@@ -50,7 +50,7 @@ impl Two {
         leased
     }
 
-    /// The next thing that the owner hears about a lease.
+    /// Waits for the next lease notification of the owner.
     async fn hears(&mut self) -> LeaseEvent {
         loop {
             let event = within("a hint", self.events.recv()).await.unwrap();
@@ -60,7 +60,7 @@ impl Two {
         }
     }
 
-    /// Nothing but this is heard from here on: the message that ends the test is the next one.
+    /// Checks that no further notification arrives: the message that ends the test is the next one.
     async fn hears_no_more(&mut self) {
         let last = one(self.leased(OWNER, &[99], &[new_job("last")]).await);
         self.other.settle(vec![ack(&last)]).await.unwrap()[0].unwrap();
@@ -125,7 +125,7 @@ pub(crate) async fn an_adoption_is_told_to_the_former_owner_and_what_follows_to_
         RetentionRule::Record(RETENTION),
     ] {
         for by in 0..2 {
-            // From the other replica to this one: its receipt names the other one for ever.
+            // From the other replica to this one: its receipt always names the other one.
             let id = format!("{keep:?}{by}");
             let leased = one(two.leased(OTHER, &[1], &jobs(&[&id], keep)).await);
             let to = StreamId { owner: OWNER, stream: 6 };
@@ -139,7 +139,7 @@ pub(crate) async fn an_adoption_is_told_to_the_former_owner_and_what_follows_to_
                 two.hears().await,
                 LeaseEvent::Settled { stream: 6, tokens: vec![leased.token] }
             );
-            // And away from it.
+            // Away from this replica.
             let id = format!("{keep:?}{by}away");
             let leased = one(two.leased(OWNER, &[1], &jobs(&[&id], keep)).await);
             let to = StreamId { owner: OTHER, stream: 6 };
@@ -172,12 +172,12 @@ pub(crate) async fn leases_of_many_streams_and_owners_are_told_apart(q: Fixture)
         want.entry(stream).or_default().push(leased.token);
     }
     assert!(two.other.settle(settles).await.unwrap().iter().all(Result::is_ok));
-    let mut heard: BTreeMap<u32, Vec<Token>> = BTreeMap::new();
+    let mut received: BTreeMap<u32, Vec<Token>> = BTreeMap::new();
     for _ in streams {
         let LeaseEvent::Settled { stream, tokens } = two.hears().await else { panic!("settled") };
-        assert!(heard.insert(stream, tokens).is_none(), "each stream once");
+        assert!(received.insert(stream, tokens).is_none(), "each stream once");
     }
-    assert_eq!(heard, want);
+    assert_eq!(received, want);
     two.hears_no_more().await;
 }
 

@@ -1,5 +1,5 @@
-//! Enqueue of ids that are free: what is written, what is answered, and when it becomes ready.
-//! Ids that are taken are in `conflict`.
+//! Enqueue of free ids: the stored record, the answer, and the time at which it becomes ready. Taken ids are in
+//! `conflict`.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ pub(crate) async fn an_absent_priority_is_zero(q: Fixture) {
     assert_eq!(q.job("a").await.priority, 0);
 }
 
-/// Every shape of body: absent, empty, text, bytes that are no text, large.
+/// Returns every shape of body: absent, empty, text, bytes that are no text, large.
 fn bodies() -> Vec<Option<Payload>> {
     let data = |body: Vec<u8>| Payload { text: false, body: body.into(), content_type: "".into() };
     vec![
@@ -151,7 +151,7 @@ pub(crate) async fn a_batch_is_answered_in_its_order(q: Fixture) {
     assert_eq!(answers.len(), 1_000);
 }
 
-/// Also those whose id has been forgotten, or whose record has expired, among those that are new.
+/// Also with ids whose record was removed or has expired, among the new ones.
 pub(crate) async fn a_batch_arrives_in_its_order(q: Fixture) {
     for (name, expire) in [("forgotten", None), ("expired", Some(after(1)))] {
         let keep = RetentionRule::Tombstone(Duration::from_secs(2));

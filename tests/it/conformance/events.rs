@@ -1,4 +1,4 @@
-//! Events: hints that something can be claimed, or is to be reaped or pruned, and from when on.
+//! Events: hints that a topic can be claimed, or needs a reap or prune, and from which time on.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::sync::broadcast::Receiver;
 use super::fixture::Fixture;
 use super::values::{TOPIC, after, dead_lettered, failed_for, key, new_job, plus, released, topic};
 
-/// Waits for an event that `wanted` takes; panics when none comes.
+/// Waits for an event that `wanted` accepts; panics when none comes.
 async fn expect(
     events: &mut Receiver<ShardEvent>,
     what: &str,
@@ -125,7 +125,7 @@ pub(crate) async fn a_redriven_job_is_announced(q: Fixture) {
     expect_ready(&q, &mut events, "redrive").await;
 }
 
-/// Upkeep that comes at `by` or earlier.
+/// Matches upkeep that is announced for `by` or earlier.
 fn upkeep(by: Time) -> impl Fn(&ShardEvent) -> bool {
     move |event| matches!(event, ShardEvent::UpkeepDue { at } if *at <= by)
 }
@@ -169,7 +169,7 @@ pub(crate) async fn upkeep_is_announced_again_after_it_was_done(q: Fixture) {
     expect(&mut events, "claim", upkeep(leased.deadline)).await;
 }
 
-/// Also what comes later than what was done.
+/// Also upkeep that is due later than the last one.
 pub(crate) async fn upkeep_is_announced_again_after_jobs_were_forgotten(q: Fixture) {
     let expires = |id, seconds| NewJob {
         expire: Some(after(seconds)),

@@ -1,4 +1,4 @@
-//! Extend: the deadline of a running lease moves, and a note for people with it.
+//! Extend: moves the deadline of a running lease, with a note for operators.
 
 use std::time::Duration;
 

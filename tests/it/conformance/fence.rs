@@ -1,4 +1,4 @@
-//! Fences: of two deliveries of one id the later has the greater one, whatever lies between them.
+//! Fences: of two deliveries of one id the later one has the greater fence, whatever happens between them.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::values::{
     OWNER, TOPIC, after, dead_lettered, failed_for, key, new_job, one, released, taker, topic,
 };
 
-/// An hour, which the clock goes back.
+/// An hour, by which the clock goes back.
 const STEP: i64 = 3_600_000_000;
 
 /// Steps the clock back.
@@ -37,7 +37,7 @@ pub(crate) async fn a_fence_is_the_store_time_at_which_the_lease_began(q: Fixtur
     assert_eq!(leased.fence, q.now());
 }
 
-/// The clock stands still in all of it.
+/// The clock stands still throughout.
 pub(crate) async fn each_delivery_of_an_id_has_a_greater_fence(q: Fixture) {
     let mut fences = Vec::new();
     let mut claim = async |q: &Fixture| -> LeasedJob {
@@ -74,7 +74,7 @@ pub(crate) async fn each_delivery_of_an_id_has_a_greater_fence(q: Fixture) {
     assert_eq!(q.store.redrive(redrive).await.unwrap().redriven, 1);
     let leased = claim(&q).await;
     q.ack(&leased).await;
-    // Nothing is left of it.
+    // No record of it is left.
     q.sleep(3_600);
     q.put(NewJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
     let leased = claim(&q).await;
@@ -106,7 +106,7 @@ pub(crate) async fn leases_of_one_claim_begin_together(q: Fixture) {
     assert_eq!(q.claim_one().await.fence.0, q.now().0 + 1);
 }
 
-/// Jobs of each kind, as claims have ways of their own for them.
+/// Jobs of each kind, because claims treat them by different paths.
 pub(crate) async fn a_fence_rises_though_the_clock_went_back(q: Fixture) {
     let mut fences = vec![q.running("first").await.fence];
     for id in ["a", "b", "c"] {
@@ -134,7 +134,7 @@ pub(crate) async fn a_fence_rises_though_the_clock_went_back(q: Fixture) {
             assert_eq!(q.job(id).await.attempts[0].start_time, leased.fence);
             q.delete(id).await;
         }
-        // Several of a claim.
+        // Several jobs of one claim.
         let several = [format!("{id}-1"), format!("{id}-2")];
         q.put_ids(&several.each_ref().map(String::as_str)).await;
         let both = q.claim(2).await;

@@ -1,5 +1,5 @@
-//! A store on a clock that stands still, and the shortest ways to say what a case does with it.
-//! Everything goes through the [`Store`] trait; only [`Backend`] knows which stores there are.
+//! A store on a clock that stands still, and short helpers for the cases. Everything goes through the [`Store`]
+//! trait; only [`Backend`] lists the stores.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,16 +22,16 @@ use super::values::{
     OWNER, TOPIC, ack, decide, ids_of, key, lease_ref, new_job, one, taker, text, topic,
 };
 
-/// Where every clock starts: some microsecond that is no round number.
+/// Start of every clock: a microsecond that is no round number.
 pub(crate) const START: Time = Time(1_800_000_000_123_457);
 
-/// A server that keeps nothing on disk.
+/// Arguments of a server that keeps nothing on disk.
 const WITHOUT_FILES: [&str; 4] = ["--save", "", "--appendonly", "no"];
 
-/// A store, or why it could not be opened.
+/// A store, or the reason why it could not be opened.
 pub(crate) type Opened = Result<Arc<dyn Store>, String>;
 
-/// Which store, and what it can do.
+/// A store under test, and its capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
     /// SQLite in a file of its own.
@@ -40,17 +40,17 @@ pub(crate) enum Backend {
     SqliteMemory,
     /// A Redis of its own, without persistence. It outlives the store, as a server does.
     Redis,
-    /// The same with the oldest Redis that will do.
+    /// The oldest supported Redis.
     Redis6,
-    /// With a new one.
+    /// A new Redis.
     Redis8,
-    /// With Valkey.
+    /// Valkey.
     Valkey,
     /// A database of its own on the Redis behind Sentinel that all cases share.
     Sentinel,
 }
 
-/// One store of its own for one case.
+/// A store for one case.
 pub(crate) struct Fixture {
     /// The store under test.
     pub(crate) store: Arc<dyn Store>,
@@ -62,25 +62,25 @@ pub(crate) struct Fixture {
     nonces: AtomicU32,
 }
 
-/// Where a store lies.
+/// The location of a store.
 enum Place {
     Dir(TempDir),
     Redis(Redis),
-    /// The url of a server that others use, too.
+    /// The url of a server that other tests use, too.
     Shared(String),
 }
 
-/// Longer than a process takes from its birth to its program.
+/// Longer than a process takes from fork to exec.
 const COPIED_MAX: Duration = Duration::from_secs(5);
 
-/// The Redis behind Sentinel, and how many databases of it were given away.
+/// The Redis behind Sentinel, and the number of its databases in use.
 static SENTINEL: OnceCell<Option<Sentinel>> = OnceCell::const_new();
 static DATABASES: AtomicU32 = AtomicU32::new(0);
 
 // === impl Backend ===
 
 impl Backend {
-    /// What the store calls itself.
+    /// Returns the kind that the store reports.
     pub(crate) fn kind(self) -> &'static str {
         match self {
             Backend::SqliteFile | Backend::SqliteMemory => "sqlite",
@@ -92,7 +92,7 @@ impl Backend {
         }
     }
 
-    /// What a write to it reaches.
+    /// Returns the durability of a write to it.
     pub(crate) fn durability(self) -> Durability {
         match self {
             Backend::SqliteFile => Durability::Fsynced,
@@ -105,12 +105,12 @@ impl Backend {
         }
     }
 
-    /// Whether what was written is there when the store is opened again.
+    /// Returns whether its data survives reopening.
     fn survives_reopening(self) -> bool {
         self != Backend::SqliteMemory
     }
 
-    /// A place for one store; `None` when there is no such server.
+    /// Creates a location for one store; `None` when there is no such server.
     async fn place(self) -> Option<Place> {
         match self {
             Backend::SqliteFile | Backend::SqliteMemory => {
@@ -163,7 +163,7 @@ fn opened<S: Store + 'static, E: std::fmt::Display>(store: Result<S, E>) -> Open
 // === impl Fixture: opening, time ===
 
 impl Fixture {
-    /// A fresh, empty store; `None` when this machine cannot have one, which is said.
+    /// Opens a fresh, empty store; `None` when this machine cannot have one, which is printed.
     pub(crate) async fn open(backend: Backend) -> Option<Fixture> {
         let clock = ManualClock::new(START);
         let place = backend.place().await?;
@@ -171,24 +171,24 @@ impl Fixture {
         Some(Fixture { store, clock, backend, place, nonces: AtomicU32::new(1) })
     }
 
-    /// A store on the Redis at this url, which is empty.
+    /// Opens a store on the empty Redis at this url.
     pub(crate) async fn at(backend: Backend, url: &str) -> Fixture {
         Fixture::found(backend, url, START).await
     }
 
-    /// A store on the Redis at this url, which somebody has left there by then.
+    /// Opens a store on the Redis at this url, which has data from before `now`.
     pub(crate) async fn found(backend: Backend, url: &str, now: Time) -> Fixture {
         let (clock, place) = (ManualClock::new(now), Place::Shared(url.to_owned()));
         let store = backend.open("s0", &place, &clock, OWNER).await.unwrap();
         Fixture { store, clock, backend, place, nonces: AtomicU32::new(1) }
     }
 
-    /// Whether what was written survives [`Fixture::reopen`].
+    /// Returns whether data survives [`Fixture::reopen`].
     pub(crate) fn survives_reopening(&self) -> bool {
         self.backend.survives_reopening()
     }
 
-    /// This fixture if its store survives reopening; says so when a case is skipped for it.
+    /// Returns this fixture if its store survives reopening; prints when a case is skipped for it.
     pub(crate) fn lasting(self) -> Option<Fixture> {
         let lasts = self.survives_reopening();
         if !lasts {
@@ -200,8 +200,7 @@ impl Fixture {
     /// Closes the store and opens it again, as a new process would.
     pub(crate) async fn reopen(&mut self) {
         self.store.close().await;
-        // A process that another test starts at this moment has a copy of the lock on a file until it becomes
-        // another program.
+        // A process that another test starts at this moment has a copy of the file lock until it calls exec.
         let opened = async {
             loop {
                 match self.open_as("s0").await {
@@ -213,12 +212,12 @@ impl Fixture {
         self.store = tokio::time::timeout(COPIED_MAX, opened).await.expect("it is let go of");
     }
 
-    /// Opens the same place once more under some name.
+    /// Opens the same location once more under this name.
     pub(crate) async fn open_as(&self, name: &str) -> Opened {
         self.backend.open(name, &self.place, &self.clock, OWNER).await
     }
 
-    /// The store as another replica has it, with this nonce. None where there can be no other one.
+    /// Opens the store as another replica, with this nonce; `None` where there can be no other one.
     pub(crate) async fn elsewhere(&self, owner: u32) -> Option<Arc<dyn Store>> {
         if !self.store.is_shared() {
             println!("skipped: {:?} is one replica's alone", self.backend);
@@ -233,12 +232,12 @@ impl Fixture {
         Some(self.backend.open("s0", &self.place, &self.clock, owner).await.unwrap())
     }
 
-    /// The time.
+    /// Returns the time.
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
 
-    /// Moves the clock by so many seconds.
+    /// Moves the clock by this number of seconds.
     pub(crate) fn sleep(&self, seconds: u64) {
         self.clock.advance(Duration::from_secs(seconds));
     }
@@ -274,7 +273,7 @@ impl Fixture {
         one(self.store.claim(claim).await.unwrap().topics)
     }
 
-    /// Claims at most so many jobs of [`TOPIC`] for one taker.
+    /// Claims at most `jobs` jobs of [`TOPIC`] for one taker.
     pub(crate) async fn claim(&self, jobs: u32) -> Vec<LeasedJob> {
         one(self.claim_for(TOPIC, vec![StreamDemand { jobs, ..taker() }]).await.by_stream)
     }
@@ -284,7 +283,7 @@ impl Fixture {
         one(self.claim(1).await)
     }
 
-    /// Claims everything that [`TOPIC`] has; the ids in the order of their leases.
+    /// Claims everything that [`TOPIC`] has; returns the ids in the order of their leases.
     pub(crate) async fn claim_ids(&self) -> Vec<String> {
         ids_of(&self.claim(10_000).await)
     }
@@ -312,18 +311,18 @@ impl Fixture {
         one(self.store.settle(vec![settle]).await.unwrap())
     }
 
-    /// Acknowledges a lease, which must hold.
+    /// Acks a lease, which must be live.
     pub(crate) async fn ack(&self, leased: &LeasedJob) -> SettleCommandReply {
         self.settle(ack(leased)).await.unwrap()
     }
 
-    /// Decides and settles the end of a lease, which must hold.
+    /// Decides and settles the end of a lease, which must be live.
     pub(crate) async fn end(&self, leased: &LeasedJob, cause: Cause) -> SettleCommandReply {
         let settle = self.decide(leased, cause).await;
         self.settle(settle).await.unwrap()
     }
 
-    /// The settle that ends a lease for `cause`, without jitter.
+    /// Builds the settle that ends a lease for `cause`, without jitter.
     pub(crate) async fn decide(&self, leased: &LeasedJob, cause: Cause) -> LeaseSettlement {
         decide(&self.lease(leased).await.unwrap(), cause)
     }
@@ -367,12 +366,12 @@ impl Fixture {
         one(self.store.extend(vec![extend]).await.unwrap())
     }
 
-    /// Undoes one lease; whether it was there.
+    /// Undoes one lease; returns whether it existed.
     pub(crate) async fn unclaim(&self, leased: &LeasedJob) -> bool {
         self.undo(Unclaim::Leases(vec![lease_ref(leased)])).await.unwrap() == 1
     }
 
-    /// Undoes leases, of a lost claim part by part; how many there were.
+    /// Undoes leases, of a lost claim part by part; returns their number.
     pub(crate) async fn undo(&self, mut what: Unclaim) -> ringq::store::Result<u64> {
         let mut leases = 0;
         loop {
@@ -388,7 +387,7 @@ impl Fixture {
         }
     }
 
-    /// Deletes a job of [`TOPIC`]; the state that it was in.
+    /// Deletes a job of [`TOPIC`]; returns its state before.
     pub(crate) async fn delete(&self, id: &str) -> Option<State> {
         one(self.store.delete(vec![key(TOPIC, id).into()]).await.unwrap())
             .map(|deleted| deleted.previous)
@@ -409,18 +408,18 @@ impl Fixture {
         self.get(id).await.unwrap_or_else(|| panic!("no job {id}"))
     }
 
-    /// The state of a job of [`TOPIC`].
+    /// Returns the state of a job of [`TOPIC`].
     pub(crate) async fn state(&self, id: &str) -> Option<State> {
         self.get(id).await.map(|job| job.state)
     }
 
-    /// Numbers of a topic that must be there.
+    /// Returns the statistics of a topic that must exist.
     pub(crate) async fn stats(&self, name: &str) -> ShardTopicStats {
         one(self.store.stats(vec![topic(name)]).await.unwrap()).expect("no such topic")
     }
 
-    /// How many parts of jobs of [`TOPIC`] lie apart, bodies and checkpoints, by a look into the store itself; `None` where
-    /// none can be had.
+    /// Returns how many parts of jobs of [`TOPIC`] are stored apart, bodies and checkpoints, read from the store
+    /// itself; `None` where that is not possible.
     pub(crate) async fn parts(&self) -> Option<u64> {
         match &self.place {
             Place::Redis(redis) => {
@@ -437,7 +436,7 @@ impl Fixture {
         }
     }
 
-    /// A nonce that no other claim of this fixture has.
+    /// Returns a nonce that no other claim of this fixture has.
     pub(crate) fn nonce(&self) -> u32 {
         self.nonces.fetch_add(1, Ordering::Relaxed)
     }

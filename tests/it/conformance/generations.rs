@@ -1,4 +1,4 @@
-//! Generations: how they are numbered, and what becomes of one that waits behind a running one.
+//! Generations: their numbers, and the fate of one that waits behind a running one.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(crate) async fn generations_count_what_is_enqueued_over(q: Fixture) {
     assert_eq!(put(OnConflict::Keep).await, 5, "created over a cancelled one");
 }
 
-/// Every way in which a lease can end.
+/// Returns every way in which a lease can end.
 fn ends() -> Vec<(&'static str, Option<Cause>)> {
     vec![
         ("ack", None),

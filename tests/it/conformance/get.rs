@@ -1,4 +1,4 @@
-//! Get: what a job reads as, in full and in brief. Each verb's own effect is with that verb.
+//! Get: the full and the brief form of a job. The effects of each verb are tested with that verb.
 
 use ringq::domain::{RetentionRule, State, limit};
 use ringq::store::NewJob;

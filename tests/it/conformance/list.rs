@@ -21,7 +21,7 @@ fn ids(jobs: &[ListEntry]) -> Vec<String> {
     jobs.iter().map(|listed| listed.job.key.id.to_string()).collect()
 }
 
-/// One job in every state, its id the state's name.
+/// Creates one job in every state, its id the state's name.
 async fn every_state(q: &Fixture) {
     let leased = q.running("succeeded").await;
     q.ack(&leased).await;
@@ -160,13 +160,13 @@ pub(crate) async fn jobs_behind_many_that_were_deleted_are_found_page_by_page(q:
         let job = |&n: &usize| NewJob { retention: RetentionRule::Nothing, ..new_job(&id(n)) };
         q.store.enqueue(part.iter().map(job).collect()).await.unwrap();
     }
-    // Fewer than half of them, or the others are put into another order.
+    // Fewer than half of them: otherwise the others would be put into another order.
     let gone = |n: usize| (10..2_900).contains(&n);
     for part in (0..JOBS).filter(|&n| gone(n)).collect::<Vec<_>>().chunks(500) {
         let delete = |&n: &usize| JobDeletion::from(super::key(TOPIC, &id(n)));
         q.store.delete(part.iter().map(delete).collect()).await.unwrap();
     }
-    // One that comes from elsewhere and belongs before those that wait.
+    // A job that comes from elsewhere and belongs before the waiting ones.
     let leased = q.claim_one().await;
     q.end(&leased, released()).await;
     let (mut found, mut after) = (Vec::new(), None);

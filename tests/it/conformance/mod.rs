@@ -1,6 +1,6 @@
-//! The conformance suite: what every [`Store`](ringq::store::Store) must do, one file per verb.
-//! A case is an async function that gets a fresh [`Fixture`]; its name is a sentence. This file
-//! lists every case once, and every store once.
+//! The conformance suite: the required behaviour of every [`Store`](ringq::store::Store), one file per verb. A case
+//! is an async function that gets a fresh [`Fixture`]; its name is a sentence. This file lists every case once, and
+//! every store once.
 
 mod adopt;
 mod again;

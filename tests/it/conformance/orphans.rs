@@ -1,4 +1,4 @@
-//! Orphans: the leases of streams whose replica is another one, to be given back after their grace.
+//! Orphans: the leases of streams of another replica, which are released after their grace.
 
 use std::time::Duration;
 

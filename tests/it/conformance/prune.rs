@@ -1,5 +1,5 @@
-//! Prune: what is past its time is put away. Nothing that a caller reads depends on it having run;
-//! the cases of expire, retention and tombstone elsewhere never call it.
+//! Prune: removes records that are past their time. No result of a call depends on it; the other cases of expiry,
+//! retention and tombstones never call it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::values::{
     TOPIC, ack, after, dead_lettered, failed_for, new_job, one, plus, text, topic,
 };
 
-/// Prunes until there is nothing left to do now; how many jobs that were.
+/// Prunes until nothing is left to do now; returns the number of jobs.
 async fn prune_all(q: &Fixture) -> u64 {
     let mut total = 0;
     for _ in 0..100 {
@@ -130,7 +130,7 @@ pub(crate) async fn a_pruned_job_is_not_in_the_way_of_a_new_one(q: Fixture) {
     assert_eq!(q.stats(TOPIC).await.ready, 1);
 }
 
-/// More of it may come all the time.
+/// New expired records may arrive all the time.
 pub(crate) async fn a_count_does_not_wait_for_all_that_is_past_its_time(q: Fixture) {
     const MANY: usize = (limit::PRUNES_MAX + 2) * limit::CALL_JOBS_MAX;
     let expires = |n: usize| NewJob {

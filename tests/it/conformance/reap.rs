@@ -1,4 +1,4 @@
-//! Reap: leases whose deadline has passed are read, not ended; when the next one passes is said.
+//! Reap: returns leases whose deadline has passed, without ending them, and the time of the next deadline.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use ringq::store::{LeaseRefusal, LeaseSettlement, NewJob, RunningLease};
 use super::fixture::Fixture;
 use super::values::{ack, decide, new_job, one, plus, released};
 
-/// A job whose lease lasts so many seconds.
+/// Builds a job whose lease lasts this number of seconds.
 fn lasting(id: &str, seconds: u64) -> NewJob {
     let spec = Spec { lease: Some(Duration::from_secs(seconds)), ..Spec::default() };
     NewJob { spec, ..new_job(id) }

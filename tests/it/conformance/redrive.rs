@@ -31,7 +31,7 @@ async fn redrive(q: &Fixture, redrive: RedriveBatch) -> (u64, u64) {
     (redriven, skipped)
 }
 
-/// Makes dead letters, the first due first.
+/// Creates dead jobs, the first one due first.
 async fn bury(q: &Fixture, ids: &[&str]) {
     for id in ids {
         let leased = q.running(id).await;

@@ -18,12 +18,12 @@ async fn reschedule(
     one(q.store.reschedule(vec![item]).await.unwrap())
 }
 
-/// Moves a job that must be there and movable.
+/// Moves a job that must exist and be movable.
 async fn moved(q: &Fixture, id: &str, due: Option<When>, priority: Option<u8>) -> Job {
     reschedule(q, id, due, priority).await.unwrap().unwrap()
 }
 
-/// `job` without what a brief read leaves out.
+/// Returns `job` without the fields that a brief read leaves out.
 fn brief(mut job: Job) -> Job {
     job.spec.payload = None;
     job.result = None;

@@ -1,4 +1,4 @@
-//! What a store that is opened again still knows. A capability: stores in memory skip these.
+//! State of a store after it is opened again. A capability: stores in memory skip these.
 
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ pub(crate) async fn one_that_moved_last_hides_no_clock_that_went_back(q: Fixture
     let old = q.run(new_job("old")).await;
     q.end(&old, dead_lettered()).await;
     q.sleep(86_400);
-    // A store that notes the time does so now and then.
+    // A store that records the time does so only now and then.
     q.reopen().await;
     q.put(new_job("a")).await;
     let redrive = RedriveBatch {

@@ -1,5 +1,5 @@
-//! Settle: how a lease ends by its worker's word, and what a repeat or a stranger hears. What is
-//! counted is in `attempts`, what a waiting generation makes of it in `generations`.
+//! Settle: the end of a lease by its worker, and the answers to a repeat and to an unknown lease. Counters are in
+//! `attempts`, the effect of a waiting generation in `generations`.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use super::values::{
     lease_ref, new_job, released, text,
 };
 
-/// An ack with a result.
+/// Builds an Ack with a result.
 fn ack_with(leased: &LeasedJob, result: &str) -> LeaseSettlement {
     let end = SettleAction::Ack { result: Some(text(result)), follow_ups: Vec::new() };
     LeaseSettlement { action: end, ..ack(leased) }
 }
 
-/// A kept job, running.
+/// Runs a job with a retention.
 async fn run_kept(q: &Fixture, id: &str) -> LeasedJob {
     q.run(NewJob { retention: RetentionRule::Record(RETENTION), ..new_job(id) }).await
 }
@@ -42,7 +42,7 @@ pub(crate) async fn acks_of_every_kind_fit_one_call(q: Fixture) {
         );
         q.extend(&leases[3], None, Some("half of it")).await.unwrap();
         let mut settles: Vec<_> = leases.iter().map(ack).collect();
-        // Twice in a call, and a stranger.
+        // A repeat in the same call, and an unknown lease.
         settles.push(settles[2].clone());
         settles.push(LeaseSettlement {
             lease: LeaseRef { token: Token(1), ..lease_ref(&leases[0]) },
@@ -214,7 +214,7 @@ pub(crate) async fn a_settle_is_remembered_for_ten_more_leases(q: Fixture) {
     let mut nacks = Vec::new();
     for n in 0..=limit::ATTEMPTS_KEPT {
         let leased = q.claim_one().await;
-        // Half of the ends are of one kind, so that each token must be told from the others.
+        // Half of the ends are of one kind, so that each token must be distinguished from the others.
         let cause = if n % 2 == 0 { failed_for(0) } else { dead_lettered() };
         let nack = q.decide(&leased, cause).await;
         q.settle(nack.clone()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Tidy: a topic that has been empty for long is forgotten, and no other.
+//! Tidy: removes topics that have been empty for long, and no others.
 
 use ringq::domain::{RetentionRule, limit};
 use ringq::store::{NewJob, PruneTopicsResult, ShardEvent};
@@ -6,10 +6,10 @@ use ringq::store::{NewJob, PruneTopicsResult, ShardEvent};
 use super::fixture::Fixture;
 use super::values::{TOPIC, ack, after, dead_lettered, failed_for, job_in, new_job, one, topic};
 
-/// How long an empty topic is kept, in seconds.
+/// Seconds for which an empty topic is kept.
 const KEPT: u64 = limit::EMPTY_TOPIC_MAX.as_secs();
 
-/// Looks at all topics, so many at a time; those that were forgotten.
+/// Scans all topics, `limit` at a time; returns the removed ones.
 async fn tidy_by(q: &Fixture, limit: usize) -> Vec<String> {
     let (mut after, mut all) = (None, Vec::new());
     for _ in 0..1_000 {
@@ -34,7 +34,7 @@ async fn names(q: &Fixture) -> Vec<String> {
     found.into_iter().map(|topic| topic.name.to_string()).collect()
 }
 
-/// A job that runs through and leaves nothing.
+/// Runs a job to its end so that nothing remains of it.
 async fn use_up(q: &Fixture, name: &str) {
     let leased = q.run(NewJob { retention: RetentionRule::Nothing, ..job_in(name, "a") }).await;
     q.ack(&leased).await;
@@ -51,7 +51,7 @@ pub(crate) async fn a_topic_is_forgotten_once_it_was_empty_for_long(q: Fixture) 
     assert!(names(&q).await.is_empty());
     assert_eq!(q.store.stats(vec![topic(TOPIC)]).await.unwrap(), [None]);
     assert_eq!((tidy(&q).await.len(), q.store.info().await.unwrap().jobs), (0, 0));
-    // The next job makes it anew.
+    // The next job creates it again.
     let created = q.now();
     use_up(&q, TOPIC).await;
     let stats = q.stats(TOPIC).await;
@@ -116,7 +116,7 @@ pub(crate) async fn many_topics_are_forgotten_piece_by_piece(q: Fixture) {
 }
 
 pub(crate) async fn what_deleted_jobs_left_behind_is_not_in_the_way_of_new_ones(q: Fixture) {
-    // Deleted from the middle of a backlog, of an order by priority and of one by due time.
+    // Deleted from the middle of a backlog, of an order by priority and of an order by due time.
     let job = |n: u64| NewJob {
         retention: RetentionRule::Nothing,
         priority: n.is_multiple_of(3).then_some(5),
@@ -142,12 +142,12 @@ pub(crate) async fn whoever_serves_a_topic_hears_that_it_is_forgotten(q: Fixture
     q.sleep(KEPT);
     let mut events = q.store.subscribe(ringq::store::EventKind::Jobs);
     tidy(&q).await;
-    let heard = async {
+    let received = async {
         loop {
             if events.recv().await.unwrap() == ShardEvent::TopicForgotten(topic(TOPIC)) {
                 break;
             }
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(10), heard).await.unwrap();
+    tokio::time::timeout(std::time::Duration::from_secs(10), received).await.unwrap();
 }

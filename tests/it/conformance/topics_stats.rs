@@ -1,4 +1,4 @@
-//! Topics, their numbers, and what a shard says of itself.
+//! Topics, their statistics, and the information of a shard.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,7 +19,7 @@ async fn names(q: &Fixture, prefix: &str, after: Option<&str>, limit: usize) -> 
 
 // === topics ===
 
-/// However many it has, and whatever became of its jobs.
+/// However many ids it has, and whatever the state of its jobs.
 pub(crate) async fn all_ids_of_a_topic_are_in_its_parts(q: Fixture) {
     q.put(job_in("other", "x")).await;
     for jobs in [0, 1, 2, 3, 7, 700] {
@@ -88,7 +88,7 @@ pub(crate) async fn a_topic_comes_to_be_with_its_first_job_and_stays(q: Fixture)
     assert_eq!(q.stats(TOPIC).await.create_time, created);
 }
 
-// === numbers ===
+// === statistics ===
 
 pub(crate) async fn a_topic_that_does_not_exist_has_no_numbers(q: Fixture) {
     q.put(new_job("a")).await;
@@ -265,7 +265,7 @@ pub(crate) async fn a_kept_job_is_found_behind_many_that_expire_later(q: Fixture
 
 pub(crate) async fn a_shard_says_whether_it_takes_new_jobs(q: Fixture) {
     let state = async || q.store.info().await.unwrap().state;
-    assert_eq!(state().await, None, "nobody has said so yet");
+    assert_eq!(state().await, None, "no state was set yet");
     for set in [ShardState::Draining, ShardState::Draining, ShardState::Active] {
         q.store.set_state(set, None).await.unwrap();
         assert_eq!(state().await, Some(set));

@@ -1,4 +1,4 @@
-//! Unclaim: a claim that reached nobody never happened.
+//! Unclaim: a claim that reached no worker never happened.
 
 use ringq::domain::{OnConflict, State};
 use ringq::store::{
@@ -41,7 +41,8 @@ pub(crate) async fn a_nonce_undoes_its_whole_claim_and_no_other(q: Fixture) {
     assert_eq!(q.state("e").await, Some(State::Running));
 }
 
-/// Others claim, acknowledge and undo between the parts, so that leases come and go beside those that are searched.
+/// Other calls claim, acknowledge and undo between the parts, so that leases appear and disappear beside those that
+/// are searched.
 pub(crate) async fn a_lost_claim_among_many_leases_is_undone_in_parts(q: Fixture) {
     let many =
         |count: usize, name: &str| (0..count).map(|n| new_job(&format!("{name}{n:04}"))).collect();

@@ -1,4 +1,4 @@
-//! Values that cases are written with: jobs, takers, causes, ways to end a lease.
+//! Values for cases: jobs, takers, causes, ways to end a lease.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use ringq::store::{
     StreamLeaseRef, WritePrecondition,
 };
 
-/// The topic of a case that needs only one.
+/// The topic of a case with one topic.
 pub(crate) const TOPIC: &str = "t";
-/// The replica that claims, where a case does not say.
+/// The replica that claims, by default.
 pub(crate) const OWNER: u32 = 7;
-/// A retention that keeps the record for as long as a case needs it.
+/// A retention that outlasts every case.
 pub(crate) const RETENTION: Duration = Duration::from_secs(600);
-/// Lease of [`taker`], for jobs that name none.
+/// Lease of [`taker`], for jobs without one.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
-/// A plain job of [`TOPIC`]: ready at once, with a payload, remembered by a tombstone.
+/// Builds a plain job of [`TOPIC`]: ready at once, with a payload, kept as a tombstone.
 pub(crate) fn new_job(id: &str) -> NewJob {
     job_in(TOPIC, id)
 }
 
-/// A plain job.
+/// Builds a plain job.
 pub(crate) fn job_in(topic: &str, id: &str) -> NewJob {
     NewJob {
         key: key(topic, id),
@@ -44,17 +44,17 @@ pub(crate) fn job_in(topic: &str, id: &str) -> NewJob {
     }
 }
 
-/// A request as stores keep it: a request id, and what it asks for.
+/// Packs a request id and its content as stores keep them.
 pub(crate) const fn request(id: u64, content: u64) -> Option<u64> {
     Some(id << 24 | content)
 }
 
-/// A payload of text.
+/// Builds a payload of text.
 pub(crate) fn text(body: &str) -> Payload {
     Payload { text: true, body: body.to_owned().into(), content_type: String::new() }
 }
 
-/// A taker of [`LEASE`] with room for everything.
+/// Builds a taker with [`LEASE`] and room for everything.
 pub(crate) fn taker() -> StreamDemand {
     StreamDemand {
         stream: 1,
@@ -67,13 +67,13 @@ pub(crate) fn taker() -> StreamDemand {
     }
 }
 
-/// The settle that acknowledges a lease.
+/// Builds the settle that acks a lease.
 pub(crate) fn ack(leased: &LeasedJob) -> LeaseSettlement {
     let end = SettleAction::Ack { result: None, follow_ups: Vec::new() };
     LeaseSettlement { lease: lease_ref(leased), owner: OWNER, action: end, deadline: None }
 }
 
-/// The settle that ends a lease for `cause`, without jitter.
+/// Builds the settle that ends a lease for `cause`, without jitter.
 pub(crate) fn decide(lease: &RunningLease, cause: Cause) -> LeaseSettlement {
     let (policy, dead_retention) = (RetryPolicy::default(), limit::DEAD_RETENTION);
     LeaseSettlement {
@@ -84,17 +84,17 @@ pub(crate) fn decide(lease: &RunningLease, cause: Cause) -> LeaseSettlement {
     }
 }
 
-/// A failed attempt, retried by policy.
+/// A failed attempt, retried by its policy.
 pub(crate) fn failed() -> Cause {
     Cause::Failed { delay: None, error: "it failed".into() }
 }
 
-/// A failed attempt, retried after so many seconds.
+/// A failed attempt, retried after this number of seconds.
 pub(crate) fn failed_for(seconds: u64) -> Cause {
     Cause::Failed { delay: Some(Duration::from_secs(seconds)), error: "it failed".into() }
 }
 
-/// An attempt handed back.
+/// A released attempt.
 pub(crate) fn released() -> Cause {
     Cause::Released { delay: None, error: String::new() }
 }
@@ -104,42 +104,42 @@ pub(crate) fn dead_lettered() -> Cause {
     Cause::DeadLettered { error: "hopeless".into() }
 }
 
-/// Names a lease.
+/// Returns the reference of a lease.
 pub(crate) fn lease_ref(leased: &LeasedJob) -> LeaseRef {
     LeaseRef { key: leased.key.clone(), token: leased.token }
 }
 
-/// A lease as long as the first stream of `owner` answers for it.
+/// Returns the reference of a lease that is valid while the first stream of `owner` holds it.
 pub(crate) fn tied(leased: &LeasedJob, owner: u32) -> StreamLeaseRef {
     StreamLeaseRef { lease: lease_ref(leased), stream: StreamId { owner, stream: 1 } }
 }
 
-/// The identity of a job.
+/// Builds the key of a job.
 pub(crate) fn key(name: &str, id: &str) -> JobKey {
     JobKey { topic: topic(name), id: JobId::stored(id) }
 }
 
-/// A topic's name.
+/// Builds a topic name.
 pub(crate) fn topic(name: &str) -> TopicName {
     TopicName::try_new(name).unwrap()
 }
 
-/// So many seconds from now.
+/// Returns a time this number of seconds from now.
 pub(crate) fn after(seconds: u64) -> When {
     When::After(Duration::from_secs(seconds))
 }
 
-/// `time` plus so many seconds.
+/// Returns `time` plus this number of seconds.
 pub(crate) fn plus(time: Time, seconds: u64) -> Time {
     time.plus(Duration::from_secs(seconds))
 }
 
-/// The ids of leases, in order.
+/// Returns the ids of leases, in order.
 pub(crate) fn ids_of(leased: &[LeasedJob]) -> Vec<String> {
     leased.iter().map(|leased| leased.key.id.to_string()).collect()
 }
 
-/// The only item.
+/// Returns the only item.
 pub(crate) fn one<T>(items: Vec<T>) -> T {
     let [item] = <[T; 1]>::try_from(items)
         .unwrap_or_else(|items| panic!("{} items where one is expected", items.len()));

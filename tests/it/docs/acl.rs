@@ -1,5 +1,5 @@
-//! The Redis user of docs/redis.md: its rights are the commands that the scripts and the code around them use,
-//! and a user with no others is enough.
+//! The Redis user of docs/redis.md: its rights are the commands of the scripts and of the code around them, and a
+//! user with no others suffices.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,14 +10,13 @@ use super::{check_part, page};
 use crate::harness::{Redis, Setup, job, millis, nack, nack_retry, take};
 
 const PAGE: &str = "docs/redis.md";
-/// What is called outside of scripts. UNWATCH and PING are deadpool's, before it hands out a connection
-/// again.
+/// Commands outside of scripts. UNWATCH and PING are deadpool's, before it hands out a connection again.
 const PLAIN: [&str; 9] =
     ["config|get", "eval", "evalsha", "info", "ping", "select", "subscribe", "unwatch", "wait"];
-/// Characters of a line.
+/// Line width in characters.
 const WIDTH: usize = 118;
 
-/// What scripts call.
+/// Returns the commands that scripts call.
 fn called() -> BTreeSet<String> {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/redis");
     let mut names = BTreeSet::new();
@@ -62,7 +61,7 @@ fn the_rights_are_the_commands_that_are_used() {
     check_part(PAGE, "acl", &text);
 }
 
-/// The command of the page.
+/// Returns the command of the page.
 fn command() -> Vec<String> {
     let text = page(PAGE);
     let (_, rest) = text.split_once("redis-cli ACL SETUSER").expect("a user");

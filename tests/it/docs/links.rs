@@ -5,10 +5,10 @@ use std::path::Path;
 
 use super::{in_project, page};
 
-/// More is not read.
+/// Longest README that readers finish.
 const README_LINES_MAX: usize = 150;
 
-/// The pages for people, by their paths from the root of the project.
+/// Returns the documentation pages, by their paths from the root of the project.
 fn pages() -> Vec<String> {
     let docs = std::fs::read_dir(in_project("docs")).unwrap();
     let names = docs.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -17,7 +17,7 @@ fn pages() -> Vec<String> {
     top.into_iter().chain(names.map(|name| format!("docs/{name}"))).collect()
 }
 
-/// The text without its fenced blocks and code spans.
+/// Returns the text without its fenced blocks and code spans.
 fn prose(text: &str) -> String {
     let mut inside = false;
     let lines = text.lines().filter(|line| {
@@ -29,14 +29,14 @@ fn prose(text: &str) -> String {
     spans.collect()
 }
 
-/// The targets of the links of a page.
+/// Returns the link targets of a page.
 fn targets(text: &str) -> Vec<String> {
     let text = prose(text);
     let ends = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
     ends.map(|(target, _)| target.split(' ').next().unwrap().to_owned()).collect()
 }
 
-/// The anchors of a page's headings, as code hosts make them.
+/// Returns the anchors of a page's headings, as code hosts make them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut inside = false;
     let lines = text.lines().filter(|line| {

@@ -1,7 +1,7 @@
-//! README.md and the pages in docs/ are true: their commands are run, their tables are compared with the program, and
-//! their links lead somewhere.
+//! Checks that README.md and the pages in docs/ are true: their commands are run, their tables are compared with the
+//! program, and their links resolve.
 //!
-//! `RINGQ_BLESS=1 cargo test --test it -- docs` writes what is generated.
+//! `RINGQ_BLESS=1 cargo test --test it -- docs` writes the generated parts.
 
 mod acl;
 mod links;
@@ -12,7 +12,7 @@ mod tour;
 
 use std::path::{Path, PathBuf};
 
-/// The text of a page, by its path from the root of the project.
+/// Returns the text of a page, by its path from the root of the project.
 fn page(path: &str) -> String {
     let path = in_project(path);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))

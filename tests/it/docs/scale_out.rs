@@ -1,6 +1,6 @@
-//! docs/sharding.md: its console blocks are typed into one shell, whose background jobs are several Redis and
-//! servers, on other ports than those of the page. As in the [`tour`](super::tour) each command must
-//! print what stands there. A look at something that takes its time is repeated until it does.
+//! docs/sharding.md: its console blocks run in one shell, whose background jobs are several Redis and servers, on
+//! other ports than those of the page. Like in the [`tour`](super::tour) each command must print what the page shows.
+//! A look at something that takes time is repeated until it does.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,23 +17,23 @@ use super::shape::matches;
 use super::tour::{Step, shows_status, steps};
 use crate::harness::{PATIENCE, eventually, free_port, in_ci, millis};
 
-/// The ports of the page; the last two are those of a server that is told none.
+/// Ports of the page; the last two are the defaults of a server.
 const PORTS: [&str; 9] = ["6401", "6402", "6403", "6404", "6405", "7710", "7711", "7700", "7701"];
-/// What changes nothing, and may be asked again.
+/// Commands that change nothing, and may be repeated.
 const LOOKS: [&str; 3] = ["ringq shard list", "ringq job get", "redis-cli"];
-/// A command waits so long for a shard that drains: until no call that writes to it can be under way.
+/// Time limit of a command that waits for a draining shard: until no call that writes to it can be in flight.
 const DRAINED: Duration = Duration::from_secs(150);
-/// After these commands a shard, or the machine on which it was, is gone, and no server misses it.
+/// Commands after which a shard, or its machine, is gone, and no server needs it.
 const REMOVED: [&str; 2] = ["kill %3; wait %3", "kill %1; wait %1"];
-/// Servers look so often at what replicas a Redis has, and a moment longer.
+/// Interval at which servers check the replicas of a Redis, and a moment more.
 const LOOKED: Duration = Duration::from_secs(11);
-/// Behind the output of each command, before its status.
+/// Marker behind the output of each command, before its status.
 const END: &str = "--- end";
 
-/// A shell that is typed into.
+/// A shell with piped input.
 struct Shell {
     _directory: TempDir,
-    /// For each port of the page the one that is used.
+    /// Ports of the page and the ports that replace them.
     ports: Vec<(&'static str, String)>,
     shell: Child,
     input: ChildStdin,
@@ -61,14 +61,14 @@ impl Shell {
         bash.env("RINGQ_LISTEN", at(7)).env("RINGQ_HTTP_LISTEN", at(8));
         bash.env("RINGQ_SERVER", format!("http://{}", at(7)));
         bash.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        // With all that it starts it is one group, which ends with it.
+        // One process group with everything that it starts, killed together.
         let mut shell = bash.process_group(0).kill_on_drop(true).spawn().unwrap();
         let input = shell.stdin.take().unwrap();
         let output = BufReader::new(shell.stdout.take().unwrap()).lines();
         Shell { _directory: directory, ports, shell, input, output, status: 0 }
     }
 
-    /// Types a step in, again if it is a look; nothing if it goes as the page shows, else what it did.
+    /// Runs a step, again if it is a look; `None` if it goes as the page shows, else the difference.
     async fn take(&mut self, step: &Step, may_fail: bool) -> Option<String> {
         let is_look = LOOKS.iter().any(|look| step.command.starts_with(look));
         let (before, deadline) = (self.status, Instant::now() + PATIENCE);
@@ -87,7 +87,7 @@ impl Shell {
         }
     }
 
-    /// What a command prints, with the ports of the page.
+    /// Runs a command and returns its output, with the ports of the page.
     async fn type_in(&mut self, command: &str) -> Vec<String> {
         let command = replace(command, self.ports.iter().map(|(port, used)| (*port, &**used)));
         let status = self.status;
@@ -112,7 +112,7 @@ impl Shell {
         lines
     }
 
-    /// Waits for what was started in the background.
+    /// Waits until a background process listens.
     async fn until_it_listens(&self, command: &str) {
         let words: Vec<&str> = command.split_whitespace().collect();
         let after = |flag| words.windows(2).find(|pair| pair[0] == flag).map(|pair| pair[1]);

@@ -14,7 +14,7 @@ fn the_settings_are_those_of_the_default_file() {
     check_part("docs/configuration.md", "settings", &table);
 }
 
-/// The default of a setting, and the first sentence about it.
+/// Returns the default of a setting, and the first sentence about it.
 fn setting(key: &str) -> (String, String) {
     let lines: Vec<&str> = DEFAULTS.lines().collect();
     let is_set = |line: &&str| {
@@ -36,7 +36,7 @@ fn setting(key: &str) -> (String, String) {
     (default.unwrap_or_default().trim_end_matches('.').to_owned(), about)
 }
 
-/// Up to the first full stop that ends one.
+/// Returns the text up to the first full stop that ends a sentence.
 fn sentence(text: &str) -> &str {
     let ends = text.match_indices(". ").map(|(at, _)| at);
     let mut ends = ends.filter(|at| text[at + 2..].starts_with(|c: char| c.is_ascii_uppercase()));

@@ -1,8 +1,8 @@
-//! Compares lines with their likes from another run: what differs from run to run by its shape, all
-//! else to the letter. Where something may differ is narrow:
+//! Compares lines with those of another run: variable parts by their shape, all else exactly. Only these parts may
+//! differ:
 //!
-//! - clock times and timestamps, and the ids that the server makes;
-//! - how long something took: after `done in` and `failed in`, and in columns `TOOK`;
+//! - clock times and timestamps, and server-made ids;
+//! - durations: after `done in` and `failed in`, and in columns `TOOK`;
 //! - `now` and `3s ago`, up to [`AGO_MAX`]; `(in 59s)` and `(in 57s)`, up to [`AHEAD_MAX`] apart;
 //! - workers, `host:pid` with this machine's name: after `worker:` and in columns `WORKER`.
 //!
@@ -10,18 +10,17 @@
 
 use std::time::Duration;
 
-/// An age that passes for another.
+/// Limit of an age that matches another.
 const AGO_MAX: Duration = Duration::from_secs(60);
-/// Two waiting times are as good as one if they differ by no more than this, or by one of the
-/// smallest unit that is told.
+/// Largest difference of two matching waiting times, unless one of the smallest printed unit is more.
 const AHEAD_MAX: Duration = Duration::from_secs(5);
 
-/// Whether the lines fit.
+/// Returns whether the lines match.
 pub(super) fn matches(want: &[String], got: &[String]) -> bool {
     matches_from(want, got, [&[], &[]])
 }
 
-/// With the names of the columns that the last header has given.
+/// Matches with the columns of the last header.
 fn matches_from(want: &[String], got: &[String], columns: [&[Cell<'_>]; 2]) -> bool {
     match (want.split_first(), got.split_first()) {
         (None, None) => true,
@@ -59,7 +58,7 @@ fn line_fits(want: &str, got: &str, columns: [&[Cell<'_>]; 2]) -> bool {
         })
 }
 
-/// What stands between two gaps of at least two spaces.
+/// A cell between two gaps of at least two spaces.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Cell<'a> {
     at: usize,
@@ -67,7 +66,7 @@ struct Cell<'a> {
 }
 
 impl<'a> Cell<'a> {
-    /// The column that begins where this does.
+    /// Returns the column that begins at this position.
     fn column(&self, columns: &[Cell<'a>]) -> &'a str {
         columns.iter().find(|column| column.at == self.at).map_or("", |column| column.text)
     }
@@ -86,7 +85,7 @@ fn cells(line: &str) -> Vec<Cell<'_>> {
     cells
 }
 
-/// Names in capitals, perhaps after a label.
+/// Returns whether the cells are names in capitals, perhaps after a label.
 fn is_header(cells: &[Cell<'_>]) -> bool {
     let is_name = |text: &str| text.chars().all(|c| c.is_ascii_uppercase() || " /".contains(c));
     let names = if cells.first().is_some_and(|cell| cell.text.ends_with(':')) { 1 } else { 0 };
@@ -98,15 +97,15 @@ fn words_fit(want: &str, got: &str) -> bool {
     want.len() == got.len() && want.iter().zip(&got).all(|(want, got)| want.fits(got))
 }
 
-/// One word or a few.
+/// A token of one or several words.
 #[derive(Debug, PartialEq)]
 enum Token<'a> {
     Text(&'a str),
-    /// How long something took, and the punctuation after it.
+    /// A duration, and the punctuation after it.
     Took(&'a str),
-    /// How long ago something was, and the punctuation around that.
+    /// An age, and the punctuation around it.
     Ago(Duration, [&'a str; 2]),
-    /// How far ahead something is, its smallest unit, and the punctuation after it.
+    /// A waiting time, its smallest unit, and the punctuation after it.
     Ahead(Duration, Duration, &'a str),
 }
 
@@ -137,7 +136,7 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-/// The token that some words begin with, and how many of them it is.
+/// Returns the token at the start of some words, and its number of words.
 fn token<'a>(words: &[&'a str], before: &[&str]) -> (Token<'a>, usize) {
     let (bare, around) = punctuation(words[0]);
     let after = around[1];
@@ -162,14 +161,14 @@ fn token<'a>(words: &[&'a str], before: &[&str]) -> (Token<'a>, usize) {
     }
 }
 
-/// A word, and what is before and after it.
+/// Returns a word, and the punctuation before and after it.
 fn punctuation(word: &str) -> (&str, [&str; 2]) {
     let rest = word.trim_start_matches(['"', '(']);
     let bare = rest.trim_end_matches(['"', ')', ',', ':', ';', '.']);
     (bare, [&word[..word.len() - rest.len()], &rest[bare.len()..]])
 }
 
-/// A duration like `3ms`, `59s` or `2d23h`, and its smallest unit.
+/// Parses a duration like `3ms`, `59s` or `2d23h`; returns its smallest unit, too.
 fn span(word: &str) -> Option<(Duration, Duration)> {
     let (mut rest, mut sum, mut last) = (word, Duration::ZERO, None);
     while !rest.is_empty() {
@@ -190,7 +189,7 @@ fn took_fits(want: &str, got: &str) -> bool {
     span(want).is_some() && span(got).is_some()
 }
 
-/// A worker of some machine's is like one of this machine's.
+/// Returns whether both are workers: one of some machine, the other of this one.
 fn worker_fits(want: &str, got: &str) -> bool {
     let process = |worker: &str, host: &str| {
         let process = worker.strip_prefix(host).and_then(|rest| rest.strip_prefix(':'));
@@ -205,7 +204,7 @@ fn this_host() -> String {
     name.trim().to_owned()
 }
 
-/// The word with what varies in it replaced; itself if nothing does.
+/// Returns the word with its variable parts replaced; unchanged if there are none.
 fn form(word: &str) -> String {
     let (bare, [before, after]) = punctuation(word);
     let form = if is_time(bare, "dd:dd:dd") {
@@ -227,7 +226,7 @@ fn is_time(word: &str, pattern: &str) -> bool {
     word.len() == pattern.len() && word.chars().zip(pattern.chars()).all(fits)
 }
 
-/// An id of the server's: its shard, and 26 characters.
+/// Returns the form of a server-made id: its shard, and 26 characters.
 fn id_form(word: &str) -> String {
     match word.split_once('~') {
         Some((shard, id)) if id.len() == 26 && id.chars().all(|c| c.is_ascii_alphanumeric()) => {
@@ -241,7 +240,7 @@ fn id_form(word: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Whether the texts fit; `HOST` in what is printed is this machine's name.
+    /// Returns whether the texts match; `HOST` in the printed one is this machine's name.
     fn fits(want: &str, got: &str) -> bool {
         let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
         matches(&lines(want), &lines(&got.replace("HOST", &this_host())))

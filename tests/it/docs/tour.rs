@@ -1,6 +1,6 @@
-//! The commands of a page: its ```console blocks of one kind are typed into a shell, in order, against one server, and must
-//! print what the page shows; [`shape`](super::shape) has the rules of the comparison. Each command has to succeed, unless
-//! the next one is `echo $?`.
+//! The commands of a page: its ```console blocks of one kind run in a shell, in order, against one server, and must
+//! print what the page shows; [`shape`](super::shape) has the rules of the comparison. Each command has to succeed,
+//! unless the next one is `echo $?`.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -13,7 +13,7 @@ use crate::harness::{PATIENCE, Server};
 /// The address of the server in the pages.
 const READER: &str = "127.0.0.1:7700";
 
-/// A command with what it prints.
+/// A command with its output.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) command: String,
@@ -32,7 +32,7 @@ async fn the_commands_of_grpcurl_print_what_the_page_shows() {
     }
 }
 
-/// Types all commands of one kind of a page, at least so many.
+/// Runs all commands of one kind of a page, at least `least`.
 async fn follow(path: &str, kind: &str, least: usize) {
     let server = Server::start().await;
     let steps = steps(&page(path), kind);
@@ -59,15 +59,15 @@ async fn follow(path: &str, kind: &str, least: usize) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// Runs a line of the tour in a shell that finds `ringq` and its server. `status` is how the line
-/// before it ended. A pipe ends badly if any of its commands does.
+/// Runs a line of the tour in a shell that finds `ringq` and its server. `status`: exit status of the line before. A
+/// pipe fails if any of its commands does.
 fn type_in(command: &str, status: i32, url: &str, directory: &Path) -> Output {
     let binary = Path::new(env!("CARGO_BIN_EXE_ringq")).parent().unwrap();
     let tools = in_project(".tools/bin");
     #[expect(clippy::disallowed_methods, reason = "the path of a shell")]
     let path = std::env::var("PATH").unwrap_or_default();
     Command::new("bash")
-        // Standard error comes where it would on a terminal.
+        // Standard error appears where it would on a terminal.
         .args(["-c", &format!("exec 2>&1; set -o pipefail; (exit {status}); {command}")])
         .current_dir(directory)
         .env("PATH", format!("{}:{}:{path}", binary.display(), tools.display()))
@@ -77,7 +77,7 @@ fn type_in(command: &str, status: i32, url: &str, directory: &Path) -> Output {
         .unwrap()
 }
 
-/// The steps of all console blocks of that kind.
+/// Returns the steps of all console blocks of that kind.
 pub(super) fn steps(text: &str, kind: &str) -> Vec<Step> {
     let begin = format!("```console {kind}");
     let mut steps: Vec<Step> = Vec::new();
@@ -91,7 +91,7 @@ pub(super) fn steps(text: &str, kind: &str) -> Vec<Step> {
                 (Some(command), _) => {
                     steps.push(Step { command: command.to_owned(), output: Vec::new() });
                 }
-                // A command that goes on in the next line.
+                // A command that continues in the next line.
                 (None, Some(step)) if step.command.ends_with('\\') => {
                     step.command.truncate(step.command.len() - 1);
                     step.command.push_str(line.trim_start());
@@ -104,7 +104,7 @@ pub(super) fn steps(text: &str, kind: &str) -> Vec<Step> {
     steps
 }
 
-/// A step that fails on purpose shows it by the one after it.
+/// Returns whether the next step shows the exit status: such a step may fail on purpose.
 pub(super) fn shows_status(step: Option<&Step>) -> bool {
     step.is_some_and(|step| step.command == "echo $?")
 }

@@ -18,7 +18,7 @@ fn ids(jobs: &[Job]) -> Vec<String> {
     jobs.iter().map(|job| job.spec.as_ref().unwrap().id.clone()).collect()
 }
 
-/// Makes dead letters with these ids.
+/// Creates dead letters with these ids.
 async fn bury(client: &Client, topic: &str, ids: &[&str]) {
     for &id in ids {
         client.enqueue(job(topic).with_id(id).with_text("x")).await;
@@ -49,7 +49,7 @@ async fn list_jobs_goes_page_by_page_in_the_order_of_due_times() {
     let mut expected = Vec::new();
     for n in 0..10_u64 {
         let id = format!("n{n}");
-        // The last enqueued is due first.
+        // The last enqueued job is due first.
         let delay = millis(3_600_000 - n * 60_000);
         client.enqueue(job("mail").with_id(&id).with_text("x").with_delay(delay)).await;
         expected.insert(0, id);
@@ -212,7 +212,7 @@ async fn redrive_counts_moves_and_skips() {
     assert_refused(&status, Code::NotFound, "TOPIC_NOT_FOUND", "");
 }
 
-/// Whatever a call names, jobs that ended well stay as they are unless it names their state.
+/// Jobs that ended well stay as they are unless the call names their state.
 #[tokio::test]
 async fn a_redrive_puts_back_dead_letters_alone_unless_states_say_otherwise() {
     let server = Setup::new().shards(2).start().await;
@@ -271,7 +271,7 @@ async fn a_redrive_puts_back_dead_letters_alone_unless_states_say_otherwise() {
 
 #[tokio::test]
 async fn a_redrive_ends_though_its_jobs_die_again_at_once() {
-    // More than the server moves at a time, so that jobs of its first step can die before the last.
+    // More jobs than the server moves per step, so that jobs of its first step can die before the last.
     const DEAD: usize = 2_500;
     let server = Server::start().await;
     let client = server.connect().await;
@@ -324,8 +324,8 @@ async fn a_redrive_at_a_rate_spreads_the_due_times() {
     assert_eq!(jobs.len(), 4);
     let mut due: Vec<_> = jobs.iter().map(|job| job.due_time.since_epoch()).collect();
     due.sort();
-    // Never closer than the rate allows, though stores tell whole milliseconds; and what lies on
-    // several shards is later by no more than the shards took to answer one after the other.
+    // Never closer than the rate allows, with times rounded to milliseconds by stores; on several shards later by at
+    // most the time that the shards took to answer one after the other.
     for pair in due.windows(2) {
         assert!(pair[1] - pair[0] >= millis(499), "two jobs per second: {due:?}");
     }

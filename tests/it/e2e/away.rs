@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use crate::harness::{JobExt as _, Setup, job, millis, proto, take};
 
-/// How the only server is away.
+/// A way in which the only server is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Absence {
     Killed,
@@ -12,7 +12,8 @@ enum Absence {
     Stopped,
 }
 
-/// The only server is away for longer than leases last: `held` jobs at their last attempt, which nobody can extend.
+/// Leaves the jobs without a server for longer than leases last: `held` jobs at their last attempt, whose leases
+/// cannot be extended.
 async fn away_for_longer_than_a_lease(absence: Absence, held: usize) {
     let mut server = Setup::new().restartable().start().await;
     let client = server.connect().await;
@@ -24,7 +25,7 @@ async fn away_for_longer_than_a_lease(absence: Absence, held: usize) {
     let request = StreamRequest { orphan_grace: Some(proto(millis(2_500))), ..take("mail") };
     let jobs = match absence {
         Absence::Killed => client.stream(request).await.next_many(held).await,
-        // A stream that goes on would get again what comes back.
+        // A stream that continues would get the returned jobs again.
         Absence::Stopped => client.pull_now("mail", 10).await,
     };
     assert_eq!(jobs.len(), held);
@@ -43,7 +44,7 @@ async fn away_for_longer_than_a_lease(absence: Absence, held: usize) {
         Absence::Killed => server.restart().await,
         Absence::Stopped => server.resume(),
     }
-    // Of every three one is acked, one extended, and of one nothing is heard.
+    // In each group of three one job is acked, one extended, and one left alone.
     let client = server.connect().await;
     for (n, job) in jobs.iter().enumerate() {
         match n % 3 {

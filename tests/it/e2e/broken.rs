@@ -20,23 +20,23 @@ fn with_grace(topic: &str, grace: Duration) -> StreamRequest {
     StreamRequest { orphan_grace: Some(proto(grace)), ..take(topic) }
 }
 
-/// A client on a runtime of its own. Cut off, that is gone at once: the socket closes without a
-/// cancel, a window update or any other goodbye, as when a machine dies.
+/// A client on a runtime of its own. Cutting it off ends it at once: the socket closes without a cancel or a window
+/// update, as when a machine dies.
 struct Elsewhere {
     cut: oneshot::Sender<()>,
     thread: std::thread::JoinHandle<()>,
 }
 
-/// Runs `work`, which ends when it is told.
+/// Runs `work`, which ends when `cut` is sent.
 fn elsewhere<W>(server: &Server, work: W) -> Elsewhere
 where
     W: AsyncFnOnce(Client, oneshot::Receiver<()>) + Send + 'static,
 {
-    let (cut, told) = oneshot::channel();
+    let (cut, is_cut) = oneshot::channel();
     let grpc = server.grpc;
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async { work(Client::connect(grpc).await, told).await });
+        runtime.block_on(async { work(Client::connect(grpc).await, is_cut).await });
     });
     Elsewhere { cut, thread }
 }
@@ -77,7 +77,7 @@ async fn what_a_cut_stream_was_never_sent_goes_back_at_once_and_uncounted() {
     for _ in 0..JOBS / 20 {
         client.enqueue_all(vec![job("files").with_bytes(BYTES); 20]).await;
     }
-    // A worker that does not read: the transport takes what its windows allow, the rest stays.
+    // A worker that does not read: the transport takes as much as its windows allow, the rest stays.
     let grace = millis(3_500);
     let request = StreamRequest { max_in_flight: 1_000, ..with_grace("files", grace) };
     let (sent, first) = oneshot::channel();
@@ -99,7 +99,7 @@ async fn what_a_cut_stream_was_never_sent_goes_back_at_once_and_uncounted() {
     assert!(claimed < JOBS as i64, "{claimed} claimed: what is not read is not claimed");
     let cut = Instant::now();
     worker.cut();
-    // Within the grace: only what went out is still leased.
+    // Within the grace: only the jobs that were sent are still leased.
     let sent = eventually("what was never sent is ready again", async || {
         let running = client.stats("files").await.running;
         (running < claimed).then_some(running)
@@ -129,7 +129,7 @@ async fn what_a_cut_stream_was_never_sent_goes_back_at_once_and_uncounted() {
     assert!(counted.len() < claimed as usize, "what was never sent is not counted");
 }
 
-/// How a worker that stops speaks for its job.
+/// The order in which a stopping worker extends its job and reopens its stream.
 #[derive(Clone, Copy, Debug)]
 enum Order {
     ExtendThenCancel,
@@ -191,8 +191,8 @@ async fn one_extend_keeps_the_job_of_a_worker_that_stops_whichever_comes_first()
     }
 }
 
-/// How long a job runs after its worker got it. The test waits for it in real time, because the grace
-/// and the lease are real: the default of 5 s, and 30 s.
+/// Time that a job runs after its worker got it. The test waits for it in real time, because the grace and the lease
+/// are real: the defaults of 5 s and 30 s.
 const RUN: Duration = millis(20_000);
 
 /// A job at work, in a topic of its own.
@@ -201,7 +201,7 @@ struct Run {
     came: Instant,
 }
 
-/// A stream with the default grace, whose heartbeats come often enough to show that it lives.
+/// Opens a stream with the default grace, whose heartbeats come often enough to show that it lives.
 async fn other(client: &Client, topic: &str) -> Worker {
     let heartbeat_interval = Some(proto(millis(2_000)));
     let worker = client.stream(StreamRequest { heartbeat_interval, ..take(topic) }).await;
@@ -216,13 +216,13 @@ impl Run {
         Run { held, came: Instant::now() }
     }
 
-    /// The one call that a worker owes for what it still works on, as plain as can be.
+    /// Sends the one call that a worker owes for a running job: a plain Extend.
     async fn keep(&self, client: &Client) {
         let item = ExtendItem { receipt: self.held.receipt.clone(), ..Default::default() };
         assert_eq!(client.extend_items(vec![item]).await, []);
     }
 
-    /// Works on to the end and acks; meanwhile and after it the job comes to none of these streams.
+    /// Works to the end and acks; meanwhile and after it no stream of `others` gets the job.
     async fn finish(self, client: &Client, mut others: Vec<Worker>) {
         let left = RUN.saturating_sub(self.came.elapsed());
         futures::future::join_all(others.iter_mut().map(|other| other.quiet(left))).await;
@@ -239,8 +239,8 @@ impl Run {
     }
 }
 
-/// The connection dies under a stream; the worker's process lives, speaks up for its job on another
-/// connection and opens another stream.
+/// The connection dies under a stream; the worker's process lives, extends its job on another connection and opens
+/// another stream.
 async fn cut_under_a_job(server: &Server) {
     let client = server.connect().await;
     client.enqueue(job("cut").with_id("a").with_retention(millis(60_000))).await;
@@ -259,7 +259,7 @@ async fn cut_under_a_job(server: &Server) {
     run.finish(&client, vec![idle, again]).await;
 }
 
-/// A worker wants no more jobs and finishes what it has.
+/// Stops a worker, which finishes its job.
 async fn stop_with_a_job(server: &Server) {
     let client = server.connect().await;
     client.enqueue(job("stop").with_id("a").with_retention(millis(60_000))).await;
@@ -307,7 +307,7 @@ async fn leases_of_a_killed_server_come_back_after_the_grace_unless_their_worker
     assert!(worker.any_end().await.is_err(), "a killed server breaks its streams");
     let began = Instant::now();
     server.restart().await;
-    // A receipt is good on any server and in any of its lives.
+    // A receipt is valid on any server, also after a restart.
     let client = server.connect().await;
     client.extend(&extended.receipt, millis(30_000)).await;
     client.ack(&acked.receipt).await;
@@ -371,8 +371,8 @@ async fn a_pull_that_is_cancelled_or_runs_out_of_time_costs_the_job_nothing() {
     assert_eq!((delivery.attempt, delivery.delivery), (1, 1), "no pull had it before");
     drop(worker);
 
-    // With a deadline of its own, it answers 200 ms before that, and in the end long before its wait is over. The
-    // client is one that would hear also what comes too late.
+    // With a deadline of its own, it answers 200 ms before that, and in any case long before its wait is over. This
+    // client would receive late answers, too.
     let begin = Instant::now();
     let mut request = tonic::Request::new(pull("calm"));
     request.set_timeout(millis(800));
@@ -383,8 +383,8 @@ async fn a_pull_that_is_cancelled_or_runs_out_of_time_costs_the_job_nothing() {
     assert!(took > millis(400) && took < millis(5_000), "answered after {took:?}");
 }
 
-/// A caller of Pull on a connection of its own that reads the headers of the answer and no more: jobs of so many bytes
-/// do not fit into its window.
+/// Calls Pull on a connection of its own and reads only the headers of the answer: jobs of this size do not fit into
+/// its window.
 async fn pull_headers(server: &Server, topic: &str) -> Response<Streaming<PullResponse>> {
     let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc)).unwrap();
     let channel = endpoint.initial_stream_window_size(1_024).connect().await.unwrap();
@@ -450,10 +450,10 @@ async fn jobs_that_come_at_the_end_of_a_pull_are_answered_or_untouched() {
             assert_eq!((stored.state(), stored.deliveries), (JobState::Running, 1), "{topic}");
             return;
         }
-        // Only a machine that stands still for the 200 ms that an answer has lets it come too late.
+        // The answer is late only if the machine stands still for the 200 ms that it has.
         let code = answer.err().map_or(Code::DeadlineExceeded, |status| status.code());
         assert_eq!(code, Code::DeadlineExceeded);
-        // What was claimed for nobody comes back, and was no delivery.
+        // Jobs that were claimed and not sent come back, without a delivery.
         eventually("it is untouched", async || {
             let stored = client.get(&topic, "a").await;
             ((stored.state(), stored.deliveries) == (JobState::Ready, 0)).then_some(())
@@ -498,7 +498,7 @@ async fn a_stream_that_the_server_ended_gives_nothing_back_after_a_restart_eithe
     assert!(server.exit().await.success());
     server.restart().await;
     let client = server.connect().await;
-    // Longer than the grace: what belongs to a stream of the former life would be free by now.
+    // Longer than the grace: leases of a stream from before the restart would be free by now.
     let mut idle = client.stream(take("mail")).await;
     idle.quiet(millis(1_200)).await;
     for delivery in [ended, drained] {
@@ -507,7 +507,8 @@ async fn a_stream_that_the_server_ended_gives_nothing_back_after_a_restart_eithe
     }
 }
 
-/// Break, Extend, a new stream: it has the leases from then on, by its name or by the connection.
+/// Break, Extend, a new stream: the new stream has the leases from then on, by the stream's name or by the
+/// connection.
 #[tokio::test]
 async fn what_was_extended_at_a_break_is_revoked_on_the_next_stream_and_comes_back_with_it() {
     let server = Server::start().await;
@@ -533,7 +534,7 @@ async fn what_was_extended_at_a_break_is_revoked_on_the_next_stream_and_comes_ba
         } else {
             client.stream(request).await
         };
-        // What is revoked before the server sees the break goes the way of the former stream.
+        // A revocation before the server sees the break goes to the former stream.
         eventually("the break is seen", async || {
             let workers = client.admin.clone().list_workers(ListWorkersRequest::default()).await;
             (workers.unwrap().into_inner().workers.len() == 1).then_some(())
@@ -544,7 +545,7 @@ async fn what_was_extended_at_a_break_is_revoked_on_the_next_stream_and_comes_ba
         client.queue.clone().delete(request).await.unwrap();
         let revoked = next.revocation().await;
         assert!(sent.iter().any(|sent| sent.id == gone && sent.receipt == revoked.receipt));
-        // An Extend up to 500 ms before a break speaks for its lease.
+        // An Extend up to 500 ms before a break keeps its lease.
         tokio::time::sleep(millis(600)).await;
         drop(next);
         let again = client.pull_one("mail").await;
@@ -553,7 +554,7 @@ async fn what_was_extended_at_a_break_is_revoked_on_the_next_stream_and_comes_ba
     }
 }
 
-/// What is as it should not be: each worker gets its stream all the same.
+/// Invalid names: each worker gets its stream all the same.
 #[tokio::test]
 async fn a_stream_may_name_any_former_one() {
     let server = Server::start().await;

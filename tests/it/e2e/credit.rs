@@ -1,5 +1,5 @@
-//! Credit where every Ack goes to another replica than the stream's, and hints of it get lost: never more
-//! than was asked for, and never stuck.
+//! Credit when every Ack goes to another replica than the stream's, and hints of it get lost: never more jobs than
+//! requested, and never stuck.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -13,36 +13,36 @@ use tokio::time::Instant;
 
 use crate::harness::{Client, LossyProxy, Redis, Setup, eventually, job, millis, receipts, take};
 
-/// The part of all hints that is lost.
+/// Share of all hints that is lost.
 const LOST: f64 = 0.05;
-/// How long a stream may get nothing though there is something.
+/// Longest time for which a stream may get nothing although jobs are ready.
 const STUCK_MAX: Duration = Duration::from_secs(2);
-/// Time is counted in pieces, so that a machine that stands still does not count.
+/// Time is counted in ticks, so that a machine that stands still does not count.
 const TICK: Duration = millis(20);
 /// Streams per replica.
 const STREAMS: usize = 2;
 
-/// What all workers share.
+/// State that all workers share.
 struct Books {
     jobs: usize,
     delivered: AtomicUsize,
     ids: Mutex<HashSet<String>>,
-    /// The longest time in ticks that a stream got nothing though there was something.
+    /// Longest time in ticks for which a stream got nothing although jobs were ready.
     gap: AtomicUsize,
 }
 
-/// One stream, its credit, and where it acknowledges.
+/// A stream, its credit, and the replica for its Acks.
 struct Worker {
     stream: tonic::Streaming<ringq::pb::StreamResponse>,
     credit: i64,
     acks: Client,
     books: Arc<Books>,
-    /// Delivered and not sent back yet, as the worker itself counts.
+    /// Number of jobs delivered and not settled yet, by the worker's own count.
     held: Arc<AtomicI64>,
     acking: JoinSet<()>,
 }
 
-/// How many jobs: `RINGQ_CREDIT_JOBS`, or some that every test run can afford.
+/// Returns the number of jobs: `RINGQ_CREDIT_JOBS`, or a default that suits every test run.
 fn jobs_asked_for() -> usize {
     std::env::var("RINGQ_CREDIT_JOBS").map_or(20_000, |jobs| jobs.parse().unwrap())
 }
@@ -61,7 +61,7 @@ async fn credit_holds_and_comes_back_when_every_ack_goes_elsewhere_and_hints_are
     let servers = [serve().await, serve().await];
     let clients = [servers[0].connect().await, servers[1].connect().await];
     let jobs = jobs_asked_for();
-    // Enough that a lost hint is not the end of all credit, little enough that many together are.
+    // Large enough that one lost hint does not use up all credit, small enough that many lost hints do.
     let credit = if jobs > 100_000 { 1_000 } else { 100 };
     enqueue(&clients[0], jobs).await;
     let books = Arc::new(Books {
@@ -104,7 +104,7 @@ impl Worker {
         Worker { stream, credit, acks: other.clone(), books, held, acking }
     }
 
-    /// Works until all jobs are done; `watch` tells whether there are any left.
+    /// Works until all jobs are done; `watch` is asked whether any are left.
     async fn run(mut self, watch: Client) {
         let mut ticks = 0;
         while self.books.delivered.load(Ordering::Relaxed) < self.books.jobs {
@@ -131,7 +131,7 @@ impl Worker {
         }
     }
 
-    /// Has jobs done after a moment, at the other replica.
+    /// Finishes jobs after a moment, at the other replica.
     fn take(&mut self, deliveries: Vec<Delivery>) {
         let (count, books) = (deliveries.len(), &self.books);
         let held = self.held.fetch_add(count as i64, Ordering::SeqCst) + count as i64;
@@ -144,7 +144,7 @@ impl Worker {
         let pause = millis(rand::rng().random_range(0..8));
         self.acking.spawn(async move {
             tokio::time::sleep(pause).await;
-            // Not held any more from the moment at which it may be known to be done.
+            // Not held any more from the moment at which the server may have settled it.
             held.fetch_sub(count as i64, Ordering::SeqCst);
             client.ack_all(&receipts(&deliveries)).await;
         });

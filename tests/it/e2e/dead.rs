@@ -1,5 +1,5 @@
-//! Servers that share a Redis and fall silent. A server is taken for dead 10 s after its last sign of
-//! life, so these stories take their time: they share nothing but it, and run side by side.
+//! Servers that share a Redis and fall silent. A server counts as dead 10 s after its last heartbeat, so these tests
+//! are slow: they share nothing, and run side by side.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use crate::harness::{
 };
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// Everything that a dead replica held is back within this.
+/// Time limit until all jobs of a dead replica are back.
 const BACK_MAX: Duration = Duration::from_secs(20);
 const TOPIC: &str = "mail";
 
-/// Servers on one Redis.
+/// Builds the setup of a server on this Redis.
 fn setup(redis: &Redis) -> Setup {
     Setup::new().config("shutdown_grace = \"100ms\"").shard(format!("s0={}", redis.url()))
 }
 
-/// A job that is leased for a day, and dead after one failure.
+/// Builds a job that is leased for a day, and dead after one failure.
 fn fragile(n: usize) -> JobSpec {
     job(TOPIC).with_id(format!("j{n}")).with_lease(DAY).with_max_attempts(1)
 }
@@ -32,7 +32,7 @@ async fn enqueue(client: &Client, jobs: usize) {
     client.enqueue_all((0..jobs).map(fragile).collect()).await;
 }
 
-/// A stream whose leases come back a second after it breaks.
+/// Opens a stream whose leases come back a second after it breaks.
 async fn stream(client: &Client, credit: usize) -> Worker {
     let (orphan_grace, heartbeat_interval) =
         (Some(proto(millis(1_000))), Some(proto(millis(5_000))));
@@ -41,8 +41,8 @@ async fn stream(client: &Client, credit: usize) -> Worker {
     client.stream(request).await
 }
 
-/// The next jobs of a stream, which come within [`BACK_MAX`] of `since`: each handed over once before,
-/// and nothing that counts as a failure.
+/// Waits for the next jobs of a stream, within [`BACK_MAX`] of `since`: each delivered once before, and without a
+/// failure.
 async fn back(worker: &mut Worker, jobs: usize, since: Instant) -> Vec<Delivery> {
     let left = BACK_MAX.saturating_sub(since.elapsed());
     let deliveries = tokio::time::timeout(left, worker.next_many(jobs)).await;
@@ -59,7 +59,7 @@ async fn stale(client: &Client, deliveries: &[Delivery]) {
     assert_eq!(errors, vec![SettleError::Stale; deliveries.len()]);
 }
 
-/// Kill -9: what was extended through another server since is kept, until its new deadline.
+/// Kill -9: leases that were extended through another server since are kept, until their new deadline.
 async fn killed() {
     const JOBS: usize = 60;
     let Some(redis) = Redis::start().await else { return };
@@ -71,7 +71,7 @@ async fn killed() {
     let killed = Instant::now();
     a.kill().await;
     assert!(worker.any_end().await.is_err());
-    // The worker goes on with some: with one of them for less long than it thought.
+    // The worker continues with some: one of them has a shorter lease than before.
     let (kept, lost) = held.split_at(10);
     for delivery in &kept[1..] {
         on_b.extend(&delivery.receipt, DAY).await;
@@ -90,7 +90,7 @@ async fn killed() {
     assert_eq!(ids(&again), ids(lost));
     stale(&on_b, lost).await;
     on_b.ack_all(&receipts(&again)).await;
-    // One that starts now finds nothing to give back either.
+    // A server that starts now finds no lease to release either.
     let c = setup(&redis).start().await;
     let dead = on_b.until(TOPIC, &kept[0].id, JobState::Dead).await;
     assert!(killed.elapsed() >= lease, "it was kept until its deadline");
@@ -100,7 +100,7 @@ async fn killed() {
     assert_eq!(c.connect().await.stats(TOPIC).await.succeeded_total, 59);
 }
 
-/// A server that starts, or ends in order, takes nothing from the living or from workers.
+/// A server that starts or ends in order takes no lease from live servers or workers.
 async fn started_and_ended() {
     let Some(redis) = Redis::start().await else { return };
     let (a, b) = (setup(&redis).start().await, setup(&redis).start().await);
@@ -116,7 +116,7 @@ async fn started_and_ended() {
     let gone = broken.next_many(10).await;
     let mut other = stream(&on_b, 30).await;
     drop(broken);
-    eventually("the server knows that the stream broke", async || {
+    eventually("the server has seen that the stream broke", async || {
         let list = on_c.admin.clone().list_workers(ListWorkersRequest::default()).await.unwrap();
         (list.into_inner().workers.len() == 1).then_some(())
     })
@@ -125,7 +125,7 @@ async fn started_and_ended() {
     let ended = Instant::now();
     drained.end().await;
     c.exit().await;
-    // Only the stream that broke just before gives back: it had no time for it itself.
+    // Only leases of the stream that broke just before are released: the server had no time to do it itself.
     let again = back(&mut other, 10, ended).await;
     let id = |delivery: &Delivery| delivery.id.clone();
     assert!(again.iter().map(id).all(|id| gone.iter().any(|gone| gone.id == id)));
@@ -136,7 +136,7 @@ async fn started_and_ended() {
     assert_eq!(on_b.stats(TOPIC).await.succeeded_total, 30);
 }
 
-/// Stands still for as long as it takes the others to give its jobs back, and goes on.
+/// Stands still until the others have released its jobs, and continues.
 async fn paused() {
     let Some(redis) = Redis::start().await else { return };
     let (a, b) = (setup(&redis).start().await, setup(&redis).start().await);
@@ -148,14 +148,14 @@ async fn paused() {
     a.pause();
     let mut other = stream(&on_b, 20).await;
     let again = back(&mut other, 10, stopped).await;
-    // At least so long that its own timers have run out.
+    // At least so long that its own timers have expired.
     tokio::time::sleep_until(stopped + Duration::from_secs(14)).await;
     a.resume();
     stale(&on_a, &held[..5]).await;
     stale(&on_b, &held[5..]).await;
     on_a.ack_all(&receipts(&again)).await;
     assert_eq!(on_a.stats(TOPIC).await.succeeded_total, 10);
-    // It lives again: its streams get jobs, and those are not taken away.
+    // It is alive again: its streams get jobs, and keep them.
     drop(other);
     on_a.enqueue(fragile(10)).await;
     let delivery = worker.next().await;
@@ -165,7 +165,7 @@ async fn paused() {
     on_b.ack(&delivery.receipt).await;
 }
 
-/// The only server there is: its next life gives back what it held.
+/// The only server: after its restart it releases its former leases.
 async fn restarted() {
     let Some(redis) = Redis::start().await else { return };
     let mut server = setup(&redis).restartable().start().await;

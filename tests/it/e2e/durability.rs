@@ -1,4 +1,4 @@
-//! What a write to Redis reaches: asked for, answered, and refused where it is not true.
+//! Durability of writes to Redis: requested, answered, and refused where it is not reached.
 
 use std::time::Duration;
 
@@ -14,12 +14,13 @@ use crate::harness::{
     Client, PATIENCE, Program, Redis, Server, Setup, assert_refused, job, millis, request,
 };
 
-/// How often a server looks what its shards reach, and how long a replica counts that is silent.
+/// Time limit for a server to see a change: the interval of its checks of shards, plus the time for which a silent
+/// replica counts.
 const SEEN_WITHIN: Duration = Duration::from_secs(30);
-/// Longer than a shard is waited for.
+/// Longer than the wait for a shard.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(8);
 
-/// A server on this Redis.
+/// Starts a server on this Redis.
 async fn serve(redis: &Redis) -> Server {
     Setup::on(&redis.url()).start().await
 }
@@ -32,18 +33,18 @@ async fn ask(client: &Client, id: &str, durability: Durability) -> Result<Enqueu
     client.send(asking(id, durability)).await
 }
 
-/// What is reached when so much is asked.
+/// Enqueues with this durability and returns the answered one.
 async fn reached(client: &Client, id: &str, asked: Durability) -> Durability {
     ask(client, id, asked).await.unwrap().durability()
 }
 
-/// The most that can be asked for.
+/// Returns the highest durability that can be requested.
 async fn most(client: &Client) -> Durability {
     let info = client.admin.clone().get_server_info(GetServerInfoRequest {}).await.unwrap();
     info.into_inner().durability()
 }
 
-/// What is reached when nothing is asked, and the most that can be.
+/// Returns the durability without a request, and the highest one.
 async fn reach(client: &Client) -> (Durability, Durability) {
     let plain = reached(client, "plain", Durability::Unspecified).await;
     (plain, most(client).await)
@@ -55,7 +56,7 @@ async fn assert_unsupported(client: &Client, id: &str, asked: Durability) {
     assert!(client.find("mail", id).await.is_none(), "it was written all the same");
 }
 
-/// Refused, too late to undo it: the job is there, and the error names it.
+/// Checks a refusal that is too late to undo the write: the job exists, and the error names it.
 async fn assert_not_reached(client: &Client, id: &str, asked: Durability) {
     let begin = Instant::now();
     let status = ask(client, id, asked).await.unwrap_err();
@@ -63,15 +64,15 @@ async fn assert_not_reached(client: &Client, id: &str, asked: Durability) {
     assert_refused(&status, Code::Unavailable, "DURABILITY_NOT_REACHED", "");
     let details = status.get_error_details();
     assert_eq!(details.error_info().unwrap().metadata["id"], id);
-    assert!(details.retry_info().is_some(), "it says how long to wait");
+    assert!(details.retry_info().is_some(), "the error has a retry delay");
     assert!(client.find("mail", id).await.is_some(), "the job is not there");
 }
 
-/// Waits until the server has seen that this is the most that can be asked for.
+/// Waits until the server reports that this is the highest durability.
 async fn until_most(client: &Client, wanted: Durability) {
     let begin = Instant::now();
     while most(client).await != wanted {
-        assert!(begin.elapsed() < SEEN_WITHIN, "it is not seen that {wanted:?} is reached");
+        assert!(begin.elapsed() < SEEN_WITHIN, "the server does not report {wanted:?} in time");
         tokio::time::sleep(millis(100)).await;
     }
 }
@@ -115,8 +116,8 @@ async fn a_file_that_is_synced_every_second_is_none_where_redis_cannot_confirm_i
     }
 }
 
-/// Valkey 9.1 answers WAITAOF at once up to a second before it syncs, as Redis did before 7.4.3. If this
-/// fails with a newer one, it may be mended: look before you change the test.
+/// Valkey 9.1 answers WAITAOF up to a second before it syncs, as Redis did before 7.4.3. If this fails with a newer
+/// one, it may be fixed: check that before you change the test.
 #[tokio::test]
 async fn a_confirmation_that_comes_before_the_sync_is_not_believed() {
     let Some(redis) = Redis::every_second(Program::Valkey).await else { return };
@@ -133,13 +134,13 @@ async fn a_file_that_is_synced_every_second_is_waited_for() {
     let Some(redis) = Redis::every_second(Program::Redis8).await else { return };
     let server = serve(&redis).await;
     let client = server.connect().await;
-    // A machine that stands still may cost the trial; the next one comes.
+    // A machine that stands still may fail one trial; another one follows.
     until_most(&client, Fsynced).await;
     assert_eq!(reached(&client, "plain", Durability::Unspecified).await, Memory);
     let asks = (0..JOBS).map(|n| reached_by(&client, n, Fsynced)).collect::<Vec<_>>();
     let asked = futures::future::join_all(asks).await;
     assert!(asked.iter().all(|&reached| reached == Fsynced), "{asked:?}");
-    // A repeat finds the job, and waits for it as well.
+    // A repeat finds the job, and waits for its durability, too.
     let again = ask(&client, "asked0", Fsynced).await.unwrap();
     assert_eq!((again.outcome(), again.durability()), (EnqueueOutcome::Unchanged, Fsynced));
     let specs = (0..JOBS).map(|n| job("mail").with_id(format!("batch{n}"))).collect();
@@ -161,9 +162,9 @@ async fn a_sync_that_does_not_come_is_not_reached_and_a_repeat_waits_again() {
     let client = server.connect().await;
     until_most(&client, Fsynced).await;
     redis.command(&["CONFIG", "SET", "appendfsync", "no"]).await;
-    // Written by one who asks for nothing; the repeat has nothing to write, and waits all the same.
+    // Written without a requested durability; the repeat writes nothing, and waits all the same.
     reached(&client, "a", Durability::Unspecified).await;
-    // All at once: in some seconds the server looks, and refuses.
+    // At once, without a notice: some seconds later the server checks, and refuses.
     let asks = async {
         tokio::join!(
             assert_not_reached(&client, "a", Fsynced),
@@ -181,7 +182,7 @@ async fn a_sync_that_does_not_come_is_not_reached_and_a_repeat_waits_again() {
     redis.command(&["CONFIG", "SET", "appendfsync", "everysec"]).await;
     until_most(&client, Fsynced).await;
     assert_eq!(reached(&client, "b", Fsynced).await, Fsynced);
-    // Seen when the server looks again.
+    // Seen at the next check.
     redis.command(&["CONFIG", "SET", "appendfsync", "always"]).await;
     let begin = Instant::now();
     while reached(&client, "d", Durability::Unspecified).await != Fsynced {
@@ -193,7 +194,7 @@ async fn a_sync_that_does_not_come_is_not_reached_and_a_repeat_waits_again() {
     assert_unsupported(&client, "e", Fsynced).await;
 }
 
-/// A caller is not kept for longer than it has said.
+/// Checks that a caller gets its answer by its deadline.
 async fn assert_in_time(client: &Client) {
     let mut hasty = tonic::Request::new(asking("hasty", Fsynced));
     hasty.set_timeout(millis(1_000));
@@ -225,7 +226,7 @@ async fn replicated_is_answered_with_a_replica_alone() {
     }
 }
 
-/// Right after its replica went a server may not have seen it yet.
+/// Waits for the loss of a replica: right after it the server may not have seen it yet.
 async fn assert_gone(client: &Client) {
     let status = ask(client, "gone", Replicated).await.unwrap_err();
     let details = status.get_error_details();
@@ -255,14 +256,14 @@ async fn a_replica_that_stands_still_is_not_reached_in_time_and_the_job_is_there
     until_most(&client, Replicated).await;
     replica.pause();
     assert_not_reached(&client, "a", Replicated).await;
-    // Those who ask for less are not held up.
+    // Callers that request less do not wait.
     let mut slow = Box::pin(ask(&client, "b", Replicated));
     assert!(futures::poll!(slow.as_mut()).is_pending());
     let begin = Instant::now();
     assert_eq!(reached(&client, "c", Fsynced).await, Fsynced);
     assert!(begin.elapsed() < millis(1_500), "it took {:?}", begin.elapsed());
     drop(slow);
-    // A server-made id is told, too: with it a repeat is safe.
+    // The error contains a server-made id, too: with it a repeat is safe.
     let unnamed = EnqueueRequest { durability: Replicated.into(), ..request(job("mail")) };
     let status = client.send(unnamed).await.unwrap_err();
     let id = status.get_error_details().error_info().unwrap().metadata["id"].clone();
@@ -292,7 +293,7 @@ async fn a_server_made_id_goes_where_what_is_asked_is_reached() {
     while shards.len() < 2 {
         shards.insert(client.send(request(job("mail"))).await.unwrap().shard);
     }
-    // A chosen id has one place.
+    // A client-chosen id lies on one shard only.
     let begin = Instant::now();
     let mut answers = std::collections::BTreeSet::new();
     for n in 0.. {
@@ -336,7 +337,7 @@ async fn a_file_that_is_begun_while_redis_runs_is_none_before_it_is_whole() {
     let client = server.connect().await;
     assert_eq!(reached(&client, "plain", Durability::Unspecified).await, Memory);
     redis.command(&["CONFIG", "SET", "appendfsync", "always"]).await;
-    // The first rewrite goes on and on.
+    // The first rewrite does not end.
     redis.command(&["CONFIG", "SET", "rdb-key-save-delay", "2000000"]).await;
     redis.command(&["CONFIG", "SET", "appendonly", "yes"]).await;
     assert_eq!(redis.info("persistence", "aof_enabled").await, 1);

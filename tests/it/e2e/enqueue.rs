@@ -106,7 +106,7 @@ async fn the_callers_traceparent_goes_into_the_headers_unless_the_job_has_one() 
     }
 }
 
-/// A cell of the conflict table: what is answered, or ALREADY_EXISTS.
+/// A cell of the conflict table: the outcome, or ALREADY_EXISTS.
 type Cell = Result<EnqueueOutcome, Code>;
 
 /// Brings `topic/x` into a state; each cell has a topic of its own, so a pull finds this job.
@@ -293,7 +293,7 @@ async fn a_repeat_after_the_job_has_been_run_and_acked_creates_nothing() {
         assert_eq!(repeat.state(), JobState::Succeeded);
         assert_eq!(client.pull_now("mail", 10).await, []);
     }
-    // Forgotten at once, when that is what was asked for: a late repeat runs again.
+    // Removed at once, as its retention requests: a late repeat runs again.
     let forgotten = job("mail").with_id("twice").with_retention(millis(0));
     for _ in 0..2 {
         let answer = client.enqueue(forgotten.clone()).await;

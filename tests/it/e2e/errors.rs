@@ -28,7 +28,7 @@ async fn a_message_above_four_mebibytes_is_too_large_and_the_connection_lives_on
 #[tokio::test]
 async fn a_deadline_that_passes_is_answered_as_such() {
     let server = Server::start().await;
-    // Without tonic's channel, which would answer in the server's stead.
+    // Without tonic's channel, which would answer in place of the server.
     let mut queue = raw_queue(server.grpc).await;
     for timeout in ["1n", "1u"] {
         let mut call = Request::new(request(job("mail")));
@@ -36,7 +36,7 @@ async fn a_deadline_that_passes_is_answered_as_such() {
         let status = queue.enqueue(call).await.unwrap_err();
         assert_refused(&status, Code::DeadlineExceeded, "DEADLINE_EXCEEDED", "");
     }
-    // A generous one changes nothing.
+    // A long deadline changes nothing.
     let mut call = Request::new(request(job("mail")));
     call.metadata_mut().insert("grpc-timeout", "10S".parse().unwrap());
     queue.enqueue(call).await.unwrap();
@@ -66,7 +66,7 @@ async fn an_unknown_topic_is_named_where_it_matters_and_empty_elsewhere() {
     assert_eq!(client.pull_now("nowhere", 1).await, []);
     let mut worker = client.stream(take("nowhere")).await;
     worker.quiet(millis(100)).await;
-    // Asking does not make it.
+    // A read does not create it.
     let stats = GetTopicStatsRequest { name: "nowhere".into() };
     assert!(client.topics.clone().get_topic_stats(stats).await.is_err());
 }
@@ -92,7 +92,7 @@ async fn what_this_server_does_not_have_yet_is_unimplemented() {
     }
 }
 
-/// A call that its caller gives up at some point of its way.
+/// Sends a call that its caller cancels at some point of its way.
 async fn give_up(client: &Client, n: u64) {
     match n % 5 {
         // A stream that is open.

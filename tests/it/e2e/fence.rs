@@ -10,8 +10,8 @@ use crate::harness::{
     Client, Redis, Server, Setup, eventually, job, millis, nack, nack_retry, proto, take,
 };
 
-/// An Extend that is older than this when its stream breaks, or when its server dies, keeps no lease from being given
-/// back: a heartbeat of a server, and a little more.
+/// Age of an Extend from which on it no longer keeps a lease when its stream breaks or its server dies: a heartbeat
+/// interval of a server, and a little more.
 const SPOKEN: Duration = Duration::from_secs(3);
 
 fn saving(receipt: &str, checkpoint: Payload) -> ExtendItem {
@@ -77,13 +77,13 @@ async fn a_checkpoint_comes_with_the_next_delivery_until_an_ack() {
     let held = worker.next().await;
     assert_eq!(held.checkpoint, None);
     assert_eq!(save(&client, &held.receipt, "half").await, []);
-    // Its stream breaks, later than an Extend speaks for its lease.
+    // Its stream breaks later than the Extend keeps its lease.
     tokio::time::sleep(SPOKEN).await;
     drop(worker);
     client.until("t", "a", JobState::Ready).await;
     let again = client.pull_one("t").await;
     assert_eq!((again.id.as_str(), again.checkpoint), ("a", half()));
-    // The former receipt saves nothing any more.
+    // The former receipt stores nothing any more.
     let [failure] = save(&client, &held.receipt, "late").await.try_into().unwrap();
     assert_eq!(failure.error(), SettleError::Stale);
     client.nack(nack(&again.receipt, NackAction::DeadLetter)).await;
@@ -132,7 +132,7 @@ async fn a_checkpoint_survives_kill_9_on_files_and_on_redis() {
     }
 }
 
-/// Ids that clients chose belong to another shard, perhaps, in another topic.
+/// In another topic a client-chosen id may belong to another shard.
 #[tokio::test]
 async fn a_checkpoint_goes_along_to_another_shard() {
     let server = Setup::new().shards(3).start().await;
@@ -187,7 +187,7 @@ async fn a_full_redis_refuses_checkpoints_and_extends_all_others() {
     let items = vec![
         longer(saving(&held[0].receipt, Payload::text("more"))),
         longer(ExtendItem { receipt: held[1].receipt.clone(), ..ExtendItem::default() }),
-        // One that is cleared needs no room.
+        // A cleared checkpoint needs no room.
         longer(saving(&held[2].receipt, Payload::default())),
     ];
     let [failure] = client.extend_items(items).await.try_into().unwrap();

@@ -5,7 +5,7 @@ use tokio::process::Command;
 
 use crate::harness::{Server, in_ci, within};
 
-/// The path of grpcurl, from .tools/bin or PATH. None: there is none; the test prints that and is skipped.
+/// Returns the path of grpcurl, from .tools/bin or PATH. `None`: not installed; the test prints that and is skipped.
 pub(crate) async fn grpcurl() -> Option<PathBuf> {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/bin/grpcurl");
     for tool in [ours, PathBuf::from("grpcurl")] {
@@ -24,7 +24,7 @@ struct Grpcurl {
 }
 
 impl Grpcurl {
-    /// Runs it: `flags`, the address, `what`.
+    /// Runs it with `flags`, the address and `what`.
     async fn run(&self, flags: &[&str], what: &[&str]) -> (bool, String) {
         let mut command = Command::new(&self.tool);
         command.arg("-plaintext").args(flags).arg(&self.address).args(what).kill_on_drop(true);

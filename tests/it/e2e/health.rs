@@ -44,7 +44,7 @@ async fn a_server_that_leaves_is_alive_but_not_ready() {
     server.terminate();
     let next = within("the change of status", watch.message()).await.unwrap().unwrap();
     assert_eq!(next.status(), ServingStatus::NotServing);
-    eventually("/readyz says no", async || {
+    eventually("/readyz reports unready", async || {
         (http_get(server.http, "/readyz").await.0 == 503).then_some(())
     })
     .await;

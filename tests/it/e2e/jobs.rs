@@ -34,7 +34,7 @@ async fn delete_cancels_what_is_alive_and_forgets_what_is_finished() {
         let job = client.get("t", id).await;
         assert_eq!(job.state(), JobState::Cancelled, "{id}");
         assert!(job.finish_time.is_some());
-        // Once more: now it is a finished one.
+        // Once more: now it is finished.
         assert_eq!(delete(&client, id).await, JobState::Cancelled);
         assert_eq!(client.find("t", id).await, None);
     }

@@ -1,4 +1,4 @@
-//! Writes that reach Redis after their caller was answered: held up on the way, they must change nothing.
+//! Writes that reach Redis after their caller was answered: delayed on the way, they must change nothing.
 
 use std::time::Duration;
 
@@ -17,25 +17,25 @@ use crate::harness::{
 };
 
 const TOPIC: &str = "late";
-/// Longer than a write waits for its answer, so that its outcome is unknown, and than a repeat takes.
+/// Longer than a write waits for its answer, so that its outcome is unknown, and longer than a repeat takes.
 const PATIENCE: Duration = Duration::from_secs(9);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A request that the client waits for so long.
+/// Builds a request with this long deadline.
 fn patient<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.set_timeout(PATIENCE);
     request
 }
 
-/// A request that the client gives up before the server repeats it.
+/// Builds a request that the client gives up before the server repeats it.
 fn impatient<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.set_timeout(Duration::from_secs(2));
     request
 }
 
-/// A job with an id of the client's that is not due for an hour.
+/// Builds a job with a client-chosen id that is not due for an hour.
 fn parked(id: &str) -> JobSpec {
     job(TOPIC).with_id(id).with_delay(HOUR)
 }
@@ -59,14 +59,15 @@ fn set(state: ShardState) -> SetShardStateRequest {
     SetShardStateRequest { name: "s0".into(), state: state.into() }
 }
 
-/// The call has an outcome that nobody knows: as the server says, unless the client gave it up a moment earlier.
+/// Checks that the outcome of the call is unknown: by the server's answer, unless the client gave it up a moment
+/// earlier.
 fn assert_unknown<T: std::fmt::Debug>(answer: Result<T, Status>) {
     let refused = refusal(&answer.unwrap_err());
     let is_given_up = refused.starts_with("Cancelled");
     assert!(refused.ends_with("OUTCOME_UNKNOWN") || is_given_up, "{refused}");
 }
 
-/// The call was not applied: what it is about could not even be read.
+/// Checks that the call was not applied: not even its first read was answered.
 fn assert_not_applied<T: std::fmt::Debug>(answer: Result<T, Status>) {
     let refused = refusal(&answer.unwrap_err());
     assert!(refused.ends_with("SHARD_UNAVAILABLE"), "{refused}");
@@ -91,13 +92,13 @@ async fn a_write_that_redis_reads_after_its_caller_was_answered_changes_nothing(
         async { queue().delete(patient(delete())).await },
         async { queue().reschedule(patient(reschedule(HOUR))).await },
     );
-    // The server repeats an enqueue that cannot double, on another connection.
+    // The server repeats an enqueue that cannot duplicate, on another connection.
     single.unwrap();
     assert_eq!(batch.unwrap().into_inner().failed_count, 0);
     assert_not_applied(deleted);
     assert_not_applied(rescheduled);
 
-    // So the caller does it again, and goes on.
+    // The caller repeats it, and continues.
     let mut worker = client.stream(take(TOPIC)).await;
     let mut came = worker.next_many(4).await;
     let runs = came.pop().unwrap();
@@ -151,11 +152,11 @@ async fn a_late_replace_or_state_does_not_undo_the_one_that_followed_it() {
     assert_eq!(redis.command(&["GET", "ringq:{s0}:state"]).await, "active");
 }
 
-/// Both carry the same token: a late one would take away the time that the later one has given.
+/// Both have the same token: a late one would take back the time that the later one has given.
 #[tokio::test]
 async fn a_late_extend_does_not_shorten_the_one_that_followed_it() {
     let Some(redis) = Redis::start().await else { return };
-    // Also one that its caller gave up long before the server would have.
+    // Also a call that its caller gave up long before the server would have.
     for patience in [PATIENCE, Duration::from_millis(400)] {
         let proxy = HoldingProxy::start(&redis).await;
         let server = Setup::on(&proxy.url()).start().await;
@@ -172,7 +173,7 @@ async fn a_late_extend_does_not_shorten_the_one_that_followed_it() {
         let lost = client.queue.clone().extend(request).await;
         let is_lost =
             |answer: tonic::Response<ExtendResponse>| answer.get_ref().failures.len() == 1;
-        assert!(lost.map_or(true, is_lost), "nobody knows what became of it");
+        assert!(lost.map_or(true, is_lost), "its outcome is unknown");
         client.extend(&held.receipt, 2 * HOUR).await;
 
         assert!(within("late calls are executed", proxy.release()).await > 0);
@@ -199,7 +200,7 @@ async fn a_late_redrive_does_not_revive_what_died_again() {
     proxy.hold();
     let (topic, ids) = (TOPIC.into(), vec!["dead".into()]);
     let redrive = RedriveJobsRequest { topic, ids, ..Default::default() };
-    // Repeated until it is done: the reads that decide about it are held up first.
+    // Repeated until it is done: its reads are delayed first.
     let (mut refused, redriven) = (0, async |refused: &mut u32| {
         loop {
             match client.admin.clone().redrive_jobs(patient(redrive.clone())).await {

@@ -1,5 +1,5 @@
-//! ringq from outside: a process, sockets, signals and the generated stubs, nothing else. Each test
-//! starts a server of its own; a file per theme.
+//! Tests of ringq from outside: a process, sockets, signals and the generated stubs, nothing else. Each test starts a
+//! server of its own; a file per theme.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,21 +12,21 @@
 mod admin;
 /// A server that is away for longer than leases last.
 mod away;
-/// Streams that break, servers that die, callers that leave.
+/// Streams that break, servers that die, callers that cancel.
 mod broken;
 /// Credit when every Ack goes to another replica, and hints are lost.
 mod credit;
-/// Servers on one Redis that are killed, stand still or end, and what becomes of their leases.
+/// Servers on one Redis that are killed, stand still or end, and their leases.
 mod dead;
 /// Due times, expiry.
 mod delayed;
-/// What a write to Redis reaches.
+/// Durability of writes to Redis.
 mod durability;
-/// What Enqueue answers, and that repeats are safe.
+/// Outcomes of Enqueue, and safe repeats.
 mod enqueue;
-/// Failures that are not about fields: size, deadlines, what is not there, what was cancelled.
+/// Failures that are not about fields: size, deadlines, missing topics and jobs, cancelled calls.
 mod errors;
-/// Fences and checkpoints: what tells a delivery from the one before, and what it takes over from that.
+/// Fences and checkpoints: order of deliveries, and the state that a delivery takes over from the one before.
 mod fence;
 /// The contract through grpcurl alone.
 pub(crate) mod grpcurl;
@@ -36,21 +36,21 @@ mod health;
 mod jobs;
 /// Writes that reach Redis late.
 mod late;
-/// Workers of a few lines that know only defaults, and what the log says when that goes wrong.
+/// Workers of a few lines with defaults only, and the log when that goes wrong.
 mod naive;
-/// What a server says of a Redis that dies: in its log, to probes and of itself.
+/// Reports of a server about a Redis that dies: log, probes and server info.
 mod outage;
 /// The life of the process: SIGTERM, bad starts, a full disk.
 mod process;
-/// How a server reaches its Redis: schemes, certificates, a Redis that comes later or is wrong.
+/// Connections of a server to its Redis: schemes, certificates, a Redis that comes later or is wrong.
 mod reach;
 /// A worker that reads slowly.
 mod reader;
-/// A server whose shard is a Redis, and what can happen to that.
+/// A server whose shard is a Redis, and faults of that.
 mod redis;
 /// Every rule of the contract that refuses a request.
 mod refusals;
-/// Calls that are sent again, and ids that belong to one call alone.
+/// Repeated calls, and ids that belong to one call only.
 mod repeats;
 /// Several replicas on one Redis.
 mod replicas;
@@ -60,13 +60,13 @@ mod ring;
 mod sentinel;
 /// Ack, Nack, Extend, retries, dead letters.
 mod settle;
-/// What operators read and set of shards.
+/// Shard calls of operators: list and set.
 mod shards;
 /// Clients that stall: silent ones, half messages, answers that are not read.
 mod stalls;
-/// What whoever starts a server on Redis is told.
+/// Messages at the start of a server on Redis.
 mod start;
-/// What comes over a stream, when, and how much of it.
+/// Messages of a stream: content, time and amount.
 mod stream;
-/// Topics are served in turns.
+/// Topics are served in turn.
 mod turns;

@@ -14,14 +14,14 @@ use crate::harness::{
     Client, HoldingProxy, Redis, Server, Setup, eventually, http_get, job, millis, request, take,
 };
 
-/// As long as everybody who tries again needs to have done so more than once.
+/// Time in which every retry loop has tried more than once.
 const SETTLED: Duration = Duration::from_secs(4);
 
 async fn on(redis: &Redis) -> Server {
     Setup::new().shard(format!("s0={}", redis.url())).start().await
 }
 
-/// The lines of its log of that level, from the `from`th line on.
+/// Returns the lines of its log of that level, from the `from`th line on.
 fn lines(server: &Server, level: &str, from: usize) -> Vec<String> {
     let (log, level) = (server.log(), format!(" {level} "));
     log.lines().skip(from).filter(|line| line.contains(&level)).map(str::to_owned).collect()
@@ -41,7 +41,7 @@ async fn health(client: &Client) -> ServingStatus {
     health.check(HealthCheckRequest { service }).await.unwrap().into_inner().status()
 }
 
-/// How long it takes until it is not ready, and the error of its shard then. The HTTP port, which everybody may ask,
+/// Returns the time until it is not ready, and the error of its shard then. The HTTP port, which is open to all,
 /// shows neither error nor address.
 async fn unready(server: &Server) -> (Duration, String) {
     let begin = Instant::now();
@@ -86,9 +86,9 @@ async fn an_idle_server_whose_redis_dies_says_so_at_once_and_in_one_line() {
     redis.restart().await;
     eventually("it is ready", async || is_ready(&server).await.then_some(())).await;
     works(&server).await;
-    let told = lines(&server, "INFO", before);
-    let back = told.iter().filter(|line| line.contains("the shard answers again")).count();
-    assert_eq!(back, 1, "{told:?}");
+    let logged = lines(&server, "INFO", before);
+    let back = logged.iter().filter(|line| line.contains("the shard answers again")).count();
+    assert_eq!(back, 1, "{logged:?}");
     assert_eq!(lines(&server, "WARN", before).len(), 1, "{}", server.log());
 }
 
@@ -111,8 +111,9 @@ async fn what_had_to_be_mended_is_told_as_over_also_when_redis_ended_in_between(
     let server = on(&redis).await;
     let before = length(&server);
     redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
-    let told = eventually("it is told", async || lines(&server, "ERROR", before).pop()).await;
-    assert!(told.contains("it is a read-only replica"), "{told}");
+    let logged =
+        eventually("the error is logged", async || lines(&server, "ERROR", before).pop()).await;
+    assert!(logged.contains("redis is a read-only replica"), "{logged}");
     let (_, error) = unready(&server).await;
     assert!(error.contains("replica"), "{error}");
     // Another process takes its place, with its data, and is a primary.
@@ -125,7 +126,7 @@ async fn what_had_to_be_mended_is_told_as_over_also_when_redis_ended_in_between(
     eventually("it is ready", async || is_ready(&server).await.then_some(())).await;
     works(&server).await;
     let log = server.log();
-    let (_, after) = log.split_once(&told).unwrap();
+    let (_, after) = log.split_once(&logged).unwrap();
     assert_eq!(after.matches("the shard is reached and can be used").count(), 1, "{log}");
     assert!(!after.contains(" ERROR "), "{log}");
 }
@@ -137,14 +138,14 @@ async fn a_redis_that_stood_still_is_not_said_to_have_answered_meanwhile() {
     let server = setup.start().await;
     let before = length(&server);
     redis.pause();
-    // Not so long that a new subscription fails.
-    let told = async |what: &str| {
+    // Too short for a new subscription to fail.
+    let logged = async |what: &str| {
         let has = || lines(&server, "DEBUG", before).iter().any(|line| line.contains(what));
         eventually(what, async || has().then_some(())).await;
     };
-    told("the subscription to wake-ups is lost").await;
+    logged("the subscription to wake-ups is lost").await;
     redis.resume();
-    told("events were missed").await;
+    logged("events were missed").await;
     works(&server).await;
     assert!(!server.log().contains("redis answers"), "{}", server.log());
 }
@@ -171,7 +172,7 @@ async fn a_subscription_that_is_lost_alone_is_warned_of_and_makes_no_server_unre
     }
 }
 
-/// As a firewall does that forgets them: nothing is answered, and nothing is refused.
+/// A firewall may drop connections without notice: packets get no answer and no reset.
 #[tokio::test]
 async fn connections_that_die_unnoticed_hold_up_deliveries_for_seconds_only() {
     for is_open in [true, false] {
@@ -186,7 +187,7 @@ async fn connections_that_die_unnoticed_hold_up_deliveries_for_seconds_only() {
             before = Some(client.stream(take(&topic)).await);
         }
         proxy.hold();
-        // Whoever writes notices its own connection.
+        // A writer notices the loss of its own connection.
         let written = async || {
             let written = client.queue.clone().enqueue(request(job(&topic).with_id("1"))).await;
             written.ok().map(drop)
@@ -208,9 +209,9 @@ async fn what_was_never_reached_is_not_told_as_known_nor_as_back() {
     redis.kill();
     let server = on(&redis).await;
     let client = server.connect().await;
-    let told = info(&client).await;
-    assert_eq!(told.durability(), Durability::Unspecified);
-    assert_eq!(told.unreachable_shards, ["s0"]);
+    let report = info(&client).await;
+    assert_eq!(report.durability(), Durability::Unspecified);
+    assert_eq!(report.unreachable_shards, ["s0"]);
     assert!(unready(&server).await.1.contains("Connection refused"));
     redis.restart().await;
     eventually("it is ready", async || is_ready(&server).await.then_some(())).await;
@@ -230,9 +231,9 @@ async fn one_unknown_shard_leaves_unknown_what_all_reach() {
     let setup = Setup::new().shard(format!("s0={}", other.url()));
     let server = setup.and_shard(format!("s1={}", redis.url())).start().await;
     let client = server.connect().await;
-    let told = info(&client).await;
-    assert_eq!(told.durability(), Durability::Unspecified);
-    assert_eq!(told.unreachable_shards, ["s1"]);
+    let report = info(&client).await;
+    assert_eq!(report.durability(), Durability::Unspecified);
+    assert_eq!(report.unreachable_shards, ["s1"]);
     assert!(is_ready(&server).await);
 }
 
@@ -260,7 +261,7 @@ async fn refusals_that_were_not_logged_are_counted_in_the_next_line() {
         let count = line.split(' ').find_map(|word| word.strip_prefix("suppressed="));
         count.map_or(0, |count| count.parse::<usize>().unwrap())
     };
-    // Whatever time the calls took, each is in the log as a line or as a number.
+    // Whatever the time of the calls, each is in the log as a line or in a count.
     assert_eq!(log.len() + log.iter().map(suppressed).sum::<usize>(), 21, "{log:?}");
     assert!(log.iter().any(|line| suppressed(line) > 0), "{log:?}");
 }
@@ -277,7 +278,7 @@ async fn jobs_that_are_not_put_back_are_told_with_their_topic_and_their_shard_on
     let all = RedriveJobsRequest { topic: "mail".into(), ..Default::default() };
     let answer = client.admin.clone().redrive_jobs(all).await.unwrap().into_inner();
     assert_eq!(answer.unreachable_shards, ["s1"]);
-    let line = eventually("it is told", async || {
+    let line = eventually("the change is logged", async || {
         lines(&server, "WARN", 0).into_iter().find(|line| line.contains("were not put back"))
     })
     .await;

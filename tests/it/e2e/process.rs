@@ -25,7 +25,7 @@ async fn sigterm_under_load_lets_work_in_hand_finish_and_loses_nothing() {
     let held = worker.next().await;
     let mut idle = client.stream(take("nothing")).await;
 
-    // Load: producers that note what was accepted, and a worker that acks.
+    // Load: producers that count accepted jobs, and a worker that acks.
     let stop = Arc::new(AtomicBool::new(false));
     let producers: Vec<_> = (0..4)
         .map(|_| {
@@ -49,7 +49,7 @@ async fn sigterm_under_load_lets_work_in_hand_finish_and_loses_nothing() {
     server.terminate();
     for worker in [&mut worker, &mut idle] {
         worker.end().await;
-        assert!(worker.messages.last().unwrap().draining, "the stream is told");
+        assert!(worker.messages.last().unwrap().draining, "the stream is notified");
     }
     let Err(status) = Worker::try_open(&client, take("slow")).await else {
         panic!("a server that leaves takes no new streams")
@@ -93,7 +93,7 @@ async fn a_server_that_others_can_reach_says_what_guards_it() {
     let text = "tls=false authentication=false";
     for (address, times) in [("127.0.0.1:0", 0), ("[::1]:0", 0), ("0.0.0.0:0", 1)] {
         let server = Setup::new().listen(address).start().await;
-        let log = eventually("it says that it serves", async || {
+        let log = eventually("it logs that it serves", async || {
             Some(server.log()).filter(|log| log.contains("serving"))
         })
         .await;
@@ -140,29 +140,29 @@ async fn a_job_that_is_not_settled_in_the_grace_comes_back_with_the_next_server(
     assert_eq!(server.exit().await.code(), Some(0));
     let took = begin.elapsed();
     assert!(took > millis(800) && took < millis(6_000), "it took {took:?}");
-    for said in [
+    for part in [
         "delay_s=0",
         "streams=1 unsettled=1 grace_s=1",
-        "WARN ringq::app::drain: the grace is over",
+        "WARN ringq::app::drain: the shutdown grace is over",
     ] {
-        assert!(server.log().contains(said), "{said}: {}", server.log());
+        assert!(server.log().contains(part), "{part}: {}", server.log());
     }
     server.restart().await;
-    // Its receipt is good for as long as its lease is.
+    // Its receipt is valid as long as its lease is live.
     let client = server.connect().await;
     client.ack(&held.receipt).await;
     assert_eq!(client.pull_now("slow", 1).await, []);
 }
 
-/// Starts it, and expects one line that says what is wrong.
-async fn refused_start(setup: Setup, code: i32, says: &[&str]) {
+/// Starts it, and expects one line with the reason.
+async fn refused_start(setup: Setup, code: i32, parts: &[&str]) {
     let failure = setup.fail().await;
     assert_eq!(failure.code, Some(code), "{}", failure.stderr);
     assert_eq!(failure.stdout, "");
     let complaints: Vec<_> =
         failure.stderr.lines().filter(|line| line.starts_with("ringq: ")).collect();
     assert_eq!(complaints.len(), 1, "one clear line:\n{}", failure.stderr);
-    for part in says {
+    for part in parts {
         assert!(complaints[0].contains(part), "{part:?} in {:?}", complaints[0]);
     }
     for never in ["panicked", "RUST_BACKTRACE", "Error {", "unwrap", " src/"] {
@@ -171,7 +171,7 @@ async fn refused_start(setup: Setup, code: i32, says: &[&str]) {
     let log: Vec<_> = failure.stderr.lines().filter(|line| !line.starts_with("ringq: ")).collect();
     assert!(
         log.iter().all(|line| !line.contains("ERROR")),
-        "the complaint is not said twice:\n{}",
+        "the complaint is not logged, too:\n{}",
         failure.stderr
     );
     assert!(failure.took < millis(20_000), "it took {:?}", failure.took);
@@ -193,7 +193,7 @@ async fn a_directory_that_cannot_be_written_is_told() {
     let setup = setup.shard(format!("s0=sqlite:{}", below.display()));
     refused_start(setup, 1, &["cannot write to", "a-file"]).await;
 
-    // Where even root may not write.
+    // A path that is not writable even for root.
     let setup = Setup::new().shard("s0=sqlite:/proc/ringq/s0.db");
     refused_start(setup, 1, &["cannot write to", "/proc/ringq"]).await;
 }
@@ -213,7 +213,7 @@ async fn a_second_server_on_the_same_file_is_refused_and_the_first_goes_on() {
 #[tokio::test]
 async fn a_file_that_is_no_database_is_told_and_left_alone() {
     let setup = Setup::new();
-    let garbage = b"this is no database, but somebody's only copy of something".repeat(500);
+    let garbage = b"this is no database, but the only copy of something".repeat(500);
     fs::write(setup.database(), &garbage).unwrap();
     let (dir, file) = (setup.dir().to_owned(), setup.database());
     let keep = tempfile::tempdir().unwrap();
@@ -281,11 +281,11 @@ async fn each_mistake_in_the_settings_is_told_with_its_place() {
     assert_eq!(two.stderr.lines().count(), 2, "all mistakes at once:\n{}", two.stderr);
 }
 
-/// A file system of a few MiB; gone when dropped.
+/// A file system of a few MiB; unmounted when dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// Mounts one in `dir`; none where that is not allowed.
+    /// Mounts one in `dir`; `None` where that is not allowed.
     fn mount(dir: &Path) -> Option<SmallDisk> {
         let path = dir.join("disk");
         fs::create_dir(&path).unwrap();
@@ -319,7 +319,7 @@ async fn a_full_disk_refuses_jobs_settles_those_it_has_and_recovers() {
     }
     let held = client.pull_one("mail").await;
 
-    // Somebody else's file takes a part of the disk, jobs the rest.
+    // A foreign file takes a part of the disk, jobs the rest.
     let ballast = disk.0.join("ballast");
     fs::write(&ballast, vec![0; 24 << 20]).unwrap();
     let mut accepted = 0;
@@ -331,13 +331,13 @@ async fn a_full_disk_refuses_jobs_settles_those_it_has_and_recovers() {
         assert!(accepted < 400, "the disk has no end");
     };
     assert_refused(&status, Code::ResourceExhausted, "STORE_FULL", "");
-    assert!(status.get_details_retry_info().is_some(), "it says how long to wait");
+    assert!(status.get_details_retry_info().is_some(), "the error has a retry delay");
     for _ in 0..3 {
         let status = client.send(request(job("bulk").with_bytes(100_000))).await.unwrap_err();
         assert_refused(&status, Code::ResourceExhausted, "STORE_FULL", "");
     }
     assert_eq!(client.stats("bulk").await.ready, accepted, "what was refused was not written");
-    // Reading goes on, and so do settles, which free room: a full queue can be drained.
+    // Reads still work, and so do settles, which free room: a full queue can be drained.
     assert_eq!(client.state("mail", "later").await, JobState::Ready);
     client.ack(&held.receipt).await;
     let mut worker = client.stream(StreamRequest { max_in_flight: 5, ..take("bulk") }).await;
@@ -346,7 +346,7 @@ async fn a_full_disk_refuses_jobs_settles_those_it_has_and_recovers() {
         client.ack(&delivery.receipt).await;
     }
 
-    // Room again: all goes on, without a restart, and nothing was lost.
+    // With room again everything works, without a restart, and nothing was lost.
     fs::remove_file(&ballast).unwrap();
     for _ in accepted / 2..accepted {
         let delivery = worker.next().await;

@@ -9,7 +9,7 @@ use crate::harness::{
     request, take,
 };
 
-/// A job goes through, and a worker is woken for another.
+/// Checks that a job goes through, and that a worker is woken for another.
 pub(super) async fn works(server: &Server) {
     let client = server.connect().await;
     let mut worker = client.stream(take("mail")).await;
@@ -35,7 +35,7 @@ async fn health(client: &Client) -> ServingStatus {
     health.check(HealthCheckRequest { service }).await.unwrap().into_inner().status()
 }
 
-/// Waits until the only shard is known to be unusable for this reason.
+/// Waits until the only shard is reported as unusable for this reason.
 async fn unusable(server: &Server, why: &str) {
     let client = server.connect().await;
     eventually(why, async || {
@@ -91,7 +91,7 @@ async fn a_redis_that_asks_for_a_certificate_is_shown_one() {
 async fn certificates_that_cannot_be_read_are_told_at_start() {
     let setup = Setup::new().shard("s0=rediss://localhost:1");
     let failure = setup.config("redis_ca = \"nowhere.pem\"").fail().await;
-    assert!(failure.stderr.contains("nowhere.pem: it cannot be read"), "{}", failure.stderr);
+    assert!(failure.stderr.contains("nowhere.pem: file cannot be read"), "{}", failure.stderr);
     assert!(failure.stderr.contains("check redis_ca"), "{}", failure.stderr);
 }
 
@@ -180,10 +180,10 @@ async fn a_redis_that_turns_out_to_be_another_shards_is_not_touched() {
     let server = Setup::on(&redis.url()).start().await;
     redis.restart().await;
     eventually("the wrong name is seen", async || {
-        server.log().contains("it is shard s1, not s0").then_some(())
+        server.log().contains("redis belongs to shard s1, not s0").then_some(())
     })
     .await;
-    unusable(&server, "it is shard s1, not s0").await;
+    unusable(&server, "redis belongs to shard s1, not s0").await;
     assert_eq!(redis.command(&["DBSIZE"]).await, ":1", "nothing was written");
     redis.command(&["HSET", "ringq:shard", "name", "s0"]).await;
     let client = server.connect().await;
@@ -212,13 +212,13 @@ async fn a_redis_that_begins_to_evict_takes_no_jobs_and_finishes_those_it_has() 
     for _ in 0..20 {
         assert!(client.send(request(job("mail").with_id("late"))).await.is_err());
     }
-    // However many are refused, what is there goes on at once.
+    // However many enqueues are refused, existing jobs continue at once.
     client.ack(&held.receipt).await;
     client.ack(&client.pull_one("mail").await.receipt).await;
     assert_eq!(client.find("mail", "late").await, None);
-    let told = shard(&client, "s0").await;
-    assert_eq!(told.state(), ShardState::Active);
-    assert!(told.last_error.contains("set maxmemory-policy to noeviction"), "{}", told.last_error);
+    let hit = shard(&client, "s0").await;
+    assert_eq!(hit.state(), ShardState::Active);
+    assert!(hit.last_error.contains("set maxmemory-policy to noeviction"), "{}", hit.last_error);
     let metrics = http_get(server.http, "/metrics").await.1;
     assert!(metrics.contains("ringq_shard_refuses_jobs{shard=\"s0\"} 1"), "{metrics}");
     redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;

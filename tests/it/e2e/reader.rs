@@ -5,8 +5,8 @@ use tokio::time::Instant;
 
 use crate::harness::{JobExt as _, Server, job, millis, take, thorough};
 
-/// A worker that takes one message per second although it asked for everything: what it does not
-/// read must stay in the store, not in the server's memory.
+/// A worker takes one message per second although it asked for everything: unread jobs must stay in the store, not in
+/// the server's memory.
 ///
 /// RINGQ_TEST_THOROUGH=1 reads for a minute, from a thousand jobs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,7 +47,7 @@ async fn a_slow_reader_costs_the_server_little_memory() {
     assert!(above <= ABOVE_IDLE, "{} MiB above idle", above >> 20);
     let running = client.stats("files").await.running;
     assert!(running < jobs / 2, "{running} of {jobs} jobs leased, {received} received");
-    // Others are served meanwhile.
+    // Other streams are served meanwhile.
     let mut other = client.stream(take("small")).await;
     other.next().await;
 }

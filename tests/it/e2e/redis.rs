@@ -18,19 +18,19 @@ use crate::harness::{
     nack, nack_retry, refusal, request, take, within,
 };
 
-/// A server on this Redis.
+/// Starts a server on this Redis.
 async fn serve(redis: &Redis) -> Server {
     Setup::on(&redis.url()).start().await
 }
 
-/// What a server says that cannot start on this Redis.
+/// Returns the error of a server that cannot start on this Redis.
 async fn refused(redis: &Redis, name: &str) -> String {
     let failure = Setup::new().shard(format!("{name}={}", redis.url())).fail().await;
     assert_ne!(failure.code, Some(0));
     failure.stderr.lines().find(|line| line.starts_with("ringq: ")).unwrap().to_owned()
 }
 
-/// Enqueues until it is accepted.
+/// Enqueues until the job is accepted.
 async fn enqueue_in_the_end(client: &Client, id: &str) {
     eventually("jobs are accepted again", async || {
         client.send(request(job("mail").with_id(id))).await.ok()
@@ -79,7 +79,7 @@ async fn a_job_that_was_removed_by_hand_keeps_nobody_from_those_behind() {
     let client = server.connect().await;
     let mut names = vec![];
     for priority in [0, 5] {
-        // Those that are due when they come, and those that wait in an order by due time.
+        // Jobs that are due on arrival, and jobs that wait in an order by due time.
         for delay in [0, 200] {
             for n in 0..6 {
                 let id = format!("p{priority}-d{delay}-{n}");
@@ -106,7 +106,7 @@ async fn a_job_that_was_removed_by_hand_keeps_nobody_from_those_behind() {
     let stats = client.stats("mail").await;
     assert_eq!((stats.ready, stats.scheduled, stats.running), (0, 0, 12));
 
-    // Who removes some hides others that have left: those are not handed out all the same.
+    // A removal of some hides others that have left: those are not delivered all the same.
     let ids: Vec<_> = (0..30).map(|n| format!("j{n}")).collect();
     let kept = |id| job("bills").with_id(id).with_retention(millis(60_000));
     client.enqueue_all(ids.iter().map(kept).collect()).await;
@@ -125,7 +125,7 @@ async fn a_job_that_was_removed_by_hand_keeps_nobody_from_those_behind() {
     assert!(!server.log().contains("ERROR"), "{}", server.log());
 }
 
-/// What is in front of the jobs fills more than one claim.
+/// Removed jobs in front of the ready ones fill more than one claim.
 #[tokio::test]
 async fn a_worker_gets_jobs_behind_thousands_that_left_or_expired() {
     let Some(redis) = Redis::start().await else { return };
@@ -165,8 +165,8 @@ async fn a_login_that_lacks_a_right_is_refused_with_its_name() {
         assert_eq!(redis.command(&user.collect::<Vec<_>>()).await, "+OK");
         let url = redis.url().replace("redis://", "redis://ringq:p@");
         let failure = Setup::on(&url).fail().await;
-        let says = failure.stderr;
-        assert!(says.contains(&format!("may not use {lacks} on keys")), "{says}");
+        let text = failure.stderr;
+        assert!(text.contains(&format!("may not use {lacks} on keys")), "{text}");
     }
 }
 
@@ -177,7 +177,8 @@ async fn what_one_replica_takes_in_another_hands_out_at_once() {
     let (producer, consumer) = (one.connect().await, other.connect().await);
     let mut worker = consumer.stream(take("mail")).await;
     worker.quiet(millis(300)).await;
-    // Of what is asked for once a second half would be as late; a machine at work stands still now and then.
+    // Jobs that only the poll of each second finds would be late in half of the cases; a busy machine stands still
+    // now and then.
     let are_prompt = |late: &[Duration]| {
         let prompt = late.iter().filter(|late| **late < millis(500)).count();
         assert!(prompt >= late.len() * 3 / 4, "{late:?}");
@@ -209,7 +210,7 @@ async fn what_one_replica_takes_in_another_hands_out_at_once() {
 
     producer.enqueue(job("mail").with_id("later")).await;
     let delivery = worker.next().await;
-    // Settled where it was not handed out: the receipt knows its shard.
+    // Settled at another server than the one that delivered it: the receipt contains its shard.
     producer.ack(&delivery.receipt).await;
     assert_eq!(consumer.state("mail", "later").await, JobState::Succeeded);
 }
@@ -220,7 +221,7 @@ async fn nothing_is_lost_when_redis_is_killed_and_comes_back() {
     let Some(mut redis) = Redis::durable().await else { return };
     let server = serve(&redis).await;
     let client = server.connect().await;
-    // The server repeats a call that broke under way for half a minute: its outcome is unknown.
+    // The server repeats an interrupted call for half a minute: its outcome is unknown.
     let lasting = job("mail").with_id("first").with_lease(millis(600_000));
     let written = client.enqueue(lasting).await;
     assert_eq!(written.durability(), ringq::pb::Durability::Fsynced);
@@ -235,14 +236,14 @@ async fn nothing_is_lost_when_redis_is_killed_and_comes_back() {
     assert_refused(&status, Code::Unavailable, "SHARD_UNAVAILABLE", "");
     redis.restart().await;
     enqueue_in_the_end(&client, "last").await;
-    // A lease of before is one of after.
+    // A lease from before is valid after.
     client.ack(&held.receipt).await;
     let mut worker = client.stream(StreamRequest { max_in_flight: 1_000, ..take("mail") }).await;
     let deliveries = worker.next_many(JOBS + 1).await;
     let found: std::collections::HashSet<_> = deliveries.iter().map(|d| d.id.clone()).collect();
     assert!(ids.iter().all(|id| found.contains(id)), "a job is lost");
     assert!(found.contains("last") && found.len() == JOBS + 1);
-    // Wake-ups are heard again, too, by streams of before as by those of after.
+    // Wake-ups arrive again, too, for streams from before as for those from after.
     client.enqueue(job("mail").with_id("woken")).await;
     assert_eq!(worker.next().await.id, "woken");
     client.enqueue(job("other").with_id("awaited")).await;
@@ -274,7 +275,7 @@ async fn an_answer_that_does_not_come_is_an_unknown_outcome_and_a_repeat_is_safe
     redis.pause();
     let status = client.send(request(job("mail").with_id("a"))).await.unwrap_err();
     assert_refused(&status, Code::Unavailable, "OUTCOME_UNKNOWN", "");
-    // Known not to have been sent, from then on.
+    // Certain not to have been sent, from then on.
     let status = client.send(request(job("mail").with_id("b"))).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
     redis.resume();
@@ -284,7 +285,7 @@ async fn an_answer_that_does_not_come_is_an_unknown_outcome_and_a_repeat_is_safe
     assert_eq!(client.pull_now("mail", 10).await.iter().filter(|d| d.id == "a").count(), 1);
 }
 
-/// Somebody with less patience gave up a call on the same connection, which is only slow.
+/// A client with less patience gave up a call on the same connection, which is only slow.
 #[tokio::test]
 async fn a_redis_that_stands_still_for_less_than_a_call_waits_fails_no_enqueue() {
     let Some(redis) = Redis::start().await else { return };
@@ -317,7 +318,7 @@ async fn a_claim_whose_answer_is_lost_is_undone_and_not_counted() {
     let mut worker = client.stream(take("mail")).await;
     worker.quiet(millis(300)).await;
     redis.pause();
-    // Both are sent, and nobody waits for their answers any more when they come.
+    // Both are sent, and their callers are gone when the answers come.
     let (pulled, enqueued) = tokio::join!(
         client.pull(PullRequest { topics: vec!["mail".into()], max_jobs: 5, ..Default::default() }),
         client.send(request(job("mail").with_id("a"))),
@@ -325,7 +326,7 @@ async fn a_claim_whose_answer_is_lost_is_undone_and_not_counted() {
     assert!(enqueued.is_err(), "{enqueued:?}");
     assert!(pulled.is_err() || pulled.as_ref().is_ok_and(Vec::is_empty), "{pulled:?}");
     redis.resume();
-    // Applied or not, a repeat with the same id makes sure.
+    // Applied or not, a repeat with the same id is safe.
     enqueue_in_the_end(&client, "a").await;
     let delivery = worker.next().await;
     assert_eq!((delivery.id.as_str(), delivery.delivery, delivery.attempt), ("a", 1, 1));
@@ -351,9 +352,9 @@ async fn a_full_redis_refuses_jobs_settles_those_it_has_and_recovers() {
         assert!(accepted < 400, "the memory has no end");
     };
     assert_refused(&status, Code::ResourceExhausted, "STORE_FULL", "");
-    assert!(status.get_details_retry_info().is_some(), "it says how long to wait");
+    assert!(status.get_details_retry_info().is_some(), "the error has a retry delay");
     assert_eq!(client.stats("bulk").await.ready, accepted, "what was refused was not written");
-    // Redis that is beyond its limit still takes what makes room, and what leads there.
+    // A Redis beyond its limit still accepts calls that make room, and the calls before them.
     redis.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let held = client.pull_now("mail", 3).await;
     assert_eq!(held.len(), 3);
@@ -400,7 +401,7 @@ async fn a_lease_that_runs_out_comes_back_on_time() {
     assert_eq!((job.failures, job.deliveries), (1, 1));
 }
 
-/// A TCP proxy to the Redis on `port`, which can be another from some connection on; its own port.
+/// Starts a TCP proxy to the Redis on `port`, which may change between connections; returns the proxy's port.
 async fn relay(port: Arc<AtomicU16>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let own = listener.local_addr().unwrap().port();
@@ -414,8 +415,8 @@ async fn relay(port: Arc<AtomicU16>) -> u16 {
     own
 }
 
-/// The claim goes out on the heels of the job: it is met there without a word of the shard, all of which are
-/// lost here. One that came too early would wait for the question of each second.
+/// The claim follows the job at once: it finds the job without a wake-up of the shard, all of which are lost here. A
+/// claim that came too early would wait for the poll of each second.
 #[tokio::test]
 async fn a_job_for_a_worker_that_waits_here_needs_no_wake_up() {
     let Some(redis) = Redis::start().await else { return };
@@ -438,14 +439,14 @@ async fn a_job_for_a_worker_that_waits_here_needs_no_wake_up() {
     assert_eq!(proxy.messages().1, 0);
 }
 
-/// How often a Redis was asked for its INFO.
+/// Returns the number of INFO calls of a Redis.
 async fn looks(redis: &Redis) -> u64 {
     let stats = redis.command(&["INFO", "commandstats"]).await;
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_info:calls=")).unwrap();
     line.split(',').next().unwrap().parse().unwrap()
 }
 
-/// Each look finds another process than the one that was met last, and brings the next.
+/// Each check finds another process than the last connection did, and causes the next check.
 #[tokio::test]
 async fn an_address_that_leads_to_two_redis_is_looked_at_with_pauses() {
     let Some(first) = Redis::start().await else { return };
@@ -468,18 +469,18 @@ async fn an_address_that_leads_to_two_redis_is_looked_at_with_pauses() {
 async fn a_redis_that_is_no_safe_place_is_refused_with_the_way_out() {
     let evicting = ["--save", "", "--maxmemory-policy", "allkeys-lru"];
     let Some(redis) = Redis::with(&evicting).await else { return };
-    let says = refused(&redis, "s0").await;
-    assert!(says.contains("set maxmemory-policy to noeviction"), "{says}");
+    let text = refused(&redis, "s0").await;
+    assert!(text.contains("set maxmemory-policy to noeviction"), "{text}");
     redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
     redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
-    let says = refused(&redis, "s0").await;
-    assert!(says.contains("give the address of its primary"), "{says}");
+    let text = refused(&redis, "s0").await;
+    assert!(text.contains("give the address of its primary"), "{text}");
     redis.command(&["REPLICAOF", "NO", "ONE"]).await;
     let server = serve(&redis).await;
     assert!(server.log().contains("opened"));
     drop(server);
-    let says = refused(&redis, "s1").await;
-    assert!(says.contains("it is shard s0, not s1"), "{says}");
+    let text = refused(&redis, "s1").await;
+    assert!(text.contains("redis belongs to shard s0, not s1"), "{text}");
 }
 
 #[tokio::test]

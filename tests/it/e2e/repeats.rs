@@ -20,7 +20,7 @@ const POLICIES: [ConflictPolicy; 4] = [
     ConflictPolicy::Reject,
 ];
 
-/// How a job can be and end.
+/// Lives of a job up to the repeat.
 const LIVES: [&str; 9] = [
     "waiting",
     "running",
@@ -52,8 +52,8 @@ async fn delete(client: &Client, topic: &str, id: &str) {
     client.queue.clone().delete(request).await.unwrap();
 }
 
-/// Request ids that look like parts of each other, alone and in batches, and chosen ids of the old form: every job
-/// is a job of its own.
+/// Request ids that look like parts of each other, alone and in batches, and client-chosen ids of the old form: each
+/// names a job of its own.
 #[tokio::test]
 async fn ids_of_requests_collide_with_no_other_id() {
     let server = Server::start().await;
@@ -84,7 +84,7 @@ async fn ids_of_requests_collide_with_no_other_id() {
     assert_eq!(client.stats("t").await.ready, count as i64);
 }
 
-/// The id of a request is taken with that request id only, so nothing else can lie there.
+/// The id of a request is accepted with that request id only, so no other job can take it.
 #[tokio::test]
 async fn an_id_of_a_request_is_taken_with_its_request_id_alone() {
     let server = Server::start().await;
@@ -105,7 +105,7 @@ async fn an_id_of_a_request_is_taken_with_its_request_id_alone() {
             assert_refused(&status, Code::InvalidArgument, "INVALID_FIELD", "job.id");
         }
     }
-    // A part of a batch is repeated with the ids that its answer named.
+    // A part of a batch is repeated with the ids of its answer.
     let part = vec![job("t").with_id(&made[1]).with_text("1")];
     assert_eq!(batch(&client, "imp", part).await[0].outcome(), EnqueueOutcome::Unchanged);
     let alone = with_request(job("t").with_id(&alone).with_text("x"), "imp", ConflictPolicy::Keep);
@@ -113,8 +113,8 @@ async fn an_id_of_a_request_is_taken_with_its_request_id_alone() {
     assert_eq!(client.stats("t").await.ready, 3);
 }
 
-/// UNCHANGED says that this job is there: another one under a request id that was used is refused, before and after
-/// the first has ended.
+/// UNCHANGED means that this job exists: another one under a used request id is refused, before and after the first
+/// has ended.
 #[tokio::test]
 async fn a_request_id_that_comes_with_another_job_is_refused() {
     let server = Server::start().await;
@@ -165,7 +165,7 @@ async fn a_request_id_that_comes_with_another_job_is_refused() {
     }
 }
 
-/// Makes a job under an id of the server's own, and lets it live so; its id.
+/// Creates a job under a server-made id, and brings it into this state; returns its id.
 async fn live(client: &Client, call: &EnqueueRequest, how: &str) -> String {
     let topic = &call.job.as_ref().unwrap().topic;
     let made = client.send(call.clone()).await.unwrap();
@@ -192,8 +192,8 @@ async fn live(client: &Client, call: &EnqueueRequest, how: &str) -> String {
     made.id
 }
 
-/// The same call again with the id that the server made, which is what OUTCOME_UNKNOWN asks for: it changes nothing,
-/// however the job has ended, under every policy.
+/// A repeat of the call with the server-made id, as OUTCOME_UNKNOWN requires: it changes nothing, however the job has
+/// ended, under every policy.
 #[tokio::test]
 async fn a_repeat_under_an_id_of_the_server_makes_no_second_job() {
     let server = Server::start().await;
@@ -222,7 +222,7 @@ async fn a_repeat_under_an_id_of_the_server_makes_no_second_job() {
             if left != usize::from(how == "waiting") {
                 wrong.push(format!("{how} under {policy:?}: {left} jobs"));
             }
-            // A change is another spec, as the table says.
+            // A change is another spec, as in the conflict table.
             if how == "running" && policy == ConflictPolicy::Replace {
                 let other = job(&topic).with_text("other").with_id(&id);
                 let changed = client.enqueue_by(policy, other).await.unwrap();
@@ -233,7 +233,7 @@ async fn a_repeat_under_an_id_of_the_server_makes_no_second_job() {
     assert_eq!(wrong, Vec::<String>::new());
 }
 
-/// An id as a server would make it on this shard, so long ago or ahead.
+/// Builds an id as a server would make it on this shard, `ago` seconds ago or, if negative, ahead.
 fn made_up(shard: &str, ago: i64) -> String {
     let millis = i64::try_from(wall_now().as_millis()).unwrap() - ago * 1_000;
     let mut uuid = u128::try_from(millis).unwrap() << 80 | 0x1234_5678;
@@ -267,9 +267,9 @@ async fn an_id_that_no_server_can_just_have_made_is_refused() {
     assert_refused(&status, Code::InvalidArgument, "INVALID_FIELD", "job.id");
     let rows = batch(&client, "", vec![job("t").with_id(made_up("s0", -3_600))]).await;
     assert_eq!(rows[0].error.as_ref().map(|error| error.field.as_str()), Some("id"));
-    // One that a server may have made a moment ago is the repeat of a call that was lost.
+    // An id that a server may have made a moment ago is the repeat of a lost call.
     assert_eq!(enqueue(&made_up("s0", 0)).await.unwrap().outcome(), EnqueueOutcome::Created);
-    // A shard that is to become empty takes none of them.
+    // A draining shard takes none of them.
     let mut known = Vec::new();
     for _ in 0..20 {
         known.push(client.enqueue(job("t")).await.id);
@@ -306,7 +306,7 @@ async fn a_job_is_no_follow_up_of_its_own_ack() {
     let next = vec![job("u").with_id("tick"), job("t").with_id("next")];
     assert_eq!(client.ack_items(vec![ack(0, next), ack(1, vec![])]).await, []);
     assert_eq!((client.stats("u").await.ready, client.stats("t").await.ready), (1, 1));
-    // An Ack whose answer was lost is repeated, together with that of the follow-up that it has written.
+    // An Ack whose answer was lost is repeated, and so is that of the follow-up that it has written.
     let step = || job("v").with_id("step");
     assert_eq!(client.ack_items(vec![ack(2, vec![step()])]).await, []);
     let receipt = client.pull_one("v").await.receipt;
@@ -316,7 +316,7 @@ async fn a_job_is_no_follow_up_of_its_own_ack() {
     assert_eq!((stats.succeeded_total, stats.ready, stats.running), (1, 0, 0));
 }
 
-/// The id that a server made for a job is a good name of its next step, however old it is.
+/// A server-made id of a job is a valid id of its next step, however old it is.
 #[tokio::test]
 async fn a_follow_up_may_carry_the_id_of_its_job_to_another_topic() {
     let server = Setup::new().shards(2).start().await;
@@ -338,7 +338,7 @@ async fn a_follow_up_may_carry_the_id_of_its_job_to_another_topic() {
     let items = (0..20).map(|n| item(n, &held[n].id)).collect();
     assert_eq!(client.ack_items(items).await, []);
     assert_eq!(client.stats("two").await.ready, 20);
-    // An Ack of which nobody knows is repeated, and with it this job, which may have run by then.
+    // An Ack with an unknown outcome is repeated, and with it this job, which may have run by then.
     let done = client.pull_one("two").await;
     client.ack(&done.receipt).await;
     assert_eq!(client.state("two", &done.id).await, JobState::Succeeded);

@@ -1,5 +1,4 @@
-//! Several replicas on one Redis: what one does reaches the streams of another, and they are silent when there
-//! is nothing to do.
+//! Several replicas on one Redis: writes of one reach the streams of another, and idle replicas are silent.
 
 use std::time::Duration;
 
@@ -20,9 +19,9 @@ use crate::harness::{
 /// Two replicas on one Redis, and a client of each.
 struct Two {
     redis: Redis,
-    /// Where streams are opened.
+    /// Client for streams.
     here: Client,
-    /// Where everything else is done.
+    /// Client for everything else.
     there: Client,
     servers: [Server; 2],
 }
@@ -73,7 +72,7 @@ async fn a_job_that_is_deleted_elsewhere_is_revoked() {
     assert_eq!(worker.next().await.id, "b");
 }
 
-/// A stream of another replica, which ends it or drains: its worker goes on here, and then it dies.
+/// A stream of another replica, which ends it or drains: its worker continues here, and then it dies.
 #[tokio::test]
 async fn jobs_follow_their_worker_to_another_replica_and_come_back_when_it_dies() {
     let Some(two) = two().await else { return };
@@ -139,7 +138,7 @@ async fn a_lease_that_runs_out_is_revoked_whichever_replica_notices() {
     }
 }
 
-/// What Get, Delete and Reschedule say of a job that they do not find.
+/// Returns the refusals of Get, Delete and Reschedule for a job that they do not find.
 async fn refusals(client: &Client, id: &str) -> [Status; 3] {
     let (topic, id) = ("t".to_owned(), id.to_owned());
     let get = GetRequest { topic: topic.clone(), id: id.clone(), ..Default::default() };
@@ -163,7 +162,7 @@ async fn what_may_lie_on_a_shard_that_only_others_have_is_unavailable() {
     let mut long = Setup::new().ring(vec![a.clone(), b]).start().await;
     let (here, there) = (short.connect().await, long.connect().await);
     let mut on_b = Vec::new();
-    // One whose id its client chose, and one whose id the server made.
+    // One job with a client-chosen id, and one with a server-made id.
     for name in ["order-", ""] {
         let mut n = 0;
         let enqueued = loop {
@@ -178,14 +177,14 @@ async fn what_may_lie_on_a_shard_that_only_others_have_is_unavailable() {
         on_b.push(enqueued.id);
     }
     for id in &on_b {
-        eventually("the other one has heard of the shard", async || {
+        eventually("the other replica has seen the shard", async || {
             let statuses = refusals(&here, id).await;
             statuses.iter().all(|status| status.code() == Code::Unavailable).then_some(())
         })
         .await;
         for status in refusals(&here, id).await {
             assert_refused(&status, Code::Unavailable, "SHARD_UNAVAILABLE", "");
-            assert!(status.get_details_retry_info().is_some(), "it says how long to wait");
+            assert!(status.get_details_retry_info().is_some(), "the error has a retry delay");
             assert!(
                 status.message().starts_with("shard b is not configured at this server"),
                 "{status:?}"
@@ -193,7 +192,7 @@ async fn what_may_lie_on_a_shard_that_only_others_have_is_unavailable() {
         }
         there.get("t", id).await;
     }
-    // A repeat with the id that a server made is not to be given up: it comes to the right one, or later.
+    // A repeat with a server-made id must be retried: it reaches the right server, or succeeds later.
     let repeat = here.send(request(job("t").with_id(&on_b[1]))).await.unwrap_err();
     assert_refused(&repeat, Code::Unavailable, "SHARD_UNAVAILABLE", "");
     let gone = "order-gone-".to_owned();
@@ -205,33 +204,35 @@ async fn what_may_lie_on_a_shard_that_only_others_have_is_unavailable() {
     for code in [Code::NotFound, Code::Unavailable] {
         assert!(codes.contains(&code), "about half of the places are those of a: {codes:?}");
     }
-    // It is said once, as what it is.
-    let says = |log: String, text: &str| log.matches(text).count();
-    let warning = "WARN ringq::shards::council: replicas serve different rings";
-    eventually("both say so", async || {
-        let said = [says(short.log(), warning), says(long.log(), warning)];
-        (said == [1, 1]).then_some(())
+    // Logged once, with the right text.
+    let count = |log: String, text: &str| log.matches(text).count();
+    let warning = "WARN ringq::shards::ring_state: replicas serve different rings";
+    eventually("both log it", async || {
+        let counts = [count(short.log(), warning), count(long.log(), warning)];
+        (counts == [1, 1]).then_some(())
     })
     .await;
-    assert_eq!(says(short.log(), "no replica has"), 0, "{}", short.log());
+    assert_eq!(count(short.log(), "no replica has"), 0, "{}", short.log());
     a_redrive_tells_of_it(&here, &on_b).await;
     lists_and_numbers_tell_of_it(&here).await;
     long.terminate();
     long.exit().await;
-    let lost = "WARN ringq::shards::council: no replica has a shard that may have jobs";
-    eventually("nobody has it any more", async || (says(short.log(), lost) == 1).then_some(()))
-        .await;
-    // Whoever had it may only be restarted.
+    let lost = "WARN ringq::shards::ring_state: no replica has a shard that may have jobs";
+    eventually("no replica has it any more", async || {
+        (count(short.log(), lost) == 1).then_some(())
+    })
+    .await;
+    // The server that had it may only be restarting.
     for status in refusals(&here, &on_b[0]).await {
         assert_refused(&status, Code::Unavailable, "SHARD_UNAVAILABLE", "");
     }
     let log = short.log();
-    let told = [warning, "serve the same ring again", lost];
-    assert_eq!(told.map(|text| says(log.clone(), text)), [1, 1, 1], "{log}");
-    assert_eq!(says(log.clone(), "ERROR"), 0, "{log}");
+    let texts = [warning, "serve the same ring again", lost];
+    assert_eq!(texts.map(|text| count(log.clone(), text)), [1, 1, 1], "{log}");
+    assert_eq!(count(log.clone(), "ERROR"), 0, "{log}");
 }
 
-/// A redrive finds what lies here, and tells of the other shard.
+/// A redrive finds the jobs here, and reports the other shard.
 async fn a_redrive_tells_of_it(here: &Client, on_b: &[String]) {
     let named =
         RedriveJobsRequest { topic: "t".to_owned(), ids: on_b.to_vec(), ..Default::default() };
@@ -242,7 +243,7 @@ async fn a_redrive_tells_of_it(here: &Client, on_b: &[String]) {
     assert_eq!((all.redriven_count, all.unreachable_shards), (0, vec!["b".to_owned()]));
 }
 
-/// What lies here is told, and which shard is missing.
+/// The answers contain the jobs here, and name the missing shard.
 async fn lists_and_numbers_tell_of_it(here: &Client) {
     let mut topics = here.topics.clone();
     let topic = "here".to_owned();
@@ -263,7 +264,7 @@ async fn lists_and_numbers_tell_of_it(here: &Client) {
     );
 }
 
-/// Calls of a command so far, by Redis's own count: those that came over a socket, not those of scripts.
+/// Returns the calls of a command so far, by Redis's own count, over sockets and not by scripts.
 async fn calls(redis: &Redis, command: &str) -> u64 {
     let stats = redis.command(&["INFO", "commandstats"]).await;
     let name = format!("cmdstat_{command}:calls=");

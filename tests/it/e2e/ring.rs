@@ -30,7 +30,7 @@ fn count<'a>(shards: impl Iterator<Item = &'a str>) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Half of them with ids of their own.
+/// Builds jobs, half of them with client-chosen ids.
 fn jobs(topic: &str, count: usize) -> Vec<JobSpec> {
     let spec = |n: usize| {
         let spec = job(topic).with_retention(KEPT);
@@ -39,8 +39,7 @@ fn jobs(topic: &str, count: usize) -> Vec<JobSpec> {
     (0..count).map(spec).collect()
 }
 
-/// Acknowledges what comes until `left` says that there is nothing left; the ids, each as often as it
-/// came.
+/// Acknowledges deliveries until `left` shows that nothing is left; returns the ids, each as often as it came.
 async fn work(client: Client, topic: &'static str) -> Vec<String> {
     let request = StreamRequest {
         max_in_flight: 200,
@@ -121,7 +120,7 @@ async fn four_shards_survive_kill_9_and_another_order_of_their_names() {
     for id in &ids {
         client.get("mail", id).await;
     }
-    // What nobody settled comes back after the grace; the worker's stream waits longer than that.
+    // Unsettled jobs come back after the grace; the worker's stream waits longer than that.
     let mut worker = client.stream(StreamRequest { max_in_flight: 300, ..take("mail") }).await;
     let mut acked = 0;
     while acked < 1_800 {
@@ -134,7 +133,7 @@ async fn four_shards_survive_kill_9_and_another_order_of_their_names() {
     assert_eq!((stats.ready, stats.running, stats.succeeded_total), (0, 0, 2_000));
 }
 
-/// Enqueues a job without an id; where it went, and how long it took.
+/// Enqueues a job without an id; returns the answer and the time that it took.
 async fn enqueue(client: &Client) -> (EnqueueResponse, Duration) {
     let begin = Instant::now();
     let enqueued = client.enqueue(job("mail")).await;
@@ -162,7 +161,11 @@ async fn a_shard_that_cannot_write_hurts_only_its_own_jobs_and_recovers_by_itsel
     let dead = eventually("the shard is left alone", down).await;
     assert_eq!(dead.name, "s2");
     assert!(tells_of_lock(&dead.last_error), "{}", dead.last_error);
-    assert_eq!(http_get(server.http, "/readyz").await.0, 200, "one bad shard unreadies nobody");
+    assert_eq!(
+        http_get(server.http, "/readyz").await.0,
+        200,
+        "one bad shard makes no server unready"
+    );
 
     let mut took = Vec::new();
     for _ in 0..100 {
@@ -181,7 +184,7 @@ async fn a_shard_that_cannot_write_hurts_only_its_own_jobs_and_recovers_by_itsel
             }
         }
     }
-    // Nobody waits for it. A machine at work stands still now and then, so some may be slow.
+    // No call waits for it. A busy machine stands still now and then, so some may be slow.
     let slow = took.iter().filter(|took| **took >= millis(500)).count();
     assert!(slow <= 5, "{slow} of {}: {took:?}", took.len());
     let stats = client.stats("ids").await;
@@ -225,7 +228,7 @@ async fn without_any_shard_the_server_takes_no_work_until_one_is_back() {
     };
     let holders = [hold("s0"), hold("s1")];
     let ready = async || http_get(server.http, "/readyz").await.0 == 200;
-    eventually("nobody is left", async || {
+    eventually("no worker is left", async || {
         let status = client.send(crate::harness::request(job("mail"))).await.unwrap_err();
         assert_eq!(status.code(), Code::Unavailable);
         (!ready().await).then_some(())
@@ -248,8 +251,8 @@ async fn an_id_of_a_shard_that_is_not_here_is_told_so() {
     assert_eq!(client.find("mail", &id).await, None);
 }
 
-/// What a user sees on one shard holds on four: these tests again, on servers with four. Not among them
-/// are those about a single file, and about an order that is one shard's own.
+/// Everything that a user sees on one shard holds on four: these tests again, on servers with four. Tests about a
+/// single file, and about the order within one shard, are left out.
 #[tokio::test]
 async fn what_holds_on_one_shard_holds_on_four() {
     const THEMES: [&str; 5] =
@@ -269,7 +272,7 @@ async fn what_holds_on_one_shard_holds_on_four() {
         "higher_priorities_go_first_then_earlier_due_times",
     ];
     let mut tests = Command::new(std::env::current_exe().unwrap());
-    // Beside those that run anyway.
+    // Beside the tests that run anyway.
     tests.env("RUST_TEST_THREADS", "2");
     tests.args(THEMES).args(ABOUT_ONE.iter().flat_map(|name| ["--skip", name]));
     tests.env("RINGQ_TEST_SHARDS", "4");

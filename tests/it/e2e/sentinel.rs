@@ -7,7 +7,7 @@ use tonic::Code;
 
 use crate::harness::{Client, Sentinel, Server, Setup, eventually, job, millis, request, take};
 
-/// Enqueues one job after the other until told to stop; the ids that were accepted.
+/// Enqueues one job after the other until `stop` is set; returns the ids that were accepted.
 async fn produce(client: Client, name: &str, stop: &AtomicBool) -> Vec<String> {
     let (mut accepted, mut refused) = (Vec::new(), 0);
     while !stop.load(Ordering::Relaxed) {
@@ -22,8 +22,8 @@ async fn produce(client: Client, name: &str, stop: &AtomicBool) -> Vec<String> {
     accepted
 }
 
-/// Jobs are produced while `fault` happens and until they are accepted again. What was accepted before it is
-/// there after it; of what was accepted meanwhile some may be gone, as long as replication is asynchronous.
+/// Produces jobs while `fault` happens and until they are accepted again. Jobs that were accepted before it exist
+/// after it; some that were accepted meanwhile may be gone, because replication is asynchronous.
 async fn goes_on(server: &Server, sentinel: &mut Sentinel, name: &str) {
     let client = server.connect().await;
     client.enqueue(job("mail").with_id(format!("{name}-before"))).await;
@@ -37,7 +37,7 @@ async fn goes_on(server: &Server, sentinel: &mut Sentinel, name: &str) {
                 _ => sentinel.fail_over().await,
             }
             let id = format!("{name}-after");
-            // What is accepted in the first moment may still be written to the old primary.
+            // Jobs that are accepted in the first moment may still be written to the old primary.
             eventually("jobs are written to the new primary", async || {
                 client.send(request(job("mail").with_id(&id))).await.ok()?;
                 let primary = sentinel.primary().await?;
@@ -62,8 +62,8 @@ async fn goes_on(server: &Server, sentinel: &mut Sentinel, name: &str) {
     assert!(has(&client, last).await, "{name}: the last is on the new primary");
 }
 
-/// Whether the job is there. Asked again while no shard answers: sentinels that the machine starves may begin
-/// one more failover at any time.
+/// Returns whether the job exists. Asks again while no shard answers: sentinels on a busy machine may begin one more
+/// failover at any time.
 async fn has(client: &Client, id: &str) -> bool {
     eventually("a shard answers", async || {
         let request = GetRequest { topic: "mail".into(), id: id.into(), ..Default::default() };
@@ -76,7 +76,7 @@ async fn has(client: &Client, id: &str) -> bool {
     .await
 }
 
-/// Completes a job, asking again like [`has`].
+/// Acks a job, and retries like [`has`].
 async fn ack(client: &Client, receipt: &str) {
     let item = AckItem { receipt: receipt.to_owned(), ..Default::default() };
     eventually("the ack is taken", async || {
@@ -94,7 +94,7 @@ async fn a_failover_and_the_death_of_the_primary_are_lived_through() {
     waiting.quiet(millis(200)).await;
     goes_on(&server, &mut sentinel, "failover").await;
     client.enqueue(job("other").with_id("a")).await;
-    assert_eq!(waiting.next().await.id, "a", "wake-ups are heard from the new primary");
+    assert_eq!(waiting.next().await.id, "a", "wake-ups arrive from the new primary");
     sentinel.settled().await;
     goes_on(&server, &mut sentinel, "kill").await;
     client.enqueue(job("other").with_id("b")).await;
@@ -114,8 +114,8 @@ async fn a_failover_and_the_death_of_the_primary_are_lived_through() {
     found.await;
 }
 
-/// Nobody can take over, so the failover ends as soon as it has begun. Who heard of its beginning only would
-/// keep away from the primary for ten seconds more.
+/// No replica can take over, so the failover ends as soon as it has begun. A server that only received its beginning
+/// would avoid the primary for ten seconds more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_stays_after_all_is_used_again_at_once() {
     let Some(mut sentinel) = Sentinel::start().await else { return };
@@ -170,7 +170,7 @@ async fn sentinels_and_their_redis_have_logins_of_their_own() {
     })
     .await;
     let log = setup("wrong").start().await.log();
-    assert!(log.contains("does not help: Password authentication failed"), "{log}");
+    assert!(log.contains("does not answer the query: Password authentication failed"), "{log}");
     assert!(log.contains("check sentinel_user and sentinel_password"), "{log}");
     assert!(!log.contains("pa%3A") && !log.contains("pa:ss"), "{log}");
 }

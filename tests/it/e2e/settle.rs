@@ -58,7 +58,7 @@ async fn a_repeated_ack_is_a_success_while_the_record_lives() {
     for _ in 0..3 {
         client.ack(&named.receipt).await;
     }
-    // A job with a made id leaves nothing: a client that repeats reads NOT_FOUND as done.
+    // A job with a server-made id leaves nothing: a client that repeats reads NOT_FOUND as done.
     client.ack(&unnamed.receipt).await;
     let failures = client.ack_items(vec![done(&unnamed.receipt)]).await;
     assert_eq!(errors(&failures), [(0, SettleError::NotFound)]);
@@ -91,7 +91,7 @@ async fn a_repeat_is_a_success_though_the_job_runs_again() {
     assert_eq!(client.stats("mail").await.succeeded_total, 2);
 }
 
-/// A receipt of each bad kind, and one that is good.
+/// Receipts of each bad kind, and one that is valid.
 struct Bad {
     malformed: String,
     gone: String,
@@ -112,7 +112,7 @@ async fn bad_receipts(client: &Client, topic: &str) -> Bad {
     assert_ne!(second, stale);
     client.enqueue(job(topic).with_id("good").with_retention(millis(60_000))).await;
     let good = pull().await;
-    // The same receipt from a shard that is not here: the name follows the version and its length.
+    // The same receipt from an unknown shard: the name follows the version and its length.
     use base64::Engine as _;
     let base64 = base64::engine::general_purpose::URL_SAFE_NO_PAD;
     let mut bytes = base64.decode(&good).unwrap();
@@ -243,7 +243,7 @@ async fn a_nack_waits_by_the_policy_or_by_its_own_delay() {
     assert_eq!((stored.state(), stored.failures), (JobState::Backoff, 2));
     assert!(wait >= millis(3_600_000) && wait < millis(3_605_000), "{wait:?}");
 
-    // 0 s puts it at the end of those that are ready.
+    // 0 s puts it at the end of the ready jobs.
     let mail2 = |id: &str| job("mail2").with_id(id);
     client.enqueue(mail2("x")).await;
     let receipt = client.pull_one("mail2").await.receipt;
@@ -403,12 +403,12 @@ async fn an_extend_moves_the_end_of_the_lease_later_or_sooner() {
     assert_eq!(stored.progress, "half way");
     let left = stored.lease_expire_time.since_epoch() - before;
     assert!(left >= millis(20_000) && left < millis(22_000), "{left:?}");
-    // Sooner: b comes back, a does not, though its first lease was as short.
+    // Shortened: b comes back, a does not, though its first lease was as short.
     client.extend(&b.receipt, millis(1_000)).await;
     let revoked = worker.revocation().await;
     assert_eq!(revoked.receipt, b.receipt);
     assert_eq!(client.state("mail", "a").await, JobState::Running);
-    // Without a duration: the length it had at first.
+    // Without a duration: the length of the first lease.
     let item = ExtendItem { receipt: a.receipt.clone(), ..Default::default() };
     let before = wall_now();
     assert_eq!(client.extend_items(vec![item]).await, []);
@@ -486,7 +486,7 @@ async fn follow_ups_are_written_with_the_ack(server: Server) {
     let stale = vec![ack(&one.receipt, vec![job("third"), job("third").with_id("x")])];
     assert_eq!(client.ack_items(stale).await.len(), 1);
     assert_eq!(client.pull_now("third", 10).await, []);
-    // A named follow-up that is there already is no obstacle.
+    // A named follow-up that exists already is no obstacle.
     let again = vec![job("second").with_id("named")];
     assert_eq!(client.ack_items(vec![ack(&two.receipt, again)]).await, []);
     assert_eq!(client.state("first", &two.id).await, JobState::Succeeded);

@@ -76,8 +76,8 @@ async fn a_shard_that_does_not_answer_is_not_drained() {
     // Another process holds the write lock of its file.
     let holder = rusqlite::Connection::open(server.shard_file("s1")).unwrap();
     holder.execute_batch("BEGIN IMMEDIATE").unwrap();
-    // On a machine that is busy enough the answer comes later than anybody waits for it. What is unknown may
-    // be done once the lock is gone.
+    // On a busy machine the answer may come after the deadline. Calls with an unknown outcome may be executed once
+    // the lock is gone.
     let unknown = AtomicBool::new(false);
     let refused = crate::harness::eventually("it is refused for certain", async || {
         let status = set(&client, "s1", ShardState::Draining.into()).await.unwrap_err();
@@ -87,7 +87,7 @@ async fn a_shard_that_does_not_answer_is_not_drained() {
     });
     let status = refused.await;
     assert_refused(&status, Code::Unavailable, "SHARD_UNAVAILABLE", "");
-    assert!(status.get_details_retry_info().is_some(), "it says how long to wait");
+    assert!(status.get_details_retry_info().is_some(), "the error has a retry delay");
     holder.execute_batch("ROLLBACK").unwrap();
     let listed = crate::harness::eventually("it answers again", async || {
         Some(shard(&client, "s1").await).filter(|s| s.state() != ShardState::Unreachable)

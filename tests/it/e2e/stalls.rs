@@ -22,12 +22,12 @@ const INFO: &str = "AdminService/GetServerInfo";
 const ENQUEUE: &str = "QueueService/Enqueue";
 const PULL: &str = "QueueService/Pull";
 
-/// The gRPC status that an answer has in its headers; none: it has a body.
+/// Returns the gRPC status in the headers of an answer; `None`: it has a body.
 fn status(answer: &RawAnswer) -> Option<&str> {
     answer.as_ref().unwrap().headers().get("grpc-status").map(|code| code.to_str().unwrap())
 }
 
-/// A polite client beside the others: its jobs come and are settled, whatever they do.
+/// Checks a well-behaved client beside the others: its jobs come and are settled.
 async fn works(client: &Client) {
     client.enqueue(job("polite")).await;
     let held = client.pull_one("polite").await;
@@ -53,7 +53,7 @@ async fn answers_that_are_not_read_cost_no_settle_and_others_only_for_a_moment()
     eventually("room for others", async || client.send(request(job("mail"))).await.ok()).await;
 }
 
-/// Jobs of an answer for which there are no bytes go back.
+/// Jobs of an answer without room in the window are released.
 #[tokio::test]
 async fn answers_of_pulls_that_are_not_read_cost_no_settle() {
     const JOBS: usize = 60;
@@ -154,17 +154,18 @@ async fn connections_are_bounded_and_those_over_it_are_closed_at_once() {
         next.send(request(job("mail"))).await.ok()
     })
     .await;
-    assert!(server.log().contains("connection refused: too many connections from one address"));
+    assert!(server.log().contains("connection rejected: too many connections from one address"));
 }
 
-/// A connection from another address of this machine.
+/// Connects from another address of this machine.
 async fn from(ip: &str, to: SocketAddr) -> TcpStream {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(format!("{ip}:0").parse().unwrap()).unwrap();
     socket.connect(to).await.unwrap()
 }
 
-/// Both ports close what says nothing whole. Unit tests drive the time; here it passes, beside a client that works.
+/// Both ports close connections without a complete request. Unit tests use a fake clock; here real time passes,
+/// beside a client that works.
 #[tokio::test]
 async fn connections_that_say_nothing_whole_are_closed() {
     let server = Server::start().await;
@@ -192,7 +193,7 @@ async fn connections_that_say_nothing_whole_are_closed() {
     tokio::join!(join_all(silent), busy);
 }
 
-/// A stream whose client takes nothing ends at its age all the same, and its place is free.
+/// A stream whose client reads nothing ends at its maximum age all the same, and its place is free.
 #[tokio::test]
 async fn a_stream_that_is_not_read_ends_at_its_age() {
     let limits = "max_streams = 1\nstream_max_age = \"1s\"";
@@ -215,7 +216,7 @@ async fn a_stream_that_is_not_read_ends_at_its_age() {
     drop(unread);
 }
 
-/// A message of a stream has at most 1 MiB, whatever it is made of.
+/// A message of a stream has at most 1 MiB, whatever its content.
 #[tokio::test]
 async fn errors_and_names_count_for_the_size_of_a_message() {
     const JOBS: i32 = 600;
@@ -245,14 +246,14 @@ async fn errors_and_names_count_for_the_size_of_a_message() {
     }
 }
 
-/// How long the polite clients are measured.
+/// Time for which the well-behaved clients are measured.
 const MEASURED: Duration = Duration::from_secs(3);
-/// Shorter than what a busy machine itself may take: below, times are not compared.
+/// Shorter than delays of a busy machine itself: below, times are not compared.
 const QUICK: Duration = millis(20);
-/// Calls of a rude connection, of each kind.
+/// Number of calls of a stalling connection, of each kind.
 const RUDE_CALLS: usize = 250;
 
-/// How long the 99th of 100 rounds of a polite client takes.
+/// Returns the 99th percentile of 100 rounds of a well-behaved client.
 async fn p99(client: &Client) -> Duration {
     let (begun, mut took) = (Instant::now(), Vec::new());
     while begun.elapsed() < MEASURED {
@@ -265,7 +266,7 @@ async fn p99(client: &Client) -> Duration {
 }
 
 /// Clients that stall in every way at once: messages that do not come, answers and streams that are not read, and
-/// sockets that say nothing. As long as this is held.
+/// silent sockets. They last as long as the returned value.
 async fn stall(
     server: &Server,
     connections: usize,
@@ -289,7 +290,7 @@ async fn stall(
     (calls.into_iter().map(AbortOnDropHandle::new).collect(), silent)
 }
 
-/// It is never refused, and hardly waits: a server that is left alone is measured at the same time.
+/// A well-behaved client is never refused and hardly waits: an undisturbed server is measured at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_polite_client_works_beside_all_kinds_of_stalled_ones() {
     for rude_connections in [1, 3] {
@@ -299,7 +300,7 @@ async fn a_polite_client_works_beside_all_kinds_of_stalled_ones() {
         other.enqueue_all(jobs.collect()).await;
         let _rude = stall(&server, rude_connections).await;
         let mut measured = Vec::new();
-        // A busy machine may hit one of the two servers alone, but not each time.
+        // A busy machine may slow one of the two servers, but not each time.
         while measured.len() < 4 {
             let (quiet, beside) = tokio::join!(p99(&one), p99(&other));
             measured.push((quiet, beside));

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use super::reach::{shard, works};
 use crate::harness::{Certificates, Redis, Server, Setup, eventually, job, request};
 
-/// A server on the Redis of that url that does not start: the one line that it says of that.
+/// Starts a server on the Redis of that url, which fails, and returns its one error line.
 async fn refused(url: &str) -> String {
     let failure = Setup::on(url).fail().await;
     assert_eq!(failure.code, Some(1), "{}", failure.stderr);
@@ -18,10 +18,10 @@ async fn refused(url: &str) -> String {
     lines[0].to_owned()
 }
 
-/// A server on the Redis of that url, which it awaits: the one warning of it.
+/// Starts a server that waits for the Redis of that url, and returns its one warning.
 async fn awaited(setup: Setup, url: &str) -> String {
     let server = setup.shard(format!("s0={url}")).start().await;
-    // The shard is tried in between, also by whoever listens to wake-ups.
+    // The shard is tried in between, also by the subscriber of wake-ups.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let lines = about(&server, "s0");
     assert_eq!(lines.len(), 1, "{}", server.log());
@@ -29,30 +29,30 @@ async fn awaited(setup: Setup, url: &str) -> String {
     lines[0].clone()
 }
 
-/// The lines of its log that are about that shard.
+/// Returns the lines of its log about that shard.
 fn about(server: &Server, name: &str) -> Vec<String> {
     let log = server.log();
     let shard = format!("shard={name} ");
     log.lines().filter(|line| format!("{line} ").contains(&shard)).map(str::to_owned).collect()
 }
 
-/// The url with this login.
+/// Returns the url with this login.
 fn with(login: &str, url: &str) -> String {
     url.replace("//", &format!("//{login}@"))
 }
 
-/// A server that answers everybody with these bytes, whatever they say; its url.
-async fn parrot(says: impl Into<String>) -> String {
-    let says = Arc::new(says.into());
+/// Starts a server that answers every request with these bytes; returns its url.
+async fn parrot(text: impl Into<String>) -> String {
+    let text = Arc::new(text.into());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
         while let Ok((mut socket, _)) = listener.accept().await {
-            let says = Arc::clone(&says);
+            let text = Arc::clone(&text);
             tokio::spawn(async move {
-                let mut heard = [0; 4096];
-                while socket.read(&mut heard).await.is_ok_and(|length| length > 0) {
-                    socket.write_all(says.as_bytes()).await.unwrap();
+                let mut buffer = [0; 4096];
+                while socket.read(&mut buffer).await.is_ok_and(|length| length > 0) {
+                    socket.write_all(text.as_bytes()).await.unwrap();
                 }
             });
         }
@@ -64,31 +64,31 @@ async fn parrot(says: impl Into<String>) -> String {
 async fn a_login_or_a_database_that_is_wrong_keeps_a_server_from_starting() {
     let Some(redis) = Redis::start().await else { return };
     let url = redis.url();
-    let says = refused(&format!("{url}/99")).await;
+    let text = refused(&format!("{url}/99")).await;
     let want = format!(
-        "ringq: cannot open shard s0 at {url}/99: it refuses database 99 (DB index is out of range); "
+        "ringq: cannot open shard s0 at {url}/99: redis rejects database 99 (DB index is out of range); "
     );
-    assert!(says.starts_with(&want), "{says}");
-    let says = refused(&with("ringq:secret", &url)).await;
-    let want = format!("shard s0 at {url}: it does not accept the user and password of the url");
-    assert!(says.contains(&want), "{says}");
+    assert!(text.starts_with(&want), "{text}");
+    let text = refused(&with("ringq:secret", &url)).await;
+    let want = format!("shard s0 at {url}: redis rejects the user and password of the url");
+    assert!(text.contains(&want), "{text}");
     let user = ["ACL", "SETUSER", "ringq", "on", ">p", "~ringq:*", "&ringq:*", "+@all", "-select"];
     assert_eq!(redis.command(&user).await, "+OK");
-    let says = refused(&format!("{}/1", with("ringq:p", &url))).await;
-    assert!(says.contains("its user may not use SELECT"), "{says}");
+    let text = refused(&format!("{}/1", with("ringq:p", &url))).await;
+    assert!(text.contains("the redis user may not use SELECT"), "{text}");
     assert_eq!(redis.command(&["CONFIG", "SET", "requirepass", "right"]).await, "+OK");
-    let says = refused(&with(":secret", &url)).await;
-    assert!(says.contains("it does not accept the user and password"), "{says}");
-    let says = refused(&url).await;
-    assert!(says.contains("it asks for a password and the url has none"), "{says}");
+    let text = refused(&with(":secret", &url)).await;
+    assert!(text.contains("redis rejects the user and password"), "{text}");
+    let text = refused(&url).await;
+    assert!(text.contains("redis requires a password and the url has none"), "{text}");
 }
 
 #[tokio::test]
 async fn a_password_that_is_not_asked_for_is_refused_at_the_start_and_no_matter_later() {
     let Some(mut redis) = Redis::start().await else { return };
     for login in [":secret", "default:secret"] {
-        let says = refused(&with(login, &redis.url())).await;
-        assert!(says.contains("has a password and this redis asks for none"), "{says}");
+        let text = refused(&with(login, &redis.url())).await;
+        assert!(text.contains("has a password and redis requires none"), "{text}");
     }
     redis.command(&["CONFIG", "SET", "requirepass", "secret"]).await;
     let url = with(":secret", &redis.url());
@@ -111,15 +111,16 @@ async fn a_mistake_that_is_found_after_the_start_keeps_one_shard_out() {
     redis.restart().await;
     let client = server.connect().await;
     eventually("the mistake is seen", async || {
-        let told = shard(&client, "s1").await;
-        let is = told.state() == ShardState::Unreachable && told.last_error.contains("database 99");
+        let lost = shard(&client, "s1").await;
+        let is = lost.state() == ShardState::Unreachable && lost.last_error.contains("database 99");
         is.then_some(())
     })
     .await;
     let lines = about(&server, "s1");
     let last = lines.last().unwrap();
     assert!(
-        last.contains("ERROR") && last.contains("misconfigured and out of use until that is fixed"),
+        last.contains("ERROR")
+            && last.contains("misconfigured and stays out of use until that is fixed"),
         "{last}"
     );
     assert!(last.contains(&format!("address=\"{}/99\"", redis.url())), "{last}");
@@ -134,7 +135,7 @@ async fn a_redis_that_is_down_is_told_once_and_once_more_when_it_is_there() {
     let setup = Setup::on(&other.url());
     let server = setup.and_shard(format!("s1={}", redis.url())).start().await;
     assert!(about(&server, "s0").iter().any(|line| line.contains(" opened ")), "{}", server.log());
-    // Everybody who tries has done so more than once.
+    // Every retry loop has tried more than once.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let lines = about(&server, "s1");
     assert_eq!(lines.len(), 1, "{}", server.log());
@@ -159,10 +160,10 @@ async fn a_redis_that_is_down_is_told_once_and_once_more_when_it_is_there() {
 
 #[tokio::test]
 async fn what_is_no_redis_is_told_in_one_line() {
-    let says = refused(&parrot("HTTP/1.1 400 Bad Request\r\n\r\n<html>\n</html>\n").await).await;
-    assert!(says.contains("does not speak the protocol of redis; check host and port"), "{says}");
-    // What it says is no part of the log but as text.
-    // Once for each command with which a connection begins.
+    let text = refused(&parrot("HTTP/1.1 400 Bad Request\r\n\r\n<html>\n</html>\n").await).await;
+    assert!(text.contains("does not use the redis protocol; check host and port"), "{text}");
+    // The answer must appear in the log only as escaped text. Logged once for each command with which a connection
+    // begins.
     let error = "!26\r\nERR one\nERROR two \x1b[31mred\r\n";
     let url = parrot(error.repeat(3)).await;
     let line = awaited(Setup::new(), &url).await;
@@ -175,13 +176,13 @@ async fn who_mistakes_tls_for_none_or_none_for_it_is_told_so() {
     let Some(files) = Certificates::make() else { return };
     let Some((redis, port)) = Redis::secure(&files, false).await else { return };
     let url = format!("rediss://localhost:{}", redis.port());
-    let says = refused(&url).await;
-    assert!(says.contains("no TLS; write redis in place of rediss"), "{says}");
+    let text = refused(&url).await;
+    assert!(text.contains("no TLS; write redis in place of rediss"), "{text}");
     let sentinels = format!("rediss+sentinel://localhost:{}/main", redis.port());
-    let says = refused(&sentinels).await;
-    assert!(says.contains("no TLS; write redis in place of rediss"), "{says}");
-    let says = refused(&parrot("-ERR\r\n").await.replace("redis:", "rediss:")).await;
-    assert!(says.contains("no TLS; write redis in place of rediss"), "{says}");
+    let text = refused(&sentinels).await;
+    assert!(text.contains("no TLS; write redis in place of rediss"), "{text}");
+    let text = refused(&parrot("-ERR\r\n").await.replace("redis:", "rediss:")).await;
+    assert!(text.contains("no TLS; write redis in place of rediss"), "{text}");
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("rediss://{}", silent.local_addr().unwrap());
     let line = awaited(Setup::new(), &url).await;
@@ -195,27 +196,27 @@ async fn a_sentinel_in_place_of_a_redis_is_refused_and_a_redis_in_place_of_a_sen
     let Some(redis) = Redis::start().await else { return };
     let settings = format!("sentinel monitor main 127.0.0.1 {} 1\n", redis.port());
     let sentinel = Redis::sentinel(&settings).await.unwrap();
-    // Also where it refuses what a redis would take: it has no databases, and no users of a redis.
+    // Also with logins that a redis would take: a sentinel has no databases and no users.
     for login in ["", ":secret@", "ringq:secret@"] {
         for database in ["", "/1"] {
             let url = sentinel.url().replace("//", &format!("//{login}")) + database;
-            let says = refused(&url).await;
-            let want = "it is a sentinel and no redis; write redis+sentinel://";
-            assert!(says.contains(want), "{url}: {says}");
+            let text = refused(&url).await;
+            let want = "the server is a sentinel, not a redis; write redis+sentinel://";
+            assert!(text.contains(want), "{url}: {text}");
         }
     }
     let url = |hosts: &str| format!("redis+sentinel://{hosts}/main");
     let here = format!("127.0.0.1:{}", redis.port());
-    let says = refused(&url(&here)).await;
+    let text = refused(&url(&here)).await;
     assert!(
-        says.contains(&format!("{here} is a redis and no sentinel; give its sentinels")),
-        "{says}"
+        text.contains(&format!("{here} is a redis, not a sentinel; give its sentinels")),
+        "{text}"
     );
-    let says = refused(&url(&format!("{here},{here}"))).await;
-    assert!(says.contains("is a redis and no sentinel"), "{says}");
-    // Another one may come.
+    let text = refused(&url(&format!("{here},{here}"))).await;
+    assert!(text.contains("is a redis, not a sentinel"), "{text}");
+    // Another sentinel may come.
     let line = awaited(Setup::new(), &url(&format!("{here},127.0.0.1:1"))).await;
-    assert!(line.contains("sentinel 127.0.0.1:1 does not help"), "{line}");
+    assert!(line.contains("sentinel 127.0.0.1:1 does not answer the query"), "{line}");
 }
 
 #[tokio::test]
@@ -247,7 +248,7 @@ async fn a_redis_that_keeps_nothing_is_warned_of_at_the_start_and_when_it_begins
     // It comes back as it was configured before.
     redis.kill();
     redis.restart().await;
-    let line = eventually("it is told", async || warned(&server)).await;
+    let line = eventually("the change is logged", async || warned(&server)).await;
     assert!(line.contains("durability=MEMORY before=\"FSYNCED\""), "{}", server.log());
 }
 
@@ -256,9 +257,9 @@ async fn a_file_that_is_begun_is_told_as_such_where_a_write_reaches_no_more_by_i
     let Some(redis) = Redis::start().await else { return };
     let server = Setup::on(&redis.url()).start().await;
     redis.command(&["CONFIG", "SET", "appendonly", "yes"]).await;
-    let told = |what: &str| about(&server, "s0").into_iter().find(|line| line.contains(what));
-    let line = eventually("it is told", async || told("append-only file now")).await;
+    let logged = |what: &str| about(&server, "s0").into_iter().find(|line| line.contains(what));
+    let line = eventually("the change is logged", async || logged("append-only file now")).await;
     assert!(line.contains("INFO") && line.contains("durability=MEMORY"), "{line}");
-    // Nothing of that has changed.
-    assert_eq!(told("has changed"), None);
+    // The durability has not changed.
+    assert_eq!(logged("has changed"), None);
 }

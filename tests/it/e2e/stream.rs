@@ -78,7 +78,7 @@ async fn a_delivery_says_all_that_a_worker_needs() {
     assert_eq!((a.attempt, a.max_attempts, a.delivery), (1, 3, 1));
     assert_eq!((b.attempt, b.max_attempts, b.delivery), (1, 25, 1), "the server's own policy");
     assert_eq!((a.last_error.as_str(), a.group.as_str()), ("", ""));
-    // What was left of the lease when it was sent: the job's own, else the stream's.
+    // The remaining lease at sending: of the job's own length, else of the stream's.
     for (delivery, lease) in [(&a, 9_000), (&b, 5_000)] {
         let left = millis(lease) - crate::harness::duration(&delivery.lease_duration);
         assert!(left < millis(2_000), "{}: {:?}", delivery.id, delivery.lease_duration);
@@ -104,7 +104,7 @@ async fn credit_is_never_exceeded_and_every_settle_frees_it() {
     let held = worker.next_many(3).await;
     worker.quiet(millis(300)).await;
     assert_eq!(client.stats("mail").await.running, 3, "no job is leased beyond the credit");
-    // An Ack frees one, on whatever connection it comes.
+    // An Ack frees one, on any connection.
     server.connect().await.ack(&held[0].receipt).await;
     let fourth = worker.next().await;
     client.nack(nack(&held[1].receipt, NackAction::DeadLetter)).await;
@@ -159,7 +159,7 @@ async fn a_thousand_jobs_flow_through_a_small_credit_each_exactly_once() {
         assert!(!done.is_empty(), "every worker gets some");
         seen.extend(done);
     }
-    // What a worker still held when it stopped is settled or running, but never seen twice.
+    // Jobs that a worker held when it stopped are settled or running, and never come twice.
     assert_eq!(seen.len(), 1_000);
     assert_eq!(seen.into_iter().collect::<HashSet<_>>(), ids);
 }
@@ -241,7 +241,7 @@ async fn all_that_fits_the_credit_comes_without_a_settle_in_between() {
         for _ in 0..2 {
             client.enqueue_all(vec![job(&topic).with_bytes(90_000); JOBS / 2]).await;
         }
-        // More than waits for a transport at once: what it takes must make room for the next.
+        // More than the buffer of a transport: what it takes must make room for the next.
         let begin = Instant::now();
         let mut worker = client.stream(credit(&topic, 1_000)).await;
         worker.next_many(JOBS).await;
@@ -276,12 +276,12 @@ async fn max_jobs_ends_the_stream_with_ok_and_its_leases_stay() {
     let mut worker = client.stream(request).await;
     let held = worker.next_many(3).await;
     worker.end().await;
-    // A stream that the server ends is not broken: nothing is given back.
+    // A stream that the server ends is not broken: nothing is released.
     tokio::time::sleep(millis(700)).await;
     let stats = client.stats("mail").await;
     assert_eq!((stats.ready, stats.running), (2, 3));
     client.ack_all(&receipts(&held)).await;
-    // Fewer jobs than asked for: it goes on until it has had them all.
+    // Fewer jobs than asked for: it continues until it has had them all.
     let mut worker = client.stream(StreamRequest { max_jobs: 3, ..take("mail") }).await;
     worker.next_many(2).await;
     worker.quiet(millis(200)).await;
@@ -400,7 +400,7 @@ async fn higher_priorities_go_first_then_earlier_due_times() {
         client.ack(&delivery.receipt).await;
         order.push(delivery.id);
     }
-    // A time that has passed means now: it brings no place ahead of those that are there.
+    // A past due time means now: it gives no place ahead of existing jobs.
     assert_eq!(order[..3], ["high", "low", "low-2"]);
     assert_eq!(order[3..].iter().collect::<HashSet<_>>().len(), 2);
 }
@@ -476,7 +476,7 @@ async fn a_stream_too_many_is_refused_and_a_closed_one_makes_room() {
         panic!("the third of two streams was opened")
     };
     assert_refused(&status, Code::ResourceExhausted, "TOO_MANY_STREAMS", "");
-    assert!(status.get_details_retry_info().is_some(), "it says how long to wait");
+    assert!(status.get_details_retry_info().is_some(), "the error has a retry delay");
     drop(one);
     let third = eventually("room for a stream", async || {
         Worker::try_open(&client, take("mail")).await.ok()

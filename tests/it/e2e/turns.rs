@@ -1,4 +1,4 @@
-//! Topics are served in turns.
+//! Topics are served in turn.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use ringq::pb::{PullRequest, StreamRequest};
 use crate::harness::{Client, Server, job};
 
 const TOPICS: [&str; 4] = ["t.a", "t.b", "t.c", "t.d"];
-/// Deliveries of each topic, had each the same share.
+/// Deliveries of each topic if each had the same share.
 const SHARE: usize = 10;
 
-/// A backlog for so many topics, larger than what the test takes.
+/// Fills these topics with a backlog, larger than the test takes.
 async fn fill(client: &Client, topics: &[&str]) {
     for topic in topics {
         client.enqueue_all(vec![job(topic); 2 * topics.len() * SHARE]).await;

@@ -1,5 +1,5 @@
--- Everything that lies here, as commands that write it again: one a line, a word in quotes where it has bytes that
--- are no text, those as \x00.
+-- Dumps all data as commands that write it again: one per line, a word in quotes where it has bytes that are no
+-- text, those as \x00.
 local function quoted(word)
   if word ~= '' and not string.find(word, '[^%w%p]') and not string.find(word, '["\'\\]') then return word end
   local escaped = string.gsub(word, '[%c"\\\128-\255]', function(char)
@@ -15,7 +15,7 @@ local function line(...)
   lines[#lines + 1] = table.concat(words, ' ')
 end
 
--- Pairs that lie flat, in the order of what each begins with.
+-- Sorts a flat list of pairs by the first element of each.
 local function sorted(flat)
   local pairs_of = {}
   for at = 1, #flat, 2 do pairs_of[#pairs_of + 1] = { flat[at], flat[at + 1] } end

@@ -1,5 +1,5 @@
-//! A small store with a job of every kind. What it wrote is frozen, and what it does is what the frozen ones are
-//! compared with: a kind that comes later is filled in beside it.
+//! A small store with a job of every kind. Frozen files were written from it, and the behaviour of frozen stores is
+//! compared with it: a new kind of job is added beside the others.
 
 use std::time::Duration;
 
@@ -18,57 +18,57 @@ use crate::conformance::values::{
 };
 use crate::conformance::{Fixture, START};
 
-/// A claim that was given up before it arrived.
+/// Nonce of a claim that was given up before it arrived.
 pub(super) const VOID: u32 = 0xDEAD;
-/// A job that is known by its request.
+/// Request of a job.
 pub(super) const REQUEST: u64 = 0x0123_4567_89AB_CDEF;
 
-/// A job of which nothing stays.
+/// Builds a job of which nothing stays.
 fn fleeting(id: &str) -> NewJob {
     NewJob { retention: RetentionRule::Nothing, ..new_job(id) }
 }
 
-/// A job whose record stays.
+/// Builds a job with a retention.
 pub(super) fn kept(id: &str) -> NewJob {
     let mut job = NewJob { retention: RetentionRule::Record(RETENTION), ..new_job(id) };
     job.spec.retention = Some(RETENTION);
     job
 }
 
-/// A job whose id a server made.
+/// Builds a job with a server-made id.
 pub(super) fn made(prior: WritePrecondition) -> NewJob {
     let millis = u128::try_from(START.0 / 1_000).unwrap();
     let id = JobId::from_uuid(&ShardName::try_new("s0").unwrap(), millis << 80 | 7 << 76);
     NewJob { precondition: prior, ..fleeting(id.as_str()) }
 }
 
-/// The job that [`REQUEST`] has written.
+/// Builds the job that [`REQUEST`] has written.
 pub(super) fn asked() -> NewJob {
     NewJob { request_code: Some(REQUEST), ..new_job("asked") }
 }
 
-/// A second generation, whose payload lies apart.
+/// Builds a second generation, whose payload is stored apart.
 fn next() -> NewJob {
     let spec = Spec { payload: Some(text(&"next ".repeat(120))), ..Spec::default() };
     NewJob { spec, on_conflict: OnConflict::Replace, ..new_job("next") }
 }
 
-/// When all is written.
+/// Returns the time at which everything is written.
 pub(super) fn end() -> Time {
     START.plus(Duration::from_secs(10))
 }
 
-/// What a replica shows of itself and of its ring.
+/// Builds a heartbeat of a replica with its ring.
 pub(super) fn beat() -> Heartbeat {
     let members = RingMembers::stored("s0:1,s1:2").unwrap();
     let rings = RingRecords::from([(members, RingRecord { version: 3, open: true })]);
-    let (met, gone) = (Vec::new(), Vec::new());
+    let (seen, gone) = (Vec::new(), Vec::new());
     Heartbeat {
         owner: OWNER,
         ring: 0xF1E2,
         state: ShardState::Draining,
         rings,
-        seen_owners: met,
+        seen_owners: seen,
         removed_owners: gone,
     }
 }
@@ -85,7 +85,7 @@ pub(super) async fn fill(q: &Fixture) {
     q.until(end());
 }
 
-/// Jobs that are over, in each way.
+/// Creates jobs that ended, in each way.
 async fn over(q: &Fixture) {
     let leased = q.run(kept("succeeded")).await;
     let end = SettleAction::Ack { result: Some(text("its result")), follow_ups: Vec::new() };
@@ -105,7 +105,7 @@ async fn over(q: &Fixture) {
     assert_eq!(q.store.prune(10).await.unwrap().pruned, 1);
 }
 
-/// Jobs that have failed and wait for their time, or have waited.
+/// Creates jobs that have failed and wait for their time, or have waited.
 async fn waits_after_a_failure(q: &Fixture) {
     let leased = q.running("backoff").await;
     q.save(&leased, "half").await.unwrap();
@@ -114,7 +114,7 @@ async fn waits_after_a_failure(q: &Fixture) {
     q.end(&leased, failed_for(7)).await;
 }
 
-/// Jobs that run: once more, extended, to run again, with a lease of their own, and just so.
+/// Creates running jobs: for the second time, extended, with a next generation, with a lease of their own, and plain.
 async fn runs(q: &Fixture) {
     let leased = q.running("second").await;
     q.end(&leased, failed_for(1)).await;
@@ -130,7 +130,7 @@ async fn runs(q: &Fixture) {
     q.run(fleeting("leased")).await;
 }
 
-/// Jobs that wait, and what they carry.
+/// Creates waiting jobs with all kinds of content.
 async fn waits(q: &Fixture) {
     let due = |id, seconds| NewJob { due: after(seconds), ..new_job(id) };
     let with = |id, spec| NewJob { spec, ..new_job(id) };
@@ -156,7 +156,7 @@ async fn waits(q: &Fixture) {
     q.put(with("large", payload(true, "large ".repeat(100).into(), ""))).await;
 }
 
-/// Jobs in a row, one of which has left a gap.
+/// Creates jobs in a row, one of which has left a gap.
 async fn line(q: &Fixture) {
     q.put_ids(&["first", "gap", "last"]).await;
     q.delete("gap").await;

@@ -1,8 +1,8 @@
-//! What a former build left in a Redis, byte by byte: this one reads it as it was, and goes on with it.
+//! Data of a former build in a Redis, byte by byte: this build must read it unchanged, and continue with it.
 //!
-//! `tests/fixtures/redis/format-<n>.txt` is the whole of a small store, as commands that redis-cli takes, too. When a
-//! format lands, `RINGQ_BLESS=1 cargo test --test it -- frozen` writes the file of it; after that none is ever changed.
-//! Beside each the same store is filled anew, and both must say and do the same.
+//! `tests/fixtures/redis/format-<n>.txt` is the whole of a small store, as commands that redis-cli accepts, too. When
+//! a new format is introduced, `RINGQ_BLESS=1 cargo test --test it -- frozen` writes its file; after that no file is
+//! ever changed. Beside each the same store is filled anew, and both must answer and behave alike.
 
 mod fill;
 
@@ -26,7 +26,7 @@ use crate::harness::Redis;
 /// The formats that builds have written and this one reads.
 const FORMATS: [u32; 1] = [1];
 const DUMP: &str = include_str!("dump.lua");
-/// Every job of the store that is left, and its state.
+/// Every remaining job of the store, and its state.
 const STATES: [(&str, State); 23] = [
     ("succeeded", State::Succeeded),
     ("tombstone", State::Succeeded),
@@ -58,7 +58,7 @@ fn file(format: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// The words of a command. Between quotes there is one, with `\x00` for a byte that is no text.
+/// Splits a command into words. A quoted word has `\x00` for a byte that is no text.
 fn words(line: &str) -> Vec<Vec<u8>> {
     let parts = line.split('"').enumerate();
     let words = parts.map(|(at, part)| match at % 2 {
@@ -78,7 +78,7 @@ fn unescaped(word: &str) -> Vec<u8> {
     bytes
 }
 
-/// A store as a build of this format left it.
+/// Opens a store as a build of this format left it.
 async fn frozen(redis: &Redis, format: u32) -> Fixture {
     let text = fs::read_to_string(file(format)).unwrap();
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -88,14 +88,14 @@ async fn frozen(redis: &Redis, format: u32) -> Fixture {
     Fixture::found(Backend::Redis, &redis.url(), fill::end()).await
 }
 
-/// The same store as this build writes it.
+/// Opens the same store as this build writes it.
 async fn fresh(redis: &Redis) -> Fixture {
     let q = Fixture::at(Backend::Redis, &redis.url()).await;
     fill::fill(&q).await;
     q
 }
 
-/// Everything that can be read of a store, but the tokens of leases, which are random.
+/// Reads everything that can be read of a store, except the tokens of leases, which are random.
 async fn seen(q: &Fixture) -> Vec<String> {
     let mut seen = Vec::new();
     let keys = STATES.map(|(id, _)| key(TOPIC, id)).into_iter();
@@ -117,14 +117,14 @@ async fn seen(q: &Fixture) -> Vec<String> {
     seen
 }
 
-/// What runs, by id.
+/// Returns the running leases, by id.
 async fn leases(q: &Fixture) -> Vec<RunningLease> {
     let mut leases = q.store.orphaned_leases(Vec::new()).await.unwrap();
     leases.sort_by_key(|lease| lease.key.to_string());
     leases
 }
 
-/// How the lease of each job that runs ends.
+/// Ends the lease of each running job and returns the results.
 async fn settle_all(q: &Fixture) -> Vec<String> {
     let settles = leases(q).await.into_iter().map(|lease| match lease.key.id.as_str() {
         "own-lease" => decide(&lease, released()),
@@ -138,20 +138,20 @@ async fn settle_all(q: &Fixture) -> Vec<String> {
     });
     let settles: Vec<LeaseSettlement> = settles.collect();
     assert_eq!(settles.len(), 5);
-    let mut said = Vec::new();
-    // Twice: how they ended is remembered.
+    let mut results = Vec::new();
+    // Twice: the ends of the leases are stored.
     for repeated in [false, true] {
         for (settled, settle) in q.store.settle(settles.clone()).await.unwrap().iter().zip(&settles)
         {
             let id = settle.lease.key.id.as_str();
-            // Of that one nothing is left that could remember.
+            // No record of that one is left.
             if (id, repeated) != ("leased", true) {
                 assert_eq!(settled.map(|settled| settled.repeated), Ok(repeated), "{id}");
             }
-            said.push(format!("{id}: {settled:?}"));
+            results.push(format!("{id}: {settled:?}"));
         }
     }
-    said
+    results
 }
 
 fn all_ended() -> RedriveBatch {
@@ -168,15 +168,15 @@ fn all_ended() -> RedriveBatch {
     }
 }
 
-/// A delivery, but its token.
+/// Formats a delivery without its token.
 fn told(leased: &LeasedJob) -> String {
     format!("{:#?}", LeasedJob { token: Token(0), ..leased.clone() })
 }
 
-/// Ends and begins all that can, and says what came of it.
+/// Ends and begins all jobs that it can, and returns the results.
 async fn go_on(q: &Fixture) -> Vec<String> {
-    let mut said = settle_all(q).await;
-    // What is written again is known.
+    let mut results = settle_all(q).await;
+    // A repeated write is recognized.
     for job in [fill::asked(), new_job("tombstone")] {
         assert_eq!(q.put(job).await.outcome, Some(EnqueueOutcome::Unchanged));
     }
@@ -201,7 +201,7 @@ async fn go_on(q: &Fixture) -> Vec<String> {
         "retried",
     ];
     assert_eq!(ids_of(&taken), order);
-    said.extend(taken.iter().map(told));
+    results.extend(taken.iter().map(told));
     for settled in q.store.settle(taken.iter().map(ack).collect()).await.unwrap() {
         assert_eq!(settled.unwrap().state, State::Succeeded);
     }
@@ -212,32 +212,32 @@ async fn go_on(q: &Fixture) -> Vec<String> {
         priority: Some(1),
         deadline: None,
     };
-    said.push(format!("{:#?}", q.store.reschedule(vec![reschedule]).await.unwrap()));
+    results.push(format!("{:#?}", q.store.reschedule(vec![reschedule]).await.unwrap()));
     let ids = ["dead", "expired", "succeeded", "tombstone"].map(JobId::stored).into();
     let (spacing, delay) = (Duration::ZERO, Duration::ZERO);
     let redrive =
         RedriveBatch { ids, spacing, delay, ttl: Some(Duration::from_secs(3_600)), ..all_ended() };
-    said.push(format!("{:#?}", q.store.redrive(redrive).await.unwrap()));
-    said.push(format!("{:?}", q.delete("backoff").await));
+    results.push(format!("{:#?}", q.store.redrive(redrive).await.unwrap()));
+    results.push(format!("{:?}", q.delete("backoff").await));
     let taken = q.claim(100).await;
     assert_eq!(ids_of(&taken), ["delayed", "succeeded", "dead", "expired"]);
-    said.extend(taken.iter().map(told));
-    said.extend(seen(q).await);
+    results.extend(taken.iter().map(told));
+    results.extend(seen(q).await);
 
-    // What nobody settles comes back, and what nobody needs goes.
+    // Unsettled jobs come back, and expired records are removed.
     q.sleep(31);
     for lease in q.store.overdue_leases(10).await.unwrap().leases {
-        said.push(format!("{:?}", q.settle(decide(&lease, Cause::Expired)).await));
+        results.push(format!("{:?}", q.settle(decide(&lease, Cause::Expired)).await));
     }
     q.sleep(7_200);
     while q.store.prune(100).await.unwrap().pruned > 0 {}
-    said.extend(seen(q).await);
-    said
+    results.extend(seen(q).await);
+    results
 }
 
 fn assert_same(frozen: &[String], fresh: &[String]) {
     for (frozen, fresh) in frozen.iter().zip(fresh) {
-        assert!(frozen == fresh, "what is frozen says\n{frozen}\nand should say\n{fresh}");
+        assert!(frozen == fresh, "the frozen store answers\n{frozen}\nand should answer\n{fresh}");
     }
     assert_eq!(frozen.len(), fresh.len());
 }
@@ -251,7 +251,7 @@ async fn what_every_format_left_is_read_as_it_was_and_goes_on() {
             assert_eq!(frozen.state(id).await, Some(state), "{id} of format {format}");
         }
         assert_same(&seen(&frozen).await, &seen(&fresh).await);
-        // An id that a server made is recalled.
+        // A server-made id is recognized.
         let repeated = frozen.put(fill::made(WritePrecondition::SameJob)).await;
         let unchanged = (Some(EnqueueOutcome::Unchanged), None);
         assert_eq!((repeated.outcome, repeated.not_written), unchanged, "format {format}");

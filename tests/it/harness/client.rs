@@ -17,7 +17,7 @@ use tonic::{Code, Status};
 
 use super::{PATIENCE, Worker, eventually, job::request, proto};
 
-/// One connection and a client of each service on it.
+/// A connection and a client of each service on it.
 #[derive(Clone)]
 pub(crate) struct Client {
     /// The data plane.
@@ -30,17 +30,17 @@ pub(crate) struct Client {
     pub(crate) channel: Channel,
 }
 
-/// Settles by these receipts.
+/// Builds Ack receipts of these deliveries.
 pub(crate) fn receipts(deliveries: &[Delivery]) -> Vec<String> {
     deliveries.iter().map(|delivery| delivery.receipt.clone()).collect()
 }
 
-/// An item that refuses a job.
+/// Builds a Nack item with this action.
 pub(crate) fn nack(receipt: &str, action: NackAction) -> NackItem {
     NackItem { receipt: receipt.to_owned(), action: action.into(), ..Default::default() }
 }
 
-/// An item that says a job failed.
+/// Builds a Nack item for a failed attempt, with its error.
 pub(crate) fn nack_retry(receipt: &str, error: &str) -> NackItem {
     NackItem { error: error.to_owned(), ..nack(receipt, NackAction::Retry) }
 }
@@ -48,10 +48,10 @@ pub(crate) fn nack_retry(receipt: &str, error: &str) -> NackItem {
 // === impl Client ===
 
 impl Client {
-    /// Connects.
+    /// Connects to a server.
     pub(crate) async fn connect(grpc: SocketAddr) -> Client {
         let endpoint = Endpoint::from_shared(format!("http://{grpc}")).unwrap();
-        // So that a server that answers nothing fails a test instead of hanging it.
+        // A server that never answers fails the test instead of hanging it.
         let endpoint = endpoint.timeout(PATIENCE * 2);
         let channel = endpoint.connect().await.expect("a connection");
         Client {
@@ -62,12 +62,12 @@ impl Client {
         }
     }
 
-    /// Enqueues and expects to be accepted.
+    /// Enqueues a job and expects success.
     pub(crate) async fn enqueue(&self, job: JobSpec) -> EnqueueResponse {
         self.send(request(job)).await.expect("an accepted job")
     }
 
-    /// Enqueues under a policy.
+    /// Enqueues a job under an `on_conflict` policy.
     pub(crate) async fn enqueue_by(
         &self,
         policy: ConflictPolicy,
@@ -81,7 +81,7 @@ impl Client {
         self.queue.clone().enqueue(request).await.map(tonic::Response::into_inner)
     }
 
-    /// Enqueues many and expects all to be accepted; their ids.
+    /// Enqueues several jobs, expects success for each, and returns their ids.
     pub(crate) async fn enqueue_all(&self, jobs: Vec<JobSpec>) -> Vec<String> {
         let mut ids = Vec::with_capacity(jobs.len());
         for jobs in jobs.chunks(1_000) {
@@ -98,19 +98,19 @@ impl Client {
         Worker::open(self, request).await
     }
 
-    /// Pulls.
+    /// Calls Pull.
     pub(crate) async fn pull(&self, request: PullRequest) -> Result<Vec<Delivery>, Status> {
         Ok(self.queue.clone().pull(request).await?.into_inner().deliveries)
     }
 
-    /// Pulls one job that is there or comes soon.
+    /// Pulls one job, waiting for it if necessary.
     pub(crate) async fn pull_one(&self, topic: &str) -> Delivery {
         let mut deliveries = self.pull_waiting(topic, 1, Duration::from_secs(10)).await;
         assert_eq!(deliveries.len(), 1, "no job came on {topic}");
         deliveries.remove(0)
     }
 
-    /// Pulls what is there now, at most `max_jobs`.
+    /// Pulls the jobs that are ready now, at most `max_jobs`.
     pub(crate) async fn pull_now(&self, topic: &str, max_jobs: i32) -> Vec<Delivery> {
         self.pull_waiting(topic, max_jobs, Duration::ZERO).await
     }
@@ -121,12 +121,12 @@ impl Client {
         self.pull(request).await.expect("a pull")
     }
 
-    /// Completes a job.
+    /// Acks a job.
     pub(crate) async fn ack(&self, receipt: &str) {
         self.ack_all(&[receipt.to_owned()]).await;
     }
 
-    /// Completes jobs.
+    /// Acks jobs.
     pub(crate) async fn ack_all(&self, receipts: &[String]) {
         for receipts in receipts.chunks(1_000) {
             let item =
@@ -136,7 +136,7 @@ impl Client {
         }
     }
 
-    /// Completes jobs; what could not be.
+    /// Acks jobs and returns the failures.
     pub(crate) async fn ack_items(&self, items: Vec<AckItem>) -> Vec<SettleFailure> {
         self.try_ack(items).await.expect("an Ack")
     }
@@ -146,12 +146,12 @@ impl Client {
         Ok(self.queue.clone().ack(AckRequest { items }).await?.into_inner().failures)
     }
 
-    /// Refuses a job.
+    /// Nacks a job.
     pub(crate) async fn nack(&self, item: NackItem) {
         assert_eq!(self.nack_items(vec![item]).await, [], "the receipt is good");
     }
 
-    /// Refuses jobs; what could not be.
+    /// Nacks jobs and returns the failures.
     pub(crate) async fn nack_items(&self, items: Vec<NackItem>) -> Vec<SettleFailure> {
         self.queue.clone().nack(NackRequest { items }).await.unwrap().into_inner().failures
     }
@@ -163,17 +163,17 @@ impl Client {
         assert_eq!(self.extend_items(vec![item]).await, [], "the receipt is good");
     }
 
-    /// Extends leases; what could not be.
+    /// Extends leases and returns the failures.
     pub(crate) async fn extend_items(&self, items: Vec<ExtendItem>) -> Vec<SettleFailure> {
         self.queue.clone().extend(ExtendRequest { items }).await.unwrap().into_inner().failures
     }
 
-    /// Reads a job that is there.
+    /// Reads a job that must exist.
     pub(crate) async fn get(&self, topic: &str, id: &str) -> Job {
         self.find(topic, id).await.unwrap_or_else(|| panic!("{topic}/{id} is gone"))
     }
 
-    /// Reads a job, if there is one.
+    /// Reads a job, if it exists.
     pub(crate) async fn find(&self, topic: &str, id: &str) -> Option<Job> {
         let view = JobView::Unspecified.into();
         let request = GetRequest { topic: topic.to_owned(), id: id.to_owned(), view };
@@ -184,7 +184,7 @@ impl Client {
         }
     }
 
-    /// The state of a job that is there.
+    /// Returns the state of a job that must exist.
     pub(crate) async fn state(&self, topic: &str, id: &str) -> JobState {
         self.get(topic, id).await.state()
     }
@@ -197,7 +197,7 @@ impl Client {
         .await
     }
 
-    /// The numbers of a topic.
+    /// Reads the statistics of a topic.
     pub(crate) async fn stats(&self, topic: &str) -> TopicStats {
         let request = GetTopicStatsRequest { name: topic.to_owned() };
         let answer = self.topics.clone().get_topic_stats(request).await.expect("a topic");

@@ -1,5 +1,6 @@
-//! A TCP proxy before a Redis that holds requests of the connections that exist and delivers them late, as a network that
-//! lost packets and a proxy with a full buffer do. Connections that are made meanwhile pass everything at once.
+//! A TCP proxy in front of a Redis that holds the requests of existing connections and delivers them late, as a
+//! network with lost packets or a proxy with a full buffer does. Connections that are made meanwhile pass everything
+//! at once.
 
 use std::sync::Arc;
 
@@ -22,14 +23,14 @@ pub(crate) struct HoldingProxy {
     _accepting: AbortOnDropHandle<()>,
 }
 
-/// On how many connections requests were held, and on how many of them they were delivered.
+/// Number of connections with held requests, and number of them whose requests were delivered.
 #[derive(Default)]
 struct Late {
     held: u64,
     delivered: u64,
 }
 
-/// One connection.
+/// A connection through the proxy.
 struct Connection {
     number: u64,
     held: watch::Receiver<u64>,
@@ -39,7 +40,7 @@ struct Connection {
 // === impl HoldingProxy ===
 
 impl HoldingProxy {
-    /// A proxy that holds nothing yet.
+    /// Starts a proxy that holds nothing yet.
     pub(crate) async fn start(redis: &Redis) -> HoldingProxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (port, to) = (listener.local_addr().unwrap().port(), redis.port());
@@ -59,23 +60,23 @@ impl HoldingProxy {
         HoldingProxy { port, redis: to, held, accepted: seen, late, _accepting: accepting }
     }
 
-    /// Where it is, as the url of a Redis.
+    /// Returns the proxy's address as the url of a Redis.
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Holds requests of the connections that exist; they are delivered by [`HoldingProxy::release`] only, whether or
-    /// not their client has gone.
+    /// Holds requests of the existing connections. Only [`HoldingProxy::release`] delivers them, even if their client
+    /// has gone.
     pub(crate) fn hold(&self) {
         self.held.send_replace(*self.accepted.borrow());
     }
 
-    /// Delivers what is held, and waits until Redis has executed it; on how many connections that was.
+    /// Delivers the held requests, waits until Redis has executed them and returns the number of their connections.
     pub(crate) async fn release(&self) -> u64 {
         self.held.send_replace(0);
         let mut late = self.late.subscribe();
         let held = late.wait_for(|late| late.delivered == late.held).await.unwrap().held;
-        // Redis reads from all connections in turn: once it has answered twice, it has read what was there before.
+        // Redis reads from all connections in turn: after two answers it has read everything that was sent before.
         let mut direct = TcpStream::connect(("127.0.0.1", self.redis)).await.unwrap();
         for _ in 0..2 {
             direct.write_all(b"PING\r\n").await.unwrap();
@@ -95,7 +96,7 @@ impl Connection {
             (client.into_split(), server.into_split());
         let answers = tokio::spawn(copy(from_server, to_client));
         self.requests(from_client, to_server).await;
-        // Redis executes all that was sent before it closes, too.
+        // Redis also executes everything that was sent before it closes.
         let _ = answers.await;
     }
 
@@ -120,7 +121,7 @@ impl Connection {
         let _ = to.shutdown().await;
     }
 
-    /// Takes in what the client sends until the connection is released.
+    /// Reads what the client sends until the connection is released.
     async fn collect(&mut self, from: &mut OwnedReadHalf, all: &mut Vec<u8>) {
         let (mut held, number) = (self.held.clone(), self.number);
         let release = async { drop(held.wait_for(|held| *held < number).await) };

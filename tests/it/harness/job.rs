@@ -1,18 +1,18 @@
-//! Jobs in few words.
+//! Builders of job specs.
 
 use ringq::pb::{EnqueueRequest, JobSpec, RetryPolicy};
 
-/// A job of this topic that asks for nothing else.
+/// Builds a job of this topic with default settings.
 pub(crate) fn job(topic: &str) -> JobSpec {
     JobSpec { topic: topic.to_owned(), ..Default::default() }
 }
 
-/// A request to enqueue it that asks for nothing else.
+/// Builds an EnqueueRequest with default settings.
 pub(crate) fn request(job: JobSpec) -> EnqueueRequest {
     EnqueueRequest { job: Some(job), ..Default::default() }
 }
 
-/// What tests ask for beyond what the client library has words for.
+/// Setters for settings that the client library has no builder for.
 pub(crate) trait JobExt: Sized {
     fn with_bytes(self, bytes: usize) -> Self;
     fn with_max_attempts(self, max_attempts: i32) -> Self;

@@ -1,8 +1,8 @@
-//! What the end-to-end tests stand on: a real server process in a directory of its own, clients
-//! of it, a worker that remembers what it was told, and time.
+//! Fixtures of the end-to-end tests: a real server process in a directory of its own, its clients, a worker that
+//! records what it received, and time.
 //!
-//! Nothing here knows how the server is built: it is started by its command line, spoken to over
-//! sockets and stopped by signals.
+//! Nothing here depends on the inside of the server: it is started by its command line, called over sockets and
+//! stopped by signals.
 
 #![allow(
     clippy::unwrap_used,

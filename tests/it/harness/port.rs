@@ -1,4 +1,4 @@
-//! Ports of this machine for servers that are started again on the port they had.
+//! Ports of this machine for servers that restart on the port that they had.
 
 use std::collections::HashSet;
 use std::net::TcpListener;
@@ -6,11 +6,11 @@ use std::sync::Mutex;
 
 use rand::Rng as _;
 
-/// Those that were given away.
+/// Ports that were returned by [`free_port`].
 static TAKEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
 
-/// A port that is free, below those of outgoing connections, and that no other test gets: whoever has it may leave it
-/// for a while.
+/// Returns a free port below the range of outgoing connections that no other test gets: its server may leave it
+/// unused for a while.
 pub(crate) fn free_port() -> u16 {
     let mut taken = TAKEN.lock().unwrap();
     let taken = taken.get_or_insert_default();

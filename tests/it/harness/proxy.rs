@@ -1,5 +1,4 @@
-//! A TCP proxy before a Redis that loses messages of channels, as a network may: calls and their answers all
-//! pass.
+//! A TCP proxy in front of a Redis that loses published messages, as a network may. Calls and their answers all pass.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +19,7 @@ pub(crate) struct LossyProxy {
 }
 
 struct Losses {
-    /// The part of all messages that is lost.
+    /// Share of all messages that is lost, 0 to 1.
     part: f64,
     lost: AtomicU64,
     passed: AtomicU64,
@@ -29,7 +28,7 @@ struct Losses {
 // === impl LossyProxy ===
 
 impl LossyProxy {
-    /// A proxy that loses this part of all messages, 0 to 1.
+    /// Starts a proxy that loses this share of all messages, 0 to 1.
     pub(crate) async fn start(redis: &Redis, part: f64) -> LossyProxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (port, to) = (listener.local_addr().unwrap().port(), redis.port());
@@ -46,19 +45,19 @@ impl LossyProxy {
         LossyProxy { port, losses, _accepting: accepting }
     }
 
-    /// Where it is, as the url of a Redis.
+    /// Returns the proxy's address as the url of a Redis.
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// How many messages were lost, and how many were not.
+    /// Returns the number of lost messages and the number of delivered ones.
     pub(crate) fn messages(&self) -> (u64, u64) {
         let Losses { lost, passed, .. } = &*self.losses;
         (lost.load(Ordering::Relaxed), passed.load(Ordering::Relaxed))
     }
 }
 
-/// Passes on what either side says. Both tasks end with their sockets.
+/// Forwards both directions. Both tasks end with their sockets.
 fn connect(client: TcpStream, server: TcpStream, losses: &Arc<Losses>) {
     for stream in [&client, &server] {
         stream.set_nodelay(true).unwrap();
@@ -73,7 +72,7 @@ fn connect(client: TcpStream, server: TcpStream, losses: &Arc<Losses>) {
 async fn calls(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, subscribes: Arc<AtomicBool>) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        // Before it is sent, so before it is answered.
+        // Before it is sent, and so before it is answered.
         if buffer[..read].windows(9).any(|word| word.eq_ignore_ascii_case(b"SUBSCRIBE")) {
             subscribes.store(true, Ordering::SeqCst);
         }
@@ -105,7 +104,7 @@ async fn answers(
 // === impl Losses ===
 
 impl Losses {
-    /// The whole frames of `buffer` without those that are lost; what is left is the begin of the next one.
+    /// Returns the complete frames of `buffer` without the lost ones; `buffer` keeps the begin of the next frame.
     fn pass(&self, buffer: &mut Vec<u8>) -> Vec<u8> {
         let (mut out, mut at) = (Vec::new(), 0);
         while let Some(length) = frame(&buffer[at..]) {
@@ -125,13 +124,13 @@ impl Losses {
     }
 }
 
-/// Whether a frame is a message of a channel.
+/// Returns whether a frame is a published message.
 fn is_message(frame: &[u8]) -> bool {
     let inner = frame.split(|&byte| byte == b'\n').nth(2);
     matches!(frame.first(), Some(b'*' | b'>')) && inner == Some(b"message\r")
 }
 
-/// The length of the first frame of RESP; `None`: it is not all there.
+/// Returns the length of the first RESP frame; `None` if it is incomplete.
 fn frame(bytes: &[u8]) -> Option<usize> {
     let line = bytes.windows(2).position(|end| end == b"\r\n")?;
     let number = || std::str::from_utf8(&bytes[1..line]).ok()?.parse::<i64>().ok();

@@ -1,5 +1,5 @@
-//! Clients that do exactly what they are told. tonic's channel obeys `grpc-timeout` itself, so what
-//! the server answers to a deadline is seen only without it.
+//! Clients that send exactly what a test gives them. tonic's channel applies `grpc-timeout` itself, so the server's
+//! own answer to a deadline is visible only without it.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -28,7 +28,7 @@ pub(crate) async fn raw_queue(grpc: SocketAddr) -> RawQueue {
     queue_on(TcpStream::connect(grpc).await.unwrap(), grpc, None).await
 }
 
-/// The queue service over this socket, with windows of so many bytes.
+/// Builds a queue client on this socket; `window`: receive window in bytes.
 pub(crate) async fn queue_on<S>(socket: S, grpc: SocketAddr, window: Option<u32>) -> RawQueue
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -50,7 +50,7 @@ where
     QueueServiceClient::with_origin(BoxCloneSyncService::new(service), origin)
 }
 
-/// `GET path` over HTTP/1.1: the status and the body.
+/// Sends `GET path` over HTTP/1.1 and returns the status and the body.
 pub(crate) async fn http_get(http: SocketAddr, path: &str) -> (u16, String) {
     let mut socket = TcpStream::connect(http).await.unwrap();
     let head = format!("GET {path} HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n\r\n");
@@ -63,22 +63,22 @@ pub(crate) async fn http_get(http: SocketAddr, path: &str) -> (u16, String) {
     (status.expect("a status line"), body.to_owned())
 }
 
-/// A connection whose calls need not be complete, and whose answers need not be read.
+/// A connection whose calls may stay incomplete and whose answers may stay unread.
 pub(crate) struct RawCalls {
     sender: SendRequest<Body>,
     origin: String,
 }
 
-/// The message of a request: its bytes, and then its end or nothing more.
+/// The body of a request: its bytes, then its end or nothing more.
 struct Upload {
     bytes: Option<Bytes>,
     ends: bool,
 }
 
-/// What a raw call answers: its headers, and a body that need not be read.
+/// The result of a raw call: its headers, and a body that may stay unread.
 pub(crate) type RawAnswer = Result<http::Response<Incoming>, hyper::Error>;
 
-/// A message as gRPC frames it.
+/// Encodes a message with its gRPC frame.
 pub(crate) fn framed(message: &impl prost::Message) -> Bytes {
     let mut framed = BytesMut::new();
     framed.put_u8(0);
@@ -90,7 +90,7 @@ pub(crate) fn framed(message: &impl prost::Message) -> Bytes {
 // === impl RawCalls ===
 
 impl RawCalls {
-    /// Connects; each answer may have so many bytes before it is read.
+    /// Connects; `window`: bytes of each answer that may arrive before it is read.
     pub(crate) async fn connect(grpc: SocketAddr, window: u32) -> RawCalls {
         let socket = TcpStream::connect(grpc).await.unwrap();
         let mut client = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
@@ -100,7 +100,7 @@ impl RawCalls {
         RawCalls { sender, origin: format!("http://{grpc}") }
     }
 
-    /// Begins a call of this method with these bytes; without `ends` no more comes after them.
+    /// Begins a call of this method with these bytes; unless `ends` is set, the request stays open.
     pub(crate) fn begin(
         &mut self,
         method: &str,

@@ -1,5 +1,5 @@
-//! A redis-server of its own for one test: on a free loopback port and a socket, in a directory of its own,
-//! ended with the test. `RINGQ_TEST_REDIS` names another binary than `redis-server`, say `valkey-server`.
+//! A redis-server for one test: on a free loopback port and a socket, in a directory of its own, ended with the test.
+//! `RINGQ_TEST_REDIS` names another binary than `redis-server`, for example `valkey-server`.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,49 +15,49 @@ use super::port::free_port;
 use super::tls::Certificates;
 use super::{PATIENCE, in_ci, millis};
 
-/// Attempts to find a port that is still free when the server takes it.
+/// Attempts to find a port that is still free when the server binds it.
 const PORTS_TRIED: u32 = 20;
 
-/// Which server: by the name of its program.
+/// A server program, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     /// The system's Redis.
     Redis,
-    /// The oldest one that can be a shard, without WAITAOF.
+    /// The oldest Redis that can be a shard, without WAITAOF.
     Redis6,
-    /// A new one, whose WAITAOF is true.
+    /// A new Redis, whose WAITAOF can be trusted.
     Redis8,
-    /// Valkey 9, whose WAITAOF is not.
+    /// Valkey 9, whose WAITAOF cannot be trusted.
     Valkey,
 }
 
 /// A running server, or one that has ended and can be started again on the same data and port.
 pub(crate) struct Redis {
     dir: TempDir,
-    /// Where its jobs lie, if not there.
+    /// Directory of the data; `None`: that of the server.
     disk: Option<PathBuf>,
     port: u16,
     setup: Setup,
     child: Child,
 }
 
-/// What is started.
+/// Settings of a server process.
 #[derive(Clone)]
 struct Setup {
     program: Program,
-    /// Where it gets its settings from before its arguments: a sentinel writes there.
+    /// Settings file that is read before the arguments: a sentinel writes to it.
     config: Option<String>,
     args: Vec<String>,
-    /// A shared library that is loaded before all others.
+    /// Shared library that is loaded before all others.
     preload: Option<PathBuf>,
     place: Place,
 }
 
-/// Where it listens.
+/// An address to listen on.
 #[derive(Clone)]
 pub(crate) struct Place {
     host: String,
-    /// The network namespace of its process, if not that of the test.
+    /// Network namespace of the process; `None`: that of the test.
     namespace: Option<String>,
 }
 
@@ -74,7 +74,7 @@ impl Program {
         }
     }
 
-    /// Where `.ci/install-test-tools` puts it, or else wherever the system has it.
+    /// Returns the path where `.ci/install-test-tools` installs it, or else the one of the system.
     fn path(self) -> PathBuf {
         let name = self.name();
         let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/bin").join(&name);
@@ -85,18 +85,18 @@ impl Program {
 // === impl Redis ===
 
 impl Redis {
-    /// A Valkey that keeps nothing on disk; `None` as for [`Redis::start`].
+    /// Starts a Valkey that keeps nothing on disk; `None` as for [`Redis::start`].
     pub(crate) async fn valkey() -> Option<Redis> {
         Redis::of(Program::Valkey, &["--save", "", "--appendonly", "no"]).await
     }
 
-    /// A server of this kind that syncs every second.
+    /// Starts a server of this kind that syncs every second.
     pub(crate) async fn every_second(program: Program) -> Option<Redis> {
         let args = ["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"];
         Redis::of(program, &args).await
     }
 
-    /// A replica of this server, without any file, that follows it already.
+    /// Starts a replica of this server, without a file, and waits until it follows.
     pub(crate) async fn replica(&self) -> Redis {
         let primary = self.port.to_string();
         let args = ["--save", "", "--appendonly", "no", "--replicaof", "127.0.0.1", &primary];
@@ -109,29 +109,29 @@ impl Redis {
         replica
     }
 
-    /// A server that keeps nothing on disk; `None` when there is no redis-server, which is said, and
-    /// with CI=true is an error.
+    /// Starts a server that keeps nothing on disk; `None` when there is no redis-server, which is printed, and is an
+    /// error with CI=true.
     pub(crate) async fn start() -> Option<Redis> {
         Redis::with(&["--save", "", "--appendonly", "no"]).await
     }
 
-    /// A server whose every write is on disk when it is answered.
+    /// Starts a server that answers a write only when it is on disk.
     pub(crate) async fn durable() -> Option<Redis> {
         Redis::with(&["--save", "", "--appendonly", "yes", "--appendfsync", "always"]).await
     }
 
-    /// A server with these arguments.
+    /// Starts a server with these arguments.
     pub(crate) async fn with(args: &[&str]) -> Option<Redis> {
         Redis::of(Program::Redis, args).await
     }
 
-    /// A server of this kind with these arguments.
+    /// Starts a server of this kind with these arguments.
     pub(crate) async fn of(program: Program, args: &[&str]) -> Option<Redis> {
         Redis::on(None, program, args, None).await
     }
 
-    /// As [`Redis::of`], with its jobs in a directory of somebody else's, and with a library that is loaded before all
-    /// others.
+    /// Starts a server like [`Redis::of`], with its data in a directory of the caller, and with a library that is
+    /// loaded before all others.
     pub(crate) async fn on(
         disk: Option<PathBuf>,
         program: Program,
@@ -143,15 +143,15 @@ impl Redis {
         Redis::launch(disk, Setup { program, config: None, args, preload, place }).await
     }
 
-    /// As [`Redis::with`], elsewhere than on the loopback interface.
+    /// Starts a server like [`Redis::with`], but not on the loopback interface.
     #[allow(dead_code, reason = "the fault scenarios use it")]
     pub(crate) async fn at(place: Place, args: &[&str]) -> Option<Redis> {
         let (program, args) = (Program::Redis, owned(args));
         Redis::launch(None, Setup { program, config: None, args, preload: None, place }).await
     }
 
-    /// A server that keeps nothing on disk and is reached with TLS, too; the port for that.
-    /// `clients`: whether they must show a certificate.
+    /// Starts a server that keeps nothing on disk and also serves TLS; returns its TLS port. `clients`: whether
+    /// clients must present a certificate.
     pub(crate) async fn secure(files: &Certificates, clients: bool) -> Option<(Redis, u16)> {
         let port = free_port();
         let auth = if clients { "yes" } else { "no" };
@@ -162,7 +162,7 @@ impl Redis {
         Some((Redis::with(&[&args[..], &more[..]].concat()).await?, port))
     }
 
-    /// A sentinel with these settings.
+    /// Starts a sentinel with these settings.
     pub(crate) async fn sentinel(settings: &str) -> Option<Redis> {
         let (args, config) = (owned(&["--sentinel"]), Some(settings.to_owned()));
         let (program, place) = (Program::Redis, Place::loopback());
@@ -184,17 +184,17 @@ impl Redis {
         panic!("{} does not start", server.setup.program.name());
     }
 
-    /// Its address as a url.
+    /// Returns its address as a url.
     pub(crate) fn url(&self) -> String {
         format!("redis://{}:{}", self.setup.place.host, self.port)
     }
 
-    /// Where it listens.
+    /// Returns its TCP port.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Where it listens, too.
+    /// Returns the path of its Unix socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.path().join("sock")
     }
@@ -209,13 +209,13 @@ impl Redis {
         self.child.id()
     }
 
-    /// Runs one command; what it answers, as text: a bulk string's content, or the line.
+    /// Runs one command and returns the answer as text: the content of a bulk string, or the line.
     pub(crate) async fn command(&self, words: &[impl AsRef<[u8]>]) -> String {
         let answer = tokio::time::timeout(PATIENCE, self.ask(words)).await;
         answer.expect("redis does not answer").expect("redis cannot be asked")
     }
 
-    /// Runs one command that answers a list of strings.
+    /// Runs one command whose answer is a list of strings.
     pub(super) async fn ask_list(&self, words: &[&str]) -> Vec<String> {
         let asked = async {
             let mut stream = send(&self.setup.place.host, self.port, words).await?;
@@ -231,31 +231,31 @@ impl Redis {
         asked.expect("redis does not answer").expect("redis cannot be asked")
     }
 
-    /// A number of its INFO.
+    /// Reads a number from its INFO.
     pub(crate) async fn info(&self, section: &str, name: &str) -> u64 {
         let info = self.command(&["INFO", section]).await;
         let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.unwrap_or_else(|| panic!("no {name} in {info}")).trim().parse().unwrap()
     }
 
-    /// Ends it without any warning.
+    /// Kills it with SIGKILL.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Starts it again on the same data and port.
+    /// Starts it again on its previous data and port.
     pub(crate) async fn restart(&mut self) {
         assert!(self.starts_again().await, "redis-server does not start again");
     }
 
-    /// Starts it again; whether it gets ready rather than end at once.
+    /// Starts it again and returns whether it becomes ready.
     pub(crate) async fn starts_again(&mut self) -> bool {
         self.child = self.spawn().unwrap();
         self.wait_ready().await
     }
 
-    /// Has its jobs there at its next start, and nothing that is loaded before it.
+    /// Sets the data directory of its next start and removes the preloaded library.
     #[allow(dead_code, reason = "the fault scenarios use it")]
     pub(crate) fn move_to(&mut self, disk: PathBuf) {
         (self.disk, self.setup.preload) = (Some(disk), None);
@@ -265,12 +265,12 @@ impl Redis {
         spawn(self.dir.path(), self.disk.as_deref(), self.port, &self.setup)
     }
 
-    /// Lets it stand still, sockets open, until [`Redis::resume`].
+    /// Stops its process, sockets open, until [`Redis::resume`].
     pub(crate) fn pause(&self) {
         self.signal("STOP");
     }
 
-    /// Lets it go on.
+    /// Continues its process.
     pub(crate) fn resume(&self) {
         self.signal("CONT");
     }
@@ -280,7 +280,7 @@ impl Redis {
         assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
     }
 
-    /// Whether it gets ready; not so when somebody else has taken its port.
+    /// Waits until it is ready and returns whether it is; it is not when another process has taken its port.
     async fn wait_ready(&mut self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
@@ -296,13 +296,13 @@ impl Redis {
         panic!("redis-server does not get ready");
     }
 
-    /// Sends one command on a connection of its own; the first line of the answer, or a bulk string.
+    /// Sends one command on a new connection and returns the first line of the answer, or a bulk string.
     async fn ask(&self, words: &[impl AsRef<[u8]>]) -> std::io::Result<String> {
         answer(&mut send(&self.setup.place.host, self.port, words).await?).await
     }
 
-    /// Whether this process answers: another test may have found the same port free, and its server may be the one that
-    /// listens there.
+    /// Returns whether this process answers: another test may have found the same port free, and its server may be
+    /// the one that listens there.
     async fn answers_itself(&self) -> bool {
         let info = self.ask(&["INFO", "server"]).await.unwrap_or_default();
         let own = format!("process_id:{}", self.child.id());
@@ -317,7 +317,7 @@ impl Place {
         Place { host: "127.0.0.1".to_owned(), namespace: None }
     }
 
-    /// This address in that network namespace.
+    /// Builds an address in that network namespace.
     #[allow(dead_code, reason = "the fault scenarios use it")]
     pub(crate) fn in_namespace(name: &str, host: String) -> Place {
         Place { host, namespace: Some(name.to_owned()) }

@@ -1,22 +1,22 @@
-//! What a refusal must carry: a code, a stable reason and, where one is to blame, the field.
+//! Checks of refusals: a code, a stable reason and, where there is one, the field at fault.
 
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-/// Checks that `status` is this refusal; `field` is empty when no field is to blame.
+/// Checks that `status` is this refusal; `field` is empty when no field is at fault.
 #[track_caller]
 pub(crate) fn assert_refused(status: &Status, code: Code, reason: &str, field: &str) {
     let expected = refusal_of(code, reason, &[field]);
     assert_eq!(refusal(status), expected, "{}", status.message());
 }
 
-/// Whether a shard says so whose file another process has locked: on a busy machine the server may give up waiting for
-/// SQLite before SQLite gives up waiting for the lock.
+/// Returns whether this is the error of a shard whose file is locked by another process: on a busy machine the server
+/// may give up waiting for SQLite before SQLite gives up waiting for the lock.
 pub(crate) fn tells_of_lock(why: &str) -> bool {
     why.contains("locked") || why.contains("no answer within")
 }
 
-/// A refusal in one line: code, reason and fields. Complains about what must never be.
+/// Formats a refusal as one line: code, reason and fields. Panics on a malformed refusal.
 pub(crate) fn refusal(status: &Status) -> String {
     let info = status.get_details_error_info();
     let reason = info.as_ref().map_or("(no ErrorInfo)", |info| info.reason.as_str());

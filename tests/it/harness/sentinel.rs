@@ -1,4 +1,4 @@
-//! A primary, a replica of it, and three sentinels that watch over both.
+//! A primary, its replica, and three sentinels that watch both.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -7,14 +7,15 @@ use std::time::Duration;
 use super::time::eventually_in;
 use super::{Redis, eventually};
 
-/// How the sentinels call the primary.
+/// Name of the primary in the sentinels.
 const PRIMARY: &str = "main";
-/// How many of them there are: two must agree.
+/// Number of sentinels: two must agree.
 const SENTINELS: usize = 3;
-/// Sentinels tell a former primary what it is some ten seconds after a failover, and it copies then.
+/// Longest time until a former primary follows: the sentinels reconfigure it some ten seconds after a failover, and
+/// then it copies.
 const COPIED_MAX: Duration = Duration::from_secs(45);
 
-/// See the module. Ended with the test.
+/// A primary, its replica and their sentinels. They end with the test.
 pub(crate) struct Sentinel {
     /// The primary at the start, and its replica.
     nodes: Vec<Redis>,
@@ -24,17 +25,17 @@ pub(crate) struct Sentinel {
 // === impl Sentinel ===
 
 impl Sentinel {
-    /// All of them, knowing of one another; `None` when there is no redis-server.
+    /// Starts all processes and waits until they have found each other; `None` when there is no redis-server.
     pub(crate) async fn start() -> Option<Sentinel> {
         let plain = ["--save", "", "--appendonly", "no", "--databases", "1024"];
-        // Else the first copy begins seconds after it was asked for.
+        // Without this the first copy begins seconds after it was requested.
         let plain = [&plain[..], &["--repl-diskless-sync-delay", "0"]].concat();
         let primary = Redis::with(&plain).await?;
         let of = format!("127.0.0.1 {}", primary.port());
         let replica = Redis::with(&[&plain[..], &["--replicaof", &of]].concat()).await?;
         eventually("the replica has a copy", async || {
-            let told = replica.command(&["INFO", "replication"]).await;
-            told.contains("master_link_status:up").then_some(())
+            let info = replica.command(&["INFO", "replication"]).await;
+            info.contains("master_link_status:up").then_some(())
         })
         .await;
         let settings = format!(
@@ -51,73 +52,73 @@ impl Sentinel {
         Some(all)
     }
 
-    /// Where to ask for the primary.
+    /// Returns the url by which a client asks for the primary.
     pub(crate) fn url(&self) -> String {
         let hosts = self.sentinels.iter().map(|one| format!("127.0.0.1:{}", one.port()));
         format!("redis+sentinel://{}/{PRIMARY}", hosts.collect::<Vec<_>>().join(","))
     }
 
-    /// The sentinels themselves.
+    /// Returns the sentinels.
     pub(crate) fn sentinels(&self) -> &[Redis] {
         &self.sentinels
     }
 
-    /// Waits until every sentinel knows all others and a replica that can take over.
+    /// Waits until every sentinel has found all others and a replica that can take over.
     pub(crate) async fn settled(&self) {
         eventually_in(COPIED_MAX, "the replica has a copy", async || {
-            let told = self.primary().await?.command(&["INFO", "replication"]).await;
-            told.contains("state=online").then_some(())
+            let info = self.primary().await?.command(&["INFO", "replication"]).await;
+            info.contains("state=online").then_some(())
         })
         .await;
         for sentinel in &self.sentinels {
-            eventually("the sentinels know one another", async || {
-                let told = sentinel.command(&["INFO", "sentinel"]).await;
+            eventually("the sentinels have found each other", async || {
+                let info = sentinel.command(&["INFO", "sentinel"]).await;
                 let good = format!("status=ok,address=127.0.0.1:{}", self.primary().await?.port());
-                let whole = told.contains(&good) && told.contains("slaves=1,sentinels=3");
+                let whole = info.contains(&good) && info.contains("slaves=1,sentinels=3");
                 whole.then_some(())
             })
             .await;
         }
     }
 
-    /// The node that the sentinels call the primary.
+    /// Returns the node that the sentinels report as the primary.
     pub(crate) async fn primary(&self) -> Option<&Redis> {
         let port =
             self.sentinels[0].ask_list(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", PRIMARY]).await;
         self.nodes.iter().find(|node| port.get(1) == Some(&node.port().to_string()))
     }
 
-    /// Waits until the replica has all that the primary has.
+    /// Waits until the replica has everything that the primary has.
     pub(crate) async fn replicated(&self) {
         let primary = self.primary().await.unwrap();
         let written = primary.info("replication", "master_repl_offset").await;
         eventually("the replica has it all", async || {
-            let told = primary.command(&["INFO", "replication"]).await;
-            let copied = told.split("offset=").nth(1)?.split(',').next()?.parse::<u64>().ok()?;
+            let info = primary.command(&["INFO", "replication"]).await;
+            let copied = info.split("offset=").nth(1)?.split(',').next()?.parse::<u64>().ok()?;
             (copied >= written).then_some(())
         })
         .await;
     }
 
-    /// Lets the replica take over, as an operator would.
+    /// Makes the replica take over, as an operator would.
     pub(crate) async fn fail_over(&self) {
         let before = self.primary().await.unwrap().port();
         eventually("the sentinels begin a failover", async || {
-            let said = self.sentinels[0].command(&["SENTINEL", "FAILOVER", PRIMARY]).await;
-            (said == "+OK").then_some(())
+            let answer = self.sentinels[0].command(&["SENTINEL", "FAILOVER", PRIMARY]).await;
+            (answer == "+OK").then_some(())
         })
         .await;
         self.moved(before).await;
     }
 
-    /// Ends the primary without any warning and waits until the other node has taken over.
+    /// Kills the primary and waits until the other node has taken over.
     pub(crate) async fn kill_primary(&mut self) {
         let before = self.primary().await.unwrap().port();
         self.nodes.iter_mut().find(|node| node.port() == before).unwrap().kill();
         self.moved(before).await;
     }
 
-    /// Ends the replica and waits until every sentinel misses it.
+    /// Ends the replica and waits until every sentinel reports it as missing.
     pub(crate) async fn kill_replica(&mut self) {
         let primary = self.primary().await.unwrap().port();
         self.nodes.iter_mut().find(|node| node.port() != primary).unwrap().kill();
@@ -127,7 +128,7 @@ impl Sentinel {
         .await;
     }
 
-    /// Waits until a sentinel has found nobody to take over from a primary that does not answer.
+    /// Waits until a sentinel has found no replica that can replace a primary that does not answer.
     pub(crate) async fn gives_up(&self) {
         eventually("a failover is given up", async || {
             self.logs().any(|log| log.contains("-failover-abort-no-good-slave")).then_some(())
@@ -146,7 +147,7 @@ impl Sentinel {
         .await;
     }
 
-    /// Ends all of them with this process rather than with the fixture, which lives as long.
+    /// Ends all processes with the test process instead of with the fixture, which lives as long.
     pub(crate) fn outlive_tests(&self) {
         let all = || self.nodes.iter().chain(&self.sentinels);
         let pids: Vec<_> = all().map(|server| server.pid().to_string()).collect();
@@ -162,7 +163,7 @@ impl Sentinel {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        // Its input ends with this process, however that ends.
+        // The pipe closes when this process ends, in whatever way.
         std::mem::forget(watch.spawn().unwrap().stdin);
     }
 }

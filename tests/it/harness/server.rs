@@ -1,4 +1,4 @@
-//! `ringq serve` as a process of its own.
+//! `ringq serve` as a separate process.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::port::free_port;
 use super::{Client, PATIENCE, millis, within};
 
-/// How a server is to be started.
+/// Settings with which a server starts.
 pub(crate) struct Setup {
     dir: TempDir,
     listen: String,
@@ -21,35 +21,36 @@ pub(crate) struct Setup {
     shards: Vec<String>,
     config: String,
     preload: Option<PathBuf>,
-    /// Whoever reads its log ends at once.
+    /// True if the reader of its log ends at once.
     unread: bool,
 }
 
-/// A running server, or one that has ended and can be started again on the same file and ports.
-/// Its log is printed when the test fails.
+/// A running server, or one that has ended and can be started again on its file and ports. Its log is printed when
+/// the test fails.
 pub(crate) struct Server {
     setup: Setup,
     child: Child,
-    /// Where gRPC is served.
+    /// Address of gRPC.
     pub(crate) grpc: SocketAddr,
-    /// Where health and metrics are served.
+    /// Address of health and metrics.
     pub(crate) http: SocketAddr,
 }
 
 /// A server that did not start.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// Its exit code; none: a signal ended it.
+    /// Exit code; `None`: ended by a signal.
     pub(crate) code: Option<i32>,
-    /// What it wrote to standard error.
+    /// Text on standard error.
     pub(crate) stderr: String,
-    /// What it wrote to standard output.
+    /// Text on standard output.
     pub(crate) stdout: String,
-    /// How long it took to give up.
+    /// Time from start to exit.
     pub(crate) took: Duration,
 }
 
-/// What is tested: what was built with the tests, or the binary that `RINGQ_BIN` names, as one that is optimized.
+/// Returns the binary under test: the one built with the tests, or the one that `RINGQ_BIN` names, for example an
+/// optimized one.
 #[expect(clippy::disallowed_methods, reason = "which binary to test is no configuration")]
 fn binary() -> PathBuf {
     let built = env!("CARGO_BIN_EXE_ringq");
@@ -59,7 +60,7 @@ fn binary() -> PathBuf {
 // === impl Setup ===
 
 impl Setup {
-    /// A server on free ports with one shard in a directory of its own.
+    /// Builds a server on free ports with one shard in a directory of its own.
     pub(crate) fn new() -> Setup {
         let dir = tempfile::Builder::new().prefix("ringq-e2e-").tempdir().unwrap();
         let setup = Setup {
@@ -74,12 +75,12 @@ impl Setup {
         setup.shards(shards_asked_for())
     }
 
-    /// A server with one shard, `s0`, which is there.
+    /// Builds a server with one shard, `s0`, at this url.
     pub(crate) fn on(url: &str) -> Setup {
         Setup::new().shard(format!("s0={url}"))
     }
 
-    /// So many shards, `s0` and on, each in a file of its name.
+    /// Sets this number of shards, `s0` and on, each in a file of its name.
     pub(crate) fn shards(mut self, count: usize) -> Setup {
         let shard =
             |n| format!("s{n}=sqlite:{}", self.dir.path().join(format!("s{n}.db")).display());
@@ -87,12 +88,12 @@ impl Setup {
         self
     }
 
-    /// The directory of this server alone.
+    /// Returns the directory of this server.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The file of its first shard, unless another was set.
+    /// Returns the file of its first shard, unless another was set.
     pub(crate) fn database(&self) -> PathBuf {
         self.dir.path().join("s0.db")
     }
@@ -104,43 +105,43 @@ impl Setup {
         self
     }
 
-    /// A shared library that is loaded before all others.
+    /// Sets a shared library that is loaded before all others.
     #[allow(dead_code, reason = "the fault scenarios use it")]
     pub(crate) fn preload(mut self, library: Option<PathBuf>) -> Setup {
         self.preload = library;
         self
     }
 
-    /// Nobody reads its log.
+    /// Closes the reading end of its log.
     pub(crate) fn unread(self) -> Setup {
         Setup { unread: true, ..self }
     }
 
-    /// Its shard, `NAME=URL`.
+    /// Sets its only shard, `NAME=URL`.
     pub(crate) fn shard(self, shard: impl Into<String>) -> Setup {
         self.ring(vec![shard.into()])
     }
 
-    /// Its shards, each `NAME=URL`.
+    /// Sets its shards, each `NAME=URL`.
     pub(crate) fn ring(mut self, shards: Vec<String>) -> Setup {
         self.shards = shards;
         self
     }
 
-    /// One more shard, `NAME=URL`.
+    /// Adds a shard, `NAME=URL`.
     pub(crate) fn and_shard(mut self, shard: impl Into<String>) -> Setup {
         self.shards.push(shard.into());
         self
     }
 
-    /// The address of its gRPC port.
+    /// Sets the address of its gRPC port.
     pub(crate) fn listen(mut self, address: impl Into<String>) -> Setup {
         self.listen = address.into();
         self
     }
 
-    /// Ports that are free now and that no outgoing connection is given meanwhile, so that a
-    /// restarted server finds them free again.
+    /// Uses ports that are free now and that no outgoing connection gets meanwhile, so that a restarted server finds
+    /// them free again.
     pub(crate) fn restartable(mut self) -> Setup {
         self.listen = format!("127.0.0.1:{}", free_port());
         self.http_listen = format!("127.0.0.1:{}", free_port());
@@ -156,7 +157,7 @@ impl Setup {
         server
     }
 
-    /// Starts it and waits for it to give up.
+    /// Starts it and waits until it exits with an error.
     pub(crate) async fn fail(self) -> Failure {
         let begin = Instant::now();
         let mut child = self.spawn();
@@ -210,8 +211,8 @@ impl Setup {
     }
 }
 
-/// How many shards a server has that does not say so itself: `RINGQ_TEST_SHARDS`, or one. What holds
-/// on one shard holds on several.
+/// Returns the number of shards of a server whose test does not set it: `RINGQ_TEST_SHARDS`, or one. Tests that pass
+/// on one shard must pass on several.
 fn shards_asked_for() -> usize {
     std::env::var("RINGQ_TEST_SHARDS").map_or(1, |count| count.parse().unwrap())
 }
@@ -219,79 +220,79 @@ fn shards_asked_for() -> usize {
 // === impl Server ===
 
 impl Server {
-    /// Starts a server as most tests want it.
+    /// Starts a server with the settings of most tests.
     pub(crate) async fn start() -> Server {
         Setup::new().start().await
     }
 
-    /// A new connection to it.
+    /// Opens a new connection to it.
     pub(crate) async fn connect(&self) -> Client {
         Client::connect(self.grpc).await
     }
 
-    /// The file of its shard.
+    /// Returns the file of its shard.
     pub(crate) fn database(&self) -> PathBuf {
         self.setup.database()
     }
 
-    /// The file of the shard of that name, of a server with several.
+    /// Returns the file of the shard of that name, of a server with several.
     pub(crate) fn shard_file(&self, name: &str) -> PathBuf {
         self.setup.dir.path().join(format!("{name}.db"))
     }
 
-    /// Names its shards in another order at the next start.
+    /// Reverses the order of its shards for the next start.
     pub(crate) fn reverse_shards(&mut self) {
         self.setup.shards.reverse();
     }
 
-    /// What it has logged so far, in all its lives.
+    /// Returns its log since the first start.
     pub(crate) fn log(&self) -> String {
         self.setup.read("stderr")
     }
 
-    /// Whether the ready file is there.
+    /// Returns whether the ready file exists.
     pub(crate) fn is_ready(&self) -> bool {
         self.setup.ready_file().exists()
     }
 
-    /// Ends it without any warning, as a power cut of the process does.
+    /// Kills it with SIGKILL.
     pub(crate) async fn kill(&mut self) {
         self.child.start_kill().unwrap();
         self.exit().await;
     }
 
-    /// Asks it to end: SIGTERM.
+    /// Sends SIGTERM.
     pub(crate) fn terminate(&self) {
         signal(self.pid(), "TERM");
     }
 
-    /// Lets it stand still, sockets open, until [`Server::resume`].
+    /// Stops its process, sockets open, until [`Server::resume`].
     pub(crate) fn pause(&self) {
         signal(self.pid(), "STOP");
     }
 
-    /// Lets it go on.
+    /// Continues its process.
     pub(crate) fn resume(&self) {
         signal(self.pid(), "CONT");
     }
 
-    /// Waits for its end.
+    /// Waits for its exit.
     pub(crate) async fn exit(&mut self) -> ExitStatus {
         within("the server's end", self.child.wait()).await.unwrap()
     }
 
-    /// Starts it again, on the same file and ports, after it ended.
+    /// Starts it again, on its file and ports, after it ended.
     pub(crate) async fn restart(&mut self) {
         assert!(self.starts_again().await, "the server ended at start\n{}", self.log());
     }
 
-    /// Starts it again; whether it serves rather than end at once.
+    /// Starts it again and returns whether it serves.
     pub(crate) async fn starts_again(&mut self) -> bool {
         self.spawn_again();
         self.wait_ready().await
     }
 
-    /// Starts it again and kills it so soon after that, ready or not.
+    /// Starts it again and kills it after this time, ready or not.
     #[allow(dead_code, reason = "the fault scenarios use it")]
     pub(crate) async fn start_and_kill(&mut self, after: Duration) {
         self.spawn_again();
@@ -305,30 +306,30 @@ impl Server {
         self.child = self.setup.spawn();
     }
 
-    /// Has these shards at its next start, each `NAME=URL`, and nothing that is loaded before it.
+    /// Sets the shards of its next start, each `NAME=URL`, and removes the preloaded library.
     #[allow(dead_code, reason = "the fault scenarios use it")]
     pub(crate) fn move_to(&mut self, shards: Vec<String>) {
         (self.setup.shards, self.setup.preload) = (shards, None);
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id().expect("the server has ended")
     }
 
-    /// Its resident memory in bytes.
+    /// Returns its resident memory in bytes.
     pub(crate) fn rss_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
-    /// Its open files and sockets.
+    /// Returns its number of open files and sockets.
     pub(crate) fn fds(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
     }
 
-    /// Whether it serves; not so when it has ended.
+    /// Waits until it serves and returns whether it does; it does not when it has exited.
     async fn wait_ready(&mut self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         let file = self.setup.ready_file();
@@ -358,7 +359,7 @@ impl Drop for Server {
             let tail = lines[lines.len().saturating_sub(60)..].join("\n");
             eprintln!("--- the server's log ---\n{tail}\n--- end of the server's log ---");
         }
-        // Reaped before its directory goes: a server that is left behind would fill it again.
+        // Reaped before its directory is removed: a server that still runs would write there again.
         let _ = self.child.start_kill();
         for _ in 0..2_000 {
             if !matches!(self.child.try_wait(), Ok(None)) {

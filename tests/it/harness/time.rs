@@ -1,29 +1,29 @@
-//! Time as a client sees it, and waiting with an end.
+//! Time as clients see it, and waiting with a limit.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// How long a test waits for something that should come at once: long, because a machine may be
-/// busy, and free, because only a failing test waits for it.
+/// Limit of a wait for something that should come at once: long, because a machine may be busy; only a failing test
+/// waits that long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A protobuf duration.
+/// Converts to a protobuf duration.
 pub(crate) fn proto(duration: Duration) -> prost_types::Duration {
     prost_types::Duration::try_from(duration).unwrap()
 }
 
-/// Milliseconds as a duration.
+/// Converts milliseconds to a duration.
 pub(crate) const fn millis(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// The wall clock of this machine, which is also the server's.
+/// Returns the wall clock of this machine, which is also the server's.
 pub(crate) fn wall_now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
 }
 
-/// A timestamp of the server as time since the epoch.
+/// Conversion of a server timestamp to time since the epoch.
 pub(crate) trait SinceEpoch {
     fn since_epoch(&self) -> Duration;
 }
@@ -35,7 +35,7 @@ impl SinceEpoch for Option<prost_types::Timestamp> {
     }
 }
 
-/// A time since the epoch as a timestamp.
+/// Converts a time since the epoch to a timestamp.
 pub(crate) fn timestamp(since_epoch: Duration) -> prost_types::Timestamp {
     prost_types::Timestamp {
         seconds: i64::try_from(since_epoch.as_secs()).unwrap(),
@@ -51,13 +51,13 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
     }
 }
 
-/// Looks at something that sends no events (a process, a file, a number on a server) until it is
-/// as wanted, at most [`PATIENCE`].
+/// Polls something that sends no events (a process, a file, a number on a server) until it returns a value, at most
+/// [`PATIENCE`].
 pub(crate) async fn eventually<T>(what: &str, look: impl AsyncFnMut() -> Option<T>) -> T {
     eventually_in(PATIENCE, what, look).await
 }
 
-/// As [`eventually`], for what takes as long by its own rules.
+/// Polls like [`eventually`], with a limit of its own.
 pub(crate) async fn eventually_in<T>(
     patience: Duration,
     what: &str,
@@ -73,17 +73,17 @@ pub(crate) async fn eventually_in<T>(
     }
 }
 
-/// Whether a missing tool is a failure rather than a skip.
+/// Returns whether a missing tool is a failure instead of a skip.
 pub(crate) fn in_ci() -> bool {
     std::env::var("CI").is_ok_and(|ci| ci == "true")
 }
 
-/// Whether the long form of a test is asked for: RINGQ_TEST_THOROUGH=1.
+/// Returns whether the long form of a test is requested: RINGQ_TEST_THOROUGH=1.
 pub(crate) fn thorough() -> bool {
     std::env::var("RINGQ_TEST_THOROUGH").is_ok_and(|value| value == "1")
 }
 
-/// A duration of the server.
+/// Converts a duration of the server.
 #[track_caller]
 pub(crate) fn duration(duration: &Option<prost_types::Duration>) -> Duration {
     Duration::try_from(duration.expect("the server left a duration out")).unwrap()

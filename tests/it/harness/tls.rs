@@ -8,21 +8,21 @@ use tempfile::TempDir;
 
 use super::in_ci;
 
-/// An authority, and a certificate by it for `localhost`, which servers and clients can show.
+/// An authority, and a certificate from it for `localhost`, which servers and clients can present.
 pub(crate) struct Certificates {
     _dir: TempDir,
-    /// Of the authority.
+    /// Certificate of the authority.
     pub(crate) ca: PathBuf,
-    /// For `localhost`, not for its address.
+    /// Certificate for `localhost`, not for its IP address.
     pub(crate) cert: PathBuf,
-    /// Of that certificate.
+    /// Key of that certificate.
     pub(crate) key: PathBuf,
 }
 
 // === impl Certificates ===
 
 impl Certificates {
-    /// New ones; `None` when there is no openssl, which is said, and with CI=true is an error.
+    /// Creates new ones; `None` when there is no openssl, which is printed, and is an error with CI=true.
     pub(crate) fn make() -> Option<Certificates> {
         let dir = tempfile::Builder::new().prefix("ringq-tls-").tempdir().unwrap();
         fs::write(dir.path().join("ext"), "subjectAltName=DNS:localhost\n").unwrap();

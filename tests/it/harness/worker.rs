@@ -1,4 +1,4 @@
-//! A worker on one stream that remembers what it was told.
+//! A worker on one stream that records what it received.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,31 +8,31 @@ use tonic::{Status, Streaming};
 
 use super::{Client, proto, within};
 
-/// A stream and what came over it. Dropping it cancels the stream.
+/// A stream and what it received. Dropping it cancels the stream.
 pub(crate) struct Worker {
     inner: Streaming<StreamResponse>,
     /// The settings in effect.
     pub(crate) info: StreamInfo,
-    /// Every message so far, without the payloads.
+    /// Every message so far, without its payloads.
     pub(crate) messages: Vec<Message>,
     deliveries: VecDeque<Delivery>,
     revocations: VecDeque<Revocation>,
 }
 
-/// What is remembered of a message.
+/// The recorded part of a message.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
-    /// How many deliveries it had.
+    /// Number of deliveries in it.
     pub(crate) deliveries: usize,
-    /// How many revocations it had.
+    /// Number of revocations in it.
     pub(crate) revocations: usize,
-    /// The credit in use after it.
+    /// Credit in use after it.
     pub(crate) in_flight: i32,
-    /// Whether the server drains.
+    /// True if the server drains.
     pub(crate) draining: bool,
 }
 
-/// A request for the jobs of this topic, with a credit and a lease of its own: no default changes what a test means.
+/// Builds a request for the jobs of this topic with an explicit credit and lease, so that no default affects a test.
 pub(crate) fn take(topic: &str) -> StreamRequest {
     StreamRequest {
         topics: vec![topic.to_owned()],
@@ -50,7 +50,7 @@ impl Worker {
         Worker::try_open(client, request).await.expect("a stream")
     }
 
-    /// Opens a stream and waits for its first message, or for the refusal.
+    /// Opens a stream and waits for its first message or the refusal.
     pub(crate) async fn try_open(
         client: &Client,
         request: StreamRequest,
@@ -71,7 +71,7 @@ impl Worker {
         Ok(worker)
     }
 
-    /// The next job.
+    /// Waits for the next job.
     pub(crate) async fn next(&mut self) -> Delivery {
         loop {
             if let Some(delivery) = self.deliveries.pop_front() {
@@ -81,7 +81,7 @@ impl Worker {
         }
     }
 
-    /// The next `count` jobs.
+    /// Waits for the next `count` jobs.
     pub(crate) async fn next_many(&mut self, count: usize) -> Vec<Delivery> {
         let mut deliveries = Vec::with_capacity(count);
         while deliveries.len() < count {
@@ -90,7 +90,7 @@ impl Worker {
         deliveries
     }
 
-    /// The next revocation.
+    /// Waits for the next revocation.
     pub(crate) async fn revocation(&mut self) -> Revocation {
         loop {
             if let Some(revocation) = self.revocations.pop_front() {
@@ -100,7 +100,7 @@ impl Worker {
         }
     }
 
-    /// The next message, whatever is in it; `None` when the server ended the stream with OK.
+    /// Waits for the next message of any kind; `None` when the server ended the stream with OK.
     pub(crate) async fn message(&mut self) -> Option<Message> {
         let message = within("a message of the stream", self.inner.message()).await;
         let message = message.unwrap_or_else(|status| panic!("the stream broke: {status:?}"))?;
@@ -108,7 +108,7 @@ impl Worker {
         Some(self.remember(message))
     }
 
-    /// Waits that long and checks that no job comes; deliveries already read do not count.
+    /// Waits that long and checks that no job arrives; deliveries that were read before do not count.
     pub(crate) async fn quiet(&mut self, time: Duration) {
         let message = tokio::time::timeout(time, self.next()).await;
         if let Ok(delivery) = message {
@@ -116,12 +116,12 @@ impl Worker {
         }
     }
 
-    /// Reads on until the server ends the stream with OK.
+    /// Reads until the server ends the stream with OK.
     pub(crate) async fn end(&mut self) {
         while self.message().await.is_some() {}
     }
 
-    /// Reads on until the stream ends, however it does.
+    /// Reads until the stream ends, with OK or an error.
     pub(crate) async fn any_end(&mut self) -> Result<(), Status> {
         while let Some(message) = within("the stream's end", self.inner.message()).await? {
             self.remember(message);
@@ -129,7 +129,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Jobs that came but were not taken by [`Worker::next`] yet.
+    /// Returns the number of jobs that arrived but were not taken by [`Worker::next`] yet.
     pub(crate) fn unread(&self) -> usize {
         self.deliveries.len()
     }

@@ -1,4 +1,4 @@
-//! What a run should try: every cell of both tables, every way of ending a lease.
+//! The cases that a run should try: every cell of both tables, every way to end a lease.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::table::{Transition, next};
 
 const POLICIES: [OnConflict; 4] =
     [OnConflict::Keep, OnConflict::Replace, OnConflict::Reschedule, OnConflict::Reject];
-/// What follows from the end of a lease, and how its attempt is remembered.
+/// Outcomes of an ended lease, and their records as attempts.
 const ENDS: [&str; 7] = [
     "Ack Succeeded",
     "Retry Failed",
@@ -21,26 +21,26 @@ const ENDS: [&str; 7] = [
 ];
 const ANSWERS: [&str; 4] = ["repeated false", "repeated true", "NotFound", "Stale"];
 
-/// Something that a run should try.
+/// A case that a run should try.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Seen {
-    /// A cell of the `on_conflict` table: policy, found, whether the request was the same.
+    /// A cell of the `on_conflict` table: policy and found state, and whether the request was identical.
     Cell(String, bool),
-    /// Under this policy a request id came with another job.
+    /// A request id that came with another job under this policy.
     OtherJob(String),
     /// A cell of the transition table: state and transition.
     Transition(State, String),
-    /// How a lease ended, and whether a generation waited behind it.
+    /// An end of a lease, and whether a generation waited behind it.
     End(String, bool),
-    /// A job that can be redriven: whether to another topic, and whether its id is taken there.
+    /// A redrive of a job: whether it moves to another topic, and whether its id is taken there.
     Redrive { moves: bool, taken: bool },
-    /// How an end of a lease was refused, or that it was a repeat.
+    /// The refusal of an end of a lease, or that it was a repeat.
     Answer(String),
-    /// A lease that ended before the last one was settled once more: whether in the same way.
+    /// A second settle of a lease that ended before the last one: whether in the same way.
     Past(bool),
 }
 
-/// Everything that a long run must have tried.
+/// Returns all cases that a long run must have tried.
 pub(crate) fn wanted() -> BTreeSet<Seen> {
     let mut wanted = BTreeSet::new();
     let states = State::ALL.map(ExistingJob::Job);

@@ -1,7 +1,7 @@
-//! A run behind Sentinel, with faults inside: replication is asynchronous, so the new primary may lack the
-//! last steps of the old one. What it has must be all that there was after some step since the fault
-//! began, never a mixture; the steps after that one are counted as lost, and the run goes on from there. A step is one
-//! command then, with all that follows from it: of a call of several a fault may take some.
+//! A run behind Sentinel, with faults inside. Replication is asynchronous, so the new primary may lack the last steps
+//! of the old one. Its state must be the state after some step since the fault began, never a mixture. The steps
+//! after that one count as lost, and the run continues from there. A step is one command then, with all its
+//! consequences: of a call with several commands a fault may take some.
 
 use std::time::Duration;
 
@@ -17,21 +17,21 @@ use crate::harness::{Sentinel, eventually};
 /// Steps before, between and after the faults.
 const STEPS: u64 = 150;
 
-/// What happens to the primary.
+/// A fault of the primary.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     FailOver,
     Kill,
 }
 
-/// What a fault took with it.
+/// Loss by one fault.
 #[derive(Debug)]
 struct Loss {
-    /// Steps that were taken while it went on.
+    /// Steps that were taken during the fault.
     steps: usize,
-    /// Those of them that the new primary does not know of.
+    /// Steps of these that the new primary does not have.
     lost: usize,
-    /// What ended the steps early; one with an unknown outcome may be among the lost.
+    /// Error that ended the steps early; a step with an unknown outcome may be among the lost ones.
     failed: Option<Error>,
 }
 
@@ -45,7 +45,7 @@ impl Fault {
 }
 
 impl Run {
-    /// Takes steps until the fault is over or one fails, and goes on with what is left.
+    /// Takes steps until the fault is over or a step fails, and continues with the remaining state.
     async fn live_through(
         &mut self,
         dice: &mut Dice,
@@ -53,7 +53,7 @@ impl Run {
         sentinel: &mut Sentinel,
     ) -> Loss {
         sentinel.replicated().await;
-        // What is lost takes the engine beside the store back, too, which it does not know.
+        // The engine beside the store cannot be set back to what the fault left.
         self.mirror = None;
         let mut was = vec![self.reference.clone()];
         let (mut failed, mut undo) = (None, None);
@@ -73,7 +73,7 @@ impl Run {
             failed = self.apply(step).await.err();
             self.steps += 1;
             match &failed {
-                // Known not to have happened, so it cannot be lost.
+                // It did not happen, so it cannot be lost.
                 Some(error) if !error.outcome_unknown() => {
                     self.reference = was.last().expect("that of before").clone();
                 }
@@ -91,7 +91,7 @@ impl Run {
             eventually("a claim is undone", async || self.store.undo(lost_claim(nonce)).await.ok())
                 .await;
         }
-        // A claim that was lost or undone may have raised the last start of the shard, which nothing reads: from here on
+        // A lost or undone claim may have raised the last start of the shard, which no call returns: from here on
         // leases begin later than any of those.
         self.store.clock.advance(Duration::from_millis(1));
         let steps = was.len() - 1;
@@ -102,7 +102,7 @@ impl Run {
     /// Waits until calls go to the new primary, those that read, those that write and claims: each kind has a
     /// connection of its own.
     async fn until_moved(&self, sentinel: &Sentinel) {
-        let nobody = LeaseRef { key: keys().remove(0), token: Token(0) };
+        let unknown = LeaseRef { key: keys().remove(0), token: Token(0) };
         eventually("calls go to the new primary", async || {
             let primary = sentinel.primary().await?;
             let calls =
@@ -111,7 +111,7 @@ impl Run {
             let before = calls().await;
             store.get(keys(), false).await.ok()?;
             let reads = calls().await;
-            store.unclaim(Unclaim::Leases(vec![nobody.clone()])).await.ok()?;
+            store.unclaim(Unclaim::Leases(vec![unknown.clone()])).await.ok()?;
             let writes = calls().await;
             store.claim(Claim { nonce: 0, owner: 1, topics: Vec::new() }).await.ok()?;
             (before < reads && reads < writes && writes < calls().await).then_some(())
@@ -119,8 +119,8 @@ impl Run {
         .await;
     }
 
-    /// Takes what the store has as what there is, if it is what there was after one of these steps; how
-    /// many came after it.
+    /// Takes over the store's state, which must be the state after one of these steps; returns the number of steps
+    /// after that one.
     async fn find(&mut self, was: Vec<Reference>) -> usize {
         let jobs = self.store.store.get(keys(), true).await.unwrap();
         let stats = self.store.store.stats(topics()).await.unwrap();
@@ -139,7 +139,7 @@ impl Run {
     }
 }
 
-/// How many scripts ran.
+/// Reads the number of executed scripts from the statistics.
 fn ran(stats: &str) -> Option<u64> {
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="))?;
     line.split(',').next()?.parse().ok()

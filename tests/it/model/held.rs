@@ -1,4 +1,4 @@
-//! One record of the reference, and what each transition makes of it.
+//! A record of the reference, and the effect of each transition on it.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) struct Held {
     pub(super) forget: Option<Time>,
     pub(super) first_start: Option<Time>,
     pub(super) lease: Option<Holder>,
-    /// How its leases ended, newest first: token, outcome, whether the job was dead-lettered by it.
+    /// Ends of its leases, newest first: token, outcome, whether it was dead-lettered by that end.
     pub(super) ended: Vec<(Token, AttemptOutcome, bool)>,
     pub(super) next: Option<Box<Held>>,
 }
@@ -40,11 +40,11 @@ pub(super) struct Holder {
     pub(super) owner: u32,
     pub(super) stream: u32,
     pub(super) grace: Option<Duration>,
-    /// The first start and the last holder as they were before it.
+    /// First start and last holder before the current lease.
     pub(super) before: (Option<Time>, String),
 }
 
-/// How an attempt ended.
+/// The end of an attempt.
 pub(super) struct Ending<'a> {
     pub(super) outcome: AttemptOutcome,
     pub(super) counted: bool,
@@ -107,7 +107,7 @@ impl Held {
         }
     }
 
-    /// The due time that an enqueue names which changes nothing.
+    /// Returns the due time that an enqueue returns which changes nothing.
     pub(super) fn answer_due(&self) -> Time {
         self.next.as_ref().map_or(&self.job, |next| &next.job).due_time
     }
@@ -124,7 +124,7 @@ impl Held {
         job
     }
 
-    /// How it stands while its lease runs.
+    /// Returns its attempt context while its lease runs.
     fn standing(&self) -> AttemptContext {
         AttemptContext {
             failures: self.job.failures,
@@ -153,13 +153,13 @@ impl Held {
         })
     }
 
-    /// What a claim counts.
+    /// Returns its size for the byte limit of a claim.
     pub(super) fn bytes(&self) -> u64 {
         let checkpoint = self.job.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.body.len());
         (self.job.spec.bytes() + checkpoint) as u64
     }
 
-    /// What a receipt hears that holds no lease here.
+    /// Returns the refusal of a receipt that holds no lease here.
     pub(super) fn refuse(&self) -> LeaseRefusal {
         if self.job.state == State::Cancelled {
             LeaseRefusal::NotFound
@@ -186,13 +186,13 @@ impl Held {
         Ok(SettleCommandReply { repeated: true, state: self.state(now) })
     }
 
-    /// Whether this lease ended before the one that is or was the last.
+    /// Returns whether this lease ended before the current or last one.
     pub(super) fn is_past(&self, token: Token) -> bool {
         let last = if self.lease.is_some() { 0 } else { 1 };
         self.ended.iter().skip(last).any(|ended| ended.0 == token)
     }
 
-    /// `started`: what the store calls the start of the lease, later than every one before.
+    /// Leases the job. `started`: the start of the lease in the store, later than every one before.
     pub(super) fn lease(
         &mut self,
         now: Time,
@@ -247,14 +247,14 @@ impl Held {
         }
     }
 
-    /// What follows when its lease ends without an ack.
+    /// Returns the consequence when its lease ends without an Ack.
     fn end_of(&self, unacked: &Unacked, now: Time) -> LeaseEnd {
         let standing = self.standing();
         let policy = unacked.policy.clone().merge(&standing.retry);
         lease_end(unacked.cause.clone(), &standing, &policy, now, unacked.entropy)
     }
 
-    /// Ends its lease; the step in its table, and how the attempt is remembered.
+    /// Ends its lease; returns the transition in its table and the outcome in its history.
     pub(super) fn settle(&mut self, end: &SettleAction, now: Time) -> (Transition, AttemptOutcome) {
         let decided = match end {
             SettleAction::Ack { .. } => None,
@@ -347,7 +347,7 @@ impl Held {
         self.job.priority = priority.unwrap_or(self.job.priority);
     }
 
-    /// Waits again with fresh counters; an expire time that has passed has had its say.
+    /// Makes it wait again with fresh counters; an expire time that has passed no longer counts.
     pub(super) fn revive(&mut self, due: Time, priority: Option<u8>, now: Time) {
         self.shift(due, priority);
         let job = &mut self.job;
@@ -357,7 +357,7 @@ impl Held {
         (self.first_start, self.forget) = (None, None);
     }
 
-    /// `fresh` takes the place of what is here; the record remains, and so do the ends of its leases.
+    /// Replaces the job by `fresh`; the record and the ends of its leases stay.
     pub(super) fn replace(&mut self, fresh: Held, raise: u32) {
         let generation = self.job.generation + raise;
         let Held { arrival, request, .. } = *self;
@@ -367,7 +367,7 @@ impl Held {
     }
 }
 
-/// The transition of an end: an ack, or what was decided.
+/// Returns the transition of an end: an Ack, or the decided end.
 fn transition_of(end: Option<&LeaseEnd>) -> Transition {
     match end {
         None => Transition::Ack,

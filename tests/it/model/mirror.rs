@@ -1,6 +1,6 @@
-//! The engine beside a store: each command of a run goes to it, too, and every record of the store reads as the one that
-//! it makes. So the ways that stores take without the engine, their fast paths, are proved to do what it does; how often
-//! each of them was taken, and each way out of them, is counted.
+//! The engine beside a store: it gets each command of a run, too, and every record of the store must read like the
+//! one of the engine. This proves that the fast paths of stores, which bypass the engine, do what it does. The run
+//! counts how often each fast path, and each exit from it, was taken.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use ringq::store::{
     RedriveBatch, SettleAction, StreamDemand, TopicDemand, TopicLeases, Unclaim,
 };
 
-/// A way that a store takes: a fast path, or a way out of one.
+/// Counts of the ways of a store: fast paths, and exits from them.
 pub(super) type Ways = BTreeMap<&'static str, u64>;
 
 /// The ways that a long run must have taken often.
@@ -42,7 +42,7 @@ pub(super) const WAYS: [&str; 19] = [
     "claim: of several topics",
 ];
 
-/// What the engine makes of the commands of a run.
+/// The engine's records after the commands of a run.
 #[derive(Clone)]
 pub(super) struct Mirror {
     shard: ShardName,
@@ -65,7 +65,7 @@ impl Mirror {
         Mirror { shard, jobs: BTreeMap::new(), ways: Ways::new() }
     }
 
-    /// The job as the engine has it.
+    /// Returns the job as the engine has it.
     pub(super) fn get(&self, key: &JobKey, now: Time) -> Option<Job> {
         let held = self.jobs.get(key)?.clone();
         held.record.job(key.clone(), self.shard.clone(), now, held.bodies)
@@ -143,7 +143,7 @@ impl Mirror {
         }
     }
 
-    /// A claim is no command: the leases are those that the store made.
+    /// Applies the leases that the store made: a claim is not a command.
     pub(super) fn claim(&mut self, claim: &Claim, got: &ClaimResult) {
         for (ask, claimed) in claim.topics.iter().zip(&got.topics) {
             self.count_claim(claim, ask, claimed, got.now);
@@ -153,7 +153,7 @@ impl Mirror {
         }
     }
 
-    /// Which ways a claim of this topic may take follows from what it finds.
+    /// Counts the ways of a claim of this topic, by what it finds.
     fn count_claim(&mut self, claim: &Claim, ask: &TopicDemand, claimed: &TopicLeases, now: Time) {
         let keys: Vec<&JobKey> =
             claimed.by_stream.iter().flatten().map(|leased| &leased.key).collect();
@@ -202,7 +202,7 @@ impl Mirror {
         });
     }
 
-    /// Applies a command, with all that follows from it.
+    /// Applies a command, with all its consequences.
     pub(super) fn apply(&mut self, key: &JobKey, command: &Command, now: Time) -> CommandReply {
         let Decision { change, parts, effects, reply: answer, window } =
             self.decide(key, command, now);

@@ -1,9 +1,9 @@
-//! The model test: seeded random sequences of every verb go to a store and to a reference model of
-//! it, and every answer and all that can be read is compared. Beside them goes the engine (`mirror.rs`): each job of
-//! the store reads as the one that it makes.
+//! The model test: seeded random sequences of every verb go to a store and to a reference model of it, and every
+//! answer and everything that can be read is compared. The engine (`mirror.rs`) runs beside them: each job of the
+//! store must read like the engine's.
 //!
-//! `RINGQ_MODEL_SEEDS` and `RINGQ_MODEL_STEPS` say how much (`make model` runs 100 seeds of 10,000
-//! steps); `RINGQ_MODEL_SEED` runs one seed again.
+//! `RINGQ_MODEL_SEEDS` and `RINGQ_MODEL_STEPS` set the size (`make model` runs 100 seeds of 10,000 steps);
+//! `RINGQ_MODEL_SEED` runs one seed again.
 
 mod coverage;
 mod failover;
@@ -23,16 +23,16 @@ use run::Run;
 /// Seeds of an ordinary `cargo test`, and steps of each.
 const SEEDS: u64 = 10;
 const STEPS: u64 = 3_000;
-/// Steps after which everything must have been tried.
+/// Steps after which every case must have been tried.
 const STEPS_TO_SEE_ALL: u64 = 30_000;
-/// Steps after which each way that a store takes, with the engine or without, was taken so often.
+/// Steps after which each way of a store, with the engine or without, must have been taken often enough.
 const STEPS_TO_COUNT: u64 = 200_000;
 const WAY_TAKEN_MIN: u64 = 1_000;
-/// Every step is some round trips: Redis gets so many times fewer seeds and steps.
+/// Every step takes several round trips: divisor of the seeds and steps of Redis.
 const REDIS_SHARE: u64 = 2;
-/// What differs from Redis is seen soon or not at all.
+/// Differences from Redis show early or never: divisor of the seeds and steps of Valkey.
 const VALKEY_SHARE: u64 = 5;
-/// A file takes an fsync a write: it gets so many times fewer seeds and steps.
+/// A file takes one fsync per write: divisor of its seeds and steps.
 const FILE_SHARE: u64 = 5;
 
 #[expect(
@@ -44,7 +44,7 @@ fn number(variable: &str) -> Option<u64> {
     Some(value.parse().unwrap_or_else(|_| panic!("{variable} is not a number: {value}")))
 }
 
-/// Runs the seeds; what they met together.
+/// Runs the seeds and checks the union of the cases that they tried.
 async fn run(backend: Backend, share: u64) {
     let steps = number("RINGQ_MODEL_STEPS").unwrap_or(STEPS);
     if let Some(seed) = number("RINGQ_MODEL_SEED") {
@@ -58,8 +58,8 @@ async fn run(backend: Backend, share: u64) {
     let (mut seen, mut ways) = (BTreeSet::new(), Ways::new());
     for seed in 0..seeds {
         let Some(run) = Run::new(backend, seed).await else { return };
-        let (met, taken) = run.take(steps).await;
-        seen.extend(met);
+        let (tried, taken) = run.take(steps).await;
+        seen.extend(tried);
         taken.into_iter().for_each(|(way, times)| *ways.entry(way).or_default() += times);
     }
     println!("{backend:?}: {ways:?}");

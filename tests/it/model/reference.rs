@@ -1,6 +1,6 @@
-//! The reference: what a shard does, in plain maps, written from the rules of the contract, `proto/`, and the pure
-//! functions of [`ringq::domain`]. It has no index, no laziness and no idea of a file: at every
-//! step it first lets the clock do its work, then does what was asked.
+//! The reference: the behaviour of a shard, in plain maps, written from the rules of the contract, `proto/`, and the
+//! pure functions of [`ringq::domain`]. It has no index, no laziness and no file: at every step it first applies the
+//! passage of time, then the command.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,13 +27,13 @@ pub(crate) struct Reference {
     durability: Durability,
     now: Time,
     arrivals: u64,
-    /// When the leases of the last claim began.
+    /// Start of the leases of the last claim.
     last_start: Time,
     jobs: BTreeMap<JobKey, Held>,
     topics: BTreeMap<TopicName, ShardTopicStats>,
-    /// When jobs were due that have expired and that no claim may have met yet.
+    /// Due times of expired jobs that no claim may have reached yet.
     lapsed: BTreeMap<TopicName, BTreeSet<Time>>,
-    /// What happened so far, to see what a run never tried.
+    /// Cases so far, to find the ones that a run never tried.
     pub(crate) seen: BTreeSet<Seen>,
 }
 
@@ -46,7 +46,7 @@ impl Reference {
         Reference { shard, durability, now, arrivals: 0, last_start, jobs, topics, lapsed, seen }
     }
 
-    /// Lets the clock do its work up to `now`.
+    /// Applies the passage of time up to `now`.
     pub(crate) fn tick(&mut self, now: Time) {
         let before = std::mem::replace(&mut self.now, now);
         for held in self.jobs.values_mut() {
@@ -61,7 +61,7 @@ impl Reference {
         self.jobs.retain(|_, held| held.forget.is_none_or(|forget| forget > now));
     }
 
-    /// Instants at which something changes by itself.
+    /// Returns the instants at which something changes by itself.
     pub(crate) fn edges(&self) -> Vec<Time> {
         let edges = self.jobs.values().flat_map(|held| {
             let deadline = held.lease.as_ref().map(|lease| lease.deadline);
@@ -71,8 +71,8 @@ impl Reference {
         edges.flatten().collect()
     }
 
-    /// What a claim may say is left where `wanted` is, if it said `found`: as it stands in [`TopicRemainder`],
-    /// what has expired may count until a claim has met it.
+    /// Returns the remainder that a claim may report for `wanted`, given that it reported `found`: as defined at
+    /// [`TopicRemainder`], expired jobs may count until a claim has reached them.
     pub(crate) fn rest(
         &mut self,
         topic: &TopicName,
@@ -87,7 +87,7 @@ impl Reference {
         }
         let counts = match (found, wanted) {
             (TopicRemainder::Ready, _) => lapsed.iter().any(|&due| due <= now),
-            // What had expired was cleared away, and what stood behind it was not looked at.
+            // Expired jobs were removed, and the jobs behind them were not read.
             (TopicRemainder::Unknown, _) => had_lapsed,
             (TopicRemainder::ReadyAt(found), TopicRemainder::ReadyAt(wanted)) => {
                 found < wanted && lapsed.contains(&found)
@@ -98,18 +98,18 @@ impl Reference {
         if counts { found } else { wanted }
     }
 
-    /// The last request applied to a job.
+    /// Returns the last request that was applied to a job.
     pub(crate) fn request(&self, key: &JobKey) -> Option<u64> {
         self.jobs.get(key).and_then(|held| held.request)
     }
 
-    /// Jobs that came to an end.
+    /// Returns the jobs that ended.
     pub(crate) fn terminal(&self) -> Vec<JobKey> {
         let ended = self.jobs.iter().filter(|(_, held)| held.state(self.now).is_terminal());
         ended.map(|(key, _)| key.clone()).collect()
     }
 
-    /// When something is to be pruned next.
+    /// Returns the time of the next prune.
     pub(crate) fn next_prune(&self) -> Option<Time> {
         let expire = |held: &Held| held.job.expire_time.filter(|_| held.waits());
         self.jobs.values().filter_map(|held| expire(held).or(held.forget)).min()
@@ -123,7 +123,7 @@ impl Reference {
         self.jobs.get(key).map(|held| held.read(self.now, full))
     }
 
-    /// Jobs of a topic in one state, by due time and arrival.
+    /// Returns the jobs of a topic in one state, by due time and arrival.
     pub(crate) fn list(&self, topic: &TopicName, state: State) -> Vec<JobKey> {
         let mut found = self.of(topic);
         found.retain(|held| held.state(self.now) == state);
@@ -158,7 +158,7 @@ impl Reference {
         Some(stats)
     }
 
-    /// Every running lease, by deadline.
+    /// Returns every running lease, by deadline.
     pub(crate) fn running(&self) -> Vec<RunningLease> {
         let mut leases: Vec<_> =
             self.jobs.values().filter_map(|held| held.read_lease(self.now)).collect();
@@ -246,12 +246,12 @@ impl Reference {
         answer(if deferred { State::Running } else { self.state_of(&new.key) }, due)
     }
 
-    /// The state of a job that was just written: if it is gone already, it expired unkept.
+    /// Returns the state of a job that was just written: if it is already gone, it expired without retention.
     fn state_of(&self, key: &JobKey) -> State {
         self.jobs.get(key).map_or(State::Expired, |held| held.state(self.now))
     }
 
-    /// `token`: what the store made for a job.
+    /// Claims jobs. `token`: returns the token that the store made for a job.
     pub(crate) fn claim(&mut self, claim: &Claim, token: impl Fn(&JobKey) -> Token) -> ClaimResult {
         let started = self.now.max(Time(self.last_start.0 + 1));
         let topics = claim.topics.iter().map(|ask| self.claim_topic(claim, ask, started, &token));
@@ -300,7 +300,7 @@ impl Reference {
         TopicLeases { by_stream: leased, remainder: rest }
     }
 
-    /// Waiting jobs of a topic in their one order; those that are not due come last.
+    /// Returns the waiting jobs of a topic in order; those that are not due come last.
     fn waiting(&self, topic: &TopicName) -> Vec<JobKey> {
         let mut found = self.of(topic);
         found.retain(|held| held.waits());
@@ -435,10 +435,10 @@ impl Reference {
 
     pub(crate) fn redrive(&mut self, redrive: &RedriveBatch) -> RedriveResult {
         let mut done = RedriveResult::default();
-        let mut met = BTreeSet::new();
+        let mut visited = BTreeSet::new();
         for id in &redrive.ids {
             let key = JobKey { topic: redrive.topic.clone(), id: id.clone() };
-            let first = met.insert(id);
+            let first = visited.insert(id);
             if first && self.redrive_one(redrive, &key, done.redriven) {
                 done.redriven += 1;
             } else {

@@ -1,4 +1,4 @@
-//! One run: each step goes to the store and to the reference, and every answer is compared.
+//! A run: each step goes to the store and to the reference, and every answer is compared.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
@@ -17,7 +17,7 @@ use crate::conformance::{Backend, Fixture};
 
 /// Steps shown when a run fails.
 const TAIL: usize = 30;
-/// A step shows no more than this: one with a large payload says little more.
+/// Limit of the text of a step: a large payload adds little.
 const STEP_CHARS_MAX: usize = 600;
 /// Steps between two comparisons of everything that can be read.
 const WHOLE_EVERY: u64 = 20;
@@ -27,7 +27,7 @@ pub(super) struct Run {
     pub(super) seed: u64,
     pub(super) store: Fixture,
     pub(super) reference: Reference,
-    /// What the engine makes of the same steps; not after a fault, which may take some of them back.
+    /// The engine after the same steps; `None` after a fault, which may take some of them back.
     pub(super) mirror: Option<Mirror>,
     pub(super) steps: u64,
     tail: VecDeque<(Time, Step)>,
@@ -36,12 +36,12 @@ pub(super) struct Run {
 // === impl Run ===
 
 impl Run {
-    /// `None` when there is no such store on this machine.
+    /// Creates a run; `None` when this machine has no such store.
     pub(super) async fn new(backend: Backend, seed: u64) -> Option<Run> {
         Some(Run::over(Fixture::open(backend).await?, seed))
     }
 
-    /// A run on this store.
+    /// Creates a run on this store.
     pub(super) fn over(store: Fixture, seed: u64) -> Run {
         let reference =
             Reference::new(shard(), store.store.write_durability().by_default, store.now());
@@ -49,7 +49,7 @@ impl Run {
         Run { seed, store, reference, mirror, steps: 0, tail: VecDeque::new() }
     }
 
-    /// Takes so many steps; what they met, and which ways they took.
+    /// Takes this number of steps; returns the cases that were tried and the ways that were taken.
     pub(super) async fn take(mut self, steps: u64) -> (BTreeSet<Seen>, Ways) {
         let mut dice = Dice::new(self.seed);
         self.go_on(&mut dice, steps).await;
@@ -57,7 +57,7 @@ impl Run {
         (std::mem::take(&mut self.reference.seen), ways)
     }
 
-    /// Takes steps until there were so many.
+    /// Takes steps up to this total.
     pub(super) async fn go_on(&mut self, dice: &mut Dice, steps: u64) {
         while self.steps < steps {
             let step = self.throw(dice);
@@ -70,7 +70,7 @@ impl Run {
         }
     }
 
-    /// The next step.
+    /// Draws the next step.
     pub(super) fn throw(&mut self, dice: &mut Dice) -> Step {
         let step = dice.step(&self.reference, self.store.now());
         self.tail.push_back((self.store.now(), step.clone()));
@@ -158,7 +158,7 @@ impl Run {
         Ok(())
     }
 
-    /// The store makes the tokens; everything else of a claim is known before.
+    /// Claims in both. The store makes the tokens; everything else of a claim is predicted.
     async fn claim(&mut self, claim: Claim) -> Result<(), Error> {
         let got = self.store.store.claim(claim.clone()).await?;
         let leased = got.topics.iter().flat_map(|topic| topic.by_stream.iter().flatten());
@@ -182,7 +182,7 @@ impl Run {
         Ok(())
     }
 
-    /// Leases of one deadline may come in any order.
+    /// Compares reaped leases. Leases with equal deadlines may come in any order.
     fn check_reaped(&self, reaped: LeaseQueryResult, limit: usize) {
         let running = self.reference.running();
         let past = running.iter().filter(|lease| lease.deadline <= self.store.now()).count();
@@ -197,7 +197,7 @@ impl Run {
         }
     }
 
-    /// How many records were past their time is the store's own business; none may be left.
+    /// Prunes both. A store may choose how many expired records it removes per call; none may remain.
     async fn prune(&self, limit: usize) -> Result<(), Error> {
         let store = &self.store.store;
         loop {
@@ -276,7 +276,7 @@ impl Drop for Run {
     }
 }
 
-/// Takes a step of a run; a claim goes by what the store answers.
+/// Applies a step of a run; a claim follows the answer of the store.
 fn mirror_step(mirror: &mut Mirror, step: &Step, now: Time) {
     match step {
         Step::Enqueue(jobs) => jobs.iter().for_each(|job| mirror.enqueue(job, now)),
@@ -304,12 +304,12 @@ fn by_key(mut leases: Vec<RunningLease>) -> Vec<RunningLease> {
     leases
 }
 
-/// Both sides of an answer: what the reference says, and what the store said.
+/// Compares the answers of the reference and of the store.
 fn same<T: PartialEq + Debug>(reference: T, store: T) {
     assert!(reference == store, "{}", difference(&reference, &store));
 }
 
-/// The lines in which two values differ, or both values when they have not the same shape.
+/// Returns the lines in which two values differ, or both values when their shapes differ.
 fn difference<T: Debug>(reference: &T, store: &T) -> String {
     let (left, right) = (format!("{reference:#?}"), format!("{store:#?}"));
     if left.lines().count() != right.lines().count() {

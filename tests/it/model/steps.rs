@@ -1,5 +1,5 @@
-//! What happens next: random steps over every verb, on few ids so that they collide, and at times
-//! that lie on the edges of what there is.
+//! The next step: random steps over every verb, on few ids so that they collide, and at times on the edges of the
+//! state.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,14 +24,14 @@ use crate::conformance::OWNER;
 
 const TOPICS: [&str; 3] = ["t0", "t1", "t2"];
 const IDS: [&str; 4] = ["a", "b", "c", "d"];
-/// Two jobs of one request id, and one of another.
+/// Two jobs with one request id, and one with another.
 const REQUESTS: [u64; 3] = [1 << 24 | 1, 1 << 24 | 2, 2 << 24 | 1];
-/// Ids that the server makes, for follow-ups.
+/// Server-made ids, for follow-ups.
 const MADE: u128 = 2;
-/// Old tokens and settles to try again.
+/// Number of old tokens and settles to try again.
 const REMEMBERED: usize = 24;
 
-/// One call, or a move of the clock.
+/// A call, or a move of the clock.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Clock(Time),
@@ -54,7 +54,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// The same with its first command alone.
+    /// Returns this step with its first command alone.
     pub(super) fn alone(mut self) -> Step {
         match &mut self {
             Step::Enqueue(jobs) => jobs.truncate(1),
@@ -70,17 +70,17 @@ impl Step {
     }
 }
 
-/// The dice, and what they remember to throw again.
+/// The dice, and earlier values to use again.
 pub(super) struct Dice {
     rng: StdRng,
-    /// Most jobs are taken and acknowledged, as in a queue that is worked on: by every second seed.
+    /// True if most jobs are taken and acknowledged, as in a queue with workers: by every second seed.
     is_busy: bool,
     leases: VecDeque<LeaseRef>,
     settles: VecDeque<LeaseSettlement>,
     nonces: VecDeque<u32>,
 }
 
-/// Every job that a run can touch.
+/// Returns every job that a run can touch.
 pub(super) fn keys() -> Vec<JobKey> {
     let made = (0..MADE).map(|n| JobId::from_uuid(&shard(), n));
     let ids: Vec<JobId> = IDS.map(JobId::stored).into_iter().chain(made).collect();
@@ -88,8 +88,7 @@ pub(super) fn keys() -> Vec<JobKey> {
     TOPICS.iter().flat_map(|topic| ids.iter().map(|id| key(topic, id))).collect()
 }
 
-/// Every topic that a run can touch, and one that it cannot.
-/// The claim with that nonce, whose answer was lost.
+/// Returns the undo of a claim with that nonce, whose answer was lost.
 pub(super) fn lost_claim(nonce: u32) -> Unclaim {
     Unclaim::Claim(LostClaim { nonce, topics: topics().into(), cursor: None })
 }
@@ -118,7 +117,7 @@ impl Dice {
         Dice { rng, is_busy, leases, settles, nonces }
     }
 
-    /// The next step of a run that stands where `reference` does.
+    /// Draws the next step of a run in the state of `reference`.
     pub(super) fn step(&mut self, reference: &Reference, now: Time) -> Step {
         let running = reference.running();
         if self.is_busy && self.rng.random_bool(0.7) {
@@ -152,7 +151,7 @@ impl Dice {
         }
     }
 
-    /// A time that has not come yet: mostly next to an edge, sometimes anywhere.
+    /// Draws a time in the future: mostly next to an edge, sometimes anywhere.
     fn time(&mut self, mut edges: Vec<Time>, now: Time) -> Time {
         edges.retain(|&edge| edge > now);
         edges.sort();
@@ -205,13 +204,13 @@ impl Dice {
         }
     }
 
-    /// Some of one topic as most are.
+    /// Draws jobs of one topic with ordinary settings.
     fn plain_jobs(&mut self) -> Vec<NewJob> {
         let topic = self.topic();
         self.some(6, |dice| dice.plain_job(&topic))
     }
 
-    /// Due at once, with nothing special about it.
+    /// Draws a job that is due at once, with ordinary settings.
     fn plain_job(&mut self, topic: &TopicName) -> NewJob {
         let tombstone = RetentionRule::Tombstone(Duration::from_secs(2));
         let record = RetentionRule::Record(Duration::from_secs(9));
@@ -239,7 +238,7 @@ impl Dice {
         }
     }
 
-    /// A job that repeats the last request of its id now and then.
+    /// Draws a job that repeats the last request of its id now and then.
     fn job_on(&mut self, reference: &Reference, now: Time) -> NewJob {
         let job = self.job(now);
         let repeated = reference.request(&job.key).filter(|_| self.rng.random_bool(0.3));
@@ -316,7 +315,7 @@ impl Dice {
         Claim { nonce, owner: self.rng.random_range(1..4), topics: asks }
     }
 
-    /// Of one stream with room.
+    /// Draws a claim for one stream with room.
     fn plain_claim(&mut self) -> Claim {
         let taker =
             StreamDemand { jobs: self.rng.random_range(1..9), bytes: 10_000, ..self.taker() };
@@ -344,7 +343,7 @@ impl Dice {
         }
     }
 
-    /// A lease that holds, mostly; or one that held, or one that never was.
+    /// Draws a lease: mostly a live one, or an ended one, or one that never existed.
     fn lease(&mut self, running: &[RunningLease]) -> LeaseRef {
         let old = self.maybe(0.3, |dice| dice.leases.iter().cloned().collect::<Vec<_>>());
         let of = |lease: &RunningLease| LeaseRef { key: lease.key.clone(), token: lease.token };
@@ -379,7 +378,7 @@ impl Dice {
         let guard = held.filter(|_| matches!(end, SettleAction::Unacked(_)));
         let deadline = guard.map(|held| held.deadline).filter(|_| self.rng.random_bool(0.4));
         let off = if self.rng.random_bool(0.1) { 1 } else { 0 };
-        // Its own leases a store settles another way than those that others must hear of.
+        // A store settles its own leases in another way than those for which others must be notified.
         let owner = self.pick(&[OWNER, OWNER + 1]);
         let settle = LeaseSettlement {
             lease,
@@ -391,7 +390,7 @@ impl Dice {
         settle
     }
 
-    /// An ack that brings nothing.
+    /// Draws an ack without result and follow-ups.
     fn plain_ack(&mut self, running: &[RunningLease]) -> LeaseSettlement {
         let (lease, owner) = (self.lease(running), self.pick(&[OWNER, OWNER + 1]));
         let end = SettleAction::Ack { result: None, follow_ups: Vec::new() };
@@ -427,7 +426,7 @@ impl Dice {
     fn cause(&mut self) -> Cause {
         let error = self.pick(&["", "it fäiled"]).to_owned();
         let delay = self.maybe(0.3, |dice| dice.pick(&[Duration::ZERO, Duration::from_secs(2)]));
-        // One that is new does not compile here: it belongs below.
+        // A new variant does not compile here: it belongs below.
         let _all = |cause: &Cause| match cause {
             Cause::Failed { .. } | Cause::Released { .. } | Cause::DeadLettered { .. } => (),
             Cause::Expired | Cause::StreamBroken | Cause::Unserved => (),
@@ -453,7 +452,7 @@ impl Dice {
         }
     }
 
-    /// An empty one, a small or a large one.
+    /// Draws an empty, a small or a large checkpoint.
     fn checkpoint(&mut self) -> Payload {
         let bytes = self.pick(&[0, 1, 700, 5_000]);
         let content_type = self.pick(&["", "x/y"]).to_owned();
@@ -469,7 +468,7 @@ impl Dice {
         }
     }
 
-    /// Mostly of a job that came to an end.
+    /// Draws a redrive, mostly of a job that ended.
     fn redrive(&mut self, terminal: &[JobKey]) -> RedriveBatch {
         let ended = terminal.choose(&mut self.rng).filter(|_| self.rng.random_bool(0.7)).cloned();
         let first = ended.unwrap_or_else(|| self.key());
@@ -501,7 +500,7 @@ impl Dice {
 // === impl Dice: throws ===
 
 impl Dice {
-    /// A whole number of milliseconds up to so many seconds, often a whole second.
+    /// Draws a whole number of milliseconds up to this number of seconds, often a whole second.
     fn seconds(&mut self, most: u64) -> Duration {
         match self.rng.random() {
             true => Duration::from_secs(self.rng.random_range(1..=most)),
@@ -513,7 +512,7 @@ impl Dice {
         self.pick(&topics())
     }
 
-    /// The last topic is only met now and then.
+    /// Draws a key. The last topic is rare.
     fn key(&mut self) -> JobKey {
         let rare = self.rng.random_bool(0.95);
         let mut keys = keys();
@@ -529,7 +528,7 @@ impl Dice {
         self.rng.random_bool(chance).then(|| make(self))
     }
 
-    /// One to `most` of them, mostly one.
+    /// Draws one to `most` items, mostly one.
     fn some<T>(&mut self, most: usize, mut make: impl FnMut(&mut Dice) -> T) -> Vec<T> {
         let count = if self.rng.random_bool(0.6) { 1 } else { self.rng.random_range(1..=most) };
         (0..count).map(|_| make(self)).collect()

@@ -1,13 +1,13 @@
-//! The life of a job as one table, as the contract has it: by it the reference model decides, not by the engine.
+//! The life of a job as one table, as in the contract: the reference model decides by it, not by the engine.
 
 use ringq::domain::State;
 
-/// What can happen to a job: a step in its table.
+/// An event in the life of a job: a step in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Transition {
     /// A worker gets it.
     Claim,
-    /// The claim reached nobody and is undone.
+    /// The claim reached no worker and is undone.
     Unclaim,
     /// The worker is done.
     Ack,
@@ -19,11 +19,11 @@ pub(super) enum Transition {
     DeadLetter,
     /// The expire time passed.
     Expire,
-    /// Somebody deletes it.
+    /// A client deletes it.
     Delete,
-    /// Somebody moves its due time or priority.
+    /// A client moves its due time or priority.
     Reschedule,
-    /// Somebody puts it back with fresh counters.
+    /// A client puts it back with fresh counters.
     Redrive,
 }
 
@@ -43,22 +43,22 @@ impl Transition {
     ];
 }
 
-/// Where a transition leads.
+/// The target of a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Next {
     /// Waiting: SCHEDULED, READY or BACKOFF, by clock and failures.
     Waiting,
-    /// That state.
+    /// The given state.
     State(State),
     /// No record is left.
     Forgotten,
 }
 
-/// The transition cannot happen in this state.
+/// Error: the transition cannot happen in this state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rejection(pub(super) State);
 
-/// The table.
+/// Returns the target of a transition.
 pub(super) fn next(state: State, transition: Transition) -> Result<Next, Rejection> {
     use State::{Backoff, Cancelled, Dead, Expired, Ready, Running, Scheduled, Succeeded};
     match (state, transition) {
@@ -77,7 +77,7 @@ pub(super) fn next(state: State, transition: Transition) -> Result<Next, Rejecti
     }
 }
 
-/// As text, a row per state, so that a change of it shows as a diff.
+/// The table as text, a row per state, so that a change shows as a diff.
 #[test]
 fn the_table() {
     let cell = |state, transition| match next(state, transition) {

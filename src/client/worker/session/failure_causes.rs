@@ -1,23 +1,23 @@
-//! What cannot be settled or extended at the moment: one line for each cause, however many jobs wait.
+//! Causes of failed settles and extends: one log line for each cause, for any number of waiting jobs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::JobSlot;
 
-/// See the module.
+/// Causes that are logged, and the jobs that wait for each to pass.
 #[derive(Debug, Default)]
 pub(super) struct FailureCauses {
     /// The cause for which each job waits.
     causes: HashMap<JobSlot, Arc<str>>,
-    /// How many wait for each cause that was told.
+    /// Number of waiting jobs for each logged cause.
     logged: HashMap<Arc<str>, usize>,
 }
 
-// === impl Trouble ===
+// === impl FailureCauses ===
 
 impl FailureCauses {
-    /// A job waits for this cause to pass: whether that is news.
+    /// Records that a job waits for this cause to pass; returns whether the cause is to be logged.
     pub(super) fn record(&mut self, slot: JobSlot, cause: &str) -> bool {
         if self.cause_of(slot) == Some(cause) && self.logged.contains_key(cause) {
             return false;
@@ -31,12 +31,12 @@ impl FailureCauses {
         is_news
     }
 
-    /// What a job waits for.
+    /// Returns the cause that a job waits for.
     pub(super) fn cause_of(&self, slot: JobSlot) -> Option<&str> {
         self.causes.get(&slot).map(AsRef::as_ref)
     }
 
-    /// A job waits no more, which says nothing of the cause.
+    /// Removes a job that does not wait any more; the cause may still last.
     pub(super) fn remove(&mut self, slot: JobSlot) {
         let Some(cause) = self.causes.remove(&slot) else { return };
         if let Some(waiting) = self.logged.get_mut(&cause) {
@@ -47,7 +47,8 @@ impl FailureCauses {
         }
     }
 
-    /// A job waited for this, and got through: so the cause has passed, for all. None: that is known.
+    /// Records that a call for the job succeeded: its cause has passed, for all jobs. `None`: already logged as
+    /// passed.
     pub(super) fn resolve(&mut self, slot: JobSlot) -> Option<Arc<str>> {
         let cause = self.causes.remove(&slot)?;
         self.logged.remove(&cause).map(|_| cause)
@@ -61,8 +62,8 @@ mod tests {
     #[test]
     fn a_cause_is_logged_once_until_resolved() {
         let mut trouble = FailureCauses::default();
-        let meets = [trouble.record(1, "b"), trouble.record(1, "b"), trouble.record(2, "b")];
-        assert_eq!(meets, [true, false, false]);
+        let logged = [trouble.record(1, "b"), trouble.record(1, "b"), trouble.record(2, "b")];
+        assert_eq!(logged, [true, false, false]);
         assert_eq!((trouble.resolve(2).as_deref(), trouble.resolve(1)), (Some("b"), None));
         assert!(trouble.record(3, "b"), "it is back");
         assert!(trouble.record(3, "c"), "and now another one");

@@ -1,4 +1,4 @@
-//! What a session tells of its connection and its calls.
+//! Log messages of a session about its connection and its calls.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tracing::{debug, info, warn};
 use super::{JobSlot, WorkerSession};
 use crate::client::Error;
 
-/// What was said last of the connection: each change is told once, however many tries it takes.
+/// Connection state logged last: each change is logged once, for any number of attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LoggedConnectionState {
     NotLogged,
@@ -16,7 +16,7 @@ pub(super) enum LoggedConnectionState {
     Disconnected,
 }
 
-// === impl Session ===
+// === impl WorkerSession ===
 
 impl WorkerSession {
     pub(super) fn log_connected(&mut self) {
@@ -36,7 +36,7 @@ impl WorkerSession {
     }
 
     pub(super) fn log_disconnected(&mut self, error: &Error, pause: Duration) {
-        debug!(%error, again_in = ?pause, "no stream");
+        debug!(%error, again_in = ?pause, "job stream failed; opening another one after a pause");
         if self.logged_state == LoggedConnectionState::Disconnected {
             return;
         }
@@ -47,12 +47,12 @@ impl WorkerSession {
         } else {
             "no jobs from"
         };
-        warn!("{what} {url}: {}; trying again until it is back", in_sentence(error_cause(error)));
+        warn!("{what} {url}: {}; retrying until it answers", in_sentence(error_cause(error)));
     }
 
-    /// A job's settle or Extend did not get through and is repeated.
+    /// Logs a settle or Extend of a job that failed and is retried.
     pub(super) fn log_call_failure(&mut self, slot: JobSlot, error: &Error) {
-        // Of a connection that is gone its stream tells.
+        // The stream logs a lost connection.
         if error.code() == Code::Unavailable && error.reason().is_empty() {
             return;
         }
@@ -60,27 +60,27 @@ impl WorkerSession {
         let cause = in_sentence(error_cause(error));
         if self.failure_causes.record(slot, &cause) {
             warn!(
-                "{job} cannot be extended or settled yet: {cause}; trying again until its lease is over"
+                "{job} cannot be extended or settled yet: {cause}; retrying until its lease ends"
             );
         }
     }
 
-    /// A call for this job got through.
+    /// Logs a successful call for a job.
     pub(super) fn log_call_recovered(&mut self, slot: JobSlot) {
         if let Some(cause) = self.failure_causes.resolve(slot) {
-            info!("calls get through again; it was: {cause}");
+            info!("calls succeed again; the cause was: {cause}");
         }
     }
 }
 
-/// What became of a job that is not known to be settled.
+/// Returns the log text for a job that is not known to be settled.
 pub(super) fn settle_failure_text(error: &Error) -> String {
     let what = if error.outcome_unknown() { "may be settled or not" } else { "was not settled" };
     let again = if error.is_unavailable() { ", so it may run again" } else { "" };
     format!("{what}: {}{again}", error_cause(error))
 }
 
-/// What a server says, without what a program is to do behind a semicolon: that is being done.
+/// Returns a server's message without the advice for programs after its semicolon: this library follows it already.
 fn error_cause(error: &Error) -> &str {
     let message = error.message();
     match message.rsplit_once("; ") {
@@ -89,12 +89,12 @@ fn error_cause(error: &Error) -> &str {
     }
 }
 
-/// The system's "Connection refused (os error 111)", as the middle of a sentence.
+/// Converts the system's "Connection refused (os error 111)" to the middle of a sentence.
 fn in_sentence(message: &str) -> String {
     let message = message.split(" (os error").next().unwrap_or(message);
     let mut chars = message.chars();
     match chars.next() {
-        // TLS stays what it is.
+        // TLS keeps its capitals.
         Some(first) if !chars.as_str().starts_with(char::is_uppercase) => {
             first.to_lowercase().chain(chars).collect()
         }
@@ -112,14 +112,14 @@ mod tests {
 
     #[test]
     fn advice_for_programs_is_not_logged() {
-        let told = |reason: &str, message: &str| {
+        let cause = |reason: &str, message: &str| {
             let details = ErrorDetails::with_error_info(reason, "ringq.dev", HashMap::new());
             let status =
                 tonic::Status::with_error_details(tonic::Code::Unavailable, message, details);
             error_cause(&Error::from(status)).to_owned()
         };
-        assert_eq!(told("DRAINING", "it is leaving; repeat elsewhere"), "it is leaving");
-        assert_eq!(told("DRAINING", "it is leaving"), "it is leaving");
+        assert_eq!(cause("DRAINING", "it is leaving; repeat elsewhere"), "it is leaving");
+        assert_eq!(cause("DRAINING", "it is leaving"), "it is leaving");
         let bare = Error::from(tonic::Status::unavailable("a proxy; is down"));
         assert_eq!(error_cause(&bare), "a proxy; is down");
     }
@@ -131,10 +131,10 @@ mod tests {
             let leaving = "it is leaving; repeat elsewhere";
             Error::from(tonic::Status::with_error_details(Code::Unavailable, leaving, details))
         };
-        let told = settle_failure_text(&draining());
-        assert_eq!(told, "was not settled: it is leaving, so it may run again");
-        let told = settle_failure_text(&draining().with_earlier_unknown(true));
-        assert_eq!(told, "may be settled or not: it is leaving, so it may run again");
+        let text = settle_failure_text(&draining());
+        assert_eq!(text, "was not settled: it is leaving, so it may run again");
+        let text = settle_failure_text(&draining().with_earlier_unknown(true));
+        assert_eq!(text, "may be settled or not: it is leaving, so it may run again");
         let stale =
             settle_failure_text(&Error::from(tonic::Status::failed_precondition("it is over")));
         assert_eq!(stale, "was not settled: it is over");

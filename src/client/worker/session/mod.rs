@@ -1,4 +1,4 @@
-//! One run of a worker: the task that owns its stream, its leases, its handlers and its settles.
+//! Run of a worker: the task that owns its stream, its leases, its handlers and its settles.
 
 mod failure_causes;
 mod logging;
@@ -38,12 +38,12 @@ pub(super) struct WorkerSession {
     idle_exit: Option<Duration>,
 
     stream: JobStream,
-    /// Jobs that the stream brings at most before some are settled.
+    /// Maximum number of jobs that the stream sends before some are settled.
     credit: usize,
     connected: bool,
-    /// What was said of the connection.
+    /// Connection state logged last.
     logged_state: LoggedConnectionState,
-    /// What cannot be settled or extended at the moment.
+    /// Causes for which jobs cannot be settled or extended at the moment.
     failure_causes: FailureCauses,
     leases: Leases,
     /// Jobs that wait for a handler.
@@ -55,11 +55,11 @@ pub(super) struct WorkerSession {
     settler: Settler,
 
     jobs_started: u64,
-    /// Since when there is nothing to do.
+    /// Time since when there is no job.
     idle_since: Option<Instant>,
-    /// No more jobs are taken.
+    /// Set when no more jobs are taken.
     closing: bool,
-    /// Told to stop.
+    /// Set when the worker was stopped.
     stopped: bool,
     rejected: Option<Error>,
     summary: Summary,
@@ -68,12 +68,12 @@ pub(super) struct WorkerSession {
 /// A handler and its jobs.
 struct HandlerRun {
     slots: Vec<JobSlot>,
-    /// How many of them are not lost.
+    /// Number of jobs that are not lost.
     remaining: usize,
     abort: AbortHandle,
 }
 
-// === impl Session ===
+// === impl WorkerSession ===
 
 impl WorkerSession {
     pub(super) fn new(worker: Worker, handler: Handler) -> WorkerSession {
@@ -116,7 +116,7 @@ impl WorkerSession {
         }
     }
 
-    /// Works until told to stop or there is nothing more to do.
+    /// Runs until the worker is stopped or finished.
     pub(super) async fn run(mut self, stop: impl Future<Output = ()>) -> Result<Summary, Error> {
         let mut stop = pin!(stop);
         if self.reached_max_jobs() {
@@ -127,9 +127,9 @@ impl WorkerSession {
             tokio::select! {
                 biased;
                 () = &mut stop, if !self.stopped => self.stop(),
-                // Leases wait for nothing, however much comes and goes.
+                // Leases are extended first, under any load.
                 () = sleep_until_some(alarm) => self.on_deadline(Instant::now()),
-                // Ends come before begins, so that credit and tasks are freed first.
+                // Ended handlers come before new jobs, so that credit and tasks are freed first.
                 Some(ended) = self.handlers.join_next_with_id() => self.on_handler_end(ended),
                 answer = self.settler.next() => self.on_settler_event(answer),
                 event = self.stream.next() => self.on_stream_event(event),
@@ -170,7 +170,7 @@ impl WorkerSession {
             JobStreamEvent::Message(message) => self.on_message(*message),
             JobStreamEvent::Ended if self.reached_max_jobs() => self.stop_taking_jobs(),
             JobStreamEvent::Ended => {
-                debug!("the server ends this stream; opening another one");
+                debug!("the server ended the job stream; opening another one");
                 self.reopen();
             }
             JobStreamEvent::Failed(error, pause) => {
@@ -193,7 +193,7 @@ impl WorkerSession {
                 stream = info.stream_id,
                 replica = info.replica,
                 credit = info.max_in_flight,
-                "a stream is open"
+                "job stream opened"
             );
             self.log_connected();
         }
@@ -213,12 +213,12 @@ impl WorkerSession {
         }
     }
 
-    /// Whether all jobs that were asked for have come.
+    /// Returns whether all requested jobs have come.
     fn reached_max_jobs(&self) -> bool {
         self.max_jobs.is_some_and(|max| self.jobs_started + self.pending.len() as u64 >= max)
     }
 
-    /// Before another stream: it brings credit of its own, so what has not begun goes back.
+    /// Prepares for another stream: it brings credit of its own, so pending jobs are released.
     fn reopen(&mut self) {
         self.release_pending();
         if let Some(max) = self.max_jobs {
@@ -231,7 +231,7 @@ impl WorkerSession {
 
     // --- jobs run ---
 
-    /// Gives waiting jobs to handlers as far as they are free.
+    /// Passes waiting jobs to free handlers.
     fn start_handlers(&mut self) {
         while self.handlers.len() < self.concurrency && !self.pending.is_empty() {
             let alone = |job: &_| self.unbatched.as_ref().is_some_and(|alone| alone(job));
@@ -250,7 +250,7 @@ impl WorkerSession {
             let job = |delivery| Delivery::new(delivery, self.client.clone());
             let jobs = jobs.into_iter().map(job).collect();
             let handler = Arc::clone(&self.handler);
-            // A handler may panic before there is a future: that is for its own task to bear.
+            // A handler may panic before it returns a future: its own task catches that.
             let abort = self.handlers.spawn(async move { handler(jobs).await });
             self.handler_of.extend(slots.iter().map(|slot| (*slot, abort.id())));
             self.running.insert(abort.id(), HandlerRun { remaining: slots.len(), slots, abort });
@@ -271,21 +271,21 @@ impl WorkerSession {
     }
 
     fn settle(&mut self, slot: JobSlot, outcome: Outcome) {
-        // Without a lease it was lost, and counted as that.
+        // Without a lease the job was lost, and counted as unsettled.
         if let Some(lease) = self.leases.settle(slot) {
             self.settler.settle(slot, lease, outcome);
         }
     }
 
-    /// Notes whether there is anything to do, and sends what would wait for company in vain.
+    /// Records whether the worker is idle, and flushes settles that would wait for others in vain.
     fn update_idle(&mut self) {
         let free = self.handlers.len() < self.concurrency && self.pending.is_empty();
         let none = self.handlers.is_empty() && self.pending.is_empty();
-        // Nothing more comes: before these are settled, or at all.
+        // No more jobs come before these are settled, or at all.
         if free && self.leases.len() >= self.credit || none && self.closing {
             self.settler.flush();
         }
-        // While a settle has no answer, its shard or the server is away, and more may lie there.
+        // While a settle has no answer, its shard or the server is down, and more jobs may wait there.
         if none && self.connected && self.leases.len() == 0 {
             self.idle_since.get_or_insert_with(Instant::now);
         } else {
@@ -300,7 +300,7 @@ impl WorkerSession {
     }
 }
 
-/// What a handler that did not answer has answered.
+/// Returns the outcome of a handler that panicked or was aborted.
 fn join_error_outcome(error: JoinError) -> Outcome {
     match error.try_into_panic() {
         Ok(panic) => {
@@ -310,7 +310,7 @@ fn join_error_outcome(error: JoinError) -> Outcome {
                 .or_else(|| panic.downcast_ref::<String>().cloned());
             Outcome::retry(format_args!("the handler panicked: {}", text.unwrap_or_default()))
         }
-        // Aborted since its jobs were lost: nobody hears this.
+        // Aborted because its jobs were lost: this outcome is dropped.
         Err(_) => Outcome::release(),
     }
 }

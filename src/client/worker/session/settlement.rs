@@ -1,4 +1,4 @@
-//! How jobs leave a session: settled, lost or given back; and how the session itself ends.
+//! Ends of jobs in a session: settled, lost or released; and the end of the session itself.
 
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -10,7 +10,7 @@ use crate::client::worker::leases::JobSlot;
 use crate::client::worker::settler::{ExtendOutcome, SettleKind, SettledJob, SettlerEvent};
 use crate::pb::{Revocation, RevocationReason};
 
-// === impl Session ===
+// === impl WorkerSession ===
 
 impl WorkerSession {
     // --- jobs end ---
@@ -35,7 +35,7 @@ impl WorkerSession {
                             self.log_call_failure(slot, &error);
                         }
                         ExtendOutcome::LeaseLost => {
-                            self.drop_lost_job(slot, "its lease could not be extended")
+                            self.drop_lost_job(slot, "the server did not extend its lease")
                         }
                     }
                 }
@@ -62,18 +62,18 @@ impl WorkerSession {
 
     pub(super) fn on_revoked(&mut self, revocation: &Revocation) {
         let why = match revocation.reason() {
-            RevocationReason::Deleted => "it was deleted",
-            RevocationReason::LeaseExpired => "its lease ran out",
-            RevocationReason::Unspecified => "the server took it back",
+            RevocationReason::Deleted => "the job was deleted",
+            RevocationReason::LeaseExpired => "its lease expired",
+            RevocationReason::Unspecified => "the server gave no reason",
         };
         if let Some(slot) = self.leases.find_by_receipt(&revocation.receipt) {
             self.drop_lost_job(slot, why);
         }
     }
 
-    /// A job is not this worker's any more: its handler stops.
+    /// Drops a job whose lease has ended: its handler stops.
     pub(super) fn drop_lost_job(&mut self, slot: JobSlot, why: &str) {
-        // Where it has ended already, the answer to its settle says whether that counted.
+        // If its settle is in flight, the answer to that decides.
         if !self.leases.is_settling(slot)
             && let Some(job) = self.leases.remove(slot)
         {
@@ -83,14 +83,14 @@ impl WorkerSession {
 
     fn on_lease_lost(&mut self, slot: JobSlot, job: &str, why: &str) {
         let trouble = match self.failure_causes.cause_of(slot) {
-            Some(cause) => format!("; it could not be kept, as {cause}"),
+            Some(cause) => format!("; extending it failed: {cause}"),
             None => String::new(),
         };
-        warn!("{job} was taken away: {why}{trouble}");
+        warn!("{job} was revoked: {why}{trouble}");
         self.count_unsettled(slot);
     }
 
-    /// A job leaves without its end being told to the server: if its handler runs, it stops.
+    /// Counts a job whose outcome was not stored. If its handler runs, it stops.
     fn count_unsettled(&mut self, slot: JobSlot) {
         self.failure_causes.remove(slot);
         self.summary.unsettled += 1;
@@ -98,7 +98,7 @@ impl WorkerSession {
         let Some(id) = self.handler_of.remove(&slot) else { return };
         let Some(run) = self.running.get_mut(&id) else { return };
         run.remaining -= 1;
-        // The others of its batch are still good.
+        // The other jobs of its batch are still leased.
         if run.remaining == 0 {
             run.abort.abort();
         }
@@ -109,12 +109,12 @@ impl WorkerSession {
     pub(super) fn on_deadline(&mut self, now: Instant) {
         let due = self.leases.due(now);
         for (slot, job) in due.expired {
-            self.on_lease_lost(slot, &job, "its lease ran out");
+            self.on_lease_lost(slot, &job, "its lease expired");
         }
         self.extend(due.extend);
         let idle = self.idle_since.zip(self.idle_exit);
         if idle.is_some_and(|(since, idle)| since + idle <= now) && !self.closing {
-            debug!("nothing to do");
+            debug!("the worker was idle for idle_exit; stopping");
             self.stop_taking_jobs();
         }
     }
@@ -127,7 +127,7 @@ impl WorkerSession {
         }
     }
 
-    /// The one Extend that keeps leases over the end of their stream.
+    /// Extends all leases at once, to keep them over the end of their stream.
     pub(super) fn extend_all(&mut self) {
         let held = self.handler_of.keys().copied().chain(self.pending.slots());
         let slots = held.filter(|slot| self.leases.extend(*slot)).collect();
@@ -140,13 +140,13 @@ impl WorkerSession {
         }
     }
 
-    /// Takes no more jobs; those in hand go on, over the end of their stream.
+    /// Takes no more jobs; held jobs go on, over the end of their stream.
     pub(super) fn stop_taking_jobs(&mut self) {
         self.close();
         self.extend_all();
     }
 
-    /// The same, but jobs that have not begun go back.
+    /// Takes no more jobs, and releases those that have not begun.
     pub(super) fn stop(&mut self) {
         self.stopped = true;
         self.close();

@@ -1,4 +1,4 @@
-//! What is sent for one job, and how it gathers for a call.
+//! Settles of jobs, and their collection into batches.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,29 +16,29 @@ use super::{SettleKind, SettledJob};
 use crate::backoff::Backoff;
 use crate::pb::{AckItem, NackAction, NackItem};
 
-/// Receipts per call.
+/// Maximum number of receipts per call.
 const CALL_ITEMS: usize = 100;
-/// Bytes per call, about; results and follow-up jobs can be large, and the contract takes 4 MiB.
+/// Maximum bytes per call, about; results and follow-up jobs can be large, and the contract accepts 4 MiB.
 const CALL_BYTES: usize = 1 << 20;
-/// A receipt waits no longer than this for others.
+/// Longest time that a receipt waits for others.
 const BATCH_WAIT: Duration = Duration::from_millis(5);
-/// The pauses between repeats.
+/// Shortest and longest pause between retries.
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// Items that wait for others of their sort.
+/// Items that wait for others of their kind.
 #[derive(Default)]
 pub(super) struct SettleBuffer {
     items: VecDeque<SettleItem>,
     bytes: usize,
-    /// When the first of them goes out at the latest.
+    /// Latest time at which the first of them goes out.
     deadline: Option<Instant>,
 }
 
-/// Items of one call, all of one sort.
+/// Items of one call, all Acks or all Nacks.
 #[derive(Debug)]
 pub(super) struct SettleBatch {
     pub(super) items: Vec<SettleItem>,
-    /// It may have counted before.
+    /// Set when an earlier attempt may have been applied.
     pub(super) is_retry: bool,
     pub(super) pauses: Backoff,
 }
@@ -47,9 +47,9 @@ pub(super) struct SettleBatch {
 pub(super) struct SettleItem {
     pub(super) slot: JobSlot,
     pub(super) kind: SettleKind,
-    /// The end of its lease: nothing counts after that.
+    /// End of the lease: nothing is applied after it.
     pub(super) expires: Instant,
-    /// An attempt of it may have counted, and nobody said so.
+    /// Set when an attempt may have been applied and its answer was lost.
     pub(super) outcome_unknown: bool,
     bytes: usize,
     pub(super) message: SettleMessage,
@@ -61,7 +61,7 @@ pub(super) enum SettleMessage {
     Nack(NackItem),
 }
 
-// === impl Gathering ===
+// === impl SettleBuffer ===
 
 impl SettleBuffer {
     pub(super) fn push(&mut self, item: SettleItem) {
@@ -70,17 +70,17 @@ impl SettleBuffer {
         self.deadline.get_or_insert_with(|| Instant::now() + BATCH_WAIT);
     }
 
-    /// When the next group goes out at the latest.
+    /// Returns the latest time at which the next batch goes out.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Lets what is here go out at once.
+    /// Makes the waiting items due now.
     pub(super) fn flush_now(&mut self) {
         self.deadline = self.deadline.map(|until| until.min(Instant::now()));
     }
 
-    /// A group for one call, if there is a full one or its time has come.
+    /// Takes a batch for one call, if one is full or due.
     pub(super) fn take_batch(&mut self, now: Instant) -> Option<SettleBatch> {
         let full = self.items.len() >= CALL_ITEMS || self.bytes >= CALL_BYTES;
         if !full && self.deadline.is_none_or(|until| until > now) {
@@ -107,16 +107,16 @@ impl SettleBuffer {
     }
 }
 
-// === impl Group ===
+// === impl SettleBatch ===
 
 impl SettleBatch {
-    /// The same call with other items.
+    /// Creates the same batch with other items.
     pub(super) fn with_items(&self, items: Vec<SettleItem>) -> SettleBatch {
         SettleBatch { items, is_retry: self.is_retry, pauses: self.pauses.clone() }
     }
 }
 
-// === impl Item ===
+// === impl SettleItem ===
 
 impl SettleItem {
     pub(super) fn new(slot: JobSlot, lease: (Arc<str>, Instant), outcome: Outcome) -> SettleItem {
@@ -142,10 +142,9 @@ impl SettleItem {
         SettleItem { slot, kind, expires, outcome_unknown: false, bytes, message }
     }
 
-    /// The handler's answer is one that no server takes: a bad follow-up job, a result that is too
-    /// large, a delay of a century. That is a failure of the handler, with the reason for people.
-    /// None: there is nothing in it that could be left out.
-    pub(super) fn into_handler_failure(&self, why: &Error) -> Option<SettleItem> {
+    /// Replaces an outcome that the server rejects by a failure of the handler: a bad follow-up job, a result that is
+    /// too large, a delay of a century. `None`: the item has nothing that could be left out.
+    pub(super) fn to_handler_failure(&self, why: &Error) -> Option<SettleItem> {
         let receipt = match &self.message {
             SettleMessage::Ack(ack) => &ack.receipt,
             SettleMessage::Nack(nack) if nack.delay.is_some() => &nack.receipt,
@@ -172,7 +171,7 @@ fn nack(
     SettleMessage::Nack(NackItem { receipt, action, delay, error: truncate_error(error) })
 }
 
-/// The longest part of an error that the contract takes.
+/// Cuts an error text to the length that the contract accepts.
 fn truncate_error(mut error: String) -> String {
     let end = error.len().min(ERROR_BYTES_MAX);
     let boundary = (0..=end).rev().find(|end| error.is_char_boundary(*end));
@@ -226,7 +225,7 @@ mod tests {
         let why = Error::usage("items[0].enqueue[0].topic", "bad topic");
         let delay = Some(Duration::MAX);
         for outcome in [Outcome::ack(), Outcome::Release { error: String::new(), delay }] {
-            let item = item(outcome).into_handler_failure(&why).unwrap();
+            let item = item(outcome).to_handler_failure(&why).unwrap();
             let SettleMessage::Nack(nack) = &item.message else { panic!("{item:?}") };
             assert_eq!(
                 (item.kind, nack.delay, nack.receipt.as_str()),
@@ -234,7 +233,7 @@ mod tests {
             );
             let want = "the handler's answer was refused: bad topic (items[0].enqueue[0].topic)";
             assert_eq!(nack.error, want);
-            assert!(item.into_handler_failure(&why).is_none(), "only once");
+            assert!(item.to_handler_failure(&why).is_none(), "only once");
         }
     }
 

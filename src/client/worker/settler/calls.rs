@@ -1,4 +1,4 @@
-//! The calls themselves, one attempt each.
+//! Settle and Extend calls, one attempt each.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use super::batch::{SettleBatch, SettleItem, SettleMessage};
 use super::{ExtendOutcome, SettleKind, SettledJob, SettlerEvent};
 use crate::pb::{AckRequest, ExtendItem, ExtendRequest, NackRequest, SettleError, SettleFailure};
 
-/// One call takes no longer; then it is repeated, which is safe.
+/// Timeout of one call; after it the call is retried, which is safe.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What an attempt to settle a group has brought.
+/// Result of an attempt to settle a batch.
 #[derive(Debug, Default)]
 pub(super) struct SettleAttempt {
     pub(super) settled: Vec<SettledJob>,
-    /// Why some are sent again.
+    /// Errors of the items that are sent again.
     pub(super) retry_errors: Vec<(JobSlot, Error)>,
-    /// What is to be sent again, after a pause.
+    /// Batches to send again, each after a pause.
     pub(super) retries: Vec<(SettleBatch, Duration)>,
 }
 
-/// Sends a group once.
+/// Sends a batch once.
 pub(super) async fn send_batch(client: Client, mut group: SettleBatch) -> SettleAttempt {
     let mut attempt = SettleAttempt::default();
     match send(&client, &group.items).await {
@@ -51,10 +51,10 @@ pub(super) async fn send_batch(client: Client, mut group: SettleBatch) -> Settle
     attempt
 }
 
-// === impl Attempt ===
+// === impl SettleAttempt ===
 
 impl SettleAttempt {
-    /// Keeps what has time for another attempt.
+    /// Schedules a retry of the items whose leases last long enough.
     fn retry(&mut self, mut group: SettleBatch, items: Vec<(SettleItem, Error)>, pause: Duration) {
         if items.is_empty() {
             return;
@@ -76,7 +76,7 @@ impl SettleAttempt {
         }
     }
 
-    /// One bad item fails the call of all, with nothing applied: halves find it in a few calls.
+    /// Finds a bad item, which fails the whole call with nothing applied: halving finds it in a few calls.
     fn isolate(&mut self, mut group: SettleBatch, status: Status) {
         let error = Error::from(status);
         if group.items.len() > 1 {
@@ -86,7 +86,7 @@ impl SettleAttempt {
             return;
         }
         for item in std::mem::take(&mut group.items) {
-            match item.into_handler_failure(&error) {
+            match item.to_handler_failure(&error) {
                 Some(item) => self.retries.push((group.with_items(vec![item]), Duration::ZERO)),
                 None => self.settled.push(item.into_settled(Err(error.clone()))),
             }
@@ -94,7 +94,7 @@ impl SettleAttempt {
     }
 }
 
-/// Sorts the items of an answered call: `done` gets those with a final answer, the others come back.
+/// Splits the items of an answered call: those with a final answer go to `done`, the others are returned.
 fn split_results(
     items: Vec<SettleItem>,
     failures: Vec<SettleFailure>,
@@ -112,7 +112,7 @@ fn split_results(
         };
         match failure.error() {
             SettleError::Unavailable => again.push((item, failure.into())),
-            // The first one has counted, and its answer was lost.
+            // The first attempt was applied, and its answer was lost.
             SettleError::NotFound if repeated && item.kind == SettleKind::Ack => {
                 done.push(item.into_settled(Ok(())));
             }
@@ -131,7 +131,7 @@ async fn send(client: &Client, items: &[SettleItem]) -> Result<Vec<SettleFailure
             SettleMessage::Nack(nack) => nacks.push(nack.clone()),
         }
     }
-    // A group is of one sort.
+    // All items of a batch are of one kind.
     if nacks.is_empty() {
         let request = AckRequest { items: acks };
         Ok(call::call_with_timeout(CALL_TIMEOUT, request, |request| queue.ack(request))
@@ -192,7 +192,7 @@ mod tests {
         SettleFailure { index, error: error.into(), ..Default::default() }
     }
 
-    /// The slots that are done, with whether that is well, and those that are repeated.
+    /// Returns the finished slots, each with whether it succeeded, and the slots to retry.
     fn sorted(
         repeated: bool,
         failures: Vec<SettleFailure>,

@@ -1,4 +1,4 @@
-//! Sends what ends and what extends leases, in batches, and repeats it as long as it can count.
+//! Sends settles and extends in batches, and retries them while they can be applied.
 
 mod batch;
 mod calls;
@@ -19,32 +19,32 @@ use super::{Outcome, sleep_until_some};
 use batch::{SettleBatch, SettleBuffer, SettleItem, SettleMessage};
 use calls::SettleAttempt;
 
-/// Acks and Nacks under way; what comes meanwhile gathers.
+/// Maximum number of Ack and Nack calls in flight; further items wait in the buffers.
 const CALLS_MAX: usize = 8;
 
-/// The way of receipts back to the server.
+/// Sends receipts to the server.
 pub(super) struct Settler {
     client: Client,
     acks: SettleBuffer,
     nacks: SettleBuffer,
-    /// Groups that go out before what gathers.
+    /// Batches that go out before the buffers.
     retry_queue: VecDeque<SettleBatch>,
     calls: FuturesUnordered<BoxFuture<'static, SettleAttempt>>,
-    /// Groups that are repeated, which take no place meanwhile.
+    /// Batches in a pause before a retry, which take no place of a call.
     retries: FuturesUnordered<BoxFuture<'static, SettleBatch>>,
     extends: FuturesUnordered<BoxFuture<'static, SettlerEvent>>,
 }
 
-/// What comes back.
+/// Result of calls.
 #[derive(Debug)]
 pub(super) enum SettlerEvent {
-    /// Attempts that ended, or could not be ended; and those that are tried again, with the reason.
+    /// Items with a final result, and those that are retried, with the error.
     Settled(Vec<SettledJob>, Vec<(JobSlot, Error)>),
-    /// Leases whose Extend went out at that time.
+    /// Leases whose Extend was sent at that time.
     Extended(Instant, Vec<(JobSlot, ExtendOutcome)>),
 }
 
-/// How one attempt was ended.
+/// Final result of one settle.
 #[derive(Debug)]
 pub(super) struct SettledJob {
     pub(super) slot: JobSlot,
@@ -52,17 +52,17 @@ pub(super) struct SettledJob {
     pub(super) result: Result<(), Error>,
 }
 
-/// What became of an Extend.
+/// Result of an Extend for one lease.
 #[derive(Clone, Debug)]
 pub(super) enum ExtendOutcome {
     Extended,
-    /// The server or the shard could not be reached: it may be repeated.
+    /// The server or the shard was unreachable: the Extend may be retried.
     Unavailable(Error),
-    /// The lease is not this worker's any more.
+    /// The lease has ended.
     LeaseLost,
 }
 
-/// How an attempt is ended.
+/// Kind of a settle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SettleKind {
     Ack,
@@ -86,7 +86,7 @@ impl Settler {
         }
     }
 
-    /// Ends an attempt; repeated until its lease is over. Exactly one [`Settled`] answers it.
+    /// Settles an attempt; retried until its lease ends. Exactly one [`SettledJob`] answers it.
     pub(super) fn settle(&mut self, slot: JobSlot, lease: (Arc<str>, Instant), outcome: Outcome) {
         let item = SettleItem::new(slot, lease, outcome);
         match &item.message {
@@ -96,21 +96,21 @@ impl Settler {
         self.start_calls();
     }
 
-    /// Extends leases, once: who wants them repeated asks again.
+    /// Extends leases, once: the caller retries.
     pub(super) fn extend(&mut self, leases: &[(JobSlot, Arc<str>)]) {
         for part in leases.chunks(SETTLE_ITEMS_MAX) {
             self.extends.push(Box::pin(calls::extend(self.client.clone(), part.to_vec())));
         }
     }
 
-    /// Sends what waits, full or not: nothing more will come soon.
+    /// Sends the waiting items, full batches or not: no more will come soon.
     pub(super) fn flush(&mut self) {
         self.acks.flush_now();
         self.nacks.flush_now();
         self.start_calls();
     }
 
-    /// The next answer; never, while nothing is on its way. Dropping the future loses nothing.
+    /// Returns the next result; pending while no call is in flight. Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> SettlerEvent {
         loop {
             self.start_calls();
@@ -143,7 +143,7 @@ impl Settler {
         }
     }
 
-    /// Sends what is to go out now, as far as there is place.
+    /// Starts calls for the batches that are due, up to [`CALLS_MAX`].
     fn start_calls(&mut self) {
         let now = Instant::now();
         while self.calls.len() < CALLS_MAX {

@@ -1,5 +1,5 @@
-//! Topics are served in turns, however streams, pulls and globs ask for them: whole boards against shards that have
-//! enough of everything, in random order.
+//! Topics are served in turns, with any mix of streams, pulls and globs: whole planners against shards that have
+//! enough jobs of every topic, in random order.
 
 use std::collections::VecDeque;
 
@@ -16,10 +16,10 @@ const SUBSCRIPTION_KINDS: [SubscriptionKind; 5] = [
     SubscriptionKind::Pull,
     SubscriptionKind::Pulls,
 ];
-/// Streams, or pulls at a time, where there are several.
+/// Number of streams, or of pulls at a time, where there are several.
 const SEVERAL: usize = 2;
 
-/// How jobs are asked for.
+/// Way in which workers subscribe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SubscriptionKind {
     Stream,
@@ -35,11 +35,11 @@ struct FairnessCase {
     topics: usize,
     credit: u32,
     shards: usize,
-    /// Jobs are settled when all the credit is used, else one by one.
+    /// True: jobs are settled when all credit is used; false: one by one.
     batches: bool,
 }
 
-/// One replica: boards, what they are told, and streams whose workers settle what they get.
+/// Simulated replica: planners, their mailboxes, and streams whose workers settle the jobs that they receive.
 struct SimulatedReplica {
     case: FairnessCase,
     rng: StdRng,
@@ -53,7 +53,7 @@ struct SimulatedReplica {
     delivered: Vec<TopicName>,
 }
 
-// === impl Case ===
+// === impl FairnessCase ===
 
 impl FairnessCase {
     fn names(self) -> Vec<String> {
@@ -76,12 +76,12 @@ impl FairnessCase {
         }
     }
 
-    /// Of all streams together.
+    /// Credit of all streams together.
     fn credit(self) -> usize {
         self.credit as usize * self.streams()
     }
 
-    /// Runs it; what is wrong with the order of the deliveries, if anything.
+    /// Runs the case and checks the order of the deliveries.
     fn check(self, seed: u64) {
         let deliveries = 200 * self.credit();
         let mut replica = SimulatedReplica::new(self, seed);
@@ -110,7 +110,7 @@ impl FairnessCase {
     }
 }
 
-// === impl Replica ===
+// === impl SimulatedReplica ===
 
 impl SimulatedReplica {
     fn new(case: FairnessCase, seed: u64) -> SimulatedReplica {
@@ -154,7 +154,7 @@ impl SimulatedReplica {
         self.wake_feeds(&stream);
     }
 
-    /// As `Streams::wake_feeds` does.
+    /// Wakes the feeds like `StreamRegistry::wake_feeds`.
     fn wake_feeds(&mut self, stream: &Arc<Stream>) {
         for n in 0..self.case.shards {
             self.post((self.woken + n) % self.case.shards, stream);
@@ -168,7 +168,7 @@ impl SimulatedReplica {
         }
     }
 
-    /// A board asks or is answered, or a worker takes or settles something.
+    /// Makes one step: a planner claims or gets a result, or a worker takes or settles a job.
     fn step(&mut self) {
         let board = self.rng.random_range(0..self.boards.len());
         match self.rng.random_range(0..3) {
@@ -217,7 +217,7 @@ impl SimulatedReplica {
             self.wake_feeds(&stream);
         }
         if stream.mode() == StreamMode::Pull {
-            // What came meanwhile goes back; its caller settles what it got and asks again.
+            // Jobs that arrived meanwhile go back; the caller settles its jobs and pulls again.
             stream.ledger().close(None);
             (0..self.case.shards).for_each(|board| self.post(board, &stream));
             self.streams.swap_remove(at);
@@ -255,14 +255,14 @@ fn topics_are_served_in_turns_at_every_credit_and_number_of_shards() {
     let mut rng = StdRng::seed_from_u64(seed);
     for shards in [1, 2, 3, 4, 7, 16].into_iter().cycle().take(18) {
         let way = *SUBSCRIPTION_KINDS.choose(&mut rng).unwrap();
-        // As many small credits as large ones, which take the time.
+        // Small and large credits equally often; large ones take longer.
         let most = 1 << rng.random_range(1..=6);
         let (credit, topics) = (rng.random_range(1..=most), rng.random_range(1..=16));
         FairnessCase { way, topics, credit, shards, batches: rng.random() }.check(seed);
     }
 }
 
-/// What is left of a credit once each topic has had one goes to another topic each time.
+/// The rest of a credit, after each topic has had one job, goes to another topic each time.
 #[test]
 fn topics_are_served_in_turns_where_the_credit_is_one_more_than_they_are() {
     for way in SUBSCRIPTION_KINDS {

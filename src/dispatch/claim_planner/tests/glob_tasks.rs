@@ -15,7 +15,7 @@ fn wide() -> ClaimPlanner {
     board
 }
 
-/// Gives each taker one job; the tokens of their leases.
+/// Gives each taker one job. Returns the tokens of the leases.
 fn give_one(board: &mut ClaimPlanner, plan: ClaimPlan, rest: TopicRemainder) -> Vec<Token> {
     let found = answer(&plan, 1, 10, rest);
     let leased = found.iter().flat_map(|found| found.by_stream.iter().flatten());
@@ -24,7 +24,8 @@ fn give_one(board: &mut ClaimPlanner, plan: ClaimPlan, rest: TopicRemainder) -> 
     tokens
 }
 
-/// Lets everybody take one job after the other until nothing is asked for any more; which topics were asked.
+/// Lets each stream take one job after the other until there is no further plan. Returns the topics that were claimed
+/// from.
 fn drain(board: &mut ClaimPlanner, streams: &[&Arc<Stream>]) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
     for _ in 0..100 * TOPICS {
@@ -42,7 +43,7 @@ fn drain(board: &mut ClaimPlanner, streams: &[&Arc<Stream>]) -> BTreeSet<String>
             }
         }
     }
-    panic!("there is always something to be asked for");
+    panic!("the planner does not stop making plans");
 }
 
 #[test]
@@ -61,7 +62,7 @@ fn one_that_is_busy_holds_up_no_other_and_loses_no_topic() {
     let mut board = wide();
     board.update_stream(&wide_one);
     board.update_stream(&other);
-    // With no credit left of the one all its topics are parked for the sake of the other.
+    // When one stream has no credit left, all its topics are parked and only the other's topic is claimed from.
     let seen = drain(&mut board, &[&wide_one, &other]);
     assert_eq!(seen.len(), TOPICS + 1);
     board.wake_topic(&name("z"), NOW, NOW);
@@ -73,7 +74,7 @@ fn no_plan_looks_at_topics_that_no_stream_asks_for() {
     let (other, mut board) = (stream(2, &["z"], 500), wide());
     (TOPICS..10 * TOPICS).for_each(|n| board.wake_topic(&name(&format!("g.{n}")), NOW, NOW));
     board.update_stream(&other);
-    // Neither are they counted where jobs are split over topics.
+    // Parked topics do not count when jobs are split over topics.
     assert_eq!(claimed_topics(&board.plan().unwrap()), [("z".into(), vec![(2, 500)])]);
     assert!(!board.has_glob_tasks());
 }
@@ -104,7 +105,7 @@ fn what_is_parked_for_a_stream_that_is_gone_is_dropped_in_pieces() {
     }
 }
 
-/// Nothing fits what is left of the stream's bytes, in any topic.
+/// Blocks the stream on all topics: no next job fits its remaining bytes.
 fn block(board: &mut ClaimPlanner, stream: &Arc<Stream>) {
     board.update_stream(stream);
     let mut jobs = 1;
@@ -116,7 +117,7 @@ fn block(board: &mut ClaimPlanner, stream: &Arc<Stream>) {
             return;
         }
     }
-    panic!("there is always something to be done");
+    panic!("the planner does not stop working");
 }
 
 #[test]
@@ -139,7 +140,7 @@ fn a_stream_that_nothing_fits_keeps_no_other_one_from_any_topic() {
     }
     assert_eq!(seen.len(), TOPICS);
     assert!(idle < TOPICS, "{idle} plans for nothing");
-    // And with no credit left of either there is an end of it.
+    // With no credit left of either, the planner has no more work.
     let plan = board.plan().unwrap();
     apply(&mut board, plan, 1, TopicRemainder::Ready);
     for _ in 0..TOPICS {
@@ -197,7 +198,7 @@ fn topic_claimed_alone_comes_before_topics_deferred_for_it() {
     }
     let plan = board.plan().unwrap();
     apply(&mut board, plan, 1, TopicRemainder::Ready);
-    // Shares were too small for what comes next.
+    // Shares were too small for the next jobs.
     let plan = board.plan().unwrap();
     let topics: BTreeSet<_> = plan.topics.iter().map(|asked| asked.topic.clone()).collect();
     apply(&mut board, plan, 0, TopicRemainder::Ready);

@@ -83,7 +83,7 @@ fn job(topic: &TopicName, bytes: usize) -> LeasedJob {
     }
 }
 
-/// What a plan asks for: per topic, who wants how many jobs.
+/// Returns the claim of a plan: per topic, the streams and their numbers of jobs.
 fn claimed_topics(plan: &ClaimPlan) -> Vec<(String, Vec<(u32, u32)>)> {
     let takers = |asked: &TopicClaim| {
         let mut takers: Vec<_> =
@@ -102,7 +102,7 @@ fn jobs_claimed(plan: &ClaimPlan) -> HashMap<u32, u32> {
     sums
 }
 
-/// The answer that gives everybody `jobs` jobs of `bytes` each, as far as they asked.
+/// Builds a result that gives each taker `jobs` jobs of `bytes` each, up to its share.
 fn answer(plan: &ClaimPlan, jobs: usize, bytes: usize, rest: TopicRemainder) -> Vec<TopicLeases> {
     let claimed = |asked: &TopicClaim| TopicLeases {
         by_stream: asked
@@ -130,7 +130,7 @@ fn the_credit_of_a_stream_is_split_over_its_topics_and_never_exceeded() {
     let plan = board.plan().unwrap();
     let shares: Vec<u32> = claimed_topics(&plan).iter().map(|(_, takers)| takers[0].1).collect();
     assert_eq!(shares, [3, 3, 2]);
-    assert!(board.plan().is_none(), "all of it is asked for");
+    assert!(board.plan().is_none(), "all credit is claimed for");
     apply(&mut board, plan, 1, TopicRemainder::Ready);
     assert_eq!(jobs_claimed(&board.plan().unwrap())[&1], 5);
 }
@@ -142,7 +142,7 @@ fn topic_sleeps_only_without_a_wake_up_since_its_claim() {
     let plan = board.plan().unwrap();
     board.wake_topic(&name("a"), NOW, NOW);
     apply(&mut board, plan, 0, TopicRemainder::Empty);
-    let plan = board.plan().expect("woken while it was asked");
+    let plan = board.plan().expect("a topic that woke during its claim is claimed from again");
     apply(&mut board, plan, 0, TopicRemainder::Empty);
     assert!(board.plan().is_none());
 }
@@ -239,7 +239,7 @@ fn job_larger_than_a_share_is_claimed_alone_then_waits_for_credit() {
         (700, false)
     );
     apply(&mut board, plan, 0, TopicRemainder::Ready);
-    assert!(board.plan().is_none(), "nothing is asked for again before something has changed");
+    assert!(board.plan().is_none(), "no topic is claimed from again before a change");
     assert!(one.release(&[held], drop).wake_feeds);
     board.update_stream(&one);
     let plan = board.plan().unwrap();
@@ -251,7 +251,7 @@ fn topic_whose_claim_found_expired_jobs_is_claimed_again_at_once() {
     let one = stream(1, &["a"], 8);
     let mut board = board(&[&one]);
     for _ in 0..3 {
-        let plan = board.plan().expect("nothing was too large for anybody");
+        let plan = board.plan().expect("no job was too large for a stream");
         assert_eq!(claimed_topics(&plan)[0].0, "a");
         apply(&mut board, plan, 0, TopicRemainder::Unknown);
     }
@@ -340,7 +340,7 @@ fn a_forgotten_topic_is_dropped_unless_it_is_named_or_awake() {
         board.apply(plan, nothing, AT);
     }
     board.wake_topic(&name("a.awake"), NOW, NOW);
-    // No stream asks for it, so no claim finds it empty.
+    // No stream subscribes to it, so no claim finds it empty.
     board.wake_topic(&name("meant.by.none"), NOW, NOW);
     let topics = ["a.asleep", "a.awake", "named", "meant.by.none"].map(name);
     assert!(topics.iter().all(|topic| board.is_tracked(topic)));

@@ -1,4 +1,4 @@
-//! Which topics sleep, after anything that can happen to them.
+//! Index of sleeping topics after random operations.
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -9,7 +9,7 @@ const STEPS: usize = 2_000;
 const TOPICS: [&str; 7] = ["a", "b", "c", "g.1", "g.2", "g.3", "h.1"];
 const WANTS: [&[&str]; 5] = [&["a"], &["b", "g.*"], &["g.1", "h.*"], &["*"], &["c", "c", "g.2"]];
 
-/// What the board lists, and what it should.
+/// Topics that the planner lists, and topics that it should list.
 fn listed(board: &mut ClaimPlanner) -> (Vec<TopicName>, Vec<TopicName>) {
     let sleeps =
         |topic: &TopicEntry| topic.status != TopicStatus::Awake && !topic.groups.is_empty();

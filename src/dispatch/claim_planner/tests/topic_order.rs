@@ -1,4 +1,4 @@
-//! Who is next: among the streams of a line, the groups of a topic, and the topics of a stream.
+//! Order of the streams in a queue, the groups of a topic, and the topics of a stream.
 
 use super::*;
 
@@ -39,15 +39,15 @@ fn a_trickle_does_not_look_at_every_idle_stream() {
     assert_eq!(plan.topics[0].takers.len(), 16);
     apply(&mut board, plan, 1, TopicRemainder::Ready);
     let plan = board.plan().unwrap();
-    assert_eq!(plan.topics[0].takers.len(), 64, "with more to be had, more are asked");
+    assert_eq!(plan.topics[0].takers.len(), 64, "a claim that finds more has more takers");
     apply(&mut board, plan, 0, TopicRemainder::Empty);
     assert!(board.plan().is_none());
     board.wake_topic(&name("a"), NOW, NOW);
     assert_eq!(board.plan().unwrap().topics[0].takers.len(), 16);
 }
 
-/// Answers a claim for each of these topics with one job for whoever is first, after so many in vain; who got
-/// one, by stream.
+/// Applies a claim for each of these topics with one job for the first taker, after `vain` empty claims. Counts in
+/// `got` the jobs of each stream.
 fn trickle(board: &mut ClaimPlanner, topics: &[&str], vain: usize, got: &mut HashMap<u32, u32>) {
     for _ in 0..vain {
         topics.iter().for_each(|topic| board.wake_topic(&name(topic), NOW, NOW));
@@ -101,7 +101,7 @@ fn a_topic_that_is_passed_over_for_another_comes_after_it() {
     let one = stream(1, &["a", "b"], 8);
     let mut board = board(&[&one]);
     let plan = board.plan().unwrap();
-    // a fills the call, so b gives nothing though it has something.
+    // a fills the call, so b gives nothing although it has jobs.
     let mut found = answer(&plan, 1, 10, TopicRemainder::Ready);
     found[1].by_stream[0].clear();
     board.apply(plan, found, AT);

@@ -1,11 +1,11 @@
--- The general way of a claim: jobs of any priority, that failed, expire, have a lease duration of their own or a
--- payload apart, stand behind gaps, or do not all fit. A part of `claim.lua`: it uses what is declared there, and
--- makes `general`.
---#include line
+-- The general path of a claim: jobs with a priority, failed attempts, an expire time, a lease duration of their own
+-- or a payload apart, jobs after gaps, or more jobs than fit. Part of `claim.lua`: it uses names that are declared
+-- there, and defines `general`.
+--#include ready_list
 local alarms, expiries_left, turn, wanted, leases, ends, members, records, who, extras = {}, $call.jobs
--- A time before which no lease of the topic ends, and the marks of the orders that it may have jobs in.
+-- Lower bound of the ends of the topic's leases, and marks of the orders that may have its jobs.
 local bound, marks
--- What the lease of a job looks like behind its token; and its deadline as text.
+-- Returns the part of a lease after its token, and its deadline as text.
 local function suffix(taker, ack, duration)
   local deadline = math.min(now + duration, $time.max)
   bound = math.min(bound, deadline)
@@ -16,7 +16,7 @@ local function suffix(taker, ack, duration)
   return char(ack) .. pack($lease[started..deadline], begin(), deadline) .. tail, string.format('%d', deadline)
 end
 
--- Who takes a job of so many bytes; nobody when the call is full.
+-- Returns the stream that takes a job of this size; nil when the call is full.
 local function next_taker(bytes)
   if jobs_left == 0 or (bytes > bytes_left and bytes_left < $call.bytes) then return nil end
   for place = 1, #turn do
@@ -36,7 +36,7 @@ local function next_taker(bytes)
   end
 end
 
--- The lease of a job with a past, with parts, or with a lease duration of its own.
+-- Returns the lease suffix of a job with a history, with parts, or with a lease duration of its own.
 local function special(taker, id, apart, lived, own_lease)
   if apart % (2 * $apart.payload) >= $apart.payload or apart >= $apart.checkpoint then
     local e, parts = #extras, call('HMGET', P .. 'more:' .. name, 'p' .. id, 'c' .. id)
@@ -47,8 +47,8 @@ local function special(taker, id, apart, lived, own_lease)
   return suffix(taker, ack, own_lease > 0 and own_lease - 1 or taker.lease)
 end
 
--- A member whose job somebody has removed by hand: nobody must come here for it again and again. In the line
--- it is a gap from now on.
+-- Removes a member whose job was removed by hand, so that it is not found again. In the line it counts as a gap from
+-- now on.
 local function strike(member, waits, backs)
   expiries_left = expiries_left - 1
   if waits and call('ZREM', waits, member) == 1 or backs and call('ZREM', backs, member) == 1 then return end
@@ -57,8 +57,8 @@ local function strike(member, waits, backs)
   call('HSET', P .. 'claims', name, pack($claims[bound], bound) .. marks)
 end
 
--- Takes from a page of ready jobs; how many, the member it stopped at because nobody can take that one, and
--- whether that has no job. What has expired is left for `expired`, and `out` has the others then.
+-- Leases jobs of a page of ready jobs; returns their number, the member at which it stopped because no stream can
+-- take it, and whether that member has no job. Expired members are added to `expired`, and the leased ones to `out`.
 local function take(page, ids, found, out, expired)
   local global, n, l, count = name .. '\0', #members, #leases, 0
   for i = 1, #ids do
@@ -78,7 +78,7 @@ local function take(page, ids, found, out, expired)
       if apart ~= 0 or own_lease ~= 0 then
         tail, deadline = special(taker, id, apart, lived, own_lease)
       elseif not tail then
-        -- Nothing but the job's own fields hangs on it: its ack may simply remove them.
+        -- Nothing depends on the job but its own fields: its ack may simply remove them.
         taker.tail, taker.deadline = suffix(taker, $ack.removes, taker.lease)
         tail, deadline = taker.tail, taker.deadline
       end
@@ -93,16 +93,17 @@ local function take(page, ids, found, out, expired)
   return count
 end
 
--- What has expired is in no order any more; that it has is written by a prune, which finds it among the alarms.
+-- Removes expired members from their orders; a prune, which finds them among the alarms, writes that they have
+-- expired.
 local function expire_all(waits, backs, expired)
   if waits then call('ZREM', waits, unpack(expired)) end
   if backs then call('ZREM', backs, unpack(expired)) end
   expiries_left = expiries_left - #expired
 end
 
--- Takes what is ready at one priority; -1 if nobody can take more, -2 if the call is full. `line`, `waits`,
--- `backs`: jobs that were due when they came, others that never failed, and those that did; each may be
--- absent. They are one to the outside: by due time, then by arrival, as members begin.
+-- Leases ready jobs of one priority; returns -1 if no stream can take more, -2 if the call is full. `line`, `waits`,
+-- `backs`: jobs that were due when they came, others that never failed, and those that failed; each may be absent.
+-- They are merged by due time, then by arrival, as members begin.
 local function take_priority(line, waits, backs)
   while true do
     local limit = (wanted < jobs_left and wanted or jobs_left) + 1
@@ -135,8 +136,8 @@ local function take_priority(line, waits, backs)
   end
 end
 
--- When the next job of an order is due, given that none is ready (-2: the call is full); a mark
--- that stands for nothing goes.
+-- Returns the due time of the next job of an order in which none is ready (-2: the call is full); removes the mark of
+-- an empty order.
 local function next_due(order, letter, rest)
   local first = call('ZRANGE', order, '0', '0')[1]
   while first do
@@ -148,7 +149,7 @@ local function next_due(order, letter, rest)
       local due = unpack_($record[due], record)
       return (rest == 0 or due < rest) and due or rest
     end
-    -- It will never be due.
+    -- The member will never be due.
     if record then expire_all(order, nil, { first }) else strike(first, order) end
     if expiries_left < 0 then return -2 end
     first = call('ZRANGE', order, '0', '0')[1]
@@ -160,8 +161,8 @@ local function next_due(order, letter, rest)
   return rest
 end
 
--- The line, if it has no gaps. If it has, jobs are taken from the order alone (nil), where as many members of
--- the line as can be taken are moved first; false: too many gaps for one call.
+-- Returns the line, if it has no gaps. With gaps, jobs are leased from the order alone (nil), and as many members of
+-- the line as can be leased are moved there first; false: too many gaps for one call.
 local function line_of_claim()
   local line, limit = P .. 'line:' .. name, (wanted < jobs_left and wanted or jobs_left) + 1
   if not string.find(marks, '-', 1, true) then return line end
@@ -176,20 +177,20 @@ local function line_of_claim()
   return false
 end
 
--- When the first of the line is due (0: there is none), given that no job could be taken from it; -2: it is due,
--- but stood behind others that had expired.
+-- Returns the due time of the first member of the line (0: none) after no job could be leased from it; -2: the member
+-- is due, but stood after expired ones.
 local function due_in_line()
   local first = call('LINDEX', P .. 'line:' .. name, '0')
   local due = first and unpack_($member[due], first) or 0
   return due > 0 and due <= now and -2 or due
 end
 
--- Takes from priority after priority; what is left.
+-- Leases jobs in order of priority; returns the rest.
 local function take_all()
   local line = line_of_claim()
   if line == false then return -2 end
   if marks == '0' then
-    -- As most topics are.
+    -- Most topics have only this mark.
     local waits = P .. 'wait:0:' .. name
     return take_priority(line, waits) or next_due(waits, '0', due_in_line())
   end
@@ -215,7 +216,7 @@ local function take_all()
   return rest
 end
 
--- Answers an ask, whatever its jobs are like.
+-- Answers an ask with any kind of jobs.
 general = function(topic, at, takers)
   local known = call('HGET', P .. 'claims', topic)
   local bound_before = unpack_($claims[bound], known)
@@ -225,7 +226,7 @@ general = function(topic, at, takers)
     local jobs, bytes, lease, oversize = unpack_($seat[jobs..oversize], blob)
     if jobs > 0 then
       local seat = sub(blob, $seat.extended)
-      -- Behind the length come token, mark, start and deadline.
+      -- After the length follow token, mark, start and deadline.
       turn[#turn + 1] = { index = index, seat = seat, lease = lease,
                           head = pack($entry[running..length], $running, #seat + $lease.extended - 1),
                           jobs = jobs, bytes = bytes, oversize = oversize == 1 }

@@ -1,10 +1,10 @@
--- What `commit.lua` and `put.lua` do, which differ in whether they may use memory when there is none left.
+-- Body of `commit.lua` and `put.lua`, which differ in whether they may use memory when Redis is full.
 --#include clock
---#include tell
---#include line
+--#include lease_events
+--#include ready_list
 --#include record
---#include recall
---#include memory
+--#include ended_ids
+--#include id_history
 local REMOVE, WRITE, ARRIVE = 0, 1, 2
 local NEWS = { 'settled', 'expired', 'deleted' }
 local reply, a, topics = { now, 0 }, 2, {}
@@ -15,9 +15,9 @@ local function topic(name, creates)
   return k
 end
 
--- Whether a job is still what it was when something was decided about it.
-local function is_still(name, id, raw, expected)
-  -- An id that a server made, of which nothing was known.
+-- Returns whether a job is still in the state on which the decision was based.
+local function is_unchanged(name, id, raw, expected)
+  -- A server-made id without a history.
   if expected == '?' then return not raw and not memory(name, id) end
   if not raw or expected == '' then return not raw and expected == '' end
   local lease, record = parts_of(raw)
@@ -27,7 +27,7 @@ local function is_still(name, id, raw, expected)
   return #expected == 16 or sub(lease, $lease.deadline, $lease.extended - 1) == sub(expected, 17)
 end
 
--- Brings a part up to date. `from`: the parts of the topic that the job comes from.
+-- Updates a part of a job.
 local function change_part(more, id, what, value)
   local kind, how = sub(what, 1, 1), sub(what, 2)
   if how == '+' then
@@ -35,7 +35,7 @@ local function change_part(more, id, what, value)
   elseif how == '-' then
     call('HDEL', more, kind .. id)
   elseif how == '^' then
-    -- None is there only if it was removed by hand: an error here would leave half of an item.
+    -- The part is missing only if it was removed by hand: an error here would leave half of an item.
     local next_ = call('HGET', more, 'q' .. id)
     if next_ then call('HSET', more, kind .. id, next_) else call('HDEL', more, kind .. id) end
     call('HDEL', more, 'q' .. id)
@@ -45,7 +45,7 @@ local function change_part(more, id, what, value)
   end
 end
 
--- What lies apart of a job, by the bits of its flags.
+-- Kinds of parts that are stored apart, by the bits of their flags.
 local KINDS = { { $apart.payload, 'p' }, { $apart.next, 'q' }, { $apart.attempts, 'h' }, { $apart.result, 'r' },
                 { $apart.checkpoint, 'c' } }
 
@@ -57,21 +57,21 @@ local function kinds_of(j)
   return kinds
 end
 
--- The job is gone, with all its parts. `to`: the topic that takes them over.
+-- Removes a job with all its parts. `to`: the topic that takes over the parts.
 local function remove(j, to)
   leave(j)
   call('HDEL', j.k.jobs, j.id)
   if j.apart <= $apart.kept then return end
   local kinds = kinds_of(j)
   for i = 1, to and #kinds or 0 do
-    -- A job that is put back has no result.
+    -- A redriven job has no result.
     local part = string.byte(kinds[i]) ~= 114 and call('HGET', j.k.more, kinds[i])
     if part then call('HSET', to.more, kinds[i], part) end
   end
   if kinds[1] then call('HDEL', j.k.more, unpack(kinds)) end
 end
 
--- The record that a plan brings: its times are counted from now where its mode says so.
+-- Builds the record of a plan: its times are counted from now where its mode has their bits.
 local function record_of(k, id, plan, rest, arrival)
   local mode, due, created, expire, finished, forgotten = sunpack($plan[mode..forgotten], plan, $plan.mode)
   if band(mode, 1) ~= 0 then due = plus(now, due) end
@@ -85,7 +85,7 @@ local function record_of(k, id, plan, rest, arrival)
   if extension ~= '' then record = record .. spack($record[expire], expire) .. extension end
   local j = head_of(k, id, record .. rest)
   j.forgotten, j.runs = forgotten, band(mode, 32) ~= 0
-  -- Of a job that goes on running these are the end of its lease and when it was extended (0: as it is).
+  -- For a job that continues to run these are the deadline of its lease and the time of its extension (0: unchanged).
   if j.runs and finished ~= 0 then j.deadline, j.extended = finished, forgotten end
   return j
 end
@@ -97,14 +97,14 @@ local function stand(j)
   alarm_at(j.forgotten)
 end
 
--- The job goes on running, under the same lease.
-local function go_on(before, j)
+-- Updates a job that continues to run, under the same lease.
+local function keep_running(before, j)
   j.lease = before.lease
   entangle(j)
   if j.deadline then
     j.lease.extended = j.extended
     ends_at(j, j.deadline)
-    tell(j.lease.raw, 'extended@' .. text(j.deadline))
+    add_lease_event(j.lease.raw, 'extended@' .. text(j.deadline))
   end
   save(j)
 end
@@ -113,18 +113,18 @@ local function count(k, field, number)
   if number > 0 then call('HINCRBY', k.key, field, number) end
 end
 
--- Writes at `w`; `raw`: what lies under its id; `mover`: what a job is that comes from another topic.
+-- Executes the write at `w`; `raw`: entry of its id; `mover`: the job in its source topic, if it moves here.
 local function write(w, raw, mover)
   local name, id, plan, rest = ARGV[w], ARGV[w + 1], ARGV[w + 3], ARGV[w + 4]
   local what, enqueued, succeeded, dead, ended, news = sunpack($plan[what..news], plan)
   local k = topic(name, what == ARRIVE or enqueued > 0)
   local before = raw and job_of(k, id, raw)
-  if news > 0 then tell(before.lease.raw, NEWS[news]) end
+  if news > 0 then add_lease_event(before.lease.raw, NEWS[news]) end
   count(k, 'succeeded', succeeded)
   count(k, 'dead', dead)
   if ended > 0 then note_ended(name, id, ended) end
   if what == REMOVE then
-    -- Where it comes from is told by what comes to another topic, behind it.
+    -- The following write, in the target topic, removes the job from its source.
     if enqueued > 0 then call('HINCRBY', k.key, 'arrived', enqueued) end
     if before and not mover then remove(before) end
     return
@@ -140,7 +140,7 @@ local function write(w, raw, mover)
   end
   for part = w + 6, w + 4 + 2 * ARGV[w + 5], 2 do change_part(k.more, id, ARGV[part], ARGV[part + 1]) end
   local j = record_of(k, id, plan, rest, arrival)
-  if j.runs then return go_on(before, j) end
+  if j.runs then return keep_running(before, j) end
   if before and what == WRITE then leave(before) end
   save(j)
   stand(j)
@@ -152,13 +152,13 @@ while a <= #ARGV do
   a = first
   for i = 1, writes do
     found[i] = call('HGET', P .. 'jobs:' .. ARGV[a], ARGV[a + 1])
-    holds = holds and is_still(ARGV[a], ARGV[a + 1], found[i], ARGV[a + 2])
+    holds = holds and is_unchanged(ARGV[a], ARGV[a + 1], found[i], ARGV[a + 2])
     a = a + 6 + 2 * ARGV[a + 5]
   end
   if holds then
     local w = first
     for i = 1, writes do
-      -- A job that moves is two writes: it goes, and comes to another topic.
+      -- A job that moves is two writes: its removal, and its arrival in another topic.
       local mover
       if moves == 1 then mover = job_of(topic(ARGV[first]), ARGV[first + 1], found[1]) end
       write(w, found[i], mover)
@@ -168,5 +168,5 @@ while a <= #ARGV do
   reply[#reply + 1] = holds and 1 or 0
 end
 reply[2] = upkeep
-tell_all()
+publish_lease_events()
 return reply

@@ -1,10 +1,10 @@
--- A job's entry: what scripts read of its record, and the orders and indexes in which it stands. Places are named in
--- `layout.rs`, what they mean is told in `entry.rs`, the keys in `keys.rs`. Needs `line.lua`.
+-- Entry of a job: the fields of its record that scripts read, and the orders and indexes that contain it. Positions:
+-- `layout.rs`; meanings: `entry.rs`; keys: `keys.rs`. Needs `ready_list.lua`.
 local spack, sunpack, sub, band = struct.pack, struct.unpack, string.sub, bit.band
--- The mark of a line with gaps, how many are a few, how many members leave it for each gap that is too many, and how
--- many for all gaps of one script.
+-- Mark of a line with gaps, number of gaps that are few, number of members that leave it for each further gap, and
+-- limit of these for one script.
 local GAPS, GAPS_MIN, GAPS_STEP, GAPS_LOOKS = '-', 512, 16, 512
--- The earliest time at which something happens by itself because of this call; 0: none.
+-- Earliest time at which upkeep is due because of this call; 0: none.
 local upkeep = 0
 
 local function text(number)
@@ -19,8 +19,8 @@ local function alarm_at(at)
   if upkeep == 0 or at < upkeep then upkeep = at end
 end
 
--- The keys of a topic, and what claims have to know of it: the marks of the orders that it may have jobs in, and a time
--- before which none of its leases ends. nil: there is no such topic.
+-- Returns the keys of a topic, and its state for claims: marks of the orders that may have jobs, and a time before
+-- which none of its leases ends. nil: the topic does not exist.
 local function topic_of(name)
   local known = call('HGET', P .. 'claims', name)
   if not known then return nil end
@@ -37,13 +37,13 @@ local function topic_or_create(name)
   local k = topic_of(name)
   if k then return k end
   call('HSET', P .. 'topic:' .. name, 'created', now_text)
-  -- No lease that could end.
+  -- The topic has no lease that could end.
   call('HSET', P .. 'claims', name, spack($claims[bound], $time.max) .. '0')
   call('ZADD', P .. 'topics', '0', name)
   return topic_of(name)
 end
 
--- The head of a record as a table, with the whole record.
+-- Parses the head of a record into a table, with the whole record.
 local function head_of(k, id, record)
   local j = { k = k, id = id, record = record, expire = 0 }
   local inside, _
@@ -68,14 +68,14 @@ local function format_lease(l)
   return spack($entry[running..length], $running, #raw) .. raw
 end
 
--- Of what lies under an id the lease, if the job runs, and the record.
+-- Splits an entry into the lease, if the job runs, and the record.
 local function parts_of(raw)
   if string.byte(raw) ~= $running then return nil, raw end
   local at = $entry.token + sunpack($entry[length], raw, $entry.length)
   return sub(raw, $entry.token, at - 1), sub(raw, at)
 end
 
--- The job of an entry, with its lease if it runs.
+-- Parses the job of an entry, with its lease if it runs.
 local function job_of(k, id, raw)
   local lease, record = parts_of(raw)
   local j = head_of(k, id, record)
@@ -83,7 +83,7 @@ local function job_of(k, id, raw)
   return j
 end
 
--- The record is another one from now on, for whoever has decided about the one that was read.
+-- Gives the record a new version, so that decisions about the one that was read are not written.
 local function renew(j)
   j.record = sub(j.record, 1, $record.version - 1) .. spack('>I8', now) .. sub(j.record, $record.bytes)
 end
@@ -97,7 +97,7 @@ local function save(j)
   call('HSET', j.k.jobs, j.id, (j.lease and format_lease(j.lease) or '') .. j.record)
 end
 
--- === where a job stands ===
+-- === orders and indexes of a job ===
 
 local function global_member(j) return j.k.name .. '\0' .. j.id end
 
@@ -105,12 +105,12 @@ local function member(j) return spack($member[due..arrival], j.due, j.arrival) .
 
 local function has_failed(j) return band(j.apart, $apart.failed) ~= 0 end
 
--- Jobs that never failed and those that did lie apart, so that either can be counted and listed.
+-- Jobs that never failed and those that failed are in separate orders, so that each can be counted and listed.
 local function order_of(j)
   return P .. (has_failed(j) and 'back:' or 'wait:') .. j.priority .. ':' .. j.k.name
 end
 
--- The mark of an order in the topic's `marks`: a digit, or from `a` on for jobs that failed.
+-- Adds the mark of an order to the topic's `marks`: a digit, or from `a` on for jobs that failed.
 local function mark(k, priority, failed)
   local letter = string.char((failed and 97 or 48) + priority)
   if not string.find(k.marks, letter, 1, true) then
@@ -123,13 +123,13 @@ local function wake(k, due)
   call('PUBLISH', P .. 'w', text(due) .. ' ' .. k.name)
 end
 
--- How a running job is called among the ends of leases: a plain ack finds it there by its token, and what is
--- not plain it does not find.
+-- Returns the member of a running job among the ends of leases: a plain ack finds it by its token; it does not find
+-- the member of a job that needs a check.
 local function end_of(j)
   return j.lease.token .. (j.lease.ack == $ack.removes and '' or '\0') .. j.id
 end
 
--- The lease of the job ends then, maybe before all others of the topic.
+-- Sets the deadline of the job's lease, which may be the first of the topic.
 local function ends_at(j, deadline)
   local k = j.k
   j.lease.deadline = deadline
@@ -141,7 +141,7 @@ local function ends_at(j, deadline)
   end
 end
 
--- From now on an ack of the running job has to look at what hangs on it. The caller saves it.
+-- Marks the lease of a running job so that an ack has to check the job. The caller saves it.
 local function entangle(j)
   if j.lease.ack == $ack.removes then
     call('ZREM', j.k.ends, end_of(j))
@@ -151,7 +151,7 @@ local function entangle(j)
   j.lease.ack = $ack.looks
 end
 
--- The job waits; whoever sleeps is told if it is now the first of its order.
+-- Adds a waiting job to its order; subscribers are notified if it is now the first there.
 local function join(j)
   local key, m = order_of(j), member(j)
   call('ZADD', key, text(j.due), m)
@@ -163,7 +163,7 @@ local function join(j)
   if call('ZRANGE', key, '0', '0')[1] == m then wake(j.k, j.due) end
 end
 
--- Whether the line has no gap.
+-- Adds or removes the mark for gaps. `closed`: the line has no gap.
 local function note_gaps(k, closed)
   local marked = string.find(k.marks, GAPS, 1, true) ~= nil
   if closed ~= marked then return end
@@ -171,22 +171,22 @@ local function note_gaps(k, closed)
   note_claims(k)
 end
 
--- A job that stands in the line leaves a gap there. Once half of a line is gaps, and these are not a few, each
--- further one takes some members off its head: what was cancelled does not outlast what waits by much.
+-- Leaves a gap in place of a job in the line. Once half of a line is gaps, and these are not few, each further gap
+-- removes some members from its head, so that gaps of cancelled jobs do not grow far beyond the waiting ones.
 local function leave_line(j)
   if j.priority > 0 or has_failed(j) or j.expire ~= 0 then return end
   local k, closed = j.k, false
   local gaps = string.find(k.marks, GAPS, 1, true) and tonumber(call('HGET', k.key, 'gaps')) or 0
   if gaps >= GAPS_MIN and 2 * gaps > call('LLEN', P .. 'line:' .. k.name) then
     closed = select(2, shift(k.name, GAPS_STEP, GAPS_LOOKS))
-    -- It may have been one of those.
+    -- The job may have been among the moved members.
     if call('ZREM', order_of(j), member(j)) == 1 then return note_gaps(k, closed) end
   end
   count_gaps(k.name, 1)
   note_gaps(k, false)
 end
 
--- The job is taken from wherever it stands. The caller saves or forgets it.
+-- Removes a job from its order or index. The caller saves or deletes it.
 local function leave(j)
   if j.lease then
     call('ZREM', j.k.ends, end_of(j))

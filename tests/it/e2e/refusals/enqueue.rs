@@ -1,4 +1,4 @@
-//! What a call that enqueues may not ask for, beside its jobs.
+//! Forbidden requests of calls that enqueue, beside those of their jobs.
 
 use ringq::pb::{BatchEnqueueRequest, EnqueueRequest};
 

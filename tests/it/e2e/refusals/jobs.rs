@@ -1,4 +1,4 @@
-//! Get, Delete, Reschedule, and what the job that is there forbids.
+//! Forbidden requests of Get, Delete and Reschedule, by their fields and by the state of the job.
 
 use ringq::pb::reschedule_request::Schedule;
 use ringq::pb::{

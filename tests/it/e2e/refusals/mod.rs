@@ -1,4 +1,4 @@
-//! The rules of the contract as rows: what is asked, how it is refused, and that nothing changed.
+//! The rules of the contract as rows: the request, its refusal, and a check that nothing changed.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,10 +14,10 @@ use crate::harness::{
     Client, JobExt as _, Server, Worker, job, millis, nack, proto, refusal, request, take,
 };
 
-/// A request and the way to send it; answers with the refusal, or with what came instead.
+/// A request and its call; returns the refusal, or the unexpected answer.
 type Call = Box<dyn FnOnce(Client) -> Pin<Box<dyn Future<Output = Result<String, Status>>>>>;
 
-/// A rule: what it is about, the call that breaks it, and the refusal: code, reason, fields.
+/// A rule: its subject, the call that breaks it, and the refusal: code, reason, fields.
 struct Row(String, Call, &'static str);
 
 const INVALID: &str = "InvalidArgument INVALID_FIELD";
@@ -45,7 +45,7 @@ macro_rules! row {
     }};
 }
 
-// The rows, behind the macro that they are written with.
+// The rows, behind the macro that they use.
 mod enqueue;
 mod jobs;
 mod operator;
@@ -65,7 +65,7 @@ fn at(seconds: i64) -> prost_types::Timestamp {
     prost_types::Timestamp { seconds, nanos: 0 }
 }
 
-/// A topic with a job in each state that a request could move; the receipt of the running one.
+/// Creates a topic with a job in each state that a request could move; returns the receipt of the running one.
 async fn seed(client: &Client) -> (Worker, String) {
     let far = millis(3_600_000);
     client.enqueue(job("seed").with_id("dead")).await;
@@ -81,7 +81,7 @@ async fn seed(client: &Client) -> (Worker, String) {
     (worker, receipt)
 }
 
-/// All that a client can see of the jobs; what changes by itself is left out.
+/// Returns everything that a client can see of the jobs, without fields that change by themselves.
 async fn snapshot(client: &Client) -> String {
     use std::fmt::Write as _;
     let all = ListTopicsRequest { page_size: 1_000, ..Default::default() };

@@ -1,4 +1,4 @@
-//! Lists, redrive, topics.
+//! Forbidden requests of lists, redrive, topics.
 
 use ringq::pb::{
     GetTopicRequest, GetTopicStatsRequest, JobState, ListJobsRequest, ListTopicsRequest,

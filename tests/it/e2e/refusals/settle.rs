@@ -1,4 +1,4 @@
-//! Ack, Nack and Extend: of two items the first could be settled, and is not.
+//! Forbidden requests of Ack, Nack and Extend: the first of two items could be settled, and is not.
 
 use ringq::pb::payload::Kind;
 use ringq::pb::{
@@ -9,7 +9,7 @@ use ringq::pb::{
 use super::{Call, DAY, INVALID, LARGE, Row, long, span};
 use crate::harness::{Client, job, millis, nack, proto};
 
-/// `good`: the receipt of a job that runs.
+/// Builds the rows. `good`: the receipt of a running job.
 pub(super) fn rows(good: &str) -> Vec<Vec<Row>> {
     vec![ack(good), refuse(good), extend(good)]
 }

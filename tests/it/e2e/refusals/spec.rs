@@ -1,4 +1,4 @@
-//! What a job may not be.
+//! Forbidden values of a job.
 
 use ringq::pb::job_spec::{Expiration, Schedule};
 use ringq::pb::payload::Kind;
@@ -96,7 +96,7 @@ fn due_times() -> Vec<Row> {
     ]
 }
 
-/// How it is run, and what stays of it.
+/// Rows about the run of a job and its retention.
 fn runs() -> Vec<Row> {
     vec![
         row!("priority 10", queue.enqueue(request(job("t").with_priority(10))), INVALID "job.priority"),

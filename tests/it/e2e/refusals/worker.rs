@@ -1,4 +1,4 @@
-//! Stream and Pull.
+//! Forbidden requests of Stream and Pull.
 
 use ringq::pb::{PullRequest, StreamRequest};
 
@@ -9,7 +9,7 @@ pub(super) fn rows() -> Vec<Vec<Row>> {
     vec![stream_topics(), stream_credit(), stream_times(), pull()]
 }
 
-/// More topics than one call may name.
+/// Returns more topics than one call may name.
 fn many() -> Vec<String> {
     vec!["t".to_owned(); 65]
 }

@@ -1,7 +1,7 @@
--- What is known of an id that a server made and under which there is no record. Needs `recall.lua`.
+-- History of a server-made id without a record. Needs `ended_ids.lua`.
 local recent, dropped, draining = {}, nil, nil
 
--- The phase in which a job with this line ended, among the lines of its second; nil: it is not recalled.
+-- Returns the phase in which a job with this line ended, from the lines of its second; nil: not recorded.
 local function recalled(second, line)
   recent[second] = recent[second] or call('GET', P .. 'recent:' .. second) or ''
   local lines, at = recent[second], 1
@@ -11,13 +11,14 @@ local function recalled(second, line)
     local behind = string.byte(lines, last + 1)
     if behind == 10 then return '$phase.succeeded' end
     if behind == 0 then return string.sub(lines, last + 2, last + 2) end
-    -- Of a topic whose name goes on.
+    -- The line is that of a topic with a longer name.
     at = last + 1
   end
 end
 
--- `O` it is too old to be repeated, `A` it is ahead of this clock, `F` what was recalled of its second was dropped, `X`
--- this shard is to become empty, or the phase in which its job ended; false: nothing, so it may be written.
+-- Returns `O` if the id is too old for a retry, `A` if it is ahead of this clock, `F` if the lines of its second were
+-- dropped, `X` if this shard is draining, or the phase in which its job ended; false: no history, so it may be
+-- written.
 local function memory(name, id)
   local number, second, line = made_in(name, id)
   if not number then return false end

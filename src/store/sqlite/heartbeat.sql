@@ -1,4 +1,4 @@
--- beat, set_state, void: what all replicas of a shard share. The shard has one row.
+-- beat, set_state, touch: state that all replicas of a shard share. The shard has one row.
 -- :first_state
 UPDATE shard SET state = ?1 WHERE state IS NULL;
 -- :state

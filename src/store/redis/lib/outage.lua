@@ -1,6 +1,7 @@
--- When no server served the shard: since the last sign of one, until the next. Nobody could extend a lease then.
--- Answers the text of the last sign, of these two times (0 before the first time that it was away), and whether it
--- was away just now: `beat.lua` notes each sign, and whichever call comes first after a silence notes that.
+-- Times when no server served the shard: from the last heartbeat of any server until the next one. No client could
+-- extend a lease then. Returns the text of the last heartbeat, start and end of the last such time (0: never), and
+-- whether it ends with this call: `heartbeat.lua` stores each heartbeat, and the first call after a silence stores its
+-- end.
 local function away()
   local raw = call('GET', P .. 'away')
   if not raw then return now_text, '0', '0', false end

@@ -1,5 +1,4 @@
--- Records of jobs. `SELECT *` wherever `Row::read` reads: it goes by the order of the table, to which a migration only
--- appends.
+-- Records of jobs. `JobRow::read` reads `SELECT *`: it uses the order of the columns, and a migration only appends.
 -- :by_id
 SELECT * FROM jobs WHERE topic = ?1 AND id = ?2;
 -- :by_key

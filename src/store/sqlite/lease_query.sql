@@ -1,4 +1,4 @@
--- select: running leases by what they are.
+-- select: queries of running leases.
 -- :expired
 SELECT * FROM jobs WHERE phase = 1 AND alarm <= ?1
 ORDER BY alarm LIMIT ?2;
@@ -8,10 +8,10 @@ SELECT min(alarm) FROM jobs WHERE phase = 1 AND alarm > ?1;
 SELECT * FROM jobs WHERE phase = 1 AND alarm IS NOT NULL AND grace IS NOT NULL
   AND owner NOT IN (SELECT value FROM json_each(?1));
 -- :of_streams
--- A stream is one number here: its owner above, 32 bits each.
+-- A stream is one number here: its owner in the upper 32 bits.
 SELECT * FROM jobs WHERE phase = 1 AND alarm IS NOT NULL
   AND (owner << 32 | stream) IN (SELECT value FROM json_each(?1));
--- A part of all, by when they end: one that nobody extends stays where it is.
+-- A part of all, ordered by deadline: a lease that is not extended keeps its position.
 -- :part
 SELECT alarm, topic, key, token FROM jobs
 WHERE phase = 1 AND alarm IS NOT NULL AND (alarm, topic, key) > (?1, ?2, ?3)

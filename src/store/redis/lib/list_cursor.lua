@@ -1,7 +1,7 @@
--- A place in an order.
+-- Positions in an order.
 
--- How many members come up to and including the one with this due time and arrival. Members of one due time are in the
--- order of arrival, so the last one that is passed is searched by halves.
+-- Returns the number of members up to and including the one with this due time and arrival. Members of one due time
+-- are in the order of arrival, so the last of them is found by binary search.
 local function passed(order, after_due, after_seq)
   if not after_due then return 0 end
   local due = string.format('%d', after_due)

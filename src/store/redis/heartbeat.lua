@@ -1,13 +1,13 @@
 -- flags: allow-oom
--- beat: note that a replica lives, and how long none did, take in what it brings along, and read what all replicas
--- share. It also bounds what is recalled (`recall.lua`).
--- ARGV: now, owner (8 hex digits), fingerprint of its ring (16 hex digits), state to begin with, how many replicas
---       were met, how many are gone, those, then per ring: members, version, open (0 or 1).
--- Reply: now, state, how many rings, per ring: members, `<version> <open>`; per replica: owner,
---        `<last sign> <fingerprint>`.
+-- heartbeat: stores the heartbeat of a replica and times without any heartbeat, merges what the replica sends, and reads
+-- the state that all replicas share. It also limits the recent ids (`ended_ids.lua`).
+-- ARGV: now, owner (8 hex digits), fingerprint of its ring (16 hex digits), initial state, number of new replicas,
+-- number of removed ones, their owners, then per ring: members, version, open (0 or 1).
+-- Reply: now, state, number of rings, per ring: members, `<version> <open>`; per replica: owner, `<last heartbeat>
+-- <fingerprint>`.
 --#include clock
---#include recall
---#include away
+--#include ended_ids
+--#include outage
 local _, away_since, away_till = away()
 note_sign(away_since, away_till)
 local replicas, rings, state, met, gone = P .. 'replicas', P .. 'rings', P .. 'state', ARGV[5], ARGV[6]
@@ -19,14 +19,14 @@ local function drop(second)
   call('ZREM', P .. 'recent', second)
 end
 
--- Drops seconds that no repeat can ask for any more; more of them than one call looks at are another call's.
+-- Drops seconds that no retry can refer to any more. One call checks a limited number; later calls drop the rest.
 local function drop_between(first, last)
   local seconds = call('ZRANGE', P .. 'recent', first, last, 'BYSCORE', 'LIMIT', '0', '64')
   for i = 1, #seconds do drop(seconds[i]) end
 end
 
--- The newest seconds stay, as many as there is room for. Of older ones it is noted that they are not known any more.
-local function drop_what_is_too_much()
+-- Keeps the newest seconds within the size limit. Older ones are dropped, and the newest dropped second is stored.
+local function drop_over_limit()
   local seconds, bytes, dropped = call('ZRANGE', P .. 'recent', '0', '895', 'REV'), 0, nil
   for i = 1, #seconds do
     bytes = bytes + call('STRLEN', P .. 'recent:' .. seconds[i])
@@ -41,11 +41,11 @@ local function drop_what_is_too_much()
 end
 
 local since = tonumber(call('GET', P .. 'recent.since') or 0)
--- Also when the clock went back.
+-- Also after the clock went back.
 if math.abs(now - since) >= $limit.look then
   call('SET', P .. 'recent.since', now_text)
   drop_between('-inf', '(' .. math.floor((now - REPEATS) / SECOND))
-  drop_what_is_too_much()
+  drop_over_limit()
 end
 local a = 7
 for _ = 1, met do

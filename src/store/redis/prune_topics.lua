@@ -1,14 +1,15 @@
 -- flags: allow-oom
--- tidy: forget topics that have been empty for long. One that is found empty is marked with the time and the number of
--- jobs that had arrived by then; what has the same number that much later was empty all the time.
--- ARGV: now, place (as ZRANGEBYLEX has it), how many topics at most, microseconds that an empty one is kept.
--- Reply: the last of these topics, whether there may be more behind it (0 or 1), then those that were forgotten.
+-- prune_topics: deletes topics that have been empty for long. An empty topic is marked with the time and the number of jobs
+-- that had arrived by then; if the number is the same that much later, the topic was empty all the time.
+-- ARGV: now, place (in the form of ZRANGEBYLEX), maximum number of topics, microseconds for which an empty one is
+-- kept.
+-- Reply: the last of these topics, whether more may follow (0 or 1), then the deleted ones.
 --#include clock
 local names = call('ZRANGEBYLEX', P .. 'topics', ARGV[2], '+', 'LIMIT', 0, ARGV[3])
 local reply, keep = { names[#names] or '', #names == tonumber(ARGV[3]) and 1 or 0 }, tonumber(ARGV[4])
 
--- Nothing is under it but what jobs that are gone have left behind.
-local function forget(name)
+-- Deletes a topic: its keys have only the rests of removed jobs.
+local function delete_topic(name)
   local marks = string.sub(call('HGET', P .. 'claims', name) or '', $claims.marks)
   for letter in string.gmatch(marks, '[0-9a-j]') do
     letter = string.byte(letter)
@@ -34,7 +35,7 @@ for _, name in ipairs(names) do
   elseif then_ ~= arrived then
     call('HSET', topic, 'empty', now_text .. ' ' .. arrived)
   elseif now - since >= keep then
-    forget(name)
+    delete_topic(name)
     reply[#reply + 1] = name
   end
 end

@@ -1,9 +1,9 @@
 -- flags: allow-oom
--- void: a claim whose answer was lost takes nothing any more if it arrives only now.
+-- cancel_claim: cancels a claim whose reply was lost: if it arrives later, it leases nothing.
 -- ARGV: now, 0 and the nonce of the claim.
 -- Reply: 1.
 --#include clock
--- Those that no server can expect any more go.
+-- Removes old entries, whose claims cannot arrive any more.
 local voids = P .. 'voids'
 local old = call('ZRANGEBYSCORE', voids, '-inf', string.format('%d', now - 600000000), 'LIMIT', '0', '512')
 if old[1] then

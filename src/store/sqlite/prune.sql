@@ -1,4 +1,4 @@
--- prune: what has passed its time. One range per phase: waiting jobs expire, finished ones go.
+-- prune: jobs past their time. One range per phase: waiting jobs expire, finished ones are deleted.
 -- :passed
 SELECT * FROM jobs WHERE phase = ?1 AND alarm <= ?2
 ORDER BY alarm LIMIT ?3;

@@ -1,0 +1,7 @@
+-- Repair after the clock went back. Both statements scan many rows, once, when a file is opened.
+-- :went_back
+-- The clock went back if a newest record is in the future. That is not always the one with the greatest key, which
+-- one that moved to another topic may have.
+SELECT 1 FROM (SELECT created FROM jobs ORDER BY key DESC LIMIT 10000) WHERE created > ?1;
+-- :make_undelayed_due
+UPDATE jobs SET due = ?1 WHERE phase = 0 AND due > ?1 AND due = created AND failed = 0;
