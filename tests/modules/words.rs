@@ -85,10 +85,8 @@ fn words(line: &str) -> Vec<String> {
         if !c.is_ascii_alphabetic() || (was_lower && c.is_ascii_uppercase()) {
             words.push(String::new());
         }
-        if c.is_ascii_alphabetic() {
-            if let Some(word) = words.last_mut() {
-                word.push(c.to_ascii_lowercase());
-            }
+        if let Some(word) = words.last_mut().filter(|_| c.is_ascii_alphabetic()) {
+            word.push(c.to_ascii_lowercase());
         }
         was_lower = c.is_ascii_lowercase();
     }

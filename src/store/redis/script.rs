@@ -40,30 +40,30 @@ macro_rules! scripts {
 }
 
 scripts! {
-    Heartbeat = "heartbeat",
+    CancelClaim = "cancel_claim",
     Claim = "claim",
     Commit = "commit",
     Enqueue = "enqueue",
     Extend = "extend",
     Get = "get",
-    MakeUndelayedDue = "make_undelayed_due",
+    Heartbeat = "heartbeat",
     Ids = "ids",
     Info = "info",
     Kept = "kept",
     List = "list",
     Load = "load",
+    MakeUndelayedDue = "make_undelayed_due",
     Open = "open",
     Prune = "prune",
+    PruneTopics = "prune_topics",
     Put = "put",
     Reap = "reap",
     Running = "running",
     SetState = "set_state",
     Settle = "settle",
     Stats = "stats",
-    PruneTopics = "prune_topics",
     Tie = "tie",
     Topics = "topics",
-    CancelClaim = "cancel_claim",
 }
 
 /// Files that scripts include, by name.
