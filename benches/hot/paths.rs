@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use ringq::domain::credit::{Credit, CreditAmount, CreditedLease};
-use ringq::domain::lifecycle::{AttemptContext, Cause, lease_end};
+use ringq::domain::lifecycle::{AttemptContext, LeaseEndCause, lease_end};
 use ringq::domain::{
     JobId, JobKey, Payload, Receipt, RetryOverrides, RetryPolicy, Ring, ShardName, Spec, Time,
     Token, TopicName,
@@ -121,7 +121,7 @@ fn lifecycle_lease_end() -> impl FnMut() {
     };
     let (policy, now) = (RetryPolicy::default(), Time(1_800_000_060_000_000));
     move || {
-        let cause = Cause::Failed { delay: None, error: "it did not answer".to_owned() };
+        let cause = LeaseEndCause::Failed { delay: None, error: "it did not answer".to_owned() };
         black_box(lease_end(cause, black_box(&standing), black_box(&policy), now, 0.5));
     }
 }

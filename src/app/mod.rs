@@ -60,7 +60,7 @@ impl App {
         let shards = Shards::new(stores, &metrics);
         shards.join(replica.nonce, &clock).await;
         let fingerprint = format!("{:016x}", shards.fingerprint());
-        tracing::info!(shards = shards.all().len(), fingerprint, "the ring");
+        tracing::info!(shards = shards.all().len(), fingerprint, "ring at start");
         let scheduler = Scheduler::new(shards, clock, metrics, replica);
         Ok(App { config, scheduler, grpc, http })
     }

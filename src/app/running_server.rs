@@ -36,7 +36,7 @@ impl RunningServer {
     pub(super) async fn start(config: Config, scheduler: Scheduler) -> RunningServer {
         let streams = dispatch::Config {
             streams_max: config.max_streams,
-            age_max: config.stream_max_age.unwrap_or(Duration::ZERO),
+            stream_max_age: config.stream_max_age.unwrap_or(Duration::ZERO),
         };
         let dispatcher = Dispatcher::spawn(scheduler.clone(), streams);
         let timers_stop = CancellationToken::new();

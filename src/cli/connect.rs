@@ -147,7 +147,7 @@ impl ServerConnection {
             return CommandFailure::new(exit::UNAVAILABLE, problem).with_hint(hint);
         }
         if error.is_not_grpc() {
-            let problem = format!("{what}: {} is no gRPC server", self.client.url());
+            let problem = format!("{what}: {} is not a gRPC server", self.client.url());
             return CommandFailure::from_call(&problem, error);
         }
         if error.is_unavailable() && error.reason().is_empty() {

@@ -39,7 +39,7 @@ pub(super) fn time(text: &str) -> Result<SystemTime, String> {
         if reads("T00:00:00Z") {
             return format!("it has no time of day: write {text}T09:00:00Z");
         }
-        "it is no time like 2027-01-31T09:00:00Z or 2027-01-31T09:00:00+01:00".to_owned()
+        "not a time like 2027-01-31T09:00:00Z or 2027-01-31T09:00:00+01:00".to_owned()
     };
     let time: Timestamp = text.parse().map_err(|_| wrong())?;
     Ok(time.into())
@@ -58,13 +58,13 @@ pub(super) fn header(text: &str) -> Result<(String, String), String> {
 pub(super) fn priority(text: &str) -> Result<i32, String> {
     match text.parse::<u8>() {
         Ok(priority @ 0..=PRIORITY_MAX) => Ok(priority.into()),
-        _ => Err(format!("it is no whole number from 0 to {PRIORITY_MAX}")),
+        _ => Err(format!("not a whole number from 0 to {PRIORITY_MAX}")),
     }
 }
 
 /// Parses a whole number, 0 included.
 pub(super) fn number(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "it is no whole number from 0 on".to_owned())
+    text.parse().map_err(|_| "not a whole number from 0 on".to_owned())
 }
 
 /// Parses a whole number in this range.
@@ -73,9 +73,9 @@ pub(super) fn integer_in_range<T: TryFrom<i64>>(
 ) -> impl Fn(&str) -> Result<T, String> + Clone {
     move |text| {
         let number = text.parse().ok().filter(|number| range.contains(number));
-        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| {
-            format!("it is no whole number from {} to {}", range.start(), range.end())
-        })
+        number
+            .and_then(|number| T::try_from(number).ok())
+            .ok_or_else(|| format!("not a whole number from {} to {}", range.start(), range.end()))
     }
 }
 
@@ -102,9 +102,9 @@ mod tests {
         assert!(time("2027-01-31T09:00:00Z").is_ok());
         assert_eq!(time("2027-01-31T10:00:00+01:00"), time("2027-01-31T09:00:00Z"));
         for (bad, part) in [
-            ("", "no time like"),
-            ("tomorrow", "no time like"),
-            ("1800000000", "no time like"),
+            ("", "not a time like"),
+            ("tomorrow", "not a time like"),
+            ("1800000000", "not a time like"),
             ("2027-01-31", "write 2027-01-31T09:00:00Z"),
             ("2027-01-31T09:00:00", "add Z"),
         ] {
@@ -132,7 +132,7 @@ mod tests {
         let few = integer_in_range::<u16>(1..=10_000);
         assert_eq!((few("1"), few("10000")), (Ok(1), Ok(10_000)));
         for bad in ["", "0", "10001", "99999999999999999999", "abc", "1.0"] {
-            assert_eq!(few(bad).unwrap_err(), "it is no whole number from 1 to 10000", "{bad:?}");
+            assert_eq!(few(bad).unwrap_err(), "not a whole number from 1 to 10000", "{bad:?}");
         }
         assert!(number("-1").is_err() && number("all").is_err() && non_empty("").is_err());
     }

@@ -30,6 +30,9 @@ pub(super) fn duration_or_zero(
 
 /// Parses a duration of any length: numbers with their units, as in `1h30m` or `5 min`.
 pub(crate) fn any_duration(text: &str) -> Result<Duration, String> {
+    if text.starts_with('-') {
+        return Err(format!("{text:?} is negative; a duration is like 250ms, 30s, 5m or 1h30m"));
+    }
     let parsed = humantime::parse_duration(text);
     parsed.map_err(|error| {
         format!("{text:?} is not a duration like 250ms, 30s, 5m or 1h30m: {error}")
@@ -95,10 +98,11 @@ mod tests {
     #[test]
     fn error_names_form_and_range() {
         let problem = |text| duration(text, &(secs(0)..=hours(1))).unwrap_err();
-        for text in ["30", "-5s", "", "soon", "5x"] {
+        for text in ["30", "", "soon", "5x"] {
             let form = format!("{text:?} is not a duration like 250ms, 30s, 5m or 1h30m: ");
             assert!(problem(text).starts_with(&form), "{}", problem(text));
         }
+        assert!(problem("-5s").starts_with("\"-5s\" is negative"));
         assert_eq!(problem("2h"), "\"2h\" is not within 0s to 1h");
     }
 

@@ -13,7 +13,7 @@ use super::stream::Stream;
 
 /// Longest wait of a new stream for the leases that it adopts, before it gets new jobs: adopted leases count against
 /// its credit. Limited, because a shard may not answer.
-pub(super) const FIRST_LOOKUP_MAX: Duration = Duration::from_secs(1);
+pub(super) const ADOPTION_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Adoption requests that wait on one shard. Each stream that opens adds one or a few.
 #[derive(Default)]
@@ -26,7 +26,7 @@ pub(super) struct AdoptionQueue {
 pub(super) struct AdoptionRequest {
     pub(super) successor: Arc<Stream>,
     pub(super) from: AdoptionSource,
-    pub(super) first_lookup: Option<Arc<FirstLookup>>,
+    pub(super) first_lookup: Option<Arc<AdoptionGate>>,
 }
 
 /// Source of the leases.
@@ -38,7 +38,7 @@ pub(super) enum AdoptionSource {
 }
 
 /// Announces a stream to the feeds after all of its requests have made one lookup.
-pub(super) struct FirstLookup {
+pub(super) struct AdoptionGate {
     announce: Box<dyn Fn() + Send + Sync>,
     is_announced: AtomicBool,
 }
@@ -68,7 +68,7 @@ impl AdoptionRequest {
     pub(super) fn from_stream(
         heir: Arc<Stream>,
         from: Arc<Stream>,
-        first_look: Option<Arc<FirstLookup>>,
+        first_look: Option<Arc<AdoptionGate>>,
     ) -> AdoptionRequest {
         AdoptionRequest {
             successor: heir,
@@ -82,7 +82,7 @@ impl AdoptionRequest {
     pub(super) fn from_store(
         heir: Arc<Stream>,
         from: StreamId,
-        first_look: Option<Arc<FirstLookup>>,
+        first_look: Option<Arc<AdoptionGate>>,
     ) -> AdoptionRequest {
         AdoptionRequest {
             successor: heir,
@@ -94,9 +94,12 @@ impl AdoptionRequest {
 
 // === impl FirstLookup ===
 
-impl FirstLookup {
-    pub(super) fn new(announce: impl Fn() + Send + Sync + 'static) -> Arc<FirstLookup> {
-        Arc::new(FirstLookup { announce: Box::new(announce), is_announced: AtomicBool::new(false) })
+impl AdoptionGate {
+    pub(super) fn new(announce: impl Fn() + Send + Sync + 'static) -> Arc<AdoptionGate> {
+        Arc::new(AdoptionGate {
+            announce: Box::new(announce),
+            is_announced: AtomicBool::new(false),
+        })
     }
 
     /// Announces the stream. Further calls do nothing.
@@ -107,7 +110,7 @@ impl FirstLookup {
     }
 }
 
-impl Drop for FirstLookup {
+impl Drop for AdoptionGate {
     fn drop(&mut self) {
         self.announce_once();
     }

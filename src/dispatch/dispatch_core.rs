@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use crate::domain::Time;
 use crate::scheduler::Scheduler;
 
-use super::adoption_queue::{AdoptionRequest, FIRST_LOOKUP_MAX, FirstLookup};
+use super::adoption_queue::{ADOPTION_WAIT_MAX, AdoptionGate, AdoptionRequest};
 use super::orphan_release::BrokenStream;
 use super::shard_feed::ShardFeed;
 use super::stream::Stream;
@@ -94,7 +94,7 @@ impl DispatchCore {
     /// after the first lookup on every shard, or after [`FIRST_LOOKUP_MAX`].
     fn queue_adoptions(&self, stream: &Arc<Stream>) {
         let (streams, opened) = (Arc::clone(&self.streams), Arc::clone(stream));
-        let look = FirstLookup::new(move || streams.announce(&opened));
+        let look = AdoptionGate::new(move || streams.announce(&opened));
         if stream.mode() == StreamMode::Pull {
             return;
         }
@@ -121,7 +121,7 @@ impl DispatchCore {
             let look = Arc::downgrade(&look);
             let end = async move {
                 tokio::select! {
-                    () = tokio::time::sleep(FIRST_LOOKUP_MAX) => {
+                    () = tokio::time::sleep(ADOPTION_WAIT_MAX) => {
                         if let Some(look) = look.upgrade() {
                             look.announce_once();
                         }

@@ -37,7 +37,9 @@ impl Dispatcher {
         let streams = Arc::new(StreamRegistry::new(home));
         let (hinted, asked) = (Arc::clone(&streams), Arc::clone(&streams));
         scheduler.set_listener(StreamListener {
-            on_lease_event: Box::new(move |shard, hint| hinted.apply_hint(shard.index(), hint)),
+            on_lease_event: Box::new(move |shard, hint| {
+                hinted.apply_lease_event(shard.index(), hint)
+            }),
             credit: Box::new(move |stream| asked.credit(stream)),
         });
         Dispatcher { hub: Arc::new(DispatchCore::spawn(scheduler, config, streams)) }

@@ -18,7 +18,7 @@ use crate::scheduler::Scheduler;
 use crate::shards::Shard;
 use crate::store::{AdoptBatch, AdoptItem, LeaseRef, RunningLease, StreamLeaseRef};
 
-use super::adoption_queue::{AdoptionRequest, AdoptionSource, FirstLookup};
+use super::adoption_queue::{AdoptionGate, AdoptionRequest, AdoptionSource};
 use super::stream::Stream;
 use super::stream_ledger::{StreamEnd, StreamLease};
 use super::stream_registry::StreamRegistry;
@@ -96,7 +96,7 @@ impl LeaseAdopter<'_> {
         &self,
         heir: Arc<Stream>,
         from: Arc<Stream>,
-        mut first_look: Option<Arc<FirstLookup>>,
+        mut first_look: Option<Arc<AdoptionGate>>,
     ) {
         let mut pauses = Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1);
         loop {
@@ -181,7 +181,7 @@ impl LeaseAdopter<'_> {
         &self,
         heir: Arc<Stream>,
         mut leases: Vec<RunningLease>,
-        mut first_look: Option<Arc<FirstLookup>>,
+        mut first_look: Option<Arc<AdoptionGate>>,
     ) {
         let read = self.scheduler.clock().now();
         let mut until = Instant::now() + STORE_SEARCH_MAX;

@@ -21,7 +21,7 @@ pub(super) async fn run(shard: Shard, streams: Arc<StreamRegistry>, stop: Cancel
             event = events.recv() => event,
         };
         match event {
-            Ok(ShardEvent::Lease(hint)) => streams.apply_hint(shard.index(), hint),
+            Ok(ShardEvent::Lease(hint)) => streams.apply_lease_event(shard.index(), hint),
             Err(RecvError::Closed) => return,
             // A store that no other replica uses sends no lease events.
             _ if !shard.is_shared() => {}

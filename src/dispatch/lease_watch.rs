@@ -158,7 +158,8 @@ impl LookupTask {
             let tokens = stream.ledger().sent_tokens(self.shard);
             let mut left = &tokens[..];
             while !left.is_empty() {
-                let (some, others) = left.split_at(left.len().min(limit::PART_MAX - part.len()));
+                let (some, others) =
+                    left.split_at(left.len().min(limit::SCAN_PART_MAX - part.len()));
                 left = others;
                 let leases = stream.ledger().held_leases(some);
                 part.extend(leases.into_iter().map(|lease| (stream.id(), lease)));
@@ -170,7 +171,7 @@ impl LookupTask {
     }
 
     async fn look_up_if_full(&self, part: &mut Vec<(u32, LeaseRef)>) -> shards::Result<()> {
-        if part.len() < limit::PART_MAX {
+        if part.len() < limit::SCAN_PART_MAX {
             return Ok(());
         }
         self.look_up_part(std::mem::take(part)).await
@@ -184,10 +185,10 @@ impl LookupTask {
         let begin = Instant::now();
         let refs: Vec<_> = part.iter().map(|(_, lease)| lease.clone()).collect();
         let shard = &self.scheduler.shards().all()[self.shard];
-        let fates = self.scheduler.lease_statuses(shard, &refs).await?;
+        let statuses = self.scheduler.lease_statuses(shard, &refs).await?;
         let now = self.scheduler.clock().now();
-        for ((stream, lease), fate) in part.into_iter().zip(fates) {
-            match fate {
+        for ((stream, lease), status) in part.into_iter().zip(statuses) {
+            match status {
                 LeaseStatus::Running(left) => {
                     self.streams.on_extended(stream, &[lease.token], now.plus(left))
                 }

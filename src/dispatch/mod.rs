@@ -89,7 +89,7 @@ pub struct Config {
     /// Number of streams and pulls open at the same time, at most.
     pub streams_max: usize,
     /// Age at which a stream is ended with `draining`, plus or minus a tenth; zero means never.
-    pub age_max: Duration,
+    pub stream_max_age: Duration,
 }
 
 /// Options of a stream, checked and within the limits.

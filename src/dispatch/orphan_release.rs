@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::domain::lifecycle::Cause;
+use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::{StreamId, Time, limit};
 use crate::scheduler::Scheduler;
 use crate::shards::{self, Shard};
@@ -74,7 +74,7 @@ pub(super) async fn release_of_previous_runs(
     };
     if !leases.is_empty() {
         let leases = leases.len();
-        tracing::info!(shard = %shard.name(), leases, "releasing leases of a previous run after their grace");
+        tracing::info!(shard = %shard.name(), leases, "found leases of an earlier run of this replica; releasing them after their grace");
     }
     orphans.release(leases, None).await;
 }
@@ -102,7 +102,7 @@ impl<'a> OrphanRelease<'a> {
     /// Returns the leases among `sent` that still run.
     async fn read_running(&self, sent: Vec<StreamLease>) -> Vec<RunningLease> {
         let mut found = Vec::with_capacity(sent.len());
-        for part in sent.chunks(limit::PART_MAX) {
+        for part in sent.chunks(limit::SCAN_PART_MAX) {
             let refs: Vec<LeaseRef> = part.iter().map(|held| held.lease.clone()).collect();
             let last = part.iter().map(|held| held.deadline).max().unwrap_or(Time::MAX);
             let read = self.retry(last, || self.shard.running_leases(refs.clone()));
@@ -142,8 +142,8 @@ impl<'a> OrphanRelease<'a> {
                     by_grace.entry(grace).or_default().push(lease);
                 }
                 // The lease may have expired while no server ran; its grace sets how long it waits in that case.
-                Some(grace) if ends_in(&lease, begin, grace.min(limit::AWAY_GRACE_MAX)) => {
-                    by_grace.entry(grace.min(limit::AWAY_GRACE_MAX)).or_default().push(lease);
+                Some(grace) if ends_in(&lease, begin, grace.min(limit::OUTAGE_GRACE_MAX)) => {
+                    by_grace.entry(grace.min(limit::OUTAGE_GRACE_MAX)).or_default().push(lease);
                 }
                 Some(_) => kept.push(lease),
                 None => {}
@@ -175,7 +175,7 @@ impl<'a> OrphanRelease<'a> {
     /// Returns the leases that no other stream has adopted since they were read: an adoption changes no deadline.
     async fn without_adopted(&self, leases: Vec<RunningLease>) -> Vec<RunningLease> {
         let mut left = Vec::with_capacity(leases.len());
-        for part in leases.chunks(limit::PART_MAX) {
+        for part in leases.chunks(limit::SCAN_PART_MAX) {
             let refs: Vec<LeaseRef> =
                 part.iter().map(|lease| lease.stream_lease_ref().lease).collect();
             let read = self.retry(Time::MAX, || self.shard.running_leases(refs.clone()));
@@ -213,7 +213,8 @@ impl<'a> OrphanRelease<'a> {
         let (mut ended, mut rest, mut left) = (0, Vec::new(), Vec::new());
         while !leases.is_empty() {
             let part = &leases[..leases.len().min(limit::CALL_JOBS_MAX)];
-            let Ok(done) = self.scheduler.end_leases(self.shard, part, &Cause::StreamBroken).await
+            let Ok(done) =
+                self.scheduler.end_leases(self.shard, part, &LeaseEndCause::StreamBroken).await
             else {
                 self.restart_grace();
                 break;

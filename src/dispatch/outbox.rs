@@ -45,7 +45,7 @@ impl Outbox {
         stream: Arc<Stream>,
         place: OwnedSemaphorePermit,
     ) -> Outbox {
-        let age = hub.config.age_max.mul_f64(rand::rng().random_range(0.9..=1.1));
+        let age = hub.config.stream_max_age.mul_f64(rand::rng().random_range(0.9..=1.1));
         let (lifetime, task) = Lifetime::begin(&hub, &stream, (!age.is_zero()).then_some(age));
         Outbox {
             heartbeat: HeartbeatTimer::new(stream.options().heartbeat),

@@ -64,8 +64,8 @@ impl ReplicaWatcher<'_> {
                 changed = censuses.changed() => if changed.is_err() { return },
                 Some(()) = under_way.next() => continue,
             }
-            let Some(census) = censuses.borrow_and_update().clone() else { continue };
-            let mut silent = sight.silent_replicas(&census);
+            let Some(shared_state) = censuses.borrow_and_update().clone() else { continue };
+            let mut silent = sight.silent_replicas(&shared_state);
             silent.remove(&self.scheduler.replica().nonce);
             let is_news =
                 |&(owner, at): &(&u32, &Time)| self.silent.borrow().get(owner) != Some(at);
@@ -74,7 +74,7 @@ impl ReplicaWatcher<'_> {
             self.silent.send_replace(silent);
             if is_first || !news.is_empty() {
                 let silence = SilentGroup { replicas: news, silent_now: self.silent.subscribe() };
-                under_way.push(self.release_silent(silence, census));
+                under_way.push(self.release_silent(silence, shared_state));
                 is_first = false;
             }
         }
@@ -82,11 +82,11 @@ impl ReplicaWatcher<'_> {
 
     /// Releases the leases of these replicas. Leases of replicas that are not in the membership are found on the way;
     /// those replicas are reported to the shard and get time to send a heartbeat.
-    async fn release_silent(&self, mut silence: SilentGroup, census: Arc<SharedState>) {
+    async fn release_silent(&self, mut silence: SilentGroup, shared_state: Arc<SharedState>) {
         let (scheduler, shard, stop) = (self.scheduler, self.shard, self.stop);
         let now = scheduler.clock().now();
         let orphans = OrphanRelease::new(scheduler, shard, now, now, stop);
-        let known = census.replicas.iter().map(|sign| sign.owner);
+        let known = shared_state.replicas.iter().map(|sign| sign.owner);
         let mut living: Vec<u32> =
             known.filter(|owner| silence.last_heartbeat(*owner).is_none()).collect();
         living.push(scheduler.replica().nonce);

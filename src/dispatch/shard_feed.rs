@@ -47,13 +47,13 @@ pub(super) struct ShardFeed {
     planner: ClaimPlanner,
     events: Receiver<ShardEvent>,
     /// False once the shard's event channel has closed.
-    live: bool,
+    events_open: bool,
     /// Claims that may have leased jobs that no stream has.
     lost_claims: Arc<LostClaims>,
     /// Polls beside claims: names of topics, and sleeping topics.
     polls: TopicPolls,
     /// Streams with globs that wait until all topics are listed.
-    waiting: Vec<Arc<Stream>>,
+    streams_awaiting_listing: Vec<Arc<Stream>>,
     backoff: Backoff,
     stop: CancellationToken,
 }
@@ -81,9 +81,9 @@ impl ShardFeed {
             scheduler,
             shard,
             streams,
-            live: true,
+            events_open: true,
             lost_claims: lost,
-            waiting: Vec::new(),
+            streams_awaiting_listing: Vec::new(),
             backoff: Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1),
             stop,
         }
@@ -148,7 +148,7 @@ impl ShardFeed {
                 self.polls.list_now(true);
             }
             if globs && self.polls.is_listing_now() && !self.planner.serves(stream.id()) {
-                self.waiting.push(stream);
+                self.streams_awaiting_listing.push(stream);
             } else {
                 self.planner.update_stream(&stream);
             }
@@ -157,16 +157,18 @@ impl ShardFeed {
     }
 
     fn process_waiting(&mut self) {
-        self.waiting.drain(..).for_each(|stream| self.planner.update_stream(&stream));
+        self.streams_awaiting_listing
+            .drain(..)
+            .for_each(|stream| self.planner.update_stream(&stream));
     }
 
     fn process_events(&mut self) {
-        while self.live {
+        while self.events_open {
             match self.events.try_recv() {
                 Ok(event) => self.process_event(event),
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Lagged(_)) => self.handle_missed_events(),
-                Err(TryRecvError::Closed) => self.live = false,
+                Err(TryRecvError::Closed) => self.events_open = false,
             }
         }
     }
@@ -211,12 +213,12 @@ impl ShardFeed {
             () = mailbox.wait_posted() => return,
             () = clock.sleep_until(due.unwrap_or(Time::MAX)), if due.is_some() => return,
             () = self.polls.wait_due(), if self.planner.has_sleeping() => return,
-            event = self.events.recv(), if self.live => event,
+            event = self.events.recv(), if self.events_open => event,
         };
         match event {
             Ok(event) => self.process_event(event),
             Err(RecvError::Lagged(_)) => self.handle_missed_events(),
-            Err(RecvError::Closed) => self.live = false,
+            Err(RecvError::Closed) => self.events_open = false,
         }
     }
 
@@ -288,7 +290,7 @@ impl ShardFeed {
     /// Checks sleeping topics for jobs, as many as one call takes, by a claim without streams. It does not count as
     /// an empty claim.
     async fn check_sleeping(&mut self) -> shards::Result<()> {
-        let topics = self.planner.next_sleeping(limit::PART_MAX);
+        let topics = self.planner.next_sleeping(limit::SCAN_PART_MAX);
         if !topics.is_empty() {
             let ask = |topic: &TopicName| TopicDemand { topic: topic.clone(), streams: Vec::new() };
             let asks = topics.iter().map(ask).collect();
@@ -311,7 +313,7 @@ impl ShardFeed {
 
     /// Adds a page of the shard's topics to the planner, or the new ones among them.
     async fn list_topics(&mut self, reading: TopicListing) -> shards::Result<()> {
-        let names = self.shard.topics(String::new(), reading.after, limit::PART_MAX);
+        let names = self.shard.topics(String::new(), reading.after, limit::SCAN_PART_MAX);
         // Reads may be slow or rejected while claims work, and claims wait for this.
         let Ok(Ok(page)) = timeout(TOPIC_POLL_TIMEOUT, names).await else {
             self.polls.poll_failed();
@@ -326,7 +328,7 @@ impl ShardFeed {
             }
             tokio::task::yield_now().await;
         }
-        let is_full = page.len() == limit::PART_MAX;
+        let is_full = page.len() == limit::SCAN_PART_MAX;
         self.polls
             .page_listed(page.into_iter().next_back().map(|topic| topic.name).filter(|_| is_full));
         if !self.polls.is_listing_now() {

@@ -37,15 +37,15 @@ pub(super) struct SilentGroup {
 
 impl SilenceDetector {
     /// Returns the replicas that are silent by this state and those before it.
-    pub(super) fn silent_replicas(&mut self, census: &SharedState) -> SilentReplicas {
-        if census.now.since(self.last_state) > READ_GAP_MAX {
-            self.connected_since = census.now;
+    pub(super) fn silent_replicas(&mut self, shared_state: &SharedState) -> SilentReplicas {
+        if shared_state.now.since(self.last_state) > READ_GAP_MAX {
+            self.connected_since = shared_state.now;
         }
-        self.last_state = census.now;
-        if census.now.since(self.connected_since) < OBSERVED_MIN {
+        self.last_state = shared_state.now;
+        if shared_state.now.since(self.connected_since) < OBSERVED_MIN {
             return SilentReplicas::new();
         }
-        let silent = census.replicas.iter().filter(|sign| !sign.is_alive(census.now));
+        let silent = shared_state.replicas.iter().filter(|sign| !sign.is_alive(shared_state.now));
         silent.map(|sign| (sign.owner, sign.time)).collect()
     }
 }

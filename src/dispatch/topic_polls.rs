@@ -144,7 +144,7 @@ impl TopicPolls {
 
     /// Records that this many topics were checked; fewer than one call takes means that there were no more.
     pub(super) fn sleeping_checked(&mut self, topics: usize) {
-        let is_full = topics >= limit::PART_MAX;
+        let is_full = topics >= limit::SCAN_PART_MAX;
         self.sleeping_left = if is_full { self.sleeping_left.saturating_sub(topics) } else { 0 };
         self.clear_urgent();
     }
@@ -176,7 +176,7 @@ mod tests {
             count += 1;
             match look {
                 TopicPoll::ListTopics(_) => looks.page_listed(Some(TopicName::stored("t"))),
-                TopicPoll::CheckSleeping => looks.sleeping_checked(limit::PART_MAX),
+                TopicPoll::CheckSleeping => looks.sleeping_checked(limit::SCAN_PART_MAX),
             }
         }
         count
@@ -220,7 +220,7 @@ mod tests {
                 }
                 Some(TopicPoll::CheckSleeping) => {
                     sleepers += 1;
-                    looks.sleeping_checked(limit::PART_MAX);
+                    looks.sleeping_checked(limit::SCAN_PART_MAX);
                 }
                 None => {}
             }

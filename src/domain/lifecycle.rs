@@ -10,7 +10,7 @@ use super::time::Time;
 /// Cause of the end of a lease without an Ack. Each end that a worker can request has an outcome, or a dead letter, of
 /// its own: that distinguishes a repeated settle from another one (`settled_code` of the engine).
 #[derive(Clone, Debug, PartialEq)]
-pub enum Cause {
+pub enum LeaseEndCause {
     /// Nack RETRY; a delay overrides the policy's wait.
     Failed {
         /// Overrides the policy's wait; zero puts the job at the end of the order.
@@ -38,32 +38,36 @@ pub enum Cause {
     Unserved,
 }
 
-impl Cause {
+impl LeaseEndCause {
     /// Returns the outcome that is stored with the attempt.
     #[must_use]
     pub fn outcome(&self) -> AttemptOutcome {
         match self {
-            Cause::Failed { .. } | Cause::DeadLettered { .. } => AttemptOutcome::Failed,
-            Cause::Released { .. } | Cause::StreamBroken | Cause::Unserved => {
-                AttemptOutcome::Released
+            LeaseEndCause::Failed { .. } | LeaseEndCause::DeadLettered { .. } => {
+                AttemptOutcome::Failed
             }
-            Cause::Expired => AttemptOutcome::LeaseExpired,
+            LeaseEndCause::Released { .. }
+            | LeaseEndCause::StreamBroken
+            | LeaseEndCause::Unserved => AttemptOutcome::Released,
+            LeaseEndCause::Expired => AttemptOutcome::LeaseExpired,
         }
     }
 
     /// Returns whether the worker requested a dead letter.
     #[must_use]
     pub fn is_dead_letter(&self) -> bool {
-        matches!(self, Cause::DeadLettered { .. })
+        matches!(self, LeaseEndCause::DeadLettered { .. })
     }
 
     /// Returns whether an end with this cause counts as a failure of the job.
     #[must_use]
     pub fn counts(&self, policy: &RetryPolicy) -> bool {
         match self {
-            Cause::Failed { .. } | Cause::DeadLettered { .. } => true,
-            Cause::Released { .. } | Cause::StreamBroken | Cause::Unserved => false,
-            Cause::Expired => !policy.ignore_expired_leases,
+            LeaseEndCause::Failed { .. } | LeaseEndCause::DeadLettered { .. } => true,
+            LeaseEndCause::Released { .. }
+            | LeaseEndCause::StreamBroken
+            | LeaseEndCause::Unserved => false,
+            LeaseEndCause::Expired => !policy.ignore_expired_leases,
         }
     }
 }
@@ -110,7 +114,7 @@ pub enum AfterLease {
 /// Decides how a lease ends. `entropy` is uniform in `[0, 1)`.
 #[must_use]
 pub fn lease_end(
-    cause: Cause,
+    cause: LeaseEndCause,
     standing: &AttemptContext,
     policy: &RetryPolicy,
     now: Time,
@@ -119,11 +123,15 @@ pub fn lease_end(
     let (outcome, counted, dead_lettered) =
         (cause.outcome(), cause.counts(policy), cause.is_dead_letter());
     let (chosen, error) = match cause {
-        Cause::Failed { delay, error } | Cause::Released { delay, error } => (delay, error),
-        Cause::DeadLettered { error } => (None, error),
-        Cause::Expired => (None, "the lease expired before the job was settled".to_owned()),
-        Cause::StreamBroken => (None, "the stream that held the job broke".to_owned()),
-        Cause::Unserved => (None, "the lease ran out while no server served its shard".to_owned()),
+        LeaseEndCause::Failed { delay, error } | LeaseEndCause::Released { delay, error } => {
+            (delay, error)
+        }
+        LeaseEndCause::DeadLettered { error } => (None, error),
+        LeaseEndCause::Expired => (None, "the lease expired before the job was settled".to_owned()),
+        LeaseEndCause::StreamBroken => (None, "the stream that held the job broke".to_owned()),
+        LeaseEndCause::Unserved => {
+            (None, "the lease ran out while no server served its shard".to_owned())
+        }
     };
     let failures = standing.failures + u32::from(counted);
     let deliveries = standing.deliveries + 1;
@@ -171,12 +179,12 @@ mod tests {
         }
     }
 
-    fn failed() -> Cause {
-        Cause::Failed { delay: None, error: "no".into() }
+    fn failed() -> LeaseEndCause {
+        LeaseEndCause::Failed { delay: None, error: "no".into() }
     }
 
-    fn released() -> Cause {
-        Cause::Released { delay: None, error: String::new() }
+    fn released() -> LeaseEndCause {
+        LeaseEndCause::Released { delay: None, error: String::new() }
     }
 
     #[test]
@@ -215,7 +223,7 @@ mod tests {
     fn an_expired_lease_counts_unless_the_policy_ignores_it() {
         let counts = RetryPolicy::default();
         let ignores = RetryPolicy { ignore_expired_leases: true, ..Default::default() };
-        let end = |policy| lease_end(Cause::Expired, &standing(0, 0), policy, Time(0), 0.0);
+        let end = |policy| lease_end(LeaseEndCause::Expired, &standing(0, 0), policy, Time(0), 0.0);
         assert!(end(&counts).counted);
         assert!(!end(&ignores).counted);
         assert_eq!(end(&ignores).outcome, AttemptOutcome::LeaseExpired);
@@ -225,14 +233,14 @@ mod tests {
     #[test]
     fn a_lease_that_ran_out_unserved_is_no_failure_even_of_the_last_attempt() {
         let policy = RetryPolicy { max_attempts: Some(1), ..Default::default() };
-        let end = lease_end(Cause::Unserved, &standing(0, 0), &policy, Time(0), 0.0);
+        let end = lease_end(LeaseEndCause::Unserved, &standing(0, 0), &policy, Time(0), 0.0);
         assert_eq!((end.step, end.counted), (AfterLease::Wait(None), false));
     }
 
     #[test]
     fn a_delay_of_the_worker_overrides_the_policy() {
         let policy = RetryPolicy::default();
-        let cause = Cause::Failed { delay: Some(Duration::ZERO), error: String::new() };
+        let cause = LeaseEndCause::Failed { delay: Some(Duration::ZERO), error: String::new() };
         let end = lease_end(cause, &standing(4, 4), &policy, Time(0), 0.0);
         assert_eq!(end.step, AfterLease::Wait(Some(Duration::ZERO)));
     }

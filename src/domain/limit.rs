@@ -101,7 +101,7 @@ pub const CALL_BYTES_MAX: usize = 1 << 20;
 pub const CALL_LOOKS_MAX: usize = 1_024;
 /// Entries that one part of a long scan reads, of all topics or all leases. The parts follow each other at once, and
 /// the calls that deliver jobs wait for each part, so parts are short.
-pub const PART_MAX: usize = 256;
+pub const SCAN_PART_MAX: usize = 256;
 /// Most bytes that wait for a stream's transport: no more jobs are claimed for a worker that does not read.
 pub const PREFETCH_BYTES_MAX: u64 = 2 << 20;
 
@@ -137,7 +137,7 @@ pub const ORPHAN_GRACE_DEFAULT: Duration = Duration::from_secs(5);
 /// Longest wait for the worker of a lease that expired while no server served its shard, even if its grace is longer: a
 /// worker that is not back within a minute will not return, and a grace that means "never" must not hold a job for
 /// ever.
-pub const AWAY_GRACE_MAX: Duration = Duration::from_secs(60);
+pub const OUTAGE_GRACE_MAX: Duration = Duration::from_secs(60);
 /// Longest time before the break of a stream in which an Extend counts as sent because of the break: a worker that
 /// stops sends one Extend and then cancels, and the store may apply the Extend a moment before the server sees the
 /// cancellation. It is short, so that the routine Extend of a killed worker does not count, least of all with short
@@ -163,7 +163,7 @@ pub const REPLICA_SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// Shortest time without a heartbeat of any server that counts as an outage of the shard: two heartbeats are missing,
 /// not only one late. An error costs little: leases that expired meanwhile end one grace later, and uncounted.
-pub const AWAY_MIN: Duration = Duration::from_secs(5);
+pub const OUTAGE_MIN: Duration = Duration::from_secs(5);
 
 /// Relations between bounds that the code relies on.
 const _: () = {
@@ -254,10 +254,10 @@ mod tests {
         "PRUNES_MAX",
         "CALL_BYTES_MAX",
         "CALL_LOOKS_MAX",
-        "PART_MAX",
+        "SCAN_PART_MAX",
         "EMPTY_TOPIC_MAX",
         "PREFETCH_BYTES_MAX",
-        "AWAY_GRACE_MAX",
+        "OUTAGE_GRACE_MAX",
         "EXTEND_BEFORE_BREAK",
         "ID_AHEAD_MAX",
         "HEARTBEAT_DEFAULT",
@@ -265,7 +265,7 @@ mod tests {
         "PULL_DEADLINE_MARGIN",
         "REPLICA_HEARTBEAT",
         "REPLICA_SILENCE_MAX",
-        "AWAY_MIN",
+        "OUTAGE_MIN",
     ];
 
     /// A published name is the name of its constant, plus the unit of a duration.

@@ -49,7 +49,7 @@ impl ShardOutage {
         if term.extended == Some(self.until) {
             return ExpiryDecision::Unserved;
         }
-        let wait = term.grace.unwrap_or(limit::ORPHAN_GRACE_DEFAULT).min(limit::AWAY_GRACE_MAX);
+        let wait = term.grace.unwrap_or(limit::ORPHAN_GRACE_DEFAULT).min(limit::OUTAGE_GRACE_MAX);
         let end = self.until.plus(wait);
         let last_contact = term.extended.unwrap_or(term.started).max(term.started);
         let could_extend = last_contact >= self.until || term.deadline <= self.since;
@@ -122,7 +122,7 @@ mod tests {
         );
         assert_eq!(waits(grace(0)), ExpiryDecision::Unserved);
         assert_eq!(waits(grace(20)), ExpiryDecision::InGrace(at(50)));
-        let longest = AWAY.until.plus(limit::AWAY_GRACE_MAX);
+        let longest = AWAY.until.plus(limit::OUTAGE_GRACE_MAX);
         assert_eq!(waits(grace(86_400)), ExpiryDecision::InGrace(longest));
     }
 }

@@ -4,7 +4,7 @@
 use rand::Rng as _;
 
 use crate::domain::engine::Unacked;
-use crate::domain::lifecycle::Cause;
+use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::{JobKey, RetryOverrides, State, Time, limit};
 use crate::shards::{self, Shard};
 use crate::store::{
@@ -37,7 +37,7 @@ impl Scheduler {
         &self,
         shard: &Shard,
         leases: &[RunningLease],
-        cause: &Cause,
+        cause: &LeaseEndCause,
     ) -> shards::Result<EndLeasesResult> {
         let settle = |lease: &RunningLease| {
             let named = lease.stream_lease_ref().lease;
@@ -61,14 +61,14 @@ impl Scheduler {
         &self,
         shard: &Shard,
         lease: &RunningLease,
-        cause: &Cause,
+        cause: &LeaseEndCause,
         applied: &RequestResult,
         ended: &mut EndLeasesResult,
     ) {
         let Ok(settled) = applied.settle_result() else { return };
         ended.ended += 1;
         ended.ended_here += usize::from(!settled.repeated);
-        if *cause == Cause::Expired && !settled.repeated {
+        if *cause == LeaseEndCause::Expired && !settled.repeated {
             self.log_lease_expired(shard, lease);
         }
         let is_failure = cause.counts(&self.retry_policy(&lease.attempt.retry));
@@ -83,7 +83,7 @@ impl Scheduler {
         &self,
         lease: LeaseRef,
         owner: u32,
-        cause: Cause,
+        cause: LeaseEndCause,
         deadline: Option<Time>,
     ) -> LeaseSettlement {
         let end = SettleAction::Unacked(Unacked {
@@ -99,7 +99,7 @@ impl Scheduler {
     pub(super) fn count_end(
         &self,
         key: &JobKey,
-        cause: &Cause,
+        cause: &LeaseEndCause,
         is_failure: bool,
         applied: &RequestResult,
     ) {
@@ -109,10 +109,10 @@ impl Scheduler {
         };
         let outcome = match (state, cause) {
             (State::Dead, _) => "dead",
-            (_, Cause::Failed { .. } | Cause::DeadLettered { .. }) => "retried",
-            (_, Cause::Released { .. }) => "released",
-            (_, Cause::Expired) => "lease_expired",
-            (_, Cause::StreamBroken | Cause::Unserved) => "orphaned",
+            (_, LeaseEndCause::Failed { .. } | LeaseEndCause::DeadLettered { .. }) => "retried",
+            (_, LeaseEndCause::Released { .. }) => "released",
+            (_, LeaseEndCause::Expired) => "lease_expired",
+            (_, LeaseEndCause::StreamBroken | LeaseEndCause::Unserved) => "orphaned",
         };
         if let (State::Dead, Some(record)) = (state, &applied.record) {
             self.log_dead_letter(key, record, cause);

@@ -67,7 +67,7 @@ pub enum EnqueueError {
         other_job: bool,
     },
     /// The shard cannot reach the requested durability; nothing was written.
-    #[error("shard {shard} reaches durability {reached:?}, not {asked:?}")]
+    #[error("shard {shard} can reach durability {reached:?} at most; {asked:?} was requested")]
     DurabilityUnsupported {
         /// Name of the shard; the first one, if several were tried.
         shard: ShardName,

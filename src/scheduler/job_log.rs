@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::domain::engine::Record;
-use crate::domain::lifecycle::Cause;
+use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::{JobKey, State};
 use crate::log_limiter::LogLimiter;
 use crate::shards::Shard;
@@ -48,13 +48,15 @@ impl Scheduler {
     }
 
     /// Logs that the job of this key is dead.
-    pub(super) fn log_dead_letter(&self, key: &JobKey, record: &Record, cause: &Cause) {
+    pub(super) fn log_dead_letter(&self, key: &JobKey, record: &Record, cause: &LeaseEndCause) {
         let (topic, life) = (key.topic.as_str(), &record.history);
         let cause = match cause {
-            Cause::Failed { .. } => "FAILED",
-            Cause::DeadLettered { .. } => "DEAD_LETTERED",
-            Cause::Expired => "LEASE_EXPIRED",
-            Cause::Released { .. } | Cause::StreamBroken | Cause::Unserved => "RELEASED",
+            LeaseEndCause::Failed { .. } => "FAILED",
+            LeaseEndCause::DeadLettered { .. } => "DEAD_LETTERED",
+            LeaseEndCause::Expired => "LEASE_EXPIRED",
+            LeaseEndCause::Released { .. }
+            | LeaseEndCause::StreamBroken
+            | LeaseEndCause::Unserved => "RELEASED",
         };
         let Some(passed) = self.inner.job_log_limiter.0.allow(&["death", topic, cause]) else {
             return;

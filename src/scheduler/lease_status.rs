@@ -13,7 +13,7 @@ use super::Scheduler;
 pub enum LeaseStatus {
     /// The lease is live for this long; zero if it is overdue and not ended yet.
     Running(Duration),
-    /// The job was acknowledged, or is gone: no worker runs it, or nothing depends on that.
+    /// The job was acknowledged or no longer exists; the credit of the lease can be freed.
     Settled,
     /// The lease ran out, was released or settled otherwise: a worker that still runs the job must stop.
     Revoked,

@@ -120,7 +120,7 @@ impl RedriveRun<'_> {
             let because_of = because_of.map(tracing::field::display);
             tracing::warn!(
                 shard = %name, %topic, because_of, error = %error.error,
-                "jobs of the shard were not put back"
+                "redrive failed on this shard; its jobs keep their state"
             );
             self.failed.entry(shard.name().clone()).or_insert(error);
         }

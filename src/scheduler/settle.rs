@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::lifecycle::Cause;
+use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::ring::ShardState;
 use crate::domain::{Payload, Receipt, RetryOverrides, ShardName, Time, Token};
 use crate::shards::{self, Shard, ShardError};
@@ -32,7 +32,7 @@ pub struct NackItem {
     /// Receipt of the lease.
     pub receipt: Receipt,
     /// Cause of the end.
-    pub cause: Cause,
+    pub cause: LeaseEndCause,
 }
 
 /// Item of an extend: moves the deadline of a lease.
@@ -225,9 +225,9 @@ impl Scheduler {
     }
 
     async fn nack_on_shard(&self, shard: &Shard, items: Vec<NackItem>) -> Vec<SettleResult> {
-        let (receipts, causes): (Vec<Receipt>, Vec<Cause>) =
+        let (receipts, causes): (Vec<Receipt>, Vec<LeaseEndCause>) =
             items.into_iter().map(|item| (item.receipt, item.cause)).unzip();
-        let settle = |(receipt, cause): (&Receipt, &Cause)| {
+        let settle = |(receipt, cause): (&Receipt, &LeaseEndCause)| {
             self.settle_unacked(lease_ref(receipt), receipt.owner, cause.clone(), None)
         };
         let settles = receipts.iter().zip(&causes).map(settle).collect();

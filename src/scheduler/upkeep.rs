@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Skew;
-use crate::domain::lifecycle::Cause;
+use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::outage::{ExpiredLease, ExpiryDecision};
 use crate::domain::{Time, TopicName, limit};
 use crate::shards::{self, Shard};
@@ -75,7 +75,9 @@ impl Scheduler {
         let ExpiredLeases { expired, unserved, in_grace: waiting } =
             ExpiredLeases::classify(reaped);
         let waits = self.postpone_expiry(shard, waiting).await?;
-        for (leases, cause) in [(expired, Cause::Expired), (unserved, Cause::Unserved)] {
+        for (leases, cause) in
+            [(expired, LeaseEndCause::Expired), (unserved, LeaseEndCause::Unserved)]
+        {
             if !leases.is_empty() {
                 let EndLeasesResult { ended_here: here, not_ended: left, .. } =
                     self.end_leases(shard, &leases, &cause).await?;

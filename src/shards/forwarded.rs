@@ -38,9 +38,9 @@ verbs! {
     Adopt: adopt(adopt: AdoptBatch) -> Vec<bool>;
     Reap: overdue_leases(limit: usize) -> LeaseQueryResult;
     Prune: prune(limit: usize) -> PruneResult;
-    Tidy: prune_topics(after: Option<TopicName>, limit: usize) -> PruneTopicsResult;
+    PruneTopics: prune_topics(after: Option<TopicName>, limit: usize) -> PruneTopicsResult;
     List: list(list: ListQuery) -> ListPage;
     Topics: topics(prefix: String, after: Option<TopicName>, limit: usize) -> Vec<TopicInfo>;
     Ids: ids(topic: TopicName, from: Option<String>, limit: usize) -> IdsPage;
-    Beat: heartbeat(beat: Heartbeat) -> SharedState;
+    Heartbeat: heartbeat(beat: Heartbeat) -> SharedState;
 }

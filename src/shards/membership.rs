@@ -66,9 +66,10 @@ impl Shards {
     #[must_use]
     pub fn are_all_served_by_others(&self) -> bool {
         let owner = self.inner.ring_state.owner.get();
-        self.all().iter().filter_map(Shard::shared_state).all(|census| {
+        self.all().iter().filter_map(Shard::shared_state).all(|shared_state| {
             // A replica without a ring is known by its leases alone: it has sent no heartbeat.
-            let mut living = census.replicas.iter().filter(|sign| sign.is_alive(census.now));
+            let mut living =
+                shared_state.replicas.iter().filter(|sign| sign.is_alive(shared_state.now));
             living.any(|sign| sign.ring != 0 && Some(&sign.owner) != owner)
         })
     }
@@ -101,8 +102,9 @@ impl Shards {
         let long =
             recent && now.duration_since(known.agreed_since) >= self.inner.timeouts.ring_agreement;
         let ours = self.all().iter().all(|shard| {
-            shard.shared_state().is_some_and(|census| {
-                let living = census.replicas.iter().filter(|sign| sign.is_alive(census.now));
+            shard.shared_state().is_some_and(|shared_state| {
+                let living =
+                    shared_state.replicas.iter().filter(|sign| sign.is_alive(shared_state.now));
                 living.map(|sign| sign.owner).min() == Some(owner)
             })
         });
@@ -159,16 +161,16 @@ impl Shards {
         agreement: RingAgreement,
         close: impl FnOnce(&mut RingView),
     ) {
-        let council = &self.inner.ring_state;
+        let ring_state = &self.inner.ring_state;
         {
-            let mut known = council.known();
+            let mut known = ring_state.known();
             // A shard may have gone silent meanwhile, or a replica may have joined.
             if self.agreement_in(&known) != Some(agreement) {
                 return;
             }
             close(&mut known);
         }
-        self.update_ring(council.owner.get().copied().unwrap_or_default()).await;
+        self.update_ring(ring_state.owner.get().copied().unwrap_or_default()).await;
     }
 
     /// Sends heartbeats to one shard until this replica leaves.
@@ -216,29 +218,29 @@ impl Shards {
         let (seen, gone) = (beat.seen_owners.clone(), beat.removed_owners.clone());
         let clock = self.inner.ring_state.clock.get();
         let sent = clock.map(Clock::now);
-        let census = shard.heartbeat(beat).await.ok()?;
+        let shared_state = shard.heartbeat(beat).await.ok()?;
         if let (Some(clock), Some(sent)) = (clock, sent) {
-            shard.compare_clocks(Skew::at_least(sent, census.now, clock.now()));
+            shard.compare_clocks(Skew::at_least(sent, shared_state.now, clock.now()));
         }
         shard.clear_peer_updates(&seen, &gone);
-        shard.set_state(census.state);
-        shard.set_shared_state(census.clone());
-        Some(self.inner.ring_state.apply_shared_state(owner, self.all(), shard, &census))
+        shard.set_state(shared_state.state);
+        shard.set_shared_state(shared_state.clone());
+        Some(self.inner.ring_state.apply_shared_state(owner, self.all(), shard, &shared_state))
     }
 
     /// Serves the ring that follows from the known records, once every shard that answers has it on record.
     async fn update_ring(&self, owner: u32) {
-        let council = &self.inner.ring_state;
-        let _one = council.change_lock.lock().await;
+        let ring_state = &self.inner.ring_state;
+        let _one = ring_state.change_lock.lock().await;
         let mut silent: Vec<ShardName> = Vec::new();
-        let mut served = open_active_ring(&mut council.known().records, self.all());
+        let mut served = open_active_ring(&mut ring_state.known().records, self.all());
         for _ in 0..ROUNDS_MAX {
             let lacking: Vec<&Shard> = {
-                let mut known = council.known();
+                let mut known = ring_state.known();
                 served = open_active_ring(&mut known.records, self.all());
                 let lacks = |shard: &&Shard| {
-                    let census = shard.shared_state();
-                    census.is_some_and(|c| {
+                    let shared_state = shard.shared_state();
+                    shared_state.is_some_and(|c| {
                         !open_rings::missing_records(&c.rings, &known.records).is_empty()
                     })
                 };
@@ -253,24 +255,27 @@ impl Shards {
             let failed = lacking.iter().zip(answers).filter(|(_, answer)| answer.is_none());
             silent.extend(failed.map(|(shard, _)| shard.name().clone()));
         }
-        council.serve(self.all(), served);
+        ring_state.serve(self.all(), served);
     }
 
     /// Announces to each shared shard without leases of this replica that this replica is gone. Leases of a stream
     /// that broke a moment ago are released by the replicas that find this one silent.
     pub(super) async fn announce_leave(&self) {
-        let council = &self.inner.ring_state;
-        council.shutdown.cancel();
-        let Some(&owner) = council.owner.get() else { return };
+        let ring_state = &self.inner.ring_state;
+        ring_state.shutdown.cancel();
+        let Some(&owner) = ring_state.owner.get() else { return };
         let bye = async |shard: &Shard| {
-            let census = shard.shared_state();
-            let known = census.iter().flat_map(|census| &census.replicas).map(|sign| sign.owner);
+            let shared_state = shard.shared_state();
+            let known = shared_state
+                .iter()
+                .flat_map(|shared_state| &shared_state.replicas)
+                .map(|sign| sign.owner);
             let others = known.filter(|&other| other != owner).collect();
             // If this fails, other replicas find this one silent.
             let Ok(left) = shard.orphans(others).await else { return };
             if left.iter().all(|lease| lease.owner != owner) {
                 let beat =
-                    Heartbeat { removed_owners: vec![owner], ..council.heartbeat(owner, shard) };
+                    Heartbeat { removed_owners: vec![owner], ..ring_state.heartbeat(owner, shard) };
                 let _ = shard.heartbeat(beat).await;
             }
         };

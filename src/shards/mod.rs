@@ -111,14 +111,14 @@ impl Shards {
         let down = watch::Sender::new(0);
         let shard = |(index, member)| Shard::new(index, member, &patience, &down, metrics);
         let members: Vec<Shard> = members.into_iter().enumerate().map(shard).collect();
-        let (placement, council) = (
+        let (placement, ring_state) = (
             WeightedRoundRobin::new(members.len()),
             RingState::new(&members, patience.call_max(), metrics),
         );
         Shards {
             inner: Arc::new(ShardsInner {
                 members,
-                ring_state: council,
+                ring_state,
                 placement,
                 timeouts: patience,
                 down,

@@ -54,12 +54,12 @@ ops! {
     Orphans = "orphans", InternalRead;
     LeasesOf = "leases_of", InternalRead;
     Prune = "prune", Write;
-    Tidy = "tidy", Write;
+    PruneTopics = "prune_topics", Write;
     List = "list", Read;
     Topics = "topics", InternalRead;
     Ids = "ids", Read;
     Stats = "stats", Read;
     Info = "info", InternalRead;
-    Beat = "beat", Write;
+    Heartbeat = "heartbeat", Write;
     SetState = "set_state", Write;
 }

@@ -98,11 +98,11 @@ mod tests {
 
     #[test]
     fn disagreement_is_logged_when_it_starts_persists_and_ends() {
-        let (begin, mut dissent) = (Instant::now(), RingDisagreement::default());
+        let (begin, mut disagreement) = (Instant::now(), RingDisagreement::default());
         let mut events = Vec::new();
         for second in 0..1_500 {
             let others = (100..1_000).contains(&second) || second >= 1_400;
-            let news = dissent.next_event(others, begin + seconds(second));
+            let news = disagreement.next_event(others, begin + seconds(second));
             events.extend(news.map(|news| (second, news)));
         }
         let first = [
@@ -115,26 +115,26 @@ mod tests {
 
     #[test]
     fn short_disagreement_is_not_logged() {
-        let (begin, mut dissent) = (Instant::now(), RingDisagreement::default());
+        let (begin, mut disagreement) = (Instant::now(), RingDisagreement::default());
         for second in 0..100 {
             let others = second % 12 < 11;
-            assert_eq!(dissent.next_event(others, begin + seconds(second)), None, "{second}");
+            assert_eq!(disagreement.next_event(others, begin + seconds(second)), None, "{second}");
         }
     }
 
     #[test]
     fn stale_answers_of_a_silent_shard_are_ignored() {
-        let (begin, mut dissent) = (Instant::now(), RingDisagreement::default());
+        let (begin, mut disagreement) = (Instant::now(), RingDisagreement::default());
         let shard = |name| ShardName::try_new(name).unwrap();
-        assert!(dissent.record(&shard("a"), BTreeSet::from([1, 2]), begin), "the first time");
-        dissent.record(&shard("b"), BTreeSet::from([1, 3]), begin + seconds(5));
-        assert_eq!(dissent.other_rings(1, begin + seconds(6)), BTreeSet::from([2, 3]));
-        assert_eq!(dissent.other_rings(2, begin + seconds(11)), BTreeSet::from([1, 3]));
-        assert!(!dissent.record(&shard("b"), BTreeSet::from([1]), begin + seconds(12)));
-        assert!(dissent.other_rings(1, begin + seconds(12)).is_empty());
-        assert!(dissent.is_recent(&shard("b"), begin + seconds(22)));
-        assert!(!dissent.is_recent(&shard("a"), begin + seconds(12)));
-        assert!(dissent.record(&shard("a"), BTreeSet::from([1]), begin + seconds(12)));
-        assert_eq!(dissent.recent_rings(begin + seconds(601)), BTreeSet::from([1, 3]));
+        assert!(disagreement.record(&shard("a"), BTreeSet::from([1, 2]), begin), "the first time");
+        disagreement.record(&shard("b"), BTreeSet::from([1, 3]), begin + seconds(5));
+        assert_eq!(disagreement.other_rings(1, begin + seconds(6)), BTreeSet::from([2, 3]));
+        assert_eq!(disagreement.other_rings(2, begin + seconds(11)), BTreeSet::from([1, 3]));
+        assert!(!disagreement.record(&shard("b"), BTreeSet::from([1]), begin + seconds(12)));
+        assert!(disagreement.other_rings(1, begin + seconds(12)).is_empty());
+        assert!(disagreement.is_recent(&shard("b"), begin + seconds(22)));
+        assert!(!disagreement.is_recent(&shard("a"), begin + seconds(12)));
+        assert!(disagreement.record(&shard("a"), BTreeSet::from([1]), begin + seconds(12)));
+        assert_eq!(disagreement.recent_rings(begin + seconds(601)), BTreeSet::from([1, 3]));
     }
 }

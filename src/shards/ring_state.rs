@@ -109,7 +109,7 @@ impl RingState {
     pub(super) fn heartbeat(&self, owner: u32, shard: &Shard) -> Heartbeat {
         let known = self.known();
         let theirs = shard.shared_state();
-        let theirs = theirs.as_deref().map(|census| &census.rings);
+        let theirs = theirs.as_deref().map(|shared_state| &shared_state.rings);
         // Before the first answer the versions on the shard are not known.
         let rings = theirs.map_or_else(RingRecords::new, |rings| {
             open_rings::missing_records(rings, &known.records)
@@ -131,16 +131,16 @@ impl RingState {
         owner: u32,
         shards: &[Shard],
         shard: &Shard,
-        census: &SharedState,
+        shared_state: &SharedState,
     ) -> bool {
         let (mut known, now) = (self.known(), Instant::now());
         let before = known.open_rings();
-        let news = open_rings::merge_records(&mut known.records, &census.rings);
+        let news = open_rings::merge_records(&mut known.records, &shared_state.rings);
         known.reopen_used(self.call_max, now);
         let opened = known.open_rings().difference(&before).next().is_some();
         let served = active_ring(&known.records, shards);
-        let lacks = !open_rings::missing_records(&census.rings, &known.records).is_empty();
-        let living = census.replicas.iter().filter(|sign| sign.is_alive(census.now));
+        let lacks = !open_rings::missing_records(&shared_state.rings, &known.records).is_empty();
+        let living = shared_state.replicas.iter().filter(|sign| sign.is_alive(shared_state.now));
         let others = living.filter(|sign| sign.owner != owner && sign.ring != 0);
         let others: BTreeSet<u64> = others.map(|sign| sign.ring).collect();
         let dissents = others.iter().any(|&ring| ring != known.fingerprint);
@@ -335,40 +335,49 @@ mod tests {
     fn shards() -> Shards {
         let member = |name| ShardMember::from(FaultyStore::new(name, &Clock::system()));
         let shards = Shards::new(["s0", "s1"].map(member).into(), &Metrics::new());
-        shards.all().iter().for_each(|shard| shard.set_shared_state(census(RingRecords::new())));
+        shards
+            .all()
+            .iter()
+            .for_each(|shard| shard.set_shared_state(shared_state(RingRecords::new())));
         serve(&shards);
         shards
     }
 
-    fn census(rings: RingRecords) -> SharedState {
+    fn shared_state(rings: RingRecords) -> SharedState {
         SharedState { now: Time(0), state: ShardState::Active, rings, replicas: Vec::new() }
     }
 
     /// Serves the ring that follows from the known records.
     fn serve(shards: &Shards) {
-        let council = &shards.inner.ring_state;
-        let served = open_active_ring(&mut council.known().records, shards.all());
-        council.serve(shards.all(), served);
+        let ring_state = &shards.inner.ring_state;
+        let served = open_active_ring(&mut ring_state.known().records, shards.all());
+        ring_state.serve(shards.all(), served);
     }
 
     /// Applies an answer of the first shard with this record of a ring.
     fn receive(shards: &Shards, ring: &RingMembers, version: u64, open: bool) {
-        let census = census(RingRecords::from([(ring.clone(), RingRecord { version, open })]));
-        shards.inner.ring_state.apply_shared_state(1, shards.all(), &shards.all()[0], &census);
+        let shared_state =
+            shared_state(RingRecords::from([(ring.clone(), RingRecord { version, open })]));
+        shards.inner.ring_state.apply_shared_state(
+            1,
+            shards.all(),
+            &shards.all()[0],
+            &shared_state,
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_ring_stays_open_until_calls_that_began_under_it_have_ended() {
         let shards = shards();
-        let council = &shards.inner.ring_state;
-        let both = council.known().served.clone();
+        let ring_state = &shards.inner.ring_state;
+        let both = ring_state.known().served.clone();
         shards.all()[1].set_state(ShardState::Draining);
         serve(&shards);
-        assert_ne!(council.known().served, both);
+        assert_ne!(ring_state.known().served, both);
         // Other replicas take this one for dead, and close the ring again and again.
         let is_open_though_closed = |version| {
             receive(&shards, &both, version, false);
-            council.known().records[&both].open
+            ring_state.known().records[&both].open
         };
         assert!(is_open_though_closed(9));
         tokio::time::advance(ShardTimeouts::default().call_max()).await;
@@ -389,9 +398,12 @@ mod tests {
                 time: Time(at),
             };
             let replicas = signs.iter().map(sign).collect();
-            let census =
-                SharedState { now: Time(60 * second), replicas, ..census(RingRecords::new()) };
-            shards.all()[shard].set_shared_state(census);
+            let shared_state = SharedState {
+                now: Time(60 * second),
+                replicas,
+                ..shared_state(RingRecords::new())
+            };
+            shards.all()[shard].set_shared_state(shared_state);
             shards.are_all_served_by_others()
         };
         shards.inner.ring_state.owner.set(1).unwrap();
@@ -407,8 +419,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn agreement_begins_anew_when_a_ring_is_opened() {
         let shards = shards();
-        let council = &shards.inner.ring_state;
-        let since = || council.known().agreed_since.elapsed();
+        let ring_state = &shards.inner.ring_state;
+        let since = || ring_state.known().agreed_since.elapsed();
         let other = RingMembers::stored("s0:1,s2:1").unwrap();
         for (version, open, agreed) in [
             (1, true, Duration::ZERO),

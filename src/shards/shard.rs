@@ -101,7 +101,7 @@ impl Shard {
         let enqueue = [CALLS_MAX, confirmed, confirmed].map(|calls| batcher(Op::Enqueue, calls));
         let settle = batcher(Op::Settle, CALLS_MAX);
         let (state, others, nudge) = (Mutex::new(state), Mutex::default(), Notify::new());
-        let census = watch::Sender::new(None);
+        let shared_state = watch::Sender::new(None);
         let inner = ShardInner {
             store,
             timeouts: patience.clone(),
@@ -109,7 +109,7 @@ impl Shard {
             index,
             weight,
             state,
-            shared_state: census,
+            shared_state,
             peer_updates: others,
             heartbeat_request: nudge,
             metrics,
@@ -386,8 +386,8 @@ impl Shard {
         self.inner.shared_state.borrow().clone()
     }
 
-    pub(super) fn set_shared_state(&self, census: SharedState) {
-        self.inner.shared_state.send_replace(Some(Arc::new(census)));
+    pub(super) fn set_shared_state(&self, shared_state: SharedState) {
+        self.inner.shared_state.send_replace(Some(Arc::new(shared_state)));
     }
 
     /// Records the skew between the clocks of the shard and this server.

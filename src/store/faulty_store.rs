@@ -412,19 +412,19 @@ impl Store for FaultyStore {
     fn heartbeat(&self, beat: Heartbeat) -> StoreFuture<'_, SharedState> {
         let (owner, ring) = (beat.owner, beat.ring);
         let (seen, gone) = (beat.seen_owners.clone(), beat.removed_owners.clone());
-        let census = self.call_store(move |store| store.heartbeat(beat));
+        let shared_state = self.call_store(move |store| store.heartbeat(beat));
         Box::pin(async move {
-            let mut census = census.await?;
+            let mut shared_state = shared_state.await?;
             if let Some(signs) = &mut *self.heartbeats.lock().unwrap() {
-                let at = census.now;
+                let at = shared_state.now;
                 signs.insert(owner, ReplicaHeartbeat { owner, ring, time: at });
                 for owner in seen {
                     signs.entry(owner).or_insert(ReplicaHeartbeat { owner, ring: 0, time: at });
                 }
                 signs.retain(|owner, _| !gone.contains(owner));
-                census.replicas = signs.values().copied().collect();
+                shared_state.replicas = signs.values().copied().collect();
             }
-            Ok(census)
+            Ok(shared_state)
         })
     }
 

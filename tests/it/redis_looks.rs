@@ -23,7 +23,7 @@ const DEEP: usize = 3 * limit::CALL_LOOKS_MAX;
 /// return a little more than requested.
 const LONG: [&str; 6] =
     ["topics", "stats", "info", "list running", "orphans", "search for a lost claim"];
-const PART_MAX: usize = limit::PART_MAX + limit::PART_MAX / 4;
+const PART_MAX: usize = limit::SCAN_PART_MAX + limit::SCAN_PART_MAX / 4;
 /// Limit of the bytes that a script reads: it stops behind the page with which it has read enough.
 const BYTES_MAX: usize = limit::CALL_BYTES_MAX + limit::CALL_BYTES_MAX / 8;
 /// Verbs that read more, each with its reason. The list should stay empty.

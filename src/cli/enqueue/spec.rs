@@ -139,7 +139,7 @@ fn no_json(payload: &Payload) -> Option<serde_json::Error> {
 fn attempts(text: &str) -> Result<i32, String> {
     match text.parse() {
         Ok(number) if number >= 1 || number == -1 => Ok(number),
-        _ => Err("it is neither a whole number from 1 on nor -1".to_owned()),
+        _ => Err("must be a whole number of 1 or more, or -1".to_owned()),
     }
 }
 

@@ -136,13 +136,15 @@ pub(super) struct WorkArgs {
     /// --retention keep a result
     #[arg(long, conflicts_with = "batch")]
     result: bool,
-    /// End after this many jobs
+    /// End after this many jobs. The server ends the stream after the last one: if the worker is killed then, the job
+    /// comes back when its lease ends, which counts as a failure
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = jobs)]
     max_jobs: Option<u64>,
     /// End after this long without a job; with exit code 4 if a shard does not answer, as it may have more jobs
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     idle_exit: Option<Duration>,
-    /// Lease of jobs that set none, 1s to 24h: time after which other workers take over from a dead worker
+    /// Lease of jobs that set none, 1s to 24h: time after which other workers take over from one that hangs (from a dead
+    /// one: 5s)
     #[arg(long, value_name = "DURATION", value_parser = lease)]
     lease: Option<Duration>,
     /// Hold this many jobs beyond those that run; they wait here even if other workers are free
@@ -275,7 +277,7 @@ fn jobs(text: &str) -> Result<u64, String> {
     text.parse()
         .ok()
         .filter(|jobs| *jobs > 0)
-        .ok_or_else(|| "it is no whole number from 1 on".to_owned())
+        .ok_or_else(|| "not a whole number from 1 on".to_owned())
 }
 
 fn lease(text: &str) -> Result<Duration, String> {

@@ -173,7 +173,7 @@ impl StreamRegistry {
     }
 
     /// Applies a lease event of that shard, from this or another replica.
-    pub(super) fn apply_hint(&self, shard: usize, hint: LeaseEvent) {
+    pub(super) fn apply_lease_event(&self, shard: usize, hint: LeaseEvent) {
         match hint {
             LeaseEvent::Settled { stream, tokens } => self.on_settled(stream, &tokens),
             LeaseEvent::SettlePending { stream, tokens } => self.on_settle_unknown(stream, &tokens),

@@ -1,6 +1,6 @@
 //! Adoption of the leases of a worker's previous stream by its next one: which leases, and the effects for both.
 
-use super::super::adoption_queue::FIRST_LOOKUP_MAX;
+use super::super::adoption_queue::ADOPTION_WAIT_MAX;
 use super::harness::{SOON, TestServer, TestWorker, options, pull_options, run_pending_tasks};
 use super::*;
 use crate::domain::StreamId;
@@ -201,7 +201,7 @@ async fn a_stream_that_continues_another_one_gets_jobs_at_once() {
         let mut second =
             server.open(StreamOptions { max_in_flight: 2, ..next(by, first, with(LEASES[1])) });
         second.jobs(1).await;
-        assert!(begin.elapsed() < FIRST_LOOKUP_MAX / 2, "{by:?}: {:?}", begin.elapsed());
+        assert!(begin.elapsed() < ADOPTION_WAIT_MAX / 2, "{by:?}: {:?}", begin.elapsed());
     }
 }
 

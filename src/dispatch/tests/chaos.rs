@@ -100,7 +100,7 @@ async fn nothing_is_lost_however_shards_fail() {
     let seed = rand::rng().random();
     eprintln!("seed {seed}");
     let ring = Arc::new(TestRing::new(4));
-    let config = Config { streams_max: 100, age_max: Duration::ZERO };
+    let config = Config { streams_max: 100, stream_max_age: Duration::ZERO };
     let dispatcher = Dispatcher::spawn(ring.scheduler.clone(), config);
     let [chaos, producing, working] = [(); 3].map(|()| CancellationToken::new());
     let timer = Timer::spawn(&ring.scheduler, &working);

@@ -68,7 +68,7 @@ impl TestServer {
         let shards = Shards::new(vec![Arc::clone(&store).into()], &metrics);
         let replica = ReplicaIdentity { name: "r".into(), nonce };
         let scheduler = Scheduler::new(shards, time.clone(), metrics, replica);
-        let config = Config { streams_max: STREAMS_MAX, age_max: AGE_MAX };
+        let config = Config { streams_max: STREAMS_MAX, stream_max_age: AGE_MAX };
         let dispatcher = Dispatcher::spawn(scheduler.clone(), config);
         TestServer { clock, store, scheduler, dispatcher }
     }

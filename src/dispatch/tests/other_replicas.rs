@@ -6,7 +6,7 @@ use futures::FutureExt as _;
 
 use super::harness::{TestServer, TestWorker, options, run_pending_tasks};
 use super::*;
-use crate::domain::lifecycle::Cause;
+use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::{JobId, JobKey, OnConflict, RetentionRule, Spec, TopicName, When, limit};
 use crate::scheduler::EndLeasesResult;
 use crate::store::faulty_store::FeedCall;
@@ -123,7 +123,7 @@ async fn stream_that_waits_for_credit_finds_lost_settles() {
 
 #[tokio::test]
 async fn leases_of_a_full_stream_are_looked_up_in_parts() {
-    let (server, _stream, _jobs) = started(2 * limit::PART_MAX as u32 + 1).await;
+    let (server, _stream, _jobs) = started(2 * limit::SCAN_PART_MAX as u32 + 1).await;
     server.skip_seconds(2).await;
     assert_eq!(server.store.lease_queries(), 3);
 }
@@ -142,7 +142,8 @@ async fn lease_revoked_by_another_replica_is_revoked_without_an_event() {
     let shard = &server.scheduler.shards().all()[0];
     // Like another replica that took this one for dead; its own lease event reaches no listener.
     let given_back = RunningLease { owner: 99, ..found };
-    let ended = server.scheduler.end_leases(shard, &[given_back], &Cause::StreamBroken).await;
+    let ended =
+        server.scheduler.end_leases(shard, &[given_back], &LeaseEndCause::StreamBroken).await;
     assert_eq!(ended, Ok(EndLeasesResult { ended: 1, ended_here: 1, not_ended: Vec::new() }));
     server.advance_seconds(2).await;
     let batch = stream.batch().await;

@@ -25,7 +25,7 @@ struct ShardedServer {
 impl ShardedServer {
     fn start(shards: usize) -> ShardedServer {
         let ring = TestRing::new(shards);
-        let config = Config { streams_max: 100, age_max: Duration::ZERO };
+        let config = Config { streams_max: 100, stream_max_age: Duration::ZERO };
         let dispatcher = Dispatcher::spawn(ring.scheduler.clone(), config);
         ShardedServer { ring, dispatcher }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::lifecycle::Cause;
+use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::retry::RetryPolicy;
 use crate::domain::{
     EnqueueOutcome, JobKey, OnConflict, Payload, RetentionRule, Spec, State, StreamId, Time, Token,
@@ -163,7 +163,7 @@ pub enum SettleAction {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unacked {
     /// Cause of the end.
-    pub cause: Cause,
+    pub cause: LeaseEndCause,
     /// Retry policy for the fields that the job itself does not set.
     pub policy: RetryPolicy,
     /// Random number, uniform in `[0, 1)`, for the jitter of a wait. Drawn with the command, so that a repeated

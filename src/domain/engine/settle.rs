@@ -1,6 +1,6 @@
 //! Commands on a lease: settle, unclaim, extend, detach, adopt.
 
-use crate::domain::lifecycle::{AfterLease as Onward, lease_end};
+use crate::domain::lifecycle::{AfterLease, lease_end};
 use crate::domain::{AttemptOutcome, JobKey, Payload, State, StreamId, Time, Token};
 
 use super::command::{
@@ -100,13 +100,13 @@ impl DecisionBuilder {
         }
         self.end_attempt(&mut record, lease, &ended);
         match end.step {
-            Onward::Wait(delay) => {
+            AfterLease::Wait(delay) => {
                 if let Some(delay) = delay {
                     record.due = self.clock.now().plus(delay);
                 }
                 self.make_waiting(record)
             }
-            Onward::DeadLetter => {
+            AfterLease::DeadLetter => {
                 self.effects.counters.dead += 1;
                 let at = self.clock.now();
                 let finish =

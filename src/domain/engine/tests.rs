@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::domain::conflict::request_code;
-use crate::domain::lifecycle::Cause;
+use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::{
     AttemptOutcome, EnqueueOutcome, OnConflict, Payload, RetentionRule, RetryOverrides,
     RetryPolicy, Spec, StreamId, Time, Token, TopicName, When, limit,
@@ -116,21 +116,21 @@ fn ack() -> Command {
 }
 
 /// Returns the command that ends the lease of [`job`] for `cause` under the server's own policy.
-fn end(cause: Cause) -> Command {
+fn end(cause: LeaseEndCause) -> Command {
     settle(unacked(cause))
 }
 
-fn unacked(cause: Cause) -> SettleAction {
+fn unacked(cause: LeaseEndCause) -> SettleAction {
     let policy = RetryPolicy::default();
     SettleAction::Unacked(Unacked { cause, policy, entropy: 0.0, dead_retention: MINUTE })
 }
 
-fn failed() -> Cause {
-    Cause::Failed { delay: None, error: "no".into() }
+fn failed() -> LeaseEndCause {
+    LeaseEndCause::Failed { delay: None, error: "no".into() }
 }
 
-fn released() -> Cause {
-    Cause::Released { delay: None, error: String::new() }
+fn released() -> LeaseEndCause {
+    LeaseEndCause::Released { delay: None, error: String::new() }
 }
 
 fn redrive() -> Command {
@@ -176,7 +176,7 @@ fn rows(columns: &[&dyn Fn(&Record) -> Command]) -> Vec<String> {
 /// Complete table of the commands of workers and operators, one row for each state found.
 #[test]
 fn the_table_of_the_life_cycle() {
-    let dead_letter = |_: &Record| end(Cause::DeadLettered { error: "x".into() });
+    let dead_letter = |_: &Record| end(LeaseEndCause::DeadLettered { error: "x".into() });
     let columns: [&dyn Fn(&Record) -> Command; 9] = [
         &|_| ack(),
         &|_| end(failed()),
@@ -268,7 +268,7 @@ fn whatever_ends_the_lease_the_waiting_generation_begins_with_fresh_counters() {
         JobHistory { failures: 24, deliveries: 99, first_start: Some(NOW), ..JobHistory::new(4) };
     let spec = Spec { retry, ..Spec::default() };
     let record = Record { history: spent, spec, ..job(At::Next) };
-    let causes = [Cause::Expired, Cause::StreamBroken, failed(), released()];
+    let causes = [LeaseEndCause::Expired, LeaseEndCause::StreamBroken, failed(), released()];
     let ends = causes.map(end).into_iter().chain([ack()]);
     for command in ends.chain([Command::Unclaim(TOKEN)]) {
         let decision = run(record.clone(), command.clone());
@@ -464,7 +464,7 @@ fn a_redriven_job_moves_to_its_target_and_expires_by_its_ttl() {
 fn an_end_that_no_worker_asked_for_is_guarded_by_its_deadline() {
     let record = job(At::State(State::Running));
     let guarded = |deadline| {
-        let Command::Settle(settle) = end(Cause::Expired) else { unreachable!() };
+        let Command::Settle(settle) = end(LeaseEndCause::Expired) else { unreachable!() };
         run(record.clone(), Command::Settle(Settle { deadline: Some(deadline), ..settle }))
     };
     let stale = guarded(NOW);
@@ -572,11 +572,11 @@ fn an_extend_sets_a_checkpoint_and_an_empty_one_clears_it() {
 #[test]
 fn a_checkpoint_lasts_until_an_ack_or_another_generation() {
     let running = || with_checkpoint(At::State(State::Running));
-    let broken = end(Cause::StreamBroken);
+    let broken = end(LeaseEndCause::StreamBroken);
     let kept = [
         run(running(), end(failed())),
         run(running(), end(released())),
-        run(running(), end(Cause::Expired)),
+        run(running(), end(LeaseEndCause::Expired)),
         run(running(), broken),
         run(running(), Command::Unclaim(TOKEN)),
         run(running(), Command::Delete { finished: None }),
@@ -616,14 +616,16 @@ fn a_checkpoint_lasts_until_an_ack_or_another_generation() {
 fn each_settle_action_has_its_own_code() {
     let (delay, error) = (None, String::new());
     let asked = [
-        Cause::Failed { delay, error: error.clone() },
-        Cause::Released { delay, error: error.clone() },
-        Cause::DeadLettered { error },
+        LeaseEndCause::Failed { delay, error: error.clone() },
+        LeaseEndCause::Released { delay, error: error.clone() },
+        LeaseEndCause::DeadLettered { error },
     ];
     // A new cause does not compile here: if workers can request it, add it above.
-    let _all = |cause: &Cause| match cause {
-        Cause::Failed { .. } | Cause::Released { .. } | Cause::DeadLettered { .. } => (),
-        Cause::Expired | Cause::StreamBroken | Cause::Unserved => (),
+    let _all = |cause: &LeaseEndCause| match cause {
+        LeaseEndCause::Failed { .. }
+        | LeaseEndCause::Released { .. }
+        | LeaseEndCause::DeadLettered { .. } => (),
+        LeaseEndCause::Expired | LeaseEndCause::StreamBroken | LeaseEndCause::Unserved => (),
     };
     let mut codes: Vec<u8> = asked
         .map(|cause| settled_code(cause.outcome(), cause.is_dead_letter()))

@@ -3,7 +3,7 @@
 //! A malformed receipt is not an error of the request: it is returned among the failures, and the other items are
 //! applied. Any other violation refuses the whole call.
 
-use crate::domain::lifecycle::Cause;
+use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::{JobKey, Receipt, limit};
 use crate::pb;
 use crate::scheduler::{
@@ -74,9 +74,11 @@ pub(in crate::grpc) fn nack(
         let delay = time::duration(checks, path.field("delay"), delay.as_ref(), &DELAY);
         checks.at_most_bytes(path.field("error"), error.len(), limit::ERROR_BYTES_MAX);
         let cause = match action.unwrap_or_default() {
-            pb::NackAction::Unspecified | pb::NackAction::Retry => Cause::Failed { delay, error },
-            pb::NackAction::Release => Cause::Released { delay, error },
-            pb::NackAction::DeadLetter => Cause::DeadLettered { error },
+            pb::NackAction::Unspecified | pb::NackAction::Retry => {
+                LeaseEndCause::Failed { delay, error }
+            }
+            pb::NackAction::Release => LeaseEndCause::Released { delay, error },
+            pb::NackAction::DeadLetter => LeaseEndCause::DeadLettered { error },
         };
         (receipt, move |receipt| NackItem { receipt, cause })
     })
@@ -314,12 +316,12 @@ mod tests {
             nack(pb::NackRequest { items: vec![item] }).unwrap().valid.remove(0).cause
         };
         let (delay, error) = (Some(std::time::Duration::from_secs(5)), "e".to_owned());
-        let failed = Cause::Failed { delay, error: error.clone() };
+        let failed = LeaseEndCause::Failed { delay, error: error.clone() };
         assert_eq!(cause(pb::NackAction::Unspecified), failed);
         assert_eq!(cause(pb::NackAction::Retry), failed);
-        let released = Cause::Released { delay, error: error.clone() };
+        let released = LeaseEndCause::Released { delay, error: error.clone() };
         assert_eq!(cause(pb::NackAction::Release), released);
-        assert_eq!(cause(pb::NackAction::DeadLetter), Cause::DeadLettered { error });
+        assert_eq!(cause(pb::NackAction::DeadLetter), LeaseEndCause::DeadLettered { error });
     }
 
     #[test]

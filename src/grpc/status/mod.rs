@@ -77,7 +77,8 @@ impl RpcError {
 
     /// Creates the error for a job that does not exist.
     pub(super) fn job_not_found(key: &JobKey) -> RpcError {
-        let message = "there is no such job: it never existed, or its record was deleted";
+        let message =
+            "no such job: it never existed, was deleted, or has ended and its retention has passed";
         RpcError::new(Reason::JobNotFound, message).with_job(key)
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::*;
-use crate::domain::lifecycle::Cause;
+use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::ring::ShardState;
 use crate::domain::{EnqueueOutcome, JobId, Receipt, Spec, State};
 use crate::shards::{RUN_MAX, ShardError};
@@ -350,7 +350,7 @@ async fn a_redrive_to_another_shard_that_was_cut_short_is_ended_by_the_next_one(
     ring.enqueue_accepted(ids.iter().map(|id| draft_with_id("t", id)).collect()).await;
     for n in 0..2 {
         let dead = |receipt| {
-            let cause = Cause::DeadLettered { error: String::new() };
+            let cause = LeaseEndCause::DeadLettered { error: String::new() };
             NackItem { receipt, cause }
         };
         let died = receipts(&ring, n, "t").await.into_iter().map(dead).collect();

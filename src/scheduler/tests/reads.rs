@@ -186,7 +186,7 @@ async fn the_state_of_a_shard_that_does_not_answer_is_not_set() {
 async fn dead_letter_all(ring: &TestRing, topic: &str) {
     for n in 0..ring.stores.len() {
         let receipts = super::receipts(ring, n, topic).await;
-        let cause = crate::domain::lifecycle::Cause::DeadLettered { error: "x".into() };
+        let cause = crate::domain::lifecycle::LeaseEndCause::DeadLettered { error: "x".into() };
         let item = |receipt| NackItem { receipt, cause: cause.clone() };
         let results = ring.scheduler.nack(receipts.into_iter().map(item).collect()).await;
         assert!(results.iter().all(Result::is_ok), "{results:?}");

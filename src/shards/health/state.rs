@@ -70,9 +70,9 @@ pub(super) struct BreakerState {
     /// True while a task probes whether reads are answered again.
     probes_reads: bool,
     /// Time of the last recovery.
-    recovered: Option<Instant>,
+    last_recovery: Option<Instant>,
     /// Time of the last answered read.
-    read: Option<Instant>,
+    last_read_answer: Option<Instant>,
     /// Calls that failed since the last answered probe.
     failed: FailedCalls,
     pauses: Backoff,
@@ -80,9 +80,9 @@ pub(super) struct BreakerState {
     /// Time of the next probe; `None`: no probe is due.
     next_probe: Option<Instant>,
     /// Time when the last probe ended.
-    probed: Option<Instant>,
+    last_probe_end: Option<Instant>,
     /// Set while a probe is in flight: whether it began while the shard was down.
-    probing: Option<bool>,
+    probe_began_down: Option<bool>,
 }
 
 // === impl BreakerState ===
@@ -95,14 +95,14 @@ impl BreakerState {
             down: None,
             reads_refused: None,
             probes_reads: false,
-            recovered: None,
-            read: None,
+            last_recovery: None,
+            last_read_answer: None,
             failed: FailedCalls::default(),
             pauses: Backoff::new(pauses.0, pauses.1),
             pause_min: pauses.0,
             next_probe: None,
-            probed: None,
-            probing: None,
+            last_probe_end: None,
+            probe_began_down: None,
         }
     }
 
@@ -122,7 +122,7 @@ impl BreakerState {
         }
         self.failures[access as usize] = 0;
         if access == Access::Read {
-            self.read = Some(Instant::now());
+            self.last_read_answer = Some(Instant::now());
         }
     }
 
@@ -135,7 +135,7 @@ impl BreakerState {
         begin: Instant,
     ) -> BreakerChange {
         // A call that began before the shard recovered was lost to the former failure.
-        if self.recovered.is_some_and(|recovered| begin < recovered) {
+        if self.last_recovery.is_some_and(|recovered| begin < recovered) {
             return BreakerChange::None;
         }
         let change = self.count(op.access(), kind, error, begin);
@@ -157,7 +157,7 @@ impl BreakerState {
         // A read that is late while others are answered has waited behind them: the shard works.
         let is_queued = access == Access::Read
             && kind == FailureKind::Slow
-            && self.read.is_some_and(|read| read >= begin);
+            && self.last_read_answer.is_some_and(|read| read >= begin);
         if is_queued {
             return BreakerChange::None;
         }
@@ -184,7 +184,7 @@ impl BreakerState {
 
     /// Refuses all calls.
     pub(super) fn take_down(&mut self, error: &str) -> BreakerChange {
-        if self.recovered.is_none_or(|recovered| recovered.elapsed() > RELAPSE) {
+        if self.last_recovery.is_none_or(|recovered| recovered.elapsed() > RELAPSE) {
             self.pauses.reset();
         }
         self.down = Some(error.to_owned());
@@ -197,7 +197,8 @@ impl BreakerState {
     /// probes would follow each other for ever.
     pub(super) fn schedule_probe(&mut self) {
         if self.down.is_none() {
-            let soon = self.probed.map_or_else(Instant::now, |probed| probed + self.pause_min);
+            let soon =
+                self.last_probe_end.map_or_else(Instant::now, |probed| probed + self.pause_min);
             self.next_probe.get_or_insert(soon);
         }
     }
@@ -216,7 +217,7 @@ impl BreakerState {
 
     /// Records the begin of a probe. Reasons for another one count from now on.
     pub(super) fn begin_probe(&mut self) {
-        (self.next_probe, self.probing) = (None, Some(self.down.is_some()));
+        (self.next_probe, self.probe_began_down) = (None, Some(self.down.is_some()));
     }
 
     /// Records the end of the probe that began at `begin`. A failure has its kind, its error, and whether the shard
@@ -226,9 +227,9 @@ impl BreakerState {
         answer: Result<(), (FailureKind, &str, bool)>,
         begin: Instant,
     ) -> ProbeOutcome {
-        let was_down = self.probing.take().unwrap_or_default();
+        let was_down = self.probe_began_down.take().unwrap_or_default();
         let is_down = self.down.is_some();
-        self.probed = Some(Instant::now());
+        self.last_probe_end = Some(Instant::now());
         if answer.is_ok() && is_down && was_down {
             self.recover();
             return ProbeOutcome::Recovered;
@@ -259,7 +260,7 @@ impl BreakerState {
     /// Returns whether a probe is due or in flight though the shard is in use.
     #[cfg(test)]
     pub(super) fn is_being_probed(&self) -> bool {
-        self.down.is_none() && (self.next_probe.is_some() || self.probing.is_some())
+        self.down.is_none() && (self.next_probe.is_some() || self.probe_began_down.is_some())
     }
 
     /// Returns whether to start a task that probes reads: there is one at most, however often reads are refused.
@@ -282,7 +283,7 @@ impl BreakerState {
     /// Puts the shard back in use. The next reads show whether it can be read.
     fn recover(&mut self) {
         self.failures = [0; 4];
-        self.recovered = Some(Instant::now());
+        self.last_recovery = Some(Instant::now());
         (self.down, self.reads_refused, self.next_probe) = (None, None, None);
     }
 }
@@ -458,16 +459,16 @@ mod tests {
         state.schedule_probe();
         assert_eq!(is_due(&state), Some(true), "at once");
         state.begin_probe();
-        fail(&mut state, Some(Op::Beat), FailureKind::Fast, 1);
+        fail(&mut state, Some(Op::Heartbeat), FailureKind::Fast, 1);
         fail(&mut state, Some(Op::Claim), FailureKind::Fast, 1);
         state.end_probe(Err((FailureKind::Fast, "no", true)), Instant::now());
         tokio::time::advance(100 * MS).await;
         assert_eq!(is_due(&state), Some(true));
-        let first = Some((Op::Beat, "no".to_owned()));
+        let first = Some((Op::Heartbeat, "no".to_owned()));
         let failed = FailedCalls { count: 2, first, probe_failed: true };
         assert_eq!(probe(&mut state, Ok(())), ProbeOutcome::Answered(failed));
         assert_eq!(is_due(&state), None);
-        fail(&mut state, Some(Op::Beat), FailureKind::Fast, 1);
+        fail(&mut state, Some(Op::Heartbeat), FailureKind::Fast, 1);
         assert_eq!(is_due(&state), Some(false), "after a pause");
     }
 

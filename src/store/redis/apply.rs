@@ -134,7 +134,7 @@ impl RedisStore {
             Err(error) => {
                 tracing::warn!(
                     shard = %self.identity.name, error,
-                    "durability of a write cannot be confirmed; its default durability is returned"
+                    "cannot confirm the durability of a write; the reply states the default durability"
                 );
                 drop(deadpool_redis::Connection::take(connection));
             }

@@ -2,7 +2,7 @@
 -- claim: leases ready jobs to streams, in the order of each topic, within their credit and the limits of one call.
 -- Jobs are distributed to streams in turn.
 -- ARGV: now, 0 and the tokens (8 bytes per job that may be leased, each beginning with the nonce); per ask: topic;
--- per stream of it: its seat (`layout.rs`), which has its limits and the lease after its times; unless the call has
+-- per stream of it: its demand (`layout.rs`), which has its limits and the lease after its times; unless the call has
 -- one ask of one stream: for each ask the number of streams (2 bytes).
 -- Reply: now, start of the leases (0: there are none), then per ask: rest (-1 more jobs are ready, -2 not known: ask
 -- again, 0 none, else the time when the next is due), number of jobs, whether streams are listed (0 or 1), number of
@@ -47,7 +47,7 @@ end
 
 -- The most common case: one job for one stream. At this size the cost of each table counts.
 if #tokens == 9 and #ARGV == 4 then
-  local name, seat = ARGV[3], ARGV[4]
+  local name, demand = ARGV[3], ARGV[4]
   local known = call('HMGET', P .. 'claims', name, void, '\1')
   last_start = known[3]
   local claims, line, order = known[1], P .. 'line:' .. name, P .. 'wait:0:' .. name
@@ -61,14 +61,14 @@ if #tokens == 9 and #ARGV == 4 then
       local id = sub(first, $member.id)
       local record = call('HGET', P .. 'jobs:' .. name, id)
       local apart, inside = byte(record or '', $record.apart, $record.inside)
-      local bytes, lease = unpack_($seat[bytes..lease], seat, $seat.bytes)
+      local bytes, lease = unpack_($demand[bytes..lease], demand, $demand.bytes)
       if apart and apart <= $apart.kept and inside < $inside.life and #record <= bytes then
         local deadline = now + lease
         local times, ending = pack($lease[started..deadline], begin(), deadline), string.format('%d', deadline)
         if in_line then call('LPOP', line) else call('ZREMRANGEBYRANK', order, '0', '0') end
-        local head = pack($entry[running..length], $running, #seat + ($lease.extended - $seat.extended))
+        local head = pack($entry[running..length], $running, #demand + ($lease.extended - $demand.extended))
         call('HSET', P .. 'jobs:' .. name, id, head .. sub(tokens, 2)
-          .. (apart == 0 and '\$ack.removes' or '\$ack.keeps') .. times .. sub(seat, $seat.extended) .. record)
+          .. (apart == 0 and '\$ack.removes' or '\$ack.keeps') .. times .. sub(demand, $demand.extended) .. record)
         call('ZADD', P .. 'ends:' .. name, ending, sub(tokens, 2) .. (apart == 0 and '' or '\0') .. id)
         if deadline < unpack_($claims[bound], claims) then
           call('HSET', P .. 'claims', name, pack($claims[bound], deadline) .. '0')
@@ -129,7 +129,7 @@ local function seats_of(at, count)
   local seats, wanted, room = {}, 0, $time.max
   for index = 0, count - 1 do
     local blob = ARGV[at + index]
-    local jobs, bytes, lease = unpack_($seat[jobs..lease], blob)
+    local jobs, bytes, lease = unpack_($demand[jobs..lease], blob)
     if jobs > 0 then
       seats[#seats + 1] = { index = index, jobs = jobs, lease = lease, blob = blob }
       wanted, room = wanted + jobs, math.min(room, bytes)
@@ -138,14 +138,14 @@ local function seats_of(at, count)
   return seats, wanted, room
 end
 
--- Sets the common parts of the leases of a seat: the part before the token, and the part after it, both for jobs that
+-- Sets the common parts of the leases of a demand: the part before the token, and the part after it, both for jobs that
 -- leave nothing, so that an ack may simply remove them, and for others.
-local function prepare_leases(seat)
-  local deadline = now + seat.lease
-  local tail = pack($lease[started..deadline], begin(), deadline) .. sub(seat.blob, $seat.extended)
-  seat.head = pack($entry[running..length], $running, #tail + $lease.started - 1)
-  seat.plain, seat.kept = '\$ack.removes' .. tail, '\$ack.keeps' .. tail
-  seat.deadline, seat.ending = deadline, string.format('%d', deadline)
+local function prepare_leases(demand)
+  local deadline = now + demand.lease
+  local tail = pack($lease[started..deadline], begin(), deadline) .. sub(demand.blob, $demand.extended)
+  demand.head = pack($entry[running..length], $running, #tail + $lease.started - 1)
+  demand.plain, demand.kept = '\$ack.removes' .. tail, '\$ack.keeps' .. tail
+  demand.deadline, demand.ending = deadline, string.format('%d', deadline)
 end
 
 for ask = 1, asks do
@@ -200,23 +200,23 @@ for ask = 1, asks do
       if n > 0 then
         local leases, deadlines, l, at, turn, bound, ending = {}, {}, 0, r + 4, 1, $time.max, nil
         for i = 1, n do
-          local seat, id, record, token = seats[turn], ids[i], records[i], sub(tokens, t + 8 * i - 8, t + 8 * i - 1)
-          if not seat.head then
-            prepare_leases(seat)
-            if seat.deadline < bound then bound, ending = seat.deadline, seat.ending end
+          local demand, id, record, token = seats[turn], ids[i], records[i], sub(tokens, t + 8 * i - 8, t + 8 * i - 1)
+          if not demand.head then
+            prepare_leases(demand)
+            if demand.deadline < bound then bound, ending = demand.deadline, demand.ending end
           end
-          leases[l + 1], deadlines[l + 1] = id, seat.ending
+          leases[l + 1], deadlines[l + 1] = id, demand.ending
           if anything == 0 or byte(record, $record.apart) == 0 then
-            leases[l + 2], deadlines[l + 2] = seat.head .. token .. seat.plain .. record, token .. id
+            leases[l + 2], deadlines[l + 2] = demand.head .. token .. demand.plain .. record, token .. id
           else
-            leases[l + 2], deadlines[l + 2] = seat.head .. token .. seat.kept .. record, token .. '\0' .. id
+            leases[l + 2], deadlines[l + 2] = demand.head .. token .. demand.kept .. record, token .. '\0' .. id
           end
           reply[at + i], reply[at + n + i] = page[i], record
           l = l + 2
           -- Jobs are distributed in turn.
           if several then
-            reply[at + 2 * n + i], seat.jobs = seat.index, seat.jobs - 1
-            if seat.jobs > 0 then turn = turn + 1 else table.remove(seats, turn) end
+            reply[at + 2 * n + i], demand.jobs = demand.index, demand.jobs - 1
+            if demand.jobs > 0 then turn = turn + 1 else table.remove(seats, turn) end
             if turn > #seats then turn = 1 end
           end
         end

@@ -93,20 +93,20 @@ fn encode_tokens(tokens: &[Token]) -> Vec<u8> {
 
 /// Encodes the demand of a stream for the script.
 fn encode_stream(owner: u32, taker: &StreamDemand) -> Vec<u8> {
-    let mut seat = Vec::with_capacity(48 + taker.worker_id.len());
+    let mut demand = Vec::with_capacity(48 + taker.worker_id.len());
     let lease = micros(taker.lease).unsigned_abs();
-    seat.put_u32(taker.jobs);
-    seat.put_uint(taker.bytes.min(BYTES_MAX), 7);
-    seat.put_uint(lease, 7);
-    seat.put_u8(u8::from(taker.oversize));
+    demand.put_u32(taker.jobs);
+    demand.put_uint(taker.bytes.min(BYTES_MAX), 7);
+    demand.put_uint(lease, 7);
+    demand.put_u8(u8::from(taker.oversize));
     // Lease after its times; it was not extended yet.
-    seat.put_uint(0, 7);
-    seat.put_u32(owner);
-    seat.put_u32(taker.stream);
-    put_duration(&mut seat, taker.grace);
-    seat.put_uint(lease, 7);
-    seat.extend(taker.worker_id.as_bytes());
-    seat
+    demand.put_uint(0, 7);
+    demand.put_u32(owner);
+    demand.put_u32(taker.stream);
+    put_duration(&mut demand, taker.grace);
+    demand.put_uint(lease, 7);
+    demand.extend(taker.worker_id.as_bytes());
+    demand
 }
 
 /// Reads the results of all asks.

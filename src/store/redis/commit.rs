@@ -12,7 +12,7 @@ use crate::store::codec;
 use super::entry::{
     INLINE_BYTES_MAX, JobEntry, clamped, phase_of, put_extension, put_fixed, put_message,
 };
-use super::layout::{TIME_MAX, apart, inside};
+use super::layout::{TIME_MAX, parts_inside, separate_parts};
 use super::record_version;
 use super::script::ScriptCall;
 
@@ -220,16 +220,20 @@ impl RecordSlot {
             Some(_) => false,
             None => self.keeps_apart(),
         };
-        if !is_apart && self.keeps_part_apart(apart::PAYLOAD) {
+        if !is_apart && self.keeps_part_apart(separate_parts::PAYLOAD) {
             parts.push(PartWrite::drop(kind::PAYLOAD));
         }
-        let has_next =
-            self.change_part(&mut parts, kind::NEXT, apart::NEXT, &self.parts.next_payload);
+        let has_next = self.change_part(
+            &mut parts,
+            kind::NEXT,
+            separate_parts::NEXT,
+            &self.parts.next_payload,
+        );
         let has_result =
-            self.change_part(&mut parts, kind::RESULT, apart::RESULT, &self.parts.result);
+            self.change_part(&mut parts, kind::RESULT, separate_parts::RESULT, &self.parts.result);
         let checkpoint = &self.parts.checkpoint;
         let has_checkpoint =
-            self.change_part(&mut parts, kind::CHECKPOINT, apart::CHECKPOINT, checkpoint);
+            self.change_part(&mut parts, kind::CHECKPOINT, separate_parts::CHECKPOINT, checkpoint);
         let mut life = record.history.clone();
         let attempts = codec::encode_attempts(&self.parts.attempts, &mut life.attempts);
         if let Some(codec::AttemptsSplice { front, kept }) = attempts {
@@ -238,7 +242,7 @@ impl RecordSlot {
                     operation: format!("{}{kept}", kind::ATTEMPTS),
                     bytes: front,
                 });
-            } else if self.keeps_part_apart(apart::ATTEMPTS) {
+            } else if self.keeps_part_apart(separate_parts::ATTEMPTS) {
                 parts.push(PartWrite::drop(kind::ATTEMPTS));
             }
         }
@@ -249,17 +253,17 @@ impl RecordSlot {
         let flag = |flag, on| if on { flag } else { 0 };
         let keeps = record.retention != RetentionRule::Nothing;
         let flags = [
-            flag(apart::KEPT, keeps)
-                | flag(apart::FAILED, life.failures > 0)
-                | flag(apart::PAYLOAD, is_apart)
-                | flag(apart::NEXT, has_next)
-                | flag(apart::ATTEMPTS, !life.attempts.is_empty())
-                | flag(apart::RESULT, has_result)
-                | flag(apart::CHECKPOINT, has_checkpoint),
-            flag(inside::BODY, is_apart || inline.is_some())
-                | flag(inside::SPEC, spec.is_some())
-                | flag(inside::LIFE, stored_life.is_some())
-                | flag(inside::EXTENSION, is_extended),
+            flag(separate_parts::KEPT, keeps)
+                | flag(separate_parts::FAILED, life.failures > 0)
+                | flag(separate_parts::PAYLOAD, is_apart)
+                | flag(separate_parts::NEXT, has_next)
+                | flag(separate_parts::ATTEMPTS, !life.attempts.is_empty())
+                | flag(separate_parts::RESULT, has_result)
+                | flag(separate_parts::CHECKPOINT, has_checkpoint),
+            flag(parts_inside::BODY, is_apart || inline.is_some())
+                | flag(parts_inside::SPEC, spec.is_some())
+                | flag(parts_inside::LIFE, stored_life.is_some())
+                | flag(parts_inside::EXTENSION, is_extended),
         ];
         put_times(plan, record, self.entry.as_ref(), decided);
         let phase = match &record.phase {
@@ -300,7 +304,7 @@ impl RecordSlot {
     /// Returns whether the payload is stored apart without being written.
     fn keeps_apart(&self) -> bool {
         match self.parts.payload {
-            PayloadChange::Keep => self.keeps_part_apart(apart::PAYLOAD),
+            PayloadChange::Keep => self.keeps_part_apart(separate_parts::PAYLOAD),
             PayloadChange::Promote => true,
             PayloadChange::Set(_) | PayloadChange::Drop => false,
         }

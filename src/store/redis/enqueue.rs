@@ -17,7 +17,7 @@ use crate::store::{Error, JobRequest, RequestResult, Result, codec};
 
 use super::connections::RedisConnection;
 use super::entry::{INLINE_BYTES_MAX, clamped, micros, put_extension, put_fixed, put_message};
-use super::layout::{EXTENDED_BLOB, apart, inside};
+use super::layout::{EXTENDED_BLOB, parts_inside, separate_parts};
 use super::optimistic_commit::errors_per_request;
 use super::reply::{ScriptReply, unexpected};
 use super::script::{ScriptCall, Verb};
@@ -43,10 +43,11 @@ fn encode_new_job(job: &engine::Enqueue) -> Vec<u8> {
     let flag = |flag, on| if on { flag } else { 0 };
     let mut record = Vec::with_capacity(96 + payload.as_ref().map_or(0, Vec::len));
     let flags = [
-        flag(apart::KEPT, job.retention != RetentionRule::Nothing) | flag(apart::PAYLOAD, large),
-        flag(inside::BODY, payload.is_some())
-            | flag(inside::SPEC, spec.is_some())
-            | flag(inside::EXTENSION, is_extended),
+        flag(separate_parts::KEPT, job.retention != RetentionRule::Nothing)
+            | flag(separate_parts::PAYLOAD, large),
+        flag(parts_inside::BODY, payload.is_some())
+            | flag(parts_inside::SPEC, spec.is_some())
+            | flag(parts_inside::EXTENSION, is_extended),
     ];
     let version = record_version::next_version();
     let bytes = job.spec.bytes() as u64;

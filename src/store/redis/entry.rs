@@ -27,7 +27,7 @@ use crate::domain::engine::{Finish, JobParts, Lease, Phase, Record, RecordTime};
 use crate::domain::{Job, JobKey, Payload, RetentionRule, ShardName, Spec, State, Time, Token};
 use crate::store::{self, Result, codec};
 
-use super::layout::{RUNS, TIME_MAX, apart, inside};
+use super::layout::{RUNS, TIME_MAX, parts_inside, separate_parts};
 use super::record_version::RecordVersion;
 use super::reply::unexpected;
 
@@ -150,17 +150,17 @@ impl JobEntry {
             }
         };
         let (mut expire, mut request, mut own_lease) = (None, None, None);
-        if inside & inside::EXTENSION != 0 {
+        if inside & parts_inside::EXTENSION != 0 {
             expire = fields.maybe_time()?;
             let is_known = fields.small()? != 0;
             request = Some(fields.unsigned(8)?).filter(|_| is_known);
             own_lease = fields.maybe_duration()?;
         }
-        let spec = fields.message(inside & inside::SPEC != 0)?;
-        let life = fields.message(inside & inside::LIFE != 0)?;
+        let spec = fields.message(inside & parts_inside::SPEC != 0)?;
+        let life = fields.message(inside & parts_inside::LIFE != 0)?;
         let (life, next) = codec::decode_history(life.as_deref());
-        let payload =
-            (inside & inside::BODY != 0 && apart & apart::PAYLOAD == 0).then_some(fields.0);
+        let payload = (inside & parts_inside::BODY != 0 && apart & separate_parts::PAYLOAD == 0)
+            .then_some(fields.0);
         let record = Record {
             phase,
             priority,
@@ -349,12 +349,12 @@ mod tests {
 
     #[test]
     fn a_record_is_read_where_scripts_write_it() {
-        let all = inside::BODY | inside::SPEC | inside::EXTENSION;
+        let all = parts_inside::BODY | parts_inside::SPEC | parts_inside::EXTENSION;
         let fields = [
             ("$record.due", 7, 1_000),
             ("$record.arrival", 6, -1),
             ("$record.created", 7, 2_000),
-            ("$record.apart", 1, apart::KEPT.into()),
+            ("$record.apart", 1, separate_parts::KEPT.into()),
             ("$record.inside", 1, all.into()),
             ("$record.version", 8, 77),
             ("$record.bytes", 4, 14),
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_finished_record_is_read_where_scripts_write_it() {
-        let inside = inside::EXTENSION.into();
+        let inside = parts_inside::EXTENSION.into();
         let fields = [
             ("$record.inside", 1, inside),
             ("$record.phase", 1, 3),

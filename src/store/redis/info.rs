@@ -31,7 +31,7 @@ impl RedisStore {
         let mut place = "-".to_owned();
         loop {
             let mut call = self.call(Verb::Info);
-            call.arg(&place).arg(limit::PART_MAX);
+            call.arg(&place).arg(limit::SCAN_PART_MAX);
             let mut reply = self.run(ConnectionLane::Read, &call).await?;
             let state = parse_state(&reply.text()?);
             let (last, more) = (reply.text()?, reply.number()? == 1);
@@ -65,13 +65,13 @@ impl RedisStore {
     async fn latest_forget(&self) -> Result<Option<Time>> {
         let mut passed = 0;
         loop {
-            let mut call = self.call(Verb::Kept);
-            call.arg(passed).arg(limit::PART_MAX);
+            let mut call = self.call(Verb::LastKeptUntil);
+            call.arg(passed).arg(limit::SCAN_PART_MAX);
             let mut reply = self.run(ConnectionLane::Read, &call).await?;
             let found = reply.maybe_time()?;
             let (looked, last) = (reply.length()?, reply.maybe_time()?);
             passed += looked as u64;
-            if found.is_some() || looked < limit::PART_MAX {
+            if found.is_some() || looked < limit::SCAN_PART_MAX {
                 return Ok(found);
             }
             if passed >= ALARMS_MAX {

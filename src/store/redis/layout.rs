@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use crate::domain::AttemptOutcome;
 use crate::domain::limit::{
-    AWAY_MIN, CALL_BYTES_MAX, CALL_JOBS_MAX, CALL_LOOKS_MAX, ID_AHEAD_MAX, PART_MAX, REPEAT_MAX,
+    CALL_BYTES_MAX, CALL_JOBS_MAX, CALL_LOOKS_MAX, ID_AHEAD_MAX, OUTAGE_MIN, REPEAT_MAX,
+    SCAN_PART_MAX,
 };
 
 /// First byte of the entry of a running job; a record begins with a time, whose first byte is far smaller.
@@ -35,7 +36,7 @@ const RECALLED_BYTES_MAX: i64 = 128 << 20;
 const RECALL_CHECK_EVERY: Duration = Duration::from_secs(10);
 
 /// First byte of flags: optional parts of the job outside of its record, and whether it is kept. 0 for most jobs.
-pub(super) mod apart {
+pub(super) mod separate_parts {
     pub(crate) const KEPT: u8 = 1;
     /// An attempt has failed.
     pub(crate) const FAILED: u8 = 2;
@@ -49,7 +50,7 @@ pub(super) mod apart {
 }
 
 /// Second byte of flags: optional parts inside of the record.
-pub(super) mod inside {
+pub(super) mod parts_inside {
     /// The job has a payload: inside of the record, unless it is stored apart.
     pub(crate) const BODY: u8 = 1;
     pub(crate) const SPEC: u8 = 2;
@@ -157,7 +158,7 @@ const LAYOUTS: [(&str, &[&[LayoutField]]); 14] = [
     ("plan", &[&PLAN]),
     ("item", &[&ITEM]),
     // A stream of a claim, and a new job, as they are sent.
-    ("seat", &[&ROOM, &LEASE_BODY]),
+    ("demand", &[&ROOM, &LEASE_BODY]),
     ("blob", &[&MODE]),
 ];
 
@@ -169,21 +170,21 @@ const NUMBERS: [(&str, i64); 29] = [
     ("call.jobs", CALL_JOBS_MAX as i64),
     ("call.bytes", CALL_BYTES_MAX as i64),
     ("call.looks", CALL_LOOKS_MAX as i64),
-    ("part.looks", PART_MAX as i64),
-    ("apart.kept", apart::KEPT as i64),
-    ("apart.failed", apart::FAILED as i64),
-    ("apart.payload", apart::PAYLOAD as i64),
-    ("apart.next", apart::NEXT as i64),
-    ("apart.attempts", apart::ATTEMPTS as i64),
-    ("apart.result", apart::RESULT as i64),
-    ("apart.checkpoint", apart::CHECKPOINT as i64),
-    ("inside.life", inside::LIFE as i64),
-    ("inside.extension", inside::EXTENSION as i64),
+    ("part.looks", SCAN_PART_MAX as i64),
+    ("apart.kept", separate_parts::KEPT as i64),
+    ("apart.failed", separate_parts::FAILED as i64),
+    ("apart.payload", separate_parts::PAYLOAD as i64),
+    ("apart.next", separate_parts::NEXT as i64),
+    ("apart.attempts", separate_parts::ATTEMPTS as i64),
+    ("apart.result", separate_parts::RESULT as i64),
+    ("apart.checkpoint", separate_parts::CHECKPOINT as i64),
+    ("inside.life", parts_inside::LIFE as i64),
+    ("inside.extension", parts_inside::EXTENSION as i64),
     ("limit.repeats", REPEAT_MAX.as_micros() as i64),
     ("limit.ahead", ID_AHEAD_MAX.as_micros() as i64),
     ("limit.recalled", RECALLED_BYTES_MAX),
     ("limit.look", RECALL_CHECK_EVERY.as_micros() as i64),
-    ("limit.away", AWAY_MIN.as_micros() as i64),
+    ("limit.away", OUTAGE_MIN.as_micros() as i64),
     ("outcome.succeeded", AttemptOutcome::Succeeded.code() as i64),
     ("phase.succeeded", 2),
     ("phase.dead", 3),
@@ -303,7 +304,7 @@ mod tests {
             ("$end.id", "9"),
             ("$tied_end.id", "10"),
             ("$claims.marks", "8"),
-            ("$seat.extended", "20"),
+            ("$demand.extended", "20"),
             ("$blob.fixed", "20"),
             ("$plan.fixed", "46"),
             ("$plan.extension", "70"),

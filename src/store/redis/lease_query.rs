@@ -130,7 +130,7 @@ impl RedisStore {
         }
         let refs: Vec<_> = wanted.into_iter().map(|(key, token)| LeaseRef { key, token }).collect();
         let mut leases: Vec<RunningLease> = Vec::with_capacity(refs.len());
-        for part in refs.chunks(limit::PART_MAX) {
+        for part in refs.chunks(limit::SCAN_PART_MAX) {
             // A lease that has ended meanwhile is left out.
             leases.extend(self.leases_by_ref(part.to_vec()).await?.leases);
         }
@@ -163,7 +163,7 @@ impl RedisStore {
         cursor: &[u8],
     ) -> Result<RunningPage> {
         let mut call = self.call(Verb::Running);
-        call.arg(topic.as_str()).arg(cursor).arg(limit::PART_MAX);
+        call.arg(topic.as_str()).arg(cursor).arg(limit::SCAN_PART_MAX);
         let mut reply = self.run(ConnectionLane::Read, &call).await?;
         let now = reply.time()?;
         let next = Some(reply.bytes()?).filter(|cursor| &cursor[..] != FIRST_CURSOR.as_bytes());

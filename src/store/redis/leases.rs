@@ -107,7 +107,7 @@ impl RedisStore {
         &self,
         requests: &[&JobRequest],
     ) -> Result<Vec<RequestResult>> {
-        let mut call = self.call(Verb::Tie);
+        let mut call = self.call(Verb::ChangeStream);
         for request in requests {
             match &request.command {
                 Command::Detach { token, stream } => {

@@ -288,14 +288,14 @@ impl LoadedJobs {
         }
         let effects = decision.effects;
         item_.needs_memory |= decision.parts.grows();
-        let fate = match decision.change {
+        let write = match decision.change {
             RecordChange::Keep => return,
             RecordChange::Remove => RecordWrite::Remove,
             RecordChange::Write(_) if slot.write == RecordWrite::Insert => RecordWrite::Insert,
             RecordChange::Write(_) => RecordWrite::Write,
             RecordChange::Insert(_) => RecordWrite::Insert,
         };
-        slot.write = fate;
+        slot.write = write;
         slot.record = match decision.change {
             RecordChange::Write(record) | RecordChange::Insert(record) => Some(*record),
             RecordChange::Keep | RecordChange::Remove => None,

@@ -13,12 +13,12 @@
 //! | `apply.rs` | `apply`: the path of each command | none of its own |
 //! | `enqueue.rs` | none: the path of new jobs | `enqueue` |
 //! | `settle.rs` | none: the path of acks | `settle` |
-//! | `optimistic_commit.rs` | none: the path of all others, as the engine decides | `load`, `commit`, `put` for what needs memory |
+//! | `optimistic_commit.rs` | none: the path of all others, as the engine decides | `load`, `commit`, `commit_growing` for what needs memory |
 //! | `heartbeat.rs` | `heartbeat`, `set_state` | `heartbeat`, `set_state` |
 //! | `claim.rs` | `claim` | `claim` |
 //! | `get.rs` | `get` | `get` |
-//! | `info.rs` | `info` | `info`, `kept` |
-//! | `leases.rs` | none: leases by name, and the path of lease patches | `extend`, `tie`; leases are read as jobs are |
+//! | `info.rs` | `info` | `info`, `last_kept_until` |
+//! | `leases.rs` | none: leases by name, and the path of lease patches | `extend`, `change_stream`; leases are read as jobs are |
 //! | `query.rs` | `list`, `topics`, `ids`, `stats` | `list`, `ids`, `stats` |
 //! | `lease_query.rs` | `query_leases`, `cancel_lost_claim` | `reap`, `running`, `cancel_claim` |
 //! | `shard.rs` | none: what opens a shard | `open`, `make_undelayed_due`, `topics` |
@@ -31,7 +31,7 @@
 //! | `list_cursor` | position in an order from which a list continues |
 //! | `outage` | times when no server served the shard |
 //! | `ended_ids`, `id_history` | ended jobs with server-made ids: recorded, and looked up |
-//! | `commit` | body of `commit` and `put`, which differ only in their need of memory |
+//! | `commit` | body of `commit` and `commit_growing`, which differ only in their need of memory |
 //! | `lease_events` | notifies other replicas of changes to their leases |
 //! | `claim_general` | claims outside of the common case |
 

@@ -87,8 +87,7 @@ impl SubscriptionGap {
                 } else if self.no_call_failed {
                     tracing::warn!(
                         shard = %name,
-                        "the subscription to wake-ups was lost; redis answers and the shard is subscribed to again, but \
-                         jobs may have come a second later"
+                        "resubscribed to wake-ups after a loss; jobs may have been delivered up to 1 s late"
                     );
                 }
                 return Some(subscription);
@@ -98,7 +97,7 @@ impl SubscriptionGap {
                 self.is_logged = true;
                 tracing::warn!(
                     shard = %name, error = error_mapping::text(&error),
-                    "cannot subscribe to wake-ups though redis answers: jobs may come a second later"
+                    "cannot subscribe to wake-ups though redis answers: jobs may be delivered up to 1 s late"
                 );
             }
             Err(_logged) => {}

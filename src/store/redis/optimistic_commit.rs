@@ -222,7 +222,7 @@ impl RedisStore {
         let waiting: Vec<usize> =
             book.waiting_commands(items).map(|waiting| waiting.index).collect();
         let grows = items.iter().any(|&item| book.items[item].0.needs_memory);
-        let verb = if grows { Verb::Put } else { Verb::Commit };
+        let verb = if grows { Verb::CommitGrowing } else { Verb::Commit };
         let is_guarded = |index: &usize| {
             let command = &requests[*index].command;
             matches!(command, Command::Settle(_) | Command::Unclaim(_) | Command::Prune)

@@ -43,7 +43,7 @@ impl RedisStore {
         let next = places.last().map(|(cursor, _)| *cursor).filter(|_| more).or(stop);
         let (cursors, keys): (Vec<_>, Vec<_>) = places.into_iter().unzip();
         let mut found = Vec::with_capacity(keys.len());
-        for part in keys.chunks(limit::PART_MAX) {
+        for part in keys.chunks(limit::SCAN_PART_MAX) {
             found.extend(self.get(part.to_vec(), list.full).await?);
         }
         let found = found.into_iter().zip(cursors);

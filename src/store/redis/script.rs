@@ -41,28 +41,28 @@ macro_rules! scripts {
 
 scripts! {
     CancelClaim = "cancel_claim",
+    ChangeStream = "change_stream",
     Claim = "claim",
     Commit = "commit",
+    CommitGrowing = "commit_growing",
     Enqueue = "enqueue",
     Extend = "extend",
     Get = "get",
     Heartbeat = "heartbeat",
     Ids = "ids",
     Info = "info",
-    Kept = "kept",
+    LastKeptUntil = "last_kept_until",
     List = "list",
     Load = "load",
     MakeUndelayedDue = "make_undelayed_due",
     Open = "open",
     Prune = "prune",
     PruneTopics = "prune_topics",
-    Put = "put",
     Reap = "reap",
     Running = "running",
     SetState = "set_state",
     Settle = "settle",
     Stats = "stats",
-    Tie = "tie",
     Topics = "topics",
 }
 
@@ -289,10 +289,21 @@ impl ExecutionTime {
 impl Verb {
     /// Returns whether the script changes no stored data: a failed call has no unknown outcome.
     pub(super) fn only_reads(self) -> bool {
-        use Verb::{Get, Ids, Info, Kept, List, Load, Prune, Reap, Running, Stats, Topics};
+        use Verb::{
+            Get, Ids, Info, LastKeptUntil, List, Load, Prune, Reap, Running, Stats, Topics,
+        };
         matches!(
             self,
-            Get | Ids | Info | Kept | List | Load | Prune | Reap | Running | Stats | Topics
+            Get | Ids
+                | Info
+                | LastKeptUntil
+                | List
+                | Load
+                | Prune
+                | Reap
+                | Running
+                | Stats
+                | Topics
         )
     }
 
@@ -302,28 +313,36 @@ impl Verb {
     /// `optimistic_commit.rs`. A token does not distinguish an Extend from the one that followed it.
     fn needs_window(self) -> bool {
         use Verb::{
-            CancelClaim, Claim, Commit, Enqueue, Extend, Get, Heartbeat, Ids, Info, Kept, List,
-            Load, MakeUndelayedDue, Open, Prune, PruneTopics, Put, Reap, Running, SetState, Settle,
-            Stats, Tie, Topics,
+            CancelClaim, ChangeStream, Claim, Commit, CommitGrowing, Enqueue, Extend, Get,
+            Heartbeat, Ids, Info, LastKeptUntil, List, Load, MakeUndelayedDue, Open, Prune,
+            PruneTopics, Reap, Running, SetState, Settle, Stats, Topics,
         };
         // All verbs are listed, so that a new verb does not compile without a decision.
         match self {
             Heartbeat | Enqueue | Extend | SetState => true,
-            Claim | Commit | Put | Tie | Settle | CancelClaim | MakeUndelayedDue | Open | Prune
-            | PruneTopics | Get | Ids | Info | Kept | List | Load | Reap | Running | Stats
-            | Topics => false,
+            Claim | Commit | CommitGrowing | ChangeStream | Settle | CancelClaim
+            | MakeUndelayedDue | Open | Prune | PruneTopics | Get | Ids | Info | LastKeptUntil
+            | List | Load | Reap | Running | Stats | Topics => false,
         }
     }
 
     /// Returns whether the reply begins with the time of Redis's clock.
     pub(super) fn answers_time(self) -> bool {
-        use Verb::{Commit, Enqueue, Extend, Heartbeat, Load, Put, SetState, Tie};
-        matches!(self, Heartbeat | Commit | Enqueue | Extend | Load | Put | SetState | Tie)
+        use Verb::{
+            ChangeStream, Commit, CommitGrowing, Enqueue, Extend, Heartbeat, Load, SetState,
+        };
+        matches!(
+            self,
+            Heartbeat | Commit | Enqueue | Extend | Load | CommitGrowing | SetState | ChangeStream
+        )
     }
 
     /// Returns whether the script ends or changes leases and so notifies their owners (`lib/lease_events.lua`).
     fn publishes_lease_events(self) -> bool {
-        matches!(self, Verb::Tie | Verb::Commit | Verb::Extend | Verb::Put | Verb::Settle)
+        matches!(
+            self,
+            Verb::ChangeStream | Verb::Commit | Verb::Extend | Verb::CommitGrowing | Verb::Settle
+        )
     }
 }
 
@@ -414,7 +433,7 @@ mod tests {
         let flags = |source: &str| source.lines().next().unwrap().to_owned();
         let refused: Vec<_> =
             ALL.iter().filter(|s| flags(s.source) == "-- flags:").map(|s| s.name).collect();
-        assert_eq!(refused, ["enqueue", "put"]);
+        assert_eq!(refused, ["commit_growing", "enqueue"]);
     }
 
     #[test]

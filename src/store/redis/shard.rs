@@ -398,7 +398,7 @@ impl RedisShard {
     ) -> Result<Vec<(TopicInfo, u64)>> {
         let mut topics = Vec::new();
         loop {
-            let size = (limit - topics.len()).min(limit::PART_MAX);
+            let size = (limit - topics.len()).min(limit::SCAN_PART_MAX);
             let part = self.topics_page(&place, size).await?;
             let full = part.len() == size;
             topics.extend(part);

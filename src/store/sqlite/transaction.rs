@@ -177,7 +177,7 @@ impl WriterState {
             outage: ShardOutage { since: Time(i64::MIN), until: now },
         };
         let signs = self.heartbeats.get_or_insert_with(opened);
-        if now.since(signs.last) >= limit::AWAY_MIN {
+        if now.since(signs.last) >= limit::OUTAGE_MIN {
             *signs = ServerHeartbeats {
                 last: now,
                 outage: ShardOutage { since: signs.last, until: now },

@@ -12,7 +12,7 @@ use super::{LeaseRef, RunningLease};
 pub enum LeaseQuery {
     /// Overdue leases: at most `limit` whose deadline has passed. The result also contains the next deadline, and the
     /// last time in which no server served the shard: no call of [`Store::heartbeat`](crate::store::Store::heartbeat)
-    /// for [`AWAY_MIN`](crate::domain::limit::AWAY_MIN), or, if no other server can serve it, the time before it was
+    /// for [`OUTAGE_MIN`](crate::domain::limit::OUTAGE_MIN), or, if no other server can serve it, the time before it was
     /// opened.
     Overdue {
         /// Maximum number of leases.

@@ -245,8 +245,8 @@ async fn wrong_values_are_told_before_anything_is_sent() {
     let server = Server::start().await;
     for (flags, texts) in [
         (&["--delay", "5"][..], "\"5\" is not a duration like 250ms, 30s, 5m or 1h30m"),
-        (&["--delay", "-5m"], "is not a duration like"),
-        (&["--lease", "-5m"], "is not a duration like"),
+        (&["--delay", "-5m"], "is negative"),
+        (&["--lease", "-5m"], "is negative"),
         (&["--delay", "soon"], "is not a duration like"),
         (&["--at", "2035-01-31T10:00:00"], "add Z or an offset"),
         (&["--id", ""], "is a variable not set?"),

@@ -43,7 +43,7 @@ async fn payloads_are_listed_on_demand() {
     assert_eq!(jobs[0]["spec"]["payload"]["text"], "hello");
     assert!(list(&["-o", "json"]).await.json()[0]["spec"].get("payload").is_none());
     list(&["--full"]).await.fails(2, &["-o json", "`ringq job get`"]);
-    list(&["--limit", "many"]).await.fails(2, &["no whole number"]);
+    list(&["--limit", "many"]).await.fails(2, &["not a whole number"]);
 }
 
 #[tokio::test]

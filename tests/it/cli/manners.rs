@@ -75,7 +75,7 @@ async fn a_port_of_something_else_is_told() {
     let server = Server::start().await;
     for args in CALLS.iter().copied().chain([&["info"][..]]) {
         let ran = finish(command(server.http, args).spawn().unwrap()).await;
-        let url = format!("http://{} is no gRPC server", server.http);
+        let url = format!("http://{} is not a gRPC server", server.http);
         ran.fails(4, &[&url, "is it the HTTP port?", "7700"]);
     }
     // No process serves the port of HTTP here.

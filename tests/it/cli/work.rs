@@ -258,20 +258,17 @@ async fn numbers_are_told_with_their_range() {
     for (args, texts) in [
         (
             &["work", "t", "--exec", "true", "-c", "0"][..],
-            "'--concurrency <N>': it is no whole number from 1 to 10000",
+            "'--concurrency <N>': not a whole number from 1 to 10000",
         ),
-        (&["work", "t", "--exec", "true", "--batch", "x"], "it is no whole number from 1 to 1000"),
+        (&["work", "t", "--exec", "true", "--batch", "x"], "not a whole number from 1 to 1000"),
         (
             &["work", "t", "--exec", "true", "--prefetch", "-1"],
-            "it is no whole number from 0 to 10000",
+            "not a whole number from 0 to 10000",
         ),
-        (&["work", "t", "--exec", "true", "--max-jobs", "0"], "it is no whole number from 1 on"),
-        (
-            &["bench", "--jobs", "abc"],
-            "'--jobs <NUMBER>': it is no whole number from 1 to 200000000",
-        ),
-        (&["bench", "--body", "-1"], "'--body <BYTES>': it is no whole number from 36 to 1048576"),
-        (&["job", "list", "t", "--limit", "-1"], "it is no whole number from 0 on"),
+        (&["work", "t", "--exec", "true", "--max-jobs", "0"], "not a whole number from 1 on"),
+        (&["bench", "--jobs", "abc"], "'--jobs <NUMBER>': not a whole number from 1 to 200000000"),
+        (&["bench", "--body", "-1"], "'--body <BYTES>': not a whole number from 36 to 1048576"),
+        (&["job", "list", "t", "--limit", "-1"], "not a whole number from 0 on"),
     ] {
         let nowhere = "127.0.0.1:1".parse().unwrap();
         finish(command(nowhere, args).spawn().unwrap()).await.fails(2, &[texts]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringq::domain::lifecycle::Cause;
+use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{
     Attempt, AttemptOutcome, RetentionRule, RetryOverrides, Spec, State, Time, limit,
 };
@@ -18,9 +18,9 @@ pub(crate) async fn every_end_counts_a_delivery_and_only_failures_count_as_such(
     for (id, retry, cause, failures) in [
         ("failed", RetryOverrides::default(), failed_for(900), 1),
         ("released", RetryOverrides::default(), released(), 0),
-        ("expired", RetryOverrides::default(), Cause::Expired, 1),
-        ("ignored", ignore, Cause::Expired, 0),
-        ("broken", RetryOverrides::default(), Cause::StreamBroken, 0),
+        ("expired", RetryOverrides::default(), LeaseEndCause::Expired, 1),
+        ("ignored", ignore, LeaseEndCause::Expired, 0),
+        ("broken", RetryOverrides::default(), LeaseEndCause::StreamBroken, 0),
         ("dead", RetryOverrides::default(), dead_lettered(), 1),
     ] {
         let spec = Spec { retry, ..Spec::default() };
@@ -86,7 +86,7 @@ pub(crate) async fn attempts_are_the_last_ten_newest_first(q: Fixture) {
         starts.push(q.now());
         q.sleep(1);
         let error = format!("error {n}");
-        q.end(&leased, Cause::Failed { delay: Some(Duration::from_secs(1)), error }).await;
+        q.end(&leased, LeaseEndCause::Failed { delay: Some(Duration::from_secs(1)), error }).await;
         q.sleep(1);
     }
     let expected: Vec<_> = (2..12)
@@ -109,9 +109,10 @@ pub(crate) async fn attempts_are_the_last_ten_newest_first(q: Fixture) {
 pub(crate) async fn each_way_of_ending_is_remembered_as_what_it_was(q: Fixture) {
     use AttemptOutcome::{Failed, LeaseExpired, Released};
     q.put(NewJob { retention: RetentionRule::Record(RETENTION), ..new_job("a") }).await;
-    let causes = [(failed_for(0), Failed), (Cause::Expired, LeaseExpired), (released(), Released)];
+    let causes =
+        [(failed_for(0), Failed), (LeaseEndCause::Expired, LeaseExpired), (released(), Released)];
     let mut expected = Vec::new();
-    for (cause, outcome) in causes.into_iter().chain([(Cause::StreamBroken, Released)]) {
+    for (cause, outcome) in causes.into_iter().chain([(LeaseEndCause::StreamBroken, Released)]) {
         q.sleep(100);
         let leased = q.claim_one().await;
         q.end(&leased, cause).await;
@@ -126,18 +127,20 @@ pub(crate) async fn each_way_of_ending_is_remembered_as_what_it_was(q: Fixture) 
 }
 
 pub(crate) async fn only_a_failure_with_an_error_changes_the_last_one(q: Fixture) {
-    let handed_back =
-        |error: &str| Cause::Released { delay: Some(Duration::ZERO), error: error.to_owned() };
+    let handed_back = |error: &str| LeaseEndCause::Released {
+        delay: Some(Duration::ZERO),
+        error: error.to_owned(),
+    };
     let leased = q.running("a").await;
     q.end(&leased, handed_back("going home")).await;
     let leased = q.claim_one().await;
     assert_eq!((&*leased.last_error, &*q.job("a").await.last_error), ("", ""));
-    q.end(&leased, Cause::StreamBroken).await;
+    q.end(&leased, LeaseEndCause::StreamBroken).await;
     q.sleep(2);
     let leased = q.claim_one().await;
     assert_eq!(leased.last_error, "");
     q.end(&leased, failed_for(0)).await;
-    for cause in [handed_back("home again"), released(), Cause::StreamBroken] {
+    for cause in [handed_back("home again"), released(), LeaseEndCause::StreamBroken] {
         let leased = q.claim_one().await;
         assert_eq!(leased.last_error, "it failed", "{cause:?}");
         q.end(&leased, cause).await;

@@ -166,7 +166,7 @@ pub(crate) async fn a_heartbeat_that_is_late_is_no_time_without_servers(q: Fixtu
     assert_eq!(q.store.overdue_leases(10).await.unwrap().outage, at_first);
     q.store.heartbeat(beat(1)).await.unwrap();
     let since = q.now();
-    let until = since.plus(limit::AWAY_MIN);
+    let until = since.plus(limit::OUTAGE_MIN);
     q.until_just_before(until);
     assert_eq!(q.store.overdue_leases(10).await.unwrap().outage, at_first);
     q.until(until);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringq::domain::lifecycle::Cause;
+use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{JobId, OnConflict, Payload, RetentionRule, State, When, limit};
 use ringq::store::{
     JobReschedule, LeaseExtension, LeaseRefusal, LeasedJob, NewJob, RedriveBatch, StreamDemand,
@@ -50,7 +50,13 @@ pub(crate) async fn the_next_delivery_brings_it_along_however_the_lease_ended(q:
         RetentionRule::Tombstone(limit::TOMBSTONE),
         RetentionRule::Record(RETENTION),
     ];
-    let causes = [failed_for(0), released(), Cause::Expired, Cause::StreamBroken, Cause::Unserved];
+    let causes = [
+        failed_for(0),
+        released(),
+        LeaseEndCause::Expired,
+        LeaseEndCause::StreamBroken,
+        LeaseEndCause::Unserved,
+    ];
     for (n, keep) in keeps.into_iter().enumerate() {
         let id = format!("job-{n}");
         let mut leased = saved(&q, NewJob { retention: keep, ..new_job(&id) }).await;
@@ -387,7 +393,7 @@ pub(crate) async fn it_survives_reopening(q: Fixture) {
     let leased = saved(&q, new_job("a")).await;
     q.reopen().await;
     assert_eq!(q.job("a").await.checkpoint, half());
-    q.end(&leased, Cause::StreamBroken).await;
+    q.end(&leased, LeaseEndCause::StreamBroken).await;
     q.reopen().await;
     let leased = q.claim_one().await;
     assert_eq!(leased.checkpoint, half());

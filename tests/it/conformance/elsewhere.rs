@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringq::domain::lifecycle::Cause;
+use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{RetentionRule, StreamId, Time, Token};
 use ringq::store::{
     AdoptBatch, AdoptItem, Claim, EventKind, LeaseEvent, LeaseExtension, LeaseSettlement,
@@ -194,7 +194,7 @@ pub(crate) async fn what_a_replica_does_to_its_own_leases_it_is_not_told(q: Fixt
 
 pub(crate) async fn an_end_by_another_replicas_timer_takes_the_lease_away(q: Fixture) {
     let Some(mut two) = Two::new(q).await else { return };
-    for (id, cause) in [("late", Cause::Expired), ("orphan", Cause::StreamBroken)] {
+    for (id, cause) in [("late", LeaseEndCause::Expired), ("orphan", LeaseEndCause::StreamBroken)] {
         let leased = one(two.leased(OWNER, &[6], &[new_job(id)]).await);
         two.q.until(leased.deadline);
         let lease = one(two.other.running_leases(vec![lease_ref(&leased)]).await.unwrap()).unwrap();

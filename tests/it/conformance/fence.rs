@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringq::domain::lifecycle::Cause;
+use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{JobId, OnConflict, RetentionRule, Time};
 use ringq::store::{Claim, LeasedJob, NewJob, RedriveBatch, StreamDemand, TopicDemand};
 
@@ -46,7 +46,7 @@ pub(crate) async fn each_delivery_of_an_id_has_a_greater_fence(q: Fixture) {
         leased
     };
     q.put(new_job("a")).await;
-    for cause in [released(), failed_for(0), Cause::Expired, Cause::StreamBroken] {
+    for cause in [released(), failed_for(0), LeaseEndCause::Expired, LeaseEndCause::StreamBroken] {
         let leased = claim(&q).await;
         let settle = q.decide(&leased, cause).await;
         q.settle(settle).await.unwrap();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ringq::clock::{Clock, ManualClock};
-use ringq::domain::lifecycle::Cause;
+use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{Durability, Job, ShardName, State, Time};
 use ringq::store::{
     Claim, LeaseExtension, LeaseRefusal, LeaseSettlement, LeasedJob, NewJob, RunningLease,
@@ -317,13 +317,13 @@ impl Fixture {
     }
 
     /// Decides and settles the end of a lease, which must be live.
-    pub(crate) async fn end(&self, leased: &LeasedJob, cause: Cause) -> SettleCommandReply {
+    pub(crate) async fn end(&self, leased: &LeasedJob, cause: LeaseEndCause) -> SettleCommandReply {
         let settle = self.decide(leased, cause).await;
         self.settle(settle).await.unwrap()
     }
 
     /// Builds the settle that ends a lease for `cause`, without jitter.
-    pub(crate) async fn decide(&self, leased: &LeasedJob, cause: Cause) -> LeaseSettlement {
+    pub(crate) async fn decide(&self, leased: &LeasedJob, cause: LeaseEndCause) -> LeaseSettlement {
         decide(&self.lease(leased).await.unwrap(), cause)
     }
 

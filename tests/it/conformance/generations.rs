@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringq::domain::lifecycle::Cause;
+use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{EnqueueOutcome, OnConflict, RetentionRule, State, limit};
 use ringq::store::{LeaseRefusal, LeasedJob, NewJob, RedriveBatch, SettleCommandReply};
 
@@ -31,18 +31,18 @@ pub(crate) async fn generations_count_what_is_enqueued_over(q: Fixture) {
 }
 
 /// Returns every way in which a lease can end.
-fn ends() -> Vec<(&'static str, Option<Cause>)> {
+fn ends() -> Vec<(&'static str, Option<LeaseEndCause>)> {
     vec![
         ("ack", None),
         ("retry", Some(failed())),
         ("release", Some(released())),
         ("die", Some(dead_lettered())),
-        ("expiry", Some(Cause::Expired)),
-        ("broken", Some(Cause::StreamBroken)),
+        ("expiry", Some(LeaseEndCause::Expired)),
+        ("broken", Some(LeaseEndCause::StreamBroken)),
     ]
 }
 
-async fn end(q: &Fixture, leased: &LeasedJob, cause: Option<Cause>) -> State {
+async fn end(q: &Fixture, leased: &LeasedJob, cause: Option<LeaseEndCause>) -> State {
     match cause {
         Some(cause) => q.end(leased, cause).await.state,
         None => q.ack(leased).await.state,

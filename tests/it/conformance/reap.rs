@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringq::domain::lifecycle::Cause;
+use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{Spec, State};
 use ringq::store::{LeaseRefusal, LeaseSettlement, NewJob, RunningLease};
 
@@ -57,8 +57,10 @@ pub(crate) async fn an_ack_after_the_reaping_is_stale(q: Fixture) {
     let leased = q.running("a").await;
     q.until(leased.deadline);
     let lease = one(q.store.overdue_leases(10).await.unwrap().leases);
-    let settle =
-        LeaseSettlement { deadline: Some(lease.deadline), ..decide(&lease, Cause::Expired) };
+    let settle = LeaseSettlement {
+        deadline: Some(lease.deadline),
+        ..decide(&lease, LeaseEndCause::Expired)
+    };
     assert_eq!(q.settle(settle).await.unwrap().state, State::Backoff);
     assert_eq!(q.settle(ack(&leased)).await, Err(LeaseRefusal::Stale));
     assert_eq!(q.state("a").await, Some(State::Backoff));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringq::domain::lifecycle::Cause;
+use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{EnqueueOutcome, JobId, OnConflict, State, Time};
 use ringq::store::{Error, NewJob, RedriveBatch};
 
@@ -54,7 +54,7 @@ pub(crate) async fn the_streams_of_the_former_life_are_orphans_and_can_be_let_go
     q.reopen().await;
     assert!(q.store.orphaned_leases(vec![OWNER]).await.unwrap().is_empty());
     assert_eq!(one(q.store.orphaned_leases(vec![OWNER + 1]).await.unwrap()).token, leased.token);
-    q.end(&leased, Cause::StreamBroken).await;
+    q.end(&leased, LeaseEndCause::StreamBroken).await;
     let job = q.job("a").await;
     assert_eq!((job.state, job.failures, job.deliveries), (State::Ready, 0, 1));
 }

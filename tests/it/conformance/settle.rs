@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ringq::domain::lifecycle::Cause;
+use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{
     Attempt, AttemptOutcome, JobId, OnConflict, RetentionRule, ShardName, State, Time, Token, limit,
 };
@@ -176,7 +176,11 @@ pub(crate) async fn a_repeated_ack_is_success_while_the_record_lives(q: Fixture)
 pub(crate) async fn a_repeated_nack_is_success_and_counts_once(q: Fixture) {
     for (id, cause, state) in [
         ("retry", failed_for(900), State::Backoff),
-        ("release", Cause::Released { delay: Some(RETENTION), error: "".into() }, State::Scheduled),
+        (
+            "release",
+            LeaseEndCause::Released { delay: Some(RETENTION), error: "".into() },
+            State::Scheduled,
+        ),
         ("die", dead_lettered(), State::Dead),
     ] {
         let leased = q.running(id).await;
@@ -246,7 +250,9 @@ pub(crate) async fn an_undone_claim_forgets_no_settle(q: Fixture) {
 }
 
 pub(crate) async fn a_lease_that_ended_by_itself_was_not_settled(q: Fixture) {
-    for (id, cause) in [("expired", Cause::Expired), ("broken", Cause::StreamBroken)] {
+    for (id, cause) in
+        [("expired", LeaseEndCause::Expired), ("broken", LeaseEndCause::StreamBroken)]
+    {
         let leased = q.running(id).await;
         let late = [ack(&leased), q.decide(&leased, dead_lettered()).await];
         q.end(&leased, cause).await;
@@ -341,7 +347,10 @@ pub(crate) async fn a_guarded_settle_is_refused_once_the_lease_was_extended(q: F
     let leased = q.running("a").await;
     q.until(leased.deadline);
     let lease = q.lease(&leased).await.unwrap();
-    let reap = LeaseSettlement { deadline: Some(lease.deadline), ..decide(&lease, Cause::Expired) };
+    let reap = LeaseSettlement {
+        deadline: Some(lease.deadline),
+        ..decide(&lease, LeaseEndCause::Expired)
+    };
     q.sleep(1);
     let moved = q.extend(&leased, None, None).await.unwrap();
     assert_eq!(q.settle(reap.clone()).await, Err(LeaseRefusal::Stale));

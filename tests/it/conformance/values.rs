@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ringq::domain::engine::Unacked;
-use ringq::domain::lifecycle::Cause;
+use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{
     JobId, JobKey, OnConflict, Payload, RetentionRule, RetryPolicy, Spec, StreamId, Time,
     TopicName, When, limit,
@@ -74,7 +74,7 @@ pub(crate) fn ack(leased: &LeasedJob) -> LeaseSettlement {
 }
 
 /// Builds the settle that ends a lease for `cause`, without jitter.
-pub(crate) fn decide(lease: &RunningLease, cause: Cause) -> LeaseSettlement {
+pub(crate) fn decide(lease: &RunningLease, cause: LeaseEndCause) -> LeaseSettlement {
     let (policy, dead_retention) = (RetryPolicy::default(), limit::DEAD_RETENTION);
     LeaseSettlement {
         lease: LeaseRef { key: lease.key.clone(), token: lease.token },
@@ -85,23 +85,23 @@ pub(crate) fn decide(lease: &RunningLease, cause: Cause) -> LeaseSettlement {
 }
 
 /// A failed attempt, retried by its policy.
-pub(crate) fn failed() -> Cause {
-    Cause::Failed { delay: None, error: "it failed".into() }
+pub(crate) fn failed() -> LeaseEndCause {
+    LeaseEndCause::Failed { delay: None, error: "it failed".into() }
 }
 
 /// A failed attempt, retried after this number of seconds.
-pub(crate) fn failed_for(seconds: u64) -> Cause {
-    Cause::Failed { delay: Some(Duration::from_secs(seconds)), error: "it failed".into() }
+pub(crate) fn failed_for(seconds: u64) -> LeaseEndCause {
+    LeaseEndCause::Failed { delay: Some(Duration::from_secs(seconds)), error: "it failed".into() }
 }
 
 /// A released attempt.
-pub(crate) fn released() -> Cause {
-    Cause::Released { delay: None, error: String::new() }
+pub(crate) fn released() -> LeaseEndCause {
+    LeaseEndCause::Released { delay: None, error: String::new() }
 }
 
 /// An attempt that ends its job.
-pub(crate) fn dead_lettered() -> Cause {
-    Cause::DeadLettered { error: "hopeless".into() }
+pub(crate) fn dead_lettered() -> LeaseEndCause {
+    LeaseEndCause::DeadLettered { error: "hopeless".into() }
 }
 
 /// Returns the reference of a lease.

@@ -36,7 +36,7 @@ async fn away_for_longer_than_a_lease(absence: Absence, held: usize) {
         }
         Absence::Stopped => {
             server.pause();
-            tokio::time::sleep(limit::AWAY_MIN + millis(300)).await;
+            tokio::time::sleep(limit::OUTAGE_MIN + millis(300)).await;
         }
     }
     let began = Instant::now();

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringq::domain::lifecycle::Cause;
+use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{EnqueueOutcome, JobId, JobKey, State, Token, When};
 use ringq::store::{
     Claim, JobReschedule, LeaseRef, LeaseSettlement, LeasedJob, ListQuery, RedriveBatch,
@@ -227,7 +227,7 @@ async fn go_on(q: &Fixture) -> Vec<String> {
     // Unsettled jobs come back, and expired records are removed.
     q.sleep(31);
     for lease in q.store.overdue_leases(10).await.unwrap().leases {
-        results.push(format!("{:?}", q.settle(decide(&lease, Cause::Expired)).await));
+        results.push(format!("{:?}", q.settle(decide(&lease, LeaseEndCause::Expired)).await));
     }
     q.sleep(7_200);
     while q.store.prune(100).await.unwrap().pruned > 0 {}

@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use ringq::domain::engine::Unacked;
-use ringq::domain::lifecycle::Cause;
+use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{
     JobId, JobKey, OnConflict, Payload, RetentionRule, RetryOverrides, RetryPolicy, ShardName,
     Spec, State, Time, Token, TopicName, When, limit,
@@ -423,21 +423,23 @@ impl Dice {
         })
     }
 
-    fn cause(&mut self) -> Cause {
+    fn cause(&mut self) -> LeaseEndCause {
         let error = self.pick(&["", "it fäiled"]).to_owned();
         let delay = self.maybe(0.3, |dice| dice.pick(&[Duration::ZERO, Duration::from_secs(2)]));
         // A new variant does not compile here: it belongs below.
-        let _all = |cause: &Cause| match cause {
-            Cause::Failed { .. } | Cause::Released { .. } | Cause::DeadLettered { .. } => (),
-            Cause::Expired | Cause::StreamBroken | Cause::Unserved => (),
+        let _all = |cause: &LeaseEndCause| match cause {
+            LeaseEndCause::Failed { .. }
+            | LeaseEndCause::Released { .. }
+            | LeaseEndCause::DeadLettered { .. } => (),
+            LeaseEndCause::Expired | LeaseEndCause::StreamBroken | LeaseEndCause::Unserved => (),
         };
         match self.rng.random_range(0..10) {
-            0..3 => Cause::Failed { delay, error },
-            3 | 4 => Cause::Released { delay, error },
-            5 | 6 => Cause::Expired,
-            7 if self.rng.random() => Cause::Unserved,
-            7 => Cause::StreamBroken,
-            _ => Cause::DeadLettered { error },
+            0..3 => LeaseEndCause::Failed { delay, error },
+            3 | 4 => LeaseEndCause::Released { delay, error },
+            5 | 6 => LeaseEndCause::Expired,
+            7 if self.rng.random() => LeaseEndCause::Unserved,
+            7 => LeaseEndCause::StreamBroken,
+            _ => LeaseEndCause::DeadLettered { error },
         }
     }
 

@@ -9,7 +9,7 @@ local bound, marks
 local function suffix(taker, ack, duration)
   local deadline = math.min(now + duration, $time.max)
   bound = math.min(bound, deadline)
-  local tail = taker.seat
+  local tail = taker.demand
   if duration ~= taker.lease then
     tail = sub(tail, 1, $held.duration - 1) .. pack($held[duration], duration) .. sub(tail, $held.worker)
   end
@@ -223,12 +223,12 @@ general = function(topic, at, takers)
   name, turn, wanted, bound, marks = topic, {}, 0, bound_before, sub(known, $claims.marks)
   for index = 0, takers - 1 do
     local blob = ARGV[at + index]
-    local jobs, bytes, lease, oversize = unpack_($seat[jobs..oversize], blob)
+    local jobs, bytes, lease, oversize = unpack_($demand[jobs..oversize], blob)
     if jobs > 0 then
-      local seat = sub(blob, $seat.extended)
+      local demand = sub(blob, $demand.extended)
       -- After the length follow token, mark, start and deadline.
-      turn[#turn + 1] = { index = index, seat = seat, lease = lease,
-                          head = pack($entry[running..length], $running, #seat + $lease.extended - 1),
+      turn[#turn + 1] = { index = index, demand = demand, lease = lease,
+                          head = pack($entry[running..length], $running, #demand + $lease.extended - 1),
                           jobs = jobs, bytes = bytes, oversize = oversize == 1 }
     end
     wanted = wanted + jobs

@@ -1,4 +1,4 @@
--- Body of `commit.lua` and `put.lua`, which differ in whether they may use memory when Redis is full.
+-- Body of `commit.lua` and `commit_growing.lua`, which differ in whether they may use memory when Redis is full.
 --#include clock
 --#include lease_events
 --#include ready_list

@@ -1,5 +1,5 @@
 -- flags: no-writes
--- kept: finds the time at which the last dead or finished job is deleted, among the alarms from the latest one back;
+-- last_kept_until: finds the time at which the last dead or finished job is deleted, among the alarms from the latest one back;
 -- alarms of waiting jobs that expire lie between.
 -- ARGV: now, number of alarms already read, limit.
 -- Reply: that time (0: not among these), number of alarms read, time of the last of them.

@@ -1,5 +1,5 @@
 -- flags: allow-oom
--- tie: detaches leases from their streams, or ties them to other streams, which are responsible for them from then
+-- change_stream: detaches leases from their streams, or ties them to other streams, which are responsible for them from then
 -- on.
 -- ARGV: now; per lease: topic, id, token, owner and number of its current stream; owner and number of its new one
 -- (empty: detach it), its grace in the stored form, time (empty: none). With a time, only a lease is tied that is

@@ -1,0 +1,5 @@
+-- flags:
+-- commit_growing: like `commit.lua`, for writes that need memory: new jobs and generations. Rejected as a whole when Redis is
+-- full.
+-- Reply: as in `commit.lua`.
+--#include commit

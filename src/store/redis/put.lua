@@ -1,5 +1,0 @@
--- flags:
--- put: like `commit.lua`, for writes that need memory: new jobs and generations. Rejected as a whole when Redis is
--- full.
--- Reply: as in `commit.lua`.
---#include commit
