@@ -4,7 +4,7 @@
 //! - [`job`]: the job; [`name`] and [`id`]: names and ids; [`receipt`]: proof of a lease
 //! - [`engine`]: the result of each command on a job, decided once for all stores
 //! - [`lifecycle`]: the end of a lease and its consequences by the retry policy; a new way of settling begins at
-//!   [`lifecycle::Cause`]
+//!   [`lifecycle::LeaseEndCause`]
 //! - [`outage`]: leases that expired while no server served their shard
 //! - [`conflict`]: the result of an enqueue when the id is taken
 //! - [`retry`]: retry policy: waits and limits

@@ -47,7 +47,7 @@ pub enum Command {
     /// Makes a finished job wait again with fresh counters.
     Redrive(Redrive),
     /// Applies what is due by the clock: expires the job, or removes its record. Prune ends no lease: that takes a
-    /// [`Settle`] with the deadline that has passed, and [`Cause::Expired`](crate::domain::lifecycle::Cause).
+    /// [`Settle`] with the deadline that has passed, and [`LeaseEndCause::Expired`](crate::domain::lifecycle::LeaseEndCause).
     Prune,
 }
 

@@ -223,12 +223,8 @@ impl RecordSlot {
         if !is_apart && self.keeps_part_apart(separate_parts::PAYLOAD) {
             parts.push(PartWrite::drop(kind::PAYLOAD));
         }
-        let has_next = self.change_part(
-            &mut parts,
-            kind::NEXT,
-            separate_parts::NEXT,
-            &self.parts.next_payload,
-        );
+        let next = &self.parts.next_payload;
+        let has_next = self.change_part(&mut parts, kind::NEXT, separate_parts::NEXT, next);
         let has_result =
             self.change_part(&mut parts, kind::RESULT, separate_parts::RESULT, &self.parts.result);
         let checkpoint = &self.parts.checkpoint;

@@ -167,7 +167,7 @@ async fn a_subscription_that_is_lost_alone_is_warned_of_and_makes_no_server_unre
     works(&server).await;
     let warned = lines(&server, "WARN", before);
     assert_eq!(warned.len(), 1, "{}", server.log());
-    for part in ["resubscribed to wake-ups after a loss", "redis answers", "shard=s0"] {
+    for part in ["resubscribed to wake-ups after a loss", "shard=s0"] {
         assert!(warned[0].contains(part), "{part}: {}", warned[0]);
     }
 }
