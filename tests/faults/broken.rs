@@ -109,7 +109,7 @@ async fn on_broken_scripts(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "make faults runs it"]
-async fn jobs_that_nobody_reaches_are_not_done() {
+async fn jobs_that_no_server_reaches_are_not_done() {
     let shape = Shape { proxied: true, ..Shape::default() };
     let trial = Trial::start("not_done", shape, Habits::default()).await;
     let Some(trial) = trial else { return };
@@ -223,7 +223,7 @@ fn what_is_left_in_a_file_is_found() {
 type Misfit = (fn(&mut Books), &'static str);
 
 #[test]
-fn books_that_do_not_fit_are_told() {
+fn books_that_do_not_fit_are_reported() {
     let verdict = Verdict { exist: 10, buried: 2, cancelled: 1, either: 1, ..Verdict::default() };
     let sound = Books { left: 0, dead: 2, enqueued: 10, succeeded: 7, ended_dead: 2 };
     assert!(sound.misfits(&verdict).is_empty());

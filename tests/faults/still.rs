@@ -77,7 +77,7 @@ async fn for_a_moment_and_for_long() {
              noticed it {noticed} times; {connections} new connections",
             answers.len()
         );
-        answers.iter().for_each(is_told_in_time);
+        answers.iter().for_each(is_reported_in_time);
         match time <= SHORT {
             true => assert_eq!((refused, noticed), (0, 0), "{how:?} for {time:?}"),
             false => assert!(refused > 0, "no call was refused in {how:?} for {time:?}"),
@@ -95,7 +95,7 @@ async fn for_a_moment_and_for_long() {
 }
 
 /// Checks an answer: it comes by the deadline, and a refusal names the unreachable shard and a retry delay.
-fn is_told_in_time((took, refused): &Answer) {
+fn is_reported_in_time((took, refused): &Answer) {
     assert!(*took < DEADLINE + LATE, "answered after {took:?}");
     let Some(status) = refused else { return };
     let known = matches!(status.code(), Code::Unavailable | Code::ResourceExhausted);

@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_token_of_jobs_leads_on_in_its_own_query_only() {
-        type Set = fn(&mut pb::ListJobsRequest);
+        type SetOtherField = fn(&mut pb::ListJobsRequest);
         let cursor = ListCursor { due: Time(-7), sequence: i64::MAX };
         let place = |name, place| (ShardName::try_new(name).unwrap(), place);
         let mut places = ListPosition(
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(list_jobs(&next).unwrap().0.after, after);
         let other_size = pb::ListJobsRequest { page_size: 3, ..next.clone() };
         assert_eq!(list_jobs(&other_size).unwrap().0.after, after);
-        let others: [Set; 4] = [
+        let others: [SetOtherField; 4] = [
             (|r| r.topic = "u".into()),
             (|r| r.state = pb::JobState::Ready.into()),
             (|r| r.view = pb::JobView::Full.into()),

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_a_type_can_say_is_its_most() {
+    fn more_than_a_type_can_hold_is_its_most() {
         assert_eq!(
             [to_int32(7_u32), to_int32(u32::MAX), to_int32(usize::MAX)],
             [7, i32::MAX, i32::MAX]

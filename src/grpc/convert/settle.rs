@@ -258,8 +258,8 @@ mod tests {
 
     #[test]
     fn nacks_are_checked() {
-        type Set = fn(&mut pb::NackItem);
-        let cases: [(Set, &[&str]); 5] = [
+        type SetNackField = fn(&mut pb::NackItem);
+        let cases: [(SetNackField, &[&str]); 5] = [
             (|i| i.error = "e".repeat(4096), &[]),
             (|i| i.error = "e".repeat(4097), &["items[0].error TOO_LARGE"]),
             (|i| i.action = 4, &["items[0].action INVALID_FIELD"]),
@@ -278,8 +278,8 @@ mod tests {
 
     #[test]
     fn extends_are_checked() {
-        type Set = fn(&mut pb::ExtendItem);
-        let cases: [(Set, &[&str]); 7] = [
+        type SetExtendField = fn(&mut pb::ExtendItem);
+        let cases: [(SetExtendField, &[&str]); 7] = [
             (|i| i.checkpoint = Some(pb::Payload::default()), &[]),
             (|i| i.checkpoint = Some(pb::Payload::data(vec![0; 64 << 10])), &[]),
             (

@@ -269,8 +269,8 @@ mod tests {
 
     #[test]
     fn every_field_of_a_pull_has_its_rule() {
-        type Set = fn(&mut pb::PullRequest);
-        let cases: [(Set, Result<u32, &str>); 6] = [
+        type SetPullField = fn(&mut pb::PullRequest);
+        let cases: [(SetPullField, Result<u32, &str>); 6] = [
             (|_| (), Ok(1)),
             (|r| r.max_jobs = 1_000, Ok(256)),
             (|r| r.max_jobs = -1, Err("max_jobs")),

@@ -180,7 +180,7 @@ fn a_job_that_is_gone_after_a_death_may_be_forgotten() {
 
 /// Numbers begin again when leases are lost.
 #[test]
-fn a_nack_says_nothing_of_what_came_before_it() {
+fn a_nack_states_nothing_of_what_came_before_it() {
     let mut events = sound();
     let (sent, delay) = (9000 * MS, 100 * MS);
     events.push(Event::Nacked { job: 5, sent, delivery: 1, delay });

@@ -108,7 +108,7 @@ fn a_recorder_that_stood_still_gives_the_benefit_of_the_doubt() {
 }
 
 #[test]
-fn failures_that_nobody_reported_are_noticed() {
+fn failures_that_no_client_reported_are_noticed() {
     let second = |attempt| {
         verdict(&changed(5, |delivered| {
             if delivered.delivery == 2 {

@@ -40,7 +40,7 @@ async fn settings_are_printed_as_a_file_that_gives_them_again() {
 }
 
 #[tokio::test]
-async fn slips_in_the_file_are_told_in_plain_words() {
+async fn slips_in_the_file_are_reported_in_plain_words() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("ringq.toml");
     for (text, texts) in [
@@ -76,7 +76,7 @@ async fn help_and_version_are_commands_too() {
 }
 
 #[tokio::test]
-async fn a_data_directory_that_is_a_file_is_told() {
+async fn a_data_directory_that_is_a_file_is_reported() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();
     let shard = ["serve", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"];

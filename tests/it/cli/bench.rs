@@ -39,7 +39,7 @@ async fn goes_on(server: &Server) {
 }
 
 #[tokio::test]
-async fn a_lifecycle_balances_and_says_what_it_depends_on() {
+async fn a_lifecycle_balances_and_states_what_it_depends_on() {
     let server = Server::start().await;
     let report = report(&server, "lifecycle --jobs 2000 --rounds 2").await;
     assert_eq!(report["complete"], true);
@@ -92,7 +92,7 @@ async fn a_rate_is_kept_to_the_last_job() {
 }
 
 #[tokio::test]
-async fn a_server_that_stalls_is_told() {
+async fn a_server_that_stalls_is_reported() {
     let server = Server::start().await;
     let run = begin(server.grpc, "idle --jobs 400 --warm-up 0 -o json");
     let client = server.connect().await;
@@ -144,7 +144,7 @@ async fn a_fill_leaves_its_jobs_there() {
 }
 
 #[tokio::test]
-async fn without_a_server_it_says_so() {
+async fn without_a_server_it_reports_it() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let ran = finish(begin(free, "")).await.fails(4, &["is it running?"]);
     assert_eq!(ran.stdout, "");
@@ -170,7 +170,7 @@ async fn a_job_that_another_worker_took_is_missed() {
 }
 
 #[tokio::test]
-async fn jobs_of_others_are_told_and_left() {
+async fn jobs_of_others_are_reported_and_left() {
     let server = Server::start().await;
     let client = server.connect().await;
     let run = begin(server.grpc, "both --topic t --duration 1s --warm-up 0");

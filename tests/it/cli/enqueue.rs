@@ -160,7 +160,7 @@ async fn what_is_piped_in_is_read_only_when_asked_for() {
 }
 
 #[tokio::test]
-async fn a_time_that_has_passed_is_told() {
+async fn a_time_that_has_passed_is_reported() {
     let server = Server::start().await;
     let args = ["enqueue", "mail", "x", "--at", "2020-11-22T10:00:00Z", "--id", "a"];
     let ran = ringq(&server, &args).await;
@@ -241,7 +241,7 @@ async fn what_the_server_refuses_names_the_flag() {
 }
 
 #[tokio::test]
-async fn wrong_values_are_told_before_anything_is_sent() {
+async fn wrong_values_are_reported_before_anything_is_sent() {
     let server = Server::start().await;
     for (flags, texts) in [
         (&["--delay", "5"][..], "\"5\" is not a duration like 250ms, 30s, 5m or 1h30m"),

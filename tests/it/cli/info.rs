@@ -2,7 +2,7 @@ use super::ringq;
 use crate::harness::{Server, Setup};
 
 #[tokio::test]
-async fn a_server_says_what_it_is() {
+async fn a_server_states_what_it_is() {
     let server = Server::start().await;
     let text = ringq(&server, &["info"]).await.ok();
     for part in

@@ -4,7 +4,7 @@ use super::ringq;
 use crate::harness::{Server, job};
 
 #[tokio::test]
-async fn jobs_are_deleted_and_what_is_missing_is_told() {
+async fn jobs_are_deleted_and_what_is_missing_is_reported() {
     let server = Server::start().await;
     let client = server.connect().await;
     for id in ["a", "b", "c"] {

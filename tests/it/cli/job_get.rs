@@ -39,7 +39,7 @@ async fn bytes_are_shown_as_hex() {
 }
 
 #[tokio::test]
-async fn of_a_job_without_retention_it_says_what_is_left() {
+async fn of_a_job_without_retention_it_states_what_is_left() {
     let server = Server::start().await;
     let client = server.connect().await;
     for (spec, is_left) in [
@@ -59,7 +59,7 @@ async fn of_a_job_without_retention_it_says_what_is_left() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_not_there_is_told_with_the_way_on() {
+async fn a_job_that_is_not_there_is_reported_with_the_way_on() {
     let server = Server::start().await;
     let ran = ringq(&server, &["job", "get", "mail", "a"]).await;
     let texts = ["ringq: cannot read job mail/a: ", "there is no topic mail: `ringq topic list`"];

@@ -47,7 +47,7 @@ async fn payloads_are_listed_on_demand() {
 }
 
 #[tokio::test]
-async fn a_limit_holds_and_is_told() {
+async fn a_limit_holds_and_is_reported() {
     let server = Server::start().await;
     let jobs = (0..1_234).map(|n| job("bulk").with_id(format!("j{n}"))).collect();
     server.connect().await.enqueue_all(jobs).await;
@@ -63,7 +63,7 @@ async fn a_limit_holds_and_is_told() {
 }
 
 #[tokio::test]
-async fn nothing_to_list_is_told_apart_from_no_topic() {
+async fn nothing_to_list_is_distinguished_from_no_topic() {
     let server = Server::start().await;
     server.connect().await.enqueue(job("mail")).await;
     let ran = ringq(&server, &["job", "list", "mail", "--state", "dead"]).await;

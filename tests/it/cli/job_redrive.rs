@@ -33,7 +33,7 @@ async fn dead_letters_go_back_to_work() {
 }
 
 #[tokio::test]
-async fn why_a_named_job_was_left_is_told() {
+async fn why_a_named_job_was_left_is_reported() {
     let server = Server::start().await;
     let client = server.connect().await;
     dead(&client, &["a", "b"]).await;
@@ -82,7 +82,7 @@ async fn a_shard_that_does_not_answer_leaves_no_job_untold() {
 }
 
 #[tokio::test]
-async fn which_must_be_said() {
+async fn the_jobs_must_be_named() {
     let server = Server::start().await;
     ringq(&server, &["job", "redrive", "mail"]).await.fails(2, &["--all"]);
     ringq(&server, &["job", "redrive", "mail", "a", "--all"]).await.fails(2, &["--all"]);

@@ -20,7 +20,7 @@ async fn a_job_is_moved() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_moved_is_told() {
+async fn what_cannot_be_moved_is_reported() {
     let server = Server::start().await;
     let client = server.connect().await;
     let args = ["job", "reschedule", "mail", "a", "--now"];

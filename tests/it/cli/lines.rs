@@ -46,7 +46,7 @@ async fn a_hundred_thousand_lines_become_as_many_jobs_in_their_order() {
 }
 
 #[tokio::test]
-async fn bad_lines_are_told_by_their_number_and_good_ones_go_through() {
+async fn bad_lines_are_reported_by_their_number_and_good_ones_go_through() {
     let server = Server::start().await;
     let mut input = b"one\n\ntwo\r\n".to_vec();
     input.extend(vec![b'x'; 2 << 20]);
@@ -66,7 +66,7 @@ async fn bad_lines_are_told_by_their_number_and_good_ones_go_through() {
 }
 
 #[tokio::test]
-async fn a_mistake_in_the_flags_is_told_once() {
+async fn a_mistake_in_the_flags_is_reported_once() {
     let server = Server::start().await;
     let ran = piped(&server, &["enqueue", "no topic", "--lines", "-"], b"a\nb\nc\n").await;
     let ran = ran.fails(1, &["stopped at line 1", "TOPIC", "\nringq: no line is enqueued\n"]);
@@ -431,7 +431,7 @@ async fn a_shard_that_is_down_is_reported_early_and_stops_the_run() {
 }
 
 #[tokio::test]
-async fn a_doubt_that_is_cleared_up_is_not_told() {
+async fn a_doubt_that_is_cleared_up_is_not_reported() {
     let dir = tempfile::tempdir().unwrap();
     let file = numbered(dir.path(), 100);
     let calls = AtomicUsize::new(0);

@@ -28,7 +28,7 @@ const CALLS: [&[&str]; 14] = [
 const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_told_with_what_to_do() {
+async fn a_server_that_is_not_there_is_reported_with_what_to_do() {
     for args in CALLS.iter().copied().chain([&["info"][..]]) {
         let ran = finish(command(NOBODY, args).spawn().unwrap()).await;
         let texts = ["no connection to http://127.0.0.1:1", "connection refused", "`ringq serve`"];
@@ -71,7 +71,7 @@ async fn the_server_is_named_in_several_ways() {
 }
 
 #[tokio::test]
-async fn a_port_of_something_else_is_told() {
+async fn a_port_of_something_else_is_reported() {
     let server = Server::start().await;
     for args in CALLS.iter().copied().chain([&["info"][..]]) {
         let ran = finish(command(server.http, args).spawn().unwrap()).await;
@@ -84,7 +84,7 @@ async fn a_port_of_something_else_is_told() {
 }
 
 #[tokio::test]
-async fn help_tells_the_defaults() {
+async fn help_reports_the_defaults() {
     let server = Server::start().await;
     let help = ringq(&server, &["enqueue", "--help"]).await.ok();
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -164,7 +164,7 @@ async fn colours_are_for_terminals() {
 
 /// Reported whatever the command does, and no reason for it to fail.
 #[tokio::test]
-async fn a_variable_that_nobody_reads_is_told() {
+async fn a_variable_that_no_reader_reads_is_reported() {
     let server = Server::start().await;
     let with = async |name: &str, value: &str| {
         let mut command = command(server.grpc, &["topic", "list"]);
@@ -198,7 +198,7 @@ async fn a_server_that_leaves_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_server_without_tls_is_not_said_to_be_away() {
+async fn a_server_without_tls_is_not_reported_to_be_away() {
     let server = Server::start().await;
     let url = format!("https://{}", server.grpc);
     let ran = ringq(&server, &["info", "--server", &url]).await;

@@ -5,7 +5,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use super::work_rig::signal;
 use super::{command, finish, ringq, rows, silenced};
 use crate::harness::{
-    Redis, Server, Setup, eventually, job, millis, nack, receipts, tells_of_lock, within,
+    Redis, Server, Setup, eventually, job, millis, nack, names_lock, receipts, within,
 };
 
 #[tokio::test]
@@ -39,11 +39,11 @@ async fn a_shard_that_does_not_answer_has_no_numbers() {
     assert_eq!(table[1][..4], ["s0", "ACTIVE", "1", "0"]);
     assert_eq!(table[2][..3], ["s1", "UNREACHABLE", "1"]);
     let why = ran.stdout.lines().last().unwrap();
-    assert!(why.starts_with("s1: ") && tells_of_lock(why), "{why}");
+    assert!(why.starts_with("s1: ") && names_lock(why), "{why}");
 }
 
 #[tokio::test]
-async fn a_shard_that_does_not_answer_keeps_nobody_from_the_others() {
+async fn a_shard_that_does_not_answer_keeps_no_other_from_the_others() {
     let server = Setup::new().shards(2).start().await;
     let client = server.connect().await;
     let ids: Vec<String> = (0..20).map(|n| format!("n{n}")).collect();
@@ -88,7 +88,7 @@ async fn a_shard_is_drained_and_taken_back() {
 }
 
 #[tokio::test]
-async fn a_wait_ends_when_the_shard_is_empty_and_tells_what_is_left() {
+async fn a_wait_ends_when_the_shard_is_empty_and_reports_what_is_left() {
     let server = Setup::new().shards(2).start().await;
     let client = server.connect().await;
     client.enqueue_all(vec![job("mail"); 128]).await;
@@ -130,7 +130,7 @@ async fn a_wait_ends_when_the_shard_is_empty_and_tells_what_is_left() {
 }
 
 #[tokio::test]
-async fn a_wait_goes_on_while_a_shard_is_silent_that_would_tell_who_writes() {
+async fn a_wait_goes_on_while_a_shard_is_silent_that_would_report_who_writes() {
     let (Some(mut a), Some(b)) = (Redis::start().await, Redis::start().await) else { return };
     let (first, second) = (format!("a={}", a.url()), format!("b={}", b.url()));
     let server = Setup::new().ring(vec![first, second]).start().await;
@@ -183,7 +183,7 @@ async fn a_signal_ends_the_wait_and_not_the_drain() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_drained_is_told_with_what_to_do() {
+async fn what_cannot_be_drained_is_reported_with_what_to_do() {
     let server = Setup::new().shards(1).start().await;
     let ran = ringq(&server, &["shard", "drain", "s7"]).await;
     ran.fails(3, &["cannot drain shard s7: there is no such shard", "`ringq shard list`"]);

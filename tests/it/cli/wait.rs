@@ -34,7 +34,7 @@ async fn json_is_the_job() {
 }
 
 #[tokio::test]
-async fn without_a_worker_it_says_so_and_waits_as_long_as_asked() {
+async fn without_a_worker_it_reports_it_and_waits_as_long_as_asked() {
     let server = Server::start().await;
     let args = ["enqueue", "sum", "x", "--wait", "--wait-timeout", "2500ms", "--id", "a"];
     let ran = finish(command(server.grpc, &args).spawn().unwrap()).await;
@@ -72,7 +72,7 @@ async fn an_end_that_is_no_success_is_a_failure() {
 
 /// A waiting command reports that the server is gone, and that it continues.
 #[tokio::test]
-async fn a_server_that_leaves_is_told_to_those_who_wait() {
+async fn a_server_that_leaves_is_reported_to_those_who_wait() {
     let mut server = Setup::new().restartable().shards(2).start().await;
     let client = server.connect().await;
     client.enqueue_all(vec![job("mail"); 128]).await;

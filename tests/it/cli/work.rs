@@ -172,7 +172,7 @@ async fn a_batch_that_the_machine_has_no_room_for_is_run_in_parts() {
 }
 
 #[tokio::test]
-async fn a_payload_with_lines_that_fails_drags_nobody_down() {
+async fn a_payload_with_lines_that_fails_drags_no_other_down() {
     let server = Server::start().await;
     let client = server.connect().await;
     let text = |id: &str| if id == "two" { "one\ntwo" } else { "one" };
@@ -240,7 +240,7 @@ async fn a_large_payload_need_not_be_read() {
 }
 
 #[tokio::test]
-async fn what_a_command_leaves_in_the_background_keeps_nobody_waiting() {
+async fn what_a_command_leaves_in_the_background_keeps_no_other_waiting() {
     let server = Server::start().await;
     let client = server.connect().await;
     client.enqueue(kept("t", "a")).await;
@@ -254,7 +254,7 @@ async fn what_a_command_leaves_in_the_background_keeps_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn numbers_are_told_with_their_range() {
+async fn numbers_are_reported_with_their_range() {
     for (args, texts) in [
         (
             &["work", "t", "--exec", "true", "-c", "0"][..],
@@ -276,7 +276,7 @@ async fn numbers_are_told_with_their_range() {
 }
 
 #[tokio::test]
-async fn bad_usage_is_told_before_anything_is_sent() {
+async fn bad_usage_is_reported_before_anything_is_sent() {
     let nowhere = ["t", "--server", "http://127.0.0.1:1"];
     for args in [
         &["--exec", "true"][..],
@@ -314,7 +314,7 @@ async fn a_command_without_exec_is_answered_with_an_example() {
 }
 
 #[tokio::test]
-async fn it_says_where_it_takes_what_and_what_is_not_there() {
+async fn it_states_where_it_takes_what_and_what_is_not_there() {
     let server = Server::start().await;
     let client = server.connect().await;
     client.enqueue(job("t").with_id("a")).await;

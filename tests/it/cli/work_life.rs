@@ -246,7 +246,7 @@ async fn on_a_silent_shard(server: &Server, args: &[&str]) -> (Work, rusqlite::C
 }
 
 #[tokio::test]
-async fn an_ack_that_waits_for_its_shard_says_so() {
+async fn an_ack_that_waits_for_its_shard_reports_it() {
     let server = Setup::new().shards(2).start().await;
     let (work, holder) = on_a_silent_shard(&server, &["--lease", "60s"]).await;
     work.go();
@@ -271,7 +271,7 @@ async fn a_job_whose_shard_stays_away_is_named_with_what_becomes_of_it() {
 }
 
 #[tokio::test]
-async fn a_lease_that_cannot_be_kept_says_why() {
+async fn a_lease_that_cannot_be_kept_states_why() {
     let server = Setup::new().shards(2).start().await;
     let (work, _holder) = on_a_silent_shard(&server, &["--lease", "12s"]).await;
     work.says("ringq: t/a cannot be extended or settled yet: shard s").await;

@@ -93,7 +93,7 @@ async fn a_connection_that_ends_with_a_call_on_it() {
 
 /// The caller's own deadline, which tonic reports as CANCELLED.
 #[tokio::test]
-async fn a_deadline_is_one_whoever_notices_it() {
+async fn a_deadline_is_one_for_each_reader() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = Client::new(format!("http://{}", listener.local_addr().unwrap())).unwrap();
     let mut request = tonic::Request::new(GetServerInfoRequest::default());

@@ -27,7 +27,7 @@ fn lines(output: &Output) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_examples_do_what_they_say() {
+async fn the_examples_do_what_they_show() {
     // A test run by its filter or with `--test it` alone does not build them.
     if !example("enqueue").exists() || !example("worker").exists() {
         assert!(!in_ci(), "the examples are missing: `cargo build --examples` first");

@@ -102,7 +102,7 @@ async fn a_worker_whose_ack_has_no_answer_is_not_idle() {
 }
 
 #[tokio::test]
-async fn without_a_connection_nobody_is_idle() {
+async fn without_a_connection_no_worker_is_idle() {
     let mut server = Setup::new().restartable().start().await;
     let client = connect(&server);
     enqueue(&client, jobs("t", 1)).await;

@@ -210,7 +210,7 @@ async fn acks_go_out_by_the_hundred_and_a_lone_one_at_once() {
 }
 
 #[tokio::test]
-async fn batches_are_of_one_topic_and_wait_for_nobody() {
+async fn batches_are_of_one_topic_and_wait_for_no_stream() {
     let server = Server::start().await;
     let client = connect(&server);
     // One lone job first: it does not wait for others.

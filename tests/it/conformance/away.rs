@@ -92,7 +92,7 @@ pub(crate) async fn a_time_without_servers_is_known_whichever_call_ends_it(q: Fi
     }
 }
 
-pub(crate) async fn what_ran_out_meanwhile_is_told_from_what_ran_out_since(q: Fixture) {
+pub(crate) async fn what_ran_out_meanwhile_is_reported_from_what_ran_out_since(q: Fixture) {
     let Some(mut q) = q.lasting() else { return };
     q.store.heartbeat(beat(1)).await.unwrap();
     q.sleep(1);

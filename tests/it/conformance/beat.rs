@@ -78,7 +78,7 @@ pub(crate) async fn replicas_of_a_shared_shard_find_each_other(q: Fixture) {
     assert_eq!(signs(&census)[1], other, "it is listed until it is removed");
 }
 
-pub(crate) async fn replicas_are_met_once_and_gone_when_that_is_said(q: Fixture) {
+pub(crate) async fn replicas_are_met_once_and_gone_when_that_is_reported(q: Fixture) {
     show(&q, beat(1)).await;
     let first = q.now();
     q.sleep(4);

@@ -142,7 +142,7 @@ pub(crate) async fn jobs_go_round_from_taker_to_taker(q: Fixture) {
     assert_eq!(shares(&claimed), [vec!["a", "d", "f"], vec!["b"], vec!["c", "e"]]);
 }
 
-pub(crate) async fn nobody_gets_more_jobs_than_it_can_take(q: Fixture) {
+pub(crate) async fn no_other_gets_more_jobs_than_it_can_take(q: Fixture) {
     q.put_ids(&["a", "b", "c", "d"]).await;
     let takers = [1, 0, 2].map(|jobs| StreamDemand { jobs, ..taker() }).to_vec();
     let claimed = q.claim_for(TOPIC, takers).await;
@@ -150,7 +150,7 @@ pub(crate) async fn nobody_gets_more_jobs_than_it_can_take(q: Fixture) {
     assert_eq!(claimed.remainder, TopicRemainder::Ready);
 }
 
-pub(crate) async fn nobody_gets_more_bytes_than_it_can_take(q: Fixture) {
+pub(crate) async fn no_other_gets_more_bytes_than_it_can_take(q: Fixture) {
     let jobs = vec![sized("a", 60), sized("b", 40), sized("c", 1)];
     q.store.enqueue(jobs).await.unwrap();
     let claimed = q.claim_for(TOPIC, vec![StreamDemand { bytes: 100, ..taker() }]).await;
@@ -169,7 +169,7 @@ pub(crate) async fn bytes_are_those_of_payload_and_headers(q: Fixture) {
     assert_eq!(shares(&q.claim_for(TOPIC, tight(16)).await), [["a"]]);
 }
 
-pub(crate) async fn a_job_that_fits_nobody_waits_and_nothing_overtakes_it(q: Fixture) {
+pub(crate) async fn a_job_that_fits_no_worker_waits_and_nothing_overtakes_it(q: Fixture) {
     q.store.enqueue(vec![sized("big", 50), sized("small", 1)]).await.unwrap();
     let claimed =
         q.claim_for(TOPIC, vec![StreamDemand { bytes: 10, oversize: false, ..taker() }]).await;
@@ -228,7 +228,7 @@ pub(crate) async fn a_long_backlog_comes_in_order_over_several_claims(q: Fixture
 
 // === the remainder ===
 
-pub(crate) async fn the_rest_says_when_the_next_job_is_due(q: Fixture) {
+pub(crate) async fn the_rest_states_when_the_next_job_is_due(q: Fixture) {
     assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.remainder, TopicRemainder::Empty);
     q.put(NewJob { due: after(20), ..new_job("b") }).await;
     let put = q.put(NewJob { due: after(10), ..new_job("a") }).await;
@@ -240,7 +240,7 @@ pub(crate) async fn the_rest_says_when_the_next_job_is_due(q: Fixture) {
     assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.remainder, TopicRemainder::Empty);
 }
 
-pub(crate) async fn the_rest_says_when_a_retry_is_due(q: Fixture) {
+pub(crate) async fn the_rest_states_when_a_retry_is_due(q: Fixture) {
     let leased = q.running("a").await;
     q.end(&leased, failed_for(30)).await;
     let rest = q.claim_for(TOPIC, vec![taker()]).await.remainder;
@@ -359,7 +359,7 @@ pub(crate) async fn tokens_of_one_claim_differ_and_share_its_nonce(q: Fixture) {
     assert_eq!(tokens.len(), 3);
 }
 
-pub(crate) async fn a_lease_says_whose_it_is_and_what_deciding_needs(q: Fixture) {
+pub(crate) async fn a_lease_shows_whose_it_is_and_what_deciding_needs(q: Fixture) {
     q.put(new_job("a")).await;
     let grace = Some(Duration::from_millis(1_500));
     let takers = vec![StreamDemand { stream: u32::MAX, grace, ..taker() }];
@@ -385,7 +385,7 @@ pub(crate) async fn the_first_start_is_that_of_the_first_attempt(q: Fixture) {
     assert_eq!(q.lease(&leased).await.unwrap().attempt.first_start, first);
 }
 
-pub(crate) async fn a_delivery_tells_what_came_before_it(q: Fixture) {
+pub(crate) async fn a_delivery_reports_what_came_before_it(q: Fixture) {
     let created = q.now();
     let leased = q.run(NewJob { priority: Some(4), ..new_job("a") }).await;
     assert_eq!((leased.failures, leased.deliveries, leased.priority), (0, 0, 4));
@@ -423,7 +423,7 @@ pub(crate) async fn leases_of_unknown_jobs_and_tokens_are_refused(q: Fixture) {
 
 // === undone claims ===
 
-pub(crate) async fn an_ask_for_nobody_says_what_there_is_and_takes_nothing(q: Fixture) {
+pub(crate) async fn an_ask_for_no_stream_states_what_there_is_and_takes_nothing(q: Fixture) {
     q.store
         .enqueue(vec![job_in("ready", "a"), job_in("failed", "b"), job_in("gone", "c")])
         .await

@@ -61,7 +61,7 @@ impl Two {
     }
 
     /// Checks that no further notification arrives: the message that ends the test is the next one.
-    async fn hears_no_more(&mut self) {
+    async fn receives_no_more(&mut self) {
         let last = one(self.leased(OWNER, &[99], &[new_job("last")]).await);
         self.other.settle(vec![ack(&last)]).await.unwrap()[0].unwrap();
         assert_eq!(
@@ -75,7 +75,7 @@ fn jobs(ids: &[&str], keep: RetentionRule) -> Vec<NewJob> {
     ids.iter().map(|id| NewJob { retention: keep, ..new_job(id) }).collect()
 }
 
-pub(crate) async fn a_settle_elsewhere_tells_the_owner_which_leases_are_over(q: Fixture) {
+pub(crate) async fn a_settle_elsewhere_reports_the_owner_which_leases_are_over(q: Fixture) {
     let Some(mut two) = Two::new(q).await else { return };
     let result = || SettleAction::Ack {
         result: Some(text("done")),
@@ -112,10 +112,10 @@ pub(crate) async fn a_settle_elsewhere_tells_the_owner_which_leases_are_over(q: 
         );
         two.q.claim_ids().await;
     }
-    two.hears_no_more().await;
+    two.receives_no_more().await;
 }
 
-pub(crate) async fn an_adoption_is_told_to_the_former_owner_and_what_follows_to_the_new_one(
+pub(crate) async fn an_adoption_is_reported_to_the_former_owner_and_what_follows_to_the_new_one(
     q: Fixture,
 ) {
     let Some(mut two) = Two::new(q).await else { return };
@@ -153,10 +153,10 @@ pub(crate) async fn an_adoption_is_told_to_the_former_owner_and_what_follows_to_
             two.other.settle(vec![ack(&leased)]).await.unwrap()[0].unwrap();
         }
     }
-    two.hears_no_more().await;
+    two.receives_no_more().await;
 }
 
-pub(crate) async fn leases_of_many_streams_and_owners_are_told_apart(q: Fixture) {
+pub(crate) async fn leases_of_many_streams_and_owners_are_distinguished(q: Fixture) {
     let Some(mut two) = Two::new(q).await else { return };
     let ids: Vec<String> = (0..40).map(|n| format!("j{n}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
@@ -178,10 +178,10 @@ pub(crate) async fn leases_of_many_streams_and_owners_are_told_apart(q: Fixture)
         assert!(received.insert(stream, tokens).is_none(), "each stream once");
     }
     assert_eq!(received, want);
-    two.hears_no_more().await;
+    two.receives_no_more().await;
 }
 
-pub(crate) async fn what_a_replica_does_to_its_own_leases_it_is_not_told(q: Fixture) {
+pub(crate) async fn what_a_replica_does_to_its_own_leases_it_is_not_reported(q: Fixture) {
     let Some(mut two) = Two::new(q).await else { return };
     let leases =
         two.leased(OWNER, &[1], &jobs(&["a", "b", "c"], RetentionRule::Tombstone(RETENTION))).await;
@@ -189,7 +189,7 @@ pub(crate) async fn what_a_replica_does_to_its_own_leases_it_is_not_told(q: Fixt
     two.q.ack(&leases[0]).await;
     two.q.end(&leases[1], failed_for(9)).await;
     two.q.delete("c").await;
-    two.hears_no_more().await;
+    two.receives_no_more().await;
 }
 
 pub(crate) async fn an_end_by_another_replicas_timer_takes_the_lease_away(q: Fixture) {
@@ -204,7 +204,7 @@ pub(crate) async fn an_end_by_another_replicas_timer_takes_the_lease_away(q: Fix
         assert_eq!(two.hears().await, LeaseEvent::Revoked { stream: 6, tokens, reason });
         two.q.claim_ids().await;
     }
-    two.hears_no_more().await;
+    two.receives_no_more().await;
 }
 
 pub(crate) async fn a_delete_elsewhere_takes_the_lease_away(q: Fixture) {
@@ -215,10 +215,10 @@ pub(crate) async fn a_delete_elsewhere_takes_the_lease_away(q: Fixture) {
     two.other.delete(vec![key(TOPIC, "runs").into()]).await.unwrap();
     let (tokens, reason) = (vec![leased.token], RevokeReason::Deleted);
     assert_eq!(two.hears().await, LeaseEvent::Revoked { stream: 7, tokens, reason });
-    two.hears_no_more().await;
+    two.receives_no_more().await;
 }
 
-pub(crate) async fn an_extend_elsewhere_tells_the_new_deadline(q: Fixture) {
+pub(crate) async fn an_extend_elsewhere_reports_the_new_deadline(q: Fixture) {
     let Some(mut two) = Two::new(q).await else { return };
     let leased = one(two.leased(OWNER, &[8], &[new_job("a")]).await);
     for seconds in [90, 1] {
@@ -238,10 +238,10 @@ pub(crate) async fn an_extend_elsewhere_tells_the_new_deadline(q: Fixture) {
         let tokens = vec![leased.token];
         assert_eq!(two.hears().await, LeaseEvent::Extended { stream: 8, tokens, deadline });
     }
-    two.hears_no_more().await;
+    two.receives_no_more().await;
 }
 
-pub(crate) async fn what_is_refused_elsewhere_is_not_told(q: Fixture) {
+pub(crate) async fn what_is_refused_elsewhere_is_not_reported(q: Fixture) {
     let Some(mut two) = Two::new(q).await else { return };
     let old = one(two.leased(OWNER, &[9], &[new_job("a")]).await);
     two.q.end(&old, released()).await;
@@ -259,5 +259,5 @@ pub(crate) async fn what_is_refused_elsewhere_is_not_told(q: Fixture) {
     assert!(two.other.settle(vec![ack(&old)]).await.unwrap()[0].is_err());
     let guarded = LeaseSettlement { deadline: Some(Time(1)), ..ack(&new) };
     assert!(two.other.settle(vec![guarded]).await.unwrap()[0].is_err());
-    two.hears_no_more().await;
+    two.receives_no_more().await;
 }

@@ -67,7 +67,7 @@ pub(crate) async fn a_delay_is_rounded_up_to_the_microsecond_never_cut(q: Fixtur
     assert!(q.claim_ids().await.is_empty());
 }
 
-pub(crate) async fn a_due_time_that_has_passed_is_now_and_overtakes_nobody(q: Fixture) {
+pub(crate) async fn a_due_time_that_has_passed_is_now_and_overtakes_no_job(q: Fixture) {
     q.put(new_job("waits")).await;
     q.sleep(5);
     let past = q.now().minus(Duration::from_secs(9));

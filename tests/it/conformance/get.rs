@@ -19,7 +19,7 @@ pub(crate) async fn a_running_job_reads_with_its_lease_and_this_delivery(q: Fixt
     assert_eq!(q.job("a").await.deliveries, 2, "and another");
 }
 
-pub(crate) async fn a_running_job_reads_as_running_whatever_the_clock_says(q: Fixture) {
+pub(crate) async fn a_running_job_reads_as_running_whatever_the_clock_shows(q: Fixture) {
     q.running("a").await;
     q.sleep(1_000_000);
     assert_eq!(q.state("a").await, Some(State::Running));
@@ -58,7 +58,7 @@ pub(crate) async fn jobs_are_answered_in_the_order_asked_also_twice_and_missing(
     assert_eq!(ids, [Some("b"), None, None, Some("a"), Some("b")]);
 }
 
-pub(crate) async fn a_job_says_on_which_shard_it_lies(q: Fixture) {
+pub(crate) async fn a_job_states_on_which_shard_it_lies(q: Fixture) {
     q.put_ids(&["a"]).await;
     assert_eq!(q.job("a").await.shard.as_str(), "s0");
     assert_eq!(q.store.name().as_str(), "s0");

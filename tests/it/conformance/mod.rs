@@ -74,7 +74,7 @@ macro_rules! conformance {
                 a_new_job_reads_as_it_was_written
                 a_delayed_job_is_scheduled_until_its_time
                 a_delay_is_rounded_up_to_the_microsecond_never_cut
-                a_due_time_that_has_passed_is_now_and_overtakes_nobody
+                a_due_time_that_has_passed_is_now_and_overtakes_no_job
                 an_absent_priority_is_zero
                 every_shape_of_payload_comes_back_as_it_was_sent
                 every_field_of_a_spec_comes_back_as_it_was_sent
@@ -163,18 +163,18 @@ macro_rules! conformance {
                 a_retry_without_delay_goes_to_the_end
                 a_delayed_job_comes_before_what_is_enqueued_when_it_is_due
                 jobs_go_round_from_taker_to_taker
-                nobody_gets_more_jobs_than_it_can_take
-                nobody_gets_more_bytes_than_it_can_take
+                no_other_gets_more_jobs_than_it_can_take
+                no_other_gets_more_bytes_than_it_can_take
                 bytes_are_those_of_payload_and_headers
-                a_job_that_fits_nobody_waits_and_nothing_overtakes_it
+                a_job_that_fits_no_worker_waits_and_nothing_overtakes_it
                 an_oversized_job_comes_alone_to_who_holds_nothing
                 an_oversized_job_does_not_come_after_another
                 a_job_goes_to_the_taker_that_it_fits
                 a_megabyte_job_is_handed_out
                 a_long_backlog_comes_in_order_over_several_claims
                 many_expired_jobs_are_cleared_away_call_by_call
-                the_rest_says_when_the_next_job_is_due
-                the_rest_says_when_a_retry_is_due
+                the_rest_states_when_the_next_job_is_due
+                the_rest_states_when_a_retry_is_due
                 the_last_job_leaves_nothing
                 expired_jobs_are_not_in_the_way_of_others
                 expired_jobs_are_no_rest
@@ -183,11 +183,11 @@ macro_rules! conformance {
                 several_topics_are_answered_in_the_order_of_the_asks
                 the_jobs_own_lease_goes_before_the_takers
                 tokens_of_one_claim_differ_and_share_its_nonce
-                a_lease_says_whose_it_is_and_what_deciding_needs
+                a_lease_shows_whose_it_is_and_what_deciding_needs
                 the_first_start_is_that_of_the_first_attempt
-                a_delivery_tells_what_came_before_it
+                a_delivery_reports_what_came_before_it
                 leases_of_unknown_jobs_and_tokens_are_refused
-                an_ask_for_nobody_says_what_there_is_and_takes_nothing
+                an_ask_for_no_stream_states_what_there_is_and_takes_nothing
             }
             backlog {
                 what_leaves_a_backlog_leaves_the_others_in_their_order
@@ -198,7 +198,7 @@ macro_rules! conformance {
             }
             away {
                 a_time_without_servers_is_known_whichever_call_ends_it
-                what_ran_out_meanwhile_is_told_from_what_ran_out_since
+                what_ran_out_meanwhile_is_reported_from_what_ran_out_since
                 a_lease_that_waits_lasts_from_when_its_shard_was_served_again
                 a_worker_that_extends_first_keeps_what_it_asked_for
                 one_server_that_goes_changes_nothing_while_others_are_there
@@ -270,11 +270,11 @@ macro_rules! conformance {
             }
             get {
                 a_running_job_reads_with_its_lease_and_this_delivery
-                a_running_job_reads_as_running_whatever_the_clock_says
+                a_running_job_reads_as_running_whatever_the_clock_shows
                 the_last_holder_is_named_after_the_run
                 a_brief_read_has_neither_payload_nor_result_nor_attempts
                 jobs_are_answered_in_the_order_asked_also_twice_and_missing
-                a_job_says_on_which_shard_it_lies
+                a_job_states_on_which_shard_it_lies
                 many_jobs_are_read_in_one_call
             }
             delete {
@@ -327,7 +327,7 @@ macro_rules! conformance {
             }
             reap {
                 a_lease_is_found_from_its_deadline_on
-                what_is_found_is_what_reading_the_lease_says
+                what_is_found_is_what_reading_the_lease_shows
                 reading_ends_nothing
                 an_ack_after_the_reaping_is_stale
                 a_limit_is_kept_and_the_rest_is_announced
@@ -352,7 +352,7 @@ macro_rules! conformance {
                 a_topic_that_was_used_between_two_looks_stays
                 many_topics_are_forgotten_piece_by_piece
                 what_deleted_jobs_left_behind_is_not_in_the_way_of_new_ones
-                whoever_serves_a_topic_hears_that_it_is_forgotten
+                each_server_of_a_topic_receives_that_it_is_forgotten
             }
             list {
                 jobs_behind_many_that_were_deleted_are_found_page_by_page
@@ -378,13 +378,13 @@ macro_rules! conformance {
                 an_expired_job_is_in_no_number
                 totals_only_rise
                 the_oldest_ready_job_is_the_one_that_became_due_first
-                a_shard_tells_what_it_is
+                a_shard_reports_what_it_is
                 a_shard_counts_its_jobs_by_state
                 a_shard_counts_the_jobs_of_all_its_topics
-                a_shard_says_until_when_jobs_stay
+                a_shard_states_until_when_jobs_stay
                 a_kept_job_is_found_behind_many_that_expire_later
-                a_shard_says_whether_it_takes_new_jobs
-                a_store_says_what_a_write_reaches
+                a_shard_states_whether_it_takes_new_jobs
+                a_store_states_what_a_write_reaches
             }
             orphans {
                 leases_of_other_replicas_that_carry_a_grace_are_orphans
@@ -392,7 +392,7 @@ macro_rules! conformance {
                 ended_leases_are_no_orphans
                 a_lease_past_its_deadline_is_an_orphan_still
                 leases_of_several_living_replicas_are_no_orphans
-                a_detached_lease_is_no_orphan_whoever_extends_it
+                a_detached_lease_is_no_orphan_with_any_extender
                 many_orphans_are_found_in_every_topic
             }
             adopt {
@@ -407,7 +407,7 @@ macro_rules! conformance {
             beat {
                 the_caller_finds_itself_and_the_time
                 replicas_of_a_shared_shard_find_each_other
-                replicas_are_met_once_and_gone_when_that_is_said
+                replicas_are_met_once_and_gone_when_that_is_reported
                 the_first_state_stays_until_another_is_set
                 a_state_that_is_set_first_is_the_first
                 a_set_state_is_announced
@@ -429,14 +429,14 @@ macro_rules! conformance {
                 upkeep_is_announced_again_after_jobs_were_forgotten
             }
             elsewhere {
-                a_settle_elsewhere_tells_the_owner_which_leases_are_over
-                an_adoption_is_told_to_the_former_owner_and_what_follows_to_the_new_one
-                leases_of_many_streams_and_owners_are_told_apart
-                what_a_replica_does_to_its_own_leases_it_is_not_told
+                a_settle_elsewhere_reports_the_owner_which_leases_are_over
+                an_adoption_is_reported_to_the_former_owner_and_what_follows_to_the_new_one
+                leases_of_many_streams_and_owners_are_distinguished
+                what_a_replica_does_to_its_own_leases_it_is_not_reported
                 an_end_by_another_replicas_timer_takes_the_lease_away
                 a_delete_elsewhere_takes_the_lease_away
-                an_extend_elsewhere_tells_the_new_deadline
-                what_is_refused_elsewhere_is_not_told
+                an_extend_elsewhere_reports_the_new_deadline
+                what_is_refused_elsewhere_is_not_reported
             }
             together {
                 of_many_enqueues_of_one_id_one_creates_it
@@ -451,7 +451,7 @@ macro_rules! conformance {
                 the_streams_of_the_former_life_are_orphans_and_can_be_let_go
                 a_lease_that_ran_out_meanwhile_is_reaped
                 arrival_goes_on_where_it_was
-                a_job_becomes_due_while_nobody_serves
+                a_job_becomes_due_while_no_server_runs
                 an_undelayed_job_is_ready_though_the_clock_went_back
                 one_that_moved_last_hides_no_clock_that_went_back
                 a_repeat_over_a_restart_is_recognized

@@ -80,7 +80,7 @@ pub(crate) async fn leases_of_several_living_replicas_are_no_orphans(q: Fixture)
     assert!(orphans_beside(&q, &[u32::MAX, 9, 8, 0]).await.is_empty());
 }
 
-pub(crate) async fn a_detached_lease_is_no_orphan_whoever_extends_it(q: Fixture) {
+pub(crate) async fn a_detached_lease_is_no_orphan_with_any_extender(q: Fixture) {
     q.put_ids(&["a", "b"]).await;
     let grace = Some(Duration::from_secs(5));
     let (a, b) = (claim_as(&q, 8, grace).await, claim_as(&q, 8, grace).await);

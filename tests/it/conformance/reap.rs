@@ -32,7 +32,7 @@ pub(crate) async fn a_lease_is_found_from_its_deadline_on(q: Fixture) {
     assert_eq!((lease.deadline, lease.now, reaped.next_deadline), (leased.deadline, q.now(), None));
 }
 
-pub(crate) async fn what_is_found_is_what_reading_the_lease_says(q: Fixture) {
+pub(crate) async fn what_is_found_is_what_reading_the_lease_shows(q: Fixture) {
     let leased = q.running("a").await;
     q.end(&leased, released()).await;
     let leased = q.claim_one().await;

@@ -77,7 +77,7 @@ pub(crate) async fn arrival_goes_on_where_it_was(q: Fixture) {
     assert_eq!(q.claim_ids().await, ["b", "c"]);
 }
 
-pub(crate) async fn a_job_becomes_due_while_nobody_serves(q: Fixture) {
+pub(crate) async fn a_job_becomes_due_while_no_server_runs(q: Fixture) {
     let Some(mut q) = q.lasting() else { return };
     q.put(NewJob { due: after(60), ..new_job("a") }).await;
     q.store.close().await;

@@ -136,7 +136,7 @@ pub(crate) async fn what_deleted_jobs_left_behind_is_not_in_the_way_of_new_ones(
     assert_eq!(q.claim_ids().await, ["a", "b"]);
 }
 
-pub(crate) async fn whoever_serves_a_topic_hears_that_it_is_forgotten(q: Fixture) {
+pub(crate) async fn each_server_of_a_topic_receives_that_it_is_forgotten(q: Fixture) {
     use_up(&q, TOPIC).await;
     tidy(&q).await;
     q.sleep(KEPT);

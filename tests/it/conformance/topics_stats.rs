@@ -173,7 +173,7 @@ pub(crate) async fn the_oldest_ready_job_is_the_one_that_became_due_first(q: Fix
 
 // === the shard ===
 
-pub(crate) async fn a_shard_tells_what_it_is(q: Fixture) {
+pub(crate) async fn a_shard_reports_what_it_is(q: Fixture) {
     let before = q.store.info().await.unwrap();
     assert_eq!((before.kind, before.jobs), (q.backend.kind(), 0));
     assert!(!q.store.identity().address.is_empty());
@@ -229,7 +229,7 @@ pub(crate) async fn a_shard_counts_the_jobs_of_all_its_topics(q: Fixture) {
     assert_eq!((info.jobs, info.counts), (TOPICS, content));
 }
 
-pub(crate) async fn a_shard_says_until_when_jobs_stay(q: Fixture) {
+pub(crate) async fn a_shard_states_until_when_jobs_stay(q: Fixture) {
     let stay = async || {
         let content = q.store.info().await.unwrap().counts;
         (content.latest_due, content.latest_forget)
@@ -263,7 +263,7 @@ pub(crate) async fn a_kept_job_is_found_behind_many_that_expire_later(q: Fixture
     assert_eq!(q.store.info().await.unwrap().counts.latest_forget, Some(forget));
 }
 
-pub(crate) async fn a_shard_says_whether_it_takes_new_jobs(q: Fixture) {
+pub(crate) async fn a_shard_states_whether_it_takes_new_jobs(q: Fixture) {
     let state = async || q.store.info().await.unwrap().state;
     assert_eq!(state().await, None, "no state was set yet");
     for set in [ShardState::Draining, ShardState::Draining, ShardState::Active] {
@@ -272,7 +272,7 @@ pub(crate) async fn a_shard_says_whether_it_takes_new_jobs(q: Fixture) {
     }
 }
 
-pub(crate) async fn a_store_says_what_a_write_reaches(q: Fixture) {
+pub(crate) async fn a_store_states_what_a_write_reaches(q: Fixture) {
     let expected = q.backend.durability();
     assert_eq!(q.store.write_durability().by_default, expected);
     assert_eq!(q.put(new_job("a")).await.durability, expected);

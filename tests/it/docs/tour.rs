@@ -110,7 +110,7 @@ pub(super) fn shows_status(step: Option<&Step>) -> bool {
 }
 
 #[test]
-fn a_line_that_fails_is_told_by_its_status() {
+fn a_line_that_fails_is_reported_by_its_status() {
     let here = Path::new("/");
     assert_eq!(type_in("exit 3 | cat", 0, "", here).status.code(), Some(3));
     assert_eq!(type_in("echo $?", 3, "", here).stdout, b"3\n");

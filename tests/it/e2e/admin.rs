@@ -214,7 +214,7 @@ async fn redrive_counts_moves_and_skips() {
 
 /// Jobs that ended well stay as they are unless the call names their state.
 #[tokio::test]
-async fn a_redrive_puts_back_dead_letters_alone_unless_states_say_otherwise() {
+async fn a_redrive_puts_back_dead_letters_alone_unless_states_name_others() {
     let server = Setup::new().shards(2).start().await;
     let client = server.connect().await;
     let kept = |id: &str| job("mail").with_id(id).with_retention(millis(60_000));
@@ -378,7 +378,7 @@ async fn list_workers_shows_the_open_streams() {
 }
 
 #[tokio::test]
-async fn list_shards_and_server_info_tell_what_there_is() {
+async fn list_shards_and_server_info_report_what_there_is() {
     let server = Server::start().await;
     let client = server.connect().await;
     client.enqueue_all(vec![job("mail").with_text("x"); 10]).await;

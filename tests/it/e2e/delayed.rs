@@ -49,7 +49,7 @@ async fn a_delayed_job_never_comes_early_by_the_clients_clock_and_not_much_late(
 }
 
 #[tokio::test]
-async fn a_due_job_is_ready_on_time_whether_or_not_anybody_looks() {
+async fn a_due_job_is_ready_on_time_without_any_call() {
     let server = Server::start().await;
     let client = server.connect().await;
     client.enqueue(job("later").with_id("a").with_delay(millis(400))).await;

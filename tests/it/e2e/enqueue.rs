@@ -148,7 +148,7 @@ async fn bring(client: &Client, topic: &str, found: &str) {
 }
 
 #[tokio::test]
-async fn a_taken_id_is_answered_as_the_conflict_table_says() {
+async fn a_taken_id_is_answered_as_the_conflict_table_states() {
     use ConflictPolicy::{Keep, Reject, Replace, Reschedule};
     use EnqueueOutcome::{Created, Deferred, Replaced, Rescheduled, Unchanged};
     let exists: Cell = Err(Code::AlreadyExists);

@@ -66,7 +66,7 @@ async fn info(client: &Client) -> GetServerInfoResponse {
 }
 
 #[tokio::test]
-async fn an_idle_server_whose_redis_dies_says_so_at_once_and_in_one_line() {
+async fn an_idle_server_whose_redis_dies_reports_it_at_once_and_in_one_line() {
     let Some(mut redis) = Redis::durable().await else { return };
     let server = on(&redis).await;
     let client = server.connect().await;
@@ -93,7 +93,7 @@ async fn an_idle_server_whose_redis_dies_says_so_at_once_and_in_one_line() {
 }
 
 #[tokio::test]
-async fn an_idle_server_whose_redis_takes_no_writes_any_more_says_so_soon() {
+async fn an_idle_server_whose_redis_takes_no_writes_any_more_reports_it_soon() {
     let Some(redis) = Redis::start().await else { return };
     let server = on(&redis).await;
     redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
@@ -106,7 +106,7 @@ async fn an_idle_server_whose_redis_takes_no_writes_any_more_says_so_soon() {
 }
 
 #[tokio::test]
-async fn what_had_to_be_mended_is_told_as_over_also_when_redis_ended_in_between() {
+async fn what_had_to_be_mended_is_reported_as_over_also_when_redis_ended_in_between() {
     let Some(mut redis) = Redis::durable().await else { return };
     let server = on(&redis).await;
     let before = length(&server);
@@ -132,7 +132,7 @@ async fn what_had_to_be_mended_is_told_as_over_also_when_redis_ended_in_between(
 }
 
 #[tokio::test]
-async fn a_redis_that_stood_still_is_not_said_to_have_answered_meanwhile() {
+async fn a_redis_that_stood_still_is_not_reported_to_have_answered_meanwhile() {
     let Some(redis) = Redis::durable().await else { return };
     let setup = Setup::on(&redis.url()).config("log_filter = \"ringq=debug\"");
     let server = setup.start().await;
@@ -204,7 +204,7 @@ async fn connections_that_die_unnoticed_hold_up_deliveries_for_seconds_only() {
 }
 
 #[tokio::test]
-async fn what_was_never_reached_is_not_told_as_known_nor_as_back() {
+async fn what_was_never_reached_is_not_reported_as_known_nor_as_back() {
     let Some(mut redis) = Redis::durable().await else { return };
     redis.kill();
     let server = on(&redis).await;
@@ -267,7 +267,7 @@ async fn refusals_that_were_not_logged_are_counted_in_the_next_line() {
 }
 
 #[tokio::test]
-async fn jobs_that_are_not_put_back_are_told_with_their_topic_and_their_shard_once() {
+async fn jobs_that_are_not_put_back_are_reported_with_their_topic_and_their_shard_once() {
     let Some(mut redis) = Redis::durable().await else { return };
     let Some(other) = Redis::durable().await else { return };
     let setup = Setup::new().shard(format!("s0={}", other.url()));

@@ -89,7 +89,7 @@ async fn sigterm_under_load_lets_work_in_hand_finish_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_others_can_reach_says_what_guards_it() {
+async fn a_server_that_others_can_reach_states_what_guards_it() {
     let text = "tls=false authentication=false";
     for (address, times) in [("127.0.0.1:0", 0), ("[::1]:0", 0), ("0.0.0.0:0", 1)] {
         let server = Setup::new().listen(address).start().await;
@@ -178,14 +178,14 @@ async fn refused_start(setup: Setup, code: i32, parts: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_told() {
+async fn a_taken_port_is_reported() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     refused_start(Setup::new().listen(&address), 1, &[&address, "in use", "--listen"]).await;
 }
 
 #[tokio::test]
-async fn a_directory_that_cannot_be_written_is_told() {
+async fn a_directory_that_cannot_be_written_is_reported() {
     let setup = Setup::new();
     let file = setup.dir().join("a-file");
     fs::write(&file, "").unwrap();
@@ -211,7 +211,7 @@ async fn a_second_server_on_the_same_file_is_refused_and_the_first_goes_on() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_database_is_told_and_left_alone() {
+async fn a_file_that_is_no_database_is_reported_and_left_alone() {
     let setup = Setup::new();
     let garbage = b"this is no database, but the only copy of something".repeat(500);
     fs::write(setup.database(), &garbage).unwrap();
@@ -226,7 +226,7 @@ async fn a_file_that_is_no_database_is_told_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_database_of_somebody_else_is_refused() {
+async fn a_database_of_another_program_is_refused() {
     let keep = tempfile::tempdir().unwrap();
     let file = keep.path().join("other.db");
     let other = rusqlite::Connection::open(&file).unwrap();
@@ -252,7 +252,7 @@ async fn a_shard_of_another_name_is_refused() {
 }
 
 #[tokio::test]
-async fn a_database_that_another_process_holds_is_told() {
+async fn a_database_that_another_process_holds_is_reported() {
     let mut server = Server::start().await;
     server.connect().await.enqueue(job("mail")).await;
     server.terminate();
@@ -267,7 +267,7 @@ async fn a_database_that_another_process_holds_is_told() {
 }
 
 #[tokio::test]
-async fn each_mistake_in_the_settings_is_told_with_its_place() {
+async fn each_mistake_in_the_settings_is_reported_with_its_place() {
     let bad = |line: &str| Setup::new().config(line);
     refused_start(bad("shutdown_grace = \"soon\""), 2, &["shutdown_grace", "soon"]).await;
     refused_start(bad("listne = \"x\""), 2, &["listne"]).await;
@@ -364,7 +364,7 @@ async fn a_full_disk_refuses_jobs_settles_those_it_has_and_recovers() {
 }
 
 #[tokio::test]
-async fn a_log_that_nobody_reads_any_more_ends_no_server() {
+async fn a_log_that_no_reader_reads_any_more_ends_no_server() {
     let mut server = Setup::new().unread().start().await;
     let client = server.connect().await;
     client.enqueue(job("mail").with_id("a")).await;

@@ -88,7 +88,7 @@ async fn a_redis_that_asks_for_a_certificate_is_shown_one() {
 }
 
 #[tokio::test]
-async fn certificates_that_cannot_be_read_are_told_at_start() {
+async fn certificates_that_cannot_be_read_are_reported_at_start() {
     let setup = Setup::new().shard("s0=rediss://localhost:1");
     let failure = setup.config("redis_ca = \"nowhere.pem\"").fail().await;
     assert!(failure.stderr.contains("nowhere.pem: file cannot be read"), "{}", failure.stderr);

@@ -73,7 +73,7 @@ async fn what_builds_before_the_first_release_wrote_is_refused() {
 }
 
 #[tokio::test]
-async fn a_job_that_was_removed_by_hand_keeps_nobody_from_those_behind() {
+async fn a_job_that_was_removed_by_hand_keeps_no_other_from_those_behind() {
     let Some(redis) = Redis::start().await else { return };
     let server = serve(&redis).await;
     let client = server.connect().await;

@@ -345,7 +345,7 @@ async fn a_follow_up_may_carry_the_id_of_its_job_to_another_topic() {
 }
 
 #[tokio::test]
-async fn a_release_is_no_failure_of_which_an_attempt_is_told() {
+async fn a_release_is_no_failure_of_which_an_attempt_is_reported() {
     let server = Server::start().await;
     let client = server.connect().await;
     client.enqueue(job("t").with_id("a")).await;

@@ -213,8 +213,8 @@ async fn what_may_lie_on_a_shard_that_only_others_have_is_unavailable() {
     })
     .await;
     assert_eq!(count(short.log(), "no replica has"), 0, "{}", short.log());
-    a_redrive_tells_of_it(&here, &on_b).await;
-    lists_and_numbers_tell_of_it(&here).await;
+    a_redrive_names_it(&here, &on_b).await;
+    lists_and_numbers_name_it(&here).await;
     long.terminate();
     long.exit().await;
     let lost = "WARN ringq::shards::ring_state: no replica has a shard that may have jobs";
@@ -233,7 +233,7 @@ async fn what_may_lie_on_a_shard_that_only_others_have_is_unavailable() {
 }
 
 /// A redrive finds the jobs here, and reports the other shard.
-async fn a_redrive_tells_of_it(here: &Client, on_b: &[String]) {
+async fn a_redrive_names_it(here: &Client, on_b: &[String]) {
     let named =
         RedriveJobsRequest { topic: "t".to_owned(), ids: on_b.to_vec(), ..Default::default() };
     let refused = here.admin.clone().redrive_jobs(named).await.unwrap_err();
@@ -244,7 +244,7 @@ async fn a_redrive_tells_of_it(here: &Client, on_b: &[String]) {
 }
 
 /// The answers contain the jobs here, and name the missing shard.
-async fn lists_and_numbers_tell_of_it(here: &Client) {
+async fn lists_and_numbers_name_it(here: &Client) {
     let mut topics = here.topics.clone();
     let topic = "here".to_owned();
     here.enqueue(job(&topic)).await;

@@ -9,8 +9,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::harness::{
-    Client, Server, Setup, eventually, http_get, job, millis, receipts, refusal, take,
-    tells_of_lock,
+    Client, Server, Setup, eventually, http_get, job, millis, names_lock, receipts, refusal, take,
 };
 
 const KEPT: Duration = Duration::from_secs(600);
@@ -160,7 +159,7 @@ async fn a_shard_that_cannot_write_hurts_only_its_own_jobs_and_recovers_by_itsel
     };
     let dead = eventually("the shard is left alone", down).await;
     assert_eq!(dead.name, "s2");
-    assert!(tells_of_lock(&dead.last_error), "{}", dead.last_error);
+    assert!(names_lock(&dead.last_error), "{}", dead.last_error);
     assert_eq!(
         http_get(server.http, "/readyz").await.0,
         200,
@@ -242,7 +241,7 @@ async fn without_any_shard_the_server_takes_no_work_until_one_is_back() {
 }
 
 #[tokio::test]
-async fn an_id_of_a_shard_that_is_not_here_is_told_so() {
+async fn an_id_of_a_shard_that_is_not_here_is_reported_as_such() {
     let server = four().await;
     let client = server.connect().await;
     let id = client.enqueue(job("mail")).await.id.replacen('s', "x", 1);
@@ -258,7 +257,7 @@ async fn what_holds_on_one_shard_holds_on_four() {
     const THEMES: [&str; 5] =
         ["e2e::admin::", "e2e::enqueue::", "e2e::jobs::", "e2e::settle::", "e2e::stream::"];
     const ABOUT_ONE: [&str; 12] = [
-        "list_shards_and_server_info_tell_what_there_is",
+        "list_shards_and_server_info_report_what_there_is",
         "ids_made_by_the_server_differ_and_lead_back_to_their_job",
         "one_batch_may_carry_a_thousand_jobs",
         "a_bad_receipt_fails_its_own_item_and_no_other",
@@ -266,7 +265,7 @@ async fn what_holds_on_one_shard_holds_on_four() {
         "a_repeated_ack_is_a_success_while_the_record_lives",
         "an_extend_moves_the_end_of_the_lease_later_or_sooner",
         "a_deleted_job_is_revoked_and_its_credit_is_free",
-        "a_delivery_says_all_that_a_worker_needs",
+        "a_delivery_states_all_that_a_worker_needs",
         "a_released_job_keeps_its_place_and_counts_no_failure",
         "reschedule_moves_waiting_jobs_and_revives_dead_ones",
         "higher_priorities_go_first_then_earlier_due_times",

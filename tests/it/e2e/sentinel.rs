@@ -138,7 +138,7 @@ async fn a_primary_that_stays_after_all_is_used_again_at_once() {
 }
 
 #[tokio::test]
-async fn a_sentinel_that_knows_no_such_primary_is_told() {
+async fn a_sentinel_that_knows_no_such_primary_is_reported() {
     let Some(sentinel) = Sentinel::start().await else { return };
     let url = sentinel.url().replace("/main", "/other");
     let server = Setup::on(&url).start().await;

@@ -97,7 +97,7 @@ async fn a_shard_that_does_not_answer_is_not_drained() {
 }
 
 #[tokio::test]
-async fn a_shard_tells_what_lies_on_it_and_until_when() {
+async fn a_shard_reports_what_lies_on_it_and_until_when() {
     let server = Server::start().await;
     let client = server.connect().await;
     let begin = wall_now();

@@ -82,7 +82,7 @@ async fn answers_of_pulls_that_are_not_read_cost_no_settle() {
 }
 
 #[tokio::test]
-async fn calls_whose_messages_do_not_come_keep_nobody_out() {
+async fn calls_whose_messages_do_not_come_keep_no_other_out() {
     let server = Setup::new().config("max_concurrent_requests = 4").start().await;
     let client = server.connect().await;
     let mut rude = RawCalls::connect(server.grpc, 65_535).await;
@@ -167,7 +167,7 @@ async fn from(ip: &str, to: SocketAddr) -> TcpStream {
 /// Both ports close connections without a complete request. Unit tests use a fake clock; here real time passes,
 /// beside a client that works.
 #[tokio::test]
-async fn connections_that_say_nothing_whole_are_closed() {
+async fn connections_that_send_nothing_whole_are_closed() {
     let server = Server::start().await;
     let client = server.connect().await;
     let begun = Instant::now();

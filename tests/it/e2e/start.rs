@@ -128,7 +128,7 @@ async fn a_mistake_that_is_found_after_the_start_keeps_one_shard_out() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_down_is_told_once_and_once_more_when_it_is_there() {
+async fn a_redis_that_is_down_is_reported_once_and_once_more_when_it_is_there() {
     let Some(mut redis) = Redis::durable().await else { return };
     let Some(other) = Redis::durable().await else { return };
     redis.kill();
@@ -159,7 +159,7 @@ async fn a_redis_that_is_down_is_told_once_and_once_more_when_it_is_there() {
 }
 
 #[tokio::test]
-async fn what_is_no_redis_is_told_in_one_line() {
+async fn what_is_no_redis_is_reported_in_one_line() {
     let text = refused(&parrot("HTTP/1.1 400 Bad Request\r\n\r\n<html>\n</html>\n").await).await;
     assert!(text.contains("does not use the redis protocol; check host and port"), "{text}");
     // The answer must appear in the log only as escaped text. Logged once for each command with which a connection
@@ -172,7 +172,7 @@ async fn what_is_no_redis_is_told_in_one_line() {
 }
 
 #[tokio::test]
-async fn who_mistakes_tls_for_none_or_none_for_it_is_told_so() {
+async fn who_mistakes_tls_for_none_or_none_for_it_is_reported_as_such() {
     let Some(files) = Certificates::make() else { return };
     let Some((redis, port)) = Redis::secure(&files, false).await else { return };
     let url = format!("rediss://localhost:{}", redis.port());
@@ -253,7 +253,7 @@ async fn a_redis_that_keeps_nothing_is_warned_of_at_the_start_and_when_it_begins
 }
 
 #[tokio::test]
-async fn a_file_that_is_begun_is_told_as_such_where_a_write_reaches_no_more_by_it() {
+async fn a_file_that_is_begun_is_reported_as_such_where_a_write_reaches_no_more_by_it() {
     let Some(redis) = Redis::start().await else { return };
     let server = Setup::on(&redis.url()).start().await;
     redis.command(&["CONFIG", "SET", "appendonly", "yes"]).await;

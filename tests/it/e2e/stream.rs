@@ -63,7 +63,7 @@ async fn the_settings_come_first_and_at_once_whether_or_not_there_are_jobs() {
 }
 
 #[tokio::test]
-async fn a_delivery_says_all_that_a_worker_needs() {
+async fn a_delivery_states_all_that_a_worker_needs() {
     let server = Server::start().await;
     let client = server.connect().await;
     let before = wall_now();

@@ -35,7 +35,7 @@ pub(crate) use raw::{RawAnswer, RawCalls, framed, http_get, raw_queue};
 #[allow(unused_imports, reason = "the fault scenarios use it")]
 pub(crate) use redis::Place;
 pub(crate) use redis::{Program, Redis};
-pub(crate) use refusal::{assert_refused, refusal, tells_of_lock};
+pub(crate) use refusal::{assert_refused, names_lock, refusal};
 pub(crate) use sentinel::Sentinel;
 pub(crate) use server::{Server, Setup};
 pub(crate) use time::{

@@ -148,7 +148,7 @@ fn frame(bytes: &[u8]) -> Option<usize> {
 }
 
 #[test]
-fn frames_are_told_apart() {
+fn frames_are_distinguished() {
     let message = b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$4\r\n1\r\n2\r\n";
     assert!(is_message(message));
     assert_eq!(frame(message), Some(message.len()));

@@ -12,7 +12,7 @@ pub(crate) fn assert_refused(status: &Status, code: Code, reason: &str, field: &
 
 /// Returns whether this is the error of a shard whose file is locked by another process: on a busy machine the server
 /// may give up waiting for SQLite before SQLite gives up waiting for the lock.
-pub(crate) fn tells_of_lock(why: &str) -> bool {
+pub(crate) fn names_lock(why: &str) -> bool {
     why.contains("locked") || why.contains("no answer within")
 }
 
