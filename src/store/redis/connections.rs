@@ -276,7 +276,8 @@ impl RedisConnections {
         if error.is_io_error() || error.is_unrecoverable_error() {
             self.suspect(lane);
         }
-        if error_mapping::is_replica_error(error) {
+        // The check of the next connection names the missing rights, before another script fails half-way.
+        if error_mapping::is_replica_error(error) || error_mapping::is_permission_error(error) {
             self.disconnect();
         }
     }
@@ -285,8 +286,8 @@ impl RedisConnections {
         self.state().lanes[lane as usize].suspicions += 1;
     }
 
-    /// Drops all connections, because their Redis is no longer the primary: its address may lead to another Redis by
-    /// now, or a sentinel names another one.
+    /// Drops all connections, so that the next one is checked: their Redis is no longer the primary, and its address
+    /// may lead to another Redis by now, or a sentinel names another one; or their user has lost a right.
     pub(super) fn disconnect(&self) {
         self.drop_all(&mut self.state());
     }

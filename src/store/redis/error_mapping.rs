@@ -13,6 +13,8 @@ use super::RedisOpenError;
 
 /// Part of the error of a command inside a script. Redis does not roll back what the script had written before.
 const IN_SCRIPT: &str = "user_script";
+/// Part of the error of a command inside a script that the user may not use. Redis 7.2 and newer have a code for it.
+const NO_RIGHT_IN_SCRIPT: &str = "The user executing the script can't ";
 /// Rejections of a script's first write, as they appear in the error of the script.
 const FIRST_WRITE_REFUSALS: [&str; 3] = ["-READONLY ", "-MISCONF ", "-NOREPLICAS "];
 /// Code with which a script rejects a call that arrives after its window (`lib/clock.lua`).
@@ -47,16 +49,19 @@ const NO_DATABASE: &str = "Redis server refused to switch database";
 pub(super) fn call_error(error: &RedisError, reads: bool) -> Error {
     let text = text(error);
     match error.code() {
-        Some("OOM") => full_error(&text),
+        // The script may have written before its first command without the right.
+        Some(_) if !reads && text.contains(IN_SCRIPT) && is_permission_error(error) => {
+            Error::OutcomeUnknown(text)
+        }
+        Some("OOM") => full_error(),
         // Before Redis 7 a script gets these errors at its first write.
-        Some(_) if text.contains(IN_SCRIPT) && text.contains("-OOM ") => full_error(&text),
+        Some(_) if text.contains(IN_SCRIPT) && text.contains("-OOM ") => full_error(),
         Some(_)
             if text.contains(IN_SCRIPT)
                 && FIRST_WRITE_REFUSALS.iter().any(|code| text.contains(code)) =>
         {
             Error::Unavailable(text)
         }
-        Some("NOPERM") if !reads && text.contains(IN_SCRIPT) => Error::Corrupt(text),
         Some(code) if REFUSALS.contains(&code) => Error::Unavailable(text),
         // A script failed on stored data: a key of another type, a record of another form.
         Some(_) => Error::Corrupt(text),
@@ -65,8 +70,10 @@ pub(super) fn call_error(error: &RedisError, reads: bool) -> Error {
     }
 }
 
-fn full_error(text: &str) -> Error {
-    Error::Full(format!("{text}; raise maxmemory or let workers drain it"))
+fn full_error() -> Error {
+    Error::Full(
+        "redis has reached its maxmemory; raise maxmemory or let workers finish jobs".to_owned(),
+    )
 }
 
 /// Returns whether the request did not leave this process.
@@ -90,6 +97,11 @@ pub(super) fn refused_late_at(error: &RedisError) -> Option<Time> {
 pub(super) fn is_replica_error(error: &RedisError) -> bool {
     matches!(error.code(), Some("READONLY" | "MASTERDOWN"))
         || error.to_string().contains("-READONLY ")
+}
+
+/// Returns whether the user of this connection has lost a right since the connection was checked.
+pub(super) fn is_permission_error(error: &RedisError) -> bool {
+    error.code() == Some("NOPERM") || error.to_string().contains(NO_RIGHT_IN_SCRIPT)
 }
 
 /// Returns the reason why no connection to this endpoint was made.
@@ -231,8 +243,18 @@ mod tests {
                 "Corrupt",
             ),
             (
-                "NOPERM User ringq has no permissions to run the 'publish' command script: 3f, on @user_script:9.",
-                "Corrupt",
+                "NOPERM ACL failure in script: User ringq has no permissions to run the 'publish' command script: 3f, on @user_script:9.",
+                "OutcomeUnknown",
+            ),
+            (
+                "ERR The user executing the script can't run this command or subcommand script: 3f, on @user_script:9.",
+                "OutcomeUnknown",
+            ),
+            (
+                &format!(
+                    "{first} -NOPERM The user executing the script can't run this command or subcommand"
+                ),
+                "OutcomeUnknown",
             ),
         ] {
             let error = call_error(&answered(line), false);

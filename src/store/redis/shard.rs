@@ -243,6 +243,11 @@ impl RedisShard {
         let connected = self.connections.get(lane, examine).await;
         if let Err(error) = &connected {
             self.status.failed(error);
+            // Older connections have the same user: their scripts would fail half-way.
+            let lacks_rights = matches!(error, RedisOpenError::MissingPermission(_));
+            if lacks_rights && self.connections.endpoint().is_some() {
+                self.connections.disconnect();
+            }
         }
         connected
     }

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use ringq::pb::{
-    DeleteRequest, EnqueueOutcome, ExtendItem, ExtendRequest, JobState, NackAction, PullRequest,
-    StreamRequest,
+    AckItem, DeleteRequest, EnqueueOutcome, ExtendItem, ExtendRequest, JobState, ListShardsRequest,
+    NackAction, PullRequest, StreamRequest,
 };
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -167,6 +167,60 @@ async fn a_login_that_lacks_a_right_is_refused_with_its_name() {
         let failure = Setup::on(&url).fail().await;
         let text = failure.stderr;
         assert!(text.contains(&format!("may not use {lacks} on keys")), "{text}");
+    }
+}
+
+/// Repeats an ack until it is accepted.
+async fn ack_in_the_end(client: &Client, receipt: &str) {
+    eventually("the ack is accepted", async || {
+        let item = AckItem { receipt: receipt.to_owned(), ..Default::default() };
+        client.ack_items(vec![item]).await.is_empty().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_right_that_is_lost_while_the_server_runs_is_named_and_no_job_stays_running() {
+    let Some(redis) = Redis::start().await else { return };
+    let user = ["ACL", "SETUSER", "ringq"];
+    let rights = ["on", ">p", "~ringq:*", "&ringq:*", "+@all"];
+    redis.command(&[&user[..], &rights].concat()).await;
+    let url = redis.url().replace("redis://", "redis://ringq:p@");
+    let server = Setup::on(&url).start().await;
+    let client = server.connect().await;
+    // Scripts write before each of these commands.
+    for lost in ["zadd", "publish", "lpop", "hset"] {
+        let topic = format!("no-{lost}");
+        let ids = client.enqueue_all(vec![job(&topic); 3]).await;
+        redis.command(&[&user[..], &[&format!("-{lost}")]].concat()).await;
+
+        let mut worker = client.stream(take(&topic)).await;
+        let named = format!("may not use {}", lost.to_uppercase());
+        eventually("new jobs are refused for the missing right", async || {
+            let mut late = Request::new(request(job(&topic)));
+            late.set_timeout(millis(700));
+            client.queue.clone().enqueue(late).await.err()?;
+            let list = client.admin.clone().list_shards(ListShardsRequest {}).await.unwrap();
+            list.into_inner().shards[0].last_error.contains(&named).then_some(())
+        })
+        .await;
+        assert!(server.log().contains(&named), "{}", server.log());
+
+        redis.command(&[&user[..], &[&format!("+{lost}")]].concat()).await;
+        let mut left: BTreeSet<_> = ids.into_iter().collect();
+        while !left.is_empty() {
+            let delivery = worker.next().await;
+            ack_in_the_end(&client, &delivery.receipt).await;
+            left.remove(&delivery.id);
+        }
+        eventually("no job is left", async || {
+            while let Some(delivery) = worker.next_within(millis(50)).await {
+                ack_in_the_end(&client, &delivery.receipt).await;
+            }
+            let left = client.stats(&topic).await;
+            (left.ready + left.running == 0).then_some(())
+        })
+        .await;
     }
 }
 

@@ -129,6 +129,11 @@ impl Worker {
         Ok(())
     }
 
+    /// Returns the next job if one arrives within `time`.
+    pub(crate) async fn next_within(&mut self, time: Duration) -> Option<Delivery> {
+        tokio::time::timeout(time, self.next()).await.ok()
+    }
+
     /// Returns the number of jobs that arrived but were not taken by [`Worker::next`] yet.
     pub(crate) fn unread(&self) -> usize {
         self.deliveries.len()
