@@ -245,7 +245,7 @@ impl Scheduler {
             address: shard.address().to_owned(),
             weight: shard.weight(),
             state: reported.unwrap_or(state),
-            refusal: shard.health().refusal(),
+            refusal: shard.refusal(),
             is_on_ring: self.inner.shards.is_on_ring(shard.name()),
             info,
         }

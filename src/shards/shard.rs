@@ -157,6 +157,12 @@ impl Shard {
         self.inner.monitor.health()
     }
 
+    /// Returns the reason why the shard, though it answers, refuses new jobs or reads, if it does.
+    #[must_use]
+    pub fn refusal(&self) -> Option<String> {
+        self.inner.monitor.refusal()
+    }
+
     /// Returns whether all calls of the shard are refused.
     #[must_use]
     pub fn is_down(&self) -> bool {

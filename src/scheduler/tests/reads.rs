@@ -342,7 +342,7 @@ async fn reads_that_hang_are_refused_alone_and_writes_go_on() {
         let gauge = |value| format!("ringq_shard_refuses_reads{{shard=\"s0\"}} {value}");
         let metrics = ring.scheduler.metrics().render();
         let is_shown = [gauge(0), gauge(1)].map(|gauge| metrics.contains(&gauge));
-        let refusal = shard.health().refusal();
+        let refusal = shard.refusal();
         assert_eq!(is_shown, [refusal.is_none(), refusal.is_some()], "{refusal:?}");
         refusal.is_some_and(|refusal| refusal.starts_with("reads are refused: no answer within"))
     };

@@ -38,7 +38,7 @@ impl HealthMonitor {
         };
         let result = answer.unwrap_or_else(|_| Err(timeout_error(limit)));
         match &result {
-            Ok(_) => self.state().record_success(op.access()),
+            Ok(_) => self.record_success(op),
             Err(error) => self.record_failure(op, kind, error, begin),
         }
         result
@@ -91,6 +91,13 @@ impl HealthMonitor {
         }
     }
 
+    fn record_success(&self, op: Op) {
+        self.state().record_success(op.access());
+        if op == Op::Enqueue && self.last_full_error().take().is_some() {
+            self.log.has_room();
+        }
+    }
+
     fn record_failure(self: &Arc<Self>, op: Op, kind: FailureKind, error: &Error, begin: Instant) {
         self.metrics.error(op.name(), error.reason());
         let shard = &self.store.identity().name;
@@ -101,6 +108,9 @@ impl HealthMonitor {
             self.wake.notify_one();
         } else {
             self.state().record_success(op.access());
+            if let (Op::Enqueue, Error::Full(_)) = (op, error) {
+                *self.last_full_error() = Some(format!("the last new job was refused: {error}"));
+            }
             self.log.refused(op, error);
         }
     }

@@ -117,6 +117,13 @@ impl HealthLog {
         }
     }
 
+    /// Logs that a shard that was full has stored a job.
+    pub(super) fn has_room(&self) {
+        let Some(passed) = self.limiter.allow(&["room"]) else { return };
+        let suppressed = passed.suppressed();
+        tracing::info!(shard = %self.shard.name, suppressed, "the shard was full and stores new jobs again");
+    }
+
     /// Records the durability that a call requests.
     pub(super) fn note_durability(&self, durability: Durability) {
         if durability == Durability::Replicated {
@@ -151,11 +158,11 @@ impl HealthLog {
             ),
             Some(ShardProblem::Misconfigured(error)) => tracing::error!(
                 %shard, address, error,
-                "the shard is misconfigured and stays out of use until that is fixed"
+                "the shard is misconfigured and not used; fix what the error names, the server then uses it by itself"
             ),
             Some(ShardProblem::RejectsEnqueues(error)) => tracing::error!(
                 %shard, address, error,
-                "the shard takes no new jobs until that is fixed; those on it are delivered and settled"
+                "the shard takes no new jobs until the cause in the error is fixed; jobs on it are delivered and settled"
             ),
             None => match before {
                 Some(ShardProblem::RejectsEnqueues(_)) => {

@@ -69,6 +69,8 @@ pub(super) struct HealthMonitor {
     state: Mutex<BreakerState>,
     shard_status: watch::Receiver<ShardStatus>,
     health: watch::Sender<ShardHealth>,
+    /// Error of the last enqueue, if the shard had no room for it. Such a shard stays in use: smaller jobs may fit.
+    full: Mutex<Option<String>>,
     /// Number of shards of this server that are down.
     down: watch::Sender<usize>,
     /// Wakes the prober when the next probe may have changed.
@@ -92,9 +94,8 @@ impl ShardHealth {
         self.down.is_none() && self.jobs_refused.is_none()
     }
 
-    /// Returns the reason why a shard that answers refuses new jobs or reads, if it does.
-    #[must_use]
-    pub fn refusal(&self) -> Option<String> {
+    /// Returns the reason why a shard that answers refuses all new jobs or reads, if it does.
+    fn refusal(&self) -> Option<String> {
         let reads = || self.reads_refused.as_ref().map(|why| format!("reads are refused: {why}"));
         self.jobs_refused.clone().or_else(reads)
     }
@@ -115,6 +116,7 @@ impl HealthMonitor {
             state: Mutex::new(BreakerState::new(patience.probe_pauses)),
             shard_status: condition.clone(),
             health: watch::Sender::new(ShardHealth::default()),
+            full: Mutex::default(),
             down,
             wake: Arc::default(),
             closing: CancellationToken::new(),
@@ -144,6 +146,12 @@ impl HealthMonitor {
     /// Watches the health.
     pub(super) fn subscribe(&self) -> watch::Receiver<ShardHealth> {
         self.health.subscribe()
+    }
+
+    /// Returns the reason why a shard that answers refuses new jobs or reads, if it does.
+    pub(super) fn refusal(&self) -> Option<String> {
+        let refusal = self.health().refusal();
+        refusal.or_else(|| self.last_full_error().clone())
     }
 
     pub(super) fn is_down(&self) -> bool {
@@ -230,6 +238,10 @@ impl HealthMonitor {
     /// Returns the status that the store reports.
     pub(super) fn shard_status(&self) -> watch::Ref<'_, ShardStatus> {
         self.shard_status.borrow()
+    }
+
+    fn last_full_error(&self) -> MutexGuard<'_, Option<String>> {
+        self.full.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, BreakerState> {

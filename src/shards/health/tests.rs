@@ -162,7 +162,7 @@ async fn new_jobs_are_refused_while_they_would_not_be_safe_and_nothing_else_is()
     refuses(true).await;
     let refused = Err(Error::Unavailable("it evicts".into()));
     assert_eq!(monitor.admit(Op::Enqueue), refused);
-    assert_eq!(monitor.health().refusal(), Some("it evicts".to_owned()));
+    assert_eq!(monitor.refusal(), Some("it evicts".to_owned()));
     assert!(call(&monitor, &store).await && !monitor.is_down());
     store.set_problem(None);
     refuses(false).await;
@@ -257,6 +257,17 @@ async fn refusals_of_a_full_shard_are_logged_with_suppressed_count() {
     let lines = lines();
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[1].contains("suppressed=4"), "{lines:?}");
+
+    // It is shown until a job is stored.
+    let other = async { Ok(()) };
+    monitor.call(Op::Extend, LATE_ENOUGH, other).await.unwrap();
+    assert!(
+        monitor.refusal().is_some_and(|why| why.contains("no room"))
+            && monitor.health().takes_jobs()
+    );
+    begin_log();
+    monitor.call(Op::Enqueue, LATE_ENOUGH, async { Ok(()) }).await.unwrap();
+    assert_eq!((monitor.refusal(), self::lines().len()), (None, 1));
 }
 
 #[tokio::test]

@@ -40,20 +40,27 @@ impl DiskReserve {
                 None
             }
             Err(error) => {
-                tracing::warn!(%error, bytes = RESERVE_BYTES, "the disk is full; jobs are rejected");
+                tracing::warn!(
+                    file = %reserve.path.display(), %error, bytes = RESERVE_BYTES,
+                    "the disk is full; jobs are rejected until space is free"
+                );
                 Some(reserve)
             }
             Ok(()) => Some(reserve),
         }
     }
 
-    /// Releases the reserve; returns whether there was one.
-    pub(super) fn release(&mut self) -> bool {
+    /// Releases the reserve; returns whether there was one. It is not allocated again at once, from its own space.
+    pub(super) fn release(&mut self, now: Time) -> bool {
         if !self.held {
             return false;
         }
         self.held = false;
-        tracing::warn!("the disk is full; new jobs are rejected until there is space again");
+        self.retry_at = now.plus(RETRY_INTERVAL);
+        tracing::warn!(
+            file = %self.path.display(),
+            "the disk is full; new jobs are rejected until space is free"
+        );
         fs::remove_file(&self.path).is_ok()
     }
 
@@ -72,7 +79,10 @@ impl DiskReserve {
         self.retry_at = now.plus(RETRY_INTERVAL);
         let held = self.allocate().is_ok();
         if held {
-            tracing::info!("the disk has space again; new jobs are accepted");
+            tracing::info!(
+                file = %self.path.display(),
+                "the disk has space again; new jobs are accepted"
+            );
         }
         held
     }

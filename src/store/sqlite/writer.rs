@@ -288,7 +288,8 @@ impl WriterThread {
     }
 
     fn give_up_reserve(&mut self) -> bool {
-        self.reserve.as_mut().is_some_and(DiskReserve::release)
+        let now = self.clock.now();
+        self.reserve.as_mut().is_some_and(|reserve| reserve.release(now))
     }
 
     fn transact(
