@@ -12,6 +12,7 @@ mod exit;
 mod help;
 mod info;
 mod job;
+mod job_state;
 mod output;
 mod serve;
 mod serve_args;

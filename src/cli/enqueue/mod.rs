@@ -23,7 +23,7 @@ use super::exit::{self, CommandFailure, print_note};
 use super::output::{OutputArgs, StdoutWriter, print_json};
 use super::text::one_line;
 use super::times::{self, warn_past_time};
-use super::{info, output, text, values};
+use super::{info, job_state, output, text, values};
 use crate::client::Error;
 use crate::config::show_duration;
 use crate::pb::{
@@ -301,7 +301,7 @@ impl EnqueueArgs {
         if !self.quiet && answer.outcome() != EnqueueOutcome::Created {
             let outcome =
                 info::strip_enum_prefix(answer.outcome().as_str_name(), "ENQUEUE_OUTCOME_");
-            let state = state(answer.state());
+            let state = job_state::name(answer.state());
             print_note(&format!("{}: {} is {state}", outcome.to_lowercase(), one_line(&answer.id)));
             if answer.state() == JobState::Dead {
                 let (topic, id) = (&self.topic, one_line(&answer.id));
@@ -328,8 +328,4 @@ impl EnqueueArgs {
             }
         }
     }
-}
-
-fn state(state: JobState) -> &'static str {
-    info::strip_enum_prefix(state.as_str_name(), "JOB_STATE_")
 }

@@ -9,7 +9,7 @@ use super::connect::ServerConnection;
 use super::exit::{self, CommandFailure, print_note, retry_notice};
 use super::output::{StdoutWriter, print_json};
 use super::text::{one_line, printable};
-use super::{EnqueueArgs, state};
+use super::{EnqueueArgs, job_state};
 use crate::backoff::Backoff;
 use crate::client::Error;
 use crate::config::show_duration;
@@ -33,7 +33,7 @@ pub(super) async fn run(
     answer: &EnqueueResponse,
 ) -> Result<(), CommandFailure> {
     if !enqueue.quiet {
-        print_note(&format!("{} is {}", one_line(&answer.id), state(answer.state())));
+        print_note(&format!("{} is {}", one_line(&answer.id), job_state::name(answer.state())));
     }
     let state_seen = Cell::new(answer.state());
     let ended = wait_for_end(enqueue, &answer.id, connection, &state_seen);
@@ -52,7 +52,8 @@ pub(super) async fn run(
     if job.state() == JobState::Succeeded {
         return Ok(());
     }
-    let mut problem = format!("job {}/{} ended {}", enqueue.topic, answer.id, state(job.state()));
+    let mut problem =
+        format!("job {}/{} ended {}", enqueue.topic, answer.id, job_state::name(job.state()));
     if !job.last_error.is_empty() {
         problem.push_str(": ");
         problem.push_str(&job.last_error);
@@ -63,7 +64,7 @@ pub(super) async fn run(
 
 fn too_late(enqueue: &EnqueueArgs, id: &str, last: JobState, limit: Duration) -> CommandFailure {
     let (topic, limit) = (&enqueue.topic, show_duration(limit));
-    let problem = format!("job {topic}/{id} is still {} after {limit}", state(last));
+    let problem = format!("job {topic}/{id} is still {} after {limit}", job_state::name(last));
     CommandFailure::new(exit::FAILED, problem)
         .with_hint(format!("the job stays: `ringq job get {topic} '{id}'` prints it"))
 }
@@ -89,7 +90,7 @@ async fn wait_for_end(
             Ok(answer) => {
                 (unreachable_since, mute_outage) = (None, enqueue.quiet);
                 let job = answer.job.unwrap_or_default();
-                if is_terminal(job.state()) {
+                if job_state::is_terminal(job.state()) {
                     return Ok(job);
                 }
                 seen.set(job.state());
@@ -141,10 +142,6 @@ fn record_gone_failure(error: &Error, failure: CommandFailure) -> CommandFailure
         return failure;
     }
     failure.with_hint("the job was deleted, or it ended and was not kept: see --retention")
-}
-
-fn is_terminal(state: JobState) -> bool {
-    matches!(state, JobState::Succeeded | JobState::Dead | JobState::Cancelled | JobState::Expired)
 }
 
 /// Prints the result: unchanged for a program, escaped on a terminal.

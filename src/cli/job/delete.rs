@@ -7,7 +7,7 @@ use super::connect::{ConnectArgs, ServerConnection};
 use super::exit::{self, CommandFailure};
 use super::output::{JsonList, OutputArgs, StdoutWriter};
 use super::{SHARD_REASONS, add_not_found_hint, dedup_ids};
-use super::{values, view};
+use super::{job_state, values};
 use crate::pb::{DeleteRequest, JobState};
 
 /// Arguments of `ringq job delete`.
@@ -109,9 +109,9 @@ impl JobDeleteArgs {
         match state {
             JobState::Unspecified => out.write_line(&format!("{id} was not there")),
             JobState::Scheduled | JobState::Ready | JobState::Backoff | JobState::Running => {
-                out.write_line(&format!("{id} cancelled, was {}", view::state(state)))
+                out.write_line(&format!("{id} cancelled, was {}", job_state::name(state)))
             }
-            state => out.write_line(&format!("{id} removed, was {}", view::state(state))),
+            state => out.write_line(&format!("{id} removed, was {}", job_state::name(state))),
         }
     }
 }

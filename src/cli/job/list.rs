@@ -7,7 +7,7 @@ use super::exit::{CommandFailure, print_note};
 use super::output::{JsonList, OutputArgs, StdoutWriter, Table};
 use super::text::shorten;
 use super::times::Now;
-use super::{topic, values, view};
+use super::{job_state, topic, values};
 use crate::domain::limit;
 use crate::pb::{GetTopicStatsRequest, Job, JobState, JobView, ListJobsRequest};
 
@@ -244,8 +244,8 @@ fn table(jobs: &[Job], now: Now) -> Table {
         let spec = job.spec.clone().unwrap_or_default();
         table.row([
             spec.id,
-            view::state(job.state()).to_owned(),
-            now.relative(job.due_time),
+            job_state::name(job.state()).to_owned(),
+            now.relative(job.due_time.filter(|_| !job_state::is_terminal(job.state()))),
             spec.priority.unwrap_or(0).to_string(),
             job.failures.to_string(),
             job.deliveries.to_string(),

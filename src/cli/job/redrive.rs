@@ -10,7 +10,7 @@ use super::exit::{self, CommandFailure, print_error};
 use super::output::{OutputArgs, StdoutWriter, print_json};
 use super::topic;
 use super::{SHARD_REASONS, add_not_found_hint, dedup_ids};
-use super::{values, view};
+use super::{job_state, values};
 use crate::client::{Error, to_proto_duration};
 use crate::pb::{GetRequest, JobState, JobView, RedriveJobsRequest, RedriveJobsResponse};
 
@@ -194,11 +194,15 @@ impl RedriveArgs {
 
     fn warn_skipped(&self, unfit: &[SkippedJob]) {
         let (topic, states) = (&self.topic, self.states());
-        let meant: Vec<_> = states.iter().map(|&state| view::state(state)).collect();
+        let meant: Vec<_> = states.iter().map(|&state| job_state::name(state)).collect();
         for (id, state) in unfit {
             print_error(&match state {
                 Some(state) => {
-                    format!("{topic}/{id} is {}, not {}", view::state(*state), meant.join(" or "))
+                    format!(
+                        "{topic}/{id} is {}, not {}",
+                        job_state::name(*state),
+                        meant.join(" or ")
+                    )
                 }
                 None => format!("no job {topic}/{id}"),
             });
@@ -217,7 +221,7 @@ impl RedriveArgs {
                     print_error(&connection.failure(&what, &error).problem());
                 }
                 Ok(Some(state)) if !self.dry_run && self.states().contains(&state) => {
-                    print_error(&format!("{topic}/{id} is still {}", view::state(state)));
+                    print_error(&format!("{topic}/{id} is still {}", job_state::name(state)));
                 }
                 Ok(_) => (),
             }

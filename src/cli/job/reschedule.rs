@@ -10,7 +10,7 @@ use super::exit::CommandFailure;
 use super::output::{OutputArgs, StdoutWriter, print_json};
 use super::text::one_line;
 use super::times::{Now, warn_past_time};
-use super::{values, view};
+use super::{job_state, values};
 use crate::client::{Error, to_proto_duration};
 use crate::pb::RescheduleRequest;
 use crate::pb::reschedule_request::Schedule;
@@ -78,7 +78,7 @@ impl JobRescheduleArgs {
             return print_json(&mut out, &job);
         }
         let due = Now::read().relative(job.due_time);
-        let line = format!("{} {}, due {due}", self.id, view::state(job.state()));
+        let line = format!("{} {}, due {due}", self.id, job_state::name(job.state()));
         out.write_line(&one_line(&line))?;
         out.flush()
     }

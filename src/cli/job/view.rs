@@ -1,6 +1,7 @@
 //! Job as text for people.
 
 use super::info::strip_enum_prefix;
+use super::job_state;
 use super::output::{Block, Table};
 use super::times::{Now, short, span};
 use crate::pb::job_spec::Expiration;
@@ -14,18 +15,13 @@ const HEX_BYTES: usize = 64;
 const TOMBSTONE: &str =
     "state and id only; enqueue with --retention to keep payload, result and attempts";
 
-/// Returns a state like `READY`.
-pub(super) fn state(state: JobState) -> &'static str {
-    strip_enum_prefix(state.as_str_name(), "JOB_STATE_")
-}
-
 /// Returns the block with everything about a job.
 pub(super) fn block(job: &Job, now: Now) -> Block {
     let spec = job.spec.clone().unwrap_or_default();
     let mut block = Block::default();
     block.line("topic", &spec.topic);
     block.line("id", &spec.id);
-    block.line("state", state(job.state()));
+    block.line("state", job_state::name(job.state()));
     if is_tombstone(job) {
         block.line("kept", TOMBSTONE);
     }
