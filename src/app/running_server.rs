@@ -88,12 +88,13 @@ impl RunningServer {
         readiness::publish_initial(shards, ready, health).await;
         let ready_file = ReadyFile::write(self.config.ready_file.clone(), grpc, http).await?;
         if !grpc.ip().to_canonical().is_loopback() {
-            tracing::info!(
+            tracing::warn!(
                 %grpc, tls = false, authentication = false,
                 "other machines can reach this address: every client there can enqueue, take and delete every job"
             );
         }
-        tracing::info!(%grpc, %http, replica = self.config.replica, "serving");
+        let replica_id = format!("{:08x}", self.scheduler.replica().nonce);
+        tracing::info!(%grpc, %http, replica = self.config.replica, replica_id, "serving");
         tokio::select! {
             () = shutdown => {}
             () = readiness::follow(shards, ready, health) => {}
@@ -102,7 +103,7 @@ impl RunningServer {
         let delay_s = delay.as_secs();
         tracing::info!(
             delay_s,
-            "draining: server is not ready any more, and answers calls until the shutdown"
+            "shutting down: the server reports NOT_SERVING now, and drains its streams after the delay"
         );
         readiness::publish(Readiness::Draining, ready, health).await;
         tokio::time::sleep(delay).await;

@@ -16,7 +16,7 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::Time;
+use crate::domain::{Time, limit};
 use crate::scheduler::Scheduler;
 use crate::shards::Shard;
 use crate::store::SharedState;
@@ -32,12 +32,30 @@ struct ReplicaWatcher<'a> {
     silent: watch::Sender<SilentReplicas>,
 }
 
+/// Logs that the replicas of the group are taken for dead, by the ids that they logged when they started.
+fn log_silence(shard: &Shard, silence: &SilentGroup, leases: usize) {
+    let ids: Vec<_> = silence.replicas.keys().map(|id| format!("{id:08x}")).collect();
+    let replica_ids = ids.join(" ");
+    let (shard, silent_s) = (shard.name(), limit::REPLICA_SILENCE_MAX.as_secs());
+    if leases == 0 {
+        tracing::info!(
+            %shard, replica_ids, silent_s,
+            "servers have stopped without deregistering; they held no jobs"
+        );
+    } else {
+        tracing::warn!(
+            %shard, replica_ids, silent_s, leases,
+            "servers send no heartbeat and are taken for dead; the leases of their workers are released after the grace"
+        );
+    }
+}
+
 /// Releases, until `stop`, the leases that replicas that are not alive have left on the shard.
 pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationToken) {
     let begin = scheduler.clock().now();
     let now = watch::Sender::default();
     let watcher = ReplicaWatcher { scheduler: &scheduler, shard: &shard, stop: &stop, silent: now };
-    let give_back = async {
+    let watch = async {
         if shard.is_shared() {
             watcher.watch().await;
         } else {
@@ -46,7 +64,7 @@ pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationTo
     };
     // A scan of all leases may take long; cancelling it at the end does no harm.
     tokio::select! {
-        () = give_back => {}
+        () = watch => {}
         () = stop.cancelled() => {}
     }
 }
@@ -55,17 +73,17 @@ pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationTo
 
 impl ReplicaWatcher<'_> {
     async fn watch(&self) {
-        let mut censuses = self.shard.watch_shared_state();
-        censuses.mark_changed();
-        let mut sight = SilenceDetector::default();
+        let mut states = self.shard.watch_shared_state();
+        states.mark_changed();
+        let mut detector = SilenceDetector::default();
         let (mut is_first, mut under_way) = (true, FuturesUnordered::new());
         loop {
             tokio::select! {
-                changed = censuses.changed() => if changed.is_err() { return },
+                changed = states.changed() => if changed.is_err() { return },
                 Some(()) = under_way.next() => continue,
             }
-            let Some(shared_state) = censuses.borrow_and_update().clone() else { continue };
-            let mut silent = sight.silent_replicas(&shared_state);
+            let Some(shared_state) = states.borrow_and_update().clone() else { continue };
+            let mut silent = detector.silent_replicas(&shared_state);
             silent.remove(&self.scheduler.replica().nonce);
             let is_news =
                 |&(owner, at): &(&u32, &Time)| self.silent.borrow().get(owner) != Some(at);
@@ -101,18 +119,7 @@ impl ReplicaWatcher<'_> {
         if silence.replicas.is_empty() {
             return;
         }
-        let (replicas, leases) = (silence.replicas.len(), theirs.len());
-        match leases {
-            0 => {
-                tracing::info!(shard = %shard.name(), replicas, "removing silent replicas without leases")
-            }
-            _ => tracing::warn!(
-                shard = %shard.name(),
-                replicas,
-                leases,
-                "replicas are silent; their leases are released after the grace"
-            ),
-        }
+        log_silence(shard, &silence, theirs.len());
         orphans.release(theirs, Some(&mut silence)).await;
         // Only replicas that stayed silent: one that has sent a heartbeat since keeps its leases.
         if !stop.is_cancelled() {

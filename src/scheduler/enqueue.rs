@@ -67,7 +67,7 @@ pub enum EnqueueError {
         other_job: bool,
     },
     /// The shard cannot reach the requested durability; nothing was written.
-    #[error("shard {shard} can reach durability {reached:?} at most; {asked:?} was requested")]
+    #[error("shard {shard} can reach durability {reached} at most; {asked} was requested")]
     DurabilityUnsupported {
         /// Name of the shard; the first one, if several were tried.
         shard: ShardName,
@@ -77,7 +77,7 @@ pub enum EnqueueError {
         reached: Durability,
     },
     /// The requested durability was not confirmed in time; the job may have been written.
-    #[error("durability {asked:?} was not confirmed in time; the job may have been written")]
+    #[error("durability {asked} was not confirmed in time; the job may have been written")]
     DurabilityNotReached {
         /// Requested durability.
         asked: Durability,
@@ -85,7 +85,7 @@ pub enum EnqueueError {
         id: JobId,
     },
     /// Nothing was written under an id that a server made, and no repeat with it will write anything.
-    #[error("nothing was written under the id of job {key}: {why:?}")]
+    #[error("nothing was written under the id of job {key}: {why}")]
     NotWritten {
         /// Key of the job.
         key: JobKey,

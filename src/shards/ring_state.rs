@@ -185,7 +185,10 @@ impl RingState {
         let (mut known, now) = (self.known(), Instant::now());
         let fingerprint = served.fingerprint();
         if served != known.served {
-            tracing::info!(%served, fingerprint = format!("{fingerprint:016x}"), "the ring changes");
+            tracing::info!(
+                ring = %served, before = %known.served, fingerprint = format!("{fingerprint:016x}"),
+                "the ring has changed: ids chosen by clients are placed on these shards, with these weights"
+            );
             known.agreed_since = now;
         }
         // No job was written under a ring before a shard has answered.

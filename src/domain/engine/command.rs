@@ -121,15 +121,19 @@ pub enum WritePrecondition {
 }
 
 /// Reason why nothing was written under a server-made id that has no record, see [`WritePrecondition::SameJob`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotWrittenReason {
     /// The id was made [`REPEAT_MAX`](crate::domain::limit::REPEAT_MAX) ago or earlier: the store has no history of it.
+    #[error("the id was made too long ago")]
     TooOld,
     /// The id was made more than [`ID_AHEAD_MAX`](crate::domain::limit::ID_AHEAD_MAX) after now.
+    #[error("the id was made in the future of the shard's clock")]
     FromFuture,
     /// The store has lost the history of ids that were made then: it was opened since, or too many jobs have ended.
+    #[error("the shard has no history of ids from that time")]
     HistoryLost,
     /// No job was ever written under the id, and the shard is draining.
+    #[error("the shard is draining")]
     Draining,
 }
 

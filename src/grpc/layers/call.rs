@@ -1,11 +1,12 @@
 //! Call in flight: its span, and the log line and metrics at its end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::HeaderValue;
 use tokio::time::Instant;
 use tonic::{Code, Status};
-use tonic_types::StatusExt as _;
+use tonic_types::{ErrorInfo, StatusExt as _};
 use tracing::Span;
 use tracing::span::EnteredSpan;
 
@@ -94,29 +95,38 @@ impl RpcCall {
             Code::Internal | Code::Unknown | Code::DataLoss => {
                 tracing::error!(method, request_id, code = name, ?took, error, "call failed");
             }
-            _ => match self.log_permit(name, failure) {
-                Some(passed) => {
-                    let suppressed = passed.suppressed();
-                    tracing::info!(
-                        method,
-                        request_id,
-                        code = name,
-                        ?took,
-                        suppressed,
-                        error,
-                        "call refused"
-                    );
-                }
-                None => tracing::debug!(method, request_id, code = name, error, "call refused"),
-            },
+            _ => self.log_refusal(name, took, failure),
+        }
+    }
+
+    /// Logs a refusal, at level debug if one with the same reason and shard was logged a moment ago.
+    fn log_refusal(&self, code: &str, took: Duration, failure: Option<&Status>) {
+        let (method, request_id) = (self.method.name, text(&self.id));
+        let error = failure.map_or("", Status::message);
+        let cause = failure.and_then(Status::get_details_error_info);
+        let reason = cause.as_ref().map_or("", |cause| &cause.reason);
+        match self.log_permit(code, cause.as_ref()) {
+            Some(passed) => {
+                let suppressed = passed.suppressed();
+                tracing::info!(
+                    method,
+                    request_id,
+                    code,
+                    reason,
+                    ?took,
+                    suppressed,
+                    error,
+                    "call refused"
+                );
+            }
+            None => tracing::debug!(method, request_id, code, reason, error, "call refused"),
         }
     }
 
     /// Returns a permit to log a refusal, unless one with the same reason and shard was logged a moment ago.
-    fn log_permit(&self, code: &str, failure: Option<&Status>) -> Option<LogPermit> {
-        let cause = failure.and_then(Status::get_details_error_info);
-        let reason = cause.as_ref().map_or("", |cause| &cause.reason);
-        let of_a_shard = cause.as_ref().filter(|cause| Reason::is_shard_reason(&cause.reason));
+    fn log_permit(&self, code: &str, cause: Option<&ErrorInfo>) -> Option<LogPermit> {
+        let reason = cause.map_or("", |cause| &cause.reason);
+        let of_a_shard = cause.filter(|cause| Reason::is_shard_reason(&cause.reason));
         let shard = of_a_shard.and_then(|cause| cause.metadata.get("shard"));
         let shard = shard.map_or("", String::as_str);
         self.shared.log.allow(&[self.method.name, code, reason, shard])
@@ -158,7 +168,8 @@ mod tests {
         let lines = |failure: fn(ShardName) -> RpcError| {
             let names = ["a", "b", "c"].map(|name| ShardName::try_new(name).unwrap());
             let refused = names.map(|name| Status::from(failure(name)));
-            refused.iter().filter(|status| call.log_permit("X", Some(status)).is_some()).count()
+            let causes = refused.iter().map(|status| status.get_details_error_info());
+            causes.filter(|cause| call.log_permit("X", cause.as_ref()).is_some()).count()
         };
         assert_eq!(lines(|name| ShardError::unavailable(&name, "").into()), 3);
         assert_eq!(lines(|name| ShardError::unknown(&name, "").into()), 3);

@@ -17,7 +17,7 @@ use crate::harness::{Client, eventually};
 use crate::load::Habits;
 use crate::trial::{Trial, harm_time};
 
-/// The replica that gets the client-chosen ids while the ring changes.
+/// The replica that gets the client-chosen ids while the ring has changed.
 const ONE: usize = 0;
 /// A shard that exists from the start.
 const SHARD: usize = 1;
@@ -47,7 +47,7 @@ impl Trial {
 
     /// Returns how often each replica has begun to use another ring, by its log.
     fn ring_changes(&self) -> Vec<usize> {
-        let count = |log: String| log.matches("the ring changes").count();
+        let count = |log: String| log.matches("the ring has changed").count();
         self.cluster.replica.iter().map(|replica| count(replica.log())).collect()
     }
 

@@ -51,7 +51,7 @@ impl Two {
     }
 
     /// Waits for the next lease notification of the owner.
-    async fn hears(&mut self) -> LeaseEvent {
+    async fn next_event(&mut self) -> LeaseEvent {
         loop {
             let event = within("a hint", self.events.recv()).await.unwrap();
             if let ShardEvent::Lease(hint) = event {
@@ -65,7 +65,7 @@ impl Two {
         let last = one(self.leased(OWNER, &[99], &[new_job("last")]).await);
         self.other.settle(vec![ack(&last)]).await.unwrap()[0].unwrap();
         assert_eq!(
-            self.hears().await,
+            self.next_event().await,
             LeaseEvent::Settled { stream: 99, tokens: vec![last.token] }
         );
     }
@@ -93,21 +93,24 @@ pub(crate) async fn a_settle_elsewhere_reports_the_owner_which_leases_are_over(q
         let leased = one(two.leased(OWNER, &[3], &jobs(&[&id], keep)).await);
         two.other.settle(vec![ack(&leased)]).await.unwrap()[0].unwrap();
         assert_eq!(
-            two.hears().await,
+            two.next_event().await,
             LeaseEvent::Settled { stream: 3, tokens: vec![leased.token] }
         );
     }
     let leased = one(two.leased(OWNER, &[4], &[new_job("with")]).await);
     let settle = LeaseSettlement { action: result(), ..ack(&leased) };
     two.other.settle(vec![settle]).await.unwrap()[0].unwrap();
-    assert_eq!(two.hears().await, LeaseEvent::Settled { stream: 4, tokens: vec![leased.token] });
+    assert_eq!(
+        two.next_event().await,
+        LeaseEvent::Settled { stream: 4, tokens: vec![leased.token] }
+    );
     two.q.claim_ids().await;
     for (n, cause) in [failed_for(60), released(), dead_lettered()].into_iter().enumerate() {
         let leased = one(two.leased(OWNER, &[5], &[new_job(&format!("nacked{n}"))]).await);
         let settle = two.q.decide(&leased, cause).await;
         two.other.settle(vec![settle]).await.unwrap()[0].unwrap();
         assert_eq!(
-            two.hears().await,
+            two.next_event().await,
             LeaseEvent::Settled { stream: 5, tokens: vec![leased.token] }
         );
         two.q.claim_ids().await;
@@ -136,7 +139,7 @@ pub(crate) async fn an_adoption_is_reported_to_the_former_owner_and_what_follows
             two.other.settle(vec![LeaseSettlement { owner, ..ack(&leased) }]).await.unwrap()[0]
                 .unwrap();
             assert_eq!(
-                two.hears().await,
+                two.next_event().await,
                 LeaseEvent::Settled { stream: 6, tokens: vec![leased.token] }
             );
             // Away from this replica.
@@ -147,7 +150,7 @@ pub(crate) async fn an_adoption_is_reported_to_the_former_owner_and_what_follows
             let adopt = AdoptBatch { to, grace: Duration::ZERO, items };
             assert_eq!(two.other.adopt(adopt).await.unwrap(), [true]);
             assert_eq!(
-                two.hears().await,
+                two.next_event().await,
                 LeaseEvent::Adopted { stream: 1, tokens: vec![leased.token] }
             );
             two.other.settle(vec![ack(&leased)]).await.unwrap()[0].unwrap();
@@ -174,7 +177,9 @@ pub(crate) async fn leases_of_many_streams_and_owners_are_distinguished(q: Fixtu
     assert!(two.other.settle(settles).await.unwrap().iter().all(Result::is_ok));
     let mut received: BTreeMap<u32, Vec<Token>> = BTreeMap::new();
     for _ in streams {
-        let LeaseEvent::Settled { stream, tokens } = two.hears().await else { panic!("settled") };
+        let LeaseEvent::Settled { stream, tokens } = two.next_event().await else {
+            panic!("settled")
+        };
         assert!(received.insert(stream, tokens).is_none(), "each stream once");
     }
     assert_eq!(received, want);
@@ -201,7 +206,7 @@ pub(crate) async fn an_end_by_another_replicas_timer_takes_the_lease_away(q: Fix
         let settle = LeaseSettlement { deadline: Some(lease.deadline), ..decide(&lease, cause) };
         two.other.settle(vec![settle]).await.unwrap()[0].unwrap();
         let (tokens, reason) = (vec![leased.token], RevokeReason::LeaseExpired);
-        assert_eq!(two.hears().await, LeaseEvent::Revoked { stream: 6, tokens, reason });
+        assert_eq!(two.next_event().await, LeaseEvent::Revoked { stream: 6, tokens, reason });
         two.q.claim_ids().await;
     }
     two.receives_no_more().await;
@@ -214,7 +219,7 @@ pub(crate) async fn a_delete_elsewhere_takes_the_lease_away(q: Fixture) {
     let leased = one(two.leased(OWNER, &[7], &[new_job("runs")]).await);
     two.other.delete(vec![key(TOPIC, "runs").into()]).await.unwrap();
     let (tokens, reason) = (vec![leased.token], RevokeReason::Deleted);
-    assert_eq!(two.hears().await, LeaseEvent::Revoked { stream: 7, tokens, reason });
+    assert_eq!(two.next_event().await, LeaseEvent::Revoked { stream: 7, tokens, reason });
     two.receives_no_more().await;
 }
 
@@ -236,7 +241,7 @@ pub(crate) async fn an_extend_elsewhere_reports_the_new_deadline(q: Fixture) {
         let deadline: Time = one(two.other.extend(vec![extend]).await.unwrap()).unwrap();
         assert_eq!(deadline, two.q.now().plus(Duration::from_secs(seconds)));
         let tokens = vec![leased.token];
-        assert_eq!(two.hears().await, LeaseEvent::Extended { stream: 8, tokens, deadline });
+        assert_eq!(two.next_event().await, LeaseEvent::Extended { stream: 8, tokens, deadline });
     }
     two.receives_no_more().await;
 }

@@ -120,7 +120,7 @@ async fn a_mistake_that_is_found_after_the_start_keeps_one_shard_out() {
     let last = lines.last().unwrap();
     assert!(
         last.contains("ERROR")
-            && last.contains("misconfigured and stays out of use until that is fixed"),
+            && last.contains("misconfigured and not used; fix what the error names"),
         "{last}"
     );
     assert!(last.contains(&format!("address=\"{}/99\"", redis.url())), "{last}");
