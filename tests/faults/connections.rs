@@ -71,7 +71,7 @@ async fn run_out() {
     })
     .await;
     let outcome = trial.finish().await;
-    outcome.says_why();
+    outcome.has_cause();
 }
 
 /// Number of open files and connections.
@@ -134,7 +134,7 @@ async fn let_go(clients: &[Client]) {
 
 impl Outcome {
     /// Checks that every failure that a client received has a stable reason.
-    fn says_why(&self) {
+    fn has_cause(&self) {
         for trouble in self.all_troubles() {
             let (_, why) = trouble.rsplit_once(": ").expect("what was asked, and why not");
             let stable = why.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');

@@ -1,4 +1,4 @@
-//! What is wrong with one job of a call: its neighbours are done all the same, and each is answered as itself.
+//! Damage to one job of a call: the other jobs of the call are done, and each is answered by itself.
 
 use std::time::Duration;
 
@@ -160,7 +160,7 @@ async fn a_damaged_job_fails_alone(store: &dyn Store, damage: impl AsyncFn(&str)
     }
 }
 
-/// Where a key of one job has another type its script fails in the middle, after others of the call were written.
+/// A script fails where a key of one job has another type: in the middle, after others of the call were written.
 #[tokio::test]
 async fn a_job_that_a_script_fails_at_fails_alone() {
     let Some(redis) = Redis::start().await else { return };
@@ -183,7 +183,7 @@ async fn a_job_that_a_script_fails_at_fails_alone() {
     }
 }
 
-/// It keeps the others from being ended for as long as it lies there.
+/// A damaged lease does not keep the other leases of the file from ending.
 #[tokio::test]
 async fn a_lease_of_a_file_that_cannot_be_read_is_passed_over() {
     let dir = TempDir::new().unwrap();

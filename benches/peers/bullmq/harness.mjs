@@ -68,7 +68,7 @@ class Workers {
     }
   }
 
-  tell(word) {
+  send(word) {
     for (const child of this.children) child.send(word);
   }
 }
@@ -89,9 +89,9 @@ async function left() {
 const side = (times, work) => Promise.all(Array.from({ length: times }, work));
 
 async function drain(books) {
-  workers.tell("resume");
+  workers.send("resume");
   await settled(books);
-  workers.tell("pause");
+  workers.send("pause");
 }
 
 function bulk(books) {
@@ -121,14 +121,14 @@ const scenarios = {
   },
   async both(books) {
     const start = performance.now();
-    workers.tell("resume");
+    workers.send("resume");
     await bulk(books);
     await settled(books);
-    workers.tell("pause");
+    workers.send("pause");
     return { total_s: seconds(start) };
   },
   async idle(books) {
-    workers.tell("resume");
+    workers.send("resume");
     const took = [];
     for (let bodies; (bodies = books.next(1)).length; ) {
       await sleep(PAUSE_MS);
@@ -138,7 +138,7 @@ const scenarios = {
       took.push(Number((await arrived) - start) / 1e3);
     }
     await settled(books);
-    workers.tell("pause");
+    workers.send("pause");
     took.sort((a, b) => a - b);
     const rank = (part) => took[Math.floor(part * (took.length - 1))];
     return { p50_us: rank(0.5), p99_us: rank(0.99) };

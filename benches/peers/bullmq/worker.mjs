@@ -6,14 +6,14 @@ const CONCURRENCY = 100;
 
 let came = [];
 
-function tell() {
+function send() {
   process.send(came);
   came = [];
 }
 
 /** Reports all jobs of this turn of the event loop together. */
 async function work(job) {
-  if (came.push([job.data, process.hrtime.bigint()]) === 1) setImmediate(tell);
+  if (came.push([job.data, process.hrtime.bigint()]) === 1) setImmediate(send);
 }
 
 const worker = new Worker("jobs", work, {

@@ -35,7 +35,7 @@ async fn a_shard_drains_and_is_taken_back() {
     trial.shared().send_ids_through(Some(ONE));
     trial.note(format!("drain {name}"));
     let mut drain = trial.ringq(&["shard", "drain", &name, "--wait"]);
-    let lines = told(&mut drain, 3).await;
+    let lines = read_lines(&mut drain, 3).await;
     assert_eq!(lines[0], format!("{name} DRAINING: new jobs go elsewhere"));
     assert!(lines[1].starts_with("on it: ") && lines[1].contains(" scheduled"), "{lines:?}");
     assert!(lines[2].starts_with("the last delayed or retried one is due "), "{lines:?}");
@@ -80,7 +80,7 @@ async fn a_shard_drains_and_is_taken_back() {
 }
 
 /// Returns the first lines that a command prints.
-async fn told(command: &mut Child, count: usize) -> Vec<String> {
+async fn read_lines(command: &mut Child, count: usize) -> Vec<String> {
     let mut lines = BufReader::new(command.stdout.take().unwrap()).lines();
     let mut first = Vec::new();
     while first.len() < count {

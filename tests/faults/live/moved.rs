@@ -40,7 +40,7 @@ impl Trial {
         let next = Redis::with(&[&redis_args(self.cluster.fsync)[..], &follow].concat()).await;
         let next = next.expect("one more redis-server");
         self.note(format!("replicate s{SHARD}"));
-        next.says("master_link_status:up").await;
+        next.wait_for_info("master_link_status:up").await;
         let to = next.port().to_string();
         let from = &self.cluster.redis[SHARD];
         // The primary registers its replica a moment after the replica itself is linked.
@@ -49,7 +49,7 @@ impl Trial {
             (answer == "+OK").then_some(())
         })
         .await;
-        next.says("role:master").await;
+        next.wait_for_info("role:master").await;
         self.note(format!("s{SHARD} is moved"));
         self.cluster.ring[SHARD] = shard(SHARD, &next.url());
         for replica in 0..self.cluster.replica.len() {
@@ -62,7 +62,7 @@ impl Trial {
 
 impl Redis {
     /// Waits until its replication info contains `what`.
-    async fn says(&self, what: &str) {
+    async fn wait_for_info(&self, what: &str) {
         eventually(what, async || {
             let info = self.command(&["INFO", "replication"]).await;
             info.lines().any(|line| line == what).then_some(())

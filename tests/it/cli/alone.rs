@@ -3,10 +3,11 @@ use std::net::SocketAddr;
 use super::{command, finish};
 
 /// The commands here make no connection.
-const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
+const NO_SERVER: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
 async fn alone(args: &[&str]) -> super::Ran {
-    finish(command(NOBODY, args).spawn().unwrap()).await
+    finish(command(NO_SERVER, args).spawn().unwrap()).await
 }
 
 #[tokio::test]

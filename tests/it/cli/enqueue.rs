@@ -71,7 +71,7 @@ async fn text_is_of_the_type_that_it_is() {
     let client = server.connect().await;
     let is =
         async |id: &str| client.get("mail", id).await.spec.unwrap().payload.unwrap().content_type;
-    for (id, payload, flags, content_type, is_told) in [
+    for (id, payload, flags, content_type, is_noted) in [
         ("json", r#" {"a":1}"#, &[][..], "", false),
         ("number", "12", &[], "", false),
         ("word", "hello", &[], "text/plain", false),
@@ -86,7 +86,7 @@ async fn text_is_of_the_type_that_it_is() {
         assert_eq!((ran.code, is(id).await.as_str()), (0, content_type), "{payload}");
         let note = "ringq: the payload is not JSON (EOF while parsing a value at line 1 column 5) and \
                     is sent as text/plain\n";
-        assert_eq!(ran.stderr, if is_told { note } else { "" });
+        assert_eq!(ran.stderr, if is_noted { note } else { "" });
     }
     piped(&server, &["enqueue", "mail", "-", "--id", "piped"], b"hello\n").await.ok();
     piped(&server, &["enqueue", "mail", "-", "--id", "bytes"], b"{\xff").await.ok();

@@ -72,13 +72,13 @@ async fn a_shard_that_does_not_answer_leaves_no_job_untold() {
     let back: usize = ran.stdout.split(' ').next().unwrap().parse().unwrap();
     assert_eq!(ran.stdout, format!("{back} put back to work, {} not\n", 24 - back));
     assert!(back > 0 && back < 12, "{ran:?}");
-    let is_told = |id: &&String| {
+    let is_named = |id: &&String| {
         let unreached = format!("ringq: cannot redrive job mail/{id}: shard s1 ");
         let missing = format!("ringq: no job mail/{id}");
         ran.stderr.lines().any(|line| line.starts_with(&unreached) || line == missing)
     };
-    assert_eq!(ids.iter().filter(is_told).count(), 12 - back, "{ran:?}");
-    assert_eq!(missing.iter().filter(is_told).count(), 12, "{ran:?}");
+    assert_eq!(ids.iter().filter(is_named).count(), 12 - back, "{ran:?}");
+    assert_eq!(missing.iter().filter(is_named).count(), 12, "{ran:?}");
 }
 
 #[tokio::test]

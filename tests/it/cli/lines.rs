@@ -54,8 +54,9 @@ async fn bad_lines_are_reported_by_their_number_and_good_ones_go_through() {
     input.extend(vec![b'y'; 6 << 20]);
     input.extend(b"\n\xff\xfe");
     let ran = piped(&server, &["enqueue", "mail", "--lines", "-"], &input).await;
-    let says = ["ringq: line 4 of standard input: ", "line 6 of standard input", "4 enqueued, 2"];
-    let ran = ran.fails(1, &says);
+    let expected =
+        ["ringq: line 4 of standard input: ", "line 6 of standard input", "4 enqueued, 2"];
+    let ran = ran.fails(1, &expected);
     let client = server.connect().await;
     let mut payloads = Vec::new();
     for id in ran.stdout.lines() {
@@ -157,9 +158,9 @@ async fn a_run_stopped_by_a_dead_server_is_resumed_with_the_printed_flags() {
     server.kill().await;
     stdin.write_all(&b"out\n".repeat(10)).await.unwrap();
     let ran = finish(child).await;
-    let says =
+    let expected =
         ["stopped at line 11 of standard input", "10 enqueued; not confirmed: from line 11 on"];
-    let flags = resume_flags(&ran.fails(4, &says));
+    let flags = resume_flags(&ran.fails(4, &expected));
     assert!(flags.contains(&"11".to_owned()), "{flags:?}");
     server.restart().await;
     let args: Vec<&str> = args.into_iter().chain(flags.iter().map(String::as_str)).collect();
@@ -197,7 +198,7 @@ async fn a_restart_of_the_server_is_lived_through() {
     within("the id", ids.next_line()).await.unwrap().unwrap();
     drop(stdin);
     let ran = finish(child).await;
-    // It may have taken so long that it was told.
+    // It may have taken so long that progress was printed.
     assert_eq!((ran.code, ran.stderr.lines().last()), (0, Some("2 enqueued")), "{}", ran.stderr);
 }
 
@@ -215,8 +216,8 @@ async fn a_signal_ends_a_run_with_its_exit_code_and_the_way_to_resume() {
         }
         signal(&child.id().unwrap().to_string(), name);
         let how = format!("ringq: {how}\n");
-        let says = [&how, "--from-line 3", "2 enqueued; not sent: from line 3 on"];
-        finish(child).await.fails(code, &says);
+        let expected = [&how, "--from-line 3", "2 enqueued; not sent: from line 3 on"];
+        finish(child).await.fails(code, &expected);
     }
 }
 
@@ -232,7 +233,7 @@ fn numbered(dir: &Path, count: u64) -> String {
     file.to_str().unwrap().to_owned()
 }
 
-/// A server that does with calls what their first line says.
+/// A server that treats each call as its first line requests.
 async fn scripted(
     verdict: impl Fn(u64) -> Option<tonic::Status> + Send + Sync + 'static,
 ) -> (Fake, SocketAddr) {
@@ -259,12 +260,12 @@ async fn a_call_with_an_unknown_outcome_is_resumed_without_a_doubled_line() {
     let (fake, address) = scripted(|line| (line == 501).then(unknown)).await;
     let args = ["enqueue", "mail", "--timeout", "2s", "--request-id", "r", "--lines", &file];
     let ran = finish(command(address, &args).spawn().unwrap()).await;
-    let says = [
+    let expected = [
         "stopped at line 501 of ",
         "500 enqueued; not confirmed: from line 501 on, of which up to 1500 lines may be enqueued",
         "later use --may-repeat in place of --before",
     ];
-    let ran = ran.fails(4, &says);
+    let ran = ran.fails(4, &expected);
     assert_eq!(ran.stdout.lines().count(), 500, "an id for each confirmed line");
     assert!(taken(&fake).len() > 500, "lines behind line 501 were sent, too");
     // A server that has all of them, as if all calls had got through.
@@ -338,8 +339,8 @@ async fn ids_that_could_not_be_printed_are_printed_by_the_run_that_resumes() {
     let mut command = command(server.grpc, &args);
     command.stdout(File::options().write(true).open("/dev/full").unwrap());
     let ran = finish(command.spawn().unwrap()).await;
-    let says = ["cannot write to standard output", "0 enqueued; not confirmed: from line 1 on"];
-    let flags = resume_flags(&ran.fails(1, &says));
+    let expected = ["cannot write to standard output", "0 enqueued; not confirmed: from line 1 on"];
+    let flags = resume_flags(&ran.fails(1, &expected));
     let client = server.connect().await;
     let stored = client.stats("mail").await.ready;
     assert!((1..20_000).contains(&stored), "it stops: {stored}");

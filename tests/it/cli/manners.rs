@@ -25,12 +25,13 @@ const CALLS: [&[&str]; 14] = [
 ];
 
 /// An address without a listener.
-const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
+const NO_SERVER: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_reported_with_what_to_do() {
     for args in CALLS.iter().copied().chain([&["info"][..]]) {
-        let ran = finish(command(NOBODY, args).spawn().unwrap()).await;
+        let ran = finish(command(NO_SERVER, args).spawn().unwrap()).await;
         let texts = ["no connection to http://127.0.0.1:1", "connection refused", "`ringq serve`"];
         let ran = ran.fails(4, &texts);
         assert_eq!(ran.stderr.lines().count(), 2, "{args:?}: {}", ran.stderr);
@@ -54,7 +55,7 @@ async fn the_server_is_named_in_several_ways() {
     let urls =
         [format!("127.0.0.1:{port}"), format!(":{port}"), format!("http://localhost:{port}/")];
     for url in urls {
-        let mut command = command(NOBODY, &["shard", "list", "--server", &url]);
+        let mut command = command(NO_SERVER, &["shard", "list", "--server", &url]);
         finish(command.spawn().unwrap()).await.ok();
     }
     let mut token = command(server.grpc, &["shard", "list"]);
@@ -139,7 +140,7 @@ async fn a_reader_that_leaves_is_no_failure() {
     // The error output has no reader either.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let mut command = command(NOBODY, &["topic", "list"]);
+    let mut command = command(NO_SERVER, &["topic", "list"]);
     let ran = finish(command.stderr(Stdio::from(writer)).spawn().unwrap()).await;
     assert_eq!(ran.code, 4);
 }

@@ -347,7 +347,7 @@ async fn it_states_where_it_takes_what_and_what_is_not_there() {
     // Its jobs do come.
     let args = ["emials", "--server", &url, "--exec", "true", "--max-jobs", "1", "--batch", "2"];
     let work = Work::spawn(&args);
-    work.says(", taking emials (up to 1 batch of 2 at once)").await;
+    work.prints(", taking emials (up to 1 batch of 2 at once)").await;
     client.enqueue(job("emials").with_id("b")).await;
     assert!(work.done().await.stderr.contains(" emials/b  done in "));
 }

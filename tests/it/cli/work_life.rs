@@ -51,13 +51,13 @@ async fn a_job_that_is_deleted_while_it_runs_is_killed_at_once() {
     delete(&client, "a").await;
     gone(&child).await;
     gone(&shell).await;
-    work.says("t/a  taken away after ").await;
-    work.says("ringq: t/a was revoked: the job was deleted\n").await;
+    work.prints("t/a  taken away after ").await;
+    work.prints("ringq: t/a was revoked: the job was deleted\n").await;
     // The worker continues.
     client.enqueue(job("t").with_id("b")).await;
     work.line().await;
     delete(&client, "b").await;
-    work.says("t/b  taken away after ").await;
+    work.prints("t/b  taken away after ").await;
     work.signal("TERM");
     let done = work.done().await;
     assert_eq!(done.code, Some(0));
@@ -88,7 +88,7 @@ async fn sigterm_lets_the_command_finish_and_gives_the_others_back() {
     })
     .await;
     work.signal("TERM");
-    work.says("ringq: stopping when the command that runs has ended").await;
+    work.prints("ringq: stopping when the command that runs has ended").await;
     let mut other = client.stream(take("t")).await;
     let back = other.next_many(2).await;
     assert!(back.iter().all(|job| job.attempt == 1 && job.delivery == 2), "{back:?}");
@@ -109,7 +109,7 @@ async fn a_second_signal_kills_and_the_job_is_back_at_once() {
     let mut work = Work::start(&server, WAIT, &[]);
     let shell = work.line().await;
     work.signal("INT");
-    work.says("a second signal kills it").await;
+    work.prints("a second signal kills it").await;
     assert!(lives(&shell), "it is not in our process group");
     work.signal("TERM");
     let done = work.done().await;
@@ -130,7 +130,7 @@ async fn a_closed_terminal_lets_the_command_finish() {
     let mut work = Work::start_after(with_hup, &server, WAIT, &[]);
     let shell = work.line().await;
     work.signal("HUP");
-    work.says("ringq: stopping when the command that runs has ended").await;
+    work.prints("ringq: stopping when the command that runs has ended").await;
     // The shell's own, after that of the kernel.
     work.signal("HUP");
     tokio::time::sleep(millis(300)).await;
@@ -160,7 +160,7 @@ async fn sigquit_kills_at_once() {
 async fn under_nohup_a_closed_terminal_changes_nothing() {
     let server = Server::start().await;
     let work = Work::start_after("trap '' HUP", &server, "true", &[]);
-    work.says("ringq: connected").await;
+    work.prints("ringq: connected").await;
     work.signal("HUP");
     tokio::time::sleep(millis(300)).await;
     assert!(!work.stderr().contains("stopping"), "{}", work.stderr());
@@ -172,7 +172,7 @@ async fn under_nohup_a_closed_terminal_changes_nothing() {
 async fn ctrl_c_ends_an_idle_worker_as_interrupted() {
     let server = Server::start().await;
     let work = Work::start(&server, "true", &[]);
-    work.says("ringq: connected").await;
+    work.prints("ringq: connected").await;
     work.signal("INT");
     assert_eq!(work.done().await.code, Some(130));
 }
@@ -185,16 +185,16 @@ async fn a_command_outlives_its_server() {
     let mut work = Work::start(&server, WAIT, &[]);
     work.line().await;
     server.kill().await;
-    work.says("ringq: no connection to http://").await;
+    work.prints("ringq: no connection to http://").await;
     work.go();
-    work.says("t/a  done in ").await;
+    work.prints("t/a  done in ").await;
     // Time for some more attempts.
     tokio::time::sleep(millis(1_000)).await;
     server.restart().await;
     let job = server.connect().await.until("t", "a", JobState::Succeeded).await;
     assert_eq!(job.deliveries, 1);
     // The Ack needs no stream, so it may be through before there is one again.
-    work.says(" again, taking t (up to 1 at").await;
+    work.prints(" again, taking t (up to 1 at").await;
     work.signal("TERM");
     let done = work.done().await;
     assert_eq!(done.code, Some(0), "{}", done.stderr);
@@ -250,9 +250,9 @@ async fn an_ack_that_waits_for_its_shard_reports_it() {
     let server = Setup::new().shards(2).start().await;
     let (work, holder) = on_a_silent_shard(&server, &["--lease", "60s"]).await;
     work.go();
-    work.says("ringq: t/a cannot be extended or settled yet: shard s").await;
+    work.prints("ringq: t/a cannot be extended or settled yet: shard s").await;
     drop(holder);
-    work.says("ringq: calls succeed again; the cause was: shard s").await;
+    work.prints("ringq: calls succeed again; the cause was: shard s").await;
     let done = work.done().await;
     assert_eq!(done.code, Some(0));
     assert!(done.stderr.ends_with("ringq: 1 acked\n"), "{}", done.stderr);
@@ -274,8 +274,8 @@ async fn a_job_whose_shard_stays_away_is_named_with_what_becomes_of_it() {
 async fn a_lease_that_cannot_be_kept_states_why() {
     let server = Setup::new().shards(2).start().await;
     let (work, _holder) = on_a_silent_shard(&server, &["--lease", "12s"]).await;
-    work.says("ringq: t/a cannot be extended or settled yet: shard s").await;
-    work.says("ringq: t/a was revoked: its lease expired; extending it failed: shard s").await;
+    work.prints("ringq: t/a cannot be extended or settled yet: shard s").await;
+    work.prints("ringq: t/a was revoked: its lease expired; extending it failed: shard s").await;
     let done = work.done().await;
     assert!(done.stderr.ends_with("ringq: 0 acked, 1 not settled\n"), "{}", done.stderr);
 }

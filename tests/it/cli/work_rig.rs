@@ -107,7 +107,7 @@ impl Work {
     }
 
     /// Waits until its standard error contains `text`.
-    pub(crate) async fn says(&self, text: &str) {
+    pub(crate) async fn prints(&self, text: &str) {
         let contains = async || self.stderr().contains(text).then_some(());
         eventually(&format!("stderr contains {text:?}"), contains).await;
     }

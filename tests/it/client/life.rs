@@ -37,7 +37,7 @@ async fn a_stop_finishes_what_runs_and_gives_back_what_waits() {
     let worker = Running::start(worker, handler);
     begun.reaches(3).await;
     eventually("8 are here", async || (look.stats("t").await.running == 8).then_some(())).await;
-    worker.tell();
+    worker.request_stop();
     let stopped = Instant::now();
     // Another worker gets the waiting jobs at once, long before any lease or grace is over.
     let other = Worker::new(client, ["t"]).concurrency(5).max_jobs(5);

@@ -89,7 +89,7 @@ impl Count {
     }
 }
 
-/// A worker that runs until [`Running::tell`].
+/// A worker that runs until [`Running::request_stop`].
 struct Running {
     stop: Arc<Notify>,
     task: JoinHandle<Result<Summary, ringq::client::Error>>,
@@ -110,7 +110,7 @@ impl Running {
         Running { stop, task }
     }
 
-    fn tell(&self) {
+    fn request_stop(&self) {
         self.stop.notify_one();
     }
 
@@ -119,7 +119,7 @@ impl Running {
     }
 
     async fn stop(self) -> Summary {
-        self.tell();
+        self.request_stop();
         self.ended().await
     }
 }

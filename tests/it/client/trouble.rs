@@ -146,7 +146,7 @@ async fn a_refusal_that_is_not_the_servers_own_ends_nothing() {
     let worker = Running::start(Worker::new(client, ["t"]).prefetch(0), handler);
     begun.reaches(1).await;
     server.kill().await;
-    let other = Nobody::listen(server.grpc).await;
+    let other = EmptyServer::listen(server.grpc).await;
     eventually("it is asked", async || (other.asked.get() >= 2).then_some(())).await;
     // The Ack gets the same answer.
     go.notify_one();
@@ -163,15 +163,15 @@ async fn a_refusal_that_is_not_the_servers_own_ends_nothing() {
     assert_eq!((summary.acked, summary.unsettled), (2, 0), "{summary:?}");
 }
 
-/// A gRPC server without any service.
-struct Nobody {
+/// A gRPC server without any service: it answers each call UNIMPLEMENTED.
+struct EmptyServer {
     asked: Count,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
-impl Nobody {
-    async fn listen(address: SocketAddr) -> Nobody {
+impl EmptyServer {
+    async fn listen(address: SocketAddr) -> EmptyServer {
         let incoming = TcpIncoming::from(TcpListener::bind(address).await.unwrap());
         let (asked, stop) = (Count::default(), CancellationToken::new());
         let (count, stopped) = (asked.clone(), stop.clone().cancelled_owned());
@@ -184,7 +184,7 @@ impl Nobody {
             let served = server.add_routes(routes).serve_with_incoming_shutdown(incoming, stopped);
             served.await.unwrap();
         });
-        Nobody { asked, stop, task }
+        EmptyServer { asked, stop, task }
     }
 
     async fn stop(self) {

@@ -169,7 +169,7 @@ fn all_ended() -> RedriveBatch {
 }
 
 /// Formats a delivery without its token.
-fn told(leased: &LeasedJob) -> String {
+fn describe(leased: &LeasedJob) -> String {
     format!("{:#?}", LeasedJob { token: Token(0), ..leased.clone() })
 }
 
@@ -201,7 +201,7 @@ async fn go_on(q: &Fixture) -> Vec<String> {
         "retried",
     ];
     assert_eq!(ids_of(&taken), order);
-    results.extend(taken.iter().map(told));
+    results.extend(taken.iter().map(describe));
     for settled in q.store.settle(taken.iter().map(ack).collect()).await.unwrap() {
         assert_eq!(settled.unwrap().state, State::Succeeded);
     }
@@ -221,7 +221,7 @@ async fn go_on(q: &Fixture) -> Vec<String> {
     results.push(format!("{:?}", q.delete("backoff").await));
     let taken = q.claim(100).await;
     assert_eq!(ids_of(&taken), ["delayed", "succeeded", "dead", "expired"]);
-    results.extend(taken.iter().map(told));
+    results.extend(taken.iter().map(describe));
     results.extend(seen(q).await);
 
     // Unsettled jobs come back, and expired records are removed.
@@ -276,7 +276,7 @@ async fn the_format_of_this_build_is_frozen() {
     assert!(bless, "{} is missing; RINGQ_BLESS=1 writes it", file.display());
     let head = format!(
         "# Format {format}: the store of tests/it/frozen/fill.rs, as the build wrote it with which the format came.\n\
-         # It is never changed; what it is for is told in tests/it/frozen/mod.rs.\n"
+         # It is never changed; its purpose is described in tests/it/frozen/mod.rs.\n"
     );
     fs::write(file, head + &redis.command(&["EVAL", DUMP, "0"]).await + "\n").unwrap();
 }
