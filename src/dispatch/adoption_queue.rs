@@ -66,12 +66,12 @@ impl AdoptionQueue {
 impl AdoptionRequest {
     /// Requests the remaining leases of `from`, a stream of this replica.
     pub(super) fn from_stream(
-        heir: Arc<Stream>,
+        successor: Arc<Stream>,
         from: Arc<Stream>,
         first_look: Option<Arc<AdoptionGate>>,
     ) -> AdoptionRequest {
         AdoptionRequest {
-            successor: heir,
+            successor: successor,
             from: AdoptionSource::Local(from),
             first_lookup: first_look,
         }
@@ -80,12 +80,12 @@ impl AdoptionRequest {
     /// Requests the leases that the store has for `from`, a stream of another replica or of a previous run of this
     /// one.
     pub(super) fn from_store(
-        heir: Arc<Stream>,
+        successor: Arc<Stream>,
         from: StreamId,
         first_look: Option<Arc<AdoptionGate>>,
     ) -> AdoptionRequest {
         AdoptionRequest {
-            successor: heir,
+            successor: successor,
             from: AdoptionSource::Store(from),
             first_lookup: first_look,
         }

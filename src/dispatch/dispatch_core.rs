@@ -50,7 +50,7 @@ impl DispatchCore {
         config: Config,
         streams: Arc<StreamRegistry>,
     ) -> DispatchCore {
-        let hub = DispatchCore {
+        let core = DispatchCore {
             stream_slots: Arc::new(Semaphore::new(config.streams_max)),
             runtime: Handle::current(),
             claiming: TaskGroup::default(),
@@ -59,8 +59,8 @@ impl DispatchCore {
             config,
             streams,
         };
-        hub.spawn_tasks();
-        hub
+        core.spawn_tasks();
+        core
     }
 
     /// Stops the tasks: first those that claim, then those that return and detach leases.
@@ -83,18 +83,18 @@ impl DispatchCore {
         mode: StreamMode,
     ) -> Result<(Arc<Stream>, OwnedSemaphorePermit), StreamOpenError> {
         let max = self.config.streams_max;
-        let place = Arc::clone(&self.stream_slots).try_acquire_owned();
-        let place = place.map_err(|_| StreamOpenError::TooManyStreams { max })?;
+        let slot = Arc::clone(&self.stream_slots).try_acquire_owned();
+        let slot = slot.map_err(|_| StreamOpenError::TooManyStreams { max })?;
         let stream = self.streams.open(options, mode, self.now())?;
         self.queue_adoptions(&stream);
-        Ok((stream, place))
+        Ok((stream, slot))
     }
 
     /// Queues the adoption of the leases of the streams that this one continues. The stream is announced to the feeds
     /// after the first lookup on every shard, or after [`FIRST_LOOKUP_MAX`].
     fn queue_adoptions(&self, stream: &Arc<Stream>) {
         let (streams, opened) = (Arc::clone(&self.streams), Arc::clone(stream));
-        let look = AdoptionGate::new(move || streams.announce(&opened));
+        let gate = AdoptionGate::new(move || streams.announce(&opened));
         if stream.mode() == StreamMode::Pull {
             return;
         }
@@ -103,27 +103,27 @@ impl DispatchCore {
         let elsewhere = stream.options().continues.filter(|named| named.owner != own);
         for adoptions in &self.streams.adoptions {
             for from in &over {
-                let look = Some(Arc::clone(&look));
+                let gate = Some(Arc::clone(&gate));
                 adoptions.add(AdoptionRequest::from_stream(
                     Arc::clone(stream),
                     Arc::clone(from),
-                    look,
+                    gate,
                 ));
             }
             if let Some(from) = elsewhere {
-                let look = Some(Arc::clone(&look));
-                adoptions.add(AdoptionRequest::from_store(Arc::clone(stream), from, look));
+                let gate = Some(Arc::clone(&gate));
+                adoptions.add(AdoptionRequest::from_store(Arc::clone(stream), from, gate));
             }
         }
         if !over.is_empty() || elsewhere.is_some() {
             let stop = self.claiming.stop.clone();
             // Weak: the stream is announced as soon as the last request has dropped its reference.
-            let look = Arc::downgrade(&look);
+            let gate = Arc::downgrade(&gate);
             let end = async move {
                 tokio::select! {
                     () = tokio::time::sleep(ADOPTION_WAIT_MAX) => {
-                        if let Some(look) = look.upgrade() {
-                            look.announce_once();
+                        if let Some(gate) = gate.upgrade() {
+                            gate.announce_once();
                         }
                     }
                     () = stop.cancelled() => {}

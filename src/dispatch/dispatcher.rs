@@ -15,7 +15,7 @@ use super::{Config, JobDelivery, Outbox, StreamOpenError, StreamOptions, WorkerI
 /// Delivers the jobs of all shards to the streams and pulls of this replica. Cheap to clone.
 #[derive(Clone)]
 pub struct Dispatcher {
-    hub: Arc<DispatchCore>,
+    core: Arc<DispatchCore>,
 }
 
 // === impl Dispatcher ===
@@ -27,14 +27,14 @@ impl Dispatcher {
     #[must_use]
     pub fn spawn(scheduler: Scheduler, config: Config) -> Dispatcher {
         let shards = scheduler.shards().all();
-        let home = StreamContext {
+        let context = StreamContext {
             clock: scheduler.clock().clone(),
             metrics: scheduler.metrics().clone(),
             owner: scheduler.replica().nonce,
             shards: shards.iter().map(|shard| shard.name().clone()).collect(),
             shared: shards.iter().any(Shard::is_shared),
         };
-        let streams = Arc::new(StreamRegistry::new(home));
+        let streams = Arc::new(StreamRegistry::new(context));
         let (hinted, asked) = (Arc::clone(&streams), Arc::clone(&streams));
         scheduler.set_listener(StreamListener {
             on_lease_event: Box::new(move |shard, hint| {
@@ -42,7 +42,7 @@ impl Dispatcher {
             }),
             credit: Box::new(move |stream| asked.credit(stream)),
         });
-        Dispatcher { hub: Arc::new(DispatchCore::spawn(scheduler, config, streams)) }
+        Dispatcher { core: Arc::new(DispatchCore::spawn(scheduler, config, streams)) }
     }
 
     /// Opens a stream.
@@ -50,8 +50,8 @@ impl Dispatcher {
     /// # Errors
     /// [`StreamOpenError`], when `streams_max` streams and pulls are open or the replica is draining.
     pub fn open(&self, options: StreamOptions) -> Result<Outbox, StreamOpenError> {
-        let (stream, place) = self.hub.open(options, StreamMode::Stream)?;
-        Ok(Outbox::new(Arc::clone(&self.hub), stream, place))
+        let (stream, place) = self.core.open(options, StreamMode::Stream)?;
+        Ok(Outbox::new(Arc::clone(&self.core), stream, place))
     }
 
     /// Returns jobs that are ready now, or that become ready within the wait. If the caller drops this future, or the
@@ -64,54 +64,54 @@ impl Dispatcher {
         &self,
         options: PullOptions,
     ) -> Result<(Vec<JobDelivery>, PullHandover), StreamOpenError> {
-        pull::pull(Arc::clone(&self.hub), options).await
+        pull::pull(Arc::clone(&self.core), options).await
     }
 
     /// Returns the open streams, for display.
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerInfo> {
-        self.hub.streams.workers()
+        self.core.streams.workers()
     }
 
     /// Number of open streams. Pulls are not counted.
     #[must_use]
     pub fn streams_count(&self) -> usize {
-        self.hub.streams.count()
+        self.core.streams.count()
     }
 
     /// Number of jobs that the open streams could take now.
     #[must_use]
     pub fn credit_waiting(&self) -> usize {
-        self.hub.streams.credit_waiting()
+        self.core.streams.credit_waiting()
     }
 
     /// Number of unsettled deliveries of streams and pulls of this replica. Broken streams are not counted.
     #[must_use]
     pub fn unsettled_count(&self) -> usize {
-        self.hub.streams.unsettled_count()
+        self.core.streams.unsettled_count()
     }
 
     /// Stops claims, returns unsent jobs, and ends every stream with `draining`.
     pub fn drain(&self) {
-        self.hub.streams.drain();
+        self.core.streams.drain();
     }
 
     /// Waits until no worker holds a lease of a stream or pull of this replica. Broken streams are not counted. For a
     /// replica that is draining.
     pub async fn wait_idle(&self) {
-        self.hub.streams.wait_idle().await;
+        self.core.streams.wait_idle().await;
     }
 
     /// Cancels every task at once, like a kill: nothing is returned or detached.
     #[cfg(test)]
     pub(super) fn kill(&self) {
-        self.hub.abort_tasks();
+        self.core.abort_tasks();
     }
 
     /// Drains, waits for claims in flight, returns undelivered leases, detaches the sent leases of streams whose
     /// transport took the end, and stops every task. Afterwards the stores may close.
     pub async fn close(&self) {
         self.drain();
-        self.hub.shut_down().await;
+        self.core.shut_down().await;
     }
 }

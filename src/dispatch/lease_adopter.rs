@@ -94,18 +94,18 @@ impl LeaseAdopter<'_> {
     /// Adopts the leases of a stream of this replica. Retries a failed call as long as the stream holds leases.
     async fn adopt_local(
         &self,
-        heir: Arc<Stream>,
+        successor: Arc<Stream>,
         from: Arc<Stream>,
         mut first_look: Option<Arc<AdoptionGate>>,
     ) {
         let mut pauses = Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1);
         loop {
-            let items = self.remaining_leases(&from, &heir);
+            let items = self.remaining_leases(&from, &successor);
             if items.is_empty() {
                 return;
             }
             let tokens: Vec<_> = items.iter().map(|item| item.source.lease.token).collect();
-            if let Ok(adopted) = self.adopt(&heir, items).await {
+            if let Ok(adopted) = self.adopt(&successor, items).await {
                 let moved = tokens.into_iter().zip(adopted).filter(|(_, adopted)| *adopted);
                 let tokens: Vec<_> = moved.map(|(token, _)| token).collect();
                 let origin = from.stream_id();
@@ -113,7 +113,7 @@ impl LeaseAdopter<'_> {
                 for counted in &mut adopted {
                     counted.value.origin.get_or_insert(origin);
                 }
-                return self.record_adopted(&heir, adopted).await;
+                return self.record_adopted(&successor, adopted).await;
             }
             drop(first_look.take());
             if !self.wait_before_retry(&mut pauses).await {
@@ -125,8 +125,8 @@ impl LeaseAdopter<'_> {
     /// Returns the remaining leases of the stream on this shard. If the worker never received the id of this stream,
     /// leases that the stream had itself adopted move without the check for a recent Extend: the worker had extended
     /// them before that.
-    fn remaining_leases(&self, from: &Stream, heir: &Stream) -> Vec<AdoptItem> {
-        let never_received = from.continues_same(heir);
+    fn remaining_leases(&self, from: &Stream, successor: &Stream) -> Vec<AdoptItem> {
+        let never_received = from.continues_same(successor);
         let ledger = from.ledger();
         let skew = self.streams.skew(self.shard.index());
         let extended_since =
@@ -179,7 +179,7 @@ impl LeaseAdopter<'_> {
     /// Adopts these leases. Some can be adopted only after their replica has detached them.
     async fn adopt_from_store(
         &self,
-        heir: Arc<Stream>,
+        successor: Arc<Stream>,
         mut leases: Vec<RunningLease>,
         mut first_look: Option<Arc<AdoptionGate>>,
     ) {
@@ -188,7 +188,7 @@ impl LeaseAdopter<'_> {
         let mut pauses = Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1);
         while !leases.is_empty() && Instant::now() < until {
             let items = leases.iter().map(adopt_item).collect();
-            if let Ok(adopted) = self.adopt(&heir, items).await {
+            if let Ok(adopted) = self.adopt(&successor, items).await {
                 let mut adopted = adopted.into_iter();
                 let taken: Vec<RunningLease> =
                     leases.extract_if(.., |_| adopted.next() == Some(true)).collect();
@@ -203,7 +203,7 @@ impl LeaseAdopter<'_> {
                         StreamLease { lease, shard, claimed_at: None, deadline, origin },
                     )
                 });
-                self.record_adopted(&heir, taken.collect()).await;
+                self.record_adopted(&successor, taken.collect()).await;
             } else {
                 // The store may have applied the call: only a response confirms or denies it.
                 until = Instant::now() + STORE_SEARCH_MAX;
@@ -219,42 +219,46 @@ impl LeaseAdopter<'_> {
 
     async fn adopt(
         &self,
-        heir: &Stream,
+        successor: &Stream,
         items: Vec<AdoptItem>,
     ) -> crate::shards::Result<Vec<bool>> {
-        let (to, grace) = (heir.stream_id(), heir.options().orphan_grace);
+        let (to, grace) = (successor.stream_id(), successor.options().orphan_grace);
         self.shard.adopt(AdoptBatch { to, grace, items }).await
     }
 
     /// Enters leases in the ledger of the successor after the store has moved them. If the successor is over by now,
     /// its leases are detached or released like those that it was sent. Leases that have ended meanwhile are found by
     /// a lookup, because the successor received no event for them.
-    async fn record_adopted(&self, heir: &Arc<Stream>, adopted: Vec<CreditedLease<StreamLease>>) {
+    async fn record_adopted(
+        &self,
+        successor: &Arc<Stream>,
+        adopted: Vec<CreditedLease<StreamLease>>,
+    ) {
         if adopted.is_empty() {
             return;
         }
         let shard = self.shard.index();
         let leases: Vec<StreamLease> =
             adopted.iter().map(|counted| counted.value.clone()).collect();
-        let (stream, jobs) = (heir.name(), leases.len());
+        let (stream, jobs) = (successor.name(), leases.len());
         tracing::debug!(shard = %self.shard.name(), stream, jobs, "leases moved to the worker's next stream");
-        let unsure = leases.iter().map(|held| (heir.id(), held.lease.clone())).collect();
-        let over = self.streams.adopt(heir, adopted);
+        let unsure = leases.iter().map(|held| (successor.id(), held.lease.clone())).collect();
+        let over = self.streams.adopt(successor, adopted);
         let unsure = lease_watch::LeaseLookup::for_leases(unsure);
         lease_watch::look_up(self.scheduler.clone(), Arc::clone(self.streams), shard, unsure).await;
         match over {
             StreamEnd::StillOpen => {}
             StreamEnd::Ended => {
                 let (shard, stop) = (self.shard.clone(), self.stop.clone());
-                detach_leases::run(shard, heir.stream_id(), leases, stop).await;
+                detach_leases::run(shard, successor.stream_id(), leases, stop).await;
             }
             StreamEnd::Broken => {
                 let now = self.scheduler.clock().now();
-                let alive = heir.ledger().broke_at.unwrap_or(now);
+                let alive = successor.ledger().broke_at.unwrap_or(now);
                 let (scheduler, shard) = (self.scheduler.clone(), self.shard.clone());
                 let (from, stop) = (
                     orphan_release::BrokenStream {
-                        stream: heir.stream_id(),
+                        stream: successor.stream_id(),
                         broke_at: now,
                         last_heartbeat: alive,
                     },
@@ -263,7 +267,7 @@ impl LeaseAdopter<'_> {
                 orphan_release::release_of_stream(scheduler, shard, leases, from, stop).await;
             }
         }
-        self.streams.queue_adoption(shard, heir);
+        self.streams.queue_adoption(shard, successor);
     }
 
     /// Waits before a retry. Returns false when the task is to stop.

@@ -93,17 +93,17 @@ pub(super) struct LeaseLookup {
 async fn check_deadlines(streams: &StreamRegistry, now: Time, shards: usize) -> Vec<LeaseLookup> {
     let mut questions: Vec<_> = (0..shards).map(|_| LeaseLookup::default()).collect();
     for stream in streams.all() {
-        let look = stream.ledger().check_deadlines(now);
-        streams.check_timer.set_no_later_than(look.next_check);
-        if !look.stale.is_empty() {
-            let (stream, jobs) = (stream.name(), look.stale.len());
+        let check = stream.ledger().check_deadlines(now);
+        streams.check_timer.set_no_later_than(check.next_check);
+        if !check.stale.is_empty() {
+            let (stream, jobs) = (stream.name(), check.stale.len());
             tracing::info!(stream, jobs, "stream is not read; returning its unsent jobs");
         }
-        streams.queue_returns(look.stale);
-        if look.check_credit {
+        streams.queue_returns(check.stale);
+        if check.check_credit {
             questions.iter_mut().for_each(|question| question.streams.push(Arc::clone(&stream)));
         } else {
-            for unsure in look.overdue {
+            for unsure in check.overdue {
                 questions[unsure.shard].leases.push((stream.id(), unsure.lease));
             }
         }

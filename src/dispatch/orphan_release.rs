@@ -319,7 +319,7 @@ mod tests {
     /// Builds a lease that was last extended this many milliseconds after zero.
     fn lease(extended: Option<i64>) -> RunningLease {
         let key = JobKey { topic: TopicName::stored("t"), id: JobId::stored("1") };
-        let standing = AttemptContext {
+        let attempt = AttemptContext {
             failures: 0,
             deliveries: 0,
             first_start: Time(0),
@@ -336,7 +336,7 @@ mod tests {
             stream: 1,
             grace: Some(5 * SECOND),
             bytes: 0,
-            attempt: standing,
+            attempt,
             now: at(10),
         }
     }

@@ -21,7 +21,7 @@ use super::{StreamBatch, StreamOptions};
 /// stream is broken: its sent leases are released after the grace unless they are extended or settled.
 #[must_use = "a stream that is dropped is broken"]
 pub struct Outbox {
-    hub: Arc<DispatchCore>,
+    core: Arc<DispatchCore>,
     stream: Arc<Stream>,
     heartbeat: HeartbeatTimer,
     lifetime: Arc<Lifetime>,
@@ -41,19 +41,19 @@ struct HeartbeatTimer {
 
 impl Outbox {
     pub(super) fn new(
-        hub: Arc<DispatchCore>,
+        core: Arc<DispatchCore>,
         stream: Arc<Stream>,
-        place: OwnedSemaphorePermit,
+        slot: OwnedSemaphorePermit,
     ) -> Outbox {
-        let age = hub.config.stream_max_age.mul_f64(rand::rng().random_range(0.9..=1.1));
-        let (lifetime, task) = Lifetime::begin(&hub, &stream, (!age.is_zero()).then_some(age));
+        let age = core.config.stream_max_age.mul_f64(rand::rng().random_range(0.9..=1.1));
+        let (lifetime, task) = Lifetime::begin(&core, &stream, (!age.is_zero()).then_some(age));
         Outbox {
             heartbeat: HeartbeatTimer::new(stream.options().heartbeat),
             lifetime,
             _lifetime: task,
             ended: false,
-            _slot: place,
-            hub,
+            _slot: slot,
+            core,
             stream,
         }
     }
@@ -79,11 +79,11 @@ impl Outbox {
 
     /// Takes the next message, with all effects of sending it, including the end of the stream.
     fn next_batch(&mut self) -> Option<StreamBatch> {
-        let now = self.hub.now();
+        let now = self.core.now();
         let mut taken = self.stream.take_message(now);
-        self.hub.streams.queue_returns(std::mem::take(&mut taken.late));
+        self.core.streams.queue_returns(std::mem::take(&mut taken.late));
         if taken.wake_feeds {
-            self.hub.streams.wake_feeds(&self.stream);
+            self.core.streams.wake_feeds(&self.stream);
         }
         if taken.jobs.is_empty() && taken.revocations.is_empty() && !taken.draining {
             return None;
@@ -96,14 +96,14 @@ impl Outbox {
             self.finish();
         }
         let batch = self.stream.batch(taken, now);
-        self.hub.count_deliveries(&batch.deliveries, "stream");
+        self.core.count_deliveries(&batch.deliveries, "stream");
         Some(batch)
     }
 
     /// Ends the stream on the server's side: sent leases are kept.
     fn finish(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
-            self.hub.end_stream(&self.stream);
+            self.core.end_stream(&self.stream);
         }
     }
 }
@@ -136,7 +136,7 @@ impl futures::Stream for Outbox {
 impl Drop for Outbox {
     fn drop(&mut self) {
         if !self.ended && !self.lifetime.reset_token().is_cancelled() {
-            self.hub.break_stream(&self.stream);
+            self.core.break_stream(&self.stream);
         }
     }
 }

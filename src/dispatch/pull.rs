@@ -46,30 +46,30 @@ pub struct PullOptions {
 /// Jobs of a pull on their way to the caller. If dropped before [`PullHandover::confirm`], they have reached no
 /// client and go back at once, uncounted.
 pub struct PullHandover {
-    hub: Arc<DispatchCore>,
+    core: Arc<DispatchCore>,
     stream: Arc<Stream>,
     leases: Vec<Token>,
     done: AtomicBool,
     /// Slot of the pull among streams and pulls; freed when the response was read or dropped.
-    _place: Option<OwnedSemaphorePermit>,
+    _slot: Option<OwnedSemaphorePermit>,
 }
 
 /// Pull in flight. If dropped before its end, its claimed jobs have reached no client.
 struct Pull {
-    hub: Arc<DispatchCore>,
+    core: Arc<DispatchCore>,
     stream: Arc<Stream>,
     ended: bool,
-    place: Option<OwnedSemaphorePermit>,
+    slot: Option<OwnedSemaphorePermit>,
 }
 
 /// Runs a pull: returns the jobs that are there as soon as there are any.
 pub(super) async fn pull(
-    hub: Arc<DispatchCore>,
+    core: Arc<DispatchCore>,
     options: PullOptions,
 ) -> Result<(Vec<JobDelivery>, PullHandover), StreamOpenError> {
     let wait = options.wait;
-    let (stream, place) = hub.open(stream_options(options), StreamMode::Pull)?;
-    let mut pull = Pull { hub, stream, ended: false, place: Some(place) };
+    let (stream, slot) = core.open(stream_options(options), StreamMode::Pull)?;
+    let mut pull = Pull { core, stream, ended: false, slot: Some(slot) };
     let mut patience = pin!(tokio::time::sleep(if wait.is_zero() { ANSWER_TIMEOUT } else { wait }));
     let mut gathering = pin!(None);
     let deliveries = poll_fn(|cx| {
@@ -92,9 +92,9 @@ pub(super) async fn pull(
     });
     let (deliveries, leases) = deliveries.await;
     pull.end();
-    let (hub, stream) = (Arc::clone(&pull.hub), Arc::clone(&pull.stream));
-    let (done, place) = (AtomicBool::new(false), pull.place.take());
-    Ok((deliveries, PullHandover { hub, stream, leases, done, _place: place }))
+    let (core, stream) = (Arc::clone(&pull.core), Arc::clone(&pull.stream));
+    let (done, slot) = (AtomicBool::new(false), pull.slot.take());
+    Ok((deliveries, PullHandover { core, stream, leases, done, _slot: slot }))
 }
 
 /// Builds the stream options by which the feeds serve a pull.
@@ -121,25 +121,25 @@ fn stream_options(options: PullOptions) -> StreamOptions {
 impl Pull {
     /// Takes the jobs that are there, and their leases.
     fn take(&self) -> (Vec<JobDelivery>, Vec<Token>) {
-        let now = self.hub.now();
+        let now = self.core.now();
         let mut taken = self.stream.take_message(now);
-        self.hub.streams.queue_returns(std::mem::take(&mut taken.late));
+        self.core.streams.queue_returns(std::mem::take(&mut taken.late));
         let leases = taken.jobs.iter().map(|unsent| unsent.job.token).collect();
         let deliveries = self.stream.batch(taken, now).deliveries;
-        self.hub.count_deliveries(&deliveries, "pull");
+        self.core.count_deliveries(&deliveries, "pull");
         (deliveries, leases)
     }
 
     fn end(&mut self) {
         self.ended = true;
-        self.hub.end_stream(&self.stream);
+        self.core.end_stream(&self.stream);
     }
 }
 
 impl Drop for Pull {
     fn drop(&mut self) {
         if !self.ended {
-            self.hub.streams.break_stream(&self.stream);
+            self.core.streams.break_stream(&self.stream);
         }
     }
 }
@@ -156,7 +156,7 @@ impl PullHandover {
 impl Drop for PullHandover {
     fn drop(&mut self) {
         if !*self.done.get_mut() {
-            self.hub.streams.return_undelivered(&self.stream, &self.leases);
+            self.core.streams.return_undelivered(&self.stream, &self.leases);
         }
     }
 }

@@ -54,15 +54,16 @@ pub(super) struct FreedCredit {
 impl Stream {
     pub(super) fn new(
         id: u32,
-        home: Arc<StreamContext>,
+        context: Arc<StreamContext>,
         options: StreamOptions,
         mode: StreamMode,
         opened: Time,
     ) -> Stream {
-        let ledger = Mutex::new(StreamLedger::new(&options, mode, home.shards.len(), home.shared));
+        let ledger =
+            Mutex::new(StreamLedger::new(&options, mode, context.shards.len(), context.shared));
         Stream {
             id,
-            context: home,
+            context: context,
             options,
             mode,
             opened_at: opened,
@@ -187,12 +188,12 @@ impl Stream {
         self.transport.wake();
     }
 
-    /// Makes `heir` the successor, which adopts the remaining leases of this stream, unless there is a successor that
+    /// Makes `successor` the stream that adopts the remaining leases of this one, unless it has a successor that
     /// `is_open`. A stream of another worker cannot be the successor, and a pull has none.
-    pub(super) fn set_successor(&self, heir: &Stream, is_open: impl FnOnce(u32) -> bool) {
+    pub(super) fn set_successor(&self, successor: &Stream, is_open: impl FnOnce(u32) -> bool) {
         let mut ledger = self.ledger();
-        if self.has_same_worker(heir) && !ledger.successor.is_some_and(is_open) {
-            ledger.successor = Some(heir.id);
+        if self.has_same_worker(successor) && !ledger.successor.is_some_and(is_open) {
+            ledger.successor = Some(successor.id);
         }
     }
 

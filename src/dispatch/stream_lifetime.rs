@@ -29,7 +29,7 @@ pub(super) struct Lifetime {
 impl Lifetime {
     /// Starts the lifetime of a stream. Its task ends with the handle.
     pub(super) fn begin(
-        hub: &Arc<DispatchCore>,
+        core: &Arc<DispatchCore>,
         stream: &Arc<Stream>,
         age: Option<Duration>,
     ) -> (Arc<Lifetime>, Option<AbortOnDropHandle<()>>) {
@@ -41,9 +41,9 @@ impl Lifetime {
         let idle = stream.options().idle_timeout;
         let bounded = age.is_some() || idle.is_some();
         let task = bounded.then(|| {
-            let (hub, stream) = (Arc::clone(hub), Arc::clone(stream));
-            let runtime = hub.runtime().clone();
-            let task = run(hub, stream, Arc::clone(&lifetime), age, idle);
+            let (core, stream) = (Arc::clone(core), Arc::clone(stream));
+            let runtime = core.runtime().clone();
+            let task = run(core, stream, Arc::clone(&lifetime), age, idle);
             AbortOnDropHandle::new(runtime.spawn(task))
         });
         (lifetime, task)
@@ -98,7 +98,7 @@ impl Lifetime {
 }
 
 async fn run(
-    hub: Arc<DispatchCore>,
+    core: Arc<DispatchCore>,
     stream: Arc<Stream>,
     lifetime: Arc<Lifetime>,
     age: Option<Duration>,
@@ -107,7 +107,7 @@ async fn run(
     let end_old = async {
         let Some(age) = age else { return pending().await };
         sleep(age).await;
-        hub.streams.drain_stream(&stream);
+        core.streams.drain_stream(&stream);
         sleep(limit::STREAM_END_UNREAD_MAX).await;
     };
     tokio::select! {
@@ -118,6 +118,6 @@ async fn run(
         stream = stream.name(),
         "stream reset: its client did not read the end of the stream in time"
     );
-    hub.break_stream(&stream);
+    core.break_stream(&stream);
     lifetime.reset.cancel();
 }

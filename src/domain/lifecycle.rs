@@ -115,7 +115,7 @@ pub enum AfterLease {
 #[must_use]
 pub fn lease_end(
     cause: LeaseEndCause,
-    standing: &AttemptContext,
+    attempt: &AttemptContext,
     policy: &RetryPolicy,
     now: Time,
     entropy: f64,
@@ -133,10 +133,10 @@ pub fn lease_end(
             (None, "the lease ran out while no server served its shard".to_owned())
         }
     };
-    let failures = standing.failures + u32::from(counted);
-    let deliveries = standing.deliveries + 1;
+    let failures = attempt.failures + u32::from(counted);
+    let deliveries = attempt.deliveries + 1;
     let step =
-        if dead_lettered || is_last_attempt(failures, deliveries, counted, standing, policy, now) {
+        if dead_lettered || is_last_attempt(failures, deliveries, counted, attempt, policy, now) {
             AfterLease::DeadLetter
         } else if counted {
             AfterLease::Wait(Some(chosen.unwrap_or_else(|| policy.delay(failures, entropy))))
@@ -155,13 +155,13 @@ fn is_last_attempt(
     failures: u32,
     deliveries: u32,
     counted: bool,
-    standing: &AttemptContext,
+    attempt: &AttemptContext,
     policy: &RetryPolicy,
     now: Time,
 ) -> bool {
     let attempts_used = policy.max_attempts.is_some_and(|max| failures >= max);
     let time_used =
-        policy.max_retry_duration.is_some_and(|max| now.since(standing.first_start) >= max);
+        policy.max_retry_duration.is_some_and(|max| now.since(attempt.first_start) >= max);
     counted && (attempts_used || time_used)
         || policy.max_deliveries.is_some_and(|max| deliveries >= max)
 }
@@ -170,7 +170,7 @@ fn is_last_attempt(
 mod tests {
     use super::*;
 
-    fn standing(failures: u32, deliveries: u32) -> AttemptContext {
+    fn attempt(failures: u32, deliveries: u32) -> AttemptContext {
         AttemptContext {
             failures,
             deliveries,
@@ -191,7 +191,7 @@ mod tests {
     fn a_failure_waits_by_policy_until_attempts_are_used_up() {
         let policy = RetryPolicy { max_attempts: Some(3), ..Default::default() };
         let end =
-            |failures| lease_end(failed(), &standing(failures, failures), &policy, Time(0), 0.0);
+            |failures| lease_end(failed(), &attempt(failures, failures), &policy, Time(0), 0.0);
         assert_eq!(end(0).step, AfterLease::Wait(Some(Duration::from_secs(1))));
         assert_eq!(end(1).step, AfterLease::Wait(Some(Duration::from_secs(2))));
         assert_eq!(end(2).step, AfterLease::DeadLetter);
@@ -202,7 +202,7 @@ mod tests {
     fn a_release_counts_no_failure_and_dies_only_by_deliveries() {
         let policy = RetryPolicy { max_attempts: Some(1), ..Default::default() };
         let end =
-            |deliveries| lease_end(released(), &standing(0, deliveries), &policy, Time(0), 0.0);
+            |deliveries| lease_end(released(), &attempt(0, deliveries), &policy, Time(0), 0.0);
         assert_eq!(end(0).step, AfterLease::Wait(None));
         assert_eq!(end(1).step, AfterLease::Wait(Some(Duration::from_secs(1))));
         assert_eq!(end(98).step, AfterLease::Wait(Some(Duration::from_secs(60))));
@@ -214,7 +214,7 @@ mod tests {
     fn retry_stops_at_max_retry_duration_to_the_microsecond() {
         let limit = Duration::from_secs(10);
         let policy = RetryPolicy { max_retry_duration: Some(limit), ..Default::default() };
-        let end = |now| lease_end(failed(), &standing(0, 0), &policy, now, 0.0).step;
+        let end = |now| lease_end(failed(), &attempt(0, 0), &policy, now, 0.0).step;
         assert_ne!(end(Time(9_999_999)), AfterLease::DeadLetter);
         assert_eq!(end(Time(10_000_000)), AfterLease::DeadLetter);
     }
@@ -223,7 +223,7 @@ mod tests {
     fn an_expired_lease_counts_unless_the_policy_ignores_it() {
         let counts = RetryPolicy::default();
         let ignores = RetryPolicy { ignore_expired_leases: true, ..Default::default() };
-        let end = |policy| lease_end(LeaseEndCause::Expired, &standing(0, 0), policy, Time(0), 0.0);
+        let end = |policy| lease_end(LeaseEndCause::Expired, &attempt(0, 0), policy, Time(0), 0.0);
         assert!(end(&counts).counted);
         assert!(!end(&ignores).counted);
         assert_eq!(end(&ignores).outcome, AttemptOutcome::LeaseExpired);
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn a_lease_that_ran_out_unserved_is_no_failure_even_of_the_last_attempt() {
         let policy = RetryPolicy { max_attempts: Some(1), ..Default::default() };
-        let end = lease_end(LeaseEndCause::Unserved, &standing(0, 0), &policy, Time(0), 0.0);
+        let end = lease_end(LeaseEndCause::Unserved, &attempt(0, 0), &policy, Time(0), 0.0);
         assert_eq!((end.step, end.counted), (AfterLease::Wait(None), false));
     }
 
@@ -241,7 +241,7 @@ mod tests {
     fn a_delay_of_the_worker_overrides_the_policy() {
         let policy = RetryPolicy::default();
         let cause = LeaseEndCause::Failed { delay: Some(Duration::ZERO), error: String::new() };
-        let end = lease_end(cause, &standing(4, 4), &policy, Time(0), 0.0);
+        let end = lease_end(cause, &attempt(4, 4), &policy, Time(0), 0.0);
         assert_eq!(end.step, AfterLease::Wait(Some(Duration::ZERO)));
     }
 }

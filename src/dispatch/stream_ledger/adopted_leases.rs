@@ -39,8 +39,8 @@ impl StreamLedger {
     pub(in crate::dispatch) fn take_unsent_revocations(
         &mut self,
     ) -> Option<(u32, Vec<LeaseRevocation>)> {
-        let heir = self.successor.filter(|_| self.phase == StreamPhase::Closed)?;
-        Some((heir, std::mem::take(&mut self.revocations)))
+        let successor = self.successor.filter(|_| self.phase == StreamPhase::Closed)?;
+        Some((successor, std::mem::take(&mut self.revocations)))
     }
 
     /// Adds unsent revocations of an earlier stream.

@@ -263,11 +263,11 @@ fn a_transport_that_does_not_read_loses_what_waits_for_it_and_gets_no_more() {
     let mut ledger = ledger(10);
     claim(&mut ledger, vec![job(1, 10), job(2, 10)]);
     ledger.take_message(NOW, 1);
-    let look = ledger.check_deadlines(seconds(9));
-    assert_eq!((look.stale.len(), look.next_check), (0, seconds(10)));
-    let look = ledger.check_deadlines(seconds(10));
-    assert_eq!(look.stale[0].lease.token, Token(2));
-    assert_eq!(look.next_check, seconds(31), "then the lease that was sent has run out");
+    let check = ledger.check_deadlines(seconds(9));
+    assert_eq!((check.stale.len(), check.next_check), (0, seconds(10)));
+    let check = ledger.check_deadlines(seconds(10));
+    assert_eq!(check.stale[0].lease.token, Token(2));
+    assert_eq!(check.next_check, seconds(31), "then the lease that was sent has run out");
     assert_eq!(ledger.free_share(), None);
     assert!(ledger.take_message(seconds(10), 64).jobs.is_empty());
     assert_eq!(ledger.free_share().unwrap().jobs, 9);
@@ -283,9 +283,9 @@ fn unread_jobs_are_returned_within_ten_seconds() {
         let granted = claim(&mut ledger, vec![LeasedJob { deadline: millis(lease), ..job(1, 10) }]);
         assert_eq!(granted.next_check.0 / 1_000, stale_at, "{lease}");
         assert!(ledger.check_deadlines(millis(stale_at - 1)).stale.is_empty(), "{lease}");
-        let look = ledger.check_deadlines(millis(stale_at + 1));
+        let check = ledger.check_deadlines(millis(stale_at + 1));
         assert_eq!(
-            (look.stale.len(), ledger.in_flight_count(), ledger.free_share()),
+            (check.stale.len(), ledger.in_flight_count(), ledger.free_share()),
             (1, 0, None),
             "{lease}"
         );
@@ -321,8 +321,8 @@ fn expired_lease_is_looked_up() {
     ledger.check_deadlines(seconds(10));
     assert_eq!(ledger.check_deadlines(seconds(31)).overdue[0].lease.token, Token(1));
     ledger.set_deadline(Token(1), seconds(60));
-    let look = ledger.check_deadlines(seconds(32));
-    assert_eq!((look.overdue.len(), look.next_check), (0, seconds(61)));
+    let check = ledger.check_deadlines(seconds(32));
+    assert_eq!((check.overdue.len(), check.next_check), (0, seconds(61)));
 }
 
 #[test]
@@ -364,12 +364,12 @@ fn stream_without_credit_looks_up_its_leases_after_1_2_4_up_to_30_seconds() {
     let mut asked = Vec::new();
     let mut now = NOW;
     while asked.len() < 7 {
-        let look = ledger.check_deadlines(now);
-        if look.check_credit {
+        let check = ledger.check_deadlines(now);
+        if check.check_credit {
             asked.push(now.0 / 1_000_000);
         }
-        assert!(look.next_check > now);
-        now = look.next_check;
+        assert!(check.next_check > now);
+        now = check.next_check;
     }
     assert_eq!(asked, [1, 3, 7, 15, 31, 61, 91]);
     ledger.release(Token(1));

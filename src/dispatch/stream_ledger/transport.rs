@@ -154,28 +154,28 @@ impl StreamLedger {
 
     /// Checks the deadlines that are due.
     pub(in crate::dispatch) fn check_deadlines(&mut self, now: Time) -> DeadlineCheck {
-        let mut look = DeadlineCheck { next_check: self.next_check, ..DeadlineCheck::default() };
+        let mut check = DeadlineCheck { next_check: self.next_check, ..DeadlineCheck::default() };
         if now < self.next_check {
-            return look;
+            return check;
         }
-        look.stale = self.release_stale(now);
-        self.is_unread |= !look.stale.is_empty();
+        check.stale = self.release_stale(now);
+        self.is_unread |= !check.stale.is_empty();
         let stale_at = self.outbox.iter().map(|unsent| unsent.stale_at);
-        look.next_check = stale_at.min().unwrap_or(Time::MAX);
+        check.next_check = stale_at.min().unwrap_or(Time::MAX);
         let mut holds_some = false;
         for lease in self.credit.sent() {
             holds_some = true;
             let at = lease.deadline.plus(OVERDUE_AFTER);
             if at <= now {
-                look.overdue.push(lease.clone());
+                check.overdue.push(lease.clone());
             }
-            look.next_check = look.next_check.min(at.max(now.plus(OVERDUE_AFTER)));
+            check.next_check = check.next_check.min(at.max(now.plus(OVERDUE_AFTER)));
         }
         let (check_credit, next) = self.check_credit(now, holds_some);
-        look.check_credit = check_credit;
-        look.next_check = look.next_check.min(next);
-        self.next_check = look.next_check;
-        look
+        check.check_credit = check_credit;
+        check.next_check = check.next_check.min(next);
+        self.next_check = check.next_check;
+        check
     }
 
     fn release_stale(&mut self, now: Time) -> Vec<StreamLease> {

@@ -61,10 +61,10 @@ struct StreamTable {
 // === impl StreamRegistry ===
 
 impl StreamRegistry {
-    pub(super) fn new(home: StreamContext) -> StreamRegistry {
-        let shards = home.shards.len();
+    pub(super) fn new(context: StreamContext) -> StreamRegistry {
+        let shards = context.shards.len();
         StreamRegistry {
-            context: Arc::new(home),
+            context: Arc::new(context),
             table: Mutex::default(),
             mailboxes: (0..shards).map(|_| StreamMailbox::default()).collect(),
             returns: (0..shards).map(|_| Arc::default()).collect(),
@@ -119,10 +119,12 @@ impl StreamRegistry {
         self.choose_successor(stream);
         // A worker that names this stream in its next one had lost it before, and has extended its leases since.
         // Extends from before it opened this stream were for the stream before.
-        let heir = stream.ledger().successor;
-        let named = |heir: &Arc<Stream>| heir.options().continues == Some(stream.stream_id());
-        let reopened = heir.and_then(|heir| self.get(heir)).filter(named);
-        let reopened = reopened.map(|heir| heir.opened_at().minus(stream.options().orphan_grace));
+        let successor = stream.ledger().successor;
+        let named =
+            |successor: &Arc<Stream>| successor.options().continues == Some(stream.stream_id());
+        let reopened = successor.and_then(|successor| self.get(successor)).filter(named);
+        let reopened =
+            reopened.map(|successor| successor.opened_at().minus(stream.options().orphan_grace));
         let now = self.context.clock.now();
         let first = stream.opened_at().plus(limit::EXTEND_BEFORE_BREAK);
         let at = reopened.unwrap_or(now).min(now).max(first);

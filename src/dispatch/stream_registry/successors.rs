@@ -24,7 +24,8 @@ impl StreamRegistry {
         let continued = registry.streams.values().filter(|other| is_continued(other));
         let mut over = Vec::new();
         for other in continued {
-            let is_open = |id| registry.streams.get(&id).is_some_and(|heir| !heir.is_closed());
+            let is_open =
+                |id| registry.streams.get(&id).is_some_and(|successor| !successor.is_closed());
             other.set_successor(stream, is_open);
             if other.is_closed() && other.ledger().successor == Some(stream.id()) {
                 over.push(Arc::clone(other));
@@ -63,39 +64,43 @@ impl StreamRegistry {
         else {
             return;
         };
-        let heir = stream.ledger().successor;
+        let successor = stream.ledger().successor;
         if let Some(former) = self.get(named.stream) {
             let mut former = former.ledger();
             if former.successor == Some(stream.id()) {
-                former.successor = heir;
+                former.successor = successor;
             }
         }
     }
 
     /// Queues the adoption of the remaining leases of this stream on the shard, if it has a successor.
     pub(in crate::dispatch) fn queue_adoption(&self, shard: usize, stream: &Arc<Stream>) {
-        let heir = stream.ledger().successor;
-        if let Some(heir) = heir.and_then(|heir| self.get(heir))
+        let successor = stream.ledger().successor;
+        if let Some(successor) = successor.and_then(|successor| self.get(successor))
             && stream.is_closed()
         {
-            self.adoptions[shard].add(AdoptionRequest::from_stream(heir, Arc::clone(stream), None));
+            self.adoptions[shard].add(AdoptionRequest::from_stream(
+                successor,
+                Arc::clone(stream),
+                None,
+            ));
         }
     }
 
     /// Enters adopted leases in the ledger of the successor, after the store has moved them.
     pub(in crate::dispatch) fn adopt(
         &self,
-        heir: &Arc<Stream>,
+        successor: &Arc<Stream>,
         adopted: Vec<CreditedLease<StreamLease>>,
     ) -> StreamEnd {
         let token = |counted: &CreditedLease<StreamLease>| counted.value.lease.token;
         let tokens: Vec<Token> = adopted.iter().map(token).collect();
-        let (over, look_at) = heir.adopt(adopted);
+        let (over, look_at) = successor.adopt(adopted);
         self.check_timer.set_no_later_than(look_at);
         let mut registry = self.registry();
         // The successor may have ended meanwhile.
-        registry.streams.entry(heir.id()).or_insert_with(|| Arc::clone(heir));
-        registry.adopted.extend(tokens.into_iter().map(|token| (token, heir.id())));
+        registry.streams.entry(successor.id()).or_insert_with(|| Arc::clone(successor));
+        registry.adopted.extend(tokens.into_iter().map(|token| (token, successor.id())));
         over
     }
 
@@ -121,15 +126,15 @@ impl StreamRegistry {
     /// Moves unsent revocations to the worker's next stream.
     pub(super) fn move_revocations(&self, stream: &Stream) {
         let bequests = stream.ledger().take_unsent_revocations();
-        if let Some((heir, mut revocations)) = bequests
+        if let Some((successor, mut revocations)) = bequests
             && !revocations.is_empty()
-            && let Some(heir) = self.get(heir)
+            && let Some(successor) = self.get(successor)
         {
             let origin = stream.stream_id();
             for revocation in &mut revocations {
                 revocation.lease.origin.get_or_insert(origin);
             }
-            heir.add_revocations(revocations);
+            successor.add_revocations(revocations);
         }
     }
 

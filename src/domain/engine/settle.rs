@@ -86,14 +86,14 @@ impl DecisionBuilder {
         lease: Lease,
         unacked: &Unacked,
     ) -> Option<Record> {
-        let standing = record.attempt_context(&lease);
-        let policy = unacked.policy.clone().merge(&standing.retry);
+        let attempt = record.attempt_context(&lease);
+        let policy = unacked.policy.clone().merge(&attempt.retry);
         let (cause, now) = (unacked.cause.clone(), self.clock.time());
         if let Some(longest) = policy.max_retry_duration {
             // Narrows the window: the decision changes when the time for retries is used up.
-            self.clock.is_reached(standing.first_start.plus(longest).into());
+            self.clock.is_reached(attempt.first_start.plus(longest).into());
         }
-        let end = lease_end(cause, &standing, &policy, now, unacked.entropy);
+        let end = lease_end(cause, &attempt, &policy, now, unacked.entropy);
         let ended = AttemptEnd::from(&end);
         if record.next.is_some() {
             return self.replace_by_next(record, &lease, &ended);

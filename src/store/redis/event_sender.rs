@@ -165,8 +165,8 @@ mod tests {
         assert_eq!(received(), Some(ShardEvent::UpkeepDue { at: Time(50) }));
         hints.set_reap_at(Some(Time(60)));
         assert_eq!(received(), None, "a later time is not reported again");
-        let look = hints.reap.begin_check();
-        hints.finish_check(&hints.reap, look, None);
+        let check = hints.reap.begin_check();
+        hints.finish_check(&hints.reap, check, None);
         hints.set_reap_at(Some(Time(60)));
         assert_eq!(received(), Some(ShardEvent::UpkeepDue { at: Time(60) }));
     }
@@ -193,10 +193,10 @@ mod tests {
     fn time_set_during_check_is_announced_after_it() {
         let hints = RedisEventSender::new();
         hints.set_reap_at(Some(Time(10)));
-        let look = hints.reap.begin_check();
+        let check = hints.reap.begin_check();
         hints.set_reap_at(Some(Time(40)));
         let mut events = hints.subscribe(EventKind::Upkeep);
-        hints.finish_check(&hints.reap, look, Some(Time(90)));
+        hints.finish_check(&hints.reap, check, Some(Time(90)));
         assert_eq!(events.try_recv(), Ok(ShardEvent::UpkeepDue { at: Time(40) }));
     }
 }

@@ -57,7 +57,7 @@ impl RedisStore {
 
     /// Answers [`LeaseQuery::Overdue`].
     async fn overdue(&self, limit: usize) -> Result<LeaseQueryResult> {
-        let look = self.events.reap.begin_check();
+        let check = self.events.reap.begin_check();
         let mut call = self.call(Verb::Reap);
         call.arg(limit.min(limit::CALL_JOBS_MAX));
         let mut reply = self.run(ConnectionLane::Read, &call).await?;
@@ -69,7 +69,7 @@ impl RedisStore {
             let job = read_job(&mut reply)?;
             leases.extend(job.and_then(|(key, entry)| entry.lease_of(key, now)));
         }
-        self.events.finish_check(&self.events.reap, look, next);
+        self.events.finish_check(&self.events.reap, check, next);
         Ok(LeaseQueryResult {
             now,
             leases,

@@ -14,7 +14,7 @@ const TOPICS_MAX: usize = 128;
 impl RedisStore {
     /// Implements [`Store::prune`](crate::store::Store::prune).
     pub(super) async fn prune(&self, limit: usize) -> Result<PruneResult> {
-        let look = self.events.prune.begin_check();
+        let check = self.events.prune.begin_check();
         let mut call = self.call(Verb::Prune);
         call.arg(limit.min(limit::CALL_JOBS_MAX));
         let mut reply = self.run(ConnectionLane::Write, &call).await?;
@@ -27,7 +27,7 @@ impl RedisStore {
         // An expired job that is kept is deleted later.
         let again = self.prune_entries(now, found).await?;
         let next = next.into_iter().chain(again).min();
-        self.events.finish_check(&self.events.prune, look, next);
+        self.events.finish_check(&self.events.prune, check, next);
         Ok(PruneResult { now, pruned, next_due: next })
     }
 

@@ -43,7 +43,7 @@ struct FairnessCase {
 struct SimulatedReplica {
     case: FairnessCase,
     rng: StdRng,
-    home: Arc<StreamContext>,
+    context: Arc<StreamContext>,
     boards: Vec<ClaimPlanner>,
     letters: Vec<VecDeque<Arc<Stream>>>,
     under_way: Vec<Option<ClaimPlan>>,
@@ -127,7 +127,7 @@ impl SimulatedReplica {
         let mut replica = SimulatedReplica {
             case,
             rng: StdRng::seed_from_u64(seed),
-            home: home(shards.collect()),
+            context: context(shards.collect()),
             boards,
             letters: vec![VecDeque::new(); case.shards],
             under_way: (0..case.shards).map(|_| None).collect(),
@@ -148,8 +148,8 @@ impl SimulatedReplica {
             _ => names.iter().map(String::as_str).collect(),
         };
         let options = options(&names, self.case.credit, 1 << 30);
-        let (id, home) = (self.opened, Arc::clone(&self.home));
-        let stream = Arc::new(Stream::new(id, home, options, self.case.mode(), NOW));
+        let (id, context) = (self.opened, Arc::clone(&self.context));
+        let stream = Arc::new(Stream::new(id, context, options, self.case.mode(), NOW));
         self.streams.push((Arc::clone(&stream), VecDeque::new()));
         self.wake_feeds(&stream);
     }

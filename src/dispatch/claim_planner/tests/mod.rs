@@ -49,11 +49,11 @@ fn stream(id: u32, topics: &[&str], jobs: u32) -> Arc<Stream> {
 }
 
 fn stream_of(id: u32, options: StreamOptions, mode: StreamMode) -> Arc<Stream> {
-    let home = home(vec![ShardName::try_new("s0").unwrap()]);
-    Arc::new(Stream::new(id, home, options, mode, NOW))
+    let context = context(vec![ShardName::try_new("s0").unwrap()]);
+    Arc::new(Stream::new(id, context, options, mode, NOW))
 }
 
-fn home(shards: Vec<ShardName>) -> Arc<StreamContext> {
+fn context(shards: Vec<ShardName>) -> Arc<StreamContext> {
     let (clock, metrics) = (Clock::system(), Metrics::new());
     Arc::new(StreamContext { clock, metrics, owner: 1, shards, shared: false })
 }
