@@ -1,6 +1,7 @@
 //! Calls of producers and operators about jobs, topics and shards.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::time::Instant;
@@ -187,6 +188,26 @@ impl Scheduler {
         }
     }
 
+    /// Returns the number of jobs of these topics that are ready, running, or due within `due_within`, on the shards
+    /// that answer: the work that workers have now or soon. 0 for topics that do not exist. At most
+    /// [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX) topics.
+    ///
+    /// # Errors
+    /// Errors of the store, when no shard answers.
+    pub async fn workload(
+        &self,
+        names: Vec<TopicName>,
+        due_within: Duration,
+    ) -> shards::Result<u64> {
+        let read = |shard: Shard| {
+            let topics = names.clone();
+            async move { shard.stats_due_within(topics, due_within).await }
+        };
+        let (found, _) = self.inner.shards.call_all(read).await.into_partial()?;
+        let stats = found.into_iter().flat_map(|(_, stats)| stats).flatten();
+        Ok(stats.map(|topic| topic.ready + topic.running + topic.due_soon).sum())
+    }
+
     /// Returns the information of every shard.
     pub async fn shard_infos(&self) -> Vec<ShardInfo> {
         // Every shard is awaited: the one with the most topics takes longest, and one that does not answer is
@@ -297,6 +318,7 @@ fn add(a: Option<ShardTopicStats>, b: Option<ShardTopicStats>) -> Option<ShardTo
         ready: a.ready + b.ready,
         running: a.running + b.running,
         backoff: a.backoff + b.backoff,
+        due_soon: a.due_soon + b.due_soon,
         dead: a.dead + b.dead,
         oldest_ready: a.oldest_ready.max(b.oldest_ready),
         enqueued_total: a.enqueued_total + b.enqueued_total,

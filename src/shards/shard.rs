@@ -297,12 +297,26 @@ impl Shard {
         Ok(topics.iter().map(|topic| numbers.get(topic).copied().flatten()).collect())
     }
 
+    /// Returns statistics of topics with their jobs that are due within a time, see [`Store::stats`]. Other callers do
+    /// not share the read.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub async fn stats_due_within(
+        &self,
+        topics: Vec<TopicName>,
+        due_within: Duration,
+    ) -> Result<Vec<Option<ShardTopicStats>>, ShardError> {
+        self.call(Op::Stats, |store| store.stats(topics, due_within)).await
+    }
+
     /// Reads statistics in pieces, each with the time limit of a call.
     async fn read_stats(&self, names: BTreeSet<TopicName>) -> Result<StatsByTopic, ShardError> {
         let mut numbers = HashMap::with_capacity(names.len());
         let names: Vec<TopicName> = names.into_iter().collect();
         for piece in names.chunks(limit::CALL_JOBS_MAX) {
-            let stats = self.call(Op::Stats, |store| store.stats(piece.to_vec())).await?;
+            let stats =
+                self.call(Op::Stats, |store| store.stats(piece.to_vec(), Duration::ZERO)).await?;
             numbers.extend(piece.iter().cloned().zip(stats));
         }
         Ok(Arc::new(numbers))

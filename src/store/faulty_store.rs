@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
@@ -396,8 +397,12 @@ impl Store for FaultyStore {
         self.call_store_read(move |store| store.ids(topic, from, limit))
     }
 
-    fn stats(&self, topics: Vec<TopicName>) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
-        self.call_store_read(|store| store.stats(topics))
+    fn stats(
+        &self,
+        topics: Vec<TopicName>,
+        due_within: Duration,
+    ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
+        self.call_store_read(move |store| store.stats(topics, due_within))
     }
 
     fn info(&self) -> StoreFuture<'_, StoreInfo> {

@@ -28,6 +28,8 @@ pub mod sqlite;
 mod typed_calls;
 mod values;
 
+use std::time::Duration;
+
 use futures::future::BoxFuture;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
@@ -122,8 +124,13 @@ pub trait Store: Send + Sync {
     fn ids(&self, topic: TopicName, from: Option<String>, limit: usize)
     -> StoreFuture<'_, IdsPage>;
 
-    /// Returns statistics of topics; `None` for a topic that does not exist.
-    fn stats(&self, topics: Vec<TopicName>) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>>;
+    /// Returns statistics of topics; `None` for a topic that does not exist. [`ShardTopicStats::due_soon`] counts up to
+    /// `due_within` from now.
+    fn stats(
+        &self,
+        topics: Vec<TopicName>,
+        due_within: Duration,
+    ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>>;
 
     /// Returns statistics of the shard.
     fn info(&self) -> StoreFuture<'_, StoreInfo>;

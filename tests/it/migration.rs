@@ -166,7 +166,7 @@ async fn a_file_of_version_1_keeps_its_jobs_and_goes_on() {
     // Opened again there is nothing left to migrate.
     store.close().await;
     let store = open(&path);
-    let stats = store.stats(vec![TopicName::stored("mail")]).await.unwrap();
+    let stats = store.stats(vec![TopicName::stored("mail")], Duration::ZERO).await.unwrap();
     let stats = stats[0].unwrap();
     assert_eq!((stats.scheduled, stats.dead, stats.running, stats.ready), (1, 1, 0, 0));
     assert_eq!((stats.succeeded_total, stats.enqueued_total), (6, 7));

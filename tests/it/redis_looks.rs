@@ -3,6 +3,7 @@
 //! arguments, and the bytes that it reads are measured by calling it again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use deadpool_redis::redis;
 use ringq::domain::{JobId, RetentionRule, State, When, limit};
@@ -362,9 +363,9 @@ async fn read(rig: &mut Rig) {
     let names: Vec<_> = (0..DEEP).map(|n| topic(&format!("topic.{n}"))).collect();
     rig.q.store.topics(String::new(), None, 1_000).await.unwrap();
     rig.look("topics", true).await;
-    rig.q.store.stats(names.clone()).await.unwrap();
+    rig.q.store.stats(names.clone(), Duration::from_secs(30)).await.unwrap();
     let deep = ["holes", "heavy", "running", "done", "delayed"].map(topic);
-    rig.q.store.stats(deep.to_vec()).await.unwrap();
+    rig.q.store.stats(deep.to_vec(), Duration::from_secs(30)).await.unwrap();
     rig.look("stats", true).await;
     rig.q.store.info().await.unwrap();
     rig.look("info", true).await;
@@ -503,7 +504,8 @@ async fn a_clock_that_went_back_is_healed_in_bounded_steps() {
     rig.q.reopen().await;
     rig.look("repair", false).await;
     assert!(rig.beyond.is_empty(), "{:?}", rig.beyond);
-    let stats = rig.q.store.stats(vec![topic("mixed"), topic("line")]).await.unwrap();
+    let stats =
+        rig.q.store.stats(vec![topic("mixed"), topic("line")], Duration::ZERO).await.unwrap();
     let counts = stats.into_iter().map(|stats| stats.unwrap()).map(|s| (s.ready, s.scheduled));
     let (deep, delayed) = (DEEP as u64, 2 * DEEP as u64);
     assert_eq!(counts.collect::<Vec<_>>(), [(deep, delayed), (deep, 0)]);

@@ -172,13 +172,13 @@ impl TestServer {
     }
 
     pub(super) async fn stats(&self, topic: &str) -> ShardTopicStats {
-        let stats = self.store.stats(vec![TopicName::stored(topic)]).await.unwrap();
+        let stats = self.store.stats(vec![TopicName::stored(topic)], Duration::ZERO).await.unwrap();
         stats[0].unwrap_or_default()
     }
 
     pub(super) async fn succeeded(&self, topics: [&str; 3]) -> u64 {
         let names = topics.iter().map(|topic| TopicName::stored(topic)).collect();
-        let stats = self.store.stats(names).await.unwrap();
+        let stats = self.store.stats(names, Duration::ZERO).await.unwrap();
         stats.into_iter().flatten().map(|stats| stats.succeeded_total).sum()
     }
 

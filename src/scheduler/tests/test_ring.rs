@@ -101,7 +101,11 @@ impl TestRing {
     pub(crate) async fn stats(&self, topic: &str) -> Vec<ShardTopicStats> {
         let mut all = Vec::new();
         for store in &self.stores {
-            let stats = store.sqlite_store().stats(vec![TopicName::stored(topic)]).await.unwrap();
+            let stats = store
+                .sqlite_store()
+                .stats(vec![TopicName::stored(topic)], Duration::ZERO)
+                .await
+                .unwrap();
             all.push(stats[0].unwrap_or_default());
         }
         all

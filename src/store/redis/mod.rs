@@ -222,8 +222,12 @@ impl Store for RedisStore {
         Box::pin(self.ids(topic, from, limit))
     }
 
-    fn stats(&self, topics: Vec<TopicName>) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
-        Box::pin(self.stats(topics))
+    fn stats(
+        &self,
+        topics: Vec<TopicName>,
+        due_within: Duration,
+    ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
+        Box::pin(self.stats(topics, due_within))
     }
 
     fn info(&self) -> StoreFuture<'_, StoreInfo> {

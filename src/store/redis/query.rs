@@ -162,11 +162,13 @@ impl RedisStore {
     pub(super) async fn stats(
         &self,
         topics: Vec<TopicName>,
+        due_within: Duration,
     ) -> Result<Vec<Option<ShardTopicStats>>> {
         let mut numbers = Vec::with_capacity(topics.len());
         while numbers.len() < topics.len() {
             let left = topics[numbers.len()..].iter().take(limit::CALL_JOBS_MAX);
             let add = |call: &mut ScriptCall| {
+                call.arg(u64::try_from(due_within.as_micros()).unwrap_or(u64::MAX));
                 left.clone().for_each(|topic| {
                     call.arg(topic.as_str());
                 });
@@ -210,6 +212,7 @@ fn stats(mut reply: ScriptReply, now: Time) -> Result<ShardTopicStats> {
         ready: reply.count()?,
         running: reply.count()?,
         backoff: reply.count()?,
+        due_soon: reply.count()?,
         dead: reply.count()?,
         oldest_ready: reply.maybe_time()?.map(|due| -> Duration { now.since(due) }),
     })

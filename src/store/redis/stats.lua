@@ -1,19 +1,22 @@
 -- flags: no-writes
 -- stats: reads the numbers of topics.
--- ARGV: now, whether jobs past their time must be pruned first (0 or 1), then names.
+-- ARGV: now, whether jobs past their time must be pruned first (0 or 1), microseconds from now in which a job is due
+-- soon, then names.
 -- Reply: false when a prune is needed first. Else now, then per topic false or: created, enqueued, succeeded, dead
--- (since the topic exists); scheduled, ready, running, backoff, dead; due time of the job that has been ready longest
--- (0: none). The reply ends early once the script has read much: the caller requests the rest again.
+-- (since the topic exists); scheduled, ready, running, backoff, due soon (scheduled or in backoff), dead; due time of
+-- the job that has been ready longest (0: none). The reply ends early once the script has read much: the caller requests the rest again.
 --#include clock
 --#include ready_list
 local alarm = ARGV[2] == '1' and call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
 if alarm and tonumber(alarm) <= now then return false end
-local reply, keys = { now }, 0
+local reply, keys, soon = { now }, 0, tonumber(ARGV[3])
+-- Bounds of the due times of jobs that are due soon.
+local from, to = '(' .. now_text, string.format('%d', now + soon)
 
 local function count(name, marks)
   local ready, oldest = line_count(name, marks), 0
   if ready > 0 then oldest = line_first(name, marks) end
-  local ahead = { 0, 0 }
+  local ahead, near = { 0, 0 }, 0
   for letter in string.gmatch(marks, '[0-9a-j]') do
     letter = string.byte(letter)
     -- A digit (from 48 on), or for jobs that failed a letter (from 97 on).
@@ -22,15 +25,16 @@ local function count(name, marks)
     local all, due = call('ZCARD', order), call('ZCOUNT', order, '-inf', now_text)
     local kind = failed and 2 or 1
     ahead[kind], ready = ahead[kind] + all - due, ready + due
+    if soon > 0 and all > due then near = near + call('ZCOUNT', order, from, to) end
     if due > 0 then
       local first = tonumber(call('ZRANGE', order, 0, 0, 'WITHSCORES')[2])
       if oldest == 0 or first < oldest then oldest = first end
     end
   end
-  return ahead[1], ready, ahead[2], oldest
+  return ahead[1], ready, ahead[2], near, oldest
 end
 
-for a = 3, #ARGV do
+for a = 4, #ARGV do
   local name = ARGV[a]
   local topic = call('HMGET', P .. 'topic:' .. name, 'created', 'arrived', 'succeeded', 'dead', 'ignored')
   local known, stats = call('HGET', P .. 'claims', name), false
@@ -38,12 +42,12 @@ for a = 3, #ARGV do
     stats = {}
     for i = 1, 4 do stats[i] = tonumber(topic[i] or 0) end
     stats[2] = stats[2] - (topic[5] or 0)
-    stats[5], stats[6], stats[8], stats[10] = count(name, string.sub(known, $claims.marks))
+    stats[5], stats[6], stats[8], stats[9], stats[11] = count(name, string.sub(known, $claims.marks))
     stats[7] = call('ZCARD', P .. 'ends:' .. name)
-    stats[9] = call('ZCARD', P .. 'done:$phase.dead:' .. name)
+    stats[10] = call('ZCARD', P .. 'done:$phase.dead:' .. name)
   end
   reply[#reply + 1] = stats
-  keys = keys + 8 + (known and 3 * #known or 0)
+  keys = keys + 8 + (known and 4 * #known or 0)
   if keys >= $part.looks or looks >= $part.looks or looked_enough() then break end
 end
 return reply

@@ -36,6 +36,7 @@ mod writer;
 use std::fs::File;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::sync::{broadcast, watch};
@@ -196,8 +197,12 @@ impl Store for SqliteStore {
         self.read(query::IdsQuery { topic, after_id: from, limit }, query::ids)
     }
 
-    fn stats(&self, topics: Vec<TopicName>) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
-        self.read_pruned(topics, query::stats)
+    fn stats(
+        &self,
+        topics: Vec<TopicName>,
+        due_within: Duration,
+    ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
+        self.read_pruned((topics, due_within), query::stats)
     }
 
     fn info(&self) -> StoreFuture<'_, StoreInfo> {

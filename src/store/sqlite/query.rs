@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rusqlite::{OptionalExtension as _, params};
+use rusqlite::{OptionalExtension as _, Row, params};
 
 use crate::domain::{JobId, State, Time, TopicName, limit};
 use crate::store::{
@@ -158,12 +158,17 @@ pub(super) fn ids(reader: &SqliteReader<'_>, part: &IdsQuery) -> SqliteResult<Id
 /// [`Store::stats`](crate::store::Store::stats).
 pub(super) fn stats(
     reader: &SqliteReader<'_>,
-    names: &Vec<TopicName>,
+    (names, due_within): &(Vec<TopicName>, Duration),
 ) -> SqliteResult<Vec<Option<ShardTopicStats>>> {
-    names.iter().map(|name| stats_of(reader, name)).collect()
+    let soon = reader.now.plus(*due_within);
+    names.iter().map(|name| stats_of(reader, name, soon)).collect()
 }
 
-fn stats_of(reader: &SqliteReader<'_>, name: &TopicName) -> SqliteResult<Option<ShardTopicStats>> {
+fn stats_of(
+    reader: &SqliteReader<'_>,
+    name: &TopicName,
+    soon: Time,
+) -> SqliteResult<Option<ShardTopicStats>> {
     let mut read = reader.connection.prepare_cached(TOPIC_READ)?;
     let found = read.query_row(params![name.as_str()], |row| {
         let totals = ShardTopicStats {
@@ -176,7 +181,7 @@ fn stats_of(reader: &SqliteReader<'_>, name: &TopicName) -> SqliteResult<Option<
         Ok((row.get::<_, i64>(0)?, totals))
     });
     let Some((topic, mut stats)) = found.optional()? else { return Ok(None) };
-    count_waiting(reader, topic, &mut stats)?;
+    count_waiting(reader, topic, soon, &mut stats)?;
     let count = |sql| -> rusqlite::Result<u64> {
         reader.connection.prepare_cached(sql)?.query_row(params![topic], |row| row.get(0))
     };
@@ -188,19 +193,22 @@ fn stats_of(reader: &SqliteReader<'_>, name: &TopicName) -> SqliteResult<Option<
 fn count_waiting(
     reader: &SqliteReader<'_>,
     topic: i64,
+    soon: Time,
     stats: &mut ShardTopicStats,
 ) -> SqliteResult<()> {
     let mut waiting = reader.connection.prepare_cached(WAITING)?;
     let mut oldest: Option<Time> = None;
     for rank in 0..=limit::PRIORITY_MAX {
-        let (all, ready, scheduled, first) =
-            waiting.query_row(params![topic, rank, reader.now.0], |row| {
-                let first: Option<i64> = row.get(3)?;
-                Ok((row.get::<_, u64>(0)?, row.get::<_, u64>(1)?, row.get::<_, u64>(2)?, first))
+        let count = |row: &Row<'_>, n| row.get::<_, u64>(n);
+        let (all, ready, scheduled, due_soon, first) =
+            waiting.query_row(params![topic, rank, reader.now.0, soon.0], |row| {
+                let first: Option<i64> = row.get(4)?;
+                Ok((count(row, 0)?, count(row, 1)?, count(row, 2)?, count(row, 3)?, first))
             })?;
         stats.ready += ready;
         stats.scheduled += scheduled;
         stats.backoff += all - ready - scheduled;
+        stats.due_soon += due_soon;
         oldest = oldest.into_iter().chain(first.map(Time)).min();
     }
     stats.oldest_ready =

@@ -19,6 +19,7 @@ SELECT key, created, enqueued, succeeded, dead FROM topics WHERE name = ?1;
 SELECT count(*),
        count(*) FILTER (WHERE due <= ?3),
        count(*) FILTER (WHERE due > ?3 AND failed = 0),
+       count(*) FILTER (WHERE due > ?3 AND due <= ?4),
        min(due)
 FROM jobs WHERE topic = ?1 AND phase = 0 AND rank = ?2;
 -- :running

@@ -79,6 +79,8 @@ pub struct ShardTopicStats {
     pub running: u64,
     /// Failed jobs whose next attempt is ahead.
     pub backoff: u64,
+    /// Jobs of `scheduled` and `backoff` that are due within the time that the caller asked for.
+    pub due_soon: u64,
     /// Dead letters.
     pub dead: u64,
     /// Age of the job that has been ready longest.

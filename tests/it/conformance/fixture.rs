@@ -415,7 +415,17 @@ impl Fixture {
 
     /// Returns the statistics of a topic that must exist.
     pub(crate) async fn stats(&self, name: &str) -> ShardTopicStats {
-        one(self.store.stats(vec![topic(name)]).await.unwrap()).expect("no such topic")
+        self.stats_due_within(name, Duration::ZERO).await
+    }
+
+    /// Returns the statistics of a topic that must exist; jobs are due soon within `due_within`.
+    pub(crate) async fn stats_due_within(
+        &self,
+        name: &str,
+        due_within: Duration,
+    ) -> ShardTopicStats {
+        let stats = self.store.stats(vec![topic(name)], due_within).await;
+        one(stats.unwrap()).expect("no such topic")
     }
 
     /// Returns how many parts of jobs of [`TOPIC`] are stored apart, bodies and checkpoints, read from the store

@@ -375,6 +375,7 @@ macro_rules! conformance {
                 a_topic_comes_to_be_with_its_first_job_and_stays
                 a_topic_that_does_not_exist_has_no_numbers
                 numbers_follow_every_transition
+                jobs_that_are_due_soon_are_counted_up_to_the_requested_time
                 an_expired_job_is_in_no_number
                 totals_only_rise
                 the_oldest_ready_job_is_the_one_that_became_due_first

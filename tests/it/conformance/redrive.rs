@@ -226,7 +226,7 @@ pub(crate) async fn a_dry_run_counts_and_changes_nothing(q: Fixture) {
         (3, 0)
     );
     assert_eq!(read().await, before);
-    assert_eq!(q.store.stats(vec![topic("u")]).await.unwrap(), [None]);
+    assert_eq!(q.store.stats(vec![topic("u")], Duration::ZERO).await.unwrap(), [None]);
 }
 
 pub(crate) async fn jobs_move_to_another_topic(q: Fixture) {

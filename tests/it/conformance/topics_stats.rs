@@ -92,7 +92,7 @@ pub(crate) async fn a_topic_comes_to_be_with_its_first_job_and_stays(q: Fixture)
 
 pub(crate) async fn a_topic_that_does_not_exist_has_no_numbers(q: Fixture) {
     q.put(new_job("a")).await;
-    let stats = q.store.stats(vec![topic("nowhere"), topic(TOPIC)]).await.unwrap();
+    let stats = q.store.stats(vec![topic("nowhere"), topic(TOPIC)], Duration::ZERO).await.unwrap();
     assert_eq!(stats[0], None);
     assert_eq!(stats[1].unwrap().ready, 1);
 }
@@ -123,6 +123,26 @@ pub(crate) async fn numbers_follow_every_transition(q: Fixture) {
     assert_eq!(count().await, (0, 0, 2, 0, 0));
     q.delete("b").await;
     assert_eq!(count().await, (0, 0, 1, 0, 0));
+}
+
+pub(crate) async fn jobs_that_are_due_soon_are_counted_up_to_the_requested_time(q: Fixture) {
+    let due_soon = async |secs| q.stats_due_within(TOPIC, Duration::from_secs(secs)).await.due_soon;
+    q.put_ids(&["ready", "leased", "failed"]).await;
+    for (id, secs, priority) in [("a", 10, 0), ("b", 20, 0), ("c", 20, 9), ("d", 3_600, 3)] {
+        q.put(NewJob { due: after(secs), priority: Some(priority), ..new_job(id) }).await;
+    }
+    assert_eq!(
+        (due_soon(0).await, due_soon(9).await, due_soon(10).await, due_soon(20).await),
+        (0, 0, 1, 3)
+    );
+    let leased = q.claim(2).await;
+    q.end(&leased[1], failed_for(15)).await;
+    assert_eq!((due_soon(14).await, due_soon(15).await, due_soon(3_600).await), (1, 2, 5));
+    q.sleep(10);
+    let stats = q.stats_due_within(TOPIC, Duration::from_secs(5)).await;
+    assert_eq!((stats.due_soon, stats.ready, stats.scheduled, stats.backoff), (1, 2, 3, 1));
+    q.delete("b").await;
+    assert_eq!((due_soon(5).await, due_soon(10).await), (1, 2));
 }
 
 pub(crate) async fn an_expired_job_is_in_no_number(q: Fixture) {

@@ -10,7 +10,7 @@ use ringq::store::{Claim, Error, LeaseRef, Unclaim};
 
 use super::reference::Reference;
 use super::run::Run;
-use super::steps::{Dice, Step, keys, lost_claim, topics};
+use super::steps::{DUE_SOON, Dice, Step, keys, lost_claim, topics};
 use crate::conformance::{Backend, Fixture};
 use crate::harness::{Sentinel, eventually};
 
@@ -123,12 +123,13 @@ impl Run {
     /// after that one.
     async fn find(&mut self, was: Vec<Reference>) -> usize {
         let jobs = self.store.store.get(keys(), true).await.unwrap();
-        let stats = self.store.store.stats(topics()).await.unwrap();
+        let stats = self.store.store.stats(topics(), DUE_SOON).await.unwrap();
         let now = self.store.now();
         for (lost, mut past) in was.into_iter().rev().enumerate() {
             past.tick(now);
             let known: Vec<_> = keys().iter().map(|key: &JobKey| past.get(key, true)).collect();
-            let counted: Vec<_> = topics().iter().map(|t: &TopicName| past.stats(t)).collect();
+            let counted: Vec<_> =
+                topics().iter().map(|t: &TopicName| past.stats(t, DUE_SOON)).collect();
             if known == jobs && counted == stats {
                 self.reference = past;
                 self.compare_whole().await;

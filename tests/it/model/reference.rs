@@ -3,6 +3,7 @@
 //! passage of time, then the command.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use ringq::domain::conflict::{self, ConflictAction, ExistingJob, RequestMatch};
 use ringq::domain::{
@@ -139,10 +140,16 @@ impl Reference {
         self.topics.iter().map(topic).collect()
     }
 
-    pub(crate) fn stats(&self, topic: &TopicName) -> Option<ShardTopicStats> {
+    /// Returns the numbers of a topic; jobs are due soon within `due_within`.
+    pub(crate) fn stats(&self, topic: &TopicName, due_within: Duration) -> Option<ShardTopicStats> {
         let mut stats = *self.topics.get(topic)?;
         for held in self.of(topic) {
-            match held.state(self.now) {
+            let state = held.state(self.now);
+            let waits = matches!(state, State::Scheduled | State::Backoff);
+            if waits && held.job.due_time <= self.now.plus(due_within) {
+                stats.due_soon += 1;
+            }
+            match state {
                 State::Scheduled => stats.scheduled += 1,
                 State::Running => stats.running += 1,
                 State::Backoff => stats.backoff += 1,

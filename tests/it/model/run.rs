@@ -12,7 +12,7 @@ use ringq::store::{
 use super::coverage::Seen;
 use super::mirror::{Mirror, Ways};
 use super::reference::Reference;
-use super::steps::{Dice, Step, keys, shard, topics};
+use super::steps::{DUE_SOON, Dice, Step, keys, shard, topics};
 use crate::conformance::{Backend, Fixture};
 
 /// Steps shown when a run fails.
@@ -238,8 +238,8 @@ impl Run {
     }
 
     async fn compare_stats(&self) {
-        let expected: Vec<_> = topics().iter().map(|t| self.reference.stats(t)).collect();
-        same(expected, self.store.store.stats(topics()).await.unwrap());
+        let expected: Vec<_> = topics().iter().map(|t| self.reference.stats(t, DUE_SOON)).collect();
+        same(expected, self.store.store.stats(topics(), DUE_SOON).await.unwrap());
     }
 
     async fn compare_list(&self, topic: &TopicName, state: State, full: bool, limit: usize) {

@@ -93,6 +93,9 @@ pub(super) fn lost_claim(nonce: u32) -> Unclaim {
     Unclaim::Claim(LostClaim { nonce, topics: topics().into(), cursor: None })
 }
 
+/// Time within which jobs are counted as due soon.
+pub(super) const DUE_SOON: Duration = Duration::from_secs(40);
+
 pub(super) fn topics() -> Vec<TopicName> {
     TOPICS.iter().chain(&["none"]).map(|name| TopicName::stored(name)).collect()
 }
