@@ -1,0 +1,125 @@
+{{/* Pod template of the server, for the Deployment and for the StatefulSet of store sqlite. */}}
+{{- define "ringq.serverPod" -}}
+{{- $source := include "ringq.configSource" . -}}
+{{- $sqlite := eq .Values.store "sqlite" -}}
+{{- $tls := and .Values.external.tls.secretName (not $sqlite) -}}
+metadata:
+  labels:
+    {{- include "ringq.labels" (list . "server") | nindent 4 }}
+    {{- with .Values.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  annotations:
+    {{- if ne $source "existing" }}
+    # Servers read their settings at start only.
+    checksum/config: {{ include "ringq.toml" . | sha256sum }}
+    {{- end }}
+    kubectl.kubernetes.io/default-container: ringq
+    {{- with .Values.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  serviceAccountName: {{ include "ringq.serviceAccountName" . }}
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  # drain_delay + shutdown_grace + 20 s
+  terminationGracePeriodSeconds: {{ include "ringq.terminationGracePeriodSeconds" . }}
+  securityContext:
+    {{- include "ringq.podSecurityContext" 65532 | nindent 4 }}
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  {{- with .Values.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.affinity }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.tolerations }}
+  tolerations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if not $sqlite }}
+  {{- with include "ringq.topologySpreadConstraints" (list . "server" .Values.topologySpreadConstraints) | trim }}
+  topologySpreadConstraints:
+    {{- . | nindent 4 }}
+  {{- end }}
+  {{- end }}
+  containers:
+    - name: ringq
+      image: {{ include "ringq.image" . }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      args: [serve]
+      env:
+        {{- include "ringq.env" . | nindent 8 }}
+      ports:
+        - name: grpc
+          containerPort: 7700
+          protocol: TCP
+        - name: http
+          containerPort: 7701
+          protocol: TCP
+      # Service "" is the process. It does not depend on shards: a restart of the server does not repair a Redis.
+      startupProbe:
+        grpc:
+          port: 7700
+          service: ""
+        periodSeconds: 1
+        timeoutSeconds: 2
+        # A large SQLite file can take this long to recover.
+        failureThreshold: 120
+      livenessProbe:
+        grpc:
+          port: 7700
+          service: ""
+        periodSeconds: 10
+        timeoutSeconds: 5
+        failureThreshold: 3
+      # Ready while one shard answers.
+      readinessProbe:
+        grpc:
+          port: 7700
+          service: ringq.v1.QueueService
+        periodSeconds: 5
+        timeoutSeconds: 3
+        failureThreshold: 2
+      resources:
+        {{- toYaml .Values.resources | nindent 8 }}
+      securityContext:
+        {{- include "ringq.securityContext" . | nindent 8 }}
+      volumeMounts:
+        - name: config
+          mountPath: /etc/ringq
+          readOnly: true
+        {{- if $tls }}
+        - name: redis-tls
+          mountPath: /etc/ringq-redis-tls
+          readOnly: true
+        {{- end }}
+        {{- if $sqlite }}
+        - name: data
+          mountPath: /data
+        {{- end }}
+  volumes:
+    - name: config
+      {{- if eq $source "environment" }}
+      configMap:
+        name: {{ include "ringq.configName" . }}
+      {{- else }}
+      secret:
+        secretName: {{ include "ringq.configName" . }}
+        defaultMode: 0440
+      {{- end }}
+    {{- if $tls }}
+    - name: redis-tls
+      secret:
+        secretName: {{ .Values.external.tls.secretName }}
+        defaultMode: 0440
+    {{- end }}
+{{- end }}
