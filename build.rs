@@ -1,4 +1,4 @@
-//! Compiles the public contract, `proto/ringq/v1`, and the messages that stores keep, in pure Rust: no protoc is
+//! Compiles the public contract, `proto/ringq/v1`, the interface of KEDA, and the messages that stores keep, in pure Rust: no protoc is
 //! needed.
 //!
 //! The descriptor set keeps the comments of the proto files, so that server reflection can show
@@ -35,6 +35,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build_server(is_server)
         .compile_fds(descriptors)?;
     if is_server {
+        let scaler = protox::compile(["proto/keda/externalscaler.proto"], ["proto/keda"])?;
+        fs::write(out.join("keda_descriptor.bin"), scaler.encode_to_vec())?;
+        tonic_prost_build::configure().build_client(false).compile_fds(scaler)?;
         let stored = protox::compile([STORED_FILE], [STORED])?;
         tonic_prost_build::configure().bytes(".ringq.stored.Payload").compile_fds(stored)?;
     }

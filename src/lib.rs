@@ -27,6 +27,8 @@ pub mod grpc;
 #[cfg(feature = "server")]
 pub mod http;
 #[cfg(feature = "server")]
+mod keda;
+#[cfg(feature = "server")]
 mod log_limiter;
 #[cfg(feature = "server")]
 pub mod metrics;

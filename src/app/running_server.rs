@@ -64,6 +64,7 @@ impl RunningServer {
             max_concurrent_requests: self.config.max_concurrent_requests,
             max_message_bytes: self.config.max_message_mib << 20,
             request_timeout: self.config.request_timeout,
+            connection_max_age: self.config.stream_max_age.unwrap_or(Duration::ZERO),
             max_connections,
             max_connections_per_peer: self.config.max_connections_per_peer,
         }

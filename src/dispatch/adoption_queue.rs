@@ -70,11 +70,7 @@ impl AdoptionRequest {
         from: Arc<Stream>,
         first_look: Option<Arc<AdoptionGate>>,
     ) -> AdoptionRequest {
-        AdoptionRequest {
-            successor: successor,
-            from: AdoptionSource::Local(from),
-            first_lookup: first_look,
-        }
+        AdoptionRequest { successor, from: AdoptionSource::Local(from), first_lookup: first_look }
     }
 
     /// Requests the leases that the store has for `from`, a stream of another replica or of a previous run of this
@@ -84,11 +80,7 @@ impl AdoptionRequest {
         from: StreamId,
         first_look: Option<Arc<AdoptionGate>>,
     ) -> AdoptionRequest {
-        AdoptionRequest {
-            successor: successor,
-            from: AdoptionSource::Store(from),
-            first_lookup: first_look,
-        }
+        AdoptionRequest { successor, from: AdoptionSource::Store(from), first_lookup: first_look }
     }
 }
 

@@ -96,6 +96,12 @@ impl Dispatcher {
         self.core.streams.drain();
     }
 
+    /// Returns whether the replica drains: it opens no more streams.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.core.streams.is_draining()
+    }
+
     /// Waits until no worker holds a lease of a stream or pull of this replica. Broken streams are not counted. For a
     /// replica that is draining.
     pub async fn wait_idle(&self) {

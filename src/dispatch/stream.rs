@@ -63,7 +63,7 @@ impl Stream {
             Mutex::new(StreamLedger::new(&options, mode, context.shards.len(), context.shared));
         Stream {
             id,
-            context: context,
+            context,
             options,
             mode,
             opened_at: opened,

@@ -1,5 +1,5 @@
 //! The public contract, `ringq.v1`, over gRPC. `convert` turns a request into values of [`crate::domain`] or refuses
-//! it; `queue_service`, `topic_service` and `admin_service` pass these to the scheduler or the dispatcher; the result
+//! it; `queue_service`, `topic_service`, `admin_service` and `scaler_service` pass these to the scheduler or the dispatcher; the result
 //! is returned as a message or as a status with a stable reason (`status`). `layers` surrounds every call.
 //!
 //! # Limits
@@ -10,12 +10,14 @@
 //! connections per peer and in total.
 
 mod admin_service;
+mod connection_age;
 mod convert;
 mod health;
 mod jobs_page;
 mod layers;
 mod queue_service;
 mod reason;
+mod scaler_service;
 mod serve;
 mod status;
 mod stream_messages;
@@ -33,6 +35,7 @@ use tonic_reflection::server::Builder as Reflection;
 use crate::connections::Connections;
 use crate::dispatch::Dispatcher;
 use crate::domain::{Time, limit};
+use crate::keda::external_scaler_server::ExternalScalerServer;
 use crate::pb::admin_service_server::AdminServiceServer;
 use crate::pb::queue_service_server::QueueServiceServer;
 use crate::pb::topic_service_server::TopicServiceServer;
@@ -43,6 +46,7 @@ pub use health::GrpcHealth;
 type QueueServer = QueueServiceServer<queue_service::QueueHandler>;
 type TopicServer = TopicServiceServer<topic_service::TopicsHandler>;
 type AdminServer = AdminServiceServer<admin_service::AdminHandler>;
+type ScalerServer = ExternalScalerServer<scaler_service::ScalerHandler>;
 type HealthProbes = HealthServer<tonic_health::server::HealthService>;
 
 /// Maximum size of an answer. Lists and deliveries stay far below it; the failures of a settle repeat the receipts
@@ -82,6 +86,9 @@ pub struct Config {
     /// Maximum duration of a unary call, its answer included, whatever deadline its caller has set. A pull gets its
     /// longest wait on top; a stream has no limit.
     pub request_timeout: Duration,
+    /// Age at which clients are asked to make a new connection, about: zero means never. Calls in flight are finished
+    /// on the old one.
+    pub connection_max_age: Duration,
     /// Maximum number of connections.
     pub max_connections: usize,
     /// Maximum number of connections from one address, or from one IPv6 network of 64 bits.
@@ -127,15 +134,17 @@ pub async fn serve(
         Connections::new("grpc", config.max_connections, config.max_connections_per_peer);
     let queue = queue_service::QueueHandler::new(scheduler.clone(), dispatcher.clone());
     let topics = topic_service::TopicsHandler::new(scheduler.clone(), dispatcher.clone());
+    let scaler = scaler_service::ScalerHandler::new(scheduler.clone(), dispatcher.clone());
     let admin = admin_service::AdminHandler::new(scheduler, dispatcher, about);
     let routes = Routes::new(sized!(QueueServer::new(queue)))
         .add_service(sized!(TopicServer::new(topics)))
         .add_service(sized!(AdminServer::new(admin)))
+        .add_service(sized!(ScalerServer::new(scaler)))
         .add_service(HealthProbes::new(health.service()))
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?)
         .prepare();
-    serve::serve(listener, connections, routes, layer, shutdown).await;
+    serve::serve(listener, connections, routes, layer, config.connection_max_age, shutdown).await;
     Ok(())
 }
 
@@ -144,6 +153,7 @@ pub async fn serve(
 fn reflection() -> Reflection<'static> {
     Reflection::configure()
         .register_encoded_file_descriptor_set(crate::pb::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(crate::keda::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
@@ -151,6 +161,7 @@ fn reflection() -> Reflection<'static> {
         .with_service_name(QueueServer::NAME)
         .with_service_name(TopicServer::NAME)
         .with_service_name(AdminServer::NAME)
+        .with_service_name(ScalerServer::NAME)
         .with_service_name(HealthProbes::NAME)
         .with_service_name("grpc.reflection.v1.ServerReflection")
         .with_service_name("grpc.reflection.v1alpha.ServerReflection")

@@ -11,6 +11,7 @@ use crate::pb;
 use crate::pb::queue_service_server::QueueService;
 use crate::scheduler::{AcceptedJob, Draft, EnqueueError, Scheduler};
 
+use super::connection_age::ConnectionAge;
 use super::convert::delivery::to_delivery;
 use super::convert::enums::{self, ReadView};
 use super::convert::metadata::{caller, trace};
@@ -129,7 +130,11 @@ impl QueueService for QueueHandler {
 
     async fn stream(&self, request: Request<pb::StreamRequest>) -> RpcResult<StreamMessages> {
         let caller = caller(&request);
+        let age = request.extensions().get::<ConnectionAge>().cloned();
         let (options, mut info) = stream::stream(request.into_inner(), caller)?;
+        if let Some(age) = age {
+            age.stream_opened(&options);
+        }
         let outbox = self.dispatcher.open(options)?;
         info.stream_id = outbox.stream_id();
         info.replica.clone_from(&self.scheduler.replica().name);

@@ -22,6 +22,7 @@ use tower::Service as _;
 use crate::connections::{AcceptedConnection, Connections, read_preface};
 use crate::domain::limit;
 
+use super::connection_age::ConnectionAge;
 use super::layers::{AbortableCall, CallLayer};
 
 /// Maximum number of calls that a client has reset before they were accepted; beyond it the connection is closed, and
@@ -46,18 +47,28 @@ pub(super) async fn serve(
     connections: Arc<Connections>,
     routes: Routes,
     layer: CallLayer,
+    max_age: Duration,
     shutdown: impl Future<Output = ()>,
 ) {
     let stop = CancellationToken::new();
-    let serve = |accepted| connection(accepted, routes.clone(), layer.clone(), stop.clone());
+    let serve = |accepted| {
+        connection(
+            accepted,
+            routes.clone(),
+            layer.clone(),
+            ConnectionAge::new(max_age),
+            stop.clone(),
+        )
+    };
     connections.serve(listener, shutdown, &stop, serve).await.wait().await;
 }
 
-/// Serves one connection until its client closes it, or until `stop` and its last call.
+/// Serves one connection until its client closes it, or until `stop` or its retirement, and its last call.
 async fn connection(
     accepted: AcceptedConnection,
     routes: Routes,
     layer: CallLayer,
+    age: ConnectionAge,
     stop: CancellationToken,
 ) {
     let AcceptedConnection { socket, peer, slot: place } = accepted;
@@ -71,15 +82,20 @@ async fn connection(
             Err(_) => return tracing::debug!(%peer, "connection closed: client sent no HTTP/2 preface in time"),
         },
     };
-    let calls = layer.connection(routes);
+    let (calls, shared_age) = (layer.connection(routes), age.clone());
     let service = service_fn(move |mut request: http::Request<Incoming>| {
         request.extensions_mut().insert(info.clone());
+        request.extensions_mut().insert(shared_age.clone());
         calls.clone().call(request)
     });
     let mut connection = pin!(http().serve_connection(TokioIo::new(socket), service));
     let served = tokio::select! {
         served = &mut connection => served,
         () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+        () = age.retirement() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -134,7 +150,8 @@ mod tests {
         let connections = Connections::new("grpc", 2, 2);
         let limits = CallLimits::new(1, 32 << 20, Duration::from_secs(30));
         let layer = CallLayer::new(Metrics::new(), limits);
-        let serving = serve(listener, connections, Routes::default(), layer, pending());
+        let serving =
+            serve(listener, connections, Routes::default(), layer, Duration::ZERO, pending());
         let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
         socket.write_all(sent).await.unwrap();
         let (begun, mut answer) = (Instant::now(), Vec::new());

@@ -313,6 +313,11 @@ impl StreamRegistry {
         self.settled.notify_waiters();
     }
 
+    /// Returns whether [`StreamRegistry::drain`] was called.
+    pub(super) fn is_draining(&self) -> bool {
+        self.registry().draining
+    }
+
     /// Waits until no worker holds a lease of a stream of this replica. Broken streams are not counted: their workers
     /// may be dead. For a replica that is draining.
     pub(super) async fn wait_idle(&self) {

@@ -25,6 +25,7 @@ pub(super) mod payload;
 pub(super) mod redrive;
 pub(super) mod reschedule;
 pub(super) mod retry;
+pub(super) mod scaler;
 pub(super) mod schedule;
 pub(super) mod settle;
 pub(super) mod shard;

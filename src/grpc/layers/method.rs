@@ -19,7 +19,7 @@ pub(super) enum MethodKind {
     Pull,
     /// RPC without end: counted by the dispatcher while it lives, and not limited in time.
     Stream,
-    /// Health watch without end, for as long as its client keeps it open: counted per connection.
+    /// Watch of health or of a scaler without end, for as long as its client keeps it open: counted per connection.
     Watch,
     /// Health, reflection and unknown paths: counted per connection and not with other calls, so that probes work
     /// under load; limited in time.
@@ -51,6 +51,12 @@ impl RpcMethod {
             "/ringq.v1.AdminService/ListShards" => ("ListShards", MethodKind::Unary),
             "/ringq.v1.AdminService/SetShardState" => ("SetShardState", MethodKind::Unary),
             "/ringq.v1.AdminService/GetServerInfo" => ("GetServerInfo", MethodKind::Unary),
+            "/externalscaler.ExternalScaler/IsActive" => ("IsActive", MethodKind::Unary),
+            "/externalscaler.ExternalScaler/StreamIsActive" => {
+                ("StreamIsActive", MethodKind::Watch)
+            }
+            "/externalscaler.ExternalScaler/GetMetricSpec" => ("GetMetricSpec", MethodKind::Unary),
+            "/externalscaler.ExternalScaler/GetMetrics" => ("GetMetrics", MethodKind::Unary),
             "/grpc.health.v1.Health/Check" => ("HealthCheck", MethodKind::Other),
             "/grpc.health.v1.Health/Watch" => ("HealthWatch", MethodKind::Watch),
             _ => ("Other", MethodKind::Other),

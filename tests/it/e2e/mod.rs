@@ -12,6 +12,8 @@
 mod admin;
 /// A server that is away for longer than leases last.
 mod away;
+/// Streams of replicas behind a load balancer.
+mod balance;
 /// Streams that break, servers that die, callers that cancel.
 mod broken;
 /// Credit when every Ack goes to another replica, and hints are lost.
@@ -56,6 +58,8 @@ mod repeats;
 mod replicas;
 /// Several shards behind one server.
 mod ring;
+/// The scaler that KEDA calls.
+mod scaler;
 /// A Redis behind Sentinel, and its failovers.
 mod sentinel;
 /// Ack, Nack, Extend, retries, dead letters.

@@ -1,0 +1,119 @@
+//! `ExternalScaler`: the work of topics, as KEDA asks for it to scale their workers. Names, defaults and errors are in
+//! `proto/keda/externalscaler.proto`.
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+use tonic::{Request, Response, Status};
+
+use crate::dispatch::Dispatcher;
+use crate::keda::external_scaler_server::ExternalScaler;
+use crate::keda::{
+    GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse, ScaledObjectRef,
+};
+use crate::scheduler::Scheduler;
+
+use super::convert::scaler::{self, ScalerSettings};
+use super::status::RpcError;
+
+/// Interval at which a stream reads whether there is work. Pods take seconds to start, so events of single jobs, which
+/// a busy server has thousands of, would gain nothing.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Handler of `ExternalScaler`.
+pub(super) struct ScalerHandler {
+    scheduler: Scheduler,
+    dispatcher: Dispatcher,
+}
+
+/// Watches for changes of whether there is work.
+struct ActivityWatch {
+    scheduler: Scheduler,
+    dispatcher: Dispatcher,
+    settings: ScalerSettings,
+    checks: Interval,
+    /// Last value that was sent.
+    sent: Option<bool>,
+}
+
+// === impl ScalerHandler ===
+
+impl ScalerHandler {
+    /// Creates the handler on top of these parts.
+    pub(super) fn new(scheduler: Scheduler, dispatcher: Dispatcher) -> ScalerHandler {
+        ScalerHandler { scheduler, dispatcher }
+    }
+}
+
+#[tonic::async_trait]
+impl ExternalScaler for ScalerHandler {
+    type StreamIsActiveStream = BoxStream<'static, Result<IsActiveResponse, Status>>;
+
+    async fn is_active(
+        &self,
+        request: Request<ScaledObjectRef>,
+    ) -> Result<Response<IsActiveResponse>, Status> {
+        let settings = scaler::settings(Some(request.get_ref()))?;
+        let result = jobs(&self.scheduler, &settings).await? > 0;
+        Ok(Response::new(IsActiveResponse { result }))
+    }
+
+    async fn stream_is_active(
+        &self,
+        request: Request<ScaledObjectRef>,
+    ) -> Result<Response<Self::StreamIsActiveStream>, Status> {
+        let settings = scaler::settings(Some(request.get_ref()))?;
+        let mut checks = interval(CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (scheduler, dispatcher) = (self.scheduler.clone(), self.dispatcher.clone());
+        let watch = ActivityWatch { scheduler, dispatcher, settings, checks, sent: None };
+        let changes = stream::unfold(watch, async |mut watch| {
+            let result = watch.next_change().await?;
+            Some((Ok(IsActiveResponse { result }), watch))
+        });
+        Ok(Response::new(changes.boxed()))
+    }
+
+    async fn get_metric_spec(
+        &self,
+        request: Request<ScaledObjectRef>,
+    ) -> Result<Response<GetMetricSpecResponse>, Status> {
+        let settings = scaler::settings(Some(request.get_ref()))?;
+        Ok(Response::new(scaler::to_metric_spec(&settings)))
+    }
+
+    async fn get_metrics(
+        &self,
+        request: Request<GetMetricsRequest>,
+    ) -> Result<Response<GetMetricsResponse>, Status> {
+        let settings = scaler::settings(request.get_ref().scaled_object_ref.as_ref())?;
+        Ok(Response::new(scaler::to_metric_value(jobs(&self.scheduler, &settings).await?)))
+    }
+}
+
+// === impl ActivityWatch ===
+
+impl ActivityWatch {
+    /// Waits until there is work for the first time, or no more; `None` when the server drains. While no shard answers,
+    /// nothing has changed as far as this server knows.
+    async fn next_change(&mut self) -> Option<bool> {
+        loop {
+            self.checks.tick().await;
+            if self.dispatcher.is_draining() {
+                return None;
+            }
+            let Ok(jobs) = jobs(&self.scheduler, &self.settings).await else { continue };
+            let is_active = jobs > 0;
+            if self.sent.replace(is_active) != Some(is_active) {
+                return Some(is_active);
+            }
+        }
+    }
+}
+
+async fn jobs(scheduler: &Scheduler, settings: &ScalerSettings) -> Result<u64, RpcError> {
+    let topics = settings.topics.clone();
+    scheduler.workload(topics, settings.due_within).await.map_err(RpcError::of_read)
+}
