@@ -1,5 +1,5 @@
-//! Operations on the ring under load: a shard drains, one is added, one moves to another Redis. Producers and workers
-//! never stop, and their calls do not fail.
+//! Operations under load: a shard drains, one is added, one moves to another Redis, replicas restart. Producers and
+//! workers never stop, and their calls do not fail.
 //!
 //! While replicas disagree about the ring, docs/sharding.md asks clients that cannot accept the one exception to KEEP
 //! to send their own ids through one server: the producers here do so, through [`ONE`].
@@ -8,6 +8,7 @@ mod add;
 mod drain;
 mod moved;
 mod old;
+mod rolled;
 
 use std::time::Duration;
 

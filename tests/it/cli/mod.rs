@@ -28,6 +28,8 @@ mod job_reschedule;
 mod lines;
 /// Behaviour that all commands share: no server, wrong usage, help, closed pipes, colours.
 mod manners;
+/// `ringq work`: workers that an autoscaler stops.
+mod scale_in;
 /// `ringq shard`.
 mod shard;
 /// A terminal for commands.

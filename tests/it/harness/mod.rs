@@ -39,8 +39,8 @@ pub(crate) use refusal::{assert_refused, names_lock, refusal};
 pub(crate) use sentinel::Sentinel;
 pub(crate) use server::{Server, Setup};
 pub(crate) use time::{
-    PATIENCE, SinceEpoch, duration, eventually, in_ci, millis, proto, thorough, timestamp,
-    wall_now, within,
+    PATIENCE, SinceEpoch, duration, eventually, eventually_in, in_ci, millis, proto, thorough,
+    timestamp, wall_now, within,
 };
 pub(crate) use tls::Certificates;
 pub(crate) use worker::{Worker, take};
