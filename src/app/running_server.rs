@@ -89,7 +89,7 @@ impl RunningServer {
         readiness::publish_initial(shards, ready, health).await;
         let ready_file = ReadyFile::write(self.config.ready_file.clone(), grpc, http).await?;
         if !grpc.ip().to_canonical().is_loopback() {
-            tracing::warn!(
+            tracing::info!(
                 %grpc, tls = false, authentication = false,
                 "other machines can reach this address: every client there can enqueue, take and delete every job"
             );

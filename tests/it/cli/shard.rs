@@ -76,7 +76,9 @@ async fn a_shard_is_drained_and_taken_back() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[..2], ["s1 DRAINING: new jobs go elsewhere", "on it: 64 jobs: 64 scheduled"]);
     assert!(lines[2].starts_with("the last delayed or retried one is due 20"), "{text}");
-    assert!(lines[2].ends_with("Z (in 1h)") && lines.len() == 3, "{text}");
+    // A busy machine may take more than a second until here.
+    let is_in_an_hour = ["Z (in 1h)", "Z (in 59m)"].iter().any(|end| lines[2].ends_with(end));
+    assert!(is_in_an_hour && lines.len() == 3, "{text}");
     let table = rows(&ringq(&server, &["shards", "ls"]).await.ok());
     assert_eq!((&*table[1][1], &*table[2][1]), ("ACTIVE", "DRAINING"));
     let json = ringq(&server, &["shard", "drain", "s1", "-o", "json"]).await.json();
