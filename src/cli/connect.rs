@@ -1,4 +1,4 @@
-//! Shared by all client commands: how they reach a server, wait for it and stop.
+//! Shared by all client commands: how they reach a server or one of several, wait for it and stop.
 
 use std::future::Future;
 use std::net::Ipv6Addr;
@@ -15,7 +15,7 @@ use super::values;
 use crate::client::{Client, Error, Options};
 use crate::config::{self, show_duration};
 
-/// Address of the server by default.
+/// Address of the server, by default.
 const SERVER_DEFAULT: &str = "http://127.0.0.1:7700";
 /// Port of a server that is named without one.
 const PORT_DEFAULT: u16 = 7700;
@@ -27,8 +27,8 @@ const ANSWER_GRACE: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(super) struct ConnectArgs {
-    /// The server: http://HOST:PORT, https://HOST:PORT, HOST:PORT, HOST or :PORT [env: RINGQ_SERVER]
-    /// [default: http://127.0.0.1:7700]
+    /// The server: http://HOST:PORT, https://HOST:PORT, HOST:PORT, HOST or :PORT [one or more, separated by commas]
+    /// [env: RINGQ_SERVER] [default: http://127.0.0.1:7700]
     #[arg(long, value_name = "URL", value_parser = values::non_empty)]
     server: Option<String>,
     /// Send this bearer token [env: RINGQ_TOKEN]
@@ -67,11 +67,20 @@ impl ConnectArgs {
         Ok(ServerConnection { client: self.client()?, timeout: self.timeout })
     }
 
-    /// Returns the URL of the server; the flag wins over the variable.
+    /// Returns the URL of the server, or of several separated by commas; the flag wins over the variable.
     fn url(&self) -> String {
         let server = self.server.clone().or_else(|| config::variable("RINGQ_SERVER"));
-        server.map_or_else(|| SERVER_DEFAULT.to_owned(), |server| url(server.trim()))
+        server.map_or_else(|| SERVER_DEFAULT.to_owned(), |servers| urls(&servers))
     }
+}
+
+/// Completes each of several addresses, separated by commas.
+fn urls(servers: &str) -> String {
+    let parts: Vec<_> = servers.split(',').map(str::trim).collect();
+    let is_list = parts.len() > 1;
+    // An empty entry of a list stays one, which the client refuses.
+    let complete = |part: &&str| if is_list && part.is_empty() { String::new() } else { url(part) };
+    parts.iter().map(complete).collect::<Vec<_>>().join(",")
 }
 
 /// Completes an address: a host without a scheme gets ringq's port, not that of HTTP; a port without a host is one of
@@ -140,14 +149,14 @@ impl ServerConnection {
         if error.code() == tonic::Code::DeadlineExceeded {
             let problem = format!(
                 "{what}: no answer from {} within {}",
-                self.client.url(),
+                one_of(&self.client),
                 show_duration(self.timeout)
             );
             let hint = "wait longer with --timeout; the request may have been applied";
             return CommandFailure::new(exit::UNAVAILABLE, problem).with_hint(hint);
         }
         if error.is_not_grpc() {
-            let problem = format!("{what}: {} is not a gRPC server", self.client.url());
+            let problem = format!("{what}: {} is not a gRPC server", one_of(&self.client));
             return CommandFailure::from_call(&problem, error);
         }
         if error.is_unavailable() && error.reason().is_empty() {
@@ -159,11 +168,13 @@ impl ServerConnection {
 
 /// Builds the failure of a call to a server that cannot be reached, or whose connection broke.
 pub(super) fn unreachable(client: &Client, what: &str, error: &Error) -> CommandFailure {
-    let url = with_port(client.url());
     let what = if error.outcome_unknown() {
-        format!("{what}: the connection to {url} broke")
+        format!("{what}: the connection to {} broke", one_of(client))
+    } else if client.has_several_servers() {
+        // The error names each server.
+        what.to_owned()
     } else {
-        format!("{what}: no connection to {url}")
+        format!("{what}: no connection to {}", with_port(client.url()))
     };
     // The error of h2 about the first bytes of HTTP/1.
     let hint = if error.message().contains("frame with invalid size") {
@@ -176,6 +187,12 @@ pub(super) fn unreachable(client: &Client, what: &str, error: &Error) -> Command
         "is it running? start one with `ringq serve`, or name it with --server or RINGQ_SERVER"
     };
     CommandFailure::from_call(&what, error).with_hint(hint)
+}
+
+/// Returns the URL of the server for an error; of several, one has failed.
+pub(super) fn one_of(client: &Client) -> String {
+    let one_of = if client.has_several_servers() { "one of " } else { "" };
+    format!("{one_of}{}", client.url())
 }
 
 /// Returns the URL with the port that was tried, if it names none.
@@ -256,6 +273,13 @@ mod tests {
         ] {
             assert_eq!(url(server), want, "{server:?}");
         }
+    }
+
+    #[test]
+    fn each_address_of_a_list_is_completed() {
+        let want = "http://a:7700,http://127.0.0.1:7701,https://b";
+        assert_eq!(urls("a, :7701 ,https://b"), want);
+        assert_eq!((urls("a,"), urls("")), ("http://a:7700,".to_owned(), "http://".to_owned()));
     }
 
     #[test]

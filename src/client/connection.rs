@@ -1,4 +1,4 @@
-//! Connection to a server.
+//! Connection to a server, or to several.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,16 +7,17 @@ use std::time::Duration;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::{ClientTlsConfig, Endpoint};
 use tonic::{Request, Status};
 
+use super::servers::{self, Connection, ServerPool};
 use super::{Error, Producer, write_coalescing};
 use crate::pb::admin_service_client::AdminServiceClient;
 use crate::pb::queue_service_client::QueueServiceClient;
 use crate::pb::topic_service_client::TopicServiceClient;
 
 /// Timeout of connecting, and then of the TLS handshake.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of pings, and timeout of their answers: a connection without one is dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// HTTP/2 window that lets a batch of the largest size through without a pause.
@@ -25,6 +26,13 @@ const WINDOW_BYTES: u32 = 4 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 8 * WINDOW_BYTES;
 
 /// Connection to a server: made at the first call, made again when it broke. Clones share it.
+///
+/// **Several servers** that share their shards are named by several URLs, separated by commas. The clients of a process
+/// spread over them; a client uses one server as long as that accepts work. A call that was surely not executed,
+/// because no connection could be made or the server drains, goes to the next server at once. A server that does not
+/// answer costs the first call 0.25 s; later calls do not wait for it, and it is tried again with pauses of up to 10 s.
+/// A connection that is silent for 10 s counts as broken. When no server can be reached, a call fails with an error
+/// that names each of them, after at most 5 s and 0.25 s for each server.
 #[derive(Clone, Debug)]
 pub struct Client {
     transport: Transport,
@@ -32,7 +40,7 @@ pub struct Client {
 }
 
 /// Transport of the generated clients of [`crate::pb`].
-pub type Transport = InterceptedService<Channel, Credentials>;
+pub type Transport = InterceptedService<Connection, Credentials>;
 
 /// Options of a [`Client`].
 #[derive(Clone, Default)]
@@ -47,11 +55,12 @@ pub struct Credentials(Option<MetadataValue<Ascii>>);
 // === impl Client ===
 
 impl Client {
-    /// Creates a connection to `url`, `http://host:port` or `https://host:port`. With `https` the server's
-    /// certificate must be signed by an authority that the system trusts.
+    /// Creates a connection to `url`, `http://host:port` or `https://host:port`; to several servers with their URLs
+    /// separated by commas, `http://a:7700,http://b:7700`. With `https` the server's certificate must be signed by an
+    /// authority that the system trusts.
     ///
     /// # Errors
-    /// Fails for an invalid URL, without trying to connect.
+    /// Fails for an invalid URL, which the error names, without trying to connect.
     ///
     /// # Panics
     /// Panics outside of a tokio runtime: the connection is a task there, and ends with it.
@@ -68,14 +77,36 @@ impl Client {
     /// Panics outside of a tokio runtime.
     pub fn with_options(url: impl Into<String>, options: Options) -> Result<Client, Error> {
         let url = url.into();
-        let transport = InterceptedService::new(channel(&url)?, options.credentials()?);
-        Ok(Client { transport, url: url.into() })
+        let urls: Vec<&str> = url.split(',').map(str::trim).collect();
+        let connection = if let [url] = urls[..] {
+            let connector = write_coalescing::connector(CONNECT_TIMEOUT);
+            Connection::One(endpoint(url, KEEP_ALIVE)?.connect_with_connector_lazy(connector))
+        } else {
+            if urls.contains(&"") {
+                let example = "http://127.0.0.1:7700,http://127.0.0.1:7710";
+                let error =
+                    format!("`{url}` has an empty entry; servers are named as in {example}");
+                return Err(Error::usage("server", error));
+            }
+            let server = |url: &&str| {
+                endpoint(url, servers::KEEP_ALIVE).map(|endpoint| ((*url).to_owned(), endpoint))
+            };
+            let servers: Result<_, Error> = urls.iter().map(server).collect();
+            Connection::Several(ServerPool::new(servers?))
+        };
+        let transport = InterceptedService::new(connection, options.credentials()?);
+        Ok(Client { transport, url: urls.join(", ").into() })
     }
 
-    /// Returns the URL of the server.
+    /// Returns the URL of the server; of several servers all URLs, separated by a comma and a space.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Returns whether the client was created with several URLs.
+    pub(crate) fn has_several_servers(&self) -> bool {
+        self.url.contains(", ")
     }
 
     /// Returns the generated client for producers and workers.
@@ -103,15 +134,16 @@ impl Client {
     }
 }
 
-fn channel(url: &str) -> Result<Channel, Error> {
+/// Checks the URL of a server; returns the options of connections to it, with this interval of pings.
+fn endpoint(url: &str, keep_alive: Duration) -> Result<Endpoint, Error> {
     let bad = |why: &str| Error::usage("server", format!("`{url}` is not a server URL: {why}"));
     let Some((scheme @ ("http" | "https"), _)) = url.split_once("://") else {
         return Err(bad("it begins with http:// or https://, as in http://127.0.0.1:7700"));
     };
     let mut endpoint = Endpoint::from_shared(url.to_owned())
         .map_err(|error| bad(&error.to_string()))?
-        .http2_keep_alive_interval(KEEP_ALIVE)
-        .keep_alive_timeout(KEEP_ALIVE)
+        .http2_keep_alive_interval(keep_alive)
+        .keep_alive_timeout(keep_alive)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .user_agent(concat!("ringq/", env!("CARGO_PKG_VERSION")))
@@ -129,7 +161,7 @@ fn channel(url: &str) -> Result<Channel, Error> {
         let tls = ClientTlsConfig::new().with_native_roots().timeout(CONNECT_TIMEOUT);
         endpoint = endpoint.tls_config(tls).map_err(|error| bad(&error.to_string()))?;
     }
-    Ok(endpoint.connect_with_connector_lazy(write_coalescing::connector(CONNECT_TIMEOUT)))
+    Ok(endpoint)
 }
 
 // === impl Options ===

@@ -48,6 +48,9 @@
 //! }
 //! ```
 //! Both are whole programs under `examples/`.
+//!
+//! # Several servers
+//! `Client::new("http://a:7700,http://b:7700")` uses both: see [`Client`].
 
 mod call;
 mod connection;
@@ -55,6 +58,7 @@ mod error;
 mod job_spec;
 mod limits;
 mod producer;
+mod servers;
 mod worker;
 mod write_coalescing;
 

@@ -2,7 +2,7 @@
 
 use tonic::{Code, Status};
 
-use crate::cli::connect::ServerConnection;
+use crate::cli::connect::{self, ServerConnection};
 use crate::cli::exit::{self, CommandFailure};
 use crate::client::Error;
 
@@ -33,7 +33,7 @@ impl BenchError {
         match self {
             // A connection that breaks under a stream is reported under many codes.
             BenchError::CallFailed(what, error) if is_broken(error) => {
-                let url = connection.client().url();
+                let url = connect::one_of(connection.client());
                 let problem = format!("{what}: the connection to {url} broke: {error}");
                 CommandFailure::new(exit::UNAVAILABLE, problem)
             }

@@ -100,9 +100,12 @@ impl ServerClock {
     }
 }
 
-fn is_loopback(url: &str) -> bool {
-    let host = url.split_once("://").map_or(url, |(_, rest)| rest);
-    ["127.", "localhost", "[::1]"].iter().any(|name| host.starts_with(name))
+/// Returns whether the server, or each of several separated by commas, is on this machine.
+fn is_loopback(urls: &str) -> bool {
+    urls.split(", ").all(|url| {
+        let host = url.split_once("://").map_or(url, |(_, rest)| rest);
+        ["127.", "localhost", "[::1]"].iter().any(|name| host.starts_with(name))
+    })
 }
 
 // === impl BenchTopicStats ===
@@ -154,10 +157,11 @@ mod tests {
         assert_eq!(near.trust_loopback(false), near);
         let far = ServerClock { offset_us: 5000, uncertainty_us: 100 };
         assert_eq!(far.trust_loopback(true), far, "a tunnel");
-        for url in ["http://127.0.0.1:7700", "https://localhost:1", "http://[::1]:7700"] {
+        for url in ["http://127.0.0.1:7700, http://[::1]:1", "https://localhost:1"] {
             assert!(is_loopback(url), "{url}");
         }
         assert!(!is_loopback("http://10.127.0.1:7700"));
+        assert!(!is_loopback("http://127.0.0.1:7700, http://10.0.0.1:7700"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod origin;
 
 use std::collections::HashMap;
+use std::error::Error as StdError;
 use std::time::Duration;
 
 use tonic::{Code, Status};
@@ -114,11 +115,15 @@ impl Error {
     }
 
     /// Returns whether the answer came from something without gRPC, such as the HTTP port of a server.
-    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "only the CLI uses it"))]
     pub(crate) fn is_not_grpc(&self) -> bool {
         self.0.reason.is_empty()
             && self.0.message.starts_with(NO_GRPC)
             && !matches!(self.0.code, Code::Unavailable | Code::Unauthenticated)
+    }
+
+    /// Returns whether a failed call has surely not left this side: there was no connection, or it closed before.
+    pub(super) fn was_not_sent(error: &(dyn StdError + 'static)) -> bool {
+        origin::was_not_sent(error)
     }
 
     /// Returns whether there is no such job or topic.
@@ -146,6 +151,19 @@ impl Error {
             "" => self.0.maybe_reached_server && leaves_outcome_unknown(self.0.code),
             _ => false,
         }
+    }
+}
+
+/// Converts the system's "Connection refused (os error 111)" to the middle of a sentence.
+pub(super) fn in_sentence(message: &str) -> String {
+    let message = message.split(" (os error").next().unwrap_or(message);
+    let mut chars = message.chars();
+    match chars.next() {
+        // TLS keeps its capitals.
+        Some(first) if !chars.as_str().starts_with(char::is_uppercase) => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => message.to_owned(),
     }
 }
 
@@ -230,7 +248,6 @@ impl From<SettleFailure> for Error {
 
 #[cfg(test)]
 mod tests {
-    use std::error::Error as StdError;
     use std::io;
     use std::sync::Arc;
 
@@ -310,5 +327,16 @@ mod tests {
         assert!(broken.is_unavailable() && broken.outcome_unknown());
         let never = with(Code::Unavailable, Arc::new(ConnectError(Box::new(reset()))));
         assert!(never.is_unavailable() && !never.outcome_unknown());
+    }
+
+    #[test]
+    fn causes_start_in_lower_case() {
+        for (message, want) in [
+            ("Connection refused (os error 111)", "connection refused"),
+            ("TLS failed: x", "TLS failed: x"),
+            ("", ""),
+        ] {
+            assert_eq!(in_sentence(message), want);
+        }
     }
 }

@@ -41,6 +41,15 @@ impl ErrorOrigin {
     }
 }
 
+/// Returns whether a failed call was not sent. A call is canceled by hyper only while it waits for its turn on the
+/// connection; an error of a call that was sent is another one.
+pub(super) fn was_not_sent(error: &(dyn StdError + 'static)) -> bool {
+    chain(error).any(|error| {
+        let canceled = error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled);
+        canceled || error.is::<ConnectError>()
+    })
+}
+
 /// Returns the message of an answer; one without a gRPC status is of HTTP.
 fn response_message(message: &str) -> String {
     match message.strip_prefix(NO_STATUS) {

@@ -37,6 +37,8 @@ pub(super) struct ProducerBatch<K> {
     job_keys: HashSet<(String, String)>,
     /// Deadline of retries, counted from the first call.
     retry_deadline: Option<Instant>,
+    /// Number of calls made.
+    calls: usize,
     pauses: Backoff,
 }
 
@@ -102,6 +104,7 @@ impl<K> ProducerBatch<K> {
             request_id,
             job_keys: HashSet::new(),
             retry_deadline: None,
+            calls: 0,
             pauses: Backoff::new(RETRY_BACKOFF.0, RETRY_BACKOFF.1),
         }
     }
@@ -151,6 +154,7 @@ impl<K> ProducerBatch<K> {
         }
         let mut pause = self.pauses.next_delay();
         let got = self.call(client, terms, start).await;
+        self.calls += 1;
         for (mut item, answer) in std::mem::take(&mut self.items).into_iter().zip(got) {
             match item.record_result(answer, start, terms) {
                 Err(error) if may_repeat(&item.job, &error) => {
@@ -216,8 +220,9 @@ impl<K> ProducerBatch<K> {
         let safe = expiry.map_or(Duration::MAX, |time| time.saturating_duration_since(start));
         let mut queue = client.queue();
         let limit = terms.call_timeout(self.retry_deadline, start).min(safe);
-        let answer =
-            call::call_with_timeout(limit, request, |request| queue.batch_enqueue(request));
+        let answer = call::call_with_timeout(limit, self.calls, request, |request| {
+            queue.batch_enqueue(request)
+        });
         let error = match tokio::time::timeout(safe, answer).await {
             Ok(Ok(answer)) if answer.results.len() == self.items.len() => {
                 return answer.results.into_iter().map(self::row_result).collect();

@@ -105,7 +105,8 @@ impl Delivery {
         let item = ExtendItem { receipt: self.delivery.receipt.clone(), ..item };
         let (mut queue, request) = (self.client.queue(), ExtendRequest { items: vec![item] });
         let answer =
-            call::call_with_timeout(CALL_TIMEOUT, request, |request| queue.extend(request)).await?;
+            call::call_with_timeout(CALL_TIMEOUT, 0, request, |request| queue.extend(request))
+                .await?;
         match answer.failures.into_iter().next() {
             Some(failure) => Err(failure.into()),
             None => Ok(()),

@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Status, Streaming};
 
 use super::super::job_spec::to_proto_duration;
+use super::super::servers::{AnsweringServer, ServerPin};
 use super::super::{Client, Error};
 use super::{is_permanent, is_refusal};
 use crate::backoff::Backoff;
@@ -33,11 +34,24 @@ pub(super) struct JobStream {
 enum JobStreamState {
     Pausing(Instant),
     Opening(BoxFuture<'static, OpenStreamResult>),
-    Open { stream: Box<Streaming<StreamResponse>>, opened: Instant, received: Instant },
+    Open {
+        stream: Box<Streaming<StreamResponse>>,
+        opened: Instant,
+        received: Instant,
+        /// Server of the stream, of a client with several: settles go there, too.
+        server: Option<ServerPin>,
+    },
     Closed,
 }
 
-type OpenStreamResult = Result<(Streaming<StreamResponse>, StreamResponse), Status>;
+type OpenStreamResult = Result<OpenedStream, Status>;
+
+/// Stream with its first message.
+struct OpenedStream {
+    stream: Streaming<StreamResponse>,
+    first: StreamResponse,
+    server: Option<ServerPin>,
+}
 
 /// Event of a stream.
 #[derive(Debug)]
@@ -78,6 +92,14 @@ impl JobStream {
         self.request.max_jobs = max_jobs;
     }
 
+    /// Returns the URL of the server of the open stream; without one, the URLs of all servers.
+    pub(super) fn server_url(&self) -> &str {
+        match &self.state {
+            JobStreamState::Open { server: Some(server), .. } => server.url(),
+            _ => self.client.url(),
+        }
+    }
+
     /// Closes the stream; returns the messages that have already arrived.
     pub(super) fn close(&mut self) -> Vec<StreamResponse> {
         let mut rest = Vec::new();
@@ -104,23 +126,27 @@ impl JobStream {
                     )));
                 }
                 JobStreamState::Opening(opening) => match opening.await {
-                    Ok((stream, first)) => {
+                    Ok(OpenedStream { stream, first, server }) => {
                         let now = Instant::now();
                         self.state = JobStreamState::Open {
                             stream: Box::new(stream),
                             opened: now,
                             received: now,
+                            server,
                         };
                         return self.on_message(first);
                     }
                     Err(status) => return self.on_failure(status),
                 },
-                JobStreamState::Open { stream, opened, received } => {
+                JobStreamState::Open { stream, opened, received, server } => {
                     let until = *received + HEARTBEAT * MISSED_HEARTBEATS_MAX;
                     let message = tokio::select! {
                         biased;
                         message = stream.message() => message,
-                        () = sleep_until(until) => Err(Status::unavailable("the stream was silent")),
+                        () = sleep_until(until) => {
+                            server.iter().for_each(ServerPin::suspect);
+                            Err(Status::unavailable("the stream was silent"))
+                        }
                     };
                     *received = Instant::now();
                     if *received >= *opened + REOPEN_BACKOFF.1 {
@@ -165,9 +191,11 @@ impl JobStream {
 /// Opens a stream and receives its first message.
 async fn open(client: Client, request: StreamRequest) -> OpenStreamResult {
     let opening = async {
-        let mut stream = client.queue().stream(request).await?.into_inner();
+        let (_, mut stream, extensions) = client.queue().stream(request).await?.into_parts();
+        let server = extensions.get::<AnsweringServer>().cloned().map(AnsweringServer::pin);
         let first = stream.message().await?;
-        Ok((stream, first.ok_or_else(|| Status::unavailable("the stream ended at once"))?))
+        let first = first.ok_or_else(|| Status::unavailable("the stream ended at once"))?;
+        Ok(OpenedStream { stream, first, server })
     };
     let late = || Status::unavailable("the server did not answer in time");
     timeout(OPEN_TIMEOUT, opening).await.unwrap_or_else(|_| Err(late()))

@@ -30,6 +30,8 @@ mod lines;
 mod manners;
 /// `ringq work`: workers that an autoscaler stops.
 mod scale_in;
+/// Commands that name several servers.
+mod servers;
 /// `ringq shard`.
 mod shard;
 /// A terminal for commands.

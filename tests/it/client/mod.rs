@@ -22,6 +22,8 @@ mod producer_repeats;
 mod proxy;
 /// Behaviour that only a scripted server can show.
 mod scripted;
+/// Several servers: failover, spread, servers that are away.
+pub(crate) mod servers;
 /// Connections that break and servers that die.
 mod trouble;
 /// Handlers, outcomes, leases.

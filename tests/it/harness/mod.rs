@@ -28,7 +28,6 @@ mod worker;
 pub(crate) use client::{Client, nack, nack_retry, receipts};
 pub(crate) use holding_proxy::HoldingProxy;
 pub(crate) use job::{JobExt, job, request};
-#[allow(unused_imports, reason = "the integration tests use it")]
 pub(crate) use port::free_port;
 pub(crate) use proxy::LossyProxy;
 pub(crate) use raw::{RawAnswer, RawCalls, framed, http_get, raw_queue};

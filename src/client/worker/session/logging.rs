@@ -7,6 +7,7 @@ use tracing::{debug, info, warn};
 
 use super::{JobSlot, WorkerSession};
 use crate::client::Error;
+use crate::client::error::in_sentence;
 
 /// Connection state logged last: each change is logged once, for any number of attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +27,8 @@ impl WorkerSession {
             LoggedConnectionState::NotLogged => "",
         };
         self.logged_state = LoggedConnectionState::Connected;
-        let (url, topics, most) = (self.client.url(), self.topics.join(", "), self.concurrency);
+        let (url, topics, most) =
+            (self.stream.server_url(), self.topics.join(", "), self.concurrency);
         let each = match (self.batch, most) {
             (..=1, _) => String::new(),
             (batch, 1) => format!(" batch of {batch}"),
@@ -41,13 +43,17 @@ impl WorkerSession {
             return;
         }
         self.logged_state = LoggedConnectionState::Disconnected;
-        let url = self.client.url();
+        let (url, cause) = (self.client.url(), in_sentence(error_cause(error)));
+        if self.client.has_several_servers() {
+            warn!("no jobs from {url}: {cause}; retrying until one answers");
+            return;
+        }
         let what = if error.is_unavailable() && error.reason().is_empty() {
             "no connection to"
         } else {
             "no jobs from"
         };
-        warn!("{what} {url}: {}; retrying until it answers", in_sentence(error_cause(error)));
+        warn!("{what} {url}: {cause}; retrying until it answers");
     }
 
     /// Logs a settle or Extend of a job that failed and is retried.
@@ -89,19 +95,6 @@ fn error_cause(error: &Error) -> &str {
     }
 }
 
-/// Converts the system's "Connection refused (os error 111)" to the middle of a sentence.
-fn in_sentence(message: &str) -> String {
-    let message = message.split(" (os error").next().unwrap_or(message);
-    let mut chars = message.chars();
-    match chars.next() {
-        // TLS keeps its capitals.
-        Some(first) if !chars.as_str().starts_with(char::is_uppercase) => {
-            first.to_lowercase().chain(chars).collect()
-        }
-        _ => message.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
@@ -138,16 +131,5 @@ mod tests {
         let stale =
             settle_failure_text(&Error::from(tonic::Status::failed_precondition("it is over")));
         assert_eq!(stale, "was not settled: it is over");
-    }
-
-    #[test]
-    fn causes_start_in_lower_case() {
-        for (message, want) in [
-            ("Connection refused (os error 111)", "connection refused"),
-            ("TLS failed: x", "TLS failed: x"),
-            ("", ""),
-        ] {
-            assert_eq!(in_sentence(message), want);
-        }
     }
 }

@@ -38,8 +38,8 @@ pub(super) struct SettleBuffer {
 #[derive(Debug)]
 pub(super) struct SettleBatch {
     pub(super) items: Vec<SettleItem>,
-    /// Set when an earlier attempt may have been applied.
-    pub(super) is_retry: bool,
+    /// Number of earlier attempts: one of them may have been applied.
+    pub(super) repeats: usize,
     pub(super) pauses: Backoff,
 }
 
@@ -101,7 +101,7 @@ impl SettleBuffer {
         }
         Some(SettleBatch {
             items,
-            is_retry: false,
+            repeats: 0,
             pauses: Backoff::new(RETRY_BACKOFF.0, RETRY_BACKOFF.1),
         })
     }
@@ -112,7 +112,7 @@ impl SettleBuffer {
 impl SettleBatch {
     /// Creates the same batch with other items.
     pub(super) fn with_items(&self, items: Vec<SettleItem>) -> SettleBatch {
-        SettleBatch { items, is_retry: self.is_retry, pauses: self.pauses.clone() }
+        SettleBatch { items, repeats: self.repeats, pauses: self.pauses.clone() }
     }
 }
 

@@ -30,10 +30,10 @@ pub(super) struct SettleAttempt {
 /// Sends a batch once.
 pub(super) async fn send_batch(client: Client, mut group: SettleBatch) -> SettleAttempt {
     let mut attempt = SettleAttempt::default();
-    match send(&client, &group.items).await {
+    match send(&client, &group).await {
         Ok(failures) => {
             let items = std::mem::take(&mut group.items);
-            let again = split_results(items, failures, group.is_retry, &mut attempt.settled);
+            let again = split_results(items, failures, group.repeats > 0, &mut attempt.settled);
             attempt.retry(group, again, Duration::ZERO);
         }
         Err(status) if status.code() == Code::InvalidArgument => attempt.isolate(group, status),
@@ -70,7 +70,7 @@ impl SettleAttempt {
                 self.settled.push(item.into_settled(Err(error)));
             }
         }
-        group.is_retry = true;
+        group.repeats += 1;
         if !group.items.is_empty() {
             self.retries.push((group, pause));
         }
@@ -122,10 +122,10 @@ fn split_results(
     again
 }
 
-async fn send(client: &Client, items: &[SettleItem]) -> Result<Vec<SettleFailure>, Status> {
+async fn send(client: &Client, group: &SettleBatch) -> Result<Vec<SettleFailure>, Status> {
     let mut queue = client.queue();
     let (mut acks, mut nacks) = (Vec::new(), Vec::new());
-    for item in items {
+    for item in &group.items {
         match &item.message {
             SettleMessage::Ack(ack) => acks.push(ack.clone()),
             SettleMessage::Nack(nack) => nacks.push(nack.clone()),
@@ -134,14 +134,16 @@ async fn send(client: &Client, items: &[SettleItem]) -> Result<Vec<SettleFailure
     // All items of a batch are of one kind.
     if nacks.is_empty() {
         let request = AckRequest { items: acks };
-        Ok(call::call_with_timeout(CALL_TIMEOUT, request, |request| queue.ack(request))
-            .await?
-            .failures)
+        let answer = call::call_with_timeout(CALL_TIMEOUT, group.repeats, request, |request| {
+            queue.ack(request)
+        });
+        Ok(answer.await?.failures)
     } else {
         let request = NackRequest { items: nacks };
-        Ok(call::call_with_timeout(CALL_TIMEOUT, request, |request| queue.nack(request))
-            .await?
-            .failures)
+        let answer = call::call_with_timeout(CALL_TIMEOUT, group.repeats, request, |request| {
+            queue.nack(request)
+        });
+        Ok(answer.await?.failures)
     }
 }
 
@@ -155,7 +157,7 @@ pub(super) async fn extend(client: Client, leases: Vec<(JobSlot, Arc<str>)>) -> 
     let request = ExtendRequest { items: leases.iter().map(item).collect() };
     let mut queue = client.queue();
     let answer =
-        call::call_with_timeout(CALL_TIMEOUT, request, |request| queue.extend(request)).await;
+        call::call_with_timeout(CALL_TIMEOUT, 0, request, |request| queue.extend(request)).await;
     let (all, failures) = match answer {
         Ok(answer) => (ExtendOutcome::Extended, answer.failures),
         Err(status) => (ExtendOutcome::Unavailable(status.into()), Vec::new()),
