@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults chart kube example
+.PHONY: help run build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults chart kube image image-test example
 
 # The tools of the tests come first: python3 is then the one that has grpcio.
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
@@ -75,3 +75,9 @@ kube: ## Install, upgrade, scale and roll back the chart on a real Kubernetes AP
 
 example: ## Hash a tree of files with Python workers while the server is killed; ARGS=DIR
 	examples/hash_tree/run $(ARGS)
+
+image: ## Build the image by docker, podman or buildah; ARGS="--compile-here" needs no base image
+	deploy/image $(ARGS)
+
+image-test: ## Build the image twice, compare, and run it and the chart with buildah, as root; ARGS="tls chart" chooses
+	tests/image/run $(ARGS)
