@@ -10,7 +10,7 @@ from pathlib import Path
 from report import Failed, Report
 
 # All that the binary is made of.
-INPUTS = ["Cargo.toml", "Cargo.lock", "build.rs", ".cargo", "proto", "src", "deploy/build-static", "deploy/memory.c",
+INPUTS = ["Cargo.toml", "Cargo.lock", "build.rs", ".cargo", "proto", "src", "deploy/build-static",
           "deploy/ringq.toml"]
 
 
@@ -115,17 +115,6 @@ def compare(report: Report, root: Path, work: Path) -> list[Path]:
     found = [path for path in paths if len(path) > 4 and path.encode() in content]
     report.check("the binary names no directory of this machine", not found, found)
     return files
-
-
-def check_memory(report: Report, root: Path, work: Path) -> None:
-    """deploy/memory.c against plain loops."""
-    program = work / "memory"
-    command = ["musl-gcc", "-static", "-O2", "-fno-builtin", "-ffreestanding", "-fno-tree-loop-distribute-patterns",
-               "-o", str(program), "deploy/memory.c", "tests/image/memory.c"]
-    built = subprocess.run(command, cwd=root, capture_output=True, text=True)
-    done = subprocess.run([program], capture_output=True, text=True) if not built.returncode else built
-    report.check("memcpy, memmove, memset and memcmp of the static binary are right", done.returncode == 0,
-                 done.stdout + done.stderr)
 
 
 def sha256(path: Path) -> str:
