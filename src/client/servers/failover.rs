@@ -44,8 +44,14 @@ impl ServerPool {
         let repeat = head.extensions.get().map_or(0, |RepeatNumber(number)| *number);
         let request = http::Request::from_parts(head, body.collect().await?.to_bytes());
         let (mut tried, mut refusal) = (BTreeSet::new(), None);
+        let mut is_first_round = true;
         loop {
             let Some(chosen) = self.choose(&tried, repeat).await else {
+                // Servers retire connections of workers: those of a client to all of them may have ended together.
+                if is_first_round && refusal.is_none() && !tried.is_empty() {
+                    (is_first_round, tried) = (false, BTreeSet::new());
+                    continue;
+                }
                 return refusal.unwrap_or_else(|| Err(self.no_server()));
             };
             tried.insert(chosen.index);

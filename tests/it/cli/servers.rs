@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::work_rig::{Work, kept};
 use super::{Ran, command, finish, ringq};
 use crate::client::servers::{FAILOVER, Several, dead};
-use crate::harness::{Server, http_get, within};
+use crate::harness::{Redis, Server, Setup, http_get, job, millis, within};
 
 /// Runs a command that names these servers.
 async fn on(server: &Server, servers: &str, args: &[&str]) -> Ran {
@@ -79,6 +79,30 @@ async fn a_worker_goes_on_with_the_other_server() {
     assert!(done.stderr.contains(&format!("http://{}", killed.grpc)), "{}", done.stderr);
     assert!(done.stderr.contains(" again, taking t"), "{}", done.stderr);
     assert!(done.stderr.contains("ringq: 2 acked"), "{}", done.stderr);
+}
+
+#[tokio::test]
+async fn a_worker_whose_connections_are_retired_never_lacks_a_server() {
+    let Some(redis) = Redis::start().await else { return };
+    let serve = || Setup::on(&redis.url()).config("stream_max_age = \"1s\"").start();
+    let (a, b) = (serve().await, serve().await);
+    let servers = format!("{},{}", a.grpc, b.grpc);
+    let args = ["t", "--server", &servers, "--exec", "cat; echo", "--concurrency", "3"];
+    let mut workers: Vec<_> = (0..3).map(|_| Work::spawn(&args)).collect();
+    let producer = a.connect().await;
+    let end = Instant::now() + millis(8_000);
+    while Instant::now() < end {
+        producer.enqueue_all(vec![job("t"); 10]).await;
+        tokio::time::sleep(millis(100)).await;
+    }
+    for worker in &mut workers {
+        worker.close_stdout();
+        worker.signal("TERM");
+    }
+    for worker in workers {
+        let stderr = worker.done().await.stderr;
+        assert!(!stderr.contains("no connection") && !stderr.contains("no jobs from"), "{stderr}");
+    }
 }
 
 #[tokio::test]
