@@ -34,7 +34,7 @@ class Pod:
 
 def check(report: Report, buildah: Buildah, image: str, network: PodNetwork, chart: Path, work: Path) -> None:
     redis.build_image(buildah, work)
-    report.note(f"the chart as rendered; Debian's Redis {redis.version()} in place of the image redis:7.4")
+    report.note(f"the chart as rendered; Debian's Redis {redis.version()} in place of the image redis:8.2")
     _check_values(report, buildah, image, network, Manifests(chart, NAMESPACE), work, (2, 3))
     report.note("the chart with store: sqlite")
     sqlite = Manifests(chart, NAMESPACE, "--set", "store=sqlite,replicas=1")

@@ -1,4 +1,4 @@
-"""Debian's Redis in place of the image redis:7.4: a root with nothing in it but the /usr of this machine, read-only."""
+"""Debian's Redis in place of the image redis:8.2: a root with nothing in it but the /usr of this machine, read-only."""
 
 import shutil
 import subprocess

@@ -146,19 +146,51 @@ class Release(Namespace):
         self.cluster.helm("rollback", NAME, str(revision), "-n", self.name, *ALL_REVISIONS, *ENDED)
 
     def uninstall(self) -> set[str]:
-        """Removes the release and returns the volume claims that stay, when all else is gone."""
+        """Removes the release and returns the names of what is to stay, volume claims and Secrets, when all else is gone."""
         self.cluster.helm("uninstall", NAME, "-n", self.name, *ENDED)
 
         def others() -> list[str]:
-            return sorted(key for key in set(self.everything()) - self.mine if not key.startswith(CLAIMS))
+            return sorted(key for key, one in self.everything().items() if key not in self.mine and not stays(key, one))
 
         try:
             wait("all else is gone", lambda: not others())
         except Failed:
             raise Failed(f"uninstall leaves {others()}") from None
         # A claim that has an owner is about to go, too.
-        return {key.removeprefix(CLAIMS) for key, one in self.everything().items()
-                if key.startswith(CLAIMS) and not one["metadata"].keys() & {"ownerReferences", "deletionTimestamp"}}
+        return {one["metadata"]["name"] for key, one in self.everything().items()
+                if key not in self.mine and not one["metadata"].keys() & {"ownerReferences", "deletionTimestamp"}}
+
+    def dropped(self) -> list[str]:
+        """Fields of the chart that the API server has dropped or changed. A tool that compares both would never be done."""
+        manifest = self.cluster.helm("get", "manifest", NAME, "-n", self.name)
+        text = self.cluster.kubectl("create", "--dry-run=client", "-n", self.name, "-o", "json", "-f", "-", stdin=manifest)
+        found, decoder = [], json.JSONDecoder()
+        while text := text.strip():
+            one, end = decoder.raw_decode(text)
+            text = text[end:]
+            kind, name = one.pop("kind"), one["metadata"]["name"]
+            one["metadata"] = {key: one["metadata"].get(key, {}) for key in ("labels", "annotations")}
+            del one["apiVersion"]
+            resource = f"{kind.lower()}s".replace("ys", "ies")
+            found += differing(f"{kind} {name}", one, self.get(resource, name))
+        return found
+
+
+def stays(key: str, one: dict) -> bool:
+    """Returns whether an uninstall leaves an object: volumes, and the password that the chart made."""
+    policy = (one["metadata"].get("annotations") or {}).get("helm.sh/resource-policy")
+    return key.startswith(CLAIMS) or (key.startswith("secrets/") and policy == "keep")
+
+
+def differing(path: str, wanted: object, stored: object) -> list[str]:
+    """The fields of an object that are not, or not the same, in another one that may have more."""
+    if isinstance(wanted, dict) and isinstance(stored, dict):
+        return [text for key, value in wanted.items() if value or key not in ("labels", "annotations")
+                for text in differing(f"{path}.{key}", value, stored.get(key))]
+    if isinstance(wanted, list) and isinstance(stored, list) and len(wanted) == len(stored):
+        return [text for index, (one, other) in enumerate(zip(wanted, stored))
+                for text in differing(f"{path}.{index}", one, other)]
+    return [] if wanted == stored else [f"{path}: {stored} instead of {wanted}"]
 
 
 def ok(text: str) -> None:

@@ -141,11 +141,12 @@ def check_selectors(items):
             expect(spec["maxUnavailable"] not in (0, "0%"), f"{name}: no node could be drained")
         if item["kind"] == "NetworkPolicy":
             selectors.append(spec["podSelector"]["matchLabels"])
-            selectors += [peer["podSelector"]["matchLabels"] for rule in spec["egress"] for peer in rule.get("to", [])
+            selectors += [peer["podSelector"]["matchLabels"] for rule in spec.get("egress", []) for peer in rule.get("to", [])
                           if "matchLabels" in peer.get("podSelector", {})]
         for selector in selectors:
             expect(any(includes(labels, selector) for labels in templates), f"{name}: selects no pod")
         if item["kind"] == "StatefulSet":
+            expect(spec.get("podManagementPolicy") == "Parallel", f"{name}: no rollback replaces pods that are not ready")
             services = [each for each in items if title(each) == f"Service {spec['serviceName']}"]
             expect(services and services[0]["spec"].get("clusterIP") == "None", f"{name}: no headless Service")
 
@@ -250,7 +251,7 @@ def check_server(items):
         expect(got == want, f"{name}: terminationGracePeriodSeconds {got}, not {want}")
     for item in items:
         if item["kind"] == "Service":
-            expect(item["spec"]["publishNotReadyAddresses"] is False, f"{title(item)}: publishes servers that are not ready")
+            expect("publishNotReadyAddresses" not in item["spec"], f"{title(item)}: publishes servers that are not ready")
 
 
 def redis_settings(text):
@@ -267,6 +268,9 @@ def check_redis(items):
             want = redis_settings((ROOT / "deploy/redis.conf").read_text())
             want.pop("maxmemory", None)  # follows the memory limit, see below
             expect(want.items() <= got.items(), f"{title(item)}: differs from deploy/redis.conf")
+        if item["kind"] == "Secret":
+            expect(item["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep",
+                   f"{title(item)}: the generated password goes with the release")
         if item["kind"] == "StatefulSet":
             container = item["spec"]["template"]["spec"]["containers"][0]
             maximum = int(re.search(r"maxmemory (\d+)mb", container["command"][-1]).group(1))

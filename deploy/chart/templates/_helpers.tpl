@@ -38,6 +38,34 @@ app.kubernetes.io/managed-by: {{ (first .).Release.Service }}
 app.kubernetes.io/version: {{ $version | splitList "@" | first | trunc 63 | trimAll "-_." | quote }}
 {{- end }}
 
+{{/* Labels of the values for pods; those of the chart select pods and are not replaced. Argument: (list $ COMPONENT KEY LABELS). */}}
+{{- define "ringq.podLabels" -}}
+{{- $own := include "ringq.labels" (list (index . 0) (index . 1)) | fromYaml -}}
+{{- range $label, $value := index . 3 -}}
+{{- if or (hasKey $own $label) (eq $label "ringq.dev/shard") -}}
+{{- fail (printf "%s: the chart sets the label %s itself" (index $ 2) $label) -}}
+{{- end -}}
+{{- end -}}
+{{- with index . 3 }}{{ toYaml . }}{{ end -}}
+{{- end }}
+
+{{/* An upgrade to another store would leave the jobs where no server looks for them. Without a cluster nothing is found. */}}
+{{- define "ringq.checkStore" -}}
+{{- $name := include "ringq.fullname" . -}}
+{{- $was := .Values.store -}}
+{{- if .Release.IsUpgrade -}}
+{{- range $store, $object := dict
+      "redis" (lookup "v1" "ConfigMap" .Release.Namespace (printf "%s-redis" $name))
+      "sqlite" (lookup "apps/v1" "StatefulSet" .Release.Namespace $name) -}}
+{{- $labels := dig "metadata" "labels" dict $object -}}
+{{- if eq (index $labels "app.kubernetes.io/instance" | default "") $.Release.Name }}{{ $was = $store }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- if ne $was .Values.store -}}
+{{- fail (printf "store: this release has store %s, and no server with store %s finds its jobs; install a second release, empty this one and uninstall it" $was .Values.store) -}}
+{{- end -}}
+{{- end }}
+
 {{- define "ringq.image" -}}
 {{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
 {{- end }}
@@ -92,7 +120,7 @@ capabilities:
 {{- $component := index . 1 -}}
 {{- $given := index . 2 -}}
 {{- if kindIs "slice" $given -}}
-{{- toYaml $given -}}
+{{- with $given }}{{ toYaml . }}{{ end -}}
 {{- else -}}
 {{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
 - topologyKey: {{ . }}

@@ -6,8 +6,8 @@
 metadata:
   labels:
     {{- include "ringq.labels" (list . "server") | nindent 4 }}
-    {{- with .Values.podLabels }}
-    {{- toYaml . | nindent 4 }}
+    {{- with include "ringq.podLabels" (list . "server" "podLabels" .Values.podLabels) }}
+    {{- . | nindent 4 }}
     {{- end }}
   annotations:
     {{- if ne $source "existing" }}
@@ -57,7 +57,10 @@ spec:
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       args: [serve]
       env:
-        {{- include "ringq.env" . | nindent 8 }}
+        {{- include "ringq.env" . | trim | nindent 8 }}
+        {{- with include "ringq.extraEnv" . }}
+        {{- . | nindent 8 }}
+        {{- end }}
       ports:
         - name: grpc
           containerPort: 7700

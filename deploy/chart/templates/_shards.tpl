@@ -114,7 +114,7 @@ state = {{ default "active" .state | toJson }}
 {{- end }}
 {{- end }}
 
-{{/* Variables of the server container. */}}
+{{/* Variables of the server container, without those of `extraEnv`. */}}
 {{- define "ringq.env" -}}
 {{- $source := include "ringq.configSource" . -}}
 - name: RINGQ_CONFIG
@@ -175,7 +175,17 @@ state = {{ default "active" .state | toJson }}
 {{- end }}
 {{- end }}
 {{- end }}
-{{- with .Values.extraEnv }}
-{{ toYaml . }}
 {{- end }}
+
+{{/* A name that is there twice is refused by the API server, or one of the two values is ignored. */}}
+{{- define "ringq.extraEnv" -}}
+{{- $names := list -}}
+{{- range include "ringq.env" . | fromYamlArray }}{{ $names = append $names .name }}{{ end -}}
+{{- range .Values.extraEnv -}}
+{{- if has .name $names -}}
+{{- fail (printf "extraEnv: the variable %s is already set, by the chart or in extraEnv" .name) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- with .Values.extraEnv }}{{ toYaml . }}{{ end -}}
 {{- end }}

@@ -50,6 +50,15 @@ def nothing_changed(release: Release) -> None:
     check(release.running() == running, "upgrade: with the same values no pod restarts")
 
 
+def store_changed(release: Release) -> None:
+    before, running = release.settled(), release.running()
+    release.upgrade("--set", "store=sqlite,replicas=1", refused="this release has store redis")
+    external = ("--set-json", 'external.shards=[{"name":"a","secretName":"s"}]')
+    release.upgrade("--set", "store=external", *external, refused="this release has store redis")
+    same = release.settled() == before and release.running() == running
+    check(same, "store changed: an upgrade to another store is refused, no object changes")
+
+
 def shard_added(release: Release) -> None:
     secrets, before = passwords(release), release.identities("redis")
     fewest = rolls(release, *FOUR)
@@ -123,18 +132,18 @@ def redis_changed(release: Release) -> None:
     """A new image of the shards with `OnDelete`, and back with `RollingUpdate`."""
     values = (*FOUR, "--set", "image.tag=0.1.1")
     before = release.identities("redis")
-    release.upgrade(*values, "--set", "redis.updateStrategy=OnDelete,redis.image.tag=7.4.9")
+    release.upgrade(*values, "--set", "redis.updateStrategy=OnDelete,redis.image.tag=8.2.9")
     release.running()
     check(release.identities("redis") == before, "redis changed: with OnDelete no shard restarts")
     release.cluster.kubectl("delete", "pod", "ringq-redis-a-0", "-n", release.name)
     release.wait_ready("redis", 4)
     images = {pod["metadata"]["name"]: pod["spec"]["containers"][0]["image"] for pod in release.pods("redis")}
-    new = {name for name, image in images.items() if image == "redis:7.4.9"}
+    new = {name for name, image in images.items() if image == "redis:8.2.9"}
     check(new == {"ringq-redis-a-0"}, "redis changed: a pod that is deleted comes back with the new image", images)
     release.upgrade(*values)
     release.wait_ready("redis", 4)
     images = [pod["spec"]["containers"][0]["image"] for pod in release.pods("redis")]
-    check(images == ["redis:7.4"] * 4, "redis changed: with RollingUpdate all shards have the new image", images)
+    check(images == ["redis:8.2"] * 4, "redis changed: with RollingUpdate all shards have the new image", images)
 
 
 def image_broken(release: Release) -> None:
@@ -250,11 +259,33 @@ def weighted(release: Release) -> None:
     check(release.get("secrets", "ringq-config") is None, "weight: taken back, the Secret of the settings is gone")
 
 
+def password_named(release: Release) -> None:
+    """The operator names the Secret that the chart made, as for a move to a tool that renders without a cluster."""
+    revision, before, secrets, running = current(release), release.settled(), passwords(release), release.running()
+    named = ("--set", "redis.auth.existingSecret=ringq-redis")
+    release.upgrade(*named)
+    same = passwords(release) == secrets and release.running() == running
+    check(secrets != {} and same, "password: the generated Secret stays when `existingSecret` names it, no pod restarts")
+    release.upgrade()
+    same = release.settled() == before and release.running() == running
+    check(same, "password: taken back, the chart has its Secret again, with the same password")
+    release.upgrade(*named)
+    release.rollback(revision)
+    same = release.settled() == before and release.running() == running
+    check(same, "password: rolled back, too", *differences(before, release.settled()))
+
+
 def removed(release: Release) -> None:
+    secrets = passwords(release)
     stays = release.uninstall()
-    expected = {f"data-ringq-redis-{shard}-0" for shard in "abcd"}
-    check(stays == expected, "uninstall: the volumes of the four shards stay, and nothing else", stays)
+    expected = {f"data-ringq-redis-{shard}-0" for shard in "abcd"} | {"ringq-redis"}
+    check(stays == expected, "uninstall: the volumes of the four shards and the password stay, nothing else", stays)
     volumes = claimed(release)
     release.install()
     release.wait_ready("redis", 3)
     check(claimed(release) == volumes, "uninstall: a new install has the volumes of the old one", claimed(release))
+    check(passwords(release) == secrets, "uninstall: a new install has the password of the old one")
+    release.uninstall()
+    release.install("--set", "redis.auth.existingSecret=ringq-redis")
+    release.wait_ready("redis", 3)
+    check(passwords(release) == secrets, "uninstall: a new install can name the Secret of the old one")

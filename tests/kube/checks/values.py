@@ -29,10 +29,13 @@ def values_files(cluster: Cluster) -> None:
             resource, one = key.split("/")
             wanted = objects[key]["spec"]["replicas"]
             wait(f"{key} is ready", lambda: release.status(resource, one).get("readyReplicas", 0) == wanted)
+        dropped = release.dropped()
+        check(not dropped, f"values: ci/{file.name}: the API server keeps each field", *dropped)
         claims = release.names("persistentvolumeclaims")
+        password = release.names("secrets", instance=NAME, component="redis")
         stays = release.uninstall()
-        check(stays == claims,
-              f"values: ci/{file.name}: {', '.join(sets)} ready; uninstall leaves {len(stays)} volumes", stays)
+        check(stays == claims | password, f"values: ci/{file.name}: {', '.join(sets)} ready; uninstall leaves "
+              f"{len(claims)} volumes and {len(password)} password", stays)
 
 
 def external(cluster: Cluster) -> None:
@@ -74,6 +77,10 @@ def sqlite(cluster: Cluster) -> None:
     release.rollback(1)
     release.wait_ready("server", 1)
     ok("sqlite: rollback")
+    for other in ("redis", "external"):
+        shards_of_other = ("--set-json", 'external.shards=[{"name":"a","secretName":"s"}]')
+        release.upgrade("--set", f"store={other}", *shards_of_other, refused="this release has store sqlite")
+    ok("sqlite: an upgrade to another store is refused")
     release.upgrade("--set", "store=sqlite,replicas=2", refused="/replicas")
     ok("sqlite: an upgrade to 2 servers is refused")
     check(release.uninstall() == set(volumes), "sqlite: uninstall leaves the volume, and nothing else")
@@ -90,6 +97,10 @@ def refusals(cluster: Cluster) -> None:
         ("'wieght' not allowed", "--set-json", shards("a", a={"wieght": 2})),
         ("/settings/drain_delay", "--set", "settings.drain_delay=5"),
         ("at least one shard", "--set-json", shards("a", a={"retired": True})),
+        # The API server refuses these, too, but only after the other objects of the release are made.
+        ("minReplicas is above maxReplicas", "--set", "autoscaling.enabled=true,autoscaling.minReplicas=7"),
+        ("podLabels: the chart sets", "--set", r"podLabels.app\.kubernetes\.io/component=a"),
+        ("extraEnv: the variable RINGQ_LISTEN", "--set-json", 'extraEnv=[{"name":"RINGQ_LISTEN","value":"a"}]'),
     ]:
         release.install(*arguments, refused=error)
         check(not release.everything(), f"refused: {' '.join(arguments)}: {error}", release.everything().keys())
