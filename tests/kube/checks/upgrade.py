@@ -289,3 +289,6 @@ def removed(release: Release) -> None:
     release.install("--set", "redis.auth.existingSecret=ringq-redis")
     release.wait_ready("redis", 3)
     check(passwords(release) == secrets, "uninstall: a new install can name the Secret of the old one")
+    release.uninstall()
+    release.cluster.kubectl("delete", "pvc,secret", "-n", release.name, "-l", f"app.kubernetes.io/instance={NAME}")
+    check(not release.everything(), "uninstall: volumes and password are deleted by their label", *release.everything())
