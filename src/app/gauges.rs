@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use futures::future::{BoxFuture, Shared};
+use futures::future::{BoxFuture, Shared, join_all};
+use tokio::join;
 use tokio::time::Instant;
 
 use crate::dispatch::Dispatcher;
@@ -12,6 +13,7 @@ use crate::domain::TopicName;
 use crate::http::Refresh;
 use crate::metrics::{TOPICS_MAX, TopicGauges};
 use crate::scheduler::{Scheduler, TopicRow};
+use crate::shards::Shard;
 
 /// Maximum age of gauges in a scrape: more scrapes do not cause more reads.
 const FRESH_FOR: Duration = Duration::from_secs(1);
@@ -35,6 +37,11 @@ async fn read_gauges(scheduler: &Scheduler, dispatcher: &Dispatcher) {
     let metrics = scheduler.metrics();
     metrics.set_streams(dispatcher.streams_count());
     metrics.set_credit_waiting(dispatcher.credit_waiting());
+    join!(read_topics(scheduler), join_all(scheduler.shards().all().iter().map(read_usage)));
+}
+
+async fn read_topics(scheduler: &Scheduler) {
+    let metrics = scheduler.metrics();
     let known = metrics.topics().iter().map(|name| TopicName::stored(name)).collect();
     let missing = match scheduler.topic_stats(known, TOPICS_MAX).await {
         Ok((rows, missing)) => {
@@ -50,6 +57,13 @@ async fn read_gauges(scheduler: &Scheduler, dispatcher: &Dispatcher) {
         let counted = missing.as_ref().is_some_and(|missing| !missing.contains(shard.name()));
         shard.metrics().set_counted(counted);
     }
+}
+
+/// Reads the space that a shard uses. A shard that is down is not asked: that would only count as an error.
+async fn read_usage(shard: &Shard) {
+    let usage = if shard.is_down() { None } else { shard.usage().await.ok() };
+    let max_bytes = usage.and_then(|usage| usage.max_bytes);
+    shard.metrics().set_bytes(usage.map(|usage| usage.bytes), max_bytes);
 }
 
 // === impl SharedRefresh ===

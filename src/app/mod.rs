@@ -14,10 +14,8 @@ mod tests;
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::Clock;
 use crate::config::Config;
@@ -29,9 +27,6 @@ use crate::{grpc, http};
 pub use error::Error;
 use listener::BoundListener;
 use running_server::RunningServer;
-
-/// Interval in which histograms sort the values that they have collected.
-const UPKEEP: Duration = Duration::from_secs(30);
 
 /// Server that has its listeners and its shards, but does not serve yet.
 pub struct App {
@@ -55,6 +50,7 @@ impl App {
         let grpc = BoundListener::bind(config.listen, "listen").await?;
         let http = BoundListener::bind(config.http_listen, "http-listen").await?;
         let (clock, metrics) = (Clock::system(), Metrics::new());
+        metrics.set_replica(&config.replica);
         let replica = ReplicaIdentity { name: config.replica.clone(), nonce: rand::random() };
         let stores = open::stores(&config.shards, &clock, replica.nonce).await?;
         let shards = Shards::new(stores, &metrics);
@@ -85,7 +81,6 @@ impl App {
         let App { config, scheduler, grpc: grpc_listener, http: http_listener } = self;
         let addresses = (grpc_listener.address, http_listener.address);
         let (grpc_stop, http_stop) = (CancellationToken::new(), CancellationToken::new());
-        let _upkeep = AbortOnDropHandle::new(tokio::spawn(upkeep(scheduler.metrics().clone())));
         let serving = RunningServer::start(config, scheduler).await;
         let serve_http = http::serve(
             http_listener.socket,
@@ -117,13 +112,5 @@ impl App {
         tokio::try_join!(serve_http, grpc_and_drain)?;
         tracing::info!("stopped");
         Ok(())
-    }
-}
-
-async fn upkeep(metrics: Metrics) {
-    let mut ticks = tokio::time::interval(UPKEEP);
-    loop {
-        ticks.tick().await;
-        metrics.run_upkeep();
     }
 }

@@ -1,5 +1,7 @@
 //! Tests of the start and the shutdown of a server.
 
+use std::time::Duration;
+
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 

@@ -174,8 +174,8 @@ impl DispatchCore {
     pub(super) fn count_deliveries(&self, deliveries: &[JobDelivery], mode: &'static str) {
         let metrics = self.scheduler.metrics();
         for run in deliveries.chunk_by(|a, b| a.job.key.topic == b.job.key.topic) {
-            metrics.delivered(run[0].job.key.topic.as_str(), mode, run.len() as u64);
-            run.iter().for_each(|delivery| metrics.lag(delivery.lag));
+            let lags = run.iter().map(|delivery| delivery.lag);
+            metrics.delivered(run[0].job.key.topic.as_str(), mode, lags);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Definitions of all metrics: name, labels, unit, meaning, buckets. Base units; every label is bounded.
 
-use metrics::{Key, Label, Unit};
+use prometheus::{HistogramOpts, Opts};
 
 /// Definition of a metric.
 #[derive(Debug)]
@@ -12,6 +12,15 @@ pub(super) struct Metric {
     pub(super) help: &'static str,
 }
 
+/// Unit of the values of a metric, the end of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// A number of things; not part of the name.
+    Count,
+    Seconds,
+    Bytes,
+}
+
 /// Type of a metric; a histogram has the upper bounds of its buckets.
 #[derive(Debug)]
 pub(super) enum MetricKind {
@@ -20,11 +29,10 @@ pub(super) enum MetricKind {
     Histogram(&'static [f64]),
 }
 
-/// Buckets for times from a wake-up (milliseconds) to a backlog (hours), in seconds.
-const LONG: &[f64] = &[
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
-    300.0, 1_800.0, 3_600.0, 21_600.0,
-];
+/// Buckets for times from a wake-up (milliseconds) to a backlog (hours), in seconds. Each topic has them twice, so they
+/// are few: a factor of 4 to 6 between two of them.
+const LONG: &[f64] =
+    &[0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0, 600.0, 3_600.0, 21_600.0];
 /// Buckets for calls: from a read of a cached page to the longest default deadline, in seconds.
 const SHORT: &[f64] = &[
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
@@ -57,9 +65,9 @@ metrics! {
         "Deliveries of jobs to workers. mode: stream, pull";
     SETTLED: Counter "ringq_jobs_settled_total" ["topic", "outcome"] in Count,
         "Leases that ended. outcome: succeeded, retried, released, lease_expired, orphaned, dead (by any cause); refused counts Acks that were rejected";
-    LAG: Histogram(LONG) "ringq_job_lag_seconds" [] in Seconds,
+    LAG: Histogram(LONG) "ringq_job_lag_seconds" ["topic"] in Seconds,
         "Seconds from the due time of a job to its delivery";
-    RUN: Histogram(LONG) "ringq_job_run_seconds" [] in Seconds,
+    RUN: Histogram(LONG) "ringq_job_run_seconds" ["topic"] in Seconds,
         "Seconds from a delivery to its Ack or Nack";
     JOBS: Gauge "ringq_jobs" ["topic", "state"] in Count,
         "Jobs on all shards with ringq_shard_counted 1; all servers export the same value. state: the state of the job";
@@ -91,21 +99,38 @@ metrics! {
         "1 while Get and lists are rejected because the shard does not answer reads, else 0";
     CLOCK_SKEW: Gauge "ringq_shard_clock_skew_seconds" ["shard"] in Seconds,
         "Seconds that the clock of the shard is ahead of the clock of this server; negative: behind";
-    BUILD: Gauge "ringq_build_info" ["version"] in Count,
-        "Always 1. version: the version of the server";
+    STORE_BYTES: Gauge "ringq_store_bytes" ["shard"] in Bytes,
+        "Bytes that the store uses: of a SQLite file, its pages in use and its log; of a Redis, used_memory. Absent while the shard does not answer";
+    STORE_MAX_BYTES: Gauge "ringq_store_max_bytes" ["shard"] in Bytes,
+        "Value of ringq_store_bytes at which the store is full: of a SQLite file, what it uses and what its file system has free; of a Redis, maxmemory. Absent without a limit, and while the shard does not answer";
+    BUILD: Gauge "ringq_build_info" ["version", "replica"] in Count,
+        "Always 1. version: the version of the server; replica: its name";
     RPC: Histogram(SHORT) "ringq_rpc_seconds" ["method", "code"] in Seconds,
         "Seconds of one call; for a stream, from its start to its end. method: the RPC; code: the gRPC code";
+    PROCESS_CPU: Counter "process_cpu_seconds_total" [] in Seconds,
+        "Seconds of processor time that the server has used; on Linux, like the next four";
+    PROCESS_MEMORY: Gauge "process_resident_memory_bytes" [] in Bytes,
+        "Bytes of memory that the server has resident";
+    PROCESS_FDS: Gauge "process_open_fds" [] in Count,
+        "Open files and connections of the server";
+    PROCESS_FDS_MAX: Gauge "process_max_fds" [] in Count,
+        "Limit of open files and connections of the server";
+    PROCESS_START: Gauge "process_start_time_seconds" [] in Seconds,
+        "Start of the server, in seconds since the Unix epoch";
 }
 
 // === impl Metric ===
 
 impl Metric {
-    /// The key of one series: a value for each label, in order.
-    pub(super) fn key(&self, values: &[&str]) -> Key {
-        debug_assert_eq!(self.labels.len(), values.len(), "labels of {}", self.name);
-        let labels = self.labels.iter().zip(values);
-        let labels: Vec<_> =
-            labels.map(|(label, value)| Label::new(*label, (*value).to_owned())).collect();
-        Key::from_parts(self.name, labels)
+    pub(super) fn opts(&self) -> Opts {
+        Opts::new(self.name, self.help)
+    }
+
+    /// The options of a histogram.
+    pub(super) fn histogram_opts(&self) -> HistogramOpts {
+        let MetricKind::Histogram(buckets) = self.kind else {
+            unreachable!("{} is no histogram", self.name)
+        };
+        HistogramOpts::new(self.name, self.help).buckets(buckets.to_vec())
     }
 }

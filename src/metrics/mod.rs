@@ -2,24 +2,25 @@
 //! `definitions` declares every metric; label values that come from clients (topics) are bounded here, all others are
 //! known at compile time or configured.
 
-mod cache;
 mod definitions;
+mod process;
 mod registry;
 mod shard;
 #[cfg(test)]
 mod tests;
 mod topic;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use metrics::{Gauge, Histogram};
+use prometheus::proto::MetricFamily;
+use prometheus::{Gauge, GaugeVec, HistogramVec, TextEncoder};
 
-use cache::HandleCache;
-use definitions::{BUILD, CREDIT_WAITING, LAG, RING_DISAGREEMENT, RINGS_OPEN, RPC, RUN, STREAMS};
+use definitions::{ALL, BUILD, CREDIT_WAITING, RING_DISAGREEMENT, RINGS_OPEN, RPC, STREAMS, Unit};
 use registry::Registry;
 pub use shard::ShardMetrics;
-use topic::TopicSeries;
+use topic::{TopicMetrics, TopicSeries};
 
 /// Maximum number of topics with series of their own: enough to look at, too few to overload a Prometheus. A further
 /// topic takes the place of one that has been idle for ten minutes.
@@ -42,13 +43,20 @@ pub struct TopicGauges<'a> {
     pub oldest_ready_age: Option<Duration>,
 }
 
+/// Records run times, of which most in a row are of one topic.
+#[derive(Debug)]
+pub struct RunTimes<'m> {
+    topics: &'m TopicSeries,
+    last: Option<Arc<TopicMetrics>>,
+}
+
 #[derive(Debug)]
 struct MetricsInner {
     registry: Registry,
     topics: TopicSeries,
-    rpc: HandleCache<(&'static str, &'static str), Histogram>,
-    lag: Histogram,
-    run: Histogram,
+    shards: Mutex<HashMap<Box<str>, ShardMetrics>>,
+    rpc: HistogramVec,
+    build: GaugeVec,
     streams: Gauge,
     credit_waiting: Gauge,
     rings_open: Gauge,
@@ -68,18 +76,23 @@ impl Metrics {
     #[must_use]
     pub fn new() -> Metrics {
         let registry = Registry::new();
-        registry.gauge(&BUILD, &[env!("CARGO_PKG_VERSION")]).set(1.0);
         Metrics(Arc::new(MetricsInner {
-            topics: TopicSeries::new(),
-            rpc: HandleCache::default(),
-            lag: registry.histogram(&LAG, &[]),
-            run: registry.histogram(&RUN, &[]),
-            streams: registry.gauge(&STREAMS, &[]),
-            credit_waiting: registry.gauge(&CREDIT_WAITING, &[]),
-            rings_open: registry.gauge(&RINGS_OPEN, &[]),
-            ring_disagreement: registry.gauge(&RING_DISAGREEMENT, &[]),
+            topics: TopicSeries::new(&registry),
+            shards: Mutex::default(),
+            rpc: registry.histograms(&RPC),
+            build: registry.gauges(&BUILD),
+            streams: registry.gauge(&STREAMS),
+            credit_waiting: registry.gauge(&CREDIT_WAITING),
+            rings_open: registry.gauge(&RINGS_OPEN),
+            ring_disagreement: registry.gauge(&RING_DISAGREEMENT),
             registry,
         }))
+    }
+
+    /// Sets the name of this server, for `ringq_build_info`.
+    pub fn set_replica(&self, replica: &str) {
+        let build = self.0.build.with_label_values(&[env!("CARGO_PKG_VERSION"), replica]);
+        build.set(1.0);
     }
 
     /// Counts `n` jobs that were enqueued; `outcome` is the result of each.
@@ -87,9 +100,17 @@ impl Metrics {
         self.0.topics.metrics_of(topic).enqueued.add(outcome, n);
     }
 
-    /// Counts `n` deliveries; `mode` is the way: a stream, a pull.
-    pub fn delivered(&self, topic: &str, mode: &'static str, n: u64) {
-        self.0.topics.metrics_of(topic).delivered.add(mode, n);
+    /// Counts deliveries, and records for each the time from the due time of the job to its delivery; `mode` is the
+    /// way: a stream, a pull.
+    pub fn delivered(
+        &self,
+        topic: &str,
+        mode: &'static str,
+        lags: impl ExactSizeIterator<Item = Duration>,
+    ) {
+        let series = self.0.topics.metrics_of(topic);
+        series.delivered.add(mode, lags.len() as u64);
+        lags.for_each(|lag| series.lag.observe(lag.as_secs_f64()));
     }
 
     /// Counts `n` leases that ended; `outcome` is the cause.
@@ -97,20 +118,15 @@ impl Metrics {
         self.0.topics.metrics_of(topic).settled.add(outcome, n);
     }
 
-    /// Records the time from the due time of a job to its delivery.
-    pub fn lag(&self, lag: Duration) {
-        self.0.lag.record(lag);
-    }
-
-    /// Records the time from the delivery of a job to its settle.
-    pub fn run(&self, run: Duration) {
-        self.0.run.record(run);
+    /// Returns a recorder of times from the delivery of a job to its settle.
+    #[must_use]
+    pub fn run_times(&self) -> RunTimes<'_> {
+        RunTimes { topics: &self.0.topics, last: None }
     }
 
     /// Records a call that ended. `method` is one that the server has, never text from a client.
     pub fn rpc(&self, method: &'static str, code: &'static str, took: Duration) {
-        let make = || self.0.registry.histogram(&RPC, &[method, code]);
-        self.0.rpc.get_or_insert((method, code), make).record(took);
+        self.0.rpc.with_label_values(&[method, code]).observe(took.as_secs_f64());
     }
 
     /// Sets the number of open streams.
@@ -147,20 +163,44 @@ impl Metrics {
     /// Returns the metrics of one shard. Two calls with one name count into the same series.
     #[must_use]
     pub fn shard(&self, name: &str) -> ShardMetrics {
-        ShardMetrics::new(name, &self.0.registry)
+        let mut shards = self.0.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || ShardMetrics::new(&self.0.registry.of_shard(name));
+        shards.entry(name.into()).or_insert_with(new).clone()
+    }
+
+    /// Returns the values of all series: families in the order of their names, series in that of their labels.
+    #[must_use]
+    pub(crate) fn gather(&self) -> Vec<MetricFamily> {
+        self.0.registry.gather()
+    }
+
+    /// Returns the unit of a metric as OpenTelemetry writes it: `s`, `By`, or `1` for a number.
+    #[must_use]
+    pub fn unit(name: &str) -> &'static str {
+        let metric = ALL.iter().find(|metric| metric.name == name);
+        match metric.map_or(Unit::Count, |metric| metric.unit) {
+            Unit::Count => "1",
+            Unit::Seconds => "s",
+            Unit::Bytes => "By",
+        }
     }
 
     /// Renders everything, in the text format of Prometheus.
     #[must_use]
     pub fn render(&self) -> String {
-        let mut text = self.0.registry.render();
-        self.0.topics.render(&mut text);
-        text
+        let text = TextEncoder::new().encode_to_string(&self.gather());
+        text.expect("writing to a string does not fail, and families without a name or series are not gathered")
     }
+}
 
-    /// Sorts the collected values of histograms into their buckets. Must be called every few seconds: between two
-    /// calls they keep every single value.
-    pub fn run_upkeep(&self) {
-        self.0.registry.run_upkeep();
+// === impl RunTimes ===
+
+impl RunTimes<'_> {
+    /// Records the run time of a job.
+    pub fn record(&mut self, topic: &str, run: Duration) {
+        let last = self.last.take().filter(|last| last.is_of(topic));
+        let series = last.unwrap_or_else(|| self.topics.metrics_of(topic));
+        series.run.observe(run.as_secs_f64());
+        self.last = Some(series);
     }
 }

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, Histogram};
+use prometheus::{Gauge, GaugeVec, HistogramVec, IntCounter, IntCounterVec};
 
-use super::cache::HandleCache;
 use super::definitions::{
     BREAKER_OPEN, BREAKER_OPENED, CLOCK_SKEW, COUNTED, REFUSES_JOBS, REFUSES_READS, SHARD_UP,
-    STORE_ERRORS, STORE_OP,
+    STORE_BYTES, STORE_ERRORS, STORE_MAX_BYTES, STORE_OP,
 };
-use super::registry::Registry;
+use super::registry::ShardRegistry;
 
 /// Part of [`Metrics`](super::Metrics) that belongs to one shard, for the code that calls the shard. Cloning is
 /// cheap.
@@ -19,48 +18,50 @@ pub struct ShardMetrics(Arc<ShardMetricsInner>);
 
 #[derive(Debug)]
 struct ShardMetricsInner {
-    name: Box<str>,
-    registry: Registry,
-    ops: HandleCache<&'static str, Histogram>,
-    errors: HandleCache<(&'static str, &'static str), Counter>,
+    ops: HistogramVec,
+    errors: IntCounterVec,
     up: Gauge,
     counted: Gauge,
     breaker_open: Gauge,
-    breaker_opened: Counter,
+    breaker_opened: IntCounter,
     refuses_jobs: Gauge,
     refuses_reads: Gauge,
     clock_skew: Gauge,
+    bytes: GaugeVec,
+    max_bytes: GaugeVec,
 }
 
 // === impl ShardMetrics ===
 
 impl ShardMetrics {
-    pub(super) fn new(name: &str, registry: &Registry) -> ShardMetrics {
+    pub(super) fn new(registry: &ShardRegistry<'_>) -> ShardMetrics {
+        let errors = registry.counters(&STORE_ERRORS);
+        // Counts from 0: a counter that appears with 1 shows no increase, and the first full store would cause no
+        // alert.
+        errors.with_label_values(&["enqueue", "STORE_FULL"]);
         ShardMetrics(Arc::new(ShardMetricsInner {
-            name: name.into(),
-            ops: HandleCache::default(),
-            errors: HandleCache::default(),
-            up: registry.gauge(&SHARD_UP, &[name]),
-            counted: registry.gauge(&COUNTED, &[name]),
-            breaker_open: registry.gauge(&BREAKER_OPEN, &[name]),
-            breaker_opened: registry.counter(&BREAKER_OPENED, &[name]),
-            refuses_jobs: registry.gauge(&REFUSES_JOBS, &[name]),
-            refuses_reads: registry.gauge(&REFUSES_READS, &[name]),
-            clock_skew: registry.gauge(&CLOCK_SKEW, &[name]),
-            registry: registry.clone(),
+            ops: registry.histograms(&STORE_OP),
+            errors,
+            up: registry.gauge(&SHARD_UP),
+            counted: registry.gauge(&COUNTED),
+            breaker_open: registry.gauge(&BREAKER_OPEN),
+            breaker_opened: registry.counter(&BREAKER_OPENED),
+            refuses_jobs: registry.gauge(&REFUSES_JOBS),
+            refuses_reads: registry.gauge(&REFUSES_READS),
+            clock_skew: registry.gauge(&CLOCK_SKEW),
+            bytes: registry.optional_gauge(&STORE_BYTES),
+            max_bytes: registry.optional_gauge(&STORE_MAX_BYTES),
         }))
     }
 
     /// Records the duration of a call of the shard, whatever its result.
     pub fn op(&self, op: &'static str, took: Duration) {
-        let make = || self.0.registry.histogram(&STORE_OP, &[&self.0.name, op]);
-        self.0.ops.get_or_insert(op, make).record(took);
+        self.0.ops.with_label_values(&[op]).observe(took.as_secs_f64());
     }
 
     /// Counts a failed call of the shard.
     pub fn error(&self, op: &'static str, reason: &'static str) {
-        let make = || self.0.registry.counter(&STORE_ERRORS, &[&self.0.name, op, reason]);
-        self.0.errors.get_or_insert((op, reason), make).increment(1);
+        self.0.errors.with_label_values(&[op, reason]).inc();
     }
 
     /// Sets the health of the shard: whether it refuses all calls, new jobs, and reads by users.
@@ -74,7 +75,7 @@ impl ShardMetrics {
 
     /// Counts an opening of the circuit breaker: all calls are refused from now on.
     pub fn breaker_opened(&self) {
-        self.0.breaker_opened.increment(1);
+        self.0.breaker_opened.inc();
     }
 
     /// Sets the number of seconds that the clock of the shard is ahead of this server's.
@@ -85,5 +86,16 @@ impl ShardMetrics {
     /// Sets whether the gauges of topics include the jobs of the shard.
     pub fn set_counted(&self, counted: bool) {
         self.0.counted.set(f64::from(u8::from(counted)));
+    }
+
+    /// Sets the bytes that the store uses, and the number at which it is full. `None`: not known, or no limit; the
+    /// series is then absent.
+    pub fn set_bytes(&self, bytes: Option<u64>, max: Option<u64>) {
+        for (gauge, value) in [(&self.0.bytes, bytes), (&self.0.max_bytes, max)] {
+            match value {
+                Some(value) => gauge.with_label_values::<&str>(&[]).set(value as f64),
+                None => gauge.reset(),
+            }
+        }
     }
 }

@@ -1,14 +1,17 @@
-use super::definitions::{ALL, MetricKind};
+use super::definitions::MetricKind;
 use super::*;
+
+/// Number of series of one topic.
+const TOPIC_SERIES: usize = 51;
 
 /// Returns metrics in which most things were counted.
 fn used() -> Metrics {
     let metrics = Metrics::new();
+    metrics.set_replica("one");
     metrics.enqueued("mail", "created", 2);
-    metrics.delivered("mail", "stream", 2);
+    metrics.delivered("mail", "stream", [3, 20].map(Duration::from_millis).into_iter());
     metrics.settled("mail", "succeeded", 1);
-    metrics.lag(Duration::from_millis(3));
-    metrics.run(Duration::from_secs(2));
+    metrics.run_times().record("mail", Duration::from_secs(2));
     metrics.rpc("Enqueue", "OK", Duration::from_millis(1));
     metrics.set_streams(1);
     metrics.set_credit_waiting(15);
@@ -21,6 +24,7 @@ fn used() -> Metrics {
     shard.set_health(false, false, false);
     shard.set_counted(true);
     shard.set_clock_skew(-1.5);
+    shard.set_bytes(Some(4_096), Some(1 << 40));
     metrics
 }
 
@@ -50,8 +54,10 @@ fn names_have_their_unit_and_buckets_rise() {
     for metric in ALL {
         let total = matches!(metric.kind, MetricKind::Counter);
         assert_eq!(metric.name.ends_with("_total"), total, "{}", metric.name);
-        let seconds = metric.unit == metrics::Unit::Seconds;
-        assert_eq!(metric.name.ends_with("_seconds"), seconds, "{}", metric.name);
+        let name = metric.name.trim_end_matches("_total");
+        for (end, unit) in [("_seconds", "s"), ("_bytes", "By")] {
+            assert_eq!(name.ends_with(end), Metrics::unit(metric.name) == unit, "{name}");
+        }
         if let MetricKind::Histogram(buckets) = metric.kind {
             assert!(buckets.is_sorted_by(|a, b| a < b), "{}", metric.name);
         }
@@ -62,21 +68,28 @@ fn names_have_their_unit_and_buckets_rise() {
 fn values_arrive() {
     let metrics = used();
     for line in [
-        r#"ringq_jobs_enqueued_total{topic="mail",outcome="created"} 2"#,
-        r#"ringq_jobs_delivered_total{topic="mail",mode="stream"} 2"#,
-        r#"ringq_jobs_settled_total{topic="mail",outcome="succeeded"} 1"#,
-        r#"ringq_job_lag_seconds_bucket{le="0.0025"} 0"#,
-        r#"ringq_job_lag_seconds_bucket{le="0.005"} 1"#,
-        r#"ringq_job_run_seconds_count 1"#,
-        r#"ringq_jobs{topic="mail",state="ready"} 4"#,
+        r#"ringq_jobs_enqueued_total{outcome="created",topic="mail"} 2"#,
+        r#"ringq_jobs_delivered_total{mode="stream",topic="mail"} 2"#,
+        r#"ringq_jobs_settled_total{outcome="succeeded",topic="mail"} 1"#,
+        r#"ringq_jobs_settled_total{outcome="dead",topic="mail"} 0"#,
+        r#"ringq_job_lag_seconds_bucket{topic="mail",le="0.001"} 0"#,
+        r#"ringq_job_lag_seconds_bucket{topic="mail",le="0.005"} 1"#,
+        r#"ringq_job_lag_seconds_bucket{topic="mail",le="0.025"} 2"#,
+        r#"ringq_job_run_seconds_count{topic="mail"} 1"#,
+        r#"ringq_job_run_seconds_sum{topic="mail"} 2"#,
+        r#"ringq_jobs{state="ready",topic="mail"} 4"#,
         r#"ringq_oldest_ready_age_seconds{topic="mail"} 1.5"#,
         r#"ringq_stream_credit_waiting 15"#,
-        r#"ringq_store_op_seconds_count{shard="s0",op="claim"} 1"#,
-        r#"ringq_store_errors_total{shard="s0",op="claim",reason="unavailable"} 1"#,
+        r#"ringq_store_op_seconds_count{op="claim",shard="s0"} 1"#,
+        r#"ringq_store_errors_total{op="claim",reason="unavailable",shard="s0"} 1"#,
+        r#"ringq_store_errors_total{op="enqueue",reason="STORE_FULL",shard="s0"} 0"#,
         r#"ringq_shard_up{shard="s0"} 1"#,
         r#"ringq_shard_counted{shard="s0"} 1"#,
         r#"ringq_shard_clock_skew_seconds{shard="s0"} -1.5"#,
-        r#"ringq_rpc_seconds_count{method="Enqueue",code="OK"} 1"#,
+        r#"ringq_store_bytes{shard="s0"} 4096"#,
+        r#"ringq_store_max_bytes{shard="s0"} 1099511627776"#,
+        r#"ringq_rpc_seconds_count{code="OK",method="Enqueue"} 1"#,
+        concat!("ringq_build_info{replica=\"one\",version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
     ] {
         assert_has(&metrics, line);
     }
@@ -92,18 +105,18 @@ fn topics_beyond_the_maximum_share_their_series() {
         metrics.enqueued(&format!("more{n}"), "created", 1);
     }
     metrics.enqueued("t0", "created", 1);
-    assert_has(&metrics, r#"ringq_jobs_enqueued_total{topic="_other",outcome="created"} 50"#);
-    assert_has(&metrics, r#"ringq_jobs_enqueued_total{topic="t0",outcome="created"} 2"#);
+    assert_has(&metrics, r#"ringq_jobs_enqueued_total{outcome="created",topic="_other"} 50"#);
+    assert_has(&metrics, r#"ringq_jobs_enqueued_total{outcome="created",topic="t0"} 2"#);
     let rendered = metrics.render();
-    let series = rendered.lines().filter(|line| line.starts_with("ringq_jobs_enqueued_total{"));
-    assert_eq!(series.count(), TOPICS_MAX + 1);
+    let created = "ringq_jobs_enqueued_total{outcome=\"created\",";
+    assert_eq!(rendered.matches(created).count(), TOPICS_MAX + 1);
 
     let secs = |n| Some(Duration::from_secs(n));
     metrics.set_topics(&[
         TopicGauges { topic: "more1", jobs: &[("ready", 2)], oldest_ready_age: secs(9) },
         TopicGauges { topic: "more2", jobs: &[("ready", 3)], oldest_ready_age: secs(4) },
     ]);
-    assert_has(&metrics, r#"ringq_jobs{topic="_other",state="ready"} 5"#);
+    assert_has(&metrics, r#"ringq_jobs{state="ready",topic="_other"} 5"#);
     assert_has(&metrics, r#"ringq_oldest_ready_age_seconds{topic="_other"} 9"#);
 }
 
@@ -116,19 +129,22 @@ async fn a_topic_takes_the_series_of_the_one_that_was_idle_longest() {
         tokio::time::advance(Duration::from_millis(1)).await;
     }
     count("orders");
-    assert_has(&metrics, r#"ringq_jobs_enqueued_total{topic="_other",outcome="created"} 1"#);
+    assert_has(&metrics, r#"ringq_jobs_enqueued_total{outcome="created",topic="_other"} 1"#);
     tokio::time::advance(topic::IDLE_MIN - Duration::from_secs(1)).await;
     count("made-up0");
     let gauges = TopicGauges { topic: "made-up1", jobs: &[("ready", 1)], oldest_ready_age: None };
     metrics.set_topics(&[gauges]);
     count("orders");
-    assert_has(&metrics, r#"ringq_jobs_enqueued_total{topic="_other",outcome="created"} 2"#);
+    assert_has(&metrics, r#"ringq_jobs_enqueued_total{outcome="created",topic="_other"} 2"#);
     tokio::time::advance(Duration::from_secs(1)).await;
     count("orders");
     let text = metrics.render();
-    assert_has(&metrics, r#"ringq_jobs_enqueued_total{topic="orders",outcome="created"} 1"#);
-    for (topic, stays) in [("made-up0", true), ("made-up1", true), ("made-up2", false)] {
-        assert_eq!(text.contains(&format!("topic=\"{topic}\",")), stays, "{topic}");
+    assert_has(&metrics, r#"ringq_jobs_enqueued_total{outcome="created",topic="orders"} 1"#);
+    // A topic has the six gauges of its jobs once it was read.
+    for (topic, series) in
+        [("made-up0", TOPIC_SERIES - 6), ("made-up1", TOPIC_SERIES), ("made-up2", 0)]
+    {
+        assert_eq!(text.matches(&format!("topic=\"{topic}\"")).count(), series, "{topic}");
     }
     assert_eq!(metrics.topics().len(), TOPICS_MAX);
     // Empty topics take no place from others.
@@ -144,7 +160,7 @@ async fn a_topic_takes_the_series_of_the_one_that_was_idle_longest() {
 fn gauges_of_a_topic_that_is_gone_fall_to_zero() {
     let metrics = used();
     metrics.set_topics(&[]);
-    assert_has(&metrics, r#"ringq_jobs{topic="mail",state="ready"} 0"#);
+    assert_has(&metrics, r#"ringq_jobs{state="ready",topic="mail"} 0"#);
     assert_has(&metrics, r#"ringq_oldest_ready_age_seconds{topic="mail"} 0"#);
 }
 
@@ -156,11 +172,32 @@ fn two_servers_share_nothing() {
 }
 
 #[test]
-fn upkeep_keeps_what_was_recorded() {
+fn a_shard_that_does_not_answer_has_no_size() {
     let metrics = used();
-    metrics.run_upkeep();
-    metrics.lag(Duration::from_millis(3));
-    assert_has(&metrics, "ringq_job_lag_seconds_count 2");
+    metrics.shard("s0").set_bytes(Some(10), None);
+    assert_has(&metrics, r#"ringq_store_bytes{shard="s0"} 10"#);
+    assert!(!metrics.render().contains("ringq_store_max_bytes"));
+    metrics.shard("s0").set_bytes(None, None);
+    assert!(!metrics.render().contains("ringq_store_bytes"));
+}
+
+#[test]
+fn shards_and_calls_whose_names_read_the_same_in_a_row_are_apart() {
+    let metrics = Metrics::new();
+    metrics.shard("a").op("unclaim", Duration::from_secs(1));
+    metrics.shard("aun").op("claim", Duration::from_secs(1));
+    assert_has(&metrics, r#"ringq_store_op_seconds_count{op="unclaim",shard="a"} 1"#);
+    assert_has(&metrics, r#"ringq_store_op_seconds_count{op="claim",shard="aun"} 1"#);
+}
+
+#[test]
+fn the_page_states_the_maximum_number_of_series() {
+    let text = used().render();
+    assert_eq!(text.matches("topic=\"mail\"").count(), TOPIC_SERIES);
+    let max = TOPIC_SERIES * (TOPICS_MAX + 1);
+    let max = format!("{TOPIC_SERIES} series each, {},{:03} in all", max / 1_000, max % 1_000);
+    let page = include_str!("../../docs/operations.md").replace('\n', " ");
+    assert!(page.contains(&max), "docs/operations.md does not contain {max:?}");
 }
 
 /// The rows of docs/operations.md between its markers, one for each metric in the order of their definitions.

@@ -1,33 +1,56 @@
 //! Metrics by topic. Topics are named by clients, so only a limited number has series of its own; a later topic takes
-//! the place of the one that was idle longest. The registry never removes series, so these are kept here.
+//! the place of the one that was idle longest, whose series are removed.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
+use prometheus::core::{MetricVec, MetricVecBuilder};
+use prometheus::{Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec};
 use tokio::time::Instant;
 
-use super::cache::HandleCache;
-use super::definitions::{DELIVERED, ENQUEUED, JOBS, Metric, MetricKind, OLDEST_READY, SETTLED};
+use super::definitions::{DELIVERED, ENQUEUED, JOBS, LAG, OLDEST_READY, RUN, SETTLED};
+use super::registry::Registry;
 use super::{OTHER_TOPICS, TOPICS_MAX, TopicGauges};
 
 /// Minimum time that a topic keeps its series after its last job: where more topics than have room are in use, a
 /// common sum is more useful than counters that restart at 0 again and again.
 pub(super) const IDLE_MIN: Duration = Duration::from_secs(600);
 
+// A vector finds its series by a hash of all values in a row, so no value may be the end of another one.
+const ENQUEUE_OUTCOMES: &[&str] =
+    &["created", "replaced", "unchanged", "deferred", "rescheduled", "refused"];
+const DELIVERY_MODES: &[&str] = &["stream", "pull"];
+const SETTLE_OUTCOMES: &[&str] =
+    &["succeeded", "retried", "released", "lease_expired", "orphaned", "dead", "refused"];
+const STATES: &[&str] = &["scheduled", "ready", "running", "backoff", "dead"];
+
 /// Series of all topics.
 #[derive(Debug)]
 pub(super) struct TopicSeries {
     begin: Instant,
+    vectors: TopicVectors,
     known: RwLock<HashMap<Box<str>, Arc<TopicMetrics>>>,
-    other: Arc<TopicMetrics>,
+    other: OnceLock<Arc<TopicMetrics>>,
     /// Time in milliseconds from `begin` before which no topic has been idle for long enough.
     next_idle: AtomicU64,
 }
 
-/// Series of one topic, or of all topics without series of their own.
+/// Creates and removes the series of one topic.
+#[derive(Debug)]
+struct TopicVectors {
+    enqueued: IntCounterVec,
+    delivered: IntCounterVec,
+    settled: IntCounterVec,
+    lag: HistogramVec,
+    run: HistogramVec,
+    jobs: GaugeVec,
+    oldest_ready: GaugeVec,
+}
+
+/// Series of one topic, or of all topics without series of their own. All but the gauges are created together, so that
+/// none can appear after they were removed; and counters begin with 0, so that their first increase is seen.
 #[derive(Debug)]
 pub(super) struct TopicMetrics {
     label: Box<str>,
@@ -36,30 +59,45 @@ pub(super) struct TopicMetrics {
     pub(super) enqueued: LabelCounters,
     pub(super) delivered: LabelCounters,
     pub(super) settled: LabelCounters,
-    jobs: LabelCounters,
-    /// Bits of a number of seconds; present once the topic was read.
-    oldest_ready: HandleCache<(), Arc<AtomicU64>>,
+    pub(super) lag: Histogram,
+    pub(super) run: Histogram,
+    /// Present once the topic was read.
+    gauges: OnceLock<StateGauges>,
 }
 
-/// Numbers by outcome, mode or state.
-#[derive(Debug, Default)]
-pub(super) struct LabelCounters(HandleCache<&'static str, Arc<AtomicU64>>);
+/// Counters by outcome or mode.
+#[derive(Debug)]
+pub(super) struct LabelCounters(Vec<(&'static str, IntCounter)>);
+
+/// Gauges of the jobs of a topic.
+#[derive(Debug)]
+struct StateGauges {
+    jobs: Vec<(&'static str, Gauge)>,
+    oldest_ready: Gauge,
+}
 
 // === impl TopicSeries ===
 
 impl TopicSeries {
-    pub(super) fn new() -> TopicSeries {
-        let other = Arc::new(TopicMetrics::new(OTHER_TOPICS));
+    pub(super) fn new(registry: &Registry) -> TopicSeries {
+        let vectors = TopicVectors {
+            enqueued: registry.counters(&ENQUEUED),
+            delivered: registry.counters(&DELIVERED),
+            settled: registry.counters(&SETTLED),
+            lag: registry.histograms(&LAG),
+            run: registry.histograms(&RUN),
+            jobs: registry.gauges(&JOBS),
+            oldest_ready: registry.gauges(&OLDEST_READY),
+        };
         let (known, next_idle) = (RwLock::default(), AtomicU64::new(0));
-        TopicSeries { begin: Instant::now(), known, other, next_idle }
+        TopicSeries { begin: Instant::now(), vectors, known, other: OnceLock::new(), next_idle }
     }
 
     /// Returns the series that count events of a topic now: its own, or those of all others.
     pub(super) fn metrics_of(&self, topic: &str) -> Arc<TopicMetrics> {
         let now = self.now();
         let found = self.read().get(topic).cloned();
-        let series = found.or_else(|| self.add(topic, now));
-        let series = series.unwrap_or_else(|| Arc::clone(&self.other));
+        let series = found.or_else(|| self.add(topic, now)).unwrap_or_else(|| self.other());
         series.used.store(now, Ordering::Relaxed);
         series
     }
@@ -83,9 +121,11 @@ impl TopicSeries {
             }
             *oldest = gauges.oldest_ready_age.unwrap_or_default().max(*oldest);
         }
-        for series in self.all() {
+        // Locked to the end: gauges of a topic that is removed meanwhile would stay.
+        let known = self.read();
+        for series in known.values().chain(self.other.get()) {
             match numbers.get(&series.label) {
-                Some((jobs, oldest)) => series.set(jobs, *oldest),
+                Some((jobs, oldest)) => series.set(&self.vectors, jobs, *oldest),
                 None => series.clear(),
             }
         }
@@ -96,7 +136,7 @@ impl TopicSeries {
         let found = self.read().get(topic).cloned();
         let room = found.is_none() && self.read().len() < TOPICS_MAX;
         let series = if room { self.add(topic, self.now()) } else { found };
-        series.unwrap_or_else(|| Arc::clone(&self.other))
+        series.unwrap_or_else(|| self.other())
     }
 
     /// Adds series of a topic, if there is room or one of the others was idle for long.
@@ -115,37 +155,23 @@ impl TopicSeries {
             }
             let name = name.clone();
             known.remove(&name);
+            self.vectors.remove(&name);
         }
         let series =
-            known.entry(topic.into()).or_insert_with(|| Arc::new(TopicMetrics::new(topic)));
+            known.entry(topic.into()).or_insert_with(|| Arc::new(self.vectors.create(topic)));
         series.used.fetch_max(now, Ordering::Relaxed);
         Some(Arc::clone(series))
     }
 
-    /// Renders everything, in the text format of Prometheus.
-    pub(super) fn render(&self, text: &mut String) {
-        let mut all = self.all();
-        all.sort_by(|a, b| a.label.cmp(&b.label));
-        render(text, &ENQUEUED, &all, |topic| topic.enqueued.rows());
-        render(text, &DELIVERED, &all, |topic| topic.delivered.rows());
-        render(text, &SETTLED, &all, |topic| topic.settled.rows());
-        render(text, &JOBS, &all, |topic| topic.jobs.rows());
-        render(text, &OLDEST_READY, &all, |topic| {
-            let oldest = topic.oldest_ready.get(&());
-            let seconds = |bits: Arc<AtomicU64>| f64::from_bits(bits.load(Ordering::Relaxed));
-            oldest.into_iter().map(|bits| ("", seconds(bits).to_string())).collect()
-        });
-    }
-
-    fn all(&self) -> Vec<Arc<TopicMetrics>> {
-        self.read().values().chain([&self.other]).cloned().collect()
+    fn other(&self) -> Arc<TopicMetrics> {
+        Arc::clone(self.other.get_or_init(|| Arc::new(self.vectors.create(OTHER_TOPICS))))
     }
 
     fn now(&self) -> u64 {
         millis(self.begin.elapsed())
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, HashMap<Box<str>, Arc<TopicMetrics>>> {
+    fn read(&self) -> RwLockReadGuard<'_, HashMap<Box<str>, Arc<TopicMetrics>>> {
         self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -154,61 +180,73 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Renders one metric; `rows` returns for a topic the values of the second label, if there is one, and the numbers.
-fn render(
-    text: &mut String,
-    metric: &Metric,
-    topics: &[Arc<TopicMetrics>],
-    rows: impl Fn(&TopicMetrics) -> Vec<(&'static str, String)>,
-) {
-    let Metric { name, labels, help, .. } = metric;
-    let kind = if matches!(metric.kind, MetricKind::Counter) { "counter" } else { "gauge" };
-    let mut has_head = false;
-    for topic in topics {
-        for (second, value) in rows(topic) {
-            if !std::mem::replace(&mut has_head, true) {
-                let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-            }
-            let second = labels.get(1).map(|label| format!(",{label}=\"{second}\""));
-            let (label, second) = (&topic.label, second.unwrap_or_default());
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "{name}{{topic=\"{label}\"{second}}} {value}");
+// === impl TopicVectors ===
+
+impl TopicVectors {
+    fn create(&self, topic: &str) -> TopicMetrics {
+        TopicMetrics {
+            label: topic.into(),
+            used: AtomicU64::new(0),
+            enqueued: LabelCounters(series(&self.enqueued, topic, ENQUEUE_OUTCOMES)),
+            delivered: LabelCounters(series(&self.delivered, topic, DELIVERY_MODES)),
+            settled: LabelCounters(series(&self.settled, topic, SETTLE_OUTCOMES)),
+            lag: self.lag.with_label_values(&[topic]),
+            run: self.run.with_label_values(&[topic]),
+            gauges: OnceLock::new(),
         }
     }
-    if has_head {
-        text.push('\n');
+
+    fn remove(&self, topic: &str) {
+        remove_series(&self.enqueued, topic, ENQUEUE_OUTCOMES);
+        remove_series(&self.delivered, topic, DELIVERY_MODES);
+        remove_series(&self.settled, topic, SETTLE_OUTCOMES);
+        remove_series(&self.jobs, topic, STATES);
+        let _ = self.lag.remove_label_values(&[topic]);
+        let _ = self.run.remove_label_values(&[topic]);
+        let _ = self.oldest_ready.remove_label_values(&[topic]);
+    }
+}
+
+/// Returns the series of a topic in a vector, one for each value of the second label.
+fn series<B: MetricVecBuilder>(
+    vector: &MetricVec<B>,
+    topic: &str,
+    values: &[&'static str],
+) -> Vec<(&'static str, B::M)> {
+    values.iter().map(|value| (*value, vector.with_label_values(&[topic, value]))).collect()
+}
+
+/// Removes the series of a topic from a vector, as far as they exist.
+fn remove_series<B: MetricVecBuilder>(vector: &MetricVec<B>, topic: &str, values: &[&str]) {
+    for value in values {
+        let _ = vector.remove_label_values(&[topic, value]);
     }
 }
 
 // === impl TopicMetrics ===
 
 impl TopicMetrics {
-    fn new(label: &str) -> TopicMetrics {
-        TopicMetrics {
-            label: label.into(),
-            used: AtomicU64::new(0),
-            enqueued: LabelCounters::default(),
-            delivered: LabelCounters::default(),
-            settled: LabelCounters::default(),
-            jobs: LabelCounters::default(),
-            oldest_ready: HandleCache::default(),
-        }
+    /// Returns whether these are the series of this topic, and of no other.
+    pub(super) fn is_of(&self, topic: &str) -> bool {
+        *self.label == *topic
     }
 
-    fn set(&self, jobs: &HashMap<&'static str, u64>, oldest: Duration) {
-        for (state, n) in jobs {
-            self.jobs.counter(state).store(*n, Ordering::Relaxed);
+    fn set(&self, vectors: &TopicVectors, jobs: &HashMap<&'static str, u64>, oldest: Duration) {
+        let gauges = self.gauges.get_or_init(|| StateGauges {
+            jobs: series(&vectors.jobs, &self.label, STATES),
+            oldest_ready: vectors.oldest_ready.with_label_values(&[&*self.label]),
+        });
+        for (state, gauge) in &gauges.jobs {
+            gauge.set(jobs.get(state).copied().unwrap_or(0) as f64);
         }
-        let gauge = self.oldest_ready.get_or_insert((), Arc::default);
-        gauge.store(oldest.as_secs_f64().to_bits(), Ordering::Relaxed);
+        gauges.oldest_ready.set(oldest.as_secs_f64());
     }
 
     /// Sets the numbers that are not known any more to 0.
     fn clear(&self) {
-        let gauges = self.jobs.0.read();
-        gauges.values().for_each(|gauge| gauge.store(0, Ordering::Relaxed));
-        if let Some(gauge) = self.oldest_ready.get(&()) {
-            gauge.store(0, Ordering::Relaxed);
+        if let Some(gauges) = self.gauges.get() {
+            gauges.jobs.iter().for_each(|(_, gauge)| gauge.set(0.0));
+            gauges.oldest_ready.set(0.0);
         }
     }
 }
@@ -216,22 +254,25 @@ impl TopicMetrics {
 // === impl LabelCounters ===
 
 impl LabelCounters {
-    /// Adds `n` to the number of a label.
+    /// Adds `n` to the counter of a label.
     pub(super) fn add(&self, label: &'static str, n: u64) {
-        self.counter(label).fetch_add(n, Ordering::Relaxed);
+        let counter = self.0.iter().find(|(known, _)| *known == label);
+        debug_assert!(counter.is_some(), "{label} is not a value of the label");
+        counter.into_iter().for_each(|(_, counter)| counter.inc_by(n));
     }
+}
 
-    fn counter(&self, label: &'static str) -> Arc<AtomicU64> {
-        self.0.get_or_insert(label, Arc::default)
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn rows(&self) -> Vec<(&'static str, String)> {
-        let counts = self.0.read();
-        let row = |(label, n): (&&'static str, &Arc<AtomicU64>)| {
-            (*label, n.load(Ordering::Relaxed).to_string())
-        };
-        let mut rows: Vec<_> = counts.iter().map(row).collect();
-        rows.sort_unstable();
-        rows
+    #[test]
+    fn no_value_of_a_label_is_the_end_of_another() {
+        for values in [ENQUEUE_OUTCOMES, DELIVERY_MODES, SETTLE_OUTCOMES, STATES] {
+            for (i, value) in values.iter().enumerate() {
+                let mut others = values.iter().enumerate().filter(|(j, _)| *j != i);
+                assert!(others.all(|(_, other)| !value.ends_with(other)), "{value}");
+            }
+        }
     }
 }

@@ -60,6 +60,7 @@ ops! {
     Ids = "ids", Read;
     Stats = "stats", Read;
     Info = "info", InternalRead;
+    Usage = "usage", InternalRead;
     Heartbeat = "heartbeat", Write;
     SetState = "set_state", Write;
 }

@@ -14,7 +14,7 @@ use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
     self, Claim, ClaimResult, EventKind, JobRequest, LeaseExtension, LeaseRefusal, LeaseSettlement,
     NewJob, RequestResult, RunningLease, ShardEvent, ShardTopicStats, SharedState, Store,
-    StoreFuture, StoreInfo, WriteDurability, WriteResult,
+    StoreFuture, StoreInfo, StoreUsage, WriteDurability, WriteResult,
 };
 
 use super::batcher::{Batcher, CALLS_MAX};
@@ -28,6 +28,8 @@ use super::{ShardError, ShardMember};
 const ORPHANS_MAX: Duration = Duration::from_secs(60);
 /// Time limit of counting everything, which is done in small pieces, of which there may be many.
 const INFO_MAX: Duration = Duration::from_secs(60);
+/// Time limit of a read of the space used: less than a scrape of the metrics waits.
+const USAGE_MAX: Duration = Duration::from_secs(1);
 
 /// Statistics of topics by name; `None`: there is no such topic.
 type StatsByTopic = Arc<HashMap<TopicName, Option<ShardTopicStats>>>;
@@ -339,6 +341,16 @@ impl Shard {
         let ShardInner { store, monitor: health, .. } = &*self.inner;
         let info = health.long_call(Op::Info, INFO_MAX, async { store.info().await });
         self.with_shard_name(info.await)
+    }
+
+    /// Returns the space that the store uses and has, see [`Store::usage`].
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub async fn usage(&self) -> Result<StoreUsage, ShardError> {
+        let ShardInner { store, monitor, .. } = &*self.inner;
+        let usage = monitor.call(Op::Usage, USAGE_MAX, async { store.usage().await });
+        self.with_shard_name(usage.await)
     }
 
     fn closing(&self) -> ShardError {

@@ -19,7 +19,7 @@ use crate::store::{
     Claim, ClaimResult, Error, EventKind, Heartbeat, IdsPage, JobRequest, LeaseQuery,
     LeaseQueryResult, ListPage, ListQuery, PruneResult, PruneTopicsResult, ReplicaHeartbeat,
     RequestResult, ShardEvent, ShardEvents, ShardIdentity, ShardProblem, ShardStatus,
-    ShardTopicStats, SharedState, Store, StoreFuture, StoreInfo, TopicInfo,
+    ShardTopicStats, SharedState, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo,
 };
 
 /// Fault of a shard.
@@ -407,6 +407,10 @@ impl Store for FaultyStore {
 
     fn info(&self) -> StoreFuture<'_, StoreInfo> {
         self.call_store_read(|store| store.info())
+    }
+
+    fn usage(&self) -> StoreFuture<'_, StoreUsage> {
+        self.call_store_read(|store| store.usage())
     }
 
     fn subscribe(&self, about: EventKind) -> broadcast::Receiver<ShardEvent> {

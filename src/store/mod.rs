@@ -52,8 +52,8 @@ pub use values::{
     LeasedJob, ListCursor, ListEntry, ListPage, ListQuery, LostClaim, NewJob, PruneResult,
     PruneTopicsResult, RecordCounts, RedriveBatch, RedriveResult, ReplicaHeartbeat, RequestResult,
     RescheduleResult, RunningLease, ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats,
-    SharedState, StoreInfo, StreamDemand, StreamLeaseRef, TopicDemand, TopicInfo, TopicLeases,
-    TopicRemainder, Unclaim, UnclaimResult, WriteDurability, WriteResult,
+    SharedState, StoreInfo, StoreUsage, StreamDemand, StreamLeaseRef, TopicDemand, TopicInfo,
+    TopicLeases, TopicRemainder, Unclaim, UnclaimResult, WriteDurability, WriteResult,
 };
 
 /// Result of a store call.
@@ -134,6 +134,9 @@ pub trait Store: Send + Sync {
 
     /// Returns statistics of the shard.
     fn info(&self) -> StoreFuture<'_, StoreInfo>;
+
+    /// Returns the space that the store uses and has; cheap, whatever it holds.
+    fn usage(&self) -> StoreFuture<'_, StoreUsage>;
 
     /// Subscribes to hints about events on the shard. A receiver that lags must act as after
     /// [`ShardEvent::EventsMissed`].

@@ -32,6 +32,8 @@ mod late;
 mod migration;
 /// Seeded random sequences of every verb: a store against a reference model.
 mod model;
+/// The metrics of a server, checked by promtool.
+mod monitoring;
 /// Ended jobs that a Redis recalls.
 mod recall;
 /// Cost of a job in Redis.

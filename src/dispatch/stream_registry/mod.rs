@@ -3,7 +3,7 @@
 
 mod successors;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -196,10 +196,14 @@ impl StreamRegistry {
     fn on_settled(&self, stream: u32, tokens: &[Token]) {
         let StreamContext { clock, metrics, shared, .. } = &*self.context;
         let (now, held) = (clock.now(), Cell::new(0));
+        let run_times = RefCell::new(metrics.run_times());
         let release = |stream: &Arc<Stream>, tokens: &[Token]| {
             let freed = stream.release(tokens, |lease| {
                 held.set(held.get() + 1);
-                lease.claimed_at.into_iter().for_each(|since| metrics.run(now.since(since)));
+                if let Some(since) = lease.claimed_at {
+                    let topic = lease.lease.key.topic.as_str();
+                    run_times.borrow_mut().record(topic, now.since(since));
+                }
             });
             self.on_credit_freed(stream, freed);
         };

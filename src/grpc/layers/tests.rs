@@ -105,7 +105,7 @@ where
 }
 
 fn counted(method: &str, code: &str) -> String {
-    format!(r#"ringq_rpc_seconds_count{{method="{method}",code="{code}"}} 1"#)
+    format!(r#"ringq_rpc_seconds_count{{code="{code}",method="{method}"}} 1"#)
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,7 +217,7 @@ async fn a_call_whose_caller_goes_is_cancelled_and_leaves_its_place() {
         let call = calls.clone().oneshot(request(GET, &[]));
         assert!(tokio::time::timeout(Duration::from_millis(10), call).await.is_err());
     }
-    let cancelled = r#"ringq_rpc_seconds_count{method="Get",code="CANCELLED"} 3"#;
+    let cancelled = r#"ringq_rpc_seconds_count{code="CANCELLED",method="Get"} 3"#;
     assert!(metrics.render().contains(cancelled), "{}", metrics.render());
 }
 
@@ -349,7 +349,7 @@ async fn an_answer_that_is_not_read_ends_at_the_deadline_of_its_call() {
         let most = if path == PULL { 61 } else { 1 };
         assert_eq!(begun.elapsed().as_secs(), most, "{path} {bytes}");
     }
-    let line = r#"ringq_rpc_seconds_count{method="Get",code="DEADLINE_EXCEEDED"} 2"#;
+    let line = r#"ringq_rpc_seconds_count{code="DEADLINE_EXCEEDED",method="Get"} 2"#;
     assert!(metrics.render().contains(line), "{}", metrics.render());
 }
 

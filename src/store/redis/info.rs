@@ -4,7 +4,7 @@ use deadpool_redis::redis;
 
 use crate::domain::ring::ShardState;
 use crate::domain::{Time, limit};
-use crate::store::{RecordCounts, Result, StoreInfo};
+use crate::store::{RecordCounts, Result, StoreInfo, StoreUsage};
 
 use super::heartbeat::parse_state;
 use super::script::Verb;
@@ -20,7 +20,7 @@ impl RedisStore {
         if content.dead + content.finished > 0 {
             content.latest_forget = self.latest_forget().await?;
         }
-        let bytes = self.memory().await?;
+        let StoreUsage { bytes, .. } = self.usage().await?;
         Ok(StoreInfo { kind: "redis", state, jobs, counts: content, bytes })
     }
 
@@ -80,13 +80,22 @@ impl RedisStore {
         }
     }
 
-    async fn memory(&self) -> Result<u64> {
+    /// Implements [`Store::usage`](crate::store::Store::usage).
+    pub(super) async fn usage(&self) -> Result<StoreUsage> {
         let _permit = self.permit().await?;
         let mut info = redis::cmd("INFO");
         info.arg("memory");
         let text: String = self.shard.command(ConnectionLane::Read, &info).await?;
-        let bytes = check::field(&text, "used_memory").and_then(|bytes| bytes.parse().ok());
-        Ok(bytes.unwrap_or(0))
+        Ok(usage(&text))
+    }
+}
+
+/// Reads the section `memory` of INFO. A `maxmemory` of 0 is no limit.
+fn usage(info: &str) -> StoreUsage {
+    let number = |name| check::field(info, name).and_then(|bytes| bytes.parse().ok());
+    StoreUsage {
+        bytes: number("used_memory").unwrap_or(0),
+        max_bytes: number("maxmemory").filter(|&max| max > 0),
     }
 }
 
@@ -101,4 +110,16 @@ fn add_counts(sum: &mut RecordCounts, part: RecordCounts) {
         latest_due: sum.latest_due.max(part.latest_due),
         latest_forget: None,
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_maxmemory_is_no_limit() {
+        let usage = |max| usage(&format!("# Memory\r\nused_memory:1024\r\nmaxmemory:{max}\r\n"));
+        assert_eq!(usage(0), StoreUsage { bytes: 1_024, max_bytes: None });
+        assert_eq!(usage(4_096), StoreUsage { bytes: 1_024, max_bytes: Some(4_096) });
+    }
 }

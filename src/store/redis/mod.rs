@@ -17,7 +17,7 @@
 //! | `heartbeat.rs` | `heartbeat`, `set_state` | `heartbeat`, `set_state` |
 //! | `claim.rs` | `claim` | `claim` |
 //! | `get.rs` | `get` | `get` |
-//! | `info.rs` | `info` | `info`, `last_kept_until` |
+//! | `info.rs` | `info`, `usage` | `info`, `last_kept_until` |
 //! | `leases.rs` | none: leases by name, and the path of lease patches | `extend`, `change_stream`; leases are read as jobs are |
 //! | `query.rs` | `list`, `topics`, `ids`, `stats` | `list`, `ids`, `stats` |
 //! | `lease_query.rs` | `query_leases`, `cancel_lost_claim` | `reap`, `running`, `cancel_claim` |
@@ -92,7 +92,7 @@ use crate::store::{
     Claim, ClaimResult, Error, EventKind, Heartbeat, IdsPage, JobRequest, LeaseQuery,
     LeaseQueryResult, ListPage, ListQuery, PruneResult, PruneTopicsResult, RequestResult, Result,
     ShardEvent, ShardIdentity, ShardStatus, ShardTopicStats, SharedState, Store, StoreFuture,
-    StoreInfo, TopicInfo, codec,
+    StoreInfo, StoreUsage, TopicInfo, codec,
 };
 
 use connections::ConnectionLane;
@@ -232,6 +232,10 @@ impl Store for RedisStore {
 
     fn info(&self) -> StoreFuture<'_, StoreInfo> {
         Box::pin(self.info())
+    }
+
+    fn usage(&self) -> StoreFuture<'_, StoreUsage> {
+        Box::pin(self.usage())
     }
 
     fn subscribe(&self, about: EventKind) -> broadcast::Receiver<ShardEvent> {

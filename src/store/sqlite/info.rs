@@ -1,10 +1,13 @@
 //! Statistics of the shard.
 
+use std::path::PathBuf;
+
 use rusqlite::params;
+use rustix::fs::statvfs;
 
 use crate::domain::ring::ShardState;
 use crate::domain::{State, Time};
-use crate::store::RecordCounts;
+use crate::store::{RecordCounts, StoreUsage};
 
 use super::error_mapping::SqliteResult;
 use super::heartbeat;
@@ -20,6 +23,7 @@ const ENDED: &str = statement(FILE, "ended");
 const LEASED: &str = statement(FILE, "leased");
 const LATEST_FORGET: &str = statement(FILE, "latest_forget");
 const BYTES: &str = statement(FILE, "bytes");
+const PAGES: &str = statement(FILE, "pages");
 
 /// Statistics read from the file.
 pub(super) struct FileInfo {
@@ -45,6 +49,20 @@ pub(super) fn info(reader: &SqliteReader<'_>, _: &()) -> SqliteResult<FileInfo> 
     }
     let bytes = connection.prepare_cached(BYTES)?.query_row([], |row| row.get(0))?;
     Ok(FileInfo { state: state.map(heartbeat::state_from_code), content, bytes })
+}
+
+/// [`Store::usage`](crate::store::Store::usage) of the database at a path, or of one in memory. Pages that are free
+/// inside the file count as free: the file never shrinks, and jobs use them first.
+pub(super) fn usage(reader: &SqliteReader<'_>, path: &Option<PathBuf>) -> SqliteResult<StoreUsage> {
+    let mut pages = reader.connection.prepare_cached(PAGES)?;
+    let (used, free) = pages.query_row([], |row| Ok((row.get(0)?, row.get::<_, u64>(1)?)))?;
+    let Some(path) = path else { return Ok(StoreUsage { bytes: used, max_bytes: None }) };
+    let mut log = path.clone().into_os_string();
+    log.push("-wal");
+    let log_bytes = std::fs::metadata(log).map_or(0, |log| log.len());
+    let bytes = used + log_bytes;
+    let max_bytes = statvfs(path).ok().map(|disk| bytes + free + disk.f_bavail * disk.f_frsize);
+    Ok(StoreUsage { bytes, max_bytes })
 }
 
 fn count_topic(

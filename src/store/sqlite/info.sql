@@ -17,3 +17,6 @@ SELECT count(*) FROM jobs WHERE phase = 1 AND alarm IS NOT NULL;
 SELECT max(alarm) FROM jobs WHERE phase = ?1 AND alarm IS NOT NULL;
 -- :bytes
 SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size();
+-- :pages
+SELECT (page_count - freelist_count) * page_size, freelist_count * page_size
+FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size();

@@ -49,7 +49,7 @@ use crate::store::{
     self, Claim, ClaimResult, EventKind, Heartbeat, IdsPage, JobRequest, LeaseQuery,
     LeaseQueryResult, ListPage, ListQuery, PruneResult, PruneTopicsResult, RequestResult,
     ShardEvent, ShardEvents, ShardIdentity, ShardStatus, ShardTopicStats, SharedState, Store,
-    StoreFuture, StoreInfo, TopicInfo,
+    StoreFuture, StoreInfo, StoreUsage, TopicInfo,
 };
 
 use reader::SqliteReaders;
@@ -211,6 +211,11 @@ impl Store for SqliteStore {
             let jobs = content.total();
             Ok(StoreInfo { kind: "sqlite", state, jobs, counts: content, bytes })
         })
+    }
+
+    fn usage(&self) -> StoreFuture<'_, StoreUsage> {
+        let path = self.readers.as_ref().map(|readers| readers.path().to_owned());
+        self.read(path, info::usage)
     }
 
     fn subscribe(&self, about: EventKind) -> broadcast::Receiver<ShardEvent> {

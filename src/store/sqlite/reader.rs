@@ -1,6 +1,6 @@
 //! Connections that read beside the writer. Each read sees one consistent state, that of its start.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -64,6 +64,11 @@ impl SqliteReaders {
         let idle = (0..READS_MAX).map(|_| open()).collect::<rusqlite::Result<Vec<_>>>()?;
         let (idle, permits) = (Mutex::new(idle), Arc::new(Semaphore::new(READS_MAX)));
         Ok(SqliteReaders { inner: Arc::new(ReadersInner { path, shard, clock, idle, permits }) })
+    }
+
+    /// Path of the database.
+    pub(super) fn path(&self) -> &Path {
+        &self.inner.path
     }
 
     /// Rejects all later reads.

@@ -26,5 +26,5 @@ pub use list_and_stats::{
 };
 pub use manage::{JobDeletion, JobReschedule, RedriveBatch, RedriveResult, RescheduleResult};
 pub use shard_status::{
-    RecordCounts, ShardIdentity, ShardProblem, ShardStatus, StoreInfo, WriteDurability,
+    RecordCounts, ShardIdentity, ShardProblem, ShardStatus, StoreInfo, StoreUsage, WriteDurability,
 };

@@ -63,6 +63,15 @@ pub struct StoreInfo {
     pub bytes: u64,
 }
 
+/// Space that a store uses and has, read cheaply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreUsage {
+    /// Bytes used: of a file, pages with content and the log; of a Redis, its memory.
+    pub bytes: u64,
+    /// Value of `bytes` at which the store is full; `None`: it has no limit of its own.
+    pub max_bytes: Option<u64>,
+}
+
 /// Records of a shard by state, and how long they stay if no worker takes them. Records count as stored: one past its
 /// time counts until it is pruned, so that a shard that accepts no writes reports it too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -380,6 +380,7 @@ macro_rules! conformance {
                 totals_only_rise
                 the_oldest_ready_job_is_the_one_that_became_due_first
                 a_shard_reports_what_it_is
+                a_shard_reports_the_space_that_jobs_take
                 a_shard_counts_its_jobs_by_state
                 a_shard_counts_the_jobs_of_all_its_topics
                 a_shard_states_until_when_jobs_stay

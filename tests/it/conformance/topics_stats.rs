@@ -7,9 +7,9 @@ use ringq::domain::ring::ShardState;
 use ringq::domain::{OnConflict, limit};
 use ringq::store::{NewJob, RecordCounts, ShardTopicStats};
 
-use super::fixture::Fixture;
+use super::fixture::{Backend, Fixture};
 use super::values::{
-    TOPIC, after, dead_lettered, failed_for, job_in, new_job, plus, released, topic,
+    TOPIC, after, dead_lettered, failed_for, job_in, new_job, plus, released, text, topic,
 };
 
 async fn names(q: &Fixture, prefix: &str, after: Option<&str>, limit: usize) -> Vec<String> {
@@ -202,6 +202,39 @@ pub(crate) async fn a_shard_reports_what_it_is(q: Fixture) {
     let after = q.store.info().await.unwrap();
     assert_eq!(after.jobs, 3);
     assert!(after.bytes > 0);
+}
+
+pub(crate) async fn a_shard_reports_the_space_that_jobs_take(q: Fixture) {
+    const JOBS: u64 = 32;
+    const PAYLOAD: u64 = 64 << 10;
+    let usage = async || q.store.usage().await.unwrap();
+    let empty = usage().await;
+    let job = |n: u64| {
+        let mut job = new_job(&format!("n{n}"));
+        job.spec.payload = Some(text(&"x".repeat(PAYLOAD as usize)));
+        job
+    };
+    for first in (0..JOBS).step_by(8) {
+        q.store.enqueue((first..first + 8).map(job).collect()).await.unwrap();
+    }
+    let full = usage().await;
+    let expected = empty.bytes + JOBS * PAYLOAD..empty.bytes + 4 * JOBS * PAYLOAD;
+    assert!(expected.contains(&full.bytes), "{empty:?} {full:?}");
+    // Memory without a limit is full when the machine is.
+    match (q.backend, full.max_bytes) {
+        (Backend::SqliteFile, Some(max)) => assert!(max > full.bytes, "{full:?}"),
+        (Backend::SqliteFile, None) => panic!("a file system has a size: {full:?}"),
+        (_, max) => assert_eq!(max, None),
+    }
+    for n in 0..JOBS {
+        q.delete(&format!("n{n}")).await;
+    }
+    q.sleep(2 * 86_400);
+    q.store.prune(100).await.unwrap();
+    // The log of a SQLite file keeps its size; Redis gives memory back later.
+    if q.backend == Backend::SqliteMemory {
+        assert!(usage().await.bytes < full.bytes - JOBS * PAYLOAD / 2, "{full:?}");
+    }
 }
 
 pub(crate) async fn a_shard_counts_its_jobs_by_state(q: Fixture) {

@@ -122,7 +122,7 @@ async fn a_client_that_goes_in_the_middle_of_a_request_is_no_error_of_the_server
         let call = rude.begin(ENQUEUE, whole.slice(..bytes), false);
         assert!(tokio::time::timeout(millis(50), call).await.is_err());
     }
-    let cancelled = r#"ringq_rpc_seconds_count{method="Enqueue",code="CANCELLED"} 3"#;
+    let cancelled = r#"ringq_rpc_seconds_count{code="CANCELLED",method="Enqueue"} 3"#;
     eventually("they are counted", async || {
         http_get(server.http, "/metrics").await.1.contains(cancelled).then_some(())
     })

@@ -1,0 +1,48 @@
+//! promtool, the tool of Prometheus that checks metrics and rules.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+
+use crate::harness::{in_ci, within};
+
+/// An installed promtool.
+pub(crate) struct Promtool(());
+
+/// Finds promtool on PATH. `None`: not installed; the test prints that and is skipped.
+pub(crate) async fn promtool() -> Option<Promtool> {
+    let version = Command::new("promtool").arg("--version").output().await;
+    if version.is_ok_and(|output| output.status.success()) {
+        return Some(Promtool(()));
+    }
+    assert!(!in_ci(), "promtool is missing: run .ci/install-test-tools");
+    eprintln!("skipped: promtool is missing, .ci/install-test-tools gets it");
+    None
+}
+
+// === impl Promtool ===
+
+impl Promtool {
+    /// Runs promtool in the root of the project with `input` on standard input. Returns all that it prints, as the
+    /// error if it fails.
+    pub(crate) async fn run(&self, args: &[&str], input: &str) -> Result<String, String> {
+        let mut promtool = Command::new("promtool")
+            .args(args)
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut stdin = promtool.stdin.take().unwrap();
+        let write = async move { stdin.write_all(input.as_bytes()).await.unwrap() };
+        let (output, ()) =
+            within("promtool", async { tokio::join!(promtool.wait_with_output(), write) }).await;
+        let output = output.unwrap();
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        if output.status.success() { Ok(text) } else { Err(text) }
+    }
+}
