@@ -45,3 +45,5 @@ pub mod store;
 pub mod telemetry;
 #[cfg(feature = "server")]
 pub mod timer;
+#[cfg(feature = "server")]
+pub mod trace;

@@ -6,7 +6,8 @@
 //!
 //! - [`hot`]: the pure functions of the bench of this name, in instructions per call
 //! - [`server`]: a whole server on SQLite in memory and on Redis, in instructions per job: decoding, converting,
-//!   batching, the store's side, claims, credit, messages, receipts, encoding
+//!   batching, the store's side, claims, credit, messages, receipts, encoding; `traced`: on SQLite, with traces
+//!   exported and one call of a hundred recorded
 //! - [`redis`]: the scripts, in instructions of Redis per job and verb; and, loosely, in time
 //!
 //! The code is built like the tests, without further optimization: another build would cost minutes in every CI run,
@@ -23,6 +24,7 @@ mod hot;
 mod life;
 #[path = "../hot/paths.rs"]
 mod paths;
+mod receiver;
 mod redis;
 #[path = "../load/redis.rs"]
 #[allow(dead_code, reason = "the load bench shares this file and uses the rest")]
@@ -63,7 +65,8 @@ fn main() -> Result<ExitCode> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [hot::COMMAND] => hot::run(),
-        [server::COMMAND, url] => server::serve(url)?,
+        [server::COMMAND, url] => server::serve(url, false)?,
+        [server::COMMAND, url, server::TRACED] => server::serve(url, true)?,
         _ => return regress(arguments.iter().any(|argument| argument == "--bless")),
     }
     Ok(ExitCode::SUCCESS)
@@ -96,6 +99,7 @@ fn missing_tool() -> Option<&'static str> {
 async fn measure() -> Result<Vec<RegressFigure>> {
     let mut figures = hot::count()?;
     figures.extend(server::count("sqlite", "sqlite::memory:").await?);
+    figures.extend(server::count_traced("traced", "sqlite::memory:").await?);
     let dir = TempDir::new()?;
     let redis = redis_server::RedisProcess::launch(Command::new(redis::program()), dir.path())?;
     figures.extend(server::count("redis", &redis.url()).await?);

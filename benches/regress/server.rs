@@ -12,16 +12,22 @@ use ringq::pb::{
     AckItem, AckRequest, BatchEnqueueRequest, Delivery, EnqueueRequest, JobSpec, PullRequest,
     StreamRequest, StreamResponse,
 };
+use ringq::telemetry::{LogFormat, OtlpConfig, Signals, Telemetry};
 use tokio::runtime;
 use tokio::sync::oneshot;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
 use crate::callgrind::{CallgrindCounts, OWN_MARK, callgrind_mark};
+use crate::receiver::SpanReceiver;
 use crate::{RegressFigure, own_program};
 
-/// Argument by which this program runs the server; the url of its shard follows.
+/// Argument by which this program runs the server; the url of its shard follows, and [`TRACED`] or nothing.
 pub(crate) const COMMAND: &str = "serve";
+/// Argument by which the server exports traces.
+pub(crate) const TRACED: &str = "--traced";
+/// Share of the calls that a traced server records.
+const SAMPLED: &str = "0.01";
 /// Number of jobs that run one after the other.
 const SINGLE: usize = 100;
 /// Number of calls with many jobs each, and of their jobs.
@@ -43,7 +49,19 @@ struct RegressClient {
 
 /// Returns the cost of the life of a job in a server with this shard: instructions per job.
 pub(crate) async fn count(name: &str, url: &str) -> Result<Vec<RegressFigure>> {
-    let mut server = CountedServer::start(url)?;
+    count_with(name, url, None).await
+}
+
+/// Returns the cost as [`count`] does, in a server that records one call of a hundred and exports its spans.
+pub(crate) async fn count_traced(name: &str, url: &str) -> Result<Vec<RegressFigure>> {
+    let receiver = SpanReceiver::start().await?;
+    let figures = count_with(name, url, Some(&receiver.url)).await?;
+    ensure!(receiver.spans() > 0, "the server exported no span");
+    Ok(figures)
+}
+
+async fn count_with(name: &str, url: &str, receiver: Option<&str>) -> Result<Vec<RegressFigure>> {
+    let mut server = CountedServer::start(url, receiver)?;
     let address = server.line()?;
     let mut client = RegressClient::connect(&address).await?;
     // Allocations of the first use do not count.
@@ -63,13 +81,18 @@ pub(crate) async fn count(name: &str, url: &str) -> Result<Vec<RegressFigure>> {
 }
 
 /// Serves until it is killed, and marks at each line of the input.
-pub(crate) fn serve(url: &str) -> Result<()> {
+pub(crate) fn serve(url: &str, traced: bool) -> Result<()> {
     let config = Config::from_toml(&format!(
         "listen = '127.0.0.1:0'\nhttp_listen = '127.0.0.1:0'\n[[shard]]\nname = 's0'\nurl = '{url}'\n"
     ))?;
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let app = App::build(config).await?;
+        let otlp = OtlpConfig {
+            signals: Signals { traces: traced, ..Signals::default() },
+            ..OtlpConfig::default()
+        };
+        let telemetry = Telemetry::start(LogFormat::Text, "off", &otlp, "bench")?;
+        let app = App::build(config, telemetry).await?;
         writeln!(stdout(), "http://{}", app.grpc_address())?;
         let (stop, stopped) = oneshot::channel();
         std::thread::spawn(move || {
@@ -95,10 +118,18 @@ fn mark_on_stdin() -> Result<()> {
 // === impl CountedServer ===
 
 impl CountedServer {
-    fn start(url: &str) -> Result<CountedServer> {
+    fn start(url: &str, receiver: Option<&str>) -> Result<CountedServer> {
         let counts = CallgrindCounts::new()?;
         let mut command = counts.command(own_program()?, OWN_MARK);
         command.args([COMMAND, url]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if let Some(receiver) = receiver {
+            command.arg(TRACED).envs([
+                ("OTEL_EXPORTER_OTLP_ENDPOINT", receiver),
+                ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"),
+                ("OTEL_TRACES_SAMPLER_ARG", SAMPLED),
+                ("OTEL_BSP_SCHEDULE_DELAY", "500"),
+            ]);
+        }
         let mut child = command.spawn()?;
         let stdin = child.stdin.take().context("no input")?;
         let stdout = BufReader::new(child.stdout.take().context("no output")?);

@@ -22,6 +22,7 @@ use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::scheduler::{ReplicaIdentity, Scheduler};
 use crate::shards::Shards;
+use crate::telemetry::Telemetry;
 use crate::{grpc, http};
 
 pub use error::Error;
@@ -32,6 +33,7 @@ use running_server::RunningServer;
 pub struct App {
     config: Config,
     scheduler: Scheduler,
+    telemetry: Telemetry,
     /// Held so that the address is reserved and known.
     grpc: BoundListener,
     http: BoundListener,
@@ -40,11 +42,12 @@ pub struct App {
 // === impl App ===
 
 impl App {
-    /// Acquires everything that the server needs: its listeners, its directories and its shards.
+    /// Acquires everything that the server needs: its listeners, its directories and its shards. `telemetry`
+    /// exports its spans and metrics.
     ///
     /// # Errors
     /// [`Error`], if an address is in use, a directory cannot be written or a shard cannot be opened.
-    pub async fn build(config: Config) -> Result<App, Error> {
+    pub async fn build(config: Config, telemetry: Telemetry) -> Result<App, Error> {
         open_files::raise_limit();
         open::directories(&config.shards).await?;
         let grpc = BoundListener::bind(config.listen, "listen").await?;
@@ -58,7 +61,7 @@ impl App {
         let fingerprint = format!("{:016x}", shards.fingerprint());
         tracing::info!(shards = shards.all().len(), fingerprint, "ring at start");
         let scheduler = Scheduler::new(shards, clock, metrics, replica);
-        Ok(App { config, scheduler, grpc, http })
+        Ok(App { config, scheduler, telemetry, grpc, http })
     }
 
     /// Returns the address at which gRPC is served.
@@ -78,10 +81,11 @@ impl App {
     /// # Errors
     /// [`Error`], if a listener or the ready file fails.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
-        let App { config, scheduler, grpc: grpc_listener, http: http_listener } = self;
+        let App { config, scheduler, telemetry, grpc: grpc_listener, http: http_listener } = self;
         let addresses = (grpc_listener.address, http_listener.address);
         let (grpc_stop, http_stop) = (CancellationToken::new(), CancellationToken::new());
         let serving = RunningServer::start(config, scheduler).await;
+        let metrics = telemetry.export_metrics(serving.metric_source());
         let serve_http = http::serve(
             http_listener.socket,
             serving.router(),
@@ -89,7 +93,7 @@ impl App {
         );
         let serve_grpc = grpc::serve(
             grpc_listener.socket,
-            serving.services(),
+            serving.services(telemetry.tracer()),
             serving.grpc_config(),
             grpc_stop.clone().cancelled_owned(),
         );
@@ -101,6 +105,9 @@ impl App {
         };
         let grpc_and_drain = async {
             drain::serve_bounded(serve_until_shutdown, serve_grpc).await?;
+            if let Some(metrics) = metrics {
+                metrics.stop().await;
+            }
             drain::close_shards(serving.shut_down()).await;
             http_stop.cancel();
             Ok(())

@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::dispatch::{self, Dispatcher};
 use crate::scheduler::Scheduler;
+use crate::telemetry::MetricSource;
 use crate::timer::Timer;
+use crate::trace::Tracer;
 use crate::{grpc, http};
 
 use super::readiness::{self, Readiness};
@@ -25,6 +28,7 @@ pub(super) struct RunningServer {
     dispatcher: Dispatcher,
     timers: Timer,
     timers_stop: CancellationToken,
+    refresh: http::Refresh,
     health: grpc::GrpcHealth,
     ready: readiness::ReadinessSender,
 }
@@ -39,20 +43,22 @@ impl RunningServer {
             stream_max_age: config.stream_max_age.unwrap_or(Duration::ZERO),
         };
         let dispatcher = Dispatcher::spawn(scheduler.clone(), streams);
+        let refresh = gauges::refresh(scheduler.clone(), dispatcher.clone());
         let timers_stop = CancellationToken::new();
         let timers = Timer::spawn(&scheduler, &timers_stop);
         let health = grpc::GrpcHealth::new().await;
         let ready = readiness::ReadinessSender::new(Readiness::Starting);
-        RunningServer { config, scheduler, dispatcher, timers, timers_stop, health, ready }
+        RunningServer { config, scheduler, dispatcher, timers, timers_stop, refresh, health, ready }
     }
 
     /// Returns the parts that serve gRPC.
-    pub(super) fn services(&self) -> grpc::ServiceParts {
+    pub(super) fn services(&self, tracer: Tracer) -> grpc::ServiceParts {
         let store = self.config.shards.first().map_or("", |shard| shard.url.kind());
         grpc::ServiceParts {
             scheduler: self.scheduler.clone(),
             dispatcher: self.dispatcher.clone(),
             health: self.health.clone(),
+            tracer,
             about: grpc::ServerFacts { store, start_time: self.scheduler.clock().now() },
         }
     }
@@ -72,10 +78,25 @@ impl RunningServer {
 
     /// Returns the pages of the HTTP port.
     pub(super) fn router(&self) -> Router {
-        let refresh = gauges::refresh(self.scheduler.clone(), self.dispatcher.clone());
         let (ready, shards) = (self.ready.subscribe(), self.scheduler.shards().clone());
         let not_ready: http::NotReady = Arc::new(move || ready.borrow().not_ready_reason(&shards));
-        http::router(self.scheduler.metrics().clone(), not_ready, refresh)
+        http::router(self.scheduler.metrics().clone(), not_ready, self.refresh.clone())
+    }
+
+    /// Returns the function that reads all metrics, with fresh gauges if the shards answer in time.
+    pub(super) fn metric_source(&self) -> MetricSource {
+        let (metrics, refresh) = (self.scheduler.metrics().clone(), self.refresh.clone());
+        Arc::new(move || {
+            let (metrics, refresh) = (metrics.clone(), refresh.clone());
+            Box::pin(async move {
+                if timeout(http::REFRESH_MAX, refresh()).await.is_err() {
+                    tracing::warn!(
+                        "gauges of this export are outdated: the shards did not answer in time"
+                    );
+                }
+                metrics.gather()
+            })
+        })
     }
 
     /// Accepts work until `shutdown` ends, then no new work, and waits for running jobs. The ready file exists as

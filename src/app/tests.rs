@@ -18,7 +18,7 @@ fn config(more: &str) -> Config {
 
 /// Returns the error of a server that cannot start.
 async fn refused(config: Config) -> String {
-    match App::build(config).await {
+    match App::build(config, Telemetry::default()).await {
         Ok(_) => panic!("the server starts"),
         Err(error) => error.to_string(),
     }
@@ -52,7 +52,8 @@ async fn directory_error_names_the_fix() {
 async fn the_ready_file_lives_as_long_as_the_server_serves() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ready.json");
-    let app = App::build(config(&format!("ready_file = {path:?}"))).await.unwrap();
+    let app =
+        App::build(config(&format!("ready_file = {path:?}")), Telemetry::default()).await.unwrap();
     let want = serde_json::json!({
         "grpc": app.grpc_address().to_string(), "http": app.http_address().to_string(),
     });

@@ -9,14 +9,14 @@ use super::exit::CommandFailure;
 use super::serve_args::ServeArgs;
 use crate::app::App;
 use crate::config::Config;
-use crate::{shutdown, telemetry};
+use crate::shutdown;
+use crate::telemetry::Telemetry;
 
 /// Time for which blocking calls may delay the exit: all necessary work is finished by then.
 const LINGER: Duration = Duration::from_secs(2);
 
 pub(super) fn run(flags: ServeArgs) -> Result<(), CommandFailure> {
     let config = Config::load(&flags.into())?;
-    telemetry::init(config.log_format, &config.log_filter)?;
     let runtime = runtime(config.threads).context("cannot start the runtime")?;
     let result = runtime.block_on(serve(config));
     runtime.shutdown_timeout(LINGER);
@@ -24,9 +24,17 @@ pub(super) fn run(flags: ServeArgs) -> Result<(), CommandFailure> {
 }
 
 async fn serve(config: Config) -> anyhow::Result<()> {
+    let telemetry =
+        Telemetry::start(config.log_format, &config.log_filter, &config.otlp, &config.replica)?;
+    let result = run_app(config, telemetry.clone()).await;
+    telemetry.shut_down().await;
+    result
+}
+
+async fn run_app(config: Config, telemetry: Telemetry) -> anyhow::Result<()> {
     // First of all: a signal during a slow start must not be lost.
     let shutdown = shutdown::signal().context("cannot listen to signals")?;
-    let app = App::build(config).await?;
+    let app = App::build(config, telemetry).await?;
     app.run(shutdown).await?;
     Ok(())
 }

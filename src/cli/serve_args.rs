@@ -47,6 +47,9 @@ pub(super) struct ServeArgs {
     /// Log this, as in info,ringq::dispatch=debug [default: info]
     #[arg(long, value_name = "FILTER")]
     log_filter: Option<String>,
+    /// Export these by OTLP: traces, metrics, logs, or none [default: what OTEL_* variables select]
+    #[arg(long, value_name = "SIGNALS")]
+    otlp: Option<String>,
     /// Most streams open at once [default: 1000]
     #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
     max_streams: Option<String>,
@@ -92,6 +95,7 @@ impl From<ServeArgs> for ConfigFlags {
             ("threads", flags.threads),
             ("log_format", flags.log_format),
             ("log_filter", flags.log_filter),
+            ("otlp", flags.otlp),
             ("max_streams", flags.max_streams),
             ("max_concurrent_requests", flags.max_concurrent_requests),
             ("max_message_mib", flags.max_message_mib),

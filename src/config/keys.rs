@@ -2,7 +2,7 @@
 
 /// Keys of all settings but the shards, in the order of their documentation. The variable of `http_listen` is
 /// `RINGQ_HTTP_LISTEN`, its flag `--http-listen`.
-pub const KEYS: [&str; 20] = [
+pub const KEYS: [&str; 21] = [
     "listen",
     "http_listen",
     "ready_file",
@@ -14,6 +14,7 @@ pub const KEYS: [&str; 20] = [
     "threads",
     "log_format",
     "log_filter",
+    "otlp",
     "max_streams",
     "max_concurrent_requests",
     "max_message_mib",

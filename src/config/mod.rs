@@ -38,7 +38,7 @@ pub(crate) use duration::{any_duration as parse_duration, show_duration};
 pub(crate) use invalid_setting::io_problem;
 
 use crate::store::redis::RedisTlsFiles;
-use crate::telemetry::LogFormat;
+use crate::telemetry::{LogFormat, OtelVariables, OtlpConfig};
 
 use layer::ConfigLayer;
 use machine::Machine;
@@ -87,6 +87,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Filter of log messages, in the syntax of `RUST_LOG`; it parses. Default `info`.
     pub log_filter: String,
+    /// Export by OTLP. Default: what the variables of OpenTelemetry select, and without them nothing.
+    pub otlp: OtlpConfig,
     /// Number of worker threads of the runtime, 1 to 256. Default: 1 on up to two cpus, else the number of cpus, at
     /// most 4.
     pub threads: usize,
@@ -104,7 +106,12 @@ impl Config {
         let environment = ConfigLayer::environment(environment(), &mut mistakes);
         let flags = ConfigLayer::flags(flags);
         let file = read_file(&flags, &environment, &mut mistakes);
-        resolve(vec![file, environment, flags], mistakes, &Machine::detect())
+        resolve(
+            vec![file, environment, flags],
+            mistakes,
+            &Machine::detect(),
+            OtelVariables::new(self::environment()),
+        )
     }
 
     /// Reads the settings that a file with this text gives, without flags and environment.
@@ -114,7 +121,7 @@ impl Config {
     pub fn from_toml(text: &str) -> Result<Config, InvalidSettings> {
         let mut mistakes = Vec::new();
         let file = file::read("the given text", text, &mut mistakes);
-        resolve(vec![file], mistakes, &Machine::detect())
+        resolve(vec![file], mistakes, &Machine::detect(), OtelVariables::default())
     }
 
     /// Formats the settings as a file that gives the same settings again.
@@ -140,10 +147,11 @@ fn resolve(
     layers: Vec<ConfigLayer>,
     mut mistakes: Vec<InvalidSetting>,
     machine: &Machine,
+    otel: OtelVariables,
 ) -> Result<Config, InvalidSettings> {
     let defaults = file::read("the defaults", DEFAULTS, &mut mistakes).into_defaults();
     let layer = layers.into_iter().fold(defaults, ConfigLayer::merged_with);
-    ConfigReader::new(layer, mistakes).config(machine)
+    ConfigReader::new(layer, mistakes).config(machine, otel)
 }
 
 /// Reads the file that `--config` or `RINGQ_CONFIG` names, or returns an empty layer.

@@ -11,6 +11,7 @@ use super::source::SettingSource;
 use super::{Config, InvalidSetting, InvalidSettings, ShardConfig, bounds, duration, parse};
 use crate::domain::ring::ShardState;
 use crate::store::redis::RedisTlsFiles;
+use crate::telemetry::{OtelVariables, OtlpConfig, Signals};
 
 /// Reads settings and collects mistakes on the way.
 pub(super) struct ConfigReader {
@@ -27,15 +28,19 @@ impl ConfigReader {
     }
 
     /// Returns the settings, if there is no mistake at all.
-    pub(super) fn config(mut self, machine: &Machine) -> Result<Config, InvalidSettings> {
-        match self.read(machine) {
+    pub(super) fn config(
+        mut self,
+        machine: &Machine,
+        otel: OtelVariables,
+    ) -> Result<Config, InvalidSettings> {
+        match self.read(machine, otel) {
             Some(config) if self.mistakes.is_empty() => Ok(config),
             _ => Err(InvalidSettings(self.mistakes)),
         }
     }
 
     /// Reads every setting before the first `?`, so that no mistake hides another.
-    fn read(&mut self, machine: &Machine) -> Option<Config> {
+    fn read(&mut self, machine: &Machine, otel: OtelVariables) -> Option<Config> {
         let listen = self.required("listen", parse::address);
         let http_listen = self.required("http_listen", parse::address);
         self.check_addresses(listen, http_listen);
@@ -60,6 +65,7 @@ impl ConfigReader {
         let request_timeout = self.duration("request_timeout", &bounds::REQUEST_TIMEOUT);
         let log_format = self.required("log_format", parse::log_format);
         let log_filter = self.required("log_filter", parse::log_filter);
+        let signals = self.optional("otlp", Signals::parse);
         let threads = self.optional("threads", |text| parse::number(text, &bounds::THREADS));
         Some(Config {
             listen: listen?,
@@ -80,6 +86,7 @@ impl ConfigReader {
             request_timeout: request_timeout?,
             log_format: log_format?,
             log_filter: log_filter?,
+            otlp: OtlpConfig::new(signals, otel),
             threads: threads.unwrap_or_else(|| machine.threads()),
         })
     }

@@ -15,7 +15,8 @@ fn settings(
     let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let environment = ConfigLayer::environment(variables, &mut mistakes);
     let machine = Machine { cpus: 3, hostname: Some("host-1".to_owned()) };
-    resolve(vec![file, environment, ConfigLayer::flags(flags)], mistakes, &machine)
+    let otel = OtelVariables::default();
+    resolve(vec![file, environment, ConfigLayer::flags(flags)], mistakes, &machine, otel)
         .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect())
 }
 
@@ -49,6 +50,7 @@ fn the_default_file_gives_the_documented_defaults() {
         request_timeout: secs(30),
         log_format: LogFormat::Text,
         log_filter: "info".to_owned(),
+        otlp: OtlpConfig::default(),
         threads: 3,
     };
     assert_eq!(defaults(), want);

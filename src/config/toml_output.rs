@@ -29,6 +29,7 @@ pub(super) fn toml(config: &Config) -> String {
         line("threads", config.threads),
         line("log_format", text(show_log_format(config.log_format))),
         line("log_filter", text(&config.log_filter)),
+        line("otlp", text(config.otlp.signals)),
         line("max_streams", config.max_streams),
         line("max_concurrent_requests", config.max_concurrent_requests),
         line("max_message_mib", config.max_message_mib),

@@ -12,9 +12,11 @@
 mod admin_service;
 mod connection_age;
 mod convert;
+mod delivery_spans;
 mod health;
 mod jobs_page;
 mod layers;
+mod pulled_jobs;
 mod queue_service;
 mod reason;
 mod scaler_service;
@@ -40,6 +42,7 @@ use crate::pb::admin_service_server::AdminServiceServer;
 use crate::pb::queue_service_server::QueueServiceServer;
 use crate::pb::topic_service_server::TopicServiceServer;
 use crate::scheduler::Scheduler;
+use crate::trace::Tracer;
 
 pub use health::GrpcHealth;
 
@@ -62,6 +65,8 @@ pub struct ServiceParts {
     pub dispatcher: Dispatcher,
     /// Status that health probes return.
     pub health: GrpcHealth,
+    /// Creates the spans of calls and deliveries.
+    pub tracer: Tracer,
     /// Facts for `GetServerInfo` that the other parts do not have.
     pub about: ServerFacts,
 }
@@ -123,16 +128,16 @@ pub async fn serve(
     config: Config,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    let ServiceParts { scheduler, dispatcher, health, about } = services;
+    let ServiceParts { scheduler, dispatcher, health, tracer, about } = services;
     let limits = layers::CallLimits::new(
         config.max_concurrent_requests,
         config.max_message_bytes,
         config.request_timeout,
     );
-    let layer = layers::CallLayer::new(scheduler.metrics().clone(), limits);
+    let layer = layers::CallLayer::new(scheduler.metrics().clone(), tracer.clone(), limits);
     let connections =
         Connections::new("grpc", config.max_connections, config.max_connections_per_peer);
-    let queue = queue_service::QueueHandler::new(scheduler.clone(), dispatcher.clone());
+    let queue = queue_service::QueueHandler::new(scheduler.clone(), dispatcher.clone(), tracer);
     let topics = topic_service::TopicsHandler::new(scheduler.clone(), dispatcher.clone());
     let scaler = scaler_service::ScalerHandler::new(scheduler.clone(), dispatcher.clone());
     let admin = admin_service::AdminHandler::new(scheduler, dispatcher, about);

@@ -7,9 +7,11 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use crate::dispatch::Dispatcher;
+use crate::domain::Receipt;
 use crate::pb;
 use crate::pb::queue_service_server::QueueService;
 use crate::scheduler::{AcceptedJob, Draft, EnqueueError, Scheduler};
+use crate::trace::{CallSpan, SpanJob, Tracer};
 
 use super::connection_age::ConnectionAge;
 use super::convert::delivery::to_delivery;
@@ -19,7 +21,9 @@ use super::convert::number::to_int32;
 use super::convert::reschedule::{self, RescheduleCall};
 use super::convert::spec::SpecContext;
 use super::convert::{InvalidRequest, enqueue, job, settle, stream, time};
+use super::delivery_spans::delivery_span;
 use super::layers::{CallDeadline, StreamCut, write_deadline};
+use super::pulled_jobs::PulledJobs;
 use super::status::{RpcError, safe_id};
 use super::stream_messages::StreamMessages;
 
@@ -27,6 +31,7 @@ use super::stream_messages::StreamMessages;
 pub(super) struct QueueHandler {
     scheduler: Scheduler,
     dispatcher: Dispatcher,
+    tracer: Tracer,
 }
 
 /// Result of a call.
@@ -36,12 +41,17 @@ type RpcResult<T> = Result<Response<T>, Status>;
 
 impl QueueHandler {
     /// Creates the handler on top of these parts.
-    pub(super) fn new(scheduler: Scheduler, dispatcher: Dispatcher) -> QueueHandler {
-        QueueHandler { scheduler, dispatcher }
+    pub(super) fn new(
+        scheduler: Scheduler,
+        dispatcher: Dispatcher,
+        tracer: Tracer,
+    ) -> QueueHandler {
+        QueueHandler { scheduler, dispatcher, tracer }
     }
 
-    fn context<'a>(&self, metadata: &'a MetadataMap) -> SpecContext<'a> {
-        SpecContext { now: self.scheduler.clock().now(), trace: trace(metadata) }
+    /// Returns the context of new jobs; `own`: the `traceparent` of the call's span, if the call is recorded.
+    fn context<'a>(&self, metadata: &'a MetadataMap, own: Option<&'a str>) -> SpecContext<'a> {
+        SpecContext { now: self.scheduler.clock().now(), trace: trace(metadata, own) }
     }
 
     /// Writes the valid jobs of a batch and returns all results in order.
@@ -72,9 +82,18 @@ impl QueueService for QueueHandler {
         request: Request<pb::EnqueueRequest>,
     ) -> RpcResult<pb::EnqueueResponse> {
         let (metadata, extensions, request) = request.into_parts();
-        let (draft, asked) = enqueue::enqueue(request, self.context(&metadata))?;
+        let span = extensions.get::<CallSpan>();
+        let own = span.map(CallSpan::traceparent);
+        let (draft, asked) = enqueue::enqueue(request, self.context(&metadata, own.as_deref()))?;
+        let topic = span.map(|_| draft.topic.clone());
         match self.scheduler.enqueue(vec![draft], asked, write_deadline(&extensions)).await.pop() {
-            Some(Ok(enqueued)) => Ok(Response::new(enqueue::to_enqueue_response(enqueued))),
+            Some(Ok(enqueued)) => {
+                if let (Some(span), Some(topic)) = (span, topic) {
+                    let (id, shard) = (enqueued.id.as_str(), enqueued.shard.as_str());
+                    span.set_job(SpanJob { topic: topic.as_str(), id, shard });
+                }
+                Ok(Response::new(enqueue::to_enqueue_response(enqueued)))
+            }
             Some(Err(error)) => Err(RpcError::from(error).in_field("job").into()),
             None => Err(RpcError::internal().into()),
         }
@@ -85,7 +104,12 @@ impl QueueService for QueueHandler {
         request: Request<pb::BatchEnqueueRequest>,
     ) -> RpcResult<pb::BatchEnqueueResponse> {
         let (metadata, extensions, request) = request.into_parts();
-        let batch = enqueue::batch_enqueue(request, self.context(&metadata))?;
+        let span = extensions.get::<CallSpan>();
+        let own = span.map(CallSpan::traceparent);
+        let batch = enqueue::batch_enqueue(request, self.context(&metadata, own.as_deref()))?;
+        if let Some(span) = span {
+            span.set_jobs(batch.drafts.len());
+        }
         let results = self.write(batch, write_deadline(&extensions)).await;
         let failed = results.iter().filter(|result| result.error.is_some()).count();
         let failed_count = to_int32(failed);
@@ -135,12 +159,18 @@ impl QueueService for QueueHandler {
         if let Some(age) = age {
             age.stream_opened(&options);
         }
+        let worker_id = Arc::clone(&options.worker_id);
         let outbox = self.dispatcher.open(options)?;
         info.stream_id = outbox.stream_id();
         info.replica.clone_from(&self.scheduler.replica().name);
         info.server_time = Some(time::to_timestamp(self.scheduler.clock().now()));
         let ends = StreamCut(outbox.reset_token());
-        let mut answer = Response::new(StreamMessages::new(outbox, self.scheduler.clone(), info));
+        let mut answer = Response::new(StreamMessages::new(
+            outbox,
+            self.scheduler.clone(),
+            (self.tracer.clone(), worker_id),
+            info,
+        ));
         answer.extensions_mut().insert(ends);
         Ok(answer)
     }
@@ -148,33 +178,62 @@ impl QueueService for QueueHandler {
     async fn pull(&self, request: Request<pb::PullRequest>) -> RpcResult<pb::PullResponse> {
         let left = request.extensions().get::<CallDeadline>().map(|deadline| deadline.left());
         let caller = caller(&request);
+        let span = request.extensions().get::<CallSpan>().cloned();
         let options = stream::pull(request.into_inner(), caller, left)?;
+        let worker_id = Arc::clone(&options.worker_id);
         let (deliveries, handover) = self.dispatcher.pull(options).await?;
+        if let Some(span) = span {
+            span.set_jobs(deliveries.len());
+        }
+        let span = |job| delivery_span(&self.tracer, job, &worker_id);
+        let pulled = PulledJobs::new(handover, deliveries.iter().filter_map(span).collect());
         let policy = |over: &_| self.scheduler.retry_policy(over);
         let deliveries = deliveries.into_iter().map(|d| to_delivery(d, policy)).collect();
         let mut response = Response::new(pb::PullResponse { deliveries });
-        response.extensions_mut().insert(Arc::new(handover));
+        response.extensions_mut().insert(Arc::new(pulled));
         Ok(response)
     }
 
     async fn ack(&self, request: Request<pb::AckRequest>) -> RpcResult<pb::AckResponse> {
-        let (metadata, _, request) = request.into_parts();
-        let (items, receipts) = settle::ack(request, self.context(&metadata))?.split();
+        let (metadata, extensions, request) = request.into_parts();
+        let span = extensions.get::<CallSpan>();
+        let own = span.map(CallSpan::traceparent);
+        let (items, receipts) =
+            settle::ack(request, self.context(&metadata, own.as_deref()))?.split();
+        describe_settles(span, items.iter().map(|item| &item.receipt));
         let failures = receipts.failures(self.scheduler.ack(items).await);
         Ok(Response::new(pb::AckResponse { failures }))
     }
 
     async fn nack(&self, request: Request<pb::NackRequest>) -> RpcResult<pb::NackResponse> {
-        let (items, receipts) = settle::nack(request.into_inner())?.split();
+        let (_, extensions, request) = request.into_parts();
+        let (items, receipts) = settle::nack(request)?.split();
+        describe_settles(extensions.get(), items.iter().map(|item| &item.receipt));
         let failures = receipts.failures(self.scheduler.nack(items).await);
         Ok(Response::new(pb::NackResponse { failures }))
     }
 
     async fn extend(&self, request: Request<pb::ExtendRequest>) -> RpcResult<pb::ExtendResponse> {
-        let until = write_deadline(request.extensions());
-        let (items, receipts) = settle::extend(request.into_inner())?.split();
+        let (_, extensions, request) = request.into_parts();
+        let until = write_deadline(&extensions);
+        let (items, receipts) = settle::extend(request)?.split();
+        describe_settles(extensions.get(), items.iter().map(|item| &item.receipt));
         let failures = receipts.failures(self.scheduler.extend(items, until).await);
         Ok(Response::new(pb::ExtendResponse { failures }))
+    }
+}
+
+/// Adds the jobs of an Ack, Nack or Extend to its span, if the call is recorded.
+fn describe_settles<'a>(
+    span: Option<&CallSpan>,
+    receipts: impl ExactSizeIterator<Item = &'a Receipt>,
+) {
+    let Some(span) = span else { return };
+    span.set_jobs(receipts.len());
+    let mut receipts = receipts;
+    if let (Some(Receipt { shard, key, .. }), None) = (receipts.next(), receipts.next()) {
+        let (topic, id) = (key.topic.as_str(), key.id.as_str());
+        span.set_job(SpanJob { topic, id, shard: shard.as_str() });
     }
 }
 

@@ -139,6 +139,7 @@ mod tests {
     use super::*;
     use crate::connections::PREFACE;
     use crate::metrics::Metrics;
+    use crate::trace::Tracer;
 
     /// An empty SETTINGS frame.
     const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
@@ -149,7 +150,7 @@ mod tests {
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let connections = Connections::new("grpc", 2, 2);
         let limits = CallLimits::new(1, 32 << 20, Duration::from_secs(30));
-        let layer = CallLayer::new(Metrics::new(), limits);
+        let layer = CallLayer::new(Metrics::new(), Tracer::default(), limits);
         let serving =
             serve(listener, connections, Routes::default(), layer, Duration::ZERO, pending());
         let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));

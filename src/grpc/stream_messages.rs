@@ -1,17 +1,20 @@
 //! Messages of a stream: the batches of its outbox; the first one has the settings in effect.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::Stream;
 use pin_project_lite::pin_project;
 use tonic::Status;
 
-use crate::dispatch::{Outbox, StreamBatch};
+use crate::dispatch::{JobDelivery, Outbox, StreamBatch};
 use crate::pb;
 use crate::scheduler::Scheduler;
+use crate::trace::{DeliverySpan, Tracer};
 
 use super::convert::delivery::to_stream_response;
+use super::delivery_spans::delivery_span;
 
 pin_project! {
     /// Messages of one stream. If they are dropped before their end, the stream is broken.
@@ -19,6 +22,8 @@ pin_project! {
         #[pin]
         outbox: Outbox,
         scheduler: Scheduler,
+        tracer: Tracer,
+        worker_id: Arc<str>,
         info: Option<pb::StreamInfo>,
     }
 }
@@ -30,9 +35,10 @@ impl StreamMessages {
     pub(super) fn new(
         outbox: Outbox,
         scheduler: Scheduler,
+        (tracer, worker_id): (Tracer, Arc<str>),
         info: pb::StreamInfo,
     ) -> StreamMessages {
-        StreamMessages { outbox, scheduler, info: Some(info) }
+        StreamMessages { outbox, scheduler, tracer, worker_id, info: Some(info) }
     }
 }
 
@@ -49,6 +55,8 @@ impl Stream for StreamMessages {
             (Poll::Ready(None), false) => return Poll::Ready(None),
             (Poll::Pending, false) => return Poll::Pending,
         };
+        let span = |job: &JobDelivery| delivery_span(this.tracer, job, this.worker_id);
+        batch.deliveries.iter().filter_map(span).for_each(DeliverySpan::record);
         let message = to_stream_response(batch, |over| this.scheduler.retry_policy(over));
         Poll::Ready(Some(Ok(pb::StreamResponse { info: this.info.take(), ..message })))
     }

@@ -27,8 +27,8 @@ pub use serve::serve;
 
 /// Content type of the Prometheus text format.
 const METRICS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// Maximum time that a scrape waits for fresh gauges; well below Prometheus' own timeout of 10 s.
-const REFRESH_MAX: Duration = Duration::from_secs(2);
+/// Maximum time that a scrape or an export waits for fresh gauges; well below Prometheus' own timeout of 10 s.
+pub const REFRESH_MAX: Duration = Duration::from_secs(2);
 
 /// Function that updates the gauges before a scrape, which waits 2 s for it at most.
 pub type Refresh = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;

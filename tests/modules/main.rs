@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use imports::{Import, Module};
 
 /// Allowed imports of each module of `src/lib.rs`. A line names earlier lines only, so that imports run one way.
-const LAYERS: [(&str, &[&str]); 21] = [
+const LAYERS: [(&str, &[&str]); 22] = [
     // Beside all layers: each does one thing, for any module.
     ("backoff", &[]),
     ("log_limiter", &[]),
@@ -21,7 +21,8 @@ const LAYERS: [(&str, &[&str]); 21] = [
     ("keda", &[]),
     ("pb", &[]),
     ("shutdown", &[]),
-    ("telemetry", &[]),
+    ("trace", &[]),
+    ("telemetry", &["log_limiter", "trace"]),
     // Pure: it calls no other module.
     ("domain", &[]),
     ("clock", &["domain"]),
@@ -44,6 +45,7 @@ const LAYERS: [(&str, &[&str]); 21] = [
             "log_limiter",
             "scheduler",
             "store",
+            "trace",
         ],
     ),
     ("http", &["connections", "metrics"]),
@@ -61,14 +63,27 @@ const LAYERS: [(&str, &[&str]); 21] = [
             "scheduler",
             "shards",
             "store",
+            "telemetry",
             "timer",
+            "trace",
         ],
     ),
     // Clients: they use the public API, and the limits of its values.
     ("client", &["backoff", "pb"]),
     (
         "cli",
-        &["app", "client", "clock", "config", "domain", "backoff", "pb", "shutdown", "telemetry"],
+        &[
+            "app",
+            "client",
+            "clock",
+            "config",
+            "domain",
+            "backoff",
+            "pb",
+            "shutdown",
+            "telemetry",
+            "trace",
+        ],
     ),
 ];
 

@@ -3,6 +3,8 @@
 use tonic::Request;
 use tonic::metadata::MetadataMap;
 
+use crate::trace::TraceHeaders;
+
 /// Caller of a call, for display to people.
 #[derive(Clone, Debug, Default)]
 pub(in crate::grpc) struct Caller {
@@ -12,25 +14,6 @@ pub(in crate::grpc) struct Caller {
     pub(in crate::grpc) user_agent: String,
 }
 
-/// A W3C trace context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::grpc) struct Trace<'a> {
-    /// The `traceparent` header.
-    pub(in crate::grpc) parent: &'a str,
-    /// The `tracestate` header; may be empty.
-    pub(in crate::grpc) state: &'a str,
-}
-
-/// Name of the header that carries a trace.
-pub(in crate::grpc) const TRACEPARENT: &str = "traceparent";
-/// Name of the header with the state of a trace.
-pub(in crate::grpc) const TRACESTATE: &str = "tracestate";
-/// Number of characters of a `traceparent` that is passed on without parsing: two digits, a trace id, a span id and
-/// flags (W3C Trace Context, section 3.2).
-const TRACEPARENT_CHARS: usize = 55;
-/// Maximum size of a `tracestate` in bytes: every participant has to pass on at least this much (section 3.3.1.5).
-const TRACESTATE_BYTES_MAX: usize = 512;
-
 /// Returns the caller of a request.
 pub(in crate::grpc) fn caller<T>(request: &Request<T>) -> Caller {
     Caller {
@@ -39,14 +22,14 @@ pub(in crate::grpc) fn caller<T>(request: &Request<T>) -> Caller {
     }
 }
 
-/// Returns the trace of a call. A trace of another form counts as none: it belongs to the caller, and the server does
-/// not depend on it.
-pub(in crate::grpc) fn trace(metadata: &MetadataMap) -> Option<Trace<'_>> {
-    let parent = text(metadata, TRACEPARENT)?;
-    let plain = parent.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
-    let parent = Some(parent).filter(|parent| parent.len() == TRACEPARENT_CHARS && plain)?;
-    let state = text(metadata, TRACESTATE).filter(|state| state.len() <= TRACESTATE_BYTES_MAX);
-    Some(Trace { parent, state: state.unwrap_or_default() })
+/// Returns the trace context that new jobs of a call get: that of its metadata, else `own`, the `traceparent` of its span
+/// at this server, if the call is recorded.
+pub(in crate::grpc) fn trace<'a>(
+    metadata: &'a MetadataMap,
+    own: Option<&'a str>,
+) -> Option<TraceHeaders<'a>> {
+    let own = || own.map(|parent| TraceHeaders { parent, state: "" });
+    TraceHeaders::read(|name| text(metadata, name)).or_else(own)
 }
 
 /// Returns a header that is text.
@@ -78,15 +61,13 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_of_another_form_is_none() {
-        for bad in ["", "00-0af7", &PARENT.replace('a', "x"), &format!("{PARENT}-0")] {
-            assert_eq!(trace(&metadata(&[(TRACEPARENT, bad)])), None, "{bad}");
-        }
-        assert_eq!(trace(&metadata(&[(TRACESTATE, "s=1")])), None);
-        let (longest, longer) = ("s".repeat(512), "s".repeat(513));
-        for (state, expected) in [("s=1", "s=1"), (&longest, &longest), (&longer, "")] {
-            let metadata_map = metadata(&[(TRACEPARENT, PARENT), (TRACESTATE, state)]);
-            assert_eq!(trace(&metadata_map), Some(Trace { parent: PARENT, state: expected }));
-        }
+    fn the_trace_of_the_caller_comes_before_the_span_of_the_server() {
+        const OWN: &str = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01";
+        let own = TraceHeaders { parent: OWN, state: "" };
+        let of_caller = metadata(&[("traceparent", PARENT), ("tracestate", "s=1")]);
+        let caller = TraceHeaders { parent: PARENT, state: "s=1" };
+        assert_eq!(trace(&of_caller, Some(OWN)), Some(caller));
+        assert_eq!(trace(&metadata(&[("traceparent", "00-1")]), Some(OWN)), Some(own));
+        assert_eq!(trace(&metadata(&[]), None), None);
     }
 }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use crate::domain::{JobId, OnConflict, Spec, Time, When, limit};
 use crate::pb;
 use crate::scheduler::Draft;
+use crate::trace::{TRACEPARENT, TRACESTATE, TraceHeaders};
 
-use super::metadata::{TRACEPARENT, TRACESTATE, Trace};
 use super::time::{self, LEASE, RETENTION};
 use super::{Checks, FieldPath, names, payload, retry, schedule};
 
@@ -16,7 +16,7 @@ pub(in crate::grpc) struct SpecContext<'a> {
     /// Time of the server's clock.
     pub(in crate::grpc) now: Time,
     /// Trace context of the call, for jobs that have none of their own.
-    pub(in crate::grpc) trace: Option<Trace<'a>>,
+    pub(in crate::grpc) trace: Option<TraceHeaders<'a>>,
 }
 
 /// Terms of an enqueue: the parameters of the call beside the spec.
@@ -124,7 +124,7 @@ fn headers(
     checks: &mut Checks,
     path: FieldPath<'_>,
     given: HashMap<String, String>,
-    trace: Option<Trace<'_>>,
+    trace: Option<TraceHeaders<'_>>,
 ) -> Vec<(String, String)> {
     let bytes = given.iter().map(|(name, value)| name.len() + value.len()).sum();
     checks.at_most_bytes(path, bytes, limit::HEADERS_BYTES_MAX);
@@ -133,7 +133,7 @@ fn headers(
     }
     let trace = trace.filter(|_| !given.contains_key(TRACEPARENT));
     let mut headers: Vec<_> = given.into_iter().collect();
-    if let Some(Trace { parent, state }) = trace {
+    if let Some(TraceHeaders { parent, state }) = trace {
         headers.retain(|(name, _)| name != TRACESTATE);
         headers.push((TRACEPARENT.into(), parent.into()));
         if !state.is_empty() {
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn the_callers_trace_is_added_and_never_changes_a_given_one() {
-        let trace = Some(Trace { parent: "00-caller", state: "s=1" });
+        let trace = Some(TraceHeaders { parent: "00-caller", state: "s=1" });
         let traced = |headers: &[(&str, &str)]| {
             let given = headers.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
             let spec = pb::JobSpec { headers: given, ..spec() };

@@ -11,6 +11,7 @@ use tracing::Span;
 use tracing::span::EnteredSpan;
 
 use crate::log_limiter::LogPermit;
+use crate::trace::{CallEnd, CallSpan, ScopeGuard};
 
 use super::super::reason::{Reason, code_name};
 use super::LayerState;
@@ -24,12 +25,20 @@ pub(super) struct RpcCall {
     method: RpcMethod,
     id: HeaderValue,
     span: Span,
+    /// Span for OpenTelemetry, if the call is recorded.
+    trace: Option<CallSpan>,
     began: Instant,
     /// Resources that it holds of the limits; `None`: the call was refused.
     admission: Option<Arc<CallAdmission>>,
     /// Time at which the call is ended, its answer included.
     deadline: Option<Instant>,
     ended: bool,
+}
+
+/// Time in which a thread works for a call.
+pub(super) struct CallScope {
+    _span: EnteredSpan,
+    _trace: Option<ScopeGuard>,
 }
 
 // === impl RpcCall ===
@@ -42,10 +51,12 @@ impl RpcCall {
         id: HeaderValue,
         began: Instant,
         admission: Option<Arc<CallAdmission>>,
+        trace: Option<CallSpan>,
     ) -> RpcCall {
         // At debug level, so that the span costs nothing by default.
         let span = tracing::debug_span!("rpc", method = method.name, request_id = text(&id));
-        RpcCall { shared, method, id, span, began, admission, deadline: None, ended: false }
+        let deadline = None;
+        RpcCall { shared, method, id, span, trace, began, admission, deadline, ended: false }
     }
 
     /// Sets the time at which the call is ended, whatever its client does.
@@ -73,9 +84,10 @@ impl RpcCall {
         &self.id
     }
 
-    /// Enters the span: later log lines belong to the call.
-    pub(super) fn enter(&self) -> EnteredSpan {
-        self.span.clone().entered()
+    /// Enters the spans: later log lines belong to the call.
+    pub(super) fn enter(&self) -> CallScope {
+        let trace = self.trace.as_ref().map(CallSpan::enter);
+        CallScope { _span: self.span.clone().entered(), _trace: trace }
     }
 
     /// Logs and measures the end of the call; `failure` is its error, if it failed.
@@ -87,13 +99,26 @@ impl RpcCall {
         let (method, request_id) = (self.method.name, text(&self.id));
         let name = code_name(code);
         self.shared.metrics.rpc(method, name, took);
+        self.end_trace(code, failure);
+        // The log record of the end belongs to the trace, too.
+        let _trace = self.trace.as_ref().map(CallSpan::enter);
+        let trace_id = self.trace_id();
+        let trace_id = trace_id.as_deref();
         let error = failure.map_or("", Status::message);
         match code {
             Code::Ok | Code::Cancelled => {
-                tracing::debug!(method, request_id, code = name, ?took, "call ended");
+                tracing::debug!(method, request_id, trace_id, code = name, ?took, "call ended");
             }
             Code::Internal | Code::Unknown | Code::DataLoss => {
-                tracing::error!(method, request_id, code = name, ?took, error, "call failed");
+                tracing::error!(
+                    method,
+                    request_id,
+                    trace_id,
+                    code = name,
+                    ?took,
+                    error,
+                    "call failed"
+                );
             }
             _ => self.log_refusal(name, took, failure),
         }
@@ -102,6 +127,8 @@ impl RpcCall {
     /// Logs a refusal, at level debug if one with the same reason and shard was logged a moment ago.
     fn log_refusal(&self, code: &str, took: Duration, failure: Option<&Status>) {
         let (method, request_id) = (self.method.name, text(&self.id));
+        let trace_id = self.trace_id();
+        let trace_id = trace_id.as_deref();
         let error = failure.map_or("", Status::message);
         let cause = failure.and_then(Status::get_details_error_info);
         let reason = cause.as_ref().map_or("", |cause| &cause.reason);
@@ -111,6 +138,7 @@ impl RpcCall {
                 tracing::info!(
                     method,
                     request_id,
+                    trace_id,
                     code,
                     reason,
                     ?took,
@@ -123,6 +151,23 @@ impl RpcCall {
         }
     }
 
+    /// Ends the span of OpenTelemetry.
+    fn end_trace(&self, code: Code, failure: Option<&Status>) {
+        let Some(trace) = &self.trace else { return };
+        let cause = failure.and_then(Status::get_details_error_info);
+        trace.end(&CallEnd {
+            code: code_name(code),
+            number: code.into(),
+            reason: cause.as_ref().map_or("", |cause| &cause.reason),
+            is_server_error: is_server_error(code),
+        });
+    }
+
+    /// Returns the id of the trace, if the call is recorded.
+    fn trace_id(&self) -> Option<String> {
+        self.trace.as_ref().map(|trace| trace.trace_id().to_string())
+    }
+
     /// Returns a permit to log a refusal, unless one with the same reason and shard was logged a moment ago.
     fn log_permit(&self, code: &str, cause: Option<&ErrorInfo>) -> Option<LogPermit> {
         let reason = cause.map_or("", |cause| &cause.reason);
@@ -131,6 +176,19 @@ impl RpcCall {
         let shard = shard.map_or("", String::as_str);
         self.shared.log.allow(&[self.method.name, code, reason, shard])
     }
+}
+
+/// Returns whether the code counts as an error of a server's span (semantic conventions for gRPC).
+fn is_server_error(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::Unavailable
+            | Code::DataLoss
+    )
 }
 
 impl Drop for RpcCall {
@@ -154,17 +212,21 @@ mod tests {
     use crate::grpc::status::RpcError;
     use crate::metrics::Metrics;
     use crate::scheduler::{EnqueueError, SetShardStateError, ShardError};
+    use crate::trace::Tracer;
 
     use super::super::{CallLayer, CallLimits};
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn refusals_are_logged_by_configured_shard_only() {
-        let CallLayer { shared } =
-            CallLayer::new(Metrics::new(), CallLimits::new(1, 1 << 20, Duration::from_secs(1)));
+        let CallLayer { shared } = CallLayer::new(
+            Metrics::new(),
+            Tracer::default(),
+            CallLimits::new(1, 1 << 20, Duration::from_secs(1)),
+        );
         let method = RpcMethod::from_path("/ringq.v1.QueueService/Enqueue");
         let id = HeaderValue::from_static("a");
-        let call = RpcCall::begin(shared, method, id, Instant::now(), None);
+        let call = RpcCall::begin(shared, method, id, Instant::now(), None, None);
         let lines = |failure: fn(ShardName) -> RpcError| {
             let names = ["a", "b", "c"].map(|name| ShardName::try_new(name).unwrap());
             let refused = names.map(|name| Status::from(failure(name)));

@@ -13,8 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::{Code, Status};
 
-use crate::dispatch::PullHandover;
-
+use super::super::pulled_jobs::PulledJobs;
 use super::super::status::RpcError;
 use super::call::RpcCall;
 use super::method::MethodKind;
@@ -45,7 +44,7 @@ pub(in crate::grpc) struct CallBody {
     own: Option<Arc<WriteBacklog>>,
     /// Jobs in the answer of a Pull. They count as delivered when the last frame is taken, which waits until the
     /// other frames are written.
-    pulled: Option<Arc<PullHandover>>,
+    pulled: Option<Arc<PulledJobs>>,
 }
 
 #[derive(Default)]
@@ -64,7 +63,7 @@ impl CallBody {
         inner: Body,
         call: RpcCall,
         ends: Option<StreamCut>,
-        pulled: Option<Arc<PullHandover>>,
+        pulled: Option<Arc<PulledJobs>>,
     ) -> CallBody {
         let deadline = call.deadline().filter(|_| !is_unary(&call));
         let late = deadline.map(|deadline| Box::pin(sleep_until(deadline)));

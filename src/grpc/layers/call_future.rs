@@ -12,8 +12,7 @@ use tokio::time::{Sleep, sleep_until};
 use tonic::body::Body;
 use tonic::{Code, Status};
 
-use crate::dispatch::PullHandover;
-
+use super::super::pulled_jobs::PulledJobs;
 use super::super::status::RpcError;
 use super::call::RpcCall;
 use super::call_body::{CallBody, StreamCut};
@@ -109,7 +108,7 @@ fn answered(mut call: RpcCall, answer: Result<Response<Body>, Status>) -> Respon
         }
         Ok(mut answer) => {
             let ends = answer.extensions_mut().remove::<StreamCut>();
-            let pulled = answer.extensions_mut().remove::<Arc<PullHandover>>();
+            let pulled = answer.extensions_mut().remove::<Arc<PulledJobs>>();
             answer.map(|body| CallBody::new(body, call, ends, pulled))
         }
     };

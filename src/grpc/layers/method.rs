@@ -3,6 +3,8 @@
 /// RPC as the layers use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RpcMethod {
+    /// Service and name, as `ringq.v1.QueueService/Get`.
+    pub(super) path: &'static str,
     /// Name of the RPC in metrics and logs.
     pub(super) name: &'static str,
     /// Kind of the RPC, which selects its limits.
@@ -26,42 +28,53 @@ pub(super) enum MethodKind {
     Other,
 }
 
+/// All RPCs that this server has.
+const METHODS: [RpcMethod; 25] = [
+    method("ringq.v1.QueueService/Enqueue", "Enqueue", MethodKind::Unary),
+    method("ringq.v1.QueueService/BatchEnqueue", "BatchEnqueue", MethodKind::Unary),
+    method("ringq.v1.QueueService/Get", "Get", MethodKind::Unary),
+    method("ringq.v1.QueueService/Delete", "Delete", MethodKind::Unary),
+    method("ringq.v1.QueueService/Reschedule", "Reschedule", MethodKind::Unary),
+    method("ringq.v1.QueueService/Stream", "Stream", MethodKind::Stream),
+    method("ringq.v1.QueueService/Pull", "Pull", MethodKind::Pull),
+    method("ringq.v1.QueueService/Ack", "Ack", MethodKind::Unary),
+    method("ringq.v1.QueueService/Nack", "Nack", MethodKind::Unary),
+    method("ringq.v1.QueueService/Extend", "Extend", MethodKind::Unary),
+    method("ringq.v1.TopicService/GetTopic", "GetTopic", MethodKind::Unary),
+    method("ringq.v1.TopicService/ListTopics", "ListTopics", MethodKind::Unary),
+    method("ringq.v1.TopicService/GetTopicStats", "GetTopicStats", MethodKind::Unary),
+    method("ringq.v1.AdminService/ListJobs", "ListJobs", MethodKind::Unary),
+    method("ringq.v1.AdminService/RedriveJobs", "RedriveJobs", MethodKind::Unary),
+    method("ringq.v1.AdminService/ListWorkers", "ListWorkers", MethodKind::Unary),
+    method("ringq.v1.AdminService/ListShards", "ListShards", MethodKind::Unary),
+    method("ringq.v1.AdminService/SetShardState", "SetShardState", MethodKind::Unary),
+    method("ringq.v1.AdminService/GetServerInfo", "GetServerInfo", MethodKind::Unary),
+    method("externalscaler.ExternalScaler/IsActive", "IsActive", MethodKind::Unary),
+    method("externalscaler.ExternalScaler/StreamIsActive", "StreamIsActive", MethodKind::Watch),
+    method("externalscaler.ExternalScaler/GetMetricSpec", "GetMetricSpec", MethodKind::Unary),
+    method("externalscaler.ExternalScaler/GetMetrics", "GetMetrics", MethodKind::Unary),
+    method("grpc.health.v1.Health/Check", "HealthCheck", MethodKind::Other),
+    method("grpc.health.v1.Health/Watch", "HealthWatch", MethodKind::Watch),
+];
+/// Reflection and unknown paths.
+const UNKNOWN: RpcMethod = method("_OTHER", "Other", MethodKind::Other);
+
+const fn method(path: &'static str, name: &'static str, kind: MethodKind) -> RpcMethod {
+    RpcMethod { path, name, kind }
+}
+
 // === impl RpcMethod ===
 
 impl RpcMethod {
     /// Returns the RPC of a path.
     pub(super) fn from_path(path: &str) -> RpcMethod {
-        let (name, kind) = match path {
-            "/ringq.v1.QueueService/Enqueue" => ("Enqueue", MethodKind::Unary),
-            "/ringq.v1.QueueService/BatchEnqueue" => ("BatchEnqueue", MethodKind::Unary),
-            "/ringq.v1.QueueService/Get" => ("Get", MethodKind::Unary),
-            "/ringq.v1.QueueService/Delete" => ("Delete", MethodKind::Unary),
-            "/ringq.v1.QueueService/Reschedule" => ("Reschedule", MethodKind::Unary),
-            "/ringq.v1.QueueService/Stream" => ("Stream", MethodKind::Stream),
-            "/ringq.v1.QueueService/Pull" => ("Pull", MethodKind::Pull),
-            "/ringq.v1.QueueService/Ack" => ("Ack", MethodKind::Unary),
-            "/ringq.v1.QueueService/Nack" => ("Nack", MethodKind::Unary),
-            "/ringq.v1.QueueService/Extend" => ("Extend", MethodKind::Unary),
-            "/ringq.v1.TopicService/GetTopic" => ("GetTopic", MethodKind::Unary),
-            "/ringq.v1.TopicService/ListTopics" => ("ListTopics", MethodKind::Unary),
-            "/ringq.v1.TopicService/GetTopicStats" => ("GetTopicStats", MethodKind::Unary),
-            "/ringq.v1.AdminService/ListJobs" => ("ListJobs", MethodKind::Unary),
-            "/ringq.v1.AdminService/RedriveJobs" => ("RedriveJobs", MethodKind::Unary),
-            "/ringq.v1.AdminService/ListWorkers" => ("ListWorkers", MethodKind::Unary),
-            "/ringq.v1.AdminService/ListShards" => ("ListShards", MethodKind::Unary),
-            "/ringq.v1.AdminService/SetShardState" => ("SetShardState", MethodKind::Unary),
-            "/ringq.v1.AdminService/GetServerInfo" => ("GetServerInfo", MethodKind::Unary),
-            "/externalscaler.ExternalScaler/IsActive" => ("IsActive", MethodKind::Unary),
-            "/externalscaler.ExternalScaler/StreamIsActive" => {
-                ("StreamIsActive", MethodKind::Watch)
-            }
-            "/externalscaler.ExternalScaler/GetMetricSpec" => ("GetMetricSpec", MethodKind::Unary),
-            "/externalscaler.ExternalScaler/GetMetrics" => ("GetMetrics", MethodKind::Unary),
-            "/grpc.health.v1.Health/Check" => ("HealthCheck", MethodKind::Other),
-            "/grpc.health.v1.Health/Watch" => ("HealthWatch", MethodKind::Watch),
-            _ => ("Other", MethodKind::Other),
-        };
-        RpcMethod { name, kind }
+        let path = path.strip_prefix('/').unwrap_or(path);
+        METHODS.iter().find(|method| method.path == path).copied().unwrap_or(UNKNOWN)
+    }
+
+    /// Returns whether calls are traced. Probes and scalers ask every few seconds, and would bury the other traces.
+    pub(super) fn is_traced(self) -> bool {
+        self.path.starts_with("ringq.v1.")
     }
 
     /// Returns whether the RPC is not executed after its deadline: no lease token guards its write, or a token alone

@@ -35,14 +35,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use tokio::time::Instant;
 use tonic::body::Body;
+use tonic::transport::server::TcpConnectInfo;
 use tower::Service;
 
 use crate::domain::limit;
 use crate::log_limiter::LogLimiter;
 use crate::metrics::Metrics;
+use crate::trace::{CallSpan, TraceHeaders, Tracer};
 
 use super::status::RpcError;
 
@@ -83,6 +85,7 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 /// State shared by all calls.
 struct LayerState {
     metrics: Metrics,
+    tracer: Tracer,
     bounds: Arc<SharedLimits>,
     request_timeout: Duration,
     /// Log limiter for refusals, by method, code, reason and shard.
@@ -93,11 +96,11 @@ struct LayerState {
 
 impl CallLayer {
     /// Creates a layer that keeps all calls together within `limits`.
-    pub(super) fn new(metrics: Metrics, limits: CallLimits) -> CallLayer {
+    pub(super) fn new(metrics: Metrics, tracer: Tracer, limits: CallLimits) -> CallLayer {
         let CallLimits { requests_max, bytes_max, request_timeout } = limits;
         let bounds = Arc::new(SharedLimits::new(requests_max, bytes_max));
         let log = LogLimiter::new(LOG_EVERY);
-        CallLayer { shared: Arc::new(LayerState { metrics, bounds, request_timeout, log }) }
+        CallLayer { shared: Arc::new(LayerState { metrics, tracer, bounds, request_timeout, log }) }
     }
 
     /// Wraps the services for a new connection.
@@ -142,7 +145,11 @@ where
         let id = request_id::from_headers(request.headers());
         let admitted = CallAdmission::begin(&self.shared.bounds, &self.connection, method);
         let admission = admitted.as_ref().ok().map(Arc::clone);
-        let mut call = RpcCall::begin(Arc::clone(&self.shared), method, id, now, admission);
+        let trace = self.shared.start_trace(method, &id, &request);
+        if let Some(trace) = &trace {
+            request.extensions_mut().insert(trace.clone());
+        }
+        let mut call = RpcCall::begin(Arc::clone(&self.shared), method, id, now, admission, trace);
         let admission = match admitted {
             Ok(admission) => admission,
             Err(failure) => return CallFuture::refused(call, failure),
@@ -174,6 +181,26 @@ where
 // === impl LayerState ===
 
 impl LayerState {
+    /// Starts the span of a call, if it is recorded.
+    fn start_trace<B>(
+        &self,
+        method: RpcMethod,
+        id: &HeaderValue,
+        request: &Request<B>,
+    ) -> Option<CallSpan> {
+        if !self.tracer.is_on() || !method.is_traced() {
+            return None;
+        }
+        let header = |name| request.headers().get(name)?.to_str().ok();
+        let trace = self.tracer.start_call(method.path, TraceHeaders::read(header))?;
+        trace.set_request_id(id.to_str().unwrap_or_default());
+        let info = request.extensions().get::<TcpConnectInfo>();
+        if let Some(peer) = info.and_then(TcpConnectInfo::remote_addr) {
+            trace.set_peer(peer);
+        }
+        Some(trace)
+    }
+
     /// Returns the time at which this server ends a call, whatever deadline its caller has set.
     fn call_timeout(&self, kind: MethodKind, now: Instant) -> Option<Instant> {
         match kind {

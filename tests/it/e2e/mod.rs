@@ -72,5 +72,7 @@ mod stalls;
 mod start;
 /// Messages of a stream: content, time and amount.
 mod stream;
+/// Traces and log records, at an OTLP receiver.
+mod tracing;
 /// Topics are served in turn.
 mod turns;

@@ -14,6 +14,7 @@
 mod client;
 mod holding_proxy;
 mod job;
+pub(crate) mod otlp;
 mod port;
 mod proxy;
 pub(crate) mod raw;

@@ -20,6 +20,7 @@ pub(crate) struct Setup {
     http_listen: String,
     shards: Vec<String>,
     config: String,
+    variables: Vec<(&'static str, String)>,
     preload: Option<PathBuf>,
     /// True if the reader of its log ends at once.
     unread: bool,
@@ -69,6 +70,7 @@ impl Setup {
             http_listen: "127.0.0.1:0".into(),
             shards: Vec::new(),
             config: String::new(),
+            variables: Vec::new(),
             preload: None,
             unread: false,
         };
@@ -102,6 +104,12 @@ impl Setup {
     pub(crate) fn config(mut self, line: &str) -> Setup {
         self.config.push_str(line);
         self.config.push('\n');
+        self
+    }
+
+    /// Sets a variable of its environment, which is empty else.
+    pub(crate) fn variable(mut self, name: &'static str, value: impl Into<String>) -> Setup {
+        self.variables.push((name, value.into()));
         self
     }
 
@@ -180,6 +188,7 @@ impl Setup {
         let _ = fs::remove_file(self.ready_file());
         let mut command = Command::new(binary());
         command.env_clear().env("RUST_BACKTRACE", "1").current_dir(self.dir.path());
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.arg("serve").arg("--config").arg(config);
         command.args(["--listen", &self.listen, "--http-listen", &self.http_listen]);
         command.arg("--ready-file").arg(self.ready_file());

@@ -4,12 +4,13 @@ use std::fmt;
 use std::io::{self, IsTerminal as _};
 
 use tracing::field::Field;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
+use tracing_subscriber::layer::{Layered, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,23 +29,29 @@ pub fn filter(text: &str) -> Result<EnvFilter, ParseError> {
     EnvFilter::builder().parse(text)
 }
 
-/// Writes log lines that the filter `words` allows, see [`filter`], to stderr, for the whole process. Only the program
-/// calls it; a server in a test does not.
+/// Layer of the log.
+pub(super) type LogLayer = Box<dyn Layer<Layered<EnvFilter, Registry>> + Send + Sync>;
+
+/// Writes log lines that the filter `words` allows, see [`filter`], to stderr, and passes them to `exported`, for the
+/// whole process. Only the program calls it; a server in a test does not.
 ///
 /// # Errors
 /// The filter is malformed, or the process has a log already.
-pub fn init(format: LogFormat, words: &str) -> anyhow::Result<()> {
-    let builder = tracing_subscriber::fmt().with_env_filter(filter(words)?).with_writer(io::stderr);
+pub(super) fn init(
+    format: LogFormat,
+    words: &str,
+    exported: Option<LogLayer>,
+) -> anyhow::Result<()> {
     // Internal errors would go to stderr, too: if stderr cannot be written, the thread that logs would panic.
-    let builder = builder.log_internal_errors(false);
-    match format {
-        LogFormat::Json => builder.json().flatten_event(true).finish().try_init()?,
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).log_internal_errors(false);
+    let lines: LogLayer = match format {
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
         // On a terminal the variable NO_COLOR still applies.
-        LogFormat::Text if io::stderr().is_terminal() => {
-            builder.fmt_fields(fields()).finish().try_init()?;
-        }
-        LogFormat::Text => builder.with_ansi(false).fmt_fields(fields()).finish().try_init()?,
-    }
+        LogFormat::Text if io::stderr().is_terminal() => lines.fmt_fields(fields()).boxed(),
+        LogFormat::Text => lines.with_ansi(false).fmt_fields(fields()).boxed(),
+    };
+    let layers: Vec<LogLayer> = exported.into_iter().chain([lines]).collect();
+    tracing_subscriber::registry().with(filter(words)?).with(layers).try_init()?;
     Ok(())
 }
 

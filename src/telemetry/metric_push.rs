@@ -1,0 +1,143 @@
+//! Export of the metrics by OTLP: the same series as on `/metrics`, read anew for each export.
+//!
+//! The SDK exports only instruments of its own, and has none that reads a histogram. So the series of the registry are
+//! converted here to the messages of the protocol.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::future::BoxFuture;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_client::MetricsServiceClient;
+use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
+use opentelemetry_proto::tonic::metrics::v1::{ResourceMetrics, ScopeMetrics};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use prometheus::proto::MetricFamily;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::Request;
+use tonic::metadata::MetadataMap;
+use tonic::transport::Channel;
+
+use super::export_monitor::ExportMonitor;
+use super::metric_messages::to_metrics;
+use super::receiver;
+use super::signals::OtelVariables;
+
+/// Default of `OTEL_METRIC_EXPORT_INTERVAL`.
+const INTERVAL_DEFAULT: Duration = Duration::from_secs(60);
+/// Maximum time of the last export.
+const LAST_MAX: Duration = Duration::from_secs(5);
+/// Name of the signal in variables.
+const SIGNAL: &str = "METRICS";
+
+/// Function that reads all series.
+pub type MetricSource = Arc<dyn Fn() -> BoxFuture<'static, Vec<MetricFamily>> + Send + Sync>;
+
+/// Settings of the export.
+#[derive(Debug)]
+pub(super) struct MetricPush {
+    client: MetricsServiceClient<Channel>,
+    metadata: MetadataMap,
+    resource: Resource,
+    interval: Duration,
+    monitor: ExportMonitor,
+    /// Time since which counters count.
+    start: SystemTime,
+}
+
+/// Export in operation. If it is dropped, it ends at once.
+#[derive(Debug)]
+pub struct MetricExport {
+    stop: CancellationToken,
+    task: AbortOnDropHandle<()>,
+}
+
+// === impl MetricPush ===
+
+impl MetricPush {
+    /// Reads the settings from the variables.
+    pub(super) fn new(
+        variables: &OtelVariables,
+        resource: &opentelemetry_sdk::Resource,
+        monitor: ExportMonitor,
+    ) -> anyhow::Result<MetricPush> {
+        let url = receiver::url(variables, SIGNAL);
+        let channel = receiver::connection(variables, SIGNAL, url)?;
+        let mut client = MetricsServiceClient::new(channel);
+        if let Some(compression) = receiver::compression(variables, SIGNAL) {
+            client = client.send_compressed(compression);
+        }
+        let interval = variables.get("OTEL_METRIC_EXPORT_INTERVAL");
+        let interval = interval.and_then(receiver::milliseconds).unwrap_or(INTERVAL_DEFAULT);
+        let attributes = resource.iter();
+        let attributes = attributes
+            .map(|(key, value)| (&opentelemetry::KeyValue::new(key.clone(), value.clone())).into());
+        Ok(MetricPush {
+            client,
+            metadata: receiver::metadata(variables, SIGNAL),
+            resource: Resource { attributes: attributes.collect(), ..Resource::default() },
+            interval,
+            monitor,
+            start: opentelemetry::time::now(),
+        })
+    }
+
+    /// Exports what `source` returns, at each interval and once more at the end.
+    pub(super) fn spawn(self: Arc<Self>, source: MetricSource) -> MetricExport {
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let task = async move {
+            let mut ticks = interval(self.interval);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            // The first tick is due at once, when there is nothing to export.
+            ticks.tick().await;
+            loop {
+                tokio::select! {
+                    _ = ticks.tick() => self.export(&source).await,
+                    () = stopped.cancelled() => break,
+                }
+            }
+            let _ = timeout(LAST_MAX, self.export(&source)).await;
+        };
+        MetricExport { stop, task: AbortOnDropHandle::new(tokio::spawn(task)) }
+    }
+
+    async fn export(&self, source: &MetricSource) {
+        let families = source().await;
+        let (start, now) = (nanos(self.start), nanos(opentelemetry::time::now()));
+        let scope = InstrumentationScope {
+            name: "ringq".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..InstrumentationScope::default()
+        };
+        let scope_metrics = vec![ScopeMetrics {
+            scope: Some(scope),
+            metrics: to_metrics(families, start, now),
+            schema_url: String::new(),
+        }];
+        let resource = Some(self.resource.clone());
+        let resource = ResourceMetrics { resource, scope_metrics, schema_url: String::new() };
+        let mut request =
+            Request::new(ExportMetricsServiceRequest { resource_metrics: vec![resource] });
+        *request.metadata_mut() = self.metadata.clone();
+        let sent = self.client.clone().export(request).await;
+        self.monitor.note(&sent.map(drop));
+    }
+}
+
+// === impl MetricExport ===
+
+impl MetricExport {
+    /// Exports once more, for 5 s at most, and ends.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        let _ = self.task.await;
+    }
+}
+
+fn nanos(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
