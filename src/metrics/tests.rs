@@ -196,14 +196,14 @@ fn the_page_states_the_maximum_number_of_series() {
     assert_eq!(text.matches("topic=\"mail\"").count(), TOPIC_SERIES);
     let max = TOPIC_SERIES * (TOPICS_MAX + 1);
     let max = format!("{TOPIC_SERIES} series each, {},{:03} in all", max / 1_000, max % 1_000);
-    let page = include_str!("../../docs/operations.md").replace('\n', " ");
-    assert!(page.contains(&max), "docs/operations.md does not contain {max:?}");
+    let page = include_str!("../../docs/monitoring.md").replace('\n', " ");
+    assert!(page.contains(&max), "docs/monitoring.md does not contain {max:?}");
 }
 
-/// The rows of docs/operations.md between its markers, one for each metric in the order of their definitions.
+/// The rows of docs/monitoring.md between its markers, one for each metric in the order of their definitions.
 #[test]
 fn the_page_lists_every_metric() {
-    let page = include_str!("../../docs/operations.md");
+    let page = include_str!("../../docs/monitoring.md");
     let rows = ALL.iter().map(|metric| {
         let kind = match metric.kind {
             MetricKind::Counter => "counter",
@@ -223,5 +223,5 @@ fn the_page_lists_every_metric() {
     let (_, rest) =
         page.split_once("<!-- metrics: begin, generated -->\n").expect("the first marker");
     let (listed, _) = rest.split_once("<!-- metrics: end -->").expect("the last marker");
-    assert!(listed == table, "docs/operations.md is not up to date; its table is:\n{table}");
+    assert!(listed == table, "docs/monitoring.md is not up to date; its table is:\n{table}");
 }

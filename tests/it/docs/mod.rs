@@ -4,6 +4,8 @@
 //! `RINGQ_BLESS=1 cargo test --test it -- docs` writes the generated parts.
 
 mod acl;
+mod alerts;
+mod dashboards;
 mod links;
 mod scale_out;
 mod settings;

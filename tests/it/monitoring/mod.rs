@@ -56,3 +56,10 @@ async fn promtool_accepts_the_metrics_of_a_server_under_load() {
         promtool.run(&["check", "metrics"], "# TYPE jobs_total gauge\njobs_total 1\n").await;
     assert!(answer.unwrap_err().contains("jobs_total"));
 }
+
+#[tokio::test]
+async fn promtool_accepts_the_rules_and_their_unit_tests() {
+    let Some(promtool) = promtool().await else { return };
+    promtool.run(&["check", "rules", "deploy/monitoring/alerts.yaml"], "").await.unwrap();
+    promtool.run(&["test", "rules", "deploy/monitoring/alerts_test.yaml"], "").await.unwrap();
+}
