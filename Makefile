@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults chart kube image image-test example
+.PHONY: help run build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults chart kube monitoring image image-test example
 
 # The tools of the tests come first: python3 is then the one that has grpcio.
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
@@ -72,6 +72,11 @@ chart: ## Check the Helm chart: schemas, policies, values that must be refused; 
 kube: ## Install, upgrade, scale and roll back the chart on a real Kubernetes API server
 	tests/kube/install
 	tests/kube/run.py $(ARGS)
+
+monitoring: ## Evaluate every panel and provoke the alerts on a real Prometheus under load
+	.ci/install-test-tools
+	cargo build --locked
+	PATH="$(TOOLS):$$PATH" RINGQ_BIN=$${RINGQ_BIN:-$(CURDIR)/target/debug/ringq} tests/monitoring/run
 
 example: ## Hash a tree of files with Python workers while the server is killed; ARGS=DIR
 	examples/hash_tree/run $(ARGS)
