@@ -35,7 +35,7 @@ def panel(title, unit, queries, text, kind="timeseries", limits=(None, None), st
             "stacking": {"mode": "normal" if stack else "none", "group": "A"},
             "thresholdsStyle": {"mode": "dashed" if red is not None or orange is not None else "off"},
         }
-        options = {"legend": {"displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "max"]},
+        options = {"legend": {"showLegend": True, "displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "max"]},
                    "tooltip": {"mode": "multi", "sort": "desc"}}
     elif kind == "stat":
         options = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},

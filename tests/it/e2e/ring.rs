@@ -196,6 +196,9 @@ async fn a_shard_that_cannot_write_hurts_only_its_own_jobs_and_recovers_by_itsel
     for (shard, counted) in [("s0", 1), ("s2", 0)] {
         let gauge = format!("ringq_shard_counted{{shard=\"{shard}\"}} {counted}");
         assert!(metrics.contains(&gauge), "{gauge}: {metrics}");
+        // A size that may be old is not shown.
+        let size = format!("ringq_store_bytes{{shard=\"{shard}\"}}");
+        assert_eq!(metrics.contains(&size), counted == 1, "{size}: {metrics}");
     }
 
     holder.execute_batch("ROLLBACK").unwrap();
