@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults chart kube monitoring image image-test example
+.PHONY: help run build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults chart kube monitoring trace image image-test example
 
 # The tools of the tests come first: python3 is then the one that has grpcio.
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
@@ -77,6 +77,12 @@ monitoring: ## Evaluate every panel and provoke the alerts on a real Prometheus 
 	.ci/install-test-tools
 	cargo build --locked
 	PATH="$(TOOLS):$$PATH" RINGQ_BIN=$${RINGQ_BIN:-$(CURDIR)/target/debug/ringq} tests/monitoring/run
+
+trace: ## Trace jobs from Python to Go and check what a real OpenTelemetry Collector receives; ARGS="whole away" chooses
+	.ci/install-test-tools
+	tests/trace/install
+	[ -n "$$RINGQ_BIN" ] || cargo build --locked
+	.tools/trace/venv/bin/python tests/trace/run.py $(ARGS)
 
 example: ## Hash a tree of files with Python workers while the server is killed; ARGS=DIR
 	examples/hash_tree/run $(ARGS)

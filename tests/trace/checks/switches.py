@@ -1,0 +1,66 @@
+"""What OTEL_* variables and the setting choose. Each server has a service name of its own."""
+
+from collections.abc import Callable
+
+from client import Client, Context
+from processes import OFF, SIGNALS, Server
+from receiver import Collector, Span
+from report import Report
+
+Start = Callable[..., Server]
+
+
+def _use(server: Server, topic: str) -> Context:
+    """Runs a job in a sampled trace and one in none, and ends the server, which sends what it has. Returns the trace."""
+    client, context = Client(server), Context()
+    client.enqueue(topic, context, headers={"traceparent": context.traceparent})
+    client.ack(client.pull(topic), context.metadata())
+    client.enqueue(topic)
+    client.ack(client.pull(topic))
+    server.stop()
+    return context
+
+
+def _spans(collector: Collector, service: str) -> list[Span]:
+    return [span for span in collector.spans() if span.service == service]
+
+
+def _names(spans: list[Span]) -> list[str]:
+    return sorted(span.name.rsplit("/", 1)[-1] for span in spans)
+
+
+def ratio(report: Report, collector: Collector, start: Start) -> None:
+    zero = {"OTEL_TRACES_SAMPLER_ARG": "0"}
+    _use(start(SIGNALS | zero | {"OTEL_TRACES_SAMPLER": "traceidratio"}, "ratio"), "ratio")
+    report.equal("a ratio of 0 sends no span", _names(_spans(collector, "ratio")), [])
+    both = bool(collector.metrics("ratio")), bool(collector.logs("ratio"))
+    report.equal("it does send metrics and logs", both, (True, True))
+
+    context = _use(start(zero | {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio"}, "by-parent"), "by-parent")
+    spans = _spans(collector, "by-parent")
+    expected = ["Ack", "Enqueue", "deliver by-parent"]
+    report.equal("a ratio of 0 of new traces sends the spans of sampled callers", _names(spans), expected)
+    report.equal("and no other", {span.trace for span in spans}, {context.trace})
+
+
+def defaults(report: Report, collector: Collector, start: Start) -> None:
+    context = _use(start({"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"}, "defaults"), "defaults")
+    spans = _spans(collector, "defaults")
+    roots = [span for span in spans if not span.parent]
+    report.equal("by default a call without a context begins a trace", _names(roots), ["Ack", "Enqueue", "Pull", "Pull"])
+    called = [span for span in spans if span.trace == context.trace]
+    report.equal("and one with a context is in its trace", _names(called), ["Ack", "Enqueue", "deliver defaults"])
+    both = collector.metrics("defaults"), collector.logs("defaults")
+    report.equal("by default neither metrics nor logs are sent", both, ({}, []))
+
+
+def off(report: Report, collector: Collector, start: Start) -> None:
+    servers = {
+        "OTEL_SDK_DISABLED=true": SIGNALS | {"OTEL_SDK_DISABLED": "true"},
+        "a server whose setting is off": SIGNALS | OFF,
+        "OTEL_TRACES_EXPORTER=none": {"OTEL_TRACES_EXPORTER": "none"},
+    }
+    for number, (name, settings) in enumerate(servers.items()):
+        service = f"off-{number}"
+        _use(start(settings, service), "nothing")
+        report.check(f"{name} sends nothing", service not in collector.text(), sorted(collector.services()))
