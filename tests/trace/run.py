@@ -34,6 +34,7 @@ SHARED = {
     "secrets": signals.secrets,
     "away": outage.away,
     "silent": outage.silent,
+    "flapping": outage.flapping,
 }
 # These start servers with other settings.
 OTHERS = {
@@ -54,7 +55,7 @@ class Suite:
 
     def start(self, settings: dict[str, str], service: str = "") -> Server:
         """Starts a server that sends to the collector unless `settings` name another endpoint."""
-        common = {"OTEL_EXPORTER_OTLP_ENDPOINT": self.collector.endpoint, "OTEL_EXPORTER_OTLP_TIMEOUT": "1000"}
+        common = {"OTEL_EXPORTER_OTLP_ENDPOINT": self.collector.endpoint, "OTEL_EXPORTER_OTLP_TIMEOUT": "3000"}
         name = {"OTEL_SERVICE_NAME": service} if service else {}
         server = Server(self.directory / f"server-{len(self.servers)}", SOON | common | name | settings)
         self.servers.append(server)
@@ -64,7 +65,14 @@ class Suite:
         self.collector.start()
         shared = [name for name in SHARED if name in self.steps]
         if shared:
-            server = self.start(SIGNALS | {"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=test"})
+            more = {
+                # Fewer spans than the calls make while the collector is away.
+                "OTEL_BSP_MAX_QUEUE_SIZE": "256",
+                "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "64",
+                "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=test",
+                "OTEL_EXPORTER_OTLP_HEADERS": f"authorization=Bearer {signals.EXPORT_TOKEN}",
+            }
+            server = self.start(SIGNALS | more)
             for name in shared:
                 with self.report.step(name):
                     SHARED[name](self.report, self.collector, server)

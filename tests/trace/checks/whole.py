@@ -142,3 +142,6 @@ def as_links(report: Report, collector: Collector, server: Server) -> None:
     _compare(report, "their traces have the settles and the server's spans of them", spans, _settles("links", ""))
     ids = {span.attributes.get("messaging.message.id") for span in spans if span.service == "worker"}
     report.equal("process and settle spans name the job", ids, {job})
+    streams = collector.wait_for_spans("Stream spans", lambda span: span.name == "ringq.v1.QueueService/Stream")
+    found = {(span.kind, span.parent, span.attributes.get("rpc.response.status_code")) for span in streams}
+    report.equal("each stream is a trace of its own", found, {("SERVER", "", "OK")})
