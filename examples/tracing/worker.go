@@ -121,7 +121,7 @@ func attributes(job *ringqv1.Delivery, name string, kind attribute.KeyValue) []a
 		kind,
 		semconv.MessagingDestinationName(job.Topic),
 		semconv.MessagingMessageID(job.Id),
-		attribute.Int("ringq.delivery", int(job.Delivery)),
+		attribute.Int("messaging.ringq.delivery", int(job.Delivery)),
 	}
 }
 

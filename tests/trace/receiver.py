@@ -37,7 +37,7 @@ class Span:
 
     def label(self) -> str:
         """Returns the name without the package of a method, and the delivery number where there is one."""
-        number = self.attributes.get("ringq.delivery")
+        number = self.attributes.get("messaging.ringq.delivery")
         name = self.name.rsplit("/", 1)[-1]
         return f"{self.service}: {name}" + (f" #{number}" if number else "")
 
@@ -71,6 +71,11 @@ class Collector:
         """Ends it; all that it received is then in its files."""
         end(self.process)
         self.process = None
+
+    def flush(self) -> None:
+        """Writes all that it received into its files: it does so by itself 50 ms later."""
+        self.stop()
+        self.start()
 
     def suspend(self) -> None:
         self.process.send_signal(signal.SIGSTOP)

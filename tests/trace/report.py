@@ -2,6 +2,7 @@
 
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -44,6 +45,8 @@ class Report:
             yield
         except Failed as error:
             self.check(f"{name} reached its end", False, error)
+        except Exception:  # A call that failed, for example.
+            self.check(f"{name} reached its end", False, traceback.format_exc())
         self.note(f"{name} took {time.monotonic() - start:.1f} s")
 
     def summary(self) -> int:

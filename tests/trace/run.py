@@ -9,6 +9,8 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.dont_write_bytecode = True
@@ -74,12 +76,19 @@ class Suite:
             }
             server = self.start(SIGNALS | more)
             for name in shared:
-                with self.report.step(name):
+                with self._step(name):
                     SHARED[name](self.report, self.collector, server)
         for name in OTHERS:
             if name in self.steps:
-                with self.report.step(name):
+                with self._step(name):
                     OTHERS[name](self.report, self.collector, self.start)
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        with self.report.step(name):
+            yield
+        if self.collector.process is None:  # The step failed while it was away.
+            self.collector.start()
 
     def stop(self) -> None:
         for server in self.servers:

@@ -1,5 +1,6 @@
 """The collector goes away, does not answer, and comes back."""
 
+import contextlib
 import re
 import time
 from collections.abc import Callable
@@ -9,10 +10,9 @@ from client import Client, Context
 from checks.contexts import fence
 from processes import SIGNALS, Server, free_address
 from receiver import Collector
-from report import Report, wait_for
+from report import Failed, Report, wait_for
 
 SECONDS = 4.0
-SIGNAL_NAMES = ["traces", "metrics", "logs"]
 # A round of calls on a busy machine. One that waits for the collector takes OTEL_EXPORTER_OTLP_TIMEOUT, 3 s, or longer.
 SLOWEST_CALLS = 2.0
 
@@ -55,10 +55,13 @@ def away(report: Report, collector: Collector, server: Server) -> None:
     number, slowest = _calls(client, SECONDS)
     report.check(f"without a collector {number} jobs are enqueued, taken and acked", number > 20, number)
     report.check(f"the slowest takes {slowest:.2f} s", slowest < SLOWEST_CALLS)
-    wait_for("warnings about three signals", lambda: len(_warnings(server, offset)) >= 3)
+    with contextlib.suppress(Failed):
+        wait_for("warnings about traces and metrics", lambda: len(_warnings(server, offset)) >= 2)
     warnings = _warnings(server, offset)
     about = sorted(signal for line in warnings for signal in _signals(line))
-    report.check("each signal has one warning", about == sorted(SIGNAL_NAMES) and len(warnings) == 3, "\n".join(warnings))
+    # Log records are few: no export of them may have failed.
+    one_each = about in (["metrics", "traces"], ["logs", "metrics", "traces"])
+    report.check("a signal whose exports fail has one warning", one_each and len(warnings) == len(about), "\n".join(warnings))
     report.check("they name the address", all(collector.address in line for line in warnings), "\n".join(warnings))
     collector.start()
     _arrives_again(report, collector, client, "after the collector is back")

@@ -10,14 +10,15 @@ from report import Report
 Start = Callable[..., Server]
 
 
-def _use(server: Server, topic: str) -> Context:
-    """Runs a job in a sampled trace and one in none, and ends the server, which sends what it has. Returns the trace."""
+def _use(collector: Collector, server: Server, topic: str) -> Context:
+    """Runs a job in a sampled trace and one in none. Returns the trace when the server has ended and all has come."""
     client, context = Client(server), Context()
     client.enqueue(topic, context, headers={"traceparent": context.traceparent})
     client.ack(client.pull(topic), context.metadata())
     client.enqueue(topic)
     client.ack(client.pull(topic))
     server.stop()
+    collector.flush()
     return context
 
 
@@ -31,12 +32,12 @@ def _names(spans: list[Span]) -> list[str]:
 
 def ratio(report: Report, collector: Collector, start: Start) -> None:
     zero = {"OTEL_TRACES_SAMPLER_ARG": "0"}
-    _use(start(SIGNALS | zero | {"OTEL_TRACES_SAMPLER": "traceidratio"}, "ratio"), "ratio")
+    _use(collector, start(SIGNALS | zero | {"OTEL_TRACES_SAMPLER": "traceidratio"}, "ratio"), "ratio")
     report.equal("a ratio of 0 sends no span", _names(_spans(collector, "ratio")), [])
     both = bool(collector.metrics("ratio")), bool(collector.logs("ratio"))
     report.equal("it does send metrics and logs", both, (True, True))
 
-    context = _use(start(zero | {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio"}, "by-parent"), "by-parent")
+    context = _use(collector, start(zero | {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio"}, "by-parent"), "by-parent")
     spans = _spans(collector, "by-parent")
     expected = ["Ack", "Enqueue", "deliver by-parent"]
     report.equal("a ratio of 0 of new traces sends the spans of sampled callers", _names(spans), expected)
@@ -44,7 +45,7 @@ def ratio(report: Report, collector: Collector, start: Start) -> None:
 
 
 def defaults(report: Report, collector: Collector, start: Start) -> None:
-    context = _use(start({"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"}, "defaults"), "defaults")
+    context = _use(collector, start({"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"}, "defaults"), "defaults")
     spans = _spans(collector, "defaults")
     roots = [span for span in spans if not span.parent]
     report.equal("by default a call without a context begins a trace", _names(roots), ["Ack", "Enqueue", "Pull", "Pull"])
@@ -62,5 +63,5 @@ def off(report: Report, collector: Collector, start: Start) -> None:
     }
     for number, (name, settings) in enumerate(servers.items()):
         service = f"off-{number}"
-        _use(start(settings, service), "nothing")
+        _use(collector, start(settings, service), "nothing")
         report.check(f"{name} sends nothing", service not in collector.text(), sorted(collector.services()))

@@ -107,8 +107,8 @@ def _check_server_attributes(report: Report, spans: dict[str, Span], job: str) -
             "messaging.destination.partition.id": "s0",
             "messaging.message.id": job,
             "messaging.message.body.size": len("hello"),
-            "ringq.delivery": number,
-            "ringq.attempt": number,
+            "messaging.ringq.delivery": number,
+            "messaging.ringq.attempt": number,
         }
         found = {name: span.attributes.get(name) for name in expected}
         report.equal(f"delivery {number} names the job and its numbers", found, expected)
