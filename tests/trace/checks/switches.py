@@ -58,6 +58,7 @@ def defaults(report: Report, collector: Collector, start: Start) -> None:
 def off(report: Report, collector: Collector, start: Start) -> None:
     servers = {
         "OTEL_SDK_DISABLED=true": SIGNALS | {"OTEL_SDK_DISABLED": "true"},
+        "OTEL_SDK_DISABLED=True": SIGNALS | {"OTEL_SDK_DISABLED": "True"},
         "a server whose setting is off": SIGNALS | OFF,
         "OTEL_TRACES_EXPORTER=none": {"OTEL_TRACES_EXPORTER": "none"},
     }
