@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from client import Client, Context
 from checks.contexts import fence
 from processes import SIGNALS, Server, free_address
-from receiver import Collector
+from receiver import Collector, points
 from report import Failed, Report, wait_for
 
 SECONDS = 4.0
@@ -105,13 +105,19 @@ def _arrives_again(report: Report, collector: Collector, client: Client, when: s
 
 def ending(report: Report, collector: Collector, start: Callable[..., Server]) -> None:
     """A server that ends sends what it has, however long it would have waited, and does not wait for ever."""
-    server, context = start({"OTEL_BSP_SCHEDULE_DELAY": "60000"}), Context()
+    late = ("OTEL_BSP_SCHEDULE_DELAY", "OTEL_METRIC_EXPORT_INTERVAL", "OTEL_BLRP_SCHEDULE_DELAY")
+    server, context = start(SIGNALS | dict.fromkeys(late, "60000"), "late"), Context()
     Client(server).enqueue("last", context)
-    sent = [span for span in collector.spans() if span.trace == context.trace]
-    report.equal("spans wait for OTEL_BSP_SCHEDULE_DELAY", sent, [])
+    collector.flush()
+    report.check("all signals wait for their intervals", "late" not in collector.services(), collector.services())
     server.stop()
-    collector.wait_for_spans("last span", lambda span: span.trace == context.trace, seconds=2)
-    report.check("a server that ends sends its last spans", True)
+    collector.flush()
+    spans = [span.name for span in collector.spans() if span.trace == context.trace]
+    report.equal("a server that ends sends its last spans", spans, ["ringq.v1.QueueService/Enqueue"])
+    counted = collector.metrics("late").get("ringq_jobs_enqueued_total")
+    found = [point["asDouble"] for point in points(counted) if point["asDouble"]] if counted else []
+    report.equal("and its last metrics", found, [1.0])
+    report.check("and its last log records", bool(collector.logs("late")))
 
     nowhere = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{free_address()}"}
     server = start(SIGNALS | nowhere)
