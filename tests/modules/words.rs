@@ -40,6 +40,9 @@ const HEADLESS: [(&str, &str); 14] = [
     ("By ", "the noun itself"),
 ];
 
+/// Folders of generated files and of other projects' files, which are not committed.
+const GENERATED: [&str; 2] = ["stubs", "venv"];
+
 #[test]
 fn the_source_uses_the_words_of_the_field() {
     let mut found = Vec::new();
@@ -104,7 +107,9 @@ fn sources() -> impl Iterator<Item = PathBuf> {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                folders.push(path);
+                if !GENERATED.iter().any(|name| path.ends_with(name)) {
+                    folders.push(path);
+                }
             } else if is_source(&path) {
                 files.push(path);
             }
