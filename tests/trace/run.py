@@ -43,6 +43,7 @@ OTHERS = {
     "ratio": switches.ratio,
     "defaults": switches.defaults,
     "off": switches.off,
+    "mistakes": switches.mistakes,
     "ending": outage.ending,
 }
 

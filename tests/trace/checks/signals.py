@@ -50,7 +50,8 @@ def metrics(report: Report, collector: Collector, server: Server) -> None:
         wait_for("equal metrics", settled)
     differences = _differences(collector, server)
     report.check("counters, gauges and histograms are those of /metrics", not differences, "\n".join(differences))
-    sums = [metric for name, metric in collector.metrics("ringq").items() if name.startswith("ringq_jobs_enqueued") and "sum" in metric]
+    enqueued = [metric for name, metric in collector.metrics("ringq").items() if name.startswith("ringq_jobs_enqueued")]
+    sums = [metric for metric in enqueued if "sum" in metric]
     found = [point for metric in sums for point in points(metric) if point["attributes"].get("topic") == "counted"]
     total = sum(float(point.get("asInt", point.get("asDouble", 0))) for point in found)
     report.equal("three jobs of a topic are counted", total, 3.0)

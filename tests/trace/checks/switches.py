@@ -66,3 +66,21 @@ def off(report: Report, collector: Collector, start: Start) -> None:
         service = f"off-{number}"
         _use(collector, start(settings, service), "nothing")
         report.check(f"{name} sends nothing", service not in collector.text(), sorted(collector.services()))
+
+
+def mistakes(report: Report, collector: Collector, start: Start) -> None:
+    """Variables whose values are not understood are reported and not used."""
+    wrong = {"OTEL_TRACES_SAMPLER": "alwayson", "OTEL_EXPORTER_OTLP_COMPRESSION": "zip", "OTEL_BSP_SCHEDULE_DELAY": "1s"}
+    secret = {"OTEL_EXPORTER_OTLP_HEADERS": "planted-headers-9f27"}
+    server = start(wrong | secret, "mistakes")
+    _use(collector, server, "mistakes")
+    warnings = [line for line in server.log().splitlines() if " WARN " in line]
+    for name, value in wrong.items():
+        report.check(f"{name}={value} is reported", any(f"{name}={value}" in line for line in warnings), "\n".join(warnings))
+    report.check("headers are not logged", "planted-headers" not in server.log(), server.log())
+    report.check("the spans are sent all the same", bool(_spans(collector, "mistakes")))
+
+    server = start({"OTEL_EXPORTER_OTLP_ENDPOINT": collector.address}, "no-scheme")
+    server.stop()
+    warned = any("http://" in line and collector.address in line for line in server.log().splitlines() if " WARN " in line)
+    report.check("an endpoint without a scheme is reported", warned, server.log())
