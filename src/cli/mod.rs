@@ -20,6 +20,7 @@ mod shard;
 mod text;
 mod times;
 mod topic;
+mod trace_context;
 mod values;
 mod work;
 mod worker;

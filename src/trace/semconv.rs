@@ -16,7 +16,7 @@ pub(super) const SCHEMA_URL: &str = "https://opentelemetry.io/schemas/1.45.0";
 
 const RPC_SYSTEM: &str = "rpc.system.name";
 const RPC_METHOD: &str = "rpc.method";
-const RPC_STATUS: &str = "rpc.response.status_code";
+const RPC_STATUS: &str = "rpc.status_code";
 const ERROR_TYPE: &str = "error.type";
 const PEER_ADDRESS: &str = "network.peer.address";
 const PEER_PORT: &str = "network.peer.port";

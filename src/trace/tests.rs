@@ -57,7 +57,7 @@ fn a_call_is_a_child_of_its_caller() {
     for (name, value) in [
         ("rpc.system.name", "grpc"),
         ("rpc.method", GET),
-        ("rpc.response.status_code", "OK"),
+        ("rpc.status_code", "OK"),
         ("error.type", ""),
         ("network.peer.address", "127.0.0.1"),
         ("network.peer.port", "80"),

@@ -83,6 +83,7 @@ const LAYERS: [(&str, &[&str]); 22] = [
             "shutdown",
             "telemetry",
             "trace",
+            "trace",
         ],
     ),
 ];

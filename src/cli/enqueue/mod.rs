@@ -23,7 +23,7 @@ use super::exit::{self, CommandFailure, print_note};
 use super::output::{OutputArgs, StdoutWriter, print_json};
 use super::text::one_line;
 use super::times::{self, warn_past_time};
-use super::{info, job_state, output, text, values};
+use super::{info, job_state, output, text, trace_context, values};
 use crate::client::Error;
 use crate::config::show_duration;
 use crate::pb::{

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::de::IgnoredAny;
 
 use super::exit::CommandFailure;
-use super::values;
+use super::{trace_context, values};
 use crate::client::to_proto_duration;
 use crate::pb::job_spec::{Expiration, Schedule};
 use crate::pb::payload::Kind;
@@ -112,6 +112,7 @@ impl SpecArgs {
                 return Err(CommandFailure::usage(format!("--header {name} is given twice")));
             }
         }
+        trace_context::add_to_headers(&mut headers);
         Ok(headers)
     }
 

@@ -19,6 +19,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
+use super::super::trace_context::CARRIERS;
 use super::process_group::is_alive;
 use super::result::CapturedStdout;
 use super::stderr::Stderr;
@@ -135,6 +136,10 @@ impl Process {
     fn spawn(order: &CommandSpec<'_>) -> io::Result<Process> {
         let mut command = Command::new(SHELL);
         command.args(["-c", order.exec]).process_group(0).stderr(Stdio::piped());
+        // The worker's own trace context is not the job's.
+        for (variable, _) in CARRIERS {
+            command.env_remove(variable);
+        }
         command.envs(order.variables.iter().map(|(name, value)| (name, value)));
         command.stdin(stdin(order.stdin)?);
         match order.stdout {

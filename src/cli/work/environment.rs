@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::super::trace_context::CARRIERS;
 use crate::client::Delivery;
 use crate::clock::Clock;
 use crate::pb;
@@ -40,8 +41,18 @@ pub(super) fn variables(
         variables.push(("RINGQ_BATCH".to_owned(), jobs.len().to_string()));
     } else {
         variables.extend(headers(first));
+        variables.extend(trace_context(first));
     }
     variables
+}
+
+/// Returns the trace context of a job in the variables that instrumented programs read.
+fn trace_context(job: &Delivery) -> impl Iterator<Item = (String, String)> {
+    let carried = |(variable, header): (&str, &str)| {
+        let value = job.headers.get(header).filter(|value| !value.contains('\0'))?;
+        Some((variable.to_owned(), value.clone()))
+    };
+    CARRIERS.into_iter().filter_map(carried)
 }
 
 fn lines(jobs: &[Delivery], value: impl Fn(&Delivery) -> String) -> String {

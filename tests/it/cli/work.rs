@@ -22,6 +22,26 @@ async fn a_command_gets_the_payload_and_its_success_completes_the_job() {
     assert_eq!(client.state("t", "a").await, JobState::Succeeded);
 }
 
+/// Programs that start each other belong to one trace: its context comes from the environment of the producer, and goes to
+/// that of the command, which does not get the worker's own.
+#[tokio::test]
+async fn a_trace_goes_from_the_environment_of_the_producer_to_the_command() {
+    let server = Server::start().await;
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let enqueue = async |variables: &[(&str, &str)], more: &[&str]| {
+        let mut ringq = command(server.grpc, &[&["enqueue", "t", "x"], more].concat());
+        finish(ringq.envs(variables.iter().copied()).spawn().unwrap()).await.ok();
+    };
+    enqueue(&[("TRACEPARENT", trace), ("TRACESTATE", "s=1")], &[]).await;
+    enqueue(&[("TRACEPARENT", trace), ("TRACESTATE", "s=1")], &["--header", "traceparent=own"])
+        .await;
+    enqueue(&[("TRACEPARENT", "nonsense")], &[]).await;
+    let before = "export TRACEPARENT=worker TRACESTATE=worker";
+    let echo = "echo \"${TRACEPARENT-none} ${TRACESTATE-none}\"";
+    let done = Work::start_after(before, &server, echo, &["--max-jobs", "3"]).done().await;
+    assert_eq!(done.stdout, [&format!("{trace} s=1"), "own none", "none none"]);
+}
+
 #[tokio::test]
 async fn topics_are_served_in_turns() {
     for topics in [&["a", "b"][..], &["a", "b", "c", "d"]] {

@@ -230,7 +230,7 @@ async fn a_refused_call_has_its_reason_and_its_log_record_has_its_trace() {
     for (name, value) in [
         ("rpc.system.name", "grpc"),
         ("rpc.method", "ringq.v1.QueueService/Enqueue"),
-        ("rpc.response.status_code", "INVALID_ARGUMENT"),
+        ("rpc.status_code", "INVALID_ARGUMENT"),
         ("ringq.error.reason", "INVALID_FIELD"),
         ("network.peer.address", "127.0.0.1"),
     ] {

@@ -1,6 +1,6 @@
 //! promtool, the tool of Prometheus that checks metrics and rules.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use tokio::io::AsyncWriteExt as _;
@@ -9,13 +9,15 @@ use tokio::process::Command;
 use crate::harness::{in_ci, within};
 
 /// An installed promtool.
-pub(crate) struct Promtool(());
+pub(crate) struct Promtool(PathBuf);
 
-/// Finds promtool on PATH. `None`: not installed; the test prints that and is skipped.
+/// Finds promtool in .tools/bin or on PATH. `None`: not installed; the test prints that and is skipped.
 pub(crate) async fn promtool() -> Option<Promtool> {
-    let version = Command::new("promtool").arg("--version").output().await;
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/bin/promtool");
+    let promtool = if ours.exists() { ours } else { "promtool".into() };
+    let version = Command::new(&promtool).arg("--version").output().await;
     if version.is_ok_and(|output| output.status.success()) {
-        return Some(Promtool(()));
+        return Some(Promtool(promtool));
     }
     assert!(!in_ci(), "promtool is missing: run .ci/install-test-tools");
     eprintln!("skipped: promtool is missing, .ci/install-test-tools gets it");
@@ -28,7 +30,7 @@ impl Promtool {
     /// Runs promtool in the root of the project with `input` on standard input. Returns all that it prints, as the
     /// error if it fails.
     pub(crate) async fn run(&self, args: &[&str], input: &str) -> Result<String, String> {
-        let mut promtool = Command::new("promtool")
+        let mut promtool = Command::new(&self.0)
             .args(args)
             .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
             .stdin(Stdio::piped())

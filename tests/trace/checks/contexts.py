@@ -76,7 +76,7 @@ def errors(report: Report, collector: Collector, server: Server) -> None:
             pass
     for context, code in ((missing, "NOT_FOUND"), (bad, "INVALID_ARGUMENT")):
         (span,) = collector.wait_for_spans("Get", lambda span, trace=context.trace: span.trace == trace)
-        found = span.attributes.get("rpc.response.status_code")
+        found = span.attributes.get("rpc.status_code")
         report.equal(f"the span of a call that fails has its code {code}", found, code)
         # The conventions count only faults of the server as errors of its spans.
         report.equal(f"{code} is not an error of the server", span.status, "UNSET")

@@ -90,7 +90,7 @@ def _check_server_attributes(report: Report, spans: dict[str, Span], job: str) -
     for method in ("Enqueue", "Nack", "Ack"):
         span = spans[f"ringq: {method}"]
         name = f"ringq.v1.QueueService/{method}"
-        expected = {"rpc.system.name": "grpc", "rpc.method": name, "rpc.response.status_code": "OK"}
+        expected = {"rpc.system.name": "grpc", "rpc.method": name, "rpc.status_code": "OK"}
         found = {key: span.attributes.get(key) for key in expected}
         report.equal(f"{method} has its method and status", found, expected)
         report.equal(f"{method} is named by its method", span.name, name)
@@ -143,5 +143,5 @@ def as_links(report: Report, collector: Collector, server: Server) -> None:
     ids = {span.attributes.get("messaging.message.id") for span in spans if span.service == "worker"}
     report.equal("process and settle spans name the job", ids, {job})
     streams = collector.wait_for_spans("Stream spans", lambda span: span.name == "ringq.v1.QueueService/Stream")
-    found = {(span.kind, span.parent, span.attributes.get("rpc.response.status_code")) for span in streams}
+    found = {(span.kind, span.parent, span.attributes.get("rpc.status_code")) for span in streams}
     report.equal("each stream is a trace of its own", found, {("SERVER", "", "OK")})
