@@ -127,7 +127,8 @@ impl Connections {
         tasks
     }
 
-    fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionSlot> {
+    /// Returns a slot for a connection from `peer`, unless all are taken, which is logged.
+    pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionSlot> {
         let network = peer_network(peer);
         match self.count_opened(network) {
             Ok(()) => Some(ConnectionSlot { connections: Arc::clone(self), peer: network }),

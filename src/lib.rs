@@ -9,6 +9,8 @@
 #[cfg(feature = "server")]
 pub mod app;
 mod backoff;
+#[cfg(feature = "server")]
+mod canonical_json;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod client;

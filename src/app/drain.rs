@@ -8,10 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::dispatch::Dispatcher;
-use crate::grpc;
-
 use super::Error;
+use crate::dispatch::Dispatcher;
 
 /// Maximum time that connections which their clients keep open may delay the shutdown, once all jobs are settled.
 const CONNECTIONS_CLOSE_MAX: Duration = Duration::from_secs(5);
@@ -73,20 +71,17 @@ pub(super) async fn drain_streams(dispatcher: &Dispatcher, grace: Duration) {
 /// open without a call of theirs end with the process.
 pub(super) async fn serve_bounded(
     drained: impl Future<Output = Result<(), Error>>,
-    serve: impl Future<Output = Result<(), grpc::Error>>,
+    serve: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let (mut drained, mut serve) = (pin!(drained), pin!(serve));
     tokio::select! {
         drained = &mut drained => drained?,
-        served = &mut serve => return Ok(served?),
+        () = &mut serve => return Ok(()),
     }
-    match tokio::time::timeout(CONNECTIONS_CLOSE_MAX, serve).await {
-        Ok(served) => Ok(served?),
-        Err(_) => {
-            tracing::warn!("connections are still open after the drain and are closed");
-            Ok(())
-        }
+    if tokio::time::timeout(CONNECTIONS_CLOSE_MAX, serve).await.is_err() {
+        tracing::warn!("connections are still open after the drain and are closed");
     }
+    Ok(())
 }
 
 /// Returns the jobs that no worker has and closes the shards, for [`SHARDS_CLOSE_MAX`] at most.

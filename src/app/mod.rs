@@ -15,6 +15,7 @@ mod tests;
 use std::future::Future;
 use std::net::SocketAddr;
 
+use futures::future::OptionFuture;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
@@ -70,7 +71,7 @@ impl App {
         self.grpc.address
     }
 
-    /// Returns the address at which probes and metrics are served.
+    /// Returns the address at which probes, metrics and JSON calls are served.
     #[must_use]
     pub fn http_address(&self) -> SocketAddr {
         self.http.address
@@ -86,17 +87,20 @@ impl App {
         let (grpc_stop, http_stop) = (CancellationToken::new(), CancellationToken::new());
         let serving = RunningServer::start(config, scheduler).await;
         let metrics = telemetry.export_metrics(serving.metric_source());
+        let grpc =
+            grpc::GrpcServer::new(serving.services(telemetry.tracer()), &serving.grpc_config())?;
+        let json = serving.json_calls(&grpc, &grpc_stop)?;
         let serve_http = http::serve(
             http_listener.socket,
             serving.router(),
+            json.clone(),
             http_stop.clone().cancelled_owned(),
         );
-        let serve_grpc = grpc::serve(
-            grpc_listener.socket,
-            serving.services(telemetry.tracer()),
-            serving.grpc_config(),
-            grpc_stop.clone().cancelled_owned(),
-        );
+        let serve_grpc = grpc.serve(grpc_listener.socket, grpc_stop.clone().cancelled_owned());
+        let serve_calls = async {
+            let json_ended = OptionFuture::from(json.as_ref().map(grpc::JsonCalls::ended));
+            tokio::join!(serve_grpc, json_ended);
+        };
         let serve_until_shutdown = async {
             let ready_file = serving.serve_until(shutdown, addresses).await?;
             grpc_stop.cancel();
@@ -104,7 +108,7 @@ impl App {
             Ok::<(), Error>(())
         };
         let grpc_and_drain = async {
-            drain::serve_bounded(serve_until_shutdown, serve_grpc).await?;
+            drain::serve_bounded(serve_until_shutdown, serve_calls).await?;
             if let Some(metrics) = metrics {
                 metrics.stop().await;
             }

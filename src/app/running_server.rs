@@ -76,6 +76,17 @@ impl RunningServer {
         }
     }
 
+    /// Returns the entry for JSON calls to `grpc`, which accepts calls until `stop` is cancelled; `None`: they are
+    /// switched off.
+    pub(super) fn json_calls(
+        &self,
+        grpc: &grpc::GrpcServer,
+        stop: &CancellationToken,
+    ) -> Result<Option<grpc::JsonCalls>, grpc::Error> {
+        let is_on = self.config.http_json;
+        is_on.then(|| grpc::JsonCalls::new(grpc.clone(), stop.clone())).transpose()
+    }
+
     /// Returns the pages of the HTTP port.
     pub(super) fn router(&self) -> Router {
         let (ready, shards) = (self.ready.subscribe(), self.scheduler.shards().clone());
@@ -109,9 +120,11 @@ impl RunningServer {
         let (shards, ready, health) = (self.scheduler.shards(), &self.ready, &self.health);
         readiness::publish_initial(shards, ready, health).await;
         let ready_file = ReadyFile::write(self.config.ready_file.clone(), grpc, http).await?;
-        if !grpc.ip().to_canonical().is_loopback() {
+        let http_json = self.config.http_json;
+        let carry_calls = [Some(grpc), http_json.then_some(http)].into_iter().flatten();
+        for address in carry_calls.filter(|address| !address.ip().to_canonical().is_loopback()) {
             tracing::info!(
-                %grpc, tls = false, authentication = false,
+                %address, tls = false, authentication = false,
                 "other machines can reach this address: every client there can enqueue, take and delete every job"
             );
         }

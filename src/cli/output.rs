@@ -4,17 +4,16 @@
 //! object, a list as an array with one row per line.
 
 use std::io::{self, BufWriter, IsTerminal as _, StdoutLock, Write as _};
-use std::sync::LazyLock;
 
 use anstream::{AutoStream, ColorChoice};
 use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
 use prost::Message;
-use prost_reflect::{DescriptorPool, DynamicMessage};
+use prost_reflect::MessageDescriptor;
 
 use super::exit::{CommandFailure, print_note};
 use super::text::{fit, one_line, printable};
-use crate::pb;
+use crate::{canonical_json, pb};
 
 /// Style of headings and names of fields.
 const HEADING: anstyle::Style = anstyle::Style::new().bold();
@@ -264,18 +263,18 @@ impl JsonList {
         out: &mut StdoutWriter,
         row: &impl JsonMessage,
     ) -> Result<(), CommandFailure> {
-        self.raw_row(out, &json_line(row)?)
+        self.raw_row(out, json_line(row)?)
     }
 
     /// Prints a row that is not a message.
     pub(super) fn raw_row(
         &mut self,
         out: &mut StdoutWriter,
-        row: &str,
+        row: impl AsRef<[u8]>,
     ) -> Result<(), CommandFailure> {
         out.write_bytes(if self.begun { b",\n" } else { b"[\n" })?;
         self.begun = true;
-        out.write_bytes(row.as_bytes())
+        out.write_bytes(row.as_ref())
     }
 
     pub(super) fn end(self, out: &mut StdoutWriter) -> Result<(), CommandFailure> {
@@ -302,30 +301,27 @@ json_messages!(EnqueueResponse EnqueueResult GetServerInfoResponse Job RedriveJo
 json_messages!(TopicStats TopicSummary Worker);
 
 /// Prints a message as an indented JSON object.
-pub(super) fn print_json(
+pub(super) fn print_json<M: JsonMessage>(
     out: &mut StdoutWriter,
-    message: &impl JsonMessage,
+    message: &M,
 ) -> Result<(), CommandFailure> {
-    let text = serde_json::to_string_pretty(&dynamic(message)?).context("cannot write JSON")?;
+    let text = canonical_json::to_pretty_text(descriptor::<M>()?, &message.encode_to_vec())
+        .context("cannot write JSON")?;
     out.write_line(&text)?;
     out.flush()
 }
 
 /// Returns a message as a JSON object on one line.
-fn json_line(message: &impl JsonMessage) -> Result<String, CommandFailure> {
-    Ok(serde_json::to_string(&dynamic(message)?).context("cannot write JSON")?)
+fn json_line<M: JsonMessage>(message: &M) -> Result<Vec<u8>, CommandFailure> {
+    let text = canonical_json::to_text(descriptor::<M>()?, &message.encode_to_vec());
+    Ok(text.context("cannot write JSON")?)
 }
 
-fn dynamic<M: JsonMessage>(message: &M) -> Result<DynamicMessage, CommandFailure> {
-    static POOL: LazyLock<Result<DescriptorPool, String>> = LazyLock::new(|| {
-        DescriptorPool::decode(pb::FILE_DESCRIPTOR_SET).map_err(|error| error.to_string())
-    });
-    let pool = POOL.as_ref().map_err(|error| anyhow!("the contract cannot be read: {error}"))?;
-    let descriptor = pool
-        .get_message_by_name(M::NAME)
-        .ok_or_else(|| anyhow!("the contract has no {}", M::NAME))?;
-    let bytes = message.encode_to_vec();
-    Ok(DynamicMessage::decode(descriptor, bytes.as_slice()).context("cannot write JSON")?)
+fn descriptor<M: JsonMessage>() -> Result<MessageDescriptor, CommandFailure> {
+    let contract = canonical_json::contract();
+    let contract = contract.map_err(|error| anyhow!("the contract cannot be read: {error}"))?;
+    let found = contract.get_message_by_name(M::NAME);
+    Ok(found.ok_or_else(|| anyhow!("the contract has no {}", M::NAME))?)
 }
 
 #[cfg(test)]
@@ -357,6 +353,6 @@ mod tests {
     #[test]
     fn json_is_that_of_the_contract() {
         let row = pb::TopicStats { ready: 3, enqueue_rate: Some(0.5), ..Default::default() };
-        assert_eq!(json_line(&row).unwrap(), r#"{"ready":"3","enqueueRate":0.5}"#);
+        assert_eq!(json_line(&row).unwrap(), br#"{"ready":"3","enqueueRate":0.5}"#);
     }
 }

@@ -14,9 +14,12 @@ pub(super) struct ServeArgs {
     /// Serve gRPC here; port 0 takes a free one [default: 127.0.0.1:7700]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
-    /// Serve probes and metrics here; port 0 takes a free one [default: 127.0.0.1:7701]
+    /// Serve probes, metrics and JSON calls here; port 0 takes a free one [default: 127.0.0.1:7701]
     #[arg(long, value_name = "ADDRESS:PORT")]
     http_listen: Option<String>,
+    /// Serve calls as JSON over HTTP, true or false [default: true]
+    #[arg(long, value_name = "BOOLEAN")]
+    http_json: Option<String>,
     /// Store jobs here; repeat it for more shards [default: s0=sqlite:<DATA_DIR>/ringq.db]
     #[arg(long, value_name = "NAME=URL")]
     shard: Vec<String>,
@@ -59,10 +62,10 @@ pub(super) struct ServeArgs {
     /// Most MiB of messages in flight [default: 256]
     #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
     max_message_mib: Option<String>,
-    /// Most gRPC connections open at once [default: 10000]
+    /// Most connections with calls open at once [default: 10000]
     #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
     max_connections: Option<String>,
-    /// Most gRPC connections from one address [default: 5000]
+    /// Most of them from one address [default: 5000]
     #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
     max_connections_per_peer: Option<String>,
     /// Timeout of a unary request [default: 30s]
@@ -86,6 +89,7 @@ impl From<ServeArgs> for ConfigFlags {
         let values = [
             ("listen", flags.listen),
             ("http_listen", flags.http_listen),
+            ("http_json", flags.http_json),
             ("data_dir", flags.data_dir),
             ("redis_ca", flags.redis_ca),
             ("redis_cert", flags.redis_cert),

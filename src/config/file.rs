@@ -101,7 +101,10 @@ fn scalar(value: &Value) -> Result<String, String> {
     match value {
         Value::String(text) => Ok(text.clone()),
         Value::Integer(number) => Ok(number.to_string()),
-        other => Err(format!("is of type {}, not text or a whole number", other.type_str())),
+        Value::Boolean(switch) => Ok(switch.to_string()),
+        other => {
+            Err(format!("is of type {}, not text, a whole number or a boolean", other.type_str()))
+        }
     }
 }
 

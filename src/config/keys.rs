@@ -2,9 +2,10 @@
 
 /// Keys of all settings but the shards, in the order of their documentation. The variable of `http_listen` is
 /// `RINGQ_HTTP_LISTEN`, its flag `--http-listen`.
-pub const KEYS: [&str; 21] = [
+pub const KEYS: [&str; 22] = [
     "listen",
     "http_listen",
+    "http_json",
     "ready_file",
     "data_dir",
     "redis_ca",

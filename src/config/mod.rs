@@ -52,8 +52,10 @@ pub const DEFAULTS: &str = include_str!("../../deploy/ringq.toml");
 pub struct Config {
     /// Address at which gRPC is served; port 0 takes a free one. Default 127.0.0.1:7700.
     pub listen: SocketAddr,
-    /// Address at which probes and metrics are served; port 0 takes a free one. Default 127.0.0.1:7701.
+    /// Address at which probes, metrics and JSON calls are served; port 0 takes a free one. Default 127.0.0.1:7701.
     pub http_listen: SocketAddr,
+    /// True if calls are served as JSON at `http_listen`, too. Default true.
+    pub http_json: bool,
     /// Shards: names and places differ, and at least one is active. Default: `s0`, a file in `data_dir`.
     pub shards: Vec<ShardConfig>,
     /// Directory of the default shard. Default `ringq-data`.
@@ -77,9 +79,9 @@ pub struct Config {
     pub max_concurrent_requests: usize,
     /// Maximum MiB of messages in flight, 32 to 1 000 000. Default 256.
     pub max_message_mib: usize,
-    /// Maximum number of open gRPC connections, 1 to 1 000 000. Default 10 000.
+    /// Maximum number of open connections that carry calls, 1 to 1 000 000. Default 10 000.
     pub max_connections: usize,
-    /// Maximum number of open gRPC connections from one address, 1 to 1 000 000. Default 5000.
+    /// Maximum number of these connections from one address, 1 to 1 000 000. Default 5000.
     pub max_connections_per_peer: usize,
     /// Maximum duration of a unary request, 100 ms to 1 h. Default 30 s.
     pub request_timeout: Duration,

@@ -63,6 +63,11 @@ pub(super) fn number(text: &str, bounds: &RangeInclusive<usize>) -> Result<usize
     }
 }
 
+/// Parses `true` or `false`.
+pub(super) fn switch(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| format!("{text:?} is neither true nor false"))
+}
+
 /// Parses `text` or `json`.
 pub(super) fn log_format(text: &str) -> Result<LogFormat, String> {
     match text {

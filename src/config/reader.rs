@@ -43,6 +43,7 @@ impl ConfigReader {
     fn read(&mut self, machine: &Machine, otel: OtelVariables) -> Option<Config> {
         let listen = self.required("listen", parse::address);
         let http_listen = self.required("http_listen", parse::address);
+        let http_json = self.required("http_json", parse::switch);
         self.check_addresses(listen, http_listen);
         let data_dir = self.required("data_dir", parse::path);
         let redis_tls = self.redis_tls();
@@ -70,6 +71,7 @@ impl ConfigReader {
         Some(Config {
             listen: listen?,
             http_listen: http_listen?,
+            http_json: http_json?,
             shards,
             data_dir: data_dir?,
             redis_tls,

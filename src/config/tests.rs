@@ -34,6 +34,7 @@ fn the_default_file_gives_the_documented_defaults() {
     let want = Config {
         listen: "127.0.0.1:7700".parse().unwrap(),
         http_listen: "127.0.0.1:7701".parse().unwrap(),
+        http_json: true,
         shards: vec![ShardConfig::try_new("s0", "sqlite:ringq-data/ringq.db").unwrap()],
         data_dir: "ringq-data".into(),
         redis_tls: RedisTlsFiles::default(),
@@ -214,8 +215,8 @@ fn a_mistake_in_a_file_names_its_key() {
             "listne: unknown setting listne; did you mean listen? (from listne in ringq.toml)",
         ),
         (
-            "threads = true",
-            "threads: is of type boolean, not text or a whole number (from threads in ringq.toml)",
+            "threads = 1.5",
+            "threads: is of type float, not text, a whole number or a boolean (from threads in ringq.toml)",
         ),
         ("data_dir = ''", "data_dir: must not be empty (from data_dir in ringq.toml)"),
         (

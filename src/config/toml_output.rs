@@ -16,6 +16,7 @@ pub(super) fn toml(config: &Config) -> String {
     let mut lines = vec![
         line("listen", text(config.listen)),
         line("http_listen", text(config.http_listen)),
+        line("http_json", config.http_json),
         line("data_dir", text(config.data_dir.display())),
         line("replica", text(&config.replica)),
     ];

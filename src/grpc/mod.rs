@@ -15,6 +15,7 @@ mod convert;
 mod delivery_spans;
 mod health;
 mod jobs_page;
+pub(crate) mod json;
 mod layers;
 mod pulled_jobs;
 mod queue_service;
@@ -26,8 +27,10 @@ mod stream_messages;
 mod topic_service;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
+use prost_reflect::DescriptorError;
 use tokio::net::TcpListener;
 use tonic::server::NamedService;
 use tonic::service::Routes;
@@ -45,6 +48,9 @@ use crate::scheduler::Scheduler;
 use crate::trace::Tracer;
 
 pub use health::GrpcHealth;
+pub use json::JsonCalls;
+pub(crate) use layers::AbortableCall;
+pub(crate) use serve::CallExecutor;
 
 type QueueServer = QueueServiceServer<queue_service::QueueHandler>;
 type TopicServer = TopicServiceServer<topic_service::TopicsHandler>;
@@ -106,6 +112,9 @@ pub enum Error {
     /// Descriptors of the compiled contract are broken.
     #[error("cannot offer reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
+    /// Descriptors of the compiled contract are broken.
+    #[error("cannot serve JSON calls: {0}")]
+    Descriptors(&'static DescriptorError),
 }
 
 /// Sets the limits on message sizes of a generated server.
@@ -117,40 +126,55 @@ macro_rules! sized {
     };
 }
 
-/// Serves on `listener` until `shutdown` ends; then accepts no more connections or calls, and returns when the last
-/// call has ended. Streams do not end by themselves: drain the dispatcher before or meanwhile.
-///
-/// # Errors
-/// [`Error`]; no client can cause one.
-pub async fn serve(
-    listener: TcpListener,
-    services: ServiceParts,
-    config: Config,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), Error> {
-    let ServiceParts { scheduler, dispatcher, health, tracer, about } = services;
-    let limits = layers::CallLimits::new(
-        config.max_concurrent_requests,
-        config.max_message_bytes,
-        config.request_timeout,
-    );
-    let layer = layers::CallLayer::new(scheduler.metrics().clone(), tracer.clone(), limits);
-    let connections =
-        Connections::new("grpc", config.max_connections, config.max_connections_per_peer);
-    let queue = queue_service::QueueHandler::new(scheduler.clone(), dispatcher.clone(), tracer);
-    let topics = topic_service::TopicsHandler::new(scheduler.clone(), dispatcher.clone());
-    let scaler = scaler_service::ScalerHandler::new(scheduler.clone(), dispatcher.clone());
-    let admin = admin_service::AdminHandler::new(scheduler, dispatcher, about);
-    let routes = Routes::new(sized!(QueueServer::new(queue)))
-        .add_service(sized!(TopicServer::new(topics)))
-        .add_service(sized!(AdminServer::new(admin)))
-        .add_service(sized!(ScalerServer::new(scaler)))
-        .add_service(HealthProbes::new(health.service()))
-        .add_service(reflection().build_v1()?)
-        .add_service(reflection().build_v1alpha()?)
-        .prepare();
-    serve::serve(listener, connections, routes, layer, config.connection_max_age, shutdown).await;
-    Ok(())
+/// Services of this server with their limits, which its ports share.
+#[derive(Clone)]
+pub struct GrpcServer {
+    routes: Routes,
+    layer: layers::CallLayer,
+    /// Connections that carry calls.
+    connections: Arc<Connections>,
+    connection_max_age: Duration,
+}
+
+// === impl GrpcServer ===
+
+impl GrpcServer {
+    /// Creates the services.
+    ///
+    /// # Errors
+    /// [`Error`]; no client can cause one.
+    pub fn new(services: ServiceParts, config: &Config) -> Result<GrpcServer, Error> {
+        let ServiceParts { scheduler, dispatcher, health, tracer, about } = services;
+        let limits = layers::CallLimits::new(
+            config.max_concurrent_requests,
+            config.max_message_bytes,
+            config.request_timeout,
+        );
+        let layer = layers::CallLayer::new(scheduler.metrics().clone(), tracer.clone(), limits);
+        let connections =
+            Connections::new("grpc", config.max_connections, config.max_connections_per_peer);
+        let queue = queue_service::QueueHandler::new(scheduler.clone(), dispatcher.clone(), tracer);
+        let topics = topic_service::TopicsHandler::new(scheduler.clone(), dispatcher.clone());
+        let scaler = scaler_service::ScalerHandler::new(scheduler.clone(), dispatcher.clone());
+        let admin = admin_service::AdminHandler::new(scheduler, dispatcher, about);
+        let routes = Routes::new(sized!(QueueServer::new(queue)))
+            .add_service(sized!(TopicServer::new(topics)))
+            .add_service(sized!(AdminServer::new(admin)))
+            .add_service(sized!(ScalerServer::new(scaler)))
+            .add_service(HealthProbes::new(health.service()))
+            .add_service(reflection().build_v1()?)
+            .add_service(reflection().build_v1alpha()?)
+            .prepare();
+        let connection_max_age = config.connection_max_age;
+        Ok(GrpcServer { routes, layer, connections, connection_max_age })
+    }
+
+    /// Serves on `listener` until `shutdown` ends; then accepts no more connections or calls, and returns when the
+    /// last call has ended. Streams do not end by themselves: drain the dispatcher before or meanwhile.
+    pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+        let GrpcServer { routes, layer, connections, connection_max_age } = self;
+        serve::serve(listener, connections, routes, layer, connection_max_age, shutdown).await;
+    }
 }
 
 /// Descriptors for reflection: the contract with its comments, the messages of error details, and the names of the

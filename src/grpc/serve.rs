@@ -38,7 +38,7 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Executor of the calls of a connection: each runs in a task that ends with its call, or when the call requests its
 /// abort.
 #[derive(Clone, Copy)]
-struct CallExecutor;
+pub(crate) struct CallExecutor;
 
 /// Serves `routes` on `listener` until `shutdown` ends; then accepts no more connections or calls, and returns when
 /// the last call has ended.

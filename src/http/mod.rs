@@ -1,12 +1,14 @@
-//! The HTTP port: probes and metrics. It has no authentication and shows no secrets; of shards it shows only their
-//! names.
+//! The HTTP port: probes, metrics, and calls as JSON. It has no authentication. Probes and metrics show no secrets; of
+//! shards they show only their names.
 //!
 //! | path | answer |
 //! | --- | --- |
 //! | `/healthz` | 200 as long as the process can answer at all |
 //! | `/readyz` | 200 while the server accepts work, else 503 and the reason |
 //! | `/metrics` | Prometheus text |
+//! | `POST /v1/{service}/{method}` | the answer of a call, see [`grpc::json`](crate::grpc) |
 
+mod json;
 mod scrape_limiter;
 mod serve;
 
@@ -17,7 +19,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{any, get};
 use futures::future::BoxFuture;
 
 use crate::metrics::Metrics;
@@ -51,6 +53,7 @@ pub fn router(metrics: Metrics, not_ready: NotReady, refresh: Refresh) -> Router
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(render))
+        .route(json::PATH, any(json::call))
         .with_state(HttpState { metrics, not_ready, scrapes: ScrapeLimiter::new(refresh) })
 }
 

@@ -1,7 +1,9 @@
 //! Connections of the HTTP port.
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -9,21 +11,31 @@ use axum::body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::server::Connected as _;
 use tower::ServiceExt as _;
 
 use crate::connections::{AcceptedConnection, Connections, read_preface};
+use crate::grpc::json::CALLS_MAX;
+use crate::grpc::{AbortableCall, CallExecutor, JsonCalls};
 
-/// Maximum number of connections: probes and scrapers are few, and each holds an open file.
-const CONNECTIONS_MAX: usize = 128;
-/// Maximum number of connections from one address, so that a single machine cannot lock out the others.
-const PEER_CONNECTIONS_MAX: usize = 64;
-/// Maximum time for the head of a request, and maximum time that a connection may have none.
+use super::json::ConnectionCalls;
+
+/// Maximum number of connections that have not carried a JSON call: probes and scrapers, which are few, and clients
+/// that have just connected. Each holds an open file. Connections with calls are counted with those of the gRPC port.
+pub(crate) const CONNECTIONS_MAX: usize = 512;
+/// Maximum number of these connections from one address, so that a single machine cannot lock out the others.
+const PEER_CONNECTIONS_MAX: usize = 256;
+/// Maximum time from the first byte of a connection until its first request.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of requests at once on one HTTP/2 connection.
-const STREAMS_MAX: u32 = 16;
+/// Maximum time from an answer to the next request of its connection. A client that uses the connection at this moment
+/// gets an error for a call that it must not repeat blindly, so it is longer than usual pauses.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+/// Size in bytes of the send buffer of a socket: as much as an HTTP/2 client takes without reading. The system would
+/// take megabytes, and an answer that it has taken counts as sent, with the jobs in it.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// Maximum time that a client that does not read may delay the shutdown.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 
@@ -41,17 +53,34 @@ macro_rules! until {
     }};
 }
 
-/// Serves until `shutdown` ends, then finishes the answers in flight, for 2 s at most.
-pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<Output = ()>) {
+/// Serves `router`, and `calls` as JSON if there are any, until `shutdown` ends; then finishes the answers in flight,
+/// for 2 s at most.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    calls: Option<JsonCalls>,
+    shutdown: impl Future<Output = ()>,
+) {
     let connections = Connections::new("http", CONNECTIONS_MAX, PEER_CONNECTIONS_MAX);
     let stop = CancellationToken::new();
-    let serve = |accepted| connection(accepted, router.clone(), stop.clone());
+    let serve = |accepted| connection(accepted, router.clone(), calls.clone(), stop.clone());
     let tasks = connections.serve(listener, shutdown, &stop, serve).await;
     let _ = tokio::time::timeout(SHUTDOWN_MAX, tasks.wait()).await;
 }
 
-async fn connection(accepted: AcceptedConnection, router: Router, stop: CancellationToken) {
-    let AcceptedConnection { socket, peer, slot: _place } = accepted;
+async fn connection(
+    accepted: AcceptedConnection,
+    router: Router,
+    calls: Option<JsonCalls>,
+    stop: CancellationToken,
+) {
+    let AcceptedConnection { socket, peer, slot } = accepted;
+    let info = socket.connect_info();
+    if let Err(error) =
+        rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)
+    {
+        tracing::debug!(%peer, %error, "cannot set the send buffer of an http connection");
+    }
     let (socket, is_http2) = tokio::select! {
         () = stop.cancelled() => return,
         begun = tokio::time::timeout(HEADERS_TIMEOUT, read_preface(socket)) => match begun {
@@ -59,33 +88,58 @@ async fn connection(accepted: AcceptedConnection, router: Router, stop: Cancella
             _ => return tracing::debug!(%peer, "http connection closed: client sent no complete request in time"),
         },
     };
+    let (calls, _slot) = match calls {
+        Some(calls) => (Some(Arc::new(calls.connection(info, peer, slot))), None),
+        None => (None, Some(slot)),
+    };
+    let calls = ConnectionCalls(calls);
+    let has_requests = Arc::new(AtomicBool::new(is_http2));
+    let has_begun = Arc::clone(&has_requests);
     let service = service_fn(move |request: http::Request<Incoming>| {
-        router.clone().oneshot(request.map(Body::new))
+        has_begun.store(true, Ordering::Relaxed);
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(calls.clone());
+        router.clone().oneshot(request)
     });
     let socket = TokioIo::new(socket);
-    let served = if is_http2 {
-        let connection = http2().serve_connection(socket, service);
-        until!(connection, stop)
-    } else {
-        let connection = http1().serve_connection(socket, service);
-        until!(connection, stop)
+    let serve = async {
+        let served = if is_http2 {
+            let connection = http2().serve_connection(socket, service);
+            until!(connection, stop)
+        } else {
+            let connection = http1().serve_connection(socket, service);
+            until!(connection, stop)
+        };
+        if let Err(error) = served {
+            tracing::debug!(%peer, %error, "http connection failed");
+        }
     };
-    if let Err(error) = served {
-        tracing::debug!(%peer, %error, "http connection failed");
+    let is_silent = async {
+        tokio::time::sleep(HEADERS_TIMEOUT).await;
+        if has_requests.load(Ordering::Relaxed) {
+            pending::<()>().await;
+        }
+    };
+    // On HTTP/1.1 the connection ends with a call whose answer is not read in time; on HTTP/2 each call has a task.
+    tokio::select! {
+        () = AbortableCall::new(serve) => {}
+        () = is_silent => tracing::debug!(%peer, "http connection closed: client sent no complete request in time"),
     }
 }
 
 fn http1() -> http1::Builder {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
+    http.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT);
     http
 }
 
-/// Serves HTTP/2 for gRPC clients that use the wrong port: they receive an answer that this is no gRPC server.
-fn http2() -> http2::Builder<TokioExecutor> {
-    let mut http = http2::Builder::new(TokioExecutor::new());
+/// Serves HTTP/2 for JSON calls, and for gRPC clients that use the wrong port: they receive an answer that this is no
+/// gRPC server.
+fn http2() -> http2::Builder<CallExecutor> {
+    let mut http = http2::Builder::new(CallExecutor);
     http.timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_MAX)
+        .max_concurrent_streams(CALLS_MAX as u32)
+        .max_pending_accept_reset_streams(CALLS_MAX)
         .keep_alive_interval(HEADERS_TIMEOUT)
         .keep_alive_timeout(HEADERS_TIMEOUT);
     http
@@ -93,8 +147,6 @@ fn http2() -> http2::Builder<TokioExecutor> {
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
-
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
     use tokio::time::Instant;
@@ -106,7 +158,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = Router::new().route("/healthz", axum::routing::get(async || "ok"));
-        let serving = serve(listener, router, pending());
+        let serving = serve(listener, router, None, pending());
         let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
         for (sent, served) in [
             (&b""[..], false),
@@ -118,7 +170,8 @@ mod tests {
             socket.write_all(sent).await.unwrap();
             let (begun, mut answer) = (Instant::now(), Vec::new());
             let _ = socket.read_to_end(&mut answer).await;
-            assert_eq!(begun.elapsed().as_secs(), HEADERS_TIMEOUT.as_secs(), "{sent:?}");
+            let timeout = if served { IDLE_TIMEOUT } else { HEADERS_TIMEOUT };
+            assert_eq!(begun.elapsed().as_secs(), timeout.as_secs(), "{sent:?}");
             assert_eq!(answer.starts_with(b"HTTP/1.1 200"), served);
         }
         let mut socket = TcpStream::connect(address).await.unwrap();

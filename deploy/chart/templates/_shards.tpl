@@ -123,6 +123,8 @@ state = {{ default "active" .state | toJson }}
   value: {{ printf "%s:7700" .Values.bindAddress | quote }}
 - name: RINGQ_HTTP_LISTEN
   value: {{ printf "%s:7701" .Values.bindAddress | quote }}
+- name: RINGQ_HTTP_JSON
+  value: {{ .Values.httpJson | quote }}
 - name: RINGQ_REPLICA
   valueFrom:
     fieldRef:

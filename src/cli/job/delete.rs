@@ -104,7 +104,7 @@ impl JobDeleteArgs {
     ) -> Result<(), CommandFailure> {
         if let Some(list) = list {
             let row = json!({ "id": id, "previousState": state.as_str_name() });
-            return list.raw_row(out, &row.to_string());
+            return list.raw_row(out, row.to_string());
         }
         match state {
             JobState::Unspecified => out.write_line(&format!("{id} was not there")),

@@ -66,9 +66,9 @@ impl SharedLimits {
         }
     }
 
-    /// Creates the limits of a new connection.
-    pub(super) fn connection(&self) -> ConnectionLimits {
-        let max = (self.bytes.max() / CONNECTION_SHARE).max(limit::REQUEST_BYTES_MAX);
+    /// Creates the limits of a new connection, with room for a message of `message_max` bytes.
+    pub(super) fn connection(&self, message_max: usize) -> ConnectionLimits {
+        let max = (self.bytes.max() / CONNECTION_SHARE).max(message_max + CALL_BYTES);
         ConnectionLimits {
             bytes: CountLimit::new(max, max / RESERVE_SHARE),
             probes: CountLimit::new(PROBES_MAX, 0),
@@ -190,7 +190,8 @@ mod tests {
     #[test]
     fn bytes_are_bounded_by_connection_and_in_all_and_come_back() {
         let bounds = Arc::new(SharedLimits::new(10, 64 * MIB));
-        let connections: Vec<_> = (0..9).map(|_| Arc::new(bounds.connection())).collect();
+        let connections: Vec<_> =
+            (0..9).map(|_| Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX))).collect();
         let take = |connection, name, bytes| {
             let admission = CallAdmission::begin(&bounds, connection, method(name))?;
             admission.take_bytes(bytes).map(|()| admission)
@@ -212,7 +213,7 @@ mod tests {
     #[test]
     fn a_unary_call_has_its_place_once_its_message_is_there() {
         let bounds = Arc::new(SharedLimits::new(1, MIB));
-        let connection = Arc::new(bounds.connection());
+        let connection = Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX));
         let begin = |name| CallAdmission::begin(&bounds, &connection, method(name)).unwrap();
         let waiting: Vec<_> = (0..10).map(|_| begin("Enqueue")).collect();
         let placed = begin("Get");
@@ -229,7 +230,7 @@ mod tests {
     #[test]
     fn a_stream_keeps_no_bytes_of_its_request() {
         let bounds = Arc::new(SharedLimits::new(1, MIB));
-        let connection = Arc::new(bounds.connection());
+        let connection = Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX));
         let stream = CallAdmission::begin(&bounds, &connection, method("Stream")).unwrap();
         assert_eq!(bounds.bytes.add(0), CALL_BYTES);
         stream.request_received().unwrap();
@@ -239,7 +240,10 @@ mod tests {
     #[test]
     fn probes_are_bounded_by_connection() {
         let bounds = Arc::new(SharedLimits::new(1, MIB));
-        let (one, other) = (Arc::new(bounds.connection()), Arc::new(bounds.connection()));
+        let (one, other) = (
+            Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX)),
+            Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX)),
+        );
         let watch = RpcMethod::from_path("/grpc.health.v1.Health/Watch");
         let begin = |connection| CallAdmission::begin(&bounds, connection, watch);
         let held: Vec<_> = (0..PROBES_MAX).map(|_| begin(&one).unwrap()).collect();

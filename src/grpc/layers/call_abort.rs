@@ -14,18 +14,20 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 thread_local! {
     /// Abort request of the call that is being polled on this thread; the task around the call takes it after each
     /// poll.
-    static ABORT_REQUEST: Cell<AbortRequest> = const { Cell::new(AbortRequest { at: None, when: None }) };
+    static ABORT_REQUEST: Cell<AbortRequest> = const { Cell::new(AbortRequest { at: None, when: None, is_withdrawn: false }) };
 }
 
 #[derive(Default)]
 struct AbortRequest {
     at: Option<Instant>,
     when: Option<CancellationToken>,
+    /// Earlier requests of this task are void.
+    is_withdrawn: bool,
 }
 
 pin_project! {
-    /// Task of one call.
-    pub(in crate::grpc) struct AbortableCall<F> {
+    /// Task of one call, or of a connection whose calls follow one another.
+    pub(crate) struct AbortableCall<F> {
         #[pin]
         call: F,
         at: Option<Pin<Box<Sleep>>>,
@@ -43,11 +45,16 @@ pub(super) fn abort_when(token: CancellationToken) {
     ABORT_REQUEST.set(AbortRequest { when: Some(token), ..ABORT_REQUEST.take() });
 }
 
+/// Withdraws the requests of the task that is being polled: its call has ended, and the task goes on.
+pub(in crate::grpc) fn withdraw() {
+    ABORT_REQUEST.set(AbortRequest { is_withdrawn: true, ..AbortRequest::default() });
+}
+
 // === impl AbortableCall ===
 
 impl<F> AbortableCall<F> {
     /// Runs `call` until it ends or is aborted.
-    pub(in crate::grpc) fn new(call: F) -> AbortableCall<F> {
+    pub(crate) fn new(call: F) -> AbortableCall<F> {
         AbortableCall { call, at: None, when: None }
     }
 }
@@ -62,6 +69,9 @@ impl<F: Future<Output = ()>> Future for AbortableCall<F> {
         let asked = ABORT_REQUEST.take();
         if polled.is_ready() {
             return Poll::Ready(());
+        }
+        if asked.is_withdrawn {
+            (*this.at, *this.when) = (None, None);
         }
         if let Some(at) = asked.at {
             *this.at = Some(Box::pin(sleep_until(at)));
@@ -105,6 +115,23 @@ mod tests {
                 assert!(tokio::time::timeout(5 * SECOND, for_ever).await.is_err());
             }
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_withdrawn_request_aborts_nothing_and_the_next_one_does() {
+        let begun = Instant::now();
+        let calls = async move {
+            for seconds in [1, 3] {
+                abort_at(begun + seconds * SECOND);
+                tokio::task::yield_now().await;
+                withdraw();
+                tokio::time::sleep(2 * SECOND).await;
+            }
+            abort_at(begun + 5 * SECOND);
+            pending::<()>().await;
+        };
+        AbortableCall::new(calls).await;
+        assert_eq!(begun.elapsed(), 5 * SECOND);
     }
 
     #[tokio::test(start_paused = true)]

@@ -71,6 +71,13 @@ impl CallBody {
         CallBody { inner, call, state, late, room: None, own: None, pulled }
     }
 
+    /// Counts bytes that are held for the answer in addition to its frames, until the call ends.
+    pub(in crate::grpc) fn hold_bytes(&self, count: usize) {
+        if let Some(admission) = self.call.as_ref().and_then(RpcCall::admission) {
+            admission.force_bytes(count);
+        }
+    }
+
     /// Asks the task of the call to abort it at its deadline, or when the server ends it: a body that is not read is
     /// not polled either.
     fn request_abort(&mut self) {

@@ -16,7 +16,7 @@
 
 mod admission;
 mod call;
-mod call_abort;
+pub(super) mod call_abort;
 mod call_body;
 mod call_future;
 mod count_limit;
@@ -50,7 +50,7 @@ use super::status::RpcError;
 
 use admission::{CallAdmission, ConnectionLimits, SharedLimits};
 use call::RpcCall;
-pub(super) use call_abort::AbortableCall;
+pub(crate) use call_abort::AbortableCall;
 pub(super) use call_body::{CallBody, StreamCut};
 use call_future::CallFuture;
 pub(super) use deadline::{CallDeadline, write_deadline};
@@ -105,7 +105,12 @@ impl CallLayer {
 
     /// Wraps the services for a new connection.
     pub(super) fn connection<S>(&self, inner: S) -> CallService<S> {
-        let connection = Arc::new(self.shared.bounds.connection());
+        self.connection_for(inner, limit::REQUEST_BYTES_MAX)
+    }
+
+    /// Wraps the services for a new connection, whose share of the bytes has room for a message of `message_max`.
+    pub(super) fn connection_for<S>(&self, inner: S, message_max: usize) -> CallService<S> {
+        let connection = Arc::new(self.shared.bounds.connection(message_max));
         CallService { inner, shared: Arc::clone(&self.shared), connection }
     }
 }

@@ -104,6 +104,13 @@ impl RpcError {
         RpcError::new(Reason::TooLarge, message).with("limit", limit.to_string())
     }
 
+    /// Creates the error for a JSON text with too many objects and lists.
+    pub(super) fn too_many_values(limit: usize) -> RpcError {
+        let message =
+            format!("the message has more than {limit} objects and lists; send less at once");
+        RpcError::new(Reason::TooLarge, message).with("limit", limit.to_string())
+    }
+
     /// Creates the error for a message that cannot be read.
     pub(super) fn malformed(message: &str) -> RpcError {
         let message = format!("the request cannot be read: {message}");
@@ -125,6 +132,19 @@ impl RpcError {
         RpcError::new(Reason::RateLimited, message)
             .with("limit", limit.to_string())
             .with_subject("limit", "max_message_mib")
+    }
+
+    /// Creates the error for too many connections that carry calls.
+    pub(super) fn too_many_connections() -> RpcError {
+        let message = "too many connections carry calls to this server; retry after the delay in RetryInfo, or call another one";
+        RpcError::new(Reason::RateLimited, message).with_subject("limit", "max_connections")
+    }
+
+    /// Creates the error for a call to a server that ends.
+    pub(super) fn shutting_down() -> RpcError {
+        let message =
+            "this server is shutting down and nothing was applied; call another one, or retry";
+        RpcError::new(Reason::Draining, message)
     }
 
     /// Creates the error for a message whose rest does not arrive.

@@ -8,10 +8,10 @@ use std::process::{Command, Output};
 use super::shape::matches;
 use super::{in_project, page};
 use crate::e2e::grpcurl::grpcurl;
-use crate::harness::{PATIENCE, Server};
+use crate::harness::{PATIENCE, Server, in_ci};
 
-/// The address of the server in the pages.
-const READER: &str = "127.0.0.1:7700";
+/// The addresses of the server in the pages: gRPC and HTTP.
+const READER: [&str; 2] = ["127.0.0.1:7700", "127.0.0.1:7701"];
 
 /// A command with its output.
 #[derive(Debug)]
@@ -32,22 +32,36 @@ async fn the_commands_of_grpcurl_print_what_the_page_shows() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_of_curl_print_what_the_page_shows() {
+    if Command::new("curl").arg("--version").output().is_ok() {
+        follow("docs/json.md", "curl", 13).await;
+    } else {
+        assert!(!in_ci(), "curl is missing");
+        eprintln!("skipped: curl is missing");
+    }
+}
+
 /// Runs all commands of one kind of a page, at least `least`.
 async fn follow(path: &str, kind: &str, least: usize) {
     let server = Server::start().await;
     let steps = steps(&page(path), kind);
     assert!(steps.len() >= least, "{path} has only {} commands", steps.len());
     let directory = tempfile::tempdir().unwrap();
-    let here = server.grpc.to_string();
+    let here = [server.grpc, server.http].map(|address| address.to_string());
+    let replaced = |text: &str, from: [&str; 2], to: [&str; 2]| {
+        text.replace(from[0], to[0]).replace(from[1], to[1])
+    };
+    let ours = [&*here[0], &*here[1]];
     let (mut status, mut wrong) = (0, Vec::new());
     for (index, step) in steps.iter().enumerate() {
         let (command, directory) =
-            (step.command.replace(READER, &here), directory.path().to_owned());
-        let url = format!("http://{here}");
+            (replaced(&step.command, READER, ours), directory.path().to_owned());
+        let url = format!("http://{}", here[0]);
         let run = tokio::task::spawn_blocking(move || type_in(&command, status, &url, &directory));
         let output = tokio::time::timeout(PATIENCE * 4, run).await.expect("an end").unwrap();
         status = output.status.code().unwrap_or(-1);
-        let text = String::from_utf8_lossy(&output.stdout).replace(&here, READER);
+        let text = replaced(&String::from_utf8_lossy(&output.stdout), ours, READER);
         let got: Vec<String> = text.lines().map(str::to_owned).collect();
         let ended_well = status == 0 || shows_status(steps.get(index + 1));
         if !ended_well || !matches(&step.output, &got) {

@@ -36,6 +36,8 @@ pub(crate) mod grpcurl;
 mod health;
 /// Get, Delete, Reschedule.
 mod jobs;
+/// Calls as JSON over HTTP.
+mod json;
 /// Writes that reach Redis late.
 mod late;
 /// Workers of a few lines with defaults only, and the log when that goes wrong.

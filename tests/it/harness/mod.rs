@@ -14,6 +14,7 @@
 mod client;
 mod holding_proxy;
 mod job;
+mod json;
 pub(crate) mod otlp;
 mod port;
 mod proxy;
@@ -29,6 +30,8 @@ mod worker;
 pub(crate) use client::{Client, nack, nack_retry, receipts};
 pub(crate) use holding_proxy::HoldingProxy;
 pub(crate) use job::{JobExt, job, request};
+#[allow(unused_imports, reason = "the fault scenarios do not use it")]
+pub(crate) use json::{JsonAnswer, JsonBridge, JsonClient, status_json, unary_methods};
 pub(crate) use port::free_port;
 pub(crate) use proxy::LossyProxy;
 pub(crate) use raw::{RawAnswer, RawCalls, framed, http_get, raw_queue};

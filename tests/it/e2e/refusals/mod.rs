@@ -11,7 +11,8 @@ use ringq::pb::{
 use tonic::Status;
 
 use crate::harness::{
-    Client, JobExt as _, Server, Worker, job, millis, nack, proto, refusal, request, take,
+    Client, JobExt as _, JsonBridge, Server, Worker, job, millis, nack, proto, refusal, request,
+    status_json, take,
 };
 
 /// A request and its call; returns the refusal, or the unexpected answer.
@@ -101,20 +102,52 @@ async fn snapshot(client: &Client) -> String {
     text
 }
 
-#[tokio::test]
-async fn every_rule_refuses_with_its_reason_and_its_field_and_nothing_changes() {
-    let server = Server::start().await;
-    let client = server.connect().await;
-    let (_worker, receipt) = seed(&client).await;
+/// Returns all rules, for jobs of [`seed`].
+fn rows(receipt: &str) -> Vec<Row> {
     let rows = [
         spec::rows(),
         enqueue::rows(),
         jobs::rows(),
         worker::rows(),
-        settle::rows(&receipt),
+        settle::rows(receipt),
         operator::rows(),
     ];
-    let rows: Vec<Row> = rows.into_iter().flatten().flatten().collect();
+    rows.into_iter().flatten().flatten().collect()
+}
+
+/// Each rule that can be broken by JSON is answered with the error of gRPC: its code, its text and its details.
+#[tokio::test]
+async fn every_rule_refuses_a_json_call_with_the_same_error() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let bridge = JsonBridge::start(server.http).await;
+    let as_json = Client::connect(bridge.grpc).await;
+    let (_worker, receipt) = seed(&client).await;
+    let (mut wrong, mut compared) = (Vec::new(), 0);
+    for (Row(what, call, _), Row(_, again, _)) in rows(&receipt).into_iter().zip(rows(&receipt)) {
+        let (expected, found) = (call(client.clone()).await, again(as_json.clone()).await);
+        let (expected, found) = (expected.unwrap_err(), found.map_err(|found| status_json(&found)));
+        let cannot_be_sent = what.starts_with("stream:")
+            || matches!(&found, Err(found) if found["message"].as_str().unwrap().starts_with("cannot be JSON"));
+        if cannot_be_sent {
+            continue;
+        }
+        compared += 1;
+        let expected = Err(status_json(&expected));
+        if found != expected {
+            wrong.push(format!("{what}:\n  JSON {found:?}\n  gRPC {expected:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} errors differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(compared > 100, "{compared} rules were compared");
+}
+
+#[tokio::test]
+async fn every_rule_refuses_with_its_reason_and_its_field_and_nothing_changes() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let (_worker, receipt) = seed(&client).await;
+    let rows = rows(&receipt);
     assert!(rows.len() > 120, "{} rules", rows.len());
     let mut wrong = Vec::new();
     let mut before = snapshot(&client).await;

@@ -1,0 +1,146 @@
+//! JSON calls of one connection of the HTTP port.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Method, Request, Response, Uri, header};
+use tokio::sync::Semaphore;
+use tonic::transport::server::TcpConnectInfo;
+use tower::ServiceExt as _;
+
+use crate::connections::ConnectionSlot;
+
+use super::super::layers::CallService;
+use super::super::status::RpcError;
+use super::answer::{self, JsonBody, to_response};
+use super::error::JsonError;
+use super::request::{JsonInput, JsonRoutes};
+use super::{CALLS_MAX, JsonCalls, TEXT_BYTES_MAX};
+
+/// Part of the path in front of the one that gRPC has.
+const VERSION: &str = "/v1";
+
+/// Headers that are passed on as metadata. Others belong to HTTP, or have a meaning within gRPC that they would not
+/// have here.
+const METADATA: [HeaderName; 6] = [
+    header::AUTHORIZATION,
+    header::USER_AGENT,
+    HeaderName::from_static("grpc-timeout"),
+    HeaderName::from_static("traceparent"),
+    HeaderName::from_static("tracestate"),
+    HeaderName::from_static("x-request-id"),
+];
+
+/// JSON calls of one connection. Their bytes have the limits of a connection.
+pub(crate) struct JsonConnection {
+    calls: JsonCalls,
+    service: CallService<JsonRoutes>,
+    info: TcpConnectInfo,
+    peer: SocketAddr,
+    /// Permits for answers that are not written yet.
+    answers: Arc<Semaphore>,
+    slot: Mutex<Slot>,
+}
+
+/// Place of the connection in a limit on connections.
+enum Slot {
+    /// Among those of the HTTP port, which are few and for probes.
+    OfHttp { _slot: ConnectionSlot },
+    /// Among those that carry calls, together with those of the gRPC port.
+    OfCalls { _slot: ConnectionSlot },
+}
+
+// === impl JsonCalls ===
+
+impl JsonCalls {
+    /// Creates the calls of a connection from `peer`, which has a slot of the HTTP port.
+    pub(crate) fn connection(
+        &self,
+        info: TcpConnectInfo,
+        peer: SocketAddr,
+        slot: ConnectionSlot,
+    ) -> JsonConnection {
+        let grpc = &self.0.grpc;
+        let service = grpc.layer.connection_for(JsonRoutes(grpc.routes.clone()), TEXT_BYTES_MAX);
+        JsonConnection {
+            calls: self.clone(),
+            service,
+            info,
+            peer,
+            answers: Arc::new(Semaphore::new(CALLS_MAX)),
+            slot: Mutex::new(Slot::OfHttp { _slot: slot }),
+        }
+    }
+}
+
+// === impl JsonConnection ===
+
+impl JsonConnection {
+    /// Executes the call of a request, or answers `refusal`, which is logged and counted as its error.
+    pub(crate) async fn call<B>(
+        &self,
+        request: Request<B>,
+        refusal: Option<JsonError>,
+    ) -> Response<JsonBody>
+    where
+        B: http_body::Body<Data = Bytes, Error: std::fmt::Display> + Send + Unpin + 'static,
+    {
+        let open = self.calls.0.open.token();
+        if self.calls.0.stop.is_cancelled() {
+            return last_answer(&RpcError::shutting_down().into());
+        }
+        if let Err(error) = self.take_slot() {
+            return last_answer(&error.into());
+        }
+        let Ok(permit) = Arc::clone(&self.answers).acquire_owned().await else {
+            return last_answer(&RpcError::internal().into());
+        };
+        let (head, body) = request.into_parts();
+        let path = head.uri.path().strip_prefix(VERSION).unwrap_or_default();
+        let method = self.calls.0.methods.get(path);
+        let input = match (method, refusal) {
+            (_, Some(refusal)) => Err(refusal),
+            (None, None) => Err(JsonError::no_such_rpc()),
+            (Some(method), None) if method.is_server_streaming() => Err(JsonError::no_streams()),
+            (Some(method), None) => Ok(method.input()),
+        };
+        let output = method.map(|method| method.output());
+        let mut call = to_call(&head, path, body);
+        call.extensions_mut().insert(self.info.clone());
+        call.extensions_mut().insert(JsonInput(input));
+        let Ok(answer) = self.service.clone().oneshot(call).await;
+        answer::to_json(answer, output, permit, open).await
+    }
+
+    /// Moves the connection to those that carry calls, at its first one: calls and probes cannot take each other's
+    /// connections.
+    fn take_slot(&self) -> Result<(), RpcError> {
+        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Slot::OfHttp { .. } = *slot {
+            let connections = &self.calls.0.grpc.connections;
+            let of_calls = connections.admit(self.peer.ip());
+            let of_calls = of_calls.ok_or_else(RpcError::too_many_connections)?;
+            *slot = Slot::OfCalls { _slot: of_calls };
+        }
+        Ok(())
+    }
+}
+
+/// Returns the call of gRPC of a request, with its text as the body.
+fn to_call<B>(head: &Parts, path: &str, body: B) -> Request<B> {
+    let mut call = Request::new(body);
+    *call.method_mut() = Method::POST;
+    *call.uri_mut() = Uri::try_from(path).unwrap_or_default();
+    let given = METADATA.into_iter().filter_map(|name| Some((head.headers.get(&name)?, name)));
+    call.headers_mut().extend(given.map(|(value, name)| (name, value.clone())));
+    call
+}
+
+/// Returns an error after which the connection is closed.
+fn last_answer(error: &JsonError) -> Response<JsonBody> {
+    let mut response = to_response(error);
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}

@@ -1,0 +1,77 @@
+//! Calls as canonical JSON: a second encoding of the same calls, for the HTTP port.
+//!
+//! A JSON call is a gRPC call within the process. It passes the layers and the handlers of the gRPC port, so that
+//! limits, deadlines, request ids, metrics, log lines and errors are the same:
+//!
+//! 1. [`connection`] admits the connection, and passes a few headers on as metadata
+//! 2. `layers` counts the JSON text like a message, as it arrives
+//! 3. [`request`] replaces the text by the encoded message, and the services handle it
+//! 4. [`answer`] replaces the message of the answer by JSON; the call ends when that is written
+//! 5. [`error`] converts an error to a status code of HTTP and a JSON body
+
+mod answer;
+mod connection;
+mod error;
+mod methods;
+mod request;
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::domain::limit;
+
+use super::{Error, GrpcServer};
+
+pub(crate) use answer::to_response;
+pub(crate) use connection::JsonConnection;
+pub(crate) use error::JsonError;
+use methods::JsonMethods;
+
+/// Maximum number of calls in flight on one connection, answers that are not written yet included. Of HTTP/1.1 it
+/// bounds the answers to a client that sends requests without reading.
+pub(crate) const CALLS_MAX: usize = 128;
+/// Maximum size of the JSON text of a request: payloads as base64 take a third more than in a message, and the rest is
+/// for names and spaces.
+const TEXT_BYTES_MAX: usize = 2 * limit::REQUEST_BYTES_MAX;
+
+/// Length in bytes of what precedes a message of gRPC: a flag and the length of the message.
+const PREFIX_BYTES: usize = 5;
+
+/// Entry for JSON calls to the services of this server.
+#[derive(Clone)]
+pub struct JsonCalls(Arc<JsonServer>);
+
+struct JsonServer {
+    grpc: GrpcServer,
+    methods: JsonMethods,
+    /// Cancelled when the gRPC port accepts no more calls.
+    stop: CancellationToken,
+    /// Calls in flight.
+    open: TaskTracker,
+}
+
+#[cfg(test)]
+mod tests;
+
+// === impl JsonCalls ===
+
+impl JsonCalls {
+    /// Creates the entry to `grpc`, which accepts calls until `stop` is cancelled.
+    ///
+    /// # Errors
+    /// [`Error::Descriptors`]; no client can cause it.
+    pub fn new(grpc: GrpcServer, stop: CancellationToken) -> Result<JsonCalls, Error> {
+        let methods = JsonMethods::of_the_contract()?;
+        Ok(JsonCalls(Arc::new(JsonServer { grpc, methods, stop, open: TaskTracker::new() })))
+    }
+
+    /// Waits until no more calls are accepted and the last one has ended.
+    pub async fn ended(&self) {
+        let JsonServer { stop, open, .. } = &*self.0;
+        stop.cancelled().await;
+        open.close();
+        open.wait().await;
+    }
+}
