@@ -18,7 +18,7 @@ ANY = (None, 1)
 WAITING = (60, 300)
 
 
-def panel(title, unit, queries, text, kind="timeseries", limits=(None, None), stack=False, good_from=None):
+def panel(title, unit, queries, text, kind="timeseries", limits=(None, None), stack=False, good_from=None, red_if_any=None):
     if isinstance(queries, str):
         queries = [(queries, "{{instance}}" if kind == "timeseries" else "")]
     orange, red = limits
@@ -44,7 +44,8 @@ def panel(title, unit, queries, text, kind="timeseries", limits=(None, None), st
         options = {"calculate": False, "yAxis": {"unit": unit}, "color": {"mode": "scheme", "scheme": "Oranges"}}
     return {
         "type": kind, "title": title, "description": text, "datasource": source(),
-        "fieldConfig": {"defaults": {key: value for key, value in defaults.items() if value is not None}, "overrides": []},
+        "fieldConfig": {"defaults": {key: value for key, value in defaults.items() if value is not None},
+                        "overrides": [red_from_1(red_if_any)] if red_if_any else []},
         "options": options,
         "targets": [{"refId": chr(ord("A") + number), "datasource": source(), "expr": expression.replace("JOB", JOB).replace("RATE", RATE),
                      "legendFormat": legend, "editorMode": "code", "range": True,
@@ -55,6 +56,13 @@ def panel(title, unit, queries, text, kind="timeseries", limits=(None, None), st
 
 def source():
     return {"type": "prometheus", "uid": "${datasource}"}
+
+
+def red_from_1(legend):
+    """One series of a panel is red, whatever the limits of the others are."""
+    steps = [{"color": "green", "value": None}, {"color": "red", "value": 1}]
+    return {"matcher": {"id": "byName", "options": legend},
+            "properties": [{"id": "thresholds", "value": {"mode": "absolute", "steps": steps}}]}
 
 
 def quantiles(metric, labels):
@@ -101,11 +109,12 @@ FAILURES = 'outcome=~"retried|lease_expired|dead"'
 OVERVIEW = dashboard("ringq-overview", "ringq: overview", "All servers, topics and shards of an installation.", [
     ("State", 4, [
         panel("Servers", "short", [("count(ringq_build_info{JOB})", "up"), ('count(up{JOB} == 0) or vector(0)', "down")],
-              "Servers that are scraped, and those that cannot be. Look for a number of servers that is not yours.", "stat"),
+              "Servers that are scraped, and those that cannot be. Look for a number of servers that is not yours.", "stat",
+              red_if_any="down"),
         panel("Shards down", "short", "count(min by (shard) (ringq_shard_up{JOB}) == 0) or vector(0)",
               "Shards that at least one server cannot use. More than 0: their jobs wait; see the dashboard of the shard.", "stat", ANY),
         panel("Ready jobs", "short", 'sum(max by (topic) (ringq_jobs{JOB,state="ready"}))',
-              "Jobs that wait for a worker. Look for a number that only rises.", "stat"),
+              "Jobs that wait for a worker. Look for a number that only rises. No data: no shard answers.", "stat"),
         panel("Oldest ready job", "s", "max(ringq_oldest_ready_age_seconds{JOB})",
               "How long the job that is due longest has waited. Above 5 minutes RingqJobsWait fires.", "stat", WAITING),
         panel("Dead jobs", "short", 'sum(max by (topic) (ringq_jobs{JOB,state="dead"}))',
@@ -125,11 +134,11 @@ OVERVIEW = dashboard("ringq-overview", "ringq: overview", "All servers, topics a
               "retried: a worker failed. lease_expired: a worker hangs. orphaned: a worker died or its connection broke. "
               "dead: a job has no attempt left. refused: Acks of leases that were over."),
         panel("Jobs by state", "short", [("sum by (state) (max by (topic, state) (ringq_jobs{JOB}))", "{{state}}")],
-              "Stored jobs. Without the jobs of a shard that does not answer: see ringq_shard_counted on the dashboard of the shard.", stack=True),
+              "Stored jobs, without those of a shard that does not answer: see Counted on the dashboard of the shard. No line: no shard answers.", stack=True),
         panel("Ready jobs, ten largest topics", "short", [('topk(10, max by (topic) (ringq_jobs{JOB,state="ready"}))', "{{topic}}")],
               "Which topic has the backlog. _other: all topics without series of their own."),
         panel("Oldest ready job, ten oldest topics", "s", [("topk(10, max by (topic) (ringq_oldest_ready_age_seconds{JOB}))", "{{topic}}")],
-              "Which topic waits. A line that rises by 1 s per second has no worker at all.", limits=WAITING),
+              "Which topic waits. A line that rises by 1 s per second: no worker takes its jobs.", limits=WAITING),
         panel("Wait until delivery", "s", quantiles("ringq_job_lag_seconds", "JOB"),
               "From the due time of a job to its delivery, of the jobs delivered then. Rises when workers do not keep up."),
         panel("Run time", "s", quantiles("ringq_job_run_seconds", "JOB"),
@@ -156,9 +165,10 @@ OVERVIEW = dashboard("ringq-overview", "ringq: overview", "All servers, topics a
         panel("Store errors", "ops", [("sum by (shard, reason) (rate(ringq_store_errors_total{JOB}RATE))", "{{shard}} {{reason}}")],
               "Calls to shards that failed. The page about monitoring has the step for each reason."),
         panel("Store size", "bytes", [("max by (shard) (ringq_store_bytes{JOB})", "{{shard}}")],
-              "Memory of a Redis, file of a SQLite shard. Look for one that grows while the number of jobs does not."),
+              "Memory of a Redis; what a SQLite shard uses of its file, and its log. Look for one that grows while the number of jobs does not."),
         panel("Store fullness", "percentunit", [("max by (shard) (ringq_store_bytes{JOB} / ringq_store_max_bytes{JOB})", "{{shard}}")],
-              "Part of maxmemory or of the disk in use. A Redis without maxmemory has no line. At 100 % new jobs are refused.", limits=(0.85, 0.95)),
+              "Of a Redis: used memory / maxmemory; without maxmemory it has no line. Of a SQLite shard: used / (used + free), on a large "
+              "disk a small number until others fill it: watch the disk, too. At 100 % new jobs are refused.", limits=(0.85, 0.95)),
         panel("Ring", "short", [("max(ringq_rings_open{JOB})", "rings open"), ("max(ringq_ring_disagreement{JOB})", "servers disagree")],
               "Rings above 1: jobs of a former list of shards remain. Disagree 1: two servers have different lists.", limits=(None, 2)),
     ]),
@@ -219,13 +229,13 @@ SHARD = dashboard("ringq-shard", "ringq: shard", "One shard as all servers see i
               "1: the gauges of jobs contain this shard. 0: its jobs are missing in all numbers of jobs.", "stat", good_from=1),
         panel("Refuses new jobs", "short", 'max(ringq_shard_refuses_jobs{JOB,shard="$shard"})', "1: the policy of this Redis could evict jobs.", "stat", ANY),
         panel("Refuses reads", "short", 'max(ringq_shard_refuses_reads{JOB,shard="$shard"})', "1: reads by users are refused, because they are not answered in time.", "stat", ANY),
-        panel("Size", "bytes", 'max(ringq_store_bytes{JOB,shard="$shard"})', "Memory of a Redis, file of a SQLite shard.", "stat"),
+        panel("Size", "bytes", 'max(ringq_store_bytes{JOB,shard="$shard"})', "Memory of a Redis; what a SQLite shard uses of its file, and its log.", "stat"),
         panel("Clock", "s", 'max(abs(ringq_shard_clock_skew_seconds{JOB,shard="$shard"}))',
               "Difference between the clock of the shard and that of a server. Above 1 s RingqClocksDiffer fires.", "stat", (0.5, 1)),
     ]),
     ("Calls", 8, [
         panel("Calls by kind", "ops", [('sum by (op) (rate(ringq_store_op_seconds_count{JOB,shard="$shard"}RATE))', "{{op}}")],
-              "Calls per second; a call carries up to 512 jobs."),
+              "Calls per second; a call carries up to 512 jobs. The page about monitoring explains the kinds."),
         panel("Duration of calls", "s", quantiles("ringq_store_op_seconds", 'JOB,shard="$shard"'),
               "Look for a p99 far above the p95: a slow disk, or slow commands on the Redis."),
         panel("Duration of calls by kind, p95", "s", [('histogram_quantile(0.95, sum by (op, le) (rate(ringq_store_op_seconds_bucket{JOB,shard="$shard"}RATE)))', "{{op}}")],
@@ -239,9 +249,9 @@ SHARD = dashboard("ringq-shard", "ringq: shard", "One shard as all servers see i
     ]),
     ("Room", 8, [
         panel("Size and limit", "bytes", [('max(ringq_store_bytes{JOB,shard="$shard"})', "used"), ('max(ringq_store_max_bytes{JOB,shard="$shard"})', "full at")],
-              "A Redis without maxmemory has no limit here."),
+              "Full at: maxmemory of a Redis (without it there is no line); of a SQLite shard, what it uses and what its disk has free."),
         panel("Fullness", "percentunit", [('max(ringq_store_bytes{JOB,shard="$shard"} / ringq_store_max_bytes{JOB,shard="$shard"})', "full")],
-              "At 100 % new jobs are refused with STORE_FULL; settling goes on.", limits=(0.85, 0.95)),
+              "Used memory / maxmemory of a Redis; used / (used + free) of a SQLite shard. At 100 % new jobs are refused with STORE_FULL; settling goes on.", limits=(0.85, 0.95)),
         panel("Clock skew, by server", "s", [('ringq_shard_clock_skew_seconds{JOB,shard="$shard"}', "{{instance}}")],
               "Positive: the clock of the shard is ahead of the server. The clock of the shard decides what is due."),
     ]),

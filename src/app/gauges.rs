@@ -9,12 +9,15 @@ use tokio::join;
 use tokio::time::Instant;
 
 use crate::dispatch::Dispatcher;
-use crate::domain::TopicName;
+use crate::domain::{TopicName, limit};
 use crate::http::Refresh;
-use crate::metrics::{TOPICS_MAX, TopicGauges};
+use crate::metrics::TopicGauges;
 use crate::scheduler::{Scheduler, TopicRow};
 use crate::shards::Shard;
 
+/// Maximum number of topics that are read: those with series of their own, and others for their common series. One call
+/// to a shard reads no more.
+const TOPICS_READ_MAX: usize = limit::CALL_JOBS_MAX;
 /// Maximum age of gauges in a scrape: more scrapes do not cause more reads.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 
@@ -43,13 +46,14 @@ async fn read_gauges(scheduler: &Scheduler, dispatcher: &Dispatcher) {
 async fn read_topics(scheduler: &Scheduler) {
     let metrics = scheduler.metrics();
     let known = metrics.topics().iter().map(|name| TopicName::stored(name)).collect();
-    let missing = match scheduler.topic_stats(known, TOPICS_MAX).await {
+    let missing = match scheduler.topic_stats(known, TOPICS_READ_MAX).await {
         Ok((rows, missing)) => {
             set_topics(scheduler, &rows);
             Some(missing)
         }
         Err(error) => {
             tracing::debug!(%error, "cannot read topic statistics for the metrics");
+            metrics.forget_topics();
             None
         }
     };

@@ -154,6 +154,11 @@ impl Metrics {
         self.0.topics.set(topics);
     }
 
+    /// Removes the gauges of all topics: no shard answers, and the last values are not true any more.
+    pub fn forget_topics(&self) {
+        self.0.topics.forget();
+    }
+
     /// Returns the topics that have series of their own.
     #[must_use]
     pub fn topics(&self) -> Vec<Box<str>> {
@@ -174,12 +179,13 @@ impl Metrics {
         self.0.registry.gather()
     }
 
-    /// Returns the unit of a metric as OpenTelemetry writes it: `s`, `By`, or `1` for a number.
+    /// Returns the unit of a metric as OpenTelemetry writes it: `s`, `By`, or nothing for a number. A Prometheus that
+    /// receives metrics by OTLP would append `_ratio` to the name of a gauge of unit `1`.
     #[must_use]
     pub fn unit(name: &str) -> &'static str {
         let metric = ALL.iter().find(|metric| metric.name == name);
         match metric.map_or(Unit::Count, |metric| metric.unit) {
-            Unit::Count => "1",
+            Unit::Count => "",
             Unit::Seconds => "s",
             Unit::Bytes => "By",
         }

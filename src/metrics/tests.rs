@@ -225,3 +225,22 @@ fn the_page_lists_every_metric() {
     let (listed, _) = rest.split_once("<!-- metrics: end -->").expect("the last marker");
     assert!(listed == table, "docs/monitoring.md is not up to date; its table is:\n{table}");
 }
+
+#[test]
+fn gauges_of_topics_are_absent_while_no_shard_answers() {
+    let metrics = Metrics::new();
+    let read = || {
+        let jobs = [("ready", 3)];
+        let oldest_ready_age = Some(Duration::from_secs(7));
+        metrics.set_topics(&[TopicGauges { topic: "a", jobs: &jobs, oldest_ready_age }]);
+    };
+    let has = |line: &str| metrics.render().lines().any(|found| found == line);
+    for _ in 0..2 {
+        read();
+        assert!(has(r#"ringq_jobs{state="ready",topic="a"} 3"#), "{}", metrics.render());
+        assert!(has(r#"ringq_oldest_ready_age_seconds{topic="a"} 7"#));
+        metrics.forget_topics();
+        assert!(!metrics.render().contains("\nringq_jobs{"), "{}", metrics.render());
+        assert!(!metrics.render().contains("\nringq_oldest_ready_age_seconds{"));
+    }
+}

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use prometheus::core::{MetricVec, MetricVecBuilder};
@@ -61,8 +61,8 @@ pub(super) struct TopicMetrics {
     pub(super) settled: LabelCounters,
     pub(super) lag: Histogram,
     pub(super) run: Histogram,
-    /// Present once the topic was read.
-    gauges: OnceLock<StateGauges>,
+    /// Present while the topic is read.
+    gauges: Mutex<Option<StateGauges>>,
 }
 
 /// Counters by outcome or mode.
@@ -131,6 +131,16 @@ impl TopicSeries {
         }
     }
 
+    /// Removes the gauges of all topics, until they are set again.
+    pub(super) fn forget(&self) {
+        let known = self.read();
+        for series in known.values().chain(self.other.get()) {
+            *series.gauges() = None;
+        }
+        self.vectors.jobs.reset();
+        self.vectors.oldest_ready.reset();
+    }
+
     /// Returns the series of a topic without events: those that it has, or new ones where there is room.
     fn idle(&self, topic: &str) -> Arc<TopicMetrics> {
         let found = self.read().get(topic).cloned();
@@ -192,7 +202,7 @@ impl TopicVectors {
             settled: LabelCounters(series(&self.settled, topic, SETTLE_OUTCOMES)),
             lag: self.lag.with_label_values(&[topic]),
             run: self.run.with_label_values(&[topic]),
-            gauges: OnceLock::new(),
+            gauges: Mutex::default(),
         }
     }
 
@@ -232,7 +242,8 @@ impl TopicMetrics {
     }
 
     fn set(&self, vectors: &TopicVectors, jobs: &HashMap<&'static str, u64>, oldest: Duration) {
-        let gauges = self.gauges.get_or_init(|| StateGauges {
+        let mut gauges = self.gauges();
+        let gauges = gauges.get_or_insert_with(|| StateGauges {
             jobs: series(&vectors.jobs, &self.label, STATES),
             oldest_ready: vectors.oldest_ready.with_label_values(&[&*self.label]),
         });
@@ -242,9 +253,13 @@ impl TopicMetrics {
         gauges.oldest_ready.set(oldest.as_secs_f64());
     }
 
+    fn gauges(&self) -> MutexGuard<'_, Option<StateGauges>> {
+        self.gauges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Sets the numbers that are not known any more to 0.
     fn clear(&self) {
-        if let Some(gauges) = self.gauges.get() {
+        if let Some(gauges) = &*self.gauges() {
             gauges.jobs.iter().for_each(|(_, gauge)| gauge.set(0.0));
             gauges.oldest_ready.set(0.0);
         }

@@ -9,6 +9,8 @@ use opentelemetry_proto::tonic::metrics::v1::{
 };
 use prometheus::proto::{self, MetricFamily, MetricType};
 
+use crate::metrics::Metrics;
+
 /// Converts series that count since `start` and were read at `now`, in nanoseconds since 1970.
 pub(super) fn to_metrics(families: Vec<MetricFamily>, start: u64, now: u64) -> Vec<Metric> {
     families.iter().filter_map(|family| to_metric(family, start, now)).collect()
@@ -38,7 +40,7 @@ fn to_metric(family: &MetricFamily, start: u64, now: u64) -> Option<Metric> {
         MetricType::SUMMARY | MetricType::UNTYPED => return None,
     };
     let name = family.name().to_owned();
-    let unit = unit(&name).to_owned();
+    let unit = Metrics::unit(&name).to_owned();
     let description = family.help().to_owned();
     Some(Metric { name, description, unit, data: Some(data), ..Metric::default() })
 }
@@ -83,16 +85,6 @@ fn attributes(series: &proto::Metric) -> Vec<opentelemetry_proto::tonic::common:
     labels.map(pair).collect()
 }
 
-/// Returns the unit that the name of a metric ends with, in the code of UCUM.
-fn unit(name: &str) -> &'static str {
-    let name = name.strip_suffix("_total").unwrap_or(name);
-    match name.rsplit('_').next() {
-        Some("seconds") => "s",
-        Some("bytes") => "By",
-        _ => "1",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounter, Opts, Registry};
@@ -102,9 +94,9 @@ mod tests {
     #[test]
     fn series_keep_names_labels_and_buckets() {
         let registry = Registry::new();
-        let jobs = IntCounter::new("jobs_total", "Jobs.").unwrap();
-        let size = GaugeVec::new(Opts::new("size_bytes", "Size."), &["shard"]).unwrap();
-        let buckets = HistogramOpts::new("lag_seconds", "Lag.").buckets(vec![0.5, 1.0]);
+        let jobs = IntCounter::new("ringq_jobs_enqueued_total", "Jobs.").unwrap();
+        let size = GaugeVec::new(Opts::new("ringq_store_bytes", "Size."), &["shard"]).unwrap();
+        let buckets = HistogramOpts::new("ringq_job_lag_seconds", "Lag.").buckets(vec![0.5, 1.0]);
         let lag = HistogramVec::new(buckets, &["topic"]).unwrap();
         registry.register(Box::new(jobs.clone())).unwrap();
         registry.register(Box::new(size.clone())).unwrap();
@@ -119,16 +111,16 @@ mod tests {
         assert_eq!(
             names,
             [
-                ("jobs_total", "1", "Jobs."),
-                ("lag_seconds", "s", "Lag."),
-                ("size_bytes", "By", "Size.")
+                ("ringq_job_lag_seconds", "s", "Lag."),
+                ("ringq_jobs_enqueued_total", "", "Jobs."),
+                ("ringq_store_bytes", "By", "Size.")
             ]
         );
-        let Some(Data::Sum(sum)) = &metrics[0].data else { panic!("{metrics:?}") };
+        let Some(Data::Sum(sum)) = &metrics[1].data else { panic!("{metrics:?}") };
         assert!(sum.is_monotonic && sum.aggregation_temporality == 2);
         let point = &sum.data_points[0];
         assert_eq!((&point.value, point.start_time_unix_nano), (&Some(Value::AsDouble(3.0)), 1));
-        let Some(Data::Histogram(lag)) = &metrics[1].data else { panic!("{metrics:?}") };
+        let Some(Data::Histogram(lag)) = &metrics[0].data else { panic!("{metrics:?}") };
         let point = &lag.data_points[0];
         assert_eq!((&point.bucket_counts[..], point.count), (&[1, 2, 3][..], 6));
         assert_eq!(

@@ -23,7 +23,7 @@ const LAYERS: [(&str, &[&str]); 23] = [
     ("canonical_json", &["pb"]),
     ("shutdown", &[]),
     ("trace", &[]),
-    ("telemetry", &["log_limiter", "trace"]),
+    ("telemetry", &["log_limiter", "metrics", "trace"]),
     // Pure: it calls no other module.
     ("domain", &[]),
     ("clock", &["domain"]),

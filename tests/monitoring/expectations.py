@@ -42,6 +42,12 @@ def instances(panel) -> set[str]:
     return {server.instance for server in panel.stack.servers.values()}
 
 
+def dead_jobs(panel) -> None:
+    """The gauge is up to 2 s old, and so is the scrape that has it on a busy machine; shard b, a third, may be absent."""
+    dead = [panel.load.total("settled", "flaky", "dead", until=panel.at - age) for age in (4, 0)]
+    panel.within(panel.number(), dead[0] * (0.4 if panel.is_down else 1) - 2, dead[1] + 2)
+
+
 # ---- Overview: state
 
 @expect("overview", "Servers")
@@ -67,7 +73,7 @@ def _(panel):
 
 @expect("overview", "Dead jobs")
 def _(panel):
-    panel.near(panel.number(), panel.load.total("settled", "flaky", "dead"), 0.05 if not panel.is_down else 0.6, 3)
+    dead_jobs(panel)
 
 
 @expect("overview", "Alerts")
@@ -278,8 +284,7 @@ def _(panel):
 @expect("topic", "Dead")
 def _(panel):
     if panel.value == "flaky":
-        dead = panel.load.total("settled", "flaky", "dead")
-        panel.near(panel.number(), dead, 0.6 if panel.is_down else 0.05, 3)
+        dead_jobs(panel)
         panel.near(panel.number(), panel.load.topic_stats("flaky").dead, 0.05, 5, "dead of GetTopicStats")
     else:
         panel.equal(panel.number(), 0)

@@ -1,6 +1,7 @@
 """The load: producers and workers whose every call is counted, so that panels can be compared with the truth."""
 
 import collections
+import math
 import threading
 import time
 
@@ -62,9 +63,9 @@ class Load:
                       if len(other) == len(key) and all(part in (None, name) for part, name in zip(key, other))]
             return sum(n for events in chosen for at, n in events if end - seconds < at <= end) / seconds
 
-    def total(self, *key: str) -> int:
+    def total(self, *key: str, until: float = math.inf) -> int:
         with self.lock:
-            return sum(n for _, n in self.events.get(key, ()))
+            return sum(n for at, n in self.events.get(key, ()) if at <= until)
 
     def topic_stats(self, topic: str):
         return self.clients[0].topics.GetTopicStats(topic_api.GetTopicStatsRequest(name=topic), timeout=5).stats

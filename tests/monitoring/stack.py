@@ -1,4 +1,5 @@
-"""The processes: three Redis, two servers, and a Prometheus that scrapes them every second."""
+"""The processes: three Redis, two servers, two small installations apart, and a Prometheus that scrapes all of them every
+second."""
 
 import json
 import os
@@ -17,6 +18,8 @@ from report import Failed, wait_until
 
 SHARDS = ("a", "b", "c")
 SERVERS = ("one", "two")
+# Other installations, which panels do not show: the name of the server, and its shards.
+APART = {"moved": ("e", "f"), "clocks": ("g",)}
 # The window of rates in panels, in place of $__rate_interval, and in rules.
 WINDOW = 10
 
@@ -62,11 +65,12 @@ class Process:
 
     def __init__(self, name: str, arguments: list[str], log: Path) -> None:
         self.name, self.arguments, self.log = name, arguments, log
+        self.more_environment: dict[str, str] = {}
         self.running: subprocess.Popen | None = None
 
     def start(self) -> None:
         # The settings of a server are its flags alone.
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("RINGQ_")}
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("RINGQ_")} | self.more_environment
         with self.log.open("ab") as log:
             self.running = subprocess.Popen(self.arguments, stdout=log, stderr=log, env=environment)
 
@@ -90,14 +94,43 @@ class Process:
         return "\n".join(f"{self.name}: {line}" for line in lines[-15:])
 
 
+class RedisConnection:
+    """A connection that stays open, also while the Redis accepts no other one."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=5)
+        self.answers = self.socket.makefile("rb")
+
+    def __enter__(self) -> "RedisConnection":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.answers.close()
+        self.socket.close()
+
+    def command(self, *words: str) -> str:
+        request = f"*{len(words)}\r\n" + "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
+        self.socket.sendall(request.encode())
+        first = self.line()
+        return self.answers.read(int(first[1:]) + 2).decode()[:-2] if first.startswith("$") else first.lstrip("+:")
+
+    def line(self) -> str:
+        line = self.answers.readline()
+        if not line:
+            raise ConnectionError("closed")
+        return line.decode(errors="replace").strip()
+
+
 class Redis(Process):
+    PROGRAM = "redis-server"
+
     def __init__(self, name: str, work: Path) -> None:
         self.port = free_port()
         directory = work / f"redis-{name}"
         directory.mkdir()
         # Its jobs survive the kill.
         super().__init__(f"redis {name}", [
-            program("redis-server"), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(directory), "--save", "",
+            program(self.PROGRAM), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(directory), "--save", "",
             "--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction", "--maxmemory", "1gb",
         ], work / f"redis-{name}.log")
 
@@ -109,12 +142,8 @@ class Redis(Process):
     def command(self, *words: str) -> str:
         """Sends a command whose answer is one line, or one text."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
-                request = f"*{len(words)}\r\n" + "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
-                connection.sendall(request.encode())
-                with connection.makefile("rb") as answers:
-                    first = answers.readline().decode().strip()
-                    return answers.read(int(first[1:])).decode() if first.startswith("$") else first.lstrip("+:")
+            with RedisConnection(self.port) as connection:
+                return connection.command(*words)
         except OSError as error:
             return f"-{error}"
 
@@ -122,15 +151,43 @@ class Redis(Process):
         return int(re.search(rf"^{field}:(\d+)", self.command("INFO", "memory"), re.M)[1])
 
 
+class ClockedRedis(Redis):
+    """A Redis whose clock can be set. It is a Valkey: libfaketime cannot be loaded with the allocator of Debian's Redis."""
+
+    PROGRAM = "valkey-server"
+
+    def __init__(self, name: str, root: Path, work: Path) -> None:
+        super().__init__(name, work)
+        libraries = [path for base in (Path("/usr/lib"), root / ".tools/faketime/usr/lib")
+                     for path in base.glob("*/faketime/libfaketime.so.1")]
+        if not libraries:
+            raise Failed("libfaketime is missing: run tests/monitoring/install")
+        self.offset = work / f"clock-{name}"
+        self.set_ahead(0)
+        # The file is read at each look at the clock.
+        self.more_environment = {"LD_PRELOAD": str(libraries[0]), "FAKETIME_TIMESTAMP_FILE": str(self.offset),
+                                 "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+
+    def set_ahead(self, seconds: int) -> None:
+        """Sets the clock to this many seconds ahead of the true time, while the Redis runs."""
+        new = self.offset.with_suffix(".new")
+        new.write_text(f"{seconds:+d}\n")
+        new.replace(self.offset)
+
+
 class Server(Process):
     def __init__(self, name: str, binary: str, redis: dict[str, Redis], work: Path) -> None:
         self.grpc, self.http = free_port(), free_port()
-        shards = [flag for shard, each in redis.items() for flag in ("--shard", f"{shard}=redis://127.0.0.1:{each.port}")]
-        super().__init__(f"server {name}", [
-            binary, "serve", "--listen", f"127.0.0.1:{self.grpc}", "--http-listen", f"127.0.0.1:{self.http}",
-            "--replica", name, *shards,
-        ], work / f"server-{name}.log")
+        super().__init__(f"server {name}", [], work / f"server-{name}.log")
+        self.settings = [binary, "serve", "--listen", f"127.0.0.1:{self.grpc}", "--http-listen", f"127.0.0.1:{self.http}",
+                         "--replica", name]
         self.instance = f"127.0.0.1:{self.http}"
+        self.set_shards(redis)
+
+    def set_shards(self, redis: dict[str, Redis]) -> None:
+        """Sets the list of shards of the next start."""
+        shards = [flag for shard, each in redis.items() for flag in ("--shard", f"{shard}=redis://127.0.0.1:{each.port}")]
+        self.arguments = self.settings + shards
 
     def start(self) -> None:
         super().start()
@@ -151,14 +208,15 @@ class Server(Process):
 
 
 class Prometheus(Process):
-    def __init__(self, servers: dict[str, Server], rules: str, work: Path) -> None:
+    def __init__(self, servers: dict[str, Server], apart: dict[str, Server], rules: str, work: Path) -> None:
         self.port = free_port()
         (work / "rules.yaml").write_text(rules)
-        targets = json.dumps([server.instance for server in servers.values()])
+        jobs = [{"job_name": name, "static_configs": [{"targets": [server.instance for server in scraped.values()]}]}
+                for name, scraped in (("ringq", servers), ("apart", apart))]
         (work / "prometheus.yaml").write_text(
             "global: { scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s }\n"
             "rule_files: [rules.yaml]\n"
-            f"scrape_configs: [{{ job_name: ringq, static_configs: [{{ targets: {targets} }}] }}]\n")
+            f"scrape_configs: {json.dumps(jobs)}\n")
         super().__init__("prometheus", [
             program("prometheus"), f"--config.file={work / 'prometheus.yaml'}", f"--storage.tsdb.path={work / 'tsdb'}",
             f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=warn",
@@ -171,7 +229,7 @@ class Prometheus(Process):
 
     def has_scraped(self) -> bool:
         try:
-            return len(self.query('up{job="ringq"} == 1')) == len(SERVERS)
+            return len(self.query("up == 1")) == len(SERVERS) + len(APART)
         except OSError:
             return False
 
@@ -209,8 +267,12 @@ class Stack:
         self.work = work
         self.others: list[Server] = []
         self.servers = {name: Server(name, binary, self.redis, work) for name in SERVERS}
+        self.redis_apart = {name: Redis(name, work) for name in APART["moved"]}
+        self.clocked = self.redis_apart["g"] = ClockedRedis("g", root, work)
+        self.apart = {name: Server(name, binary, {shard: self.redis_apart[shard] for shard in shards}, work)
+                      for name, shards in APART.items()}
         rules = alerts.shortened((root / "deploy/monitoring/alerts.yaml").read_text())
-        self.prometheus = Prometheus(self.servers, rules, work)
+        self.prometheus = Prometheus(self.servers, self.apart, rules, work)
         # Time at which the topic without a worker got its jobs.
         self.loaded_at = time.time()
 
@@ -220,7 +282,8 @@ class Stack:
         return self.others[-1]
 
     def all(self) -> list[Process]:
-        return [*self.redis.values(), *self.servers.values(), *self.others, self.prometheus]
+        return [*self.redis.values(), *self.redis_apart.values(), *self.servers.values(), *self.apart.values(), *self.others,
+                self.prometheus]
 
     def start(self) -> None:
         for process in self.all():

@@ -86,32 +86,44 @@ struct Expectation {
     fires: bool,
 }
 
+/// Returns what is wrong with the checks of an alert in one unit test, in which it should be quiet, fire and end.
+fn mistake(rule: &Value, checks: &[Expectation]) -> Option<&'static str> {
+    if !checks.is_sorted_by_key(|check| check.at) {
+        return Some("is checked at times that do not rise");
+    }
+    let fires = checks.iter().position(|check| check.fires).filter(|fires| *fires > 0);
+    let (Some(fires), Some(Expectation { fires: false, .. })) = (fires, checks.last()) else {
+        return Some("is not quiet, firing and quiet again");
+    };
+    // One check is within the time that the expression has to hold, so that the time is tested, too.
+    let time = rule["for"].as_str().map_or(u64::MAX, seconds);
+    let (before, at) = (checks[fires - 1].at, checks[fires].at);
+    (at - before > time.saturating_mul(2)).then_some("has no check shortly before it fires")
+}
+
 #[test]
 fn every_alert_has_a_unit_test_in_which_it_is_quiet_fires_and_ends() {
     let tests = yaml(UNIT_TESTS);
-    let mut expected: BTreeMap<&str, Vec<Expectation>> = BTreeMap::new();
-    for check in list(&tests, "tests").iter().flat_map(|test| list(test, "alert_rule_test")) {
-        let fires = !list(check, "exp_alerts").is_empty();
-        let at = seconds(text(check, "eval_time"));
-        expected.entry(text(check, "alertname")).or_default().push(Expectation { at, fires });
+    // Of each alert, the checks of each unit test that has some.
+    let mut expected: BTreeMap<String, Vec<Vec<Expectation>>> = BTreeMap::new();
+    for test in list(&tests, "tests") {
+        let mut checks: BTreeMap<&str, Vec<Expectation>> = BTreeMap::new();
+        for check in test["alert_rule_test"].as_array().into_iter().flatten() {
+            let fires = !list(check, "exp_alerts").is_empty();
+            let at = seconds(text(check, "eval_time"));
+            checks.entry(text(check, "alertname")).or_default().push(Expectation { at, fires });
+        }
+        for (name, checks) in checks {
+            expected.entry(name.to_owned()).or_default().push(checks);
+        }
     }
     let mut mistakes = String::new();
     for rule in rules() {
         let name = text(&rule, "alert");
-        let checks = expected.remove(name).unwrap_or_default();
-        assert!(checks.is_sorted_by_key(|check| check.at), "{name}: times of its checks");
-        let fires = checks.iter().position(|check| check.fires);
-        let is_complete = fires.is_some_and(|fires| fires > 0 && fires + 1 < checks.len());
-        let ends = checks.last().is_some_and(|check| !check.fires);
-        if !is_complete || !ends {
-            writeln!(mistakes, "{name} is not quiet, firing and quiet again").unwrap();
-        }
-        // One check is within the time that the expression has to hold, so that the time is tested, too.
-        if let (Some(fires), Some(time)) = (fires, rule["for"].as_str()) {
-            let before = checks[..fires].last().map_or(0, |check| check.at);
-            if checks[fires].at - before > 2 * seconds(time) {
-                writeln!(mistakes, "{name} has no check shortly before it fires").unwrap();
-            }
+        let tests = expected.remove(name).unwrap_or_default();
+        let found: Vec<_> = tests.iter().map(|checks| mistake(&rule, checks)).collect();
+        if found.iter().all(Option::is_some) {
+            writeln!(mistakes, "{name} has no good unit test: {found:?}").unwrap();
         }
     }
     assert!(mistakes.is_empty(), "{UNIT_TESTS}:\n{mistakes}");

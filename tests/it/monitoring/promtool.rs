@@ -2,11 +2,16 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
+use tokio::time::timeout;
 
-use crate::harness::{in_ci, within};
+use crate::harness::in_ci;
+
+/// Longest time of a run: it evaluates days of samples, beside other tests.
+const COMPUTES_MAX: Duration = Duration::from_secs(120);
 
 /// An installed promtool.
 pub(crate) struct Promtool(PathBuf);
@@ -41,8 +46,8 @@ impl Promtool {
             .unwrap();
         let mut stdin = promtool.stdin.take().unwrap();
         let write = async move { stdin.write_all(input.as_bytes()).await.unwrap() };
-        let (output, ()) =
-            within("promtool", async { tokio::join!(promtool.wait_with_output(), write) }).await;
+        let ended = async { tokio::join!(promtool.wait_with_output(), write) };
+        let (output, ()) = timeout(COMPUTES_MAX, ended).await.expect("promtool ends");
         let output = output.unwrap();
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         if output.status.success() { Ok(text) } else { Err(text) }
