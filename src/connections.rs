@@ -48,6 +48,12 @@ struct OpenCounts {
     by_peer: HashMap<IpAddr, usize>,
 }
 
+/// First bytes of a connection, by which its protocol is recognized.
+pub(crate) struct FirstBytes {
+    head: [u8; PREFACE.len()],
+    length: usize,
+}
+
 /// An accepted connection, and the slot that it occupies.
 #[derive(Debug)]
 pub(crate) struct AcceptedConnection {
@@ -193,16 +199,44 @@ impl Drop for ConnectionSlot {
 pub(crate) async fn read_preface(
     mut socket: TcpStream,
 ) -> io::Result<(impl AsyncRead + AsyncWrite + Send + Unpin + 'static, bool)> {
-    let (mut head, mut length) = ([0; PREFACE.len()], 0);
-    while length < head.len() && PREFACE.starts_with(&head[..length]) {
-        match socket.read(&mut head[length..]).await? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            more => length += more,
-        }
-    }
+    let first = FirstBytes::read(&mut socket).await?;
+    let is_preface = first.are_preface();
     let (read, write) = socket.into_split();
-    let socket = join(io::Cursor::new(head).take(length as u64).chain(read), write);
-    Ok((socket, head == PREFACE))
+    Ok((first.before(read, write), is_preface))
+}
+
+// === impl FirstBytes ===
+
+impl FirstBytes {
+    /// Reads bytes until they are the preface of HTTP/2, or cannot become it.
+    pub(crate) async fn read(socket: &mut TcpStream) -> io::Result<FirstBytes> {
+        let (mut head, mut length) = ([0; PREFACE.len()], 0);
+        while length < head.len() && PREFACE.starts_with(&head[..length]) {
+            match socket.read(&mut head[length..]).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                more => length += more,
+            }
+        }
+        Ok(FirstBytes { head, length })
+    }
+
+    /// Returns whether they are the preface of HTTP/2.
+    pub(crate) fn are_preface(&self) -> bool {
+        self.head == PREFACE
+    }
+
+    /// Returns a socket of these halves that yields the bytes first.
+    pub(crate) fn before<R, W>(
+        self,
+        read: R,
+        write: W,
+    ) -> impl AsyncRead + AsyncWrite + Send + Unpin + 'static
+    where
+        R: AsyncRead + Send + Unpin + 'static,
+        W: AsyncWrite + Send + Unpin + 'static,
+    {
+        join(io::Cursor::new(self.head).take(self.length as u64).chain(read), write)
+    }
 }
 
 /// Sets the socket options. Fails if the peer has already closed the connection.

@@ -23,7 +23,7 @@ use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::scheduler::{ReplicaIdentity, Scheduler};
 use crate::shards::Shards;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{LastMetrics, MetricExport, Telemetry};
 use crate::{grpc, http};
 
 pub use error::Error;
@@ -109,10 +109,10 @@ impl App {
         };
         let grpc_and_drain = async {
             drain::serve_bounded(serve_until_shutdown, serve_calls).await?;
-            if let Some(metrics) = metrics {
-                metrics.stop().await;
-            }
-            drain::close_shards(serving.shut_down()).await;
+            let last_metrics = OptionFuture::from(metrics.map(MetricExport::stop)).await;
+            // Beside each other: the receiver may be slow, and the next server waits for the file of a shard.
+            let send = OptionFuture::from(last_metrics.map(LastMetrics::send));
+            tokio::join!(drain::close_shards(serving.shut_down()), send);
             http_stop.cancel();
             Ok(())
         };

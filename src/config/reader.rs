@@ -11,7 +11,7 @@ use super::source::SettingSource;
 use super::{Config, InvalidSetting, InvalidSettings, ShardConfig, bounds, duration, parse};
 use crate::domain::ring::ShardState;
 use crate::store::redis::RedisTlsFiles;
-use crate::telemetry::{OtelVariables, OtlpConfig, Signals};
+use crate::telemetry::{OtelVariables, OtlpConfig, Signals, invalid_receiver};
 
 /// Reads settings and collects mistakes on the way.
 pub(super) struct ConfigReader {
@@ -67,6 +67,11 @@ impl ConfigReader {
         let log_format = self.required("log_format", parse::log_format);
         let log_filter = self.required("log_filter", parse::log_filter);
         let signals = self.optional("otlp", Signals::parse);
+        let otlp = OtlpConfig::new(signals, otel);
+        if let Some((variable, problem)) = invalid_receiver(&otlp) {
+            let from = SettingSource::Environment(variable);
+            self.mistakes.push(InvalidSetting::new("otlp", problem, &from));
+        }
         let threads = self.optional("threads", |text| parse::number(text, &bounds::THREADS));
         Some(Config {
             listen: listen?,
@@ -88,7 +93,7 @@ impl ConfigReader {
             request_timeout: request_timeout?,
             log_format: log_format?,
             log_filter: log_filter?,
-            otlp: OtlpConfig::new(signals, otel),
+            otlp,
             threads: threads.unwrap_or_else(|| machine.threads()),
         })
     }

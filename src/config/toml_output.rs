@@ -30,7 +30,6 @@ pub(super) fn toml(config: &Config) -> String {
         line("threads", config.threads),
         line("log_format", text(show_log_format(config.log_format))),
         line("log_filter", text(&config.log_filter)),
-        line("otlp", text(config.otlp.signals)),
         line("max_streams", config.max_streams),
         line("max_concurrent_requests", config.max_concurrent_requests),
         line("max_message_mib", config.max_message_mib),
@@ -40,6 +39,8 @@ pub(super) fn toml(config: &Config) -> String {
         line("stream_max_age", text(show_duration(config.stream_max_age.unwrap_or_default()))),
         line("drain_delay", text(show_duration(config.drain_delay))),
     ]);
+    // Without the setting the variables of OpenTelemetry select what is exported, there as here.
+    lines.extend(config.otlp.setting.map(|signals| line("otlp", text(signals))));
     let grace =
         config.shutdown_grace.map(|grace| line("shutdown_grace", text(show_duration(grace))));
     lines.extend(grace);

@@ -8,6 +8,8 @@
 //! | `/metrics` | Prometheus text |
 //! | `POST /v1/{service}/{method}` | the answer of a call, see [`grpc::json`](crate::grpc) |
 
+mod client_socket;
+mod connection_use;
 mod json;
 mod scrape_limiter;
 mod serve;

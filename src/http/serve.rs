@@ -1,9 +1,8 @@
 //! Connections of the HTTP port.
 
-use std::future::{Future, pending};
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -17,10 +16,12 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected as _;
 use tower::ServiceExt as _;
 
-use crate::connections::{AcceptedConnection, Connections, read_preface};
+use crate::connections::{AcceptedConnection, Connections, FirstBytes};
 use crate::grpc::json::CALLS_MAX;
 use crate::grpc::{AbortableCall, CallExecutor, JsonCalls};
 
+use super::client_socket::ClientSocket;
+use super::connection_use::{ConnectionUse, HeldBody};
 use super::json::ConnectionCalls;
 
 /// Maximum number of connections that have not carried a JSON call: probes and scrapers, which are few, and clients
@@ -74,32 +75,40 @@ async fn connection(
     calls: Option<JsonCalls>,
     stop: CancellationToken,
 ) {
-    let AcceptedConnection { socket, peer, slot } = accepted;
+    let AcceptedConnection { mut socket, peer, slot } = accepted;
     let info = socket.connect_info();
     if let Err(error) =
         rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)
     {
         tracing::debug!(%peer, %error, "cannot set the send buffer of an http connection");
     }
-    let (socket, is_http2) = tokio::select! {
+    let first = tokio::select! {
         () = stop.cancelled() => return,
-        begun = tokio::time::timeout(HEADERS_TIMEOUT, read_preface(socket)) => match begun {
-            Ok(Ok(begun)) => begun,
+        first = tokio::time::timeout(HEADERS_TIMEOUT, FirstBytes::read(&mut socket)) => match first {
+            Ok(Ok(first)) => first,
             _ => return tracing::debug!(%peer, "http connection closed: client sent no complete request in time"),
         },
     };
+    let is_http2 = first.are_preface();
+    let (read, write) = socket.into_split();
+    let client = ClientSocket::new(read);
+    let socket = first.before(client.clone(), write);
     let (calls, _slot) = match calls {
-        Some(calls) => (Some(Arc::new(calls.connection(info, peer, slot))), None),
+        Some(calls) => {
+            let is_gone = Arc::new(move || client.is_closed());
+            (Some(Arc::new(calls.connection(info, peer, slot, is_gone))), None)
+        }
         None => (None, Some(slot)),
     };
     let calls = ConnectionCalls(calls);
-    let has_requests = Arc::new(AtomicBool::new(is_http2));
-    let has_begun = Arc::clone(&has_requests);
+    let requests = ConnectionUse::default();
+    let open = requests.clone();
     let service = service_fn(move |request: http::Request<Incoming>| {
-        has_begun.store(true, Ordering::Relaxed);
+        let open = open.begin();
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(calls.clone());
-        router.clone().oneshot(request)
+        let answer = router.clone().oneshot(request);
+        async move { answer.await.map(|answer| answer.map(|body| HeldBody::new(body, open))) }
     });
     let socket = TokioIo::new(socket);
     let serve = async {
@@ -114,16 +123,12 @@ async fn connection(
             tracing::debug!(%peer, %error, "http connection failed");
         }
     };
-    let is_silent = async {
-        tokio::time::sleep(HEADERS_TIMEOUT).await;
-        if has_requests.load(Ordering::Relaxed) {
-            pending::<()>().await;
-        }
-    };
     // On HTTP/1.1 the connection ends with a call whose answer is not read in time; on HTTP/2 each call has a task.
     tokio::select! {
         () = AbortableCall::new(serve) => {}
-        () = is_silent => tracing::debug!(%peer, "http connection closed: client sent no complete request in time"),
+        () = requests.idle(HEADERS_TIMEOUT, IDLE_TIMEOUT) => {
+            tracing::debug!(%peer, "http connection closed: client sent no request in time");
+        }
     }
 }
 
@@ -147,6 +152,8 @@ fn http2() -> http2::Builder<CallExecutor> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
     use tokio::time::Instant;

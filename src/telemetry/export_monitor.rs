@@ -2,7 +2,7 @@
 //! log each failed batch.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use opentelemetry_sdk::Resource;
@@ -12,7 +12,7 @@ use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 
 use crate::log_limiter::LogLimiter;
 
-/// Interval in which a failure, and a recovery, is logged at most once.
+/// Interval in which a failure is logged at most once.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// Logs failures of the export of one signal.
@@ -23,6 +23,8 @@ pub(super) struct ExportMonitor {
     receiver: String,
     /// Number of failed exports since the last one that worked.
     failed: AtomicU64,
+    /// True if the last line in the log is a failure.
+    is_logged: AtomicBool,
     log: LogLimiter,
 }
 
@@ -38,17 +40,19 @@ pub(super) struct MonitoredExporter<E> {
 impl ExportMonitor {
     /// Creates a monitor for exports of `signal` to the URL `receiver`.
     pub(super) fn new(signal: &'static str, receiver: String) -> ExportMonitor {
-        let (failed, log) = (AtomicU64::new(0), LogLimiter::new(LOG_EVERY));
-        ExportMonitor { signal, receiver, failed, log }
+        let (failed, is_logged) = (AtomicU64::new(0), AtomicBool::new(false));
+        let log = LogLimiter::new(LOG_EVERY);
+        ExportMonitor { signal, receiver, failed, is_logged, log }
     }
 
-    /// Logs the result of an export if it differs from the one before.
+    /// Logs the result of an export if it differs from what was logged last. A failure is logged once in an interval, and
+    /// what was logged of it always ends.
     pub(super) fn note<E: fmt::Display>(&self, result: &Result<(), E>) {
         let ExportMonitor { signal, receiver, .. } = self;
         match result {
             Ok(()) => {
                 let failed = self.failed.swap(0, Ordering::Relaxed);
-                if failed > 0 && self.log.allow(&["works"]).is_some() {
+                if self.is_logged.swap(false, Ordering::Relaxed) {
                     tracing::info!(
                         signal,
                         receiver,
@@ -58,8 +62,9 @@ impl ExportMonitor {
                 }
             }
             Err(error) => {
-                let is_first = self.failed.fetch_add(1, Ordering::Relaxed) == 0;
-                if is_first && self.log.allow(&["fails"]).is_some() {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                if !self.is_logged.load(Ordering::Relaxed) && self.log.allow(&["fails"]).is_some() {
+                    self.is_logged.store(true, Ordering::Relaxed);
                     tracing::warn!(
                         signal, receiver, %error,
                         "an export to the OTLP receiver failed; its batch is lost, and so are those that fail from now on"

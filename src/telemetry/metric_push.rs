@@ -14,12 +14,12 @@ use opentelemetry_proto::tonic::metrics::v1::{ResourceMetrics, ScopeMetrics};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use prometheus::proto::MetricFamily;
 use tokio::time::{MissedTickBehavior, interval, timeout};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Request;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 
+use super::batches;
 use super::export_monitor::ExportMonitor;
 use super::metric_messages::to_metrics;
 use super::receiver;
@@ -27,7 +27,7 @@ use super::signals::OtelVariables;
 
 /// Default of `OTEL_METRIC_EXPORT_INTERVAL`.
 const INTERVAL_DEFAULT: Duration = Duration::from_secs(60);
-/// Maximum time of the last export.
+/// Maximum time of the last export. Beside it the shards are closed.
 const LAST_MAX: Duration = Duration::from_secs(5);
 /// Name of the signal in variables.
 const SIGNAL: &str = "METRICS";
@@ -48,10 +48,16 @@ pub(super) struct MetricPush {
 }
 
 /// Export in operation. If it is dropped, it ends at once.
-#[derive(Debug)]
 pub struct MetricExport {
-    stop: CancellationToken,
-    task: AbortOnDropHandle<()>,
+    push: Arc<MetricPush>,
+    source: MetricSource,
+    _task: AbortOnDropHandle<()>,
+}
+
+/// Last values of the series, which are not sent yet.
+pub struct LastMetrics {
+    push: Arc<MetricPush>,
+    families: Vec<MetricFamily>,
 }
 
 // === impl MetricPush ===
@@ -69,8 +75,8 @@ impl MetricPush {
         if let Some(compression) = receiver::compression(variables, SIGNAL) {
             client = client.send_compressed(compression);
         }
-        let interval = variables.get("OTEL_METRIC_EXPORT_INTERVAL");
-        let interval = interval.and_then(receiver::milliseconds).unwrap_or(INTERVAL_DEFAULT);
+        let interval = batches::number(variables, "OTEL_METRIC_EXPORT_INTERVAL");
+        let interval = interval.map_or(INTERVAL_DEFAULT, Duration::from_millis);
         let attributes = resource.iter();
         let attributes = attributes
             .map(|(key, value)| (&opentelemetry::KeyValue::new(key.clone(), value.clone())).into());
@@ -84,28 +90,23 @@ impl MetricPush {
         })
     }
 
-    /// Exports what `source` returns, at each interval and once more at the end.
+    /// Exports what `source` returns, at each interval.
     pub(super) fn spawn(self: Arc<Self>, source: MetricSource) -> MetricExport {
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
+        let (push, read) = (Arc::clone(&self), Arc::clone(&source));
         let task = async move {
-            let mut ticks = interval(self.interval);
+            let mut ticks = interval(push.interval);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             // The first tick is due at once, when there is nothing to export.
             ticks.tick().await;
             loop {
-                tokio::select! {
-                    _ = ticks.tick() => self.export(&source).await,
-                    () = stopped.cancelled() => break,
-                }
+                ticks.tick().await;
+                push.export(read().await).await;
             }
-            let _ = timeout(LAST_MAX, self.export(&source)).await;
         };
-        MetricExport { stop, task: AbortOnDropHandle::new(tokio::spawn(task)) }
+        MetricExport { push: self, source, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
     }
 
-    async fn export(&self, source: &MetricSource) {
-        let families = source().await;
+    async fn export(&self, families: Vec<MetricFamily>) {
         let (start, now) = (nanos(self.start), nanos(opentelemetry::time::now()));
         let scope = InstrumentationScope {
             name: "ringq".to_owned(),
@@ -130,10 +131,23 @@ impl MetricPush {
 // === impl MetricExport ===
 
 impl MetricExport {
-    /// Exports once more, for 5 s at most, and ends.
-    pub async fn stop(self) {
-        self.stop.cancel();
-        let _ = self.task.await;
+    /// Ends the export, an export in flight, too, and reads the last values.
+    pub async fn stop(self) -> LastMetrics {
+        let MetricExport { push, source, _task } = self;
+        drop(_task);
+        LastMetrics { families: source().await, push }
+    }
+}
+
+// === impl LastMetrics ===
+
+impl LastMetrics {
+    /// Exports the values, for 5 s at most.
+    pub async fn send(self) {
+        let LastMetrics { push, families } = self;
+        if timeout(LAST_MAX, push.export(families)).await.is_err() {
+            push.monitor.note(&Err("the receiver does not answer"));
+        }
     }
 }
 

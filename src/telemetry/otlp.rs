@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use opentelemetry::KeyValue;
+use opentelemetry::logs::LogRecord as _;
+use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
 use opentelemetry_otlp::{LogExporter, SpanExporter, WithTonicConfig as _};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::logs::SdkLoggerProvider;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::logs::{BatchLogProcessor, LogProcessor, SdkLogRecord, SdkLoggerProvider};
 use opentelemetry_sdk::resource::EnvResourceDetector;
-use opentelemetry_sdk::trace::SdkTracerProvider;
+use opentelemetry_sdk::trace::{BatchSpanProcessor, SdkTracerProvider};
 use tracing::Metadata;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::filter_fn;
@@ -22,6 +24,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::trace::{Conventions, Tracer};
 
+use super::batches;
 use super::export_monitor::{ExportMonitor, MonitoredExporter};
 use super::log::{self, LogFormat};
 use super::metric_push::{MetricExport, MetricPush, MetricSource};
@@ -61,7 +64,7 @@ impl Telemetry {
         otlp: &OtlpConfig,
         replica: &str,
     ) -> anyhow::Result<Telemetry> {
-        let OtlpConfig { signals, variables } = otlp;
+        let OtlpConfig { signals, variables, setting: _ } = otlp;
         let parts = ExportParts { variables, resource: resource(variables, replica) };
         let spans = signals.traces.then(|| parts.spans()).transpose();
         let spans = spans.context("cannot export traces by OTLP")?;
@@ -71,10 +74,11 @@ impl Telemetry {
         let metrics = metrics.context("cannot export metrics by OTLP")?.map(Arc::new);
         log::init(format, filter, logs.as_ref().map(exported_lines))?;
         if signals.any() {
-            tracing::info!(%signals, "exporting by OTLP over gRPC");
-            for warning in warnings(variables, *signals) {
-                tracing::warn!("{warning}");
-            }
+            let receivers = receiver::urls(variables, *signals);
+            tracing::info!(%signals, receivers, "exporting by OTLP over gRPC");
+        }
+        for warning in warnings(variables, *signals).into_iter().chain(otlp.overruled()) {
+            tracing::warn!("{warning}");
         }
         let opt_in = variables.get("OTEL_SEMCONV_STABILITY_OPT_IN").unwrap_or_default();
         let tracer = |spans| Tracer::new(spans, Conventions::from_opt_in(opt_in));
@@ -122,7 +126,9 @@ impl ExportParts<'_> {
             None => builder,
         };
         let exporter = MonitoredExporter::new(builder.build()?, ExportMonitor::new("traces", url));
-        let provider = SdkTracerProvider::builder().with_batch_exporter(exporter);
+        let batches = BatchSpanProcessor::builder(exporter);
+        let batches = batches.with_batch_config(batches::spans(self.variables)).build();
+        let provider = SdkTracerProvider::builder().with_span_processor(batches);
         Ok(provider.with_resource(self.resource.clone()).build())
     }
 
@@ -134,13 +140,30 @@ impl ExportParts<'_> {
             None => builder,
         };
         let exporter = MonitoredExporter::new(builder.build()?, ExportMonitor::new("logs", url));
-        let provider = SdkLoggerProvider::builder().with_batch_exporter(exporter);
+        let batches = BatchLogProcessor::builder(exporter);
+        let batches = batches.with_batch_config(batches::records(self.variables)).build();
+        let provider = SdkLoggerProvider::builder();
+        let provider = provider.with_log_processor(NoEventNames).with_log_processor(batches);
         Ok(provider.with_resource(self.resource.clone()).build())
     }
 
     fn metrics(&self) -> anyhow::Result<MetricPush> {
         let monitor = ExportMonitor::new("metrics", receiver::url(self.variables, "METRICS"));
         MetricPush::new(self.variables, &self.resource, monitor)
+    }
+}
+
+/// Removes the event name of records: it would be a file and a line of the source.
+#[derive(Debug)]
+struct NoEventNames;
+
+impl LogProcessor for NoEventNames {
+    fn emit(&self, record: &mut SdkLogRecord, _: &InstrumentationScope) {
+        record.set_event_name("");
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use tonic::codec::CompressionEncoding;
 use tonic::metadata::{MetadataKey, MetadataMap};
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 
-use super::signals::OtelVariables;
+use super::signals::{OtelVariables, OtlpConfig, Signals};
 
 /// Default of `OTEL_EXPORTER_OTLP_ENDPOINT`.
 const URL_DEFAULT: &str = "http://localhost:4317";
@@ -25,6 +25,25 @@ pub(super) fn url(variables: &OtelVariables, signal: &str) -> String {
         (false, true) => format!("http://{url}"),
         (false, false) => format!("https://{url}"),
     }
+}
+
+/// Returns the URLs of the receivers of all signals, each once.
+pub(super) fn urls(variables: &OtelVariables, signals: Signals) -> String {
+    let mut urls: Vec<_> =
+        signals.names().map(|signal| url(variables, &signal.to_uppercase())).collect();
+    urls.dedup();
+    urls.join(" ")
+}
+
+/// Returns the variable whose URL is not valid, and an error text.
+#[must_use]
+pub fn invalid_receiver(otlp: &OtlpConfig) -> Option<(String, String)> {
+    otlp.signals.names().find_map(|signal| {
+        let signal = signal.to_uppercase();
+        Endpoint::from_shared(url(&otlp.variables, &signal)).err()?;
+        let (name, value) = otlp.variables.exporter_variable(&signal, "ENDPOINT")?;
+        Some((name.to_owned(), format!("{value:?} is not a URL like {URL_DEFAULT}")))
+    })
 }
 
 /// Returns the settings of TLS for an encrypted receiver: the certificate authorities of the system, or those of the
@@ -46,7 +65,9 @@ pub(super) fn connection(
         None => endpoint,
     };
     let timeout = variables.exporter(signal, "TIMEOUT").and_then(milliseconds);
-    Ok(endpoint.timeout(timeout.unwrap_or(TIMEOUT_DEFAULT)).connect_lazy())
+    let timeout = timeout.unwrap_or(TIMEOUT_DEFAULT);
+    // The time to connect is not part of the other one.
+    Ok(endpoint.connect_timeout(timeout).timeout(timeout).connect_lazy())
 }
 
 /// Returns the compression of messages; none if the variable has no valid value.

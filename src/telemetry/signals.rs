@@ -26,6 +26,8 @@ pub struct Signals {
 pub struct OtlpConfig {
     /// Signals that are exported.
     pub signals: Signals,
+    /// Signals of the setting, if it is given; else the variables have selected them.
+    pub setting: Option<Signals>,
     /// Variables of OpenTelemetry: receiver, sampler, resource, intervals.
     pub variables: OtelVariables,
 }
@@ -51,6 +53,7 @@ impl Signals {
                 "traces" => signals.traces = true,
                 "metrics" => signals.metrics = true,
                 "logs" => signals.logs = true,
+                "none" => return Err("none stands alone".to_owned()),
                 _ => {
                     return Err(format!(
                         "{word:?} is not a signal: write traces, metrics and logs with commas between \
@@ -60,6 +63,12 @@ impl Signals {
             }
         }
         Ok(signals)
+    }
+
+    /// Returns the names of the signals that are on.
+    pub(super) fn names(self) -> impl Iterator<Item = &'static str> {
+        let named = [(self.traces, "traces"), (self.metrics, "metrics"), (self.logs, "logs")];
+        named.into_iter().filter(|(on, _)| *on).map(|(_, name)| name)
     }
 
     /// Returns whether any signal is exported.
@@ -72,8 +81,7 @@ impl Signals {
 /// Formats the signals as [`Signals::parse`] reads them.
 impl fmt::Display for Signals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named = [(self.traces, "traces"), (self.metrics, "metrics"), (self.logs, "logs")];
-        let names: Vec<_> = named.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+        let names: Vec<_> = self.names().collect();
         f.write_str(if names.is_empty() { "none" } else { "" })?;
         f.write_str(&names.join(","))
     }
@@ -92,7 +100,17 @@ impl OtlpConfig {
             } else {
                 setting.unwrap_or_else(|| variables.signals())
             };
-        OtlpConfig { signals, variables }
+        OtlpConfig { signals, setting, variables }
+    }
+
+    /// Returns a sentence if the setting switches off all that the variables switch on: its user may have forgotten it.
+    pub(super) fn overruled(&self) -> Option<String> {
+        let is_off = self.setting.is_some_and(|setting| !setting.any());
+        let wanted = self.variables.signals();
+        let text = format!(
+            "the setting otlp = \"none\" switches off what OTEL_ variables select: {wanted}"
+        );
+        (is_off && wanted.any()).then_some(text)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Variables of OpenTelemetry whose values have no effect. The specification wants a warning and the default, so that a
 //! mistake in telemetry never stops a service; the SDK ignores most of them without a word.
 
+use super::batches::{NUMBERS, number};
 use super::receiver::{is_flag, milliseconds, url};
 use super::signals::{OtelVariables, Signals};
 
@@ -13,30 +14,31 @@ const SAMPLERS: [&str; 6] = [
     "parentbased_always_off",
     "parentbased_traceidratio",
 ];
-/// Variables that are whole numbers.
-const NUMBERS: [&str; 10] = [
-    "OTEL_BSP_SCHEDULE_DELAY",
-    "OTEL_BSP_EXPORT_TIMEOUT",
-    "OTEL_BSP_MAX_QUEUE_SIZE",
-    "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
-    "OTEL_BLRP_SCHEDULE_DELAY",
-    "OTEL_BLRP_EXPORT_TIMEOUT",
-    "OTEL_BLRP_MAX_QUEUE_SIZE",
-    "OTEL_BLRP_MAX_EXPORT_BATCH_SIZE",
-    "OTEL_METRIC_EXPORT_INTERVAL",
-    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
-];
+/// Variables of the specification that this server does not support.
+const UNSUPPORTED: [&str; 3] = ["CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"];
 
 /// Returns a sentence for each variable that has no effect, or another one than its user may expect, on the signals
 /// that are exported. It does not contain headers, which may be tokens.
 pub(super) fn warnings(variables: &OtelVariables, signals: Signals) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut found = switches(variables);
+    if !signals.any() {
+        return found;
+    }
     if signals.traces {
         found.extend(sampler(variables));
     }
-    for name in NUMBERS {
-        let value = variables.get(name).filter(|value| value.parse::<u64>().is_err());
-        found.extend(value.map(|value| format!("{name}={value}: not a whole number; ignored")));
+    for (name, bounds) in NUMBERS {
+        let value = variables.get(name).filter(|_| number(variables, name).is_none());
+        let (min, max) = (bounds.start(), bounds.end());
+        let problem =
+            |value| format!("{name}={value}: not a whole number from {min} to {max}; ignored");
+        found.extend(value.map(problem));
+    }
+    let resource = variables.get("OTEL_RESOURCE_ATTRIBUTES");
+    if let Some(list) = resource.filter(|list| !are_pairs(list)) {
+        found.push(format!(
+            "OTEL_RESOURCE_ATTRIBUTES={list}: not pairs like name=value with commas between them; ignored in part"
+        ));
     }
     let exported =
         [(signals.traces, "TRACES"), (signals.metrics, "METRICS"), (signals.logs, "LOGS")];
@@ -44,6 +46,29 @@ pub(super) fn warnings(variables: &OtelVariables, signals: Signals) -> Vec<Strin
         found.extend(exporter(variables, signal));
     }
     found.dedup();
+    found
+}
+
+/// Returns the warnings about variables that switch signals on and off. A Prometheus scrapes metrics, whatever a
+/// variable has about that.
+fn switches(variables: &OtelVariables) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Some(value) = variables.get("OTEL_SDK_DISABLED").filter(|value| !is_flag(value)) {
+        found.push(format!("OTEL_SDK_DISABLED={value}: not true or false; ignored"));
+    }
+    for (name, known) in [
+        ("OTEL_TRACES_EXPORTER", &["otlp", "none"][..]),
+        ("OTEL_METRICS_EXPORTER", &["otlp", "none", "prometheus"]),
+        ("OTEL_LOGS_EXPORTER", &["otlp", "none"]),
+    ] {
+        let list = variables.get(name).unwrap_or("none");
+        for exporter in list.split(',').map(str::trim).filter(|word| !known.contains(word)) {
+            let exporters = known.join(", ");
+            found.push(format!(
+                "{name}={list}: {exporter} is not one of {exporters}; it exports nothing"
+            ));
+        }
+    }
     found
 }
 
@@ -97,7 +122,18 @@ fn exporter(variables: &OtelVariables, signal: &str) -> Vec<String> {
         &|value| value.contains("://") || url(variables, signal).starts_with("http://"),
         "has no http:// or https://, so the connection is encrypted, as the specification wants it",
     );
+    for name in UNSUPPORTED {
+        check(
+            name,
+            &|_| false,
+            "not supported; ignored. SSL_CERT_FILE names certificate authorities",
+        );
+    }
     found
+}
+
+fn are_pairs(list: &str) -> bool {
+    list.split(',').all(|pair| pair.trim().is_empty() || pair.contains('='))
 }
 
 #[cfg(test)]
@@ -117,6 +153,7 @@ mod tests {
             &[("OTEL_TRACES_SAMPLER", "always_off"), ("OTEL_TRACES_SAMPLER_ARG", "x")],
             &[("OTEL_EXPORTER_OTLP_ENDPOINT", "h:1"), ("OTEL_EXPORTER_OTLP_INSECURE", "True")],
             &[("OTEL_EXPORTER_OTLP_HEADERS", "a=b,c=d,"), ("OTEL_EXPORTER_OTLP_TIMEOUT", "5")],
+            &[("OTEL_TRACES_EXPORTER", "otlp, none"), ("OTEL_METRICS_EXPORTER", "prometheus")],
             &[("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"), ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")],
         ] {
             assert_eq!(warn(good, all), [""; 0], "{good:?}");
@@ -133,6 +170,14 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_INSECURE", "yes"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "secret"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "127.0.0.1:4317"),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/ca.pem"),
+            ("OTEL_BSP_MAX_QUEUE_SIZE", "1000000000000"),
+            ("OTEL_BLRP_SCHEDULE_DELAY", "0"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "zone"),
+            ("OTEL_TRACES_EXPORTER", "otlp,console"),
+            ("OTEL_METRICS_EXPORTER", "stdout"),
+            ("OTEL_LOGS_EXPORTER", "OTLP"),
+            ("OTEL_SDK_DISABLED", "yes"),
         ] {
             let warnings = warn(&[(name, value)], all);
             assert_eq!(warnings.len(), 1, "{name}={value}: {warnings:?}");

@@ -1,8 +1,10 @@
 //! W3C Trace Context as text: the headers `traceparent` and `tracestate`.
 
+use std::str::FromStr as _;
+
 use opentelemetry::Context;
 use opentelemetry::propagation::{Extractor, TextMapPropagator as _};
-use opentelemetry::trace::SpanContext;
+use opentelemetry::trace::{SpanContext, TraceState};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 
 /// Name of the header that carries a trace.
@@ -27,15 +29,14 @@ pub struct TraceHeaders<'a> {
 // === impl TraceHeaders ===
 
 impl<'a> TraceHeaders<'a> {
-    /// Reads the headers that `get` returns by their names. A trace of another form counts as none: it belongs to the
-    /// caller, and the server does not depend on it. A `tracestate` that is too long is left out.
+    /// Reads the headers that `get` returns by their names. A trace that is not valid counts as none: it belongs to the
+    /// caller, and the server does not depend on it. A `tracestate` that is too long or not valid is left out.
     pub fn read(get: impl Fn(&'static str) -> Option<&'a str>) -> Option<TraceHeaders<'a>> {
-        let parent = get(TRACEPARENT)?;
-        let plain = |parent: &&str| parent.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
-        let parent =
-            Some(parent).filter(|parent| parent.len() == TRACEPARENT_CHARS).filter(plain)?;
-        let state = get(TRACESTATE).filter(|state| state.len() <= TRACESTATE_BYTES_MAX);
-        Some(TraceHeaders { parent, state: state.unwrap_or_default() })
+        let parent = get(TRACEPARENT).filter(|parent| is_traceparent(parent))?;
+        let is_state = |state: &&str| {
+            state.len() <= TRACESTATE_BYTES_MAX && TraceState::from_str(state).is_ok()
+        };
+        Some(TraceHeaders { parent, state: get(TRACESTATE).filter(is_state).unwrap_or_default() })
     }
 
     /// Returns a context whose span is the one that the headers name; one without a span if they are not valid.
@@ -56,6 +57,18 @@ impl Extractor for TraceHeaders<'_> {
     fn keys(&self) -> Vec<&str> {
         vec![TRACEPARENT, TRACESTATE]
     }
+}
+
+/// Returns whether a text is a `traceparent` of a version that is known: lowercase digits, and ids that are not zero.
+fn is_traceparent(text: &str) -> bool {
+    let is_digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    let is_zero = |part: Option<&str>| part.is_none_or(|part| part.bytes().all(|b| b == b'0'));
+    let form = |(i, b): (usize, u8)| if [2, 35, 52].contains(&i) { b == b'-' } else { is_digit(b) };
+    text.len() == TRACEPARENT_CHARS
+        && text.bytes().enumerate().all(form)
+        && !text.starts_with("ff")
+        && !is_zero(text.get(3..35))
+        && !is_zero(text.get(36..52))
 }
 
 /// Returns a span context as a `traceparent`.
@@ -82,12 +95,21 @@ mod tests {
         };
         let wrong_digit = PARENT.replace('a', "x");
         let too_long = format!("{PARENT}-0");
-        for bad in ["", "00-0af7", &wrong_digit, &too_long] {
+        let no_trace = PARENT.replace("0af7651916cd43dd8448eb211c80319c", &"0".repeat(32));
+        let no_span = PARENT.replace("b7ad6b7169203331", &"0".repeat(16));
+        let (upper, version) = (PARENT.to_uppercase(), PARENT.replacen("00", "ff", 1));
+        let dashes = "-".repeat(55);
+        for bad in
+            ["", "00-0af7", &wrong_digit, &too_long, &no_trace, &no_span, &upper, &version, &dashes]
+        {
             assert_eq!(read(Some(bad), None), None, "{bad}");
         }
         assert_eq!(read(None, Some("s=1")), None);
-        let (longest, longer) = ("s".repeat(512), "s".repeat(513));
-        for (state, expected) in [("s=1", "s=1"), (&longest, &longest), (&longer, "")] {
+        let (longest, longer) =
+            (format!("s={}", "1".repeat(254)), format!("s={}", "1".repeat(511)));
+        for (state, expected) in
+            [("s=1", "s=1"), (&longest, &longest), (&longer, ""), (";;;===,\"", "")]
+        {
             let found = read(Some(PARENT), Some(state));
             assert_eq!(found, Some(TraceHeaders { parent: PARENT, state: expected }));
         }

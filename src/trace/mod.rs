@@ -144,12 +144,12 @@ impl Tracer {
     }
 
     /// Creates the span of a delivery, which lasts from the time that the job was due until now. Returns `None` if the
-    /// tracer is off, or if the context of the job is not valid.
+    /// tracer is off, or if the trace of the job is not sampled.
     #[must_use]
     pub fn delivery(&self, delivery: &SpanDelivery<'_>) -> Option<DeliverySpan> {
         let tracer = self.0.as_ref()?;
         let parent = delivery.context.context();
-        if !parent.span().span_context().is_valid() {
+        if !parent.span().span_context().is_sampled() {
             return None;
         }
         let start = opentelemetry::time::now().checked_sub(delivery.lag);

@@ -131,10 +131,12 @@ fn headers(
     if given.contains_key("") {
         checks.invalid(path, "must not have an empty name");
     }
-    let trace = trace.filter(|_| !given.contains_key(TRACEPARENT));
+    // Workers may read names of headers without regard to case.
+    let has_trace = given.keys().any(|name| name.eq_ignore_ascii_case(TRACEPARENT));
+    let trace = trace.filter(|_| !has_trace);
     let mut headers: Vec<_> = given.into_iter().collect();
     if let Some(TraceHeaders { parent, state }) = trace {
-        headers.retain(|(name, _)| name != TRACESTATE);
+        headers.retain(|(name, _)| !name.eq_ignore_ascii_case(TRACESTATE));
         headers.push((TRACEPARENT.into(), parent.into()));
         if !state.is_empty() {
             headers.push((TRACESTATE.into(), state.into()));
@@ -263,5 +265,6 @@ mod tests {
             [own("a", "b"), own("traceparent", "00-caller"), own("tracestate", "s=1")]
         );
         assert_eq!(traced(&[("traceparent", "00-mine")]), [own("traceparent", "00-mine")]);
+        assert_eq!(traced(&[("Traceparent", "00-mine")]), [own("Traceparent", "00-mine")]);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -21,6 +22,11 @@ use super::{CALLS_MAX, JsonCalls, TEXT_BYTES_MAX};
 
 /// Part of the path in front of the one that gRPC has.
 const VERSION: &str = "/v1";
+
+/// RPC that takes jobs.
+const PULL: &str = "/ringq.v1.QueueService/Pull";
+/// Interval in which a Pull that waits looks for its client.
+const GONE_CHECK: Duration = Duration::from_secs(1);
 
 /// Headers that are passed on as metadata. Others belong to HTTP, or have a meaning within gRPC that they would not
 /// have here.
@@ -42,7 +48,11 @@ pub(crate) struct JsonConnection {
     /// Permits for answers that are not written yet.
     answers: Arc<Semaphore>,
     slot: Mutex<Slot>,
+    is_gone: IsGone,
 }
+
+/// Function that returns whether the client has closed the connection.
+pub(crate) type IsGone = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Place of the connection in a limit on connections.
 enum Slot {
@@ -55,15 +65,17 @@ enum Slot {
 // === impl JsonCalls ===
 
 impl JsonCalls {
-    /// Creates the calls of a connection from `peer`, which has a slot of the HTTP port.
+    /// Creates the calls of a connection from `peer`, which has a slot of the HTTP port. `is_gone` returns whether its
+    /// client has closed it.
     pub(crate) fn connection(
         &self,
         info: TcpConnectInfo,
         peer: SocketAddr,
         slot: ConnectionSlot,
+        is_gone: IsGone,
     ) -> JsonConnection {
         let grpc = &self.0.grpc;
-        let service = grpc.layer.connection_for(JsonRoutes(grpc.routes.clone()), TEXT_BYTES_MAX);
+        let service = grpc.layer.connection_for(self.0.routes(), TEXT_BYTES_MAX);
         JsonConnection {
             calls: self.clone(),
             service,
@@ -71,6 +83,7 @@ impl JsonCalls {
             peer,
             answers: Arc::new(Semaphore::new(CALLS_MAX)),
             slot: Mutex::new(Slot::OfHttp { _slot: slot }),
+            is_gone,
         }
     }
 }
@@ -110,8 +123,24 @@ impl JsonConnection {
         let mut call = to_call(&head, path, body);
         call.extensions_mut().insert(self.info.clone());
         call.extensions_mut().insert(JsonInput(input));
-        let Ok(answer) = self.service.clone().oneshot(call).await;
+        let takes_jobs = path == PULL;
+        let answer = tokio::select! {
+            biased;
+            Ok(answer) = self.service.clone().oneshot(call) => answer,
+            () = self.gone(), if takes_jobs => return last_answer(&JsonError::client_gone()),
+        };
+        // Jobs that no client receives would wait for the end of their leases.
+        if takes_jobs && (self.is_gone)() {
+            return last_answer(&JsonError::client_gone());
+        }
         answer::to_json(answer, output, permit, open).await
+    }
+
+    /// Waits until the client has closed the connection.
+    async fn gone(&self) {
+        while !(self.is_gone)() {
+            tokio::time::sleep(GONE_CHECK).await;
+        }
     }
 
     /// Moves the connection to those that carry calls, at its first one: calls and probes cannot take each other's

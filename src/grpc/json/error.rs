@@ -7,6 +7,7 @@ use tonic_types::StatusExt as _;
 
 use crate::canonical_json;
 
+use super::super::reason::Reason;
 use super::super::status::RpcError;
 
 /// Error of a call. A few have their own status code of HTTP, which is more precise than the one that belongs to the
@@ -62,6 +63,19 @@ impl JsonError {
         JsonError { http: StatusCode::FORBIDDEN, status: Status::permission_denied(text) }
     }
 
+    /// Creates the error for a client that has closed the connection, for logs.
+    pub(super) fn client_gone() -> JsonError {
+        Status::cancelled("the client has closed the connection").into()
+    }
+
+    /// Creates the error for a body that ends early, or whose parts are malformed.
+    pub(super) fn broken_body() -> JsonError {
+        RpcError::malformed(
+            "the body of the request is malformed or incomplete; nothing was applied",
+        )
+        .into()
+    }
+
     /// Creates the error for a message over the size limit.
     pub(super) fn too_large(limit: usize) -> JsonError {
         let status = RpcError::message_too_large(limit).into();
@@ -83,6 +97,11 @@ impl JsonError {
     pub(super) fn parts(&self) -> (Vec<u8>, HeaderMap) {
         let mut headers = HeaderMap::new();
         add_retry_after(&self.status, &mut headers);
+        let cause = self.status.get_details_error_info();
+        if cause.is_some_and(|cause| cause.reason == Reason::Draining.name()) {
+            // Another connection may lead to another server.
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         if self.http == StatusCode::METHOD_NOT_ALLOWED {
             headers.insert(header::ALLOW, HeaderValue::from_static("POST"));
         }

@@ -17,6 +17,7 @@ mod request;
 
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -28,6 +29,7 @@ pub(crate) use answer::to_response;
 pub(crate) use connection::JsonConnection;
 pub(crate) use error::JsonError;
 use methods::JsonMethods;
+use request::JsonRoutes;
 
 /// Maximum number of calls in flight on one connection, answers that are not written yet included. Of HTTP/1.1 it
 /// bounds the answers to a client that sends requests without reading.
@@ -50,10 +52,21 @@ struct JsonServer {
     stop: CancellationToken,
     /// Calls in flight.
     open: TaskTracker,
+    /// Permit to parse a large text.
+    large: Arc<Semaphore>,
 }
 
 #[cfg(test)]
 mod tests;
+
+// === impl JsonServer ===
+
+impl JsonServer {
+    /// Returns the services for one connection.
+    fn routes(&self) -> JsonRoutes {
+        JsonRoutes::new(self.grpc.routes.clone(), Arc::clone(&self.large))
+    }
+}
 
 // === impl JsonCalls ===
 
@@ -64,7 +77,8 @@ impl JsonCalls {
     /// [`Error::Descriptors`]; no client can cause it.
     pub fn new(grpc: GrpcServer, stop: CancellationToken) -> Result<JsonCalls, Error> {
         let methods = JsonMethods::of_the_contract()?;
-        Ok(JsonCalls(Arc::new(JsonServer { grpc, methods, stop, open: TaskTracker::new() })))
+        let (open, large) = (TaskTracker::new(), Arc::new(Semaphore::new(1)));
+        Ok(JsonCalls(Arc::new(JsonServer { grpc, methods, stop, open, large })))
     }
 
     /// Waits until no more calls are accepted and the last one has ended.

@@ -2,6 +2,7 @@
 //! text in bytes and in time.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -11,9 +12,11 @@ use http_body::Body as _;
 use http_body_util::{BodyExt as _, Full};
 use prost::Message as _;
 use prost_reflect::{DynamicMessage, MessageDescriptor};
-use tonic::Status;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 use tonic::body::Body;
 use tonic::service::Routes;
+use tonic::{Code, Status};
 use tower::Service;
 
 use crate::canonical_json;
@@ -25,9 +28,12 @@ use super::{PREFIX_BYTES, TEXT_BYTES_MAX};
 
 /// Maximum number of characters of the text about a mistake: it may quote a name of any length.
 const MISTAKE_CHARS_MAX: usize = 256;
-/// Maximum number of objects and lists in a text. In memory each takes a hundred times its shortest text, `{}`; the
-/// largest sensible request, an Ack of 1,000 items with 16 follow-up jobs each, has a third of this number.
+/// Maximum number of objects, lists and commas in a text, which is about its number of values. In memory a value takes
+/// up to a hundred times its shortest text; the largest sensible request, an Ack of 1,000 items with 16 follow-up jobs
+/// each, has half of this number.
 const VALUES_MAX: usize = 1 << 18;
+/// Maximum size of a text that is parsed at once; a larger one would keep other calls waiting.
+const SMALL_BYTES_MAX: usize = 64 << 10;
 
 /// Message that the text of a call is, or the error of the call: an extension of its request.
 #[derive(Clone, Debug)]
@@ -35,9 +41,19 @@ pub(super) struct JsonInput(pub(super) Result<MessageDescriptor, JsonError>);
 
 /// Services of the gRPC port, called with JSON.
 #[derive(Clone)]
-pub(super) struct JsonRoutes(pub(super) Routes);
+pub(super) struct JsonRoutes {
+    routes: Routes,
+    /// Permit to parse a large text: one at a time, so that they take the memory of one.
+    large: Arc<Semaphore>,
+}
 
 // === impl JsonRoutes ===
+
+impl JsonRoutes {
+    pub(super) fn new(routes: Routes, large: Arc<Semaphore>) -> JsonRoutes {
+        JsonRoutes { routes, large }
+    }
+}
 
 impl Service<Request<Body>> for JsonRoutes {
     type Response = Response<Body>;
@@ -45,13 +61,13 @@ impl Service<Request<Body>> for JsonRoutes {
     type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Service::<Request<Body>>::poll_ready(&mut self.0, cx)
+        Service::<Request<Body>>::poll_ready(&mut self.routes, cx)
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let mut routes = self.0.clone();
+        let (mut routes, large) = (self.routes.clone(), Arc::clone(&self.large));
         Box::pin(async move {
-            match to_grpc(request).await {
+            match to_grpc(request, &large).await {
                 Ok(request) => routes.call(request).await,
                 Err(error) => Ok(error.into_grpc()),
             }
@@ -60,14 +76,22 @@ impl Service<Request<Body>> for JsonRoutes {
 }
 
 /// Replaces the text of a request by the message of gRPC that it is.
-async fn to_grpc(mut request: Request<Body>) -> Result<Request<Body>, JsonError> {
+async fn to_grpc(
+    mut request: Request<Body>,
+    large: &Semaphore,
+) -> Result<Request<Body>, JsonError> {
     let input = request.extensions_mut().remove::<JsonInput>();
     let JsonInput(input) = input.ok_or_else(RpcError::internal)?;
     let input = input?;
     let (mut head, body) = request.into_parts();
     let text = read(body).await?;
-    let message = to_message(input, &text)?;
-    drop(text);
+    let message = if text.len() <= SMALL_BYTES_MAX {
+        to_message(input, &text)?
+    } else {
+        let _permit = large.acquire().await.map_err(|_| RpcError::internal())?;
+        let parsed = spawn_blocking(move || to_message(input, &text)).await;
+        parsed.map_err(|_| RpcError::internal())??
+    };
     head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     head.headers.insert(header::TE, HeaderValue::from_static("trailers"));
     Ok(Request::from_parts(head, Body::new(Full::new(message))))
@@ -81,7 +105,7 @@ async fn read(mut body: Body) -> Result<Bytes, JsonError> {
         return Err(too_large());
     }
     let (mut first, mut text) = (Bytes::new(), BytesMut::new());
-    while let Some(frame) = body.frame().await.transpose().map_err(JsonError::from)? {
+    while let Some(frame) = body.frame().await.transpose().map_err(unread)? {
         let Ok(data) = frame.into_data() else { continue };
         if first.len() + text.len() + data.len() > TEXT_BYTES_MAX {
             return Err(too_large());
@@ -94,6 +118,15 @@ async fn read(mut body: Body) -> Result<Bytes, JsonError> {
         text.extend_from_slice(&data);
     }
     Ok(if text.is_empty() { first } else { text.freeze() })
+}
+
+/// Converts an error of a body. The layers take a body that breaks off for a call that its client has ended; over
+/// HTTP/1.1 the client may still wait for an answer.
+fn unread(error: Status) -> JsonError {
+    match error.code() {
+        Code::Cancelled => JsonError::broken_body(),
+        _ => error.into(),
+    }
 }
 
 /// Returns the framed message that a text is. No text at all is an empty message.
@@ -117,7 +150,7 @@ fn to_message(input: MessageDescriptor, text: &[u8]) -> Result<Bytes, JsonError>
     Ok(framed.freeze())
 }
 
-/// Returns whether a text opens more objects and lists than allowed.
+/// Returns whether a text has more values than allowed.
 fn has_too_many_values(text: &[u8]) -> bool {
     if text.len() <= VALUES_MAX {
         return false;
@@ -128,7 +161,7 @@ fn has_too_many_values(text: &[u8]) -> bool {
             _ if is_escaped => is_escaped = false,
             b'\\' => is_escaped = in_string,
             b'"' => in_string = !in_string,
-            b'{' | b'[' if !in_string => values += 1,
+            b'{' | b'[' | b',' if !in_string => values += 1,
             _ => {}
         }
     }
@@ -171,8 +204,12 @@ mod tests {
         let list = |item: &str| format!("[{}]", vec![item; VALUES_MAX].join(","));
         assert!(has_too_many_values(list("{}").as_bytes()));
         assert!(has_too_many_values(list("\"\\\\\",[]").as_bytes()));
-        for strings in ["\"{}\"", "\"\\\"{}\"", "7"] {
-            assert!(!has_too_many_values(list(strings).as_bytes()), "{strings}");
+        assert!(has_too_many_values(list("7,7").as_bytes()));
+        for strings in ["\"{},[]\"", "\"\\\"{},\""] {
+            let text = format!("[{strings}]").repeat(VALUES_MAX + 1);
+            assert!(has_too_many_values(text.as_bytes()), "{strings}");
+            let half = format!("[{strings}]").repeat(VALUES_MAX / 2);
+            assert!(!has_too_many_values(half.as_bytes()), "{strings}");
         }
         let error = message(list("{}").as_bytes()).unwrap_err();
         assert!(format!("{error:?}").contains("TOO_LARGE"), "{error:?}");

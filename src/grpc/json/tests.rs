@@ -79,7 +79,7 @@ fn connect(calls: &JsonCalls) -> JsonConnection {
     let peer = "127.0.0.1:9".parse().unwrap();
     let slot = Connections::new("http", 1, 1).admit("127.0.0.1".parse().unwrap()).unwrap();
     let info = TcpConnectInfo { local_addr: None, remote_addr: Some(peer) };
-    calls.connection(info, peer, slot)
+    calls.connection(info, peer, slot, Arc::new(|| false))
 }
 
 fn get(text: &str) -> Request<Full<Bytes>> {
@@ -108,7 +108,7 @@ async fn a_small_answer_has_a_length_and_a_large_one_ends_when_it_is_written() {
     let written = body.frame().await.unwrap().unwrap().into_data().unwrap();
     let end = tokio::time::timeout(Duration::from_millis(50), body.frame()).await;
     assert!(end.is_err(), "the call goes on until its text is written");
-    let ended = || metrics.render().contains(r#"code="OK"} 2"#);
+    let ended = || metrics.render().contains(r#"code="OK",method="Get"} 2"#);
     assert!(!ended());
     drop(written);
     assert!(body.frame().await.is_none());

@@ -147,7 +147,9 @@ impl RpcCall {
                     "call refused"
                 );
             }
-            None => tracing::debug!(method, request_id, code, reason, error, "call refused"),
+            None => {
+                tracing::debug!(method, request_id, trace_id, code, reason, error, "call refused");
+            }
         }
     }
 

@@ -38,6 +38,8 @@ mod health;
 mod jobs;
 /// Calls as JSON over HTTP.
 mod json;
+/// The worker of `examples/json_worker.py`.
+mod json_worker;
 /// Writes that reach Redis late.
 mod late;
 /// Workers of a few lines with defaults only, and the log when that goes wrong.

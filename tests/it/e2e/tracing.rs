@@ -304,12 +304,36 @@ async fn a_receiver_that_is_away_is_logged_once_and_found_again() {
     assert_eq!((count(failed), count(again)), (1, 1), "{}", server.log());
 }
 
+/// A receiver that accepts connections and never answers delays the end by 5 s at most, and the next server can have the
+/// file of the shard before.
+#[tokio::test]
+async fn a_receiver_that_never_answers_does_not_keep_the_file_of_a_shard() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let setup = traced(&format!("http://{}", silent.local_addr().unwrap()))
+        .config("otlp = \"traces,metrics,logs\"")
+        .variable("OTEL_METRIC_EXPORT_INTERVAL", "50");
+    let mut server = setup.start().await;
+    server.connect().await.enqueue(job("a")).await;
+    // Exports are on their way.
+    let _held = silent.accept().await.unwrap();
+    let lock = server.database().with_extension("db.lock");
+    let begun = tokio::time::Instant::now();
+    server.terminate();
+    let closed = async || std::fs::File::open(&lock).unwrap().try_lock().ok();
+    eventually("the shard is closed", closed).await;
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert!(server.exit().await.success());
+    assert!(begun.elapsed() < Duration::from_secs(14), "{:?}", begun.elapsed());
+}
+
 /// A variable that no exporter can use ends the start.
 #[tokio::test]
 async fn settings_that_make_no_sense_end_the_start() {
     let failed = traced("not a url").fail().await;
-    assert_eq!(failed.code, Some(1));
-    assert!(failed.stderr.contains("cannot export traces by OTLP"), "{}", failed.stderr);
+    assert_eq!(failed.code, Some(2));
+    let mistake =
+        "\"not a url\" is not a URL like http://localhost:4317 (from OTEL_EXPORTER_OTLP_ENDPOINT)";
+    assert!(failed.stderr.contains(mistake), "{}", failed.stderr);
     let failed = Setup::new().config("otlp = \"spans\"").fail().await;
     assert_eq!(failed.code, Some(2));
     assert!(failed.stderr.contains("\"spans\" is not a signal"), "{}", failed.stderr);
