@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ringq::pb::{GetServerInfoRequest, JobState, PullRequest};
+use ringq::pb::{GetServerInfoRequest, JobState};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
@@ -11,9 +11,8 @@ use tokio::process::Command;
 use tokio::time::Instant;
 
 use crate::harness::{
-    Client, JobExt as _, JsonAnswer, JsonBridge, JsonClient, RawCalls, Redis, Server, Setup,
-    eventually, framed, http_get, in_ci, job, millis, proto, status_json, take, unary_methods,
-    within,
+    JobExt as _, JsonAnswer, JsonBridge, JsonClient, RawCalls, Redis, Server, Setup, eventually,
+    framed, http_get, in_ci, job, millis, status_json, take, unary_methods, within,
 };
 
 const ENQUEUE: &str = "QueueService/Enqueue";
@@ -49,17 +48,16 @@ async fn counted(server: &Server, method: &str, code: &str) -> bool {
     http_get(server.http, "/metrics").await.1.contains(&counter)
 }
 
-/// Waits until a Pull has the last of the places for streams and pulls.
-async fn is_waiting(client: &Client) {
-    eventually("a pull waits", async || {
-        let pull = PullRequest {
-            topics: vec!["none".into()],
-            wait: Some(proto(Duration::ZERO)),
-            ..Default::default()
-        };
-        client.pull(pull).await.err()
-    })
-    .await;
+/// Returns the number of claims so far.
+async fn claims(server: &Server) -> u64 {
+    let metrics = http_get(server.http, "/metrics").await.1;
+    let count = "ringq_store_op_seconds_count{op=\"claim\",shard=\"s0\"} ";
+    metrics.lines().find_map(|line| line.strip_prefix(count)).map_or(0, |n| n.parse().unwrap())
+}
+
+/// Waits until a Pull has looked for jobs, and so waits for one.
+async fn is_waiting(server: &Server, claims_before: u64) {
+    eventually("a pull waits", async || (claims(server).await > claims_before).then_some(())).await;
 }
 
 /// Returns the reason of an error.
@@ -252,12 +250,12 @@ async fn calls_over_http2_and_pipelined_ones_are_served() {
 async fn a_pull_whose_client_goes_takes_no_job() {
     // Bytes behind the request are not read during the call, and must not hide that the client is gone.
     for more in ["", "\n", "\r\n", "x", "GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n"] {
-        let server = Setup::new().config("max_streams = 1").start().await;
+        let server = Server::start().await;
         let client = server.connect().await;
         let mut socket = TcpStream::connect(server.http).await.unwrap();
         let pull = raw(PULL, r#"{"topics": ["mail"], "wait": "30s"}"#, "") + more;
         socket.write_all(pull.as_bytes()).await.unwrap();
-        is_waiting(&client).await;
+        is_waiting(&server, 0).await;
         drop(socket);
         eventually("it is cancelled", async || {
             counted(&server, "Pull", "CANCELLED").await.then_some(())
@@ -333,7 +331,7 @@ async fn connections_with_calls_are_counted_with_those_of_grpc() {
 /// A server that ends finishes the calls of its HTTP port as it does those of gRPC.
 #[tokio::test]
 async fn jobs_that_json_calls_hold_are_settled_while_the_server_drains() {
-    let limits = "shutdown_grace = \"30s\"\nmax_streams = 2";
+    let limits = "shutdown_grace = \"30s\"";
     let mut server = Setup::new().config(limits).start().await;
     let client = server.connect().await;
     client.enqueue(job("mail").with_id("a").with_retention(millis(600_000))).await;
@@ -343,11 +341,12 @@ async fn jobs_that_json_calls_hold_are_settled_while_the_server_drains() {
     let mut worker = client.stream(take("slow")).await;
     client.enqueue(job("slow")).await;
     let slow = worker.next().await;
+    let before = claims(&server).await;
     let mut waits = JsonClient::connect(server.http).await;
     let waiting = tokio::spawn(async move {
         waits.call(PULL, &json!({"topics": ["nothing"], "wait": "30s"})).await
     });
-    is_waiting(&client).await;
+    is_waiting(&server, before).await;
     server.terminate();
     let ended: JsonAnswer = within("the end of the wait", waiting).await.unwrap();
     assert_eq!((ended.status, ended.body), (200, json!({})));
