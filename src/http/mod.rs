@@ -13,6 +13,7 @@ mod connection_use;
 mod json;
 mod scrape_limiter;
 mod serve;
+mod unread_body;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::http::header;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -23,6 +24,7 @@ use crate::grpc::{AbortableCall, CallExecutor, JsonCalls};
 use super::client_socket::ClientSocket;
 use super::connection_use::{ConnectionUse, HeldBody};
 use super::json::ConnectionCalls;
+use super::unread_body::UnreadBody;
 
 /// Maximum number of connections that have not carried a JSON call: probes and scrapers, which are few, and clients
 /// that have just connected. Each holds an open file. Connections with calls are counted with those of the gRPC port.
@@ -105,7 +107,12 @@ async fn connection(
     let open = requests.clone();
     let service = service_fn(move |request: http::Request<Incoming>| {
         let open = open.begin();
-        let mut request = request.map(Body::new);
+        // A client that waits for leave to send its body does not send it after another answer.
+        let reads_on = !is_http2 && !request.headers().contains_key(header::EXPECT);
+        let mut request = request.map(|body| match reads_on {
+            true => Body::new(UnreadBody::new(body)),
+            false => Body::new(body),
+        });
         request.extensions_mut().insert(calls.clone());
         let answer = router.clone().oneshot(request);
         async move { answer.await.map(|answer| answer.map(|body| HeldBody::new(body, open))) }

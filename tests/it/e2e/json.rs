@@ -180,6 +180,27 @@ async fn large_texts_are_refused_like_large_messages() {
     assert!(within("its end", writing).await.unwrap().is_err(), "the rest is not read");
 }
 
+/// A refusal reaches a client that is still sending, and what it sends is read, so that its connection lives.
+#[tokio::test]
+async fn a_client_that_sends_a_large_text_gets_its_refusal_and_keeps_its_connection() {
+    let server = Server::start().await;
+    let (socket, bytes) = (TcpStream::connect(server.http).await.unwrap(), 12 << 20);
+    let (mut reader, mut writer) = socket.into_split();
+    let head = format!(
+        "POST /v1/ringq.v1.QueueService/Get HTTP/1.1\r\nhost: x\r\n\
+         content-type: application/json\r\ncontent-length: {bytes}\r\n\r\n "
+    );
+    writer.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    within("an answer", reader.read_exact(&mut answer)).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 413");
+    writer.write_all(&vec![b' '; bytes - 1]).await.unwrap();
+    writer.write_all(raw(INFO, "{}", "connection: close\r\n").as_bytes()).await.unwrap();
+    let mut rest = String::new();
+    within("the next answer", reader.read_to_string(&mut rest)).await.unwrap();
+    assert!(rest.contains("HTTP/1.1 200 OK"), "{rest}");
+}
+
 /// Calls in flight are counted with those of gRPC.
 #[tokio::test]
 async fn the_limit_on_requests_is_that_of_grpc() {
