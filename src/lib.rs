@@ -8,6 +8,8 @@
 
 #[cfg(feature = "server")]
 pub mod app;
+#[cfg(feature = "server")]
+pub mod auth;
 mod backoff;
 #[cfg(feature = "server")]
 mod canonical_json;
@@ -35,6 +37,8 @@ mod log_limiter;
 #[cfg(feature = "server")]
 pub mod metrics;
 pub mod pb;
+#[cfg(feature = "server")]
+pub mod rpc;
 #[cfg(feature = "server")]
 pub mod scheduler;
 #[cfg(feature = "server")]

@@ -40,6 +40,9 @@ pub enum Error {
         /// Error of the system.
         error: io::Error,
     },
+    /// The identities cannot be read.
+    #[error("cannot use the identities: {}; correct them, or choose others with --identities", .0.join("; "))]
+    Identities(Vec<String>),
     /// The ready file cannot be written.
     #[error(
         "cannot write the ready file {}: {}; choose another with --ready-file",

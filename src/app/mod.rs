@@ -17,7 +17,9 @@ use std::net::SocketAddr;
 
 use futures::future::OptionFuture;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
+use crate::auth::{Authenticator, IdentitySource};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::metrics::Metrics;
@@ -33,6 +35,7 @@ use running_server::RunningServer;
 /// Server that has its listeners and its shards, but does not serve yet.
 pub struct App {
     config: Config,
+    authenticator: Authenticator,
     scheduler: Scheduler,
     telemetry: Telemetry,
     /// Held so that the address is reserved and known.
@@ -50,6 +53,7 @@ impl App {
     /// [`Error`], if an address is in use, a directory cannot be written or a shard cannot be opened.
     pub async fn build(config: Config, telemetry: Telemetry) -> Result<App, Error> {
         open_files::raise_limit();
+        let authenticator = authenticator(&config)?;
         open::directories(&config.shards).await?;
         let grpc = BoundListener::bind(config.listen, "listen").await?;
         let http = BoundListener::bind(config.http_listen, "http-listen").await?;
@@ -62,7 +66,7 @@ impl App {
         let fingerprint = format!("{:016x}", shards.fingerprint());
         tracing::info!(shards = shards.all().len(), fingerprint, "ring at start");
         let scheduler = Scheduler::new(shards, clock, metrics, replica);
-        Ok(App { config, scheduler, telemetry, grpc, http })
+        Ok(App { config, authenticator, scheduler, telemetry, grpc, http })
     }
 
     /// Returns the address at which gRPC is served.
@@ -82,10 +86,18 @@ impl App {
     /// # Errors
     /// [`Error`], if a listener or the ready file fails.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
-        let App { config, scheduler, telemetry, grpc: grpc_listener, http: http_listener } = self;
+        let App {
+            config,
+            authenticator,
+            scheduler,
+            telemetry,
+            grpc: grpc_listener,
+            http: http_listener,
+        } = self;
+        let _following = follow_identities(&config, &authenticator);
         let addresses = (grpc_listener.address, http_listener.address);
         let (grpc_stop, http_stop) = (CancellationToken::new(), CancellationToken::new());
-        let serving = RunningServer::start(config, scheduler).await;
+        let serving = RunningServer::start(config, authenticator, scheduler).await;
         let metrics = telemetry.export_metrics(serving.metric_source());
         let grpc =
             grpc::GrpcServer::new(serving.services(telemetry.tracer()), &serving.grpc_config())?;
@@ -124,4 +136,21 @@ impl App {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+/// Returns what recognizes callers.
+fn authenticator(config: &Config) -> Result<Authenticator, Error> {
+    let Some(path) = &config.identities else { return Ok(Authenticator::off()) };
+    let identities = IdentitySource::new(path.clone()).read().map_err(Error::Identities)?;
+    tracing::info!(identities = identities.len(), path = %path.display(), "identities read");
+    Ok(Authenticator::new(identities))
+}
+
+/// Keeps the identities as their files are, until the task is dropped.
+fn follow_identities(
+    config: &Config,
+    authenticator: &Authenticator,
+) -> Option<AbortOnDropHandle<()>> {
+    let source = IdentitySource::new(config.identities.clone()?);
+    Some(AbortOnDropHandle::new(tokio::spawn(source.follow(authenticator.clone()))))
 }

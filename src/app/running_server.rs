@@ -9,6 +9,7 @@ use axum::Router;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::auth::Authenticator;
 use crate::config::Config;
 use crate::dispatch::{self, Dispatcher};
 use crate::scheduler::Scheduler;
@@ -24,6 +25,7 @@ use super::{Error, drain, gauges, open_files};
 /// Parts of a server except its listeners.
 pub(super) struct RunningServer {
     config: Config,
+    authenticator: Authenticator,
     scheduler: Scheduler,
     dispatcher: Dispatcher,
     timers: Timer,
@@ -37,7 +39,11 @@ pub(super) struct RunningServer {
 
 impl RunningServer {
     /// Starts the background tasks; no call is accepted yet.
-    pub(super) async fn start(config: Config, scheduler: Scheduler) -> RunningServer {
+    pub(super) async fn start(
+        config: Config,
+        authenticator: Authenticator,
+        scheduler: Scheduler,
+    ) -> RunningServer {
         let streams = dispatch::Config {
             streams_max: config.max_streams,
             stream_max_age: config.stream_max_age.unwrap_or(Duration::ZERO),
@@ -48,7 +54,17 @@ impl RunningServer {
         let timers = Timer::spawn(&scheduler, &timers_stop);
         let health = grpc::GrpcHealth::new().await;
         let ready = readiness::ReadinessSender::new(Readiness::Starting);
-        RunningServer { config, scheduler, dispatcher, timers, timers_stop, refresh, health, ready }
+        RunningServer {
+            config,
+            authenticator,
+            scheduler,
+            dispatcher,
+            timers,
+            timers_stop,
+            refresh,
+            health,
+            ready,
+        }
     }
 
     /// Returns the parts that serve gRPC.
@@ -59,6 +75,7 @@ impl RunningServer {
             dispatcher: self.dispatcher.clone(),
             health: self.health.clone(),
             tracer,
+            authenticator: self.authenticator.clone(),
             about: grpc::ServerFacts { store, start_time: self.scheduler.clock().now() },
         }
     }
@@ -91,7 +108,12 @@ impl RunningServer {
     pub(super) fn router(&self) -> Router {
         let (ready, shards) = (self.ready.subscribe(), self.scheduler.shards().clone());
         let not_ready: http::NotReady = Arc::new(move || ready.borrow().not_ready_reason(&shards));
-        http::router(self.scheduler.metrics().clone(), not_ready, self.refresh.clone())
+        let readers = match self.config.metrics_open {
+            true => Authenticator::off(),
+            false => self.authenticator.clone(),
+        };
+        let refresh = self.refresh.clone();
+        http::router(self.scheduler.metrics().clone(), not_ready, refresh, readers)
     }
 
     /// Returns the function that reads all metrics, with fresh gauges if the shards answer in time.
@@ -123,10 +145,19 @@ impl RunningServer {
         let http_json = self.config.http_json;
         let carry_calls = [Some(grpc), http_json.then_some(http)].into_iter().flatten();
         for address in carry_calls.filter(|address| !address.ip().to_canonical().is_loopback()) {
-            tracing::info!(
-                %address, tls = false, authentication = false,
-                "other machines can reach this address: every client there can enqueue, take and delete every job"
-            );
+            let tls = false;
+            if !self.authenticator.is_on() {
+                tracing::info!(
+                    %address, tls, authentication = false,
+                    "other machines can reach this address: every client there can enqueue, take and delete every job"
+                );
+            } else if !tls {
+                tracing::warn!(
+                    %address, tls, authentication = true,
+                    "other machines can reach this address, and their tokens are sent to it unencrypted: set tls_cert \
+                     and tls_key, unless a proxy in front of it encrypts"
+                );
+            }
         }
         let replica_id = format!("{:08x}", self.scheduler.replica().nonce);
         tracing::info!(%grpc, %http, replica = self.config.replica, replica_id, "serving");

@@ -1,8 +1,9 @@
-//! The command line. All commands but `serve`, `config` and `completions` are clients of the
+//! The command line. All commands but `serve`, `config`, `auth` and `completions` are clients of the
 //! public API.
 //!
 //! Data goes to stdout, everything else to stderr; the exit codes are part of the help.
 
+mod auth;
 mod bench;
 mod completions;
 mod config;
@@ -58,7 +59,7 @@ Examples:
   ringq topic list
   ringq job list emails --state dead
 
-All commands but serve, config and completions talk to the server named by --server or \
+All commands but serve, config, auth and completions talk to the server named by --server or \
 RINGQ_SERVER, with the token of --token or RINGQ_TOKEN; flags come after the command. Data goes to \
 stdout, everything else to stderr.
 
@@ -114,6 +115,9 @@ enum CliCommand {
     /// Print the settings that a server started like this would have, as TOML
     #[command(after_help = CONFIG_HELP)]
     Config(ServeArgs),
+    /// Show what identities may do
+    #[command(subcommand)]
+    Auth(auth::AuthCommand),
     /// Print a script that completes ringq's commands in a shell
     Completions(completions::CompletionsArgs),
     /// Print the version
@@ -130,6 +134,7 @@ impl CliCommand {
             self,
             CliCommand::Serve(_)
                 | CliCommand::Config(_)
+                | CliCommand::Auth(_)
                 | CliCommand::Completions(_)
                 | CliCommand::Version
         )
@@ -165,6 +170,7 @@ pub fn run() -> ExitCode {
         CliCommand::Info(info) => info.run(),
         CliCommand::Bench(bench) => bench.run(),
         CliCommand::Config(flags) => config::run(flags),
+        CliCommand::Auth(auth) => auth::run(auth),
         CliCommand::Completions(completions) => completions.run(),
         CliCommand::Version => write_stdout(concat!("ringq ", env!("CARGO_PKG_VERSION"), "\n")),
     };

@@ -20,6 +20,21 @@ pub(super) struct ServeArgs {
     /// Serve calls as JSON over HTTP, true or false [default: true]
     #[arg(long, value_name = "BOOLEAN")]
     http_json: Option<String>,
+    /// Admit the identities of this file or directory [default: none]
+    #[arg(long, value_name = "PATH", help_heading = "Security")]
+    identities: Option<String>,
+    /// Let other machines reach a server without identities [default: false]
+    #[arg(
+        long,
+        value_name = "BOOLEAN",
+        num_args = 0..=1,
+        default_missing_value = "true",
+        help_heading = "Security"
+    )]
+    insecure: Option<String>,
+    /// Serve /metrics without an identity, true or false [default: false]
+    #[arg(long, value_name = "BOOLEAN", help_heading = "Security")]
+    metrics_open: Option<String>,
     /// Store jobs here; repeat it for more shards [default: s0=sqlite:<DATA_DIR>/ringq.db]
     #[arg(long, value_name = "NAME=URL")]
     shard: Vec<String>,
@@ -90,6 +105,9 @@ impl From<ServeArgs> for ConfigFlags {
             ("listen", flags.listen),
             ("http_listen", flags.http_listen),
             ("http_json", flags.http_json),
+            ("identities", flags.identities),
+            ("insecure", flags.insecure),
+            ("metrics_open", flags.metrics_open),
             ("data_dir", flags.data_dir),
             ("redis_ca", flags.redis_ca),
             ("redis_cert", flags.redis_cert),

@@ -2,10 +2,13 @@
 
 /// Keys of all settings but the shards, in the order of their documentation. The variable of `http_listen` is
 /// `RINGQ_HTTP_LISTEN`, its flag `--http-listen`.
-pub const KEYS: [&str; 22] = [
+pub const KEYS: [&str; 25] = [
     "listen",
     "http_listen",
     "http_json",
+    "identities",
+    "insecure",
+    "metrics_open",
     "ready_file",
     "data_dir",
     "redis_ca",

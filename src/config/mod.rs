@@ -56,6 +56,13 @@ pub struct Config {
     pub http_listen: SocketAddr,
     /// True if calls are served as JSON at `http_listen`, too. Default true.
     pub http_json: bool,
+    /// File or directory of the identities that may call this server. Default: none, and every client that reaches it may do
+    /// everything.
+    pub identities: Option<PathBuf>,
+    /// True if a server without identities may be reached from other machines. Default false.
+    pub insecure: bool,
+    /// True if `/metrics` needs no identity. Default false; without identities it needs none anyway.
+    pub metrics_open: bool,
     /// Shards: names and places differ, and at least one is active. Default: `s0`, a file in `data_dir`.
     pub shards: Vec<ShardConfig>,
     /// Directory of the default shard. Default `ringq-data`.

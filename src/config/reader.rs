@@ -44,7 +44,11 @@ impl ConfigReader {
         let listen = self.required("listen", parse::address);
         let http_listen = self.required("http_listen", parse::address);
         let http_json = self.required("http_json", parse::switch);
+        let identities = self.optional("identities", parse::path);
+        let insecure = self.required("insecure", parse::switch);
+        let metrics_open = self.required("metrics_open", parse::switch);
         self.check_addresses(listen, http_listen);
+        self.check_reach(listen, http_listen, insecure);
         let data_dir = self.required("data_dir", parse::path);
         let redis_tls = self.redis_tls();
         let shards = self.shards(data_dir.as_deref(), &redis_tls);
@@ -77,6 +81,9 @@ impl ConfigReader {
             listen: listen?,
             http_listen: http_listen?,
             http_json: http_json?,
+            identities,
+            insecure: insecure?,
+            metrics_open: metrics_open?,
             shards,
             data_dir: data_dir?,
             redis_tls,
@@ -195,6 +202,29 @@ impl ConfigReader {
         if !shards.iter().any(ShardConfig::is_secure) {
             let problem = "is used by no shard; write rediss:// for an encrypted one".to_owned();
             self.mistakes.push(InvalidSetting::new(key, problem, &found.source));
+        }
+    }
+
+    /// Refuses addresses that other machines can reach if nothing keeps them from all jobs.
+    fn check_reach(
+        &mut self,
+        listen: Option<SocketAddr>,
+        http_listen: Option<SocketAddr>,
+        insecure: Option<bool>,
+    ) {
+        if self.layer.get("identities").is_some() || insecure != Some(false) {
+            return;
+        }
+        for (key, address) in [("listen", listen), ("http_listen", http_listen)] {
+            let reachable = address.filter(|address| !address.ip().to_canonical().is_loopback());
+            if let (Some(address), Some(found)) = (reachable, self.layer.get(key)) {
+                let problem = format!(
+                    "{address} can be reached from other machines, and every client there could do everything: set \
+                     identities (docs/security.md), or insecure = true (--insecure) if only trusted programs can \
+                     reach it"
+                );
+                self.mistakes.push(InvalidSetting::new(key, problem, &found.source));
+            }
         }
     }
 

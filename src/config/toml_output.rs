@@ -17,6 +17,8 @@ pub(super) fn toml(config: &Config) -> String {
         line("listen", text(config.listen)),
         line("http_listen", text(config.http_listen)),
         line("http_json", config.http_json),
+        line("insecure", config.insecure),
+        line("metrics_open", config.metrics_open),
         line("data_dir", text(config.data_dir.display())),
         line("replica", text(&config.replica)),
     ];
@@ -25,6 +27,7 @@ pub(super) fn toml(config: &Config) -> String {
     let files = [("redis_ca", ca.as_ref()), ("redis_cert", cert), ("redis_key", key)];
     let files = files.into_iter().filter_map(|(key, file)| Some((key, file?)));
     lines.extend(files.map(|(key, file)| line(key, text(file.display()))));
+    lines.extend(config.identities.as_ref().map(|path| line("identities", text(path.display()))));
     lines.extend(config.ready_file.as_ref().map(|file| line("ready_file", text(file.display()))));
     lines.extend([
         line("threads", config.threads),

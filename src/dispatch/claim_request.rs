@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::domain::TopicPattern;
 use crate::domain::credit::CreditShare;
 use crate::store::{StreamDemand, TopicDemand};
 
-use super::TopicPattern;
 use super::claim_planner::{ClaimPlan, TopicClaim};
 use super::stream::Stream;
 use super::stream_ledger::StreamMode;

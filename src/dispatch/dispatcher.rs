@@ -50,8 +50,20 @@ impl Dispatcher {
     /// # Errors
     /// [`StreamOpenError`], when `streams_max` streams and pulls are open or the replica is draining.
     pub fn open(&self, options: StreamOptions) -> Result<Outbox, StreamOpenError> {
+        self.open_until(options, std::future::pending())
+    }
+
+    /// Opens a stream that drains when `ends` does, as it would at its maximum age.
+    ///
+    /// # Errors
+    /// [`StreamOpenError`], when `streams_max` streams and pulls are open or the replica is draining.
+    pub fn open_until(
+        &self,
+        options: StreamOptions,
+        ends: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<Outbox, StreamOpenError> {
         let (stream, place) = self.core.open(options, StreamMode::Stream)?;
-        Ok(Outbox::new(Arc::clone(&self.core), stream, place))
+        Ok(Outbox::new(Arc::clone(&self.core), stream, place, ends))
     }
 
     /// Returns jobs that are ready now, or that become ready within the wait. If the caller drops this future, or the

@@ -71,11 +71,10 @@ mod stream_registry;
 mod tests;
 mod topic_polls;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::{Receipt, StreamId, Time, TopicName};
+use crate::domain::{Receipt, StreamId, Time, TopicPattern};
 use crate::scheduler::RevokeReason;
 use crate::store::LeasedJob;
 
@@ -121,15 +120,6 @@ pub struct StreamOptions {
     pub peer: String,
     /// User agent of the peer, for display.
     pub user_agent: String,
-}
-
-/// A topic name, or all topics with a prefix.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum TopicPattern {
-    /// The topic with exactly this name.
-    Exact(TopicName),
-    /// Every topic whose name begins with this text (the glob without its `*`).
-    Prefix(String),
 }
 
 /// Content of one message of a stream.
@@ -191,36 +181,4 @@ pub enum StreamOpenError {
     /// The replica is draining.
     #[error("this replica is draining; open the stream on another replica")]
     Draining,
-}
-
-// === impl TopicPattern ===
-
-impl TopicPattern {
-    /// Returns whether the topic matches the pattern.
-    #[must_use]
-    pub fn matches(&self, topic: &TopicName) -> bool {
-        match self {
-            TopicPattern::Exact(name) => name == topic,
-            TopicPattern::Prefix(prefix) => topic.as_str().starts_with(prefix),
-        }
-    }
-
-    /// Returns whether every topic that matches `other` matches this pattern.
-    fn includes(&self, other: &TopicPattern) -> bool {
-        match (self, other) {
-            (_, TopicPattern::Exact(name)) => self.matches(name),
-            (TopicPattern::Prefix(wide), TopicPattern::Prefix(narrow)) => narrow.starts_with(wide),
-            (TopicPattern::Exact(_), TopicPattern::Prefix(_)) => false,
-        }
-    }
-}
-
-/// Formats the pattern as in a request.
-impl fmt::Display for TopicPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TopicPattern::Exact(name) => name.fmt(f),
-            TopicPattern::Prefix(prefix) => write!(f, "{prefix}*"),
-        }
-    }
 }

@@ -25,7 +25,7 @@ pub struct Outbox {
     stream: Arc<Stream>,
     heartbeat: HeartbeatTimer,
     lifetime: Arc<Lifetime>,
-    _lifetime: Option<AbortOnDropHandle<()>>,
+    _lifetime: AbortOnDropHandle<()>,
     ended: bool,
     _slot: OwnedSemaphorePermit,
 }
@@ -44,9 +44,22 @@ impl Outbox {
         core: Arc<DispatchCore>,
         stream: Arc<Stream>,
         slot: OwnedSemaphorePermit,
+        ends: impl Future<Output = ()> + Send + 'static,
     ) -> Outbox {
-        let age = core.config.stream_max_age.mul_f64(rand::rng().random_range(0.9..=1.1));
-        let (lifetime, task) = Lifetime::begin(&core, &stream, (!age.is_zero()).then_some(age));
+        let max_age = core.config.stream_max_age.mul_f64(rand::rng().random_range(0.9..=1.1));
+        let ends = async move {
+            let aged = async {
+                match max_age.is_zero() {
+                    true => std::future::pending().await,
+                    false => tokio::time::sleep(max_age).await,
+                }
+            };
+            tokio::select! {
+                () = aged => {}
+                () = ends => {}
+            }
+        };
+        let (lifetime, task) = Lifetime::begin(&core, &stream, ends);
         Outbox {
             heartbeat: HeartbeatTimer::new(stream.options().heartbeat),
             lifetime,

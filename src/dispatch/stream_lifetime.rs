@@ -1,4 +1,4 @@
-//! Ends a stream by its age, or after too long a time without a job. A task does this, because the transport of a
+//! Ends a stream at a given event, such as its age, or after too long a time without a job. A task does this, because the transport of a
 //! stream that is not read is not polled.
 
 use std::future::pending;
@@ -27,26 +27,22 @@ pub(super) struct Lifetime {
 // === impl Lifetime ===
 
 impl Lifetime {
-    /// Starts the lifetime of a stream. Its task ends with the handle.
+    /// Starts the lifetime of a stream, which drains when `ends` does. Its task ends with the handle.
     pub(super) fn begin(
         core: &Arc<DispatchCore>,
         stream: &Arc<Stream>,
-        age: Option<Duration>,
-    ) -> (Arc<Lifetime>, Option<AbortOnDropHandle<()>>) {
+        ends: impl Future<Output = ()> + Send + 'static,
+    ) -> (Arc<Lifetime>, AbortOnDropHandle<()>) {
         let lifetime = Arc::new(Lifetime {
             idle: AtomicBool::new(false),
             last_job: Mutex::new(Instant::now()),
             reset: CancellationToken::new(),
         });
         let idle = stream.options().idle_timeout;
-        let bounded = age.is_some() || idle.is_some();
-        let task = bounded.then(|| {
-            let (core, stream) = (Arc::clone(core), Arc::clone(stream));
-            let runtime = core.runtime().clone();
-            let task = run(core, stream, Arc::clone(&lifetime), age, idle);
-            AbortOnDropHandle::new(runtime.spawn(task))
-        });
-        (lifetime, task)
+        let (core, stream) = (Arc::clone(core), Arc::clone(stream));
+        let runtime = core.runtime().clone();
+        let task = run(core, stream, Arc::clone(&lifetime), ends, idle);
+        (lifetime, AbortOnDropHandle::new(runtime.spawn(task)))
     }
 
     /// Restarts the idle time: the transport has taken a job.
@@ -101,17 +97,16 @@ async fn run(
     core: Arc<DispatchCore>,
     stream: Arc<Stream>,
     lifetime: Arc<Lifetime>,
-    age: Option<Duration>,
+    ends: impl Future<Output = ()>,
     idle: Option<Duration>,
 ) {
-    let end_old = async {
-        let Some(age) = age else { return pending().await };
-        sleep(age).await;
+    let end = async {
+        ends.await;
         core.streams.drain_stream(&stream);
         sleep(limit::STREAM_END_UNREAD_MAX).await;
     };
     tokio::select! {
-        () = end_old => {}
+        () = end => {}
         () = lifetime.end_when_idle(&stream, idle) => {}
     }
     tracing::info!(

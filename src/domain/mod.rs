@@ -1,7 +1,8 @@
 //! The rules of the product, as pure code: no IO, no clock, no random numbers, no imports from other modules.
 //! Everything here is a value or a function of its arguments.
 //!
-//! - [`job`]: the job; [`name`] and [`id`]: names and ids; [`receipt`]: proof of a lease
+//! - [`job`]: the job; [`name`] and [`id`]: names and ids; [`receipt`]: proof of a lease; [`pattern`]:
+//!   topics by name or prefix
 //! - [`engine`]: the result of each command on a job, decided once for all stores
 //! - [`lifecycle`]: the end of a lease and its consequences by the retry policy; a new way of settling begins at
 //!   [`lifecycle::LeaseEndCause`]
@@ -24,6 +25,7 @@ pub mod limit;
 pub mod name;
 pub mod open_rings;
 pub mod outage;
+pub mod pattern;
 pub mod receipt;
 pub mod retry;
 pub mod ring;
@@ -35,6 +37,7 @@ pub use id::{JobId, JobKey};
 pub use job::{Attempt, AttemptOutcome, Durability, Job, Payload, RetentionRule, Spec, State};
 pub use name::{ShardName, TopicName};
 pub use outage::ShardOutage;
+pub use pattern::TopicPattern;
 pub use receipt::{Receipt, Token};
 pub use retry::{InvalidRetry, RetryOverrides, RetryPolicy};
 pub use ring::Ring;

@@ -7,9 +7,11 @@ use crate::dispatch::Dispatcher;
 use crate::domain::limit;
 use crate::pb;
 use crate::pb::admin_service_server::AdminService;
+use crate::rpc::Rpc;
 use crate::scheduler::Scheduler;
 
 use super::ServerFacts;
+use super::access::CallAccess;
 use super::convert::enums::{ReadView, to_durability};
 use super::convert::number::to_int64;
 use super::convert::shard::{self, to_shard};
@@ -54,8 +56,12 @@ impl AdminService for AdminHandler {
         &self,
         request: Request<pb::ListJobsRequest>,
     ) -> Result<Response<pb::ListJobsResponse>, Status> {
+        let access = CallAccess::of(request.extensions(), Rpc::ListJobs)?;
         let request = request.into_inner();
-        let (asked, view) = list::list_jobs(&request)?;
+        let (mut asked, view) = list::list_jobs(&request)?;
+        access.touch_existing(&asked.topic)?;
+        let view = access.view(&asked.topic, view, request.view)?;
+        asked.full = view == ReadView::Full;
         let _place = match view {
             ReadView::Full => self.full_pages.acquire().await.ok(),
             _ => None,
@@ -76,7 +82,12 @@ impl AdminService for AdminHandler {
         request: Request<pb::RedriveJobsRequest>,
     ) -> Result<Response<pb::RedriveJobsResponse>, Status> {
         let until = write_deadline(request.extensions());
+        let access = CallAccess::of(request.extensions(), Rpc::RedriveJobs)?;
         let redrive = redrive::redrive_jobs(&request.into_inner())?;
+        access.touch_existing(&redrive.topic)?;
+        if let Some(target) = &redrive.target {
+            access.touch(target).map_err(|error| error.with_field("target_topic"))?;
+        }
         if self.scheduler.topic(redrive.topic.clone()).await?.is_none() {
             return Err(RpcError::topic_not_found(&redrive.topic).into());
         }
@@ -92,8 +103,13 @@ impl AdminService for AdminHandler {
         &self,
         request: Request<pb::ListWorkersRequest>,
     ) -> Result<Response<pb::ListWorkersResponse>, Status> {
+        let access = CallAccess::of(request.extensions(), Rpc::ListWorkers)?;
         let topic = worker::list_workers(&request.into_inner())?;
         let mut workers = self.dispatcher.workers();
+        for worker in &mut workers {
+            worker.topics = access.shown_part(std::mem::take(&mut worker.topics));
+        }
+        workers.retain(|worker| !worker.topics.is_empty());
         if let Some(topic) = topic {
             workers.retain(|worker| subscribes_to(&worker.topics, &topic));
         }

@@ -9,6 +9,7 @@
 //! Health and reflection are counted per connection. Bytes of messages are limited per connection and in total, and
 //! connections per peer and in total.
 
+mod access;
 mod admin_service;
 mod connection_age;
 mod convert;
@@ -37,6 +38,7 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::server::Builder as Reflection;
 
+use crate::auth::Authenticator;
 use crate::connections::Connections;
 use crate::dispatch::Dispatcher;
 use crate::domain::{Time, limit};
@@ -73,6 +75,8 @@ pub struct ServiceParts {
     pub health: GrpcHealth,
     /// Creates the spans of calls and deliveries.
     pub tracer: Tracer,
+    /// Recognizes callers.
+    pub authenticator: Authenticator,
     /// Facts for `GetServerInfo` that the other parts do not have.
     pub about: ServerFacts,
 }
@@ -144,16 +148,26 @@ impl GrpcServer {
     /// # Errors
     /// [`Error`]; no client can cause one.
     pub fn new(services: ServiceParts, config: &Config) -> Result<GrpcServer, Error> {
-        let ServiceParts { scheduler, dispatcher, health, tracer, about } = services;
+        let ServiceParts { scheduler, dispatcher, health, tracer, authenticator, about } = services;
         let limits = layers::CallLimits::new(
             config.max_concurrent_requests,
             config.max_message_bytes,
             config.request_timeout,
         );
-        let layer = layers::CallLayer::new(scheduler.metrics().clone(), tracer.clone(), limits);
+        let layer = layers::CallLayer::new(
+            scheduler.metrics().clone(),
+            tracer.clone(),
+            authenticator.clone(),
+            limits,
+        );
         let connections =
             Connections::new("grpc", config.max_connections, config.max_connections_per_peer);
-        let queue = queue_service::QueueHandler::new(scheduler.clone(), dispatcher.clone(), tracer);
+        let queue = queue_service::QueueHandler::new(
+            scheduler.clone(),
+            dispatcher.clone(),
+            tracer,
+            authenticator,
+        );
         let topics = topic_service::TopicsHandler::new(scheduler.clone(), dispatcher.clone());
         let scaler = scaler_service::ScalerHandler::new(scheduler.clone(), dispatcher.clone());
         let admin = admin_service::AdminHandler::new(scheduler, dispatcher, about);

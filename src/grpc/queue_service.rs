@@ -6,19 +6,23 @@ use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
+use crate::auth::Authenticator;
 use crate::dispatch::Dispatcher;
 use crate::domain::Receipt;
 use crate::pb;
 use crate::pb::queue_service_server::QueueService;
-use crate::scheduler::{AcceptedJob, Draft, EnqueueError, Scheduler};
+use crate::rpc::Rpc;
+use crate::scheduler::{AcceptedJob, AckItem, Draft, EnqueueError, Scheduler};
 use crate::trace::{CallSpan, SpanJob, Tracer};
 
+use super::access::CallAccess;
 use super::connection_age::ConnectionAge;
 use super::convert::delivery::to_delivery;
 use super::convert::enums::{self, ReadView};
 use super::convert::metadata::{caller, trace};
 use super::convert::number::to_int32;
 use super::convert::reschedule::{self, RescheduleCall};
+use super::convert::settle::SettleItems;
 use super::convert::spec::SpecContext;
 use super::convert::{InvalidRequest, enqueue, job, settle, stream, time};
 use super::delivery_spans::delivery_span;
@@ -32,6 +36,7 @@ pub(super) struct QueueHandler {
     scheduler: Scheduler,
     dispatcher: Dispatcher,
     tracer: Tracer,
+    authenticator: Authenticator,
 }
 
 /// Result of a call.
@@ -45,8 +50,9 @@ impl QueueHandler {
         scheduler: Scheduler,
         dispatcher: Dispatcher,
         tracer: Tracer,
+        authenticator: Authenticator,
     ) -> QueueHandler {
-        QueueHandler { scheduler, dispatcher, tracer }
+        QueueHandler { scheduler, dispatcher, tracer, authenticator }
     }
 
     /// Returns the context of new jobs; `own`: the `traceparent` of the call's span, if the call is recorded.
@@ -54,20 +60,25 @@ impl QueueHandler {
         SpecContext { now: self.scheduler.clock().now(), trace: trace(metadata, own) }
     }
 
-    /// Writes the valid jobs of a batch and returns all results in order.
+    /// Writes the jobs of a batch that are valid and allowed, and returns all results in order.
     async fn write(
         &self,
+        access: &CallAccess,
         batch: enqueue::EnqueueBatch,
         until: Option<Instant>,
     ) -> Vec<pb::EnqueueResult> {
         let mut drafts = Vec::with_capacity(batch.drafts.len());
+        let allowed = |draft: Result<Draft, InvalidRequest>| {
+            let draft = draft?;
+            access.touch(&draft.topic).map(|()| draft)
+        };
         let slots: Vec<_> =
-            batch.drafts.into_iter().map(|draft| slot(draft, &mut drafts)).collect();
+            batch.drafts.into_iter().map(|draft| slot(allowed(draft), &mut drafts)).collect();
         let written = self.scheduler.enqueue(drafts, batch.durability, until).await;
         let mut written = written.into_iter();
         let result = |slot| match slot {
             Ok(chosen) => result(written.next(), chosen),
-            Err(invalid) => refused(String::new(), RpcError::from(invalid)),
+            Err(error) => refused(String::new(), error),
         };
         slots.into_iter().map(result).collect()
     }
@@ -84,7 +95,9 @@ impl QueueService for QueueHandler {
         let (metadata, extensions, request) = request.into_parts();
         let span = extensions.get::<CallSpan>();
         let own = span.map(CallSpan::traceparent);
+        let access = CallAccess::of(&extensions, Rpc::Enqueue)?;
         let (draft, asked) = enqueue::enqueue(request, self.context(&metadata, own.as_deref()))?;
+        access.touch(&draft.topic).map_err(|error| error.with_field("job.topic"))?;
         let topic = span.map(|_| draft.topic.clone());
         match self.scheduler.enqueue(vec![draft], asked, write_deadline(&extensions)).await.pop() {
             Some(Ok(enqueued)) => {
@@ -106,18 +119,23 @@ impl QueueService for QueueHandler {
         let (metadata, extensions, request) = request.into_parts();
         let span = extensions.get::<CallSpan>();
         let own = span.map(CallSpan::traceparent);
+        let access = CallAccess::of(&extensions, Rpc::BatchEnqueue)?;
         let batch = enqueue::batch_enqueue(request, self.context(&metadata, own.as_deref()))?;
         if let Some(span) = span {
             span.set_jobs(batch.drafts.len());
         }
-        let results = self.write(batch, write_deadline(&extensions)).await;
+        let results = self.write(&access, batch, write_deadline(&extensions)).await;
         let failed = results.iter().filter(|result| result.error.is_some()).count();
         let failed_count = to_int32(failed);
         Ok(Response::new(pb::BatchEnqueueResponse { results, failed_count }))
     }
 
     async fn get(&self, request: Request<pb::GetRequest>) -> RpcResult<pb::GetResponse> {
-        let (key, view) = job::get(&request.into_inner())?;
+        let access = CallAccess::of(request.extensions(), Rpc::Get)?;
+        let request = request.into_inner();
+        let (key, view) = job::get(&request)?;
+        access.touch_job(&key)?;
+        let view = access.view(&key.topic, view, request.view)?;
         let found = self.scheduler.get(key.clone(), view == ReadView::Full).await;
         let found = found.map_err(RpcError::of_read)?;
         let found = found.ok_or_else(|| RpcError::job_not_found(&key))?;
@@ -126,8 +144,13 @@ impl QueueService for QueueHandler {
 
     async fn delete(&self, request: Request<pb::DeleteRequest>) -> RpcResult<pb::DeleteResponse> {
         let until = write_deadline(request.extensions());
+        let access = CallAccess::of(request.extensions(), Rpc::Delete)?;
         let (key, allow_missing) = job::delete(&request.into_inner())?;
-        let previous = self.scheduler.delete(key.clone(), until).await?;
+        let previous = match access.touch_job(&key) {
+            Ok(()) => self.scheduler.delete(key.clone(), until).await?,
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error.into()),
+        };
         if previous.is_none() && !allow_missing {
             return Err(RpcError::job_not_found(&key).into());
         }
@@ -140,8 +163,10 @@ impl QueueService for QueueHandler {
         request: Request<pb::RescheduleRequest>,
     ) -> RpcResult<pb::RescheduleResponse> {
         let (now, until) = (self.scheduler.clock().now(), write_deadline(request.extensions()));
+        let access = CallAccess::of(request.extensions(), Rpc::Reschedule)?;
         let RescheduleCall { key, due, priority } =
             reschedule::reschedule(request.into_inner(), now)?;
+        access.touch_job(&key)?;
         match self.scheduler.reschedule(key.clone(), due, priority, until).await? {
             Ok(Some(moved)) => {
                 let job = Some(job::to_job(moved, ReadView::Basic));
@@ -155,12 +180,16 @@ impl QueueService for QueueHandler {
     async fn stream(&self, request: Request<pb::StreamRequest>) -> RpcResult<StreamMessages> {
         let caller = caller(&request);
         let age = request.extensions().get::<ConnectionAge>().cloned();
-        let (options, mut info) = stream::stream(request.into_inner(), caller)?;
+        let access = CallAccess::of(request.extensions(), Rpc::Stream)?;
+        let (mut options, mut info) = stream::stream(request.into_inner(), caller)?;
+        options.topics = access.narrow(options.topics)?;
         if let Some(age) = age {
             age.stream_opened(&options);
         }
         let worker_id = Arc::clone(&options.worker_id);
-        let outbox = self.dispatcher.open(options)?;
+        let (authenticator, caller) = (self.authenticator.clone(), access.caller().clone());
+        let ends = async move { authenticator.changed(&caller).await };
+        let outbox = self.dispatcher.open_until(options, ends)?;
         info.stream_id = outbox.stream_id();
         info.replica.clone_from(&self.scheduler.replica().name);
         info.server_time = Some(time::to_timestamp(self.scheduler.clock().now()));
@@ -179,7 +208,9 @@ impl QueueService for QueueHandler {
         let left = request.extensions().get::<CallDeadline>().map(|deadline| deadline.left());
         let caller = caller(&request);
         let span = request.extensions().get::<CallSpan>().cloned();
-        let options = stream::pull(request.into_inner(), caller, left)?;
+        let access = CallAccess::of(request.extensions(), Rpc::Pull)?;
+        let mut options = stream::pull(request.into_inner(), caller, left)?;
+        options.topics = access.narrow(options.topics)?;
         let worker_id = Arc::clone(&options.worker_id);
         let (deliveries, handover) = self.dispatcher.pull(options).await?;
         if let Some(span) = span {
@@ -198,8 +229,10 @@ impl QueueService for QueueHandler {
         let (metadata, extensions, request) = request.into_parts();
         let span = extensions.get::<CallSpan>();
         let own = span.map(CallSpan::traceparent);
-        let (items, receipts) =
-            settle::ack(request, self.context(&metadata, own.as_deref()))?.split();
+        let access = CallAccess::of(&extensions, Rpc::Ack)?;
+        let items = settle::ack(request, self.context(&metadata, own.as_deref()))?;
+        may_follow_up(&access, &items)?;
+        let (items, receipts) = items.split(|item| access.settles(&item.receipt));
         describe_settles(span, items.iter().map(|item| &item.receipt));
         let failures = receipts.failures(self.scheduler.ack(items).await);
         Ok(Response::new(pb::AckResponse { failures }))
@@ -207,7 +240,8 @@ impl QueueService for QueueHandler {
 
     async fn nack(&self, request: Request<pb::NackRequest>) -> RpcResult<pb::NackResponse> {
         let (_, extensions, request) = request.into_parts();
-        let (items, receipts) = settle::nack(request)?.split();
+        let access = CallAccess::of(&extensions, Rpc::Nack)?;
+        let (items, receipts) = settle::nack(request)?.split(|item| access.settles(&item.receipt));
         describe_settles(extensions.get(), items.iter().map(|item| &item.receipt));
         let failures = receipts.failures(self.scheduler.nack(items).await);
         Ok(Response::new(pb::NackResponse { failures }))
@@ -216,11 +250,26 @@ impl QueueService for QueueHandler {
     async fn extend(&self, request: Request<pb::ExtendRequest>) -> RpcResult<pb::ExtendResponse> {
         let (_, extensions, request) = request.into_parts();
         let until = write_deadline(&extensions);
-        let (items, receipts) = settle::extend(request)?.split();
+        let access = CallAccess::of(&extensions, Rpc::Extend)?;
+        let (items, receipts) =
+            settle::extend(request)?.split(|item| access.settles(&item.receipt));
         describe_settles(extensions.get(), items.iter().map(|item| &item.receipt));
         let failures = receipts.failures(self.scheduler.extend(items, until).await);
         Ok(Response::new(pb::ExtendResponse { failures }))
     }
+}
+
+/// Allows or refuses the follow-up jobs of an Ack, as Enqueue would.
+fn may_follow_up(access: &CallAccess, items: &SettleItems<AckItem>) -> Result<(), RpcError> {
+    let access = access.to(Rpc::Enqueue);
+    for item in items.valid() {
+        for follow_up in &item.follow_ups {
+            access
+                .touch(&follow_up.topic)
+                .map_err(|error| error.with_field("items.enqueue.topic"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Adds the jobs of an Ack, Nack or Extend to its span, if the call is recorded.
@@ -237,11 +286,8 @@ fn describe_settles<'a>(
     }
 }
 
-/// Moves a valid draft to the others and keeps the id that its result may have to contain.
-fn slot(
-    draft: Result<Draft, InvalidRequest>,
-    drafts: &mut Vec<Draft>,
-) -> Result<String, InvalidRequest> {
+/// Moves an allowed draft to the others and keeps the id that its result may have to contain.
+fn slot(draft: Result<Draft, RpcError>, drafts: &mut Vec<Draft>) -> Result<String, RpcError> {
     draft.map(|draft| {
         let id = draft.id.as_ref().map_or(String::new(), |id| id.as_str().to_owned());
         drafts.push(draft);

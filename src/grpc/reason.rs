@@ -20,6 +20,10 @@ pub(in crate::grpc) enum Reason {
     TopicNotFound,
     /// There is no such shard.
     ShardNotFound,
+    /// The call proves no identity.
+    Unauthenticated,
+    /// The identity has no right to the call.
+    PermissionDenied,
     /// The id is taken.
     JobExists,
     /// The state of the job does not allow the call.
@@ -98,6 +102,8 @@ impl Reason {
             Reason::JobNotFound => ("JOB_NOT_FOUND", Code::NotFound, None),
             Reason::TopicNotFound => ("TOPIC_NOT_FOUND", Code::NotFound, None),
             Reason::ShardNotFound => ("SHARD_NOT_FOUND", Code::NotFound, None),
+            Reason::Unauthenticated => ("UNAUTHENTICATED", Code::Unauthenticated, None),
+            Reason::PermissionDenied => ("PERMISSION_DENIED", Code::PermissionDenied, None),
             Reason::JobExists => ("JOB_EXISTS", Code::AlreadyExists, None),
             Reason::WrongJobState => ("WRONG_JOB_STATE", Code::FailedPrecondition, None),
             Reason::DurabilityUnsupported => {
@@ -156,15 +162,13 @@ mod tests {
     use super::*;
 
     /// Reasons of the contract for features which this server does not have.
-    const NOT_YET: [&str; 8] = [
+    const NOT_YET: [&str; 6] = [
         "ETAG_MISMATCH",
         "HTTP_TOPIC",
-        "PERMISSION_DENIED",
         "RESUME_TOKEN_EXPIRED",
         "STORE_NOT_REPLICATED",
         "TOPIC_FULL",
         "TOPIC_NOT_EMPTY",
-        "UNAUTHENTICATED",
     ];
 
     /// Returns every reason. The compiler reports one that is missing here.
@@ -175,7 +179,9 @@ mod tests {
             Reason::FeatureUnsupported => Some(Reason::JobNotFound),
             Reason::JobNotFound => Some(Reason::TopicNotFound),
             Reason::TopicNotFound => Some(Reason::ShardNotFound),
-            Reason::ShardNotFound => Some(Reason::JobExists),
+            Reason::ShardNotFound => Some(Reason::Unauthenticated),
+            Reason::Unauthenticated => Some(Reason::PermissionDenied),
+            Reason::PermissionDenied => Some(Reason::JobExists),
             Reason::JobExists => Some(Reason::WrongJobState),
             Reason::WrongJobState => Some(Reason::DurabilityUnsupported),
             Reason::DurabilityUnsupported => Some(Reason::LastActiveShard),

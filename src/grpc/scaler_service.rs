@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
+use http::Extensions;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tonic::{Request, Response, Status};
 
@@ -13,8 +14,10 @@ use crate::keda::external_scaler_server::ExternalScaler;
 use crate::keda::{
     GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse, ScaledObjectRef,
 };
+use crate::rpc::Rpc;
 use crate::scheduler::Scheduler;
 
+use super::access::CallAccess;
 use super::convert::scaler::{self, ScalerSettings};
 use super::status::RpcError;
 
@@ -55,7 +58,7 @@ impl ExternalScaler for ScalerHandler {
         &self,
         request: Request<ScaledObjectRef>,
     ) -> Result<Response<IsActiveResponse>, Status> {
-        let settings = scaler::settings(Some(request.get_ref()))?;
+        let settings = settings(request.extensions(), Rpc::IsActive, Some(request.get_ref()))?;
         let result = jobs(&self.scheduler, &settings).await? > 0;
         Ok(Response::new(IsActiveResponse { result }))
     }
@@ -64,7 +67,8 @@ impl ExternalScaler for ScalerHandler {
         &self,
         request: Request<ScaledObjectRef>,
     ) -> Result<Response<Self::StreamIsActiveStream>, Status> {
-        let settings = scaler::settings(Some(request.get_ref()))?;
+        let settings =
+            settings(request.extensions(), Rpc::StreamIsActive, Some(request.get_ref()))?;
         let mut checks = interval(CHECK_INTERVAL);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (scheduler, dispatcher) = (self.scheduler.clone(), self.dispatcher.clone());
@@ -80,7 +84,7 @@ impl ExternalScaler for ScalerHandler {
         &self,
         request: Request<ScaledObjectRef>,
     ) -> Result<Response<GetMetricSpecResponse>, Status> {
-        let settings = scaler::settings(Some(request.get_ref()))?;
+        let settings = settings(request.extensions(), Rpc::GetMetricSpec, Some(request.get_ref()))?;
         Ok(Response::new(scaler::to_metric_spec(&settings)))
     }
 
@@ -88,7 +92,8 @@ impl ExternalScaler for ScalerHandler {
         &self,
         request: Request<GetMetricsRequest>,
     ) -> Result<Response<GetMetricsResponse>, Status> {
-        let settings = scaler::settings(request.get_ref().scaled_object_ref.as_ref())?;
+        let scaled = request.get_ref().scaled_object_ref.as_ref();
+        let settings = settings(request.extensions(), Rpc::GetMetrics, scaled)?;
         Ok(Response::new(scaler::to_metric_value(jobs(&self.scheduler, &settings).await?)))
     }
 }
@@ -111,6 +116,18 @@ impl ActivityWatch {
             }
         }
     }
+}
+
+/// Reads the settings of a call, and checks that its caller may read all their topics.
+fn settings(
+    extensions: &Extensions,
+    rpc: Rpc,
+    scaled: Option<&ScaledObjectRef>,
+) -> Result<ScalerSettings, RpcError> {
+    let access = CallAccess::of(extensions, rpc)?;
+    let settings = scaler::settings(scaled)?;
+    settings.topics.iter().try_for_each(|topic| access.touch(topic))?;
+    Ok(settings)
 }
 
 async fn jobs(scheduler: &Scheduler, settings: &ScalerSettings) -> Result<u64, RpcError> {

@@ -82,7 +82,8 @@ async fn connection(
             Err(_) => return tracing::debug!(%peer, "connection closed: client sent no HTTP/2 preface in time"),
         },
     };
-    let (calls, shared_age) = (layer.connection(routes), age.clone());
+    let (calls, shared_age) =
+        (layer.connection_for(routes, Vec::new(), limit::REQUEST_BYTES_MAX), age.clone());
     let service = service_fn(move |mut request: http::Request<Incoming>| {
         request.extensions_mut().insert(info.clone());
         request.extensions_mut().insert(shared_age.clone());
@@ -137,6 +138,7 @@ mod tests {
 
     use super::super::layers::CallLimits;
     use super::*;
+    use crate::auth::Authenticator;
     use crate::connections::PREFACE;
     use crate::metrics::Metrics;
     use crate::trace::Tracer;
@@ -150,7 +152,7 @@ mod tests {
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let connections = Connections::new("grpc", 2, 2);
         let limits = CallLimits::new(1, 32 << 20, Duration::from_secs(30));
-        let layer = CallLayer::new(Metrics::new(), Tracer::default(), limits);
+        let layer = CallLayer::new(Metrics::new(), Tracer::default(), Authenticator::off(), limits);
         let serving =
             serve(listener, connections, Routes::default(), layer, Duration::ZERO, pending());
         let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));

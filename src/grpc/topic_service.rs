@@ -6,8 +6,10 @@ use crate::dispatch::Dispatcher;
 use crate::domain::TopicName;
 use crate::pb;
 use crate::pb::topic_service_server::TopicService;
+use crate::rpc::Rpc;
 use crate::scheduler::{Scheduler, TopicRow};
 
+use super::access::CallAccess;
 use super::convert::list;
 use super::convert::topic::{self, StreamCounts, to_topic, to_topic_stats, to_topic_summary};
 use super::status::RpcError;
@@ -26,9 +28,31 @@ impl TopicsHandler {
         TopicsHandler { scheduler, dispatcher }
     }
 
-    async fn row(&self, name: TopicName) -> Result<TopicRow, Status> {
+    async fn row(&self, access: &CallAccess, name: TopicName) -> Result<TopicRow, Status> {
+        access.touch_existing(&name)?;
         let row = self.scheduler.topic(name.clone()).await.map_err(RpcError::of_read)?;
         row.ok_or_else(|| RpcError::topic_not_found(&name).into())
+    }
+
+    /// Reads the topics of a page that may be shown, and one more, which shows whether another page follows. Others
+    /// are passed over, page by page.
+    async fn shown_rows(
+        &self,
+        access: &CallAccess,
+        page: list::TopicsPage,
+    ) -> Result<Vec<TopicRow>, Status> {
+        let list::TopicsPage { prefix, mut after, limit } = page;
+        let mut shown: Vec<TopicRow> = Vec::new();
+        loop {
+            let rows = self.scheduler.topics(&prefix, after, limit + 1).await;
+            let rows = rows.map_err(RpcError::of_read)?;
+            let is_last = rows.len() <= limit;
+            after = rows.last().map(|row| row.topic.name.clone());
+            shown.extend(rows.into_iter().filter(|row| access.shows(&row.topic.name)));
+            if is_last || shown.len() > limit {
+                return Ok(shown);
+            }
+        }
     }
 }
 
@@ -38,7 +62,8 @@ impl TopicService for TopicsHandler {
         &self,
         request: Request<pb::GetTopicRequest>,
     ) -> Result<Response<pb::GetTopicResponse>, Status> {
-        let row = self.row(topic::get_topic(&request.into_inner())?).await?;
+        let access = CallAccess::of(request.extensions(), Rpc::GetTopic)?;
+        let row = self.row(&access, topic::get_topic(&request.into_inner())?).await?;
         Ok(Response::new(pb::GetTopicResponse { topic: Some(to_topic(&row.topic)) }))
     }
 
@@ -46,10 +71,10 @@ impl TopicService for TopicsHandler {
         &self,
         request: Request<pb::ListTopicsRequest>,
     ) -> Result<Response<pb::ListTopicsResponse>, Status> {
-        let list::TopicsPage { prefix, after, limit } = list::list_topics(&request.into_inner())?;
-        // Requests one row more, which shows whether another page follows.
-        let rows = self.scheduler.topics(&prefix, after, limit + 1).await;
-        let mut rows = rows.map_err(RpcError::of_read)?;
+        let access = CallAccess::of(request.extensions(), Rpc::ListTopics)?;
+        let page = list::list_topics(&request.into_inner())?;
+        let (prefix, limit) = (page.prefix.clone(), page.limit);
+        let mut rows = self.shown_rows(&access, page).await?;
         let more = rows.len() > limit;
         rows.truncate(limit);
         let last = rows.last().filter(|_| more);
@@ -64,7 +89,8 @@ impl TopicService for TopicsHandler {
         &self,
         request: Request<pb::GetTopicStatsRequest>,
     ) -> Result<Response<pb::GetTopicStatsResponse>, Status> {
-        let row = self.row(topic::get_topic_stats(&request.into_inner())?).await?;
+        let access = CallAccess::of(request.extensions(), Rpc::GetTopicStats)?;
+        let row = self.row(&access, topic::get_topic_stats(&request.into_inner())?).await?;
         let streams = StreamCounts::of(self.dispatcher.workers());
         Ok(Response::new(pb::GetTopicStatsResponse { stats: Some(to_topic_stats(row, &streams)) }))
     }

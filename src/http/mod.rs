@@ -1,5 +1,5 @@
-//! The HTTP port: probes, metrics, and calls as JSON. It has no authentication. Probes and metrics show no secrets; of
-//! shards they show only their names.
+//! The HTTP port: probes, metrics, and calls as JSON. Probes are open; metrics and calls need an identity where there are
+//! identities. Probes and metrics show no secrets; of shards they show only their names.
 //!
 //! | path | answer |
 //! | --- | --- |
@@ -20,12 +20,14 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use futures::future::BoxFuture;
 
+use crate::auth::Authenticator;
 use crate::metrics::Metrics;
+use crate::rpc::Rpc;
 
 use scrape_limiter::ScrapeLimiter;
 pub use serve::serve;
@@ -48,16 +50,24 @@ struct HttpState {
     metrics: Metrics,
     not_ready: NotReady,
     scrapes: ScrapeLimiter,
+    readers: Authenticator,
 }
 
 /// Creates the pages. Each probe calls `not_ready`; `refresh` runs before a rendering of the metrics.
-pub fn router(metrics: Metrics, not_ready: NotReady, refresh: Refresh) -> Router {
+///
+/// Metrics show all topics: they are for identities with a right to see the whole server, among those of `readers`.
+pub fn router(
+    metrics: Metrics,
+    not_ready: NotReady,
+    refresh: Refresh,
+    readers: Authenticator,
+) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(render))
         .route(json::PATH, any(json::call))
-        .with_state(HttpState { metrics, not_ready, scrapes: ScrapeLimiter::new(refresh) })
+        .with_state(HttpState { metrics, not_ready, scrapes: ScrapeLimiter::new(refresh), readers })
 }
 
 async fn readyz(State(pages): State<HttpState>) -> impl IntoResponse {
@@ -67,7 +77,10 @@ async fn readyz(State(pages): State<HttpState>) -> impl IntoResponse {
     }
 }
 
-async fn render(State(pages): State<HttpState>) -> Response {
+async fn render(State(pages): State<HttpState>, headers: HeaderMap) -> Response {
+    if let Err(refusal) = may_read_metrics(&pages.readers, &headers) {
+        return refusal;
+    }
     let Some(_place) = pages.scrapes.try_acquire() else {
         let busy = "too many scrapes are in flight; try again\n";
         return (StatusCode::SERVICE_UNAVAILABLE, busy).into_response();
@@ -76,6 +89,23 @@ async fn render(State(pages): State<HttpState>) -> Response {
         tracing::warn!("gauges of this scrape are outdated: the shards did not answer in time");
     }
     ([(header::CONTENT_TYPE, METRICS_TEXT)], pages.metrics.render()).into_response()
+}
+
+/// Allows or refuses a scrape, by the right to ListShards: both show the whole server.
+fn may_read_metrics(readers: &Authenticator, headers: &HeaderMap) -> Result<(), Response> {
+    let header = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    let caller = readers.connection(Vec::new()).caller(header).map_err(|error| {
+        let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
+        (StatusCode::UNAUTHORIZED, challenge, format!("{error}\n")).into_response()
+    })?;
+    let allowed = caller.identity().map_or(Ok(()), |who| who.may_call(Rpc::ListShards).map(drop));
+    allowed.map_err(|_| {
+        let text = format!(
+            "the identity {caller} has no right to the metrics: it needs the role viewer or operator with the pattern \
+             *, and no namespaces\n"
+        );
+        (StatusCode::FORBIDDEN, text).into_response()
+    })
 }
 
 #[cfg(test)]
@@ -107,7 +137,7 @@ mod tests {
     async fn readiness_follows_the_server_and_health_does_not() {
         let (why, asked) = watch::channel(None);
         let not_ready: NotReady = Arc::new(move || asked.borrow().map(str::to_owned));
-        let router = router(Metrics::new(), not_ready, idle());
+        let router = router(Metrics::new(), not_ready, idle(), Authenticator::off());
         for (is, status, body) in [
             (Some("no shard answers"), 503, "not ready: no shard answers\n"),
             (None, 200, "ready\n"),
@@ -129,7 +159,7 @@ mod tests {
             let fresh = fresh.clone();
             Box::pin(async move { fresh.set_streams(3) })
         });
-        let router = router(metrics, ready(), refresh);
+        let router = router(metrics, ready(), refresh, Authenticator::off());
         let (status, text) = fetch(&router, "/metrics").await;
         assert_eq!(status, 200);
         assert!(text.contains("\nringq_streams 3\n"), "{text}");
@@ -138,7 +168,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn few_scrapes_are_served_at_once() {
         let slow: Refresh = Arc::new(|| Box::pin(tokio::time::sleep(Duration::from_secs(30))));
-        let router = router(Metrics::new(), ready(), slow);
+        let router = router(Metrics::new(), ready(), slow, Authenticator::off());
         for _ in 0..3 {
             let scrapes = (0..60).map(|_| fetch(&router, "/metrics"));
             let answers = futures::future::join_all(scrapes).await;
@@ -154,7 +184,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_scrape_does_not_wait_for_ever() {
         let stuck: Refresh = Arc::new(|| Box::pin(std::future::pending()));
-        let router = router(Metrics::new(), ready(), stuck);
+        let router = router(Metrics::new(), ready(), stuck, Authenticator::off());
         assert_eq!(fetch(&router, "/metrics").await.0, 200);
     }
 }

@@ -2,9 +2,8 @@
 
 use std::ops::Bound;
 
-use crate::domain::TopicName;
+use crate::domain::{TopicName, TopicPattern};
 
-use super::super::TopicPattern;
 use super::topic_order::{ParkedTopics, TurnPosition};
 use super::{CLAIM_TOPICS_MAX, ClaimPlanner, TopicPosition, TopicStatus};
 

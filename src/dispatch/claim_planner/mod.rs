@@ -32,9 +32,8 @@ use std::sync::Arc;
 use rand::seq::SliceRandom as _;
 
 use crate::domain::credit::CreditShare;
-use crate::domain::{Time, TopicName};
+use crate::domain::{Time, TopicName, TopicPattern};
 
-use super::TopicPattern;
 use super::stream::Stream;
 use super::stream_ledger::StreamMode;
 

@@ -4,9 +4,8 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Bound;
 
-use crate::domain::TopicName;
+use crate::domain::{TopicName, TopicPattern};
 
-use super::super::TopicPattern;
 use super::glob_tasks::{AttachProgress, DetachTask, GlobTask, ParkedScan};
 use super::topic_order::ParkedTopics;
 use super::{ClaimPlanner, TAKERS_MIN, TopicEntry, TopicPosition, TopicStatus};

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use crate::clock::{Clock, ManualClock};
 use crate::dispatch::{
-    Config, Dispatcher, JobDelivery, Outbox, PullOptions, StreamBatch, StreamOptions, TopicPattern,
+    Config, Dispatcher, JobDelivery, Outbox, PullOptions, StreamBatch, StreamOptions,
 };
-use crate::domain::{OnConflict, Payload, Receipt, Spec, StreamId, Time, TopicName, When, limit};
+use crate::domain::{
+    OnConflict, Payload, Receipt, Spec, StreamId, Time, TopicName, TopicPattern, When, limit,
+};
 use crate::metrics::Metrics;
 use crate::scheduler::{AckItem, Draft, ExtendItem, ReplicaIdentity, Scheduler};
 use crate::shards::Shards;

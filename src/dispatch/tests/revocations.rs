@@ -2,7 +2,7 @@
 
 use super::harness::{TestServer, options, run_pending_tasks};
 use super::*;
-use crate::domain::JobKey;
+use crate::domain::{JobKey, TopicName};
 use crate::store::{LeaseRef, LeaseSettlement, SettleAction, Store as _};
 
 #[tokio::test]

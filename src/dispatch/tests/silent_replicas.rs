@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::harness::{SOON, TestServer, attempt, options, run_pending_tasks, store};
 use super::*;
 use crate::clock::{Clock, ManualClock};
-use crate::domain::Receipt;
+use crate::domain::{Receipt, TopicName};
 use crate::scheduler::{AckItem, SettleError};
 use crate::store::{Claim, Store as _, StreamDemand, TopicDemand};
 

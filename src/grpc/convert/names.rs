@@ -1,7 +1,6 @@
 //! Topics, ids and request ids.
 
-use crate::dispatch::TopicPattern;
-use crate::domain::{JobId, JobKey, TopicName, limit};
+use crate::domain::{JobId, JobKey, TopicName, TopicPattern, limit};
 
 use super::{Checks, FieldPath};
 
@@ -20,14 +19,7 @@ pub(in crate::grpc) fn topic_pattern(
     path: FieldPath<'_>,
     pattern: &str,
 ) -> Option<TopicPattern> {
-    match pattern.strip_suffix('*') {
-        None => topic(checks, path, pattern).map(TopicPattern::Exact),
-        Some("") => Some(TopicPattern::Prefix(String::new())),
-        // A prefix of a valid name is a valid name, too.
-        Some(prefix) => {
-            topic(checks, path, prefix).map(|_| TopicPattern::Prefix(prefix.to_owned()))
-        }
-    }
+    checks.check(path, TopicPattern::parse(pattern))
 }
 
 /// Reads the id of a job that may exist, of any kind.

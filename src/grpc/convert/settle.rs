@@ -20,9 +20,20 @@ use super::{Checks, FieldPath, InvalidRequest, enums};
 #[derive(Debug)]
 pub(in crate::grpc) struct SettleItems<I> {
     /// Items for the scheduler.
-    pub(in crate::grpc) valid: Vec<I>,
-    /// Receipts of the call as they were sent, and whether each is well-formed.
-    receipts: Vec<(String, bool)>,
+    valid: Vec<I>,
+    /// Receipts of the call as they were sent.
+    receipts: Vec<(String, ReceiptCheck)>,
+}
+
+/// Result of a look at the receipt of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReceiptCheck {
+    /// The item goes to the scheduler.
+    Passed,
+    /// Its receipt is malformed.
+    Malformed,
+    /// The caller has no right to its job, which does not exist for it.
+    Hidden,
 }
 
 /// Reads an Ack request: jobs to complete.
@@ -112,7 +123,8 @@ fn items<P, I, F: FnOnce(Receipt) -> I>(
     for (index, item) in given.into_iter().enumerate() {
         let (text, with) = convert(&mut checks, root.item("items", index), item);
         let receipt = Receipt::decode(&text);
-        receipts.push((text, receipt.is_some()));
+        let check = if receipt.is_some() { ReceiptCheck::Passed } else { ReceiptCheck::Malformed };
+        receipts.push((text, check));
         good.extend(receipt.map(with));
     }
     checks.finish(Some(SettleItems { valid: good, receipts }))
@@ -138,12 +150,27 @@ fn follow_ups(
 
 /// Receipts of a call, for the report of its failures.
 #[derive(Debug)]
-pub(in crate::grpc) struct ItemReceipts(Vec<(String, bool)>);
+pub(in crate::grpc) struct ItemReceipts(Vec<(String, ReceiptCheck)>);
 
 impl<I> SettleItems<I> {
-    /// Splits into the items for the scheduler and the receipts for the answer.
-    pub(in crate::grpc) fn split(self) -> (Vec<I>, ItemReceipts) {
-        (self.valid, ItemReceipts(self.receipts))
+    /// Returns the items with a well-formed receipt.
+    pub(in crate::grpc) fn valid(&self) -> &[I] {
+        &self.valid
+    }
+
+    /// Splits into the items for the scheduler, which are those that `is_allowed`, and the receipts for the answer.
+    pub(in crate::grpc) fn split(self, is_allowed: impl Fn(&I) -> bool) -> (Vec<I>, ItemReceipts) {
+        let SettleItems { valid, mut receipts } = self;
+        let well_formed = receipts.iter_mut().filter(|(_, check)| *check == ReceiptCheck::Passed);
+        let mut allowed = Vec::with_capacity(valid.len());
+        for ((_, check), item) in well_formed.zip(valid) {
+            if is_allowed(&item) {
+                allowed.push(item);
+            } else {
+                *check = ReceiptCheck::Hidden;
+            }
+        }
+        (allowed, ItemReceipts(receipts))
     }
 }
 
@@ -152,12 +179,18 @@ impl ItemReceipts {
     pub(in crate::grpc) fn failures(self, results: Vec<SettleResult>) -> Vec<pb::SettleFailure> {
         let mut results = results.into_iter();
         let mut failures = Vec::new();
-        for (index, (receipt, good)) in self.0.into_iter().enumerate() {
-            let (error, message) = match good.then(|| results.next()) {
-                Some(Some(Ok(()))) => continue,
-                Some(Some(Err(error))) => to_settle_error(&error),
-                Some(None) => (pb::SettleError::Unavailable, "repeat with the same receipt".into()),
-                None => (pb::SettleError::Malformed, "this is not a receipt of this system".into()),
+        let mut next = |check| if check == ReceiptCheck::Passed { results.next() } else { None };
+        for (index, (receipt, check)) in self.0.into_iter().enumerate() {
+            let (error, message) = match (check, next(check)) {
+                (ReceiptCheck::Malformed, _) => {
+                    (pb::SettleError::Malformed, "this is not a receipt of this system".into())
+                }
+                (ReceiptCheck::Hidden, _) => to_settle_error(&SettleError::NotFound),
+                (ReceiptCheck::Passed, Some(Ok(()))) => continue,
+                (ReceiptCheck::Passed, Some(Err(error))) => to_settle_error(&error),
+                (ReceiptCheck::Passed, None) => {
+                    (pb::SettleError::Unavailable, "repeat with the same receipt".into())
+                }
             };
             let index = to_int32(index);
             failures.push(pb::SettleFailure { index, receipt, error: error.into(), message });
@@ -331,7 +364,7 @@ mod tests {
         let request = pb::ExtendRequest {
             items: vec![item(&good), item("nonsense"), item(&good), item(""), item(&good)],
         };
-        let (good_items, receipts) = extend(request).unwrap().split();
+        let (good_items, receipts) = extend(request).unwrap().split(|_| true);
         assert_eq!(good_items.len(), 3);
         let error = ShardError::unavailable(&ShardName::try_new("s0").unwrap(), "disk /secret");
         let follow_up = EnqueueError::Store { error, id: None };

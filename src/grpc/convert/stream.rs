@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::dispatch::{PullOptions, StreamOptions, TopicPattern};
-use crate::domain::limit;
+use crate::dispatch::{PullOptions, StreamOptions};
+use crate::domain::{TopicPattern, limit};
 use crate::pb;
 
 use super::metadata::Caller;

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::dispatch::{TopicPattern, WorkerInfo};
-use crate::domain::TopicName;
+use crate::dispatch::WorkerInfo;
+use crate::domain::{TopicName, TopicPattern};
 use crate::pb;
 use crate::scheduler::TopicRow;
 use crate::store;

@@ -1,7 +1,7 @@
 //! Workers as operators see them.
 
-use crate::dispatch::{TopicPattern, WorkerInfo};
-use crate::domain::TopicName;
+use crate::dispatch::WorkerInfo;
+use crate::domain::{TopicName, TopicPattern};
 use crate::pb;
 
 use super::number::to_int32;

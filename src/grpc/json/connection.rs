@@ -75,7 +75,7 @@ impl JsonCalls {
         is_gone: IsGone,
     ) -> JsonConnection {
         let grpc = &self.0.grpc;
-        let service = grpc.layer.connection_for(self.0.routes(), TEXT_BYTES_MAX);
+        let service = grpc.layer.connection_for(self.0.routes(), Vec::new(), TEXT_BYTES_MAX);
         JsonConnection {
             calls: self.clone(),
             service,

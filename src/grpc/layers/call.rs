@@ -210,6 +210,7 @@ fn text(id: &HeaderValue) -> &str {
 mod tests {
     use std::time::Duration;
 
+    use crate::auth::Authenticator;
     use crate::domain::ShardName;
     use crate::grpc::status::RpcError;
     use crate::metrics::Metrics;
@@ -224,6 +225,7 @@ mod tests {
         let CallLayer { shared } = CallLayer::new(
             Metrics::new(),
             Tracer::default(),
+            Authenticator::off(),
             CallLimits::new(1, 1 << 20, Duration::from_secs(1)),
         );
         let method = RpcMethod::from_path("/ringq.v1.QueueService/Enqueue");

@@ -1,8 +1,12 @@
-//! RPC of a path. A table, so that metrics have a bounded set of names and a lookup costs a comparison.
+//! RPC of a path, with what the layers need: metrics have a bounded set of names, and each RPC its limits.
+
+use crate::rpc::Rpc;
 
 /// RPC as the layers use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RpcMethod {
+    /// RPC of our own services; `None`: health, reflection and unknown paths.
+    pub(super) rpc: Option<Rpc>,
     /// Service and name, as `ringq.v1.QueueService/Get`.
     pub(super) path: &'static str,
     /// Name of the RPC in metrics and logs.
@@ -28,48 +32,33 @@ pub(super) enum MethodKind {
     Other,
 }
 
-/// All RPCs that this server has.
-const METHODS: [RpcMethod; 25] = [
-    method("ringq.v1.QueueService/Enqueue", "Enqueue", MethodKind::Unary),
-    method("ringq.v1.QueueService/BatchEnqueue", "BatchEnqueue", MethodKind::Unary),
-    method("ringq.v1.QueueService/Get", "Get", MethodKind::Unary),
-    method("ringq.v1.QueueService/Delete", "Delete", MethodKind::Unary),
-    method("ringq.v1.QueueService/Reschedule", "Reschedule", MethodKind::Unary),
-    method("ringq.v1.QueueService/Stream", "Stream", MethodKind::Stream),
-    method("ringq.v1.QueueService/Pull", "Pull", MethodKind::Pull),
-    method("ringq.v1.QueueService/Ack", "Ack", MethodKind::Unary),
-    method("ringq.v1.QueueService/Nack", "Nack", MethodKind::Unary),
-    method("ringq.v1.QueueService/Extend", "Extend", MethodKind::Unary),
-    method("ringq.v1.TopicService/GetTopic", "GetTopic", MethodKind::Unary),
-    method("ringq.v1.TopicService/ListTopics", "ListTopics", MethodKind::Unary),
-    method("ringq.v1.TopicService/GetTopicStats", "GetTopicStats", MethodKind::Unary),
-    method("ringq.v1.AdminService/ListJobs", "ListJobs", MethodKind::Unary),
-    method("ringq.v1.AdminService/RedriveJobs", "RedriveJobs", MethodKind::Unary),
-    method("ringq.v1.AdminService/ListWorkers", "ListWorkers", MethodKind::Unary),
-    method("ringq.v1.AdminService/ListShards", "ListShards", MethodKind::Unary),
-    method("ringq.v1.AdminService/SetShardState", "SetShardState", MethodKind::Unary),
-    method("ringq.v1.AdminService/GetServerInfo", "GetServerInfo", MethodKind::Unary),
-    method("externalscaler.ExternalScaler/IsActive", "IsActive", MethodKind::Unary),
-    method("externalscaler.ExternalScaler/StreamIsActive", "StreamIsActive", MethodKind::Watch),
-    method("externalscaler.ExternalScaler/GetMetricSpec", "GetMetricSpec", MethodKind::Unary),
-    method("externalscaler.ExternalScaler/GetMetrics", "GetMetrics", MethodKind::Unary),
-    method("grpc.health.v1.Health/Check", "HealthCheck", MethodKind::Other),
-    method("grpc.health.v1.Health/Watch", "HealthWatch", MethodKind::Watch),
+/// Health and reflection: open at any time, or counted apart from the other calls.
+const PROBES: [RpcMethod; 2] = [
+    RpcMethod::other("grpc.health.v1.Health/Check", "HealthCheck", MethodKind::Other),
+    RpcMethod::other("grpc.health.v1.Health/Watch", "HealthWatch", MethodKind::Watch),
 ];
 /// Reflection and unknown paths.
-const UNKNOWN: RpcMethod = method("_OTHER", "Other", MethodKind::Other);
-
-const fn method(path: &'static str, name: &'static str, kind: MethodKind) -> RpcMethod {
-    RpcMethod { path, name, kind }
-}
+const UNKNOWN: RpcMethod = RpcMethod::other("_OTHER", "Other", MethodKind::Other);
 
 // === impl RpcMethod ===
 
 impl RpcMethod {
     /// Returns the RPC of a path.
     pub(super) fn from_path(path: &str) -> RpcMethod {
+        if let Some(rpc) = Rpc::from_path(path) {
+            return RpcMethod::from(rpc);
+        }
         let path = path.strip_prefix('/').unwrap_or(path);
-        METHODS.iter().find(|method| method.path == path).copied().unwrap_or(UNKNOWN)
+        PROBES.iter().find(|method| method.path == path).copied().unwrap_or(UNKNOWN)
+    }
+
+    const fn other(path: &'static str, name: &'static str, kind: MethodKind) -> RpcMethod {
+        RpcMethod { rpc: None, path, name, kind }
+    }
+
+    /// Returns whether the call shows nothing but whether the server works.
+    pub(super) fn is_health(self) -> bool {
+        self.rpc.is_none() && self.name.starts_with("Health")
     }
 
     /// Returns whether calls are traced. Probes and scalers ask every few seconds, and would bury the other traces.
@@ -103,6 +92,37 @@ impl RpcMethod {
         let named = ["Get", "GetTopic", "GetTopicStats", "GetServerInfo"];
         self.kind == MethodKind::Unary
             && (named.contains(&self.name) || self.name.starts_with("List"))
+    }
+}
+
+impl From<Rpc> for RpcMethod {
+    fn from(rpc: Rpc) -> RpcMethod {
+        let kind = match rpc {
+            Rpc::Stream => MethodKind::Stream,
+            Rpc::Pull => MethodKind::Pull,
+            Rpc::StreamIsActive => MethodKind::Watch,
+            Rpc::Enqueue
+            | Rpc::BatchEnqueue
+            | Rpc::Get
+            | Rpc::Delete
+            | Rpc::Reschedule
+            | Rpc::Ack
+            | Rpc::Nack
+            | Rpc::Extend
+            | Rpc::GetTopic
+            | Rpc::ListTopics
+            | Rpc::GetTopicStats
+            | Rpc::ListJobs
+            | Rpc::RedriveJobs
+            | Rpc::ListWorkers
+            | Rpc::ListShards
+            | Rpc::SetShardState
+            | Rpc::GetServerInfo
+            | Rpc::IsActive
+            | Rpc::GetMetricSpec
+            | Rpc::GetMetrics => MethodKind::Unary,
+        };
+        RpcMethod { rpc: Some(rpc), path: rpc.path(), name: rpc.name(), kind }
     }
 }
 

@@ -35,12 +35,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response, header};
 use tokio::time::Instant;
 use tonic::body::Body;
 use tonic::transport::server::TcpConnectInfo;
 use tower::Service;
 
+use crate::auth::{Authenticator, Caller, ConnectionCredentials};
 use crate::domain::limit;
 use crate::log_limiter::LogLimiter;
 use crate::metrics::Metrics;
@@ -69,6 +70,7 @@ pub(super) struct CallService<S> {
     inner: S,
     shared: Arc<LayerState>,
     connection: Arc<ConnectionLimits>,
+    credentials: Arc<ConnectionCredentials>,
 }
 
 /// Limits of all calls together.
@@ -86,6 +88,7 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 struct LayerState {
     metrics: Metrics,
     tracer: Tracer,
+    authenticator: Authenticator,
     bounds: Arc<SharedLimits>,
     request_timeout: Duration,
     /// Log limiter for refusals, by method, code, reason and shard.
@@ -96,22 +99,36 @@ struct LayerState {
 
 impl CallLayer {
     /// Creates a layer that keeps all calls together within `limits`.
-    pub(super) fn new(metrics: Metrics, tracer: Tracer, limits: CallLimits) -> CallLayer {
+    pub(super) fn new(
+        metrics: Metrics,
+        tracer: Tracer,
+        authenticator: Authenticator,
+        limits: CallLimits,
+    ) -> CallLayer {
         let CallLimits { requests_max, bytes_max, request_timeout } = limits;
         let bounds = Arc::new(SharedLimits::new(requests_max, bytes_max));
         let log = LogLimiter::new(LOG_EVERY);
-        CallLayer { shared: Arc::new(LayerState { metrics, tracer, bounds, request_timeout, log }) }
+        let shared = LayerState { metrics, tracer, authenticator, bounds, request_timeout, log };
+        CallLayer { shared: Arc::new(shared) }
     }
 
     /// Wraps the services for a new connection.
-    pub(super) fn connection<S>(&self, inner: S) -> CallService<S> {
-        self.connection_for(inner, limit::REQUEST_BYTES_MAX)
+    #[cfg(test)]
+    fn connection<S>(&self, inner: S) -> CallService<S> {
+        self.connection_for(inner, Vec::new(), limit::REQUEST_BYTES_MAX)
     }
 
-    /// Wraps the services for a new connection, whose share of the bytes has room for a message of `message_max`.
-    pub(super) fn connection_for<S>(&self, inner: S, message_max: usize) -> CallService<S> {
+    /// Wraps the services for a new connection, which was opened with a client certificate of these names, or with none.
+    /// Its share of the bytes has room for a message of `message_max`.
+    pub(super) fn connection_for<S>(
+        &self,
+        inner: S,
+        certificate: Vec<String>,
+        message_max: usize,
+    ) -> CallService<S> {
         let connection = Arc::new(self.shared.bounds.connection(message_max));
-        CallService { inner, shared: Arc::clone(&self.shared), connection }
+        let credentials = Arc::new(self.shared.authenticator.connection(certificate));
+        CallService { inner, shared: Arc::clone(&self.shared), connection, credentials }
     }
 }
 
@@ -159,6 +176,10 @@ where
             Ok(admission) => admission,
             Err(failure) => return CallFuture::refused(call, failure),
         };
+        match self.admit_caller(method, request.headers()) {
+            Ok(caller) => _ = request.extensions_mut().insert(caller),
+            Err(failure) => return CallFuture::refused(call, failure),
+        }
         let asked = deadline::from_headers(request.headers(), now);
         let deadline = earlier(asked, self.shared.call_timeout(method.kind, now));
         if deadline.is_some_and(|deadline| deadline <= now) {
@@ -180,6 +201,22 @@ where
         let inner = self.inner.call(request);
         drop(in_span);
         CallFuture::run(call, inner)
+    }
+}
+
+impl<S> CallService<S> {
+    /// Recognizes the caller, and refuses a call to which it has no right whatever the message is.
+    fn admit_caller(&self, method: RpcMethod, headers: &HeaderMap) -> Result<Caller, RpcError> {
+        if method.is_health() {
+            return Ok(Caller::anyone());
+        }
+        let header = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        let caller = self.credentials.caller(header).map_err(RpcError::unauthenticated)?;
+        if let (Some(identity), Some(rpc)) = (caller.identity(), method.rpc) {
+            let allowed = identity.may_call(rpc);
+            allowed.map_err(|denial| RpcError::permission_denied(&caller, &denial))?;
+        }
+        Ok(caller)
     }
 }
 

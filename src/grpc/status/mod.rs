@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation, QuotaViolation, StatusExt};
 
+use crate::auth::{Caller, Denial, Unauthenticated};
 use crate::domain::{JobKey, State, TopicName};
 use crate::pb;
 
@@ -151,6 +152,43 @@ impl RpcError {
     pub(super) fn request_stalled() -> RpcError {
         let message = "the message of the request did not arrive in time; nothing was applied";
         RpcError::new(Reason::DeadlineExceeded, message)
+    }
+
+    /// Creates the error for a call that proves no identity.
+    pub(super) fn unauthenticated(why: Unauthenticated) -> RpcError {
+        RpcError::new(Reason::Unauthenticated, why.to_string())
+    }
+
+    /// Creates the error for a call to which its caller has no right.
+    pub(super) fn permission_denied(caller: &Caller, why: &Denial) -> RpcError {
+        let message = format!("the identity {caller} has no right to this call: {why}");
+        RpcError::new(Reason::PermissionDenied, message).with("identity", caller.to_string())
+    }
+
+    /// Creates the error for a call for payloads that its caller may not read.
+    pub(super) fn payloads_denied(caller: &Caller, topic: &TopicName) -> RpcError {
+        let message = format!(
+            "the identity {caller} has no right to the payloads of this topic; read JOB_VIEW_BASIC, or add the topic \
+             to its `payloads`"
+        );
+        RpcError::new(Reason::PermissionDenied, message)
+            .with("identity", caller.to_string())
+            .with_topic(topic)
+    }
+
+    /// Returns whether the resource does not exist.
+    pub(super) fn is_not_found(&self) -> bool {
+        self.reason.code() == Code::NotFound
+    }
+
+    /// Returns the error with the topic that it is about.
+    pub(super) fn with_topic(self, topic: &TopicName) -> RpcError {
+        self.with("topic", topic.as_str())
+    }
+
+    /// Returns the error with the path of the field that caused it.
+    pub(super) fn with_field(self, field: &str) -> RpcError {
+        self.with("field", field)
     }
 
     /// Creates the error for a passed deadline.

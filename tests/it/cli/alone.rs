@@ -33,7 +33,7 @@ async fn bash_accepts_its_completions() {
 async fn settings_are_printed_as_a_file_that_gives_them_again() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("ringq.toml");
-    let first = alone(&["config", "--listen", "0.0.0.0:1234"]).await.ok();
+    let first = alone(&["config", "--listen", "0.0.0.0:1234", "--insecure"]).await.ok();
     assert!(first.contains("listen = \"0.0.0.0:1234\""), "{first}");
     std::fs::write(&file, &first).unwrap();
     let second = alone(&["config", "--config", file.to_str().unwrap()]).await.ok();

@@ -92,7 +92,7 @@ async fn sigterm_under_load_lets_work_in_hand_finish_and_loses_nothing() {
 async fn a_server_that_others_can_reach_states_what_guards_it() {
     let text = "tls=false authentication=false";
     for (address, times) in [("127.0.0.1:0", 0), ("[::1]:0", 0), ("0.0.0.0:0", 1)] {
-        let server = Setup::new().listen(address).start().await;
+        let server = Setup::new().listen(address).config("insecure = true").start().await;
         let log = eventually("it logs that it serves", async || {
             Some(server.log()).filter(|log| log.contains("serving"))
         })

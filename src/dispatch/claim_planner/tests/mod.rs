@@ -6,12 +6,12 @@ mod topic_order;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::super::StreamOptions;
 use super::super::stream::StreamContext;
 use super::super::stream_ledger::{ClaimOrigin, PullProgress, StreamMode};
-use super::super::{StreamOptions, TopicPattern};
 use super::*;
 use crate::clock::{Clock, Skew};
-use crate::domain::{JobId, JobKey, Payload, ShardName, Spec, Token};
+use crate::domain::{JobId, JobKey, Payload, ShardName, Spec, Token, TopicPattern};
 use crate::metrics::Metrics;
 use crate::store::{LeasedJob, TopicLeases, TopicRemainder};
 

@@ -1,0 +1,159 @@
+//! The files that identities come from. They are read again when they change.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
+
+use toml::Table;
+
+use super::authenticator::Authenticator;
+use super::identities::Identities;
+use super::identity::Identity;
+use super::identity_file;
+
+/// Interval in which the files are compared with what is in use. Their content is compared: the files of a Kubernetes
+/// volume change by a symbolic link.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum size in bytes of a file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Source of identities: a file, or a directory, of which each `*.toml` counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdentitySource(PathBuf);
+
+/// Content of the files, to be compared.
+type Texts = Vec<(PathBuf, String)>;
+
+// === impl IdentitySource ===
+
+impl IdentitySource {
+    /// Creates the source at this path; nothing is read yet.
+    #[must_use]
+    pub fn new(path: PathBuf) -> IdentitySource {
+        IdentitySource(path)
+    }
+
+    /// Reads all identities; none at all is a mistake, because nothing could be called.
+    ///
+    /// # Errors
+    /// A text for each mistake, which names the file and the place in it.
+    pub fn read(&self) -> Result<Identities, Vec<String>> {
+        self.texts().and_then(|texts| self.parse(&texts))
+    }
+
+    /// Gives `authenticator` the identities of the files whenever these change. Mistakes are logged once, and leave
+    /// the former identities in force.
+    pub async fn follow(self, authenticator: Authenticator) {
+        let mut checks = tokio::time::interval(CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut last = self.texts_beside().await;
+        loop {
+            checks.tick().await;
+            let now = self.texts_beside().await;
+            if now == last {
+                continue;
+            }
+            match now.as_ref().map_err(Clone::clone).and_then(|texts| self.parse(texts)) {
+                Ok(identities) => {
+                    tracing::info!(identities = identities.len(), "identities read again");
+                    authenticator.replace(identities);
+                }
+                Err(problems) => {
+                    authenticator.reload_failed();
+                    tracing::warn!(
+                        error = problems.join("; "),
+                        "identities not read again: the former ones stay in force until the files are corrected"
+                    );
+                }
+            }
+            last = now;
+        }
+    }
+
+    /// Reads the files beside the runtime.
+    async fn texts_beside(&self) -> Result<Texts, Vec<String>> {
+        let source = self.clone();
+        let read = tokio::task::spawn_blocking(move || source.texts()).await;
+        read.unwrap_or_else(|_| Err(vec!["the files cannot be read".to_owned()]))
+    }
+
+    fn texts(&self) -> Result<Texts, Vec<String>> {
+        let (mut texts, mut problems) = (Texts::new(), Vec::new());
+        let paths = match self.0.is_dir() {
+            true => toml_files(&self.0).map_err(|error| vec![unreadable(&self.0, &error)])?,
+            false => vec![self.0.clone()],
+        };
+        for path in paths {
+            match read_bounded(&path) {
+                Ok(text) => texts.push((path, text)),
+                Err(error) => problems.push(unreadable(&path, &error)),
+            }
+        }
+        if problems.is_empty() { Ok(texts) } else { Err(problems) }
+    }
+
+    fn parse(&self, texts: &Texts) -> Result<Identities, Vec<String>> {
+        let (mut found, mut problems) = (Vec::new(), Vec::new());
+        for (path, text) in texts {
+            let place = |text: String| format!("{}: {text}", path.display());
+            match parse_file(text) {
+                Ok(identities) => {
+                    found.extend(identities.into_iter().map(|(at, identity)| (place(at), identity)))
+                }
+                Err(texts) => problems.extend(texts.into_iter().map(place)),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let identities = Identities::new(found)?;
+        if identities.is_empty() {
+            let text = "there is no identity in it, so nothing could be called";
+            return Err(vec![format!("{}: {text}", self.0.display())]);
+        }
+        Ok(identities)
+    }
+}
+
+/// Returns the `*.toml` files of a directory, in order. Names that begin with a dot are not among them: those of a
+/// Kubernetes volume lead to the same files again.
+fn toml_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let is_hidden = path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.'));
+        if !is_hidden && path.extension().is_some_and(|extension| extension == "toml") {
+            found.push(path);
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn read_bounded(path: &Path) -> io::Result<String> {
+    if fs::metadata(path)?.len() > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes")));
+    }
+    fs::read_to_string(path)
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> String {
+    format!("cannot read {}: {error}", path.display())
+}
+
+fn parse_file(text: &str) -> Result<Vec<(String, Identity)>, Vec<String>> {
+    let table: Table = toml::from_str(text).map_err(|error| {
+        // Its own message would show the line, and there may be a token in it.
+        let start = error.span().map_or(0, |span| span.start.min(text.len()));
+        let line = text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
+        vec![format!("is not TOML: line {line}")]
+    })?;
+    let unknown = table.keys().find(|key| *key != identity_file::KEY);
+    if let Some(key) = unknown {
+        return Err(vec![format!(
+            "{key}: there is no such table; a file of identities has [[{}]] tables only",
+            identity_file::KEY
+        )]);
+    }
+    identity_file::read(&table)
+}

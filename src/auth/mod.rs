@@ -1,0 +1,29 @@
+//! Identities of callers, how they are proved, and what each may do.
+//!
+//! - [`role`]: the roles; [`rpc_rule`]: which of them each RPC needs, and what it touches
+//! - [`identity`]: an identity and its decisions
+//! - [`token`]: bearer tokens and their hashes
+//! - [`identity_file`]: identities as text, in TOML; [`identities`]: all that are known at one moment
+//! - [`identity_source`]: the files, read again when they change
+//! - [`authenticator`]: from the credentials of a call to its [`Caller`]
+//!
+//! Nothing is allowed that no rule allows. Without any identity everything is: a server that others can reach refuses
+//! to start then, unless it is set to be insecure.
+
+pub mod authenticator;
+pub mod identities;
+pub mod identity;
+pub mod identity_file;
+pub mod identity_source;
+pub mod role;
+pub mod rpc_rule;
+#[cfg(test)]
+mod tests;
+pub mod token;
+
+pub use authenticator::{Authenticator, Caller, ConnectionCredentials, Unauthenticated};
+pub use identities::Identities;
+pub use identity::{Denial, Identity, Permission};
+pub use identity_source::IdentitySource;
+pub use role::Role;
+pub use rpc_rule::{RpcRule, RpcScope, rule};

@@ -1,0 +1,130 @@
+//! Access of one call: its caller and its RPC against the topics that it names or shows.
+
+use http::Extensions;
+
+use crate::auth::{Caller, Denial};
+use crate::domain::{JobKey, Receipt, TopicName, TopicPattern};
+use crate::rpc::Rpc;
+
+use super::convert::enums::ReadView;
+use super::status::RpcError;
+
+/// Access of one call.
+#[derive(Clone, Debug)]
+pub(super) struct CallAccess {
+    caller: Caller,
+    rpc: Rpc,
+}
+
+// === impl CallAccess ===
+
+impl CallAccess {
+    /// Returns the access of a call of `rpc`, whose layers have put its caller into `extensions`.
+    ///
+    /// # Errors
+    /// INTERNAL, if they have not: nothing is allowed then.
+    pub(super) fn of(extensions: &Extensions, rpc: Rpc) -> Result<CallAccess, RpcError> {
+        let caller = extensions.get::<Caller>().cloned();
+        caller.map(|caller| CallAccess { caller, rpc }).ok_or_else(RpcError::internal)
+    }
+
+    /// Returns the caller.
+    pub(super) fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// Allows or refuses to touch a topic.
+    pub(super) fn touch(&self, topic: &TopicName) -> Result<(), RpcError> {
+        self.check(topic).map_err(|denial| self.denied(&denial, topic))
+    }
+
+    /// Allows or refuses to touch a job. One outside of the namespaces of the caller does not exist for it.
+    pub(super) fn touch_job(&self, key: &JobKey) -> Result<(), RpcError> {
+        self.check(&key.topic).map_err(|denial| match denial {
+            Denial::OutsideNamespaces => RpcError::job_not_found(key),
+            denial => self.denied(&denial, &key.topic),
+        })
+    }
+
+    /// Allows or refuses to touch a topic that may exist. One outside of the namespaces of the caller does not exist
+    /// for it.
+    pub(super) fn touch_existing(&self, topic: &TopicName) -> Result<(), RpcError> {
+        self.check(topic).map_err(|denial| match denial {
+            Denial::OutsideNamespaces => RpcError::topic_not_found(topic),
+            denial => self.denied(&denial, topic),
+        })
+    }
+
+    /// Returns the allowed part of the patterns of a subscription. A name has to be allowed, and of a glob some part.
+    pub(super) fn narrow(&self, asked: Vec<TopicPattern>) -> Result<Vec<TopicPattern>, RpcError> {
+        let Some(identity) = self.caller.identity() else { return Ok(asked) };
+        let mut allowed = Vec::with_capacity(asked.len());
+        for (index, pattern) in asked.iter().enumerate() {
+            let part = identity.allowed_part(self.rpc, pattern);
+            if part.is_empty() {
+                let error = match pattern {
+                    TopicPattern::Exact(topic) => match identity.may_touch(self.rpc, topic) {
+                        Err(denial) => self.denied(&denial, topic),
+                        Ok(_) => RpcError::internal(),
+                    },
+                    TopicPattern::Prefix(_) => {
+                        RpcError::permission_denied(&self.caller, &Denial::NoPattern(self.rpc))
+                    }
+                };
+                return Err(error.with_field(&format!("topics[{index}]")));
+            }
+            allowed.extend(part.into_iter().filter(|part| !asked[..index].contains(part)));
+        }
+        Ok(allowed)
+    }
+
+    /// Returns whether a topic may be shown.
+    pub(super) fn shows(&self, topic: &TopicName) -> bool {
+        self.check(topic).is_ok()
+    }
+
+    /// Returns the part of a worker's patterns that may be shown.
+    pub(super) fn shown_part(&self, patterns: Vec<TopicPattern>) -> Vec<TopicPattern> {
+        let Some(identity) = self.caller.identity() else { return patterns };
+        patterns.iter().flat_map(|pattern| identity.allowed_part(self.rpc, pattern)).collect()
+    }
+
+    /// Returns whether the job of a receipt may be settled. One that may not does not exist for the caller.
+    pub(super) fn settles(&self, receipt: &Receipt) -> bool {
+        self.check(&receipt.key.topic).is_ok()
+    }
+
+    /// Returns the view of jobs of a topic: without a right to their payloads the basic one, unless the call asks for
+    /// the full one, which is refused then.
+    pub(super) fn view(
+        &self,
+        topic: &TopicName,
+        view: ReadView,
+        asked: i32,
+    ) -> Result<ReadView, RpcError> {
+        let may = |identity: &crate::auth::Identity| identity.may_read_payloads(topic);
+        if view == ReadView::Basic || self.caller.identity().is_none_or(may) {
+            return Ok(view);
+        }
+        if asked == 0 {
+            return Ok(ReadView::Basic);
+        }
+        Err(RpcError::payloads_denied(&self.caller, topic).with_field("view"))
+    }
+
+    /// Returns the access of the same caller to another RPC.
+    pub(super) fn to(&self, rpc: Rpc) -> CallAccess {
+        CallAccess { caller: self.caller.clone(), rpc }
+    }
+
+    fn check(&self, topic: &TopicName) -> Result<(), Denial> {
+        match self.caller.identity() {
+            Some(identity) => identity.may_touch(self.rpc, topic).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    fn denied(&self, denial: &Denial, topic: &TopicName) -> RpcError {
+        RpcError::permission_denied(&self.caller, denial).with_topic(topic)
+    }
+}
