@@ -53,7 +53,7 @@ impl App {
     /// [`Error`], if an address is in use, a directory cannot be written or a shard cannot be opened.
     pub async fn build(config: Config, telemetry: Telemetry) -> Result<App, Error> {
         open_files::raise_limit();
-        let authenticator = authenticator(&config)?;
+        let authenticator = authenticator(&config).map_err(Error::Identities)?;
         open::directories(&config.shards).await?;
         let grpc = BoundListener::bind(config.listen, "listen").await?;
         let http = BoundListener::bind(config.http_listen, "http-listen").await?;
@@ -139,9 +139,9 @@ impl App {
 }
 
 /// Returns what recognizes callers.
-fn authenticator(config: &Config) -> Result<Authenticator, Error> {
+fn authenticator(config: &Config) -> Result<Authenticator, Vec<String>> {
     let Some(path) = &config.identities else { return Ok(Authenticator::off()) };
-    let identities = IdentitySource::new(path.clone()).read().map_err(Error::Identities)?;
+    let identities = IdentitySource::new(path.clone()).read()?;
     tracing::info!(identities = identities.len(), path = %path.display(), "identities read");
     Ok(Authenticator::new(identities))
 }

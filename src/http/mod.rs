@@ -78,8 +78,8 @@ async fn readyz(State(pages): State<HttpState>) -> impl IntoResponse {
 }
 
 async fn render(State(pages): State<HttpState>, headers: HeaderMap) -> Response {
-    if let Err(refusal) = may_read_metrics(&pages.readers, &headers) {
-        return refusal;
+    if let Err((status, text)) = may_read_metrics(&pages.readers, &headers) {
+        return (status, [(header::WWW_AUTHENTICATE, "Bearer")], text).into_response();
     }
     let Some(_place) = pages.scrapes.try_acquire() else {
         let busy = "too many scrapes are in flight; try again\n";
@@ -92,19 +92,20 @@ async fn render(State(pages): State<HttpState>, headers: HeaderMap) -> Response 
 }
 
 /// Allows or refuses a scrape, by the right to ListShards: both show the whole server.
-fn may_read_metrics(readers: &Authenticator, headers: &HeaderMap) -> Result<(), Response> {
+fn may_read_metrics(
+    readers: &Authenticator,
+    headers: &HeaderMap,
+) -> Result<(), (StatusCode, String)> {
     let header = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    let caller = readers.connection(Vec::new()).caller(header).map_err(|error| {
-        let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
-        (StatusCode::UNAUTHORIZED, challenge, format!("{error}\n")).into_response()
-    })?;
+    let caller = readers.connection(Vec::new()).caller(header);
+    let caller = caller.map_err(|error| (StatusCode::UNAUTHORIZED, format!("{error}\n")))?;
     let allowed = caller.identity().map_or(Ok(()), |who| who.may_call(Rpc::ListShards).map(drop));
     allowed.map_err(|_| {
         let text = format!(
             "the identity {caller} has no right to the metrics: it needs the role viewer or operator with the pattern \
              *, and no namespaces\n"
         );
-        (StatusCode::FORBIDDEN, text).into_response()
+        (StatusCode::FORBIDDEN, text)
     })
 }
 

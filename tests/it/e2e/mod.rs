@@ -8,6 +8,8 @@
     reason = "tests: a panic is how they fail, and they measure real time from outside"
 )]
 
+/// Identities, and what each may do.
+mod access;
 /// The operator's view: lists, redrive, workers, shards, the server itself, topics.
 mod admin;
 /// A server that is away for longer than leases last.

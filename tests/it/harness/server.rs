@@ -148,6 +148,12 @@ impl Setup {
         self
     }
 
+    /// Sets the address of its HTTP port.
+    pub(crate) fn http_listen(mut self, address: impl Into<String>) -> Setup {
+        self.http_listen = address.into();
+        self
+    }
+
     /// Uses ports that are free now and that no outgoing connection gets meanwhile, so that a restarted server finds
     /// them free again.
     pub(crate) fn restartable(mut self) -> Setup {

@@ -1,0 +1,5 @@
+//! Identities: what each may do, seen from outside.
+
+mod identities;
+mod matrix;
+mod rules;
