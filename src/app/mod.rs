@@ -14,6 +14,7 @@ mod tests;
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::Path;
 
 use futures::future::OptionFuture;
 use tokio_util::sync::CancellationToken;
@@ -141,7 +142,7 @@ impl App {
 /// Returns what recognizes callers.
 fn authenticator(config: &Config) -> Result<Authenticator, Vec<String>> {
     let Some(path) = &config.identities else { return Ok(Authenticator::off()) };
-    let identities = IdentitySource::new(path.clone()).read()?;
+    let identities = identity_source(path).read()?;
     tracing::info!(identities = identities.len(), path = %path.display(), "identities read");
     Ok(Authenticator::new(identities))
 }
@@ -151,6 +152,10 @@ fn follow_identities(
     config: &Config,
     authenticator: &Authenticator,
 ) -> Option<AbortOnDropHandle<()>> {
-    let source = IdentitySource::new(config.identities.clone()?);
+    let source = identity_source(config.identities.as_deref()?);
     Some(AbortOnDropHandle::new(tokio::spawn(source.follow(authenticator.clone()))))
+}
+
+fn identity_source(path: &Path) -> IdentitySource {
+    IdentitySource::new(path.to_owned(), crate::config::variable)
 }

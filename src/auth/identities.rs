@@ -7,7 +7,7 @@ use super::identity::{Identity, JwtSubject};
 use super::token::TokenHash;
 
 /// Identities, by what proves them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identities {
     by_name: HashMap<String, Arc<Identity>>,
     by_token: HashMap<TokenHash, Arc<Identity>>,

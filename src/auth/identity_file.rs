@@ -8,6 +8,7 @@ use crate::domain::{TopicName, TopicPattern};
 
 use super::identity::{Identity, JwtSubject};
 use super::role::Role;
+use super::secret::{self, Variables};
 use super::token::TokenHash;
 
 /// Key of the tables.
@@ -34,15 +35,16 @@ const SEPARATORS: [char; 3] = ['.', ':', '-'];
 
 /// Reader of one file.
 struct IdentityReader {
+    variables: Variables,
     place: String,
     problems: Vec<String>,
 }
 
-/// Reads the identities of a file, each with its place.
+/// Reads the identities of a file, each with its place. `variables` has the tokens that are named by a variable.
 ///
 /// # Errors
 /// A text for each mistake, which begins with its place.
-pub fn read(table: &Table) -> Result<Vec<(String, Identity)>, Vec<String>> {
+pub fn read(table: &Table, variables: Variables) -> Result<Vec<(String, Identity)>, Vec<String>> {
     let Some(value) = table.get(KEY) else { return Ok(Vec::new()) };
     let tables = value.as_array().map(|tables| tables.iter().map(Value::as_table).collect());
     let Some(tables): Option<Vec<&Table>> = tables.flatten() else {
@@ -50,7 +52,8 @@ pub fn read(table: &Table) -> Result<Vec<(String, Identity)>, Vec<String>> {
     };
     let (mut found, mut problems) = (Vec::new(), Vec::new());
     for (index, table) in tables.into_iter().enumerate() {
-        let mut reader = IdentityReader { place: format!("{KEY}[{index}]"), problems: Vec::new() };
+        let mut reader =
+            IdentityReader { variables, place: format!("{KEY}[{index}]"), problems: Vec::new() };
         let identity = reader.identity(table);
         problems.append(&mut reader.problems);
         found.push((reader.place, identity));
@@ -103,12 +106,9 @@ impl IdentityReader {
         }
         let mut hashes = Vec::with_capacity(texts.len());
         for (index, text) in texts.into_iter().enumerate() {
-            match TokenHash::parse(text) {
-                Some(hash) => hashes.push(hash),
-                None => self.problem(
-                    &format!("tokens[{index}]"),
-                    "must be sha256: and 64 hexadecimal digits, as `ringq token new` prints them",
-                ),
+            match secret::token_hash(text, self.variables) {
+                Ok(hash) => hashes.push(hash),
+                Err(problem) => self.problem(&format!("tokens[{index}]"), &problem),
             }
         }
         hashes

@@ -10,27 +10,31 @@ use super::authenticator::Authenticator;
 use super::identities::Identities;
 use super::identity::Identity;
 use super::identity_file;
+use super::secret::Variables;
 
-/// Interval in which the files are compared with what is in use. Their content is compared: the files of a Kubernetes
-/// volume change by a symbolic link.
+/// Interval in which the files are compared with what is in use. All of them are read: those of a Kubernetes volume
+/// change by a symbolic link, and a token may be in a file of its own.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum size in bytes of a file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Source of identities: a file, or a directory, of which each `*.toml` counts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IdentitySource(PathBuf);
+#[derive(Clone, Debug)]
+pub struct IdentitySource {
+    path: PathBuf,
+    variables: Variables,
+}
 
-/// Content of the files, to be compared.
+/// Content of the files.
 type Texts = Vec<(PathBuf, String)>;
 
 // === impl IdentitySource ===
 
 impl IdentitySource {
-    /// Creates the source at this path; nothing is read yet.
+    /// Creates the source at this path; nothing is read yet. `variables` has the tokens that are named by a variable.
     #[must_use]
-    pub fn new(path: PathBuf) -> IdentitySource {
-        IdentitySource(path)
+    pub fn new(path: PathBuf, variables: Variables) -> IdentitySource {
+        IdentitySource { path, variables }
     }
 
     /// Reads all identities; none at all is a mistake, because nothing could be called.
@@ -46,17 +50,17 @@ impl IdentitySource {
     pub async fn follow(self, authenticator: Authenticator) {
         let mut checks = tokio::time::interval(CHECK_INTERVAL);
         checks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut last = self.texts_beside().await;
+        let mut last = self.read_beside().await;
         loop {
             checks.tick().await;
-            let now = self.texts_beside().await;
+            let now = self.read_beside().await;
             if now == last {
                 continue;
             }
-            match now.as_ref().map_err(Clone::clone).and_then(|texts| self.parse(texts)) {
+            match &now {
                 Ok(identities) => {
                     tracing::info!(identities = identities.len(), "identities read again");
-                    authenticator.replace(identities);
+                    authenticator.replace(identities.clone());
                 }
                 Err(problems) => {
                     authenticator.reload_failed();
@@ -70,18 +74,18 @@ impl IdentitySource {
         }
     }
 
-    /// Reads the files beside the runtime.
-    async fn texts_beside(&self) -> Result<Texts, Vec<String>> {
+    /// Reads all identities beside the runtime.
+    async fn read_beside(&self) -> Result<Identities, Vec<String>> {
         let source = self.clone();
-        let read = tokio::task::spawn_blocking(move || source.texts()).await;
+        let read = tokio::task::spawn_blocking(move || source.read()).await;
         read.unwrap_or_else(|_| Err(vec!["the files cannot be read".to_owned()]))
     }
 
     fn texts(&self) -> Result<Texts, Vec<String>> {
         let (mut texts, mut problems) = (Texts::new(), Vec::new());
-        let paths = match self.0.is_dir() {
-            true => toml_files(&self.0).map_err(|error| vec![unreadable(&self.0, &error)])?,
-            false => vec![self.0.clone()],
+        let paths = match self.path.is_dir() {
+            true => toml_files(&self.path).map_err(|error| vec![unreadable(&self.path, &error)])?,
+            false => vec![self.path.clone()],
         };
         for path in paths {
             match read_bounded(&path) {
@@ -96,7 +100,7 @@ impl IdentitySource {
         let (mut found, mut problems) = (Vec::new(), Vec::new());
         for (path, text) in texts {
             let place = |text: String| format!("{}: {text}", path.display());
-            match parse_file(text) {
+            match parse_file(text, self.variables) {
                 Ok(identities) => {
                     found.extend(identities.into_iter().map(|(at, identity)| (place(at), identity)))
                 }
@@ -109,7 +113,7 @@ impl IdentitySource {
         let identities = Identities::new(found)?;
         if identities.is_empty() {
             let text = "there is no identity in it, so nothing could be called";
-            return Err(vec![format!("{}: {text}", self.0.display())]);
+            return Err(vec![format!("{}: {text}", self.path.display())]);
         }
         Ok(identities)
     }
@@ -141,7 +145,7 @@ fn unreadable(path: &Path, error: &io::Error) -> String {
     format!("cannot read {}: {error}", path.display())
 }
 
-fn parse_file(text: &str) -> Result<Vec<(String, Identity)>, Vec<String>> {
+fn parse_file(text: &str, variables: Variables) -> Result<Vec<(String, Identity)>, Vec<String>> {
     let table: Table = toml::from_str(text).map_err(|error| {
         // Its own message would show the line, and there may be a token in it.
         let start = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -155,5 +159,5 @@ fn parse_file(text: &str) -> Result<Vec<(String, Identity)>, Vec<String>> {
             identity_file::KEY
         )]);
     }
-    identity_file::read(&table)
+    identity_file::read(&table, variables)
 }

@@ -2,7 +2,7 @@
 //!
 //! - [`role`]: the roles; [`rpc_rule`]: which of them each RPC needs, and what it touches
 //! - [`identity`]: an identity and its decisions
-//! - [`token`]: bearer tokens and their hashes
+//! - [`token`]: bearer tokens and their hashes; [`secret`]: where a file of identities refers to one
 //! - [`identity_file`]: identities as text, in TOML; [`identities`]: all that are known at one moment
 //! - [`identity_source`]: the files, read again when they change
 //! - [`authenticator`]: from the credentials of a call to its [`Caller`]
@@ -17,6 +17,7 @@ pub mod identity_file;
 pub mod identity_source;
 pub mod role;
 pub mod rpc_rule;
+pub mod secret;
 #[cfg(test)]
 mod tests;
 pub mod token;

@@ -7,7 +7,13 @@ use crate::rpc::Rpc;
 
 /// Reads the identities of a file.
 fn identities(text: &str) -> Result<Identities, Vec<String>> {
-    identity_file::read(&toml::from_str(text).unwrap()).and_then(Identities::new)
+    identity_file::read(&toml::from_str(text).unwrap(), variables).and_then(Identities::new)
+}
+
+fn variables(name: &str) -> Option<String> {
+    [("LONG", "a token of the user's own"), ("OWN", "0123456789abcdef"), ("SHORT", "secret")]
+        .into_iter()
+        .find_map(|(known, value)| (known == name).then(|| value.to_owned()))
 }
 
 /// Returns an identity with these lines.
@@ -131,6 +137,10 @@ fn mistakes_are_reported_with_their_place_and_without_what_may_be_a_token() {
     let hash = token::TokenHash::of("t").to_string();
     for (lines, wanted) in [
         ("tokens = ['rq_secret']", "identity[0] (a).tokens[0]: must be sha256: and 64"),
+        ("tokens = ['env:NONE']", "identity[0] (a).tokens[0]: the variable NONE is not set"),
+        ("tokens = ['env:SHORT']", "identity[0] (a).tokens[0]: SHORT has no token of at least 16"),
+        ("tokens = ['env:LONG']", "identity[0] (a).tokens[0]: LONG has no token of at least 16"),
+        ("tokens = ['file:/no/file']", "identity[0] (a).tokens[0]: cannot read /no/file: "),
         ("tokens = 'rq_secret'", "identity[0] (a).tokens: must be a list of texts"),
         ("token = ['rq_secret']", "identity[0] (a).token: there is no such key"),
         ("producer = ['a*b']", "identity[0] (a).producer[0]: '*' is not allowed"),
@@ -150,6 +160,16 @@ fn mistakes_are_reported_with_their_place_and_without_what_may_be_a_token() {
     assert!(
         identities("[[identity]]").unwrap_err()[0].starts_with("identity[0].name: must be 1 to 64")
     );
+}
+
+#[test]
+fn tokens_are_named_by_hash_by_variable_and_by_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    std::fs::write(&file, "fedcba9876543210\n").unwrap();
+    let found = identity(&format!("tokens = ['env:OWN', 'file:{}']", file.display()));
+    let wanted = ["0123456789abcdef", "fedcba9876543210"].map(token::TokenHash::of);
+    assert_eq!(found.tokens, wanted);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::exit::{self, CommandFailure};
 use super::{values, write_stdout};
 use crate::auth::{Denial, Identities, Identity, IdentitySource, RpcScope, rule};
-use crate::config::{Config, ConfigFlags};
+use crate::config::{self, Config, ConfigFlags};
 use crate::domain::{TopicName, TopicPattern};
 use crate::rpc::Rpc;
 
@@ -90,7 +90,9 @@ fn read(args: &CheckArgs) -> Result<Identities, CommandFailure> {
             CommandFailure::usage(text).with_hint("name a file or a directory with --identities")
         );
     };
-    IdentitySource::new(path).read().map_err(|texts| CommandFailure::usage(texts.join("\n")))
+    IdentitySource::new(path, config::variable)
+        .read()
+        .map_err(|texts| CommandFailure::usage(texts.join("\n")))
 }
 
 /// Decides as a server would, and returns the text of the rule.

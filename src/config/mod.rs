@@ -140,7 +140,7 @@ impl Config {
     }
 }
 
-/// Returns a variable of a client command. An empty one counts as not set.
+/// Returns a variable that is no setting: of a client command, or with a token. An empty one counts as not set.
 pub(crate) fn variable(name: &str) -> Option<String> {
     let found = environment().find(|(found, _)| found == name);
     found.map(|(_, value)| value).filter(|value| !value.is_empty())
