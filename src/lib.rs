@@ -9,6 +9,8 @@
 #[cfg(feature = "server")]
 pub mod app;
 #[cfg(feature = "server")]
+pub mod audit;
+#[cfg(feature = "server")]
 pub mod auth;
 mod backoff;
 #[cfg(feature = "server")]

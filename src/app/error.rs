@@ -43,6 +43,9 @@ pub enum Error {
     /// The identities cannot be read.
     #[error("cannot use the identities: {}; correct them, or choose others with --identities", .0.join("; "))]
     Identities(Vec<String>),
+    /// The audit log cannot be opened.
+    #[error("cannot write the audit log: {0}; choose another place with --audit-log")]
+    AuditLog(io::Error),
     /// The ready file cannot be written.
     #[error(
         "cannot write the ready file {}: {}; choose another with --ready-file",

@@ -8,6 +8,8 @@ use futures::future::{BoxFuture, Shared, join_all};
 use tokio::join;
 use tokio::time::Instant;
 
+use crate::audit::AuditLog;
+use crate::auth::Authenticator;
 use crate::dispatch::Dispatcher;
 use crate::domain::{TopicName, limit};
 use crate::http::Refresh;
@@ -28,9 +30,16 @@ struct SharedRefresh(Arc<Mutex<Option<(Instant, RefreshFuture)>>>);
 type RefreshFuture = Shared<BoxFuture<'static, ()>>;
 
 /// Returns the function that updates the gauges before a scrape.
-pub(super) fn refresh(scheduler: Scheduler, dispatcher: Dispatcher) -> Refresh {
+pub(super) fn refresh(
+    scheduler: Scheduler,
+    dispatcher: Dispatcher,
+    (authenticator, audit): (Authenticator, AuditLog),
+) -> Refresh {
     let refreshes = SharedRefresh::default();
     Arc::new(move || {
+        let metrics = scheduler.metrics();
+        metrics.set_identities_failed(authenticator.failed_reloads());
+        metrics.set_audit_lost(audit.lost_lines());
         let (scheduler, dispatcher) = (scheduler.clone(), dispatcher.clone());
         Box::pin(refreshes.join(async move { read_gauges(&scheduler, &dispatcher).await }))
     })

@@ -20,6 +20,7 @@ use futures::future::OptionFuture;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::audit::{AuditLog, AuditWriter};
 use crate::auth::{Authenticator, IdentitySource};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -37,6 +38,7 @@ use running_server::RunningServer;
 pub struct App {
     config: Config,
     authenticator: Authenticator,
+    audit: AuditLog,
     scheduler: Scheduler,
     telemetry: Telemetry,
     /// Held so that the address is reserved and known.
@@ -54,11 +56,13 @@ impl App {
     /// [`Error`], if an address is in use, a directory cannot be written or a shard cannot be opened.
     pub async fn build(config: Config, telemetry: Telemetry) -> Result<App, Error> {
         open_files::raise_limit();
+        let clock = Clock::system();
         let authenticator = authenticator(&config).map_err(Error::Identities)?;
+        let audit = audit(&config, &clock)?;
         open::directories(&config.shards).await?;
         let grpc = BoundListener::bind(config.listen, "listen").await?;
         let http = BoundListener::bind(config.http_listen, "http-listen").await?;
-        let (clock, metrics) = (Clock::system(), Metrics::new());
+        let metrics = Metrics::new();
         metrics.set_replica(&config.replica);
         let replica = ReplicaIdentity { name: config.replica.clone(), nonce: rand::random() };
         let stores = open::stores(&config.shards, &clock, replica.nonce).await?;
@@ -67,7 +71,7 @@ impl App {
         let fingerprint = format!("{:016x}", shards.fingerprint());
         tracing::info!(shards = shards.all().len(), fingerprint, "ring at start");
         let scheduler = Scheduler::new(shards, clock, metrics, replica);
-        Ok(App { config, authenticator, scheduler, telemetry, grpc, http })
+        Ok(App { config, authenticator, audit, scheduler, telemetry, grpc, http })
     }
 
     /// Returns the address at which gRPC is served.
@@ -90,15 +94,16 @@ impl App {
         let App {
             config,
             authenticator,
+            audit,
             scheduler,
             telemetry,
             grpc: grpc_listener,
             http: http_listener,
         } = self;
-        let _following = follow_identities(&config, &authenticator);
+        let _following = follow_identities(&config, &authenticator, &audit);
         let addresses = (grpc_listener.address, http_listener.address);
         let (grpc_stop, http_stop) = (CancellationToken::new(), CancellationToken::new());
-        let serving = RunningServer::start(config, authenticator, scheduler).await;
+        let serving = RunningServer::start(config, (authenticator, audit), scheduler).await;
         let metrics = telemetry.export_metrics(serving.metric_source());
         let grpc =
             grpc::GrpcServer::new(serving.services(telemetry.tracer()), &serving.grpc_config())?;
@@ -151,9 +156,22 @@ fn authenticator(config: &Config) -> Result<Authenticator, Vec<String>> {
 fn follow_identities(
     config: &Config,
     authenticator: &Authenticator,
+    audit: &AuditLog,
 ) -> Option<AbortOnDropHandle<()>> {
     let source = identity_source(config.identities.as_deref()?);
-    Some(AbortOnDropHandle::new(tokio::spawn(source.follow(authenticator.clone()))))
+    let audit = audit.clone();
+    let log = move |error: Option<&str>| match error {
+        None => audit.event("identities_read", None),
+        Some(error) => audit.event("identities_not_read", Some(error)),
+    };
+    Some(AbortOnDropHandle::new(tokio::spawn(source.follow(authenticator.clone(), log))))
+}
+
+/// Opens the audit log.
+fn audit(config: &Config, clock: &Clock) -> Result<AuditLog, Error> {
+    let Some(target) = &config.audit_log else { return Ok(AuditLog::off()) };
+    let writer = AuditWriter::open(target).map_err(Error::AuditLog)?;
+    Ok(AuditLog::new(clock.clone(), config.audit_calls, writer))
 }
 
 fn identity_source(path: &Path) -> IdentitySource {

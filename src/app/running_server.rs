@@ -9,6 +9,7 @@ use axum::Router;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::audit::AuditLog;
 use crate::auth::Authenticator;
 use crate::config::Config;
 use crate::dispatch::{self, Dispatcher};
@@ -26,6 +27,7 @@ use super::{Error, drain, gauges, open_files};
 pub(super) struct RunningServer {
     config: Config,
     authenticator: Authenticator,
+    audit: AuditLog,
     scheduler: Scheduler,
     dispatcher: Dispatcher,
     timers: Timer,
@@ -41,7 +43,7 @@ impl RunningServer {
     /// Starts the background tasks; no call is accepted yet.
     pub(super) async fn start(
         config: Config,
-        authenticator: Authenticator,
+        (authenticator, audit): (Authenticator, AuditLog),
         scheduler: Scheduler,
     ) -> RunningServer {
         let streams = dispatch::Config {
@@ -49,7 +51,8 @@ impl RunningServer {
             stream_max_age: config.stream_max_age.unwrap_or(Duration::ZERO),
         };
         let dispatcher = Dispatcher::spawn(scheduler.clone(), streams);
-        let refresh = gauges::refresh(scheduler.clone(), dispatcher.clone());
+        let doors = (authenticator.clone(), audit.clone());
+        let refresh = gauges::refresh(scheduler.clone(), dispatcher.clone(), doors);
         let timers_stop = CancellationToken::new();
         let timers = Timer::spawn(&scheduler, &timers_stop);
         let health = grpc::GrpcHealth::new().await;
@@ -57,6 +60,7 @@ impl RunningServer {
         RunningServer {
             config,
             authenticator,
+            audit,
             scheduler,
             dispatcher,
             timers,
@@ -76,6 +80,7 @@ impl RunningServer {
             health: self.health.clone(),
             tracer,
             authenticator: self.authenticator.clone(),
+            audit: self.audit.clone(),
             about: grpc::ServerFacts { store, start_time: self.scheduler.clock().now() },
         }
     }

@@ -46,8 +46,9 @@ impl IdentitySource {
     }
 
     /// Gives `authenticator` the identities of the files whenever these change. Mistakes are logged once, and leave
-    /// the former identities in force.
-    pub async fn follow(self, authenticator: Authenticator) {
+    /// the former identities in force. `log` gets each
+    /// change, with the mistakes if there are any.
+    pub async fn follow(self, authenticator: Authenticator, log: impl Fn(Option<&str>) + Send) {
         let mut checks = tokio::time::interval(CHECK_INTERVAL);
         checks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut last = self.read_beside().await;
@@ -59,13 +60,16 @@ impl IdentitySource {
             }
             match &now {
                 Ok(identities) => {
+                    log(None);
                     tracing::info!(identities = identities.len(), "identities read again");
                     authenticator.replace(identities.clone());
                 }
                 Err(problems) => {
                     authenticator.reload_failed();
+                    let error = problems.join("; ");
+                    log(Some(&error));
                     tracing::warn!(
-                        error = problems.join("; "),
+                        error,
                         "identities not read again: the former ones stay in force until the files are corrected"
                     );
                 }

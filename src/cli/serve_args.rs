@@ -35,6 +35,12 @@ pub(super) struct ServeArgs {
     /// Serve /metrics without an identity, true or false [default: false]
     #[arg(long, value_name = "BOOLEAN", help_heading = "Security")]
     metrics_open: Option<String>,
+    /// Write the audit log here: none, stdout or a directory [default: stdout with identities, else none]
+    #[arg(long, value_name = "TARGET", help_heading = "Security")]
+    audit_log: Option<String>,
+    /// Log these calls there: changes or all [default: changes]
+    #[arg(long, value_name = "CALLS", help_heading = "Security")]
+    audit_calls: Option<String>,
     /// Store jobs here; repeat it for more shards [default: s0=sqlite:<DATA_DIR>/ringq.db]
     #[arg(long, value_name = "NAME=URL")]
     shard: Vec<String>,
@@ -108,6 +114,8 @@ impl From<ServeArgs> for ConfigFlags {
             ("identities", flags.identities),
             ("insecure", flags.insecure),
             ("metrics_open", flags.metrics_open),
+            ("audit_log", flags.audit_log),
+            ("audit_calls", flags.audit_calls),
             ("data_dir", flags.data_dir),
             ("redis_ca", flags.redis_ca),
             ("redis_cert", flags.redis_cert),

@@ -2,13 +2,15 @@
 
 /// Keys of all settings but the shards, in the order of their documentation. The variable of `http_listen` is
 /// `RINGQ_HTTP_LISTEN`, its flag `--http-listen`.
-pub const KEYS: [&str; 25] = [
+pub const KEYS: [&str; 27] = [
     "listen",
     "http_listen",
     "http_json",
     "identities",
     "insecure",
     "metrics_open",
+    "audit_log",
+    "audit_calls",
     "ready_file",
     "data_dir",
     "redis_ca",

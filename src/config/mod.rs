@@ -37,6 +37,7 @@ pub use shard::{ShardConfig, ShardUrl};
 pub(crate) use duration::{any_duration as parse_duration, show_duration};
 pub(crate) use invalid_setting::io_problem;
 
+use crate::audit::{AuditCalls, AuditTarget};
 use crate::store::redis::RedisTlsFiles;
 use crate::telemetry::{LogFormat, OtelVariables, OtlpConfig};
 
@@ -63,6 +64,10 @@ pub struct Config {
     pub insecure: bool,
     /// True if `/metrics` needs no identity. Default false; without identities it needs none anyway.
     pub metrics_open: bool,
+    /// Target of the audit log. Default: standard output if there are identities, else none.
+    pub audit_log: Option<AuditTarget>,
+    /// Calls in the audit log. Default: those that change what other callers rely on.
+    pub audit_calls: AuditCalls,
     /// Shards: names and places differ, and at least one is active. Default: `s0`, a file in `data_dir`.
     pub shards: Vec<ShardConfig>,
     /// Directory of the default shard. Default `ringq-data`.

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use crate::audit::{AuditCalls, AuditTarget};
 use crate::telemetry::{self, LogFormat};
 
 use super::bounds;
@@ -40,6 +41,41 @@ fn address_advice(text: &str) -> Option<String> {
 /// Parses any path but the empty one.
 pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(PathBuf::from(text)) }
+}
+
+/// Parses `none`, `stdout` or a directory.
+pub(super) fn audit_log(text: &str) -> Result<Option<AuditTarget>, String> {
+    match text {
+        "none" => Ok(None),
+        "stdout" => Ok(Some(AuditTarget::Stdout)),
+        directory => path(directory).map(|directory| Some(AuditTarget::Directory(directory))),
+    }
+}
+
+/// Formats the target as [`audit_log`] reads it.
+pub(super) fn show_audit_log(target: Option<&AuditTarget>) -> String {
+    match target {
+        None => "none".to_owned(),
+        Some(AuditTarget::Stdout) => "stdout".to_owned(),
+        Some(AuditTarget::Directory(directory)) => directory.display().to_string(),
+    }
+}
+
+/// Parses `changes` or `all`.
+pub(super) fn audit_calls(text: &str) -> Result<AuditCalls, String> {
+    match text {
+        "changes" => Ok(AuditCalls::Changes),
+        "all" => Ok(AuditCalls::All),
+        _ => Err(format!("{text:?} is not changes or all")),
+    }
+}
+
+/// Formats the value as [`audit_calls`] reads it.
+pub(super) fn show_audit_calls(calls: AuditCalls) -> &'static str {
+    match calls {
+        AuditCalls::Changes => "changes",
+        AuditCalls::All => "all",
+    }
 }
 
 /// Parses a name of `[A-Za-z0-9._-]`.

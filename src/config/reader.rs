@@ -9,6 +9,7 @@ use super::layer::ConfigLayer;
 use super::machine::Machine;
 use super::source::SettingSource;
 use super::{Config, InvalidSetting, InvalidSettings, ShardConfig, bounds, duration, parse};
+use crate::audit::AuditTarget;
 use crate::domain::ring::ShardState;
 use crate::store::redis::RedisTlsFiles;
 use crate::telemetry::{OtelVariables, OtlpConfig, Signals, invalid_receiver};
@@ -47,6 +48,8 @@ impl ConfigReader {
         let identities = self.optional("identities", parse::path);
         let insecure = self.required("insecure", parse::switch);
         let metrics_open = self.required("metrics_open", parse::switch);
+        let audit_log = self.optional("audit_log", parse::audit_log);
+        let audit_calls = self.required("audit_calls", parse::audit_calls);
         self.check_addresses(listen, http_listen);
         self.check_reach(listen, http_listen, insecure);
         let data_dir = self.required("data_dir", parse::path);
@@ -81,6 +84,9 @@ impl ConfigReader {
             listen: listen?,
             http_listen: http_listen?,
             http_json: http_json?,
+            audit_log: audit_log
+                .unwrap_or_else(|| identities.as_ref().map(|_| AuditTarget::Stdout)),
+            audit_calls: audit_calls?,
             identities,
             insecure: insecure?,
             metrics_open: metrics_open?,

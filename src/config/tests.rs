@@ -38,6 +38,8 @@ fn the_default_file_gives_the_documented_defaults() {
         identities: None,
         insecure: false,
         metrics_open: false,
+        audit_log: None,
+        audit_calls: AuditCalls::Changes,
         shards: vec![ShardConfig::try_new("s0", "sqlite:ringq-data/ringq.db").unwrap()],
         data_dir: "ringq-data".into(),
         redis_tls: RedisTlsFiles::default(),

@@ -8,7 +8,7 @@ use crate::store::redis::RedisTlsFiles;
 
 use super::Config;
 use super::duration::show_duration;
-use super::parse::show_log_format;
+use super::parse::{show_audit_calls, show_audit_log, show_log_format};
 use super::shard::show_state;
 
 /// Formats the settings. Plain keys first: in TOML a table takes all lines that follow it.
@@ -19,6 +19,8 @@ pub(super) fn toml(config: &Config) -> String {
         line("http_json", config.http_json),
         line("insecure", config.insecure),
         line("metrics_open", config.metrics_open),
+        line("audit_log", text(show_audit_log(config.audit_log.as_ref()))),
+        line("audit_calls", text(show_audit_calls(config.audit_calls))),
         line("data_dir", text(config.data_dir.display())),
         line("replica", text(&config.replica)),
     ];

@@ -2,7 +2,8 @@
 
 use http::Extensions;
 
-use crate::auth::{Caller, Denial};
+use crate::audit::AuditNote;
+use crate::auth::{Caller, Denial, RpcScope, rule};
 use crate::domain::{JobKey, Receipt, TopicName, TopicPattern};
 use crate::rpc::Rpc;
 
@@ -14,6 +15,8 @@ use super::status::RpcError;
 pub(super) struct CallAccess {
     caller: Caller,
     rpc: Rpc,
+    /// Note for the audit log, if the call is logged.
+    note: Option<AuditNote>,
 }
 
 // === impl CallAccess ===
@@ -24,8 +27,8 @@ impl CallAccess {
     /// # Errors
     /// INTERNAL, if they have not: nothing is allowed then.
     pub(super) fn of(extensions: &Extensions, rpc: Rpc) -> Result<CallAccess, RpcError> {
-        let caller = extensions.get::<Caller>().cloned();
-        caller.map(|caller| CallAccess { caller, rpc }).ok_or_else(RpcError::internal)
+        let caller = extensions.get::<Caller>().cloned().ok_or_else(RpcError::internal)?;
+        Ok(CallAccess { caller, rpc, note: extensions.get::<AuditNote>().cloned() })
     }
 
     /// Returns the caller.
@@ -40,6 +43,9 @@ impl CallAccess {
 
     /// Allows or refuses to touch a job. One outside of the namespaces of the caller does not exist for it.
     pub(super) fn touch_job(&self, key: &JobKey) -> Result<(), RpcError> {
+        if let Some(note) = &self.note {
+            note.job(key.topic.as_str(), key.id.as_str());
+        }
         self.check(&key.topic).map_err(|denial| match denial {
             Denial::OutsideNamespaces => RpcError::job_not_found(key),
             denial => self.denied(&denial, &key.topic),
@@ -57,6 +63,11 @@ impl CallAccess {
 
     /// Returns the allowed part of the patterns of a subscription. A name has to be allowed, and of a glob some part.
     pub(super) fn narrow(&self, asked: Vec<TopicPattern>) -> Result<Vec<TopicPattern>, RpcError> {
+        for pattern in &asked {
+            if let Some(note) = &self.note {
+                note.topic(&pattern.to_string());
+            }
+        }
         let Some(identity) = self.caller.identity() else { return Ok(asked) };
         let mut allowed = Vec::with_capacity(asked.len());
         for (index, pattern) in asked.iter().enumerate() {
@@ -91,6 +102,9 @@ impl CallAccess {
 
     /// Returns whether the job of a receipt may be settled. One that may not does not exist for the caller.
     pub(super) fn settles(&self, receipt: &Receipt) -> bool {
+        if let Some(note) = &self.note {
+            note.job(receipt.key.topic.as_str(), receipt.key.id.as_str());
+        }
         self.check(&receipt.key.topic).is_ok()
     }
 
@@ -112,12 +126,34 @@ impl CallAccess {
         Err(RpcError::payloads_denied(&self.caller, topic).with_field("view"))
     }
 
+    /// Adds a shard that the call changes to its line in the audit log.
+    pub(super) fn note_shard(&self, shard: &str) {
+        if let Some(note) = &self.note {
+            note.shard(shard);
+        }
+    }
+
+    /// Adds a job that the call changes to its line in the audit log.
+    pub(super) fn note_job(&self, topic: &TopicName, id: &str) {
+        if let Some(note) = &self.note {
+            note.job(topic.as_str(), id);
+        }
+    }
+
+    /// Returns whether the RPC shows topics, rather than being about some.
+    fn shows_topics(&self) -> bool {
+        rule(self.rpc).scope == RpcScope::Shown
+    }
+
     /// Returns the access of the same caller to another RPC.
     pub(super) fn to(&self, rpc: Rpc) -> CallAccess {
-        CallAccess { caller: self.caller.clone(), rpc }
+        CallAccess { caller: self.caller.clone(), rpc, note: self.note.clone() }
     }
 
     fn check(&self, topic: &TopicName) -> Result<(), Denial> {
+        if let Some(note) = self.note.as_ref().filter(|_| !self.shows_topics()) {
+            note.topic(topic.as_str());
+        }
         match self.caller.identity() {
             Some(identity) => identity.may_touch(self.rpc, topic).map(drop),
             None => Ok(()),

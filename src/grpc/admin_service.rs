@@ -85,6 +85,7 @@ impl AdminService for AdminHandler {
         let access = CallAccess::of(request.extensions(), Rpc::RedriveJobs)?;
         let redrive = redrive::redrive_jobs(&request.into_inner())?;
         access.touch_existing(&redrive.topic)?;
+        redrive.ids.iter().for_each(|id| access.note_job(&redrive.topic, id.as_str()));
         if let Some(target) = &redrive.target {
             access.touch(target).map_err(|error| error.with_field("target_topic"))?;
         }
@@ -133,7 +134,9 @@ impl AdminService for AdminHandler {
         request: Request<pb::SetShardStateRequest>,
     ) -> Result<Response<pb::SetShardStateResponse>, Status> {
         let until = write_deadline(request.extensions());
+        let access = CallAccess::of(request.extensions(), Rpc::SetShardState)?;
         let (name, state) = shard::set_shard_state(&request.into_inner())?;
+        access.note_shard(name.as_str());
         let set = self.scheduler.set_shard_state(name, state, until).await;
         let set = set.map_err(RpcError::from)?;
         Ok(Response::new(pb::SetShardStateResponse { shard: Some(to_shard(set)) }))

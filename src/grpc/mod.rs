@@ -38,6 +38,7 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::server::Builder as Reflection;
 
+use crate::audit::AuditLog;
 use crate::auth::Authenticator;
 use crate::connections::Connections;
 use crate::dispatch::Dispatcher;
@@ -77,6 +78,8 @@ pub struct ServiceParts {
     pub tracer: Tracer,
     /// Recognizes callers.
     pub authenticator: Authenticator,
+    /// Audit log.
+    pub audit: AuditLog,
     /// Facts for `GetServerInfo` that the other parts do not have.
     pub about: ServerFacts,
 }
@@ -148,7 +151,8 @@ impl GrpcServer {
     /// # Errors
     /// [`Error`]; no client can cause one.
     pub fn new(services: ServiceParts, config: &Config) -> Result<GrpcServer, Error> {
-        let ServiceParts { scheduler, dispatcher, health, tracer, authenticator, about } = services;
+        let ServiceParts { scheduler, dispatcher, health, tracer, authenticator, audit, about } =
+            services;
         let limits = layers::CallLimits::new(
             config.max_concurrent_requests,
             config.max_message_bytes,
@@ -157,7 +161,7 @@ impl GrpcServer {
         let layer = layers::CallLayer::new(
             scheduler.metrics().clone(),
             tracer.clone(),
-            authenticator.clone(),
+            (authenticator.clone(), audit),
             limits,
         );
         let connections =

@@ -138,6 +138,7 @@ mod tests {
 
     use super::super::layers::CallLimits;
     use super::*;
+    use crate::audit::AuditLog;
     use crate::auth::Authenticator;
     use crate::connections::PREFACE;
     use crate::metrics::Metrics;
@@ -152,7 +153,12 @@ mod tests {
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let connections = Connections::new("grpc", 2, 2);
         let limits = CallLimits::new(1, 32 << 20, Duration::from_secs(30));
-        let layer = CallLayer::new(Metrics::new(), Tracer::default(), Authenticator::off(), limits);
+        let layer = CallLayer::new(
+            Metrics::new(),
+            Tracer::default(),
+            (Authenticator::off(), AuditLog::off()),
+            limits,
+        );
         let serving =
             serve(listener, connections, Routes::default(), layer, Duration::ZERO, pending());
         let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));

@@ -107,6 +107,10 @@ metrics! {
         "Always 1. version: the version of the server; replica: its name";
     RPC: Histogram(SHORT) "ringq_rpc_seconds" ["method", "code"] in Seconds,
         "Seconds of one call; for a stream, from its start to its end. method: the RPC; code: the gRPC code";
+    IDENTITIES_FAILED: Gauge "ringq_identities_reload_failures" [] in Count,
+        "Attempts to read changed identities that failed since they were last read; above 0 the former ones are in force";
+    AUDIT_LOST: Gauge "ringq_audit_lines_lost" [] in Count,
+        "Lines of the audit log that were lost since the start because its target was too slow";
     PROCESS_CPU: Counter "process_cpu_seconds_total" [] in Seconds,
         "Seconds of processor time that the server has used; on Linux, like the next four";
     PROCESS_MEMORY: Gauge "process_resident_memory_bytes" [] in Bytes,

@@ -17,7 +17,10 @@ use std::time::Duration;
 use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, GaugeVec, HistogramVec, TextEncoder};
 
-use definitions::{ALL, BUILD, CREDIT_WAITING, RING_DISAGREEMENT, RINGS_OPEN, RPC, STREAMS, Unit};
+use definitions::{
+    ALL, AUDIT_LOST, BUILD, CREDIT_WAITING, IDENTITIES_FAILED, RING_DISAGREEMENT, RINGS_OPEN, RPC,
+    STREAMS, Unit,
+};
 use registry::Registry;
 pub use shard::ShardMetrics;
 use topic::{TopicMetrics, TopicSeries};
@@ -61,6 +64,8 @@ struct MetricsInner {
     credit_waiting: Gauge,
     rings_open: Gauge,
     ring_disagreement: Gauge,
+    identities_failed: Gauge,
+    audit_lost: Gauge,
 }
 
 // === impl Metrics ===
@@ -85,6 +90,8 @@ impl Metrics {
             credit_waiting: registry.gauge(&CREDIT_WAITING),
             rings_open: registry.gauge(&RINGS_OPEN),
             ring_disagreement: registry.gauge(&RING_DISAGREEMENT),
+            identities_failed: registry.gauge(&IDENTITIES_FAILED),
+            audit_lost: registry.gauge(&AUDIT_LOST),
             registry,
         }))
     }
@@ -132,6 +139,16 @@ impl Metrics {
     /// Sets the number of open streams.
     pub fn set_streams(&self, n: usize) {
         self.0.streams.set(n as f64);
+    }
+
+    /// Sets the number of attempts to read changed identities that failed since they were last read.
+    pub fn set_identities_failed(&self, n: u64) {
+        self.0.identities_failed.set(n as f64);
+    }
+
+    /// Sets the number of lines that the audit log has lost.
+    pub fn set_audit_lost(&self, n: u64) {
+        self.0.audit_lost.set(n as f64);
     }
 
     /// Sets the free credit of the open streams, in jobs.

@@ -21,6 +21,7 @@ use crate::trace::Tracer;
 
 use super::answer::JsonBody;
 use super::*;
+use crate::audit::AuditLog;
 use crate::auth::Authenticator;
 
 /// Handler of Get that returns a job of this topic.
@@ -69,7 +70,12 @@ fn calls(requests_max: usize) -> (JsonCalls, CancellationToken, Metrics) {
     let limits = CallLimits::new(requests_max, 32 << 20, Duration::from_secs(30));
     let grpc = GrpcServer {
         routes: Routes::new(Echo),
-        layer: CallLayer::new(metrics.clone(), Tracer::default(), Authenticator::off(), limits),
+        layer: CallLayer::new(
+            metrics.clone(),
+            Tracer::default(),
+            (Authenticator::off(), AuditLog::off()),
+            limits,
+        ),
         connections: Connections::new("grpc", 2, 2),
         connection_max_age: Duration::ZERO,
     };

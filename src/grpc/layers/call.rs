@@ -1,5 +1,6 @@
 //! Call in flight: its span, and the log line and metrics at its end.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use tonic_types::{ErrorInfo, StatusExt as _};
 use tracing::Span;
 use tracing::span::EnteredSpan;
 
+use crate::audit::{AuditNote, AuditedCall};
+use crate::auth::Caller;
 use crate::log_limiter::LogPermit;
 use crate::trace::{CallEnd, CallSpan, ScopeGuard};
 
@@ -32,7 +35,18 @@ pub(super) struct RpcCall {
     admission: Option<Arc<CallAdmission>>,
     /// Time at which the call is ended, its answer included.
     deadline: Option<Instant>,
+    audit: AuditFacts,
     ended: bool,
+}
+
+/// Facts for the audit log.
+#[derive(Default)]
+struct AuditFacts {
+    peer: Option<SocketAddr>,
+    /// Caller, once it is recognized.
+    caller: Option<Caller>,
+    /// Note of a call that is logged whatever its result is.
+    note: Option<AuditNote>,
 }
 
 /// Time in which a thread works for a call.
@@ -56,7 +70,23 @@ impl RpcCall {
         // At debug level, so that the span costs nothing by default.
         let span = tracing::debug_span!("rpc", method = method.name, request_id = text(&id));
         let deadline = None;
-        RpcCall { shared, method, id, span, trace, began, admission, deadline, ended: false }
+        let audit = AuditFacts::default();
+        RpcCall { shared, method, id, span, trace, began, admission, deadline, audit, ended: false }
+    }
+
+    /// Sets the address of its client.
+    pub(super) fn set_peer(&mut self, peer: Option<SocketAddr>) {
+        self.audit.peer = peer;
+    }
+
+    /// Sets its caller.
+    pub(super) fn set_caller(&mut self, caller: Caller) {
+        self.audit.caller = Some(caller);
+    }
+
+    /// Sets the note that its handler fills for the audit log.
+    pub(super) fn set_note(&mut self, note: AuditNote) {
+        self.audit.note = Some(note);
     }
 
     /// Sets the time at which the call is ended, whatever its client does.
@@ -100,6 +130,7 @@ impl RpcCall {
         let name = code_name(code);
         self.shared.metrics.rpc(method, name, took);
         self.end_trace(code, failure);
+        self.write_audit(name, failure, took);
         // The log record of the end belongs to the trace, too.
         let _trace = self.trace.as_ref().map(CallSpan::enter);
         let trace_id = self.trace_id();
@@ -151,6 +182,22 @@ impl RpcCall {
                 tracing::debug!(method, request_id, trace_id, code, reason, error, "call refused");
             }
         }
+    }
+
+    /// Writes the line of the audit log, if the call has one.
+    fn write_audit(&self, code: &str, failure: Option<&Status>, took: Duration) {
+        let AuditFacts { peer, caller, note } = &self.audit;
+        let identity = caller.as_ref().and_then(|caller| caller.identity());
+        self.shared.audit.call_ended(&AuditedCall {
+            rpc: self.method.name,
+            identity: identity.map(|identity| identity.name.as_str()),
+            peer: *peer,
+            request_id: text(&self.id),
+            note: note.as_ref(),
+            code,
+            error: failure.map(Status::message),
+            took,
+        });
     }
 
     /// Ends the span of OpenTelemetry.
@@ -210,6 +257,7 @@ fn text(id: &HeaderValue) -> &str {
 mod tests {
     use std::time::Duration;
 
+    use crate::audit::AuditLog;
     use crate::auth::Authenticator;
     use crate::domain::ShardName;
     use crate::grpc::status::RpcError;
@@ -225,7 +273,7 @@ mod tests {
         let CallLayer { shared } = CallLayer::new(
             Metrics::new(),
             Tracer::default(),
-            Authenticator::off(),
+            (Authenticator::off(), AuditLog::off()),
             CallLimits::new(1, 1 << 20, Duration::from_secs(1)),
         );
         let method = RpcMethod::from_path("/ringq.v1.QueueService/Enqueue");

@@ -41,6 +41,7 @@ use tonic::body::Body;
 use tonic::transport::server::TcpConnectInfo;
 use tower::Service;
 
+use crate::audit::AuditLog;
 use crate::auth::{Authenticator, Caller, ConnectionCredentials};
 use crate::domain::limit;
 use crate::log_limiter::LogLimiter;
@@ -89,6 +90,7 @@ struct LayerState {
     metrics: Metrics,
     tracer: Tracer,
     authenticator: Authenticator,
+    audit: AuditLog,
     bounds: Arc<SharedLimits>,
     request_timeout: Duration,
     /// Log limiter for refusals, by method, code, reason and shard.
@@ -102,13 +104,14 @@ impl CallLayer {
     pub(super) fn new(
         metrics: Metrics,
         tracer: Tracer,
-        authenticator: Authenticator,
+        (authenticator, audit): (Authenticator, AuditLog),
         limits: CallLimits,
     ) -> CallLayer {
         let CallLimits { requests_max, bytes_max, request_timeout } = limits;
         let bounds = Arc::new(SharedLimits::new(requests_max, bytes_max));
         let log = LogLimiter::new(LOG_EVERY);
-        let shared = LayerState { metrics, tracer, authenticator, bounds, request_timeout, log };
+        let shared =
+            LayerState { metrics, tracer, authenticator, audit, bounds, request_timeout, log };
         CallLayer { shared: Arc::new(shared) }
     }
 
@@ -172,12 +175,21 @@ where
             request.extensions_mut().insert(trace.clone());
         }
         let mut call = RpcCall::begin(Arc::clone(&self.shared), method, id, now, admission, trace);
+        let info = request.extensions().get::<TcpConnectInfo>();
+        call.set_peer(info.and_then(TcpConnectInfo::remote_addr));
+        if let Some(note) = method.rpc.and_then(|rpc| self.shared.audit.note(rpc)) {
+            call.set_note(note.clone());
+            request.extensions_mut().insert(note);
+        }
         let admission = match admitted {
             Ok(admission) => admission,
             Err(failure) => return CallFuture::refused(call, failure),
         };
         match self.admit_caller(method, request.headers()) {
-            Ok(caller) => _ = request.extensions_mut().insert(caller),
+            Ok(caller) => {
+                call.set_caller(caller.clone());
+                request.extensions_mut().insert(caller);
+            }
             Err(failure) => return CallFuture::refused(call, failure),
         }
         let asked = deadline::from_headers(request.headers(), now);

@@ -24,7 +24,7 @@ fn layer(metrics: &Metrics) -> CallLayer {
     CallLayer::new(
         metrics.clone(),
         Tracer::default(),
-        Authenticator::off(),
+        (Authenticator::off(), AuditLog::off()),
         CallLimits::new(1, 32 << 20, Duration::from_secs(1)),
     )
 }
@@ -278,8 +278,9 @@ async fn a_client_that_goes_before_its_message_is_there_has_cancelled() {
 async fn a_message_that_does_not_arrive_ends_its_call() {
     let metrics = Metrics::new();
     let limits = CallLimits::new(10, 32 << 20, Duration::from_secs(60));
-    let calls = CallLayer::new(metrics, Tracer::default(), Authenticator::off(), limits)
-        .connection(service_fn(reads));
+    let calls =
+        CallLayer::new(metrics, Tracer::default(), (Authenticator::off(), AuditLog::off()), limits)
+            .connection(service_fn(reads));
     for path in [GET, PULL, STREAM, ACK, "/grpc.health.v1.Health/Watch"] {
         let begun = Instant::now();
         let body = sends(vec![Bytes::from_static(b"x")], RequestEnd::Never);

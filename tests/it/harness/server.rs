@@ -260,6 +260,11 @@ impl Server {
         self.setup.shards.reverse();
     }
 
+    /// Returns its standard output since the first start.
+    pub(crate) fn stdout(&self) -> String {
+        self.setup.read("stdout")
+    }
+
     /// Returns its log since the first start.
     pub(crate) fn log(&self) -> String {
         self.setup.read("stderr")

@@ -31,7 +31,7 @@ struct Right {
 enum Outcome {
     Done,
     Denied,
-    /// What is asked for does not exist for the caller.
+    /// The job or topic does not exist for the caller.
     Hidden,
 }
 

@@ -1,0 +1,190 @@
+//! One line of the audit log.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use crate::domain::Time;
+
+use super::peer_text;
+
+/// Maximum number of topics and of jobs that one line names; it has the number of all.
+const NAMED_MAX: usize = 16;
+
+/// Topics, jobs and shards that a call has touched, collected while it is handled. Cloning shares it.
+#[derive(Clone, Debug, Default)]
+pub struct AuditNote(Arc<Mutex<Touched>>);
+
+#[derive(Clone, Debug, Default, Serialize)]
+struct Touched {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    topics: Vec<String>,
+    /// Jobs as `topic/id`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    jobs: Vec<String>,
+    /// Number of all jobs, if it is larger than that of the named ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    jobs_count: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shard: Option<String>,
+}
+
+/// A call that has ended.
+#[derive(Debug)]
+pub struct AuditedCall<'a> {
+    /// Name of the RPC.
+    pub rpc: &'a str,
+    /// Name of the identity; `None`: it proved none, or there are no identities.
+    pub identity: Option<&'a str>,
+    /// Address of the client, or of the proxy in front of this server.
+    pub peer: Option<SocketAddr>,
+    /// Id of the call.
+    pub request_id: &'a str,
+    /// Topics, jobs and shards that it touched, if it collected them.
+    pub note: Option<&'a AuditNote>,
+    /// Name of the code, as `PERMISSION_DENIED`.
+    pub code: &'a str,
+    /// Text of the error.
+    pub error: Option<&'a str>,
+    /// Time from its first to its last byte.
+    pub took: Duration,
+}
+
+/// One line.
+#[derive(Debug, Serialize)]
+pub(super) struct Entry<'a> {
+    time: String,
+    event: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rpc: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    identity: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peer: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
+    #[serde(flatten)]
+    touched: Touched,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    took_ms: Option<u64>,
+    /// Number of refusals like this one that have no line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    suppressed: Option<u64>,
+}
+
+// === impl AuditNote ===
+
+impl AuditNote {
+    /// Adds a topic.
+    pub fn topic(&self, topic: &str) {
+        let mut touched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if touched.topics.len() < NAMED_MAX && !touched.topics.iter().any(|known| known == topic) {
+            touched.topics.push(topic.to_owned());
+        }
+    }
+
+    /// Adds a job and its topic.
+    pub fn job(&self, topic: &str, id: &str) {
+        self.topic(topic);
+        let mut touched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if touched.jobs.len() < NAMED_MAX {
+            touched.jobs.push(format!("{topic}/{id}"));
+        } else {
+            let named = touched.jobs.len();
+            *touched.jobs_count.get_or_insert(named) += 1;
+        }
+    }
+
+    /// Sets the shard.
+    pub fn shard(&self, shard: &str) {
+        let mut touched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        touched.shard = Some(shard.to_owned());
+    }
+}
+
+// === impl Entry ===
+
+impl<'a> Entry<'a> {
+    pub(super) fn of_call(now: Time, call: &AuditedCall<'a>, suppressed: Option<u64>) -> Entry<'a> {
+        let touched =
+            call.note.map(|note| note.0.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        Entry {
+            time: rfc3339(now),
+            event: "call",
+            rpc: Some(call.rpc),
+            identity: call.identity,
+            peer: peer_text(call.peer),
+            request_id: Some(call.request_id),
+            touched: touched.unwrap_or_default(),
+            code: Some(call.code),
+            error: call.error.filter(|error| !error.is_empty()),
+            took_ms: u64::try_from(call.took.as_millis()).ok(),
+            suppressed,
+        }
+    }
+
+    pub(super) fn of_event(now: Time, event: &'a str, error: Option<&'a str>) -> Entry<'a> {
+        Entry {
+            time: rfc3339(now),
+            event,
+            rpc: None,
+            identity: None,
+            peer: None,
+            request_id: None,
+            touched: Touched::default(),
+            code: None,
+            error,
+            took_ms: None,
+            suppressed: None,
+        }
+    }
+}
+
+fn rfc3339(time: Time) -> String {
+    let micros = u64::try_from(time.0).unwrap_or(0);
+    humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_micros(micros)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_names_what_was_touched_and_the_number_of_the_rest() {
+        let note = AuditNote::default();
+        for number in 0..20 {
+            note.job("a", &number.to_string());
+        }
+        note.shard("s0");
+        let call = AuditedCall {
+            rpc: "RedriveJobs",
+            identity: Some("ops"),
+            peer: Some("10.0.0.1:9".parse().unwrap()),
+            request_id: "r",
+            note: Some(&note),
+            code: "OK",
+            error: None,
+            took: Duration::from_millis(7),
+        };
+        let line = serde_json::to_value(Entry::of_call(Time(1_500_000), &call, None)).unwrap();
+        assert_eq!(line["time"], "1970-01-01T00:00:01.500Z");
+        assert_eq!((&line["rpc"], &line["identity"]), (&"RedriveJobs".into(), &"ops".into()));
+        assert_eq!((&line["shard"], &line["took_ms"]), (&"s0".into(), &7.into()));
+        assert_eq!(line["topics"], serde_json::json!(["a"]));
+        assert_eq!(line["jobs"].as_array().unwrap().len(), NAMED_MAX);
+        assert_eq!((&line["jobs"][1], &line["jobs_count"]), (&"a/1".into(), &20.into()));
+        assert!(line.get("error").is_none() && line.get("suppressed").is_none());
+    }
+
+    #[test]
+    fn what_a_caller_chooses_cannot_end_a_line() {
+        let event = serde_json::to_string(&Entry::of_event(Time(0), "x", Some("a\n{}"))).unwrap();
+        assert_eq!(event.lines().count(), 1);
+    }
+}

@@ -1,0 +1,140 @@
+//! The audit log: which identity did what to which topic, job or shard, and how it ended. One JSON object on each line.
+//!
+//! - [`entry`]: one line, and what a call has touched
+//! - [`writer`]: where lines go
+//!
+//! Calls that change what other callers rely on are always logged, refused credentials and missing rights too; all calls
+//! by a setting. A line is written when its call ends. Payloads, headers of jobs and tokens are never in it.
+
+pub mod entry;
+pub mod writer;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::log_limiter::LogLimiter;
+use crate::rpc::Rpc;
+
+pub use entry::{AuditNote, AuditedCall};
+pub use writer::{AuditTarget, AuditWriter};
+
+use entry::Entry;
+
+/// Interval in which refusals of one RPC with one code are logged at most once, with the number suppressed.
+const REFUSALS_EVERY: Duration = Duration::from_secs(1);
+
+/// Calls that are logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AuditCalls {
+    /// RedriveJobs, SetShardState, Delete, Reschedule, and calls that are refused for their credentials or rights.
+    #[default]
+    Changes,
+    /// Every call but health and reflection.
+    All,
+}
+
+/// Audit log. Cloning shares it.
+#[derive(Clone)]
+pub struct AuditLog(Option<Arc<AuditState>>);
+
+struct AuditState {
+    clock: Clock,
+    calls: AuditCalls,
+    writer: AuditWriter,
+    refusals: LogLimiter,
+}
+
+// === impl AuditLog ===
+
+impl AuditLog {
+    /// Creates a log that writes nothing.
+    #[must_use]
+    pub fn off() -> AuditLog {
+        AuditLog(None)
+    }
+
+    /// Creates a log of these calls.
+    #[must_use]
+    pub fn new(clock: Clock, calls: AuditCalls, writer: AuditWriter) -> AuditLog {
+        let refusals = LogLimiter::new(REFUSALS_EVERY);
+        AuditLog(Some(Arc::new(AuditState { clock, calls, writer, refusals })))
+    }
+
+    /// Returns the note of a call that will be logged whatever its result is.
+    #[must_use]
+    pub fn note(&self, rpc: Rpc) -> Option<AuditNote> {
+        let state = self.0.as_ref()?;
+        let is_logged = state.calls == AuditCalls::All || is_change(rpc);
+        is_logged.then(AuditNote::default)
+    }
+
+    /// Logs a call that has ended, if it has a note or was refused for its credentials or rights.
+    pub fn call_ended(&self, call: &AuditedCall<'_>) {
+        let Some(state) = &self.0 else { return };
+        let is_refusal = matches!(call.code, "UNAUTHENTICATED" | "PERMISSION_DENIED");
+        if call.note.is_none() && !is_refusal {
+            return;
+        }
+        let mut suppressed = None;
+        if is_refusal {
+            match state.refusals.allow(&[call.rpc, call.code]) {
+                Some(permit) => suppressed = permit.suppressed(),
+                None => return,
+            }
+        }
+        state.writer.write(&Entry::of_call(state.clock.now(), call, suppressed));
+    }
+
+    /// Logs an event of the server itself, such as identities that were read again.
+    pub fn event(&self, event: &'static str, error: Option<&str>) {
+        if let Some(state) = &self.0 {
+            state.writer.write(&Entry::of_event(state.clock.now(), event, error));
+        }
+    }
+
+    /// Returns the number of lines that were lost because the target did not take them in time.
+    #[must_use]
+    pub fn lost_lines(&self) -> u64 {
+        self.0.as_ref().map_or(0, |state| state.writer.lost_lines())
+    }
+}
+
+impl fmt::Debug for AuditLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AuditLog").field(&self.0.is_some()).finish()
+    }
+}
+
+/// Returns whether an RPC changes what other callers rely on.
+fn is_change(rpc: Rpc) -> bool {
+    match rpc {
+        Rpc::Delete | Rpc::Reschedule | Rpc::RedriveJobs | Rpc::SetShardState => true,
+        Rpc::Enqueue
+        | Rpc::BatchEnqueue
+        | Rpc::Get
+        | Rpc::Stream
+        | Rpc::Pull
+        | Rpc::Ack
+        | Rpc::Nack
+        | Rpc::Extend
+        | Rpc::GetTopic
+        | Rpc::ListTopics
+        | Rpc::GetTopicStats
+        | Rpc::ListJobs
+        | Rpc::ListWorkers
+        | Rpc::ListShards
+        | Rpc::GetServerInfo
+        | Rpc::IsActive
+        | Rpc::StreamIsActive
+        | Rpc::GetMetricSpec
+        | Rpc::GetMetrics => false,
+    }
+}
+
+/// Returns the address of a peer as it is logged.
+fn peer_text(peer: Option<SocketAddr>) -> Option<String> {
+    peer.map(|peer| peer.to_string())
+}

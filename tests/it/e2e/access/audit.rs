@@ -1,0 +1,137 @@
+//! The audit log.
+
+use std::fs;
+use std::path::Path;
+
+use ringq::pb;
+use serde_json::Value;
+use tonic::Code;
+
+use crate::harness::{Server, eventually, job};
+
+use super::identities::{Caller, IdentityDir, table};
+
+const TABLES: [(&str, &str); 2] = [("app", "producer = ['mail.*']"), ("ops", "operator = ['*']")];
+
+async fn server(dir: &IdentityDir, log: &Path, calls: &str) -> Server {
+    let lines = format!("audit_log = {log:?}\naudit_calls = '{calls}'");
+    dir.setup().config(&lines).start().await
+}
+
+fn identities() -> IdentityDir {
+    IdentityDir::new(&TABLES.map(|(name, lines)| table(name, lines)).concat())
+}
+
+/// Returns the lines of the only file of the log.
+fn lines(log: &Path) -> Vec<Value> {
+    let mut files: Vec<_> = fs::read_dir(log).unwrap().map(|file| file.unwrap().path()).collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    let file = files.remove(0);
+    let name = file.file_name().unwrap().to_str().unwrap().to_owned();
+    assert!(name.starts_with("ringq-audit.20") && name.ends_with(".jsonl"), "{name}");
+    let text = fs::read_to_string(file).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+async fn wait_for(log: &Path, count: usize) -> Vec<Value> {
+    eventually("its lines", async || Some(lines(log)).filter(|lines| lines.len() >= count)).await
+}
+
+/// Enqueues a job and deletes it as another identity, sets a shard, and is refused twice.
+async fn calls(server: &Server) {
+    let app = Caller::connect(server, "app").await;
+    let ops = app.as_identity("ops");
+    app.enqueue(pb::JobSpec { id: "a".to_owned(), ..job("mail.x") }).await;
+    let (topic, id) = ("mail.x".to_owned(), "a".to_owned());
+    let delete = pb::DeleteRequest { topic, id, allow_missing: false };
+    ops.call::<pb::DeleteResponse>("QueueService/Delete", &delete).await.unwrap();
+    let none = pb::DeleteRequest { id: "none".to_owned(), ..delete };
+    let gone = ops.call::<pb::DeleteResponse>("QueueService/Delete", &none).await.unwrap_err();
+    assert_eq!(gone.code(), Code::NotFound);
+    let (name, state) = ("s0".to_owned(), pb::ShardState::Active.into());
+    let set = pb::SetShardStateRequest { name, state };
+    ops.call::<pb::SetShardStateResponse>("AdminService/SetShardState", &set).await.unwrap();
+    app.call::<pb::SetShardStateResponse>("AdminService/SetShardState", &set).await.unwrap_err();
+    let other = pb::EnqueueRequest { job: Some(job("bank")), ..Default::default() };
+    app.call::<pb::EnqueueResponse>("QueueService/Enqueue", &other).await.unwrap_err();
+    let nobody = Caller::with(server, Some("Bearer planted-secret")).await;
+    nobody.call::<pb::EnqueueResponse>("QueueService/Enqueue", &other).await.unwrap_err();
+}
+
+/// Returns what the lines have under these keys.
+fn rows(lines: &[Value], keys: &[&str]) -> Vec<String> {
+    let cell = |line: &Value, key: &&str| line.get(*key).map_or("-".into(), ToString::to_string);
+    let row = |line: &Value| keys.iter().map(|key| cell(line, key)).collect::<Vec<_>>().join(" ");
+    lines.iter().map(|line| row(line).replace('"', "")).collect()
+}
+
+#[tokio::test]
+async fn changes_and_refusals_are_logged_with_who_did_what_to_which() {
+    let (dir, log) = (identities(), tempfile::tempdir().unwrap());
+    let server = server(&dir, log.path(), "changes").await;
+    calls(&server).await;
+    let lines = wait_for(log.path(), 6).await;
+    assert_eq!(
+        rows(&lines, &["rpc", "identity", "topics", "jobs", "shard", "code"]),
+        [
+            "Delete ops [mail.x] [mail.x/a] - OK",
+            "Delete ops [mail.x] [mail.x/none] - NOT_FOUND",
+            "SetShardState ops - - s0 OK",
+            "SetShardState app - - - PERMISSION_DENIED",
+            "Enqueue app - - - PERMISSION_DENIED",
+            "Enqueue - - - - UNAUTHENTICATED",
+        ]
+    );
+    for line in &lines {
+        assert!(line["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
+        assert!(line["time"].as_str().unwrap().ends_with('Z') && line["took_ms"].is_u64());
+        assert_eq!(line["request_id"].as_str().unwrap().len(), 16);
+    }
+    assert!(lines[4]["error"].as_str().unwrap().contains("no pattern of its role producer"));
+    dir.write(
+        "identities.toml",
+        &TABLES.map(|(name, lines)| table(name, lines)).concat().replace("mail", "post"),
+    );
+    let lines = wait_for(log.path(), 7).await;
+    assert_eq!(rows(&lines[6..], &["event", "rpc"]), ["identities_read -"]);
+}
+
+#[tokio::test]
+async fn all_calls_are_logged_by_a_setting_and_health_is_not() {
+    let (dir, log) = (identities(), tempfile::tempdir().unwrap());
+    let server = server(&dir, log.path(), "all").await;
+    calls(&server).await;
+    let app = Caller::connect(&server, "app").await;
+    app.raw("grpc.health.v1.Health/Check", Vec::new().into()).await.unwrap();
+    let jobs = vec![job("mail.x"); 20];
+    let batch = pb::BatchEnqueueRequest { jobs, ..Default::default() };
+    app.call::<pb::BatchEnqueueResponse>("QueueService/BatchEnqueue", &batch).await.unwrap();
+    let lines = wait_for(log.path(), 8).await;
+    let rows = rows(&lines, &["rpc", "identity", "topics", "code"]);
+    assert_eq!(rows[0], "Enqueue app [mail.x] OK");
+    assert_eq!(rows[7], "BatchEnqueue app [mail.x] OK");
+    assert_eq!(rows.len(), 8, "{rows:?}");
+}
+
+/// A server that ends writes what it has; the next one goes on in the same file.
+#[tokio::test]
+async fn no_line_is_lost_at_the_end() {
+    let (dir, log) = (identities(), tempfile::tempdir().unwrap());
+    let mut server = server(&dir, log.path(), "changes").await;
+    calls(&server).await;
+    server.terminate();
+    server.exit().await;
+    assert_eq!(lines(log.path()).len(), 6);
+    server.restart().await;
+    calls(&server).await;
+    server.terminate();
+    server.exit().await;
+    assert_eq!(lines(log.path()).len(), 12);
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_written_stops_the_start() {
+    let failure = identities().setup().config("audit_log = '/proc/no'").fail().await;
+    assert!(failure.stderr.contains("cannot write the audit log"), "{}", failure.stderr);
+    assert!(failure.stderr.contains("--audit-log"), "{}", failure.stderr);
+}
