@@ -1,4 +1,4 @@
-//! The command line. All commands but `serve`, `config` and `completions` are clients of the
+//! The command line. All commands but `serve`, `config`, `context`, `token` and `completions` are clients of the
 //! public API.
 //!
 //! Data goes to stdout, everything else to stderr; the exit codes are part of the help.
@@ -7,6 +7,9 @@ mod bench;
 mod completions;
 mod config;
 mod connect;
+mod context;
+mod contexts;
+mod credentials;
 mod enqueue;
 mod exit;
 mod help;
@@ -19,6 +22,7 @@ mod serve_args;
 mod shard;
 mod text;
 mod times;
+mod token;
 mod topic;
 mod trace_context;
 mod values;
@@ -58,9 +62,10 @@ Examples:
   ringq topic list
   ringq job list emails --state dead
 
-All commands but serve, config and completions talk to the server named by --server or \
-RINGQ_SERVER, with the token of --token or RINGQ_TOKEN; flags come after the command. Data goes to \
-stdout, everything else to stderr.
+All commands but serve, config, context, token and completions talk to a server: that of --server, of \
+RINGQ_SERVER, of the context in use (`ringq context --help`), or of this machine. Its token comes from \
+--token-file, RINGQ_TOKEN_FILE, RINGQ_TOKEN or the context; https:// is TLS. Flags come after the command. Data \
+goes to stdout, everything else to stderr.
 
 Exit codes:
   0    done
@@ -111,6 +116,12 @@ enum CliCommand {
     Info(info::InfoArgs),
     /// Measure a running server, and check its deliveries
     Bench(Box<bench::BenchArgs>),
+    /// Keep servers and their credentials under names
+    #[command(subcommand, visible_alias = "contexts", after_help = context::AFTER_HELP)]
+    Context(context::ContextCommand),
+    /// Make bearer tokens, and the hashes that servers keep of them
+    #[command(subcommand)]
+    Token(token::TokenCommand),
     /// Print the settings that a server started like this would have, as TOML
     #[command(after_help = CONFIG_HELP)]
     Config(ServeArgs),
@@ -124,12 +135,13 @@ enum CliCommand {
 // === impl CliCommand ===
 
 impl CliCommand {
-    /// Returns whether the command is a client, which reads RINGQ_SERVER and RINGQ_TOKEN.
+    /// Returns whether the command reads the variables of clients, such as RINGQ_SERVER.
     fn is_client(&self) -> bool {
         !matches!(
             self,
             CliCommand::Serve(_)
                 | CliCommand::Config(_)
+                | CliCommand::Token(_)
                 | CliCommand::Completions(_)
                 | CliCommand::Version
         )
@@ -164,6 +176,8 @@ pub fn run() -> ExitCode {
         CliCommand::Shard(shard) => shard.run(),
         CliCommand::Info(info) => info.run(),
         CliCommand::Bench(bench) => bench.run(),
+        CliCommand::Context(context) => context.run(),
+        CliCommand::Token(token) => token.run(),
         CliCommand::Config(flags) => config::run(flags),
         CliCommand::Completions(completions) => completions.run(),
         CliCommand::Version => write_stdout(concat!("ringq ", env!("CARGO_PKG_VERSION"), "\n")),

@@ -83,6 +83,8 @@ mod write_coalescing;
 pub use connection::Client;
 pub use error::Error;
 #[cfg(feature = "cli")]
+pub(crate) use error::tls as tls_errors;
+#[cfg(feature = "cli")]
 pub(crate) use job_spec::to_proto_duration;
 pub use options::Options;
 #[cfg(feature = "cli")]
