@@ -211,7 +211,11 @@ fn default_hint(error: &Error) -> Option<String> {
             "is it the HTTP port? ringq's gRPC port is 7700 by default".to_owned()
         }
         _ => match error.code() {
-            Code::Unauthenticated => "name a token with --token or RINGQ_TOKEN".to_owned(),
+            Code::Unauthenticated => "check the token, or the client certificate".to_owned(),
+            Code::PermissionDenied => {
+                "an operator of the server gives rights to the identity of this token or client certificate"
+                    .to_owned()
+            }
             Code::Unimplemented => {
                 "this server does not implement the call: compare `ringq info` with `ringq --version`"
                     .to_owned()

@@ -1,4 +1,4 @@
-//! The command line. All commands but `serve`, `config`, `auth` and `completions` are clients of the
+//! The command line. All commands but `serve`, `config`, `auth`, `context`, `token` and `completions` are clients of the
 //! public API.
 //!
 //! Data goes to stdout, everything else to stderr; the exit codes are part of the help.
@@ -8,6 +8,9 @@ mod bench;
 mod completions;
 mod config;
 mod connect;
+mod context;
+mod contexts;
+mod credentials;
 mod enqueue;
 mod exit;
 mod help;
@@ -20,6 +23,7 @@ mod serve_args;
 mod shard;
 mod text;
 mod times;
+mod token;
 mod topic;
 mod trace_context;
 mod values;
@@ -59,9 +63,10 @@ Examples:
   ringq topic list
   ringq job list emails --state dead
 
-All commands but serve, config, auth and completions talk to the server named by --server or \
-RINGQ_SERVER, with the token of --token or RINGQ_TOKEN; flags come after the command. Data goes to \
-stdout, everything else to stderr.
+All commands but serve, config, auth, context, token and completions talk to a server: that of --server, \
+of RINGQ_SERVER, of the context in use (`ringq context --help`), or of this machine. Its token comes from \
+--token-file, RINGQ_TOKEN_FILE, RINGQ_TOKEN or the context; https:// is TLS. Flags come after the command. Data \
+goes to stdout, everything else to stderr.
 
 Exit codes:
   0    done
@@ -112,6 +117,12 @@ enum CliCommand {
     Info(info::InfoArgs),
     /// Measure a running server, and check its deliveries
     Bench(Box<bench::BenchArgs>),
+    /// Keep servers and their credentials under names
+    #[command(subcommand, visible_alias = "contexts", after_help = context::AFTER_HELP)]
+    Context(context::ContextCommand),
+    /// Make bearer tokens, and the hashes that servers keep of them
+    #[command(subcommand)]
+    Token(token::TokenCommand),
     /// Print the settings that a server started like this would have, as TOML
     #[command(after_help = CONFIG_HELP)]
     Config(ServeArgs),
@@ -128,13 +139,14 @@ enum CliCommand {
 // === impl CliCommand ===
 
 impl CliCommand {
-    /// Returns whether the command is a client, which reads RINGQ_SERVER and RINGQ_TOKEN.
+    /// Returns whether the command reads the variables of clients, such as RINGQ_SERVER.
     fn is_client(&self) -> bool {
         !matches!(
             self,
             CliCommand::Serve(_)
                 | CliCommand::Config(_)
                 | CliCommand::Auth(_)
+                | CliCommand::Token(_)
                 | CliCommand::Completions(_)
                 | CliCommand::Version
         )
@@ -169,6 +181,8 @@ pub fn run() -> ExitCode {
         CliCommand::Shard(shard) => shard.run(),
         CliCommand::Info(info) => info.run(),
         CliCommand::Bench(bench) => bench.run(),
+        CliCommand::Context(context) => context.run(),
+        CliCommand::Token(token) => token.run(),
         CliCommand::Config(flags) => config::run(flags),
         CliCommand::Auth(auth) => auth::run(auth),
         CliCommand::Completions(completions) => completions.run(),

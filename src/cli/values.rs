@@ -1,5 +1,6 @@
 //! Parsers of flag values. clap prints an error after the name of the flag.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
@@ -8,6 +9,38 @@ use jiff::Timestamp;
 use crate::config;
 use crate::domain::ShardName;
 use crate::domain::limit::PRIORITY_MAX;
+
+/// Longest name of a context.
+const CONTEXT_CHARS_MAX: usize = 64;
+
+/// Text that no output shows.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Secret(pub(super) String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// Parses a secret; it is not empty.
+pub(super) fn secret(text: &str) -> Result<Secret, String> {
+    non_empty(text).map(Secret)
+}
+
+/// Parses the name of a context.
+pub(super) fn context_name(text: &str) -> Result<String, String> {
+    let may = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let is_name = (1..=CONTEXT_CHARS_MAX).contains(&text.len())
+        && text.chars().all(may)
+        && !text.starts_with('-');
+    if is_name {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "a context is named by 1 to {CONTEXT_CHARS_MAX} of A-Z, a-z, 0-9, `.`, `_` and `-`, and does not begin with `-`"
+    ))
+}
 
 /// Parses any non-empty text: an argument like `--id "$KEY"` must not be accepted as empty if KEY is not set.
 pub(super) fn non_empty(text: &str) -> Result<String, String> {
@@ -111,6 +144,17 @@ mod tests {
             let problem = time(bad).unwrap_err();
             assert!(problem.contains(part), "{bad:?}: {problem}");
         }
+    }
+
+    #[test]
+    fn contexts_have_plain_names() {
+        for good in ["prod", "eu-1.prod", "_x", &"a".repeat(64)] {
+            assert_eq!(context_name(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "-x", "a b", "a/b", "ä", &"a".repeat(65)] {
+            assert!(context_name(bad).is_err(), "{bad:?}");
+        }
+        assert!(!format!("{:?}", secret("planted")).contains("planted"));
     }
 
     #[test]

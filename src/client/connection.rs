@@ -1,17 +1,14 @@
 //! Connection to a server, or to several.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::service::Interceptor;
-use tonic::service::interceptor::InterceptedService;
-use tonic::transport::{ClientTlsConfig, Endpoint};
-use tonic::{Request, Status};
+use tonic::transport::Endpoint;
 
 use super::servers::{self, Connection, ServerPool};
-use super::{Error, Producer, write_coalescing};
+use super::tls::TlsFiles;
+use super::transport::Transport;
+use super::{Error, Options, Producer, write_coalescing};
 use crate::pb::admin_service_client::AdminServiceClient;
 use crate::pb::queue_service_client::QueueServiceClient;
 use crate::pb::topic_service_client::TopicServiceClient;
@@ -39,25 +36,12 @@ pub struct Client {
     url: Arc<str>,
 }
 
-/// Transport of the generated clients of [`crate::pb`].
-pub type Transport = InterceptedService<Connection, Credentials>;
-
-/// Options of a [`Client`].
-#[derive(Clone, Default)]
-pub struct Options {
-    token: Option<String>,
-}
-
-/// Adds the bearer token to each call.
-#[derive(Clone)]
-pub struct Credentials(Option<MetadataValue<Ascii>>);
-
 // === impl Client ===
 
 impl Client {
     /// Creates a connection to `url`, `http://host:port` or `https://host:port`; to several servers with their URLs
-    /// separated by commas, `http://a:7700,http://b:7700`. With `https` the server's certificate must be signed by an
-    /// authority that the system trusts.
+    /// separated by commas, `http://a:7700,http://b:7700`. With `https` the server's certificate must be valid for the
+    /// host of the URL and signed by an authority of [`Options::ca`], or else by one that the system trusts.
     ///
     /// # Errors
     /// Fails for an invalid URL, which the error names, without trying to connect.
@@ -71,13 +55,20 @@ impl Client {
     /// Creates a connection as [`Client::new`] does, with options.
     ///
     /// # Errors
-    /// Fails for an invalid URL or token.
+    /// Fails for an invalid URL, a file of the options that cannot be read or used, and for a token that would go to a
+    /// server without encryption ([`Options::allow_plaintext_token`]). [`Error::field`] names the option.
     ///
     /// # Panics
     /// Panics outside of a tokio runtime.
     pub fn with_options(url: impl Into<String>, options: Options) -> Result<Client, Error> {
         let url = url.into();
         let urls: Vec<&str> = url.split(',').map(str::trim).collect();
+        let tls = options.tls_files()?;
+        let endpoint = |url: &str, keep_alive| {
+            let endpoint = endpoint(url, keep_alive, &tls)?;
+            options.check_server(url, endpoint.uri())?;
+            Ok(endpoint)
+        };
         let connection = if let [url] = urls[..] {
             let connector = write_coalescing::connector(CONNECT_TIMEOUT);
             Connection::One(endpoint(url, KEEP_ALIVE)?.connect_with_connector_lazy(connector))
@@ -94,7 +85,7 @@ impl Client {
             let servers: Result<_, Error> = urls.iter().map(server).collect();
             Connection::Several(ServerPool::new(servers?))
         };
-        let transport = InterceptedService::new(connection, options.credentials()?);
+        let transport = Transport::new(connection, options.credentials()?);
         Ok(Client { transport, url: urls.join(", ").into() })
     }
 
@@ -135,7 +126,7 @@ impl Client {
 }
 
 /// Checks the URL of a server; returns the options of connections to it, with this interval of pings.
-fn endpoint(url: &str, keep_alive: Duration) -> Result<Endpoint, Error> {
+fn endpoint(url: &str, keep_alive: Duration, tls: &TlsFiles) -> Result<Endpoint, Error> {
     let bad = |why: &str| Error::usage("server", format!("`{url}` is not a server URL: {why}"));
     let Some((scheme @ ("http" | "https"), _)) = url.split_once("://") else {
         return Err(bad("it begins with http:// or https://, as in http://127.0.0.1:7700"));
@@ -158,51 +149,7 @@ fn endpoint(url: &str, keep_alive: Duration) -> Result<Endpoint, Error> {
         return Err(bad("nothing may follow the host and port"));
     }
     if scheme == "https" {
-        let tls = ClientTlsConfig::new().with_native_roots().timeout(CONNECT_TIMEOUT);
-        endpoint = endpoint.tls_config(tls).map_err(|error| bad(&error.to_string()))?;
+        endpoint = tls.apply(endpoint, CONNECT_TIMEOUT)?;
     }
     Ok(endpoint)
-}
-
-// === impl Options ===
-
-impl Options {
-    /// Sends `authorization: Bearer <token>` with each call.
-    #[must_use]
-    pub fn token(mut self, token: impl Into<String>) -> Options {
-        self.token = Some(token.into());
-        self
-    }
-
-    fn credentials(self) -> Result<Credentials, Error> {
-        let Some(token) = self.token else { return Ok(Credentials(None)) };
-        let mut value: MetadataValue<Ascii> = format!("Bearer {token}")
-            .parse()
-            .map_err(|_| Error::usage("token", "the token has characters outside of ASCII"))?;
-        value.set_sensitive(true);
-        Ok(Credentials(Some(value)))
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options").field("token", &self.token.as_ref().map(|_| "…")).finish()
-    }
-}
-
-// === impl Credentials ===
-
-impl Interceptor for Credentials {
-    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(value) = &self.0 {
-            request.metadata_mut().insert("authorization", value.clone());
-        }
-        Ok(request)
-    }
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Credentials(…)" } else { "Credentials(none)" })
-    }
 }

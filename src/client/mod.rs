@@ -49,24 +49,46 @@
 //! ```
 //! Both are whole programs under `examples/`.
 //!
+//! # TLS and tokens
+//! ```no_run
+//! use ringq::client::{Client, Error, Options};
+//!
+//! # fn example() -> Result<(), Error> {
+//! let options = Options::default()
+//!     .ca_file("/etc/ringq/ca.pem") // without it, the authorities of the system
+//!     .token_file("/var/run/secrets/ringq/token"); // or .token(…), .identity_files(cert, key)
+//! let client = Client::with_options("https://ringq.example.org:7700", options)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Several servers
 //! `Client::new("http://a:7700,http://b:7700")` uses both: see [`Client`].
 
 mod call;
 mod connection;
+mod credentials;
 mod error;
 mod job_spec;
 mod limits;
+mod options;
 mod producer;
+mod refusals;
 mod servers;
+mod tls;
+mod transport;
 mod worker;
 mod write_coalescing;
 
-pub use connection::{Client, Options, Transport};
+pub use connection::Client;
 pub use error::Error;
 #[cfg(feature = "cli")]
+pub(crate) use error::tls as tls_errors;
+#[cfg(feature = "cli")]
 pub(crate) use job_spec::to_proto_duration;
+pub use options::Options;
 #[cfg(feature = "cli")]
 pub(crate) use producer::OnRetry;
 pub use producer::{EnqueueReply, Producer};
+pub use transport::Transport;
 pub use worker::{Delivery, Outcome, Summary, Worker};

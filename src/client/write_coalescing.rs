@@ -10,11 +10,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures::TryFutureExt as _;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::HttpConnector;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tower::ServiceExt as _;
+
+use super::refusals::Refusals;
 
 /// Connects by TCP within `timeout`, as tonic does by itself. A timeout of tonic's own would be around this one, and
 /// its error would not contain what took too long.
@@ -31,7 +34,11 @@ pub(super) fn connector(
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(timeout));
-    tcp.map_response(CoalescedWrites::new)
+    tower::service_fn(move |uri: Uri| {
+        let is_plain = uri.scheme_str() != Some("https");
+        let connecting = tcp.clone().oneshot(uri);
+        connecting.map_ok(move |tcp| CoalescedWrites::new(Refusals::new(tcp, is_plain)))
+    })
 }
 
 /// Delays writes by one turn of the runtime: the writer keeps its data, and adds what has come meanwhile.

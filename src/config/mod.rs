@@ -36,6 +36,7 @@ pub use shard::{ShardConfig, ShardUrl};
 
 pub(crate) use duration::{any_duration as parse_duration, show_duration};
 pub(crate) use invalid_setting::io_problem;
+pub(crate) use nearest::nearest;
 
 use crate::audit::{AuditCalls, AuditTarget};
 use crate::store::redis::RedisTlsFiles;

@@ -6,7 +6,17 @@ use super::keys::KEYS;
 use super::nearest::nearest;
 
 /// Variables that client commands read.
-pub(super) const CLIENT: [&str; 2] = ["RINGQ_SERVER", "RINGQ_TOKEN"];
+pub(super) const CLIENT: [&str; 9] = [
+    "RINGQ_SERVER",
+    "RINGQ_TOKEN_FILE",
+    "RINGQ_TOKEN",
+    "RINGQ_ALLOW_PLAINTEXT_TOKEN",
+    "RINGQ_CA",
+    "RINGQ_CERT",
+    "RINGQ_KEY",
+    "RINGQ_CONTEXT",
+    "RINGQ_CONTEXTS",
+];
 
 /// Variables that `ringq work --exec` sets for its command, and the binary that examples and benches are to use.
 const OTHERS: [&str; 8] = [
@@ -46,7 +56,7 @@ pub(super) fn unknown_variables(variables: impl Iterator<Item = (String, String)
     let known = || CLIENT.into_iter().chain(settings.iter().map(String::as_str));
     let problem = |name: &String| match nearest(name, known()) {
         Some(known) => format!("unknown variable {name}; did you mean {known}?"),
-        None => format!("unknown variable {name}; commands read {}", CLIENT.join(" and ")),
+        None => format!("unknown variable {name}; commands read {}", CLIENT.join(", ")),
     };
     names.iter().map(problem).collect()
 }

@@ -1,6 +1,7 @@
 //! Errors of calls, after the server's error model (`ItemError` in `job.proto`).
 
 mod origin;
+pub(crate) mod tls;
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -11,6 +12,7 @@ use tonic_types::StatusExt as _;
 
 use crate::pb::{ItemError, SettleError, SettleFailure};
 use origin::{ErrorOrigin, NO_GRPC};
+pub(super) use tls::NEEDS_TLS;
 
 /// Error of a call, or of one item of a call.
 #[derive(Clone, Debug, thiserror::Error)]

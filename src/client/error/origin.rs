@@ -5,6 +5,8 @@ use std::io;
 
 use tonic::{ConnectError, Status, TimeoutExpired};
 
+use super::tls;
+
 /// Beginning of tonic's message for an answer without a gRPC status; the HTTP status follows.
 pub(super) const NO_STATUS: &str = "grpc-status header missing, mapped from HTTP status code ";
 /// Replacement for it in our messages.
@@ -14,7 +16,7 @@ pub(super) const NO_GRPC: &str = "HTTP status ";
 pub(super) enum ErrorOrigin {
     /// The server, or a proxy in between, with its message.
     Response(String),
-    /// This side, before there was a connection, with the reason for people.
+    /// This side, before there was a connection, or a server that refused the connection, with the reason for people.
     ConnectFailed(String),
     /// This side: no answer came in time.
     TimedOut,
@@ -37,7 +39,11 @@ impl ErrorOrigin {
         if chain(first).any(|error| error.is::<TimeoutExpired>()) {
             return ErrorOrigin::TimedOut;
         }
-        ErrorOrigin::ConnectionLost(root_cause(first).to_string())
+        let cause = root_cause(first).to_string();
+        match tls::refusal_text(&cause) {
+            Some(refusal) => ErrorOrigin::ConnectFailed(refusal),
+            None => ErrorOrigin::ConnectionLost(cause),
+        }
     }
 }
 
@@ -47,7 +53,7 @@ pub(super) fn was_not_sent(error: &(dyn StdError + 'static)) -> bool {
     chain(error).any(|error| {
         let canceled = error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled);
         canceled || error.is::<ConnectError>()
-    })
+    }) || tls::is_refusal(chain(error))
 }
 
 /// Returns the message of an answer; one without a gRPC status is of HTTP.
@@ -62,14 +68,11 @@ fn response_message(message: &str) -> String {
 fn connect_error_text(connect: &ConnectError) -> String {
     let cause = root_cause(connect);
     // A failure before TLS has a type of hyper's.
-    if let Some(tls) = connect.0.downcast_ref::<io::Error>() {
-        let not_tls = tls.kind() == io::ErrorKind::InvalidData
-            && cause.to_string().contains("InvalidContentType");
-        return if not_tls {
-            "TLS failed: the server does not use TLS; try http://".to_owned()
-        } else {
-            format!("TLS failed: {cause}")
-        };
+    if let Some(handshake) = connect.0.downcast_ref::<io::Error>() {
+        return tls::handshake_error_text(handshake);
+    }
+    if let Some(text) = tls::negotiation_text(&cause.to_string()) {
+        return text;
     }
     match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
         Some(io::ErrorKind::TimedOut) => "connecting timed out".to_owned(),

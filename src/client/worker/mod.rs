@@ -245,9 +245,10 @@ where
 
 /// Returns whether another attempt would be rejected the same way. A bare code proves nothing: a proxy that has no
 /// way to the server at the moment answers 404 or 403, which is UNIMPLEMENTED or PERMISSION_DENIED here. Only the
-/// server itself gives reasons.
+/// server itself gives reasons. A token that the server does not know any more may be rotated soon.
 fn is_permanent(error: &Error) -> bool {
-    !error.reason().is_empty() && is_refusal(error.code())
+    let code = error.code();
+    !error.reason().is_empty() && is_refusal(code) && code != Code::Unauthenticated
 }
 
 fn is_refusal(code: Code) -> bool {

@@ -14,7 +14,7 @@ async fn alone(args: &[&str]) -> super::Ran {
 async fn every_shell_gets_its_completions() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = alone(&["completions", shell]).await.ok();
-        for word in ["reschedule", "on-conflict", "--server"] {
+        for word in ["reschedule", "on-conflict", "--server", "token-file", "context"] {
             let word = word.trim_start_matches('-');
             assert!(script.contains(word), "{word} in the script for {shell}");
         }

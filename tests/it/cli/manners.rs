@@ -174,7 +174,12 @@ async fn a_variable_that_no_reader_reads_is_reported() {
     for (name, texts) in [
         ("RINGQ_SERVR", "unknown variable RINGQ_SERVR; did you mean RINGQ_SERVER?"),
         ("RINGQ_TOKENS", "unknown variable RINGQ_TOKENS; did you mean RINGQ_TOKEN?"),
-        ("RINGQ_URL", "unknown variable RINGQ_URL; commands read RINGQ_SERVER and RINGQ_TOKEN"),
+        ("RINGQ_TOKEN_FILES", "unknown variable RINGQ_TOKEN_FILES; did you mean RINGQ_TOKEN_FILE?"),
+        (
+            "RINGQ_URL",
+            "unknown variable RINGQ_URL; commands read RINGQ_SERVER, RINGQ_TOKEN_FILE, RINGQ_TOKEN, \
+             RINGQ_ALLOW_PLAINTEXT_TOKEN, RINGQ_CA, RINGQ_CERT, RINGQ_KEY, RINGQ_CONTEXT, RINGQ_CONTEXTS",
+        ),
     ] {
         let ran = with(name, "x").await;
         let warned: Vec<_> = ran.stderr.lines().filter(|line| line.contains("variable")).collect();
@@ -203,6 +208,6 @@ async fn a_server_without_tls_is_not_reported_to_be_away() {
     let server = Server::start().await;
     let url = format!("https://{}", server.grpc);
     let ran = ringq(&server, &["info", "--server", &url]).await;
-    let ran = ran.fails(4, &["try http://", "check the scheme"]);
+    let ran = ran.fails(4, &["try http://", "write http:// in place of https://"]);
     assert!(!ran.stderr.contains("is it running?"), "{}", ran.stderr);
 }

@@ -10,6 +10,8 @@
 mod alone;
 /// `ringq bench`.
 mod bench;
+/// `ringq context`, and the contexts of other commands.
+mod context;
 /// `ringq enqueue` of one job.
 mod enqueue;
 /// `ringq info`.
@@ -36,6 +38,10 @@ mod servers;
 mod shard;
 /// A terminal for commands.
 mod terminal;
+/// TLS, tokens and client certificates of commands.
+mod tls;
+/// `ringq token`.
+mod token;
 /// `ringq topic`.
 mod topic;
 /// `ringq enqueue --wait`.

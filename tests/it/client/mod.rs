@@ -12,6 +12,8 @@ mod errors;
 mod examples;
 /// A server with scripted answers.
 pub(crate) mod fake;
+/// A server that accepts one token.
+pub(crate) mod guarded;
 /// Ends of workers: stop, max_jobs, idle_exit, a refused stream.
 mod life;
 /// Enqueues: calls, policies, repeats.
@@ -24,6 +26,8 @@ mod proxy;
 mod scripted;
 /// Several servers: failover, spread, servers that are away.
 pub(crate) mod servers;
+/// TLS and tokens.
+mod tls;
 /// Connections that break and servers that die.
 mod trouble;
 /// Handlers, outcomes, leases.

@@ -25,6 +25,7 @@ mod sentinel;
 mod server;
 mod time;
 mod tls;
+mod tls_proxy;
 mod worker;
 
 pub(crate) use client::{Client, nack, nack_retry, receipts};
@@ -46,4 +47,8 @@ pub(crate) use time::{
     timestamp, wall_now, within,
 };
 pub(crate) use tls::Certificates;
+#[allow(unused_imports, reason = "the fault scenarios do not use it")]
+pub(crate) use tls::Valid;
+#[allow(unused_imports, reason = "the fault scenarios do not use it")]
+pub(crate) use tls_proxy::TlsProxy;
 pub(crate) use worker::{Worker, take};
