@@ -4,6 +4,7 @@
     check.py definitions DIR FILE...        the same of CustomResourceDefinitions
     check.py objects MANIFEST [SECRET...]   labels, selectors, references, pod security, passwords, probes, limits
     check.py alerts MANIFEST PAGE           the rules are the table of docs/monitoring.md
+    check.py query MANIFEST                 the query of its ScaledObject counts jobs, and fails where none can be counted
     check.py server MANIFEST PROGRAM        the server accepts the settings and variables of its pod
     check.py identities FILE PROGRAM        a server with these identities, of a manifest or a TOML file, takes the token only
     check.py redis MANIFEST                 the start command runs, and its Redis has the settings of deploy/redis.conf
@@ -345,6 +346,38 @@ def alerts(manifest, page):
         expect(plain.count("ringq_") + plain.count("up{") == rule["expr"].count("namespace="), f"{rule['alert']}: series of other installations")
     expect(rows and got == want, "the rules are not those of the page: "
            + "; ".join(str(each) for each in set(got) ^ set(want)))
+
+
+# ---- query
+
+def query(manifest):
+    (scaled,) = (item for item in load(manifest) if item["kind"] == "ScaledObject")
+    metadata = scaled["spec"]["triggers"][0]["metadata"]
+    expect(metadata["ignoreNullValues"] == "false", "without an answer KEDA would remove all pods")
+
+    def jobs(topic, state, instance, number):
+        return {"series": f'ringq_jobs{{job="ringq",instance="{instance}",topic="{topic}",state="{state}"}}', "values": f"{number}x9"}
+
+    def counted(shard, number):
+        return {"series": f'ringq_shard_counted{{job="ringq",instance="one",shard="{shard}"}}', "values": f"{number}x9"}
+
+    all_jobs = [jobs(topic, state, instance, 2) for topic in ("emails", "images")
+                for state in ("ready", "running", "scheduled", "dead") for instance in ("one", "two")]
+    cases = [
+        # Two servers show the same jobs.
+        ([*all_jobs, counted("a", 1)], 4),
+        ([counted("a", 1), counted("b", 0)], 0),
+        ([counted("a", 0)], None),
+        ([], None),
+    ]
+    tests = [{"interval": "1m", "input_series": series, "promql_expr_test": [
+        {"expr": metadata["query"], "eval_time": "5m",
+         "exp_samples": [] if value is None else [{"labels": "{}", "value": value}]}]} for series, value in cases]
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump({"tests": tests}, file)
+        file.flush()
+        done = subprocess.run(["promtool", "test", "rules", file.name], capture_output=True, text=True)
+    expect(done.returncode == 0, f"{done.stdout}{done.stderr}")
 
 
 # ---- server
