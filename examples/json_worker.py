@@ -1,8 +1,14 @@
-"""Counts the lines of files, one job each, with JSON calls only. Usage: json_worker.py http://127.0.0.1:7701 TOPIC"""
-import http.client, json, signal, sys, time, urllib.error, urllib.request
+"""Counts the lines of files, one job each, with JSON calls only. Usage: json_worker.py http://127.0.0.1:7701 TOPIC
+
+Sends the token in RINGQ_TOKEN, if there is one.
+"""
+import http.client, json, os, signal, sys, time, urllib.error, urllib.request
 
 WAIT, LEASE = 10, 60  # Seconds. A job that can take longer than LEASE needs Extend, from a second thread.
 (server, topic), stop = sys.argv[1:], []
+headers = {"content-type": "application/json"}
+if token := os.environ.get("RINGQ_TOKEN"):
+    headers["authorization"] = f"Bearer {token}"
 signal.signal(signal.SIGTERM, lambda *_: stop.append(True))  # The loop below ends after the current job.
 
 def handle(job):  # Replace it by your work. An exception is a failed attempt. A job can come twice.
@@ -13,7 +19,7 @@ def call(method, request, until=0):  # Repeats what is safe to repeat. {}: `unti
     url, body = f"{server}/v1/ringq.v1.QueueService/{method}", json.dumps(request).encode()
     while True:
         try:  # The timeout must be longer than the wait of a Pull.
-            post = urllib.request.Request(url, body, {"content-type": "application/json"})
+            post = urllib.request.Request(url, body, headers)
             with urllib.request.urlopen(post, timeout=WAIT + 10) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:

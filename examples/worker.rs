@@ -1,10 +1,13 @@
 //! Greets the names in each job (several with commas between), until Ctrl-C or a number of jobs:
 //! `cargo run --example worker -- http://127.0.0.1:7700 greetings [JOBS]`
+//!
+//! Sends the token in `RINGQ_TOKEN`, if there is one.
 #![expect(clippy::print_stdout, reason = "what a command line prints is its result")]
+#![expect(clippy::disallowed_methods, reason = "a program of its own reads its own environment")]
 
 use std::time::Duration;
 
-use ringq::client::{Client, Delivery, Outcome, Worker};
+use ringq::client::{Client, Delivery, Options, Outcome, Worker};
 use ringq::pb::Payload;
 
 #[tokio::main]
@@ -13,7 +16,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (Some(server), Some(topic)) = (arguments.next(), arguments.next()) else {
         return Err("usage: worker SERVER TOPIC [JOBS]".into());
     };
-    let mut worker = Worker::new(Client::new(server)?, [topic]).id("greeter").concurrency(4);
+    let mut options = Options::default();
+    if let Some(token) = std::env::var("RINGQ_TOKEN").ok().filter(|token| !token.is_empty()) {
+        options = options.token(token);
+    }
+    let client = Client::with_options(server, options)?;
+    let mut worker = Worker::new(client, [topic]).id("greeter").concurrency(4);
     if let Some(jobs) = arguments.next() {
         worker = worker.max_jobs(jobs.parse()?);
     }

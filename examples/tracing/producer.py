@@ -1,6 +1,7 @@
 """Enqueues a job in a `send TOPIC` span, whose context goes with the job to its worker. Usage: producer.py TOPIC TEXT
 
-The server is at RINGQ_SERVER, default 127.0.0.1:7700. OTEL_* variables say where the span goes. Prints the id of the job.
+The server is at RINGQ_SERVER, default 127.0.0.1:7700; a token in RINGQ_TOKEN goes with the call. OTEL_* variables say
+where the span goes. Prints the id of the job.
 """
 import os
 import sys
@@ -16,6 +17,7 @@ from ringq.v1 import queue_service_pb2 as api
 from ringq.v1 import queue_service_pb2_grpc
 
 tracer = trace.get_tracer("ringq/examples/tracing")
+token = os.environ.get("RINGQ_TOKEN")
 
 
 def send(queue, topic, text):
@@ -34,7 +36,8 @@ def send(queue, topic, text):
             job={"topic": topic, "payload": {"text": text}, "headers": context}, request_id=str(uuid.uuid4())
         )
         # The job's headers reach the worker; the metadata make the server's span of this call a child of ours.
-        answer = queue.Enqueue(request, metadata=tuple(context.items()), timeout=10)
+        metadata = context | ({"authorization": f"Bearer {token}"} if token else {})
+        answer = queue.Enqueue(request, metadata=tuple(metadata.items()), timeout=10)
         span.set_attribute("messaging.message.id", answer.id)
         return answer.id
 

@@ -1,5 +1,6 @@
 // Takes the jobs of a topic and traces the work: for each delivery a `process TOPIC` span, and under it an `ack TOPIC` or
-// `nack TOPIC` span, whose context goes to the server with the call. OTEL_* variables say where the spans go.
+// `nack TOPIC` span, whose context goes to the server with the call. OTEL_* variables say where the spans go. A token in
+// RINGQ_TOKEN goes with each call.
 //
 // usage: worker [-server HOST:PORT] [-parent] [-deliveries N] TOPIC
 package main
@@ -169,9 +170,23 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
+// bearer is a token that goes with each call; "" is none.
+type bearer string
+
+func (token bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	if token == "" {
+		return nil, nil
+	}
+	return map[string]string{"authorization": "Bearer " + string(token)}, nil
+}
+
+// RequireTransportSecurity is false: this example uses no TLS. With TLS return true, so that the token is never sent without.
+func (token bearer) RequireTransportSecurity() bool { return false }
+
 func connect(server string) (*grpc.ClientConn, error) {
 	return grpc.NewClient(server,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithPerRPCCredentials(bearer(os.Getenv("RINGQ_TOKEN"))),
 		grpc.WithDefaultServiceConfig(repeatSettles),
 		// Notices a dead connection while the stream is silent, and tries again every few seconds.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),

@@ -11,7 +11,9 @@ from network import PodNetwork
 from probes import grpc_health, http
 from report import Report, wait_until
 
+ROOT = Path(__file__).resolve().parents[2]
 SHELLS = ["/bin/sh", "sh", "/bin/bash", "/busybox/sh"]
+TOKEN = "rq_the-token-of-this-test"
 
 
 def check(report: Report, buildah: Buildah, image: str, network: PodNetwork, work: Path) -> None:
@@ -19,7 +21,11 @@ def check(report: Report, buildah: Buildah, image: str, network: PodNetwork, wor
     data.mkdir()
     os.chown(data, 65532, 65532)
     address = network.add("alone")
-    with Container(buildah, image, "alone", mounts=[Mount(data, "/data")], network=network.namespace("alone")) as server:
+    _open(report, buildah, image, network)
+    # The identities of deploy/compose.yaml.
+    mounts = [Mount(data, "/data"), Mount(ROOT / "deploy/identities.toml", "/etc/ringq/identities.toml", read_only=True)]
+    environment = {"RINGQ_IDENTITIES": "/etc/ringq/identities.toml", "RINGQ_TOKEN": TOKEN}
+    with Container(buildah, image, "alone", environment=environment, mounts=mounts, network=network.namespace("alone")) as server:
         done = server.run("--version")
         report.check("ringq --version", done.returncode == 0 and done.stdout.startswith("ringq "), done)
         done = server.run(entrypoint=["/usr/local/bin/ringq", "work", "t", "--exec", "true"])
@@ -35,6 +41,14 @@ def check(report: Report, buildah: Buildah, image: str, network: PodNetwork, wor
         report.check(f"SIGTERM ends it with exit code 0, after {seconds:.1f} s", code == 0, f"{code} {server.output()}")
         report.check("the data is on the volume", (data / "ringq.db").exists(), list(data.iterdir()))
     _first_process(report, buildah, image)
+
+
+def _open(report: Report, buildah: Buildah, image: str, network: PodNetwork) -> None:
+    """Without identities, what the image starts by itself could be used by anyone who reaches it."""
+    with Container(buildah, image, "open", network=network.namespace("alone")) as server:
+        done = server.run("serve")
+        named = all(part in done.stderr for part in ("listen: 0.0.0.0:7700", "http_listen: 0.0.0.0:7701", "identities", "insecure"))
+        report.check("without identities it does not start, and names both ways to change that", done.returncode == 2 and named, done)
 
 
 def _restricted(report: Report, server: Container) -> None:
@@ -86,13 +100,17 @@ def _answers(report: Report, server: Container, address: str) -> None:
     for service in ("", "ringq.v1.QueueService"):
         report.equal(f"gRPC health of {service!r}", grpc_health(f"{address}:7700", service), "SERVING")
     for path, part in (("/healthz", ""), ("/readyz", ""), ("/metrics", "ringq_build_info")):
-        status, body = http(f"{address}:7701", path)
+        status, body = http(f"{address}:7701", path, TOKEN if path == "/metrics" else None)
         report.check(f"{path}: {status}", status == 200 and part in body, body)
+    status, body = http(f"{address}:7701", "/metrics")
+    report.check(f"/metrics without a token: {status}", status == 401 and "ringq_build_info" not in body, body)
 
 
 def _inside(report: Report, server: Container) -> None:
     done = server.execute("ringq", "info")
-    report.check("kubectl exec … ringq info: found by PATH, and answered", done.returncode == 0, done)
+    report.check("kubectl exec … ringq info: found by PATH, and answered with the token of the container", done.returncode == 0, done)
+    done = server.execute("ringq", "info", environment={"RINGQ_TOKEN": ""})
+    report.check("and without a token refused", done.returncode == 1 and "RINGQ_TOKEN" in done.stderr, done)
     done = server.execute("ringq", "enqueue", "t", "--quiet", "hello")
     report.check("kubectl exec … ringq enqueue", done.returncode == 0, done)
 

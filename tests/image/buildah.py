@@ -148,17 +148,17 @@ class Container:
             pass
         return None
 
-    def execute(self, *command: str, timeout: float = 60) -> subprocess.CompletedProcess:
+    def execute(self, *command: str, timeout: float = 60, environment: dict[str, str] = {}) -> subprocess.CompletedProcess:
         """Runs a command inside the running container, as `kubectl exec` and probes do."""
         pid = self.pid()
         if pid is None:
             return subprocess.CompletedProcess(command, 255, "", f"{self.name} does not run: {self.output()}")
         user, group = self.user.split(":")
-        environment = dict(line.split("=", 1) for line in self.config.get("Env", [])) | self.environment
+        own = dict(line.split("=", 1) for line in self.config.get("Env", []))
         return subprocess.run(
             [shutil.which("nsenter"), f"--target={pid}", "--mount", "--net", "--root", "--wd", f"--setuid={user}", f"--setgid={group}",
              "--", *command],
-            env=environment, capture_output=True, text=True, timeout=timeout,
+            env=own | self.environment | environment, capture_output=True, text=True, timeout=timeout,
             stdin=subprocess.DEVNULL,
         )
 

@@ -1,5 +1,6 @@
 """The pods of the chart, with its own values: each is started as rendered, probed, used and ended."""
 
+import os
 import subprocess
 import time
 from contextlib import ExitStack
@@ -60,7 +61,7 @@ def _check_values(report: Report, buildah: Buildah, image: str, network: PodNetw
         for pod in [*shards, *servers]:
             failures = [f"{kind}: {failure}" for kind in ("livenessProbe", "readinessProbe") if (failure := pod.probe(kind))]
             report.check(f"{pod.spec.name}: liveness and readiness after the work", not failures, "\n".join(failures))
-        _restart(report, servers, shards)
+        _restart(report, manifests, servers, shards)
         for pod in [*servers, *shards]:
             _stop(report, pod)
 
@@ -110,13 +111,16 @@ def _work(report: Report, buildah: Buildah, image: str, network: PodNetwork, man
 
     first, last = (f"http://{server.address}:7700" for server in (servers[0], servers[-1]))
     ringq = str(servers[0].container.root / "usr/local/bin/ringq")
+    done = _run(ringq, "info", "--server", first)
+    report.check("without a token a call is refused", done.returncode == 1 and "RINGQ_TOKEN" in done.stderr, done)
+    token = manifests.values("Secret", "ringq-identities")["token"].decode()
     start = time.monotonic()
     lines = "".join(f"job {number}\n" for number in range(JOBS))
-    done = _run(ringq, "enqueue", "work", "--lines", "-", "--quiet", "--server", first, input=lines)
+    done = _run(ringq, "enqueue", "work", "--lines", "-", "--quiet", "--server", first, input=lines, token=token)
     report.check(f"{JOBS} jobs enqueued at one server", done.returncode == 0, done)
     # The image has no shell: the worker is the same binary outside of it.
     done = _run(ringq, "work", "work", "--exec", "cat", "--batch", "50", "--max-jobs", str(JOBS), "--idle-exit", "20s",
-                "--quiet", "--server", last)
+                "--quiet", "--server", last, token=token)
     report.check(f"and taken from {'the other one' if len(servers) > 1 else 'it'}, each once, in {time.monotonic() - start:.1f} s",
                  sorted(done.stdout.splitlines()) == sorted(lines.splitlines()), f"{len(done.stdout.splitlines())} {done.stderr}")
     names = [shard.spec.labels["ringq.dev/shard"] for shard in shards] or ["s0"]
@@ -127,10 +131,11 @@ def _work(report: Report, buildah: Buildah, image: str, network: PodNetwork, man
                  and "ringq_jobs_settled_total" in metrics[-1], metrics)
 
 
-def _restart(report: Report, servers: list[Pod], shards: list[Pod]) -> None:
+def _restart(report: Report, manifests: Manifests, servers: list[Pod], shards: list[Pod]) -> None:
     """Stops the last pod that has a volume, and starts it on that volume."""
+    token = manifests.values("Secret", "ringq-identities")["token"].decode()
     ringq, server = str(servers[0].container.root / "usr/local/bin/ringq"), f"http://{servers[0].address}:7700"
-    done = _run(ringq, "enqueue", "kept", "--lines", "-", "--quiet", "--server", server, input="job\n" * 30)
+    done = _run(ringq, "enqueue", "kept", "--lines", "-", "--quiet", "--server", server, input="job\n" * 30, token=token)
     lost = [*servers, *shards][-1]
     lost.container.stop(lost.spec.grace)
     if shards:
@@ -140,7 +145,8 @@ def _restart(report: Report, servers: list[Pod], shards: list[Pod]) -> None:
     lost.start()
     failure, _ = probe_until_passed(lost.spec.container["readinessProbe"], lost.address, lost.container)
     report.check(f"{lost.spec.name} starts again on its volume", not failure, f"{failure} {lost.container.output()}")
-    done = _run(ringq, "work", "kept", "--exec", "cat; echo", "--max-jobs", "30", "--idle-exit", "20s", "--quiet", "--server", server)
+    done = _run(ringq, "work", "kept", "--exec", "cat; echo", "--max-jobs", "30", "--idle-exit", "20s", "--quiet", "--server", server,
+                token=token)
     report.equal("and all jobs from before are there", done.stdout.split(), ["job"] * 30)
 
 
@@ -150,8 +156,10 @@ def _stop(report: Report, pod: Pod) -> None:
                  code == 0, f"{code} {pod.container.output()}")
 
 
-def _run(*command: str, input: str = "") -> subprocess.CompletedProcess:
+def _run(*command: str, input: str = "", token: str = "") -> subprocess.CompletedProcess:
+    # The pods are on this machine, but not on its loopback.
+    environment = os.environ | {"RINGQ_TOKEN": token, "RINGQ_ALLOW_PLAINTEXT_TOKEN": "true"}
     try:
-        return subprocess.run(command, input=input, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, input=input, capture_output=True, text=True, timeout=120, env=environment)
     except subprocess.TimeoutExpired as error:
         raise Failed(f"{' '.join(command)} did not end within 120 s") from error

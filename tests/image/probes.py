@@ -19,9 +19,10 @@ def grpc_health(address: str, service: str, timeout: float = 5) -> str:
     return json.loads(done.stdout)["status"] if done.returncode == 0 else done.stderr.strip()
 
 
-def http(address: str, path: str) -> tuple[int, str]:
+def http(address: str, path: str, token: str | None = None) -> tuple[int, str]:
+    request = urllib.request.Request(f"http://{address}{path}", headers={"authorization": f"Bearer {token}"} if token else {})
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=5) as response:
+        with urllib.request.urlopen(request, timeout=5) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

@@ -7,6 +7,8 @@ from cluster import REPOSITORY, Cluster, Failed, Watch, ready, wait
 
 CHART = REPOSITORY / "deploy/chart"
 NAME = "ringq"
+# The Secret with the identity and the token that the chart makes.
+TOKEN = "ringq-identities"
 ENDED = ("--wait", "--timeout", "60s")
 ALL_REVISIONS = ("--history-max", "0")
 
@@ -98,6 +100,11 @@ class Namespace:
     def secret_value(self, name: str, key: str) -> str:
         return base64.b64decode(self.get("secrets", name)["data"][key]).decode()
 
+    def kept_secrets(self) -> set[str]:
+        """The Secrets that the chart made and an uninstall leaves."""
+        made = self.items("secrets", instance=NAME)
+        return {one["metadata"]["name"] for one in made if stays(f"secrets/{one['metadata']['name']}", one)}
+
     def everything(self) -> dict[str, dict]:
         """All objects of all kinds, but not what each namespace has, nor events."""
         found = {}
@@ -177,7 +184,7 @@ class Release(Namespace):
 
 
 def stays(key: str, one: dict) -> bool:
-    """Returns whether an uninstall leaves an object: volumes, and the password that the chart made."""
+    """Returns whether an uninstall leaves an object: volumes, and the password and the token that the chart made."""
     policy = (one["metadata"].get("annotations") or {}).get("helm.sh/resource-policy")
     return key.startswith(CLAIMS) or (key.startswith("secrets/") and policy == "keep")
 

@@ -4,7 +4,9 @@
     check.py definitions DIR FILE...        the same of CustomResourceDefinitions
     check.py objects MANIFEST [SECRET...]   labels, selectors, references, pod security, passwords, probes, limits
     check.py alerts MANIFEST PAGE           the rules are the table of docs/monitoring.md
+    check.py query MANIFEST                 the query of its ScaledObject counts jobs, and fails where none can be counted
     check.py server MANIFEST PROGRAM        the server accepts the settings and variables of its pod
+    check.py identities FILE PROGRAM        a server with these identities, of a manifest or a TOML file, takes the token only
     check.py redis MANIFEST                 the start command runs, and its Redis has the settings of deploy/redis.conf
 """
 
@@ -216,6 +218,39 @@ def check_passwords(items):
                     expect(re.fullmatch(r"redis://:\$\(\w+\)@[a-z0-9-]+:6379|\$\(\w+\)", url), f"{name}: {url}")
 
 
+def check_identities(items):
+    """Servers have identities from a Secret, or are insecure on purpose; no token is anywhere else."""
+    secrets = {item["metadata"]["name"]: item for item in items if item["kind"] == "Secret"}
+    for item in items:
+        expect(item["kind"] == "Secret" or not re.search(r"\brq_\w{16}", json.dumps(item)), f"{title(item)}: has a token")
+    for name, pod in pods(items):
+        container = pod["spec"]["containers"][0]
+        variables = {each["name"]: each for each in container.get("env", [])}
+        token = variables.get("RINGQ_TOKEN", {}).get("valueFrom", {}).get("secretKeyRef", {})
+        expect("value" not in variables.get("RINGQ_TOKEN", {}), f"{name}: RINGQ_TOKEN is not of a Secret")
+        if pod["metadata"]["labels"]["app.kubernetes.io/component"] != "server":
+            continue
+        insecure = variables.get("RINGQ_INSECURE", {}).get("value") == "true"
+        place = variables.get("RINGQ_IDENTITIES", {}).get("value")
+        expect(insecure != bool(place), f"{name}: either identities, or insecure on purpose")
+        if not place:
+            continue
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        volumes = {volume["name"]: volume.get("secret", {}).get("secretName") for volume in pod["spec"]["volumes"]}
+        secret = volumes.get(mounts.get(place))
+        expect(secret and token.get("name") == secret, f"{name}: {place} and RINGQ_TOKEN are not of one Secret")
+        if secret in secrets:
+            made = secrets[secret]
+            expect(re.fullmatch(r"rq_\w{43}", base64.b64decode(made["data"]["token"]).decode()), f"{secret}: token")
+            expect(made["metadata"]["annotations"].get("helm.sh/resource-policy") == "keep",
+                   f"{secret}: the generated token goes with the release")
+        is_open = variables["RINGQ_METRICS_OPEN"]["value"] == "true"
+        for item in items:
+            if item["kind"] == "ServiceMonitor":
+                sent = all("authorization" in endpoint for endpoint in item["spec"]["endpoints"])
+                expect(is_open or sent, f"{title(item)}: Prometheus sends no token, and metrics need one")
+
+
 def check_one_password(items):
     """URLs in a rendered settings file have the password that the shards get in the same rendering."""
     data = {item["metadata"]["name"]: item["data"] for item in items if item["kind"] == "Secret"}
@@ -290,6 +325,7 @@ def objects(manifest, *secrets):
     check_references(items, secrets)
     check_passwords(items)
     check_one_password(items)
+    check_identities(items)
     check_server(items)
     check_redis(items)
 
@@ -310,6 +346,38 @@ def alerts(manifest, page):
         expect(plain.count("ringq_") + plain.count("up{") == rule["expr"].count("namespace="), f"{rule['alert']}: series of other installations")
     expect(rows and got == want, "the rules are not those of the page: "
            + "; ".join(str(each) for each in set(got) ^ set(want)))
+
+
+# ---- query
+
+def query(manifest):
+    (scaled,) = (item for item in load(manifest) if item["kind"] == "ScaledObject")
+    metadata = scaled["spec"]["triggers"][0]["metadata"]
+    expect(metadata["ignoreNullValues"] == "false", "without an answer KEDA would remove all pods")
+
+    def jobs(topic, state, instance, number):
+        return {"series": f'ringq_jobs{{job="ringq",instance="{instance}",topic="{topic}",state="{state}"}}', "values": f"{number}x9"}
+
+    def counted(shard, number):
+        return {"series": f'ringq_shard_counted{{job="ringq",instance="one",shard="{shard}"}}', "values": f"{number}x9"}
+
+    all_jobs = [jobs(topic, state, instance, 2) for topic in ("emails", "images")
+                for state in ("ready", "running", "scheduled", "dead") for instance in ("one", "two")]
+    cases = [
+        # Two servers show the same jobs.
+        ([*all_jobs, counted("a", 1)], 4),
+        ([counted("a", 1), counted("b", 0)], 0),
+        ([counted("a", 0)], None),
+        ([], None),
+    ]
+    tests = [{"interval": "1m", "input_series": series, "promql_expr_test": [
+        {"expr": metadata["query"], "eval_time": "5m",
+         "exp_samples": [] if value is None else [{"labels": "{}", "value": value}]}]} for series, value in cases]
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump({"tests": tests}, file)
+        file.flush()
+        done = subprocess.run(["promtool", "test", "rules", file.name], capture_output=True, text=True)
+    expect(done.returncode == 0, f"{done.stdout}{done.stderr}")
 
 
 # ---- server
@@ -359,6 +427,56 @@ def server(manifest, program):
     names = [each.split("=")[0] for each in shards] or re.findall(r'^name = "(\w+)"', "\n".join(text), re.M) or ["s0"]
     got = re.findall(r'^name = "(\w+)"', done.stdout, re.M)
     expect(got == names, f"the server has the shards {got}, not {names}")
+
+
+# ---- identities
+
+def identities(file, program):
+    token = "rq_" + PASSWORD * 3
+    with tempfile.TemporaryDirectory() as place:
+        place = pathlib.Path(place)
+        if file.endswith(".toml"):
+            source = pathlib.Path(file).resolve()
+        else:
+            source = place / "identities"
+            source.mkdir()
+            secret = next(item for item in load(file) if item["kind"] == "Secret" and "identities.toml" in item["data"])
+            for key, text in secret["data"].items():
+                text = base64.b64decode(text).decode()
+                token = text if key == "token" else token
+                (source / key).write_text(text.replace("/etc/ringq-identities", str(source)))
+        environment = {"PATH": os.environ["PATH"], "RINGQ_IDENTITIES": str(source), "RINGQ_TOKEN": token,
+                       "RINGQ_LISTEN": "127.0.0.1:0", "RINGQ_HTTP_LISTEN": "127.0.0.1:0", "RINGQ_DATA_DIR": str(place / "data"),
+                       "RINGQ_READY_FILE": str(place / "ready")}
+        with (place / "log").open("w") as log:
+            process = subprocess.Popen([program, "serve"], env=environment, stderr=log)
+        try:
+            for _ in range(300):
+                if (place / "ready").exists() or process.poll() is not None:
+                    break
+                time.sleep(0.1)
+            expect(process.poll() is None, f"the server ends: {(place / 'log').read_text()}")
+            if process.poll() is not None:
+                return
+            server = json.loads((place / "ready").read_text())["grpc"]
+
+            def ringq(*arguments, token=token):
+                variables = {"RINGQ_SERVER": server} | ({"RINGQ_TOKEN": token} if token else {})
+                return subprocess.run([program, *arguments], env=variables, capture_output=True, text=True)
+
+            for arguments in (["info"], ["enqueue", "t", "a text", "--id", "one"], ["topic", "list"], ["shard", "list"],
+                              ["work", "t", "--exec", "cat", "--max-jobs", "1"], ["enqueue", "t", "a text", "--id", "two"],
+                              ["job", "get", "t", "two"], ["job", "delete", "t", "two"]):
+                done = ringq(*arguments)
+                expect(done.returncode == 0, f"{arguments} with the token: {done.stderr}")
+                expect(arguments[1:2] != ["get"] or "a text" in done.stdout, f"payloads are not shown: {done.stdout}")
+            for other in (None, "rq_another-token-of-someone"):
+                done = ringq("info", token=other)
+                expect(done.returncode == 1 and "RINGQ_TOKEN" in done.stderr, f"the token {other}: {done.returncode} {done.stderr}")
+            expect(token not in (place / "log").read_text(), "the token is in the log")
+        finally:
+            process.terminate()
+            process.wait(30)
 
 
 # ---- redis

@@ -100,6 +100,11 @@ spec:
         - name: config
           mountPath: /etc/ringq
           readOnly: true
+        {{- if .Values.auth.enabled }}
+        - name: identities
+          mountPath: /etc/ringq-identities
+          readOnly: true
+        {{- end }}
         {{- if $tls }}
         - name: redis-tls
           mountPath: /etc/ringq-redis-tls
@@ -119,6 +124,13 @@ spec:
         secretName: {{ include "ringq.configName" . }}
         defaultMode: 0440
       {{- end }}
+    {{- if .Values.auth.enabled }}
+    # Servers read it again when it changes, so its checksum is not above.
+    - name: identities
+      secret:
+        secretName: {{ include "ringq.identitiesName" . }}
+        defaultMode: 0440
+    {{- end }}
     {{- if $tls }}
     - name: redis-tls
       secret:

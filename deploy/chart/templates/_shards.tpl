@@ -125,6 +125,17 @@ state = {{ default "active" .state | toJson }}
   value: {{ printf "%s:7701" .Values.bindAddress | quote }}
 - name: RINGQ_HTTP_JSON
   value: {{ .Values.httpJson | quote }}
+- name: RINGQ_METRICS_OPEN
+  value: {{ .Values.metricsOpen | quote }}
+{{- if .Values.auth.enabled }}
+- name: RINGQ_IDENTITIES
+  value: /etc/ringq-identities
+# For commands in the pod, as by kubectl exec.
+{{ include "ringq.tokenVariable" . }}
+{{- else }}
+- name: RINGQ_INSECURE
+  value: "true"
+{{- end }}
 - name: RINGQ_REPLICA
   valueFrom:
     fieldRef:

@@ -3,7 +3,7 @@
 import json
 
 from cluster import PROGRAMS, REPOSITORY, Cluster, wait
-from release import CLAIMS, NAME, Namespace, Release, check, eventually, ok
+from release import CHART, CLAIMS, NAME, TOKEN, Namespace, Release, check, eventually, ok
 
 PLAIN = REPOSITORY / "deploy/kubernetes"
 
@@ -43,6 +43,9 @@ def manifests(cluster: Cluster) -> None:
         if "ringq-redis" in file.read_text():
             cluster.kubectl("create", "secret", "generic", "ringq-redis", "-n", namespace.name,
                             "--from-literal=password=letters1")
+        # As docs/kubernetes.md describes it.
+        cluster.kubectl("create", "secret", "generic", TOKEN, "-n", namespace.name,
+                        f"--from-file={CHART / 'files/identities.toml'}", "--from-literal=token=letters-and-digits-1")
         mine = set(namespace.everything())
         cluster.kubectl("apply", "--dry-run=server", "--validate=strict", *here)
         check(set(namespace.everything()) == mine, f"plain: {file.name}: accepted by a dry run on the server, strictly")

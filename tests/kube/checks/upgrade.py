@@ -4,7 +4,7 @@ import json
 
 from cluster import Cluster, wait
 from checks.disruption import claimed
-from release import NAME, Release, check, ok
+from release import NAME, TOKEN, Release, check, ok
 
 
 def shards(*names: str, **more: dict) -> str:
@@ -262,33 +262,34 @@ def weighted(release: Release) -> None:
 def password_named(release: Release) -> None:
     """The operator names the Secret that the chart made, as for a move to a tool that renders without a cluster."""
     revision, before, secrets, running = current(release), release.settled(), passwords(release), release.running()
-    named = ("--set", "redis.auth.existingSecret=ringq-redis")
+    named = ("--set", f"redis.auth.existingSecret=ringq-redis,auth.existingSecret={TOKEN}")
     release.upgrade(*named)
     same = passwords(release) == secrets and release.running() == running
-    check(secrets != {} and same, "password: the generated Secret stays when `existingSecret` names it, no pod restarts")
+    check(secrets.keys() >= {"ringq-redis", TOKEN} and same,
+          "password, token: the generated Secrets stay when `existingSecret` names them, no pod restarts")
     release.upgrade()
     same = release.settled() == before and release.running() == running
-    check(same, "password: taken back, the chart has its Secret again, with the same password")
+    check(same, "password, token: taken back, the chart has its Secrets again, with the same password and token")
     release.upgrade(*named)
     release.rollback(revision)
     same = release.settled() == before and release.running() == running
-    check(same, "password: rolled back, too", *differences(before, release.settled()))
+    check(same, "password, token: rolled back, too", *differences(before, release.settled()))
 
 
 def removed(release: Release) -> None:
     secrets = passwords(release)
     stays = release.uninstall()
-    expected = {f"data-ringq-redis-{shard}-0" for shard in "abcd"} | {"ringq-redis"}
-    check(stays == expected, "uninstall: the volumes of the four shards and the password stay, nothing else", stays)
+    expected = {f"data-ringq-redis-{shard}-0" for shard in "abcd"} | {"ringq-redis", TOKEN}
+    check(stays == expected, "uninstall: the volumes of the four shards, password and token stay, nothing else", stays)
     volumes = claimed(release)
     release.install()
     release.wait_ready("redis", 3)
     check(claimed(release) == volumes, "uninstall: a new install has the volumes of the old one", claimed(release))
-    check(passwords(release) == secrets, "uninstall: a new install has the password of the old one")
+    check(passwords(release) == secrets, "uninstall: a new install has the password and the token of the old one")
     release.uninstall()
-    release.install("--set", "redis.auth.existingSecret=ringq-redis")
+    release.install("--set", f"redis.auth.existingSecret=ringq-redis,auth.existingSecret={TOKEN}")
     release.wait_ready("redis", 3)
-    check(passwords(release) == secrets, "uninstall: a new install can name the Secret of the old one")
+    check(passwords(release) == secrets, "uninstall: a new install can name the Secrets of the old one")
     release.uninstall()
     release.cluster.kubectl("delete", "pvc,secret", "-n", release.name, "-l", f"app.kubernetes.io/instance={NAME}")
-    check(not release.everything(), "uninstall: volumes and password are deleted by their label", *release.everything())
+    check(not release.everything(), "uninstall: volumes, password and token are deleted by their label", *release.everything())

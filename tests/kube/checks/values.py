@@ -5,7 +5,9 @@ import json
 from cluster import Cluster, wait
 from checks.disruption import claimed
 from checks.upgrade import served, shards
-from release import CHART, NAME, Release, check, ok
+from release import CHART, TOKEN, Release, check, ok
+
+IDENTITIES = CHART / "files/identities.toml"
 
 
 def values_files(cluster: Cluster) -> None:
@@ -19,7 +21,10 @@ def values_files(cluster: Cluster) -> None:
         release.secret("other-redis", url="redis://three.example:6379")
         release.secret("my-redis-tls", **{"ca_crt": "ca", "tls_crt": "certificate", "tls_key": "key"})
         release.secret("my-ringq", ringq_toml='[[shard]]\nname = "a"\nurl = "redis://one.example:6379"\n')
-        release.secret("ringq-redis", password="letters1") if "plain" in name else None
+        release.secret("my-identities", identities_toml=IDENTITIES.read_text(), token="letters-and-digits-1")
+        if "plain" in name:
+            release.secret("ringq-redis", password="letters1")
+            release.secret("ringq-identities", identities_toml=IDENTITIES.read_text(), token="letters-and-digits-1")
         release.secret("pull", _dockerconfigjson='{"auths": {}}')
         release.mine = set(release.everything())
         release.install("-f", str(file))
@@ -32,10 +37,10 @@ def values_files(cluster: Cluster) -> None:
         dropped = release.dropped()
         check(not dropped, f"values: ci/{file.name}: the API server keeps each field", *dropped)
         claims = release.names("persistentvolumeclaims")
-        password = release.names("secrets", instance=NAME, component="redis")
+        made = release.kept_secrets()
         stays = release.uninstall()
-        check(stays == claims | password, f"values: ci/{file.name}: {', '.join(sets)} ready; uninstall leaves "
-              f"{len(claims)} volumes and {len(password)} password", stays)
+        check(stays == claims | made, f"values: ci/{file.name}: {', '.join(sets)} ready; uninstall leaves "
+              f"{len(claims)} volumes and the Secrets {', '.join(sorted(made)) or 'of the operator'}", stays)
 
 
 def external(cluster: Cluster) -> None:
@@ -53,10 +58,11 @@ def external(cluster: Cluster) -> None:
     release.wait_ready("server", 2)
     check(served(release) == ["one", "two"], "external: an upgrade adds a shard", served(release))
     made = {key: one for key, one in release.settled().items() if key not in release.mine}
-    copies = [key for key, one in made.items() if "example:6379" in str(one) or key.startswith("secrets/")]
+    copies = [key for key, one in made.items() if "example:6379" in str(one)]
+    copies += [key for key in made if key.startswith("secrets/") and key != f"secrets/{TOKEN}"]
     copies += [key for key in made if key.startswith("statefulsets/")]
-    check(not copies, "external: the chart makes no Secret, no copy of a URL and no shard", copies)
-    check(not release.uninstall(), "external: uninstall leaves nothing; the Secret of the operator stays")
+    check(not copies, "external: the chart makes no Secret but that of the token, no copy of a URL and no shard", copies)
+    check(release.uninstall() == {TOKEN}, "external: uninstall leaves the token; the Secret of the operator stays")
 
 
 def sqlite(cluster: Cluster) -> None:
@@ -83,7 +89,7 @@ def sqlite(cluster: Cluster) -> None:
     ok("sqlite: an upgrade to another store is refused")
     release.upgrade("--set", "store=sqlite,replicas=2", refused="/replicas")
     ok("sqlite: an upgrade to 2 servers is refused")
-    check(release.uninstall() == set(volumes), "sqlite: uninstall leaves the volume, and nothing else")
+    check(release.uninstall() == {*volumes, TOKEN}, "sqlite: uninstall leaves the volume and the token, and nothing else")
 
 
 def refusals(cluster: Cluster) -> None:
@@ -100,6 +106,7 @@ def refusals(cluster: Cluster) -> None:
         # The API server refuses these, too, but only after the other objects of the release are made.
         ("minReplicas is above maxReplicas", "--set", "autoscaling.enabled=true,autoscaling.minReplicas=7"),
         ("podLabels: the chart sets", "--set", r"podLabels.app\.kubernetes\.io/component=a"),
+        ("serviceMonitor.token.secretName", "--set", "serviceMonitor.enabled=true,metricsOpen=false"),
         ("extraEnv: the variable RINGQ_LISTEN", "--set-json", 'extraEnv=[{"name":"RINGQ_LISTEN","value":"a"}]'),
     ]:
         release.install(*arguments, refused=error)
