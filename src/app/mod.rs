@@ -57,7 +57,7 @@ impl App {
     pub async fn build(config: Config, telemetry: Telemetry) -> Result<App, Error> {
         open_files::raise_limit();
         let clock = Clock::system();
-        let authenticator = authenticator(&config).map_err(Error::Identities)?;
+        let authenticator = authenticator(&config, &clock).map_err(Error::Identities)?;
         let audit = audit(&config, &clock)?;
         open::directories(&config.shards).await?;
         let grpc = BoundListener::bind(config.listen, "listen").await?;
@@ -71,6 +71,7 @@ impl App {
         let fingerprint = format!("{:016x}", shards.fingerprint());
         tracing::info!(shards = shards.all().len(), fingerprint, "ring at start");
         let scheduler = Scheduler::new(shards, clock, metrics, replica);
+        authenticator.keys_tried().await;
         Ok(App { config, authenticator, audit, scheduler, telemetry, grpc, http })
     }
 
@@ -145,11 +146,12 @@ impl App {
 }
 
 /// Returns what recognizes callers.
-fn authenticator(config: &Config) -> Result<Authenticator, Vec<String>> {
+fn authenticator(config: &Config, clock: &Clock) -> Result<Authenticator, Vec<String>> {
     let Some(path) = &config.identities else { return Ok(Authenticator::off()) };
     let identities = identity_source(path).read()?;
-    tracing::info!(identities = identities.len(), path = %path.display(), "identities read");
-    Ok(Authenticator::new(identities))
+    let (count, issuers) = (identities.len(), identities.issuers().count());
+    tracing::info!(identities = count, issuers, path = %path.display(), "identities read");
+    Ok(Authenticator::new(identities, clock.clone()))
 }
 
 /// Keeps the identities as their files are, until the task is dropped.

@@ -7,11 +7,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use subtle::ConstantTimeEq as _;
 use tokio::sync::watch;
 
+use crate::clock::Clock;
+use crate::domain::Time;
+
 use super::identities::Identities;
 use super::identity::Identity;
+use super::in_force::{InForce, JwtProof};
+use super::jwt::JwtError;
+use super::jwt::issuer::Issuer;
+use super::jwt::token_cache::TokenCache;
+use super::jwt::unverified::is_jwt;
+use super::token::TokenHash;
 
-/// Maximum number of bytes of an `authorization` header; JSON Web Tokens have up to a few thousand.
-const HEADER_BYTES_MAX: usize = 8 << 10;
+/// Maximum number of bytes of a token; JSON Web Tokens have up to a few thousand.
+const TOKEN_BYTES_MAX: usize = 8 << 10;
 /// Scheme of the header, which is compared without case (RFC 9110, section 11.1).
 const SCHEME: &str = "bearer ";
 
@@ -22,16 +31,29 @@ pub struct Authenticator(Option<Arc<Current>>);
 /// Identities in force.
 #[derive(Debug)]
 struct Current {
-    identities: watch::Sender<Arc<Identities>>,
-    /// Number of the identities in force, which rises with each change.
-    generation: AtomicU64,
+    in_force: watch::Sender<Arc<InForce>>,
+    /// Number of the identities and keys in force, which rises with each change.
+    generation: Arc<AtomicU64>,
+    clock: Clock,
+    /// JSON Web Tokens that were verified for any connection.
+    verified: TokenCache<Caller>,
     /// Number of reloads that failed since the last one that did not.
     failed_reloads: AtomicU64,
 }
 
 /// Caller of a call: an identity, or anyone where there are no identities.
 #[derive(Clone, Debug)]
-pub struct Caller(Option<Arc<Identity>>);
+pub struct Caller {
+    identity: Option<Arc<Identity>>,
+    token: Option<JwtEnd>,
+}
+
+/// End of the JSON Web Token that proved a caller.
+#[derive(Clone, Debug)]
+struct JwtEnd {
+    issuer: Arc<Issuer>,
+    at: Time,
+}
 
 /// Credentials that a connection brings, and the last ones of its calls.
 #[derive(Debug)]
@@ -53,7 +75,7 @@ struct Recognized {
 }
 
 /// Reason why a caller is not recognized.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unauthenticated {
     /// The call has no credentials.
     #[error(
@@ -63,12 +85,18 @@ pub enum Unauthenticated {
     /// The header has another form.
     #[error("the header `authorization` is not of the form `Bearer TOKEN`")]
     NotBearer,
+    /// The token is longer than any that is accepted.
+    #[error("the token has more than {TOKEN_BYTES_MAX} bytes; request one with fewer claims")]
+    TooLarge,
     /// No identity has this token.
     #[error("the token belongs to no identity of this server; it may have been replaced")]
     UnknownToken,
     /// No identity has a name of the client certificate.
     #[error("no name in the client certificate belongs to an identity of this server")]
     UnknownCertificate,
+    /// The token is a JSON Web Token that is refused.
+    #[error(transparent)]
+    Jwt(#[from] JwtError),
 }
 
 // === impl Authenticator ===
@@ -80,12 +108,27 @@ impl Authenticator {
         Authenticator(None)
     }
 
-    /// Creates one with these identities.
+    /// Creates one with these identities. JSON Web Tokens are valid by this clock. If an issuer has its keys at a URL,
+    /// it has to be created within a runtime, and begins to fetch them.
     #[must_use]
-    pub fn new(identities: Identities) -> Authenticator {
-        let identities = watch::Sender::new(Arc::new(identities));
-        let (generation, failed_reloads) = (AtomicU64::new(1), AtomicU64::new(0));
-        Authenticator(Some(Arc::new(Current { identities, generation, failed_reloads })))
+    pub fn new(identities: Identities, clock: Clock) -> Authenticator {
+        let generation = Arc::new(AtomicU64::new(1));
+        let in_force = InForce::new(identities, None, &generation);
+        Authenticator(Some(Arc::new(Current {
+            in_force: watch::Sender::new(Arc::new(in_force)),
+            generation,
+            clock,
+            verified: TokenCache::new(),
+            failed_reloads: AtomicU64::new(0),
+        })))
+    }
+
+    /// Waits until the keys of each issuer were fetched once, or could not be, which is logged.
+    pub async fn keys_tried(&self) {
+        if let Some(current) = &self.0 {
+            let in_force = Arc::clone(&current.in_force.borrow());
+            in_force.keys_tried().await;
+        }
     }
 
     /// Returns whether callers have to prove an identity.
@@ -98,7 +141,9 @@ impl Authenticator {
     pub fn replace(&self, identities: Identities) {
         if let Some(current) = &self.0 {
             current.failed_reloads.store(0, Ordering::Relaxed);
-            current.identities.send_replace(Arc::new(identities));
+            let former = Arc::clone(&current.in_force.borrow());
+            let in_force = InForce::new(identities, Some(&former), &current.generation);
+            current.in_force.send_replace(Arc::new(in_force));
             current.generation.fetch_add(1, Ordering::Release);
         }
     }
@@ -123,16 +168,63 @@ impl Authenticator {
         ConnectionCredentials { authenticator: self.clone(), certificate, last: Mutex::default() }
     }
 
-    /// Waits until `caller` is not an identity in force any more, as it was: it was removed, or its rights changed.
-    pub async fn changed(&self, caller: &Caller) {
-        let (Some(current), Some(identity)) = (&self.0, &caller.0) else {
-            return std::future::pending().await;
+    /// Waits until `caller` has not its rights any more: its identity was removed or changed, or the token that proved
+    /// it has expired.
+    pub async fn ended(&self, caller: &Caller) {
+        let Some(current) = &self.0 else { return std::future::pending().await };
+        tokio::select! {
+            () = current.changed(caller) => {}
+            () = current.expired(caller) => {}
+        }
+    }
+}
+
+// === impl Current ===
+
+impl Current {
+    /// Waits until the caller is not recognized any more as it was, whatever the time is.
+    async fn changed(&self, caller: &Caller) {
+        let Some(identity) = &caller.identity else { return std::future::pending().await };
+        let issuer = caller.token.as_ref().map(|token| &token.issuer);
+        let is_other = |now: &Arc<InForce>| {
+            let has_rules = |of: &Arc<Issuer>| {
+                let now = now.identities.issuer_of(&of.issuer);
+                now.is_some_and(|now| now.has_rules_of(of))
+            };
+            now.identities.get(&identity.name) != Some(identity) || !issuer.is_none_or(has_rules)
         };
-        let mut identities = current.identities.subscribe();
-        let is_other = |now: &Arc<Identities>| now.get(&identity.name) != Some(identity);
-        if identities.wait_for(is_other).await.is_err() {
+        if self.in_force.subscribe().wait_for(is_other).await.is_err() {
             std::future::pending().await
         }
+    }
+
+    async fn expired(&self, caller: &Caller) {
+        match caller.ends() {
+            Some(at) => self.clock.sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn is_expired(&self, caller: &Caller) -> bool {
+        caller.ends().is_some_and(|at| self.clock.now() >= at)
+    }
+
+    /// Returns the caller that a JSON Web Token proves.
+    fn jwt_caller(
+        &self,
+        in_force: &InForce,
+        generation: u64,
+        (token, hash): (&str, TokenHash),
+    ) -> Result<Caller, JwtError> {
+        let known = self.verified.get(&hash, generation);
+        if let Some(caller) = known.filter(|caller| !self.is_expired(caller)) {
+            return Ok(caller);
+        }
+        let JwtProof { identity, issuer, ends } = in_force.verify(token, self.clock.now())?;
+        let token = Some(JwtEnd { issuer, at: ends });
+        let caller = Caller { identity: Some(identity), token };
+        self.verified.put(hash, generation, caller.clone());
+        Ok(caller)
     }
 }
 
@@ -145,39 +237,49 @@ impl ConnectionCredentials {
     /// # Errors
     /// [`Unauthenticated`], if it proves no identity.
     pub fn caller(&self, header: Option<&[u8]>) -> Result<Caller, Unauthenticated> {
-        let Some(current) = &self.authenticator.0 else { return Ok(Caller(None)) };
+        let Some(current) = &self.authenticator.0 else { return Ok(Caller::anyone()) };
         let generation = current.generation.load(Ordering::Acquire);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = &*last
             && last.generation == generation
             && is_same(last.header.as_deref(), header)
+            && !current.is_expired(&last.caller)
         {
             return Ok(last.caller.clone());
         }
-        let identities = Arc::clone(&current.identities.borrow());
-        let caller = Caller(Some(Arc::clone(self.recognize(&identities, header)?)));
+        let caller = self.recognize(current, generation, header)?;
         let header = header.map(<[u8]>::to_vec);
         *last = Some(Recognized { generation, header, caller: caller.clone() });
         Ok(caller)
     }
 
-    fn recognize<'a>(
+    fn recognize(
         &self,
-        identities: &'a Identities,
+        current: &Current,
+        generation: u64,
         header: Option<&[u8]>,
-    ) -> Result<&'a Arc<Identity>, Unauthenticated> {
+    ) -> Result<Caller, Unauthenticated> {
+        let in_force = Arc::clone(&current.in_force.borrow());
+        let identities = &in_force.identities;
         let Some(header) = header else {
             let mut names = self.certificate.iter();
             let found = names.find_map(|name| identities.by_certificate(name));
             let is_missing = self.certificate.is_empty();
-            return found.ok_or(if is_missing {
+            return found.map(Caller::known).ok_or(if is_missing {
                 Unauthenticated::Missing
             } else {
                 Unauthenticated::UnknownCertificate
             });
         };
-        let token = bearer_token(header).ok_or(Unauthenticated::NotBearer)?;
-        identities.by_token(token).ok_or(Unauthenticated::UnknownToken)
+        let token = bearer_token(header)?;
+        let hash = TokenHash::of(token);
+        if let Some(identity) = identities.by_token(&hash) {
+            return Ok(Caller::known(identity));
+        }
+        if !is_jwt(token) {
+            return Err(Unauthenticated::UnknownToken);
+        }
+        Ok(current.jwt_caller(&in_force, generation, (token, hash))?)
     }
 }
 
@@ -191,11 +293,25 @@ fn is_same(a: Option<&[u8]>, b: Option<&[u8]>) -> bool {
     }
 }
 
-fn bearer_token(header: &[u8]) -> Option<&str> {
-    let header = std::str::from_utf8(header).ok().filter(|text| text.len() <= HEADER_BYTES_MAX)?;
-    let (scheme, token) = header.split_at_checked(SCHEME.len())?;
-    let token = token.trim();
-    (scheme.eq_ignore_ascii_case(SCHEME) && !token.is_empty()).then_some(token)
+fn bearer_token(header: &[u8]) -> Result<&str, Unauthenticated> {
+    if header.len() > SCHEME.len() + TOKEN_BYTES_MAX {
+        return Err(Unauthenticated::TooLarge);
+    }
+    let parts =
+        std::str::from_utf8(header).ok().and_then(|text| text.split_at_checked(SCHEME.len()));
+    let token = parts.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(SCHEME));
+    let token = token.map(|(_, token)| token.trim()).filter(|token| !token.is_empty());
+    token.ok_or(Unauthenticated::NotBearer)
+}
+
+// === impl Unauthenticated ===
+
+impl Unauthenticated {
+    /// Returns whether the same credentials may be accepted in a moment.
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
+        matches!(self, Unauthenticated::Jwt(error) if error.is_temporary())
+    }
 }
 
 // === impl Caller ===
@@ -204,18 +320,30 @@ impl Caller {
     /// Creates the caller where there are no identities.
     #[must_use]
     pub fn anyone() -> Caller {
-        Caller(None)
+        Caller { identity: None, token: None }
+    }
+
+    /// Creates the caller that a token or a certificate without an end of its own proves.
+    fn known(identity: &Arc<Identity>) -> Caller {
+        Caller { identity: Some(Arc::clone(identity)), token: None }
     }
 
     /// Returns the identity; `None`: everyone may do everything.
     #[must_use]
     pub fn identity(&self) -> Option<&Identity> {
-        self.0.as_deref()
+        self.identity.as_deref()
+    }
+
+    /// Returns the time at which the token that proved the caller is not accepted any more, its leeway included;
+    /// `None`: it has no end.
+    #[must_use]
+    pub fn ends(&self) -> Option<Time> {
+        self.token.as_ref().map(|token| token.at)
     }
 }
 
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.as_ref().map_or("anyone", |identity| &identity.name))
+        f.write_str(self.identity.as_ref().map_or("anyone", |identity| &identity.name))
     }
 }

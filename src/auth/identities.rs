@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::identity::{Identity, JwtSubject};
+use super::jwt::Issuer;
 use super::token::TokenHash;
 
 /// Identities, by what proves them.
@@ -13,19 +14,32 @@ pub struct Identities {
     by_token: HashMap<TokenHash, Arc<Identity>>,
     by_jwt: HashMap<JwtSubject, Arc<Identity>>,
     by_certificate: HashMap<String, Arc<Identity>>,
+    /// Issuers of JSON Web Tokens, by their claim `iss`.
+    issuers: HashMap<String, Arc<Issuer>>,
 }
 
 // === impl Identities ===
 
 impl Identities {
-    /// Collects identities, each with the place that errors name.
+    /// Collects identities and the issuers of their JSON Web Tokens, each with the place that errors name.
     ///
     /// # Errors
-    /// Texts about names and proofs that two identities share.
-    pub fn new(identities: Vec<(String, Identity)>) -> Result<Identities, Vec<String>> {
+    /// Texts about names and proofs that two of them share, and about issuers that are not there.
+    pub fn new(
+        identities: Vec<(String, Identity)>,
+        issuers: Vec<(String, Issuer)>,
+    ) -> Result<Identities, Vec<String>> {
         let (mut all, mut problems) = (Identities::default(), Vec::new());
+        let names = all.add_issuers(issuers, &mut problems);
         for (place, identity) in identities {
             let identity = Arc::new(identity);
+            for subject in identity.jwt.iter().filter(|of| !names.contains(&of.issuer)) {
+                let (name, names) = (&subject.issuer, names.join(", "));
+                let names = if names.is_empty() { "none" } else { &names };
+                problems.push(format!(
+                    "{place}.jwt: there is no [[issuer]] with the name {name:?}; there are: {names}"
+                ));
+            }
             let mut taken = |what: &str, other: Option<Arc<Identity>>| {
                 if let Some(other) = other {
                     let name = &other.name;
@@ -47,6 +61,27 @@ impl Identities {
             }
         }
         if problems.is_empty() { Ok(all) } else { Err(problems) }
+    }
+
+    /// Adds issuers, and returns their names.
+    fn add_issuers(
+        &mut self,
+        issuers: Vec<(String, Issuer)>,
+        problems: &mut Vec<String>,
+    ) -> Vec<String> {
+        let mut names: Vec<String> = Vec::with_capacity(issuers.len());
+        for (place, issuer) in issuers {
+            if names.contains(&issuer.name) {
+                problems.push(format!("{place}.name: another issuer has the same name"));
+            }
+            names.push(issuer.name.clone());
+            let other = self.issuers.insert(issuer.issuer.clone(), Arc::new(issuer));
+            if let Some(other) = other {
+                let name = &other.name;
+                problems.push(format!("{place}.issuer: it is also that of the issuer {name}"));
+            }
+        }
+        names
     }
 
     /// Returns whether there is no identity.
@@ -75,9 +110,19 @@ impl Identities {
         self.by_name.get(name)
     }
 
-    /// Returns the identity to which a token belongs.
-    pub(super) fn by_token(&self, token: &str) -> Option<&Arc<Identity>> {
-        self.by_token.get(&TokenHash::of(token))
+    /// Returns the issuers of JSON Web Tokens, in no order.
+    pub fn issuers(&self) -> impl Iterator<Item = &Arc<Issuer>> {
+        self.issuers.values()
+    }
+
+    /// Returns the issuer whose tokens have this claim `iss`.
+    pub(super) fn issuer_of(&self, iss: &str) -> Option<&Arc<Issuer>> {
+        self.issuers.get(iss)
+    }
+
+    /// Returns the identity to which the token of a hash belongs.
+    pub(super) fn by_token(&self, token: &TokenHash) -> Option<&Arc<Identity>> {
+        self.by_token.get(token)
     }
 
     /// Returns the identity to which a subject of JSON Web Tokens belongs.

@@ -10,6 +10,8 @@ use super::authenticator::Authenticator;
 use super::identities::Identities;
 use super::identity::Identity;
 use super::identity_file;
+use super::jwt::Issuer;
+use super::jwt::issuer_file;
 use super::secret::Variables;
 
 /// Interval in which the files are compared with what is in use. All of them are read: those of a Kubernetes volume
@@ -27,6 +29,9 @@ pub struct IdentitySource {
 
 /// Content of the files.
 type Texts = Vec<(PathBuf, String)>;
+
+/// Identities and issuers of one file, each with its place.
+type Parsed = (Vec<(String, Identity)>, Vec<(String, Issuer)>);
 
 // === impl IdentitySource ===
 
@@ -61,7 +66,8 @@ impl IdentitySource {
             match &now {
                 Ok(identities) => {
                     log(None);
-                    tracing::info!(identities = identities.len(), "identities read again");
+                    let (count, issuers) = (identities.len(), identities.issuers().count());
+                    tracing::info!(identities = count, issuers, "identities read again");
                     authenticator.replace(identities.clone());
                 }
                 Err(problems) => {
@@ -101,12 +107,14 @@ impl IdentitySource {
     }
 
     fn parse(&self, texts: &Texts) -> Result<Identities, Vec<String>> {
-        let (mut found, mut problems) = (Vec::new(), Vec::new());
+        let (mut found, mut issuers, mut problems) = (Vec::new(), Vec::new(), Vec::new());
         for (path, text) in texts {
             let place = |text: String| format!("{}: {text}", path.display());
-            match parse_file(text, self.variables) {
-                Ok(identities) => {
-                    found.extend(identities.into_iter().map(|(at, identity)| (place(at), identity)))
+            match parse_file(path, text, self.variables) {
+                Ok((of_file, issuers_of_file)) => {
+                    found.extend(of_file.into_iter().map(|(at, identity)| (place(at), identity)));
+                    issuers
+                        .extend(issuers_of_file.into_iter().map(|(at, found)| (place(at), found)));
                 }
                 Err(texts) => problems.extend(texts.into_iter().map(place)),
             }
@@ -114,7 +122,7 @@ impl IdentitySource {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let identities = Identities::new(found)?;
+        let identities = Identities::new(found, issuers)?;
         if identities.is_empty() {
             let text = "there is no identity in it, so nothing could be called";
             return Err(vec![format!("{}: {text}", self.path.display())]);
@@ -149,19 +157,28 @@ fn unreadable(path: &Path, error: &io::Error) -> String {
     format!("cannot read {}: {error}", path.display())
 }
 
-fn parse_file(text: &str, variables: Variables) -> Result<Vec<(String, Identity)>, Vec<String>> {
+fn parse_file(path: &Path, text: &str, variables: Variables) -> Result<Parsed, Vec<String>> {
     let table: Table = toml::from_str(text).map_err(|error| {
         // Its own message would show the line, and there may be a token in it.
         let start = error.span().map_or(0, |span| span.start.min(text.len()));
         let line = text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
         vec![format!("is not TOML: line {line}")]
     })?;
-    let unknown = table.keys().find(|key| *key != identity_file::KEY);
+    let known = [identity_file::KEY, issuer_file::KEY];
+    let unknown = table.keys().find(|key| !known.contains(&key.as_str()));
     if let Some(key) = unknown {
         return Err(vec![format!(
-            "{key}: there is no such table; a file of identities has [[{}]] tables only",
-            identity_file::KEY
+            "{key}: there is no such table; a file of identities has [[{}]] and [[{}]] tables only",
+            identity_file::KEY,
+            issuer_file::KEY
         )]);
     }
-    identity_file::read(&table, variables)
+    // Relative paths start at the file that they stand in.
+    let directory = path.parent().unwrap_or(Path::new(""));
+    match (identity_file::read(&table, variables), issuer_file::read(&table, directory)) {
+        (Ok(identities), Ok(issuers)) => Ok((identities, issuers)),
+        (identities, issuers) => {
+            Err([identities.err(), issuers.err()].into_iter().flatten().flatten().collect())
+        }
+    }
 }

@@ -4,7 +4,9 @@
 //! - [`identity`]: an identity and its decisions
 //! - [`token`]: bearer tokens and their hashes; [`secret`]: where a file of identities refers to one
 //! - [`identity_file`]: identities as text, in TOML; [`identities`]: all that are known at one moment
+//! - [`jwt`]: JSON Web Tokens and their issuers
 //! - [`identity_source`]: the files, read again when they change
+//! - `in_force`: identities in force, with the present keys of their issuers
 //! - [`authenticator`]: from the credentials of a call to its [`Caller`]
 //!
 //! Nothing is allowed that no rule allows. Without any identity everything is: a server that others can reach refuses
@@ -15,6 +17,8 @@ pub mod identities;
 pub mod identity;
 pub mod identity_file;
 pub mod identity_source;
+mod in_force;
+pub mod jwt;
 pub mod role;
 pub mod rpc_rule;
 pub mod secret;
@@ -26,5 +30,6 @@ pub use authenticator::{Authenticator, Caller, ConnectionCredentials, Unauthenti
 pub use identities::Identities;
 pub use identity::{Denial, Identity, Permission};
 pub use identity_source::IdentitySource;
+pub use jwt::JwtError;
 pub use role::Role;
 pub use rpc_rule::{RpcRule, RpcScope, rule};

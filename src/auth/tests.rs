@@ -2,12 +2,14 @@
 
 use super::identity_file;
 use super::*;
+use crate::clock::Clock;
 use crate::domain::{TopicName, TopicPattern};
 use crate::rpc::Rpc;
 
 /// Reads the identities of a file.
 fn identities(text: &str) -> Result<Identities, Vec<String>> {
-    identity_file::read(&toml::from_str(text).unwrap(), variables).and_then(Identities::new)
+    let found = identity_file::read(&toml::from_str(text).unwrap(), variables)?;
+    Identities::new(found, vec![("issuer[0]".to_owned(), jwt::tests::issuer("k"))])
 }
 
 fn variables(name: &str) -> Option<String> {
@@ -197,7 +199,7 @@ fn callers_prove_their_identity_by_token_or_certificate() {
         )
     };
     let all = identities(&(text("a", "ta") + &text("b", "tb"))).unwrap();
-    let authenticator = Authenticator::new(all);
+    let authenticator = Authenticator::new(all, Clock::system());
     let plain = authenticator.connection(Vec::new());
     let name = |header: Option<&str>| {
         plain.caller(header.map(str::as_bytes)).map(|caller| caller.to_string())
@@ -228,9 +230,9 @@ async fn a_caller_is_notified_of_a_change_of_its_own_rights_only() {
     let two = "[[identity]]\nname='a'\nworker=['x']\n[[identity]]\nname='b'\n";
     let token = format!("tokens = ['{}']\n", token::TokenHash::of("t"));
     let file = |rest: &str| identities(&format!("{two}{token}{rest}")).unwrap();
-    let authenticator = Authenticator::new(file(""));
+    let authenticator = Authenticator::new(file(""), Clock::system());
     let caller = authenticator.connection(Vec::new()).caller(Some(b"Bearer t")).unwrap();
-    let mut changed = Box::pin(authenticator.changed(&caller));
+    let mut changed = Box::pin(authenticator.ended(&caller));
     authenticator.replace(file("[[identity]]\nname='c'"));
     assert!((&mut changed).now_or_never().is_none(), "another identity was added");
     authenticator.replace(file("worker=['y']"));

@@ -170,10 +170,14 @@ impl GrpcServer {
             scheduler.clone(),
             dispatcher.clone(),
             tracer,
-            authenticator,
+            authenticator.clone(),
         );
         let topics = topic_service::TopicsHandler::new(scheduler.clone(), dispatcher.clone());
-        let scaler = scaler_service::ScalerHandler::new(scheduler.clone(), dispatcher.clone());
+        let scaler = scaler_service::ScalerHandler::new(
+            scheduler.clone(),
+            dispatcher.clone(),
+            authenticator,
+        );
         let admin = admin_service::AdminHandler::new(scheduler, dispatcher, about);
         let routes = Routes::new(sized!(QueueServer::new(queue)))
             .add_service(sized!(TopicServer::new(topics)))

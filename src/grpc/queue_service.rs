@@ -188,7 +188,7 @@ impl QueueService for QueueHandler {
         }
         let worker_id = Arc::clone(&options.worker_id);
         let (authenticator, caller) = (self.authenticator.clone(), access.caller().clone());
-        let ends = async move { authenticator.changed(&caller).await };
+        let ends = async move { authenticator.ended(&caller).await };
         let outbox = self.dispatcher.open_until(options, ends)?;
         info.stream_id = outbox.stream_id();
         info.replica.clone_from(&self.scheduler.replica().name);

@@ -22,6 +22,8 @@ pub(in crate::grpc) enum Reason {
     ShardNotFound,
     /// The call proves no identity.
     Unauthenticated,
+    /// The keys that the caller's JSON Web Token is checked with could not be fetched.
+    KeysUnavailable,
     /// The identity has no right to the call.
     PermissionDenied,
     /// The id is taken.
@@ -103,6 +105,7 @@ impl Reason {
             Reason::TopicNotFound => ("TOPIC_NOT_FOUND", Code::NotFound, None),
             Reason::ShardNotFound => ("SHARD_NOT_FOUND", Code::NotFound, None),
             Reason::Unauthenticated => ("UNAUTHENTICATED", Code::Unauthenticated, None),
+            Reason::KeysUnavailable => ("KEYS_UNAVAILABLE", Code::Unavailable, after(2_000)),
             Reason::PermissionDenied => ("PERMISSION_DENIED", Code::PermissionDenied, None),
             Reason::JobExists => ("JOB_EXISTS", Code::AlreadyExists, None),
             Reason::WrongJobState => ("WRONG_JOB_STATE", Code::FailedPrecondition, None),
@@ -180,7 +183,8 @@ mod tests {
             Reason::JobNotFound => Some(Reason::TopicNotFound),
             Reason::TopicNotFound => Some(Reason::ShardNotFound),
             Reason::ShardNotFound => Some(Reason::Unauthenticated),
-            Reason::Unauthenticated => Some(Reason::PermissionDenied),
+            Reason::Unauthenticated => Some(Reason::KeysUnavailable),
+            Reason::KeysUnavailable => Some(Reason::PermissionDenied),
             Reason::PermissionDenied => Some(Reason::JobExists),
             Reason::JobExists => Some(Reason::WrongJobState),
             Reason::WrongJobState => Some(Reason::DurabilityUnsupported),

@@ -9,6 +9,7 @@ use http::Extensions;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tonic::{Request, Response, Status};
 
+use crate::auth::Authenticator;
 use crate::dispatch::Dispatcher;
 use crate::keda::external_scaler_server::ExternalScaler;
 use crate::keda::{
@@ -29,6 +30,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct ScalerHandler {
     scheduler: Scheduler,
     dispatcher: Dispatcher,
+    authenticator: Authenticator,
 }
 
 /// Watches for changes of whether there is work.
@@ -45,8 +47,12 @@ struct ActivityWatch {
 
 impl ScalerHandler {
     /// Creates the handler on top of these parts.
-    pub(super) fn new(scheduler: Scheduler, dispatcher: Dispatcher) -> ScalerHandler {
-        ScalerHandler { scheduler, dispatcher }
+    pub(super) fn new(
+        scheduler: Scheduler,
+        dispatcher: Dispatcher,
+        authenticator: Authenticator,
+    ) -> ScalerHandler {
+        ScalerHandler { scheduler, dispatcher, authenticator }
     }
 }
 
@@ -69,6 +75,9 @@ impl ExternalScaler for ScalerHandler {
     ) -> Result<Response<Self::StreamIsActiveStream>, Status> {
         let settings =
             settings(request.extensions(), Rpc::StreamIsActive, Some(request.get_ref()))?;
+        let access = CallAccess::of(request.extensions(), Rpc::StreamIsActive)?;
+        let (authenticator, caller) = (self.authenticator.clone(), access.caller().clone());
+        let ended = Box::pin(async move { authenticator.ended(&caller).await });
         let mut checks = interval(CHECK_INTERVAL);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (scheduler, dispatcher) = (self.scheduler.clone(), self.dispatcher.clone());
@@ -77,7 +86,7 @@ impl ExternalScaler for ScalerHandler {
             let result = watch.next_change().await?;
             Some((Ok(IsActiveResponse { result }), watch))
         });
-        Ok(Response::new(changes.boxed()))
+        Ok(Response::new(changes.take_until(ended).boxed()))
     }
 
     async fn get_metric_spec(

@@ -98,7 +98,13 @@ fn may_read_metrics(
 ) -> Result<(), (StatusCode, String)> {
     let header = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     let caller = readers.connection(Vec::new()).caller(header);
-    let caller = caller.map_err(|error| (StatusCode::UNAUTHORIZED, format!("{error}\n")))?;
+    let caller = caller.map_err(|error| {
+        let status = match error.is_temporary() {
+            true => StatusCode::SERVICE_UNAVAILABLE,
+            false => StatusCode::UNAUTHORIZED,
+        };
+        (status, format!("{error}\n"))
+    })?;
     let allowed = caller.identity().map_or(Ok(()), |who| who.may_call(Rpc::ListShards).map(drop));
     allowed.map_err(|_| {
         let text = format!(

@@ -28,7 +28,7 @@ const LAYERS: [(&str, &[&str]); 26] = [
     ("domain", &[]),
     ("rpc", &[]),
     ("clock", &["domain"]),
-    ("auth", &["domain", "rpc"]),
+    ("auth", &["backoff", "clock", "domain", "rpc"]),
     ("audit", &["clock", "domain", "log_limiter", "rpc"]),
     // The layers, from below.
     ("store", &["clock", "domain", "backoff"]),

@@ -156,7 +156,11 @@ impl RpcError {
 
     /// Creates the error for a call that proves no identity.
     pub(super) fn unauthenticated(why: Unauthenticated) -> RpcError {
-        RpcError::new(Reason::Unauthenticated, why.to_string())
+        let reason = match why.is_temporary() {
+            true => Reason::KeysUnavailable,
+            false => Reason::Unauthenticated,
+        };
+        RpcError::new(reason, why.to_string())
     }
 
     /// Creates the error for a call to which its caller has no right.

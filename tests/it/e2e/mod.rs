@@ -42,6 +42,8 @@ mod jobs;
 mod json;
 /// The worker of `examples/json_worker.py`.
 mod json_worker;
+/// JSON Web Tokens as proofs of identities.
+mod jwt;
 /// Writes that reach Redis late.
 mod late;
 /// Workers of a few lines with defaults only, and the log when that goes wrong.
