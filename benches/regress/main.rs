@@ -7,8 +7,8 @@
 //! - [`hot`]: the pure functions of the bench of this name, in instructions per call
 //! - [`server`]: a whole server on SQLite in memory and on Redis, in instructions per job: decoding, converting,
 //!   batching, the store's side, claims, credit, messages, receipts, encoding; `traced`: on SQLite, with traces
-//!   exported and one call of a hundred recorded
-//!   The traced server may cost 3 % more than the one without traces, in the same run
+//!   exported and one call of a hundred recorded; `token`: on SQLite, with an identity whose token each call brings.
+//!   Either may cost 3 % more than the plain server, in the same run
 //! - [`redis`]: the scripts, in instructions of Redis per job and verb; and, loosely, in time
 //!
 //! The code is built like the tests, without further optimization: another build would cost minutes in every CI run,
@@ -66,8 +66,11 @@ fn main() -> Result<ExitCode> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [hot::COMMAND] => hot::run(),
-        [server::COMMAND, url] => server::serve(url, false)?,
-        [server::COMMAND, url, server::TRACED] => server::serve(url, true)?,
+        [server::COMMAND, url] => server::serve(url, false, None)?,
+        [server::COMMAND, url, server::TRACED] => server::serve(url, true, None)?,
+        [server::COMMAND, url, server::TOKEN, identities] => {
+            server::serve(url, false, Some(identities))?;
+        }
         _ => return regress(arguments.iter().any(|argument| argument == "--bless")),
     }
     Ok(ExitCode::SUCCESS)
@@ -101,6 +104,7 @@ async fn measure() -> Result<Vec<RegressFigure>> {
     let mut figures = hot::count()?;
     figures.extend(server::count("sqlite", "sqlite::memory:").await?);
     figures.extend(server::count_traced("traced", "sqlite::memory:").await?);
+    figures.extend(server::count_with_token("token", "sqlite::memory:").await?);
     let dir = TempDir::new()?;
     let redis = redis_server::RedisProcess::launch(Command::new(redis::program()), dir.path())?;
     figures.extend(server::count("redis", &redis.url()).await?);
@@ -110,17 +114,20 @@ async fn measure() -> Result<Vec<RegressFigure>> {
     Ok(figures)
 }
 
-/// Maximum of what traces may add to the cost of a job, in percent.
-const TRACES_MAX: f64 = 3.0;
+/// Maximum of what traces, or tokens, may add to the cost of a job, in percent.
+const ADDED_MAX: f64 = 3.0;
 
-/// Returns the figures of a traced server in relation to those of one without traces, in percent, by their names.
-fn added_by_traces(figures: &[RegressFigure]) -> Vec<(&'static str, f64)> {
+/// Returns the figures of a traced server, and of one with tokens, in relation to those of a plain one, in percent, by
+/// their names.
+fn added(figures: &[RegressFigure]) -> Vec<(&'static str, &'static str, f64)> {
     let value = |name: String| figures.iter().find(|figure| figure.name == name).map(|f| f.value);
-    let added = |way: &'static str| {
+    let added = |variant: &'static str, way: &'static str| {
         let plain = value(format!("server.sqlite.{way}"))?;
-        Some((way, 100.0 * (value(format!("server.traced.{way}"))? / plain - 1.0)))
+        Some((variant, way, 100.0 * (value(format!("server.{variant}.{way}"))? / plain - 1.0)))
     };
-    ["alone", "together"].into_iter().filter_map(added).collect()
+    let variants = ["traced", "token"].into_iter();
+    let rows = variants.flat_map(|variant| ["alone", "together"].map(|way| (variant, way)));
+    rows.filter_map(|(variant, way)| added(variant, way)).collect()
 }
 
 /// Prints the relation of each figure to the baseline; fails if one is off.
@@ -145,9 +152,9 @@ fn report(baseline: &Baseline, figures: &[RegressFigure], rustc: &str) -> Result
         writeln!(out, "{name:26} is not measured any more")?;
     }
     let mut slow = false;
-    for (way, added) in added_by_traces(figures) {
-        slow |= added > TRACES_MAX;
-        writeln!(out, "traces add {added:+.2} % to a job {way}; at most {TRACES_MAX:+.2} %")?;
+    for (variant, way, added) in added(figures) {
+        slow |= added > ADDED_MAX;
+        writeln!(out, "{variant}: {added:+.2} % for a job {way}; at most {ADDED_MAX:+.2} %")?;
     }
     if off == 0 {
         return Ok(if slow { ExitCode::FAILURE } else { ExitCode::SUCCESS });

@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use ringq::app::App;
+use ringq::auth::token::TokenHash;
 use ringq::config::Config;
 use ringq::pb::queue_service_client::QueueServiceClient;
 use ringq::pb::{
@@ -15,8 +16,11 @@ use ringq::pb::{
 use ringq::telemetry::{LogFormat, OtlpConfig, Signals, Telemetry};
 use tokio::runtime;
 use tokio::sync::oneshot;
-use tonic::transport::Channel;
-use tonic::{Request, Streaming};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status, Streaming};
 
 use crate::callgrind::{CallgrindCounts, OWN_MARK, callgrind_mark};
 use crate::receiver::SpanReceiver;
@@ -26,6 +30,10 @@ use crate::{RegressFigure, own_program};
 pub(crate) const COMMAND: &str = "serve";
 /// Argument by which the server exports traces.
 pub(crate) const TRACED: &str = "--traced";
+/// Argument by which the server has identities; the path of their file follows.
+pub(crate) const TOKEN: &str = "--token";
+/// Token of the only identity.
+const SECRET: &str = "rq_k7Qp2mVb9XcRt4Ws8ZyNf1Ha6JdLe3Gu5Ti0OoPqAsD";
 /// Share of the calls that a traced server records.
 const SAMPLED: &str = "0.01";
 /// Number of jobs that run one after the other.
@@ -44,28 +52,48 @@ struct CountedServer {
 
 /// A producer that is a worker, too.
 struct RegressClient {
-    queue: QueueServiceClient<Channel>,
+    queue: QueueServiceClient<InterceptedService<Channel, TokenHeader>>,
 }
+
+/// Header that each call gets, if there is a token.
+#[derive(Clone)]
+struct TokenHeader(Option<MetadataValue<Ascii>>);
 
 /// Returns the cost of the life of a job in a server with this shard: instructions per job.
 pub(crate) async fn count(name: &str, url: &str) -> Result<Vec<RegressFigure>> {
-    count_with(name, url, None).await
+    count_with(name, url, None, None).await
+}
+
+/// Returns the cost as [`count`] does, in a server with an identity whose token each call brings.
+pub(crate) async fn count_with_token(name: &str, url: &str) -> Result<Vec<RegressFigure>> {
+    let file = tempfile::NamedTempFile::with_suffix(".toml")?;
+    let hash = TokenHash::of(SECRET);
+    std::fs::write(
+        file.path(),
+        format!(
+            "[[identity]]\nname = 'app'\ntokens = ['{hash}']\nproducer = ['a.*', 'ord*']\n\
+             worker = ['a.*', 'ord*']\n"
+        ),
+    )?;
+    count_with(name, url, None, file.path().to_str()).await
 }
 
 /// Returns the cost as [`count`] does, in a server that records one call of a hundred and exports its spans.
 pub(crate) async fn count_traced(name: &str, url: &str) -> Result<Vec<RegressFigure>> {
     let receiver = SpanReceiver::start().await?;
-    count_with(name, url, Some(&receiver)).await
+    count_with(name, url, Some(&receiver), None).await
 }
 
 async fn count_with(
     name: &str,
     url: &str,
     receiver: Option<&SpanReceiver>,
+    identities: Option<&str>,
 ) -> Result<Vec<RegressFigure>> {
-    let mut server = CountedServer::start(url, receiver.map(|receiver| &*receiver.url))?;
+    let receiver_url = receiver.map(|receiver| &*receiver.url);
+    let mut server = CountedServer::start(url, receiver_url, identities)?;
     let address = server.line()?;
-    let mut client = RegressClient::connect(&address).await?;
+    let mut client = RegressClient::connect(&address, identities.is_some()).await?;
     // Allocations of the first use do not count.
     client.run_jobs_singly(10).await?;
     if let Some(receiver) = receiver {
@@ -88,9 +116,11 @@ async fn count_with(
 }
 
 /// Serves until it is killed, and marks at each line of the input.
-pub(crate) fn serve(url: &str, traced: bool) -> Result<()> {
+pub(crate) fn serve(url: &str, traced: bool, identities: Option<&str>) -> Result<()> {
+    let identities = identities.map(|path| format!("identities = '{path}'\naudit_log = 'none'\n"));
     let config = Config::from_toml(&format!(
-        "listen = '127.0.0.1:0'\nhttp_listen = '127.0.0.1:0'\n[[shard]]\nname = 's0'\nurl = '{url}'\n"
+        "listen = '127.0.0.1:0'\nhttp_listen = '127.0.0.1:0'\n{}[[shard]]\nname = 's0'\nurl = '{url}'\n",
+        identities.unwrap_or_default()
     ))?;
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -125,7 +155,7 @@ fn mark_on_stdin() -> Result<()> {
 // === impl CountedServer ===
 
 impl CountedServer {
-    fn start(url: &str, receiver: Option<&str>) -> Result<CountedServer> {
+    fn start(url: &str, receiver: Option<&str>, identities: Option<&str>) -> Result<CountedServer> {
         let counts = CallgrindCounts::new()?;
         let mut command = counts.command(own_program()?, OWN_MARK);
         command.args([COMMAND, url]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -135,6 +165,9 @@ impl CountedServer {
                 ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"),
                 ("OTEL_TRACES_SAMPLER_ARG", SAMPLED),
             ]);
+        }
+        if let Some(identities) = identities {
+            command.args([TOKEN, identities]);
         }
         let mut child = command.spawn()?;
         let stdin = child.stdin.take().context("no input")?;
@@ -166,11 +199,26 @@ impl Drop for CountedServer {
     }
 }
 
+// === impl TokenHeader ===
+
+impl Interceptor for TokenHeader {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(header) = &self.0 {
+            request.metadata_mut().insert("authorization", header.clone());
+        }
+        Ok(request)
+    }
+}
+
 // === impl RegressClient ===
 
 impl RegressClient {
-    async fn connect(address: &str) -> Result<RegressClient> {
-        Ok(RegressClient { queue: QueueServiceClient::connect(address.to_owned()).await? })
+    async fn connect(address: &str, with_token: bool) -> Result<RegressClient> {
+        let channel = Endpoint::from_shared(address.to_owned())?.connect().await?;
+        let header = with_token.then(|| format!("Bearer {SECRET}").parse()).transpose()?;
+        Ok(RegressClient {
+            queue: QueueServiceClient::with_interceptor(channel, TokenHeader(header)),
+        })
     }
 
     async fn stream(&mut self) -> Result<Streaming<StreamResponse>> {
