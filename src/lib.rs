@@ -48,4 +48,6 @@ pub mod telemetry;
 #[cfg(feature = "server")]
 pub mod timer;
 #[cfg(feature = "server")]
+pub mod tls;
+#[cfg(feature = "server")]
 pub mod trace;

@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 
 use futures::future::OptionFuture;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::Clock;
 use crate::config::Config;
@@ -24,6 +25,7 @@ use crate::metrics::Metrics;
 use crate::scheduler::{ReplicaIdentity, Scheduler};
 use crate::shards::Shards;
 use crate::telemetry::{LastMetrics, MetricExport, Telemetry};
+use crate::tls::{PortTls, ServerTls};
 use crate::{grpc, http};
 
 pub use error::Error;
@@ -35,6 +37,8 @@ pub struct App {
     config: Config,
     scheduler: Scheduler,
     telemetry: Telemetry,
+    /// Certificates of both ports; `None`: they do not use TLS.
+    tls: Option<ServerTls>,
     /// Held so that the address is reserved and known.
     grpc: BoundListener,
     http: BoundListener,
@@ -55,6 +59,9 @@ impl App {
         let http = BoundListener::bind(config.http_listen, "http-listen").await?;
         let (clock, metrics) = (Clock::system(), Metrics::new());
         metrics.set_replica(&config.replica);
+        let tls = config.tls.clone();
+        let tls = tls.map(|files| ServerTls::load(files, clock.clone(), metrics.clone()));
+        let tls = OptionFuture::from(tls).await.transpose()?;
         let replica = ReplicaIdentity { name: config.replica.clone(), nonce: rand::random() };
         let stores = open::stores(&config.shards, &clock, replica.nonce).await?;
         let shards = Shards::new(stores, &metrics);
@@ -62,7 +69,7 @@ impl App {
         let fingerprint = format!("{:016x}", shards.fingerprint());
         tracing::info!(shards = shards.all().len(), fingerprint, "ring at start");
         let scheduler = Scheduler::new(shards, clock, metrics, replica);
-        Ok(App { config, scheduler, telemetry, grpc, http })
+        Ok(App { config, scheduler, telemetry, tls, grpc, http })
     }
 
     /// Returns the address at which gRPC is served.
@@ -82,7 +89,8 @@ impl App {
     /// # Errors
     /// [`Error`], if a listener or the ready file fails.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
-        let App { config, scheduler, telemetry, grpc: grpc_listener, http: http_listener } = self;
+        let App { config, scheduler, telemetry, tls, grpc: grpc_listener, http: http_listener } =
+            self;
         let addresses = (grpc_listener.address, http_listener.address);
         let (grpc_stop, http_stop) = (CancellationToken::new(), CancellationToken::new());
         let serving = RunningServer::start(config, scheduler).await;
@@ -90,13 +98,20 @@ impl App {
         let grpc =
             grpc::GrpcServer::new(serving.services(telemetry.tracer()), &serving.grpc_config())?;
         let json = serving.json_calls(&grpc, &grpc_stop)?;
+        let tls_metrics = serving.metrics();
+        let _tls_files = tls.clone().map(|tls| {
+            AbortOnDropHandle::new(tokio::spawn(async move { tls.follow_files().await }))
+        });
         let serve_http = http::serve(
             http_listener.socket,
+            PortTls::http(tls.clone(), tls_metrics.clone()),
             serving.router(),
             json.clone(),
             http_stop.clone().cancelled_owned(),
         );
-        let serve_grpc = grpc.serve(grpc_listener.socket, grpc_stop.clone().cancelled_owned());
+        let grpc_tls = PortTls::grpc(tls, tls_metrics);
+        let serve_grpc =
+            grpc.serve(grpc_listener.socket, grpc_tls, grpc_stop.clone().cancelled_owned());
         let serve_calls = async {
             let json_ended = OptionFuture::from(json.as_ref().map(grpc::JsonCalls::ended));
             tokio::join!(serve_grpc, json_ended);

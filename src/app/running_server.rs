@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::dispatch::{self, Dispatcher};
+use crate::metrics::Metrics;
 use crate::scheduler::Scheduler;
 use crate::telemetry::MetricSource;
 use crate::timer::Timer;
@@ -49,6 +50,11 @@ impl RunningServer {
         let health = grpc::GrpcHealth::new().await;
         let ready = readiness::ReadinessSender::new(Readiness::Starting);
         RunningServer { config, scheduler, dispatcher, timers, timers_stop, refresh, health, ready }
+    }
+
+    /// Returns the metrics of this server.
+    pub(super) fn metrics(&self) -> Metrics {
+        self.scheduler.metrics().clone()
     }
 
     /// Returns the parts that serve gRPC.
@@ -122,9 +128,10 @@ impl RunningServer {
         let ready_file = ReadyFile::write(self.config.ready_file.clone(), grpc, http).await?;
         let http_json = self.config.http_json;
         let carry_calls = [Some(grpc), http_json.then_some(http)].into_iter().flatten();
+        let tls = self.config.tls.is_some();
         for address in carry_calls.filter(|address| !address.ip().to_canonical().is_loopback()) {
             tracing::info!(
-                %address, tls = false, authentication = false,
+                %address, tls, authentication = false,
                 "other machines can reach this address: every client there can enqueue, take and delete every job"
             );
         }

@@ -20,6 +20,18 @@ pub(super) struct ServeArgs {
     /// Serve calls as JSON over HTTP, true or false [default: true]
     #[arg(long, value_name = "BOOLEAN")]
     http_json: Option<String>,
+    /// Use TLS with this certificate on both ports, a PEM file; needs --tls-key
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
+    tls_cert: Option<String>,
+    /// Private key of --tls-cert, a PEM file
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
+    tls_key: Option<String>,
+    /// Verify client certificates by these authorities, a PEM file
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
+    tls_client_ca: Option<String>,
+    /// Client certificates are required or optional [default: required]
+    #[arg(long, value_name = "MODE", help_heading = "TLS")]
+    tls_client_auth: Option<String>,
     /// Store jobs here; repeat it for more shards [default: s0=sqlite:<DATA_DIR>/ringq.db]
     #[arg(long, value_name = "NAME=URL")]
     shard: Vec<String>,
@@ -90,6 +102,10 @@ impl From<ServeArgs> for ConfigFlags {
             ("listen", flags.listen),
             ("http_listen", flags.http_listen),
             ("http_json", flags.http_json),
+            ("tls_cert", flags.tls_cert),
+            ("tls_key", flags.tls_key),
+            ("tls_client_ca", flags.tls_client_ca),
+            ("tls_client_auth", flags.tls_client_auth),
             ("data_dir", flags.data_dir),
             ("redis_ca", flags.redis_ca),
             ("redis_cert", flags.redis_cert),

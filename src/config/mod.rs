@@ -39,6 +39,7 @@ pub(crate) use invalid_setting::io_problem;
 
 use crate::store::redis::RedisTlsFiles;
 use crate::telemetry::{LogFormat, OtelVariables, OtlpConfig};
+use crate::tls::TlsFiles;
 
 use layer::ConfigLayer;
 use machine::Machine;
@@ -56,6 +57,8 @@ pub struct Config {
     pub http_listen: SocketAddr,
     /// True if calls are served as JSON at `http_listen`, too. Default true.
     pub http_json: bool,
+    /// Files of TLS for both ports; `None`: they do not use it. Default: none.
+    pub tls: Option<TlsFiles>,
     /// Shards: names and places differ, and at least one is active. Default: `s0`, a file in `data_dir`.
     pub shards: Vec<ShardConfig>,
     /// Directory of the default shard. Default `ringq-data`.

@@ -12,6 +12,7 @@ use tonic::transport::server::TcpConnectInfo;
 use tower::ServiceExt as _;
 
 use crate::connections::ConnectionSlot;
+use crate::tls::PeerCertificate;
 
 use super::super::layers::CallService;
 use super::super::status::RpcError;
@@ -122,6 +123,9 @@ impl JsonConnection {
         let output = method.map(|method| method.output());
         let mut call = to_call(&head, path, body);
         call.extensions_mut().insert(self.info.clone());
+        if let Some(certificate) = head.extensions.get::<Arc<PeerCertificate>>() {
+            call.extensions_mut().insert(Arc::clone(certificate));
+        }
         call.extensions_mut().insert(JsonInput(input));
         let takes_jobs = path == PULL;
         let answer = tokio::select! {
