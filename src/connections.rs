@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, join};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -28,6 +29,8 @@ const WRITE_STALL_MAX: Duration = Duration::from_secs(40);
 const LOG_EVERY: Duration = Duration::from_secs(10);
 /// The first bytes of every HTTP/2 connection (RFC 9113, section 3.4).
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// First byte of every TLS connection: the type of a record with a handshake message.
+const TLS_HANDSHAKE: u8 = 22;
 /// Number of bits of an IPv6 address for its network: one machine can have all addresses of a network.
 const NETWORK_BITS: u32 = 64;
 
@@ -52,6 +55,14 @@ struct OpenCounts {
 pub(crate) struct FirstBytes {
     head: [u8; PREFACE.len()],
     length: usize,
+    /// Number of bytes that a [`ReplayedSocket`] has returned.
+    replayed: usize,
+}
+
+/// Socket whose first bytes have been read, and are read from it again.
+pub(crate) struct ReplayedSocket<S> {
+    first: FirstBytes,
+    socket: S,
 }
 
 /// An accepted connection, and the slot that it occupies.
@@ -194,22 +205,12 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// Reads the first bytes of a connection. Returns a socket that yields them again, and whether they are the preface of
-/// HTTP/2. Until then a connection costs its socket and a small task.
-pub(crate) async fn read_preface(
-    mut socket: TcpStream,
-) -> io::Result<(impl AsyncRead + AsyncWrite + Send + Unpin + 'static, bool)> {
-    let first = FirstBytes::read(&mut socket).await?;
-    let is_preface = first.are_preface();
-    let (read, write) = socket.into_split();
-    Ok((first.before(read, write), is_preface))
-}
-
 // === impl FirstBytes ===
 
 impl FirstBytes {
-    /// Reads bytes until they are the preface of HTTP/2, or cannot become it.
-    pub(crate) async fn read(socket: &mut TcpStream) -> io::Result<FirstBytes> {
+    /// Reads bytes until they are the preface of HTTP/2, or cannot become it. Until then a connection costs its socket
+    /// and a small task.
+    pub(crate) async fn read(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<FirstBytes> {
         let (mut head, mut length) = ([0; PREFACE.len()], 0);
         while length < head.len() && PREFACE.starts_with(&head[..length]) {
             match socket.read(&mut head[length..]).await? {
@@ -217,7 +218,7 @@ impl FirstBytes {
                 more => length += more,
             }
         }
-        Ok(FirstBytes { head, length })
+        Ok(FirstBytes { head, length, replayed: 0 })
     }
 
     /// Returns whether they are the preface of HTTP/2.
@@ -225,17 +226,64 @@ impl FirstBytes {
         self.head == PREFACE
     }
 
-    /// Returns a socket of these halves that yields the bytes first.
-    pub(crate) fn before<R, W>(
-        self,
-        read: R,
-        write: W,
-    ) -> impl AsyncRead + AsyncWrite + Send + Unpin + 'static
-    where
-        R: AsyncRead + Send + Unpin + 'static,
-        W: AsyncWrite + Send + Unpin + 'static,
-    {
-        join(io::Cursor::new(self.head).take(self.length as u64).chain(read), write)
+    /// Returns whether they begin a TLS handshake.
+    pub(crate) fn are_tls(&self) -> bool {
+        self.length > 0 && self.head[0] == TLS_HANDSHAKE
+    }
+
+    /// Returns a socket that yields the bytes first.
+    pub(crate) fn before<S>(self, socket: S) -> ReplayedSocket<S> {
+        ReplayedSocket { first: self, socket }
+    }
+}
+
+// === impl ReplayedSocket ===
+
+impl<S: AsyncRead + Unpin> AsyncRead for ReplayedSocket<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let FirstBytes { head, length, replayed } = &mut self.first;
+        let left = &head[*replayed..*length];
+        if left.is_empty() {
+            return Pin::new(&mut self.socket).poll_read(cx, buffer);
+        }
+        let now = left.len().min(buffer.remaining());
+        buffer.put_slice(&left[..now]);
+        *replayed += now;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for ReplayedSocket<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
     }
 }
 

@@ -54,4 +54,6 @@ pub mod telemetry;
 #[cfg(feature = "server")]
 pub mod timer;
 #[cfg(feature = "server")]
+pub mod tls;
+#[cfg(feature = "server")]
 pub mod trace;

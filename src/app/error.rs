@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::config::{ShardUrl, io_problem};
 use crate::domain::ShardName;
-use crate::grpc;
+use crate::{grpc, tls};
 
 /// Error at start or while serving. If an operator can fix it, the text describes how.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +67,9 @@ pub enum Error {
         /// Reason, and what to do.
         error: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A file of the ports' TLS cannot be used.
+    #[error("{0}")]
+    Tls(#[from] tls::TlsFileError),
     /// The gRPC server failed.
     #[error("{0}")]
     Grpc(#[from] grpc::Error),

@@ -28,6 +28,7 @@ use crate::metrics::Metrics;
 use crate::scheduler::{ReplicaIdentity, Scheduler};
 use crate::shards::Shards;
 use crate::telemetry::{LastMetrics, MetricExport, Telemetry};
+use crate::tls::{PortTls, ServerTls};
 use crate::{grpc, http};
 
 pub use error::Error;
@@ -41,6 +42,8 @@ pub struct App {
     audit: AuditLog,
     scheduler: Scheduler,
     telemetry: Telemetry,
+    /// Certificates of both ports; `None`: they do not use TLS.
+    tls: Option<ServerTls>,
     /// Held so that the address is reserved and known.
     grpc: BoundListener,
     http: BoundListener,
@@ -58,12 +61,15 @@ impl App {
         open_files::raise_limit();
         let clock = Clock::system();
         let authenticator = authenticator(&config, &clock).map_err(Error::Identities)?;
-        let audit = audit(&config, &clock)?;
+        let audit = audit(&config, &clock).map_err(Error::AuditLog)?;
         open::directories(&config.shards).await?;
         let grpc = BoundListener::bind(config.listen, "listen").await?;
         let http = BoundListener::bind(config.http_listen, "http-listen").await?;
         let metrics = Metrics::new();
         metrics.set_replica(&config.replica);
+        let tls = config.tls.clone();
+        let tls = tls.map(|files| ServerTls::load(files, clock.clone(), metrics.clone()));
+        let tls = OptionFuture::from(tls).await.transpose()?;
         let replica = ReplicaIdentity { name: config.replica.clone(), nonce: rand::random() };
         let stores = open::stores(&config.shards, &clock, replica.nonce).await?;
         let shards = Shards::new(stores, &metrics);
@@ -72,7 +78,7 @@ impl App {
         tracing::info!(shards = shards.all().len(), fingerprint, "ring at start");
         let scheduler = Scheduler::new(shards, clock, metrics, replica);
         authenticator.keys_tried().await;
-        Ok(App { config, authenticator, audit, scheduler, telemetry, grpc, http })
+        Ok(App { config, authenticator, audit, scheduler, telemetry, tls, grpc, http })
     }
 
     /// Returns the address at which gRPC is served.
@@ -98,6 +104,7 @@ impl App {
             audit,
             scheduler,
             telemetry,
+            tls,
             grpc: grpc_listener,
             http: http_listener,
         } = self;
@@ -109,13 +116,20 @@ impl App {
         let grpc =
             grpc::GrpcServer::new(serving.services(telemetry.tracer()), &serving.grpc_config())?;
         let json = serving.json_calls(&grpc, &grpc_stop)?;
+        let tls_metrics = serving.metrics();
+        let _tls_files = tls.clone().map(|tls| {
+            AbortOnDropHandle::new(tokio::spawn(async move { tls.follow_files().await }))
+        });
         let serve_http = http::serve(
             http_listener.socket,
+            PortTls::http(tls.clone(), tls_metrics.clone()),
             serving.router(),
             json.clone(),
             http_stop.clone().cancelled_owned(),
         );
-        let serve_grpc = grpc.serve(grpc_listener.socket, grpc_stop.clone().cancelled_owned());
+        let grpc_tls = PortTls::grpc(tls, tls_metrics);
+        let serve_grpc =
+            grpc.serve(grpc_listener.socket, grpc_tls, grpc_stop.clone().cancelled_owned());
         let serve_calls = async {
             let json_ended = OptionFuture::from(json.as_ref().map(grpc::JsonCalls::ended));
             tokio::join!(serve_grpc, json_ended);
@@ -170,9 +184,9 @@ fn follow_identities(
 }
 
 /// Opens the audit log.
-fn audit(config: &Config, clock: &Clock) -> Result<AuditLog, Error> {
+fn audit(config: &Config, clock: &Clock) -> std::io::Result<AuditLog> {
     let Some(target) = &config.audit_log else { return Ok(AuditLog::off()) };
-    let writer = AuditWriter::open(target).map_err(Error::AuditLog)?;
+    let writer = AuditWriter::open(target)?;
     Ok(AuditLog::new(clock.clone(), config.audit_calls, writer))
 }
 

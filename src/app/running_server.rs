@@ -13,6 +13,7 @@ use crate::audit::AuditLog;
 use crate::auth::Authenticator;
 use crate::config::Config;
 use crate::dispatch::{self, Dispatcher};
+use crate::metrics::Metrics;
 use crate::scheduler::Scheduler;
 use crate::telemetry::MetricSource;
 use crate::timer::Timer;
@@ -69,6 +70,11 @@ impl RunningServer {
             health,
             ready,
         }
+    }
+
+    /// Returns the metrics of this server.
+    pub(super) fn metrics(&self) -> Metrics {
+        self.scheduler.metrics().clone()
     }
 
     /// Returns the parts that serve gRPC.
@@ -149,8 +155,8 @@ impl RunningServer {
         let ready_file = ReadyFile::write(self.config.ready_file.clone(), grpc, http).await?;
         let http_json = self.config.http_json;
         let carry_calls = [Some(grpc), http_json.then_some(http)].into_iter().flatten();
+        let tls = self.config.tls.is_some();
         for address in carry_calls.filter(|address| !address.ip().to_canonical().is_loopback()) {
-            let tls = false;
             if !self.authenticator.is_on() {
                 tracing::info!(
                     %address, tls, authentication = false,

@@ -41,6 +41,18 @@ pub(super) struct ServeArgs {
     /// Log these calls there: changes or all [default: changes]
     #[arg(long, value_name = "CALLS", help_heading = "Security")]
     audit_calls: Option<String>,
+    /// Use TLS with this certificate on both ports, a PEM file; needs --tls-key
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
+    tls_cert: Option<String>,
+    /// Private key of --tls-cert, a PEM file
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
+    tls_key: Option<String>,
+    /// Verify client certificates by these authorities, a PEM file
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
+    tls_client_ca: Option<String>,
+    /// Client certificates are required or optional [default: required]
+    #[arg(long, value_name = "MODE", help_heading = "TLS")]
+    tls_client_auth: Option<String>,
     /// Store jobs here; repeat it for more shards [default: s0=sqlite:<DATA_DIR>/ringq.db]
     #[arg(long, value_name = "NAME=URL")]
     shard: Vec<String>,
@@ -116,6 +128,10 @@ impl From<ServeArgs> for ConfigFlags {
             ("metrics_open", flags.metrics_open),
             ("audit_log", flags.audit_log),
             ("audit_calls", flags.audit_calls),
+            ("tls_cert", flags.tls_cert),
+            ("tls_key", flags.tls_key),
+            ("tls_client_ca", flags.tls_client_ca),
+            ("tls_client_auth", flags.tls_client_auth),
             ("data_dir", flags.data_dir),
             ("redis_ca", flags.redis_ca),
             ("redis_cert", flags.redis_cert),

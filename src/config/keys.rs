@@ -2,10 +2,14 @@
 
 /// Keys of all settings but the shards, in the order of their documentation. The variable of `http_listen` is
 /// `RINGQ_HTTP_LISTEN`, its flag `--http-listen`.
-pub const KEYS: [&str; 27] = [
+pub const KEYS: [&str; 31] = [
     "listen",
     "http_listen",
     "http_json",
+    "tls_cert",
+    "tls_key",
+    "tls_client_ca",
+    "tls_client_auth",
     "identities",
     "insecure",
     "metrics_open",

@@ -41,6 +41,7 @@ pub(crate) use nearest::nearest;
 use crate::audit::{AuditCalls, AuditTarget};
 use crate::store::redis::RedisTlsFiles;
 use crate::telemetry::{LogFormat, OtelVariables, OtlpConfig};
+use crate::tls::TlsFiles;
 
 use layer::ConfigLayer;
 use machine::Machine;
@@ -69,6 +70,8 @@ pub struct Config {
     pub audit_log: Option<AuditTarget>,
     /// Calls in the audit log. Default: those that change what other callers rely on.
     pub audit_calls: AuditCalls,
+    /// Files of TLS for both ports; `None`: they do not use it. Default: none.
+    pub tls: Option<TlsFiles>,
     /// Shards: names and places differ, and at least one is active. Default: `s0`, a file in `data_dir`.
     pub shards: Vec<ShardConfig>,
     /// Directory of the default shard. Default `ringq-data`.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use crate::audit::{AuditCalls, AuditTarget};
 use crate::telemetry::{self, LogFormat};
+use crate::tls::ClientAuth;
 
 use super::bounds;
 
@@ -102,6 +103,23 @@ pub(super) fn number(text: &str, bounds: &RangeInclusive<usize>) -> Result<usize
 /// Parses `true` or `false`.
 pub(super) fn switch(text: &str) -> Result<bool, String> {
     text.parse().map_err(|_| format!("{text:?} is neither true nor false"))
+}
+
+/// Parses `required` or `optional`.
+pub(super) fn client_auth(text: &str) -> Result<ClientAuth, String> {
+    match text {
+        "required" => Ok(ClientAuth::Required),
+        "optional" => Ok(ClientAuth::Optional),
+        _ => Err(format!("{text:?} is neither required nor optional")),
+    }
+}
+
+/// Returns the text that [`client_auth`] reads.
+pub(super) fn show_client_auth(auth: ClientAuth) -> &'static str {
+    match auth {
+        ClientAuth::Required => "required",
+        ClientAuth::Optional => "optional",
+    }
 }
 
 /// Parses `text` or `json`.

@@ -13,6 +13,7 @@ use crate::audit::AuditTarget;
 use crate::domain::ring::ShardState;
 use crate::store::redis::RedisTlsFiles;
 use crate::telemetry::{OtelVariables, OtlpConfig, Signals, invalid_receiver};
+use crate::tls::{ClientCa, TlsFiles};
 
 /// Reads settings and collects mistakes on the way.
 pub(super) struct ConfigReader {
@@ -52,6 +53,7 @@ impl ConfigReader {
         let audit_calls = self.required("audit_calls", parse::audit_calls);
         self.check_addresses(listen, http_listen);
         self.check_reach(listen, http_listen, insecure);
+        let tls = self.tls();
         let data_dir = self.required("data_dir", parse::path);
         let redis_tls = self.redis_tls();
         let shards = self.shards(data_dir.as_deref(), &redis_tls);
@@ -90,6 +92,7 @@ impl ConfigReader {
             identities,
             insecure: insecure?,
             metrics_open: metrics_open?,
+            tls,
             shards,
             data_dir: data_dir?,
             redis_tls,
@@ -152,17 +155,44 @@ impl ConfigReader {
         self.required(key, |text| parse::number(text, bounds))
     }
 
-    /// Reads the files for `rediss` shards. A certificate is of no use without its key, nor a key without its
-    /// certificate.
-    fn redis_tls(&mut self) -> RedisTlsFiles {
-        let [ca, cert, key] =
-            ["redis_ca", "redis_cert", "redis_key"].map(|key| self.optional(key, parse::path));
-        for (given, missing) in [("redis_cert", "redis_key"), ("redis_key", "redis_cert")] {
+    /// Reads the files of the ports' TLS. Those for client certificates are refused without those of the server: the
+    /// ports would be open.
+    fn tls(&mut self) -> Option<TlsFiles> {
+        let [cert, key, file] =
+            ["tls_cert", "tls_key", "tls_client_ca"].map(|key| self.optional(key, parse::path));
+        let auth = self.optional("tls_client_auth", parse::client_auth);
+        self.check_pair("tls_cert", "tls_key");
+        self.check_needs("tls_client_ca", "tls_cert");
+        self.check_needs("tls_client_auth", "tls_client_ca");
+        let client_ca = file.map(|file| ClientCa { file, auth: auth.unwrap_or_default() });
+        let (cert, key) = cert.zip(key)?;
+        Some(TlsFiles { cert, key, client_ca })
+    }
+
+    /// Refuses a certificate without its key, and a key without its certificate.
+    fn check_pair(&mut self, cert: &'static str, key: &'static str) {
+        for (given, missing) in [(cert, key), (key, cert)] {
             if let (Some(found), None) = (self.layer.get(given), self.layer.get(missing)) {
                 let problem = format!("is of no use without {missing}; give both or none");
                 self.mistakes.push(InvalidSetting::new(given, problem, &found.source));
             }
         }
+    }
+
+    /// Refuses a setting that has no effect without another one.
+    fn check_needs(&mut self, given: &'static str, missing: &'static str) {
+        if let (Some(found), None) = (self.layer.get(given), self.layer.get(missing)) {
+            let problem = format!("is of no use without {missing}");
+            self.mistakes.push(InvalidSetting::new(given, problem, &found.source));
+        }
+    }
+
+    /// Reads the files for `rediss` shards. A certificate is of no use without its key, nor a key without its
+    /// certificate.
+    fn redis_tls(&mut self) -> RedisTlsFiles {
+        let [ca, cert, key] =
+            ["redis_ca", "redis_cert", "redis_key"].map(|key| self.optional(key, parse::path));
+        self.check_pair("redis_cert", "redis_key");
         RedisTlsFiles { ca, client: cert.zip(key) }
     }
 

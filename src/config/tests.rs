@@ -3,6 +3,7 @@
 use super::duration::{any_duration, minutes, secs};
 use super::*;
 use crate::domain::ring::ShardState;
+use crate::tls::{ClientAuth, ClientCa};
 
 /// Resolves a file, variables and flags on a made-up machine.
 fn settings(
@@ -40,6 +41,7 @@ fn the_default_file_gives_the_documented_defaults() {
         metrics_open: false,
         audit_log: None,
         audit_calls: AuditCalls::Changes,
+        tls: None,
         shards: vec![ShardConfig::try_new("s0", "sqlite:ringq-data/ringq.db").unwrap()],
         data_dir: "ringq-data".into(),
         redis_tls: RedisTlsFiles::default(),
@@ -406,6 +408,33 @@ fn certificates_that_nothing_uses_are_a_mistake() {
     assert!(mistakes.len() == 1 && mistakes[0].starts_with("shard: "), "{mistakes:?}");
     let mistakes = plain("redis_key = 'c.key'");
     assert!(mistakes[0].contains("without redis_cert"), "{mistakes:?}");
+}
+
+#[test]
+fn files_of_tls_come_together_and_survive_the_output() {
+    let server = "tls_cert = 'tls.crt'\ntls_key = 'tls.key'";
+    let files = |more: &str| {
+        let file = format!("{server}\n{more}");
+        let config = settings(&file, &[], &ConfigFlags::default()).unwrap();
+        assert_eq!(Config::from_toml(&config.to_toml()).unwrap().tls, config.tls);
+        config.tls.unwrap()
+    };
+    let plain = files("");
+    assert_eq!(plain, TlsFiles { cert: "tls.crt".into(), key: "tls.key".into(), client_ca: None });
+    let ca = |auth| Some(ClientCa { file: "ca.crt".into(), auth });
+    assert_eq!(files("tls_client_ca = 'ca.crt'").client_ca, ca(ClientAuth::Required));
+    let optional = "tls_client_ca = 'ca.crt'\ntls_client_auth = 'optional'";
+    assert_eq!(files(optional).client_ca, ca(ClientAuth::Optional));
+    for (file, mistake) in [
+        ("tls_cert = 'a'", "tls_cert: is of no use without tls_key; give both or none"),
+        ("tls_key = 'a'", "tls_key: is of no use without tls_cert; give both or none"),
+        ("tls_client_ca = 'a'", "tls_client_ca: is of no use without tls_cert"),
+        (&format!("{server}\ntls_client_auth = 'optional'"), "without tls_client_ca"),
+        ("tls_client_auth = 'maybe'", "\"maybe\" is neither required nor optional"),
+    ] {
+        let mistakes = settings(file, &[], &ConfigFlags::default()).unwrap_err();
+        assert!(mistakes.iter().any(|found| found.contains(mistake)), "{file}: {mistakes:?}");
+    }
 }
 
 #[test]

@@ -5,10 +5,11 @@ use std::fmt::Display;
 use toml::Value;
 
 use crate::store::redis::RedisTlsFiles;
+use crate::tls::{ClientCa, TlsFiles};
 
 use super::Config;
 use super::duration::show_duration;
-use super::parse::{show_audit_calls, show_audit_log, show_log_format};
+use super::parse::{show_audit_calls, show_audit_log, show_client_auth, show_log_format};
 use super::shard::show_state;
 
 /// Formats the settings. Plain keys first: in TOML a table takes all lines that follow it.
@@ -30,6 +31,14 @@ pub(super) fn toml(config: &Config) -> String {
     let files = files.into_iter().filter_map(|(key, file)| Some((key, file?)));
     lines.extend(files.map(|(key, file)| line(key, text(file.display()))));
     lines.extend(config.identities.as_ref().map(|path| line("identities", text(path.display()))));
+    if let Some(TlsFiles { cert, key, client_ca }) = &config.tls {
+        lines.push(line("tls_cert", text(cert.display())));
+        lines.push(line("tls_key", text(key.display())));
+        if let Some(ClientCa { file, auth }) = client_ca {
+            lines.push(line("tls_client_ca", text(file.display())));
+            lines.push(line("tls_client_auth", text(show_client_auth(*auth))));
+        }
+    }
     lines.extend(config.ready_file.as_ref().map(|file| line("ready_file", text(file.display()))));
     lines.extend([
         line("threads", config.threads),

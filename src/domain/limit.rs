@@ -30,6 +30,9 @@ pub const CONNECTION_CALLS_MAX: u32 = 1_024;
 /// Longest time for a new connection to send its first 24 bytes: time for three lost packets, but a silent socket is
 /// closed.
 pub const PREFACE_MAX: Duration = Duration::from_secs(10);
+/// Longest time of a TLS handshake, from the accept on: two round trips and three lost packets; the client keeps a slot
+/// among the connections meanwhile.
+pub const TLS_HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 /// Longest time in which nothing of a request's message arrives; then the request ends. Three lost packets, as for
 /// [`PREFACE_MAX`]; meanwhile the part that has arrived occupies memory.
 pub const REQUEST_STALL_MAX: Duration = Duration::from_secs(10);
@@ -194,6 +197,7 @@ pub fn all() -> Vec<(&'static str, i64)> {
         ("request_bytes_max", count(REQUEST_BYTES_MAX)),
         ("connection_calls_max", count(CONNECTION_CALLS_MAX)),
         ("preface_ms_max", ms(PREFACE_MAX)),
+        ("tls_handshake_ms_max", ms(TLS_HANDSHAKE_MAX)),
         ("request_stall_ms_max", ms(REQUEST_STALL_MAX)),
         ("stream_end_unread_ms_max", ms(STREAM_END_UNREAD_MAX)),
         ("settle_items_max", count(SETTLE_ITEMS_MAX)),

@@ -48,6 +48,7 @@ use crate::pb::admin_service_server::AdminServiceServer;
 use crate::pb::queue_service_server::QueueServiceServer;
 use crate::pb::topic_service_server::TopicServiceServer;
 use crate::scheduler::Scheduler;
+use crate::tls::PortTls;
 use crate::trace::Tracer;
 
 pub use health::GrpcHealth;
@@ -193,9 +194,14 @@ impl GrpcServer {
 
     /// Serves on `listener` until `shutdown` ends; then accepts no more connections or calls, and returns when the
     /// last call has ended. Streams do not end by themselves: drain the dispatcher before or meanwhile.
-    pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        tls: PortTls,
+        shutdown: impl Future<Output = ()>,
+    ) {
         let GrpcServer { routes, layer, connections, connection_max_age } = self;
-        serve::serve(listener, connections, routes, layer, connection_max_age, shutdown).await;
+        serve::serve(listener, connections, tls, routes, layer, connection_max_age, shutdown).await;
     }
 }
 

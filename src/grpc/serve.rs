@@ -14,13 +14,15 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::transport::server::Connected as _;
 use tower::Service as _;
 
-use crate::connections::{AcceptedConnection, Connections, read_preface};
+use crate::connections::{AcceptedConnection, Connections, FirstBytes};
 use crate::domain::limit;
+use crate::tls::{PortTls, SecuredSocket};
 
 use super::connection_age::ConnectionAge;
 use super::layers::{AbortableCall, CallLayer};
@@ -45,6 +47,7 @@ pub(crate) struct CallExecutor;
 pub(super) async fn serve(
     listener: TcpListener,
     connections: Arc<Connections>,
+    tls: PortTls,
     routes: Routes,
     layer: CallLayer,
     max_age: Duration,
@@ -54,6 +57,7 @@ pub(super) async fn serve(
     let serve = |accepted| {
         connection(
             accepted,
+            tls.clone(),
             routes.clone(),
             layer.clone(),
             ConnectionAge::new(max_age),
@@ -66,6 +70,7 @@ pub(super) async fn serve(
 /// Serves one connection until its client closes it, or until `stop` or its retirement, and its last call.
 async fn connection(
     accepted: AcceptedConnection,
+    tls: PortTls,
     routes: Routes,
     layer: CallLayer,
     age: ConnectionAge,
@@ -73,20 +78,38 @@ async fn connection(
 ) {
     let AcceptedConnection { socket, peer, slot: place } = accepted;
     let info = socket.connect_info();
-    let begun = tokio::time::timeout(limit::PREFACE_MAX, read_preface(socket));
-    let socket = tokio::select! {
-        () = stop.cancelled() => return,
-        begun = begun => match begun {
-            Ok(Ok((socket, _))) => socket,
-            Ok(Err(error)) => return tracing::debug!(%peer, %error, "connection closed before its first call"),
-            Err(_) => return tracing::debug!(%peer, "connection closed: client sent no HTTP/2 preface in time"),
-        },
+    let begun = async {
+        let SecuredSocket { mut socket, certificate } =
+            tls.accept(socket, peer, |socket| socket).await?;
+        match timeout(limit::PREFACE_MAX, FirstBytes::read(&mut socket)).await {
+            Ok(Ok(first)) if first.are_tls() => {
+                tls.refuse_tls(socket, peer).await;
+                return None;
+            }
+            Ok(Ok(first)) => return Some((first.before(socket), certificate)),
+            Ok(Err(error)) => {
+                tracing::debug!(%peer, %error, "connection closed before its first call");
+            }
+            Err(_) => {
+                tracing::debug!(%peer, "connection closed: client sent no HTTP/2 preface in time");
+            }
+        }
+        None
     };
-    let (calls, shared_age) =
-        (layer.connection_for(routes, Vec::new(), limit::REQUEST_BYTES_MAX), age.clone());
+    let begun = tokio::select! {
+        () = stop.cancelled() => None,
+        begun = begun => begun,
+    };
+    let Some((socket, certificate)) = begun else { return };
+    let names = certificate.as_ref().map(|certificate| certificate.names()).unwrap_or_default();
+    let calls = layer.connection_for(routes, names, limit::REQUEST_BYTES_MAX);
+    let shared_age = age.clone();
     let service = service_fn(move |mut request: http::Request<Incoming>| {
         request.extensions_mut().insert(info.clone());
         request.extensions_mut().insert(shared_age.clone());
+        if let Some(certificate) = &certificate {
+            request.extensions_mut().insert(Arc::clone(certificate));
+        }
         calls.clone().call(request)
     });
     let mut connection = pin!(http().serve_connection(TokioIo::new(socket), service));
@@ -132,6 +155,9 @@ where
 mod tests {
     use std::future::pending;
 
+    use axum::Extension;
+    use axum::routing::post;
+    use hyper_util::rt::TokioExecutor;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
     use tokio::time::Instant;
@@ -140,8 +166,11 @@ mod tests {
     use super::*;
     use crate::audit::AuditLog;
     use crate::auth::Authenticator;
+    use crate::clock::Clock;
     use crate::connections::PREFACE;
     use crate::metrics::Metrics;
+    use crate::tls::tests::{Certificates, Valid};
+    use crate::tls::{ClientAuth, PeerCertificate, ServerTls};
     use crate::trace::Tracer;
 
     /// An empty SETTINGS frame.
@@ -153,6 +182,7 @@ mod tests {
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let connections = Connections::new("grpc", 2, 2);
         let limits = CallLimits::new(1, 32 << 20, Duration::from_secs(30));
+        let tls = PortTls::grpc(None, Metrics::new());
         let layer = CallLayer::new(
             Metrics::new(),
             Tracer::default(),
@@ -160,12 +190,40 @@ mod tests {
             limits,
         );
         let serving =
-            serve(listener, connections, Routes::default(), layer, Duration::ZERO, pending());
+            serve(listener, connections, tls, Routes::default(), layer, Duration::ZERO, pending());
         let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
         socket.write_all(sent).await.unwrap();
         let (begun, mut answer) = (Instant::now(), Vec::new());
         let _ = socket.read_to_end(&mut answer).await;
         (begun.elapsed().as_secs(), answer)
+    }
+
+    #[tokio::test]
+    async fn calls_have_the_certificate_of_their_client() {
+        let Some(made) = Certificates::make() else { return };
+        let metrics = Metrics::new();
+        let files = made.server(Some(ClientAuth::Required));
+        let tls = ServerTls::load(files, Clock::system(), metrics.clone()).await.unwrap();
+        let names = async |Extension(peer): Extension<Arc<PeerCertificate>>| peer.dns.join(" ");
+        let routes = Routes::from(axum::Router::new().route("/a.B/C", post(names)));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let limits = CallLimits::new(1, 32 << 20, Duration::from_secs(30));
+        let doors = (Authenticator::off(), AuditLog::off());
+        let layer = CallLayer::new(metrics.clone(), Tracer::default(), doors, limits);
+        let tls = PortTls::grpc(Some(tls), metrics);
+        let connections = Connections::new("grpc", 2, 2);
+        let serving = serve(listener, connections, tls, routes, layer, Duration::ZERO, pending());
+        let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
+        let worker = made.sign("worker", "DNS:worker.example", Valid::Days(2));
+        let socket = TokioIo::new(made.client(Some(&worker)).connect(address).await.unwrap());
+        let (mut client, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), socket).await.unwrap();
+        let _connection = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(connection));
+        let request = http::Request::post("http://localhost/a.B/C");
+        let answer = client.send_request(request.body(String::new()).unwrap()).await.unwrap();
+        let body = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
+        assert_eq!(body, "worker.example");
     }
 
     #[tokio::test(start_paused = true)]
@@ -180,6 +238,8 @@ mod tests {
             ([PREFACE, SETTINGS].concat(), 40),
             ([PREFACE, SETTINGS, &[0, 1, 0, 1, 4]].concat(), 40),
             (b"GET / HTTP/1.1\r\n\r\n".to_vec(), 0),
+            // The beginning of a TLS handshake.
+            (b"\x16\x03\x01\x02\0\x01".to_vec(), 0),
         ] {
             let (lived, _) = lives(&sent).await;
             assert_eq!(lived, seconds, "{sent:?}");

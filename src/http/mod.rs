@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
@@ -28,6 +28,7 @@ use futures::future::BoxFuture;
 use crate::auth::Authenticator;
 use crate::metrics::Metrics;
 use crate::rpc::Rpc;
+use crate::tls::PeerCertificate;
 
 use scrape_limiter::ScrapeLimiter;
 pub use serve::serve;
@@ -77,8 +78,13 @@ async fn readyz(State(pages): State<HttpState>) -> impl IntoResponse {
     }
 }
 
-async fn render(State(pages): State<HttpState>, headers: HeaderMap) -> Response {
-    if let Err((status, text)) = may_read_metrics(&pages.readers, &headers) {
+async fn render(
+    State(pages): State<HttpState>,
+    certificate: Option<Extension<Arc<PeerCertificate>>>,
+    headers: HeaderMap,
+) -> Response {
+    let names = certificate.map(|Extension(certificate)| certificate.names()).unwrap_or_default();
+    if let Err((status, text)) = may_read_metrics(&pages.readers, names, &headers) {
         return (status, [(header::WWW_AUTHENTICATE, "Bearer")], text).into_response();
     }
     let Some(_place) = pages.scrapes.try_acquire() else {
@@ -94,10 +100,11 @@ async fn render(State(pages): State<HttpState>, headers: HeaderMap) -> Response 
 /// Allows or refuses a scrape, by the right to ListShards: both show the whole server.
 fn may_read_metrics(
     readers: &Authenticator,
+    certificate: Vec<String>,
     headers: &HeaderMap,
 ) -> Result<(), (StatusCode, String)> {
     let header = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    let caller = readers.connection(Vec::new()).caller(header);
+    let caller = readers.connection(certificate).caller(header);
     let caller = caller.map_err(|error| {
         let status = match error.is_temporary() {
             true => StatusCode::SERVICE_UNAVAILABLE,

@@ -1,6 +1,7 @@
 //! Connections of the HTTP port.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,9 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite, join};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected as _;
 use tower::ServiceExt as _;
@@ -20,6 +23,7 @@ use tower::ServiceExt as _;
 use crate::connections::{AcceptedConnection, Connections, FirstBytes};
 use crate::grpc::json::CALLS_MAX;
 use crate::grpc::{AbortableCall, CallExecutor, JsonCalls};
+use crate::tls::{PeerCertificate, PortTls, SecuredSocket};
 
 use super::client_socket::ClientSocket;
 use super::connection_use::{ConnectionUse, HeldBody};
@@ -42,6 +46,14 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// Maximum time that a client that does not read may delay the shutdown.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 
+/// Connection whose first bytes have arrived.
+struct BegunConnection<S> {
+    socket: S,
+    client: ClientSocket,
+    certificate: Option<Arc<PeerCertificate>>,
+    is_http2: bool,
+}
+
 /// Runs a connection until its client closes it, or until `stop` and its last answer.
 macro_rules! until {
     ($connection:expr, $stop:expr) => {{
@@ -60,45 +72,44 @@ macro_rules! until {
 /// for 2 s at most.
 pub async fn serve(
     listener: TcpListener,
+    tls: PortTls,
     router: Router,
     calls: Option<JsonCalls>,
     shutdown: impl Future<Output = ()>,
 ) {
     let connections = Connections::new("http", CONNECTIONS_MAX, PEER_CONNECTIONS_MAX);
     let stop = CancellationToken::new();
-    let serve = |accepted| connection(accepted, router.clone(), calls.clone(), stop.clone());
+    let serve =
+        |accepted| connection(accepted, tls.clone(), router.clone(), calls.clone(), stop.clone());
     let tasks = connections.serve(listener, shutdown, &stop, serve).await;
     let _ = tokio::time::timeout(SHUTDOWN_MAX, tasks.wait()).await;
 }
 
 async fn connection(
     accepted: AcceptedConnection,
+    tls: PortTls,
     router: Router,
     calls: Option<JsonCalls>,
     stop: CancellationToken,
 ) {
-    let AcceptedConnection { mut socket, peer, slot } = accepted;
+    let AcceptedConnection { socket, peer, slot } = accepted;
     let info = socket.connect_info();
     if let Err(error) =
         rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)
     {
         tracing::debug!(%peer, %error, "cannot set the send buffer of an http connection");
     }
-    let first = tokio::select! {
-        () = stop.cancelled() => return,
-        first = tokio::time::timeout(HEADERS_TIMEOUT, FirstBytes::read(&mut socket)) => match first {
-            Ok(Ok(first)) => first,
-            _ => return tracing::debug!(%peer, "http connection closed: client sent no complete request in time"),
-        },
+    let begun = tokio::select! {
+        () = stop.cancelled() => None,
+        begun = begin(socket, peer, &tls) => begun,
     };
-    let is_http2 = first.are_preface();
-    let (read, write) = socket.into_split();
-    let client = ClientSocket::new(read);
-    let socket = first.before(client.clone(), write);
+    let Some(BegunConnection { socket, client, certificate, is_http2 }) = begun else { return };
     let (calls, _slot) = match calls {
         Some(calls) => {
             let is_gone = Arc::new(move || client.is_closed());
-            (Some(Arc::new(calls.connection(info, peer, slot, is_gone))), None)
+            let names = certificate.as_ref().map(|certificate| certificate.names());
+            let names = names.unwrap_or_default();
+            (Some(Arc::new(calls.connection(info, peer, slot, names, is_gone))), None)
         }
         None => (None, Some(slot)),
     };
@@ -114,6 +125,9 @@ async fn connection(
             false => Body::new(body),
         });
         request.extensions_mut().insert(calls.clone());
+        if let Some(certificate) = &certificate {
+            request.extensions_mut().insert(Arc::clone(certificate));
+        }
         let answer = router.clone().oneshot(request);
         async move { answer.await.map(|answer| answer.map(|body| HeldBody::new(body, open))) }
     });
@@ -135,6 +149,36 @@ async fn connection(
         () = AbortableCall::new(serve) => {}
         () = requests.idle(HEADERS_TIMEOUT, IDLE_TIMEOUT) => {
             tracing::debug!(%peer, "http connection closed: client sent no request in time");
+        }
+    }
+}
+
+/// Runs the handshake of TLS and reads the first bytes; `None`: the connection is not to be served.
+async fn begin(
+    socket: TcpStream,
+    peer: SocketAddr,
+    tls: &PortTls,
+) -> Option<BegunConnection<impl AsyncRead + AsyncWrite + Send + Unpin + use<>>> {
+    let mut client = None;
+    let prepare = |socket: TcpStream| {
+        let (read, write) = socket.into_split();
+        let read = client.insert(ClientSocket::new(read));
+        join(read.clone(), write)
+    };
+    let SecuredSocket { mut socket, certificate } = tls.accept(socket, peer, prepare).await?;
+    match timeout(HEADERS_TIMEOUT, FirstBytes::read(&mut socket)).await {
+        Ok(Ok(first)) if first.are_tls() => {
+            tls.refuse_tls(socket, peer).await;
+            None
+        }
+        Ok(Ok(first)) => {
+            let is_http2 = first.are_preface();
+            let socket = first.before(socket);
+            Some(BegunConnection { socket, client: client?, certificate, is_http2 })
+        }
+        _ => {
+            tracing::debug!(%peer, "http connection closed: client sent no complete request in time");
+            None
         }
     }
 }
@@ -161,18 +205,44 @@ fn http2() -> http2::Builder<CallExecutor> {
 mod tests {
     use std::future::pending;
 
+    use axum::Extension;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpStream;
     use tokio::time::Instant;
 
     use super::*;
+    use crate::clock::Clock;
+    use crate::metrics::Metrics;
+    use crate::tls::tests::{Certificates, Valid};
+    use crate::tls::{ClientAuth, ServerTls};
+
+    #[tokio::test]
+    async fn requests_have_the_certificate_of_their_client() {
+        let Some(made) = Certificates::make() else { return };
+        let metrics = Metrics::new();
+        let files = made.server(Some(ClientAuth::Required));
+        let tls = ServerTls::load(files, Clock::system(), metrics.clone()).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let names = async |Extension(peer): Extension<Arc<PeerCertificate>>| peer.uris.join(" ");
+        let router = Router::new().route("/healthz", axum::routing::get(names));
+        let worker = made.sign("worker", "URI:spiffe://example.org/worker", Valid::Days(2));
+        let address = listener.local_addr().unwrap();
+        let serving = serve(listener, PortTls::http(Some(tls), metrics), router, None, pending());
+        let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
+        let mut socket = made.client(Some(&worker)).connect(address).await.unwrap();
+        let request = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        socket.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("\r\n\r\nspiffe://example.org/worker"), "{answer}");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn connections_without_a_whole_request_are_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = Router::new().route("/healthz", axum::routing::get(async || "ok"));
-        let serving = serve(listener, router, None, pending());
+        let tls = PortTls::http(None, Metrics::new());
+        let serving = serve(listener, tls, router, None, pending());
         let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
         for (sent, served) in [
             (&b""[..], false),

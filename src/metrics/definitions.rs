@@ -111,6 +111,12 @@ metrics! {
         "Attempts to read changed identities that failed since they were last read; above 0 the former ones are in force";
     AUDIT_LOST: Gauge "ringq_audit_lines_lost" [] in Count,
         "Lines of the audit log that were lost since the start because its target was too slow";
+    TLS_FAILURES: Counter "ringq_tls_handshake_failures_total" ["port", "reason"] in Count,
+        "Connections that were closed before their first request because of TLS. port: grpc, http; reason: closed, timeout, plain_text, tls_is_off, no_certificate, unknown_authority, expired_certificate, unusable_certificate, refused_by_client, nothing_in_common, invalid";
+    TLS_EXPIRY: Gauge "ringq_tls_certificate_expiry_seconds" ["file"] in Seconds,
+        "Seconds until the first certificate in use expires, 86400 a day; negative: since it expired. file: server, client_ca. Absent without TLS";
+    TLS_RELOAD_FAILED: Gauge "ringq_tls_reload_failed" [] in Count,
+        "1 while the TLS files have changed and cannot be used, so that those of before are in use, else 0";
     PROCESS_CPU: Counter "process_cpu_seconds_total" [] in Seconds,
         "Seconds of processor time that the server has used; on Linux, like the next four";
     PROCESS_MEMORY: Gauge "process_resident_memory_bytes" [] in Bytes,

@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus::proto::MetricFamily;
-use prometheus::{Gauge, GaugeVec, HistogramVec, TextEncoder};
+use prometheus::{Gauge, GaugeVec, HistogramVec, IntCounterVec, TextEncoder};
 
 use definitions::{
     ALL, AUDIT_LOST, BUILD, CREDIT_WAITING, IDENTITIES_FAILED, RING_DISAGREEMENT, RINGS_OPEN, RPC,
-    STREAMS, Unit,
+    STREAMS, TLS_EXPIRY, TLS_FAILURES, TLS_RELOAD_FAILED, Unit,
 };
 use registry::Registry;
 pub use shard::ShardMetrics;
@@ -66,6 +66,9 @@ struct MetricsInner {
     ring_disagreement: Gauge,
     identities_failed: Gauge,
     audit_lost: Gauge,
+    tls_failures: IntCounterVec,
+    tls_expiry: GaugeVec,
+    tls_reload_failed: Gauge,
 }
 
 // === impl Metrics ===
@@ -92,6 +95,9 @@ impl Metrics {
             ring_disagreement: registry.gauge(&RING_DISAGREEMENT),
             identities_failed: registry.gauge(&IDENTITIES_FAILED),
             audit_lost: registry.gauge(&AUDIT_LOST),
+            tls_failures: registry.counters(&TLS_FAILURES),
+            tls_expiry: registry.gauges(&TLS_EXPIRY),
+            tls_reload_failed: registry.gauge(&TLS_RELOAD_FAILED),
             registry,
         }))
     }
@@ -164,6 +170,21 @@ impl Metrics {
     /// Sets whether another replica serves another ring.
     pub fn set_ring_disagreement(&self, disagrees: bool) {
         self.0.ring_disagreement.set(f64::from(u8::from(disagrees)));
+    }
+
+    /// Counts a connection that was closed because of TLS; neither label is text from a client.
+    pub fn tls_handshake_failed(&self, port: &'static str, reason: &'static str) {
+        self.0.tls_failures.with_label_values(&[port, reason]).inc();
+    }
+
+    /// Sets the time until the certificates of a file expire, in seconds; negative: since then.
+    pub fn set_tls_expiry(&self, file: &'static str, seconds: f64) {
+        self.0.tls_expiry.with_label_values(&[file]).set(seconds);
+    }
+
+    /// Sets whether the TLS files cannot be used.
+    pub fn set_tls_reload_failed(&self, failed: bool) {
+        self.0.tls_reload_failed.set(f64::from(u8::from(failed)));
     }
 
     /// Replaces the gauges of all topics; those of a topic that is not included become 0.

@@ -1,6 +1,7 @@
 """Provokes each alert of deploy/monitoring/alerts.yaml, which has to fire and to end."""
 
 import re
+import socket
 import threading
 import time
 
@@ -70,6 +71,7 @@ def provoke(alerts: Alerts, stack, load, moved: "LeftOutShard") -> None:
     evicting(alerts, stack)
     unread(alerts, stack, load)
     clocks(alerts, stack)
+    certificates(alerts, stack.apart["tls"])
     moved.drained(alerts)
     servers(alerts, stack, load)
     alerts.report.equal("each alert has fired and has ended", alerts.names - alerts.ended, set())
@@ -182,6 +184,28 @@ def clocks(alerts: Alerts, stack) -> None:
     stack.clocked.set_ahead(0)
     alerts.fired_and_ends("RingqClocksDiffer", shard="g")
     alerts.never_fired_for_others("RingqClocksDiffer", "shard", "g")
+
+
+def certificates(alerts: Alerts, server) -> None:
+    """The certificate of a server has one day left and is renewed, first with a broken file; and a client does not use TLS."""
+    alerts.fires("RingqCertificateExpires", instance=server.instance, file="server")
+    left = alerts.value("ringq_tls_certificate_expiry_seconds")
+    alerts.report.check("the metric is the time that is left", 80_000 < left < 86_400, left)
+    server.certificate.write_text("broken")
+    alerts.fires("RingqTlsReloadFailed", instance=server.instance)
+    server.renew(days=30)
+    alerts.fired_and_ends("RingqTlsReloadFailed", instance=server.instance)
+    alerts.fired_and_ends("RingqCertificateExpires", instance=server.instance, file="server")
+
+    def connect() -> bool:
+        with socket.create_connection(("127.0.0.1", server.grpc), timeout=5) as client:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            client.recv(100)
+        return alerts.firing("RingqTlsHandshakesFail", port="grpc", reason="plain_text")
+
+    fired = wait_until(connect, FIRES_WITHIN)
+    alerts.report.check("RingqTlsHandshakesFail fires", fired, alerts.prometheus.alerts())
+    alerts.fired_and_ends("RingqTlsHandshakesFail", port="grpc", reason="plain_text")
 
 
 class LeftOutShard:

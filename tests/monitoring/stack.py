@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from report import Failed, wait_until
 SHARDS = ("a", "b", "c")
 SERVERS = ("one", "two")
 # Other installations, which panels do not show: the name of the server, and its shards.
-APART = {"moved": ("e", "f"), "clocks": ("g",)}
+APART = {"moved": ("e", "f"), "clocks": ("g",), "tls": ("h",)}
 # The window of rates in panels, in place of $__rate_interval, and in rules.
 WINDOW = 10
 
@@ -207,12 +208,39 @@ class Server(Process):
         return int(re.search(r"^VmRSS:\s+(\d+) kB", status, re.M)[1]) * 1024
 
 
+class TlsServer(Server):
+    """A server whose certificate can be replaced."""
+
+    def __init__(self, name: str, binary: str, redis: dict[str, Redis], work: Path) -> None:
+        self.certificate, self.key = work / "tls.crt", work / "tls.key"
+        self.renew(days=1)
+        super().__init__(name, binary, redis, work)
+        self.arguments += ["--tls-cert", str(self.certificate), "--tls-key", str(self.key)]
+
+    def renew(self, days: int) -> None:
+        arguments = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", str(days),
+                     "-subj", "/CN=ringq", "-out", str(self.certificate), "-keyout", str(self.key)]
+        subprocess.run([program("openssl"), *arguments], check=True, capture_output=True)
+
+    def is_ready(self) -> bool:
+        try:
+            url = f"https://{self.instance}/readyz"
+            with urllib.request.urlopen(url, timeout=2, context=ssl._create_unverified_context()) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+
 class Prometheus(Process):
     def __init__(self, servers: dict[str, Server], apart: dict[str, Server], rules: str, work: Path) -> None:
         self.port = free_port()
         (work / "rules.yaml").write_text(rules)
-        jobs = [{"job_name": name, "static_configs": [{"targets": [server.instance for server in scraped.values()]}]}
-                for name, scraped in (("ringq", servers), ("apart", apart))]
+        groups = [("ringq", servers.values(), {}),
+                  ("apart", [each for each in apart.values() if not isinstance(each, TlsServer)], {}),
+                  ("secure", [each for each in apart.values() if isinstance(each, TlsServer)],
+                   {"scheme": "https", "tls_config": {"insecure_skip_verify": True}})]
+        jobs = [{"job_name": name, "static_configs": [{"targets": [server.instance for server in scraped]}], **more}
+                for name, scraped, more in groups]
         (work / "prometheus.yaml").write_text(
             "global: { scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s }\n"
             "rule_files: [rules.yaml]\n"
@@ -267,9 +295,9 @@ class Stack:
         self.work = work
         self.others: list[Server] = []
         self.servers = {name: Server(name, binary, self.redis, work) for name in SERVERS}
-        self.redis_apart = {name: Redis(name, work) for name in APART["moved"]}
+        self.redis_apart = {name: Redis(name, work) for name in (*APART["moved"], *APART["tls"])}
         self.clocked = self.redis_apart["g"] = ClockedRedis("g", root, work)
-        self.apart = {name: Server(name, binary, {shard: self.redis_apart[shard] for shard in shards}, work)
+        self.apart = {name: (TlsServer if name == "tls" else Server)(name, binary, {shard: self.redis_apart[shard] for shard in shards}, work)
                       for name, shards in APART.items()}
         rules = alerts.shortened((root / "deploy/monitoring/alerts.yaml").read_text())
         self.prometheus = Prometheus(self.servers, self.apart, rules, work)

@@ -266,13 +266,23 @@ def check_server(items):
     expect(len(found) == 1, "not exactly one kind of server")
     for name, pod in found:
         container = pod["spec"]["containers"][0]
-        health = {"port": 7700, "service": ""}
-        ready = {"port": 7700, "service": "ringq.v1.QueueService"}
-        probes = [container[f"{kind}Probe"]["grpc"] for kind in ("startup", "liveness", "readiness")]
+        variables = {each["name"]: each for each in container["env"]}
+        health, ready = ({"grpc": {"port": 7700, "service": service}} for service in ("", "ringq.v1.QueueService"))
+        if "RINGQ_TLS_CERT" in variables:
+            health, ready = ({"httpGet": {"port": 7701, "path": path, "scheme": "HTTPS"}} for path in ("/healthz", "/readyz"))
+        if variables.get("RINGQ_TLS_CLIENT_AUTH", {}).get("value") == "required":
+            health = ready = {"tcpSocket": {"port": 7701}}
+        kinds = ("grpc", "httpGet", "tcpSocket")
+        probes = [{kind: value for kind, value in container[f"{probe}Probe"].items() if kind in kinds}
+                  for probe in ("startup", "liveness", "readiness")]
         expect(probes == [health, health, ready], f"{name}: probes {probes}")
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
         expect(ports == {"grpc": 7700, "http": 7701}, f"{name}: ports {ports}")
-        variables = {each["name"]: each for each in container["env"]}
+        mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
+        for variable in ("RINGQ_TLS_CERT", "RINGQ_TLS_KEY", "RINGQ_TLS_CLIENT_CA"):
+            file = variables.get(variable, {}).get("value")
+            expect(not file or file.rpartition("/")[0] in mounts, f"{name}: {variable} is not mounted")
+        expect(not any("subPath" in mount for mount in container["volumeMounts"]), f"{name}: a mount is never updated")
         field = variables["RINGQ_REPLICA"]["valueFrom"]["fieldRef"]["fieldPath"]
         expect(field == "metadata.name", f"{name}: RINGQ_REPLICA")
         settings = "\n".join(settings_of(items, pod) or [])

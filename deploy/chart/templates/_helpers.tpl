@@ -66,6 +66,15 @@ app.kubernetes.io/version: {{ $version | splitList "@" | first | trunc 63 | trim
 {{- end -}}
 {{- end }}
 
+{{/* The default is for ports without TLS. */}}
+{{- define "ringq.appProtocol" -}}
+{{- if and .Values.tls.secretName (eq .Values.service.appProtocol "kubernetes.io/h2c") -}}
+https
+{{- else -}}
+{{ .Values.service.appProtocol }}
+{{- end -}}
+{{- end }}
+
 {{- define "ringq.image" -}}
 {{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
 {{- end }}

@@ -1,3 +1,24 @@
+{{/*
+A probe. kubelet uses no TLS for gRPC and checks no certificate for HTTPS, and it has none of its own. Argument:
+(list $ GRPC_SERVICE HTTP_PATH).
+*/}}
+{{- define "ringq.probe" -}}
+{{- $tls := (index . 0).Values.tls -}}
+{{- if not $tls.secretName -}}
+grpc:
+  port: 7700
+  service: {{ index . 1 | default "\"\"" }}
+{{- else if and $tls.clientCa (eq $tls.clientAuth "required") -}}
+tcpSocket:
+  port: 7701
+{{- else -}}
+httpGet:
+  port: 7701
+  path: {{ index . 2 }}
+  scheme: HTTPS
+{{- end -}}
+{{- end }}
+
 {{/* Pod template of the server, for the Deployment and for the StatefulSet of store sqlite. */}}
 {{- define "ringq.serverPod" -}}
 {{- $source := include "ringq.configSource" . -}}
@@ -70,25 +91,19 @@ spec:
           protocol: TCP
       # Service "" is the process. It does not depend on shards: a restart of the server does not repair a Redis.
       startupProbe:
-        grpc:
-          port: 7700
-          service: ""
+        {{- include "ringq.probe" (list . "" "/healthz") | nindent 8 }}
         periodSeconds: 1
         timeoutSeconds: 2
         # A large SQLite file can take this long to recover.
         failureThreshold: 120
       livenessProbe:
-        grpc:
-          port: 7700
-          service: ""
+        {{- include "ringq.probe" (list . "" "/healthz") | nindent 8 }}
         periodSeconds: 10
         timeoutSeconds: 5
         failureThreshold: 3
       # Ready while one shard answers.
       readinessProbe:
-        grpc:
-          port: 7700
-          service: ringq.v1.QueueService
+        {{- include "ringq.probe" (list . "ringq.v1.QueueService" "/readyz") | nindent 8 }}
         periodSeconds: 5
         timeoutSeconds: 3
         failureThreshold: 2
@@ -103,6 +118,17 @@ spec:
         {{- if .Values.auth.enabled }}
         - name: identities
           mountPath: /etc/ringq-identities
+          readOnly: true
+        {{- end }}
+        {{- with .Values.tls.secretName }}
+        # Directories, not files: a file that is mounted by itself is never updated.
+        - name: tls
+          mountPath: /etc/ringq-tls
+          readOnly: true
+        {{- end }}
+        {{- if .Values.tls.clientCa }}
+        - name: client-ca
+          mountPath: /etc/ringq-client-ca
           readOnly: true
         {{- end }}
         {{- if $tls }}
@@ -129,6 +155,18 @@ spec:
     - name: identities
       secret:
         secretName: {{ include "ringq.identitiesName" . }}
+        defaultMode: 0440
+    {{- end }}
+    {{- with .Values.tls.secretName }}
+    - name: tls
+      secret:
+        secretName: {{ . }}
+        defaultMode: 0440
+    {{- end }}
+    {{- with .Values.tls.clientCa }}
+    - name: client-ca
+      secret:
+        secretName: {{ . }}
         defaultMode: 0440
     {{- end }}
     {{- if $tls }}

@@ -148,6 +148,22 @@ state = {{ default "active" .state | toJson }}
 {{- end }}
 {{- end }}
 {{- end }}
+{{- with .Values.tls }}
+{{- if .secretName }}
+- name: RINGQ_TLS_CERT
+  value: /etc/ringq-tls/tls.crt
+- name: RINGQ_TLS_KEY
+  value: /etc/ringq-tls/tls.key
+{{- if .clientCa }}
+- name: RINGQ_TLS_CLIENT_CA
+  value: /etc/ringq-client-ca/ca.crt
+- name: RINGQ_TLS_CLIENT_AUTH
+  value: {{ .clientAuth }}
+{{- end }}
+{{- else if .clientCa }}
+{{- fail "tls.clientCa: is of no use without tls.secretName" }}
+{{- end }}
+{{- end }}
 {{- if eq .Values.store "sqlite" }}
 - name: RINGQ_DATA_DIR
   value: /data

@@ -12,6 +12,7 @@ use tonic::transport::server::TcpConnectInfo;
 use tower::ServiceExt as _;
 
 use crate::connections::ConnectionSlot;
+use crate::tls::PeerCertificate;
 
 use super::super::layers::CallService;
 use super::super::status::RpcError;
@@ -65,17 +66,18 @@ enum Slot {
 // === impl JsonCalls ===
 
 impl JsonCalls {
-    /// Creates the calls of a connection from `peer`, which has a slot of the HTTP port. `is_gone` returns whether its
-    /// client has closed it.
+    /// Creates the calls of a connection from `peer`, which has a slot of the HTTP port, and was opened with a client
+    /// certificate of these names, or with none. `is_gone` returns whether its client has closed it.
     pub(crate) fn connection(
         &self,
         info: TcpConnectInfo,
         peer: SocketAddr,
         slot: ConnectionSlot,
+        certificate: Vec<String>,
         is_gone: IsGone,
     ) -> JsonConnection {
         let grpc = &self.0.grpc;
-        let service = grpc.layer.connection_for(self.0.routes(), Vec::new(), TEXT_BYTES_MAX);
+        let service = grpc.layer.connection_for(self.0.routes(), certificate, TEXT_BYTES_MAX);
         JsonConnection {
             calls: self.clone(),
             service,
@@ -122,6 +124,9 @@ impl JsonConnection {
         let output = method.map(|method| method.output());
         let mut call = to_call(&head, path, body);
         call.extensions_mut().insert(self.info.clone());
+        if let Some(certificate) = head.extensions.get::<Arc<PeerCertificate>>() {
+            call.extensions_mut().insert(Arc::clone(certificate));
+        }
         call.extensions_mut().insert(JsonInput(input));
         let takes_jobs = path == PULL;
         let answer = tokio::select! {

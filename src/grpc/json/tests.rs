@@ -17,6 +17,7 @@ use crate::connections::Connections;
 use crate::grpc::layers::{CallLayer, CallLimits};
 use crate::metrics::Metrics;
 use crate::pb;
+use crate::tls::PeerCertificate;
 use crate::trace::Tracer;
 
 use super::answer::JsonBody;
@@ -24,7 +25,7 @@ use super::*;
 use crate::audit::AuditLog;
 use crate::auth::Authenticator;
 
-/// Handler of Get that returns a job of this topic.
+/// Handler of Get that returns a job of this topic, or of the name in the certificate of its client.
 #[derive(Clone)]
 struct Echo;
 
@@ -47,8 +48,10 @@ impl tower::Service<Request<Body>> for Echo {
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         Box::pin(async move {
             assert_eq!(request.headers()[header::CONTENT_TYPE], "application/grpc");
+            let peer = request.extensions().get::<Arc<PeerCertificate>>().cloned();
             let framed = request.into_body().collect().await.unwrap().to_bytes();
             let topic = pb::GetRequest::decode(framed.slice(5..)).unwrap().topic;
+            let topic = peer.map_or(topic, |peer| peer.uris.join(" "));
             let spec = Some(pb::JobSpec { topic, ..Default::default() });
             let job = pb::Job { spec, ..Default::default() };
             let answer = pb::GetResponse { job: Some(job) }.encode_to_vec();
@@ -86,7 +89,7 @@ fn connect(calls: &JsonCalls) -> JsonConnection {
     let peer = "127.0.0.1:9".parse().unwrap();
     let slot = Connections::new("http", 1, 1).admit("127.0.0.1".parse().unwrap()).unwrap();
     let info = TcpConnectInfo { local_addr: None, remote_addr: Some(peer) };
-    calls.connection(info, peer, slot, Arc::new(|| false))
+    calls.connection(info, peer, slot, Vec::new(), Arc::new(|| false))
 }
 
 fn get(text: &str) -> Request<Full<Bytes>> {
@@ -120,6 +123,16 @@ async fn a_small_answer_has_a_length_and_a_large_one_ends_when_it_is_written() {
     drop(written);
     assert!(body.frame().await.is_none());
     assert!(ended(), "{}", metrics.render());
+}
+
+#[tokio::test]
+async fn calls_have_the_certificate_of_their_client() {
+    let (calls, _stop, _metrics) = calls(8);
+    let uris = vec!["spiffe://a".to_owned()];
+    let mut request = get(r#"{"topic":"a"}"#);
+    request.extensions_mut().insert(Arc::new(PeerCertificate { dns: Vec::new(), uris }));
+    let (_, body) = text(connect(&calls).call(request, None).await).await;
+    assert!(body.contains("spiffe://a"), "{body}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -185,13 +185,18 @@ where
             Ok(admission) => admission,
             Err(failure) => return CallFuture::refused(call, failure),
         };
-        match self.admit_caller(method, request.headers()) {
-            Ok(caller) => {
-                call.set_caller(caller.clone());
-                request.extensions_mut().insert(caller);
-            }
+        let caller = match self.caller(method, request.headers()) {
+            Ok(caller) => caller,
             Err(failure) => return CallFuture::refused(call, failure),
+        };
+        call.set_caller(caller.clone());
+        if let (Some(identity), Some(rpc)) = (caller.identity(), method.rpc)
+            && let Err(denial) = identity.may_call(rpc)
+        {
+            let failure = RpcError::permission_denied(&caller, &denial);
+            return CallFuture::refused(call, failure);
         }
+        request.extensions_mut().insert(caller);
         let asked = deadline::from_headers(request.headers(), now);
         let deadline = earlier(asked, self.shared.call_timeout(method.kind, now));
         if deadline.is_some_and(|deadline| deadline <= now) {
@@ -217,18 +222,13 @@ where
 }
 
 impl<S> CallService<S> {
-    /// Recognizes the caller, and refuses a call to which it has no right whatever the message is.
-    fn admit_caller(&self, method: RpcMethod, headers: &HeaderMap) -> Result<Caller, RpcError> {
+    /// Recognizes the caller.
+    fn caller(&self, method: RpcMethod, headers: &HeaderMap) -> Result<Caller, RpcError> {
         if method.is_health() {
             return Ok(Caller::anyone());
         }
         let header = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        let caller = self.credentials.caller(header).map_err(RpcError::unauthenticated)?;
-        if let (Some(identity), Some(rpc)) = (caller.identity(), method.rpc) {
-            let allowed = identity.may_call(rpc);
-            allowed.map_err(|denial| RpcError::permission_denied(&caller, &denial))?;
-        }
-        Ok(caller)
+        self.credentials.caller(header).map_err(RpcError::unauthenticated)
     }
 }
 

@@ -34,6 +34,12 @@ async fn curl(http: SocketAddr, method: &str, text: &str) -> Option<Value> {
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
+/// Starts a server, and with `has_tls` one behind proxies that add TLS.
+async fn start(has_tls: bool) -> Server {
+    let setup = Setup::new();
+    if has_tls { setup.behind_tls().start().await } else { setup.start().await }
+}
+
 /// Returns the text of a raw call, which may be sent in parts.
 fn raw(method: &str, text: &str, headers: &str) -> String {
     let length = text.len();
@@ -183,19 +189,27 @@ async fn large_texts_are_refused_like_large_messages() {
 /// A refusal reaches a client that is still sending, and what it sends is read, so that its connection lives.
 #[tokio::test]
 async fn a_client_that_sends_a_large_text_gets_its_refusal_and_keeps_its_connection() {
-    let server = Server::start().await;
-    let (socket, bytes) = (TcpStream::connect(server.http).await.unwrap(), 12 << 20);
-    let (mut reader, mut writer) = socket.into_split();
+    for has_tls in [false, true] {
+        let server = start(has_tls).await;
+        client_that_sends_a_large_text_gets_its_refusal_and_keeps_its_connection(&server).await;
+    }
+}
+
+async fn client_that_sends_a_large_text_gets_its_refusal_and_keeps_its_connection(server: &Server) {
+    let (socket, bytes) = (server.open_http(TcpStream::connect(server.ports[1])).await, 12 << 20);
+    let (mut reader, mut writer) = tokio::io::split(socket);
     let head = format!(
         "POST /v1/ringq.v1.QueueService/Get HTTP/1.1\r\nhost: x\r\n\
          content-type: application/json\r\ncontent-length: {bytes}\r\n\r\n "
     );
     writer.write_all(head.as_bytes()).await.unwrap();
+    writer.flush().await.unwrap();
     let mut answer = [0; 12];
     within("an answer", reader.read_exact(&mut answer)).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 413");
     writer.write_all(&vec![b' '; bytes - 1]).await.unwrap();
     writer.write_all(raw(INFO, "{}", "connection: close\r\n").as_bytes()).await.unwrap();
+    writer.flush().await.unwrap();
     let mut rest = String::new();
     within("the next answer", reader.read_to_string(&mut rest)).await.unwrap();
     assert!(rest.contains("HTTP/1.1 200 OK"), "{rest}");
@@ -270,12 +284,15 @@ async fn calls_over_http2_and_pipelined_ones_are_served() {
 #[tokio::test]
 async fn a_pull_whose_client_goes_takes_no_job() {
     // Bytes behind the request are not read during the call, and must not hide that the client is gone.
-    for more in ["", "\n", "\r\n", "x", "GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n"] {
-        let server = Server::start().await;
+    let more = ["", "\n", "\r\n", "x", "GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n"];
+    for (more, has_tls) in more.into_iter().flat_map(|more| [(more, false), (more, true)]) {
+        let server = start(has_tls).await;
         let client = server.connect().await;
-        let mut socket = TcpStream::connect(server.http).await.unwrap();
+        let mut socket = server.open_http(TcpStream::connect(server.ports[1])).await;
         let pull = raw(PULL, r#"{"topics": ["mail"], "wait": "30s"}"#, "") + more;
         socket.write_all(pull.as_bytes()).await.unwrap();
+        socket.flush().await.unwrap();
+        socket.flush().await.unwrap();
         is_waiting(&server, 0).await;
         drop(socket);
         eventually("it is cancelled", async || {
@@ -284,7 +301,8 @@ async fn a_pull_whose_client_goes_takes_no_job() {
         .await;
         client.enqueue(job("mail")).await;
         let held = client.pull_one("mail").await;
-        assert_eq!((held.attempt, held.delivery), (1, 1), "no client had it before: {more:?}");
+        let is_first = (held.attempt, held.delivery) == (1, 1);
+        assert!(is_first, "no client had it before: {more:?}, tls: {has_tls}");
         client.ack(&held.receipt).await;
     }
 }
@@ -292,12 +310,20 @@ async fn a_pull_whose_client_goes_takes_no_job() {
 /// A job that comes at the moment at which the client goes is not sent to it.
 #[tokio::test]
 async fn a_job_is_not_sent_to_a_client_that_has_just_gone() {
-    let server = Server::start().await;
+    for has_tls in [false, true] {
+        let server = start(has_tls).await;
+        job_is_not_sent_to_a_client_that_has_just_gone(&server).await;
+    }
+}
+
+async fn job_is_not_sent_to_a_client_that_has_just_gone(server: &Server) {
     let client = server.connect().await;
     for _ in 0..20 {
-        let mut socket = TcpStream::connect(server.http).await.unwrap();
+        let mut socket = server.open_http(TcpStream::connect(server.ports[1])).await;
         let pull = raw(PULL, r#"{"topics": ["mail"], "wait": "5s"}"#, "") + "\n";
         socket.write_all(pull.as_bytes()).await.unwrap();
+        socket.flush().await.unwrap();
+        socket.flush().await.unwrap();
         drop(socket);
         client.enqueue(job("mail")).await;
         let held = client.pull_one("mail").await;
@@ -309,21 +335,28 @@ async fn a_job_is_not_sent_to_a_client_that_has_just_gone() {
 /// A client that does not read loses its connection at the deadline, and the job is free again, uncounted.
 #[tokio::test]
 async fn a_pull_whose_answer_is_not_read_takes_no_job() {
-    let server = Server::start().await;
+    for has_tls in [false, true] {
+        let server = start(has_tls).await;
+        pull_whose_answer_is_not_read_takes_no_job(&server).await;
+    }
+}
+
+async fn pull_whose_answer_is_not_read_takes_no_job(server: &Server) {
     let client = server.connect().await;
     let id = client.enqueue(job("mail").with_bytes(1 << 20).with_lease(millis(600_000))).await.id;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4 << 10).unwrap();
-    let mut socket = socket.connect(server.http).await.unwrap();
+    let mut socket = server.open_http(socket.connect(server.ports[1])).await;
     let pull = raw(PULL, r#"{"topics": ["mail"]}"#, "grpc-timeout: 2S\r\n");
     socket.write_all(pull.as_bytes()).await.unwrap();
+    socket.flush().await.unwrap();
     client.until("mail", &id, JobState::Running).await;
     let begun = Instant::now();
     client.until("mail", &id, JobState::Ready).await;
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     let held = client.pull_one("mail").await;
     assert_eq!((held.attempt, held.delivery), (1, 1), "the first one was not counted");
-    assert!(counted(&server, "Pull", "DEADLINE_EXCEEDED").await);
+    assert!(counted(server, "Pull", "DEADLINE_EXCEEDED").await);
     drop(socket);
 }
 

@@ -80,6 +80,8 @@ mod stalls;
 mod start;
 /// Messages of a stream: content, time and amount.
 mod stream;
+/// TLS of both ports: clients, refusals, client certificates, changed files.
+mod tls;
 /// Traces and log records, at an OTLP receiver.
 mod tracing;
 /// Topics are served in turn.

@@ -90,9 +90,19 @@ async fn sigterm_under_load_lets_work_in_hand_finish_and_loses_nothing() {
 
 #[tokio::test]
 async fn a_server_that_others_can_reach_states_what_guards_it() {
-    let text = "tls=false authentication=false";
-    for (address, times) in [("127.0.0.1:0", 0), ("[::1]:0", 0), ("0.0.0.0:0", 1)] {
-        let server = Setup::new().listen(address).config("insecure = true").start().await;
+    let (plain, tls) = ("tls=false authentication=false", "tls=true authentication=false");
+    for (address, text, times) in [
+        ("127.0.0.1:0", plain, 0),
+        ("[::1]:0", plain, 0),
+        ("0.0.0.0:0", plain, 1),
+        ("0.0.0.0:0", tls, 1),
+    ] {
+        let setup = Setup::new().listen(address).config("insecure = true");
+        let setup = if text == tls { setup.behind_tls() } else { setup };
+        let server = setup.start().await;
+        if text == tls && !server.has_tls() {
+            continue;
+        }
         let log = eventually("it logs that it serves", async || {
             Some(server.log()).filter(|log| log.contains("serving"))
         })

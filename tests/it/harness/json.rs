@@ -16,6 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, MethodDescriptor};
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::body::Body;
@@ -82,7 +83,10 @@ impl JsonClient {
     }
 
     /// Uses this socket.
-    pub(crate) async fn on(socket: TcpStream, http: SocketAddr) -> JsonClient {
+    pub(crate) async fn on<S>(socket: S, http: SocketAddr) -> JsonClient
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let io = TokioIo::new(socket);
         let (sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
         tokio::spawn(connection);

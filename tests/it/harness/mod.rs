@@ -25,6 +25,7 @@ mod sentinel;
 mod server;
 mod time;
 mod tls;
+mod tls_front;
 mod tls_proxy;
 mod worker;
 
@@ -35,7 +36,7 @@ pub(crate) use job::{JobExt, job, request};
 pub(crate) use json::{JsonAnswer, JsonBridge, JsonClient, status_json, unary_methods};
 pub(crate) use port::free_port;
 pub(crate) use proxy::LossyProxy;
-pub(crate) use raw::{RawAnswer, RawCalls, framed, http_get, raw_queue};
+pub(crate) use raw::{RawAnswer, RawCalls, framed, http_get, http_get_on, raw_queue};
 #[allow(unused_imports, reason = "the fault scenarios use it")]
 pub(crate) use redis::Place;
 pub(crate) use redis::{Program, Redis};
@@ -48,7 +49,8 @@ pub(crate) use time::{
 };
 pub(crate) use tls::Certificates;
 #[allow(unused_imports, reason = "the fault scenarios do not use it")]
-pub(crate) use tls::Valid;
+pub(crate) use tls::{TlsClient, Valid};
+pub(crate) use tls_front::TlsFront;
 #[allow(unused_imports, reason = "the fault scenarios do not use it")]
 pub(crate) use tls_proxy::TlsProxy;
 pub(crate) use worker::{Worker, take};

@@ -52,8 +52,15 @@ where
 
 /// Sends `GET path` over HTTP/1.1 and returns the status and the body.
 pub(crate) async fn http_get(http: SocketAddr, path: &str) -> (u16, String) {
-    let mut socket = TcpStream::connect(http).await.unwrap();
-    let head = format!("GET {path} HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n\r\n");
+    http_get_on(TcpStream::connect(http).await.unwrap(), path).await
+}
+
+/// Sends `GET path` over HTTP/1.1 on this socket and returns the status and the body.
+pub(crate) async fn http_get_on(
+    mut socket: impl AsyncRead + AsyncWrite + Unpin,
+    path: &str,
+) -> (u16, String) {
+    let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     socket.write_all(head.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     socket.read_to_end(&mut answer).await.unwrap();

@@ -1,17 +1,21 @@
 //! `ringq serve` as a separate process.
 
 use std::fs::{self, File};
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 use super::port::free_port;
-use super::{Client, PATIENCE, millis, within};
+use super::{Certificates, Client, PATIENCE, TlsFront, millis, within};
 
 /// Settings with which a server starts.
 pub(crate) struct Setup {
@@ -22,6 +26,8 @@ pub(crate) struct Setup {
     config: String,
     variables: Vec<(&'static str, String)>,
     preload: Option<PathBuf>,
+    /// Certificates of a server that uses TLS, behind proxies that add it.
+    tls: Option<Certificates>,
     /// True if the reader of its log ends at once.
     unread: bool,
 }
@@ -31,6 +37,9 @@ pub(crate) struct Setup {
 pub(crate) struct Server {
     setup: Setup,
     child: Child,
+    /// Addresses of its ports for gRPC and HTTP, behind the proxies that add TLS if there are any.
+    pub(crate) ports: [SocketAddr; 2],
+    fronts: Option<[TlsFront; 2]>,
     /// Address of gRPC.
     pub(crate) grpc: SocketAddr,
     /// Address of health and metrics.
@@ -72,9 +81,11 @@ impl Setup {
             config: String::new(),
             variables: Vec::new(),
             preload: None,
+            tls: None,
             unread: false,
         };
-        setup.shards(shards_asked_for())
+        let setup = setup.shards(shards_asked_for());
+        if is_tls_asked_for() { setup.behind_tls() } else { setup }
     }
 
     /// Builds a server with one shard, `s0`, at this url.
@@ -105,6 +116,19 @@ impl Setup {
         self.config.push_str(line);
         self.config.push('\n');
         self
+    }
+
+    /// Uses TLS, and proxies that add it: its addresses are theirs, for clients without TLS. Does nothing if there is
+    /// no openssl.
+    pub(crate) fn behind_tls(self) -> Setup {
+        let Some(files) = Certificates::make() else { return self };
+        Setup { tls: Some(files), ..self }
+    }
+
+    /// Uses TLS with these files.
+    pub(crate) fn tls(mut self, files: &Certificates) -> Setup {
+        self.tls = None;
+        self.config(&format!("tls_cert = {:?}\ntls_key = {:?}", files.cert, files.key))
     }
 
     /// Sets a variable of its environment, which is empty else.
@@ -166,7 +190,9 @@ impl Setup {
     pub(crate) async fn start(self) -> Server {
         let child = self.spawn();
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut server = Server { setup: self, child, grpc: unknown, http: unknown };
+        let ports = [unknown; 2];
+        let mut server =
+            Server { setup: self, child, ports, fronts: None, grpc: unknown, http: unknown };
         assert!(server.wait_ready().await, "the server ended at start\n{}", server.log());
         server
     }
@@ -201,6 +227,9 @@ impl Setup {
         for shard in &self.shards {
             command.args(["--shard", shard]);
         }
+        if let Some(Certificates { cert, key, .. }) = &self.tls {
+            command.arg("--tls-cert").arg(cert).arg("--tls-key").arg(key);
+        }
         if let Some(library) = &self.preload {
             command.env("LD_PRELOAD", library);
         }
@@ -232,6 +261,11 @@ fn shards_asked_for() -> usize {
     std::env::var("RINGQ_TEST_SHARDS").map_or(1, |count| count.parse().unwrap())
 }
 
+/// Returns whether tests that do not set it use TLS: with `RINGQ_TEST_TLS=1`. Tests that pass without pass with it.
+fn is_tls_asked_for() -> bool {
+    std::env::var("RINGQ_TEST_TLS").is_ok_and(|asked| asked == "1")
+}
+
 // === impl Server ===
 
 impl Server {
@@ -243,6 +277,25 @@ impl Server {
     /// Opens a new connection to it.
     pub(crate) async fn connect(&self) -> Client {
         Client::connect(self.grpc).await
+    }
+
+    /// Returns whether it uses TLS behind proxies that add it.
+    #[allow(dead_code, reason = "the fault scenarios do not use it")]
+    pub(crate) fn has_tls(&self) -> bool {
+        self.setup.tls.is_some()
+    }
+
+    /// Opens a connection to its HTTP port with this socket, without a proxy: with TLS if the server uses it.
+    #[allow(dead_code, reason = "the fault scenarios do not use it")]
+    pub(crate) async fn open_http(
+        &self,
+        socket: impl Future<Output = io::Result<TcpStream>>,
+    ) -> Either<TcpStream, TlsStream<TcpStream>> {
+        let socket = socket.await.unwrap();
+        match &self.setup.tls {
+            None => Either::Left(socket),
+            Some(files) => Either::Right(files.client(None).connect_on(socket).await.unwrap()),
+        }
     }
 
     /// Returns the file of its shard.
@@ -321,8 +374,7 @@ impl Server {
     }
 
     fn spawn_again(&mut self) {
-        (self.setup.listen, self.setup.http_listen) =
-            (self.grpc.to_string(), self.http.to_string());
+        [self.setup.listen, self.setup.http_listen] = self.ports.map(|port| port.to_string());
         self.child = self.setup.spawn();
     }
 
@@ -366,7 +418,18 @@ impl Server {
         let ready: serde_json::Value =
             serde_json::from_str(&ready).expect("a ready file is whole from the first moment on");
         let address = |key: &str| ready[key].as_str().unwrap().parse().unwrap();
-        (self.grpc, self.http) = (address("grpc"), address("http"));
+        let ports = [address("grpc"), address("http")];
+        if let Some(files) = &self.setup.tls
+            && self.ports != ports
+        {
+            let client = files.client(None);
+            let grpc = TlsFront::start(ports[0], client.clone()).await;
+            self.fronts = Some([grpc, TlsFront::start(ports[1], client).await]);
+        }
+        self.ports = ports;
+        let fronts =
+            self.fronts.as_ref().map(|fronts| fronts.each_ref().map(|front| front.address));
+        [self.grpc, self.http] = fronts.unwrap_or(ports);
         true
     }
 }

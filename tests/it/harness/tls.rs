@@ -1,10 +1,20 @@
 //! Certificates of an authority that exists for one test. The unit tests use this file, too.
 
 use std::fs;
+use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::in_ci;
 
@@ -18,6 +28,10 @@ pub(crate) struct Certificates {
     /// Key of that certificate.
     pub(crate) key: PathBuf,
 }
+
+/// Client that trusts the authority, and takes every server for `localhost`.
+#[derive(Clone)]
+pub(crate) struct TlsClient(TlsConnector);
 
 /// Time in which a certificate is valid.
 #[derive(Clone, Copy)]
@@ -55,8 +69,9 @@ impl Certificates {
         let [ca, cert, key] =
             ["ca.pem", "localhost.pem", "localhost.key"].map(|name| dir.path().join(name));
         let files = Certificates { dir, ca, cert, key };
+        let name = files.dir.path().file_name().unwrap().to_str().unwrap();
         files.openssl(&format!(
-            "{NEW_KEY} -x509 -keyout ca.key -out ca.pem -days 2 -subj /CN=test-ca"
+            "{NEW_KEY} -x509 -keyout ca.key -out ca.pem -days 2 -subj /CN={name}"
         ));
         files.sign("localhost", "DNS:localhost", Valid::Days(2));
         Some(files)
@@ -85,6 +100,25 @@ impl Certificates {
         self.file(&format!("{name}.pem"))
     }
 
+    /// Returns a client, with a certificate and its key if they are given.
+    pub(crate) fn client(&self, identity: Option<&(PathBuf, PathBuf)>) -> TlsClient {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(&self.ca).unwrap()).unwrap();
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let config = match identity {
+            None => config.with_no_client_auth(),
+            Some((cert, key)) => {
+                let cert = vec![CertificateDer::from_pem_file(cert).unwrap()];
+                let key = PrivateKeyDer::from_pem_file(key).unwrap();
+                config.with_client_auth_cert(cert, key).unwrap()
+            }
+        };
+        TlsClient(TlsConnector::from(Arc::new(config)))
+    }
+
     /// Returns the directory of the files.
     #[allow(dead_code, reason = "some suites do not use it")]
     pub(crate) fn dir(&self) -> &Path {
@@ -105,6 +139,20 @@ impl Certificates {
         openssl.args(arguments.split(' ')).current_dir(self.dir.path()).stdin(Stdio::null());
         let done = openssl.output().unwrap();
         assert!(done.status.success(), "openssl {arguments}: {done:?}");
+    }
+}
+
+// === impl TlsClient ===
+
+impl TlsClient {
+    /// Connects to a server.
+    pub(crate) async fn connect(&self, server: SocketAddr) -> io::Result<TlsStream<TcpStream>> {
+        self.connect_on(TcpStream::connect(server).await?).await
+    }
+
+    /// Runs the handshake on this socket.
+    pub(crate) async fn connect_on(&self, socket: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        self.0.connect("localhost".try_into().unwrap(), socket).await
     }
 }
 

@@ -54,8 +54,8 @@ async fn calls(server: &Server) {
     app.call::<pb::SetShardStateResponse>("AdminService/SetShardState", &set).await.unwrap_err();
     let other = pb::EnqueueRequest { job: Some(job("bank")), ..Default::default() };
     app.call::<pb::EnqueueResponse>("QueueService/Enqueue", &other).await.unwrap_err();
-    let nobody = Caller::with(server, Some("Bearer planted-secret")).await;
-    nobody.call::<pb::EnqueueResponse>("QueueService/Enqueue", &other).await.unwrap_err();
+    let stranger = Caller::with(server, Some("Bearer planted-secret")).await;
+    stranger.call::<pb::EnqueueResponse>("QueueService/Enqueue", &other).await.unwrap_err();
 }
 
 /// Returns what the lines have under these keys.
