@@ -1,4 +1,4 @@
-//! Tokens that must not be accepted, whoever made them.
+//! Forged tokens, which must not be accepted.
 
 use ring::hmac;
 use serde_json::json;
