@@ -8,7 +8,6 @@ use futures::future::{BoxFuture, Shared, join_all};
 use tokio::join;
 use tokio::time::Instant;
 
-use crate::audit::AuditLog;
 use crate::auth::Authenticator;
 use crate::dispatch::Dispatcher;
 use crate::domain::{TopicName, limit};
@@ -33,13 +32,12 @@ type RefreshFuture = Shared<BoxFuture<'static, ()>>;
 pub(super) fn refresh(
     scheduler: Scheduler,
     dispatcher: Dispatcher,
-    (authenticator, audit): (Authenticator, AuditLog),
+    authenticator: Authenticator,
 ) -> Refresh {
     let refreshes = SharedRefresh::default();
     Arc::new(move || {
         let metrics = scheduler.metrics();
         metrics.set_identities_failed(authenticator.failed_reloads());
-        metrics.set_audit_lost(audit.lost_lines());
         let (scheduler, dispatcher) = (scheduler.clone(), dispatcher.clone());
         Box::pin(refreshes.join(async move { read_gauges(&scheduler, &dispatcher).await }))
     })

@@ -52,8 +52,7 @@ impl RunningServer {
             stream_max_age: config.stream_max_age.unwrap_or(Duration::ZERO),
         };
         let dispatcher = Dispatcher::spawn(scheduler.clone(), streams);
-        let doors = (authenticator.clone(), audit.clone());
-        let refresh = gauges::refresh(scheduler.clone(), dispatcher.clone(), doors);
+        let refresh = gauges::refresh(scheduler.clone(), dispatcher.clone(), authenticator.clone());
         let timers_stop = CancellationToken::new();
         let timers = Timer::spawn(&scheduler, &timers_stop);
         let health = grpc::GrpcHealth::new().await;

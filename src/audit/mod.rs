@@ -12,6 +12,7 @@ pub mod writer;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -25,6 +26,9 @@ use entry::Entry;
 
 /// Interval in which refusals of one RPC with one code are logged at most once, with the number suppressed.
 const REFUSALS_EVERY: Duration = Duration::from_secs(1);
+
+/// Interval in which lost lines are reported at most once.
+const LOSSES_EVERY: Duration = Duration::from_secs(10);
 
 /// Calls that are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +49,9 @@ struct AuditState {
     calls: AuditCalls,
     writer: AuditWriter,
     refusals: LogLimiter,
+    /// Number of lost lines that is known.
+    lost: AtomicU64,
+    losses: LogLimiter,
 }
 
 // === impl AuditLog ===
@@ -59,8 +66,14 @@ impl AuditLog {
     /// Creates a log of these calls.
     #[must_use]
     pub fn new(clock: Clock, calls: AuditCalls, writer: AuditWriter) -> AuditLog {
-        let refusals = LogLimiter::new(REFUSALS_EVERY);
-        AuditLog(Some(Arc::new(AuditState { clock, calls, writer, refusals })))
+        AuditLog(Some(Arc::new(AuditState {
+            clock,
+            calls,
+            writer,
+            refusals: LogLimiter::new(REFUSALS_EVERY),
+            lost: AtomicU64::new(0),
+            losses: LogLimiter::new(LOSSES_EVERY),
+        })))
     }
 
     /// Returns the note of a call that will be logged whatever its result is.
@@ -85,20 +98,31 @@ impl AuditLog {
                 None => return,
             }
         }
-        state.writer.write(&Entry::of_call(state.clock.now(), call, suppressed));
+        state.write(&Entry::of_call(state.clock.now(), call, suppressed));
     }
 
     /// Logs an event of the server itself, such as identities that were read again.
     pub fn event(&self, event: &'static str, error: Option<&str>) {
         if let Some(state) = &self.0 {
-            state.writer.write(&Entry::of_event(state.clock.now(), event, error));
+            state.write(&Entry::of_event(state.clock.now(), event, error));
         }
     }
+}
 
-    /// Returns the number of lines that were lost because the target did not take them in time.
-    #[must_use]
-    pub fn lost_lines(&self) -> u64 {
-        self.0.as_ref().map_or(0, |state| state.writer.lost_lines())
+// === impl AuditState ===
+
+impl AuditState {
+    fn write(&self, entry: &Entry<'_>) {
+        self.writer.write(entry);
+        let lost = self.writer.lost_lines();
+        if lost > self.lost.fetch_max(lost, Ordering::Relaxed)
+            && self.losses.allow(&["lost"]).is_some()
+        {
+            tracing::warn!(
+                lost,
+                "lines of the audit log were lost since the start: its target takes them too slowly"
+            );
+        }
     }
 }
 

@@ -287,10 +287,21 @@ impl ConnectionCredentials {
 /// calls of several clients on one connection.
 fn is_same(a: Option<&[u8]>, b: Option<&[u8]>) -> bool {
     match (a, b) {
-        (Some(a), Some(b)) => a.ct_eq(b).into(),
+        (Some(a), Some(b)) => a.len() == b.len() && have_same_bytes(a, b),
         (None, None) => true,
         _ => false,
     }
+}
+
+/// Compares texts of one length, eight bytes at a time.
+fn have_same_bytes(a: &[u8], b: &[u8]) -> bool {
+    let (words_a, rest_a) = a.as_chunks::<8>();
+    let (words_b, rest_b) = b.as_chunks::<8>();
+    let mut same = rest_a.ct_eq(rest_b);
+    for (a, b) in words_a.iter().zip(words_b) {
+        same &= u64::from_ne_bytes(*a).ct_eq(&u64::from_ne_bytes(*b));
+    }
+    same.into()
 }
 
 fn bearer_token(header: &[u8]) -> Result<&str, Unauthenticated> {

@@ -38,10 +38,10 @@ pub struct JwtSubject {
 }
 
 /// Rule that allows an access.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Permission {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permission<'a> {
     /// This pattern of this role.
-    Pattern(Role, TopicPattern),
+    Pattern(Role, &'a TopicPattern),
     /// The call needs no role.
     NoRoleNeeded,
 }
@@ -80,22 +80,21 @@ impl Identity {
     ///
     /// # Errors
     /// [`Denial`], if it cannot be allowed whatever it touches.
-    pub fn may_call(&self, rpc: Rpc) -> Result<Permission, Denial> {
+    pub fn may_call(&self, rpc: Rpc) -> Result<Permission<'_>, Denial> {
         let rule = rule(rpc);
         if rule.roles.is_empty() {
             return Ok(Permission::NoRoleNeeded);
         }
-        let mut granted = self.granted(rpc);
-        let Some((role, first)) = granted.next() else { return Err(Denial::NoRole(rpc)) };
+        let Some((role, first)) = self.find(rpc, |_| true) else {
+            return Err(Denial::NoRole(rpc));
+        };
         if rule.scope != RpcScope::Server {
-            return Ok(Permission::Pattern(role, first.clone()));
+            return Ok(Permission::Pattern(role, first));
         }
-        let mut whole = std::iter::once((role, first)).chain(granted).filter(
-            |(_, pattern)| matches!(pattern, TopicPattern::Prefix(prefix) if prefix.is_empty()),
-        );
-        match whole.next() {
+        let is_all = |pattern: &TopicPattern| matches!(pattern, TopicPattern::Prefix(prefix) if prefix.is_empty());
+        match self.find(rpc, is_all) {
             Some((role, pattern)) if self.namespaces.is_empty() => {
-                Ok(Permission::Pattern(role, pattern.clone()))
+                Ok(Permission::Pattern(role, pattern))
             }
             _ => Err(Denial::NotWholeServer(rpc)),
         }
@@ -105,13 +104,12 @@ impl Identity {
     ///
     /// # Errors
     /// [`Denial`], with the reason.
-    pub fn may_touch(&self, rpc: Rpc, topic: &TopicName) -> Result<Permission, Denial> {
+    pub fn may_touch(&self, rpc: Rpc, topic: &TopicName) -> Result<Permission<'_>, Denial> {
         if !self.sees(topic) {
             return Err(Denial::OutsideNamespaces);
         }
-        let found = self.granted(rpc).find(|(_, pattern)| pattern.matches(topic));
-        match found {
-            Some((role, pattern)) => Ok(Permission::Pattern(role, pattern.clone())),
+        match self.find(rpc, |pattern| pattern.matches(topic)) {
+            Some((role, pattern)) => Ok(Permission::Pattern(role, pattern)),
             None if rule(rpc).roles.is_empty() => Ok(Permission::NoRoleNeeded),
             None => Err(Denial::NoPattern(rpc)),
         }
@@ -144,6 +142,22 @@ impl Identity {
         roles.flat_map(|role| self.grants[role.index()].iter().map(|pattern| (*role, pattern)))
     }
 
+    /// Returns the first such pattern of the roles that the RPC needs.
+    fn find(
+        &self,
+        rpc: Rpc,
+        is_wanted: impl Fn(&TopicPattern) -> bool,
+    ) -> Option<(Role, &TopicPattern)> {
+        for role in rule(rpc).roles {
+            for pattern in &self.grants[role.index()] {
+                if is_wanted(pattern) {
+                    return Some((*role, pattern));
+                }
+            }
+        }
+        None
+    }
+
     /// Returns whether the topic is in one of the namespaces.
     fn sees(&self, topic: &TopicName) -> bool {
         let mut namespaces = self.namespaces.iter();
@@ -161,7 +175,7 @@ impl Identity {
 
 // === Display ===
 
-impl fmt::Display for Permission {
+impl fmt::Display for Permission<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Permission::Pattern(role, pattern) => {

@@ -122,7 +122,8 @@ fn the_whole_server_is_for_identities_without_bounds() {
         ("viewer = ['*']", false),
         ("operator = ['*']\nnamespaces = ['a.']", false),
     ] {
-        let found = identity(lines).may_call(Rpc::SetShardState);
+        let identity = identity(lines);
+        let found = identity.may_call(Rpc::SetShardState);
         assert_eq!(found.is_ok(), may, "{lines}: {found:?}");
     }
 }

@@ -18,8 +18,8 @@ use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, GaugeVec, HistogramVec, IntCounterVec, TextEncoder};
 
 use definitions::{
-    ALL, AUDIT_LOST, BUILD, CREDIT_WAITING, IDENTITIES_FAILED, RING_DISAGREEMENT, RINGS_OPEN, RPC,
-    STREAMS, TLS_EXPIRY, TLS_FAILURES, TLS_RELOAD_FAILED, Unit,
+    ALL, BUILD, CREDIT_WAITING, IDENTITIES_FAILED, RING_DISAGREEMENT, RINGS_OPEN, RPC, STREAMS,
+    TLS_EXPIRY, TLS_FAILURES, TLS_RELOAD_FAILED, Unit,
 };
 use registry::Registry;
 pub use shard::ShardMetrics;
@@ -65,7 +65,6 @@ struct MetricsInner {
     rings_open: Gauge,
     ring_disagreement: Gauge,
     identities_failed: Gauge,
-    audit_lost: Gauge,
     tls_failures: IntCounterVec,
     tls_expiry: GaugeVec,
     tls_reload_failed: Gauge,
@@ -94,7 +93,6 @@ impl Metrics {
             rings_open: registry.gauge(&RINGS_OPEN),
             ring_disagreement: registry.gauge(&RING_DISAGREEMENT),
             identities_failed: registry.gauge(&IDENTITIES_FAILED),
-            audit_lost: registry.gauge(&AUDIT_LOST),
             tls_failures: registry.counters(&TLS_FAILURES),
             tls_expiry: registry.gauges(&TLS_EXPIRY),
             tls_reload_failed: registry.gauge(&TLS_RELOAD_FAILED),
@@ -150,11 +148,6 @@ impl Metrics {
     /// Sets the number of attempts to read changed identities that failed since they were last read.
     pub fn set_identities_failed(&self, n: u64) {
         self.0.identities_failed.set(n as f64);
-    }
-
-    /// Sets the number of lines that the audit log has lost.
-    pub fn set_audit_lost(&self, n: u64) {
-        self.0.audit_lost.set(n as f64);
     }
 
     /// Sets the free credit of the open streams, in jobs.

@@ -209,13 +209,19 @@ class Server(Process):
 
 
 class TlsServer(Server):
-    """A server whose certificate can be replaced."""
+    """A server whose certificate and identities can be replaced."""
 
     def __init__(self, name: str, binary: str, redis: dict[str, Redis], work: Path) -> None:
         self.certificate, self.key = work / "tls.crt", work / "tls.key"
+        self.identities = work / "identities.toml"
         self.renew(days=1)
+        self.write_identities()
         super().__init__(name, binary, redis, work)
         self.arguments += ["--tls-cert", str(self.certificate), "--tls-key", str(self.key)]
+        self.arguments += ["--identities", str(self.identities), "--metrics-open", "true"]
+
+    def write_identities(self, text: str = '[[identity]]\nname = "none"\n') -> None:
+        self.identities.write_text(text)
 
     def renew(self, days: int) -> None:
         arguments = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", str(days),

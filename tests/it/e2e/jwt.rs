@@ -302,7 +302,7 @@ async fn a_stream_ends_with_the_token_that_opened_it() {
     assert!(refused.message().starts_with("the JSON Web Token expired "), "{}", refused.message());
     let fresh = cluster.token("shop:api", &["ringq"], Duration::from_secs(600));
     let item = AckItem { receipt: receipts.remove(0), ..Default::default() };
-    let ack = AckRequest { items: vec![item], ..Default::default() };
+    let ack = AckRequest { items: vec![item] };
     let acked = client.queue.clone().ack(with_token(ack, &fresh)).await.unwrap();
     assert_eq!(acked.into_inner().failures, [], "the job is still its own");
 }

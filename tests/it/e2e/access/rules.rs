@@ -281,7 +281,7 @@ async fn a_server_without_identities_is_reached_from_its_machine_only() {
     Setup::new().listen("0.0.0.0:0").config("insecure = true").start().await;
     let dir = IdentityDir::new(&table("a", ""));
     let server = dir.setup().listen("0.0.0.0:0").start().await;
-    assert!(server.log().contains("unencrypted"), "{}", server.log());
+    eventually("it warns", async || server.log().contains("unencrypted").then_some(())).await;
 }
 
 #[tokio::test]
