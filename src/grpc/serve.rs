@@ -19,7 +19,7 @@ use tonic::service::Routes;
 use tonic::transport::server::Connected as _;
 use tower::Service as _;
 
-use crate::connections::{AcceptedConnection, Connections, read_preface};
+use crate::connections::{AcceptedConnection, Connections, FrameBudget, read_preface};
 use crate::domain::limit;
 
 use super::connection_age::ConnectionAge;
@@ -88,7 +88,8 @@ async fn connection(
         request.extensions_mut().insert(shared_age.clone());
         calls.clone().call(request)
     });
-    let mut connection = pin!(http().serve_connection(TokioIo::new(socket), service));
+    let mut connection =
+        pin!(http().serve_connection(TokioIo::new(FrameBudget::new(socket)), service));
     let served = tokio::select! {
         served = &mut connection => served,
         () = stop.cancelled() => {

@@ -34,6 +34,8 @@ mod fence;
 pub(crate) mod grpcurl;
 /// Health over gRPC and HTTP, metrics.
 mod health;
+/// Hostile connections.
+mod hostile;
 /// Get, Delete, Reschedule.
 mod jobs;
 /// Calls as JSON over HTTP.
