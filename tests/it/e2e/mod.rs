@@ -48,6 +48,8 @@ mod late;
 mod naive;
 /// Reports of a server about a Redis that dies: log, probes and server info.
 mod outage;
+/// Calls that wait too long for a shard.
+mod overload;
 /// The life of the process: SIGTERM, bad starts, a full disk.
 mod process;
 /// Connections of a server to its Redis: schemes, certificates, a Redis that comes later or is wrong.
