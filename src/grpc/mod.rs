@@ -12,6 +12,7 @@
 mod admin_service;
 mod connection_age;
 mod convert;
+mod decoded_size;
 mod delivery_spans;
 mod health;
 mod jobs_page;

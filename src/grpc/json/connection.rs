@@ -75,7 +75,7 @@ impl JsonCalls {
         is_gone: IsGone,
     ) -> JsonConnection {
         let grpc = &self.0.grpc;
-        let service = grpc.layer.connection_for(self.0.routes(), TEXT_BYTES_MAX);
+        let service = grpc.layer.json_connection(self.0.routes(), TEXT_BYTES_MAX);
         JsonConnection {
             calls: self.clone(),
             service,
@@ -133,7 +133,7 @@ impl JsonConnection {
         if takes_jobs && (self.is_gone)() {
             return last_answer(&JsonError::client_gone());
         }
-        answer::to_json(answer, output, permit, open).await
+        answer::to_json(answer, output, permit, open, &self.calls.0.large).await
     }
 
     /// Waits until the client has closed the connection.

@@ -38,8 +38,11 @@ pub(crate) const CALLS_MAX: usize = 128;
 /// for names and spaces.
 const TEXT_BYTES_MAX: usize = 2 * limit::REQUEST_BYTES_MAX;
 
+/// Maximum size of a text that is parsed, or of a message that becomes text, at once; a larger one would keep other calls
+/// waiting.
+const SMALL_BYTES_MAX: usize = 64 << 10;
 /// Length in bytes of what precedes a message of gRPC: a flag and the length of the message.
-const PREFIX_BYTES: usize = 5;
+pub(super) const PREFIX_BYTES: usize = 5;
 
 /// Entry for JSON calls to the services of this server.
 #[derive(Clone)]
@@ -52,7 +55,7 @@ struct JsonServer {
     stop: CancellationToken,
     /// Calls in flight.
     open: TaskTracker,
-    /// Permit to parse a large text.
+    /// Permit to parse or to write a large text.
     large: Arc<Semaphore>,
 }
 

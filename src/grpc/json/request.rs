@@ -22,9 +22,10 @@ use tower::Service;
 use crate::canonical_json;
 use crate::domain::limit;
 
+use super::super::decoded_size::DecodedSize;
 use super::super::status::RpcError;
 use super::error::JsonError;
-use super::{PREFIX_BYTES, TEXT_BYTES_MAX};
+use super::{PREFIX_BYTES, SMALL_BYTES_MAX, TEXT_BYTES_MAX};
 
 /// Maximum number of characters of the text about a mistake: it may quote a name of any length.
 const MISTAKE_CHARS_MAX: usize = 256;
@@ -32,8 +33,6 @@ const MISTAKE_CHARS_MAX: usize = 256;
 /// up to a hundred times its shortest text; the largest sensible request, an Ack of 1,000 items with 16 follow-up jobs
 /// each, has half of this number.
 const VALUES_MAX: usize = 1 << 18;
-/// Maximum size of a text that is parsed at once; a larger one would keep other calls waiting.
-const SMALL_BYTES_MAX: usize = 64 << 10;
 
 /// Message that the text of a call is, or the error of the call: an extension of its request.
 #[derive(Clone, Debug)]
@@ -134,6 +133,7 @@ fn to_message(input: MessageDescriptor, text: &[u8]) -> Result<Bytes, JsonError>
     if has_too_many_values(text) {
         return Err(RpcError::too_many_values(VALUES_MAX).into());
     }
+    let name = input.full_name().to_owned();
     let message = if text.trim_ascii().is_empty() {
         DynamicMessage::new(input)
     } else {
@@ -147,6 +147,7 @@ fn to_message(input: MessageDescriptor, text: &[u8]) -> Result<Bytes, JsonError>
     framed.put_u8(0);
     framed.put_u32(u32::try_from(length).map_err(|_| RpcError::internal())?);
     message.encode(&mut framed).map_err(|_| RpcError::internal())?;
+    DecodedSize::of_message(&name).map_or(Ok(0), |mut size| size.read(&framed))?;
     Ok(framed.freeze())
 }
 

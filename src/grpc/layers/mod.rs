@@ -54,7 +54,7 @@ pub(crate) use call_abort::AbortableCall;
 pub(super) use call_body::{CallBody, StreamCut};
 use call_future::CallFuture;
 pub(super) use deadline::{CallDeadline, write_deadline};
-use inbound_body::{ArrivalTimeouts, InboundBody};
+use inbound_body::{ArrivalTimeouts, InboundBody, MessageEncoding};
 use method::{MethodKind, RpcMethod};
 
 /// Layer around the services of this server.
@@ -69,6 +69,7 @@ pub(super) struct CallService<S> {
     inner: S,
     shared: Arc<LayerState>,
     connection: Arc<ConnectionLimits>,
+    encoding: MessageEncoding,
 }
 
 /// Limits of all calls together.
@@ -105,13 +106,23 @@ impl CallLayer {
 
     /// Wraps the services for a new connection.
     pub(super) fn connection<S>(&self, inner: S) -> CallService<S> {
-        self.connection_for(inner, limit::REQUEST_BYTES_MAX)
+        self.service(inner, limit::REQUEST_BYTES_MAX, MessageEncoding::Protobuf)
     }
 
-    /// Wraps the services for a new connection, whose share of the bytes has room for a message of `message_max`.
-    pub(super) fn connection_for<S>(&self, inner: S, message_max: usize) -> CallService<S> {
+    /// Wraps the services for a new connection with calls as JSON, whose share of the bytes has room for a text of
+    /// `text_max`.
+    pub(super) fn json_connection<S>(&self, inner: S, text_max: usize) -> CallService<S> {
+        self.service(inner, text_max, MessageEncoding::Json)
+    }
+
+    fn service<S>(
+        &self,
+        inner: S,
+        message_max: usize,
+        encoding: MessageEncoding,
+    ) -> CallService<S> {
         let connection = Arc::new(self.shared.bounds.connection(message_max));
-        CallService { inner, shared: Arc::clone(&self.shared), connection }
+        CallService { inner, shared: Arc::clone(&self.shared), connection, encoding }
     }
 }
 
@@ -175,7 +186,9 @@ where
         }
         call.set_deadline(deadline);
         let arrival = self.shared.arrival_timeouts(method.kind, now);
-        let request = request.map(|body| Body::new(InboundBody::new(body, admission, arrival)));
+        let encoding = self.encoding;
+        let request =
+            request.map(|body| Body::new(InboundBody::new(body, admission, arrival, encoding)));
         let in_span = call.enter();
         let inner = self.inner.call(request);
         drop(in_span);
@@ -230,6 +243,12 @@ impl LayerState {
             MethodKind::Other => ArrivalTimeouts { stall: self.request_timeout, until: None },
         }
     }
+}
+
+/// Returns whether a path is that of an RPC of this server.
+#[cfg(test)]
+pub(super) fn is_served(path: &str) -> bool {
+    RpcMethod::from_path(path).path != RpcMethod::from_path("").path
 }
 
 fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {

@@ -130,6 +130,15 @@ impl RpcError {
         RpcError::new(Reason::TooLarge, message).with("limit", limit.to_string())
     }
 
+    /// Creates the error for a message with so many fields that it takes too much memory.
+    pub(super) fn decoded_too_large(limit: usize) -> RpcError {
+        let message = format!(
+            "the message has so many fields and entries of lists that it would take more than {limit} bytes in \
+             memory; send less at once"
+        );
+        RpcError::new(Reason::TooLarge, message).with("limit", limit.to_string())
+    }
+
     /// Creates the error for a message that cannot be read.
     pub(super) fn malformed(message: &str) -> RpcError {
         let message = format!("the request cannot be read: {message}");

@@ -20,6 +20,8 @@ mod broken;
 mod credit;
 /// Servers on one Redis that are killed, stand still or end, and their leases.
 mod dead;
+/// Requests that are short on the wire and large in memory.
+mod decoded;
 /// Due times, expiry.
 mod delayed;
 /// Durability of writes to Redis.
