@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults chart kube monitoring trace image image-test example
+.PHONY: help run build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults hostile chart kube monitoring trace image image-test example
 
 # The tools of the tests come first: python3 is then the one that has grpcio.
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
@@ -65,6 +65,9 @@ durability: ## Kill a server on files 50 times under load, cut its power and tha
 faults: build ## Kill, stop, fill and cut off servers and Redis under load, each for 22 seconds
 	RINGQ_BIN=$${RINGQ_BIN:-$(CURDIR)/target/release/ringq} RINGQ_FAULT_SECONDS=$${RINGQ_FAULT_SECONDS:-22} RINGQ_MIXED_SECONDS=$${RINGQ_MIXED_SECONDS:-120} \
 		RINGQ_DROPS=$${RINGQ_DROPS:-1000} cargo test --locked --test faults -- --include-ignored --nocapture --test-threads 1
+
+hostile: ## Flood, stall and starve a server on both ports, beside a client that is measured; ARGS="floods" chooses
+	cargo test --locked --test hostile -- $(ARGS) --include-ignored --nocapture --test-threads 1
 
 chart: ## Check the Helm chart: schemas, policies, values that must be refused; ARGS=--render renders the manifests
 	.ci/check-chart $(ARGS)

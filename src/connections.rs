@@ -1,5 +1,7 @@
 //! Incoming connections of one port: limits on open connections, in all and from one address, and on the time for
-//! which a peer may not read.
+//! which a peer may not read, and the frames that cost a client nothing.
+
+mod frame_budget;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -17,6 +19,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::backoff::Backoff;
 use crate::log_limiter::LogLimiter;
+
+pub(crate) use frame_budget::FrameBudget;
 
 /// First delay after a failed accept.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(5);

@@ -24,6 +24,12 @@ pub const HEADERS_BYTES_MAX: usize = 8 << 10;
 pub const BATCH_JOBS_MAX: usize = 1_000;
 /// Largest request message in bytes; also tonic's own default for decoding.
 pub const REQUEST_BYTES_MAX: usize = 4 << 20;
+/// Maximum size in bytes of the JSON text of a request: payloads as base64 take a third more than in a message, and the
+/// rest is for names and spaces.
+pub const JSON_BYTES_MAX: usize = 2 * REQUEST_BYTES_MAX;
+/// Largest size of a decoded request in bytes, estimated: the largest sensible one, an Ack of 1,000 items with 16 follow-up
+/// jobs each, has about a half. 4 MiB of empty jobs would have 1 GiB.
+pub const DECODED_BYTES_MAX: usize = 24 << 20;
 /// Most calls in flight on one connection; a further call of the client waits for one to end. Enough for a busy
 /// producer on one channel, or a proxy's share of many workers; bounds the memory that one connection can occupy.
 pub const CONNECTION_CALLS_MAX: u32 = 1_024;
@@ -195,6 +201,8 @@ pub fn all() -> Vec<(&'static str, i64)> {
         ("headers_bytes_max", count(HEADERS_BYTES_MAX)),
         ("batch_jobs_max", count(BATCH_JOBS_MAX)),
         ("request_bytes_max", count(REQUEST_BYTES_MAX)),
+        ("json_bytes_max", count(JSON_BYTES_MAX)),
+        ("decoded_bytes_max", count(DECODED_BYTES_MAX)),
         ("connection_calls_max", count(CONNECTION_CALLS_MAX)),
         ("preface_ms_max", ms(PREFACE_MAX)),
         ("tls_handshake_ms_max", ms(TLS_HANDSHAKE_MAX)),

@@ -13,6 +13,7 @@ mod access;
 mod admin_service;
 mod connection_age;
 mod convert;
+mod decoded_size;
 mod delivery_spans;
 mod health;
 mod jobs_page;

@@ -20,12 +20,12 @@ use tonic::service::Routes;
 use tonic::transport::server::Connected as _;
 use tower::Service as _;
 
-use crate::connections::{AcceptedConnection, Connections, FirstBytes};
+use crate::connections::{AcceptedConnection, Connections, FirstBytes, FrameBudget};
 use crate::domain::limit;
 use crate::tls::{PortTls, SecuredSocket};
 
 use super::connection_age::ConnectionAge;
-use super::layers::{AbortableCall, CallLayer};
+use super::layers::{AbortableCall, CallLayer, MessageEncoding};
 
 /// Maximum number of calls that a client has reset before they were accepted; beyond it the connection is closed, and
 /// all streams on it. Equal to the number of calls in flight that it may have: their deadlines may pass together
@@ -102,7 +102,7 @@ async fn connection(
     };
     let Some((socket, certificate)) = begun else { return };
     let names = certificate.as_ref().map(|certificate| certificate.names()).unwrap_or_default();
-    let calls = layer.connection_for(routes, names, limit::REQUEST_BYTES_MAX);
+    let calls = layer.connection_for(routes, names, MessageEncoding::Protobuf);
     let shared_age = age.clone();
     let service = service_fn(move |mut request: http::Request<Incoming>| {
         request.extensions_mut().insert(info.clone());
@@ -112,7 +112,8 @@ async fn connection(
         }
         calls.clone().call(request)
     });
-    let mut connection = pin!(http().serve_connection(TokioIo::new(socket), service));
+    let mut connection =
+        pin!(http().serve_connection(TokioIo::new(FrameBudget::new(socket)), service));
     let served = tokio::select! {
         served = &mut connection => served,
         () = stop.cancelled() => {

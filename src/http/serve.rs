@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected as _;
 use tower::ServiceExt as _;
 
-use crate::connections::{AcceptedConnection, Connections, FirstBytes};
+use crate::connections::{AcceptedConnection, Connections, FirstBytes, FrameBudget};
 use crate::grpc::json::CALLS_MAX;
 use crate::grpc::{AbortableCall, CallExecutor, JsonCalls};
 use crate::tls::{PeerCertificate, PortTls, SecuredSocket};
@@ -131,13 +131,13 @@ async fn connection(
         let answer = router.clone().oneshot(request);
         async move { answer.await.map(|answer| answer.map(|body| HeldBody::new(body, open))) }
     });
-    let socket = TokioIo::new(socket);
     let serve = async {
         let served = if is_http2 {
+            let socket = TokioIo::new(FrameBudget::new(socket));
             let connection = http2().serve_connection(socket, service);
             until!(connection, stop)
         } else {
-            let connection = http1().serve_connection(socket, service);
+            let connection = http1().serve_connection(TokioIo::new(socket), service);
             until!(connection, stop)
         };
         if let Err(error) = served {

@@ -247,7 +247,9 @@ impl WriteRefusal {
             WriteRefusal::Unsupported { .. } => true,
             WriteRefusal::Unconfirmed { .. } => false,
             WriteRefusal::Failed(failed) => match failed.error {
-                store::Error::Unavailable(_) | store::Error::Full(_) => true,
+                store::Error::Unavailable(_)
+                | store::Error::Overloaded(_)
+                | store::Error::Full(_) => true,
                 store::Error::DeadlineExceeded(_)
                 | store::Error::Contention(_)
                 | store::Error::OutcomeUnknown(_)

@@ -3,6 +3,7 @@
 //!
 //! - `round_robin`: placement of jobs with server-made ids
 //! - `shard`, `batcher`: one store, and the calls of many callers as one
+//! - `queue_delay`: refuses calls that wait too long for their turn
 //! - `forwarded`, `op`: verbs that go to the store unchanged, and the verbs by name
 //! - `health`: whether a shard can be used, and why not; a shard that does not answer costs its own callers a moment,
 //!   and others nothing
@@ -21,6 +22,7 @@ mod forwarded;
 mod health;
 mod membership;
 mod op;
+mod queue_delay;
 mod ring_disagreement;
 mod ring_state;
 mod round_robin;

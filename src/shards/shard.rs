@@ -17,10 +17,11 @@ use crate::store::{
     StoreFuture, StoreInfo, StoreUsage, WriteDurability, WriteResult,
 };
 
-use super::batcher::{Batcher, CALLS_MAX};
+use super::batcher::{Batcher, CALLS_MAX, Patience};
 use super::coalesced_read::CoalescedRead;
 use super::health::{HealthMonitor, ShardHealth};
 use super::op::Op;
+use super::queue_delay::{Overload, QueueDelay, WAIT_MAX};
 use super::timeouts::ShardTimeouts;
 use super::{ShardError, ShardMember};
 
@@ -86,9 +87,9 @@ impl Shard {
             patience.clone(),
             down.clone(),
         );
-        let batcher = |op, calls| {
+        let batcher = |op, calls, delay| {
             let (health, answer) = (Arc::clone(&health), patience.call);
-            Batcher::spawn(calls, JobRequest::bytes, move |mut requests: Vec<JobRequest>| {
+            Batcher::spawn(calls, delay, JobRequest::bytes, move |mut requests: Vec<JobRequest>| {
                 let health = Arc::clone(&health);
                 // After the time limit of the call nothing may be written any more; a repeated settle changes
                 // nothing.
@@ -100,8 +101,15 @@ impl Shard {
             })
         };
         let confirmed = limit::CONFIRMED_CALLS_MAX;
-        let enqueue = [CALLS_MAX, confirmed, confirmed].map(|calls| batcher(Op::Enqueue, calls));
-        let settle = batcher(Op::Settle, CALLS_MAX);
+        let delay = QueueDelay::new(WAIT_MAX, health.overload().clone());
+        let confirmation = || QueueDelay::new(WAIT_MAX + limit::CONFIRM_MAX, Overload::default());
+        let enqueue = [
+            batcher(Op::Enqueue, CALLS_MAX, Some(delay)),
+            batcher(Op::Enqueue, confirmed, Some(confirmation())),
+            batcher(Op::Enqueue, confirmed, Some(confirmation())),
+        ];
+        // A lease that is not settled in time would run its job again: settles wait as long as they can.
+        let settle = batcher(Op::Settle, CALLS_MAX, None);
         let (state, others, nudge) = (Mutex::new(state), Mutex::default(), Notify::new());
         let shared_state = watch::Sender::new(None);
         let inner = ShardInner {
@@ -201,7 +209,8 @@ impl Shard {
         self.inner.store.subscribe(about)
     }
 
-    /// Writes jobs, in one call with all others that wait and request the same durability. Results are per job.
+    /// Writes jobs, in one call with all others that wait and request the same durability. Results are per job. Jobs with
+    /// a deadline are refused after a long wait; the others are those of an Ack, which must not fail for that.
     pub async fn enqueue(&self, jobs: Vec<NewJob>) -> Vec<Result<WriteResult, ShardError>> {
         // Admitted before the wait for the batch; the call of the batch is admitted once more.
         let admitted = self.inner.monitor.admit(Op::Enqueue);
@@ -210,18 +219,29 @@ impl Shard {
             self.inner.monitor.note_durability(asked);
         }
         let batcher = &self.inner.enqueue[self.queue(asked)];
-        self.batch(admitted, batcher, jobs, |applied| applied.to_write_result()).await
+        let patience = match jobs.iter().any(|job| job.deadline.is_some()) {
+            true => Patience::Limited,
+            false => Patience::Unlimited,
+        };
+        let queue = (batcher, patience);
+        let written = self.batch(admitted, queue, jobs, |applied| applied.to_write_result()).await;
+        if let Some(Err(ShardError { error: error @ store::Error::Overloaded(_), .. })) =
+            written.first()
+        {
+            self.inner.metrics.error(Op::Enqueue.name(), error.reason());
+        }
+        written
     }
 
     async fn batch<T>(
         &self,
         admitted: store::Result<()>,
-        batcher: &Batcher<JobRequest, RequestResult>,
+        (batcher, patience): (&Batcher<JobRequest, RequestResult>, Patience),
         items: Vec<impl Into<JobRequest>>,
         answer: impl Fn(RequestResult) -> T,
     ) -> Vec<Result<T, ShardError>> {
         let answers = match admitted {
-            Ok(()) => batcher.call(items.into_iter().map(Into::into).collect()).await,
+            Ok(()) => batcher.call(items.into_iter().map(Into::into).collect(), patience).await,
             Err(error) => items.iter().map(|_| Err(error.clone())).collect(),
         };
         answers.into_iter().map(|applied| self.with_shard_name(applied.map(&answer))).collect()
@@ -244,7 +264,8 @@ impl Shard {
     ) -> Vec<Result<RequestResult, ShardError>> {
         // Admitted before the wait for the batch, like an enqueue.
         let admitted = self.inner.monitor.admit(Op::Settle);
-        self.batch(admitted, &self.inner.settle, items, |applied| applied).await
+        let queue = (&self.inner.settle, Patience::Unlimited);
+        self.batch(admitted, queue, items, |applied| applied).await
     }
 
     /// Moves deadlines of leases. Results are per lease.

@@ -10,6 +10,9 @@ pub enum Error {
     /// The shard does not answer or refuses; nothing was written.
     #[error("{0}")]
     Unavailable(String),
+    /// The call waited too long for its turn, as all calls do at the moment; nothing was written.
+    #[error("{0}")]
+    Overloaded(String),
     /// The deadline of the caller had passed before the call was executed; nothing was written.
     #[error("{0}")]
     DeadlineExceeded(String),
@@ -35,6 +38,7 @@ impl Error {
             Error::OutcomeUnknown(_) => true,
             Error::Full(_)
             | Error::Unavailable(_)
+            | Error::Overloaded(_)
             | Error::DeadlineExceeded(_)
             | Error::Contention(_)
             | Error::Corrupt(_) => false,
@@ -53,6 +57,7 @@ impl Error {
         match self {
             Error::Unavailable(_) | Error::OutcomeUnknown(_) => true,
             Error::Full(_)
+            | Error::Overloaded(_)
             | Error::DeadlineExceeded(_)
             | Error::Contention(_)
             | Error::Corrupt(_) => false,
@@ -65,6 +70,7 @@ impl Error {
         match self {
             Error::Full(text)
             | Error::Unavailable(text)
+            | Error::Overloaded(text)
             | Error::DeadlineExceeded(text)
             | Error::OutcomeUnknown(text)
             | Error::Contention(text)
@@ -78,6 +84,7 @@ impl Error {
         match self {
             Error::Full(_) => "STORE_FULL",
             Error::Unavailable(_) | Error::DeadlineExceeded(_) => "SHARD_UNAVAILABLE",
+            Error::Overloaded(_) => "RATE_LIMITED",
             Error::OutcomeUnknown(_) => "OUTCOME_UNKNOWN",
             Error::Contention(_) => "CONTENTION",
             Error::Corrupt(_) => "STORE_CORRUPT",

@@ -12,7 +12,8 @@ use bytes::{Buf as _, Bytes};
 use http::{HeaderName, HeaderValue, Response, header};
 use http_body::{Body as _, Frame, SizeHint};
 use prost_reflect::MessageDescriptor;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_blocking;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tonic::{Code, Status};
 
@@ -20,8 +21,8 @@ use crate::canonical_json;
 
 use super::super::layers::{CallBody, call_abort};
 use super::super::status::RpcError;
-use super::PREFIX_BYTES;
 use super::error::{HttpStatus, JsonError};
+use super::{PREFIX_BYTES, SMALL_BYTES_MAX};
 
 /// Content type of every answer.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -58,12 +59,13 @@ pub(super) async fn to_json(
     output: Option<MessageDescriptor>,
     permit: OwnedSemaphorePermit,
     open: TaskTrackerToken,
+    large: &Semaphore,
 ) -> Response<JsonBody> {
     let (mut head, body) = answer.into_parts();
     let http = head.extensions.remove::<HttpStatus>();
     let mut response = match Status::from_header_map(&head.headers) {
         Some(status) => to_response(&JsonError::from(status).with_http(http)),
-        None => match convert(OpenCall(body), output, permit).await {
+        None => match convert(OpenCall(body), output, permit, large).await {
             Ok(body) => {
                 let mut response = Response::new(body);
                 response.headers_mut().insert(header::CONTENT_TYPE, JSON);
@@ -93,18 +95,12 @@ async fn convert(
     mut call: OpenCall,
     output: Option<MessageDescriptor>,
     permit: OwnedSemaphorePermit,
+    large: &Semaphore,
 ) -> Result<JsonBody, Status> {
     let Message { encoded, frames } = call.message().await?;
-    let text = match output.map(|output| canonical_json::to_text(output, &encoded)) {
-        Some(Ok(text)) => text,
-        None => return Err(RpcError::internal().into()),
-        Some(Err(error)) => {
-            tracing::error!(%error, "an answer cannot be JSON");
-            return Err(RpcError::internal().into());
-        }
-    };
-    drop(encoded);
-    call.0.hold_bytes(text.len());
+    let output = output.ok_or_else(|| Status::from(RpcError::internal()))?;
+    let text = to_text(output, encoded, large).await?;
+    call.0.hold_bytes(text.len())?;
     let ended = poll_fn(|cx| Poll::Ready(call.poll_end(cx))).await;
     let text = Bytes::from_owner(JsonText { text, _frames: frames, _permit: permit });
     match ended {
@@ -112,6 +108,25 @@ async fn convert(
         Poll::Ready(Err(status)) => Err(status),
         Poll::Pending => Ok(JsonBody { text: Some(text), call: Some(call), _open: None }),
     }
+}
+
+/// Returns the message as JSON text. A large one is written on a thread for blocking work, one at a time.
+async fn to_text(
+    output: MessageDescriptor,
+    encoded: Bytes,
+    large: &Semaphore,
+) -> Result<Vec<u8>, Status> {
+    let text = if encoded.len() <= SMALL_BYTES_MAX {
+        canonical_json::to_text(output, &encoded)
+    } else {
+        let _permit = large.acquire().await.map_err(|_| RpcError::internal())?;
+        let written = spawn_blocking(move || canonical_json::to_text(output, &encoded)).await;
+        written.map_err(|_| RpcError::internal())?
+    };
+    text.map_err(|error| {
+        tracing::error!(%error, "an answer cannot be JSON");
+        RpcError::internal().into()
+    })
 }
 
 // === impl JsonBody ===

@@ -14,12 +14,12 @@ use tower::ServiceExt as _;
 use crate::connections::ConnectionSlot;
 use crate::tls::PeerCertificate;
 
-use super::super::layers::CallService;
+use super::super::layers::{CallService, MessageEncoding};
 use super::super::status::RpcError;
 use super::answer::{self, JsonBody, to_response};
 use super::error::JsonError;
 use super::request::{JsonInput, JsonRoutes};
-use super::{CALLS_MAX, JsonCalls, TEXT_BYTES_MAX};
+use super::{CALLS_MAX, JsonCalls};
 
 /// Part of the path in front of the one that gRPC has.
 const VERSION: &str = "/v1";
@@ -77,7 +77,8 @@ impl JsonCalls {
         is_gone: IsGone,
     ) -> JsonConnection {
         let grpc = &self.0.grpc;
-        let service = grpc.layer.connection_for(self.0.routes(), certificate, TEXT_BYTES_MAX);
+        let json = MessageEncoding::Json;
+        let service = grpc.layer.connection_for(self.0.routes(), certificate, json);
         JsonConnection {
             calls: self.clone(),
             service,
@@ -138,7 +139,7 @@ impl JsonConnection {
         if takes_jobs && (self.is_gone)() {
             return last_answer(&JsonError::client_gone());
         }
-        answer::to_json(answer, output, permit, open).await
+        answer::to_json(answer, output, permit, open, &self.calls.0.large).await
     }
 
     /// Waits until the client has closed the connection.

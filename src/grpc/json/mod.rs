@@ -21,8 +21,6 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::domain::limit;
-
 use super::{Error, GrpcServer};
 
 pub(crate) use answer::to_response;
@@ -34,12 +32,11 @@ use request::JsonRoutes;
 /// Maximum number of calls in flight on one connection, answers that are not written yet included. Of HTTP/1.1 it
 /// bounds the answers to a client that sends requests without reading.
 pub(crate) const CALLS_MAX: usize = 128;
-/// Maximum size of the JSON text of a request: payloads as base64 take a third more than in a message, and the rest is
-/// for names and spaces.
-const TEXT_BYTES_MAX: usize = 2 * limit::REQUEST_BYTES_MAX;
-
+/// Maximum size of a text that is parsed, or of a message that becomes text, at once; a larger one would keep other calls
+/// waiting.
+const SMALL_BYTES_MAX: usize = 64 << 10;
 /// Length in bytes of what precedes a message of gRPC: a flag and the length of the message.
-const PREFIX_BYTES: usize = 5;
+pub(super) const PREFIX_BYTES: usize = 5;
 
 /// Entry for JSON calls to the services of this server.
 #[derive(Clone)]
@@ -52,7 +49,7 @@ struct JsonServer {
     stop: CancellationToken,
     /// Calls in flight.
     open: TaskTracker,
-    /// Permit to parse a large text.
+    /// Permit to parse or to write a large text.
     large: Arc<Semaphore>,
 }
 

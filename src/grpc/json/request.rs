@@ -22,9 +22,10 @@ use tower::Service;
 use crate::canonical_json;
 use crate::domain::limit;
 
+use super::super::decoded_size::DecodedSize;
 use super::super::status::RpcError;
 use super::error::JsonError;
-use super::{PREFIX_BYTES, TEXT_BYTES_MAX};
+use super::{PREFIX_BYTES, SMALL_BYTES_MAX};
 
 /// Maximum number of characters of the text about a mistake: it may quote a name of any length.
 const MISTAKE_CHARS_MAX: usize = 256;
@@ -32,8 +33,6 @@ const MISTAKE_CHARS_MAX: usize = 256;
 /// up to a hundred times its shortest text; the largest sensible request, an Ack of 1,000 items with 16 follow-up jobs
 /// each, has half of this number.
 const VALUES_MAX: usize = 1 << 18;
-/// Maximum size of a text that is parsed at once; a larger one would keep other calls waiting.
-const SMALL_BYTES_MAX: usize = 64 << 10;
 
 /// Message that the text of a call is, or the error of the call: an extension of its request.
 #[derive(Clone, Debug)]
@@ -99,15 +98,15 @@ async fn to_grpc(
 
 /// Reads the whole text, in one piece.
 async fn read(mut body: Body) -> Result<Bytes, JsonError> {
-    let too_large = || JsonError::too_large(TEXT_BYTES_MAX);
+    let too_large = || JsonError::too_large(limit::JSON_BYTES_MAX);
     // A client that waits for leave to send its text has not sent it yet.
-    if body.size_hint().lower() > TEXT_BYTES_MAX as u64 {
+    if body.size_hint().lower() > limit::JSON_BYTES_MAX as u64 {
         return Err(too_large());
     }
     let (mut first, mut text) = (Bytes::new(), BytesMut::new());
     while let Some(frame) = body.frame().await.transpose().map_err(unread)? {
         let Ok(data) = frame.into_data() else { continue };
-        if first.len() + text.len() + data.len() > TEXT_BYTES_MAX {
+        if first.len() + text.len() + data.len() > limit::JSON_BYTES_MAX {
             return Err(too_large());
         }
         if first.is_empty() && text.is_empty() {
@@ -134,6 +133,7 @@ fn to_message(input: MessageDescriptor, text: &[u8]) -> Result<Bytes, JsonError>
     if has_too_many_values(text) {
         return Err(RpcError::too_many_values(VALUES_MAX).into());
     }
+    let name = input.full_name().to_owned();
     let message = if text.trim_ascii().is_empty() {
         DynamicMessage::new(input)
     } else {
@@ -147,6 +147,7 @@ fn to_message(input: MessageDescriptor, text: &[u8]) -> Result<Bytes, JsonError>
     framed.put_u8(0);
     framed.put_u32(u32::try_from(length).map_err(|_| RpcError::internal())?);
     message.encode(&mut framed).map_err(|_| RpcError::internal())?;
+    DecodedSize::of_message(&name).map_or(Ok(0), |mut size| size.read(&framed))?;
     Ok(framed.freeze())
 }
 
@@ -234,9 +235,12 @@ mod tests {
         };
         assert_eq!(read(pieces(1, 7)).await.unwrap().len(), 7);
         assert_eq!(read(pieces(3, 7)).await.unwrap().len(), 21);
-        assert_eq!(read(pieces(8, TEXT_BYTES_MAX / 8)).await.unwrap().len(), TEXT_BYTES_MAX);
-        assert!(read(pieces(9, TEXT_BYTES_MAX / 8)).await.is_err());
-        let whole = Body::new(Full::new(Bytes::from(vec![b' '; TEXT_BYTES_MAX + 1])));
+        assert_eq!(
+            read(pieces(8, limit::JSON_BYTES_MAX / 8)).await.unwrap().len(),
+            limit::JSON_BYTES_MAX
+        );
+        assert!(read(pieces(9, limit::JSON_BYTES_MAX / 8)).await.is_err());
+        let whole = Body::new(Full::new(Bytes::from(vec![b' '; limit::JSON_BYTES_MAX + 1])));
         assert!(read(whole).await.is_err());
     }
 }

@@ -24,6 +24,7 @@ use super::answer::JsonBody;
 use super::*;
 use crate::audit::AuditLog;
 use crate::auth::Authenticator;
+use crate::domain::limit;
 
 /// Handler of Get that returns a job of this topic, or of the name in the certificate of its client.
 #[derive(Clone)]

@@ -13,11 +13,15 @@ use super::count_limit::CountLimit;
 use super::method::{MethodKind, RpcMethod};
 use super::write_backlog::WriteBacklog;
 
-/// Bytes counted for each call in addition to its message: its headers and the memory for handling it.
-const CALL_BYTES: usize = 4 << 10;
+/// Bytes counted for each call in addition to its message: its headers and the memory for handling it, of which the
+/// buffer for its message takes a half.
+const CALL_BYTES: usize = 16 << 10;
 /// Divisor of the share of one connection in the bytes in flight: one eighth. A single connection cannot block the
 /// others, and at the default the share has room for seven of the largest messages.
 const CONNECTION_SHARE: usize = 8;
+/// Divisor of the part of the bytes that large answers may fill: a half. Clients that do not read can fill it, with eight
+/// connections; the other half is left for requests and small answers.
+const ANSWERS_SHARE: usize = 2;
 /// Divisor of the reserve for Ack, Nack and Extend: a quarter more slots and bytes, so that a flood of other calls
 /// does not cost leases.
 const RESERVE_SHARE: usize = 4;
@@ -119,6 +123,40 @@ impl CallAdmission {
         Ok(())
     }
 
+    /// Takes bytes of a large answer that can be withheld.
+    pub(super) fn take_answer_bytes(&self, count: usize) -> Result<(), RpcError> {
+        let (all, own) = (&self.bounds.bytes, &self.connection.bytes);
+        if !own.try_add(count, false) {
+            return Err(RpcError::too_many_bytes(own.max()));
+        }
+        if !all.try_add_to_part(count, ANSWERS_SHARE) {
+            own.subtract(count);
+            return Err(RpcError::too_many_bytes(all.max() / ANSWERS_SHARE));
+        }
+        self.bytes.fetch_add(count, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Takes the memory of a decoded message. A message that is alone on its connection gets it even if the share of the
+    /// connection is smaller: a retry could not succeed either.
+    pub(super) fn take_decoded_bytes(&self, count: usize) -> Result<(), RpcError> {
+        let (all, own) = (&self.bounds.bytes, &self.connection.bytes);
+        if own.count() > self.bytes.load(Ordering::Relaxed) {
+            return self.take_bytes(count);
+        }
+        if !all.try_add(count, self.method.settles()) {
+            return Err(RpcError::too_many_bytes(all.max()));
+        }
+        own.add(count);
+        self.bytes.fetch_add(count, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns the RPC of the call.
+    pub(super) fn method(&self) -> RpcMethod {
+        self.method
+    }
+
     /// Takes bytes of an answer that must be sent, even beyond the limits.
     pub(super) fn force_bytes(&self, count: usize) {
         self.connection.bytes.add(count);
@@ -211,6 +249,38 @@ mod tests {
     }
 
     #[test]
+    fn a_decoded_message_alone_on_its_connection_may_exceed_its_share() {
+        let bounds = Arc::new(SharedLimits::new(10, 32 * MIB));
+        let connection = Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX));
+        let begin = || CallAdmission::begin(&bounds, &connection, method("BatchEnqueue")).unwrap();
+        let first = begin();
+        first.take_decoded_bytes(20 * MIB).unwrap();
+        let second = CallAdmission::begin(&bounds, &connection, method("BatchEnqueue"));
+        assert!(second.is_err(), "the share is used up");
+        drop(first);
+        let (first, second) = (begin(), begin());
+        assert!(first.take_decoded_bytes(20 * MIB).is_err(), "not alone");
+        assert!(second.take_decoded_bytes(MIB).is_ok());
+        drop((first, second));
+        assert!(begin().take_decoded_bytes(33 * MIB).is_err(), "the bytes of all connections");
+        assert_eq!((bounds.bytes.count(), connection.bytes.count()), (0, 0));
+    }
+
+    #[test]
+    fn large_answers_leave_a_half_for_requests() {
+        let bounds = Arc::new(SharedLimits::new(10, 32 * MIB));
+        let connections: Vec<_> =
+            (0..9).map(|_| Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX))).collect();
+        let begin = |connection| CallAdmission::begin(&bounds, connection, method("Get")).unwrap();
+        let calls: Vec<_> = connections.iter().map(begin).collect();
+        let taken = calls.iter().filter(|call| call.take_answer_bytes(3 * MIB).is_ok()).count();
+        assert_eq!(taken, 5);
+        assert!(calls[8].take_bytes(3 * MIB).is_ok());
+        drop(calls);
+        assert_eq!(bounds.bytes.count(), 0);
+    }
+
+    #[test]
     fn a_unary_call_has_its_place_once_its_message_is_there() {
         let bounds = Arc::new(SharedLimits::new(1, MIB));
         let connection = Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX));
@@ -239,7 +309,7 @@ mod tests {
 
     #[test]
     fn probes_are_bounded_by_connection() {
-        let bounds = Arc::new(SharedLimits::new(1, MIB));
+        let bounds = Arc::new(SharedLimits::new(1, 4 * MIB));
         let (one, other) = (
             Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX)),
             Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX)),

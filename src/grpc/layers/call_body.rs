@@ -72,10 +72,12 @@ impl CallBody {
     }
 
     /// Counts bytes that are held for the answer in addition to its frames, until the call ends.
-    pub(in crate::grpc) fn hold_bytes(&self, count: usize) {
-        if let Some(admission) = self.call.as_ref().and_then(RpcCall::admission) {
-            admission.force_bytes(count);
-        }
+    ///
+    /// # Errors
+    /// The answer is withheld, because no bytes are left.
+    pub(in crate::grpc) fn hold_bytes(&self, count: usize) -> Result<(), Status> {
+        let Some(call) = &self.call else { return Ok(()) };
+        Ok(take_answer(call, count)?)
     }
 
     /// Asks the task of the call to abort it at its deadline, or when the server ends it: a body that is not read is
@@ -111,11 +113,7 @@ impl CallBody {
         let Some(call) = call.filter(|_| frame.is_data()) else { return frame };
         let Some(admission) = call.admission() else { return frame };
         let Ok(bytes) = frame.into_data() else { return Frame::data(Bytes::new()) };
-        // The answer to a write is always sent; a read can be retried, and the jobs of a Pull are returned.
-        let is_withheld = call.method().reads() || call.method().kind == MethodKind::Pull;
-        if bytes.len() <= SMALL_MAX || !is_withheld {
-            admission.force_bytes(bytes.len());
-        } else if let Err(failure) = admission.take_bytes(bytes.len()) {
+        if let Err(failure) = take_answer(call, bytes.len()) {
             return self.fail(failure);
         }
         // Jobs of a Pull have reached the caller when they are written, not before.
@@ -193,6 +191,18 @@ impl http_body::Body for CallBody {
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
     }
+}
+
+/// Counts bytes of an answer. The answer to a write is always sent; a read can be retried, and the jobs of a Pull are
+/// returned.
+fn take_answer(call: &RpcCall, count: usize) -> Result<(), RpcError> {
+    let Some(admission) = call.admission() else { return Ok(()) };
+    let is_withheld = call.method().reads() || call.method().kind == MethodKind::Pull;
+    if count > SMALL_MAX && is_withheld {
+        return admission.take_answer_bytes(count);
+    }
+    admission.force_bytes(count);
+    Ok(())
 }
 
 /// Returns whether the answer of the call is one message.

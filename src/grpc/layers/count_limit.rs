@@ -24,12 +24,26 @@ impl CountLimit {
         self.max
     }
 
+    /// Returns the count.
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
     /// Adds `count` and returns true, unless there is no room. The caller must later call [`CountLimit::subtract`].
     pub(super) fn try_add(&self, count: usize, reserve: bool) -> bool {
         let max = if reserve { self.max + self.reserve } else { self.max };
         // The count may exceed the maximum for a moment: two calls at the maximum may both be refused, never both
         // admitted.
         let admitted = self.add(count) + count <= max;
+        if !admitted {
+            self.subtract(count);
+        }
+        admitted
+    }
+
+    /// Adds `count` and returns true, unless more than the part `1 / divisor` of the maximum would be taken.
+    pub(super) fn try_add_to_part(&self, count: usize, divisor: usize) -> bool {
+        let admitted = self.add(count) + count <= self.max / divisor;
         if !admitted {
             self.subtract(count);
         }

@@ -1,4 +1,4 @@
-//! Message of a request as it arrives: limited in bytes and in time, whatever its handler does with it.
+//! Message of a request as it arrives: limited in bytes, in decoded size and in time, whatever its handler does with it.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,6 +11,9 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 
+use crate::domain::limit;
+
+use super::super::decoded_size::DecodedSize;
 use super::super::status::RpcError;
 use super::admission::CallAdmission;
 
@@ -23,14 +26,38 @@ pub(super) struct ArrivalTimeouts {
     pub(super) until: Option<Instant>,
 }
 
+/// Encoding of the messages of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum MessageEncoding {
+    /// Messages of gRPC: their decoded size is estimated as they arrive.
+    Protobuf,
+    /// JSON text, which is limited where it is parsed.
+    Json,
+}
+
 /// Request body with limits on its size and time.
 pub(super) struct InboundBody<B> {
     inner: B,
     admission: Arc<CallAdmission>,
     arrival: ArrivalTimeouts,
+    encoding: MessageEncoding,
+    /// Estimate for messages that are not small.
+    decoded: Option<Box<DecodedSize>>,
     /// Timer that runs while the client sends nothing.
     stall: Option<Pin<Box<Sleep>>>,
     ended: bool,
+}
+
+// === impl MessageEncoding ===
+
+impl MessageEncoding {
+    /// Returns the size in bytes of the largest message.
+    pub(super) fn bytes_max(self) -> usize {
+        match self {
+            MessageEncoding::Protobuf => limit::REQUEST_BYTES_MAX,
+            MessageEncoding::Json => limit::JSON_BYTES_MAX,
+        }
+    }
 }
 
 // === impl InboundBody ===
@@ -41,8 +68,10 @@ impl<B> InboundBody<B> {
         inner: B,
         admission: Arc<CallAdmission>,
         arrival: ArrivalTimeouts,
+        encoding: MessageEncoding,
     ) -> InboundBody<B> {
-        InboundBody { inner, admission, arrival, stall: None, ended: false }
+        let decoded = None;
+        InboundBody { inner, admission, arrival, encoding, decoded, stall: None, ended: false }
     }
 
     /// Returns whether the client has sent nothing for too long.
@@ -60,6 +89,21 @@ impl<B> InboundBody<B> {
         self.ended = true;
         self.admission.refuse(status.clone());
         status
+    }
+
+    /// Counts received bytes and the memory that they take once they are decoded.
+    fn count(&mut self, bytes: &[u8]) -> Result<(), RpcError> {
+        self.admission.take_bytes(bytes.len())?;
+        if self.encoding == MessageEncoding::Json
+            || self.decoded.is_none() && DecodedSize::is_small(bytes)
+        {
+            return Ok(());
+        }
+        if self.decoded.is_none() {
+            self.decoded = DecodedSize::of_rpc(self.admission.method().path).map(Box::new);
+        }
+        let Some(decoded) = &mut self.decoded else { return Ok(()) };
+        self.admission.take_decoded_bytes(decoded.read(bytes)?)
     }
 
     fn end(&mut self) -> Option<Result<Frame<Bytes>, Status>> {
@@ -98,8 +142,8 @@ where
             }
         };
         this.stall = None;
-        let bytes = frame.data_ref().map_or(0, Bytes::len);
-        Poll::Ready(Some(match this.admission.take_bytes(bytes) {
+        let counted = frame.data_ref().map_or(Ok(()), |bytes| this.count(bytes));
+        Poll::Ready(Some(match counted {
             Ok(()) => Ok(frame),
             Err(failure) => Err(this.refuse(failure.into())),
         }))

@@ -56,6 +56,7 @@ pub(crate) use call_abort::AbortableCall;
 pub(super) use call_body::{CallBody, StreamCut};
 use call_future::CallFuture;
 pub(super) use deadline::{CallDeadline, write_deadline};
+pub(super) use inbound_body::MessageEncoding;
 use inbound_body::{ArrivalTimeouts, InboundBody};
 use method::{MethodKind, RpcMethod};
 
@@ -72,6 +73,7 @@ pub(super) struct CallService<S> {
     shared: Arc<LayerState>,
     connection: Arc<ConnectionLimits>,
     credentials: Arc<ConnectionCredentials>,
+    encoding: MessageEncoding,
 }
 
 /// Limits of all calls together.
@@ -118,20 +120,20 @@ impl CallLayer {
     /// Wraps the services for a new connection.
     #[cfg(test)]
     fn connection<S>(&self, inner: S) -> CallService<S> {
-        self.connection_for(inner, Vec::new(), limit::REQUEST_BYTES_MAX)
+        self.connection_for(inner, Vec::new(), MessageEncoding::Protobuf)
     }
 
-    /// Wraps the services for a new connection, which was opened with a client certificate of these names, or with none.
-    /// Its share of the bytes has room for a message of `message_max`.
+    /// Wraps the services for a new connection with messages in this encoding, which was opened with a client
+    /// certificate of these names, or with none.
     pub(super) fn connection_for<S>(
         &self,
         inner: S,
         certificate: Vec<String>,
-        message_max: usize,
+        encoding: MessageEncoding,
     ) -> CallService<S> {
-        let connection = Arc::new(self.shared.bounds.connection(message_max));
+        let connection = Arc::new(self.shared.bounds.connection(encoding.bytes_max()));
         let credentials = Arc::new(self.shared.authenticator.connection(certificate));
-        CallService { inner, shared: Arc::clone(&self.shared), connection, credentials }
+        CallService { inner, shared: Arc::clone(&self.shared), connection, credentials, encoding }
     }
 }
 
@@ -213,7 +215,9 @@ where
         }
         call.set_deadline(deadline);
         let arrival = self.shared.arrival_timeouts(method.kind, now);
-        let request = request.map(|body| Body::new(InboundBody::new(body, admission, arrival)));
+        let encoding = self.encoding;
+        let request =
+            request.map(|body| Body::new(InboundBody::new(body, admission, arrival, encoding)));
         let in_span = call.enter();
         let inner = self.inner.call(request);
         drop(in_span);
@@ -279,6 +283,12 @@ impl LayerState {
             MethodKind::Other => ArrivalTimeouts { stall: self.request_timeout, until: None },
         }
     }
+}
+
+/// Returns whether a path is that of an RPC of this server.
+#[cfg(test)]
+pub(super) fn is_served(path: &str) -> bool {
+    RpcMethod::from_path(path).path != RpcMethod::from_path("").path
 }
 
 fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {

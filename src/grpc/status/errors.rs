@@ -12,6 +12,9 @@ use super::super::convert::enums::{to_durability, to_job_state};
 use super::super::convert::{InvalidRequest, Violation};
 use super::{Reason, RpcError};
 
+/// Delay in milliseconds before a retry of a call that has waited too long: about the time that the queue needs to get shorter.
+const SHED_DELAY_MILLIS: u16 = 1_000;
+
 impl From<InvalidRequest> for RpcError {
     fn from(InvalidRequest(violations): InvalidRequest) -> RpcError {
         let Some(first) = violations.first() else { return RpcError::internal() };
@@ -49,6 +52,9 @@ impl RpcError {
             store::Error::Unavailable(_) => {
                 "is unavailable; retry after the delay in RetryInfo, ListShards has the cause"
             }
+            store::Error::Overloaded(_) => {
+                "is overloaded; retry after the delay in RetryInfo, or less often"
+            }
             store::Error::DeadlineExceeded(_) => {
                 "was busy until the end of the call; retry after the delay in RetryInfo"
             }
@@ -71,13 +77,20 @@ impl RpcError {
             store::Error::Unavailable(_) | store::Error::DeadlineExceeded(_) => {
                 Reason::ShardUnavailable
             }
+            store::Error::Overloaded(_) => Reason::RateLimited,
             store::Error::Contention(_) => Reason::Contention,
             store::Error::OutcomeUnknown(_) => Reason::OutcomeUnknown,
             store::Error::Corrupt(_) => Reason::StoreCorrupt,
         };
         let failure =
             RpcError::new(reason, format!("shard {shard} {what}")).with("shard", shard.as_str());
-        if reason == Reason::StoreFull { failure.with_subject("limit", "store") } else { failure }
+        match reason {
+            Reason::StoreFull => failure.with_subject("limit", "store"),
+            Reason::RateLimited => {
+                failure.with_subject("limit", "time in queue").with_delay_millis(SHED_DELAY_MILLIS)
+            }
+            _ => failure,
+        }
     }
 }
 
@@ -94,6 +107,10 @@ impl From<ShardError> for RpcError {
             }
             store::Error::Unavailable(_) => {
                 "is unavailable and nothing was applied; retry after the delay in RetryInfo, ListShards has the cause"
+            }
+            store::Error::Overloaded(_) => {
+                "is overloaded: the call waited too long for its turn, and nothing was written; retry after the delay \
+                 in RetryInfo, or less often"
             }
             store::Error::DeadlineExceeded(_) => {
                 "was busy until the end of the call, and nothing was applied; retry after the delay in RetryInfo"

@@ -4,7 +4,9 @@
 mod errors;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
+use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation, QuotaViolation, StatusExt};
 
@@ -20,6 +22,9 @@ pub(super) use errors::safe_id;
 
 /// Domain of the reasons in ErrorInfo.
 const DOMAIN: &str = "ringq.dev";
+/// Trailer with the delay before a retry, in milliseconds (gRFC A6): clients that retry by their service config wait so
+/// long, in place of their own backoff.
+const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 /// Maximum number of violations in one error: its details are sent in a header, and clients accept 8 KiB.
 const VIOLATIONS_MAX: usize = 24;
 
@@ -31,8 +36,18 @@ pub(super) struct RpcError {
     metadata: Vec<(&'static str, String)>,
     violations: Vec<Violation>,
     subject: Option<ErrorSubject>,
+    retry: RetryAdvice,
+}
+
+/// Delay before a retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RetryAdvice {
+    /// The delay of the reason, if it has one.
+    OfReason,
+    /// So many milliseconds.
+    AfterMillis(u16),
     /// No retry can succeed, though one can after other errors with this reason.
-    is_permanent: bool,
+    Never,
 }
 
 /// Subject of an error: the resource, limit or condition.
@@ -52,7 +67,7 @@ impl RpcError {
             metadata: Vec::new(),
             violations: Vec::new(),
             subject: None,
-            is_permanent: false,
+            retry: RetryAdvice::OfReason,
         }
     }
 
@@ -66,8 +81,12 @@ impl RpcError {
         self
     }
 
+    fn with_delay_millis(self, millis: u16) -> RpcError {
+        RpcError { retry: RetryAdvice::AfterMillis(millis), ..self }
+    }
+
     fn without_retry(self) -> RpcError {
-        RpcError { is_permanent: true, ..self }
+        RpcError { retry: RetryAdvice::Never, ..self }
     }
 
     fn with_job(self, key: &JobKey) -> RpcError {
@@ -109,6 +128,15 @@ impl RpcError {
     pub(super) fn too_many_values(limit: usize) -> RpcError {
         let message =
             format!("the message has more than {limit} objects and lists; send less at once");
+        RpcError::new(Reason::TooLarge, message).with("limit", limit.to_string())
+    }
+
+    /// Creates the error for a message with so many fields that it takes too much memory.
+    pub(super) fn decoded_too_large(limit: usize) -> RpcError {
+        let message = format!(
+            "the message has so many fields and entries of lists that it would take more than {limit} bytes in \
+             memory; send less at once"
+        );
         RpcError::new(Reason::TooLarge, message).with("limit", limit.to_string())
     }
 
@@ -220,11 +248,20 @@ impl RpcError {
         failure
     }
 
+    /// Returns the delay before a retry, where one can succeed.
+    fn retry_delay(&self) -> Option<Duration> {
+        match self.retry {
+            RetryAdvice::OfReason => self.reason.retry_delay(),
+            RetryAdvice::AfterMillis(millis) => Some(Duration::from_millis(millis.into())),
+            RetryAdvice::Never => None,
+        }
+    }
+
     fn details(&self) -> ErrorDetails {
         let metadata: HashMap<String, String> =
             self.metadata.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
         let mut details = ErrorDetails::with_error_info(self.reason.name(), DOMAIN, metadata);
-        let delay = self.reason.retry_delay().filter(|_| !self.is_permanent);
+        let delay = self.retry_delay();
         if delay.is_some() {
             details.set_retry_info(delay);
         }
@@ -260,8 +297,17 @@ impl RpcError {
 
 impl From<RpcError> for Status {
     fn from(failure: RpcError) -> Status {
-        let details = failure.details();
-        Status::with_error_details(failure.reason.code(), failure.message, details)
+        let (details, mut trailers) = (failure.details(), MetadataMap::new());
+        if let Some(delay) = failure.retry_delay() {
+            let millis = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+            trailers.insert(RETRY_PUSHBACK, millis.into());
+        }
+        Status::with_error_details_and_metadata(
+            failure.reason.code(),
+            failure.message,
+            details,
+            trailers,
+        )
     }
 }
 

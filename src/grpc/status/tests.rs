@@ -37,7 +37,7 @@ fn the_table() {
     let unwritten = |why| EnqueueError::NotWritten { key: key(), shard: shard.clone(), why };
     let unconfirmed =
         EnqueueError::DurabilityNotReached { asked: Durability::Fsynced, id: JobId::stored("i") };
-    let cases: [(RpcError, &str); 26] = [
+    let cases: [(RpcError, &str); 27] = [
         (InvalidRequest(vec![violation("a")]).into(), "InvalidArgument INVALID_FIELD fields"),
         (RpcError::message_too_large(4), "InvalidArgument TOO_LARGE"),
         (RpcError::malformed("x"), "InvalidArgument INVALID_FIELD"),
@@ -69,6 +69,10 @@ fn the_table() {
             "ResourceExhausted TOO_MANY_STREAMS quota retry",
         ),
         (store(store::Error::Full(secret())).into(), "ResourceExhausted STORE_FULL quota retry"),
+        (
+            store(store::Error::Overloaded(secret())).into(),
+            "ResourceExhausted RATE_LIMITED quota retry",
+        ),
         (store(store::Error::Unavailable(secret())).into(), "Unavailable SHARD_UNAVAILABLE retry"),
         (StreamOpenError::Draining.into(), "Unavailable DRAINING retry"),
         (store(store::Error::OutcomeUnknown(secret())).into(), "Unavailable OUTCOME_UNKNOWN retry"),
@@ -78,22 +82,30 @@ fn the_table() {
         (store(store::Error::Corrupt(secret())).into(), "Internal STORE_CORRUPT"),
     ];
     for (failure, expected) in cases {
-        let status = Status::from(failure);
-        assert!(!status.message().contains("secret"), "{status:?}");
-        let details = status.get_error_details();
-        let info = details.error_info().unwrap();
-        assert_eq!(info.domain, "ringq.dev");
-        let mut row = format!("{:?} {}", status.code(), info.reason);
-        let present = [
-            (details.bad_request().is_some(), " fields"),
-            (details.resource_info().is_some(), " resource"),
-            (details.precondition_failure().is_some(), " precondition"),
-            (details.quota_failure().is_some(), " quota"),
-            (details.retry_info().is_some(), " retry"),
-        ];
-        row.extend(present.iter().filter(|(there, _)| *there).map(|(_, name)| *name));
-        assert_eq!(row, expected);
+        assert_eq!(row(failure), expected);
     }
+}
+
+/// Returns code, reason and details of an error.
+fn row(failure: RpcError) -> String {
+    let status = Status::from(failure);
+    assert!(!status.message().contains("secret"), "{status:?}");
+    let details = status.get_error_details();
+    let info = details.error_info().unwrap();
+    assert_eq!(info.domain, "ringq.dev");
+    let pushback = status.metadata().get(RETRY_PUSHBACK).map(|millis| millis.to_str().unwrap());
+    let delay = details.retry_info().and_then(|retry| retry.retry_delay);
+    assert_eq!(pushback.map(str::to_owned), delay.map(|delay| delay.as_millis().to_string()));
+    let mut row = format!("{:?} {}", status.code(), info.reason);
+    let present = [
+        (details.bad_request().is_some(), " fields"),
+        (details.resource_info().is_some(), " resource"),
+        (details.precondition_failure().is_some(), " precondition"),
+        (details.quota_failure().is_some(), " quota"),
+        (details.retry_info().is_some(), " retry"),
+    ];
+    row.extend(present.iter().filter(|(there, _)| *there).map(|(_, name)| *name));
+    row
 }
 
 #[test]

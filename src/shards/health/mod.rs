@@ -44,6 +44,7 @@ use crate::store::{Error, EventKind, ShardProblem, ShardStatus, Store};
 
 use super::ShardTimeouts;
 use super::op::{Access, Op};
+use super::queue_delay::Overload;
 use log::HealthLog;
 use state::{BreakerChange, BreakerState};
 
@@ -77,6 +78,8 @@ pub(super) struct HealthMonitor {
     wake: Arc<Notify>,
     closing: CancellationToken,
     log: HealthLog,
+    /// On while new jobs are refused because they wait too long: then reads by users are refused, too.
+    overload: Overload,
 }
 
 // === impl ShardHealth ===
@@ -121,6 +124,7 @@ impl HealthMonitor {
             wake: Arc::default(),
             closing: CancellationToken::new(),
             log: HealthLog::new(store.identity().clone()),
+            overload: Overload::default(),
             store,
             metrics,
             timeouts: patience,
@@ -136,6 +140,11 @@ impl HealthMonitor {
         tokio::spawn(probe::watch_store(Arc::downgrade(&monitor), condition, events));
         tokio::spawn(probe::probe_loop(&monitor));
         monitor
+    }
+
+    /// Returns the overload of the shard, which its queue sets.
+    pub(super) fn overload(&self) -> &Overload {
+        &self.overload
     }
 
     /// Returns the health now.
@@ -162,11 +171,22 @@ impl HealthMonitor {
     pub(super) fn admit(&self, op: Op) -> Result<(), Error> {
         let health = self.health();
         let Some(error) = health.refuses(op.access()) else {
+            self.admit_read(op)?;
             return self.admit_jobs(op, &health);
         };
         self.metrics.error(op.name(), "BREAKER_OPEN");
         let what = if health.down.is_some() { "" } else { " for reads" };
         Err(Error::Unavailable(format!("circuit breaker open{what}; last error: {error}")))
+    }
+
+    /// Refuses a read by a user while the shard is overloaded.
+    fn admit_read(&self, op: Op) -> Result<(), Error> {
+        if op.access() != Access::Read || !self.overload.is_on() {
+            return Ok(());
+        }
+        let error = Error::Overloaded("calls wait too long for their turn".to_owned());
+        self.metrics.error(op.name(), error.reason());
+        Err(error)
     }
 
     /// Refuses new jobs before they reach the store: there they would count as failures of writes, and settles would

@@ -22,6 +22,8 @@ mod broken;
 mod credit;
 /// Servers on one Redis that are killed, stand still or end, and their leases.
 mod dead;
+/// Requests that are short on the wire and large in memory.
+mod decoded;
 /// Due times, expiry.
 mod delayed;
 /// Durability of writes to Redis.
@@ -36,6 +38,8 @@ mod fence;
 pub(crate) mod grpcurl;
 /// Health over gRPC and HTTP, metrics.
 mod health;
+/// Hostile connections.
+mod hostile;
 /// Get, Delete, Reschedule.
 mod jobs;
 /// Calls as JSON over HTTP.
@@ -50,6 +54,8 @@ mod late;
 mod naive;
 /// Reports of a server about a Redis that dies: log, probes and server info.
 mod outage;
+/// Calls that wait too long for a shard.
+mod overload;
 /// The life of the process: SIGTERM, bad starts, a full disk.
 mod process;
 /// Connections of a server to its Redis: schemes, certificates, a Redis that comes later or is wrong.

@@ -391,8 +391,18 @@ impl Server {
 
     /// Returns its resident memory in bytes.
     pub(crate) fn rss_bytes(&self) -> u64 {
+        self.memory_bytes("VmRSS:")
+    }
+
+    /// Returns its largest resident memory so far in bytes.
+    #[allow(dead_code, reason = "the fault scenarios do not use it")]
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        self.memory_bytes("VmHWM:")
+    }
+
+    fn memory_bytes(&self, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 

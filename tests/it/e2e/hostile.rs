@@ -1,0 +1,95 @@
+//! Hostile connections end, and a client beside them is served. `make hostile` has the whole of it, with times.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::harness::{Client, Server, http_get, job};
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Time in which the server ends a flood: 5 s of delays, and the time of the reads between them.
+const END_MAX: Duration = Duration::from_secs(60);
+/// Bound on the growth of the server's memory.
+const GROWTH_BYTES: u64 = 32 << 20;
+
+/// Builds a frame of this type on this stream.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let head = [length[1], length[2], length[3], kind, flags];
+    [&head[..], &stream.to_be_bytes(), payload].concat()
+}
+
+/// Builds headers of a call: POST, http, a path and a content type.
+fn headers(stream: u32) -> Vec<u8> {
+    let mut block = vec![0x83, 0x86];
+    for (name, value) in
+        [(":path", "/ringq.v1.QueueService/Get"), ("content-type", "application/grpc")]
+    {
+        block.push(0);
+        for text in [name, value] {
+            block.push(u8::try_from(text.len()).unwrap());
+            block.extend_from_slice(text.as_bytes());
+        }
+    }
+    frame(1, 4, stream, &block)
+}
+
+/// Sends chunks until the connection ends.
+async fn floods(mut socket: TcpStream, first: &[u8], mut chunk: impl FnMut() -> Vec<u8>) {
+    socket.write_all(&[PREFACE, &frame(4, 0, 0, &[]), first].concat()).await.unwrap();
+    let (mut read, mut write) = socket.into_split();
+    let reading = async { while matches!(read.read(&mut [0; 4096]).await, Ok(1..)) {} };
+    let writing = async { while write.write_all(&chunk()).await.is_ok() {} };
+    tokio::select! { () = reading => {} () = writing => {} }
+}
+
+async fn works(client: &Client) {
+    client.enqueue(job("polite")).await;
+    let held = client.pull_one("polite").await;
+    client.ack(&held.receipt).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_floods_is_ended() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    works(&client).await;
+    let (before, files) = (server.peak_bytes(), server.fds());
+    let pings = frame(6, 0, 0, &[7; 8]).repeat(1_000);
+    let empty = frame(0, 0, 1, &[]).repeat(1_000);
+    let endless = frame(9, 0, 1, &[]).repeat(1_000);
+    let open = &headers(1)[..];
+    let unfinished = [&open[..4], &[0], &open[5..]].concat();
+    let large = frame(1, 0, 1, &[0; 16 << 10]);
+    let parts = frame(9, 0, 1, &[0; 16 << 10]);
+    for (name, first, chunk) in [
+        ("PING", &[][..], pings),
+        ("empty DATA", open, empty),
+        ("CONTINUATION", &unfinished, endless),
+        ("large headers", &large, parts),
+    ] {
+        let socket = TcpStream::connect(server.grpc).await.unwrap();
+        let flood = floods(socket, first, || chunk.clone());
+        assert!(tokio::time::timeout(END_MAX, flood).await.is_ok(), "{name}: it goes on");
+        works(&client).await;
+    }
+    let mut stream = 1;
+    let resets = || {
+        let mut chunk = Vec::new();
+        for _ in 0..100 {
+            chunk.extend(headers(stream));
+            chunk.extend(frame(3, 0, stream, &[0, 0, 0, 8]));
+            stream += 2;
+        }
+        chunk
+    };
+    let socket = TcpStream::connect(server.grpc).await.unwrap();
+    let flood = floods(socket, &[], resets);
+    assert!(tokio::time::timeout(END_MAX, flood).await.is_ok(), "resets go on");
+    works(&client).await;
+    assert_eq!(http_get(server.http, "/healthz").await.0, 200);
+    let grown = server.peak_bytes().saturating_sub(before);
+    assert!(grown < GROWTH_BYTES, "the server has grown by {} KiB", grown >> 10);
+    assert!(server.fds() <= files + 1, "connections are left");
+}
