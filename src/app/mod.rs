@@ -6,6 +6,7 @@ mod gauges;
 mod listener;
 mod open;
 mod open_files;
+mod quota_upkeep;
 mod readiness;
 mod ready_file;
 mod running_server;
@@ -54,11 +55,12 @@ impl App {
     /// [`Error`], if an address is in use, a directory cannot be written or a shard cannot be opened.
     pub async fn build(config: Config, telemetry: Telemetry) -> Result<App, Error> {
         open_files::raise_limit();
-        let authenticator = authenticator(&config).map_err(Error::Identities)?;
+        let metrics = Metrics::new();
+        let authenticator = authenticator(&config, &metrics).map_err(Error::Identities)?;
         open::directories(&config.shards).await?;
         let grpc = BoundListener::bind(config.listen, "listen").await?;
         let http = BoundListener::bind(config.http_listen, "http-listen").await?;
-        let (clock, metrics) = (Clock::system(), Metrics::new());
+        let clock = Clock::system();
         metrics.set_replica(&config.replica);
         let replica = ReplicaIdentity { name: config.replica.clone(), nonce: rand::random() };
         let stores = open::stores(&config.shards, &clock, replica.nonce).await?;
@@ -96,6 +98,8 @@ impl App {
             http: http_listener,
         } = self;
         let _following = follow_identities(&config, &authenticator);
+        let upkeep = quota_upkeep::run(scheduler.clone(), authenticator.clone());
+        let _upkeep = AbortOnDropHandle::new(tokio::spawn(upkeep));
         let addresses = (grpc_listener.address, http_listener.address);
         let (grpc_stop, http_stop) = (CancellationToken::new(), CancellationToken::new());
         let serving = RunningServer::start(config, authenticator, scheduler).await;
@@ -140,11 +144,11 @@ impl App {
 }
 
 /// Returns what recognizes callers.
-fn authenticator(config: &Config) -> Result<Authenticator, Vec<String>> {
+fn authenticator(config: &Config, metrics: &Metrics) -> Result<Authenticator, Vec<String>> {
     let Some(path) = &config.identities else { return Ok(Authenticator::off()) };
     let identities = identity_source(path).read()?;
     tracing::info!(identities = identities.len(), path = %path.display(), "identities read");
-    Ok(Authenticator::new(identities))
+    Ok(Authenticator::new(identities, metrics))
 }
 
 /// Keeps the identities as their files are, until the task is dropped.

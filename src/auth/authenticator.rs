@@ -6,9 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use subtle::ConstantTimeEq as _;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::identities::Identities;
 use super::identity::Identity;
+use super::quota::identity_meter::IdentityMeters;
+use super::quota::{IdentityMeter, NamespaceMeters};
+use crate::metrics::Metrics;
 
 /// Maximum number of bytes of an `authorization` header; JSON Web Tokens have up to a few thousand.
 const HEADER_BYTES_MAX: usize = 8 << 10;
@@ -27,11 +31,20 @@ struct Current {
     generation: AtomicU64,
     /// Number of reloads that failed since the last one that did not.
     failed_reloads: AtomicU64,
+    meters: IdentityMeters,
+    namespaces: NamespaceMeters,
 }
 
 /// Caller of a call: an identity, or anyone where there are no identities.
 #[derive(Clone, Debug)]
-pub struct Caller(Option<Arc<Identity>>);
+pub struct Caller(Option<Arc<KnownCaller>>);
+
+/// Caller that is an identity.
+#[derive(Debug)]
+struct KnownCaller {
+    identity: Arc<Identity>,
+    meter: Arc<IdentityMeter>,
+}
 
 /// Credentials that a connection brings, and the last ones of its calls.
 #[derive(Debug)]
@@ -80,12 +93,19 @@ impl Authenticator {
         Authenticator(None)
     }
 
-    /// Creates one with these identities.
+    /// Creates one with these identities, whose usage is counted in `metrics`.
     #[must_use]
-    pub fn new(identities: Identities) -> Authenticator {
-        let identities = watch::Sender::new(Arc::new(identities));
-        let (generation, failed_reloads) = (AtomicU64::new(1), AtomicU64::new(0));
-        Authenticator(Some(Arc::new(Current { identities, generation, failed_reloads })))
+    pub fn new(identities: Identities, metrics: &Metrics) -> Authenticator {
+        let current = Current {
+            identities: watch::Sender::default(),
+            generation: AtomicU64::new(1),
+            failed_reloads: AtomicU64::new(0),
+            meters: IdentityMeters::new(metrics),
+            namespaces: NamespaceMeters::new(metrics),
+        };
+        let authenticator = Authenticator(Some(Arc::new(current)));
+        authenticator.replace(identities);
+        authenticator
     }
 
     /// Returns whether callers have to prove an identity.
@@ -98,8 +118,24 @@ impl Authenticator {
     pub fn replace(&self, identities: Identities) {
         if let Some(current) = &self.0 {
             current.failed_reloads.store(0, Ordering::Relaxed);
+            let quotas = identities.quotas();
+            current.meters.replace(identities.names(), &quotas.identities, Instant::now());
+            current.namespaces.replace(&quotas.namespaces);
             current.identities.send_replace(Arc::new(identities));
             current.generation.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Returns the namespaces with a quota; `None`: there are no identities.
+    #[must_use]
+    pub fn namespaces(&self) -> Option<&NamespaceMeters> {
+        self.0.as_ref().map(|current| &current.namespaces)
+    }
+
+    /// Sets the number of live servers, this one included: each has the same share of all rates.
+    pub fn set_servers(&self, servers: usize) {
+        if let Some(current) = &self.0 {
+            current.meters.set_servers(u32::try_from(servers).unwrap_or(u32::MAX));
         }
     }
 
@@ -125,7 +161,9 @@ impl Authenticator {
 
     /// Waits until `caller` is not an identity in force any more, as it was: it was removed, or its rights changed.
     pub async fn changed(&self, caller: &Caller) {
-        let (Some(current), Some(identity)) = (&self.0, &caller.0) else {
+        let (Some(current), Some(identity)) =
+            (&self.0, caller.0.as_ref().map(|known| &known.identity))
+        else {
             return std::future::pending().await;
         };
         let mut identities = current.identities.subscribe();
@@ -155,7 +193,9 @@ impl ConnectionCredentials {
             return Ok(last.caller.clone());
         }
         let identities = Arc::clone(&current.identities.borrow());
-        let caller = Caller(Some(Arc::clone(self.recognize(&identities, header)?)));
+        let identity = Arc::clone(self.recognize(&identities, header)?);
+        let meter = current.meters.of(&identity.name);
+        let caller = Caller(Some(Arc::new(KnownCaller { identity, meter })));
         let header = header.map(<[u8]>::to_vec);
         *last = Some(Recognized { generation, header, caller: caller.clone() });
         Ok(caller)
@@ -210,12 +250,18 @@ impl Caller {
     /// Returns the identity; `None`: everyone may do everything.
     #[must_use]
     pub fn identity(&self) -> Option<&Identity> {
-        self.0.as_deref()
+        self.0.as_ref().map(|known| &*known.identity)
+    }
+
+    /// Returns the meter of the identity; `None`: nothing is limited or counted.
+    #[must_use]
+    pub fn meter(&self) -> Option<&Arc<IdentityMeter>> {
+        self.0.as_ref().map(|known| &known.meter)
     }
 }
 
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.as_ref().map_or("anyone", |identity| &identity.name))
+        f.write_str(self.identity().map_or("anyone", |identity| &identity.name))
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::identity::{Identity, JwtSubject};
+use super::quota::Quotas;
 use super::token::TokenHash;
 
 /// Identities, by what proves them.
@@ -13,6 +14,7 @@ pub struct Identities {
     by_token: HashMap<TokenHash, Arc<Identity>>,
     by_jwt: HashMap<JwtSubject, Arc<Identity>>,
     by_certificate: HashMap<String, Arc<Identity>>,
+    quotas: Quotas,
 }
 
 // === impl Identities ===
@@ -47,6 +49,18 @@ impl Identities {
             }
         }
         if problems.is_empty() { Ok(all) } else { Err(problems) }
+    }
+
+    /// Adds the quotas of identities and namespaces.
+    #[must_use]
+    pub fn with_quotas(self, quotas: Quotas) -> Identities {
+        Identities { quotas, ..self }
+    }
+
+    /// Returns the quotas of identities and namespaces.
+    #[must_use]
+    pub fn quotas(&self) -> &Quotas {
+        &self.quotas
     }
 
     /// Returns whether there is no identity.

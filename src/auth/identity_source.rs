@@ -10,6 +10,7 @@ use super::authenticator::Authenticator;
 use super::identities::Identities;
 use super::identity::Identity;
 use super::identity_file;
+use super::quota::{Quotas, quota_file};
 use super::secret::Variables;
 
 /// Interval in which the files are compared with what is in use. All of them are read: those of a Kubernetes volume
@@ -98,11 +99,15 @@ impl IdentitySource {
 
     fn parse(&self, texts: &Texts) -> Result<Identities, Vec<String>> {
         let (mut found, mut problems) = (Vec::new(), Vec::new());
+        let mut quotas = Quotas::default();
         for (path, text) in texts {
             let place = |text: String| format!("{}: {text}", path.display());
             match parse_file(text, self.variables) {
-                Ok(identities) => {
-                    found.extend(identities.into_iter().map(|(at, identity)| (place(at), identity)))
+                Ok((identities, more)) => {
+                    found
+                        .extend(identities.into_iter().map(|(at, identity)| (place(at), identity)));
+                    let extended = quotas.extend(&path.display().to_string(), more);
+                    problems.extend(extended.err().into_iter().flatten());
                 }
                 Err(texts) => problems.extend(texts.into_iter().map(place)),
             }
@@ -115,7 +120,7 @@ impl IdentitySource {
             let text = "there is no identity in it, so nothing could be called";
             return Err(vec![format!("{}: {text}", self.path.display())]);
         }
-        Ok(identities)
+        Ok(identities.with_quotas(quotas))
     }
 }
 
@@ -145,19 +150,28 @@ fn unreadable(path: &Path, error: &io::Error) -> String {
     format!("cannot read {}: {error}", path.display())
 }
 
-fn parse_file(text: &str, variables: Variables) -> Result<Vec<(String, Identity)>, Vec<String>> {
+/// Identities and quotas of a file.
+type FileContent = (Vec<(String, Identity)>, Quotas);
+
+fn parse_file(text: &str, variables: Variables) -> Result<FileContent, Vec<String>> {
     let table: Table = toml::from_str(text).map_err(|error| {
         // Its own message would show the line, and there may be a token in it.
         let start = error.span().map_or(0, |span| span.start.min(text.len()));
         let line = text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
         vec![format!("is not TOML: line {line}")]
     })?;
-    let unknown = table.keys().find(|key| *key != identity_file::KEY);
+    let known = [identity_file::KEY, quota_file::KEY];
+    let unknown = table.keys().find(|key| !known.contains(&key.as_str()));
     if let Some(key) = unknown {
         return Err(vec![format!(
             "{key}: there is no such table; a file of identities has [[{}]] tables only",
-            identity_file::KEY
+            known.join("]] and [[")
         )]);
     }
-    identity_file::read(&table, variables)
+    match (identity_file::read(&table, variables), quota_file::read(&table)) {
+        (Ok(identities), Ok(quotas)) => Ok((identities, quotas)),
+        (identities, quotas) => {
+            Err(identities.err().into_iter().chain(quotas.err()).flatten().collect())
+        }
+    }
 }

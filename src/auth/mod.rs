@@ -5,6 +5,7 @@
 //! - [`token`]: bearer tokens and their hashes; [`secret`]: where a file of identities refers to one
 //! - [`identity_file`]: identities as text, in TOML; [`identities`]: all that are known at one moment
 //! - [`identity_source`]: the files, read again when they change
+//! - [`quota`]: what an identity may use in a second, and a namespace may keep waiting
 //! - [`authenticator`]: from the credentials of a call to its [`Caller`]
 //!
 //! Nothing is allowed that no rule allows. Without any identity everything is: a server that others can reach refuses
@@ -15,6 +16,7 @@ pub mod identities;
 pub mod identity;
 pub mod identity_file;
 pub mod identity_source;
+pub mod quota;
 pub mod role;
 pub mod rpc_rule;
 pub mod secret;
@@ -26,5 +28,9 @@ pub use authenticator::{Authenticator, Caller, ConnectionCredentials, Unauthenti
 pub use identities::Identities;
 pub use identity::{Denial, Identity, Permission};
 pub use identity_source::IdentitySource;
+pub use quota::{
+    IdentityMeter, IdentityQuota, JobReservation, NamespaceMeters, NamespaceTable, QuotaExceeded,
+    QuotaKind, QuotaRetry, Quotas, StreamSlot,
+};
 pub use role::Role;
 pub use rpc_rule::{RpcRule, RpcScope, rule};

@@ -15,6 +15,7 @@ mod connection_age;
 mod convert;
 mod delivery_spans;
 mod health;
+mod job_quota;
 mod jobs_page;
 pub(crate) mod json;
 mod layers;

@@ -28,7 +28,7 @@ const LAYERS: [(&str, &[&str]); 25] = [
     ("domain", &[]),
     ("rpc", &[]),
     ("clock", &["domain"]),
-    ("auth", &["domain", "rpc"]),
+    ("auth", &["domain", "metrics", "rpc"]),
     // The layers, from below.
     ("store", &["clock", "domain", "backoff"]),
     ("shards", &["clock", "domain", "metrics", "backoff", "log_limiter", "store"]),

@@ -176,7 +176,7 @@ where
             Ok(admission) => admission,
             Err(failure) => return CallFuture::refused(call, failure),
         };
-        match self.admit_caller(method, request.headers()) {
+        match self.admit_caller(method, request.headers(), now) {
             Ok(caller) => _ = request.extensions_mut().insert(caller),
             Err(failure) => return CallFuture::refused(call, failure),
         }
@@ -205,13 +205,22 @@ where
 }
 
 impl<S> CallService<S> {
-    /// Recognizes the caller, and refuses a call to which it has no right whatever the message is.
-    fn admit_caller(&self, method: RpcMethod, headers: &HeaderMap) -> Result<Caller, RpcError> {
+    /// Recognizes the caller, and refuses a call beyond its rate, or to which it has no right whatever the message is.
+    fn admit_caller(
+        &self,
+        method: RpcMethod,
+        headers: &HeaderMap,
+        now: Instant,
+    ) -> Result<Caller, RpcError> {
         if method.is_health() {
             return Ok(Caller::anyone());
         }
         let header = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
         let caller = self.credentials.caller(header).map_err(RpcError::unauthenticated)?;
+        if let Some(meter) = caller.meter() {
+            let admitted = meter.admit_call(method.settles(), now);
+            admitted.map_err(|exceeded| RpcError::quota_exceeded(&exceeded))?;
+        }
         if let (Some(identity), Some(rpc)) = (caller.identity(), method.rpc) {
             let allowed = identity.may_call(rpc);
             allowed.map_err(|denial| RpcError::permission_denied(&caller, &denial))?;

@@ -4,11 +4,12 @@
 mod errors;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation, QuotaViolation, StatusExt};
 
-use crate::auth::{Caller, Denial, Unauthenticated};
+use crate::auth::{Caller, Denial, QuotaExceeded, QuotaKind, QuotaRetry, Unauthenticated};
 use crate::domain::{JobKey, State, TopicName};
 use crate::pb;
 
@@ -33,6 +34,8 @@ pub(super) struct RpcError {
     subject: Option<ErrorSubject>,
     /// No retry can succeed, though one can after other errors with this reason.
     is_permanent: bool,
+    /// Delay before a retry in milliseconds; 0: that of the reason. A number, because errors are returned by value.
+    retry_millis: u32,
 }
 
 /// Subject of an error: the resource, limit or condition.
@@ -53,6 +56,7 @@ impl RpcError {
             violations: Vec::new(),
             subject: None,
             is_permanent: false,
+            retry_millis: 0,
         }
     }
 
@@ -154,6 +158,32 @@ impl RpcError {
         RpcError::new(Reason::DeadlineExceeded, message)
     }
 
+    /// Creates the error for a call beyond a quota.
+    pub(super) fn quota_exceeded(exceeded: &QuotaExceeded) -> RpcError {
+        let QuotaExceeded { kind, subject, retry } = exceeded;
+        let quota = kind.name();
+        let advice = match (retry, kind) {
+            (QuotaRetry::Never, _) => {
+                "the call asks for more than the whole quota: send fewer jobs at once"
+            }
+            (_, QuotaKind::Streams) => "close streams, or retry after the delay in RetryInfo",
+            _ => "retry after the delay in RetryInfo",
+        };
+        let message =
+            format!("the quota {quota} of {subject} is used up and nothing was applied; {advice}");
+        let error = RpcError::new(Reason::QuotaExceeded, message)
+            .with("quota", quota)
+            .with_subject("quota", subject.as_str());
+        match retry {
+            QuotaRetry::After(delay) => {
+                let retry_millis = u32::try_from(delay.as_millis()).unwrap_or(u32::MAX);
+                RpcError { retry_millis, ..error }
+            }
+            QuotaRetry::Unknown => error,
+            QuotaRetry::Never => error.without_retry(),
+        }
+    }
+
     /// Creates the error for a call that proves no identity.
     pub(super) fn unauthenticated(why: Unauthenticated) -> RpcError {
         RpcError::new(Reason::Unauthenticated, why.to_string())
@@ -220,7 +250,8 @@ impl RpcError {
         let metadata: HashMap<String, String> =
             self.metadata.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
         let mut details = ErrorDetails::with_error_info(self.reason.name(), DOMAIN, metadata);
-        let delay = self.reason.retry_delay().filter(|_| !self.is_permanent);
+        let own = (self.retry_millis > 0).then(|| Duration::from_millis(self.retry_millis.into()));
+        let delay = own.or(self.reason.retry_delay()).filter(|_| !self.is_permanent);
         if delay.is_some() {
             details.set_retry_info(delay);
         }
