@@ -2,4 +2,5 @@
 
 mod identities;
 mod matrix;
+mod quotas;
 mod rules;
