@@ -172,6 +172,21 @@ OVERVIEW = dashboard("ringq-overview", "ringq: overview", "All servers, topics a
         panel("Ring", "short", [("max(ringq_rings_open{JOB})", "rings open"), ("max(ringq_ring_disagreement{JOB})", "servers disagree")],
               "Rings above 1: jobs of a former list of shards remain. Disagree 1: two servers have different lists.", limits=(None, 2)),
     ]),
+    ("Identities", 8, [
+        panel("Use by identity, ten largest", "reqps", [
+            ("topk(10, sum by (identity) (rate(ringq_identity_calls_total{JOB}RATE)))", "{{identity}} calls"),
+            ("topk(10, sum by (identity) (rate(ringq_identity_jobs_total{JOB}RATE)))", "{{identity}} jobs")],
+            "Calls and new jobs per second. Who sends the load. No line: the servers have no identities."),
+        panel("Bytes by identity, ten largest", "Bps", [
+            ("topk(10, sum by (identity) (rate(ringq_identity_bytes_total{JOB}RATE)))", "{{identity}}")],
+            "Payloads and headers of new jobs per second."),
+        panel("Calls refused by quotas", "reqps", [
+            ("sum by (identity, quota) (rate(ringq_identity_refused_total{JOB}RATE)) > 0", "{{identity}} {{quota}}")],
+            "Identities beyond their quotas. For long: the client does not wait as RetryInfo says, or the quota is too small."),
+        panel("Waiting jobs of namespaces with a quota", "short", [
+            ("max by (namespace) (ringq_namespace_waiting_jobs{JOB})", "{{namespace}}")],
+            "Compare with waiting_jobs in the files of identities: beyond it new jobs are refused."),
+    ]),
     ("Servers", 8, [
         panel("Processor time", "percentunit", [("rate(process_cpu_seconds_total{JOB}RATE)", "{{instance}}")],
               "Processors in use, 100 % is one. Servers far apart: connections are not spread; see several servers."),

@@ -6,6 +6,7 @@ mod gauges;
 mod listener;
 mod open;
 mod open_files;
+mod quota_upkeep;
 mod readiness;
 mod ready_file;
 mod running_server;
@@ -59,13 +60,13 @@ impl App {
     /// [`Error`], if an address is in use, a directory cannot be written or a shard cannot be opened.
     pub async fn build(config: Config, telemetry: Telemetry) -> Result<App, Error> {
         open_files::raise_limit();
+        let metrics = Metrics::new();
         let clock = Clock::system();
-        let authenticator = authenticator(&config, &clock).map_err(Error::Identities)?;
+        let authenticator = authenticator(&config, &clock, &metrics).map_err(Error::Identities)?;
         let audit = audit(&config, &clock).map_err(Error::AuditLog)?;
         open::directories(&config.shards).await?;
         let grpc = BoundListener::bind(config.listen, "listen").await?;
         let http = BoundListener::bind(config.http_listen, "http-listen").await?;
-        let metrics = Metrics::new();
         metrics.set_replica(&config.replica);
         let tls = config.tls.clone();
         let tls = tls.map(|files| ServerTls::load(files, clock.clone(), metrics.clone()));
@@ -109,6 +110,8 @@ impl App {
             http: http_listener,
         } = self;
         let _following = follow_identities(&config, &authenticator, &audit);
+        let upkeep = quota_upkeep::run(scheduler.clone(), authenticator.clone());
+        let _upkeep = AbortOnDropHandle::new(tokio::spawn(upkeep));
         let addresses = (grpc_listener.address, http_listener.address);
         let (grpc_stop, http_stop) = (CancellationToken::new(), CancellationToken::new());
         let serving = RunningServer::start(config, (authenticator, audit), scheduler).await;
@@ -160,12 +163,16 @@ impl App {
 }
 
 /// Returns what recognizes callers.
-fn authenticator(config: &Config, clock: &Clock) -> Result<Authenticator, Vec<String>> {
+fn authenticator(
+    config: &Config,
+    clock: &Clock,
+    metrics: &Metrics,
+) -> Result<Authenticator, Vec<String>> {
     let Some(path) = &config.identities else { return Ok(Authenticator::off()) };
     let identities = identity_source(path).read()?;
     let (count, issuers) = (identities.len(), identities.issuers().count());
     tracing::info!(identities = count, issuers, path = %path.display(), "identities read");
-    Ok(Authenticator::new(identities, clock.clone()))
+    Ok(Authenticator::new(identities, clock.clone(), metrics))
 }
 
 /// Keeps the identities as their files are, until the task is dropped.

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::domain::Time;
+use crate::metrics::Metrics;
 
 use super::identities::Identities;
 use super::identity::Identity;
@@ -17,6 +18,8 @@ use super::jwt::JwtError;
 use super::jwt::issuer::Issuer;
 use super::jwt::token_cache::TokenCache;
 use super::jwt::unverified::is_jwt;
+use super::quota::identity_meter::IdentityMeters;
+use super::quota::{IdentityMeter, NamespaceMeters};
 use super::token::TokenHash;
 
 /// Maximum number of bytes of a token; JSON Web Tokens have up to a few thousand.
@@ -39,12 +42,19 @@ struct Current {
     verified: TokenCache<Caller>,
     /// Number of reloads that failed since the last one that did not.
     failed_reloads: AtomicU64,
+    meters: IdentityMeters,
+    namespaces: NamespaceMeters,
 }
 
 /// Caller of a call: an identity, or anyone where there are no identities.
 #[derive(Clone, Debug)]
-pub struct Caller {
-    identity: Option<Arc<Identity>>,
+pub struct Caller(Option<Arc<KnownCaller>>);
+
+/// Caller that is an identity.
+#[derive(Debug)]
+struct KnownCaller {
+    identity: Arc<Identity>,
+    meter: Arc<IdentityMeter>,
     token: Option<JwtEnd>,
 }
 
@@ -108,11 +118,13 @@ impl Authenticator {
         Authenticator(None)
     }
 
-    /// Creates one with these identities. JSON Web Tokens are valid by this clock. If an issuer has its keys at a URL,
-    /// it has to be created within a runtime, and begins to fetch them.
+    /// Creates one with these identities, whose usage is counted in `metrics`. JSON Web Tokens are valid by this clock.
+    /// If an issuer has its keys at a URL, it has to be created within a runtime, and begins to fetch them.
     #[must_use]
-    pub fn new(identities: Identities, clock: Clock) -> Authenticator {
+    pub fn new(identities: Identities, clock: Clock, metrics: &Metrics) -> Authenticator {
         let generation = Arc::new(AtomicU64::new(1));
+        let (meters, namespaces) = (IdentityMeters::new(metrics), NamespaceMeters::new(metrics));
+        identities.put_quotas(&meters, &namespaces);
         let in_force = InForce::new(identities, None, &generation);
         Authenticator(Some(Arc::new(Current {
             in_force: watch::Sender::new(Arc::new(in_force)),
@@ -120,6 +132,8 @@ impl Authenticator {
             clock,
             verified: TokenCache::new(),
             failed_reloads: AtomicU64::new(0),
+            meters,
+            namespaces,
         })))
     }
 
@@ -141,10 +155,24 @@ impl Authenticator {
     pub fn replace(&self, identities: Identities) {
         if let Some(current) = &self.0 {
             current.failed_reloads.store(0, Ordering::Relaxed);
+            identities.put_quotas(&current.meters, &current.namespaces);
             let former = Arc::clone(&current.in_force.borrow());
             let in_force = InForce::new(identities, Some(&former), &current.generation);
             current.in_force.send_replace(Arc::new(in_force));
             current.generation.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Returns the namespaces with a quota; `None`: there are no identities.
+    #[must_use]
+    pub fn namespaces(&self) -> Option<&NamespaceMeters> {
+        self.0.as_ref().map(|current| &current.namespaces)
+    }
+
+    /// Sets the number of live servers, this one included: each has the same share of all rates.
+    pub fn set_servers(&self, servers: usize) {
+        if let Some(current) = &self.0 {
+            current.meters.set_servers(u32::try_from(servers).unwrap_or(u32::MAX));
         }
     }
 
@@ -184,8 +212,9 @@ impl Authenticator {
 impl Current {
     /// Waits until the caller is not recognized any more as it was, whatever the time is.
     async fn changed(&self, caller: &Caller) {
-        let Some(identity) = &caller.identity else { return std::future::pending().await };
-        let issuer = caller.token.as_ref().map(|token| &token.issuer);
+        let Some(known) = &caller.0 else { return std::future::pending().await };
+        let identity = &known.identity;
+        let issuer = known.token.as_ref().map(|token| &token.issuer);
         let is_other = |now: &Arc<InForce>| {
             let has_rules = |of: &Arc<Issuer>| {
                 let now = now.identities.issuer_of(&of.issuer);
@@ -209,6 +238,12 @@ impl Current {
         caller.ends().is_some_and(|at| self.clock.now() >= at)
     }
 
+    /// Returns the caller that was proved, by a token without an end of its own or by this JSON Web Token.
+    fn known(&self, identity: &Arc<Identity>, token: Option<JwtEnd>) -> Caller {
+        let (identity, meter) = (Arc::clone(identity), self.meters.of(&identity.name));
+        Caller(Some(Arc::new(KnownCaller { identity, meter, token })))
+    }
+
     /// Returns the caller that a JSON Web Token proves.
     fn jwt_caller(
         &self,
@@ -222,7 +257,7 @@ impl Current {
         }
         let JwtProof { identity, issuer, ends } = in_force.verify(token, self.clock.now())?;
         let token = Some(JwtEnd { issuer, at: ends });
-        let caller = Caller { identity: Some(identity), token };
+        let caller = self.known(&identity, token);
         self.verified.put(hash, generation, caller.clone());
         Ok(caller)
     }
@@ -265,7 +300,7 @@ impl ConnectionCredentials {
             let mut names = self.certificate.iter();
             let found = names.find_map(|name| identities.by_certificate(name));
             let is_missing = self.certificate.is_empty();
-            return found.map(Caller::known).ok_or(if is_missing {
+            return found.map(|identity| current.known(identity, None)).ok_or(if is_missing {
                 Unauthenticated::Missing
             } else {
                 Unauthenticated::UnknownCertificate
@@ -274,7 +309,7 @@ impl ConnectionCredentials {
         let token = bearer_token(header)?;
         let hash = TokenHash::of(token);
         if let Some(identity) = identities.by_token(&hash) {
-            return Ok(Caller::known(identity));
+            return Ok(current.known(identity, None));
         }
         if !is_jwt(token) {
             return Err(Unauthenticated::UnknownToken);
@@ -331,30 +366,31 @@ impl Caller {
     /// Creates the caller where there are no identities.
     #[must_use]
     pub fn anyone() -> Caller {
-        Caller { identity: None, token: None }
-    }
-
-    /// Creates the caller that a token or a certificate without an end of its own proves.
-    fn known(identity: &Arc<Identity>) -> Caller {
-        Caller { identity: Some(Arc::clone(identity)), token: None }
+        Caller(None)
     }
 
     /// Returns the identity; `None`: everyone may do everything.
     #[must_use]
     pub fn identity(&self) -> Option<&Identity> {
-        self.identity.as_deref()
+        self.0.as_ref().map(|known| &*known.identity)
+    }
+
+    /// Returns the meter of the identity; `None`: nothing is limited or counted.
+    #[must_use]
+    pub fn meter(&self) -> Option<&Arc<IdentityMeter>> {
+        self.0.as_ref().map(|known| &known.meter)
     }
 
     /// Returns the time at which the token that proved the caller is not accepted any more, its leeway included;
     /// `None`: it has no end.
     #[must_use]
     pub fn ends(&self) -> Option<Time> {
-        self.token.as_ref().map(|token| token.at)
+        self.0.as_ref()?.token.as_ref().map(|token| token.at)
     }
 }
 
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.identity.as_ref().map_or("anyone", |identity| &identity.name))
+        f.write_str(self.identity().map_or("anyone", |identity| &identity.name))
     }
 }

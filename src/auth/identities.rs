@@ -3,8 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::identity::{Identity, JwtSubject};
 use super::jwt::Issuer;
+use super::quota::identity_meter::IdentityMeters;
+use super::quota::{NamespaceMeters, Quotas};
 use super::token::TokenHash;
 
 /// Identities, by what proves them.
@@ -16,6 +20,7 @@ pub struct Identities {
     by_certificate: HashMap<String, Arc<Identity>>,
     /// Issuers of JSON Web Tokens, by their claim `iss`.
     issuers: HashMap<String, Arc<Issuer>>,
+    quotas: Quotas,
 }
 
 // === impl Identities ===
@@ -82,6 +87,18 @@ impl Identities {
             }
         }
         names
+    }
+
+    /// Adds the quotas of identities and namespaces.
+    #[must_use]
+    pub fn with_quotas(self, quotas: Quotas) -> Identities {
+        Identities { quotas, ..self }
+    }
+
+    /// Puts the quotas in force.
+    pub(super) fn put_quotas(&self, meters: &IdentityMeters, namespaces: &NamespaceMeters) {
+        meters.replace(self.names(), &self.quotas.identities, Instant::now());
+        namespaces.replace(&self.quotas.namespaces);
     }
 
     /// Returns whether there is no identity.

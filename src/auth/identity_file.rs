@@ -13,8 +13,10 @@ use super::token::TokenHash;
 
 /// Key of the tables.
 pub const KEY: &str = "identity";
+/// Key of the quota in a table, which is read elsewhere.
+pub(super) const QUOTA_KEY: &str = "quota";
 /// Keys of a table.
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "name",
     "tokens",
     "jwt",
@@ -25,13 +27,14 @@ const KEYS: [&str; 10] = [
     "operator",
     "viewer",
     "payloads",
+    QUOTA_KEY,
 ];
 /// Maximum number of bytes of a name.
 const NAME_BYTES_MAX: usize = 64;
 /// Maximum number of tokens of an identity: the old one and the new one.
 const TOKENS_MAX: usize = 2;
 /// Last characters of a namespace: those that topics are structured by.
-const SEPARATORS: [char; 3] = ['.', ':', '-'];
+pub(super) const SEPARATORS: [char; 3] = ['.', ':', '-'];
 
 /// Reader of one file.
 struct IdentityReader {

@@ -12,6 +12,7 @@ use super::identity::Identity;
 use super::identity_file;
 use super::jwt::Issuer;
 use super::jwt::issuer_file;
+use super::quota::{Quotas, quota_file};
 use super::secret::Variables;
 
 /// Interval in which the files are compared with what is in use. All of them are read: those of a Kubernetes volume
@@ -30,8 +31,12 @@ pub struct IdentitySource {
 /// Content of the files.
 type Texts = Vec<(PathBuf, String)>;
 
-/// Identities and issuers of one file, each with its place.
-type Parsed = (Vec<(String, Identity)>, Vec<(String, Issuer)>);
+/// Content of one file; identities and issuers with their places.
+struct ParsedFile {
+    identities: Vec<(String, Identity)>,
+    issuers: Vec<(String, Issuer)>,
+    quotas: Quotas,
+}
 
 // === impl IdentitySource ===
 
@@ -108,13 +113,17 @@ impl IdentitySource {
 
     fn parse(&self, texts: &Texts) -> Result<Identities, Vec<String>> {
         let (mut found, mut issuers, mut problems) = (Vec::new(), Vec::new(), Vec::new());
+        let mut quotas = Quotas::default();
         for (path, text) in texts {
             let place = |text: String| format!("{}: {text}", path.display());
             match parse_file(path, text, self.variables) {
-                Ok((of_file, issuers_of_file)) => {
-                    found.extend(of_file.into_iter().map(|(at, identity)| (place(at), identity)));
+                Ok(file) => {
+                    let identities = file.identities.into_iter();
+                    found.extend(identities.map(|(at, identity)| (place(at), identity)));
                     issuers
-                        .extend(issuers_of_file.into_iter().map(|(at, found)| (place(at), found)));
+                        .extend(file.issuers.into_iter().map(|(at, issuer)| (place(at), issuer)));
+                    let extended = quotas.extend(&path.display().to_string(), file.quotas);
+                    problems.extend(extended.err().into_iter().flatten());
                 }
                 Err(texts) => problems.extend(texts.into_iter().map(place)),
             }
@@ -127,7 +136,7 @@ impl IdentitySource {
             let text = "there is no identity in it, so nothing could be called";
             return Err(vec![format!("{}: {text}", self.path.display())]);
         }
-        Ok(identities)
+        Ok(identities.with_quotas(quotas))
     }
 }
 
@@ -157,28 +166,30 @@ fn unreadable(path: &Path, error: &io::Error) -> String {
     format!("cannot read {}: {error}", path.display())
 }
 
-fn parse_file(path: &Path, text: &str, variables: Variables) -> Result<Parsed, Vec<String>> {
+fn parse_file(path: &Path, text: &str, variables: Variables) -> Result<ParsedFile, Vec<String>> {
     let table: Table = toml::from_str(text).map_err(|error| {
         // Its own message would show the line, and there may be a token in it.
         let start = error.span().map_or(0, |span| span.start.min(text.len()));
         let line = text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
         vec![format!("is not TOML: line {line}")]
     })?;
-    let known = [identity_file::KEY, issuer_file::KEY];
+    let known = [identity_file::KEY, issuer_file::KEY, quota_file::KEY];
     let unknown = table.keys().find(|key| !known.contains(&key.as_str()));
     if let Some(key) = unknown {
         return Err(vec![format!(
-            "{key}: there is no such table; a file of identities has [[{}]] and [[{}]] tables only",
-            identity_file::KEY,
-            issuer_file::KEY
+            "{key}: there is no such table; a file of identities has [[{}]] tables only",
+            known.join("]], [[")
         )]);
     }
     // Relative paths start at the file that they stand in.
     let directory = path.parent().unwrap_or(Path::new(""));
-    match (identity_file::read(&table, variables), issuer_file::read(&table, directory)) {
-        (Ok(identities), Ok(issuers)) => Ok((identities, issuers)),
-        (identities, issuers) => {
-            Err([identities.err(), issuers.err()].into_iter().flatten().flatten().collect())
+    let identities = identity_file::read(&table, variables);
+    let issuers = issuer_file::read(&table, directory);
+    match (identities, issuers, quota_file::read(&table)) {
+        (Ok(identities), Ok(issuers), Ok(quotas)) => Ok(ParsedFile { identities, issuers, quotas }),
+        (identities, issuers, quotas) => {
+            let problems = [identities.err(), issuers.err(), quotas.err()];
+            Err(problems.into_iter().flatten().flatten().collect())
         }
     }
 }

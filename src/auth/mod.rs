@@ -7,6 +7,7 @@
 //! - [`jwt`]: JSON Web Tokens and their issuers
 //! - [`identity_source`]: the files, read again when they change
 //! - `in_force`: identities in force, with the present keys of their issuers
+//! - [`quota`]: what an identity may use in a second, and a namespace may keep waiting
 //! - [`authenticator`]: from the credentials of a call to its [`Caller`]
 //!
 //! Nothing is allowed that no rule allows. Without any identity everything is: a server that others can reach refuses
@@ -19,6 +20,7 @@ pub mod identity_file;
 pub mod identity_source;
 mod in_force;
 pub mod jwt;
+pub mod quota;
 pub mod role;
 pub mod rpc_rule;
 pub mod secret;
@@ -31,5 +33,9 @@ pub use identities::Identities;
 pub use identity::{Denial, Identity, Permission};
 pub use identity_source::IdentitySource;
 pub use jwt::JwtError;
+pub use quota::{
+    IdentityMeter, IdentityQuota, JobReservation, NamespaceMeters, NamespaceTable, QuotaExceeded,
+    QuotaKind, QuotaRetry, Quotas, StreamSlot,
+};
 pub use role::Role;
 pub use rpc_rule::{RpcRule, RpcScope, rule};

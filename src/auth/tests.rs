@@ -4,6 +4,7 @@ use super::identity_file;
 use super::*;
 use crate::clock::Clock;
 use crate::domain::{TopicName, TopicPattern};
+use crate::metrics::Metrics;
 use crate::rpc::Rpc;
 
 /// Reads the identities of a file.
@@ -200,7 +201,7 @@ fn callers_prove_their_identity_by_token_or_certificate() {
         )
     };
     let all = identities(&(text("a", "ta") + &text("b", "tb"))).unwrap();
-    let authenticator = Authenticator::new(all, Clock::system());
+    let authenticator = Authenticator::new(all, Clock::system(), &Metrics::new());
     let plain = authenticator.connection(Vec::new());
     let name = |header: Option<&str>| {
         plain.caller(header.map(str::as_bytes)).map(|caller| caller.to_string())
@@ -231,7 +232,7 @@ async fn a_caller_is_notified_of_a_change_of_its_own_rights_only() {
     let two = "[[identity]]\nname='a'\nworker=['x']\n[[identity]]\nname='b'\n";
     let token = format!("tokens = ['{}']\n", token::TokenHash::of("t"));
     let file = |rest: &str| identities(&format!("{two}{token}{rest}")).unwrap();
-    let authenticator = Authenticator::new(file(""), Clock::system());
+    let authenticator = Authenticator::new(file(""), Clock::system(), &Metrics::new());
     let caller = authenticator.connection(Vec::new()).caller(Some(b"Bearer t")).unwrap();
     let mut changed = Box::pin(authenticator.ended(&caller));
     authenticator.replace(file("[[identity]]\nname='c'"));

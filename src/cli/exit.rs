@@ -144,11 +144,12 @@ fn is_local(error: &Error) -> bool {
 }
 
 /// Reasons whose messages contain, after a semicolon, advice for programs; people get a hint instead.
-const REASONS_WITH_PROGRAM_ADVICE: [&str; 10] = [
+const REASONS_WITH_PROGRAM_ADVICE: [&str; 11] = [
     "DRAINING",
     "DURABILITY_NOT_REACHED",
     "JOB_EXISTS",
     "OUTCOME_UNKNOWN",
+    "QUOTA_EXCEEDED",
     "RATE_LIMITED",
     "SHARD_NOT_FOUND",
     "SHARD_UNAVAILABLE",

@@ -3,7 +3,7 @@
 use http::Extensions;
 
 use crate::audit::AuditNote;
-use crate::auth::{Caller, Denial, RpcScope, rule};
+use crate::auth::{Caller, Denial, IdentityMeter, RpcScope, StreamSlot, rule};
 use crate::domain::{JobKey, Receipt, TopicName, TopicPattern};
 use crate::rpc::Rpc;
 
@@ -34,6 +34,12 @@ impl CallAccess {
     /// Returns the caller.
     pub(super) fn caller(&self) -> &Caller {
         &self.caller
+    }
+
+    /// Takes the place of a stream or a waiting Pull; `None`: the caller has no limit.
+    pub(super) fn open_stream(&self) -> Result<Option<StreamSlot>, RpcError> {
+        let opened = self.caller.meter().map(IdentityMeter::open_stream).transpose();
+        opened.map_err(|exceeded| RpcError::quota_exceeded(&exceeded))
     }
 
     /// Allows or refuses to touch a topic.

@@ -16,6 +16,7 @@ mod convert;
 mod decoded_size;
 mod delivery_spans;
 mod health;
+mod job_quota;
 mod jobs_page;
 pub(crate) mod json;
 mod layers;

@@ -26,6 +26,7 @@ use super::convert::settle::SettleItems;
 use super::convert::spec::SpecContext;
 use super::convert::{InvalidRequest, enqueue, job, settle, stream, time};
 use super::delivery_spans::delivery_span;
+use super::job_quota::{AdmittedJobs, FollowUps};
 use super::layers::{CallDeadline, StreamCut, write_deadline};
 use super::pulled_jobs::PulledJobs;
 use super::status::{RpcError, safe_id};
@@ -60,13 +61,14 @@ impl QueueHandler {
         SpecContext { now: self.scheduler.clock().now(), trace: trace(metadata, own) }
     }
 
-    /// Writes the jobs of a batch that are valid and allowed, and returns all results in order.
+    /// Writes the jobs of a batch that are valid and allowed, and returns all results in order; refuses all of them
+    /// beyond a quota.
     async fn write(
         &self,
         access: &CallAccess,
         batch: enqueue::EnqueueBatch,
         until: Option<Instant>,
-    ) -> Vec<pb::EnqueueResult> {
+    ) -> Result<Vec<pb::EnqueueResult>, RpcError> {
         let mut drafts = Vec::with_capacity(batch.drafts.len());
         let allowed = |draft: Result<Draft, InvalidRequest>| {
             let draft = draft?;
@@ -74,13 +76,15 @@ impl QueueHandler {
         };
         let slots: Vec<_> =
             batch.drafts.into_iter().map(|draft| slot(allowed(draft), &mut drafts)).collect();
+        let admitted = AdmittedJobs::admit(&self.authenticator, access.caller(), &drafts)?;
         let written = self.scheduler.enqueue(drafts, batch.durability, until).await;
+        admitted.written(&written);
         let mut written = written.into_iter();
         let result = |slot| match slot {
             Ok(chosen) => result(written.next(), chosen),
             Err(error) => refused(String::new(), error),
         };
-        slots.into_iter().map(result).collect()
+        Ok(slots.into_iter().map(result).collect())
     }
 }
 
@@ -99,7 +103,11 @@ impl QueueService for QueueHandler {
         let (draft, asked) = enqueue::enqueue(request, self.context(&metadata, own.as_deref()))?;
         access.touch(&draft.topic).map_err(|error| error.with_field("job.topic"))?;
         let topic = span.map(|_| draft.topic.clone());
-        match self.scheduler.enqueue(vec![draft], asked, write_deadline(&extensions)).await.pop() {
+        let drafts = vec![draft];
+        let admitted = AdmittedJobs::admit(&self.authenticator, access.caller(), &drafts)?;
+        let mut written = self.scheduler.enqueue(drafts, asked, write_deadline(&extensions)).await;
+        admitted.written(&written);
+        match written.pop() {
             Some(Ok(enqueued)) => {
                 if let (Some(span), Some(topic)) = (span, topic) {
                     let (id, shard) = (enqueued.id.as_str(), enqueued.shard.as_str());
@@ -124,7 +132,7 @@ impl QueueService for QueueHandler {
         if let Some(span) = span {
             span.set_jobs(batch.drafts.len());
         }
-        let results = self.write(&access, batch, write_deadline(&extensions)).await;
+        let results = self.write(&access, batch, write_deadline(&extensions)).await?;
         let failed = results.iter().filter(|result| result.error.is_some()).count();
         let failed_count = to_int32(failed);
         Ok(Response::new(pb::BatchEnqueueResponse { results, failed_count }))
@@ -183,6 +191,7 @@ impl QueueService for QueueHandler {
         let access = CallAccess::of(request.extensions(), Rpc::Stream)?;
         let (mut options, mut info) = stream::stream(request.into_inner(), caller)?;
         options.topics = access.narrow(options.topics)?;
+        let slot = access.open_stream()?;
         if let Some(age) = age {
             age.stream_opened(&options);
         }
@@ -199,6 +208,7 @@ impl QueueService for QueueHandler {
             self.scheduler.clone(),
             (self.tracer.clone(), worker_id),
             info,
+            slot,
         ));
         answer.extensions_mut().insert(ends);
         Ok(answer)
@@ -212,7 +222,9 @@ impl QueueService for QueueHandler {
         let mut options = stream::pull(request.into_inner(), caller, left)?;
         options.topics = access.narrow(options.topics)?;
         let worker_id = Arc::clone(&options.worker_id);
+        let slot = access.open_stream()?;
         let (deliveries, handover) = self.dispatcher.pull(options).await?;
+        drop(slot);
         if let Some(span) = span {
             span.set_jobs(deliveries.len());
         }
@@ -234,7 +246,10 @@ impl QueueService for QueueHandler {
         may_follow_up(&access, &items)?;
         let (items, receipts) = items.split(|item| access.settles(&item.receipt));
         describe_settles(span, items.iter().map(|item| &item.receipt));
-        let failures = receipts.failures(self.scheduler.ack(items).await);
+        let follow_ups = FollowUps::take(&self.authenticator, access.caller(), &items);
+        let results = self.scheduler.ack(items).await;
+        follow_ups.written(&results);
+        let failures = receipts.failures(results);
         Ok(Response::new(pb::AckResponse { failures }))
     }
 

@@ -40,6 +40,8 @@ pub(in crate::grpc) enum Reason {
     RateLimited,
     /// Too many streams are open.
     TooManyStreams,
+    /// A quota of the caller or of a namespace is used up; nothing was applied.
+    QuotaExceeded,
     /// The store has no room.
     StoreFull,
     /// The shard does not answer; nothing was applied.
@@ -118,6 +120,7 @@ impl Reason {
             }
             Reason::RateLimited => ("RATE_LIMITED", Code::ResourceExhausted, after(100)),
             Reason::TooManyStreams => ("TOO_MANY_STREAMS", Code::ResourceExhausted, after(2_000)),
+            Reason::QuotaExceeded => ("QUOTA_EXCEEDED", Code::ResourceExhausted, after(1_000)),
             Reason::StoreFull => ("STORE_FULL", Code::ResourceExhausted, after(5_000)),
             Reason::ShardUnavailable => ("SHARD_UNAVAILABLE", Code::Unavailable, after(1_000)),
             Reason::Contention => ("CONTENTION", Code::Unavailable, after(100)),
@@ -192,7 +195,8 @@ mod tests {
             Reason::LastActiveShard => Some(Reason::DurabilityNotReached),
             Reason::DurabilityNotReached => Some(Reason::RateLimited),
             Reason::RateLimited => Some(Reason::TooManyStreams),
-            Reason::TooManyStreams => Some(Reason::StoreFull),
+            Reason::TooManyStreams => Some(Reason::QuotaExceeded),
+            Reason::QuotaExceeded => Some(Reason::StoreFull),
             Reason::StoreFull => Some(Reason::ShardUnavailable),
             Reason::ShardUnavailable => Some(Reason::Contention),
             Reason::Contention => Some(Reason::ShardDraining),

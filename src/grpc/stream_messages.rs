@@ -8,6 +8,7 @@ use futures::Stream;
 use pin_project_lite::pin_project;
 use tonic::Status;
 
+use crate::auth::StreamSlot;
 use crate::dispatch::{JobDelivery, Outbox, StreamBatch};
 use crate::pb;
 use crate::scheduler::Scheduler;
@@ -25,20 +26,22 @@ pin_project! {
         tracer: Tracer,
         worker_id: Arc<str>,
         info: Option<pb::StreamInfo>,
+        slot: Option<StreamSlot>,
     }
 }
 
 // === impl StreamMessages ===
 
 impl StreamMessages {
-    /// Creates the messages of a stream that was just opened.
+    /// Creates the messages of a stream that was just opened, and that holds `slot` until its end.
     pub(super) fn new(
         outbox: Outbox,
         scheduler: Scheduler,
         (tracer, worker_id): (Tracer, Arc<str>),
         info: pb::StreamInfo,
+        slot: Option<StreamSlot>,
     ) -> StreamMessages {
-        StreamMessages { outbox, scheduler, tracer, worker_id, info: Some(info) }
+        StreamMessages { outbox, scheduler, tracer, worker_id, info: Some(info), slot }
     }
 }
 

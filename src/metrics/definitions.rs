@@ -103,6 +103,16 @@ metrics! {
         "Bytes that the store uses: of a SQLite file, its pages in use and its log; of a Redis, used_memory. Absent while the shard does not answer";
     STORE_MAX_BYTES: Gauge "ringq_store_max_bytes" ["shard"] in Bytes,
         "Value of ringq_store_bytes at which the store is full: of a SQLite file, what it uses and what its file system has free; of a Redis, maxmemory. Absent without a limit, and while the shard does not answer";
+    IDENTITY_CALLS: Counter "ringq_identity_calls_total" ["identity"] in Count,
+        "Calls of an identity, without health checks and those that calls_per_second refused";
+    IDENTITY_JOBS: Counter "ringq_identity_jobs_total" ["identity"] in Count,
+        "Jobs that an identity enqueued, follow-ups of its Acks included, without repeats that changed nothing";
+    IDENTITY_BYTES: Counter "ringq_identity_bytes_total" ["identity"] in Bytes,
+        "Bytes of the payloads and headers of the jobs in ringq_identity_jobs_total";
+    IDENTITY_REFUSED: Counter "ringq_identity_refused_total" ["identity", "quota"] in Count,
+        "Calls of an identity that a quota refused. quota: calls_per_second, jobs_per_second, bytes_per_second, streams, or waiting_jobs of a namespace";
+    NAMESPACE_WAITING: Gauge "ringq_namespace_waiting_jobs" ["namespace"] in Count,
+        "Waiting jobs (SCHEDULED, READY, BACKOFF) of a namespace with a quota of waiting_jobs on all shards; all servers export about the same value";
     BUILD: Gauge "ringq_build_info" ["version", "replica"] in Count,
         "Always 1. version: the version of the server; replica: its name";
     RPC: Histogram(SHORT) "ringq_rpc_seconds" ["method", "code"] in Seconds,

@@ -3,6 +3,7 @@
 //! known at compile time or configured.
 
 mod definitions;
+mod identity;
 mod process;
 mod registry;
 mod shard;
@@ -21,14 +22,19 @@ use definitions::{
     ALL, BUILD, CREDIT_WAITING, IDENTITIES_FAILED, RING_DISAGREEMENT, RINGS_OPEN, RPC, STREAMS,
     TLS_EXPIRY, TLS_FAILURES, TLS_RELOAD_FAILED, Unit,
 };
+use identity::IdentitySeries;
 use registry::Registry;
+
+pub use identity::IdentityMetrics;
 pub use shard::ShardMetrics;
 use topic::{TopicMetrics, TopicSeries};
 
 /// Maximum number of topics with series of their own: enough to look at, too few to overload a Prometheus. A further
 /// topic takes the place of one that has been idle for ten minutes.
 pub const TOPICS_MAX: usize = 200;
-/// Label of topics without series of their own; no topic can have this name.
+/// Maximum number of identities with series of their own; the others are counted together.
+pub const IDENTITIES_MAX: usize = 1_000;
+/// Label of topics, and of identities, without series of their own; no topic can have this name.
 pub const OTHER_TOPICS: &str = "_other";
 
 /// Counts and times what one server does. Cloning is cheap.
@@ -57,6 +63,7 @@ pub struct RunTimes<'m> {
 struct MetricsInner {
     registry: Registry,
     topics: TopicSeries,
+    identities: IdentitySeries,
     shards: Mutex<HashMap<Box<str>, ShardMetrics>>,
     rpc: HistogramVec,
     build: GaugeVec,
@@ -85,6 +92,7 @@ impl Metrics {
         let registry = Registry::new();
         Metrics(Arc::new(MetricsInner {
             topics: TopicSeries::new(&registry),
+            identities: IdentitySeries::new(&registry),
             shards: Mutex::default(),
             rpc: registry.histograms(&RPC),
             build: registry.gauges(&BUILD),
@@ -194,6 +202,33 @@ impl Metrics {
     #[must_use]
     pub fn topics(&self) -> Vec<Box<str>> {
         self.0.topics.names()
+    }
+
+    /// Returns the usage of one identity, or of all without series of their own.
+    #[must_use]
+    pub fn identity(&self, name: &str) -> IdentityMetrics {
+        self.0.identities.metrics_of(name)
+    }
+
+    /// Returns the usage of the identities without series of their own.
+    #[must_use]
+    pub fn other_identities(&self) -> IdentityMetrics {
+        self.0.identities.other()
+    }
+
+    /// Removes the usage of an identity that is gone.
+    pub fn forget_identity(&self, name: &str) {
+        self.0.identities.forget(name);
+    }
+
+    /// Sets the number of waiting jobs of a namespace with a quota.
+    pub fn set_namespace_waiting(&self, name: &str, jobs: u64) {
+        self.0.identities.set_waiting(name, jobs);
+    }
+
+    /// Removes the numbers of a namespace that has no quota any more.
+    pub fn forget_namespace(&self, name: &str) {
+        self.0.identities.forget_namespace(name);
     }
 
     /// Returns the metrics of one shard. Two calls with one name count into the same series.

@@ -20,6 +20,11 @@ fn used() -> Metrics {
     let jobs = [("ready", 4), ("running", 1)];
     let oldest_ready_age = Some(Duration::from_millis(1_500));
     metrics.set_topics(&[TopicGauges { topic: "mail", jobs: &jobs, oldest_ready_age }]);
+    let identity = metrics.identity("shop");
+    identity.call();
+    identity.jobs(3, 1_000);
+    identity.refused("jobs_per_second");
+    metrics.set_namespace_waiting("shop.", 4);
     let shard = metrics.shard("s0");
     shard.op("claim", Duration::from_micros(200));
     shard.error("claim", "unavailable");
@@ -82,6 +87,12 @@ fn values_arrive() {
         r#"ringq_jobs{state="ready",topic="mail"} 4"#,
         r#"ringq_oldest_ready_age_seconds{topic="mail"} 1.5"#,
         r#"ringq_stream_credit_waiting 15"#,
+        r#"ringq_identity_calls_total{identity="shop"} 1"#,
+        r#"ringq_identity_jobs_total{identity="shop"} 3"#,
+        r#"ringq_identity_bytes_total{identity="shop"} 1000"#,
+        r#"ringq_identity_refused_total{identity="shop",quota="jobs_per_second"} 1"#,
+        r#"ringq_identity_refused_total{identity="shop",quota="streams"} 0"#,
+        r#"ringq_namespace_waiting_jobs{namespace="shop."} 4"#,
         r#"ringq_store_op_seconds_count{op="claim",shard="s0"} 1"#,
         r#"ringq_store_errors_total{op="claim",reason="unavailable",shard="s0"} 1"#,
         r#"ringq_store_errors_total{op="enqueue",reason="STORE_FULL",shard="s0"} 0"#,

@@ -7,6 +7,7 @@
 //! - `end_leases`: ends leases otherwise than by an ack, and without their workers
 //! - `lease_status`: looks up leases whose settle notification may have been lost
 //! - `upkeep`: reap and prune, called by the timers
+//! - `waiting_jobs`: counts the waiting jobs of many topics
 //! - `job_log`: log lines about expired leases and dead letters
 //! - `admin`, `list`, `redrive`: get, delete, reschedule, redrive and the lists
 
@@ -28,6 +29,7 @@ mod split_by_shard;
 #[cfg(test)]
 pub(crate) mod tests;
 mod upkeep;
+mod waiting_jobs;
 
 use std::sync::{Arc, OnceLock};
 

@@ -14,7 +14,7 @@ use crate::clock::{Clock, Skew};
 use crate::domain::open_rings::{self, OpenRings};
 use crate::domain::ring::ShardState;
 use crate::domain::{ShardName, limit};
-use crate::store::{EventKind, Heartbeat, ShardEvent};
+use crate::store::{EventKind, Heartbeat, ReplicaHeartbeat, ShardEvent};
 
 use super::op::Op;
 use super::ring_state::{RingView, open_active_ring};
@@ -72,6 +72,22 @@ impl Shards {
                 shared_state.replicas.iter().filter(|sign| sign.is_alive(shared_state.now));
             living.any(|sign| sign.ring != 0 && Some(&sign.owner) != owner)
         })
+    }
+
+    /// Returns the number of live replicas, this one included, by the last answers of the shards; the largest number, if
+    /// they differ.
+    #[must_use]
+    pub fn live_replicas(&self) -> usize {
+        let own = self.inner.ring_state.owner.get();
+        let others = |shard: &Shard| {
+            let shared_state = shard.shared_state()?;
+            // A replica without a ring is known by its leases alone: it has sent no heartbeat.
+            let is_other = |sign: &&ReplicaHeartbeat| {
+                sign.ring != 0 && sign.is_alive(shared_state.now) && Some(&sign.owner) != own
+            };
+            Some(shared_state.replicas.iter().filter(is_other).count())
+        };
+        1 + self.all().iter().filter_map(others).max().unwrap_or(0)
     }
 
     /// Returns the rings that calls use now.

@@ -28,7 +28,7 @@ const LAYERS: [(&str, &[&str]); 27] = [
     ("domain", &[]),
     ("rpc", &[]),
     ("clock", &["domain"]),
-    ("auth", &["backoff", "clock", "domain", "rpc"]),
+    ("auth", &["backoff", "clock", "domain", "metrics", "rpc"]),
     ("audit", &["clock", "domain", "log_limiter", "rpc"]),
     // The layers, from below.
     ("store", &["clock", "domain", "backoff"]),

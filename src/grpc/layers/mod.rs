@@ -187,17 +187,10 @@ where
             Ok(admission) => admission,
             Err(failure) => return CallFuture::refused(call, failure),
         };
-        let caller = match self.caller(method, request.headers()) {
+        let caller = match self.admit_caller(method, request.headers(), now, &mut call) {
             Ok(caller) => caller,
             Err(failure) => return CallFuture::refused(call, failure),
         };
-        call.set_caller(caller.clone());
-        if let (Some(identity), Some(rpc)) = (caller.identity(), method.rpc)
-            && let Err(denial) = identity.may_call(rpc)
-        {
-            let failure = RpcError::permission_denied(&caller, &denial);
-            return CallFuture::refused(call, failure);
-        }
         request.extensions_mut().insert(caller);
         let asked = deadline::from_headers(request.headers(), now);
         let deadline = earlier(asked, self.shared.call_timeout(method.kind, now));
@@ -226,13 +219,29 @@ where
 }
 
 impl<S> CallService<S> {
-    /// Recognizes the caller.
-    fn caller(&self, method: RpcMethod, headers: &HeaderMap) -> Result<Caller, RpcError> {
+    /// Recognizes the caller of a call, and refuses it beyond its rate, or without a right to it whatever the message is.
+    fn admit_caller(
+        &self,
+        method: RpcMethod,
+        headers: &HeaderMap,
+        now: Instant,
+        call: &mut RpcCall,
+    ) -> Result<Caller, RpcError> {
         if method.is_health() {
             return Ok(Caller::anyone());
         }
         let header = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        self.credentials.caller(header).map_err(RpcError::unauthenticated)
+        let caller = self.credentials.caller(header).map_err(RpcError::unauthenticated)?;
+        call.set_caller(caller.clone());
+        if let Some(meter) = caller.meter() {
+            let admitted = meter.admit_call(method.settles(), now);
+            admitted.map_err(|exceeded| RpcError::quota_exceeded(&exceeded))?;
+        }
+        if let (Some(identity), Some(rpc)) = (caller.identity(), method.rpc) {
+            let allowed = identity.may_call(rpc);
+            allowed.map_err(|denial| RpcError::permission_denied(&caller, &denial))?;
+        }
+        Ok(caller)
     }
 }
 

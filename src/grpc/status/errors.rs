@@ -13,7 +13,7 @@ use super::super::convert::{InvalidRequest, Violation};
 use super::{Reason, RpcError};
 
 /// Delay in milliseconds before a retry of a call that has waited too long: about the time that the queue needs to get shorter.
-const SHED_DELAY_MILLIS: u16 = 1_000;
+const SHED_DELAY_MILLIS: u32 = 1_000;
 
 impl From<InvalidRequest> for RpcError {
     fn from(InvalidRequest(violations): InvalidRequest) -> RpcError {

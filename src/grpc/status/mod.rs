@@ -10,7 +10,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation, QuotaViolation, StatusExt};
 
-use crate::auth::{Caller, Denial, Unauthenticated};
+use crate::auth::{Caller, Denial, QuotaExceeded, QuotaKind, QuotaRetry, Unauthenticated};
 use crate::domain::{JobKey, State, TopicName};
 use crate::pb;
 
@@ -45,7 +45,7 @@ enum RetryAdvice {
     /// The delay of the reason, if it has one.
     OfReason,
     /// So many milliseconds.
-    AfterMillis(u16),
+    AfterMillis(u32),
     /// No retry can succeed, though one can after other errors with this reason.
     Never,
 }
@@ -81,7 +81,7 @@ impl RpcError {
         self
     }
 
-    fn with_delay_millis(self, millis: u16) -> RpcError {
+    fn with_delay_millis(self, millis: u32) -> RpcError {
         RpcError { retry: RetryAdvice::AfterMillis(millis), ..self }
     }
 
@@ -180,6 +180,32 @@ impl RpcError {
     pub(super) fn request_stalled() -> RpcError {
         let message = "the message of the request did not arrive in time; nothing was applied";
         RpcError::new(Reason::DeadlineExceeded, message)
+    }
+
+    /// Creates the error for a call beyond a quota.
+    pub(super) fn quota_exceeded(exceeded: &QuotaExceeded) -> RpcError {
+        let QuotaExceeded { kind, subject, retry } = exceeded;
+        let quota = kind.name();
+        let advice = match (retry, kind) {
+            (QuotaRetry::Never, _) => {
+                "the call asks for more than the whole quota: send fewer jobs at once"
+            }
+            (_, QuotaKind::Streams) => "close streams, or retry after the delay in RetryInfo",
+            _ => "retry after the delay in RetryInfo",
+        };
+        let message =
+            format!("the quota {quota} of {subject} is used up and nothing was applied; {advice}");
+        let error = RpcError::new(Reason::QuotaExceeded, message)
+            .with("quota", quota)
+            .with_subject("quota", subject.as_str());
+        match retry {
+            QuotaRetry::After(delay) => {
+                let retry_millis = u32::try_from(delay.as_millis()).unwrap_or(u32::MAX);
+                error.with_delay_millis(retry_millis)
+            }
+            QuotaRetry::Unknown => error,
+            QuotaRetry::Never => error.without_retry(),
+        }
     }
 
     /// Creates the error for a call that proves no identity.

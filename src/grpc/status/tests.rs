@@ -22,6 +22,23 @@ fn store(error: store::Error) -> EnqueueError {
     EnqueueError::Store { error, id: Some(JobId::stored("i")) }
 }
 
+fn quota(retry: QuotaRetry) -> RpcError {
+    let subject = "identities/shop".to_owned();
+    RpcError::quota_exceeded(&QuotaExceeded { kind: QuotaKind::Jobs, subject, retry })
+}
+
+#[test]
+fn a_quota_names_its_owner_and_the_delay() {
+    let delay = Duration::from_millis(1_250);
+    let status = Status::from(quota(QuotaRetry::After(delay)));
+    let details = status.get_error_details();
+    assert_eq!(details.retry_info().unwrap().retry_delay, Some(delay));
+    assert_eq!(details.quota_failure().unwrap().violations[0].subject, "identities/shop");
+    assert_eq!(details.error_info().unwrap().metadata["quota"], "jobs_per_second");
+    let never = Status::from(quota(QuotaRetry::Never)).get_error_details();
+    assert!(never.quota_failure().is_some() && never.retry_info().is_none());
+}
+
 /// Table of the contract, a row per error that this server has: code, reason, and the details beside ErrorInfo.
 #[test]
 fn the_table() {
@@ -37,7 +54,7 @@ fn the_table() {
     let unwritten = |why| EnqueueError::NotWritten { key: key(), shard: shard.clone(), why };
     let unconfirmed =
         EnqueueError::DurabilityNotReached { asked: Durability::Fsynced, id: JobId::stored("i") };
-    let cases: [(RpcError, &str); 27] = [
+    let cases: [(RpcError, &str); 28] = [
         (InvalidRequest(vec![violation("a")]).into(), "InvalidArgument INVALID_FIELD fields"),
         (RpcError::message_too_large(4), "InvalidArgument TOO_LARGE"),
         (RpcError::malformed("x"), "InvalidArgument INVALID_FIELD"),
@@ -68,6 +85,7 @@ fn the_table() {
             StreamOpenError::TooManyStreams { max: 9 }.into(),
             "ResourceExhausted TOO_MANY_STREAMS quota retry",
         ),
+        (quota(QuotaRetry::Unknown), "ResourceExhausted QUOTA_EXCEEDED quota retry"),
         (store(store::Error::Full(secret())).into(), "ResourceExhausted STORE_FULL quota retry"),
         (
             store(store::Error::Overloaded(secret())).into(),

@@ -19,6 +19,7 @@ use super::key_set::KeySet;
 use super::*;
 use crate::clock::{Clock, ManualClock};
 use crate::domain::Time;
+use crate::metrics::Metrics;
 pub(super) use signer::{TestKey, token};
 
 /// Second at which the clock of a test begins.
@@ -103,7 +104,8 @@ impl World {
         let clock = ManualClock::new(Time(NOW * 1_000_000));
         let identities =
             IdentitySource::new(directory.path().join("identities.toml"), |_| None).read();
-        let authenticator = Authenticator::new(identities.unwrap(), Clock::Manual(clock.clone()));
+        let authenticator =
+            Authenticator::new(identities.unwrap(), Clock::Manual(clock.clone()), &Metrics::new());
         World { directory, clock, authenticator }
     }
 

@@ -3,5 +3,6 @@
 mod audit;
 mod identities;
 mod matrix;
+mod quotas;
 mod rules;
 mod secrets;
