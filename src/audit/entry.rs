@@ -8,8 +8,6 @@ use serde::Serialize;
 
 use crate::domain::Time;
 
-use super::peer_text;
-
 /// Maximum number of topics and of jobs that one line names; it has the number of all.
 const NAMED_MAX: usize = 16;
 
@@ -119,7 +117,7 @@ impl<'a> Entry<'a> {
             event: "call",
             rpc: Some(call.rpc),
             identity: call.identity,
-            peer: peer_text(call.peer),
+            peer: call.peer.map(|peer| peer.to_string()),
             request_id: Some(call.request_id),
             touched: touched.unwrap_or_default(),
             code: Some(call.code),

@@ -10,7 +10,6 @@ pub mod entry;
 pub mod writer;
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -156,9 +155,4 @@ fn is_change(rpc: Rpc) -> bool {
         | Rpc::GetMetricSpec
         | Rpc::GetMetrics => false,
     }
-}
-
-/// Returns the address of a peer as it is logged.
-fn peer_text(peer: Option<SocketAddr>) -> Option<String> {
-    peer.map(|peer| peer.to_string())
 }

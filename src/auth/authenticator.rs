@@ -145,6 +145,11 @@ impl Authenticator {
         }
     }
 
+    /// Returns the identities in force; `None`: there are none.
+    pub(super) fn identities(&self) -> Option<Identities> {
+        self.0.as_ref().map(|current| current.in_force.borrow().identities.clone())
+    }
+
     /// Returns whether callers have to prove an identity.
     #[must_use]
     pub fn is_on(&self) -> bool {

@@ -7,6 +7,7 @@ use std::{fs, io};
 use toml::Table;
 
 use super::authenticator::Authenticator;
+use super::bounded_file::{read_text, unreadable};
 use super::identities::Identities;
 use super::identity::Identity;
 use super::identity_file;
@@ -18,8 +19,6 @@ use super::secret::Variables;
 /// Interval in which the files are compared with what is in use. All of them are read: those of a Kubernetes volume
 /// change by a symbolic link, and a token may be in a file of its own.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum size in bytes of a file.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Source of identities: a file, or a directory, of which each `*.toml` counts.
 #[derive(Clone, Debug)]
@@ -55,13 +54,13 @@ impl IdentitySource {
         self.texts().and_then(|texts| self.parse(&texts))
     }
 
-    /// Gives `authenticator` the identities of the files whenever these change. Mistakes are logged once, and leave
-    /// the former identities in force. `log` gets each
-    /// change, with the mistakes if there are any.
+    /// Gives `authenticator` the identities of the files whenever they differ from those in force. Mistakes are logged
+    /// once, and leave the former identities in force. `log` gets each change, with the mistakes if there are any.
     pub async fn follow(self, authenticator: Authenticator, log: impl Fn(Option<&str>) + Send) {
         let mut checks = tokio::time::interval(CHECK_INTERVAL);
         checks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut last = self.read_beside().await;
+        // The files may have changed since they were read at the start.
+        let mut last = authenticator.identities().map_or_else(|| Err(Vec::new()), Ok);
         loop {
             checks.tick().await;
             let now = self.read_beside().await;
@@ -103,9 +102,9 @@ impl IdentitySource {
             false => vec![self.path.clone()],
         };
         for path in paths {
-            match read_bounded(&path) {
+            match read_text(&path) {
                 Ok(text) => texts.push((path, text)),
-                Err(error) => problems.push(unreadable(&path, &error)),
+                Err(problem) => problems.push(problem),
             }
         }
         if problems.is_empty() { Ok(texts) } else { Err(problems) }
@@ -153,17 +152,6 @@ fn toml_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     }
     found.sort_unstable();
     Ok(found)
-}
-
-fn read_bounded(path: &Path) -> io::Result<String> {
-    if fs::metadata(path)?.len() > FILE_BYTES_MAX {
-        return Err(io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes")));
-    }
-    fs::read_to_string(path)
-}
-
-fn unreadable(path: &Path, error: &io::Error) -> String {
-    format!("cannot read {}: {error}", path.display())
 }
 
 fn parse_file(path: &Path, text: &str, variables: Variables) -> Result<ParsedFile, Vec<String>> {

@@ -3,9 +3,10 @@
 //! - [`role`]: the roles; [`rpc_rule`]: which of them each RPC needs, and what it touches
 //! - [`identity`]: an identity and its decisions
 //! - [`token`]: bearer tokens and their hashes; [`secret`]: where a file of identities refers to one
-//! - [`identity_file`]: identities as text, in TOML; [`identities`]: all that are known at one moment
+//! - [`identity_file`]: identities as text, in TOML; `table_reader`: what its tables have in common with others
+//! - [`identities`]: all that are known at one moment
 //! - [`jwt`]: JSON Web Tokens and their issuers
-//! - [`identity_source`]: the files, read again when they change
+//! - [`identity_source`]: the files, read again when they change; `bounded_file`: how each is read
 //! - `in_force`: identities in force, with the present keys of their issuers
 //! - [`quota`]: what an identity may use in a second, and a namespace may keep waiting
 //! - [`authenticator`]: from the credentials of a call to its [`Caller`]
@@ -14,6 +15,7 @@
 //! to start then, unless it is set to be insecure.
 
 pub mod authenticator;
+mod bounded_file;
 pub mod identities;
 pub mod identity;
 pub mod identity_file;
@@ -24,6 +26,7 @@ pub mod quota;
 pub mod role;
 pub mod rpc_rule;
 pub mod secret;
+mod table_reader;
 #[cfg(test)]
 mod tests;
 pub mod token;

@@ -1,13 +1,12 @@
 //! Tokens by reference: a file of identities names the variable or the file that has the token, or has its hash.
 
-use std::fs;
+use std::path::Path;
 
+use super::bounded_file;
 use super::token::TokenHash;
 
 /// Minimum number of characters of a token of a user's own choice.
 const CHARS_MIN: usize = 16;
-/// Maximum size in bytes of a file with a token.
-const FILE_BYTES_MAX: u64 = 8 << 10;
 
 /// Function that returns a variable of the environment, unless it is empty.
 pub type Variables = fn(&str) -> Option<String>;
@@ -23,11 +22,7 @@ pub(super) fn token_hash(reference: &str, variables: Variables) -> Result<TokenH
     let token = if let Some(name) = reference.strip_prefix("env:") {
         variables(name).ok_or_else(|| format!("the variable {name} is not set"))?
     } else if let Some(path) = reference.strip_prefix("file:") {
-        let size = fs::metadata(path).map(|file| file.len());
-        if size.is_ok_and(|bytes| bytes > FILE_BYTES_MAX) {
-            return Err(format!("{path} has more than {FILE_BYTES_MAX} bytes"));
-        }
-        fs::read_to_string(path).map_err(|error| format!("cannot read {path}: {error}"))?
+        bounded_file::read_text(Path::new(path))?
     } else {
         return Err("must be sha256: and 64 hexadecimal digits, as `ringq token new` prints them, env:NAME or \
                     file:PATH"

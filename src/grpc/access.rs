@@ -90,7 +90,11 @@ impl CallAccess {
                 };
                 return Err(error.with_field(&format!("topics[{index}]")));
             }
-            allowed.extend(part.into_iter().filter(|part| !asked[..index].contains(part)));
+            for part in part {
+                if !allowed.contains(&part) {
+                    allowed.push(part);
+                }
+            }
         }
         Ok(allowed)
     }

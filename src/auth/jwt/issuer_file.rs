@@ -6,7 +6,8 @@ use std::time::Duration;
 use jsonwebtoken::Algorithm;
 use toml::{Table, Value};
 
-use super::bounded_file;
+use super::super::bounded_file;
+use super::super::table_reader::{TableReader, read_tables};
 use super::issuer::{
     ALGORITHMS, ALGORITHMS_DEFAULT, Issuer, KeySource, LEEWAY_DEFAULT, LEEWAY_MAX,
 };
@@ -29,15 +30,11 @@ const KEYS: [&str; 9] = [
 ];
 /// Key of the name of a file with keys.
 const JWKS_FILE: &str = "jwks_file";
-/// Maximum number of bytes of a name.
-const NAME_BYTES_MAX: usize = 64;
-
 /// Reader of one table.
-struct IssuerReader<'a> {
-    place: String,
+struct IssuerReader<'r, 't> {
+    table: &'r mut TableReader<'t>,
     /// Directory of the file, where relative paths start.
-    directory: &'a Path,
-    problems: Vec<String>,
+    directory: &'r Path,
 }
 
 /// Reads the issuers of a file in this directory, each with its place, and the files with keys that they name.
@@ -45,102 +42,70 @@ struct IssuerReader<'a> {
 /// # Errors
 /// A text for each mistake, which begins with its place.
 pub fn read(table: &Table, directory: &Path) -> Result<Vec<(String, Issuer)>, Vec<String>> {
-    let Some(value) = table.get(KEY) else { return Ok(Vec::new()) };
-    let tables = value.as_array().map(|tables| tables.iter().map(Value::as_table).collect());
-    let Some(tables): Option<Vec<&Table>> = tables.flatten() else {
-        return Err(vec![format!("{KEY}: is not written as [[{KEY}]] tables")]);
-    };
-    let (mut found, mut problems) = (Vec::new(), Vec::new());
-    for (index, table) in tables.into_iter().enumerate() {
-        let place = format!("{KEY}[{index}]");
-        let mut reader = IssuerReader { place, directory, problems: Vec::new() };
-        let issuer = reader.issuer(table);
-        problems.append(&mut reader.problems);
-        found.extend(issuer.map(|issuer| (reader.place, issuer)));
-    }
-    if problems.is_empty() { Ok(found) } else { Err(problems) }
+    read_tables(table, KEY, &KEYS, |table, name| IssuerReader { table, directory }.issuer(name))
 }
 
 // === impl IssuerReader ===
 
-impl IssuerReader<'_> {
+impl<'t> IssuerReader<'_, 't> {
     /// Reads every key before it returns `None`, so that no mistake hides another.
-    fn issuer(&mut self, table: &Table) -> Option<Issuer> {
-        let name = self.name(table);
-        if !name.is_empty() {
-            self.place = format!("{} ({name})", self.place);
-        }
-        let unknown = table.keys().filter(|key| !KEYS.contains(&key.as_str()));
-        for key in unknown.cloned().collect::<Vec<_>>() {
-            self.problem(&key, &format!("there is no such key; keys are {}", KEYS.join(", ")));
-        }
-        let issuer = table.get("issuer").and_then(Value::as_str).unwrap_or_default().to_owned();
+    fn issuer(&mut self, name: String) -> Option<Issuer> {
+        let issuer = self.get("issuer").and_then(Value::as_str).unwrap_or_default().to_owned();
         if issuer.is_empty() {
-            self.problem("issuer", "must be the claim `iss` of its tokens");
+            self.table.problem("issuer", "must be the claim `iss` of its tokens");
         }
-        let audiences = self.audiences(table);
-        let algorithms = self.algorithms(table);
-        let leeway = self.leeway(table);
-        let keys = self.keys(table);
+        let audiences = self.audiences();
+        let algorithms = self.algorithms();
+        let leeway = self.leeway();
+        let keys = self.keys();
         Some(Issuer { name, issuer, audiences, algorithms, leeway, keys: keys? })
     }
 
-    fn name(&mut self, table: &Table) -> String {
-        let name = table.get("name").and_then(Value::as_str).unwrap_or_default();
-        let is_valid = !name.is_empty()
-            && name.len() <= NAME_BYTES_MAX
-            && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-:/@".contains(c));
-        if !is_valid {
-            self.problem("name", "must be 1 to 64 letters, digits and . _ - : / @");
-        }
-        name.to_owned()
-    }
-
-    fn audiences(&mut self, table: &Table) -> Vec<String> {
-        let texts = texts(table.get("audiences"));
+    fn audiences(&mut self) -> Vec<String> {
+        let texts = texts(self.get("audiences"));
         let texts = texts.filter(|texts| !texts.is_empty() && !texts.iter().any(String::is_empty));
         texts.unwrap_or_else(|| {
             let text = "must be a list of at least one audience, as in [\"ringq\"]: tokens for other services must \
                         not be accepted";
-            self.problem("audiences", text);
+            self.table.problem("audiences", text);
             Vec::new()
         })
     }
 
-    fn algorithms(&mut self, table: &Table) -> Vec<Algorithm> {
-        let Some(value) = table.get("algorithms") else { return ALGORITHMS_DEFAULT.to_vec() };
+    fn algorithms(&mut self) -> Vec<Algorithm> {
+        let Some(value) = self.get("algorithms") else { return ALGORITHMS_DEFAULT.to_vec() };
         let known = |name: &String| ALGORITHMS.iter().find(|(known, _)| known == name);
         let algorithms = texts(Some(value)).and_then(|names| {
             names.iter().map(|name| known(name).map(|(_, algorithm)| *algorithm)).collect()
         });
         algorithms.filter(|algorithms: &Vec<_>| !algorithms.is_empty()).unwrap_or_else(|| {
             let names = ALGORITHMS.map(|(name, _)| name).join(", ");
-            self.problem("algorithms", &format!("must be a list of at least one of {names}"));
+            self.table.problem("algorithms", &format!("must be a list of at least one of {names}"));
             Vec::new()
         })
     }
 
-    fn leeway(&mut self, table: &Table) -> Duration {
-        let Some(value) = table.get("leeway") else { return LEEWAY_DEFAULT };
+    fn leeway(&mut self) -> Duration {
+        let Some(value) = self.get("leeway") else { return LEEWAY_DEFAULT };
         let leeway = value.as_str().and_then(|text| humantime::parse_duration(text).ok());
         leeway.filter(|leeway| *leeway <= LEEWAY_MAX).unwrap_or_else(|| {
-            self.problem("leeway", "must be a duration from 0s to 60s, as in \"30s\"");
+            self.table.problem("leeway", "must be a duration from 0s to 60s, as in \"30s\"");
             LEEWAY_DEFAULT
         })
     }
 
-    fn keys(&mut self, table: &Table) -> Option<KeySource> {
-        let file = self.path(table, JWKS_FILE);
-        let ca = self.path(table, "jwks_ca");
-        let token_file = self.path(table, "jwks_token_file");
-        let url = table.get("jwks_url");
+    fn keys(&mut self) -> Option<KeySource> {
+        let file = self.path(JWKS_FILE);
+        let ca = self.path("jwks_ca");
+        let token_file = self.path("jwks_token_file");
+        let url = self.get("jwks_url");
         match (file, url) {
             (Some(file), None) => {
                 for (key, is_set) in
                     [("jwks_ca", ca.is_some()), ("jwks_token_file", token_file.is_some())]
                 {
                     if is_set {
-                        self.problem(key, "is for jwks_url only");
+                        self.table.problem(key, "is for jwks_url only");
                     }
                 }
                 self.key_file(&file).map(KeySource::File)
@@ -148,14 +113,14 @@ impl IssuerReader<'_> {
             (None, Some(url)) => {
                 let has_ca = ca.is_some();
                 let url = JwksUrl::parse(url.as_str().unwrap_or_default(), ca, token_file);
-                let url = url.map_err(|problem| self.problem("jwks_url", &problem)).ok()?;
+                let url = url.map_err(|problem| self.table.problem("jwks_url", &problem)).ok()?;
                 if has_ca && !url.is_tls() {
-                    self.problem("jwks_ca", "is for https only");
+                    self.table.problem("jwks_ca", "is for https only");
                 }
                 Some(KeySource::Url(url))
             }
             _ => {
-                self.problem(JWKS_FILE, "exactly one of jwks_file and jwks_url must be set");
+                self.table.problem(JWKS_FILE, "exactly one of jwks_file and jwks_url must be set");
                 None
             }
         }
@@ -165,20 +130,20 @@ impl IssuerReader<'_> {
         let keys = bounded_file::read(path).and_then(|text| {
             KeySet::parse(&text).map_err(|error| format!("{} {error}", path.display()))
         });
-        keys.map_err(|problem| self.problem(JWKS_FILE, &problem)).ok()
+        keys.map_err(|problem| self.table.problem(JWKS_FILE, &problem)).ok()
     }
 
     /// Reads a path, which may be missing.
-    fn path(&mut self, table: &Table, key: &str) -> Option<PathBuf> {
-        let path = table.get(key)?.as_str().filter(|path| !path.is_empty());
+    fn path(&mut self, key: &str) -> Option<PathBuf> {
+        let path = self.get(key)?.as_str().filter(|path| !path.is_empty());
         if path.is_none() {
-            self.problem(key, "must be the path of a file");
+            self.table.problem(key, "must be the path of a file");
         }
         path.map(|path| self.directory.join(path))
     }
 
-    fn problem(&mut self, key: &str, text: &str) {
-        self.problems.push(format!("{}.{key}: {text}", self.place));
+    fn get(&self, key: &str) -> Option<&'t Value> {
+        self.table.table.get(key)
     }
 }
 

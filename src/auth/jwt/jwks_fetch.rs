@@ -23,7 +23,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::bounded_file;
+use super::super::bounded_file;
 use super::jwks_url::JwksUrl;
 
 /// Maximum duration of a fetch.

@@ -5,13 +5,11 @@
 //! - `unverified`: a token until its signature and its claims are checked
 //! - `jwks_url`: where keys are fetched; `jwks_fetch`: one fetch; `fetched_keys`: keys that are kept up to date
 //! - `token_cache`: tokens that were verified before
-//! - `bounded_file`: files that issuers name
 //! - `error`: reasons why a token is refused
 //!
 //! A token chooses its issuer by its claim `iss`, and nothing else of it is used before its signature is verified,
 //! except the algorithm and the name of the key, which both have to be the issuer's. Keys never come from a token.
 
-mod bounded_file;
 pub mod error;
 pub mod fetched_keys;
 pub mod issuer;

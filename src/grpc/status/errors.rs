@@ -1,6 +1,8 @@
 //! Conversions from the errors of the other modules: one exhaustive match each, so that a new error cannot be sent
 //! without a reason.
 
+use std::time::Duration;
+
 use tonic::Status;
 
 use crate::dispatch::StreamOpenError;
@@ -12,8 +14,8 @@ use super::super::convert::enums::{to_durability, to_job_state};
 use super::super::convert::{InvalidRequest, Violation};
 use super::{Reason, RpcError};
 
-/// Delay in milliseconds before a retry of a call that has waited too long: about the time that the queue needs to get shorter.
-const SHED_DELAY_MILLIS: u32 = 1_000;
+/// Delay before a retry of a call that has waited too long: about the time that the queue needs to get shorter.
+const SHED_DELAY: Duration = Duration::from_secs(1);
 
 impl From<InvalidRequest> for RpcError {
     fn from(InvalidRequest(violations): InvalidRequest) -> RpcError {
@@ -87,7 +89,7 @@ impl RpcError {
         match reason {
             Reason::StoreFull => failure.with_subject("limit", "store"),
             Reason::RateLimited => {
-                failure.with_subject("limit", "time in queue").with_delay_millis(SHED_DELAY_MILLIS)
+                failure.with_subject("limit", "time in queue").with_delay(SHED_DELAY)
             }
             _ => failure,
         }

@@ -44,8 +44,10 @@ pub(super) struct RpcError {
 enum RetryAdvice {
     /// The delay of the reason, if it has one.
     OfReason,
-    /// So many milliseconds.
-    AfterMillis(u32),
+    /// So many milliseconds. Small numbers, because errors are returned by value.
+    AfterMillis(u16),
+    /// So many seconds, where they are more than these.
+    AfterSeconds(u16),
     /// No retry can succeed, though one can after other errors with this reason.
     Never,
 }
@@ -81,8 +83,15 @@ impl RpcError {
         self
     }
 
-    fn with_delay_millis(self, millis: u32) -> RpcError {
-        RpcError { retry: RetryAdvice::AfterMillis(millis), ..self }
+    fn with_delay(self, delay: Duration) -> RpcError {
+        let retry = match u16::try_from(delay.as_millis()) {
+            Ok(millis) => RetryAdvice::AfterMillis(millis),
+            Err(_) => {
+                let seconds = delay.as_secs().saturating_add(1);
+                RetryAdvice::AfterSeconds(u16::try_from(seconds).unwrap_or(u16::MAX))
+            }
+        };
+        RpcError { retry, ..self }
     }
 
     fn without_retry(self) -> RpcError {
@@ -199,10 +208,7 @@ impl RpcError {
             .with("quota", quota)
             .with_subject("quota", subject.as_str());
         match retry {
-            QuotaRetry::After(delay) => {
-                let retry_millis = u32::try_from(delay.as_millis()).unwrap_or(u32::MAX);
-                error.with_delay_millis(retry_millis)
-            }
+            QuotaRetry::After(delay) => error.with_delay(*delay),
             QuotaRetry::Unknown => error,
             QuotaRetry::Never => error.without_retry(),
         }
@@ -279,6 +285,7 @@ impl RpcError {
         match self.retry {
             RetryAdvice::OfReason => self.reason.retry_delay(),
             RetryAdvice::AfterMillis(millis) => Some(Duration::from_millis(millis.into())),
+            RetryAdvice::AfterSeconds(seconds) => Some(Duration::from_secs(seconds.into())),
             RetryAdvice::Never => None,
         }
     }
