@@ -2,6 +2,7 @@
 //! which a peer may not read, and the frames that cost a client nothing.
 
 mod frame_budget;
+mod unread_body;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -21,6 +22,7 @@ use crate::backoff::Backoff;
 use crate::log_limiter::LogLimiter;
 
 pub(crate) use frame_budget::FrameBudget;
+pub(crate) use unread_body::UnreadBody;
 
 /// First delay after a failed accept.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(5);

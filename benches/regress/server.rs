@@ -1,8 +1,10 @@
 //! A whole server, counted from the request's bytes to the answer's: this program runs it on one thread, so that the
 //! order of events is the same in every run. It is driven from outside over gRPC, which does not count.
 
+use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _, stdin, stdout};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use ringq::app::App;
@@ -14,26 +16,28 @@ use ringq::pb::{
     StreamRequest, StreamResponse,
 };
 use ringq::telemetry::{LogFormat, OtlpConfig, Signals, Telemetry};
+use tempfile::TempDir;
 use tokio::runtime;
 use tokio::sync::oneshot;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status, Streaming};
 
 use crate::callgrind::{CallgrindCounts, OWN_MARK, callgrind_mark};
 use crate::receiver::SpanReceiver;
 use crate::{RegressFigure, own_program};
 
-/// Argument by which this program runs the server; the url of its shard follows, and [`TRACED`] or nothing.
+/// Argument by which this program runs the server; the url of its shard, a [`Variant`] and the
+/// directory of its files follow.
 pub(crate) const COMMAND: &str = "serve";
-/// Argument by which the server exports traces.
-pub(crate) const TRACED: &str = "--traced";
-/// Argument by which the server has identities; the path of their file follows.
-pub(crate) const TOKEN: &str = "--token";
 /// Token of the only identity.
 const SECRET: &str = "rq_k7Qp2mVb9XcRt4Ws8ZyNf1Ha6JdLe3Gu5Ti0OoPqAsD";
+/// Files of the variants, in a directory of their own.
+const IDENTITIES: &str = "identities.toml";
+const CERTIFICATE: &str = "certificate.pem";
+const PRIVATE_KEY: &str = "key.pem";
 /// Share of the calls that a traced server records.
 const SAMPLED: &str = "0.01";
 /// Number of jobs that run one after the other.
@@ -59,41 +63,32 @@ struct RegressClient {
 #[derive(Clone)]
 struct TokenHeader(Option<MetadataValue<Ascii>>);
 
+/// What a server does beside its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Variant {
+    /// Nothing.
+    Plain,
+    /// It records one call of a hundred and exports its spans.
+    Traced,
+    /// It has an identity, whose token each call brings.
+    Token,
+    /// Its connections use TLS.
+    Tls,
+}
+
 /// Returns the cost of the life of a job in a server with this shard: instructions per job.
-pub(crate) async fn count(name: &str, url: &str) -> Result<Vec<RegressFigure>> {
-    count_with(name, url, None, None).await
-}
-
-/// Returns the cost as [`count`] does, in a server with an identity whose token each call brings.
-pub(crate) async fn count_with_token(name: &str, url: &str) -> Result<Vec<RegressFigure>> {
-    let file = tempfile::NamedTempFile::with_suffix(".toml")?;
-    let hash = TokenHash::of(SECRET);
-    std::fs::write(
-        file.path(),
-        format!(
-            "[[identity]]\nname = 'app'\ntokens = ['{hash}']\nproducer = ['a.*', 'ord*']\n\
-             worker = ['a.*', 'ord*']\n"
-        ),
-    )?;
-    count_with(name, url, None, file.path().to_str()).await
-}
-
-/// Returns the cost as [`count`] does, in a server that records one call of a hundred and exports its spans.
-pub(crate) async fn count_traced(name: &str, url: &str) -> Result<Vec<RegressFigure>> {
-    let receiver = SpanReceiver::start().await?;
-    count_with(name, url, Some(&receiver), None).await
-}
-
-async fn count_with(
-    name: &str,
-    url: &str,
-    receiver: Option<&SpanReceiver>,
-    identities: Option<&str>,
-) -> Result<Vec<RegressFigure>> {
-    let receiver_url = receiver.map(|receiver| &*receiver.url);
-    let mut server = CountedServer::start(url, receiver_url, identities)?;
+pub(crate) async fn count(name: &str, url: &str, variant: Variant) -> Result<Vec<RegressFigure>> {
+    let receiver = match variant {
+        Variant::Traced => Some(SpanReceiver::start().await?),
+        _ => None,
+    };
+    let receiver = receiver.as_ref();
+    let directory = TempDir::new()?;
+    variant.write_files(directory.path())?;
+    let mut server =
+        CountedServer::start(url, variant, directory.path(), receiver.map(|it| &*it.url))?;
     let address = server.line()?;
-    let mut client = RegressClient::connect(&address, identities.is_some()).await?;
+    let mut client = RegressClient::connect(&address, variant, directory.path()).await?;
     // Allocations of the first use do not count.
     client.run_jobs_singly(10).await?;
     if let Some(receiver) = receiver {
@@ -115,22 +110,21 @@ async fn count_with(
     ])
 }
 
-/// Serves until it is killed, and marks at each line of the input.
-pub(crate) fn serve(url: &str, traced: bool, identities: Option<&str>) -> Result<()> {
-    let identities = identities.map(|path| format!("identities = '{path}'\naudit_log = 'none'\n"));
+/// Serves until it is killed, and marks at each line of the input. `directory` has the files of the variant.
+pub(crate) fn serve(url: &str, variant: Variant, directory: &Path) -> Result<()> {
     let config = Config::from_toml(&format!(
         "listen = '127.0.0.1:0'\nhttp_listen = '127.0.0.1:0'\n{}[[shard]]\nname = 's0'\nurl = '{url}'\n",
-        identities.unwrap_or_default()
+        variant.settings(directory)
     ))?;
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let otlp = OtlpConfig {
-            signals: Signals { traces: traced, ..Signals::default() },
+            signals: Signals { traces: variant == Variant::Traced, ..Signals::default() },
             ..OtlpConfig::default()
         };
         let telemetry = Telemetry::start(LogFormat::Text, "off", &otlp, "bench")?;
         let app = App::build(config, telemetry).await?;
-        writeln!(stdout(), "http://{}", app.grpc_address())?;
+        writeln!(stdout(), "{}", app.grpc_address())?;
         let (stop, stopped) = oneshot::channel();
         std::thread::spawn(move || {
             let marked = mark_on_stdin();
@@ -152,22 +146,81 @@ fn mark_on_stdin() -> Result<()> {
     Ok(())
 }
 
+// === impl Variant ===
+
+impl Variant {
+    /// All of them.
+    pub(crate) const ALL: [Variant; 4] =
+        [Variant::Plain, Variant::Traced, Variant::Token, Variant::Tls];
+
+    /// Returns the name in figures and arguments.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Variant::Plain => "plain",
+            Variant::Traced => "traced",
+            Variant::Token => "token",
+            Variant::Tls => "tls",
+        }
+    }
+
+    /// Writes the files that its settings name.
+    fn write_files(self, directory: &Path) -> Result<()> {
+        match self {
+            Variant::Plain | Variant::Traced => {}
+            Variant::Token => {
+                let hash = TokenHash::of(SECRET);
+                let roles = "producer = ['a.*', 'ord*']\nworker = ['a.*', 'ord*']\n";
+                let text = format!("[[identity]]\nname = 'app'\ntokens = ['{hash}']\n{roles}");
+                fs::write(directory.join(IDENTITIES), text)?;
+            }
+            Variant::Tls => {
+                let made = Command::new("openssl")
+                    .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"])
+                    .args(["-nodes", "-days", "2", "-subj", "/CN=localhost"])
+                    .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+                    .args(["-addext", "subjectAltName=DNS:localhost", "-out", CERTIFICATE])
+                    .args(["-keyout", PRIVATE_KEY])
+                    .current_dir(directory)
+                    .output()?;
+                ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+            }
+        }
+        Ok(())
+    }
+
+    fn settings(self, directory: &Path) -> String {
+        let path = |name| directory.join(name).display().to_string();
+        match self {
+            Variant::Plain | Variant::Traced => String::new(),
+            Variant::Token => {
+                format!("identities = '{}'\naudit_log = 'none'\n", path(IDENTITIES))
+            }
+            Variant::Tls => {
+                format!("tls_cert = '{}'\ntls_key = '{}'\n", path(CERTIFICATE), path(PRIVATE_KEY))
+            }
+        }
+    }
+}
+
 // === impl CountedServer ===
 
 impl CountedServer {
-    fn start(url: &str, receiver: Option<&str>, identities: Option<&str>) -> Result<CountedServer> {
+    fn start(
+        url: &str,
+        variant: Variant,
+        directory: &Path,
+        receiver: Option<&str>,
+    ) -> Result<CountedServer> {
         let counts = CallgrindCounts::new()?;
         let mut command = counts.command(own_program()?, OWN_MARK);
-        command.args([COMMAND, url]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args([COMMAND, url, variant.name()]).arg(directory);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some(receiver) = receiver {
-            command.arg(TRACED).envs([
+            command.envs([
                 ("OTEL_EXPORTER_OTLP_ENDPOINT", receiver),
                 ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"),
                 ("OTEL_TRACES_SAMPLER_ARG", SAMPLED),
             ]);
-        }
-        if let Some(identities) = identities {
-            command.args([TOKEN, identities]);
         }
         let mut child = command.spawn()?;
         let stdin = child.stdin.take().context("no input")?;
@@ -213,9 +266,17 @@ impl Interceptor for TokenHeader {
 // === impl RegressClient ===
 
 impl RegressClient {
-    async fn connect(address: &str, with_token: bool) -> Result<RegressClient> {
-        let channel = Endpoint::from_shared(address.to_owned())?.connect().await?;
-        let header = with_token.then(|| format!("Bearer {SECRET}").parse()).transpose()?;
+    async fn connect(address: &str, variant: Variant, directory: &Path) -> Result<RegressClient> {
+        let channel = if variant == Variant::Tls {
+            let ca = Certificate::from_pem(fs::read(directory.join(CERTIFICATE))?);
+            let tls = ClientTlsConfig::new().ca_certificate(ca).domain_name("localhost");
+            Endpoint::from_shared(format!("https://{address}"))?.tls_config(tls)?
+        } else {
+            Endpoint::from_shared(format!("http://{address}"))?
+        };
+        let channel = channel.connect().await?;
+        let header = (variant == Variant::Token).then(|| format!("Bearer {SECRET}").parse());
+        let header = header.transpose()?;
         Ok(RegressClient {
             queue: QueueServiceClient::with_interceptor(channel, TokenHeader(header)),
         })

@@ -223,7 +223,13 @@ impl QueueService for QueueHandler {
         options.topics = access.narrow(options.topics)?;
         let worker_id = Arc::clone(&options.worker_id);
         let slot = access.open_stream()?;
-        let (deliveries, handover) = self.dispatcher.pull(options).await?;
+        // A caller that loses its rights while it waits gets nothing, and its next call is refused.
+        let pulled = tokio::select! {
+            biased;
+            pulled = self.dispatcher.pull(options) => pulled?,
+            () = self.authenticator.ended(access.caller()) => return Ok(Response::new(pb::PullResponse::default())),
+        };
+        let (deliveries, handover) = pulled;
         drop(slot);
         if let Some(span) = span {
             span.set_jobs(deliveries.len());

@@ -20,7 +20,7 @@ use tonic::service::Routes;
 use tonic::transport::server::Connected as _;
 use tower::Service as _;
 
-use crate::connections::{AcceptedConnection, Connections, FirstBytes, FrameBudget};
+use crate::connections::{AcceptedConnection, Connections, FirstBytes, FrameBudget, UnreadBody};
 use crate::domain::limit;
 use crate::tls::{PortTls, SecuredSocket};
 
@@ -110,7 +110,7 @@ async fn connection(
         if let Some(certificate) = &certificate {
             request.extensions_mut().insert(Arc::clone(certificate));
         }
-        calls.clone().call(request)
+        calls.clone().call(request.map(UnreadBody::new))
     });
     let mut connection =
         pin!(http().serve_connection(TokioIo::new(FrameBudget::new(socket)), service));
@@ -197,6 +197,70 @@ mod tests {
         let (begun, mut answer) = (Instant::now(), Vec::new());
         let _ = socket.read_to_end(&mut answer).await;
         (begun.elapsed().as_secs(), answer)
+    }
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let head = [0, 0, u8::try_from(payload.len()).unwrap(), kind, flags];
+        [&head[..], &stream.to_be_bytes(), payload].concat()
+    }
+
+    /// Returns the headers of a call whose deadline has passed, as HPACK without a table.
+    fn late_call() -> Vec<u8> {
+        let mut block = Vec::new();
+        for (name, value) in [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":authority", "localhost"),
+            (":path", "/ringq.v1.QueueService/Enqueue"),
+            ("content-type", "application/grpc"),
+            ("grpc-timeout", "0n"),
+        ] {
+            block.push(0);
+            for text in [name, value] {
+                block.push(u8::try_from(text.len()).unwrap());
+                block.extend(text.as_bytes());
+            }
+        }
+        block
+    }
+
+    /// Reads frames until so many calls are answered.
+    async fn read_answers(socket: &mut TcpStream, count: usize) {
+        let mut answers = 0;
+        while answers < count {
+            let mut head = [0; 9];
+            socket.read_exact(&mut head).await.unwrap();
+            let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+            socket.read_exact(&mut payload).await.unwrap();
+            assert_ne!(head[3], 7, "GOAWAY: {}", String::from_utf8_lossy(&payload));
+            answers += usize::from(head[3] == 1);
+        }
+    }
+
+    /// The message of each call comes after its refusal; the connection lives on all the same.
+    #[tokio::test]
+    async fn a_connection_survives_thousands_of_refused_calls() {
+        const AT_ONCE: u32 = 100;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let metrics = Metrics::new();
+        let limits = CallLimits::new(1, 32 << 20, Duration::from_secs(30));
+        let doors = (Authenticator::off(), AuditLog::off());
+        let layer = CallLayer::new(metrics.clone(), Tracer::default(), doors, limits);
+        let (tls, connections) = (PortTls::grpc(None, metrics), Connections::new("grpc", 2, 2));
+        let routes = Routes::default();
+        let serving = serve(listener, connections, tls, routes, layer, Duration::ZERO, pending());
+        let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
+        socket.write_all(&[PREFACE, SETTINGS].concat()).await.unwrap();
+        let headers = late_call();
+        for batch in 0..30 {
+            let streams = (0..AT_ONCE).map(|n| 2 * (batch * AT_ONCE + n) + 1);
+            let calls: Vec<u8> = streams.clone().flat_map(|id| frame(1, 4, id, &headers)).collect();
+            socket.write_all(&calls).await.unwrap();
+            read_answers(&mut socket, AT_ONCE as usize).await;
+            let messages: Vec<u8> = streams.flat_map(|id| frame(0, 1, id, &[0; 5])).collect();
+            socket.write_all(&messages).await.unwrap();
+        }
     }
 
     #[tokio::test]

@@ -13,7 +13,6 @@ mod connection_use;
 mod json;
 mod scrape_limiter;
 mod serve;
-mod unread_body;
 
 use std::sync::Arc;
 use std::time::Duration;

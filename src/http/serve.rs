@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected as _;
 use tower::ServiceExt as _;
 
-use crate::connections::{AcceptedConnection, Connections, FirstBytes, FrameBudget};
+use crate::connections::{AcceptedConnection, Connections, FirstBytes, FrameBudget, UnreadBody};
 use crate::grpc::json::CALLS_MAX;
 use crate::grpc::{AbortableCall, CallExecutor, JsonCalls};
 use crate::tls::{PeerCertificate, PortTls, SecuredSocket};
@@ -28,7 +28,6 @@ use crate::tls::{PeerCertificate, PortTls, SecuredSocket};
 use super::client_socket::ClientSocket;
 use super::connection_use::{ConnectionUse, HeldBody};
 use super::json::ConnectionCalls;
-use super::unread_body::UnreadBody;
 
 /// Maximum number of connections that have not carried a JSON call: probes and scrapers, which are few, and clients
 /// that have just connected. Each holds an open file. Connections with calls are counted with those of the gRPC port.
@@ -119,7 +118,7 @@ async fn connection(
     let service = service_fn(move |request: http::Request<Incoming>| {
         let open = open.begin();
         // A client that waits for leave to send its body does not send it after another answer.
-        let reads_on = !is_http2 && !request.headers().contains_key(header::EXPECT);
+        let reads_on = is_http2 || !request.headers().contains_key(header::EXPECT);
         let mut request = request.map(|body| match reads_on {
             true => Body::new(UnreadBody::new(body)),
             false => Body::new(body),

@@ -9,7 +9,7 @@ use ringq::pb;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
-use tonic::{Request, Status};
+use tonic::{Request, Status, Streaming};
 
 use crate::harness::{Server, Setup};
 
@@ -88,6 +88,16 @@ impl Caller {
 
     /// Calls an RPC, and returns its first message.
     pub(crate) async fn raw(&self, path: &str, message: Bytes) -> Result<Bytes, Status> {
+        let mut answer = self.open(path, message).await?;
+        answer.message().await?.ok_or_else(|| Status::unknown("no message"))
+    }
+
+    /// Calls an RPC, and returns its messages.
+    pub(crate) async fn open(
+        &self,
+        path: &str,
+        message: Bytes,
+    ) -> Result<Streaming<Bytes>, Status> {
         let mut grpc = self.grpc.clone();
         grpc.ready().await.unwrap();
         let mut request = Request::new(once(message));
@@ -95,8 +105,7 @@ impl Caller {
             request.metadata_mut().insert("authorization", authorization.parse().unwrap());
         }
         let path = PathAndQuery::try_from(format!("/{path}")).unwrap();
-        let mut answer = grpc.streaming(request, path, Plain).await?.into_inner();
-        answer.message().await?.ok_or_else(|| Status::unknown("no message"))
+        Ok(grpc.streaming(request, path, Plain).await?.into_inner())
     }
 
     /// Calls an RPC of `ringq.v1`, as `QueueService/Get`.

@@ -37,7 +37,7 @@ enum Outcome {
 
 /// Request of KEDA, as far as it is used.
 #[derive(Clone, PartialEq, prost::Message)]
-struct Scaled {
+pub(super) struct Scaled {
     #[prost(map = "string, string", tag = "3")]
     metadata: HashMap<String, String>,
 }
@@ -47,6 +47,15 @@ struct Scaled {
 struct ScaledMetrics {
     #[prost(message, tag = "1")]
     scaled: Option<Scaled>,
+}
+
+// === impl Scaled ===
+
+impl Scaled {
+    /// Returns the object that is scaled by the jobs of a topic.
+    pub(super) fn of(topic: &str) -> Scaled {
+        Scaled { metadata: [("topic".to_owned(), topic.to_owned())].into() }
+    }
 }
 
 // === impl Right ===
@@ -178,7 +187,7 @@ impl World {
     fn message(&self, rpc: Rpc, topic: &str) -> Vec<u8> {
         let (name, receipt) = (topic.to_owned(), self.receipts[topic].clone());
         let later = || later(topic, "");
-        let scaled = || Scaled { metadata: [("topic".to_owned(), topic.to_owned())].into() };
+        let scaled = || Scaled::of(topic);
         let id = || "kept".to_owned();
         match rpc {
             Rpc::Enqueue => {

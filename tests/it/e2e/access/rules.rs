@@ -8,9 +8,10 @@ use ringq::pb;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use crate::harness::{Server, Setup, eventually, job, proto, within};
+use crate::harness::{Server, Setup, eventually, http_get, job, proto, within};
 
 use super::identities::{Caller, IdentityDir, table, token};
+use super::matrix::Scaled;
 
 const ADMIN: &str = "producer = ['*']\nworker = ['*']\noperator = ['*']\npayloads = ['*']";
 
@@ -155,6 +156,50 @@ async fn pages_pass_over_what_is_hidden() {
         }
     }
     assert_eq!(pages, [vec!["t1", "t3"], vec!["t5", "t7"], vec!["t9"]]);
+}
+
+/// What waits for jobs ends when its caller loses the right to them, or is given other ones.
+#[tokio::test]
+async fn calls_that_wait_end_with_the_rights_of_their_caller() {
+    for (later, code) in [("worker = ['b']", Code::PermissionDenied), ("", Code::Unauthenticated)] {
+        let rights = "worker = ['a']\nviewer = ['a']";
+        let dir = IdentityDir::new(&(table("w", rights) + &table("admin", ADMIN)));
+        let server = dir.setup().config("metrics_open = true").start().await;
+        let admin = Caller::connect(&server, "admin").await;
+        let w = admin.as_identity("w");
+        let wait = Some(proto(Duration::from_secs(60)));
+        let pull = pb::PullRequest { wait, ..pull("a") };
+        let mut watch = w
+            .open(
+                "externalscaler.ExternalScaler/StreamIsActive",
+                Scaled::of("a").encode_to_vec().into(),
+            )
+            .await
+            .unwrap();
+        assert!(watch.message().await.unwrap().is_some(), "it begins with a message");
+        let waiting = {
+            let (w, pull) = (w.clone(), pull.clone());
+            tokio::spawn(
+                async move { w.call::<pb::PullResponse>("QueueService/Pull", &pull).await },
+            )
+        };
+        let is_waiting = async || {
+            let metrics = http_get(server.http, "/metrics").await.1;
+            metrics.contains("ringq_identity_calls_total{identity=\"w\"} 2\n").then_some(())
+        };
+        eventually("both wait", is_waiting).await;
+        let table_of_w = if later.is_empty() { String::new() } else { table("w", later) };
+        dir.write("identities.toml", &(table_of_w + &table("admin", ADMIN)));
+        let pulled = within("the end of the Pull", waiting).await.unwrap().unwrap();
+        assert!(pulled.deliveries.is_empty());
+        let end = async { while watch.message().await.unwrap().is_some() {} };
+        within("the end of StreamIsActive", end).await;
+        let refused = w.call::<pb::PullResponse>("QueueService/Pull", &pull).await.unwrap_err();
+        assert_eq!(refused.code(), code);
+        admin.enqueue(job("a")).await;
+        let got: pb::PullResponse = admin.call("QueueService/Pull", &pull).await.unwrap();
+        assert_eq!(got.deliveries.len(), 1, "the ended Pull has not taken the job");
+    }
 }
 
 /// A change of the files holds within seconds: for calls, and for streams that are open. A broken file changes nothing.

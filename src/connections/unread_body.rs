@@ -1,7 +1,9 @@
 //! Bodies of requests that are answered before they are read whole.
 //!
-//! A socket that is closed while it has unread bytes resets its connection, and the client's system then discards the
-//! answer that it has not passed on yet: the client sees an error in place of the refusal. So the rest is read for a
+//! On HTTP/1.1 a socket that is closed while it has unread bytes resets its connection, and the client's system then
+//! discards the answer that it has not passed on yet: the client sees an error in place of the refusal. On HTTP/2 the
+//! stream of an unread body is reset, and h2 closes a connection with 1,024 streams whose client went on to send after
+//! that: a client whose calls are refused would lose it one day, with all other calls on it. So the rest is read for a
 //! while, and thrown away. nginx does the same (`lingering_close`).
 
 use std::pin::Pin;
@@ -10,22 +12,24 @@ use std::time::Duration;
 
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
 
 /// Maximum number of bytes that are read after the answer: twice the largest request.
 const BYTES_MAX: usize = 16 << 20;
 /// Maximum time for which they are read.
 const TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Body that is read on, for a while, after it is dropped. Within a runtime only.
-pub(super) struct UnreadBody<B>(Option<B>)
+/// Body that is read on, for a while, after it is dropped.
+pub(crate) struct UnreadBody<B>(Option<B>)
 where
     B: Body<Data: Send> + Send + Unpin + 'static;
 
 // === impl UnreadBody ===
 
 impl<B: Body<Data: Send> + Send + Unpin + 'static> UnreadBody<B> {
-    /// Wraps the body of a request on HTTP/1.1.
-    pub(super) fn new(body: B) -> UnreadBody<B> {
+    /// Wraps the body of a request.
+    pub(crate) fn new(body: B) -> UnreadBody<B> {
         UnreadBody(Some(body))
     }
 }
@@ -55,8 +59,10 @@ impl<B: Body<Data: Send> + Send + Unpin + 'static> Body for UnreadBody<B> {
 
 impl<B: Body<Data: Send> + Send + Unpin + 'static> Drop for UnreadBody<B> {
     fn drop(&mut self) {
-        if let Some(body) = self.0.take_if(|body| !body.is_end_stream()) {
-            tokio::spawn(tokio::time::timeout(TIME_MAX, discard(body)));
+        if let Some(body) = self.0.take_if(|body| !body.is_end_stream())
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(async move { timeout(TIME_MAX, discard(body)).await });
         }
     }
 }
