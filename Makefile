@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults hostile chart kube monitoring trace image image-test example
+.PHONY: help run build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults hostile chart kube monitoring trace tls-clients sbom image image-test example
 
 # The tools of the tests come first: python3 is then the one that has grpcio.
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
@@ -86,6 +86,15 @@ trace: ## Trace jobs from Python to Go and check what a real OpenTelemetry Colle
 	tests/trace/install
 	[ -n "$$RINGQ_BIN" ] || cargo build --locked
 	.tools/trace/venv/bin/python tests/trace/run.py $(ARGS)
+
+tls-clients: ## Make each mistake with TLS by clients in Go, Java and Python and compare what both sides print; ARGS="go java" chooses
+	.ci/install-test-tools
+	tests/tls_clients/install
+	[ -n "$$RINGQ_BIN" ] || cargo build --locked
+	tests/tls_clients/run.py $(ARGS)
+
+sbom: ## List what the binary is made of as CycloneDX, target/sbom/ringq.cdx.json, and check the list
+	.ci/sbom
 
 example: ## Hash a tree of files with Python workers while the server is killed; ARGS=DIR
 	examples/hash_tree/run $(ARGS)

@@ -1,6 +1,7 @@
 //! Refusals of a connection, which a server sends just before it closes: they must be read, and understood.
 //!
-//! - A server with TLS answers the first bytes without TLS with an alert, which is no HTTP/2.
+//! - A server with TLS answers the first bytes without TLS with an alert, which is no HTTP/2; ringq itself with a GOAWAY
+//!   frame, which no connection begins with.
 //! - A server that requires a client certificate refuses after the client has sent its first call; the write of the next
 //!   bytes fails then, although the reason has arrived.
 
@@ -15,15 +16,19 @@ use super::error::NEEDS_TLS;
 /// Beginning of an alert of TLS 1.0 to 1.3: type 21, version 3.x. As the length of a first frame of HTTP/2, these
 /// bytes are beyond each limit.
 const TLS_ALERT: [u8; 2] = [21, 3];
-/// Length of the header of a frame of HTTP/2.
-const HEAD_BYTES: usize = 9;
+/// Type of the GOAWAY frame of HTTP/2.
+const GOAWAY: u8 = 7;
+/// Error code of HTTP/2: the connection must have better security.
+const INADEQUATE_SECURITY: u8 = 12;
+/// Length of a frame of HTTP/2 up to the error code of a GOAWAY.
+const FIRST_BYTES: usize = 17;
 
 /// Connection whose end is found by reads: what the server sent last comes first.
 #[derive(Debug)]
 pub(super) struct Refusals<T> {
     inner: T,
     /// True until the first bytes of a connection without TLS have arrived.
-    expects_alert: bool,
+    expects_refusal: bool,
 }
 
 // === impl Refusals ===
@@ -31,7 +36,7 @@ pub(super) struct Refusals<T> {
 impl<T> Refusals<T> {
     /// Wraps a connection; `is_plain`: it is without TLS.
     pub(super) fn new(inner: T, is_plain: bool) -> Refusals<T> {
-        Refusals { inner, expects_alert: is_plain }
+        Refusals { inner, expects_refusal: is_plain }
     }
 }
 
@@ -47,20 +52,26 @@ fn until_read(written: Result<usize>, length: usize) -> Result<usize> {
     }
 }
 
+/// Returns whether a server with TLS has refused a connection without, by the first bytes that it sent.
+fn needs_tls(first: &[u8]) -> bool {
+    first.starts_with(&TLS_ALERT)
+        || matches!(first, [0, 0, _, GOAWAY, .., 0, 0, 0, INADEQUATE_SECURITY] if first.len() == FIRST_BYTES)
+}
+
 impl<T: Read + Unpin> Read for Refusals<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         mut buf: ReadBufCursor<'_>,
     ) -> Poll<Result<()>> {
-        if !self.expects_alert || buf.remaining() < HEAD_BYTES {
+        if !self.expects_refusal || buf.remaining() < FIRST_BYTES {
             return Pin::new(&mut self.inner).poll_read(cx, buf);
         }
-        let mut head = [0; HEAD_BYTES];
-        let mut first = ReadBuf::new(&mut head);
+        let mut bytes = [0; FIRST_BYTES];
+        let mut first = ReadBuf::new(&mut bytes);
         ready!(Pin::new(&mut self.inner).poll_read(cx, first.unfilled()))?;
-        self.expects_alert = false;
-        if first.filled().starts_with(&TLS_ALERT) {
+        self.expects_refusal = false;
+        if needs_tls(first.filled()) {
             let problem = format!("{NEEDS_TLS}; try https://");
             return Poll::Ready(Err(Error::new(ErrorKind::InvalidData, problem)));
         }
@@ -138,12 +149,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_alert_of_tls_is_an_error_only_without_tls() {
-        let alert = [21, 3, 3, 0, 2, 2, 50];
-        let mut read = Vec::new();
-        let error = refused(&alert, true).await.read_to_end(&mut read).await.unwrap_err();
-        assert_eq!(error.to_string(), format!("{NEEDS_TLS}; try https://"));
-        let _ = refused(&alert, false).await.read_to_end(&mut read).await;
-        assert_eq!(read, alert);
+    async fn a_refusal_for_the_lack_of_tls_is_an_error_only_without_tls() {
+        let alert = vec![21, 3, 3, 0, 2, 2, 50];
+        let goaway = |code| {
+            let frame = [0, 0, 12, GOAWAY, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, code];
+            [&frame[..], b"text"].concat()
+        };
+        for refusal in [alert, goaway(INADEQUATE_SECURITY)] {
+            let mut read = Vec::new();
+            let error = refused(&refusal, true).await.read_to_end(&mut read).await.unwrap_err();
+            assert_eq!(error.to_string(), format!("{NEEDS_TLS}; try https://"));
+            let _ = refused(&refusal, false).await.read_to_end(&mut read).await;
+            assert_eq!(read, refusal);
+        }
+        let (mut read, other) = (Vec::new(), goaway(INADEQUATE_SECURITY - 1));
+        let _ = refused(&other, true).await.read_to_end(&mut read).await;
+        assert_eq!(read, other, "of a connection that ends for another reason");
     }
 }

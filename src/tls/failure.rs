@@ -2,7 +2,7 @@
 
 use std::io;
 
-use tokio_rustls::rustls::{CertificateError, Error};
+use tokio_rustls::rustls::{AlertDescription, CertificateError, Error};
 
 /// Connection without a handshake.
 #[derive(Debug)]
@@ -73,6 +73,10 @@ impl FailureReason {
                 | CertificateError::NotValidYetContext { .. } => FailureReason::ExpiredCertificate,
                 _ => FailureReason::UnusableCertificate,
             },
+            // Alerts of a client that leaves, such as a Java program that ends.
+            Error::AlertReceived(
+                AlertDescription::CloseNotify | AlertDescription::UserCanceled,
+            ) => FailureReason::Closed,
             Error::AlertReceived(_) => FailureReason::RefusedByClient,
             Error::PeerIncompatible(_) | Error::NoApplicationProtocol => {
                 FailureReason::NothingInCommon
@@ -140,5 +144,22 @@ impl FailureReason {
     /// Returns whether an operator can do something about it, so that it is worth a warning.
     pub(super) fn is_warned(self) -> bool {
         !matches!(self, FailureReason::Timeout | FailureReason::Invalid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_leaves_has_not_refused_the_certificate() {
+        for (alert, reason) in [
+            (AlertDescription::CloseNotify, FailureReason::Closed),
+            (AlertDescription::UserCanceled, FailureReason::Closed),
+            (AlertDescription::UnknownCA, FailureReason::RefusedByClient),
+            (AlertDescription::BadCertificate, FailureReason::RefusedByClient),
+        ] {
+            assert_eq!(FailureReason::of(&Error::AlertReceived(alert)), reason, "{alert:?}");
+        }
     }
 }

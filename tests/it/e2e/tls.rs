@@ -268,7 +268,7 @@ async fn clients_without_tls_are_answered_in_their_protocol() {
         assert!(secure.metric(counted).await < 20.0);
     }
     let error = ringq(&format!("http://{grpc}"), &secure.files.ca).await.unwrap_err();
-    assert!(error.contains(text), "{error}");
+    assert!(error.contains("the server uses TLS; try https://\n  write https://"), "{error}");
 }
 
 #[tokio::test]
