@@ -66,8 +66,8 @@ faults: build ## Kill, stop, fill and cut off servers and Redis under load, each
 	RINGQ_BIN=$${RINGQ_BIN:-$(CURDIR)/target/release/ringq} RINGQ_FAULT_SECONDS=$${RINGQ_FAULT_SECONDS:-22} RINGQ_MIXED_SECONDS=$${RINGQ_MIXED_SECONDS:-120} \
 		RINGQ_DROPS=$${RINGQ_DROPS:-1000} cargo test --locked --test faults -- --include-ignored --nocapture --test-threads 1
 
-hostile: ## Flood, stall and starve a server on both ports, beside a client that is measured; ARGS="floods" chooses
-	cargo test --locked --test hostile -- $(ARGS) --include-ignored --nocapture --test-threads 1
+hostile: build ## Flood, stall and starve a server on both ports, beside a client that is measured; ARGS="floods" chooses
+	RINGQ_BIN=$${RINGQ_BIN:-$(CURDIR)/target/release/ringq} cargo test --locked --test hostile -- $(ARGS) --include-ignored --nocapture --test-threads 1
 
 chart: ## Check the Helm chart: schemas, policies, values that must be refused; ARGS=--render renders the manifests
 	.ci/check-chart $(ARGS)

@@ -3,7 +3,7 @@
 //! without them, within a factor of 3.
 //!
 //! `make hostile` runs all scenarios, in about 5 minutes; `cargo test` none of them, because they compare times and load
-//! the whole machine. `RINGQ_BIN` is the server, default: the binary that is built with the tests.
+//! the whole machine. `RINGQ_BIN` is the server; `make hostile` uses the release build.
 
 #![allow(
     clippy::disallowed_methods,
