@@ -72,8 +72,10 @@ hostile: build ## Flood, stall and starve a server on both ports, beside a clien
 chart: ## Check the Helm chart: schemas, policies, values that must be refused; ARGS=--render renders the manifests
 	.ci/check-chart $(ARGS)
 
-kube: ## Install, upgrade, scale and roll back the chart on a real Kubernetes API server
+kube: ## Install, upgrade and scale the chart on a real Kubernetes API server, and use its tokens; ARGS="--only accounts" chooses
 	tests/kube/install
+	tests/monitoring/install
+	[ -n "$$RINGQ_BIN" ] || cargo build --locked
 	tests/kube/run.py $(ARGS)
 
 monitoring: ## Evaluate every panel and provoke the alerts on a real Prometheus under load

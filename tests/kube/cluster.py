@@ -21,6 +21,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAMS = REPOSITORY / ".tools/kube"
 ZONES = ["a", "b", "c"]
 VOLUMES = 60
+# Claim `iss` of the tokens of ServiceAccounts, as kubeadm sets it.
+ISSUER = "https://kubernetes.default.svc.cluster.local"
 
 
 class Failed(Exception):
@@ -35,7 +37,8 @@ class Cluster:
         self.token = secrets.token_hex(16)
         self.url = f"https://127.0.0.1:{self.ports[2]}"
         self.kubeconfig = directory / "kubeconfig"
-        self.certificates = directory / "certificates"
+        # That of the API server, as pods have it at /var/run/secrets/kubernetes.io/serviceaccount/ca.crt.
+        self.authority = directory / "ca.crt"
         self.helm_program = helm
         # Everything that kubectl and helm keep is in the directory.
         self.environment = {
@@ -60,28 +63,12 @@ class Cluster:
             f"--initial-cluster=default=http://127.0.0.1:{peer}",
             "--unsafe-no-fsync",
         )
-        self.run(
-            "kube-apiserver",
-            f"--etcd-servers=http://127.0.0.1:{etcd}",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={self.ports[2]}",
-            f"--cert-dir={self.certificates}",
-            f"--token-auth-file={self.directory}/tokens.csv",
-            "--anonymous-auth=false",
-            "--authorization-mode=RBAC",
-            "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-key-file={self.directory}/account.key",
-            f"--service-account-signing-key-file={self.directory}/account.key",
-            "--service-cluster-ip-range=10.96.0.0/16",
-            # The endpoint of the service `kubernetes` cannot be a loopback address.
-            "--endpoint-reconciler-type=none",
-        )
-        wait("the API server is ready", lambda: self.get("/readyz") == "ok", 60)
+        self.start_api_server("account", "account")
         self.run(
             "kube-controller-manager",
             f"--kubeconfig={self.kubeconfig}",
             f"--service-account-private-key-file={self.directory}/account.key",
-            f"--root-ca-file={self.certificates}/apiserver.crt",
+            f"--root-ca-file={self.authority}",
             "--use-service-account-credentials",
             "--leader-elect=false",
             "--secure-port=0",
@@ -99,33 +86,80 @@ class Cluster:
         self.kubectl("create", "-f", "-", stdin="\n---\n".join(map(json.dumps, nodes() + classes() + volumes())))
         wait("the nodes are ready", lambda: all(map(ready, self.items("/api/v1/nodes"))), 60)
 
+    def start_api_server(self, signing: str, *published: str) -> None:
+        """Starts the API server, which signs tokens of ServiceAccounts with one key and accepts those of all published."""
+        self.run(
+            "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{self.ports[0]}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self.ports[2]}",
+            f"--tls-cert-file={self.directory}/apiserver.crt",
+            f"--tls-private-key-file={self.directory}/apiserver.key",
+            f"--token-auth-file={self.directory}/tokens.csv",
+            "--authorization-mode=RBAC",
+            f"--service-account-issuer={ISSUER}",
+            f"--service-account-signing-key-file={self.directory}/{signing}.key",
+            *(f"--service-account-key-file={self.directory}/{key}.key" for key in published),
+            "--service-cluster-ip-range=10.96.0.0/16",
+            # The endpoint of the service `kubernetes` cannot be a loopback address.
+            "--endpoint-reconciler-type=none",
+        )
+        wait("the API server is ready", lambda: self.get("/readyz") == "ok", 60)
+
     def write_files(self) -> None:
-        account = self.directory / "account.key"
-        # Tokens of service accounts are signed with any RSA key.
-        subprocess.run(["openssl", "genrsa", "-out", account, "2048"], check=True, capture_output=True)
+        # Tokens of ServiceAccounts are signed with one of these: RSA, as clusters begin, or ECDSA.
+        self.openssl("genrsa", "-out", "account.key", "2048")
+        for key in ("second", "third"):
+            self.openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", f"{key}.key")
+        # Certificates with the names that those of kubeadm have.
+        self.openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.crt",
+                     "-days", "3650", "-subj", "/CN=kubernetes", "-addext", "subjectAltName=DNS:kubernetes",
+                     "-addext", "keyUsage=critical,digitalSignature,keyEncipherment,keyCertSign")
+        self.openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", "apiserver.key", "-out", "apiserver.csr",
+                     "-subj", "/CN=kube-apiserver")
+        (self.directory / "apiserver.ext").write_text(EXTENSIONS)
+        self.openssl("x509", "-req", "-in", "apiserver.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
+                     "-out", "apiserver.crt", "-days", "365", "-extfile", "apiserver.ext")
         (self.directory / "tokens.csv").write_text(f"{self.token},admin,admin,system:masters\n")
         (self.directory / "stages.yaml").write_text(STAGES)
         self.kubeconfig.write_text(json.dumps({
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "it", "cluster": {
-                "server": self.url, "certificate-authority": str(self.certificates / "apiserver.crt")}}],
+                "server": self.url, "certificate-authority": str(self.authority)}}],
             "users": [{"name": "admin", "user": {"token": self.token}}],
             "contexts": [{"name": "it", "context": {"cluster": "it", "user": "admin"}}],
             "current-context": "it",
         }))
 
+    def openssl(self, *arguments: str) -> None:
+        done = subprocess.run(["openssl", *arguments], capture_output=True, text=True, cwd=self.directory)
+        if done.returncode:
+            raise Failed(f"openssl {' '.join(arguments)}\n{done.stderr}")
+
     def run(self, program: str, *arguments: str) -> None:
-        log = (self.directory / f"{program}.log").open("wb")
+        self.run_as(program, PROGRAMS / program, *arguments)
+
+    def run_as(self, name: str, program: Path, *arguments: str, **variables: str) -> subprocess.Popen:
+        """Starts a program; its log has this name, and so has its end in `ended`."""
+        log = (self.directory / f"{name}.log").open("ab")
         process = subprocess.Popen(
-            [PROGRAMS / program, *arguments],
-            stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.directory, env=self.environment,
+            [program, *arguments],
+            stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.directory, env=self.environment | variables,
             start_new_session=True, preexec_fn=die_with_parent,
         )
-        self.programs.append((program, process))
+        self.programs.append((name, process))
+        return process
+
+    def end(self, name: str) -> None:
+        """Kills one program: an API server that is asked to end waits for a minute for the watches of the controllers."""
+        process = next(process for each, process in self.programs if each == name)
+        process.kill()
+        process.wait()
+        self.programs = [one for one in self.programs if one[1] is not process]
 
     def stop(self) -> None:
-        """Kills what `start` started: nothing of it is kept."""
+        """Kills what was started: nothing of it is kept."""
         for _, process in reversed(self.programs):
             process.kill()
             process.wait()
@@ -170,12 +204,13 @@ class Cluster:
 
     # ---- Requests
 
-    def request(self, method: str, path: str, body: object = None, timeout: float = 30):
-        context = ssl.create_default_context(cafile=self.certificates / "apiserver.crt")
+    def request(self, method: str, path: str, body: object = None, timeout: float = 30, token: str | None = None):
+        """Sends a request of the administrator, or with another token; an empty one is none."""
+        token = self.token if token is None else token
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        context = ssl.create_default_context(cafile=self.authority)
         request = urllib.request.Request(
-            self.url + path, method=method, data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"},
-        )
+            self.url + path, method=method, data=None if body is None else json.dumps(body).encode(), headers=headers)
         return urllib.request.urlopen(request, timeout=timeout, context=context)
 
     def get(self, path: str):
@@ -312,6 +347,14 @@ def volumes() -> list[dict]:
         },
     } for number in range(VOLUMES)]
 
+
+EXTENSIONS = """
+basicConstraints=critical,CA:FALSE
+keyUsage=critical,digitalSignature,keyEncipherment
+extendedKeyUsage=serverAuth
+subjectAltName=DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,\
+DNS:kubernetes.default.svc.cluster.local,IP:10.96.0.1,IP:127.0.0.1
+"""
 
 SIZE = {"cpu": "32", "memory": "128Gi", "pods": "110", "ephemeral-storage": "100Gi"}
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Installs, changes and removes the chart and the plain manifests on a real API server.
+"""Installs, changes and removes the chart and the plain manifests on a real API server, and uses its ServiceAccounts.
 
-`./install` gets the programs. Prints a line for each check that holds, and ends with 1 at the first that does not.
+`./install` gets the programs. RINGQ_BIN is the server, default target/debug/ringq. Prints a line for each check that holds,
+and ends with 1 at the first that does not.
 """
 
 import argparse
@@ -11,12 +12,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from checks import disruption, install, plain, upgrade, values
+import server
+from checks import accounts, disruption, install, plain, upgrade, values
 from cluster import PROGRAMS, REPOSITORY, Cluster, Failed
 from release import Release, ok
 
 
-def everything(cluster: Cluster) -> None:
+def chart(cluster: Cluster) -> None:
     release = Release(cluster, "defaults")
     release.create()
     install.accepted(release)
@@ -53,17 +55,25 @@ def everything(cluster: Cluster) -> None:
     upgrade.broken_sets(cluster)
 
 
+# The last one takes the keys away with which tokens of the cluster's own controllers are signed.
+PARTS = {"chart": chart, "accounts": accounts.everything}
+
+
 def main() -> int:
     options = parse()
+    parts = [options.only] if options.only else list(PARTS)
     start = time.monotonic()
     # An exception, so that what was started ends.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="ringq-kube-") as directory:
         cluster = Cluster(Path(directory), options.helm.absolute())
         try:
+            if "accounts" in parts:
+                server.programs()
             cluster.start()
             ok(f"cluster: started in {time.monotonic() - start:.1f} s")
-            everything(cluster)
+            for name in parts:
+                PARTS[name](cluster)
         except Failed as error:
             print(f"FAILED {error}\n{cluster.ended()}", file=sys.stderr)
             return 1
@@ -75,6 +85,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=PARTS, help="check this part alone; default: all")
     own = REPOSITORY / ".tools/bin/helm"
     parser.add_argument("--helm", type=Path, default=own if own.exists() else PROGRAMS / "helm", help="the helm to use")
     return parser.parse_args()

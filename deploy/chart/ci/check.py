@@ -153,6 +153,12 @@ def check_selectors(items):
             expect(services and services[0]["spec"].get("clusterIP") == "None", f"{name}: no headless Service")
 
 
+def reaches_api_server(items):
+    """Returns whether the policy of the servers opens the port of the API server."""
+    return any(port["port"] == 6443 for item in items if item["kind"] == "NetworkPolicy"
+               for rule in item["spec"].get("egress", []) for port in rule.get("ports", []))
+
+
 def check_security(items):
     """The restricted profile of the Pod Security Standards, and more."""
     for name, pod in pods(items):
@@ -160,7 +166,8 @@ def check_security(items):
         context = spec.get("securityContext", {})
         expect(context.get("runAsNonRoot") is True and context.get("runAsUser", 0) > 0, f"{name}: may run as root")
         expect(context.get("seccompProfile", {}).get("type") == "RuntimeDefault", f"{name}: seccompProfile")
-        expect(spec.get("automountServiceAccountToken") is False, f"{name}: mounts a token")
+        token = pod["metadata"]["labels"].get("app.kubernetes.io/component") == "server" and reaches_api_server(items)
+        expect(spec.get("automountServiceAccountToken") is token, f"{name}: automountServiceAccountToken is not {token}")
         expect(spec.get("enableServiceLinks") is False, f"{name}: gets variables of other services")
         expect(not any(spec.get(key) for key in ("hostNetwork", "hostPID", "hostIPC")), f"{name}: uses the host")
         for volume in spec.get("volumes", []):

@@ -41,7 +41,7 @@ metadata:
     {{- end }}
 spec:
   serviceAccountName: {{ include "ringq.serviceAccountName" . }}
-  automountServiceAccountToken: false
+  automountServiceAccountToken: {{ .Values.auth.serviceAccountTokens }}
   enableServiceLinks: false
   # drain_delay + shutdown_grace + 20 s
   terminationGracePeriodSeconds: {{ include "ringq.terminationGracePeriodSeconds" . }}

@@ -132,7 +132,11 @@ state = {{ default "active" .state | toJson }}
   value: /etc/ringq-identities
 # For commands in the pod, as by kubectl exec.
 {{ include "ringq.tokenVariable" . }}
-{{- else }}
+{{- end }}
+{{- if and .Values.auth.serviceAccountTokens (not (and .Values.auth.enabled .Values.auth.existingSecret)) }}
+{{- fail "auth.serviceAccountTokens: is of no use without auth.existingSecret: the identities that the chart makes have no issuer" }}
+{{- end }}
+{{- if not .Values.auth.enabled }}
 - name: RINGQ_INSECURE
   value: "true"
 {{- end }}

@@ -136,6 +136,7 @@ where
     let handshake = http1::handshake(TokioIo::new(socket)).await;
     let (mut sender, connection) = handshake.map_err(failed("HTTP"))?;
     let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+    let has_token = request.headers().contains_key(header::AUTHORIZATION);
     let response = sender.send_request(request).await.map_err(failed("HTTP"))?;
     let status = response.status();
     if status != StatusCode::OK {
@@ -143,6 +144,14 @@ where
             _ if status.is_redirection() => {
                 format!(
                     "it was answered with a redirect ({status}), which is not followed; set jwks_url to its target"
+                )
+            }
+            StatusCode::UNAUTHORIZED if has_token => {
+                format!("it was answered with {status}; renew the token in jwks_token_file")
+            }
+            StatusCode::FORBIDDEN if has_token => {
+                format!(
+                    "it was answered with {status}; give the account of the token in jwks_token_file the right to read it"
                 )
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {

@@ -20,6 +20,9 @@ def values_files(cluster: Cluster) -> None:
         release.secret("my-redis", a="redis://one.example:6379", b="rediss://two.example:6379", secret="letters1")
         release.secret("other-redis", url="redis://three.example:6379")
         release.secret("my-redis-tls", **{"ca_crt": "ca", "tls_crt": "certificate", "tls_key": "key"})
+        release.secret("ringq-tls", **{"tls_crt": "certificate", "tls_key": "key"})
+        release.secret("ringq-clients", ca_crt="ca")
+        release.secret("my-prometheus", secret="letters-and-digits-1")
         release.secret("my-ringq", ringq_toml='[[shard]]\nname = "a"\nurl = "redis://one.example:6379"\n')
         release.secret("my-identities", identities_toml=IDENTITIES.read_text(), token="letters-and-digits-1")
         if "plain" in name:

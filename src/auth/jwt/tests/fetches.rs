@@ -231,14 +231,21 @@ async fn only_a_plain_answer_of_the_right_size_is_taken() {
     for (status, size, wanted) in [
         (200, (1 << 20) + 1, "the answer has more than 1048576 bytes"),
         (302, 0, "it was answered with a redirect (302 Found), which is not followed"),
-        (403, 0, "it was answered with 403 Forbidden; set jwks_token_file"),
+        (401, 0, "it was answered with 401 Unauthorized; renew the token in jwks_token_file"),
+        (403, 0, "it was answered with 403 Forbidden; give the account of the token"),
         (500, 0, "it was answered with 500 Internal Server Error"),
     ] {
         server.answers(status, &"x".repeat(size));
         let error = fetch(&url).await.unwrap_err();
         assert!(error.starts_with(wanted) && !error.contains("abc"), "{error}");
     }
-    assert_eq!(server.count(), 4, "no redirect was followed");
+    assert_eq!(server.count(), 5, "no redirect was followed");
+    let open = JwksUrl::parse(&server.url(), None, None).unwrap();
+    for status in [401, 403] {
+        server.answers(status, "");
+        let error = fetch(&open).await.unwrap_err();
+        assert!(error.contains("; set jwks_token_file to a token that may read it"), "{error}");
+    }
     write(&token_file, "a\nb");
     assert!(fetch(&url).await.unwrap_err().ends_with("token has no token in it"));
     std::fs::remove_file(&token_file).unwrap();
