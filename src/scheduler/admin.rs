@@ -324,5 +324,6 @@ fn add(a: Option<ShardTopicStats>, b: Option<ShardTopicStats>) -> Option<ShardTo
         enqueued_total: a.enqueued_total + b.enqueued_total,
         succeeded_total: a.succeeded_total + b.succeeded_total,
         dead_total: a.dead_total + b.dead_total,
+        stored_bytes: a.stored_bytes.zip(b.stored_bytes).map(|(a, b)| a + b),
     })
 }

@@ -59,6 +59,7 @@ ops! {
     Topics = "topics", InternalRead;
     Ids = "ids", Read;
     Stats = "stats", Read;
+    StoredBytes = "stored_bytes", InternalRead;
     Info = "info", InternalRead;
     Usage = "usage", InternalRead;
     Heartbeat = "heartbeat", Write;

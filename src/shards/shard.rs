@@ -13,8 +13,8 @@ use crate::domain::{Durability, ShardName, StreamId, Time, TopicName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
     self, Claim, ClaimResult, EventKind, JobRequest, LeaseExtension, LeaseRefusal, LeaseSettlement,
-    NewJob, RequestResult, RunningLease, ShardEvent, ShardTopicStats, SharedState, Store,
-    StoreFuture, StoreInfo, StoreUsage, WriteDurability, WriteResult,
+    NewJob, RequestResult, RunningLease, ShardEvent, ShardTopicStats, SharedState, StatsOptions,
+    Store, StoreFuture, StoreInfo, StoreUsage, WriteDurability, WriteResult,
 };
 
 use super::batcher::{Batcher, CALLS_MAX, Patience};
@@ -29,6 +29,8 @@ use super::{ShardError, ShardMember};
 const ORPHANS_MAX: Duration = Duration::from_secs(60);
 /// Time limit of counting everything, which is done in small pieces, of which there may be many.
 const INFO_MAX: Duration = Duration::from_secs(60);
+/// Time limit of a read of the bytes of topics, which goes through all their jobs.
+const STORED_BYTES_MAX: Duration = Duration::from_secs(600);
 /// Time limit of a read of the space used: less than a scrape of the metrics waits.
 const USAGE_MAX: Duration = Duration::from_secs(1);
 
@@ -330,7 +332,23 @@ impl Shard {
         topics: Vec<TopicName>,
         due_within: Duration,
     ) -> Result<Vec<Option<ShardTopicStats>>, ShardError> {
-        self.call(Op::Stats, |store| store.stats(topics, due_within)).await
+        let options = StatsOptions::due_within(due_within);
+        self.call(Op::Stats, |store| store.stats(topics, options)).await
+    }
+
+    /// Returns statistics of topics with their stored bytes, see [`StatsOptions::stored_bytes`]. The read ends when the
+    /// shard is found down.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub async fn stats_with_stored_bytes(
+        &self,
+        topics: Vec<TopicName>,
+    ) -> Result<Vec<Option<ShardTopicStats>>, ShardError> {
+        let ShardInner { store, monitor: health, .. } = &*self.inner;
+        let options = StatsOptions { stored_bytes: true, ..StatsOptions::default() };
+        let call = async { store.stats(topics, options).await };
+        self.with_shard_name(health.long_call(Op::StoredBytes, STORED_BYTES_MAX, call).await)
     }
 
     /// Reads statistics in pieces, each with the time limit of a call.
@@ -338,8 +356,8 @@ impl Shard {
         let mut numbers = HashMap::with_capacity(names.len());
         let names: Vec<TopicName> = names.into_iter().collect();
         for piece in names.chunks(limit::CALL_JOBS_MAX) {
-            let stats =
-                self.call(Op::Stats, |store| store.stats(piece.to_vec(), Duration::ZERO)).await?;
+            let options = StatsOptions::default();
+            let stats = self.call(Op::Stats, |store| store.stats(piece.to_vec(), options)).await?;
             numbers.extend(piece.iter().cloned().zip(stats));
         }
         Ok(Arc::new(numbers))

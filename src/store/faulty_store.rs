@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
@@ -19,7 +18,8 @@ use crate::store::{
     Claim, ClaimResult, Error, EventKind, Heartbeat, IdsPage, JobRequest, LeaseQuery,
     LeaseQueryResult, ListPage, ListQuery, PruneResult, PruneTopicsResult, ReplicaHeartbeat,
     RequestResult, ShardEvent, ShardEvents, ShardIdentity, ShardProblem, ShardStatus,
-    ShardTopicStats, SharedState, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo,
+    ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage,
+    TopicInfo,
 };
 
 /// Fault of a shard.
@@ -400,9 +400,9 @@ impl Store for FaultyStore {
     fn stats(
         &self,
         topics: Vec<TopicName>,
-        due_within: Duration,
+        options: StatsOptions,
     ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
-        self.call_store_read(move |store| store.stats(topics, due_within))
+        self.call_store_read(move |store| store.stats(topics, options))
     }
 
     fn info(&self) -> StoreFuture<'_, StoreInfo> {

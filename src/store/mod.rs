@@ -28,8 +28,6 @@ pub mod sqlite;
 mod typed_calls;
 mod values;
 
-use std::time::Duration;
-
 use futures::future::BoxFuture;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
@@ -52,8 +50,8 @@ pub use values::{
     LeasedJob, ListCursor, ListEntry, ListPage, ListQuery, LostClaim, NewJob, PruneResult,
     PruneTopicsResult, RecordCounts, RedriveBatch, RedriveResult, ReplicaHeartbeat, RequestResult,
     RescheduleResult, RunningLease, ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats,
-    SharedState, StoreInfo, StoreUsage, StreamDemand, StreamLeaseRef, TopicDemand, TopicInfo,
-    TopicLeases, TopicRemainder, Unclaim, UnclaimResult, WriteDurability, WriteResult,
+    SharedState, StatsOptions, StoreInfo, StoreUsage, StreamDemand, StreamLeaseRef, TopicDemand,
+    TopicInfo, TopicLeases, TopicRemainder, Unclaim, UnclaimResult, WriteDurability, WriteResult,
 };
 
 /// Result of a store call.
@@ -124,12 +122,11 @@ pub trait Store: Send + Sync {
     fn ids(&self, topic: TopicName, from: Option<String>, limit: usize)
     -> StoreFuture<'_, IdsPage>;
 
-    /// Returns statistics of topics; `None` for a topic that does not exist. [`ShardTopicStats::due_soon`] counts up to
-    /// `due_within` from now.
+    /// Returns statistics of topics; `None` for a topic that does not exist.
     fn stats(
         &self,
         topics: Vec<TopicName>,
-        due_within: Duration,
+        options: StatsOptions,
     ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>>;
 
     /// Returns statistics of the shard.

@@ -8,7 +8,8 @@ use ringq::clock::{Clock, ManualClock};
 use ringq::domain::{JobId, JobKey, Payload, ShardName, State, Time, Token, TopicName};
 use ringq::store::sqlite::{Config, Database, SqliteOpenError, SqliteStore};
 use ringq::store::{
-    Claim, LeaseRef, LeaseRefusal, LeaseSettlement, SettleAction, Store, StreamDemand, TopicDemand,
+    Claim, LeaseRef, LeaseRefusal, LeaseSettlement, SettleAction, StatsOptions, Store,
+    StreamDemand, TopicDemand,
 };
 
 /// The schema of version 1. Once there is a later migration, this becomes a copy of it.
@@ -166,7 +167,8 @@ async fn a_file_of_version_1_keeps_its_jobs_and_goes_on() {
     // Opened again there is nothing left to migrate.
     store.close().await;
     let store = open(&path);
-    let stats = store.stats(vec![TopicName::stored("mail")], Duration::ZERO).await.unwrap();
+    let stats =
+        store.stats(vec![TopicName::stored("mail")], StatsOptions::default()).await.unwrap();
     let stats = stats[0].unwrap();
     assert_eq!((stats.scheduled, stats.dead, stats.running, stats.ready), (1, 1, 0, 0));
     assert_eq!((stats.succeeded_total, stats.enqueued_total), (6, 7));

@@ -9,7 +9,7 @@ use deadpool_redis::redis;
 use ringq::domain::{JobId, RetentionRule, State, When, limit};
 use ringq::store::{
     Claim, JobDeletion, JobReschedule, ListCursor, ListQuery, LostClaim, NewJob, RedriveBatch,
-    StreamDemand, TopicDemand, Unclaim,
+    StatsOptions, StreamDemand, TopicDemand, Unclaim,
 };
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
@@ -111,7 +111,8 @@ impl Script {
     async fn touched(&self, redis: &Redis) -> BTreeMap<String, usize> {
         let mut keys: BTreeMap<&[u8], Touched> = BTreeMap::new();
         for command in &self.0 {
-            if let Some(key) = command.get(1).filter(|key| kind(key).is_some()) {
+            let place = if command[0] == b"MEMORY" { 2 } else { 1 };
+            if let Some(key) = command.get(place).filter(|key| kind(key).is_some()) {
                 keys.entry(key).or_default().add(command);
             }
         }
@@ -171,6 +172,15 @@ struct Touched {
 
 impl Touched {
     fn add(&mut self, command: &Command) {
+        if command[0] == b"MEMORY" {
+            let samples = str::from_utf8(&command[4]).unwrap().parse::<i64>().unwrap();
+            let length = match kind(&command[2]).unwrap().as_str() {
+                "jobs" | "more" => "HLEN",
+                "line" => "LLEN",
+                _ => "ZCARD",
+            };
+            return self.range(length, 0, samples - 1);
+        }
         let (rest, apart) = (&command[2..], kind(&command[1]).unwrap() == "more");
         let text = |n: usize| String::from_utf8_lossy(&rest[n]).to_string();
         let number = |n: usize| text(n).parse::<i64>().unwrap();
@@ -363,10 +373,21 @@ async fn read(rig: &mut Rig) {
     let names: Vec<_> = (0..DEEP).map(|n| topic(&format!("topic.{n}"))).collect();
     rig.q.store.topics(String::new(), None, 1_000).await.unwrap();
     rig.look("topics", true).await;
-    rig.q.store.stats(names.clone(), Duration::from_secs(30)).await.unwrap();
+    rig.q
+        .store
+        .stats(names.clone(), StatsOptions::due_within(Duration::from_secs(30)))
+        .await
+        .unwrap();
     let deep = ["holes", "heavy", "running", "done", "delayed"].map(topic);
-    rig.q.store.stats(deep.to_vec(), Duration::from_secs(30)).await.unwrap();
+    rig.q
+        .store
+        .stats(deep.to_vec(), StatsOptions::due_within(Duration::from_secs(30)))
+        .await
+        .unwrap();
     rig.look("stats", true).await;
+    let options = StatsOptions { stored_bytes: true, ..StatsOptions::default() };
+    rig.q.store.stats([&names[..100], &deep].concat(), options).await.unwrap();
+    rig.look("stored bytes", true).await;
     rig.q.store.info().await.unwrap();
     rig.look("info", true).await;
     for state in State::ALL {
@@ -504,8 +525,12 @@ async fn a_clock_that_went_back_is_healed_in_bounded_steps() {
     rig.q.reopen().await;
     rig.look("repair", false).await;
     assert!(rig.beyond.is_empty(), "{:?}", rig.beyond);
-    let stats =
-        rig.q.store.stats(vec![topic("mixed"), topic("line")], Duration::ZERO).await.unwrap();
+    let stats = rig
+        .q
+        .store
+        .stats(vec![topic("mixed"), topic("line")], StatsOptions::default())
+        .await
+        .unwrap();
     let counts = stats.into_iter().map(|stats| stats.unwrap()).map(|s| (s.ready, s.scheduled));
     let (deep, delayed) = (DEEP as u64, 2 * DEEP as u64);
     assert_eq!(counts.collect::<Vec<_>>(), [(deep, delayed), (deep, 0)]);

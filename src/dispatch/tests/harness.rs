@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 use crate::scheduler::{AckItem, Draft, ExtendItem, ReplicaIdentity, Scheduler};
 use crate::shards::Shards;
 use crate::store::faulty_store::FaultyStore;
-use crate::store::{ShardTopicStats, Store as _};
+use crate::store::{ShardTopicStats, StatsOptions, Store as _};
 use futures::StreamExt as _;
 
 pub(super) const STREAMS_MAX: usize = 10;
@@ -174,13 +174,17 @@ impl TestServer {
     }
 
     pub(super) async fn stats(&self, topic: &str) -> ShardTopicStats {
-        let stats = self.store.stats(vec![TopicName::stored(topic)], Duration::ZERO).await.unwrap();
+        let stats = self
+            .store
+            .stats(vec![TopicName::stored(topic)], StatsOptions::default())
+            .await
+            .unwrap();
         stats[0].unwrap_or_default()
     }
 
     pub(super) async fn succeeded(&self, topics: [&str; 3]) -> u64 {
         let names = topics.iter().map(|topic| TopicName::stored(topic)).collect();
-        let stats = self.store.stats(names, Duration::ZERO).await.unwrap();
+        let stats = self.store.stats(names, StatsOptions::default()).await.unwrap();
         stats.into_iter().flatten().map(|stats| stats.succeeded_total).sum()
     }
 

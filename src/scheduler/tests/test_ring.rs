@@ -11,8 +11,8 @@ use crate::domain::{JobId, JobKey, OnConflict, Spec, TopicName, When};
 use crate::metrics::Metrics;
 use crate::scheduler::{AcceptedJob, Draft, EnqueueError, ReplicaIdentity, Scheduler};
 use crate::shards::{ShardMember, ShardTimeouts, Shards};
-use crate::store::ShardTopicStats;
 use crate::store::faulty_store::FaultyStore;
+use crate::store::{ShardTopicStats, StatsOptions};
 
 /// Time limit for anything that should come at once, on a busy machine.
 const SOON: Duration = Duration::from_secs(10);
@@ -103,7 +103,7 @@ impl TestRing {
         for store in &self.stores {
             let stats = store
                 .sqlite_store()
-                .stats(vec![TopicName::stored(topic)], Duration::ZERO)
+                .stats(vec![TopicName::stored(topic)], StatsOptions::default())
                 .await
                 .unwrap();
             all.push(stats[0].unwrap_or_default());

@@ -78,6 +78,7 @@ mod url;
 mod write_window;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use deadpool_redis::redis::Value;
@@ -91,8 +92,8 @@ use crate::domain::{Job, JobKey, TopicName};
 use crate::store::{
     Claim, ClaimResult, Error, EventKind, Heartbeat, IdsPage, JobRequest, LeaseQuery,
     LeaseQueryResult, ListPage, ListQuery, PruneResult, PruneTopicsResult, RequestResult, Result,
-    ShardEvent, ShardIdentity, ShardStatus, ShardTopicStats, SharedState, Store, StoreFuture,
-    StoreInfo, StoreUsage, TopicInfo, codec,
+    ShardEvent, ShardIdentity, ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store,
+    StoreFuture, StoreInfo, StoreUsage, TopicInfo, codec,
 };
 
 use connections::ConnectionLane;
@@ -123,6 +124,8 @@ pub struct RedisStore {
     /// Permits, one per call under way; closed with the store.
     call_permits: Semaphore,
     tasks: std::sync::Mutex<Vec<AbortOnDropHandle<()>>>,
+    /// Redis refused to report the memory of keys when it was last asked.
+    memory_usage_refused: AtomicBool,
 }
 
 // === impl RedisStore ===
@@ -225,9 +228,9 @@ impl Store for RedisStore {
     fn stats(
         &self,
         topics: Vec<TopicName>,
-        due_within: Duration,
+        options: StatsOptions,
     ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
-        Box::pin(self.stats(topics, due_within))
+        Box::pin(self.stats(topics, options))
     }
 
     fn info(&self) -> StoreFuture<'_, StoreInfo> {

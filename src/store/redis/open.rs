@@ -1,6 +1,7 @@
 //! Opens a store: checks the Redis, and begins the subscriptions.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use tokio::sync::Semaphore;
 
@@ -64,6 +65,7 @@ impl RedisStore {
             tasks: std::sync::Mutex::new(tasks),
             shard,
             events: hints,
+            memory_usage_refused: AtomicBool::new(false),
         })
     }
 }

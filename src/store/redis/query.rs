@@ -1,20 +1,22 @@
 //! Reads many jobs or topics: lists, and numbers of topics.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use deadpool_redis::redis::Value;
 
 use crate::domain::{JobId, JobKey, State, Time, TopicName, limit};
 use crate::store::{
-    IdsPage, ListCursor, ListEntry, ListPage, ListQuery, Result, ShardTopicStats, TopicInfo,
+    IdsPage, ListCursor, ListEntry, ListPage, ListQuery, Result, ShardTopicStats, StatsOptions,
+    TopicInfo,
 };
 
 use super::lease_query::RunningJob;
 use super::order_member::{arrival_of, id_of};
 use super::reply::ScriptReply;
 use super::script::{ScriptCall, Verb};
-use super::{ConnectionLane, RedisStore};
+use super::{ConnectionLane, RedisStore, error_mapping};
 
 /// Maximum number of list steps that find nothing, because they read only gaps: with [`limit::CALL_LOOKS_MAX`]
 /// members in each step a page skips 64,000 of them and takes less than a tenth of a second.
@@ -162,13 +164,14 @@ impl RedisStore {
     pub(super) async fn stats(
         &self,
         topics: Vec<TopicName>,
-        due_within: Duration,
+        options: StatsOptions,
     ) -> Result<Vec<Option<ShardTopicStats>>> {
         let mut numbers = Vec::with_capacity(topics.len());
         while numbers.len() < topics.len() {
             let left = topics[numbers.len()..].iter().take(limit::CALL_JOBS_MAX);
             let add = |call: &mut ScriptCall| {
-                call.arg(u64::try_from(due_within.as_micros()).unwrap_or(u64::MAX));
+                call.arg(u64::try_from(options.due_within.as_micros()).unwrap_or(u64::MAX));
+                call.arg(u8::from(options.stored_bytes));
                 left.clone().for_each(|topic| {
                     call.arg(topic.as_str());
                 });
@@ -179,7 +182,7 @@ impl RedisStore {
             loop {
                 numbers.push(match reply.value()? {
                     Value::Nil => None,
-                    value => Some(stats(ScriptReply::new(value)?, now)?),
+                    value => Some(self.read_stats(ScriptReply::new(value)?, now)?),
                 });
                 if reply.is_empty() {
                     break;
@@ -187,6 +190,36 @@ impl RedisStore {
             }
         }
         Ok(numbers)
+    }
+
+    fn read_stats(&self, mut reply: ScriptReply, now: Time) -> Result<ShardTopicStats> {
+        let stats = stats(&mut reply, now)?;
+        let stored_bytes = match reply.value()? {
+            Value::Nil => return Ok(stats),
+            Value::Int(bytes) => Ok(u64::try_from(bytes).unwrap_or(0)),
+            refusal => Err(error_mapping::one_line(
+                &ScriptReply::new(Value::Array(vec![refusal]))?.text()?,
+            )),
+        };
+        self.note_memory_usage(stored_bytes.as_ref().err());
+        Ok(ShardTopicStats { stored_bytes: stored_bytes.ok(), ..stats })
+    }
+
+    /// Logs once that Redis refuses to report the memory of keys, and when it does again. The shard stays in use:
+    /// nothing but quotas of stored bytes needs that.
+    fn note_memory_usage(&self, refusal: Option<&String>) {
+        let shard = &self.identity.name;
+        match (refusal, self.memory_usage_refused.swap(refusal.is_some(), Ordering::Relaxed)) {
+            (Some(error), false) => tracing::warn!(
+                %shard, error,
+                "redis does not report the memory of keys, so quotas of stored_bytes do not count what this shard \
+                 stores; grant +memory|usage to the redis user, as in docs/redis.md"
+            ),
+            (None, true) => {
+                tracing::info!(%shard, "redis reports the memory of keys again; quotas of stored_bytes count it");
+            }
+            _ => {}
+        }
     }
 }
 
@@ -202,7 +235,7 @@ fn state_letter(state: State) -> &'static str {
     }
 }
 
-fn stats(mut reply: ScriptReply, now: Time) -> Result<ShardTopicStats> {
+fn stats(reply: &mut ScriptReply, now: Time) -> Result<ShardTopicStats> {
     Ok(ShardTopicStats {
         create_time: reply.time()?,
         enqueued_total: reply.count()?,
@@ -215,5 +248,6 @@ fn stats(mut reply: ScriptReply, now: Time) -> Result<ShardTopicStats> {
         due_soon: reply.count()?,
         dead: reply.count()?,
         oldest_ready: reply.maybe_time()?.map(|due| -> Duration { now.since(due) }),
+        stored_bytes: None,
     })
 }

@@ -80,11 +80,15 @@ pub(super) const SOURCES: [(&str, &str); 10] = [
     ("claim_general", include_str!("lib/claim_general.lua")),
 ];
 
-/// Redis commands that scripts call.
+/// Commands of scripts that a login may lack: what needs them does without, and the shard stays in use.
+const OPTIONAL: [&str; 1] = ["MEMORY"];
+
+/// Redis commands that scripts call and cannot do without.
 pub(super) fn commands() -> impl Iterator<Item = &'static str> {
     let codes = ALL.iter().map(|script| script.source).chain(SOURCES.map(|(_, code)| code));
     let names = codes.flat_map(|code| code.split("call('").skip(1));
-    let mut names: Vec<_> = names.filter_map(|rest| rest.split('\'').next()).collect();
+    let names = names.filter_map(|rest| rest.split('\'').next());
+    let mut names: Vec<_> = names.filter(|name| !OPTIONAL.contains(name)).collect();
     names.sort_unstable();
     names.dedup();
     names.into_iter()

@@ -1,10 +1,11 @@
 -- flags: no-writes
 -- stats: reads the numbers of topics.
 -- ARGV: now, whether jobs past their time must be pruned first (0 or 1), microseconds from now in which a job is due
--- soon, then names.
+-- soon, whether stored bytes are asked for (0 or 1), then names.
 -- Reply: false when a prune is needed first. Else now, then per topic false or: created, enqueued, succeeded, dead
 -- (since the topic exists); scheduled, ready, running, backoff, due soon (scheduled or in backoff), dead; due time of
--- the job that has been ready longest (0: none). The reply ends early once the script has read much: the caller requests the rest again.
+-- the job that has been ready longest (0: none); stored bytes (false: not asked for; text: the error with which Redis
+-- refuses to report them). The reply ends early once the script has read much: the caller requests the rest again.
 --#include clock
 --#include ready_list
 local alarm = ARGV[2] == '1' and call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
@@ -13,15 +14,21 @@ local reply, keys, soon = { now }, 0, tonumber(ARGV[3])
 -- Bounds of the due times of jobs that are due soon.
 local from, to = '(' .. now_text, string.format('%d', now + soon)
 
+-- The order of a mark, and whether its jobs have failed.
+local function order_of(letter)
+  letter = string.byte(letter)
+  -- A digit (from 48 on), or for jobs that failed a letter (from 97 on).
+  local failed = letter >= 97
+  return (failed and 'back:' or 'wait:') .. (letter - (failed and 97 or 48)), failed
+end
+
 local function count(name, marks)
   local ready, oldest = line_count(name, marks), 0
   if ready > 0 then oldest = line_first(name, marks) end
   local ahead, near = { 0, 0 }, 0
   for letter in string.gmatch(marks, '[0-9a-j]') do
-    letter = string.byte(letter)
-    -- A digit (from 48 on), or for jobs that failed a letter (from 97 on).
-    local failed = letter >= 97
-    local order = P .. (failed and 'back:' or 'wait:') .. (letter - (failed and 97 or 48)) .. ':' .. name
+    local order, failed = order_of(letter)
+    order = P .. order .. ':' .. name
     local all, due = call('ZCARD', order), call('ZCOUNT', order, '-inf', now_text)
     local kind = failed and 2 or 1
     ahead[kind], ready = ahead[kind] + all - due, ready + due
@@ -34,7 +41,30 @@ local function count(name, marks)
   return ahead[1], ready, ahead[2], near, oldest
 end
 
-for a = 4, #ARGV do
+-- Bytes of all keys of a topic that grow with its jobs, as Redis reports them, or the error with which it refuses to.
+-- It measures as many entries of a key as given, and takes the others to be as large on average; entries of orders
+-- differ little.
+local function stored(name, marks)
+  local sum = 0
+  local function add(key, samples)
+    local bytes = redis.pcall('MEMORY', 'USAGE', P .. key .. ':' .. name, 'SAMPLES', samples)
+    if type(bytes) == 'table' then return bytes.err or 'no number' end
+    sum = sum + (bytes or 0)
+  end
+  local failure = add('jobs', $call.looks)
+  if failure then return failure end
+  add('more', $call.looks)
+  for _, key in ipairs({ 'ends', 'line', 'done:$phase.succeeded', 'done:$phase.dead', 'done:$phase.cancelled',
+                         'done:$phase.expired' }) do
+    add(key, 64)
+  end
+  for letter in string.gmatch(marks, '[0-9a-j]') do add(order_of(letter), 64) end
+  looks = looks + math.min(call('HLEN', P .. 'jobs:' .. name), $call.looks)
+    + math.min(call('HLEN', P .. 'more:' .. name), $call.looks)
+  return sum
+end
+
+for a = 5, #ARGV do
   local name = ARGV[a]
   local topic = call('HMGET', P .. 'topic:' .. name, 'created', 'arrived', 'succeeded', 'dead', 'ignored')
   local known, stats = call('HGET', P .. 'claims', name), false
@@ -45,6 +75,8 @@ for a = 4, #ARGV do
     stats[5], stats[6], stats[8], stats[9], stats[11] = count(name, string.sub(known, $claims.marks))
     stats[7] = call('ZCARD', P .. 'ends:' .. name)
     stats[10] = call('ZCARD', P .. 'done:$phase.dead:' .. name)
+    stats[12] = ARGV[4] == '1' and stored(name, string.sub(known, $claims.marks))
+    if stats[12] then keys = keys + 10 + #known end
   end
   reply[#reply + 1] = stats
   keys = keys + 8 + (known and 4 * #known or 0)

@@ -36,7 +36,6 @@ mod writer;
 use std::fs::File;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::sync::{broadcast, watch};
@@ -48,8 +47,8 @@ use crate::domain::{Job, JobKey, TopicName, limit};
 use crate::store::{
     self, Claim, ClaimResult, EventKind, Heartbeat, IdsPage, JobRequest, LeaseQuery,
     LeaseQueryResult, ListPage, ListQuery, PruneResult, PruneTopicsResult, RequestResult,
-    ShardEvent, ShardEvents, ShardIdentity, ShardStatus, ShardTopicStats, SharedState, Store,
-    StoreFuture, StoreInfo, StoreUsage, TopicInfo,
+    ShardEvent, ShardEvents, ShardIdentity, ShardStatus, ShardTopicStats, SharedState,
+    StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo,
 };
 
 use reader::SqliteReaders;
@@ -90,6 +89,21 @@ impl SqliteStore {
                     let (connection, now) = (session.connection, session.now);
                     read(&reader::SqliteReader { connection, now, shard: &shard }, input)
                 })
+            }
+        }
+    }
+
+    /// Returns the bytes that a topic takes. Read in parts, so that no part holds a reader, or the state that it sees
+    /// and with it the log of the database, for long.
+    async fn stored_bytes(&self, topic: TopicName) -> store::Result<u64> {
+        let (mut bytes, mut after_id) = (0, None);
+        loop {
+            let part = query::StoredQuery { topic: topic.clone(), after_id };
+            let part = self.read(part, query::stored).await?;
+            bytes += part.bytes;
+            match part.last_id {
+                Some(last) => after_id = Some(last),
+                None => return Ok(bytes),
             }
         }
     }
@@ -200,9 +214,20 @@ impl Store for SqliteStore {
     fn stats(
         &self,
         topics: Vec<TopicName>,
-        due_within: Duration,
+        options: StatsOptions,
     ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
-        self.read_pruned((topics, due_within), query::stats)
+        Box::pin(async move {
+            let mut stats =
+                self.read_pruned((topics.clone(), options.due_within), query::stats).await?;
+            if options.stored_bytes {
+                for (topic, stats) in topics.into_iter().zip(stats.iter_mut()) {
+                    if let Some(stats) = stats {
+                        stats.stored_bytes = Some(self.stored_bytes(topic).await?);
+                    }
+                }
+            }
+            Ok(stats)
+        })
     }
 
     fn info(&self) -> StoreFuture<'_, StoreInfo> {

@@ -16,6 +16,7 @@ use super::statement::statement;
 
 const FILE: &str = include_str!("query.sql");
 const IDS: &str = statement(FILE, "ids");
+const STORED: &str = statement(FILE, "stored");
 const LIST_WAITING: &str = statement(FILE, "list_waiting");
 const LIST_RUNNING: &str = statement(FILE, "list_running");
 const LIST_FINISHED: &str = statement(FILE, "list_finished");
@@ -155,7 +156,39 @@ pub(super) fn ids(reader: &SqliteReader<'_>, part: &IdsQuery) -> SqliteResult<Id
     Ok(IdsPage { ids, cursor: next })
 }
 
-/// [`Store::stats`](crate::store::Store::stats).
+/// Number of jobs in one part of a [`StoredQuery`]: about 10 ms.
+const STORED_JOBS_MAX: usize = 2_000;
+
+/// Query for the bytes of a part of a topic.
+pub(super) struct StoredQuery {
+    pub(super) topic: TopicName,
+    /// Last id of the part before.
+    pub(super) after_id: Option<String>,
+}
+
+/// Bytes of a part of a topic.
+pub(super) struct StoredPart {
+    pub(super) bytes: u64,
+    /// Last id of the part; `None`: the topic ends there.
+    pub(super) last_id: Option<String>,
+}
+
+/// [`ShardTopicStats::stored_bytes`]
+pub(super) fn stored(reader: &SqliteReader<'_>, part: &StoredQuery) -> SqliteResult<StoredPart> {
+    let from = part.after_id.as_deref().unwrap_or_default();
+    let mut sum = reader.connection.prepare_cached(STORED)?;
+    let row = sum.query_row(params![part.topic.as_str(), from, STORED_JOBS_MAX], |row| {
+        Ok((row.get::<_, u64>(0)?, row.get::<_, u64>(1)?, row.get::<_, Option<String>>(2)?))
+    });
+    let (jobs, bytes, last_id) = row?;
+    let is_full = jobs >= STORED_JOBS_MAX as u64;
+    Ok(StoredPart {
+        bytes: bytes + jobs * limit::STORED_JOB_BYTES,
+        last_id: last_id.filter(|_| is_full),
+    })
+}
+
+/// [`Store::stats`](crate::store::Store::stats), without stored bytes.
 pub(super) fn stats(
     reader: &SqliteReader<'_>,
     (names, due_within): &(Vec<TopicName>, Duration),

@@ -1,4 +1,4 @@
--- get, list: reads.
+-- get, list, stats: reads.
 -- :list_waiting
 SELECT * FROM jobs
 WHERE topic = ?1 AND phase = 0 AND rank = ?2 AND due >= ?3 AND due <= ?4
@@ -15,3 +15,14 @@ ORDER BY due, key LIMIT ?4;
 -- :ids
 SELECT id FROM jobs WHERE topic = (SELECT key FROM topics WHERE name = ?1) AND id > ?2
 ORDER BY id LIMIT ?3;
+-- :stored
+-- The sizes of a part of a topic, by id. Only rows are read: a length comes from the head of a row, and a payload of a
+-- waiting generation is in bodies. A tombstone has no payload any more.
+SELECT count(*), ifnull(sum(size), 0), max(id) FROM (
+  SELECT id,
+         CASE WHEN phase >= 2 AND phase <> 3 AND keep < 0 THEN 0 ELSE bytes END
+         + ifnull(length(life), 0) + ifnull(length(attempts), 0) + ifnull(length(result), 0)
+         + CASE WHEN next THEN ifnull((SELECT length(payload) FROM bodies WHERE bodies.key = jobs.key * 2 + 1), 0)
+           ELSE 0 END AS size
+  FROM jobs WHERE topic = (SELECT key FROM topics WHERE name = ?1) AND id > ?2
+  ORDER BY id LIMIT ?3);

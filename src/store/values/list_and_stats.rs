@@ -66,6 +66,15 @@ pub struct TopicInfo {
     pub create_time: Time,
 }
 
+/// Parts of [`ShardTopicStats`] that are not read by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatsOptions {
+    /// Time from now within which jobs of [`ShardTopicStats::due_soon`] are due.
+    pub due_within: Duration,
+    /// Reads [`ShardTopicStats::stored_bytes`], which takes far longer than all the rest.
+    pub stored_bytes: bool,
+}
+
 /// Statistics of a topic on one shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardTopicStats {
@@ -91,4 +100,17 @@ pub struct ShardTopicStats {
     pub succeeded_total: u64,
     /// Jobs that died since the topic exists.
     pub dead_total: u64,
+    /// Bytes that the topic takes in the store, its finished jobs included, about. `None`: not asked for, or the store
+    /// may not read it.
+    pub stored_bytes: Option<u64>,
+}
+
+// === impl StatsOptions ===
+
+impl StatsOptions {
+    /// Returns the options that count jobs which are due within this time.
+    #[must_use]
+    pub fn due_within(due_within: Duration) -> StatsOptions {
+        StatsOptions { due_within, ..StatsOptions::default() }
+    }
 }

@@ -22,7 +22,7 @@ pub use lease::{
 };
 pub use lease_query::{LeaseQuery, LeaseQueryResult, PruneResult, PruneTopicsResult};
 pub use list_and_stats::{
-    IdsPage, ListCursor, ListEntry, ListPage, ListQuery, ShardTopicStats, TopicInfo,
+    IdsPage, ListCursor, ListEntry, ListPage, ListQuery, ShardTopicStats, StatsOptions, TopicInfo,
 };
 pub use manage::{JobDeletion, JobReschedule, RedriveBatch, RedriveResult, RescheduleResult};
 pub use shard_status::{

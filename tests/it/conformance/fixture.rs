@@ -10,8 +10,8 @@ use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{Durability, Job, ShardName, State, Time};
 use ringq::store::{
     Claim, LeaseExtension, LeaseRefusal, LeaseSettlement, LeasedJob, NewJob, RunningLease,
-    SettleCommandReply, ShardTopicStats, Store, StreamDemand, TopicDemand, TopicLeases, Unclaim,
-    WriteResult, redis, sqlite,
+    SettleCommandReply, ShardTopicStats, StatsOptions, Store, StreamDemand, TopicDemand,
+    TopicLeases, Unclaim, WriteResult, redis, sqlite,
 };
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
@@ -424,7 +424,7 @@ impl Fixture {
         name: &str,
         due_within: Duration,
     ) -> ShardTopicStats {
-        let stats = self.store.stats(vec![topic(name)], due_within).await;
+        let stats = self.store.stats(vec![topic(name)], StatsOptions::due_within(due_within)).await;
         one(stats.unwrap()).expect("no such topic")
     }
 

@@ -28,6 +28,7 @@ mod redrive;
 mod reschedule;
 mod restart;
 mod settle;
+mod stored_bytes;
 mod tidy;
 mod together;
 mod topics_stats;
@@ -366,6 +367,14 @@ macro_rules! conformance {
                 a_job_that_leaves_between_two_pages_leaves_no_gap
                 a_list_of_nothing_is_empty
                 every_job_is_in_exactly_one_list
+            }
+            stored_bytes {
+                few_jobs_take_their_bytes_and_those_of_their_records
+                many_jobs_are_estimated
+                topics_are_counted_apart_and_only_if_that_is_asked_for
+                all_parts_of_a_job_count_and_go_with_it
+                errors_of_attempts_count
+                a_topic_whose_jobs_are_done_takes_almost_nothing
             }
             topics_stats {
                 topics_come_in_the_order_of_their_names

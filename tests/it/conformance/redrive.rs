@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ringq::domain::{Job, JobId, RetentionRule, Spec, State, When};
-use ringq::store::{ListQuery, NewJob, RedriveBatch, RedriveResult};
+use ringq::store::{ListQuery, NewJob, RedriveBatch, RedriveResult, StatsOptions};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -226,7 +226,7 @@ pub(crate) async fn a_dry_run_counts_and_changes_nothing(q: Fixture) {
         (3, 0)
     );
     assert_eq!(read().await, before);
-    assert_eq!(q.store.stats(vec![topic("u")], Duration::ZERO).await.unwrap(), [None]);
+    assert_eq!(q.store.stats(vec![topic("u")], StatsOptions::default()).await.unwrap(), [None]);
 }
 
 pub(crate) async fn jobs_move_to_another_topic(q: Fixture) {

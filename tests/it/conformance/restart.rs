@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{EnqueueOutcome, JobId, OnConflict, State, Time};
-use ringq::store::{Error, NewJob, RedriveBatch};
+use ringq::store::{Error, NewJob, RedriveBatch, StatsOptions};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -151,7 +151,7 @@ pub(crate) async fn a_closed_store_refuses_every_call(q: Fixture) {
     let refused = |error: Error| assert!(!error.outcome_unknown(), "{error:?}");
     refused(q.store.enqueue(vec![new_job("b")]).await.unwrap_err());
     refused(q.store.get(vec![super::key(TOPIC, "a")], true).await.unwrap_err());
-    refused(q.store.stats(vec![topic(TOPIC)], Duration::ZERO).await.unwrap_err());
+    refused(q.store.stats(vec![topic(TOPIC)], StatsOptions::default()).await.unwrap_err());
     refused(q.store.prune(1).await.unwrap_err());
     q.store.close().await;
 }

@@ -1,9 +1,6 @@
 //! Tidy: removes topics that have been empty for long, and no others.
-
-use std::time::Duration;
-
 use ringq::domain::{RetentionRule, limit};
-use ringq::store::{NewJob, PruneTopicsResult, ShardEvent};
+use ringq::store::{NewJob, PruneTopicsResult, ShardEvent, StatsOptions};
 
 use super::fixture::Fixture;
 use super::values::{TOPIC, ack, after, dead_lettered, failed_for, job_in, new_job, one, topic};
@@ -51,7 +48,7 @@ pub(crate) async fn a_topic_is_forgotten_once_it_was_empty_for_long(q: Fixture) 
     q.sleep(1);
     assert_eq!(tidy(&q).await, [TOPIC]);
     assert!(names(&q).await.is_empty());
-    assert_eq!(q.store.stats(vec![topic(TOPIC)], Duration::ZERO).await.unwrap(), [None]);
+    assert_eq!(q.store.stats(vec![topic(TOPIC)], StatsOptions::default()).await.unwrap(), [None]);
     assert_eq!((tidy(&q).await.len(), q.store.info().await.unwrap().jobs), (0, 0));
     // The next job creates it again.
     let created = q.now();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ringq::domain::ring::ShardState;
 use ringq::domain::{OnConflict, limit};
-use ringq::store::{NewJob, RecordCounts, ShardTopicStats};
+use ringq::store::{NewJob, RecordCounts, ShardTopicStats, StatsOptions};
 
 use super::fixture::{Backend, Fixture};
 use super::values::{
@@ -92,7 +92,8 @@ pub(crate) async fn a_topic_comes_to_be_with_its_first_job_and_stays(q: Fixture)
 
 pub(crate) async fn a_topic_that_does_not_exist_has_no_numbers(q: Fixture) {
     q.put(new_job("a")).await;
-    let stats = q.store.stats(vec![topic("nowhere"), topic(TOPIC)], Duration::ZERO).await.unwrap();
+    let stats =
+        q.store.stats(vec![topic("nowhere"), topic(TOPIC)], StatsOptions::default()).await.unwrap();
     assert_eq!(stats[0], None);
     assert_eq!(stats[1].unwrap().ready, 1);
 }

@@ -29,9 +29,12 @@ fn called() -> BTreeSet<String> {
                 for call in calls {
                     let quoted = call.trim_start().strip_prefix('\'');
                     let name = quoted.and_then(|rest| rest.split('\'').next());
-                    names.insert(
-                        name.unwrap_or_else(|| panic!("{path:?}: call({call}")).to_lowercase(),
-                    );
+                    let name = name.unwrap_or_else(|| panic!("{path:?}: call({call}"));
+                    names.insert(match name {
+                        // Other commands of this name show and change what is not of ringq.
+                        "MEMORY" => "memory|usage".to_owned(),
+                        name => name.to_lowercase(),
+                    });
                 }
             }
         }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use ringq::domain::{JobKey, Token, TopicName};
-use ringq::store::{Claim, Error, LeaseRef, Unclaim};
+use ringq::store::{Claim, Error, LeaseRef, StatsOptions, Unclaim};
 
 use super::reference::Reference;
 use super::run::Run;
@@ -123,7 +123,8 @@ impl Run {
     /// after that one.
     async fn find(&mut self, was: Vec<Reference>) -> usize {
         let jobs = self.store.store.get(keys(), true).await.unwrap();
-        let stats = self.store.store.stats(topics(), DUE_SOON).await.unwrap();
+        let stats =
+            self.store.store.stats(topics(), StatsOptions::due_within(DUE_SOON)).await.unwrap();
         let now = self.store.now();
         for (lost, mut past) in was.into_iter().rev().enumerate() {
             past.tick(now);

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use ringq::domain::engine::Command;
 use ringq::domain::{Job, JobKey, State, Time, Token, TopicName};
 use ringq::store::{
-    Claim, Error, JobDeletion, LeaseQueryResult, LeaseRef, ListQuery, RunningLease,
+    Claim, Error, JobDeletion, LeaseQueryResult, LeaseRef, ListQuery, RunningLease, StatsOptions,
 };
 
 use super::coverage::Seen;
@@ -239,7 +239,10 @@ impl Run {
 
     async fn compare_stats(&self) {
         let expected: Vec<_> = topics().iter().map(|t| self.reference.stats(t, DUE_SOON)).collect();
-        same(expected, self.store.store.stats(topics(), DUE_SOON).await.unwrap());
+        same(
+            expected,
+            self.store.store.stats(topics(), StatsOptions::due_within(DUE_SOON)).await.unwrap(),
+        );
     }
 
     async fn compare_list(&self, topic: &TopicName, state: State, full: bool, limit: usize) {
