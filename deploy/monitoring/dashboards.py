@@ -186,6 +186,9 @@ OVERVIEW = dashboard("ringq-overview", "ringq: overview", "All servers, topics a
         panel("Waiting jobs of namespaces with a quota", "short", [
             ("max by (namespace) (ringq_namespace_waiting_jobs{JOB})", "{{namespace}}")],
             "Compare with waiting_jobs in the files of identities: beyond it new jobs are refused."),
+        panel("Stored bytes of namespaces with a quota", "bytes", [
+            ("max by (namespace) (ringq_namespace_stored_bytes{JOB})", "{{namespace}}")],
+            "Compare with stored_bytes in the files of identities: beyond it new jobs are refused. An estimate."),
     ]),
     ("Servers", 8, [
         panel("Processor time", "percentunit", [("rate(process_cpu_seconds_total{JOB}RATE)", "{{instance}}")],

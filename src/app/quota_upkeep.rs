@@ -1,4 +1,4 @@
-//! Numbers that quotas need: live servers, which share the rates, and waiting jobs of namespaces.
+//! Numbers that quotas need: live servers, which share the rates, and the use of namespaces.
 
 use std::collections::HashMap;
 
@@ -6,23 +6,26 @@ use futures::future::{join_all, select_all};
 use tokio::time::Instant;
 
 use crate::auth::quota::namespace_meter::READ_INTERVAL;
-use crate::auth::{Authenticator, NamespaceMeters, NamespaceTable};
+use crate::auth::{Authenticator, NamespaceFigure, NamespaceMeters, NamespaceTable};
 use crate::domain::ShardName;
 use crate::scheduler::Scheduler;
 use crate::shards::{Shard, Shards};
 
-/// Time that a shard rests behind each read of waiting jobs, as a multiple of the read: all servers together read for a
+/// Time that a shard rests behind each read of a figure, as a multiple of the read: all servers together read it for a
 /// tenth of the time at most.
 const REST: u32 = 9;
 
-/// Waiting jobs of namespaces by shard, as they were read last.
-type LastCounts = HashMap<ShardName, HashMap<String, u64>>;
+/// A figure of namespaces by shard, as it was read last.
+type LastNumbers = HashMap<ShardName, HashMap<String, u64>>;
 
 /// Keeps the numbers up to date while there are identities.
 pub(super) async fn run(scheduler: Scheduler, authenticator: Authenticator) {
     let Some(namespaces) = authenticator.namespaces() else { return };
     let servers = follow_servers(scheduler.shards(), &authenticator);
-    tokio::join!(servers, follow_namespaces(&scheduler, namespaces));
+    // Each by itself: the bytes of many jobs take long to read, and waiting jobs do not wait for them.
+    let [waiting, stored] =
+        NamespaceFigure::ALL.map(|figure| follow_namespaces(&scheduler, namespaces, figure));
+    tokio::join!(servers, waiting, stored);
 }
 
 /// Sets the number of live servers with each heartbeat.
@@ -37,13 +40,17 @@ async fn follow_servers(shards: &Shards, authenticator: &Authenticator) {
     }
 }
 
-/// Reads the waiting jobs of namespaces with a quota, about once a second while there are any.
-async fn follow_namespaces(scheduler: &Scheduler, namespaces: &NamespaceMeters) {
-    let mut last = LastCounts::new();
+/// Reads a figure of the namespaces with a quota of it, about once a second while there are any.
+async fn follow_namespaces(
+    scheduler: &Scheduler,
+    namespaces: &NamespaceMeters,
+    figure: NamespaceFigure,
+) {
+    let mut last = LastNumbers::new();
     loop {
-        let table = namespaces.wait_for_any().await;
+        let table = namespaces.wait_for_any(figure).await;
         let next = Instant::now() + READ_INTERVAL;
-        read_namespaces(scheduler, namespaces, &table, &mut last).await;
+        read_namespaces(scheduler, namespaces, (&table, figure), &mut last).await;
         tokio::time::sleep_until(next).await;
     }
 }
@@ -51,48 +58,63 @@ async fn follow_namespaces(scheduler: &Scheduler, namespaces: &NamespaceMeters) 
 async fn read_namespaces(
     scheduler: &Scheduler,
     namespaces: &NamespaceMeters,
-    table: &NamespaceTable,
-    last: &mut LastCounts,
+    (table, figure): (&NamespaceTable, NamespaceFigure),
+    last: &mut LastNumbers,
 ) {
-    table.begin_read();
-    let read =
-        async |shard: &Shard| (shard.name().clone(), read_shard(scheduler, table, shard).await);
+    table.begin_read(figure);
+    let read = async |shard: &Shard| {
+        (shard.name().clone(), read_shard(scheduler, table, figure, shard).await)
+    };
     let shards = scheduler.shards().all();
-    for (shard, counts) in join_all(shards.iter().map(read)).await {
+    for (shard, numbers) in join_all(shards.iter().map(read)).await {
         // A shard that does not answer counts as it did last.
-        if let Some(counts) = counts {
-            last.insert(shard, counts);
+        if let Some(numbers) = numbers {
+            last.insert(shard, numbers);
         }
     }
     let mut sums: HashMap<String, u64> = HashMap::new();
-    for (name, jobs) in last.values().flatten() {
-        *sums.entry(name.clone()).or_default() += jobs;
+    for (name, number) in last.values().flatten() {
+        *sums.entry(name.clone()).or_default() += number;
     }
-    namespaces.end_read(table, &sums);
+    namespaces.end_read(table, figure, &sums);
 }
 
-/// Returns the waiting jobs of namespaces on a shard; `None`: it does not answer.
+/// Returns a figure of namespaces on a shard; `None`: the shard does not answer, or does not know it.
 async fn read_shard(
     scheduler: &Scheduler,
     table: &NamespaceTable,
+    figure: NamespaceFigure,
     shard: &Shard,
 ) -> Option<HashMap<String, u64>> {
     let servers = u32::try_from(scheduler.shards().live_replicas()).unwrap_or(u32::MAX);
     let rest = (REST + 1).saturating_mul(servers) - 1;
-    let mut counts = HashMap::new();
-    for prefix in table.outermost() {
+    let mut numbers = HashMap::new();
+    for prefix in table.outermost(figure) {
         if shard.is_down() {
             return None;
         }
-        let add = |topic: &_, jobs| {
+        let add = |topic: &_, number| {
             for name in table.names_of(topic) {
-                *counts.entry(name.to_owned()).or_default() += jobs;
+                *numbers.entry(name.to_owned()).or_default() += number;
             }
         };
-        if let Err(error) = scheduler.count_waiting(shard, prefix, rest, add).await {
-            tracing::debug!(%error, "cannot read the waiting jobs of namespaces for their quotas");
-            return None;
+        let read = match figure {
+            NamespaceFigure::WaitingJobs => {
+                scheduler.count_waiting(shard, prefix, rest, add).await.map(|()| true)
+            }
+            NamespaceFigure::StoredBytes => {
+                scheduler.sum_stored_bytes(shard, prefix, rest, add).await
+            }
+        };
+        match read {
+            Ok(true) => {}
+            // The store has logged the reason.
+            Ok(false) => return None,
+            Err(error) => {
+                tracing::debug!(%error, ?figure, "cannot read the use of namespaces for their quotas");
+                return None;
+            }
         }
     }
-    Some(counts)
+    Some(numbers)
 }

@@ -37,8 +37,8 @@ pub use identity::{Denial, Identity, Permission};
 pub use identity_source::IdentitySource;
 pub use jwt::JwtError;
 pub use quota::{
-    IdentityMeter, IdentityQuota, JobReservation, NamespaceMeters, NamespaceTable, QuotaExceeded,
-    QuotaKind, QuotaRetry, Quotas, StreamSlot,
+    IdentityMeter, IdentityQuota, JobReservation, NamespaceFigure, NamespaceMeters, NamespaceTable,
+    QuotaExceeded, QuotaKind, QuotaRetry, Quotas, StreamSlot,
 };
 pub use role::Role;
 pub use rpc_rule::{RpcRule, RpcScope, rule};

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use crate::auth::{Authenticator, Caller, JobReservation, QuotaKind};
+use crate::auth::{Authenticator, Caller, JobReservation};
 use crate::domain::EnqueueOutcome;
 use crate::scheduler::{AcceptedJob, AckItem, Draft, SettleResult};
 
@@ -40,15 +40,16 @@ impl<'c> AdmittedJobs<'c> {
         let Some(meter) = caller.meter() else {
             return Ok(AdmittedJobs { caller, bytes: Vec::new(), room: None });
         };
+        let bytes: Vec<u64> = drafts.iter().map(bytes).collect();
         // Before the rates: room that is not used is returned, tokens are not.
         let reserve = |namespaces: &crate::auth::NamespaceMeters| {
-            namespaces.reserve(drafts.iter().map(|draft| &draft.topic))
+            let topics = drafts.iter().map(|draft| &draft.topic);
+            namespaces.reserve(topics.zip(bytes.iter().copied()))
         };
         let room = authenticator.namespaces().map(reserve).transpose().map_err(|exceeded| {
-            meter.count_refusal(QuotaKind::WaitingJobs);
+            meter.count_refusal(exceeded.kind);
             RpcError::quota_exceeded(&exceeded)
         })?;
-        let bytes: Vec<u64> = drafts.iter().map(bytes).collect();
         let (jobs, sum) = (drafts.len() as u64, bytes.iter().sum());
         let admitted = meter.admit_jobs(jobs, sum, Instant::now());
         admitted.map_err(|exceeded| RpcError::quota_exceeded(&exceeded))?;
@@ -94,7 +95,7 @@ impl<'c> FollowUps<'c> {
         meter.take_jobs(jobs, sum, Instant::now());
         if let Some(namespaces) = authenticator.namespaces() {
             let follow_ups = items.iter().flat_map(|item| &item.follow_ups);
-            namespaces.count_written(follow_ups.map(|draft| &draft.topic));
+            namespaces.count_written(follow_ups.map(|draft| (&draft.topic, bytes(draft))));
         }
         FollowUps { caller, items: counted }
     }

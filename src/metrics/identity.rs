@@ -7,14 +7,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use prometheus::{GaugeVec, IntCounter, IntCounterVec};
 
 use super::definitions::{
-    IDENTITY_BYTES, IDENTITY_CALLS, IDENTITY_JOBS, IDENTITY_REFUSED, NAMESPACE_WAITING,
+    IDENTITY_BYTES, IDENTITY_CALLS, IDENTITY_JOBS, IDENTITY_REFUSED, NAMESPACE_STORED,
+    NAMESPACE_WAITING,
 };
 use super::registry::Registry;
 use super::{IDENTITIES_MAX, OTHER_TOPICS};
 
 // A vector finds its series by a hash of all values in a row, so no value may be the end of another one.
-const QUOTAS: &[&str] =
-    &["calls_per_second", "jobs_per_second", "bytes_per_second", "streams", "waiting_jobs"];
+const QUOTAS: &[&str] = &[
+    "calls_per_second",
+    "jobs_per_second",
+    "bytes_per_second",
+    "streams",
+    "waiting_jobs",
+    "stored_bytes",
+];
 
 /// Usage of one identity. Cloning is cheap.
 #[derive(Clone, Debug)]
@@ -33,6 +40,7 @@ pub(super) struct IdentitySeries {
     bytes: IntCounterVec,
     refused: IntCounterVec,
     waiting: GaugeVec,
+    stored: GaugeVec,
     /// Identities with series of their own.
     known: Mutex<HashSet<Box<str>>>,
 }
@@ -47,6 +55,7 @@ impl IdentitySeries {
             bytes: registry.counters(&IDENTITY_BYTES),
             refused: registry.counters(&IDENTITY_REFUSED),
             waiting: registry.gauges(&NAMESPACE_WAITING),
+            stored: registry.gauges(&NAMESPACE_STORED),
             known: Mutex::default(),
         }
     }
@@ -83,9 +92,19 @@ impl IdentitySeries {
         self.waiting.with_label_values(&[namespace]).set(jobs as f64);
     }
 
-    /// Removes the series of a namespace.
-    pub(super) fn forget_namespace(&self, namespace: &str) {
+    /// Sets the stored bytes of a namespace.
+    pub(super) fn set_stored(&self, namespace: &str, bytes: u64) {
+        self.stored.with_label_values(&[namespace]).set(bytes as f64);
+    }
+
+    /// Removes the number of waiting jobs of a namespace.
+    pub(super) fn forget_waiting(&self, namespace: &str) {
         let _ = self.waiting.remove_label_values(&[namespace]);
+    }
+
+    /// Removes the stored bytes of a namespace.
+    pub(super) fn forget_stored(&self, namespace: &str) {
+        let _ = self.stored.remove_label_values(&[namespace]);
     }
 
     /// Creates all counters of a label together: they begin with 0, so that their first increase is seen.
@@ -162,12 +181,17 @@ mod tests {
     }
 
     #[test]
-    fn the_gauge_of_a_namespace_goes_with_its_quota() {
+    fn the_gauges_of_a_namespace_go_with_their_quotas() {
         let metrics = Metrics::new();
         metrics.set_namespace_waiting("shop.", 7);
-        let line = "ringq_namespace_waiting_jobs{namespace=\"shop.\"} 7\n";
-        assert!(metrics.render().contains(line));
-        metrics.forget_namespace("shop.");
+        metrics.set_namespace_stored("shop.", 8_000);
+        let waiting = "ringq_namespace_waiting_jobs{namespace=\"shop.\"} 7\n";
+        let stored = "ringq_namespace_stored_bytes{namespace=\"shop.\"} 8000\n";
+        let shown = || [waiting, stored].map(|line| metrics.render().contains(line));
+        assert_eq!(shown(), [true, true]);
+        metrics.forget_namespace_waiting("shop.");
+        assert_eq!(shown(), [false, true]);
+        metrics.forget_namespace_stored("shop.");
         assert!(!metrics.render().contains("ringq_namespace"));
     }
 }

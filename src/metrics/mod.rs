@@ -226,9 +226,19 @@ impl Metrics {
         self.0.identities.set_waiting(name, jobs);
     }
 
-    /// Removes the numbers of a namespace that has no quota any more.
-    pub fn forget_namespace(&self, name: &str) {
-        self.0.identities.forget_namespace(name);
+    /// Sets the stored bytes of a namespace with a quota.
+    pub fn set_namespace_stored(&self, name: &str, bytes: u64) {
+        self.0.identities.set_stored(name, bytes);
+    }
+
+    /// Removes the number of waiting jobs of a namespace that has no quota of them any more.
+    pub fn forget_namespace_waiting(&self, name: &str) {
+        self.0.identities.forget_waiting(name);
+    }
+
+    /// Removes the stored bytes of a namespace that has no quota of them any more.
+    pub fn forget_namespace_stored(&self, name: &str) {
+        self.0.identities.forget_stored(name);
     }
 
     /// Returns the metrics of one shard. Two calls with one name count into the same series.

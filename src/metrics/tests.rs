@@ -25,6 +25,7 @@ fn used() -> Metrics {
     identity.jobs(3, 1_000);
     identity.refused("jobs_per_second");
     metrics.set_namespace_waiting("shop.", 4);
+    metrics.set_namespace_stored("shop.", 5_000);
     let shard = metrics.shard("s0");
     shard.op("claim", Duration::from_micros(200));
     shard.error("claim", "unavailable");
@@ -93,6 +94,7 @@ fn values_arrive() {
         r#"ringq_identity_refused_total{identity="shop",quota="jobs_per_second"} 1"#,
         r#"ringq_identity_refused_total{identity="shop",quota="streams"} 0"#,
         r#"ringq_namespace_waiting_jobs{namespace="shop."} 4"#,
+        r#"ringq_namespace_stored_bytes{namespace="shop."} 5000"#,
         r#"ringq_store_op_seconds_count{op="claim",shard="s0"} 1"#,
         r#"ringq_store_errors_total{op="claim",reason="unavailable",shard="s0"} 1"#,
         r#"ringq_store_errors_total{op="enqueue",reason="STORE_FULL",shard="s0"} 0"#,

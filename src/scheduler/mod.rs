@@ -7,7 +7,7 @@
 //! - `end_leases`: ends leases otherwise than by an ack, and without their workers
 //! - `lease_status`: looks up leases whose settle notification may have been lost
 //! - `upkeep`: reap and prune, called by the timers
-//! - `waiting_jobs`: counts the waiting jobs of many topics
+//! - `topic_sums`: sums over many topics, for quotas
 //! - `job_log`: log lines about expired leases and dead letters
 //! - `admin`, `list`, `redrive`: get, delete, reschedule, redrive and the lists
 
@@ -28,8 +28,8 @@ mod shard_batch;
 mod split_by_shard;
 #[cfg(test)]
 pub(crate) mod tests;
+mod topic_sums;
 mod upkeep;
-mod waiting_jobs;
 
 use std::sync::{Arc, OnceLock};
 

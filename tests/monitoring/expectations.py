@@ -231,7 +231,7 @@ def _(panel):
 
 
 @expect("overview", "Use by identity, ten largest", "Bytes by identity, ten largest", "Calls refused by quotas",
-        "Waiting jobs of namespaces with a quota")
+        "Waiting jobs of namespaces with a quota", "Stored bytes of namespaces with a quota")
 def _(panel):
     panel.equal([series for series in panel.shown if series], [], "the servers have no identities")
 

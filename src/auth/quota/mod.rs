@@ -1,9 +1,9 @@
-//! Quotas: what one identity may use in a second, and what one namespace may keep waiting.
+//! Quotas: what one identity may use in a second, and what one namespace may keep waiting and stored.
 //!
 //! - [`quota_file`]: figures as text, in the files of identities
 //! - `token_bucket`: one rate of one identity on this server
 //! - [`identity_meter`]: rates, streams and usage of one identity
-//! - [`namespace_meter`]: waiting jobs of the namespaces with a quota
+//! - [`namespace_meter`]: waiting jobs and stored bytes of the namespaces with a quota
 
 pub mod identity_meter;
 pub mod namespace_meter;
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 pub use identity_meter::{IdentityMeter, StreamSlot};
-pub use namespace_meter::{JobReservation, NamespaceMeters, NamespaceTable};
+pub use namespace_meter::{JobReservation, NamespaceFigure, NamespaceMeters, NamespaceTable};
 
 /// Quotas of the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +45,8 @@ pub struct IdentityQuota {
 pub struct NamespaceQuota {
     /// Jobs that wait: SCHEDULED, READY or BACKOFF.
     pub waiting_jobs: Option<u64>,
+    /// Bytes that its topics take in the stores, about, with all jobs that are still there.
+    pub stored_bytes: Option<u64>,
 }
 
 /// Number per second, in thousandths, so that it can be compared.
@@ -64,6 +66,8 @@ pub enum QuotaKind {
     Streams,
     /// [`NamespaceQuota::waiting_jobs`]
     WaitingJobs,
+    /// [`NamespaceQuota::stored_bytes`]
+    StoredBytes,
 }
 
 /// Refusal by a quota: nothing was applied.
@@ -119,12 +123,13 @@ impl Rate {
 
 impl QuotaKind {
     /// All kinds.
-    pub const ALL: [QuotaKind; 5] = [
+    pub const ALL: [QuotaKind; 6] = [
         QuotaKind::Calls,
         QuotaKind::Jobs,
         QuotaKind::Bytes,
         QuotaKind::Streams,
         QuotaKind::WaitingJobs,
+        QuotaKind::StoredBytes,
     ];
 
     /// Returns the key of the files.
@@ -136,6 +141,7 @@ impl QuotaKind {
             QuotaKind::Bytes => "bytes_per_second",
             QuotaKind::Streams => "streams",
             QuotaKind::WaitingJobs => "waiting_jobs",
+            QuotaKind::StoredBytes => "stored_bytes",
         }
     }
 }

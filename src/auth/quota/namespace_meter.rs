@@ -1,5 +1,4 @@
-//! Waiting jobs of the namespaces with a quota: those that were read last, and those that this server has accepted
-//! since.
+//! Use of the namespaces with a quota: what was read last, and what this server has accepted since.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +9,23 @@ use tokio::sync::watch;
 
 use super::super::identity_file::SEPARATORS;
 use super::{NamespaceQuota, QuotaExceeded, QuotaKind, QuotaRetry};
-use crate::domain::TopicName;
+use crate::domain::{TopicName, limit};
 use crate::metrics::Metrics;
 
-/// Interval in which the waiting jobs are read; a refused call may succeed after the next read.
+/// Interval in which the use is read; a refused call may succeed after the next read.
 pub const READ_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Figure of a namespace that a quota limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamespaceFigure {
+    /// [`NamespaceQuota::waiting_jobs`]
+    WaitingJobs,
+    /// [`NamespaceQuota::stored_bytes`]
+    StoredBytes,
+}
+
+/// A value for each [`NamespaceFigure`], in their order.
+type PerFigure<T> = [T; 2];
 
 /// Namespaces with a quota in force. Cloning shares them.
 #[derive(Clone, Debug)]
@@ -32,30 +43,72 @@ struct NamespaceMetersInner {
 #[derive(Debug, Default)]
 pub struct NamespaceTable(HashMap<String, Arc<NamespaceMeter>>);
 
-/// Waiting jobs of one namespace.
+/// Use of one namespace.
 #[derive(Debug)]
 struct NamespaceMeter {
     name: String,
-    waiting_max: u64,
-    count: Mutex<WaitingCount>,
+    /// Quotas; `None`: without limit, and not counted.
+    max: PerFigure<Option<u64>>,
+    used: Mutex<PerFigure<Used>>,
 }
 
-/// Numbers of waiting jobs.
+/// Use of one figure.
 #[derive(Clone, Copy, Debug, Default)]
-struct WaitingCount {
+struct Used {
     /// Number that was read last.
     read: u64,
-    /// Jobs that this server has written since that read began; the read may have missed them.
+    /// Number that this server has written since that read began; the read may have missed it.
     written: u64,
-    /// Jobs that it has written since the read under way began.
+    /// Number that it has written since the read under way began.
     written_during_read: u64,
-    /// Jobs that it is writing.
+    /// Number that it is writing.
     in_flight: u64,
 }
 
 /// Room for jobs that are being written. Dropping it makes the room free again.
 #[derive(Debug, Default)]
-pub struct JobReservation(Vec<(Arc<NamespaceMeter>, u64)>);
+pub struct JobReservation(Vec<(Arc<NamespaceMeter>, PerFigure<u64>)>);
+
+// === impl NamespaceFigure ===
+
+impl NamespaceFigure {
+    /// All figures.
+    pub const ALL: PerFigure<NamespaceFigure> =
+        [NamespaceFigure::WaitingJobs, NamespaceFigure::StoredBytes];
+
+    fn kind(self) -> QuotaKind {
+        match self {
+            NamespaceFigure::WaitingJobs => QuotaKind::WaitingJobs,
+            NamespaceFigure::StoredBytes => QuotaKind::StoredBytes,
+        }
+    }
+
+    fn max(self, quota: &NamespaceQuota) -> Option<u64> {
+        match self {
+            NamespaceFigure::WaitingJobs => quota.waiting_jobs,
+            NamespaceFigure::StoredBytes => quota.stored_bytes,
+        }
+    }
+
+    /// Returns what a job with this number of bytes of payload and headers adds to each figure.
+    fn amounts(bytes: u64) -> PerFigure<u64> {
+        [1, bytes.saturating_add(limit::STORED_JOB_BYTES)]
+    }
+
+    fn set_metric(self, metrics: &Metrics, namespace: &str, number: u64) {
+        match self {
+            NamespaceFigure::WaitingJobs => metrics.set_namespace_waiting(namespace, number),
+            NamespaceFigure::StoredBytes => metrics.set_namespace_stored(namespace, number),
+        }
+    }
+
+    fn forget_metric(self, metrics: &Metrics, namespace: &str) {
+        match self {
+            NamespaceFigure::WaitingJobs => metrics.forget_namespace_waiting(namespace),
+            NamespaceFigure::StoredBytes => metrics.forget_namespace_stored(namespace),
+        }
+    }
+}
 
 // === impl NamespaceMeters ===
 
@@ -70,63 +123,64 @@ impl NamespaceMeters {
         }))
     }
 
-    /// Puts these quotas in force. Numbers of namespaces that stay are kept.
+    /// Puts these quotas in force. Numbers of figures that stay limited are kept.
     pub(in super::super) fn replace(&self, quotas: &BTreeMap<String, NamespaceQuota>) {
         let former = Arc::clone(&self.0.table.borrow());
         let mut table = HashMap::with_capacity(quotas.len());
         for (name, quota) in quotas {
-            let Some(waiting_max) = quota.waiting_jobs else { continue };
-            let count = former.0.get(name).map(|meter| *meter.lock()).unwrap_or_default();
-            // Jobs that are being written return to the former meter.
-            let count = WaitingCount {
-                written: count.written + count.in_flight,
-                written_during_read: count.written_during_read + count.in_flight,
-                in_flight: 0,
-                ..count
-            };
-            let same = former.0.get(name).filter(|meter| meter.waiting_max == waiting_max);
-            let meter = same.cloned().unwrap_or_else(|| {
-                let (name, count) = (name.clone(), Mutex::new(count));
-                Arc::new(NamespaceMeter { name, waiting_max, count })
+            let max = NamespaceFigure::ALL.map(|figure| figure.max(quota));
+            if max.iter().all(Option::is_none) {
+                continue;
+            }
+            let known = former.0.get(name);
+            let same = known.filter(|meter| meter.max == max).cloned();
+            let meter = same.unwrap_or_else(|| {
+                let used = known.map(|meter| meter.used_under_another_quota()).unwrap_or_default();
+                Arc::new(NamespaceMeter { name: name.clone(), max, used: Mutex::new(used) })
             });
             table.insert(name.clone(), meter);
         }
         self.0.is_on.store(!table.is_empty(), Ordering::Relaxed);
         self.0.table.send_modify(|now| {
-            let removed = now.0.keys().filter(|name| !table.contains_key(*name));
-            removed.for_each(|name| self.0.metrics.forget_namespace(name));
-            *now = Arc::new(NamespaceTable(table));
+            let table = NamespaceTable(table);
+            for figure in NamespaceFigure::ALL {
+                let removed = now.limited(figure).filter(|name| !table.limits(name, figure));
+                removed.for_each(|name| figure.forget_metric(&self.0.metrics, name));
+            }
+            *now = Arc::new(table);
         });
     }
 
-    /// Reserves room for a job of each of these topics, or for none of them.
+    /// Reserves room for these jobs, each given as its topic and its bytes of payload and headers, or for none of them.
     ///
     /// # Errors
     /// [`QuotaExceeded`] of the first namespace without room.
     pub fn reserve<'a>(
         &self,
-        topics: impl Iterator<Item = &'a TopicName>,
+        jobs: impl Iterator<Item = (&'a TopicName, u64)>,
     ) -> Result<JobReservation, QuotaExceeded> {
         let mut reservation = JobReservation::default();
-        for (meter, jobs) in self.count_by_namespace(topics) {
-            meter.reserve(jobs)?;
-            reservation.0.push((meter, jobs));
+        for (meter, amounts) in self.count_by_namespace(jobs) {
+            meter.reserve(amounts)?;
+            reservation.0.push((meter, amounts));
         }
         Ok(reservation)
     }
 
-    /// Counts a written job of each of these topics, whether there is room or not.
-    pub fn count_written<'a>(&self, topics: impl Iterator<Item = &'a TopicName>) {
-        for (meter, jobs) in self.count_by_namespace(topics) {
-            meter.lock().add_written(jobs);
+    /// Counts these jobs as written, whether there is room or not.
+    pub fn count_written<'a>(&self, jobs: impl Iterator<Item = (&'a TopicName, u64)>) {
+        for (meter, amounts) in self.count_by_namespace(jobs) {
+            meter.change(amounts, Used::add_written);
         }
     }
 
-    /// Waits until there is a namespace with a quota, and returns all.
-    pub async fn wait_for_any(&self) -> Arc<NamespaceTable> {
+    /// Waits until there is a namespace with a quota of this figure, and returns all namespaces.
+    pub async fn wait_for_any(&self, figure: NamespaceFigure) -> Arc<NamespaceTable> {
         let mut table = self.0.table.subscribe();
-        let found =
-            table.wait_for(|table| !table.0.is_empty()).await.map(|table| Arc::clone(&table));
+        let found = table
+            .wait_for(|table| table.limited(figure).next().is_some())
+            .await
+            .map(|table| Arc::clone(&table));
         match found {
             Ok(table) => table,
             // The sender lives as long as `self`.
@@ -134,47 +188,60 @@ impl NamespaceMeters {
         }
     }
 
-    /// Sets the numbers that a read since [`NamespaceTable::begin_read`] has found, by name; namespaces that are not
-    /// among them have no waiting jobs.
-    pub fn end_read(&self, table: &NamespaceTable, found: &HashMap<String, u64>) {
+    /// Sets the numbers that a read since [`NamespaceTable::begin_read`] has found, by name; the number of namespaces
+    /// that are not among them is 0.
+    pub fn end_read(
+        &self,
+        table: &NamespaceTable,
+        figure: NamespaceFigure,
+        found: &HashMap<String, u64>,
+    ) {
         // Borrowed to the end: the series of a namespace that is removed meanwhile would stay.
         let now = self.0.table.borrow();
-        for (name, meter) in &table.0 {
-            let jobs = found.get(name).copied().unwrap_or(0);
-            meter.lock().end_read(jobs);
-            if now.0.contains_key(name) {
-                self.0.metrics.set_namespace_waiting(name, jobs);
+        for (name, meter) in table.0.iter().filter(|(name, _)| table.limits(name, figure)) {
+            let number = found.get(name).copied().unwrap_or(0);
+            meter.lock()[figure as usize].end_read(number);
+            if now.limits(name, figure) {
+                figure.set_metric(&self.0.metrics, name, number);
             }
         }
     }
 
     fn count_by_namespace<'a>(
         &self,
-        topics: impl Iterator<Item = &'a TopicName>,
-    ) -> Vec<(Arc<NamespaceMeter>, u64)> {
+        jobs: impl Iterator<Item = (&'a TopicName, u64)>,
+    ) -> Vec<(Arc<NamespaceMeter>, PerFigure<u64>)> {
         if !self.0.is_on.load(Ordering::Relaxed) {
             return Vec::new();
         }
         let table = Arc::clone(&self.0.table.borrow());
-        let mut counts: HashMap<&str, u64> = HashMap::new();
-        let topics: Vec<_> = topics.collect();
-        for run in topics.chunk_by(|a, b| a == b) {
-            for name in run.first().into_iter().flat_map(|topic| table.names_of(topic)) {
-                *counts.entry(name).or_default() += run.len() as u64;
+        let mut sums: HashMap<&str, PerFigure<u64>> = HashMap::new();
+        let jobs: Vec<_> = jobs.collect();
+        for run in jobs.chunk_by(|a, b| a.0 == b.0) {
+            let amounts = run.iter().map(|(_, bytes)| NamespaceFigure::amounts(*bytes));
+            let sum = amounts.fold([0, 0], add);
+            for name in run.first().into_iter().flat_map(|(topic, _)| table.names_of(topic)) {
+                let all = sums.entry(name).or_default();
+                *all = add(*all, sum);
             }
         }
-        let meter = |(name, jobs)| Some((Arc::clone(table.0.get(name)?), jobs));
-        counts.into_iter().filter_map(meter).collect()
+        let meter = |(name, amounts)| Some((Arc::clone(table.0.get(name)?), amounts));
+        sums.into_iter().filter_map(meter).collect()
     }
+}
+
+fn add(a: PerFigure<u64>, b: PerFigure<u64>) -> PerFigure<u64> {
+    [a[0].saturating_add(b[0]), a[1].saturating_add(b[1])]
 }
 
 // === impl NamespaceTable ===
 
 impl NamespaceTable {
-    /// Returns the namespaces that include all others: each topic with a quota begins with one of them.
+    /// Returns the namespaces with a quota of this figure that include all others with one: each topic that it concerns
+    /// begins with one of them.
     #[must_use]
-    pub fn outermost(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self.0.keys().map(String::as_str).collect();
+    pub fn outermost(&self, figure: NamespaceFigure) -> Vec<&str> {
+        let mut names: Vec<&str> = self.limited(figure).collect();
         names.sort_unstable();
         let mut outermost: Vec<&str> = Vec::new();
         for name in names {
@@ -195,45 +262,92 @@ impl NamespaceTable {
         found.map(String::as_str).collect::<Vec<_>>().into_iter()
     }
 
-    /// Begins a read of the waiting jobs: what is written from now on may be missing in it.
-    pub fn begin_read(&self) {
-        self.0.values().for_each(|meter| meter.lock().written_during_read = 0);
+    /// Begins a read of a figure: what is written from now on may be missing in it.
+    pub fn begin_read(&self, figure: NamespaceFigure) {
+        for meter in self.0.values() {
+            meter.lock()[figure as usize].written_during_read = 0;
+        }
+    }
+
+    /// Returns the names of the namespaces with a quota of this figure.
+    fn limited(&self, figure: NamespaceFigure) -> impl Iterator<Item = &str> {
+        let limited = self.0.iter().filter(move |(_, meter)| meter.max[figure as usize].is_some());
+        limited.map(|(name, _)| name.as_str())
+    }
+
+    fn limits(&self, name: &str, figure: NamespaceFigure) -> bool {
+        self.0.get(name).is_some_and(|meter| meter.max[figure as usize].is_some())
     }
 }
 
 // === impl NamespaceMeter ===
 
 impl NamespaceMeter {
-    fn reserve(&self, jobs: u64) -> Result<(), QuotaExceeded> {
-        let mut count = self.lock();
-        if count.used() + jobs <= self.waiting_max {
-            count.in_flight += jobs;
-            return Ok(());
-        }
-        let retry = if jobs > self.waiting_max {
-            QuotaRetry::Never
-        } else {
-            QuotaRetry::After(READ_INTERVAL)
+    /// Reserves all of these amounts, or none.
+    fn reserve(&self, amounts: PerFigure<u64>) -> Result<(), QuotaExceeded> {
+        let limited = || {
+            let figures = NamespaceFigure::ALL.into_iter().zip(amounts);
+            figures
+                .filter_map(|(figure, amount)| Some((figure, amount, self.max[figure as usize]?)))
         };
-        let subject = format!("namespaces/{}", self.name);
-        Err(QuotaExceeded { kind: QuotaKind::WaitingJobs, subject, retry })
+        if let Some((figure, ..)) = limited().find(|(_, amount, max)| amount > max) {
+            return Err(self.exceeded(figure, QuotaRetry::Never));
+        }
+        let mut used = self.lock();
+        let mut full =
+            limited().filter(|(figure, amount, max)| used[*figure as usize].sum() + amount > *max);
+        if let Some((figure, ..)) = full.next() {
+            return Err(self.exceeded(figure, QuotaRetry::After(READ_INTERVAL)));
+        }
+        for (figure, amount, _) in limited() {
+            used[figure as usize].in_flight += amount;
+        }
+        Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, WaitingCount> {
-        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    fn exceeded(&self, figure: NamespaceFigure, retry: QuotaRetry) -> QuotaExceeded {
+        let subject = format!("namespaces/{}", self.name);
+        QuotaExceeded { kind: figure.kind(), subject, retry }
+    }
+
+    /// Changes the use of each figure with a quota by its amount.
+    fn change(&self, amounts: PerFigure<u64>, change: impl Fn(&mut Used, u64)) {
+        for ((used, amount), max) in self.lock().iter_mut().zip(amounts).zip(self.max) {
+            if max.is_some() {
+                change(used, amount);
+            }
+        }
+    }
+
+    /// Returns the use with which another meter of the namespace begins. What is being written returns to this one.
+    fn used_under_another_quota(&self) -> PerFigure<Used> {
+        self.lock().map(|used| Used {
+            written: used.written + used.in_flight,
+            written_during_read: used.written_during_read + used.in_flight,
+            in_flight: 0,
+            ..used
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PerFigure<Used>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl WaitingCount ===
+// === impl Used ===
 
-impl WaitingCount {
-    fn used(&self) -> u64 {
-        self.read + self.written + self.in_flight
+impl Used {
+    fn sum(&self) -> u64 {
+        self.read.saturating_add(self.written).saturating_add(self.in_flight)
     }
 
-    fn add_written(&mut self, jobs: u64) {
-        self.written += jobs;
-        self.written_during_read += jobs;
+    fn add_written(&mut self, number: u64) {
+        self.written += number;
+        self.written_during_read += number;
+    }
+
+    fn return_reserved(&mut self, number: u64) {
+        self.in_flight = self.in_flight.saturating_sub(number);
     }
 
     fn end_read(&mut self, found: u64) {
@@ -247,19 +361,19 @@ impl WaitingCount {
 impl JobReservation {
     /// Confirms that the jobs were written, or may have been: the next read finds how many were.
     pub fn written(mut self) {
-        for (meter, jobs) in std::mem::take(&mut self.0) {
-            let mut count = meter.lock();
-            count.in_flight = count.in_flight.saturating_sub(jobs);
-            count.add_written(jobs);
+        for (meter, amounts) in std::mem::take(&mut self.0) {
+            meter.change(amounts, |used, number| {
+                used.return_reserved(number);
+                used.add_written(number);
+            });
         }
     }
 }
 
 impl Drop for JobReservation {
     fn drop(&mut self) {
-        for (meter, jobs) in &self.0 {
-            let mut count = meter.lock();
-            count.in_flight = count.in_flight.saturating_sub(*jobs);
+        for (meter, amounts) in &self.0 {
+            meter.change(*amounts, Used::return_reserved);
         }
     }
 }

@@ -94,10 +94,8 @@ impl QuotaReader {
                 key if key == QuotaKind::WaitingJobs.name() => {
                     quota.waiting_jobs = self.count(&place, key, value, i64::MAX.unsigned_abs());
                 }
-                "stored_bytes" => {
-                    let text = "is not supported yet: no store counts bytes by topic; remove the key, and limit \
-                                bytes_per_second of the identities or waiting_jobs instead";
-                    self.problems.push(format!("{place}.stored_bytes: {text}"));
+                key if key == QuotaKind::StoredBytes.name() => {
+                    quota.stored_bytes = self.count(&place, key, value, i64::MAX.unsigned_abs());
                 }
                 _ => {
                     let keys = NAMESPACE_KEYS.join(", ");

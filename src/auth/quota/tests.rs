@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::NamespaceFigure::{StoredBytes, WaitingJobs};
 use super::identity_meter::IdentityMeters;
 use super::*;
-use crate::domain::TopicName;
+use crate::domain::{TopicName, limit};
 use crate::metrics::Metrics;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -32,14 +33,16 @@ fn figures_are_read_from_identities_and_namespaces() {
     let quotas = read(
         "[[identity]]\nname = 'a'\nquota = { calls_per_second = 0.5, jobs_per_second = 100, streams = 3 }\n\
          [[identity]]\nname = 'b'\n\
-         [[namespace]]\nname = 'shop.'\nwaiting_jobs = 1000\n[[namespace]]\nname = 'x-'",
+         [[namespace]]\nname = 'shop.'\nwaiting_jobs = 1000\nstored_bytes = 5_000_000\n\
+         [[namespace]]\nname = 'x-'",
     );
     let a = IdentityQuota { calls: rate(0.5), jobs: rate(100.0), bytes: None, streams: Some(3) };
-    let namespace = |waiting_jobs| NamespaceQuota { waiting_jobs };
     let wanted = Quotas {
         identities: HashMap::from([("a".to_owned(), a)]),
-        namespaces: [("shop.", Some(1_000)), ("x-", None)]
-            .map(|(name, jobs)| (name.to_owned(), namespace(jobs)))
+        namespaces: [("shop.", (Some(1_000), Some(5_000_000))), ("x-", (None, None))]
+            .map(|(name, (waiting_jobs, stored_bytes))| {
+                (name.to_owned(), NamespaceQuota { waiting_jobs, stored_bytes })
+            })
             .into(),
     };
     assert_eq!(quotas, Ok(wanted));
@@ -80,8 +83,8 @@ fn mistakes_in_figures_are_reported_with_their_place() {
             "namespace[0] (shop.).waiting_jobs: must be",
         ),
         (
-            namespace("name = 'shop.'\nstored_bytes = 1"),
-            "namespace[0] (shop.).stored_bytes: is not supported yet",
+            namespace("name = 'shop.'\nstored_bytes = '1 GB'"),
+            "namespace[0] (shop.).stored_bytes: must be a whole number from 1 to",
         ),
         (namespace("name = 'shop.'\njobs = 1"), "namespace[0] (shop.).jobs: there is no such key"),
         (
@@ -233,25 +236,41 @@ impl Namespaces {
 
     fn replace(&self, quotas: &[(&str, u64)]) {
         let quota = |(name, max): &(&str, u64)| {
-            ((*name).to_owned(), NamespaceQuota { waiting_jobs: Some(*max) })
+            ((*name).to_owned(), NamespaceQuota { waiting_jobs: Some(*max), stored_bytes: None })
         };
         self.meters.replace(&quotas.iter().map(quota).collect());
     }
 
+    /// Sets the quotas of the namespace `a.`, the only one.
+    fn limit(&self, waiting_jobs: Option<u64>, stored_bytes: Option<u64>) {
+        let quota = NamespaceQuota { waiting_jobs, stored_bytes };
+        self.meters.replace(&[("a.".to_owned(), quota)].into());
+    }
+
     fn reserve(&self, topics: &[&str]) -> Result<JobReservation, QuotaExceeded> {
         let topics: Vec<_> = topics.iter().map(|name| topic(name)).collect();
-        self.meters.reserve(topics.iter())
+        self.meters.reserve(topics.iter().map(|topic| (topic, 0)))
+    }
+
+    /// Reserves room for a job of `a.x` with each of these numbers of bytes, its record included.
+    fn reserve_bytes(&self, jobs: &[u64]) -> Result<JobReservation, QuotaExceeded> {
+        let (topic, apart) = (topic("a.x"), limit::STORED_JOB_BYTES);
+        self.meters.reserve(jobs.iter().map(|bytes| (&topic, bytes - apart)))
     }
 
     async fn read(&self, found: &[(&str, u64)]) {
-        let table = self.meters.wait_for_any().await;
-        table.begin_read();
-        self.end(&table, found);
+        self.read_figure(NamespaceFigure::WaitingJobs, found).await;
     }
 
-    fn end(&self, table: &NamespaceTable, found: &[(&str, u64)]) {
-        let found = found.iter().map(|(name, jobs)| ((*name).to_owned(), *jobs)).collect();
-        self.meters.end_read(table, &found);
+    async fn read_figure(&self, figure: NamespaceFigure, found: &[(&str, u64)]) {
+        let table = self.meters.wait_for_any(figure).await;
+        table.begin_read(figure);
+        self.end(&table, figure, found);
+    }
+
+    fn end(&self, table: &NamespaceTable, figure: NamespaceFigure, found: &[(&str, u64)]) {
+        let found = found.iter().map(|(name, number)| ((*name).to_owned(), *number)).collect();
+        self.meters.end_read(table, figure, &found);
     }
 }
 
@@ -278,10 +297,10 @@ async fn jobs_that_a_read_may_have_missed_count_until_the_next_one() {
     let namespaces = Namespaces::new(&[("a.", 10)]);
     namespaces.reserve(&["a.x"; 3]).unwrap().written();
     let in_flight = namespaces.reserve(&["a.x"]).unwrap();
-    let table = namespaces.meters.wait_for_any().await;
-    table.begin_read();
-    namespaces.meters.count_written([topic("a.x")].iter());
-    namespaces.end(&table, &[("a.", 3)]);
+    let table = namespaces.meters.wait_for_any(WaitingJobs).await;
+    table.begin_read(WaitingJobs);
+    namespaces.meters.count_written([(&topic("a.x"), 0)].into_iter());
+    namespaces.end(&table, WaitingJobs, &[("a.", 3)]);
     assert!(
         namespaces.reserve(&["a.x"; 6]).is_err(),
         "3 were read, 1 came since, 1 is written now"
@@ -295,8 +314,8 @@ async fn jobs_that_a_read_may_have_missed_count_until_the_next_one() {
 #[tokio::test]
 async fn a_topic_counts_in_all_of_its_namespaces() {
     let namespaces = Namespaces::new(&[("a.", 10), ("a.b.", 2), ("a-", 9), ("ab.", 9)]);
-    let table = namespaces.meters.wait_for_any().await;
-    assert_eq!(table.outermost(), ["a-", "a.", "ab."]);
+    let table = namespaces.meters.wait_for_any(WaitingJobs).await;
+    assert_eq!(table.outermost(WaitingJobs), ["a-", "a.", "ab."]);
     let mut names: Vec<_> = table.names_of(&topic("a.b.c")).collect();
     names.sort_unstable();
     assert_eq!(names, ["a.", "a.b."]);
@@ -309,17 +328,92 @@ async fn a_topic_counts_in_all_of_its_namespaces() {
 async fn a_change_of_namespaces_keeps_numbers_and_removes_series() {
     let namespaces = Namespaces::new(&[("a.", 10), ("b.", 10)]);
     namespaces.read(&[("a.", 4), ("b.", 4)]).await;
-    let former = namespaces.meters.wait_for_any().await;
+    let former = namespaces.meters.wait_for_any(WaitingJobs).await;
     let in_flight = namespaces.reserve(&["a.x"]).unwrap();
     namespaces.replace(&[("a.", 6)]);
     drop(in_flight);
     assert!(namespaces.reserve(&["a.x"; 2]).is_err(), "4 were read, 1 may be written");
     assert!(namespaces.reserve(&["a.x"]).is_ok());
     assert!(namespaces.reserve(&["b.x"; 99]).is_ok());
-    namespaces.end(&former, &[("a.", 4), ("b.", 4)]);
+    namespaces.end(&former, WaitingJobs, &[("a.", 4), ("b.", 4)]);
     let rendered = namespaces.metrics.render();
     assert!(rendered.contains("{namespace=\"a.\"}") && !rendered.contains("{namespace=\"b.\"}"));
     namespaces.replace(&[]);
     assert!(!namespaces.metrics.render().contains("ringq_namespace"));
     assert!(namespaces.reserve(&["a.x"; 99]).is_ok());
+}
+
+#[tokio::test]
+async fn a_namespace_has_room_for_its_stored_bytes() {
+    let namespaces = Namespaces::new(&[]);
+    namespaces.limit(None, Some(10_000));
+    namespaces.reserve_bytes(&[4_000, 4_000]).unwrap().written();
+    let refused = namespaces.reserve_bytes(&[1_000, 1_001]).unwrap_err();
+    let wanted = (QuotaKind::StoredBytes, "namespaces/a.", QuotaRetry::After(SECOND));
+    assert_eq!((refused.kind, &*refused.subject, refused.retry), wanted);
+    let never = namespaces.reserve_bytes(&[10_001]).unwrap_err();
+    assert_eq!((never.kind, never.retry), (QuotaKind::StoredBytes, QuotaRetry::Never));
+    drop(namespaces.reserve_bytes(&[2_000]).expect("the rest"));
+    let in_flight = namespaces.reserve_bytes(&[2_000]).expect("what was not written left room");
+    namespaces.read_figure(StoredBytes, &[("a.", 3_000)]).await;
+    assert!(namespaces.reserve_bytes(&[5_001]).is_err(), "3,000 were read, 2,000 are written now");
+    assert!(namespaces.reserve_bytes(&[5_000]).is_ok());
+    in_flight.written();
+    assert!(namespaces.metrics.render().contains("stored_bytes{namespace=\"a.\"} 3000\n"));
+    assert!(!namespaces.metrics.render().contains("ringq_namespace_waiting"), "not read");
+    assert!(namespaces.reserve(&["a.x"; 19]).is_ok(), "5,000 bytes are 19 empty jobs");
+    assert!(namespaces.reserve(&["a.x"; 20]).is_err(), "a job without a payload takes room, too");
+}
+
+/// Room of both figures for one call.
+#[tokio::test]
+async fn a_call_takes_jobs_and_bytes_or_neither() {
+    let namespaces = Namespaces::new(&[]);
+    namespaces.limit(Some(3), Some(10_000));
+    let kind = |jobs: &[u64]| namespaces.reserve_bytes(jobs).map(|_| ()).map_err(|e| e.kind);
+    namespaces.reserve_bytes(&[6_000]).unwrap().written();
+    assert_eq!(kind(&[4_001]), Err(QuotaKind::StoredBytes));
+    assert_eq!(kind(&[500; 3]), Err(QuotaKind::WaitingJobs));
+    assert_eq!(kind(&[2_000, 2_000]), Ok(()), "the refused calls hold neither");
+    let never = namespaces.reserve_bytes(&[500, 500, 10_000]).unwrap_err();
+    assert_eq!(never.retry, QuotaRetry::Never, "3 jobs may fit later, their bytes never");
+    // Workers have taken the job and not acked it yet: it does not wait, and its bytes are still there.
+    namespaces.read_figure(WaitingJobs, &[]).await;
+    assert_eq!(kind(&[4_001]), Err(QuotaKind::StoredBytes));
+    assert_eq!(kind(&[500; 3]), Ok(()));
+    namespaces.read_figure(StoredBytes, &[]).await;
+    assert_eq!(kind(&[10_000]), Ok(()));
+}
+
+#[tokio::test]
+async fn each_figure_is_read_while_a_namespace_has_a_quota_of_it() {
+    let namespaces = Namespaces::new(&[("a.", 9), ("b.", 9)]);
+    let waits = async |figure| {
+        tokio::time::timeout(Duration::ZERO, namespaces.meters.wait_for_any(figure)).await
+    };
+    assert!(waits(StoredBytes).await.is_err(), "nothing is read for nothing");
+    namespaces.reserve(&["a.x"; 5]).unwrap().written();
+    namespaces.limit(Some(9), Some(2_000));
+    let table = waits(StoredBytes).await.unwrap();
+    assert_eq!(table.outermost(StoredBytes), ["a."]);
+    let room = namespaces.reserve_bytes(&[2_000]);
+    assert!(room.is_ok(), "what was written without the quota is known by the first read");
+    drop(room);
+    namespaces.read(&[("a.", 5)]).await;
+    namespaces.read_figure(StoredBytes, &[("a.", 1_500)]).await;
+    let in_flight = namespaces.reserve_bytes(&[400]).unwrap();
+    namespaces.limit(None, Some(3_000));
+    drop(in_flight);
+    assert!(!namespaces.metrics.render().contains("waiting_jobs"), "the series of the other stays");
+    assert!(namespaces.metrics.render().contains("stored_bytes{namespace=\"a.\"} 1500\n"));
+    assert!(waits(WaitingJobs).await.is_err());
+    assert!(namespaces.reserve_bytes(&[1_101]).is_err(), "400 may be written");
+    assert!(namespaces.reserve_bytes(&[1_100]).is_ok());
+    // A read that began under the former quotas.
+    namespaces.end(&table, StoredBytes, &[("a.", 9)]);
+    namespaces.limit(None, None);
+    assert!(!namespaces.metrics.render().contains("ringq_namespace"));
+    namespaces.end(&table, StoredBytes, &[("a.", 9)]);
+    assert!(!namespaces.metrics.render().contains("ringq_namespace"));
+    assert!(namespaces.reserve_bytes(&[1_000_000]).is_ok());
 }

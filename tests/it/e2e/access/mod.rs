@@ -1,6 +1,7 @@
 //! Identities: what each may do, seen from outside.
 
 mod audit;
+mod byte_quotas;
 mod identities;
 mod matrix;
 mod quotas;

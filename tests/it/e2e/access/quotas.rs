@@ -28,22 +28,25 @@ fn open_metrics(dir: &IdentityDir) -> Setup {
     dir.setup().config("metrics_open = true")
 }
 
-fn tables(quota: &str) -> String {
+pub(super) fn tables(quota: &str) -> String {
     table("a", &format!("{ALL}\nquota = {{ {quota} }}")) + &table("free", ALL)
 }
 
-fn with_bytes(topic: &str, bytes: usize) -> pb::JobSpec {
+pub(super) fn with_bytes(topic: &str, bytes: usize) -> pb::JobSpec {
     let kind = Some(pb::payload::Kind::Text("x".repeat(bytes)));
     let payload = Some(pb::Payload { kind, ..Default::default() });
     pb::JobSpec { payload, ..job(topic) }
 }
 
-async fn enqueue(caller: &Caller, job: pb::JobSpec) -> Result<pb::EnqueueResponse, Status> {
+pub(super) async fn enqueue(
+    caller: &Caller,
+    job: pb::JobSpec,
+) -> Result<pb::EnqueueResponse, Status> {
     let request = pb::EnqueueRequest { job: Some(job), ..Default::default() };
     caller.call("QueueService/Enqueue", &request).await
 }
 
-async fn batch(caller: &Caller, jobs: Vec<pb::JobSpec>) -> Result<usize, Status> {
+pub(super) async fn batch(caller: &Caller, jobs: Vec<pb::JobSpec>) -> Result<usize, Status> {
     let request = pb::BatchEnqueueRequest { jobs, ..Default::default() };
     let done: pb::BatchEnqueueResponse = caller.call("QueueService/BatchEnqueue", &request).await?;
     assert_eq!(done.failed_count, 0, "{done:?}");
@@ -54,7 +57,7 @@ async fn info(caller: &Caller) -> Result<pb::GetServerInfoResponse, Status> {
     caller.call("AdminService/GetServerInfo", &pb::GetServerInfoRequest::default()).await
 }
 
-async fn pull(
+pub(super) async fn pull(
     caller: &Caller,
     topic: &str,
     max_jobs: i32,
@@ -66,7 +69,7 @@ async fn pull(
 }
 
 /// Returns the number of jobs of a topic that wait.
-async fn ready(caller: &Caller, topic: &str) -> i64 {
+pub(super) async fn ready(caller: &Caller, topic: &str) -> i64 {
     let request = pb::GetTopicStatsRequest { name: topic.to_owned() };
     let stats =
         caller.call::<pb::GetTopicStatsResponse>("TopicService/GetTopicStats", &request).await;
@@ -75,7 +78,11 @@ async fn ready(caller: &Caller, topic: &str) -> i64 {
 
 /// Checks that a quota refused the call, and returns its delay.
 #[track_caller]
-fn refused<T: std::fmt::Debug>(result: Result<T, Status>, quota: &str, subject: &str) -> Duration {
+pub(super) fn refused<T: std::fmt::Debug>(
+    result: Result<T, Status>,
+    quota: &str,
+    subject: &str,
+) -> Duration {
     let status = result.unwrap_err();
     assert_refused(&status, Code::ResourceExhausted, "QUOTA_EXCEEDED", "");
     let details = status.get_error_details();
@@ -85,7 +92,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Status>, quota: &str, subject: 
 }
 
 /// Returns the value of a series; 0 if there is none.
-async fn value(server: &Server, series: &str) -> f64 {
+pub(super) async fn value(server: &Server, series: &str) -> f64 {
     let (_, text) = http_get(server.http, "/metrics").await;
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.map_or(0.0, |value| value.parse().unwrap())
@@ -360,7 +367,8 @@ async fn a_server_does_not_start_with_a_quota_that_it_cannot_keep() {
     let failure = dir.setup().fail().await;
     let text = "identity[0] (a).quota.jobs_per_second: must be a number from 0.001 to 1e12";
     assert!(failure.stderr.contains(text), "{}", failure.stderr);
-    dir.write("identities.toml", &(tables("") + "[[namespace]]\nname = 'a.'\nstored_bytes = 5"));
+    dir.write("identities.toml", &(tables("") + "[[namespace]]\nname = 'a.'\nstored_bytes = 0"));
     let failure = dir.setup().fail().await;
-    assert!(failure.stderr.contains("stored_bytes: is not supported yet"), "{}", failure.stderr);
+    let text = "namespace[0] (a.).stored_bytes: must be a whole number from 1 to";
+    assert!(failure.stderr.contains(text), "{}", failure.stderr);
 }
