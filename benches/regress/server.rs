@@ -63,16 +63,16 @@ struct RegressClient {
 #[derive(Clone)]
 struct TokenHeader(Option<MetadataValue<Ascii>>);
 
-/// What a server does beside its work.
+/// Work of a server beside its jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
     /// Nothing.
     Plain,
-    /// It records one call of a hundred and exports its spans.
+    /// One call of a hundred is recorded, and its spans are exported.
     Traced,
-    /// It has an identity, whose token each call brings.
+    /// Each call brings the token of an identity.
     Token,
-    /// Its connections use TLS.
+    /// Connections use TLS.
     Tls,
 }
 

@@ -365,7 +365,7 @@ async fn a_namespace_has_room_for_its_stored_bytes() {
     assert!(namespaces.reserve(&["a.x"; 20]).is_err(), "a job without a payload takes room, too");
 }
 
-/// What a call may take of both figures.
+/// Room of both figures for one call.
 #[tokio::test]
 async fn a_call_takes_jobs_and_bytes_or_neither() {
     let namespaces = Namespaces::new(&[]);

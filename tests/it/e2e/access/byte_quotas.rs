@@ -144,7 +144,7 @@ async fn two_servers_keep_one_quota() {
     eventually("room at the first one", room).await;
 }
 
-/// A login from before this quota existed: the shard stays in use, the log says what to grant, and then the quota holds.
+/// A login from before this quota existed: its shard stays in use, the log names the right, and with it the quota holds.
 #[tokio::test]
 async fn a_redis_user_without_the_right_to_measure_keys_is_warned_about() {
     for program in [Program::Redis, Program::Redis6] {

@@ -158,7 +158,7 @@ async fn pages_pass_over_what_is_hidden() {
     assert_eq!(pages, [vec!["t1", "t3"], vec!["t5", "t7"], vec!["t9"]]);
 }
 
-/// What waits for jobs ends when its caller loses the right to them, or is given other ones.
+/// A call that waits for jobs ends when its caller loses the right to them, or is given other ones.
 #[tokio::test]
 async fn calls_that_wait_end_with_the_rights_of_their_caller() {
     for (later, code) in [("worker = ['b']", Code::PermissionDenied), ("", Code::Unauthenticated)] {
