@@ -376,8 +376,8 @@ impl Caller {
 
     /// Returns the identity; `None`: everyone may do everything.
     #[must_use]
-    pub fn identity(&self) -> Option<&Identity> {
-        self.0.as_ref().map(|known| &*known.identity)
+    pub fn identity(&self) -> Option<&Arc<Identity>> {
+        self.0.as_ref().map(|known| &known.identity)
     }
 
     /// Returns the meter of the identity; `None`: nothing is limited or counted.

@@ -100,6 +100,12 @@ impl Identity {
         }
     }
 
+    /// Returns whether it may settle jobs of a topic.
+    #[must_use]
+    pub fn may_settle(&self, topic: &TopicName) -> bool {
+        self.may_touch(Rpc::Ack, topic).is_ok()
+    }
+
     /// Decides whether a call may touch a topic.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::bounded_file;
-use super::token::TokenHash;
+use super::token::{PREFIX, TokenHash};
 
 /// Minimum number of characters of a token of a user's own choice.
 const CHARS_MIN: usize = 16;
@@ -19,6 +19,13 @@ pub(super) fn token_hash(reference: &str, variables: Variables) -> Result<TokenH
     if let Some(hash) = TokenHash::parse(reference) {
         return Ok(hash);
     }
+    let place = reference.split_once(':').map_or("", |(_, place)| place);
+    if place.starts_with(PREFIX) {
+        // Not quoted: it is the token itself.
+        return Err(
+            "must name the variable or the file that has the token, or be its hash".to_owned()
+        );
+    }
     let token = if let Some(name) = reference.strip_prefix("env:") {
         variables(name).ok_or_else(|| format!("the variable {name} is not set"))?
     } else if let Some(path) = reference.strip_prefix("file:") {
@@ -31,8 +38,7 @@ pub(super) fn token_hash(reference: &str, variables: Variables) -> Result<TokenH
     let token = token.trim();
     if token.chars().count() < CHARS_MIN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(format!(
-            "{} has no token of at least {CHARS_MIN} characters without blanks; make one with `ringq token new`",
-            reference.split_once(':').map_or("", |(_, place)| place)
+            "{place} has no token of at least {CHARS_MIN} characters without blanks; make one with `ringq token new`"
         ));
     }
     Ok(TokenHash::of(token))

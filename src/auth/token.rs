@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 
 /// First characters of a token, by which scanners for secrets recognize one.
-const PREFIX: &str = "rq_";
+pub(super) const PREFIX: &str = "rq_";
 /// Number of random bytes of a token.
 const RANDOM_BYTES: usize = 32;
 /// First characters of a hash in a file.

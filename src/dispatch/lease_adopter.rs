@@ -135,7 +135,8 @@ impl LeaseAdopter<'_> {
             source: StreamLeaseRef { lease: held.lease, stream: from.stream_id() },
             since: extended_since.filter(|_| !(never_received && held.origin.is_some())),
         };
-        ledger.sent_leases(self.shard.index()).into_iter().map(adoptee).collect()
+        let leases = ledger.sent_leases(self.shard.index()).into_iter();
+        leases.filter(|held| successor.may_hold(&held.lease.key.topic)).map(adoptee).collect()
     }
 
     // --- streams that the store has leases of
@@ -170,7 +171,11 @@ impl LeaseAdopter<'_> {
         }
         let found = searches.into_iter().map(|(search, from)| {
             let mut leases = by_stream.get(&from).cloned().unwrap_or_default();
-            leases.retain(|lease| lease.worker == *search.successor.options().worker_id);
+            // The store does not know the identity of a worker on another replica, but its topics.
+            leases.retain(|lease| {
+                lease.worker == *search.successor.options().worker_id
+                    && search.successor.may_hold(&lease.key.topic)
+            });
             self.adopt_from_store(search.successor, leases, search.first_lookup)
         });
         found.collect::<FuturesUnordered<_>>().collect::<()>().await;

@@ -74,6 +74,7 @@ mod topic_polls;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::auth::Identity;
 use crate::domain::{Receipt, StreamId, Time, TopicPattern};
 use crate::scheduler::RevokeReason;
 use crate::store::LeasedJob;
@@ -114,6 +115,9 @@ pub struct StreamOptions {
     pub orphan_grace: Duration,
     /// Worker id; may be empty.
     pub worker_id: Arc<str>,
+    /// Identity of the worker; `None`: everyone may do everything. Leases pass only between streams of one identity, and
+    /// only for topics whose jobs it may settle.
+    pub identity: Option<Arc<Identity>>,
     /// Id of the worker's previous stream, whose leases this one adopts.
     pub continues: Option<StreamId>,
     /// Address and port of the peer; identifies the connection, too. Empty when unknown.

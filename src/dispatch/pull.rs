@@ -110,6 +110,7 @@ fn stream_options(options: PullOptions) -> StreamOptions {
         idle_timeout: None,
         orphan_grace: Duration::ZERO,
         worker_id: options.worker_id,
+        identity: None,
         continues: None,
         peer: options.peer,
         user_agent: options.user_agent,

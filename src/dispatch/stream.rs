@@ -6,7 +6,7 @@ use futures::task::AtomicWaker;
 
 use crate::clock::Clock;
 use crate::domain::credit::{CreditShare, CreditedLease};
-use crate::domain::{Receipt, ShardName, StreamId, Time, Token};
+use crate::domain::{Receipt, ShardName, StreamId, Time, Token, TopicName};
 use crate::metrics::Metrics;
 use crate::scheduler::RevokeReason;
 use crate::store::LeasedJob;
@@ -197,10 +197,18 @@ impl Stream {
         }
     }
 
-    /// Returns whether both streams have the same worker id.
+    /// Returns whether both streams have the same worker id, and are of the same identity.
     fn has_same_worker(&self, other: &Stream) -> bool {
-        let ids = (&self.options.worker_id, &other.options.worker_id);
-        self.id != other.id && self.mode == StreamMode::Stream && ids.0 == ids.1
+        let worker = |of: &Stream| {
+            let identity = of.options.identity.as_ref().map(|identity| identity.name.clone());
+            (Arc::clone(&of.options.worker_id), identity)
+        };
+        self.id != other.id && self.mode == StreamMode::Stream && worker(self) == worker(other)
+    }
+
+    /// Returns whether the worker may settle jobs of a topic: only then the stream may have leases of them.
+    pub(super) fn may_hold(&self, topic: &TopicName) -> bool {
+        self.options.identity.as_ref().is_none_or(|identity| identity.may_settle(topic))
     }
 
     /// Returns whether the other stream came by the same connection from a worker with the same id.

@@ -1,9 +1,11 @@
 //! Access of one call: its caller and its RPC against the topics that it names or shows.
 
+use std::sync::Arc;
+
 use http::Extensions;
 
 use crate::audit::AuditNote;
-use crate::auth::{Caller, Denial, IdentityMeter, RpcScope, StreamSlot, rule};
+use crate::auth::{Caller, Denial, Identity, IdentityMeter, RpcScope, StreamSlot, rule};
 use crate::domain::{JobKey, Receipt, TopicName, TopicPattern};
 use crate::rpc::Rpc;
 
@@ -126,14 +128,24 @@ impl CallAccess {
         view: ReadView,
         asked: i32,
     ) -> Result<ReadView, RpcError> {
-        let may = |identity: &crate::auth::Identity| identity.may_read_payloads(topic);
-        if view == ReadView::Basic || self.caller.identity().is_none_or(may) {
-            return Ok(view);
-        }
+        let denied = match view {
+            ReadView::Basic => return Ok(view),
+            _ => self.touch_payloads(topic),
+        };
+        let Err(error) = denied else { return Ok(view) };
         if asked == 0 {
             return Ok(ReadView::Basic);
         }
-        Err(RpcError::payloads_denied(&self.caller, topic).with_field("view"))
+        Err(error.with_field("view"))
+    }
+
+    /// Allows or refuses the payloads of a topic.
+    pub(super) fn touch_payloads(&self, topic: &TopicName) -> Result<(), RpcError> {
+        let may = |identity: &Arc<Identity>| identity.may_read_payloads(topic);
+        match self.caller.identity().is_none_or(may) {
+            true => Ok(()),
+            false => Err(RpcError::payloads_denied(&self.caller, topic)),
+        }
     }
 
     /// Adds a shard that the call changes to its line in the audit log.

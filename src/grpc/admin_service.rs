@@ -3,7 +3,7 @@
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, WorkerInfo};
 use crate::domain::limit;
 use crate::pb;
 use crate::pb::admin_service_server::AdminService;
@@ -86,8 +86,12 @@ impl AdminService for AdminHandler {
         let redrive = redrive::redrive_jobs(&request.into_inner())?;
         access.touch_existing(&redrive.topic)?;
         redrive.ids.iter().for_each(|id| access.note_job(&redrive.topic, id.as_str()));
-        if let Some(target) = &redrive.target {
+        if let Some(target) = redrive.target.as_ref().filter(|target| **target != redrive.topic) {
+            // Jobs arrive there as by an Enqueue, and with payloads that the caller may take from there.
             access.touch(target).map_err(|error| error.with_field("target_topic"))?;
+            let enqueue = access.to(Rpc::Enqueue);
+            enqueue.touch(target).map_err(|error| error.with_field("target_topic"))?;
+            access.touch_payloads(&redrive.topic)?;
         }
         if self.scheduler.topic(redrive.topic.clone()).await?.is_none() {
             return Err(RpcError::topic_not_found(&redrive.topic).into());
@@ -108,7 +112,11 @@ impl AdminService for AdminHandler {
         let topic = worker::list_workers(&request.into_inner())?;
         let mut workers = self.dispatcher.workers();
         for worker in &mut workers {
-            worker.topics = access.shown_part(std::mem::take(&mut worker.topics));
+            let topics = access.shown_part(worker.topics.clone());
+            if topics != worker.topics {
+                hide_other_topics(worker);
+            }
+            worker.topics = topics;
         }
         workers.retain(|worker| !worker.topics.is_empty());
         if let Some(topic) = topic {
@@ -160,4 +168,13 @@ impl AdminService for AdminHandler {
             unreachable_shards: self.scheduler.unreachable(),
         }))
     }
+}
+
+/// Removes what concerns the topics of a worker that its viewer does not see.
+fn hide_other_topics(worker: &mut WorkerInfo) {
+    worker.stream_id.clear();
+    worker.peer.clear();
+    worker.user_agent.clear();
+    worker.max_in_flight = 0;
+    worker.in_flight = 0;
 }

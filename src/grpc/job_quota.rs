@@ -2,27 +2,30 @@
 
 use tokio::time::Instant;
 
-use crate::auth::{Authenticator, Caller, JobReservation};
-use crate::domain::EnqueueOutcome;
+use crate::auth::{Authenticator, Caller, IdentityMeter, JobReservation, NamespaceMeters};
+use crate::domain::{EnqueueOutcome, TopicName};
 use crate::scheduler::{AcceptedJob, AckItem, Draft, SettleResult};
 
 use super::status::RpcError;
 
-/// Jobs that the quotas allow, until they are written.
+/// Jobs that the quotas allow, until they are written. Dropped before that, because the client went away, they count as
+/// written: they may be.
 #[must_use]
 pub(super) struct AdmittedJobs<'c> {
-    caller: &'c Caller,
-    /// Bytes of each job; empty if they are not counted.
-    bytes: Vec<u64>,
+    meter: Option<&'c IdentityMeter>,
+    namespaces: Option<&'c NamespaceMeters>,
+    /// Topic and bytes of each job; empty if they are not counted.
+    jobs: Vec<(TopicName, u64)>,
     room: Option<JobReservation>,
 }
 
 /// Follow-ups of the items of an Ack.
 #[must_use]
 pub(super) struct FollowUps<'c> {
-    caller: &'c Caller,
-    /// Jobs and bytes of each item; empty if there are no follow-ups, or they are not counted.
-    items: Vec<(u64, u64)>,
+    meter: Option<&'c IdentityMeter>,
+    namespaces: Option<&'c NamespaceMeters>,
+    /// Topic and bytes of each follow-up of each item; empty if there are no follow-ups, or they are not counted.
+    items: Vec<Vec<(TopicName, u64)>>,
 }
 
 // === impl AdmittedJobs ===
@@ -33,83 +36,107 @@ impl<'c> AdmittedJobs<'c> {
     /// # Errors
     /// QUOTA_EXCEEDED, with the quota that has no room; nothing is taken from the others.
     pub(super) fn admit(
-        authenticator: &Authenticator,
+        authenticator: &'c Authenticator,
         caller: &'c Caller,
         drafts: &[Draft],
     ) -> Result<AdmittedJobs<'c>, RpcError> {
         let Some(meter) = caller.meter() else {
-            return Ok(AdmittedJobs { caller, bytes: Vec::new(), room: None });
+            return Ok(AdmittedJobs {
+                meter: None,
+                namespaces: None,
+                jobs: Vec::new(),
+                room: None,
+            });
         };
-        let bytes: Vec<u64> = drafts.iter().map(bytes).collect();
+        let jobs = sizes(drafts);
         // Before the rates: room that is not used is returned, tokens are not.
-        let reserve = |namespaces: &crate::auth::NamespaceMeters| {
-            let topics = drafts.iter().map(|draft| &draft.topic);
-            namespaces.reserve(topics.zip(bytes.iter().copied()))
-        };
-        let room = authenticator.namespaces().map(reserve).transpose().map_err(|exceeded| {
+        let namespaces = authenticator.namespaces();
+        let reserve = |namespaces: &NamespaceMeters| namespaces.reserve(by_topic(&jobs));
+        let room = namespaces.map(reserve).transpose().map_err(|exceeded| {
             meter.count_refusal(exceeded.kind);
             RpcError::quota_exceeded(&exceeded)
         })?;
-        let (jobs, sum) = (drafts.len() as u64, bytes.iter().sum());
-        let admitted = meter.admit_jobs(jobs, sum, Instant::now());
+        let sum = jobs.iter().map(|(_, bytes)| bytes).sum();
+        let admitted = meter.admit_jobs(jobs.len() as u64, sum, Instant::now());
         admitted.map_err(|exceeded| RpcError::quota_exceeded(&exceeded))?;
-        Ok(AdmittedJobs { caller, bytes, room })
+        Ok(AdmittedJobs { meter: Some(meter), namespaces, jobs, room })
     }
 
-    /// Counts the jobs after they were written, or may have been.
-    pub(super) fn written<E>(self, results: &[Result<AcceptedJob, E>]) {
-        let Some(meter) = self.caller.meter() else { return };
-        if let Some(room) = self.room {
-            room.written();
+    /// Counts the jobs that were written, or may have been. A repeat that changes nothing is not paid for twice, and
+    /// takes no room.
+    pub(super) fn written<E>(mut self, results: &[Result<AcceptedJob, E>]) {
+        let jobs = std::mem::take(&mut self.jobs);
+        let (mut new, mut may_be_new) = (Vec::new(), Vec::new());
+        for (job, result) in jobs.into_iter().zip(results) {
+            match result {
+                Ok(accepted) if accepted.outcome == EnqueueOutcome::Unchanged => {}
+                Ok(_) => new.push(job),
+                Err(_) => may_be_new.push(job),
+            }
         }
-        // A repeat that changes nothing is not paid for twice.
-        let is_new = |result: &Result<AcceptedJob, E>| {
-            result.as_ref().is_ok_and(|job| job.outcome != EnqueueOutcome::Unchanged)
-        };
-        let new = results.iter().zip(&self.bytes).filter(|(result, _)| is_new(result));
-        let (jobs, bytes) = new.fold((0, 0), |(jobs, sum), (_, bytes)| (jobs + 1, sum + bytes));
-        meter.jobs_accepted(jobs, bytes);
+        self.count(&new, &may_be_new);
+    }
+
+    fn count(&mut self, new: &[(TopicName, u64)], may_be_new: &[(TopicName, u64)]) {
+        if let (Some(meter), false) = (self.meter, new.is_empty()) {
+            meter.jobs_accepted(new.len() as u64, new.iter().map(|(_, bytes)| bytes).sum());
+        }
+        if let Some(namespaces) = self.namespaces {
+            namespaces.count_written(by_topic(new).chain(by_topic(may_be_new)));
+        }
+        // Its jobs have been counted.
+        self.room = None;
+    }
+}
+
+impl Drop for AdmittedJobs<'_> {
+    fn drop(&mut self) {
+        let jobs = std::mem::take(&mut self.jobs);
+        if !jobs.is_empty() {
+            self.count(&jobs, &[]);
+        }
     }
 }
 
 // === impl FollowUps ===
 
 impl<'c> FollowUps<'c> {
-    /// Takes the follow-ups of an Ack from the quotas. They are never refused: that would cost the lease.
+    /// Takes the follow-ups of an Ack from the rates. They are never refused: that would cost the lease.
     pub(super) fn take(
-        authenticator: &Authenticator,
+        authenticator: &'c Authenticator,
         caller: &'c Caller,
         items: &[AckItem],
     ) -> FollowUps<'c> {
         let (Some(meter), true) =
             (caller.meter(), items.iter().any(|item| !item.follow_ups.is_empty()))
         else {
-            return FollowUps { caller, items: Vec::new() };
+            return FollowUps { meter: None, namespaces: None, items: Vec::new() };
         };
-        let counted = items.iter().map(|item| {
-            let follow_ups = &item.follow_ups;
-            (follow_ups.len() as u64, follow_ups.iter().map(bytes).sum::<u64>())
-        });
-        let counted: Vec<_> = counted.collect();
-        let (jobs, sum) = counted.iter().fold((0, 0), |(a, b), (jobs, sum)| (a + jobs, b + sum));
-        meter.take_jobs(jobs, sum, Instant::now());
-        if let Some(namespaces) = authenticator.namespaces() {
-            let follow_ups = items.iter().flat_map(|item| &item.follow_ups);
-            namespaces.count_written(follow_ups.map(|draft| (&draft.topic, bytes(draft))));
-        }
-        FollowUps { caller, items: counted }
+        let items: Vec<_> = items.iter().map(|item| sizes(&item.follow_ups)).collect();
+        let (jobs, bytes) =
+            items.iter().flatten().fold((0, 0), |(n, sum), job| (n + 1, sum + job.1));
+        meter.take_jobs(jobs, bytes, Instant::now());
+        FollowUps { meter: Some(meter), namespaces: authenticator.namespaces(), items }
     }
 
     /// Counts the follow-ups of the items that were settled.
     pub(super) fn written(self, results: &[SettleResult]) {
-        let settled = self.items.iter().zip(results).filter(|(_, result)| result.is_ok());
-        let (jobs, bytes) = settled.fold((0, 0), |(a, b), ((jobs, sum), _)| (a + jobs, b + sum));
-        if let (Some(meter), true) = (self.caller.meter(), jobs > 0) {
-            meter.jobs_accepted(jobs, bytes);
+        let settled = self.items.into_iter().zip(results).filter(|(_, result)| result.is_ok());
+        let jobs: Vec<_> = settled.flat_map(|(jobs, _)| jobs).collect();
+        if let (Some(meter), false) = (self.meter, jobs.is_empty()) {
+            meter.jobs_accepted(jobs.len() as u64, jobs.iter().map(|(_, bytes)| bytes).sum());
+        }
+        if let Some(namespaces) = self.namespaces {
+            namespaces.count_written(by_topic(&jobs));
         }
     }
 }
 
-fn bytes(draft: &Draft) -> u64 {
-    draft.spec.bytes() as u64
+/// Returns the topic and the bytes of each job.
+fn sizes(drafts: &[Draft]) -> Vec<(TopicName, u64)> {
+    drafts.iter().map(|draft| (draft.topic.clone(), draft.spec.bytes() as u64)).collect()
+}
+
+fn by_topic(jobs: &[(TopicName, u64)]) -> impl Iterator<Item = (&TopicName, u64)> {
+    jobs.iter().map(|(topic, bytes)| (topic, *bytes))
 }

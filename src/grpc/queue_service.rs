@@ -191,6 +191,7 @@ impl QueueService for QueueHandler {
         let access = CallAccess::of(request.extensions(), Rpc::Stream)?;
         let (mut options, mut info) = stream::stream(request.into_inner(), caller)?;
         options.topics = access.narrow(options.topics)?;
+        options.identity = access.caller().identity().cloned();
         let slot = access.open_stream()?;
         if let Some(age) = age {
             age.stream_opened(&options);

@@ -34,7 +34,10 @@ const LAYERS: [(&str, &[&str]); 27] = [
     ("store", &["clock", "domain", "backoff"]),
     ("shards", &["clock", "domain", "metrics", "backoff", "log_limiter", "store"]),
     ("scheduler", &["clock", "domain", "metrics", "backoff", "log_limiter", "shards", "store"]),
-    ("dispatch", &["clock", "domain", "metrics", "backoff", "scheduler", "shards", "store"]),
+    (
+        "dispatch",
+        &["auth", "clock", "domain", "metrics", "backoff", "scheduler", "shards", "store"],
+    ),
     ("timer", &["clock", "domain", "backoff", "scheduler", "shards", "store"]),
     ("tls", &["clock", "domain", "log_limiter", "metrics"]),
     // At the edge: they have no access to shards, and the code generated from the contract stays here.

@@ -105,13 +105,16 @@ impl IdentityMeter {
         }
         let servers = self.servers();
         let (mut job_bucket, mut byte_bucket) = (self.jobs.lock(), self.bytes.lock());
-        for (bucket, count, kind) in [
+        let checks = [
             (&mut *job_bucket, jobs, QuotaKind::Jobs),
             (&mut *byte_bucket, bytes, QuotaKind::Bytes),
-        ] {
-            let checked =
-                bucket.as_mut().map_or(Ok(()), |bucket| bucket.check(count, now, servers));
-            checked.map_err(|delay| self.exceeded(kind, QuotaRetry::After(delay)))?;
+        ];
+        let delays = checks.into_iter().filter_map(|(bucket, count, kind)| {
+            let delay = bucket.as_mut()?.check(count, now, servers).err()?;
+            Some((delay, kind))
+        });
+        if let Some((delay, kind)) = delays.max_by_key(|(delay, _)| *delay) {
+            return Err(self.exceeded(kind, QuotaRetry::After(delay)));
         }
         job_bucket.iter_mut().for_each(|bucket| bucket.take(jobs));
         byte_bucket.iter_mut().for_each(|bucket| bucket.take(bytes));

@@ -20,6 +20,7 @@ fn options(jobs: u32, bytes: u64) -> StreamOptions {
         idle_timeout: None,
         orphan_grace: Duration::from_secs(5),
         worker_id: "".into(),
+        identity: None,
         continues: None,
         peer: String::new(),
         user_agent: String::new(),

@@ -215,8 +215,14 @@ async fn other_streams_adopt_nothing() {
     server.enqueue("t", 1).await;
     live.jobs(1).await;
     let named = |continues| StreamOptions { peer: String::new(), continues, ..with(LEASES[1]) };
-    let others: [(&str, StreamOptions); 6] = [
+    let identity = |name| Some(Arc::new(Identity::new(name)));
+    let others: [(&str, StreamOptions); 8] = [
         ("another worker", StreamOptions { worker_id: "x".into(), ..named(Some(first)) }),
+        ("another identity", StreamOptions { identity: identity("x"), ..named(Some(first)) }),
+        (
+            "another identity by the same connection",
+            StreamOptions { identity: identity("x"), ..with(LEASES[1]) },
+        ),
         ("a worker without a name", StreamOptions { worker_id: "".into(), ..with(LEASES[1]) }),
         ("another connection", named(None)),
         ("a stream that is open", named(Some(live.id()))),

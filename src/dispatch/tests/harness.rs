@@ -288,6 +288,7 @@ pub(super) fn options(topics: &[&str]) -> StreamOptions {
         idle_timeout: None,
         orphan_grace: Duration::from_secs(5),
         worker_id: "w".into(),
+        identity: None,
         continues: None,
         peer: String::new(),
         user_agent: "test".into(),

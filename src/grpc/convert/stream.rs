@@ -68,6 +68,7 @@ pub(in crate::grpc) fn stream(
         orphan_grace: time::duration(c, grace, orphan_grace.as_ref(), &DELAY)
             .unwrap_or(limit::ORPHAN_GRACE_DEFAULT),
         worker_id: self::worker_id(c, worker_id),
+        identity: None,
         // A worker must always be able to reconnect: an invalid stream id counts as the id of an unknown stream.
         continues: continues_stream_id.parse().ok(),
         peer: caller.peer,

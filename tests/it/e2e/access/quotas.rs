@@ -361,6 +361,35 @@ async fn a_namespace_keeps_its_waiting_jobs_within_its_quota() {
     assert!(read(0.0).await.is_some(), "its series is gone");
 }
 
+/// Jobs that are not stored take no room: repeats of an id, and follow-ups of an Ack that settles nothing.
+#[tokio::test]
+async fn jobs_that_are_not_stored_take_no_room() {
+    let dir = IdentityDir::new(&tables(""));
+    dir.write("quotas.toml", "[[namespace]]\nname = 'shop.'\nwaiting_jobs = 20\n");
+    let server = dir.setup().start().await;
+    let a = Caller::connect(&server, "a").await;
+    for _ in 0..30 {
+        enqueue(&a, job("shop.a").with_id("one")).await.unwrap();
+    }
+    let receipt =
+        pull(&a, "shop.a", 1, Duration::ZERO).await.unwrap().deliveries[0].receipt.clone();
+    let ack = |follow_ups: usize| {
+        let enqueue = vec![job("shop.b"); follow_ups];
+        let item = pb::AckItem { receipt: receipt.clone(), enqueue, ..Default::default() };
+        pb::AckRequest { items: vec![item] }
+    };
+    let item = pb::NackItem { receipt: receipt.clone(), ..Default::default() };
+    let nack = pb::NackRequest { items: vec![item] };
+    let nacked: pb::NackResponse = a.call("QueueService/Nack", &nack).await.unwrap();
+    assert!(nacked.failures.is_empty());
+    for _ in 0..10 {
+        let stale: pb::AckResponse = a.call("QueueService/Ack", &ack(16)).await.unwrap();
+        assert_eq!(stale.failures.len(), 1);
+    }
+    assert_eq!(batch(&a, vec![job("shop.c"); 19]).await.unwrap(), 19);
+    refused(enqueue(&a, job("shop.c")).await, "waiting_jobs", "namespaces/shop.");
+}
+
 #[tokio::test]
 async fn a_server_does_not_start_with_a_quota_that_it_cannot_keep() {
     let dir = IdentityDir::new(&tables("jobs_per_second = 0"));

@@ -100,6 +100,41 @@ async fn follow_ups_need_the_right_to_enqueue_them() {
     assert!(done.failures.is_empty(), "the refused Ack has settled nothing: {done:?}");
 }
 
+/// A redrive to another topic writes jobs there, and shows their payloads to its workers.
+#[tokio::test]
+async fn a_redrive_to_another_topic_needs_its_producer_and_the_payloads() {
+    let operator = "operator = ['*']\nworker = ['debug']";
+    let tables = table("plain", operator)
+        + &table("writer", &format!("{operator}\nproducer = ['debug']"))
+        + &table("reader", &format!("{operator}\npayloads = ['a']"))
+        + &table("both", &format!("{operator}\nproducer = ['debug']\npayloads = ['a']"));
+    let (_dir, _server, admin) = server(&tables).await;
+    admin.enqueue(job("a")).await;
+    let pulled: pb::PullResponse = admin.call("QueueService/Pull", &pull("a")).await.unwrap();
+    let item = pb::NackItem {
+        receipt: pulled.deliveries[0].receipt.clone(),
+        action: pb::NackAction::DeadLetter.into(),
+        ..Default::default()
+    };
+    let nack = pb::NackRequest { items: vec![item] };
+    let _: pb::NackResponse = admin.call("QueueService/Nack", &nack).await.unwrap();
+    let redrive = |target: &str| pb::RedriveJobsRequest {
+        topic: "a".to_owned(),
+        target_topic: target.to_owned(),
+        ..Default::default()
+    };
+    for (name, may) in [("plain", false), ("writer", false), ("reader", false), ("both", true)] {
+        let done = admin
+            .as_identity(name)
+            .call::<pb::RedriveJobsResponse>("AdminService/RedriveJobs", &redrive("debug"))
+            .await;
+        match done {
+            Ok(done) => assert!(may && done.redriven_count == 1, "{name}: {done:?}"),
+            Err(status) => assert!(!may && status.code() == Code::PermissionDenied, "{status}"),
+        }
+    }
+}
+
 /// In one batch, what is not allowed fails alone.
 #[tokio::test]
 async fn a_batch_fails_by_its_items() {
