@@ -129,8 +129,10 @@ impl Troubles {
         let info = details.error_info();
         let reason = info.map_or_else(|| status.code().to_string(), |info| info.reason.clone());
         self.count(format!("{verb}: {reason}"));
-        let full = status.code() == Code::ResourceExhausted && reason == "STORE_FULL";
-        let known = full || UNKNOWN.contains(&status.code());
+        // A full shard, and one that is so slow that calls wait too long for it.
+        let refused = status.code() == Code::ResourceExhausted
+            && ["STORE_FULL", "RATE_LIMITED"].contains(&&*reason);
+        let known = refused || UNKNOWN.contains(&status.code());
         // A replica's own answer has a retry delay; a broken connection cannot.
         let again = matches!(status.code(), Code::Unavailable | Code::ResourceExhausted);
         let has_delay = info.is_none() || !again || details.retry_info().is_some();
