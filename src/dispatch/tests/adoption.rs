@@ -1,7 +1,9 @@
 //! Adoption of the leases of a worker's previous stream by its next one: which leases, and the effects for both.
 
 use super::super::adoption_queue::ADOPTION_WAIT_MAX;
-use super::harness::{SOON, TestServer, TestWorker, options, pull_options, run_pending_tasks};
+use super::harness::{
+    SOON, TestServer, TestWorker, options, patterns, pull_options, run_pending_tasks,
+};
 use super::*;
 use crate::domain::StreamId;
 use crate::scheduler::RevokeReason;
@@ -215,7 +217,12 @@ async fn other_streams_adopt_nothing() {
     server.enqueue("t", 1).await;
     live.jobs(1).await;
     let named = |continues| StreamOptions { peer: String::new(), continues, ..with(LEASES[1]) };
-    let identity = |name| Some(Arc::new(Identity::new(name)));
+    // It may settle jobs of all topics: only its name differs.
+    let identity = |name| {
+        let mut identity = Identity::new(name);
+        identity.grants = std::array::from_fn(|_| patterns(&["*"]));
+        Some(Arc::new(identity))
+    };
     let others: [(&str, StreamOptions); 8] = [
         ("another worker", StreamOptions { worker_id: "x".into(), ..named(Some(first)) }),
         ("another identity", StreamOptions { identity: identity("x"), ..named(Some(first)) }),

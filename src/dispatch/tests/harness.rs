@@ -268,7 +268,7 @@ pub(super) fn attempt(delivery: &JobDelivery) -> (u32, u32) {
     (delivery.job.failures, delivery.job.deliveries)
 }
 
-fn patterns(topics: &[&str]) -> Vec<TopicPattern> {
+pub(super) fn patterns(topics: &[&str]) -> Vec<TopicPattern> {
     let pattern = |topic: &&str| match topic.strip_suffix('*') {
         Some(prefix) => TopicPattern::Prefix(prefix.into()),
         None => TopicPattern::Exact(TopicName::stored(topic)),
