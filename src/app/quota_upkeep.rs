@@ -40,7 +40,7 @@ async fn follow_servers(shards: &Shards, authenticator: &Authenticator) {
     }
 }
 
-/// Reads a figure of the namespaces with a quota of it, about once a second while there are any.
+/// Reads a figure of the namespaces with a quota of it while there are any, about once a second, and when a job needs it.
 async fn follow_namespaces(
     scheduler: &Scheduler,
     namespaces: &NamespaceMeters,
@@ -51,7 +51,10 @@ async fn follow_namespaces(
         let table = namespaces.wait_for_any(figure).await;
         let next = Instant::now() + READ_INTERVAL;
         read_namespaces(scheduler, namespaces, (&table, figure), &mut last).await;
-        tokio::time::sleep_until(next).await;
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => {}
+            () = namespaces.read_wanted(figure) => {}
+        }
     }
 }
 
@@ -61,7 +64,7 @@ async fn read_namespaces(
     (table, figure): (&NamespaceTable, NamespaceFigure),
     last: &mut LastNumbers,
 ) {
-    table.begin_read(figure);
+    namespaces.begin_read(table, figure);
     let read = async |shard: &Shard| {
         (shard.name().clone(), read_shard(scheduler, table, figure, shard).await)
     };

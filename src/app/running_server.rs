@@ -123,7 +123,8 @@ impl RunningServer {
             false => self.authenticator.clone(),
         };
         let refresh = self.refresh.clone();
-        http::router(self.scheduler.metrics().clone(), not_ready, refresh, readers)
+        let access = http::MetricsAccess::new(readers, self.audit.clone());
+        http::router(self.scheduler.metrics().clone(), not_ready, refresh, access)
     }
 
     /// Returns the function that reads all metrics, with fresh gauges if the shards answer in time.

@@ -1,7 +1,7 @@
 //! One line of the audit log.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -12,8 +12,12 @@ use crate::domain::Time;
 const NAMED_MAX: usize = 16;
 
 /// Topics, jobs and shards that a call has touched, collected while it is handled. Cloning shares it.
-#[derive(Clone, Debug, Default)]
-pub struct AuditNote(Arc<Mutex<Touched>>);
+#[derive(Clone, Debug)]
+pub struct AuditNote {
+    touched: Arc<Mutex<Touched>>,
+    /// False if the call is logged only for what it is denied: then nothing else is collected.
+    is_full: bool,
+}
 
 #[derive(Clone, Debug, Default, Serialize)]
 struct Touched {
@@ -27,20 +31,23 @@ struct Touched {
     jobs_count: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     shard: Option<String>,
+    /// Number of topics and jobs that the rights of the caller do not include.
+    #[serde(skip_serializing_if = "is_zero")]
+    denied: usize,
 }
 
 /// A call that has ended.
 #[derive(Debug)]
 pub struct AuditedCall<'a> {
-    /// Name of the RPC.
+    /// Name of the RPC, or of the page.
     pub rpc: &'a str,
     /// Name of the identity; `None`: it proved none, or there are no identities.
     pub identity: Option<&'a str>,
     /// Address of the client, or of the proxy in front of this server.
     pub peer: Option<SocketAddr>,
-    /// Id of the call.
+    /// Id of the call. Empty: it has none.
     pub request_id: &'a str,
-    /// Topics, jobs and shards that it touched, if it collected them.
+    /// Topics, jobs and shards that it touched.
     pub note: Option<&'a AuditNote>,
     /// Name of the code, as `PERMISSION_DENIED`.
     pub code: &'a str,
@@ -79,30 +86,82 @@ pub(super) struct Entry<'a> {
 // === impl AuditNote ===
 
 impl AuditNote {
+    /// Creates the note of a call; `is_full`: the call is logged whatever its result is.
+    #[must_use]
+    pub fn new(is_full: bool) -> AuditNote {
+        AuditNote { touched: Arc::default(), is_full }
+    }
+
     /// Adds a topic.
     pub fn topic(&self, topic: &str) {
-        let mut touched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if touched.topics.len() < NAMED_MAX && !touched.topics.iter().any(|known| known == topic) {
-            touched.topics.push(topic.to_owned());
+        if self.is_full {
+            self.lock().add_topic(topic);
         }
     }
 
     /// Adds a job and its topic.
     pub fn job(&self, topic: &str, id: &str) {
-        self.topic(topic);
-        let mut touched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if touched.jobs.len() < NAMED_MAX {
-            touched.jobs.push(format!("{topic}/{id}"));
-        } else {
-            let named = touched.jobs.len();
-            *touched.jobs_count.get_or_insert(named) += 1;
+        if self.is_full {
+            self.lock().add_job(topic, id);
         }
     }
 
     /// Sets the shard.
     pub fn shard(&self, shard: &str) {
-        let mut touched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        touched.shard = Some(shard.to_owned());
+        self.lock().shard = Some(shard.to_owned());
+    }
+
+    /// Adds a topic that the rights of the caller do not include.
+    pub fn denied_topic(&self, topic: &str) {
+        self.deny(|touched| touched.add_topic(topic));
+    }
+
+    /// Adds a job that the rights of the caller do not include.
+    pub fn denied_job(&self, topic: &str, id: &str) {
+        self.deny(|touched| touched.add_job(topic, id));
+    }
+
+    /// Returns whether the call is logged whatever its result is.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Returns whether the call was denied a topic or a job.
+    pub(super) fn has_denials(&self) -> bool {
+        self.lock().denied > 0
+    }
+
+    /// Counts a denial; a full note has its topic and job already.
+    fn deny(&self, add: impl FnOnce(&mut Touched)) {
+        let mut touched = self.lock();
+        touched.denied += 1;
+        if !self.is_full {
+            add(&mut touched);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Touched> {
+        self.touched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Touched ===
+
+impl Touched {
+    fn add_topic(&mut self, topic: &str) {
+        if self.topics.len() < NAMED_MAX && !self.topics.iter().any(|known| known == topic) {
+            self.topics.push(topic.to_owned());
+        }
+    }
+
+    fn add_job(&mut self, topic: &str, id: &str) {
+        self.add_topic(topic);
+        if self.jobs.len() < NAMED_MAX {
+            self.jobs.push(format!("{topic}/{id}"));
+        } else {
+            let named = self.jobs.len();
+            *self.jobs_count.get_or_insert(named) += 1;
+        }
     }
 }
 
@@ -110,15 +169,14 @@ impl AuditNote {
 
 impl<'a> Entry<'a> {
     pub(super) fn of_call(now: Time, call: &AuditedCall<'a>, suppressed: Option<u64>) -> Entry<'a> {
-        let touched =
-            call.note.map(|note| note.0.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        let touched = call.note.map(|note| note.lock().clone());
         Entry {
             time: rfc3339(now),
             event: "call",
             rpc: Some(call.rpc),
             identity: call.identity,
             peer: call.peer.map(|peer| peer.to_string()),
-            request_id: Some(call.request_id),
+            request_id: Some(call.request_id).filter(|id| !id.is_empty()),
             touched: touched.unwrap_or_default(),
             code: Some(call.code),
             error: call.error.filter(|error| !error.is_empty()),
@@ -144,6 +202,11 @@ impl<'a> Entry<'a> {
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
 fn rfc3339(time: Time) -> String {
     let micros = u64::try_from(time.0).unwrap_or(0);
     humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_micros(micros)).to_string()
@@ -155,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_line_names_what_was_touched_and_the_number_of_the_rest() {
-        let note = AuditNote::default();
+        let note = AuditNote::new(true);
         for number in 0..20 {
             note.job("a", &number.to_string());
         }
@@ -178,6 +241,19 @@ mod tests {
         assert_eq!(line["jobs"].as_array().unwrap().len(), NAMED_MAX);
         assert_eq!((&line["jobs"][1], &line["jobs_count"]), (&"a/1".into(), &20.into()));
         assert!(line.get("error").is_none() && line.get("suppressed").is_none());
+    }
+
+    #[test]
+    fn a_call_that_is_logged_for_denials_only_names_nothing_else() {
+        let note = AuditNote::new(false);
+        note.topic("allowed");
+        note.job("allowed", "1");
+        assert!(!note.has_denials());
+        note.denied_topic("a");
+        note.denied_job("b", "2");
+        let touched = serde_json::to_value(&*note.lock()).unwrap();
+        let wanted = serde_json::json!({"topics": ["a", "b"], "jobs": ["b/2"], "denied": 2});
+        assert_eq!(touched, wanted);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! - [`entry`]: one line, and what a call has touched
 //! - [`writer`]: where lines go
 //!
-//! Calls that change what other callers rely on are always logged, refused credentials and missing rights too; all calls
-//! by a setting. A line is written when its call ends. Payloads, headers of jobs and tokens are never in it.
+//! Calls that change what other callers rely on are always logged, refused credentials and missing rights too, also where
+//! the answer hides them; all calls by a setting. A line is written when its call ends. Payloads, headers of jobs and tokens are never in it.
 
 pub mod entry;
 pub mod writer;
@@ -23,7 +23,8 @@ pub use writer::{AuditTarget, AuditWriter};
 
 use entry::Entry;
 
-/// Interval in which refusals of one RPC with one code are logged at most once, with the number suppressed.
+/// Interval in which refusals of an identity, of one RPC with one code, are logged at most once, with the number
+/// suppressed.
 const REFUSALS_EVERY: Duration = Duration::from_secs(1);
 
 /// Interval in which lost lines are reported at most once.
@@ -32,7 +33,8 @@ const LOSSES_EVERY: Duration = Duration::from_secs(10);
 /// Calls that are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AuditCalls {
-    /// RedriveJobs, SetShardState, Delete, Reschedule, and calls that are refused for their credentials or rights.
+    /// RedriveJobs, SetShardState, Delete, Reschedule, and calls that are refused for their credentials or rights, as a
+    /// whole or in part.
     #[default]
     Changes,
     /// Every call but health and reflection.
@@ -75,27 +77,28 @@ impl AuditLog {
         })))
     }
 
-    /// Returns the note of a call that will be logged whatever its result is.
+    /// Returns the note of a call, for what it touches and is denied.
     #[must_use]
     pub fn note(&self, rpc: Rpc) -> Option<AuditNote> {
         let state = self.0.as_ref()?;
-        let is_logged = state.calls == AuditCalls::All || is_change(rpc);
-        is_logged.then(AuditNote::default)
+        Some(AuditNote::new(state.calls == AuditCalls::All || is_change(rpc)))
     }
 
-    /// Logs a call that has ended, if it has a note or was refused for its credentials or rights.
+    /// Logs a call that has ended, if all such calls are logged or it was refused for its credentials or rights.
     pub fn call_ended(&self, call: &AuditedCall<'_>) {
         let Some(state) = &self.0 else { return };
-        let is_refusal = matches!(call.code, "UNAUTHENTICATED" | "PERMISSION_DENIED");
-        if call.note.is_none() && !is_refusal {
-            return;
-        }
+        let is_logged = call.note.is_some_and(AuditNote::is_full);
+        let is_refused = matches!(call.code, "UNAUTHENTICATED" | "PERMISSION_DENIED")
+            || !is_logged && call.note.is_some_and(AuditNote::has_denials);
         let mut suppressed = None;
-        if is_refusal {
-            match state.refusals.allow(&[call.rpc, call.code]) {
+        if is_refused {
+            let identity = call.identity.unwrap_or_default();
+            match state.refusals.allow(&[call.rpc, call.code, identity]) {
                 Some(permit) => suppressed = permit.suppressed(),
                 None => return,
             }
+        } else if !is_logged {
+            return;
         }
         state.write(&Entry::of_call(state.clock.now(), call, suppressed));
     }

@@ -17,7 +17,7 @@ use super::status::RpcError;
 pub(super) struct CallAccess {
     caller: Caller,
     rpc: Rpc,
-    /// Note for the audit log, if the call is logged.
+    /// Note for the audit log, if there is one.
     note: Option<AuditNote>,
 }
 
@@ -54,9 +54,14 @@ impl CallAccess {
         if let Some(note) = &self.note {
             note.job(key.topic.as_str(), key.id.as_str());
         }
-        self.check(&key.topic).map_err(|denial| match denial {
-            Denial::OutsideNamespaces => RpcError::job_not_found(key),
-            denial => self.denied(&denial, &key.topic),
+        self.check(&key.topic).map_err(|denial| {
+            if let Some(note) = &self.note {
+                note.denied_job(key.topic.as_str(), key.id.as_str());
+            }
+            match denial {
+                Denial::OutsideNamespaces => RpcError::job_not_found(key),
+                denial => self.error(&denial, &key.topic),
+            }
         })
     }
 
@@ -64,7 +69,10 @@ impl CallAccess {
     /// for it.
     pub(super) fn touch_existing(&self, topic: &TopicName) -> Result<(), RpcError> {
         self.check(topic).map_err(|denial| match denial {
-            Denial::OutsideNamespaces => RpcError::topic_not_found(topic),
+            Denial::OutsideNamespaces => {
+                self.note_denied(topic.as_str());
+                RpcError::topic_not_found(topic)
+            }
             denial => self.denied(&denial, topic),
         })
     }
@@ -87,6 +95,7 @@ impl CallAccess {
                         Ok(_) => RpcError::internal(),
                     },
                     TopicPattern::Prefix(_) => {
+                        self.note_denied(&pattern.to_string());
                         RpcError::permission_denied(&self.caller, &Denial::NoPattern(self.rpc))
                     }
                 };
@@ -117,7 +126,11 @@ impl CallAccess {
         if let Some(note) = &self.note {
             note.job(receipt.key.topic.as_str(), receipt.key.id.as_str());
         }
-        self.check(&receipt.key.topic).is_ok()
+        let may = self.check(&receipt.key.topic).is_ok();
+        if let Some(note) = self.note.as_ref().filter(|_| !may) {
+            note.denied_job(receipt.key.topic.as_str(), receipt.key.id.as_str());
+        }
+        may
     }
 
     /// Returns the view of jobs of a topic: without a right to their payloads the basic one, unless the call asks for
@@ -128,23 +141,19 @@ impl CallAccess {
         view: ReadView,
         asked: i32,
     ) -> Result<ReadView, RpcError> {
-        let denied = match view {
-            ReadView::Basic => return Ok(view),
-            _ => self.touch_payloads(topic),
-        };
-        let Err(error) = denied else { return Ok(view) };
-        if asked == 0 {
-            return Ok(ReadView::Basic);
+        match view {
+            ReadView::Basic => Ok(view),
+            _ if self.may_read_payloads(topic) => Ok(view),
+            _ if asked == 0 => Ok(ReadView::Basic),
+            _ => Err(self.payloads_denied(topic).with_field("view")),
         }
-        Err(error.with_field("view"))
     }
 
     /// Allows or refuses the payloads of a topic.
     pub(super) fn touch_payloads(&self, topic: &TopicName) -> Result<(), RpcError> {
-        let may = |identity: &Arc<Identity>| identity.may_read_payloads(topic);
-        match self.caller.identity().is_none_or(may) {
+        match self.may_read_payloads(topic) {
             true => Ok(()),
-            false => Err(RpcError::payloads_denied(&self.caller, topic)),
+            false => Err(self.payloads_denied(topic)),
         }
     }
 
@@ -182,7 +191,29 @@ impl CallAccess {
         }
     }
 
+    /// Returns the error of a topic that is denied, and adds the topic to the line in the audit log.
     fn denied(&self, denial: &Denial, topic: &TopicName) -> RpcError {
+        self.note_denied(topic.as_str());
+        self.error(denial, topic)
+    }
+
+    fn may_read_payloads(&self, topic: &TopicName) -> bool {
+        let may = |identity: &Arc<Identity>| identity.may_read_payloads(topic);
+        self.caller.identity().is_none_or(may)
+    }
+
+    fn payloads_denied(&self, topic: &TopicName) -> RpcError {
+        self.note_denied(topic.as_str());
+        RpcError::payloads_denied(&self.caller, topic)
+    }
+
+    fn note_denied(&self, topic: &str) {
+        if let Some(note) = &self.note {
+            note.denied_topic(topic);
+        }
+    }
+
+    fn error(&self, denial: &Denial, topic: &TopicName) -> RpcError {
         RpcError::permission_denied(&self.caller, denial).with_topic(topic)
     }
 }

@@ -35,7 +35,7 @@ impl<'c> AdmittedJobs<'c> {
     ///
     /// # Errors
     /// QUOTA_EXCEEDED, with the quota that has no room; nothing is taken from the others.
-    pub(super) fn admit(
+    pub(super) async fn admit(
         authenticator: &'c Authenticator,
         caller: &'c Caller,
         drafts: &[Draft],
@@ -51,11 +51,13 @@ impl<'c> AdmittedJobs<'c> {
         let jobs = sizes(drafts);
         // Before the rates: room that is not used is returned, tokens are not.
         let namespaces = authenticator.namespaces();
-        let reserve = |namespaces: &NamespaceMeters| namespaces.reserve(by_topic(&jobs));
-        let room = namespaces.map(reserve).transpose().map_err(|exceeded| {
-            meter.count_refusal(exceeded.kind);
-            RpcError::quota_exceeded(&exceeded)
-        })?;
+        let room = match namespaces {
+            Some(namespaces) => Some(namespaces.reserve(&jobs).await.map_err(|exceeded| {
+                meter.count_refusal(exceeded.kind);
+                RpcError::quota_exceeded(&exceeded)
+            })?),
+            None => None,
+        };
         let sum = jobs.iter().map(|(_, bytes)| bytes).sum();
         let admitted = meter.admit_jobs(jobs.len() as u64, sum, Instant::now());
         admitted.map_err(|exceeded| RpcError::quota_exceeded(&exceeded))?;
@@ -82,7 +84,8 @@ impl<'c> AdmittedJobs<'c> {
             meter.jobs_accepted(new.len() as u64, new.iter().map(|(_, bytes)| bytes).sum());
         }
         if let Some(namespaces) = self.namespaces {
-            namespaces.count_written(by_topic(new).chain(by_topic(may_be_new)));
+            namespaces.count_written(new);
+            namespaces.count_written(may_be_new);
         }
         // Its jobs have been counted.
         self.room = None;
@@ -127,7 +130,7 @@ impl<'c> FollowUps<'c> {
             meter.jobs_accepted(jobs.len() as u64, jobs.iter().map(|(_, bytes)| bytes).sum());
         }
         if let Some(namespaces) = self.namespaces {
-            namespaces.count_written(by_topic(&jobs));
+            namespaces.count_written(&jobs);
         }
     }
 }
@@ -135,8 +138,4 @@ impl<'c> FollowUps<'c> {
 /// Returns the topic and the bytes of each job.
 fn sizes(drafts: &[Draft]) -> Vec<(TopicName, u64)> {
     drafts.iter().map(|draft| (draft.topic.clone(), draft.spec.bytes() as u64)).collect()
-}
-
-fn by_topic(jobs: &[(TopicName, u64)]) -> impl Iterator<Item = (&TopicName, u64)> {
-    jobs.iter().map(|(topic, bytes)| (topic, *bytes))
 }

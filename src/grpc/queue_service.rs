@@ -76,7 +76,7 @@ impl QueueHandler {
         };
         let slots: Vec<_> =
             batch.drafts.into_iter().map(|draft| slot(allowed(draft), &mut drafts)).collect();
-        let admitted = AdmittedJobs::admit(&self.authenticator, access.caller(), &drafts)?;
+        let admitted = AdmittedJobs::admit(&self.authenticator, access.caller(), &drafts).await?;
         let written = self.scheduler.enqueue(drafts, batch.durability, until).await;
         admitted.written(&written);
         let mut written = written.into_iter();
@@ -104,7 +104,7 @@ impl QueueService for QueueHandler {
         access.touch(&draft.topic).map_err(|error| error.with_field("job.topic"))?;
         let topic = span.map(|_| draft.topic.clone());
         let drafts = vec![draft];
-        let admitted = AdmittedJobs::admit(&self.authenticator, access.caller(), &drafts)?;
+        let admitted = AdmittedJobs::admit(&self.authenticator, access.caller(), &drafts).await?;
         let mut written = self.scheduler.enqueue(drafts, asked, write_deadline(&extensions)).await;
         admitted.written(&written);
         match written.pop() {

@@ -11,24 +11,26 @@
 mod client_socket;
 mod connection_use;
 mod json;
+mod metrics_access;
 mod scrape_limiter;
 mod serve;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Extension, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::extract::{ConnectInfo, Extension, State};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use futures::future::BoxFuture;
 
-use crate::auth::Authenticator;
 use crate::metrics::Metrics;
-use crate::rpc::Rpc;
 use crate::tls::PeerCertificate;
 
+pub use metrics_access::MetricsAccess;
+use metrics_access::MetricsDenial;
 use scrape_limiter::ScrapeLimiter;
 pub use serve::serve;
 
@@ -50,24 +52,24 @@ struct HttpState {
     metrics: Metrics,
     not_ready: NotReady,
     scrapes: ScrapeLimiter,
-    readers: Authenticator,
+    access: MetricsAccess,
 }
 
 /// Creates the pages. Each probe calls `not_ready`; `refresh` runs before a rendering of the metrics.
 ///
-/// Metrics show all topics: they are for identities with a right to see the whole server, among those of `readers`.
+/// Metrics show all topics: `access` has the identities with a right to see the whole server.
 pub fn router(
     metrics: Metrics,
     not_ready: NotReady,
     refresh: Refresh,
-    readers: Authenticator,
+    access: MetricsAccess,
 ) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(render))
         .route(json::PATH, any(json::call))
-        .with_state(HttpState { metrics, not_ready, scrapes: ScrapeLimiter::new(refresh), readers })
+        .with_state(HttpState { metrics, not_ready, scrapes: ScrapeLimiter::new(refresh), access })
 }
 
 async fn readyz(State(pages): State<HttpState>) -> impl IntoResponse {
@@ -79,11 +81,14 @@ async fn readyz(State(pages): State<HttpState>) -> impl IntoResponse {
 
 async fn render(
     State(pages): State<HttpState>,
+    peer: Option<Extension<ConnectInfo<SocketAddr>>>,
     certificate: Option<Extension<Arc<PeerCertificate>>>,
     headers: HeaderMap,
 ) -> Response {
-    let names = certificate.map(|Extension(certificate)| certificate.names()).unwrap_or_default();
-    if let Err((status, text)) = may_read_metrics(&pages.readers, names, &headers) {
+    let peer = peer.map(|Extension(ConnectInfo(peer))| peer);
+    let certificate = certificate.as_ref().map(|Extension(certificate)| certificate);
+    if let Err(denial) = pages.access.check(peer, certificate, &headers) {
+        let MetricsDenial { status, text, .. } = denial;
         return (status, [(header::WWW_AUTHENTICATE, "Bearer")], text).into_response();
     }
     let Some(_place) = pages.scrapes.try_acquire() else {
@@ -96,31 +101,6 @@ async fn render(
     ([(header::CONTENT_TYPE, METRICS_TEXT)], pages.metrics.render()).into_response()
 }
 
-/// Allows or refuses a scrape, by the right to ListShards: both show the whole server.
-fn may_read_metrics(
-    readers: &Authenticator,
-    certificate: Vec<String>,
-    headers: &HeaderMap,
-) -> Result<(), (StatusCode, String)> {
-    let header = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    let caller = readers.connection(certificate).caller(header);
-    let caller = caller.map_err(|error| {
-        let status = match error.is_temporary() {
-            true => StatusCode::SERVICE_UNAVAILABLE,
-            false => StatusCode::UNAUTHORIZED,
-        };
-        (status, format!("{error}\n"))
-    })?;
-    let allowed = caller.identity().map_or(Ok(()), |who| who.may_call(Rpc::ListShards).map(drop));
-    allowed.map_err(|_| {
-        let text = format!(
-            "the identity {caller} has no right to the metrics: it needs the role viewer or operator with the pattern \
-             *, and no namespaces\n"
-        );
-        (StatusCode::FORBIDDEN, text)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use axum::body::{Body, to_bytes};
@@ -128,7 +108,14 @@ mod tests {
     use tokio::sync::watch;
     use tower::ServiceExt as _;
 
+    use crate::audit::AuditLog;
+    use crate::auth::Authenticator;
+
     use super::*;
+
+    fn open_to_all() -> MetricsAccess {
+        MetricsAccess::new(Authenticator::off(), AuditLog::off())
+    }
 
     async fn fetch(router: &Router, path: &str) -> (StatusCode, String) {
         let request = Request::get(path).body(Body::empty()).unwrap();
@@ -150,7 +137,7 @@ mod tests {
     async fn readiness_follows_the_server_and_health_does_not() {
         let (why, asked) = watch::channel(None);
         let not_ready: NotReady = Arc::new(move || asked.borrow().map(str::to_owned));
-        let router = router(Metrics::new(), not_ready, idle(), Authenticator::off());
+        let router = router(Metrics::new(), not_ready, idle(), open_to_all());
         for (is, status, body) in [
             (Some("no shard answers"), 503, "not ready: no shard answers\n"),
             (None, 200, "ready\n"),
@@ -172,7 +159,7 @@ mod tests {
             let fresh = fresh.clone();
             Box::pin(async move { fresh.set_streams(3) })
         });
-        let router = router(metrics, ready(), refresh, Authenticator::off());
+        let router = router(metrics, ready(), refresh, open_to_all());
         let (status, text) = fetch(&router, "/metrics").await;
         assert_eq!(status, 200);
         assert!(text.contains("\nringq_streams 3\n"), "{text}");
@@ -181,7 +168,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn few_scrapes_are_served_at_once() {
         let slow: Refresh = Arc::new(|| Box::pin(tokio::time::sleep(Duration::from_secs(30))));
-        let router = router(Metrics::new(), ready(), slow, Authenticator::off());
+        let router = router(Metrics::new(), ready(), slow, open_to_all());
         for _ in 0..3 {
             let scrapes = (0..60).map(|_| fetch(&router, "/metrics"));
             let answers = futures::future::join_all(scrapes).await;
@@ -197,7 +184,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_scrape_does_not_wait_for_ever() {
         let stuck: Refresh = Arc::new(|| Box::pin(std::future::pending()));
-        let router = router(Metrics::new(), ready(), stuck, Authenticator::off());
+        let router = router(Metrics::new(), ready(), stuck, open_to_all());
         assert_eq!(fetch(&router, "/metrics").await.0, 200);
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::ConnectInfo;
 use axum::http::header;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -124,6 +125,7 @@ async fn connection(
             false => Body::new(body),
         });
         request.extensions_mut().insert(calls.clone());
+        request.extensions_mut().insert(ConnectInfo(peer));
         if let Some(certificate) = &certificate {
             request.extensions_mut().insert(Arc::clone(certificate));
         }

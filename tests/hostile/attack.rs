@@ -15,8 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::frames::{ENHANCE_YOUR_CALM, PREFACE, call_headers, kind, settings};
 use crate::harness::Server;
 
-/// Pause before a client connects again: the server is under attack, not the machine.
-const PAUSE: Duration = Duration::from_millis(200);
+/// Pause before a client connects again.
+const PAUSE: Duration = Duration::from_millis(1);
 /// Send buffer of a hostile socket: a larger one would take megabytes that never reach the server.
 const SEND_BUFFER_BYTES: u32 = 64 << 10;
 
@@ -103,7 +103,15 @@ impl Port {
 impl Attack {
     /// Starts attacks without clients.
     pub(crate) fn new(seen: Arc<Seen>) -> Attack {
-        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        // Hostile clients are on other machines: here they have the time that the server does not need.
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .on_thread_start(|| {
+                rustix::process::nice(19).expect("a thread may lower its priority");
+            })
+            .enable_all()
+            .build()
+            .unwrap();
         Attack { runtime: Some(runtime), seen }
     }
 

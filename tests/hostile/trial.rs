@@ -22,7 +22,7 @@ const WARM_UP: Duration = Duration::from_millis(300);
 /// Largest allowed ratio between the 99th percentiles of the polite client with and without an attack.
 const RATIO_MAX: u32 = 3;
 /// Time below which percentiles are not compared: a busy machine causes such delays by itself.
-const QUICK: Duration = Duration::from_millis(20);
+const QUICK: Duration = Duration::from_millis(5);
 /// Time in which the server ends a connection that goes on with its attack, and closes those whose clients have gone.
 const END_MAX: Duration = Duration::from_secs(60);
 

@@ -61,7 +61,7 @@ const LAYERS: [(&str, &[&str]); 27] = [
             "trace",
         ],
     ),
-    ("http", &["auth", "connections", "grpc", "metrics", "rpc", "tls"]),
+    ("http", &["audit", "auth", "connections", "grpc", "metrics", "rpc", "tls"]),
     ("config", &["audit", "domain", "store", "telemetry", "tls"]),
     (
         "app",

@@ -4,10 +4,12 @@
 //! - `token_bucket`: one rate of one identity on this server
 //! - [`identity_meter`]: rates, streams and usage of one identity
 //! - [`namespace_meter`]: waiting jobs and stored bytes of the namespaces with a quota
+//! - `read_progress`: reads of these numbers, also before their time
 
 pub mod identity_meter;
 pub mod namespace_meter;
 pub mod quota_file;
+mod read_progress;
 #[cfg(test)]
 mod tests;
 mod token_bucket;

@@ -6,14 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::super::identity_file::SEPARATORS;
+use super::read_progress::ReadProgress;
 use super::{NamespaceQuota, QuotaExceeded, QuotaKind, QuotaRetry};
 use crate::domain::{TopicName, limit};
 use crate::metrics::Metrics;
 
 /// Interval in which the use is read; a refused call may succeed after the next read.
 pub const READ_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Maximum time that a job waits for reads.
+const READ_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// Figure of a namespace that a quota limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +41,7 @@ struct NamespaceMetersInner {
     /// True while there is any: calls without one take no lock.
     is_on: AtomicBool,
     table: watch::Sender<Arc<NamespaceTable>>,
+    reads: PerFigure<ReadProgress>,
     metrics: Metrics,
 }
 
@@ -63,6 +69,14 @@ struct Used {
     written_during_read: u64,
     /// Number that it is writing.
     in_flight: u64,
+}
+
+/// Namespace without room for jobs.
+#[derive(Debug)]
+pub(super) struct NoRoom {
+    pub(super) exceeded: QuotaExceeded,
+    /// Figure of which another read may find room.
+    pub(super) outdated: Option<NamespaceFigure>,
 }
 
 /// Room for jobs that are being written. Dropping it makes the room free again.
@@ -115,11 +129,11 @@ impl NamespaceFigure {
 impl NamespaceMeters {
     /// Creates the meters of no namespace.
     pub(in super::super) fn new(metrics: &Metrics) -> NamespaceMeters {
-        let (table, metrics) = (watch::Sender::default(), metrics.clone());
         NamespaceMeters(Arc::new(NamespaceMetersInner {
             is_on: AtomicBool::new(false),
-            table,
-            metrics,
+            table: watch::Sender::default(),
+            reads: Default::default(),
+            metrics: metrics.clone(),
         }))
     }
 
@@ -152,13 +166,33 @@ impl NamespaceMeters {
     }
 
     /// Reserves room for these jobs, each given as its topic and its bytes of payload and headers, or for none of them.
+    /// Where that fails because of jobs that were written since the last read, and may have been taken by workers since,
+    /// another read is awaited first, for half a second at most.
     ///
     /// # Errors
     /// [`QuotaExceeded`] of the first namespace without room.
-    pub fn reserve<'a>(
+    pub async fn reserve(
         &self,
-        jobs: impl Iterator<Item = (&'a TopicName, u64)>,
+        jobs: &[(TopicName, u64)],
     ) -> Result<JobReservation, QuotaExceeded> {
+        let until = Instant::now() + READ_WAIT_MAX;
+        loop {
+            let NoRoom { exceeded, outdated } = match self.reserve_at_once(jobs) {
+                Ok(reservation) => return Ok(reservation),
+                Err(no_room) => no_room,
+            };
+            let Some(figure) = outdated else { return Err(exceeded) };
+            if !self.0.reads[figure as usize].next(until).await {
+                return Err(exceeded);
+            }
+        }
+    }
+
+    /// Does the same as [`NamespaceMeters::reserve`] with the numbers of the last read.
+    pub(super) fn reserve_at_once(
+        &self,
+        jobs: &[(TopicName, u64)],
+    ) -> Result<JobReservation, NoRoom> {
         let mut reservation = JobReservation::default();
         for (meter, amounts) in self.count_by_namespace(jobs) {
             meter.reserve(amounts)?;
@@ -168,7 +202,7 @@ impl NamespaceMeters {
     }
 
     /// Counts these jobs as written, whether there is room or not.
-    pub fn count_written<'a>(&self, jobs: impl Iterator<Item = (&'a TopicName, u64)>) {
+    pub fn count_written(&self, jobs: &[(TopicName, u64)]) {
         for (meter, amounts) in self.count_by_namespace(jobs) {
             meter.change(amounts, Used::add_written);
         }
@@ -188,7 +222,20 @@ impl NamespaceMeters {
         }
     }
 
-    /// Sets the numbers that a read since [`NamespaceTable::begin_read`] has found, by name; the number of namespaces
+    /// Waits until a job needs a read of this figure.
+    pub async fn read_wanted(&self, figure: NamespaceFigure) {
+        self.0.reads[figure as usize].wanted().await;
+    }
+
+    /// Begins a read of a figure of these namespaces: what is written from now on may be missing in it.
+    pub fn begin_read(&self, table: &NamespaceTable, figure: NamespaceFigure) {
+        self.0.reads[figure as usize].begin();
+        for meter in table.0.values() {
+            meter.lock()[figure as usize].written_during_read = 0;
+        }
+    }
+
+    /// Sets the numbers that a read since [`NamespaceMeters::begin_read`] has found, by name; the number of namespaces
     /// that are not among them is 0.
     pub fn end_read(
         &self,
@@ -205,18 +252,18 @@ impl NamespaceMeters {
                 figure.set_metric(&self.0.metrics, name, number);
             }
         }
+        self.0.reads[figure as usize].end();
     }
 
-    fn count_by_namespace<'a>(
+    fn count_by_namespace(
         &self,
-        jobs: impl Iterator<Item = (&'a TopicName, u64)>,
+        jobs: &[(TopicName, u64)],
     ) -> Vec<(Arc<NamespaceMeter>, PerFigure<u64>)> {
         if !self.0.is_on.load(Ordering::Relaxed) {
             return Vec::new();
         }
         let table = Arc::clone(&self.0.table.borrow());
         let mut sums: HashMap<&str, PerFigure<u64>> = HashMap::new();
-        let jobs: Vec<_> = jobs.collect();
         for run in jobs.chunk_by(|a, b| a.0 == b.0) {
             let amounts = run.iter().map(|(_, bytes)| NamespaceFigure::amounts(*bytes));
             let sum = amounts.fold([0, 0], add);
@@ -262,13 +309,6 @@ impl NamespaceTable {
         found.map(String::as_str).collect::<Vec<_>>().into_iter()
     }
 
-    /// Begins a read of a figure: what is written from now on may be missing in it.
-    pub fn begin_read(&self, figure: NamespaceFigure) {
-        for meter in self.0.values() {
-            meter.lock()[figure as usize].written_during_read = 0;
-        }
-    }
-
     /// Returns the names of the namespaces with a quota of this figure.
     fn limited(&self, figure: NamespaceFigure) -> impl Iterator<Item = &str> {
         let limited = self.0.iter().filter(move |(_, meter)| meter.max[figure as usize].is_some());
@@ -284,20 +324,25 @@ impl NamespaceTable {
 
 impl NamespaceMeter {
     /// Reserves all of these amounts, or none.
-    fn reserve(&self, amounts: PerFigure<u64>) -> Result<(), QuotaExceeded> {
+    fn reserve(&self, amounts: PerFigure<u64>) -> Result<(), NoRoom> {
         let limited = || {
             let figures = NamespaceFigure::ALL.into_iter().zip(amounts);
             figures
                 .filter_map(|(figure, amount)| Some((figure, amount, self.max[figure as usize]?)))
         };
         if let Some((figure, ..)) = limited().find(|(_, amount, max)| amount > max) {
-            return Err(self.exceeded(figure, QuotaRetry::Never));
+            return Err(NoRoom {
+                exceeded: self.exceeded(figure, QuotaRetry::Never),
+                outdated: None,
+            });
         }
         let mut used = self.lock();
         let mut full =
             limited().filter(|(figure, amount, max)| used[*figure as usize].sum() + amount > *max);
         if let Some((figure, ..)) = full.next() {
-            return Err(self.exceeded(figure, QuotaRetry::After(READ_INTERVAL)));
+            let exceeded = self.exceeded(figure, QuotaRetry::After(READ_INTERVAL));
+            let outdated = (used[figure as usize].written > 0).then_some(figure);
+            return Err(NoRoom { exceeded, outdated });
         }
         for (figure, amount, _) in limited() {
             used[figure as usize].in_flight += amount;

@@ -248,14 +248,15 @@ impl Namespaces {
     }
 
     fn reserve(&self, topics: &[&str]) -> Result<JobReservation, QuotaExceeded> {
-        let topics: Vec<_> = topics.iter().map(|name| topic(name)).collect();
-        self.meters.reserve(topics.iter().map(|topic| (topic, 0)))
+        let jobs: Vec<_> = topics.iter().map(|name| (topic(name), 0)).collect();
+        self.meters.reserve_at_once(&jobs).map_err(|no_room| no_room.exceeded)
     }
 
     /// Reserves room for a job of `a.x` with each of these numbers of bytes, its record included.
     fn reserve_bytes(&self, jobs: &[u64]) -> Result<JobReservation, QuotaExceeded> {
-        let (topic, apart) = (topic("a.x"), limit::STORED_JOB_BYTES);
-        self.meters.reserve(jobs.iter().map(|bytes| (&topic, bytes - apart)))
+        let job = |bytes: &u64| (topic("a.x"), bytes - limit::STORED_JOB_BYTES);
+        let jobs: Vec<_> = jobs.iter().map(job).collect();
+        self.meters.reserve_at_once(&jobs).map_err(|no_room| no_room.exceeded)
     }
 
     async fn read(&self, found: &[(&str, u64)]) {
@@ -264,7 +265,7 @@ impl Namespaces {
 
     async fn read_figure(&self, figure: NamespaceFigure, found: &[(&str, u64)]) {
         let table = self.meters.wait_for_any(figure).await;
-        table.begin_read(figure);
+        self.meters.begin_read(&table, figure);
         self.end(&table, figure, found);
     }
 
@@ -292,14 +293,48 @@ async fn a_namespace_has_room_for_its_waiting_jobs() {
     assert!(namespaces.metrics.render().contains("waiting_jobs{namespace=\"shop.\"} 3\n"));
 }
 
+/// Jobs that were written since the last read may have been taken: they refuse nothing before another read.
+#[tokio::test(start_paused = true)]
+async fn a_job_waits_for_a_read_where_only_outdated_numbers_refuse_it() {
+    let namespaces = Namespaces::new(&[("a.", 2)]);
+    let meters = &namespaces.meters;
+    let jobs = |count: usize| vec![(topic("a.x"), 0); count];
+    let reads = async |found: &[(&str, u64)]| {
+        meters.read_wanted(WaitingJobs).await;
+        namespaces.read(found).await;
+    };
+    meters.reserve(&jobs(2)).await.unwrap().written();
+    let (job, ()) = tokio::join!(async { meters.reserve(&jobs(1)).await }, reads(&[("a.", 1)]));
+    job.expect("workers have taken one").written();
+    // A read that had begun before does not count.
+    let table = meters.wait_for_any(WaitingJobs).await;
+    meters.begin_read(&table, WaitingJobs);
+    let ends_and_reads = async {
+        meters.read_wanted(WaitingJobs).await;
+        namespaces.end(&table, WaitingJobs, &[("a.", 0)]);
+        namespaces.read(&[("a.", 2)]).await;
+    };
+    let (job, ()) = tokio::join!(async { meters.reserve(&jobs(1)).await }, ends_and_reads);
+    let begun = Instant::now();
+    assert_eq!(job.unwrap_err().retry, QuotaRetry::After(SECOND));
+    // What was read refuses at once.
+    assert!(meters.reserve(&jobs(1)).await.is_err());
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    // Without a read in time the outdated numbers count.
+    namespaces.read(&[]).await;
+    meters.reserve(&jobs(2)).await.unwrap().written();
+    assert!(meters.reserve(&jobs(1)).await.is_err());
+    assert_eq!(begun.elapsed(), Duration::from_millis(500));
+}
+
 #[tokio::test]
 async fn jobs_that_a_read_may_have_missed_count_until_the_next_one() {
     let namespaces = Namespaces::new(&[("a.", 10)]);
     namespaces.reserve(&["a.x"; 3]).unwrap().written();
     let in_flight = namespaces.reserve(&["a.x"]).unwrap();
     let table = namespaces.meters.wait_for_any(WaitingJobs).await;
-    table.begin_read(WaitingJobs);
-    namespaces.meters.count_written([(&topic("a.x"), 0)].into_iter());
+    namespaces.meters.begin_read(&table, WaitingJobs);
+    namespaces.meters.count_written(&[(topic("a.x"), 0)]);
     namespaces.end(&table, WaitingJobs, &[("a.", 3)]);
     assert!(
         namespaces.reserve(&["a.x"; 6]).is_err(),

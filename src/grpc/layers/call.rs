@@ -45,7 +45,7 @@ struct AuditFacts {
     peer: Option<SocketAddr>,
     /// Caller, once it is recognized.
     caller: Option<Caller>,
-    /// Note of a call that is logged whatever its result is.
+    /// Note of what it touches and is denied.
     note: Option<AuditNote>,
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use ringq::pb;
 use serde_json::Value;
+use tokio::process::Command;
 use tonic::Code;
 
 use crate::harness::{Server, eventually, job};
@@ -78,7 +79,7 @@ async fn changes_and_refusals_are_logged_with_who_did_what_to_which() {
             "Delete ops [mail.x] [mail.x/none] - NOT_FOUND",
             "SetShardState ops - - s0 OK",
             "SetShardState app - - - PERMISSION_DENIED",
-            "Enqueue app - - - PERMISSION_DENIED",
+            "Enqueue app [bank] - - PERMISSION_DENIED",
             "Enqueue - - - - UNAUTHENTICATED",
         ]
     );
@@ -111,6 +112,56 @@ async fn all_calls_are_logged_by_a_setting_and_health_is_not() {
     assert_eq!(rows[0], "Enqueue app [mail.x] OK");
     assert_eq!(rows[7], "BatchEnqueue app [mail.x] OK");
     assert_eq!(rows.len(), 8, "{rows:?}");
+}
+
+/// Answers that hide what they refuse are logged with it, even those that are OK.
+#[tokio::test]
+async fn denials_that_the_answer_hides_are_logged() {
+    let tables = table("mail", "namespaces = ['mail.']\nproducer = ['*']\nworker = ['*']")
+        + &table("bank", "producer = ['*']\nworker = ['*']\nviewer = ['bank']");
+    let dir = IdentityDir::new(&tables);
+    let log = tempfile::tempdir().unwrap();
+    let server = server(&dir, log.path(), "changes").await;
+    let bank = Caller::connect(&server, "bank").await;
+    bank.enqueue(pb::JobSpec { id: "a".to_owned(), ..job("bank") }).await;
+    let pull = pb::PullRequest { topics: vec!["bank".to_owned()], ..Default::default() };
+    let pulled = bank.call::<pb::PullResponse>("QueueService/Pull", &pull).await.unwrap();
+    let receipt = pulled.deliveries[0].receipt.clone();
+
+    let mail = bank.as_identity("mail");
+    let (topic, id) = ("bank".to_owned(), "a".to_owned());
+    let get = pb::GetRequest { topic: topic.clone(), id: id.clone(), view: 0 };
+    mail.call::<pb::GetResponse>("QueueService/Get", &get).await.unwrap_err();
+    let delete = pb::DeleteRequest { topic, id, allow_missing: true };
+    mail.call::<pb::DeleteResponse>("QueueService/Delete", &delete).await.unwrap();
+    let item = pb::AckItem { receipt, ..Default::default() };
+    let ack = pb::AckRequest { items: vec![item] };
+    mail.call::<pb::AckResponse>("QueueService/Ack", &ack).await.unwrap();
+    let jobs = vec![job("mail.x"), job("bank"), job("bank")];
+    let batch = pb::BatchEnqueueRequest { jobs, ..Default::default() };
+    mail.call::<pb::BatchEnqueueResponse>("QueueService/BatchEnqueue", &batch).await.unwrap();
+    // What is allowed has no line.
+    mail.enqueue(job("mail.x")).await;
+    for who in ["bank", "stranger"] {
+        let header = format!("authorization: Bearer {}", super::identities::token(who));
+        let url = format!("http://{}/metrics", server.http);
+        let status = ["-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", &header, &url];
+        let answer = Command::new("curl").args(status).output().await.unwrap();
+        assert!([&b"401"[..], b"403"].contains(&&*answer.stdout), "{answer:?}");
+    }
+    let lines = wait_for(log.path(), 6).await;
+    assert_eq!(
+        rows(&lines, &["rpc", "identity", "topics", "jobs", "denied", "code"]),
+        [
+            "Get mail [bank] [bank/a] 1 NOT_FOUND",
+            "Delete mail [bank] [bank/a] 1 OK",
+            "Ack mail [bank] [bank/a] 1 OK",
+            "BatchEnqueue mail [bank] - 2 OK",
+            "GET /metrics bank - - - PERMISSION_DENIED",
+            "GET /metrics - - - - UNAUTHENTICATED",
+        ]
+    );
+    assert!(lines[4]["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{}", lines[4]);
 }
 
 /// A server that ends writes what it has; the next one goes on in the same file.

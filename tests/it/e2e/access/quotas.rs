@@ -361,6 +361,36 @@ async fn a_namespace_keeps_its_waiting_jobs_within_its_quota() {
     assert!(read(0.0).await.is_some(), "its series is gone");
 }
 
+/// Jobs that workers have taken make room at once, not with the read of the next second.
+#[tokio::test]
+async fn a_client_with_few_waiting_jobs_is_not_refused() {
+    let dir = IdentityDir::new(&tables(""));
+    dir.write("quotas.toml", "[[namespace]]\nname = 'shop.'\nwaiting_jobs = 5\n");
+    let redis = Redis::start().await.map(|redis| (redis.url(), redis));
+    for url in [None, redis.as_ref().map(|(url, _)| url.as_str())] {
+        let identities = format!("identities = {:?}", dir.path());
+        let setup = url.map_or_else(Setup::new, Setup::on).config(&identities);
+        let server = setup.start().await;
+        let a = Caller::connect(&server, "a").await;
+        for _ in 0..200 {
+            batch(&a, vec![job("shop.a"); 3]).await.unwrap();
+            let mut taken = 0;
+            while taken < 3 {
+                let pulled = pull(&a, "shop.a", 3, Duration::from_secs(9)).await.unwrap();
+                let ack = |held: pb::Delivery| pb::AckItem {
+                    receipt: held.receipt,
+                    ..Default::default()
+                };
+                let items: Vec<_> = pulled.deliveries.into_iter().map(ack).collect();
+                taken += items.len();
+                let ack = pb::AckRequest { items };
+                let acked: pb::AckResponse = a.call("QueueService/Ack", &ack).await.unwrap();
+                assert!(acked.failures.is_empty());
+            }
+        }
+    }
+}
+
 /// Jobs that are not stored take no room: repeats of an id, and follow-ups of an Ack that settles nothing.
 #[tokio::test]
 async fn jobs_that_are_not_stored_take_no_room() {
