@@ -75,7 +75,7 @@ def open_channel(servers, ca):
         ("grpc.max_receive_message_length", 16 << 20),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 4_000),  # gRPC adds up to 20 %; its default is two minutes.
+        ("grpc.max_reconnect_backoff_ms", 2_000),  # gRPC adds up to 20 %; its default is two minutes.
         ("grpc.min_reconnect_backoff_ms", 5_000),  # In spite of its name: the time limit of an attempt to connect.
     ]
     target = f"dns:///{servers[0]}"
