@@ -22,7 +22,10 @@ import (
 // DeadLetter is wrapped by the error of a handler for a job that can never succeed.
 var DeadLetter = errors.New("dead letter")
 
-var errSilent = errors.New("no message came in time")
+var (
+	errSilent       = errors.New("no message came in time")
+	unavailableItem = errors.New("SETTLE_ERROR_UNAVAILABLE")
+)
 
 const gatherTime, itemsMax, bytesMax = 5 * time.Millisecond, 1000, 3 << 20 // Items of that time share a call of this size.
 const unavailable, notFound = pb.SettleError_SETTLE_ERROR_UNAVAILABLE, pb.SettleError_SETTLE_ERROR_NOT_FOUND
@@ -132,7 +135,7 @@ func (w *Worker) readStreams(ctx context.Context) {
 	pauses := NewPauses(250*time.Millisecond, 5*time.Second)
 	for !closed(w.stopping) {
 		started := time.Now()
-		heard, err := w.readStream(ctx, pauses)
+		opened, err := w.readStream(ctx, pauses)
 		if ctx.Err() != nil {
 			return
 		}
@@ -143,7 +146,7 @@ func (w *Worker) readStreams(ctx context.Context) {
 				pause = pauses.Next()
 			}
 		} else {
-			if heard { // It broke. The server keeps its jobs if they are extended within the orphan grace.
+			if opened { // It broke. The server keeps its jobs if they are extended within the orphan grace.
 				w.extendAll()
 			}
 			repeatable, _, delay := Explain(err)
@@ -160,7 +163,7 @@ func (w *Worker) readStreams(ctx context.Context) {
 	}
 }
 
-func (w *Worker) readStream(ctx context.Context, pauses *Pauses) (heard bool, err error) {
+func (w *Worker) readStream(ctx context.Context, pauses *Pauses) (opened bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx) // No deadline, but a watchdog.
 	defer cancel(nil)
 	silence := w.Client.Timeout // The first message comes at once.
@@ -172,7 +175,7 @@ func (w *Worker) readStream(ctx context.Context, pauses *Pauses) (heard bool, er
 		if message, err = stream.Recv(); err != nil {
 			break
 		}
-		heard, pauses.bound = true, 250*time.Millisecond
+		opened, pauses.bound = true, 250*time.Millisecond
 		if info := message.Info; info != nil {
 			log.Printf("stream %s of server %s opened", info.StreamId, info.Replica)
 			w.Request.ContinuesStreamId = info.StreamId
@@ -199,11 +202,11 @@ func (w *Worker) readStream(ctx context.Context, pauses *Pauses) (heard bool, er
 	}
 	switch {
 	case err == io.EOF:
-		return heard, nil
+		return opened, nil
 	case context.Cause(ctx) == errSilent:
-		return heard, errSilent
+		return opened, fmt.Errorf("%w: %w", errSilent, err) // The inner error names why there is no connection.
 	}
-	return heard, err
+	return opened, err
 }
 
 // --- jobs ---
@@ -424,8 +427,8 @@ func (g *gatherer[T]) send(pairs []pair[T]) {
 			answers[failure.Index] = failure.Error
 		}
 		var delay time.Duration
+		why := unavailableItem
 		if err != nil {
-			log.Printf("%s of %d jobs failed: %v", g.name, len(pairs), err)
 			repeatable, reason, after := Explain(err)
 			if reason != "" && status.Code(err) == codes.InvalidArgument && len(pairs) > 1 {
 				for i := range pairs { // Nothing was applied: one bad item must not spoil the others.
@@ -433,7 +436,7 @@ func (g *gatherer[T]) send(pairs []pair[T]) {
 				}
 				return
 			}
-			delay = after
+			delay, why = after, err
 			for i := range pairs {
 				answers[int32(i)] = refused
 				if repeatable {
@@ -443,14 +446,19 @@ func (g *gatherer[T]) send(pairs []pair[T]) {
 		}
 		var again []pair[T]
 		for i, one := range pairs {
-			if answer := answers[int32(i)]; answer == unavailable {
+			switch answer := answers[int32(i)]; answer {
+			case unavailable:
 				again = append(again, one)
-			} else {
+			case refused:
+				g.w.onRefused(g.name, one.job, err)
+			default:
 				g.w.onAnswer(g.name, one.job, answer, sent, repeated)
 			}
 		}
 		if len(again) > 0 {
-			time.Sleep(delay + pauses.Next())
+			pause := delay + pauses.Next()
+			log.Printf("%s of %d jobs failed, repeated in %v: %v", g.name, len(again), pause.Round(time.Millisecond), why)
+			time.Sleep(pause)
 		}
 		pairs = g.held(again)
 	}
@@ -504,7 +512,18 @@ func (w *Worker) onAnswer(name string, job *Job, answer pb.SettleError, sent tim
 		job.expires = sent.Add(job.lease)
 		job.half.Reset(time.Until(sent.Add(job.lease / 2)))
 		job.end.Reset(time.Until(job.expires))
-	case answer != refused && job.outcome == "": // If a settle is under way, its answer decides.
+	case job.outcome == "": // If a settle is under way, its answer decides.
 		w.drop(job, "lost", why)
+	}
+}
+
+// onRefused ends a job that cannot be settled. One that is not extended keeps its lease to its end.
+func (w *Worker) onRefused(name string, job *Job, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if name == "Extend" {
+		log.Printf("%s: Extend failed: %v", job.Name(), err)
+	} else if !closed(job.gone) {
+		w.drop(job, "lost", fmt.Sprintf("%s failed: %v", name, err))
 	}
 }
