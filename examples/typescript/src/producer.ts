@@ -4,7 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { type ServiceError, status } from "@grpc/grpc-js";
 import { JobSpec } from "../stubs/ringq/v1/job.js";
 import { BatchEnqueueRequest, type BatchEnqueueResponse, EnqueueOutcome } from "../stubs/ringq/v1/queue_service.js";
-import { connect, errorInfo, isRepeatable, log, milliseconds, pause, retryDelay, unary } from "./ringq.js";
+import { connect, errorInfo, isRepeatable, log, pause, retryDelay, setting, unary } from "./ringq.js";
 
 const { RINGQ_TOPICS = "examples", RINGQ_PAYLOAD = '{"steps":2,"step_ms":10}', RINGQ_BATCH = 100 } = process.env;
 const { RINGQ_PREFIX = randomBytes(4).toString("hex") } = process.env;
@@ -26,7 +26,7 @@ function job(index: number): JobSpec {
 async function call(request: BatchEnqueueRequest): Promise<BatchEnqueueResponse> {
   for (let attempt = 0; ; attempt++) {
     try {
-      return await unary(client.batchEnqueue.bind(client) as never, request, milliseconds("RINGQ_CALL_TIMEOUT", 10));
+      return await unary(client.batchEnqueue.bind(client), request, setting("RINGQ_CALL_TIMEOUT", 10));
     } catch (error) {
       const info = errorInfo(error as ServiceError);
       // Such a repeat came too late: the server cannot know whether the jobs ran.

@@ -1,124 +1,54 @@
-// A worker of ringq around a handler: the eight duties of docs/workers.md. Copy it as it is.
+// The worker around a handler: the eight duties of docs/workers.md. To be copied as it is.
 import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type ClientReadableStream, type ServiceError, status } from "@grpc/grpc-js";
 import type { Payload } from "../stubs/ringq/v1/job.js";
 import * as pb from "../stubs/ringq/v1/queue_service.js";
-import { connect, duration, isRepeatable, log, type Method, milliseconds, pause, retryDelay, unary } from "./ringq.js";
+import { Batcher } from "./batcher.js";
+import { connect, log, metadata, milliseconds, pause, retryDelay, setting } from "./ringq.js";
 
-const { NackAction, SettleError } = pb;
 const LONGEST_PAUSE = 3_000;
-const MAX_ITEMS = 1_000; // Of one call, and 3 MiB. Settles that come within 5 ms share a call.
-const MAX_BYTES = 3 << 20;
-const GATHER = 5;
+const HOPELESS = [status.UNAUTHENTICATED, status.PERMISSION_DENIED, status.INVALID_ARGUMENT];
 
 /** Thrown by a handler for a job that can never succeed. Any other error is a failed attempt. */
 export class DeadLetter extends Error {}
 
-/** Does the work of one job and returns its result. Stops when `job.signal` is aborted: the job is another worker's. */
+/** Does the work of one job and returns its result. */
 export type Handler = (job: Job) => Promise<Payload | undefined>;
 
-/** A delivery and its lease, which is counted from the arrival by the monotonic clock. */
 export class Job {
   readonly controller = new AbortController();
+  /** Aborted when the job is another worker's, or this one stops: give it to all that the handler waits for. */
   readonly signal = this.controller.signal;
-  readonly lease: number;
   settling = false;
   extensions = 0;
   timers: NodeJS.Timeout[] = [];
 
-  constructor(readonly delivery: pb.Delivery, private readonly keep: (job: Job, checkpoint: Payload) => Promise<void>) {
-    this.lease = duration(delivery.leaseDuration) ?? 30_000;
-  }
+  constructor(readonly delivery: pb.Delivery, private readonly extend: (job: Job, checkpoint: Payload) => Promise<void>) {}
 
-  /** The producer's trace context: send it as header `traceparent` of the calls that the handler makes. */
+  /** The producer's trace context: send it as header `traceparent` with the calls that the handler makes. */
   get traceparent(): string {
     return this.delivery.headers["traceparent"] ?? "";
   }
 
-  /** Saves a checkpoint, which comes with the next delivery of the job. Throws if the job is another worker's by now. */
+  /** Saves a checkpoint, which the next delivery of the job has. Throws if the job is another worker's by now. */
   async save(checkpoint: Payload): Promise<void> {
-    await this.keep(this, checkpoint);
+    await this.extend(this, checkpoint);
     this.signal.throwIfAborted();
   }
 
-  toString(): string {
-    const { topic, id, attempt } = this.delivery;
-    return `job ${topic}/${id} attempt ${attempt} trace ${this.traceparent.split("-")[1] ?? "none"}`;
-  }
-}
-
-type Failure = pb.SettleFailure | undefined;
-type Entry<T> = { item: T; timeout: number; resolve: (failure: Failure) => void; reject: (error: ServiceError) => void };
-
-/** Gathers items into calls. Calls do not wait for each other: one that fails or hangs delays no other. */
-class Batcher<T> {
-  private entries: Entry<T>[] = [];
-  private bytes = 0;
-  private timer?: NodeJS.Timeout;
-
-  constructor(private name: string, private codec: { encode(item: T): { finish(): Uint8Array } },
-    private method: Method<{ items: T[] }, { failures: pb.SettleFailure[] }>) {}
-
-  /** Returns the failure of this item, if there is one. Throws the error of the call. */
-  add(item: T, timeout: number): Promise<Failure> {
-    const size = this.codec.encode(item).finish().length;
-    if (this.entries.length === MAX_ITEMS || this.bytes + size > MAX_BYTES) this.flush();
-    this.timer ??= setTimeout(() => this.flush(), GATHER);
-    this.bytes += size;
-    return new Promise((resolve, reject) => this.entries.push({ item, timeout, resolve, reject }));
-  }
-
-  private flush(): void {
-    clearTimeout(this.timer);
-    this.timer = undefined;
-    this.bytes = 0;
-    void this.send(this.entries.splice(0));
-  }
-
-  private async send(entries: Entry<T>[]): Promise<void> {
-    if (!entries.length) return;
-    try {
-      const timeout = Math.min(...entries.map((entry) => entry.timeout));
-      const { failures } = await unary(this.method, { items: entries.map((entry) => entry.item) }, timeout);
-      const failed = new Map(failures.map((failure) => [failure.index, failure]));
-      entries.forEach((entry, index) => entry.resolve(failed.get(index)));
-    } catch (error) {
-      const { code, message } = error as ServiceError;
-      log(`${this.name} of ${entries.length} jobs failed: ${message}`);
-      // A bad item fails its whole call. Alone it fails no other.
-      if (code === status.INVALID_ARGUMENT && entries.length > 1) entries.forEach((entry) => void this.send([entry]));
-      else entries.forEach((entry) => entry.reject(error as ServiceError));
-    }
-  }
-}
-
-/** Repeats a settle until its answer is final, as long as it is wanted. Throws an error that must not be repeated. */
-async function repeat(send: () => Promise<Failure>, wanted: () => boolean): Promise<{ failure: Failure; repeated: boolean }> {
-  for (let attempt = 0; ; attempt++) {
-    let failure: Failure;
-    let delay = 0;
-    try {
-      failure = await send();
-      if (failure?.error !== SettleError.UNAVAILABLE) return { failure, repeated: attempt > 0 };
-    } catch (error) {
-      if (!isRepeatable(error as ServiceError)) throw error;
-      delay = retryDelay(error as ServiceError);
-    }
-    await sleep(delay + pause(attempt, 100, 1_000));
-    if (!wanted()) return { failure, repeated: true };
-  }
+  toString = (): string => `job ${this.delivery.topic}/${this.delivery.id} trace ${this.traceparent.split("-")[1] ?? "none"}`;
 }
 
 export class Worker {
   private readonly client = connect();
-  private readonly acks = new Batcher("Ack", pb.AckItem, this.client.ack.bind(this.client) as never);
-  private readonly nacks = new Batcher("Nack", pb.NackItem, this.client.nack.bind(this.client) as never);
-  private readonly extends = new Batcher("Extend", pb.ExtendItem, this.client.extend.bind(this.client) as never);
-  private readonly timeout = milliseconds("RINGQ_CALL_TIMEOUT", 10);
+  private readonly acks = new Batcher<pb.AckItem>("Ack", pb.AckItem, this.client.ack.bind(this.client));
+  private readonly nacks = new Batcher<pb.NackItem>("Nack", pb.NackItem, this.client.nack.bind(this.client));
+  private readonly extensions = new Batcher<pb.ExtendItem>("Extend", pb.ExtendItem, this.client.extend.bind(this.client));
+  private readonly timeout = setting("RINGQ_CALL_TIMEOUT", 10);
   private readonly concurrency = Number(process.env["RINGQ_CONCURRENCY"] ?? 4);
   private readonly counts = { acked: 0, nacked: 0, released: 0, lost: 0 };
-  /** All jobs whose leases this worker has, by receipt: waiting, running, or being settled. */
+  /** The jobs whose leases this worker has, by receipt. Each one waits, runs or is being settled. */
   private readonly held = new Map<string, Job>();
   private readonly waiting = new Set<Job>();
   private readonly running = new Set<Job>();
@@ -128,73 +58,67 @@ export class Worker {
 
   constructor(private readonly handler: Handler) {}
 
-  /** Works until `stop`. */
+  /** Opens one stream after the other until `stop`. */
   async run(): Promise<void> {
     const { RINGQ_TOPICS = "examples", RINGQ_WORKER_ID = `${hostname()}-${process.pid}`, RINGQ_CREDIT = 16 } = process.env;
-    const lease = milliseconds("RINGQ_LEASE", 30);
+    const lease = setting("RINGQ_LEASE", 30);
     const request = pb.StreamRequest.fromPartial({
       topics: RINGQ_TOPICS.split(","), workerId: RINGQ_WORKER_ID, maxInFlight: Number(RINGQ_CREDIT),
       leaseDuration: { seconds: Math.floor(lease / 1000), nanos: Math.round((lease % 1000) * 1e6) },
     });
-    for (let refused = 0; !this.stopping.signal.aborted; ) {
-      let delay = 0;
+    for (let attempt = 0, delay = 0; !this.stopping.signal.aborted; ) {
       let info: pb.StreamInfo | undefined;
-      const stream = (this.stream = this.client.stream(request));
-      const silent = () => (log("the stream is silent"), stream.cancel());
-      let watchdog = setTimeout(silent, this.timeout);
+      const stream = (this.stream = this.client.stream(request, metadata()));
+      const cancel = () => (log("the stream is silent"), stream.cancel());
+      let watchdog = setTimeout(cancel, this.timeout);
       try {
         for await (const message of stream as AsyncIterable<pb.StreamResponse>) {
-          clearTimeout(watchdog);
           if (message.info) {
             info = message.info;
-            log(`stream ${info.streamId} of server ${info.replica}, ${this.held.size} jobs in hand`);
-            // Revocations that were due between two streams do not come: the answers name those jobs.
+            log(`stream ${info.streamId} is open, ${this.held.size} jobs in hand`);
+            // A revocation that was due between two streams does not come. The answer to an Extend replaces it.
             if (request.continuesStreamId) this.extendAll();
             request.continuesStreamId = info.streamId;
-            refused = 0;
+            attempt = 0;
           }
-          watchdog = setTimeout(silent, 3 * (duration(info?.heartbeatInterval) ?? 20_000));
-          for (const delivery of message.deliveries) this.take(delivery);
-          for (const { receipt, reason } of message.revocations) this.lose(receipt, `revoked: ${pb.RevocationReason[reason]}`);
+          clearTimeout(watchdog);
+          watchdog = setTimeout(cancel, 3 * (milliseconds(info?.heartbeatInterval) ?? 20_000));
+          message.deliveries.forEach((delivery) => this.take(delivery));
+          for (const { receipt, reason } of message.revocations) this.lose(this.held.get(receipt), `revoked, reason ${reason}`);
           if (message.draining) log("the server drains");
         }
         log("the stream has ended");
-        // An end without any message is a refusal: the next stream at once could be a storm of them.
-        if (!info) delay = pause(refused++, 250, LONGEST_PAUSE);
+        delay = info ? 0 : pause(attempt++, 250, LONGEST_PAUSE); // Ends without a message, one after the other, would be a storm.
       } catch (error) {
-        if (this.stopping.signal.aborted) break;
+        if (this.stopping.signal.aborted) return clearTimeout(watchdog);
         const { code, message } = error as ServiceError;
-        const hopeless = [status.UNAUTHENTICATED, status.PERMISSION_DENIED, status.INVALID_ARGUMENT].includes(code);
-        delay = Math.min(retryDelay(error as ServiceError), 30_000) + pause(hopeless ? 9 : refused++, 250, LONGEST_PAUSE);
+        if (info) this.extendAll(); // Else the server releases these jobs after the orphan_grace.
+        delay = HOPELESS.includes(code) ? LONGEST_PAUSE : pause(attempt++, 250, LONGEST_PAUSE);
+        delay += Math.min(retryDelay(error as ServiceError), 30_000);
         log(`the stream has failed: ${message}; the next one in ${Math.round(delay)} ms`);
-        if (info) this.extendAll(); // Else the server releases them after the orphan_grace.
-      } finally {
-        clearTimeout(watchdog);
       }
+      clearTimeout(watchdog);
       await sleep(delay, undefined, { signal: this.stopping.signal }).catch(() => {});
     }
   }
 
-  /** Finishes running jobs, and releases the others. */
+  /** Finishes the running jobs and releases the others. */
   async stop(): Promise<void> {
-    const grace = milliseconds("RINGQ_GRACE", 25);
     this.stopping.abort();
-    for (const job of this.waiting) this.release(job);
-    // Jobs that come from now on only wait: released at once they would come again.
-    await Promise.race([this.idle(), sleep(grace)]);
-    for (const job of this.running) {
-      job.controller.abort(new Error("the worker stops"));
-      if (!job.settling) this.release(job);
-    }
-    await Promise.race([this.idle(), sleep(this.timeout)]);
+    this.waiting.forEach((job) => this.release(job));
+    // Jobs that come meanwhile are kept: released at once, they would come again and again.
+    await this.settled(setting("RINGQ_GRACE", 25));
+    this.running.forEach((job) => this.release(job));
+    await this.settled(this.timeout);
     this.stream?.cancel();
-    for (const job of this.waiting) this.release(job);
-    await Promise.race([this.idle(), sleep(this.timeout)]);
+    this.waiting.forEach((job) => this.release(job));
+    await this.settled(this.timeout);
     log(`stopped: ${Object.entries(this.counts).map(([name, count]) => `${name}=${count}`).join(" ")}`);
   }
 
-  private async idle(): Promise<void> {
-    while (this.tasks.size) await Promise.all(this.tasks);
+  private async settled(most: number): Promise<void> {
+    const timer = sleep(most, "over");
+    while (this.tasks.size && (await Promise.race([Promise.all(this.tasks), timer])) !== "over");
   }
 
   private start(task: Promise<void>): void {
@@ -204,14 +128,14 @@ export class Worker {
 
   private take(delivery: pb.Delivery): void {
     if (this.held.has(delivery.receipt)) return;
-    const job = new Job(delivery, (job, checkpoint) => this.save(job, checkpoint));
+    const job = new Job(delivery, (job, checkpoint) => this.extend(job, checkpoint));
     this.held.set(delivery.receipt, job);
     this.waiting.add(job);
     this.setTimers(job, performance.now());
-    this.fill();
+    this.runWaiting();
   }
 
-  private fill(): void {
+  private runWaiting(): void {
     for (const job of this.waiting) {
       if (this.stopping.signal.aborted || this.running.size >= this.concurrency) return;
       this.waiting.delete(job);
@@ -221,103 +145,87 @@ export class Worker {
   }
 
   private async handle(job: Job): Promise<void> {
-    const { receipt } = job.delivery;
     let settle: () => Promise<void>;
     try {
       const result = await this.handler(job);
-      const item = pb.AckItem.fromPartial({ receipt, result });
-      settle = () => this.settle(job, "acked", () => this.acks.add(item, this.timeout));
+      settle = () => this.settle(job, "acked", this.acks, pb.AckItem.fromPartial({ receipt: job.delivery.receipt, result }));
     } catch (error) {
-      const action = error instanceof DeadLetter ? NackAction.DEAD_LETTER : NackAction.RETRY;
-      settle = () => this.nack(job, action, String(error).slice(0, 1_000));
+      const action = error instanceof DeadLetter ? pb.NackAction.DEAD_LETTER : pb.NackAction.RETRY;
+      settle = () => this.nack(job, action, String(error));
     }
     this.running.delete(job);
-    this.fill();
-    if (this.held.get(receipt) === job && !job.settling) await settle();
+    this.runWaiting();
+    // A job that was lost or released meanwhile is no longer this worker's.
+    if (this.held.get(job.delivery.receipt) === job && !job.settling) await settle();
   }
 
   private release(job: Job): void {
     this.waiting.delete(job);
-    this.start(this.nack(job, NackAction.RELEASE, ""));
+    this.start(this.nack(job, pb.NackAction.RELEASE));
+    job.controller.abort(new Error("the worker stops"));
   }
 
-  private nack(job: Job, action: pb.NackAction, error: string): Promise<void> {
-    if (error) log(`${job} failed: ${error}`);
+  private nack(job: Job, action: pb.NackAction, text = ""): Promise<void> {
+    if (text) log(`${job} failed: ${text}`);
+    const error = text.slice(0, 1_000); // The server takes 4 KiB.
     const item = pb.NackItem.fromPartial({ receipt: job.delivery.receipt, action, error });
-    return this.settle(job, error ? "nacked" : "released", () => this.nacks.add(item, this.timeout));
+    return this.settle(job, action === pb.NackAction.RELEASE ? "released" : "nacked", this.nacks, item);
   }
 
-  private async settle(job: Job, count: "acked" | "nacked" | "released", send: () => Promise<Failure>): Promise<void> {
-    job.settling = true; // It is extended until it is settled.
+  private async settle<T>(job: Job, count: "acked" | "nacked" | "released", batcher: Batcher<T>, item: T): Promise<void> {
+    job.settling = true; // Its lease goes on being extended until the settle is through.
     let reason: string | undefined;
     try {
-      const { failure, repeated } = await repeat(send, () => this.held.has(job.delivery.receipt));
-      // A repeated Ack of a job that is gone: the first one did it, only its answer was lost.
-      const done = !failure || (failure.error === SettleError.NOT_FOUND && repeated && count === "acked");
-      if (!done) reason = `${SettleError[failure.error]}: ${failure.message}`;
+      const { failure, repeated } = await batcher.add(item, this.timeout, () => this.held.has(job.delivery.receipt));
+      // After a repeated Ack, the job is gone because the first one was applied.
+      const done = !failure || (failure.error === pb.SettleError.NOT_FOUND && repeated && count === "acked");
+      if (!done) reason = `${pb.SettleError[failure.error]} ${failure.message}`;
     } catch (error) {
       reason = (error as Error).message;
     }
-    if (!this.drop(job)) return;
-    this.counts[reason ? "lost" : count]++;
-    if (reason) log(`${job} is lost, not ${count}: ${reason}`);
-  }
-
-  /** Sets the end of the lease and the time of its next extension. */
-  private setTimers(job: Job, from: number): void {
-    if (this.held.get(job.delivery.receipt) !== job) return;
-    job.timers.forEach(clearTimeout);
-    const passed = performance.now() - from;
-    job.timers = [
-      setTimeout(() => void this.extend(job), job.lease / 2 - passed),
-      setTimeout(() => this.expire(job), job.lease - passed),
-    ];
+    if (reason) this.lose(job, reason, true);
+    else if (this.drop(job)) this.counts[count]++;
   }
 
   private extendAll(): void {
-    for (const job of this.held.values()) void this.extend(job);
+    this.held.forEach((job) => void this.extend(job));
   }
 
-  private async extend(job: Job): Promise<void> {
-    const extension = ++job.extensions;
-    let sent = 0;
-    const send = () => {
-      sent = performance.now();
-      // A short deadline: the next attempt must be in time as well.
-      return this.extends.add(pb.ExtendItem.fromPartial({ receipt: job.delivery.receipt }), Math.min(this.timeout, job.lease / 4));
-    };
-    try {
-      // A later extension of the job takes the place of this one.
-      const { failure } = await repeat(send, () => this.held.has(job.delivery.receipt) && extension === job.extensions);
-      if (!failure) this.setTimers(job, sent);
-      else if (failure.error !== SettleError.UNAVAILABLE) this.lose(job.delivery.receipt, `Extend: ${SettleError[failure.error]}`);
-    } catch {
-      // The call is not to be repeated. The job may go on until the end of its lease.
-    }
-  }
-
-  private async save(job: Job, checkpoint: Payload): Promise<void> {
+  /** Extends a lease, until it succeeds or a later call does it. With a checkpoint it is tried once. */
+  private async extend(job: Job, checkpoint?: Payload): Promise<void> {
     const { receipt } = job.delivery;
-    const sent = performance.now();
+    const extension = checkpoint ? NaN : ++job.extensions;
+    const wanted = () => extension === job.extensions && this.held.get(receipt) === job;
     try {
-      const failure = await this.extends.add(pb.ExtendItem.fromPartial({ receipt, checkpoint }), this.timeout);
-      if (!failure) this.setTimers(job, sent);
-      else if (failure.error === SettleError.UNAVAILABLE) log(`${job}: checkpoint is not saved: ${failure.message}`);
-      else this.lose(receipt, `Extend: ${SettleError[failure.error]}`);
-    } catch {
-      // Logged with the call. The work goes on, and the next checkpoint takes the place of this one.
+      const item = pb.ExtendItem.fromPartial({ receipt, checkpoint });
+      // The deadline is short enough for a repeat before the lease is over.
+      const { failure, sent } = await this.extensions.add(item, Math.min(this.timeout, this.leaseOf(job) / 4), wanted);
+      if (failure) this.lose(job, `Extend: ${pb.SettleError[failure.error]}`);
+      else this.setTimers(job, sent);
+    } catch (error) {
+      if (checkpoint) log(`${job}: a checkpoint is not saved: ${(error as Error).message}`);
     }
   }
 
-  /** Ends the work on a job whose lease is another worker's. One that is being settled may only seem so: its answer counts. */
-  private lose(receipt: string, reason: string): void {
-    const job = this.held.get(receipt);
-    if (job && !job.settling) this.expire(job, reason);
-    else if (job) clearTimeout(job.timers[0]);
+  private leaseOf = (job: Job): number => milliseconds(job.delivery.leaseDuration) ?? 30_000;
+
+  /** Sets the next extension and the end of the lease, which began at `from` by the monotonic clock. */
+  private setTimers(job: Job, from: number): void {
+    if (this.held.get(job.delivery.receipt) !== job) return;
+    job.timers.forEach(clearTimeout);
+    const end = from + this.leaseOf(job) - performance.now();
+    job.timers = [
+      setTimeout(() => void this.extend(job), end - this.leaseOf(job) / 2),
+      setTimeout(() => this.lose(job, "its lease is over", true), end),
+    ];
   }
 
-  private expire(job: Job, reason = "its lease is over"): void {
-    if (!this.drop(job)) return;
+  /** Stops the work on a job that is no longer this worker's. */
+  private lose(job: Job | undefined, reason: string, final = false): void {
+    if (!job) return;
+    clearTimeout(job.timers[0]);
+    // If an Ack is under way, it may have been applied, and its answer lost: then the answer to its repeat decides.
+    if ((job.settling && !final) || !this.drop(job)) return;
     this.counts.lost++;
     log(`${job} is lost: ${reason}`);
     this.waiting.delete(job);
