@@ -1,7 +1,8 @@
 // What worker and producer share: the connection, calls and their errors.
 import { lookup } from "node:dns/promises";
 import { readFileSync } from "node:fs";
-import { type CallOptions, type ClientUnaryCall, credentials, experimental, Metadata, type ServiceError, status } from "@grpc/grpc-js";
+import { credentials, experimental, Metadata, status } from "@grpc/grpc-js";
+import type { CallOptions, ClientUnaryCall, ServiceError } from "@grpc/grpc-js";
 import type { Duration } from "../stubs/google/protobuf/duration.js";
 import { ErrorInfo, RetryInfo } from "../stubs/google/rpc/error_details.js";
 import { Status } from "../stubs/google/rpc/status.js";
@@ -17,7 +18,8 @@ export const setting = (name: string, seconds: number): number => Number(process
 export const milliseconds = (value?: Duration): number | undefined => value && value.seconds * 1000 + value.nanos / 1e6;
 
 /** Returns a random pause with full jitter: clients that failed together must not come back together. */
-export const pause = (attempt: number, first: number, most: number): number => 20 + Math.random() * Math.min(most, first * 2 ** attempt);
+export const pause = (attempt: number, first: number, most: number): number =>
+  20 + Math.random() * Math.min(most, first * 2 ** attempt);
 
 /** Resolves `list:a:7700,b:7700`. grpc-js itself takes several IP addresses, but not several names. */
 class ListResolver implements experimental.Resolver {
@@ -78,7 +80,8 @@ function detail<T>(error: ServiceError, type: string, decode: (value: Buffer) =>
 export const errorInfo = (error: ServiceError): ErrorInfo | undefined => detail(error, "ErrorInfo", ErrorInfo.decode);
 
 /** Returns how many milliseconds the server asks to wait before a repeat. */
-export const retryDelay = (error: ServiceError): number => milliseconds(detail(error, "RetryInfo", RetryInfo.decode)?.retryDelay) ?? 0;
+export const retryDelay = (error: ServiceError): number =>
+  milliseconds(detail(error, "RetryInfo", RetryInfo.decode)?.retryDelay) ?? 0;
 
 /** An error without ErrorInfo is not of ringq but of a library or a proxy, whatever its code: often the connection is gone. */
 export function isRepeatable(error: ServiceError): boolean {

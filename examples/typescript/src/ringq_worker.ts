@@ -8,6 +8,7 @@ import { Batcher } from "./batcher.js";
 import { connect, log, metadata, milliseconds, pause, retryDelay, setting } from "./ringq.js";
 
 const LONGEST_PAUSE = 3_000;
+const FIRST_MESSAGE = 20_000; // It comes at once, but the connection may have to be made first.
 const HOPELESS = [status.UNAUTHENTICATED, status.PERMISSION_DENIED, status.INVALID_ARGUMENT];
 
 /** Thrown by a handler for a job that can never succeed. Any other error is a failed attempt. */
@@ -70,7 +71,7 @@ export class Worker {
       let info: pb.StreamInfo | undefined;
       const stream = (this.stream = this.client.stream(request, metadata()));
       const cancel = () => (log("the stream is silent"), stream.cancel());
-      let watchdog = setTimeout(cancel, this.timeout);
+      let watchdog = setTimeout(cancel, FIRST_MESSAGE);
       try {
         for await (const message of stream as AsyncIterable<pb.StreamResponse>) {
           if (message.info) {
@@ -82,15 +83,16 @@ export class Worker {
             attempt = 0;
           }
           clearTimeout(watchdog);
-          watchdog = setTimeout(cancel, 3 * (milliseconds(info?.heartbeatInterval) ?? 20_000));
+          watchdog = setTimeout(cancel, 3 * (milliseconds(info?.heartbeatInterval) ?? FIRST_MESSAGE));
           message.deliveries.forEach((delivery) => this.take(delivery));
           for (const { receipt, reason } of message.revocations) this.lose(this.held.get(receipt), `revoked, reason ${reason}`);
           if (message.draining) log("the server drains");
         }
         log("the stream has ended");
-        delay = info ? 0 : pause(attempt++, 250, LONGEST_PAUSE); // Ends without a message, one after the other, would be a storm.
+        // Streams that end without a message, one after the other, would be a storm.
+        delay = info ? 0 : pause(attempt++, 250, LONGEST_PAUSE);
       } catch (error) {
-        if (this.stopping.signal.aborted) return clearTimeout(watchdog);
+        if (this.stream !== stream) return clearTimeout(watchdog); // Cancelled by `stop`.
         const { code, message } = error as ServiceError;
         if (info) this.extendAll(); // Else the server releases these jobs after the orphan_grace.
         delay = HOPELESS.includes(code) ? LONGEST_PAUSE : pause(attempt++, 250, LONGEST_PAUSE);
@@ -110,7 +112,9 @@ export class Worker {
     await this.settled(setting("RINGQ_GRACE", 25));
     this.running.forEach((job) => this.release(job));
     await this.settled(this.timeout);
-    this.stream?.cancel();
+    const stream = this.stream;
+    this.stream = undefined;
+    stream?.cancel();
     this.waiting.forEach((job) => this.release(job));
     await this.settled(this.timeout);
     log(`stopped: ${Object.entries(this.counts).map(([name, count]) => `${name}=${count}`).join(" ")}`);

@@ -135,7 +135,7 @@ final class Batcher<T extends MessageLite> {
 
   private void repeat(List<Entry<T>> batch, int attempt, Throwable error) {
     long delay = Ringq.retryDelay(error) + Ringq.pause(attempt, 100, 1_000);
-    Ringq.log("%s of %d jobs failed: %s; again in %d ms", name, batch.size(), error.getMessage(), delay / 1_000_000);
+    Ringq.log("%s of %d jobs failed: %s; again in %d ms", name, batch.size(), Ringq.text(error), delay / 1_000_000);
     loop.schedule(() -> {
       batch.stream().filter(entry -> !entry.wanted().getAsBoolean())
           .forEach(entry -> entry.answer().completeExceptionally(error));

@@ -22,7 +22,7 @@ final class Job {
 
   Job(Delivery delivery, BiFunction<Job, Payload, Future<?>> saver) {
     this.delivery = delivery;
-    this.lease = Durations.toNanos(delivery.getLeaseDuration());
+    this.lease = delivery.hasLeaseDuration() ? Durations.toNanos(delivery.getLeaseDuration()) : 30_000_000_000L;
     this.saver = saver;
   }
 
@@ -40,7 +40,7 @@ final class Job {
     try {
       saver.apply(this, checkpoint).get();
     } catch (ExecutionException error) {
-      Ringq.log("%s: a checkpoint is not saved: %s", this, error.getCause().getMessage());
+      Ringq.log("%s: a checkpoint is not saved: %s", this, Ringq.text(error.getCause()));
     }
   }
 

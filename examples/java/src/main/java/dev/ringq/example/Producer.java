@@ -1,13 +1,7 @@
 package dev.ringq.example;
 
 import com.google.rpc.ErrorInfo;
-import dev.ringq.v1.BatchEnqueueRequest;
-import dev.ringq.v1.BatchEnqueueResponse;
-import dev.ringq.v1.EnqueueOutcome;
-import dev.ringq.v1.EnqueueResult;
-import dev.ringq.v1.JobSpec;
-import dev.ringq.v1.Payload;
-import dev.ringq.v1.QueueServiceGrpc;
+import dev.ringq.v1.*;
 import dev.ringq.v1.QueueServiceGrpc.QueueServiceBlockingStub;
 import io.grpc.StatusRuntimeException;
 import java.util.List;
@@ -60,7 +54,7 @@ final class Producer {
           throw error;
         }
         delay += Ringq.pause(attempt, 100, 3_000);
-        Ringq.log("BatchEnqueue failed: %s; again in %d ms", error.getMessage(), delay / 1_000_000);
+        Ringq.log("BatchEnqueue failed: %s; again in %d ms", Ringq.text(error), delay / 1_000_000);
         TimeUnit.NANOSECONDS.sleep(delay);
       }
     }
@@ -75,7 +69,7 @@ final class Producer {
     try {
       results = call(BatchEnqueueRequest.newBuilder().addAllJobs(jobs).setRequestId(requestId).build()).getResultsList();
     } catch (StatusRuntimeException error) {
-      Ringq.log("%d jobs are not enqueued: %s", jobs.size(), error.getMessage());
+      Ringq.log("%d jobs are not enqueued: %s", jobs.size(), Ringq.text(error));
       failed += jobs.size();
       return;
     }

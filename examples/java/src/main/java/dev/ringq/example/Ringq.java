@@ -101,6 +101,11 @@ final class Ringq {
         || (code != Status.Code.UNIMPLEMENTED && detail(error, ErrorInfo.getDefaultInstance()).getReason().isEmpty());
   }
 
+  /** Returns the error with its causes: that of grpc-java alone is often "io exception". */
+  static String text(Throwable error) {
+    return error.getCause() == null ? error.getMessage() : error.getMessage() + ": " + text(error.getCause());
+  }
+
   /** Returns how long the server asks to wait before a repeat. */
   static long retryDelay(Throwable error) {
     return Durations.toNanos(detail(error, RetryInfo.getDefaultInstance()).getRetryDelay());

@@ -3,45 +3,18 @@ package dev.ringq.example;
 import static java.util.concurrent.TimeUnit.MILLISECONDS;
 import static java.util.concurrent.TimeUnit.NANOSECONDS;
 
+import com.google.protobuf.MessageLite;
 import com.google.protobuf.util.Durations;
-import dev.ringq.v1.AckItem;
-import dev.ringq.v1.AckRequest;
-import dev.ringq.v1.AckResponse;
-import dev.ringq.v1.Delivery;
-import dev.ringq.v1.ExtendItem;
-import dev.ringq.v1.ExtendRequest;
-import dev.ringq.v1.ExtendResponse;
-import dev.ringq.v1.NackAction;
-import dev.ringq.v1.NackItem;
-import dev.ringq.v1.NackRequest;
-import dev.ringq.v1.NackResponse;
-import dev.ringq.v1.Payload;
-import dev.ringq.v1.QueueServiceGrpc;
+import dev.ringq.v1.*;
 import dev.ringq.v1.QueueServiceGrpc.QueueServiceStub;
-import dev.ringq.v1.SettleError;
-import dev.ringq.v1.StreamInfo;
-import dev.ringq.v1.StreamRequest;
-import dev.ringq.v1.StreamResponse;
 import io.grpc.Status;
 import io.grpc.stub.ClientCallStreamObserver;
 import io.grpc.stub.ClientResponseObserver;
 import java.io.IOException;
 import java.net.InetAddress;
-import java.util.Arrays;
-import java.util.HashMap;
-import java.util.LinkedHashSet;
-import java.util.List;
-import java.util.Map;
-import java.util.Set;
-import java.util.concurrent.CancellationException;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ExecutionException;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
-import java.util.concurrent.Future;
-import java.util.concurrent.FutureTask;
-import java.util.concurrent.ScheduledExecutorService;
-import java.util.concurrent.TimeoutException;
+import java.net.UnknownHostException;
+import java.util.*;
+import java.util.concurrent.*;
 
 /**
  * The worker around a handler: the eight duties of docs/workers.md. To be copied as it is.
@@ -50,9 +23,11 @@ import java.util.concurrent.TimeoutException;
  */
 final class RingqWorker {
   private static final long LONGEST_PAUSE_MILLIS = 3_000;
+  private static final long ONE_SECOND = 1_000_000_000;
+  /** The first message comes at once, but the connection may have to be made first. */
+  private static final long FIRST_MESSAGE = 20 * ONE_SECOND;
   private static final Set<Status.Code> HOPELESS =
       Set.of(Status.Code.UNAUTHENTICATED, Status.Code.PERMISSION_DENIED, Status.Code.INVALID_ARGUMENT);
-  private static final long ONE_SECOND = 1_000_000_000;
 
   /** Does the work of one job and returns its result, or null. An exception is a failed attempt. */
   interface Handler {
@@ -98,12 +73,19 @@ final class RingqWorker {
         .nack(NackRequest.newBuilder().addAllItems(items).build(), reply.of(NackResponse::getFailuresList)));
     extensions = new Batcher<>("Extend", loop, (items, timeout, reply) -> stub.withDeadlineAfter(timeout, NANOSECONDS)
         .extend(ExtendRequest.newBuilder().addAllItems(items).build(), reply.of(ExtendResponse::getFailuresList)));
-    String name = InetAddress.getLocalHost().getHostName() + "-" + ProcessHandle.current().pid();
     request = StreamRequest.newBuilder()
         .addAllTopics(Arrays.asList(Ringq.setting("RINGQ_TOPICS", "examples").split(",")))
-        .setWorkerId(Ringq.setting("RINGQ_WORKER_ID", name))
+        .setWorkerId(Ringq.setting("RINGQ_WORKER_ID", hostName() + "-" + ProcessHandle.current().pid()))
         .setMaxInFlight(Integer.parseInt(Ringq.setting("RINGQ_CREDIT", "16")))
         .setLeaseDuration(Durations.fromNanos(Ringq.duration("RINGQ_LEASE", "30")));
+  }
+
+  private static String hostName() {
+    try {
+      return InetAddress.getLocalHost().getHostName();
+    } catch (UnknownHostException unknown) {
+      return "java"; // In a container the name may have no address.
+    }
   }
 
   void start() {
@@ -121,7 +103,9 @@ final class RingqWorker {
     loop.submit(() -> List.copyOf(running).forEach(this::release)).get();
     awaitSettled(timeout);
     loop.submit(() -> {
-      stream.call.cancel("the worker stops", null);
+      Stream last = stream;
+      stream = null;
+      last.call.cancel("the worker stops", null);
       List.copyOf(waiting).forEach(this::release);
     }).get();
     awaitSettled(timeout);
@@ -168,7 +152,7 @@ final class RingqWorker {
     @Override
     public void beforeStart(ClientCallStreamObserver<StreamRequest> call) {
       this.call = call;
-      watch(timeout);
+      watch(FIRST_MESSAGE);
     }
 
     private void watch(long silence) {
@@ -190,7 +174,7 @@ final class RingqWorker {
         request.setContinuesStreamId(info.getStreamId());
         attempt = 0;
       }
-      watch(info == null ? timeout : 3 * Durations.toNanos(info.getHeartbeatInterval()));
+      watch(info == null ? FIRST_MESSAGE : 3 * Durations.toNanos(info.getHeartbeatInterval()));
       message.getDeliveriesList().forEach(RingqWorker.this::take);
       message.getRevocationsList().forEach(revocation ->
           lose(held.get(revocation.getReceipt()), "revoked: " + revocation.getReason(), false));
@@ -210,8 +194,8 @@ final class RingqWorker {
     @Override
     public void onError(Throwable error) {
       watchdog.cancel(false);
-      if (stopping && Status.fromThrowable(error).getCode() == Status.Code.CANCELLED) {
-        return;
+      if (stream != this) {
+        return; // Cancelled by stop.
       }
       if (info != null) {
         extendAll(); // Else the server releases these jobs after the orphan_grace.
@@ -220,7 +204,7 @@ final class RingqWorker {
           + (HOPELESS.contains(Status.fromThrowable(error).getCode())
               ? MILLISECONDS.toNanos(LONGEST_PAUSE_MILLIS)
               : Ringq.pause(attempt++, 250, LONGEST_PAUSE_MILLIS));
-      Ringq.log("the stream has failed: %s; the next one in %d ms", error.getMessage(), delay / 1_000_000);
+      Ringq.log("the stream has failed: %s; the next one in %d ms", Ringq.text(error), delay / 1_000_000);
       openStreamIn(delay);
     }
   }
@@ -294,14 +278,14 @@ final class RingqWorker {
     settle(job, action == NackAction.NACK_ACTION_RELEASE ? Outcome.RELEASED : Outcome.NACKED, nacks, item);
   }
 
-  private <T extends com.google.protobuf.MessageLite> void settle(Job job, Outcome outcome, Batcher<T> batcher, T item) {
+  private <T extends MessageLite> void settle(Job job, Outcome outcome, Batcher<T> batcher, T item) {
     job.settling = true; // Its lease goes on being extended until the settle is through.
     batcher.add(item, timeout, () -> held.get(job.receipt()) == job).whenComplete((answer, error) -> {
       // After a repeated Ack, the job is gone because the first one was applied.
       boolean done = error == null && (answer.failure() == null || (outcome == Outcome.ACKED && answer.repeated()
           && answer.failure().getError() == SettleError.SETTLE_ERROR_NOT_FOUND));
       if (!done) {
-        lose(job, error == null ? answer.failure().getError() + " " + answer.failure().getMessage() : error.getMessage(), true);
+        lose(job, error == null ? answer.failure().getError() + " " + answer.failure().getMessage() : Ringq.text(error), true);
       } else if (drop(job)) {
         counts[outcome.ordinal()]++;
       }

@@ -32,7 +32,8 @@ final class Worker {
   private static Plan plan(Job job) throws RingqWorker.DeadLetterException {
     String text = text(job.delivery.getPayload());
     try {
-      return GSON.getAdapter(Plan.class).fromJson(text.isEmpty() ? "{}" : text);
+      Plan plan = GSON.getAdapter(Plan.class).fromJson(text.isEmpty() ? "{}" : text);
+      return plan == null ? new Plan(0, null, 0, false) : plan;
     } catch (JsonParseException | IOException error) {
       throw new RingqWorker.DeadLetterException("the payload is not JSON: " + error.getMessage());
     }
