@@ -144,7 +144,7 @@ final class Client
         return $answer instanceof CallFailed ? throw $answer : $answer;
     }
 
-    /** Acks or nacks one job and repeats that: whoever keeps its lease ends this process when the lease is over. */
+    /** Acks or nacks one job and repeats that without an end: the parent ends this process when the lease is over. */
     public function settle(string $method, array $item): bool
     {
         for ($attempt = 1;; $attempt++) {

@@ -100,7 +100,8 @@ final class Worker
         while ($this->graceEnd === INF || $this->leases) {
             $this->pull();
             $this->extend();
-            $next = array_map(fn ($lease) => $lease->endedFor ? $lease->killAt : min($lease->extendAt, $lease->end), $this->leases);
+            $due = fn (Lease $lease): float => $lease->endedFor ? $lease->killAt : min($lease->extendAt, $lease->end);
+            $next = array_map($due, $this->leases);
             $wait = max(0, min([now() + 0.25, $this->graceEnd > now() ? $this->graceEnd : INF, ...$next]) - now());
             // A wait for the network does not end by a signal, therefore the limit of 0.25 s.
             $busy = $this->client->wait($wait);
@@ -210,7 +211,7 @@ final class Worker
         } else {
             posix_setpgid(0, 0);
             $job = new Job(new Client(), $lease->delivery);
-            // Also after a fatal error. By SIGKILL: destructors would say goodbye on the parent's TLS connections.
+            // Also after a fatal error. By SIGKILL: destructors would close the parent's TLS connections.
             register_shutdown_function(function () use ($job, $pipe): void {
                 fwrite($pipe, $job->outcome ?? 'handler failed: ' . (error_get_last()['message'] ?? 'it called exit'));
                 posix_kill(posix_getpid(), SIGKILL);

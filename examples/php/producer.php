@@ -15,7 +15,7 @@ function enqueue(Ringq\Client $client, array $request): array
         try {
             return $client->call('BatchEnqueue', $request)['results'];
         } catch (CallFailed $error) {
-            // ringq itself says OUTCOME_UNKNOWN without RetryInfo to a repeat that came too late: it wrote nothing.
+            // OUTCOME_UNKNOWN without RetryInfo answers a repeat that came too late: nothing was written now.
             $late = $error->reason === 'OUTCOME_UNKNOWN' && $error->retryDelay === null;
             if ($late || !$error->repeatable()) {
                 throw $error;

@@ -16,7 +16,7 @@ require __DIR__ . '/RingqWorker.php';
         throw new Ringq\DeadLetter('the payload is not a JSON object');
     }
     if ($task['dead'] ?? false) {
-        throw new Ringq\DeadLetter('the payload says dead');
+        throw new Ringq\DeadLetter('the payload asks for a dead letter');
     }
     $from = json_decode($job->checkpoint ?? '{}', true)['step'] ?? 0;
     $steps = $task['steps'] ?? 0;

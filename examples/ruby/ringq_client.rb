@@ -34,7 +34,8 @@ module Ringq
           @delay = any.unpack(Google::Rpc::RetryInfo).retry_delay&.to_f
         end
       end
-      super("#{method}: #{error.message[0, 300]}")
+      # `message` of gRPC has a long `debug_error_string`.
+      super("#{method}: #{error.is_a?(GRPC::BadStatus) ? "#{error.code} #{error.details}" : error.message} #{@reason}".rstrip)
     end
 
     REPEATABLE = [GRPC::Core::StatusCodes::UNAVAILABLE, GRPC::Core::StatusCodes::RESOURCE_EXHAUSTED,

@@ -71,7 +71,11 @@ module Ringq
   Entry = Struct.new(:job, :state, :length, :ends, :extend_at, :verb, :item, :outcome, :settle_at, :tries) do
     def receipt = job.delivery.receipt
 
-    def renew(from) = (self.ends, self.extend_at = from + length, from + (length / 2))
+    # Keeps an Extend that was asked for while one was on its way.
+    def renew(from)
+      self.ends = from + length
+      self.extend_at = from + (length / 2) if extend_at == Worker::NEVER
+    end
   end
 
   # Runs the handler, a block that gets a Job and returns the text of the result or nil.
@@ -84,7 +88,7 @@ module Ringq
       @entries = {} # By receipt, in the order of arrival.
       @recent = {} # The last receipts that left @entries: a message that comes twice must not start a job twice.
       @counts = { acked: 0, nacked: 0, released: 0, lost: 0 }
-      @connect_at, @failures, @stream_id, @heartbeat, @orphan_grace = Ringq.now, 0, '', 20.0, 5.0
+      @connect_at, @failures, @extend_failures, @stream_id, @heartbeat, @orphan_grace = Ringq.now, 0, 0, '', 20.0, 5.0
       @silent_at = @grace_end = NEVER
     end
 
@@ -157,7 +161,7 @@ module Ringq
       message.deliveries.each do |delivery|
         next if @entries.key?(delivery.receipt) || @recent.key?(delivery.receipt)
 
-        entry = Entry.new(Job.new(delivery, @client), :waiting, delivery.lease_duration.to_f)
+        entry = Entry.new(Job.new(delivery, @client), :waiting, delivery.lease_duration.to_f, 0, NEVER)
         entry.renew(Ringq.now)
         @entries[delivery.receipt] = entry
       end
@@ -187,8 +191,9 @@ module Ringq
         due.each { |entry| entry.extend_at = NEVER } # Until there is an answer.
         items = due.map { |entry| V1::ExtendItem.new(receipt: entry.receipt) }
         call(:extend, V1::ExtendRequest.new(items: items), [timeout, *due.map { |entry| entry.length / 4 }].min) do |answer|
-          each_result(due, answer) do |entry, error, delay|
-            if delay then entry.extend_at = Ringq.now + delay + Ringq.pause(1)
+          @extend_failures = answer.is_a?(CallFailed) ? @extend_failures + 1 : 0
+          each_result(due, answer, Ringq.pause(@extend_failures + 1, 0.5)) do |entry, error, again_at|
+            if again_at then entry.extend_at = again_at
             elsif error.nil? then entry.renew(now) # From when it was sent: never longer than at the server.
             elsif entry.state != :settling then lose(entry, error) # Else the answer to its Ack shows what has become of it.
             end
@@ -197,18 +202,18 @@ module Ringq
       end
     end
 
-    # Yields each entry that is still in hand with its error (nil: done) and, if a repeat is right, the least delay.
-    def each_result(entries, answer)
+    # Yields each entry that is still in hand with its error (nil: done) and, if a repeat is right, the time for it: one time
+    # for all, so that they share the next call, too.
+    def each_result(entries, answer, pause)
       failed = answer.is_a?(CallFailed)
       Ringq.log(answer.message) if failed
       failures = failed ? {} : answer.failures.to_h { |failure| [failure.receipt, failure.error] }
+      again_at = Ringq.now + ((failed && answer.delay) || 0) + pause
       entries.each do |entry|
         next unless @entries[entry.receipt].equal?(entry)
 
         error = failed ? answer.message : failures[entry.receipt]
-        repeat = failed ? answer.repeatable? : error == :SETTLE_ERROR_UNAVAILABLE
-        yield entry, error, (failed && answer.delay) || 0 if repeat
-        yield entry, error, nil unless repeat
+        yield entry, error, (failed ? answer.repeatable? : error == :SETTLE_ERROR_UNAVAILABLE) ? again_at : nil
       end
     end
 
@@ -270,11 +275,11 @@ module Ringq
       batch.each { |entry| entry.settle_at = nil }
       request = (verb == :ack ? V1::AckRequest : V1::NackRequest).new(items: batch.map(&:item))
       call(verb, request) do |answer|
-        each_result(batch, answer) do |entry, error, delay|
-          entry.tries += 1
+        tries = batch.map { |entry| entry.tries += 1 }.max
+        each_result(batch, answer, Ringq.pause(tries, 2.0)) do |entry, error, again_at|
           # NOT_FOUND: an earlier attempt was applied, and the record is forgotten.
           if error.nil? || (error == :SETTLE_ERROR_NOT_FOUND && entry.tries > 1) then finish(entry, entry.outcome)
-          elsif delay then entry.settle_at = Ringq.now + delay + Ringq.pause(entry.tries, 2.0)
+          elsif again_at then entry.settle_at = again_at
           else lose(entry, error)
           end
         end
