@@ -29,7 +29,8 @@ class Job:
         self.worker, self.delivery, self.receipt = worker, delivery, delivery.receipt
         self.name = f"{delivery.topic}/{delivery.id}"
         self.lease = delivery.lease_duration.ToNanoseconds() / 1e9 or worker.lease
-        self.task, self.outcome, self.timers, self.gone = None, "", (), asyncio.get_running_loop().create_future()
+        self.task, self.outcome, self.timers, self.items = None, "", (), {}
+        self.gone = asyncio.get_running_loop().create_future()
         # The producer's trace context: calls that the handler makes pass it on in a header of this name.
         self.traceparent = delivery.headers.get("traceparent", "")
 
@@ -216,6 +217,7 @@ class Worker:
         if not self.gathered[method]:
             self.spawn(self.flush(method))
         self.gathered[method].append((job, item))
+        job.items[method] = item  # A newer Extend replaces one that is still being repeated.
 
     async def flush(self, method):
         await asyncio.sleep(GATHER_TIME)
@@ -265,7 +267,8 @@ class Worker:
             for job, _ in again if method != "Extend" else ():
                 if now() >= job.expires:
                     self.drop(job, "lost", "its lease ended before it could be settled")
-            pairs, repeated = [pair for pair in again if self.jobs.get(pair[0].receipt) is pair[0]], True
+            pairs = [(job, item) for job, item in again if self.jobs.get(job.receipt) is job and item is job.items[method]]
+            repeated = True
 
     def on_answer(self, method, job, error, sent, repeated=False, why=""):
         why = f"{method} failed: {why if error == REFUSED else f'SettleError {error}'}"

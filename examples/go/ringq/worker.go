@@ -41,7 +41,8 @@ type Job struct {
 	lease     time.Duration
 	expires   time.Time // By the monotonic clock, as all times here.
 	half, end *time.Timer
-	outcome   string // Set once the job is being settled.
+	extending *pb.ExtendItem // The newest; an older one is no longer repeated.
+	outcome   string         // Set once the job is being settled.
 }
 
 // Worker holds one stream after the other. Set the exported fields, then call Run.
@@ -351,7 +352,8 @@ func (w *Worker) extend(jobs ...*Job) {
 	defer w.mu.Unlock()
 	for _, job := range jobs {
 		if !closed(job.gone) {
-			w.extends.add(job, &pb.ExtendItem{Receipt: job.Receipt})
+			job.extending = &pb.ExtendItem{Receipt: job.Receipt}
+			w.extends.add(job, job.extending)
 		}
 	}
 }
@@ -484,7 +486,7 @@ func (g *gatherer[T]) held(pairs []pair[T]) (held []pair[T]) {
 	g.w.mu.Lock()
 	defer g.w.mu.Unlock()
 	for _, one := range pairs {
-		if closed(one.job.gone) {
+		if extend, ok := any(one.item).(*pb.ExtendItem); closed(one.job.gone) || ok && extend != one.job.extending {
 			continue
 		}
 		if g.name != "Extend" && time.Now().After(one.job.expires) {
