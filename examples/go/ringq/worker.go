@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -276,7 +277,11 @@ func (w *Worker) handle(job *Job) (result string, err error) {
 			err = fmt.Errorf("the handler panicked: %v", reason)
 		}
 	}()
-	return w.Handle(job.ctx, job)
+	result, err = w.Handle(job.ctx, job)
+	if err == nil && !utf8.ValidString(result) { // It would spoil each call that it is part of.
+		err = errors.New("the result is not UTF-8")
+	}
+	return result, err
 }
 
 // releaseWaiting gives back the jobs that have no handler. w.mu is locked.
