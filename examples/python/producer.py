@@ -25,27 +25,24 @@ class Producer:
 
     async def enqueue(self, jobs):
         """Sends one call, then those of its jobs again that may succeed later, until all have a final answer."""
-        pauses, request_id = Pauses(0.1, 5), uuid.uuid4().hex
+        pauses, request_id, delay = Pauses(0.1, 5), uuid.uuid4().hex, 0
         while jobs:
-            delay, again, unnamed = 0, jobs, []
             try:
                 request = pb.BatchEnqueueRequest(jobs=jobs, request_id=request_id)
-                again, unnamed = self.sort(jobs, (await self.client.call("BatchEnqueue", request)).results)
+                answer = await self.client.call("BatchEnqueue", request)
+                jobs, delay = self.sort(jobs, answer.results, request_id), 0
             except CallFailed as failed:
                 if not failed.repeatable:
                     return self.failed(jobs, failed)
-                print(f"BatchEnqueue failed, repeated: {failed}", file=sys.stderr)
                 delay = failed.delay
-            if again or unnamed:
+                print(f"BatchEnqueue failed, repeated: {failed}", file=sys.stderr)
+            if jobs:
                 await asyncio.sleep(delay + pauses.next())
-            if unnamed:  # A new request_id: by the old one and another index the server would make another job's id.
-                await self.enqueue(unnamed)
-            jobs = again
 
-    def sort(self, jobs, results):
-        """Counts final results. Returns the jobs to repeat: those with an id, and those that have none."""
-        again, unnamed = [], []
-        for job, result in zip(jobs, results):
+    def sort(self, jobs, results, request_id):
+        """Counts final results, and returns the jobs to repeat."""
+        again = []
+        for index, (job, result) in enumerate(zip(jobs, results)):
             error = result.error
             if not error.code:
                 self.counts["unchanged" if result.outcome == pb.ENQUEUE_OUTCOME_UNCHANGED else "enqueued"] += 1
@@ -55,10 +52,11 @@ class Producer:
             elif error.code not in REPEATABLE or error.reason in OUTCOME_UNKNOWN and not (result.id or self.own_ids):
                 self.failed([job], f"{error.reason} {error.message}")  # Without an id a repeat could make a second job.
             else:
-                print(f"repeated: {result.id or job.id}: {error.reason} {error.message}", file=sys.stderr)
-                job.id = result.id or job.id  # Also an id that the server made.
-                (again if job.id else unnamed).append(job)
-        return again, unnamed
+                # The id that the server made; by the contract, one that it did not name has this form.
+                job.id = result.id or job.id or f"r={request_id}={index}"
+                print(f"repeated: {job.id}: {error.reason} {error.message}", file=sys.stderr)
+                again.append(job)
+        return again
 
 
 async def main(count):
