@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -41,7 +42,8 @@ type Job struct {
 	lease     time.Duration
 	expires   time.Time // By the monotonic clock, as all times here.
 	half, end *time.Timer
-	outcome   string // Set once the job is being settled.
+	extending *pb.ExtendItem // The newest; an older one is no longer repeated.
+	outcome   string         // Set once the job is being settled.
 }
 
 // Worker holds one stream after the other. Set the exported fields, then call Run.
@@ -275,7 +277,11 @@ func (w *Worker) handle(job *Job) (result string, err error) {
 			err = fmt.Errorf("the handler panicked: %v", reason)
 		}
 	}()
-	return w.Handle(job.ctx, job)
+	result, err = w.Handle(job.ctx, job)
+	if err == nil && !utf8.ValidString(result) { // It would spoil each call that it is part of.
+		err = errors.New("the result is not UTF-8")
+	}
+	return result, err
 }
 
 // releaseWaiting gives back the jobs that have no handler. w.mu is locked.
@@ -351,7 +357,8 @@ func (w *Worker) extend(jobs ...*Job) {
 	defer w.mu.Unlock()
 	for _, job := range jobs {
 		if !closed(job.gone) {
-			w.extends.add(job, &pb.ExtendItem{Receipt: job.Receipt})
+			job.extending = &pb.ExtendItem{Receipt: job.Receipt}
+			w.extends.add(job, job.extending)
 		}
 	}
 }
@@ -484,7 +491,7 @@ func (g *gatherer[T]) held(pairs []pair[T]) (held []pair[T]) {
 	g.w.mu.Lock()
 	defer g.w.mu.Unlock()
 	for _, one := range pairs {
-		if closed(one.job.gone) {
+		if extend, ok := any(one.item).(*pb.ExtendItem); closed(one.job.gone) || ok && extend != one.job.extending {
 			continue
 		}
 		if g.name != "Extend" && time.Now().After(one.job.expires) {
