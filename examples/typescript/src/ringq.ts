@@ -9,6 +9,7 @@ import { Status } from "../stubs/google/rpc/status.js";
 import { QueueServiceClient } from "../stubs/ringq/v1/queue_service.js";
 
 const SERVICE_CONFIG = new URL("../../../../deploy/service-config.json", import.meta.url);
+const LONGEST_RECONNECT_PAUSE = 2_000; // The default of grpc-js is two minutes.
 
 export const log = (text: string): void => console.error(text);
 
@@ -23,19 +24,27 @@ export const pause = (attempt: number, first: number, most: number): number =>
 
 /** Resolves `list:a:7700,b:7700`. grpc-js itself takes several IP addresses, but not several names. */
 class ListResolver implements experimental.Resolver {
+  private timer?: NodeJS.Timeout;
+
   constructor(private target: experimental.GrpcUri, private listener: experimental.ResolverListener) {}
 
   /** Also called when a connection is lost: by then a name may have another address. */
   async updateResolution(): Promise<void> {
-    const endpoints = this.target.path.split(",").map(async (server) => {
+    const found = await Promise.all(this.target.path.split(",").map(async (server) => {
       const { host, port = 7700 } = experimental.splitHostPort(server)!;
-      const found = await lookup(host, { all: true }).catch(() => []);
-      return found.map(({ address }) => ({ addresses: [{ host: address, port }] }));
-    });
-    this.listener(experimental.statusOrFromValue((await Promise.all(endpoints)).flat()), {}, null, "");
+      const addresses = await lookup(host, { all: true }).catch((error: Error) => (log(`${server}: ${error.message}`), []));
+      return addresses.map(({ address }) => ({ addresses: [{ host: address, port }] }));
+    }));
+    clearTimeout(this.timer);
+    // grpc-js leaves it to the resolver to try again.
+    const retry = found.some((endpoints) => !endpoints.length);
+    if (retry) this.timer = setTimeout(() => void this.updateResolution(), LONGEST_RECONNECT_PAUSE).unref();
+    this.listener(experimental.statusOrFromValue(found.flat()), {}, null, "");
   }
 
-  destroy(): void {}
+  destroy(): void {
+    clearTimeout(this.timer);
+  }
 
   /** With TLS, the certificate of each server must be valid for the first one's name. */
   static getDefaultAuthority = (target: experimental.GrpcUri): string => target.path.split(",")[0]!;
@@ -50,7 +59,7 @@ export function connect(): QueueServiceClient {
     "grpc.keepalive_time_ms": 30_000,
     "grpc.max_receive_message_length": 16 << 20,
     "grpc.initial_reconnect_backoff_ms": 250,
-    "grpc.max_reconnect_backoff_ms": 2_000, // The default is two minutes.
+    "grpc.max_reconnect_backoff_ms": LONGEST_RECONNECT_PAUSE,
   });
 }
 

@@ -95,8 +95,8 @@ export class Worker {
         if (this.stream !== stream) return clearTimeout(watchdog); // Cancelled by `stop`.
         const { code, message } = error as ServiceError;
         if (info) this.extendAll(); // Else the server releases these jobs after the orphan_grace.
-        delay = HOPELESS.includes(code) ? LONGEST_PAUSE : pause(attempt++, 250, LONGEST_PAUSE);
-        delay += Math.min(retryDelay(error as ServiceError), 30_000);
+        const least = HOPELESS.includes(code) ? LONGEST_PAUSE : Math.min(retryDelay(error as ServiceError), 30_000);
+        delay = least + pause(attempt++, 250, least ? 1_000 : LONGEST_PAUSE);
         log(`the stream has failed: ${message}; the next one in ${Math.round(delay)} ms`);
       }
       clearTimeout(watchdog);

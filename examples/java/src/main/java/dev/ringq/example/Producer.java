@@ -1,9 +1,11 @@
 package dev.ringq.example;
 
+import com.google.rpc.Code;
 import com.google.rpc.ErrorInfo;
 import dev.ringq.v1.*;
 import dev.ringq.v1.QueueServiceGrpc.QueueServiceBlockingStub;
 import io.grpc.StatusRuntimeException;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
 import java.util.UUID;
@@ -13,14 +15,14 @@ import java.util.stream.IntStream;
 
 /** Enqueues COUNT jobs. Usage: run-producer COUNT */
 final class Producer {
-  private static final Set<Integer> REPEATABLE_CODES = Set.of(4, 8, 14); // DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE
+  private static final Set<Integer> REPEATABLE =
+      Set.of(Code.UNAVAILABLE_VALUE, Code.RESOURCE_EXHAUSTED_VALUE, Code.DEADLINE_EXCEEDED_VALUE);
   private static final Set<String> UNKNOWN = Set.of("OUTCOME_UNKNOWN", "DURABILITY_NOT_REACHED", "DEADLINE_EXCEEDED");
+  private static final int ENQUEUED = 0, UNCHANGED = 1, FAILED = 2;
   private static final String PREFIX = Ringq.setting("RINGQ_PREFIX", random(8));
 
   private final QueueServiceBlockingStub stub;
-  private int enqueued;
-  private int unchanged;
-  private int failed;
+  private final int[] totals = new int[3];
 
   private Producer(QueueServiceBlockingStub stub) {
     this.stub = stub;
@@ -70,36 +72,29 @@ final class Producer {
       results = call(BatchEnqueueRequest.newBuilder().addAllJobs(jobs).setRequestId(requestId).build()).getResultsList();
     } catch (StatusRuntimeException error) {
       Ringq.log("%d jobs are not enqueued: %s", jobs.size(), Ringq.text(error));
-      failed += jobs.size();
+      totals[FAILED] += jobs.size();
       return;
     }
-    List<JobSpec> again = IntStream.range(0, results.size()).filter(index -> count(results.get(index), jobs.get(index)))
-        .mapToObj(index -> named(jobs.get(index), results.get(index))).toList();
+    List<JobSpec> again = new ArrayList<>();
+    for (int index = 0; index < results.size(); index++) {
+      EnqueueResult result = results.get(index);
+      ItemError error = result.getError();
+      if (!result.hasError()) {
+        totals[result.getOutcome() == EnqueueOutcome.ENQUEUE_OUTCOME_UNCHANGED ? UNCHANGED : ENQUEUED]++;
+        continue;
+      }
+      // The result names the id that makes a repeat safe. Without one, a repeat could store a second job.
+      String id = result.getId().isEmpty() ? jobs.get(index).getId() : result.getId();
+      Ringq.log("job %s: %s: %s", id, error.getReason(), error.getMessage());
+      if (REPEATABLE.contains(error.getCode()) && !(id.isEmpty() && UNKNOWN.contains(error.getReason()))) {
+        again.add(jobs.get(index).toBuilder().setId(id).build());
+      } else {
+        totals[FAILED]++;
+      }
+    }
     // The request_id makes ids of the places of jobs without one, and these places have changed.
     enqueue(again.stream().filter(job -> !job.getId().isEmpty()).toList(), requestId, attempt + 1);
     enqueue(again.stream().filter(job -> job.getId().isEmpty()).toList(), UUID.randomUUID().toString(), attempt + 1);
-  }
-
-  /** With the id that makes a repeat safe, if there is one. */
-  private static JobSpec named(JobSpec job, EnqueueResult result) {
-    return result.getId().isEmpty() ? job : job.toBuilder().setId(result.getId()).build();
-  }
-
-  /** Returns whether to repeat the job. */
-  private boolean count(EnqueueResult result, JobSpec job) {
-    if (!result.hasError()) {
-      boolean isUnchanged = result.getOutcome() == EnqueueOutcome.ENQUEUE_OUTCOME_UNCHANGED;
-      unchanged += isUnchanged ? 1 : 0;
-      enqueued += isUnchanged ? 0 : 1;
-      return false;
-    }
-    var error = result.getError();
-    String id = named(job, result).getId();
-    Ringq.log("job %s: %s: %s", id, error.getReason(), error.getMessage());
-    // Without an id, the repeat of a job that may be stored could store a second one.
-    boolean again = REPEATABLE_CODES.contains(error.getCode()) && !(id.isEmpty() && UNKNOWN.contains(error.getReason()));
-    failed += again ? 0 : 1;
-    return again;
   }
 
   public static void main(String[] arguments) throws Exception {
@@ -111,7 +106,8 @@ final class Producer {
       List<JobSpec> jobs = IntStream.range(first, Math.min(count, first + batch)).mapToObj(Producer::job).toList();
       producer.enqueue(jobs, UUID.randomUUID().toString(), 0);
     }
-    System.out.printf("enqueued=%d unchanged=%d failed=%d%n", producer.enqueued, producer.unchanged, producer.failed);
-    System.exit(producer.failed > 0 ? 1 : 0);
+    int[] totals = producer.totals;
+    System.out.printf("enqueued=%d unchanged=%d failed=%d%n", totals[ENQUEUED], totals[UNCHANGED], totals[FAILED]);
+    System.exit(totals[FAILED] > 0 ? 1 : 0);
   }
 }

@@ -54,8 +54,8 @@ final class Ringq {
   /** Connects to the servers in RINGQ_SERVER. The executor runs the callbacks of calls. */
   static ManagedChannel connect(ScheduledExecutorService executor) throws IOException {
     NameResolverRegistry.getDefaultRegistry().register(new ServerListResolver.Provider());
-    String ca = System.getenv("RINGQ_CA");
-    ChannelCredentials credentials = ca == null
+    String ca = setting("RINGQ_CA", "");
+    ChannelCredentials credentials = ca.isEmpty()
         ? InsecureChannelCredentials.create()
         : TlsChannelCredentials.newBuilder().trustManager(new File(ca)).build();
     String servers = setting("RINGQ_SERVER", "127.0.0.1:7700");
@@ -65,8 +65,8 @@ final class Ringq {
         .keepAliveTime(30, TimeUnit.SECONDS)
         .maxInboundMessageSize(16 << 20)
         .executor(executor);
-    String token = System.getenv("RINGQ_TOKEN");
-    if (token != null) {
+    String token = setting("RINGQ_TOKEN", "");
+    if (!token.isEmpty()) {
       Metadata headers = new Metadata();
       headers.put(AUTHORIZATION, "Bearer " + token);
       builder.intercept(MetadataUtils.newAttachHeadersInterceptor(headers));

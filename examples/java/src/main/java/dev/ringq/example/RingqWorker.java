@@ -200,10 +200,9 @@ final class RingqWorker {
       if (info != null) {
         extendAll(); // Else the server releases these jobs after the orphan_grace.
       }
-      long delay = Math.min(Ringq.retryDelay(error), 30 * ONE_SECOND)
-          + (HOPELESS.contains(Status.fromThrowable(error).getCode())
-              ? MILLISECONDS.toNanos(LONGEST_PAUSE_MILLIS)
-              : Ringq.pause(attempt++, 250, LONGEST_PAUSE_MILLIS));
+      long least = HOPELESS.contains(Status.fromThrowable(error).getCode())
+          ? MILLISECONDS.toNanos(LONGEST_PAUSE_MILLIS) : Math.min(Ringq.retryDelay(error), 30 * ONE_SECOND);
+      long delay = least + Ringq.pause(attempt++, 250, least > 0 ? 1_000 : LONGEST_PAUSE_MILLIS);
       Ringq.log("the stream has failed: %s; the next one in %d ms", Ringq.text(error), delay / 1_000_000);
       openStreamIn(delay);
     }

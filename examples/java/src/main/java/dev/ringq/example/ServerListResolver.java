@@ -11,12 +11,15 @@ import java.net.URI;
 import java.net.UnknownHostException;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
 
 /** Resolves {@code list:///a:7700,b:7700}: grpc-java has no target of several servers. */
 final class ServerListResolver extends NameResolver {
   private final String[] servers;
   private final Args arguments;
   private Listener2 listener;
+  private Future<?> retry;
 
   private ServerListResolver(String servers, Args arguments) {
     this.servers = servers.split(",");
@@ -39,6 +42,7 @@ final class ServerListResolver extends NameResolver {
   public void refresh() {
     arguments.getOffloadExecutor().execute(() -> {
       List<EquivalentAddressGroup> found = new ArrayList<>();
+      List<String> unknown = new ArrayList<>();
       for (String server : servers) {
         URI uri = URI.create("ringq://" + server);
         // With TLS the certificate is compared with the name of the server, not with that of the list.
@@ -48,17 +52,28 @@ final class ServerListResolver extends NameResolver {
           for (InetAddress address : InetAddress.getAllByName(uri.getHost())) {
             found.add(new EquivalentAddressGroup(new InetSocketAddress(address, uri.getPort()), authority));
           }
-        } catch (UnknownHostException unknown) {
+        } catch (UnknownHostException error) {
+          unknown.add(server);
           Ringq.log("the server %s has no address", server);
         }
       }
       ResolutionResult result = ResolutionResult.newBuilder().setAddressesOrError(StatusOr.fromValue(found)).build();
-      arguments.getSynchronizationContext().execute(() -> listener.onResult2(result));
+      arguments.getSynchronizationContext().execute(() -> {
+        shutdown();
+        if (!unknown.isEmpty()) {
+          retry = arguments.getScheduledExecutorService().schedule(this::refresh, 2, TimeUnit.SECONDS);
+        }
+        listener.onResult2(result);
+      });
     });
   }
 
   @Override
-  public void shutdown() {}
+  public void shutdown() {
+    if (retry != null) {
+      retry.cancel(false);
+    }
+  }
 
   static final class Provider extends NameResolverProvider {
     @Override
