@@ -157,7 +157,9 @@ void Worker::run() {
   }
   if (stream_) stream_->cancel();
   std::string line = "stopped:";
-  for (const std::string name : {"acked", "nacked", "released", "lost"}) line += " " + name + "=" + std::to_string(counts_[name]);
+  for (const std::string name : {"acked", "nacked", "released", "lost"}) {
+    line += " " + name + "=" + std::to_string(counts_[name]);
+  }
   log(line);
 }
 
