@@ -15,8 +15,8 @@ BYTES_MAX = 3 << 20  # Of a call; the server takes 4 MiB.
 
 
 class Producer:
-    def __init__(self):
-        self.client = Client()
+    def __init__(self, own_ids):
+        self.client, self.own_ids = Client(), own_ids
         self.counts = {"enqueued": 0, "unchanged": 0, "failed": 0}
 
     def failed(self, jobs, why):
@@ -29,8 +29,8 @@ class Producer:
         while jobs:
             delay, again, unnamed = 0, jobs, []
             try:
-                answer = await self.client.call("BatchEnqueue", pb.BatchEnqueueRequest(jobs=jobs, request_id=request_id))
-                again, unnamed = self.sort(jobs, answer.results)
+                request = pb.BatchEnqueueRequest(jobs=jobs, request_id=request_id)
+                again, unnamed = self.sort(jobs, (await self.client.call("BatchEnqueue", request)).results)
             except CallFailed as failed:
                 if not failed.repeatable:
                     return self.failed(jobs, failed)
@@ -46,12 +46,13 @@ class Producer:
         """Counts final results. Returns the jobs to repeat: those with an id, and those that have none."""
         again, unnamed = [], []
         for job, result in zip(jobs, results):
-            error, own_id = result.error, job.id and not job.id.startswith("r=")
+            error = result.error
             if not error.code:
                 self.counts["unchanged" if result.outcome == pb.ENQUEUE_OUTCOME_UNCHANGED else "enqueued"] += 1
                 if result.state in (job_pb2.JOB_STATE_DEAD, job_pb2.JOB_STATE_EXPIRED, job_pb2.JOB_STATE_CANCELLED):
-                    print(f"{result.id} exists and will not run: {job_pb2.JobState.Name(result.state)}", file=sys.stderr)
-            elif error.code not in REPEATABLE or error.reason in OUTCOME_UNKNOWN and not (result.id or own_id):
+                    state = job_pb2.JobState.Name(result.state)
+                    print(f"{result.id} exists and will not run: {state}", file=sys.stderr)
+            elif error.code not in REPEATABLE or error.reason in OUTCOME_UNKNOWN and not (result.id or self.own_ids):
                 self.failed([job], f"{error.reason} {error.message}")  # Without an id a repeat could make a second job.
             else:
                 print(f"repeated: {result.id or job.id}: {error.reason} {error.message}", file=sys.stderr)
@@ -63,7 +64,7 @@ class Producer:
 async def main(count):
     prefix, payload = setting("PREFIX", uuid.uuid4().hex[:12]), setting("PAYLOAD", '{"steps":2,"step_ms":10}')
     topic, batch = setting("TOPICS", "examples").split(",")[0], int(setting("BATCH", "100"))
-    producer, jobs, size = Producer(), [], 0
+    producer, jobs, size = Producer(prefix != "-"), [], 0
     for number in range(count):
         job = job_pb2.JobSpec(topic=topic, payload={"text": payload}, id="" if prefix == "-" else f"{prefix}-{number}")
         # W3C trace context, a new trace for each job; a program with OpenTelemetry injects its own context here.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -22,7 +23,10 @@ import (
 // DeadLetter is wrapped by the error of a handler for a job that can never succeed.
 var DeadLetter = errors.New("dead letter")
 
-var errSilent = errors.New("no message came in time")
+var (
+	errSilent       = errors.New("no message came in time")
+	unavailableItem = errors.New("SETTLE_ERROR_UNAVAILABLE")
+)
 
 const gatherTime, itemsMax, bytesMax = 5 * time.Millisecond, 1000, 3 << 20 // Items of that time share a call of this size.
 const unavailable, notFound = pb.SettleError_SETTLE_ERROR_UNAVAILABLE, pb.SettleError_SETTLE_ERROR_NOT_FOUND
@@ -38,7 +42,8 @@ type Job struct {
 	lease     time.Duration
 	expires   time.Time // By the monotonic clock, as all times here.
 	half, end *time.Timer
-	outcome   string // Set once the job is being settled.
+	extending *pb.ExtendItem // The newest; an older one is no longer repeated.
+	outcome   string         // Set once the job is being settled.
 }
 
 // Worker holds one stream after the other. Set the exported fields, then call Run.
@@ -132,7 +137,7 @@ func (w *Worker) readStreams(ctx context.Context) {
 	pauses := NewPauses(250*time.Millisecond, 5*time.Second)
 	for !closed(w.stopping) {
 		started := time.Now()
-		heard, err := w.readStream(ctx, pauses)
+		opened, err := w.readStream(ctx, pauses)
 		if ctx.Err() != nil {
 			return
 		}
@@ -143,7 +148,7 @@ func (w *Worker) readStreams(ctx context.Context) {
 				pause = pauses.Next()
 			}
 		} else {
-			if heard { // It broke. The server keeps its jobs if they are extended within the orphan grace.
+			if opened { // It broke. The server keeps its jobs if they are extended within the orphan grace.
 				w.extendAll()
 			}
 			repeatable, _, delay := Explain(err)
@@ -160,7 +165,7 @@ func (w *Worker) readStreams(ctx context.Context) {
 	}
 }
 
-func (w *Worker) readStream(ctx context.Context, pauses *Pauses) (heard bool, err error) {
+func (w *Worker) readStream(ctx context.Context, pauses *Pauses) (opened bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx) // No deadline, but a watchdog.
 	defer cancel(nil)
 	silence := w.Client.Timeout // The first message comes at once.
@@ -172,7 +177,7 @@ func (w *Worker) readStream(ctx context.Context, pauses *Pauses) (heard bool, er
 		if message, err = stream.Recv(); err != nil {
 			break
 		}
-		heard, pauses.bound = true, 250*time.Millisecond
+		opened, pauses.bound = true, 250*time.Millisecond
 		if info := message.Info; info != nil {
 			log.Printf("stream %s of server %s opened", info.StreamId, info.Replica)
 			w.Request.ContinuesStreamId = info.StreamId
@@ -199,11 +204,11 @@ func (w *Worker) readStream(ctx context.Context, pauses *Pauses) (heard bool, er
 	}
 	switch {
 	case err == io.EOF:
-		return heard, nil
+		return opened, nil
 	case context.Cause(ctx) == errSilent:
-		return heard, errSilent
+		return opened, fmt.Errorf("%w: %w", errSilent, err) // The inner error names why there is no connection.
 	}
-	return heard, err
+	return opened, err
 }
 
 // --- jobs ---
@@ -272,7 +277,11 @@ func (w *Worker) handle(job *Job) (result string, err error) {
 			err = fmt.Errorf("the handler panicked: %v", reason)
 		}
 	}()
-	return w.Handle(job.ctx, job)
+	result, err = w.Handle(job.ctx, job)
+	if err == nil && !utf8.ValidString(result) { // It would spoil each call that it is part of.
+		err = errors.New("the result is not UTF-8")
+	}
+	return result, err
 }
 
 // releaseWaiting gives back the jobs that have no handler. w.mu is locked.
@@ -348,7 +357,8 @@ func (w *Worker) extend(jobs ...*Job) {
 	defer w.mu.Unlock()
 	for _, job := range jobs {
 		if !closed(job.gone) {
-			w.extends.add(job, &pb.ExtendItem{Receipt: job.Receipt})
+			job.extending = &pb.ExtendItem{Receipt: job.Receipt}
+			w.extends.add(job, job.extending)
 		}
 	}
 }
@@ -424,8 +434,8 @@ func (g *gatherer[T]) send(pairs []pair[T]) {
 			answers[failure.Index] = failure.Error
 		}
 		var delay time.Duration
+		why := unavailableItem
 		if err != nil {
-			log.Printf("%s of %d jobs failed: %v", g.name, len(pairs), err)
 			repeatable, reason, after := Explain(err)
 			if reason != "" && status.Code(err) == codes.InvalidArgument && len(pairs) > 1 {
 				for i := range pairs { // Nothing was applied: one bad item must not spoil the others.
@@ -433,7 +443,7 @@ func (g *gatherer[T]) send(pairs []pair[T]) {
 				}
 				return
 			}
-			delay = after
+			delay, why = after, err
 			for i := range pairs {
 				answers[int32(i)] = refused
 				if repeatable {
@@ -443,14 +453,19 @@ func (g *gatherer[T]) send(pairs []pair[T]) {
 		}
 		var again []pair[T]
 		for i, one := range pairs {
-			if answer := answers[int32(i)]; answer == unavailable {
+			switch answer := answers[int32(i)]; answer {
+			case unavailable:
 				again = append(again, one)
-			} else {
+			case refused:
+				g.w.onRefused(g.name, one.job, err)
+			default:
 				g.w.onAnswer(g.name, one.job, answer, sent, repeated)
 			}
 		}
 		if len(again) > 0 {
-			time.Sleep(delay + pauses.Next())
+			pause := delay + pauses.Next()
+			log.Printf("%s of %d jobs failed, repeated in %v: %v", g.name, len(again), pause.Round(time.Millisecond), why)
+			time.Sleep(pause)
 		}
 		pairs = g.held(again)
 	}
@@ -476,7 +491,7 @@ func (g *gatherer[T]) held(pairs []pair[T]) (held []pair[T]) {
 	g.w.mu.Lock()
 	defer g.w.mu.Unlock()
 	for _, one := range pairs {
-		if closed(one.job.gone) {
+		if extend, ok := any(one.item).(*pb.ExtendItem); closed(one.job.gone) || ok && extend != one.job.extending {
 			continue
 		}
 		if g.name != "Extend" && time.Now().After(one.job.expires) {
@@ -504,7 +519,18 @@ func (w *Worker) onAnswer(name string, job *Job, answer pb.SettleError, sent tim
 		job.expires = sent.Add(job.lease)
 		job.half.Reset(time.Until(sent.Add(job.lease / 2)))
 		job.end.Reset(time.Until(job.expires))
-	case answer != refused && job.outcome == "": // If a settle is under way, its answer decides.
+	case job.outcome == "": // If a settle is under way, its answer decides.
 		w.drop(job, "lost", why)
+	}
+}
+
+// onRefused ends a job that cannot be settled. One that is not extended keeps its lease to its end.
+func (w *Worker) onRefused(name string, job *Job, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if name == "Extend" {
+		log.Printf("%s: Extend failed: %v", job.Name(), err)
+	} else if !closed(job.gone) {
+		w.drop(job, "lost", fmt.Sprintf("%s failed: %v", name, err))
 	}
 }
