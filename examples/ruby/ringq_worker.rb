@@ -195,6 +195,7 @@ module Ringq
           each_result(due, answer, Ringq.pause(@extend_failures + 1, 0.5)) do |entry, error, again_at|
             if again_at then entry.extend_at = again_at
             elsif error.nil? then entry.renew(now) # From when it was sent: never longer than at the server.
+            elsif answer.is_a?(CallFailed) then entry.extend_at = Ringq.now + 5 # No right to it, for example, which may return.
             elsif entry.state != :settling then lose(entry, error) # Else the answer to its Ack shows what has become of it.
             end
           end
