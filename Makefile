@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults hostile chart kube monitoring trace tls-clients sbom image image-test example
+.PHONY: help run build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults hostile chart kube monitoring trace tls-clients migration sbom image image-test example
 
 # The tools of the tests come first: python3 is then the one that has grpcio.
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
@@ -94,6 +94,10 @@ tls-clients: ## Make each mistake with TLS by clients in Go, Java and Python and
 	tests/tls_clients/install
 	[ -n "$$RINGQ_BIN" ] || cargo build --locked
 	tests/tls_clients/run.py $(ARGS)
+
+migration: ## Run the code of docs/from-*.md, and all attempts of its retry policies; ARGS="--language go" chooses
+	[ -n "$$RINGQ_BIN" ] || cargo build --locked
+	tests/migration/run $(ARGS)
 
 sbom: ## List what the binary is made of as CycloneDX, target/sbom/ringq.cdx.json, and check the list
 	.ci/sbom

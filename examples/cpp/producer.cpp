@@ -1,0 +1,102 @@
+// Enqueues COUNT jobs. Usage: producer COUNT
+
+#include <algorithm>
+#include <iostream>
+#include <stdexcept>
+#include <thread>
+
+#include "ringq_client.h"
+
+namespace {
+
+using namespace ringq;
+
+struct Counts {
+  int enqueued = 0, unchanged = 0, failed = 0;
+};
+
+// Repeats a whole call until it is answered: the ids of the jobs, or the request id, make that safe.
+std::optional<v1::BatchEnqueueResponse> enqueue(const Client& client, const v1::BatchEnqueueRequest& request) {
+  for (int attempt = 1;; ++attempt) {
+    grpc::ClientContext context;
+    client.prepare(context, client.timeout());
+    v1::BatchEnqueueResponse response;
+    const auto status = client.stub().BatchEnqueue(&context, request, &response);
+    if (status.ok()) return response;
+    const Error error(status);
+    // OUTCOME_UNKNOWN without RetryInfo answers a repeat that came too late: nothing was written now.
+    const bool late = error.reason == "OUTCOME_UNKNOWN" && !error.delay;
+    const auto wait = pause(attempt) + error.delay.value_or(Seconds(0));
+    const bool repeat = error.repeatable() && !late;
+    log("BatchEnqueue: " + error.text() + (repeat ? "; again in " + std::to_string(wait.count()) + " s" : ""));
+    if (!repeat) return std::nullopt;
+    std::this_thread::sleep_for(wait);
+  }
+}
+
+bool repeatable(const v1::EnqueueResult& result) {
+  const auto code = result.error().code();
+  return (code == grpc::UNAVAILABLE || code == grpc::RESOURCE_EXHAUSTED || code == grpc::DEADLINE_EXCEEDED) &&
+         !(result.error().reason() == "OUTCOME_UNKNOWN" && result.id().empty());
+}
+
+void send_batch(const Client& client, v1::BatchEnqueueRequest request, Counts& counts) {
+  for (int attempt = 1; request.jobs_size() > 0; ++attempt) {
+    if (attempt > 1) std::this_thread::sleep_for(pause(attempt - 1));
+    const auto response = enqueue(client, request);
+    if (!response) {
+      counts.failed += request.jobs_size();
+      return;
+    }
+    v1::BatchEnqueueRequest again;
+    again.set_request_id(request.request_id());
+    for (int i = 0; i < response->results_size(); ++i) {
+      const auto& result = response->results(i);
+      if (!result.has_error()) {
+        ++(result.outcome() == v1::ENQUEUE_OUTCOME_UNCHANGED ? counts.unchanged : counts.enqueued);
+        continue;
+      }
+      const bool repeat = repeatable(result);
+      log("job " + result.id() + ": " + result.error().reason() + ": " + result.error().message() + (repeat ? "; again" : ""));
+      if (!repeat) {
+        ++counts.failed;
+        continue;
+      }
+      // The id that makes the repeat safe. Without it the index would be another job's in the next call.
+      auto* job = again.add_jobs();
+      *job = request.jobs(i);
+      if (job->id().empty()) job->set_id("r=" + request.request_id() + "=" + std::to_string(i));
+      if (!result.id().empty()) job->set_id(result.id());
+    }
+    request = std::move(again);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const int count = argc == 2 ? std::stoi(argv[1]) : throw std::runtime_error("usage: producer COUNT");
+  const auto prefix = setting("PREFIX", random_hex(12));
+  const auto topic = topics().at(0), payload = setting("PAYLOAD", R"({"steps":2,"step_ms":10})");
+  const int size = std::clamp(int_setting("BATCH", 100), 1, 1000);
+  const Client client;
+  Counts counts;
+  for (int first = 0; first < count; first += size) {
+    v1::BatchEnqueueRequest request;
+    request.set_request_id(random_hex(32));
+    for (int number = first; number < std::min(count, first + size); ++number) {
+      auto* job = request.add_jobs();
+      job->set_topic(topic);
+      if (prefix != "-") job->set_id(prefix + "-" + std::to_string(number));
+      job->mutable_payload()->set_text(payload);
+      // The context of this producer: with OpenTelemetry, that of the current span.
+      (*job->mutable_headers())["traceparent"] = "00-" + random_hex(32) + "-" + random_hex(16) + "-01";
+    }
+    send_batch(client, std::move(request), counts);
+  }
+  std::cout << "enqueued=" << counts.enqueued << " unchanged=" << counts.unchanged << " failed=" << counts.failed << std::endl;
+  return counts.failed > 0 ? 1 : 0;
+} catch (const std::exception& error) {
+  ringq::log(error.what());
+  return 1;
+}

@@ -1,0 +1,145 @@
+package dev.ringq.example;
+
+import com.google.protobuf.MessageLite;
+import com.google.rpc.Code;
+import dev.ringq.v1.SettleError;
+import dev.ringq.v1.SettleFailure;
+import io.grpc.Status;
+import io.grpc.stub.StreamObserver;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
+import java.util.function.Function;
+import java.util.stream.Collectors;
+
+/**
+ * Settles of many jobs in few calls, which are repeated until their answers are final. Calls do not wait for each other:
+ * one that fails, hangs or is repeated delays no other. Used on the thread of the loop only.
+ */
+final class Batcher<T extends MessageLite> {
+  private static final long GATHERING_MILLIS = 5;
+  private static final int MAX_ITEMS = 1_000;
+  private static final int MAX_BYTES = 3 << 20;
+
+  /** The answer to one item: {@code failure} is null if it is settled, {@code sent} is the time of the answered call. */
+  record Answer(SettleFailure failure, long sent, boolean repeated) {}
+
+  private record Entry<T>(T item, long timeout, BooleanSupplier wanted, CompletableFuture<Answer> answer) {}
+
+  /** Makes the call with a timeout. */
+  interface Call<T> {
+    void send(List<T> items, long timeout, Reply reply);
+  }
+
+  /** What a call came to: failures, or its error. */
+  interface Reply {
+    void done(List<SettleFailure> failures, Throwable error);
+
+    default <A> StreamObserver<A> of(Function<A, List<SettleFailure>> failures) {
+      return new StreamObserver<>() {
+        @Override
+        public void onNext(A answer) {
+          done(failures.apply(answer), null);
+        }
+
+        @Override
+        public void onError(Throwable error) {
+          done(List.of(), error);
+        }
+
+        @Override
+        public void onCompleted() {}
+      };
+    }
+  }
+
+  private final String name;
+  private final ScheduledExecutorService loop;
+  private final Call<T> call;
+  private List<Entry<T>> entries = new ArrayList<>();
+  private int bytes;
+
+  Batcher(String name, ScheduledExecutorService loop, Call<T> call) {
+    this.name = name;
+    this.loop = loop;
+    this.call = call;
+  }
+
+  /** Returns the final answer, or the error if the call must not be repeated or a repeat is not wanted any more. */
+  CompletableFuture<Answer> add(T item, long timeout, BooleanSupplier wanted) {
+    if (entries.size() == MAX_ITEMS || bytes + item.getSerializedSize() > MAX_BYTES) {
+      flush();
+    }
+    if (entries.isEmpty()) {
+      List<Entry<T>> gathered = entries;
+      loop.schedule(() -> {
+        if (entries == gathered) {
+          flush();
+        }
+      }, GATHERING_MILLIS, TimeUnit.MILLISECONDS);
+    }
+    bytes += item.getSerializedSize();
+    CompletableFuture<Answer> answer = new CompletableFuture<>();
+    entries.add(new Entry<>(item, timeout, wanted, answer));
+    return answer;
+  }
+
+  private void flush() {
+    send(entries, 0);
+    entries = new ArrayList<>();
+    bytes = 0;
+  }
+
+  private void send(List<Entry<T>> batch, int attempt) {
+    if (batch.isEmpty()) {
+      return;
+    }
+    long sent = System.nanoTime();
+    long timeout = batch.stream().mapToLong(Entry::timeout).min().getAsLong();
+    call.send(batch.stream().map(Entry::item).toList(), timeout, (failures, error) -> {
+      if (error != null) {
+        failed(batch, attempt, error);
+        return;
+      }
+      Map<Integer, SettleFailure> failed =
+          failures.stream().collect(Collectors.toMap(SettleFailure::getIndex, failure -> failure, (first, second) -> first));
+      List<Entry<T>> again = new ArrayList<>();
+      for (int index = 0; index < batch.size(); index++) {
+        SettleFailure failure = failed.get(index);
+        if (failure != null && failure.getError() == SettleError.SETTLE_ERROR_UNAVAILABLE) {
+          again.add(batch.get(index));
+        } else {
+          batch.get(index).answer().complete(new Answer(failure, sent, attempt > 0));
+        }
+      }
+      if (!again.isEmpty()) {
+        repeat(again, attempt, Status.UNAVAILABLE.withDescription("a shard did not answer").asRuntimeException());
+      }
+    });
+  }
+
+  private void failed(List<Entry<T>> batch, int attempt, Throwable error) {
+    if (Status.fromThrowable(error).getCode().value() == Code.INVALID_ARGUMENT_VALUE && batch.size() > 1) {
+      // A bad item fails its whole call. Alone it fails no other.
+      batch.forEach(entry -> send(List.of(entry), attempt));
+    } else if (Ringq.isRepeatable(error)) {
+      repeat(batch, attempt, error);
+    } else {
+      batch.forEach(entry -> entry.answer().completeExceptionally(error));
+    }
+  }
+
+  private void repeat(List<Entry<T>> batch, int attempt, Throwable error) {
+    long delay = Ringq.retryDelay(error) + Ringq.pause(attempt, 100, 1_000);
+    Ringq.log("%s of %d jobs failed: %s; again in %d ms", name, batch.size(), Ringq.text(error), delay / 1_000_000);
+    loop.schedule(() -> {
+      batch.stream().filter(entry -> !entry.wanted().getAsBoolean())
+          .forEach(entry -> entry.answer().completeExceptionally(error));
+      send(batch.stream().filter(entry -> entry.wanted().getAsBoolean()).toList(), attempt + 1);
+    }, delay, TimeUnit.NANOSECONDS);
+  }
+}

@@ -1,0 +1,88 @@
+# frozen_string_literal: true
+
+# Enqueues COUNT jobs. Usage: producer.rb COUNT
+
+require 'securerandom'
+require_relative 'ringq_client'
+
+# Sends one batch and repeats what may be repeated: the whole call, or single jobs.
+class Producer
+  attr_reader :counts
+
+  REPEATABLE = [GRPC::Core::StatusCodes::UNAVAILABLE, GRPC::Core::StatusCodes::RESOURCE_EXHAUSTED,
+                GRPC::Core::StatusCodes::DEADLINE_EXCEEDED].freeze
+
+  def initialize
+    @client = Ringq::Client.new
+    @counts = { enqueued: 0, unchanged: 0, failed: 0 }
+  end
+
+  def send_batch(jobs)
+    request = Ringq::V1::BatchEnqueueRequest.new(jobs: jobs, request_id: SecureRandom.hex(16))
+    (1..).each do |attempt|
+      again = sort_results(request, call(request).results)
+      break if again.empty?
+
+      request.jobs.replace(again)
+      sleep(Ringq.pause(attempt))
+    end
+  rescue Ringq::CallFailed => e
+    Ringq.log("#{e.message}; #{request.jobs.size} jobs failed")
+    @counts[:failed] += request.jobs.size
+  end
+
+  private
+
+  # The ids of the jobs, or the request id, make a repeat of the call safe.
+  def call(request)
+    attempt = 0
+    begin
+      @client.call(:batch_enqueue, request)
+    rescue Ringq::CallFailed => e
+      # OUTCOME_UNKNOWN without RetryInfo answers a repeat that came too late: nothing was written now.
+      raise if !e.repeatable? || (e.reason == 'OUTCOME_UNKNOWN' && e.delay.nil?)
+
+      pause = Ringq.pause(attempt += 1) + (e.delay || 0)
+      Ringq.log("#{e.message}; again in #{pause.round(2)} s")
+      sleep(pause)
+      retry
+    end
+  end
+
+  # Counts the results; returns the jobs to send again.
+  def sort_results(request, results)
+    results.each_with_index.filter_map do |result, index|
+      error = result.error
+      if error.nil?
+        @counts[result.outcome == :ENQUEUE_OUTCOME_UNCHANGED ? :unchanged : :enqueued] += 1
+        next
+      end
+      repeat = REPEATABLE.include?(error.code) && !(error.reason == 'OUTCOME_UNKNOWN' && result.id.empty?)
+      Ringq.log("job #{result.id}: #{error.reason}: #{error.message}; #{repeat ? 'again' : 'failed'}")
+      @counts[:failed] += 1 unless repeat
+      with_id(request.jobs[index], result.id, "r=#{request.request_id}=#{index}") if repeat
+    end
+  end
+
+  # The id that makes the repeat safe. Without it the index would be another job's in the next call.
+  def with_id(job, named, derived)
+    job.id = named.empty? ? derived : named if job.id.empty?
+    job
+  end
+end
+
+count = Integer(ARGV.fetch(0) { abort 'usage: producer.rb COUNT' })
+prefix = Ringq.setting('PREFIX', SecureRandom.hex(6))
+producer = Producer.new
+(0...count).each_slice(Ringq.setting('BATCH', '100').to_i.clamp(1, 1000)) do |numbers|
+  producer.send_batch(numbers.map do |number|
+    Ringq::V1::JobSpec.new(
+      topic: Ringq.setting('TOPICS', 'examples').split(',').first, id: prefix == '-' ? '' : "#{prefix}-#{number}",
+      payload: Ringq::V1::Payload.new(text: Ringq.setting('PAYLOAD', '{"steps":2,"step_ms":10}')),
+      # The context of this producer: with OpenTelemetry, that of the current span.
+      headers: { 'traceparent' => "00-#{SecureRandom.hex(16)}-#{SecureRandom.hex(8)}-01" }
+    )
+  end)
+end
+puts producer.counts.map { |name, number| "#{name}=#{number}" }.join(' ')
+exit(producer.counts[:failed].zero? ? 0 : 1)

@@ -1,0 +1,336 @@
+# frozen_string_literal: true
+
+# The worker's machinery. One thread, the loop in `run`, owns all state; the stream, the calls and the handlers run in
+# threads of their own and hand their results to it as blocks. So there are no locks but that of the event list.
+
+require_relative 'ringq_client'
+
+module Ringq
+  # Raise it for a job that can never succeed. Any other exception is a failure that is retried.
+  class DeadLetter < StandardError; end
+
+  # The job was taken away or the worker stops: let it pass. An Exception, so that `rescue => e` does not catch it.
+  class Cancelled < Exception; end # rubocop:disable Lint/InheritException
+
+  # Blocks for the loop's thread. Queue#pop has a timeout from Ruby 3.2 only.
+  class Events
+    def initialize = (@mutex, @filled, @list = Mutex.new, ConditionVariable.new, [])
+
+    def post(&block) = @mutex.synchronize { @list << block and @filled.signal }
+
+    def take(seconds)
+      @mutex.synchronize do
+        @filled.wait(@mutex, seconds) if @list.empty? && seconds.positive?
+        @list.tap { @list = [] }
+      end
+    end
+  end
+
+  # What the handler sees of a job.
+  class Job
+    attr_reader :delivery, :payload, :checkpoint
+
+    def initialize(delivery, client)
+      @delivery, @client = delivery, client
+      # Bytes or nil. `delivery` has `id`, `topic`, `attempt`, `fence`, `headers` and the rest.
+      @payload, @checkpoint = [delivery.payload, delivery.checkpoint].map { |given| given[given.kind.to_s] if given&.kind }
+      @mutex, @changed, @cancelled = Mutex.new, ConditionVariable.new, false
+    end
+
+    # The producer's trace context: send it on with each request that the handler makes.
+    def traceparent = delivery.headers['traceparent'].to_s
+
+    # Call it between steps of work: raises Cancelled once the job is no longer this worker's.
+    def check! = (raise Cancelled if @cancelled)
+
+    # Waits, but not longer than the job is this worker's.
+    def wait(seconds)
+      ends = Ringq.now + seconds
+      @mutex.synchronize { @changed.wait(@mutex, ends - Ringq.now) until @cancelled || Ringq.now >= ends }
+      check!
+    end
+
+    # Stores up to 64 KiB for the next delivery, should this one not come to its end.
+    def save(checkpoint)
+      check!
+      item = V1::ExtendItem.new(receipt: delivery.receipt, checkpoint: V1::Payload.new(text: checkpoint))
+      failure = @client.call(:extend, V1::ExtendRequest.new(items: [item])).failures.first
+      return unless failure
+
+      Ringq.log("job #{delivery.id}: checkpoint not saved: #{failure.error}")
+      cancel if %i[SETTLE_ERROR_STALE SETTLE_ERROR_NOT_FOUND].include?(failure.error)
+      check!
+    rescue CallFailed => e
+      Ringq.log("job #{delivery.id}: checkpoint not saved: #{e.message}")
+    end
+
+    def cancel = @mutex.synchronize { (@cancelled = true) and @changed.broadcast }
+  end
+
+  # A job in hand. `settle_at` is nil while its Ack or Nack is on its way, and before there is one.
+  Entry = Struct.new(:job, :state, :length, :ends, :extend_at, :verb, :item, :outcome, :settle_at, :tries) do
+    def receipt = job.delivery.receipt
+
+    # Keeps an Extend that was asked for while one was on its way.
+    def renew(from)
+      self.ends = from + length
+      self.extend_at = from + (length / 2) if extend_at == Worker::NEVER
+    end
+  end
+
+  # Runs the handler, a block that gets a Job and returns the text of the result or nil.
+  class Worker
+    NEVER = Float::INFINITY
+    MAX_BYTES = 3 << 20 # Of a call; the server takes 4 MiB.
+
+    def initialize(&handler)
+      @handler, @client, @events = handler, Client.new, Events.new
+      @entries = {} # By receipt, in the order of arrival.
+      @recent = {} # The last receipts that left @entries: a message that comes twice must not start a job twice.
+      @counts = { acked: 0, nacked: 0, released: 0, lost: 0 }
+      @connect_at, @failures, @extend_failures, @stream_id, @heartbeat, @orphan_grace = Ringq.now, 0, 0, '', 20.0, 5.0
+      @silent_at = @grace_end = NEVER
+    end
+
+    # Returns after SIGTERM or SIGINT, when each job is settled.
+    def run
+      # A signal handler may not lock a mutex, but may start a thread.
+      %w[TERM INT].each { |signal| trap(signal) { Thread.new { @events.post { stop } } } }
+      until @stopping && @entries.empty?
+        work(Ringq.now)
+        @events.take([next_time - Ringq.now, 60].min).each(&:call)
+      end
+      @stream&.cancel
+      Ringq.log("stopped: #{@counts.map { |name, count| "#{name}=#{count}" }.join(' ')}")
+    end
+
+    private
+
+    def work(now)
+      connect if !@stream && !@stopping && now >= @connect_at
+      broken(CallFailed.new(:stream, StandardError.new('no message for three heartbeats'))) if now >= @silent_at
+      @entries.values.each { |entry| lose(entry, 'its lease is over') if now >= entry.ends }
+      now >= @grace_end ? end_grace : start_handlers
+      release_held if @stopping && @entries.each_value.all? { |entry| entry.state == :waiting }
+      extend_due(now)
+      settle_due(now)
+    end
+
+    def next_time
+      times = @entries.each_value.flat_map { |entry| [entry.ends, entry.extend_at, entry.settle_at || NEVER] }
+      [*times, @silent_at, @grace_end, @stream || @stopping ? NEVER : @connect_at].min
+    end
+
+    def call(method, request, timeout = @client.timeout, &done)
+      Thread.new do
+        answer = begin
+          @client.call(method, request, timeout)
+        rescue CallFailed => e
+          e
+        end
+        @events.post { done.call(answer) }
+      end
+    end
+
+    def connect
+      @stream = stream = @client.stream(V1::StreamRequest.new(
+        topics: Ringq.setting('TOPICS', 'examples').split(','), max_in_flight: Ringq.setting('CREDIT', '16').to_i,
+        worker_id: Ringq.setting('WORKER_ID', "#{Socket.gethostname}-#{Process.pid}"), continues_stream_id: @stream_id,
+        lease_duration: duration(Ringq.setting('LEASE', '30').to_r)
+      ))
+      @informed, @silent_at = false, Ringq.now + @client.timeout # The first message comes at once.
+      Thread.new do
+        stream.execute.each { |message| @events.post { received(message) if @stream.equal?(stream) } }
+        @events.post { broken(nil) if @stream.equal?(stream) }
+      rescue StandardError => e
+        @events.post { broken(CallFailed.new(:stream, e)) if @stream.equal?(stream) }
+      end
+    end
+
+    def received(message)
+      if message.info
+        @informed, @failures, @stream_id = true, 0, message.info.stream_id
+        @heartbeat, @orphan_grace = message.info.heartbeat_interval.to_f, message.info.orphan_grace.to_f
+        extend_all # Shows what was revoked between two streams.
+      end
+      @silent_at = Ringq.now + (3 * @heartbeat)
+      message.revocations.each do |revocation|
+        entry = @entries[revocation.receipt]
+        lose(entry, "revoked, #{revocation.reason}") if entry
+      end
+      message.deliveries.each do |delivery|
+        next if @entries.key?(delivery.receipt) || @recent.key?(delivery.receipt)
+
+        entry = Entry.new(Job.new(delivery, @client), :waiting, delivery.lease_duration.to_f, 0, NEVER)
+        entry.renew(Ringq.now)
+        @entries[delivery.receipt] = entry
+      end
+    end
+
+    # The stream has ended: with OK (nil), by an error or by silence.
+    def broken(error)
+      @stream.cancel
+      @stream, @silent_at, @failures = nil, NEVER, @failures + 1
+      return @connect_at = Ringq.now if error.nil? && @informed
+
+      extend_all if @informed # Or the server gives the jobs to others after orphan_grace.
+      pause = Ringq.pause(rights?(error) ? @failures : 10) + [error&.delay || 0, 30].min
+      Ringq.log("#{error ? error.message : 'stream: ended without a message'}; again in #{pause.round(2)} s")
+      @connect_at = Ringq.now + pause
+    end
+
+    # Without them they may come back, but a fast repeat is of no use.
+    def rights?(error) = error.nil? || error.repeatable?
+
+    def extend_all = @entries.each_value { |entry| entry.extend_at = Ringq.now }
+
+    def extend_due(now)
+      # Early enough for a second attempt within the lease, or the grace of a broken stream.
+      timeout = [@client.timeout, @stream ? NEVER : @orphan_grace / 2].min
+      @entries.each_value.select { |entry| now >= entry.extend_at }.each_slice(1000) do |due|
+        due.each { |entry| entry.extend_at = NEVER } # Until there is an answer.
+        items = due.map { |entry| V1::ExtendItem.new(receipt: entry.receipt) }
+        call(:extend, V1::ExtendRequest.new(items: items), [timeout, *due.map { |entry| entry.length / 4 }].min) do |answer|
+          @extend_failures = answer.is_a?(CallFailed) ? @extend_failures + 1 : 0
+          each_result(due, answer, Ringq.pause(@extend_failures + 1, 0.5)) do |entry, error, again_at|
+            if again_at then entry.extend_at = again_at
+            elsif error.nil? then entry.renew(now) # From when it was sent: never longer than at the server.
+            elsif answer.is_a?(CallFailed) then entry.extend_at = Ringq.now + 5 # No right to it, for example, which may return.
+            elsif entry.state != :settling then lose(entry, error) # Else the answer to its Ack shows what has become of it.
+            end
+          end
+        end
+      end
+    end
+
+    # Yields each entry that is still in hand with its error (nil: done) and, if a repeat is right, the time for it: one time
+    # for all, so that they share the next call, too.
+    def each_result(entries, answer, pause)
+      failed = answer.is_a?(CallFailed)
+      Ringq.log(answer.message) if failed
+      failures = failed ? {} : answer.failures.to_h { |failure| [failure.receipt, failure.error] }
+      again_at = Ringq.now + ((failed && answer.delay) || 0) + pause
+      entries.each do |entry|
+        next unless @entries[entry.receipt].equal?(entry)
+
+        error = failed ? answer.message : failures[entry.receipt]
+        yield entry, error, (failed ? answer.repeatable? : error == :SETTLE_ERROR_UNAVAILABLE) ? again_at : nil
+      end
+    end
+
+    def start_handlers
+      free = Ringq.setting('CONCURRENCY', '4').to_i - @entries.each_value.count { |entry| entry.state == :running }
+      return if @stopping || free < 1
+
+      @entries.each_value.lazy.select { |entry| entry.state == :waiting }.first(free).each do |entry|
+        entry.state = :running
+        Thread.new { handle(entry) }
+      end
+    end
+
+    # In a thread of its own.
+    def handle(entry)
+      result = @handler.call(entry.job)
+      item = V1::AckItem.new(receipt: entry.receipt, result: result && V1::Payload.new(text: result))
+      @events.post { settle(entry, :ack, item, :acked) if entry.state == :running }
+    rescue Cancelled
+      nil
+    rescue Exception => e # rubocop:disable Lint/RescueException -- also NotImplementedError, SystemExit and such.
+      action = e.is_a?(DeadLetter) ? :NACK_ACTION_DEAD_LETTER : :NACK_ACTION_RETRY
+      Ringq.log("job #{entry.job.delivery.id}: #{e.class}: #{e.message}; #{action}; trace #{entry.job.traceparent}")
+      @events.post { nack(entry, action, e.message, :nacked) if entry.state == :running }
+    end
+
+    def nack(entry, action, text, outcome)
+      item = V1::NackItem.new(receipt: entry.receipt, action: action, error: text.dup.force_encoding('UTF-8').scrub[0, 1000])
+      settle(entry, :nack, item, outcome)
+    end
+
+    # In a few milliseconds, together with others.
+    def settle(entry, verb, item, outcome)
+      entry.state, entry.verb, entry.item, entry.outcome, entry.tries = :settling, verb, item, outcome, 0
+      entry.settle_at = Ringq.now + 0.003
+    end
+
+    def settle_due(now)
+      # Repeats travel apart: the shard that they wait for must not delay what is new.
+      groups = @entries.each_value.select(&:settle_at).group_by { |entry| [entry.verb, entry.tries.zero?] }
+      groups.each do |(verb, fresh), group|
+        due = group.select { |entry| now >= entry.settle_at }
+        batches(fresh && due.any? ? group : due) { |batch| send_settles(verb, batch) }
+      end
+    end
+
+    def batches(entries)
+      batch, bytes = [], 0
+      entries.each do |entry|
+        size = entry.item.class.encode(entry.item).bytesize
+        (yield batch) && (batch, bytes = [], 0) if batch.size == 1000 || (batch.any? && bytes + size > MAX_BYTES)
+        batch << entry
+        bytes += size
+      end
+      yield batch if batch.any?
+    end
+
+    def send_settles(verb, batch)
+      batch.each { |entry| entry.settle_at = nil }
+      request = (verb == :ack ? V1::AckRequest : V1::NackRequest).new(items: batch.map(&:item))
+      call(verb, request) do |answer|
+        tries = batch.map { |entry| entry.tries += 1 }.max
+        each_result(batch, answer, Ringq.pause(tries, 2.0)) do |entry, error, again_at|
+          # NOT_FOUND: an earlier attempt was applied, and the record is forgotten.
+          if error.nil? || (error == :SETTLE_ERROR_NOT_FOUND && entry.tries > 1) then finish(entry, entry.outcome)
+          elsif again_at then entry.settle_at = again_at
+          else lose(entry, error)
+          end
+        end
+      end
+      true
+    end
+
+    def lose(entry, reason)
+      Ringq.log("job #{entry.job.delivery.id}: lost while #{entry.state}: #{reason}")
+      entry.job.cancel
+      finish(entry, :lost)
+    end
+
+    def finish(entry, outcome)
+      entry.state = outcome
+      @counts[outcome] += 1
+      @entries.delete(entry.receipt)
+      @recent[entry.receipt] = true
+      @recent.shift if @recent.size > 1000
+    end
+
+    # Running jobs go on. What still comes on the stream is held until they are done: a release would only make room for
+    # more of it.
+    def stop
+      return if @stopping
+
+      @stopping, @grace_end = true, Ringq.now + Ringq.setting('GRACE', '25').to_f
+      release { |entry| entry.state == :waiting }
+    end
+
+    def end_grace
+      @grace_end = NEVER
+      release { |entry| %i[waiting running].include?(entry.state) }
+    end
+
+    def release_held
+      @stream&.cancel
+      @stream, @silent_at = nil, NEVER
+      release { true }
+    end
+
+    def release(&which)
+      @entries.each_value.select(&which).each do |entry|
+        entry.job.cancel
+        nack(entry, :NACK_ACTION_RELEASE, 'the worker stops', :released)
+      end
+    end
+
+    def duration(seconds)
+      Google::Protobuf::Duration.new(seconds: seconds.floor, nanos: ((seconds % 1) * 1_000_000_000).to_i)
+    end
+  end
+end
