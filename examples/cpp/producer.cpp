@@ -34,13 +34,15 @@ std::optional<v1::BatchEnqueueResponse> enqueue(const Client& client, const v1::
   }
 }
 
-bool repeatable(const v1::EnqueueResult& result) {
+bool repeatable(const v1::EnqueueResult& result, bool own_ids) {
   const auto code = result.error().code();
-  return (code == grpc::UNAVAILABLE || code == grpc::RESOURCE_EXHAUSTED || code == grpc::DEADLINE_EXCEEDED) &&
-         !(result.error().reason() == "OUTCOME_UNKNOWN" && result.id().empty());
+  const auto& reason = result.error().reason();
+  const bool unknown = reason == "OUTCOME_UNKNOWN" || reason == "DURABILITY_NOT_REACHED";
+  if (unknown && result.id().empty() && !own_ids) return false;  // A repeat could make a second job.
+  return code == grpc::UNAVAILABLE || code == grpc::RESOURCE_EXHAUSTED || code == grpc::DEADLINE_EXCEEDED;
 }
 
-void send_batch(const Client& client, v1::BatchEnqueueRequest request, Counts& counts) {
+void send_batch(const Client& client, v1::BatchEnqueueRequest request, bool own_ids, Counts& counts) {
   for (int attempt = 1; request.jobs_size() > 0; ++attempt) {
     if (attempt > 1) std::this_thread::sleep_for(pause(attempt - 1));
     const auto response = enqueue(client, request);
@@ -54,9 +56,12 @@ void send_batch(const Client& client, v1::BatchEnqueueRequest request, Counts& c
       const auto& result = response->results(i);
       if (!result.has_error()) {
         ++(result.outcome() == v1::ENQUEUE_OUTCOME_UNCHANGED ? counts.unchanged : counts.enqueued);
+        if (result.state() == v1::JOB_STATE_DEAD || result.state() == v1::JOB_STATE_CANCELLED ||
+            result.state() == v1::JOB_STATE_EXPIRED)
+          log("job " + result.id() + " exists and will not run: " + v1::JobState_Name(result.state()));
         continue;
       }
-      const bool repeat = repeatable(result);
+      const bool repeat = repeatable(result, own_ids);
       log("job " + result.id() + ": " + result.error().reason() + ": " + result.error().message() + (repeat ? "; again" : ""));
       if (!repeat) {
         ++counts.failed;
@@ -78,7 +83,9 @@ int main(int argc, char** argv) try {
   const int count = argc == 2 ? std::stoi(argv[1]) : throw std::runtime_error("usage: producer COUNT");
   const auto prefix = setting("PREFIX", random_hex(12));
   const auto topic = topics().at(0), payload = setting("PAYLOAD", R"({"steps":2,"step_ms":10})");
-  const int size = std::clamp(int_setting("BATCH", 100), 1, 1000);
+  // A call has at most 1,000 jobs and 4 MiB.
+  const int most = std::clamp<int>((3 << 20) / (payload.size() + 500), 1, 1000);
+  const int size = std::clamp(int_setting("BATCH", 100), 1, most);
   const Client client;
   Counts counts;
   for (int first = 0; first < count; first += size) {
@@ -92,7 +99,7 @@ int main(int argc, char** argv) try {
       // The context of this producer: with OpenTelemetry, that of the current span.
       (*job->mutable_headers())["traceparent"] = "00-" + random_hex(32) + "-" + random_hex(16) + "-01";
     }
-    send_batch(client, std::move(request), counts);
+    send_batch(client, std::move(request), prefix != "-", counts);
   }
   std::cout << "enqueued=" << counts.enqueued << " unchanged=" << counts.unchanged << " failed=" << counts.failed << std::endl;
   return counts.failed > 0 ? 1 : 0;

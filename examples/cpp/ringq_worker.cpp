@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 namespace ringq {
 namespace {
@@ -14,6 +15,12 @@ std::optional<std::string> bytes(const v1::Payload& payload) {
   if (payload.kind_case() == v1::Payload::kText) return payload.text();
   if (payload.kind_case() == v1::Payload::kData) return payload.data();
   return std::nullopt;
+}
+
+// With replacement characters for bad bytes: protobuf sends them, and the server refuses the whole call.
+std::string valid_utf8(const std::string& text) {
+  using nlohmann::json;
+  return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
 }
 
 std::string worker_id() {
@@ -223,8 +230,8 @@ void Worker::received(const v1::StreamResponse& message) {
     informed_ = true;
     failures_ = 0;
     stream_id_ = message.info().stream_id();
-    heartbeat_ = seconds(message.info().heartbeat_interval());
-    orphan_grace_ = seconds(message.info().orphan_grace());
+    if (message.info().has_heartbeat_interval()) heartbeat_ = seconds(message.info().heartbeat_interval());
+    if (message.info().has_orphan_grace()) orphan_grace_ = seconds(message.info().orphan_grace());
     extend_all();  // Shows what was revoked between two streams.
   }
   silent_at_ = now() + 3 * heartbeat_;
@@ -234,7 +241,8 @@ void Worker::received(const v1::StreamResponse& message) {
   for (const auto& delivery : message.deliveries()) {
     const auto& receipt = delivery.receipt();
     if (entries_.count(receipt) || std::find(recent_.begin(), recent_.end(), receipt) != recent_.end()) continue;
-    auto entry = std::make_shared<Entry>(Entry{std::make_shared<Job>(delivery, client_), seconds(delivery.lease_duration())});
+    const auto lease = delivery.has_lease_duration() ? seconds(delivery.lease_duration()) : Seconds(30);
+    auto entry = std::make_shared<Entry>(Entry{std::make_shared<Job>(delivery, client_), lease});
     entry->renew(now());
     waiting_.push_back(entry);
     entries_.emplace(receipt, std::move(entry));
@@ -320,7 +328,7 @@ void Worker::each_result(const Batch& batch, const grpc::Status& status, const F
   std::map<std::string, v1::SettleError> errors;
   for (const auto& failure : failures) errors.emplace(failure.receipt(), failure.error());
   const Error error(status);
-  if (!status.ok()) log("settle or extend: " + error.text());
+  if (!status.ok()) log("call with " + std::to_string(batch.size()) + " jobs: " + error.text());
   const auto again_at = now() + error.delay.value_or(Seconds(0)) + wait;
   for (const auto& entry : batch) {
     if (entry->state == Entry::State::kGone) continue;
@@ -380,14 +388,15 @@ void Worker::finished(const EntryPtr& entry, v1::NackAction action, const std::s
   if (action != v1::NACK_ACTION_UNSPECIFIED) return nack(entry, action, error, "nacked");
   if (!error.empty()) return lose(entry, error);
   entry->ack.set_receipt(entry->receipt());
-  if (result) entry->ack.mutable_result()->set_text(*result);
+  if (result && valid_utf8(*result) == *result) entry->ack.mutable_result()->set_text(*result);
+  else if (result) entry->ack.mutable_result()->set_data(*result);
   settle(entry, "acked");
 }
 
 void Worker::nack(const EntryPtr& entry, v1::NackAction action, const std::string& error, const char* outcome) {
   entry->nack.set_receipt(entry->receipt());
   entry->nack.set_action(action);
-  entry->nack.set_error(error.substr(0, 4000));
+  entry->nack.set_error(valid_utf8(error.substr(0, 1000)));
   settle(entry, outcome);
 }
 
@@ -440,6 +449,11 @@ void Worker::send_settles(const Batch& batch) {
     else *nacks.add_items() = entry->nack;
   }
   Settled done = [this, batch, tries](const grpc::Status& status, const Failures& failures) {
+    if (!status.ok() && !Error(status).repeatable() && batch.size() > 1) {
+      // One bad item, such as a result that is too large, must not cost the others their Ack: each one alone.
+      for (const auto& entry : batch) if (entry->state != Entry::State::kGone) send_settles({entry});
+      return;
+    }
     each_result(batch, status, failures, pause(tries, 2.0), [this](const EntryPtr& entry, const Result& result) {
       // NOT_FOUND: an earlier attempt was applied, and the record is forgotten.
       if (result.ok || (result.error == v1::SETTLE_ERROR_NOT_FOUND && entry->tries > 1)) finish(entry, entry->outcome);

@@ -75,5 +75,5 @@ int main() try {
   std::quick_exit(0);
 } catch (const std::exception& error) {
   ringq::log(error.what());
-  return 1;
+  std::quick_exit(1);
 }

@@ -33,7 +33,9 @@ $payload = ['text' => setting('RINGQ_PAYLOAD', '{"steps":2,"step_ms":10}')];
 $numbers = (int) ($argv[1] ?? 0) > 0 ? range(0, (int) $argv[1] - 1) : exit("usage: producer.php COUNT\n");
 $counts = ['enqueued' => 0, 'unchanged' => 0, 'failed' => 0];
 $client = new Ringq\Client();
-foreach (array_chunk($numbers, min(1000, max(1, (int) setting('RINGQ_BATCH', '100')))) as $batch) {
+// A call has at most 1,000 jobs and 4 MiB.
+$most = max(1, min(1000, intdiv(3 << 20, strlen($payload['text']) + 500)));
+foreach (array_chunk($numbers, max(1, min($most, (int) setting('RINGQ_BATCH', '100')))) as $batch) {
     $jobs = [];
     foreach ($batch as $number) {
         // The context of this producer: with OpenTelemetry, that of the current span.
@@ -59,10 +61,14 @@ foreach (array_chunk($numbers, min(1000, max(1, (int) setting('RINGQ_BATCH', '10
             $id = $result['id'] ?? '';
             if ($error === null) {
                 $counts[$result['outcome'] === 'ENQUEUE_OUTCOME_UNCHANGED' ? 'unchanged' : 'enqueued']++;
-            } elseif (
-                in_array($error['code'], [4, 8, 14], true)
-                && !($error['reason'] === 'OUTCOME_UNKNOWN' && $id === '')
-            ) {
+                if (in_array($result['state'] ?? '', ['JOB_STATE_DEAD', 'JOB_STATE_CANCELLED', 'JOB_STATE_EXPIRED'], true)) {
+                    log("job $id exists and will not run: {$result['state']}");
+                }
+                continue;
+            }
+            // Without an id a repeat could make a second job.
+            $unknown = in_array($error['reason'], ['OUTCOME_UNKNOWN', 'DURABILITY_NOT_REACHED'], true);
+            if (in_array($error['code'], [4, 8, 14], true) && !($unknown && $id === '' && $prefix === '-')) {
                 log("job $index: {$error['reason']}: " . ($error['message'] ?? '') . '; again');
                 // The id that makes the repeat safe. Without it this index would be another job's in the next call.
                 $id = $id ?: $jobs[$index]['id'] ?? "r=$requestId=$index";

@@ -11,9 +11,11 @@ class Producer
 
   REPEATABLE = [GRPC::Core::StatusCodes::UNAVAILABLE, GRPC::Core::StatusCodes::RESOURCE_EXHAUSTED,
                 GRPC::Core::StatusCodes::DEADLINE_EXCEEDED].freeze
+  UNKNOWN = %w[OUTCOME_UNKNOWN DURABILITY_NOT_REACHED].freeze
+  ENDED = %i[JOB_STATE_DEAD JOB_STATE_CANCELLED JOB_STATE_EXPIRED].freeze
 
-  def initialize
-    @client = Ringq::Client.new
+  def initialize(own_ids)
+    @client, @own_ids = Ringq::Client.new, own_ids
     @counts = { enqueued: 0, unchanged: 0, failed: 0 }
   end
 
@@ -55,9 +57,12 @@ class Producer
       error = result.error
       if error.nil?
         @counts[result.outcome == :ENQUEUE_OUTCOME_UNCHANGED ? :unchanged : :enqueued] += 1
+        Ringq.log("job #{result.id} exists and will not run: #{result.state}") if ENDED.include?(result.state)
         next
       end
-      repeat = REPEATABLE.include?(error.code) && !(error.reason == 'OUTCOME_UNKNOWN' && result.id.empty?)
+      # Without an id a repeat could make a second job.
+      unsafe = UNKNOWN.include?(error.reason) && result.id.empty? && !@own_ids
+      repeat = REPEATABLE.include?(error.code) && !unsafe
       Ringq.log("job #{result.id}: #{error.reason}: #{error.message}; #{repeat ? 'again' : 'failed'}")
       @counts[:failed] += 1 unless repeat
       with_id(request.jobs[index], result.id, "r=#{request.request_id}=#{index}") if repeat
@@ -73,12 +78,15 @@ end
 
 count = Integer(ARGV.fetch(0) { abort 'usage: producer.rb COUNT' })
 prefix = Ringq.setting('PREFIX', SecureRandom.hex(6))
-producer = Producer.new
-(0...count).each_slice(Ringq.setting('BATCH', '100').to_i.clamp(1, 1000)) do |numbers|
+payload = Ringq.setting('PAYLOAD', '{"steps":2,"step_ms":10}')
+producer = Producer.new(prefix != '-')
+# A call has at most 1,000 jobs and 4 MiB.
+most = ((3 << 20) / (payload.bytesize + 500)).clamp(1, 1000)
+(0...count).each_slice(Ringq.setting('BATCH', '100').to_i.clamp(1, most)) do |numbers|
   producer.send_batch(numbers.map do |number|
     Ringq::V1::JobSpec.new(
       topic: Ringq.setting('TOPICS', 'examples').split(',').first, id: prefix == '-' ? '' : "#{prefix}-#{number}",
-      payload: Ringq::V1::Payload.new(text: Ringq.setting('PAYLOAD', '{"steps":2,"step_ms":10}')),
+      payload: Ringq::V1::Payload.new(text: payload),
       # The context of this producer: with OpenTelemetry, that of the current span.
       headers: { 'traceparent' => "00-#{SecureRandom.hex(16)}-#{SecureRandom.hex(8)}-01" }
     )

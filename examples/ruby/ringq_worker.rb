@@ -150,7 +150,8 @@ module Ringq
     def received(message)
       if message.info
         @informed, @failures, @stream_id = true, 0, message.info.stream_id
-        @heartbeat, @orphan_grace = message.info.heartbeat_interval.to_f, message.info.orphan_grace.to_f
+        @heartbeat = message.info.heartbeat_interval&.to_f || 20.0
+        @orphan_grace = message.info.orphan_grace&.to_f || 5.0
         extend_all # Shows what was revoked between two streams.
       end
       @silent_at = Ringq.now + (3 * @heartbeat)
@@ -161,7 +162,7 @@ module Ringq
       message.deliveries.each do |delivery|
         next if @entries.key?(delivery.receipt) || @recent.key?(delivery.receipt)
 
-        entry = Entry.new(Job.new(delivery, @client), :waiting, delivery.lease_duration.to_f, 0, NEVER)
+        entry = Entry.new(Job.new(delivery, @client), :waiting, delivery.lease_duration&.to_f || 30.0, 0, NEVER)
         entry.renew(Ringq.now)
         @entries[delivery.receipt] = entry
       end
@@ -211,7 +212,7 @@ module Ringq
       failures = failed ? {} : answer.failures.to_h { |failure| [failure.receipt, failure.error] }
       again_at = Ringq.now + ((failed && answer.delay) || 0) + pause
       entries.each do |entry|
-        next unless @entries[entry.receipt].equal?(entry)
+        next unless in_hand?(entry)
 
         error = failed ? answer.message : failures[entry.receipt]
         yield entry, error, (failed ? answer.repeatable? : error == :SETTLE_ERROR_UNAVAILABLE) ? again_at : nil
@@ -231,7 +232,7 @@ module Ringq
     # In a thread of its own.
     def handle(entry)
       result = @handler.call(entry.job)
-      item = V1::AckItem.new(receipt: entry.receipt, result: result && V1::Payload.new(text: result))
+      item = V1::AckItem.new(receipt: entry.receipt, result: result && payload(result))
       @events.post { settle(entry, :ack, item, :acked) if entry.state == :running }
     rescue Cancelled
       nil
@@ -239,6 +240,12 @@ module Ringq
       action = e.is_a?(DeadLetter) ? :NACK_ACTION_DEAD_LETTER : :NACK_ACTION_RETRY
       Ringq.log("job #{entry.job.delivery.id}: #{e.class}: #{e.message}; #{action}; trace #{entry.job.traceparent}")
       @events.post { nack(entry, action, e.message, :nacked) if entry.state == :running }
+    end
+
+    # protobuf sends text that is not UTF-8, and the server refuses the whole call.
+    def payload(result)
+      utf8 = result.dup.force_encoding('UTF-8')
+      utf8.valid_encoding? ? V1::Payload.new(text: utf8) : V1::Payload.new(data: result.b)
     end
 
     def nack(entry, action, text, outcome)
@@ -276,6 +283,9 @@ module Ringq
       batch.each { |entry| entry.settle_at = nil }
       request = (verb == :ack ? V1::AckRequest : V1::NackRequest).new(items: batch.map(&:item))
       call(verb, request) do |answer|
+        # One bad item, such as a result that is too large, must not cost the others their Ack: each one alone.
+        next batch.each { |entry| send_settles(verb, [entry]) if in_hand?(entry) } if refused?(answer) && batch.size > 1
+
         tries = batch.map { |entry| entry.tries += 1 }.max
         each_result(batch, answer, Ringq.pause(tries, 2.0)) do |entry, error, again_at|
           # NOT_FOUND: an earlier attempt was applied, and the record is forgotten.
@@ -287,6 +297,10 @@ module Ringq
       end
       true
     end
+
+    def in_hand?(entry) = @entries[entry.receipt].equal?(entry)
+
+    def refused?(answer) = answer.is_a?(CallFailed) && !answer.repeatable?
 
     def lose(entry, reason)
       Ringq.log("job #{entry.job.delivery.id}: lost while #{entry.state}: #{reason}")
