@@ -1,6 +1,7 @@
 package dev.ringq.example;
 
-import com.google.rpc.Code;
+import static com.google.rpc.Code.*;
+
 import com.google.rpc.ErrorInfo;
 import dev.ringq.v1.*;
 import io.grpc.StatusRuntimeException;
@@ -10,8 +11,10 @@ import java.util.stream.IntStream;
 
 /** Enqueues COUNT jobs. Usage: run-producer COUNT */
 final class Producer {
-  private static final Set<Integer> REPEATABLE = Set.of(Code.UNAVAILABLE_VALUE, Code.RESOURCE_EXHAUSTED_VALUE, Code.DEADLINE_EXCEEDED_VALUE);
+  private static final Set<Integer> REPEATABLE = Set.of(UNAVAILABLE_VALUE, RESOURCE_EXHAUSTED_VALUE, DEADLINE_EXCEEDED_VALUE);
   private static final Set<String> UNKNOWN = Set.of("OUTCOME_UNKNOWN", "DURABILITY_NOT_REACHED", "DEADLINE_EXCEEDED");
+  private static final Set<JobState> NOT_RUN =
+      Set.of(JobState.JOB_STATE_DEAD, JobState.JOB_STATE_EXPIRED, JobState.JOB_STATE_CANCELLED);
   private static final int ENQUEUED = 0, UNCHANGED = 1, FAILED = 2;
   private static final String PREFIX = Ringq.setting("RINGQ_PREFIX", random(8));
   private static final int[] TOTALS = new int[3];
@@ -69,6 +72,9 @@ final class Producer {
       EnqueueResult result = results.get(index);
       ItemError error = result.getError();
       if (!result.hasError()) {
+        if (NOT_RUN.contains(result.getState())) {
+          Ringq.log("job %s exists and does not run: %s", result.getId(), result.getState());
+        }
         TOTALS[result.getOutcome() == EnqueueOutcome.ENQUEUE_OUTCOME_UNCHANGED ? UNCHANGED : ENQUEUED]++;
         continue;
       }
