@@ -29,7 +29,8 @@ class Job:
         self.worker, self.delivery, self.receipt = worker, delivery, delivery.receipt
         self.name = f"{delivery.topic}/{delivery.id}"
         self.lease = delivery.lease_duration.ToNanoseconds() / 1e9 or worker.lease
-        self.task, self.outcome, self.timers, self.gone = None, "", (), asyncio.get_running_loop().create_future()
+        self.task, self.outcome, self.timers, self.items = None, "", (), {}
+        self.gone = asyncio.get_running_loop().create_future()
         # The producer's trace context: calls that the handler makes pass it on in a header of this name.
         self.traceparent = delivery.headers.get("traceparent", "")
 
@@ -69,12 +70,15 @@ class Worker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         reader = asyncio.create_task(self.read_streams())
+        reader.add_done_callback(lambda _: stop.set())  # It ends by a programming error only.
         await stop.wait()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
         await self.stop(reader)
         self.counts["lost"] += len(self.jobs)  # Not settled in time.
         log.info("stopped: %s", " ".join(f"{name}={count}" for name, count in self.counts.items()))
+        if reader.done() and not reader.cancelled():
+            reader.result()  # Raises that error.
 
     async def stop(self, reader):
         """Keeps the stream open, for revocations, while handlers finish. Jobs that still come go back at the end."""
@@ -88,6 +92,7 @@ class Worker:
         reader.cancel()  # Before the release, which would bring the same jobs again.
         self.release_waiting()
         await gone(self.jobs.values(), self.client.timeout)
+        await asyncio.wait([reader], timeout=1)
         await self.client.channel.close()
 
     # --- the stream ---
@@ -147,9 +152,12 @@ class Worker:
     def start_handlers(self):
         while self.waiting and len(self.handlers) < self.concurrency and not self.stopping:
             job = self.waiting.pop(next(iter(self.waiting)))
-            job.task = asyncio.create_task(self.handler(job))
+            job.task = asyncio.create_task(self.work(job))
             self.handlers.add(job.task)
             job.task.add_done_callback(lambda task, job=job: self.on_handler_end(job, task))
+
+    async def work(self, job):
+        return pb.AckItem(receipt=job.receipt, result=job_pb2.Payload(text=await self.handler(job)))
 
     def on_handler_end(self, job, task):
         self.handlers.discard(task)
@@ -161,10 +169,10 @@ class Worker:
         elif error:
             log.warning("%s failed, attempt %d, trace %s: %s", job.name, job.delivery.attempt, job.traceparent, error)
             action = pb.NACK_ACTION_DEAD_LETTER if isinstance(error, DeadLetter) else pb.NACK_ACTION_RETRY
-            text = f"{type(error).__name__}: {error}".encode()[:4096].decode(errors="ignore")
+            text = f"{type(error).__name__}: {error}".encode(errors="replace")[:4096].decode(errors="ignore")
             self.settle(job, "nacked", pb.NackItem(receipt=job.receipt, action=action, error=text))
         else:
-            self.settle(job, "acked", pb.AckItem(receipt=job.receipt, result=job_pb2.Payload(text=task.result())))
+            self.settle(job, "acked", task.result())
         self.start_handlers()
 
     def lose(self, job, why):
@@ -216,6 +224,7 @@ class Worker:
         if not self.gathered[method]:
             self.spawn(self.flush(method))
         self.gathered[method].append((job, item))
+        job.items[method] = item  # A newer Extend replaces one that is still being repeated.
 
     async def flush(self, method):
         await asyncio.sleep(GATHER_TIME)
@@ -265,7 +274,10 @@ class Worker:
             for job, _ in again if method != "Extend" else ():
                 if now() >= job.expires:
                     self.drop(job, "lost", "its lease ended before it could be settled")
-            pairs, repeated = [pair for pair in again if self.jobs.get(pair[0].receipt) is pair[0]], True
+            pairs, repeated = [(job, item) for job, item in again if self.wants(job, method, item)], True
+
+    def wants(self, job, method, item):
+        return self.jobs.get(job.receipt) is job and job.items[method] is item
 
     def on_answer(self, method, job, error, sent, repeated=False, why=""):
         why = f"{method} failed: {why if error == REFUSED else f'SettleError {error}'}"

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -41,7 +42,8 @@ type Job struct {
 	lease     time.Duration
 	expires   time.Time // By the monotonic clock, as all times here.
 	half, end *time.Timer
-	outcome   string // Set once the job is being settled.
+	extending *pb.ExtendItem // The newest; an older one is no longer repeated.
+	outcome   string         // Set once the job is being settled.
 }
 
 // Worker holds one stream after the other. Set the exported fields, then call Run.
@@ -70,18 +72,21 @@ type Worker struct {
 func (w *Worker) Run(ctx context.Context) {
 	w.stopping, w.orphanGrace = make(chan struct{}), 5*time.Second
 	w.jobs, w.counts = map[string]*Job{}, map[string]int{}
-	w.acks = gatherer[*pb.AckItem]{w: w, name: "Ack", call: func(ctx context.Context, items []*pb.AckItem) ([]*pb.SettleFailure, error) {
+	w.acks = gatherer[*pb.AckItem]{w: w, name: "Ack"}
+	w.acks.call = func(ctx context.Context, items []*pb.AckItem) (failures, error) {
 		answer, err := w.Client.Ack(ctx, &pb.AckRequest{Items: items})
 		return answer.GetFailures(), err
-	}}
-	w.nacks = gatherer[*pb.NackItem]{w: w, name: "Nack", call: func(ctx context.Context, items []*pb.NackItem) ([]*pb.SettleFailure, error) {
+	}
+	w.nacks = gatherer[*pb.NackItem]{w: w, name: "Nack"}
+	w.nacks.call = func(ctx context.Context, items []*pb.NackItem) (failures, error) {
 		answer, err := w.Client.Nack(ctx, &pb.NackRequest{Items: items})
 		return answer.GetFailures(), err
-	}}
-	w.extends = gatherer[*pb.ExtendItem]{w: w, name: "Extend", call: func(ctx context.Context, items []*pb.ExtendItem) ([]*pb.SettleFailure, error) {
+	}
+	w.extends = gatherer[*pb.ExtendItem]{w: w, name: "Extend"}
+	w.extends.call = func(ctx context.Context, items []*pb.ExtendItem) (failures, error) {
 		answer, err := w.Client.Extend(ctx, &pb.ExtendRequest{Items: items})
 		return answer.GetFailures(), err
-	}}
+	}
 	handlers, cancelHandlers := context.WithCancel(context.Background())
 	stream, cancelStream := context.WithCancel(context.Background())
 	w.handlers = handlers
@@ -275,7 +280,11 @@ func (w *Worker) handle(job *Job) (result string, err error) {
 			err = fmt.Errorf("the handler panicked: %v", reason)
 		}
 	}()
-	return w.Handle(job.ctx, job)
+	result, err = w.Handle(job.ctx, job)
+	if err == nil && !utf8.ValidString(result) { // It would spoil each call that it is part of.
+		err = errors.New("the result is not UTF-8")
+	}
+	return result, err
 }
 
 // releaseWaiting gives back the jobs that have no handler. w.mu is locked.
@@ -340,7 +349,7 @@ func (job *Job) Save(text string) {
 	if len(failures) > 0 {
 		failure = failures[0].Error
 	}
-	w.onAnswer("Extend", job, failure, sent, false)
+	w.onAnswer("Extend", job, failure, nil, sent, false)
 }
 
 // --- leases ---
@@ -351,7 +360,8 @@ func (w *Worker) extend(jobs ...*Job) {
 	defer w.mu.Unlock()
 	for _, job := range jobs {
 		if !closed(job.gone) {
-			w.extends.add(job, &pb.ExtendItem{Receipt: job.Receipt})
+			job.extending = &pb.ExtendItem{Receipt: job.Receipt}
+			w.extends.add(job, job.extending)
 		}
 	}
 }
@@ -372,6 +382,8 @@ func (w *Worker) inHand() []*Job {
 
 // --- calls ---
 
+type failures = []*pb.SettleFailure
+
 type pair[T proto.Message] struct {
 	job  *Job
 	item T
@@ -381,7 +393,7 @@ type pair[T proto.Message] struct {
 type gatherer[T proto.Message] struct {
 	w     *Worker
 	name  string
-	call  func(context.Context, []T) ([]*pb.SettleFailure, error)
+	call  func(context.Context, []T) (failures, error)
 	pairs []pair[T]
 }
 
@@ -446,13 +458,10 @@ func (g *gatherer[T]) send(pairs []pair[T]) {
 		}
 		var again []pair[T]
 		for i, one := range pairs {
-			switch answer := answers[int32(i)]; answer {
-			case unavailable:
+			if answer := answers[int32(i)]; answer == unavailable {
 				again = append(again, one)
-			case refused:
-				g.w.onRefused(g.name, one.job, err)
-			default:
-				g.w.onAnswer(g.name, one.job, answer, sent, repeated)
+			} else {
+				g.w.onAnswer(g.name, one.job, answer, err, sent, repeated)
 			}
 		}
 		if len(again) > 0 {
@@ -484,7 +493,7 @@ func (g *gatherer[T]) held(pairs []pair[T]) (held []pair[T]) {
 	g.w.mu.Lock()
 	defer g.w.mu.Unlock()
 	for _, one := range pairs {
-		if closed(one.job.gone) {
+		if extend, ok := any(one.item).(*pb.ExtendItem); closed(one.job.gone) || ok && extend != one.job.extending {
 			continue
 		}
 		if g.name != "Extend" && time.Now().After(one.job.expires) {
@@ -496,34 +505,29 @@ func (g *gatherer[T]) held(pairs []pair[T]) (held []pair[T]) {
 	return held
 }
 
-func (w *Worker) onAnswer(name string, job *Job, answer pb.SettleError, sent time.Time, repeated bool) {
+// onAnswer ends a job by the answer to its settle, or goes on with its lease by that to its Extend.
+func (w *Worker) onAnswer(name string, job *Job, answer pb.SettleError, err error, sent time.Time, repeated bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	why := fmt.Sprintf("%s failed: %v", name, answer)
+	if answer == refused {
+		why = fmt.Sprintf("%s failed: %v", name, err)
+	}
 	switch {
 	case closed(job.gone): // Lost or settled in the meantime.
-	case name != "Extend":
-		if answer == 0 || answer == notFound && name == "Ack" && repeated {
-			w.drop(job, job.outcome, "")
-		} else {
-			w.drop(job, "lost", why)
-		}
-	case answer == 0:
+	case name == "Extend" && answer == 0:
 		job.expires = sent.Add(job.lease)
 		job.half.Reset(time.Until(sent.Add(job.lease / 2)))
 		job.end.Reset(time.Until(job.expires))
-	case job.outcome == "": // If a settle is under way, its answer decides.
+	case name == "Extend" && answer == refused:
+		log.Printf("%s: %s", job.Name(), why) // Its lease goes on to its end.
+	case name == "Extend":
+		if job.outcome == "" { // If a settle is under way, its answer decides.
+			w.drop(job, "lost", why)
+		}
+	case answer == 0 || answer == notFound && name == "Ack" && repeated:
+		w.drop(job, job.outcome, "")
+	default:
 		w.drop(job, "lost", why)
-	}
-}
-
-// onRefused ends a job that cannot be settled. One that is not extended keeps its lease to its end.
-func (w *Worker) onRefused(name string, job *Job, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if name == "Extend" {
-		log.Printf("%s: Extend failed: %v", job.Name(), err)
-	} else if !closed(job.gone) {
-		w.drop(job, "lost", fmt.Sprintf("%s failed: %v", name, err))
 	}
 }
