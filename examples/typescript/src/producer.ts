@@ -2,7 +2,7 @@
 import { randomBytes, randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type ServiceError, status } from "@grpc/grpc-js";
-import { JobSpec } from "../stubs/ringq/v1/job.js";
+import { JobSpec, JobState } from "../stubs/ringq/v1/job.js";
 import { BatchEnqueueRequest, type BatchEnqueueResponse, EnqueueOutcome } from "../stubs/ringq/v1/queue_service.js";
 import { connect, errorInfo, isRepeatable, log, pause, retryDelay, setting, unary } from "./ringq.js";
 
@@ -10,6 +10,7 @@ const { RINGQ_TOPICS = "examples", RINGQ_PAYLOAD = '{"steps":2,"step_ms":10}', R
 const { RINGQ_PREFIX = randomBytes(4).toString("hex") } = process.env;
 const count = Number(process.argv[2]);
 const client = connect();
+const NOT_RUN = [JobState.DEAD, JobState.EXPIRED, JobState.CANCELLED];
 const totals = { enqueued: 0, unchanged: 0, failed: 0 };
 
 function job(index: number): JobSpec {
@@ -51,7 +52,8 @@ async function enqueue(jobs: JobSpec[], requestId: string, attempt = 0): Promise
     return;
   }
   const again: JobSpec[] = [];
-  results.forEach(({ id, outcome, error }, index) => {
+  results.forEach(({ id, outcome, state, error }, index) => {
+    if (!error && NOT_RUN.includes(state)) log(`job ${id} exists and does not run: ${JobState[state]}`);
     if (!error) return totals[outcome === EnqueueOutcome.UNCHANGED ? "unchanged" : "enqueued"]++;
     const named = { ...jobs[index]!, id: id || jobs[index]!.id };
     const unknown = ["OUTCOME_UNKNOWN", "DURABILITY_NOT_REACHED", "DEADLINE_EXCEEDED"].includes(error.reason);

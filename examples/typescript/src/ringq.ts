@@ -57,6 +57,7 @@ export function connect(): QueueServiceClient {
   return new QueueServiceClient(RINGQ_SERVER.includes(",") ? `list:${RINGQ_SERVER}` : `dns:${RINGQ_SERVER}`, tls, {
     "grpc.service_config": readFileSync(SERVICE_CONFIG, "utf8"),
     "grpc.keepalive_time_ms": 30_000,
+    "grpc.keepalive_timeout_ms": 10_000,
     "grpc.max_receive_message_length": 16 << 20,
     "grpc.initial_reconnect_backoff_ms": 250,
     "grpc.max_reconnect_backoff_ms": LONGEST_RECONNECT_PAUSE,

@@ -1,32 +1,24 @@
 package dev.ringq.example;
 
-import com.google.rpc.Code;
+import static com.google.rpc.Code.*;
+
 import com.google.rpc.ErrorInfo;
 import dev.ringq.v1.*;
-import dev.ringq.v1.QueueServiceGrpc.QueueServiceBlockingStub;
 import io.grpc.StatusRuntimeException;
-import java.util.ArrayList;
-import java.util.List;
-import java.util.Set;
-import java.util.UUID;
-import java.util.concurrent.Executors;
-import java.util.concurrent.TimeUnit;
+import java.util.*;
+import java.util.concurrent.*;
 import java.util.stream.IntStream;
 
 /** Enqueues COUNT jobs. Usage: run-producer COUNT */
 final class Producer {
-  private static final Set<Integer> REPEATABLE =
-      Set.of(Code.UNAVAILABLE_VALUE, Code.RESOURCE_EXHAUSTED_VALUE, Code.DEADLINE_EXCEEDED_VALUE);
+  private static final Set<Integer> REPEATABLE = Set.of(UNAVAILABLE_VALUE, RESOURCE_EXHAUSTED_VALUE, DEADLINE_EXCEEDED_VALUE);
   private static final Set<String> UNKNOWN = Set.of("OUTCOME_UNKNOWN", "DURABILITY_NOT_REACHED", "DEADLINE_EXCEEDED");
+  private static final Set<JobState> NOT_RUN =
+      Set.of(JobState.JOB_STATE_DEAD, JobState.JOB_STATE_EXPIRED, JobState.JOB_STATE_CANCELLED);
   private static final int ENQUEUED = 0, UNCHANGED = 1, FAILED = 2;
   private static final String PREFIX = Ringq.setting("RINGQ_PREFIX", random(8));
-
-  private final QueueServiceBlockingStub stub;
-  private final int[] totals = new int[3];
-
-  private Producer(QueueServiceBlockingStub stub) {
-    this.stub = stub;
-  }
+  private static final int[] TOTALS = new int[3];
+  private static QueueServiceGrpc.QueueServiceBlockingStub stub;
 
   private static String random(int digits) {
     return UUID.randomUUID().toString().replace("-", "").substring(0, digits);
@@ -43,26 +35,26 @@ final class Producer {
   }
 
   /** Makes the call until it is answered. It has a request_id, so a repeat cannot store a job twice. */
-  private BatchEnqueueResponse call(BatchEnqueueRequest request) throws InterruptedException {
+  private static BatchEnqueueResponse call(BatchEnqueueRequest request) throws InterruptedException {
     for (int attempt = 0; ; attempt++) {
       try {
         return stub.withDeadlineAfter(Ringq.duration("RINGQ_CALL_TIMEOUT", "10"), TimeUnit.NANOSECONDS).batchEnqueue(request);
       } catch (StatusRuntimeException error) {
         ErrorInfo info = Ringq.detail(error, ErrorInfo.getDefaultInstance());
-        long delay = Ringq.retryDelay(error);
+        long least = Ringq.retryDelay(error);
         // Such a repeat came too late: the server cannot know whether the jobs ran.
-        boolean tooLate = info.getReason().equals("OUTCOME_UNKNOWN") && !info.containsMetadata("id") && delay == 0;
+        boolean tooLate = info.getReason().equals("OUTCOME_UNKNOWN") && !info.containsMetadata("id") && least == 0;
         if (!Ringq.isRepeatable(error) || tooLate) {
           throw error;
         }
-        delay += Ringq.pause(attempt, 100, 3_000);
+        long delay = least + Ringq.pause(attempt, 100, 3_000);
         Ringq.log("BatchEnqueue failed: %s; again in %d ms", Ringq.text(error), delay / 1_000_000);
         TimeUnit.NANOSECONDS.sleep(delay);
       }
     }
   }
 
-  private void enqueue(List<JobSpec> jobs, String requestId, int attempt) throws InterruptedException {
+  private static void enqueue(List<JobSpec> jobs, String requestId, int attempt) throws InterruptedException {
     if (jobs.isEmpty()) {
       return;
     }
@@ -72,7 +64,7 @@ final class Producer {
       results = call(BatchEnqueueRequest.newBuilder().addAllJobs(jobs).setRequestId(requestId).build()).getResultsList();
     } catch (StatusRuntimeException error) {
       Ringq.log("%d jobs are not enqueued: %s", jobs.size(), Ringq.text(error));
-      totals[FAILED] += jobs.size();
+      TOTALS[FAILED] += jobs.size();
       return;
     }
     List<JobSpec> again = new ArrayList<>();
@@ -80,7 +72,10 @@ final class Producer {
       EnqueueResult result = results.get(index);
       ItemError error = result.getError();
       if (!result.hasError()) {
-        totals[result.getOutcome() == EnqueueOutcome.ENQUEUE_OUTCOME_UNCHANGED ? UNCHANGED : ENQUEUED]++;
+        if (NOT_RUN.contains(result.getState())) {
+          Ringq.log("job %s exists and does not run: %s", result.getId(), result.getState());
+        }
+        TOTALS[result.getOutcome() == EnqueueOutcome.ENQUEUE_OUTCOME_UNCHANGED ? UNCHANGED : ENQUEUED]++;
         continue;
       }
       // The result names the id that makes a repeat safe. Without one, a repeat could store a second job.
@@ -89,7 +84,7 @@ final class Producer {
       if (REPEATABLE.contains(error.getCode()) && !(id.isEmpty() && UNKNOWN.contains(error.getReason()))) {
         again.add(jobs.get(index).toBuilder().setId(id).build());
       } else {
-        totals[FAILED]++;
+        TOTALS[FAILED]++;
       }
     }
     // The request_id makes ids of the places of jobs without one, and these places have changed.
@@ -100,14 +95,12 @@ final class Producer {
   public static void main(String[] arguments) throws Exception {
     int count = Integer.parseInt(arguments[0]);
     int batch = Integer.parseInt(Ringq.setting("RINGQ_BATCH", "100"));
-    var executor = Executors.newSingleThreadScheduledExecutor();
-    Producer producer = new Producer(QueueServiceGrpc.newBlockingStub(Ringq.connect(executor)));
+    stub = QueueServiceGrpc.newBlockingStub(Ringq.connect(Executors.newSingleThreadScheduledExecutor()));
     for (int first = 0; first < count; first += batch) {
       List<JobSpec> jobs = IntStream.range(first, Math.min(count, first + batch)).mapToObj(Producer::job).toList();
-      producer.enqueue(jobs, UUID.randomUUID().toString(), 0);
+      enqueue(jobs, UUID.randomUUID().toString(), 0);
     }
-    int[] totals = producer.totals;
-    System.out.printf("enqueued=%d unchanged=%d failed=%d%n", totals[ENQUEUED], totals[UNCHANGED], totals[FAILED]);
-    System.exit(totals[FAILED] > 0 ? 1 : 0);
+    System.out.printf("enqueued=%d unchanged=%d failed=%d%n", TOTALS[ENQUEUED], TOTALS[UNCHANGED], TOTALS[FAILED]);
+    System.exit(TOTALS[FAILED] > 0 ? 1 : 0);
   }
 }

@@ -63,6 +63,7 @@ final class Ringq {
     ManagedChannelBuilder<?> builder = Grpc.newChannelBuilder(target, credentials)
         .defaultServiceConfig(serviceConfig())
         .keepAliveTime(30, TimeUnit.SECONDS)
+        .keepAliveTimeout(10, TimeUnit.SECONDS)
         .maxInboundMessageSize(16 << 20)
         .executor(executor);
     String token = setting("RINGQ_TOKEN", "");

@@ -249,9 +249,10 @@ final class RingqWorker {
       settle(job, Outcome.ACKED, acks, (result == null ? item : item.setResult(result)).build());
     } catch (ExecutionException error) {
       Throwable cause = error.getCause();
-      Ringq.log("%s failed: %s", job, cause);
-      nack(job, cause instanceof DeadLetterException ? NackAction.NACK_ACTION_DEAD_LETTER : NackAction.NACK_ACTION_RETRY,
-          cause.toString());
+      boolean isDead = cause instanceof DeadLetterException;
+      String text = isDead ? cause.getMessage() : cause.toString();
+      Ringq.log("%s failed: %s", job, text);
+      nack(job, isDead ? NackAction.NACK_ACTION_DEAD_LETTER : NackAction.NACK_ACTION_RETRY, text);
     } catch (InterruptedException | CancellationException impossible) {
       throw new AssertionError(impossible); // The task is done, and only jobs that are lost or released are cancelled.
     }
