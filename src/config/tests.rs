@@ -290,6 +290,7 @@ fn foreign_variables_are_ignored() {
         ("RINGQ_TOKEN", "t"),
         ("RINGQ_HEADER_TRACEPARENT", "00"),
         ("RINGQ_BATCH", "3"),
+        ("RINGQ_TOPICS", "a,b"),
         ("RINGQ_SERVICE_HOST", "10.0.0.1"),
         ("RINGQ_SERVICE_PORT", "7700"),
         ("RINGQ_SERVICE_PORT_GRPC", "7700"),

@@ -30,6 +30,21 @@ const OTHERS: [&str; 8] = [
     "RINGQ_BATCH",
 ];
 
+/// Variables that the workers and producers in `examples` read; a user may export them for both.
+const EXAMPLES: [&str; 11] = [
+    "RINGQ_HTTP",
+    "RINGQ_TOPICS",
+    "RINGQ_WORKER_ID",
+    "RINGQ_CREDIT",
+    "RINGQ_CONCURRENCY",
+    "RINGQ_LEASE",
+    "RINGQ_CALL_TIMEOUT",
+    "RINGQ_GRACE",
+    "RINGQ_LEDGER",
+    "RINGQ_PREFIX",
+    "RINGQ_PAYLOAD",
+];
+
 /// Returns whether a variable is not one of the server. Kubernetes gives every pod the addresses of the services
 /// around it, so a service called `ringq` adds `RINGQ_SERVICE_HOST`, `RINGQ_PORT=tcp://…`, `RINGQ_PORT_7700_TCP_ADDR`
 /// and more.
@@ -37,6 +52,7 @@ pub(super) fn is_foreign(name: &str, value: &str) -> bool {
     let link = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
     CLIENT.contains(&name)
         || OTHERS.contains(&name)
+        || EXAMPLES.contains(&name)
         || name.starts_with("RINGQ_HEADER_")
         || name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
