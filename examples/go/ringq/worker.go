@@ -1,0 +1,510 @@
+package ringq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	pb "ringq/examples/go/ringq/stubs"
+)
+
+// DeadLetter is wrapped by the error of a handler for a job that can never succeed.
+var DeadLetter = errors.New("dead letter")
+
+var errSilent = errors.New("no message came in time")
+
+const gatherTime, itemsMax, bytesMax = 5 * time.Millisecond, 1000, 3 << 20 // Items of that time share a call of this size.
+const unavailable, notFound = pb.SettleError_SETTLE_ERROR_UNAVAILABLE, pb.SettleError_SETTLE_ERROR_NOT_FOUND
+const refused pb.SettleError = -1 // Beside the SettleErrors of the contract: the call failed for good.
+
+// Job is a delivery in hand.
+type Job struct {
+	*pb.Delivery
+	worker    *Worker
+	ctx       context.Context // Ends when the handler must stop.
+	cancel    context.CancelFunc
+	gone      chan struct{} // Closed when the job is settled or lost.
+	lease     time.Duration
+	expires   time.Time // By the monotonic clock, as all times here.
+	half, end *time.Timer
+	outcome   string // Set once the job is being settled.
+}
+
+// Worker holds one stream after the other. Set the exported fields, then call Run.
+type Worker struct {
+	Client      *Client
+	Handle      func(ctx context.Context, job *Job) (result string, err error)
+	Request     *pb.StreamRequest
+	Concurrency int
+	Grace       time.Duration // For handlers, after ctx has ended.
+
+	stopping    chan struct{}
+	handlers    context.Context // Ends when the grace is over.
+	mu          sync.Mutex      // Guards all below, and the lease and outcome of each job.
+	jobs        map[string]*Job
+	waiting     []*Job // Without a handler.
+	running     int
+	counts      map[string]int
+	orphanGrace time.Duration
+	acks        gatherer[*pb.AckItem]
+	nacks       gatherer[*pb.NackItem]
+	extends     gatherer[*pb.ExtendItem]
+}
+
+// Run works until ctx ends. Then it keeps the stream open, for revocations, while handlers finish; jobs that still come
+// wait, and go back at the end.
+func (w *Worker) Run(ctx context.Context) {
+	w.stopping, w.orphanGrace = make(chan struct{}), 5*time.Second
+	w.jobs, w.counts = map[string]*Job{}, map[string]int{}
+	w.acks = gatherer[*pb.AckItem]{w: w, name: "Ack", call: func(ctx context.Context, items []*pb.AckItem) ([]*pb.SettleFailure, error) {
+		answer, err := w.Client.Ack(ctx, &pb.AckRequest{Items: items})
+		return answer.GetFailures(), err
+	}}
+	w.nacks = gatherer[*pb.NackItem]{w: w, name: "Nack", call: func(ctx context.Context, items []*pb.NackItem) ([]*pb.SettleFailure, error) {
+		answer, err := w.Client.Nack(ctx, &pb.NackRequest{Items: items})
+		return answer.GetFailures(), err
+	}}
+	w.extends = gatherer[*pb.ExtendItem]{w: w, name: "Extend", call: func(ctx context.Context, items []*pb.ExtendItem) ([]*pb.SettleFailure, error) {
+		answer, err := w.Client.Extend(ctx, &pb.ExtendRequest{Items: items})
+		return answer.GetFailures(), err
+	}}
+	handlers, cancelHandlers := context.WithCancel(context.Background())
+	stream, cancelStream := context.WithCancel(context.Background())
+	w.handlers = handlers
+	go w.readStreams(stream)
+	<-ctx.Done()
+
+	held := w.inHand()
+	log.Printf("stopping: %d jobs in hand", len(held))
+	w.mu.Lock()
+	close(w.stopping)
+	w.releaseWaiting()
+	w.mu.Unlock()
+	wait(held, w.Grace)
+	cancelHandlers()
+	wait(held, w.Client.Timeout)
+	cancelStream() // Before the release, which would bring the same jobs again.
+	w.mu.Lock()
+	late := w.releaseWaiting()
+	w.mu.Unlock()
+	wait(late, w.Client.Timeout)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	log.Printf("stopped: acked=%d nacked=%d released=%d lost=%d",
+		w.counts["acked"], w.counts["nacked"], w.counts["released"], w.counts["lost"]+len(w.jobs))
+}
+
+func wait(jobs []*Job, limit time.Duration) {
+	over := time.After(limit)
+	for _, job := range jobs {
+		select {
+		case <-job.gone:
+		case <-over:
+			return
+		}
+	}
+}
+
+func closed(channel <-chan struct{}) bool {
+	select {
+	case <-channel:
+		return true
+	default:
+		return false
+	}
+}
+
+// --- the stream ---
+
+// readStreams holds one stream after the other; each continues the one before and adopts its jobs.
+func (w *Worker) readStreams(ctx context.Context) {
+	pauses := NewPauses(250*time.Millisecond, 5*time.Second)
+	for !closed(w.stopping) {
+		started := time.Now()
+		heard, err := w.readStream(ctx, pauses)
+		if ctx.Err() != nil {
+			return
+		}
+		var pause time.Duration
+		if err == nil {
+			log.Print("stream ended, opening the next one")
+			if time.Since(started) < time.Second { // Streams that end at once make no tight loop.
+				pause = pauses.Next()
+			}
+		} else {
+			if heard { // It broke. The server keeps its jobs if they are extended within the orphan grace.
+				w.extendAll()
+			}
+			repeatable, _, delay := Explain(err)
+			if !repeatable { // The worker lacks a right, perhaps: that may come back.
+				pauses.bound = pauses.longest
+			}
+			pause = min(delay, 30*time.Second) + pauses.Next()
+			log.Printf("no stream, next in %v: %v", pause.Round(time.Millisecond), err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-w.stopping:
+		}
+	}
+}
+
+func (w *Worker) readStream(ctx context.Context, pauses *Pauses) (heard bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx) // No deadline, but a watchdog.
+	defer cancel(nil)
+	silence := w.Client.Timeout // The first message comes at once.
+	watchdog := time.AfterFunc(silence, func() { cancel(errSilent) })
+	defer watchdog.Stop()
+	stream, err := w.Client.Stream(ctx, w.Request)
+	for err == nil {
+		var message *pb.StreamResponse
+		if message, err = stream.Recv(); err != nil {
+			break
+		}
+		heard, pauses.bound = true, 250*time.Millisecond
+		if info := message.Info; info != nil {
+			log.Printf("stream %s of server %s opened", info.StreamId, info.Replica)
+			w.Request.ContinuesStreamId = info.StreamId
+			if interval := info.HeartbeatInterval.AsDuration(); interval > 0 {
+				silence = 3 * interval
+			}
+			if grace := info.OrphanGrace.AsDuration(); grace > 0 {
+				w.mu.Lock()
+				w.orphanGrace = grace
+				w.mu.Unlock()
+			}
+			w.extendAll() // A revocation between two streams is learnt from the answer.
+		}
+		watchdog.Reset(silence)
+		for _, revocation := range message.Revocations {
+			if job := w.jobOf(revocation.Receipt); job != nil {
+				w.lose(job, "revoked: "+revocation.Reason.String())
+			}
+		}
+		w.take(message.Deliveries)
+		if message.Draining {
+			log.Print("the server drains") // It ends the stream now.
+		}
+	}
+	switch {
+	case err == io.EOF:
+		return heard, nil
+	case context.Cause(ctx) == errSilent:
+		return heard, errSilent
+	}
+	return heard, err
+}
+
+// --- jobs ---
+
+func (w *Worker) take(deliveries []*pb.Delivery) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, delivery := range deliveries {
+		if w.jobs[delivery.Receipt] != nil {
+			continue // It came twice.
+		}
+		job := &Job{Delivery: delivery, worker: w, gone: make(chan struct{}), lease: delivery.LeaseDuration.AsDuration()}
+		if job.lease <= 0 {
+			job.lease = w.Request.LeaseDuration.AsDuration()
+		}
+		job.ctx, job.cancel = context.WithCancel(w.handlers)
+		job.expires = time.Now().Add(job.lease)
+		job.half = time.AfterFunc(job.lease/2, func() { w.extend(job) })
+		job.end = time.AfterFunc(job.lease, func() { w.lose(job, "its lease is over") })
+		w.jobs[job.Receipt] = job
+		w.waiting = append(w.waiting, job)
+	}
+	w.startHandlers()
+}
+
+// startHandlers passes waiting jobs to free handlers. w.mu is locked.
+func (w *Worker) startHandlers() {
+	for w.running < w.Concurrency && len(w.waiting) > 0 && !closed(w.stopping) {
+		job := w.waiting[0]
+		w.waiting = w.waiting[1:]
+		if !closed(job.gone) {
+			w.running++
+			go w.work(job)
+		}
+	}
+}
+
+func (w *Worker) work(job *Job) {
+	result, err := w.handle(job)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.running--
+	w.startHandlers()
+	switch {
+	case closed(job.gone): // Lost while it ran: nothing is settled.
+	case err == nil:
+		job.outcome = "acked"
+		w.acks.add(job, &pb.AckItem{Receipt: job.Receipt, Result: &pb.Payload{Kind: &pb.Payload_Text{Text: result}}})
+	case job.ctx.Err() != nil: // The grace is over.
+		w.release(job)
+	default:
+		log.Printf("%s failed, attempt %d, traceparent %s: %v", job.Name(), job.Attempt, job.Headers["traceparent"], err)
+		item := &pb.NackItem{Receipt: job.Receipt, Action: pb.NackAction_NACK_ACTION_RETRY, Error: err.Error()}
+		if errors.Is(err, DeadLetter) {
+			item.Action = pb.NackAction_NACK_ACTION_DEAD_LETTER
+		}
+		item.Error = strings.ToValidUTF8(item.Error[:min(len(item.Error), 4096)], "")
+		job.outcome = "nacked"
+		w.nacks.add(job, item)
+	}
+}
+
+func (w *Worker) handle(job *Job) (result string, err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("the handler panicked: %v", reason)
+		}
+	}()
+	return w.Handle(job.ctx, job)
+}
+
+// releaseWaiting gives back the jobs that have no handler. w.mu is locked.
+func (w *Worker) releaseWaiting() (released []*Job) {
+	for _, job := range w.waiting {
+		if !closed(job.gone) {
+			w.release(job)
+			released = append(released, job)
+		}
+	}
+	w.waiting = nil
+	return released
+}
+
+func (w *Worker) release(job *Job) {
+	job.outcome = "released"
+	w.nacks.add(job, &pb.NackItem{Receipt: job.Receipt, Action: pb.NackAction_NACK_ACTION_RELEASE})
+}
+
+// lose stops work on a job that is no longer this worker's. If its settle is under way, that answer decides.
+func (w *Worker) lose(job *Job, why string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !closed(job.gone) && job.outcome == "" {
+		w.drop(job, "lost", why)
+	}
+}
+
+// drop ends a job, and its handler if that still runs. w.mu is locked.
+func (w *Worker) drop(job *Job, count, why string) {
+	delete(w.jobs, job.Receipt)
+	close(job.gone)
+	job.cancel()
+	job.half.Stop()
+	job.end.Stop()
+	w.counts[count]++
+	if count == "lost" {
+		log.Printf("%s is lost: %s", job.Name(), why)
+	}
+}
+
+// Name is for logs.
+func (job *Job) Name() string { return job.Topic + "/" + job.Id }
+
+// Save keeps a checkpoint for the next delivery. If the job is no longer this worker's, the handler's ctx ends.
+func (job *Job) Save(text string) {
+	sent, w := time.Now(), job.worker
+	ctx, cancel := context.WithTimeout(job.ctx, w.Client.Timeout)
+	defer cancel()
+	item := &pb.ExtendItem{Receipt: job.Receipt, Checkpoint: &pb.Payload{Kind: &pb.Payload_Text{Text: text}}}
+	failures, err := w.extends.call(ctx, []*pb.ExtendItem{item})
+	if err == nil && len(failures) > 0 && failures[0].Error == unavailable {
+		err = errors.New(failures[0].Message) // Its shard is down or full: extended without it, when it is time.
+	}
+	if err != nil {
+		if job.ctx.Err() == nil {
+			log.Printf("%s: checkpoint not saved: %v", job.Name(), err)
+		}
+		return
+	}
+	var failure pb.SettleError
+	if len(failures) > 0 {
+		failure = failures[0].Error
+	}
+	w.onAnswer("Extend", job, failure, sent, false)
+}
+
+// --- leases ---
+
+// extend also serves jobs that wait, or whose Ack is not through.
+func (w *Worker) extend(jobs ...*Job) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, job := range jobs {
+		if !closed(job.gone) {
+			w.extends.add(job, &pb.ExtendItem{Receipt: job.Receipt})
+		}
+	}
+}
+
+func (w *Worker) jobOf(receipt string) *Job {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.jobs[receipt]
+}
+
+func (w *Worker) extendAll() { w.extend(w.inHand()...) }
+
+func (w *Worker) inHand() []*Job {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Values(w.jobs))
+}
+
+// --- calls ---
+
+type pair[T proto.Message] struct {
+	job  *Job
+	item T
+}
+
+// gatherer sends the items of a few milliseconds in one call.
+type gatherer[T proto.Message] struct {
+	w     *Worker
+	name  string
+	call  func(context.Context, []T) ([]*pb.SettleFailure, error)
+	pairs []pair[T]
+}
+
+// add takes an item. w.mu is locked.
+func (g *gatherer[T]) add(job *Job, item T) {
+	if len(g.pairs) == 0 {
+		time.AfterFunc(gatherTime, g.flush)
+	}
+	g.pairs = append(g.pairs, pair[T]{job, item})
+}
+
+func (g *gatherer[T]) flush() {
+	g.w.mu.Lock()
+	pairs := g.pairs
+	g.pairs = nil
+	g.w.mu.Unlock()
+	first, size := 0, 0
+	for i, one := range pairs {
+		if n := proto.Size(one.item) + 8; i > first && (i-first == itemsMax || size+n > bytesMax) {
+			go g.send(pairs[first:i])
+			first, size = i, 0
+		}
+		size += proto.Size(one.item) + 8
+	}
+	g.send(pairs[first:])
+}
+
+// send makes one call, and repeats it with the items that may succeed later. Each send has a goroutine of its own, so
+// that nothing else waits.
+func (g *gatherer[T]) send(pairs []pair[T]) {
+	pauses := NewPauses(100*time.Millisecond, time.Second)
+	for repeated := false; len(pairs) > 0; repeated = true {
+		sent := time.Now()
+		items := make([]T, len(pairs))
+		for i, one := range pairs {
+			items[i] = one.item
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), g.timeout(pairs))
+		failures, err := g.call(ctx, items)
+		cancel()
+		answers := map[int32]pb.SettleError{}
+		for _, failure := range failures {
+			answers[failure.Index] = failure.Error
+		}
+		var delay time.Duration
+		if err != nil {
+			log.Printf("%s of %d jobs failed: %v", g.name, len(pairs), err)
+			repeatable, reason, after := Explain(err)
+			if reason != "" && status.Code(err) == codes.InvalidArgument && len(pairs) > 1 {
+				for i := range pairs { // Nothing was applied: one bad item must not spoil the others.
+					go g.send(pairs[i : i+1])
+				}
+				return
+			}
+			delay = after
+			for i := range pairs {
+				answers[int32(i)] = refused
+				if repeatable {
+					answers[int32(i)] = unavailable
+				}
+			}
+		}
+		var again []pair[T]
+		for i, one := range pairs {
+			if answer := answers[int32(i)]; answer == unavailable {
+				again = append(again, one)
+			} else {
+				g.w.onAnswer(g.name, one.job, answer, sent, repeated)
+			}
+		}
+		if len(again) > 0 {
+			time.Sleep(delay + pauses.Next())
+		}
+		pairs = g.held(again)
+	}
+}
+
+// timeout leaves time for a repeat of an Extend, whose late answer is worth nothing.
+func (g *gatherer[T]) timeout(pairs []pair[T]) time.Duration {
+	limit := g.w.Client.Timeout
+	if g.name != "Extend" {
+		return limit
+	}
+	g.w.mu.Lock()
+	defer g.w.mu.Unlock()
+	limit = min(limit, g.w.orphanGrace/2)
+	for _, one := range pairs {
+		limit = min(limit, time.Until(one.job.expires)/2)
+	}
+	return max(limit, 100*time.Millisecond)
+}
+
+// held returns the pairs whose jobs are still in hand; a settle ends with the lease.
+func (g *gatherer[T]) held(pairs []pair[T]) (held []pair[T]) {
+	g.w.mu.Lock()
+	defer g.w.mu.Unlock()
+	for _, one := range pairs {
+		if closed(one.job.gone) {
+			continue
+		}
+		if g.name != "Extend" && time.Now().After(one.job.expires) {
+			g.w.drop(one.job, "lost", "its lease ended before it could be settled")
+			continue
+		}
+		held = append(held, one)
+	}
+	return held
+}
+
+func (w *Worker) onAnswer(name string, job *Job, answer pb.SettleError, sent time.Time, repeated bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	why := fmt.Sprintf("%s failed: %v", name, answer)
+	switch {
+	case closed(job.gone): // Lost or settled in the meantime.
+	case name != "Extend":
+		if answer == 0 || answer == notFound && name == "Ack" && repeated {
+			w.drop(job, job.outcome, "")
+		} else {
+			w.drop(job, "lost", why)
+		}
+	case answer == 0:
+		job.expires = sent.Add(job.lease)
+		job.half.Reset(time.Until(sent.Add(job.lease / 2)))
+		job.end.Reset(time.Until(job.expires))
+	case answer != refused && job.outcome == "": // If a settle is under way, its answer decides.
+		w.drop(job, "lost", why)
+	}
+}
