@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use clap::Parser;
 
+use super::broken;
+use super::exchange;
 use super::handle::Commands;
 use super::languages::{LANGUAGES, Language};
 use super::scenario::{Outcome, Scenario, run_all};
@@ -36,6 +38,15 @@ struct Arguments {
     /// Scenarios that run at the same time
     #[arg(long, default_value_t = 4)]
     jobs: usize,
+    /// Play each scenario with a Python program that is broken for it, which must be noticed
+    #[arg(long, conflicts_with_all = ["language", "worker", "producer", "json"])]
+    broken: bool,
+    /// Let the producers and workers of all named languages work on one topic of a real server that is killed twice
+    #[arg(long, requires = "language")]
+    exchange: bool,
+    /// Measure the jobs per second of each named language on a real server
+    #[arg(long, requires = "language", conflicts_with = "exchange")]
+    rates: bool,
     /// Print the scenarios and what each expects
     #[arg(long)]
     list: bool,
@@ -48,7 +59,14 @@ pub(crate) async fn run() -> ExitCode {
         list();
         return ExitCode::SUCCESS;
     }
-    match play(&arguments).await {
+    let passed = if arguments.broken {
+        broken::run(&arguments.only, arguments.jobs).await
+    } else if arguments.exchange || arguments.rates {
+        on_a_real_server(&arguments).await
+    } else {
+        play(&arguments).await
+    };
+    match passed {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(usage) => {
@@ -88,12 +106,24 @@ async fn play(arguments: &Arguments) -> Result<bool, String> {
     Ok(all_passed)
 }
 
+async fn on_a_real_server(arguments: &Arguments) -> Result<bool, String> {
+    let languages = named(arguments)?;
+    if arguments.rates {
+        exchange::run_rates(&languages).await
+    } else {
+        exchange::run(&languages).await
+    }
+}
+
+fn named(arguments: &Arguments) -> Result<Vec<Language>, String> {
+    arguments.language.iter().map(|name| Language::named(name)).collect()
+}
+
 /// Returns the programs to test: the name of the language, the commands, and whether only essential scenarios apply.
 fn programs(arguments: &Arguments) -> Result<Vec<(&'static str, Commands, bool)>, String> {
     if !arguments.language.is_empty() {
-        let found = arguments.language.iter().map(|name| Language::named(name));
-        let found = found.collect::<Result<Vec<_>, String>>()?;
-        return Ok(found.into_iter().map(|it| (it.name, it.commands(), it.is_essential)).collect());
+        let found = named(arguments)?.into_iter();
+        return Ok(found.map(|it| (it.name, it.commands(), it.is_essential)).collect());
     }
     let (worker, producer) = (arguments.worker.clone(), arguments.producer.clone());
     if worker.is_none() && producer.is_none() {

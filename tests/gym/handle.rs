@@ -241,13 +241,6 @@ impl Gym {
         self.record().write(|log, _| log.lose(id));
     }
 
-    /// Cuts all connections.
-    pub(crate) fn cut(&self) {
-        self.record().note("all connections are cut");
-        self.0.grpc.cut();
-        self.0.json.cut();
-    }
-
     pub(crate) async fn close_port(&self) {
         self.record().note("the port is closed");
         self.0.grpc.close().await;

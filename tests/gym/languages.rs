@@ -26,9 +26,9 @@ pub(crate) const LANGUAGES: [Language; 8] = [
     Language { name: "php", json: true, is_essential: true },
 ];
 
-/// Returns the root of the repository.
-pub(crate) fn root() -> PathBuf {
-    // Another folder for a binary that was copied.
+/// Returns the folder of the examples.
+pub(crate) fn examples() -> PathBuf {
+    // Another one for a binary that was copied.
     let given = std::env::var_os("RINGQ_EXAMPLES").map(PathBuf::from);
     given.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples"))
 }
@@ -43,7 +43,7 @@ impl Language {
     }
 
     pub(crate) fn commands(self) -> Commands {
-        let folder = root().join(self.name);
+        let folder = examples().join(self.name);
         let command = |name: &str| format!("'{}'", folder.join(name).display());
         let (worker, producer) = (command("run-worker"), command("run-producer"));
         Commands { worker, producer, json: self.json }

@@ -13,12 +13,15 @@
 )]
 
 mod answers;
+mod broken;
 mod call;
 mod cli;
+mod exchange;
 mod handle;
 
 mod jobs;
 mod languages;
+mod mutations;
 mod program;
 mod record;
 mod scenario;

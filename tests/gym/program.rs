@@ -27,6 +27,9 @@ pub(crate) struct Stopped {
     pub(crate) lost: u64,
 }
 
+/// Lines of one output in the log.
+type Lines = fn(&mut Log) -> &mut Vec<String>;
+
 // === impl Program ===
 
 impl Program {
@@ -51,7 +54,7 @@ impl Program {
         let pid = pid.ok_or_else(|| Failure(format!("{command} starts: it has no pid")))?;
         let stdout = child.stdout.take().unwrap();
         let stderr = child.stderr.take().unwrap();
-        let read = |kept: fn(&mut Log) -> &mut Vec<String>| (Arc::clone(record), kept);
+        let read = |kept: Lines| (Arc::clone(record), kept);
         let lines = [
             tokio::spawn(keep_lines(stdout, read(|log| &mut log.stdout))),
             tokio::spawn(keep_lines(stderr, read(|log| &mut log.stderr))),
@@ -103,10 +106,7 @@ async fn wait(
     ended.send_replace(Some(status));
 }
 
-async fn keep_lines(
-    output: impl AsyncRead + Unpin,
-    (record, kept): (Arc<Record>, fn(&mut Log) -> &mut Vec<String>),
-) {
+async fn keep_lines(output: impl AsyncRead + Unpin, (record, kept): (Arc<Record>, Lines)) {
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         record.note(format!("program: {}", line.chars().take(300).collect::<String>()));

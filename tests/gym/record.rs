@@ -218,11 +218,6 @@ impl Log {
         ids.into_iter().all(|id| self.acked(id))
     }
 
-    /// Returns whether a lease of the job was refused.
-    pub(crate) fn nacked(&self, id: &str) -> bool {
-        self.is(id, &LeaseState::Nacked)
-    }
-
     /// Returns the time of the last delivery of a job.
     pub(crate) fn delivered_at(&self, id: &str) -> Option<Duration> {
         self.delivered.get(id).map(|(at, _)| *at)

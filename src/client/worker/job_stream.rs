@@ -19,6 +19,8 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 const MISSED_HEARTBEATS_MAX: u32 = 3;
 /// Timeout for the first message, which the server sends at once.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Age from which on a stream counts as one that works: the pause before the next one begins anew.
+const STREAM_LASTS: Duration = Duration::from_millis(300);
 /// Shortest and longest pause before a stream is opened again. The pause grows until a stream has brought jobs or
 /// lasted, so that a server that ends each stream at once is not called all the time.
 const REOPEN_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -158,7 +160,7 @@ impl JobStream {
                         }
                     };
                     *received = Instant::now();
-                    if *received >= *opened + REOPEN_BACKOFF.1 {
+                    if *received >= *opened + STREAM_LASTS {
                         self.pauses.reset();
                     }
                     return match message {
@@ -192,10 +194,12 @@ impl JobStream {
             self.state = JobStreamState::Closed;
             return JobStreamEvent::Rejected(error);
         }
-        if is_rejected {
-            self.pauses = Backoff::new(REOPEN_BACKOFF.1, REOPEN_BACKOFF.1);
-        }
-        let pause = self.pauses.next_delay().max(error.retry_after().unwrap_or_default());
+        let pause = if is_rejected {
+            Backoff::new(REOPEN_BACKOFF.1, REOPEN_BACKOFF.1).next_delay()
+        } else {
+            self.pauses.next_delay()
+        };
+        let pause = pause.max(error.retry_after().unwrap_or_default());
         self.state = JobStreamState::Pausing(Instant::now() + pause);
         JobStreamEvent::Failed(error, pause)
     }

@@ -300,16 +300,34 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_being_settled_is_not_extended() {
+    fn a_lease_is_extended_while_its_settle_is_in_flight() {
         let (mut leases, slot, now) = one_lease();
-        assert!(leases.extend(slot) && !leases.extend(slot), "one Extend at a time");
-        assert_eq!(leases.settle(slot), Some(("r".into(), now + LEASE)));
-        leases.extended(slot, now);
-        leases.extend_failed(slot, now);
-        assert!(leases.is_settling(slot) && !leases.extend(slot));
-        assert_eq!((leases.next_deadline(), leases.due(now + LEASE)), (None, DueLeases::default()));
+        let (receipt, end) = leases.settle(slot).unwrap();
+        assert_eq!((receipt.as_ref(), end.time()), ("r", now + LEASE));
+        assert_eq!(leases.due(now + LEASE / 2), extend(slot));
+        assert!(leases.is_settling(slot) && !leases.extend(slot), "one Extend at a time");
+        leases.extended(slot, now + LEASE / 2);
+        assert_eq!(end.time(), now + LEASE + LEASE / 2, "the settle counts until then");
         assert!(leases.remove(slot).is_some());
-        assert_eq!(leases.settle(slot), None);
+        assert!(leases.settle(slot).is_none() && leases.next_deadline().is_none());
+    }
+
+    #[test]
+    fn a_settle_in_flight_decides_after_the_end_of_the_lease() {
+        let (mut leases, slot, now) = one_lease();
+        leases.settle(slot);
+        assert_eq!(leases.due(now + LEASE / 2), extend(slot));
+        assert_eq!(leases.due(now + LEASE), DueLeases::default());
+        assert_eq!((leases.len(), leases.next_deadline()), (1, None));
+    }
+
+    #[test]
+    fn all_leases_are_extended_also_those_with_an_extend_in_flight() {
+        let (mut leases, slot, now) = one_lease();
+        assert_eq!(leases.due(now + LEASE / 2), extend(slot));
+        assert_eq!(leases.extend_all(), [slot]);
+        leases.extended(slot, now + LEASE / 2);
+        assert_eq!(leases.next_deadline(), Some(now + LEASE));
     }
 
     #[test]

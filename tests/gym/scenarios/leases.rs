@@ -29,7 +29,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             "The Extend of a running job is answered STALE.",
             "Its handler stops, the next job begins; the job is neither written, acked nor nacked.",
         ],
-        kind: Kind::Worker(&[("RINGQ_CONCURRENCY", "1"), ("RINGQ_LEASE", "1")]),
+        kind: Kind::Worker(&[("RINGQ_CONCURRENCY", "1"), ("RINGQ_LEASE", "3")]),
         play: |gym| Box::pin(stale_extend(gym)),
     },
     Scenario {
@@ -112,13 +112,14 @@ async fn stale_extend(gym: Gym) -> Check<()> {
     });
     let source = gym.source().await?;
     source.info()?;
-    source.deliver([job("a").steps(1, 3_000)])?;
+    source.deliver([job("a").steps(1, 4_500)])?;
     let extended = |log: &Log| !log.items(Method::Extend, "a").is_empty();
     gym.expect(3.0, "a is extended", extended).await?;
     gym.lose("a");
     source.deliver([job("b").lease(10.0)])?;
-    gym.expect_acked(1.5, &["b"]).await?;
-    nothing_settled(&gym, "a", 3.5).await?;
+    // Before the end of the lease, 1.5 s from now.
+    gym.expect_acked(1.0, &["b"]).await?;
+    nothing_settled(&gym, "a", 5.0).await?;
     let repeats = gym.read(|log| log.items(Method::Extend, "a").len());
     gym.check(format!("a is not extended after STALE, but {repeats} times"), repeats <= 2)?;
     gym.terminate().await;

@@ -50,7 +50,7 @@ async fn large_payloads(gym: Gym) -> Check<()> {
     gym.expect_acked(10.0, &["one"]).await?;
     let ids = ["a", "b", "c", "d", "e", "f", "g", "h"];
     stream.deliver(ids.map(large))?;
-    gym.expect_acked(20.0, &ids).await?;
+    gym.expect_acked(12.0, &ids).await?;
     gym.check("the stream has not ended", stream.ended_at().is_none())?;
     gym.check("each job runs once", gym.ledger().len() == 9)
 }

@@ -103,7 +103,10 @@ async fn rights_come_back(gym: Gym) -> Check<()> {
         2 => Some(error(Code::PermissionDenied, "PERMISSION_DENIED", None)),
         _ => None,
     });
-    let stream = gym.source().await?;
+    let refused = |log: &Log| !log.calls(Method::Stream).is_empty();
+    gym.expect(30.0, "the worker asks for jobs", refused).await?;
+    // Two pauses of up to 5 s.
+    let stream = gym.stream(15.0).await?;
     let logged = |log: &Log| {
         let reasons = ["UNAUTHENTICATED", "PERMISSION_DENIED"];
         let has = |reason: &str| {
