@@ -15,8 +15,8 @@ BYTES_MAX = 3 << 20  # Of a call; the server takes 4 MiB.
 
 
 class Producer:
-    def __init__(self):
-        self.client = Client()
+    def __init__(self, own_ids):
+        self.client, self.own_ids = Client(), own_ids
         self.counts = {"enqueued": 0, "unchanged": 0, "failed": 0}
 
     def failed(self, jobs, why):
@@ -25,45 +25,44 @@ class Producer:
 
     async def enqueue(self, jobs):
         """Sends one call, then those of its jobs again that may succeed later, until all have a final answer."""
-        pauses, request_id = Pauses(0.1, 5), uuid.uuid4().hex
+        pauses, request_id, delay = Pauses(0.1, 5), uuid.uuid4().hex, 0
         while jobs:
-            delay, again, unnamed = 0, jobs, []
             try:
-                answer = await self.client.call("BatchEnqueue", pb.BatchEnqueueRequest(jobs=jobs, request_id=request_id))
-                again, unnamed = self.sort(jobs, answer.results)
+                request = pb.BatchEnqueueRequest(jobs=jobs, request_id=request_id)
+                answer = await self.client.call("BatchEnqueue", request)
+                jobs, delay = self.sort(jobs, answer.results, request_id), 0
             except CallFailed as failed:
                 if not failed.repeatable:
                     return self.failed(jobs, failed)
-                print(f"BatchEnqueue failed, repeated: {failed}", file=sys.stderr)
                 delay = failed.delay
-            if again or unnamed:
+                print(f"BatchEnqueue failed, repeated: {failed}", file=sys.stderr)
+            if jobs:
                 await asyncio.sleep(delay + pauses.next())
-            if unnamed:  # A new request_id: by the old one and another index the server would make another job's id.
-                await self.enqueue(unnamed)
-            jobs = again
 
-    def sort(self, jobs, results):
-        """Counts final results. Returns the jobs to repeat: those with an id, and those that have none."""
-        again, unnamed = [], []
-        for job, result in zip(jobs, results):
-            error, own_id = result.error, job.id and not job.id.startswith("r=")
+    def sort(self, jobs, results, request_id):
+        """Counts final results, and returns the jobs to repeat."""
+        again = []
+        for index, (job, result) in enumerate(zip(jobs, results)):
+            error = result.error
             if not error.code:
                 self.counts["unchanged" if result.outcome == pb.ENQUEUE_OUTCOME_UNCHANGED else "enqueued"] += 1
                 if result.state in (job_pb2.JOB_STATE_DEAD, job_pb2.JOB_STATE_EXPIRED, job_pb2.JOB_STATE_CANCELLED):
-                    print(f"{result.id} exists and will not run: {job_pb2.JobState.Name(result.state)}", file=sys.stderr)
-            elif error.code not in REPEATABLE or error.reason in OUTCOME_UNKNOWN and not (result.id or own_id):
+                    state = job_pb2.JobState.Name(result.state)
+                    print(f"{result.id} exists and will not run: {state}", file=sys.stderr)
+            elif error.code not in REPEATABLE or error.reason in OUTCOME_UNKNOWN and not (result.id or self.own_ids):
                 self.failed([job], f"{error.reason} {error.message}")  # Without an id a repeat could make a second job.
             else:
-                print(f"repeated: {result.id or job.id}: {error.reason} {error.message}", file=sys.stderr)
-                job.id = result.id or job.id  # Also an id that the server made.
-                (again if job.id else unnamed).append(job)
-        return again, unnamed
+                # The id that the server made; by the contract, one that it did not name has this form.
+                job.id = result.id or job.id or f"r={request_id}={index}"
+                print(f"repeated: {job.id}: {error.reason} {error.message}", file=sys.stderr)
+                again.append(job)
+        return again
 
 
 async def main(count):
     prefix, payload = setting("PREFIX", uuid.uuid4().hex[:12]), setting("PAYLOAD", '{"steps":2,"step_ms":10}')
     topic, batch = setting("TOPICS", "examples").split(",")[0], int(setting("BATCH", "100"))
-    producer, jobs, size = Producer(), [], 0
+    producer, jobs, size = Producer(prefix != "-"), [], 0
     for number in range(count):
         job = job_pb2.JobSpec(topic=topic, payload={"text": payload}, id="" if prefix == "-" else f"{prefix}-{number}")
         # W3C trace context, a new trace for each job; a program with OpenTelemetry injects its own context here.

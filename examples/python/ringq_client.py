@@ -74,6 +74,8 @@ def open_channel(servers, ca):
         ("grpc.service_config", Path(__file__).with_name("stubs").joinpath("service-config.json").read_text()),
         ("grpc.max_receive_message_length", 16 << 20),
         ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.ping_timeout_ms", 10_000),  # Without it a dead connection is noticed only after 60 s more.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2_000),  # gRPC adds up to 20 %; its default is two minutes.
         ("grpc.min_reconnect_backoff_ms", 5_000),  # In spite of its name: the time limit of an attempt to connect.

@@ -29,7 +29,8 @@ class Job:
         self.worker, self.delivery, self.receipt = worker, delivery, delivery.receipt
         self.name = f"{delivery.topic}/{delivery.id}"
         self.lease = delivery.lease_duration.ToNanoseconds() / 1e9 or worker.lease
-        self.task, self.outcome, self.timers = None, "", ()
+        self.task, self.outcome, self.timers, self.items = None, "", (), {}
+        self.gone = asyncio.get_running_loop().create_future()
         # The producer's trace context: calls that the handler makes pass it on in a header of this name.
         self.traceparent = delivery.headers.get("traceparent", "")
 
@@ -43,8 +44,14 @@ class Job:
         error = answer.failures[0].error if answer.failures else 0
         if error == pb.SETTLE_ERROR_UNAVAILABLE:  # Its shard is down or full: extended without it, when it is time.
             return log.warning("%s: checkpoint not saved: %s", self.name, answer.failures[0].message)
-        self.worker.on_answer("Extend", self, error, sent, repeated=False)
+        self.worker.on_answer("Extend", self, error, sent)
         await asyncio.sleep(0)  # Where the handler ends if that cancelled it.
+
+
+async def gone(jobs, limit):
+    """Waits until jobs are settled or lost, no longer than the limit."""
+    if waits := [job.gone for job in jobs]:
+        await asyncio.wait(waits, timeout=limit)
 
 
 class Worker:
@@ -52,7 +59,7 @@ class Worker:
         self.handler, self.concurrency, self.lease, self.grace = handler, concurrency, lease, grace
         self.request = pb.StreamRequest(topics=topics, worker_id=worker_id, max_in_flight=credit)
         self.request.lease_duration.FromNanoseconds(int(lease * 1e9))
-        self.jobs, self.waiting = {}, {}  # By receipt: all in hand until their settle is answered; those without handler.
+        self.jobs, self.waiting = {}, {}  # By receipt: all in hand until settled; those without a handler.
         self.gathered = {method: [] for method in REQUESTS}
         self.handlers, self.calls, self.stopping, self.orphan_grace = set(), set(), False, 5
         self.counts = {"acked": 0, "nacked": 0, "released": 0, "lost": 0}
@@ -63,33 +70,30 @@ class Worker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         reader = asyncio.create_task(self.read_streams())
+        reader.add_done_callback(lambda _: stop.set())  # It ends by a programming error only.
         await stop.wait()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
         await self.stop(reader)
         self.counts["lost"] += len(self.jobs)  # Not settled in time.
         log.info("stopped: %s", " ".join(f"{name}={count}" for name, count in self.counts.items()))
+        if reader.done() and not reader.cancelled():
+            reader.result()  # Raises that error.
 
     async def stop(self, reader):
-        """Keeps the stream open, for revocations, while handlers finish. Jobs that still come wait; then they go back."""
+        """Keeps the stream open, for revocations, while handlers finish. Jobs that still come go back at the end."""
         log.info("stopping: %d jobs run, %d go back", len(self.handlers), len(self.waiting))
-        self.stopping = True
+        self.stopping, held = True, list(self.jobs.values())
         self.release_waiting()
-        if self.handlers:
-            await asyncio.wait(self.handlers, timeout=self.grace)
+        await gone(held, self.grace)
         for task in self.handlers:
             task.cancel()  # `on_handler_end` releases the job.
-        await self.settled()
+        await gone(held, self.client.timeout)
         reader.cancel()  # Before the release, which would bring the same jobs again.
         self.release_waiting()
-        await self.settled()
+        await gone(self.jobs.values(), self.client.timeout)
+        await asyncio.wait([reader], timeout=1)
         await self.client.channel.close()
-
-    async def settled(self):
-        """Waits for handlers and settles, no longer than for one call."""
-        end = now() + self.client.timeout
-        while now() < end and (self.handlers or any(job.outcome for job in self.jobs.values())):
-            await asyncio.wait(self.handlers | self.calls, timeout=end - now(), return_when=asyncio.FIRST_COMPLETED)
 
     # --- the stream ---
 
@@ -97,18 +101,19 @@ class Worker:
         """Holds one stream after the other; each continues the one before and adopts its jobs."""
         pauses = Pauses(0.25, 5)
         while not self.stopping:
-            started, self.heard = now(), False
+            started, self.opened = now(), False
             try:
                 await self.read_stream(pauses)
                 log.info("stream ended, opening the next one")
                 pause = 0 if now() - started > 1 else pauses.next()  # At once, but no loop of streams that end at once.
             except (CallFailed, asyncio.TimeoutError) as failed:
-                if self.heard:  # It broke. The server keeps its jobs if they are extended within the orphan grace.
+                if self.opened:  # It broke. The server keeps its jobs if they are extended within the orphan grace.
                     self.extend(self.jobs.values())
                 if isinstance(failed, CallFailed) and not failed.repeatable:
                     pauses.bound = pauses.longest  # The worker lacks a right, perhaps: that may come back.
                 pause = min(getattr(failed, "delay", 0), 30) + pauses.next()
-                log.warning("no stream, next in %.2f s: %s", pause, str(failed) or "no message came in time")
+                why = str(failed) or f"no message came in time, connection is {self.client.channel.get_state().name}"
+                log.warning("no stream, next in %.2f s: %s", pause, why)
             await asyncio.sleep(pause)
 
     async def read_stream(self, pauses):
@@ -116,7 +121,7 @@ class Worker:
         silence = self.client.timeout  # The first message comes at once.
         try:
             while (message := await asyncio.wait_for(call.read(), silence)) is not grpc.aio.EOF:
-                self.heard, pauses.bound = True, pauses.first
+                self.opened, pauses.bound = True, pauses.first
                 if message.HasField("info"):
                     info = message.info
                     log.info("stream %s of server %s opened", info.stream_id, info.replica)
@@ -147,9 +152,12 @@ class Worker:
     def start_handlers(self):
         while self.waiting and len(self.handlers) < self.concurrency and not self.stopping:
             job = self.waiting.pop(next(iter(self.waiting)))
-            job.task = asyncio.create_task(self.handler(job))
+            job.task = asyncio.create_task(self.work(job))
             self.handlers.add(job.task)
             job.task.add_done_callback(lambda task, job=job: self.on_handler_end(job, task))
+
+    async def work(self, job):
+        return pb.AckItem(receipt=job.receipt, result=job_pb2.Payload(text=await self.handler(job)))
 
     def on_handler_end(self, job, task):
         self.handlers.discard(task)
@@ -159,12 +167,12 @@ class Worker:
         elif task.cancelled():
             self.release(job)
         elif error:
-            log.warning("%s failed, attempt %d, traceparent %s: %s", job.name, job.delivery.attempt, job.traceparent, error)
+            log.warning("%s failed, attempt %d, trace %s: %s", job.name, job.delivery.attempt, job.traceparent, error)
             action = pb.NACK_ACTION_DEAD_LETTER if isinstance(error, DeadLetter) else pb.NACK_ACTION_RETRY
-            text = f"{type(error).__name__}: {error}".encode()[:4096].decode(errors="ignore")
+            text = f"{type(error).__name__}: {error}".encode(errors="replace")[:4096].decode(errors="ignore")
             self.settle(job, "nacked", pb.NackItem(receipt=job.receipt, action=action, error=text))
         else:
-            self.settle(job, "acked", pb.AckItem(receipt=job.receipt, result=job_pb2.Payload(text=task.result())))
+            self.settle(job, "acked", task.result())
         self.start_handlers()
 
     def lose(self, job, why):
@@ -177,6 +185,7 @@ class Worker:
 
     def drop(self, job, count, why=""):
         del self.jobs[job.receipt]
+        job.gone.set_result(None)
         for timer in job.timers:
             timer.cancel()
         self.counts[count] += 1
@@ -215,17 +224,19 @@ class Worker:
         if not self.gathered[method]:
             self.spawn(self.flush(method))
         self.gathered[method].append((job, item))
+        job.items[method] = item  # A newer Extend replaces one that is still being repeated.
 
     async def flush(self, method):
         await asyncio.sleep(GATHER_TIME)
         pairs, self.gathered[method] = self.gathered[method], []
-        while pairs:
-            size = count = 0
-            while count < min(len(pairs), ITEMS_MAX) and (not count or size + pairs[count][1].ByteSize() < BYTES_MAX):
-                size += pairs[count][1].ByteSize()
-                count += 1
-            self.spawn(self.send(method, pairs[:count]))
-            pairs = pairs[count:]
+        part, size = [], 0
+        for pair in pairs:
+            if part and (len(part) == ITEMS_MAX or size + pair[1].ByteSize() > BYTES_MAX):
+                self.spawn(self.send(method, part))
+                part, size = [], 0
+            part.append(pair)
+            size += pair[1].ByteSize()
+        await self.send(method, part)
 
     def spawn(self, coroutine):
         task = asyncio.create_task(coroutine)
@@ -236,7 +247,7 @@ class Worker:
         """One call, repeated with the items that may succeed later; each `send` has its own task, so no other waits."""
         pauses, repeated = Pauses(0.1, 1), False
         while pairs:
-            sent, timeout, delay = now(), self.client.timeout, 0
+            sent, timeout, delay, why = now(), self.client.timeout, 0, "SETTLE_ERROR_UNAVAILABLE"
             if method == "Extend":  # Late answers are worth nothing: leave time for a repeat.
                 rest = min(job.expires for job, _ in pairs) - sent
                 timeout = max(0.1, min(timeout, self.orphan_grace / 2, rest / 2))
@@ -244,33 +255,40 @@ class Worker:
                 answer = await self.client.call(method, REQUESTS[method](items=[item for _, item in pairs]), timeout)
                 errors = {failure.index: failure.error for failure in answer.failures}
             except CallFailed as failed:
-                log.warning("%s of %d jobs failed: %s", method, len(pairs), failed)
                 if failed.reason and failed.code is grpc.StatusCode.INVALID_ARGUMENT and len(pairs) > 1:
                     for pair in pairs:  # Nothing was applied: one bad item must not spoil the others.
                         self.spawn(self.send(method, [pair]))
                     return
-                delay = failed.delay
+                delay, why = failed.delay, failed
                 errors = dict.fromkeys(range(len(pairs)), pb.SETTLE_ERROR_UNAVAILABLE if failed.repeatable else REFUSED)
             again = []
             for index, (job, item) in enumerate(pairs):
                 if (error := errors.get(index, 0)) == pb.SETTLE_ERROR_UNAVAILABLE:
                     again.append((job, item))
                 else:
-                    self.on_answer(method, job, error, sent, repeated)
+                    self.on_answer(method, job, error, sent, repeated, why)
             if again:
-                await asyncio.sleep(delay + pauses.next())
+                pause = delay + pauses.next()
+                log.warning("%s of %d jobs failed, repeated in %.2f s: %s", method, len(again), pause, why)
+                await asyncio.sleep(pause)
             for job, _ in again if method != "Extend" else ():
                 if now() >= job.expires:
                     self.drop(job, "lost", "its lease ended before it could be settled")
-            pairs, repeated = [pair for pair in again if self.jobs.get(pair[0].receipt) is pair[0]], True
+            pairs, repeated = [(job, item) for job, item in again if self.wants(job, method, item)], True
 
-    def on_answer(self, method, job, error, sent, repeated):
+    def wants(self, job, method, item):
+        return self.jobs.get(job.receipt) is job and job.items[method] is item
+
+    def on_answer(self, method, job, error, sent, repeated=False, why=""):
+        why = f"{method} failed: {why if error == REFUSED else f'SettleError {error}'}"
         if self.jobs.get(job.receipt) is not job:
-            return  # Lost or settled in the meantime.
-        if method != "Extend":
+            pass  # Lost or settled in the meantime.
+        elif method != "Extend":
             done = not error or error == pb.SETTLE_ERROR_NOT_FOUND and method == "Ack" and repeated
-            self.drop(job, job.outcome if done else "lost", f"{method} failed, SettleError {error}")
+            self.drop(job, job.outcome if done else "lost", why)
         elif not error:
             self.count_lease(job, sent)
-        elif error != REFUSED:
-            self.lose(job, f"Extend failed, SettleError {error}")
+        elif error == REFUSED:
+            log.warning("%s: %s", job.name, why)  # Its lease goes on to its end.
+        else:
+            self.lose(job, why)

@@ -26,12 +26,6 @@ type producer struct {
 	enqueued, unchanged, failed int
 }
 
-func random(bytes int) string {
-	data := make([]byte, bytes)
-	rand.Read(data) // Never fails.
-	return fmt.Sprintf("%x", data)
-}
-
 // enqueue sends one call, then those of its jobs again that may succeed later, until all have a final answer.
 func (p *producer) enqueue(jobs []*pb.JobSpec) {
 	pauses, requestID := ringq.NewPauses(100*time.Millisecond, 5*time.Second), random(16)
@@ -39,70 +33,57 @@ func (p *producer) enqueue(jobs []*pb.JobSpec) {
 		ctx, cancel := context.WithTimeout(context.Background(), p.client.Timeout)
 		answer, err := p.client.BatchEnqueue(ctx, &pb.BatchEnqueueRequest{Jobs: jobs, RequestId: requestID})
 		cancel()
-		again, unnamed := jobs, []*pb.JobSpec(nil)
 		repeatable, _, delay := ringq.Explain(err)
-		switch {
-		case err == nil:
-			again, unnamed = p.sort(jobs, answer.Results)
-		case !repeatable:
+		if err == nil {
+			jobs = p.sort(jobs, answer.Results, requestID)
+		} else if log.Printf("BatchEnqueue of %d jobs failed: %v", len(jobs), err); !repeatable {
 			p.failed += len(jobs)
-			log.Printf("%d jobs not enqueued: %v", len(jobs), err)
 			return
-		default:
-			log.Printf("BatchEnqueue failed, repeated: %v", err)
 		}
-		if len(again)+len(unnamed) > 0 {
+		if len(jobs) > 0 {
 			time.Sleep(delay + pauses.Next())
 		}
-		// With a new request_id: by the old one and another index the server would make the id of another job.
-		p.enqueue(unnamed)
-		jobs = again
 	}
 }
 
-// sort counts final results. It returns the jobs to repeat: those with an id, and those that have none.
-func (p *producer) sort(jobs []*pb.JobSpec, results []*pb.EnqueueResult) (again, unnamed []*pb.JobSpec) {
+// sort counts final results, and returns the jobs to repeat.
+func (p *producer) sort(jobs []*pb.JobSpec, results []*pb.EnqueueResult, requestID string) (again []*pb.JobSpec) {
 	for i, result := range results[:min(len(results), len(jobs))] {
-		job, failure := jobs[i], result.Error
-		if failure == nil {
-			if result.Outcome == pb.EnqueueOutcome_ENQUEUE_OUTCOME_UNCHANGED {
-				p.unchanged++
-			} else {
-				p.enqueued++
-			}
-			switch result.State {
-			case pb.JobState_JOB_STATE_DEAD, pb.JobState_JOB_STATE_EXPIRED, pb.JobState_JOB_STATE_CANCELLED:
-				log.Printf("%s exists and will not run: %v", result.Id, result.State)
-			}
-			continue
-		}
-		unknown := failure.Reason == "OUTCOME_UNKNOWN" || failure.Reason == "DURABILITY_NOT_REACHED" || failure.Reason == "DEADLINE_EXCEEDED"
-		code := codes.Code(failure.Code)
+		job, reason := jobs[i], result.GetError().GetReason()
+		unknown := reason == "OUTCOME_UNKNOWN" || reason == "DURABILITY_NOT_REACHED" || reason == "DEADLINE_EXCEEDED"
+		code := codes.Code(result.GetError().GetCode())
 		repeatable := code == codes.Unavailable || code == codes.ResourceExhausted || code == codes.DeadlineExceeded
-		if !repeatable || unknown && result.Id == "" && !p.ownIDs { // Without an id a repeat could make a second job.
+		switch {
+		case code == codes.OK && result.Outcome == pb.EnqueueOutcome_ENQUEUE_OUTCOME_UNCHANGED:
+			p.unchanged++
+			log.Printf("%s exists, its state is %v", result.Id, result.State) // A DEAD job will not run.
+		case code == codes.OK:
+			p.enqueued++
+		case !repeatable || unknown && result.Id == "" && !p.ownIDs: // Without an id a repeat could make a second job.
 			p.failed++
-			log.Printf("not enqueued: %s: %s %s", job.Id, failure.Reason, failure.Message)
-			continue
-		}
-		log.Printf("repeated: %s: %s %s", job.Id, failure.Reason, failure.Message)
-		if result.Id != "" {
-			job.Id = result.Id // Also an id that the server made.
-		}
-		if job.Id != "" {
+			log.Printf("%s not enqueued: %v", job.Id, result.Error)
+		default:
+			if result.Id != "" {
+				job.Id = result.Id // The server made it.
+			} else if job.Id == "" {
+				job.Id = fmt.Sprintf("r=%s=%d", requestID, i) // By the contract, the server would make this one.
+			}
+			log.Printf("%s is repeated: %v", job.Id, result.Error)
 			again = append(again, job)
-		} else {
-			unnamed = append(unnamed, job)
 		}
 	}
-	return again, unnamed
+	return again
+}
+
+func random(bytes int) string {
+	data := make([]byte, bytes)
+	rand.Read(data) // Never fails.
+	return fmt.Sprintf("%x", data)
 }
 
 func main() {
 	log.SetFlags(0)
-	if len(os.Args) != 2 {
-		log.Fatal("usage: producer COUNT")
-	}
-	count, err := strconv.Atoi(os.Args[1])
+	count, err := strconv.Atoi(strings.Join(os.Args[1:], " "))
 	if err != nil {
 		log.Fatal("usage: producer COUNT")
 	}
@@ -126,8 +107,7 @@ func main() {
 			p.enqueue(jobs)
 			jobs, size = nil, 0
 		}
-		jobs = append(jobs, job)
-		size += proto.Size(job) + 8 // With the header of the field.
+		jobs, size = append(jobs, job), size+proto.Size(job)+8 // With the header of the field.
 	}
 	p.enqueue(jobs)
 	fmt.Printf("enqueued=%d unchanged=%d failed=%d\n", p.enqueued, p.unchanged, p.failed)

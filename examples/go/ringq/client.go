@@ -76,9 +76,10 @@ func Connect() (*Client, error) {
 		// A call waits for a connection, as a new one may be a moment away; its deadline ends that.
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(16<<20)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-		grpc.WithConnectParams(grpc.ConnectParams{ // grpc-go adds up to 20 % to MaxDelay; its default is two minutes.
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
-			MinConnectTimeout: 5 * time.Second}))
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 5 * time.Second, Backoff: backoff.Config{
+			BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+			MaxDelay: 2 * time.Second, // grpc-go adds up to 20 %; its default is two minutes.
+		}}))
 	if err != nil {
 		return nil, err
 	}

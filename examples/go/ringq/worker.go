@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -22,7 +23,10 @@ import (
 // DeadLetter is wrapped by the error of a handler for a job that can never succeed.
 var DeadLetter = errors.New("dead letter")
 
-var errSilent = errors.New("no message came in time")
+var (
+	errSilent       = errors.New("no message came in time")
+	unavailableItem = errors.New("SETTLE_ERROR_UNAVAILABLE")
+)
 
 const gatherTime, itemsMax, bytesMax = 5 * time.Millisecond, 1000, 3 << 20 // Items of that time share a call of this size.
 const unavailable, notFound = pb.SettleError_SETTLE_ERROR_UNAVAILABLE, pb.SettleError_SETTLE_ERROR_NOT_FOUND
@@ -38,7 +42,8 @@ type Job struct {
 	lease     time.Duration
 	expires   time.Time // By the monotonic clock, as all times here.
 	half, end *time.Timer
-	outcome   string // Set once the job is being settled.
+	extending *pb.ExtendItem // The newest; an older one is no longer repeated.
+	outcome   string         // Set once the job is being settled.
 }
 
 // Worker holds one stream after the other. Set the exported fields, then call Run.
@@ -67,18 +72,21 @@ type Worker struct {
 func (w *Worker) Run(ctx context.Context) {
 	w.stopping, w.orphanGrace = make(chan struct{}), 5*time.Second
 	w.jobs, w.counts = map[string]*Job{}, map[string]int{}
-	w.acks = gatherer[*pb.AckItem]{w: w, name: "Ack", call: func(ctx context.Context, items []*pb.AckItem) ([]*pb.SettleFailure, error) {
+	w.acks = gatherer[*pb.AckItem]{w: w, name: "Ack"}
+	w.acks.call = func(ctx context.Context, items []*pb.AckItem) (failures, error) {
 		answer, err := w.Client.Ack(ctx, &pb.AckRequest{Items: items})
 		return answer.GetFailures(), err
-	}}
-	w.nacks = gatherer[*pb.NackItem]{w: w, name: "Nack", call: func(ctx context.Context, items []*pb.NackItem) ([]*pb.SettleFailure, error) {
+	}
+	w.nacks = gatherer[*pb.NackItem]{w: w, name: "Nack"}
+	w.nacks.call = func(ctx context.Context, items []*pb.NackItem) (failures, error) {
 		answer, err := w.Client.Nack(ctx, &pb.NackRequest{Items: items})
 		return answer.GetFailures(), err
-	}}
-	w.extends = gatherer[*pb.ExtendItem]{w: w, name: "Extend", call: func(ctx context.Context, items []*pb.ExtendItem) ([]*pb.SettleFailure, error) {
+	}
+	w.extends = gatherer[*pb.ExtendItem]{w: w, name: "Extend"}
+	w.extends.call = func(ctx context.Context, items []*pb.ExtendItem) (failures, error) {
 		answer, err := w.Client.Extend(ctx, &pb.ExtendRequest{Items: items})
 		return answer.GetFailures(), err
-	}}
+	}
 	handlers, cancelHandlers := context.WithCancel(context.Background())
 	stream, cancelStream := context.WithCancel(context.Background())
 	w.handlers = handlers
@@ -132,7 +140,7 @@ func (w *Worker) readStreams(ctx context.Context) {
 	pauses := NewPauses(250*time.Millisecond, 5*time.Second)
 	for !closed(w.stopping) {
 		started := time.Now()
-		heard, err := w.readStream(ctx, pauses)
+		opened, err := w.readStream(ctx, pauses)
 		if ctx.Err() != nil {
 			return
 		}
@@ -143,7 +151,7 @@ func (w *Worker) readStreams(ctx context.Context) {
 				pause = pauses.Next()
 			}
 		} else {
-			if heard { // It broke. The server keeps its jobs if they are extended within the orphan grace.
+			if opened { // It broke. The server keeps its jobs if they are extended within the orphan grace.
 				w.extendAll()
 			}
 			repeatable, _, delay := Explain(err)
@@ -160,7 +168,7 @@ func (w *Worker) readStreams(ctx context.Context) {
 	}
 }
 
-func (w *Worker) readStream(ctx context.Context, pauses *Pauses) (heard bool, err error) {
+func (w *Worker) readStream(ctx context.Context, pauses *Pauses) (opened bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx) // No deadline, but a watchdog.
 	defer cancel(nil)
 	silence := w.Client.Timeout // The first message comes at once.
@@ -172,7 +180,7 @@ func (w *Worker) readStream(ctx context.Context, pauses *Pauses) (heard bool, er
 		if message, err = stream.Recv(); err != nil {
 			break
 		}
-		heard, pauses.bound = true, 250*time.Millisecond
+		opened, pauses.bound = true, 250*time.Millisecond
 		if info := message.Info; info != nil {
 			log.Printf("stream %s of server %s opened", info.StreamId, info.Replica)
 			w.Request.ContinuesStreamId = info.StreamId
@@ -199,11 +207,11 @@ func (w *Worker) readStream(ctx context.Context, pauses *Pauses) (heard bool, er
 	}
 	switch {
 	case err == io.EOF:
-		return heard, nil
+		return opened, nil
 	case context.Cause(ctx) == errSilent:
-		return heard, errSilent
+		return opened, fmt.Errorf("%w: %w", errSilent, err) // The inner error names why there is no connection.
 	}
-	return heard, err
+	return opened, err
 }
 
 // --- jobs ---
@@ -272,7 +280,11 @@ func (w *Worker) handle(job *Job) (result string, err error) {
 			err = fmt.Errorf("the handler panicked: %v", reason)
 		}
 	}()
-	return w.Handle(job.ctx, job)
+	result, err = w.Handle(job.ctx, job)
+	if err == nil && !utf8.ValidString(result) { // It would spoil each call that it is part of.
+		err = errors.New("the result is not UTF-8")
+	}
+	return result, err
 }
 
 // releaseWaiting gives back the jobs that have no handler. w.mu is locked.
@@ -337,7 +349,7 @@ func (job *Job) Save(text string) {
 	if len(failures) > 0 {
 		failure = failures[0].Error
 	}
-	w.onAnswer("Extend", job, failure, sent, false)
+	w.onAnswer("Extend", job, failure, nil, sent, false)
 }
 
 // --- leases ---
@@ -348,7 +360,8 @@ func (w *Worker) extend(jobs ...*Job) {
 	defer w.mu.Unlock()
 	for _, job := range jobs {
 		if !closed(job.gone) {
-			w.extends.add(job, &pb.ExtendItem{Receipt: job.Receipt})
+			job.extending = &pb.ExtendItem{Receipt: job.Receipt}
+			w.extends.add(job, job.extending)
 		}
 	}
 }
@@ -369,6 +382,8 @@ func (w *Worker) inHand() []*Job {
 
 // --- calls ---
 
+type failures = []*pb.SettleFailure
+
 type pair[T proto.Message] struct {
 	job  *Job
 	item T
@@ -378,7 +393,7 @@ type pair[T proto.Message] struct {
 type gatherer[T proto.Message] struct {
 	w     *Worker
 	name  string
-	call  func(context.Context, []T) ([]*pb.SettleFailure, error)
+	call  func(context.Context, []T) (failures, error)
 	pairs []pair[T]
 }
 
@@ -424,8 +439,8 @@ func (g *gatherer[T]) send(pairs []pair[T]) {
 			answers[failure.Index] = failure.Error
 		}
 		var delay time.Duration
+		why := unavailableItem
 		if err != nil {
-			log.Printf("%s of %d jobs failed: %v", g.name, len(pairs), err)
 			repeatable, reason, after := Explain(err)
 			if reason != "" && status.Code(err) == codes.InvalidArgument && len(pairs) > 1 {
 				for i := range pairs { // Nothing was applied: one bad item must not spoil the others.
@@ -433,7 +448,7 @@ func (g *gatherer[T]) send(pairs []pair[T]) {
 				}
 				return
 			}
-			delay = after
+			delay, why = after, err
 			for i := range pairs {
 				answers[int32(i)] = refused
 				if repeatable {
@@ -446,11 +461,13 @@ func (g *gatherer[T]) send(pairs []pair[T]) {
 			if answer := answers[int32(i)]; answer == unavailable {
 				again = append(again, one)
 			} else {
-				g.w.onAnswer(g.name, one.job, answer, sent, repeated)
+				g.w.onAnswer(g.name, one.job, answer, err, sent, repeated)
 			}
 		}
 		if len(again) > 0 {
-			time.Sleep(delay + pauses.Next())
+			pause := delay + pauses.Next()
+			log.Printf("%s of %d jobs failed, repeated in %v: %v", g.name, len(again), pause.Round(time.Millisecond), why)
+			time.Sleep(pause)
 		}
 		pairs = g.held(again)
 	}
@@ -476,7 +493,7 @@ func (g *gatherer[T]) held(pairs []pair[T]) (held []pair[T]) {
 	g.w.mu.Lock()
 	defer g.w.mu.Unlock()
 	for _, one := range pairs {
-		if closed(one.job.gone) {
+		if extend, ok := any(one.item).(*pb.ExtendItem); closed(one.job.gone) || ok && extend != one.job.extending {
 			continue
 		}
 		if g.name != "Extend" && time.Now().After(one.job.expires) {
@@ -488,23 +505,29 @@ func (g *gatherer[T]) held(pairs []pair[T]) (held []pair[T]) {
 	return held
 }
 
-func (w *Worker) onAnswer(name string, job *Job, answer pb.SettleError, sent time.Time, repeated bool) {
+// onAnswer ends a job by the answer to its settle, or goes on with its lease by that to its Extend.
+func (w *Worker) onAnswer(name string, job *Job, answer pb.SettleError, err error, sent time.Time, repeated bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	why := fmt.Sprintf("%s failed: %v", name, answer)
+	if answer == refused {
+		why = fmt.Sprintf("%s failed: %v", name, err)
+	}
 	switch {
 	case closed(job.gone): // Lost or settled in the meantime.
-	case name != "Extend":
-		if answer == 0 || answer == notFound && name == "Ack" && repeated {
-			w.drop(job, job.outcome, "")
-		} else {
-			w.drop(job, "lost", why)
-		}
-	case answer == 0:
+	case name == "Extend" && answer == 0:
 		job.expires = sent.Add(job.lease)
 		job.half.Reset(time.Until(sent.Add(job.lease / 2)))
 		job.end.Reset(time.Until(job.expires))
-	case answer != refused && job.outcome == "": // If a settle is under way, its answer decides.
+	case name == "Extend" && answer == refused:
+		log.Printf("%s: %s", job.Name(), why) // Its lease goes on to its end.
+	case name == "Extend":
+		if job.outcome == "" { // If a settle is under way, its answer decides.
+			w.drop(job, "lost", why)
+		}
+	case answer == 0 || answer == notFound && name == "Ack" && repeated:
+		w.drop(job, job.outcome, "")
+	default:
 		w.drop(job, "lost", why)
 	}
 }
