@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tonic::transport::Endpoint;
 
+use super::limits::MESSAGE_BYTES_MAX;
 use super::servers::{self, Connection, ServerPool};
 use super::tls::TlsFiles;
 use super::transport::Transport;
@@ -103,7 +104,8 @@ impl Client {
     /// Returns the generated client for producers and workers.
     #[must_use]
     pub fn queue(&self) -> QueueServiceClient<Transport> {
-        QueueServiceClient::new(self.transport.clone())
+        // A single job that is larger than a message usually is comes alone in its own.
+        QueueServiceClient::new(self.transport.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
 
     /// Returns the generated client for topics.

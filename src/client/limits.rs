@@ -9,6 +9,8 @@ pub(super) const CREDIT_MAX: usize = 10_000;
 pub(super) const SETTLE_ITEMS_MAX: usize = 1_000;
 /// Maximum length of the error text of a Nack, in bytes.
 pub(super) const ERROR_BYTES_MAX: usize = 4 << 10;
+/// Maximum size of a message from the server: a job of a server whose limits were raised, with its headers and checkpoint.
+pub(super) const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// Default lease of a [`Worker`](super::Worker), for jobs that set none. It is extended while the job runs, so a
 /// short one only limits how long a job waits after its worker was lost.
 pub(super) const WORKER_LEASE: Duration = Duration::from_secs(30);

@@ -41,7 +41,7 @@ const HEADLESS: [(&str, &str); 14] = [
 ];
 
 /// Folders of generated files and of other projects' files, which are not committed.
-const GENERATED: [&str; 2] = ["stubs", "venv"];
+const GENERATED: [&str; 7] = ["stubs", "venv", "node_modules", "vendor", "build", "target", "dist"];
 
 #[test]
 fn the_source_uses_the_words_of_the_field() {

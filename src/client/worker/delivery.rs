@@ -4,12 +4,12 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::super::{Client, Error, call};
-use crate::pb::payload::Kind;
-use crate::pb::{self, ExtendItem, ExtendRequest, JobSpec, Payload};
+use tokio::sync::mpsc;
 
-/// Timeout of a call that stores a progress note or a checkpoint.
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+use super::super::{Client, Error, call};
+use super::leases::JobSlot;
+use crate::pb::payload::Kind;
+use crate::pb::{self, ExtendItem, ExtendRequest, JobSpec, Payload, SettleError};
 
 /// A job leased to this worker; its fields are those of [`pb::Delivery`]. One of them is
 /// [`fence`](pb::Delivery::fence): with it a database can reject the writes of a worker whose lease has ended
@@ -18,6 +18,16 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Delivery {
     delivery: pb::Delivery,
     client: Client,
+    session: SessionHandle,
+}
+
+/// Access of a handler to the session of its worker.
+#[derive(Clone, Debug)]
+pub(super) struct SessionHandle {
+    pub(super) slot: JobSlot,
+    /// Takes jobs whose lease has ended.
+    pub(super) lost: mpsc::Sender<JobSlot>,
+    pub(super) call_timeout: Duration,
 }
 
 /// Outcome of an attempt.
@@ -54,8 +64,8 @@ pub enum Outcome {
 // === impl Delivery ===
 
 impl Delivery {
-    pub(super) fn new(delivery: pb::Delivery, client: Client) -> Delivery {
-        Delivery { delivery, client }
+    pub(super) fn new(delivery: pb::Delivery, client: Client, session: SessionHandle) -> Delivery {
+        Delivery { delivery, client, session }
     }
 
     /// Returns the payload as bytes, of either kind; empty without a payload.
@@ -86,8 +96,8 @@ impl Delivery {
     /// clears it. It extends the lease too, so an error may mean that the lease was revoked.
     ///
     /// # Errors
-    /// Fails if the lease has ended, the store is full, or the server is unreachable. After the first the handler
-    /// must stop.
+    /// Fails if the lease has ended, the store is full, or the server is unreachable. After the first the worker drops
+    /// the handler's future, and settles nothing for the job.
     pub async fn save(&self, checkpoint: Payload) -> Result<(), Error> {
         self.extend(ExtendItem { checkpoint: Some(checkpoint), ..Default::default() }).await
     }
@@ -104,13 +114,15 @@ impl Delivery {
     async fn extend(&self, item: ExtendItem) -> Result<(), Error> {
         let item = ExtendItem { receipt: self.delivery.receipt.clone(), ..item };
         let (mut queue, request) = (self.client.queue(), ExtendRequest { items: vec![item] });
+        let limit = self.session.call_timeout;
         let answer =
-            call::call_with_timeout(CALL_TIMEOUT, 0, request, |request| queue.extend(request))
-                .await?;
-        match answer.failures.into_iter().next() {
-            Some(failure) => Err(failure.into()),
-            None => Ok(()),
+            call::call_with_timeout(limit, 0, request, |request| queue.extend(request)).await?;
+        let Some(failure) = answer.failures.into_iter().next() else { return Ok(()) };
+        if matches!(failure.error(), SettleError::Stale | SettleError::NotFound) {
+            // A session that is over needs no notice.
+            let _ = self.session.lost.send(self.session.slot).await;
         }
+        Err(failure.into())
     }
 
     /// Returns the message as received.

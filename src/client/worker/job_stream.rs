@@ -11,13 +11,16 @@ use super::super::servers::{AnsweringServer, ServerPin};
 use super::super::{Client, Error};
 use super::{is_permanent, is_refusal};
 use crate::backoff::Backoff;
-use crate::pb::{StreamRequest, StreamResponse};
+use crate::pb::{StreamInfo, StreamRequest, StreamResponse};
 
-/// Interval of the server's heartbeats; after three missed ones the stream counts as broken.
+/// Requested interval of the server's heartbeats; after three missed ones, as the server names them, the stream counts as
+/// broken.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 const MISSED_HEARTBEATS_MAX: u32 = 3;
 /// Timeout for the first message, which the server sends at once.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Age from which on a stream counts as one that works: the pause before the next one begins anew.
+const STREAM_LASTS: Duration = Duration::from_millis(300);
 /// Shortest and longest pause before a stream is opened again. The pause grows until a stream has brought jobs or
 /// lasted, so that a server that ends each stream at once is not called all the time.
 const REOPEN_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -29,6 +32,10 @@ pub(super) struct JobStream {
     pauses: Backoff,
     /// Set until the first message or failure.
     is_first_attempt: bool,
+    /// Interval of the heartbeats of the open stream.
+    heartbeat: Duration,
+    /// Set if a rejection is not the end.
+    waits_for_rights: bool,
 }
 
 enum JobStreamState {
@@ -69,7 +76,7 @@ pub(super) enum JobStreamEvent {
 
 impl JobStream {
     /// Creates a stream that is opened by the first call of [`JobStream::next`].
-    pub(super) fn new(client: Client, request: StreamRequest) -> JobStream {
+    pub(super) fn new(client: Client, request: StreamRequest, waits_for_rights: bool) -> JobStream {
         let request =
             StreamRequest { heartbeat_interval: Some(to_proto_duration(HEARTBEAT)), ..request };
         let state = JobStreamState::Pausing(Instant::now());
@@ -79,12 +86,16 @@ impl JobStream {
             state,
             pauses: Backoff::new(REOPEN_BACKOFF.0, REOPEN_BACKOFF.1),
             is_first_attempt: true,
+            heartbeat: HEARTBEAT,
+            waits_for_rights,
         }
     }
 
-    /// Sets the id of the open stream: the next stream adopts its leases.
-    pub(super) fn set_stream_id(&mut self, stream_id: &str) {
-        stream_id.clone_into(&mut self.request.continues_stream_id);
+    /// Sets the id of the open stream, whose leases the next stream adopts, and the interval of its heartbeats.
+    pub(super) fn set_info(&mut self, info: &StreamInfo) {
+        info.stream_id.clone_into(&mut self.request.continues_stream_id);
+        let named = info.heartbeat_interval.and_then(|interval| interval.try_into().ok());
+        self.heartbeat = named.filter(|interval| *interval > Duration::ZERO).unwrap_or(HEARTBEAT);
     }
 
     /// Sets the maximum number of jobs of the next stream; 0: any number.
@@ -139,7 +150,7 @@ impl JobStream {
                     Err(status) => return self.on_failure(status),
                 },
                 JobStreamState::Open { stream, opened, received, server } => {
-                    let until = *received + HEARTBEAT * MISSED_HEARTBEATS_MAX;
+                    let until = *received + self.heartbeat * MISSED_HEARTBEATS_MAX;
                     let message = tokio::select! {
                         biased;
                         message = stream.message() => message,
@@ -149,7 +160,7 @@ impl JobStream {
                         }
                     };
                     *received = Instant::now();
-                    if *received >= *opened + REOPEN_BACKOFF.1 {
+                    if *received >= *opened + STREAM_LASTS {
                         self.pauses.reset();
                     }
                     return match message {
@@ -178,11 +189,17 @@ impl JobStream {
         let error = Error::from(status);
         // Before anything has worked, a bare refusal is taken as permanent: that is no ringq server.
         let first = std::mem::take(&mut self.is_first_attempt);
-        if is_permanent(&error) || first && is_refusal(error.code()) {
+        let is_rejected = is_permanent(&error) || first && is_refusal(error.code());
+        if is_rejected && !self.waits_for_rights {
             self.state = JobStreamState::Closed;
             return JobStreamEvent::Rejected(error);
         }
-        let pause = self.pauses.next_delay().max(error.retry_after().unwrap_or_default());
+        let pause = if is_rejected {
+            Backoff::new(REOPEN_BACKOFF.1, REOPEN_BACKOFF.1).next_delay()
+        } else {
+            self.pauses.next_delay()
+        };
+        let pause = pause.max(error.retry_after().unwrap_or_default());
         self.state = JobStreamState::Pausing(Instant::now() + pause);
         JobStreamEvent::Failed(error, pause)
     }

@@ -2,7 +2,7 @@
 //! is counted from its arrival, which is later than its start, so each Extend goes out when half of it is over.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -33,9 +33,16 @@ struct HeldLease {
     job: Arc<str>,
     receipt: Arc<str>,
     duration: Duration,
-    expires: Instant,
+    expires: LeaseEnd,
     phase: LeasePhase,
+    /// Set while a settle is in flight: only its answer decides the outcome. Until then the lease is extended, so that
+    /// a settle that has to be repeated still counts.
+    is_settling: bool,
 }
+
+/// End of a lease. Clones see it move.
+#[derive(Clone, Debug)]
+pub(super) struct LeaseEnd(Arc<Mutex<Instant>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeasePhase {
@@ -43,8 +50,8 @@ enum LeasePhase {
     Idle(Instant),
     /// An Extend is in flight.
     Extending,
-    /// A settle is in flight; only its answer decides the outcome.
-    Settling,
+    /// The lease is over, and the answer to its settle is still to come.
+    Over,
 }
 
 /// Actions due at a time.
@@ -71,8 +78,9 @@ impl Leases {
         self.next += 1;
         let receipt: Arc<str> = receipt.into();
         let phase = LeasePhase::Idle(now + duration / 2);
-        let (job, expires) = (job.into(), now + duration);
-        let held = HeldLease { job, receipt: receipt.clone(), duration, expires, phase };
+        let (job, expires) = (job.into(), LeaseEnd::new(now + duration));
+        let (receipt_of, is_settling) = (receipt.clone(), false);
+        let held = HeldLease { job, receipt: receipt_of, duration, expires, phase, is_settling };
         self.deadlines.extend(held.deadline().map(|alarm| (alarm, slot)));
         self.held.insert(slot, held);
         self.slots.insert(receipt, slot);
@@ -104,7 +112,7 @@ impl Leases {
 
     /// Returns whether a settle of the lease is in flight.
     pub(super) fn is_settling(&self, slot: JobSlot) -> bool {
-        self.held.get(&slot).is_some_and(|held| held.phase == LeasePhase::Settling)
+        self.held.get(&slot).is_some_and(|held| held.is_settling)
     }
 
     /// Returns the receipt of a lease.
@@ -127,7 +135,11 @@ impl Leases {
         let mut due = DueLeases::default();
         while let Some((alarm, slot)) = self.deadlines.first().copied() {
             let held = &self.held[&slot];
-            if held.expires <= now {
+            if held.expires.time() <= now && held.is_settling {
+                self.change(slot, |held| held.phase = LeasePhase::Over);
+                continue;
+            }
+            if held.expires.time() <= now {
                 due.expired.extend(self.remove(slot).map(|job| (slot, job)));
                 continue;
             }
@@ -141,7 +153,7 @@ impl Leases {
         due
     }
 
-    /// Marks the lease as being extended; returns false if an Extend or a settle is in flight.
+    /// Marks the lease as being extended; returns false if an Extend is in flight.
     pub(super) fn extend(&mut self, slot: JobSlot) -> bool {
         let is_kept = |held: &HeldLease| matches!(held.phase, LeasePhase::Idle(_));
         if !self.held.get(&slot).is_some_and(is_kept) {
@@ -151,25 +163,36 @@ impl Leases {
         true
     }
 
+    /// Marks all leases as being extended, also those with an Extend in flight, and returns them.
+    pub(super) fn extend_all(&mut self) -> Vec<JobSlot> {
+        let slots: Vec<_> = self.held.keys().copied().collect();
+        for slot in &slots {
+            self.change(*slot, |held| held.phase = LeasePhase::Extending);
+        }
+        slots
+    }
+
     /// Records a successful Extend that was sent at `sent`.
     pub(super) fn extended(&mut self, slot: JobSlot, sent: Instant) {
         self.change(slot, |held| {
-            held.expires = held.expires.max(sent + held.duration);
-            held.extend_at(sent + held.duration / 2);
+            held.expires.move_to(sent + held.duration);
+            held.phase = LeasePhase::Idle(sent + held.duration / 2);
         });
     }
 
     /// Records a failed Extend: it is retried soon.
     pub(super) fn extend_failed(&mut self, slot: JobSlot, now: Instant) {
         self.change(slot, |held| {
-            held.extend_at(now + RETRY_MAX.min(held.duration / RETRY_PART));
+            let pause = RETRY_MAX.min(held.duration / RETRY_PART);
+            held.phase = LeasePhase::Idle(now + pause);
         });
     }
 
     /// Marks the lease as being settled; returns its receipt and its end, if it is held.
-    pub(super) fn settle(&mut self, slot: JobSlot) -> Option<(Arc<str>, Instant)> {
-        self.change(slot, |held| held.phase = LeasePhase::Settling);
-        self.held.get(&slot).map(|held| (held.receipt.clone(), held.expires))
+    pub(super) fn settle(&mut self, slot: JobSlot) -> Option<(Arc<str>, LeaseEnd)> {
+        let held = self.held.get_mut(&slot)?;
+        held.is_settling = true;
+        Some((held.receipt.clone(), held.expires.clone()))
     }
 
     fn change(&mut self, slot: JobSlot, change: impl FnOnce(&mut HeldLease)) {
@@ -185,19 +208,30 @@ impl Leases {
 // === impl HeldLease ===
 
 impl HeldLease {
-    /// Schedules the next Extend.
-    fn extend_at(&mut self, time: Instant) {
-        if self.phase != LeasePhase::Settling {
-            self.phase = LeasePhase::Idle(time);
-        }
-    }
-
     fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            LeasePhase::Idle(time) => Some(time.min(self.expires)),
-            LeasePhase::Extending => Some(self.expires),
-            LeasePhase::Settling => None,
+            LeasePhase::Idle(time) => Some(time.min(self.expires.time())),
+            LeasePhase::Extending => Some(self.expires.time()),
+            LeasePhase::Over => None,
         }
+    }
+}
+
+// === impl LeaseEnd ===
+
+impl LeaseEnd {
+    pub(super) fn new(end: Instant) -> LeaseEnd {
+        LeaseEnd(Arc::new(Mutex::new(end)))
+    }
+
+    pub(super) fn time(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves the end to a later time.
+    fn move_to(&self, end: Instant) {
+        let mut time = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *time = (*time).max(end);
     }
 }
 
@@ -266,16 +300,34 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_being_settled_is_not_extended() {
+    fn a_lease_is_extended_while_its_settle_is_in_flight() {
         let (mut leases, slot, now) = one_lease();
-        assert!(leases.extend(slot) && !leases.extend(slot), "one Extend at a time");
-        assert_eq!(leases.settle(slot), Some(("r".into(), now + LEASE)));
-        leases.extended(slot, now);
-        leases.extend_failed(slot, now);
-        assert!(leases.is_settling(slot) && !leases.extend(slot));
-        assert_eq!((leases.next_deadline(), leases.due(now + LEASE)), (None, DueLeases::default()));
+        let (receipt, end) = leases.settle(slot).unwrap();
+        assert_eq!((receipt.as_ref(), end.time()), ("r", now + LEASE));
+        assert_eq!(leases.due(now + LEASE / 2), extend(slot));
+        assert!(leases.is_settling(slot) && !leases.extend(slot), "one Extend at a time");
+        leases.extended(slot, now + LEASE / 2);
+        assert_eq!(end.time(), now + LEASE + LEASE / 2, "the settle counts until then");
         assert!(leases.remove(slot).is_some());
-        assert_eq!(leases.settle(slot), None);
+        assert!(leases.settle(slot).is_none() && leases.next_deadline().is_none());
+    }
+
+    #[test]
+    fn a_settle_in_flight_decides_after_the_end_of_the_lease() {
+        let (mut leases, slot, now) = one_lease();
+        leases.settle(slot);
+        assert_eq!(leases.due(now + LEASE / 2), extend(slot));
+        assert_eq!(leases.due(now + LEASE), DueLeases::default());
+        assert_eq!((leases.len(), leases.next_deadline()), (1, None));
+    }
+
+    #[test]
+    fn all_leases_are_extended_also_those_with_an_extend_in_flight() {
+        let (mut leases, slot, now) = one_lease();
+        assert_eq!(leases.due(now + LEASE / 2), extend(slot));
+        assert_eq!(leases.extend_all(), [slot]);
+        leases.extended(slot, now + LEASE / 2);
+        assert_eq!(leases.next_deadline(), Some(now + LEASE));
     }
 
     #[test]

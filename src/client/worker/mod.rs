@@ -33,6 +33,9 @@ use super::{Client, Error};
 use crate::pb;
 use session::WorkerSession;
 
+/// Default timeout of an Ack, Nack or Extend.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A worker and its options.
 #[derive(Clone)]
 #[must_use = "a worker does nothing until it is run"]
@@ -48,6 +51,9 @@ pub struct Worker {
     lease: Option<Duration>,
     max_jobs: Option<u64>,
     idle_exit: Option<Duration>,
+    call_timeout: Duration,
+    grace: Option<Duration>,
+    waits_for_rights: bool,
 }
 
 /// Counts of the jobs of a worker.
@@ -93,6 +99,9 @@ impl Worker {
             lease: None,
             max_jobs: None,
             idle_exit: None,
+            call_timeout: CALL_TIMEOUT,
+            grace: None,
+            waits_for_rights: false,
         }
     }
 
@@ -152,6 +161,27 @@ impl Worker {
     /// because jobs may be waiting then. Default: never.
     pub fn idle_exit(mut self, idle: Duration) -> Worker {
         self.idle_exit = Some(idle);
+        self
+    }
+
+    /// Sets the timeout of each Ack, Nack and Extend. One without an answer until then is repeated, which is safe.
+    /// Default: 10 s.
+    pub fn call_timeout(mut self, timeout: Duration) -> Worker {
+        self.call_timeout = timeout;
+        self
+    }
+
+    /// Limits the time for which handlers may go on after the worker was stopped. Then their futures are dropped and
+    /// their jobs released. Default: no limit.
+    pub fn grace(mut self, grace: Duration) -> Worker {
+        self.grace = Some(grace);
+        self
+    }
+
+    /// Keeps trying, with long pauses, while the server rejects the stream: an operator may give the worker its rights
+    /// back. Default: false, and the worker ends.
+    pub fn wait_for_rights(mut self, waits: bool) -> Worker {
+        self.waits_for_rights = waits;
         self
     }
 

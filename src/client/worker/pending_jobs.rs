@@ -63,10 +63,6 @@ impl PendingJobs {
         Some(delivery)
     }
 
-    pub(super) fn slots(&self) -> impl Iterator<Item = JobSlot> {
-        self.jobs.keys().copied()
-    }
-
     /// Removes and returns all slots.
     pub(super) fn take_all(&mut self) -> Vec<JobSlot> {
         self.topics.clear();

@@ -9,21 +9,22 @@ use super::{JobSlot, WorkerSession};
 use crate::client::Error;
 use crate::client::error::in_sentence;
 
-/// Connection state logged last: each change is logged once, for any number of attempts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Connection state logged last: each change, also of the reason, is logged once, for any number of attempts.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LoggedConnectionState {
     NotLogged,
     Connected,
-    Disconnected,
+    /// Disconnected, with the reason that the server gave; empty without one.
+    Disconnected(String),
 }
 
 // === impl WorkerSession ===
 
 impl WorkerSession {
     pub(super) fn log_connected(&mut self) {
-        let again = match self.logged_state {
+        let again = match &self.logged_state {
             LoggedConnectionState::Connected => return,
-            LoggedConnectionState::Disconnected => " again",
+            LoggedConnectionState::Disconnected(_) => " again",
             LoggedConnectionState::NotLogged => "",
         };
         self.logged_state = LoggedConnectionState::Connected;
@@ -39,10 +40,13 @@ impl WorkerSession {
 
     pub(super) fn log_disconnected(&mut self, error: &Error, pause: Duration) {
         debug!(%error, again_in = ?pause, "job stream failed; opening another one after a pause");
-        if self.logged_state == LoggedConnectionState::Disconnected {
+        // A server that has gone after it refused the stream is no news.
+        if let LoggedConnectionState::Disconnected(reason) = &self.logged_state
+            && (error.reason().is_empty() || reason == error.reason())
+        {
             return;
         }
-        self.logged_state = LoggedConnectionState::Disconnected;
+        self.logged_state = LoggedConnectionState::Disconnected(error.reason().to_owned());
         let (url, cause) = (self.client.url(), in_sentence(error_cause(error)));
         if self.client.has_several_servers() {
             warn!("no jobs from {url}: {cause}; retrying until one answers");

@@ -9,6 +9,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
 use tracing::{debug, info};
@@ -16,7 +17,7 @@ use tracing::{debug, info};
 use super::super::job_spec::to_proto_duration;
 use super::super::limits::WORKER_LEASE;
 use super::super::{Client, Error};
-use super::delivery::{Delivery, Outcome};
+use super::delivery::{Delivery, Outcome, SessionHandle};
 use super::job_stream::{JobStream, JobStreamEvent};
 use super::leases::{JobSlot, Leases};
 use super::pending_jobs::PendingJobs;
@@ -25,6 +26,9 @@ use super::{Handler, Summary, UnbatchedFn, WeightFn, Worker, sleep_until_some};
 use crate::pb::{self, StreamRequest, StreamResponse};
 use failure_causes::FailureCauses;
 use logging::LoggedConnectionState;
+
+/// Maximum number of lost jobs that wait for the session.
+const LOST_MAX: usize = 64;
 
 pub(super) struct WorkerSession {
     client: Client,
@@ -36,6 +40,8 @@ pub(super) struct WorkerSession {
     weight: Option<(usize, WeightFn)>,
     max_jobs: Option<u64>,
     idle_exit: Option<Duration>,
+    call_timeout: Duration,
+    grace: Option<Duration>,
 
     stream: JobStream,
     /// Maximum number of jobs that the stream sends before some are settled.
@@ -53,6 +59,10 @@ pub(super) struct WorkerSession {
     /// The handler of each job.
     handler_of: HashMap<JobSlot, Id>,
     settler: Settler,
+    /// Jobs whose handlers were answered that the lease has ended.
+    lost: (mpsc::Sender<JobSlot>, mpsc::Receiver<JobSlot>),
+    /// Time at which running handlers are dropped.
+    grace_until: Option<Instant>,
 
     jobs_started: u64,
     /// Time since when there is no job.
@@ -91,8 +101,8 @@ impl WorkerSession {
             connected: false,
             logged_state: LoggedConnectionState::NotLogged,
             failure_causes: FailureCauses::default(),
-            stream: JobStream::new(worker.client.clone(), request),
-            settler: Settler::new(worker.client.clone()),
+            stream: JobStream::new(worker.client.clone(), request, worker.waits_for_rights),
+            settler: Settler::new(worker.client.clone(), worker.call_timeout),
             client: worker.client,
             topics: worker.topics,
             handler,
@@ -102,6 +112,10 @@ impl WorkerSession {
             weight: worker.weight,
             max_jobs: worker.max_jobs,
             idle_exit: worker.idle_exit,
+            call_timeout: worker.call_timeout,
+            grace: worker.grace,
+            lost: mpsc::channel(LOST_MAX),
+            grace_until: None,
             leases: Leases::default(),
             pending: PendingJobs::default(),
             handlers: JoinSet::new(),
@@ -129,6 +143,10 @@ impl WorkerSession {
                 () = &mut stop, if !self.stopped => self.stop(),
                 // Leases are extended first, under any load.
                 () = sleep_until_some(alarm) => self.on_deadline(Instant::now()),
+                // A job that is lost is not settled when its handler ends.
+                Some(slot) = self.lost.1.recv() => {
+                    self.drop_lost_job(slot, "the server did not extend its lease");
+                }
                 // Ended handlers come before new jobs, so that credit and tasks are freed first.
                 Some(ended) = self.handlers.join_next_with_id() => self.on_handler_end(ended),
                 answer = self.settler.next() => self.on_settler_event(answer),
@@ -156,10 +174,7 @@ impl WorkerSession {
     fn next_deadline(&self) -> Option<Instant> {
         let idle = self.idle_since.zip(self.idle_exit).filter(|_| !self.closing);
         let idle = idle.map(|(since, idle)| since + idle);
-        match (self.leases.next_deadline(), idle) {
-            (Some(lease), Some(idle)) => Some(lease.min(idle)),
-            (lease, idle) => lease.or(idle),
-        }
+        [self.leases.next_deadline(), idle, self.grace_until].into_iter().flatten().min()
     }
 
     // --- jobs come ---
@@ -187,7 +202,9 @@ impl WorkerSession {
 
     fn on_message(&mut self, message: StreamResponse) {
         if let Some(info) = message.info {
-            self.stream.set_stream_id(&info.stream_id);
+            // Revocations that were due between two streams do not come: the answers show them.
+            self.extend_all();
+            self.stream.set_info(&info);
             self.credit = usize::try_from(info.max_in_flight).unwrap_or(self.credit);
             debug!(
                 stream = info.stream_id,
@@ -206,6 +223,9 @@ impl WorkerSession {
     fn accept_deliveries(&mut self, deliveries: Vec<pb::Delivery>) {
         let now = Instant::now();
         for delivery in deliveries {
+            if self.leases.find_by_receipt(&delivery.receipt).is_some() {
+                continue;
+            }
             let lease = delivery.lease_duration.and_then(|lease| lease.try_into().ok());
             let job = format!("{}/{}", delivery.topic, delivery.id);
             let slot = self.leases.insert(job, &delivery.receipt, lease.unwrap_or_default(), now);
@@ -218,11 +238,10 @@ impl WorkerSession {
         self.max_jobs.is_some_and(|max| self.jobs_started + self.pending.len() as u64 >= max)
     }
 
-    /// Prepares for another stream: it brings credit of its own, so pending jobs are released.
+    /// Prepares for another stream. It adopts the jobs that are held, also those that wait.
     fn reopen(&mut self) {
-        self.release_pending();
         if let Some(max) = self.max_jobs {
-            match max.saturating_sub(self.jobs_started) {
+            match max.saturating_sub(self.jobs_started + self.pending.len() as u64) {
                 0 => self.stop_taking_jobs(),
                 rest => self.stream.set_max_jobs(to_i64(rest)),
             }
@@ -247,8 +266,12 @@ impl WorkerSession {
             let batch = self.pending.take_batch(self.batch, most, weigh).into_iter();
             let (slots, jobs): (Vec<_>, Vec<_>) = batch.unzip();
             self.jobs_started += slots.len() as u64;
-            let job = |delivery| Delivery::new(delivery, self.client.clone());
-            let jobs = jobs.into_iter().map(job).collect();
+            let job = |(slot, delivery): (&JobSlot, _)| {
+                let (lost, call_timeout) = (self.lost.0.clone(), self.call_timeout);
+                let session = SessionHandle { slot: *slot, lost, call_timeout };
+                Delivery::new(delivery, self.client.clone(), session)
+            };
+            let jobs = slots.iter().zip(jobs).map(job).collect();
             let handler = Arc::clone(&self.handler);
             // A handler may panic before it returns a future: its own task catches that.
             let abort = self.handlers.spawn(async move { handler(jobs).await });

@@ -112,6 +112,11 @@ impl WorkerSession {
             self.on_lease_lost(slot, &job, "its lease expired");
         }
         self.extend(due.extend);
+        if self.grace_until.is_some_and(|until| until <= now) {
+            self.grace_until = None;
+            // Their jobs are released as they end.
+            self.running.values().for_each(|run| run.abort.abort());
+        }
         let idle = self.idle_since.zip(self.idle_exit);
         if idle.is_some_and(|(since, idle)| since + idle <= now) && !self.closing {
             debug!("the worker was idle for idle_exit; stopping");
@@ -129,8 +134,7 @@ impl WorkerSession {
 
     /// Extends all leases at once, to keep them over the end of their stream.
     pub(super) fn extend_all(&mut self) {
-        let held = self.handler_of.keys().copied().chain(self.pending.slots());
-        let slots = held.filter(|slot| self.leases.extend(*slot)).collect();
+        let slots = self.leases.extend_all();
         self.extend(slots);
     }
 
@@ -149,6 +153,7 @@ impl WorkerSession {
     /// Takes no more jobs, and releases those that have not begun.
     pub(super) fn stop(&mut self) {
         self.stopped = true;
+        self.grace_until = self.grace.map(|grace| Instant::now() + grace);
         self.close();
         self.release_pending();
         self.extend_all();

@@ -11,7 +11,7 @@ use super::super::super::Error;
 use super::super::super::job_spec::to_proto_duration;
 use super::super::super::limits::ERROR_BYTES_MAX;
 use super::super::Outcome;
-use super::super::leases::JobSlot;
+use super::super::leases::{JobSlot, LeaseEnd};
 use super::{SettleKind, SettledJob};
 use crate::backoff::Backoff;
 use crate::pb::{AckItem, NackAction, NackItem};
@@ -47,8 +47,8 @@ pub(super) struct SettleBatch {
 pub(super) struct SettleItem {
     pub(super) slot: JobSlot,
     pub(super) kind: SettleKind,
-    /// End of the lease: nothing is applied after it.
-    pub(super) expires: Instant,
+    /// End of the lease: nothing is applied after it. It is extended while the settle is in flight.
+    pub(super) expires: LeaseEnd,
     /// Set when an attempt may have been applied and its answer was lost.
     pub(super) outcome_unknown: bool,
     bytes: usize,
@@ -119,7 +119,7 @@ impl SettleBatch {
 // === impl SettleItem ===
 
 impl SettleItem {
-    pub(super) fn new(slot: JobSlot, lease: (Arc<str>, Instant), outcome: Outcome) -> SettleItem {
+    pub(super) fn new(slot: JobSlot, lease: (Arc<str>, LeaseEnd), outcome: Outcome) -> SettleItem {
         let (receipt, expires) = (lease.0.as_ref().to_owned(), lease.1);
         let (kind, message) = match outcome {
             Outcome::Ack { result, enqueue } => {
@@ -152,7 +152,8 @@ impl SettleItem {
         };
         let at = why.field().map(|field| format!(" ({field})")).unwrap_or_default();
         let outcome = Outcome::retry(format_args!("the handler's answer was refused: {why}{at}"));
-        Some(SettleItem::new(self.slot, (receipt.as_str().into(), self.expires), outcome))
+        let lease = (receipt.as_str().into(), self.expires.clone());
+        Some(SettleItem::new(self.slot, lease, outcome))
     }
 
     pub(super) fn into_settled(self, result: Result<(), Error>) -> SettledJob {
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
 
     fn item(outcome: Outcome) -> SettleItem {
-        SettleItem::new(0, ("r".into(), Instant::now()), outcome)
+        SettleItem::new(0, ("r".into(), LeaseEnd::new(Instant::now())), outcome)
     }
 
     fn large(bytes: usize) -> SettleItem {

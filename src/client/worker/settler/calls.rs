@@ -14,9 +14,6 @@ use super::batch::{SettleBatch, SettleItem, SettleMessage};
 use super::{ExtendOutcome, SettleKind, SettledJob, SettlerEvent};
 use crate::pb::{AckRequest, ExtendItem, ExtendRequest, NackRequest, SettleError, SettleFailure};
 
-/// Timeout of one call; after it the call is retried, which is safe.
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Result of an attempt to settle a batch.
 #[derive(Debug, Default)]
 pub(super) struct SettleAttempt {
@@ -28,9 +25,13 @@ pub(super) struct SettleAttempt {
 }
 
 /// Sends a batch once.
-pub(super) async fn send_batch(client: Client, mut group: SettleBatch) -> SettleAttempt {
+pub(super) async fn send_batch(
+    client: Client,
+    limit: Duration,
+    mut group: SettleBatch,
+) -> SettleAttempt {
     let mut attempt = SettleAttempt::default();
-    match send(&client, &group).await {
+    match send(&client, limit, &group).await {
         Ok(failures) => {
             let items = std::mem::take(&mut group.items);
             let again = split_results(items, failures, group.repeats > 0, &mut attempt.settled);
@@ -63,7 +64,7 @@ impl SettleAttempt {
         let next = Instant::now() + pause;
         for (mut item, error) in items {
             item.outcome_unknown |= error.outcome_unknown();
-            if next < item.expires {
+            if next < item.expires.time() {
                 self.retry_errors.push((item.slot, error));
                 group.items.push(item);
             } else {
@@ -122,7 +123,11 @@ fn split_results(
     again
 }
 
-async fn send(client: &Client, group: &SettleBatch) -> Result<Vec<SettleFailure>, Status> {
+async fn send(
+    client: &Client,
+    limit: Duration,
+    group: &SettleBatch,
+) -> Result<Vec<SettleFailure>, Status> {
     let mut queue = client.queue();
     let (mut acks, mut nacks) = (Vec::new(), Vec::new());
     for item in &group.items {
@@ -134,21 +139,23 @@ async fn send(client: &Client, group: &SettleBatch) -> Result<Vec<SettleFailure>
     // All items of a batch are of one kind.
     if nacks.is_empty() {
         let request = AckRequest { items: acks };
-        let answer = call::call_with_timeout(CALL_TIMEOUT, group.repeats, request, |request| {
-            queue.ack(request)
-        });
+        let answer =
+            call::call_with_timeout(limit, group.repeats, request, |request| queue.ack(request));
         Ok(answer.await?.failures)
     } else {
         let request = NackRequest { items: nacks };
-        let answer = call::call_with_timeout(CALL_TIMEOUT, group.repeats, request, |request| {
-            queue.nack(request)
-        });
+        let answer =
+            call::call_with_timeout(limit, group.repeats, request, |request| queue.nack(request));
         Ok(answer.await?.failures)
     }
 }
 
 /// Sends an Extend once.
-pub(super) async fn extend(client: Client, leases: Vec<(JobSlot, Arc<str>)>) -> SettlerEvent {
+pub(super) async fn extend(
+    client: Client,
+    limit: Duration,
+    leases: Vec<(JobSlot, Arc<str>)>,
+) -> SettlerEvent {
     let sent = Instant::now();
     let item = |(_, receipt): &(JobSlot, Arc<str>)| ExtendItem {
         receipt: receipt.as_ref().to_owned(),
@@ -156,8 +163,7 @@ pub(super) async fn extend(client: Client, leases: Vec<(JobSlot, Arc<str>)>) -> 
     };
     let request = ExtendRequest { items: leases.iter().map(item).collect() };
     let mut queue = client.queue();
-    let answer =
-        call::call_with_timeout(CALL_TIMEOUT, 0, request, |request| queue.extend(request)).await;
+    let answer = call::call_with_timeout(limit, 0, request, |request| queue.extend(request)).await;
     let (all, failures) = match answer {
         Ok(answer) => (ExtendOutcome::Extended, answer.failures),
         Err(status) => (ExtendOutcome::Unavailable(status.into()), Vec::new()),
@@ -178,13 +184,14 @@ pub(super) async fn extend(client: Client, leases: Vec<(JobSlot, Arc<str>)>) -> 
 #[cfg(test)]
 mod tests {
     use super::super::super::Outcome;
+    use super::super::LeaseEnd;
     use super::super::batch::SettleBuffer;
     use super::*;
 
     const LEASE: Duration = Duration::from_secs(30);
 
     fn group(items: JobSlot) -> SettleBatch {
-        let lease = || ("r".into(), Instant::now() + LEASE);
+        let lease = || ("r".into(), LeaseEnd::new(Instant::now() + LEASE));
         let mut gathering = SettleBuffer::default();
         (0..items).for_each(|slot| gathering.push(SettleItem::new(slot, lease(), Outcome::ack())));
         gathering.take_batch(Instant::now() + LEASE).unwrap()

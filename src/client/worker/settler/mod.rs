@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::super::limits::SETTLE_ITEMS_MAX;
 use super::super::{Client, Error};
-use super::leases::JobSlot;
+use super::leases::{JobSlot, LeaseEnd};
 use super::{Outcome, sleep_until_some};
 use batch::{SettleBatch, SettleBuffer, SettleItem, SettleMessage};
 use calls::SettleAttempt;
@@ -25,6 +25,8 @@ const CALLS_MAX: usize = 8;
 /// Sends receipts to the server.
 pub(super) struct Settler {
     client: Client,
+    /// Timeout of one call; after it the call is repeated, which is safe.
+    call_timeout: Duration,
     acks: SettleBuffer,
     nacks: SettleBuffer,
     /// Batches that go out before the buffers.
@@ -74,9 +76,10 @@ pub(super) enum SettleKind {
 // === impl Settler ===
 
 impl Settler {
-    pub(super) fn new(client: Client) -> Settler {
+    pub(super) fn new(client: Client, call_timeout: Duration) -> Settler {
         Settler {
             client,
+            call_timeout,
             acks: SettleBuffer::default(),
             nacks: SettleBuffer::default(),
             retry_queue: VecDeque::new(),
@@ -87,7 +90,7 @@ impl Settler {
     }
 
     /// Settles an attempt; retried until its lease ends. Exactly one [`SettledJob`] answers it.
-    pub(super) fn settle(&mut self, slot: JobSlot, lease: (Arc<str>, Instant), outcome: Outcome) {
+    pub(super) fn settle(&mut self, slot: JobSlot, lease: (Arc<str>, LeaseEnd), outcome: Outcome) {
         let item = SettleItem::new(slot, lease, outcome);
         match &item.message {
             SettleMessage::Ack(_) => self.acks.push(item),
@@ -99,7 +102,11 @@ impl Settler {
     /// Extends leases, once: the caller retries.
     pub(super) fn extend(&mut self, leases: &[(JobSlot, Arc<str>)]) {
         for part in leases.chunks(SETTLE_ITEMS_MAX) {
-            self.extends.push(Box::pin(calls::extend(self.client.clone(), part.to_vec())));
+            self.extends.push(Box::pin(calls::extend(
+                self.client.clone(),
+                self.call_timeout,
+                part.to_vec(),
+            )));
         }
     }
 
@@ -149,7 +156,8 @@ impl Settler {
         while self.calls.len() < CALLS_MAX {
             let next = self.retry_queue.pop_front().or_else(|| self.acks.take_batch(now));
             let Some(group) = next.or_else(|| self.nacks.take_batch(now)) else { return };
-            self.calls.push(Box::pin(calls::send_batch(self.client.clone(), group)));
+            let client = self.client.clone();
+            self.calls.push(Box::pin(calls::send_batch(client, self.call_timeout, group)));
         }
     }
 }
