@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults hostile chart kube monitoring trace tls-clients migration sbom image image-test example
+.PHONY: help run build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults hostile chart kube monitoring trace tls-clients sbom image image-test example examples gym migration
 
 # The tools of the tests come first: python3 is then the one that has grpcio.
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
@@ -104,6 +104,17 @@ sbom: ## List what the binary is made of as CycloneDX, target/sbom/ringq.cdx.jso
 
 example: ## Hash a tree of files with Python workers while the server is killed; ARGS=DIR
 	examples/hash_tree/run $(ARGS)
+
+gym: ## Play the gym with workers of some languages; ARGS="go python -- --only first_job" chooses, -- --help lists options
+	tests/gym/run $(ARGS)
+
+LANGUAGES := rust go python typescript java ruby cpp php
+
+examples: ## Install what the workers in all languages need, as root, build and test them, and let them share a queue
+	examples/install $(filter-out rust,$(LANGUAGES))
+	CI=true tests/gym/run $(LANGUAGES)
+	tests/gym/run python -- --broken
+	CI=true tests/gym/run $(LANGUAGES) -- --exchange
 
 image: ## Build the image by docker, podman or buildah; ARGS="--compile-here" needs no base image
 	deploy/image $(ARGS)

@@ -12,7 +12,7 @@ use super::call::Call;
 
 /// Answer of a call.
 pub(crate) enum Answer {
-    /// That of a server: applied.
+    /// OK, and applied, as by a server.
     Normal,
     /// Fails, and nothing is applied.
     Fail(Status),

@@ -39,7 +39,7 @@ struct Arguments {
     #[arg(long, default_value_t = 4)]
     jobs: usize,
     /// Play each scenario with a Python program that is broken for it, which must be noticed
-    #[arg(long, conflicts_with_all = ["language", "worker", "producer", "json"])]
+    #[arg(long, conflicts_with_all = ["worker", "producer", "json", "exchange", "rates"])]
     broken: bool,
     /// Let the producers and workers of all named languages work on one topic of a real server that is killed twice
     #[arg(long, requires = "language")]
@@ -59,7 +59,10 @@ pub(crate) async fn run() -> ExitCode {
         list();
         return ExitCode::SUCCESS;
     }
-    let passed = if arguments.broken {
+    let is_other = |name: &String| name != "python";
+    let passed = if arguments.broken && arguments.language.iter().any(is_other) {
+        Err("--broken is for --language python".to_owned())
+    } else if arguments.broken {
         broken::run(&arguments.only, arguments.jobs).await
     } else if arguments.exchange || arguments.rates {
         on_a_real_server(&arguments).await

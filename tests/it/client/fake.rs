@@ -1,7 +1,7 @@
 //! A server with scripted answers: shards that are down, streams that end at once.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -39,6 +39,14 @@ pub(crate) struct Script {
     pub(super) receipts: Mutex<Vec<&'static str>>,
     /// True if each stream announces that the server drains.
     pub(super) leaving: bool,
+    /// Number of streams that break after their first message.
+    pub(super) breaking: AtomicUsize,
+    /// Lease of the jobs. Default 30 s.
+    pub(super) lease: Option<Duration>,
+    /// True if an Extend with a checkpoint is answered STALE.
+    pub(super) stale: bool,
+    pub(super) extends: Mutex<Vec<ExtendRequest>>,
+    pub(super) nacks: Mutex<Vec<NackRequest>>,
     pub(super) streams: Count,
     pub(crate) enqueues: Mutex<Vec<BatchEnqueueRequest>>,
     /// Accepted jobs.
@@ -162,7 +170,7 @@ impl QueueService for Fake {
 
     async fn stream(&self, request: Request<StreamRequest>) -> Answer<Self::StreamStream> {
         self.0.streams.add();
-        let lease_duration = Some(proto(Duration::from_secs(30)));
+        let lease_duration = Some(proto(self.0.lease.unwrap_or(Duration::from_secs(30))));
         let delivery = |receipt: &str| Delivery {
             receipt: receipt.to_owned(),
             lease_duration,
@@ -176,6 +184,10 @@ impl QueueService for Fake {
             ..Default::default()
         };
         let last = StreamResponse { draining: true, ..Default::default() };
+        let breaks = |left: usize| left.checked_sub(1);
+        if self.0.breaking.fetch_update(Ordering::SeqCst, Ordering::SeqCst, breaks).is_ok() {
+            return Ok(Response::new(stream::iter([Ok(first), Err(unknown())]).boxed()));
+        }
         Ok(Response::new(match self.0.leaving {
             true => stream::iter([Ok(first), Ok(last)]).boxed(),
             false => stream::iter([Ok(first)]).chain(stream::pending()).boxed(),
@@ -198,8 +210,13 @@ impl QueueService for Fake {
         Ok(Response::new(AckResponse { failures }))
     }
 
-    async fn extend(&self, _: Request<ExtendRequest>) -> Answer<ExtendResponse> {
-        Ok(Response::new(ExtendResponse::default()))
+    async fn extend(&self, request: Request<ExtendRequest>) -> Answer<ExtendResponse> {
+        let request = request.into_inner();
+        self.0.extends.lock().unwrap().push(request.clone());
+        let error = SettleError::Stale.into();
+        let is_stale = self.0.stale && request.items.iter().any(|item| item.checkpoint.is_some());
+        let failures = is_stale.then(|| SettleFailure { error, ..Default::default() });
+        Ok(Response::new(ExtendResponse { failures: failures.into_iter().collect() }))
     }
 
     async fn enqueue(&self, request: Request<EnqueueRequest>) -> Answer<EnqueueResponse> {
@@ -227,7 +244,8 @@ impl QueueService for Fake {
         Err(Status::unimplemented(""))
     }
 
-    async fn nack(&self, _: Request<NackRequest>) -> Answer<NackResponse> {
-        Err(Status::unimplemented(""))
+    async fn nack(&self, request: Request<NackRequest>) -> Answer<NackResponse> {
+        self.0.nacks.lock().unwrap().push(request.into_inner());
+        Ok(Response::new(NackResponse::default()))
     }
 }

@@ -14,6 +14,8 @@ mod examples;
 pub(crate) mod fake;
 /// A server that accepts one token.
 pub(crate) mod guarded;
+/// Jobs that a worker holds: over a break, and while their settles are repeated.
+mod held;
 /// Ends of workers: stop, max_jobs, idle_exit, a refused stream.
 mod life;
 /// Enqueues: calls, policies, repeats.

@@ -51,6 +51,8 @@ pub(super) struct SettleItem {
     pub(super) expires: LeaseEnd,
     /// Set when an attempt may have been applied and its answer was lost.
     pub(super) outcome_unknown: bool,
+    /// Error of the last attempt.
+    pub(super) error: Option<Error>,
     bytes: usize,
     pub(super) message: SettleMessage,
 }
@@ -139,7 +141,7 @@ impl SettleItem {
             SettleMessage::Ack(ack) => ack.encoded_len(),
             SettleMessage::Nack(nack) => nack.encoded_len(),
         };
-        SettleItem { slot, kind, expires, outcome_unknown: false, bytes, message }
+        SettleItem { slot, kind, expires, outcome_unknown: false, error: None, bytes, message }
     }
 
     /// Replaces an outcome that the server rejects by a failure of the handler: a bad follow-up job, a result that is

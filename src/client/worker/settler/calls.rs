@@ -31,6 +31,10 @@ pub(super) async fn send_batch(
     mut group: SettleBatch,
 ) -> SettleAttempt {
     let mut attempt = SettleAttempt::default();
+    attempt.give_up(&mut group);
+    if group.items.is_empty() {
+        return attempt;
+    }
     match send(&client, limit, &group).await {
         Ok(failures) => {
             let items = std::mem::take(&mut group.items);
@@ -55,17 +59,18 @@ pub(super) async fn send_batch(
 // === impl SettleAttempt ===
 
 impl SettleAttempt {
-    /// Schedules a retry of the items whose leases last long enough.
+    /// Schedules a retry of the items whose leases last. A lease that ends in the pause may be extended until then.
     fn retry(&mut self, mut group: SettleBatch, items: Vec<(SettleItem, Error)>, pause: Duration) {
         if items.is_empty() {
             return;
         }
         let pause = pause.max(group.pauses.next_delay());
-        let next = Instant::now() + pause;
+        let now = Instant::now();
         for (mut item, error) in items {
             item.outcome_unknown |= error.outcome_unknown();
-            if next < item.expires.time() {
-                self.retry_errors.push((item.slot, error));
+            if now < item.expires.time() {
+                self.retry_errors.push((item.slot, error.clone()));
+                item.error = Some(error);
                 group.items.push(item);
             } else {
                 self.settled.push(item.into_settled(Err(error)));
@@ -74,6 +79,17 @@ impl SettleAttempt {
         group.repeats += 1;
         if !group.items.is_empty() {
             self.retries.push((group, pause));
+        }
+    }
+
+    /// Gives up the items that have failed before and whose leases have ended since.
+    fn give_up(&mut self, group: &mut SettleBatch) {
+        let now = Instant::now();
+        for item in std::mem::take(&mut group.items) {
+            match item.error.clone().filter(|_| item.expires.time() <= now) {
+                Some(error) => self.settled.push(item.into_settled(Err(error))),
+                None => group.items.push(item),
+            }
         }
     }
 
@@ -245,17 +261,34 @@ mod tests {
         assert!(calls <= 16, "{calls} calls");
     }
 
+    /// Ends the leases of a batch now.
+    fn end_leases(group: &mut SettleBatch) {
+        let end = LeaseEnd::new(Instant::now());
+        group.items.iter_mut().for_each(|item| item.expires = end.clone());
+    }
+
     #[test]
     fn a_repeat_ends_with_the_lease() {
         let error = || Error::from(Status::unavailable("…"));
-        let late = |mut group: SettleBatch, pause| {
-            let items = std::mem::take(&mut group.items);
+        let repeat = |mut group: SettleBatch| {
+            let items = std::mem::take(&mut group.items).into_iter();
             let mut attempt = SettleAttempt::default();
-            attempt.retry(group, items.into_iter().map(|item| (item, error())).collect(), pause);
-            (attempt.settled.len(), attempt.retries.iter().map(|(g, _)| g.items.len()).sum())
+            attempt.retry(group, items.map(|item| (item, error())).collect(), LEASE);
+            attempt
         };
-        assert_eq!(late(group(3), Duration::ZERO), (0, 3_usize));
-        assert_eq!(late(group(3), LEASE), (3, 0));
+        let mut over = group(3);
+        end_leases(&mut over);
+        let over = repeat(over);
+        assert_eq!((over.settled.len(), over.retries.len()), (3, 0));
+
+        // The pause is as long as the lease, which may be extended meanwhile.
+        let mut attempt = repeat(group(3));
+        let (mut group, _) = attempt.retries.remove(0);
+        attempt.give_up(&mut group);
+        assert_eq!((attempt.settled.len(), group.items.len()), (0, 3));
+        end_leases(&mut group);
+        attempt.give_up(&mut group);
+        assert_eq!((attempt.settled.len(), group.items.len()), (3, 0));
     }
 
     #[test]
@@ -268,7 +301,8 @@ mod tests {
                 attempt.retry(group, vec![(item, error)], pause);
                 attempt
             };
-            let (group, _) = repeat(group(1), first, Duration::ZERO).retries.remove(0);
+            let (mut group, _) = repeat(group(1), first, Duration::ZERO).retries.remove(0);
+            end_leases(&mut group);
             let mut last = repeat(group, refused(), LEASE);
             last.settled.remove(0).result.unwrap_err().outcome_unknown()
         };
