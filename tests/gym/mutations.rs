@@ -18,17 +18,21 @@ const PRODUCER: &str = "producer.py";
 /// Sends one settle or Extend call at a time.
 const ONE_CALL_AT_A_TIME: &[(&str, &str, &str)] = &[(
     MACHINERY,
-    "            self.spawn(self.send(method, pairs[:count]))\n",
-    "            while (former := getattr(self, 'former', None)) and not former.done():
-                await asyncio.wait([former])
-            self.former = asyncio.create_task(self.send(method, pairs[:count]))\n",
+    "        await self.send(method, part)\n",
+    "        while (former := getattr(self, 'former', None)) and not former.done():
+            await asyncio.wait([former])
+        self.former = asyncio.create_task(self.send(method, part))\n",
 )];
 
 pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         scenario: "first_job",
         fault: "acks without a result",
-        edits: &[(MACHINERY, ", result=job_pb2.Payload(text=task.result())", "")],
+        edits: &[(
+            MACHINERY,
+            "result=job_pb2.Payload(text=await self.handler(job))",
+            "result=await self.handler(job) and None",
+        )],
     },
     Mutation {
         scenario: "unavailable_items",
@@ -42,7 +46,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         scenario: "unavailable_call",
         fault: "ignores the delay of RetryInfo",
-        edits: &[(MACHINERY, "delay = failed.delay", "delay = 0")],
+        edits: &[(MACHINERY, "delay, why = failed.delay, failed", "delay, why = 0, failed")],
     },
     Mutation {
         scenario: "unknown_error",
@@ -66,7 +70,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         scenario: "stale_extend",
         fault: "goes on after STALE",
-        edits: &[(MACHINERY, "self.lose(job, f\"Extend failed, SettleError {error}\")", "pass")],
+        edits: &[(MACHINERY, "self.lose(job, why)", "pass")],
     },
     Mutation {
         scenario: "failed_job",
@@ -82,14 +86,14 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         fault: "keeps waiting jobs until the running one ends",
         edits: &[(
             MACHINERY,
-            "        self.stopping = True\n        self.release_waiting()\n",
-            "        self.stopping = True\n",
+            "        self.release_waiting()\n        await gone(held, self.grace)\n",
+            "        await gone(held, self.grace)\n",
         )],
     },
     Mutation {
         scenario: "stop_after_grace",
         fault: "waits for handlers without a limit",
-        edits: &[(MACHINERY, "timeout=self.grace", "timeout=None")],
+        edits: &[(MACHINERY, "await gone(held, self.grace)", "await gone(held, None)")],
     },
     Mutation {
         scenario: "outcome_unknown",
@@ -99,7 +103,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         scenario: "outcome_unknown",
         fault: "repeats a job without the id of its result",
-        edits: &[(PRODUCER, "job.id = result.id or job.id", "job.id = job.id")],
+        edits: &[(PRODUCER, "job.id = result.id or job.id or f\"r={request_id}={index}\"", "pass")],
     },
     Mutation {
         scenario: "checkpoint",
@@ -118,7 +122,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         scenario: "cut_stream",
         fault: "opens the next stream without a pause",
-        edits: &[(MACHINERY, "await asyncio.sleep(pause)", "await asyncio.sleep(0)")],
+        edits: &[(MACHINERY, "await asyncio.sleep(pause)\n\n", "await asyncio.sleep(0)\n\n")],
     },
     Mutation {
         scenario: "half_dead_stream",
