@@ -105,7 +105,7 @@ sbom: ## List what the binary is made of as CycloneDX, target/sbom/ringq.cdx.jso
 example: ## Hash a tree of files with Python workers while the server is killed; ARGS=DIR
 	examples/hash_tree/run $(ARGS)
 
-gym: ## Play the gym with workers of some languages; ARGS="go python -- --only first_job" chooses, -- --help lists options
+gym: ## Play the gym with workers in ARGS="go python -- --only first_job", or with yours: ARGS="--worker CMD --producer CMD"
 	tests/gym/run $(ARGS)
 
 LANGUAGES := rust go python typescript java ruby cpp php

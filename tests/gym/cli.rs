@@ -86,8 +86,25 @@ fn list() {
     }
 }
 
+/// Checks that the page for authors of workers lists each scenario as it is.
+fn check_page() -> Result<(), String> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/workers.md");
+    let Ok(text) = std::fs::read_to_string(page) else { return Ok(()) };
+    for Scenario { name, is_essential, text: [server, worker], .. } in scenarios::all() {
+        let mark = if is_essential { "**" } else { "" };
+        let row = format!("| {mark}`{name}`{mark} | {server} | {worker} |");
+        if !text.lines().any(|line| line == row) {
+            return Err(format!("docs/workers.md lacks the row\n{row}"));
+        }
+    }
+    Ok(())
+}
+
 /// Plays the chosen scenarios, and returns whether all were passed.
 async fn play(arguments: &Arguments) -> Result<bool, String> {
+    if !arguments.language.is_empty() {
+        check_page()?;
+    }
     let mut all_passed = true;
     for (name, commands, is_essential) in programs(arguments)? {
         let chosen = chosen(arguments, &commands, is_essential)?;

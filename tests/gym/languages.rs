@@ -21,8 +21,8 @@ pub(crate) const LANGUAGES: [Language; 8] = [
     Language { name: "python", json: false, is_essential: false },
     Language { name: "typescript", json: false, is_essential: false },
     Language { name: "java", json: false, is_essential: false },
-    Language { name: "ruby", json: false, is_essential: true },
-    Language { name: "cpp", json: false, is_essential: true },
+    Language { name: "ruby", json: false, is_essential: false },
+    Language { name: "cpp", json: false, is_essential: false },
     Language { name: "php", json: true, is_essential: true },
 ];
 

@@ -19,6 +19,8 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 const MISSED_HEARTBEATS_MAX: u32 = 3;
 /// Timeout for the first message, which the server sends at once.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Grace of a server that names none.
+const ORPHAN_GRACE: Duration = Duration::from_secs(5);
 /// Age from which on a stream counts as one that works: the pause before the next one begins anew.
 const STREAM_LASTS: Duration = Duration::from_millis(300);
 /// Shortest and longest pause before a stream is opened again. The pause grows until a stream has brought jobs or
@@ -34,6 +36,8 @@ pub(super) struct JobStream {
     is_first_attempt: bool,
     /// Interval of the heartbeats of the open stream.
     heartbeat: Duration,
+    /// Time that the server keeps leases after a break.
+    orphan_grace: Duration,
     /// Set if a rejection is not the end.
     waits_for_rights: bool,
 }
@@ -87,15 +91,23 @@ impl JobStream {
             pauses: Backoff::new(REOPEN_BACKOFF.0, REOPEN_BACKOFF.1),
             is_first_attempt: true,
             heartbeat: HEARTBEAT,
+            orphan_grace: ORPHAN_GRACE,
             waits_for_rights,
         }
     }
 
-    /// Sets the id of the open stream, whose leases the next stream adopts, and the interval of its heartbeats.
+    /// Returns the time that the server keeps leases after the last stream has broken.
+    pub(super) fn orphan_grace(&self) -> Duration {
+        self.orphan_grace
+    }
+
+    /// Sets the id of the open stream, whose leases the next stream adopts, the interval of its heartbeats and its grace.
     pub(super) fn set_info(&mut self, info: &StreamInfo) {
         info.stream_id.clone_into(&mut self.request.continues_stream_id);
         let named = info.heartbeat_interval.and_then(|interval| interval.try_into().ok());
         self.heartbeat = named.filter(|interval| *interval > Duration::ZERO).unwrap_or(HEARTBEAT);
+        let named = info.orphan_grace.and_then(|grace| grace.try_into().ok());
+        self.orphan_grace = named.unwrap_or(ORPHAN_GRACE);
     }
 
     /// Sets the maximum number of jobs of the next stream; 0: any number.

@@ -120,6 +120,11 @@ impl Leases {
         self.held.get(&slot).map(|held| &held.receipt)
     }
 
+    /// Returns the length of a lease.
+    pub(super) fn duration(&self, slot: JobSlot) -> Option<Duration> {
+        self.held.get(&slot).map(|held| held.duration)
+    }
+
     /// Returns the lease of a receipt.
     pub(super) fn find_by_receipt(&self, receipt: &str) -> Option<JobSlot> {
         self.slots.get(receipt).copied()

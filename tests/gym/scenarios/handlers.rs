@@ -14,8 +14,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         name: "failed_job",
         is_essential: true,
         text: [
-            "Handlers fail, refuse for good, and get payloads that are no JSON, bytes, or absent.",
-            "Nack RETRY with the error, DEAD_LETTER with the error; bytes and no payload run to an Ack.",
+            "Handlers fail, refuse for good, and get payloads that are no JSON, JSON in bytes, or absent.",
+            "Nack RETRY with the error and a log line with its trace id, DEAD_LETTER with the error; the others are acked.",
         ],
         kind: Kind::Worker(&[]),
         play: |gym| Box::pin(failed_job(gym)),

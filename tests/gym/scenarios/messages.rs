@@ -33,7 +33,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         is_essential: false,
         text: [
             "Messages have fields, reasons of revocations and errors of settles that the worker does not know.",
-            "It ignores them; a revocation of an unknown receipt stops nothing.",
+            "An unknown error is final, the rest is ignored; a revocation of an unknown receipt stops nothing.",
         ],
         kind: Kind::Worker(&[]),
         play: |gym| Box::pin(unknown_fields(gym)),

@@ -15,7 +15,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
     is_essential: true,
     text: [
         "A producer meets a call that fails, results that are unknown or unavailable, and one that is refused.",
-        "Calls are repeated with the same ids or request_id, results alone by their ids; refused ones are reported.",
+        "Calls are repeated with the same ids or request_id, results alone by their ids; each job has its own traceparent.",
     ],
     kind: Kind::Producer,
     play: |gym| Box::pin(outcome_unknown(gym)),

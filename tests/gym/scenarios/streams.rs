@@ -82,7 +82,7 @@ pub(super) async fn extended_after(
 async fn cut_stream(gym: Gym) -> Check<()> {
     let mut stream = gym.source().await?;
     stream.info()?;
-    stream.deliver([job("a").steps(1, 6_500), job("b")])?;
+    stream.deliver([job("a").steps(1, 9_500), job("b")])?;
     let mut pauses = Vec::new();
     for round in 0..6 {
         // The worker has the jobs once it reads the heartbeats that follow them.

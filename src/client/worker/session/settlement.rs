@@ -1,5 +1,7 @@
 //! Ends of jobs in a session: settled, lost or released; and the end of the session itself.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
@@ -9,6 +11,11 @@ use crate::client::worker::Outcome;
 use crate::client::worker::leases::JobSlot;
 use crate::client::worker::settler::{ExtendOutcome, SettleKind, SettledJob, SettlerEvent};
 use crate::pb::{Revocation, RevocationReason};
+
+/// Part of a lease after which an Extend without an answer is repeated.
+const EXTEND_PARTS: u32 = 4;
+/// Shortest timeout of an Extend.
+const EXTEND_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
 // === impl WorkerSession ===
 
@@ -111,7 +118,7 @@ impl WorkerSession {
         for (slot, job) in due.expired {
             self.on_lease_lost(slot, &job, "its lease expired");
         }
-        self.extend(due.extend);
+        self.extend(due.extend, self.call_timeout);
         if self.grace_until.is_some_and(|until| until <= now) {
             self.grace_until = None;
             // Their jobs are released as they end.
@@ -124,18 +131,22 @@ impl WorkerSession {
         }
     }
 
-    pub(super) fn extend(&mut self, slots: Vec<JobSlot>) {
+    /// Extends leases. A call that hangs, as on a connection that has just broken, ends in time for a repeat.
+    pub(super) fn extend(&mut self, slots: Vec<JobSlot>, limit: Duration) {
+        let shortest = slots.iter().filter_map(|slot| self.leases.duration(*slot)).min();
+        let limit = limit.min(shortest.unwrap_or(limit) / EXTEND_PARTS).max(EXTEND_TIMEOUT_MIN);
         let lease = |slot| Some((slot, self.leases.receipt(slot)?.clone()));
         let leases: Vec<_> = slots.into_iter().filter_map(lease).collect();
         if !leases.is_empty() {
-            self.settler.extend(&leases);
+            self.settler.extend(&leases, limit);
         }
     }
 
     /// Extends all leases at once, to keep them over the end of their stream.
     pub(super) fn extend_all(&mut self) {
         let slots = self.leases.extend_all();
-        self.extend(slots);
+        let limit = self.call_timeout.min(self.stream.orphan_grace() / 2);
+        self.extend(slots, limit);
     }
 
     pub(super) fn release_pending(&mut self) {

@@ -99,14 +99,11 @@ impl Settler {
         self.start_calls();
     }
 
-    /// Extends leases, once: the caller retries.
-    pub(super) fn extend(&mut self, leases: &[(JobSlot, Arc<str>)]) {
+    /// Extends leases, once, by calls with this timeout: the caller retries.
+    pub(super) fn extend(&mut self, leases: &[(JobSlot, Arc<str>)], limit: Duration) {
         for part in leases.chunks(SETTLE_ITEMS_MAX) {
-            self.extends.push(Box::pin(calls::extend(
-                self.client.clone(),
-                self.call_timeout,
-                part.to_vec(),
-            )));
+            let call = calls::extend(self.client.clone(), limit, part.to_vec());
+            self.extends.push(Box::pin(call));
         }
     }
 
