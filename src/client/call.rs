@@ -24,7 +24,7 @@ where
     let mut request = Request::new(message);
     request.set_timeout(limit);
     request.extensions_mut().insert(RepeatNumber(repeat));
-    match tokio::time::timeout(limit + GRACE, call(request)).await {
+    match tokio::time::timeout(limit.saturating_add(GRACE), call(request)).await {
         Ok(answer) => Ok(answer?.into_inner()),
         Err(_) => Err(Status::deadline_exceeded("the server did not answer in time")),
     }

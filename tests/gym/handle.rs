@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ringq::pb::StreamResponse;
@@ -35,6 +36,8 @@ struct Inner {
     json: Port,
     streams: Mutex<mpsc::Receiver<OpenStream>>,
     program: Mutex<Option<Program>>,
+    /// Set once the program may end.
+    is_stopped: AtomicBool,
     folder: tempfile::TempDir,
     commands: Commands,
 }
@@ -81,7 +84,10 @@ impl Gym {
         let (grpc, json) = server.listen().await.map_err(failed)?;
         let folder = tempfile::tempdir().map_err(failed)?;
         let (streams, program) = (Mutex::new(streams), Mutex::default());
-        Ok(Gym(Arc::new(Inner { server, record, grpc, json, streams, program, folder, commands })))
+        let is_stopped = AtomicBool::new(false);
+        let inner =
+            Inner { server, record, grpc, json, streams, program, is_stopped, folder, commands };
+        Ok(Gym(Arc::new(inner)))
     }
 
     pub(crate) fn record(&self) -> &Arc<Record> {
@@ -110,6 +116,8 @@ impl Gym {
 
     /// Runs the producer to its end, and returns its exit code.
     pub(crate) async fn produce(&self, count: usize, settings: &[(&str, &str)]) -> Check<i32> {
+        // It ends by itself.
+        self.0.is_stopped.store(true, Ordering::Relaxed);
         self.record().write(|log, _| log.exit = None);
         let command = self.0.commands.producer.clone();
         let defaults = [("RINGQ_TOPICS", TOPIC), ("RINGQ_CALL_TIMEOUT", "5")];
@@ -253,6 +261,7 @@ impl Gym {
     }
 
     pub(crate) async fn terminate(&self) {
+        self.0.is_stopped.store(true, Ordering::Relaxed);
         self.record().note("SIGTERM");
         if let Some(program) = &*self.0.program.lock().await {
             program.terminate();
@@ -279,8 +288,10 @@ impl Gym {
 
     /// Ends the worker and checks what holds in each scenario.
     pub(crate) async fn finish(&self) -> Check<()> {
-        let runs = self.read(|log| log.exit.is_none());
-        if runs && self.0.program.lock().await.is_some() {
+        let has_program = self.0.program.lock().await.is_some();
+        if has_program && !self.0.is_stopped.load(Ordering::Relaxed) {
+            let runs = self.read(|log| log.exit.is_none());
+            self.check("the worker does not end by itself", runs)?;
             self.terminate().await;
             self.stopped(8.0).await?;
         }

@@ -339,9 +339,9 @@ impl NamespaceMeter {
         let mut used = self.lock();
         let mut full =
             limited().filter(|(figure, amount, max)| used[*figure as usize].sum() + amount > *max);
-        if let Some((figure, ..)) = full.next() {
+        if let Some((figure, amount, max)) = full.next() {
             let exceeded = self.exceeded(figure, QuotaRetry::After(READ_INTERVAL));
-            let outdated = (used[figure as usize].written > 0).then_some(figure);
+            let outdated = used[figure as usize].may_have_room(amount, max).then_some(figure);
             return Err(NoRoom { exceeded, outdated });
         }
         for (figure, amount, _) in limited() {
@@ -384,6 +384,11 @@ impl NamespaceMeter {
 impl Used {
     fn sum(&self) -> u64 {
         self.read.saturating_add(self.written).saturating_add(self.in_flight)
+    }
+
+    /// Returns whether another read may find room: jobs that were written since the last one may have been taken.
+    fn may_have_room(&self, amount: u64, max: u64) -> bool {
+        self.written > 0 && self.read.saturating_add(self.in_flight).saturating_add(amount) <= max
     }
 
     fn add_written(&mut self, number: u64) {

@@ -21,8 +21,6 @@ const MISSED_HEARTBEATS_MAX: u32 = 3;
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Grace of a server that names none.
 const ORPHAN_GRACE: Duration = Duration::from_secs(5);
-/// Age from which on a stream counts as one that works: the pause before the next one begins anew.
-const STREAM_LASTS: Duration = Duration::from_millis(300);
 /// Shortest and longest pause before a stream is opened again. The pause grows until a stream has brought jobs or
 /// lasted, so that a server that ends each stream at once is not called all the time.
 const REOPEN_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -172,7 +170,7 @@ impl JobStream {
                         }
                     };
                     *received = Instant::now();
-                    if *received >= *opened + STREAM_LASTS {
+                    if *received >= *opened + REOPEN_BACKOFF.1 {
                         self.pauses.reset();
                     }
                     return match message {

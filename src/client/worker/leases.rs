@@ -100,6 +100,12 @@ impl Leases {
         Some(held.job)
     }
 
+    /// Removes all leases, also those that are being settled; returns their jobs.
+    pub(super) fn remove_all(&mut self) -> Vec<(JobSlot, Arc<str>)> {
+        let slots: Vec<_> = self.held.keys().copied().collect();
+        slots.into_iter().filter_map(|slot| Some((slot, self.remove(slot)?))).collect()
+    }
+
     /// Returns the job of a held lease.
     pub(super) fn job(&self, slot: JobSlot) -> Option<&Arc<str>> {
         self.held.get(&slot).map(|held| &held.job)

@@ -72,11 +72,18 @@ pub(crate) async fn run(languages: &[Language]) -> Result<bool, String> {
             sleep(DOWN).await;
             server.restart().await?;
         }
-        // `Partner::end` reports those that have not ended.
-        for partner in &partners {
-            let _ = partner.producer.program.ended(EXCHANGE_MAX).await;
+        let end = async {
+            // `Partner::end` reports those that have not ended.
+            for partner in &partners {
+                let _ = partner.producer.program.ended(EXCHANGE_MAX).await;
+            }
+            server.empty(TOPIC, EXCHANGE_MAX).await
+        };
+        tokio::select! {
+            ended = end => ended,
+            // A line has the time at which it is read.
+            problem = read_on(&mut ledgers) => Err(problem),
         }
-        server.empty(TOPIC, EXCHANGE_MAX).await
     };
     let ended = timeout(EXCHANGE_MAX, whole).await;
     let mut problems = match ended.unwrap_or_else(|_| Err(format!("not over in {EXCHANGE_MAX:?}")))
@@ -166,6 +173,16 @@ async fn until_done(ledgers: &mut Ledgers, count: usize) -> Result<(), String> {
         seen = ledgers.entries.len();
         if done.len() >= count {
             return Ok(());
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Reads the ledgers until that fails.
+async fn read_on(ledgers: &mut Ledgers) -> String {
+    loop {
+        if let Err(problem) = ledgers.read() {
+            return problem;
         }
         sleep(LOOK).await;
     }

@@ -13,6 +13,9 @@ use super::super::jobs::{TOPIC, job};
 use super::super::record::{Check, Failure, Log};
 use super::super::scenario::{Kind, Scenario};
 
+/// Calls that may name a bad item: with the others, in parts of these, alone, and without its result.
+const BAD_ITEM_CALLS: usize = 5;
+
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "first_job",
@@ -63,6 +66,16 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ],
         kind: Kind::Worker(&[]),
         play: |gym| Box::pin(ack_not_found(gym)),
+    },
+    Scenario {
+        name: "bad_item",
+        is_essential: true,
+        text: [
+            "Ack fails with INVALID_ARGUMENT, later with PERMISSION_DENIED, whenever it names one of three jobs.",
+            "The others are acked without it, and it is given up after a few calls.",
+        ],
+        kind: Kind::Worker(&[]),
+        play: |gym| Box::pin(bad_item(gym)),
     },
     Scenario {
         name: "malformed",
@@ -203,14 +216,37 @@ async fn malformed(gym: Gym) -> Check<()> {
     }
     source.deliver([job("c")])?;
     gym.expect_acked(5.0, &["c"]).await?;
-    // A Nack in place of the Ack that the server refuses is no repeat.
+    // A Nack in place of the Ack that the server refuses is no repeat, nor is the Ack without its result.
     let once = |log: &Log| {
         let acks = |id: &str| log.items(Method::Ack, id).len();
-        acks("a") == 1 && acks("b") == 1 && log.items(Method::Nack, "b").len() <= 1
+        acks("a") == 1 && acks("b") <= 2 && log.items(Method::Nack, "b").len() <= 1
     };
     let until = gym.now() + secs(1.5);
     gym.holds(until, "an Ack that was refused for good is not repeated", once).await?;
     gym.lose("a");
     gym.lose("b");
+    Ok(())
+}
+
+async fn bad_item(gym: Gym) -> Check<()> {
+    let source = gym.source().await?;
+    source.info()?;
+    for (code, reason, ids) in [
+        (Code::InvalidArgument, "INVALID_FIELD", ["a", "b", "c"]),
+        (Code::PermissionDenied, "PERMISSION_DENIED", ["d", "e", "f"]),
+    ] {
+        let bad = ids[1];
+        gym.answer(Method::Ack, move |call| match call.item(bad) {
+            Some(_) => Answer::Fail(error(code, reason, None)),
+            None => Answer::Normal,
+        });
+        // They end at once, so that their Acks share a call.
+        source.deliver(ids.map(job))?;
+        gym.expect_acked(5.0, &[ids[0], ids[2]]).await?;
+        gym.lose(bad);
+        let few = move |log: &Log| log.items(Method::Ack, bad).len() <= BAD_ITEM_CALLS;
+        let until = gym.now() + secs(1.0);
+        gym.holds(until, "an Ack that is refused for good is given up", few).await?;
+    }
     Ok(())
 }

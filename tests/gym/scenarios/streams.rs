@@ -100,6 +100,8 @@ async fn cut_stream(gym: Gym) -> Check<()> {
         extended_after(&gym, at, ORPHAN_GRACE, &["a", "b"]).await?;
         let at = gym.now();
         next.info()?;
+        // A stream that brings jobs works: the next pause may be short again.
+        next.deliver([job(&format!("c{round}"))])?;
         extended_after(&gym, at, secs(1.5), &["a", "b"]).await?;
         stream = next;
     }

@@ -41,6 +41,10 @@ pub(crate) struct Script {
     pub(super) leaving: bool,
     /// Number of streams that break after their first message.
     pub(super) breaking: AtomicUsize,
+    /// While true, each stream but the first is refused, and each Extend.
+    pub(super) cut: AtomicBool,
+    /// Time that leases are kept after a break. Default: the client's.
+    pub(super) grace: Option<Duration>,
     /// Lease of the jobs. Default 30 s.
     pub(super) lease: Option<Duration>,
     /// True if an Extend with a checkpoint is answered STALE.
@@ -170,6 +174,9 @@ impl QueueService for Fake {
 
     async fn stream(&self, request: Request<StreamRequest>) -> Answer<Self::StreamStream> {
         self.0.streams.add();
+        if self.0.streams.get() > 1 && self.0.cut.load(Ordering::SeqCst) {
+            return Err(unknown());
+        }
         let lease_duration = Some(proto(self.0.lease.unwrap_or(Duration::from_secs(30))));
         let delivery = |receipt: &str| Delivery {
             receipt: receipt.to_owned(),
@@ -179,7 +186,11 @@ impl QueueService for Fake {
         let receipts = std::mem::take(&mut *self.0.receipts.lock().unwrap());
         let max_in_flight = request.into_inner().max_in_flight;
         let first = StreamResponse {
-            info: Some(StreamInfo { max_in_flight, ..Default::default() }),
+            info: Some(StreamInfo {
+                max_in_flight,
+                orphan_grace: self.0.grace.map(proto),
+                ..Default::default()
+            }),
             deliveries: receipts.into_iter().map(delivery).collect(),
             ..Default::default()
         };
@@ -213,6 +224,9 @@ impl QueueService for Fake {
     async fn extend(&self, request: Request<ExtendRequest>) -> Answer<ExtendResponse> {
         let request = request.into_inner();
         self.0.extends.lock().unwrap().push(request.clone());
+        if self.0.cut.load(Ordering::SeqCst) {
+            return Err(unknown());
+        }
         let error = SettleError::Stale.into();
         let is_stale = self.0.stale && request.items.iter().any(|item| item.checkpoint.is_some());
         let failures = is_stale.then(|| SettleFailure { error, ..Default::default() });

@@ -124,3 +124,42 @@ async fn a_job_that_outlasts_the_grace_is_released() {
     let nacks = fake.0.nacks.lock().unwrap();
     assert_eq!(nacks[0].items[0].action(), NackAction::Release);
 }
+
+/// The server has given the jobs of a broken stream to others by then, unless an Extend got through.
+#[tokio::test]
+async fn a_job_that_waits_is_not_begun_after_the_grace_of_a_break() {
+    let (receipts, lease, grace) = (vec!["a", "b"].into(), Some(millis(2_000)), Some(millis(300)));
+    let (breaking, cut) = (1.into(), true.into());
+    let script = Script { receipts, breaking, cut, lease, grace, ..Script::default() };
+    let (fake, client) = Fake::start(script).await;
+    let (gate, begun) = (Arc::new(Semaphore::new(0)), Count::default());
+    let (run, count) = (gated(Arc::clone(&gate)), begun.clone());
+    let handler = move |job| {
+        count.add();
+        run(job)
+    };
+    let worker = Running::start(Worker::new(client, ["t"]), handler);
+    let extends = async || (fake.0.extends.lock().unwrap().len() >= 4).then_some(());
+    eventually("extends, one after the other fails", extends).await;
+    gate.add_permits(2);
+    eventually("a is acked", async || (!fake.0.acks.lock().unwrap().is_empty()).then_some(()))
+        .await;
+    tokio::time::sleep(millis(100)).await;
+    assert_eq!(begun.get(), 1);
+    fake.0.cut.store(false, Ordering::SeqCst);
+    begun.reaches(2).await;
+    assert_eq!(worker.stop().await.acked, 2);
+}
+
+#[tokio::test]
+async fn a_stopped_worker_gives_up_a_settle_that_never_succeeds() {
+    let receipts = vec!["down"].into();
+    let script = Script { down: true.into(), receipts, ..Script::default() };
+    let (fake, client) = Fake::start(script).await;
+    let worker = Worker::new(client, ["t"]).call_timeout(millis(300));
+    let worker = Running::start(worker, |_| async {});
+    let repeated = async || (fake.0.acks.lock().unwrap().len() >= 2).then_some(());
+    eventually("acks", repeated).await;
+    let summary = worker.stop().await;
+    assert_eq!((summary.acked, summary.unsettled), (0, 1), "{summary:?}");
+}

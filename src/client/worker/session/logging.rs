@@ -70,7 +70,7 @@ impl WorkerSession {
         let cause = in_sentence(error_cause(error));
         if self.failure_causes.record(slot, &cause) {
             warn!(
-                "{job} cannot be extended or settled yet: {cause}; retrying until its lease ends"
+                "{job} cannot be extended or settled yet: {cause}; retrying while its lease lasts"
             );
         }
     }

@@ -63,6 +63,10 @@ pub(super) struct WorkerSession {
     lost: (mpsc::Sender<JobSlot>, mpsc::Receiver<JobSlot>),
     /// Time at which running handlers are dropped.
     grace_until: Option<Instant>,
+    /// Time at which a stopped worker gives up the settles that have no answer.
+    settle_until: Option<Instant>,
+    /// Time since when there is no stream, and no lease has been extended.
+    broken_since: Option<Instant>,
 
     jobs_started: u64,
     /// Time since when there is no job.
@@ -116,6 +120,8 @@ impl WorkerSession {
             grace: worker.grace,
             lost: mpsc::channel(LOST_MAX),
             grace_until: None,
+            settle_until: None,
+            broken_since: None,
             leases: Leases::default(),
             pending: PendingJobs::default(),
             handlers: JoinSet::new(),
@@ -153,6 +159,7 @@ impl WorkerSession {
                 event = self.stream.next() => self.on_stream_event(event),
             }
             self.start_handlers();
+            self.limit_settles();
             self.update_idle();
         }
         match self.rejected {
@@ -174,7 +181,8 @@ impl WorkerSession {
     fn next_deadline(&self) -> Option<Instant> {
         let idle = self.idle_since.zip(self.idle_exit).filter(|_| !self.closing);
         let idle = idle.map(|(since, idle)| since + idle);
-        [self.leases.next_deadline(), idle, self.grace_until].into_iter().flatten().min()
+        let own = [self.leases.next_deadline(), idle, self.grace_until, self.settle_until];
+        own.into_iter().flatten().min()
     }
 
     // --- jobs come ---
@@ -190,6 +198,7 @@ impl WorkerSession {
             }
             JobStreamEvent::Failed(error, pause) => {
                 self.log_disconnected(&error, pause);
+                self.broken_since.get_or_insert_with(Instant::now);
                 self.reopen();
                 self.extend_all();
             }
@@ -202,6 +211,7 @@ impl WorkerSession {
 
     fn on_message(&mut self, message: StreamResponse) {
         if let Some(info) = message.info {
+            self.broken_since = None;
             // Revocations that were due between two streams do not come: the answers show them.
             self.extend_all();
             self.stream.set_info(&info);
@@ -250,8 +260,13 @@ impl WorkerSession {
 
     // --- jobs run ---
 
-    /// Passes waiting jobs to free handlers.
+    /// Passes waiting jobs to free handlers. After a break in which no Extend got through for longer than the grace, the
+    /// server has given the jobs to others: none is begun before an Extend decides.
     fn start_handlers(&mut self) {
+        let grace = self.stream.orphan_grace();
+        if self.broken_since.is_some_and(|since| since.elapsed() >= grace) {
+            return;
+        }
         while self.handlers.len() < self.concurrency && !self.pending.is_empty() {
             let alone = |job: &_| self.unbatched.as_ref().is_some_and(|alone| alone(job));
             let (most, weigh) = match &self.weight {

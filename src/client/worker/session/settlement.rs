@@ -35,7 +35,13 @@ impl WorkerSession {
                     match extended {
                         ExtendOutcome::Extended => {
                             self.leases.extended(slot, sent);
-                            self.log_call_recovered(slot);
+                            if self.broken_since.is_some_and(|since| since <= sent) {
+                                self.broken_since = None;
+                            }
+                            // The cause of a settle that is repeated lasts until that succeeds.
+                            if !self.leases.is_settling(slot) {
+                                self.log_call_recovered(slot);
+                            }
                         }
                         ExtendOutcome::Unavailable(error) => {
                             self.leases.extend_failed(slot, Instant::now());
@@ -124,6 +130,12 @@ impl WorkerSession {
             // Their jobs are released as they end.
             self.running.values().for_each(|run| run.abort.abort());
         }
+        if self.settle_until.is_some_and(|until| until <= now) {
+            for (slot, job) in self.leases.remove_all() {
+                warn!("{job} is not settled in time; the worker ends");
+                self.count_unsettled(slot);
+            }
+        }
         let idle = self.idle_since.zip(self.idle_exit);
         if idle.is_some_and(|(since, idle)| since + idle <= now) && !self.closing {
             debug!("the worker was idle for idle_exit; stopping");
@@ -149,6 +161,13 @@ impl WorkerSession {
         self.extend(slots, limit);
     }
 
+    /// Limits the time that a stopped worker waits for settles, from the end of its last handler on.
+    pub(super) fn limit_settles(&mut self) {
+        if self.stopped && self.handlers.is_empty() && self.settle_until.is_none() {
+            self.settle_until = Instant::now().checked_add(self.call_timeout.saturating_mul(2));
+        }
+    }
+
     pub(super) fn release_pending(&mut self) {
         for slot in self.pending.take_all() {
             self.settle(slot, Outcome::release());
@@ -164,7 +183,7 @@ impl WorkerSession {
     /// Takes no more jobs, and releases those that have not begun.
     pub(super) fn stop(&mut self) {
         self.stopped = true;
-        self.grace_until = self.grace.map(|grace| Instant::now() + grace);
+        self.grace_until = self.grace.and_then(|grace| Instant::now().checked_add(grace));
         self.close();
         self.release_pending();
         self.extend_all();

@@ -14,6 +14,11 @@ use super::batch::{SettleBatch, SettleItem, SettleMessage};
 use super::{ExtendOutcome, SettleKind, SettledJob, SettlerEvent};
 use crate::pb::{AckRequest, ExtendItem, ExtendRequest, NackRequest, SettleError, SettleFailure};
 
+/// Number of repeats of a batch as a whole after which it is divided.
+const WHOLE_REPEATS_MAX: usize = 3;
+/// Longest pause that a server can ask for: the end of a lease is seen after it.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
+
 /// Result of an attempt to settle a batch.
 #[derive(Debug, Default)]
 pub(super) struct SettleAttempt {
@@ -41,17 +46,7 @@ pub(super) async fn send_batch(
             let again = split_results(items, failures, group.repeats > 0, &mut attempt.settled);
             attempt.retry(group, again, Duration::ZERO);
         }
-        Err(status) if status.code() == Code::InvalidArgument => attempt.isolate(group, status),
-        Err(status) => {
-            let error = Error::from(status);
-            let items = std::mem::take(&mut group.items).into_iter();
-            if is_permanent(&error) {
-                attempt.settled.extend(items.map(|item| item.into_settled(Err(error.clone()))));
-            } else {
-                let pause = error.retry_after().unwrap_or_default();
-                attempt.retry(group, items.map(|item| (item, error.clone())).collect(), pause);
-            }
-        }
+        Err(status) => attempt.call_failed(group, Error::from(status)),
     }
     attempt
 }
@@ -59,6 +54,29 @@ pub(super) async fn send_batch(
 // === impl SettleAttempt ===
 
 impl SettleAttempt {
+    /// Handles the failure of a whole call, with nothing applied or not known.
+    fn call_failed(&mut self, mut group: SettleBatch, error: Error) {
+        let has_reason = !error.reason().is_empty();
+        if error.code() == Code::InvalidArgument
+            || error.code() == Code::PermissionDenied && has_reason
+        {
+            return self.isolate(group, &error);
+        }
+        let items = std::mem::take(&mut group.items).into_iter();
+        if is_permanent(&error) || error.code() == Code::Internal && has_reason {
+            self.settled.extend(items.map(|item| item.into_settled(Err(error.clone()))));
+            return;
+        }
+        let mut items: Vec<_> = items.map(|item| (item, error.clone())).collect();
+        let pause = error.retry_after().unwrap_or_default().min(RETRY_AFTER_MAX);
+        // One item may be the cause, such as a body that is too large for a proxy.
+        if !has_reason && group.repeats >= WHOLE_REPEATS_MAX && items.len() > 1 {
+            let rest = items.split_off(items.len() / 2);
+            self.retry(group.with_items(Vec::new()), rest, pause);
+        }
+        self.retry(group, items, pause);
+    }
+
     /// Schedules a retry of the items whose leases last. A lease that ends in the pause may be extended until then.
     fn retry(&mut self, mut group: SettleBatch, items: Vec<(SettleItem, Error)>, pause: Duration) {
         if items.is_empty() {
@@ -94,8 +112,7 @@ impl SettleAttempt {
     }
 
     /// Finds a bad item, which fails the whole call with nothing applied: halving finds it in a few calls.
-    fn isolate(&mut self, mut group: SettleBatch, status: Status) {
-        let error = Error::from(status);
+    fn isolate(&mut self, mut group: SettleBatch, error: &Error) {
         if group.items.len() > 1 {
             let rest = group.items.split_off(group.items.len() / 2);
             self.retries.push((group.with_items(rest), Duration::ZERO));
@@ -103,7 +120,7 @@ impl SettleAttempt {
             return;
         }
         for item in std::mem::take(&mut group.items) {
-            match item.to_handler_failure(&error) {
+            match item.to_handler_failure(error) {
                 Some(item) => self.retries.push((group.with_items(vec![item]), Duration::ZERO)),
                 None => self.settled.push(item.into_settled(Err(error.clone()))),
             }
@@ -251,7 +268,7 @@ mod tests {
             let mut attempt = SettleAttempt::default();
             let is_bad = |item: &SettleItem| item.slot == 37;
             if group.items.iter().any(|item| is_bad(item) && item.kind == SettleKind::Ack) {
-                attempt.isolate(group, Status::invalid_argument("bad"));
+                attempt.isolate(group, &Status::invalid_argument("bad").into());
             } else if group.items.iter().any(is_bad) {
                 retried.extend(group.items.iter().map(|item| item.kind));
             }
@@ -289,6 +306,32 @@ mod tests {
         end_leases(&mut group);
         attempt.give_up(&mut group);
         assert_eq!((attempt.settled.len(), group.items.len()), (3, 0));
+    }
+
+    #[test]
+    fn a_failed_call_is_divided_if_one_item_may_be_the_cause() {
+        use tonic_types::{ErrorDetails, StatusExt as _};
+        let with_reason = |code| {
+            let details = ErrorDetails::with_error_info("REASON", "ringq.dev", HashMap::new());
+            Error::from(Status::with_error_details(code, "", details))
+        };
+        let calls = |error: Error, repeats| {
+            let (mut attempt, mut group) = (SettleAttempt::default(), group(4));
+            group.repeats = repeats;
+            attempt.call_failed(group, error);
+            let retries = attempt.retries.iter().map(|(group, _)| group.items.len()).collect();
+            (retries, attempt.settled.len())
+        };
+        let bare = || Error::from(Status::unknown("413"));
+        for (error, repeats, expected) in [
+            (with_reason(Code::InvalidArgument), 0, (vec![2, 2], 0)),
+            (with_reason(Code::PermissionDenied), 0, (vec![2, 2], 0)),
+            (with_reason(Code::Internal), 0, (vec![], 4)),
+            (bare(), 0, (vec![4], 0)),
+            (bare(), WHOLE_REPEATS_MAX, (vec![2, 2], 0)),
+        ] {
+            assert_eq!(calls(error.clone(), repeats), expected, "{error}");
+        }
     }
 
     #[test]
