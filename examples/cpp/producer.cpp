@@ -11,12 +11,16 @@ namespace {
 
 using namespace ringq;
 
+constexpr Seconds kRetention{3600}, kRepeats{900};
+constexpr auto kGivenUp = "; given up after 15 minutes, may be stored";
+
 struct Counts {
   int enqueued = 0, unchanged = 0, failed = 0;
 };
 
-// Repeats a whole call until it is answered: the ids of the jobs, or the request id, make that safe.
-std::optional<v1::BatchEnqueueResponse> enqueue(const Client& client, const v1::BatchEnqueueRequest& request) {
+// Repeats a whole call until it is answered. The ids of the jobs, or the request id, make that safe, but only while the first
+// one's record lives: so the jobs have a retention, and repeats end long before it does.
+std::optional<v1::BatchEnqueueResponse> enqueue(const Client& client, const v1::BatchEnqueueRequest& request, Time end) {
   for (int attempt = 1;; ++attempt) {
     grpc::ClientContext context;
     client.prepare(context, client.timeout());
@@ -27,8 +31,9 @@ std::optional<v1::BatchEnqueueResponse> enqueue(const Client& client, const v1::
     // OUTCOME_UNKNOWN without RetryInfo answers a repeat that came too late: nothing was written now.
     const bool late = error.reason == "OUTCOME_UNKNOWN" && !error.delay;
     const auto wait = pause(attempt) + error.delay.value_or(Seconds(0));
-    const bool repeat = error.repeatable() && !late;
-    log("BatchEnqueue: " + error.text() + (repeat ? "; again in " + std::to_string(wait.count()) + " s" : ""));
+    const bool unsettled = error.repeatable() && !late, repeat = unsettled && now() + wait < end;
+    const auto next = repeat ? "; again in " + std::to_string(wait.count()) + " s" : unsettled ? kGivenUp : "";
+    log("BatchEnqueue: " + error.text() + next);
     if (!repeat) return std::nullopt;
     std::this_thread::sleep_for(wait);
   }
@@ -43,9 +48,10 @@ bool repeatable(const v1::EnqueueResult& result, bool own_ids) {
 }
 
 void send_batch(const Client& client, v1::BatchEnqueueRequest request, bool own_ids, Counts& counts) {
+  const Time end = now() + kRepeats;
   for (int attempt = 1; request.jobs_size() > 0; ++attempt) {
     if (attempt > 1) std::this_thread::sleep_for(pause(attempt - 1));
-    const auto response = enqueue(client, request);
+    const auto response = enqueue(client, request, end);
     if (!response) {
       counts.failed += request.jobs_size();
       return;
@@ -61,8 +67,9 @@ void send_batch(const Client& client, v1::BatchEnqueueRequest request, bool own_
           log("job " + result.id() + " exists and will not run: " + v1::JobState_Name(result.state()));
         continue;
       }
-      const bool repeat = repeatable(result, own_ids);
-      log("job " + result.id() + ": " + result.error().reason() + ": " + result.error().message() + (repeat ? "; again" : ""));
+      const bool unsettled = repeatable(result, own_ids), repeat = unsettled && now() < end;
+      const auto next = repeat ? "; again" : unsettled ? kGivenUp : "";
+      log("job " + result.id() + ": " + result.error().reason() + ": " + result.error().message() + next);
       if (!repeat) {
         ++counts.failed;
         continue;
@@ -96,6 +103,7 @@ int main(int argc, char** argv) try {
       job->set_topic(topic);
       if (prefix != "-") job->set_id(prefix + "-" + std::to_string(number));
       job->mutable_payload()->set_text(payload);
+      *job->mutable_retention() = duration(kRetention);
       // The context of this producer: with OpenTelemetry, that of the current span.
       (*job->mutable_headers())["traceparent"] = "00-" + random_hex(32) + "-" + random_hex(16) + "-01";
     }

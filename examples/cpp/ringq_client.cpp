@@ -36,14 +36,22 @@ std::string read_file(const std::string& path) {
   return content.str();
 }
 
-std::string resolve(const std::string& server) {
+std::string trim(const std::string& text) {
+  const auto first = text.find_first_not_of(" \t\r\n");
+  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
+}
+
+std::optional<std::string> resolve(const std::string& server) {
   const auto colon = server.rfind(':');
   addrinfo hints{}, *found = nullptr;
   hints.ai_family = AF_INET;
   hints.ai_socktype = SOCK_STREAM;
   char address[NI_MAXHOST];
   const int failed = getaddrinfo(server.substr(0, colon).c_str(), nullptr, &hints, &found);
-  if (failed) throw std::runtime_error("RINGQ_SERVER: " + server + ": " + gai_strerror(failed));
+  if (failed) {
+    log("RINGQ_SERVER: " + server + " is left out: " + gai_strerror(failed));
+    return std::nullopt;
+  }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
   getnameinfo(found->ai_addr, found->ai_addrlen, address, sizeof address, nullptr, 0, NI_NUMERICHOST);
   return address + server.substr(colon);
@@ -53,7 +61,9 @@ std::string resolve(const std::string& server) {
 std::string target(const std::vector<std::string>& servers) {
   if (servers.size() == 1) return "dns:///" + servers.front();
   std::string list;
-  for (const auto& server : servers) list += (list.empty() ? "" : ",") + resolve(server);
+  for (const auto& server : servers)
+    if (const auto address = resolve(server)) list += (list.empty() ? "" : ",") + *address;
+  if (list.empty()) throw std::runtime_error("RINGQ_SERVER: no address for any name");
   return "ipv4:" + list;
 }
 
@@ -114,11 +124,16 @@ bool Error::repeatable() const {
          (reason.empty() && code != grpc::UNIMPLEMENTED);
 }
 
+bool Error::of_an_item() const {
+  return !reason.empty() && (code == grpc::INVALID_ARGUMENT || code == grpc::PERMISSION_DENIED);
+}
+
 std::string Error::text() const {
   return "code " + std::to_string(code) + (reason.empty() ? "" : " " + reason) + ": " + message;
 }
 
-Client::Client() {
+// A secret read from a file often ends with a newline.
+Client::Client() : token_(trim(setting("TOKEN", ""))) {
   const auto servers = split(setting("SERVER", "127.0.0.1:7700"));
   grpc::ChannelArguments arguments;
   arguments.SetServiceConfigJSON(kServiceConfig);

@@ -46,6 +46,8 @@ struct Error {
 
   explicit Error(const grpc::Status& status);
   bool repeatable() const;
+  // One item of the call may be the cause; nothing was applied.
+  bool of_an_item() const;
   std::string text() const;
 };
 
@@ -61,7 +63,7 @@ class Client {
 
  private:
   Seconds timeout_ = seconds_setting("CALL_TIMEOUT", 10);
-  std::string token_ = setting("TOKEN", "");
+  std::string token_;
   std::unique_ptr<Stub> stub_;
 };
 

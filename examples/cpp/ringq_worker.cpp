@@ -158,11 +158,12 @@ Worker::Worker(Handler handler) : handler_(std::move(handler)) {
 }
 
 void Worker::run() {
-  while (!stopping_ || !entries_.empty()) {
+  while (!stopping_ || (!entries_.empty() && now() < end_)) {
     step(now());
     for (const auto& action : events_->take(next_time())) action();
   }
   if (stream_) stream_->cancel();
+  counts_["lost"] += static_cast<int>(entries_.size());  // Not settled in time.
   std::string line = "stopped:";
   for (const std::string name : {"acked", "nacked", "released", "lost"}) {
     line += " " + name + "=" + std::to_string(counts_[name]);
@@ -175,6 +176,7 @@ void Worker::stop() {
   events_->post([this] {
     if (std::exchange(stopping_, true)) return;
     grace_end_ = now() + seconds_setting("GRACE", 25);
+    end_ = grace_end_ + 2 * client_.timeout();
     release([](const Entry& entry) { return entry.state == Entry::State::kWaiting; });
   });
 }
@@ -201,7 +203,7 @@ void Worker::step(Time now) {
 }
 
 Time Worker::next_time() const {
-  Time next = std::min(silent_at_, grace_end_);
+  Time next = std::min({silent_at_, grace_end_, end_});
   if (!stream_ && !stopping_) next = std::min(next, connect_at_);
   for (const auto& [receipt, entry] : entries_) next = std::min({next, entry->ends, entry->extend_at, entry->settle_at});
   return next;
@@ -215,7 +217,8 @@ void Worker::connect() {
   request.set_continues_stream_id(stream_id_);
   *request.mutable_lease_duration() = duration(seconds_setting("LEASE", 30));
   informed_ = false;
-  silent_at_ = now() + client_.timeout();  // The first message comes at once.
+  started_ = now();
+  silent_at_ = started_ + client_.timeout();  // The first message comes at once.
   stream_ = std::make_shared<Stream>();
   // Compared, not used: a former stream must not act for the present one.
   const Stream* id = stream_.get();
@@ -241,7 +244,7 @@ void Worker::received(const v1::StreamResponse& message) {
   for (const auto& delivery : message.deliveries()) {
     const auto& receipt = delivery.receipt();
     if (entries_.count(receipt) || std::find(recent_.begin(), recent_.end(), receipt) != recent_.end()) continue;
-    const auto lease = delivery.has_lease_duration() ? seconds(delivery.lease_duration()) : Seconds(30);
+    const auto lease = delivery.has_lease_duration() ? seconds(delivery.lease_duration()) : seconds_setting("LEASE", 30);
     auto entry = std::make_shared<Entry>(Entry{std::make_shared<Job>(delivery, client_), lease});
     entry->renew(now());
     waiting_.push_back(entry);
@@ -255,7 +258,8 @@ void Worker::broken(const grpc::Status& status) {
   silent_at_ = Time::max();
   ++failures_;
   if (status.ok() && informed_) {
-    connect_at_ = now();
+    // At once, but no loop of streams that end at once.
+    connect_at_ = now() - started_ < Seconds(1) ? now() + pause(failures_) : now();
     return;
   }
   if (informed_) extend_all();  // Or the server gives the jobs to others after orphan_grace.
@@ -281,14 +285,19 @@ void Worker::extend_due(Time now) {
 
 void Worker::extend(const Batch& batch, Time now) {
   v1::ExtendRequest request;
-  // Early enough for a second attempt within the lease, or within the grace of a broken stream.
-  Seconds timeout = stream_ ? client_.timeout() : std::min<Seconds>(client_.timeout(), orphan_grace_ / 2);
+  // Early enough for a second attempt within the lease, or within the grace should the stream be broken.
+  Seconds timeout = std::min<Seconds>(client_.timeout(), orphan_grace_ / 2);
   for (const auto& entry : batch) {
     entry->extend_at = Time::max();
     timeout = std::min<Seconds>(timeout, entry->length / 4);
     request.add_items()->set_receipt(entry->receipt());
   }
   call(&Async::Extend, std::move(request), timeout, [this, batch, now](const grpc::Status& status, const Failures& failures) {
+    if (Error(status).of_an_item() && batch.size() > 1) {
+      // One bad item must not cost the others their leases: each one alone.
+      for (const auto& entry : batch) if (entry->state != Entry::State::kGone) extend({entry}, ringq::now());
+      return;
+    }
     extend_failures_ = status.ok() ? 0 : extend_failures_ + 1;
     const auto wait = pause(extend_failures_ + 1, 0.5);
     each_result(batch, status, failures, wait, [this, &status, now](const EntryPtr& entry, const Result& result) {
@@ -449,9 +458,18 @@ void Worker::send_settles(const Batch& batch) {
     else *nacks.add_items() = entry->nack;
   }
   Settled done = [this, batch, tries](const grpc::Status& status, const Failures& failures) {
-    if (!status.ok() && !Error(status).repeatable() && batch.size() > 1) {
+    const Error error(status);
+    if (!status.ok() && !error.repeatable() && batch.size() > 1) {
       // One bad item, such as a result that is too large, must not cost the others their Ack: each one alone.
       for (const auto& entry : batch) if (entry->state != Entry::State::kGone) send_settles({entry});
+      return;
+    }
+    const auto& only = batch.front();
+    if (error.of_an_item() && error.code == grpc::INVALID_ARGUMENT && only->is_ack() && only->ack.has_result() &&
+        only->state != Entry::State::kGone) {
+      log("job " + only->job->delivery().id() + ": acked without its result: " + error.text());
+      only->ack.clear_result();  // Finished work must not run again for its result.
+      send_settles({only});
       return;
     }
     each_result(batch, status, failures, pause(tries, 2.0), [this](const EntryPtr& entry, const Result& result) {

@@ -69,7 +69,7 @@ class Events {
 class Worker {
  public:
   explicit Worker(Handler handler);
-  // Returns after `stop`, when each job is settled.
+  // Returns after `stop`, when each job is settled, or two call timeouts after the grace.
   void run();
   // From any thread.
   void stop();
@@ -124,7 +124,7 @@ class Worker {
   int failures_ = 0, extend_failures_ = 0;
   std::size_t running_ = 0;  // also cancelled ones that have not noticed it yet
   Seconds heartbeat_{20}, orphan_grace_{5};
-  Time connect_at_ = now(), silent_at_ = Time::max(), grace_end_ = Time::max();
+  Time connect_at_ = now(), silent_at_ = Time::max(), grace_end_ = Time::max(), end_ = Time::max(), started_{};
   // The handlers' threads take from `ready_`. The last members: they end first.
   std::mutex ready_mutex_;
   std::condition_variable_any ready_filled_;

@@ -1,8 +1,10 @@
-"""Enqueues COUNT jobs in batches. A repeat is safe: each job has an id, or its call a request_id, that it keeps."""
+"""Enqueues COUNT jobs in batches. Each job has an id, or its call a request_id, that it keeps. By that a repeat is safe, but
+only while the first one's record lives: so the jobs have a retention, and repeats end long before it does."""
 import asyncio
 import os
 import sys
 import uuid
+from time import monotonic as now
 
 from google.rpc import code_pb2
 from ringq.v1 import job_pb2, queue_service_pb2 as pb
@@ -12,6 +14,7 @@ from ringq_client import CallFailed, Client, Pauses, setting
 REPEATABLE = (code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED, code_pb2.DEADLINE_EXCEEDED)
 OUTCOME_UNKNOWN = ("OUTCOME_UNKNOWN", "DURABILITY_NOT_REACHED", "DEADLINE_EXCEEDED")
 BYTES_MAX = 3 << 20  # Of a call; the server takes 4 MiB.
+RETENTION, REPEATS = 3600, 900  # Seconds.
 
 
 class Producer:
@@ -25,7 +28,7 @@ class Producer:
 
     async def enqueue(self, jobs):
         """Sends one call, then those of its jobs again that may succeed later, until all have a final answer."""
-        pauses, request_id, delay = Pauses(0.1, 5), uuid.uuid4().hex, 0
+        pauses, request_id, delay, end = Pauses(0.1, 5), uuid.uuid4().hex, 0, now() + REPEATS
         while jobs:
             try:
                 request = pb.BatchEnqueueRequest(jobs=jobs, request_id=request_id)
@@ -36,6 +39,8 @@ class Producer:
                     return self.failed(jobs, failed)
                 delay = failed.delay
                 print(f"BatchEnqueue failed, repeated: {failed}", file=sys.stderr)
+            if jobs and now() + delay > end:
+                return self.failed(jobs, f"no final answer for {REPEATS} s: may be stored")
             if jobs:
                 await asyncio.sleep(delay + pauses.next())
 
@@ -65,6 +70,7 @@ async def main(count):
     producer, jobs, size = Producer(prefix != "-"), [], 0
     for number in range(count):
         job = job_pb2.JobSpec(topic=topic, payload={"text": payload}, id="" if prefix == "-" else f"{prefix}-{number}")
+        job.retention.FromSeconds(RETENTION)
         # W3C trace context, a new trace for each job; a program with OpenTelemetry injects its own context here.
         job.headers["traceparent"] = f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01"
         if jobs and (len(jobs) == batch or size + job.ByteSize() > BYTES_MAX):

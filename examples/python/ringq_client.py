@@ -1,4 +1,5 @@
 """Settings, connection, and what the error of a call means: for workers and producers."""
+import logging
 import os
 import random
 import socket
@@ -50,12 +51,17 @@ class CallFailed(Exception):
             return self.code is not StatusCode.UNIMPLEMENTED
         return self.code in (StatusCode.UNAVAILABLE, StatusCode.RESOURCE_EXHAUSTED, StatusCode.DEADLINE_EXCEEDED)
 
+    @property
+    def of_an_item(self):
+        """One item may be the cause; nothing was applied."""
+        return bool(self.reason) and self.code in (StatusCode.INVALID_ARGUMENT, StatusCode.PERMISSION_DENIED)
+
 
 class Client:
     """A channel to all servers; to be made inside the event loop."""
     def __init__(self):
         self.timeout = float(setting("CALL_TIMEOUT", "10"))
-        token = setting("TOKEN")
+        token = setting("TOKEN").strip()  # A secret read from a file often ends with a newline.
         # Both for each call. A call waits for a connection, as a new one may be a moment away; its deadline ends that.
         self.options = {"metadata": [("authorization", f"Bearer {token}")] if token else [], "wait_for_ready": True}
         self.channel = open_channel(setting("SERVER", "127.0.0.1:7700").split(","), setting("CA"))
@@ -66,6 +72,20 @@ class Client:
             return await getattr(self.stub, method)(request, timeout=timeout or self.timeout, **self.options)
         except grpc.aio.AioRpcError as error:
             raise CallFailed(error) from None
+
+
+def resolve(servers):
+    """Addresses of the names that resolve: one wrong name must not stop what runs with the others."""
+    addresses = []
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        try:
+            addresses.append(f"{socket.gethostbyname(host)}:{port}")
+        except (OSError, UnicodeError) as error:
+            logging.getLogger("ringq").warning("%s is left out: %s", server, error)
+    if not addresses:
+        raise OSError(f"no address for any of {', '.join(servers)}")
+    return addresses
 
 
 def open_channel(servers, ca):
@@ -82,8 +102,7 @@ def open_channel(servers, ca):
     ]
     target = f"dns:///{servers[0]}"
     if len(servers) > 1:  # gRPC takes a list of addresses only, and one name for all of them (also of the certificate).
-        pairs = [server.rsplit(":", 1) for server in servers]
-        target = "ipv4:" + ",".join(f"{socket.gethostbyname(host)}:{port}" for host, port in pairs)
+        target = "ipv4:" + ",".join(resolve(servers))
         options.append(("grpc.default_authority", servers[0]))
     if not ca:
         return grpc.aio.insecure_channel(target, options)

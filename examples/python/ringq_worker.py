@@ -9,6 +9,7 @@ import signal
 from time import monotonic as now  # The clock of the leases, whatever the wall clock or the server's clock does.
 
 import grpc
+from grpc import StatusCode
 from ringq.v1 import job_pb2, queue_service_pb2 as pb
 
 from ringq_client import CallFailed, Client, Pauses
@@ -21,6 +22,14 @@ GATHER_TIME, ITEMS_MAX, BYTES_MAX = 0.005, 1000, 3 << 20  # Items that come with
 
 class DeadLetter(Exception):
     """Raised by a handler for a job that can never succeed."""
+
+
+def text_of(error):
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # The error's class may be anybody's.
+        text = type(error).__name__
+    return text.encode(errors="replace")[:4096].decode(errors="ignore")
 
 
 class Job:
@@ -157,7 +166,12 @@ class Worker:
             job.task.add_done_callback(lambda task, job=job: self.on_handler_end(job, task))
 
     async def work(self, job):
-        return pb.AckItem(receipt=job.receipt, result=job_pb2.Payload(text=await self.handler(job)))
+        result = await self.handler(job)
+        try:
+            return pb.AckItem(receipt=job.receipt, result=job_pb2.Payload(text=result))
+        except (TypeError, ValueError) as error:  # No text. The work is done all the same, and must not run again.
+            log.warning("%s: acked without its result: %s", job.name, text_of(error))
+            return pb.AckItem(receipt=job.receipt)
 
     def on_handler_end(self, job, task):
         self.handlers.discard(task)
@@ -167,9 +181,9 @@ class Worker:
         elif task.cancelled():
             self.release(job)
         elif error:
-            log.warning("%s failed, attempt %d, trace %s: %s", job.name, job.delivery.attempt, job.traceparent, error)
+            text = text_of(error)
+            log.warning("%s failed, attempt %d, trace %s: %s", job.name, job.delivery.attempt, job.traceparent, text)
             action = pb.NACK_ACTION_DEAD_LETTER if isinstance(error, DeadLetter) else pb.NACK_ACTION_RETRY
-            text = f"{type(error).__name__}: {error}".encode(errors="replace")[:4096].decode(errors="ignore")
             self.settle(job, "nacked", pb.NackItem(receipt=job.receipt, action=action, error=text))
         else:
             self.settle(job, "acked", task.result())
@@ -255,10 +269,16 @@ class Worker:
                 answer = await self.client.call(method, REQUESTS[method](items=[item for _, item in pairs]), timeout)
                 errors = {failure.index: failure.error for failure in answer.failures}
             except CallFailed as failed:
-                if failed.reason and failed.code is grpc.StatusCode.INVALID_ARGUMENT and len(pairs) > 1:
+                if failed.of_an_item and len(pairs) > 1:
                     for pair in pairs:  # Nothing was applied: one bad item must not spoil the others.
                         self.spawn(self.send(method, [pair]))
                     return
+                job, item = pairs[0]
+                invalid = failed.of_an_item and failed.code is StatusCode.INVALID_ARGUMENT
+                if invalid and method == "Ack" and item.HasField("result"):
+                    log.warning("%s: acked without its result: %s", job.name, failed)
+                    item.ClearField("result")  # Finished work must not run again for its result.
+                    continue
                 delay, why = failed.delay, failed
                 errors = dict.fromkeys(range(len(pairs)), pb.SETTLE_ERROR_UNAVAILABLE if failed.repeatable else REFUSED)
             again = []

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import socket
+import sys
 
 from ringq_client import setting
 from ringq_worker import DeadLetter, Worker
@@ -41,10 +42,24 @@ def write_ledger(entry):
         os.close(file)
 
 
-if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    asyncio.run(Worker(
+async def main():
+    worker = Worker(
         handle, topics=setting("TOPICS", "examples").split(","),
         worker_id=setting("WORKER_ID", f"{socket.gethostname()}-{os.getpid()}"), credit=int(setting("CREDIT", "16")),
         concurrency=int(setting("CONCURRENCY", "4")), lease=float(setting("LEASE", "30")),
-        grace=float(setting("GRACE", "25"))).run())
+        grace=float(setting("GRACE", "25")))
+    code = 1
+    try:
+        await worker.run()
+        code = 0
+    except Exception:
+        logging.exception("the worker failed")
+    finally:
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(code)  # `asyncio.run` would wait for each thread of `asyncio.to_thread`, also for one that hangs.
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    asyncio.run(main())

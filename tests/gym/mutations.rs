@@ -30,8 +30,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         fault: "acks without a result",
         edits: &[(
             MACHINERY,
-            "result=job_pb2.Payload(text=await self.handler(job))",
-            "result=await self.handler(job) and None",
+            "return pb.AckItem(receipt=job.receipt, result=job_pb2.Payload(text=result))",
+            "return pb.AckItem(receipt=job.receipt)",
         )],
     },
     Mutation {

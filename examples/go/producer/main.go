@@ -1,4 +1,5 @@
-// Enqueues COUNT jobs in batches. A repeat is safe: each job has an id, or its call a request_id, that it keeps.
+// Enqueues COUNT jobs in batches. Each job has an id, or its call a request_id, that it keeps. By that a repeat is safe, but
+// only while the first one's record lives: so the jobs have a retention, and repeats end long before it does.
 package main
 
 import (
@@ -10,15 +11,18 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"ringq/examples/go/ringq"
 	pb "ringq/examples/go/ringq/stubs"
 )
 
 const bytesMax = 3 << 20 // Of a call; the server takes 4 MiB.
+const retention, repeats = time.Hour, 15 * time.Minute
 
 type producer struct {
 	client                      *ringq.Client
@@ -29,6 +33,7 @@ type producer struct {
 // enqueue sends one call, then those of its jobs again that may succeed later, until all have a final answer.
 func (p *producer) enqueue(jobs []*pb.JobSpec) {
 	pauses, requestID := ringq.NewPauses(100*time.Millisecond, 5*time.Second), random(16)
+	end := time.Now().Add(repeats)
 	for len(jobs) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), p.client.Timeout)
 		answer, err := p.client.BatchEnqueue(ctx, &pb.BatchEnqueueRequest{Jobs: jobs, RequestId: requestID})
@@ -38,6 +43,11 @@ func (p *producer) enqueue(jobs []*pb.JobSpec) {
 			jobs = p.sort(jobs, answer.Results, requestID)
 		} else if log.Printf("BatchEnqueue of %d jobs failed: %v", len(jobs), err); !repeatable {
 			p.failed += len(jobs)
+			return
+		}
+		if len(jobs) > 0 && time.Now().Add(delay).After(end) {
+			p.failed += len(jobs)
+			log.Printf("%d jobs, from %q on: no final answer for %v, may be stored", len(jobs), jobs[0].Id, repeats)
 			return
 		}
 		if len(jobs) > 0 {
@@ -93,11 +103,15 @@ func main() {
 	}
 	prefix, payload := ringq.Setting("PREFIX", random(6)), ringq.Setting("PAYLOAD", `{"steps":2,"step_ms":10}`)
 	topic, _, _ := strings.Cut(ringq.Setting("TOPICS", "examples"), ",")
+	if !utf8.ValidString(prefix) || !utf8.ValidString(payload) || !utf8.ValidString(topic) {
+		log.Fatal("RINGQ_PREFIX, RINGQ_PAYLOAD and RINGQ_TOPICS must be UTF-8") // Else no call gets beyond the library.
+	}
 	batch, size := int(ringq.Number("BATCH", "100")), 0
 	p := producer{client: client, ownIDs: prefix != "-"}
 	var jobs []*pb.JobSpec
 	for number := range count {
 		job := &pb.JobSpec{Topic: topic, Payload: &pb.Payload{Kind: &pb.Payload_Text{Text: payload}},
+			Retention: durationpb.New(retention),
 			// W3C trace context, a new trace for each job; a program with OpenTelemetry injects its own context here.
 			Headers: map[string]string{"traceparent": fmt.Sprintf("00-%s-%s-01", random(16), random(8))}}
 		if p.ownIDs {

@@ -42,7 +42,7 @@ type Client struct {
 
 // Connect makes a client from the RINGQ_… settings. It does not wait for a connection; each call does.
 func Connect() (*Client, error) {
-	secure, token := insecure.NewCredentials(), bearer{token: Setting("TOKEN", "")}
+	secure, token := insecure.NewCredentials(), bearer{token: strings.TrimSpace(Setting("TOKEN", ""))}
 	if file := Setting("CA", ""); file != "" {
 		pem, err := os.ReadFile(file)
 		roots := x509.NewCertPool()

@@ -250,41 +250,47 @@ func (w *Worker) startHandlers() {
 }
 
 func (w *Worker) work(job *Job) {
-	result, err := w.handle(job)
+	result, failure := w.handle(job)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.running--
 	w.startHandlers()
 	switch {
 	case closed(job.gone): // Lost while it ran: nothing is settled.
-	case err == nil:
+	case failure == nil:
 		job.outcome = "acked"
-		w.acks.add(job, &pb.AckItem{Receipt: job.Receipt, Result: &pb.Payload{Kind: &pb.Payload_Text{Text: result}}})
+		w.acks.add(job, &pb.AckItem{Receipt: job.Receipt, Result: result})
 	case job.ctx.Err() != nil: // The grace is over.
 		w.release(job)
 	default:
-		log.Printf("%s failed, attempt %d, traceparent %s: %v", job.Name(), job.Attempt, job.Headers["traceparent"], err)
-		item := &pb.NackItem{Receipt: job.Receipt, Action: pb.NackAction_NACK_ACTION_RETRY, Error: err.Error()}
-		if errors.Is(err, DeadLetter) {
-			item.Action = pb.NackAction_NACK_ACTION_DEAD_LETTER
-		}
-		item.Error = strings.ToValidUTF8(item.Error[:min(len(item.Error), 4096)], "")
+		text := strings.ToValidUTF8(failure.Error[:min(len(failure.Error), 4096)], "")
+		log.Printf("%s failed, attempt %d, traceparent %s: %s", job.Name(), job.Attempt, job.Headers["traceparent"], text)
+		failure.Receipt, failure.Error = job.Receipt, text
 		job.outcome = "nacked"
-		w.nacks.add(job, item)
+		w.nacks.add(job, failure)
 	}
 }
 
-func (w *Worker) handle(job *Job) (result string, err error) {
+// handle returns the result, or what is to be said of the failure. No method of the error is called elsewhere: that of a
+// nil pointer in an error, for example, panics.
+func (w *Worker) handle(job *Job) (result *pb.Payload, failure *pb.NackItem) {
 	defer func() {
 		if reason := recover(); reason != nil {
-			err = fmt.Errorf("the handler panicked: %v", reason)
+			failure = &pb.NackItem{Action: pb.NackAction_NACK_ACTION_RETRY, Error: fmt.Sprintf("panic: %v", reason)}
 		}
 	}()
-	result, err = w.Handle(job.ctx, job)
-	if err == nil && !utf8.ValidString(result) { // It would spoil each call that it is part of.
-		err = errors.New("the result is not UTF-8")
+	text, err := w.Handle(job.ctx, job)
+	if err != nil {
+		failure = &pb.NackItem{Action: pb.NackAction_NACK_ACTION_RETRY, Error: err.Error()}
+		if errors.Is(err, DeadLetter) {
+			failure.Action = pb.NackAction_NACK_ACTION_DEAD_LETTER
+		}
+		return nil, failure
 	}
-	return result, err
+	if !utf8.ValidString(text) { // As text it would spoil each call that it is part of.
+		return &pb.Payload{Kind: &pb.Payload_Data{Data: []byte(text)}}, nil
+	}
+	return &pb.Payload{Kind: &pb.Payload_Text{Text: text}}, nil
 }
 
 // releaseWaiting gives back the jobs that have no handler. w.mu is locked.
@@ -442,11 +448,17 @@ func (g *gatherer[T]) send(pairs []pair[T]) {
 		why := unavailableItem
 		if err != nil {
 			repeatable, reason, after := Explain(err)
-			if reason != "" && status.Code(err) == codes.InvalidArgument && len(pairs) > 1 {
+			invalid := reason != "" && status.Code(err) == codes.InvalidArgument
+			if len(pairs) > 1 && (invalid || reason != "" && status.Code(err) == codes.PermissionDenied) {
 				for i := range pairs { // Nothing was applied: one bad item must not spoil the others.
 					go g.send(pairs[i : i+1])
 				}
 				return
+			}
+			if ack, ok := any(items[0]).(*pb.AckItem); ok && invalid && ack.Result != nil {
+				log.Printf("%s: acked without its result: %v", pairs[0].job.Name(), err)
+				ack.Result = nil // Finished work must not run again for its result.
+				continue
 			}
 			delay, why = after, err
 			for i := range pairs {
