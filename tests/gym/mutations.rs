@@ -241,6 +241,11 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         )],
     },
     Mutation {
+        scenario: "bad_item",
+        fault: "gives up all jobs of a call that is refused for one",
+        edits: &[(MACHINERY, "if failed.of_an_item and len(pairs) > 1:", "if False:")],
+    },
+    Mutation {
         scenario: "malformed",
         fault: "repeats calls that the server refuses",
         edits: &[(
