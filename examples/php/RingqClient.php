@@ -74,7 +74,7 @@ final class Client
         $server = $this->server;
         $curl = curl_init(rtrim(trim($this->servers[$server]), '/') . "/v1/ringq.v1.QueueService/$method");
         $headers = ['content-type: application/json', 'expect:']; // No `100-continue` round for large bodies.
-        if ($token = getenv('RINGQ_TOKEN')) {
+        if ($token = trim(setting('RINGQ_TOKEN', ''))) { // A file's newline would end the header.
             $headers[] = "authorization: Bearer $token";
         }
         curl_setopt_array($curl, [
@@ -148,23 +148,35 @@ final class Client
     public function settle(string $method, array $item): bool
     {
         for ($attempt = 1;; $attempt++) {
-            $pause = pause($attempt, 2.0);
             try {
-                $error = $this->call($method, ['items' => [$item]])['failures'][0]['error'] ?? '';
-                if ($error === '' || ($error === 'SETTLE_ERROR_NOT_FOUND' && $attempt > 1)) {
-                    return true; // NOT_FOUND: an earlier attempt was applied, and the record is forgotten.
+                $answer = $this->call($method, ['items' => [$item]]);
+            } catch (CallFailed $answer) {
+                if (isset($item['result']) && !$answer->repeatable() && in_array($answer->status, [3, 12], true)) {
+                    log("{$answer->getMessage()}; again without the result");
+                    unset($item['result']); // Finished work must not run again for it.
+                    continue;
                 }
-                [$reason, $again] = ["$method: $error", $error === 'SETTLE_ERROR_UNAVAILABLE'];
-            } catch (CallFailed $error) {
-                [$reason, $again] = [$error->getMessage(), $error->repeatable()];
-                $pause += $error->retryDelay ?? 0;
             }
-            log($reason . ($again ? sprintf('; again in %.2f s', $pause) : ''));
-            if (!$again) {
-                return false;
+            $settled = self::settled($method, $answer, $attempt);
+            if (is_bool($settled)) {
+                return $settled;
             }
-            usleep((int) ($pause * 1e6));
+            usleep((int) ($settled * 1e6));
         }
+    }
+
+    /** Of one Ack or Nack: true if it is done, false if it is refused for good, else the pause before the next attempt. */
+    public static function settled(string $method, array|CallFailed $answer, int $attempt): bool|float
+    {
+        $failed = $answer instanceof CallFailed;
+        $error = $failed ? $answer->getMessage() : $answer['failures'][0]['error'] ?? '';
+        if ($error === '' || ($error === 'SETTLE_ERROR_NOT_FOUND' && $attempt > 1)) {
+            return true; // NOT_FOUND: an earlier attempt was applied, and the record is forgotten.
+        }
+        $again = $failed ? $answer->repeatable() : $error === 'SETTLE_ERROR_UNAVAILABLE';
+        $pause = pause($attempt, 2.0) + ($failed ? $answer->retryDelay ?? 0 : 0);
+        log(($failed ? $error : "$method: $error") . ($again ? sprintf('; again in %.2f s', $pause) : ''));
+        return $again ? $pause : false;
     }
 
     private static function answer(string $method, \CurlHandle $curl, int $result): array
@@ -184,6 +196,8 @@ final class Client
             $delay = isset($detail['retryDelay']) ? (float) $detail['retryDelay'] : $delay;
         }
         $message = "$method: HTTP $code" . rtrim(" $reason") . ': ' . ($body['message'] ?? 'no error of ringq');
-        throw new CallFailed($message, $body['code'] ?? 2, $reason, $delay);
+        // Of a proxy or a library: what it refuses so, it refuses again.
+        $foreign = in_array($code, [404, 405, 413, 415, 501], true) ? 12 : 2;
+        throw new CallFailed($message, $body['code'] ?? $foreign, $reason, $delay);
     }
 }

@@ -4,12 +4,15 @@
 declare(strict_types=1);
 
 use Ringq\CallFailed;
-use function Ringq\{log, pause, setting};
+use function Ringq\{log, now, pause, setting};
 
 require __DIR__ . '/RingqClient.php';
 
-/** Repeats a whole call until it is answered: the ids of the jobs, or the request id, make that safe. */
-function enqueue(Ringq\Client $client, array $request): array
+/**
+ * Repeats a whole call. The ids of the jobs, or the request id, make that safe while the records of the jobs live: a job may
+ * be done soon after a first attempt whose answer was lost. Hence an end of the repeats long before that of the `retention`.
+ */
+function enqueue(Ringq\Client $client, array $request, float $repeatUntil): array
 {
     for ($attempt = 1;; $attempt++) {
         try {
@@ -21,6 +24,9 @@ function enqueue(Ringq\Client $client, array $request): array
                 throw $error;
             }
             $seconds = pause($attempt) + ($error->retryDelay ?? 0);
+            if (now() + $seconds > $repeatUntil) {
+                throw new CallFailed("{$error->getMessage()}; the jobs may be stored", $error->status, $error->reason);
+            }
             log(sprintf('%s; again in %.2f s', $error->getMessage(), $seconds));
             usleep((int) ($seconds * 1e6));
         }
@@ -41,16 +47,18 @@ foreach (array_chunk($numbers, max(1, min($most, (int) setting('RINGQ_BATCH', '1
         // The context of this producer: with OpenTelemetry, that of the current span.
         $trace = sprintf('00-%s-%s-01', bin2hex(random_bytes(16)), bin2hex(random_bytes(8)));
         $id = $prefix === '-' ? [] : ['id' => "$prefix-$number"];
-        $jobs[] = ['topic' => $topic, ...$id, 'payload' => $payload, 'headers' => ['traceparent' => $trace]];
+        $jobs[] = ['topic' => $topic, ...$id, 'payload' => $payload, 'headers' => ['traceparent' => $trace]]
+            + ['retention' => '3600s'];
     }
     $requestId = bin2hex(random_bytes(16));
+    $repeatUntil = now() + 900;
     for ($attempt = 1; $jobs; $attempt++) {
         if ($attempt > 1) {
             usleep((int) (1e6 * pause($attempt)));
         }
         $again = [];
         try {
-            $results = enqueue($client, ['jobs' => $jobs, 'requestId' => $requestId]);
+            $results = enqueue($client, ['jobs' => $jobs, 'requestId' => $requestId], $repeatUntil);
         } catch (CallFailed $error) {
             log("{$error->getMessage()}; " . count($jobs) . ' jobs failed');
             $counts['failed'] += count($jobs);
@@ -68,13 +76,14 @@ foreach (array_chunk($numbers, max(1, min($most, (int) setting('RINGQ_BATCH', '1
             }
             // Without an id a repeat could make a second job.
             $unknown = in_array($error['reason'], ['OUTCOME_UNKNOWN', 'DURABILITY_NOT_REACHED'], true);
-            if (in_array($error['code'], [4, 8, 14], true) && !($unknown && $id === '' && $prefix === '-')) {
+            $late = now() > $repeatUntil; // `retention` above.
+            if (in_array($error['code'], [4, 8, 14], true) && !$late && !($unknown && $id === '' && $prefix === '-')) {
                 log("job $index: {$error['reason']}: " . ($error['message'] ?? '') . '; again');
                 // The id that makes the repeat safe. Without it this index would be another job's in the next call.
                 $id = $id ?: $jobs[$index]['id'] ?? "r=$requestId=$index";
                 $again[] = ['id' => $id] + $jobs[$index];
             } else {
-                log("job $index: {$error['reason']}: " . ($error['message'] ?? ''));
+                log("job $index: {$error['reason']}: " . ($error['message'] ?? '') . ($unknown ? '; it may be stored' : ''));
                 $counts['failed']++;
             }
         }

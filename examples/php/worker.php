@@ -6,7 +6,7 @@ declare(strict_types=1);
 require __DIR__ . '/RingqWorker.php';
 
 // Runs in a process of its own for each job: open connections to databases here, not before. A job can come twice.
-(new Ringq\Worker(function (Ringq\Job $job): string {
+(new Ringq\Worker(function (Ringq\Job $job): mixed {
     try {
         $task = json_decode($job->payload ?? '{}', true, flags: JSON_THROW_ON_ERROR);
     } catch (JsonException $error) {

@@ -9,9 +9,9 @@ require_relative 'ringq_client'
 class Producer
   attr_reader :counts
 
-  REPEATABLE = [GRPC::Core::StatusCodes::UNAVAILABLE, GRPC::Core::StatusCodes::RESOURCE_EXHAUSTED,
-                GRPC::Core::StatusCodes::DEADLINE_EXCEEDED].freeze
   UNKNOWN = %w[OUTCOME_UNKNOWN DURABILITY_NOT_REACHED].freeze
+  # Seconds. A repeat is safe while the record of a job lives: so that stays far longer than the repeats last.
+  RETENTION, REPEATS = 3600, 900
   ENDED = %i[JOB_STATE_DEAD JOB_STATE_CANCELLED JOB_STATE_EXPIRED].freeze
 
   def initialize(own_ids)
@@ -21,6 +21,7 @@ class Producer
 
   def send_batch(jobs)
     request = Ringq::V1::BatchEnqueueRequest.new(jobs: jobs, request_id: SecureRandom.hex(16))
+    @repeat_until = Ringq.now + REPEATS
     (1..).each do |attempt|
       again = sort_results(request, call(request).results)
       break if again.empty?
@@ -35,7 +36,7 @@ class Producer
 
   private
 
-  # The ids of the jobs, or the request id, make a repeat of the call safe.
+  # The ids of the jobs, or the request id, make a repeat of the call safe, for a time.
   def call(request)
     attempt = 0
     begin
@@ -45,8 +46,9 @@ class Producer
       raise if !e.repeatable? || (e.reason == 'OUTCOME_UNKNOWN' && e.delay.nil?)
 
       pause = Ringq.pause(attempt += 1) + (e.delay || 0)
-      Ringq.log("#{e.message}; again in #{pause.round(2)} s")
-      sleep(pause)
+      late = Ringq.now + pause > @repeat_until
+      Ringq.log("#{e.message}; #{late ? 'the jobs may be stored' : "again in #{pause.round(2)} s"}")
+      late ? raise : sleep(pause)
       retry
     end
   end
@@ -62,8 +64,9 @@ class Producer
       end
       # Without an id a repeat could make a second job.
       unsafe = UNKNOWN.include?(error.reason) && result.id.empty? && !@own_ids
-      repeat = REPEATABLE.include?(error.code) && !unsafe
-      Ringq.log("job #{result.id}: #{error.reason}: #{error.message}; #{repeat ? 'again' : 'failed'}")
+      repeat = Ringq::CallFailed::REPEATABLE.include?(error.code) && !unsafe && Ringq.now < @repeat_until
+      fate = UNKNOWN.include?(error.reason) ? 'failed, it may be stored' : 'failed'
+      Ringq.log("job #{result.id}: #{error.reason}: #{error.message}; #{repeat ? 'again' : fate}")
       @counts[:failed] += 1 unless repeat
       with_id(request.jobs[index], result.id, "r=#{request.request_id}=#{index}") if repeat
     end
@@ -87,6 +90,7 @@ most = ((3 << 20) / (payload.bytesize + 500)).clamp(1, 1000)
     Ringq::V1::JobSpec.new(
       topic: Ringq.setting('TOPICS', 'examples').split(',').first, id: prefix == '-' ? '' : "#{prefix}-#{number}",
       payload: Ringq::V1::Payload.new(text: payload),
+      retention: Google::Protobuf::Duration.new(seconds: Producer::RETENTION),
       # The context of this producer: with OpenTelemetry, that of the current span.
       headers: { 'traceparent' => "00-#{SecureRandom.hex(16)}-#{SecureRandom.hex(8)}-01" }
     )

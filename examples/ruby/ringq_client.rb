@@ -59,11 +59,11 @@ module Ringq
 
     def initialize
       @timeout = Ringq.setting('CALL_TIMEOUT', '10').to_f
-      token = Ringq.setting('TOKEN', nil)
-      @metadata = token ? { 'authorization' => "Bearer #{token}" } : {}
+      token = Ringq.setting('TOKEN', '').strip # A file's newline is no metadata: the error would show the token.
+      @metadata = token.empty? ? {} : { 'authorization' => "Bearer #{token}" }
       ca = Ringq.setting('CA', nil)
       credentials = ca ? GRPC::Core::ChannelCredentials.new(File.read(ca)) : :this_channel_is_insecure
-      servers = Ringq.setting('SERVER', '127.0.0.1:7700').split(',')
+      servers = Ringq.setting('SERVER', '127.0.0.1:7700').split(',').map(&:strip)
       @stub = V1::QueueService::Stub.new(target(servers), credentials, channel_args: channel_args(servers))
     end
 
@@ -83,8 +83,18 @@ module Ringq
     def target(servers)
       return "dns:///#{servers.first}" if servers.size == 1
 
-      "ipv4:#{servers.map { |server| server.strip.rpartition(':') }
-                     .map { |host, _, port| "#{IPSocket.getaddress(host)}:#{port}" }.join(',')}"
+      addresses = servers.filter_map { |server| address(server) }
+      raise ArgumentError, "none of #{servers.join(', ')} has an address" if addresses.empty?
+
+      "ipv4:#{addresses.join(',')}"
+    end
+
+    def address(server)
+      host, _, port = server.rpartition(':')
+      "#{Addrinfo.getaddrinfo(host, port, Socket::AF_INET, :STREAM).first.ip_address}:#{port}"
+    rescue SocketError => e
+      Ringq.log("#{server} is left out: #{e.message}")
+      nil
     end
 
     def channel_args(servers)

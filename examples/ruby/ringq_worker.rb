@@ -78,9 +78,10 @@ module Ringq
     end
   end
 
-  # Runs the handler, a block that gets a Job and returns the text of the result or nil.
+  # Runs the handler, a block that gets a Job. If its value is a String, that is the result.
   class Worker
     NEVER = Float::INFINITY
+    REFUSALS = [GRPC::Core::StatusCodes::INVALID_ARGUMENT, GRPC::Core::StatusCodes::PERMISSION_DENIED].freeze
     MAX_BYTES = 3 << 20 # Of a call; the server takes 4 MiB.
 
     def initialize(&handler)
@@ -89,18 +90,20 @@ module Ringq
       @recent = {} # The last receipts that left @entries: a message that comes twice must not start a job twice.
       @counts = { acked: 0, nacked: 0, released: 0, lost: 0 }
       @connect_at, @failures, @extend_failures, @stream_id, @heartbeat, @orphan_grace = Ringq.now, 0, 0, '', 20.0, 5.0
-      @silent_at = @grace_end = NEVER
+      @silent_at = @grace_end = @last_end = NEVER
+      @running = 0 # Threads of handlers, also of those whose job is lost.
     end
 
-    # Returns after SIGTERM or SIGINT, when each job is settled.
+    # Returns after SIGTERM or SIGINT, when each job is settled, at the latest two call timeouts after the grace.
     def run
       # A signal handler may not lock a mutex, but may start a thread.
       %w[TERM INT].each { |signal| trap(signal) { Thread.new { @events.post { stop } } } }
-      until @stopping && @entries.empty?
+      until @stopping && (@entries.empty? || Ringq.now >= @last_end)
         work(Ringq.now)
         @events.take([next_time - Ringq.now, 60].min).each(&:call)
       end
       @stream&.cancel
+      @entries.each_value.to_a.each { |entry| lose(entry, 'the worker ends') }
       Ringq.log("stopped: #{@counts.map { |name, count| "#{name}=#{count}" }.join(' ')}")
     end
 
@@ -118,7 +121,7 @@ module Ringq
 
     def next_time
       times = @entries.each_value.flat_map { |entry| [entry.ends, entry.extend_at, entry.settle_at || NEVER] }
-      [*times, @silent_at, @grace_end, @stream || @stopping ? NEVER : @connect_at].min
+      [*times, @silent_at, @grace_end, @last_end, @stream || @stopping ? NEVER : @connect_at].min
     end
 
     def call(method, request, timeout = @client.timeout, &done)
@@ -138,7 +141,7 @@ module Ringq
         worker_id: Ringq.setting('WORKER_ID', "#{Socket.gethostname}-#{Process.pid}"), continues_stream_id: @stream_id,
         lease_duration: duration(Ringq.setting('LEASE', '30').to_r)
       ))
-      @informed, @silent_at = false, Ringq.now + @client.timeout # The first message comes at once.
+      @informed, @connected_at, @silent_at = false, Ringq.now, Ringq.now + @client.timeout # The first message comes at once.
       Thread.new do
         stream.execute.each { |message| @events.post { received(message) if @stream.equal?(stream) } }
         @events.post { broken(nil) if @stream.equal?(stream) }
@@ -172,11 +175,12 @@ module Ringq
     def broken(error)
       @stream.cancel
       @stream, @silent_at, @failures = nil, NEVER, @failures + 1
-      return @connect_at = Ringq.now if error.nil? && @informed
+      # Not at once after a stream that ended at once: a server that does so would get one after the other.
+      return @connect_at = Ringq.now if error.nil? && @informed && Ringq.now - @connected_at >= 1
 
       extend_all if @informed # Or the server gives the jobs to others after orphan_grace.
       pause = Ringq.pause(rights?(error) ? @failures : 10) + [error&.delay || 0, 30].min
-      Ringq.log("#{error ? error.message : 'stream: ended without a message'}; again in #{pause.round(2)} s")
+      Ringq.log("#{error ? error.message : 'stream: ended at once'}; again in #{pause.round(2)} s")
       @connect_at = Ringq.now + pause
     end
 
@@ -187,18 +191,23 @@ module Ringq
 
     def extend_due(now)
       # Early enough for a second attempt within the lease, or the grace of a broken stream.
-      timeout = [@client.timeout, @stream ? NEVER : @orphan_grace / 2].min
-      @entries.each_value.select { |entry| now >= entry.extend_at }.each_slice(1000) do |due|
-        due.each { |entry| entry.extend_at = NEVER } # Until there is an answer.
-        items = due.map { |entry| V1::ExtendItem.new(receipt: entry.receipt) }
-        call(:extend, V1::ExtendRequest.new(items: items), [timeout, *due.map { |entry| entry.length / 4 }].min) do |answer|
-          @extend_failures = answer.is_a?(CallFailed) ? @extend_failures + 1 : 0
-          each_result(due, answer, Ringq.pause(@extend_failures + 1, 0.5)) do |entry, error, again_at|
-            if again_at then entry.extend_at = again_at
-            elsif error.nil? then entry.renew(now) # From when it was sent: never longer than at the server.
-            elsif answer.is_a?(CallFailed) then entry.extend_at = Ringq.now + 5 # No right to it, for example, which may return.
-            elsif entry.state != :settling then lose(entry, error) # Else the answer to its Ack shows what has become of it.
-            end
+      timeout = [@client.timeout, @stream && @informed ? NEVER : @orphan_grace / 2].min
+      @entries.each_value.select { |entry| now >= entry.extend_at }.each_slice(1000) { |due| send_extend(due, timeout) }
+    end
+
+    def send_extend(due, timeout)
+      now = Ringq.now
+      due.each { |entry| entry.extend_at = NEVER } # Until there is an answer.
+      items = due.map { |entry| V1::ExtendItem.new(receipt: entry.receipt) }
+      call(:extend, V1::ExtendRequest.new(items: items), [timeout, *due.map { |entry| entry.length / 4 }].min) do |answer|
+        next due.each { |entry| send_extend([entry], timeout) if in_hand?(entry) } if due.size > 1 && refused?(answer)
+
+        @extend_failures = answer.is_a?(CallFailed) ? @extend_failures + 1 : 0
+        each_result(due, answer, Ringq.pause(@extend_failures + 1, 0.5)) do |entry, error, again_at|
+          if again_at then entry.extend_at = again_at
+          elsif error.nil? then entry.renew(now) # From when it was sent: never longer than at the server.
+          elsif answer.is_a?(CallFailed) then entry.extend_at = Ringq.now + 5 # No right to it, for example, which may return.
+          elsif entry.state != :settling then lose(entry, error) # Else the answer to its Ack shows what has become of it.
           end
         end
       end
@@ -220,19 +229,24 @@ module Ringq
     end
 
     def start_handlers
-      free = Ringq.setting('CONCURRENCY', '4').to_i - @entries.each_value.count { |entry| entry.state == :running }
+      free = Ringq.setting('CONCURRENCY', '4').to_i - @running
       return if @stopping || free < 1
 
       @entries.each_value.lazy.select { |entry| entry.state == :waiting }.first(free).each do |entry|
         entry.state = :running
-        Thread.new { handle(entry) }
+        @running += 1
+        Thread.new do
+          handle(entry)
+        ensure
+          @events.post { @running -= 1 }
+        end
       end
     end
 
     # In a thread of its own.
     def handle(entry)
-      result = @handler.call(entry.job)
-      item = V1::AckItem.new(receipt: entry.receipt, result: result && payload(result))
+      result = @handler.call(entry.job) # A block has a last value in any case: only a String is meant as a result.
+      item = V1::AckItem.new(receipt: entry.receipt, result: storable?(entry, result) ? payload(result) : nil)
       @events.post { settle(entry, :ack, item, :acked) if entry.state == :running }
     rescue Cancelled
       nil
@@ -240,6 +254,14 @@ module Ringq
       action = e.is_a?(DeadLetter) ? :NACK_ACTION_DEAD_LETTER : :NACK_ACTION_RETRY
       Ringq.log("job #{entry.job.delivery.id}: #{e.class}: #{e.message}; #{action}; trace #{entry.job.traceparent}")
       @events.post { nack(entry, action, e.message, :nacked) if entry.state == :running }
+    end
+
+    def storable?(entry, result)
+      return false unless result.is_a?(String)
+      return true if result.bytesize <= 1 << 20
+
+      Ringq.log("job #{entry.job.delivery.id}: acked without its result, which is above 1 MiB")
+      false
     end
 
     # protobuf sends text that is not UTF-8, and the server refuses the whole call.
@@ -283,8 +305,10 @@ module Ringq
       batch.each { |entry| entry.settle_at = nil }
       request = (verb == :ack ? V1::AckRequest : V1::NackRequest).new(items: batch.map(&:item))
       call(verb, request) do |answer|
-        # One bad item, such as a result that is too large, must not cost the others their Ack: each one alone.
-        next batch.each { |entry| send_settles(verb, [entry]) if in_hand?(entry) } if refused?(answer) && batch.size > 1
+        # One bad item, such as a result that is too large, must not cost the others their Ack: each one alone, and without
+        # its result if that does not help. Finished work must not run again for it.
+        alone = refused?(answer) && (batch.size > 1 || bare(batch.first, answer))
+        next batch.each { |entry| send_settles(verb, [entry]) if in_hand?(entry) } if alone
 
         tries = batch.map { |entry| entry.tries += 1 }.max
         each_result(batch, answer, Ringq.pause(tries, 2.0)) do |entry, error, again_at|
@@ -300,7 +324,17 @@ module Ringq
 
     def in_hand?(entry) = @entries[entry.receipt].equal?(entry)
 
-    def refused?(answer) = answer.is_a?(CallFailed) && !answer.repeatable?
+    # For one item, but none was applied.
+    def refused?(answer) = answer.is_a?(CallFailed) && !answer.repeatable? && REFUSALS.include?(answer.code)
+
+    # Drops the result of a refused Ack, if there is one.
+    def bare(entry, answer)
+      return if entry.verb != :ack || entry.item.result.nil? || answer.code != GRPC::Core::StatusCodes::INVALID_ARGUMENT
+
+      Ringq.log("job #{entry.job.delivery.id}: again without its result: #{answer.message}")
+      entry.item.clear_result
+      true
+    end
 
     def lose(entry, reason)
       Ringq.log("job #{entry.job.delivery.id}: lost while #{entry.state}: #{reason}")
@@ -322,6 +356,7 @@ module Ringq
       return if @stopping
 
       @stopping, @grace_end = true, Ringq.now + Ringq.setting('GRACE', '25').to_f
+      @last_end = @grace_end + (2 * @client.timeout)
       release { |entry| entry.state == :waiting }
     end
 
