@@ -31,7 +31,8 @@ export class Batcher<T> {
     return new Promise((resolve, reject) => this.entries.push({ item, timeout, wanted, resolve, reject }));
   }
 
-  private flush(): void {
+  /** Sends what was added. */
+  flush(): void {
     clearTimeout(this.timer);
     this.timer = undefined;
     this.bytes = 0;

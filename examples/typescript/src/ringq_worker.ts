@@ -65,7 +65,7 @@ export class Worker {
   private readonly tasks = new Set<Promise<void>>();
   private readonly stopping = new AbortController();
   private stream?: ClientReadableStream<pb.StreamResponse>;
-  /** The longest an Extend may take: less while no stream is open. */
+  /** The longest an Extend may take: less from a break to the first Extend of the next stream. */
   private extendTimeout = Infinity;
 
   constructor(private readonly handler: Handler) {}
@@ -89,9 +89,9 @@ export class Worker {
           if (message.info) {
             info = message.info;
             log(`stream ${info.streamId} is open, ${this.held.size} jobs in hand`);
-            this.extendTimeout = Infinity;
             // A revocation that was due between two streams does not come. The answer to an Extend replaces it.
             if (request.continuesStreamId) this.extendAll();
+            this.extendTimeout = Infinity;
             request.continuesStreamId = info.streamId;
             attempt = 0;
           }
@@ -224,7 +224,10 @@ export class Worker {
       reason = (error as Error).message;
       if (instead && (error as ServiceError).code === status.INVALID_ARGUMENT) {
         log(`${job} is acked without its result: ${reason}`);
-        return this.settle(job, count, batcher, instead);
+        batcher.flush(); // Before and after: if this is refused, too, it has failed no other.
+        const settled = this.settle(job, count, batcher, instead);
+        batcher.flush();
+        return settled;
       }
     }
     if (reason) this.lose(job, reason, true);
