@@ -7,6 +7,7 @@ import { isRepeatable, log, type Method, pause, retryDelay, unary } from "./ring
 const GATHERING_MS = 5;
 const MAX_ITEMS = 1_000;
 const MAX_BYTES = 3 << 20;
+const OF_ITEMS = [status.INVALID_ARGUMENT, status.PERMISSION_DENIED];
 
 /** `sent` is the time of the answered call by the monotonic clock. Without `failure`, the item is settled. */
 export type Answer = { failure: SettleFailure | undefined; sent: number; repeated: boolean };
@@ -30,7 +31,8 @@ export class Batcher<T> {
     return new Promise((resolve, reject) => this.entries.push({ item, timeout, wanted, resolve, reject }));
   }
 
-  private flush(): void {
+  /** Sends what was added. */
+  flush(): void {
     clearTimeout(this.timer);
     this.timer = undefined;
     this.bytes = 0;
@@ -53,10 +55,11 @@ export class Batcher<T> {
       });
     } catch (error) {
       reason = error as ServiceError;
-      // A bad item fails its whole call. Alone it fails no other.
-      const split = (error as ServiceError).code === status.INVALID_ARGUMENT && entries.length > 1;
-      if (split) return entries.forEach((entry) => void this.send([entry], attempt));
-      if (!isRepeatable(error as ServiceError)) return entries.forEach((entry) => entry.reject(reason));
+      if (!isRepeatable(error as ServiceError)) {
+        // A bad item fails its whole call, and nothing is applied. Alone it fails no other.
+        const split = entries.length > 1 && OF_ITEMS.includes((error as ServiceError).code);
+        return entries.forEach((entry) => (split ? void this.send([entry], attempt) : entry.reject(reason)));
+      }
       again = entries;
     }
     if (!again.length) return;

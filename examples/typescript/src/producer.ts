@@ -8,6 +8,9 @@ import { connect, errorInfo, isRepeatable, log, pause, retryDelay, setting, unar
 
 const { RINGQ_TOPICS = "examples", RINGQ_PAYLOAD = '{"steps":2,"step_ms":10}', RINGQ_BATCH = 100 } = process.env;
 const { RINGQ_PREFIX = randomBytes(4).toString("hex") } = process.env;
+// By the contract, a repeat finds a job while its record lives: an hour from its end.
+const RETENTION = { seconds: 3_600 };
+const REPEATED_FOR = 15 * 60_000;
 const count = Number(process.argv[2]);
 const client = connect();
 const NOT_RUN = [JobState.DEAD, JobState.EXPIRED, JobState.CANCELLED];
@@ -18,13 +21,14 @@ function job(index: number): JobSpec {
     topic: RINGQ_TOPICS.split(",")[0],
     id: RINGQ_PREFIX === "-" ? "" : `${RINGQ_PREFIX}-${index}`,
     payload: { text: RINGQ_PAYLOAD },
+    retention: RETENTION,
     // The trace of whatever asked for this job: here each begins one.
     headers: { traceparent: `00-${randomBytes(16).toString("hex")}-${randomBytes(8).toString("hex")}-01` },
   });
 }
 
-/** Makes the call until it is answered. It has a request_id, so a repeat cannot store a job twice. */
-async function call(request: BatchEnqueueRequest): Promise<BatchEnqueueResponse> {
+/** Makes the call until it is answered, or `end`. It has a request_id, so a repeat stores no job twice until then. */
+async function call(request: BatchEnqueueRequest, end: number): Promise<BatchEnqueueResponse> {
   for (let attempt = 0; ; attempt++) {
     try {
       return await unary(client.batchEnqueue.bind(client), request, setting("RINGQ_CALL_TIMEOUT", 10));
@@ -34,20 +38,23 @@ async function call(request: BatchEnqueueRequest): Promise<BatchEnqueueResponse>
       const tooLate = info?.reason === "OUTCOME_UNKNOWN" && !info.metadata["id"] && !retryDelay(error as ServiceError);
       if (!isRepeatable(error as ServiceError) || tooLate) throw error;
       const delay = retryDelay(error as ServiceError) + pause(attempt, 100, 3_000);
+      if (performance.now() + delay > end) throw new Error(`given up, may be stored: ${(error as Error).message}`);
       log(`BatchEnqueue failed: ${(error as Error).message}; again in ${Math.round(delay)} ms`);
       await sleep(delay);
     }
   }
 }
 
-async function enqueue(jobs: JobSpec[], requestId: string, attempt = 0): Promise<void> {
+async function enqueue(
+  jobs: JobSpec[], requestId: string, attempt = 0, end = performance.now() + REPEATED_FOR,
+): Promise<void> {
   if (!jobs.length) return;
   if (attempt) await sleep(pause(attempt, 100, 3_000));
   let results;
   try {
-    ({ results } = await call(BatchEnqueueRequest.fromPartial({ jobs, requestId })));
+    ({ results } = await call(BatchEnqueueRequest.fromPartial({ jobs, requestId }), end));
   } catch (error) {
-    log(`${jobs.length} jobs are not enqueued: ${(error as Error).message}`);
+    log(`${jobs.length} jobs have failed: ${(error as Error).message}`);
     totals.failed += jobs.length;
     return;
   }
@@ -58,13 +65,14 @@ async function enqueue(jobs: JobSpec[], requestId: string, attempt = 0): Promise
     const named = { ...jobs[index]!, id: id || jobs[index]!.id };
     const unknown = ["OUTCOME_UNKNOWN", "DURABILITY_NOT_REACHED", "DEADLINE_EXCEEDED"].includes(error.reason);
     const repeatable = [status.UNAVAILABLE, status.RESOURCE_EXHAUSTED, status.DEADLINE_EXCEEDED].includes(error.code);
-    log(`job ${named.id || index}: ${error.reason}: ${error.message}`);
+    const late = repeatable && performance.now() > end;
+    log(`job ${named.id || index}: ${error.reason}: ${error.message}${late ? ": given up, may be stored" : ""}`);
     // Without an id, the repeat of a job that may be stored could store a second one.
-    return repeatable && (named.id || !unknown) ? again.push(named) : totals.failed++;
+    return repeatable && !late && (named.id || !unknown) ? again.push(named) : totals.failed++;
   });
   // The request_id makes ids of the places of jobs without one, and these places have changed.
-  await enqueue(again.filter((job) => job.id), requestId, attempt + 1);
-  await enqueue(again.filter((job) => !job.id), randomUUID(), attempt + 1);
+  await enqueue(again.filter((job) => job.id), requestId, attempt + 1, end);
+  await enqueue(again.filter((job) => !job.id), randomUUID(), attempt + 1, end);
 }
 
 if (!(count >= 0)) throw new Error("usage: run-producer COUNT");

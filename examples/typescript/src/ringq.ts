@@ -66,7 +66,8 @@ export function connect(): QueueServiceClient {
 
 export function metadata(): Metadata {
   const metadata = new Metadata();
-  if (process.env["RINGQ_TOKEN"]) metadata.set("authorization", `Bearer ${process.env["RINGQ_TOKEN"]}`);
+  const token = process.env["RINGQ_TOKEN"]?.trim(); // With a line break it would be refused, and printed in the error.
+  if (token) metadata.set("authorization", `Bearer ${token}`);
   return metadata;
 }
 
@@ -83,8 +84,12 @@ export const unary = <Q, A>(method: Method<Q, A>, request: Q, timeout: number): 
 
 function detail<T>(error: ServiceError, type: string, decode: (value: Buffer) => T): T | undefined {
   const [status = Buffer.alloc(0)] = error.metadata?.get("grpc-status-details-bin") ?? [];
-  const found = Status.decode(status as Buffer).details.find((any) => any.typeUrl.endsWith(`/google.rpc.${type}`));
-  return found && decode(found.value);
+  try {
+    const found = Status.decode(status as Buffer).details.find((any) => any.typeUrl.endsWith(`/google.rpc.${type}`));
+    return found && decode(found.value);
+  } catch {
+    return undefined; // A proxy can send anything.
+  }
 }
 
 export const errorInfo = (error: ServiceError): ErrorInfo | undefined => detail(error, "ErrorInfo", ErrorInfo.decode);

@@ -17,6 +17,15 @@ export class DeadLetter extends Error {}
 /** Does the work of one job and returns its result. */
 export type Handler = (job: Job) => Promise<Payload | undefined>;
 
+/** Anything can be thrown, even an object whose text throws. */
+function textOf(error: unknown): string {
+  try {
+    return String(error);
+  } catch {
+    return "an error without a text";
+  }
+}
+
 export class Job {
   readonly controller = new AbortController();
   /** Aborted when the job is another worker's, or this one stops: give it to all that the handler waits for. */
@@ -56,6 +65,8 @@ export class Worker {
   private readonly tasks = new Set<Promise<void>>();
   private readonly stopping = new AbortController();
   private stream?: ClientReadableStream<pb.StreamResponse>;
+  /** The longest an Extend may take: less from a break to the first Extend of the next stream. */
+  private extendTimeout = Infinity;
 
   constructor(private readonly handler: Handler) {}
 
@@ -69,6 +80,7 @@ export class Worker {
     });
     for (let attempt = 0, delay = 0; !this.stopping.signal.aborted; ) {
       let info: pb.StreamInfo | undefined;
+      const begin = performance.now();
       const stream = (this.stream = this.client.stream(request, metadata()));
       const cancel = () => (log("the stream is silent"), stream.cancel());
       let watchdog = setTimeout(cancel, FIRST_MESSAGE);
@@ -79,6 +91,7 @@ export class Worker {
             log(`stream ${info.streamId} is open, ${this.held.size} jobs in hand`);
             // A revocation that was due between two streams does not come. The answer to an Extend replaces it.
             if (request.continuesStreamId) this.extendAll();
+            this.extendTimeout = Infinity;
             request.continuesStreamId = info.streamId;
             attempt = 0;
           }
@@ -89,12 +102,16 @@ export class Worker {
           if (message.draining) log("the server drains");
         }
         log("the stream has ended");
-        // Streams that end without a message, one after the other, would be a storm.
-        delay = info ? 0 : pause(attempt++, 250, LONGEST_PAUSE);
+        // Short streams, one after the other, would be a storm.
+        delay = info && performance.now() - begin > 1_000 ? 0 : pause(attempt++, 250, LONGEST_PAUSE);
       } catch (error) {
         if (this.stream !== stream) return clearTimeout(watchdog); // Cancelled by `stop`.
         const { code, message } = error as ServiceError;
-        if (info) this.extendAll(); // Else the server releases these jobs after the orphan_grace.
+        if (info) {
+          // Else the server releases these jobs after the orphan_grace: an Extend that hangs must end in time for a repeat.
+          this.extendTimeout = (milliseconds(info.orphanGrace) || 5_000) / 2;
+          this.extendAll();
+        }
         const least = HOPELESS.includes(code) ? LONGEST_PAUSE : Math.min(retryDelay(error as ServiceError), 30_000);
         delay = least + pause(attempt++, 250, least ? 1_000 : LONGEST_PAUSE);
         log(`the stream has failed: ${message}; the next one in ${Math.round(delay)} ms`);
@@ -117,6 +134,7 @@ export class Worker {
     stream?.cancel();
     this.waiting.forEach((job) => this.release(job));
     await this.settled(this.timeout);
+    this.counts.lost += this.held.size; // Not settled in time.
     log(`stopped: ${Object.entries(this.counts).map(([name, count]) => `${name}=${count}`).join(" ")}`);
   }
 
@@ -152,10 +170,10 @@ export class Worker {
     let settle: () => Promise<void>;
     try {
       const result = await this.handler(job);
-      settle = () => this.settle(job, "acked", this.acks, pb.AckItem.fromPartial({ receipt: job.delivery.receipt, result }));
+      settle = () => this.ack(job, result);
     } catch (error) {
       const action = error instanceof DeadLetter ? pb.NackAction.DEAD_LETTER : pb.NackAction.RETRY;
-      settle = () => this.nack(job, action, String(error));
+      settle = () => this.nack(job, action, textOf(error));
     }
     this.running.delete(job);
     this.runWaiting();
@@ -169,6 +187,21 @@ export class Worker {
     job.controller.abort(new Error("the worker stops"));
   }
 
+  /** Finished work must not run again for its result: if the result is bad, the job is acked without it. */
+  private ack(job: Job, result?: Payload): Promise<void> {
+    const bare = pb.AckItem.fromPartial({ receipt: job.delivery.receipt });
+    if (result === undefined || result === null) return this.settle(job, "acked", this.acks, bare);
+    const item = { ...bare, result };
+    try {
+      if (typeof result !== "object") throw new TypeError("it is not a Payload");
+      pb.AckItem.encode(item).finish();
+    } catch (error) {
+      log(`${job} is acked without its result: ${textOf(error)}`);
+      return this.settle(job, "acked", this.acks, bare);
+    }
+    return this.settle(job, "acked", this.acks, item, bare);
+  }
+
   private nack(job: Job, action: pb.NackAction, text = ""): Promise<void> {
     if (text) log(`${job} failed: ${text}`);
     const error = text.slice(0, 1_000); // The server takes 4 KiB.
@@ -176,7 +209,10 @@ export class Worker {
     return this.settle(job, action === pb.NackAction.RELEASE ? "released" : "nacked", this.nacks, item);
   }
 
-  private async settle<T>(job: Job, count: "acked" | "nacked" | "released", batcher: Batcher<T>, item: T): Promise<void> {
+  /** If the item is refused, `instead` is sent. */
+  private async settle<T>(
+    job: Job, count: "acked" | "nacked" | "released", batcher: Batcher<T>, item: T, instead?: T,
+  ): Promise<void> {
     job.settling = true; // Its lease goes on being extended until the settle is through.
     let reason: string | undefined;
     try {
@@ -186,6 +222,13 @@ export class Worker {
       if (!done) reason = `${pb.SettleError[failure.error]} ${failure.message}`;
     } catch (error) {
       reason = (error as Error).message;
+      if (instead && (error as ServiceError).code === status.INVALID_ARGUMENT) {
+        log(`${job} is acked without its result: ${reason}`);
+        batcher.flush(); // Before and after: if this is refused, too, it has failed no other.
+        const settled = this.settle(job, count, batcher, instead);
+        batcher.flush();
+        return settled;
+      }
     }
     if (reason) this.lose(job, reason, true);
     else if (this.drop(job)) this.counts[count]++;
@@ -203,7 +246,8 @@ export class Worker {
     try {
       const item = pb.ExtendItem.fromPartial({ receipt, checkpoint });
       // The deadline is short enough for a repeat before the lease is over.
-      const { failure, sent } = await this.extensions.add(item, Math.min(this.timeout, this.leaseOf(job) / 4), wanted);
+      const timeout = Math.min(this.timeout, this.leaseOf(job) / 4, this.extendTimeout);
+      const { failure, sent } = await this.extensions.add(item, timeout, wanted);
       if (failure) this.lose(job, `Extend: ${pb.SettleError[failure.error]}`);
       else this.setTimers(job, sent);
     } catch (error) {

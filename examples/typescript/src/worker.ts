@@ -11,11 +11,14 @@ const read = (payload?: Payload) => payload?.text ?? payload?.data?.toString("ut
 const json = (value: object): Payload => Payload.fromPartial({ text: JSON.stringify(value) });
 
 function plan(job: Job): Plan {
+  let value: unknown;
   try {
-    return { ...JSON.parse(read(job.delivery.payload) || "{}") };
+    value = JSON.parse(read(job.delivery.payload) || "{}");
   } catch (error) {
     throw new DeadLetter(`the payload is not JSON: ${(error as Error).message}`);
   }
+  if (typeof value !== "object" || Array.isArray(value)) throw new DeadLetter("the payload is not a JSON object");
+  return { ...value };
 }
 
 async function work(job: Job): Promise<Payload> {

@@ -1,7 +1,6 @@
 package dev.ringq.example;
 
 import com.google.protobuf.MessageLite;
-import com.google.rpc.Code;
 import dev.ringq.v1.SettleError;
 import dev.ringq.v1.SettleFailure;
 import io.grpc.Status;
@@ -9,6 +8,7 @@ import io.grpc.stub.StreamObserver;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
@@ -24,6 +24,7 @@ final class Batcher<T extends MessageLite> {
   private static final long GATHERING_MILLIS = 5;
   private static final int MAX_ITEMS = 1_000;
   private static final int MAX_BYTES = 3 << 20;
+  private static final Set<Status.Code> OF_ITEMS = Set.of(Status.Code.INVALID_ARGUMENT, Status.Code.PERMISSION_DENIED);
 
   /** The answer to one item: {@code failure} is null if it is settled, {@code sent} is the time of the answered call. */
   record Answer(SettleFailure failure, long sent, boolean repeated) {}
@@ -88,10 +89,12 @@ final class Batcher<T extends MessageLite> {
     return answer;
   }
 
-  private void flush() {
-    send(entries, 0);
+  /** Sends what was added. */
+  void flush() {
+    List<Entry<T>> batch = entries;
     entries = new ArrayList<>();
     bytes = 0;
+    send(batch, 0);
   }
 
   private void send(List<Entry<T>> batch, int attempt) {
@@ -100,7 +103,7 @@ final class Batcher<T extends MessageLite> {
     }
     long sent = System.nanoTime();
     long timeout = batch.stream().mapToLong(Entry::timeout).min().getAsLong();
-    call.send(batch.stream().map(Entry::item).toList(), timeout, (failures, error) -> {
+    Reply reply = (failures, error) -> {
       if (error != null) {
         failed(batch, attempt, error);
         return;
@@ -119,15 +122,20 @@ final class Batcher<T extends MessageLite> {
       if (!again.isEmpty()) {
         repeat(again, attempt, Status.UNAVAILABLE.withDescription("a shard did not answer").asRuntimeException());
       }
-    });
+    };
+    try {
+      call.send(batch.stream().map(Entry::item).toList(), timeout, reply);
+    } catch (RuntimeException error) {
+      batch.forEach(entry -> entry.answer().completeExceptionally(error)); // It was not sent.
+    }
   }
 
   private void failed(List<Entry<T>> batch, int attempt, Throwable error) {
-    if (Status.fromThrowable(error).getCode().value() == Code.INVALID_ARGUMENT_VALUE && batch.size() > 1) {
-      // A bad item fails its whole call. Alone it fails no other.
-      batch.forEach(entry -> send(List.of(entry), attempt));
-    } else if (Ringq.isRepeatable(error)) {
+    if (Ringq.isRepeatable(error)) {
       repeat(batch, attempt, error);
+    } else if (batch.size() > 1 && OF_ITEMS.contains(Status.fromThrowable(error).getCode())) {
+      // A bad item fails its whole call, and nothing is applied. Alone it fails no other.
+      batch.forEach(entry -> send(List.of(entry), attempt));
     } else {
       batch.forEach(entry -> entry.answer().completeExceptionally(error));
     }

@@ -2,6 +2,8 @@ package dev.ringq.example;
 
 import static com.google.rpc.Code.*;
 
+import com.google.protobuf.Duration;
+import com.google.protobuf.util.Durations;
 import com.google.rpc.ErrorInfo;
 import dev.ringq.v1.*;
 import io.grpc.StatusRuntimeException;
@@ -15,6 +17,9 @@ final class Producer {
   private static final Set<String> UNKNOWN = Set.of("OUTCOME_UNKNOWN", "DURABILITY_NOT_REACHED", "DEADLINE_EXCEEDED");
   private static final Set<JobState> NOT_RUN =
       Set.of(JobState.JOB_STATE_DEAD, JobState.JOB_STATE_EXPIRED, JobState.JOB_STATE_CANCELLED);
+  /** By the contract, a repeat finds a job while its record lives: this long from its end. */
+  private static final Duration RETENTION = Durations.fromHours(1);
+  private static final long REPEATED_FOR = TimeUnit.MINUTES.toNanos(15);
   private static final int ENQUEUED = 0, UNCHANGED = 1, FAILED = 2;
   private static final String PREFIX = Ringq.setting("RINGQ_PREFIX", random(8));
   private static final int[] TOTALS = new int[3];
@@ -29,13 +34,14 @@ final class Producer {
         .setTopic(Ringq.setting("RINGQ_TOPICS", "examples").split(",")[0])
         .setId(PREFIX.equals("-") ? "" : PREFIX + "-" + index)
         .setPayload(Payload.newBuilder().setText(Ringq.setting("RINGQ_PAYLOAD", "{\"steps\":2,\"step_ms\":10}")))
+        .setRetention(RETENTION)
         // The trace of whatever asked for this job: here each begins one.
         .putHeaders("traceparent", "00-" + random(32) + "-" + random(16) + "-01")
         .build();
   }
 
-  /** Makes the call until it is answered. It has a request_id, so a repeat cannot store a job twice. */
-  private static BatchEnqueueResponse call(BatchEnqueueRequest request) throws InterruptedException {
+  /** Makes the call until it is answered, or {@code end}. It has a request_id, so a repeat stores no job twice until then. */
+  private static BatchEnqueueResponse call(BatchEnqueueRequest request, long end) throws InterruptedException {
     for (int attempt = 0; ; attempt++) {
       try {
         return stub.withDeadlineAfter(Ringq.duration("RINGQ_CALL_TIMEOUT", "10"), TimeUnit.NANOSECONDS).batchEnqueue(request);
@@ -48,22 +54,25 @@ final class Producer {
           throw error;
         }
         long delay = least + Ringq.pause(attempt, 100, 3_000);
+        if (System.nanoTime() + delay - end > 0) {
+          throw error.getStatus().augmentDescription("given up, may be stored").asRuntimeException();
+        }
         Ringq.log("BatchEnqueue failed: %s; again in %d ms", Ringq.text(error), delay / 1_000_000);
         TimeUnit.NANOSECONDS.sleep(delay);
       }
     }
   }
 
-  private static void enqueue(List<JobSpec> jobs, String requestId, int attempt) throws InterruptedException {
+  private static void enqueue(List<JobSpec> jobs, String requestId, int attempt, long end) throws InterruptedException {
     if (jobs.isEmpty()) {
       return;
     }
     TimeUnit.NANOSECONDS.sleep(attempt == 0 ? 0 : Ringq.pause(attempt, 100, 3_000));
     List<EnqueueResult> results;
     try {
-      results = call(BatchEnqueueRequest.newBuilder().addAllJobs(jobs).setRequestId(requestId).build()).getResultsList();
+      results = call(BatchEnqueueRequest.newBuilder().addAllJobs(jobs).setRequestId(requestId).build(), end).getResultsList();
     } catch (StatusRuntimeException error) {
-      Ringq.log("%d jobs are not enqueued: %s", jobs.size(), Ringq.text(error));
+      Ringq.log("%d jobs have failed: %s", jobs.size(), Ringq.text(error));
       TOTALS[FAILED] += jobs.size();
       return;
     }
@@ -80,16 +89,18 @@ final class Producer {
       }
       // The result names the id that makes a repeat safe. Without one, a repeat could store a second job.
       String id = result.getId().isEmpty() ? jobs.get(index).getId() : result.getId();
-      Ringq.log("job %s: %s: %s", id, error.getReason(), error.getMessage());
-      if (REPEATABLE.contains(error.getCode()) && !(id.isEmpty() && UNKNOWN.contains(error.getReason()))) {
+      boolean isRepeatable = REPEATABLE.contains(error.getCode());
+      boolean isLate = isRepeatable && System.nanoTime() - end > 0;
+      Ringq.log("job %s: %s: %s%s", id, error.getReason(), error.getMessage(), isLate ? ": given up, may be stored" : "");
+      if (isRepeatable && !isLate && !(id.isEmpty() && UNKNOWN.contains(error.getReason()))) {
         again.add(jobs.get(index).toBuilder().setId(id).build());
       } else {
         TOTALS[FAILED]++;
       }
     }
     // The request_id makes ids of the places of jobs without one, and these places have changed.
-    enqueue(again.stream().filter(job -> !job.getId().isEmpty()).toList(), requestId, attempt + 1);
-    enqueue(again.stream().filter(job -> job.getId().isEmpty()).toList(), UUID.randomUUID().toString(), attempt + 1);
+    enqueue(again.stream().filter(job -> !job.getId().isEmpty()).toList(), requestId, attempt + 1, end);
+    enqueue(again.stream().filter(job -> job.getId().isEmpty()).toList(), UUID.randomUUID().toString(), attempt + 1, end);
   }
 
   public static void main(String[] arguments) throws Exception {
@@ -98,7 +109,7 @@ final class Producer {
     stub = QueueServiceGrpc.newBlockingStub(Ringq.connect(Executors.newSingleThreadScheduledExecutor()));
     for (int first = 0; first < count; first += batch) {
       List<JobSpec> jobs = IntStream.range(first, Math.min(count, first + batch)).mapToObj(Producer::job).toList();
-      enqueue(jobs, UUID.randomUUID().toString(), 0);
+      enqueue(jobs, UUID.randomUUID().toString(), 0, System.nanoTime() + REPEATED_FOR);
     }
     System.out.printf("enqueued=%d unchanged=%d failed=%d%n", TOTALS[ENQUEUED], TOTALS[UNCHANGED], TOTALS[FAILED]);
     System.exit(TOTALS[FAILED] > 0 ? 1 : 0);

@@ -66,7 +66,7 @@ final class Ringq {
         .keepAliveTimeout(10, TimeUnit.SECONDS)
         .maxInboundMessageSize(16 << 20)
         .executor(executor);
-    String token = setting("RINGQ_TOKEN", "");
+    String token = setting("RINGQ_TOKEN", "").strip(); // A line break would be refused, and the token printed.
     if (!token.isEmpty()) {
       Metadata headers = new Metadata();
       headers.put(AUTHORIZATION, "Bearer " + token);
@@ -115,14 +115,14 @@ final class Ringq {
   /** Returns a detail of the error, or the empty message. */
   @SuppressWarnings("unchecked")
   static <T extends Message> T detail(Throwable error, T empty) {
-    com.google.rpc.Status status = StatusProto.fromThrowable(error);
     try {
+      com.google.rpc.Status status = StatusProto.fromThrowable(error);
       for (var any : status == null ? com.google.rpc.Status.getDefaultInstance().getDetailsList() : status.getDetailsList()) {
         if (any.is(empty.getClass())) {
           return (T) any.unpack(empty.getClass());
         }
       }
-    } catch (InvalidProtocolBufferException invalid) {
+    } catch (InvalidProtocolBufferException | IllegalArgumentException invalid) { // Proxies can send anything.
       log("the details of an error cannot be read: %s", invalid.getMessage());
     }
     return empty;

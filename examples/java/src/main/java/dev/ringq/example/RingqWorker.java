@@ -41,10 +41,29 @@ final class RingqWorker {
     }
   }
 
+  /** Logs what its tasks throw, which would vanish in their futures. */
+  private static final class Loop extends ScheduledThreadPoolExecutor {
+    Loop() {
+      super(1);
+      setRemoveOnCancelPolicy(true); // Each job cancels timers that are due much later.
+    }
+
+    @Override
+    protected void afterExecute(Runnable task, Throwable thrown) {
+      if (task instanceof Future<?> future && future.isDone() && !future.isCancelled()) {
+        try {
+          future.get();
+        } catch (ExecutionException | InterruptedException error) {
+          Ringq.log("a task of the loop has failed: %s", error);
+        }
+      }
+    }
+  }
+
   private enum Outcome { ACKED, NACKED, RELEASED, LOST }
 
   private final Handler handler;
-  private final ScheduledExecutorService loop = Executors.newSingleThreadScheduledExecutor();
+  private final ScheduledExecutorService loop = new Loop();
   private final ExecutorService threads;
   private final int concurrency = Integer.parseInt(Ringq.setting("RINGQ_CONCURRENCY", "4"));
   private final long timeout = Ringq.duration("RINGQ_CALL_TIMEOUT", "10");
@@ -61,6 +80,8 @@ final class RingqWorker {
   private int attempt;
   private Stream stream;
   private boolean stopping;
+  /** The longest an Extend may take: less from a break to the first Extend of the next stream. */
+  private long extendTimeout = Long.MAX_VALUE;
   private CompletableFuture<Void> settled = new CompletableFuture<>();
 
   RingqWorker(Handler handler) throws IOException {
@@ -105,12 +126,16 @@ final class RingqWorker {
     loop.submit(() -> {
       Stream last = stream;
       stream = null;
-      last.call.cancel("the worker stops", null);
+      if (last != null) {
+        last.call.cancel("the worker stops", null);
+      }
       List.copyOf(waiting).forEach(this::release);
     }).get();
     awaitSettled(timeout);
-    loop.submit(() ->
-        Ringq.log("stopped: acked=%d nacked=%d released=%d lost=%d", Arrays.stream(counts).boxed().toArray())).get();
+    loop.submit(() -> {
+      counts[Outcome.LOST.ordinal()] += held.size(); // Not settled in time.
+      Ringq.log("stopped: acked=%d nacked=%d released=%d lost=%d", Arrays.stream(counts).boxed().toArray());
+    }).get();
   }
 
   private void awaitSettled(long most) throws InterruptedException, ExecutionException {
@@ -146,6 +171,7 @@ final class RingqWorker {
 
   private final class Stream implements ClientResponseObserver<StreamRequest, StreamResponse> {
     private ClientCallStreamObserver<StreamRequest> call;
+    private final long begin = System.nanoTime();
     private StreamInfo info;
     private Future<?> watchdog;
 
@@ -171,6 +197,7 @@ final class RingqWorker {
         if (!request.getContinuesStreamId().isEmpty()) {
           extendAll();
         }
+        extendTimeout = Long.MAX_VALUE;
         request.setContinuesStreamId(info.getStreamId());
         attempt = 0;
       }
@@ -187,8 +214,9 @@ final class RingqWorker {
     public void onCompleted() {
       watchdog.cancel(false);
       Ringq.log("the stream has ended");
-      // Ends without a message, one after the other, would be a storm.
-      openStreamIn(info == null ? Ringq.pause(attempt++, 250, LONGEST_PAUSE_MILLIS) : 0);
+      // Short streams, one after the other, would be a storm.
+      boolean isShort = info == null || System.nanoTime() - begin < ONE_SECOND;
+      openStreamIn(isShort ? Ringq.pause(attempt++, 250, LONGEST_PAUSE_MILLIS) : 0);
     }
 
     @Override
@@ -198,7 +226,10 @@ final class RingqWorker {
         return; // Cancelled by stop.
       }
       if (info != null) {
-        extendAll(); // Else the server releases these jobs after the orphan_grace.
+        // Else the server releases these jobs after the orphan_grace: an Extend that hangs must end in time for a repeat.
+        long grace = Durations.toNanos(info.getOrphanGrace());
+        extendTimeout = (grace > 0 ? grace : 5 * ONE_SECOND) / 2;
+        extendAll();
       }
       long least = HOPELESS.contains(Status.fromThrowable(error).getCode())
           ? MILLISECONDS.toNanos(LONGEST_PAUSE_MILLIS) : Math.min(Ringq.retryDelay(error), 30 * ONE_SECOND);
@@ -244,13 +275,24 @@ final class RingqWorker {
       return; // Lost or released meanwhile.
     }
     try {
+      settleTask(job);
+    } catch (RuntimeException error) {
+      // Even the text of an exception can throw. A job that is not settled would be extended for ever.
+      String text = error.getClass().getName();
+      Ringq.log("%s failed: %s", job, text);
+      nack(job, NackAction.NACK_ACTION_RETRY, text);
+    }
+  }
+
+  private void settleTask(Job job) {
+    try {
       AckItem.Builder item = AckItem.newBuilder().setReceipt(job.receipt());
       Payload result = job.task.get();
       settle(job, Outcome.ACKED, acks, (result == null ? item : item.setResult(result)).build());
     } catch (ExecutionException error) {
       Throwable cause = error.getCause();
       boolean isDead = cause instanceof DeadLetterException;
-      String text = isDead ? cause.getMessage() : cause.toString();
+      String text = String.valueOf(isDead ? cause.getMessage() : cause.toString());
       Ringq.log("%s failed: %s", job, text);
       nack(job, isDead ? NackAction.NACK_ACTION_DEAD_LETTER : NackAction.NACK_ACTION_RETRY, text);
     } catch (InterruptedException | CancellationException impossible) {
@@ -281,6 +323,15 @@ final class RingqWorker {
   private <T extends MessageLite> void settle(Job job, Outcome outcome, Batcher<T> batcher, T item) {
     job.settling = true; // Its lease goes on being extended until the settle is through.
     batcher.add(item, timeout, () -> held.get(job.receipt()) == job).whenComplete((answer, error) -> {
+      if (error != null && item instanceof AckItem ack && ack.hasResult()
+          && Status.fromThrowable(error).getCode() == Status.Code.INVALID_ARGUMENT) {
+        // Finished work must not run again for its result.
+        Ringq.log("%s is acked without its result: %s", job, Ringq.text(error));
+        acks.flush(); // Before and after: if this is refused, too, it has failed no other.
+        settle(job, outcome, acks, ack.toBuilder().clearResult().build());
+        acks.flush();
+        return;
+      }
       // After a repeated Ack, the job is gone because the first one was applied.
       boolean done = error == null && (answer.failure() == null || (outcome == Outcome.ACKED && answer.repeated()
           && answer.failure().getError() == SettleError.SETTLE_ERROR_NOT_FOUND));
@@ -306,7 +357,7 @@ final class RingqWorker {
       item.setCheckpoint(checkpoint);
     }
     // The deadline is short enough for a repeat before the lease is over.
-    return extensions.add(item.build(), Math.min(timeout, job.lease / 4),
+    return extensions.add(item.build(), Math.min(Math.min(timeout, extendTimeout), job.lease / 4),
         () -> job.extensions == extension && held.get(job.receipt()) == job).thenAccept(answer -> {
           if (answer.failure() == null) {
             setTimers(job, answer.sent());
