@@ -27,7 +27,7 @@ class DeadLetter(Exception):
 def text_of(error):
     try:
         text = f"{type(error).__name__}: {error}"
-    except Exception:  # The error's class may be anybody's.
+    except Exception:  # Code of the handler's libraries.
         text = type(error).__name__
     return text.encode(errors="replace")[:4096].decode(errors="ignore")
 

@@ -271,7 +271,7 @@ func (w *Worker) work(job *Job) {
 	}
 }
 
-// handle returns the result, or what is to be said of the failure. No method of the error is called elsewhere: that of a
+// handle returns the result, or the Nack of the failure. No method of the error is called elsewhere: that of a
 // nil pointer in an error, for example, panics.
 func (w *Worker) handle(job *Job) (result *pb.Payload, failure *pb.NackItem) {
 	defer func() {
