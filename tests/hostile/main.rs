@@ -1,6 +1,6 @@
 //! Hostile clients on both ports: each costs itself only. The server's memory and open files stay within bounds that each
 //! scenario names, hostile connections are ended or slowed down, and a polite client beside them works as fast as
-//! without them, within a factor of 3.
+//! without them, within a factor of 3. Times below 5 ms count as 5 ms: attackers and server share the processors.
 //!
 //! `make hostile` runs all scenarios, in about 5 minutes; `cargo test` none of them, because they compare times and load
 //! the whole machine. `RINGQ_BIN` is the server; `make hostile` uses the release build.
