@@ -38,6 +38,14 @@ pub(crate) enum BaselineVerdict {
     OutOfTolerance,
 }
 
+// === impl BaselineVerdict ===
+
+impl BaselineVerdict {
+    pub(crate) fn is_within(&self) -> bool {
+        matches!(self, BaselineVerdict::Within)
+    }
+}
+
 // === impl Baseline ===
 
 impl Baseline {
@@ -64,6 +72,13 @@ impl Baseline {
     /// Returns the figure of that name, if there is one.
     pub(crate) fn value(&self, name: &str) -> Option<f64> {
         self.figures.get(name).copied()
+    }
+
+    /// Returns the one of two measurements of a figure that is nearer to its value here.
+    pub(crate) fn nearer(&self, one: RegressFigure, other: RegressFigure) -> RegressFigure {
+        let Some(before) = self.value(&one.name) else { return one };
+        let off = |figure: &RegressFigure| (figure.value - before).abs();
+        if off(&other) < off(&one) { other } else { one }
     }
 
     pub(crate) fn judge(&self, figure: &RegressFigure, rustc: &str) -> BaselineVerdict {
