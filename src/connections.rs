@@ -1,10 +1,12 @@
 //! Incoming connections of one port: limits on open connections, in all and from one address, and on the time for
-//! which a peer may not read, and the frames that cost a client nothing.
+//! which a peer may not read, the frames that cost a client nothing, and how often an address connects.
 
 mod frame_budget;
+mod turns;
 mod unread_body;
 
 use std::collections::HashMap;
+use std::error::Error as _;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -15,6 +17,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -23,6 +26,8 @@ use crate::log_limiter::LogLimiter;
 
 pub(crate) use frame_budget::FrameBudget;
 pub(crate) use unread_body::UnreadBody;
+
+use turns::Turns;
 
 /// First delay after a failed accept.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(5);
@@ -39,6 +44,8 @@ pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const TLS_HANDSHAKE: u8 = 22;
 /// Number of bits of an IPv6 address for its network: one machine can have all addresses of a network.
 const NETWORK_BITS: u32 = 64;
+/// Number of addresses without open connections that are kept until their debt is paid, beside as many as have some.
+const CLOSED_PEERS_MAX: usize = 1_024;
 
 /// The connections of one port. A connection over a limit is closed at once, so that the client can try another server;
 /// a connection that waited would look like a server that hangs.
@@ -54,7 +61,14 @@ pub(crate) struct Connections {
 #[derive(Debug, Default)]
 struct OpenCounts {
     all: usize,
-    by_peer: HashMap<IpAddr, usize>,
+    by_peer: HashMap<IpAddr, Peer>,
+}
+
+/// Address with open connections, or with a debt.
+#[derive(Debug, Default)]
+struct Peer {
+    open: usize,
+    turns: Turns,
 }
 
 /// First bytes of a connection, by which its protocol is recognized.
@@ -76,14 +90,23 @@ pub(crate) struct ReplayedSocket<S> {
 pub(crate) struct AcceptedConnection {
     pub(crate) socket: TcpStream,
     pub(crate) peer: SocketAddr,
+    pub(crate) origin: ConnectionOrigin,
     pub(crate) slot: ConnectionSlot,
+}
+
+/// Address that a connection comes from, and the port that it reaches.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionOrigin {
+    connections: Arc<Connections>,
+    peer: IpAddr,
 }
 
 /// A slot among the connections of a port; freed on drop.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
-    connections: Arc<Connections>,
-    peer: IpAddr,
+    origin: ConnectionOrigin,
+    /// Time until its turn.
+    wait: Duration,
 }
 
 /// Limit that rejects a connection.
@@ -110,10 +133,11 @@ impl Connections {
         loop {
             match listener.accept().await {
                 Ok((socket, peer)) => {
-                    if let Some(place) = self.admit(peer.ip())
+                    if let Some(slot) = self.admit(peer.ip())
                         && prepare(&socket).is_ok()
                     {
-                        return AcceptedConnection { socket, peer, slot: place };
+                        let origin = slot.origin.clone();
+                        return AcceptedConnection { socket, peer, origin, slot };
                     }
                 }
                 Err(error) => {
@@ -143,7 +167,15 @@ impl Connections {
                 () = &mut shutdown => break,
                 accepted = self.accept(&listener) => accepted,
             };
-            tasks.spawn(serve(accepted));
+            let (wait, stopped) = (accepted.slot.wait, stop.clone());
+            let served = serve(accepted);
+            tasks.spawn(async move {
+                if !wait.is_zero() {
+                    let turn = tokio::time::sleep(wait);
+                    tokio::select! { () = turn => {} () = stopped.cancelled() => return }
+                }
+                served.await;
+            });
         }
         stop.cancel();
         tasks.close();
@@ -154,7 +186,14 @@ impl Connections {
     pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionSlot> {
         let network = peer_network(peer);
         match self.count_opened(network) {
-            Ok(()) => Some(ConnectionSlot { connections: Arc::clone(self), peer: network }),
+            Ok(wait) => {
+                if !wait.is_zero() {
+                    self.log_late(peer, wait);
+                }
+                let connections = Arc::clone(self);
+                let origin = ConnectionOrigin { connections, peer: network };
+                Some(ConnectionSlot { origin, wait })
+            }
             Err(full) => {
                 self.log_refused(peer, full);
                 None
@@ -162,28 +201,42 @@ impl Connections {
         }
     }
 
-    fn count_opened(&self, peer: IpAddr) -> Result<(), ReachedLimit> {
-        let mut open = self.open();
+    /// Returns for how long the connection waits for its turn.
+    fn count_opened(&self, peer: IpAddr) -> Result<Duration, ReachedLimit> {
+        let (now, mut open) = (Instant::now(), self.open());
         if open.all >= self.max {
             return Err(ReachedLimit::Port);
         }
+        if open.by_peer.len() > 2 * open.all + CLOSED_PEERS_MAX {
+            open.by_peer.retain(|_, peer| !peer.is_forgotten(now));
+        }
         let of_peer = open.by_peer.entry(peer).or_default();
-        if *of_peer >= self.peer_max {
+        if of_peer.open >= self.peer_max {
             return Err(ReachedLimit::Peer);
         }
-        *of_peer += 1;
+        of_peer.open += 1;
+        let wait = of_peer.turns.take(now);
         open.all += 1;
-        Ok(())
+        Ok(wait)
     }
 
     fn count_closed(&self, peer: IpAddr) {
         let mut open = self.open();
         open.all -= 1;
         if let Some(of_peer) = open.by_peer.get_mut(&peer) {
-            *of_peer -= 1;
-            if *of_peer == 0 {
+            of_peer.open -= 1;
+            if of_peer.is_forgotten(Instant::now()) {
                 open.by_peer.remove(&peer);
             }
+        }
+    }
+
+    fn log_late(&self, peer: IpAddr, wait: Duration) {
+        const WHY: &str = "its address connects too often, or sends what the server must end";
+        if let Some(passed) = self.log.allow(&[WHY]) {
+            let (port, suppressed) = (self.port, passed.suppressed());
+            let wait_ms = wait.as_millis();
+            tracing::warn!(port, %peer, wait_ms, suppressed, "connection waits: {WHY}");
         }
     }
 
@@ -203,11 +256,36 @@ impl Connections {
     }
 }
 
+// === impl Peer ===
+
+impl Peer {
+    /// Returns whether nothing of it has to be kept.
+    fn is_forgotten(&self, now: Instant) -> bool {
+        self.open == 0 && self.turns.is_paid(now)
+    }
+}
+
+// === impl ConnectionOrigin ===
+
+impl ConnectionOrigin {
+    /// Counts how the connection has ended: if the server had to end it, the next ones from its address wait.
+    pub(crate) fn ended(&self, error: &hyper::Error) {
+        let is_violation = error
+            .source()
+            .and_then(|cause| cause.downcast_ref::<h2::Error>())
+            .is_some_and(|error| error.is_library() || frame_budget::is_flood(error.get_io()));
+        if is_violation {
+            let (now, mut open) = (Instant::now(), self.connections.open());
+            open.by_peer.entry(self.peer).or_default().turns.punish(now);
+        }
+    }
+}
+
 // === impl ConnectionSlot ===
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.connections.count_closed(self.peer);
+        self.origin.connections.count_closed(self.origin.peer);
     }
 }
 
@@ -324,8 +402,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    #[test]
-    fn connections_are_bounded_in_all_and_by_peer() {
+    #[tokio::test(start_paused = true)]
+    async fn connections_are_bounded_in_all_and_by_peer() {
         let connections = Connections::new("grpc", 3, 2);
         let (a, b) = (ip("10.0.0.1"), ip("10.0.0.2"));
         let held = [connections.admit(a), connections.admit(a)];
@@ -336,12 +414,23 @@ mod tests {
         drop(held);
         assert!(connections.admit(a).is_some() && connections.admit(a).is_some());
         drop(of_b);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        drop(connections.admit(a));
+        tokio::time::advance(Duration::from_secs(1)).await;
         let open = connections.open();
-        assert_eq!(
-            (open.all, open.by_peer.len()),
-            (0, 0),
-            "a peer without connections is not kept"
-        );
+        let forgotten = |peer: &Peer| peer.is_forgotten(Instant::now());
+        assert_eq!((open.all, open.by_peer.values().all(forgotten)), (0, true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn peers_without_connections_are_forgotten() {
+        let connections = Connections::new("grpc", 10, 10);
+        for peer in 0..10_000_u32 {
+            drop(connections.admit(IpAddr::V4(peer.into())));
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        let kept = connections.open().by_peer.len();
+        assert!(kept <= CLOSED_PEERS_MAX + 1, "{kept}");
     }
 
     #[test]

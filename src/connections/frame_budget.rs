@@ -34,6 +34,8 @@ const TURN_FRAMES: u32 = 64;
 const FLOOD_MAX: Duration = Duration::from_secs(5);
 /// Time after a delay in which a client that has paused does not use up its budget again.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
+/// Text of the error of a closed connection.
+const FLOOD: &str = "too many control frames or resets";
 /// Number of bytes in front of the payload of a frame.
 const HEAD_BYTES: usize = 9;
 
@@ -76,6 +78,11 @@ pub(crate) struct FrameBudget<S> {
     delayed_until: Instant,
     /// Wait for the budget to be refilled.
     wait: Option<Pin<Box<Sleep>>>,
+}
+
+/// Returns whether a budget has ended the connection with this error.
+pub(super) fn is_flood(error: Option<&io::Error>) -> bool {
+    error.is_some_and(|error| error.kind() == io::ErrorKind::QuotaExceeded)
 }
 
 // === impl Budget ===
@@ -200,7 +207,7 @@ impl<S> FrameBudget<S> {
                 self.flooded_since = None;
             }
             if now - *self.flooded_since.get_or_insert(now) > FLOOD_MAX {
-                return Poll::Ready(Err(io::Error::other("too many control frames or resets")));
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::QuotaExceeded, FLOOD)));
             }
             let at = now + self.frames.wait().max(self.resets.wait());
             self.wait = Some(Box::pin(sleep_until(at)));

@@ -76,7 +76,7 @@ async fn connection(
     age: ConnectionAge,
     stop: CancellationToken,
 ) {
-    let AcceptedConnection { socket, peer, slot: place } = accepted;
+    let AcceptedConnection { socket, peer, origin, slot } = accepted;
     let info = socket.connect_info();
     let begun = async {
         let SecuredSocket { mut socket, certificate } =
@@ -127,8 +127,9 @@ async fn connection(
     };
     if let Err(error) = served {
         tracing::debug!(%peer, %error, "connection failed");
+        origin.ended(&error);
     }
-    drop(place);
+    drop(slot);
 }
 
 fn http() -> http2::Builder<CallExecutor> {

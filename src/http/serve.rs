@@ -92,7 +92,7 @@ async fn connection(
     calls: Option<JsonCalls>,
     stop: CancellationToken,
 ) {
-    let AcceptedConnection { socket, peer, slot } = accepted;
+    let AcceptedConnection { socket, peer, origin, slot } = accepted;
     let info = socket.connect_info();
     if let Err(error) =
         rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)
@@ -143,6 +143,7 @@ async fn connection(
         };
         if let Err(error) = served {
             tracing::debug!(%peer, %error, "http connection failed");
+            origin.ended(&error);
         }
     };
     // On HTTP/1.1 the connection ends with a call whose answer is not read in time; on HTTP/2 each call has a task.

@@ -17,6 +17,8 @@ use crate::harness::Server;
 
 /// Pause before a client connects again.
 const PAUSE: Duration = Duration::from_millis(1);
+/// Address that they connect from, unless a scenario needs several; another one than that of the polite client.
+pub(crate) const ADDRESS: [u8; 4] = [127, 0, 0, 2];
 /// Send buffer of a hostile socket: a larger one would take megabytes that never reach the server.
 const SEND_BUFFER_BYTES: u32 = 64 << 10;
 
@@ -155,7 +157,7 @@ impl Hostile {
         reading: Reading,
         seen: &Arc<Seen>,
     ) -> io::Result<Hostile> {
-        let mut hostile = Hostile::connect([127, 0, 0, 1], to, reading, seen).await?;
+        let mut hostile = Hostile::connect(ADDRESS, to, reading, seen).await?;
         hostile.send(&[PREFACE, &settings(values)].concat(), 1).await?;
         Ok(hostile)
     }

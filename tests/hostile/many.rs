@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::attack::{Attack, Hostile, Port, Reading, Seen};
+use crate::attack::{ADDRESS, Attack, Hostile, Port, Reading, Seen};
 use crate::frames::{PREFACE, flag, frame, kind, settings};
 use crate::harness::Setup;
 use crate::trial::{Bounds, run};
@@ -76,7 +76,7 @@ async fn half_closed(
     index: usize,
     seen: Arc<Seen>,
 ) -> std::io::Result<()> {
-    let mut hostile = Hostile::connect([127, 0, 0, 1], to, Reading::Bytes, &seen).await?;
+    let mut hostile = Hostile::connect(ADDRESS, to, Reading::Bytes, &seen).await?;
     let mut bytes = [PREFACE, &settings(&[])].concat();
     if index % 2 == 1 {
         bytes.extend(frame(kind::HEADERS, flag::END_HEADERS, 1, &port.call("QueueService/Pull")));

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::attack::{Attack, Hostile, Port, Reading, Seen};
+use crate::attack::{ADDRESS, Attack, Hostile, Port, Reading, Seen};
 use crate::frames::{PREFACE, flag, frame, kind, settings};
 use crate::harness::Setup;
 use crate::trial::{Bounds, run};
@@ -64,7 +64,7 @@ fn kinds() -> Vec<Drip> {
 async fn client(to: SocketAddr, index: usize, seen: Arc<Seen>) -> io::Result<()> {
     let kinds = kinds();
     let drip = &kinds[index % kinds.len()];
-    let mut hostile = Hostile::connect([127, 0, 0, 1], to, Reading::Bytes, &seen).await?;
+    let mut hostile = Hostile::connect(ADDRESS, to, Reading::Bytes, &seen).await?;
     hostile.send(&drip.first, 1).await?;
     for byte in &drip.slow {
         hostile.send(std::slice::from_ref(byte), 0).await?;
