@@ -40,6 +40,7 @@ mod log_limiter;
 pub mod metrics;
 pub mod pb;
 #[cfg(feature = "server")]
+pub mod policies;
 pub mod rpc;
 #[cfg(feature = "server")]
 pub mod scheduler;

@@ -78,6 +78,7 @@ impl App {
         let fingerprint = format!("{:016x}", shards.fingerprint());
         tracing::info!(shards = shards.all().len(), fingerprint, "ring at start");
         let scheduler = Scheduler::new(shards, clock, metrics, replica);
+        scheduler.policies().read_all().await;
         authenticator.keys_tried().await;
         Ok(App { config, authenticator, audit, scheduler, telemetry, tls, grpc, http })
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::audit::AuditLog;
 use crate::auth::Authenticator;
@@ -33,6 +34,8 @@ pub(super) struct RunningServer {
     dispatcher: Dispatcher,
     timers: Timer,
     timers_stop: CancellationToken,
+    /// Exchange of the policies of topics.
+    policies: TaskTracker,
     refresh: http::Refresh,
     health: grpc::GrpcHealth,
     ready: readiness::ReadinessSender,
@@ -54,6 +57,7 @@ impl RunningServer {
         let dispatcher = Dispatcher::spawn(scheduler.clone(), streams);
         let refresh = gauges::refresh(scheduler.clone(), dispatcher.clone(), authenticator.clone());
         let timers_stop = CancellationToken::new();
+        let policies = scheduler.policies().follow(&timers_stop);
         let timers = Timer::spawn(&scheduler, &timers_stop);
         let health = grpc::GrpcHealth::new().await;
         let ready = readiness::ReadinessSender::new(Readiness::Starting);
@@ -65,6 +69,7 @@ impl RunningServer {
             dispatcher,
             timers,
             timers_stop,
+            policies,
             refresh,
             health,
             ready,
@@ -195,6 +200,7 @@ impl RunningServer {
         self.dispatcher.close().await;
         self.timers_stop.cancel();
         self.timers.stopped().await;
+        self.policies.wait().await;
         self.scheduler.shards().close().await;
     }
 }

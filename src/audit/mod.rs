@@ -137,7 +137,15 @@ impl fmt::Debug for AuditLog {
 /// Returns whether an RPC changes what other callers rely on.
 fn is_change(rpc: Rpc) -> bool {
     match rpc {
-        Rpc::Delete | Rpc::Reschedule | Rpc::RedriveJobs | Rpc::SetShardState => true,
+        Rpc::Delete
+        | Rpc::Reschedule
+        | Rpc::RedriveJobs
+        | Rpc::SetShardState
+        | Rpc::CreateTopic
+        | Rpc::UpdateTopic
+        | Rpc::DeleteTopic
+        | Rpc::PauseTopic
+        | Rpc::ResumeTopic => true,
         Rpc::Enqueue
         | Rpc::BatchEnqueue
         | Rpc::Get

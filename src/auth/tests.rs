@@ -70,7 +70,17 @@ fn roles_have_their_calls() {
         "ListWorkers",
         "StreamIsActive",
     ];
-    let more = ["Delete", "RedriveJobs", "Reschedule", "SetShardState"];
+    let more = [
+        "CreateTopic",
+        "Delete",
+        "DeleteTopic",
+        "PauseTopic",
+        "RedriveJobs",
+        "Reschedule",
+        "ResumeTopic",
+        "SetShardState",
+        "UpdateTopic",
+    ];
     let sorted = |mut names: Vec<&'static str>| {
         names.sort_unstable();
         names

@@ -1,9 +1,11 @@
 //! Claim requests of a feed to its shard.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::domain::TopicPattern;
 use crate::domain::credit::CreditShare;
+use crate::policies::PolicyView;
 use crate::store::{StreamDemand, TopicDemand};
 
 use super::claim_planner::{ClaimPlan, TopicClaim};
@@ -16,21 +18,27 @@ pub(super) fn has_globs(stream: &Stream) -> bool {
     topics.any(|topic| matches!(topic, TopicPattern::Prefix(_)))
 }
 
-/// Converts a plan to the demands of the store's claim call.
-pub(super) fn topic_demands(plan: &ClaimPlan) -> Vec<TopicDemand> {
-    let ask = |asked: &TopicClaim| TopicDemand {
-        topic: asked.topic.clone(),
-        streams: asked.takers.iter().map(|taker| taker_of(&taker.stream, taker.share)).collect(),
+/// Converts a plan to the demands of the store's claim call; `policies` has the leases of topics.
+pub(super) fn topic_demands(plan: &ClaimPlan, policies: Option<&PolicyView>) -> Vec<TopicDemand> {
+    let ask = |asked: &TopicClaim| {
+        let settings = policies.and_then(|policies| policies.settings(&asked.topic));
+        let lease = settings.and_then(|settings| settings.lease);
+        let takers = asked.takers.iter();
+        TopicDemand {
+            topic: asked.topic.clone(),
+            streams: takers.map(|taker| taker_of(&taker.stream, taker.share, lease)).collect(),
+        }
     };
     plan.topics.iter().map(ask).collect()
 }
 
-fn taker_of(stream: &Stream, share: CreditShare) -> StreamDemand {
+fn taker_of(stream: &Stream, share: CreditShare, topic_lease: Option<Duration>) -> StreamDemand {
     let options = stream.options();
+    let topic_lease = topic_lease.filter(|_| !options.names_lease);
     StreamDemand {
         stream: stream.id(),
         worker_id: Arc::clone(&options.worker_id),
-        lease: options.lease,
+        lease: topic_lease.unwrap_or(options.lease),
         grace: (stream.mode() == StreamMode::Stream).then_some(options.orphan_grace),
         jobs: share.jobs,
         bytes: share.bytes,

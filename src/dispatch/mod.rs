@@ -105,6 +105,8 @@ pub struct StreamOptions {
     pub max_batch: u32,
     /// Lease of jobs that name none.
     pub lease: Duration,
+    /// True: the worker has chosen the lease, so it goes before that of the topic.
+    pub names_lease: bool,
     /// Time without a message after which an empty one is sent.
     pub heartbeat: Duration,
     /// Number of deliveries after which the stream ends with OK; `None` means no limit.

@@ -33,6 +33,8 @@ pub struct PullOptions {
     pub max_jobs: u32,
     /// Lease of jobs that name none.
     pub lease: Duration,
+    /// True: the worker has chosen the lease, so it goes before that of the topic.
+    pub names_lease: bool,
     /// Worker id; may be empty.
     pub worker_id: Arc<str>,
     /// Time to wait for a job; zero: return the jobs that are ready now.
@@ -105,6 +107,7 @@ fn stream_options(options: PullOptions) -> StreamOptions {
         max_in_flight_bytes: limit::MESSAGE_BYTES_MAX as u64,
         max_batch: options.max_jobs,
         lease: options.lease,
+        names_lease: options.names_lease,
         heartbeat: Duration::MAX,
         max_jobs: None,
         idle_timeout: None,

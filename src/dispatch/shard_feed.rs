@@ -184,6 +184,7 @@ impl ShardFeed {
             ShardEvent::UpkeepDue { .. }
             | ShardEvent::Lease(_)
             | ShardEvent::StateSet
+            | ShardEvent::PoliciesChanged
             | ShardEvent::Disconnected => {}
         }
     }
@@ -243,8 +244,9 @@ impl ShardFeed {
     async fn claim(&mut self, plan: ClaimPlan) -> shards::Result<()> {
         let nonce = new_nonce();
         let before = self.scheduler.clock().now();
-        let claim =
-            Claim { nonce, owner: self.scheduler.replica().nonce, topics: topic_demands(&plan) };
+        let policies = self.scheduler.policies().any();
+        let topics = topic_demands(&plan, policies.as_deref());
+        let claim = Claim { nonce, owner: self.scheduler.replica().nonce, topics };
         let result = self.shard.claim(claim).await;
         let now = self.scheduler.clock().now();
         // An event that arrived during the claim may be newer than its result.

@@ -199,6 +199,17 @@ impl fmt::Display for Durability {
 // === impl RetentionRule ===
 
 impl RetentionRule {
+    /// Returns the rule for a requested retention, see [`Spec::retention_rule`].
+    #[must_use]
+    pub fn of(requested: Option<Duration>, repeatable: bool, tombstone: Duration) -> RetentionRule {
+        match requested {
+            Some(Duration::ZERO) => RetentionRule::Nothing,
+            Some(retention) => RetentionRule::Record(retention),
+            None if repeatable => RetentionRule::Tombstone(tombstone),
+            None => RetentionRule::Nothing,
+        }
+    }
+
     /// Returns the time until which the rest of a job that finished at `finish` is kept; `None`: nothing is kept.
     #[must_use]
     pub fn until(self, finish: Time) -> Option<Time> {
@@ -233,12 +244,7 @@ impl Spec {
     /// repeat (`repeatable`: chosen by a client, or derived from a request id).
     #[must_use]
     pub fn retention_rule(&self, repeatable: bool, tombstone: Duration) -> RetentionRule {
-        match self.retention {
-            Some(Duration::ZERO) => RetentionRule::Nothing,
-            Some(retention) => RetentionRule::Record(retention),
-            None if repeatable => RetentionRule::Tombstone(tombstone),
-            None => RetentionRule::Nothing,
-        }
+        RetentionRule::of(self.retention, repeatable, tombstone)
     }
 }
 

@@ -97,6 +97,12 @@ pub const LIST_JOBS_PAGE_DEFAULT: u32 = 50;
 pub const LIST_JOBS_BYTES_MAX: usize = 3 << 20;
 /// Largest page of `ListTopics`: topics are small, but each is counted on every shard.
 pub const LIST_TOPICS_PAGE_MAX: u32 = 1_000;
+/// Longest description of a topic, and longest note of its pause, in bytes: a few sentences; every server keeps them in
+/// memory.
+pub const TOPIC_TEXT_BYTES_MAX: usize = 1 << 10;
+/// Most policies of topics and patterns, deleted ones included: every shard stores and every server knows all of them. A
+/// pattern serves any number of topics.
+pub const POLICIES_MAX: usize = 10_000;
 /// Page size of `ListTopics` when none is given: all topics of most installations.
 pub const LIST_TOPICS_PAGE_DEFAULT: u32 = 100;
 /// Most jobs that one store call moves, so that no call blocks a shard for long.
@@ -230,6 +236,8 @@ pub fn all() -> Vec<(&'static str, i64)> {
         ("list_jobs_page_max", count(LIST_JOBS_PAGE_MAX)),
         ("list_jobs_bytes_max", count(LIST_JOBS_BYTES_MAX)),
         ("list_topics_page_max", count(LIST_TOPICS_PAGE_MAX)),
+        ("topic_text_bytes_max", count(TOPIC_TEXT_BYTES_MAX)),
+        ("policies_max", count(POLICIES_MAX)),
         ("confirm_ms_max", ms(CONFIRM_MAX)),
         ("lease_ms_min", ms(LEASE_MIN)),
         ("lease_ms_max", ms(LEASE_MAX)),

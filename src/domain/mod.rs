@@ -14,6 +14,7 @@
 //! - [`limit`]: every bound of the system, with its reason
 //! - [`stream_id`]: names of streams
 //! - [`time`]: instants in microseconds
+//! - [`topic_policy`]: what operators set for topics
 
 pub mod conflict;
 pub mod credit;
@@ -31,6 +32,7 @@ pub mod retry;
 pub mod ring;
 pub mod stream_id;
 pub mod time;
+pub mod topic_policy;
 
 pub use conflict::{EnqueueOutcome, OnConflict};
 pub use id::{JobId, JobKey};
@@ -43,3 +45,4 @@ pub use retry::{InvalidRetry, RetryOverrides, RetryPolicy};
 pub use ring::Ring;
 pub use stream_id::StreamId;
 pub use time::{Time, When};
+pub use topic_policy::{PolicyEffect, PolicySource, TopicPause, TopicPolicy, TopicSettings};

@@ -31,6 +31,7 @@ use super::layers::{CallDeadline, StreamCut, write_deadline};
 use super::pulled_jobs::PulledJobs;
 use super::status::{RpcError, safe_id};
 use super::stream_messages::StreamMessages;
+use super::topic_limits;
 
 /// Handler of `QueueService`.
 pub(super) struct QueueHandler {
@@ -72,7 +73,9 @@ impl QueueHandler {
         let mut drafts = Vec::with_capacity(batch.drafts.len());
         let allowed = |draft: Result<Draft, InvalidRequest>| {
             let draft = draft?;
-            access.touch(&draft.topic).map(|()| draft)
+            access.touch(&draft.topic)?;
+            topic_limits::check_job(self.scheduler.policies(), &draft)?;
+            Ok(draft)
         };
         let slots: Vec<_> =
             batch.drafts.into_iter().map(|draft| slot(allowed(draft), &mut drafts)).collect();
@@ -102,6 +105,8 @@ impl QueueService for QueueHandler {
         let access = CallAccess::of(&extensions, Rpc::Enqueue)?;
         let (draft, asked) = enqueue::enqueue(request, self.context(&metadata, own.as_deref()))?;
         access.touch(&draft.topic).map_err(|error| error.with_field("job.topic"))?;
+        topic_limits::check_job(self.scheduler.policies(), &draft)
+            .map_err(|invalid| RpcError::from(invalid).in_field("job"))?;
         let topic = span.map(|_| draft.topic.clone());
         let drafts = vec![draft];
         let admitted = AdmittedJobs::admit(&self.authenticator, access.caller(), &drafts).await?;
@@ -237,7 +242,7 @@ impl QueueService for QueueHandler {
         }
         let span = |job| delivery_span(&self.tracer, job, &worker_id);
         let pulled = PulledJobs::new(handover, deliveries.iter().filter_map(span).collect());
-        let policy = |over: &_| self.scheduler.retry_policy(over);
+        let policy = |topic: &_, over: &_| self.scheduler.retry_policy(topic, over);
         let deliveries = deliveries.into_iter().map(|d| to_delivery(d, policy)).collect();
         let mut response = Response::new(pb::PullResponse { deliveries });
         response.extensions_mut().insert(Arc::new(pulled));
@@ -251,6 +256,7 @@ impl QueueService for QueueHandler {
         let access = CallAccess::of(&extensions, Rpc::Ack)?;
         let items = settle::ack(request, self.context(&metadata, own.as_deref()))?;
         may_follow_up(&access, &items)?;
+        topic_limits::check_follow_ups(self.scheduler.policies(), items.valid())?;
         let (items, receipts) = items.split(|item| access.settles(&item.receipt));
         describe_settles(span, items.iter().map(|item| &item.receipt));
         let follow_ups = FollowUps::take(&self.authenticator, access.caller(), &items);

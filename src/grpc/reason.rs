@@ -28,6 +28,14 @@ pub(in crate::grpc) enum Reason {
     PermissionDenied,
     /// The id is taken.
     JobExists,
+    /// There is such a topic.
+    TopicExists,
+    /// The settings of the topic come from a file.
+    TopicReadOnly,
+    /// The topic has jobs.
+    TopicNotEmpty,
+    /// The policy of the topic has changed since it was read.
+    EtagMismatch,
     /// The state of the job does not allow the call.
     WrongJobState,
     /// The shard cannot reach the requested durability.
@@ -110,6 +118,10 @@ impl Reason {
             Reason::KeysUnavailable => ("KEYS_UNAVAILABLE", Code::Unavailable, after(2_000)),
             Reason::PermissionDenied => ("PERMISSION_DENIED", Code::PermissionDenied, None),
             Reason::JobExists => ("JOB_EXISTS", Code::AlreadyExists, None),
+            Reason::TopicExists => ("TOPIC_EXISTS", Code::AlreadyExists, None),
+            Reason::TopicReadOnly => ("TOPIC_READ_ONLY", Code::FailedPrecondition, None),
+            Reason::TopicNotEmpty => ("TOPIC_NOT_EMPTY", Code::FailedPrecondition, None),
+            Reason::EtagMismatch => ("ETAG_MISMATCH", Code::Aborted, None),
             Reason::WrongJobState => ("WRONG_JOB_STATE", Code::FailedPrecondition, None),
             Reason::DurabilityUnsupported => {
                 ("DURABILITY_UNSUPPORTED", Code::FailedPrecondition, None)
@@ -168,14 +180,8 @@ mod tests {
     use super::*;
 
     /// Reasons of the contract for features which this server does not have.
-    const NOT_YET: [&str; 6] = [
-        "ETAG_MISMATCH",
-        "HTTP_TOPIC",
-        "RESUME_TOKEN_EXPIRED",
-        "STORE_NOT_REPLICATED",
-        "TOPIC_FULL",
-        "TOPIC_NOT_EMPTY",
-    ];
+    const NOT_YET: [&str; 4] =
+        ["HTTP_TOPIC", "RESUME_TOKEN_EXPIRED", "STORE_NOT_REPLICATED", "TOPIC_FULL"];
 
     /// Returns every reason. The compiler reports one that is missing here.
     fn all() -> Vec<Reason> {
@@ -189,7 +195,11 @@ mod tests {
             Reason::Unauthenticated => Some(Reason::KeysUnavailable),
             Reason::KeysUnavailable => Some(Reason::PermissionDenied),
             Reason::PermissionDenied => Some(Reason::JobExists),
-            Reason::JobExists => Some(Reason::WrongJobState),
+            Reason::JobExists => Some(Reason::TopicExists),
+            Reason::TopicExists => Some(Reason::TopicReadOnly),
+            Reason::TopicReadOnly => Some(Reason::TopicNotEmpty),
+            Reason::TopicNotEmpty => Some(Reason::EtagMismatch),
+            Reason::EtagMismatch => Some(Reason::WrongJobState),
             Reason::WrongJobState => Some(Reason::DurabilityUnsupported),
             Reason::DurabilityUnsupported => Some(Reason::LastActiveShard),
             Reason::LastActiveShard => Some(Reason::DurabilityNotReached),

@@ -60,7 +60,8 @@ impl Stream for StreamMessages {
         };
         let span = |job: &JobDelivery| delivery_span(this.tracer, job, this.worker_id);
         batch.deliveries.iter().filter_map(span).for_each(DeliverySpan::record);
-        let message = to_stream_response(batch, |over| this.scheduler.retry_policy(over));
+        let message =
+            to_stream_response(batch, |topic, over| this.scheduler.retry_policy(topic, over));
         Poll::Ready(Some(Ok(pb::StreamResponse { info: this.info.take(), ..message })))
     }
 }

@@ -6,12 +6,15 @@ use crate::dispatch::Dispatcher;
 use crate::domain::TopicName;
 use crate::pb;
 use crate::pb::topic_service_server::TopicService;
+use crate::policies::ChangedPolicy;
 use crate::rpc::Rpc;
-use crate::scheduler::{Scheduler, TopicRow};
+use crate::scheduler::{Scheduler, TopicChange, TopicRow};
 
 use super::access::CallAccess;
-use super::convert::list;
 use super::convert::topic::{self, StreamCounts, to_topic, to_topic_stats, to_topic_summary};
+use super::convert::topic_policy::TopicDeletion;
+use super::convert::{list, topic_policy};
+use super::layers::write_deadline;
 use super::status::RpcError;
 
 /// Handler of `TopicService`.
@@ -32,6 +35,23 @@ impl TopicsHandler {
         access.touch_existing(&name)?;
         let row = self.scheduler.topic(name.clone()).await.map_err(RpcError::of_read)?;
         row.ok_or_else(|| RpcError::topic_not_found(&name).into())
+    }
+
+    /// Returns the topic after a change, and the shards that have not taken the change yet.
+    async fn changed(
+        &self,
+        name: &TopicName,
+        changed: TopicChange,
+    ) -> Result<(pb::Topic, Vec<String>), Status> {
+        let ChangedPolicy { policy, missing } =
+            changed.map_err(|error| RpcError::of_topic(error, name))?;
+        let (view, now) = (self.scheduler.policies().view(), self.scheduler.clock().now());
+        // The topic may be older than its policy. The change is done, whether or not that can be read.
+        let row = self.scheduler.topic(name.clone()).await.ok().flatten();
+        let created = row.map_or(policy.create_time, |row| row.topic.create_time);
+        let in_force = view.in_force(name);
+        let topic = topic_policy::to_topic(name, created, Some(&policy), in_force, now);
+        Ok((topic, missing))
     }
 
     /// Reads the topics of a page that may be shown, and one more, which shows whether another page follows. Others
@@ -58,13 +78,87 @@ impl TopicsHandler {
 
 #[tonic::async_trait]
 impl TopicService for TopicsHandler {
+    async fn create_topic(
+        &self,
+        request: Request<pb::CreateTopicRequest>,
+    ) -> Result<Response<pb::CreateTopicResponse>, Status> {
+        let until = write_deadline(request.extensions());
+        let access = CallAccess::of(request.extensions(), Rpc::CreateTopic)?;
+        let (name, settings) = topic_policy::create_topic(request.into_inner())?;
+        access.touch(&name).map_err(|error| error.with_field("topic.name"))?;
+        let changed = self.scheduler.create_topic(name.clone(), settings, until).await;
+        let (topic, unreachable_shards) = self.changed(&name, changed).await?;
+        Ok(Response::new(pb::CreateTopicResponse { topic: Some(topic), unreachable_shards }))
+    }
+
+    async fn update_topic(
+        &self,
+        request: Request<pb::UpdateTopicRequest>,
+    ) -> Result<Response<pb::UpdateTopicResponse>, Status> {
+        let until = write_deadline(request.extensions());
+        let access = CallAccess::of(request.extensions(), Rpc::UpdateTopic)?;
+        let update = topic_policy::update_topic(request.into_inner())?;
+        let (name, change) = (update.name.clone(), update.change());
+        match update.allow_missing {
+            true => access.touch(&name),
+            false => access.touch_existing(&name),
+        }
+        .map_err(|error| error.with_field("topic.name"))?;
+        let terms = (update.etag, update.allow_missing);
+        let changed = self.scheduler.update_topic(name.clone(), change, terms, until).await;
+        let (topic, unreachable_shards) = self.changed(&name, changed).await?;
+        Ok(Response::new(pb::UpdateTopicResponse { topic: Some(topic), unreachable_shards }))
+    }
+
+    async fn delete_topic(
+        &self,
+        request: Request<pb::DeleteTopicRequest>,
+    ) -> Result<Response<pb::DeleteTopicResponse>, Status> {
+        let until = write_deadline(request.extensions());
+        let access = CallAccess::of(request.extensions(), Rpc::DeleteTopic)?;
+        let TopicDeletion { name, force: _, etag } =
+            topic_policy::delete_topic(request.into_inner())?;
+        access.touch_existing(&name)?;
+        let changed = self.scheduler.delete_topic(name.clone(), etag, until).await;
+        let (_, unreachable_shards) = self.changed(&name, changed).await?;
+        Ok(Response::new(pb::DeleteTopicResponse { unreachable_shards }))
+    }
+
+    async fn pause_topic(
+        &self,
+        request: Request<pb::PauseTopicRequest>,
+    ) -> Result<Response<pb::PauseTopicResponse>, Status> {
+        let (now, until) = (self.scheduler.clock().now(), write_deadline(request.extensions()));
+        let access = CallAccess::of(request.extensions(), Rpc::PauseTopic)?;
+        let (name, pause) = topic_policy::pause_topic(request.into_inner(), now)?;
+        access.touch_existing(&name)?;
+        let changed = self.scheduler.set_topic_pause(name.clone(), Some(pause), until).await;
+        let (topic, unreachable_shards) = self.changed(&name, changed).await?;
+        Ok(Response::new(pb::PauseTopicResponse { topic: Some(topic), unreachable_shards }))
+    }
+
+    async fn resume_topic(
+        &self,
+        request: Request<pb::ResumeTopicRequest>,
+    ) -> Result<Response<pb::ResumeTopicResponse>, Status> {
+        let until = write_deadline(request.extensions());
+        let access = CallAccess::of(request.extensions(), Rpc::ResumeTopic)?;
+        let name = topic_policy::resume_topic(&request.into_inner())?;
+        access.touch_existing(&name)?;
+        let changed = self.scheduler.set_topic_pause(name.clone(), None, until).await;
+        let (topic, unreachable_shards) = self.changed(&name, changed).await?;
+        Ok(Response::new(pb::ResumeTopicResponse { topic: Some(topic), unreachable_shards }))
+    }
+
     async fn get_topic(
         &self,
         request: Request<pb::GetTopicRequest>,
     ) -> Result<Response<pb::GetTopicResponse>, Status> {
         let access = CallAccess::of(request.extensions(), Rpc::GetTopic)?;
         let row = self.row(&access, topic::get_topic(&request.into_inner())?).await?;
-        Ok(Response::new(pb::GetTopicResponse { topic: Some(to_topic(&row.topic)) }))
+        let (view, now) = (self.scheduler.policies().view(), self.scheduler.clock().now());
+        let topic = Some(to_topic(&row.topic, &view, now));
+        Ok(Response::new(pb::GetTopicResponse { topic }))
     }
 
     async fn list_topics(
@@ -80,7 +174,9 @@ impl TopicService for TopicsHandler {
         let last = rows.last().filter(|_| more);
         let token = last.map(|row| list::to_topics_token(&prefix, &row.topic.name));
         let streams = StreamCounts::of(self.dispatcher.workers());
-        let topics = rows.into_iter().map(|row| to_topic_summary(row, &streams)).collect();
+        let (view, now) = (self.scheduler.policies().view(), self.scheduler.clock().now());
+        let rows = rows.into_iter();
+        let topics = rows.map(|row| to_topic_summary(row, &streams, &view, now)).collect();
         let next_page_token = token.unwrap_or_default();
         Ok(Response::new(pb::ListTopicsResponse { topics, next_page_token }))
     }

@@ -5,7 +5,7 @@ use rand::Rng as _;
 
 use crate::domain::engine::Unacked;
 use crate::domain::lifecycle::LeaseEndCause;
-use crate::domain::{JobKey, RetryOverrides, State, Time, limit};
+use crate::domain::{JobKey, RetryOverrides, State, Time};
 use crate::shards::{self, Shard};
 use crate::store::{
     LeaseEvent, LeaseRef, LeaseSettlement, RequestResult, RevokeReason, RunningLease, SettleAction,
@@ -71,7 +71,7 @@ impl Scheduler {
         if *cause == LeaseEndCause::Expired && !settled.repeated {
             self.log_lease_expired(shard, lease);
         }
-        let is_failure = cause.counts(&self.retry_policy(&lease.attempt.retry));
+        let is_failure = cause.counts(&self.retry_policy(&lease.key.topic, &lease.attempt.retry));
         self.count_end(&lease.key, cause, is_failure, applied);
         let (tokens, reason) = (vec![lease.token], RevokeReason::LeaseExpired);
         let hint = LeaseEvent::Revoked { stream: lease.stream, tokens, reason };
@@ -86,11 +86,12 @@ impl Scheduler {
         cause: LeaseEndCause,
         deadline: Option<Time>,
     ) -> LeaseSettlement {
+        let topic = &lease.key.topic;
         let end = SettleAction::Unacked(Unacked {
             cause,
-            policy: self.retry_policy(&RetryOverrides::default()),
+            policy: self.retry_policy(topic, &RetryOverrides::default()),
             entropy: rand::rng().random(),
-            dead_retention: limit::DEAD_RETENTION,
+            dead_retention: self.dead_retention(topic),
         });
         LeaseSettlement { lease, owner, action: end, deadline }
     }

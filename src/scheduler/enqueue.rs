@@ -5,8 +5,8 @@ use rand::Rng as _;
 use tokio::time::Instant;
 
 use crate::domain::{
-    Durability, EnqueueOutcome, JobId, JobKey, OnConflict, ShardName, Spec, State, Time, TopicName,
-    When, limit,
+    Durability, EnqueueOutcome, JobId, JobKey, OnConflict, RetentionRule, ShardName, Spec, State,
+    Time, TopicName, TopicSettings, When, limit,
 };
 use crate::shards::{RUN_MAX, Shard, ShardError, Shards};
 use crate::store::{NewJob, NotWrittenReason, WritePrecondition};
@@ -159,9 +159,15 @@ impl Scheduler {
         results.into_iter().flatten().collect()
     }
 
+    fn new_job(&self, draft: Draft, id: JobId, made: WritePrecondition) -> NewJob {
+        let policies = self.inner.policies.any();
+        let defaults = policies.as_ref().and_then(|policies| policies.settings(&draft.topic));
+        new_job(draft, id, made, defaults)
+    }
+
     /// Gives a draft without an id a new one of `shard`.
     pub(super) fn with_new_id(&self, shard: &Shard, draft: Draft) -> NewJob {
-        new_job(draft, self.new_id(shard), WritePrecondition::Anything)
+        self.new_job(draft, self.new_id(shard), WritePrecondition::Anything)
     }
 
     /// Gives drafts their ids and shards: those with ids in one batch per shard, the others in batches of a bounded
@@ -186,12 +192,14 @@ impl Scheduler {
             };
             let key = JobKey { topic: draft.topic.clone(), id };
             match found.remove(&index) {
-                Some(Ok(shard)) => add(&mut runs, &shard, index, new_job(draft, key.id, named)),
+                Some(Ok(shard)) => {
+                    add(&mut runs, &shard, index, self.new_job(draft, key.id, named))
+                }
                 Some(Err(BlockingShard { error, .. })) => {
                     results[index] = Some(Err(EnqueueError::Store { error, id: Some(key.id) }));
                 }
                 None => match shards.owner(&key) {
-                    Some(shard) => add(&mut runs, shard, index, new_job(draft, key.id, named)),
+                    Some(shard) => add(&mut runs, shard, index, self.new_job(draft, key.id, named)),
                     None => results[index] = Some(Err(no_owner_error(shards, &key))),
                 },
             }
@@ -246,22 +254,32 @@ impl Scheduler {
     }
 }
 
-/// Builds the job to write; `made`: precondition if a server made the id.
-fn new_job(draft: Draft, id: JobId, made: WritePrecondition) -> NewJob {
+/// Builds the job to write, with the defaults of its topic; `made`: precondition if a server made the id.
+fn new_job(
+    draft: Draft,
+    id: JobId,
+    made: WritePrecondition,
+    defaults: Option<&TopicSettings>,
+) -> NewJob {
     // A client that chose the id, or gave a request id, may repeat the call; a follow-up under the id of its job is
     // repeated with the Ack.
     let is_follow_up = draft.id.is_some() && made == WritePrecondition::Anything;
     let repeatable = id.shard().is_none() || draft.request_id.is_some() || is_follow_up;
     let prior = if id.shard().is_some() { made } else { WritePrecondition::Anything };
+    let retention = draft.spec.retention.or(defaults.and_then(|topic| topic.retention));
+    // A reschedule without a priority keeps that of the job.
+    let moves = draft.on_conflict == OnConflict::Reschedule;
+    let priority = defaults.and_then(|topic| topic.priority).filter(|_| !moves);
     NewJob {
         precondition: prior,
         checkpoint: None,
+        // Without the defaults: a repeat is recognized after they have changed, too.
         request_code: request_hash::request_code(&draft),
-        retention: draft.spec.retention_rule(repeatable, limit::TOMBSTONE),
+        retention: RetentionRule::of(retention, repeatable, limit::TOMBSTONE),
         key: JobKey { topic: draft.topic, id },
         spec: draft.spec,
         due: draft.due,
-        priority: draft.priority,
+        priority: draft.priority.or(priority),
         expire: draft.expire,
         on_conflict: draft.on_conflict,
         durability: None,

@@ -7,6 +7,7 @@
 //! - `end_leases`: ends leases otherwise than by an ack, and without their workers
 //! - `lease_status`: looks up leases whose settle notification may have been lost
 //! - `upkeep`: reap and prune, called by the timers
+//! - `topic_changes`: settings and pauses of topics
 //! - `topic_sums`: sums over many topics, for quotas
 //! - `job_log`: log lines about expired leases and dead letters
 //! - `admin`, `list`, `redrive`: get, delete, reschedule, redrive and the lists
@@ -28,15 +29,18 @@ mod shard_batch;
 mod split_by_shard;
 #[cfg(test)]
 pub(crate) mod tests;
+mod topic_changes;
 mod topic_sums;
 mod upkeep;
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, RetryOverrides, RetryPolicy, ShardName, Time};
+use crate::domain::{Durability, RetryOverrides, RetryPolicy, ShardName, Time, TopicName, limit};
 use crate::metrics::Metrics;
+use crate::policies::Policies;
 use crate::shards::{self, Shard, Shards};
 use crate::store::LeaseEvent;
 
@@ -52,6 +56,7 @@ pub use list::{JobsPage, ListJobs, ListPosition, ListedJob, ShardPosition};
 pub use rates::Rates;
 pub use redrive::{RedriveJobs, RedrivenJobs};
 pub use settle::{AckItem, ExtendItem, NackItem, SettleError, SettleResult};
+pub use topic_changes::{TopicChange, TopicChangeError, TopicRefusal, etag};
 pub use upkeep::NextUpkeep;
 
 /// Handle to everything that a verb needs. Cheap to clone.
@@ -62,6 +67,7 @@ pub struct Scheduler {
 
 struct SchedulerInner {
     shards: Shards,
+    policies: Policies,
     clock: Clock,
     metrics: Metrics,
     rates: Rates,
@@ -106,8 +112,10 @@ impl Scheduler {
     ) -> Scheduler {
         let (rates, listener) = (Rates::new(), OnceLock::new());
         let notices = JobLogLimiter::new();
+        let policies = Policies::new(shards.clone(), clock.clone());
         let inner = SchedulerInner {
             shards,
+            policies,
             clock,
             metrics,
             rates,
@@ -148,11 +156,28 @@ impl Scheduler {
         &self.inner.metrics
     }
 
-    /// Returns the retry policy of a job with the overrides `over`: server, then job. (Topics get their own settings
-    /// with the verb that configures them; they belong in between.)
+    /// Returns the policies of topics.
     #[must_use]
-    pub fn retry_policy(&self, over: &RetryOverrides) -> RetryPolicy {
-        RetryPolicy::default().merge(over)
+    pub fn policies(&self) -> &Policies {
+        &self.inner.policies
+    }
+
+    /// Returns the retry policy of a job of `topic` with the overrides `over`: server, then topic, then job.
+    #[must_use]
+    pub fn retry_policy(&self, topic: &TopicName, over: &RetryOverrides) -> RetryPolicy {
+        let server = RetryPolicy::default();
+        let policies = self.inner.policies.any();
+        match policies.as_ref().and_then(|policies| policies.settings(topic)) {
+            Some(settings) => server.merge(&settings.retry).merge(over),
+            None => server.merge(over),
+        }
+    }
+
+    /// Returns the retention of dead letters of `topic`.
+    fn dead_retention(&self, topic: &TopicName) -> Duration {
+        let policies = self.inner.policies.any();
+        let settings = policies.as_ref().and_then(|policies| policies.settings(topic));
+        settings.and_then(|settings| settings.dead_retention).unwrap_or(limit::DEAD_RETENTION)
     }
 
     /// Returns the highest durability that a write can request on every active shard; `None` while that depends on a

@@ -232,9 +232,9 @@ impl Scheduler {
         };
         let settles = receipts.iter().zip(&causes).map(settle).collect();
         let results = self.settle_on(shard, &receipts, settles).await;
-        let policy = self.retry_policy(&RetryOverrides::default());
         for ((receipt, cause), result) in receipts.iter().zip(&causes).zip(&results) {
             if let Ok(applied) = result {
+                let policy = self.retry_policy(&receipt.key.topic, &RetryOverrides::default());
                 self.count_end(&receipt.key, cause, cause.counts(&policy), applied);
             }
         }

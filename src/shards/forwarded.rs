@@ -1,12 +1,14 @@
 //! Verbs of a store that go to it unchanged, one call each (`health/calls.rs`). Verbs with batches or a time limit of
 //! their own are methods in `shard`.
 
+use tokio::time::Instant;
+
 use crate::domain::{Job, JobKey, TopicName};
 use crate::store::{
     AdoptBatch, Deleted, Heartbeat, IdsPage, JobDeletion, JobReschedule, LeaseQueryResult,
-    LeaseRef, LeaseRefusal, ListPage, ListQuery, PruneResult, PruneTopicsResult, RedriveBatch,
-    RedriveResult, RescheduleResult, RunningLease, SharedState, StreamLeaseRef, TopicInfo, Unclaim,
-    UnclaimResult,
+    LeaseRef, LeaseRefusal, ListPage, ListQuery, PoliciesPage, PolicyWrite, PolicyWriteResult,
+    PruneResult, PruneTopicsResult, RedriveBatch, RedriveResult, RescheduleResult, RunningLease,
+    SharedState, StreamLeaseRef, TopicInfo, Unclaim, UnclaimResult,
 };
 
 use super::op::Op;
@@ -42,5 +44,7 @@ verbs! {
     List: list(list: ListQuery) -> ListPage;
     Topics: topics(prefix: String, after: Option<TopicName>, limit: usize) -> Vec<TopicInfo>;
     Ids: ids(topic: TopicName, from: Option<String>, limit: usize) -> IdsPage;
+    WritePolicies: write_policies(policies: Vec<PolicyWrite>, until: Option<Instant>) -> Vec<PolicyWriteResult>;
+    Policies: policies(after: u64, limit: usize) -> PoliciesPage;
     Heartbeat: heartbeat(beat: Heartbeat) -> SharedState;
 }

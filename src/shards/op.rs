@@ -64,4 +64,6 @@ ops! {
     Usage = "usage", InternalRead;
     Heartbeat = "heartbeat", Write;
     SetState = "set_state", Write;
+    WritePolicies = "write_policies", Write;
+    Policies = "policies", InternalRead;
 }

@@ -16,10 +16,10 @@ use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
 use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
     Claim, ClaimResult, Error, EventKind, Heartbeat, IdsPage, JobRequest, LeaseQuery,
-    LeaseQueryResult, ListPage, ListQuery, PruneResult, PruneTopicsResult, ReplicaHeartbeat,
-    RequestResult, ShardEvent, ShardEvents, ShardIdentity, ShardProblem, ShardStatus,
-    ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage,
-    TopicInfo,
+    LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite, PolicyWriteResult,
+    PruneResult, PruneTopicsResult, ReplicaHeartbeat, RequestResult, ShardEvent, ShardEvents,
+    ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store,
+    StoreFuture, StoreInfo, StoreUsage, TopicInfo,
 };
 
 /// Fault of a shard.
@@ -439,6 +439,18 @@ impl Store for FaultyStore {
 
     fn set_state(&self, state: ShardState, until: Option<Instant>) -> StoreFuture<'_, ()> {
         self.call_store(move |store| store.set_state(state, until))
+    }
+
+    fn write_policies(
+        &self,
+        policies: Vec<PolicyWrite>,
+        until: Option<Instant>,
+    ) -> StoreFuture<'_, Vec<PolicyWriteResult>> {
+        self.call_store(move |store| store.write_policies(policies, until))
+    }
+
+    fn policies(&self, after: u64, limit: usize) -> StoreFuture<'_, PoliciesPage> {
+        self.call_store(move |store| store.policies(after, limit))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -47,11 +47,12 @@ pub(crate) use typed_calls::worst_error;
 pub use values::{
     AdoptBatch, AdoptItem, Claim, ClaimResult, Heartbeat, IdsPage, JobDeletion, JobRequest,
     JobReschedule, LeaseExtension, LeaseQuery, LeaseQueryResult, LeaseRef, LeaseSettlement,
-    LeasedJob, ListCursor, ListEntry, ListPage, ListQuery, LostClaim, NewJob, PruneResult,
-    PruneTopicsResult, RecordCounts, RedriveBatch, RedriveResult, ReplicaHeartbeat, RequestResult,
-    RescheduleResult, RunningLease, ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats,
-    SharedState, StatsOptions, StoreInfo, StoreUsage, StreamDemand, StreamLeaseRef, TopicDemand,
-    TopicInfo, TopicLeases, TopicRemainder, Unclaim, UnclaimResult, WriteDurability, WriteResult,
+    LeasedJob, ListCursor, ListEntry, ListPage, ListQuery, LostClaim, NewJob, PoliciesPage,
+    PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, RecordCounts, RedriveBatch,
+    RedriveResult, ReplicaHeartbeat, RequestResult, RescheduleResult, RunningLease, ShardIdentity,
+    ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions, StoreInfo, StoreUsage,
+    StoredPolicy, StreamDemand, StreamLeaseRef, TopicDemand, TopicInfo, TopicLeases,
+    TopicRemainder, Unclaim, UnclaimResult, WriteDurability, WriteResult,
 };
 
 /// Result of a store call.
@@ -145,6 +146,20 @@ pub trait Store: Send + Sync {
     /// Sets for all replicas whether the shard takes new jobs; connected replicas receive [`ShardEvent::StateSet`].
     /// `until` is the deadline of the caller.
     fn set_state(&self, state: ShardState, until: Option<Instant>) -> StoreFuture<'_, ()>;
+
+    /// Stores policies of topics, each if the shard has the expected version, and applies their effects in the same
+    /// write: a paused topic is not claimed from, and wakes its subscribers when it resumes; a topic with a policy exists
+    /// until the policy is [`PolicyEffect::Forget`](crate::domain::PolicyEffect::Forget). Subscribers receive
+    /// [`ShardEvent::PoliciesChanged`]. `until` is the deadline of the caller.
+    fn write_policies(
+        &self,
+        policies: Vec<PolicyWrite>,
+        until: Option<Instant>,
+    ) -> StoreFuture<'_, Vec<PolicyWriteResult>>;
+
+    /// Returns at most `limit` policies that were stored after the change with number `after`, in the order of their
+    /// changes.
+    fn policies(&self, after: u64, limit: usize) -> StoreFuture<'_, PoliciesPage>;
 
     /// Finishes the accepted calls and releases the shard. Later calls are rejected.
     fn close(&self) -> BoxFuture<'_, ()>;

@@ -33,6 +33,8 @@ pub enum ShardEvent {
     },
     /// The state of the shard was set.
     StateSet,
+    /// Policies of topics were stored.
+    PoliciesChanged,
     /// The subscription to the shard is lost: the shard may be gone.
     Disconnected,
     /// Another replica has ended or changed leases of this replica.
@@ -52,6 +54,8 @@ pub enum EventKind {
     Upkeep,
     /// [`ShardEvent::StateSet`] and [`ShardEvent::Disconnected`].
     Shard,
+    /// [`ShardEvent::PoliciesChanged`].
+    Policies,
 }
 
 /// Sends the events of one shard to its subscribers.
@@ -61,6 +65,7 @@ pub struct ShardEvents {
     leases: Sender<ShardEvent>,
     upkeep: Sender<ShardEvent>,
     shard: Sender<ShardEvent>,
+    policies: Sender<ShardEvent>,
 }
 
 // === impl ShardEvents ===
@@ -70,7 +75,8 @@ impl ShardEvents {
     #[must_use]
     pub fn new() -> ShardEvents {
         let sender = || Sender::new(BEHIND_MAX);
-        ShardEvents { jobs: sender(), leases: sender(), upkeep: sender(), shard: sender() }
+        let (jobs, leases, upkeep, shard) = (sender(), sender(), sender(), sender());
+        ShardEvents { jobs, leases, upkeep, shard, policies: sender() }
     }
 
     /// Subscribes to later events of one kind.
@@ -87,13 +93,14 @@ impl ShardEvents {
             ShardEvent::Lease(_) => EventKind::Leases,
             ShardEvent::UpkeepDue { .. } => EventKind::Upkeep,
             ShardEvent::StateSet | ShardEvent::Disconnected => EventKind::Shard,
+            ShardEvent::PoliciesChanged => EventKind::Policies,
             ShardEvent::EventsMissed => return self.send_missed(),
         };
         let _ = self.sender(about).send(event);
     }
 
     fn send_missed(&self) {
-        for sender in [&self.jobs, &self.leases, &self.upkeep, &self.shard] {
+        for sender in [&self.jobs, &self.leases, &self.upkeep, &self.shard, &self.policies] {
             let _ = sender.send(ShardEvent::EventsMissed);
         }
     }
@@ -104,6 +111,7 @@ impl ShardEvents {
             EventKind::Leases => &self.leases,
             EventKind::Upkeep => &self.upkeep,
             EventKind::Shard => &self.shard,
+            EventKind::Policies => &self.policies,
         }
     }
 }

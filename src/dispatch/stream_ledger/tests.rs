@@ -15,6 +15,7 @@ fn options(jobs: u32, bytes: u64) -> StreamOptions {
         max_in_flight_bytes: bytes,
         max_batch: 64,
         lease: Duration::from_secs(30),
+        names_lease: false,
         heartbeat: Duration::from_secs(20),
         max_jobs: None,
         idle_timeout: None,

@@ -1,16 +1,17 @@
 //! Deliveries and revocations: messages to a worker.
 
 use crate::dispatch::{JobDelivery, StreamBatch};
-use crate::domain::{Receipt, RetryOverrides, RetryPolicy};
+use crate::domain::{Receipt, RetryOverrides, RetryPolicy, TopicName};
 use crate::pb;
 
 use super::number::to_int32;
 use super::{enums, payload, time};
 
-/// Converts a batch to a message of a stream; `policy` returns the retry policy in force for the overrides of a job.
+/// Converts a batch to a message of a stream; `policy` returns the retry policy in force for the overrides of a
+/// job of a topic.
 pub(in crate::grpc) fn to_stream_response(
     batch: StreamBatch,
-    policy: impl Fn(&RetryOverrides) -> RetryPolicy,
+    policy: impl Fn(&TopicName, &RetryOverrides) -> RetryPolicy,
 ) -> pb::StreamResponse {
     let revocation = |(receipt, revoked): (Receipt, _)| pb::Revocation {
         receipt: receipt.encode(),
@@ -28,10 +29,10 @@ pub(in crate::grpc) fn to_stream_response(
 /// Converts one job for its worker.
 pub(in crate::grpc) fn to_delivery(
     delivery: JobDelivery,
-    policy: impl Fn(&RetryOverrides) -> RetryPolicy,
+    policy: impl Fn(&TopicName, &RetryOverrides) -> RetryPolicy,
 ) -> pb::Delivery {
     let JobDelivery { receipt, job, lease_left, lag: _ } = delivery;
-    let max_attempts = policy(&job.spec.retry).max_attempts;
+    let max_attempts = policy(&job.key.topic, &job.spec.retry).max_attempts;
     pb::Delivery {
         receipt: receipt.encode(),
         topic: job.key.topic.as_str().to_owned(),
@@ -90,7 +91,7 @@ mod tests {
             lease_left: Duration::from_secs(7),
             lag: Duration::ZERO,
         };
-        let unlimited = |_: &_| RetryPolicy { max_attempts: None, ..Default::default() };
+        let unlimited = |_: &_, _: &_| RetryPolicy { max_attempts: None, ..Default::default() };
         let sent = to_delivery(delivery.clone(), unlimited);
         assert_eq!((sent.attempt, sent.delivery, sent.max_attempts), (3, 6, -1));
         assert_eq!((sent.fence, sent.checkpoint), (8, Some(pb::Payload::text("half"))));
@@ -101,7 +102,7 @@ mod tests {
             in_flight: 1,
             draining: true,
         };
-        let sent = to_stream_response(batch, |_| RetryPolicy::default());
+        let sent = to_stream_response(batch, |_, _| RetryPolicy::default());
         assert_eq!((sent.deliveries[0].max_attempts, sent.in_flight, sent.draining), (25, 1, true));
         assert_eq!(sent.revocations[0].receipt, receipt.encode());
         assert_eq!(sent.revocations[0].reason(), pb::RevocationReason::Deleted);

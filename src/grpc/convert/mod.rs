@@ -33,6 +33,7 @@ pub(super) mod spec;
 pub(super) mod stream;
 pub(super) mod time;
 pub(super) mod topic;
+pub(super) mod topic_policy;
 pub(super) mod worker;
 
 use std::fmt;

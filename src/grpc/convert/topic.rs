@@ -3,15 +3,16 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::dispatch::WorkerInfo;
-use crate::domain::{TopicName, TopicPattern};
+use crate::domain::{Time, TopicName, TopicPattern};
 use crate::pb;
+use crate::policies::PolicyView;
 use crate::scheduler::TopicRow;
 use crate::store;
 
 use super::number::{to_int32, to_int64};
-use super::time::{to_duration, to_timestamp};
+use super::time::to_duration;
 use super::worker::subscribes_to;
-use super::{Checks, FieldPath, InvalidRequest, names};
+use super::{Checks, FieldPath, InvalidRequest, names, topic_policy};
 
 /// Number of streams that subscribe to each topic, by the topics with which they were opened.
 #[derive(Default)]
@@ -77,18 +78,6 @@ fn named(name: &str) -> Result<TopicName, InvalidRequest> {
     checks.finish(topic)
 }
 
-/// Converts a topic. Topics have no settings of their own yet, so none are shown.
-pub(in crate::grpc) fn to_topic(topic: &store::TopicInfo) -> pb::Topic {
-    let created = to_timestamp(topic.create_time);
-    pb::Topic {
-        name: topic.name.as_str().to_owned(),
-        state: pb::TopicState::Active.into(),
-        create_time: Some(created),
-        update_time: Some(created),
-        ..pb::Topic::default()
-    }
-}
-
 /// Converts the statistics of a topic.
 pub(in crate::grpc) fn to_topic_stats(row: TopicRow, streams: &StreamCounts) -> pb::TopicStats {
     let (stats, rate) = (row.stats, |index: usize| row.rates.map(|rates| rates[index]));
@@ -110,9 +99,25 @@ pub(in crate::grpc) fn to_topic_stats(row: TopicRow, streams: &StreamCounts) -> 
     }
 }
 
+/// Converts a topic with the policies that are known at `now`.
+pub(in crate::grpc) fn to_topic(
+    topic: &store::TopicInfo,
+    policies: &PolicyView,
+    now: Time,
+) -> pb::Topic {
+    let own = policies.of_topic(&topic.name).map(|policy| &**policy);
+    let in_force = policies.in_force(&topic.name);
+    topic_policy::to_topic(&topic.name, topic.create_time, own, in_force, now)
+}
+
 /// Converts a row of a list of topics.
-pub(in crate::grpc) fn to_topic_summary(row: TopicRow, streams: &StreamCounts) -> pb::TopicSummary {
-    let topic = Some(to_topic(&row.topic));
+pub(in crate::grpc) fn to_topic_summary(
+    row: TopicRow,
+    streams: &StreamCounts,
+    policies: &PolicyView,
+    now: Time,
+) -> pb::TopicSummary {
+    let topic = Some(to_topic(&row.topic, policies, now));
     pb::TopicSummary { topic, stats: Some(to_topic_stats(row, streams)) }
 }
 

@@ -78,6 +78,11 @@ impl RpcMethod {
                 | "Extend"
                 | "RedriveJobs"
                 | "SetShardState"
+                | "CreateTopic"
+                | "UpdateTopic"
+                | "DeleteTopic"
+                | "PauseTopic"
+                | "ResumeTopic"
         )
     }
 
@@ -117,6 +122,11 @@ impl From<Rpc> for RpcMethod {
             | Rpc::ListWorkers
             | Rpc::ListShards
             | Rpc::SetShardState
+            | Rpc::CreateTopic
+            | Rpc::UpdateTopic
+            | Rpc::DeleteTopic
+            | Rpc::PauseTopic
+            | Rpc::ResumeTopic
             | Rpc::GetServerInfo
             | Rpc::IsActive
             | Rpc::GetMetricSpec
@@ -157,7 +167,7 @@ mod tests {
                 seen += 1;
             }
         }
-        assert_eq!(seen, 19);
+        assert_eq!(seen, 24);
         assert_eq!(RpcMethod::from_path("/ringq.v1.QueueService/Nothing").kind, MethodKind::Other);
     }
 

@@ -6,8 +6,11 @@ use std::time::Duration;
 use tonic::Status;
 
 use crate::dispatch::StreamOpenError;
-use crate::domain::{JobId, JobKey, ShardName, limit};
-use crate::scheduler::{EnqueueError, SetShardStateError, ShardError};
+use crate::domain::{JobId, JobKey, ShardName, TopicName, limit};
+use crate::policies::PolicyChangeError;
+use crate::scheduler::{
+    EnqueueError, SetShardStateError, ShardError, TopicChangeError, TopicRefusal,
+};
 use crate::store::{self, NotWrittenReason};
 
 use super::super::convert::enums::{to_durability, to_job_state};
@@ -149,6 +152,51 @@ impl From<SetShardStateError> for RpcError {
             }
             SetShardStateError::Store(error) => error.into(),
         }
+    }
+}
+
+impl RpcError {
+    /// Converts the error of a change of a topic.
+    pub(in crate::grpc) fn of_topic(error: TopicChangeError, topic: &TopicName) -> RpcError {
+        let refusal = match error {
+            PolicyChangeError::Refused(refusal) => refusal,
+            PolicyChangeError::NoActiveShard => return EnqueueError::NoActiveShard.into(),
+            PolicyChangeError::Shard(error) => return error.into(),
+        };
+        let failure = match refusal {
+            TopicRefusal::NotFound => return RpcError::topic_not_found(topic),
+            TopicRefusal::Exists => {
+                let message =
+                    "the topic exists; change it with UpdateTopic, or choose another name";
+                RpcError::new(Reason::TopicExists, message)
+            }
+            TopicRefusal::EtagMismatch { current } => {
+                let message = "the topic has changed since its etag was read; read it again, and decide again";
+                RpcError::new(Reason::EtagMismatch, message).with("etag", current)
+            }
+            TopicRefusal::ReadOnly { revision } => {
+                let message = format!(
+                    "the settings of the topic come from a file of revision {revision}; change the file"
+                );
+                RpcError::new(Reason::TopicReadOnly, message).with("revision", revision.to_string())
+            }
+            TopicRefusal::NotEmpty { jobs } => {
+                let message = format!("the topic has {jobs} jobs; purge it first, or force");
+                RpcError::new(Reason::TopicNotEmpty, message).with("jobs", jobs.to_string())
+            }
+            TopicRefusal::TooMany => {
+                let max = limit::POLICIES_MAX;
+                let text = format!(
+                    "there are {max} policies of topics, deleted ones included; a pattern in a file serves many topics"
+                );
+                let (field, reason) = ("topic.name".into(), Reason::TooLarge);
+                let violation = Violation { field, reason, text, feature: None };
+                return RpcError::from(InvalidRequest(vec![violation]));
+            }
+        };
+        failure
+            .with("topic", topic.as_str())
+            .with_subject("ringq.dev/Topic", format!("topics/{topic}"))
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod history;
 mod spec;
+mod topic_policy;
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use crate::domain::{Attempt, AttemptOutcome, Payload, RetentionRule, Time};
 
 pub use history::{AttemptsSplice, decode_history, encode_attempts, encode_history};
 pub use spec::{decode_spec, encode_spec};
+pub use topic_policy::{decode_topic_policy, encode_topic_policy};
 
 /// Generated messages.
 mod stored {

@@ -49,7 +49,7 @@ pub(super) fn from_stored(stored: stored::Spec) -> Spec {
     }
 }
 
-fn retry_to_stored(retry: &RetryOverrides) -> stored::Retry {
+pub(super) fn retry_to_stored(retry: &RetryOverrides) -> stored::Retry {
     stored::Retry {
         max_attempts: retry.max_attempts,
         delays_us: retry.delays.iter().map(|&d| micros(d)).collect(),
@@ -63,7 +63,7 @@ fn retry_to_stored(retry: &RetryOverrides) -> stored::Retry {
     }
 }
 
-fn retry_from(stored: stored::Retry) -> RetryOverrides {
+pub(super) fn retry_from(stored: stored::Retry) -> RetryOverrides {
     RetryOverrides {
         max_attempts: stored.max_attempts,
         delays: stored.delays_us.into_iter().map(Duration::from_micros).collect(),

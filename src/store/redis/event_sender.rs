@@ -114,6 +114,11 @@ impl RedisEventSender {
         self.events.send(ShardEvent::StateSet);
     }
 
+    /// Reports that policies of topics were stored.
+    pub(super) fn send_policies_changed(&self) {
+        self.events.send(ShardEvent::PoliciesChanged);
+    }
+
     /// Reports that another replica changed leases of this one.
     pub(super) fn send_lease_event(&self, hint: LeaseEvent) {
         self.events.send(ShardEvent::Lease(hint));

@@ -5,8 +5,8 @@
 //! |---|---|---|
 //! | `ringq:shard` | hash | owner of this Redis: `name`, `format`, and the last `time` that a replica wrote |
 //! | `P topics` | zset | names of topics, all scores 0 |
-//! | `P claims` | hash | state for claims. Per topic: a time (7 bytes) before which none of its leases ends, then marks of the orders that may have jobs (`0-9` of `wait`, `a-j` of `back`; `-`: the line has gaps). 0 and a nonce: a claim that was cancelled before it arrived. 1: start of the leases of the last claim, later than all before |
-//! | `P topic:<topic>` | hash | `created`, `arrived`, `ignored` (number of the arrived that an enqueue left unchanged, rejected or only moved), `gaps` of the line, `torn` if these are not known, `succeeded`, `dead`; `empty`: the time at which `tidy` found no job in it, and the number that had arrived by then |
+//! | `P claims` | hash | state for claims. Per topic: a time (7 bytes) before which none of its leases ends, then marks of the orders that may have jobs (`0-9` of `wait`, `a-j` of `back`; `-`: the line has gaps; `P`: the topic is paused). 0 and a nonce: a claim that was cancelled before it arrived. 1: start of the leases of the last claim, later than all before |
+//! | `P topic:<topic>` | hash | `created`, `arrived`, `ignored` (number of the arrived that an enqueue left unchanged, rejected or only moved), `gaps` of the line, `torn` if these are not known, `paused` (the time until which no job is delivered, 0: no end), `succeeded`, `dead`; `empty`: the time at which `tidy` found no job in it, and the number that had arrived by then |
 //! | `P jobs:<topic>` | hash | id → record, see [`super::entry`]; small payloads are part of it, and the lease of a running job is in front of it |
 //! | `P more:<topic>` | hash | optional parts of jobs, by a letter and the id: attempts `h`, result `r`, payload `p`, payload of the pending generation `q`, checkpoint `c` |
 //! | `P ends:<topic>` | zset | running jobs, by the end of their lease: its token (8 bytes), then 0 unless an ack may remove the job without a check, then the id |
@@ -23,9 +23,11 @@
 //! | `P replicas` | hash | nonce of each replica (8 hex digits) → time of its last heartbeat and the fingerprint of its ring |
 //! | `P away` | string | time of the last heartbeat of any replica, then start and end of the last time without any (0 and 0: never): `<time> <time> <time>` |
 //! | `P rings` | hash | members of each ring that a replica has served → version, and open or not (1 or 0) |
+//! | `P policies` | hash | name of a topic or pattern → `<version> <number of the change> <live> ` and the policy, a message of `stored.proto`; `live` is 0 where it only records that the topic was deleted |
+//! | `P policies.order` | zset | these names, by the number of the change that stored them |
 //! | `P state` | string | `active` or `draining` |
 //! | `P voids` | zset | cancelled claims, by the time of the cancellation: the next one removes those older than ten minutes |
-//! | `P w` | channel | wake-ups: `<due time> <topic>`; `configured`: the state was set; `forgotten <topic>`: the topic was deleted |
+//! | `P w` | channel | wake-ups: `<due time> <topic>`; `configured`: the state was set; `forgotten <topic>`: the topic was deleted; `policies`: policies were stored |
 //! | `P r:<owner>` | channel | changes that another replica made to leases of the replica with this nonce (8 hex digits): `<what>:<stream>:<token>[,<token>…]`, several separated by spaces; `<what>` is `settled`, `adopted` (by a stream of another replica), `expired` (also: released), `deleted` or `extended@<deadline>`; a token is 16 hex digits |
 //!
 //! All times are microseconds since the Unix epoch. To read a job by hand: `ringq job get emails order-1` where a

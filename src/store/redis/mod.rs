@@ -22,6 +22,7 @@
 //! | `query.rs` | `list`, `topics`, `ids`, `stats` | `list`, `ids`, `stats` |
 //! | `lease_query.rs` | `query_leases`, `cancel_lost_claim` | `reap`, `running`, `cancel_claim` |
 //! | `shard.rs` | none: what opens a shard | `open`, `make_undelayed_due`, `topics` |
+//! | `policies.rs` | `policies`, `write_policies` | `policies`, `write_policies` |
 //! | `prune.rs` | `prune`, `prune_topics` | `prune`, `prune_topics` |
 //!
 //! | script of `lib/` | purpose |
@@ -32,6 +33,7 @@
 //! | `outage` | times when no server served the shard |
 //! | `ended_ids`, `id_history` | ended jobs with server-made ids: recorded, and looked up |
 //! | `commit` | body of `commit` and `commit_growing`, which differ only in their need of memory |
+//! | `topic_end` | the end of a topic |
 //! | `lease_events` | notifies other replicas of changes to their leases |
 //! | `claim_general` | claims outside of the common case |
 
@@ -61,6 +63,7 @@ mod notifications;
 mod open;
 mod optimistic_commit;
 mod order_member;
+mod policies;
 mod prune;
 mod query;
 mod record_version;
@@ -91,9 +94,10 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, TopicName};
 use crate::store::{
     Claim, ClaimResult, Error, EventKind, Heartbeat, IdsPage, JobRequest, LeaseQuery,
-    LeaseQueryResult, ListPage, ListQuery, PruneResult, PruneTopicsResult, RequestResult, Result,
-    ShardEvent, ShardIdentity, ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store,
-    StoreFuture, StoreInfo, StoreUsage, TopicInfo, codec,
+    LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite, PolicyWriteResult,
+    PruneResult, PruneTopicsResult, RequestResult, Result, ShardEvent, ShardIdentity, ShardStatus,
+    ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage,
+    TopicInfo, codec,
 };
 
 use connections::ConnectionLane;
@@ -251,6 +255,18 @@ impl Store for RedisStore {
 
     fn set_state(&self, state: ShardState, until: Option<Instant>) -> StoreFuture<'_, ()> {
         Box::pin(self.set_state(state, until))
+    }
+
+    fn write_policies(
+        &self,
+        policies: Vec<PolicyWrite>,
+        until: Option<Instant>,
+    ) -> StoreFuture<'_, Vec<PolicyWriteResult>> {
+        Box::pin(self.write_policies(policies, until))
+    }
+
+    fn policies(&self, after: u64, limit: usize) -> StoreFuture<'_, PoliciesPage> {
+        Box::pin(self.policies(after, limit))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

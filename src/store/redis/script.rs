@@ -56,6 +56,7 @@ scripts! {
     Load = "load",
     MakeUndelayedDue = "make_undelayed_due",
     Open = "open",
+    Policies = "policies",
     Prune = "prune",
     PruneTopics = "prune_topics",
     Reap = "reap",
@@ -64,10 +65,11 @@ scripts! {
     Settle = "settle",
     Stats = "stats",
     Topics = "topics",
+    WritePolicies = "write_policies",
 }
 
 /// Files that scripts include, by name.
-pub(super) const SOURCES: [(&str, &str); 10] = [
+pub(super) const SOURCES: [(&str, &str); 11] = [
     ("clock", include_str!("lib/clock.lua")),
     ("outage", include_str!("lib/outage.lua")),
     ("lease_events", include_str!("lib/lease_events.lua")),
@@ -77,6 +79,7 @@ pub(super) const SOURCES: [(&str, &str); 10] = [
     ("list_cursor", include_str!("lib/list_cursor.lua")),
     ("record", include_str!("lib/record.lua")),
     ("commit", include_str!("lib/commit.lua")),
+    ("topic_end", include_str!("lib/topic_end.lua")),
     ("claim_general", include_str!("lib/claim_general.lua")),
 ];
 
@@ -294,7 +297,8 @@ impl Verb {
     /// Returns whether the script changes no stored data: a failed call has no unknown outcome.
     pub(super) fn only_reads(self) -> bool {
         use Verb::{
-            Get, Ids, Info, LastKeptUntil, List, Load, Prune, Reap, Running, Stats, Topics,
+            Get, Ids, Info, LastKeptUntil, List, Load, Policies, Prune, Reap, Running, Stats,
+            Topics,
         };
         matches!(
             self,
@@ -303,6 +307,7 @@ impl Verb {
                 | LastKeptUntil
                 | List
                 | Load
+                | Policies
                 | Prune
                 | Reap
                 | Running
@@ -318,15 +323,15 @@ impl Verb {
     fn needs_window(self) -> bool {
         use Verb::{
             CancelClaim, ChangeStream, Claim, Commit, CommitGrowing, Enqueue, Extend, Get,
-            Heartbeat, Ids, Info, LastKeptUntil, List, Load, MakeUndelayedDue, Open, Prune,
-            PruneTopics, Reap, Running, SetState, Settle, Stats, Topics,
+            Heartbeat, Ids, Info, LastKeptUntil, List, Load, MakeUndelayedDue, Open, Policies,
+            Prune, PruneTopics, Reap, Running, SetState, Settle, Stats, Topics, WritePolicies,
         };
         // All verbs are listed, so that a new verb does not compile without a decision.
         match self {
-            Heartbeat | Enqueue | Extend | SetState => true,
+            Heartbeat | Enqueue | Extend | SetState | WritePolicies => true,
             Claim | Commit | CommitGrowing | ChangeStream | Settle | CancelClaim
-            | MakeUndelayedDue | Open | Prune | PruneTopics | Get | Ids | Info | LastKeptUntil
-            | List | Load | Reap | Running | Stats | Topics => false,
+            | MakeUndelayedDue | Open | Policies | Prune | PruneTopics | Get | Ids | Info
+            | LastKeptUntil | List | Load | Reap | Running | Stats | Topics => false,
         }
     }
 

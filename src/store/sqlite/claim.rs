@@ -100,6 +100,13 @@ fn claim_topic(
     let Some(topic) = session.topic(&ask.topic)? else {
         return Ok(TopicLeases { by_stream: leased, remainder: TopicRemainder::Empty });
     };
+    if let Some(until) = session.paused_until(&ask.topic) {
+        let remainder = match until {
+            Time::MAX => TopicRemainder::Empty,
+            until => TopicRemainder::ReadyAt(until),
+        };
+        return Ok(TopicLeases { by_stream: leased, remainder });
+    }
     let mut round = StreamRotation::new(&ask.streams);
     let mut taken = Vec::new();
     let rest = take_jobs(session, topic, &ask.topic, &mut round, budget, &mut taken)?;

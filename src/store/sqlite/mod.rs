@@ -22,6 +22,7 @@ mod job_row;
 mod lease_query;
 mod leases;
 mod open;
+mod policies;
 mod prune;
 mod query;
 mod reader;
@@ -46,9 +47,10 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, TopicName, limit};
 use crate::store::{
     self, Claim, ClaimResult, EventKind, Heartbeat, IdsPage, JobRequest, LeaseQuery,
-    LeaseQueryResult, ListPage, ListQuery, PruneResult, PruneTopicsResult, RequestResult,
-    ShardEvent, ShardEvents, ShardIdentity, ShardStatus, ShardTopicStats, SharedState,
-    StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo,
+    LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite, PolicyWriteResult,
+    PruneResult, PruneTopicsResult, RequestResult, ShardEvent, ShardEvents, ShardIdentity,
+    ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture, StoreInfo,
+    StoreUsage, TopicInfo,
 };
 
 use reader::SqliteReaders;
@@ -253,6 +255,19 @@ impl Store for SqliteStore {
 
     fn set_state(&self, state: ShardState, until: Option<Instant>) -> StoreFuture<'_, ()> {
         self.writer.call_until(until, SyncLevel::Full, 1, state, heartbeat::set_state)
+    }
+
+    fn write_policies(
+        &self,
+        policies: Vec<PolicyWrite>,
+        until: Option<Instant>,
+    ) -> StoreFuture<'_, Vec<PolicyWriteResult>> {
+        let count = policies.len();
+        self.writer.call_until(until, SyncLevel::Full, count, policies, policies::write_policies)
+    }
+
+    fn policies(&self, after: u64, limit: usize) -> StoreFuture<'_, PoliciesPage> {
+        self.read(policies::PoliciesQuery { after, limit }, policies::policies)
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -1,6 +1,6 @@
 -- Topics: created by the first enqueue, with totals of their events.
 -- :find
-SELECT key FROM topics WHERE name = ?1;
+SELECT key, paused FROM topics WHERE name = ?1;
 -- :name
 SELECT name FROM topics WHERE key = ?1;
 -- :create
@@ -27,7 +27,10 @@ SELECT count(*) FROM jobs WHERE topic = ?1 AND phase = 1;
 -- :dead
 SELECT count(*) FROM jobs WHERE topic = ?1 AND phase = 3 AND phase >= 2;
 -- :behind
-SELECT key, name, enqueued, EXISTS (SELECT 1 FROM jobs WHERE topic = topics.key) FROM topics
+SELECT key, name, enqueued,
+       EXISTS (SELECT 1 FROM jobs WHERE topic = topics.key)
+         OR EXISTS (SELECT 1 FROM policies WHERE policies.name = topics.name AND live)
+FROM topics
 WHERE name > ?1 ORDER BY name LIMIT ?2;
 -- :forget
 DELETE FROM topics WHERE key = ?1;

@@ -34,6 +34,7 @@ pub(super) struct WriterState {
     /// Topics deleted by the running transaction.
     forgotten: Vec<TopicName>,
     state_set: bool,
+    policies_changed: bool,
     /// Heartbeats of the server; `None`: none since the file was opened.
     heartbeats: Option<ServerHeartbeats>,
     ended_ids: EndedIds,
@@ -89,6 +90,8 @@ struct CachedTopic {
     key: i64,
     /// Ranks at which a job may wait; a cleared bit saves a search.
     ranks: u16,
+    /// Time until which its jobs are not delivered.
+    paused: Option<Time>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -156,6 +159,7 @@ impl WriterState {
             empty_topics: HashMap::new(),
             forgotten: Vec::new(),
             state_set: false,
+            policies_changed: false,
             heartbeats: None,
             ended_ids: EndedIds::new(opened),
             last_lease_start: LastLeaseStart::default(),
@@ -194,6 +198,7 @@ impl WriterState {
         self.empty_topics.clear();
         self.forgotten.clear();
         self.state_set = false;
+        self.policies_changed = false;
         self.last_lease_start = LastLeaseStart::default();
         self.upkeep_times.reap.pending = Time::MAX;
         self.upkeep_times.prune.pending = Time::MAX;
@@ -214,6 +219,9 @@ impl WriterState {
         }
         if std::mem::take(&mut self.state_set) {
             self.events.send(ShardEvent::StateSet);
+        }
+        if std::mem::take(&mut self.policies_changed) {
+            self.events.send(ShardEvent::PoliciesChanged);
         }
         let reap = self.upkeep_times.reap.publish();
         let prune = self.upkeep_times.prune.publish();
@@ -276,8 +284,23 @@ impl<'c> WriteTransaction<'c> {
         }
         self.prepare(CREATE)?.execute(params![name.as_str(), self.now.0])?;
         let key = self.connection.last_insert_rowid();
-        self.state.topics.insert(name.clone(), CachedTopic { key, ranks: 0 });
+        self.state.topics.insert(name.clone(), CachedTopic { key, ranks: 0, paused: None });
         Ok(key)
+    }
+
+    /// Returns the time until which jobs of the topic are not delivered, if that is ahead.
+    pub(super) fn paused_until(&mut self, name: &TopicName) -> Option<Time> {
+        let paused = self.state.topics.get(name)?.paused;
+        paused.filter(|&until| until > self.now)
+    }
+
+    /// Records the time until which jobs of the topic are not delivered. `None`: they are; its subscribers are notified.
+    pub(super) fn set_paused(&mut self, name: &TopicName, paused: Option<Time>) {
+        let Some(topic) = self.state.topics.get_mut(name) else { return };
+        let was_paused = std::mem::replace(&mut topic.paused, paused).is_some();
+        if paused.is_none() && was_paused {
+            self.state.claimable.insert(name.clone(), self.now);
+        }
     }
 
     /// Returns the ranks at which jobs of the topic may wait, as bits.
@@ -379,6 +402,11 @@ impl<'c> WriteTransaction<'c> {
         self.state.state_set = true;
     }
 
+    /// Records that policies were stored.
+    pub(super) fn mark_policies_changed(&mut self) {
+        self.state.policies_changed = true;
+    }
+
     /// Adds to a total of the topic with this key.
     pub(super) fn count(&mut self, topic: i64, total: TotalKind, count: u32) {
         if count == 0 {
@@ -436,8 +464,11 @@ impl<'c> WriteTransaction<'c> {
             return Ok(Some(*topic));
         }
         let mut find = self.prepare(FIND)?;
-        let key = find.query_row([name.as_str()], |row| row.get(0)).optional()?;
-        let topic = key.map(|key| CachedTopic { key, ranks: ALL_RANKS });
+        let read = |row: &rusqlite::Row<'_>| {
+            let paused: Option<i64> = row.get(1)?;
+            Ok(CachedTopic { key: row.get(0)?, ranks: ALL_RANKS, paused: paused.map(Time) })
+        };
+        let topic = find.query_row([name.as_str()], read).optional()?;
         if let Some(topic) = topic {
             self.state.topics.insert(name.clone(), topic);
         }

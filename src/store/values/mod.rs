@@ -8,6 +8,7 @@ mod lease;
 mod lease_query;
 mod list_and_stats;
 mod manage;
+mod policy;
 mod shard_status;
 
 pub use claim::{
@@ -25,6 +26,7 @@ pub use list_and_stats::{
     IdsPage, ListCursor, ListEntry, ListPage, ListQuery, ShardTopicStats, StatsOptions, TopicInfo,
 };
 pub use manage::{JobDeletion, JobReschedule, RedriveBatch, RedriveResult, RescheduleResult};
+pub use policy::{PoliciesPage, PolicyWrite, PolicyWriteResult, StoredPolicy};
 pub use shard_status::{
     RecordCounts, ShardIdentity, ShardProblem, ShardStatus, StoreInfo, StoreUsage, WriteDurability,
 };

@@ -22,6 +22,7 @@ mod generations;
 mod get;
 mod list;
 mod orphans;
+mod policies;
 mod prune;
 mod reap;
 mod redrive;
@@ -346,6 +347,16 @@ macro_rules! conformance {
                 the_next_time_is_that_of_the_next_job
                 a_pruned_job_is_not_in_the_way_of_a_new_one
                 a_count_does_not_wait_for_all_that_is_past_its_time
+            }
+            policies {
+                a_policy_replaces_the_version_that_its_caller_knows
+                changes_are_read_in_their_order_part_by_part
+                a_paused_topic_delivers_nothing_and_takes_jobs
+                a_pause_ends_by_itself_at_its_time
+                a_topic_may_be_paused_before_its_first_job
+                changes_and_resumes_are_announced
+                a_topic_with_a_policy_stays_until_it_is_deleted
+                policies_survive_a_restart
             }
             tidy {
                 a_topic_is_forgotten_once_it_was_empty_for_long

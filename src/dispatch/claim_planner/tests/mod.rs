@@ -28,6 +28,7 @@ fn options(topics: &[&str], jobs: u32, bytes: u64) -> StreamOptions {
         None => TopicPattern::Exact(name(topic)),
     };
     StreamOptions {
+        names_lease: false,
         topics: topics.iter().map(pattern).collect(),
         max_in_flight: jobs,
         max_in_flight_bytes: bytes,

@@ -185,8 +185,21 @@ local function due_in_line()
   return due > 0 and due <= now and -2 or due
 end
 
+-- Returns the time until which the topic is paused (0: no end); nil if it is not, or not any more.
+local function paused_until()
+  local till = call('HGET', P .. 'topic:' .. name, 'paused') or '1'
+  if till == '0' or till + 0 > now then return till + 0 end
+  call('HDEL', P .. 'topic:' .. name, 'paused')
+  marks = string.gsub(marks, 'P', '')
+  call('HSET', P .. 'claims', name, pack($claims[bound], bound) .. marks)
+end
+
 -- Leases jobs in order of priority; returns the rest.
 local function take_all()
+  if string.find(marks, 'P', 1, true) then
+    local till = paused_until()
+    if till then return till end
+  end
   local line = line_of_claim()
   if line == false then return -2 end
   if marks == '0' then

@@ -1,0 +1,177 @@
+//! Policies of topics: what operators set for one topic, or for all topics that a pattern matches.
+//!
+//! A policy has a version, which rises with each change. All shards store all policies; of two versions the higher one
+//! counts, so that a shard that was away takes the newer one and cannot bring back a topic that was deleted meanwhile.
+
+use std::time::Duration;
+
+use super::name::TopicName;
+use super::pattern::TopicPattern;
+use super::retry::RetryOverrides;
+use super::time::Time;
+
+/// Defaults and limits of the jobs of a topic; absent fields follow the server.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TopicSettings {
+    /// A text for people.
+    pub description: String,
+    /// Retry policy, merged field by field over the server's and under the job's.
+    pub retry: RetryOverrides,
+    /// Lease of jobs for which neither job nor stream names one.
+    pub lease: Option<Duration>,
+    /// Retention of finished jobs that name none.
+    pub retention: Option<Duration>,
+    /// Retention of dead letters.
+    pub dead_retention: Option<Duration>,
+    /// Priority of jobs that name none.
+    pub priority: Option<u8>,
+    /// Maximum number of bytes of one payload; `None`: the server's.
+    pub max_payload_bytes: Option<u32>,
+}
+
+/// Stop of the delivery of a topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopicPause {
+    /// Time at which delivery resumes by itself; `None`: it does not.
+    pub until: Option<Time>,
+    /// Reason, for people.
+    pub note: String,
+}
+
+/// Origin of the settings of a policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PolicySource {
+    /// Calls of operators.
+    #[default]
+    Rpc,
+    /// A file; calls do not change the settings.
+    File {
+        /// Revision of the file.
+        revision: u64,
+    },
+}
+
+/// Policy of a topic or of the topics of a pattern.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopicPolicy {
+    /// Topic or pattern.
+    pub name: TopicPattern,
+    /// Version; 1 is the first.
+    pub version: u64,
+    /// Settings; `None`: those of the longest pattern that matches, if any. A policy that only pauses a topic has none.
+    pub settings: Option<TopicSettings>,
+    /// Origin of the settings.
+    pub source: PolicySource,
+    /// Pause; of topics only, not of patterns.
+    pub pause: Option<TopicPause>,
+    /// True: the topic was deleted, or is not in its file any more. The policy is kept so that an older version, which a
+    /// shard that was away may have, does not come back.
+    pub is_deleted: bool,
+    /// Time at which the policy, or the one before its deletion, was created.
+    pub create_time: Time,
+    /// Time of the last change.
+    pub update_time: Time,
+}
+
+/// Effect of a policy on what a shard itself does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyEffect {
+    /// The jobs of the topic are delivered. Also of patterns, which no shard looks at.
+    Deliver,
+    /// They are not delivered until that time by the store's clock; `None`: not until the next policy.
+    Pause {
+        /// That time.
+        until: Option<Time>,
+    },
+    /// The topic was deleted: a shard without any job of it forgets it.
+    Forget,
+}
+
+// === impl TopicPolicy ===
+
+impl TopicPolicy {
+    /// Returns a policy without settings, of no version yet.
+    #[must_use]
+    pub fn new(name: TopicPattern, now: Time) -> TopicPolicy {
+        TopicPolicy {
+            name,
+            version: 0,
+            settings: None,
+            source: PolicySource::Rpc,
+            pause: None,
+            is_deleted: false,
+            create_time: now,
+            update_time: now,
+        }
+    }
+
+    /// Returns the topic, unless the policy is that of a pattern.
+    #[must_use]
+    pub fn topic(&self) -> Option<&TopicName> {
+        match &self.name {
+            TopicPattern::Exact(topic) => Some(topic),
+            TopicPattern::Prefix(_) => None,
+        }
+    }
+
+    /// Returns whether delivery is stopped at `now`.
+    #[must_use]
+    pub fn is_paused(&self, now: Time) -> bool {
+        let pause = self.pause.as_ref().filter(|_| !self.is_deleted);
+        pause.is_some_and(|pause| pause.until.is_none_or(|until| until > now))
+    }
+
+    /// Returns the effect on a shard.
+    #[must_use]
+    pub fn effect(&self) -> PolicyEffect {
+        match (&self.pause, self.is_deleted) {
+            (_, true) => PolicyEffect::Forget,
+            (Some(pause), false) => PolicyEffect::Pause { until: pause.until },
+            (None, false) => PolicyEffect::Deliver,
+        }
+    }
+
+    /// Returns whether the policy counts where `other` is known: it has the higher version, or an equal one that was
+    /// decided elsewhere at the same moment and differs. Then the later one counts, by time and by text.
+    #[must_use]
+    pub fn replaces(&self, other: &TopicPolicy) -> bool {
+        let rank = |policy: &TopicPolicy| (policy.version, policy.update_time);
+        rank(self) > rank(other)
+            || rank(self) == rank(other)
+                && self != other
+                && format!("{self:?}") > format!("{other:?}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(version: u64) -> TopicPolicy {
+        let name = TopicPattern::parse("orders").unwrap();
+        TopicPolicy { version, ..TopicPolicy::new(name, Time(1)) }
+    }
+
+    #[test]
+    fn the_higher_version_counts_and_of_two_equal_ones_always_the_same() {
+        assert!(policy(2).replaces(&policy(1)) && !policy(1).replaces(&policy(2)));
+        assert!(!policy(1).replaces(&policy(1)), "nothing is news");
+        let later = TopicPolicy { update_time: Time(2), ..policy(1) };
+        assert!(later.replaces(&policy(1)) && !policy(1).replaces(&later));
+        let other = TopicPolicy { is_deleted: true, ..policy(1) };
+        assert_ne!(other.replaces(&policy(1)), policy(1).replaces(&other));
+    }
+
+    #[test]
+    fn a_pause_ends_at_its_time() {
+        let paused = |until: Option<i64>| TopicPolicy {
+            pause: Some(TopicPause { until: until.map(Time), note: String::new() }),
+            ..policy(1)
+        };
+        assert!(!policy(1).is_paused(Time(5)));
+        assert!(paused(None).is_paused(Time(5)) && paused(Some(6)).is_paused(Time(5)));
+        assert!(!paused(Some(5)).is_paused(Time(5)), "from that time on it delivers");
+        let deleted = TopicPolicy { is_deleted: true, ..paused(None) };
+        assert_eq!((deleted.is_paused(Time(5)), deleted.effect()), (false, PolicyEffect::Forget));
+    }
+}

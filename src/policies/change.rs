@@ -1,0 +1,116 @@
+//! Changes of policies. A change is decided on the home shard of its name, the owner of the name on the ring, where two
+//! changes at once meet; then it is written to all other shards that answer. The others get it when they answer again.
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use tokio::time::Instant;
+
+use crate::domain::{JobId, JobKey, Time, TopicName, TopicPattern, TopicPolicy};
+use crate::shards::{Shard, ShardError};
+use crate::store;
+
+use super::Policies;
+use super::copies::to_write;
+
+/// Part of the key by which the home shard of a name is found on the ring. It never changes: two versions of the server
+/// must find the same shard.
+const HOME_ID: &str = "policy";
+/// Number of times that a change is decided: other changes of the same policy may come first each time.
+const DECISIONS_MAX: usize = 8;
+
+/// Reason why a policy was not changed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PolicyChangeError<E> {
+    /// The change is not allowed now.
+    #[error("{0}")]
+    Refused(E),
+    /// No shard takes new jobs, so no shard is the home of the name.
+    #[error("no shard is active")]
+    NoActiveShard,
+    /// Error of the home shard.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
+}
+
+/// A policy after its change.
+#[derive(Clone, Debug)]
+pub struct ChangedPolicy {
+    /// The policy.
+    pub policy: Arc<TopicPolicy>,
+    /// Shards that have not taken the change yet.
+    pub missing: Vec<String>,
+}
+
+// === impl Policies ===
+
+impl Policies {
+    /// Changes the policy of a name: `decide` returns the new one from the last one, or why there is none. It may be called
+    /// several times. The version and the times are set here. Nothing is written after `until`.
+    ///
+    /// # Errors
+    /// [`PolicyChangeError`]; then nothing was changed, unless the outcome is unknown.
+    pub async fn change<E>(
+        &self,
+        name: &TopicPattern,
+        until: Option<Instant>,
+        decide: impl Fn(Option<&TopicPolicy>, Time) -> Result<TopicPolicy, E>,
+    ) -> Result<ChangedPolicy, PolicyChangeError<E>> {
+        let home = self.home(name).ok_or(PolicyChangeError::NoActiveShard)?;
+        for _ in 0..DECISIONS_MAX {
+            // Reads the last version from the home, and writes it there if another shard has it.
+            self.exchange(home).await?;
+            let (now, view) = (self.inner.clock.now(), self.view());
+            let last = view.policy(name);
+            let mut policy =
+                decide(last.map(|last| &**last), now).map_err(PolicyChangeError::Refused)?;
+            policy.version = last.map_or(0, |last| last.version) + 1;
+            policy.update_time = now;
+            let policy = Arc::new(policy);
+            if self.write_home(home, &policy, until).await? {
+                let missing = self.write_others(home).await;
+                return Ok(ChangedPolicy { policy, missing });
+            }
+        }
+        let error = store::Error::Contention("the policy changed during each attempt".into());
+        Err(ShardError::new(home.name(), error).into())
+    }
+
+    /// Returns the shard where changes of a name are decided.
+    fn home(&self, name: &TopicPattern) -> Option<&Shard> {
+        let key =
+            JobKey { topic: TopicName::stored(&name.to_string()), id: JobId::stored(HOME_ID) };
+        self.inner.shards.owner(&key)
+    }
+
+    /// Writes a decided policy; returns false if another one was decided before.
+    async fn write_home(
+        &self,
+        home: &Shard,
+        policy: &Arc<TopicPolicy>,
+        until: Option<Instant>,
+    ) -> Result<bool, ShardError> {
+        let mut copy = self.inner.copies[home.index()].lock().await;
+        let expected = copy.version(&policy.name);
+        if expected >= policy.version {
+            return Ok(false);
+        }
+        let written = home.write_policies(vec![to_write(policy, expected)], until).await?;
+        let is_written = written.first().is_some_and(|result| result.is_written);
+        if is_written {
+            copy.policies.insert(policy.name.clone(), Arc::clone(policy));
+            drop(copy);
+            self.merge(std::slice::from_ref(policy));
+        }
+        Ok(is_written)
+    }
+
+    /// Writes to the other shards; returns those that failed.
+    async fn write_others(&self, home: &Shard) -> Vec<String> {
+        let others = self.inner.shards.all().iter().filter(|shard| shard.index() != home.index());
+        let failed = join_all(others.map(|shard| async move {
+            self.exchange(shard).await.err().map(|_| shard.name().to_string())
+        }));
+        failed.await.into_iter().flatten().collect()
+    }
+}

@@ -1,0 +1,178 @@
+//! Exchanges policies with each shard: reads what changed there, and writes what is newer elsewhere.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::backoff::Backoff;
+use crate::domain::{TopicPattern, TopicPolicy, limit};
+use crate::shards::{self, Shard};
+use crate::store::{EventKind, PolicyWrite, StoredPolicy, codec};
+
+use super::Policies;
+
+/// Interval in which a shard that others use is read without an event: events may get lost.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
+/// First and longest pause after a failed exchange.
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Number of rounds of an exchange: a shard that another replica writes to has news after each.
+const ROUNDS_MAX: usize = 4;
+/// Number of policies in one write.
+const WRITE_MAX: usize = 64;
+
+/// Policies that a shard has, as far as this replica has read them.
+#[derive(Default)]
+pub(super) struct ShardCopy {
+    last_sequence: u64,
+    pub(super) policies: HashMap<TopicPattern, Arc<TopicPolicy>>,
+}
+
+// === impl ShardCopy ===
+
+impl ShardCopy {
+    /// Returns the version that a write to the shard has to expect.
+    pub(super) fn version(&self, name: &TopicPattern) -> u64 {
+        self.policies.get(name).map_or(0, |policy| policy.version)
+    }
+}
+
+// === impl Policies ===
+
+impl Policies {
+    /// Reads the policies of all shards that answer, once: to be called before the server serves.
+    pub async fn read_all(&self) {
+        let read = |shard| async move {
+            if let Err(error) = self.exchange(shard).await {
+                tracing::debug!(shard = %shard.name(), %error, "policies of topics not read yet");
+            }
+        };
+        futures::future::join_all(self.inner.shards.all().iter().map(read)).await;
+    }
+
+    /// Starts to exchange policies with all shards, until `stop`.
+    pub fn follow(&self, stop: &CancellationToken) -> TaskTracker {
+        let tasks = TaskTracker::new();
+        for shard in self.inner.shards.all() {
+            let (policies, shard, stop) = (self.clone(), shard.clone(), stop.clone());
+            tasks
+                .spawn(async move { stop.run_until_cancelled(policies.follow_shard(shard)).await });
+        }
+        tasks.close();
+        tasks
+    }
+
+    async fn follow_shard(self, shard: Shard) {
+        let mut events = shard.events(EventKind::Policies);
+        let (mut news, mut pauses) = (self.watch(), Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1));
+        loop {
+            // What was known before the exchange is written by it.
+            news.mark_unchanged();
+            match self.exchange(&shard).await {
+                Ok(()) => {
+                    pauses.reset();
+                    tokio::select! {
+                        () = changed(&mut events) => {}
+                        _ = news.changed() => {}
+                        () = tokio::time::sleep(READ_INTERVAL), if shard.is_shared() => {}
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(shard = %shard.name(), %error, "policies of topics not exchanged");
+                    shard.pause_before_retry(pauses.next_delay()).await;
+                }
+            }
+        }
+    }
+
+    /// Reads what has changed on the shard, and writes what is newer here, until both have the same.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub(super) async fn exchange(&self, shard: &Shard) -> shards::Result<()> {
+        let mut copy = self.inner.copies[shard.index()].lock().await;
+        for _ in 0..ROUNDS_MAX {
+            self.read(shard, &mut copy).await?;
+            if !self.write(shard, &mut copy).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn read(&self, shard: &Shard, copy: &mut ShardCopy) -> shards::Result<()> {
+        loop {
+            let page = shard.policies(copy.last_sequence, limit::CALL_JOBS_MAX).await?;
+            if page.last_sequence < copy.last_sequence {
+                // The shard has lost data, so its changes are counted anew.
+                *copy = ShardCopy::default();
+                continue;
+            }
+            let is_last = page.policies.len() < limit::CALL_JOBS_MAX;
+            let read: Vec<_> =
+                page.policies.iter().filter_map(|stored| decode(shard, stored)).collect();
+            for policy in &read {
+                copy.policies.insert(policy.name.clone(), Arc::clone(policy));
+            }
+            self.merge(&read);
+            if is_last {
+                copy.last_sequence = page.last_sequence;
+                return Ok(());
+            }
+            copy.last_sequence =
+                page.policies.last().map_or(page.last_sequence, |last| last.sequence);
+        }
+    }
+
+    /// Writes what is newer here than on the shard; returns whether there was anything to write.
+    async fn write(&self, shard: &Shard, copy: &mut ShardCopy) -> shards::Result<bool> {
+        let view = self.view();
+        let is_newer = |policy: &&Arc<TopicPolicy>| {
+            copy.policies.get(&policy.name).is_none_or(|stored| policy.replaces(stored))
+        };
+        let newer: Vec<_> = view.all().filter(is_newer).cloned().collect();
+        for part in newer.chunks(WRITE_MAX) {
+            let writes = part.iter().map(|policy| to_write(policy, copy.version(&policy.name)));
+            let results = shard.write_policies(writes.collect(), None).await?;
+            for (policy, result) in part.iter().zip(results) {
+                if result.is_written {
+                    copy.policies.insert(policy.name.clone(), Arc::clone(policy));
+                }
+            }
+        }
+        Ok(!newer.is_empty())
+    }
+}
+
+/// Waits for the next event, or for the first after some were missed.
+async fn changed(events: &mut broadcast::Receiver<crate::store::ShardEvent>) {
+    if let Err(broadcast::error::RecvError::Closed) = events.recv().await {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Returns the write of a policy in place of a version.
+pub(super) fn to_write(policy: &TopicPolicy, expected: u64) -> PolicyWrite {
+    PolicyWrite {
+        name: policy.name.clone(),
+        expected,
+        version: policy.version,
+        effect: policy.effect(),
+        body: codec::encode_topic_policy(policy).into(),
+    }
+}
+
+/// Decodes a stored policy. One that cannot be read is passed over; a newer version replaces it.
+fn decode(shard: &Shard, stored: &StoredPolicy) -> Option<Arc<TopicPolicy>> {
+    let StoredPolicy { name, version, body, .. } = stored;
+    match codec::decode_topic_policy(name.clone(), *version, body) {
+        Ok(policy) => Some(Arc::new(policy)),
+        Err(error) => {
+            tracing::error!(shard = %shard.name(), topic = %name, %error, "policy of a topic is damaged; ignored");
+            None
+        }
+    }
+}

@@ -1,0 +1,13 @@
+-- flags: no-writes
+-- policies: reads policies of topics in the order of their changes.
+-- ARGV: now, number of the change after which they were stored, limit.
+-- Reply: number of the last change (0: there was none), then per policy: name, stored value.
+local P, call = KEYS[1], redis.call
+local order = P .. 'policies.order'
+local names = call('ZRANGEBYSCORE', order, '(' .. ARGV[2], '+inf', 'LIMIT', '0', ARGV[3])
+local reply = { tonumber(call('ZRANGE', order, '-1', '-1', 'WITHSCORES')[2] or 0) }
+local values = names[1] and call('HMGET', P .. 'policies', unpack(names)) or {}
+for i = 1, #names do
+  reply[2 * i], reply[2 * i + 1] = names[i], values[i] or ''
+end
+return reply

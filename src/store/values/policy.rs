@@ -1,0 +1,51 @@
+//! Policies of topics, as a shard stores them: it reads neither settings nor texts.
+
+use bytes::Bytes;
+
+use crate::domain::{PolicyEffect, TopicPattern};
+
+/// A policy to store in place of a known version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyWrite {
+    /// Topic or pattern.
+    pub name: TopicPattern,
+    /// Version that the shard must have; 0: none.
+    pub expected: u64,
+    /// Version to store.
+    pub version: u64,
+    /// Effect on the topic.
+    pub effect: PolicyEffect,
+    /// Policy in its stored form.
+    pub body: Bytes,
+}
+
+/// A stored policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredPolicy {
+    /// Topic or pattern.
+    pub name: TopicPattern,
+    /// Version.
+    pub version: u64,
+    /// Number of the change that stored it, counted by the shard.
+    pub sequence: u64,
+    /// Policy in its stored form.
+    pub body: Bytes,
+}
+
+/// Result of a [`PolicyWrite`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyWriteResult {
+    /// False: the shard has another version than expected, and nothing was written.
+    pub is_written: bool,
+    /// Version that the shard has now; 0: none.
+    pub version: u64,
+}
+
+/// Policies that were stored after a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoliciesPage {
+    /// Policies, in the order of their changes.
+    pub policies: Vec<StoredPolicy>,
+    /// Number of the last change of the shard; 0: there was none. Less than the caller knows: the shard has lost data.
+    pub last_sequence: u64,
+}

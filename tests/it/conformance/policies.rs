@@ -1,0 +1,189 @@
+//! Policies of topics: stored by version, with their effect on claims.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ringq::domain::{PolicyEffect, RetentionRule, Time, TopicPattern, limit};
+use ringq::store::{
+    EventKind, NewJob, PolicyWrite, PolicyWriteResult, ShardEvent, StoredPolicy, TopicRemainder,
+};
+
+use super::fixture::Fixture;
+use super::values::{TOPIC, after, job_in, taker};
+
+fn write(name: &str, expected: u64, version: u64, effect: PolicyEffect) -> PolicyWrite {
+    let name = TopicPattern::parse(name).unwrap();
+    // Any bytes, also such as separate fields.
+    let body = Bytes::from(format!("{name} {version}\0\u{ff}\n"));
+    PolicyWrite { name, expected, version, effect, body }
+}
+
+async fn store(q: &Fixture, policy: PolicyWrite) -> PolicyWriteResult {
+    let results = q.store.write_policies(vec![policy], None).await.unwrap();
+    let [result] = results[..] else { panic!("{results:?}") };
+    result
+}
+
+async fn stored(q: &Fixture, after: u64) -> Vec<StoredPolicy> {
+    q.store.policies(after, 1_000).await.unwrap().policies
+}
+
+/// Stores the next version of the policy of [`TOPIC`].
+async fn set(q: &Fixture, version: u64, effect: PolicyEffect) {
+    let result = store(q, write(TOPIC, version - 1, version, effect)).await;
+    assert!(result.is_written, "{result:?}");
+}
+
+const PAUSE: PolicyEffect = PolicyEffect::Pause { until: None };
+
+fn until(q: &Fixture, seconds: u64) -> (Time, PolicyEffect) {
+    let until = q.now().plus(Duration::from_secs(seconds));
+    (until, PolicyEffect::Pause { until: Some(until) })
+}
+
+pub(crate) async fn a_policy_replaces_the_version_that_its_caller_knows(q: Fixture) {
+    let deliver = PolicyEffect::Deliver;
+    let written = |version| PolicyWriteResult { is_written: true, version };
+    let refused = |version| PolicyWriteResult { is_written: false, version };
+    assert_eq!(store(&q, write("a", 1, 2, deliver)).await, refused(0));
+    assert_eq!(store(&q, write("a", 0, 1, deliver)).await, written(1));
+    assert_eq!(store(&q, write("a", 0, 1, deliver)).await, refused(1));
+    assert_eq!(store(&q, write("a", 1, 9, PAUSE)).await, written(9));
+    assert_eq!(store(&q, write("a", 9, 9, deliver)).await, written(9), "of two equal versions one");
+    // Each of a call by itself.
+    let call = vec![write("a", 1, 2, deliver), write("b.*", 0, 4, deliver)];
+    assert_eq!(q.store.write_policies(call, None).await.unwrap(), [refused(9), written(4)]);
+    let read = stored(&q, 0).await;
+    let names: Vec<_> = read.iter().map(|p| (p.name.to_string(), p.version)).collect();
+    assert_eq!(names, [("a".to_owned(), 9), ("b.*".to_owned(), 4)]);
+    assert_eq!(read[0].body, write("a", 9, 9, deliver).body);
+    assert!(q.store.write_policies(Vec::new(), None).await.unwrap().is_empty());
+}
+
+pub(crate) async fn changes_are_read_in_their_order_part_by_part(q: Fixture) {
+    let empty = q.store.policies(0, 10).await.unwrap();
+    assert_eq!((empty.policies.len(), empty.last_sequence), (0, 0));
+    for n in 0..23 {
+        store(&q, write(&format!("t{n:02}"), 0, 1, PolicyEffect::Deliver)).await;
+    }
+    store(&q, write("t00", 1, 2, PolicyEffect::Deliver)).await;
+    let (mut after, mut names) = (0, Vec::new());
+    loop {
+        let page = q.store.policies(after, 5).await.unwrap();
+        let Some(last) = page.policies.last() else { break };
+        assert!(page.policies.len() <= 5 && last.sequence <= page.last_sequence);
+        after = last.sequence;
+        names.extend(page.policies.iter().map(|policy| policy.name.to_string()));
+    }
+    let mut want: Vec<_> = (1..23).map(|n| format!("t{n:02}")).collect();
+    want.push("t00".into());
+    assert_eq!(names, want);
+}
+
+pub(crate) async fn a_paused_topic_delivers_nothing_and_takes_jobs(q: Fixture) {
+    q.put(job_in(TOPIC, "a")).await;
+    let running = q.claim_one().await;
+    q.put(NewJob { priority: Some(9), ..job_in(TOPIC, "b") }).await;
+    set(&q, 1, PAUSE).await;
+    q.put(job_in(TOPIC, "c")).await;
+    q.put(NewJob { due: after(5), ..job_in(TOPIC, "d") }).await;
+    q.put(job_in("other", "a")).await;
+    q.sleep(10);
+    for takers in [vec![taker()], vec![taker(), taker()], vec![]] {
+        let found = q.claim_for(TOPIC, takers).await;
+        assert!(found.by_stream.iter().all(Vec::is_empty));
+        assert_eq!(found.remainder, TopicRemainder::Empty);
+    }
+    assert_eq!(q.claim_for("other", vec![taker()]).await.by_stream[0].len(), 1);
+    assert_eq!((q.stats(TOPIC).await.ready, q.stats(TOPIC).await.running), (3, 1));
+    q.extend(&running, None, None).await.unwrap();
+    q.ack(&running).await;
+    set(&q, 2, PolicyEffect::Deliver).await;
+    assert_eq!(q.claim_ids().await, ["b", "c", "d"], "by priority and due time");
+}
+
+pub(crate) async fn a_pause_ends_by_itself_at_its_time(q: Fixture) {
+    q.put(job_in(TOPIC, "a")).await;
+    let (end, pause) = until(&q, 60);
+    set(&q, 1, pause).await;
+    assert_eq!(
+        q.claim_for(TOPIC, vec![taker()]).await.remainder,
+        TopicRemainder::ReadyAt(end),
+        "the caller sleeps until then"
+    );
+    q.until_just_before(end);
+    assert!(q.claim_ids().await.is_empty());
+    q.until(end);
+    assert_eq!(q.claim_ids().await, ["a"]);
+    q.put(job_in(TOPIC, "b")).await;
+    assert_eq!(q.claim_ids().await, ["b"]);
+}
+
+pub(crate) async fn a_topic_may_be_paused_before_its_first_job(q: Fixture) {
+    set(&q, 1, PAUSE).await;
+    assert_eq!(q.stats(TOPIC).await.enqueued_total, 0, "it exists");
+    q.put(job_in(TOPIC, "a")).await;
+    assert!(q.claim_ids().await.is_empty());
+    let again = until(&q, 5).1;
+    set(&q, 2, again).await;
+    set(&q, 3, PAUSE).await;
+    q.sleep(10);
+    assert!(q.claim_ids().await.is_empty(), "the last pause counts");
+    set(&q, 4, PolicyEffect::Deliver).await;
+    set(&q, 5, PolicyEffect::Deliver).await;
+    assert_eq!(q.claim_ids().await, ["a"]);
+}
+
+pub(crate) async fn changes_and_resumes_are_announced(q: Fixture) {
+    q.put(job_in(TOPIC, "a")).await;
+    let mut changes = q.store.subscribe(EventKind::Policies);
+    set(&q, 1, PAUSE).await;
+    let limit = Duration::from_secs(10);
+    let next = tokio::time::timeout(limit, changes.recv()).await.unwrap();
+    assert_eq!(next, Ok(ShardEvent::PoliciesChanged));
+    let mut jobs = q.store.subscribe(EventKind::Jobs);
+    set(&q, 2, PolicyEffect::Deliver).await;
+    let mut next = async || tokio::time::timeout(limit, jobs.recv()).await.unwrap().unwrap();
+    // Wake-ups of the enqueue may still arrive.
+    while !matches!(next().await, ShardEvent::Claimable { topic, at } if topic.as_str() == TOPIC && at == q.now())
+    {
+    }
+}
+
+pub(crate) async fn a_topic_with_a_policy_stays_until_it_is_deleted(q: Fixture) {
+    let kept = limit::EMPTY_TOPIC_MAX.as_secs();
+    let tidy = async || {
+        for _ in 0..3 {
+            q.store.prune_topics(None, 100).await.unwrap();
+            q.sleep(kept);
+        }
+        q.store.topics(String::new(), None, 10).await.unwrap().len()
+    };
+    set(&q, 1, PolicyEffect::Deliver).await;
+    store(&q, write("pattern.*", 0, 1, PolicyEffect::Deliver)).await;
+    assert_eq!(tidy().await, 1, "a pattern is no topic");
+    let none = RetentionRule::Nothing;
+    let leased = q.run(NewJob { retention: none, ..job_in(TOPIC, "a") }).await;
+    set(&q, 2, PolicyEffect::Forget).await;
+    assert_eq!(q.stats(TOPIC).await.running, 1, "a job is left");
+    q.ack(&leased).await;
+    assert_eq!(tidy().await, 0);
+    set(&q, 3, PAUSE).await;
+    set(&q, 4, PolicyEffect::Forget).await;
+    assert!(q.store.topics(String::new(), None, 10).await.unwrap().is_empty(), "at once");
+    set(&q, 5, PolicyEffect::Forget).await;
+    assert_eq!(stored(&q, 0).await.len(), 2, "the deletion is remembered");
+    q.put(job_in(TOPIC, "b")).await;
+    assert_eq!(q.claim_ids().await, ["b"], "the pause went with the topic");
+}
+
+pub(crate) async fn policies_survive_a_restart(q: Fixture) {
+    let Some(mut q) = q.lasting() else { return };
+    q.put(job_in(TOPIC, "a")).await;
+    set(&q, 1, PAUSE).await;
+    q.reopen().await;
+    assert!(q.claim_ids().await.is_empty());
+    assert_eq!(stored(&q, 0).await[0].version, 1);
+    set(&q, 2, PolicyEffect::Deliver).await;
+    assert_eq!(q.claim_ids().await, ["a"]);
+}
