@@ -49,6 +49,7 @@ pub mod shards;
 #[cfg(feature = "server")]
 pub mod shutdown;
 #[cfg(feature = "server")]
+mod source_files;
 pub mod store;
 #[cfg(feature = "server")]
 pub mod telemetry;

@@ -60,7 +60,7 @@ struct RegressFigure {
     micros: Option<f64>,
 }
 
-/// What is measured together.
+/// Part that is measured together.
 #[derive(Clone, Copy, Debug)]
 enum Part {
     Hot,

@@ -43,6 +43,9 @@ pub enum Error {
     /// The identities cannot be read.
     #[error("cannot use the identities: {}; correct them, or choose others with --identities", .0.join("; "))]
     Identities(Vec<String>),
+    /// The policies of topics cannot be read.
+    #[error("cannot use the policies of topics: {}; correct them, or choose others with --topics", .0.join("; "))]
+    Topics(Vec<String>),
     /// The audit log cannot be opened.
     #[error("cannot write the audit log: {0}; choose another place with --audit-log")]
     AuditLog(io::Error),

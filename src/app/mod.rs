@@ -12,6 +12,7 @@ mod ready_file;
 mod running_server;
 #[cfg(test)]
 mod tests;
+mod topic_file;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -64,6 +65,8 @@ impl App {
         let clock = Clock::system();
         let authenticator = authenticator(&config, &clock, &metrics).map_err(Error::Identities)?;
         let audit = audit(&config, &clock).map_err(Error::AuditLog)?;
+        let topics = config.topics.as_deref().map(topic_file::read).transpose();
+        let topics = topics.map_err(Error::Topics)?;
         open::directories(&config.shards).await?;
         let grpc = BoundListener::bind(config.listen, "listen").await?;
         let http = BoundListener::bind(config.http_listen, "http-listen").await?;
@@ -79,6 +82,9 @@ impl App {
         tracing::info!(shards = shards.all().len(), fingerprint, "ring at start");
         let scheduler = Scheduler::new(shards, clock, metrics, replica);
         scheduler.policies().read_all().await;
+        if let Some(file) = topics {
+            topic_file::apply_first(&file, scheduler.policies()).await;
+        }
         authenticator.keys_tried().await;
         Ok(App { config, authenticator, audit, scheduler, telemetry, tls, grpc, http })
     }
@@ -111,6 +117,9 @@ impl App {
             http: http_listener,
         } = self;
         let _following = follow_identities(&config, &authenticator, &audit);
+        let topics = config.topics.clone();
+        let topics = topics.map(|path| topic_file::follow(path, scheduler.policies().clone()));
+        let _topics = topics.map(|follow| AbortOnDropHandle::new(tokio::spawn(follow)));
         let upkeep = quota_upkeep::run(scheduler.clone(), authenticator.clone());
         let _upkeep = AbortOnDropHandle::new(tokio::spawn(upkeep));
         let addresses = (grpc_listener.address, http_listener.address);

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{fs, io};
 
 use toml::Table;
 
+use crate::source_files::{FileTexts, read_texts};
+
 use super::authenticator::Authenticator;
-use super::bounded_file::{read_text, unreadable};
 use super::identities::Identities;
 use super::identity::Identity;
 use super::identity_file;
@@ -26,9 +26,6 @@ pub struct IdentitySource {
     path: PathBuf,
     variables: Variables,
 }
-
-/// Content of the files.
-type Texts = Vec<(PathBuf, String)>;
 
 /// Content of one file; identities and issuers with their places.
 struct ParsedFile {
@@ -51,7 +48,7 @@ impl IdentitySource {
     /// # Errors
     /// A text for each mistake, which names the file and the place in it.
     pub fn read(&self) -> Result<Identities, Vec<String>> {
-        self.texts().and_then(|texts| self.parse(&texts))
+        read_texts(&self.path).and_then(|texts| self.parse(&texts))
     }
 
     /// Gives `authenticator` the identities of the files whenever they differ from those in force. Mistakes are logged
@@ -95,22 +92,7 @@ impl IdentitySource {
         read.unwrap_or_else(|_| Err(vec!["the files cannot be read".to_owned()]))
     }
 
-    fn texts(&self) -> Result<Texts, Vec<String>> {
-        let (mut texts, mut problems) = (Texts::new(), Vec::new());
-        let paths = match self.path.is_dir() {
-            true => toml_files(&self.path).map_err(|error| vec![unreadable(&self.path, &error)])?,
-            false => vec![self.path.clone()],
-        };
-        for path in paths {
-            match read_text(&path) {
-                Ok(text) => texts.push((path, text)),
-                Err(problem) => problems.push(problem),
-            }
-        }
-        if problems.is_empty() { Ok(texts) } else { Err(problems) }
-    }
-
-    fn parse(&self, texts: &Texts) -> Result<Identities, Vec<String>> {
+    fn parse(&self, texts: &FileTexts) -> Result<Identities, Vec<String>> {
         let (mut found, mut issuers, mut problems) = (Vec::new(), Vec::new(), Vec::new());
         let mut quotas = Quotas::default();
         for (path, text) in texts {
@@ -137,21 +119,6 @@ impl IdentitySource {
         }
         Ok(identities.with_quotas(quotas))
     }
-}
-
-/// Returns the `*.toml` files of a directory, in order. Names that begin with a dot are not among them: those of a
-/// Kubernetes volume lead to the same files again.
-fn toml_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let path = entry?.path();
-        let is_hidden = path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.'));
-        if !is_hidden && path.extension().is_some_and(|extension| extension == "toml") {
-            found.push(path);
-        }
-    }
-    found.sort_unstable();
-    Ok(found)
 }
 
 fn parse_file(path: &Path, text: &str, variables: Variables) -> Result<ParsedFile, Vec<String>> {

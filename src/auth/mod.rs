@@ -15,7 +15,6 @@
 //! to start then, unless it is set to be insecure.
 
 pub mod authenticator;
-mod bounded_file;
 pub mod identities;
 pub mod identity;
 pub mod identity_file;

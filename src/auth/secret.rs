@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::bounded_file;
 use super::token::{PREFIX, TokenHash};
+use crate::source_files;
 
 /// Minimum number of characters of a token of a user's own choice.
 const CHARS_MIN: usize = 16;
@@ -29,7 +29,7 @@ pub(super) fn token_hash(reference: &str, variables: Variables) -> Result<TokenH
     let token = if let Some(name) = reference.strip_prefix("env:") {
         variables(name).ok_or_else(|| format!("the variable {name} is not set"))?
     } else if let Some(path) = reference.strip_prefix("file:") {
-        bounded_file::read_text(Path::new(path))?
+        source_files::read_text(Path::new(path))?
     } else {
         return Err("must be sha256: and 64 hexadecimal digits, as `ringq token new` prints them, env:NAME or \
                     file:PATH"

@@ -59,6 +59,9 @@ pub(super) struct ServeArgs {
     /// Directory of the default shard [default: ringq-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
+    /// Take the policies of topics from this file or directory [default: none]
+    #[arg(long, value_name = "PATH")]
+    topics: Option<String>,
     /// Trust these certificates at rediss shards, a PEM file [default: the system's]
     #[arg(long, value_name = "FILE")]
     redis_ca: Option<String>,
@@ -133,6 +136,7 @@ impl From<ServeArgs> for ConfigFlags {
             ("tls_client_ca", flags.tls_client_ca),
             ("tls_client_auth", flags.tls_client_auth),
             ("data_dir", flags.data_dir),
+            ("topics", flags.topics),
             ("redis_ca", flags.redis_ca),
             ("redis_cert", flags.redis_cert),
             ("redis_key", flags.redis_key),

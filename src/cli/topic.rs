@@ -1,4 +1,8 @@
-//! `ringq topic`: topics and their numbers.
+//! `ringq topic`: topics, their numbers, settings and pauses.
+
+mod change;
+mod plan;
+mod settings;
 
 use clap::{Args, Subcommand};
 
@@ -9,6 +13,9 @@ use super::output::{Block, JsonList, OutputArgs, StdoutWriter, Table, print_json
 use super::times::span;
 use super::values;
 use crate::pb::{GetTopicStatsRequest, ListTopicsRequest, TopicStats, TopicSummary};
+use change::{TopicDeleteArgs, TopicPauseArgs, TopicResumeArgs};
+use plan::TopicPlanArgs;
+use settings::{TopicCreateArgs, TopicGetArgs, TopicSetArgs};
 
 /// Topics per call.
 const PAGE: i32 = 500;
@@ -20,8 +27,22 @@ pub(super) enum TopicCommand {
     #[command(visible_alias = "ls")]
     List(TopicListArgs),
     /// Print the numbers of one topic
-    #[command(alias = "get", alias = "show")]
     Stats(TopicStatsArgs),
+    /// Print the settings of one topic
+    #[command(alias = "show")]
+    Get(TopicGetArgs),
+    /// Create a topic with settings of its own
+    Create(TopicCreateArgs),
+    /// Change settings of a topic
+    Set(TopicSetArgs),
+    /// Stop the delivery of a topic's jobs
+    Pause(TopicPauseArgs),
+    /// Start the delivery again
+    Resume(TopicResumeArgs),
+    /// Show what a file with policies would change
+    Plan(TopicPlanArgs),
+    /// Remove a topic without jobs, with its settings
+    Delete(TopicDeleteArgs),
 }
 
 /// Arguments of `ringq topic list`.
@@ -66,6 +87,13 @@ impl TopicCommand {
         match self {
             TopicCommand::List(list) => connect::run_until_interrupt(list.run()),
             TopicCommand::Stats(stats) => connect::run_until_interrupt(stats.run()),
+            TopicCommand::Get(get) => connect::run_until_interrupt(get.run()),
+            TopicCommand::Create(create) => connect::run_until_interrupt(create.run()),
+            TopicCommand::Set(set) => connect::run_until_interrupt(set.run()),
+            TopicCommand::Pause(pause) => connect::run_until_interrupt(pause.run()),
+            TopicCommand::Resume(resume) => connect::run_until_interrupt(resume.run()),
+            TopicCommand::Plan(plan) => connect::run_until_interrupt(plan.run()),
+            TopicCommand::Delete(delete) => connect::run_until_interrupt(delete.run()),
         }
     }
 }
@@ -74,7 +102,8 @@ impl TopicCommand {
 
 impl TopicListArgs {
     async fn run(&self) -> Result<(), CommandFailure> {
-        let rows = self.rows(&self.connect.connection()?).await?;
+        let prefix = self.prefix.as_deref().unwrap_or_default();
+        let rows = all_topics(&self.connect.connection()?, prefix).await?;
         let mut out = StdoutWriter::new();
         if self.output.is_json() {
             let mut list = JsonList::new();
@@ -95,27 +124,6 @@ impl TopicListArgs {
         match &self.prefix {
             Some(prefix) => format!("no topic begins with {prefix}"),
             None => "no topics yet: the first `ringq enqueue` to a topic creates it".to_owned(),
-        }
-    }
-
-    /// Reads all pages: columns can be laid out only with all rows, and topics are few.
-    async fn rows(
-        &self,
-        connection: &ServerConnection,
-    ) -> Result<Vec<TopicSummary>, CommandFailure> {
-        let (mut rows, mut page_token) = (Vec::new(), String::new());
-        loop {
-            let prefix = self.prefix.clone().unwrap_or_default();
-            let request =
-                connection.request(ListTopicsRequest { page_size: PAGE, page_token, prefix });
-            let mut topics = connection.client().topics();
-            let answer = topics.list_topics(request);
-            let page = connection.call("cannot list the topics", answer).await?;
-            rows.extend(page.topics);
-            page_token = page.next_page_token;
-            if page_token.is_empty() {
-                return Ok(rows);
-            }
         }
     }
 }
@@ -211,6 +219,36 @@ fn rate(rate: Option<f64>) -> String {
         Some(rate) if rate >= 10.0 => format!("{rate:.0}"),
         Some(rate) => format!("{rate:.1}"),
         None => "-".to_owned(),
+    }
+}
+
+/// Reads all topics whose names begin with `prefix`: columns can be laid out only with all rows, and topics are few.
+async fn all_topics(
+    connection: &ServerConnection,
+    prefix: &str,
+) -> Result<Vec<TopicSummary>, CommandFailure> {
+    let (mut rows, mut page_token) = (Vec::new(), String::new());
+    loop {
+        let prefix = prefix.to_owned();
+        let request = connection.request(ListTopicsRequest { page_size: PAGE, page_token, prefix });
+        let mut topics = connection.client().topics();
+        let answer = topics.list_topics(request);
+        let page = connection.call("cannot list the topics", answer).await?;
+        rows.extend(page.topics);
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            return Ok(rows);
+        }
+    }
+}
+
+/// Notes on stderr which shards have not taken a change yet.
+fn warn_missing(shards: &[String]) {
+    if !shards.is_empty() {
+        print_note(&format!(
+            "not at these shards yet, which do not answer: {}; they get the change when they are back",
+            shards.join(", ")
+        ));
     }
 }
 

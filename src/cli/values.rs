@@ -126,6 +126,15 @@ pub(super) fn rate(text: &str) -> Result<f64, String> {
     if number.is_finite() && number > 0.0 { Ok(number / seconds) } else { Err(wrong()) }
 }
 
+/// Parses a number of attempts: at least 1, or -1. The API's 0, for the topic's value, is given by leaving out the
+/// flag.
+pub(super) fn attempts(text: &str) -> Result<i32, String> {
+    match text.parse() {
+        Ok(number) if number >= 1 || number == -1 => Ok(number),
+        _ => Err("must be a whole number of 1 or more, or -1".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

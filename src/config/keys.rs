@@ -2,7 +2,7 @@
 
 /// Keys of all settings but the shards, in the order of their documentation. The variable of `http_listen` is
 /// `RINGQ_HTTP_LISTEN`, its flag `--http-listen`.
-pub const KEYS: [&str; 31] = [
+pub const KEYS: [&str; 32] = [
     "listen",
     "http_listen",
     "http_json",
@@ -17,6 +17,7 @@ pub const KEYS: [&str; 31] = [
     "audit_calls",
     "ready_file",
     "data_dir",
+    "topics",
     "redis_ca",
     "redis_cert",
     "redis_key",

@@ -22,6 +22,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod toml_output;
+mod topic_file;
 mod variable;
 
 use std::fs;
@@ -33,6 +34,7 @@ pub use invalid_setting::{InvalidSetting, InvalidSettings};
 pub use keys::KEYS;
 pub use layer::ConfigFlags;
 pub use shard::{ShardConfig, ShardUrl};
+pub use topic_file::TopicFile;
 
 pub(crate) use duration::{any_duration as parse_duration, show_duration};
 pub(crate) use invalid_setting::io_problem;
@@ -62,6 +64,8 @@ pub struct Config {
     /// File or directory of the identities that may call this server. Default: none, and every client that reaches it may do
     /// everything.
     pub identities: Option<PathBuf>,
+    /// File or directory of policies of topics. Default: none.
+    pub topics: Option<PathBuf>,
     /// True if a server without identities may be reached from other machines. Default false.
     pub insecure: bool,
     /// True if `/metrics` needs no identity. Default false; without identities it needs none anyway.

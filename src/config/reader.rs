@@ -55,6 +55,7 @@ impl ConfigReader {
         self.check_reach(listen, http_listen, insecure);
         let tls = self.tls();
         let data_dir = self.required("data_dir", parse::path);
+        let topics = self.optional("topics", parse::path);
         let redis_tls = self.redis_tls();
         let shards = self.shards(data_dir.as_deref(), &redis_tls);
         let replica = self.optional("replica", parse::replica);
@@ -95,6 +96,7 @@ impl ConfigReader {
             tls,
             shards,
             data_dir: data_dir?,
+            topics,
             redis_tls,
             replica: replica.unwrap_or_else(|| machine.replica()),
             ready_file,

@@ -37,6 +37,7 @@ fn the_default_file_gives_the_documented_defaults() {
         http_listen: "127.0.0.1:7701".parse().unwrap(),
         http_json: true,
         identities: None,
+        topics: None,
         insecure: false,
         metrics_open: false,
         audit_log: None,

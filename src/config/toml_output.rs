@@ -30,6 +30,7 @@ pub(super) fn toml(config: &Config) -> String {
     let files = [("redis_ca", ca.as_ref()), ("redis_cert", cert), ("redis_key", key)];
     let files = files.into_iter().filter_map(|(key, file)| Some((key, file?)));
     lines.extend(files.map(|(key, file)| line(key, text(file.display()))));
+    lines.extend(config.topics.as_ref().map(|path| line("topics", text(path.display()))));
     lines.extend(config.identities.as_ref().map(|path| line("identities", text(path.display()))));
     if let Some(TlsFiles { cert, key, client_ca }) = &config.tls {
         lines.push(line("tls_cert", text(cert.display())));

@@ -4,9 +4,11 @@
 //! - `view`: what a replica knows, and which policy a topic has
 //! - `copies`: exchanges policies with each shard, so that all have the newest versions within a second
 //! - `change`: changes of operators; each is decided on the home shard of its name, where two changes at once meet
+//! - `file`: settings from a file, by its revision
 
 mod change;
 mod copies;
+mod file;
 mod view;
 
 use std::sync::Arc;
@@ -21,6 +23,7 @@ use crate::shards::Shards;
 use copies::ShardCopy;
 
 pub use change::{ChangedPolicy, PolicyChangeError};
+pub use file::{FilePolicies, FileRefusal};
 pub use view::PolicyView;
 
 /// Policies of all topics. Cheap to clone.

@@ -6,13 +6,13 @@ use std::time::Duration;
 use jsonwebtoken::Algorithm;
 use toml::{Table, Value};
 
-use super::super::bounded_file;
 use super::super::table_reader::{TableReader, read_tables};
 use super::issuer::{
     ALGORITHMS, ALGORITHMS_DEFAULT, Issuer, KeySource, LEEWAY_DEFAULT, LEEWAY_MAX,
 };
 use super::jwks_url::JwksUrl;
 use super::key_set::KeySet;
+use crate::source_files;
 
 /// Key of the tables.
 pub const KEY: &str = "issuer";
@@ -127,7 +127,7 @@ impl<'t> IssuerReader<'_, 't> {
     }
 
     fn key_file(&mut self, path: &Path) -> Option<KeySet> {
-        let keys = bounded_file::read(path).and_then(|text| {
+        let keys = source_files::read(path).and_then(|text| {
             KeySet::parse(&text).map_err(|error| format!("{} {error}", path.display()))
         });
         keys.map_err(|problem| self.table.problem(JWKS_FILE, &problem)).ok()

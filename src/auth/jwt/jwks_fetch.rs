@@ -23,8 +23,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::super::bounded_file;
 use super::jwks_url::JwksUrl;
+use crate::source_files;
 
 /// Maximum duration of a fetch.
 pub const FETCH_MAX: Duration = Duration::from_secs(5);
@@ -173,7 +173,7 @@ where
 /// Reads a file beside the runtime.
 async fn read(path: &Path) -> Result<Vec<u8>, String> {
     let path = path.to_owned();
-    spawn_blocking(move || bounded_file::read(&path)).await.map_err(failed("reading"))?
+    spawn_blocking(move || source_files::read(&path)).await.map_err(failed("reading"))?
 }
 
 fn failed<E: Display>(what: &'static str) -> impl Fn(E) -> String {

@@ -38,7 +38,7 @@ pub(super) struct SpecArgs {
     #[arg(long, value_name = "TYPE", value_parser = values::non_empty)]
     content_type: Option<String>,
     /// Failures allowed; 1: no retry, -1: no limit [default: 25]
-    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = attempts)]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = values::attempts)]
     max_attempts: Option<i32>,
     /// The waits between attempts; the last one repeats [default: 1s, then twice as long each time
     /// up to 1h, and each up to 20 % shorter by chance]
@@ -132,15 +132,6 @@ fn no_json(payload: &Payload) -> Option<serde_json::Error> {
     match &payload.kind {
         Some(Kind::Text(text)) => serde_json::from_str::<IgnoredAny>(text).err(),
         _ => None,
-    }
-}
-
-/// Parses a number of attempts: at least 1, or -1. The API's 0, for the topic's value, is given by leaving out the
-/// flag.
-fn attempts(text: &str) -> Result<i32, String> {
-    match text.parse() {
-        Ok(number) if number >= 1 || number == -1 => Ok(number),
-        _ => Err("must be a whole number of 1 or more, or -1".to_owned()),
     }
 }
 

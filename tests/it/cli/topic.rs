@@ -33,3 +33,72 @@ async fn the_numbers_of_one_topic() {
     let ran = ringq(&server, &["topic", "stats", "mial"]).await;
     assert_eq!(ran.fails(3, &["cannot read topic mial", "`ringq topic list`"]).stdout, "");
 }
+
+#[tokio::test]
+async fn a_topic_is_created_changed_paused_and_deleted() {
+    let server = Server::start().await;
+    let run = async |args: &[&str]| ringq(&server, args).await;
+    let settings = ["--max-attempts", "3", "--lease", "5m", "--description", "to customers"];
+    let text = run(&[&["topic", "create", "mail"], &settings[..]].concat()).await.ok();
+    for line in ["state:          ACTIVE", "retry:          3 attempts", "lease:          5m"] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    run(&["topic", "create", "mail"]).await.fails(1, &["cannot create topic mail", "exists"]);
+    // A flag changes its part of the retry policy.
+    let changed =
+        ["topic", "set", "mail", "--retry-delays", "1m,5m", "--priority", "4", "-o", "json"];
+    let json = run(&changed).await.json();
+    assert_eq!((&json["retry"]["maxAttempts"], &json["priority"]), (&3.into(), &4.into()));
+    assert_eq!(json["retry"]["delays"].as_array().unwrap().len(), 2);
+    let etag = json["etag"].as_str().unwrap().to_owned();
+    run(&["topic", "set", "mail", "--unset", "retry", "--unset", "lease"]).await.ok();
+    let json = run(&["topic", "get", "mail", "-o", "json"]).await.json();
+    assert!(json.get("retry").is_none() && json.get("leaseDuration").is_none(), "{json}");
+    run(&["topic", "set", "mail", "--priority", "1", "--etag", &etag])
+        .await
+        .fails(1, &["cannot change topic mail"]);
+    run(&["topic", "set", "mail"]).await.fails(2, &["give a setting"]);
+    run(&["topic", "set", "nowhere", "--priority", "1"]).await.fails(3, &["nowhere"]);
+
+    let text = run(&["topic", "pause", "mail", "--note", "provider is down"]).await.ok();
+    assert_eq!(text, "mail PAUSED until `ringq topic resume mail`\n");
+    let text = run(&["topic", "get", "mail"]).await.ok();
+    assert!(text.contains("PAUSED") && text.contains("provider is down"), "{text}");
+    let table = rows(&run(&["topic", "list"]).await.ok());
+    assert_eq!(table[1][..2], ["mail", "PAUSED"]);
+    let text = run(&["topic", "pause", "mail", "--for", "30m"]).await.ok();
+    assert!(text.starts_with("mail PAUSED until 20"), "{text}");
+    assert_eq!(run(&["topic", "resume", "mail"]).await.ok(), "mail ACTIVE\n");
+    server.connect().await.enqueue(job("mail")).await;
+    run(&["topic", "delete", "mail"]).await.fails(1, &["cannot delete topic mail", "has 1 jobs"]);
+    server.connect().await.pull_one("mail").await;
+    run(&["topic", "delete", "nowhere"]).await.fails(3, &["nowhere"]);
+}
+
+#[tokio::test]
+async fn a_plan_shows_what_a_file_changes() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    for topic in ["billing.eu", "billing.us", "mail"] {
+        client.enqueue(job(topic)).await;
+    }
+    let run = async |args: &[&str]| ringq(&server, args).await;
+    run(&["topic", "set", "billing.us", "--priority", "9"]).await.ok();
+    let dir = tempfile::TempDir::new().unwrap();
+    let path = dir.path().join("topics.toml");
+    let plan = ["topic", "plan", "-f", path.to_str().unwrap()];
+    std::fs::write(
+        &path,
+        "revision = 4\n[topic.\"billing.*\"]\npriority = 3\nlease = '5m'\n[topic.orders.retry]\nmax_attempts = 2\n",
+    )
+    .unwrap();
+    assert_eq!(
+        run(&plan).await.ok(),
+        "billing.eu\n  lease: default -> 5m\n  priority: default -> 3\norders: no topic yet\n\
+         revision 4 changes 1 of 3 topics\n",
+        "what calls have set for billing.us stays"
+    );
+    std::fs::write(&path, "revision = 4\n[topic.mail]\nlease = '1x'\n[topic.b]\nsize = 1\n")
+        .unwrap();
+    run(&plan).await.fails(2, &["topic.\"mail\".lease", "topic.\"b\".size: there is no such key"]);
+}

@@ -88,6 +88,7 @@ mod start;
 mod stream;
 /// TLS of both ports: clients, refusals, client certificates, changed files.
 mod tls;
+mod topic_files;
 mod topics;
 /// Traces and log records, at an OTLP receiver.
 mod tracing;

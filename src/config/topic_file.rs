@@ -1,0 +1,354 @@
+//! Files with policies of topics: `[topic."billing.*"]` tables, which are read again while the server runs.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use toml::{Table, Value};
+
+use crate::domain::{InvalidRetry, RetryOverrides, TopicName, TopicPattern, TopicSettings, limit};
+use crate::source_files::read_texts;
+
+use super::duration::any_duration;
+
+/// Keys of a file.
+const KEYS: [&str; 2] = ["revision", "topic"];
+/// Keys of a topic, in the order in which they are listed in errors.
+const TOPIC_KEYS: [&str; 7] = [
+    "description",
+    "lease",
+    "retention",
+    "dead_retention",
+    "priority",
+    "max_payload_bytes",
+    "retry",
+];
+const RETRY_KEYS: [&str; 9] = [
+    "max_attempts",
+    "delays",
+    "initial_delay",
+    "multiplier",
+    "max_delay",
+    "jitter",
+    "max_retry_duration",
+    "ignore_expired_leases",
+    "max_deliveries",
+];
+
+/// Policies of a file, or of the files of a directory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TopicFile {
+    /// Greatest `revision` of the files.
+    pub revision: u64,
+    /// Settings by topic or pattern, in the order of their names.
+    pub topics: BTreeMap<String, (TopicPattern, TopicSettings)>,
+}
+
+/// Reader of a table. It goes on behind a mistake, so that none hides another.
+struct TableReader<'t> {
+    table: &'t Table,
+    place: String,
+    problems: &'t mut Vec<String>,
+}
+
+// === impl TopicFile ===
+
+impl TopicFile {
+    /// Reads a file, or each `*.toml` of a directory.
+    ///
+    /// # Errors
+    /// A text for each mistake, which names the file and the place in it.
+    pub fn read(path: &Path) -> Result<TopicFile, Vec<String>> {
+        let (mut all, mut problems) = (TopicFile::default(), Vec::new());
+        let texts = read_texts(path)?;
+        if texts.is_empty() {
+            return Err(vec![format!("{}: there is no *.toml file in it", path.display())]);
+        }
+        for (path, text) in texts {
+            let place = |problem: String| format!("{}: {problem}", path.display());
+            match TopicFile::parse(&text) {
+                Err(found) => problems.extend(found.into_iter().map(place)),
+                Ok(file) => {
+                    all.revision = all.revision.max(file.revision);
+                    for (name, settings) in file.topics {
+                        if all.topics.insert(name.clone(), settings).is_some() {
+                            problems
+                                .push(place(format!("topic.{name:?}: another file has it, too")));
+                        }
+                    }
+                }
+            }
+        }
+        if all.topics.len() > limit::POLICIES_MAX {
+            let max = limit::POLICIES_MAX;
+            problems.push(format!("topic: there are more than {max} tables; use patterns"));
+        }
+        if problems.is_empty() { Ok(all) } else { Err(problems) }
+    }
+
+    /// Returns the settings that a topic gets from the file: its own, or those of the longest pattern that matches it; and
+    /// the name that they stand under.
+    #[must_use]
+    pub fn settings(&self, topic: &TopicName) -> Option<(&str, &TopicSettings)> {
+        let matching = self.topics.iter().filter(|(_, (pattern, _))| pattern.matches(topic));
+        // A name is longer than each pattern that matches it without its asterisk, or as long and no pattern.
+        let length = |name: &str| (name.trim_end_matches('*').len(), !name.ends_with('*'));
+        let longest = matching.max_by_key(|(name, _)| length(name));
+        longest.map(|(name, (_, settings))| (name.as_str(), settings))
+    }
+
+    /// Parses the text of one file.
+    ///
+    /// # Errors
+    /// A text for each mistake, which names the place.
+    pub fn parse(text: &str) -> Result<TopicFile, Vec<String>> {
+        let table: Table = toml::from_str(text).map_err(|error| vec![format!("{error}")])?;
+        let mut problems = Vec::new();
+        for key in table.keys().filter(|key| !KEYS.contains(&key.as_str())) {
+            problems.push(format!("{key}: there is no such key; keys are {}", KEYS.join(", ")));
+        }
+        let revision = table.get("revision").and_then(Value::as_integer);
+        let revision = revision.and_then(|number| u64::try_from(number).ok()).filter(|n| *n > 0);
+        if revision.is_none() {
+            problems.push(
+                "revision: must be a whole number from 1 on, greater than that of the last file"
+                    .into(),
+            );
+        }
+        let none = Table::new();
+        let topics = match table.get("topic") {
+            None => &none,
+            Some(Value::Table(topics)) => topics,
+            Some(_) => {
+                problems.push("topic: is not written as [topic.\"NAME\"] tables".into());
+                &none
+            }
+        };
+        let mut found = BTreeMap::new();
+        for (name, value) in topics {
+            let place = format!("topic.{name:?}");
+            match (TopicPattern::parse(name), value.as_table()) {
+                (Err(error), _) => problems.push(format!("{place}: {error}")),
+                (_, None) => problems.push(format!("{place}: is no table")),
+                (Ok(pattern), Some(table)) => {
+                    let mut reader = TableReader { table, place, problems: &mut problems };
+                    found.insert(name.clone(), (pattern, reader.settings()));
+                }
+            }
+        }
+        match (revision, problems.is_empty()) {
+            (Some(revision), true) => Ok(TopicFile { revision, topics: found }),
+            _ => Err(problems),
+        }
+    }
+}
+
+// === impl TableReader ===
+
+impl TableReader<'_> {
+    fn settings(&mut self) -> TopicSettings {
+        self.check_keys(&TOPIC_KEYS);
+        let retention = Duration::ZERO..=limit::RETENTION_MAX;
+        let settings = TopicSettings {
+            description: self.description(),
+            retry: RetryOverrides::default(),
+            lease: self.duration("lease", limit::LEASE_MIN..=limit::LEASE_MAX, "1s to 24h"),
+            retention: self.duration("retention", retention.clone(), "0s to 366d"),
+            dead_retention: self.duration("dead_retention", retention, "0s to 366d"),
+            priority: self.integer("priority", 0..=i64::from(limit::PRIORITY_MAX)),
+            max_payload_bytes: self
+                .integer("max_payload_bytes", 1..=limit::PAYLOAD_BYTES_MAX as i64),
+        };
+        let retry = match self.table.get("retry") {
+            None => return settings,
+            Some(Value::Table(table)) => {
+                let place = format!("{}.retry", self.place);
+                TableReader { table, place, problems: self.problems }.retry()
+            }
+            Some(_) => {
+                self.problem("retry", "must be a table");
+                return settings;
+            }
+        };
+        TopicSettings { retry, ..settings }
+    }
+
+    fn description(&mut self) -> String {
+        let max = limit::TOPIC_TEXT_BYTES_MAX;
+        match self.table.get("description") {
+            None => String::new(),
+            Some(Value::String(text)) if text.len() <= max => text.clone(),
+            Some(_) => {
+                self.problem("description", &format!("must be a text of at most {max} bytes"));
+                String::new()
+            }
+        }
+    }
+
+    fn retry(&mut self) -> RetryOverrides {
+        self.check_keys(&RETRY_KEYS);
+        let any = Duration::ZERO..=Duration::MAX;
+        let count = i64::from(i32::MIN)..=i64::from(i32::MAX);
+        let overrides = RetryOverrides {
+            max_attempts: self.integer("max_attempts", count.clone()),
+            delays: self.durations("delays"),
+            initial_delay: self.duration("initial_delay", any.clone(), ""),
+            multiplier: self.float("multiplier"),
+            max_delay: self.duration("max_delay", any.clone(), ""),
+            jitter: self.float("jitter"),
+            max_retry_duration: self.duration("max_retry_duration", any, ""),
+            ignore_expired_leases: self.boolean("ignore_expired_leases"),
+            max_deliveries: self.integer("max_deliveries", count),
+        };
+        RetryOverrides::try_new(overrides).unwrap_or_else(|invalid: Vec<InvalidRetry>| {
+            let place = &self.place;
+            self.problems.extend(invalid.into_iter().map(|problem| format!("{place}.{problem}")));
+            RetryOverrides::default()
+        })
+    }
+
+    fn check_keys(&mut self, keys: &[&str]) {
+        for key in self.table.keys().filter(|key| !keys.contains(&key.as_str())) {
+            let problem = format!("there is no such key; keys are {}", keys.join(", "));
+            self.problem(key, &problem);
+        }
+    }
+
+    fn duration(
+        &mut self,
+        key: &str,
+        range: std::ops::RangeInclusive<Duration>,
+        accepted: &str,
+    ) -> Option<Duration> {
+        let value = self.table.get(key)?;
+        let parsed = match value.as_str() {
+            Some(text) => any_duration(text),
+            None => Err("must be a duration in quotes, like \"30s\" or \"1h30m\"".to_owned()),
+        };
+        match parsed {
+            Ok(duration) if range.contains(&duration) => return Some(duration),
+            Ok(_) => self.problem(key, &format!("must be {accepted}")),
+            Err(problem) => self.problem(key, &problem),
+        }
+        None
+    }
+
+    fn durations(&mut self, key: &str) -> Vec<Duration> {
+        let Some(value) = self.table.get(key) else { return Vec::new() };
+        let texts: Option<Vec<_>> =
+            value.as_array().and_then(|values| values.iter().map(Value::as_str).collect());
+        let parsed = texts.map(|texts| texts.into_iter().map(any_duration).collect());
+        match parsed {
+            Some(Ok(durations)) => return durations,
+            Some(Err(problem)) => {
+                let _: &String = &problem;
+                self.problem(key, &problem);
+            }
+            None => self.problem(key, "must be a list of durations, like [\"1m\", \"5m\"]"),
+        }
+        Vec::new()
+    }
+
+    fn integer<T: TryFrom<i64>>(
+        &mut self,
+        key: &str,
+        range: std::ops::RangeInclusive<i64>,
+    ) -> Option<T> {
+        let value = self.table.get(key)?;
+        let number = value.as_integer().filter(|number| range.contains(number));
+        let number = number.and_then(|number| T::try_from(number).ok());
+        if number.is_none() {
+            let (min, max) = (range.start(), range.end());
+            self.problem(key, &format!("must be a whole number from {min} to {max}"));
+        }
+        number
+    }
+
+    fn float(&mut self, key: &str) -> Option<f64> {
+        let value = self.table.get(key)?;
+        let number = match value {
+            Value::Float(number) => Some(*number),
+            Value::Integer(number) => i32::try_from(*number).ok().map(f64::from),
+            _ => None,
+        };
+        if number.is_none() {
+            self.problem(key, "must be a number");
+        }
+        number
+    }
+
+    fn boolean(&mut self, key: &str) -> Option<bool> {
+        let value = self.table.get(key)?;
+        if value.as_bool().is_none() {
+            self.problem(key, "must be true or false");
+        }
+        value.as_bool()
+    }
+
+    fn problem(&mut self, key: &str, text: &str) {
+        self.problems.push(format!("{}.{key}: {text}", self.place));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_topics_and_patterns() {
+        let file = TopicFile::parse(
+            "revision = 7\n[topic.\"billing.*\"]\nlease = '5m'\npriority = 3\n\
+             [topic.orders]\nmax_payload_bytes = 10\ndead_retention = '30d'\nretention = '0s'\n\
+             [topic.orders.retry]\nmax_attempts = 3\ndelays = ['1m', '5m']\njitter = 0\n",
+        )
+        .unwrap();
+        assert_eq!((file.revision, file.topics.len()), (7, 2));
+        let (pattern, billing) = &file.topics["billing.*"];
+        assert_eq!(pattern.to_string(), "billing.*");
+        assert_eq!((billing.lease, billing.priority), (Some(Duration::from_secs(300)), Some(3)));
+        let (_, orders) = &file.topics["orders"];
+        assert_eq!(orders.retry.max_attempts, Some(3));
+        assert_eq!(orders.retry.delays, [60, 300].map(Duration::from_secs));
+        assert_eq!((orders.retry.jitter, orders.retention), (Some(0.0), Some(Duration::ZERO)));
+    }
+
+    #[test]
+    fn a_topic_gets_the_settings_of_the_longest_match() {
+        let tables = ["*", "a.*", "a.b", "a.b*"].map(|name| format!("[topic.{name:?}]\n"));
+        let file = TopicFile::parse(&format!("revision = 1\n{}", tables.concat())).unwrap();
+        for (topic, want) in [("x", "*"), ("a.x", "a.*"), ("a.b", "a.b"), ("a.bc", "a.b*")] {
+            let found = file.settings(&TopicName::stored(topic));
+            assert_eq!(found.map(|(name, _)| name), Some(want), "{topic}");
+        }
+    }
+
+    #[test]
+    fn every_mistake_is_named_with_its_place() {
+        let mistakes = TopicFile::parse(
+            "topics = 1\n[topic.\"a b\"]\n[topic.x]\nlease = '0s'\nretention = 5\npriority = 10\nweight = 2\n\
+             max_payload_bytes = 0\nretry = { multiplier = 0.5, delays = ['x'], tries = 3, jitter = 'much' }\n",
+        )
+        .unwrap_err();
+        let begin: Vec<_> = mistakes.iter().map(|text| text.split(':').next().unwrap()).collect();
+        assert_eq!(
+            begin,
+            [
+                "topics",
+                "revision",
+                "topic.\"a b\"",
+                "topic.\"x\".weight",
+                "topic.\"x\".lease",
+                "topic.\"x\".retention",
+                "topic.\"x\".priority",
+                "topic.\"x\".max_payload_bytes",
+                "topic.\"x\".retry.tries",
+                "topic.\"x\".retry.delays",
+                "topic.\"x\".retry.jitter",
+                "topic.\"x\".retry.multiplier must be a finite number of 1 or more",
+            ]
+        );
+        for text in ["revision = 0", "revision = -1", "revision = 'x'", "topic = 1", "revision ="] {
+            assert!(TopicFile::parse(text).is_err(), "{text}");
+        }
+    }
+}
