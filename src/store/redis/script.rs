@@ -46,6 +46,7 @@ scripts! {
     Commit = "commit",
     CommitGrowing = "commit_growing",
     Enqueue = "enqueue",
+    Explain = "explain",
     Extend = "extend",
     Get = "get",
     Heartbeat = "heartbeat",
@@ -294,11 +295,13 @@ impl Verb {
     /// Returns whether the script changes no stored data: a failed call has no unknown outcome.
     pub(super) fn only_reads(self) -> bool {
         use Verb::{
-            Get, Ids, Info, LastKeptUntil, List, Load, Prune, Reap, Running, Stats, Topics,
+            Explain, Get, Ids, Info, LastKeptUntil, List, Load, Prune, Reap, Running, Stats, Topics,
         };
         matches!(
             self,
-            Get | Ids
+            Explain
+                | Get
+                | Ids
                 | Info
                 | LastKeptUntil
                 | List
@@ -317,7 +320,7 @@ impl Verb {
     /// `optimistic_commit.rs`. A token does not distinguish an Extend from the one that followed it.
     fn needs_window(self) -> bool {
         use Verb::{
-            CancelClaim, ChangeStream, Claim, Commit, CommitGrowing, Enqueue, Extend, Get,
+            CancelClaim, ChangeStream, Claim, Commit, CommitGrowing, Enqueue, Explain, Extend, Get,
             Heartbeat, Ids, Info, LastKeptUntil, List, Load, MakeUndelayedDue, Open, Prune,
             PruneTopics, Reap, Running, SetState, Settle, Stats, Topics,
         };
@@ -325,8 +328,8 @@ impl Verb {
         match self {
             Heartbeat | Enqueue | Extend | SetState => true,
             Claim | Commit | CommitGrowing | ChangeStream | Settle | CancelClaim
-            | MakeUndelayedDue | Open | Prune | PruneTopics | Get | Ids | Info | LastKeptUntil
-            | List | Load | Reap | Running | Stats | Topics => false,
+            | MakeUndelayedDue | Open | Prune | PruneTopics | Explain | Get | Ids | Info
+            | LastKeptUntil | List | Load | Reap | Running | Stats | Topics => false,
         }
     }
 
