@@ -89,7 +89,7 @@ impl RpcMethod {
 
     /// Returns whether the RPC changes nothing, so that its answer can be withheld.
     pub(super) fn reads(self) -> bool {
-        let named = ["Get", "GetTopic", "GetTopicStats", "GetServerInfo"];
+        let named = ["Get", "GetTopic", "GetTopicStats", "GetServerInfo", "ExplainJob"];
         self.kind == MethodKind::Unary
             && (named.contains(&self.name) || self.name.starts_with("List"))
     }
@@ -114,6 +114,7 @@ impl From<Rpc> for RpcMethod {
             | Rpc::GetTopicStats
             | Rpc::ListJobs
             | Rpc::RedriveJobs
+            | Rpc::ExplainJob
             | Rpc::ListWorkers
             | Rpc::ListShards
             | Rpc::SetShardState
@@ -157,7 +158,7 @@ mod tests {
                 seen += 1;
             }
         }
-        assert_eq!(seen, 19);
+        assert_eq!(seen, 20);
         assert_eq!(RpcMethod::from_path("/ringq.v1.QueueService/Nothing").kind, MethodKind::Other);
     }
 
