@@ -158,6 +158,7 @@ fn is_change(rpc: Rpc) -> bool {
         | Rpc::ListTopics
         | Rpc::GetTopicStats
         | Rpc::ListJobs
+        | Rpc::ExplainJob
         | Rpc::ListWorkers
         | Rpc::ListShards
         | Rpc::GetServerInfo

@@ -43,6 +43,7 @@ pub fn rule(rpc: Rpc) -> RpcRule {
         Rpc::GetTopic
         | Rpc::GetTopicStats
         | Rpc::ListJobs
+        | Rpc::ExplainJob
         | Rpc::IsActive
         | Rpc::StreamIsActive
         | Rpc::GetMetricSpec

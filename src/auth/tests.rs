@@ -57,6 +57,7 @@ fn roles_have_their_calls() {
     let producer = ["BatchEnqueue", "Delete", "Enqueue", "Get", "GetServerInfo", "Reschedule"];
     let worker = ["Ack", "Extend", "GetServerInfo", "Nack", "Pull", "Stream"];
     let viewer = [
+        "ExplainJob",
         "Get",
         "GetMetricSpec",
         "GetMetrics",

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::domain::TopicName;
 use crate::scheduler::{Scheduler, StreamListener};
 use crate::shards::Shard;
 
@@ -10,7 +11,8 @@ use super::pull::{self, PullHandover, PullOptions};
 use super::stream::StreamContext;
 use super::stream_ledger::StreamMode;
 use super::stream_registry::StreamRegistry;
-use super::{Config, JobDelivery, Outbox, StreamOpenError, StreamOptions, WorkerInfo};
+use super::topic_streams::topic_streams;
+use super::{Config, JobDelivery, Outbox, StreamOpenError, StreamOptions, TopicStream, WorkerInfo};
 
 /// Delivers the jobs of all shards to the streams and pulls of this replica. Cheap to clone.
 #[derive(Clone)]
@@ -83,6 +85,13 @@ impl Dispatcher {
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerInfo> {
         self.core.streams.workers()
+    }
+
+    /// Returns the streams and waiting pulls that take jobs and ask for `topic`, and whether a job of so many bytes fits
+    /// their credit.
+    #[must_use]
+    pub fn topic_streams(&self, topic: &TopicName, bytes: u64) -> Vec<TopicStream> {
+        topic_streams(&self.core.streams, topic, bytes)
     }
 
     /// Number of open streams. Pulls are not counted.

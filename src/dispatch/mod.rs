@@ -22,6 +22,7 @@
 //! - `dispatcher`, `dispatch_core`: the public handle, and the state that its parts share
 //! - `detach_leases`: leases that outlive their stream, because the server has ended it
 //! - `lease_adopter`, `adoption_queue`: moves leases to the worker's next stream
+//! - `topic_streams`: streams that could take a job of a topic, for operators
 //! - `check_timer`, `periodic_timer`: timers
 //!
 //! # How leases go from stream to stream
@@ -70,6 +71,7 @@ mod stream_registry;
 #[cfg(test)]
 mod tests;
 mod topic_polls;
+mod topic_streams;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -173,6 +175,32 @@ pub struct WorkerInfo {
     pub in_flight: u32,
     /// Time at which the stream was opened.
     pub connect_time: Time,
+}
+
+/// A stream or waiting pull that asks for a topic.
+#[derive(Clone, Debug)]
+pub struct TopicStream {
+    /// Topics that it subscribes to.
+    pub topics: Vec<TopicPattern>,
+    /// True for a pull.
+    pub is_pull: bool,
+    /// Credit, in jobs.
+    pub max_in_flight: u32,
+    /// State of its credit.
+    pub credit: TopicCredit,
+}
+
+/// Credit of a stream or pull, as seen by a job of one topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopicCredit {
+    /// Credit in use, in jobs.
+    pub in_flight: u32,
+    /// Part of `in_flight` that jobs of other topics use.
+    pub other_topics: u32,
+    /// True if the job fits the free credit.
+    pub fits: bool,
+    /// True if the client does not read its messages, so that nothing more is claimed for it.
+    pub is_unread: bool,
 }
 
 /// Reason why a stream or pull cannot be opened.

@@ -172,6 +172,17 @@ impl<T> Credit<T> {
         (share.jobs > 0 && (share.bytes > 0 || oversize)).then_some(share)
     }
 
+    /// Returns whether a job of this size can be claimed, if the claims in flight find nothing.
+    #[must_use]
+    pub fn fits(&self, bytes: u64) -> bool {
+        let (held, room) =
+            (self.held(), limit::PREFETCH_BYTES_MAX.saturating_sub(self.unsent.bytes));
+        let free = self.max.minus(held);
+        let is_left = self.delivered + u64::from(self.unsent.jobs) < self.total_max;
+        let free_bytes = free.bytes.min(room);
+        is_left && free.jobs > 0 && (held.jobs == 0 || free_bytes > 0 && bytes <= free_bytes)
+    }
+
     /// Reserves as much of `share` as is free, until [`Credit::unreserve`].
     pub fn reserve(&mut self, share: CreditShare) -> CreditShare {
         let share = share.min(self.free().unwrap_or_default());
@@ -245,6 +256,12 @@ impl<T> Credit<T> {
     /// Returns the leases whose jobs a worker has or had.
     pub fn sent(&self) -> impl Iterator<Item = &T> {
         self.leases.values().filter(|counted| counted.is_sent()).map(|counted| &counted.value)
+    }
+
+    /// Returns the leases that take credit, sent or not.
+    pub fn counted(&self) -> impl Iterator<Item = &T> {
+        let counts = |lease: &&CreditedLease<T>| lease.stage != CreditStage::Unconfirmed;
+        self.leases.values().filter(counts).map(|counted| &counted.value)
     }
 
     /// Returns the number of jobs that take credit, sent or not.
@@ -532,6 +549,13 @@ mod tests {
                 "{context}"
             );
             assert_eq!(credit.is_reserved(), !model.shares.is_empty(), "{context}");
+            assert_eq!(credit.counted().count(), held.jobs as usize, "{context}");
+            for bytes in [0, 1, model.max.bytes, model.max.bytes + 1] {
+                let takes = |share: CreditShare| share.oversize || bytes <= share.bytes;
+                let fits = model.free().is_some_and(takes);
+                // A reservation hides credit which comes back if its claim finds nothing.
+                assert!(credit.fits(bytes) == fits || credit.is_reserved(), "{context}: {bytes}");
+            }
             assert_eq!(credit.is_empty(), model.leases.is_empty(), "{context}");
             assert_eq!(credit.is_complete(), model.delivered >= model.total_max, "{context}");
             let owed = model.sum(|lease| lease.stage == CreditStage::Unconfirmed).jobs;

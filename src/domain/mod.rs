@@ -11,6 +11,7 @@
 //! - [`retry`]: retry policy: waits and limits
 //! - [`ring`]: the owner shard of a client-chosen id; [`open_rings`]: several rings while the owner changes
 //! - [`credit`]: the credit of a stream and its accounting
+//! - [`explain`]: the reasons why a job does not run
 //! - [`limit`]: every bound of the system, with its reason
 //! - [`stream_id`]: names of streams
 //! - [`time`]: instants in microseconds
@@ -19,6 +20,7 @@
 pub mod conflict;
 pub mod credit;
 pub mod engine;
+pub mod explain;
 pub mod id;
 pub mod job;
 pub mod lifecycle;

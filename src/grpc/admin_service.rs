@@ -4,26 +4,28 @@ use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
 use crate::dispatch::{Dispatcher, WorkerInfo};
+use crate::domain::explain::{ExplainFacts, Pause, reasons, unreachable_shard};
 use crate::domain::limit;
 use crate::pb;
 use crate::pb::admin_service_server::AdminService;
 use crate::rpc::Rpc;
-use crate::scheduler::Scheduler;
+use crate::scheduler::{FoundJob, JobExplanation, Scheduler};
 
 use super::ServerFacts;
 use super::access::CallAccess;
 use super::convert::enums::{ReadView, to_durability};
+use super::convert::explain::{self, to_reason};
 use super::convert::number::to_int64;
 use super::convert::shard::{self, to_shard};
 use super::convert::time::to_timestamp;
 use super::convert::worker::{self, subscribes_to, to_worker};
-use super::convert::{list, redrive};
+use super::convert::{job, list, redrive};
 use super::jobs_page::jobs_page;
 use super::layers::write_deadline;
 use super::status::RpcError;
 
 /// Features of this build beyond the first version of the contract.
-const FEATURES: [&str; 2] = ["shard_state", "topic_admin"];
+const FEATURES: [&str; 3] = ["shard_state", "explain", "topic_admin"];
 
 /// Maximum number of pages with payloads that are read at once, each in pieces of about 35 MiB; other calls wait
 /// until their deadline.
@@ -47,6 +49,35 @@ impl AdminHandler {
         about: ServerFacts,
     ) -> AdminHandler {
         AdminHandler { scheduler, dispatcher, about, full_pages: Semaphore::new(FULL_PAGES_MAX) }
+    }
+
+    /// Returns the facts about a job that was read, with those about the streams of this server.
+    fn facts(&self, access: &CallAccess, found: FoundJob) -> ExplainFacts {
+        let FoundJob { explained, attempts_max, other_servers } = found;
+        let job = &explained.job;
+        let policy = self.scheduler.policies().of_topic(&job.key.topic);
+        let policy = policy.filter(|policy| policy.is_paused(explained.now));
+        let pause = policy.and_then(|policy| policy.pause.clone());
+        let streams = match job.state.is_waiting() {
+            true => self.dispatcher.topic_streams(&job.key.topic, explained.bytes),
+            false => Vec::new(),
+        };
+        let workers = access.to(Rpc::ListWorkers);
+        let shows_all = streams.iter().all(|stream| workers.shows_patterns(&stream.topics));
+        ExplainFacts {
+            streams: explain::stream_facts(&streams, shows_all, self.dispatcher.is_draining()),
+            server: self.scheduler.replica().nonce,
+            job: explained.job,
+            now: explained.now,
+            ready_before: explained.ready_before,
+            lease: explained.lease,
+            kept: explained.kept,
+            attempts_max,
+            other_servers,
+            topic_paused: pause.map(|pause| Pause { until: pause.until, note: pause.note }),
+            // Groups cannot be paused yet.
+            group_paused: None,
+        }
     }
 }
 
@@ -102,6 +133,28 @@ impl AdminService for AdminHandler {
             skipped_count: to_int64(done.skipped),
             unreachable_shards: done.unreachable,
         }))
+    }
+
+    async fn explain_job(
+        &self,
+        request: Request<pb::ExplainJobRequest>,
+    ) -> Result<Response<pb::ExplainJobResponse>, Status> {
+        let access = CallAccess::of(request.extensions(), Rpc::ExplainJob)?;
+        let key = explain::explain_job(&request.into_inner())?;
+        access.touch_job(&key)?;
+        let found = self.scheduler.explain(key.clone()).await.map_err(RpcError::of_read)?;
+        let (job, reasons) = match found.ok_or_else(|| RpcError::job_not_found(&key))? {
+            JobExplanation::Found(found) => {
+                let facts = self.facts(&access, *found);
+                let reasons = reasons(&facts);
+                (job::to_job(facts.job, ReadView::Basic), reasons)
+            }
+            JobExplanation::Unknown { shard, silence } => {
+                (explain::unknown_job(&key), vec![unreachable_shard(&key, &shard, silence)])
+            }
+        };
+        let reasons = reasons.into_iter().map(to_reason).collect();
+        Ok(Response::new(pb::ExplainJobResponse { job: Some(job), reasons }))
     }
 
     async fn list_workers(

@@ -10,12 +10,14 @@
 //! - `topic_changes`: settings and pauses of topics
 //! - `topic_sums`: sums over many topics, for quotas
 //! - `job_log`: log lines about expired leases and dead letters
+//! - `explain`: the facts about a job that explain why it does not run
 //! - `admin`, `list`, `redrive`: get, delete, reschedule, redrive and the lists
 
 mod admin;
 mod close_rings;
 mod end_leases;
 mod enqueue;
+mod explain;
 mod job_log;
 mod lease_status;
 mod list;
@@ -51,6 +53,7 @@ pub use crate::store::RevokeReason;
 pub use admin::{SetShardStateError, ShardInfo, TopicRow};
 pub use end_leases::EndLeasesResult;
 pub use enqueue::{AcceptedJob, Draft, EnqueueError};
+pub use explain::{FoundJob, JobExplanation};
 pub use lease_status::LeaseStatus;
 pub use list::{JobsPage, ListJobs, ListPosition, ListedJob, ShardPosition};
 pub use rates::Rates;

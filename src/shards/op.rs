@@ -45,6 +45,7 @@ ops! {
     Settle = "settle", Write;
     Extend = "extend", Write;
     Get = "get", Read;
+    Explain = "explain", Read;
     Delete = "delete", Write;
     Reschedule = "reschedule", Write;
     Redrive = "redrive", Write;

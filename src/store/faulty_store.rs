@@ -15,7 +15,7 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
 use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
-    Claim, ClaimResult, Error, EventKind, Heartbeat, IdsPage, JobRequest, LeaseQuery,
+    Claim, ClaimResult, Error, EventKind, ExplainedJob, Heartbeat, IdsPage, JobRequest, LeaseQuery,
     LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite, PolicyWriteResult,
     PruneResult, PruneTopicsResult, ReplicaHeartbeat, RequestResult, ShardEvent, ShardEvents,
     ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store,
@@ -357,6 +357,10 @@ impl Store for FaultyStore {
 
     fn get(&self, keys: Vec<JobKey>, full: bool) -> StoreFuture<'_, Vec<Option<Job>>> {
         self.call_store_read(move |store| store.get(keys, full))
+    }
+
+    fn explain(&self, key: JobKey, limit: u64) -> StoreFuture<'_, Option<ExplainedJob>> {
+        self.call_store_read(move |store| store.explain(key, limit))
     }
 
     fn prune(&self, limit: usize) -> StoreFuture<'_, PruneResult> {

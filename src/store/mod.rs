@@ -45,14 +45,14 @@ pub use shard_events::{EventKind, ShardEvent, ShardEvents};
 pub use typed_calls::all_or_worst_error;
 pub(crate) use typed_calls::worst_error;
 pub use values::{
-    AdoptBatch, AdoptItem, Claim, ClaimResult, Heartbeat, IdsPage, JobDeletion, JobRequest,
-    JobReschedule, LeaseExtension, LeaseQuery, LeaseQueryResult, LeaseRef, LeaseSettlement,
-    LeasedJob, ListCursor, ListEntry, ListPage, ListQuery, LostClaim, NewJob, PoliciesPage,
-    PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, RecordCounts, RedriveBatch,
-    RedriveResult, ReplicaHeartbeat, RequestResult, RescheduleResult, RunningLease, ShardIdentity,
-    ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions, StoreInfo, StoreUsage,
-    StoredPolicy, StreamDemand, StreamLeaseRef, TopicDemand, TopicInfo, TopicLeases,
-    TopicRemainder, Unclaim, UnclaimResult, WriteDurability, WriteResult,
+    AdoptBatch, AdoptItem, Claim, ClaimResult, ExplainedJob, Heartbeat, IdsPage, JobDeletion,
+    JobRequest, JobReschedule, LeaseExtension, LeaseQuery, LeaseQueryResult, LeaseRef,
+    LeaseSettlement, LeasedJob, ListCursor, ListEntry, ListPage, ListQuery, LostClaim, NewJob,
+    PoliciesPage, PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, RecordCounts,
+    RedriveBatch, RedriveResult, ReplicaHeartbeat, RequestResult, RescheduleResult, RunningLease,
+    ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions,
+    StoreInfo, StoreUsage, StoredPolicy, StreamDemand, StreamLeaseRef, TopicDemand, TopicInfo,
+    TopicLeases, TopicRemainder, Unclaim, UnclaimResult, WriteDurability, WriteResult,
 };
 
 /// Result of a store call.
@@ -91,6 +91,10 @@ pub trait Store: Send + Sync {
 
     /// Reads jobs; with `full`, also payload, result and attempts.
     fn get(&self, keys: Vec<JobKey>, full: bool) -> StoreFuture<'_, Vec<Option<Job>>>;
+
+    /// Reads a job with what explains why it does not run. Of the READY jobs that come before it, no more than `limit`
+    /// are counted, and fewer where a longer read would block the shard.
+    fn explain(&self, key: JobKey, limit: u64) -> StoreFuture<'_, Option<ExplainedJob>>;
 
     /// Makes jobs past their expire time EXPIRED and deletes records past their retention, at most `limit` jobs, and
     /// returns when more is due.

@@ -397,6 +397,14 @@ async fn read(rig: &mut Rig) {
             rig.look(if state == State::Running { "list running" } else { "list" }, true).await;
         }
     }
+    // The last jobs of lines with many gaps: what is before them is read in part.
+    for (name, id) in [("holes", 3 * DEEP - 1), ("heavy", 999)] {
+        let job = key(name, &format!("j{id}"));
+        let explained = rig.q.store.explain(job, u64::MAX).await.unwrap().unwrap();
+        let before = explained.ready_before.unwrap();
+        assert!(before.has_more && before.jobs > 0, "{name}: {before:?}");
+        rig.look("explain", true).await;
+    }
     rig.q.store.ids(topic("holes"), None, limit::CALL_JOBS_MAX).await.unwrap();
     rig.look("ids", true).await;
     rig.q.store.orphaned_leases(vec![OWNER]).await.unwrap();

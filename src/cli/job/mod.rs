@@ -1,6 +1,7 @@
-//! `ringq job`: shows, moves and deletes jobs.
+//! `ringq job`: shows, explains, moves and deletes jobs.
 
 mod delete;
+mod explain;
 mod get;
 mod list;
 mod redrive;
@@ -22,6 +23,9 @@ pub(super) enum JobCommand {
     /// Print one job in full: payload, attempts, errors
     #[command(visible_alias = "show")]
     Get(get::JobGetArgs),
+    /// Print why a job does not run, and what to do about it
+    #[command(visible_alias = "why")]
+    Explain(explain::JobExplainArgs),
     /// List the jobs of a topic
     #[command(visible_alias = "ls")]
     List(list::JobListArgs),
@@ -40,6 +44,7 @@ impl JobCommand {
     pub(super) fn run(self) -> Result<(), CommandFailure> {
         match self {
             JobCommand::Get(get) => connect::run_until_interrupt(get.run()),
+            JobCommand::Explain(explain) => connect::run_until_interrupt(explain.run()),
             JobCommand::List(list) => connect::run_until_interrupt(list.run()),
             JobCommand::Delete(delete) => connect::run_until_interrupt(delete.run()),
             JobCommand::Reschedule(reschedule) => connect::run_until_interrupt(reschedule.run()),

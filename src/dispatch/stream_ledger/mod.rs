@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use crate::clock::Skew;
 use crate::domain::credit::{Credit, CreditAmount, CreditShare, CreditedLease};
-use crate::domain::{StreamId, Time, Token};
+use crate::domain::{StreamId, Time, Token, TopicName};
 use crate::store::{LeaseRef, LeasedJob, RevokeReason};
 
-use super::StreamOptions;
+use super::{StreamOptions, TopicCredit};
 
 pub(super) use adopted_leases::StreamEnd;
 use feed_credit::{CreditCheck, FeedCredit};
@@ -169,6 +169,21 @@ impl StreamLedger {
             return None;
         }
         self.credit.free()
+    }
+
+    /// Returns the credit as a job of this topic and size sees it; `None`: the stream takes no more jobs.
+    pub(super) fn credit_for(&self, topic: &TopicName, bytes: u64) -> Option<TopicCredit> {
+        let is_served = self.is_pull && self.credit.delivered() > 0;
+        if self.phase != StreamPhase::Open || is_served {
+            return None;
+        }
+        let others = self.credit.counted().filter(|held| held.lease.key.topic != *topic).count();
+        Some(TopicCredit {
+            in_flight: self.credit.in_flight(),
+            other_topics: u32::try_from(others).unwrap_or(u32::MAX),
+            fits: !self.is_unread && self.credit.fits(bytes),
+            is_unread: self.is_unread,
+        })
     }
 
     /// Reserves the share that `choose` makes of the free credit, until it is granted. When nothing is free, `feed`

@@ -16,6 +16,7 @@
 pub(super) mod delivery;
 pub(super) mod enqueue;
 pub(super) mod enums;
+pub(super) mod explain;
 pub(super) mod job;
 pub(super) mod list;
 pub(super) mod metadata;

@@ -94,7 +94,7 @@ impl RpcMethod {
 
     /// Returns whether the RPC changes nothing, so that its answer can be withheld.
     pub(super) fn reads(self) -> bool {
-        let named = ["Get", "GetTopic", "GetTopicStats", "GetServerInfo"];
+        let named = ["Get", "GetTopic", "GetTopicStats", "GetServerInfo", "ExplainJob"];
         self.kind == MethodKind::Unary
             && (named.contains(&self.name) || self.name.starts_with("List"))
     }
@@ -119,6 +119,7 @@ impl From<Rpc> for RpcMethod {
             | Rpc::GetTopicStats
             | Rpc::ListJobs
             | Rpc::RedriveJobs
+            | Rpc::ExplainJob
             | Rpc::ListWorkers
             | Rpc::ListShards
             | Rpc::SetShardState
@@ -167,7 +168,7 @@ mod tests {
                 seen += 1;
             }
         }
-        assert_eq!(seen, 24);
+        assert_eq!(seen, 25);
         assert_eq!(RpcMethod::from_path("/ringq.v1.QueueService/Nothing").kind, MethodKind::Other);
     }
 

@@ -16,6 +16,7 @@
 //! | `optimistic_commit.rs` | none: the path of all others, as the engine decides | `load`, `commit`, `commit_growing` for what needs memory |
 //! | `heartbeat.rs` | `heartbeat`, `set_state` | `heartbeat`, `set_state` |
 //! | `claim.rs` | `claim` | `claim` |
+//! | `explain.rs` | `explain` | `explain` |
 //! | `get.rs` | `get` | `get` |
 //! | `info.rs` | `info`, `usage` | `info`, `last_kept_until` |
 //! | `leases.rs` | none: leases by name, and the path of lease patches | `extend`, `change_stream`; leases are read as jobs are |
@@ -50,6 +51,7 @@ mod enqueue;
 mod entry;
 mod error_mapping;
 mod event_sender;
+mod explain;
 mod get;
 mod heartbeat;
 mod info;
@@ -93,7 +95,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, TopicName};
 use crate::store::{
-    Claim, ClaimResult, Error, EventKind, Heartbeat, IdsPage, JobRequest, LeaseQuery,
+    Claim, ClaimResult, Error, EventKind, ExplainedJob, Heartbeat, IdsPage, JobRequest, LeaseQuery,
     LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite, PolicyWriteResult,
     PruneResult, PruneTopicsResult, RequestResult, Result, ShardEvent, ShardIdentity, ShardStatus,
     ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage,
@@ -193,6 +195,10 @@ impl Store for RedisStore {
 
     fn get(&self, keys: Vec<JobKey>, full: bool) -> StoreFuture<'_, Vec<Option<Job>>> {
         Box::pin(self.get(keys, full))
+    }
+
+    fn explain(&self, key: JobKey, limit: u64) -> StoreFuture<'_, Option<ExplainedJob>> {
+        Box::pin(self.explain(key, limit))
     }
 
     fn prune(&self, limit: usize) -> StoreFuture<'_, PruneResult> {

@@ -46,6 +46,7 @@ scripts! {
     Commit = "commit",
     CommitGrowing = "commit_growing",
     Enqueue = "enqueue",
+    Explain = "explain",
     Extend = "extend",
     Get = "get",
     Heartbeat = "heartbeat",
@@ -297,12 +298,14 @@ impl Verb {
     /// Returns whether the script changes no stored data: a failed call has no unknown outcome.
     pub(super) fn only_reads(self) -> bool {
         use Verb::{
-            Get, Ids, Info, LastKeptUntil, List, Load, Policies, Prune, Reap, Running, Stats,
-            Topics,
+            Explain, Get, Ids, Info, LastKeptUntil, List, Load, Policies, Prune, Reap, Running,
+            Stats, Topics,
         };
         matches!(
             self,
-            Get | Ids
+            Explain
+                | Get
+                | Ids
                 | Info
                 | LastKeptUntil
                 | List
@@ -322,7 +325,7 @@ impl Verb {
     /// `optimistic_commit.rs`. A token does not distinguish an Extend from the one that followed it.
     fn needs_window(self) -> bool {
         use Verb::{
-            CancelClaim, ChangeStream, Claim, Commit, CommitGrowing, Enqueue, Extend, Get,
+            CancelClaim, ChangeStream, Claim, Commit, CommitGrowing, Enqueue, Explain, Extend, Get,
             Heartbeat, Ids, Info, LastKeptUntil, List, Load, MakeUndelayedDue, Open, Policies,
             Prune, PruneTopics, Reap, Running, SetState, Settle, Stats, Topics, WritePolicies,
         };
@@ -331,7 +334,7 @@ impl Verb {
             Heartbeat | Enqueue | Extend | SetState | WritePolicies => true,
             Claim | Commit | CommitGrowing | ChangeStream | Settle | CancelClaim
             | MakeUndelayedDue | Open | Policies | Prune | PruneTopics | Get | Ids | Info
-            | LastKeptUntil | List | Load | Reap | Running | Stats | Topics => false,
+            | Explain | LastKeptUntil | List | Load | Reap | Running | Stats | Topics => false,
         }
     }
 

@@ -15,6 +15,7 @@ mod disk_reserve;
 mod ended_ids;
 mod enqueue;
 mod error_mapping;
+mod explain;
 mod get;
 mod heartbeat;
 mod info;
@@ -46,7 +47,7 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, TopicName, limit};
 use crate::store::{
-    self, Claim, ClaimResult, EventKind, Heartbeat, IdsPage, JobRequest, LeaseQuery,
+    self, Claim, ClaimResult, EventKind, ExplainedJob, Heartbeat, IdsPage, JobRequest, LeaseQuery,
     LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite, PolicyWriteResult,
     PruneResult, PruneTopicsResult, RequestResult, ShardEvent, ShardEvents, ShardIdentity,
     ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture, StoreInfo,
@@ -172,6 +173,10 @@ impl Store for SqliteStore {
 
     fn get(&self, keys: Vec<JobKey>, full: bool) -> StoreFuture<'_, Vec<Option<Job>>> {
         self.read(get::GetJobs { keys, full }, get::get)
+    }
+
+    fn explain(&self, key: JobKey, limit: u64) -> StoreFuture<'_, Option<ExplainedJob>> {
+        self.read_pruned(explain::ExplainQuery { key, limit }, explain::explain)
     }
 
     fn prune(&self, limit: usize) -> StoreFuture<'_, PruneResult> {

@@ -107,10 +107,11 @@ mod tests {
     use super::*;
 
     /// Every statement of every verb, by file.
-    const FILES: [&str; 13] = [
+    const FILES: [&str; 14] = [
         include_str!("heartbeat.sql"),
         include_str!("claim.sql"),
         include_str!("enqueue.sql"),
+        include_str!("explain.sql"),
         include_str!("clock_rollback.sql"),
         include_str!("info.sql"),
         include_str!("leases.sql"),

@@ -2,6 +2,7 @@
 
 mod claim;
 mod enqueue;
+mod explain;
 mod heartbeat;
 mod job_request;
 mod lease;
@@ -16,6 +17,7 @@ pub use claim::{
     TopicRemainder, Unclaim, UnclaimResult,
 };
 pub use enqueue::{NewJob, WriteResult};
+pub use explain::ExplainedJob;
 pub use heartbeat::{Heartbeat, ReplicaHeartbeat, SharedState};
 pub use job_request::{JobRequest, RequestResult};
 pub use lease::{

@@ -18,6 +18,8 @@ mod enqueue;
 mod info;
 /// `ringq job delete`.
 mod job_delete;
+/// `ringq job explain`.
+mod job_explain;
 /// `ringq job get`.
 mod job_get;
 /// `ringq job list`.

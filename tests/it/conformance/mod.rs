@@ -15,6 +15,7 @@ mod delete;
 mod elsewhere;
 mod enqueue;
 mod events;
+mod explain;
 mod extend;
 mod fence;
 mod fixture;
@@ -269,6 +270,17 @@ macro_rules! conformance {
                 only_leases_that_hold_are_extended
                 another_lease_of_the_job_was_not_extended
                 a_finished_job_cannot_be_extended
+            }
+            explain {
+                a_missing_job_is_not_explained
+                the_job_reads_as_a_brief_get
+                only_a_ready_job_has_jobs_before_it
+                the_number_before_a_job_is_its_place_in_the_order_of_claims
+                jobs_that_left_are_not_before_others
+                an_expired_job_is_not_before_others
+                the_count_stops_at_the_limit
+                a_running_job_has_its_lease
+                an_ended_job_has_the_time_until_which_it_is_kept
             }
             get {
                 a_running_job_reads_with_its_lease_and_this_delivery

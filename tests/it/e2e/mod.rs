@@ -32,6 +32,8 @@ mod durability;
 mod enqueue;
 /// Failures that are not about fields: size, deadlines, missing topics and jobs, cancelled calls.
 mod errors;
+/// ExplainJob: each reason, built for real.
+mod explain;
 /// Fences and checkpoints: order of deliveries, and the state that a delivery takes over from the one before.
 mod fence;
 /// The contract through grpcurl alone.

@@ -125,6 +125,7 @@ impl Right {
             | Rpc::GetTopic
             | Rpc::GetTopicStats
             | Rpc::ListJobs
+            | Rpc::ExplainJob
             | Rpc::RedriveJobs
             | Rpc::UpdateTopic
             | Rpc::DeleteTopic
@@ -148,8 +149,10 @@ fn roles(rpc: Rpc) -> &'static [&'static str] {
         "Stream" | "Pull" | "Ack" | "Nack" | "Extend" => &["worker"],
         "RedriveJobs" | "SetShardState" | "CreateTopic" | "UpdateTopic" | "DeleteTopic"
         | "PauseTopic" | "ResumeTopic" => &["operator"],
-        "GetTopic" | "ListTopics" | "GetTopicStats" | "ListJobs" | "ListWorkers" | "ListShards"
-        | "IsActive" | "StreamIsActive" | "GetMetricSpec" | "GetMetrics" => &["operator", "viewer"],
+        "GetTopic" | "ListTopics" | "GetTopicStats" | "ListJobs" | "ExplainJob" | "ListWorkers"
+        | "ListShards" | "IsActive" | "StreamIsActive" | "GetMetricSpec" | "GetMetrics" => {
+            &["operator", "viewer"]
+        }
         other => panic!("{other} is in no row of the matrix"),
     }
 }
@@ -261,6 +264,7 @@ impl World {
                 pb::RedriveJobsRequest { topic: name, validate_only: true, ..Default::default() }
                     .encode_to_vec()
             }
+            Rpc::ExplainJob => pb::ExplainJobRequest { topic: name, id: id() }.encode_to_vec(),
             Rpc::ListWorkers => pb::ListWorkersRequest::default().encode_to_vec(),
             Rpc::ListShards => pb::ListShardsRequest::default().encode_to_vec(),
             Rpc::SetShardState => pb::SetShardStateRequest {

@@ -82,6 +82,35 @@ async fn payloads_are_shown_to_those_with_the_right_only() {
     }
 }
 
+/// A worker that also has topics out of view: as in ListWorkers, its numbers are hidden.
+#[tokio::test]
+async fn an_explanation_shows_no_numbers_of_topics_out_of_view() {
+    let tables = table("narrow", "viewer = ['mail']\npayloads = ['*']");
+    let (_dir, server, admin) = server(&tables).await;
+    admin.enqueue(with_id("pay", "held")).await;
+    let mut take = tonic::Request::new(pb::StreamRequest {
+        topics: vec!["mail".to_owned(), "pay".to_owned()],
+        max_in_flight: 1,
+        ..Default::default()
+    });
+    let bearer = format!("Bearer {}", token("admin"));
+    take.metadata_mut().insert("authorization", bearer.parse().unwrap());
+    let mut stream = server.connect().await.queue.stream(take).await.unwrap().into_inner();
+    while stream.message().await.unwrap().unwrap().deliveries.is_empty() {}
+    admin.enqueue(with_id("mail", "a")).await;
+    let request = pb::ExplainJobRequest { topic: "mail".to_owned(), id: "a".to_owned() };
+    for (name, is_shown) in [("admin", true), ("narrow", false)] {
+        let caller = admin.as_identity(name);
+        let answer: pb::ExplainJobResponse =
+            caller.call("AdminService/ExplainJob", &request).await.unwrap();
+        assert!(answer.job.unwrap().spec.unwrap().payload.is_none(), "the view is BASIC");
+        assert_eq!(answer.reasons[0].code, "NO_CREDIT", "{:?}", answer.reasons);
+        let message = &answer.reasons[0].message;
+        assert_eq!(message.contains("1 of them of other topics"), is_shown, "{name}: {message}");
+        assert_eq!(message.contains("in flight"), is_shown, "{name}: {message}");
+    }
+}
+
 #[tokio::test]
 async fn follow_ups_need_the_right_to_enqueue_them() {
     let tables = table("worker", "worker = ['a']\nproducer = ['b']");

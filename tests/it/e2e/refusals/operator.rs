@@ -1,17 +1,18 @@
 //! Forbidden requests of lists, redrive, topics.
 
 use ringq::pb::{
-    GetTopicRequest, GetTopicStatsRequest, JobState, ListJobsRequest, ListTopicsRequest,
-    RedriveJobsRequest,
+    ExplainJobRequest, GetTopicRequest, GetTopicStatsRequest, JobState, ListJobsRequest,
+    ListTopicsRequest, RedriveJobsRequest,
 };
 
 use super::{Call, FEATURE, INVALID, Row};
 use crate::harness::Client;
 
+const NO_JOB: &str = "NotFound JOB_NOT_FOUND";
 const NO_TOPIC: &str = "NotFound TOPIC_NOT_FOUND";
 
 pub(super) fn rows() -> Vec<Vec<Row>> {
-    vec![list_jobs(), redrive_jobs(), topics()]
+    vec![list_jobs(), redrive_jobs(), explain_job(), topics()]
 }
 
 fn list_jobs() -> Vec<Row> {
@@ -80,6 +81,18 @@ fn redrive_jobs() -> Vec<Row> {
             INVALID "max_rate"
         ),
         row!("an unknown topic", admin.redrive_jobs(redrive("nowhere")), NO_TOPIC ""),
+    ]
+}
+
+fn explain_job() -> Vec<Row> {
+    let explain = |topic: &str, id: &str| ExplainJobRequest { topic: topic.into(), id: id.into() };
+    vec![
+        row!("no topic", admin.explain_job(explain("", "ready")), INVALID "topic"),
+        row!("no id", admin.explain_job(explain("seed", "")), INVALID "id"),
+        row!("a glob", admin.explain_job(explain("seed.*", "ready")), INVALID "topic"),
+        row!("a bad id", admin.explain_job(explain("seed", "a b")), INVALID "id"),
+        row!("an unknown job", admin.explain_job(explain("seed", "nowhere")), NO_JOB ""),
+        row!("an unknown topic", admin.explain_job(explain("nowhere", "ready")), NO_JOB ""),
     ]
 }
 

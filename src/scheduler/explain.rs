@@ -1,0 +1,89 @@
+//! Explain: one job with what explains why it does not run, or the shard that gives no information about it.
+
+use crate::domain::explain::ShardSilence;
+use crate::domain::{JobKey, ShardName, limit};
+use crate::shards::{self, Shard, ShardError};
+use crate::store::{self, ExplainedJob};
+
+use super::Scheduler;
+
+/// Information about a job.
+#[derive(Clone, Debug)]
+pub enum JobExplanation {
+    /// The job was read.
+    Found(Box<FoundJob>),
+    /// A shard that may have the job gives no information, and no other one has it.
+    Unknown {
+        /// The shard.
+        shard: ShardName,
+        /// Cause.
+        silence: ShardSilence,
+    },
+}
+
+/// A job that was read.
+#[derive(Clone, Debug)]
+pub struct FoundJob {
+    /// The job.
+    pub explained: ExplainedJob,
+    /// Number of failures allowed by its retry policy; `None`: no limit.
+    pub attempts_max: Option<u32>,
+    /// Number of other servers that are alive and serve its shard.
+    pub other_servers: usize,
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// Reads a job with what explains why it does not run; `None`: there is no such job.
+    ///
+    /// # Errors
+    /// Errors of the store that concern the job alone, or an overloaded shard.
+    pub async fn explain(&self, key: JobKey) -> shards::Result<Option<JobExplanation>> {
+        let explain = |shard: Shard, key| async move {
+            Ok(vec![shard.explain(key, limit::READY_BEFORE_MAX).await?])
+        };
+        match self.call_on_owners(&key, explain, |found| found).await {
+            Ok(found) => Ok(found.map(|(shard, explained)| {
+                JobExplanation::Found(Box::new(self.found_job(&shard, explained)))
+            })),
+            Err(error) => match silence(&error) {
+                Some(silence) => Ok(Some(JobExplanation::Unknown { shard: error.shard, silence })),
+                None => Err(error),
+            },
+        }
+    }
+
+    fn found_job(&self, shard: &Shard, explained: ExplainedJob) -> FoundJob {
+        FoundJob {
+            attempts_max: self
+                .retry_policy(&explained.job.key.topic, &explained.job.spec.retry)
+                .max_attempts,
+            other_servers: self.other_servers(shard),
+            explained,
+        }
+    }
+
+    /// Number of other servers that were alive at the last heartbeat of this one.
+    fn other_servers(&self, shard: &Shard) -> usize {
+        let state = shard.watch_shared_state().borrow().clone();
+        let Some(state) = state else { return 0 };
+        let is_other = |owner| owner != self.inner.replica.nonce;
+        let others = state.replicas.iter().filter(|replica| is_other(replica.owner));
+        others.filter(|replica| replica.is_alive(state.now)).count()
+    }
+}
+
+/// Returns the cause for which a shard gives no information; `None`: the error is of another kind.
+fn silence(error: &ShardError) -> Option<ShardSilence> {
+    match error.error {
+        store::Error::Unavailable(_) if error.is_elsewhere => Some(ShardSilence::Elsewhere),
+        store::Error::Unavailable(_) => Some(ShardSilence::Unavailable),
+        store::Error::OutcomeUnknown(_) => Some(ShardSilence::TimedOut),
+        store::Error::Full(_)
+        | store::Error::Overloaded(_)
+        | store::Error::DeadlineExceeded(_)
+        | store::Error::Contention(_)
+        | store::Error::Corrupt(_) => None,
+    }
+}

@@ -1,0 +1,25 @@
+//! Reads a job with what explains why it does not run.
+
+use crate::domain::JobKey;
+use crate::domain::explain::ReadyBefore;
+use crate::store::{ExplainedJob, Result};
+
+use super::RedisStore;
+use super::entry::JobEntry;
+use super::script::{ScriptCall, Verb};
+
+impl RedisStore {
+    /// Implements [`Store::explain`](crate::store::Store::explain).
+    pub(super) async fn explain(&self, key: JobKey, limit: u64) -> Result<Option<ExplainedJob>> {
+        let add = |call: &mut ScriptCall| {
+            call.arg(key.topic.as_str()).arg(key.id.as_str());
+        };
+        let mut reply = self.run_pruned(Verb::Explain, add).await?;
+        let now = reply.time()?;
+        let Some(entry) = reply.maybe_bytes()? else { return Ok(None) };
+        let (jobs, more) = (reply.count()?, reply.count()? > 0);
+        let before = ReadyBefore { jobs: jobs.min(limit), has_more: more || jobs > limit };
+        let record = JobEntry::read(entry)?.record;
+        Ok(ExplainedJob::from_record(key, &self.identity.name, record, now, before))
+    }
+}

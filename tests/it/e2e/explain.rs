@@ -1,0 +1,383 @@
+use std::time::Duration;
+
+use ringq::pb::{
+    ConflictPolicy, ExplainJobRequest, ExplainJobResponse, GetServerInfoRequest, Job, JobSpec,
+    JobState, NackAction, NackItem, PauseTopicRequest, PullRequest, Reason, StreamRequest,
+};
+use serde_json::json;
+use tonic::{Code, Status};
+
+use crate::harness::{
+    Client, JobExt as _, JsonClient, Redis, Server, Setup, SinceEpoch as _, assert_refused,
+    eventually, job, millis, nack, nack_retry, proto, take, wall_now,
+};
+
+/// A server whose shard has a store of one kind.
+struct Rig {
+    server: Server,
+    client: Client,
+    /// Redis of the shard; `None`: it is a SQLite file.
+    redis: Option<Redis>,
+}
+
+/// Keeps a shard from being written, while it is read: claims wait.
+enum WriteBlock {
+    Redis,
+    Sqlite(rusqlite::Connection),
+}
+
+impl Rig {
+    async fn sqlite() -> Rig {
+        let server = Setup::new().shards(1).start().await;
+        Rig { client: server.connect().await, server, redis: None }
+    }
+
+    async fn redis() -> Option<Rig> {
+        let redis = Redis::start().await?;
+        let server = Setup::on(&redis.url()).start().await;
+        Some(Rig { client: server.connect().await, server, redis: Some(redis) })
+    }
+
+    async fn block_writes(&self) -> WriteBlock {
+        match &self.redis {
+            Some(redis) => {
+                redis.command(&["CLIENT", "PAUSE", "60000", "WRITE"]).await;
+                WriteBlock::Redis
+            }
+            None => {
+                let holder = rusqlite::Connection::open(self.server.database()).unwrap();
+                holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+                WriteBlock::Sqlite(holder)
+            }
+        }
+    }
+
+    async fn end(&self, block: WriteBlock) {
+        match (block, &self.redis) {
+            (WriteBlock::Redis, Some(redis)) => drop(redis.command(&["CLIENT", "UNPAUSE"]).await),
+            (WriteBlock::Sqlite(holder), _) => holder.execute_batch("ROLLBACK").unwrap(),
+            (WriteBlock::Redis, None) => unreachable!("a pause of a Redis"),
+        }
+    }
+}
+
+async fn try_explain(client: &Client, topic: &str, id: &str) -> Result<ExplainJobResponse, Status> {
+    let request = ExplainJobRequest { topic: topic.to_owned(), id: id.to_owned() };
+    Ok(client.admin.clone().explain_job(request).await?.into_inner())
+}
+
+async fn explain(client: &Client, topic: &str, id: &str) -> (Job, Vec<Reason>) {
+    let answer = try_explain(client, topic, id).await.expect("an explanation");
+    (answer.job.expect("a job"), answer.reasons)
+}
+
+/// Explains a job; checks its state and the codes, and that each reason is complete. Returns the reasons.
+#[track_caller]
+fn checked(found: (Job, Vec<Reason>), state: JobState, codes: &[&str]) -> Vec<Reason> {
+    let (job, reasons) = found;
+    let found: Vec<_> = reasons.iter().map(|reason| &*reason.code).collect();
+    assert_eq!((job.state(), &*found), (state, codes), "{reasons:?}");
+    assert!(job.spec.unwrap().payload.is_none(), "the view is BASIC");
+    for reason in &reasons {
+        assert!(reason.message.ends_with('.') && reason.remedy.ends_with('.'), "{reason:?}");
+    }
+    reasons
+}
+
+#[track_caller]
+fn contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} in: {text}");
+    }
+}
+
+/// Returns a job that is due in an hour.
+fn later(topic: &str) -> JobSpec {
+    job(topic).with_delay(millis(3_600_000))
+}
+
+async fn not_due(Rig { client, .. }: &Rig) {
+    client.enqueue(later("early").with_id("a").with_text("x")).await;
+    let found = explain(client, "early", "a").await;
+    let due = found.0.due_time;
+    let reasons = checked(found, JobState::Scheduled, &["NOT_DUE", "NO_STREAM"]);
+    assert_eq!(reasons[0].until_time, due);
+    contains(&reasons[0].message, &["The job is due at 20", "in 59m"]);
+    contains(&reasons[0].remedy, &["`ringq job reschedule --now early a`"]);
+
+    let _worker = client.stream(take("early")).await;
+    checked(explain(client, "early", "a").await, JobState::Scheduled, &["NOT_DUE"]);
+}
+
+async fn backoff(Rig { client, .. }: &Rig) {
+    client.enqueue(job("failing").with_id("a").with_max_attempts(5)).await;
+    let failed = nack_retry(&client.pull_one("failing").await.receipt, "smtp down\nat line 7");
+    client.nack(NackItem { delay: Some(proto(millis(3_600_000))), ..failed }).await;
+    let found = explain(client, "failing", "a").await;
+    let reasons = checked(found, JobState::Backoff, &["NOT_DUE", "NO_STREAM"]);
+    let parts = ["1 of at most 5 attempts failed", "\"smtp down…\"", "attempt 2 is due at"];
+    contains(&reasons[0].message, &parts);
+}
+
+async fn no_stream(Rig { client, .. }: &Rig) {
+    client.enqueue(job("idle").with_id("a")).await;
+    // A stream for another topic does not count.
+    let _other = client.stream(take("idle.other")).await;
+    let reasons = checked(explain(client, "idle", "a").await, JobState::Ready, &["NO_STREAM"]);
+    contains(&reasons[0].message, &["on this server", "topic idle"]);
+    contains(&reasons[0].remedy, &["`ringq work idle --exec"]);
+    assert_eq!(reasons[0].until_time, None);
+}
+
+/// A stream that holds its credit, with a job of another topic.
+async fn no_credit(Rig { client, .. }: &Rig) {
+    client.enqueue(job("full.a").with_id("a")).await;
+    let take = StreamRequest { topics: vec!["full.*".into()], max_in_flight: 1, ..take("") };
+    let mut worker = client.stream(take).await;
+    let held = worker.next().await;
+    client.enqueue(job("full.b").with_id("b")).await;
+    let reasons = checked(explain(client, "full.b", "b").await, JobState::Ready, &["NO_CREDIT"]);
+    let parts =
+        ["1 stream on this server asks", "1 of at most 1 job in flight", "1 of them of other"];
+    contains(&reasons[0].message, &parts);
+    contains(&reasons[0].remedy, &["max_in_flight", "`ringq worker list full.b`"]);
+
+    client.enqueue(job("full.b").with_id("c")).await;
+    client.enqueue(job("full.b").with_id("first").with_priority(9)).await;
+    let codes = ["NO_CREDIT", "BEHIND_OTHERS"];
+    let reasons = checked(explain(client, "full.b", "c").await, JobState::Ready, &codes);
+    contains(&reasons[1].message, &["2 ready jobs of topic full.b come before it on shard s0"]);
+    contains(&reasons[1].remedy, &["`ringq job reschedule --priority 9 full.b c`"]);
+
+    client.ack(&held.receipt).await;
+    for id in ["first", "b", "c"] {
+        let next = worker.next().await;
+        assert_eq!(next.id, id, "the reasons end with their cause");
+        client.ack(&next.receipt).await;
+    }
+}
+
+/// A stream whose bytes leave no room for the job.
+async fn no_room(Rig { client, .. }: &Rig) {
+    client.enqueue(job("heavy").with_id("a").with_bytes(5_000)).await;
+    let take = StreamRequest { max_in_flight_bytes: 6_000, ..take("heavy") };
+    let mut worker = client.stream(take).await;
+    worker.next().await;
+    client.enqueue(job("heavy").with_id("b").with_bytes(5_000)).await;
+    let reasons = checked(explain(client, "heavy", "b").await, JobState::Ready, &["NO_CREDIT"]);
+    contains(&reasons[0].message, &["1 of at most 16 jobs", "bytes leave no room"]);
+}
+
+async fn behind_others(Rig { client, .. }: &Rig) {
+    client.enqueue_all(vec![job("backlog"); 3]).await;
+    client.enqueue(job("backlog").with_id("last")).await;
+    let codes = ["NO_STREAM", "BEHIND_OTHERS"];
+    let reasons = checked(explain(client, "backlog", "last").await, JobState::Ready, &codes);
+    contains(&reasons[1].message, &["3 ready jobs of topic backlog come before it on shard s0"]);
+}
+
+/// A Pull that waits asks for the topic, too.
+async fn topic_paused(Rig { client, .. }: &Rig) {
+    client.enqueue(job("stopped").with_id("a")).await;
+    let seconds = i64::try_from(wall_now().as_secs()).unwrap() + 60;
+    let until_time = Some(prost_types::Timestamp { seconds, nanos: 0 });
+    let (name, note) = ("stopped".to_owned(), "provider is down".to_owned());
+    let request = PauseTopicRequest { name, note, until_time };
+    client.topics.clone().pause_topic(request).await.unwrap();
+    let _stream = client.stream(take("stopped")).await;
+    let found = explain(client, "stopped", "a").await;
+    let reasons = checked(found, JobState::Ready, &["TOPIC_PAUSED"]);
+    contains(&reasons[0].message, &["provider is down"]);
+    contains(&reasons[0].remedy, &["ringq topic resume stopped"]);
+    assert_eq!(reasons[0].until_time, until_time);
+}
+
+async fn pull(Rig { client, .. }: &Rig) {
+    client.enqueue(later("pulled").with_id("a")).await;
+    checked(explain(client, "pulled", "a").await, JobState::Scheduled, &["NOT_DUE", "NO_STREAM"]);
+    let wait = Some(proto(Duration::from_secs(60)));
+    let request = PullRequest { topics: vec!["pulled".into()], wait, ..Default::default() };
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.pull(request).await }
+    });
+    eventually("the Pull waits", async || {
+        let (_, reasons) = explain(client, "pulled", "a").await;
+        (reasons.len() == 1 && reasons[0].code == "NOT_DUE").then_some(())
+    })
+    .await;
+    waiting.abort();
+}
+
+async fn leased(Rig { client, .. }: &Rig) {
+    client.enqueue(job("running").with_id("a")).await;
+    let take = StreamRequest { worker_id: "worker-7".into(), ..take("running") };
+    let mut worker = client.stream(take).await;
+    worker.next().await;
+    client.enqueue_by(ConflictPolicy::Replace, job("running").with_id("a")).await.unwrap();
+    let found = explain(client, "running", "a").await;
+    let ends = found.0.lease_expire_time;
+    let reasons = checked(found, JobState::Running, &["LEASED"]);
+    assert_eq!(reasons[0].until_time, ends);
+    assert!(ends.since_epoch() > wall_now());
+    let stream = format!("by stream {} of this server", worker.info.stream_id);
+    let parts = ["Worker worker-7", "delivery 1", &stream, "its lease ends at", "newer generation"];
+    contains(&reasons[0].message, &parts);
+    contains(&reasons[0].remedy, &["`ringq job delete running a`"]);
+}
+
+async fn finished(Rig { client, .. }: &Rig) {
+    client.enqueue(job("ended").with_id("dead")).await;
+    let receipt = client.pull_one("ended").await.receipt;
+    let error = "no such address".to_owned();
+    client.nack(NackItem { error, ..nack(&receipt, NackAction::DeadLetter) }).await;
+    let reasons = checked(explain(client, "ended", "dead").await, JobState::Dead, &["FINISHED"]);
+    let parts = ["The job is DEAD since 20", "\"no such address\"", "its record is kept until 20"];
+    contains(&reasons[0].message, &parts);
+    contains(&reasons[0].remedy, &["`ringq job redrive ended dead`"]);
+    let kept = reasons[0].until_time.since_epoch() - wall_now();
+    assert!(kept > Duration::from_secs(13 * 24 * 3600), "{kept:?}");
+
+    client.enqueue(job("ended").with_id("done")).await;
+    client.ack(&client.pull_one("ended").await.receipt).await;
+    let found = explain(client, "ended", "done").await;
+    let reasons = checked(found, JobState::Succeeded, &["FINISHED"]);
+    contains(&reasons[0].message, &["The job is SUCCEEDED since", "state and id are kept until"]);
+
+    for id in ["nothing", "dead~"] {
+        let status = try_explain(client, "ended", id).await.unwrap_err();
+        assert_eq!(
+            status.code(),
+            if id == "nothing" { Code::NotFound } else { Code::InvalidArgument }
+        );
+    }
+    let status = try_explain(client, "nowhere", "a").await.unwrap_err();
+    assert_refused(&status, Code::NotFound, "JOB_NOT_FOUND", "");
+}
+
+/// A job that nothing holds back is seen only while its claim is on its way: here the shard cannot be written.
+async fn delivering(rig: &Rig) {
+    let client = &rig.client;
+    let mut worker = client.stream(take("next")).await;
+    client.enqueue(job("next").with_id("a").with_delay(millis(1_500))).await;
+    let block = rig.block_writes().await;
+    let reasons = eventually("the job is due", async || {
+        let (job, reasons) = explain(client, "next", "a").await;
+        (job.state() == JobState::Ready).then_some(reasons)
+    })
+    .await;
+    let codes: Vec<_> = reasons.iter().map(|reason| &*reason.code).collect();
+    assert_eq!(codes, ["DELIVERING"], "{reasons:?}");
+    contains(&reasons[0].message, &["comes next in topic next on shard s0", "1 of 1 stream"]);
+    rig.end(block).await;
+    assert_eq!(worker.next().await.id, "a");
+}
+
+/// Builds each reason, and checks it.
+async fn table(rig: Rig) {
+    not_due(&rig).await;
+    backoff(&rig).await;
+    no_stream(&rig).await;
+    no_credit(&rig).await;
+    no_room(&rig).await;
+    behind_others(&rig).await;
+    topic_paused(&rig).await;
+    pull(&rig).await;
+    leased(&rig).await;
+    finished(&rig).await;
+    delivering(&rig).await;
+}
+
+#[tokio::test]
+async fn every_reason_is_built_on_sqlite() {
+    table(Rig::sqlite().await).await;
+}
+
+#[tokio::test]
+async fn every_reason_is_built_on_redis() {
+    if let Some(rig) = Rig::redis().await {
+        table(rig).await;
+    }
+}
+
+#[tokio::test]
+async fn a_job_of_a_dead_redis_is_explained_all_the_same() {
+    let Some(mut redis) = Redis::start().await else { return };
+    let setup = Setup::new().shards(1).and_shard(format!("s1={}", redis.url()));
+    let server = setup.start().await;
+    let client = server.connect().await;
+    // Ids of both kinds on the Redis, and on the other shard.
+    let ids = client.enqueue_all(vec![later("mail"); 200]).await;
+    let made = ids.iter().find(|id| id.starts_with("s1~")).expect("a job on s1").clone();
+    let chosen: Vec<_> = (0..20).map(|n| format!("c{n}")).collect();
+    client.enqueue_all(chosen.iter().map(|id| later("mail").with_id(id)).collect()).await;
+    let (mut here, mut there) = (Vec::new(), vec![made.clone()]);
+    for id in chosen {
+        let shard = client.get("mail", &id).await.shard;
+        if shard == "s1" { there.push(id) } else { here.push(id) }
+    }
+    redis.kill();
+    for id in &there {
+        let (job, reasons) = explain(&client, "mail", id).await;
+        let spec = JobSpec { topic: "mail".into(), id: id.clone(), ..Default::default() };
+        assert_eq!(job, Job { spec: Some(spec), ..Default::default() });
+        let codes: Vec<_> = reasons.iter().map(|reason| &*reason.code).collect();
+        assert_eq!(codes, ["SHARD_UNREACHABLE"]);
+        contains(
+            &reasons[0].message,
+            &["Shard s1", &format!("topics/mail/jobs/{id}"), "not known"],
+        );
+        contains(&reasons[0].remedy, &["`ringq shard list`"]);
+        assert!(!reasons[0].message.contains("127.0.0.1"), "addresses stay with operators");
+    }
+    let codes = ["NOT_DUE", "NO_STREAM"];
+    checked(explain(&client, "mail", &here[0]).await, JobState::Scheduled, &codes);
+    // An id that no shard here could have made does not exist, as for Get.
+    let status = try_explain(&client, "mail", &made.replace("s1~", "s9~")).await.unwrap_err();
+    assert_refused(&status, Code::NotFound, "JOB_NOT_FOUND", "");
+}
+
+#[tokio::test]
+async fn streams_of_other_servers_are_not_seen_and_the_reason_states_that() {
+    let Some(redis) = Redis::start().await else { return };
+    let servers = [Setup::on(&redis.url()).start().await, Setup::on(&redis.url()).start().await];
+    let [asked, other] = [servers[0].connect().await, servers[1].connect().await];
+    let mut worker = other.stream(StreamRequest { max_in_flight: 1, ..take("mail") }).await;
+    asked.enqueue(job("mail").with_id("a")).await;
+    worker.next().await;
+    asked.enqueue(job("mail").with_id("b")).await;
+    let message = eventually("the servers know each other", async || {
+        let (_, reasons) = explain(&asked, "mail", "b").await;
+        assert_eq!(reasons[0].code, "NO_STREAM", "{reasons:?}");
+        Some(reasons[0].clone()).filter(|reason| reason.message.contains("other server"))
+    })
+    .await;
+    contains(&message.message, &["on this server", "streams of the other server of shard s0"]);
+    contains(&message.remedy, &["`ringq worker list mail --server URL`"]);
+    checked(explain(&other, "mail", "b").await, JobState::Ready, &["NO_CREDIT"]);
+    let (_, reasons) = explain(&asked, "mail", "a").await;
+    contains(&reasons[0].message, &[&worker.info.stream_id, "of another server"]);
+}
+
+#[tokio::test]
+async fn json_answers_as_grpc_does_and_the_feature_is_listed() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(later("mail").with_id("a").with_text("x")).await;
+    let mut json = JsonClient::connect(server.http).await;
+    let request = json!({"topic": "mail", "id": "a"});
+    let answer = json.ok("AdminService/ExplainJob", &request).await;
+    let (_, reasons) = explain(&client, "mail", "a").await;
+    assert_eq!(answer["job"]["spec"]["id"], "a");
+    assert_eq!(answer["job"]["state"], "JOB_STATE_SCHEDULED");
+    assert!(answer["job"]["spec"].get("payload").is_none());
+    for (shown, reason) in answer["reasons"].as_array().unwrap().iter().zip(&reasons) {
+        assert_eq!(shown["code"], *reason.code);
+        assert_eq!(shown["remedy"], *reason.remedy);
+        assert_eq!(shown.get("untilTime").is_some(), reason.until_time.is_some());
+    }
+    let missing = json.call("AdminService/ExplainJob", &json!({"topic": "mail", "id": "b"})).await;
+    assert_eq!(missing.status, 404);
+    let info = client.admin.clone().get_server_info(GetServerInfoRequest {}).await.unwrap();
+    assert!(info.into_inner().features.contains(&"explain".to_owned()));
+}
