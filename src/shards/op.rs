@@ -46,6 +46,7 @@ ops! {
     Extend = "extend", Write;
     Get = "get", Read;
     Delete = "delete", Write;
+    Purge = "purge", Write;
     Reschedule = "reschedule", Write;
     Redrive = "redrive", Write;
     Detach = "detach", Write;
