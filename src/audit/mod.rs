@@ -33,7 +33,7 @@ const LOSSES_EVERY: Duration = Duration::from_secs(10);
 /// Calls that are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AuditCalls {
-    /// RedriveJobs, SetShardState, Delete, Reschedule, and calls that are refused for their credentials or rights, as a
+    /// RedriveJobs, PurgeTopic, SetShardState, Delete, Reschedule, and calls that are refused for their credentials or rights, as a
     /// whole or in part.
     #[default]
     Changes,
@@ -137,7 +137,9 @@ impl fmt::Debug for AuditLog {
 /// Returns whether an RPC changes what other callers rely on.
 fn is_change(rpc: Rpc) -> bool {
     match rpc {
-        Rpc::Delete | Rpc::Reschedule | Rpc::RedriveJobs | Rpc::SetShardState => true,
+        Rpc::Delete | Rpc::Reschedule | Rpc::RedriveJobs | Rpc::PurgeTopic | Rpc::SetShardState => {
+            true
+        }
         Rpc::Enqueue
         | Rpc::BatchEnqueue
         | Rpc::Get

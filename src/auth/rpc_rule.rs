@@ -47,7 +47,7 @@ pub fn rule(rpc: Rpc) -> RpcRule {
         | Rpc::StreamIsActive
         | Rpc::GetMetricSpec
         | Rpc::GetMetrics => (&[Operator, Viewer], RpcScope::Topics),
-        Rpc::RedriveJobs => (&[Operator], RpcScope::Topics),
+        Rpc::RedriveJobs | Rpc::PurgeTopic => (&[Operator], RpcScope::Topics),
         Rpc::ListTopics | Rpc::ListWorkers => (&[Operator, Viewer], RpcScope::Shown),
         Rpc::ListShards => (&[Operator, Viewer], RpcScope::Server),
         Rpc::SetShardState => (&[Operator], RpcScope::Server),

@@ -70,7 +70,7 @@ fn roles_have_their_calls() {
         "ListWorkers",
         "StreamIsActive",
     ];
-    let more = ["Delete", "RedriveJobs", "Reschedule", "SetShardState"];
+    let more = ["Delete", "PurgeTopic", "RedriveJobs", "Reschedule", "SetShardState"];
     let sorted = |mut names: Vec<&'static str>| {
         names.sort_unstable();
         names

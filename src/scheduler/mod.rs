@@ -9,7 +9,7 @@
 //! - `upkeep`: reap and prune, called by the timers
 //! - `topic_sums`: sums over many topics, for quotas
 //! - `job_log`: log lines about expired leases and dead letters
-//! - `admin`, `list`, `redrive`: get, delete, reschedule, redrive and the lists
+//! - `admin`, `list`, `purge`, `redrive`: get, delete, reschedule, purge, redrive and the lists
 
 mod admin;
 mod close_rings;
@@ -19,6 +19,7 @@ mod job_log;
 mod lease_status;
 mod list;
 mod locate;
+mod purge;
 mod rates;
 mod redrive;
 mod repeated_enqueue;
@@ -49,6 +50,7 @@ pub use end_leases::EndLeasesResult;
 pub use enqueue::{AcceptedJob, Draft, EnqueueError};
 pub use lease_status::LeaseStatus;
 pub use list::{JobsPage, ListJobs, ListPosition, ListedJob, ShardPosition};
+pub use purge::{PurgeTopic, PurgedJobs};
 pub use rates::Rates;
 pub use redrive::{RedriveJobs, RedrivenJobs};
 pub use settle::{AckItem, ExtendItem, NackItem, SettleError, SettleResult};

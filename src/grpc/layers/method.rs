@@ -77,6 +77,7 @@ impl RpcMethod {
                 | "Reschedule"
                 | "Extend"
                 | "RedriveJobs"
+                | "PurgeTopic"
                 | "SetShardState"
         )
     }
@@ -112,6 +113,7 @@ impl From<Rpc> for RpcMethod {
             | Rpc::GetTopic
             | Rpc::ListTopics
             | Rpc::GetTopicStats
+            | Rpc::PurgeTopic
             | Rpc::ListJobs
             | Rpc::RedriveJobs
             | Rpc::ListWorkers
@@ -157,7 +159,7 @@ mod tests {
                 seen += 1;
             }
         }
-        assert_eq!(seen, 19);
+        assert_eq!(seen, 20);
         assert_eq!(RpcMethod::from_path("/ringq.v1.QueueService/Nothing").kind, MethodKind::Other);
     }
 

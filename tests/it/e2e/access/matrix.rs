@@ -126,6 +126,7 @@ impl Right {
             | Rpc::GetTopicStats
             | Rpc::ListJobs
             | Rpc::RedriveJobs
+            | Rpc::PurgeTopic
                 if !self.sees(topic) =>
             {
                 Outcome::Hidden
@@ -142,7 +143,7 @@ fn roles(rpc: Rpc) -> &'static [&'static str] {
         "Get" => &["producer", "operator", "viewer"],
         "Delete" | "Reschedule" => &["producer", "operator"],
         "Stream" | "Pull" | "Ack" | "Nack" | "Extend" => &["worker"],
-        "RedriveJobs" | "SetShardState" => &["operator"],
+        "RedriveJobs" | "PurgeTopic" | "SetShardState" => &["operator"],
         "GetTopic" | "ListTopics" | "GetTopicStats" | "ListJobs" | "ListWorkers" | "ListShards"
         | "IsActive" | "StreamIsActive" | "GetMetricSpec" | "GetMetrics" => &["operator", "viewer"],
         other => panic!("{other} is in no row of the matrix"),
@@ -241,6 +242,7 @@ impl World {
                 pb::RedriveJobsRequest { topic: name, validate_only: true, ..Default::default() }
                     .encode_to_vec()
             }
+            Rpc::PurgeTopic => count_dead(name).encode_to_vec(),
             Rpc::ListWorkers => pb::ListWorkersRequest::default().encode_to_vec(),
             Rpc::ListShards => pb::ListShardsRequest::default().encode_to_vec(),
             Rpc::SetShardState => pb::SetShardStateRequest {
@@ -293,6 +295,12 @@ impl World {
         }
         outcome
     }
+}
+
+/// Returns a purge that removes nothing.
+fn count_dead(name: String) -> pb::PurgeTopicRequest {
+    let states = vec![pb::JobState::Dead.into()];
+    pb::PurgeTopicRequest { name, states, validate_only: true }
 }
 
 /// Returns a job that is due in an hour.
