@@ -297,8 +297,8 @@ macro_rules! json_messages {
     )*};
 }
 
-json_messages!(EnqueueResponse EnqueueResult GetServerInfoResponse Job RedriveJobsResponse Shard);
-json_messages!(TopicStats TopicSummary Worker);
+json_messages!(EnqueueResponse EnqueueResult GetServerInfoResponse Job PurgeTopicResponse RedriveJobsResponse);
+json_messages!(Shard TopicStats TopicSummary Worker);
 
 /// Prints a message as an indented JSON object.
 pub(super) fn print_json<M: JsonMessage>(

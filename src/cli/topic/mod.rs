@@ -1,5 +1,7 @@
 //! `ringq topic`: topics and their numbers.
 
+mod purge;
+
 use clap::{Args, Subcommand};
 
 use super::connect::{self, ConnectArgs, ServerConnection};
@@ -7,7 +9,7 @@ use super::exit::{self, CommandFailure, print_error, print_note};
 use super::info::strip_enum_prefix;
 use super::output::{Block, JsonList, OutputArgs, StdoutWriter, Table, print_json};
 use super::times::span;
-use super::values;
+use super::{job_state, output, values};
 use crate::pb::{GetTopicStatsRequest, ListTopicsRequest, TopicStats, TopicSummary};
 
 /// Topics per call.
@@ -22,6 +24,8 @@ pub(super) enum TopicCommand {
     /// Print the numbers of one topic
     #[command(alias = "get", alias = "show")]
     Stats(TopicStatsArgs),
+    /// Remove the jobs of a topic that are in given states
+    Purge(purge::TopicPurgeArgs),
 }
 
 /// Arguments of `ringq topic list`.
@@ -66,6 +70,7 @@ impl TopicCommand {
         match self {
             TopicCommand::List(list) => connect::run_until_interrupt(list.run()),
             TopicCommand::Stats(stats) => connect::run_until_interrupt(stats.run()),
+            TopicCommand::Purge(purge) => connect::run_until_interrupt(purge.run()),
         }
     }
 }
