@@ -26,7 +26,7 @@ struct Touched {
     /// Jobs as `topic/id`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     jobs: Vec<String>,
-    /// Number of all jobs, if it is larger than that of the named ones.
+    /// Number of all jobs, if it is larger than that of the named ones, or if none is named.
     #[serde(skip_serializing_if = "Option::is_none")]
     jobs_count: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,6 +104,11 @@ impl AuditNote {
         if self.is_full {
             self.lock().add_job(topic, id);
         }
+    }
+
+    /// Sets the number of jobs of a call that names none.
+    pub fn jobs_count(&self, count: usize) {
+        self.lock().jobs_count = Some(count);
     }
 
     /// Sets the shard.

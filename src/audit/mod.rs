@@ -33,7 +33,7 @@ const LOSSES_EVERY: Duration = Duration::from_secs(10);
 /// Calls that are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AuditCalls {
-    /// RedriveJobs, SetShardState, Delete, Reschedule, and calls that are refused for their credentials or rights, as a
+    /// RedriveJobs, PurgeTopic, SetShardState, Delete, Reschedule, and calls that are refused for their credentials or rights, as a
     /// whole or in part.
     #[default]
     Changes,
@@ -145,7 +145,8 @@ fn is_change(rpc: Rpc) -> bool {
         | Rpc::UpdateTopic
         | Rpc::DeleteTopic
         | Rpc::PauseTopic
-        | Rpc::ResumeTopic => true,
+        | Rpc::ResumeTopic
+        | Rpc::PurgeTopic => true,
         Rpc::Enqueue
         | Rpc::BatchEnqueue
         | Rpc::Get

@@ -53,7 +53,8 @@ pub fn rule(rpc: Rpc) -> RpcRule {
         | Rpc::UpdateTopic
         | Rpc::DeleteTopic
         | Rpc::PauseTopic
-        | Rpc::ResumeTopic => (&[Operator], RpcScope::Topics),
+        | Rpc::ResumeTopic
+        | Rpc::PurgeTopic => (&[Operator], RpcScope::Topics),
         Rpc::ListTopics | Rpc::ListWorkers => (&[Operator, Viewer], RpcScope::Shown),
         Rpc::ListShards => (&[Operator, Viewer], RpcScope::Server),
         Rpc::SetShardState => (&[Operator], RpcScope::Server),

@@ -76,6 +76,7 @@ fn roles_have_their_calls() {
         "Delete",
         "DeleteTopic",
         "PauseTopic",
+        "PurgeTopic",
         "RedriveJobs",
         "Reschedule",
         "ResumeTopic",

@@ -265,6 +265,7 @@ fn flag_of_field(field: &str) -> Option<String> {
         "durability" => "--durability",
         "on_conflict" => "--on-conflict",
         "target_topic" => "--to",
+        "states" => "--state",
         "max_rate" => "--rate",
         "prefix" => "PREFIX",
         _ => return None,

@@ -104,7 +104,7 @@ enum CliCommand {
     /// Show, move and delete jobs
     #[command(subcommand, visible_alias = "jobs")]
     Job(job::JobCommand),
-    /// Show topics and their numbers
+    /// Show topics and their numbers, and empty them
     #[command(subcommand, visible_alias = "topics")]
     Topic(topic::TopicCommand),
     /// Show the open streams

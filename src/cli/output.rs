@@ -298,7 +298,7 @@ macro_rules! json_messages {
 }
 
 json_messages!(EnqueueResponse EnqueueResult ExplainJobResponse GetServerInfoResponse Job);
-json_messages!(RedriveJobsResponse Shard Topic TopicStats TopicSummary Worker);
+json_messages!(PurgeTopicResponse RedriveJobsResponse Shard Topic TopicStats TopicSummary Worker);
 
 /// Prints a message as an indented JSON object.
 pub(super) fn print_json<M: JsonMessage>(

@@ -176,6 +176,13 @@ impl CallAccess {
         }
     }
 
+    /// Adds the number of jobs that the call has changed, which it does not name, to its line in the audit log.
+    pub(super) fn note_jobs_count(&self, count: u64) {
+        if let Some(note) = &self.note {
+            note.jobs_count(usize::try_from(count).unwrap_or(usize::MAX));
+        }
+    }
+
     /// Returns whether the RPC shows topics, rather than being about some.
     fn shows_topics(&self) -> bool {
         rule(self.rpc).scope == RpcScope::Shown

@@ -25,7 +25,7 @@ use super::layers::write_deadline;
 use super::status::RpcError;
 
 /// Features of this build beyond the first version of the contract.
-const FEATURES: [&str; 3] = ["shard_state", "explain", "topic_admin"];
+const FEATURES: [&str; 4] = ["shard_state", "explain", "topic_admin", "topic_purge"];
 
 /// Maximum number of pages with payloads that are read at once, each in pieces of about 35 MiB; other calls wait
 /// until their deadline.

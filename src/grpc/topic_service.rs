@@ -11,9 +11,10 @@ use crate::rpc::Rpc;
 use crate::scheduler::{Scheduler, TopicChange, TopicRow};
 
 use super::access::CallAccess;
+use super::convert::number::to_int64;
 use super::convert::topic::{self, StreamCounts, to_topic, to_topic_stats, to_topic_summary};
 use super::convert::topic_policy::TopicDeletion;
-use super::convert::{list, topic_policy};
+use super::convert::{list, purge, topic_policy};
 use super::layers::write_deadline;
 use super::status::RpcError;
 
@@ -116,10 +117,9 @@ impl TopicService for TopicsHandler {
     ) -> Result<Response<pb::DeleteTopicResponse>, Status> {
         let until = write_deadline(request.extensions());
         let access = CallAccess::of(request.extensions(), Rpc::DeleteTopic)?;
-        let TopicDeletion { name, force: _, etag } =
-            topic_policy::delete_topic(request.into_inner())?;
+        let TopicDeletion { name, force, etag } = topic_policy::delete_topic(request.into_inner())?;
         access.touch_existing(&name)?;
-        let changed = self.scheduler.delete_topic(name.clone(), etag, until).await;
+        let changed = self.scheduler.delete_topic(name.clone(), (etag, force), until).await;
         let (_, unreachable_shards) = self.changed(&name, changed).await?;
         Ok(Response::new(pb::DeleteTopicResponse { unreachable_shards }))
     }
@@ -189,5 +189,27 @@ impl TopicService for TopicsHandler {
         let row = self.row(&access, topic::get_topic_stats(&request.into_inner())?).await?;
         let streams = StreamCounts::of(self.dispatcher.workers());
         Ok(Response::new(pb::GetTopicStatsResponse { stats: Some(to_topic_stats(row, &streams)) }))
+    }
+
+    async fn purge_topic(
+        &self,
+        request: Request<pb::PurgeTopicRequest>,
+    ) -> Result<Response<pb::PurgeTopicResponse>, Status> {
+        let until = write_deadline(request.extensions());
+        let access = CallAccess::of(request.extensions(), Rpc::PurgeTopic)?;
+        let purge = purge::purge_topic(&request.into_inner())?;
+        access.touch_existing(&purge.topic)?;
+        if self.scheduler.topic(purge.topic.clone()).await?.is_none() {
+            return Err(RpcError::topic_not_found(&purge.topic).into());
+        }
+        let is_dry = purge.dry_run;
+        let done = self.scheduler.purge(purge, until).await?;
+        if !is_dry {
+            access.note_jobs_count(done.purged);
+        }
+        Ok(Response::new(pb::PurgeTopicResponse {
+            purged_count: to_int64(done.purged),
+            unreachable_shards: done.unreachable,
+        }))
     }
 }

@@ -11,7 +11,7 @@
 //! - `topic_sums`: sums over many topics, for quotas
 //! - `job_log`: log lines about expired leases and dead letters
 //! - `explain`: the facts about a job that explain why it does not run
-//! - `admin`, `list`, `redrive`: get, delete, reschedule, redrive and the lists
+//! - `admin`, `list`, `purge`, `redrive`: get, delete, reschedule, purge, redrive and the lists
 
 mod admin;
 mod close_rings;
@@ -22,6 +22,7 @@ mod job_log;
 mod lease_status;
 mod list;
 mod locate;
+mod purge;
 mod rates;
 mod redrive;
 mod repeated_enqueue;
@@ -56,6 +57,7 @@ pub use enqueue::{AcceptedJob, Draft, EnqueueError};
 pub use explain::{FoundJob, JobExplanation};
 pub use lease_status::LeaseStatus;
 pub use list::{JobsPage, ListJobs, ListPosition, ListedJob, ShardPosition};
+pub use purge::{PurgeTopic, PurgedJobs};
 pub use rates::Rates;
 pub use redrive::{RedriveJobs, RedrivenJobs};
 pub use settle::{AckItem, ExtendItem, NackItem, SettleError, SettleResult};

@@ -3,13 +3,13 @@
 use tokio::time::Instant;
 
 use crate::domain::{
-    PolicySource, ShardName, Time, TopicName, TopicPattern, TopicPause, TopicPolicy, TopicSettings,
-    limit,
+    PolicySource, ShardName, State, Time, TopicName, TopicPattern, TopicPause, TopicPolicy,
+    TopicSettings, limit,
 };
 use crate::policies::{ChangedPolicy, PolicyChangeError};
 use crate::shards::ShardError;
 
-use super::{Scheduler, TopicRow};
+use super::{PurgeTopic, Scheduler, TopicRow};
 
 /// Reason why a topic was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -137,16 +137,20 @@ impl Scheduler {
         .await
     }
 
-    /// Removes a topic without jobs. `etag`: the one that it must have, if not empty. Nothing is written after `until`.
+    /// Removes a topic. `etag`: the one that it must have, if not empty. `force`: with its jobs; otherwise it must have
+    /// none. Nothing is written after `until`.
     ///
     /// # Errors
     /// [`TopicChangeError`].
     pub async fn delete_topic(
         &self,
         name: TopicName,
-        expected: String,
+        (expected, force): (String, bool),
         until: Option<Instant>,
     ) -> TopicChange {
+        if force {
+            self.purge_all(&name, &expected, until).await?;
+        }
         let row = self.topic(name.clone()).await?;
         let row = row.ok_or(PolicyChangeError::Refused(TopicRefusal::NotFound))?;
         if let Some(Ok(shard)) = row.unreachable.first().map(|shard| ShardName::try_new(shard)) {
@@ -166,6 +170,21 @@ impl Scheduler {
             Ok(TopicPolicy { is_deleted, create_time, ..TopicPolicy::new(pattern.clone(), now) })
         })
         .await
+    }
+
+    /// Deletes all jobs of a topic, if its etag is the expected one.
+    async fn purge_all(
+        &self,
+        name: &TopicName,
+        expected: &str,
+        until: Option<Instant>,
+    ) -> Result<(), TopicChangeError> {
+        let view = self.inner.policies.view();
+        let policy = view.of_topic(name).map(|policy| &**policy);
+        check(live(policy), expected).map_err(PolicyChangeError::Refused)?;
+        let purge = PurgeTopic { topic: name.clone(), states: State::ALL.into(), dry_run: false };
+        self.purge(purge, until).await?;
+        Ok(())
     }
 
     async fn change_policy(

@@ -47,6 +47,7 @@ ops! {
     Get = "get", Read;
     Explain = "explain", Read;
     Delete = "delete", Write;
+    Purge = "purge", Write;
     Reschedule = "reschedule", Write;
     Redrive = "redrive", Write;
     Detach = "detach", Write;

@@ -12,9 +12,10 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Durability, ShardName, StreamId, Time, TopicName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
-    self, Claim, ClaimResult, EventKind, JobRequest, LeaseExtension, LeaseRefusal, LeaseSettlement,
-    NewJob, RequestResult, RunningLease, ShardEvent, ShardTopicStats, SharedState, StatsOptions,
-    Store, StoreFuture, StoreInfo, StoreUsage, WriteDurability, WriteResult,
+    self, Claim, ClaimResult, Deleted, EventKind, JobRequest, LeaseExtension, LeaseRefusal,
+    LeaseSettlement, NewJob, PurgeBatch, RequestResult, RunningLease, ShardEvent, ShardTopicStats,
+    SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, WriteDurability,
+    WriteResult,
 };
 
 use super::batcher::{Batcher, CALLS_MAX, Patience};
@@ -282,6 +283,15 @@ impl Shard {
         named.map(|answer| answer.map(|applied| applied.extend_result())).collect()
     }
 
+    /// Deletes jobs that a purge means. Results are per job, so that each is counted though others fail; `None` for a
+    /// job that stays.
+    pub async fn purge(&self, batch: &PurgeBatch) -> Vec<Result<Option<Deleted>, ShardError>> {
+        let health = &self.inner.monitor;
+        let purged = health.call_each(Op::Purge, self.inner.timeouts.call, batch.requests()).await;
+        let named = purged.into_iter().map(|answer| self.with_shard_name(answer));
+        named.map(|answer| answer.map(RequestResult::into_delete_result)).collect()
+    }
+
     /// Claims jobs, see [`Store::claim`].
     ///
     /// # Errors
@@ -334,6 +344,20 @@ impl Shard {
     ) -> Result<Vec<Option<ShardTopicStats>>, ShardError> {
         let options = StatsOptions::due_within(due_within);
         self.call(Op::Stats, |store| store.stats(topics, options)).await
+    }
+
+    /// Returns statistics of a topic with its kept records, see [`StatsOptions::kept`]; `None`: the shard does not have
+    /// the topic.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub async fn stats_with_kept(
+        &self,
+        topic: TopicName,
+    ) -> Result<Option<ShardTopicStats>, ShardError> {
+        let options = StatsOptions { kept: true, ..StatsOptions::default() };
+        let stats = self.call(Op::Stats, |store| store.stats(vec![topic], options)).await?;
+        Ok(stats.into_iter().next().flatten())
     }
 
     /// Returns statistics of topics with their stored bytes, see [`StatsOptions::stored_bytes`]. The read ends when the

@@ -36,7 +36,7 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, TopicName};
 
 pub use crate::domain::engine::{
-    Deleted, LeaseRefusal, NotWrittenReason, OutageExpiry, SettleAction, SettleCommandReply,
+    Deleted, LeaseRefusal, NotWrittenReason, OutageExpiry, Purge, SettleAction, SettleCommandReply,
     WritePrecondition,
 };
 pub use error::Error;
@@ -48,11 +48,11 @@ pub use values::{
     AdoptBatch, AdoptItem, Claim, ClaimResult, ExplainedJob, Heartbeat, IdsPage, JobDeletion,
     JobRequest, JobReschedule, LeaseExtension, LeaseQuery, LeaseQueryResult, LeaseRef,
     LeaseSettlement, LeasedJob, ListCursor, ListEntry, ListPage, ListQuery, LostClaim, NewJob,
-    PoliciesPage, PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, RecordCounts,
-    RedriveBatch, RedriveResult, ReplicaHeartbeat, RequestResult, RescheduleResult, RunningLease,
-    ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions,
-    StoreInfo, StoreUsage, StoredPolicy, StreamDemand, StreamLeaseRef, TopicDemand, TopicInfo,
-    TopicLeases, TopicRemainder, Unclaim, UnclaimResult, WriteDurability, WriteResult,
+    PoliciesPage, PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, PurgeBatch,
+    RecordCounts, RedriveBatch, RedriveResult, ReplicaHeartbeat, RequestResult, RescheduleResult,
+    RunningLease, ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats, SharedState,
+    StatsOptions, StoreInfo, StoreUsage, StoredPolicy, StreamDemand, StreamLeaseRef, TopicDemand,
+    TopicInfo, TopicLeases, TopicRemainder, Unclaim, UnclaimResult, WriteDurability, WriteResult,
 };
 
 /// Result of a store call.

@@ -1,13 +1,14 @@
 //! `ringq job list`: lists jobs of a topic.
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum as _};
 
 use super::connect::{ConnectArgs, ServerConnection};
 use super::exit::{CommandFailure, print_note};
+use super::job_state::{self, JobStateArg};
 use super::output::{JsonList, OutputArgs, StdoutWriter, Table};
 use super::text::shorten;
 use super::times::Now;
-use super::{job_state, topic, values};
+use super::{topic, values};
 use crate::domain::limit;
 use crate::pb::{GetTopicStatsRequest, Job, JobState, JobView, ListJobsRequest};
 
@@ -46,44 +47,6 @@ pub(in crate::cli) struct JobListArgs {
     output: OutputArgs,
     #[command(flatten)]
     connect: ConnectArgs,
-}
-
-/// States in the order of the list: running, waiting, ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum JobStateArg {
-    /// Held by a worker
-    Running,
-    /// Waits for a worker
-    Ready,
-    /// Has failed and waits for its next attempt
-    Backoff,
-    /// Waits for its time
-    Scheduled,
-    /// A dead letter
-    Dead,
-    /// Done, and still kept
-    Succeeded,
-    /// Deleted before it had ended, and still kept
-    Cancelled,
-    /// Did not run in time
-    Expired,
-}
-
-// === impl JobStateArg ===
-
-impl From<JobStateArg> for JobState {
-    fn from(state: JobStateArg) -> JobState {
-        match state {
-            JobStateArg::Running => JobState::Running,
-            JobStateArg::Ready => JobState::Ready,
-            JobStateArg::Backoff => JobState::Backoff,
-            JobStateArg::Scheduled => JobState::Scheduled,
-            JobStateArg::Dead => JobState::Dead,
-            JobStateArg::Succeeded => JobState::Succeeded,
-            JobStateArg::Cancelled => JobState::Cancelled,
-            JobStateArg::Expired => JobState::Expired,
-        }
-    }
 }
 
 /// Printer of rows as they arrive.

@@ -60,7 +60,8 @@ pub(in crate::cli) struct TopicResumeArgs {
 /// Arguments of `ringq topic delete`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Removes the settings, the pause and the totals of a topic without jobs. A later job creates it anew, with the defaults.
+Removes the settings, the pause and the totals of a topic without jobs; with --force its jobs go first, also those that \
+run. A later job creates it anew, with the defaults.
 
 Examples:
   ringq topic delete emails
@@ -69,6 +70,9 @@ pub(in crate::cli) struct TopicDeleteArgs {
     /// The topic
     #[arg(value_parser = values::non_empty)]
     topic: String,
+    /// Delete its jobs, too
+    #[arg(long)]
+    force: bool,
     /// Delete it only if it still has this etag, which `ringq topic get` prints
     #[arg(long, value_name = "ETAG")]
     etag: Option<String>,
@@ -135,7 +139,7 @@ impl TopicDeleteArgs {
     pub(super) async fn run(&self) -> Result<(), CommandFailure> {
         let connection = self.connect.connection()?;
         let (name, etag) = (self.topic.clone(), self.etag.clone().unwrap_or_default());
-        let request = DeleteTopicRequest { name, etag, force: false };
+        let request = DeleteTopicRequest { name, etag, force: self.force };
         let mut topics = connection.client().topics();
         let answer = topics.delete_topic(connection.request(request));
         let what = format!("cannot delete topic {}", self.topic);

@@ -37,6 +37,8 @@ pub enum Command {
         /// Finish time that the job must have, so that a later generation under its id stays. `None`: any job.
         finished: Option<Time>,
     },
+    /// Deletes the job, as [`Command::Delete`] does, if it is one that a purge means.
+    Purge(Purge),
     /// Moves the job if it waits; revives it if it is dead.
     Reschedule {
         /// The new due time; absent keeps it.
@@ -224,6 +226,18 @@ pub struct OutageExpiry {
     pub served_since: Time,
 }
 
+/// Deletes the jobs that were in some states when a call began. The states of a job are compared at the time of the
+/// decision, so that one which has left them meanwhile stays.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Purge {
+    /// States of the jobs to delete.
+    pub states: Vec<State>,
+    /// Time at which the call began, by the clock of the store. A generation that was enqueued after it stays, so that
+    /// a purge comes to its end while jobs arrive. A job that was cancelled after it stays CANCELLED: a purge would
+    /// count the record that it has left of a job a second time.
+    pub begin: Time,
+}
+
 /// Makes a finished job wait again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Redrive {
@@ -260,7 +274,7 @@ pub enum CommandReply {
     Settled(Result<SettleCommandReply, LeaseRefusal>),
     /// Reply of [`Command::Extend`]: the new deadline.
     Extended(Result<RecordTime, LeaseRefusal>),
-    /// Reply of [`Command::Delete`]; `None`: there is no such job.
+    /// Reply of [`Command::Delete`] and [`Command::Purge`]; `None`: there is no such job.
     Deleted(Option<Deleted>),
     /// Reply of [`Command::Reschedule`]: whether there is such a job, or the state that does not allow it.
     Rescheduled(Result<bool, State>),

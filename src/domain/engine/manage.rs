@@ -1,8 +1,8 @@
-//! Commands that manage single jobs: delete, reschedule, redrive.
+//! Commands that manage single jobs: delete, purge, reschedule, redrive.
 
 use crate::domain::{AttemptOutcome, RetentionRule, State, Time, When};
 
-use super::command::{CommandReply, Deleted, Redrive};
+use super::command::{CommandReply, Deleted, Purge, Redrive};
 use super::decision::PartChange;
 use super::finish::{AttemptEnd, write_or_remove};
 use super::record::{Finish, Phase, Record};
@@ -23,6 +23,38 @@ impl DecisionBuilder {
         let Some(previous) = record.state(self.clock.time()).filter(|_| is_meant) else {
             return none;
         };
+        self.delete_record(record, previous)
+    }
+
+    pub(super) fn purge(
+        &mut self,
+        elapsed: CurrentRecord,
+        purge: &Purge,
+    ) -> (RecordChange, CommandReply) {
+        let found = elapsed.record();
+        let state = found.as_ref().and_then(|record| record.state(self.clock.time()));
+        match found.zip(state) {
+            Some((record, state)) if self.is_purged(&record, state, purge) => {
+                self.delete_record(record, state)
+            }
+            _ => (RecordChange::Keep, CommandReply::Deleted(None)),
+        }
+    }
+
+    fn is_purged(&mut self, record: &Record, state: State, purge: &Purge) -> bool {
+        if record.phase == Phase::Waiting {
+            // The due time keeps two states apart, so the decision holds until then.
+            self.clock.is_reached(record.due);
+        }
+        let is_later = match &record.phase {
+            Phase::Finished(finish) if state == State::Cancelled => finish.at.at > purge.begin,
+            Phase::Finished(_) | Phase::Waiting | Phase::Running(_) => false,
+        };
+        purge.states.contains(&state) && record.created.at <= purge.begin && !is_later
+    }
+
+    /// Deletes a job that is in the state `previous`.
+    fn delete_record(&mut self, record: Record, previous: State) -> (RecordChange, CommandReply) {
         let (record, revoked) = match record.phase.clone() {
             Phase::Finished(Finish { state, .. }) => {
                 self.remove_finished(state);

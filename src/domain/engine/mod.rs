@@ -49,8 +49,8 @@ use decision_clock::DecisionClock;
 
 pub use command::{
     Adopt, Command, CommandReply, Deleted, Enqueue, EnqueueCommandReply, Extend, LeaseRefusal,
-    NotWrittenReason, OutageExpiry, Redrive, Settle, SettleAction, SettleCommandReply, Unacked,
-    WritePrecondition,
+    NotWrittenReason, OutageExpiry, Purge, Redrive, Settle, SettleAction, SettleCommandReply,
+    Unacked, WritePrecondition,
 };
 pub use decision::{
     AttemptsChange, CounterIncrements, Decision, Effects, LeaseChange, LeaseHolder, PartChange,
@@ -109,6 +109,7 @@ pub fn apply(found: IdLookup, command: &Command, now: Time) -> Decision {
         Command::Detach { token, stream } => step.detach(record, *token, *stream),
         Command::Adopt(adopt) => step.adopt(record, adopt),
         Command::Delete { finished } => step.delete(record, *finished),
+        Command::Purge(purge) => step.purge(record, purge),
         Command::Reschedule { due, priority } => step.reschedule(record, *due, *priority),
         Command::Redrive(redrive) => step.redrive(record, redrive),
         Command::Prune => step.prune(record),

@@ -204,6 +204,55 @@ fn the_table_of_the_life_cycle() {
     );
 }
 
+fn purge(states: &[State], begin: Time) -> Command {
+    Command::Purge(Purge { states: states.to_vec(), begin })
+}
+
+/// A purge is a delete of the jobs in the named states: any job, any state.
+#[test]
+fn a_purge_does_what_a_delete_does_in_its_states_and_nothing_else() {
+    for at in all() {
+        let deleted = run(job(at), Command::Delete { finished: None });
+        let is = job(at).state(NOW).unwrap();
+        for state in State::ALL {
+            let purged = run(job(at), purge(&[state], NOW));
+            if state == is {
+                let (change, parts) = (&deleted.change, &deleted.parts);
+                assert_eq!((&purged.change, &purged.parts), (change, parts), "{}", name(at));
+                assert_eq!(purged.effects, deleted.effects, "{}", name(at));
+                assert_eq!(purged.reply, deleted.reply, "{}", name(at));
+            } else {
+                assert_eq!(purged.change, RecordChange::Keep, "{} by {state:?}", name(at));
+                assert_eq!(purged.reply, CommandReply::Deleted(None), "{}", name(at));
+            }
+        }
+        assert_eq!(run(job(at), purge(&State::ALL, NOW)).reply, deleted.reply, "{}", name(at));
+        assert_eq!(left(&run(job(at), purge(&[], NOW))), "-");
+    }
+}
+
+#[test]
+fn a_purge_leaves_what_was_enqueued_or_cancelled_since_it_began() {
+    let begin = NOW.minus(MINUTE / 2);
+    for at in all() {
+        let before_begin = left(&run(job(at), purge(&State::ALL, begin)));
+        let delete = left(&run(job(at), Command::Delete { finished: None }));
+        let is_later = at == At::State(State::Cancelled);
+        assert_eq!(before_begin, if is_later { "-".to_owned() } else { delete }, "{}", name(at));
+        let record = Record { created: NOW.into(), ..job(at) };
+        assert_eq!(left(&run(record, purge(&State::ALL, begin))), "-", "{}", name(at));
+    }
+}
+
+/// The due time divides SCHEDULED from READY, so a decision about one of them holds on one side of it.
+#[test]
+fn a_purge_is_decided_anew_once_the_job_is_due() {
+    let scheduled = run(job(At::State(State::Scheduled)), purge(&[State::Scheduled], NOW));
+    assert_eq!(scheduled.window.until, NOW.plus(MINUTE));
+    let ready = run(job(At::State(State::Ready)), purge(&[State::Ready], NOW));
+    assert_eq!(ready.window.from, NOW.minus(MINUTE));
+}
+
 /// Complete table of `on_conflict`: the resulting state and the reply.
 #[test]
 fn the_table_of_enqueues_onto_a_taken_id() {

@@ -23,6 +23,7 @@ pub(super) mod metadata;
 pub(super) mod names;
 pub(super) mod number;
 pub(super) mod payload;
+pub(super) mod purge;
 pub(super) mod redrive;
 pub(super) mod reschedule;
 pub(super) mod retry;

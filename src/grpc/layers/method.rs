@@ -77,6 +77,7 @@ impl RpcMethod {
                 | "Reschedule"
                 | "Extend"
                 | "RedriveJobs"
+                | "PurgeTopic"
                 | "SetShardState"
                 | "CreateTopic"
                 | "UpdateTopic"
@@ -117,6 +118,7 @@ impl From<Rpc> for RpcMethod {
             | Rpc::GetTopic
             | Rpc::ListTopics
             | Rpc::GetTopicStats
+            | Rpc::PurgeTopic
             | Rpc::ListJobs
             | Rpc::RedriveJobs
             | Rpc::ExplainJob
@@ -168,7 +170,7 @@ mod tests {
                 seen += 1;
             }
         }
-        assert_eq!(seen, 25);
+        assert_eq!(seen, 26);
         assert_eq!(RpcMethod::from_path("/ringq.v1.QueueService/Nothing").kind, MethodKind::Other);
     }
 

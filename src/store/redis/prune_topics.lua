@@ -2,16 +2,16 @@
 -- prune_topics: deletes topics that have been empty for long. An empty topic is marked with the time and the number of jobs
 -- that had arrived by then; if the number is the same that much later, the topic was empty all the time.
 -- ARGV: now, place (in the form of ZRANGEBYLEX), maximum number of topics, microseconds for which an empty one is
--- kept. A topic with a policy stays.
+-- kept. A topic with a policy stays; one that an operator has deleted goes as soon as it is empty.
 -- Reply: the last of these topics, whether more may follow (0 or 1), then the deleted ones.
 --#include clock
 --#include topic_end
 local names = call('ZRANGEBYLEX', P .. 'topics', ARGV[2], '+', 'LIMIT', 0, ARGV[3])
 local reply, keep = { names[#names] or '', #names == tonumber(ARGV[3]) and 1 or 0 }, tonumber(ARGV[4])
 
-local function has_policy(name)
-  local stored = call('HGET', P .. 'policies', name)
-  return stored and string.match(stored, '^%d+ %d+ (%d)') == '1'
+-- Returns whether the topic has a policy (`1`), or was deleted by an operator (`0`); nil: neither.
+local function policy_of(name)
+  return string.match(call('HGET', P .. 'policies', name) or '', '^%d+ %d+ (%d)')
 end
 
 for _, name in ipairs(names) do
@@ -22,9 +22,9 @@ for _, name in ipairs(names) do
   if known[2] then since, then_ = string.match(known[2], '^(%d+) (%d+)') end
   if not empty then
     if known[2] then call('HDEL', topic, 'empty') end
-  elseif then_ ~= arrived then
+  elseif then_ ~= arrived and policy_of(name) ~= '0' then
     call('HSET', topic, 'empty', now_text .. ' ' .. arrived)
-  elseif now - since >= keep and not has_policy(name) then
+  elseif policy_of(name) == '0' or now - since >= keep and not policy_of(name) then
     delete_topic(name)
     reply[#reply + 1] = name
   end

@@ -175,7 +175,7 @@ impl RedisStore {
             let left = topics[numbers.len()..].iter().take(limit::CALL_JOBS_MAX);
             let add = |call: &mut ScriptCall| {
                 call.arg(u64::try_from(options.due_within.as_micros()).unwrap_or(u64::MAX));
-                call.arg(u8::from(options.stored_bytes));
+                call.arg(u8::from(options.stored_bytes)).arg(u8::from(options.kept));
                 left.clone().for_each(|topic| {
                     call.arg(topic.as_str());
                 });
@@ -197,8 +197,11 @@ impl RedisStore {
     }
 
     fn read_stats(&self, mut reply: ScriptReply, now: Time) -> Result<ShardTopicStats> {
-        let stats = stats(&mut reply, now)?;
-        let stored_bytes = match reply.value()? {
+        let mut stats = stats(&mut reply, now)?;
+        let stored_bytes = reply.value()?;
+        (stats.succeeded, stats.cancelled, stats.expired) =
+            (reply.count()?, reply.count()?, reply.count()?);
+        let stored_bytes = match stored_bytes {
             Value::Nil => return Ok(stats),
             Value::Int(bytes) => Ok(u64::try_from(bytes).unwrap_or(0)),
             refusal => Err(error_mapping::one_line(
@@ -252,6 +255,6 @@ fn stats(reply: &mut ScriptReply, now: Time) -> Result<ShardTopicStats> {
         due_soon: reply.count()?,
         dead: reply.count()?,
         oldest_ready: reply.maybe_time()?.map(|due| -> Duration { now.since(due) }),
-        stored_bytes: None,
+        ..ShardTopicStats::default()
     })
 }

@@ -1,11 +1,11 @@
 -- flags: no-writes
 -- stats: reads the numbers of topics.
 -- ARGV: now, whether jobs past their time must be pruned first (0 or 1), microseconds from now in which a job is due
--- soon, whether stored bytes are asked for (0 or 1), then names.
+-- soon, whether stored bytes are asked for (0 or 1), whether kept records are (0 or 1), then names.
 -- Reply: false when a prune is needed first. Else now, then per topic false or: created, enqueued, succeeded, dead
 -- (since the topic exists); scheduled, ready, running, backoff, due soon (scheduled or in backoff), dead; due time of
 -- the job that has been ready longest (0: none); stored bytes (false: not asked for; text: the error with which Redis
--- refuses to report them). The reply ends early once the script has read much: the caller requests the rest again.
+-- refuses to report them); succeeded, cancelled, expired (the kept records, 0 if not asked for). The reply ends early once the script has read much: the caller requests the rest again.
 --#include clock
 --#include ready_list
 local alarm = ARGV[2] == '1' and call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
@@ -64,7 +64,7 @@ local function stored(name, marks)
   return sum
 end
 
-for a = 5, #ARGV do
+for a = 6, #ARGV do
   local name = ARGV[a]
   local topic = call('HMGET', P .. 'topic:' .. name, 'created', 'arrived', 'succeeded', 'dead', 'ignored')
   local known, stats = call('HGET', P .. 'claims', name), false
@@ -77,6 +77,9 @@ for a = 5, #ARGV do
     stats[10] = call('ZCARD', P .. 'done:$phase.dead:' .. name)
     stats[12] = ARGV[4] == '1' and stored(name, string.sub(known, $claims.marks))
     if stats[12] then keys = keys + 10 + #known end
+    for i, phase in ipairs({ '$phase.succeeded', '$phase.cancelled', '$phase.expired' }) do
+      stats[12 + i] = ARGV[5] == '1' and call('ZCARD', P .. 'done:' .. phase .. ':' .. name) or 0
+    end
   end
   reply[#reply + 1] = stats
   keys = keys + 8 + (known and 4 * #known or 0)

@@ -224,8 +224,7 @@ impl Store for SqliteStore {
         options: StatsOptions,
     ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
         Box::pin(async move {
-            let mut stats =
-                self.read_pruned((topics.clone(), options.due_within), query::stats).await?;
+            let mut stats = self.read_pruned((topics.clone(), options), query::stats).await?;
             if options.stored_bytes {
                 for (topic, stats) in topics.into_iter().zip(stats.iter_mut()) {
                     if let Some(stats) = stats {

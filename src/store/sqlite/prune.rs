@@ -70,6 +70,8 @@ struct CheckedTopic {
     name: TopicName,
     enqueued: i64,
     has_jobs: bool,
+    /// True: it has a policy. False: an operator has deleted it. `None`: neither.
+    has_policy: Option<bool>,
 }
 
 /// [`Store::prune_topics`](crate::store::Store::prune_topics).
@@ -80,10 +82,11 @@ pub(super) fn prune_topics(
     let mut seen = topics_after(session, tidy)?;
     let next = seen.last().filter(|_| seen.len() == tidy.limit).map(|topic| topic.name.clone());
     seen.retain(|topic| {
-        let empty = (!topic.has_jobs).then_some(topic.enqueued);
-        session
-            .empty_since(topic.key, empty)
-            .is_some_and(|since| session.now.since(since) >= limit::EMPTY_TOPIC_MAX)
+        let is_empty = !topic.has_jobs && topic.has_policy != Some(true);
+        let empty = is_empty.then_some(topic.enqueued);
+        let since = session.empty_since(topic.key, empty);
+        let is_old = |since| session.now.since(since) >= limit::EMPTY_TOPIC_MAX;
+        since.is_some_and(|since| is_old(since) || topic.has_policy == Some(false))
     });
     for topic in &seen {
         session.prepare(FORGET_TOPIC)?.execute(params![topic.key])?;
@@ -103,7 +106,8 @@ fn topics_after(
     let mut behind = session.prepare(TOPICS_BEHIND)?;
     let seen = behind.query_map(params![after, tidy.limit], |row| {
         let name = TopicName::stored(row.get_ref(1)?.as_str()?);
-        Ok(CheckedTopic { key: row.get(0)?, name, enqueued: row.get(2)?, has_jobs: row.get(3)? })
+        let (key, enqueued, has_jobs) = (row.get(0)?, row.get(2)?, row.get(3)?);
+        Ok(CheckedTopic { key, name, enqueued, has_jobs, has_policy: row.get(4)? })
     })?;
     Ok(seen.collect::<rusqlite::Result<_>>()?)
 }

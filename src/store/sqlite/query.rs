@@ -6,7 +6,7 @@ use rusqlite::{OptionalExtension as _, Row, params};
 
 use crate::domain::{JobId, State, Time, TopicName, limit};
 use crate::store::{
-    IdsPage, ListCursor, ListEntry, ListPage, ListQuery, ShardTopicStats, TopicInfo,
+    IdsPage, ListCursor, ListEntry, ListPage, ListQuery, ShardTopicStats, StatsOptions, TopicInfo,
 };
 
 use super::error_mapping::SqliteResult;
@@ -25,7 +25,7 @@ const TOPIC_LIST: &str = statement(TOPICS, "list");
 const TOPIC_READ: &str = statement(TOPICS, "read");
 const WAITING: &str = statement(TOPICS, "waiting");
 const RUNNING: &str = statement(TOPICS, "running");
-const DEAD: &str = statement(TOPICS, "dead");
+const FINISHED: &str = statement(TOPICS, "finished");
 
 /// The topics to list.
 pub(super) struct TopicsQuery {
@@ -191,16 +191,15 @@ pub(super) fn stored(reader: &SqliteReader<'_>, part: &StoredQuery) -> SqliteRes
 /// [`Store::stats`](crate::store::Store::stats), without stored bytes.
 pub(super) fn stats(
     reader: &SqliteReader<'_>,
-    (names, due_within): &(Vec<TopicName>, Duration),
+    (names, options): &(Vec<TopicName>, StatsOptions),
 ) -> SqliteResult<Vec<Option<ShardTopicStats>>> {
-    let soon = reader.now.plus(*due_within);
-    names.iter().map(|name| stats_of(reader, name, soon)).collect()
+    names.iter().map(|name| stats_of(reader, name, *options)).collect()
 }
 
 fn stats_of(
     reader: &SqliteReader<'_>,
     name: &TopicName,
-    soon: Time,
+    options: StatsOptions,
 ) -> SqliteResult<Option<ShardTopicStats>> {
     let mut read = reader.connection.prepare_cached(TOPIC_READ)?;
     let found = read.query_row(params![name.as_str()], |row| {
@@ -214,12 +213,19 @@ fn stats_of(
         Ok((row.get::<_, i64>(0)?, totals))
     });
     let Some((topic, mut stats)) = found.optional()? else { return Ok(None) };
-    count_waiting(reader, topic, soon, &mut stats)?;
-    let count = |sql| -> rusqlite::Result<u64> {
-        reader.connection.prepare_cached(sql)?.query_row(params![topic], |row| row.get(0))
+    count_waiting(reader, topic, reader.now.plus(options.due_within), &mut stats)?;
+    let mut running = reader.connection.prepare_cached(RUNNING)?;
+    stats.running = running.query_row(params![topic], |row| row.get(0))?;
+    let finished = |state| -> rusqlite::Result<u64> {
+        let mut count = reader.connection.prepare_cached(FINISHED)?;
+        count.query_row(params![topic, phase_of(state)], |row| row.get(0))
     };
-    stats.running = count(RUNNING)?;
-    stats.dead = count(DEAD)?;
+    stats.dead = finished(State::Dead)?;
+    if options.kept {
+        stats.succeeded = finished(State::Succeeded)?;
+        stats.cancelled = finished(State::Cancelled)?;
+        stats.expired = finished(State::Expired)?;
+    }
     Ok(Some(stats))
 }
 

@@ -24,12 +24,12 @@ SELECT count(*),
 FROM jobs WHERE topic = ?1 AND phase = 0 AND rank = ?2;
 -- :running
 SELECT count(*) FROM jobs WHERE topic = ?1 AND phase = 1;
--- :dead
-SELECT count(*) FROM jobs WHERE topic = ?1 AND phase = 3 AND phase >= 2;
+-- :finished
+SELECT count(*) FROM jobs WHERE topic = ?1 AND phase = ?2 AND phase >= 2;
 -- :behind
 SELECT key, name, enqueued,
-       EXISTS (SELECT 1 FROM jobs WHERE topic = topics.key)
-         OR EXISTS (SELECT 1 FROM policies WHERE policies.name = topics.name AND live)
+       EXISTS (SELECT 1 FROM jobs WHERE topic = topics.key),
+       (SELECT live FROM policies WHERE policies.name = topics.name)
 FROM topics
 WHERE name > ?1 ORDER BY name LIMIT ?2;
 -- :forget

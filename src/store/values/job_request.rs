@@ -88,7 +88,7 @@ impl RequestResult {
         }
     }
 
-    /// Returns the result of a delete.
+    /// Returns the result of a delete or of a purge.
     #[must_use]
     pub fn into_delete_result(self) -> Option<Deleted> {
         match self.reply {

@@ -73,6 +73,8 @@ pub struct StatsOptions {
     pub due_within: Duration,
     /// Reads [`ShardTopicStats::stored_bytes`], which takes far longer than all the rest.
     pub stored_bytes: bool,
+    /// Counts the kept records: [`ShardTopicStats::succeeded`], `cancelled` and `expired`.
+    pub kept: bool,
 }
 
 /// Statistics of a topic on one shard.
@@ -92,6 +94,13 @@ pub struct ShardTopicStats {
     pub due_soon: u64,
     /// Dead letters.
     pub dead: u64,
+    /// Kept records and tombstones of jobs that succeeded. 0 unless [`StatsOptions::kept`] asks for it, like the two
+    /// below.
+    pub succeeded: u64,
+    /// Kept records and tombstones of cancelled jobs.
+    pub cancelled: u64,
+    /// Kept records and tombstones of expired jobs.
+    pub expired: u64,
     /// Age of the job that has been ready longest.
     pub oldest_ready: Option<Duration>,
     /// Jobs written since the topic exists.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::engine::{self, Command};
+use crate::domain::engine::{self, Command, Purge};
 use crate::domain::{Job, JobId, JobKey, State, Time, TopicName, When};
 
 use super::JobRequest;
@@ -27,6 +27,36 @@ impl From<JobKey> for JobDeletion {
     /// Deletes the job in any state.
     fn from(key: JobKey) -> JobDeletion {
         JobDeletion { key, finished: None, deadline: None }
+    }
+}
+
+/// Deletes jobs of one topic that are in some states.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PurgeBatch {
+    /// Topic of the jobs.
+    pub topic: TopicName,
+    /// Ids of the jobs.
+    pub ids: Vec<JobId>,
+    /// States of the jobs to delete, and the time since which a job must exist.
+    pub purge: Purge,
+    /// Deadline of the caller: after it the command is not executed any more. `None`: no deadline.
+    pub deadline: Option<Instant>,
+}
+
+// === impl PurgeBatch ===
+
+impl PurgeBatch {
+    /// Returns one request per job.
+    #[must_use]
+    pub fn requests(&self) -> Vec<JobRequest> {
+        let request = |id: &JobId| JobRequest {
+            deadline: self.deadline,
+            ..JobRequest::new(
+                JobKey { topic: self.topic.clone(), id: id.clone() },
+                Command::Purge(self.purge.clone()),
+            )
+        };
+        self.ids.iter().map(request).collect()
     }
 }
 

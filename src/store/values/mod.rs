@@ -27,7 +27,9 @@ pub use lease_query::{LeaseQuery, LeaseQueryResult, PruneResult, PruneTopicsResu
 pub use list_and_stats::{
     IdsPage, ListCursor, ListEntry, ListPage, ListQuery, ShardTopicStats, StatsOptions, TopicInfo,
 };
-pub use manage::{JobDeletion, JobReschedule, RedriveBatch, RedriveResult, RescheduleResult};
+pub use manage::{
+    JobDeletion, JobReschedule, PurgeBatch, RedriveBatch, RedriveResult, RescheduleResult,
+};
 pub use policy::{PoliciesPage, PolicyWrite, PolicyWriteResult, StoredPolicy};
 pub use shard_status::{
     RecordCounts, ShardIdentity, ShardProblem, ShardStatus, StoreInfo, StoreUsage, WriteDurability,

@@ -7,7 +7,7 @@ use super::{command, finish, ringq};
 use crate::harness::{Server, Setup, job, within};
 
 /// Calls of every command that connects to a server.
-const CALLS: [&[&str]; 14] = [
+const CALLS: [&[&str]; 15] = [
     &["enqueue", "mail", "x"],
     &["enqueue", "mail", "x", "--wait"],
     &["enqueue", "mail", "--lines", "/dev/null"],
@@ -18,6 +18,7 @@ const CALLS: [&[&str]; 14] = [
     &["job", "redrive", "mail", "--all"],
     &["topic", "list"],
     &["topic", "stats", "mail"],
+    &["topic", "purge", "mail", "--state", "dead", "--yes"],
     &["worker", "list"],
     &["shard", "list"],
     &["shard", "drain", "s0", "--wait"],

@@ -46,6 +46,8 @@ mod tls;
 mod token;
 /// `ringq topic`.
 mod topic;
+/// `ringq topic purge`.
+mod topic_purge;
 /// `ringq enqueue --wait`.
 mod wait;
 /// `ringq work`: input of the command, and effect of its exit.

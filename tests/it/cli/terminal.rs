@@ -13,6 +13,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 /// A terminal whose output is read continuously, so that no writer blocks.
 pub(super) struct Terminal {
     theirs: OwnedFd,
+    keyboard: OwnedFd,
     reader: JoinHandle<Vec<u8>>,
 }
 
@@ -29,6 +30,7 @@ impl Terminal {
         let theirs = open(name, flags, Mode::empty()).unwrap();
         let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&theirs, size).unwrap();
+        let keyboard = ours.try_clone().unwrap();
         let mut ours = File::from(ours);
         let reader = std::thread::spawn(move || {
             let mut text = Vec::new();
@@ -36,7 +38,7 @@ impl Terminal {
             let _ = ours.read_to_end(&mut text);
             text
         });
-        Terminal { theirs, reader }
+        Terminal { theirs, keyboard, reader }
     }
 
     /// Returns it as the standard stream of a command.
@@ -44,8 +46,14 @@ impl Terminal {
         self.theirs.try_clone().unwrap().into()
     }
 
+    /// Types this text.
+    pub(super) fn types(&self, text: &str) {
+        rustix::io::write(&self.keyboard, text.as_bytes()).unwrap();
+    }
+
     /// Returns its output, when all commands have ended.
     pub(super) fn text(self) -> String {
+        // The text that was typed is in it, as the terminal shows it.
         drop(self.theirs);
         let text = String::from_utf8(self.reader.join().unwrap()).unwrap();
         text.replace("\r\n", "\n")

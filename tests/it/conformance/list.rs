@@ -22,7 +22,7 @@ fn ids(jobs: &[ListEntry]) -> Vec<String> {
 }
 
 /// Creates one job in every state, its id the state's name.
-async fn every_state(q: &Fixture) {
+pub(super) async fn every_state(q: &Fixture) {
     let leased = q.running("succeeded").await;
     q.ack(&leased).await;
     let leased = q.running("dead").await;

@@ -25,6 +25,7 @@ mod list;
 mod orphans;
 mod policies;
 mod prune;
+mod purge;
 mod reap;
 mod redrive;
 mod reschedule;
@@ -304,6 +305,18 @@ macro_rules! conformance {
                 the_same_job_twice_in_one_call_is_cancelled_then_forgotten
                 a_forgotten_record_that_is_not_pruned_is_not_found
             }
+            purge {
+                each_state_is_purged_alone
+                what_runs_is_revoked_and_its_next_generation_goes_too
+                what_was_enqueued_since_the_begin_stays
+                what_the_purge_itself_has_cancelled_stays
+                a_job_that_left_the_state_meanwhile_stays
+                a_job_that_moved_on_to_another_named_state_goes
+                a_job_past_its_expire_time_is_an_expired_one
+                what_is_not_there_is_not_purged
+                of_purges_and_acks_at_once_one_gets_each_job
+                jobs_are_claimed_or_purged_never_both
+            }
             reschedule {
                 a_scheduled_job_moves_earlier_later_and_to_now
                 a_moved_job_is_claimed_at_its_new_time
@@ -409,6 +422,7 @@ macro_rules! conformance {
                 numbers_follow_every_transition
                 jobs_that_are_due_soon_are_counted_up_to_the_requested_time
                 an_expired_job_is_in_no_number
+                kept_records_are_counted_if_that_is_asked_for
                 totals_only_rise
                 the_oldest_ready_job_is_the_one_that_became_due_first
                 a_shard_reports_what_it_is

@@ -154,6 +154,29 @@ pub(crate) async fn an_expired_job_is_in_no_number(q: Fixture) {
     assert_eq!((stats.ready, stats.scheduled, stats.oldest_ready), (0, 0, None));
 }
 
+pub(crate) async fn kept_records_are_counted_if_that_is_asked_for(q: Fixture) {
+    super::list::every_state(&q).await;
+    for id in ["cancelled-2", "cancelled-3"] {
+        q.put(NewJob { due: after(99), ..new_job(id) }).await;
+        q.delete(id).await;
+    }
+    let kept = StatsOptions { kept: true, ..StatsOptions::default() };
+    let topics = vec![topic(TOPIC), topic("nowhere"), topic("u")];
+    let stats = q.store.stats(topics, kept).await.unwrap();
+    let count = |s: ShardTopicStats| (s.succeeded, s.cancelled, s.expired);
+    assert_eq!(stats[0].map(count), Some((1, 3, 1)));
+    assert_eq!((stats[1], stats[2].map(count)), (None, Some((0, 0, 0))));
+    let plain = q.stats(TOPIC).await;
+    assert_eq!(count(plain), (0, 0, 0));
+    let rest = ShardTopicStats { succeeded: 0, cancelled: 0, expired: 0, ..stats[0].unwrap() };
+    assert_eq!(rest, plain, "the other numbers are the same");
+    q.sleep(60);
+    assert_eq!(
+        q.store.stats(vec![topic(TOPIC)], kept).await.unwrap()[0].map(count),
+        Some((0, 0, 0))
+    );
+}
+
 pub(crate) async fn totals_only_rise(q: Fixture) {
     let totals = async || {
         let ShardTopicStats { enqueued_total, succeeded_total, dead_total, .. } =

@@ -60,6 +60,8 @@ mod outage;
 mod overload;
 /// The life of the process: SIGTERM, bad starts, a full disk.
 mod process;
+/// PurgeTopic.
+mod purge;
 /// Connections of a server to its Redis: schemes, certificates, a Redis that comes later or is wrong.
 mod reach;
 /// A worker that reads slowly.

@@ -131,6 +131,26 @@ async fn a_topic_with_jobs_is_not_deleted() {
 }
 
 #[tokio::test]
+async fn a_topic_is_deleted_by_force_with_jobs_in_every_state() {
+    let server = Setup::new().shards(3).start().await;
+    let client = server.connect().await;
+    create(&client, Topic { priority: Some(4), ..named("t") }).await.unwrap();
+    client.enqueue_all(vec![job("t"); 100]).await;
+    client.enqueue(job("t").with_delay(millis(60_000))).await;
+    let mut worker = client.stream(take("t")).await;
+    let held = worker.next_many(16).await;
+    client.nack(nack_retry(&held[0].receipt, "no")).await;
+    let force =
+        |etag: &str| DeleteTopicRequest { name: "t".into(), etag: etag.into(), force: true };
+    let status = client.topics.clone().delete_topic(force("1.1")).await.unwrap_err();
+    assert_eq!(reason(&status).1, "ETAG_MISMATCH");
+    assert!(client.stats("t").await.ready > 0, "nothing is deleted");
+    client.topics.clone().delete_topic(force("")).await.unwrap();
+    worker.revocation().await;
+    assert_eq!(get(&client, "t").await.unwrap_err().code(), Code::NotFound);
+}
+
+#[tokio::test]
 async fn jobs_get_the_defaults_of_their_topic_and_go_before_them() {
     let server = Setup::new().start().await;
     let client = server.connect().await;

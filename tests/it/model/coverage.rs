@@ -34,6 +34,8 @@ pub(crate) enum Seen {
     End(String, bool),
     /// A redrive of a job: whether it moves to another topic, and whether its id is taken there.
     Redrive { moves: bool, taken: bool },
+    /// A purge of a job, and whether it meant the job.
+    Purge(bool),
     /// The refusal of an end of a lease, or that it was a repeat.
     Answer(String),
     /// A second settle of a lease that ended before the last one: whether in the same way.
@@ -69,7 +71,7 @@ pub(crate) fn wanted() -> BTreeSet<Seen> {
         [(false, false), (true, false), (true, true)]
             .map(|(moves, taken)| Seen::Redrive { moves, taken }),
     );
-    wanted.extend([Seen::Past(false), Seen::Past(true)]);
+    wanted.extend([Seen::Past(false), Seen::Past(true), Seen::Purge(false), Seen::Purge(true)]);
     wanted.extend(ANSWERS.map(|answer| Seen::Answer(answer.to_owned())));
     wanted
 }

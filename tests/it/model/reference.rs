@@ -12,7 +12,7 @@ use ringq::domain::{
 };
 use ringq::store::{
     Claim, ClaimResult, Deleted, JobReschedule, LeaseExtension, LeaseRef, LeaseRefusal,
-    LeaseSettlement, LeasedJob, NewJob, RedriveBatch, RedriveResult, RescheduleResult,
+    LeaseSettlement, LeasedJob, NewJob, PurgeBatch, RedriveBatch, RedriveResult, RescheduleResult,
     RunningLease, SettleAction, SettleCommandReply, ShardTopicStats, StreamDemand, TopicDemand,
     TopicInfo, TopicLeases, TopicRemainder, Unclaim, WriteResult,
 };
@@ -423,6 +423,22 @@ impl Reference {
         self.saw(previous, Transition::Delete);
         self.tick(now);
         Some(Deleted { previous, revoked })
+    }
+
+    pub(crate) fn purge(&mut self, batch: &PurgeBatch) -> Vec<Option<Deleted>> {
+        let mut purged = Vec::new();
+        for id in &batch.ids {
+            let key = JobKey { topic: batch.topic.clone(), id: id.clone() };
+            let meant = self.jobs.get(&key).is_some_and(|held| {
+                let (state, begin) = (held.state(self.now), batch.purge.begin);
+                let is_later =
+                    state == State::Cancelled && held.job.finish_time.is_some_and(|at| at > begin);
+                batch.purge.states.contains(&state) && held.job.create_time <= begin && !is_later
+            });
+            purged.push(if meant { self.delete(&key) } else { None });
+            self.seen.insert(Seen::Purge(meant));
+        }
+        purged
     }
 
     pub(crate) fn reschedule(&mut self, item: &JobReschedule) -> RescheduleResult {

@@ -6,7 +6,8 @@ use std::fmt::Debug;
 use ringq::domain::engine::Command;
 use ringq::domain::{Job, JobKey, State, Time, Token, TopicName};
 use ringq::store::{
-    Claim, Error, JobDeletion, LeaseQueryResult, LeaseRef, ListQuery, RunningLease, StatsOptions,
+    Claim, Error, JobDeletion, LeaseQueryResult, LeaseRef, ListQuery, PurgeBatch, RequestResult,
+    RunningLease, StatsOptions, all_or_worst_error,
 };
 
 use super::coverage::Seen;
@@ -96,9 +97,7 @@ impl Run {
                 same(expected, store.enqueue(jobs).await?);
             }
             Step::Claim(claim) => self.claim(claim).await?,
-            Step::Unclaim(what) => {
-                same(reference.unclaim(&what), fixture.undo(what).await?);
-            }
+            Step::Unclaim(what) => same(reference.unclaim(&what), fixture.undo(what).await?),
             Step::Leases(refs) => {
                 let expected: Vec<_> = refs.iter().map(|lease| reference.lease(lease)).collect();
                 same(expected, store.running_leases(refs).await?);
@@ -125,6 +124,7 @@ impl Run {
             Step::Redrive(redrive) => {
                 same(reference.redrive(&redrive), store.redrive(redrive).await?);
             }
+            Step::Purge(batch) => self.purge(&batch).await?,
             Step::Reap(limit) => {
                 let reaped = store.overdue_leases(limit).await?;
                 self.check_reaped(reaped, limit);
@@ -148,6 +148,13 @@ impl Run {
                 }
             }
         }
+        Ok(())
+    }
+
+    async fn purge(&mut self, batch: &PurgeBatch) -> Result<(), Error> {
+        let expected = self.reference.purge(batch);
+        let applied = all_or_worst_error(self.store.store.apply(batch.requests()).await)?;
+        same(expected, applied.into_iter().map(RequestResult::into_delete_result).collect());
         Ok(())
     }
 
@@ -290,6 +297,11 @@ fn mirror_step(mirror: &mut Mirror, step: &Step, now: Time) {
         Step::Delete(keys) => {
             for key in keys {
                 mirror.apply(key, &Command::Delete { finished: None }, now);
+            }
+        }
+        Step::Purge(batch) => {
+            for request in batch.requests() {
+                mirror.apply(&request.key, &request.command, now);
             }
         }
         Step::Reschedule(items) => {

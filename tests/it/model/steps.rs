@@ -14,8 +14,8 @@ use ringq::domain::{
     Spec, State, Time, Token, TopicName, When, limit,
 };
 use ringq::store::{
-    Claim, JobReschedule, LeaseExtension, LeaseRef, LeaseSettlement, LostClaim, NewJob,
-    RedriveBatch, RunningLease, SettleAction, StreamDemand, TopicDemand, Unclaim,
+    Claim, JobReschedule, LeaseExtension, LeaseRef, LeaseSettlement, LostClaim, NewJob, Purge,
+    PurgeBatch, RedriveBatch, RunningLease, SettleAction, StreamDemand, TopicDemand, Unclaim,
     WritePrecondition,
 };
 
@@ -44,6 +44,7 @@ pub(super) enum Step {
     Delete(Vec<JobKey>),
     Reschedule(Vec<JobReschedule>),
     Redrive(RedriveBatch),
+    Purge(PurgeBatch),
     Reap(usize),
     Orphans(u32),
     Prune(usize),
@@ -63,6 +64,7 @@ impl Step {
             Step::Delete(keys) => keys.truncate(1),
             Step::Reschedule(items) => items.truncate(1),
             Step::Redrive(redrive) => redrive.ids.truncate(1),
+            Step::Purge(purge) => purge.ids.truncate(1),
             Step::Unclaim(Unclaim::Leases(refs)) => refs.truncate(1),
             _ => {}
         }
@@ -142,7 +144,8 @@ impl Dice {
             75..78 => Step::Unclaim(self.unclaim(&running)),
             78..80 => Step::Leases(self.some(3, |dice| dice.lease(&running))),
             80..84 => Step::Delete(self.some(2, Dice::key)),
-            84..88 => Step::Reschedule(self.some(2, |dice| dice.reschedule(now))),
+            84..87 => Step::Reschedule(self.some(2, |dice| dice.reschedule(now))),
+            87 => Step::Purge(self.purge(now)),
             88..92 => Step::Redrive(self.redrive(&reference.terminal())),
             92..94 => Step::Reap(self.rng.random_range(1..5)),
             94 => Step::Orphans(self.rng.random_range(1..4)),
@@ -244,7 +247,7 @@ impl Dice {
     /// Draws a job that repeats the last request of its id now and then.
     fn job_on(&mut self, reference: &Reference, now: Time) -> NewJob {
         let job = self.job(now);
-        let repeated = reference.request(&job.key).filter(|_| self.rng.random_bool(0.3));
+        let repeated = reference.request(&job.key).filter(|_| self.rng.random_bool(0.45));
         NewJob { request_code: repeated.or(job.request_code), ..job }
     }
 
@@ -471,6 +474,20 @@ impl Dice {
             priority: self.maybe(0.5, |dice| dice.pick(&[0, 5, 9])),
             deadline: None,
         }
+    }
+
+    /// Draws a purge of one or all jobs of a topic, that began now or a while ago.
+    fn purge(&mut self, now: Time) -> PurgeBatch {
+        let first = self.key();
+        let all = keys().into_iter().filter(|key| key.topic == first.topic);
+        let ids = match self.rng.random_bool(0.2) {
+            true => all.map(|key| key.id).collect(),
+            false => vec![first.id],
+        };
+        let states = State::ALL.into_iter().filter(|_| self.rng.random_bool(0.3)).collect();
+        let ago = self.maybe(0.3, |dice| dice.seconds(5)).unwrap_or_default();
+        let purge = Purge { states, begin: now.minus(ago) };
+        PurgeBatch { topic: first.topic, ids, purge, deadline: None }
     }
 
     /// Draws a redrive, mostly of a job that ended.

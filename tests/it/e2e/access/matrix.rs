@@ -131,6 +131,7 @@ impl Right {
             | Rpc::DeleteTopic
             | Rpc::PauseTopic
             | Rpc::ResumeTopic
+            | Rpc::PurgeTopic
                 if !self.sees(topic) =>
             {
                 Outcome::Hidden
@@ -148,7 +149,7 @@ fn roles(rpc: Rpc) -> &'static [&'static str] {
         "Delete" | "Reschedule" => &["producer", "operator"],
         "Stream" | "Pull" | "Ack" | "Nack" | "Extend" => &["worker"],
         "RedriveJobs" | "SetShardState" | "CreateTopic" | "UpdateTopic" | "DeleteTopic"
-        | "PauseTopic" | "ResumeTopic" => &["operator"],
+        | "PauseTopic" | "ResumeTopic" | "PurgeTopic" => &["operator"],
         "GetTopic" | "ListTopics" | "GetTopicStats" | "ListJobs" | "ExplainJob" | "ListWorkers"
         | "ListShards" | "IsActive" | "StreamIsActive" | "GetMetricSpec" | "GetMetrics" => {
             &["operator", "viewer"]
@@ -265,6 +266,7 @@ impl World {
                     .encode_to_vec()
             }
             Rpc::ExplainJob => pb::ExplainJobRequest { topic: name, id: id() }.encode_to_vec(),
+            Rpc::PurgeTopic => count_dead(name).encode_to_vec(),
             Rpc::ListWorkers => pb::ListWorkersRequest::default().encode_to_vec(),
             Rpc::ListShards => pb::ListShardsRequest::default().encode_to_vec(),
             Rpc::SetShardState => pb::SetShardStateRequest {
@@ -323,6 +325,12 @@ impl World {
         }
         outcome
     }
+}
+
+/// Returns a purge that removes nothing.
+fn count_dead(name: String) -> pb::PurgeTopicRequest {
+    let states = vec![pb::JobState::Dead.into()];
+    pb::PurgeTopicRequest { name, states, validate_only: true }
 }
 
 /// Returns a job that is due in an hour.

@@ -1,8 +1,8 @@
-//! Forbidden requests of lists, redrive, topics.
+//! Forbidden requests of lists, redrive, topics, purge.
 
 use ringq::pb::{
     ExplainJobRequest, GetTopicRequest, GetTopicStatsRequest, JobState, ListJobsRequest,
-    ListTopicsRequest, RedriveJobsRequest,
+    ListTopicsRequest, PurgeTopicRequest, RedriveJobsRequest,
 };
 
 use super::{Call, FEATURE, INVALID, Row};
@@ -12,7 +12,7 @@ const NO_JOB: &str = "NotFound JOB_NOT_FOUND";
 const NO_TOPIC: &str = "NotFound TOPIC_NOT_FOUND";
 
 pub(super) fn rows() -> Vec<Vec<Row>> {
-    vec![list_jobs(), redrive_jobs(), explain_job(), topics()]
+    vec![list_jobs(), redrive_jobs(), explain_job(), topics(), purge_topic()]
 }
 
 fn list_jobs() -> Vec<Row> {
@@ -114,5 +114,33 @@ fn topics() -> Vec<Row> {
         row!("an unknown topic", topics.get_topic(topic("nowhere")), NO_TOPIC ""),
         row!("no name", topics.get_topic_stats(stats("")), INVALID "name"),
         row!("an unknown topic", topics.get_topic_stats(stats("nowhere")), NO_TOPIC ""),
+    ]
+}
+
+fn purge_topic() -> Vec<Row> {
+    let purge = |name: &str, states: &[i32]| PurgeTopicRequest {
+        name: name.into(),
+        states: states.to_vec(),
+        validate_only: false,
+    };
+    let dead = JobState::Dead as i32;
+    let all: Vec<i32> = (1..=8).collect();
+    vec![
+        row!("no name", topics.purge_topic(purge("", &[dead])), INVALID "name"),
+        row!("a bad name", topics.purge_topic(purge("a b", &[dead])), INVALID "name"),
+        row!("no states", topics.purge_topic(purge("seed", &[])), INVALID "states"),
+        row!("an unset state", topics.purge_topic(purge("seed", &[dead, 0])), INVALID "states[1]"),
+        row!("an odd state", topics.purge_topic(purge("seed", &[99, dead])), INVALID "states[0]"),
+        row!(
+            "a state twice",
+            topics.purge_topic(purge("seed", &[dead, 2, dead])),
+            INVALID "states[2]"
+        ),
+        row!("an unknown topic", topics.purge_topic(purge("nowhere", &all)), NO_TOPIC ""),
+        row!(
+            "an unknown topic to count",
+            topics.purge_topic(PurgeTopicRequest { validate_only: true, ..purge("nowhere", &all) }),
+            NO_TOPIC ""
+        ),
     ]
 }

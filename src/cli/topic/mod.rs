@@ -4,6 +4,8 @@ mod change;
 mod plan;
 mod settings;
 
+mod purge;
+
 use clap::{Args, Subcommand};
 
 use super::connect::{self, ConnectArgs, ServerConnection};
@@ -11,7 +13,7 @@ use super::exit::{self, CommandFailure, print_error, print_note};
 use super::info::strip_enum_prefix;
 use super::output::{Block, JsonList, OutputArgs, StdoutWriter, Table, print_json};
 use super::times::span;
-use super::values;
+use super::{job_state, output, values};
 use crate::pb::{GetTopicStatsRequest, ListTopicsRequest, TopicStats, TopicSummary};
 use change::{TopicDeleteArgs, TopicPauseArgs, TopicResumeArgs};
 use plan::TopicPlanArgs;
@@ -43,6 +45,8 @@ pub(super) enum TopicCommand {
     Plan(TopicPlanArgs),
     /// Remove a topic without jobs, with its settings
     Delete(TopicDeleteArgs),
+    /// Remove the jobs of a topic that are in given states
+    Purge(purge::TopicPurgeArgs),
 }
 
 /// Arguments of `ringq topic list`.
@@ -94,6 +98,7 @@ impl TopicCommand {
             TopicCommand::Resume(resume) => connect::run_until_interrupt(resume.run()),
             TopicCommand::Plan(plan) => connect::run_until_interrupt(plan.run()),
             TopicCommand::Delete(delete) => connect::run_until_interrupt(delete.run()),
+            TopicCommand::Purge(purge) => connect::run_until_interrupt(purge.run()),
         }
     }
 }
