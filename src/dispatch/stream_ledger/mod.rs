@@ -178,12 +178,18 @@ impl StreamLedger {
         feed: usize,
         choose: impl FnOnce(CreditShare) -> CreditShare,
     ) -> Option<CreditShare> {
-        let Some(free) = self.free_share() else {
-            self.feeds[feed].waiting = Some(CreditShare::default());
-            return None;
-        };
+        let free = self.free_or_wait(feed)?;
         self.feeds[feed].shares += 1;
         Some(self.credit.reserve(choose(free)))
+    }
+
+    /// Returns the free credit. When nothing is free, `feed` is woken as soon as there is credit again.
+    pub(super) fn free_or_wait(&mut self, feed: usize) -> Option<CreditShare> {
+        let free = self.free_share();
+        if free.is_none() {
+            self.feeds[feed].waiting = Some(CreditShare::default());
+        }
+        free
     }
 
     /// Adds the jobs that a claim found for `share`, which is no longer reserved.

@@ -11,6 +11,7 @@ fn seconds(n: i64) -> Time {
 fn options(jobs: u32, bytes: u64) -> StreamOptions {
     StreamOptions {
         topics: Vec::new(),
+        topic_weights: Vec::new(),
         max_in_flight: jobs,
         max_in_flight_bytes: bytes,
         max_batch: 64,

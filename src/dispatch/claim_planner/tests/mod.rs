@@ -2,6 +2,7 @@ mod fairness;
 mod glob_tasks;
 mod sleeping_topics;
 mod topic_order;
+mod weights;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -29,6 +30,7 @@ fn options(topics: &[&str], jobs: u32, bytes: u64) -> StreamOptions {
     };
     StreamOptions {
         topics: topics.iter().map(pattern).collect(),
+        topic_weights: Vec::new(),
         max_in_flight: jobs,
         max_in_flight_bytes: bytes,
         max_batch: 64,
