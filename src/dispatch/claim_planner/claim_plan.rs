@@ -49,7 +49,7 @@ pub(in crate::dispatch) struct ClaimTaker {
     /// True if the share is all that the stream could take.
     pub(super) full: bool,
     /// Turns that the share takes, if the topics of the stream have weights.
-    pub(super) turn: Option<TakenTurns>,
+    pub(super) turn: Option<Box<TakenTurns>>,
 }
 
 /// Actions to take after the result of a claim.

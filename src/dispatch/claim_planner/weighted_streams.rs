@@ -183,7 +183,7 @@ impl ClaimPlanner {
         shares.left[pattern] = shares.left[pattern].saturating_sub(share.jobs);
         let taken = turns.take(pattern, shares.awake[pattern], share.jobs);
         let stream = Arc::clone(&stream);
-        TakerPick::Taker(ClaimTaker { stream, group, share, full, turn: Some(taken) })
+        TakerPick::Taker(ClaimTaker { stream, group, share, full, turn: Some(Box::new(taken)) })
     }
 
     /// Gives back the turns for which the claim found no job. A topic that stays awake and gave nothing has had a turn.
@@ -197,7 +197,7 @@ impl ClaimPlanner {
     ) -> u64 {
         let cost = jobs as u64 * JOB_COST;
         let (Some(turn), Some(turns)) = (&asker.turn, asker.stream.turns()) else { return cost };
-        turns.finish(*turn, u32::try_from(jobs).unwrap_or(u32::MAX).max(u32::from(more)));
+        turns.finish(**turn, u32::try_from(jobs).unwrap_or(u32::MAX).max(u32::from(more)));
         // A topic that ran dry does not keep the turns that it could not use, even if it has jobs again at once.
         let shares = self.streams.get_mut(&asker.stream.id()).and_then(|sub| sub.weighted.as_mut());
         if let Some(shares) = shares

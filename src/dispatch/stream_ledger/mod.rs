@@ -60,6 +60,9 @@ pub(super) struct StreamLedger {
     pub(super) phase: StreamPhase,
     /// Time at which its transport was lost, or at which its worker had lost it, if that is known to be earlier.
     pub(super) broke_at: Option<Time>,
+    /// True if its transport was lost while it was open: the worker broke it. The leases of a stream that drained are the
+    /// server's to keep, whatever its transport does then.
+    pub(super) broken_by_worker: bool,
     /// Id of the worker's next stream, which adopts the remaining leases.
     pub(super) successor: Option<u32>,
     /// Leases, and reservations of claims in flight.
@@ -148,6 +151,7 @@ impl StreamLedger {
         StreamLedger {
             phase: StreamPhase::Open,
             broke_at: None,
+            broken_by_worker: false,
             successor: None,
             credit: Credit::new(max, options.max_jobs.unwrap_or(u64::MAX)),
             outbox: VecDeque::new(),

@@ -79,6 +79,7 @@ fn job(topic: &TopicName, bytes: usize) -> LeasedJob {
         priority: 0,
         failures: 0,
         deliveries: 0,
+        crashes: 0,
         due: NOW,
         create_time: NOW,
         last_error: String::new(),
