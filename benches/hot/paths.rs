@@ -116,6 +116,7 @@ fn lifecycle_lease_end() -> impl FnMut() {
     let standing = AttemptContext {
         failures: 3,
         deliveries: 4,
+        crashes: 0,
         first_start: Time(1_800_000_000_000_000),
         retry: RetryOverrides::default(),
     };

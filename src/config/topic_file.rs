@@ -23,7 +23,7 @@ const TOPIC_KEYS: [&str; 7] = [
     "max_payload_bytes",
     "retry",
 ];
-const RETRY_KEYS: [&str; 9] = [
+const RETRY_KEYS: [&str; 10] = [
     "max_attempts",
     "delays",
     "initial_delay",
@@ -33,6 +33,7 @@ const RETRY_KEYS: [&str; 9] = [
     "max_retry_duration",
     "ignore_expired_leases",
     "max_deliveries",
+    "max_crashes",
 ];
 
 /// Policies of a file, or of the files of a directory.
@@ -198,7 +199,8 @@ impl TableReader<'_> {
             jitter: self.float("jitter"),
             max_retry_duration: self.duration("max_retry_duration", any, ""),
             ignore_expired_leases: self.boolean("ignore_expired_leases"),
-            max_deliveries: self.integer("max_deliveries", count),
+            max_deliveries: self.integer("max_deliveries", count.clone()),
+            max_crashes: self.integer("max_crashes", count),
         };
         RetryOverrides::try_new(overrides).unwrap_or_else(|invalid: Vec<InvalidRetry>| {
             let place = &self.place;

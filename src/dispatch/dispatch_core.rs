@@ -154,9 +154,7 @@ impl DispatchCore {
             return;
         }
         let now = self.now();
-        let alive = stream.ledger().broke_at.unwrap_or(now);
-        let broken =
-            BrokenStream { stream: stream.stream_id(), broke_at: now, last_heartbeat: alive };
+        let broken = BrokenStream::of(stream, now);
         for (shard, sent) in by_shard(sent) {
             let at = self.scheduler.shards().all()[shard].clone();
             let (scheduler, stop) = (self.scheduler.clone(), self.claiming.stop.clone());

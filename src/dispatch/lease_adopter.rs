@@ -259,16 +259,9 @@ impl LeaseAdopter<'_> {
             }
             StreamEnd::Broken => {
                 let now = self.scheduler.clock().now();
-                let alive = successor.ledger().broke_at.unwrap_or(now);
                 let (scheduler, shard) = (self.scheduler.clone(), self.shard.clone());
-                let (from, stop) = (
-                    orphan_release::BrokenStream {
-                        stream: successor.stream_id(),
-                        broke_at: now,
-                        last_heartbeat: alive,
-                    },
-                    self.stop.clone(),
-                );
+                let from = orphan_release::BrokenStream::of(successor, now);
+                let stop = self.stop.clone();
                 orphan_release::release_of_stream(scheduler, shard, leases, from, stop).await;
             }
         }

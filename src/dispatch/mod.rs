@@ -13,6 +13,7 @@
 //!   one claim per shard at a time
 //! - `stream_ledger`, `stream`, `stream_registry`: credit and outbox of one stream; all streams of this replica
 //! - `stream_mailbox`, `lost_claims`: streams that a feed has to update; claims whose responses were lost
+//! - `weighted_turns`: turns of the topics of a stream with weights
 //! - `outbox`, `pull`: the two ways out
 //! - `stream_lifetime`: ends a stream by age or idle time, whether its transport is polled or not
 //! - `lease_events`: changes of leases by other replicas
@@ -72,6 +73,7 @@ mod stream_registry;
 mod tests;
 mod topic_polls;
 mod topic_streams;
+mod weighted_turns;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,6 +101,9 @@ pub struct Config {
 pub struct StreamOptions {
     /// Exact names and trailing-wildcard globs (`billing.*`), served in turn.
     pub topics: Vec<TopicPattern>,
+    /// Turns per round of each topic of these patterns: all that the worker named, also where `topics` has only the
+    /// parts that it may take. Empty: all topics are served in equal turns.
+    pub topic_weights: Vec<(TopicPattern, u32)>,
     /// Number of unsettled deliveries, at most.
     pub max_in_flight: u32,
     /// Bytes of unsettled deliveries, at most.

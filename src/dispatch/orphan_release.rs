@@ -1,6 +1,6 @@
 //! Releases the leases of broken streams that are neither settled nor extended within the grace, through any replica.
-//! They do not count as failures. A lease that was extended outlives its stream: a later end of this replica or
-//! another does not release it.
+//! They do not count as failures; where the worker broke the stream they count as crashes. A lease that was extended
+//! outlives its stream: a later end of this replica or another does not release it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -17,6 +17,7 @@ use crate::shards::{self, Shard};
 use crate::store::{LeaseRef, LeaseRefusal, RunningLease, StreamLeaseRef};
 
 use super::silence_detector::SilentGroup;
+use super::stream::Stream;
 use super::stream_ledger::StreamLease;
 
 /// First and longest pause after a failed call.
@@ -31,6 +32,8 @@ pub(super) struct OrphanRelease<'a> {
     grace_begin: AtomicI64,
     /// Time since which, or shortly before which, an Extend keeps its lease.
     last_heartbeat: Time,
+    /// Cause with which the leases end.
+    cause: LeaseEndCause,
     stop: &'a CancellationToken,
 }
 
@@ -38,6 +41,8 @@ pub(super) struct OrphanRelease<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct BrokenStream {
     pub(super) stream: StreamId,
+    /// True if its worker broke it: the stream was open, and the server had no part in its end.
+    pub(super) by_worker: bool,
     /// Time at which this replica noticed the break.
     pub(super) broke_at: Time,
     /// Time at which the stream is last known to have been alive.
@@ -49,10 +54,13 @@ pub(super) async fn release_of_stream(
     scheduler: Scheduler,
     shard: Shard,
     sent: Vec<StreamLease>,
-    BrokenStream { stream, broke_at: broke, last_heartbeat: alive }: BrokenStream,
+    BrokenStream { stream, by_worker, broke_at: broke, last_heartbeat: alive }: BrokenStream,
     stop: CancellationToken,
 ) {
-    let orphans = OrphanRelease::new(&scheduler, &shard, broke, alive, &stop);
+    let mut orphans = OrphanRelease::new(&scheduler, &shard, broke, alive, &stop);
+    if by_worker {
+        orphans.cause = LeaseEndCause::WorkerCrashed;
+    }
     let mut leases = orphans.read_running(sent).await;
     // The worker's next stream may have adopted some.
     leases.retain(|lease| lease.stream_id() == stream);
@@ -79,6 +87,21 @@ pub(super) async fn release_of_previous_runs(
     orphans.release(leases, None).await;
 }
 
+// === impl BrokenStream ===
+
+impl BrokenStream {
+    /// Describes a stream of which this replica notices at `now` that it is broken.
+    pub(super) fn of(stream: &Stream, now: Time) -> BrokenStream {
+        let ledger = stream.ledger();
+        BrokenStream {
+            stream: stream.stream_id(),
+            by_worker: ledger.broken_by_worker,
+            broke_at: now,
+            last_heartbeat: ledger.broke_at.unwrap_or(now),
+        }
+    }
+}
+
 // === impl OrphanRelease ===
 
 impl<'a> OrphanRelease<'a> {
@@ -95,6 +118,7 @@ impl<'a> OrphanRelease<'a> {
             shard,
             grace_begin: AtomicI64::new(broke.0),
             last_heartbeat: alive,
+            cause: LeaseEndCause::StreamBroken,
             stop,
         }
     }
@@ -213,9 +237,7 @@ impl<'a> OrphanRelease<'a> {
         let (mut ended, mut rest, mut left) = (0, Vec::new(), Vec::new());
         while !leases.is_empty() {
             let part = &leases[..leases.len().min(limit::CALL_JOBS_MAX)];
-            let Ok(done) =
-                self.scheduler.end_leases(self.shard, part, &LeaseEndCause::StreamBroken).await
-            else {
+            let Ok(done) = self.scheduler.end_leases(self.shard, part, &self.cause).await else {
                 self.restart_grace();
                 break;
             };
@@ -322,6 +344,7 @@ mod tests {
         let attempt = AttemptContext {
             failures: 0,
             deliveries: 0,
+            crashes: 0,
             first_start: Time(0),
             retry: RetryOverrides::default(),
         };

@@ -103,6 +103,7 @@ pub(super) async fn pull(
 fn stream_options(options: PullOptions) -> StreamOptions {
     StreamOptions {
         topics: options.topics,
+        topic_weights: Vec::new(),
         max_in_flight: options.max_jobs,
         max_in_flight_bytes: limit::MESSAGE_BYTES_MAX as u64,
         max_batch: options.max_jobs,

@@ -15,6 +15,7 @@ use super::stream_ledger::{
     ClaimOrigin, GrantOutcome, LeaseRevocation, MessageContent, StreamEnd, StreamLease,
     StreamLedger, StreamMode, StreamPhase,
 };
+use super::weighted_turns::WeightedTurns;
 use super::{JobDelivery, StreamBatch, StreamOptions, WorkerInfo};
 
 /// A stream or pull. Shared by its transport, the feeds that serve it, and the registry.
@@ -24,6 +25,7 @@ pub(super) struct Stream {
     options: StreamOptions,
     mode: StreamMode,
     opened_at: Time,
+    turns: Option<WeightedTurns>,
     ledger: Mutex<StreamLedger>,
     transport: AtomicWaker,
 }
@@ -64,6 +66,7 @@ impl Stream {
         Stream {
             id,
             context,
+            turns: WeightedTurns::new(&options),
             options,
             mode,
             opened_at: opened,
@@ -82,6 +85,11 @@ impl Stream {
 
     pub(super) fn mode(&self) -> StreamMode {
         self.mode
+    }
+
+    /// Turns of its topics, if they have weights.
+    pub(super) fn turns(&self) -> Option<&WeightedTurns> {
+        self.turns.as_ref()
     }
 
     /// Id of the stream, unique over replicas and their runs.

@@ -113,6 +113,8 @@ async fn run(
         stream = stream.name(),
         "stream reset: its client did not read the end of the stream in time"
     );
+    // The server ends the stream: its worker has not broken it.
+    core.streams.drain_stream(&stream);
     core.break_stream(&stream);
     lifetime.reset.cancel();
 }

@@ -86,6 +86,8 @@ pub struct Job {
     pub failures: u32,
     /// Number of deliveries, a running one included.
     pub deliveries: u32,
+    /// Number of crashes of its workers.
+    pub crashes: u32,
     /// Number of the generation: 1 at first, raised each time the id is enqueued over.
     pub generation: u32,
     /// Time at which this generation was enqueued.

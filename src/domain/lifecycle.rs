@@ -32,8 +32,11 @@ pub enum LeaseEndCause {
     },
     /// The deadline of the lease passed.
     Expired,
-    /// The stream that held the lease broke, and no worker extended or settled it within its orphan grace.
+    /// The stream that held the lease broke, and no worker extended or settled it within its orphan grace. Its replica
+    /// died, or the server has ended it.
     StreamBroken,
+    /// As [`LeaseEndCause::StreamBroken`], but the worker broke the stream: its connection was reset or did not answer.
+    WorkerCrashed,
     /// The deadline passed while no server served the shard, and no worker has extended or settled the lease since.
     Unserved,
 }
@@ -48,6 +51,7 @@ impl LeaseEndCause {
             }
             LeaseEndCause::Released { .. }
             | LeaseEndCause::StreamBroken
+            | LeaseEndCause::WorkerCrashed
             | LeaseEndCause::Unserved => AttemptOutcome::Released,
             LeaseEndCause::Expired => AttemptOutcome::LeaseExpired,
         }
@@ -66,9 +70,16 @@ impl LeaseEndCause {
             LeaseEndCause::Failed { .. } | LeaseEndCause::DeadLettered { .. } => true,
             LeaseEndCause::Released { .. }
             | LeaseEndCause::StreamBroken
+            | LeaseEndCause::WorkerCrashed
             | LeaseEndCause::Unserved => false,
             LeaseEndCause::Expired => !policy.ignore_expired_leases,
         }
+    }
+
+    /// Returns whether an end with this cause counts as a crash of the worker.
+    #[must_use]
+    pub fn is_crash(&self) -> bool {
+        matches!(self, LeaseEndCause::Expired | LeaseEndCause::WorkerCrashed)
     }
 }
 
@@ -79,6 +90,8 @@ pub struct AttemptContext {
     pub failures: u32,
     /// Number of finished deliveries, this one not included.
     pub deliveries: u32,
+    /// Number of crashes, this attempt not included.
+    pub crashes: u32,
     /// Start of the first attempt.
     pub first_start: Time,
     /// Retry settings of the job itself.
@@ -95,11 +108,15 @@ pub struct LeaseEnd {
     pub outcome: AttemptOutcome,
     /// True if the attempt counts as a failure.
     pub counted: bool,
+    /// True if the attempt counts as a crash.
+    pub crashed: bool,
     /// True if the worker requested a dead letter. It distinguishes a repeat of that Nack from one with RETRY.
     pub dead_lettered: bool,
-    /// Error text, stored with the attempt. Becomes `last_error` if the attempt counts as a failure and the text is not
-    /// empty.
+    /// Error text, stored with the attempt.
     pub error: String,
+    /// True if the text becomes `last_error`, unless it is empty: the attempt counts as a failure, or it was the last
+    /// crash that the job may have.
+    pub keeps_error: bool,
 }
 
 /// Next step of a job after a lease.
@@ -122,31 +139,41 @@ pub fn lease_end(
 ) -> LeaseEnd {
     let (outcome, counted, dead_lettered) =
         (cause.outcome(), cause.counts(policy), cause.is_dead_letter());
-    let (chosen, error) = match cause {
+    let crashed = cause.is_crash();
+    let (chosen, mut error) = match cause {
         LeaseEndCause::Failed { delay, error } | LeaseEndCause::Released { delay, error } => {
             (delay, error)
         }
         LeaseEndCause::DeadLettered { error } => (None, error),
         LeaseEndCause::Expired => (None, "the lease expired before the job was settled".to_owned()),
         LeaseEndCause::StreamBroken => (None, "the stream that held the job broke".to_owned()),
+        LeaseEndCause::WorkerCrashed => {
+            (None, "the worker broke the stream that held the job".to_owned())
+        }
         LeaseEndCause::Unserved => {
             (None, "the lease ran out while no server served its shard".to_owned())
         }
     };
     let failures = attempt.failures + u32::from(counted);
     let deliveries = attempt.deliveries + 1;
-    let step =
-        if dead_lettered || is_last_attempt(failures, deliveries, counted, attempt, policy, now) {
-            AfterLease::DeadLetter
-        } else if counted {
-            AfterLease::Wait(Some(chosen.unwrap_or_else(|| policy.delay(failures, entropy))))
-        } else if chosen == Some(Duration::ZERO) {
-            // Released for another worker to take at once: the job keeps its place.
-            AfterLease::Wait(None)
-        } else {
-            AfterLease::Wait(chosen.or_else(|| release_delay(deliveries - failures)))
-        };
-    LeaseEnd { step, outcome, counted, dead_lettered, error }
+    let crashes = attempt.crashes + u32::from(crashed);
+    let crashes_used = crashed && policy.max_crashes.is_some_and(|max| crashes >= max);
+    if crashes_used {
+        error = format!("{error}: crash {crashes}, and max_crashes allows no more");
+    }
+    let is_last = || is_last_attempt(failures, deliveries, counted, attempt, policy, now);
+    let step = if dead_lettered || crashes_used || is_last() {
+        AfterLease::DeadLetter
+    } else if counted {
+        AfterLease::Wait(Some(chosen.unwrap_or_else(|| policy.delay(failures, entropy))))
+    } else if chosen == Some(Duration::ZERO) {
+        // Released for another worker to take at once: the job keeps its place.
+        AfterLease::Wait(None)
+    } else {
+        AfterLease::Wait(chosen.or_else(|| release_delay(deliveries - failures)))
+    };
+    let keeps_error = counted || crashes_used;
+    LeaseEnd { step, outcome, counted, crashed, dead_lettered, error, keeps_error }
 }
 
 /// Returns whether no further attempt follows. The limits on failures and on time apply only to an attempt that failed:
@@ -174,6 +201,7 @@ mod tests {
         AttemptContext {
             failures,
             deliveries,
+            crashes: 0,
             first_start: Time(0),
             retry: RetryOverrides::default(),
         }
@@ -235,6 +263,36 @@ mod tests {
         let policy = RetryPolicy { max_attempts: Some(1), ..Default::default() };
         let end = lease_end(LeaseEndCause::Unserved, &attempt(0, 0), &policy, Time(0), 0.0);
         assert_eq!((end.step, end.counted), (AfterLease::Wait(None), false));
+    }
+
+    #[test]
+    fn only_crashes_count_as_crashes_and_their_limit_counts_nothing_else() {
+        let policy = RetryPolicy { max_crashes: Some(2), ..Default::default() };
+        let end = |cause: LeaseEndCause, crashes| {
+            let attempt = AttemptContext { crashes, ..attempt(9, 9) };
+            lease_end(cause, &attempt, &policy, Time(0), 0.0)
+        };
+        for (cause, crashed, counted) in [
+            (failed(), false, true),
+            (released(), false, false),
+            (LeaseEndCause::StreamBroken, false, false),
+            (LeaseEndCause::Unserved, false, false),
+            (LeaseEndCause::WorkerCrashed, true, false),
+            (LeaseEndCause::Expired, true, true),
+        ] {
+            for crashes in [0, 1, 7] {
+                let end = end(cause.clone(), crashes);
+                assert_eq!((end.crashed, end.counted), (crashed, counted), "{cause:?}");
+                let is_last = crashed && crashes >= 1;
+                assert_eq!(end.step == AfterLease::DeadLetter, is_last, "{cause:?} {crashes}");
+                assert_eq!(end.keeps_error, counted || is_last);
+                assert_eq!(end.error.contains("max_crashes"), is_last, "{}", end.error);
+            }
+        }
+        let unlimited = RetryPolicy::default();
+        let attempt = AttemptContext { crashes: 98, ..attempt(0, 98) };
+        let end = lease_end(LeaseEndCause::WorkerCrashed, &attempt, &unlimited, Time(0), 0.0);
+        assert_ne!(end.step, AfterLease::DeadLetter);
     }
 
     #[test]

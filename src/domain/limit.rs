@@ -58,6 +58,8 @@ pub const FOLLOW_UPS_MAX: usize = 16;
 /// Most topics and globs of one Stream or Pull: each wake-up is matched with all of them. A glob stands for any number
 /// of topics.
 pub const STREAM_TOPICS_MAX: usize = 64;
+/// Largest weight of a topic of a stream: beyond it the other topics would be served too seldom to notice.
+pub const TOPIC_WEIGHT_MAX: u32 = 100;
 /// Largest `max_in_flight` of a stream; more is lowered to it. The replica keeps every job in flight in memory.
 pub const STREAM_CREDIT_MAX: u32 = 10_000;
 /// `max_in_flight` of a stream that names none: safe for a worker that takes one job after the other, whose next jobs
@@ -223,6 +225,7 @@ pub fn all() -> Vec<(&'static str, i64)> {
         ("settle_items_max", count(SETTLE_ITEMS_MAX)),
         ("follow_ups_max", count(FOLLOW_UPS_MAX)),
         ("stream_topics_max", count(STREAM_TOPICS_MAX)),
+        ("topic_weight_max", count(TOPIC_WEIGHT_MAX)),
         ("stream_credit_max", count(STREAM_CREDIT_MAX)),
         ("stream_credit_default", count(STREAM_CREDIT_DEFAULT)),
         ("stream_batch_max", count(STREAM_BATCH_MAX)),

@@ -113,7 +113,12 @@ impl Scheduler {
             (_, LeaseEndCause::Failed { .. } | LeaseEndCause::DeadLettered { .. }) => "retried",
             (_, LeaseEndCause::Released { .. }) => "released",
             (_, LeaseEndCause::Expired) => "lease_expired",
-            (_, LeaseEndCause::StreamBroken | LeaseEndCause::Unserved) => "orphaned",
+            (
+                _,
+                LeaseEndCause::StreamBroken
+                | LeaseEndCause::WorkerCrashed
+                | LeaseEndCause::Unserved,
+            ) => "orphaned",
         };
         if let (State::Dead, Some(record)) = (state, &applied.record) {
             self.log_dead_letter(key, record, cause);

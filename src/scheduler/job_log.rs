@@ -54,6 +54,7 @@ impl Scheduler {
             LeaseEndCause::Failed { .. } => "FAILED",
             LeaseEndCause::DeadLettered { .. } => "DEAD_LETTERED",
             LeaseEndCause::Expired => "LEASE_EXPIRED",
+            LeaseEndCause::WorkerCrashed => "WORKER_CRASHED",
             LeaseEndCause::Released { .. }
             | LeaseEndCause::StreamBroken
             | LeaseEndCause::Unserved => "RELEASED",
@@ -66,6 +67,7 @@ impl Scheduler {
             job = %key.id,
             attempts = life.failures,
             deliveries = life.deliveries,
+            crashes = life.crashes,
             cause,
             worker = life.worker,
             suppressed = passed.suppressed(),

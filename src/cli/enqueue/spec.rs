@@ -44,6 +44,9 @@ pub(super) struct SpecArgs {
     /// up to 1h, and each up to 20 % shorter by chance]
     #[arg(long, value_name = "DURATION,…", value_delimiter = ',', value_parser = values::duration, allow_hyphen_values = true)]
     retry_delays: Vec<Duration>,
+    /// Crashes of its workers allowed: expired leases, and streams that they broke; -1: no limit [default: no limit]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::attempts)]
+    max_crashes: Option<i32>,
     /// No retry of a job that fails this long after its first attempt began [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     max_retry_duration: Option<Duration>,
@@ -121,6 +124,7 @@ impl SpecArgs {
             max_attempts: self.max_attempts.unwrap_or_default(),
             delays: self.retry_delays.iter().copied().map(to_proto_duration).collect(),
             max_retry_duration: self.max_retry_duration.map(to_proto_duration),
+            max_crashes: self.max_crashes.unwrap_or_default(),
             ..Default::default()
         };
         Some(retry).filter(|retry| *retry != RetryPolicy::default())

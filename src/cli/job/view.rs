@@ -30,6 +30,9 @@ pub(super) fn block(job: &Job, now: Now) -> Block {
     block.line("failures", counted(job.failures, spec.retry.as_ref().map(|r| r.max_attempts)));
     block
         .line("deliveries", counted(job.deliveries, spec.retry.as_ref().map(|r| r.max_deliveries)));
+    if job.crashes > 0 {
+        block.line("crashes", counted(job.crashes, spec.retry.as_ref().map(|r| r.max_crashes)));
+    }
     block.line("retry", spec.retry.as_ref().map(retry).unwrap_or_default());
     block.line("lease", span(spec.lease_duration));
     block.line("retention", span(spec.retention));

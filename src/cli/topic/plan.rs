@@ -134,6 +134,7 @@ fn to_topic(settings: &TopicSettings) -> Topic {
         max_retry_duration: settings.retry.max_retry_duration.map(to_proto_duration),
         ignore_expired_leases: settings.retry.ignore_expired_leases,
         max_deliveries: settings.retry.max_deliveries.unwrap_or_default(),
+        max_crashes: settings.retry.max_crashes.unwrap_or_default(),
     };
     Topic {
         description: settings.description.clone(),
@@ -184,5 +185,6 @@ fn retry_text(retry: &RetryPolicy) -> String {
     part("max_retry_duration", retry.max_retry_duration.map(span));
     part("ignore_expired_leases", retry.ignore_expired_leases.map(|ignore| ignore.to_string()));
     part("max_deliveries", count(retry.max_deliveries));
+    part("max_crashes", count(retry.max_crashes));
     parts.join(", ")
 }

@@ -335,6 +335,7 @@ fn retry_text(retry: &RetryPolicy) -> String {
         || retry.multiplier != 0.0
         || retry.jitter.is_some()
         || retry.max_deliveries != 0
+        || retry.max_crashes != 0
         || retry.ignore_expired_leases.is_some();
     if is_more {
         parts.push("more with -o json".to_owned());

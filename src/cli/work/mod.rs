@@ -100,6 +100,7 @@ Exit codes:
 
 Examples:
   ringq work emails --exec './send.sh'
+  ringq work high=5 mid=3 low=2 --exec ./do.sh
   ringq work 'resize.*' --exec 'convert - -resize 50% \"$RINGQ_ID.png\"' -c 4
   ringq work events --exec 'psql -c \"copy events from stdin\"' --batch 500
   ringq work reports --exec 'make-report > r && gzip < r' --result
@@ -110,13 +111,14 @@ Examples:
 // In other commands `--timeout` is about answers; people who use it here mean the timeout of a run.
 #[command(
     after_help = AFTER_HELP,
-    override_usage = "ringq work [OPTIONS] --exec <CMD> <TOPIC>...",
+    override_usage = "ringq work [OPTIONS] --exec <CMD> <TOPIC[=N]>...",
     mut_arg("timeout", |arg| arg.long("answer-timeout").hide(true))
 )]
 pub(super) struct WorkArgs {
-    /// Take jobs of these topics: exact names, or a prefix and a final *
-    #[arg(value_name = "TOPIC", required = true, num_args = 1..=limit::STREAM_TOPICS_MAX)]
-    topics: Vec<String>,
+    /// Take jobs of these topics: exact names, or a prefix and a final *. With =N, 1 to 100, a topic has N turns per
+    /// round, others 1: `high=5 mid=3 low=2` shares the jobs 5:3:2 while all three have some
+    #[arg(value_name = "TOPIC[=N]", required = true, num_args = 1..=limit::STREAM_TOPICS_MAX, value_parser = topic_turns)]
+    topics: Vec<TopicTurns>,
     /// Run this by `sh -c` for each job, its payload on standard input
     #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new())]
     // Not required by clap, whose message could not show an example.
@@ -161,13 +163,20 @@ pub(super) struct WorkArgs {
     connect: ConnectArgs,
 }
 
+/// A topic, and its turns per round if they are given.
+#[derive(Clone, Debug)]
+struct TopicTurns {
+    topic: String,
+    turns: Option<u32>,
+}
+
 // === impl WorkArgs ===
 
 impl WorkArgs {
     pub(super) fn run(mut self) -> Result<(), CommandFailure> {
         let Some(exec) = self.exec.clone() else { return Err(self.no_command()) };
         let mut known = HashSet::new();
-        self.topics.retain(|topic| known.insert(topic.clone()));
+        self.topics.retain(|named| known.insert(named.topic.clone()));
         let screen = Arc::new(TerminalState::new(self.commands_own_stdout()));
         log::init(self.quiet, Arc::clone(&screen));
         let runtime =
@@ -177,13 +186,17 @@ impl WorkArgs {
         result
     }
 
+    fn topic_names(&self) -> Vec<String> {
+        self.topics.iter().map(|named| named.topic.clone()).collect()
+    }
+
     /// Returns whether commands write to standard output themselves.
     fn commands_own_stdout(&self) -> bool {
         self.concurrency == 1 && !self.result
     }
 
     fn no_command(&self) -> CommandFailure {
-        let topic = self.topics.first().map_or("TOPIC", |topic| topic);
+        let topic = self.topics.first().map_or("TOPIC", |named| &named.topic);
         let example = format!("as in `ringq work {topic} --exec 'cat; echo'`");
         CommandFailure::usage("no command was given: it is one argument, after --exec")
             .with_hint(example)
@@ -222,7 +235,7 @@ impl WorkArgs {
     async fn check_server(&self, client: &Client) -> Result<(), CommandFailure> {
         server_check::wait_for_server(&self.connect).await?;
         if !self.quiet {
-            topic_check::warn_missing_topics(client, &self.topics).await;
+            topic_check::warn_missing_topics(client, &self.topic_names()).await;
             shard_check::warn_unreachable_shards(client).await;
         }
         Ok(())
@@ -235,10 +248,15 @@ impl WorkArgs {
         handler: Arc<CommandHandler>,
         stop: &ShutdownWatch,
     ) -> Result<Summary, CommandFailure> {
-        let mut worker = Worker::new(client, &self.topics)
+        let mut worker = Worker::new(client, self.topic_names())
             .id(self.worker_id.clone().unwrap_or_else(default_worker_id))
             .concurrency(self.concurrency.into())
             .prefetch(self.prefetch.into());
+        for TopicTurns { topic, turns } in &self.topics {
+            if let Some(turns) = turns {
+                worker = worker.topic_weight(topic, *turns);
+            }
+        }
         if let Some(lease) = self.lease {
             worker = worker.lease(lease);
         }
@@ -264,6 +282,16 @@ impl WorkArgs {
         let done = worker.run_batches(self.batch.into(), each, stopped).await;
         done.map_err(|error| CommandFailure::from_call("cannot take jobs", &error))
     }
+}
+
+/// Parses `TOPIC` or `TOPIC=N`.
+fn topic_turns(text: &str) -> Result<TopicTurns, String> {
+    let Some((topic, turns)) = text.split_once('=') else {
+        return Ok(TopicTurns { topic: text.to_owned(), turns: None });
+    };
+    let turns = values::integer_in_range::<u32>(1..=i64::from(limit::TOPIC_WEIGHT_MAX))(turns)
+        .map_err(|wrong| format!("its turns per round are {wrong}"))?;
+    Ok(TopicTurns { topic: topic.to_owned(), turns: Some(turns) })
 }
 
 fn positive(text: &str) -> Result<Duration, String> {

@@ -12,12 +12,17 @@ use crate::store::{LeasedJob, TopicLeases, TopicRemainder};
 
 use super::super::stream::Stream;
 use super::super::stream_ledger::{ClaimOrigin, StreamLease};
+use super::super::weighted_turns::TakenTurns;
 use super::glob_tasks::PIECE;
+use super::served_counts::JOB_COST;
 use super::{CLAIM_TOPICS_MAX, ClaimPlanner, StreamEntry, TopicEntry, TopicPosition, TopicStatus};
 
 /// Number of topics that one plan examines, at most: more than it unparks, so that it reaches the topics behind them.
 const PASSED_MAX: usize = 3 * PIECE;
-const JOBS_MAX: u32 = limit::CALL_JOBS_MAX as u32;
+/// Number of streams for which one plan passes over a topic because others have their turn there, at most.
+const PASSED_OVER_MAX: usize = 64;
+/// Number of jobs of one claim, at most.
+pub(super) const JOBS_MAX: u32 = limit::CALL_JOBS_MAX as u32;
 
 /// Content of one claim.
 pub(in crate::dispatch) struct ClaimPlan {
@@ -31,7 +36,7 @@ pub(in crate::dispatch) struct TopicClaim {
     pub(in crate::dispatch) takers: Vec<ClaimTaker>,
     /// Number of the topic's last wake-up and count of missed events, at the time of the claim.
     wakes_seen: (u64, u64),
-    /// Jobs that the topic had been served, at the time of the claim.
+    /// Cost of the jobs that the topic had been served, at the time of the claim.
     served: u64,
 }
 
@@ -39,10 +44,12 @@ pub(in crate::dispatch) struct TopicClaim {
 pub(in crate::dispatch) struct ClaimTaker {
     pub(in crate::dispatch) stream: Arc<Stream>,
     /// Group in whose queue the stream was.
-    group: u32,
+    pub(super) group: u32,
     pub(in crate::dispatch) share: CreditShare,
     /// True if the share is all that the stream could take.
-    full: bool,
+    pub(super) full: bool,
+    /// Turns that the share takes, if the topics of the stream have weights.
+    pub(super) turn: Option<Box<TakenTurns>>,
 }
 
 /// Actions to take after the result of a claim.
@@ -56,10 +63,12 @@ pub(in crate::dispatch) struct ClaimOutcome {
     pub(in crate::dispatch) look_at: Option<Time>,
 }
 
-enum TakerPick {
+pub(super) enum TakerPick {
     Taker(ClaimTaker),
     /// Hungry, but no job of this topic fits until there is more credit.
     Blocked,
+    /// Hungry, but by its weights it is the turn of other topics.
+    NotItsTurn,
     /// Hungry, but must first claim from this other topic alone.
     Deferred(TopicName),
     /// Not hungry, or gone.
@@ -95,6 +104,8 @@ impl ClaimPlanner {
         self.run_glob_task();
         self.unpark_next();
         self.round += 1;
+        self.passed_over = false;
+        let left = self.unpark_weighted();
         let (mut asks, mut later, mut budget) = (Vec::new(), DeferredTopics::default(), JOBS_MAX);
         let mut passed = 0;
         while budget > 0 && asks.len() < CLAIM_TOPICS_MAX && self.hungry > 0 && passed < PASSED_MAX
@@ -121,7 +132,8 @@ impl ClaimPlanner {
             let (wakes, served) = ((topic.wakes, self.missed_events), topic.turn.place().served());
             asks.push(TopicClaim { wakes_seen: wakes, served, topic: name, takers });
         }
-        self.plan_was_limited = passed == PASSED_MAX;
+        self.plan_was_limited =
+            passed == PASSED_MAX || asks.is_empty() && (left || self.passed_over);
         // These topics have a taker as soon as that stream has claimed alone, and no mailbox entry follows then.
         for name in later.topics {
             if self.topics.get(&name).is_some_and(|topic| topic.position == TopicPosition::Ready) {
@@ -160,17 +172,19 @@ impl ClaimPlanner {
         let floor = plan.topics.iter().map(|asked| asked.served).min().unwrap_or(0);
         for (asked, found) in plan.topics.into_iter().zip(found) {
             let more = found.remainder == TopicRemainder::Ready;
-            let jobs: usize = found.by_stream.iter().map(Vec::len).sum();
+            let has_more = more || found.remainder == TopicRemainder::Unknown;
+            let mut cost = 0;
             let mut leased = found.by_stream.into_iter();
             for asker in &asked.takers {
                 let jobs = leased.next().unwrap_or_default();
                 let got = !jobs.is_empty();
+                cost += self.finish_turns(asker, &asked.topic, jobs.len(), has_more);
                 self.grant(asker, jobs, at, &mut outcome);
                 let look_at =
                     self.note_unserved(&asked.topic, asker, more && !got, progress, at.claimed_at);
                 outcome.look_at = outcome.look_at.into_iter().chain(look_at).min();
             }
-            self.update_after_claim(&asked, found.remainder, jobs as u64, floor);
+            self.update_after_claim(&asked, found.remainder, cost, floor);
         }
         outcome
     }
@@ -184,6 +198,7 @@ impl ClaimPlanner {
         let mut outcome = ClaimOutcome::default();
         for asked in plan.topics {
             for asker in &asked.takers {
+                self.finish_turns(asker, &asked.topic, 0, false);
                 self.grant(asker, Vec::new(), at, &mut outcome);
                 self.mark_claimed(asker.stream.id(), &asked.topic);
             }
@@ -207,10 +222,15 @@ impl ClaimPlanner {
         let (groups, width) = (topic.groups.clone(), topic.takers_max.min(slice as usize));
         let waiting: usize = groups.iter().map(|group| self.queue_len(*group)).sum();
         let (mut takers, mut slice, mut later) = (Vec::new(), slice, None);
+        let mut passed_over = 0;
         for group in groups {
             let before = takers.len();
             for _ in 0..self.queue_len(group) {
                 if takers.len() == width || slice == 0 {
+                    break;
+                }
+                if passed_over == PASSED_OVER_MAX {
+                    self.passed_over = true;
                     break;
                 }
                 let Some(id) = self.pop(group) else { break };
@@ -221,6 +241,10 @@ impl ClaimPlanner {
                         takers.push(taker);
                     }
                     TakerPick::Blocked => self.push(group, id),
+                    TakerPick::NotItsTurn => {
+                        passed_over += 1;
+                        self.push(group, id);
+                    }
                     TakerPick::Deferred(alone) => {
                         later = Some(alone);
                         self.push(group, id);
@@ -236,6 +260,7 @@ impl ClaimPlanner {
     /// Picks the share that the stream claims from the topic, at most `jobs_max` jobs.
     fn pick_taker(&mut self, id: u32, group: u32, name: &TopicName, jobs_max: u32) -> TakerPick {
         let ways = match self.streams.get(&id) {
+            Some(sub) if sub.hungry && sub.weighted.is_some() => 1,
             Some(sub) if sub.hungry => self.credit_parts(sub),
             _ => return TakerPick::NoCredit,
         };
@@ -251,6 +276,9 @@ impl ClaimPlanner {
         if let Some(solo) = sub.claim_alone.as_ref().filter(|solo| *solo != name) {
             return TakerPick::Deferred(solo.clone());
         }
+        if sub.weighted.is_some() {
+            return self.pick_weighted(id, group, name, jobs_max);
+        }
         let ways = if sub.claim_alone.is_some() { 1 } else { ways };
         let (round, stream) = (self.round, Arc::clone(&sub.stream));
         let reserved = stream.ledger().reserve(self.feed, |free| {
@@ -262,7 +290,9 @@ impl ClaimPlanner {
             CreditShare { jobs: sub.topic_share.jobs.min(jobs_max), ..share }
         });
         match reserved {
-            Some(share) => TakerPick::Taker(ClaimTaker { stream, group, share, full: ways == 1 }),
+            Some(share) => {
+                TakerPick::Taker(ClaimTaker { stream, group, share, full: ways == 1, turn: None })
+            }
             None => {
                 sub.hungry = false;
                 self.hungry -= 1;
@@ -327,12 +357,12 @@ impl ClaimPlanner {
         None
     }
 
-    /// Updates the state of a topic after a claim that found this many jobs.
+    /// Updates the state of a topic after a claim that found jobs of this cost.
     fn update_after_claim(
         &mut self,
         asked: &TopicClaim,
         rest: TopicRemainder,
-        jobs: u64,
+        cost: u64,
         floor: u64,
     ) {
         let Some(topic) = self.topics.get_mut(&asked.topic) else { return };
@@ -346,11 +376,8 @@ impl ClaimPlanner {
             topic.takers_max = (topic.takers_max * 4).min(limit::CALL_JOBS_MAX);
         }
         // A topic that stays awake and gave nothing has had its turn too: others may have jobs.
-        self.order.add_served(
-            &mut topic.turn,
-            jobs.max(u64::from(status == TopicStatus::Awake)),
-            floor,
-        );
+        let is_unserved = cost == 0 && status == TopicStatus::Awake;
+        self.order.add_served(&mut topic.turn, if is_unserved { JOB_COST } else { cost }, floor);
         if status == TopicStatus::Awake {
             return self.requeue(&asked.topic);
         }

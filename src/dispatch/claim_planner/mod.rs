@@ -14,6 +14,7 @@
 //!   because of another topic stays ready: no event would report the end of that.
 //! - Work on all topics of a glob is done in pieces; a plan made before the last piece uses the topics attached by
 //!   then.
+//! - A stream with weights takes from a topic only when it is its turn there: [`weighted_streams`].
 //! - Ready topics are claimed from in the order of their turns, which they keep while they are parked or dropped.
 
 mod awake_feeds;
@@ -25,6 +26,7 @@ mod sleeping_topics;
 #[cfg(test)]
 mod tests;
 mod topic_order;
+mod weighted_streams;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -38,9 +40,10 @@ use super::stream::Stream;
 use super::stream_ledger::StreamMode;
 
 use glob_tasks::GlobTask;
-use pattern_groups::{PatternGroup, distinct};
+use pattern_groups::{PatternGroup, StreamQueue, distinct};
 use sleeping_topics::SleepingTopics;
 use topic_order::{TopicOrder, TopicTurn};
+use weighted_streams::WeightedShares;
 
 pub(super) use awake_feeds::AwakeFeeds;
 pub(super) use claim_plan::{ClaimOutcome, ClaimPlan, TopicClaim};
@@ -69,6 +72,8 @@ pub(super) struct ClaimPlanner {
     streams: HashMap<u32, StreamEntry>,
     /// Number of hungry streams.
     hungry: usize,
+    /// Hungry streams with weights, in turn.
+    weighted: StreamQueue,
     /// Streams for which this feed has not yet claimed from all their topics.
     unclaimed_streams: HashSet<u32>,
     /// Awake topics that may have takers.
@@ -89,6 +94,8 @@ pub(super) struct ClaimPlanner {
     glob_tasks: VecDeque<GlobTask>,
     /// Groups whose parked topics are being unparked, in turn.
     unparking: VecDeque<u32>,
+    /// True if this plan has passed over a topic without asking all streams with weights.
+    passed_over: bool,
     /// True if the last plan has not examined all ready topics.
     plan_was_limited: bool,
 }
@@ -136,6 +143,8 @@ struct StreamEntry {
     round: u64,
     /// Share of each of its topics.
     topic_share: CreditShare,
+    /// Shares of its topics, if they have weights.
+    weighted: Option<Box<WeightedShares>>,
 }
 
 // === impl ClaimPlanner ===
@@ -158,6 +167,7 @@ impl ClaimPlanner {
             next_group: 0,
             streams: HashMap::new(),
             hungry: 0,
+            weighted: StreamQueue::default(),
             unclaimed_streams: HashSet::new(),
             order: TopicOrder::new(served),
             due: BTreeSet::new(),
@@ -169,6 +179,7 @@ impl ClaimPlanner {
             sleeping: SleepingTopics::default(),
             glob_tasks: VecDeque::new(),
             unparking: VecDeque::new(),
+            passed_over: false,
             plan_was_limited: false,
         }
     }
@@ -249,8 +260,11 @@ impl ClaimPlanner {
     fn subscribe(&mut self, stream: Arc<Stream>) {
         let id = stream.id();
         let mut sub = StreamEntry::new(stream);
-        let mut patterns = distinct(&sub.stream.options().topics);
-        if self.order.has_evicted() {
+        let mut patterns = match sub.stream.turns() {
+            Some(turns) => turns.patterns().cloned().collect(),
+            None => distinct(&sub.stream.options().topics),
+        };
+        if self.order.has_evicted() && sub.weighted.is_none() {
             // Topics without a kept turn are served in this order, which must not favour any of them.
             patterns.shuffle(&mut rand::rng());
         }
@@ -291,10 +305,17 @@ impl ClaimPlanner {
         let Some(sub) = self.streams.get_mut(&id) else { return };
         self.hungry += usize::from(!std::mem::replace(&mut sub.hungry, true));
         sub.blocked.clear();
+        let is_weighted = sub.weighted.is_some();
+        if is_weighted {
+            self.weighted.push(id);
+        }
         for id_of_group in sub.groups.clone() {
             let Some(group) = self.groups.get_mut(&id_of_group) else { continue };
             group.queue.push(id);
-            self.unpark_soon(id_of_group);
+            // The next plan unparks the topics whose turn it is at a stream with weights.
+            if !is_weighted {
+                self.unpark_soon(id_of_group);
+            }
         }
     }
 
@@ -380,6 +401,7 @@ impl TopicEntry {
 impl StreamEntry {
     fn new(stream: Arc<Stream>) -> StreamEntry {
         StreamEntry {
+            weighted: WeightedShares::of(&stream),
             stream,
             groups: Vec::new(),
             hungry: false,

@@ -8,10 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::domain::TopicName;
 
-/// Number of jobs that one topic was served, or would have been if it had always been served in its turn. Shared by
-/// the planners that track the topic.
+/// Cost of the jobs that one topic was served, or would have been if it had always been served in its turn:
+/// [`JOB_COST`] each. Shared by the planners that track the topic.
 pub(super) type ServedCounter = Arc<AtomicU64>;
 
+/// Cost of a job of which a stream without weights takes one in each turn. A stream with weights divides it.
+pub(super) const JOB_COST: u64 = 1 << 16;
 /// Number of counters examined when one is added.
 const SWEEP_STEP: usize = 4;
 

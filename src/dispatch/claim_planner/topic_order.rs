@@ -1,4 +1,4 @@
-//! Order in which ready topics are claimed from: the one with the fewest jobs served, from all shards together, comes
+//! Order in which ready topics are claimed from: the one with the least cost of jobs served, from all shards together, comes
 //! first, and among equals the one that was served the longest time ago. A topic whose streams have no credit keeps
 //! its place. A topic that had no jobs for a while gets no more later for that, so no backlog waits for another topic
 //! to catch up.
@@ -18,14 +18,14 @@ const KEPT_TURNS_MAX: usize = 16_384;
 /// Turn of a topic.
 pub(super) struct TopicTurn {
     place: TurnPosition,
-    /// Jobs served by now; more than in its place when another shard has served it since.
+    /// Cost of the jobs served by now; more than in its place when another shard has served it since.
     count: ServedCounter,
 }
 
 /// Position in the order; the smallest one is next.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TurnPosition {
-    /// Jobs that the topic had been served when it took this place.
+    /// Cost of the jobs that the topic had been served when it took this place.
     served: u64,
     /// Stamp of the last service; unique.
     since: u64,
@@ -122,12 +122,12 @@ impl TopicOrder {
         self.ready.len()
     }
 
-    /// Records that the topic was served `jobs` jobs, in a claim whose topics had been served at least `floor`.
-    pub(super) fn add_served(&mut self, turn: &mut TopicTurn, jobs: u64, floor: u64) {
-        if jobs > 0 {
+    /// Records that the topic was served jobs of this cost, in a claim whose topics had been served at least `floor`.
+    pub(super) fn add_served(&mut self, turn: &mut TopicTurn, cost: u64, floor: u64) {
+        if cost > 0 {
             self.served.raise_floor(floor);
-            let before = turn.count.fetch_add(jobs, Relaxed);
-            turn.place = TurnPosition { served: before + jobs, since: self.next_stamp() };
+            let before = turn.count.fetch_add(cost, Relaxed);
+            turn.place = TurnPosition { served: before + cost, since: self.next_stamp() };
         }
     }
 

@@ -60,6 +60,9 @@ pub(super) struct StreamLedger {
     pub(super) phase: StreamPhase,
     /// Time at which its transport was lost, or at which its worker had lost it, if that is known to be earlier.
     pub(super) broke_at: Option<Time>,
+    /// True if its transport was lost while it was open: the worker broke it. The leases of a stream that drained are the
+    /// server's to keep, whatever its transport does then.
+    pub(super) broken_by_worker: bool,
     /// Id of the worker's next stream, which adopts the remaining leases.
     pub(super) successor: Option<u32>,
     /// Leases, and reservations of claims in flight.
@@ -148,6 +151,7 @@ impl StreamLedger {
         StreamLedger {
             phase: StreamPhase::Open,
             broke_at: None,
+            broken_by_worker: false,
             successor: None,
             credit: Credit::new(max, options.max_jobs.unwrap_or(u64::MAX)),
             outbox: VecDeque::new(),
@@ -193,12 +197,18 @@ impl StreamLedger {
         feed: usize,
         choose: impl FnOnce(CreditShare) -> CreditShare,
     ) -> Option<CreditShare> {
-        let Some(free) = self.free_share() else {
-            self.feeds[feed].waiting = Some(CreditShare::default());
-            return None;
-        };
+        let free = self.free_or_wait(feed)?;
         self.feeds[feed].shares += 1;
         Some(self.credit.reserve(choose(free)))
+    }
+
+    /// Returns the free credit. When nothing is free, `feed` is woken as soon as there is credit again.
+    pub(super) fn free_or_wait(&mut self, feed: usize) -> Option<CreditShare> {
+        let free = self.free_share();
+        if free.is_none() {
+            self.feeds[feed].waiting = Some(CreditShare::default());
+        }
+        free
     }
 
     /// Adds the jobs that a claim found for `share`, which is no longer reserved.

@@ -11,6 +11,7 @@ fn seconds(n: i64) -> Time {
 fn options(jobs: u32, bytes: u64) -> StreamOptions {
     StreamOptions {
         topics: Vec::new(),
+        topic_weights: Vec::new(),
         max_in_flight: jobs,
         max_in_flight_bytes: bytes,
         max_batch: 64,
@@ -43,6 +44,7 @@ fn job(token: u64, bytes: usize) -> LeasedJob {
         priority: 0,
         failures: 0,
         deliveries: 0,
+        crashes: 0,
         due: NOW,
         create_time: NOW,
         last_error: String::new(),

@@ -122,6 +122,7 @@ impl StreamLedger {
         if self.phase == StreamPhase::Closed {
             return RemainingLeases::default();
         }
+        self.broken_by_worker = broke.is_some() && self.phase == StreamPhase::Open;
         let unsent = self.drain();
         // Leases of a pull that has ended belong to no stream.
         let is_answered_for = broke.is_some() || !self.is_pull;

@@ -279,6 +279,7 @@ pub(super) fn patterns(topics: &[&str]) -> Vec<TopicPattern> {
 pub(super) fn options(topics: &[&str]) -> StreamOptions {
     StreamOptions {
         topics: patterns(topics),
+        topic_weights: Vec::new(),
         max_in_flight: 16,
         max_in_flight_bytes: 64 << 20,
         max_batch: 64,

@@ -3,6 +3,7 @@
 
 mod adoption;
 mod chaos;
+mod crashes;
 mod deliveries;
 mod harness;
 mod lease_return;

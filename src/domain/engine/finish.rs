@@ -13,9 +13,13 @@ pub(super) struct AttemptEnd<'a> {
     pub(super) outcome: AttemptOutcome,
     /// True if the attempt counts as a failure.
     pub(super) counted: bool,
+    /// True if the attempt counts as a crash.
+    pub(super) crashed: bool,
     /// True if the worker requested a dead letter.
     pub(super) dead_lettered: bool,
     pub(super) error: &'a str,
+    /// True if the error becomes the last one of the job.
+    pub(super) keeps_error: bool,
 }
 
 // === impl AttemptEnd ===
@@ -23,7 +27,14 @@ pub(super) struct AttemptEnd<'a> {
 impl<'a> AttemptEnd<'a> {
     /// Returns an end that counts no failure and leaves no error.
     pub(super) fn plain(outcome: AttemptOutcome) -> AttemptEnd<'a> {
-        AttemptEnd { outcome, counted: false, dead_lettered: false, error: "" }
+        AttemptEnd {
+            outcome,
+            counted: false,
+            crashed: false,
+            dead_lettered: false,
+            error: "",
+            keeps_error: false,
+        }
     }
 
     /// Returns the code that identifies a repeat of the settle: each way to settle has its own.
@@ -34,9 +45,16 @@ impl<'a> AttemptEnd<'a> {
 
 impl<'a> From<&'a LeaseEnd> for AttemptEnd<'a> {
     fn from(end: &'a LeaseEnd) -> AttemptEnd<'a> {
-        let LeaseEnd { step: _, outcome, counted, dead_lettered, error } = end;
-        let (outcome, counted, dead_lettered) = (*outcome, *counted, *dead_lettered);
-        AttemptEnd { outcome, counted, dead_lettered, error }
+        let LeaseEnd { step: _, outcome, counted, crashed, dead_lettered, error, keeps_error } =
+            end;
+        AttemptEnd {
+            outcome: *outcome,
+            counted: *counted,
+            crashed: *crashed,
+            dead_lettered: *dead_lettered,
+            error,
+            keeps_error: *keeps_error,
+        }
     }
 }
 
@@ -76,7 +94,8 @@ impl DecisionBuilder {
         life.deliveries += 1;
         life.failures += u32::from(ended.counted);
         life.first_start.get_or_insert(lease.started);
-        if ended.counted && !ended.error.is_empty() {
+        life.crashes += u32::from(ended.crashed);
+        if ended.keeps_error && !ended.error.is_empty() {
             ended.error.clone_into(&mut life.last_error);
         }
         life.lease_ends.push(lease.token, ended.code());

@@ -52,6 +52,7 @@ impl Record {
             state,
             failures: life.failures,
             deliveries: life.deliveries + u32::from(lease.is_some()),
+            crashes: life.crashes,
             generation: life.generation,
             create_time: self.created.at,
             due_time: self.due.at,

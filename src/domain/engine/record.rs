@@ -101,6 +101,8 @@ pub struct JobHistory {
     pub failures: u32,
     /// Number of finished deliveries.
     pub deliveries: u32,
+    /// Number of crashes: expired leases, and streams that the worker broke.
+    pub crashes: u32,
     /// Start of the first lease that was not undone.
     pub first_start: Option<Time>,
     /// Last worker.
@@ -211,6 +213,7 @@ impl Record {
         AttemptContext {
             failures: self.history.failures,
             deliveries: self.history.deliveries,
+            crashes: self.history.crashes,
             first_start: self.history.first_start.unwrap_or(lease.started),
             retry: self.spec.retry.clone(),
         }
@@ -227,6 +230,7 @@ impl JobHistory {
             generation,
             failures: 0,
             deliveries: 0,
+            crashes: 0,
             first_start: None,
             worker: String::new(),
             last_error: String::new(),
@@ -239,7 +243,7 @@ impl JobHistory {
 
     /// Resets the counters; worker, last error, progress and attempts stay for people to read.
     pub(super) fn restart(&mut self) {
-        (self.failures, self.deliveries, self.first_start) = (0, 0, None);
+        (self.failures, self.deliveries, self.crashes, self.first_start) = (0, 0, 0, None);
     }
 }
 

@@ -674,7 +674,10 @@ fn each_settle_action_has_its_own_code() {
         LeaseEndCause::Failed { .. }
         | LeaseEndCause::Released { .. }
         | LeaseEndCause::DeadLettered { .. } => (),
-        LeaseEndCause::Expired | LeaseEndCause::StreamBroken | LeaseEndCause::Unserved => (),
+        LeaseEndCause::Expired
+        | LeaseEndCause::StreamBroken
+        | LeaseEndCause::WorkerCrashed
+        | LeaseEndCause::Unserved => (),
     };
     let mut codes: Vec<u8> = asked
         .map(|cause| settled_code(cause.outcome(), cause.is_dead_letter()))

@@ -27,6 +27,7 @@ fn job(state: State) -> Job {
         state,
         failures: 0,
         deliveries: 0,
+        crashes: 0,
         generation: 1,
         create_time: ago(60),
         due_time: ago(60),

@@ -32,6 +32,8 @@ pub struct RetryPolicy {
     pub ignore_expired_leases: bool,
     /// Number of deliveries allowed, however they ended; `None`: no limit.
     pub max_deliveries: Option<u32>,
+    /// Number of crashes allowed: expired leases, and streams that the worker broke; `None`: no limit.
+    pub max_crashes: Option<u32>,
 }
 
 /// The server's own policy, below every topic and job. The proto files and the help of `ringq enqueue` document it,
@@ -48,6 +50,7 @@ impl Default for RetryPolicy {
             max_retry_duration: None,
             ignore_expired_leases: false,
             max_deliveries: Some(100),
+            max_crashes: None,
         }
     }
 }
@@ -64,6 +67,9 @@ impl RetryPolicy {
         }
         if let Some(max) = over.max_deliveries {
             self.max_deliveries = u32::try_from(max).ok();
+        }
+        if let Some(max) = over.max_crashes {
+            self.max_crashes = u32::try_from(max).ok();
         }
         if !over.delays.is_empty() {
             self.delays.clone_from(&over.delays);

@@ -28,6 +28,8 @@ pub struct RetryOverrides {
     pub ignore_expired_leases: Option<bool>,
     /// Number of deliveries allowed, 1 or more; -1: no limit.
     pub max_deliveries: Option<i32>,
+    /// Number of crashes allowed, 1 or more; -1: no limit.
+    pub max_crashes: Option<i32>,
 }
 
 /// An invalid retry setting. Variants are in the order of the fields of [`RetryOverrides`].
@@ -60,6 +62,9 @@ pub enum InvalidRetry {
     /// `max_deliveries` is neither 1 or more nor -1.
     #[error("max_deliveries must be 1 or more, or -1 for no limit")]
     MaxDeliveries,
+    /// `max_crashes` is neither 1 or more nor -1.
+    #[error("max_crashes must be 1 or more, or -1 for no limit")]
+    MaxCrashes,
 }
 
 // === impl RetryOverrides ===
@@ -89,6 +94,7 @@ impl RetryOverrides {
         require(over.jitter.is_none_or(is_share), InvalidRetry::Jitter);
         require(over.max_retry_duration.is_none_or(is_wait), InvalidRetry::MaxRetryDuration);
         require(over.max_deliveries.is_none_or(is_count), InvalidRetry::MaxDeliveries);
+        require(over.max_crashes.is_none_or(is_count), InvalidRetry::MaxCrashes);
         if invalid.is_empty() { Ok(over) } else { Err(invalid) }
     }
 }
@@ -107,17 +113,11 @@ pub(super) mod tests {
     #[test]
     fn every_field_has_its_range() {
         use InvalidRetry::{
-            Delay, InitialDelay, Jitter, MaxAttempts, MaxDelay, MaxDeliveries, MaxRetryDuration,
-            Multiplier, TooManyDelays,
+            Delay, InitialDelay, Jitter, MaxDelay, MaxRetryDuration, Multiplier, TooManyDelays,
         };
         type SetOverride = fn(&mut RetryOverrides);
         const ABOVE: Duration = limit::DELAY_MAX.saturating_add(Duration::from_nanos(1));
-        let cases: [(&[SetOverride], &[SetOverride], InvalidRetry); 9] = [
-            (
-                &[|r| r.max_attempts = Some(-1), |r| r.max_attempts = Some(1)],
-                &[|r| r.max_attempts = Some(-2), |r| r.max_attempts = Some(0)],
-                MaxAttempts,
-            ),
+        let cases: [(&[SetOverride], &[SetOverride], InvalidRetry); 7] = [
             (&[|r| r.delays = secs(&[0; 100])], &[|r| r.delays = secs(&[0; 101])], TooManyDelays),
             (
                 &[|r| r.delays = vec![limit::DELAY_MAX; 2]],
@@ -160,11 +160,6 @@ pub(super) mod tests {
                 ],
                 MaxRetryDuration,
             ),
-            (
-                &[|r| r.max_deliveries = Some(-1), |r| r.max_deliveries = Some(i32::MAX)],
-                &[|r| r.max_deliveries = Some(i32::MIN), |r| r.max_deliveries = Some(0)],
-                MaxDeliveries,
-            ),
         ];
         let taken = |set: &SetOverride| {
             let mut over = RetryOverrides::default();
@@ -174,6 +169,26 @@ pub(super) mod tests {
         for (good, bad, what) in cases {
             assert!(good.iter().all(|set| taken(set) == Ok(())), "{what}");
             assert!(bad.iter().all(|set| taken(set) == Err(vec![what])), "{what}");
+        }
+    }
+
+    #[test]
+    fn every_count_is_one_or_more_or_without_limit() {
+        type SetCount = fn(&mut RetryOverrides, i32);
+        let cases: [(SetCount, InvalidRetry); 3] = [
+            (|r, count| r.max_attempts = Some(count), InvalidRetry::MaxAttempts),
+            (|r, count| r.max_deliveries = Some(count), InvalidRetry::MaxDeliveries),
+            (|r, count| r.max_crashes = Some(count), InvalidRetry::MaxCrashes),
+        ];
+        for (set, what) in cases {
+            let taken = |count: i32| {
+                let mut over = RetryOverrides::default();
+                set(&mut over, count);
+                RetryOverrides::try_new(over).map(|_| ())
+            };
+            assert!([-1, 1, 2, i32::MAX].into_iter().all(|count| taken(count) == Ok(())));
+            let refused = |count| taken(count) == Err(vec![what]);
+            assert!([i32::MIN, -2, 0].into_iter().all(refused), "{what}");
         }
     }
 
@@ -190,10 +205,11 @@ pub(super) mod tests {
             max_retry_duration: Some(long),
             ignore_expired_leases: None,
             max_deliveries: Some(0),
+            max_crashes: Some(0),
         };
         let invalid = RetryOverrides::try_new(over).unwrap_err();
         assert!(invalid.is_sorted());
-        assert_eq!(invalid.len(), 8 + limit::RETRY_DELAYS_MAX);
+        assert_eq!(invalid.len(), 9 + limit::RETRY_DELAYS_MAX);
     }
 
     /// Returns one of these values, or none.
@@ -222,6 +238,7 @@ pub(super) mod tests {
             max_retry_duration: some(random, &waits),
             ignore_expired_leases: None,
             max_deliveries: some(random, &[-1, 1, i32::MAX]),
+            max_crashes: some(random, &[-1, 1, i32::MAX]),
         }
     }
 }

@@ -50,6 +50,7 @@ pub(in crate::grpc) fn to_delivery(
         group: String::new(),
         fence: job.fence.0,
         checkpoint: job.checkpoint.map(payload::to_payload),
+        crashes: to_int32(job.crashes),
     }
 }
 
@@ -76,6 +77,7 @@ mod tests {
             priority: 4,
             failures: 2,
             deliveries: 5,
+            crashes: 0,
             due: Time(1_000_000),
             create_time: Time(0),
             last_error: "no".into(),

@@ -49,6 +49,7 @@ pub(in crate::grpc) fn to_job(job: Job, view: ReadView) -> pb::Job {
         schedule: String::new(),
         shard: job.shard.as_str().to_owned(),
         deliveries: to_int32(job.deliveries),
+        crashes: to_int32(job.crashes),
         spec: Some(to_job_spec(
             job.spec,
             &job.key,
@@ -134,6 +135,7 @@ pub(in crate::grpc) mod tests {
             state: State::Dead,
             failures: 1,
             deliveries: 2,
+            crashes: 1,
             generation: 4,
             create_time: Time(500_000),
             due_time: Time(1_500_000),
@@ -162,6 +164,7 @@ pub(in crate::grpc) mod tests {
         assert!(spec.payload.is_some() && sent.result.is_some());
         assert_eq!(sent.attempts[0].outcome(), pb::AttemptOutcome::LeaseExpired);
         assert_eq!((sent.state(), sent.failures, sent.deliveries), (pb::JobState::Dead, 1, 2));
+        assert_eq!(sent.crashes, 1);
     }
 
     #[test]

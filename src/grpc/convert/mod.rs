@@ -40,7 +40,12 @@ pub(super) mod worker;
 
 use std::fmt;
 
+use crate::domain::limit;
+
 use super::reason::Reason;
+
+/// Number of characters of a key in a path, at most: a client may send any key.
+const KEY_CHARS_MAX: usize = limit::TOPIC_BYTES_MAX;
 
 /// Path of a field in a request. It lives on the stack and costs nothing until it is written into a violation.
 #[derive(Clone, Copy)]
@@ -48,6 +53,8 @@ pub(super) struct FieldPath<'a> {
     parent: Option<&'a FieldPath<'a>>,
     name: &'static str,
     index: Option<usize>,
+    /// Key of an entry of a map, as the client sent it.
+    key: Option<&'a str>,
 }
 
 /// Violation in a request.
@@ -77,16 +84,22 @@ pub(super) struct Checks {
 
 impl<'a> FieldPath<'a> {
     /// Path of the message itself.
-    pub(super) const ROOT: FieldPath<'static> = FieldPath { parent: None, name: "", index: None };
+    pub(super) const ROOT: FieldPath<'static> =
+        FieldPath { parent: None, name: "", index: None, key: None };
 
     /// Returns the path of a field of the message at this path.
     pub(super) fn field(&'a self, name: &'static str) -> FieldPath<'a> {
-        FieldPath { parent: Some(self), name, index: None }
+        FieldPath { parent: Some(self), name, index: None, key: None }
     }
 
     /// Returns the path of an item of a repeated field of the message at this path.
     pub(super) fn item(&'a self, name: &'static str, index: usize) -> FieldPath<'a> {
-        FieldPath { parent: Some(self), name, index: Some(index) }
+        FieldPath { parent: Some(self), name, index: Some(index), key: None }
+    }
+
+    /// Returns the path of an entry of a map of the message at this path.
+    pub(super) fn entry(&'a self, name: &'static str, key: &'a str) -> FieldPath<'a> {
+        FieldPath { parent: Some(self), name, index: None, key: Some(key) }
     }
 }
 
@@ -99,7 +112,8 @@ impl fmt::Display for FieldPath<'_> {
             }
         }
         f.write_str(self.name)?;
-        self.index.map_or(Ok(()), |index| write!(f, "[{index}]"))
+        self.index.map_or(Ok(()), |index| write!(f, "[{index}]"))?;
+        self.key.map_or(Ok(()), |key| write!(f, "[{key:.KEY_CHARS_MAX$}]"))
     }
 }
 
@@ -198,6 +212,8 @@ pub(super) mod tests {
         let follow_up = item.item("enqueue", 1);
         assert_eq!(follow_up.field("topic").to_string(), "items[3].enqueue[1].topic");
         assert_eq!(root.field("topic").to_string(), "topic");
+        assert_eq!(root.entry("topic_weights", "a.*").to_string(), "topic_weights[a.*]");
+        assert_eq!(root.entry("m", &"k".repeat(1_000)).to_string().len(), 3 + KEY_CHARS_MAX);
         assert_eq!(root.to_string(), "");
     }
 

@@ -44,6 +44,7 @@ fn overrides(given: &pb::RetryPolicy, refused: &mut Vec<RetryViolation>) -> Retr
         max_retry_duration,
         ignore_expired_leases,
         max_deliveries,
+        max_crashes,
     } = given;
     let mut wait = |given: Option<&prost_types::Duration>, what| {
         let duration = time::plain_duration(given?);
@@ -62,6 +63,7 @@ fn overrides(given: &pb::RetryPolicy, refused: &mut Vec<RetryViolation>) -> Retr
         max_retry_duration: wait(max_retry_duration.as_ref(), InvalidRetry::MaxRetryDuration),
         ignore_expired_leases: *ignore_expired_leases,
         max_deliveries: Some(*max_deliveries).filter(|&count| count != 0),
+        max_crashes: Some(*max_crashes).filter(|&count| count != 0),
     }
 }
 
@@ -89,6 +91,7 @@ fn add_violation(
         InvalidRetry::Jitter => (path.field("jitter"), "must be 0 to 1"),
         InvalidRetry::MaxRetryDuration => (path.field("max_retry_duration"), POSITIVE.text),
         InvalidRetry::MaxDeliveries => (path.field("max_deliveries"), COUNT),
+        InvalidRetry::MaxCrashes => (path.field("max_crashes"), COUNT),
     };
     checks
         .invalid(field, if why == Some(InvalidDuration::Malformed) { MALFORMED } else { accepted });
@@ -109,6 +112,7 @@ pub(in crate::grpc) fn to_retry_policy(retry: RetryOverrides) -> Option<pb::Retr
         max_retry_duration: retry.max_retry_duration.map(time::to_duration),
         ignore_expired_leases: retry.ignore_expired_leases,
         max_deliveries: retry.max_deliveries.unwrap_or_default(),
+        max_crashes: retry.max_crashes.unwrap_or_default(),
     })
 }
 
@@ -130,11 +134,13 @@ mod tests {
     #[test]
     fn every_field_has_its_range() {
         type SetRetryField = fn(&mut pb::RetryPolicy);
-        let cases: [(SetRetryField, &[(&str, &str)]); 18] = [
+        let cases: [(SetRetryField, &[(&str, &str)]); 20] = [
             (|_| (), &[]),
             (|r| r.max_attempts = -1, &[]),
             (|r| r.max_attempts = -2, &[("retry.max_attempts", "INVALID_FIELD")]),
             (|r| r.max_deliveries = -2, &[("retry.max_deliveries", "INVALID_FIELD")]),
+            (|r| r.max_crashes = 1, &[]),
+            (|r| r.max_crashes = -2, &[("retry.max_crashes", "INVALID_FIELD")]),
             (|r| r.delays = vec![span(0), span(60)], &[]),
             (|r| r.delays = vec![span(1), span(-1)], &[("retry.delays[1]", "INVALID_FIELD")]),
             (|r| r.delays = vec![span(1); 101], &[("retry.delays", "TOO_LARGE")]),
@@ -182,8 +188,9 @@ mod tests {
             max_delay: Some(malformed),
             jitter: Some(7.0),
             max_retry_duration: Some(span(i64::MAX)),
+            ignore_expired_leases: None,
             max_deliveries: i32::MIN,
-            ..Default::default()
+            max_crashes: -7,
         };
         let mut checks = Checks::default();
         retry(&mut checks, FieldPath::ROOT, Some(given));
@@ -201,6 +208,7 @@ mod tests {
             "jitter: must be 0 to 1".to_owned(),
             format!("max_retry_duration: {MALFORMED}"),
             format!("max_deliveries: {COUNT}"),
+            format!("max_crashes: {COUNT}"),
         ];
         assert_eq!(texts, expected);
     }
@@ -217,6 +225,7 @@ mod tests {
             max_retry_duration: Some(span(600)),
             ignore_expired_leases: Some(false),
             max_deliveries: 7,
+            max_crashes: 3,
         };
         let taken = retry(&mut Checks::default(), FieldPath::ROOT, Some(given.clone()));
         assert_eq!(to_retry_policy(taken), Some(given));

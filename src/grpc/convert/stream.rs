@@ -1,5 +1,6 @@
 //! Stream and Pull requests of a worker.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,12 +34,10 @@ pub(in crate::grpc) fn stream(
         max_in_flight_bytes,
         continues_stream_id,
     } = request;
-    if !topic_weights.is_empty() {
-        c.unsupported(root.field("topic_weights"), "topic_weights");
-    }
     let lease = lease(c, lease_duration.as_ref());
     let (idle, grace) = (root.field("idle_timeout"), root.field("orphan_grace"));
     let options = StreamOptions {
+        topic_weights: self::topic_weights(c, &topics, &topic_weights),
         topics: self::topics(c, &topics),
         max_in_flight: capped(
             c,
@@ -115,6 +114,38 @@ fn topics(checks: &mut Checks, given: &[String]) -> Vec<TopicPattern> {
     patterns.filter_map(pattern).collect()
 }
 
+/// Reads the weights of topics, each under the exact text of one of the topics. Returns the weight of each topic; none if
+/// all have the same: then they are served in equal turns.
+fn topic_weights(
+    checks: &mut Checks,
+    topics: &[String],
+    given: &HashMap<String, i32>,
+) -> Vec<(TopicPattern, u32)> {
+    const MAX: u32 = limit::TOPIC_WEIGHT_MAX;
+    let root = FieldPath::ROOT;
+    if given.len() > topics.len() {
+        let text = format!("must have at most one entry for each of the {} topics", topics.len());
+        checks.invalid(root.field("topic_weights"), text);
+        return Vec::new();
+    }
+    for (topic, weight) in given.iter().collect::<BTreeMap<_, _>>() {
+        let path = root.entry("topic_weights", topic);
+        if !topics.contains(topic) {
+            checks
+                .invalid(path, "must be one of the topics of the request, as it is written there");
+        } else if !u32::try_from(*weight).is_ok_and(|weight| (1..=MAX).contains(&weight)) {
+            checks.invalid(path, format!("must be 1 to {MAX}"));
+        }
+    }
+    let weight =
+        |topic: &String| given.get(topic).and_then(|w| u32::try_from(*w).ok()).unwrap_or(1);
+    if topics.windows(2).all(|pair| weight(&pair[0]) == weight(&pair[1])) {
+        return Vec::new();
+    }
+    let patterns = topics.iter().take(limit::STREAM_TOPICS_MAX);
+    patterns.filter_map(|topic| Some((TopicPattern::parse(topic).ok()?, weight(topic)))).collect()
+}
+
 fn lease(checks: &mut Checks, given: Option<&prost_types::Duration>) -> Option<Duration> {
     time::duration(checks, FieldPath::ROOT.field("lease_duration"), given, &LEASE)
 }
@@ -172,7 +203,7 @@ mod tests {
     #[test]
     fn every_field_of_a_stream_has_its_rule() {
         type SetStreamField = fn(&mut pb::StreamRequest);
-        let cases: [(SetStreamField, &[&str]); 18] = [
+        let cases: [(SetStreamField, &[&str]); 23] = [
             (|_| (), &[]),
             (|r| r.topics.clear(), &["topics INVALID_FIELD"]),
             (|r| r.topics = vec!["t".into(); 64], &[]),
@@ -190,9 +221,14 @@ mod tests {
             (|r| r.idle_timeout = span(0), &["idle_timeout INVALID_FIELD"]),
             (|r| r.orphan_grace = span(-1), &["orphan_grace INVALID_FIELD"]),
             (|r| r.worker_id = "w".repeat(129), &["worker_id TOO_LARGE"]),
+            (|r| r.topic_weights = weights(&[("t", 1)]), &[]),
+            (|r| r.topic_weights = weights(&[("t", 100)]), &[]),
+            (|r| r.topic_weights = weights(&[("t", 0)]), &["topic_weights[t] INVALID_FIELD"]),
+            (|r| r.topic_weights = weights(&[("t", 101)]), &["topic_weights[t] INVALID_FIELD"]),
+            (|r| r.topic_weights = weights(&[("t*", 1)]), &["topic_weights[t*] INVALID_FIELD"]),
             (
-                |r| r.topic_weights = [("t".to_owned(), 1)].into(),
-                &["topic_weights FEATURE_UNSUPPORTED"],
+                |r| r.topic_weights = weights(&[("t", 1), ("u", 1)]),
+                &["topic_weights INVALID_FIELD"],
             ),
         ];
         for (set, expected) in cases {
@@ -202,6 +238,27 @@ mod tests {
             let found: Vec<_> = found.iter().map(|(f, r)| format!("{f} {r}")).collect();
             assert_eq!(found, expected, "{request:?}");
         }
+    }
+
+    fn weights(of: &[(&str, i32)]) -> HashMap<String, i32> {
+        of.iter().map(|(topic, weight)| ((*topic).to_owned(), *weight)).collect()
+    }
+
+    #[test]
+    fn weights_of_topics_are_kept_where_they_differ() {
+        let read = |given: &[(&str, i32)]| {
+            let topics = vec!["a".into(), "b.*".into()];
+            let topic_weights = weights(given);
+            let request = pb::StreamRequest { topics, topic_weights, ..Default::default() };
+            let (options, _) = open(request).unwrap();
+            let weights = options.topic_weights.into_iter();
+            weights.map(|(topic, weight)| format!("{topic}={weight}")).collect::<Vec<_>>()
+        };
+        assert_eq!(read(&[("b.*", 7)]), ["a=1", "b.*=7"]);
+        assert_eq!(read(&[("b.*", 7), ("a", 2)]), ["a=2", "b.*=7"]);
+        let equal: [&[(&str, i32)]; 4] =
+            [&[], &[("a", 1)], &[("a", 1), ("b.*", 1)], &[("a", 9), ("b.*", 9)]];
+        assert!(equal.into_iter().all(|given| read(given).is_empty()));
     }
 
     #[test]

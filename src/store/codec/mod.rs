@@ -122,6 +122,7 @@ mod tests {
             max_retry_duration: Some(Duration::from_secs(3600)),
             ignore_expired_leases: Some(true),
             max_deliveries: Some(7),
+            max_crashes: Some(3),
         };
         let headers = vec![("a".into(), "1".into()), ("b".into(), String::new())];
         // A new field does not compile here. Fields that are `None` have columns of their own in the stores.
@@ -157,6 +158,7 @@ mod tests {
             generation: 4,
             failures: 1,
             deliveries: 2,
+            crashes: 3,
             first_start: Some(Time(5)),
             worker: "w".into(),
             last_error: "e".into(),

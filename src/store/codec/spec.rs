@@ -60,6 +60,7 @@ pub(super) fn retry_to_stored(retry: &RetryOverrides) -> stored::Retry {
         max_retry_duration_us: retry.max_retry_duration.map(micros),
         ignore_expired_leases: retry.ignore_expired_leases,
         max_deliveries: retry.max_deliveries,
+        max_crashes: retry.max_crashes,
     }
 }
 
@@ -74,5 +75,6 @@ pub(super) fn retry_from(stored: stored::Retry) -> RetryOverrides {
         max_retry_duration: stored.max_retry_duration_us.map(Duration::from_micros),
         ignore_expired_leases: stored.ignore_expired_leases,
         max_deliveries: stored.max_deliveries,
+        max_crashes: stored.max_crashes,
     }
 }

@@ -217,6 +217,7 @@ fn lease(
         priority: record.priority,
         failures: record.history.failures,
         deliveries: record.history.deliveries,
+        crashes: record.history.crashes,
         due: record.due.at,
         create_time: record.created.at,
         last_error: record.history.last_error,

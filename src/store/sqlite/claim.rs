@@ -350,6 +350,7 @@ impl TakenJob {
             priority: limit::PRIORITY_MAX - rank,
             failures: life.failures,
             deliveries: life.deliveries,
+            crashes: life.crashes,
             due: waiting.due,
             create_time: Time(row.get(3)?),
             last_error: life.last_error,

@@ -100,6 +100,8 @@ pub struct LeasedJob {
     pub failures: u32,
     /// Number of finished deliveries so far, without this one.
     pub deliveries: u32,
+    /// Number of crashes of its workers so far.
+    pub crashes: u32,
     /// Time at which the job became ready.
     pub due: Time,
     /// Time of the enqueue.

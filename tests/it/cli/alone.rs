@@ -25,7 +25,10 @@ async fn every_shell_gets_its_completions() {
 #[tokio::test]
 async fn bash_accepts_its_completions() {
     let script = alone(&["completions", "bash"]).await.ok();
-    let output = std::process::Command::new("bash").args(["-n", "-c", &script]).output().unwrap();
+    // As a file: it is longer than an argument may be.
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    std::io::Write::write_all(&mut file, script.as_bytes()).unwrap();
+    let output = std::process::Command::new("bash").arg("-n").arg(file.path()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
 

@@ -61,6 +61,28 @@ async fn topics_are_served_in_turns() {
 }
 
 #[tokio::test]
+async fn topics_are_served_by_the_turns_that_are_given() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    for topic in ["high", "low"] {
+        client.enqueue_all(vec![job(topic); 60]).await;
+    }
+    let url = format!("http://{}", server.grpc);
+    let run = async |topics: &[&str], jobs: &str| {
+        let args = ["--server", &url, "--max-jobs", jobs, "--exec", "echo $RINGQ_TOPIC"];
+        Work::spawn(&[topics, &args].concat()).done().await
+    };
+    let done = run(&["high=4", "low"], "50").await;
+    let high = done.stdout.iter().filter(|line| *line == "high").count();
+    assert!(high.abs_diff(40) <= 2, "{high}: {:?}", done.stdout);
+    for turns in ["0", "101", "x", ""] {
+        let done = run(&[&format!("high={turns}"), "low"], "1").await;
+        assert_eq!(done.code, Some(2), "{turns}");
+        assert!(done.stderr.contains("turns per round"), "{}", done.stderr);
+    }
+}
+
+#[tokio::test]
 async fn exit_code_75_gives_the_job_back_uncounted() {
     let server = Server::start().await;
     let client = server.connect().await;

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use ringq::pb::{DeleteRequest, JobState};
+use ringq::pb::{DeleteRequest, JobState, RetryPolicy};
 
 use super::silenced;
 use super::work_rig::{Work, gone, kept, lives, signal};
-use crate::harness::{Client, JobExt as _, Server, Setup, job, millis, take};
+use crate::harness::{Client, JobExt as _, Server, Setup, eventually, job, millis, take};
 
 /// Prints its process id and waits for the file `go`.
 const WAIT: &str = "echo $$; while [ ! -e go ]; do sleep 0.02; done";
@@ -99,6 +99,28 @@ async fn sigterm_lets_the_command_finish_and_gives_the_others_back() {
     assert!(done.stderr.ends_with("ringq: 1 acked, 2 released\n"), "{}", done.stderr);
     assert_eq!(client.state("t", "a").await, JobState::Succeeded);
     assert_eq!(client.get("t", "a").await.deliveries, 1);
+}
+
+/// Each death of the worker's process takes the grace of its stream.
+#[tokio::test]
+async fn a_job_whose_worker_is_killed_is_dead_after_max_crashes() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let retry = RetryPolicy { max_crashes: 2, ..Default::default() };
+    client.enqueue(job("t").with_id("a").with_retry(retry)).await;
+    for crashes in 1..=2 {
+        let mut work = Work::start(&server, WAIT, &[]);
+        let command = work.line().await;
+        work.signal("KILL");
+        // Nothing else ends the command of a killed worker.
+        signal(&command, "KILL");
+        let back = async || Some(client.get("t", "a").await).filter(|job| job.crashes == crashes);
+        let job = eventually("the crash is counted", back).await;
+        assert_eq!(job.state() == JobState::Dead, crashes == 2, "{job:?}");
+    }
+    let dead = client.get("t", "a").await;
+    assert_eq!((dead.failures, dead.deliveries), (0, 2));
+    assert!(dead.last_error.contains("crash 2"), "{}", dead.last_error);
 }
 
 #[tokio::test]

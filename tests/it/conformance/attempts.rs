@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{
-    Attempt, AttemptOutcome, RetentionRule, RetryOverrides, Spec, State, Time, limit,
+    Attempt, AttemptOutcome, JobId, RetentionRule, RetryOverrides, Spec, State, Time, limit,
 };
-use ringq::store::NewJob;
+use ringq::store::{NewJob, RedriveBatch};
 
 use super::fixture::Fixture;
 use super::values::{
-    RETENTION, after, dead_lettered, failed, failed_for, job_in, new_job, plus, released, text,
+    RETENTION, TOPIC, after, dead_lettered, failed, failed_for, job_in, new_job, plus, released,
+    text, topic,
 };
 
 pub(crate) async fn every_end_counts_a_delivery_and_only_failures_count_as_such(q: Fixture) {
@@ -187,4 +188,68 @@ pub(crate) async fn a_job_that_expires_with_its_lease_is_kept_from_then_on(q: Fi
     assert_eq!(q.state("a").await, Some(State::Expired));
     q.until(finished.plus(limit::TOMBSTONE));
     assert_eq!(q.get("a").await, None);
+}
+
+pub(crate) async fn crashes_are_counted_apart_and_redriven_away(q: Fixture) {
+    let retry = RetryOverrides { ignore_expired_leases: Some(true), ..Default::default() };
+    let spec = Spec { retry, ..Spec::default() };
+    q.put(NewJob { spec, ..new_job("a") }).await;
+    for (cause, crashes, failures) in [
+        (LeaseEndCause::Expired, 1, 0),
+        (LeaseEndCause::WorkerCrashed, 2, 0),
+        (LeaseEndCause::StreamBroken, 2, 0),
+        (LeaseEndCause::Unserved, 2, 0),
+        (released(), 2, 0),
+        (failed_for(0), 2, 1),
+        (LeaseEndCause::WorkerCrashed, 3, 1),
+        (dead_lettered(), 3, 2),
+    ] {
+        q.sleep(100);
+        let before = q.job("a").await.crashes;
+        let leased = q.claim_one().await;
+        assert_eq!(leased.crashes, before, "{cause:?}");
+        assert_eq!(q.lease(&leased).await.unwrap().attempt.crashes, before, "{cause:?}");
+        q.end(&leased, cause.clone()).await;
+        let job = q.job("a").await;
+        assert_eq!((job.crashes, job.failures), (crashes, failures), "{cause:?}");
+    }
+    let redrive = RedriveBatch {
+        topic: topic(TOPIC),
+        ids: vec![JobId::stored("a")],
+        spacing: Duration::ZERO,
+        delay: Duration::ZERO,
+        states: vec![State::Dead],
+        target: None,
+        ttl: None,
+        dry_run: false,
+        deadline: None,
+    };
+    assert_eq!(q.store.redrive(redrive).await.unwrap().redriven, 1);
+    assert_eq!(q.job("a").await.crashes, 0);
+}
+
+pub(crate) async fn a_job_is_dead_at_its_limit_of_crashes(q: Fixture) {
+    let retry = RetryOverrides { max_crashes: Some(3), ..Default::default() };
+    let spec = Spec { retry, payload: Some(text("a")), ..Spec::default() };
+    q.put(NewJob { spec, ..new_job("a") }).await;
+    // A Nack and the end of a server count nothing, however many there are.
+    for cause in [failed_for(0), failed_for(0), released(), LeaseEndCause::StreamBroken] {
+        q.sleep(100);
+        let leased = q.claim_one().await;
+        assert_ne!(q.end(&leased, cause).await.state, State::Dead);
+    }
+    for (cause, state) in [
+        (LeaseEndCause::WorkerCrashed, false),
+        (LeaseEndCause::Expired, false),
+        (LeaseEndCause::WorkerCrashed, true),
+    ] {
+        q.sleep(100);
+        let leased = q.claim_one().await;
+        assert_eq!(q.end(&leased, cause).await.state == State::Dead, state);
+    }
+    let job = q.job("a").await;
+    assert_eq!((job.state, job.crashes, job.failures), (State::Dead, 3, 3));
+    assert!(job.last_error.contains("crash 3"), "{}", job.last_error);
+    assert_eq!(job.attempts[0].error, job.last_error);
+    assert_eq!(job.spec.payload, Some(text("a")), "kept for people to look at");
 }

@@ -178,6 +178,7 @@ impl Meeting {
             state: State::Scheduled,
             failures: 0,
             deliveries: 0,
+            crashes: 0,
             generation: self.generation_before() + 1,
             create_time: self.now,
             due_time: due,

@@ -35,6 +35,7 @@ pub(crate) async fn a_new_job_reads_as_it_was_written(q: Fixture) {
         state: State::Ready,
         failures: 0,
         deliveries: 0,
+        crashes: 0,
         generation: 1,
         create_time: q.now(),
         due_time: q.now(),
@@ -119,6 +120,7 @@ pub(crate) async fn every_field_of_a_spec_comes_back_as_it_was_sent(q: Fixture) 
         max_retry_duration: seconds(86_400),
         ignore_expired_leases: Some(false),
         max_deliveries: Some(3),
+        max_crashes: Some(-1),
     };
     let headers = [("", ""), ("traceparent", "00-ab-cd-01"), ("ü", "漢字"), ("z", " \n")];
     let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();

@@ -256,6 +256,8 @@ macro_rules! conformance {
                 attempts_are_the_last_ten_newest_first
                 each_way_of_ending_is_remembered_as_what_it_was
                 only_a_failure_with_an_error_changes_the_last_one
+                crashes_are_counted_apart_and_redriven_away
+                a_job_is_dead_at_its_limit_of_crashes
                 a_running_job_outlives_its_expire_time_but_its_retry_does_not
                 a_retry_that_waits_beyond_the_expire_time_expires_then
                 a_job_that_expires_with_its_lease_is_kept_from_then_on

@@ -396,9 +396,7 @@ async fn list_shards_and_server_info_report_what_there_is() {
     assert_eq!(info.store, "sqlite");
     assert_eq!(info.durability(), Durability::Fsynced);
     assert!(!info.replica.is_empty());
-    for feature in ["groups", "http_dispatch", "filters", "topic_limits", "topic_weights"] {
-        assert!(!info.features.contains(&feature.to_owned()), "{feature} is not served yet");
-    }
+    assert_eq!(info.features, ["shard_state", "topic_weights"]);
     let (start, now) = (info.start_time.since_epoch(), info.server_time.since_epoch());
     assert!(start <= now && now <= wall_now() && wall_now() - start < millis(60_000));
     for (name, bound) in [

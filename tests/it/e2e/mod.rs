@@ -18,6 +18,8 @@ mod away;
 mod balance;
 /// Streams that break, servers that die, callers that cancel.
 mod broken;
+/// Crashes of workers, apart from failures.
+mod crashes;
 /// Credit when every Ack goes to another replica, and hints are lost.
 mod credit;
 /// Servers on one Redis that are killed, stand still or end, and their leases.

@@ -48,8 +48,21 @@ pub(super) struct Holder {
 pub(super) struct Ending<'a> {
     pub(super) outcome: AttemptOutcome,
     pub(super) counted: bool,
+    pub(super) crashed: bool,
     pub(super) error: &'a str,
+    /// True if the error becomes the last one of the job.
+    pub(super) keeps_error: bool,
     pub(super) dead_lettered: bool,
+}
+
+// === impl Ending ===
+
+impl Ending<'_> {
+    /// Returns an end that counts nothing and leaves no error.
+    pub(super) fn plain(outcome: AttemptOutcome) -> Self {
+        let (counted, crashed, keeps_error, dead_lettered) = (false, false, false, false);
+        Ending { outcome, counted, crashed, error: "", keeps_error, dead_lettered }
+    }
 }
 
 // === impl Held ===
@@ -64,6 +77,7 @@ impl Held {
             state: State::Ready,
             failures: 0,
             deliveries: 0,
+            crashes: 0,
             generation: 1,
             create_time: now,
             due_time: new.due.due(now),
@@ -129,6 +143,7 @@ impl Held {
         AttemptContext {
             failures: self.job.failures,
             deliveries: self.job.deliveries,
+            crashes: self.job.crashes,
             first_start: self.first_start.unwrap(),
             retry: self.job.spec.retry.clone(),
         }
@@ -231,6 +246,7 @@ impl Held {
             priority: job.priority,
             failures: job.failures,
             deliveries: job.deliveries,
+            crashes: job.crashes,
             due: job.due_time,
             create_time: job.create_time,
             last_error: job.last_error.clone(),
@@ -260,13 +276,14 @@ impl Held {
             SettleAction::Ack { .. } => None,
             SettleAction::Unacked(unacked) => Some(self.end_of(unacked, now)),
         };
-        let (outcome, counted, error, dead_lettered) = match &decided {
-            None => (AttemptOutcome::Succeeded, false, "", false),
-            Some(LeaseEnd { outcome, counted, error, dead_lettered, .. }) => {
-                (*outcome, *counted, &**error, *dead_lettered)
-            }
-        };
-        self.end_attempt(now, &Ending { outcome, counted, error, dead_lettered });
+        let ending = decided.as_ref().map_or(Ending::plain(AttemptOutcome::Succeeded), |end| {
+            let LeaseEnd { outcome, counted, crashed, error, keeps_error, dead_lettered, .. } = end;
+            let (outcome, counted, crashed) = (*outcome, *counted, *crashed);
+            let (keeps_error, dead_lettered) = (*keeps_error, *dead_lettered);
+            Ending { outcome, counted, crashed, error, keeps_error, dead_lettered }
+        });
+        let outcome = ending.outcome;
+        self.end_attempt(now, &ending);
         let transition = transition_of(decided.as_ref());
         if let Some(next) = self.next.take() {
             self.replace(*next, 0);
@@ -305,7 +322,8 @@ impl Held {
         let job = &mut self.job;
         job.deliveries += 1;
         job.failures += u32::from(ending.counted);
-        if ending.counted && !ending.error.is_empty() {
+        job.crashes += u32::from(ending.crashed);
+        if ending.keeps_error && !ending.error.is_empty() {
             job.last_error = ending.error.to_owned();
         }
         let attempt = Attempt {
@@ -351,7 +369,7 @@ impl Held {
     pub(super) fn revive(&mut self, due: Time, priority: Option<u8>, now: Time) {
         self.shift(due, priority);
         let job = &mut self.job;
-        (job.state, job.failures, job.deliveries) = (State::Ready, 0, 0);
+        (job.state, job.failures, job.deliveries, job.crashes) = (State::Ready, 0, 0, 0);
         job.finish_time = None;
         job.expire_time = job.expire_time.filter(|&expire| expire > now);
         (self.first_start, self.forget) = (None, None);

@@ -411,9 +411,7 @@ impl Reference {
         let revoked = held.lease.as_ref().map(|l| (l.owner, l.stream, l.token));
         held.next = None;
         if previous == State::Running {
-            let outcome = AttemptOutcome::Revoked;
-            let (counted, error, dead_lettered) = (false, "", false);
-            held.end_attempt(now, &Ending { outcome, counted, error, dead_lettered });
+            held.end_attempt(now, &Ending::plain(AttemptOutcome::Revoked));
         }
         if previous.is_terminal() {
             self.jobs.remove(key);

@@ -288,6 +288,7 @@ impl Dice {
         RetryOverrides {
             max_attempts: self.maybe(0.5, |dice| dice.pick(&[1, 2, -1])),
             max_deliveries: self.maybe(0.4, |dice| dice.pick(&[1, 2, 3])),
+            max_crashes: self.maybe(0.5, |dice| dice.pick(&[1, 1, 2, -1])),
             delays: self.maybe(0.3, |dice| vec![dice.seconds(3)]).unwrap_or_default(),
             ignore_expired_leases: self.maybe(0.3, |dice| dice.rng.random()),
             max_retry_duration: self.maybe(0.1, |dice| dice.seconds(5)),
@@ -437,14 +438,17 @@ impl Dice {
             LeaseEndCause::Failed { .. }
             | LeaseEndCause::Released { .. }
             | LeaseEndCause::DeadLettered { .. } => (),
-            LeaseEndCause::Expired | LeaseEndCause::StreamBroken | LeaseEndCause::Unserved => (),
+            LeaseEndCause::Expired
+            | LeaseEndCause::StreamBroken
+            | LeaseEndCause::WorkerCrashed
+            | LeaseEndCause::Unserved => (),
         };
         match self.rng.random_range(0..10) {
             0..3 => LeaseEndCause::Failed { delay, error },
             3 | 4 => LeaseEndCause::Released { delay, error },
             5 | 6 => LeaseEndCause::Expired,
             7 if self.rng.random() => LeaseEndCause::Unserved,
-            7 => LeaseEndCause::StreamBroken,
+            7 => self.pick(&[LeaseEndCause::StreamBroken, LeaseEndCause::WorkerCrashed]),
             _ => LeaseEndCause::DeadLettered { error },
         }
     }

@@ -95,6 +95,7 @@ impl WorkerSession {
         let request = StreamRequest {
             max_in_flight: i32::try_from(credit).unwrap_or(i32::MAX),
             topics: worker.topics.clone(),
+            topic_weights: worker.topic_weights,
             worker_id: worker.id,
             lease_duration: Some(to_proto_duration(worker.lease.unwrap_or(WORKER_LEASE))),
             max_jobs: worker.max_jobs.map(to_i64).unwrap_or_default(),

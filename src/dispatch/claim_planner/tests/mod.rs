@@ -2,6 +2,7 @@ mod fairness;
 mod glob_tasks;
 mod sleeping_topics;
 mod topic_order;
+mod weights;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -30,6 +31,7 @@ fn options(topics: &[&str], jobs: u32, bytes: u64) -> StreamOptions {
     StreamOptions {
         names_lease: false,
         topics: topics.iter().map(pattern).collect(),
+        topic_weights: Vec::new(),
         max_in_flight: jobs,
         max_in_flight_bytes: bytes,
         max_batch: 64,
@@ -78,6 +80,7 @@ fn job(topic: &TopicName, bytes: usize) -> LeasedJob {
         priority: 0,
         failures: 0,
         deliveries: 0,
+        crashes: 0,
         due: NOW,
         create_time: NOW,
         last_error: String::new(),

@@ -163,6 +163,11 @@ fn retries() -> Vec<Row> {
             queue.enqueue(retry(RetryPolicy { max_deliveries: -2, ..none() })),
             INVALID "job.retry.max_deliveries"
         ),
+        row!(
+            "a negative number of crashes",
+            queue.enqueue(retry(RetryPolicy { max_crashes: -2, ..none() })),
+            INVALID "job.retry.max_crashes"
+        ),
         row!("101 delays", queue.enqueue(delays(vec![span(1, 0); 101])), LARGE "job.retry.delays"),
         row!(
             "a negative delay",

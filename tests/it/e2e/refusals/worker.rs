@@ -2,7 +2,7 @@
 
 use ringq::pb::{PullRequest, StreamRequest};
 
-use super::{Call, DAY, FEATURE, INVALID, LARGE, Row, long, span};
+use super::{Call, DAY, INVALID, LARGE, Row, long, span};
 use crate::harness::{Client, take};
 
 pub(super) fn rows() -> Vec<Vec<Row>> {
@@ -30,9 +30,22 @@ fn stream_topics() -> Vec<Row> {
         row!("an inner glob", queue.stream(topics(&["a.*.b"])), INVALID "topics[0]"),
         row!("an empty topic", queue.stream(topics(&["a", ""])), INVALID "topics[1]"),
         row!(
-            "weights",
-            queue.stream(StreamRequest { topic_weights: [("t".into(), 3)].into(), ..take("t") }),
-            FEATURE "topic_weights"
+            "a weight above the maximum",
+            queue.stream(StreamRequest { topic_weights: [("t".into(), 101)].into(), ..take("t") }),
+            INVALID "topic_weights[t]"
+        ),
+        row!(
+            "a weight of no topic of the request",
+            queue.stream(StreamRequest { topic_weights: [("u".into(), 3)].into(), ..take("t") }),
+            INVALID "topic_weights[u]"
+        ),
+        row!(
+            "more weights than topics",
+            queue.stream(StreamRequest {
+                topic_weights: [("t".into(), 3), ("u".into(), 3)].into(),
+                ..take("t")
+            }),
+            INVALID "topic_weights"
         ),
     ]
 }
