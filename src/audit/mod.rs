@@ -149,6 +149,7 @@ fn is_change(rpc: Rpc) -> bool {
         | Rpc::GetTopic
         | Rpc::ListTopics
         | Rpc::GetTopicStats
+        | Rpc::ListGroups
         | Rpc::ListJobs
         | Rpc::ListWorkers
         | Rpc::ListShards

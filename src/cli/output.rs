@@ -298,7 +298,7 @@ macro_rules! json_messages {
 }
 
 json_messages!(EnqueueResponse EnqueueResult GetServerInfoResponse Job RedriveJobsResponse Shard);
-json_messages!(TopicStats TopicSummary Worker);
+json_messages!(GroupSummary TopicStats TopicSummary Worker);
 
 /// Prints a message as an indented JSON object.
 pub(super) fn print_json<M: JsonMessage>(

@@ -23,7 +23,7 @@ use super::layers::write_deadline;
 use super::status::RpcError;
 
 /// Features of this build beyond the first version of the contract.
-const FEATURES: [&str; 1] = ["shard_state"];
+const FEATURES: [&str; 2] = ["groups", "shard_state"];
 
 /// Maximum number of pages with payloads that are read at once, each in pieces of about 35 MiB; other calls wait
 /// until their deadline.

@@ -7,9 +7,10 @@ use crate::domain::TopicName;
 use crate::pb;
 use crate::pb::topic_service_server::TopicService;
 use crate::rpc::Rpc;
-use crate::scheduler::{Scheduler, TopicRow};
+use crate::scheduler::{GroupRows, Scheduler, TopicRow};
 
 use super::access::CallAccess;
+use super::convert::group::{GroupsPage, list_groups, to_group, to_groups_token};
 use super::convert::list;
 use super::convert::topic::{self, StreamCounts, to_topic, to_topic_stats, to_topic_summary};
 use super::status::RpcError;
@@ -93,5 +94,28 @@ impl TopicService for TopicsHandler {
         let row = self.row(&access, topic::get_topic_stats(&request.into_inner())?).await?;
         let streams = StreamCounts::of(self.dispatcher.workers());
         Ok(Response::new(pb::GetTopicStatsResponse { stats: Some(to_topic_stats(row, &streams)) }))
+    }
+
+    async fn list_groups(
+        &self,
+        request: Request<pb::ListGroupsRequest>,
+    ) -> Result<Response<pb::ListGroupsResponse>, Status> {
+        let access = CallAccess::of(request.extensions(), Rpc::ListGroups)?;
+        let GroupsPage { topic, after, limit } = list_groups(&request.into_inner())?;
+        access.touch_existing(&topic)?;
+        let found = self.scheduler.groups(topic.clone(), after, limit + 1).await;
+        let GroupRows { mut groups, unreachable } = found.map_err(RpcError::of_read)?;
+        if groups.is_empty() {
+            // Without jobs it may still be a topic.
+            self.row(&access, topic.clone()).await?;
+        }
+        let more = groups.len() > limit;
+        groups.truncate(limit);
+        let last = groups.last().filter(|_| more);
+        Ok(Response::new(pb::ListGroupsResponse {
+            next_page_token: last.map(|last| to_groups_token(&topic, last)).unwrap_or_default(),
+            groups: groups.into_iter().map(to_group).collect(),
+            unreachable_shards: unreachable,
+        }))
     }
 }

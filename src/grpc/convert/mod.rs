@@ -16,6 +16,7 @@
 pub(super) mod delivery;
 pub(super) mod enqueue;
 pub(super) mod enums;
+pub(super) mod group;
 pub(super) mod job;
 pub(super) mod list;
 pub(super) mod metadata;

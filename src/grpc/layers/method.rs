@@ -112,6 +112,7 @@ impl From<Rpc> for RpcMethod {
             | Rpc::GetTopic
             | Rpc::ListTopics
             | Rpc::GetTopicStats
+            | Rpc::ListGroups
             | Rpc::ListJobs
             | Rpc::RedriveJobs
             | Rpc::ListWorkers
@@ -157,7 +158,7 @@ mod tests {
                 seen += 1;
             }
         }
-        assert_eq!(seen, 19);
+        assert_eq!(seen, 20);
         assert_eq!(RpcMethod::from_path("/ringq.v1.QueueService/Nothing").kind, MethodKind::Other);
     }
 

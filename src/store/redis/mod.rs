@@ -49,6 +49,7 @@ mod entry;
 mod error_mapping;
 mod event_sender;
 mod get;
+mod groups;
 mod heartbeat;
 mod info;
 mod job_locks;
@@ -90,10 +91,11 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, TopicName};
 use crate::store::{
-    Claim, ClaimResult, Error, EventKind, Heartbeat, IdsPage, JobRequest, LeaseQuery,
-    LeaseQueryResult, ListPage, ListQuery, PruneResult, PruneTopicsResult, RequestResult, Result,
-    ShardEvent, ShardIdentity, ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store,
-    StoreFuture, StoreInfo, StoreUsage, TopicInfo, codec,
+    Claim, ClaimResult, Error, EventKind, GroupSetting, GroupsQuery, Heartbeat, IdsPage,
+    JobRequest, LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PruneResult, PruneTopicsResult,
+    RequestResult, Result, ShardEvent, ShardGroupStats, ShardIdentity, ShardStatus,
+    ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage,
+    TopicInfo, codec,
 };
 
 use connections::ConnectionLane;
@@ -231,6 +233,19 @@ impl Store for RedisStore {
         options: StatsOptions,
     ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
         Box::pin(self.stats(topics, options))
+    }
+
+    fn configure_groups(
+        &self,
+        topic: TopicName,
+        settings: Vec<GroupSetting>,
+        until: Option<Instant>,
+    ) -> StoreFuture<'_, ()> {
+        Box::pin(self.configure_groups(topic, settings, until))
+    }
+
+    fn groups(&self, query: GroupsQuery) -> StoreFuture<'_, Vec<ShardGroupStats>> {
+        Box::pin(self.groups(query))
     }
 
     fn info(&self) -> StoreFuture<'_, StoreInfo> {

@@ -129,7 +129,11 @@ impl RedisStore {
 
     /// Runs a read that counts, after a prune. If there is more to prune each time, or very much is left, the read
     /// does not wait for the rest.
-    async fn run_pruned(&self, verb: Verb, add: impl Fn(&mut ScriptCall)) -> Result<ScriptReply> {
+    pub(super) async fn run_pruned(
+        &self,
+        verb: Verb,
+        add: impl Fn(&mut ScriptCall),
+    ) -> Result<ScriptReply> {
         let mut prunes = 0;
         loop {
             let mut call = self.call(verb);

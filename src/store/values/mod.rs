@@ -2,6 +2,7 @@
 
 mod claim;
 mod enqueue;
+mod groups;
 mod heartbeat;
 mod job_request;
 mod lease;
@@ -15,6 +16,7 @@ pub use claim::{
     TopicRemainder, Unclaim, UnclaimResult,
 };
 pub use enqueue::{NewJob, WriteResult};
+pub use groups::{GroupSetting, GroupsQuery, ShardGroupStats};
 pub use heartbeat::{Heartbeat, ReplicaHeartbeat, SharedState};
 pub use job_request::{JobRequest, RequestResult};
 pub use lease::{

@@ -7,7 +7,7 @@ use super::{command, finish, ringq};
 use crate::harness::{Server, Setup, job, within};
 
 /// Calls of every command that connects to a server.
-const CALLS: [&[&str]; 14] = [
+const CALLS: [&[&str]; 15] = [
     &["enqueue", "mail", "x"],
     &["enqueue", "mail", "x", "--wait"],
     &["enqueue", "mail", "--lines", "/dev/null"],
@@ -17,6 +17,7 @@ const CALLS: [&[&str]; 14] = [
     &["job", "reschedule", "mail", "a", "--now"],
     &["job", "redrive", "mail", "--all"],
     &["topic", "list"],
+    &["group", "list", "mail"],
     &["topic", "stats", "mail"],
     &["worker", "list"],
     &["shard", "list"],

@@ -124,6 +124,7 @@ impl Right {
             | Rpc::Reschedule
             | Rpc::GetTopic
             | Rpc::GetTopicStats
+            | Rpc::ListGroups
             | Rpc::ListJobs
             | Rpc::RedriveJobs
                 if !self.sees(topic) =>
@@ -143,8 +144,10 @@ fn roles(rpc: Rpc) -> &'static [&'static str] {
         "Delete" | "Reschedule" => &["producer", "operator"],
         "Stream" | "Pull" | "Ack" | "Nack" | "Extend" => &["worker"],
         "RedriveJobs" | "SetShardState" => &["operator"],
-        "GetTopic" | "ListTopics" | "GetTopicStats" | "ListJobs" | "ListWorkers" | "ListShards"
-        | "IsActive" | "StreamIsActive" | "GetMetricSpec" | "GetMetrics" => &["operator", "viewer"],
+        "GetTopic" | "ListTopics" | "GetTopicStats" | "ListGroups" | "ListJobs" | "ListWorkers"
+        | "ListShards" | "IsActive" | "StreamIsActive" | "GetMetricSpec" | "GetMetrics" => {
+            &["operator", "viewer"]
+        }
         other => panic!("{other} is in no row of the matrix"),
     }
 }
@@ -232,6 +235,9 @@ impl World {
             }
             Rpc::GetTopic => pb::GetTopicRequest { name }.encode_to_vec(),
             Rpc::GetTopicStats => pb::GetTopicStatsRequest { name }.encode_to_vec(),
+            Rpc::ListGroups => {
+                pb::ListGroupsRequest { topic: name, ..Default::default() }.encode_to_vec()
+            }
             Rpc::ListTopics => pb::ListTopicsRequest::default().encode_to_vec(),
             Rpc::ListJobs => {
                 let state = pb::JobState::Scheduled.into();
