@@ -114,10 +114,8 @@ impl Run {
             }
             Step::Delete(keys) => {
                 let expected: Vec<_> = keys.iter().map(|key| reference.delete(key)).collect();
-                same(
-                    expected,
-                    store.delete(keys.into_iter().map(JobDeletion::from).collect()).await?,
-                );
+                let items = keys.into_iter().map(JobDeletion::from).collect();
+                same(expected, store.delete(items).await?);
             }
             Step::Reschedule(items) => {
                 let expected: Vec<_> = items.iter().map(|i| reference.reschedule(i)).collect();
