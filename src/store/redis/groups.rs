@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use crate::domain::{GroupName, TopicName};
+use crate::domain::{GroupName, Time, TopicName};
 use crate::store::{GroupSetting, GroupsQuery, Result, ShardGroupStats};
 
 use super::reply::ScriptReply;
@@ -41,20 +41,21 @@ impl RedisStore {
             };
             let mut reply = self.run_pruned(Verb::Groups, add).await?;
             let (now, more) = (reply.time()?, reply.count()? > 0);
+            let before = groups.len();
             while !reply.is_empty() {
                 groups.push(read_group(&mut reply, now)?);
             }
             after = groups
                 .last()
                 .map(|last: &ShardGroupStats| GroupName::text(last.group.as_ref()).to_owned());
-            if !more {
+            if !more || groups.len() == before {
                 return Ok(groups);
             }
         }
     }
 }
 
-fn read_group(reply: &mut ScriptReply, now: crate::domain::Time) -> Result<ShardGroupStats> {
+fn read_group(reply: &mut ScriptReply, now: Time) -> Result<ShardGroupStats> {
     Ok(ShardGroupStats {
         group: GroupName::stored(&reply.text()?),
         ready: reply.count()?,

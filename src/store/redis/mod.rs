@@ -17,6 +17,7 @@
 //! | `heartbeat.rs` | `heartbeat`, `set_state` | `heartbeat`, `set_state` |
 //! | `claim.rs` | `claim` | `claim` |
 //! | `get.rs` | `get` | `get` |
+//! | `groups.rs` | `configure_groups`, `groups` | `configure_groups`, `groups` |
 //! | `info.rs` | `info`, `usage` | `info`, `last_kept_until` |
 //! | `leases.rs` | none: leases by name, and the path of lease patches | `extend`, `change_stream`; leases are read as jobs are |
 //! | `query.rs` | `list`, `topics`, `ids`, `stats` | `list`, `ids`, `stats` |
@@ -34,6 +35,9 @@
 //! | `commit` | body of `commit` and `commit_growing`, which differ only in their need of memory |
 //! | `lease_events` | notifies other replicas of changes to their leases |
 //! | `claim_general` | claims outside of the common case |
+//! | `lanes`, `claim_lanes` | waiting jobs and leases of groups, and claims from topics with groups |
+//! | `lease_end` | a member of the index of leases |
+//! | `order_of_mark` | the key of an order |
 
 mod address;
 mod apply;

@@ -96,6 +96,14 @@ end
 -- nil and the due time of the earliest (nil: none waits).
 local function lane_head(t, l, at)
   local earliest
+  -- Most lanes have only this mark.
+  if l.marks == '0' then
+    local member = first_of_order(t, l, '0')
+    if not member then return nil end
+    local due = lane_unpack($member[due], member)
+    if due <= at then return member, '0', due end
+    return nil, nil, due
+  end
   for priority = 9, 0, -1 do
     local letter, failed_letter = string.char(48 + priority), string.char(97 + priority)
     local member, failed = first_of_order(t, l, letter), first_of_order(t, l, failed_letter)
