@@ -158,6 +158,7 @@ fn is_change(rpc: Rpc) -> bool {
         | Rpc::GetTopic
         | Rpc::ListTopics
         | Rpc::GetTopicStats
+        | Rpc::ListGroups
         | Rpc::ListJobs
         | Rpc::ExplainJob
         | Rpc::ListWorkers

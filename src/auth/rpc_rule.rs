@@ -42,6 +42,7 @@ pub fn rule(rpc: Rpc) -> RpcRule {
         Rpc::Ack | Rpc::Nack | Rpc::Extend => (&[Worker], RpcScope::Receipts),
         Rpc::GetTopic
         | Rpc::GetTopicStats
+        | Rpc::ListGroups
         | Rpc::ListJobs
         | Rpc::ExplainJob
         | Rpc::IsActive

@@ -65,6 +65,7 @@ fn roles_have_their_calls() {
         "GetTopic",
         "GetTopicStats",
         "IsActive",
+        "ListGroups",
         "ListJobs",
         "ListShards",
         "ListTopics",

@@ -13,6 +13,7 @@ mod contexts;
 mod credentials;
 mod enqueue;
 mod exit;
+mod group;
 mod help;
 mod info;
 mod job;
@@ -107,6 +108,9 @@ enum CliCommand {
     /// Show topics and their numbers, and empty them
     #[command(subcommand, visible_alias = "topics")]
     Topic(topic::TopicCommand),
+    /// Show the groups of a topic and their numbers
+    #[command(subcommand, visible_alias = "groups")]
+    Group(group::GroupCommand),
     /// Show the open streams
     #[command(subcommand, visible_alias = "workers")]
     Worker(worker::WorkerCommand),
@@ -177,6 +181,7 @@ pub fn run() -> ExitCode {
         CliCommand::Work(work) => work.run(),
         CliCommand::Job(job) => job.run(),
         CliCommand::Topic(topic) => topic.run(),
+        CliCommand::Group(group) => group.run(),
         CliCommand::Worker(worker) => worker.run(),
         CliCommand::Shard(shard) => shard.run(),
         CliCommand::Info(info) => info.run(),

@@ -297,7 +297,7 @@ macro_rules! json_messages {
     )*};
 }
 
-json_messages!(EnqueueResponse EnqueueResult ExplainJobResponse GetServerInfoResponse Job);
+json_messages!(EnqueueResponse EnqueueResult ExplainJobResponse GetServerInfoResponse GroupSummary Job);
 json_messages!(PurgeTopicResponse RedriveJobsResponse Shard Topic TopicStats TopicSummary Worker);
 
 /// Prints a message as an indented JSON object.

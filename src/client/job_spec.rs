@@ -85,6 +85,13 @@ impl JobSpec {
         self
     }
 
+    /// Sets the group: a tenant, a customer. Groups of a topic take turns.
+    #[must_use]
+    pub fn with_group(mut self, group: impl Into<String>) -> JobSpec {
+        self.group = group.into();
+        self
+    }
+
     /// Sets the priority, 0 (the default) to 9, which comes first.
     #[must_use]
     pub fn with_priority(mut self, priority: i32) -> JobSpec {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::id::JobKey;
-use super::name::ShardName;
+use super::name::{GroupName, ShardName};
 use super::retry::RetryOverrides;
 use super::time::Time;
 
@@ -32,6 +32,8 @@ pub struct Spec {
     pub retry: RetryOverrides,
     /// Duration of the lease of each attempt, if the job names one.
     pub lease: Option<Duration>,
+    /// Group whose lane the job waits in; `None`: the lane of all jobs without a group.
+    pub group: Option<GroupName>,
     /// Retention as requested; [`RetentionRule`] is derived from it.
     pub retention: Option<Duration>,
 }
@@ -231,7 +233,7 @@ impl Spec {
     #[must_use]
     pub fn bytes(&self) -> usize {
         // Names all fields, so that a new field does not compile until it is handled here.
-        let Spec { payload, headers, retry: _, lease: _, retention: _ } = self;
+        let Spec { payload, headers, retry: _, lease: _, group: _, retention: _ } = self;
         let headers: usize = headers.iter().map(|(k, v)| k.len() + v.len()).sum();
         headers + payload.as_ref().map_or(0, |payload| payload.body.len())
     }

@@ -7,6 +7,13 @@ use std::time::Duration;
 pub const TOPIC_BYTES_MAX: usize = 128;
 /// Longest job id in bytes: like a topic; a SHA-256 in hex or an e-mail address fits.
 pub const ID_BYTES_MAX: usize = 128;
+/// Longest group of a job in bytes: a UUID in any spelling fits. The group is stored with each of its jobs.
+pub const GROUP_BYTES_MAX: usize = 64;
+/// Largest weight of a group; 1 is the default. A group of this weight gets a hundred times the share of another one.
+pub const GROUP_WEIGHT_MAX: u8 = 100;
+/// Most groups of a topic with settings of their own: they are part of the topic's policy, which each shard stores and
+/// one call replaces.
+pub const GROUP_SETTINGS_MAX: usize = 1_000;
 /// Longest shard name in bytes: it is part of every id and receipt.
 pub const SHARD_NAME_BYTES_MAX: usize = 8;
 /// Longest `request_id` in bytes: a UUID in any spelling fits.
@@ -107,6 +114,10 @@ pub const TOPIC_TEXT_BYTES_MAX: usize = 1 << 10;
 pub const POLICIES_MAX: usize = 10_000;
 /// Page size of `ListTopics` when none is given: all topics of most installations.
 pub const LIST_TOPICS_PAGE_DEFAULT: u32 = 100;
+/// Largest page of `ListGroups`: as of topics, each group is counted on every shard.
+pub const LIST_GROUPS_PAGE_MAX: u32 = 1_000;
+/// Page size of `ListGroups` when none is given: all groups that a person looks through.
+pub const LIST_GROUPS_PAGE_DEFAULT: u32 = 100;
 /// Most jobs that one store call moves, so that no call blocks a shard for long.
 pub const CALL_JOBS_MAX: usize = 512;
 /// Most calls that a count or a list makes to prune overdue records before it reads.
@@ -208,6 +219,9 @@ pub fn all() -> Vec<(&'static str, i64)> {
     vec![
         ("topic_bytes_max", count(TOPIC_BYTES_MAX)),
         ("id_bytes_max", count(ID_BYTES_MAX)),
+        ("group_bytes_max", count(GROUP_BYTES_MAX)),
+        ("group_weight_max", count(GROUP_WEIGHT_MAX)),
+        ("group_settings_max", count(GROUP_SETTINGS_MAX)),
         ("request_id_bytes_max", count(REQUEST_ID_BYTES_MAX)),
         ("worker_id_bytes_max", count(WORKER_ID_BYTES_MAX)),
         ("payload_bytes_max", count(PAYLOAD_BYTES_MAX)),
@@ -244,6 +258,7 @@ pub fn all() -> Vec<(&'static str, i64)> {
         ("list_topics_page_max", count(LIST_TOPICS_PAGE_MAX)),
         ("topic_text_bytes_max", count(TOPIC_TEXT_BYTES_MAX)),
         ("policies_max", count(POLICIES_MAX)),
+        ("list_groups_page_max", count(LIST_GROUPS_PAGE_MAX)),
         ("confirm_ms_max", ms(CONFIRM_MAX)),
         ("lease_ms_min", ms(LEASE_MIN)),
         ("lease_ms_max", ms(LEASE_MAX)),
@@ -273,13 +288,14 @@ mod tests {
 
     /// Constants that no client reaches: internals of the server, names that operators choose, and defaults for absent
     /// values.
-    const UNPUBLISHED: [&str; 23] = [
+    const UNPUBLISHED: [&str; 24] = [
         "STORED_JOB_BYTES",
         "SHARD_NAME_BYTES_MAX",
         "CONFIRMED_CALLS_MAX",
         "STREAM_BATCH_DEFAULT",
         "LIST_JOBS_PAGE_DEFAULT",
         "LIST_TOPICS_PAGE_DEFAULT",
+        "LIST_GROUPS_PAGE_DEFAULT",
         "CALL_JOBS_MAX",
         "PRUNES_MAX",
         "CALL_BYTES_MAX",
@@ -341,6 +357,7 @@ mod tests {
             (1, STREAM_BATCH_DEFAULT, STREAM_BATCH_MAX),
             (1, LIST_JOBS_PAGE_DEFAULT, LIST_JOBS_PAGE_MAX),
             (1, LIST_TOPICS_PAGE_DEFAULT, LIST_TOPICS_PAGE_MAX),
+            (1, LIST_GROUPS_PAGE_DEFAULT, LIST_GROUPS_PAGE_MAX),
         ] {
             assert!((min..=max).contains(&default), "{default}");
         }

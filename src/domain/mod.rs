@@ -39,7 +39,7 @@ pub mod topic_policy;
 pub use conflict::{EnqueueOutcome, OnConflict};
 pub use id::{JobId, JobKey};
 pub use job::{Attempt, AttemptOutcome, Durability, Job, Payload, RetentionRule, Spec, State};
-pub use name::{ShardName, TopicName};
+pub use name::{GroupName, ShardName, TopicName};
 pub use outage::ShardOutage;
 pub use pattern::TopicPattern;
 pub use receipt::{Receipt, Token};

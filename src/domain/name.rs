@@ -1,4 +1,4 @@
-//! Names of topics and shards, and the reasons to reject one. Names are parsed and checked here only, so that the
+//! Names of topics, groups and shards, and the reasons to reject one. Names are parsed and checked here only, so that the
 //! rest of the system never has a malformed one.
 
 use std::fmt;
@@ -9,6 +9,11 @@ use super::limit;
 /// A topic: `[A-Za-z0-9][A-Za-z0-9._:-]{0,127}`; dots form a hierarchy for globs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicName(Arc<str>);
+
+/// A group of jobs within a topic, such as a tenant or a customer: 1 to 64 characters of `[A-Za-z0-9._:@-]`, the
+/// characters of job ids. A job without a group has no `GroupName`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupName(Arc<str>);
 
 /// A shard's name, `[a-z0-9]{1,8}`: written on the shard at first contact and never reused. Short enough to be stored
 /// inline, because every receipt and every server-made id contains one.
@@ -40,6 +45,7 @@ pub enum InvalidName {
 }
 
 const TOPIC_CHARS: &str = "letters, digits and . _ : - (beginning with a letter or digit)";
+const GROUP_CHARS: &str = "letters, digits and . _ : @ -";
 const SHARD_CHARS: &str = "lowercase letters and digits";
 
 // === impl TopicName ===
@@ -70,6 +76,37 @@ impl TopicName {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+// === impl GroupName ===
+
+impl GroupName {
+    /// Checks a group.
+    ///
+    /// # Errors
+    /// [`InvalidName`], with the accepted form.
+    pub fn try_new(name: &str) -> Result<GroupName, InvalidName> {
+        check(name, limit::GROUP_BYTES_MAX, GROUP_CHARS, |c| "._:@-".contains(c))?;
+        Ok(GroupName(name.into()))
+    }
+
+    /// Wraps a group that was checked before it was stored; `None` if it is empty.
+    #[must_use]
+    pub fn stored(name: &str) -> Option<GroupName> {
+        (!name.is_empty()).then(|| GroupName(name.into()))
+    }
+
+    /// Returns the group as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns the group as text; empty for none.
+    #[must_use]
+    pub fn text(group: Option<&GroupName>) -> &str {
+        group.map_or("", GroupName::as_str)
     }
 }
 
@@ -130,6 +167,12 @@ impl fmt::Display for TopicName {
     }
 }
 
+impl fmt::Display for GroupName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 impl fmt::Debug for ShardName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ShardName").field(&self.as_str()).finish()
@@ -153,6 +196,16 @@ mod tests {
         }
         for bad in ["", ".a", "-a", "a b", "a/b", "ringq.x", "ä", "a~b", &"t".repeat(129)] {
             assert!(TopicName::try_new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn groups_are_checked() {
+        for good in ["a", "-", "tenant-7@example.com", "a:b.c_d", &"g".repeat(64)] {
+            assert!(GroupName::try_new(good).is_ok(), "{good}");
+        }
+        for bad in ["", "a b", "a/b", "a~b", "ä", "a\0", &"g".repeat(65)] {
+            assert!(GroupName::try_new(bad).is_err(), "{bad}");
         }
     }
 }

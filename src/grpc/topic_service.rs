@@ -8,9 +8,10 @@ use crate::pb;
 use crate::pb::topic_service_server::TopicService;
 use crate::policies::ChangedPolicy;
 use crate::rpc::Rpc;
-use crate::scheduler::{Scheduler, TopicChange, TopicRow};
+use crate::scheduler::{GroupRows, Scheduler, TopicChange, TopicRow};
 
 use super::access::CallAccess;
+use super::convert::group::{GroupsPage, list_groups, to_group, to_groups_token};
 use super::convert::number::to_int64;
 use super::convert::topic::{self, StreamCounts, to_topic, to_topic_stats, to_topic_summary};
 use super::convert::topic_policy::TopicDeletion;
@@ -210,6 +211,29 @@ impl TopicService for TopicsHandler {
         Ok(Response::new(pb::PurgeTopicResponse {
             purged_count: to_int64(done.purged),
             unreachable_shards: done.unreachable,
+        }))
+    }
+
+    async fn list_groups(
+        &self,
+        request: Request<pb::ListGroupsRequest>,
+    ) -> Result<Response<pb::ListGroupsResponse>, Status> {
+        let access = CallAccess::of(request.extensions(), Rpc::ListGroups)?;
+        let GroupsPage { topic, after, limit } = list_groups(&request.into_inner())?;
+        access.touch_existing(&topic)?;
+        let found = self.scheduler.groups(topic.clone(), after, limit + 1).await;
+        let GroupRows { mut groups, unreachable } = found.map_err(RpcError::of_read)?;
+        if groups.is_empty() {
+            // Without jobs it may still be a topic.
+            self.row(&access, topic.clone()).await?;
+        }
+        let more = groups.len() > limit;
+        groups.truncate(limit);
+        let last = groups.last().filter(|_| more);
+        Ok(Response::new(pb::ListGroupsResponse {
+            next_page_token: last.map(|last| to_groups_token(&topic, last)).unwrap_or_default(),
+            groups: groups.into_iter().map(to_group).collect(),
+            unreachable_shards: unreachable,
         }))
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn redrive_request_code(job: &Job) -> u64 {
 /// Hashes everything that makes the job: topic, id, spec, schedule and priority.
 fn content_hash(draft: &Draft) -> u64 {
     let Draft { topic, id, request_id: _, spec, due, priority, expire, on_conflict: _ } = draft;
-    let Spec { payload, headers, retry, lease, retention } = spec;
+    let Spec { payload, headers, retry, lease, group, retention } = spec;
     let mut content = ContentHash(Xxh3::new());
     content.add(topic.as_str().as_bytes());
     content.add(id.as_ref().map_or("", |id| id.as_str()).as_bytes());
@@ -58,6 +58,10 @@ fn content_hash(draft: &Draft) -> u64 {
     content.add_when(Some(*due));
     content.add_when(*expire);
     content.add(priority.as_slice());
+    // Last, and only where there is one: requests without it keep the codes that older records have.
+    if let Some(group) = group {
+        content.add(group.as_str().as_bytes());
+    }
     content.0.digest()
 }
 
@@ -91,7 +95,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::domain::{JobId, OnConflict, Payload, Time, TopicName};
+    use crate::domain::{GroupName, JobId, OnConflict, Payload, Time, TopicName};
 
     fn draft() -> Draft {
         Draft {
@@ -116,7 +120,7 @@ mod tests {
         let payload = |body: &'static [u8], text| {
             Some(Payload { text, body: body.into(), content_type: String::new() })
         };
-        let changes: [DraftChange; 14] = [
+        let changes: [DraftChange; 15] = [
             |_| (),
             |d| d.topic = TopicName::stored("u"),
             |d| d.id = Some(JobId::stored("mine")),
@@ -124,6 +128,7 @@ mod tests {
             |d| d.spec.headers = vec![header("ab", "c")],
             |d| d.spec.retry.max_attempts = Some(3),
             |d| d.spec.lease = Some(Duration::from_secs(1)),
+            |d| d.spec.group = GroupName::stored("g"),
             |d| d.spec.retention = Some(Duration::from_secs(1)),
             |d| d.due = When::After(Duration::from_secs(1)),
             |d| d.due = When::At(Time(1_000_000_000)),

@@ -61,6 +61,8 @@ ops! {
     Topics = "topics", InternalRead;
     Ids = "ids", Read;
     Stats = "stats", Read;
+    Groups = "groups", Read;
+    ConfigureGroups = "configure_groups", Write;
     StoredBytes = "stored_bytes", InternalRead;
     Info = "info", InternalRead;
     Usage = "usage", InternalRead;

@@ -12,10 +12,10 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Durability, ShardName, StreamId, Time, TopicName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
-    self, Claim, ClaimResult, Deleted, EventKind, JobRequest, LeaseExtension, LeaseRefusal,
-    LeaseSettlement, NewJob, PurgeBatch, RequestResult, RunningLease, ShardEvent, ShardTopicStats,
-    SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, WriteDurability,
-    WriteResult,
+    self, Claim, ClaimResult, Deleted, EventKind, GroupSetting, GroupsQuery, JobRequest,
+    LeaseExtension, LeaseRefusal, LeaseSettlement, NewJob, PurgeBatch, RequestResult, RunningLease,
+    ShardEvent, ShardGroupStats, ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture,
+    StoreInfo, StoreUsage, WriteDurability, WriteResult,
 };
 
 use super::batcher::{Batcher, CALLS_MAX, Patience};
@@ -404,6 +404,27 @@ impl Shard {
         let ShardInner { store, monitor: health, .. } = &*self.inner;
         let info = health.long_call(Op::Info, INFO_MAX, async { store.info().await });
         self.with_shard_name(info.await)
+    }
+
+    /// Lists groups of a topic, see [`Store::groups`].
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub async fn groups(&self, query: GroupsQuery) -> Result<Vec<ShardGroupStats>, ShardError> {
+        self.call(Op::Groups, |store| store.groups(query)).await
+    }
+
+    /// Replaces the settings of the groups of a topic, see [`Store::configure_groups`].
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub async fn configure_groups(
+        &self,
+        topic: TopicName,
+        settings: Vec<GroupSetting>,
+        until: Option<Instant>,
+    ) -> Result<(), ShardError> {
+        self.call(Op::ConfigureGroups, |store| store.configure_groups(topic, settings, until)).await
     }
 
     /// Returns the space that the store uses and has, see [`Store::usage`].

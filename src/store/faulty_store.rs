@@ -15,11 +15,12 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
 use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
-    Claim, ClaimResult, Error, EventKind, ExplainedJob, Heartbeat, IdsPage, JobRequest, LeaseQuery,
-    LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite, PolicyWriteResult,
-    PruneResult, PruneTopicsResult, ReplicaHeartbeat, RequestResult, ShardEvent, ShardEvents,
-    ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store,
-    StoreFuture, StoreInfo, StoreUsage, TopicInfo,
+    Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupSetting, GroupsQuery, Heartbeat,
+    IdsPage, JobRequest, LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage,
+    PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, ReplicaHeartbeat,
+    RequestResult, ShardEvent, ShardEvents, ShardGroupStats, ShardIdentity, ShardProblem,
+    ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture, StoreInfo,
+    StoreUsage, TopicInfo,
 };
 
 /// Fault of a shard.
@@ -407,6 +408,19 @@ impl Store for FaultyStore {
         options: StatsOptions,
     ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
         self.call_store_read(move |store| store.stats(topics, options))
+    }
+
+    fn configure_groups(
+        &self,
+        topic: TopicName,
+        settings: Vec<GroupSetting>,
+        until: Option<Instant>,
+    ) -> StoreFuture<'_, ()> {
+        self.call_store(move |store| store.configure_groups(topic, settings, until))
+    }
+
+    fn groups(&self, query: GroupsQuery) -> StoreFuture<'_, Vec<ShardGroupStats>> {
+        self.call_store_read(|store| store.groups(query))
     }
 
     fn info(&self) -> StoreFuture<'_, StoreInfo> {

@@ -8,7 +8,10 @@
 //! - A command with all its effects is atomic: another caller sees all of it or nothing. A call is a list of
 //!   commands, applied in order and each by itself: the failure of one job is not the result of its neighbours. New
 //!   jobs of one call that need no decision are written together, up to [`CALL_JOBS_MAX`] and [`CALL_BYTES_MAX`].
-//! - Per topic there is one order: priority (9 first), then due time, then arrival.
+//! - Per topic each group has a lane, and the jobs without a group have one. The next job is that of the lane with the
+//!   least running jobs by its weight, among equals of the one that was served longest ago; a lane that has just got its
+//!   first job comes right before the one that was served last. Lanes of paused groups are not read. Per lane there is
+//!   one order: priority (9 first), then due time, then arrival.
 //! - A job has at most one live lease; a settle with another token changes nothing.
 //! - Results have the order and length of the requested items.
 //! - A write without a lease token is not executed after its deadline, nor after its caller has received
@@ -45,14 +48,15 @@ pub use shard_events::{EventKind, ShardEvent, ShardEvents};
 pub use typed_calls::all_or_worst_error;
 pub(crate) use typed_calls::worst_error;
 pub use values::{
-    AdoptBatch, AdoptItem, Claim, ClaimResult, ExplainedJob, Heartbeat, IdsPage, JobDeletion,
-    JobRequest, JobReschedule, LeaseExtension, LeaseQuery, LeaseQueryResult, LeaseRef,
-    LeaseSettlement, LeasedJob, ListCursor, ListEntry, ListPage, ListQuery, LostClaim, NewJob,
-    PoliciesPage, PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, PurgeBatch,
-    RecordCounts, RedriveBatch, RedriveResult, ReplicaHeartbeat, RequestResult, RescheduleResult,
-    RunningLease, ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats, SharedState,
-    StatsOptions, StoreInfo, StoreUsage, StoredPolicy, StreamDemand, StreamLeaseRef, TopicDemand,
-    TopicInfo, TopicLeases, TopicRemainder, Unclaim, UnclaimResult, WriteDurability, WriteResult,
+    AdoptBatch, AdoptItem, Claim, ClaimResult, ExplainedJob, GroupSetting, GroupsQuery, Heartbeat,
+    IdsPage, JobDeletion, JobRequest, JobReschedule, LeaseExtension, LeaseQuery, LeaseQueryResult,
+    LeaseRef, LeaseSettlement, LeasedJob, ListCursor, ListEntry, ListPage, ListQuery, LostClaim,
+    NewJob, PoliciesPage, PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult,
+    PurgeBatch, RecordCounts, RedriveBatch, RedriveResult, ReplicaHeartbeat, RequestResult,
+    RescheduleResult, RunningLease, ShardGroupStats, ShardIdentity, ShardProblem, ShardStatus,
+    ShardTopicStats, SharedState, StatsOptions, StoreInfo, StoreUsage, StoredPolicy, StreamDemand,
+    StreamLeaseRef, TopicDemand, TopicInfo, TopicLeases, TopicRemainder, Unclaim, UnclaimResult,
+    WriteDurability, WriteResult,
 };
 
 /// Result of a store call.
@@ -133,6 +137,21 @@ pub trait Store: Send + Sync {
         topics: Vec<TopicName>,
         options: StatsOptions,
     ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>>;
+
+    /// Replaces the settings of all groups of the topic by these, at most
+    /// [`GROUP_SETTINGS_MAX`](crate::domain::limit::GROUP_SETTINGS_MAX) with distinct groups; other groups have weight
+    /// 1 and are not paused. Settings do not depend on the topic or on its jobs: they stay until they are replaced.
+    /// Subscribers receive [`ShardEvent::Claimable`] for jobs that are no longer paused. `until` is the deadline of the
+    /// caller.
+    fn configure_groups(
+        &self,
+        topic: TopicName,
+        settings: Vec<GroupSetting>,
+        until: Option<Instant>,
+    ) -> StoreFuture<'_, ()>;
+
+    /// Lists the groups of a topic that have waiting or running jobs, in the order of their text.
+    fn groups(&self, query: GroupsQuery) -> StoreFuture<'_, Vec<ShardGroupStats>>;
 
     /// Returns statistics of the shard.
     fn info(&self) -> StoreFuture<'_, StoreInfo>;

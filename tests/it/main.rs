@@ -24,6 +24,8 @@ mod docs;
 mod e2e;
 /// Data of former builds in a Redis.
 mod frozen;
+/// Fairness of groups.
+mod groups;
 /// Fixtures of the end-to-end tests: the server process, clients, a worker that records.
 mod harness;
 /// Calls that arrive after their own deadline.

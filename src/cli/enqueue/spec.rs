@@ -30,6 +30,9 @@ pub(super) struct SpecArgs {
     /// Priority, 0 to 9; 9 goes first [default: 0]
     #[arg(long, value_name = "0-9", value_parser = values::priority, allow_hyphen_values = true)]
     priority: Option<i32>,
+    /// Group of the job, such as a tenant: groups of a topic take turns [default: the jobs without a group]
+    #[arg(long, value_name = "GROUP", value_parser = values::non_empty)]
+    group: Option<String>,
     /// A header for the worker; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = values::header)]
     header: Vec<(String, String)>,
@@ -83,6 +86,7 @@ impl SpecArgs {
             expiration: ttl
                 .or_else(|| self.expires.map(|time| Expiration::ExpireTime(time.into()))),
             retention: self.retention.map(to_proto_duration),
+            group: self.group.clone().unwrap_or_default(),
             ..Default::default()
         })
     }

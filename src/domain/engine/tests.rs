@@ -4,7 +4,7 @@ use super::*;
 use crate::domain::conflict::request_code;
 use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::{
-    AttemptOutcome, EnqueueOutcome, OnConflict, Payload, RetentionRule, RetryOverrides,
+    AttemptOutcome, EnqueueOutcome, GroupName, OnConflict, Payload, RetentionRule, RetryOverrides,
     RetryPolicy, Spec, StreamId, Time, Token, TopicName, When, limit,
 };
 
@@ -700,16 +700,23 @@ fn each_settle_action_has_its_own_code() {
 
 #[test]
 fn a_record_is_indexed_by_phase_and_failures() {
-    let place = |at| placement(&job(at)).index;
-    let waiting = |failed| JobIndex::Waiting { priority: 2, failed };
+    let waiting = |failed| JobIndex::Waiting { priority: 2, failed, group: None };
     for at in all() {
         let expected = match at {
             At::State(State::Scheduled | State::Ready) => waiting(false),
             At::State(State::Backoff) => waiting(true),
-            At::State(State::Running) | At::Next => JobIndex::Running,
+            At::State(State::Running) | At::Next => JobIndex::Running { group: None },
             At::State(state) => JobIndex::Finished(state),
         };
-        assert_eq!(place(at), expected, "{at:?}");
+        assert_eq!(placement(&job(at)).index, expected, "{at:?}");
+    }
+    let group = GroupName::try_new("g").unwrap();
+    for at in all() {
+        let mut record = job(at);
+        record.spec.group = Some(group.clone());
+        let stands = placement(&record).index.group().is_some();
+        let is_finished = matches!(record.phase, Phase::Finished(_));
+        assert_eq!(stands, !is_finished, "{at:?}");
     }
     let alarm = |at| placement(&job(at)).alarm;
     assert_eq!(alarm(At::State(State::Ready)), None);

@@ -1,7 +1,7 @@
 //! Deliveries and revocations: messages to a worker.
 
 use crate::dispatch::{JobDelivery, StreamBatch};
-use crate::domain::{Receipt, RetryOverrides, RetryPolicy, TopicName};
+use crate::domain::{GroupName, Receipt, RetryOverrides, RetryPolicy, TopicName};
 use crate::pb;
 
 use super::number::to_int32;
@@ -47,7 +47,7 @@ pub(in crate::grpc) fn to_delivery(
         priority: i32::from(job.priority),
         last_error: if job.failures == 0 { String::new() } else { job.last_error },
         delivery: to_int32(job.deliveries.saturating_add(1)),
-        group: String::new(),
+        group: GroupName::text(job.spec.group.as_ref()).to_owned(),
         fence: job.fence.0,
         checkpoint: job.checkpoint.map(payload::to_payload),
         crashes: to_int32(job.crashes),

@@ -1,6 +1,6 @@
 //! Jobs in answers, and job names in requests.
 
-use crate::domain::{Attempt, Job, JobKey, Spec, Time};
+use crate::domain::{Attempt, GroupName, Job, JobKey, Spec, Time};
 use crate::pb;
 
 use super::enums::{self, ReadView};
@@ -83,9 +83,9 @@ fn to_job_spec(
         lease_duration: spec.lease.map(to_duration),
         expiration: expire.map(|time| Expiration::ExpireTime(to_timestamp(time))),
         retention: spec.retention.map(to_duration),
+        group: GroupName::text(spec.group.as_ref()).to_owned(),
         // Not implemented yet.
         http_target: None,
-        group: String::new(),
     }
 }
 
@@ -128,6 +128,7 @@ pub(in crate::grpc) mod tests {
                 headers: vec![("a".into(), "b".into())],
                 retry: RetryOverrides { max_attempts: Some(-1), ..Default::default() },
                 lease: Some(Duration::from_secs(60)),
+                group: GroupName::stored("g"),
                 retention: Some(Duration::ZERO),
             },
             priority: 3,

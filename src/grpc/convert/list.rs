@@ -103,14 +103,14 @@ fn topics_query(prefix: &str) -> u64 {
     hash("topics", &query)
 }
 
-fn hash(kind: &str, query: &impl prost::Message) -> u64 {
+pub(super) fn hash(kind: &str, query: &impl prost::Message) -> u64 {
     let mut bytes = kind.as_bytes().to_vec();
     bytes.push(0);
     bytes.extend(query.encode_to_vec());
     xxh3_64(&bytes)
 }
 
-fn size(checks: &mut Checks, given: i32, default: u32, max: u32) -> usize {
+pub(super) fn size(checks: &mut Checks, given: i32, default: u32, max: u32) -> usize {
     let size = u32::try_from(given).unwrap_or_else(|_| {
         checks.invalid(FieldPath::ROOT.field("page_size"), format!("must be 0 to {max}"));
         0
@@ -121,13 +121,13 @@ fn size(checks: &mut Checks, given: i32, default: u32, max: u32) -> usize {
 
 /// Encodes a token: the hash of its query and the place where its page ended. A client that changes its query
 /// receives an error instead of a wrong page.
-fn encode(query: u64, place: &[u8]) -> String {
+pub(super) fn encode(query: u64, place: &[u8]) -> String {
     let mut bytes = query.to_be_bytes().to_vec();
     bytes.extend_from_slice(place);
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-fn token<T>(
+pub(super) fn token<T>(
     checks: &mut Checks,
     given: &str,
     query: u64,

@@ -17,6 +17,7 @@ pub(super) mod delivery;
 pub(super) mod enqueue;
 pub(super) mod enums;
 pub(super) mod explain;
+pub(super) mod group;
 pub(super) mod job;
 pub(super) mod list;
 pub(super) mod metadata;

@@ -1,6 +1,6 @@
 //! Topics, ids and request ids.
 
-use crate::domain::{JobId, JobKey, TopicName, TopicPattern, limit};
+use crate::domain::{GroupName, JobId, JobKey, TopicName, TopicPattern, limit};
 
 use super::{Checks, FieldPath};
 
@@ -11,6 +11,15 @@ pub(in crate::grpc) fn topic(
     name: &str,
 ) -> Option<TopicName> {
     checks.check(path, TopicName::try_new(name))
+}
+
+/// Reads the group of a job; empty: none.
+pub(in crate::grpc) fn group(
+    checks: &mut Checks,
+    path: FieldPath<'_>,
+    group: &str,
+) -> Option<GroupName> {
+    if group.is_empty() { None } else { checks.check(path, GroupName::try_new(group)) }
 }
 
 /// Reads a topic by its name, or all topics by a prefix and a final `*`.

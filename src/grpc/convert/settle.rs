@@ -270,10 +270,7 @@ mod tests {
                 &["items[1].result TOO_LARGE"],
             ),
             (|i| i.enqueue[1].topic.clear(), &["items[1].enqueue[1].topic INVALID_FIELD"]),
-            (
-                |i| i.enqueue[0].group = "g".into(),
-                &["items[1].enqueue[0].group FEATURE_UNSUPPORTED"],
-            ),
+            (|i| i.enqueue[0].group = "g h".into(), &["items[1].enqueue[0].group INVALID_FIELD"]),
             (|i| i.enqueue = vec![i.enqueue[0].clone(); 17], &["items[1].enqueue TOO_LARGE"]),
         ];
         for (set, expected) in cases {

@@ -52,7 +52,7 @@ pub(in crate::grpc) fn draft(
         http_target,
         group,
     } = spec;
-    refuse_features(checks, path, http_target.as_ref(), &group);
+    refuse_features(checks, path, http_target.as_ref());
     let topic = names::topic(checks, path.field("topic"), &topic);
     let due = schedule::due(checks, path, schedule.map(Into::into), context.now);
     let due = due.unwrap_or(When::Now);
@@ -69,6 +69,7 @@ pub(in crate::grpc) fn draft(
             headers: self::headers(checks, path.field("headers"), headers, context.trace),
             retry: retry::retry(checks, path.field("retry"), retry),
             lease: time::duration(checks, lease_at, lease_duration.as_ref(), &LEASE),
+            group: names::group(checks, path.field("group"), &group),
             retention: time::duration(checks, retention_at, retention.as_ref(), &RETENTION),
         },
         topic: topic?,
@@ -76,17 +77,9 @@ pub(in crate::grpc) fn draft(
 }
 
 /// Refuses the fields whose features this server does not have: if they were ignored, a promise would be broken.
-fn refuse_features(
-    checks: &mut Checks,
-    path: FieldPath<'_>,
-    http_target: Option<&pb::HttpTarget>,
-    group: &str,
-) {
+fn refuse_features(checks: &mut Checks, path: FieldPath<'_>, http_target: Option<&pb::HttpTarget>) {
     if http_target.is_some() {
         checks.unsupported(path.field("http_target"), "http_dispatch");
-    }
-    if !group.is_empty() {
-        checks.unsupported(path.field("group"), "groups");
     }
 }
 
@@ -173,14 +166,16 @@ mod tests {
     fn every_field_has_its_rule() {
         type SetSpecField = fn(&mut pb::JobSpec);
         let invalid = "INVALID_FIELD";
-        let cases: [(SetSpecField, &[(&str, &str)]); 16] = [
+        let cases: [(SetSpecField, &[(&str, &str)]); 18] = [
             (|_| (), &[]),
             (|s| s.topic.clear(), &[("job.topic", invalid)]),
             (|s| s.id = "a b".into(), &[("job.id", invalid)]),
             (|s| s.priority = Some(9), &[]),
             (|s| s.priority = Some(10), &[("job.priority", invalid)]),
             (|s| s.priority = Some(-1), &[("job.priority", invalid)]),
-            (|s| s.group = "g".into(), &[("job.group", "FEATURE_UNSUPPORTED")]),
+            (|s| s.group = "tenant:7@example.com".into(), &[]),
+            (|s| s.group = "g".repeat(65), &[("job.group", invalid)]),
+            (|s| s.group = "a/b".into(), &[("job.group", invalid)]),
             (
                 |s| s.http_target = Some(pb::HttpTarget::default()),
                 &[("job.http_target", "FEATURE_UNSUPPORTED")],

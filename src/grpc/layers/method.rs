@@ -119,6 +119,7 @@ impl From<Rpc> for RpcMethod {
             | Rpc::ListTopics
             | Rpc::GetTopicStats
             | Rpc::PurgeTopic
+            | Rpc::ListGroups
             | Rpc::ListJobs
             | Rpc::RedriveJobs
             | Rpc::ExplainJob
@@ -170,7 +171,7 @@ mod tests {
                 seen += 1;
             }
         }
-        assert_eq!(seen, 26);
+        assert_eq!(seen, 27);
         assert_eq!(RpcMethod::from_path("/ringq.v1.QueueService/Nothing").kind, MethodKind::Other);
     }
 

@@ -13,7 +13,7 @@ use prost::Message;
 use crate::domain::{Attempt, AttemptOutcome, Payload, RetentionRule, Time};
 
 pub use history::{AttemptsSplice, decode_history, encode_attempts, encode_history};
-pub use spec::{decode_spec, encode_spec};
+pub use spec::{decode_spec, encode_spec, encode_spec_without_group};
 pub use topic_policy::{decode_topic_policy, encode_topic_policy};
 
 /// Generated messages.
@@ -103,7 +103,7 @@ mod tests {
     use crate::domain::engine::{
         AttemptsChange, JobHistory, LeaseEndHistory, NextGeneration, NextGenerationSpec,
     };
-    use crate::domain::{RetryOverrides, Spec, Token};
+    use crate::domain::{GroupName, RetryOverrides, Spec, Token};
 
     #[test]
     fn everything_survives_its_round_trip() {
@@ -127,8 +127,10 @@ mod tests {
         let headers = vec![("a".into(), "1".into()), ("b".into(), String::new())];
         // A new field does not compile here. Fields that are `None` have columns of their own in the stores.
         let (headers_, retry_) = (headers.clone(), retry.clone());
+        let group = GroupName::stored("g");
         let (payload_, lease, retention) = (None, None, Some(Duration::from_secs(5)));
-        let spec = Spec { payload: payload_, headers: headers_, retry: retry_, lease, retention };
+        let spec =
+            Spec { payload: payload_, headers: headers_, retry: retry_, lease, group, retention };
         let alone = [
             Spec { headers, ..Spec::default() },
             Spec { retry, ..Spec::default() },
@@ -144,7 +146,8 @@ mod tests {
     #[test]
     fn a_life_survives_its_round_trip() {
         assert_eq!(encode_history(&JobHistory::new(1), None), None);
-        let spec = Spec { lease: Some(Duration::from_secs(3)), ..Spec::default() };
+        let group = GroupName::stored("g");
+        let spec = Spec { lease: Some(Duration::from_secs(3)), group, ..Spec::default() };
         let own = NextGenerationSpec {
             keep: RetentionRule::Record(Duration::from_secs(9)),
             bytes: 8,

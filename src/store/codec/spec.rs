@@ -4,14 +4,22 @@ use std::time::Duration;
 
 use prost::Message as _;
 
-use crate::domain::{RetryOverrides, Spec};
+use crate::domain::{GroupName, RetryOverrides, Spec};
 
 use super::{decode, micros, stored};
 
-/// Encodes the parts of a spec that no store reads itself: headers, retention, retry overrides. `None`: all are
-/// absent, which is the usual case. Stores keep payload and lease in fields of their own.
+/// Encodes headers, group, retention and retry overrides of a spec. `None`: all are absent, which is the usual case.
+/// Stores keep payload and lease in fields of their own.
 pub fn encode_spec(spec: &Spec) -> Option<Vec<u8>> {
-    let stored = to_stored(spec);
+    encode(to_stored(spec))
+}
+
+/// Encodes a spec as [`encode_spec`] does, for a store that keeps the group in a field of its own, too.
+pub fn encode_spec_without_group(spec: &Spec) -> Option<Vec<u8>> {
+    encode(stored::Spec { group: String::new(), ..to_stored(spec) })
+}
+
+fn encode(stored: stored::Spec) -> Option<Vec<u8>> {
     (stored != stored::Spec::default()).then(|| stored.encode_to_vec())
 }
 
@@ -27,7 +35,7 @@ pub fn decode_spec(blob: Option<&[u8]>) -> Spec {
 }
 
 pub(super) fn to_stored(spec: &Spec) -> stored::Spec {
-    let Spec { headers, payload: _, lease: _, retention, retry } = spec;
+    let Spec { headers, payload: _, lease: _, group, retention, retry } = spec;
     let header = |(name, value): &(String, String)| stored::Header {
         name: name.clone(),
         value: value.clone(),
@@ -36,6 +44,7 @@ pub(super) fn to_stored(spec: &Spec) -> stored::Spec {
         headers: headers.iter().map(header).collect(),
         retry: (*retry != RetryOverrides::default()).then(|| retry_to_stored(retry)),
         retention_us: retention.map(micros),
+        group: GroupName::text(group.as_ref()).to_owned(),
     }
 }
 
@@ -44,6 +53,7 @@ pub(super) fn from_stored(stored: stored::Spec) -> Spec {
         headers: stored.headers.into_iter().map(|h| (h.name, h.value)).collect(),
         payload: None,
         lease: None,
+        group: GroupName::stored(&stored.group),
         retention: stored.retention_us.map(Duration::from_micros),
         retry: stored.retry.map(retry_from).unwrap_or_default(),
     }

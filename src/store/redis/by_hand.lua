@@ -11,8 +11,10 @@ if not record then return redis.error_reply('job not found') end
 if string.byte(record) == 255 then record = string.sub(record, 4 + struct.unpack('>I2', record, 2)) end
 local due, arrival, created, apart, inside, _, bytes, phase, priority, keep = struct.unpack('>I7I6I7BBc8I4BBi8', record)
 if what == 'head' then return { due, arrival, created, apart, inside, bytes, phase, priority, keep } end
--- A finished job has the times of its end and of its deletion here, then an extended one its extension.
+-- A finished job has the times of its end and of its deletion here, then an extended one its extension, and one
+-- with a group the group after its length.
 local at = 45 + (phase > 0 and 14 or 0) + (inside >= 8 and 23 or 0)
+if inside >= 16 then at = at + 1 + string.byte(record, at) end
 for _, message in ipairs({ { 2, 'spec' }, { 4, 'life' } }) do
   local found = ''
   if bit.band(inside, message[1]) ~= 0 then

@@ -10,7 +10,7 @@ use crate::domain::{JobKey, Payload, RetentionRule, Spec, State, Time};
 use crate::store::codec;
 
 use super::entry::{
-    INLINE_BYTES_MAX, JobEntry, clamped, phase_of, put_extension, put_fixed, put_message,
+    INLINE_BYTES_MAX, JobEntry, clamped, phase_of, put_extension, put_fixed, put_group, put_message,
 };
 use super::layout::{TIME_MAX, parts_inside, separate_parts};
 use super::record_version;
@@ -242,10 +242,10 @@ impl RecordSlot {
                 parts.push(PartWrite::drop(kind::ATTEMPTS));
             }
         }
-        let spec = codec::encode_spec(&record.spec);
+        let spec = codec::encode_spec_without_group(&record.spec);
+        let group = record.spec.group.as_ref();
         let stored_life = codec::encode_history(&life, record.next.as_deref());
-        let is_extended =
-            record.expire.is_some() || record.request_code.is_some() || record.spec.lease.is_some();
+        let is_extended = is_extended(record);
         let flag = |flag, on| if on { flag } else { 0 };
         let keeps = record.retention != RetentionRule::Nothing;
         let flags = [
@@ -259,7 +259,8 @@ impl RecordSlot {
             flag(parts_inside::BODY, is_apart || inline.is_some())
                 | flag(parts_inside::SPEC, spec.is_some())
                 | flag(parts_inside::LIFE, stored_life.is_some())
-                | flag(parts_inside::EXTENSION, is_extended),
+                | flag(parts_inside::EXTENSION, is_extended)
+                | flag(parts_inside::GROUP, group.is_some()),
         ];
         put_times(plan, record, self.entry.as_ref(), decided);
         let phase = match &record.phase {
@@ -272,6 +273,7 @@ impl RecordSlot {
             put_extension(plan, record.request_code, record.spec.lease);
         }
         let mut rest = Vec::new();
+        put_group(&mut rest, group);
         put_message(&mut rest, spec.as_deref());
         put_message(&mut rest, stored_life.as_deref());
         rest.extend(inline.unwrap_or_default());
@@ -333,6 +335,12 @@ impl RecordSlot {
     fn is_promotion(&self) -> bool {
         self.parts.payload == PayloadChange::Promote
     }
+}
+
+/// Returns whether the record has an extension.
+fn is_extended(record: &Record) -> bool {
+    let Record { expire, request_code, spec, .. } = record;
+    expire.is_some() || request_code.is_some() || spec.lease.is_some() || spec.group.is_some()
 }
 
 /// Approximate number of bytes of a record.

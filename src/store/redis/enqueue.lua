@@ -9,6 +9,8 @@
 --#include clock
 local pack, unpack_, byte, sub = struct.pack, struct.unpack, string.byte, string.sub
 local slow, upkeep_at, a, passed, LAST, counted, before = nil, 0, 2, 0, $time.max, nil, nil
+-- Jobs with a group, which wait in lanes.
+local grouped
 
 -- The common case: one job, without a priority, an expire time and a payload apart. At this size the cost of each
 -- table and function counts, so this code has none.
@@ -17,7 +19,7 @@ if #ARGV == 4 then
   local due, due_text, fixed, usual = now, now_text, blob, true
   if byte(blob) >= $unusual then
     local mode, micros, _, length = unpack_($blob[mode..length], blob)
-    usual, fixed = mode % 16 <= 2 and #blob == $blob.fixed - 1 + length, sub(blob, $blob.fixed)
+    usual, fixed = mode % 32 <= 2 and #blob == $blob.fixed - 1 + length, sub(blob, $blob.fixed)
     if usual and mode % 4 > 0 then
       due = mode % 2 == 1 and math.min(now + micros, LAST) or math.max(now, micros)
       due_text = string.format('%d', due)
@@ -49,7 +51,7 @@ if #ARGV == 4 then
 end
 
 -- Parses a blob with a mode: due time and its text, expire time, the record from the flags on, and the payload if it
--- is stored apart.
+-- is stored apart, and whether the job has a group.
 local function read(blob)
   local mode, micros, until_expiry, length = unpack_($blob[mode..length], blob)
   local fixed = sub(blob, $blob.fixed, $blob.fixed - 1 + length)
@@ -63,13 +65,16 @@ local function read(blob)
     fixed = sub(fixed, 1, $fixed.expire - 1) .. pack($fixed[expire], expires) .. sub(fixed, $fixed.has_request)
   end
   if #blob > $blob.fixed - 1 + length then payload = sub(blob, $blob.fixed + length) end
-  return due, due_text, expires, fixed, payload
+  return due, due_text, expires, fixed, payload, mode % 32 >= 16
 end
 
 -- Creates the topic with its first jobs; it has no lease yet that could end.
 local function create(name)
   call('HSETNX', P .. 'topic:' .. name, 'created', now_text)
-  if call('HSETNX', P .. 'claims', name, pack($claims[bound], $time.max) .. '0') == 1 then
+  -- Also if its jobs without a group are paused, a claim has to look at its lanes.
+  local setting = call('HGET', P .. 'shares:' .. name, '')
+  local marks = setting and string.find(setting, 'paused', 1, true) and '0kl' or '0'
+  if call('HSETNX', P .. 'claims', name, pack($claims[bound], $time.max) .. marks) == 1 then
     call('ZADD', P .. 'topics', '0', name)
   end
 end
@@ -95,9 +100,9 @@ while a < #ARGV do
   local behind = false
   for i = 1, n do
     local id, blob = ARGV[ids + i], ARGV[blobs + i]
-    local due, due_text, fixed, expires, payload = now, now_text, blob, 0, nil
+    local due, due_text, fixed, expires, payload, has_group = now, now_text, blob, 0, nil, nil
     if byte(blob) >= $unusual then
-      due, due_text, expires, fixed, payload = read(blob)
+      due, due_text, expires, fixed, payload, has_group = read(blob)
     end
     local taken, expired = found[i], expires ~= 0 and expires <= now
     if taken or behind or name == before or expired then
@@ -114,7 +119,12 @@ while a < #ARGV do
       local member = place .. id
       records[r + 1], records[r + 2] = id, place .. created .. fixed
       r = r + 2
-      local lined = due == now and its_priority == 0 and expires == 0
+      if has_group then
+        grouped = grouped or {}
+        local group = sub(fixed, $fixed.tail + 1, $fixed.tail + byte(fixed, $fixed.tail))
+        grouped[#grouped + 1] = { name, group, arrived + i, string.char(48 + its_priority), due, member }
+      end
+      local lined = due == now and its_priority == 0 and expires == 0 and not has_group
       if lined and fits == nil then
         last = call('LINDEX', line, '-1')
         -- A last member that is due later shows that the clock went back; then the job does not join the line.
@@ -123,7 +133,7 @@ while a < #ARGV do
       if lined and fits then
         w = w + 1
         row[w] = member
-      else
+      elseif not has_group then
         if its_priority ~= priority then
           others = priority and (others or {})
           if priority then others[priority] = { adds, size, first, first_due, first_text } end
@@ -177,6 +187,16 @@ while a < #ARGV do
     end
   end
   a, passed, before = blobs + n + 1, passed + n, name
+end
+
+if grouped then
+  --#include lanes
+  for i = 1, #grouped do
+    local name, group, arrival, letter, due, member = unpack(grouped[i])
+    local t = lanes_of(name)
+    lane_join(t, lane_of(t, group, arrival), letter, due, member, now)
+  end
+  save_lanes()
 end
 
 if not slow and upkeep_at == 0 then return now end

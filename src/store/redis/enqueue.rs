@@ -2,7 +2,7 @@
 //!
 //! A new job is sent as a blob. The usual blob (due at once, default retention, payload inside) is the record from
 //! its flags on. Any other blob has in front: a mode byte (128, plus 1 due after a delay, 2 due at a time, 4 expires
-//! after a delay, 8 expires at a time), due time (7 bytes), expire time (7) and length of the record (4); a payload
+//! after a delay, 8 expires at a time, 16 it has a group), due time (7 bytes), expire time (7) and length of the record (4); a payload
 //! that is stored apart follows the record.
 
 use bytes::BufMut as _;
@@ -16,7 +16,9 @@ use crate::domain::{
 use crate::store::{Error, JobRequest, RequestResult, Result, codec};
 
 use super::connections::RedisConnection;
-use super::entry::{INLINE_BYTES_MAX, clamped, micros, put_extension, put_fixed, put_message};
+use super::entry::{
+    INLINE_BYTES_MAX, clamped, micros, put_extension, put_fixed, put_group, put_message,
+};
 use super::layout::{EXTENDED_BLOB, parts_inside, separate_parts};
 use super::optimistic_commit::errors_per_request;
 use super::reply::{ScriptReply, unexpected};
@@ -34,12 +36,15 @@ struct JobToCreate<'a> {
 
 /// Encodes a new job for the script.
 fn encode_new_job(job: &engine::Enqueue) -> Vec<u8> {
-    let spec = codec::encode_spec(&job.spec);
+    let spec = codec::encode_spec_without_group(&job.spec);
+    let group = job.spec.group.as_ref();
     let payload = job.spec.payload.as_ref().map(codec::encode_payload);
     let large = payload.as_ref().is_some_and(|payload| payload.len() > INLINE_BYTES_MAX);
     let (mode, due, expire) = encode_schedule(job);
-    let is_extended =
-        job.expire.is_some() || job.request_code.is_some() || job.spec.lease.is_some();
+    let is_extended = job.expire.is_some()
+        || job.request_code.is_some()
+        || job.spec.lease.is_some()
+        || group.is_some();
     let flag = |flag, on| if on { flag } else { 0 };
     let mut record = Vec::with_capacity(96 + payload.as_ref().map_or(0, Vec::len));
     let flags = [
@@ -47,7 +52,8 @@ fn encode_new_job(job: &engine::Enqueue) -> Vec<u8> {
             | flag(separate_parts::PAYLOAD, large),
         flag(parts_inside::BODY, payload.is_some())
             | flag(parts_inside::SPEC, spec.is_some())
-            | flag(parts_inside::EXTENSION, is_extended),
+            | flag(parts_inside::EXTENSION, is_extended)
+            | flag(parts_inside::GROUP, group.is_some()),
     ];
     let version = record_version::next_version();
     let bytes = job.spec.bytes() as u64;
@@ -56,6 +62,7 @@ fn encode_new_job(job: &engine::Enqueue) -> Vec<u8> {
         record.put_uint(0, 7);
         put_extension(&mut record, job.request_code, job.spec.lease);
     }
+    put_group(&mut record, group);
     put_message(&mut record, spec.as_deref());
     let payload = payload.unwrap_or_default();
     if mode == 0 && !large {
@@ -89,6 +96,9 @@ fn encode_schedule(job: &engine::Enqueue) -> (u8, u64, u64) {
     };
     let due = when(job.due, 1, 2);
     let expire = job.expire.map_or(0, |expire| when(expire, 4, 8));
+    if job.spec.group.is_some() {
+        mode |= 16;
+    }
     (mode, due, expire)
 }
 

@@ -6,13 +6,15 @@
 //! waits or runs); priority; keep (0 nothing, above 0 the retention of the record, below 0 that of a tombstone). For
 //! a finished job: the time at which it finished and the time at which it is deleted. With the flag for it an
 //! extension: expire time (0: none), whether the job has a request id, its hash, own lease duration (stored plus one,
-//! 0: none). In the tail, each after its length of 4 bytes if flagged: the spec and the life of the job, messages
+//! 0: none); with another flag the group, after its length of 1 byte. In the tail, each after its length of 4 bytes if
+//! flagged: the spec and the life of the job, messages
 //! that no script parses (`stored.proto`); then the payload, unless it is stored apart.
 //!
 //! **Entry** of a running job: a mark, with which no record begins, the length of its lease, the lease, the record.
 //! Entry of any other job: the record.
 //!
-//! **Lease**: token; effect of an ack (it removes the job, or leaves its tombstone, or has to check); started;
+//! **Lease**: token; effect of an ack (it removes the job, or leaves its tombstone, or has to check; other numbers where
+//! a lane counts the lease); started;
 //! deadline; extended (0: never); owner; stream; grace (stored plus one, 0: none); duration; the worker's id. The
 //! part after its times is equal for most leases of a worker, so claims send it ready made.
 //!
@@ -24,7 +26,9 @@ use std::time::Duration;
 use bytes::{Buf as _, BufMut as _, Bytes};
 
 use crate::domain::engine::{Finish, JobParts, Lease, Phase, Record, RecordTime};
-use crate::domain::{Job, JobKey, Payload, RetentionRule, ShardName, Spec, State, Time, Token};
+use crate::domain::{
+    GroupName, Job, JobKey, Payload, RetentionRule, ShardName, Spec, State, Time, Token,
+};
 use crate::store::{self, Result, codec};
 
 use super::layout::{RUNS, TIME_MAX, parts_inside, separate_parts};
@@ -156,6 +160,10 @@ impl JobEntry {
             request = Some(fields.unsigned(8)?).filter(|_| is_known);
             own_lease = fields.maybe_duration()?;
         }
+        let group = match inside & parts_inside::GROUP {
+            0 => None,
+            _ => GroupName::stored(&fields.text(1)?),
+        };
         let spec = fields.message(inside & parts_inside::SPEC != 0)?;
         let life = fields.message(inside & parts_inside::LIFE != 0)?;
         let (life, next) = codec::decode_history(life.as_deref());
@@ -170,7 +178,7 @@ impl JobEntry {
             retention: keep,
             request_code: request,
             bytes: bytes.into(),
-            spec: Spec { lease: own_lease, ..codec::decode_spec(spec.as_deref()) },
+            spec: Spec { lease: own_lease, group, ..codec::decode_spec(spec.as_deref()) },
             history: life,
             next: next.map(Box::new),
         };
@@ -295,6 +303,14 @@ pub(super) fn put_extension(blob: &mut Vec<u8>, request: Option<u64>, own_lease:
     blob.put_u8(u8::from(request.is_some()));
     blob.put_u64(request.unwrap_or(0));
     put_duration(blob, own_lease);
+}
+
+/// Writes the group of a job behind its extension.
+pub(super) fn put_group(blob: &mut Vec<u8>, group: Option<&GroupName>) {
+    if let Some(group) = group {
+        blob.put_u8(u8::try_from(group.as_str().len()).unwrap_or(u8::MAX));
+        blob.extend(group.as_str().as_bytes());
+    }
 }
 
 /// Writes a message of the tail after its length.

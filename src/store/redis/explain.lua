@@ -1,5 +1,5 @@
 -- flags: no-writes
--- explain: reads a job, and counts the ready jobs of its topic that come before it.
+-- explain: reads a job, and counts the ready jobs of its topic that come before it, or of its group if it has one.
 -- ARGV: now, whether jobs past their time must be pruned first (0 or 1), topic, id.
 -- Reply: false when a prune is needed first. Else now, its entry or false, the number of ready jobs before it (0 unless
 -- it is ready), and whether there may be more (0 or 1), because a line with many gaps is read in part.
@@ -37,14 +37,22 @@ local function count_line()
   return count, from < low
 end
 
+-- Orders of the job: those of its topic, or of the lane of its group.
+local orders, is_grouped = name, false
+local inside = string.byte(entry, $record.inside)
+if inside >= $inside.group then
+  local length = string.byte(entry, $record.tail)
+  orders, is_grouped = name .. '\0' .. string.sub(entry, $record.tail + 1, $record.tail + length), true
+end
+
 local before, more = 0, false
 for other = 9, priority + 1, -1 do
-  before = before + call('ZCOUNT', P .. 'wait:' .. other .. ':' .. name, '-inf', now_text)
-    + call('ZCOUNT', P .. 'back:' .. other .. ':' .. name, '-inf', now_text)
+  before = before + call('ZCOUNT', P .. 'wait:' .. other .. ':' .. orders, '-inf', now_text)
+    + call('ZCOUNT', P .. 'back:' .. other .. ':' .. orders, '-inf', now_text)
 end
-before = before + passed(P .. 'wait:' .. priority .. ':' .. name, due, seq - 1)
-  + passed(P .. 'back:' .. priority .. ':' .. name, due, seq - 1)
-if priority == 0 then
+before = before + passed(P .. 'wait:' .. priority .. ':' .. orders, due, seq - 1)
+  + passed(P .. 'back:' .. priority .. ':' .. orders, due, seq - 1)
+if priority == 0 and not is_grouped then
   local lined
   lined, more = count_line()
   before = before + lined

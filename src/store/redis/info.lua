@@ -5,6 +5,7 @@
 -- records, scheduled, ready, backoff, dead, finished; the latest future due time (0: none).
 --#include clock
 --#include ready_list
+--#include order_of_mark
 local records, ready, dead, finished, latest, ahead = 0, 0, 0, 0, 0, { 0, 0 }
 
 -- Adds the numbers of a topic. Returns the number of keys that it read.
@@ -15,11 +16,9 @@ local function count(name)
   -- Marks of the orders that may have jobs.
   local marks = string.sub(call('HGET', P .. 'claims', name) or '', $claims.marks)
   ready = ready + line_count(name, marks)
-  for letter in string.gmatch(marks, '[0-9a-j]') do
-    letter = string.byte(letter)
-    -- A digit (from 48 on), or for jobs that failed a letter (from 97 on).
-    local failed = letter >= 97
-    local order = P .. (failed and 'back:' or 'wait:') .. (letter - (failed and 97 or 48)) .. ':' .. name
+  for letter in string.gmatch(marks, '[0-9a-l]') do
+    local order, failed = order_of_mark(letter)
+    order = P .. order .. ':' .. name
     local waiting = call('ZCARD', order)
     local due = waiting > 0 and call('ZCOUNT', order, '-inf', now_text) or 0
     local kind = failed and 2 or 1

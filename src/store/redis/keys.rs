@@ -5,14 +5,20 @@
 //! |---|---|---|
 //! | `ringq:shard` | hash | owner of this Redis: `name`, `format`, and the last `time` that a replica wrote |
 //! | `P topics` | zset | names of topics, all scores 0 |
-//! | `P claims` | hash | state for claims. Per topic: a time (7 bytes) before which none of its leases ends, then marks of the orders that may have jobs (`0-9` of `wait`, `a-j` of `back`; `-`: the line has gaps; `P`: the topic is paused). 0 and a nonce: a claim that was cancelled before it arrived. 1: start of the leases of the last claim, later than all before |
+//! | `P claims` | hash | state for claims. Per topic: a time (7 bytes) before which none of its leases ends, then marks of the orders that may have jobs (`0-9` of `wait`, `a-j` of `back`; `-`: the line has gaps; `P`: the topic is paused; `kl`: the topic has lanes, or its jobs without a group are paused). 0 and a nonce: a claim that was cancelled before it arrived. 1: start of the leases of the last claim, later than all before |
 //! | `P topic:<topic>` | hash | `created`, `arrived`, `ignored` (number of the arrived that an enqueue left unchanged, rejected or only moved), `gaps` of the line, `torn` if these are not known, `paused` (the time until which no job is delivered, 0: no end), `succeeded`, `dead`; `empty`: the time at which `tidy` found no job in it, and the number that had arrived by then |
 //! | `P jobs:<topic>` | hash | id → record, see [`super::entry`]; small payloads are part of it, and the lease of a running job is in front of it |
 //! | `P more:<topic>` | hash | optional parts of jobs, by a letter and the id: attempts `h`, result `r`, payload `p`, payload of the pending generation `q`, checkpoint `c` |
-//! | `P ends:<topic>` | zset | running jobs, by the end of their lease: its token (8 bytes), then 0 unless an ack may remove the job without a check, then the id |
+//! | `P ends:<topic>` | zset | running jobs, by the end of their lease: its token (8 bytes), then 0 unless an ack may remove the job without a check, then the id; of a job with a group: token, 1, id, 0, group |
 //! | `P line:<topic>` | list | jobs without a priority that were due when they came: due time (7 bytes), number of arrival in the topic (6) and id, in that order. A member that its job has left is a gap (`lib/ready_list.lua`) |
 //! | `P wait:<0-9>:<topic>` | zset | waiting jobs of that priority that never failed, except those in the line: members as in the line, by due time |
 //! | `P back:<0-9>:<topic>` | zset | waiting jobs of that priority that failed: members as in the line, by due time |
+//! | `P groups:<topic>` | hash | lanes (`lib/lanes.lua`): group → number of its leases, weight, whether it is paused, place (1 ready, 2 later, 0 neither), place among equals, due time of its first job if it is later, marks of its orders. Empty: number of turns, place of the jobs without a group among equals, number of leases of all groups |
+//! | `P lanes:<topic>` | zset | groups that have a lane, all scores 0 |
+//! | `P ready:<topic>` | zset | lanes whose first job is due: number of the turn of the last delivery (6 bytes), arrival of the first job (6) and group, by running jobs per weight |
+//! | `P later:<topic>` | zset | lanes of which no job is due: groups, by due time |
+//! | `P grouped:<0-1>:<topic>` | zset | waiting jobs of all groups (0 those that never failed, 1 those that failed): members as in the line, by due time. Each is in an order of its lane, too: `wait` and `back` of `<topic>`, 0 and the group |
+//! | `P shares:<topic>` | hash | settings of groups: group (empty: the jobs without one) → weight, and `paused` |
 //! | `P done:<2-5>:<topic>` | zset | finished jobs (2 succeeded, 3 dead, 4 cancelled, 5 expired), by due time |
 //! | `P deadlines` | zset | topics with leases, by a time before which none of them ends |
 //! | `P alarms` | zset | jobs that expire, or whose retention ends: topic, 0 and id, by that time |

@@ -55,8 +55,10 @@ pub(super) mod parts_inside {
     pub(crate) const BODY: u8 = 1;
     pub(crate) const SPEC: u8 = 2;
     pub(crate) const LIFE: u8 = 4;
-    /// Highest flag: scripts test for flags of at least this value.
+    /// Scripts test for flags of at least this value: [`GROUP`] comes with it.
     pub(crate) const EXTENSION: u8 = 8;
+    /// Highest flag, never without [`EXTENSION`]: a group precedes the other parts.
+    pub(crate) const GROUP: u8 = 16;
 }
 
 /// A field: its name, and its format for `struct`. Without a format the field is the rest.
@@ -138,8 +140,22 @@ const ITEM: [LayoutField; 4] = [
     LayoutField("moves", "B"),
 ];
 
+/// State of a lane, and its place among lanes with equal shares.
+const LANE_SHARE: [LayoutField; 4] = [
+    LayoutField("running", "I4"),
+    LayoutField("weight", "B"),
+    LayoutField("paused", "B"),
+    LayoutField("place", "B"),
+];
+const LANE_PLACE: [LayoutField; 2] = [LayoutField("served", "I6"), LayoutField("first", "I6")];
+const LANE_REST: [LayoutField; 2] = [LayoutField("due", "I7"), LayoutField("marks", "")];
+const GROUP: [LayoutField; 1] = [LayoutField("group", "")];
+/// State of all lanes of a topic.
+const LANES: [LayoutField; 3] =
+    [LayoutField("picks", "I6"), LayoutField("served", "I6"), LayoutField("running", "I4")];
+
 /// All layouts, each in consecutive parts.
-const LAYOUTS: [(&str, &[&[LayoutField]]); 14] = [
+const LAYOUTS: [(&str, &[&[LayoutField]]); 17] = [
     // Entry of a waiting job, and of a finished one.
     ("record", &[&ORDER, &CREATED, &FIXED, &KEEP, &EXTENSION]),
     ("ended", &[&ORDER, &CREATED, &FIXED, &KEEP, &ENDING, &EXTENSION]),
@@ -155,6 +171,10 @@ const LAYOUTS: [(&str, &[&[LayoutField]]); 14] = [
     ("tied_end", &[&TOKEN, &ZERO, &ID]),
     // State that claims need of a topic.
     ("claims", &[&BOUND]),
+    // State of a lane, a member of the ready ones, and the state of all lanes of a topic.
+    ("lane", &[&LANE_SHARE, &LANE_PLACE, &LANE_REST]),
+    ("lane_place", &[&LANE_PLACE, &GROUP]),
+    ("lanes", &[&LANES]),
     ("plan", &[&PLAN]),
     ("item", &[&ITEM]),
     // A stream of a claim, and a new job, as they are sent.
@@ -163,7 +183,7 @@ const LAYOUTS: [(&str, &[&[LayoutField]]); 14] = [
 ];
 
 /// Numbers that scripts refer to by name.
-const NUMBERS: [(&str, i64); 29] = [
+const NUMBERS: [(&str, i64); 32] = [
     ("running", RUNS as i64),
     ("unusual", EXTENDED_BLOB as i64),
     ("time.max", TIME_MAX),
@@ -180,6 +200,7 @@ const NUMBERS: [(&str, i64); 29] = [
     ("apart.checkpoint", separate_parts::CHECKPOINT as i64),
     ("inside.life", parts_inside::LIFE as i64),
     ("inside.extension", parts_inside::EXTENSION as i64),
+    ("inside.group", parts_inside::GROUP as i64),
     ("limit.repeats", REPEAT_MAX.as_micros() as i64),
     ("limit.ahead", ID_AHEAD_MAX.as_micros() as i64),
     ("limit.recalled", RECALLED_BYTES_MAX),
@@ -193,6 +214,8 @@ const NUMBERS: [(&str, i64); 29] = [
     ("ack.looks", 0),
     ("ack.removes", 1),
     ("ack.keeps", 2),
+    ("ack.lane_removes", 3),
+    ("ack.lane_keeps", 4),
 ];
 
 /// Returns the code with all names replaced by their values.
@@ -304,6 +327,10 @@ mod tests {
             ("$end.id", "9"),
             ("$tied_end.id", "10"),
             ("$claims.marks", "8"),
+            ("$fixed.tail", "48"),
+            ("$ended.tail", "82"),
+            ("$lane.marks", "27"),
+            ("$lane_place.group", "13"),
             ("$demand.extended", "20"),
             ("$blob.fixed", "20"),
             ("$plan.fixed", "46"),

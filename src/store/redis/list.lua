@@ -50,6 +50,11 @@ else
     if state ~= 's' then orders[#orders + 1] = P .. 'back:' .. priority .. ':' .. name end
   end
 end
+if not tonumber(state) then
+  -- The jobs of all groups.
+  if state ~= 'b' then orders[#orders + 1] = P .. 'grouped:0:' .. name end
+  if state ~= 's' then orders[#orders + 1] = P .. 'grouped:1:' .. name end
+end
 local filled = {}
 for _, order in ipairs(orders) do
   if call('ZCARD', order) > 0 then filled[#filled + 1] = order end

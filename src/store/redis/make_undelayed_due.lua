@@ -1,7 +1,7 @@
 -- flags: allow-oom
 -- make_undelayed_due: after the clock went back, makes jobs of one order that were enqueued without a delay due now, so that they
 -- do not wait for the clock to catch up. For priority 0 the jobs in the line come first, from its end.
--- ARGV: now, topic, priority, due time and arrival to begin after (empty: at the beginning), maximum number of
+-- ARGV: now, topic, priority (empty: the jobs of all groups), due time and arrival to begin after (empty: at the beginning), maximum number of
 -- members to check, new due time (empty: now). One due time for all of them keeps them in the order of their arrival.
 -- Reply: number of checked members, number of those that are due now, the new due time; due time and arrival to
 -- continue after.
@@ -37,11 +37,12 @@ if ARGV[3] == '0' then
       make_due(j)
     end
     if gaps > 0 then note_gaps(k, count_gaps(k.name, -gaps) == 0) end
+    store_lanes()
     return { #late, changed, due, ARGV[4], ARGV[5] }
   end
 end
 
-local order = P .. 'wait:' .. ARGV[3] .. ':' .. k.name
+local order = (ARGV[3] == '' and P .. 'grouped:0:' or P .. 'wait:' .. ARGV[3] .. ':') .. k.name
 local is_due = call('ZCOUNT', order, '-inf', text(now))
 local from = math.max(is_due, passed(order, tonumber(ARGV[4]), tonumber(ARGV[5])))
 local page = call('ZRANGE', order, from, from + ARGV[6] - 1, 'WITHSCORES')
@@ -56,4 +57,5 @@ for i = 1, #page, 2 do
     make_due(j)
   end
 end
+store_lanes()
 return { #page / 2, changed, due, after_due, after_seq }

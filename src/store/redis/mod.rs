@@ -18,6 +18,7 @@
 //! | `claim.rs` | `claim` | `claim` |
 //! | `explain.rs` | `explain` | `explain` |
 //! | `get.rs` | `get` | `get` |
+//! | `groups.rs` | `configure_groups`, `groups` | `configure_groups`, `groups` |
 //! | `info.rs` | `info`, `usage` | `info`, `last_kept_until` |
 //! | `leases.rs` | none: leases by name, and the path of lease patches | `extend`, `change_stream`; leases are read as jobs are |
 //! | `query.rs` | `list`, `topics`, `ids`, `stats` | `list`, `ids`, `stats` |
@@ -37,6 +38,9 @@
 //! | `topic_end` | the end of a topic |
 //! | `lease_events` | notifies other replicas of changes to their leases |
 //! | `claim_general` | claims outside of the common case |
+//! | `lanes`, `claim_lanes` | waiting jobs and leases of groups, and claims from topics with groups |
+//! | `lease_end` | a member of the index of leases |
+//! | `order_of_mark` | the key of an order |
 
 mod address;
 mod apply;
@@ -53,6 +57,7 @@ mod error_mapping;
 mod event_sender;
 mod explain;
 mod get;
+mod groups;
 mod heartbeat;
 mod info;
 mod job_locks;
@@ -95,11 +100,11 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, TopicName};
 use crate::store::{
-    Claim, ClaimResult, Error, EventKind, ExplainedJob, Heartbeat, IdsPage, JobRequest, LeaseQuery,
-    LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite, PolicyWriteResult,
-    PruneResult, PruneTopicsResult, RequestResult, Result, ShardEvent, ShardIdentity, ShardStatus,
-    ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage,
-    TopicInfo, codec,
+    Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupSetting, GroupsQuery, Heartbeat,
+    IdsPage, JobRequest, LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage,
+    PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, Result,
+    ShardEvent, ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats, SharedState,
+    StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo, codec,
 };
 
 use connections::ConnectionLane;
@@ -241,6 +246,19 @@ impl Store for RedisStore {
         options: StatsOptions,
     ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
         Box::pin(self.stats(topics, options))
+    }
+
+    fn configure_groups(
+        &self,
+        topic: TopicName,
+        settings: Vec<GroupSetting>,
+        until: Option<Instant>,
+    ) -> StoreFuture<'_, ()> {
+        Box::pin(self.configure_groups(topic, settings, until))
+    }
+
+    fn groups(&self, query: GroupsQuery) -> StoreFuture<'_, Vec<ShardGroupStats>> {
+        Box::pin(self.groups(query))
     }
 
     fn info(&self) -> StoreFuture<'_, StoreInfo> {

@@ -24,7 +24,7 @@ for _, name in ipairs(names) do
     if known[2] then call('HDEL', topic, 'empty') end
   elseif then_ ~= arrived and policy_of(name) ~= '0' then
     call('HSET', topic, 'empty', now_text .. ' ' .. arrived)
-  elseif policy_of(name) == '0' or now - since >= keep and not policy_of(name) then
+  elseif (policy_of(name) == '0' or now - since >= keep and not policy_of(name)) and delete_lanes(name) then
     delete_topic(name)
     reply[#reply + 1] = name
   end

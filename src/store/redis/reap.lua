@@ -5,6 +5,7 @@
 -- never), then per lease: topic, id, entry of the job.
 --#include clock
 --#include outage
+--#include lease_end
 local _, since, till, is_back = away()
 if is_back then note_sign(since, till) end
 local deadlines, limit, reply = P .. 'deadlines', ARGV[2] + 0, { now, 0, since + 0, till + 0 }
@@ -47,10 +48,17 @@ local function earliest()
   return first and first.at < math.huge and first
 end
 
+-- Counts the end of a lease in its lane.
+local function release(name, group)
+  --#include lanes
+  lane_release(lanes_of(name), group)
+  save_lanes()
+end
+
 local next_ = earliest()
 while limit > 0 and next_ and next_.at <= now do
   local name, member, r = next_.name, next_.member, #reply
-  local id = string.sub(member, string.byte(member, $tied_end.zero) == 0 and $tied_end.id or $end.id)
+  local id, group = job_of_end(member)
   local raw = call('HGET', P .. 'jobs:' .. name, id)
   local token = raw and string.byte(raw) == $running and string.sub(raw, $entry.token, $entry.ack - 1)
   if token == string.sub(member, 1, $end.id - 1) then
@@ -59,6 +67,7 @@ while limit > 0 and next_ and next_.at <= now do
   else
     -- The job was removed by hand: the end of its lease must not be found again.
     call('ZREM', next_.ends, member)
+    if group then release(name, group) end
   end
   advance(next_)
   limit, next_ = limit - 1, earliest()

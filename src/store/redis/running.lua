@@ -6,12 +6,12 @@
 -- Reply: now, the next cursor (0: no more), then per lease: id, and of its entry the lease and the due time and
 -- arrival after it.
 --#include clock
+--#include lease_end
 local sub = string.sub
 local part = call('ZSCAN', P .. 'ends:' .. ARGV[2], ARGV[3], 'COUNT', ARGV[4])
 local reply, ids = { now, part[1] }, {}
 for i = 1, #part[2], 2 do
-  local member = part[2][i]
-  ids[#ids + 1] = sub(member, string.byte(member, $tied_end.zero) == 0 and $tied_end.id or $end.id)
+  ids[#ids + 1] = job_of_end(part[2][i])
 end
 -- ZSCAN returns a small set as a whole, so the ids are looked up in portions.
 for begin = 1, #ids, 512 do

@@ -45,10 +45,12 @@ scripts! {
     Claim = "claim",
     Commit = "commit",
     CommitGrowing = "commit_growing",
+    ConfigureGroups = "configure_groups",
     Enqueue = "enqueue",
     Explain = "explain",
     Extend = "extend",
     Get = "get",
+    Groups = "groups",
     Heartbeat = "heartbeat",
     Ids = "ids",
     Info = "info",
@@ -70,7 +72,7 @@ scripts! {
 }
 
 /// Files that scripts include, by name.
-pub(super) const SOURCES: [(&str, &str); 11] = [
+pub(super) const SOURCES: [(&str, &str); 15] = [
     ("clock", include_str!("lib/clock.lua")),
     ("outage", include_str!("lib/outage.lua")),
     ("lease_events", include_str!("lib/lease_events.lua")),
@@ -82,6 +84,10 @@ pub(super) const SOURCES: [(&str, &str); 11] = [
     ("commit", include_str!("lib/commit.lua")),
     ("topic_end", include_str!("lib/topic_end.lua")),
     ("claim_general", include_str!("lib/claim_general.lua")),
+    ("lanes", include_str!("lib/lanes.lua")),
+    ("claim_lanes", include_str!("lib/claim_lanes.lua")),
+    ("lease_end", include_str!("lib/lease_end.lua")),
+    ("order_of_mark", include_str!("lib/order_of_mark.lua")),
 ];
 
 /// Commands of scripts that a login may lack: what needs them does without, and the shard stays in use.
@@ -298,13 +304,14 @@ impl Verb {
     /// Returns whether the script changes no stored data: a failed call has no unknown outcome.
     pub(super) fn only_reads(self) -> bool {
         use Verb::{
-            Explain, Get, Ids, Info, LastKeptUntil, List, Load, Policies, Prune, Reap, Running,
-            Stats, Topics,
+            Explain, Get, Groups, Ids, Info, LastKeptUntil, List, Load, Policies, Prune, Reap,
+            Running, Stats, Topics,
         };
         matches!(
             self,
             Explain
                 | Get
+                | Groups
                 | Ids
                 | Info
                 | LastKeptUntil
@@ -325,27 +332,39 @@ impl Verb {
     /// `optimistic_commit.rs`. A token does not distinguish an Extend from the one that followed it.
     fn needs_window(self) -> bool {
         use Verb::{
-            CancelClaim, ChangeStream, Claim, Commit, CommitGrowing, Enqueue, Explain, Extend, Get,
-            Heartbeat, Ids, Info, LastKeptUntil, List, Load, MakeUndelayedDue, Open, Policies,
-            Prune, PruneTopics, Reap, Running, SetState, Settle, Stats, Topics, WritePolicies,
+            CancelClaim, ChangeStream, Claim, Commit, CommitGrowing, ConfigureGroups, Enqueue,
+            Explain, Extend, Get, Groups, Heartbeat, Ids, Info, LastKeptUntil, List, Load,
+            MakeUndelayedDue, Open, Policies, Prune, PruneTopics, Reap, Running, SetState, Settle,
+            Stats, Topics, WritePolicies,
         };
         // All verbs are listed, so that a new verb does not compile without a decision.
         match self {
-            Heartbeat | Enqueue | Extend | SetState | WritePolicies => true,
+            Heartbeat | Enqueue | Extend | SetState | ConfigureGroups | WritePolicies => true,
             Claim | Commit | CommitGrowing | ChangeStream | Settle | CancelClaim
-            | MakeUndelayedDue | Open | Policies | Prune | PruneTopics | Get | Ids | Info
-            | Explain | LastKeptUntil | List | Load | Reap | Running | Stats | Topics => false,
+            | MakeUndelayedDue | Open | Policies | Prune | PruneTopics | Get | Groups | Ids
+            | Info | Explain | LastKeptUntil | List | Load | Reap | Running | Stats | Topics => {
+                false
+            }
         }
     }
 
     /// Returns whether the reply begins with the time of Redis's clock.
     pub(super) fn answers_time(self) -> bool {
         use Verb::{
-            ChangeStream, Commit, CommitGrowing, Enqueue, Extend, Heartbeat, Load, SetState,
+            ChangeStream, Commit, CommitGrowing, ConfigureGroups, Enqueue, Extend, Heartbeat, Load,
+            SetState,
         };
         matches!(
             self,
-            Heartbeat | Commit | Enqueue | Extend | Load | CommitGrowing | SetState | ChangeStream
+            Heartbeat
+                | Commit
+                | ConfigureGroups
+                | Enqueue
+                | Extend
+                | Load
+                | CommitGrowing
+                | SetState
+                | ChangeStream
         )
     }
 
@@ -445,7 +464,7 @@ mod tests {
         let flags = |source: &str| source.lines().next().unwrap().to_owned();
         let refused: Vec<_> =
             ALL.iter().filter(|s| flags(s.source) == "-- flags:").map(|s| s.name).collect();
-        assert_eq!(refused, ["commit_growing", "enqueue"]);
+        assert_eq!(refused, ["commit_growing", "configure_groups", "enqueue"]);
     }
 
     #[test]

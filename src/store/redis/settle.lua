@@ -24,6 +24,24 @@ end
 --#include lease_events
 local byte, sub, find_in, unpack_ = string.byte, string.sub, string.find, struct.unpack
 local a, reply, left, kept, ended = 3, { 0 }, false, nil, nil
+-- Functions for lanes, once an ack of a job with a group needs them.
+local lanes
+
+-- Returns the member of `ends` of a running job with a group, and the group.
+local function lane_end(raw, id, token)
+  local record = sub(raw, $entry.token + unpack_($entry[length], raw, $entry.length))
+  local group = sub(record, $record.tail + 1, $record.tail + byte(record, $record.tail))
+  return token .. '\1' .. id .. '\0' .. group, group
+end
+
+-- Counts the end of a lease in its lane.
+local function release(name, group)
+  if not lanes then
+    --#include lanes
+    lanes = { of = lanes_of, release = lane_release, save = save_lanes }
+  end
+  lanes.release(lanes.of(name), group)
+end
 
 -- Removes jobs of a topic that leave nothing, and the ends of their leases.
 local function remove(name, ids, ends)
@@ -47,6 +65,16 @@ local function check_acks(name, ids, ends, found, r)
     elseif ack == $ack.keeps then
       kept = kept or {}
       kept[#kept + 1] = { place = r + i, topic = name, id = id, token = token, raw = raw }
+    elseif ack == $ack.lane_removes then
+      local group
+      gone[#gone + 1] = id
+      gone_ends[#gone_ends + 1], group = lane_end(raw, id, token)
+      release(name, group)
+      add_lease_event(sub(raw, $entry.token, $entry.grace - 1), 'settled')
+    elseif ack == $ack.lane_keeps then
+      kept = kept or {}
+      local ending, group = lane_end(raw, id, token)
+      kept[#kept + 1] = { place = r + i, topic = name, id = id, token = token, raw = raw, ending = ending, group = group }
     else
       reply[r + i], left = 0, true
     end
@@ -139,7 +167,8 @@ local function write_tombstones(name, acks)
         .. (extended and sub(record, $record.expire, $record.tail - 1) or '') .. struct.pack('>I4', #life) .. life
       done[n + 1], done[n + 2] = string.format('%d', due), sub(record, 1, $record.created - 1) .. id
       alarms[n + 1], alarms[n + 2] = till, global .. id
-      ends[#ends + 1], n = token .. '\0' .. id, n + 2
+      ends[#ends + 1], n = acks[i].ending or token .. '\0' .. id, n + 2
+      if acks[i].group then release(name, acks[i].group) end
       add_lease_event(lease, 'settled')
     end
   end
@@ -165,5 +194,6 @@ if kept then
 end
 
 reply[1] = soonest
+if lanes then lanes.save() end
 publish_lease_events()
 return reply

@@ -367,12 +367,14 @@ impl RedisShard {
     async fn make_undelayed_due(&self) -> Result<u64> {
         let (mut changed, mut due) = (0, String::new());
         for topic in self.all_topics().await? {
-            for priority in 0..=limit::PRIORITY_MAX {
+            // The orders of the topic, then that of the jobs of all groups.
+            let priorities = (0..=limit::PRIORITY_MAX).map(|priority| priority.to_string());
+            for priority in priorities.chain([String::new()]) {
                 let mut after = [String::new(), String::new()];
                 loop {
                     let mut call = self.call(Verb::MakeUndelayedDue);
                     call.arg(topic.as_str())
-                        .arg(priority)
+                        .arg(&priority)
                         .arg(&after[0])
                         .arg(&after[1])
                         .arg(limit::CALL_JOBS_MAX)

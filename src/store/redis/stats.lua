@@ -8,26 +8,19 @@
 -- refuses to report them); succeeded, cancelled, expired (the kept records, 0 if not asked for). The reply ends early once the script has read much: the caller requests the rest again.
 --#include clock
 --#include ready_list
+--#include order_of_mark
 local alarm = ARGV[2] == '1' and call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
 if alarm and tonumber(alarm) <= now then return false end
 local reply, keys, soon = { now }, 0, tonumber(ARGV[3])
 -- Bounds of the due times of jobs that are due soon.
 local from, to = '(' .. now_text, string.format('%d', now + soon)
 
--- The order of a mark, and whether its jobs have failed.
-local function order_of(letter)
-  letter = string.byte(letter)
-  -- A digit (from 48 on), or for jobs that failed a letter (from 97 on).
-  local failed = letter >= 97
-  return (failed and 'back:' or 'wait:') .. (letter - (failed and 97 or 48)), failed
-end
-
 local function count(name, marks)
   local ready, oldest = line_count(name, marks), 0
   if ready > 0 then oldest = line_first(name, marks) end
   local ahead, near = { 0, 0 }, 0
-  for letter in string.gmatch(marks, '[0-9a-j]') do
-    local order, failed = order_of(letter)
+  for letter in string.gmatch(marks, '[0-9a-l]') do
+    local order, failed = order_of_mark(letter)
     order = P .. order .. ':' .. name
     local all, due = call('ZCARD', order), call('ZCOUNT', order, '-inf', now_text)
     local kind = failed and 2 or 1
@@ -58,7 +51,11 @@ local function stored(name, marks)
                          'done:$phase.expired' }) do
     add(key, 64)
   end
-  for letter in string.gmatch(marks, '[0-9a-j]') do add(order_of(letter), 64) end
+  for letter in string.gmatch(marks, '[0-9a-l]') do add(order_of_mark(letter), 64) end
+  if string.find(marks, 'k', 1, true) then
+    -- The orders of lanes have the members of `grouped` once more.
+    for _, key in ipairs({ 'grouped:0', 'grouped:1', 'groups', 'lanes', 'ready', 'later' }) do add(key, 64) end
+  end
   looks = looks + math.min(call('HLEN', P .. 'jobs:' .. name), $call.looks)
     + math.min(call('HLEN', P .. 'more:' .. name), $call.looks)
   return sum

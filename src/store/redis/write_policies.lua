@@ -14,7 +14,9 @@ local last = call('ZRANGE', order, '-1', '-1', 'WITHSCORES')[2] or 0
 local function pause(name, till)
   local topic, known = P .. 'topic:' .. name, call('HGET', claims, name)
   if not known then
-    known = struct.pack($claims[bound], $time.max) .. '0'
+    -- Also if its jobs without a group are paused, a claim has to look at its lanes.
+    local _, is_paused = lane_setting(name, '')
+    known = struct.pack($claims[bound], $time.max) .. (is_paused == 1 and '0kl' or '0')
     call('HSETNX', topic, 'created', now_text)
     call('ZADD', P .. 'topics', '0', name)
     call('HSET', claims, name, known)
@@ -44,7 +46,8 @@ for a = 2, #ARGV, 7 do
         -- There is no such topic.
       else
         pause(name, effect == 'p' and ARGV[a + 5] or nil)
-        if effect == 'f' and call('HLEN', P .. 'jobs:' .. name) == 0 then delete_topic(name) end
+        local is_empty = effect == 'f' and call('HLEN', P .. 'jobs:' .. name) == 0
+        if is_empty and delete_lanes(name) then delete_topic(name) end
       end
     end
   end

@@ -1,106 +1,34 @@
 //! Claim: leases ready jobs to the streams, in the order of each topic, within their credit and the limits of one
 //! call.
 
-use std::collections::VecDeque;
-
-use bytes::Bytes;
-use rand::Rng as _;
-use rusqlite::params;
-
-use crate::domain::engine::Command;
-use crate::domain::{JobId, JobKey, Payload, Spec, Time, Token, TopicName, limit};
+use crate::domain::Time;
 use crate::store::{
-    Claim, ClaimResult, LeasedJob, StreamDemand, TopicDemand, TopicLeases, TopicRemainder, codec,
+    Claim, ClaimResult, LeasedJob, TopicDemand, TopicLeases, TopicRemainder, codec,
 };
 
+use super::claim_lanes::claim_from_lanes;
+use super::claim_session::{ClaimSession, StreamRotation, take_jobs};
 use super::error_mapping::SqliteResult;
-use super::job_row::{self, BY_KEY, JobRow, micros, payload_key, signed};
-use super::run_engine::apply_to;
-use super::statement::statement;
-use super::transaction::WriteTransaction;
-
-const FILE: &str = include_str!("claim.sql");
-const TAKE: &str = statement(FILE, "take");
-const LEASE: &str = statement(FILE, "lease");
-
-/// Remaining budget of one call.
-struct ClaimBudget {
-    jobs: usize,
-    bytes: u64,
-    /// Number of expired jobs that the call may still remove.
-    expiries: usize,
-}
-
-/// Streams that can still take jobs, in turn.
-struct StreamRotation<'a> {
-    streams: &'a [StreamDemand],
-    budgets: Vec<StreamBudget>,
-    order: VecDeque<usize>,
-}
-
-struct StreamBudget {
-    jobs: u32,
-    bytes: u64,
-    oversize: bool,
-}
-
-/// A job that was taken but is not leased yet.
-struct TakenJob {
-    key: i64,
-    stream: usize,
-    job: LeasedJob,
-}
-
-/// A waiting job, without its body.
-struct WaitingRow {
-    key: i64,
-    due: Time,
-    expire: Option<Time>,
-    bytes: u64,
-}
-
-/// End of the search through one rank.
-enum RankEnd {
-    /// The rank has no more jobs.
-    Empty,
-    /// The next job is due at that time.
-    Until(Time),
-    /// No stream can take the next job, or the call is full.
-    Full,
-    /// Expired jobs used up the budget of the call.
-    ExpiryLimit,
-}
+use super::lanes::TopicRef;
+use super::transaction::{TopicLanes, WriteTransaction};
 
 /// [`Store::claim`](crate::store::Store::claim).
 pub(super) fn claim(
     session: &mut WriteTransaction<'_>,
     claim: &Claim,
 ) -> SqliteResult<ClaimResult> {
-    let mut budget = ClaimBudget {
-        jobs: limit::CALL_JOBS_MAX,
-        bytes: limit::CALL_BYTES_MAX as u64,
-        expiries: limit::CALL_JOBS_MAX,
-    };
-    let (asks, mut started) = (claim.topics.iter(), None);
-    let mut tokens = Token::of_claim(claim.nonce, rand::rng().random_iter());
-    let topics = asks
-        .map(|ask| claim_topic(session, claim.owner, ask, &mut budget, &mut tokens, &mut started));
-    Ok(ClaimResult { topics: topics.collect::<SqliteResult<_>>()?, now: session.now })
+    let now = session.now;
+    let mut call = ClaimSession::new(session, claim);
+    let topics = claim.topics.iter().map(|ask| claim_topic(&mut call, ask));
+    Ok(ClaimResult { topics: topics.collect::<SqliteResult<_>>()?, now })
 }
 
-fn claim_topic(
-    session: &mut WriteTransaction<'_>,
-    owner: u32,
-    ask: &TopicDemand,
-    budget: &mut ClaimBudget,
-    tokens: &mut impl Iterator<Item = Token>,
-    started: &mut Option<Time>,
-) -> SqliteResult<TopicLeases> {
+fn claim_topic(call: &mut ClaimSession<'_, '_>, ask: &TopicDemand) -> SqliteResult<TopicLeases> {
     let mut leased: Vec<Vec<LeasedJob>> = ask.streams.iter().map(|_| Vec::new()).collect();
-    let Some(topic) = session.topic(&ask.topic)? else {
+    let Some(topic) = call.session.topic(&ask.topic)? else {
         return Ok(TopicLeases { by_stream: leased, remainder: TopicRemainder::Empty });
     };
-    if let Some(until) = session.paused_until(&ask.topic) {
+    if let Some(until) = call.session.paused_until(&ask.topic) {
         let remainder = match until {
             Time::MAX => TopicRemainder::Empty,
             until => TopicRemainder::ReadyAt(until),
@@ -108,274 +36,18 @@ fn claim_topic(
         return Ok(TopicLeases { by_stream: leased, remainder });
     }
     let mut round = StreamRotation::new(&ask.streams);
-    let mut taken = Vec::new();
-    let rest = take_jobs(session, topic, &ask.topic, &mut round, budget, &mut taken)?;
-    if !taken.is_empty() {
-        let started = match *started {
-            Some(started) => started,
-            None => *started.insert(session.begin_leases()?),
-        };
-        let taken = taken.into_iter().zip(tokens);
-        write_leases(session, owner, &ask.streams, started, taken, &mut leased)?;
-    }
+    let has_lanes = call.session.lanes(&ask.topic).is_some_and(TopicLanes::matter);
+    let rest = if has_lanes {
+        let topic = TopicRef { key: topic, name: &ask.topic };
+        claim_from_lanes(call, topic, round, &mut leased)?
+    } else {
+        let ClaimSession { session, budget, .. } = call;
+        let mut taken = Vec::new();
+        let rest = take_jobs(session, topic, &ask.topic, &mut round, budget, &mut taken)?;
+        call.lease(taken, &ask.streams, &mut leased)?;
+        rest
+    };
     Ok(TopicLeases { by_stream: leased, remainder: rest })
-}
-
-/// Takes jobs rank by rank until no stream can take more.
-fn take_jobs(
-    session: &mut WriteTransaction<'_>,
-    topic: i64,
-    name: &TopicName,
-    round: &mut StreamRotation<'_>,
-    budget: &mut ClaimBudget,
-    taken: &mut Vec<TakenJob>,
-) -> SqliteResult<TopicRemainder> {
-    let mut rest = TopicRemainder::Empty;
-    let ranks = session.ranks(name);
-    for rank in (0..=limit::PRIORITY_MAX).filter(|rank| ranks & 1 << rank != 0) {
-        match take_rank(session, topic, name, rank, round, budget, taken)? {
-            RankEnd::Empty => {}
-            RankEnd::Full => return Ok(TopicRemainder::Ready),
-            RankEnd::ExpiryLimit => return Ok(TopicRemainder::Unknown),
-            RankEnd::Until(due) => {
-                rest = match rest {
-                    TopicRemainder::ReadyAt(earlier) if earlier <= due => rest,
-                    _ => TopicRemainder::ReadyAt(due),
-                };
-            }
-        }
-    }
-    Ok(rest)
-}
-
-fn take_rank(
-    session: &mut WriteTransaction<'_>,
-    topic: i64,
-    name: &TopicName,
-    rank: u8,
-    round: &mut StreamRotation<'_>,
-    budget: &mut ClaimBudget,
-    taken: &mut Vec<TakenJob>,
-) -> SqliteResult<RankEnd> {
-    let mut select = session.prepare(TAKE)?;
-    let before = taken.len();
-    loop {
-        let limit = round.jobs_left().min(budget.jobs) + 1;
-        // Taken jobs still wait in the table, at the front.
-        let mut rows = select.query(params![topic, rank, limit, taken.len() - before])?;
-        let mut expired = Vec::new();
-        let mut seen = 0;
-        let mut end = None;
-        while let Some(found) = rows.next()? {
-            seen += 1;
-            let waiting = WaitingRow::read(found)?;
-            if waiting.expire.is_some_and(|expire| expire <= session.now) {
-                expired.push(waiting.key);
-                continue;
-            }
-            if waiting.due > session.now {
-                end = Some(RankEnd::Until(waiting.due));
-                break;
-            }
-            let fits = budget.fits(waiting.bytes);
-            let Some(taker) = round.next_stream(waiting.bytes).filter(|_| fits) else {
-                end = Some(RankEnd::Full);
-                break;
-            };
-            round.charge(taker, waiting.bytes);
-            budget.take(waiting.bytes);
-            let spec = spec(session, found, waiting.key)?;
-            taken.push(TakenJob::read(session, found, &waiting, spec, taker, name, rank)?);
-        }
-        drop(rows);
-        if seen == 0 && taken.len() == before {
-            session.mark_rank_empty(name, rank);
-        }
-        expire_all(session, name, &expired)?;
-        budget.expiries = budget.expiries.saturating_sub(expired.len());
-        match end {
-            Some(end) => return Ok(end),
-            None if seen < limit => return Ok(RankEnd::Empty),
-            None if budget.expiries == 0 => return Ok(RankEnd::ExpiryLimit),
-            // Some jobs of the page had expired, so there may be more for the streams.
-            None => {}
-        }
-    }
-}
-
-fn expire_all(
-    session: &mut WriteTransaction<'_>,
-    topic: &TopicName,
-    keys: &[i64],
-) -> SqliteResult<()> {
-    for key in keys {
-        let row = JobRow::find(&mut session.prepare(BY_KEY)?, params![key])?;
-        if let Some(row) = row {
-            let key = row.job_key(topic.clone());
-            apply_to(session, &key, Some(&row), &Command::Prune)?;
-        }
-    }
-    Ok(())
-}
-
-/// Writes the leases of the taken jobs.
-fn write_leases(
-    session: &mut WriteTransaction<'_>,
-    owner: u32,
-    takers: &[StreamDemand],
-    started: Time,
-    taken: impl Iterator<Item = (TakenJob, Token)>,
-    leased: &mut [Vec<LeasedJob>],
-) -> SqliteResult<()> {
-    let mut statement = session.prepare(LEASE)?;
-    for (TakenJob { key, stream: index, mut job }, token) in taken {
-        let taker = &takers[index];
-        let duration = job.spec.lease.unwrap_or(taker.lease);
-        (job.token, job.fence) = (token, started);
-        job.deadline = session.now.plus(duration);
-        statement.execute(params![
-            key,
-            signed(job.token.0),
-            job.deadline.0,
-            owner,
-            taker.stream,
-            taker.grace.map(micros),
-            micros(duration),
-            started.0,
-            &*taker.worker_id,
-        ])?;
-        session.set_reap_at(job.deadline);
-        leased[index].push(job);
-    }
-    Ok(())
-}
-
-// === impl ClaimBudget ===
-
-impl ClaimBudget {
-    /// Returns whether a job fits; the first one always does.
-    fn fits(&self, bytes: u64) -> bool {
-        self.jobs > 0 && (bytes <= self.bytes || self.bytes == limit::CALL_BYTES_MAX as u64)
-    }
-
-    fn take(&mut self, bytes: u64) {
-        self.jobs -= 1;
-        self.bytes = self.bytes.saturating_sub(bytes.max(1));
-    }
-}
-
-// === impl StreamRotation ===
-
-impl<'a> StreamRotation<'a> {
-    fn new(takers: &'a [StreamDemand]) -> StreamRotation<'a> {
-        let left = takers
-            .iter()
-            .map(|t| StreamBudget { jobs: t.jobs, bytes: t.bytes, oversize: t.oversize })
-            .collect();
-        let turn = (0..takers.len()).filter(|&index| takers[index].jobs > 0).collect();
-        StreamRotation { streams: takers, budgets: left, order: turn }
-    }
-
-    fn jobs_left(&self) -> usize {
-        let jobs = self.order.iter().map(|&index| u64::from(self.budgets[index].jobs)).sum::<u64>();
-        usize::try_from(jobs).unwrap_or(usize::MAX).min(limit::CALL_JOBS_MAX)
-    }
-
-    /// Returns the next stream in turn that can take `bytes`.
-    fn next_stream(&self, bytes: u64) -> Option<usize> {
-        debug_assert_eq!(self.streams.len(), self.budgets.len());
-        self.order.iter().copied().find(|&index| self.budgets[index].can_take(bytes))
-    }
-
-    fn charge(&mut self, taker: usize, bytes: u64) {
-        let left = &mut self.budgets[taker];
-        left.jobs -= 1;
-        left.bytes = left.bytes.saturating_sub(bytes);
-        left.oversize = false;
-        let exhausted = left.jobs == 0;
-        if let Some(place) = self.order.iter().position(|&index| index == taker) {
-            self.order.remove(place);
-        }
-        if !exhausted {
-            self.order.push_back(taker);
-        }
-    }
-}
-
-// === impl StreamBudget ===
-
-impl StreamBudget {
-    fn can_take(&self, bytes: u64) -> bool {
-        self.jobs > 0 && (bytes <= self.bytes || self.oversize)
-    }
-}
-
-// === impl WaitingRow, TakenJob ===
-
-impl WaitingRow {
-    fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<WaitingRow> {
-        Ok(WaitingRow {
-            key: row.get(0)?,
-            due: Time(row.get(2)?),
-            expire: row.get::<_, Option<i64>>(4)?.map(Time),
-            bytes: row.get::<_, i64>(6)?.unsigned_abs(),
-        })
-    }
-}
-
-impl TakenJob {
-    fn read(
-        session: &WriteTransaction<'_>,
-        row: &rusqlite::Row<'_>,
-        waiting: &WaitingRow,
-        spec: Spec,
-        taker: usize,
-        topic: &TopicName,
-        rank: u8,
-    ) -> SqliteResult<TakenJob> {
-        let id = row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?;
-        let id = JobId::stored(id);
-        let life = row.get_ref(9)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
-        let (life, _) = codec::decode_history(life);
-        let checkpoint = match life.checkpoint {
-            0 => None,
-            _ => job_row::checkpoint(session.connection, waiting.key)?,
-        };
-        let job = LeasedJob {
-            key: JobKey { topic: topic.clone(), id },
-            token: Token(0),
-            fence: Time(0),
-            deadline: Time(0),
-            spec,
-            priority: limit::PRIORITY_MAX - rank,
-            failures: life.failures,
-            deliveries: life.deliveries,
-            crashes: life.crashes,
-            due: waiting.due,
-            create_time: Time(row.get(3)?),
-            last_error: life.last_error,
-            checkpoint: undecoded_payload(checkpoint),
-        };
-        Ok(TakenJob { key: waiting.key, stream: taker, job })
-    }
-}
-
-/// Reads the spec with its payload still encoded: decoding is not the writer's work, see [`decode_payloads`].
-fn spec(session: &WriteTransaction<'_>, row: &rusqlite::Row<'_>, key: i64) -> SqliteResult<Spec> {
-    let large: bool = row.get(7)?;
-    let blob: Option<Vec<u8>> =
-        if large { job_row::body(session.connection, payload_key(key))? } else { row.get(10)? };
-    let spec = row.get_ref(8)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
-    Ok(Spec {
-        payload: undecoded_payload(blob),
-        lease: row.get::<_, Option<i64>>(5)?.map(job_row::duration),
-        ..codec::decode_spec(spec)
-    })
-}
-
-/// Wraps an encoded payload, to be decoded later.
-fn undecoded_payload(blob: Option<Vec<u8>>) -> Option<Payload> {
-    blob.map(|blob| Payload { body: Bytes::from(blob), ..Payload::default() })
 }
 
 /// Decodes the payloads that [`claim`] left encoded. A job whose payload or checkpoint is damaged is dropped from the

@@ -7,7 +7,8 @@ use crate::domain::{EnqueueOutcome, JobKey, State};
 use crate::store::codec;
 
 use super::error_mapping::SqliteResult;
-use super::job_row::{micros, rank_of, signed};
+use super::job_row::{micros, signed, stored_rank};
+use super::lanes::{LanePosition, TopicRef, join};
 use super::statement::statement;
 use super::transaction::{ReusedStatement, TotalKind, WriteTransaction};
 use super::write_job::{StoredJob, notify};
@@ -31,8 +32,10 @@ pub(super) fn create<'c>(
     }
     let topic = session.topic_or_create(&key.topic)?;
     let (priority, due) = (new.priority.unwrap_or(0), new.due.due(now));
+    let group = new.spec.group.as_ref();
+    let rank = stored_rank(priority, group);
     let inserted = insert.get(session)?.execute(params![
-        rank_of(priority),
+        rank,
         due.0,
         now.0,
         expire.map(|expire| expire.0),
@@ -49,9 +52,14 @@ pub(super) fn create<'c>(
     if inserted == 0 {
         return Ok(None);
     }
-    stored.payload.write_body(session, session.connection.last_insert_rowid())?;
+    let job = session.connection.last_insert_rowid();
+    stored.payload.write_body(session, job)?;
     session.count(topic, TotalKind::Enqueued, 1);
-    let place = engine::JobIndex::Waiting { priority, failed: false };
+    if let Some(group) = group {
+        let topic = TopicRef { key: topic, name: &key.topic };
+        join(session, topic, group, LanePosition { rank, due, key: job })?;
+    }
+    let place = engine::JobIndex::Waiting { priority, failed: false, group };
     notify(session, &key.topic, &Placement { index: place, alarm: expire }, RecordTime::fixed(due));
     Ok(Some(CommandReply::Enqueued(engine::EnqueueCommandReply {
         outcome: Some(EnqueueOutcome::Created),

@@ -11,7 +11,9 @@ use super::job_row::{BY_ID, JobRow, rank_of};
 use super::reader::SqliteReader;
 use super::statement::statement;
 
-const COUNT_BEFORE: &str = statement(include_str!("explain.sql"), "count_before");
+const FILE: &str = include_str!("explain.sql");
+const COUNT_BEFORE: &str = statement(FILE, "count_before");
+const COUNT_BEFORE_IN_LANE: &str = statement(FILE, "count_before_in_lane");
 
 /// The job to explain.
 pub(super) struct ExplainQuery {
@@ -37,9 +39,12 @@ pub(super) fn explain(
     Ok(ExplainedJob::from_record(key, reader.shard, row.record, reader.now, before))
 }
 
-/// Counts the ready jobs before one: those of all higher ranks that are due, then those before it in its own.
+/// Counts the ready jobs before one, of its lane if it has a group: those of all higher ranks that are due, then those
+/// before it in its own.
 fn count_before(reader: &SqliteReader<'_>, row: &JobRow, limit: u64) -> SqliteResult<ReadyBefore> {
-    let mut count = reader.connection.prepare_cached(COUNT_BEFORE)?;
+    let group = row.record.spec.group.as_ref();
+    let sql = if group.is_some() { COUNT_BEFORE_IN_LANE } else { COUNT_BEFORE };
+    let mut count = reader.connection.prepare_cached(sql)?;
     let (own, mut jobs) = (rank_of(row.record.priority), 0);
     for rank in 0..=own {
         let (due, key) = match rank == own {
@@ -47,8 +52,13 @@ fn count_before(reader: &SqliteReader<'_>, row: &JobRow, limit: u64) -> SqliteRe
             false => (reader.now.0.saturating_add(1), i64::MIN),
         };
         let left = limit.saturating_add(1) - jobs;
-        jobs += count
-            .query_row(params![row.topic, rank, due, key, left], |row| row.get::<_, u64>(0))?;
+        let read = |row: &rusqlite::Row<'_>| row.get::<_, u64>(0);
+        jobs += match group {
+            Some(group) => {
+                count.query_row(params![row.topic, rank, due, key, left, group.as_str()], read)?
+            }
+            None => count.query_row(params![row.topic, rank, due, key, left], read)?,
+        };
         if jobs > limit {
             return Ok(ReadyBefore { jobs: limit, has_more: true });
         }

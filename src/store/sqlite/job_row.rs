@@ -6,7 +6,9 @@ use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
 
 use crate::domain::engine::{Finish, JobParts, Lease, Phase, Record};
-use crate::domain::{Job, JobId, JobKey, ShardName, Spec, State, Time, Token, TopicName, limit};
+use crate::domain::{
+    GroupName, Job, JobId, JobKey, ShardName, Spec, State, Time, Token, TopicName, limit,
+};
 use crate::store::{self, codec};
 
 use super::error_mapping::{SqliteError, SqliteResult, skip_damaged};
@@ -68,9 +70,23 @@ fn finished_in(phase: i64) -> State {
     }
 }
 
+/// Number of ranks of jobs without a group. A job with a group has its rank behind these: orders of whole topics then
+/// need not skip it.
+pub(super) const RANKS: u8 = limit::PRIORITY_MAX + 1;
+
 /// Converts a priority to a rank: the highest priority sorts first.
 pub(super) fn rank_of(priority: u8) -> u8 {
     limit::PRIORITY_MAX.saturating_sub(priority)
+}
+
+/// Returns the rank of a job in the table.
+pub(super) fn stored_rank(priority: u8, group: Option<&GroupName>) -> u8 {
+    rank_of(priority) + if group.is_some() { RANKS } else { 0 }
+}
+
+/// Converts a rank of the table to the priority.
+pub(super) fn priority_of(rank: u8) -> u8 {
+    rank_of(rank % RANKS)
 }
 
 /// Returns the name of the topic with this key.
@@ -135,7 +151,7 @@ impl JobRow {
                         until: alarm.into(),
                     }),
                 },
-                priority: rank_of(row.get(4)?),
+                priority: priority_of(row.get(4)?),
                 due: Time(row.get(5)?).into(),
                 created: Time(row.get(7)?).into(),
                 expire: row.get::<_, Option<i64>>(9)?.map(|expire| Time(expire).into()),

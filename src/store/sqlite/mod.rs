@@ -10,6 +10,8 @@
 
 mod apply;
 mod claim;
+mod claim_lanes;
+mod claim_session;
 mod clock_rollback;
 mod disk_reserve;
 mod ended_ids;
@@ -17,9 +19,12 @@ mod enqueue;
 mod error_mapping;
 mod explain;
 mod get;
+mod group_settings;
 mod heartbeat;
 mod info;
 mod job_row;
+mod lane_setting;
+mod lanes;
 mod lease_query;
 mod leases;
 mod open;
@@ -47,11 +52,11 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, TopicName, limit};
 use crate::store::{
-    self, Claim, ClaimResult, EventKind, ExplainedJob, Heartbeat, IdsPage, JobRequest, LeaseQuery,
-    LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite, PolicyWriteResult,
-    PruneResult, PruneTopicsResult, RequestResult, ShardEvent, ShardEvents, ShardIdentity,
-    ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture, StoreInfo,
-    StoreUsage, TopicInfo,
+    self, Claim, ClaimResult, EventKind, ExplainedJob, GroupSetting, GroupsQuery, Heartbeat,
+    IdsPage, JobRequest, LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage,
+    PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, ShardEvent,
+    ShardEvents, ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats, SharedState,
+    StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo,
 };
 
 use reader::SqliteReaders;
@@ -234,6 +239,21 @@ impl Store for SqliteStore {
             }
             Ok(stats)
         })
+    }
+
+    fn configure_groups(
+        &self,
+        topic: TopicName,
+        settings: Vec<GroupSetting>,
+        until: Option<Instant>,
+    ) -> StoreFuture<'_, ()> {
+        let configuration = group_settings::GroupConfiguration { topic, settings };
+        let configure = group_settings::configure;
+        self.writer.call_until(until, SyncLevel::Full, 1, configuration, configure)
+    }
+
+    fn groups(&self, query: GroupsQuery) -> StoreFuture<'_, Vec<ShardGroupStats>> {
+        self.read_pruned(query, group_settings::groups)
     }
 
     fn info(&self) -> StoreFuture<'_, StoreInfo> {

@@ -8,6 +8,7 @@ use crate::store::{PruneResult, PruneTopicsResult};
 
 use super::error_mapping::SqliteResult;
 use super::job_row::{JobRow, WAITING, phase_of, topic_name};
+use super::lanes;
 use super::run_engine::apply_to;
 use super::statement::statement;
 use super::transaction::WriteTransaction;
@@ -90,6 +91,7 @@ pub(super) fn prune_topics(
     });
     for topic in &seen {
         session.prepare(FORGET_TOPIC)?.execute(params![topic.key])?;
+        lanes::forget(session, topic.key)?;
         session.forget_topic(topic.key, &topic.name);
     }
     Ok(PruneTopicsResult {

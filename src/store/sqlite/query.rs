@@ -10,7 +10,7 @@ use crate::store::{
 };
 
 use super::error_mapping::SqliteResult;
-use super::job_row::{self, JobRow, RUNNING as RUNS, RowBlobs, phase_of};
+use super::job_row::{self, JobRow, RANKS, RUNNING as RUNS, RowBlobs, phase_of};
 use super::reader::SqliteReader;
 use super::statement::statement;
 
@@ -26,6 +26,7 @@ const TOPIC_READ: &str = statement(TOPICS, "read");
 const WAITING: &str = statement(TOPICS, "waiting");
 const RUNNING: &str = statement(TOPICS, "running");
 const FINISHED: &str = statement(TOPICS, "finished");
+const LANE_TOTALS: &str = statement(include_str!("lanes.sql"), "totals");
 
 /// The topics to list.
 pub(super) struct TopicsQuery {
@@ -77,7 +78,7 @@ fn list_waiting(
     let (due, sequence) = after(list);
     let mut statement = reader.connection.prepare_cached(LIST_WAITING)?;
     let mut merged = Vec::new();
-    for rank in 0..=limit::PRIORITY_MAX {
+    for rank in 0..ranks_of(reader, topic)? {
         let page = statement.query_map(
             params![
                 topic,
@@ -213,9 +214,9 @@ fn stats_of(
         Ok((row.get::<_, i64>(0)?, totals))
     });
     let Some((topic, mut stats)) = found.optional()? else { return Ok(None) };
-    count_waiting(reader, topic, reader.now.plus(options.due_within), &mut stats)?;
-    let mut running = reader.connection.prepare_cached(RUNNING)?;
-    stats.running = running.query_row(params![topic], |row| row.get(0))?;
+    let soon = reader.now.plus(options.due_within);
+    count_waiting(reader, topic, ranks_of(reader, topic)?, soon, &mut stats)?;
+    stats.running = count_running(reader, topic)?;
     let finished = |state| -> rusqlite::Result<u64> {
         let mut count = reader.connection.prepare_cached(FINISHED)?;
         count.query_row(params![topic, phase_of(state)], |row| row.get(0))
@@ -229,15 +230,41 @@ fn stats_of(
     Ok(Some(stats))
 }
 
+/// Returns the number of running jobs of a topic.
+pub(super) fn count_running(reader: &SqliteReader<'_>, topic: i64) -> SqliteResult<u64> {
+    count(reader, topic, RUNNING)
+}
+
+fn count(reader: &SqliteReader<'_>, topic: i64, sql: &str) -> SqliteResult<u64> {
+    Ok(reader.connection.prepare_cached(sql)?.query_row(params![topic], |row| row.get(0))?)
+}
+
+/// Counts the waiting jobs without a group.
+pub(super) fn count_ungrouped(
+    reader: &SqliteReader<'_>,
+    topic: i64,
+) -> SqliteResult<ShardTopicStats> {
+    let mut stats = ShardTopicStats::default();
+    count_waiting(reader, topic, RANKS, reader.now, &mut stats)?;
+    Ok(stats)
+}
+
+/// Returns the number of ranks that jobs of the topic may have: twice as many if it has groups.
+fn ranks_of(reader: &SqliteReader<'_>, topic: i64) -> SqliteResult<u8> {
+    let has_lanes = reader.connection.prepare_cached(LANE_TOTALS)?.exists([topic])?;
+    Ok(if has_lanes { 2 * RANKS } else { RANKS })
+}
+
 fn count_waiting(
     reader: &SqliteReader<'_>,
     topic: i64,
+    ranks: u8,
     soon: Time,
     stats: &mut ShardTopicStats,
 ) -> SqliteResult<()> {
     let mut waiting = reader.connection.prepare_cached(WAITING)?;
     let mut oldest: Option<Time> = None;
-    for rank in 0..=limit::PRIORITY_MAX {
+    for rank in 0..ranks {
         let count = |row: &Row<'_>, n| row.get::<_, u64>(n);
         let (all, ready, scheduled, due_soon, first) =
             waiting.query_row(params![topic, rank, reader.now.0, soon.0], |row| {

@@ -10,8 +10,11 @@ use super::SqliteOpenError;
 use super::clock_rollback::make_undelayed_due;
 
 /// The migrations, in order; the file's `user_version` counts those applied to it. A released one is never edited.
-const MIGRATIONS: [&str; 2] =
-    [include_str!("migrations/0001_init.sql"), include_str!("migrations/0002_policies.sql")];
+const MIGRATIONS: [&str; 3] = [
+    include_str!("migrations/0001_init.sql"),
+    include_str!("migrations/0002_policies.sql"),
+    include_str!("migrations/0003_lanes.sql"),
+];
 
 /// Milliseconds to wait for another process that holds the file's lock.
 const BUSY_TIMEOUT_MS: u32 = 2_000;
@@ -19,7 +22,7 @@ const BUSY_TIMEOUT_MS: u32 = 2_000;
 /// and in large pieces.
 const CHECKPOINT_PAGES: u32 = 4_096;
 /// Prepared statements kept per connection; there are fewer.
-const STATEMENTS_MAX: usize = 64;
+const STATEMENTS_MAX: usize = 128;
 
 /// Counts all tables, and those that only a shard has: the first migration creates them at once.
 const TABLES: &str = "SELECT count(*), coalesce(sum(name = 'shard'), 0) FROM sqlite_schema \
@@ -107,25 +110,29 @@ mod tests {
     use super::*;
 
     /// Every statement of every verb, by file.
-    const FILES: [&str; 14] = [
+    const FILES: [&str; 17] = [
         include_str!("heartbeat.sql"),
         include_str!("claim.sql"),
         include_str!("enqueue.sql"),
         include_str!("explain.sql"),
         include_str!("clock_rollback.sql"),
         include_str!("info.sql"),
+        include_str!("lanes.sql"),
+        include_str!("group_settings.sql"),
         include_str!("leases.sql"),
         include_str!("query.sql"),
         include_str!("job_row.sql"),
         include_str!("settle.sql"),
         include_str!("topics.sql"),
         include_str!("lease_query.sql"),
+        include_str!("policies.sql"),
         include_str!("prune.sql"),
         include_str!("write_job.sql"),
     ];
 
     /// The statements that may scan many rows: those that run once, when a file is opened.
-    const MAY_SCAN: [&str; 2] = ["went_back", "make_undelayed_due"];
+    const MAY_SCAN: [&str; 4] =
+        ["went_back", "make_lane_jobs_due", "wake_lanes", "make_undelayed_due"];
 
     /// Returns the plan of one statement, a line per step.
     fn plan(connection: &Connection, sql: &str) -> String {

@@ -1,6 +1,6 @@
 -- Topics: created by the first enqueue, with totals of their events.
 -- :find
-SELECT key, paused FROM topics WHERE name = ?1;
+SELECT key, paused, EXISTS (SELECT 1 FROM lane_totals WHERE topic = topics.key) FROM topics WHERE name = ?1;
 -- :name
 SELECT name FROM topics WHERE key = ?1;
 -- :create

@@ -11,6 +11,7 @@ use crate::store::{NotWrittenReason, ShardEvent, ShardEvents};
 
 use super::ended_ids::EndedIds;
 use super::error_mapping::SqliteResult;
+use super::lane_setting::{FIND as FIND_SETTING, LaneSetting};
 use super::statement::statement;
 
 const FILE: &str = include_str!("topics.sql");
@@ -88,10 +89,20 @@ struct UpkeepTime {
 #[derive(Clone, Copy)]
 struct CachedTopic {
     key: i64,
-    /// Ranks at which a job may wait; a cleared bit saves a search.
+    /// Ranks at which a job without a group may wait; a cleared bit saves a search.
     ranks: u16,
+    lanes: TopicLanes,
     /// Time until which its jobs are not delivered.
     paused: Option<Time>,
+}
+
+/// State of the lanes of a topic that a claim needs before it reads any.
+#[derive(Clone, Copy)]
+pub(super) struct TopicLanes {
+    /// True if the topic has a lane of a group.
+    pub(super) any: bool,
+    /// Setting of the jobs without a group.
+    pub(super) ungrouped: LaneSetting,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -121,6 +132,15 @@ pub(super) struct WriteTransaction<'c> {
 pub(super) struct ReusedStatement<'c> {
     sql: &'static str,
     statement: Option<CachedStatement<'c>>,
+}
+
+// === impl TopicLanes ===
+
+impl TopicLanes {
+    /// Returns whether a claim must choose among lanes, or may not take the jobs without a group.
+    pub(super) fn matter(self) -> bool {
+        self.any || self.ungrouped.paused
+    }
 }
 
 // === impl ReusedStatement ===
@@ -284,7 +304,9 @@ impl<'c> WriteTransaction<'c> {
         }
         self.prepare(CREATE)?.execute(params![name.as_str(), self.now.0])?;
         let key = self.connection.last_insert_rowid();
-        self.state.topics.insert(name.clone(), CachedTopic { key, ranks: 0, paused: None });
+        let lanes = TopicLanes { any: false, ungrouped: self.group_setting(name, "")? };
+        let topic = CachedTopic { key, ranks: 0, lanes, paused: None };
+        self.state.topics.insert(name.clone(), topic);
         Ok(key)
     }
 
@@ -320,11 +342,44 @@ impl<'c> WriteTransaction<'c> {
         if let Some(topic) = self.state.topics.get_mut(name) {
             topic.ranks |= 1 << rank;
         }
+        self.set_lane_claimable(name, at);
+    }
+
+    /// Records that a job of a lane of the topic can be claimed from `at` on.
+    pub(super) fn set_lane_claimable(&mut self, name: &TopicName, at: Time) {
         match self.state.claimable.get_mut(name) {
             Some(earliest) => *earliest = at.min(*earliest),
             None => {
                 self.state.claimable.insert(name.clone(), at);
             }
+        }
+    }
+
+    /// Returns the setting of a group; `group` is empty for the jobs without one.
+    pub(super) fn group_setting(&self, name: &TopicName, group: &str) -> SqliteResult<LaneSetting> {
+        let mut find = self.prepare(FIND_SETTING)?;
+        let found = find.query_row(params![name.as_str(), group], LaneSetting::read).optional()?;
+        Ok(found.unwrap_or_default())
+    }
+
+    /// Returns the state of the lanes of a topic that exists.
+    pub(super) fn lanes(&self, name: &TopicName) -> Option<TopicLanes> {
+        self.state.topics.get(name).map(|topic| topic.lanes)
+    }
+
+    /// Records whether the topic has a lane of a group; returns whether it had one before.
+    pub(super) fn set_lanes(&mut self, name: &TopicName, any: bool) -> bool {
+        let Some(topic) = self.state.topics.get_mut(name) else { return false };
+        std::mem::replace(&mut topic.lanes.any, any)
+    }
+
+    /// Records the setting of the jobs without a group.
+    pub(super) fn set_ungrouped_setting(&mut self, name: &TopicName, setting: LaneSetting) {
+        let now = self.now;
+        let Some(topic) = self.state.topics.get_mut(name) else { return };
+        let before = std::mem::replace(&mut topic.lanes.ungrouped, setting);
+        if before.paused && !setting.paused {
+            self.set_lane_claimable(name, now);
         }
     }
 
@@ -466,13 +521,14 @@ impl<'c> WriteTransaction<'c> {
         let mut find = self.prepare(FIND)?;
         let read = |row: &rusqlite::Row<'_>| {
             let paused: Option<i64> = row.get(1)?;
-            Ok(CachedTopic { key: row.get(0)?, ranks: ALL_RANKS, paused: paused.map(Time) })
+            Ok((row.get(0)?, paused.map(Time), row.get(2)?))
         };
-        let topic = find.query_row([name.as_str()], read).optional()?;
-        if let Some(topic) = topic {
-            self.state.topics.insert(name.clone(), topic);
-        }
-        Ok(topic)
+        let found = find.query_row([name.as_str()], read).optional()?;
+        let Some((key, paused, any)) = found else { return Ok(None) };
+        let lanes = TopicLanes { any, ungrouped: self.group_setting(name, "")? };
+        let topic = CachedTopic { key, ranks: ALL_RANKS, lanes, paused };
+        self.state.topics.insert(name.clone(), topic);
+        Ok(Some(topic))
     }
 }
 

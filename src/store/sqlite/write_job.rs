@@ -12,8 +12,9 @@ use crate::store::codec;
 use super::error_mapping::SqliteResult;
 use super::job_row::{
     INLINE_BYTES_MAX, JobRow, RUNNING, WAITING, body, micros, next_payload_key, payload_key,
-    phase_of, rank_of, signed,
+    phase_of, rank_of, signed, stored_rank,
 };
+use super::lanes::{LanePlace, move_job};
 use super::statement::statement;
 use super::transaction::{TotalKind, WriteTransaction};
 
@@ -85,21 +86,40 @@ pub(super) fn write(
 ) -> SqliteResult<()> {
     let Decision { change, parts, effects, .. } = decision;
     let target = effects.moved_to.as_ref();
-    match (change, row) {
-        (RecordChange::Keep, _) | (RecordChange::Remove, None) => {}
-        (RecordChange::Remove, Some(row)) => remove(session, row)?,
-        (RecordChange::Write(record), Some(row)) => update(session, row, record, parts)?,
+    let before = row.filter(|_| !matches!(change, RecordChange::Keep)).and_then(LanePlace::of);
+    let written = match (change, row) {
+        (RecordChange::Keep, _) | (RecordChange::Remove, None) => None,
+        (RecordChange::Remove, Some(row)) => {
+            remove(session, row)?;
+            None
+        }
+        (RecordChange::Write(record), Some(row)) => {
+            update(session, row, record, parts)?;
+            Some((row.topic, row.key))
+        }
         (RecordChange::Insert(record), Some(row)) if let Some(target) = target => {
             let row = move_to(session, row, target)?;
             update(session, &row, record, parts)?;
+            Some((row.topic, row.key))
         }
         (RecordChange::Write(record) | RecordChange::Insert(record), row) => {
             if let Some(row) = row {
                 remove(session, row)?;
             }
-            insert(session, key, record, parts)?;
+            Some(insert(session, key, record, parts)?)
         }
-    }
+    };
+    let after = match (change, written) {
+        (RecordChange::Write(record) | RecordChange::Insert(record), Some((topic, job))) => {
+            LanePlace::of_record(topic, job, record)
+        }
+        _ => None,
+    };
+    move_job(
+        session,
+        before.map(|place| (&key.topic, place)),
+        after.map(|place| (target.unwrap_or(&key.topic), place)),
+    )?;
     if let RecordChange::Write(record) | RecordChange::Insert(record) = change {
         let topic = target.unwrap_or(&key.topic);
         notify(session, topic, &placement(record), record.due);
@@ -111,17 +131,18 @@ pub(super) fn write(
 pub(super) fn notify(
     session: &mut WriteTransaction<'_>,
     topic: &TopicName,
-    Placement { index: place, alarm }: &Placement,
+    Placement { index: place, alarm }: &Placement<'_>,
     due: RecordTime,
 ) {
     match (place, *alarm) {
-        (JobIndex::Running, Some(deadline)) => session.set_reap_at(deadline),
+        (JobIndex::Running { .. }, Some(deadline)) => session.set_reap_at(deadline),
         (JobIndex::Waiting { .. } | JobIndex::Finished(_), Some(alarm)) => {
             session.set_prune_at(alarm)
         }
         (_, None) => {}
     }
-    if let JobIndex::Waiting { priority, .. } = place {
+    // A job with a group has notified of itself as it joined its lane.
+    if let JobIndex::Waiting { priority, failed: _, group: None } = place {
         session.set_claimable(topic, rank_of(*priority), due.at);
     }
 }
@@ -158,7 +179,7 @@ fn insert(
     key: &JobKey,
     record: &Record,
     parts: &PartChanges,
-) -> SqliteResult<()> {
+) -> SqliteResult<(i64, i64)> {
     let topic = session.topic_or_create(&key.topic)?;
     let payload = StoredPayload::new(match &parts.payload {
         PayloadChange::Set(payload) => Some(payload),
@@ -166,7 +187,7 @@ fn insert(
     });
     let spec = codec::encode_spec(&record.spec);
     session.prepare(INSERT)?.execute(params![
-        rank_of(record.priority),
+        stored_rank(record.priority, record.spec.group.as_ref()),
         record.due.at.0,
         record.created.at.0,
         record.expire.map(|expire| expire.at.0),
@@ -192,7 +213,7 @@ fn insert(
             &PartChanges { payload: PayloadChange::Keep, ..parts.clone() },
         )?;
     }
-    Ok(())
+    Ok((topic, job))
 }
 
 fn update(
@@ -230,7 +251,7 @@ fn update(
     session.prepare(UPDATE)?.execute(params![
         row.key,
         phase,
-        rank_of(record.priority),
+        stored_rank(record.priority, record.spec.group.as_ref()),
         record.due.at.0,
         failed,
         record.created.at.0,

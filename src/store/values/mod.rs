@@ -3,6 +3,7 @@
 mod claim;
 mod enqueue;
 mod explain;
+mod groups;
 mod heartbeat;
 mod job_request;
 mod lease;
@@ -18,6 +19,7 @@ pub use claim::{
 };
 pub use enqueue::{NewJob, WriteResult};
 pub use explain::ExplainedJob;
+pub use groups::{GroupSetting, GroupsQuery, ShardGroupStats};
 pub use heartbeat::{Heartbeat, ReplicaHeartbeat, SharedState};
 pub use job_request::{JobRequest, RequestResult};
 pub use lease::{

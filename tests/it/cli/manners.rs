@@ -7,7 +7,7 @@ use super::{command, finish, ringq};
 use crate::harness::{Server, Setup, job, within};
 
 /// Calls of every command that connects to a server.
-const CALLS: [&[&str]; 15] = [
+const CALLS: [&[&str]; 22] = [
     &["enqueue", "mail", "x"],
     &["enqueue", "mail", "x", "--wait"],
     &["enqueue", "mail", "--lines", "/dev/null"],
@@ -17,12 +17,19 @@ const CALLS: [&[&str]; 15] = [
     &["job", "reschedule", "mail", "a", "--now"],
     &["job", "redrive", "mail", "--all"],
     &["topic", "list"],
+    &["group", "list", "mail"],
     &["topic", "stats", "mail"],
     &["topic", "purge", "mail", "--state", "dead", "--yes"],
     &["worker", "list"],
     &["shard", "list"],
     &["shard", "drain", "s0", "--wait"],
     &["shard", "activate", "s0"],
+    &["topic", "get", "mail"],
+    &["topic", "create", "mail"],
+    &["topic", "set", "mail", "--priority", "1"],
+    &["topic", "pause", "mail"],
+    &["topic", "resume", "mail"],
+    &["topic", "delete", "mail"],
 ];
 
 /// An address without a listener.

@@ -22,6 +22,26 @@ async fn topics_are_listed_with_their_numbers() {
 }
 
 #[tokio::test]
+async fn groups_of_a_topic_are_listed_with_their_numbers() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(job("mail")).await;
+    let none = ringq(&server, &["group", "list", "mial"]).await;
+    none.fails(3, &["cannot list the groups of topic mial", "`ringq topic list`"]);
+    for group in ["acme", "acme", "zeta"] {
+        ringq(&server, &["enqueue", "mail", "x", "--group", group]).await.ok();
+    }
+    let table = rows(&ringq(&server, &["group", "list", "mail"]).await.ok());
+    assert_eq!(table[0], ["GROUP", "STATE", "WEIGHT", "READY", "RUNNING", "SCHEDULED", "OLDEST"]);
+    assert_eq!(table[1][..6], ["-", "ACTIVE", "1", "1", "0", "0"]);
+    assert_eq!(table[2][..6], ["acme", "ACTIVE", "1", "2", "0", "0"]);
+    assert_eq!(table[3][..6], ["zeta", "ACTIVE", "1", "1", "0", "0"]);
+    let json = ringq(&server, &["groups", "ls", "mail", "-o", "json"]).await.json();
+    assert_eq!(json.as_array().unwrap().len(), 3);
+    assert_eq!((&json[1]["group"], &json[1]["ready"]), (&"acme".into(), &"2".into()));
+}
+
+#[tokio::test]
 async fn the_numbers_of_one_topic() {
     let server = Server::start().await;
     server.connect().await.enqueue(job("mail")).await;

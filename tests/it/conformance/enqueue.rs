@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ringq::domain::{
-    EnqueueOutcome, Job, Payload, RetentionRule, RetryOverrides, Spec, State, When,
+    EnqueueOutcome, GroupName, Job, Payload, RetentionRule, RetryOverrides, Spec, State, When,
 };
 use ringq::store::{NewJob, WriteResult};
 
@@ -125,7 +125,8 @@ pub(crate) async fn every_field_of_a_spec_comes_back_as_it_was_sent(q: Fixture) 
     let headers = [("", ""), ("traceparent", "00-ab-cd-01"), ("ü", "漢字"), ("z", " \n")];
     let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let (lease, retention) = (seconds(17), Some(Duration::ZERO));
-    let spec = Spec { payload: Some(text("{}")), headers, retry, lease, retention };
+    let group = GroupName::stored("tenant-7@example.com");
+    let spec = Spec { payload: Some(text("{}")), headers, retry, lease, group, retention };
     let leased = q.run(NewJob { spec: spec.clone(), ..new_job("a") }).await;
     assert_eq!(leased.spec, spec);
     assert_eq!(q.job("a").await.spec, spec);

@@ -9,9 +9,9 @@ use ringq::clock::{Clock, ManualClock};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{Durability, Job, ShardName, State, Time};
 use ringq::store::{
-    Claim, LeaseExtension, LeaseRefusal, LeaseSettlement, LeasedJob, NewJob, RunningLease,
-    SettleCommandReply, ShardTopicStats, StatsOptions, Store, StreamDemand, TopicDemand,
-    TopicLeases, Unclaim, WriteResult, redis, sqlite,
+    Claim, LeaseExtension, LeaseRefusal, LeaseSettlement, LeasedJob, ListQuery, NewJob,
+    RunningLease, SettleCommandReply, ShardTopicStats, StatsOptions, Store, StreamDemand,
+    TopicDemand, TopicLeases, Unclaim, WriteResult, redis, sqlite,
 };
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
@@ -444,6 +444,51 @@ impl Fixture {
             }
             Place::Dir(_) | Place::Shared(_) => None,
         }
+    }
+
+    /// Returns how many keys or rows belong to lanes of [`TOPIC`], read from the store itself; `None` where that is not
+    /// possible.
+    pub(crate) async fn lanes(&self) -> Option<u64> {
+        match &self.place {
+            Place::Redis(redis) => {
+                let mut found = 0;
+                for name in ["groups:t", "lanes:t", "ready:t", "later:t", "grouped:?:t", "*:t\0*"] {
+                    let keys = redis.command(&["KEYS", &format!("ringq:{{s0}}:{name}")]).await;
+                    let count = keys.lines().next().map(|line| line.trim().trim_start_matches('*'));
+                    found += count?.parse::<u64>().ok()?;
+                }
+                Some(found)
+            }
+            Place::Dir(dir) if self.backend == Backend::SqliteFile => {
+                let file = rusqlite::Connection::open(dir.path().join("ringq.db")).unwrap();
+                let count = "SELECT (SELECT count(*) FROM lanes) + (SELECT count(*) FROM lane_jobs)
+                             + (SELECT count(*) FROM lane_totals)";
+                file.query_row(count, [], |row| row.get(0)).ok()
+            }
+            Place::Dir(_) | Place::Shared(_) => None,
+        }
+    }
+
+    /// Returns the memory that its Redis uses, if it has one of its own.
+    pub(crate) async fn memory(&self) -> Option<u64> {
+        match &self.place {
+            Place::Redis(redis) => Some(redis.info("memory", "used_memory").await),
+            Place::Dir(_) | Place::Shared(_) => None,
+        }
+    }
+
+    /// Claims the next job of [`TOPIC`], which must be this one.
+    pub(crate) async fn run_next(&self, id: &str) -> LeasedJob {
+        let leased = self.claim_one().await;
+        assert_eq!(leased.key.id.as_str(), id);
+        leased
+    }
+
+    /// Lists the ids of [`TOPIC`] in one state.
+    pub(crate) async fn list_ids(&self, state: State) -> Vec<String> {
+        let list = ListQuery { topic: topic(TOPIC), state, full: false, limit: 100, after: None };
+        let page = self.store.list(list).await.unwrap();
+        page.jobs.into_iter().map(|listed| listed.job.key.id.to_string()).collect()
     }
 
     /// Returns a nonce that no other claim of this fixture has.

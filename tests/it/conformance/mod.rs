@@ -21,6 +21,7 @@ mod fence;
 mod fixture;
 mod generations;
 mod get;
+mod groups;
 mod list;
 mod orphans;
 mod policies;
@@ -199,6 +200,38 @@ macro_rules! conformance {
                 a_job_that_leaves_and_comes_back_at_once_is_there_once
                 a_new_job_waits_for_no_clock_that_went_back
                 a_backlog_waits_for_no_clock_that_went_back
+            }
+            groups {
+                the_group_with_the_least_running_jobs_is_next
+                one_claim_of_many_jobs_takes_turns
+                among_equals_the_group_that_was_served_longest_ago_is_next
+                a_group_whose_jobs_come_one_by_one_starves_no_other
+                jobs_without_a_group_are_one_group
+                a_group_alone_is_delivered_in_the_order_of_its_jobs
+                a_retried_job_waits_in_its_group_in_due_order
+                a_weight_is_a_share_of_the_turns
+                turns_go_round_the_streams_too
+                a_job_that_fits_no_stream_is_not_overtaken
+                a_lane_waits_for_its_first_due_time
+                a_small_group_is_not_behind_a_large_one
+                every_end_of_a_lease_is_counted
+                an_ack_a_delete_and_an_unclaim_are_counted
+                many_acks_of_many_groups_are_counted
+                a_job_changes_its_group_by_a_replacement
+                a_move_in_the_order_keeps_the_group
+                expired_jobs_leave_their_lane
+                a_claim_passes_jobs_of_a_lane_that_have_expired
+                follow_ups_join_their_groups
+                a_topic_counts_and_lists_the_jobs_of_its_groups
+                jobs_of_a_paused_group_wait
+                jobs_without_a_group_can_be_paused
+                a_scheduled_lane_is_resumed_for_its_due_time
+                settings_do_not_depend_on_jobs
+                settings_and_lanes_survive_reopening
+                many_settings_are_replaced_as_a_whole
+                groups_are_listed_page_by_page
+                an_undelayed_job_of_a_group_waits_for_no_clock_that_went_back
+                leases_of_groups_are_found_where_others_are
             }
             away {
                 a_time_without_servers_is_known_whichever_call_ends_it

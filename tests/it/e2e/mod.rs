@@ -38,6 +38,8 @@ mod errors;
 mod explain;
 /// Fences and checkpoints: order of deliveries, and the state that a delivery takes over from the one before.
 mod fence;
+/// Groups of a topic.
+mod groups;
 /// The contract through grpcurl alone.
 pub(crate) mod grpcurl;
 /// Health over gRPC and HTTP, metrics.

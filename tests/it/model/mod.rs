@@ -7,6 +7,7 @@
 
 mod coverage;
 mod failover;
+mod groups;
 mod held;
 mod mirror;
 mod reference;

@@ -8,13 +8,13 @@ use std::time::Duration;
 use ringq::domain::conflict::{self, ConflictAction, ExistingJob, RequestMatch};
 use ringq::domain::{
     AttemptOutcome, Durability, EnqueueOutcome, Job, JobKey, ShardName, State, Time, Token,
-    TopicName, limit,
+    TopicName,
 };
 use ringq::store::{
-    Claim, ClaimResult, Deleted, JobReschedule, LeaseExtension, LeaseRef, LeaseRefusal,
-    LeaseSettlement, LeasedJob, NewJob, PurgeBatch, RedriveBatch, RedriveResult, RescheduleResult,
-    RunningLease, SettleAction, SettleCommandReply, ShardTopicStats, StreamDemand, TopicDemand,
-    TopicInfo, TopicLeases, TopicRemainder, Unclaim, WriteResult,
+    Claim, ClaimResult, Deleted, GroupSetting, JobReschedule, LeaseExtension, LeaseRef,
+    LeaseRefusal, LeaseSettlement, LeasedJob, NewJob, PurgeBatch, RedriveBatch, RedriveResult,
+    RescheduleResult, RunningLease, SettleAction, SettleCommandReply, ShardTopicStats,
+    StreamDemand, TopicDemand, TopicInfo, TopicLeases, TopicRemainder, Unclaim, WriteResult,
 };
 
 use super::coverage::Seen;
@@ -34,6 +34,8 @@ pub(crate) struct Reference {
     topics: BTreeMap<TopicName, ShardTopicStats>,
     /// Due times of expired jobs that no claim may have reached yet.
     lapsed: BTreeMap<TopicName, BTreeSet<Time>>,
+    /// Settings of groups, by topic.
+    pub(super) settings: BTreeMap<TopicName, Vec<GroupSetting>>,
     /// Cases so far, to find the ones that a run never tried.
     pub(crate) seen: BTreeSet<Seen>,
 }
@@ -42,9 +44,20 @@ pub(crate) struct Reference {
 
 impl Reference {
     pub(crate) fn new(shard: ShardName, durability: Durability, now: Time) -> Reference {
-        let (jobs, topics, lapsed, seen) = Default::default();
-        let last_start = Time(0);
-        Reference { shard, durability, now, arrivals: 0, last_start, jobs, topics, lapsed, seen }
+        let (jobs, topics, lapsed, settings, seen) = Default::default();
+        let (arrivals, last_start) = (0, Time(0));
+        Reference {
+            shard,
+            durability,
+            now,
+            arrivals,
+            last_start,
+            jobs,
+            topics,
+            lapsed,
+            settings,
+            seen,
+        }
     }
 
     /// Applies the passage of time up to `now`.
@@ -132,12 +145,21 @@ impl Reference {
         found.into_iter().map(|held| held.job.key.clone()).collect()
     }
 
-    pub(crate) fn topics(&self) -> Vec<TopicInfo> {
+    /// Returns the topics with a prefix, after one of them.
+    pub(crate) fn topics_after(
+        &self,
+        prefix: &str,
+        after: Option<&TopicName>,
+        limit: usize,
+    ) -> Vec<TopicInfo> {
         let topic = |(name, stats): (&TopicName, &ShardTopicStats)| TopicInfo {
             name: name.clone(),
             create_time: stats.create_time,
         };
-        self.topics.iter().map(topic).collect()
+        let named = self.topics.iter().filter(|(name, _)| {
+            name.as_str().starts_with(prefix) && after.is_none_or(|after| *name > after)
+        });
+        named.map(topic).take(limit).collect()
     }
 
     /// Returns the numbers of a topic; jobs are due soon within `due_within`.
@@ -181,7 +203,7 @@ impl Reference {
         }
     }
 
-    fn of(&self, topic: &TopicName) -> Vec<&Held> {
+    pub(super) fn of(&self, topic: &TopicName) -> Vec<&Held> {
         self.jobs.values().filter(|held| held.job.key.topic == *topic).collect()
     }
 
@@ -189,6 +211,10 @@ impl Reference {
         let create_time = self.now;
         let fresh = || ShardTopicStats { create_time, ..ShardTopicStats::default() };
         count(self.topics.entry(topic.clone()).or_insert_with(fresh));
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.now
     }
 
     fn saw(&mut self, state: State, transition: Transition) {
@@ -258,10 +284,17 @@ impl Reference {
         self.jobs.get(key).map_or(State::Expired, |held| held.state(self.now))
     }
 
-    /// Claims jobs. `token`: returns the token that the store made for a job.
-    pub(crate) fn claim(&mut self, claim: &Claim, token: impl Fn(&JobKey) -> Token) -> ClaimResult {
+    /// Claims jobs. `token`: returns the token that the store made for a job. `found`: the answer of the store, which
+    /// decides where groups are equal.
+    pub(crate) fn claim(
+        &mut self,
+        claim: &Claim,
+        found: &ClaimResult,
+        token: impl Fn(&JobKey) -> Token,
+    ) -> ClaimResult {
         let started = self.now.max(Time(self.last_start.0 + 1));
-        let topics = claim.topics.iter().map(|ask| self.claim_topic(claim, ask, started, &token));
+        let asks = claim.topics.iter().zip(&found.topics);
+        let topics = asks.map(|(ask, found)| self.claim_topic(claim, ask, found, started, &token));
         let topics: Vec<_> = topics.collect();
         if topics.iter().any(|claimed| claimed.by_stream.iter().any(|leased| !leased.is_empty())) {
             self.last_start = started;
@@ -273,28 +306,33 @@ impl Reference {
         &mut self,
         claim: &Claim,
         ask: &TopicDemand,
+        found: &TopicLeases,
         started: Time,
         token: &impl Fn(&JobKey) -> Token,
     ) -> TopicLeases {
         let mut leased: Vec<Vec<LeasedJob>> = ask.streams.iter().map(|_| Vec::new()).collect();
         let mut takers: Vec<StreamDemand> = ask.streams.clone();
         let mut turn: Vec<usize> = (0..takers.len()).collect();
-        let mut rest = TopicRemainder::Empty;
-        for key in self.waiting(&ask.topic) {
-            let held = self.jobs.get_mut(&key).unwrap();
-            if held.job.due_time > self.now {
-                rest = match rest {
-                    TopicRemainder::ReadyAt(earlier) if earlier <= held.job.due_time => rest,
-                    _ => TopicRemainder::ReadyAt(held.job.due_time),
-                };
-                continue;
+        let rest = loop {
+            let heads = self.next_jobs(&ask.topic);
+            if heads.is_empty() {
+                break self.next_due(&ask.topic);
             }
-            let bytes = held.bytes();
-            let fits = |t: &StreamDemand| t.jobs > 0 && (t.bytes >= bytes || t.oversize);
-            let Some(place) = turn.iter().position(|&index| fits(&takers[index])) else {
-                rest = TopicRemainder::Ready;
-                break;
+            let place_of = |held: &Held| {
+                let bytes = held.bytes();
+                let fits = |t: &StreamDemand| t.jobs > 0 && (t.bytes >= bytes || t.oversize);
+                turn.iter().position(|&index| fits(&takers[index]))
             };
+            let chosen = heads.iter().find(|key| {
+                let index = place_of(&self.jobs[*key]).map(|place| turn[place]);
+                let next = |index: usize| found.by_stream[index].get(leased[index].len());
+                index.and_then(next).is_some_and(|leased| leased.key == **key)
+            });
+            let stops = || heads.iter().find(|key| place_of(&self.jobs[*key]).is_none());
+            let key = chosen.or_else(stops).unwrap_or(&heads[0]).clone();
+            let Some(place) = place_of(&self.jobs[&key]) else { break TopicRemainder::Ready };
+            let held = self.jobs.get_mut(&key).unwrap();
+            let bytes = held.bytes();
             let index = turn.remove(place);
             turn.push(index);
             let taker = &mut takers[index];
@@ -303,20 +341,8 @@ impl Reference {
             taker.oversize = false;
             leased[index].push(held.lease(self.now, started, claim.owner, taker, token(&key)));
             self.saw(State::Ready, Transition::Claim);
-        }
+        };
         TopicLeases { by_stream: leased, remainder: rest }
-    }
-
-    /// Returns the waiting jobs of a topic in order; those that are not due come last.
-    fn waiting(&self, topic: &TopicName) -> Vec<JobKey> {
-        let mut found = self.of(topic);
-        found.retain(|held| held.waits());
-        let now = self.now;
-        found.sort_by_key(|held| {
-            let (job, due) = (&held.job, held.job.due_time);
-            (due > now, limit::PRIORITY_MAX - job.priority, due, held.arrival)
-        });
-        found.into_iter().map(|held| held.job.key.clone()).collect()
     }
 
     pub(crate) fn unclaim(&mut self, what: &Unclaim) -> u64 {

@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
 use ringq::domain::engine::Command;
-use ringq::domain::{Job, JobKey, State, Time, Token, TopicName};
+use ringq::domain::{GroupName, Job, JobKey, State, Time, Token, TopicName};
 use ringq::store::{
-    Claim, Error, JobDeletion, LeaseQueryResult, LeaseRef, ListQuery, PurgeBatch, RequestResult,
-    RunningLease, StatsOptions, all_or_worst_error,
+    Claim, Error, GroupsQuery, JobDeletion, LeaseQueryResult, LeaseRef, ListQuery, PurgeBatch,
+    RequestResult, RunningLease, StatsOptions, all_or_worst_error,
 };
 
 use super::coverage::Seen;
@@ -112,10 +112,8 @@ impl Run {
             }
             Step::Delete(keys) => {
                 let expected: Vec<_> = keys.iter().map(|key| reference.delete(key)).collect();
-                same(
-                    expected,
-                    store.delete(keys.into_iter().map(JobDeletion::from).collect()).await?,
-                );
+                let items = keys.into_iter().map(JobDeletion::from).collect();
+                same(expected, store.delete(items).await?);
             }
             Step::Reschedule(items) => {
                 let expected: Vec<_> = items.iter().map(|i| reference.reschedule(i)).collect();
@@ -135,11 +133,12 @@ impl Run {
                 self.compare_list(&topic, state, full, limit).await;
             }
             Step::Topics { prefix, after, limit } => {
-                let mut expected = reference.topics();
-                expected.retain(|topic| topic.name.as_str().starts_with(&prefix));
-                expected.retain(|topic| after.as_ref().is_none_or(|after| topic.name > *after));
-                expected.truncate(limit);
+                let expected = reference.topics_after(&prefix, after.as_ref(), limit);
                 same(expected, store.topics(prefix, after, limit).await?);
+            }
+            Step::Configure { topic, settings } => {
+                reference.configure(&topic, &settings);
+                store.configure_groups(topic, settings, None).await?;
             }
             Step::Stats => self.compare_stats().await,
             Step::Reopen => {
@@ -179,7 +178,7 @@ impl Run {
         if let Some(mirror) = &mut self.mirror {
             mirror.claim(&claim, &got);
         }
-        let mut expected = self.reference.claim(&claim, token);
+        let mut expected = self.reference.claim(&claim, &got, token);
         for ((ask, wanted), found) in claim.topics.iter().zip(&mut expected.topics).zip(&got.topics)
         {
             wanted.remainder = self.reference.rest(&ask.topic, wanted.remainder, found.remainder);
@@ -227,6 +226,7 @@ impl Run {
         self.compare_jobs(keys(), false).await;
         self.compare_stats().await;
         for topic in topics() {
+            self.compare_groups(&topic).await;
             for state in State::ALL {
                 self.compare_list(&topic, state, true, 2).await;
             }
@@ -250,6 +250,18 @@ impl Run {
             expected,
             self.store.store.stats(topics(), StatsOptions::due_within(DUE_SOON)).await.unwrap(),
         );
+    }
+
+    async fn compare_groups(&self, topic: &TopicName) {
+        let (mut got, mut after) = (Vec::new(), None);
+        loop {
+            let query = GroupsQuery { topic: topic.clone(), after: after.clone(), limit: 2 };
+            let page = self.store.store.groups(query).await.unwrap();
+            let Some(last) = page.last() else { break };
+            after = Some(GroupName::text(last.group.as_ref()).to_owned());
+            got.extend(page);
+        }
+        same(self.reference.groups(topic), got);
     }
 
     async fn compare_list(&self, topic: &TopicName, state: State, full: bool, limit: usize) {

@@ -10,13 +10,13 @@ use rand::{Rng as _, SeedableRng as _};
 use ringq::domain::engine::Unacked;
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{
-    JobId, JobKey, OnConflict, Payload, RetentionRule, RetryOverrides, RetryPolicy, ShardName,
-    Spec, State, Time, Token, TopicName, When, limit,
+    GroupName, JobId, JobKey, OnConflict, Payload, RetentionRule, RetryOverrides, RetryPolicy,
+    ShardName, Spec, State, Time, Token, TopicName, When, limit,
 };
 use ringq::store::{
-    Claim, JobReschedule, LeaseExtension, LeaseRef, LeaseSettlement, LostClaim, NewJob, Purge,
-    PurgeBatch, RedriveBatch, RunningLease, SettleAction, StreamDemand, TopicDemand, Unclaim,
-    WritePrecondition,
+    Claim, GroupSetting, JobReschedule, LeaseExtension, LeaseRef, LeaseSettlement, LostClaim,
+    NewJob, Purge, PurgeBatch, RedriveBatch, RunningLease, SettleAction, StreamDemand, TopicDemand,
+    Unclaim, WritePrecondition,
 };
 
 use super::reference::Reference;
@@ -24,6 +24,9 @@ use crate::conformance::OWNER;
 
 const TOPICS: [&str; 3] = ["t0", "t1", "t2"];
 const IDS: [&str; 4] = ["a", "b", "c", "d"];
+/// The topic whose jobs have groups, and their names.
+const GROUPED: &str = TOPICS[1];
+const GROUPS: [&str; 3] = ["g0", "g1", "g2"];
 /// Two jobs with one request id, and one with another.
 const REQUESTS: [u64; 3] = [1 << 24 | 1, 1 << 24 | 2, 2 << 24 | 1];
 /// Server-made ids, for follow-ups.
@@ -50,6 +53,7 @@ pub(super) enum Step {
     Prune(usize),
     List { topic: TopicName, state: State, full: bool, limit: usize },
     Topics { prefix: String, after: Option<TopicName>, limit: usize },
+    Configure { topic: TopicName, settings: Vec<GroupSetting> },
     Stats,
     Reopen,
 }
@@ -77,6 +81,8 @@ pub(super) struct Dice {
     rng: StdRng,
     /// True if most jobs are taken and acknowledged, as in a queue with workers: by every second seed.
     is_busy: bool,
+    /// True if jobs of one topic have groups: by two of four seeds.
+    has_groups: bool,
     leases: VecDeque<LeaseRef>,
     settles: VecDeque<LeaseSettlement>,
     nonces: VecDeque<u32>,
@@ -119,7 +125,8 @@ impl Dice {
     pub(super) fn new(seed: u64) -> Dice {
         let (leases, settles, nonces) = Default::default();
         let (rng, is_busy) = (StdRng::seed_from_u64(seed), seed % 2 == 1);
-        Dice { rng, is_busy, leases, settles, nonces }
+        let has_groups = seed % 4 < 2;
+        Dice { rng, is_busy, has_groups, leases, settles, nonces }
     }
 
     /// Draws the next step of a run in the state of `reference`.
@@ -151,6 +158,7 @@ impl Dice {
             94 => Step::Orphans(self.rng.random_range(1..4)),
             95..97 => Step::Prune(self.rng.random_range(1..10)),
             97 => self.list(),
+            98 if self.rng.random_bool(0.5) => self.configure(),
             98 => self.topics(),
             _ if self.rng.random_bool(0.2) => Step::Reopen,
             _ => Step::Stats,
@@ -194,9 +202,10 @@ impl Dice {
 impl Dice {
     fn job(&mut self, now: Time) -> NewJob {
         let key = self.key();
+        let group = self.group(&key.topic);
         NewJob {
             key,
-            spec: self.spec(),
+            spec: Spec { group, ..self.spec() },
             due: self.when(now),
             priority: self.maybe(0.3, |dice| dice.pick(&[0, 5, 9])),
             expire: self.maybe(0.4, |dice| dice.expire(now)),
@@ -227,10 +236,10 @@ impl Dice {
             tombstone,
             record,
         ]);
-        let payload = self.spec().payload;
+        let (payload, group) = (self.spec().payload, self.group(topic));
         NewJob {
             key: JobKey { topic: topic.clone(), ..self.key() },
-            spec: Spec { payload, ..Spec::default() },
+            spec: Spec { payload, group, ..Spec::default() },
             due: When::Now,
             priority: None,
             expire: None,
@@ -242,6 +251,27 @@ impl Dice {
             precondition: WritePrecondition::Anything,
             checkpoint: None,
         }
+    }
+
+    /// Draws a group for a job of the topic whose jobs have groups. Each second run has none.
+    fn group(&mut self, topic: &TopicName) -> Option<GroupName> {
+        let has_groups = self.has_groups && topic.as_str() == GROUPED;
+        self.maybe(if has_groups { 0.7 } else { 0.0 }, |dice| dice.pick(&GROUPS))
+            .and_then(GroupName::stored)
+    }
+
+    /// Draws settings of some groups.
+    fn configure(&mut self) -> Step {
+        let mut groups = vec![None];
+        groups.extend(GROUPS.map(GroupName::stored));
+        groups.retain(|_| self.rng.random_bool(0.3));
+        let settings = groups.into_iter().map(|group| GroupSetting {
+            group,
+            weight: self.pick(&[1, 2, 3, 100]),
+            paused: self.rng.random_bool(0.3),
+        });
+        let settings = settings.collect();
+        Step::Configure { topic: self.topic(), settings }
     }
 
     /// Draws a job that repeats the last request of its id now and then.
@@ -280,6 +310,7 @@ impl Dice {
             headers: headers.into_iter().collect(),
             retry: self.maybe(0.6, Dice::retry).unwrap_or_default(),
             lease: self.maybe(0.3, |dice| dice.seconds(4)),
+            group: None,
             retention: self.maybe(0.1, |dice| dice.seconds(9)),
         }
     }

@@ -5,6 +5,8 @@
 local alarms, expiries_left, turn, wanted, leases, ends, members, records, who, extras = {}, $call.jobs
 -- Lower bound of the ends of the topic's leases, and marks of the orders that may have its jobs.
 local bound, marks
+-- Group of the lane from which jobs are taken; nil: from the orders of the topic.
+local group
 -- Returns the part of a lease after its token, and its deadline as text.
 local function suffix(taker, ack, duration)
   local deadline = math.min(now + duration, $time.max)
@@ -44,6 +46,8 @@ local function special(taker, id, apart, lived, own_lease)
   end
   local ack = $ack.looks
   if apart == 0 then ack = $ack.removes elseif apart == $apart.kept and not lived then ack = $ack.keeps end
+  -- The lane counts the lease.
+  if group and ack ~= $ack.looks then ack = ack + ($ack.lane_removes - $ack.removes) end
   return suffix(taker, ack, own_lease > 0 and own_lease - 1 or taker.lease)
 end
 
@@ -75,7 +79,7 @@ local function take(page, ids, found, out, expired)
       if not taker then return count, page[i] end
       local tail, deadline = taker.tail, taker.deadline
       local lived = inside % (2 * $inside.life) >= $inside.life
-      if apart ~= 0 or own_lease ~= 0 then
+      if apart ~= 0 or own_lease ~= 0 or group then
         tail, deadline = special(taker, id, apart, lived, own_lease)
       elseif not tail then
         -- Nothing depends on the job but its own fields: its ack may simply remove them.
@@ -85,6 +89,7 @@ local function take(page, ids, found, out, expired)
       local token = sub(tokens, t, t + 7)
       leases[l + 1], leases[l + 2] = id, taker.head .. token .. tail .. record
       ends[l + 1], ends[l + 2] = deadline, token .. (byte(tail) == $ack.removes and '' or '\0') .. id
+      if group then ends[l + 2] = token .. '\1' .. id .. '\0' .. group end
       if expires ~= 0 then alarms[#alarms + 1] = global .. id end
       t, l, n, count = t + 8, l + 2, n + 1, count + 1
       members[n], records[n], who[n], out[count] = page[i], record, taker.index, page[i]
@@ -196,10 +201,6 @@ end
 
 -- Leases jobs in order of priority; returns the rest.
 local function take_all()
-  if string.find(marks, 'P', 1, true) then
-    local till = paused_until()
-    if till then return till end
-  end
   local line = line_of_claim()
   if line == false then return -2 end
   if marks == '0' then
@@ -247,7 +248,15 @@ general = function(topic, at, takers)
     wanted = wanted + jobs
   end
   leases, ends, members, records, who, extras, alarms = {}, {}, {}, {}, {}, {}, {}
-  local rest = take_all()
+  local rest, save = string.find(marks, 'P', 1, true) and paused_until(), nil
+  if rest then
+    -- Nothing is delivered until then.
+  elseif string.find(marks, 'k', 1, true) then
+    --#include claim_lanes
+    rest, save = take_lanes(), save_lanes
+  else
+    rest = take_all()
+  end
   if leases[1] then
     call('HSET', P .. 'jobs:' .. name, unpack(leases))
     call('ZADD', P .. 'ends:' .. name, unpack(ends))
@@ -256,6 +265,7 @@ general = function(topic, at, takers)
     call('HSET', P .. 'claims', name, pack($claims[bound], bound) .. marks)
     call('ZADD', P .. 'deadlines', string.format('%d', bound), name)
   end
+  if save then save() end
   if alarms[1] then call('ZREM', P .. 'alarms', unpack(alarms)) end
   local lists = takers > 1 and { members, records, who, extras } or { members, records, extras }
   reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] =

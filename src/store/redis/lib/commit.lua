@@ -168,5 +168,6 @@ while a <= #ARGV do
   reply[#reply + 1] = holds and 1 or 0
 end
 reply[2] = upkeep
+store_lanes()
 publish_lease_events()
 return reply

@@ -50,6 +50,10 @@ local function head_of(k, id, record)
   j.due, j.arrival, j.created, j.apart, inside, j.version, _, j.phase, j.priority = sunpack($record[due..priority], record)
   if inside >= $inside.extension then
     j.expire = sunpack($record[expire], record, j.phase == 0 and $record.expire or $ended.expire)
+    if inside >= $inside.group then
+      local at = j.phase == 0 and $record.tail or $ended.tail
+      j.group = sub(record, at + 1, at + string.byte(record, at))
+    end
   end
   return j
 end
@@ -119,13 +123,32 @@ local function mark(k, priority, failed)
   end
 end
 
+-- Functions for lanes, once a job with a group needs them.
+local lanes
+local function with_lanes()
+  if not lanes then
+    --#include lanes
+    lanes = { of = lanes_of, lane = lane_of, join = lane_join, leave = lane_leave, release = lane_release,
+              save = save_lanes }
+  end
+  return lanes
+end
+
+local function store_lanes()
+  if lanes then lanes.save() end
+end
+
+-- Returns the mark of the order of a waiting job.
+local function letter_of(j) return string.char((has_failed(j) and 97 or 48) + j.priority) end
+
 local function wake(k, due)
   call('PUBLISH', P .. 'w', text(due) .. ' ' .. k.name)
 end
 
 -- Returns the member of a running job among the ends of leases: a plain ack finds it by its token; it does not find
--- the member of a job that needs a check.
+-- the member of a job that needs a check, or that has a group.
 local function end_of(j)
+  if j.group then return j.lease.token .. '\1' .. j.id .. '\0' .. j.group end
   return j.lease.token .. (j.lease.ack == $ack.removes and '' or '\0') .. j.id
 end
 
@@ -154,13 +177,19 @@ end
 -- Adds a waiting job to its order; subscribers are notified if it is now the first there.
 local function join(j)
   local key, m = order_of(j), member(j)
-  call('ZADD', key, text(j.due), m)
-  mark(j.k, j.priority, has_failed(j))
+  if j.group then
+    local l = with_lanes()
+    local t = l.of(j.k.name)
+    l.join(t, l.lane(t, j.group, j.arrival), letter_of(j), j.due, m, now)
+  else
+    call('ZADD', key, text(j.due), m)
+    mark(j.k, j.priority, has_failed(j))
+  end
   if j.expire ~= 0 then
     call('ZADD', P .. 'alarms', text(j.expire), global_member(j))
     alarm_at(j.expire)
   end
-  if call('ZRANGE', key, '0', '0')[1] == m then wake(j.k, j.due) end
+  if not j.group and call('ZRANGE', key, '0', '0')[1] == m then wake(j.k, j.due) end
 end
 
 -- Adds or removes the mark for gaps. `closed`: the line has no gap.
@@ -191,8 +220,18 @@ local function leave(j)
   if j.lease then
     call('ZREM', j.k.ends, end_of(j))
     j.lease = nil
+    if j.group then
+      local l = with_lanes()
+      l.release(l.of(j.k.name), j.group)
+    end
   elseif j.phase == 0 then
-    if call('ZREM', order_of(j), member(j)) == 0 then leave_line(j) end
+    if j.group then
+      local l = with_lanes()
+      local t = l.of(j.k.name)
+      l.leave(t, l.lane(t, j.group), letter_of(j), member(j))
+    elseif call('ZREM', order_of(j), member(j)) == 0 then
+      leave_line(j)
+    end
     if j.expire ~= 0 then call('ZREM', P .. 'alarms', global_member(j)) end
   else
     call('ZREM', P .. 'done:' .. j.phase .. ':' .. j.k.name, member(j))

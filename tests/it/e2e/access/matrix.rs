@@ -124,6 +124,7 @@ impl Right {
             | Rpc::Reschedule
             | Rpc::GetTopic
             | Rpc::GetTopicStats
+            | Rpc::ListGroups
             | Rpc::ListJobs
             | Rpc::ExplainJob
             | Rpc::RedriveJobs
@@ -150,10 +151,9 @@ fn roles(rpc: Rpc) -> &'static [&'static str] {
         "Stream" | "Pull" | "Ack" | "Nack" | "Extend" => &["worker"],
         "RedriveJobs" | "SetShardState" | "CreateTopic" | "UpdateTopic" | "DeleteTopic"
         | "PauseTopic" | "ResumeTopic" | "PurgeTopic" => &["operator"],
-        "GetTopic" | "ListTopics" | "GetTopicStats" | "ListJobs" | "ExplainJob" | "ListWorkers"
-        | "ListShards" | "IsActive" | "StreamIsActive" | "GetMetricSpec" | "GetMetrics" => {
-            &["operator", "viewer"]
-        }
+        "GetTopic" | "ListTopics" | "GetTopicStats" | "ListGroups" | "ListJobs" | "ExplainJob"
+        | "ListWorkers" | "ListShards" | "IsActive" | "StreamIsActive" | "GetMetricSpec"
+        | "GetMetrics" => &["operator", "viewer"],
         other => panic!("{other} is in no row of the matrix"),
     }
 }
@@ -256,6 +256,9 @@ impl World {
             Rpc::ResumeTopic => pb::ResumeTopicRequest { name }.encode_to_vec(),
             Rpc::GetTopic => pb::GetTopicRequest { name }.encode_to_vec(),
             Rpc::GetTopicStats => pb::GetTopicStatsRequest { name }.encode_to_vec(),
+            Rpc::ListGroups => {
+                pb::ListGroupsRequest { topic: name, ..Default::default() }.encode_to_vec()
+            }
             Rpc::ListTopics => pb::ListTopicsRequest::default().encode_to_vec(),
             Rpc::ListJobs => {
                 let state = pb::JobState::Scheduled.into();

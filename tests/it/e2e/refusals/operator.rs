@@ -1,8 +1,8 @@
 //! Forbidden requests of lists, redrive, topics, purge.
 
 use ringq::pb::{
-    ExplainJobRequest, GetTopicRequest, GetTopicStatsRequest, JobState, ListJobsRequest,
-    ListTopicsRequest, PurgeTopicRequest, RedriveJobsRequest,
+    ExplainJobRequest, GetTopicRequest, GetTopicStatsRequest, JobState, ListGroupsRequest,
+    ListJobsRequest, ListTopicsRequest, PurgeTopicRequest, RedriveJobsRequest,
 };
 
 use super::{Call, FEATURE, INVALID, Row};
@@ -99,6 +99,7 @@ fn explain_job() -> Vec<Row> {
 fn topics() -> Vec<Row> {
     let topic = |name: &str| GetTopicRequest { name: name.into() };
     let stats = |name: &str| GetTopicStatsRequest { name: name.into() };
+    let groups = |topic: &str| ListGroupsRequest { topic: topic.into(), ..Default::default() };
     vec![
         row!(
             "a negative page",
@@ -110,6 +111,18 @@ fn topics() -> Vec<Row> {
             topics.list_topics(ListTopicsRequest { page_token: "x".into(), ..Default::default() }),
             INVALID "page_token"
         ),
+        row!("no topic", topics.list_groups(groups("")), INVALID "topic"),
+        row!(
+            "a negative page",
+            topics.list_groups(ListGroupsRequest { page_size: -1, ..groups("seed") }),
+            INVALID "page_size"
+        ),
+        row!(
+            "an odd token",
+            topics.list_groups(ListGroupsRequest { page_token: "x".into(), ..groups("seed") }),
+            INVALID "page_token"
+        ),
+        row!("an unknown topic", topics.list_groups(groups("nowhere")), NO_TOPIC ""),
         row!("no name", topics.get_topic(topic("")), INVALID "name"),
         row!("an unknown topic", topics.get_topic(topic("nowhere")), NO_TOPIC ""),
         row!("no name", topics.get_topic_stats(stats("")), INVALID "name"),

@@ -8,7 +8,7 @@ use super::{Call, DAY, FEATURE, INVALID, LARGE, Row, YEAR, at, long, span};
 use crate::harness::{Client, job, millis, request, timestamp, wall_now};
 
 pub(super) fn rows() -> Vec<Vec<Row>> {
-    vec![names(), contents(), due_times(), runs(), expiries(), retries(), features()]
+    vec![names(), contents(), due_times(), runs(), expiries(), retries(), groups(), features()]
 }
 
 fn names() -> Vec<Row> {
@@ -212,18 +212,19 @@ fn retries() -> Vec<Row> {
     ]
 }
 
+fn groups() -> Vec<Row> {
+    let of = |group: &str| request(JobSpec { group: group.into(), ..job("t") });
+    vec![
+        row!("a group with a space", queue.enqueue(of("a b")), INVALID "job.group"),
+        row!("a long group", queue.enqueue(of(&"g".repeat(65))), INVALID "job.group"),
+    ]
+}
+
 fn features() -> Vec<Row> {
     let target = HttpTarget { url: "https://example.com".into(), ..Default::default() };
-    vec![
-        row!(
-            "a group",
-            queue.enqueue(request(JobSpec { group: "g".into(), ..job("t") })),
-            FEATURE "job.group"
-        ),
-        row!(
-            "an http target",
-            queue.enqueue(request(JobSpec { http_target: Some(target), ..job("t") })),
-            FEATURE "job.http_target"
-        ),
-    ]
+    vec![row!(
+        "an http target",
+        queue.enqueue(request(JobSpec { http_target: Some(target), ..job("t") })),
+        FEATURE "job.http_target"
+    )]
 }

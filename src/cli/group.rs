@@ -1,0 +1,111 @@
+//! `ringq group`: the groups of a topic and their numbers.
+
+use clap::{Args, Subcommand};
+
+use super::connect::{self, ConnectArgs, ServerConnection};
+use super::exit::{CommandFailure, print_note};
+use super::output::{JsonList, OutputArgs, StdoutWriter, Table};
+use super::times::span;
+use super::topic::fail_if_partial;
+use super::values;
+use crate::pb::{GroupSummary, ListGroupsRequest};
+
+/// Groups per call.
+const PAGE: i32 = 1_000;
+
+/// Subcommands of `ringq group`.
+#[derive(Debug, Subcommand)]
+pub(super) enum GroupCommand {
+    /// List the groups of a topic that have waiting or running jobs
+    #[command(visible_alias = "ls")]
+    List(GroupListArgs),
+}
+
+/// Arguments of `ringq group list`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The group - has the jobs without a group. On each shard the next job is that of the group with the least RUNNING / \
+WEIGHT there.
+
+Examples:
+  ringq group list emails
+  ringq group list emails -o json | jq -r '.[] | select(.paused).group'")]
+pub(super) struct GroupListArgs {
+    /// The topic
+    #[arg(value_parser = values::non_empty)]
+    topic: String,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+// === impl GroupCommand ===
+
+impl GroupCommand {
+    pub(super) fn run(&self) -> Result<(), CommandFailure> {
+        match self {
+            GroupCommand::List(list) => connect::run_until_interrupt(list.run()),
+        }
+    }
+}
+
+// === impl GroupListArgs ===
+
+impl GroupListArgs {
+    async fn run(&self) -> Result<(), CommandFailure> {
+        let (rows, unreachable) = self.rows(&self.connect.connection()?).await?;
+        let mut out = StdoutWriter::new();
+        if self.output.is_json() {
+            let mut list = JsonList::new();
+            rows.iter().try_for_each(|row| list.row(&mut out, row))?;
+            list.end(&mut out)?;
+        } else {
+            if rows.is_empty() {
+                print_note(&format!("no job of {} waits or runs", self.topic));
+            }
+            table(&rows).print(&mut out)?;
+        }
+        fail_if_partial(unreachable.iter())
+    }
+
+    /// Reads all pages: columns can be laid out only with all rows.
+    async fn rows(
+        &self,
+        connection: &ServerConnection,
+    ) -> Result<(Vec<GroupSummary>, Vec<String>), CommandFailure> {
+        let (mut rows, mut unreachable, mut page_token) = (Vec::new(), Vec::new(), String::new());
+        loop {
+            let topic = self.topic.clone();
+            let request =
+                connection.request(ListGroupsRequest { topic, page_size: PAGE, page_token });
+            let mut topics = connection.client().topics();
+            let answer = topics.list_groups(request);
+            let what = format!("cannot list the groups of topic {}", self.topic);
+            let page = connection.call(&what, answer).await?;
+            rows.extend(page.groups);
+            unreachable.extend(page.unreachable_shards);
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                return Ok((rows, unreachable));
+            }
+        }
+    }
+}
+
+fn table(rows: &[GroupSummary]) -> Table {
+    let mut table =
+        Table::new(["GROUP", "STATE", "WEIGHT", "READY", "RUNNING", "SCHEDULED", "OLDEST"]);
+    for row in rows {
+        table.row([
+            if row.group.is_empty() { "-".to_owned() } else { row.group.clone() },
+            if row.paused { "PAUSED" } else { "ACTIVE" }.to_owned(),
+            row.weight.to_string(),
+            row.ready.to_string(),
+            row.running.to_string(),
+            row.scheduled.to_string(),
+            span(row.oldest_ready_age),
+        ]);
+    }
+    table
+}
