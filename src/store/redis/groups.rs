@@ -19,8 +19,11 @@ impl RedisStore {
     ) -> Result<()> {
         let mut call = self.shard.write_call(Verb::ConfigureGroups, until).await?;
         call.arg(topic.as_str());
-        for GroupSetting { group, weight, paused } in settings {
-            call.arg(GroupName::text(group.as_ref())).arg(weight).arg(u8::from(paused));
+        for setting in settings {
+            let GroupSetting { group, weight: _, paused } = &setting;
+            call.arg(GroupName::text(group.as_ref()))
+                .arg(setting.valid_weight())
+                .arg(u8::from(*paused));
         }
         self.run(ConnectionLane::Write, &call).await.map(drop)
     }

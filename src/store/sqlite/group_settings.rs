@@ -38,8 +38,9 @@ pub(super) fn configure(
         .query_map([topic.as_str()], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     session.prepare(CLEAR)?.execute([topic.as_str()])?;
-    for GroupSetting { group, weight, paused } in settings {
-        let name = GroupName::text(group.as_ref());
+    for setting in settings {
+        let GroupSetting { group, weight: _, paused } = setting;
+        let (name, weight) = (GroupName::text(group.as_ref()), setting.valid_weight());
         session.prepare(INSERT)?.execute(params![topic.as_str(), name, weight, paused])?;
         names.push(name.to_owned());
     }

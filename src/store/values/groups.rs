@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::{GroupName, TopicName};
+use crate::domain::{GroupName, TopicName, limit};
 
 /// Setting of one group of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +13,16 @@ pub struct GroupSetting {
     pub weight: u8,
     /// True if none of its jobs may be claimed.
     pub paused: bool,
+}
+
+// === impl GroupSetting ===
+
+impl GroupSetting {
+    /// Returns the weight within its bounds: stores divide by it.
+    #[must_use]
+    pub fn valid_weight(&self) -> u8 {
+        self.weight.clamp(1, limit::GROUP_WEIGHT_MAX)
+    }
 }
 
 /// The groups of a topic to list.

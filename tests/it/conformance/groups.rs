@@ -178,6 +178,9 @@ pub(crate) async fn a_weight_is_a_share_of_the_turns(q: Fixture) {
     assert_eq!(of_b, 0, "a has 10 of 30 by now, b has 30 of 10");
     let weights: Vec<u8> = groups(&q).await.iter().map(|stats| stats.weight).collect();
     assert_eq!(weights, [3, 1]);
+    configure(&q, &[setting("a", 0, false), setting("b", u8::MAX, false)]).await;
+    let weights: Vec<u8> = groups(&q).await.iter().map(|stats| stats.weight).collect();
+    assert_eq!(weights, [1, limit::GROUP_WEIGHT_MAX]);
 }
 
 pub(crate) async fn turns_go_round_the_streams_too(q: Fixture) {
@@ -608,4 +611,22 @@ pub(crate) async fn leases_of_groups_are_found_where_others_are(q: Fixture) {
     }
     assert_eq!(counts(&q).await, [counted("a", 0, 2, 0)]);
     assert_eq!(q.store.orphaned_leases(vec![]).await.unwrap().len(), 0);
+}
+
+pub(crate) async fn jobs_removed_by_hand_leave_their_lanes(q: Fixture) {
+    let leased = q.run(job("c1")).await;
+    put(&q, &["a1", "a2", "b1"]).await;
+    if !q.remove_by_hand("c1").await {
+        println!("skipped: {:?} has no such hand", q.backend);
+        return;
+    }
+    assert!(q.remove_by_hand("a1").await && q.remove_by_hand("b1").await);
+    let rest = q.claim(10).await;
+    assert_eq!(ids_of(&rest), ["a2"]);
+    assert_eq!(counts(&q).await, [counted("a", 0, 0, 1), counted("c", 0, 0, 1)]);
+    q.until(leased.deadline);
+    q.sleep(1);
+    q.store.overdue_leases(10).await.unwrap();
+    q.ack(&rest[0]).await;
+    nothing_is_left(&q, "jobs removed by hand").await;
 }

@@ -232,6 +232,7 @@ macro_rules! conformance {
                 groups_are_listed_page_by_page
                 an_undelayed_job_of_a_group_waits_for_no_clock_that_went_back
                 leases_of_groups_are_found_where_others_are
+                jobs_removed_by_hand_leave_their_lanes
             }
             away {
                 a_time_without_servers_is_known_whichever_call_ends_it
