@@ -146,6 +146,8 @@ fn is_change(rpc: Rpc) -> bool {
         | Rpc::DeleteTopic
         | Rpc::PauseTopic
         | Rpc::ResumeTopic
+        | Rpc::PauseGroup
+        | Rpc::ResumeGroup
         | Rpc::PurgeTopic => true,
         Rpc::Enqueue
         | Rpc::BatchEnqueue

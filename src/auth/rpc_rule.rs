@@ -55,6 +55,8 @@ pub fn rule(rpc: Rpc) -> RpcRule {
         | Rpc::DeleteTopic
         | Rpc::PauseTopic
         | Rpc::ResumeTopic
+        | Rpc::PauseGroup
+        | Rpc::ResumeGroup
         | Rpc::PurgeTopic => (&[Operator], RpcScope::Topics),
         Rpc::ListTopics | Rpc::ListWorkers => (&[Operator, Viewer], RpcScope::Shown),
         Rpc::ListShards => (&[Operator, Viewer], RpcScope::Server),

@@ -5,10 +5,11 @@ use clap::{Args, Subcommand};
 use super::connect::{self, ConnectArgs, ServerConnection};
 use super::exit::{CommandFailure, print_note};
 use super::output::{JsonList, OutputArgs, StdoutWriter, Table};
+use super::text::one_line;
 use super::times::span;
-use super::topic::fail_if_partial;
+use super::topic::{fail_if_partial, warn_missing};
 use super::values;
-use crate::pb::{GroupSummary, ListGroupsRequest};
+use crate::pb::{GroupSummary, ListGroupsRequest, PauseGroupRequest, ResumeGroupRequest};
 
 /// Groups per call.
 const PAGE: i32 = 1_000;
@@ -19,6 +20,49 @@ pub(super) enum GroupCommand {
     /// List the groups of a topic that have waiting or running jobs
     #[command(visible_alias = "ls")]
     List(GroupListArgs),
+    /// Stop the delivery of the jobs of a group
+    Pause(GroupPauseArgs),
+    /// Start the delivery again
+    Resume(GroupResumeArgs),
+}
+
+/// Arguments of `ringq group pause`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The other groups of the topic go on. Jobs are still enqueued, and those that run go on. The group - has the jobs without \
+a group.
+
+Examples:
+  ringq group pause emails tenant-7 --note 'sends to a wrong list'
+  ringq group pause emails -")]
+pub(super) struct GroupPauseArgs {
+    /// The topic
+    #[arg(value_parser = values::non_empty)]
+    topic: String,
+    /// The group; -: the jobs without one
+    #[arg(value_parser = values::non_empty, allow_hyphen_values = true)]
+    group: String,
+    /// Why, for people
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Arguments of `ringq group resume`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  ringq group resume emails tenant-7")]
+pub(super) struct GroupResumeArgs {
+    /// The topic
+    #[arg(value_parser = values::non_empty)]
+    topic: String,
+    /// The group; -: the jobs without one
+    #[arg(value_parser = values::non_empty, allow_hyphen_values = true)]
+    group: String,
+    #[command(flatten)]
+    connect: ConnectArgs,
 }
 
 /// Arguments of `ringq group list`.
@@ -46,8 +90,54 @@ impl GroupCommand {
     pub(super) fn run(&self) -> Result<(), CommandFailure> {
         match self {
             GroupCommand::List(list) => connect::run_until_interrupt(list.run()),
+            GroupCommand::Pause(pause) => connect::run_until_interrupt(pause.run()),
+            GroupCommand::Resume(resume) => connect::run_until_interrupt(resume.run()),
         }
     }
+}
+
+// === impl GroupPauseArgs ===
+
+impl GroupPauseArgs {
+    async fn run(&self) -> Result<(), CommandFailure> {
+        let connection = self.connect.connection()?;
+        let (topic, group) = (self.topic.clone(), sent_name(&self.group));
+        let note = self.note.clone().unwrap_or_default();
+        let request = connection.request(PauseGroupRequest { topic, group, note });
+        let mut topics = connection.client().topics();
+        let what = format!("cannot pause group {} of topic {}", self.group, self.topic);
+        let answer = connection.call(&what, topics.pause_group(request)).await?;
+        print_state(&self.topic, &self.group, "PAUSED")?;
+        warn_missing(&answer.unreachable_shards);
+        Ok(())
+    }
+}
+
+// === impl GroupResumeArgs ===
+
+impl GroupResumeArgs {
+    async fn run(&self) -> Result<(), CommandFailure> {
+        let connection = self.connect.connection()?;
+        let (topic, group) = (self.topic.clone(), sent_name(&self.group));
+        let request = connection.request(ResumeGroupRequest { topic, group });
+        let mut topics = connection.client().topics();
+        let what = format!("cannot resume group {} of topic {}", self.group, self.topic);
+        let answer = connection.call(&what, topics.resume_group(request)).await?;
+        print_state(&self.topic, &self.group, "ACTIVE")?;
+        warn_missing(&answer.unreachable_shards);
+        Ok(())
+    }
+}
+
+/// Returns the name of a group in requests.
+fn sent_name(group: &str) -> String {
+    if group == "-" { String::new() } else { group.to_owned() }
+}
+
+fn print_state(topic: &str, group: &str, state: &str) -> Result<(), CommandFailure> {
+    let mut out = StdoutWriter::new();
+    out.write_line(&one_line(&format!("{topic} {group} {state}")))?;
+    out.flush()
 }
 
 // === impl GroupListArgs ===

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use toml::{Table, Value};
 
-use crate::domain::{InvalidRetry, RetryOverrides, TopicName, TopicPattern, TopicSettings, limit};
+use crate::domain::{
+    GroupName, InvalidRetry, RetryOverrides, TopicName, TopicPattern, TopicSettings, limit,
+};
 use crate::source_files::read_texts;
 
 use super::duration::any_duration;
@@ -14,13 +16,14 @@ use super::duration::any_duration;
 /// Keys of a file.
 const KEYS: [&str; 2] = ["revision", "topic"];
 /// Keys of a topic, in the order in which they are listed in errors.
-const TOPIC_KEYS: [&str; 7] = [
+const TOPIC_KEYS: [&str; 8] = [
     "description",
     "lease",
     "retention",
     "dead_retention",
     "priority",
     "max_payload_bytes",
+    "group_weights",
     "retry",
 ];
 const RETRY_KEYS: [&str; 10] = [
@@ -133,7 +136,11 @@ impl TopicFile {
                 (_, None) => problems.push(format!("{place}: is no table")),
                 (Ok(pattern), Some(table)) => {
                     let mut reader = TableReader { table, place, problems: &mut problems };
-                    found.insert(name.clone(), (pattern, reader.settings()));
+                    let settings = reader.settings();
+                    if !settings.group_weights.is_empty() && name.ends_with('*') {
+                        reader.problem("group_weights", "must stand at a topic, not at a pattern");
+                    }
+                    found.insert(name.clone(), (pattern, settings));
                 }
             }
         }
@@ -153,6 +160,7 @@ impl TableReader<'_> {
         let settings = TopicSettings {
             description: self.description(),
             retry: RetryOverrides::default(),
+            group_weights: self.group_weights(),
             lease: self.duration("lease", limit::LEASE_MIN..=limit::LEASE_MAX, "1s to 24h"),
             retention: self.duration("retention", retention.clone(), "0s to 366d"),
             dead_retention: self.duration("dead_retention", retention, "0s to 366d"),
@@ -184,6 +192,32 @@ impl TableReader<'_> {
                 String::new()
             }
         }
+    }
+
+    fn group_weights(&mut self) -> BTreeMap<GroupName, u8> {
+        const KEY: &str = "group_weights";
+        let max = limit::GROUP_WEIGHT_MAX;
+        let table = match self.table.get(KEY) {
+            None => return BTreeMap::new(),
+            Some(Value::Table(table)) if table.len() <= limit::GROUP_SETTINGS_MAX => table,
+            Some(_) => {
+                let text =
+                    format!("must be a table of at most {} groups", limit::GROUP_SETTINGS_MAX);
+                self.problem(KEY, &text);
+                return BTreeMap::new();
+            }
+        };
+        let mut weights = BTreeMap::new();
+        for (name, value) in table {
+            let weight = value.as_integer().and_then(|weight| u8::try_from(weight).ok());
+            let weight = weight.filter(|weight| (1..=max).contains(weight));
+            match (GroupName::try_new(name), weight) {
+                (Ok(group), Some(weight)) => drop(weights.insert(group, weight)),
+                (Err(error), _) => self.problem(KEY, &format!("{name:?}: {error}")),
+                (_, None) => self.problem(KEY, &format!("{name:?}: must be 1 to {max}")),
+            }
+        }
+        weights
     }
 
     fn retry(&mut self) -> RetryOverrides {

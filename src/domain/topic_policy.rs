@@ -3,9 +3,10 @@
 //! A policy has a version, which rises with each change. All shards store all policies; of two versions the higher one
 //! counts, so that a shard that was away takes the newer one and cannot bring back a topic that was deleted meanwhile.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::name::TopicName;
+use super::name::{GroupName, TopicName};
 use super::pattern::TopicPattern;
 use super::retry::RetryOverrides;
 use super::time::Time;
@@ -27,6 +28,9 @@ pub struct TopicSettings {
     pub priority: Option<u8>,
     /// Maximum number of bytes of one payload; `None`: the server's.
     pub max_payload_bytes: Option<u32>,
+    /// Weights of groups, 1 to [`limit::GROUP_WEIGHT_MAX`](super::limit::GROUP_WEIGHT_MAX); others have 1. Of topics only,
+    /// not of patterns.
+    pub group_weights: BTreeMap<GroupName, u8>,
 }
 
 /// Stop of the delivery of a topic.
@@ -64,6 +68,8 @@ pub struct TopicPolicy {
     pub source: PolicySource,
     /// Pause; of topics only, not of patterns.
     pub pause: Option<TopicPause>,
+    /// Paused groups, with the reasons for people; `None`: the jobs without a group.
+    pub paused_groups: BTreeMap<Option<GroupName>, String>,
     /// True: the topic was deleted, or is not in its file any more. The policy is kept so that an older version, which a
     /// shard that was away may have, does not come back.
     pub is_deleted: bool,
@@ -99,6 +105,7 @@ impl TopicPolicy {
             settings: None,
             source: PolicySource::Rpc,
             pause: None,
+            paused_groups: BTreeMap::new(),
             is_deleted: false,
             create_time: now,
             update_time: now,
@@ -119,6 +126,27 @@ impl TopicPolicy {
     pub fn is_paused(&self, now: Time) -> bool {
         let pause = self.pause.as_ref().filter(|_| !self.is_deleted);
         pause.is_some_and(|pause| pause.until.is_none_or(|until| until > now))
+    }
+
+    /// Returns the weights and pauses of groups: each group once, with its weight and whether it is paused.
+    #[must_use]
+    pub fn groups(&self) -> BTreeMap<Option<GroupName>, (u8, bool)> {
+        let mut groups = BTreeMap::new();
+        if self.is_deleted || self.topic().is_none() {
+            return groups;
+        }
+        let weights = self.settings.iter().flat_map(|settings| &settings.group_weights);
+        groups.extend(weights.map(|(group, weight)| (Some(group.clone()), (*weight, false))));
+        for group in self.paused_groups.keys() {
+            groups.entry(group.clone()).or_insert((1, true)).1 = true;
+        }
+        groups
+    }
+
+    /// Returns whether nothing is left of the policy but its version.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.settings.is_none() && self.pause.is_none() && self.paused_groups.is_empty()
     }
 
     /// Returns the effect on a shard.
@@ -160,6 +188,24 @@ mod tests {
         assert!(later.replaces(&policy(1)) && !policy(1).replaces(&later));
         let other = TopicPolicy { is_deleted: true, ..policy(1) };
         assert_ne!(other.replaces(&policy(1)), policy(1).replaces(&other));
+    }
+
+    #[test]
+    fn groups_have_their_weights_and_pauses() {
+        let group = |name: &str| GroupName::stored(name);
+        let weights = [("a", 3), ("b", 5)].map(|(name, weight)| (group(name).unwrap(), weight));
+        let settings = TopicSettings { group_weights: weights.into(), ..TopicSettings::default() };
+        let paused = [group("b"), group("c"), None].map(|group| (group, String::new()));
+        let policy =
+            TopicPolicy { settings: Some(settings), paused_groups: paused.into(), ..policy(1) };
+        let want = [
+            (None, (1, true)),
+            (group("a"), (3, false)),
+            (group("b"), (5, true)),
+            (group("c"), (1, true)),
+        ];
+        assert_eq!(policy.groups(), want.into());
+        assert!(TopicPolicy { is_deleted: true, ..policy }.groups().is_empty());
     }
 
     #[test]

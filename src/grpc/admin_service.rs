@@ -4,8 +4,8 @@ use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
 use crate::dispatch::{Dispatcher, WorkerInfo};
-use crate::domain::explain::{ExplainFacts, Pause, reasons, unreachable_shard};
-use crate::domain::limit;
+use crate::domain::explain::{ExplainFacts, GroupPause, Pause, reasons, unreachable_shard};
+use crate::domain::{GroupName, limit};
 use crate::pb;
 use crate::pb::admin_service_server::AdminService;
 use crate::rpc::Rpc;
@@ -57,6 +57,12 @@ impl AdminHandler {
         let FoundJob { explained, attempts_max, other_servers } = found;
         let job = &explained.job;
         let policy = self.scheduler.policies().of_topic(&job.key.topic);
+        let group = &job.spec.group;
+        let note = policy.as_ref().and_then(|policy| policy.paused_groups.get(group).cloned());
+        let group_paused = note.map(|note| GroupPause {
+            group: GroupName::text(group.as_ref()).to_owned(),
+            pause: Pause { until: None, note },
+        });
         let policy = policy.filter(|policy| policy.is_paused(explained.now));
         let pause = policy.and_then(|policy| policy.pause.clone());
         let streams = match job.state.is_waiting() {
@@ -76,8 +82,7 @@ impl AdminHandler {
             attempts_max,
             other_servers,
             topic_paused: pause.map(|pause| Pause { until: pause.until, note: pause.note }),
-            // Groups cannot be paused yet.
-            group_paused: None,
+            group_paused,
         }
     }
 }

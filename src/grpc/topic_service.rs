@@ -214,6 +214,32 @@ impl TopicService for TopicsHandler {
         }))
     }
 
+    async fn pause_group(
+        &self,
+        request: Request<pb::PauseGroupRequest>,
+    ) -> Result<Response<pb::PauseGroupResponse>, Status> {
+        let until = write_deadline(request.extensions());
+        let access = CallAccess::of(request.extensions(), Rpc::PauseGroup)?;
+        let (topic, group, note) = topic_policy::pause_group(request.into_inner())?;
+        access.touch_existing(&topic)?;
+        let changed = self.scheduler.set_group_pause(topic.clone(), group, Some(note), until).await;
+        let changed = changed.map_err(|error| RpcError::of_topic(error, &topic))?;
+        Ok(Response::new(pb::PauseGroupResponse { unreachable_shards: changed.missing }))
+    }
+
+    async fn resume_group(
+        &self,
+        request: Request<pb::ResumeGroupRequest>,
+    ) -> Result<Response<pb::ResumeGroupResponse>, Status> {
+        let until = write_deadline(request.extensions());
+        let access = CallAccess::of(request.extensions(), Rpc::ResumeGroup)?;
+        let (topic, group) = topic_policy::resume_group(&request.into_inner())?;
+        access.touch_existing(&topic)?;
+        let changed = self.scheduler.set_group_pause(topic.clone(), group, None, until).await;
+        let changed = changed.map_err(|error| RpcError::of_topic(error, &topic))?;
+        Ok(Response::new(pb::ResumeGroupResponse { unreachable_shards: changed.missing }))
+    }
+
     async fn list_groups(
         &self,
         request: Request<pb::ListGroupsRequest>,

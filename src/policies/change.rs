@@ -11,7 +11,7 @@ use crate::shards::{Shard, ShardError};
 use crate::store;
 
 use super::Policies;
-use super::copies::to_write;
+use super::copies::{configure_groups, to_write};
 
 /// Part of the key by which the home shard of a name is found on the ring. It never changes: two versions of the server
 /// must find the same shard.
@@ -98,9 +98,12 @@ impl Policies {
         let written = home.write_policies(vec![to_write(policy, expected)], until).await?;
         let is_written = written.first().is_some_and(|result| result.is_written);
         if is_written {
-            copy.policies.insert(policy.name.clone(), Arc::clone(policy));
-            drop(copy);
+            copy.insert(policy);
             self.merge(std::slice::from_ref(policy));
+            if let Err(error) = configure_groups(home, &mut copy).await {
+                // The change counts; each server configures the groups when the shard answers again.
+                tracing::debug!(shard = %home.name(), %error, "groups not configured yet");
+            }
         }
         Ok(is_written)
     }

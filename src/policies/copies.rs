@@ -1,6 +1,6 @@
 //! Exchanges policies with each shard: reads what changed there, and writes what is newer elsewhere.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::backoff::Backoff;
-use crate::domain::{TopicPattern, TopicPolicy, limit};
+use crate::domain::{TopicName, TopicPattern, TopicPolicy, limit};
 use crate::shards::{self, Shard};
-use crate::store::{EventKind, PolicyWrite, StoredPolicy, codec};
+use crate::store::{EventKind, GroupSetting, PolicyWrite, StoredPolicy, codec};
 
 use super::Policies;
 
@@ -28,12 +28,24 @@ const WRITE_MAX: usize = 64;
 #[derive(Default)]
 pub(super) struct ShardCopy {
     last_sequence: u64,
-    pub(super) policies: HashMap<TopicPattern, Arc<TopicPolicy>>,
+    policies: HashMap<TopicPattern, Arc<TopicPolicy>>,
+    /// Topics whose groups the shard has still to be configured with.
+    to_configure: HashSet<TopicName>,
 }
 
 // === impl ShardCopy ===
 
 impl ShardCopy {
+    /// Records what the shard has. Every server configures the groups, because one may die between the two writes; a slow
+    /// one may bring back an older configuration, until it has read the newer one.
+    pub(super) fn insert(&mut self, policy: &Arc<TopicPolicy>) {
+        let former = self.policies.insert(policy.name.clone(), Arc::clone(policy));
+        let former = former.map(|former| former.groups()).unwrap_or_default();
+        if let Some(topic) = policy.topic().filter(|_| policy.groups() != former) {
+            self.to_configure.insert(topic.clone());
+        }
+    }
+
     /// Returns the version that a write to the shard has to expect.
     pub(super) fn version(&self, name: &TopicPattern) -> u64 {
         self.policies.get(name).map_or(0, |policy| policy.version)
@@ -100,7 +112,7 @@ impl Policies {
                 break;
             }
         }
-        Ok(())
+        configure_groups(shard, &mut copy).await
     }
 
     async fn read(&self, shard: &Shard, copy: &mut ShardCopy) -> shards::Result<()> {
@@ -114,9 +126,7 @@ impl Policies {
             let is_last = page.policies.len() < limit::CALL_JOBS_MAX;
             let read: Vec<_> =
                 page.policies.iter().filter_map(|stored| decode(shard, stored)).collect();
-            for policy in &read {
-                copy.policies.insert(policy.name.clone(), Arc::clone(policy));
-            }
+            read.iter().for_each(|policy| copy.insert(policy));
             self.merge(&read);
             if is_last {
                 copy.last_sequence = page.last_sequence;
@@ -139,12 +149,25 @@ impl Policies {
             let results = shard.write_policies(writes.collect(), None).await?;
             for (policy, result) in part.iter().zip(results) {
                 if result.is_written {
-                    copy.policies.insert(policy.name.clone(), Arc::clone(policy));
+                    copy.insert(policy);
                 }
             }
         }
         Ok(!newer.is_empty())
     }
+}
+
+/// Configures the groups of topics whose policies have changed.
+pub(super) async fn configure_groups(shard: &Shard, copy: &mut ShardCopy) -> shards::Result<()> {
+    for topic in copy.to_configure.clone() {
+        let policy = copy.policies.get(&TopicPattern::Exact(topic.clone()));
+        let groups = policy.map(|policy| policy.groups()).unwrap_or_default();
+        let setting = |(group, (weight, paused))| GroupSetting { group, weight, paused };
+        let settings = groups.into_iter().map(setting).collect();
+        shard.configure_groups(topic.clone(), settings, None).await?;
+        copy.to_configure.remove(&topic);
+    }
+    Ok(())
 }
 
 /// Waits for the next event, or for the first after some were missed.

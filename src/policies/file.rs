@@ -105,7 +105,7 @@ impl FilePolicies {
             None => TopicPolicy {
                 settings: None,
                 source: PolicySource::Rpc,
-                is_deleted: policy.pause.is_none(),
+                is_deleted: policy.pause.is_none() && policy.paused_groups.is_empty(),
                 ..policy
             },
         })

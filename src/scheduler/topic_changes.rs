@@ -3,8 +3,8 @@
 use tokio::time::Instant;
 
 use crate::domain::{
-    PolicySource, ShardName, State, Time, TopicName, TopicPattern, TopicPause, TopicPolicy,
-    TopicSettings, limit,
+    GroupName, PolicySource, ShardName, State, Time, TopicName, TopicPattern, TopicPause,
+    TopicPolicy, TopicSettings, limit,
 };
 use crate::policies::{ChangedPolicy, PolicyChangeError};
 use crate::shards::ShardError;
@@ -38,6 +38,9 @@ pub enum TopicRefusal {
         /// Number of them: waiting, running and dead ones.
         jobs: u64,
     },
+    /// Too many groups of the topic have a weight or are paused.
+    #[error("more than {} groups have a weight or are paused", limit::GROUP_SETTINGS_MAX)]
+    TooManyGroups,
     /// There are too many policies.
     #[error("there are {} policies", limit::POLICIES_MAX)]
     TooMany,
@@ -109,7 +112,7 @@ impl Scheduler {
                 last.cloned().unwrap_or_else(|| TopicPolicy::new(pattern.clone(), now));
             update(policy.settings.get_or_insert_default());
             policy.source = PolicySource::Rpc;
-            Ok(policy)
+            check_groups(policy)
         })
         .await
     }
@@ -133,6 +136,36 @@ impl Scheduler {
             }
             let policy = last.cloned().unwrap_or_else(|| TopicPolicy::new(pattern.clone(), now));
             Ok(TopicPolicy { pause: pause.clone(), ..policy })
+        })
+        .await
+    }
+
+    /// Pauses a group of a topic with a reason, or resumes it with `None`. `group`: `None` for the jobs without one.
+    /// Nothing is written after `until`.
+    ///
+    /// # Errors
+    /// [`TopicChangeError`].
+    pub async fn set_group_pause(
+        &self,
+        topic: TopicName,
+        group: Option<GroupName>,
+        note: Option<String>,
+        until: Option<Instant>,
+    ) -> TopicChange {
+        let exists = self.topic(topic.clone()).await?.is_some();
+        let pattern = TopicPattern::Exact(topic);
+        self.change_policy(pattern.clone(), until, move |last, now| {
+            let last = live(last);
+            if last.is_none() && !exists {
+                return Err(TopicRefusal::NotFound);
+            }
+            let mut policy =
+                last.cloned().unwrap_or_else(|| TopicPolicy::new(pattern.clone(), now));
+            match &note {
+                Some(note) => drop(policy.paused_groups.insert(group.clone(), note.clone())),
+                None => drop(policy.paused_groups.remove(&group)),
+            }
+            check_groups(policy)
         })
         .await
     }
@@ -226,6 +259,14 @@ fn check(policy: Option<&TopicPolicy>, expected: &str) -> Result<(), TopicRefusa
         Ok(())
     } else {
         Err(TopicRefusal::EtagMismatch { current })
+    }
+}
+
+/// Checks the number of groups with settings.
+fn check_groups(policy: TopicPolicy) -> Result<TopicPolicy, TopicRefusal> {
+    match policy.groups().len() {
+        0..=limit::GROUP_SETTINGS_MAX => Ok(policy),
+        _ => Err(TopicRefusal::TooManyGroups),
     }
 }
 

@@ -248,7 +248,7 @@ async fn all_topics(
 }
 
 /// Notes on stderr which shards have not taken a change yet.
-fn warn_missing(shards: &[String]) {
+pub(super) fn warn_missing(shards: &[String]) {
     if !shards.is_empty() {
         print_note(&format!(
             "not at these shards yet, which do not answer: {}; they get the change when they are back",

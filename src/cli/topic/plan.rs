@@ -143,6 +143,11 @@ fn to_topic(settings: &TopicSettings) -> Topic {
         retention: settings.retention.map(to_proto_duration),
         dead_retention: settings.dead_retention.map(to_proto_duration),
         priority: settings.priority.map(i32::from),
+        group_weights: settings
+            .group_weights
+            .iter()
+            .map(|(group, weight)| (group.as_str().to_owned(), i32::from(*weight)))
+            .collect(),
         max_payload_bytes: settings
             .max_payload_bytes
             .and_then(|n| i32::try_from(n).ok())
@@ -163,8 +168,16 @@ fn texts(topic: &Topic) -> SettingTexts {
         ("retention", duration(topic.retention)),
         ("dead_retention", duration(topic.dead_retention)),
         ("priority", number(topic.priority)),
+        ("group_weights", group_weights(topic)),
         ("max_payload_bytes", number(Some(topic.max_payload_bytes).filter(|max| *max > 0))),
     ]
+}
+
+fn group_weights(topic: &Topic) -> String {
+    let mut weights: Vec<_> = topic.group_weights.iter().collect();
+    weights.sort_unstable();
+    let weights = weights.into_iter().map(|(group, weight)| format!("{group}={weight}"));
+    weights.collect::<Vec<_>>().join(", ")
 }
 
 /// Formats every field of a retry policy that is set.

@@ -65,7 +65,7 @@ The first job of a topic creates it, too, with the defaults. `ringq topic set` c
 
 Examples:
   ringq topic create emails --max-attempts 5 --retry-delays 1m,5m,30m
-  ringq topic create reports --lease 2h --retention 1d --description 'nightly reports'")]
+  ringq topic create reports --lease 2h --retention 1d --description nightly")]
 pub(in crate::cli) struct TopicCreateArgs {
     /// The topic
     #[arg(value_parser = values::non_empty)]

@@ -1,5 +1,6 @@
 //! Settings and pauses of topics, as operators set and see them.
 
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use crate::domain::{PolicySource, Time, TopicName, TopicPause, TopicPolicy, TopicSettings, limit};
@@ -11,7 +12,7 @@ use super::time::{self, LEASE, RETENTION, to_duration, to_timestamp};
 use super::{Checks, FieldPath, InvalidRequest, names, retry, spec};
 
 /// Fields that a mask may name, in the order of the message.
-const FIELDS: [(&str, SettingField); 7] = [
+const FIELDS: [(&str, SettingField); 8] = [
     ("description", SettingField::Description),
     ("retry", SettingField::Retry),
     ("lease_duration", SettingField::Lease),
@@ -19,6 +20,7 @@ const FIELDS: [(&str, SettingField); 7] = [
     ("dead_retention", SettingField::DeadRetention),
     ("priority", SettingField::Priority),
     ("max_payload_bytes", SettingField::MaxPayloadBytes),
+    ("group_weights", SettingField::GroupWeights),
 ];
 
 /// Setting of a topic.
@@ -31,6 +33,7 @@ pub(in crate::grpc) enum SettingField {
     DeadRetention,
     Priority,
     MaxPayloadBytes,
+    GroupWeights,
 }
 
 /// Values of an UpdateTopic request.
@@ -65,6 +68,7 @@ impl SettingField {
             SettingField::DeadRetention => to.dead_retention = from.dead_retention,
             SettingField::Priority => to.priority = from.priority,
             SettingField::MaxPayloadBytes => to.max_payload_bytes = from.max_payload_bytes,
+            SettingField::GroupWeights => to.group_weights.clone_from(&from.group_weights),
         }
     }
 
@@ -185,10 +189,67 @@ fn settings(
         dead_retention: duration(checks, "dead_retention", topic.dead_retention, &RETENTION),
         priority: spec::priority(checks, path.field("priority"), topic.priority),
         max_payload_bytes: payload_max(checks, path, topic.max_payload_bytes),
+        group_weights: group_weights(checks, path.field("group_weights"), topic.group_weights),
         retry: retry::retry(checks, path.field("retry"), topic.retry),
         description: topic.description,
     };
     name.map(|name| (name, settings))
+}
+
+fn group_weights(
+    checks: &mut Checks,
+    path: FieldPath<'_>,
+    given: HashMap<String, i32>,
+) -> BTreeMap<GroupName, u8> {
+    checks.at_most_items(path, given.len(), limit::GROUP_SETTINGS_MAX);
+    let mut weights = BTreeMap::new();
+    for (name, weight) in given {
+        let max = limit::GROUP_WEIGHT_MAX;
+        let weight = u8::try_from(weight).ok().filter(|weight| (1..=max).contains(weight));
+        match (GroupName::try_new(&name), weight) {
+            (Ok(group), Some(weight)) => drop(weights.insert(group, weight)),
+            (Err(error), _) => checks.invalid(path, format!("{name:?}: {error}")),
+            (_, None) => checks.invalid(path, format!("{name:?}: must be 1 to {max}")),
+        }
+    }
+    weights
+}
+
+/// Reads a PauseGroup request: topic, group and note.
+pub(in crate::grpc) fn pause_group(
+    request: pb::PauseGroupRequest,
+) -> Result<(TopicName, Option<GroupName>, String), InvalidRequest> {
+    let mut checks = Checks::default();
+    let pb::PauseGroupRequest { topic, group, note } = request;
+    let read = topic_and_group(&mut checks, &topic, &group);
+    let at = FieldPath::ROOT.field("note");
+    checks.at_most_bytes(at, note.len(), limit::TOPIC_TEXT_BYTES_MAX);
+    checks.finish(read.map(|(topic, group)| (topic, group, note)))
+}
+
+/// Reads a ResumeGroup request: topic and group.
+pub(in crate::grpc) fn resume_group(
+    request: &pb::ResumeGroupRequest,
+) -> Result<(TopicName, Option<GroupName>), InvalidRequest> {
+    let mut checks = Checks::default();
+    let pb::ResumeGroupRequest { topic, group } = request;
+    let read = topic_and_group(&mut checks, topic, group);
+    checks.finish(read)
+}
+
+/// Reads a topic and a group of it; the empty one has the jobs without a group.
+fn topic_and_group(
+    checks: &mut Checks,
+    topic: &str,
+    group: &str,
+) -> Option<(TopicName, Option<GroupName>)> {
+    let root = FieldPath::ROOT;
+    let topic = names::topic(checks, root.field("topic"), topic);
+    let group = match group {
+        "" => None,
+        name => Some(checks.check(root.field("group"), GroupName::try_new(name))?),
+    };
+    topic.map(|topic| (topic, group))
 }
 
 fn payload_max(checks: &mut Checks, path: FieldPath<'_>, given: i32) -> Option<u32> {
@@ -209,11 +270,10 @@ fn refuse_features(checks: &mut Checks, path: FieldPath<'_>, topic: &pb::Topic) 
         ("max_running", topic.max_running != 0, "topic_limits"),
         ("max_jobs", topic.max_jobs != 0, "topic_limits"),
         ("http_target", topic.http_target.is_some(), "http_dispatch"),
-        ("max_running_per_group", topic.max_running_per_group != 0, "groups"),
-        ("max_rate_per_group", topic.max_rate_per_group != 0.0, "groups"),
+        ("max_running_per_group", topic.max_running_per_group != 0, "group_limits"),
+        ("max_rate_per_group", topic.max_rate_per_group != 0.0, "group_limits"),
         ("priority_ageing", topic.priority_ageing.is_some(), "topic_limits"),
         ("on_full", topic.on_full != 0, "topic_limits"),
-        ("group_weights", !topic.group_weights.is_empty(), "groups"),
         ("on_success_topic", !topic.on_success_topic.is_empty(), "topic_hooks"),
         ("on_dead_topic", !topic.on_dead_topic.is_empty(), "topic_hooks"),
         ("max_dead_jobs", topic.max_dead_jobs != 0, "topic_limits"),
@@ -257,6 +317,11 @@ pub(in crate::grpc) fn to_topic(
         pause_until: paused.and_then(|pause| pause.until).map(to_timestamp),
         pause_note: paused.map(|pause| pause.note.clone()).unwrap_or_default(),
         priority: settings.priority.map(i32::from),
+        group_weights: settings
+            .group_weights
+            .into_iter()
+            .map(|(group, weight)| (group.as_str().to_owned(), i32::from(weight)))
+            .collect(),
         settings_from: in_force.map(|policy| policy.name.to_string()).unwrap_or_default(),
         file_revision: revision,
         ..pb::Topic::default()

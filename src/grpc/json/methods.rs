@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn every_rpc_of_the_contract_has_its_path() {
         let methods = JsonMethods::of_the_contract().unwrap();
-        assert_eq!(methods.0.len(), 27);
+        assert_eq!(methods.0.len(), 29);
         let pull = methods.get("/ringq.v1.QueueService/Pull").unwrap();
         assert_eq!(pull.input().full_name(), "ringq.v1.PullRequest");
         for other in ["", "/", "/ringq.v1.QueueService/", "/grpc.health.v1.Health/Check"] {

@@ -84,6 +84,8 @@ impl RpcMethod {
                 | "DeleteTopic"
                 | "PauseTopic"
                 | "ResumeTopic"
+                | "PauseGroup"
+                | "ResumeGroup"
         )
     }
 
@@ -131,6 +133,8 @@ impl From<Rpc> for RpcMethod {
             | Rpc::DeleteTopic
             | Rpc::PauseTopic
             | Rpc::ResumeTopic
+            | Rpc::PauseGroup
+            | Rpc::ResumeGroup
             | Rpc::GetServerInfo
             | Rpc::IsActive
             | Rpc::GetMetricSpec
@@ -171,7 +175,7 @@ mod tests {
                 seen += 1;
             }
         }
-        assert_eq!(seen, 27);
+        assert_eq!(seen, 29);
         assert_eq!(RpcMethod::from_path("/ringq.v1.QueueService/Nothing").kind, MethodKind::Other);
     }
 

@@ -184,6 +184,13 @@ impl RpcError {
                 let message = format!("the topic has {jobs} jobs; purge it first, or force");
                 RpcError::new(Reason::TopicNotEmpty, message).with("jobs", jobs.to_string())
             }
+            TopicRefusal::TooManyGroups => {
+                let max = limit::GROUP_SETTINGS_MAX;
+                let text = format!("at most {max} groups of a topic have a weight or are paused");
+                let (field, reason) = ("group".into(), Reason::TooLarge);
+                let violation = Violation { field, reason, text, feature: None };
+                return RpcError::from(InvalidRequest(vec![violation]));
+            }
             TopicRefusal::TooMany => {
                 let max = limit::POLICIES_MAX;
                 let text = format!(

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::domain::{
-    PolicySource, RetryOverrides, Time, TopicPattern, TopicPause, TopicPolicy, TopicSettings,
+    GroupName, PolicySource, RetryOverrides, Time, TopicPattern, TopicPause, TopicPolicy,
+    TopicSettings,
 };
 
 use super::spec::{retry_from, retry_to_stored};
@@ -25,6 +26,7 @@ pub fn encode_topic_policy(policy: &TopicPolicy) -> Vec<u8> {
         deleted: policy.is_deleted,
         create_us: policy.create_time.0,
         update_us: policy.update_time.0,
+        paused_groups: policy.paused_groups.iter().map(group_to_stored).collect(),
     };
     policy.encode_to_vec()
 }
@@ -48,10 +50,19 @@ pub fn decode_topic_policy(
         pause: stored
             .pause
             .map(|pause| TopicPause { until: pause.until_us.map(Time), note: pause.note }),
+        paused_groups: stored
+            .paused_groups
+            .into_iter()
+            .map(|(group, note)| (GroupName::stored(&group), note))
+            .collect(),
         is_deleted: stored.deleted,
         create_time: Time(stored.create_us),
         update_time: Time(stored.update_us),
     })
+}
+
+fn group_to_stored((group, note): (&Option<GroupName>, &String)) -> (String, String) {
+    (GroupName::text(group.as_ref()).to_owned(), note.clone())
 }
 
 fn settings_to_stored(settings: &TopicSettings) -> stored::TopicSettings {
@@ -64,6 +75,11 @@ fn settings_to_stored(settings: &TopicSettings) -> stored::TopicSettings {
         dead_retention_us: dead_retention.map(micros),
         priority: settings.priority.map(u32::from),
         max_payload_bytes: settings.max_payload_bytes,
+        group_weights: settings
+            .group_weights
+            .iter()
+            .map(|(group, weight)| (group.as_str().to_owned(), u32::from(*weight)))
+            .collect(),
     }
 }
 
@@ -77,6 +93,11 @@ fn settings_from(stored: stored::TopicSettings) -> TopicSettings {
         dead_retention: duration(stored.dead_retention_us),
         priority: stored.priority.and_then(|priority| u8::try_from(priority).ok()),
         max_payload_bytes: stored.max_payload_bytes,
+        group_weights: stored
+            .group_weights
+            .into_iter()
+            .filter_map(|(group, weight)| GroupName::stored(&group).zip(u8::try_from(weight).ok()))
+            .collect(),
     }
 }
 
@@ -96,12 +117,14 @@ mod tests {
             dead_retention: Some(Duration::from_secs(3_600)),
             priority: Some(9),
             max_payload_bytes: Some(1_000),
+            group_weights: [(GroupName::stored("a").unwrap(), 7)].into(),
         };
         let full = TopicPolicy {
             version: 3,
             settings: Some(settings),
             source: PolicySource::File { revision: 12 },
             pause: Some(TopicPause { until: Some(Time(9)), note: "migration".into() }),
+            paused_groups: [(None, String::new()), (GroupName::stored("b"), "why".into())].into(),
             is_deleted: true,
             update_time: Time(8),
             ..empty.clone()

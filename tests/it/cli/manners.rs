@@ -7,7 +7,7 @@ use super::{command, finish, ringq};
 use crate::harness::{Server, Setup, job, within};
 
 /// Calls of every command that connects to a server.
-const CALLS: [&[&str]; 22] = [
+const CALLS: [&[&str]; 24] = [
     &["enqueue", "mail", "x"],
     &["enqueue", "mail", "x", "--wait"],
     &["enqueue", "mail", "--lines", "/dev/null"],
@@ -25,6 +25,8 @@ const CALLS: [&[&str]; 22] = [
     &["shard", "drain", "s0", "--wait"],
     &["shard", "activate", "s0"],
     &["topic", "get", "mail"],
+    &["group", "pause", "mail", "a"],
+    &["group", "resume", "mail", "a"],
     &["topic", "create", "mail"],
     &["topic", "set", "mail", "--priority", "1"],
     &["topic", "pause", "mail"],

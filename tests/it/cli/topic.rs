@@ -122,3 +122,19 @@ async fn a_plan_shows_what_a_file_changes() {
         .unwrap();
     run(&plan).await.fails(2, &["topic.\"mail\".lease", "topic.\"b\".size: there is no such key"]);
 }
+
+#[tokio::test]
+async fn a_group_is_paused_and_resumed() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(ringq::pb::JobSpec { group: "tenant-7".into(), ..job("mail") }).await;
+    let run = async |args: &[&str]| ringq(&server, args).await;
+    let text = run(&["group", "pause", "mail", "tenant-7", "--note", "wrong list"]).await.ok();
+    assert_eq!(text, "mail tenant-7 PAUSED\n");
+    let table = rows(&run(&["group", "list", "mail"]).await.ok());
+    assert_eq!(table[1][..2], ["tenant-7", "PAUSED"]);
+    assert_eq!(run(&["group", "resume", "mail", "tenant-7"]).await.ok(), "mail tenant-7 ACTIVE\n");
+    assert_eq!(run(&["group", "pause", "mail", "-"]).await.ok(), "mail - PAUSED\n");
+    run(&["group", "pause", "nowhere", "a"]).await.fails(3, &["nowhere"]);
+    run(&["group", "pause", "mail", "a b"]).await.fails(1, &["group"]);
+}

@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use ringq::pb::{
     ConflictPolicy, ExplainJobRequest, ExplainJobResponse, GetServerInfoRequest, Job, JobSpec,
-    JobState, NackAction, NackItem, PauseTopicRequest, PullRequest, Reason, StreamRequest,
+    JobState, NackAction, NackItem, PauseGroupRequest, PauseTopicRequest, PullRequest, Reason,
+    StreamRequest,
 };
 use serde_json::json;
 use tonic::{Code, Status};
@@ -192,6 +193,17 @@ async fn topic_paused(Rig { client, .. }: &Rig) {
     assert_eq!(reasons[0].until_time, until_time);
 }
 
+async fn group_paused(Rig { client, .. }: &Rig) {
+    client.enqueue(JobSpec { group: "noisy".into(), ..job("shared").with_id("a") }).await;
+    let (topic, group, note) = ("shared".to_owned(), "noisy".to_owned(), "wrong list".to_owned());
+    client.topics.clone().pause_group(PauseGroupRequest { topic, group, note }).await.unwrap();
+    let _stream = client.stream(take("shared")).await;
+    let found = explain(client, "shared", "a").await;
+    let reasons = checked(found, JobState::Ready, &["GROUP_PAUSED"]);
+    contains(&reasons[0].message, &["noisy", "wrong list"]);
+    contains(&reasons[0].remedy, &["ringq group resume shared noisy"]);
+}
+
 async fn pull(Rig { client, .. }: &Rig) {
     client.enqueue(later("pulled").with_id("a")).await;
     checked(explain(client, "pulled", "a").await, JobState::Scheduled, &["NOT_DUE", "NO_STREAM"]);
@@ -282,6 +294,7 @@ async fn table(rig: Rig) {
     no_room(&rig).await;
     behind_others(&rig).await;
     topic_paused(&rig).await;
+    group_paused(&rig).await;
     pull(&rig).await;
     leased(&rig).await;
     finished(&rig).await;

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use ringq::pb::{
-    CreateTopicRequest, DeleteTopicRequest, GetTopicRequest, JobState, PauseTopicRequest,
-    PauseTopicResponse, PullRequest, ResumeTopicRequest, RetryPolicy, Topic, TopicState,
-    UpdateTopicRequest, UpdateTopicResponse,
+    CreateTopicRequest, DeleteTopicRequest, GetTopicRequest, JobSpec, JobState, ListGroupsRequest,
+    PauseGroupRequest, PauseTopicRequest, PauseTopicResponse, PullRequest, ResumeGroupRequest,
+    ResumeTopicRequest, RetryPolicy, StreamRequest, Topic, TopicState, UpdateTopicRequest,
+    UpdateTopicResponse,
 };
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -358,6 +359,61 @@ async fn a_pause_ends_at_its_time_at_every_server() {
     assert!(begun.elapsed() < millis(1_500), "{:?}", begun.elapsed());
     assert!(wall_now() >= until, "not early");
     assert_eq!(get(first, "t").await.unwrap().state(), TopicState::Active);
+}
+
+#[tokio::test]
+async fn a_paused_group_waits_at_all_servers_and_weights_count_at_once() {
+    let Some(fleet) = Fleet::start().await else { return };
+    let [first, second, third] = &fleet.clients[..] else { unreachable!() };
+    for group in ["a", "b", ""] {
+        first.enqueue_all(vec![JobSpec { group: group.into(), ..job("t") }; 40]).await;
+    }
+    let pause = async |client: &Client, group: &str| {
+        let request =
+            PauseGroupRequest { topic: "t".into(), group: group.into(), note: "wrong list".into() };
+        let answer = client.topics.clone().pause_group(request).await.unwrap().into_inner();
+        assert!(answer.unreachable_shards.is_empty());
+    };
+    pause(first, "a").await;
+    pause(second, "").await;
+    // A server may bring the former settings back, but not for longer than a second.
+    tokio::time::sleep(CONVERGED + millis(500)).await;
+    let mut worker = second.stream(take("t")).await;
+    let mut seen = Vec::new();
+    while seen.len() < 40 {
+        let delivery = worker.next().await;
+        assert_eq!(delivery.group, "b");
+        third.ack(&delivery.receipt).await;
+        seen.push(delivery.id);
+    }
+    worker.quiet(millis(1_200)).await;
+    let request = ListGroupsRequest { topic: "t".into(), ..ListGroupsRequest::default() };
+    let groups = third.topics.clone().list_groups(request).await.unwrap().into_inner().groups;
+    let rows: Vec<_> = groups.iter().map(|row| (&*row.group, row.paused, row.ready)).collect();
+    assert_eq!(rows, [("", true, 40), ("a", true, 40)]);
+    for group in ["", "a"] {
+        let request = ResumeGroupRequest { topic: "t".into(), group: group.into() };
+        third.topics.clone().resume_group(request).await.unwrap();
+    }
+    for _ in 0..80 {
+        let delivery = worker.next().await;
+        first.ack(&delivery.receipt).await;
+    }
+    // Three times the running jobs for the group of weight 3, at most one per shard beside that.
+    let weights = [("a".to_owned(), 3), ("b".to_owned(), 1)].into();
+    let weighted = Topic { group_weights: weights, ..named("t") };
+    let topic = update(first, weighted, &["group_weights"], false).await.unwrap().topic.unwrap();
+    assert_eq!(topic.group_weights.len(), 2);
+    tokio::time::sleep(CONVERGED + millis(500)).await;
+    drop(worker);
+    for group in ["a", "b"] {
+        first.enqueue_all(vec![JobSpec { group: group.into(), ..job("t") }; 400]).await;
+    }
+    let mut worker = third.stream(StreamRequest { max_in_flight: 200, ..take("t") }).await;
+    let taken = worker.next_many(200).await;
+    let of_a = taken.iter().filter(|delivery| delivery.group == "a").count();
+    println!("{of_a} of 200 running jobs are of the group of weight 3");
+    assert!((146..=154).contains(&of_a), "{of_a}");
 }
 
 #[tokio::test]

@@ -207,12 +207,14 @@ fn each_stream_is_served_by_its_own_weights() {
             replica.open(weighted(weights, credit), 1);
         }
         replica.open(options(&topics, credit, 1 << 30), 1);
-        let equal = [("high", 1), ("low", 1)];
         let mut counts = vec![replica.run(0, DELIVERIES)];
         counts.extend((1..4).map(|stream| replica.run(stream, DELIVERIES)));
-        for (counts, weights) in counts.iter().zip(others.into_iter().chain([&equal[..]])) {
+        for (counts, weights) in counts.iter().zip(others) {
             assert_shared(&format!("{shards} {credit}"), counts, weights);
         }
+        // Without weights the order of the topics is that of all streams, and changes by chance.
+        let equal = f64::from(u32::try_from(DELIVERIES).unwrap()) / 2.0;
+        assert!(counts[3].values().all(|count| (*count as f64 - equal).abs() < 0.1 * equal));
     }
 }
 

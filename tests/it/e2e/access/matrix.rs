@@ -132,6 +132,8 @@ impl Right {
             | Rpc::DeleteTopic
             | Rpc::PauseTopic
             | Rpc::ResumeTopic
+            | Rpc::PauseGroup
+            | Rpc::ResumeGroup
             | Rpc::PurgeTopic
                 if !self.sees(topic) =>
             {
@@ -150,7 +152,9 @@ fn roles(rpc: Rpc) -> &'static [&'static str] {
         "Delete" | "Reschedule" => &["producer", "operator"],
         "Stream" | "Pull" | "Ack" | "Nack" | "Extend" => &["worker"],
         "RedriveJobs" | "SetShardState" | "CreateTopic" | "UpdateTopic" | "DeleteTopic"
-        | "PauseTopic" | "ResumeTopic" | "PurgeTopic" => &["operator"],
+        | "PauseTopic" | "ResumeTopic" | "PauseGroup" | "ResumeGroup" | "PurgeTopic" => {
+            &["operator"]
+        }
         "GetTopic" | "ListTopics" | "GetTopicStats" | "ListGroups" | "ListJobs" | "ExplainJob"
         | "ListWorkers" | "ListShards" | "IsActive" | "StreamIsActive" | "GetMetricSpec"
         | "GetMetrics" => &["operator", "viewer"],
@@ -253,6 +257,14 @@ impl World {
                 pb::DeleteTopicRequest { name, ..Default::default() }.encode_to_vec()
             }
             Rpc::PauseTopic => pb::PauseTopicRequest { name, ..Default::default() }.encode_to_vec(),
+            Rpc::PauseGroup => {
+                let group = "paused".to_owned();
+                pb::PauseGroupRequest { topic: name, group, ..Default::default() }.encode_to_vec()
+            }
+            Rpc::ResumeGroup => {
+                let group = "paused".to_owned();
+                pb::ResumeGroupRequest { topic: name, group }.encode_to_vec()
+            }
             Rpc::ResumeTopic => pb::ResumeTopicRequest { name }.encode_to_vec(),
             Rpc::GetTopic => pb::GetTopicRequest { name }.encode_to_vec(),
             Rpc::GetTopicStats => pb::GetTopicStatsRequest { name }.encode_to_vec(),
