@@ -1,4 +1,4 @@
-//! Settings of topics from a file. All servers apply their own copy of it: the revision says which copy is newer, so
+//! Settings of topics from a file. All servers apply their own copy of it: the copy of the higher revision counts, so
 //! that servers with an older one change nothing back while a new one is rolled out.
 
 use std::collections::HashMap;
@@ -40,7 +40,7 @@ pub enum FileRefusal {
     NotYet(String),
 }
 
-/// Why one policy stays as it is.
+/// Reason why one policy stays as it is.
 enum Kept {
     Unchanged,
     Refused(FileRefusal),

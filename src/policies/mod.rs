@@ -38,7 +38,7 @@ struct PoliciesInner {
     view: watch::Sender<Arc<PolicyView>>,
     /// Set with the first policy: a server without any looks nothing up.
     has_any: AtomicBool,
-    /// What each shard has, in the order of the shards.
+    /// Policies that each shard has, in the order of the shards.
     copies: Vec<tokio::sync::Mutex<ShardCopy>>,
 }
 

@@ -20,19 +20,19 @@ pub enum TopicRefusal {
     /// There is no such topic.
     #[error("there is no such topic")]
     NotFound,
-    /// It has changed since the caller has read it.
+    /// The topic has changed since the caller has read it.
     #[error("the topic has changed; its etag is {current}")]
     EtagMismatch {
         /// Etag that it has now.
         current: String,
     },
-    /// Its settings come from a file.
+    /// The settings of the topic come from a file.
     #[error("the settings come from a file of revision {revision}")]
     ReadOnly {
         /// Revision of the file.
         revision: u64,
     },
-    /// It has jobs.
+    /// The topic has jobs.
     #[error("the topic has {jobs} jobs")]
     NotEmpty {
         /// Number of them: waiting, running and dead ones.

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use crate::domain::{PolicySource, Time, TopicName, TopicPause, TopicPolicy, TopicSettings, limit};
+use crate::domain::{
+    GroupName, PolicySource, Time, TopicName, TopicPause, TopicPolicy, TopicSettings, limit,
+};
 use crate::pb;
 use crate::scheduler::etag;
 

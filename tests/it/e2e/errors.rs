@@ -77,7 +77,7 @@ async fn what_this_server_does_not_have_yet_is_unimplemented() {
     let client = server.connect().await;
     let mut grpc = tonic::client::Grpc::new(client.channel.clone());
     for path in [
-        "/ringq.v1.TopicService/PauseTopic",
+        "/ringq.v1.AdminService/AuditShard",
         "/ringq.v1.QueueService/Watch",
         "/ringq.v1.ScheduleService/CreateSchedule",
         "/ringq.v1.PipelineService/CreatePipeline",

@@ -308,7 +308,8 @@ async fn replicas_with_nothing_to_do_are_nearly_silent() {
         println!("{command}: {rate:.2} per second and replica");
         sum += rate;
     }
-    assert!(sum < 3.0, "{sum:.2} calls per second and replica of a server that has nothing to do");
+    // Policies of topics are read once a second, sleeping topics checked, and heartbeats sent every two.
+    assert!(sum < 4.0, "{sum:.2} calls per second and replica of a server that has nothing to do");
     two.there.enqueue(job("topic99").with_id("after")).await;
     let begin = Instant::now();
     let next = workers.iter_mut().map(|worker| Box::pin(worker.next()));
