@@ -41,6 +41,7 @@ pub mod metrics;
 pub mod pb;
 #[cfg(feature = "server")]
 pub mod policies;
+#[cfg(feature = "server")]
 pub mod rpc;
 #[cfg(feature = "server")]
 pub mod scheduler;
@@ -50,6 +51,7 @@ pub mod shards;
 pub mod shutdown;
 #[cfg(feature = "server")]
 mod source_files;
+#[cfg(feature = "server")]
 pub mod store;
 #[cfg(feature = "server")]
 pub mod telemetry;

@@ -27,13 +27,10 @@ pub(super) fn read(path: &Path) -> Result<FilePolicies, Vec<String>> {
 
 /// Applies the file before the server serves, so that its first jobs get their settings, if the shards answer in time.
 pub(super) async fn apply_first(file: &FilePolicies, policies: &Policies) {
-    match timeout(FIRST_MAX, policies.apply_file(file)).await {
-        Ok(Ok(changed)) => {
-            let (revision, topics) = (file.revision, file.settings.len());
-            tracing::info!(revision, topics, changed, "policies of topics are in force");
-        }
-        // Logged and repeated while the server serves.
-        Ok(Err(_)) | Err(_) => {}
+    // A failure is logged, and repeated, while the server serves.
+    if let Ok(Ok(changed)) = timeout(FIRST_MAX, policies.apply_file(file)).await {
+        let (revision, topics) = (file.revision, file.settings.len());
+        tracing::info!(revision, topics, changed, "policies of topics are in force");
     }
 }
 

@@ -41,6 +41,16 @@ impl ConfigReader {
         }
     }
 
+    fn otlp(&mut self, otel: OtelVariables) -> OtlpConfig {
+        let signals = self.optional("otlp", Signals::parse);
+        let otlp = OtlpConfig::new(signals, otel);
+        if let Some((variable, problem)) = invalid_receiver(&otlp) {
+            let from = SettingSource::Environment(variable);
+            self.mistakes.push(InvalidSetting::new("otlp", problem, &from));
+        }
+        otlp
+    }
+
     /// Reads every setting before the first `?`, so that no mistake hides another.
     fn read(&mut self, machine: &Machine, otel: OtelVariables) -> Option<Config> {
         let listen = self.required("listen", parse::address);
@@ -76,12 +86,7 @@ impl ConfigReader {
         let request_timeout = self.duration("request_timeout", &bounds::REQUEST_TIMEOUT);
         let log_format = self.required("log_format", parse::log_format);
         let log_filter = self.required("log_filter", parse::log_filter);
-        let signals = self.optional("otlp", Signals::parse);
-        let otlp = OtlpConfig::new(signals, otel);
-        if let Some((variable, problem)) = invalid_receiver(&otlp) {
-            let from = SettingSource::Environment(variable);
-            self.mistakes.push(InvalidSetting::new("otlp", problem, &from));
-        }
+        let otlp = self.otlp(otel);
         let threads = self.optional("threads", |text| parse::number(text, &bounds::THREADS));
         Some(Config {
             listen: listen?,

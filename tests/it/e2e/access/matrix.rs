@@ -230,48 +230,19 @@ impl World {
                 ..Default::default()
             }
             .encode_to_vec(),
-            Rpc::Ack => {
-                let item = pb::AckItem { receipt, ..Default::default() };
-                pb::AckRequest { items: vec![item] }.encode_to_vec()
-            }
-            Rpc::Nack => {
-                let action = pb::NackAction::DeadLetter.into();
-                let item = pb::NackItem { receipt, action, ..Default::default() };
-                pb::NackRequest { items: vec![item] }.encode_to_vec()
-            }
-            Rpc::Extend => {
-                let item = pb::ExtendItem { receipt, ..Default::default() };
-                pb::ExtendRequest { items: vec![item] }.encode_to_vec()
-            }
-            Rpc::CreateTopic => {
-                let topic = Some(pb::Topic { name, ..Default::default() });
-                pb::CreateTopicRequest { topic }.encode_to_vec()
-            }
-            Rpc::UpdateTopic => {
-                let description = "changed".to_owned();
-                let topic = Some(pb::Topic { name, description, ..Default::default() });
-                pb::UpdateTopicRequest { topic, ..Default::default() }.encode_to_vec()
-            }
-            // Each topic has jobs, so nothing is deleted.
-            Rpc::DeleteTopic => {
-                pb::DeleteTopicRequest { name, ..Default::default() }.encode_to_vec()
-            }
-            Rpc::PauseTopic => pb::PauseTopicRequest { name, ..Default::default() }.encode_to_vec(),
-            Rpc::PauseGroup => {
-                let group = "paused".to_owned();
-                pb::PauseGroupRequest { topic: name, group, ..Default::default() }.encode_to_vec()
-            }
-            Rpc::ResumeGroup => {
-                let group = "paused".to_owned();
-                pb::ResumeGroupRequest { topic: name, group }.encode_to_vec()
-            }
-            Rpc::ResumeTopic => pb::ResumeTopicRequest { name }.encode_to_vec(),
-            Rpc::GetTopic => pb::GetTopicRequest { name }.encode_to_vec(),
-            Rpc::GetTopicStats => pb::GetTopicStatsRequest { name }.encode_to_vec(),
-            Rpc::ListGroups => {
-                pb::ListGroupsRequest { topic: name, ..Default::default() }.encode_to_vec()
-            }
-            Rpc::ListTopics => pb::ListTopicsRequest::default().encode_to_vec(),
+            Rpc::Ack | Rpc::Nack | Rpc::Extend => settle_message(rpc, receipt),
+            Rpc::CreateTopic
+            | Rpc::UpdateTopic
+            | Rpc::DeleteTopic
+            | Rpc::PauseTopic
+            | Rpc::PauseGroup
+            | Rpc::ResumeGroup
+            | Rpc::ResumeTopic
+            | Rpc::GetTopic
+            | Rpc::GetTopicStats
+            | Rpc::ListGroups
+            | Rpc::ListTopics
+            | Rpc::PurgeTopic => topic_message(rpc, name),
             Rpc::ListJobs => {
                 let state = pb::JobState::Scheduled.into();
                 pb::ListJobsRequest { topic: name, state, ..Default::default() }.encode_to_vec()
@@ -281,7 +252,6 @@ impl World {
                     .encode_to_vec()
             }
             Rpc::ExplainJob => pb::ExplainJobRequest { topic: name, id: id() }.encode_to_vec(),
-            Rpc::PurgeTopic => count_dead(name).encode_to_vec(),
             Rpc::ListWorkers => pb::ListWorkersRequest::default().encode_to_vec(),
             Rpc::ListShards => pb::ListShardsRequest::default().encode_to_vec(),
             Rpc::SetShardState => pb::SetShardStateRequest {
@@ -346,6 +316,61 @@ impl World {
 fn count_dead(name: String) -> pb::PurgeTopicRequest {
     let states = vec![pb::JobState::Dead.into()];
     pb::PurgeTopicRequest { name, states, validate_only: true }
+}
+
+/// Returns the message of a call that settles or extends a lease.
+fn settle_message(rpc: Rpc, receipt: String) -> Vec<u8> {
+    match rpc {
+        Rpc::Ack => {
+            let item = pb::AckItem { receipt, ..Default::default() };
+            pb::AckRequest { items: vec![item] }.encode_to_vec()
+        }
+        Rpc::Nack => {
+            let action = pb::NackAction::DeadLetter.into();
+            let item = pb::NackItem { receipt, action, ..Default::default() };
+            pb::NackRequest { items: vec![item] }.encode_to_vec()
+        }
+        Rpc::Extend => {
+            let item = pb::ExtendItem { receipt, ..Default::default() };
+            pb::ExtendRequest { items: vec![item] }.encode_to_vec()
+        }
+        other => unreachable!("{other:?} settles nothing"),
+    }
+}
+
+/// Returns the message of a call of `TopicService` about a topic.
+fn topic_message(rpc: Rpc, name: String) -> Vec<u8> {
+    match rpc {
+        Rpc::CreateTopic => {
+            let topic = Some(pb::Topic { name, ..Default::default() });
+            pb::CreateTopicRequest { topic }.encode_to_vec()
+        }
+        Rpc::UpdateTopic => {
+            let description = "changed".to_owned();
+            let topic = Some(pb::Topic { name, description, ..Default::default() });
+            pb::UpdateTopicRequest { topic, ..Default::default() }.encode_to_vec()
+        }
+        // Each topic has jobs, so nothing is deleted.
+        Rpc::DeleteTopic => pb::DeleteTopicRequest { name, ..Default::default() }.encode_to_vec(),
+        Rpc::PauseTopic => pb::PauseTopicRequest { name, ..Default::default() }.encode_to_vec(),
+        Rpc::PauseGroup => {
+            let group = "paused".to_owned();
+            pb::PauseGroupRequest { topic: name, group, ..Default::default() }.encode_to_vec()
+        }
+        Rpc::ResumeGroup => {
+            let group = "paused".to_owned();
+            pb::ResumeGroupRequest { topic: name, group }.encode_to_vec()
+        }
+        Rpc::ResumeTopic => pb::ResumeTopicRequest { name }.encode_to_vec(),
+        Rpc::GetTopic => pb::GetTopicRequest { name }.encode_to_vec(),
+        Rpc::GetTopicStats => pb::GetTopicStatsRequest { name }.encode_to_vec(),
+        Rpc::ListGroups => {
+            pb::ListGroupsRequest { topic: name, ..Default::default() }.encode_to_vec()
+        }
+        Rpc::ListTopics => pb::ListTopicsRequest::default().encode_to_vec(),
+        Rpc::PurgeTopic => count_dead(name).encode_to_vec(),
+        other => unreachable!("{other:?} is no call about topics"),
+    }
 }
 
 /// Returns a job that is due in an hour.
