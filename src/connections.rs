@@ -27,7 +27,7 @@ use crate::log_limiter::LogLimiter;
 pub(crate) use frame_budget::FrameBudget;
 pub(crate) use unread_body::UnreadBody;
 
-use turns::Turns;
+use turns::{TurnBounds, Turns};
 
 /// First delay after a failed accept.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(5);
@@ -54,6 +54,7 @@ pub(crate) struct Connections {
     port: &'static str,
     max: usize,
     peer_max: usize,
+    turns: TurnBounds,
     open: Mutex<OpenCounts>,
     log: LogLimiter,
 }
@@ -123,7 +124,8 @@ impl Connections {
     /// address.
     pub(crate) fn new(port: &'static str, max: usize, peer_max: usize) -> Arc<Connections> {
         let (open, log) = (Mutex::default(), LogLimiter::new(LOG_EVERY));
-        Arc::new(Connections { port, max, peer_max: peer_max.min(max), open, log })
+        let peer_max = peer_max.min(max);
+        Arc::new(Connections { port, max, peer_max, turns: TurnBounds::new(peer_max), open, log })
     }
 
     /// Accepts the next connection that gets a slot. After an error of the listener it waits before the next try: a
@@ -215,7 +217,7 @@ impl Connections {
             return Err(ReachedLimit::Peer);
         }
         of_peer.open += 1;
-        let wait = of_peer.turns.take(now);
+        let wait = of_peer.turns.take(self.turns, now);
         open.all += 1;
         Ok(wait)
     }
@@ -276,7 +278,8 @@ impl ConnectionOrigin {
             .is_some_and(|error| error.is_library() || frame_budget::is_flood(error.get_io()));
         if is_violation {
             let (now, mut open) = (Instant::now(), self.connections.open());
-            open.by_peer.entry(self.peer).or_default().turns.punish(now);
+            let bounds = self.connections.turns;
+            open.by_peer.entry(self.peer).or_default().turns.punish(bounds, now);
         }
     }
 }

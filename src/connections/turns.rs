@@ -13,10 +13,18 @@ use tokio::time::Instant;
 const CONNECTION_COST: Duration = Duration::from_millis(1);
 /// Additional debt of a connection that the server had to end: 4 a second in the long run.
 const VIOLATION_COST: Duration = Duration::from_millis(250);
-/// Debt that does not wait: all connections that one address may have at once come back together after a restart.
-const ALLOWANCE: Duration = Duration::from_secs(5);
-/// Longest wait: others behind the same address, a gateway for example, are served late but served.
-const WAIT_MAX: Duration = Duration::from_secs(5);
+/// Shortest and longest of the longest waits of a port. Others behind the same address, a gateway for example, are served
+/// late but served; at the port of probes within the second after which a probe fails.
+const WAITS_MAX: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+
+/// Bounds of the debts of one port.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TurnBounds {
+    /// Debt that does not wait: all connections that one address may have at once come back together after a restart.
+    allowance: Duration,
+    /// Longest wait.
+    wait_max: Duration,
+}
 
 /// Debt of an address.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,18 +33,28 @@ pub(super) struct Turns {
     paid_at: Option<Instant>,
 }
 
+// === impl TurnBounds ===
+
+impl TurnBounds {
+    /// Returns the bounds of a port with so many connections from one address.
+    pub(super) fn new(peer_max: usize) -> TurnBounds {
+        let allowance = CONNECTION_COST.saturating_mul(u32::try_from(peer_max).unwrap_or(u32::MAX));
+        TurnBounds { allowance, wait_max: allowance.clamp(WAITS_MAX.0, WAITS_MAX.1) }
+    }
+}
+
 // === impl Turns ===
 
 impl Turns {
     /// Counts a connection and returns for how long it waits.
-    pub(super) fn take(&mut self, now: Instant) -> Duration {
-        self.owe(CONNECTION_COST, now);
-        self.debt(now).saturating_sub(ALLOWANCE)
+    pub(super) fn take(&mut self, bounds: TurnBounds, now: Instant) -> Duration {
+        self.owe(CONNECTION_COST, bounds, now);
+        self.debt(now).saturating_sub(bounds.allowance)
     }
 
     /// Counts a violation.
-    pub(super) fn punish(&mut self, now: Instant) {
-        self.owe(VIOLATION_COST, now);
+    pub(super) fn punish(&mut self, bounds: TurnBounds, now: Instant) {
+        self.owe(VIOLATION_COST, bounds, now);
     }
 
     /// Returns whether nothing is owed.
@@ -44,8 +62,9 @@ impl Turns {
         self.debt(now).is_zero()
     }
 
-    fn owe(&mut self, cost: Duration, now: Instant) {
-        let debt = (self.debt(now) + cost).min(ALLOWANCE + WAIT_MAX);
+    fn owe(&mut self, cost: Duration, bounds: TurnBounds, now: Instant) {
+        let most = bounds.allowance + bounds.wait_max;
+        let debt = (self.debt(now) + cost).min(most);
         self.paid_at = Some(now + debt);
     }
 
@@ -58,17 +77,22 @@ impl Turns {
 mod tests {
     use super::*;
 
+    /// Returns the bounds of the gRPC port by default.
+    fn grpc() -> TurnBounds {
+        TurnBounds::new(5_000)
+    }
+
     /// Returns the number of connections, one after the other, that are served within this time.
     fn served(turns: &mut Turns, within: Duration, is_violation: bool) -> u32 {
         let (begun, mut now, mut count) = (Instant::now(), Instant::now(), 0);
         loop {
-            now += turns.take(now);
+            now += turns.take(grpc(), now);
             if now - begun >= within {
                 return count;
             }
             count += 1;
             if is_violation {
-                turns.punish(now);
+                turns.punish(grpc(), now);
             }
             now += Duration::from_micros(10);
         }
@@ -77,10 +101,10 @@ mod tests {
     #[test]
     fn all_connections_of_an_address_come_back_at_once() {
         let (mut turns, now) = (Turns::default(), Instant::now());
-        assert!((0..5_000).all(|_| turns.take(now).is_zero()));
-        assert!(!turns.take(now).is_zero());
+        assert!((0..5_000).all(|_| turns.take(grpc(), now).is_zero()));
+        assert!(!turns.take(grpc(), now).is_zero());
         let later = now + Duration::from_secs(6);
-        assert!(turns.is_paid(later) && turns.take(later).is_zero());
+        assert!(turns.is_paid(later) && turns.take(grpc(), later).is_zero());
     }
 
     #[test]
@@ -102,10 +126,15 @@ mod tests {
 
     #[test]
     fn a_wait_is_bounded() {
-        let (mut turns, now) = (Turns::default(), Instant::now());
-        for _ in 0..100_000 {
-            turns.punish(now);
+        for (peer_max, millis) in
+            [(1, 500), (256, 500), (1_000, 1_000), (5_000, 5_000), (9_000, 5_000)]
+        {
+            let (mut turns, now) = (Turns::default(), Instant::now());
+            let bounds = TurnBounds::new(peer_max);
+            for _ in 0..100_000 {
+                turns.punish(bounds, now);
+            }
+            assert_eq!(turns.take(bounds, now), Duration::from_millis(millis), "{peer_max}");
         }
-        assert_eq!(turns.take(now), WAIT_MAX);
     }
 }

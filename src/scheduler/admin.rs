@@ -189,7 +189,8 @@ impl Scheduler {
     }
 
     /// Returns the number of jobs of these topics that are ready, running, or due within `due_within`, on the shards
-    /// that answer: the work that workers have now or soon. 0 for topics that do not exist. At most
+    /// that answer: the work that workers have now or soon. Of a paused topic only the running ones, and 0 for topics that do
+    /// not exist. At most
     /// [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX) topics.
     ///
     /// # Errors
@@ -204,8 +205,20 @@ impl Scheduler {
             async move { shard.stats_due_within(topics, due_within).await }
         };
         let (found, _) = self.inner.shards.call_all(read).await.into_partial()?;
-        let stats = found.into_iter().flat_map(|(_, stats)| stats).flatten();
-        Ok(stats.map(|topic| topic.ready + topic.running + topic.due_soon).sum())
+        let now = self.now();
+        let is_paused = |name| {
+            let policy = self.inner.policies.of_topic(name);
+            policy.is_some_and(|policy| policy.is_paused(now))
+        };
+        let paused: Vec<bool> = names.iter().map(is_paused).collect();
+        let work = |(topic, paused): (ShardTopicStats, bool)| match paused {
+            // Workers get no more of them.
+            true => topic.running,
+            false => topic.ready + topic.running + topic.due_soon,
+        };
+        let by_shard = found.into_iter().map(|(_, stats)| stats.into_iter().zip(paused.clone()));
+        let stats = by_shard.flatten().filter_map(|(topic, paused)| Some((topic?, paused)));
+        Ok(stats.map(work).sum())
     }
 
     /// Returns the information of every shard.

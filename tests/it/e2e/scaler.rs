@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 use crate::harness::{Redis, Server, Setup, eventually, in_ci, job, millis, nack, within};
-use ringq::pb::NackAction;
+use ringq::pb::{NackAction, PauseTopicRequest, ResumeTopicRequest};
 
 use super::grpcurl::grpcurl;
 
@@ -126,6 +126,22 @@ async fn jobs_are_counted_that_are_ready_or_running_or_due_soon() {
     client.ack(&taken[2].receipt).await;
     assert!(!keda.is_active(json!({"topic": "mail", "startSeconds": "0"})).await);
     assert!(keda.is_active(json!({"topic": "mail"})).await, "a job is due soon");
+}
+
+#[tokio::test]
+async fn a_paused_topic_counts_what_runs_alone() {
+    let server = Server::start().await;
+    let Some(keda) = Keda::of(&server).await else { return };
+    let client = server.connect().await;
+    client.enqueue_all(vec![job("t"); 5]).await;
+    let _held = client.pull_one("t").await;
+    assert!((keda.metric(json!({"topic": "t"})).await - 5.0).abs() < 0.1);
+    let pause = PauseTopicRequest { name: "t".into(), ..PauseTopicRequest::default() };
+    client.topics.clone().pause_topic(pause).await.unwrap();
+    assert!((keda.metric(json!({"topic": "t"})).await - 1.0).abs() < 0.1);
+    let resume = ResumeTopicRequest { name: "t".into() };
+    client.topics.clone().resume_topic(resume).await.unwrap();
+    assert!((keda.metric(json!({"topic": "t"})).await - 5.0).abs() < 0.1);
 }
 
 #[tokio::test]
