@@ -23,7 +23,7 @@ Servers take the file by their setting `topics`.
 
 Examples:
   ringq topic plan -f topics.toml
-  ringq topic plan -f /etc/ringq/topics.d && kubectl apply -f topics-configmap.yaml
+  ringq topic plan -f topics.d && kubectl apply -f topics.yaml
 
 Exit code 2 if the file has mistakes, 1 if the servers would refuse it.")]
 pub(in crate::cli) struct TopicPlanArgs {
