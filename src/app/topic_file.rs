@@ -48,7 +48,9 @@ pub(super) async fn follow(path: PathBuf, policies: Policies) {
         let file = read_beside(path.clone()).await;
         let problem = match &file {
             // Another server may have put another file in force.
-            Ok(file) if Some(file) == in_force.as_ref() => file.check(&policies.view()).err(),
+            Ok(file) if Some(file) == in_force.as_ref() && file.is_in_force(&policies.view()) => {
+                file.check(&policies.view()).err()
+            }
             Ok(file) => match policies.apply_file(file).await {
                 Ok(changed) => {
                     let (revision, topics) = (file.revision, file.settings.len());

@@ -64,7 +64,8 @@ impl Policies {
             let last = view.policy(name);
             let mut policy =
                 decide(last.map(|last| &**last), now).map_err(PolicyChangeError::Refused)?;
-            policy.version = last.map_or(0, |last| last.version) + 1;
+            let stored = self.inner.copies[home.index()].lock().await.version(name);
+            policy.version = last.map_or(0, |last| last.version).max(stored) + 1;
             policy.update_time = now;
             let policy = Arc::new(policy);
             if self.write_home(home, &policy, until).await? {
@@ -74,6 +75,15 @@ impl Policies {
         }
         let error = store::Error::Contention("the policy changed during each attempt".into());
         Err(ShardError::new(home.name(), error).into())
+    }
+
+    /// Reads the last version of a policy from the shard where changes of it are decided.
+    ///
+    /// # Errors
+    /// [`PolicyChangeError`]; the version that is known here may then be an older one.
+    pub async fn refresh<E>(&self, name: &TopicPattern) -> Result<(), PolicyChangeError<E>> {
+        let home = self.home(name).ok_or(PolicyChangeError::NoActiveShard)?;
+        Ok(self.exchange(home).await?)
     }
 
     /// Returns the shard where changes of a name are decided.

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use crate::backoff::Backoff;
 use crate::domain::{TopicName, TopicPattern, TopicPolicy, limit};
 use crate::shards::{self, Shard};
-use crate::store::{EventKind, GroupSetting, PolicyWrite, StoredPolicy, codec};
+use crate::store::{EventKind, GroupSetting, PolicyWrite, ShardEvent, StoredPolicy, codec};
 
 use super::Policies;
 
@@ -29,6 +29,8 @@ const WRITE_MAX: usize = 64;
 pub(super) struct ShardCopy {
     last_sequence: u64,
     policies: HashMap<TopicPattern, Arc<TopicPolicy>>,
+    /// Versions of policies that cannot be read: a newer one replaces them.
+    damaged: HashMap<TopicPattern, u64>,
     /// Topics whose groups the shard has still to be configured with.
     to_configure: HashSet<TopicName>,
 }
@@ -39,16 +41,19 @@ impl ShardCopy {
     /// Records what the shard has. Every server configures the groups, because one may die between the two writes; a slow
     /// one may bring back an older configuration, until it has read the newer one.
     pub(super) fn insert(&mut self, policy: &Arc<TopicPolicy>) {
+        self.damaged.remove(&policy.name);
         let former = self.policies.insert(policy.name.clone(), Arc::clone(policy));
-        let former = former.map(|former| former.groups()).unwrap_or_default();
-        if let Some(topic) = policy.topic().filter(|_| policy.groups() != former) {
+        // Of a policy that was not known it is not known either which groups the shard has.
+        let is_same = former.is_some_and(|former| former.groups() == policy.groups());
+        if let Some(topic) = policy.topic().filter(|_| !is_same) {
             self.to_configure.insert(topic.clone());
         }
     }
 
     /// Returns the version that a write to the shard has to expect.
     pub(super) fn version(&self, name: &TopicPattern) -> u64 {
-        self.policies.get(name).map_or(0, |policy| policy.version)
+        let damaged = self.damaged.get(name).copied().unwrap_or(0);
+        self.policies.get(name).map_or(0, |policy| policy.version).max(damaged)
     }
 }
 
@@ -87,7 +92,10 @@ impl Policies {
                 Ok(()) => {
                     pauses.reset();
                     tokio::select! {
-                        () = changed(&mut events) => {}
+                        are_missed = changed(&mut events) => if are_missed {
+                            // Another Redis may answer now, which has lost the last changes.
+                            *self.inner.copies[shard.index()].lock().await = ShardCopy::default();
+                        },
                         _ = news.changed() => {}
                         () = tokio::time::sleep(READ_INTERVAL), if shard.is_shared() => {}
                     }
@@ -123,17 +131,22 @@ impl Policies {
                 *copy = ShardCopy::default();
                 continue;
             }
-            let is_last = page.policies.len() < limit::CALL_JOBS_MAX;
-            let read: Vec<_> =
-                page.policies.iter().filter_map(|stored| decode(shard, stored)).collect();
+            let last = page.policies.last().map_or(page.last_sequence, |last| last.sequence);
+            let mut read = Vec::with_capacity(page.policies.len());
+            for stored in &page.policies {
+                match decode(shard, stored) {
+                    Some(policy) => read.push(policy),
+                    None => drop(copy.damaged.insert(stored.name.clone(), stored.version)),
+                }
+            }
             read.iter().for_each(|policy| copy.insert(policy));
             self.merge(&read);
-            if is_last {
+            copy.last_sequence = last;
+            // Names that another version of ringq wrote are not in the page.
+            if last >= page.last_sequence || page.policies.is_empty() {
                 copy.last_sequence = page.last_sequence;
                 return Ok(());
             }
-            copy.last_sequence =
-                page.policies.last().map_or(page.last_sequence, |last| last.sequence);
         }
     }
 
@@ -170,10 +183,12 @@ pub(super) async fn configure_groups(shard: &Shard, copy: &mut ShardCopy) -> sha
     Ok(())
 }
 
-/// Waits for the next event, or for the first after some were missed.
-async fn changed(events: &mut broadcast::Receiver<crate::store::ShardEvent>) {
-    if let Err(broadcast::error::RecvError::Closed) = events.recv().await {
-        std::future::pending::<()>().await;
+/// Waits for the next event; returns whether some were missed.
+async fn changed(events: &mut broadcast::Receiver<ShardEvent>) -> bool {
+    match events.recv().await {
+        Ok(event) => event == ShardEvent::EventsMissed,
+        Err(broadcast::error::RecvError::Lagged(_)) => true,
+        Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
     }
 }
 

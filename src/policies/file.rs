@@ -58,7 +58,8 @@ impl FilePolicies {
         let (mut highest, mut differing) = (0, None::<&TopicPattern>);
         for (policy, revision) in from_files {
             highest = highest.max(revision);
-            let is_other = self.settings.get(&policy.name) != policy.settings.as_ref();
+            let live = policy.settings.as_ref().filter(|_| !policy.is_deleted);
+            let is_other = self.settings.get(&policy.name) != live;
             if revision == self.revision && is_other {
                 let first = differing.filter(|name| name.to_string() <= policy.name.to_string());
                 differing = first.or(Some(&policy.name));
@@ -71,6 +72,18 @@ impl FilePolicies {
         }
     }
 
+    /// Returns whether all settings of the file are in force, and none of another one.
+    #[must_use]
+    pub fn is_in_force(&self, view: &PolicyView) -> bool {
+        let is_here = |(name, settings): (&TopicPattern, &TopicSettings)| {
+            view.policy(name).is_some_and(|policy| {
+                has_file_settings(policy) && policy.settings.as_ref() == Some(settings)
+            })
+        };
+        self.settings.iter().all(is_here)
+            && view.all().filter(|policy| has_file_settings(policy)).count() == self.settings.len()
+    }
+
     /// Returns the policy of `name` by this file, in place of the last one.
     fn decide(
         &self,
@@ -79,7 +92,7 @@ impl FilePolicies {
         now: Time,
     ) -> Result<TopicPolicy, Kept> {
         let live = last.filter(|last| !last.is_deleted);
-        let revision = live.and_then(file_revision);
+        let revision = last.and_then(file_revision);
         let wanted = self.settings.get(name);
         let is_same = live.and_then(|last| last.settings.as_ref()) == wanted;
         match revision {
@@ -92,6 +105,7 @@ impl FilePolicies {
             }
             // What calls have set is not the file's to remove.
             None if wanted.is_none() => return Err(Kept::Unchanged),
+            Some(_) if wanted.is_none() && is_same => return Err(Kept::Unchanged),
             Some(_) | None => {}
         }
         let policy = live.cloned().unwrap_or_else(|| TopicPolicy::new(name.clone(), now));
@@ -104,7 +118,8 @@ impl FilePolicies {
             // A pause stays: it is not the file's.
             None => TopicPolicy {
                 settings: None,
-                source: PolicySource::Rpc,
+                // The revision stays, so that an older file does not bring the settings back.
+                source: PolicySource::File { revision: self.revision },
                 is_deleted: policy.pause.is_none() && policy.paused_groups.is_empty(),
                 ..policy
             },
@@ -112,12 +127,17 @@ impl FilePolicies {
     }
 }
 
-/// Returns the revision of the file that the settings come from.
+/// Returns the revision of the file that has set or taken away the settings.
 fn file_revision(policy: &TopicPolicy) -> Option<u64> {
     match policy.source {
-        PolicySource::File { revision } if !policy.is_deleted => Some(revision),
-        PolicySource::File { .. } | PolicySource::Rpc => None,
+        PolicySource::File { revision } => Some(revision),
+        PolicySource::Rpc => None,
     }
+}
+
+/// Returns whether the policy has settings of a file.
+fn has_file_settings(policy: &TopicPolicy) -> bool {
+    file_revision(policy).is_some() && policy.settings.is_some() && !policy.is_deleted
 }
 
 // === impl Policies ===
@@ -131,7 +151,7 @@ impl Policies {
     pub async fn apply_file(&self, file: &FilePolicies) -> Result<usize, FileRefusal> {
         let view = self.view();
         file.check(&view)?;
-        let former = view.all().filter(|policy| file_revision(policy).is_some());
+        let former = view.all().filter(|policy| has_file_settings(policy));
         let removed =
             former.map(|policy| &policy.name).filter(|name| !file.settings.contains_key(name));
         let mut names: Vec<TopicPattern> = file.settings.keys().chain(removed).cloned().collect();
@@ -215,7 +235,11 @@ mod tests {
         };
         assert_eq!((taken.source, &taken.pause), (PolicySource::File { revision: 2 }, &pause));
         let left = file(3, &[]).decide(&name("a"), Some(&taken), Time(3)).ok().unwrap();
-        assert_eq!((left.settings, left.pause, left.is_deleted), (None, pause, false));
+        assert_eq!((&left.settings, &left.pause, left.is_deleted), (&None, &pause, false));
+        let mut view = PolicyView::default();
+        view.merge(&[Arc::new(TopicPolicy { version: 9, ..left })]);
+        let older = file(2, &[("a", 1)]).check(&view);
+        assert_eq!(older, Err(FileRefusal::Older { revision: 3 }), "a removal has a revision");
         let unpaused = TopicPolicy { pause: None, ..taken };
         assert!(file(3, &[]).decide(&name("a"), Some(&unpaused), Time(3)).ok().unwrap().is_deleted);
         assert!(matches!(

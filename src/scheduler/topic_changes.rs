@@ -163,7 +163,10 @@ impl Scheduler {
                 last.cloned().unwrap_or_else(|| TopicPolicy::new(pattern.clone(), now));
             match &note {
                 Some(note) => drop(policy.paused_groups.insert(group.clone(), note.clone())),
-                None => drop(policy.paused_groups.remove(&group)),
+                None => {
+                    policy.paused_groups.remove(&group);
+                    return Ok(policy);
+                }
             }
             check_groups(policy)
         })
@@ -212,6 +215,8 @@ impl Scheduler {
         expected: &str,
         until: Option<Instant>,
     ) -> Result<(), TopicChangeError> {
+        let pattern = TopicPattern::Exact(name.clone());
+        self.inner.policies.refresh(&pattern).await?;
         let view = self.inner.policies.view();
         let policy = view.of_topic(name).map(|policy| &**policy);
         check(live(policy), expected).map_err(PolicyChangeError::Refused)?;

@@ -28,6 +28,9 @@ local function pause(name, till)
     marks = till and marks .. 'P' or string.gsub(marks, 'P', '')
     call('HSET', claims, name, string.sub(known, 1, $claims.marks - 1) .. marks)
     if not till then call('PUBLISH', P .. 'w', now_text .. ' ' .. name) end
+  elseif till and till ~= '0' then
+    -- A claim sleeps until the end that it has found.
+    call('PUBLISH', P .. 'w', till .. ' ' .. name)
   end
 end
 

@@ -33,6 +33,8 @@ pub(super) fn configure(
     configuration: &GroupConfiguration,
 ) -> SqliteResult<()> {
     let GroupConfiguration { topic, settings } = configuration;
+    // Before the settings change: it reads them, to compare.
+    let key = session.topic(topic)?;
     let mut names: Vec<String> = session
         .prepare(NAMES)?
         .query_map([topic.as_str()], |row| row.get(0))?
@@ -46,7 +48,7 @@ pub(super) fn configure(
     }
     names.sort_unstable();
     names.dedup();
-    let Some(key) = session.topic(topic)? else { return Ok(()) };
+    let Some(key) = key else { return Ok(()) };
     for name in names {
         let setting = session.group_setting(topic, &name)?;
         match GroupName::stored(&name) {

@@ -6,6 +6,7 @@ use crate::domain::{PolicyEffect, Time, TopicName, TopicPattern};
 use crate::store::{PoliciesPage, PolicyWrite, PolicyWriteResult, StoredPolicy};
 
 use super::error_mapping::SqliteResult;
+use super::lanes;
 use super::reader::SqliteReader;
 use super::statement::statement;
 use super::transaction::WriteTransaction;
@@ -77,6 +78,7 @@ fn apply_effect(
             session.prepare(HAS_JOBS)?.query_row(params![key], |row| row.get(0))?;
         if !has_jobs {
             session.prepare(FORGET_TOPIC)?.execute(params![key])?;
+            lanes::forget(session, key)?;
             session.forget_topic(key, topic);
         }
     }

@@ -320,8 +320,10 @@ impl<'c> WriteTransaction<'c> {
     pub(super) fn set_paused(&mut self, name: &TopicName, paused: Option<Time>) {
         let Some(topic) = self.state.topics.get_mut(name) else { return };
         let was_paused = std::mem::replace(&mut topic.paused, paused).is_some();
-        if paused.is_none() && was_paused {
-            self.state.claimable.insert(name.clone(), self.now);
+        // A claim sleeps until the end that it has found.
+        let at = paused.map_or(self.now, |until| until.max(self.now));
+        if was_paused && at != Time::MAX {
+            self.state.claimable.insert(name.clone(), at);
         }
     }
 
