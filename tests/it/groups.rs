@@ -116,6 +116,7 @@ async fn small_groups_are_served_beside_a_large_one_on_eight_shards() {
 }
 
 /// Idle groups cost nothing, and many busy ones are fine: prints what they take.
+#[expect(clippy::disallowed_methods, reason = "how many to test with is no configuration")]
 async fn many_groups(backend: Backend) {
     let count: usize =
         std::env::var("RINGQ_TEST_GROUPS").map_or(GROUPS, |count| count.parse().unwrap());
