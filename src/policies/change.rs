@@ -11,7 +11,7 @@ use crate::shards::{Shard, ShardError};
 use crate::store;
 
 use super::Policies;
-use super::copies::{configure_groups, to_write};
+use super::copies::{ShardCopy, configure_groups, to_write};
 
 /// Part of the key by which the home shard of a name is found on the ring. It never changes: two versions of the server
 /// must find the same shard.
@@ -58,17 +58,19 @@ impl Policies {
     ) -> Result<ChangedPolicy, PolicyChangeError<E>> {
         let home = self.home(name).ok_or(PolicyChangeError::NoActiveShard)?;
         for _ in 0..DECISIONS_MAX {
+            // Held until the write: what is read meanwhile would raise the expected version, but not what was decided.
+            let mut copy = self.inner.copies[home.index()].lock().await;
             // Reads the last version from the home, and writes it there if another shard has it.
-            self.exchange(home).await?;
+            self.exchange_into(home, &mut copy).await?;
             let (now, view) = (self.inner.clock.now(), self.view());
             let last = view.policy(name);
             let mut policy =
                 decide(last.map(|last| &**last), now).map_err(PolicyChangeError::Refused)?;
-            let stored = self.inner.copies[home.index()].lock().await.version(name);
-            policy.version = last.map_or(0, |last| last.version).max(stored) + 1;
+            policy.version = last.map_or(0, |last| last.version).max(copy.version(name)) + 1;
             policy.update_time = now;
             let policy = Arc::new(policy);
-            if self.write_home(home, &policy, until).await? {
+            if self.write_home(home, &mut copy, &policy, until).await? {
+                drop(copy);
                 let missing = self.write_others(home).await;
                 return Ok(ChangedPolicy { policy, missing });
             }
@@ -97,20 +99,17 @@ impl Policies {
     async fn write_home(
         &self,
         home: &Shard,
+        copy: &mut ShardCopy,
         policy: &Arc<TopicPolicy>,
         until: Option<Instant>,
     ) -> Result<bool, ShardError> {
-        let mut copy = self.inner.copies[home.index()].lock().await;
         let expected = copy.version(&policy.name);
-        if expected >= policy.version {
-            return Ok(false);
-        }
         let written = home.write_policies(vec![to_write(policy, expected)], until).await?;
         let is_written = written.first().is_some_and(|result| result.is_written);
         if is_written {
             copy.insert(policy);
             self.merge(std::slice::from_ref(policy));
-            if let Err(error) = configure_groups(home, &mut copy).await {
+            if let Err(error) = configure_groups(home, copy).await {
                 // The change counts; each server configures the groups when the shard answers again.
                 tracing::debug!(shard = %home.name(), %error, "groups not configured yet");
             }
@@ -125,5 +124,64 @@ impl Policies {
             self.exchange(shard).await.err().map(|_| shard.name().to_string())
         }));
         failed.await.into_iter().flatten().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::domain::TopicSettings;
+    use crate::scheduler::tests::test_ring::TestRing;
+
+    /// Changes by each replica.
+    const CHANGES: usize = 60;
+
+    /// Decides the last policy with one more letter in its description.
+    fn one_letter_more(
+        name: &TopicPattern,
+        last: Option<&TopicPolicy>,
+        now: Time,
+    ) -> Result<TopicPolicy, Infallible> {
+        let mut policy = last.cloned().unwrap_or_else(|| TopicPolicy::new(name.clone(), now));
+        policy.settings.get_or_insert_with(TopicSettings::default).description.push('x');
+        Ok(policy)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn of_changes_at_once_none_is_lost() {
+        let ring = TestRing::new(2);
+        let (stop, name) = (CancellationToken::new(), TopicPattern::parse("orders").unwrap());
+        let replicas: Vec<Policies> = (0..3)
+            .map(|_| Policies::new(ring.scheduler.shards().clone(), Clock::system()))
+            .collect();
+        replicas.iter().for_each(|replica| drop(replica.follow(&stop)));
+        let changes = replicas.iter().map(|replica| {
+            let (replica, name) = (replica.clone(), name.clone());
+            tokio::spawn(async move {
+                for _ in 0..CHANGES {
+                    let decide =
+                        |last: Option<&TopicPolicy>, now| one_letter_more(&name, last, now);
+                    while let Err(error) = replica.change(&name, None, decide).await {
+                        assert!(
+                            matches!(&error, PolicyChangeError::Shard(error)
+                                if matches!(error.error, store::Error::Contention(_))),
+                            "{error}"
+                        );
+                    }
+                }
+            })
+        });
+        join_all(changes).await.into_iter().for_each(|done| done.unwrap());
+        replicas[0].refresh::<Infallible>(&name).await.unwrap();
+        let view = replicas[0].view();
+        let policy = view.policy(&name).unwrap();
+        let letters = policy.settings.as_ref().unwrap().description.len();
+        assert_eq!(letters, replicas.len() * CHANGES, "version {}", policy.version);
+        stop.cancel();
     }
 }

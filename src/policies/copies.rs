@@ -114,13 +114,22 @@ impl Policies {
     /// Errors of the store.
     pub(super) async fn exchange(&self, shard: &Shard) -> shards::Result<()> {
         let mut copy = self.inner.copies[shard.index()].lock().await;
+        self.exchange_into(shard, &mut copy).await
+    }
+
+    /// Exchanges policies with a shard while the caller holds its copy.
+    pub(super) async fn exchange_into(
+        &self,
+        shard: &Shard,
+        copy: &mut ShardCopy,
+    ) -> shards::Result<()> {
         for _ in 0..ROUNDS_MAX {
-            self.read(shard, &mut copy).await?;
-            if !self.write(shard, &mut copy).await? {
+            self.read(shard, copy).await?;
+            if !self.write(shard, copy).await? {
                 break;
             }
         }
-        configure_groups(shard, &mut copy).await
+        configure_groups(shard, copy).await
     }
 
     async fn read(&self, shard: &Shard, copy: &mut ShardCopy) -> shards::Result<()> {
