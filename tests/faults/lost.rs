@@ -18,6 +18,7 @@ const HINTS_LOST: u32 = 300;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn claims_without_an_answer_and_hints_that_never_come() {
     let drops = number("RINGQ_DROPS", 30);
     let shape = Shape { proxied: true, ..Shape::default() };

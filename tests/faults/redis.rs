@@ -192,6 +192,7 @@ impl Trial {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn forgets_its_scripts() {
     let name = "scripts_flushed";
     let trial = Trial::start(name, Shape::default(), Habits::default()).await;

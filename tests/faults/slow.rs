@@ -180,6 +180,7 @@ async fn reads_a_message_a_second() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn reads_nothing_any_more() {
     let name = "reads_nothing";
     let Some(trial) = Trial::start(name, Shape::default(), Habits::default()).await else { return };

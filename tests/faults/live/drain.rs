@@ -21,6 +21,7 @@ use crate::trial::{Trial, long};
 const EMPTY_WITHIN: Duration = Duration::from_secs(120);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn a_shard_drains_and_is_taken_back() {
     // Dead letters would stay for days.
     let habits = Habits { buried: 0.0, failing: 0.0, ..careful() };

@@ -7,6 +7,7 @@ use crate::cluster::Shape;
 use crate::trial::{Trial, harm_time};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn replicas_are_rolled_one_after_the_other() {
     let Some(mut trial) = Trial::start("replicas_rolled", Shape::default(), careful()).await else {
         return;
