@@ -14,6 +14,8 @@ use crate::trial::{Bounds, run};
 const EACH: usize = 20;
 /// Time between two bytes.
 const BETWEEN: Duration = Duration::from_millis(500);
+/// Number of moments between two bytes of a client at which others send theirs.
+const IN_TURN: u32 = 100;
 /// Number of bytes that would be sent in the end.
 const LONG: usize = 10_000;
 
@@ -66,6 +68,9 @@ async fn client(to: SocketAddr, index: usize, seen: Arc<Seen>) -> io::Result<()>
     let drip = &kinds[index % kinds.len()];
     let mut hostile = Hostile::connect(ADDRESS, to, Reading::Bytes, &seen).await?;
     hostile.send(&drip.first, 1).await?;
+    // Slow clients do not act in step: the bytes of all at one moment would measure this machine's network.
+    let part = u32::try_from(index).unwrap_or(0) % IN_TURN;
+    tokio::time::sleep(BETWEEN * part / IN_TURN).await;
     for byte in &drip.slow {
         hostile.send(std::slice::from_ref(byte), 0).await?;
         tokio::time::sleep(BETWEEN).await;
