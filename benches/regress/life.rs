@@ -45,6 +45,7 @@ pub(crate) fn job(number: u128, due: When) -> NewJob {
         deadline: None,
         precondition: WritePrecondition::Anything,
         checkpoint: None,
+        max_waiting: None,
     }
 }
 

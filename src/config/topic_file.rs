@@ -7,7 +7,8 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 use crate::domain::{
-    GroupName, InvalidRetry, RetryOverrides, TopicName, TopicPattern, TopicSettings, limit,
+    GroupName, InvalidRetry, OverflowPolicy, RetryOverrides, TopicName, TopicPattern,
+    TopicSettings, limit,
 };
 use crate::source_files::read_texts;
 
@@ -16,13 +17,15 @@ use super::duration::any_duration;
 /// Keys of a file.
 const KEYS: [&str; 2] = ["revision", "topic"];
 /// Keys of a topic, in the order in which they are listed in errors.
-const TOPIC_KEYS: [&str; 8] = [
+const TOPIC_KEYS: [&str; 10] = [
     "description",
     "lease",
     "retention",
     "dead_retention",
     "priority",
     "max_payload_bytes",
+    "max_jobs",
+    "on_full",
     "group_weights",
     "retry",
 ];
@@ -167,6 +170,8 @@ impl TableReader<'_> {
             priority: self.integer("priority", 0..=i64::from(limit::PRIORITY_MAX)),
             max_payload_bytes: self
                 .integer("max_payload_bytes", 1..=limit::PAYLOAD_BYTES_MAX as i64),
+            max_jobs: self.integer("max_jobs", 1..=i64::MAX),
+            on_full: self.on_full(),
         };
         let retry = match self.table.get("retry") {
             None => return settings,
@@ -190,6 +195,17 @@ impl TableReader<'_> {
             Some(_) => {
                 self.problem("description", &format!("must be a text of at most {max} bytes"));
                 String::new()
+            }
+        }
+    }
+
+    fn on_full(&mut self) -> OverflowPolicy {
+        match self.table.get("on_full").map(Value::as_str) {
+            None | Some(Some("reject")) => OverflowPolicy::Reject,
+            Some(Some("drop-oldest")) => OverflowPolicy::DropOldest,
+            Some(_) => {
+                self.problem("on_full", "must be \"reject\" or \"drop-oldest\"");
+                OverflowPolicy::Reject
             }
         }
     }

@@ -47,4 +47,6 @@ pub use retry::{InvalidRetry, RetryOverrides, RetryPolicy};
 pub use ring::Ring;
 pub use stream_id::StreamId;
 pub use time::{Time, When};
-pub use topic_policy::{PolicyEffect, PolicySource, TopicPause, TopicPolicy, TopicSettings};
+pub use topic_policy::{
+    OverflowPolicy, PolicyEffect, PolicySource, TopicPause, TopicPolicy, TopicSettings,
+};

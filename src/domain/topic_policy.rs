@@ -28,9 +28,23 @@ pub struct TopicSettings {
     pub priority: Option<u8>,
     /// Maximum number of bytes of one payload; `None`: the server's.
     pub max_payload_bytes: Option<u32>,
+    /// Number of jobs that may wait, over all shards; `None`: any.
+    pub max_jobs: Option<u64>,
+    /// What a full topic does with a new job.
+    pub on_full: OverflowPolicy,
     /// Weights of groups, 1 to [`limit::GROUP_WEIGHT_MAX`](super::limit::GROUP_WEIGHT_MAX); others have 1. Of topics only,
     /// not of patterns.
     pub group_weights: BTreeMap<GroupName, u8>,
+}
+
+/// Rule for a new job of a topic that has as many waiting jobs as it may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OverflowPolicy {
+    /// The new job is refused.
+    #[default]
+    Reject,
+    /// The job of the lowest priority that has waited longest expires.
+    DropOldest,
 }
 
 /// Stop of the delivery of a topic.

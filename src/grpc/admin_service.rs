@@ -25,8 +25,15 @@ use super::layers::write_deadline;
 use super::status::RpcError;
 
 /// Features of this build beyond the first version of the contract.
-const FEATURES: [&str; 6] =
-    ["shard_state", "explain", "groups", "topic_admin", "topic_purge", "topic_weights"];
+const FEATURES: [&str; 7] = [
+    "shard_state",
+    "explain",
+    "groups",
+    "topic_admin",
+    "topic_max_jobs",
+    "topic_purge",
+    "topic_weights",
+];
 
 /// Maximum number of pages with payloads that are read at once, each in pieces of about 35 MiB; other calls wait
 /// until their deadline.

@@ -61,6 +61,8 @@ macro_rules! metrics {
 metrics! {
     ENQUEUED: Counter "ringq_jobs_enqueued_total" ["topic", "outcome"] in Count,
         "Enqueue requests answered, in jobs. outcome: created, replaced, unchanged, deferred, rescheduled, refused (not stored, or not surely stored)";
+    EVICTED: Counter "ringq_jobs_evicted_total" ["topic"] in Count,
+        "Waiting jobs that a full topic dropped to make room for newer ones (on_full = DROP_OLDEST)";
     DELIVERED: Counter "ringq_jobs_delivered_total" ["topic", "mode"] in Count,
         "Deliveries of jobs to workers. mode: stream, pull";
     SETTLED: Counter "ringq_jobs_settled_total" ["topic", "outcome"] in Count,

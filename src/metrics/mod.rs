@@ -119,6 +119,11 @@ impl Metrics {
         self.0.topics.metrics_of(topic).enqueued.add(outcome, n);
     }
 
+    /// Counts `n` waiting jobs that a full topic dropped.
+    pub fn evicted(&self, topic: &str, n: u64) {
+        self.0.topics.metrics_of(topic).evicted.inc_by(n);
+    }
+
     /// Counts deliveries, and records for each the time from the due time of the job to its delivery; `mode` is the
     /// way: a stream, a pull.
     pub fn delivered(

@@ -10,7 +10,7 @@ use prometheus::core::{MetricVec, MetricVecBuilder};
 use prometheus::{Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec};
 use tokio::time::Instant;
 
-use super::definitions::{DELIVERED, ENQUEUED, JOBS, LAG, OLDEST_READY, RUN, SETTLED};
+use super::definitions::{DELIVERED, ENQUEUED, EVICTED, JOBS, LAG, OLDEST_READY, RUN, SETTLED};
 use super::registry::Registry;
 use super::{OTHER_TOPICS, TOPICS_MAX, TopicGauges};
 
@@ -41,6 +41,7 @@ pub(super) struct TopicSeries {
 #[derive(Debug)]
 struct TopicVectors {
     enqueued: IntCounterVec,
+    evicted: IntCounterVec,
     delivered: IntCounterVec,
     settled: IntCounterVec,
     lag: HistogramVec,
@@ -57,6 +58,7 @@ pub(super) struct TopicMetrics {
     /// Time of the last count, in milliseconds from the beginning.
     used: AtomicU64,
     pub(super) enqueued: LabelCounters,
+    pub(super) evicted: IntCounter,
     pub(super) delivered: LabelCounters,
     pub(super) settled: LabelCounters,
     pub(super) lag: Histogram,
@@ -82,6 +84,7 @@ impl TopicSeries {
     pub(super) fn new(registry: &Registry) -> TopicSeries {
         let vectors = TopicVectors {
             enqueued: registry.counters(&ENQUEUED),
+            evicted: registry.counters(&EVICTED),
             delivered: registry.counters(&DELIVERED),
             settled: registry.counters(&SETTLED),
             lag: registry.histograms(&LAG),
@@ -198,6 +201,7 @@ impl TopicVectors {
             label: topic.into(),
             used: AtomicU64::new(0),
             enqueued: LabelCounters(series(&self.enqueued, topic, ENQUEUE_OUTCOMES)),
+            evicted: self.evicted.with_label_values(&[topic]),
             delivered: LabelCounters(series(&self.delivered, topic, DELIVERY_MODES)),
             settled: LabelCounters(series(&self.settled, topic, SETTLE_OUTCOMES)),
             lag: self.lag.with_label_values(&[topic]),
@@ -211,6 +215,7 @@ impl TopicVectors {
         remove_series(&self.delivered, topic, DELIVERY_MODES);
         remove_series(&self.settled, topic, SETTLE_OUTCOMES);
         remove_series(&self.jobs, topic, STATES);
+        let _ = self.evicted.remove_label_values(&[topic]);
         let _ = self.lag.remove_label_values(&[topic]);
         let _ = self.run.remove_label_values(&[topic]);
         let _ = self.oldest_ready.remove_label_values(&[topic]);

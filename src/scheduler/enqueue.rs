@@ -5,8 +5,8 @@ use rand::Rng as _;
 use tokio::time::Instant;
 
 use crate::domain::{
-    Durability, EnqueueOutcome, JobId, JobKey, OnConflict, RetentionRule, ShardName, Spec, State,
-    Time, TopicName, TopicSettings, When, limit,
+    Durability, EnqueueOutcome, JobId, JobKey, OnConflict, OverflowPolicy, RetentionRule,
+    ShardName, Spec, State, Time, TopicName, TopicSettings, When, limit,
 };
 use crate::shards::{RUN_MAX, Shard, ShardError, Shards};
 use crate::store::{NewJob, NotWrittenReason, WritePrecondition};
@@ -97,6 +97,9 @@ pub enum EnqueueError {
     /// The id names a shard that this server does not have.
     #[error("no shard named {0} is configured here")]
     NoSuchShard(ShardName),
+    /// The topic has as many waiting jobs as it may have; nothing was written.
+    #[error("topic {0} has no room for more waiting jobs")]
+    TopicFull(TopicName),
     /// No shard takes new jobs.
     #[error("no shard takes new jobs")]
     NoActiveShard,
@@ -159,6 +162,20 @@ impl Scheduler {
         results.into_iter().flatten().collect()
     }
 
+    /// Returns the number of waiting jobs that the topic may have on the shard; `None`: any.
+    pub(super) fn max_waiting(&self, topic: &TopicName, shard: &Shard) -> Option<u64> {
+        let policies = self.inner.policies.any()?;
+        let max_jobs = policies.settings(topic)?.max_jobs?;
+        Some(self.inner.shards.share(shard, max_jobs))
+    }
+
+    /// Returns what the topic does with a job for which it has no room.
+    pub(super) fn on_full(&self, topic: &TopicName) -> OverflowPolicy {
+        let policies = self.inner.policies.any();
+        let settings = policies.as_ref().and_then(|policies| policies.settings(topic));
+        settings.map_or(OverflowPolicy::Reject, |settings| settings.on_full)
+    }
+
     fn new_job(&self, draft: Draft, id: JobId, made: WritePrecondition) -> NewJob {
         let policies = self.inner.policies.any();
         let defaults = policies.as_ref().and_then(|policies| policies.settings(&draft.topic));
@@ -193,13 +210,15 @@ impl Scheduler {
             let key = JobKey { topic: draft.topic.clone(), id };
             match found.remove(&index) {
                 Some(Ok(shard)) => {
-                    add(&mut runs, &shard, index, self.new_job(draft, key.id, named))
+                    add(&mut runs, &shard, index, self.named_job(&shard, draft, key.id, named));
                 }
                 Some(Err(BlockingShard { error, .. })) => {
                     results[index] = Some(Err(EnqueueError::Store { error, id: Some(key.id) }));
                 }
                 None => match shards.owner(&key) {
-                    Some(shard) => add(&mut runs, shard, index, self.new_job(draft, key.id, named)),
+                    Some(shard) => {
+                        add(&mut runs, shard, index, self.named_job(shard, draft, key.id, named));
+                    }
                     None => results[index] = Some(Err(no_owner_error(shards, &key))),
                 },
             }
@@ -236,11 +255,25 @@ impl Scheduler {
         }
     }
 
+    /// Builds the job of a draft with an id. Follow-ups have room in every topic: their Ack must not fail for it.
+    fn named_job(
+        &self,
+        shard: &Shard,
+        draft: Draft,
+        id: JobId,
+        named: WritePrecondition,
+    ) -> NewJob {
+        let is_follow_up = named == WritePrecondition::Anything;
+        let max_waiting = if is_follow_up { None } else { self.max_waiting(&draft.topic, shard) };
+        NewJob { max_waiting, ..self.new_job(draft, id, named) }
+    }
+
     /// Creates a batch of jobs that get their ids here, so that it may move to another shard.
     fn movable_batch(&self, shard: &Shard, drafts: Vec<(usize, Draft)>) -> ShardBatch {
         let mut run = ShardBatch::new(shard.clone(), true, drafts.len());
         for (index, draft) in drafts {
-            run.push(index, self.with_new_id(shard, draft));
+            let max_waiting = self.max_waiting(&draft.topic, shard);
+            run.push(index, NewJob { max_waiting, ..self.with_new_id(shard, draft) });
         }
         run
     }
@@ -273,6 +306,7 @@ fn new_job(
     NewJob {
         precondition: prior,
         checkpoint: None,
+        max_waiting: None,
         // Without the defaults: a repeat is recognized after they have changed, too.
         request_code: request_hash::request_code(&draft),
         retention: RetentionRule::of(retention, repeatable, limit::TOMBSTONE),

@@ -434,6 +434,7 @@ fn copy_for_target(key: JobKey, job: Job, delay: Duration, expire: Option<When>)
         request_code: Some(request),
         precondition: WritePrecondition::Anything,
         checkpoint: job.checkpoint,
+        max_waiting: None,
         durability: None,
         deadline: None,
     }

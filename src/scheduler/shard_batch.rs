@@ -1,13 +1,16 @@
 //! Jobs that are written together, and the fallback when their shard fails: jobs that may move go to another shard
 //! under new ids, and jobs that may have been written are written again under the same ids.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rand::Rng as _;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
-use crate::domain::{Durability, EnqueueOutcome, JobKey, OnConflict, ShardName};
+use crate::domain::{
+    Durability, EnqueueOutcome, JobKey, OnConflict, OverflowPolicy, ShardName, TopicName,
+};
 use crate::shards::{self, Shard, ShardError};
 use crate::store::{self, NewJob, NotWrittenReason, WritePrecondition, WriteResult};
 
@@ -15,6 +18,9 @@ use super::{AcceptedJob, EnqueueError, Scheduler};
 
 /// First and longest pause before a write of unknown outcome is retried.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Number of times that room is made for a batch at most: others may take it each time.
+const EVICTIONS_MAX: usize = 64;
 
 /// Jobs of one call for one shard, with their indexes in the call.
 pub(super) struct ShardBatch {
@@ -37,10 +43,26 @@ enum WriteRefusal {
         asked: Durability,
     },
     Failed(ShardError),
+    /// The topics have no room for the jobs.
+    TopicFull,
 }
 
 /// Results of a batch, with their indexes in the call.
 type BatchResults = (Vec<usize>, Vec<Result<AcceptedJob, EnqueueError>>);
+
+/// Shards on which a topic of a batch had no room.
+#[derive(Default)]
+struct FullShards(Vec<Shard>);
+
+// === impl FullShards ===
+
+impl FullShards {
+    fn add(&mut self, shard: &Shard) {
+        if !self.0.iter().any(|full| full.index() == shard.index()) {
+            self.0.push(shard.clone());
+        }
+    }
+}
 
 // === impl ShardBatch ===
 
@@ -103,6 +125,36 @@ impl ShardBatch {
         self.jobs.iter().map(|job| job.key.clone())
     }
 
+    /// Splits the jobs for which their topics have no room from the others, which get their results.
+    fn split_full(
+        self,
+        written: Vec<shards::Result<WriteResult>>,
+    ) -> (BatchResults, Option<ShardBatch>) {
+        if !written.iter().any(is_topic_full) {
+            return (self.answer(written), None);
+        }
+        let batch = || ShardBatch::new(self.shard.clone(), self.is_movable, self.jobs.len());
+        let (mut done, mut done_results, mut full) = (batch(), Vec::new(), batch());
+        for ((index, job), written) in self.indexes.into_iter().zip(self.jobs).zip(written) {
+            if is_topic_full(&written) {
+                full.push(index, job);
+            } else {
+                done.push(index, job);
+                done_results.push(written);
+            }
+        }
+        (done.answer(done_results), Some(full))
+    }
+
+    /// Returns the topics of the jobs, each with the number of its jobs.
+    fn topics(&self) -> BTreeMap<TopicName, usize> {
+        let mut topics = BTreeMap::new();
+        for job in &self.jobs {
+            *topics.entry(job.key.topic.clone()).or_default() += 1;
+        }
+        topics
+    }
+
     fn answer(self, written: Vec<shards::Result<WriteResult>>) -> BatchResults {
         let (shard, moves) = (&self.shard, self.is_movable);
         let answer = |(job, written): (NewJob, shards::Result<WriteResult>)| match written {
@@ -140,26 +192,101 @@ impl Scheduler {
             run.assign_requests();
         }
         let (mut tried, mut first): (Vec<ShardName>, Option<WriteRefusal>) = (Vec::new(), None);
+        let (mut results, mut full, mut rounds) =
+            (BatchResults::default(), FullShards::default(), 0);
         loop {
             let refusal = match self.write_on_shard(&run, asked, until).await {
-                Ok(written) => return run.answer(written),
+                Ok(written) => {
+                    let (done, rest) = run.split_full(written);
+                    results.0.extend(done.0);
+                    results.1.extend(done.1);
+                    let Some(rest) = rest else { return results };
+                    run = rest;
+                    full.add(&run.shard);
+                    WriteRefusal::TopicFull
+                }
                 Err(refusal) => refusal,
             };
             tried.push(run.shard.name().clone());
-            if !run.is_movable || !refusal.is_shard_specific() {
-                // Whatever the errors of the shards before were: on this one it may have been written.
-                return run.refuse(&refusal);
-            }
+            let is_full = matches!(refusal, WriteRefusal::TopicFull);
+            let may_move = run.is_movable && refusal.is_shard_specific();
             let next = self.inner.shards.pick_for_new_jobs(run.jobs.len(), &tried);
-            let Some(next) = next else { return run.refuse(&first.unwrap_or(refusal)) };
-            tracing::debug!(
-                from = %run.shard.name(), to = %next.name(),
-                "a shard failed or refused; its new jobs go to another shard"
-            );
-            run.jobs.iter_mut().for_each(|job| job.key.id = self.new_id(next));
-            run.shard = next.clone();
-            first.get_or_insert(refusal);
+            if let Some(next) = next.filter(|_| may_move) {
+                tracing::debug!(
+                    from = %run.shard.name(), to = %next.name(),
+                    "a shard failed or refused; its new jobs go to another shard"
+                );
+                self.move_batch(&mut run, next);
+                first.get_or_insert(refusal);
+                continue;
+            }
+            // Room is made on one shard for all that is left, not on each in turn.
+            rounds += 1;
+            let has_room = (may_move || is_full)
+                && rounds <= EVICTIONS_MAX
+                && self.make_room(&mut run, &full).await;
+            if !has_room {
+                // Without a move, whatever the errors of the shards before were: on this one it may have been written.
+                let refusal = if may_move { first.unwrap_or(refusal) } else { refusal };
+                let refused = run.refuse(&refusal);
+                results.0.extend(refused.0);
+                results.1.extend(refused.1);
+                return results;
+            }
         }
+    }
+
+    /// Gives the jobs of a batch new ids of another shard.
+    fn move_batch(&self, run: &mut ShardBatch, shard: &Shard) {
+        for job in &mut run.jobs {
+            job.key.id = self.new_id(shard);
+            job.max_waiting = self.max_waiting(&job.key.topic, shard);
+        }
+        run.shard = shard.clone();
+    }
+
+    /// Makes room for the jobs of a batch on one of the shards that had none, if a topic drops its oldest jobs; a batch that
+    /// may move goes to that shard. Returns whether there may be room now.
+    async fn make_room(&self, run: &mut ShardBatch, full: &FullShards) -> bool {
+        let topics = run.topics();
+        for shard in &full.0 {
+            let mut is_made = false;
+            for (topic, &jobs) in &topics {
+                if self.on_full(topic) != OverflowPolicy::DropOldest {
+                    continue;
+                }
+                let Some(max) = self.max_waiting(topic, shard) else {
+                    // The limit was removed meanwhile.
+                    is_made = true;
+                    continue;
+                };
+                let jobs = jobs.min(usize::try_from(max).unwrap_or(usize::MAX));
+                if jobs == 0 {
+                    continue;
+                }
+                match shard.evict(topic, jobs, max).await {
+                    Ok(evicted) => {
+                        is_made = true;
+                        self.inner.metrics.evicted(topic.as_str(), evicted as u64);
+                    }
+                    Err(error) => {
+                        tracing::debug!(%topic, %error, "the oldest jobs of a full topic were not dropped");
+                    }
+                }
+            }
+            if is_made {
+                if run.shard.index() != shard.index() {
+                    self.move_batch(run, shard);
+                } else {
+                    let limit = |job: &mut NewJob| {
+                        job.max_waiting = self.max_waiting(&job.key.topic, shard)
+                    };
+                    run.jobs.iter_mut().for_each(limit);
+                }
+                return true;
+            }
+        }
+        false
     }
 
     /// Writes a batch on its shard, again and again while that may have been done already.
@@ -244,7 +371,7 @@ impl WriteRefusal {
     /// Returns whether nothing was written, for a reason that another shard need not have.
     fn is_shard_specific(&self) -> bool {
         match self {
-            WriteRefusal::Unsupported { .. } => true,
+            WriteRefusal::Unsupported { .. } | WriteRefusal::TopicFull => true,
             WriteRefusal::Unconfirmed { .. } => false,
             WriteRefusal::Failed(failed) => match failed.error {
                 store::Error::Unavailable(_)
@@ -267,6 +394,7 @@ impl WriteRefusal {
             &WriteRefusal::Unconfirmed { asked } => {
                 EnqueueError::DurabilityNotReached { asked, id: key.id }
             }
+            WriteRefusal::TopicFull => EnqueueError::TopicFull(key.topic),
             WriteRefusal::Failed(error) => {
                 let id = (!made || error.outcome_unknown()).then_some(key.id);
                 EnqueueError::Store { error: error.clone(), id }
@@ -306,6 +434,11 @@ fn shard_result(
     }
 }
 
+/// Returns whether nothing was written because the topic has no room on the shard.
+fn is_topic_full(written: &shards::Result<WriteResult>) -> bool {
+    matches!(written, Ok(written) if written.not_written == Some(NotWrittenReason::TopicFull))
+}
+
 /// Returns whether a retry found nothing, and no new job is written there any more.
 fn is_rejected_by_drain(written: &WriteResult) -> bool {
     written.not_written == Some(NotWrittenReason::Draining)
@@ -332,6 +465,7 @@ fn accepted_job(
             let error = ShardError::unavailable(shard.name(), "the shard is draining");
             return Err(EnqueueError::Store { error, id: None });
         }
+        Some(NotWrittenReason::TopicFull) => return Err(EnqueueError::TopicFull(key.topic)),
         Some(why) => {
             // The clock of this server is wrong, which is no fault of the caller.
             let why = if made { NotWrittenReason::HistoryLost } else { why };

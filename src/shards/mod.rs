@@ -59,6 +59,13 @@ pub struct Shards {
     inner: Arc<ShardsInner>,
 }
 
+/// Returns the part of a number that falls to one of these weights; all parts together are the number.
+fn part(number: u64, weights: &[u32], index: usize) -> u64 {
+    let sum = |weights: &[u32]| weights.iter().map(|&weight| u128::from(weight)).sum::<u128>();
+    let up_to = |end: usize| u128::from(number) * sum(&weights[..end]) / sum(weights).max(1);
+    u64::try_from(up_to(index + 1) - up_to(index)).unwrap_or(u64::MAX)
+}
+
 struct ShardsInner {
     /// Shards in the order of the configuration.
     members: Vec<Shard>,
@@ -187,6 +194,18 @@ impl Shards {
         place(&|shard| fresh(shard) && works(shard)).or_else(|| place(&fresh))
     }
 
+    /// Returns the part of a number that falls to a shard by its weight; all parts together are the number. Shards that
+    /// drain have a part too, because they still have jobs.
+    #[must_use]
+    pub fn share(&self, shard: &Shard, number: u64) -> u64 {
+        // By name, so that all replicas come to the same.
+        let mut shards: Vec<_> = self.inner.members.iter().collect();
+        shards.sort_unstable_by_key(|shard| shard.name());
+        let weights: Vec<u32> = shards.iter().map(|shard| shard.weight()).collect();
+        let index = shards.iter().position(|member| member.index() == shard.index());
+        index.map_or(0, |index| part(number, &weights, index))
+    }
+
     /// Returns the fingerprint of the newest ring: replicas that serve one queue must have the same.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
@@ -229,5 +248,26 @@ impl Shards {
             }
         };
         futures::future::join_all(self.all().iter().map(close)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::part;
+
+    #[test]
+    fn parts_follow_the_weights_and_are_the_number_together() {
+        for weights in [&[1][..], &[1, 1, 1], &[1, 2, 5, 100], &[7; 13]] {
+            let sum: u32 = weights.iter().sum();
+            for number in [0, 1, 2, 7, 100, 1 << 40, u64::MAX] {
+                let parts: Vec<u64> =
+                    (0..weights.len()).map(|index| part(number, weights, index)).collect();
+                assert_eq!(parts.iter().map(|part| u128::from(*part)).sum::<u128>(), number.into());
+                for (part, weight) in parts.iter().zip(weights) {
+                    let exact = u128::from(number) * u128::from(*weight) / u128::from(sum);
+                    assert!(u128::from(*part).abs_diff(exact) <= 1, "{number} by {weights:?}");
+                }
+            }
+        }
     }
 }

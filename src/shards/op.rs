@@ -48,6 +48,8 @@ ops! {
     Explain = "explain", Read;
     Delete = "delete", Write;
     Purge = "purge", Write;
+    OldestWaiting = "oldest_waiting", InternalRead;
+    Evict = "evict", Write;
     Reschedule = "reschedule", Write;
     Redrive = "redrive", Write;
     Detach = "detach", Write;

@@ -8,8 +8,9 @@ use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::Instant;
 
 use crate::clock::Skew;
+use crate::domain::engine::Command;
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, ShardName, StreamId, Time, TopicName, limit};
+use crate::domain::{Durability, JobKey, ShardName, StreamId, Time, TopicName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
     self, Claim, ClaimResult, Deleted, EventKind, GroupSetting, GroupsQuery, JobRequest,
@@ -290,6 +291,34 @@ impl Shard {
         let purged = health.call_each(Op::Purge, self.inner.timeouts.call, batch.requests()).await;
         let named = purged.into_iter().map(|answer| self.with_shard_name(answer));
         named.map(|answer| answer.map(RequestResult::into_delete_result)).collect()
+    }
+
+    /// Makes the oldest waiting jobs of a topic EXPIRED, so that `jobs` more fit below `max_waiting`, see
+    /// [`Store::oldest_waiting`]; returns how many.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub async fn evict(
+        &self,
+        topic: &TopicName,
+        jobs: usize,
+        max_waiting: u64,
+    ) -> Result<usize, ShardError> {
+        let (name, jobs) = (topic.clone(), jobs.min(limit::CALL_JOBS_MAX));
+        let ids = self
+            .call(Op::OldestWaiting, |store| store.oldest_waiting(name, jobs, max_waiting))
+            .await?;
+        let request = |id| JobRequest::new(JobKey { topic: topic.clone(), id }, Command::Evict);
+        let requests = ids.into_iter().map(request).collect();
+        let health = &self.inner.monitor;
+        let evicted = health.call_each(Op::Evict, self.inner.timeouts.call, requests).await;
+        let mut count = 0;
+        for evicted in evicted {
+            // A job that has left meanwhile has made room, too.
+            self.with_shard_name(evicted)?;
+            count += 1;
+        }
+        Ok(count)
     }
 
     /// Claims jobs, see [`Store::claim`].

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::clock::Clock;
 use crate::domain::engine::Command;
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
+use crate::domain::{Job, JobId, JobKey, ShardName, Time, TopicName};
 use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
     Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupSetting, GroupsQuery, Heartbeat,
@@ -408,6 +408,15 @@ impl Store for FaultyStore {
         options: StatsOptions,
     ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
         self.call_store_read(move |store| store.stats(topics, options))
+    }
+
+    fn oldest_waiting(
+        &self,
+        topic: TopicName,
+        jobs: usize,
+        max_waiting: u64,
+    ) -> StoreFuture<'_, Vec<JobId>> {
+        self.call_store(move |store| store.oldest_waiting(topic, jobs, max_waiting))
     }
 
     fn configure_groups(

@@ -36,7 +36,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobKey, TopicName};
+use crate::domain::{Job, JobId, JobKey, TopicName};
 
 pub use crate::domain::engine::{
     Deleted, LeaseRefusal, NotWrittenReason, OutageExpiry, Purge, SettleAction, SettleCommandReply,
@@ -78,6 +78,7 @@ pub trait Store: Send + Sync {
 
     /// Applies commands in their order, each with all its effects or not at all, and returns a result for each.
     /// [`engine::apply`](crate::domain::engine::apply) decides the effects, or a fast path that is proved equal.
+    /// A job that would exceed [`NewJob::max_waiting`] is not written: the count and the write are one step.
     /// Repeating a settle that was applied succeeds while the record lives, also if the job was claimed again or
     /// replaced by a later generation since, but at most [`ATTEMPTS_KEPT`](crate::domain::limit::ATTEMPTS_KEPT)
     /// leases ago.
@@ -137,6 +138,17 @@ pub trait Store: Send + Sync {
         topics: Vec<TopicName>,
         options: StatsOptions,
     ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>>;
+
+    /// Returns the waiting jobs that have to leave a topic so that `jobs` more, at most
+    /// [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX), fit below `max_waiting`: those of the lowest priority, of
+    /// them those with the earliest due time. Of the jobs with a group, the first few hundred by due time are compared
+    /// where that takes the read of their records.
+    fn oldest_waiting(
+        &self,
+        topic: TopicName,
+        jobs: usize,
+        max_waiting: u64,
+    ) -> StoreFuture<'_, Vec<JobId>>;
 
     /// Replaces the settings of all groups of the topic by these, at most
     /// [`GROUP_SETTINGS_MAX`](crate::domain::limit::GROUP_SETTINGS_MAX) with distinct groups; other groups have weight

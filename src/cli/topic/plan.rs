@@ -12,8 +12,8 @@ use super::super::text::one_line;
 use super::all_topics;
 use crate::client::to_proto_duration;
 use crate::config::TopicFile;
-use crate::domain::{RetryOverrides, TopicName, TopicSettings};
-use crate::pb::{RetryPolicy, Topic};
+use crate::domain::{OverflowPolicy, RetryOverrides, TopicName, TopicSettings};
+use crate::pb::{self, RetryPolicy, Topic};
 
 /// Arguments of `ringq topic plan`.
 #[derive(Debug, Args)]
@@ -148,6 +148,11 @@ fn to_topic(settings: &TopicSettings) -> Topic {
             .iter()
             .map(|(group, weight)| (group.as_str().to_owned(), i32::from(*weight)))
             .collect(),
+        max_jobs: settings.max_jobs.and_then(|max| i64::try_from(max).ok()).unwrap_or(0),
+        on_full: match settings.on_full {
+            OverflowPolicy::Reject => pb::OverflowPolicy::Unspecified.into(),
+            OverflowPolicy::DropOldest => pb::OverflowPolicy::DropOldest.into(),
+        },
         max_payload_bytes: settings
             .max_payload_bytes
             .and_then(|n| i32::try_from(n).ok())
@@ -170,7 +175,22 @@ fn texts(topic: &Topic) -> SettingTexts {
         ("priority", number(topic.priority)),
         ("group_weights", group_weights(topic)),
         ("max_payload_bytes", number(Some(topic.max_payload_bytes).filter(|max| *max > 0))),
+        (
+            "max_jobs",
+            Some(topic.max_jobs)
+                .filter(|max| *max > 0)
+                .map(|max| max.to_string())
+                .unwrap_or_default(),
+        ),
+        ("on_full", on_full_text(topic).to_owned()),
     ]
+}
+
+fn on_full_text(topic: &Topic) -> &'static str {
+    match topic.on_full() {
+        pb::OverflowPolicy::Unspecified | pb::OverflowPolicy::Reject => "",
+        pb::OverflowPolicy::DropOldest => "drop-oldest",
+    }
 }
 
 fn group_weights(topic: &Topic) -> String {

@@ -14,11 +14,12 @@ use super::warn_missing;
 use crate::client::to_proto_duration;
 use crate::domain::limit::PAYLOAD_BYTES_MAX;
 use crate::pb::{
-    CreateTopicRequest, GetTopicRequest, RetryPolicy, Topic, TopicState, UpdateTopicRequest,
+    CreateTopicRequest, GetTopicRequest, OverflowPolicy, RetryPolicy, Topic, TopicState,
+    UpdateTopicRequest,
 };
 
 /// Settings by the names of their flags, which `--unset` takes, and of their fields.
-const UNSET: [(&str, &str); 7] = [
+const UNSET: [(&str, &str); 9] = [
     ("description", "description"),
     ("retry", "retry"),
     ("lease", "lease_duration"),
@@ -26,6 +27,8 @@ const UNSET: [(&str, &str); 7] = [
     ("dead-retention", "dead_retention"),
     ("priority", "priority"),
     ("max-payload-bytes", "max_payload_bytes"),
+    ("max-jobs", "max_jobs"),
+    ("on-full", "on_full"),
 ];
 
 /// Flags that describe the settings of a topic.
@@ -56,6 +59,21 @@ struct SettingsArgs {
     /// Largest payload of a job in bytes [default: 1048576]
     #[arg(long, value_name = "BYTES", value_parser = values::integer_in_range::<i32>(1..=PAYLOAD_BYTES_MAX as i64))]
     max_payload_bytes: Option<i32>,
+    /// Jobs that may wait, over all shards [default: no limit]
+    #[arg(long, value_name = "NUMBER", value_parser = values::integer_in_range::<i64>(1..=i64::MAX))]
+    max_jobs: Option<i64>,
+    /// What happens to a new job when so many wait [default: reject]
+    #[arg(long, value_enum, value_name = "RULE")]
+    on_full: Option<OnFull>,
+}
+
+/// What a full topic does with a new job.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum OnFull {
+    /// Refuse it with TOPIC_FULL
+    Reject,
+    /// Expire the job of the lowest priority that has waited longest
+    DropOldest,
 }
 
 /// Arguments of `ringq topic create`.
@@ -144,6 +162,12 @@ impl SettingsArgs {
             dead_retention: self.dead_retention.map(to_proto_duration),
             priority: self.priority,
             max_payload_bytes: self.max_payload_bytes.unwrap_or_default(),
+            max_jobs: self.max_jobs.unwrap_or_default(),
+            on_full: match self.on_full {
+                None => OverflowPolicy::Unspecified.into(),
+                Some(OnFull::Reject) => OverflowPolicy::Reject.into(),
+                Some(OnFull::DropOldest) => OverflowPolicy::DropOldest.into(),
+            },
             ..Topic::default()
         }
     }
@@ -158,6 +182,8 @@ impl SettingsArgs {
             self.dead_retention.is_some(),
             self.priority.is_some(),
             self.max_payload_bytes.is_some(),
+            self.max_jobs.is_some(),
+            self.on_full.is_some(),
         ];
         let fields = UNSET.into_iter().zip(given).filter(|(_, is_given)| *is_given);
         fields.map(|((_, field), _)| field).collect()
@@ -311,6 +337,13 @@ fn block(topic: &Topic) -> Block {
     }
     if topic.max_payload_bytes > 0 {
         block.line("largest payload", format!("{} bytes", topic.max_payload_bytes));
+    }
+    if topic.max_jobs > 0 {
+        let beyond = match topic.on_full() {
+            OverflowPolicy::Unspecified | OverflowPolicy::Reject => "more are refused",
+            OverflowPolicy::DropOldest => "the oldest expire for more",
+        };
+        block.line("waiting jobs", format!("at most {}; {beyond}", topic.max_jobs));
     }
     block.line("created", now.full(topic.create_time));
     block.line("changed", now.full(topic.update_time));

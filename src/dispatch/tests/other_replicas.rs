@@ -75,6 +75,7 @@ fn new_job(topic: &str, id: &str, due: When) -> NewJob {
         deadline: None,
         precondition: WritePrecondition::Anything,
         checkpoint: None,
+        max_waiting: None,
     }
 }
 

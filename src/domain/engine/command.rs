@@ -48,6 +48,8 @@ pub enum Command {
     },
     /// Makes a finished job wait again with fresh counters.
     Redrive(Redrive),
+    /// Makes a waiting job EXPIRED before its time, because its topic needs the room for newer ones.
+    Evict,
     /// Applies what is due by the clock: expires the job, or removes its record. Prune ends no lease: that takes a
     /// [`Settle`] with the deadline that has passed, and [`LeaseEndCause::Expired`](crate::domain::lifecycle::LeaseEndCause).
     Prune,
@@ -109,6 +111,9 @@ pub struct Enqueue {
     pub precondition: WritePrecondition,
     /// Checkpoint of a job that comes from another shard. Ignored if a job has the id.
     pub checkpoint: Option<Payload>,
+    /// Number of waiting jobs that the topic may have on the shard. The store writes nothing that would make it more, see
+    /// [`Decision::adds_waiting`](super::Decision::adds_waiting). `None`: no limit.
+    pub max_waiting: Option<u64>,
 }
 
 /// Condition on what is stored under the id of a job to write.
@@ -122,7 +127,8 @@ pub enum WritePrecondition {
     SameJob,
 }
 
-/// Reason why nothing was written under a server-made id that has no record, see [`WritePrecondition::SameJob`].
+/// Reason why nothing was written: no record has the server-made id, see [`WritePrecondition::SameJob`], or the topic is
+/// full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotWrittenReason {
     /// The id was made [`REPEAT_MAX`](crate::domain::limit::REPEAT_MAX) ago or earlier: the store has no history of it.
@@ -137,6 +143,9 @@ pub enum NotWrittenReason {
     /// No job was ever written under the id, and the shard is draining.
     #[error("the shard is draining")]
     Draining,
+    /// The topic has as many waiting jobs as [`Enqueue::max_waiting`] allows.
+    #[error("the topic has no room for more waiting jobs on the shard")]
+    TopicFull,
 }
 
 /// Ends one lease.
@@ -311,6 +320,21 @@ pub struct EnqueueCommandReply {
     pub due: RecordTime,
     /// Reason why nothing was written; if present, the other fields mean nothing.
     pub not_written: Option<NotWrittenReason>,
+}
+
+// === impl EnqueueCommandReply ===
+
+impl EnqueueCommandReply {
+    /// Returns the reply of an enqueue for which the topic has no room.
+    #[must_use]
+    pub fn topic_full(now: Time) -> EnqueueCommandReply {
+        EnqueueCommandReply {
+            outcome: None,
+            state: State::Ready,
+            due: RecordTime::fixed(now),
+            not_written: Some(NotWrittenReason::TopicFull),
+        }
+    }
 }
 
 /// Reply of a settle whose lease has ended.

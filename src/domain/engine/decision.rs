@@ -4,7 +4,7 @@ use crate::domain::{Attempt, JobKey, Payload, State, Token, TopicName};
 
 use super::command::{CommandReply, Enqueue};
 use super::decision_clock::ValidityWindow;
-use super::record::{Lease, Record};
+use super::record::{Lease, Phase, Record};
 
 /// Result of a command on a job. All of it is written together, or nothing.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +19,22 @@ pub struct Decision {
     pub reply: CommandReply,
     /// Span of store time in which the decision is valid.
     pub window: ValidityWindow,
+}
+
+// === impl Decision ===
+
+impl Decision {
+    /// Returns whether one more job waits after this decision about the record `before`.
+    #[must_use]
+    pub fn adds_waiting(&self, before: Option<&Record>) -> bool {
+        let waits = |record: &Record| record.phase == Phase::Waiting;
+        match &self.change {
+            RecordChange::Write(after) | RecordChange::Insert(after) => {
+                waits(after) && !before.is_some_and(waits)
+            }
+            RecordChange::Keep | RecordChange::Remove => false,
+        }
+    }
 }
 
 /// Change of a record.

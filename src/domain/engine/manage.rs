@@ -1,4 +1,4 @@
-//! Commands that manage single jobs: delete, purge, reschedule, redrive.
+//! Commands that manage single jobs: delete, purge, evict, reschedule, redrive.
 
 use crate::domain::{AttemptOutcome, RetentionRule, State, Time, When};
 
@@ -84,6 +84,18 @@ impl DecisionBuilder {
     fn cancel(&mut self, record: Record) -> Option<Record> {
         let now = self.clock.now();
         self.finish(record, State::Cancelled, now, None)
+    }
+
+    pub(super) fn evict(&mut self, elapsed: CurrentRecord) -> (RecordChange, CommandReply) {
+        match elapsed {
+            CurrentRecord::Unchanged(record) if record.phase == Phase::Waiting => {
+                let now = self.clock.now();
+                let record = self.finish(*record, State::Expired, now, None);
+                (write_or_remove(record), CommandReply::Applied(true))
+            }
+            // A job past its expire time takes room until its end is written.
+            elapsed => self.prune(elapsed),
+        }
     }
 
     pub(super) fn reschedule(

@@ -100,20 +100,7 @@ pub fn apply(found: IdLookup, command: &Command, now: Time) -> Decision {
         parts: PartChanges::default(),
         effects: Effects::default(),
     };
-    let (record, memory) = step.apply_clock(found);
-    let (change, answer) = match command {
-        Command::Enqueue(new) => step.enqueue(record, memory, new),
-        Command::Settle(settle) => step.settle(record, settle),
-        Command::Unclaim(token) => step.unclaim(record, *token),
-        Command::Extend(extend) => step.extend(record, extend),
-        Command::Detach { token, stream } => step.detach(record, *token, *stream),
-        Command::Adopt(adopt) => step.adopt(record, adopt),
-        Command::Delete { finished } => step.delete(record, *finished),
-        Command::Purge(purge) => step.purge(record, purge),
-        Command::Reschedule { due, priority } => step.reschedule(record, *due, *priority),
-        Command::Redrive(redrive) => step.redrive(record, redrive),
-        Command::Prune => step.prune(record),
-    };
+    let (change, answer) = step.decide(found, command);
     let window = step.clock.window();
     let unchanged = matches!(change, RecordChange::Keep);
     // Changes that are due by the clock alone are written by a prune, or together with another change.
@@ -132,6 +119,24 @@ enum CurrentRecord {
 }
 
 impl DecisionBuilder {
+    fn decide(&mut self, found: IdLookup, command: &Command) -> (RecordChange, CommandReply) {
+        let (record, memory) = self.apply_clock(found);
+        match command {
+            Command::Enqueue(new) => self.enqueue(record, memory, new),
+            Command::Settle(settle) => self.settle(record, settle),
+            Command::Unclaim(token) => self.unclaim(record, *token),
+            Command::Extend(extend) => self.extend(record, extend),
+            Command::Detach { token, stream } => self.detach(record, *token, *stream),
+            Command::Adopt(adopt) => self.adopt(record, adopt),
+            Command::Delete { finished } => self.delete(record, *finished),
+            Command::Purge(purge) => self.purge(record, purge),
+            Command::Reschedule { due, priority } => self.reschedule(record, *due, *priority),
+            Command::Redrive(redrive) => self.redrive(record, redrive),
+            Command::Prune => self.prune(record),
+            Command::Evict => self.evict(record),
+        }
+    }
+
     /// Applies the changes that are due by the clock: a job that waited until its expire time expires, and a record
     /// past its retention is removed.
     fn apply_clock(&mut self, found: IdLookup) -> (CurrentRecord, IdHistory) {

@@ -46,6 +46,7 @@ fn new(body: &'static str, on_conflict: OnConflict) -> Enqueue {
         request_code: None,
         precondition: WritePrecondition::Anything,
         checkpoint: None,
+        max_waiting: None,
     }
 }
 

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use crate::domain::{
-    GroupName, PolicySource, Time, TopicName, TopicPause, TopicPolicy, TopicSettings, limit,
+    GroupName, OverflowPolicy, PolicySource, Time, TopicName, TopicPause, TopicPolicy,
+    TopicSettings, limit,
 };
 use crate::pb;
 use crate::scheduler::etag;
@@ -14,7 +15,7 @@ use super::time::{self, LEASE, RETENTION, to_duration, to_timestamp};
 use super::{Checks, FieldPath, InvalidRequest, names, retry, spec};
 
 /// Fields that a mask may name, in the order of the message.
-const FIELDS: [(&str, SettingField); 8] = [
+const FIELDS: [(&str, SettingField); 10] = [
     ("description", SettingField::Description),
     ("retry", SettingField::Retry),
     ("lease_duration", SettingField::Lease),
@@ -22,6 +23,8 @@ const FIELDS: [(&str, SettingField); 8] = [
     ("dead_retention", SettingField::DeadRetention),
     ("priority", SettingField::Priority),
     ("max_payload_bytes", SettingField::MaxPayloadBytes),
+    ("max_jobs", SettingField::MaxJobs),
+    ("on_full", SettingField::OnFull),
     ("group_weights", SettingField::GroupWeights),
 ];
 
@@ -35,6 +38,8 @@ pub(in crate::grpc) enum SettingField {
     DeadRetention,
     Priority,
     MaxPayloadBytes,
+    MaxJobs,
+    OnFull,
     GroupWeights,
 }
 
@@ -70,6 +75,8 @@ impl SettingField {
             SettingField::DeadRetention => to.dead_retention = from.dead_retention,
             SettingField::Priority => to.priority = from.priority,
             SettingField::MaxPayloadBytes => to.max_payload_bytes = from.max_payload_bytes,
+            SettingField::MaxJobs => to.max_jobs = from.max_jobs,
+            SettingField::OnFull => to.on_full = from.on_full,
             SettingField::GroupWeights => to.group_weights.clone_from(&from.group_weights),
         }
     }
@@ -191,11 +198,34 @@ fn settings(
         dead_retention: duration(checks, "dead_retention", topic.dead_retention, &RETENTION),
         priority: spec::priority(checks, path.field("priority"), topic.priority),
         max_payload_bytes: payload_max(checks, path, topic.max_payload_bytes),
+        max_jobs: max_jobs(checks, path.field("max_jobs"), topic.max_jobs),
+        on_full: on_full(checks, path.field("on_full"), topic.on_full),
         group_weights: group_weights(checks, path.field("group_weights"), topic.group_weights),
         retry: retry::retry(checks, path.field("retry"), topic.retry),
         description: topic.description,
     };
     name.map(|name| (name, settings))
+}
+
+fn max_jobs(checks: &mut Checks, path: FieldPath<'_>, given: i64) -> Option<u64> {
+    match u64::try_from(given) {
+        Ok(max) => Some(max).filter(|max| *max > 0),
+        Err(_) => {
+            checks.invalid(path, "must be 0 or more; 0: no limit");
+            None
+        }
+    }
+}
+
+fn on_full(checks: &mut Checks, path: FieldPath<'_>, given: i32) -> OverflowPolicy {
+    match pb::OverflowPolicy::try_from(given) {
+        Ok(pb::OverflowPolicy::Unspecified | pb::OverflowPolicy::Reject) => OverflowPolicy::Reject,
+        Ok(pb::OverflowPolicy::DropOldest) => OverflowPolicy::DropOldest,
+        Err(_) => {
+            checks.invalid(path, "must be REJECT or DROP_OLDEST");
+            OverflowPolicy::Reject
+        }
+    }
 }
 
 fn group_weights(
@@ -270,12 +300,10 @@ fn refuse_features(checks: &mut Checks, path: FieldPath<'_>, topic: &pb::Topic) 
         ("max_rate", topic.max_rate != 0.0, "topic_limits"),
         ("max_burst", topic.max_burst != 0, "topic_limits"),
         ("max_running", topic.max_running != 0, "topic_limits"),
-        ("max_jobs", topic.max_jobs != 0, "topic_limits"),
         ("http_target", topic.http_target.is_some(), "http_dispatch"),
         ("max_running_per_group", topic.max_running_per_group != 0, "group_limits"),
         ("max_rate_per_group", topic.max_rate_per_group != 0.0, "group_limits"),
         ("priority_ageing", topic.priority_ageing.is_some(), "topic_limits"),
-        ("on_full", topic.on_full != 0, "topic_limits"),
         ("on_success_topic", !topic.on_success_topic.is_empty(), "topic_hooks"),
         ("on_dead_topic", !topic.on_dead_topic.is_empty(), "topic_hooks"),
         ("max_dead_jobs", topic.max_dead_jobs != 0, "topic_limits"),
@@ -318,6 +346,11 @@ pub(in crate::grpc) fn to_topic(
         etag: etag(own),
         pause_until: paused.and_then(|pause| pause.until).map(to_timestamp),
         pause_note: paused.map(|pause| pause.note.clone()).unwrap_or_default(),
+        max_jobs: settings.max_jobs.map_or(0, to_int64),
+        on_full: match settings.on_full {
+            OverflowPolicy::Reject => pb::OverflowPolicy::Unspecified.into(),
+            OverflowPolicy::DropOldest => pb::OverflowPolicy::DropOldest.into(),
+        },
         priority: settings.priority.map(i32::from),
         group_weights: settings
             .group_weights
@@ -361,7 +394,8 @@ mod tests {
             priority: Some(10),
             max_payload_bytes: 1 + (1 << 20),
             max_rate: 1.0,
-            max_jobs: 5,
+            max_jobs: -1,
+            on_full: 3,
             retry: Some(pb::RetryPolicy { multiplier: 0.5, ..pb::RetryPolicy::default() }),
             ..pb::Topic::default()
         };
@@ -372,7 +406,6 @@ mod tests {
             fields,
             [
                 ("topic.max_rate", "FEATURE_UNSUPPORTED"),
-                ("topic.max_jobs", "FEATURE_UNSUPPORTED"),
                 ("topic.name", "INVALID_FIELD"),
                 ("topic.description", "TOO_LARGE"),
                 ("topic.lease_duration", "INVALID_FIELD"),
@@ -380,6 +413,8 @@ mod tests {
                 ("topic.dead_retention", "INVALID_FIELD"),
                 ("topic.priority", "INVALID_FIELD"),
                 ("topic.max_payload_bytes", "INVALID_FIELD"),
+                ("topic.max_jobs", "INVALID_FIELD"),
+                ("topic.on_full", "INVALID_FIELD"),
                 ("topic.retry.multiplier", "INVALID_FIELD"),
             ]
         );

@@ -245,6 +245,7 @@ impl From<EnqueueError> for RpcError {
                     .with("asked", asked)
                     .with("id", id.as_str())
             }
+            EnqueueError::TopicFull(topic) => topic_full(&topic),
             EnqueueError::NotWritten { key, shard, why } => unwritten(&key, &shard, why),
             EnqueueError::NoSuchShard(shard) => {
                 let text = format!("names the shard {shard}, which this server does not have");
@@ -287,6 +288,7 @@ fn unwritten(key: &JobKey, shard: &ShardName, why: NotWrittenReason) -> RpcError
         NotWrittenReason::FromFuture => {
             bad_id("was not made by a server: its time is ahead of the clock of the shard".into())
         }
+        NotWrittenReason::TopicFull => return topic_full(&key.topic),
         NotWrittenReason::Draining => {
             let message = format!(
                 "shard {shard} is draining and nothing was written under this id; enqueue the job without it"
@@ -296,6 +298,14 @@ fn unwritten(key: &JobKey, shard: &ShardName, why: NotWrittenReason) -> RpcError
         }
     };
     failure.with("shard", shard.as_str())
+}
+
+fn topic_full(topic: &TopicName) -> RpcError {
+    let message = "the topic has as many waiting jobs as max_jobs allows, and nothing was written; retry after the delay in \
+         RetryInfo, add workers, or raise max_jobs";
+    RpcError::new(Reason::TopicFull, message)
+        .with("topic", topic.as_str())
+        .with_subject("limit", format!("topics/{topic} max_jobs"))
 }
 
 fn bad_id(text: String) -> RpcError {
@@ -334,6 +344,7 @@ pub(in crate::grpc) fn safe_id(error: &EnqueueError) -> Option<&JobId> {
         EnqueueError::Store { id, .. } => id.as_ref(),
         EnqueueError::DurabilityUnsupported { .. }
         | EnqueueError::NotWritten { .. }
+        | EnqueueError::TopicFull(_)
         | EnqueueError::NoSuchShard(_)
         | EnqueueError::NoActiveShard => None,
     }

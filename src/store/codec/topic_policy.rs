@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::domain::{
-    GroupName, PolicySource, RetryOverrides, Time, TopicPattern, TopicPause, TopicPolicy,
-    TopicSettings,
+    GroupName, OverflowPolicy, PolicySource, RetryOverrides, Time, TopicPattern, TopicPause,
+    TopicPolicy, TopicSettings,
 };
 
 use super::spec::{retry_from, retry_to_stored};
@@ -75,6 +75,8 @@ fn settings_to_stored(settings: &TopicSettings) -> stored::TopicSettings {
         dead_retention_us: dead_retention.map(micros),
         priority: settings.priority.map(u32::from),
         max_payload_bytes: settings.max_payload_bytes,
+        max_jobs: settings.max_jobs,
+        drops_oldest: settings.on_full == OverflowPolicy::DropOldest,
         group_weights: settings
             .group_weights
             .iter()
@@ -93,6 +95,11 @@ fn settings_from(stored: stored::TopicSettings) -> TopicSettings {
         dead_retention: duration(stored.dead_retention_us),
         priority: stored.priority.and_then(|priority| u8::try_from(priority).ok()),
         max_payload_bytes: stored.max_payload_bytes,
+        max_jobs: stored.max_jobs,
+        on_full: match stored.drops_oldest {
+            true => OverflowPolicy::DropOldest,
+            false => OverflowPolicy::Reject,
+        },
         group_weights: stored
             .group_weights
             .into_iter()
@@ -117,6 +124,8 @@ mod tests {
             dead_retention: Some(Duration::from_secs(3_600)),
             priority: Some(9),
             max_payload_bytes: Some(1_000),
+            max_jobs: Some(1 << 40),
+            on_full: OverflowPolicy::DropOldest,
             group_weights: [(GroupName::stored("a").unwrap(), 7)].into(),
         };
         let full = TopicPolicy {

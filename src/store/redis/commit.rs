@@ -6,7 +6,7 @@ use crate::domain::engine::{
     self, CounterIncrements, LeaseChange, PartChange, PayloadChange, Phase, Record, RecordTime,
     ValidityWindow,
 };
-use crate::domain::{JobKey, Payload, RetentionRule, Spec, State, Time};
+use crate::domain::{JobKey, Payload, RetentionRule, Spec, State, Time, TopicName};
 use crate::store::codec;
 
 use super::entry::{
@@ -57,6 +57,16 @@ pub(super) struct CommitItem {
     pub(super) needs_memory: bool,
     /// The item moves a job from the first key to the second.
     pub(super) moves: bool,
+    /// Topic for which the item adds a waiting job, and the number of waiting jobs that it may have with it. Never in an
+    /// item that moves a job.
+    pub(super) limit: Option<(TopicName, u64)>,
+}
+
+/// Kinds of items; the numbers are those of `commit.lua`.
+mod item_kind {
+    pub(super) const PLAIN: u8 = 0;
+    pub(super) const MOVES: u8 = 1;
+    pub(super) const LIMITED: u8 = 2;
 }
 
 /// Bits of a plan's mode: the times that are counted from the commit, and whether the job continues to run.
@@ -98,8 +108,15 @@ impl CommitItem {
         head.put_u16(u16::try_from(self.keys.len()).unwrap_or(u16::MAX));
         head.put_uint(clamped(self.window.from).unsigned_abs(), 7);
         head.put_uint(clamped(self.window.until).unsigned_abs(), 7);
-        head.put_u8(u8::from(self.moves));
+        head.put_u8(match &self.limit {
+            Some(_) => item_kind::LIMITED,
+            None if self.moves => item_kind::MOVES,
+            None => item_kind::PLAIN,
+        });
         call.arg(head);
+        if let Some((topic, most)) = &self.limit {
+            call.arg(topic.as_str()).arg(*most);
+        }
         for (key, slot) in slots {
             slot.add(call, key, decided);
         }

@@ -3,9 +3,12 @@
 -- ARGV: now; for one job topic, id and blob (`enqueue.rs`). For several: per section a topic, number of jobs, all
 -- ids, all blobs; with several sections, then the positions of all their jobs in the call, two bytes each. An id that
 -- comes again in the call is in another section of its topic, right after the first. At most 512 jobs and 1 MiB.
+-- If topics have a limit of waiting jobs, the sections follow an empty text and the limits, 7 bytes per section (the
+-- greatest time: none).
 -- Reply: only now, if all jobs were written and none expires; else a list: now, next upkeep (0: none), then the
 -- positions of the jobs that were not written: the id is in use, or comes again in the call, or the job has expired
--- already, or comes after one that has, or after one whose id belongs to a job that may have ended.
+-- already, or comes after one that has, or after one whose id belongs to a job that may have ended. -1 minus its
+-- position, if the topic has no room for the job.
 --#include clock
 local pack, unpack_, byte, sub = struct.pack, struct.unpack, string.byte, string.sub
 local slow, upkeep_at, a, passed, LAST, counted, before = nil, 0, 2, 0, $time.max, nil, nil
@@ -79,9 +82,25 @@ local function create(name)
   end
 end
 
+-- Returns the number of jobs for which the topic of a section has room; nil: there is no limit.
+local room_of, section = nil, 0
+if ARGV[2] == '' then
+  --#include ready_list
+  --#include order_of_mark
+  --#include waiting_count
+  local limits = ARGV[3]
+  a = 4
+  room_of = function(name)
+    section = section + 1
+    local limit = unpack_('>I7', limits, 7 * section - 6)
+    if limit < LAST then return math.max(limit - waiting_count(name), 0) end
+  end
+end
+
 while a < #ARGV do
   local name, n, ids = ARGV[a], 1, a
   if #ARGV > 4 then n, ids = ARGV[a + 1] + 0, a + 1 end
+  local room = room_of and room_of(name)
   local blobs = ids + n
   -- Validate: the engine handles ids that are in use, and ids that come again. An id that the server has just made is
   -- looked up as well: nothing is overwritten unchecked.
@@ -114,7 +133,12 @@ while a < #ARGV do
       slow = slow or {}
       slow[#slow + 1] = passed + i
       left = left + 1
+    elseif room == 0 then
+      slow = slow or {}
+      slow[#slow + 1] = -(passed + i)
+      left = left + 1
     else
+      if room then room = room - 1 end
       local place, its_priority = pack($member[due..arrival], due, arrived + i), byte(fixed, $fixed.priority)
       local member = place .. id
       records[r + 1], records[r + 2] = id, place .. created .. fixed
@@ -203,6 +227,8 @@ if not slow and upkeep_at == 0 then return now end
 local reply, places = { now, upkeep_at }, ARGV[a]
 for i = 1, slow and #slow or 0 do
   -- For a single section the positions are those inside of it.
-  reply[i + 2] = places and unpack_('>I2', places, 2 * slow[i] - 1) or slow[i] - 1
+  local at = math.abs(slow[i])
+  local place = places and unpack_('>I2', places, 2 * at - 1) or at - 1
+  reply[i + 2] = slow[i] > 0 and place or -1 - place
 end
 return reply

@@ -19,7 +19,7 @@ use super::connections::RedisConnection;
 use super::entry::{
     INLINE_BYTES_MAX, clamped, micros, put_extension, put_fixed, put_group, put_message,
 };
-use super::layout::{EXTENDED_BLOB, parts_inside, separate_parts};
+use super::layout::{EXTENDED_BLOB, TIME_MAX, parts_inside, separate_parts};
 use super::optimistic_commit::errors_per_request;
 use super::reply::{ScriptReply, unexpected};
 use super::script::{ScriptCall, Verb};
@@ -185,7 +185,15 @@ impl RedisStore {
             jobs.iter().map(|job| Ok(create_reply(job.new, now, durability))).collect();
         let mut places = Vec::new();
         while !reply.is_empty() {
-            places.push(reply.length()?);
+            let place = reply.number()?;
+            if place >= 0 {
+                places.push(usize::try_from(place).unwrap_or(usize::MAX));
+                continue;
+            }
+            let place = usize::try_from(-1 - place).ok().and_then(|place| answers.get_mut(place));
+            let full = CommandReply::Enqueued(engine::EnqueueCommandReply::topic_full(now));
+            *place.ok_or_else(|| unexpected("the place of a job"))? =
+                Ok(RequestResult { reply: full, record: None, now, durability });
         }
         if places.is_empty() {
             return Ok(answers);
@@ -266,11 +274,22 @@ fn group_by_topic<'a>(jobs: &[JobToCreate<'a>]) -> Vec<TopicJobs<'a>> {
 }
 
 fn add_jobs(call: &mut ScriptCall, jobs: &[JobToCreate<'_>]) {
-    if let [job] = jobs {
+    let is_limited = jobs.iter().any(|job| job.new.max_waiting.is_some());
+    if let [job] = jobs
+        && !is_limited
+    {
         call.arg(job.key.topic.as_str()).arg(job.key.id.as_str()).arg(encode_new_job(job.new));
         return;
     }
     let sections = group_by_topic(jobs);
+    if is_limited {
+        let mut limits = Vec::with_capacity(7 * sections.len());
+        for section in &sections {
+            let max = section.places.first().and_then(|&place| jobs[place].new.max_waiting);
+            limits.put_uint(max.unwrap_or(u64::MAX).min(TIME_MAX.unsigned_abs()), 7);
+        }
+        call.arg("").arg(limits);
+    }
     for TopicJobs { topic, places, .. } in &sections {
         call.arg(topic.as_str()).arg(places.len());
         for &place in places {

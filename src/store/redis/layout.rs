@@ -137,7 +137,7 @@ const ITEM: [LayoutField; 4] = [
     LayoutField("writes", "I2"),
     LayoutField("from", "I7"),
     LayoutField("till", "I7"),
-    LayoutField("moves", "B"),
+    LayoutField("kind", "B"),
 ];
 
 /// State of a lane, and its place among lanes with equal shares.

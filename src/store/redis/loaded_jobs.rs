@@ -171,6 +171,12 @@ impl LoadedJobs {
         self.redriven += u32::from(matches!(command, Command::Redrive(_)));
         let item = items.unwrap_or_else(|| self.new_item());
         self.narrow_window(item, window.intersect(decision.window));
+        if let Command::Enqueue(new) = command
+            && let Some(max) = new.max_waiting
+            && decision.adds_waiting(self.slots.get(key).and_then(|(slot, _)| slot.record.as_ref()))
+        {
+            self.items[item].0.limit = Some((key.topic.clone(), max));
+        }
         let answer = decision.reply.clone();
         // Cleared first, to see whether this command needs memory itself.
         let did_grow = std::mem::take(&mut self.items[item].0.needs_memory);
@@ -239,8 +245,8 @@ impl LoadedJobs {
 
     fn new_item(&mut self) -> usize {
         let (keys, window) = (Vec::new(), ValidityWindow::ALWAYS);
-        self.items
-            .push((CommitItem { keys, window, needs_memory: false, moves: false }, Vec::new()));
+        let item = CommitItem { keys, window, needs_memory: false, moves: false, limit: None };
+        self.items.push((item, Vec::new()));
         self.items.len() - 1
     }
 
@@ -336,6 +342,13 @@ impl LoadedJobs {
         items: &[usize],
     ) -> impl Iterator<Item = &WaitingCommand> {
         items.iter().flat_map(|&item| &self.items[item].1)
+    }
+
+    /// Returns the enqueues of an item for which the topic has no room. The other commands are decided again without
+    /// them.
+    pub(super) fn limited_commands(&self, item: usize, requests: &[&JobRequest]) -> Vec<usize> {
+        let is_limited = |index: &usize| matches!(&requests[*index].command, Command::Enqueue(new) if new.max_waiting.is_some());
+        self.items[item].1.iter().map(|command| command.index).filter(is_limited).collect()
     }
 
     /// Takes the commands of one item that was written.

@@ -16,6 +16,7 @@
 //! | `optimistic_commit.rs` | none: the path of all others, as the engine decides | `load`, `commit`, `commit_growing` for what needs memory |
 //! | `heartbeat.rs` | `heartbeat`, `set_state` | `heartbeat`, `set_state` |
 //! | `claim.rs` | `claim` | `claim` |
+//! | `evict.rs` | `oldest_waiting` | `oldest_waiting` |
 //! | `explain.rs` | `explain` | `explain` |
 //! | `get.rs` | `get` | `get` |
 //! | `groups.rs` | `configure_groups`, `groups` | `configure_groups`, `groups` |
@@ -55,6 +56,7 @@ mod enqueue;
 mod entry;
 mod error_mapping;
 mod event_sender;
+mod evict;
 mod explain;
 mod get;
 mod groups;
@@ -98,7 +100,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobKey, TopicName};
+use crate::domain::{Job, JobId, JobKey, TopicName};
 use crate::store::{
     Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupSetting, GroupsQuery, Heartbeat,
     IdsPage, JobRequest, LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage,
@@ -246,6 +248,15 @@ impl Store for RedisStore {
         options: StatsOptions,
     ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>> {
         Box::pin(self.stats(topics, options))
+    }
+
+    fn oldest_waiting(
+        &self,
+        topic: TopicName,
+        jobs: usize,
+        max_waiting: u64,
+    ) -> StoreFuture<'_, Vec<JobId>> {
+        Box::pin(self.oldest_waiting(topic, jobs, max_waiting))
     }
 
     fn configure_groups(

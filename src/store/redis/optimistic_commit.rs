@@ -7,7 +7,7 @@ use foldhash::HashSet;
 use rand::Rng as _;
 use tokio::time::Instant;
 
-use crate::domain::engine::{Command, CommandReply, WritePrecondition};
+use crate::domain::engine::{Command, CommandReply, EnqueueCommandReply, WritePrecondition};
 use crate::domain::{JobKey, Time, limit};
 use crate::store::{Error, JobRequest, RequestResult, Result};
 
@@ -31,8 +31,19 @@ struct CommitReply {
     at: Time,
     /// Earliest time at which upkeep is due because of the commit.
     next_upkeep: Option<Time>,
-    /// Flag for each item: written or not.
-    written: Vec<bool>,
+    /// What became of each item.
+    items: Vec<ItemOutcome>,
+}
+
+/// What became of an item.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ItemOutcome {
+    /// It was written.
+    Written,
+    /// A job has changed since its decision.
+    Outdated,
+    /// The topic has no room for its job.
+    TopicFull,
 }
 
 // === impl RedisStore ===
@@ -184,17 +195,28 @@ impl RedisStore {
         answers: &mut [Option<Result<RequestResult>>],
     ) {
         match committed {
-            Ok(CommitReply { at, next_upkeep: upkeep, written }) => {
+            Ok(CommitReply { at, next_upkeep: upkeep, items: outcomes }) => {
                 book.upkeep = book.upkeep.into_iter().chain(upkeep).min();
                 let decided = book.now;
-                for (&item, _) in items.iter().zip(written).filter(|(_, written)| *written) {
-                    for WaitingCommand {
-                        index, outcome: DecidedCommand { answer, record }, ..
-                    } in book.take_commands(item)
-                    {
-                        let record = record.map(|record| Box::new(record.committed(decided, at)));
-                        let applied = self.applied(answer, decided, at);
-                        answers[index] = Some(Ok(RequestResult { record, ..applied }));
+                for (&item, outcome) in items.iter().zip(outcomes) {
+                    match outcome {
+                        ItemOutcome::Outdated => {}
+                        ItemOutcome::TopicFull => {
+                            for index in book.limited_commands(item, requests) {
+                                let full = EnqueueCommandReply::topic_full(at);
+                                let full = self.applied(CommandReply::Enqueued(full), at, at);
+                                answers[index] = Some(Ok(full));
+                            }
+                        }
+                        ItemOutcome::Written => {
+                            for WaitingCommand { index, outcome, .. } in book.take_commands(item) {
+                                let DecidedCommand { answer, record } = outcome;
+                                let record =
+                                    record.map(|record| Box::new(record.committed(decided, at)));
+                                let applied = self.applied(answer, decided, at);
+                                answers[index] = Some(Ok(RequestResult { record, ..applied }));
+                            }
+                        }
                     }
                 }
             }
@@ -242,8 +264,14 @@ impl RedisStore {
         let mut reply = self.run(ConnectionLane::Write, &call).await?;
         let (at, upkeep) = (reply.time()?, reply.maybe_time()?);
         self.events.set_prune_at(upkeep);
-        let written = items.iter().map(|_| Ok(reply.number()? == 1)).collect::<Result<_>>()?;
-        Ok(CommitReply { at, next_upkeep: upkeep, written })
+        let mut outcome = |_| match reply.number()? {
+            0 => Ok(ItemOutcome::Outdated),
+            1 => Ok(ItemOutcome::Written),
+            2 => Ok(ItemOutcome::TopicFull),
+            _ => Err(unexpected("what became of an item")),
+        };
+        let items = items.iter().map(&mut outcome).collect::<Result<_>>()?;
+        Ok(CommitReply { at, next_upkeep: upkeep, items })
     }
 }
 

@@ -58,6 +58,7 @@ scripts! {
     List = "list",
     Load = "load",
     MakeUndelayedDue = "make_undelayed_due",
+    OldestWaiting = "oldest_waiting",
     Open = "open",
     Policies = "policies",
     Prune = "prune",
@@ -72,7 +73,7 @@ scripts! {
 }
 
 /// Files that scripts include, by name.
-pub(super) const SOURCES: [(&str, &str); 15] = [
+pub(super) const SOURCES: [(&str, &str); 16] = [
     ("clock", include_str!("lib/clock.lua")),
     ("outage", include_str!("lib/outage.lua")),
     ("lease_events", include_str!("lib/lease_events.lua")),
@@ -88,6 +89,7 @@ pub(super) const SOURCES: [(&str, &str); 15] = [
     ("claim_lanes", include_str!("lib/claim_lanes.lua")),
     ("lease_end", include_str!("lib/lease_end.lua")),
     ("order_of_mark", include_str!("lib/order_of_mark.lua")),
+    ("waiting_count", include_str!("lib/waiting_count.lua")),
 ];
 
 /// Commands of scripts that a login may lack: what needs them does without, and the shard stays in use.
@@ -304,8 +306,8 @@ impl Verb {
     /// Returns whether the script changes no stored data: a failed call has no unknown outcome.
     pub(super) fn only_reads(self) -> bool {
         use Verb::{
-            Explain, Get, Groups, Ids, Info, LastKeptUntil, List, Load, Policies, Prune, Reap,
-            Running, Stats, Topics,
+            Explain, Get, Groups, Ids, Info, LastKeptUntil, List, Load, OldestWaiting, Policies,
+            Prune, Reap, Running, Stats, Topics,
         };
         matches!(
             self,
@@ -317,6 +319,7 @@ impl Verb {
                 | LastKeptUntil
                 | List
                 | Load
+                | OldestWaiting
                 | Policies
                 | Prune
                 | Reap
@@ -334,17 +337,16 @@ impl Verb {
         use Verb::{
             CancelClaim, ChangeStream, Claim, Commit, CommitGrowing, ConfigureGroups, Enqueue,
             Explain, Extend, Get, Groups, Heartbeat, Ids, Info, LastKeptUntil, List, Load,
-            MakeUndelayedDue, Open, Policies, Prune, PruneTopics, Reap, Running, SetState, Settle,
-            Stats, Topics, WritePolicies,
+            MakeUndelayedDue, OldestWaiting, Open, Policies, Prune, PruneTopics, Reap, Running,
+            SetState, Settle, Stats, Topics, WritePolicies,
         };
         // All verbs are listed, so that a new verb does not compile without a decision.
         match self {
             Heartbeat | Enqueue | Extend | SetState | ConfigureGroups | WritePolicies => true,
             Claim | Commit | CommitGrowing | ChangeStream | Settle | CancelClaim
-            | MakeUndelayedDue | Open | Policies | Prune | PruneTopics | Get | Groups | Ids
-            | Info | Explain | LastKeptUntil | List | Load | Reap | Running | Stats | Topics => {
-                false
-            }
+            | MakeUndelayedDue | OldestWaiting | Open | Policies | Prune | PruneTopics | Get
+            | Groups | Ids | Info | Explain | LastKeptUntil | List | Load | Reap | Running
+            | Stats | Topics => false,
         }
     }
 

@@ -30,6 +30,12 @@ pub(super) fn create<'c>(
     if is_left || expire.is_some_and(|expire| expire <= now) {
         return Ok(None);
     }
+    if let Some(max) = new.max_waiting
+        && session.waiting_count(&key.topic)? >= max
+    {
+        // The engine knows whether a job would come to wait at all.
+        return Ok(None);
+    }
     let topic = session.topic_or_create(&key.topic)?;
     let (priority, due) = (new.priority.unwrap_or(0), new.due.due(now));
     let group = new.spec.group.as_ref();
@@ -55,6 +61,7 @@ pub(super) fn create<'c>(
     let job = session.connection.last_insert_rowid();
     stored.payload.write_body(session, job)?;
     session.count(topic, TotalKind::Enqueued, 1);
+    session.waiting_counts().add(&key.topic, 1);
     if let Some(group) = group {
         let topic = TopicRef { key: topic, name: &key.topic };
         join(session, topic, group, LanePosition { rank, due, key: job })?;

@@ -17,6 +17,7 @@ mod disk_reserve;
 mod ended_ids;
 mod enqueue;
 mod error_mapping;
+mod evict;
 mod explain;
 mod get;
 mod group_settings;
@@ -37,6 +38,7 @@ mod schema;
 mod settle;
 mod statement;
 mod transaction;
+mod waiting_counts;
 mod write_job;
 mod writer;
 
@@ -50,7 +52,7 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobKey, TopicName, limit};
+use crate::domain::{Job, JobId, JobKey, TopicName, limit};
 use crate::store::{
     self, Claim, ClaimResult, EventKind, ExplainedJob, GroupSetting, GroupsQuery, Heartbeat,
     IdsPage, JobRequest, LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage,
@@ -239,6 +241,16 @@ impl Store for SqliteStore {
             }
             Ok(stats)
         })
+    }
+
+    fn oldest_waiting(
+        &self,
+        topic: TopicName,
+        jobs: usize,
+        max_waiting: u64,
+    ) -> StoreFuture<'_, Vec<JobId>> {
+        let query = evict::EvictQuery { topic, jobs, max_waiting };
+        self.writer.call(SyncLevel::Lazy, 1, query, evict::oldest_waiting)
     }
 
     fn configure_groups(

@@ -4,8 +4,8 @@ use rusqlite::params;
 
 use crate::domain::JobKey;
 use crate::domain::engine::{
-    self, Command, CommandReply, Decision, IdHistory, IdLookup, NotWrittenReason, Record,
-    RecordChange, WritePrecondition,
+    self, Command, CommandReply, Decision, EnqueueCommandReply, IdHistory, IdLookup,
+    NotWrittenReason, Record, RecordChange, WritePrecondition,
 };
 
 use super::error_mapping::SqliteResult;
@@ -33,6 +33,14 @@ pub(super) fn apply_to(
     command: &Command,
 ) -> SqliteResult<(CommandReply, Option<Record>)> {
     let decision = decide(session, key, row, command)?;
+    if let Command::Enqueue(new) = command
+        && let Some(max) = new.max_waiting
+        && decision.adds_waiting(row.map(|row| &row.record))
+        && session.waiting_count(&key.topic)? >= max
+    {
+        let full = EnqueueCommandReply::topic_full(session.now);
+        return Ok((CommandReply::Enqueued(full), None));
+    }
     write(session, key, row, &decision)?;
     for (key, follow_up) in decision.effects.follow_ups {
         apply(session, &key, &Command::Enqueue(Box::new(follow_up)))?;

@@ -13,6 +13,7 @@ use super::ended_ids::EndedIds;
 use super::error_mapping::SqliteResult;
 use super::lane_setting::{FIND as FIND_SETTING, LaneSetting};
 use super::statement::statement;
+use super::waiting_counts::WaitingCounts;
 
 const FILE: &str = include_str!("topics.sql");
 const FIND: &str = statement(FILE, "find");
@@ -29,6 +30,7 @@ pub(super) struct WriterState {
     pub(super) name: ShardName,
     topics: HashMap<TopicName, CachedTopic>,
     totals: HashMap<i64, TopicTotals>,
+    waiting_counts: WaitingCounts,
     claimable: HashMap<TopicName, Time>,
     /// Topics that were found empty, by key. In memory: after a restart they are found again.
     empty_topics: HashMap<i64, EmptyTopic>,
@@ -175,6 +177,7 @@ impl WriterState {
             name,
             topics: HashMap::new(),
             totals: HashMap::new(),
+            waiting_counts: WaitingCounts::default(),
             claimable: HashMap::new(),
             empty_topics: HashMap::new(),
             forgotten: Vec::new(),
@@ -214,6 +217,7 @@ impl WriterState {
     pub(super) fn discard_uncommitted(&mut self) {
         self.topics.clear();
         self.totals.clear();
+        self.waiting_counts.clear();
         self.claimable.clear();
         self.empty_topics.clear();
         self.forgotten.clear();
@@ -477,6 +481,11 @@ impl<'c> WriteTransaction<'c> {
         }
     }
 
+    /// Returns the numbers of waiting jobs, to read or to adjust.
+    pub(super) fn waiting_counts(&mut self) -> &mut WaitingCounts {
+        &mut self.state.waiting_counts
+    }
+
     /// Returns the time since which the topic with this key has been seen empty. `enqueued` is the number of jobs
     /// ever enqueued to it, if it is empty now.
     pub(super) fn empty_since(&mut self, topic: i64, enqueued: Option<i64>) -> Option<Time> {
@@ -497,6 +506,7 @@ impl<'c> WriteTransaction<'c> {
     pub(super) fn forget_topic(&mut self, topic: i64, name: &TopicName) {
         self.state.topics.remove(name);
         self.state.empty_topics.remove(&topic);
+        self.state.waiting_counts.forget(name);
         self.state.forgotten.push(name.clone());
     }
 

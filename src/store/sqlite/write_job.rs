@@ -87,6 +87,7 @@ pub(super) fn write(
     let Decision { change, parts, effects, .. } = decision;
     let target = effects.moved_to.as_ref();
     let before = row.filter(|_| !matches!(change, RecordChange::Keep)).and_then(LanePlace::of);
+    count_waiting(session, key, row, decision);
     let written = match (change, row) {
         (RecordChange::Keep, _) | (RecordChange::Remove, None) => None,
         (RecordChange::Remove, Some(row)) => {
@@ -125,6 +126,25 @@ pub(super) fn write(
         notify(session, topic, &placement(record), record.due);
     }
     count(session, key, row, effects)
+}
+
+/// Adjusts the numbers of waiting jobs of the topics that the decision is about.
+fn count_waiting(
+    session: &mut WriteTransaction<'_>,
+    key: &JobKey,
+    row: Option<&JobRow>,
+    Decision { change, effects, .. }: &Decision,
+) {
+    let waits = |record: &Record| record.phase == Phase::Waiting;
+    let counts = session.waiting_counts();
+    if !matches!(change, RecordChange::Keep) && row.is_some_and(|row| waits(&row.record)) {
+        counts.add(&key.topic, -1);
+    }
+    if let RecordChange::Write(record) | RecordChange::Insert(record) = change
+        && waits(record)
+    {
+        counts.add(effects.moved_to.as_ref().unwrap_or(&key.topic), 1);
+    }
 }
 
 /// Records the events of the job, for timers and feeds.

@@ -33,6 +33,9 @@ pub struct NewJob {
     pub precondition: WritePrecondition,
     /// The checkpoint of a job that comes from another shard; used only if no record has the id.
     pub checkpoint: Option<Payload>,
+    /// Number of waiting jobs that the topic may have on the shard: a job that would make it more is not written.
+    /// `None`: no limit.
+    pub max_waiting: Option<u64>,
     /// The durability to wait for after the write, also if nothing has to be written: the record found may be only a
     /// moment old. `None`: does not wait.
     pub durability: Option<Durability>,
@@ -72,7 +75,7 @@ impl NewJob {
             request_code: request,
             ..
         } = self;
-        let NewJob { precondition: prior, checkpoint, durability: _, deadline: _, .. } = self;
+        let NewJob { precondition: prior, checkpoint, max_waiting, .. } = self;
         let new = engine::Enqueue {
             spec,
             due,
@@ -83,6 +86,7 @@ impl NewJob {
             request_code: request,
             precondition: prior,
             checkpoint,
+            max_waiting,
         };
         (key, new)
     }
@@ -112,7 +116,7 @@ impl From<(JobKey, engine::Enqueue)> for NewJob {
             request_code: request,
             ..
         } = new;
-        let engine::Enqueue { precondition: prior, checkpoint, .. } = new;
+        let engine::Enqueue { precondition: prior, checkpoint, max_waiting, .. } = new;
         let (durability, until) = (None, None);
         NewJob {
             key,
@@ -125,6 +129,7 @@ impl From<(JobKey, engine::Enqueue)> for NewJob {
             request_code: request,
             precondition: prior,
             checkpoint,
+            max_waiting,
             durability,
             deadline: until,
         }

@@ -19,6 +19,7 @@ mod explain;
 mod extend;
 mod fence;
 mod fixture;
+mod full;
 mod generations;
 mod get;
 mod groups;
@@ -113,6 +114,20 @@ macro_rules! conformance {
                 a_repeat_within_the_tombstone_is_unchanged_and_after_it_created
                 a_reschedule_without_priority_keeps_it
                 a_reschedule_moves_neither_payload_nor_policy
+            }
+            full {
+                a_full_topic_takes_no_job
+                a_topic_that_does_not_exist_has_room_for_its_limit
+                a_job_that_leaves_makes_room_and_one_that_returns_takes_it
+                a_request_that_adds_no_waiting_job_succeeds_in_a_full_topic
+                a_job_that_would_wait_again_needs_room
+                every_waiting_job_counts_once
+                topics_of_one_call_have_limits_of_their_own
+                calls_at_once_never_exceed_a_limit
+                a_limit_holds_whatever_happens_to_jobs
+                the_oldest_jobs_of_the_lowest_priority_leave_first
+                an_evicted_job_is_expired_and_one_that_runs_stays
+                jobs_past_their_expire_time_leave_first_and_make_room
             }
             generations {
                 generations_count_what_is_enqueued_over

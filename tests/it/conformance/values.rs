@@ -41,6 +41,7 @@ pub(crate) fn job_in(topic: &str, id: &str) -> NewJob {
         deadline: None,
         precondition: WritePrecondition::Anything,
         checkpoint: None,
+        max_waiting: None,
     }
 }
 

@@ -396,8 +396,15 @@ async fn list_shards_and_server_info_report_what_there_is() {
     assert_eq!(info.store, "sqlite");
     assert_eq!(info.durability(), Durability::Fsynced);
     assert!(!info.replica.is_empty());
-    let features =
-        ["shard_state", "explain", "groups", "topic_admin", "topic_purge", "topic_weights"];
+    let features = [
+        "shard_state",
+        "explain",
+        "groups",
+        "topic_admin",
+        "topic_max_jobs",
+        "topic_purge",
+        "topic_weights",
+    ];
     assert_eq!(info.features, features);
     let (start, now) = (info.start_time.since_epoch(), info.server_time.since_epoch());
     assert!(start <= now && now <= wall_now() && wall_now() - start < millis(60_000));

@@ -38,6 +38,7 @@ mod errors;
 mod explain;
 /// Fences and checkpoints: order of deliveries, and the state that a delivery takes over from the one before.
 mod fence;
+mod full;
 /// Groups of a topic.
 mod groups;
 /// The contract through grpcurl alone.

@@ -216,6 +216,7 @@ impl Dice {
             deadline: None,
             precondition: WritePrecondition::Anything,
             checkpoint: None,
+            max_waiting: None,
         }
     }
 
@@ -250,6 +251,7 @@ impl Dice {
             deadline: None,
             precondition: WritePrecondition::Anything,
             checkpoint: None,
+            max_waiting: None,
         }
     }
 

@@ -6,6 +6,8 @@
 --#include ended_ids
 --#include id_history
 local REMOVE, WRITE, ARRIVE = 0, 1, 2
+-- Kinds of items.
+local MOVES, LIMITED = 1, 2
 local NEWS = { 'settled', 'expired', 'deleted' }
 local reply, a, topics = { now, 0 }, 2, {}
 
@@ -13,6 +15,13 @@ local function topic(name, creates)
   local k = topics[name] or creates and topic_or_create(name) or topic_of(name)
   topics[name] = k
   return k
+end
+
+-- Returns whether a topic has at least this number of waiting jobs. Most calls never need it.
+local function has_waiting(name, number)
+  --#include order_of_mark
+  --#include waiting_count
+  return waiting_count(name) >= number
 end
 
 -- Returns whether a job is still in the state on which the decision was based.
@@ -147,25 +156,28 @@ local function write(w, raw, mover)
 end
 
 while a <= #ARGV do
-  local writes, from, till, moves = sunpack($item[writes..moves], ARGV[a])
-  local first, found, holds = a + 1, {}, now >= from and now < till
-  a = first
+  local writes, from, till, kind = sunpack($item[writes..kind], ARGV[a])
+  local limited, most
+  a = a + 1
+  if kind == LIMITED then limited, most, a = ARGV[a], ARGV[a + 1] + 0, a + 2 end
+  local first, found, holds = a, {}, now >= from and now < till
   for i = 1, writes do
     found[i] = call('HGET', P .. 'jobs:' .. ARGV[a], ARGV[a + 1])
     holds = holds and is_unchanged(ARGV[a], ARGV[a + 1], found[i], ARGV[a + 2])
     a = a + 6 + 2 * ARGV[a + 5]
   end
-  if holds then
+  local is_full = holds and limited and has_waiting(limited, most)
+  if holds and not is_full then
     local w = first
     for i = 1, writes do
       -- A job that moves is two writes: its removal, and its arrival in another topic.
       local mover
-      if moves == 1 then mover = job_of(topic(ARGV[first]), ARGV[first + 1], found[1]) end
+      if kind == MOVES then mover = job_of(topic(ARGV[first]), ARGV[first + 1], found[1]) end
       write(w, found[i], mover)
       w = w + 6 + 2 * ARGV[w + 5]
     end
   end
-  reply[#reply + 1] = holds and 1 or 0
+  reply[#reply + 1] = is_full and 2 or holds and 1 or 0
 end
 reply[2] = upkeep
 store_lanes()

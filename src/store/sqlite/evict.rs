@@ -1,0 +1,46 @@
+//! Finds the jobs that have to leave a full topic.
+
+use rusqlite::params;
+
+use crate::domain::{JobId, TopicName, limit};
+
+use super::error_mapping::SqliteResult;
+use super::job_row::{RANKS, rank_of};
+use super::statement::statement;
+use super::transaction::WriteTransaction;
+
+const OLDEST: &str = statement(include_str!("evict.sql"), "oldest");
+
+/// The topic, the number of jobs to make room for, and the number of waiting jobs that it may have.
+pub(super) struct EvictQuery {
+    pub(super) topic: TopicName,
+    pub(super) jobs: usize,
+    pub(super) max_waiting: u64,
+}
+
+/// [`Store::oldest_waiting`](crate::store::Store::oldest_waiting). The writer runs it, because it has the count.
+pub(super) fn oldest_waiting(
+    session: &mut WriteTransaction<'_>,
+    query: &EvictQuery,
+) -> SqliteResult<Vec<JobId>> {
+    let excess = session.waiting_count(&query.topic)? + query.jobs as u64;
+    let excess = usize::try_from(excess.saturating_sub(query.max_waiting)).unwrap_or(usize::MAX);
+    let (wanted, mut found) = (excess.min(query.jobs), Vec::new());
+    let Some(topic) = session.topic(&query.topic)? else { return Ok(found) };
+    let mut oldest = session.prepare(OLDEST)?;
+    for priority in 0..=limit::PRIORITY_MAX {
+        let (rank, mut level) = (rank_of(priority), Vec::new());
+        for rank in [rank, rank + RANKS] {
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+            let rows = oldest.query_map(params![topic, rank, wanted - found.len()], read)?;
+            level.extend(rows.collect::<rusqlite::Result<Vec<(i64, i64, String)>>>()?);
+        }
+        level.sort_unstable();
+        level.truncate(wanted - found.len());
+        found.extend(level.iter().map(|(_, _, id)| JobId::stored(id)));
+        if found.len() == wanted {
+            break;
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,273 @@
+//! Limits of waiting jobs: the count and the write of a new job are one step.
+
+use std::sync::Arc;
+
+use rand::prelude::*;
+use ringq::domain::engine::{Command, NotWrittenReason};
+use ringq::domain::{EnqueueOutcome, GroupName, JobId, OnConflict, Spec, State};
+use ringq::store::{JobRequest, NewJob, StoreFuture, WriteResult, all_or_worst_error};
+
+use super::fixture::Fixture;
+use super::values::{
+    RETENTION, TOPIC, after, dead_lettered, failed_for, job_in, key, new_job, released, topic,
+};
+
+/// Builds a job that is written only if at most this number of jobs waits with it.
+fn limited(id: &str, max: u64) -> NewJob {
+    NewJob { max_waiting: Some(max), ..new_job(id) }
+}
+
+fn in_group(group: &str, job: NewJob) -> NewJob {
+    let group = GroupName::try_new(group).ok();
+    NewJob { spec: Spec { group, ..job.spec }, ..job }
+}
+
+fn is_full(written: &WriteResult) -> bool {
+    written.not_written == Some(NotWrittenReason::TopicFull)
+}
+
+async fn put_all(q: &Fixture, jobs: Vec<NewJob>) -> Vec<bool> {
+    let written: StoreFuture<'_, _> = q.store.enqueue(jobs);
+    written.await.unwrap().iter().map(|written| !is_full(written)).collect()
+}
+
+async fn waiting(q: &Fixture, name: &str) -> u64 {
+    let stats = q.stats(name).await;
+    stats.scheduled + stats.ready + stats.backoff
+}
+
+/// Makes room as a server does; returns the ids of the evicted jobs.
+async fn evict(q: &Fixture, jobs: usize, max: u64) -> Vec<String> {
+    let oldest = q.store.oldest_waiting(topic(TOPIC), jobs, max).await.unwrap();
+    let request = |id: &JobId| JobRequest::new(key(TOPIC, id.as_str()), Command::Evict);
+    let evicted = q.store.apply(oldest.iter().map(request).collect()).await;
+    assert!(all_or_worst_error(evicted).unwrap().iter().all(|applied| applied.is_done()));
+    oldest.iter().map(ToString::to_string).collect()
+}
+
+pub(crate) async fn a_full_topic_takes_no_job(q: Fixture) {
+    let jobs = ["1", "2", "3", "4", "5"].map(|id| limited(id, 3));
+    assert_eq!(put_all(&q, jobs.into()).await, [true, true, true, false, false]);
+    assert_eq!((q.state("4").await, waiting(&q, TOPIC).await), (None, 3));
+    assert!(is_full(&q.put(limited("6", 3)).await), "a call of one job, too");
+    assert_eq!(q.stats(TOPIC).await.enqueued_total, 3, "what was not written is not counted");
+    assert!(!is_full(&q.put(new_job("7")).await), "without a limit");
+    assert!(is_full(&q.put(limited("8", 4)).await), "it counts for the others all the same");
+    assert!(!is_full(&q.put(limited("8", 5)).await));
+    assert!(is_full(&q.put(limited("9", 0)).await));
+}
+
+pub(crate) async fn a_topic_that_does_not_exist_has_room_for_its_limit(q: Fixture) {
+    assert!(is_full(&q.put(limited("1", 0)).await));
+    assert!(!is_full(&q.put(limited("1", 1)).await));
+    assert!(is_full(&q.put(limited("2", 1)).await));
+}
+
+pub(crate) async fn a_job_that_leaves_makes_room_and_one_that_returns_takes_it(q: Fixture) {
+    q.put(limited("1", 1)).await;
+    let leased = q.claim_one().await;
+    assert!(!is_full(&q.put(limited("2", 1)).await), "a running job does not wait");
+    q.end(&leased, failed_for(60)).await;
+    assert_eq!(waiting(&q, TOPIC).await, 2, "a retry is not held back");
+    assert!(is_full(&q.put(limited("3", 2)).await));
+    q.delete("1").await;
+    assert!(!is_full(&q.put(limited("3", 2)).await));
+    let leased = q.claim_one().await;
+    q.end(&leased, released()).await;
+    assert!(is_full(&q.put(limited("4", 2)).await));
+    let leased = q.claim_one().await;
+    q.ack(&leased).await;
+    assert!(!is_full(&q.put(limited("4", 2)).await));
+}
+
+pub(crate) async fn a_request_that_adds_no_waiting_job_succeeds_in_a_full_topic(q: Fixture) {
+    q.put(limited("waits", 1)).await;
+    let again = |on_conflict| NewJob { on_conflict, ..limited("waits", 1) };
+    for (on_conflict, outcome) in [
+        (OnConflict::Keep, Some(EnqueueOutcome::Unchanged)),
+        (OnConflict::Replace, Some(EnqueueOutcome::Replaced)),
+        (OnConflict::Reschedule, Some(EnqueueOutcome::Rescheduled)),
+        (OnConflict::Reject, None),
+    ] {
+        let written = q.put(again(on_conflict)).await;
+        assert_eq!((written.outcome, written.not_written), (outcome, None), "{on_conflict:?}");
+    }
+    let leased = q.claim_one().await;
+    q.put(limited("other", 1)).await;
+    let deferred = q.put(again(OnConflict::Replace)).await;
+    assert_eq!(deferred.outcome, Some(EnqueueOutcome::Deferred), "it waits behind a running job");
+    q.ack(&leased).await;
+}
+
+pub(crate) async fn a_job_that_would_wait_again_needs_room(q: Fixture) {
+    for (id, on_conflict) in [("dead", OnConflict::Reschedule), ("done", OnConflict::Replace)] {
+        let kept = ringq::domain::RetentionRule::Record(RETENTION);
+        let leased = q.run(NewJob { retention: kept, ..new_job(id) }).await;
+        let _ = match id {
+            "dead" => q.end(&leased, dead_lettered()).await,
+            _ => q.ack(&leased).await,
+        };
+        let again = |max| NewJob { on_conflict, retention: kept, ..limited(id, max) };
+        let before = q.state(id).await;
+        assert!(is_full(&q.put(again(0)).await), "{id}");
+        assert_eq!(q.state(id).await, before, "{id} is unchanged");
+        assert!(!is_full(&q.put(again(1)).await), "{id}");
+        assert_eq!(q.state(id).await, Some(State::Ready));
+        q.delete(id).await;
+    }
+}
+
+pub(crate) async fn every_waiting_job_counts_once(q: Fixture) {
+    let retried = q.run(new_job("failed")).await;
+    q.end(&retried, failed_for(60)).await;
+    let grouped_retry = q.run(in_group("g", new_job("group-failed"))).await;
+    q.end(&grouped_retry, failed_for(60)).await;
+    q.put(NewJob { due: after(60), ..new_job("scheduled") }).await;
+    q.put(NewJob { priority: Some(9), ..new_job("first") }).await;
+    q.put(NewJob { priority: Some(5), due: after(9), ..new_job("later") }).await;
+    for (n, group) in ["g", "g", "h"].iter().enumerate() {
+        let job = NewJob { priority: Some(n as u8), ..new_job(&format!("grouped{n}")) };
+        q.put(in_group(group, job)).await;
+    }
+    q.put_ids(&["1", "2", "3"]).await;
+    // A gap in the line, for stores that have one.
+    q.delete("2").await;
+    assert_eq!(waiting(&q, TOPIC).await, 10);
+    assert!(is_full(&q.put(limited("x", 10)).await));
+    assert!(is_full(&q.put(in_group("new", limited("x", 10))).await));
+    assert!(!is_full(&q.put(in_group("new", limited("x", 11))).await));
+    assert!(is_full(&q.put(limited("y", 11)).await));
+}
+
+pub(crate) async fn topics_of_one_call_have_limits_of_their_own(q: Fixture) {
+    let job = |name: &str, id: &str, max_waiting| NewJob { max_waiting, ..job_in(name, id) };
+    let jobs = vec![
+        job("a", "1", Some(1)),
+        job("b", "1", None),
+        job("a", "2", Some(1)),
+        job("c", "1", Some(2)),
+        job("b", "2", None),
+        job("c", "1", Some(2)),
+        job("c", "2", Some(2)),
+        job("c", "3", Some(2)),
+    ];
+    let written = put_all(&q, jobs).await;
+    assert_eq!(written, [true, true, false, true, true, true, true, false]);
+    for (name, count) in [("a", 1), ("b", 2), ("c", 2)] {
+        assert_eq!(waiting(&q, name).await, count, "{name}");
+    }
+}
+
+pub(crate) async fn calls_at_once_never_exceed_a_limit(q: Fixture) {
+    let q = Arc::new(q);
+    let calls = (0..8).map(|call| {
+        let q = Arc::clone(&q);
+        tokio::spawn(async move {
+            let mut written = 0;
+            for n in 0..10 {
+                let job = |at: usize| {
+                    let id = format!("{call}-{n}-{at}");
+                    // Also by the path of jobs whose ids may be in use.
+                    let on_conflict = [OnConflict::Keep, OnConflict::Replace][at % 2];
+                    NewJob { on_conflict, ..limited(&id, 100) }
+                };
+                written +=
+                    put_all(&q, (0..5).map(job).collect()).await.iter().filter(|is| **is).count();
+            }
+            written
+        })
+    });
+    let written = futures::future::join_all(calls).await;
+    assert_eq!(written.into_iter().map(Result::unwrap).sum::<usize>(), 100);
+    assert_eq!(waiting(&q, TOPIC).await, 100);
+}
+
+pub(crate) async fn a_limit_holds_whatever_happens_to_jobs(q: Fixture) {
+    let seed = rand::rng().random();
+    println!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let (mut leases, max) = (Vec::new(), 12);
+    q.put(new_job("j0")).await;
+    for step in 0..400 {
+        match random.random_range(0..10) {
+            0..5 => {
+                let mut job = limited(&format!("j{}", random.random_range(0..40)), max);
+                job.priority = random.random_bool(0.3).then(|| random.random_range(0..10));
+                job.due = after(if random.random_bool(0.3) { 2 } else { 0 });
+                job.expire = random.random_bool(0.2).then(|| after(random.random_range(1..9)));
+                job.on_conflict = *[OnConflict::Keep, OnConflict::Replace, OnConflict::Reschedule]
+                    .choose(&mut random)
+                    .unwrap();
+                if random.random_bool(0.4) {
+                    let group = ["a", "b", "c"].choose(&mut random).unwrap();
+                    job = in_group(group, job);
+                }
+                q.store.prune(1_000).await.unwrap();
+                let before = waiting(&q, TOPIC).await;
+                let had = q.state(job.key.id.as_str()).await;
+                let waited = matches!(had, Some(State::Ready | State::Scheduled | State::Backoff));
+                let written = q.put(job).await;
+                let after = waiting(&q, TOPIC).await;
+                assert!(after <= before.max(max), "step {step}: {after} wait");
+                let adds = !waited && before >= max;
+                assert!(!is_full(&written) || adds, "step {step}: it has room: {before} wait");
+                assert!(after == before || after == before + 1 || after + 1 == before, "{step}");
+            }
+            5..7 => leases.extend(q.claim(random.random_range(1..4)).await),
+            7 => {
+                let Some(leased) = leases.pop() else { continue };
+                let end = [failed_for(3), released(), dead_lettered()].choose(&mut random).cloned();
+                let _ = q.end(&leased, end.unwrap()).await;
+            }
+            8 => {
+                if let Some(leased) = leases.pop() {
+                    q.ack(&leased).await;
+                }
+                q.delete(&format!("j{}", random.random_range(0..40))).await;
+                leases.clear();
+            }
+            _ => q.sleep(1),
+        }
+    }
+}
+
+pub(crate) async fn the_oldest_jobs_of_the_lowest_priority_leave_first(q: Fixture) {
+    for (id, priority, delay) in
+        [("low2", 0, 2), ("low1", 0, 0), ("mid", 4, 0), ("high", 9, 0), ("low3", 0, 3)]
+    {
+        q.put(NewJob { priority: Some(priority), due: after(delay), ..new_job(id) }).await;
+    }
+    q.put(in_group("g", NewJob { due: after(1), ..new_job("grouped") })).await;
+    q.put(in_group("g", NewJob { priority: Some(2), ..new_job("grouped-mid") })).await;
+    assert_eq!(evict(&q, 1, 8).await, [""; 0], "there is room");
+    assert_eq!(evict(&q, 1, 7).await, ["low1"]);
+    assert_eq!(evict(&q, 3, 6).await, ["grouped", "low2", "low3"]);
+    // Three wait; more than the limit are made room for all the same.
+    assert_eq!(evict(&q, 5, 3).await, ["grouped-mid", "mid", "high"]);
+    assert_eq!(waiting(&q, TOPIC).await, 0);
+}
+
+pub(crate) async fn an_evicted_job_is_expired_and_one_that_runs_stays(q: Fixture) {
+    let kept = ringq::domain::RetentionRule::Record(RETENTION);
+    q.put(NewJob { retention: kept, ..new_job("kept") }).await;
+    let running = q.claim_one().await;
+    assert_eq!(evict(&q, 1, 0).await, [""; 0], "nothing waits");
+    let evicted = JobRequest::new(key(TOPIC, "kept"), Command::Evict);
+    let applied = all_or_worst_error(q.store.apply(vec![evicted]).await).unwrap();
+    assert!(!applied[0].is_done(), "a job that has been claimed meanwhile stays");
+    q.end(&running, released()).await;
+    assert_eq!(evict(&q, 1, 1).await, ["kept"]);
+    assert_eq!(q.state("kept").await, Some(State::Expired));
+    q.sleep(RETENTION.as_secs());
+    assert_eq!(q.state("kept").await, None);
+}
+
+pub(crate) async fn jobs_past_their_expire_time_leave_first_and_make_room(q: Fixture) {
+    q.put(NewJob { expire: Some(after(1)), ..new_job("late") }).await;
+    q.put(NewJob { priority: Some(1), ..new_job("other") }).await;
+    q.sleep(2);
+    // Until a prune they take room: a server prunes right away.
+    q.store.prune(100).await.unwrap();
+    assert!(!is_full(&q.put(limited("new", 2)).await));
+    assert_eq!(waiting(&q, TOPIC).await, 2);
+}
