@@ -62,12 +62,12 @@ struct SettingsArgs {
     /// Jobs that may wait, over all shards [default: no limit]
     #[arg(long, value_name = "NUMBER", value_parser = values::integer_in_range::<i64>(1..=i64::MAX))]
     max_jobs: Option<i64>,
-    /// What happens to a new job when so many wait [default: reject]
+    /// Rule for a new job when so many wait [default: reject]
     #[arg(long, value_enum, value_name = "RULE")]
     on_full: Option<OnFull>,
 }
 
-/// What a full topic does with a new job.
+/// Rule for a new job of a full topic.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum OnFull {
     /// Refuse it with TOPIC_FULL

@@ -16,7 +16,7 @@
 //! | `optimistic_commit.rs` | none: the path of all others, as the engine decides | `load`, `commit`, `commit_growing` for what needs memory |
 //! | `heartbeat.rs` | `heartbeat`, `set_state` | `heartbeat`, `set_state` |
 //! | `claim.rs` | `claim` | `claim` |
-//! | `evict.rs` | `oldest_waiting` | `oldest_waiting` |
+//! | `full_topics.rs` | `oldest_waiting` | `oldest_waiting` |
 //! | `explain.rs` | `explain` | `explain` |
 //! | `get.rs` | `get` | `get` |
 //! | `groups.rs` | `configure_groups`, `groups` | `configure_groups`, `groups` |
@@ -42,6 +42,7 @@
 //! | `lanes`, `claim_lanes` | waiting jobs and leases of groups, and claims from topics with groups |
 //! | `lease_end` | a member of the index of leases |
 //! | `order_of_mark` | the key of an order |
+//! | `waiting_count` | the number of waiting jobs |
 
 mod address;
 mod apply;
@@ -56,8 +57,8 @@ mod enqueue;
 mod entry;
 mod error_mapping;
 mod event_sender;
-mod evict;
 mod explain;
+mod full_topics;
 mod get;
 mod groups;
 mod heartbeat;

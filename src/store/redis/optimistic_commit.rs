@@ -31,14 +31,14 @@ struct CommitReply {
     at: Time,
     /// Earliest time at which upkeep is due because of the commit.
     next_upkeep: Option<Time>,
-    /// What became of each item.
+    /// Outcome of each item.
     items: Vec<ItemOutcome>,
 }
 
-/// What became of an item.
+/// Outcome of an item.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ItemOutcome {
-    /// It was written.
+    /// The item was written.
     Written,
     /// A job has changed since its decision.
     Outdated,

@@ -17,8 +17,8 @@ mod disk_reserve;
 mod ended_ids;
 mod enqueue;
 mod error_mapping;
-mod evict;
 mod explain;
+mod full_topics;
 mod get;
 mod group_settings;
 mod heartbeat;
@@ -249,8 +249,8 @@ impl Store for SqliteStore {
         jobs: usize,
         max_waiting: u64,
     ) -> StoreFuture<'_, Vec<JobId>> {
-        let query = evict::EvictQuery { topic, jobs, max_waiting };
-        self.writer.call(SyncLevel::Lazy, 1, query, evict::oldest_waiting)
+        let query = full_topics::EvictQuery { topic, jobs, max_waiting };
+        self.writer.call(SyncLevel::Lazy, 1, query, full_topics::oldest_waiting)
     }
 
     fn configure_groups(

@@ -22,8 +22,6 @@ SELECT count(*),
        count(*) FILTER (WHERE due > ?3 AND due <= ?4),
        min(due)
 FROM jobs WHERE topic = ?1 AND phase = 0 AND rank = ?2;
--- :count_waiting
-SELECT count(*) FROM jobs WHERE topic = ?1 AND phase = 0;
 -- :running
 SELECT count(*) FROM jobs WHERE topic = ?1 AND phase = 1;
 -- :finished

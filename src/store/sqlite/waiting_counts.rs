@@ -3,15 +3,7 @@
 
 use std::collections::HashMap;
 
-use rusqlite::params;
-
 use crate::domain::TopicName;
-
-use super::error_mapping::SqliteResult;
-use super::statement::statement;
-use super::transaction::WriteTransaction;
-
-const WAITING: &str = statement(include_str!("topics.sql"), "count_waiting");
 
 /// Numbers of waiting jobs by topic.
 #[derive(Default)]
@@ -30,6 +22,16 @@ impl WaitingCounts {
         }
     }
 
+    /// Returns the number of a topic, if it is kept.
+    pub(super) fn get(&self, topic: &TopicName) -> Option<i64> {
+        self.0.get(topic).copied()
+    }
+
+    /// Keeps the number of a topic from now on.
+    pub(super) fn keep(&mut self, topic: &TopicName, count: i64) {
+        self.0.insert(topic.clone(), count);
+    }
+
     /// Forgets the number of a topic.
     pub(super) fn forget(&mut self, topic: &TopicName) {
         self.0.remove(topic);
@@ -38,25 +40,5 @@ impl WaitingCounts {
     /// Forgets all numbers: they are read again.
     pub(super) fn clear(&mut self) {
         self.0.clear();
-    }
-}
-
-// === impl WriteTransaction ===
-
-impl WriteTransaction<'_> {
-    /// Returns the number of waiting jobs of a topic; jobs that have expired count until they are pruned.
-    pub(super) fn waiting_count(&mut self, name: &TopicName) -> SqliteResult<u64> {
-        let known = self.waiting_counts().0.get(name).copied();
-        let count = match (known, self.topic(name)?) {
-            (Some(count), _) => count,
-            (None, None) => return Ok(0),
-            (None, Some(topic)) => {
-                let count: i64 =
-                    self.prepare(WAITING)?.query_one(params![topic], |row| row.get(0))?;
-                self.waiting_counts().0.insert(name.clone(), count);
-                count
-            }
-        };
-        Ok(u64::try_from(count).unwrap_or(0))
     }
 }

@@ -1,4 +1,4 @@
-//! Finds the jobs that have to leave a full topic.
+//! Full topics: the number of their waiting jobs, and the jobs that have to leave.
 
 use rusqlite::params;
 
@@ -9,7 +9,9 @@ use super::job_row::{RANKS, rank_of};
 use super::statement::statement;
 use super::transaction::WriteTransaction;
 
-const OLDEST: &str = statement(include_str!("evict.sql"), "oldest");
+const FILE: &str = include_str!("full_topics.sql");
+const COUNT: &str = statement(FILE, "count");
+const OLDEST: &str = statement(FILE, "oldest");
 
 /// The topic, the number of jobs to make room for, and the number of waiting jobs that it may have.
 pub(super) struct EvictQuery {
@@ -43,4 +45,24 @@ pub(super) fn oldest_waiting(
         }
     }
     Ok(found)
+}
+
+// === impl WriteTransaction ===
+
+impl WriteTransaction<'_> {
+    /// Returns the number of waiting jobs of a topic; jobs that have expired count until they are pruned.
+    pub(super) fn waiting_count(&mut self, name: &TopicName) -> SqliteResult<u64> {
+        let known = self.waiting_counts().get(name);
+        let count = match (known, self.topic(name)?) {
+            (Some(count), _) => count,
+            (None, None) => return Ok(0),
+            (None, Some(topic)) => {
+                let count: i64 =
+                    self.prepare(COUNT)?.query_one(params![topic], |row| row.get(0))?;
+                self.waiting_counts().keep(name, count);
+                count
+            }
+        };
+        Ok(u64::try_from(count).unwrap_or(0))
+    }
 }
