@@ -11,7 +11,7 @@ use crate::shards::{Shard, ShardError};
 use crate::store;
 
 use super::Policies;
-use super::copies::{ShardCopy, configure_groups, to_write};
+use super::copies::{ShardCopy, to_write};
 
 /// Part of the key by which the home shard of a name is found on the ring. It never changes: two versions of the server
 /// must find the same shard.
@@ -109,10 +109,6 @@ impl Policies {
         if is_written {
             copy.insert(policy);
             self.merge(std::slice::from_ref(policy));
-            if let Err(error) = configure_groups(home, copy).await {
-                // The change counts; each server configures the groups when the shard answers again.
-                tracing::debug!(shard = %home.name(), %error, "groups not configured yet");
-            }
         }
         Ok(is_written)
     }

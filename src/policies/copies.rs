@@ -1,6 +1,6 @@
 //! Exchanges policies with each shard: reads what changed there, and writes what is newer elsewhere.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::backoff::Backoff;
-use crate::domain::{TopicName, TopicPattern, TopicPolicy, limit};
+use crate::domain::{TopicPattern, TopicPolicy, limit};
 use crate::shards::{self, Shard};
 use crate::store::{EventKind, GroupSetting, PolicyWrite, ShardEvent, StoredPolicy, codec};
 
@@ -21,8 +21,9 @@ const READ_INTERVAL: Duration = Duration::from_secs(1);
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Number of rounds of an exchange: a shard that another replica writes to has news after each.
 const ROUNDS_MAX: usize = 4;
-/// Number of policies in one write.
+/// Number of policies in one write, and of the settings of groups in it unless one policy has more.
 const WRITE_MAX: usize = 64;
+const WRITE_SETTINGS_MAX: usize = 1_000;
 
 /// Policies that a shard has, as far as this replica has read them.
 #[derive(Default)]
@@ -31,23 +32,15 @@ pub(super) struct ShardCopy {
     policies: HashMap<TopicPattern, Arc<TopicPolicy>>,
     /// Versions of policies that cannot be read: a newer one replaces them.
     damaged: HashMap<TopicPattern, u64>,
-    /// Topics whose groups the shard has still to be configured with.
-    to_configure: HashSet<TopicName>,
 }
 
 // === impl ShardCopy ===
 
 impl ShardCopy {
-    /// Records what the shard has. Every server configures the groups, because one may die between the two writes; a slow
-    /// one may bring back an older configuration, until it has read the newer one.
+    /// Records what the shard has.
     pub(super) fn insert(&mut self, policy: &Arc<TopicPolicy>) {
         self.damaged.remove(&policy.name);
-        let former = self.policies.insert(policy.name.clone(), Arc::clone(policy));
-        // Of a policy that was not known it is not known either which groups the shard has.
-        let is_same = former.is_some_and(|former| former.groups() == policy.groups());
-        if let Some(topic) = policy.topic().filter(|_| !is_same) {
-            self.to_configure.insert(topic.clone());
-        }
+        self.policies.insert(policy.name.clone(), Arc::clone(policy));
     }
 
     /// Returns the version that a write to the shard has to expect.
@@ -129,7 +122,7 @@ impl Policies {
                 break;
             }
         }
-        configure_groups(shard, copy).await
+        Ok(())
     }
 
     async fn read(&self, shard: &Shard, copy: &mut ShardCopy) -> shards::Result<()> {
@@ -166,30 +159,28 @@ impl Policies {
             copy.policies.get(&policy.name).is_none_or(|stored| policy.replaces(stored))
         };
         let newer: Vec<_> = view.all().filter(is_newer).cloned().collect();
-        for part in newer.chunks(WRITE_MAX) {
-            let writes = part.iter().map(|policy| to_write(policy, copy.version(&policy.name)));
-            let results = shard.write_policies(writes.collect(), None).await?;
+        let mut rest = newer.as_slice();
+        while !rest.is_empty() {
+            let (mut writes, mut settings) = (Vec::new(), 0);
+            for policy in rest.iter().take(WRITE_MAX) {
+                let write = to_write(policy, copy.version(&policy.name));
+                settings += write.groups.len();
+                if settings > WRITE_SETTINGS_MAX && !writes.is_empty() {
+                    break;
+                }
+                writes.push(write);
+            }
+            let (part, behind) = rest.split_at(writes.len());
+            let results = shard.write_policies(writes, None).await?;
             for (policy, result) in part.iter().zip(results) {
                 if result.is_written {
                     copy.insert(policy);
                 }
             }
+            rest = behind;
         }
         Ok(!newer.is_empty())
     }
-}
-
-/// Configures the groups of topics whose policies have changed.
-pub(super) async fn configure_groups(shard: &Shard, copy: &mut ShardCopy) -> shards::Result<()> {
-    for topic in copy.to_configure.clone() {
-        let policy = copy.policies.get(&TopicPattern::Exact(topic.clone()));
-        let groups = policy.map(|policy| policy.groups()).unwrap_or_default();
-        let setting = |(group, (weight, paused))| GroupSetting { group, weight, paused };
-        let settings = groups.into_iter().map(setting).collect();
-        shard.configure_groups(topic.clone(), settings, None).await?;
-        copy.to_configure.remove(&topic);
-    }
-    Ok(())
 }
 
 /// Waits for the next event; returns whether some were missed.
@@ -203,11 +194,13 @@ async fn changed(events: &mut broadcast::Receiver<ShardEvent>) -> bool {
 
 /// Returns the write of a policy in place of a version.
 pub(super) fn to_write(policy: &TopicPolicy, expected: u64) -> PolicyWrite {
+    let setting = |(group, (weight, paused))| GroupSetting { group, weight, paused };
     PolicyWrite {
         name: policy.name.clone(),
         expected,
         version: policy.version,
         effect: policy.effect(),
+        groups: policy.groups().into_iter().map(setting).collect(),
         body: codec::encode_topic_policy(policy).into(),
     }
 }

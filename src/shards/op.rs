@@ -64,7 +64,6 @@ ops! {
     Ids = "ids", Read;
     Stats = "stats", Read;
     Groups = "groups", Read;
-    ConfigureGroups = "configure_groups", Write;
     StoredBytes = "stored_bytes", InternalRead;
     Info = "info", InternalRead;
     Usage = "usage", InternalRead;

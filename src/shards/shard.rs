@@ -13,10 +13,10 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Durability, JobKey, ShardName, StreamId, Time, TopicName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
-    self, Claim, ClaimResult, Deleted, EventKind, GroupSetting, GroupsQuery, JobRequest,
-    LeaseExtension, LeaseRefusal, LeaseSettlement, NewJob, PurgeBatch, RequestResult, RunningLease,
-    ShardEvent, ShardGroupStats, ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture,
-    StoreInfo, StoreUsage, WriteDurability, WriteResult,
+    self, Claim, ClaimResult, Deleted, EventKind, GroupsQuery, JobRequest, LeaseExtension,
+    LeaseRefusal, LeaseSettlement, NewJob, PurgeBatch, RequestResult, RunningLease, ShardEvent,
+    ShardGroupStats, ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture, StoreInfo,
+    StoreUsage, WriteDurability, WriteResult,
 };
 
 use super::batcher::{Batcher, CALLS_MAX, Patience};
@@ -441,19 +441,6 @@ impl Shard {
     /// Errors of the store.
     pub async fn groups(&self, query: GroupsQuery) -> Result<Vec<ShardGroupStats>, ShardError> {
         self.call(Op::Groups, |store| store.groups(query)).await
-    }
-
-    /// Replaces the settings of the groups of a topic, see [`Store::configure_groups`].
-    ///
-    /// # Errors
-    /// Errors of the store.
-    pub async fn configure_groups(
-        &self,
-        topic: TopicName,
-        settings: Vec<GroupSetting>,
-        until: Option<Instant>,
-    ) -> Result<(), ShardError> {
-        self.call(Op::ConfigureGroups, |store| store.configure_groups(topic, settings, until)).await
     }
 
     /// Returns the space that the store uses and has, see [`Store::usage`].

@@ -15,12 +15,11 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobId, JobKey, ShardName, Time, TopicName};
 use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
-    Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupSetting, GroupsQuery, Heartbeat,
-    IdsPage, JobRequest, LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage,
-    PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, ReplicaHeartbeat,
-    RequestResult, ShardEvent, ShardEvents, ShardGroupStats, ShardIdentity, ShardProblem,
-    ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture, StoreInfo,
-    StoreUsage, TopicInfo,
+    Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage,
+    JobRequest, LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite,
+    PolicyWriteResult, PruneResult, PruneTopicsResult, ReplicaHeartbeat, RequestResult, ShardEvent,
+    ShardEvents, ShardGroupStats, ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats,
+    SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo,
 };
 
 /// Fault of a shard.
@@ -417,15 +416,6 @@ impl Store for FaultyStore {
         max_waiting: u64,
     ) -> StoreFuture<'_, Vec<JobId>> {
         self.call_store(move |store| store.oldest_waiting(topic, jobs, max_waiting))
-    }
-
-    fn configure_groups(
-        &self,
-        topic: TopicName,
-        settings: Vec<GroupSetting>,
-        until: Option<Instant>,
-    ) -> StoreFuture<'_, ()> {
-        self.call_store(move |store| store.configure_groups(topic, settings, until))
     }
 
     fn groups(&self, query: GroupsQuery) -> StoreFuture<'_, Vec<ShardGroupStats>> {

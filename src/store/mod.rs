@@ -150,18 +150,6 @@ pub trait Store: Send + Sync {
         max_waiting: u64,
     ) -> StoreFuture<'_, Vec<JobId>>;
 
-    /// Replaces the settings of all groups of the topic by these, at most
-    /// [`GROUP_SETTINGS_MAX`](crate::domain::limit::GROUP_SETTINGS_MAX) with distinct groups; other groups have weight
-    /// 1 and are not paused. Settings do not depend on the topic or on its jobs: they stay until they are replaced.
-    /// Subscribers receive [`ShardEvent::Claimable`] for jobs that are no longer paused. `until` is the deadline of the
-    /// caller.
-    fn configure_groups(
-        &self,
-        topic: TopicName,
-        settings: Vec<GroupSetting>,
-        until: Option<Instant>,
-    ) -> StoreFuture<'_, ()>;
-
     /// Lists the groups of a topic that have waiting or running jobs, in the order of their text.
     fn groups(&self, query: GroupsQuery) -> StoreFuture<'_, Vec<ShardGroupStats>>;
 
@@ -183,7 +171,7 @@ pub trait Store: Send + Sync {
     fn set_state(&self, state: ShardState, until: Option<Instant>) -> StoreFuture<'_, ()>;
 
     /// Stores policies of topics, each if the shard has the expected version, and applies their effects in the same
-    /// write: a paused topic is not claimed from, and wakes its subscribers when it resumes; a topic with a policy exists
+    /// write: a paused topic or group is not claimed from, and wakes its subscribers when it resumes; a topic with a policy exists
     /// until the policy is [`PolicyEffect::Forget`](crate::domain::PolicyEffect::Forget). Subscribers receive
     /// [`ShardEvent::PoliciesChanged`]. `until` is the deadline of the caller.
     fn write_policies(

@@ -1,33 +1,13 @@
-//! Settings and statistics of the groups of a topic.
+//! Statistics of the groups of a topic.
 
-use tokio::time::Instant;
+use crate::domain::{GroupName, Time};
+use crate::store::{GroupsQuery, Result, ShardGroupStats};
 
-use crate::domain::{GroupName, Time, TopicName};
-use crate::store::{GroupSetting, GroupsQuery, Result, ShardGroupStats};
-
+use super::RedisStore;
 use super::reply::ScriptReply;
 use super::script::{ScriptCall, Verb};
-use super::{ConnectionLane, RedisStore};
 
 impl RedisStore {
-    /// Implements [`Store::configure_groups`](crate::store::Store::configure_groups).
-    pub(super) async fn configure_groups(
-        &self,
-        topic: TopicName,
-        settings: Vec<GroupSetting>,
-        until: Option<Instant>,
-    ) -> Result<()> {
-        let mut call = self.shard.write_call(Verb::ConfigureGroups, until).await?;
-        call.arg(topic.as_str());
-        for setting in settings {
-            let GroupSetting { group, weight: _, paused } = &setting;
-            call.arg(GroupName::text(group.as_ref()))
-                .arg(setting.valid_weight())
-                .arg(u8::from(*paused));
-        }
-        self.run(ConnectionLane::Write, &call).await.map(drop)
-    }
-
     /// Implements [`Store::groups`](crate::store::Store::groups).
     pub(super) async fn groups(&self, query: GroupsQuery) -> Result<Vec<ShardGroupStats>> {
         let GroupsQuery { topic, mut after, limit } = query;

@@ -19,7 +19,7 @@
 //! | `full_topics.rs` | `oldest_waiting` | `oldest_waiting` |
 //! | `explain.rs` | `explain` | `explain` |
 //! | `get.rs` | `get` | `get` |
-//! | `groups.rs` | `configure_groups`, `groups` | `configure_groups`, `groups` |
+//! | `groups.rs` | `groups` | `groups` |
 //! | `info.rs` | `info`, `usage` | `info`, `last_kept_until` |
 //! | `leases.rs` | none: leases by name, and the path of lease patches | `extend`, `change_stream`; leases are read as jobs are |
 //! | `query.rs` | `list`, `topics`, `ids`, `stats` | `list`, `ids`, `stats` |
@@ -103,11 +103,11 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobId, JobKey, TopicName};
 use crate::store::{
-    Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupSetting, GroupsQuery, Heartbeat,
-    IdsPage, JobRequest, LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage,
-    PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, Result,
-    ShardEvent, ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats, SharedState,
-    StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo, codec,
+    Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage,
+    JobRequest, LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite,
+    PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, Result, ShardEvent,
+    ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store,
+    StoreFuture, StoreInfo, StoreUsage, TopicInfo, codec,
 };
 
 use connections::ConnectionLane;
@@ -258,15 +258,6 @@ impl Store for RedisStore {
         max_waiting: u64,
     ) -> StoreFuture<'_, Vec<JobId>> {
         Box::pin(self.oldest_waiting(topic, jobs, max_waiting))
-    }
-
-    fn configure_groups(
-        &self,
-        topic: TopicName,
-        settings: Vec<GroupSetting>,
-        until: Option<Instant>,
-    ) -> StoreFuture<'_, ()> {
-        Box::pin(self.configure_groups(topic, settings, until))
     }
 
     fn groups(&self, query: GroupsQuery) -> StoreFuture<'_, Vec<ShardGroupStats>> {

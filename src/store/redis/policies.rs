@@ -2,8 +2,10 @@
 
 use tokio::time::Instant;
 
-use crate::domain::{PolicyEffect, TopicPattern, limit};
-use crate::store::{PoliciesPage, PolicyWrite, PolicyWriteResult, Result, StoredPolicy};
+use crate::domain::{GroupName, PolicyEffect, TopicPattern, limit};
+use crate::store::{
+    GroupSetting, PoliciesPage, PolicyWrite, PolicyWriteResult, Result, StoredPolicy,
+};
 
 use super::reply::unexpected;
 use super::script::Verb;
@@ -17,7 +19,7 @@ impl RedisStore {
         until: Option<Instant>,
     ) -> Result<Vec<PolicyWriteResult>> {
         let mut call = self.shard.write_call(Verb::WritePolicies, until).await?;
-        for PolicyWrite { name, expected, version, effect, body } in &policies {
+        for PolicyWrite { name, expected, version, effect, groups, body } in &policies {
             let is_topic = matches!(name, TopicPattern::Exact(_));
             let (code, pause_end) = match effect {
                 PolicyEffect::Deliver => ("d", 0),
@@ -25,7 +27,13 @@ impl RedisStore {
                 PolicyEffect::Forget => ("f", 0),
             };
             call.arg(name.to_string()).arg(u8::from(is_topic)).arg(*expected).arg(*version);
-            call.arg(code).arg(pause_end).arg(&body[..]);
+            call.arg(code).arg(pause_end).arg(&body[..]).arg(groups.len());
+            for setting in groups {
+                let GroupSetting { group, weight: _, paused } = &setting;
+                call.arg(GroupName::text(group.as_ref()))
+                    .arg(setting.valid_weight())
+                    .arg(u8::from(*paused));
+            }
         }
         let mut reply = self.run(ConnectionLane::Write, &call).await?;
         reply.time()?;

@@ -45,7 +45,6 @@ scripts! {
     Claim = "claim",
     Commit = "commit",
     CommitGrowing = "commit_growing",
-    ConfigureGroups = "configure_groups",
     Enqueue = "enqueue",
     Explain = "explain",
     Extend = "extend",
@@ -335,14 +334,14 @@ impl Verb {
     /// `optimistic_commit.rs`. A token does not distinguish an Extend from the one that followed it.
     fn needs_window(self) -> bool {
         use Verb::{
-            CancelClaim, ChangeStream, Claim, Commit, CommitGrowing, ConfigureGroups, Enqueue,
-            Explain, Extend, Get, Groups, Heartbeat, Ids, Info, LastKeptUntil, List, Load,
-            MakeUndelayedDue, OldestWaiting, Open, Policies, Prune, PruneTopics, Reap, Running,
-            SetState, Settle, Stats, Topics, WritePolicies,
+            CancelClaim, ChangeStream, Claim, Commit, CommitGrowing, Enqueue, Explain, Extend, Get,
+            Groups, Heartbeat, Ids, Info, LastKeptUntil, List, Load, MakeUndelayedDue,
+            OldestWaiting, Open, Policies, Prune, PruneTopics, Reap, Running, SetState, Settle,
+            Stats, Topics, WritePolicies,
         };
         // All verbs are listed, so that a new verb does not compile without a decision.
         match self {
-            Heartbeat | Enqueue | Extend | SetState | ConfigureGroups | WritePolicies => true,
+            Heartbeat | Enqueue | Extend | SetState | WritePolicies => true,
             Claim | Commit | CommitGrowing | ChangeStream | Settle | CancelClaim
             | MakeUndelayedDue | OldestWaiting | Open | Policies | Prune | PruneTopics | Get
             | Groups | Ids | Info | Explain | LastKeptUntil | List | Load | Reap | Running
@@ -353,20 +352,11 @@ impl Verb {
     /// Returns whether the reply begins with the time of Redis's clock.
     pub(super) fn answers_time(self) -> bool {
         use Verb::{
-            ChangeStream, Commit, CommitGrowing, ConfigureGroups, Enqueue, Extend, Heartbeat, Load,
-            SetState,
+            ChangeStream, Commit, CommitGrowing, Enqueue, Extend, Heartbeat, Load, SetState,
         };
         matches!(
             self,
-            Heartbeat
-                | Commit
-                | ConfigureGroups
-                | Enqueue
-                | Extend
-                | Load
-                | CommitGrowing
-                | SetState
-                | ChangeStream
+            Heartbeat | Commit | Enqueue | Extend | Load | CommitGrowing | SetState | ChangeStream
         )
     }
 
@@ -466,7 +456,7 @@ mod tests {
         let flags = |source: &str| source.lines().next().unwrap().to_owned();
         let refused: Vec<_> =
             ALL.iter().filter(|s| flags(s.source) == "-- flags:").map(|s| s.name).collect();
-        assert_eq!(refused, ["commit_growing", "configure_groups", "enqueue"]);
+        assert_eq!(refused, ["commit_growing", "enqueue"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 -- write_policies: stores policies of topics, each if the shard has the expected version, with their effects.
 -- ARGV: now, then per policy: name, whether it is a topic (1) or a pattern (0), expected version (0: none), version,
 -- effect (`d` delivers, `p` pauses, `f` forgets the topic if it has no job), for `p` the time until which (0: no end),
--- body.
+-- body, number of settings of groups; per setting: group (empty: the jobs without one), weight, paused (0 or 1).
 -- Reply: now, then per policy: whether it was written (0 or 1), version that the shard has.
 --#include clock
 --#include topic_end
@@ -34,8 +34,43 @@ local function pause(name, till)
   end
 end
 
-for a = 2, #ARGV, 7 do
+-- Replaces the settings of the groups of a topic by those at these arguments.
+local function configure(name, from, to)
+  local key, t, groups = P .. 'shares:' .. name, lanes_of(name), {}
+  local old = call('HGETALL', key)
+  for i = 1, #old, 2 do groups[old[i]] = true end
+  if not old[1] and to < from then return end
+  local _, was_paused = lane_setting(name, '')
+  call('UNLINK', key)
+  for b = from, to, 3 do
+    groups[ARGV[b]] = true
+    call('HSET', key, ARGV[b], ARGV[b + 1] .. (ARGV[b + 2] == '1' and ' paused' or ''))
+  end
+  local wake
+  for group in pairs(groups) do
+    local l = group ~= '' and lane_of(t, group)
+    if l then
+      local weight, paused = lane_setting(name, group)
+      local resumed, changed = paused == 0 and l.paused == 1, paused ~= l.paused or weight ~= l.weight
+      if changed then
+        unplace_lane(t, l)
+        l.weight, l.paused = weight, paused
+        local _, _, due = lane_head(t, l, now)
+        place_lane(t, l, due, now)
+        if resumed and due and (not wake or due < wake) then wake = due end
+      end
+    end
+  end
+  local _, is_paused = lane_setting(name, '')
+  if was_paused == 1 and is_paused == 0 then wake = now end
+  if wake then call('PUBLISH', P .. 'w', string.format('%d', wake) .. ' ' .. name) end
+end
+
+local a = 2
+while a < #ARGV do
   local name, effect = ARGV[a], ARGV[a + 4]
+  local first = a + 8
+  local behind = first + 3 * ARGV[a + 7]
   local stored = call('HGET', policies, name)
   local version = stored and string.match(stored, '^%d+') or '0'
   local holds = version == ARGV[a + 2]
@@ -45,6 +80,7 @@ for a = 2, #ARGV, 7 do
     call('HSET', policies, name, version .. ' ' .. sequence .. ' ' .. (effect == 'f' and '0' or '1') .. ' ' .. ARGV[a + 6])
     call('ZADD', order, sequence, name)
     if ARGV[a + 1] == '1' then
+      configure(name, first, behind - 1)
       if effect == 'f' and not call('HGET', claims, name) then
         -- There is no such topic.
       else
@@ -55,6 +91,8 @@ for a = 2, #ARGV, 7 do
     end
   end
   reply[#reply + 1], reply[#reply + 2] = holds and 1 or 0, version + 0
+  a = behind
 end
+save_lanes()
 if changed then call('PUBLISH', P .. 'w', 'policies') end
 return reply

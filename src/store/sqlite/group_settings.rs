@@ -21,18 +21,12 @@ const LIST: &str = statement(FILE, "list");
 const WAITING: &str = statement(FILE, "waiting");
 const TOTALS: &str = statement(include_str!("lanes.sql"), "totals");
 
-/// New settings of the groups of a topic.
-pub(super) struct GroupConfiguration {
-    pub(super) topic: TopicName,
-    pub(super) settings: Vec<GroupSetting>,
-}
-
-/// [`Store::configure_groups`](crate::store::Store::configure_groups).
+/// Replaces the settings of all groups of a topic.
 pub(super) fn configure(
     session: &mut WriteTransaction<'_>,
-    configuration: &GroupConfiguration,
+    topic: &TopicName,
+    settings: &[GroupSetting],
 ) -> SqliteResult<()> {
-    let GroupConfiguration { topic, settings } = configuration;
     // Before the settings change: it reads them, to compare.
     let key = session.topic(topic)?;
     let mut names: Vec<String> = session

@@ -54,11 +54,11 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobId, JobKey, TopicName, limit};
 use crate::store::{
-    self, Claim, ClaimResult, EventKind, ExplainedJob, GroupSetting, GroupsQuery, Heartbeat,
-    IdsPage, JobRequest, LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage,
-    PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, ShardEvent,
-    ShardEvents, ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats, SharedState,
-    StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo,
+    self, Claim, ClaimResult, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage, JobRequest,
+    LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite,
+    PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, ShardEvent, ShardEvents,
+    ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store,
+    StoreFuture, StoreInfo, StoreUsage, TopicInfo,
 };
 
 use reader::SqliteReaders;
@@ -251,17 +251,6 @@ impl Store for SqliteStore {
     ) -> StoreFuture<'_, Vec<JobId>> {
         let query = full_topics::EvictQuery { topic, jobs, max_waiting };
         self.writer.call(SyncLevel::Lazy, 1, query, full_topics::oldest_waiting)
-    }
-
-    fn configure_groups(
-        &self,
-        topic: TopicName,
-        settings: Vec<GroupSetting>,
-        until: Option<Instant>,
-    ) -> StoreFuture<'_, ()> {
-        let configuration = group_settings::GroupConfiguration { topic, settings };
-        let configure = group_settings::configure;
-        self.writer.call_until(until, SyncLevel::Full, 1, configuration, configure)
     }
 
     fn groups(&self, query: GroupsQuery) -> StoreFuture<'_, Vec<ShardGroupStats>> {

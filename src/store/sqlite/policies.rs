@@ -6,10 +6,10 @@ use crate::domain::{PolicyEffect, Time, TopicName, TopicPattern};
 use crate::store::{PoliciesPage, PolicyWrite, PolicyWriteResult, StoredPolicy};
 
 use super::error_mapping::SqliteResult;
-use super::lanes;
 use super::reader::SqliteReader;
 use super::statement::statement;
 use super::transaction::WriteTransaction;
+use super::{group_settings, lanes};
 
 const FILE: &str = include_str!("policies.sql");
 const VERSION: &str = statement(FILE, "version");
@@ -49,6 +49,7 @@ fn write_policy(
         &policy.body[..]
     ])?;
     if let TopicPattern::Exact(topic) = &policy.name {
+        group_settings::configure(session, topic, &policy.groups)?;
         apply_effect(session, topic, policy.effect)?;
     }
     session.mark_policies_changed();

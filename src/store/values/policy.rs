@@ -4,6 +4,8 @@ use bytes::Bytes;
 
 use crate::domain::{PolicyEffect, TopicPattern};
 
+use super::GroupSetting;
+
 /// A policy to store in place of a known version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyWrite {
@@ -15,6 +17,9 @@ pub struct PolicyWrite {
     pub version: u64,
     /// Effect on the topic.
     pub effect: PolicyEffect,
+    /// Settings of the groups of the topic, at most [`GROUP_SETTINGS_MAX`](crate::domain::limit::GROUP_SETTINGS_MAX) with
+    /// distinct groups. They replace all former ones: other groups have weight 1 and are not paused. Not of patterns.
+    pub groups: Vec<GroupSetting>,
     /// Policy in its stored form.
     pub body: Bytes,
 }

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use ringq::clock::{Clock, ManualClock};
 use ringq::domain::lifecycle::LeaseEndCause;
-use ringq::domain::{Durability, Job, ShardName, State, Time};
+use ringq::domain::{
+    Durability, Job, PolicyEffect, ShardName, State, Time, TopicName, TopicPattern, limit,
+};
 use ringq::store::{
-    Claim, LeaseExtension, LeaseRefusal, LeaseSettlement, LeasedJob, ListQuery, NewJob,
-    RunningLease, SettleCommandReply, ShardTopicStats, StatsOptions, Store, StreamDemand,
-    TopicDemand, TopicLeases, Unclaim, WriteResult, redis, sqlite,
+    Claim, GroupSetting, LeaseExtension, LeaseRefusal, LeaseSettlement, LeasedJob, ListQuery,
+    NewJob, PolicyWrite, RunningLease, SettleCommandReply, ShardTopicStats, StatsOptions, Store,
+    StreamDemand, TopicDemand, TopicLeases, Unclaim, WriteResult, redis, sqlite,
 };
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
@@ -426,6 +429,23 @@ impl Fixture {
     ) -> ShardTopicStats {
         let stats = self.store.stats(vec![topic(name)], StatsOptions::due_within(due_within)).await;
         one(stats.unwrap()).expect("no such topic")
+    }
+
+    /// Replaces the settings of the groups of a topic, by a policy that has nothing else.
+    pub(crate) async fn configure_groups(
+        &self,
+        name: TopicName,
+        groups: Vec<GroupSetting>,
+    ) -> ringq::store::Result<()> {
+        let name = TopicPattern::Exact(name);
+        let stored = self.store.policies(0, limit::CALL_JOBS_MAX).await?.policies;
+        let expected = stored.iter().find(|policy| policy.name == name);
+        let expected = expected.map_or(0, |policy| policy.version);
+        let (version, effect, body) = (expected + 1, PolicyEffect::Deliver, Bytes::new());
+        let write = PolicyWrite { name, expected, version, effect, groups, body };
+        let written = self.store.write_policies(vec![write], None).await?;
+        assert!(written[0].is_written);
+        Ok(())
     }
 
     /// Returns how many parts of jobs of [`TOPIC`] are stored apart, bodies and checkpoints, read from the store

@@ -41,7 +41,7 @@ async fn put(q: &Fixture, ids: &[&str]) {
 }
 
 async fn configure(q: &Fixture, settings: &[GroupSetting]) {
-    q.store.configure_groups(topic(TOPIC), settings.to_vec(), None).await.unwrap();
+    q.configure_groups(topic(TOPIC), settings.to_vec()).await.unwrap();
 }
 
 async fn groups(q: &Fixture) -> Vec<ShardGroupStats> {

@@ -15,7 +15,7 @@ fn write(name: &str, expected: u64, version: u64, effect: PolicyEffect) -> Polic
     let name = TopicPattern::parse(name).unwrap();
     // Any bytes, also such as separate fields.
     let body = Bytes::from(format!("{name} {version}\0\u{ff}\n"));
-    PolicyWrite { name, expected, version, effect, body }
+    PolicyWrite { name, expected, version, effect, groups: Vec::new(), body }
 }
 
 async fn store(q: &Fixture, policy: PolicyWrite) -> PolicyWriteResult {

@@ -12,6 +12,8 @@ type Group = Option<GroupName>;
 
 impl Reference {
     pub(super) fn configure(&mut self, topic: &TopicName, settings: &[GroupSetting]) {
+        // A topic with a policy exists.
+        self.total(topic, |_| ());
         self.settings.insert(topic.clone(), settings.to_vec());
     }
 

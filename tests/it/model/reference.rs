@@ -207,7 +207,7 @@ impl Reference {
         self.jobs.values().filter(|held| held.job.key.topic == *topic).collect()
     }
 
-    fn total(&mut self, topic: &TopicName, count: impl FnOnce(&mut ShardTopicStats)) {
+    pub(super) fn total(&mut self, topic: &TopicName, count: impl FnOnce(&mut ShardTopicStats)) {
         let create_time = self.now;
         let fresh = || ShardTopicStats { create_time, ..ShardTopicStats::default() };
         count(self.topics.entry(topic.clone()).or_insert_with(fresh));

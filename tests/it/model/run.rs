@@ -138,7 +138,7 @@ impl Run {
             }
             Step::Configure { topic, settings } => {
                 reference.configure(&topic, &settings);
-                store.configure_groups(topic, settings, None).await?;
+                fixture.configure_groups(topic, settings).await?;
             }
             Step::Stats => self.compare_stats().await,
             Step::Reopen => {

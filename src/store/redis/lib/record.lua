@@ -37,8 +37,10 @@ local function topic_or_create(name)
   local k = topic_of(name)
   if k then return k end
   call('HSET', P .. 'topic:' .. name, 'created', now_text)
-  -- The topic has no lease that could end.
-  call('HSET', P .. 'claims', name, spack($claims[bound], $time.max) .. '0')
+  -- The topic has no lease that could end. If its jobs without a group are paused, a claim has to look at its lanes.
+  local setting = call('HGET', P .. 'shares:' .. name, '')
+  local is_paused = setting and string.find(setting, 'paused', 1, true)
+  call('HSET', P .. 'claims', name, spack($claims[bound], $time.max) .. (is_paused and '0kl' or '0'))
   call('ZADD', P .. 'topics', '0', name)
   return topic_of(name)
 end

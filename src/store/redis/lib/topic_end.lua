@@ -10,6 +10,7 @@ local function delete_lanes(name)
     call('ZREM', t.lanes, names[i])
     call('HDEL', t.groups, names[i])
   end
+  lane_topics[name] = nil
   if #names == 512 then return false end
   call('UNLINK', t.groups, t.ready, t.later, P .. 'grouped:0:' .. name, P .. 'grouped:1:' .. name)
   return true
