@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 use super::connect::{self, ConnectArgs, ServerConnection};
 use super::exit::{CommandFailure, print_note};
 use super::output::{JsonList, OutputArgs, StdoutWriter, Table};
+use super::purge::{PurgeArgs, PurgedPart};
 use super::text::one_line;
 use super::times::span;
 use super::topic::{fail_if_partial, warn_missing};
@@ -24,6 +25,8 @@ pub(super) enum GroupCommand {
     Pause(GroupPauseArgs),
     /// Start the delivery again
     Resume(GroupResumeArgs),
+    /// Remove the jobs of a group that are in given states
+    Purge(GroupPurgeArgs),
 }
 
 /// Arguments of `ringq group pause`.
@@ -65,6 +68,26 @@ pub(super) struct GroupResumeArgs {
     connect: ConnectArgs,
 }
 
+/// Arguments of `ringq group purge`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+As `ringq topic purge`, for the jobs of one group. Of jobs that left only a tombstone the group is not known; they stay. \
+The group - has the jobs without a group.
+
+Examples:
+  ringq group purge emails tenant-7 --state ready,scheduled,backoff --dry-run
+  ringq group purge emails tenant-7 --state ready,scheduled,backoff")]
+pub(super) struct GroupPurgeArgs {
+    /// The topic
+    #[arg(value_parser = values::non_empty)]
+    topic: String,
+    /// The group; -: the jobs without one
+    #[arg(value_parser = values::non_empty, allow_hyphen_values = true)]
+    group: String,
+    #[command(flatten)]
+    purge: PurgeArgs,
+}
+
 /// Arguments of `ringq group list`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -92,6 +115,7 @@ impl GroupCommand {
             GroupCommand::List(list) => connect::run_until_interrupt(list.run()),
             GroupCommand::Pause(pause) => connect::run_until_interrupt(pause.run()),
             GroupCommand::Resume(resume) => connect::run_until_interrupt(resume.run()),
+            GroupCommand::Purge(purge) => connect::run_until_interrupt(purge.run()),
         }
     }
 }
@@ -126,6 +150,15 @@ impl GroupResumeArgs {
         print_state(&self.topic, &self.group, "ACTIVE")?;
         warn_missing(&answer.unreachable_shards);
         Ok(())
+    }
+}
+
+// === impl GroupPurgeArgs ===
+
+impl GroupPurgeArgs {
+    async fn run(&self) -> Result<(), CommandFailure> {
+        let group = sent_name(&self.group);
+        self.purge.run(&PurgedPart { topic: &self.topic, group: Some(&group) }).await
     }
 }
 

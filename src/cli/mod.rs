@@ -19,6 +19,7 @@ mod info;
 mod job;
 mod job_state;
 mod output;
+mod purge;
 mod serve;
 mod serve_args;
 mod shard;

@@ -137,7 +137,7 @@ impl ListJobs {
             ShardPosition::Start | ShardPosition::End => None,
         };
         let ListJobs { ref topic, state, full, limit, .. } = *self;
-        ListQuery { topic: topic.clone(), state, full, limit, after }
+        ListQuery { topic: topic.clone(), state, group: None, full, limit, after }
     }
 }
 
@@ -169,7 +169,14 @@ mod tests {
         }
         let page = async |shard: &Shard| {
             let topic = TopicName::stored("t");
-            let list = ListQuery { topic, state: State::Ready, full: false, limit: 9, after: None };
+            let list = ListQuery {
+                topic,
+                state: State::Ready,
+                group: None,
+                full: false,
+                limit: 9,
+                after: None,
+            };
             shard.list(list).await.unwrap()
         };
         let (mut first, second) = (page(&early).await, page(&late).await);
@@ -189,7 +196,14 @@ mod tests {
         ring.enqueue_accepted(["a", "b", "c"].map(|id| draft_with_id("t", id)).into()).await;
         let shard = ring.scheduler.shards().all()[0].clone();
         let topic = TopicName::stored("t");
-        let list = ListQuery { topic, state: State::Ready, full: false, limit: 9, after: None };
+        let list = ListQuery {
+            topic,
+            state: State::Ready,
+            group: None,
+            full: false,
+            limit: 9,
+            after: None,
+        };
         let mut page = shard.list(list).await.unwrap();
         let first = page.jobs[0].clone();
         page.jobs[2].job.due_time.0 -= 1_000_000;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use crate::domain::{JobId, ShardName, State, Time, TopicName, limit};
+use crate::domain::{GroupName, Job, JobId, ShardName, State, Time, TopicName, limit};
 use crate::shards::{self, Shard, ShardError};
 use crate::store::{
     self, Deleted, LeaseEvent, ListQuery, Purge, PurgeBatch, RevokeReason, ShardTopicStats,
@@ -22,6 +22,8 @@ pub struct PurgeTopic {
     pub topic: TopicName,
     /// States of the jobs; others are left.
     pub states: Vec<State>,
+    /// Group of the jobs; `Some(None)`: those without one. `None`: all jobs.
+    pub group: Option<Option<GroupName>>,
     /// True: only count.
     pub dry_run: bool,
 }
@@ -78,7 +80,8 @@ impl Scheduler {
         purge: PurgeTopic,
         until: Option<Instant>,
     ) -> shards::Result<PurgedJobs> {
-        if purge.dry_run {
+        // Numbers of groups are not kept: such jobs are counted one by one.
+        if purge.dry_run && purge.group.is_none() {
             return self.count_purged(&purge).await;
         }
         let shards = self.inner.shards.all();
@@ -170,6 +173,12 @@ impl<'a> ShardPurge<'a> {
         for state in cancelled {
             self.purge_state(state, &[state]).await?;
         }
+        if self.purge.dry_run {
+            for &state in &others {
+                self.purge_state(state, &others).await?;
+            }
+            return Ok(());
+        }
         loop {
             let before = self.purged;
             for &state in &others {
@@ -193,14 +202,24 @@ impl<'a> ShardPurge<'a> {
             self.check_deadline()?;
             let chunk_began = Instant::now();
             let (topic, limit) = (self.purge.topic.clone(), limit::CALL_JOBS_MAX);
-            let page = ListQuery { topic, state, full: false, limit, after };
+            let group = self.purge.group.clone();
+            let page = ListQuery { topic, state, group, full: false, limit, after };
             let page = self.shard.list(page).await?;
             let begin = *self.begin.get_or_insert(page.now);
             let end = *end.get_or_insert(page.now);
             let jobs = page.jobs.into_iter().map(|listed| listed.job);
-            let meant = jobs.filter(|job| job.create_time <= begin);
-            let ids: Vec<JobId> = meant.map(|job| job.key.id).collect();
-            self.purge_chunk(ids, Purge { states: states.to_vec(), begin }).await?;
+            let group = &self.purge.group;
+            let is_meant = |job: &Job| {
+                job.create_time <= begin
+                    && group.as_ref().is_none_or(|group| *group == job.spec.group)
+            };
+            let ids: Vec<JobId> = jobs.filter(is_meant).map(|job| job.key.id).collect();
+            if self.purge.dry_run {
+                self.purged += ids.len() as u64;
+            } else {
+                let group = group.clone();
+                self.purge_chunk(ids, Purge { states: states.to_vec(), begin, group }).await?;
+            }
             self.chunk_took = self.chunk_took.max(chunk_began.elapsed());
             after = page.next.filter(|cursor| !was_due || cursor.due <= end);
             if after.is_none() {

@@ -219,7 +219,7 @@ impl RedriveRun<'_> {
 
     fn list_query(&self, state: State, after: Option<ListCursor>) -> ListQuery {
         let (topic, limit) = (self.redrive.topic.clone(), limit::CALL_JOBS_MAX);
-        ListQuery { topic, state, full: false, limit, after }
+        ListQuery { topic, state, group: None, full: false, limit, after }
     }
 
     /// Puts back one chunk. Ids that clients chose may belong to another shard in another topic.

@@ -220,7 +220,12 @@ impl Scheduler {
         let view = self.inner.policies.view();
         let policy = view.of_topic(name).map(|policy| &**policy);
         check(live(policy), expected).map_err(PolicyChangeError::Refused)?;
-        let purge = PurgeTopic { topic: name.clone(), states: State::ALL.into(), dry_run: false };
+        let purge = PurgeTopic {
+            topic: name.clone(),
+            states: State::ALL.into(),
+            group: None,
+            dry_run: false,
+        };
         self.purge(purge, until).await?;
         Ok(())
     }

@@ -311,7 +311,8 @@ impl Rig {
     }
 
     async fn list(&self, name: &str, state: State, after: Option<ListCursor>) {
-        let list = ListQuery { topic: topic(name), state, full: false, limit: 500, after };
+        let list =
+            ListQuery { topic: topic(name), state, group: None, full: false, limit: 500, after };
         self.q.store.list(list).await.unwrap();
     }
 }

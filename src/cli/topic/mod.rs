@@ -13,7 +13,7 @@ use super::exit::{self, CommandFailure, print_error, print_note};
 use super::info::strip_enum_prefix;
 use super::output::{Block, JsonList, OutputArgs, StdoutWriter, Table, print_json};
 use super::times::span;
-use super::{job_state, output, values};
+use super::values;
 use crate::pb::{GetTopicStatsRequest, ListTopicsRequest, TopicStats, TopicSummary};
 use change::{TopicDeleteArgs, TopicPauseArgs, TopicResumeArgs};
 use plan::TopicPlanArgs;

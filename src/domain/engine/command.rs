@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::retry::RetryPolicy;
 use crate::domain::{
-    EnqueueOutcome, JobKey, OnConflict, Payload, RetentionRule, Spec, State, StreamId, Time, Token,
-    TopicName, When,
+    EnqueueOutcome, GroupName, JobKey, OnConflict, Payload, RetentionRule, Spec, State, StreamId,
+    Time, Token, TopicName, When,
 };
 
 use super::decision_clock::RecordTime;
@@ -245,6 +245,9 @@ pub struct Purge {
     /// a purge comes to its end while jobs arrive. A job that was cancelled after it stays CANCELLED: a purge would
     /// count the record that it has left of a job a second time.
     pub begin: Time,
+    /// Group of the jobs; `Some(None)`: those without one. A tombstone has no group that is known, and stays. `None`: all
+    /// jobs.
+    pub group: Option<Option<GroupName>>,
 }
 
 /// Makes a finished job wait again.

@@ -50,7 +50,14 @@ impl DecisionBuilder {
             Phase::Finished(finish) if state == State::Cancelled => finish.at.at > purge.begin,
             Phase::Finished(_) | Phase::Waiting | Phase::Running(_) => false,
         };
-        purge.states.contains(&state) && record.created.at <= purge.begin && !is_later
+        let is_of_group = purge
+            .group
+            .as_ref()
+            .is_none_or(|group| *group == record.spec.group && !record.is_tombstone());
+        purge.states.contains(&state)
+            && record.created.at <= purge.begin
+            && !is_later
+            && is_of_group
     }
 
     /// Deletes a job that is in the state `previous`.

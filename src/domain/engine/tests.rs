@@ -206,7 +206,7 @@ fn the_table_of_the_life_cycle() {
 }
 
 fn purge(states: &[State], begin: Time) -> Command {
-    Command::Purge(Purge { states: states.to_vec(), begin })
+    Command::Purge(Purge { states: states.to_vec(), begin, group: None })
 }
 
 /// A purge is a delete of the jobs in the named states: any job, any state.

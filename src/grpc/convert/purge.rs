@@ -11,11 +11,13 @@ pub(in crate::grpc) fn purge_topic(
     request: &pb::PurgeTopicRequest,
 ) -> Result<PurgeTopic, InvalidRequest> {
     let mut checks = Checks::default();
-    let pb::PurgeTopicRequest { name, states, validate_only } = request;
+    let pb::PurgeTopicRequest { name, states, validate_only, group } = request;
     let topic = names::topic(&mut checks, FieldPath::ROOT.field("name"), name);
     let states = self::states(&mut checks, states);
     let dry_run = *validate_only;
-    checks.finish(topic.map(|topic| PurgeTopic { topic, states, dry_run }))
+    let at = FieldPath::ROOT.field("group");
+    let group = group.as_ref().map(|group| names::group(&mut checks, at, group));
+    checks.finish(topic.map(|topic| PurgeTopic { topic, states, group, dry_run }))
 }
 
 /// Reads the states of the jobs to remove. Nothing is removed by a mistake: there is no default, and a state that is
@@ -48,7 +50,7 @@ mod tests {
 
     fn fields(name: &str, states: &[i32]) -> Vec<String> {
         let (name, states) = (name.to_owned(), states.to_vec());
-        let request = pb::PurgeTopicRequest { name, states, validate_only: false };
+        let request = pb::PurgeTopicRequest { name, states, validate_only: false, group: None };
         let violations = refused(purge_topic(&request));
         violations.into_iter().map(|(field, reason)| format!("{field} {reason}")).collect()
     }
@@ -56,7 +58,12 @@ mod tests {
     #[test]
     fn purges_are_checked() {
         let states = State::ALL.map(|state| enums::to_job_state(state).into()).to_vec();
-        let request = pb::PurgeTopicRequest { name: "t".to_owned(), states, validate_only: true };
+        let request = pb::PurgeTopicRequest {
+            name: "t".to_owned(),
+            states,
+            validate_only: true,
+            group: Some("g".to_owned()),
+        };
         let purge = purge_topic(&request).unwrap();
         assert_eq!((purge.topic, purge.dry_run), (TopicName::stored("t"), true));
         assert_eq!(purge.states, State::ALL);

@@ -13,7 +13,12 @@ use super::receipts;
 use super::test_ring::{TestRing, draft, draft_with_id, eventually, key};
 
 fn purge(states: &[State]) -> PurgeTopic {
-    PurgeTopic { topic: TopicName::stored("t"), states: states.to_vec(), dry_run: false }
+    PurgeTopic {
+        topic: TopicName::stored("t"),
+        states: states.to_vec(),
+        group: None,
+        dry_run: false,
+    }
 }
 
 fn counting(states: &[State]) -> PurgeTopic {

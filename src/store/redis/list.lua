@@ -1,14 +1,15 @@
 -- flags: no-writes
 -- list: reads the jobs of a topic that are in one state, by due time, then by arrival; not those that run.
 -- ARGV: now, whether jobs past their time must be pruned first (0 or 1), topic, state (`r` ready, `s` scheduled, `b`
--- backoff, or the digit of a finished phase), due time and arrival to begin after (empty: at the beginning), limit.
+-- backoff, or the digit of a finished phase), due time and arrival to begin after (empty: at the beginning), limit, for
+-- waiting jobs which of them: `a` all, `u` those without a group, `g` and a name: those of the group.
 -- Reply: false when a prune is needed first. Else now, the due time and arrival of the last member that was read if
 -- the script stopped before it had found enough (else 0 and 0), members (arrival and id) and due times.
 --#include clock
 --#include ready_list
 --#include list_cursor
 local unpack_ = struct.unpack
-local name, state, limit = ARGV[3], ARGV[4], tonumber(ARGV[7])
+local name, state, limit, which = ARGV[3], ARGV[4], tonumber(ARGV[7]), ARGV[8]
 local after_due, after_seq = tonumber(ARGV[5]), tonumber(ARGV[6])
 local alarm = ARGV[2] == '1' and call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
 if alarm and tonumber(alarm) <= now then return false end
@@ -40,17 +41,18 @@ local function list_line(found)
 end
 
 local orders, found, stop_due, stop_seq = {}, {}, nil, nil
-if state == 'r' then stop_due, stop_seq = list_line(found) end
+local lane = string.sub(which, 1, 1) == 'g' and '\0' .. string.sub(which, 2) or ''
+if state == 'r' and lane == '' then stop_due, stop_seq = list_line(found) end
 local ahead = state == 's' or state == 'b'
 if tonumber(state) then
   orders[1] = P .. 'done:' .. state .. ':' .. name
 else
   for priority = 0, 9 do
-    if state ~= 'b' then orders[#orders + 1] = P .. 'wait:' .. priority .. ':' .. name end
-    if state ~= 's' then orders[#orders + 1] = P .. 'back:' .. priority .. ':' .. name end
+    if state ~= 'b' then orders[#orders + 1] = P .. 'wait:' .. priority .. ':' .. name .. lane end
+    if state ~= 's' then orders[#orders + 1] = P .. 'back:' .. priority .. ':' .. name .. lane end
   end
 end
-if not tonumber(state) then
+if not tonumber(state) and which == 'a' then
   -- The jobs of all groups.
   if state ~= 'b' then orders[#orders + 1] = P .. 'grouped:0:' .. name end
   if state ~= 's' then orders[#orders + 1] = P .. 'grouped:1:' .. name end

@@ -112,6 +112,11 @@ impl RedisStore {
                 None => call.arg("").arg(""),
             };
             call.arg(list.limit + 1);
+            match &list.group {
+                None => call.arg("a"),
+                Some(None) => call.arg("u"),
+                Some(Some(group)) => call.arg(format!("g{}", group.as_str())),
+            };
         };
         let mut reply = self.run_pruned(Verb::List, add).await?;
         let now = reply.time()?;

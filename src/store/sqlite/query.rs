@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use rusqlite::{OptionalExtension as _, Row, params};
+use rusqlite::{OptionalExtension as _, Row, ToSql, params, params_from_iter};
 
-use crate::domain::{JobId, State, Time, TopicName, limit};
+use crate::domain::{GroupName, JobId, State, Time, TopicName, limit};
 use crate::store::{
     IdsPage, ListCursor, ListEntry, ListPage, ListQuery, ShardTopicStats, StatsOptions, TopicInfo,
 };
@@ -18,6 +18,7 @@ const FILE: &str = include_str!("query.sql");
 const IDS: &str = statement(FILE, "ids");
 const STORED: &str = statement(FILE, "stored");
 const LIST_WAITING: &str = statement(FILE, "list_waiting");
+const LIST_WAITING_OF_LANE: &str = statement(FILE, "list_waiting_of_lane");
 const LIST_RUNNING: &str = statement(FILE, "list_running");
 const LIST_FINISHED: &str = statement(FILE, "list_finished");
 const TOPICS: &str = include_str!("topics.sql");
@@ -76,23 +77,32 @@ fn list_waiting(
         _ => (ahead, i64::MAX, 0, 0),
     };
     let (due, sequence) = after(list);
-    let mut statement = reader.connection.prepare_cached(LIST_WAITING)?;
+    let group = list.group.as_ref().and_then(Option::as_ref);
+    let sql = if group.is_some() { LIST_WAITING_OF_LANE } else { LIST_WAITING };
+    let mut statement = reader.connection.prepare_cached(sql)?;
+    // Jobs with a group have the ranks behind those of the others.
+    let ranks = match &list.group {
+        None => 0..ranks_of(reader, topic)?,
+        Some(None) => 0..RANKS,
+        Some(Some(_)) => RANKS..2 * RANKS,
+    };
     let mut merged = Vec::new();
-    for rank in 0..ranks_of(reader, topic)? {
-        let page = statement.query_map(
-            params![
-                topic,
-                rank,
-                due_min.max(due),
-                due_max,
-                failed_min,
-                failed_max,
-                due,
-                sequence,
-                list.limit + 1
-            ],
-            |row| JobRow::read_with(row, list.full),
-        )?;
+    for rank in ranks {
+        let place: [&dyn ToSql; 9] = [
+            &topic,
+            &rank,
+            &due_min.max(due),
+            &due_max,
+            &failed_min,
+            &failed_max,
+            &due,
+            &sequence,
+            &(list.limit + 1),
+        ];
+        let lane = group.map(GroupName::as_str);
+        let values = place.into_iter().chain(lane.as_ref().map(|lane| lane as &dyn ToSql));
+        let page = statement
+            .query_map(params_from_iter(values), |row| JobRow::read_with(row, list.full))?;
         merged.extend(page.collect::<rusqlite::Result<Vec<_>>>()?);
     }
     merged.sort_by_key(|(row, _)| (row.record.due.at, row.key));

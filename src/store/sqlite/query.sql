@@ -4,6 +4,12 @@ SELECT * FROM jobs
 WHERE topic = ?1 AND phase = 0 AND rank = ?2 AND due >= ?3 AND due <= ?4
   AND failed >= ?5 AND failed <= ?6 AND (due > ?7 OR due = ?7 AND key > ?8)
 ORDER BY due, key LIMIT ?9;
+-- :list_waiting_of_lane
+SELECT jobs.* FROM lane_jobs JOIN jobs ON jobs.key = lane_jobs.key
+WHERE lane_jobs.topic = ?1 AND lane_jobs.lane = ?10 AND lane_jobs.rank = ?2 AND lane_jobs.due >= ?3
+  AND lane_jobs.due <= ?4 AND failed >= ?5 AND failed <= ?6
+  AND (lane_jobs.due > ?7 OR lane_jobs.due = ?7 AND lane_jobs.key > ?8)
+ORDER BY lane_jobs.due, lane_jobs.key LIMIT ?9;
 -- :list_running
 SELECT * FROM jobs
 WHERE topic = ?1 AND phase = 1 AND (due > ?2 OR due = ?2 AND key > ?3)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::{Job, JobId, State, Time, TopicName};
+use crate::domain::{GroupName, Job, JobId, State, Time, TopicName};
 
 /// Query for a page of jobs.
 #[derive(Clone, Debug)]
@@ -11,6 +11,9 @@ pub struct ListQuery {
     pub topic: TopicName,
     /// State of the jobs.
     pub state: State,
+    /// Group of the jobs; `Some(None)`: those without one. `None`: all jobs. Only SCHEDULED, READY and BACKOFF jobs are
+    /// found by it; in other states all jobs are listed.
+    pub group: Option<Option<GroupName>>,
     /// Includes payload, result and attempts.
     pub full: bool,
     /// Maximum number of jobs.

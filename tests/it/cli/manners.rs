@@ -7,7 +7,7 @@ use super::{command, finish, ringq};
 use crate::harness::{Server, Setup, job, within};
 
 /// Calls of every command that connects to a server.
-const CALLS: [&[&str]; 24] = [
+const CALLS: [&[&str]; 25] = [
     &["enqueue", "mail", "x"],
     &["enqueue", "mail", "x", "--wait"],
     &["enqueue", "mail", "--lines", "/dev/null"],
@@ -27,6 +27,7 @@ const CALLS: [&[&str]; 24] = [
     &["topic", "get", "mail"],
     &["group", "pause", "mail", "a"],
     &["group", "resume", "mail", "a"],
+    &["group", "purge", "mail", "a", "--state", "dead", "--yes"],
     &["topic", "create", "mail"],
     &["topic", "set", "mail", "--priority", "1"],
     &["topic", "pause", "mail"],

@@ -92,3 +92,21 @@ async fn a_shard_that_does_not_answer_is_named() {
     let removed: usize = ran.stdout.strip_suffix(" removed\n").unwrap().parse().unwrap();
     assert!(removed > 0 && removed < 40, "{ran:?}");
 }
+
+#[tokio::test]
+async fn jobs_of_one_group_are_removed() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    for group in ["a", "a", "b", ""] {
+        client.enqueue(ringq::pb::JobSpec { group: group.into(), ..job("mail") }).await;
+    }
+    let purge = async |group: &str, flags: &[&str]| {
+        let args = [&["group", "purge", "mail", group, "--state", "ready"], flags].concat();
+        ringq(&server, &args).await
+    };
+    assert_eq!(purge("a", &["--dry-run"]).await.ok(), "2 would be removed\n");
+    purge("a", &[]).await.fails(2, &["no terminal", "--yes", "--dry-run"]);
+    assert_eq!(purge("a", &["--yes"]).await.ok(), "2 removed\n");
+    assert_eq!(purge("-", &["--yes"]).await.ok(), "1 removed\n");
+    assert_eq!(client.stats("mail").await.ready, 1);
+}

@@ -55,7 +55,8 @@ async fn delete(q: &Fixture, ids: &[String]) {
 async fn listed(q: &Fixture, state: State) -> Vec<String> {
     let (mut ids, mut after) = (Vec::new(), None);
     loop {
-        let list = ListQuery { topic: topic(TOPIC), state, full: false, limit: 300, after };
+        let list =
+            ListQuery { topic: topic(TOPIC), state, group: None, full: false, limit: 300, after };
         let page = q.store.list(list).await.unwrap();
         ids.extend(page.jobs.into_iter().map(|listed| listed.job.key.id.to_string()));
         after = page.next;

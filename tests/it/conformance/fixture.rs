@@ -512,7 +512,14 @@ impl Fixture {
 
     /// Lists the ids of [`TOPIC`] in one state.
     pub(crate) async fn list_ids(&self, state: State) -> Vec<String> {
-        let list = ListQuery { topic: topic(TOPIC), state, full: false, limit: 100, after: None };
+        let list = ListQuery {
+            topic: topic(TOPIC),
+            state,
+            group: None,
+            full: false,
+            limit: 100,
+            after: None,
+        };
         let page = self.store.list(list).await.unwrap();
         page.jobs.into_iter().map(|listed| listed.job.key.id.to_string()).collect()
     }

@@ -9,7 +9,7 @@ use super::fixture::Fixture;
 use super::values::{TOPIC, after, dead_lettered, failed_for, job_in, new_job, released, topic};
 
 async fn page(q: &Fixture, state: State, limit: usize, after: Option<ListCursor>) -> ListPage {
-    let list = ListQuery { topic: topic(TOPIC), state, full: true, limit, after };
+    let list = ListQuery { topic: topic(TOPIC), state, group: None, full: true, limit, after };
     q.store.list(list).await.unwrap()
 }
 
@@ -51,7 +51,14 @@ pub(crate) async fn a_list_has_the_jobs_of_its_topic_and_state(q: Fixture) {
 pub(crate) async fn a_brief_list_reads_like_a_brief_get(q: Fixture) {
     every_state(&q).await;
     for state in State::ALL {
-        let list = ListQuery { topic: topic(TOPIC), state, full: false, limit: 9, after: None };
+        let list = ListQuery {
+            topic: topic(TOPIC),
+            state,
+            group: None,
+            full: false,
+            limit: 9,
+            after: None,
+        };
         let jobs = q.store.list(list).await.unwrap().jobs.into_iter().map(|listed| listed.job);
         let key = super::key(TOPIC, state.name());
         let got = q.store.get(vec![key], false).await.unwrap();

@@ -367,6 +367,7 @@ macro_rules! conformance {
                 what_is_not_there_is_not_purged
                 of_purges_and_acks_at_once_one_gets_each_job
                 jobs_are_claimed_or_purged_never_both
+                jobs_of_one_group_are_purged_alone
             }
             reschedule {
                 a_scheduled_job_moves_earlier_later_and_to_now

@@ -144,8 +144,14 @@ pub(crate) async fn a_count_does_not_wait_for_all_that_is_past_its_time(q: Fixtu
     q.sleep(61);
     q.stats(TOPIC).await;
     assert!(records(&q).await >= limit::CALL_JOBS_MAX as u64, "some of it is left");
-    let list =
-        ListQuery { topic: topic(TOPIC), state: State::Ready, full: false, limit: 50, after: None };
+    let list = ListQuery {
+        topic: topic(TOPIC),
+        state: State::Ready,
+        group: None,
+        full: false,
+        limit: 50,
+        after: None,
+    };
     let page = q.store.list(list).await.unwrap();
     assert!(page.jobs.is_empty(), "what is past its time is in no list");
     assert_eq!(q.stats(TOPIC).await.ready, 0);

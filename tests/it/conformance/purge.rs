@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use ringq::domain::{JobId, OnConflict, RetentionRule, State, Time};
-use ringq::store::{Deleted, LeaseRefusal, NewJob, Purge, PurgeBatch, Store, all_or_worst_error};
+use ringq::domain::{GroupName, JobId, OnConflict, RetentionRule, Spec, State, Time};
+use ringq::store::{
+    Deleted, LeaseRefusal, ListQuery, NewJob, Purge, PurgeBatch, Store, all_or_worst_error,
+};
 
 use super::fixture::Fixture;
 use super::list::every_state;
@@ -18,7 +20,7 @@ fn batch(ids: &[&str], states: &[State], begin: Time) -> PurgeBatch {
     PurgeBatch {
         topic: topic(TOPIC),
         ids: ids.iter().map(|id| JobId::stored(id)).collect(),
-        purge: Purge { states: states.to_vec(), begin },
+        purge: Purge { states: states.to_vec(), begin, group: None },
         deadline: None,
     }
 }
@@ -231,4 +233,65 @@ pub(crate) async fn jobs_are_claimed_or_purged_never_both(q: Fixture) {
     for leased in &leased {
         q.ack(leased).await;
     }
+}
+
+pub(crate) async fn jobs_of_one_group_are_purged_alone(q: Fixture) {
+    let named = |id: &str, group: &str| {
+        let plain = new_job(id);
+        let group = GroupName::try_new(group).ok();
+        let retention = RetentionRule::Record(RETENTION);
+        NewJob { spec: Spec { group, ..plain.spec }, retention, ..plain }
+    };
+    for group in ["a", "b", ""] {
+        let id = |kind: &str| format!("{kind}{group}");
+        let dead = q.run(named(&id("dead"), group)).await;
+        q.end(&dead, dead_lettered()).await;
+        let retried = q.run(named(&id("retried"), group)).await;
+        q.end(&retried, failed_for(60)).await;
+        q.put(NewJob { due: after(60), priority: Some(3), ..named(&id("later"), group) }).await;
+        q.run(named(&id("running"), group)).await;
+    }
+    for group in ["a", "b", ""] {
+        q.put(NewJob { priority: Some(7), ..named(&format!("ready{group}"), group) }).await;
+    }
+    for (group, name) in [("a", GroupName::try_new("a").ok()), ("", None)] {
+        let ids = |state| {
+            let list = ListQuery {
+                topic: topic(TOPIC),
+                state,
+                group: Some(name.clone()),
+                full: false,
+                limit: 100,
+                after: None,
+            };
+            let store = Arc::clone(&q.store);
+            async move {
+                let page = store.list(list).await.unwrap();
+                page.jobs.iter().map(|listed| listed.job.key.id.to_string()).collect::<Vec<_>>()
+            }
+        };
+        assert_eq!(ids(State::Scheduled).await, [format!("later{group}")]);
+        assert_eq!(ids(State::Backoff).await, [format!("retried{group}")]);
+        assert_eq!(ids(State::Ready).await, [format!("ready{group}")]);
+    }
+    let every: Vec<String> = ["dead", "retried", "later", "running", "ready"]
+        .iter()
+        .flat_map(|kind| ["a", "b", ""].map(|group| format!("{kind}{group}")))
+        .collect();
+    let every: Vec<&str> = every.iter().map(String::as_str).collect();
+    let purge_group = async |group: &str| {
+        let mut all = batch(&every, &State::ALL, q.now());
+        all.purge.group = Some(GroupName::try_new(group).ok());
+        let purged = purge_on(&*q.store, all).await;
+        let gone = every.iter().zip(purged).filter(|(_, deleted)| deleted.is_some());
+        gone.map(|(id, _)| (*id).to_owned()).collect::<Vec<_>>()
+    };
+    let of = |group: &str| {
+        ["dead", "retried", "later", "running", "ready"].map(|kind| format!("{kind}{group}"))
+    };
+    assert_eq!(purge_group("a").await, of("a"));
+    assert_eq!(purge_group("none").await, [""; 0]);
+    assert_eq!(purge_group("").await, of(""));
+    assert_eq!(q.state("readyb").await, Some(State::Ready));
+    assert_eq!(q.claim_ids().await, ["readyb"]);
 }

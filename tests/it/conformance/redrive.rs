@@ -74,7 +74,7 @@ pub(crate) async fn dead_letters_come_back_in_the_order_of_their_due_times(q: Fi
     bury(&q, &["c", "a", "b"]).await;
     for expected in [&["c", "a"][..], &["b"], &[]] {
         let (topic, state) = (topic(TOPIC), State::Dead);
-        let list = ListQuery { topic, state, full: false, limit: 2, after: None };
+        let list = ListQuery { topic, state, group: None, full: false, limit: 2, after: None };
         let page = q.store.list(list).await.unwrap();
         let page: Vec<_> = page.jobs.iter().map(|found| found.job.key.id.as_str()).collect();
         assert_eq!(page, expected);

@@ -20,7 +20,7 @@ const WAITS_OR_RUNS: [JobState; 4] =
 
 fn purge_of(states: &[JobState]) -> PurgeTopicRequest {
     let states = states.iter().map(|&state| state.into()).collect();
-    PurgeTopicRequest { name: "t".into(), states, validate_only: false }
+    PurgeTopicRequest { name: "t".into(), states, validate_only: false, group: None }
 }
 
 async fn call(
@@ -411,4 +411,43 @@ async fn many_dead_letters_go_within_seconds() {
     let took = begin.elapsed();
     println!("{jobs} dead letters: made in {made:?}, counted in {counted:?}, purged in {took:?}");
     assert_eq!((purged, client.stats("t").await.dead), (jobs as u64, 0));
+}
+
+#[tokio::test]
+async fn one_group_is_purged_on_all_shards_and_counted_first() {
+    let mut ring = Vec::new();
+    for _ in 0..4 {
+        let Some(redis) = Redis::start().await else { return };
+        ring.push(redis);
+    }
+    let urls = ring.iter().enumerate().map(|(n, redis)| format!("s{n}={}", redis.url()));
+    let server = Setup::new().ring(urls.collect()).start().await;
+    let client = server.connect().await;
+    // Longer than a page, in several states.
+    let of = |group: &str| ringq::pb::JobSpec { group: group.into(), ..job("t") };
+    client
+        .enqueue_all([vec![of("noisy"); 3_000], vec![of("quiet"); 40], vec![job("t"); 7]].concat())
+        .await;
+    client.enqueue_all(vec![of("noisy").with_delay(millis(600_000)); 5]).await;
+    let states: Vec<i32> = WAITS_OR_RUNS.iter().map(|&state| state.into()).collect();
+    let request = |group: &str, validate_only| PurgeTopicRequest {
+        name: "t".into(),
+        states: states.clone(),
+        validate_only,
+        group: Some(group.into()),
+    };
+    for (group, count) in [("noisy", 3_005), ("", 7), ("none", 0)] {
+        for validate_only in [true, false] {
+            let answer = call(&client, request(group, validate_only)).await.unwrap();
+            assert_eq!(
+                (answer.purged_count, answer.unreachable_shards.len()),
+                (count, 0),
+                "{group}"
+            );
+        }
+    }
+    let stats = client.stats("t").await;
+    assert_eq!((stats.ready, stats.scheduled), (40, 0));
+    let wrong = call(&client, request("a b", true)).await.unwrap_err();
+    assert_refused(&wrong, Code::InvalidArgument, "INVALID_FIELD", "group");
 }

@@ -104,7 +104,14 @@ async fn seen(q: &Fixture) -> Vec<String> {
         seen.push(format!("{job:#?}"));
     }
     for state in State::ALL {
-        let list = ListQuery { topic: topic(TOPIC), state, full: true, limit: 100, after: None };
+        let list = ListQuery {
+            topic: topic(TOPIC),
+            state,
+            group: None,
+            full: true,
+            limit: 100,
+            after: None,
+        };
         seen.push(format!("{:#?}", q.store.list(list).await.unwrap()));
     }
     let leases = leases(q).await.into_iter();

@@ -270,7 +270,7 @@ impl Run {
             keys.iter().filter_map(|key| self.reference.get(key, full)).collect();
         let (mut got, mut after) = (Vec::new(), None);
         loop {
-            let list = ListQuery { topic: topic.clone(), state, full, limit, after };
+            let list = ListQuery { topic: topic.clone(), state, group: None, full, limit, after };
             let page = self.store.store.list(list).await.unwrap();
             assert!(page.jobs.len() <= limit, "{} jobs in a page of {limit}", page.jobs.len());
             got.extend(page.jobs.into_iter().map(|listed| listed.job));

@@ -523,7 +523,7 @@ impl Dice {
         };
         let states = State::ALL.into_iter().filter(|_| self.rng.random_bool(0.3)).collect();
         let ago = self.maybe(0.3, |dice| dice.seconds(5)).unwrap_or_default();
-        let purge = Purge { states, begin: now.minus(ago) };
+        let purge = Purge { states, begin: now.minus(ago), group: None };
         PurgeBatch { topic: first.topic, ids, purge, deadline: None }
     }
 

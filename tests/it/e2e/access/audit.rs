@@ -108,7 +108,12 @@ async fn a_purge_is_logged_with_its_topic_and_the_number_of_its_jobs() {
     }
     let ops = app.as_identity("ops");
     let states = vec![pb::JobState::Ready.into()];
-    let count = pb::PurgeTopicRequest { name: "mail.x".to_owned(), states, validate_only: true };
+    let count = pb::PurgeTopicRequest {
+        name: "mail.x".to_owned(),
+        states,
+        validate_only: true,
+        group: None,
+    };
     let purge = pb::PurgeTopicRequest { validate_only: false, ..count.clone() };
     let none = pb::PurgeTopicRequest { name: "none".to_owned(), ..purge.clone() };
     let method = "TopicService/PurgeTopic";

@@ -315,7 +315,7 @@ impl World {
 /// Returns a purge that removes nothing.
 fn count_dead(name: String) -> pb::PurgeTopicRequest {
     let states = vec![pb::JobState::Dead.into()];
-    pb::PurgeTopicRequest { name, states, validate_only: true }
+    pb::PurgeTopicRequest { name, states, validate_only: true, group: None }
 }
 
 /// Returns the message of a call that settles or extends a lease.

@@ -135,6 +135,7 @@ fn purge_topic() -> Vec<Row> {
         name: name.into(),
         states: states.to_vec(),
         validate_only: false,
+        group: None,
     };
     let dead = JobState::Dead as i32;
     let all: Vec<i32> = (1..=8).collect();
