@@ -67,7 +67,11 @@ pub(crate) async fn claim(store: &dyn Store, batch: usize) -> Result<Vec<LeaseSe
         bytes: 64 << 20,
         oversize: true,
     };
-    let asks = vec![TopicDemand { topic: TopicName::stored("orders"), streams: vec![taker] }];
+    let asks = vec![TopicDemand {
+        topic: TopicName::stored("orders"),
+        ageing: None,
+        streams: vec![taker],
+    }];
     let claims = store.claim(Claim { nonce: rand::random(), owner: 1, topics: asks }).await?;
     let leased = claims.topics.into_iter().flat_map(|topic| topic.by_stream).flatten();
     let ack = |leased: LeasedJob| LeaseSettlement {

@@ -26,6 +26,7 @@ pub(super) fn topic_demands(plan: &ClaimPlan, policies: Option<&PolicyView>) -> 
         let takers = asked.takers.iter();
         TopicDemand {
             topic: asked.topic.clone(),
+            ageing: None,
             streams: takers.map(|taker| taker_of(&taker.stream, taker.share, lease)).collect(),
         }
     };

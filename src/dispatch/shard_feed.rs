@@ -294,7 +294,12 @@ impl ShardFeed {
     async fn check_sleeping(&mut self) -> shards::Result<()> {
         let topics = self.planner.next_sleeping(limit::SCAN_PART_MAX);
         if !topics.is_empty() {
-            let ask = |topic: &TopicName| TopicDemand { topic: topic.clone(), streams: Vec::new() };
+            // No job is taken, so the order does not matter.
+            let ask = |topic: &TopicName| TopicDemand {
+                topic: topic.clone(),
+                ageing: None,
+                streams: Vec::new(),
+            };
             let asks = topics.iter().map(ask).collect();
             let claim =
                 Claim { nonce: new_nonce(), owner: self.scheduler.replica().nonce, topics: asks };

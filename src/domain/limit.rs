@@ -98,6 +98,9 @@ pub const ATTEMPTS_KEPT: usize = 10;
 pub const RETRY_DELAYS_MAX: usize = 100;
 /// Highest priority; 0 is the default and the lowest. People cannot distinguish more than ten levels.
 pub const PRIORITY_MAX: u8 = 9;
+/// Longest waiting time that one level of priority is worth: with it, nine levels are nine days, longer than a backlog
+/// should last, and times stay far below 2^53 microseconds.
+pub const PRIORITY_AGEING_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Largest page of `ListJobs`: one store call has room for it.
 pub const LIST_JOBS_PAGE_MAX: u32 = 500;
 /// Page size of `ListJobs` when none is given: as much as a person looks through.
@@ -253,6 +256,7 @@ pub fn all() -> Vec<(&'static str, i64)> {
         ("attempts_kept", count(ATTEMPTS_KEPT)),
         ("retry_delays_max", count(RETRY_DELAYS_MAX)),
         ("priority_max", count(PRIORITY_MAX)),
+        ("priority_ageing_ms_max", ms(PRIORITY_AGEING_MAX)),
         ("list_jobs_page_max", count(LIST_JOBS_PAGE_MAX)),
         ("list_jobs_bytes_max", count(LIST_JOBS_BYTES_MAX)),
         ("list_topics_page_max", count(LIST_TOPICS_PAGE_MAX)),

@@ -6,6 +6,7 @@
 //! - [`engine`]: the result of each command on a job, decided once for all stores
 //! - [`lifecycle`]: the end of a lease and its consequences by the retry policy; a new way of settling begins at
 //!   [`lifecycle::LeaseEndCause`]
+//! - [`ageing`]: the order of due jobs in which waiting counts as much as priority
 //! - [`outage`]: leases that expired while no server served their shard
 //! - [`conflict`]: the result of an enqueue when the id is taken
 //! - [`retry`]: retry policy: waits and limits
@@ -17,6 +18,7 @@
 //! - [`time`]: instants in microseconds
 //! - [`topic_policy`]: what operators set for topics
 
+pub mod ageing;
 pub mod conflict;
 pub mod credit;
 pub mod engine;
@@ -36,6 +38,7 @@ pub mod stream_id;
 pub mod time;
 pub mod topic_policy;
 
+pub use ageing::PriorityAgeing;
 pub use conflict::{EnqueueOutcome, OnConflict};
 pub use id::{JobId, JobKey};
 pub use job::{Attempt, AttemptOutcome, Durability, Job, Payload, RetentionRule, Spec, State};

@@ -61,7 +61,7 @@ impl AdminHandler {
 
     /// Returns the facts about a job that was read, with those about the streams of this server.
     fn facts(&self, access: &CallAccess, found: FoundJob) -> ExplainFacts {
-        let FoundJob { explained, attempts_max, other_servers } = found;
+        let FoundJob { explained, ageing, attempts_max, other_servers } = found;
         let job = &explained.job;
         let policy = self.scheduler.policies().of_topic(&job.key.topic);
         let group = &job.spec.group;
@@ -84,6 +84,7 @@ impl AdminHandler {
             job: explained.job,
             now: explained.now,
             ready_before: explained.ready_before,
+            ageing,
             lease: explained.lease,
             kept: explained.kept,
             attempts_max,

@@ -1,7 +1,7 @@
 //! Explain: one job with what explains why it does not run, or the shard that gives no information about it.
 
 use crate::domain::explain::ShardSilence;
-use crate::domain::{JobKey, ShardName, limit};
+use crate::domain::{JobKey, PriorityAgeing, ShardName, limit};
 use crate::shards::{self, Shard, ShardError};
 use crate::store::{self, ExplainedJob};
 
@@ -26,6 +26,8 @@ pub enum JobExplanation {
 pub struct FoundJob {
     /// The job.
     pub explained: ExplainedJob,
+    /// Ageing of the priorities of its topic.
+    pub ageing: Option<PriorityAgeing>,
     /// Number of failures allowed by its retry policy; `None`: no limit.
     pub attempts_max: Option<u32>,
     /// Number of other servers that are alive and serve its shard.
@@ -40,12 +42,13 @@ impl Scheduler {
     /// # Errors
     /// Errors of the store that concern the job alone, or an overloaded shard.
     pub async fn explain(&self, key: JobKey) -> shards::Result<Option<JobExplanation>> {
+        let ageing = None;
         let explain = |shard: Shard, key| async move {
-            Ok(vec![shard.explain(key, limit::READY_BEFORE_MAX).await?])
+            Ok(vec![shard.explain(key, ageing, limit::READY_BEFORE_MAX).await?])
         };
         match self.call_on_owners(&key, explain, |found| found).await {
             Ok(found) => Ok(found.map(|(shard, explained)| {
-                JobExplanation::Found(Box::new(self.found_job(&shard, explained)))
+                JobExplanation::Found(Box::new(self.found_job(&shard, explained, ageing)))
             })),
             Err(error) => match silence(&error) {
                 Some(silence) => Ok(Some(JobExplanation::Unknown { shard: error.shard, silence })),
@@ -54,8 +57,14 @@ impl Scheduler {
         }
     }
 
-    fn found_job(&self, shard: &Shard, explained: ExplainedJob) -> FoundJob {
+    fn found_job(
+        &self,
+        shard: &Shard,
+        explained: ExplainedJob,
+        ageing: Option<PriorityAgeing>,
+    ) -> FoundJob {
         FoundJob {
+            ageing,
             attempts_max: self
                 .retry_policy(&explained.job.key.topic, &explained.job.spec.retry)
                 .max_attempts,

@@ -3,7 +3,7 @@
 
 use tokio::time::Instant;
 
-use crate::domain::{Job, JobKey, TopicName};
+use crate::domain::{Job, JobKey, PriorityAgeing, TopicName};
 use crate::store::{
     AdoptBatch, Deleted, ExplainedJob, Heartbeat, IdsPage, JobDeletion, JobReschedule,
     LeaseQueryResult, LeaseRef, LeaseRefusal, ListPage, ListQuery, PoliciesPage, PolicyWrite,
@@ -33,7 +33,7 @@ verbs! {
     Unclaim: unclaim(what: Unclaim) -> UnclaimResult;
     Leases: running_leases(refs: Vec<LeaseRef>) -> Vec<std::result::Result<RunningLease, LeaseRefusal>>;
     Get: get(keys: Vec<JobKey>, full: bool) -> Vec<Option<Job>>;
-    Explain: explain(key: JobKey, limit: u64) -> Option<ExplainedJob>;
+    Explain: explain(key: JobKey, ageing: Option<PriorityAgeing>, limit: u64) -> Option<ExplainedJob>;
     Delete: delete(items: Vec<JobDeletion>) -> Vec<Option<Deleted>>;
     Reschedule: reschedule(items: Vec<JobReschedule>) -> Vec<RescheduleResult>;
     Redrive: redrive(redrive: RedriveBatch) -> RedriveResult;

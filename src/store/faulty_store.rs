@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::clock::Clock;
 use crate::domain::engine::Command;
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobId, JobKey, ShardName, Time, TopicName};
+use crate::domain::{Job, JobId, JobKey, PriorityAgeing, ShardName, Time, TopicName};
 use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
     Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage,
@@ -359,8 +359,13 @@ impl Store for FaultyStore {
         self.call_store_read(move |store| store.get(keys, full))
     }
 
-    fn explain(&self, key: JobKey, limit: u64) -> StoreFuture<'_, Option<ExplainedJob>> {
-        self.call_store_read(move |store| store.explain(key, limit))
+    fn explain(
+        &self,
+        key: JobKey,
+        ageing: Option<PriorityAgeing>,
+        limit: u64,
+    ) -> StoreFuture<'_, Option<ExplainedJob>> {
+        self.call_store_read(move |store| store.explain(key, ageing, limit))
     }
 
     fn prune(&self, limit: usize) -> StoreFuture<'_, PruneResult> {

@@ -36,7 +36,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobId, JobKey, TopicName};
+use crate::domain::{Job, JobId, JobKey, PriorityAgeing, TopicName};
 
 pub use crate::domain::engine::{
     Deleted, LeaseRefusal, NotWrittenReason, OutageExpiry, Purge, SettleAction, SettleCommandReply,
@@ -97,9 +97,14 @@ pub trait Store: Send + Sync {
     /// Reads jobs; with `full`, also payload, result and attempts.
     fn get(&self, keys: Vec<JobKey>, full: bool) -> StoreFuture<'_, Vec<Option<Job>>>;
 
-    /// Reads a job with what explains why it does not run. Of the READY jobs that come before it, no more than `limit`
-    /// are counted, and fewer where a longer read would block the shard.
-    fn explain(&self, key: JobKey, limit: u64) -> StoreFuture<'_, Option<ExplainedJob>>;
+    /// Reads a job with what explains why it does not run. Of the READY jobs that come before it in claims with this
+    /// ageing, no more than `limit` are counted, and fewer where a longer read would block the shard.
+    fn explain(
+        &self,
+        key: JobKey,
+        ageing: Option<PriorityAgeing>,
+        limit: u64,
+    ) -> StoreFuture<'_, Option<ExplainedJob>>;
 
     /// Makes jobs past their expire time EXPIRED and deletes records past their retention, at most `limit` jobs, and
     /// returns when more is due.

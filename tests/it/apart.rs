@@ -83,7 +83,7 @@ async fn searches_for_leases_leave_a_damaged_job_out(
         store.enqueue(vec![NewJob { spec, ..new_job(id) }]).await.unwrap();
     }
     let nonce: u32 = rand::random();
-    let asks = vec![TopicDemand { topic: topic(TOPIC), streams: vec![taker()] }];
+    let asks = vec![TopicDemand { topic: topic(TOPIC), ageing: None, streams: vec![taker()] }];
     let claimed = store.claim(Claim { nonce, owner: OWNER, topics: asks }).await.unwrap();
     let held = one(one(claimed.topics).by_stream);
     damage("hurt").await;
@@ -250,7 +250,7 @@ async fn claim(store: &dyn Store) -> Vec<LeasedJob> {
 }
 
 async fn claim_of(store: &dyn Store, name: &str) -> Vec<LeasedJob> {
-    let asks = vec![TopicDemand { topic: topic(name), streams: vec![taker()] }];
+    let asks = vec![TopicDemand { topic: topic(name), ageing: None, streams: vec![taker()] }];
     let claim = Claim { nonce: rand::random(), owner: OWNER, topics: asks };
     one(one(store.claim(claim).await.unwrap().topics).by_stream)
 }

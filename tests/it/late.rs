@@ -137,7 +137,7 @@ async fn executes_no_call_late(store: &dyn Store) {
 /// Enqueues a job and claims it.
 async fn run(store: &dyn Store, id: &str) -> LeasedJob {
     store.enqueue(vec![new_job(id)]).await.unwrap();
-    let asks = vec![TopicDemand { topic: topic(TOPIC), streams: vec![taker()] }];
+    let asks = vec![TopicDemand { topic: topic(TOPIC), ageing: None, streams: vec![taker()] }];
     let claim = Claim { nonce: rand::random(), owner: OWNER, topics: asks };
     one(one(one(store.claim(claim).await.unwrap().topics).by_stream))
 }

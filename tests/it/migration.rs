@@ -110,7 +110,8 @@ async fn claim(store: &dyn Store, nonce: u32) -> Vec<(String, Token)> {
         bytes: 1 << 20,
         oversize: true,
     };
-    let asks = vec![TopicDemand { topic: TopicName::stored("mail"), streams: vec![taker] }];
+    let asks =
+        vec![TopicDemand { topic: TopicName::stored("mail"), ageing: None, streams: vec![taker] }];
     let claims = store.claim(Claim { nonce, owner: 8, topics: asks }).await.unwrap();
     let leased = claims.topics.into_iter().flat_map(|claimed| claimed.by_stream).flatten();
     leased.map(|leased| (leased.key.id.to_string(), leased.token)).collect()

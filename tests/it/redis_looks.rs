@@ -401,7 +401,7 @@ async fn read(rig: &mut Rig) {
     // The last jobs of lines with many gaps: what is before them is read in part.
     for (name, id) in [("holes", 3 * DEEP - 1), ("heavy", 999)] {
         let job = key(name, &format!("j{id}"));
-        let explained = rig.q.store.explain(job, u64::MAX).await.unwrap().unwrap();
+        let explained = rig.q.store.explain(job, None, u64::MAX).await.unwrap().unwrap();
         let before = explained.ready_before.unwrap();
         assert!(before.has_more && before.jobs > 0, "{name}: {before:?}");
         rig.look("explain", true).await;
@@ -416,7 +416,9 @@ async fn read(rig: &mut Rig) {
         lost.cursor = Some(next);
     }
     let asks = names[..limit::CALL_JOBS_MAX].iter();
-    let asks = asks.map(|name| TopicDemand { topic: name.clone(), streams: Vec::new() }).collect();
+    let asks = asks
+        .map(|name| TopicDemand { topic: name.clone(), ageing: None, streams: Vec::new() })
+        .collect();
     let claim = Claim { nonce: rig.q.nonce(), owner: OWNER, topics: asks };
     rig.q.store.claim(claim).await.unwrap();
     rig.look("claim without takers", true).await;
@@ -436,7 +438,8 @@ async fn write(rig: &mut Rig) {
     rig.look("claim", false).await;
     let asks = (0..CALL).map(|n| topic(&format!("topic.{n}")));
     let one = StreamDemand { jobs: 1, ..taker() };
-    let asks = asks.map(|topic| TopicDemand { topic, streams: vec![one.clone()] }).collect();
+    let asks =
+        asks.map(|topic| TopicDemand { topic, ageing: None, streams: vec![one.clone()] }).collect();
     let claim = Claim { nonce: rig.q.nonce(), owner: OWNER, topics: asks };
     let claimed = rig.q.store.claim(claim).await.unwrap();
     rig.look("claim of many topics", false).await;

@@ -37,7 +37,11 @@ impl TestServer {
         let (stream, worker_id) = (1, "theirs".into());
         let (jobs, bytes, oversize) = (1, 1 << 20, true);
         let taker = StreamDemand { stream, worker_id, lease: DAY, grace, jobs, bytes, oversize };
-        let asks = vec![TopicDemand { topic: TopicName::stored(topic), streams: vec![taker] }];
+        let asks = vec![TopicDemand {
+            topic: TopicName::stored(topic),
+            ageing: None,
+            streams: vec![taker],
+        }];
         let claim = Claim { nonce: rand::random(), owner, topics: asks };
         let leased = self.store.claim(claim).await.unwrap().topics.remove(0).by_stream.remove(0);
         let (shard, key, token) = (self.store.name().clone(), &leased[0].key, leased[0].token);

@@ -6,7 +6,7 @@ mod sentences;
 mod tests;
 mod text;
 
-use super::{Job, State, StreamId, Time};
+use super::{Job, PriorityAgeing, State, StreamId, Time};
 
 pub use sentences::unreachable_shard;
 
@@ -19,6 +19,8 @@ pub struct ExplainFacts {
     pub now: Time,
     /// Jobs that come before it, if it is READY.
     pub ready_before: Option<ReadyBefore>,
+    /// Ageing of the priorities of its topic.
+    pub ageing: Option<PriorityAgeing>,
     /// Nonce of this server: part of the ids of its streams.
     pub server: u32,
     /// Lease of the job, if it runs.
@@ -37,7 +39,8 @@ pub struct ExplainFacts {
     pub group_paused: Option<GroupPause>,
 }
 
-/// READY jobs of the topic on the shard of a job that come before it: by priority, due time and arrival.
+/// READY jobs of the topic on the shard of a job that come before it: by priority, due time and arrival, or by the order
+/// of its ageing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadyBefore {
     /// Number of jobs.

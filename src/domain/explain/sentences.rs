@@ -2,7 +2,7 @@
 
 use crate::domain::{Job, JobKey, ShardName, State};
 
-use super::text::{arg, at, count, job_args, left, quoted};
+use super::text::{arg, at, count, job_args, left, length, quoted};
 use super::{
     ExplainCode, ExplainFacts, ExplainReason, GroupPause, HeldJobs, Pause, ReadyBefore,
     ShardSilence, StreamFacts,
@@ -156,10 +156,17 @@ impl ExplainFacts {
             ReadyBefore { jobs, .. } => count(jobs, "ready job"),
         };
         let come = if before.jobs == 1 { "comes" } else { "come" };
+        let order = match self.ageing {
+            None => "by priority, due time and arrival".to_owned(),
+            Some(ageing) => format!(
+                "by due time, where a level of priority is worth {} of waiting",
+                length(ageing.duration())
+            ),
+        };
         ExplainReason {
             code: ExplainCode::BehindOthers,
             message: format!(
-                "{jobs} of topic {} {come} before it on shard {shard}, by priority, due time and arrival.",
+                "{jobs} of topic {} {come} before it on shard {shard}, {order}.",
                 key.topic
             ),
             until: None,

@@ -50,6 +50,7 @@ fn facts(job: Job) -> ExplainFacts {
         job,
         now: NOW,
         ready_before: Some(ReadyBefore::default()),
+        ageing: None,
         server: 7,
         lease: None,
         kept: None,
@@ -206,6 +207,10 @@ fn jobs_before_it_are_counted_and_a_limited_count_reads_as_such() {
     let first = only(&ExplainFacts { ready_before, ..ready() });
     assert_eq!(first.code, ExplainCode::BehindOthers);
     assert!(first.remedy.contains("`ringq job reschedule --priority 9 mail a`"));
+    let ageing = PriorityAgeing::of_setting(Some(Duration::from_secs(90)));
+    let aged = only(&ExplainFacts { ready_before, ageing, ..ready() }).message;
+    let order = "by due time, where a level of priority is worth 1m30s of waiting.";
+    assert_eq!(aged, format!("1 ready job of topic mail comes before it on shard s0, {order}"));
 }
 
 #[test]

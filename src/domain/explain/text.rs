@@ -17,7 +17,11 @@ pub(super) fn at(time: Time) -> String {
 
 /// Returns the time from `now` to `end`, in its two largest units, as `3m20s`.
 pub(super) fn left(end: Time, now: Time) -> String {
-    let left = end.since(now);
+    length(end.since(now))
+}
+
+/// Returns a duration in its two largest units, as `3m20s`.
+pub(super) fn length(left: Duration) -> String {
     if left < Duration::from_secs(1) {
         return format!("{}ms", left.as_millis());
     }

@@ -54,7 +54,8 @@ pub(crate) async fn lease(ring: &TestRing, n: usize, topic: &str, lease: Duratio
         bytes: 1 << 20,
         oversize: true,
     };
-    let ask = TopicDemand { topic: crate::domain::TopicName::stored(topic), streams: vec![taker] };
+    let topic = crate::domain::TopicName::stored(topic);
+    let ask = TopicDemand { topic, ageing: None, streams: vec![taker] };
     let claim = Claim { nonce: 7, owner: 1, topics: vec![ask] };
     let claims = ring.stores[n].sqlite_store().claim(claim).await.unwrap();
     let shard = ring.stores[n].name().clone();

@@ -2,8 +2,9 @@
 -- claim: leases ready jobs to streams, in the order of each topic, within their credit and the limits of one call.
 -- Jobs are distributed to streams in turn.
 -- ARGV: now, 0 and the tokens (8 bytes per job that may be leased, each beginning with the nonce); per ask: topic;
--- per stream of it: its demand (`layout.rs`), which has its limits and the lease after its times; unless the call has
--- one ask of one stream: for each ask the number of streams (2 bytes).
+-- per stream of it: its demand (`layout.rs`), which has its limits and the lease after its times; if the topic has
+-- ageing, then a demand of no jobs that ends before the lease and has the ageing in place of the bytes, counted like a
+-- stream; unless the call has one ask of one stream: for each ask the number of streams (2 bytes).
 -- Reply: now, start of the leases (0: there are none), then per ask: rest (-1 more jobs are ready, -2 not known: ask
 -- again, 0 none, else the time when the next is due), number of jobs, whether streams are listed (0 or 1), number of
 -- extras; the members (due time, arrival and id), the records, the streams (from 0), the extras (number of the job

@@ -4,7 +4,7 @@ use bytes::{BufMut as _, Bytes};
 use deadpool_redis::redis::Value;
 use rand::Rng as _;
 
-use crate::domain::{JobId, JobKey, Time, Token, TopicName, limit};
+use crate::domain::{JobId, JobKey, PriorityAgeing, Time, Token, TopicName, limit};
 use crate::store::{
     Claim, ClaimResult, LeasedJob, Result, StreamDemand, TopicDemand, TopicLeases, TopicRemainder,
 };
@@ -45,14 +45,15 @@ impl RedisStore {
             for taker in &ask.streams {
                 call.arg(encode_stream(claim.owner, taker));
             }
+            ask.ageing.map(|ageing| call.arg(encode_ageing(ageing)));
         }
-        let alone = if let [ask] = &claim.topics[..] { Some(ask.streams.len()) } else { None };
+        let alone = if let [ask] = &claim.topics[..] { Some(demands(ask)) } else { None };
         if alone == Some(0) {
-            // The additional argument distinguishes this call from one ask of one stream.
+            // The additional argument distinguishes this call from one ask of one demand.
             call.arg("");
         }
         if alone != Some(1) {
-            call.arg(stream_counts(&claim));
+            call.arg(demand_counts(&claim));
         }
         let claims = match self.run_raw(ConnectionLane::Claim, &call).await? {
             Value::BulkString(alone) => {
@@ -76,11 +77,15 @@ fn fresh_tokens(claim: &Claim) -> Vec<Token> {
     Token::of_claim(claim.nonce, rand::rng().random_iter()).take(jobs_at_most(claim)).collect()
 }
 
-/// Numbers of streams of all asks.
-fn stream_counts(claim: &Claim) -> Vec<u8> {
-    let takers =
-        claim.topics.iter().map(|ask| u16::try_from(ask.streams.len()).unwrap_or(u16::MAX));
-    takers.flat_map(u16::to_be_bytes).collect()
+/// Number of demands that are sent for a topic: of its streams, and one for its ageing.
+fn demands(ask: &TopicDemand) -> usize {
+    ask.streams.len() + usize::from(ask.ageing.is_some())
+}
+
+/// Numbers of demands of all asks.
+fn demand_counts(claim: &Claim) -> Vec<u8> {
+    let counts = claim.topics.iter().map(|ask| u16::try_from(demands(ask)).unwrap_or(u16::MAX));
+    counts.flat_map(u16::to_be_bytes).collect()
 }
 
 /// Encodes the tokens for the script: the id under which the claim is cancelled comes first.
@@ -106,6 +111,17 @@ fn encode_stream(owner: u32, taker: &StreamDemand) -> Vec<u8> {
     put_duration(&mut demand, taker.grace);
     demand.put_uint(lease, 7);
     demand.extend(taker.worker_id.as_bytes());
+    demand
+}
+
+/// Encodes the ageing of a topic for the script: a demand of no jobs, without a lease. Claims that need no order of
+/// priorities skip it like a stream that takes nothing.
+fn encode_ageing(ageing: PriorityAgeing) -> Vec<u8> {
+    let mut demand = Vec::with_capacity(19);
+    demand.put_u32(0);
+    demand.put_uint(ageing.micros().unsigned_abs(), 7);
+    demand.put_uint(0, 7);
+    demand.put_u8(0);
     demand
 }
 

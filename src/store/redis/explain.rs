@@ -1,7 +1,7 @@
 //! Reads a job with what explains why it does not run.
 
-use crate::domain::JobKey;
 use crate::domain::explain::ReadyBefore;
+use crate::domain::{JobKey, PriorityAgeing};
 use crate::store::{ExplainedJob, Result};
 
 use super::RedisStore;
@@ -10,9 +10,15 @@ use super::script::{ScriptCall, Verb};
 
 impl RedisStore {
     /// Implements [`Store::explain`](crate::store::Store::explain).
-    pub(super) async fn explain(&self, key: JobKey, limit: u64) -> Result<Option<ExplainedJob>> {
+    pub(super) async fn explain(
+        &self,
+        key: JobKey,
+        ageing: Option<PriorityAgeing>,
+        limit: u64,
+    ) -> Result<Option<ExplainedJob>> {
+        let ageing = ageing.map_or(0, PriorityAgeing::micros);
         let add = |call: &mut ScriptCall| {
-            call.arg(key.topic.as_str()).arg(key.id.as_str());
+            call.arg(key.topic.as_str()).arg(key.id.as_str()).arg(ageing);
         };
         let mut reply = self.run_pruned(Verb::Explain, add).await?;
         let now = reply.time()?;

@@ -40,6 +40,7 @@
 //! | `lease_events` | notifies other replicas of changes to their leases |
 //! | `claim_general` | claims outside of the common case |
 //! | `lanes`, `claim_lanes` | waiting jobs and leases of groups, and claims from topics with groups |
+//! | `claim_aged` | claims from topics with ageing |
 //! | `lease_end` | a member of the index of leases |
 //! | `order_of_mark` | the key of an order |
 //! | `waiting_count` | the number of waiting jobs |
@@ -101,7 +102,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobId, JobKey, TopicName};
+use crate::domain::{Job, JobId, JobKey, PriorityAgeing, TopicName};
 use crate::store::{
     Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage,
     JobRequest, LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite,
@@ -205,8 +206,13 @@ impl Store for RedisStore {
         Box::pin(self.get(keys, full))
     }
 
-    fn explain(&self, key: JobKey, limit: u64) -> StoreFuture<'_, Option<ExplainedJob>> {
-        Box::pin(self.explain(key, limit))
+    fn explain(
+        &self,
+        key: JobKey,
+        ageing: Option<PriorityAgeing>,
+        limit: u64,
+    ) -> StoreFuture<'_, Option<ExplainedJob>> {
+        Box::pin(self.explain(key, ageing, limit))
     }
 
     fn prune(&self, limit: usize) -> StoreFuture<'_, PruneResult> {

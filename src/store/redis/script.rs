@@ -72,7 +72,7 @@ scripts! {
 }
 
 /// Files that scripts include, by name.
-pub(super) const SOURCES: [(&str, &str); 16] = [
+pub(super) const SOURCES: [(&str, &str); 17] = [
     ("clock", include_str!("lib/clock.lua")),
     ("outage", include_str!("lib/outage.lua")),
     ("lease_events", include_str!("lib/lease_events.lua")),
@@ -86,6 +86,7 @@ pub(super) const SOURCES: [(&str, &str); 16] = [
     ("claim_general", include_str!("lib/claim_general.lua")),
     ("lanes", include_str!("lib/lanes.lua")),
     ("claim_lanes", include_str!("lib/claim_lanes.lua")),
+    ("claim_aged", include_str!("lib/claim_aged.lua")),
     ("lease_end", include_str!("lib/lease_end.lua")),
     ("order_of_mark", include_str!("lib/order_of_mark.lua")),
     ("waiting_count", include_str!("lib/waiting_count.lua")),

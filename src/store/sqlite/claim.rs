@@ -7,7 +7,8 @@ use crate::store::{
 };
 
 use super::claim_lanes::claim_from_lanes;
-use super::claim_session::{ClaimSession, StreamRotation, take_jobs};
+use super::claim_order::take_jobs;
+use super::claim_session::{ClaimSession, StreamRotation};
 use super::error_mapping::SqliteResult;
 use super::lanes::TopicRef;
 use super::transaction::{TopicLanes, WriteTransaction};
@@ -36,14 +37,14 @@ fn claim_topic(call: &mut ClaimSession<'_, '_>, ask: &TopicDemand) -> SqliteResu
         return Ok(TopicLeases { by_stream: leased, remainder });
     }
     let mut round = StreamRotation::new(&ask.streams);
+    let topic = TopicRef { key: topic, name: &ask.topic };
     let has_lanes = call.session.lanes(&ask.topic).is_some_and(TopicLanes::matter);
     let rest = if has_lanes {
-        let topic = TopicRef { key: topic, name: &ask.topic };
-        claim_from_lanes(call, topic, round, &mut leased)?
+        claim_from_lanes(call, topic, ask.ageing, round, &mut leased)?
     } else {
         let ClaimSession { session, budget, .. } = call;
         let mut taken = Vec::new();
-        let rest = take_jobs(session, topic, &ask.topic, &mut round, budget, &mut taken)?;
+        let rest = take_jobs(session, topic, ask.ageing, &mut round, budget, &mut taken)?;
         call.lease(taken, &ask.streams, &mut leased)?;
         rest
     };

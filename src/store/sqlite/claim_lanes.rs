@@ -4,13 +4,14 @@
 use rusqlite::{OptionalExtension as _, params};
 
 use crate::domain::engine::Command;
-use crate::domain::{GroupName, Time, limit};
+use crate::domain::{GroupName, PriorityAgeing, Time, limit};
 use crate::store::{LeasedJob, TopicRemainder};
 
-use super::claim_session::{ClaimBudget, ClaimSession, StreamRotation, TakenJob, take_jobs};
+use super::claim_order::take_jobs;
+use super::claim_session::{ClaimBudget, ClaimSession, StreamRotation, TakenJob, read_unexpired};
 use super::error_mapping::SqliteResult;
 use super::job_row::{BY_KEY, JobRow};
-use super::lanes::{self, LaneHead, LanePosition, TopicRef, drop_job, head, totals};
+use super::lanes::{self, LaneHead, LanePosition, TopicRef, drop_job, head, next_job, totals};
 use super::run_engine::apply_to;
 use super::statement::statement;
 
@@ -19,7 +20,6 @@ const READY: &str = statement(FILE, "ready");
 const WOKEN: &str = statement(FILE, "woken");
 const LATER: &str = statement(FILE, "later");
 const RUNNING: &str = statement(FILE, "running");
-const JOB: &str = statement(FILE, "job");
 
 /// Lane that has the next turn.
 enum Turn {
@@ -36,6 +36,7 @@ enum Turn {
 struct LaneClaim<'a, 's, 'c> {
     claim: &'a mut ClaimSession<'s, 'c>,
     topic: TopicRef<'a>,
+    ageing: Option<PriorityAgeing>,
     round: StreamRotation<'a>,
     leased: &'a mut [Vec<LeasedJob>],
     /// Remainder of the jobs without a group, as the last read found.
@@ -49,6 +50,7 @@ struct LaneClaim<'a, 's, 'c> {
 pub(super) fn claim_from_lanes<'a>(
     claim: &'a mut ClaimSession<'_, '_>,
     topic: TopicRef<'a>,
+    ageing: Option<PriorityAgeing>,
     round: StreamRotation<'a>,
     leased: &'a mut [Vec<LeasedJob>],
 ) -> SqliteResult<TopicRemainder> {
@@ -58,6 +60,7 @@ pub(super) fn claim_from_lanes<'a>(
     let mut lanes = LaneClaim {
         claim,
         topic,
+        ageing,
         round,
         leased,
         ungrouped_rest: TopicRemainder::Empty,
@@ -137,9 +140,9 @@ impl LaneClaim<'_, '_, '_> {
         let mut taken = Vec::new();
         let jobs = most.min(budget.jobs);
         let mut part = ClaimBudget { jobs, ..*budget };
-        let TopicRef { key, name } = self.topic;
+        let (topic, ageing) = (self.topic, self.ageing);
         self.ungrouped_rest =
-            take_jobs(session, key, name, &mut self.round, &mut part, &mut taken)?;
+            take_jobs(session, topic, ageing, &mut self.round, &mut part, &mut taken)?;
         *budget = ClaimBudget { jobs: budget.jobs - taken.len(), ..part };
         let count = taken.len();
         self.ungrouped_running += i64::try_from(count).unwrap_or(0);
@@ -165,12 +168,14 @@ impl LaneClaim<'_, '_, '_> {
 
     /// Gives a lane a turn; returns the remainder if the claim ends there.
     fn serve_group(&mut self, group: &GroupName) -> SqliteResult<Option<TopicRemainder>> {
-        let LaneHead::Due(at) = head(self.claim.session, self.topic, group)? else {
+        let next = next_job(self.claim.session, self.topic, group, self.ageing)?;
+        let LaneHead::Due(at) = next else {
             // Its first job is no longer due, or has left.
             self.stand(group)?;
             return Ok(None);
         };
-        let found = self.read(at)?;
+        let name = self.topic.name;
+        let found = read_unexpired(self.claim.session, name, at.key, at.rank)?;
         let Some((job, bytes)) = found else {
             // The job was removed by hand, or it has expired.
             self.drop_job(group, at)?;
@@ -195,15 +200,6 @@ impl LaneClaim<'_, '_, '_> {
         }
         self.claim.lease(vec![TakenJob { stream, ..job }], self.round.streams, self.leased)?;
         Ok(None)
-    }
-
-    /// Reads the job at this position, unless it has expired, and its size.
-    fn read(&mut self, at: LanePosition) -> SqliteResult<Option<(TakenJob, u64)>> {
-        let session = &*self.claim.session;
-        let mut select = session.prepare(JOB)?;
-        let mut rows = select.query([at.key])?;
-        let Some(row) = rows.next()? else { return Ok(None) };
-        TakenJob::read_unexpired(session, row, self.topic.name, at.rank)
     }
 
     /// Removes a position that has no job to deliver. A job that has expired leaves its lane as the engine ends it.

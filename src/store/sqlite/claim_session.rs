@@ -12,12 +12,14 @@ use crate::store::{Claim, LeasedJob, StreamDemand, TopicRemainder, codec};
 
 use super::error_mapping::SqliteResult;
 use super::job_row::{self, BY_KEY, JobRow, micros, payload_key, priority_of, signed};
+use super::lanes::TopicRef;
 use super::run_engine::apply_to;
 use super::statement::statement;
 use super::transaction::WriteTransaction;
 
 const FILE: &str = include_str!("claim.sql");
 const TAKE: &str = statement(FILE, "take");
+const JOB: &str = statement(FILE, "job");
 const LEASE: &str = statement(FILE, "lease");
 
 /// Remaining budget of one call.
@@ -80,18 +82,17 @@ enum RankEnd {
 }
 
 /// Takes jobs rank by rank until no stream can take more.
-pub(super) fn take_jobs(
+pub(super) fn take_by_rank(
     session: &mut WriteTransaction<'_>,
-    topic: i64,
-    name: &TopicName,
+    topic: TopicRef<'_>,
     round: &mut StreamRotation<'_>,
     budget: &mut ClaimBudget,
     taken: &mut Vec<TakenJob>,
 ) -> SqliteResult<TopicRemainder> {
     let mut rest = TopicRemainder::Empty;
-    let ranks = session.ranks(name);
+    let ranks = session.ranks(topic.name);
     for rank in (0..=limit::PRIORITY_MAX).filter(|rank| ranks & 1 << rank != 0) {
-        match take_rank(session, topic, name, rank, round, budget, taken)? {
+        match take_rank(session, topic, rank, round, budget, taken)? {
             RankEnd::Empty => {}
             RankEnd::Full => return Ok(TopicRemainder::Ready),
             RankEnd::ExpiryLimit => return Ok(TopicRemainder::Unknown),
@@ -108,13 +109,13 @@ pub(super) fn take_jobs(
 
 fn take_rank(
     session: &mut WriteTransaction<'_>,
-    topic: i64,
-    name: &TopicName,
+    topic: TopicRef<'_>,
     rank: u8,
     round: &mut StreamRotation<'_>,
     budget: &mut ClaimBudget,
     taken: &mut Vec<TakenJob>,
 ) -> SqliteResult<RankEnd> {
+    let TopicRef { key: topic, name } = topic;
     let mut select = session.prepare(TAKE)?;
     let before = taken.len();
     loop {
@@ -161,7 +162,8 @@ fn take_rank(
     }
 }
 
-fn expire_all(
+/// Ends jobs that have expired.
+pub(super) fn expire_all(
     session: &mut WriteTransaction<'_>,
     topic: &TopicName,
     keys: &[i64],
@@ -303,22 +305,6 @@ impl WaitingRow {
 }
 
 impl TakenJob {
-    /// Reads the job of a row for its first stream, and its size; `None`: it has expired.
-    pub(super) fn read_unexpired(
-        session: &WriteTransaction<'_>,
-        row: &rusqlite::Row<'_>,
-        topic: &TopicName,
-        rank: u8,
-    ) -> SqliteResult<Option<(TakenJob, u64)>> {
-        let waiting = WaitingRow::read(row)?;
-        if waiting.expire.is_some_and(|expire| expire <= session.now) {
-            return Ok(None);
-        }
-        let spec = spec(session, row, waiting.key)?;
-        let job = TakenJob::read(session, row, &waiting, spec, 0, topic, rank)?;
-        Ok(Some((job, waiting.bytes)))
-    }
-
     fn read(
         session: &WriteTransaction<'_>,
         row: &rusqlite::Row<'_>,
@@ -353,6 +339,25 @@ impl TakenJob {
         };
         Ok(TakenJob { key: waiting.key, stream: taker, job })
     }
+}
+
+/// Reads a waiting job, unless it has expired, and its size.
+pub(super) fn read_unexpired(
+    session: &WriteTransaction<'_>,
+    topic: &TopicName,
+    key: i64,
+    rank: u8,
+) -> SqliteResult<Option<(TakenJob, u64)>> {
+    let mut select = session.prepare(JOB)?;
+    let mut rows = select.query([key])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    let waiting = WaitingRow::read(row)?;
+    if waiting.expire.is_some_and(|expire| expire <= session.now) {
+        return Ok(None);
+    }
+    let spec = spec(session, row, waiting.key)?;
+    let job = TakenJob::read(session, row, &waiting, spec, 0, topic, rank)?;
+    Ok(Some((job, waiting.bytes)))
 }
 
 /// Reads the spec with its payload still encoded: decoding is not the writer's work, see

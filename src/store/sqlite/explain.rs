@@ -3,11 +3,11 @@
 use rusqlite::params;
 
 use crate::domain::explain::ReadyBefore;
-use crate::domain::{JobKey, State};
+use crate::domain::{JobKey, PriorityAgeing, State, Time, limit};
 use crate::store::ExplainedJob;
 
 use super::error_mapping::SqliteResult;
-use super::job_row::{BY_ID, JobRow, rank_of};
+use super::job_row::{BY_ID, JobRow, stored_rank};
 use super::reader::SqliteReader;
 use super::statement::statement;
 
@@ -18,6 +18,8 @@ const COUNT_BEFORE_IN_LANE: &str = statement(FILE, "count_before_in_lane");
 /// The job to explain.
 pub(super) struct ExplainQuery {
     pub(super) key: JobKey,
+    /// Ageing of the priorities of its topic.
+    pub(super) ageing: Option<PriorityAgeing>,
     /// Most jobs before it that are counted.
     pub(super) limit: u64,
 }
@@ -32,25 +34,33 @@ pub(super) fn explain(
     let found = JobRow::find(&mut by_id, params![topic, query.key.id.as_str()])?;
     let Some(row) = found else { return Ok(None) };
     let before = match row.record.state(reader.now) {
-        Some(State::Ready) => count_before(reader, &row, query.limit)?,
+        Some(State::Ready) => count_before(reader, &row, query)?,
         _ => ReadyBefore::default(),
     };
     let key = query.key.clone();
     Ok(ExplainedJob::from_record(key, reader.shard, row.record, reader.now, before))
 }
 
-/// Counts the ready jobs before one, of its lane if it has a group: those of all higher ranks that are due, then those
-/// before it in its own.
-fn count_before(reader: &SqliteReader<'_>, row: &JobRow, limit: u64) -> SqliteResult<ReadyBefore> {
-    let group = row.record.spec.group.as_ref();
+/// Counts the ready jobs before one, of its lane if it has a group: those of each other priority that are due early
+/// enough, and those before it in its own.
+fn count_before(
+    reader: &SqliteReader<'_>,
+    row: &JobRow,
+    query: &ExplainQuery,
+) -> SqliteResult<ReadyBefore> {
+    let (group, limit) = (row.record.spec.group.as_ref(), query.limit);
     let sql = if group.is_some() { COUNT_BEFORE_IN_LANE } else { COUNT_BEFORE };
     let mut count = reader.connection.prepare_cached(sql)?;
-    let (own, mut jobs) = (rank_of(row.record.priority), 0);
-    for rank in 0..=own {
-        let (due, key) = match rank == own {
+    let mut jobs = 0;
+    for other in (0..=limit::PRIORITY_MAX).rev() {
+        let (due, key) = match other == row.record.priority {
             true => (row.record.due.at.0, row.key),
-            false => (reader.now.0.saturating_add(1), i64::MIN),
+            false => match due_bound(reader.now, row, query.ageing, other) {
+                Some(bound) => (bound.0, i64::MIN),
+                None => continue,
+            },
         };
+        let rank = stored_rank(other, group);
         let left = limit.saturating_add(1) - jobs;
         let read = |row: &rusqlite::Row<'_>| row.get::<_, u64>(0);
         jobs += match group {
@@ -64,4 +74,14 @@ fn count_before(reader: &SqliteReader<'_>, row: &JobRow, limit: u64) -> SqliteRe
         }
     }
     Ok(ReadyBefore { jobs, has_more: false })
+}
+
+/// Returns the due time before which the jobs of another priority come before a ready job; `None`: none does.
+fn due_bound(now: Time, row: &JobRow, ageing: Option<PriorityAgeing>, other: u8) -> Option<Time> {
+    let (due, own) = (row.record.due.at, row.record.priority);
+    let ready = Time(now.0.saturating_add(1));
+    match ageing {
+        Some(ageing) => Some(ageing.bound(due, own, other).min(ready)),
+        None => (other > own).then_some(ready),
+    }
 }

@@ -1,4 +1,4 @@
--- configure_groups and groups: settings and statistics of the groups of a topic.
+-- group_settings: settings and statistics of the groups of a topic.
 -- :find
 SELECT weight, paused FROM group_settings WHERE topic = ?1 AND name = ?2;
 -- :names

@@ -4,10 +4,10 @@
 use rusqlite::{OptionalExtension as _, Row, params};
 
 use crate::domain::engine::{JobIndex, Record, placement};
-use crate::domain::{GroupName, Time, TopicName};
+use crate::domain::{GroupName, PriorityAgeing, Time, TopicName};
 
 use super::error_mapping::SqliteResult;
-use super::job_row::{JobRow, RANKS, stored_rank};
+use super::job_row::{JobRow, RANKS, priority_of, stored_rank};
 use super::lane_setting::LaneSetting;
 use super::statement::statement;
 use super::transaction::WriteTransaction;
@@ -202,25 +202,41 @@ fn count_lease(
     lane.write_or_delete(session, topic, group, &head)
 }
 
-/// Returns the next job of a lane.
+/// Returns whether a lane has a job that is due, and the first of those with the highest priority.
 pub(super) fn head(
     session: &WriteTransaction<'_>,
     topic: TopicRef<'_>,
     group: &GroupName,
 ) -> SqliteResult<LaneHead> {
+    next_job(session, topic, group, None)
+}
+
+/// Returns the next job of a lane, in the order of its ageing.
+pub(super) fn next_job(
+    session: &WriteTransaction<'_>,
+    topic: TopicRef<'_>,
+    group: &GroupName,
+    ageing: Option<PriorityAgeing>,
+) -> SqliteResult<LaneHead> {
     let mut select = session.prepare(HEAD)?;
-    let (mut rank, mut earliest) = (RANKS, None::<Time>);
+    let (mut rank, mut earliest, mut first) = (RANKS, None::<Time>, None::<(Time, LanePosition)>);
     loop {
         let found =
             select.query_row(params![topic.key, group.as_str(), rank], position).optional()?;
-        match found {
-            None => return Ok(earliest.map_or(LaneHead::Empty, LaneHead::Later)),
-            Some(at) if at.due <= session.now => return Ok(LaneHead::Due(at)),
-            Some(at) => {
-                earliest = earliest.into_iter().chain([at.due]).min();
-                rank = at.rank + 1;
+        let Some(at) = found else {
+            let later = earliest.map_or(LaneHead::Empty, LaneHead::Later);
+            return Ok(first.map_or(later, |(_, at)| LaneHead::Due(at)));
+        };
+        match ageing {
+            _ if at.due > session.now => earliest = earliest.into_iter().chain([at.due]).min(),
+            None => return Ok(LaneHead::Due(at)),
+            Some(ageing) => {
+                let aged = ageing.aged(at.due, priority_of(at.rank));
+                // Of equals the one with the higher priority, which was read before, comes first.
+                first = first.filter(|(least, _)| *least <= aged).or(Some((aged, at)));
             }
         }
+        rank = at.rank + 1;
     }
 }
 

@@ -31,10 +31,6 @@ INSERT OR REPLACE INTO lane_totals (topic, picks, served, running) VALUES (?1, ?
 DELETE FROM lane_totals WHERE topic = ?1;
 -- :running
 SELECT count(*) FROM jobs WHERE topic = ?1 AND phase = 1;
--- :job
--- A waiting job, in the columns of a claim.
-SELECT key, id, due, created, expire, own_lease, bytes, large, spec, life, payload FROM jobs
-WHERE key = ?1 AND phase = 0;
 -- :forget_totals
 DELETE FROM lane_totals WHERE topic = ?1;
 -- :forget_lanes

@@ -11,6 +11,7 @@
 mod apply;
 mod claim;
 mod claim_lanes;
+mod claim_order;
 mod claim_session;
 mod clock_rollback;
 mod disk_reserve;
@@ -52,7 +53,7 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobId, JobKey, TopicName, limit};
+use crate::domain::{Job, JobId, JobKey, PriorityAgeing, TopicName, limit};
 use crate::store::{
     self, Claim, ClaimResult, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage, JobRequest,
     LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite,
@@ -182,8 +183,13 @@ impl Store for SqliteStore {
         self.read(get::GetJobs { keys, full }, get::get)
     }
 
-    fn explain(&self, key: JobKey, limit: u64) -> StoreFuture<'_, Option<ExplainedJob>> {
-        self.read_pruned(explain::ExplainQuery { key, limit }, explain::explain)
+    fn explain(
+        &self,
+        key: JobKey,
+        ageing: Option<PriorityAgeing>,
+        limit: u64,
+    ) -> StoreFuture<'_, Option<ExplainedJob>> {
+        self.read_pruned(explain::ExplainQuery { key, ageing, limit }, explain::explain)
     }
 
     fn prune(&self, limit: usize) -> StoreFuture<'_, PruneResult> {

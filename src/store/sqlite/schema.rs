@@ -107,6 +107,7 @@ fn check_name(connection: &Connection, name: &ShardName) -> Result<(), SqliteOpe
 
 #[cfg(test)]
 mod tests {
+    use super::super::statement::statement;
     use super::*;
 
     /// Every statement of every verb, by file.
@@ -142,11 +143,16 @@ mod tests {
         steps.collect::<rusqlite::Result<Vec<String>>>().unwrap().join("; ")
     }
 
-    #[test]
-    fn no_statement_sorts_or_scans() {
+    fn prepared() -> Connection {
         let mut connection = open_writer(Path::new(":memory:")).unwrap();
         let name = ShardName::try_new("s0").unwrap();
         prepare(&mut connection, &name, Time(0)).unwrap();
+        connection
+    }
+
+    #[test]
+    fn no_statement_sorts_or_scans() {
+        let connection = prepared();
         let mut seen = 0;
         for statement in FILES.iter().flat_map(|file| file.split("-- :").skip(1)) {
             let (name, sql) = statement.split_once('\n').unwrap();
@@ -160,5 +166,12 @@ mod tests {
             }
         }
         assert!(seen > 20, "{seen}");
+    }
+
+    #[test]
+    fn the_next_job_of_a_rank_is_found_among_any_number_of_one_due_time() {
+        let next = statement(include_str!("claim.sql"), "next");
+        let plan = plan(&prepared(), next);
+        assert!(plan.contains("due=? AND key>?") && plan.contains("due>?"), "{plan}");
     }
 }

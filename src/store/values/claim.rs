@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::{JobKey, Payload, Spec, Time, Token, TopicName};
+use crate::domain::{JobKey, Payload, PriorityAgeing, Spec, Time, Token, TopicName};
 
 use super::LeaseRef;
 
@@ -23,6 +23,9 @@ pub struct Claim {
 pub struct TopicDemand {
     /// The topic.
     pub topic: TopicName,
+    /// Ageing of its priorities; `None`: they are strict levels. It comes with each claim, so a shard stores nothing of it,
+    /// and settings of patterns count like those of topics.
+    pub ageing: Option<PriorityAgeing>,
     /// The streams that receive the jobs found, in turn. Empty: the call only reads the remainder.
     pub streams: Vec<StreamDemand>,
 }

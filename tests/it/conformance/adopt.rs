@@ -20,7 +20,7 @@ const TO: StreamId = StreamId { owner: 0xffff_fff0, stream: u32::MAX };
 /// Claims one job for the first stream of `owner`.
 async fn claim_as(q: &Fixture, owner: u32, lease: Duration) -> LeasedJob {
     let takers = vec![StreamDemand { jobs: 1, lease, ..taker() }];
-    let asks = vec![TopicDemand { topic: topic(TOPIC), streams: takers }];
+    let asks = vec![TopicDemand { topic: topic(TOPIC), ageing: None, streams: takers }];
     let claims = q.store.claim(Claim { nonce: q.nonce(), owner, topics: asks }).await.unwrap();
     one(one(one(claims.topics).by_stream))
 }

@@ -71,7 +71,11 @@ pub(crate) async fn no_two_leases_of_a_claim_have_one_token(q: Fixture) {
     q.store.enqueue((0..limit::CALL_JOBS_MAX).map(job).collect()).await.unwrap();
     let seats =
         || vec![StreamDemand { jobs: 100, ..taker() }, StreamDemand { stream: 2, ..taker() }];
-    let asks = ["t", "u", "v"].map(|name| TopicDemand { topic: topic(name), streams: seats() });
+    let asks = ["t", "u", "v"].map(|name| TopicDemand {
+        topic: topic(name),
+        ageing: None,
+        streams: seats(),
+    });
     let claim = Claim { nonce: q.nonce(), owner: OWNER, topics: asks.to_vec() };
     let claimed = q.store.claim(claim).await.unwrap().topics;
     let leased = claimed.into_iter().flat_map(|topic| topic.by_stream).flatten();
@@ -325,6 +329,7 @@ pub(crate) async fn several_topics_are_answered_in_the_order_of_the_asks(q: Fixt
     q.store.enqueue(jobs).await.unwrap();
     let ask = |name| TopicDemand {
         topic: topic(name),
+        ageing: None,
         streams: vec![StreamDemand { jobs: 1, ..taker() }],
     };
     let asks = vec![ask("u"), ask("none"), ask("t")];
@@ -348,7 +353,7 @@ pub(crate) async fn the_jobs_own_lease_goes_before_the_takers(q: Fixture) {
 
 pub(crate) async fn tokens_of_one_claim_differ_and_share_its_nonce(q: Fixture) {
     q.put_ids(&["a", "b", "c"]).await;
-    let asks = vec![TopicDemand { topic: topic(TOPIC), streams: vec![taker()] }];
+    let asks = vec![TopicDemand { topic: topic(TOPIC), ageing: None, streams: vec![taker()] }];
     let nonce = 0xffff_fffe;
     let claims = q.store.claim(Claim { nonce, owner: OWNER, topics: asks }).await.unwrap();
     let leased = &claims.topics[0].by_stream[0];
@@ -363,7 +368,7 @@ pub(crate) async fn a_lease_shows_whose_it_is_and_what_deciding_needs(q: Fixture
     q.put(new_job("a")).await;
     let grace = Some(Duration::from_millis(1_500));
     let takers = vec![StreamDemand { stream: u32::MAX, grace, ..taker() }];
-    let asks = vec![TopicDemand { topic: topic(TOPIC), streams: takers }];
+    let asks = vec![TopicDemand { topic: topic(TOPIC), ageing: None, streams: takers }];
     let claim = Claim { nonce: 9, owner: u32::MAX - 1, topics: asks };
     let leased = q.store.claim(claim).await.unwrap().topics[0].by_stream[0][0].clone();
     q.sleep(2);
@@ -436,7 +441,7 @@ pub(crate) async fn an_ask_for_no_stream_states_what_there_is_and_takes_nothing(
             _ => drop(q.end(&leased, failed_for(5)).await),
         }
     }
-    let ask = |name: &&str| TopicDemand { topic: topic(name), streams: Vec::new() };
+    let ask = |name: &&str| TopicDemand { topic: topic(name), ageing: None, streams: Vec::new() };
     let names = ["ready", "failed", "gone", "later", "nowhere"];
     let claim = Claim { nonce: q.nonce(), owner: OWNER, topics: names.iter().map(ask).collect() };
     let claims = q.store.claim(claim).await.unwrap();

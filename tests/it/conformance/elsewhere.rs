@@ -42,7 +42,7 @@ impl Two {
         for (stream, job) in streams.iter().cycle().zip(jobs) {
             self.q.put(job.clone()).await;
             let takers = vec![StreamDemand { stream: *stream, jobs: 1, ..taker() }];
-            let asks = vec![TopicDemand { topic: topic(TOPIC), streams: takers }];
+            let asks = vec![TopicDemand { topic: topic(TOPIC), ageing: None, streams: takers }];
             let claim = Claim { nonce: self.q.nonce(), owner, topics: asks };
             let store = if owner == OWNER { &self.q.store } else { &self.other };
             leased.push(one(one(one(store.claim(claim).await.unwrap().topics).by_stream)));

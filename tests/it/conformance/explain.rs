@@ -15,7 +15,7 @@ use super::values::{
 const LIMIT: u64 = 10_000;
 
 async fn explain(q: &Fixture, id: &str) -> Option<ExplainedJob> {
-    q.store.explain(key(TOPIC, id), LIMIT).await.unwrap()
+    q.store.explain(key(TOPIC, id), None, LIMIT).await.unwrap()
 }
 
 /// Returns the number of jobs before a ready one.
@@ -138,7 +138,7 @@ pub(crate) async fn the_count_stops_at_the_limit(q: Fixture) {
     q.put_ids(&["a", "b", "c"]).await;
     q.put(NewJob { priority: Some(1), ..new_job("d") }).await;
     let limited = async |limit| {
-        q.store.explain(key(TOPIC, "c"), limit).await.unwrap().unwrap().ready_before.unwrap()
+        q.store.explain(key(TOPIC, "c"), None, limit).await.unwrap().unwrap().ready_before.unwrap()
     };
     for limit in [0, 1, 2] {
         assert_eq!(limited(limit).await, ReadyBefore { jobs: limit, has_more: true });

@@ -90,7 +90,11 @@ pub(crate) async fn leases_of_one_claim_begin_together(q: Fixture) {
     q.put(NewJob { key: key("other", "d"), priority: Some(3), ..new_job("d") }).await;
     let takers =
         |jobs| vec![StreamDemand { jobs, ..taker() }, StreamDemand { jobs, stream: 2, ..taker() }];
-    let asks = [TOPIC, "other"].map(|name| TopicDemand { topic: topic(name), streams: takers(2) });
+    let asks = [TOPIC, "other"].map(|name| TopicDemand {
+        topic: topic(name),
+        ageing: None,
+        streams: takers(2),
+    });
     let claim = Claim { nonce: q.nonce(), owner: OWNER, topics: asks.into() };
     let claims = q.store.claim(claim).await.unwrap();
     let leased = claims.topics.into_iter().flat_map(|claimed| claimed.by_stream).flatten();
@@ -179,6 +183,7 @@ pub(crate) async fn fences_rise_over_claims_of_many_replicas_at_once(q: Fixture)
             };
             let asks = vec![TopicDemand {
                 topic: topic(TOPIC),
+                ageing: None,
                 streams: vec![StreamDemand { jobs: 2, ..taker() }],
             }];
             store.claim(Claim { nonce: q.nonce(), owner: OWNER, topics: asks })

@@ -271,8 +271,12 @@ impl Fixture {
 
     /// Claims from one topic for these takers.
     pub(crate) async fn claim_for(&self, name: &str, takers: Vec<StreamDemand>) -> TopicLeases {
-        let asks = vec![TopicDemand { topic: topic(name), streams: takers }];
-        let claim = Claim { nonce: self.nonce(), owner: OWNER, topics: asks };
+        self.claim_of(TopicDemand { topic: topic(name), ageing: None, streams: takers }).await
+    }
+
+    /// Claims from one topic.
+    pub(crate) async fn claim_of(&self, ask: TopicDemand) -> TopicLeases {
+        let claim = Claim { nonce: self.nonce(), owner: OWNER, topics: vec![ask] };
         one(self.store.claim(claim).await.unwrap().topics)
     }
 

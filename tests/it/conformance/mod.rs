@@ -4,6 +4,7 @@
 
 mod adopt;
 mod again;
+mod ageing;
 mod attempts;
 mod away;
 mod backlog;
@@ -208,6 +209,21 @@ macro_rules! conformance {
                 a_delivery_reports_what_came_before_it
                 leases_of_unknown_jobs_and_tokens_are_refused
                 an_ask_for_no_stream_states_what_there_is_and_takes_nothing
+            }
+            ageing {
+                an_old_job_goes_before_a_fresh_one_of_a_higher_priority
+                without_ageing_levels_are_strict_however_long_a_job_has_waited
+                jobs_of_equal_age_go_by_priority_then_arrival
+                a_job_that_is_not_due_is_not_taken_whatever_its_priority
+                failed_jobs_wait_in_the_same_order
+                an_expired_job_is_passed_over
+                a_job_that_fits_no_worker_is_not_overtaken
+                jobs_of_a_group_age_within_their_group
+                a_stream_of_urgent_jobs_does_not_starve_the_others
+                topics_of_one_claim_have_each_their_own
+                the_longest_ageing_is_exact
+                many_jobs_come_in_the_order_of_a_sort
+                the_number_before_a_job_of_a_group_is_its_place_there
             }
             backlog {
                 what_leaves_a_backlog_leaves_the_others_in_their_order

@@ -10,7 +10,7 @@ use super::values::{OWNER, TOPIC, job_in, new_job, one, released, taker, tied, t
 /// Claims one job for a stream of `owner`.
 async fn claim_as(q: &Fixture, owner: u32, grace: Option<Duration>) -> LeasedJob {
     let takers = vec![StreamDemand { jobs: 1, grace, ..taker() }];
-    let asks = vec![TopicDemand { topic: topic(TOPIC), streams: takers }];
+    let asks = vec![TopicDemand { topic: topic(TOPIC), ageing: None, streams: takers }];
     let claims = q.store.claim(Claim { nonce: q.nonce(), owner, topics: asks }).await.unwrap();
     one(one(one(claims.topics).by_stream))
 }

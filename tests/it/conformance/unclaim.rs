@@ -12,7 +12,8 @@ use super::values::{
 
 /// Claims everything of these topics under `nonce`.
 async fn claim_with(q: &Fixture, nonce: u32, topics: &[&str]) -> Vec<LeasedJob> {
-    let ask = |name: &&str| TopicDemand { topic: topic(name), streams: vec![taker()] };
+    let ask =
+        |name: &&str| TopicDemand { topic: topic(name), ageing: None, streams: vec![taker()] };
     let claim = Claim { nonce, owner: OWNER, topics: topics.iter().map(ask).collect() };
     let claims = q.store.claim(claim).await.unwrap();
     claims.topics.into_iter().flat_map(|claimed| claimed.by_stream).flatten().collect()

@@ -188,7 +188,7 @@ async fn go_on(q: &Fixture) -> Vec<String> {
         assert_eq!(q.put(job).await.outcome, Some(EnqueueOutcome::Unchanged));
     }
     // The claim that was given up takes nothing, whenever it arrives.
-    let asks = vec![TopicDemand { topic: topic(TOPIC), streams: vec![taker()] }];
+    let asks = vec![TopicDemand { topic: topic(TOPIC), ageing: None, streams: vec![taker()] }];
     let void = Claim { nonce: fill::VOID, owner: OWNER, topics: asks };
     assert_eq!(ids_of(&one(one(q.store.claim(void).await.unwrap().topics).by_stream)), [""; 0]);
 

@@ -2,13 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use ringq::domain::{GroupName, JobKey, State, TopicName, limit};
-use ringq::store::{GroupSetting, ShardGroupStats, TopicRemainder};
+use ringq::domain::{GroupName, JobKey, PriorityAgeing, State, Time, Token, TopicName, limit};
+use ringq::store::{
+    Claim, GroupSetting, ShardGroupStats, TopicDemand, TopicLeases, TopicRemainder,
+};
 
 use super::held::Held;
 use super::reference::Reference;
 
 type Group = Option<GroupName>;
+
+/// Orders of groups that are tried for one claim: far more than the few groups of a run have.
+const TURNS_TRIED: usize = 1_000;
 
 impl Reference {
     pub(super) fn configure(&mut self, topic: &TopicName, settings: &[GroupSetting]) {
@@ -36,7 +41,11 @@ impl Reference {
     }
 
     /// Returns the next job of each group that may have the next turn: those with the least running jobs by weight.
-    pub(super) fn next_jobs(&self, topic: &TopicName) -> Vec<JobKey> {
+    pub(super) fn next_jobs(
+        &self,
+        topic: &TopicName,
+        ageing: Option<PriorityAgeing>,
+    ) -> Vec<JobKey> {
         let now = self.now();
         let mut found: Vec<(u64, u64, JobKey)> = Vec::new();
         for (group, jobs) in self.lanes(topic) {
@@ -44,7 +53,9 @@ impl Reference {
             let ready = jobs.iter().filter(|held| held.waits() && held.job.due_time <= now);
             let next = ready.min_by_key(|held| {
                 let job = &held.job;
-                (limit::PRIORITY_MAX - job.priority, job.due_time, held.arrival)
+                let level = limit::PRIORITY_MAX - job.priority;
+                let aged = ageing.map(|ageing| ageing.aged(job.due_time, job.priority));
+                (aged, level, job.due_time, held.arrival)
             });
             if let Some(next) = next.filter(|_| !paused) {
                 let running = jobs.iter().filter(|held| !held.waits()).count() as u64;
@@ -56,6 +67,48 @@ impl Reference {
         };
         let least = found.iter().filter(|lane| is_least(lane));
         least.map(|(_, _, key)| key.clone()).collect()
+    }
+
+    /// Returns choices between groups with equal shares that lead to the leases of the store, if there are any: the
+    /// reference does not know which of them was served longest ago.
+    pub(super) fn turns(
+        &self,
+        claim: &Claim,
+        ask: &TopicDemand,
+        found: &TopicLeases,
+        started: Time,
+    ) -> impl FnMut(usize) -> usize + use<> {
+        let keys = |leases: &TopicLeases| -> Vec<Vec<JobKey>> {
+            let streams = leases.by_stream.iter();
+            streams.map(|leased| leased.iter().map(|leased| leased.key.clone()).collect()).collect()
+        };
+        let is_open = self.next_jobs(&ask.topic, ask.ageing).len() > 1;
+        // Each choice so far, and the number of groups to choose from.
+        let mut path: Vec<(usize, usize)> = Vec::new();
+        for _ in 0..if is_open { TURNS_TRIED } else { 0 } {
+            let (mut step, mut taken) = (0, path.clone());
+            let choose = |groups| {
+                if step == taken.len() {
+                    taken.push((0, groups));
+                }
+                step += 1;
+                taken[step - 1].0
+            };
+            let claimed =
+                self.clone().claim_topic(claim, ask, found, started, &|_| Token(0), choose);
+            if keys(&claimed) == keys(found) {
+                path = taken;
+                break;
+            }
+            while taken.last().is_some_and(|(choice, groups)| choice + 1 >= *groups) {
+                taken.pop();
+            }
+            let Some((choice, _)) = taken.last_mut() else { break };
+            *choice += 1;
+            path = taken;
+        }
+        let mut choices = path.into_iter().map(|(choice, _)| choice);
+        move |_| choices.next().unwrap_or(0)
     }
 
     /// Returns the remainder of a topic of which no job is ready.

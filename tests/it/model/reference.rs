@@ -294,7 +294,10 @@ impl Reference {
     ) -> ClaimResult {
         let started = self.now.max(Time(self.last_start.0 + 1));
         let asks = claim.topics.iter().zip(&found.topics);
-        let topics = asks.map(|(ask, found)| self.claim_topic(claim, ask, found, started, &token));
+        let topics = asks.map(|(ask, found)| {
+            let turns = self.turns(claim, ask, found, started);
+            self.claim_topic(claim, ask, found, started, &token, turns)
+        });
         let topics: Vec<_> = topics.collect();
         if topics.iter().any(|claimed| claimed.by_stream.iter().any(|leased| !leased.is_empty())) {
             self.last_start = started;
@@ -302,19 +305,22 @@ impl Reference {
         ClaimResult { now: self.now, topics }
     }
 
-    fn claim_topic(
+    /// Claims from one topic. `turns` decides between groups whose turn it may be and whose jobs the store gave to the
+    /// streams that would get them.
+    pub(super) fn claim_topic(
         &mut self,
         claim: &Claim,
         ask: &TopicDemand,
         found: &TopicLeases,
         started: Time,
         token: &impl Fn(&JobKey) -> Token,
+        mut turns: impl FnMut(usize) -> usize,
     ) -> TopicLeases {
         let mut leased: Vec<Vec<LeasedJob>> = ask.streams.iter().map(|_| Vec::new()).collect();
         let mut takers: Vec<StreamDemand> = ask.streams.clone();
         let mut turn: Vec<usize> = (0..takers.len()).collect();
         let rest = loop {
-            let heads = self.next_jobs(&ask.topic);
+            let heads = self.next_jobs(&ask.topic, ask.ageing);
             if heads.is_empty() {
                 break self.next_due(&ask.topic);
             }
@@ -323,11 +329,13 @@ impl Reference {
                 let fits = |t: &StreamDemand| t.jobs > 0 && (t.bytes >= bytes || t.oversize);
                 turn.iter().position(|&index| fits(&takers[index]))
             };
-            let chosen = heads.iter().find(|key| {
+            let matching = heads.iter().filter(|key| {
                 let index = place_of(&self.jobs[*key]).map(|place| turn[place]);
                 let next = |index: usize| found.by_stream[index].get(leased[index].len());
                 index.and_then(next).is_some_and(|leased| leased.key == **key)
             });
+            let matching: Vec<_> = matching.collect();
+            let chosen = matching.get(turns(matching.len())).copied();
             let stops = || heads.iter().find(|key| place_of(&self.jobs[*key]).is_none());
             let key = chosen.or_else(stops).unwrap_or(&heads[0]).clone();
             let Some(place) = place_of(&self.jobs[&key]) else { break TopicRemainder::Ready };

@@ -10,8 +10,8 @@ use rand::{Rng as _, SeedableRng as _};
 use ringq::domain::engine::Unacked;
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{
-    GroupName, JobId, JobKey, OnConflict, Payload, RetentionRule, RetryOverrides, RetryPolicy,
-    ShardName, Spec, State, Time, Token, TopicName, When, limit,
+    GroupName, JobId, JobKey, OnConflict, Payload, PriorityAgeing, RetentionRule, RetryOverrides,
+    RetryPolicy, ShardName, Spec, State, Time, Token, TopicName, When, limit,
 };
 use ringq::store::{
     Claim, GroupSetting, JobReschedule, LeaseExtension, LeaseRef, LeaseSettlement, LostClaim,
@@ -350,16 +350,25 @@ impl Dice {
         let mut names = topics();
         names.retain(|_| self.rng.random_bool(0.6));
         let asks = names.into_iter();
-        let asks =
-            asks.map(|topic| TopicDemand { topic, streams: self.some(3, Dice::taker) }).collect();
+        let asks = asks.map(|topic| {
+            let ageing = self.maybe(0.4, Dice::ageing).flatten();
+            TopicDemand { topic, ageing, streams: self.some(3, Dice::taker) }
+        });
+        let asks = asks.collect();
         Claim { nonce, owner: self.rng.random_range(1..4), topics: asks }
+    }
+
+    /// Draws the worth of a level of priority, of a size that lets jobs of other levels go first now and then.
+    fn ageing(&mut self) -> Option<PriorityAgeing> {
+        let worth = self.pick(&[1, 100, 1_000, 60_000].map(Duration::from_millis));
+        PriorityAgeing::of_setting(Some(worth))
     }
 
     /// Draws a claim for one stream with room.
     fn plain_claim(&mut self) -> Claim {
         let taker =
             StreamDemand { jobs: self.rng.random_range(1..9), bytes: 10_000, ..self.taker() };
-        let asks = vec![TopicDemand { topic: self.topic(), streams: vec![taker] }];
+        let asks = vec![TopicDemand { topic: self.topic(), ageing: None, streams: vec![taker] }];
         Claim { topics: asks, ..self.claim() }
     }
 

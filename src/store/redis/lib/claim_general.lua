@@ -7,6 +7,9 @@ local alarms, expiries_left, turn, wanted, leases, ends, members, records, who, 
 local bound, marks
 -- Group of the lane from which jobs are taken; nil: from the orders of the topic.
 local group
+-- How long waiting is worth one level of priority; nil: levels are strict. With the first ask that has it,
+-- `claim_aged.lua` defines the function.
+local ageing, take_aged
 -- Returns the part of a lease after its token, and its deadline as text.
 local function suffix(taker, ack, duration)
   local deadline = math.min(now + duration, $time.max)
@@ -199,7 +202,7 @@ local function paused_until()
   call('HSET', P .. 'claims', name, pack($claims[bound], bound) .. marks)
 end
 
--- Leases jobs in order of priority; returns the rest.
+-- Leases jobs in the order of the topic; returns the rest.
 local function take_all()
   local line = line_of_claim()
   if line == false then return -2 end
@@ -208,6 +211,10 @@ local function take_all()
     local waits = P .. 'wait:0:' .. name
     return take_priority(line, waits) or next_due(waits, '0', due_in_line())
   end
+  if ageing then
+    local ended = take_aged(line)
+    if ended then return ended end
+  end
   local all, rest = marks, 0
   for priority = 9, 0, -1 do
     local wait, back = char(48 + priority), char(97 + priority)
@@ -215,7 +222,7 @@ local function take_all()
     local backs = string.find(all, back, 1, true) and P .. 'back:' .. priority .. ':' .. name
     if waits or backs then
       local lined = priority == 0 and line or nil
-      local ended = take_priority(lined, waits, backs)
+      local ended = not ageing and take_priority(lined, waits, backs)
       if ended then return ended end
       if priority == 0 then
         local due = due_in_line()
@@ -234,7 +241,7 @@ end
 general = function(topic, at, takers)
   local known = call('HGET', P .. 'claims', topic)
   local bound_before = unpack_($claims[bound], known)
-  name, turn, wanted, bound, marks = topic, {}, 0, bound_before, sub(known, $claims.marks)
+  name, turn, wanted, bound, marks, ageing = topic, {}, 0, bound_before, sub(known, $claims.marks), nil
   for index = 0, takers - 1 do
     local blob = ARGV[at + index]
     local jobs, bytes, lease, oversize = unpack_($demand[jobs..oversize], blob)
@@ -244,8 +251,13 @@ general = function(topic, at, takers)
       turn[#turn + 1] = { index = index, demand = demand, lease = lease,
                           head = pack($entry[running..length], $running, #demand + $lease.extended - 1),
                           jobs = jobs, bytes = bytes, oversize = oversize == 1 }
+    elseif #blob < $demand.extended then
+      ageing = bytes
     end
     wanted = wanted + jobs
+  end
+  if ageing and not take_aged then
+    --#include claim_aged
   end
   leases, ends, members, records, who, extras, alarms = {}, {}, {}, {}, {}, {}, {}
   local rest, save = string.find(marks, 'P', 1, true) and paused_until(), nil

@@ -21,7 +21,7 @@ end
 
 -- Gives a lane a turn; returns the rest if the claim ends there.
 local function serve(t, l)
-  local member, letter, due = lane_head(t, l, now)
+  local member, letter, due = lane_head(t, l, now, ageing)
   if not member then return place_lane(t, l, due, now) end
   local id, expired = sub(member, $member.id), {}
   local record = call('HGET', P .. 'jobs:' .. name, id)

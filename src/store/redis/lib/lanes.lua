@@ -93,9 +93,10 @@ local function first_of_order(t, l, letter)
 end
 
 -- Returns the next job of a lane at `at`: its member, the mark of its order and its due time; or if none is due, nil,
--- nil and the due time of the earliest (nil: none waits).
-local function lane_head(t, l, at)
-  local earliest
+-- nil and the due time of the earliest (nil: none waits). `ageing`: how long waiting is worth one level of priority;
+-- nil: levels are strict, which is enough to know whether a job is due.
+local function lane_head(t, l, at, ageing)
+  local earliest, first, its_letter, first_due, least
   -- Most lanes have only this mark.
   if l.marks == '0' then
     local member = first_of_order(t, l, '0')
@@ -115,11 +116,16 @@ local function lane_head(t, l, at)
     end
     if member then
       local due = lane_unpack($member[due], member)
-      if due <= at then return member, letter, due end
-      if not earliest or due < earliest then earliest = due end
+      if due > at then
+        if not earliest or due < earliest then earliest = due end
+      elseif not ageing then
+        return member, letter, due
+      elseif not first or due - priority * ageing < least then
+        first, its_letter, first_due, least = member, letter, due, due - priority * ageing
+      end
     end
   end
-  return nil, nil, earliest
+  return first, its_letter, first and first_due or earliest
 end
 
 -- Adds a waiting job to its lane. Subscribers are notified if no lane was ready, or none had a job that is due so soon.
