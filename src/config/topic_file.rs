@@ -17,12 +17,13 @@ use super::duration::any_duration;
 /// Keys of a file.
 const KEYS: [&str; 2] = ["revision", "topic"];
 /// Keys of a topic, in the order in which they are listed in errors.
-const TOPIC_KEYS: [&str; 10] = [
+const TOPIC_KEYS: [&str; 11] = [
     "description",
     "lease",
     "retention",
     "dead_retention",
     "priority",
+    "priority_ageing",
     "max_payload_bytes",
     "max_jobs",
     "on_full",
@@ -168,6 +169,11 @@ impl TableReader<'_> {
             retention: self.duration("retention", retention.clone(), "0s to 366d"),
             dead_retention: self.duration("dead_retention", retention, "0s to 366d"),
             priority: self.integer("priority", 0..=i64::from(limit::PRIORITY_MAX)),
+            priority_ageing: self.duration(
+                "priority_ageing",
+                Duration::ZERO..=limit::PRIORITY_AGEING_MAX,
+                "0s to 24h",
+            ),
             max_payload_bytes: self
                 .integer("max_payload_bytes", 1..=limit::PAYLOAD_BYTES_MAX as i64),
             max_jobs: self.integer("max_jobs", 1..=i64::MAX),
@@ -349,7 +355,7 @@ mod tests {
     #[test]
     fn a_file_has_topics_and_patterns() {
         let file = TopicFile::parse(
-            "revision = 7\n[topic.\"billing.*\"]\nlease = '5m'\npriority = 3\n\
+            "revision = 7\n[topic.\"billing.*\"]\nlease = '5m'\npriority = 3\npriority_ageing = '10m'\n\
              [topic.orders]\nmax_payload_bytes = 10\ndead_retention = '30d'\nretention = '0s'\n\
              [topic.orders.retry]\nmax_attempts = 3\ndelays = ['1m', '5m']\njitter = 0\n",
         )
@@ -358,6 +364,7 @@ mod tests {
         let (pattern, billing) = &file.topics["billing.*"];
         assert_eq!(pattern.to_string(), "billing.*");
         assert_eq!((billing.lease, billing.priority), (Some(Duration::from_secs(300)), Some(3)));
+        assert_eq!(billing.priority_ageing, Some(Duration::from_secs(600)));
         let (_, orders) = &file.topics["orders"];
         assert_eq!(orders.retry.max_attempts, Some(3));
         assert_eq!(orders.retry.delays, [60, 300].map(Duration::from_secs));

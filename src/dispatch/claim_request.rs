@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::TopicPattern;
 use crate::domain::credit::CreditShare;
+use crate::domain::{TopicPattern, TopicSettings};
 use crate::policies::PolicyView;
 use crate::store::{StreamDemand, TopicDemand};
 
@@ -18,7 +18,7 @@ pub(super) fn has_globs(stream: &Stream) -> bool {
     topics.any(|topic| matches!(topic, TopicPattern::Prefix(_)))
 }
 
-/// Converts a plan to the demands of the store's claim call; `policies` has the leases of topics.
+/// Converts a plan to the demands of the store's claim call; `policies` has the leases and the ageing of topics.
 pub(super) fn topic_demands(plan: &ClaimPlan, policies: Option<&PolicyView>) -> Vec<TopicDemand> {
     let ask = |asked: &TopicClaim| {
         let settings = policies.and_then(|policies| policies.settings(&asked.topic));
@@ -26,7 +26,7 @@ pub(super) fn topic_demands(plan: &ClaimPlan, policies: Option<&PolicyView>) -> 
         let takers = asked.takers.iter();
         TopicDemand {
             topic: asked.topic.clone(),
-            ageing: None,
+            ageing: settings.and_then(TopicSettings::ageing),
             streams: takers.map(|taker| taker_of(&taker.stream, taker.share, lease)).collect(),
         }
     };

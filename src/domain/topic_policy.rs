@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::ageing::PriorityAgeing;
 use super::name::{GroupName, TopicName};
 use super::pattern::TopicPattern;
 use super::retry::RetryOverrides;
@@ -26,6 +27,9 @@ pub struct TopicSettings {
     pub dead_retention: Option<Duration>,
     /// Priority of jobs that name none.
     pub priority: Option<u8>,
+    /// Waiting time that one level of priority is worth, at most
+    /// [`limit::PRIORITY_AGEING_MAX`](super::limit::PRIORITY_AGEING_MAX); zero or `None`: priorities are strict levels.
+    pub priority_ageing: Option<Duration>,
     /// Maximum number of bytes of one payload; `None`: the server's.
     pub max_payload_bytes: Option<u32>,
     /// Number of jobs that may wait, over all shards; `None`: any.
@@ -105,6 +109,16 @@ pub enum PolicyEffect {
     },
     /// The topic was deleted: a shard without any job of it forgets it.
     Forget,
+}
+
+// === impl TopicSettings ===
+
+impl TopicSettings {
+    /// Returns the ageing of priorities; `None`: they are strict levels.
+    #[must_use]
+    pub fn ageing(&self) -> Option<PriorityAgeing> {
+        PriorityAgeing::of_setting(self.priority_ageing)
+    }
 }
 
 // === impl TopicPolicy ===

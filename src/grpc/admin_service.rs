@@ -25,7 +25,7 @@ use super::layers::write_deadline;
 use super::status::RpcError;
 
 /// Features of this build beyond the first version of the contract.
-const FEATURES: [&str; 7] = [
+const FEATURES: [&str; 8] = [
     "shard_state",
     "explain",
     "groups",
@@ -33,6 +33,7 @@ const FEATURES: [&str; 7] = [
     "topic_max_jobs",
     "topic_purge",
     "topic_weights",
+    "priority_ageing",
 ];
 
 /// Maximum number of pages with payloads that are read at once, each in pieces of about 35 MiB; other calls wait

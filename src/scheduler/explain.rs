@@ -1,7 +1,7 @@
 //! Explain: one job with what explains why it does not run, or the shard that gives no information about it.
 
 use crate::domain::explain::ShardSilence;
-use crate::domain::{JobKey, PriorityAgeing, ShardName, limit};
+use crate::domain::{JobKey, PriorityAgeing, ShardName, TopicName, limit};
 use crate::shards::{self, Shard, ShardError};
 use crate::store::{self, ExplainedJob};
 
@@ -42,7 +42,7 @@ impl Scheduler {
     /// # Errors
     /// Errors of the store that concern the job alone, or an overloaded shard.
     pub async fn explain(&self, key: JobKey) -> shards::Result<Option<JobExplanation>> {
-        let ageing = None;
+        let ageing = self.ageing(&key.topic);
         let explain = |shard: Shard, key| async move {
             Ok(vec![shard.explain(key, ageing, limit::READY_BEFORE_MAX).await?])
         };
@@ -55,6 +55,10 @@ impl Scheduler {
                 None => Err(error),
             },
         }
+    }
+
+    fn ageing(&self, topic: &TopicName) -> Option<PriorityAgeing> {
+        self.policies().any()?.settings(topic)?.ageing()
     }
 
     fn found_job(

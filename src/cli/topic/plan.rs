@@ -143,6 +143,7 @@ fn to_topic(settings: &TopicSettings) -> Topic {
         retention: settings.retention.map(to_proto_duration),
         dead_retention: settings.dead_retention.map(to_proto_duration),
         priority: settings.priority.map(i32::from),
+        priority_ageing: settings.priority_ageing.map(to_proto_duration),
         group_weights: settings
             .group_weights
             .iter()
@@ -173,6 +174,7 @@ fn texts(topic: &Topic) -> SettingTexts {
         ("retention", duration(topic.retention)),
         ("dead_retention", duration(topic.dead_retention)),
         ("priority", number(topic.priority)),
+        ("priority_ageing", duration(topic.priority_ageing)),
         ("group_weights", group_weights(topic)),
         ("max_payload_bytes", number(Some(topic.max_payload_bytes).filter(|max| *max > 0))),
         (

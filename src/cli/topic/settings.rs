@@ -19,13 +19,14 @@ use crate::pb::{
 };
 
 /// Settings by the names of their flags, which `--unset` takes, and of their fields.
-const UNSET: [(&str, &str); 9] = [
+const UNSET: [(&str, &str); 10] = [
     ("description", "description"),
     ("retry", "retry"),
     ("lease", "lease_duration"),
     ("retention", "retention"),
     ("dead-retention", "dead_retention"),
     ("priority", "priority"),
+    ("priority-ageing", "priority_ageing"),
     ("max-payload-bytes", "max_payload_bytes"),
     ("max-jobs", "max_jobs"),
     ("on-full", "on_full"),
@@ -56,6 +57,9 @@ struct SettingsArgs {
     /// Priority of jobs that name none, 0 to 9; 9 goes first
     #[arg(long, value_name = "0-9", value_parser = values::priority, allow_hyphen_values = true)]
     priority: Option<i32>,
+    /// Waiting time that one level of priority is worth, 0s to 24h; 0s: strict levels
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
+    priority_ageing: Option<Duration>,
     /// Largest payload of a job in bytes [default: 1048576]
     #[arg(long, value_name = "BYTES", value_parser = values::integer_in_range::<i32>(1..=PAYLOAD_BYTES_MAX as i64))]
     max_payload_bytes: Option<i32>,
@@ -161,6 +165,7 @@ impl SettingsArgs {
             retention: self.retention.map(to_proto_duration),
             dead_retention: self.dead_retention.map(to_proto_duration),
             priority: self.priority,
+            priority_ageing: self.priority_ageing.map(to_proto_duration),
             max_payload_bytes: self.max_payload_bytes.unwrap_or_default(),
             max_jobs: self.max_jobs.unwrap_or_default(),
             on_full: match self.on_full {
@@ -181,6 +186,7 @@ impl SettingsArgs {
             self.retention.is_some(),
             self.dead_retention.is_some(),
             self.priority.is_some(),
+            self.priority_ageing.is_some(),
             self.max_payload_bytes.is_some(),
             self.max_jobs.is_some(),
             self.on_full.is_some(),
@@ -334,6 +340,9 @@ fn block(topic: &Topic) -> Block {
     }
     if let Some(priority) = topic.priority {
         block.line("priority", priority.to_string());
+    }
+    if topic.priority_ageing.is_some() {
+        block.line("priority ageing", span(topic.priority_ageing));
     }
     if topic.max_payload_bytes > 0 {
         block.line("largest payload", format!("{} bytes", topic.max_payload_bytes));

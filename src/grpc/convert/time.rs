@@ -41,6 +41,12 @@ pub(in crate::grpc) const RETENTION: DurationRange = DurationRange {
     max: limit::RETENTION_MAX,
     text: "must be 0s to 366 days",
 };
+/// Range of the waiting time that one level of priority is worth.
+pub(in crate::grpc) const AGEING: DurationRange = DurationRange {
+    min: Duration::ZERO,
+    max: limit::PRIORITY_AGEING_MAX,
+    text: "must be 0s to 24h",
+};
 /// Range of the time in which a job that is put back must start.
 pub(in crate::grpc) const TTL: DurationRange = DurationRange {
     min: Duration::from_nanos(1),

@@ -11,17 +11,18 @@ use crate::pb;
 use crate::scheduler::etag;
 
 use super::number::{to_int32, to_int64};
-use super::time::{self, LEASE, RETENTION, to_duration, to_timestamp};
+use super::time::{self, AGEING, LEASE, RETENTION, to_duration, to_timestamp};
 use super::{Checks, FieldPath, InvalidRequest, names, retry, spec};
 
 /// Fields that a mask may name, in the order of the message.
-const FIELDS: [(&str, SettingField); 10] = [
+const FIELDS: [(&str, SettingField); 11] = [
     ("description", SettingField::Description),
     ("retry", SettingField::Retry),
     ("lease_duration", SettingField::Lease),
     ("retention", SettingField::Retention),
     ("dead_retention", SettingField::DeadRetention),
     ("priority", SettingField::Priority),
+    ("priority_ageing", SettingField::PriorityAgeing),
     ("max_payload_bytes", SettingField::MaxPayloadBytes),
     ("max_jobs", SettingField::MaxJobs),
     ("on_full", SettingField::OnFull),
@@ -37,6 +38,7 @@ pub(in crate::grpc) enum SettingField {
     Retention,
     DeadRetention,
     Priority,
+    PriorityAgeing,
     MaxPayloadBytes,
     MaxJobs,
     OnFull,
@@ -74,6 +76,7 @@ impl SettingField {
             SettingField::Retention => to.retention = from.retention,
             SettingField::DeadRetention => to.dead_retention = from.dead_retention,
             SettingField::Priority => to.priority = from.priority,
+            SettingField::PriorityAgeing => to.priority_ageing = from.priority_ageing,
             SettingField::MaxPayloadBytes => to.max_payload_bytes = from.max_payload_bytes,
             SettingField::MaxJobs => to.max_jobs = from.max_jobs,
             SettingField::OnFull => to.on_full = from.on_full,
@@ -197,6 +200,7 @@ fn settings(
         retention: duration(checks, "retention", topic.retention, &RETENTION),
         dead_retention: duration(checks, "dead_retention", topic.dead_retention, &RETENTION),
         priority: spec::priority(checks, path.field("priority"), topic.priority),
+        priority_ageing: duration(checks, "priority_ageing", topic.priority_ageing, &AGEING),
         max_payload_bytes: payload_max(checks, path, topic.max_payload_bytes),
         max_jobs: max_jobs(checks, path.field("max_jobs"), topic.max_jobs),
         on_full: on_full(checks, path.field("on_full"), topic.on_full),
@@ -303,7 +307,6 @@ fn refuse_features(checks: &mut Checks, path: FieldPath<'_>, topic: &pb::Topic) 
         ("http_target", topic.http_target.is_some(), "http_dispatch"),
         ("max_running_per_group", topic.max_running_per_group != 0, "group_limits"),
         ("max_rate_per_group", topic.max_rate_per_group != 0.0, "group_limits"),
-        ("priority_ageing", topic.priority_ageing.is_some(), "topic_limits"),
         ("on_success_topic", !topic.on_success_topic.is_empty(), "topic_hooks"),
         ("on_dead_topic", !topic.on_dead_topic.is_empty(), "topic_hooks"),
         ("max_dead_jobs", topic.max_dead_jobs != 0, "topic_limits"),
@@ -340,6 +343,7 @@ pub(in crate::grpc) fn to_topic(
         lease_duration: duration(settings.lease),
         retention: duration(settings.retention),
         dead_retention: duration(settings.dead_retention),
+        priority_ageing: duration(settings.priority_ageing),
         max_payload_bytes: settings.max_payload_bytes.map_or(0, to_int32),
         create_time: Some(to_timestamp(created)),
         update_time: Some(to_timestamp(own.map_or(created, |own| own.update_time))),
@@ -392,6 +396,7 @@ mod tests {
             retention: day(367),
             dead_retention: day(-1),
             priority: Some(10),
+            priority_ageing: Some(prost_types::Duration { seconds: 86_400, nanos: 1 }),
             max_payload_bytes: 1 + (1 << 20),
             max_rate: 1.0,
             max_jobs: -1,
@@ -412,6 +417,7 @@ mod tests {
                 ("topic.retention", "INVALID_FIELD"),
                 ("topic.dead_retention", "INVALID_FIELD"),
                 ("topic.priority", "INVALID_FIELD"),
+                ("topic.priority_ageing", "INVALID_FIELD"),
                 ("topic.max_payload_bytes", "INVALID_FIELD"),
                 ("topic.max_jobs", "INVALID_FIELD"),
                 ("topic.on_full", "INVALID_FIELD"),

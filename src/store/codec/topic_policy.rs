@@ -77,6 +77,7 @@ fn settings_to_stored(settings: &TopicSettings) -> stored::TopicSettings {
         max_payload_bytes: settings.max_payload_bytes,
         max_jobs: settings.max_jobs,
         drops_oldest: settings.on_full == OverflowPolicy::DropOldest,
+        priority_ageing_us: settings.priority_ageing.map(micros),
         group_weights: settings
             .group_weights
             .iter()
@@ -100,6 +101,7 @@ fn settings_from(stored: stored::TopicSettings) -> TopicSettings {
             true => OverflowPolicy::DropOldest,
             false => OverflowPolicy::Reject,
         },
+        priority_ageing: duration(stored.priority_ageing_us),
         group_weights: stored
             .group_weights
             .into_iter()
@@ -123,6 +125,7 @@ mod tests {
             retention: Some(Duration::ZERO),
             dead_retention: Some(Duration::from_secs(3_600)),
             priority: Some(9),
+            priority_ageing: Some(Duration::from_secs(600)),
             max_payload_bytes: Some(1_000),
             max_jobs: Some(1 << 40),
             on_full: OverflowPolicy::DropOldest,

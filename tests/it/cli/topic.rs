@@ -77,6 +77,13 @@ async fn a_topic_is_created_changed_paused_and_deleted() {
     run(&["topic", "set", "mail", "--priority", "1", "--etag", &etag])
         .await
         .fails(1, &["cannot change topic mail"]);
+    let text = run(&["topic", "set", "mail", "--priority-ageing", "10m"]).await.ok();
+    assert!(text.contains("priority ageing:  10m"), "{text}");
+    run(&["topic", "set", "mail", "--priority-ageing", "25h"])
+        .await
+        .fails(1, &["topic.priority_ageing: must be 0s to 24h"]);
+    let json = run(&["topic", "set", "mail", "--unset", "priority-ageing", "-o", "json"]).await;
+    assert!(json.json().get("priorityAgeing").is_none());
     run(&["topic", "set", "mail"]).await.fails(2, &["give a setting"]);
     run(&["topic", "set", "nowhere", "--priority", "1"]).await.fails(3, &["nowhere"]);
 
@@ -109,12 +116,12 @@ async fn a_plan_shows_what_a_file_changes() {
     let plan = ["topic", "plan", "-f", path.to_str().unwrap()];
     std::fs::write(
         &path,
-        "revision = 4\n[topic.\"billing.*\"]\npriority = 3\nlease = '5m'\n[topic.orders.retry]\nmax_attempts = 2\n",
+        "revision = 4\n[topic.\"billing.*\"]\npriority = 3\npriority_ageing = '90s'\nlease = '5m'\n[topic.orders.retry]\nmax_attempts = 2\n",
     )
     .unwrap();
     assert_eq!(
         run(&plan).await.ok(),
-        "billing.eu\n  lease: default -> 5m\n  priority: default -> 3\norders: no topic yet\n\
+        "billing.eu\n  lease: default -> 5m\n  priority: default -> 3\n  priority_ageing: default -> 1m30s\norders: no topic yet\n\
          revision 4 changes 1 of 3 topics\n",
         "what calls have set for billing.us stays"
     );

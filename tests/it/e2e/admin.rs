@@ -404,6 +404,7 @@ async fn list_shards_and_server_info_report_what_there_is() {
         "topic_max_jobs",
         "topic_purge",
         "topic_weights",
+        "priority_ageing",
     ];
     assert_eq!(info.features, features);
     let (start, now) = (info.start_time.since_epoch(), info.server_time.since_epoch());

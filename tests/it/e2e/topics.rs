@@ -84,6 +84,7 @@ async fn a_topic_is_created_read_changed_and_deleted() {
         retention: seconds(3_600),
         dead_retention: seconds(86_400),
         priority: Some(5),
+        priority_ageing: seconds(600),
         max_payload_bytes: 1_000,
         ..named("orders")
     };
@@ -91,6 +92,7 @@ async fn a_topic_is_created_read_changed_and_deleted() {
     let read = get(&client, "orders").await.unwrap();
     assert_eq!(read, created);
     assert_eq!((&read.retry, read.priority), (&settings.retry, Some(5)));
+    assert_eq!(read.priority_ageing, seconds(600));
     assert_eq!((read.state(), read.settings_from.as_str()), (TopicState::Active, "orders"));
     let status = create(&client, named("orders")).await.unwrap_err();
     assert_eq!(reason(&status), (Code::AlreadyExists, "TOPIC_EXISTS".into()));
@@ -102,9 +104,10 @@ async fn a_topic_is_created_read_changed_and_deleted() {
     assert_ne!(changed.etag, read.etag);
     let status = update(&client, read.clone(), &["priority"], false).await.unwrap_err();
     assert_eq!(reason(&status), (Code::Aborted, "ETAG_MISMATCH".into()));
-    let cleared = update(&client, named("orders"), &["priority", "retry"], false).await.unwrap();
-    let cleared = cleared.topic.unwrap();
-    assert_eq!((cleared.priority, cleared.retry), (None, None));
+    let cleared =
+        update(&client, named("orders"), &["priority", "retry", "priority_ageing"], false);
+    let cleared = cleared.await.unwrap().topic.unwrap();
+    assert_eq!((cleared.priority, cleared.retry, cleared.priority_ageing), (None, None, None));
     assert_eq!(cleared.retention, seconds(3_600), "the mask does not name it");
 
     assert!(delete(&client, "orders", &read.etag).await.is_err());
