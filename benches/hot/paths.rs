@@ -117,6 +117,7 @@ fn lifecycle_lease_end() -> impl FnMut() {
         failures: 3,
         deliveries: 4,
         crashes: 0,
+        is_replaced: false,
         first_start: Time(1_800_000_000_000_000),
         retry: RetryOverrides::default(),
     };

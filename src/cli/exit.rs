@@ -255,6 +255,8 @@ fn flag_of_field(field: &str) -> Option<String> {
         "due_time" => "--at",
         "priority" => "--priority",
         "retry.max_attempts" => "--max-attempts",
+        "retry.max_crashes" => "--max-crashes",
+        "retry.crash_topic" => "--crash-topic",
         "retry.delays" => "--retry-delays",
         "retry.max_retry_duration" => "--max-retry-duration",
         "lease_duration" => "--lease",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 use crate::domain::{
-    GroupName, InvalidRetry, OverflowPolicy, RetryOverrides, TopicName, TopicPattern,
+    CrashTopic, GroupName, InvalidRetry, OverflowPolicy, RetryOverrides, TopicName, TopicPattern,
     TopicSettings, limit,
 };
 use crate::source_files::read_texts;
@@ -30,7 +30,7 @@ const TOPIC_KEYS: [&str; 11] = [
     "group_weights",
     "retry",
 ];
-const RETRY_KEYS: [&str; 10] = [
+const RETRY_KEYS: [&str; 11] = [
     "max_attempts",
     "delays",
     "initial_delay",
@@ -41,6 +41,7 @@ const RETRY_KEYS: [&str; 10] = [
     "ignore_expired_leases",
     "max_deliveries",
     "max_crashes",
+    "crash_topic",
 ];
 
 /// Policies of a file, or of the files of a directory.
@@ -143,6 +144,10 @@ impl TopicFile {
                     let settings = reader.settings();
                     if !settings.group_weights.is_empty() && name.ends_with('*') {
                         reader.problem("group_weights", "must stand at a topic, not at a pattern");
+                    }
+                    let crash_topic = settings.retry.crash_topic.as_ref();
+                    if crash_topic.is_some_and(|setting| setting.as_str() == name) {
+                        reader.problem("retry.crash_topic", "must be another topic");
                     }
                     found.insert(name.clone(), (pattern, settings));
                 }
@@ -257,12 +262,25 @@ impl TableReader<'_> {
             ignore_expired_leases: self.boolean("ignore_expired_leases"),
             max_deliveries: self.integer("max_deliveries", count.clone()),
             max_crashes: self.integer("max_crashes", count),
+            crash_topic: self.crash_topic(),
         };
         RetryOverrides::try_new(overrides).unwrap_or_else(|invalid: Vec<InvalidRetry>| {
             let place = &self.place;
             self.problems.extend(invalid.into_iter().map(|problem| format!("{place}.{problem}")));
             RetryOverrides::default()
         })
+    }
+
+    fn crash_topic(&mut self) -> Option<CrashTopic> {
+        const KEY: &str = "crash_topic";
+        let value = self.table.get(KEY)?;
+        let problem = match value.as_str().map(CrashTopic::parse) {
+            Some(Ok(setting)) => return setting,
+            Some(Err(error)) => error.to_string(),
+            None => "must be the name of a topic in quotes, or \"-\" for none".to_owned(),
+        };
+        self.problem(KEY, &problem);
+        None
     }
 
     fn check_keys(&mut self, keys: &[&str]) {
@@ -378,6 +396,29 @@ mod tests {
         for (topic, want) in [("x", "*"), ("a.x", "a.*"), ("a.b", "a.b"), ("a.bc", "a.b*")] {
             let found = file.settings(&TopicName::stored(topic));
             assert_eq!(found.map(|(name, _)| name), Some(want), "{topic}");
+        }
+    }
+
+    #[test]
+    fn a_crash_topic_is_another_topic_or_none() {
+        let read = |name: &str, value: &str| {
+            TopicFile::parse(&format!(
+                "revision = 1\n[topic.{name:?}]\nretry = {{ max_crashes = 3, crash_topic = {value} }}\n"
+            ))
+        };
+        for (name, value) in [("x", "crashed"), ("x", "-"), ("*", "crashed"), ("x", "x.crashed")] {
+            let file = read(name, &format!("{value:?}")).unwrap();
+            let setting = file.topics[name].1.retry.crash_topic.clone();
+            assert_eq!(setting, Some(CrashTopic::stored(value)), "{name}");
+        }
+        for (value, problem) in [
+            ("'x'", "must be another topic"),
+            ("'a b'", "is not allowed"),
+            ("7", "must be the name of a topic"),
+        ] {
+            let problems = read("x", value).unwrap_err();
+            assert!(problems[0].starts_with("topic.\"x\".retry.crash_topic: "), "{problems:?}");
+            assert!(problems[0].contains(problem), "{problems:?}");
         }
     }
 

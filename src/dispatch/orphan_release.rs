@@ -345,6 +345,7 @@ mod tests {
             failures: 0,
             deliveries: 0,
             crashes: 0,
+            is_replaced: false,
             first_start: Time(0),
             retry: RetryOverrides::default(),
         };

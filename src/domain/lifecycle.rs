@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::job::AttemptOutcome;
+use super::name::TopicName;
 use super::retry::{RetryOverrides, RetryPolicy, release_delay};
 use super::time::Time;
 
@@ -92,6 +93,8 @@ pub struct AttemptContext {
     pub deliveries: u32,
     /// Number of crashes, this attempt not included.
     pub crashes: u32,
+    /// True if a generation waits for the end of the lease and takes the place of this one.
+    pub is_replaced: bool,
     /// Start of the first attempt.
     pub first_start: Time,
     /// Retry settings of the job itself.
@@ -110,6 +113,8 @@ pub struct LeaseEnd {
     pub counted: bool,
     /// True if the attempt counts as a crash.
     pub crashed: bool,
+    /// True if it was the last crash that the job may have.
+    pub crashes_used: bool,
     /// True if the worker requested a dead letter. It distinguishes a repeat of that Nack from one with RETRY.
     pub dead_lettered: bool,
     /// Error text, stored with the attempt.
@@ -139,7 +144,7 @@ pub fn lease_end(
 ) -> LeaseEnd {
     let (outcome, counted, dead_lettered) =
         (cause.outcome(), cause.counts(policy), cause.is_dead_letter());
-    let crashed = cause.is_crash();
+    let (crashed, crashes_used) = (cause.is_crash(), is_last_crash(&cause, attempt, policy));
     let (chosen, mut error) = match cause {
         LeaseEndCause::Failed { delay, error } | LeaseEndCause::Released { delay, error } => {
             (delay, error)
@@ -156,8 +161,7 @@ pub fn lease_end(
     };
     let failures = attempt.failures + u32::from(counted);
     let deliveries = attempt.deliveries + 1;
-    let crashes = attempt.crashes + u32::from(crashed);
-    let crashes_used = crashed && policy.max_crashes.is_some_and(|max| crashes >= max);
+    let crashes = attempt.crashes + 1;
     if crashes_used {
         error = format!("{error}: crash {crashes}, and max_crashes allows no more");
     }
@@ -173,7 +177,26 @@ pub fn lease_end(
         AfterLease::Wait(chosen.or_else(|| release_delay(deliveries - failures)))
     };
     let keeps_error = counted || crashes_used;
-    LeaseEnd { step, outcome, counted, crashed, dead_lettered, error, keeps_error }
+    LeaseEnd { step, outcome, counted, crashed, crashes_used, dead_lettered, error, keeps_error }
+}
+
+/// Returns whether an end with this cause is the last crash that the job may have.
+fn is_last_crash(cause: &LeaseEndCause, attempt: &AttemptContext, policy: &RetryPolicy) -> bool {
+    cause.is_crash() && policy.max_crashes.is_some_and(|max| attempt.crashes + 1 >= max)
+}
+
+/// Returns the topic to which an end with this cause moves a job of `topic`; `None`: the job stays in its topic. A job
+/// that has another generation waiting is replaced by that one. A topic is never its own crash topic, which settings of
+/// a pattern can make it.
+#[must_use]
+pub fn crash_target<'p>(
+    cause: &LeaseEndCause,
+    attempt: &AttemptContext,
+    policy: &'p RetryPolicy,
+    topic: &TopicName,
+) -> Option<&'p TopicName> {
+    let moves = !attempt.is_replaced && is_last_crash(cause, attempt, policy);
+    policy.crash_topic.as_ref().filter(|target| moves && *target != topic)
 }
 
 /// Returns whether no further attempt follows. The limits on failures and on time apply only to an attempt that failed:
@@ -202,6 +225,7 @@ mod tests {
             failures,
             deliveries,
             crashes: 0,
+            is_replaced: false,
             first_start: Time(0),
             retry: RetryOverrides::default(),
         }
@@ -285,7 +309,7 @@ mod tests {
                 assert_eq!((end.crashed, end.counted), (crashed, counted), "{cause:?}");
                 let is_last = crashed && crashes >= 1;
                 assert_eq!(end.step == AfterLease::DeadLetter, is_last, "{cause:?} {crashes}");
-                assert_eq!(end.keeps_error, counted || is_last);
+                assert_eq!((end.crashes_used, end.keeps_error), (is_last, counted || is_last));
                 assert_eq!(end.error.contains("max_crashes"), is_last, "{}", end.error);
             }
         }
@@ -293,6 +317,34 @@ mod tests {
         let attempt = AttemptContext { crashes: 98, ..attempt(0, 98) };
         let end = lease_end(LeaseEndCause::WorkerCrashed, &attempt, &unlimited, Time(0), 0.0);
         assert_ne!(end.step, AfterLease::DeadLetter);
+    }
+
+    #[test]
+    fn only_the_last_crash_moves_a_job_and_never_to_its_own_topic() {
+        let (own, target) = (TopicName::stored("t"), TopicName::stored("crashed"));
+        let policy = RetryPolicy {
+            max_crashes: Some(2),
+            max_attempts: Some(1),
+            crash_topic: Some(target.clone()),
+            ..Default::default()
+        };
+        let crashed = |crashes| AttemptContext { crashes, ..attempt(9, 9) };
+        let moves = |cause, attempt: &AttemptContext, topic| {
+            crash_target(&cause, attempt, &policy, topic).cloned()
+        };
+        for cause in [LeaseEndCause::Expired, LeaseEndCause::WorkerCrashed] {
+            assert_eq!(moves(cause.clone(), &crashed(0), &own), None);
+            assert_eq!(moves(cause.clone(), &crashed(1), &own), Some(target.clone()));
+            assert_eq!(moves(cause.clone(), &crashed(9), &own), Some(target.clone()));
+            assert_eq!(moves(cause.clone(), &crashed(9), &target), None);
+            let replaced = AttemptContext { is_replaced: true, ..crashed(9) };
+            assert_eq!(moves(cause.clone(), &replaced, &own), None);
+            let unlimited = RetryPolicy { max_crashes: None, ..policy.clone() };
+            assert_eq!(crash_target(&cause, &crashed(9), &unlimited, &own), None);
+        }
+        for cause in [failed(), released(), LeaseEndCause::StreamBroken, LeaseEndCause::Unserved] {
+            assert_eq!(moves(cause, &crashed(9), &own), None);
+        }
     }
 
     #[test]

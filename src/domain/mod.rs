@@ -46,7 +46,7 @@ pub use name::{GroupName, ShardName, TopicName};
 pub use outage::ShardOutage;
 pub use pattern::TopicPattern;
 pub use receipt::{Receipt, Token};
-pub use retry::{InvalidRetry, RetryOverrides, RetryPolicy};
+pub use retry::{CrashTopic, InvalidRetry, RetryOverrides, RetryPolicy};
 pub use ring::Ring;
 pub use stream_id::StreamId;
 pub use time::{Time, When};

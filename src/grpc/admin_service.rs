@@ -25,7 +25,7 @@ use super::layers::write_deadline;
 use super::status::RpcError;
 
 /// Features of this build beyond the first version of the contract.
-const FEATURES: [&str; 8] = [
+const FEATURES: [&str; 9] = [
     "shard_state",
     "explain",
     "groups",
@@ -34,6 +34,7 @@ const FEATURES: [&str; 8] = [
     "topic_purge",
     "topic_weights",
     "priority_ageing",
+    "crash_topic",
 ];
 
 /// Maximum number of pages with payloads that are read at once, each in pieces of about 35 MiB; other calls wait

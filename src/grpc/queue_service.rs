@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status};
 
 use crate::auth::Authenticator;
 use crate::dispatch::Dispatcher;
-use crate::domain::Receipt;
+use crate::domain::{CrashTopic, Receipt};
 use crate::pb;
 use crate::pb::queue_service_server::QueueService;
 use crate::rpc::Rpc;
@@ -74,6 +74,7 @@ impl QueueHandler {
         let allowed = |draft: Result<Draft, InvalidRequest>| {
             let draft = draft?;
             access.touch(&draft.topic)?;
+            may_move(access, &draft, "retry.crash_topic")?;
             topic_limits::check_job(self.scheduler.policies(), &draft)?;
             Ok(draft)
         };
@@ -105,6 +106,7 @@ impl QueueService for QueueHandler {
         let access = CallAccess::of(&extensions, Rpc::Enqueue)?;
         let (draft, asked) = enqueue::enqueue(request, self.context(&metadata, own.as_deref()))?;
         access.touch(&draft.topic).map_err(|error| error.with_field("job.topic"))?;
+        may_move(&access, &draft, "job.retry.crash_topic")?;
         topic_limits::check_job(self.scheduler.policies(), &draft)
             .map_err(|invalid| RpcError::from(invalid).in_field("job"))?;
         let topic = span.map(|_| draft.topic.clone());
@@ -287,6 +289,15 @@ impl QueueService for QueueHandler {
     }
 }
 
+/// Allows or refuses the crash topic that a job names in this field: the job arrives there as by an Enqueue.
+fn may_move(access: &CallAccess, draft: &Draft, field: &str) -> Result<(), RpcError> {
+    let crash_topic = draft.spec.retry.crash_topic.as_ref().and_then(CrashTopic::name);
+    match crash_topic.map(|topic| access.touch(topic)) {
+        Some(Err(error)) => Err(error.with_field(field)),
+        Some(Ok(())) | None => Ok(()),
+    }
+}
+
 /// Allows or refuses the follow-up jobs of an Ack, as Enqueue would.
 fn may_follow_up(access: &CallAccess, items: &SettleItems<AckItem>) -> Result<(), RpcError> {
     let access = access.to(Rpc::Enqueue);
@@ -295,6 +306,7 @@ fn may_follow_up(access: &CallAccess, items: &SettleItems<AckItem>) -> Result<()
             access
                 .touch(&follow_up.topic)
                 .map_err(|error| error.with_field("items.enqueue.topic"))?;
+            may_move(&access, follow_up, "items.enqueue.retry.crash_topic")?;
         }
     }
     Ok(())

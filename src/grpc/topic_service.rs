@@ -3,7 +3,7 @@
 use tonic::{Request, Response, Status};
 
 use crate::dispatch::Dispatcher;
-use crate::domain::TopicName;
+use crate::domain::{CrashTopic, TopicName, TopicSettings};
 use crate::pb;
 use crate::pb::topic_service_server::TopicService;
 use crate::policies::ChangedPolicy;
@@ -14,7 +14,7 @@ use super::access::CallAccess;
 use super::convert::group::{GroupsPage, list_groups, to_group, to_groups_token};
 use super::convert::number::to_int64;
 use super::convert::topic::{self, StreamCounts, to_topic, to_topic_stats, to_topic_summary};
-use super::convert::topic_policy::TopicDeletion;
+use super::convert::topic_policy::{SettingField, TopicDeletion};
 use super::convert::{list, purge, topic_policy};
 use super::layers::write_deadline;
 use super::status::RpcError;
@@ -88,6 +88,7 @@ impl TopicService for TopicsHandler {
         let access = CallAccess::of(request.extensions(), Rpc::CreateTopic)?;
         let (name, settings) = topic_policy::create_topic(request.into_inner())?;
         access.touch(&name).map_err(|error| error.with_field("topic.name"))?;
+        may_move(&access, &name, &settings)?;
         let changed = self.scheduler.create_topic(name.clone(), settings, until).await;
         let (topic, unreachable_shards) = self.changed(&name, changed).await?;
         Ok(Response::new(pb::CreateTopicResponse { topic: Some(topic), unreachable_shards }))
@@ -106,6 +107,9 @@ impl TopicService for TopicsHandler {
             false => access.touch_existing(&name),
         }
         .map_err(|error| error.with_field("topic.name"))?;
+        if update.fields.contains(&SettingField::Retry) {
+            may_move(&access, &name, &update.settings)?;
+        }
         let terms = (update.etag, update.allow_missing);
         let changed = self.scheduler.update_topic(name.clone(), change, terms, until).await;
         let (topic, unreachable_shards) = self.changed(&name, changed).await?;
@@ -262,4 +266,20 @@ impl TopicService for TopicsHandler {
             unreachable_shards: unreachable,
         }))
     }
+}
+
+/// Allows or refuses the crash topic that the settings of a topic name. Jobs arrive there as by an Enqueue, and with
+/// payloads that the caller may take from there.
+fn may_move(
+    access: &CallAccess,
+    topic: &TopicName,
+    settings: &TopicSettings,
+) -> Result<(), RpcError> {
+    const FIELD: &str = "topic.retry.crash_topic";
+    let Some(target) = settings.retry.crash_topic.as_ref().and_then(CrashTopic::name) else {
+        return Ok(());
+    };
+    let enqueue = access.to(Rpc::Enqueue);
+    enqueue.touch(target).map_err(|error| error.with_field(FIELD))?;
+    access.touch_payloads(topic).map_err(|error| error.with_field(FIELD))
 }

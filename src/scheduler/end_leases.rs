@@ -3,7 +3,7 @@
 
 use rand::Rng as _;
 
-use crate::domain::engine::Unacked;
+use crate::domain::engine::{CrashMove, Unacked};
 use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::{JobKey, RetryOverrides, State, Time};
 use crate::shards::{self, Shard};
@@ -12,6 +12,9 @@ use crate::store::{
 };
 
 use super::Scheduler;
+
+/// Maximum number of jobs that move to their crash topics at once, because their payloads are read and written.
+const MOVES_MAX: usize = 16;
 
 /// Result of ending leases.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,7 +32,7 @@ pub struct EndLeasesResult {
 impl Scheduler {
     /// Ends leases that their workers did not settle: expired ones, and those of broken streams. Each ends only if
     /// its deadline is still the one that was read. A lease that cannot be ended because of its own job does not hold
-    /// up the others.
+    /// up the others. Jobs that have crashed as often as they may move to their crash topics.
     ///
     /// # Errors
     /// Errors of the store that concern the shard as a whole.
@@ -39,21 +42,64 @@ impl Scheduler {
         leases: &[RunningLease],
         cause: &LeaseEndCause,
     ) -> shards::Result<EndLeasesResult> {
-        let settle = |lease: &RunningLease| {
-            let named = lease.stream_lease_ref().lease;
-            self.settle_unacked(named, lease.owner, cause.clone(), Some(lease.deadline))
-        };
-        let results = shard.settle(leases.iter().map(settle).collect()).await;
-        let (mut ended, mut failed) = (EndLeasesResult::default(), None);
-        for (lease, result) in leases.iter().zip(results) {
-            match result {
-                Ok(applied) => self.after_lease_end(shard, lease, cause, &applied, &mut ended),
-                Err(error) if error.error.is_shard_failure() => failed = failed.or(Some(error)),
-                // The health monitor has logged and counted it.
-                Err(_) => ended.not_ended.push(lease.clone()),
+        let (mut moving, mut staying) = (Vec::new(), Vec::with_capacity(leases.len()));
+        for lease in leases {
+            match self.crash_topic(lease, cause) {
+                Some(topic) => moving.push((lease.clone(), topic)),
+                None => staying.push((lease.clone(), CrashMove::None)),
             }
         }
-        failed.map_or(Ok(ended), Err)
+        let mut ended = EndLeasesResult::default();
+        // Before the moves, which may wait for other shards.
+        self.settle_ended(shard, staying, cause, &mut ended).await?;
+        while !moving.is_empty() {
+            let piece: Vec<_> = moving.drain(..moving.len().min(MOVES_MAX)).collect();
+            let (scheduler, here, cause) = (self.clone(), shard.clone(), cause.clone());
+            // A job that is written to its crash topic is removed here, whether or not the caller still waits.
+            let moved = Scheduler::run_to_completion(async move {
+                let (copied, not_ended) = scheduler.copy_crashed(&here, piece, &cause).await?;
+                let mut ended = EndLeasesResult { not_ended, ..EndLeasesResult::default() };
+                scheduler.settle_ended(&here, copied, &cause, &mut ended).await?;
+                Ok(ended)
+            });
+            let EndLeasesResult { ended: over, ended_here, not_ended } = moved.await?;
+            ended.ended += over;
+            ended.ended_here += ended_here;
+            ended.not_ended.extend(not_ended);
+        }
+        Ok(ended)
+    }
+
+    /// Ends leases whose jobs with a crash topic were copied to it, and adds the results to `ended`.
+    async fn settle_ended(
+        &self,
+        shard: &Shard,
+        leases: Vec<(RunningLease, CrashMove)>,
+        cause: &LeaseEndCause,
+        ended: &mut EndLeasesResult,
+    ) -> shards::Result<()> {
+        if leases.is_empty() {
+            return Ok(());
+        }
+        let settle = |(lease, crash_move): &(RunningLease, CrashMove)| {
+            let named = lease.stream_lease_ref().lease;
+            let (cause, deadline) = (cause.clone(), Some(lease.deadline));
+            self.settle_unacked(named, lease.owner, (cause, crash_move.clone()), deadline)
+        };
+        let results = shard.settle(leases.iter().map(settle).collect()).await;
+        let mut failed = None;
+        for ((lease, crash_move), result) in leases.into_iter().zip(results) {
+            match result {
+                Ok(applied) => {
+                    self.log_crash_move(&lease, &crash_move, &applied);
+                    self.after_lease_end(shard, &lease, cause, &applied, ended);
+                }
+                Err(error) if error.error.is_shard_failure() => failed = failed.or(Some(error)),
+                // The health monitor has logged and counted it.
+                Err(_) => ended.not_ended.push(lease),
+            }
+        }
+        failed.map_or(Ok(()), Err)
     }
 
     /// Counts and logs the end of a lease, and notifies its stream.
@@ -78,12 +124,12 @@ impl Scheduler {
         self.notify_stream(shard, lease.owner, hint);
     }
 
-    /// Builds the settlement that ends a lease for `cause`; the shard decides what follows for the job.
+    /// Builds the settlement that ends a lease for a cause; the shard decides what follows for the job.
     pub(super) fn settle_unacked(
         &self,
         lease: LeaseRef,
         owner: u32,
-        cause: LeaseEndCause,
+        (cause, crash_move): (LeaseEndCause, CrashMove),
         deadline: Option<Time>,
     ) -> LeaseSettlement {
         let topic = &lease.key.topic;
@@ -92,6 +138,7 @@ impl Scheduler {
             policy: self.retry_policy(topic, &RetryOverrides::default()),
             entropy: rand::rng().random(),
             dead_retention: self.dead_retention(topic),
+            crash_move,
         });
         LeaseSettlement { lease, owner, action: end, deadline }
     }

@@ -307,6 +307,7 @@ fn new_job(
         precondition: prior,
         checkpoint: None,
         max_waiting: None,
+        last_error: String::new(),
         // Without the defaults: a repeat is recognized after they have changed, too.
         request_code: request_hash::request_code(&draft),
         retention: RetentionRule::of(retention, repeatable, limit::TOMBSTONE),

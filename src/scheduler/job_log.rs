@@ -76,6 +76,25 @@ impl Scheduler {
         );
     }
 
+    /// Logs that a job has crashed as often as it may: it has moved to its crash topic, or could not for this reason.
+    pub(super) fn log_crashed_job(&self, lease: &RunningLease, rejected: Option<&str>) {
+        let topic = lease.key.topic.as_str();
+        let kind = if rejected.is_none() { "crash moved" } else { "crash rejected" };
+        let Some(passed) = self.inner.job_log_limiter.0.allow(&[kind, topic]) else { return };
+        let (crashes, suppressed) = (lease.attempt.crashes + 1, passed.suppressed());
+        let (job, worker) = (&lease.key.id, &lease.worker);
+        match rejected {
+            None => tracing::warn!(
+                topic, %job, crashes, worker, suppressed,
+                "a job has crashed as often as it may and has moved to its crash topic"
+            ),
+            Some(reason) => tracing::error!(
+                topic, %job, crashes, worker, suppressed, reason,
+                "a job could not move to its crash topic: it is a dead letter here; redrive it there with a target topic"
+            ),
+        }
+    }
+
     /// Returns the credit of the stream that has the lease, if that is one of this server.
     fn credit_of(&self, lease: &RunningLease) -> Option<u32> {
         let listener = self.inner.listener.get().filter(|_| lease.owner == self.replica().nonce)?;

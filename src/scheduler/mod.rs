@@ -5,6 +5,7 @@
 //! - `locate`, `close_rings`: the shard of a job while the ring changes, and the end of that change
 //! - `settle`, `split_by_shard`: ack, nack and extend, which workers request
 //! - `end_leases`: ends leases otherwise than by an ack, and without their workers
+//! - `crash_topic`: moves jobs that have crashed as often as they may to their crash topics
 //! - `lease_status`: looks up leases whose settle notification may have been lost
 //! - `upkeep`: reap and prune, called by the timers
 //! - `topic_changes`: settings and pauses of topics
@@ -15,6 +16,7 @@
 
 mod admin;
 mod close_rings;
+mod crash_topic;
 mod end_leases;
 mod enqueue;
 mod explain;

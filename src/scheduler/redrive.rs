@@ -435,6 +435,7 @@ fn copy_for_target(key: JobKey, job: Job, delay: Duration, expire: Option<When>)
         precondition: WritePrecondition::Anything,
         checkpoint: job.checkpoint,
         max_waiting: None,
+        last_error: job.last_error,
         durability: None,
         deadline: None,
     }

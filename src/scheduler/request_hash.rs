@@ -29,6 +29,18 @@ pub(super) fn redrive_request_code(job: &Job) -> u64 {
     content.0.digest()
 }
 
+/// Returns the request of the copy of this job in its crash topic. The same generation has the same request, so that a
+/// move that is repeated recognizes its own copy.
+pub(super) fn crash_request_code(job: &Job) -> u64 {
+    let mut content = ContentHash(Xxh3::new());
+    content.add(b"crash");
+    content.add(job.key.topic.as_str().as_bytes());
+    content.add(job.key.id.as_str().as_bytes());
+    content.add(&job.generation.to_le_bytes());
+    content.add_when(Some(When::At(job.create_time)));
+    content.0.digest()
+}
+
 /// Hashes everything that makes the job: topic, id, spec, schedule and priority.
 fn content_hash(draft: &Draft) -> u64 {
     let Draft { topic, id, request_id: _, spec, due, priority, expire, on_conflict: _ } = draft;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::domain::engine::CrashMove;
 use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::ring::ShardState;
 use crate::domain::{Payload, Receipt, RetryOverrides, ShardName, Time, Token};
@@ -228,7 +229,8 @@ impl Scheduler {
         let (receipts, causes): (Vec<Receipt>, Vec<LeaseEndCause>) =
             items.into_iter().map(|item| (item.receipt, item.cause)).unzip();
         let settle = |(receipt, cause): (&Receipt, &LeaseEndCause)| {
-            self.settle_unacked(lease_ref(receipt), receipt.owner, cause.clone(), None)
+            let end = (cause.clone(), CrashMove::None);
+            self.settle_unacked(lease_ref(receipt), receipt.owner, end, None)
         };
         let settles = receipts.iter().zip(&causes).map(settle).collect();
         let results = self.settle_on(shard, &receipts, settles).await;

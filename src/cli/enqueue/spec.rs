@@ -50,6 +50,9 @@ pub(super) struct SpecArgs {
     /// Crashes of its workers allowed: expired leases, and streams that they broke; -1: no limit [default: no limit]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::attempts)]
     max_crashes: Option<i32>,
+    /// Topic to which the job moves when --max-crashes, or that of its topic, is reached; -: none [default: it is DEAD]
+    #[arg(long, value_name = "TOPIC", value_parser = values::non_empty, allow_hyphen_values = true)]
+    crash_topic: Option<String>,
     /// No retry of a job that fails this long after its first attempt began [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     max_retry_duration: Option<Duration>,
@@ -129,6 +132,7 @@ impl SpecArgs {
             delays: self.retry_delays.iter().copied().map(to_proto_duration).collect(),
             max_retry_duration: self.max_retry_duration.map(to_proto_duration),
             max_crashes: self.max_crashes.unwrap_or_default(),
+            crash_topic: self.crash_topic.clone().unwrap_or_default(),
             ..Default::default()
         };
         Some(retry).filter(|retry| *retry != RetryPolicy::default())

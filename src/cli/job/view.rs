@@ -93,6 +93,9 @@ fn retry(retry: &RetryPolicy) -> String {
     if let Some(longest) = retry.max_retry_duration {
         parts.push(format!("for {} at most", span(Some(longest))));
     }
+    if !retry.crash_topic.is_empty() {
+        parts.push(format!("crash topic {}", retry.crash_topic));
+    }
     parts.join(", ")
 }
 

@@ -135,6 +135,12 @@ fn to_topic(settings: &TopicSettings) -> Topic {
         ignore_expired_leases: settings.retry.ignore_expired_leases,
         max_deliveries: settings.retry.max_deliveries.unwrap_or_default(),
         max_crashes: settings.retry.max_crashes.unwrap_or_default(),
+        crash_topic: settings
+            .retry
+            .crash_topic
+            .as_ref()
+            .map(|setting| setting.as_str().to_owned())
+            .unwrap_or_default(),
     };
     Topic {
         description: settings.description.clone(),
@@ -221,5 +227,6 @@ fn retry_text(retry: &RetryPolicy) -> String {
     part("ignore_expired_leases", retry.ignore_expired_leases.map(|ignore| ignore.to_string()));
     part("max_deliveries", count(retry.max_deliveries));
     part("max_crashes", count(retry.max_crashes));
+    part("crash_topic", Some(retry.crash_topic.clone()).filter(|text| !text.is_empty()));
     parts.join(", ")
 }

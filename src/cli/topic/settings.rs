@@ -45,6 +45,12 @@ struct SettingsArgs {
     /// The waits between attempts; the last one repeats
     #[arg(long, value_name = "DURATION,…", value_delimiter = ',', value_parser = values::duration, allow_hyphen_values = true)]
     retry_delays: Vec<Duration>,
+    /// Crashes of a job's workers allowed: expired leases, and streams that they broke; -1: no limit
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::attempts)]
+    max_crashes: Option<i32>,
+    /// Topic to which a job moves at its last crash; -: none, it is DEAD
+    #[arg(long, value_name = "TOPIC", value_parser = values::non_empty, allow_hyphen_values = true)]
+    crash_topic: Option<String>,
     /// Lease of a job, unless it or its worker names one, 1s to 24h
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     lease: Option<Duration>,
@@ -155,6 +161,8 @@ impl SettingsArgs {
         let retry = RetryPolicy {
             max_attempts: self.max_attempts.unwrap_or_default(),
             delays: self.retry_delays.iter().copied().map(to_proto_duration).collect(),
+            max_crashes: self.max_crashes.unwrap_or_default(),
+            crash_topic: self.crash_topic.clone().unwrap_or_default(),
             ..Default::default()
         };
         Topic {
@@ -181,7 +189,10 @@ impl SettingsArgs {
     fn fields(&self) -> Vec<&'static str> {
         let given = [
             self.description.is_some(),
-            self.max_attempts.is_some() || !self.retry_delays.is_empty(),
+            self.max_attempts.is_some()
+                || !self.retry_delays.is_empty()
+                || self.max_crashes.is_some()
+                || self.crash_topic.is_some(),
             self.lease.is_some(),
             self.retention.is_some(),
             self.dead_retention.is_some(),
@@ -269,6 +280,8 @@ impl TopicSetArgs {
         topic.retry = Some(RetryPolicy {
             max_attempts: self.settings.max_attempts.unwrap_or(own.max_attempts),
             delays: if changed.delays.is_empty() { own.delays } else { changed.delays },
+            max_crashes: self.settings.max_crashes.unwrap_or(own.max_crashes),
+            crash_topic: self.settings.crash_topic.clone().unwrap_or(own.crash_topic),
             ..own
         });
         Ok(topic)
@@ -371,13 +384,22 @@ fn retry_text(retry: &RetryPolicy) -> String {
         let delays: Vec<_> = retry.delays.iter().map(|delay| span(Some(*delay))).collect();
         parts.push(format!("after {}", delays.join(", ")));
     }
+    match retry.max_crashes {
+        0 => {}
+        -1 => parts.push("no limit of crashes".to_owned()),
+        crashes => parts.push(format!("{crashes} crashes")),
+    }
+    match retry.crash_topic.as_str() {
+        "" => {}
+        "-" => parts.push("no crash topic".to_owned()),
+        topic => parts.push(format!("crash topic {topic}")),
+    }
     let is_more = retry.initial_delay.is_some()
         || retry.max_delay.is_some()
         || retry.max_retry_duration.is_some()
         || retry.multiplier != 0.0
         || retry.jitter.is_some()
         || retry.max_deliveries != 0
-        || retry.max_crashes != 0
         || retry.ignore_expired_leases.is_some();
     if is_more {
         parts.push("more with -o json".to_owned());

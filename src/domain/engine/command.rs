@@ -114,6 +114,18 @@ pub struct Enqueue {
     /// Number of waiting jobs that the topic may have on the shard. The store writes nothing that would make it more, see
     /// [`Decision::adds_waiting`](super::Decision::adds_waiting). `None`: no limit.
     pub max_waiting: Option<u64>,
+    /// Last error of a job that comes from another topic; empty: none. Ignored if a job that has the id stays.
+    pub last_error: String,
+}
+
+// === impl Enqueue ===
+
+impl Enqueue {
+    /// Returns whether the job brings a part of its history, which the fast paths do not write.
+    #[must_use]
+    pub fn has_history(&self) -> bool {
+        self.checkpoint.is_some() || !self.last_error.is_empty()
+    }
 }
 
 /// Condition on what is stored under the id of a job to write.
@@ -186,6 +198,20 @@ pub struct Unacked {
     pub entropy: f64,
     /// Retention of a dead letter.
     pub dead_retention: Duration,
+    /// Move of the job to its crash topic, where this end is the last crash that it may have.
+    pub crash_move: CrashMove,
+}
+
+/// Move of a job to its crash topic. The job is written there before its lease ends here, so that it is never lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum CrashMove {
+    /// The job has no crash topic, or another generation takes its place: it stays in its topic.
+    #[default]
+    None,
+    /// The crash topic has the job: it is removed here.
+    Copied,
+    /// The crash topic could not take the job, for this reason: it becomes a dead letter.
+    Rejected(String),
 }
 
 /// Moves the deadline of one lease to now plus a duration, and stores its worker's progress and checkpoint.

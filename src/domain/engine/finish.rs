@@ -45,8 +45,7 @@ impl<'a> AttemptEnd<'a> {
 
 impl<'a> From<&'a LeaseEnd> for AttemptEnd<'a> {
     fn from(end: &'a LeaseEnd) -> AttemptEnd<'a> {
-        let LeaseEnd { step: _, outcome, counted, crashed, dead_lettered, error, keeps_error } =
-            end;
+        let LeaseEnd { outcome, counted, crashed, dead_lettered, error, keeps_error, .. } = end;
         AttemptEnd {
             outcome: *outcome,
             counted: *counted,

@@ -48,9 +48,9 @@ use crate::domain::{State, Time};
 use decision_clock::DecisionClock;
 
 pub use command::{
-    Adopt, Command, CommandReply, Deleted, Enqueue, EnqueueCommandReply, Extend, LeaseRefusal,
-    NotWrittenReason, OutageExpiry, Purge, Redrive, Settle, SettleAction, SettleCommandReply,
-    Unacked, WritePrecondition,
+    Adopt, Command, CommandReply, CrashMove, Deleted, Enqueue, EnqueueCommandReply, Extend,
+    LeaseRefusal, NotWrittenReason, OutageExpiry, Purge, Redrive, Settle, SettleAction,
+    SettleCommandReply, Unacked, WritePrecondition,
 };
 pub use decision::{
     AttemptsChange, CounterIncrements, Decision, Effects, LeaseChange, LeaseHolder, PartChange,

@@ -214,6 +214,7 @@ impl Record {
             failures: self.history.failures,
             deliveries: self.history.deliveries,
             crashes: self.history.crashes,
+            is_replaced: self.next.is_some(),
             first_start: self.history.first_start.unwrap_or(lease.started),
             retry: self.spec.retry.clone(),
         }

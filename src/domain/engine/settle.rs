@@ -4,8 +4,8 @@ use crate::domain::lifecycle::{AfterLease, lease_end};
 use crate::domain::{AttemptOutcome, JobKey, Payload, State, StreamId, Time, Token};
 
 use super::command::{
-    Adopt, CommandReply, Enqueue, Extend, LeaseRefusal, Settle, SettleAction, SettleCommandReply,
-    Unacked,
+    Adopt, CommandReply, CrashMove, Enqueue, Extend, LeaseRefusal, Settle, SettleAction,
+    SettleCommandReply, Unacked,
 };
 use super::finish::{AttemptEnd, settled_code, write_or_remove};
 use super::record::{Finish, Lease, Phase, Record};
@@ -50,9 +50,10 @@ impl DecisionBuilder {
             SettleAction::Ack { result, follow_ups } => {
                 (self.ack(record, lease, result.as_ref(), follow_ups), State::Succeeded)
             }
-            // A job that expired while it ran and is not kept has no state.
             SettleAction::Unacked(unacked) => {
-                (self.end_unacked(record, lease, unacked), State::Expired)
+                let record = self.end_unacked(record, lease, unacked);
+                // No record: the job has moved to its crash topic, or has expired while it ran and is not kept.
+                (record, self.effects.final_state.unwrap_or(State::Expired))
             }
         };
         let state = record.as_ref().and_then(|record| record.state(self.clock.time()));
@@ -93,7 +94,10 @@ impl DecisionBuilder {
             // Narrows the window: the decision changes when the time for retries is used up.
             self.clock.is_reached(attempt.first_start.plus(longest).into());
         }
-        let end = lease_end(cause, &attempt, &policy, now, unacked.entropy);
+        let mut end = lease_end(cause, &attempt, &policy, now, unacked.entropy);
+        if let (CrashMove::Rejected(reason), true) = (&unacked.crash_move, end.crashes_used) {
+            end.error = format!("{}; {reason}", end.error);
+        }
         let ended = AttemptEnd::from(&end);
         if record.next.is_some() {
             return self.replace_by_next(record, &lease, &ended);
@@ -108,6 +112,10 @@ impl DecisionBuilder {
             }
             AfterLease::DeadLetter => {
                 self.effects.counters.dead += 1;
+                if unacked.crash_move == CrashMove::Copied && end.crashes_used {
+                    self.remove_finished(State::Dead);
+                    return None;
+                }
                 let at = self.clock.now();
                 let finish =
                     Finish { state: State::Dead, at, until: at.plus(unacked.dead_retention) };

@@ -1,3 +1,5 @@
+mod crash;
+
 use std::time::Duration;
 
 use super::*;
@@ -47,6 +49,7 @@ fn new(body: &'static str, on_conflict: OnConflict) -> Enqueue {
         precondition: WritePrecondition::Anything,
         checkpoint: None,
         max_waiting: None,
+        last_error: String::new(),
     }
 }
 
@@ -123,7 +126,14 @@ fn end(cause: LeaseEndCause) -> Command {
 
 fn unacked(cause: LeaseEndCause) -> SettleAction {
     let policy = RetryPolicy::default();
-    SettleAction::Unacked(Unacked { cause, policy, entropy: 0.0, dead_retention: MINUTE })
+    let crash_move = CrashMove::None;
+    SettleAction::Unacked(Unacked {
+        cause,
+        policy,
+        entropy: 0.0,
+        dead_retention: MINUTE,
+        crash_move,
+    })
 }
 
 fn failed() -> LeaseEndCause {
@@ -426,8 +436,9 @@ fn a_retry_is_decided_before_the_time_for_retries_is_used_up_or_behind_it() {
     });
     for (longest, is_left) in [(MINUTE * 60, true), (Duration::ZERO, false)] {
         let policy = RetryPolicy { max_retry_duration: Some(longest), ..RetryPolicy::default() };
-        let unacked = Unacked { cause: failed(), policy, entropy: 0.0, dead_retention: MINUTE };
-        let decision = run(record.clone(), settle(SettleAction::Unacked(unacked)));
+        let SettleAction::Unacked(unacked) = unacked(failed()) else { panic!("no ack") };
+        let unacked = SettleAction::Unacked(Unacked { policy, ..unacked });
+        let decision = run(record.clone(), settle(unacked));
         let used_up = first_start.plus(longest);
         if is_left {
             assert!(decision.window.contains(NOW) && !decision.window.contains(used_up));

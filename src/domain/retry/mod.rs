@@ -5,10 +5,14 @@
 //! Blog, 2015), so the documented delay is an upper bound and a failed burst does not come back as
 //! a burst.
 
+mod crash_topic;
 mod overrides;
 
 use std::time::Duration;
 
+use super::TopicName;
+
+pub use crash_topic::CrashTopic;
 pub use overrides::{InvalidRetry, RetryOverrides};
 
 /// Effective retry policy: every field has a value.
@@ -34,6 +38,8 @@ pub struct RetryPolicy {
     pub max_deliveries: Option<u32>,
     /// Number of crashes allowed: expired leases, and streams that the worker broke; `None`: no limit.
     pub max_crashes: Option<u32>,
+    /// Topic to which a job moves that has crashed as often as it may; `None`: it becomes a dead letter.
+    pub crash_topic: Option<TopicName>,
 }
 
 /// The server's own policy, below every topic and job. The proto files and the help of `ringq enqueue` document it,
@@ -51,6 +57,7 @@ impl Default for RetryPolicy {
             ignore_expired_leases: false,
             max_deliveries: Some(100),
             max_crashes: None,
+            crash_topic: None,
         }
     }
 }
@@ -70,6 +77,9 @@ impl RetryPolicy {
         }
         if let Some(max) = over.max_crashes {
             self.max_crashes = u32::try_from(max).ok();
+        }
+        if let Some(crash_topic) = &over.crash_topic {
+            self.crash_topic = crash_topic.name().cloned();
         }
         if !over.delays.is_empty() {
             self.delays.clone_from(&over.delays);
@@ -225,6 +235,25 @@ mod tests {
         ] {
             let comment = contract(field);
             assert!(comment.contains(&expected), "{field}: {expected:?} is not in {comment:?}");
+        }
+    }
+
+    #[test]
+    fn a_crash_topic_is_inherited_replaced_or_switched_off() {
+        let level = |text| RetryOverrides {
+            crash_topic: CrashTopic::parse(text).unwrap(),
+            ..Default::default()
+        };
+        for (topic, job, expected) in [
+            ("", "", None),
+            ("a", "", Some("a")),
+            ("a", "b", Some("b")),
+            ("a", "-", None),
+            ("-", "b", Some("b")),
+        ] {
+            let policy = RetryPolicy::default().merge(&level(topic)).merge(&level(job));
+            let crash_topic = policy.crash_topic.as_ref().map(TopicName::as_str);
+            assert_eq!(crash_topic, expected, "{topic:?} {job:?}");
         }
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::super::limit;
+use super::CrashTopic;
 
 /// Retry settings of one level (a job, a topic); absent fields are inherited. [`RetryOverrides::try_new`] checks the
 /// ranges.
@@ -30,6 +31,8 @@ pub struct RetryOverrides {
     pub max_deliveries: Option<i32>,
     /// Number of crashes allowed, 1 or more; -1: no limit.
     pub max_crashes: Option<i32>,
+    /// Topic of jobs that have crashed as often as they may.
+    pub crash_topic: Option<CrashTopic>,
 }
 
 /// An invalid retry setting. Variants are in the order of the fields of [`RetryOverrides`].
@@ -206,6 +209,7 @@ pub(super) mod tests {
             ignore_expired_leases: None,
             max_deliveries: Some(0),
             max_crashes: Some(0),
+            crash_topic: None,
         };
         let invalid = RetryOverrides::try_new(over).unwrap_err();
         assert!(invalid.is_sorted());
@@ -239,6 +243,7 @@ pub(super) mod tests {
             ignore_expired_leases: None,
             max_deliveries: some(random, &[-1, 1, i32::MAX]),
             max_crashes: some(random, &[-1, 1, i32::MAX]),
+            crash_topic: None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Retry policies: [`RetryOverrides::try_new`] has the rules, and this module reports violations with the field names
 //! of the contract.
 
-use crate::domain::{InvalidRetry, RetryOverrides, limit};
+use crate::domain::{CrashTopic, InvalidRetry, RetryOverrides, TopicName, limit};
 use crate::pb;
 
 use super::time::{self, DELAY, InvalidDuration, MALFORMED, POSITIVE};
@@ -13,11 +13,12 @@ const COUNT: &str = "must be 1 or more, -1 for no limit, or 0 to inherit";
 /// Refused field, with the problem of its duration if it has one.
 type RetryViolation = (InvalidRetry, Option<InvalidDuration>);
 
-/// Reads the retry policy of a job. Numbers that are 0 inherit.
+/// Reads the retry policy of a job of `topic`, or of that topic. Numbers that are 0 inherit.
 pub(in crate::grpc) fn retry(
     checks: &mut Checks,
     path: FieldPath<'_>,
     given: Option<pb::RetryPolicy>,
+    topic: Option<&TopicName>,
 ) -> RetryOverrides {
     let Some(given) = given else { return RetryOverrides::default() };
     let mut refused = Vec::new();
@@ -29,7 +30,22 @@ pub(in crate::grpc) fn retry(
     // In the order of the fields: malformed values and broken rules together.
     refused.sort_by_key(|(what, _)| *what);
     refused.into_iter().for_each(|what| add_violation(checks, path, &given, what));
-    taken
+    let crash_topic = crash_topic(checks, path.field("crash_topic"), &given.crash_topic, topic);
+    RetryOverrides { crash_topic, ..taken }
+}
+
+/// Reads a crash topic, which must not be the topic of the job itself.
+fn crash_topic(
+    checks: &mut Checks,
+    path: FieldPath<'_>,
+    given: &str,
+    topic: Option<&TopicName>,
+) -> Option<CrashTopic> {
+    let setting = checks.check(path, CrashTopic::parse(given))??;
+    if setting.name().is_some_and(|name| Some(name) == topic) {
+        checks.invalid(path, "must be another topic than that of the job");
+    }
+    Some(setting)
 }
 
 /// Returns the values that have a valid form, and adds the others to `refused`.
@@ -45,6 +61,7 @@ fn overrides(given: &pb::RetryPolicy, refused: &mut Vec<RetryViolation>) -> Retr
         ignore_expired_leases,
         max_deliveries,
         max_crashes,
+        crash_topic: _,
     } = given;
     let mut wait = |given: Option<&prost_types::Duration>, what| {
         let duration = time::plain_duration(given?);
@@ -64,6 +81,7 @@ fn overrides(given: &pb::RetryPolicy, refused: &mut Vec<RetryViolation>) -> Retr
         ignore_expired_leases: *ignore_expired_leases,
         max_deliveries: Some(*max_deliveries).filter(|&count| count != 0),
         max_crashes: Some(*max_crashes).filter(|&count| count != 0),
+        crash_topic: None,
     }
 }
 
@@ -113,6 +131,7 @@ pub(in crate::grpc) fn to_retry_policy(retry: RetryOverrides) -> Option<pb::Retr
         ignore_expired_leases: retry.ignore_expired_leases,
         max_deliveries: retry.max_deliveries.unwrap_or_default(),
         max_crashes: retry.max_crashes.unwrap_or_default(),
+        crash_topic: retry.crash_topic.map(|s| s.as_str().to_owned()).unwrap_or_default(),
     })
 }
 
@@ -126,21 +145,26 @@ mod tests {
     }
 
     fn check(given: pb::RetryPolicy) -> Vec<(String, &'static str)> {
+        let own = TopicName::stored("t");
         noted(|checks| {
-            retry(checks, FieldPath::ROOT.field("retry"), Some(given));
+            retry(checks, FieldPath::ROOT.field("retry"), Some(given), Some(&own));
         })
     }
 
     #[test]
     fn every_field_has_its_range() {
         type SetRetryField = fn(&mut pb::RetryPolicy);
-        let cases: [(SetRetryField, &[(&str, &str)]); 20] = [
+        let cases: [(SetRetryField, &[(&str, &str)]); 24] = [
             (|_| (), &[]),
             (|r| r.max_attempts = -1, &[]),
             (|r| r.max_attempts = -2, &[("retry.max_attempts", "INVALID_FIELD")]),
             (|r| r.max_deliveries = -2, &[("retry.max_deliveries", "INVALID_FIELD")]),
             (|r| r.max_crashes = 1, &[]),
             (|r| r.max_crashes = -2, &[("retry.max_crashes", "INVALID_FIELD")]),
+            (|r| r.crash_topic = "crashed".into(), &[]),
+            (|r| r.crash_topic = "-".into(), &[]),
+            (|r| r.crash_topic = "a b".into(), &[("retry.crash_topic", "INVALID_FIELD")]),
+            (|r| r.crash_topic = "t".into(), &[("retry.crash_topic", "INVALID_FIELD")]),
             (|r| r.delays = vec![span(0), span(60)], &[]),
             (|r| r.delays = vec![span(1), span(-1)], &[("retry.delays[1]", "INVALID_FIELD")]),
             (|r| r.delays = vec![span(1); 101], &[("retry.delays", "TOO_LARGE")]),
@@ -191,9 +215,10 @@ mod tests {
             ignore_expired_leases: None,
             max_deliveries: i32::MIN,
             max_crashes: -7,
+            crash_topic: "-x".to_owned(),
         };
         let mut checks = Checks::default();
-        retry(&mut checks, FieldPath::ROOT, Some(given));
+        retry(&mut checks, FieldPath::ROOT, Some(given), None);
         let violations = checks.finish(Some(())).unwrap_err().0;
         let texts: Vec<_> = violations.iter().map(|v| format!("{}: {}", v.field, v.text)).collect();
         let growth = "must be a finite number of 1 or more, or 0 to inherit";
@@ -209,6 +234,7 @@ mod tests {
             format!("max_retry_duration: {MALFORMED}"),
             format!("max_deliveries: {COUNT}"),
             format!("max_crashes: {COUNT}"),
+            format!("crash_topic: {}", TopicName::try_new("-x").unwrap_err()),
         ];
         assert_eq!(texts, expected);
     }
@@ -226,11 +252,12 @@ mod tests {
             ignore_expired_leases: Some(false),
             max_deliveries: 7,
             max_crashes: 3,
+            crash_topic: "crashed".to_owned(),
         };
-        let taken = retry(&mut Checks::default(), FieldPath::ROOT, Some(given.clone()));
-        assert_eq!(to_retry_policy(taken), Some(given));
-        assert_eq!(to_retry_policy(retry(&mut Checks::default(), FieldPath::ROOT, None)), None);
-        let empty = Some(pb::RetryPolicy::default());
-        assert_eq!(to_retry_policy(retry(&mut Checks::default(), FieldPath::ROOT, empty)), None);
+        let back =
+            |given| to_retry_policy(retry(&mut Checks::default(), FieldPath::ROOT, given, None));
+        assert_eq!(back(Some(given.clone())), Some(given));
+        assert_eq!(back(None), None);
+        assert_eq!(back(Some(pb::RetryPolicy::default())), None);
     }
 }

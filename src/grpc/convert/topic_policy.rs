@@ -205,7 +205,7 @@ fn settings(
         max_jobs: max_jobs(checks, path.field("max_jobs"), topic.max_jobs),
         on_full: on_full(checks, path.field("on_full"), topic.on_full),
         group_weights: group_weights(checks, path.field("group_weights"), topic.group_weights),
-        retry: retry::retry(checks, path.field("retry"), topic.retry),
+        retry: retry::retry(checks, path.field("retry"), topic.retry, name.as_ref()),
         description: topic.description,
     };
     name.map(|name| (name, settings))

@@ -1,5 +1,6 @@
 //! The verbs over several shards, some of which fail.
 
+mod crash_topic;
 mod purge;
 mod reads;
 mod ring_change;

@@ -103,7 +103,7 @@ mod tests {
     use crate::domain::engine::{
         AttemptsChange, JobHistory, LeaseEndHistory, NextGeneration, NextGenerationSpec,
     };
-    use crate::domain::{GroupName, RetryOverrides, Spec, Token};
+    use crate::domain::{CrashTopic, GroupName, RetryOverrides, Spec, Token};
 
     #[test]
     fn everything_survives_its_round_trip() {
@@ -123,6 +123,7 @@ mod tests {
             ignore_expired_leases: Some(true),
             max_deliveries: Some(7),
             max_crashes: Some(3),
+            crash_topic: Some(CrashTopic::stored("crashed")),
         };
         let headers = vec![("a".into(), "1".into()), ("b".into(), String::new())];
         // A new field does not compile here. Fields that are `None` have columns of their own in the stores.

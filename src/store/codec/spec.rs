@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 
-use crate::domain::{GroupName, RetryOverrides, Spec};
+use crate::domain::{CrashTopic, GroupName, RetryOverrides, Spec};
 
 use super::{decode, micros, stored};
 
@@ -71,6 +71,7 @@ pub(super) fn retry_to_stored(retry: &RetryOverrides) -> stored::Retry {
         ignore_expired_leases: retry.ignore_expired_leases,
         max_deliveries: retry.max_deliveries,
         max_crashes: retry.max_crashes,
+        crash_topic: retry.crash_topic.as_ref().map(|setting| setting.as_str().to_owned()),
     }
 }
 
@@ -86,5 +87,6 @@ pub(super) fn retry_from(stored: stored::Retry) -> RetryOverrides {
         ignore_expired_leases: stored.ignore_expired_leases,
         max_deliveries: stored.max_deliveries,
         max_crashes: stored.max_crashes,
+        crash_topic: stored.crash_topic.as_deref().map(CrashTopic::stored),
     }
 }

@@ -223,7 +223,8 @@ fn insert(
     ])?;
     let job = session.connection.last_insert_rowid();
     payload.write_body(session, job)?;
-    if record.phase != Phase::Waiting || parts.grows() {
+    let has_history = parts.grows() || !record.history.last_error.is_empty();
+    if record.phase != Phase::Waiting || has_history {
         let id = key.id.as_str().to_owned();
         let row = JobRow { key: job, topic, id, large: payload.is_large(), record: record.clone() };
         update(

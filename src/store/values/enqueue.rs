@@ -36,6 +36,8 @@ pub struct NewJob {
     /// Number of waiting jobs that the topic may have on the shard: a job that would make it more is not written.
     /// `None`: no limit.
     pub max_waiting: Option<u64>,
+    /// Last error of a job that comes from another topic, empty for others; used only if no record has the id.
+    pub last_error: String,
     /// The durability to wait for after the write, also if nothing has to be written: the record found may be only a
     /// moment old. `None`: does not wait.
     pub durability: Option<Durability>,
@@ -75,7 +77,7 @@ impl NewJob {
             request_code: request,
             ..
         } = self;
-        let NewJob { precondition: prior, checkpoint, max_waiting, .. } = self;
+        let NewJob { precondition: prior, checkpoint, last_error, max_waiting, .. } = self;
         let new = engine::Enqueue {
             spec,
             due,
@@ -87,6 +89,7 @@ impl NewJob {
             precondition: prior,
             checkpoint,
             max_waiting,
+            last_error,
         };
         (key, new)
     }
@@ -116,7 +119,7 @@ impl From<(JobKey, engine::Enqueue)> for NewJob {
             request_code: request,
             ..
         } = new;
-        let engine::Enqueue { precondition: prior, checkpoint, max_waiting, .. } = new;
+        let engine::Enqueue { precondition: prior, checkpoint, last_error, max_waiting, .. } = new;
         let (durability, until) = (None, None);
         NewJob {
             key,
@@ -130,6 +133,7 @@ impl From<(JobKey, engine::Enqueue)> for NewJob {
             precondition: prior,
             checkpoint,
             max_waiting,
+            last_error,
             durability,
             deadline: until,
         }

@@ -32,7 +32,7 @@ async fn every_flag_reaches_the_job() {
     let server = Server::start().await;
     let args = "enqueue mail hello --id a --delay 1h30m --priority 7 --header k=v=w --header e= \
                 --content-type text/plain --max-attempts 4 --retry-delays 60s,3m \
-                --max-retry-duration 1d --lease 2m --ttl 2h --retention 1d --durability fsynced";
+                --max-crashes 2 --crash-topic crashed --max-retry-duration 1d --lease 2m --ttl 2h --retention 1d --durability fsynced";
     let args: Vec<_> = args.split_whitespace().collect();
     assert_eq!(ringq(&server, &args).await.ok(), "a\n");
     let job = server.connect().await.get("mail", "a").await;
@@ -44,7 +44,7 @@ async fn every_flag_reaches_the_job() {
     assert_eq!(spec.headers["e"], "");
     assert_eq!(spec.payload.unwrap().content_type, "text/plain");
     let retry = spec.retry.unwrap();
-    assert_eq!(retry.max_attempts, 4);
+    assert_eq!((retry.max_attempts, retry.max_crashes, &*retry.crash_topic), (4, 2, "crashed"));
     let delays: Vec<_> = retry.delays.iter().map(|delay| duration(&Some(*delay))).collect();
     assert_eq!(delays, [Duration::from_secs(60), Duration::from_secs(180)]);
     assert_eq!(duration(&retry.max_retry_duration), Duration::from_secs(86_400));

@@ -70,6 +70,12 @@ async fn a_topic_is_created_changed_paused_and_deleted() {
     let json = run(&changed).await.json();
     assert_eq!((&json["retry"]["maxAttempts"], &json["priority"]), (&3.into(), &4.into()));
     assert_eq!(json["retry"]["delays"].as_array().unwrap().len(), 2);
+    let text = run(&["topic", "set", "mail", "--max-crashes", "2", "--crash-topic", "crashed"]);
+    let text = text.await.ok();
+    assert!(text.contains("3 attempts; after 1m, 5m; 2 crashes; crash topic crashed"), "{text}");
+    let text = run(&["topic", "set", "mail", "--crash-topic", "-", "--max-attempts", "4"]).await;
+    assert!(text.ok().contains("4 attempts; after 1m, 5m; 2 crashes; no crash topic"));
+    let json = run(&["topic", "get", "mail", "-o", "json"]).await.json();
     let etag = json["etag"].as_str().unwrap().to_owned();
     run(&["topic", "set", "mail", "--unset", "retry", "--unset", "lease"]).await.ok();
     let json = run(&["topic", "get", "mail", "-o", "json"]).await.json();

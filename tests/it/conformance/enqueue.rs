@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use ringq::domain::{
-    EnqueueOutcome, GroupName, Job, Payload, RetentionRule, RetryOverrides, Spec, State, When,
+    CrashTopic, EnqueueOutcome, GroupName, Job, Payload, RetentionRule, RetryOverrides, Spec,
+    State, When,
 };
 use ringq::store::{NewJob, WriteResult};
 
@@ -121,6 +122,7 @@ pub(crate) async fn every_field_of_a_spec_comes_back_as_it_was_sent(q: Fixture) 
         ignore_expired_leases: Some(false),
         max_deliveries: Some(3),
         max_crashes: Some(-1),
+        crash_topic: Some(CrashTopic::stored("t.crashed")),
     };
     let headers = [("", ""), ("traceparent", "00-ab-cd-01"), ("ü", "漢字"), ("z", " \n")];
     let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();

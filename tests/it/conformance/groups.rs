@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringq::domain::engine::Unacked;
+use ringq::domain::engine::{CrashMove, Unacked};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{GroupName, OnConflict, RetentionRule, RetryPolicy, Spec, State, When, limit};
 use ringq::store::{
@@ -600,7 +600,8 @@ pub(crate) async fn leases_of_groups_are_found_where_others_are(q: Fixture) {
     for lease in &overdue {
         let (policy, dead_retention) = (RetryPolicy::default(), limit::DEAD_RETENTION);
         let cause = LeaseEndCause::Expired;
-        let end = Unacked { cause, policy, entropy: 0.0, dead_retention };
+        let crash_move = CrashMove::None;
+        let end = Unacked { cause, policy, entropy: 0.0, dead_retention, crash_move };
         let settle = LeaseSettlement {
             lease: ringq::store::LeaseRef { key: lease.key.clone(), token: lease.token },
             owner: lease.owner,

@@ -12,6 +12,7 @@ mod beat;
 mod checkpoint;
 mod claim;
 mod conflict;
+mod crash_topic;
 mod delete;
 mod elsewhere;
 mod enqueue;
@@ -326,6 +327,14 @@ macro_rules! conformance {
                 a_running_job_outlives_its_expire_time_but_its_retry_does_not
                 a_retry_that_waits_beyond_the_expire_time_expires_then
                 a_job_that_expires_with_its_lease_is_kept_from_then_on
+            }
+            crash_topic {
+                a_job_that_its_crash_topic_has_leaves_nothing_here
+                the_id_of_a_moved_job_is_remembered_if_a_server_made_it
+                a_job_that_its_crash_topic_rejects_is_dead_with_the_reason
+                an_extended_lease_does_not_end_by_a_move
+                a_waiting_generation_begins_instead_of_a_move
+                a_job_brings_its_last_error_from_another_topic
             }
             extend {
                 the_deadline_moves_to_now_plus_the_duration

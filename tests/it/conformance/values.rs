@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringq::domain::engine::Unacked;
+use ringq::domain::engine::{CrashMove, Unacked};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{
     JobId, JobKey, OnConflict, Payload, RetentionRule, RetryPolicy, Spec, StreamId, Time,
@@ -42,6 +42,7 @@ pub(crate) fn job_in(topic: &str, id: &str) -> NewJob {
         precondition: WritePrecondition::Anything,
         checkpoint: None,
         max_waiting: None,
+        last_error: String::new(),
     }
 }
 
@@ -80,7 +81,13 @@ pub(crate) fn decide(lease: &RunningLease, cause: LeaseEndCause) -> LeaseSettlem
     LeaseSettlement {
         lease: LeaseRef { key: lease.key.clone(), token: lease.token },
         owner: lease.owner,
-        action: SettleAction::Unacked(Unacked { cause, policy, entropy: 0.0, dead_retention }),
+        action: SettleAction::Unacked(Unacked {
+            cause,
+            policy,
+            entropy: 0.0,
+            dead_retention,
+            crash_move: CrashMove::None,
+        }),
         deadline: None,
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ringq::domain::conflict::ExistingJob;
-use ringq::domain::engine::Unacked;
+use ringq::domain::engine::{CrashMove, Unacked};
 use ringq::domain::lifecycle::{AfterLease, AttemptContext, LeaseEnd, lease_end};
 use ringq::domain::{
     Attempt, AttemptOutcome, Job, RetentionRule, ShardName, Spec, State, Time, Token, limit,
@@ -85,7 +85,7 @@ impl Held {
             worker_id: String::new(),
             finish_time: None,
             result: None,
-            last_error: String::new(),
+            last_error: new.last_error.clone(),
             attempts: Vec::new(),
             progress: String::new(),
             checkpoint: None,
@@ -144,6 +144,7 @@ impl Held {
             failures: self.job.failures,
             deliveries: self.job.deliveries,
             crashes: self.job.crashes,
+            is_replaced: self.next.is_some(),
             first_start: self.first_start.unwrap(),
             retry: self.job.spec.retry.clone(),
         }
@@ -267,7 +268,11 @@ impl Held {
     fn end_of(&self, unacked: &Unacked, now: Time) -> LeaseEnd {
         let standing = self.standing();
         let policy = unacked.policy.clone().merge(&standing.retry);
-        lease_end(unacked.cause.clone(), &standing, &policy, now, unacked.entropy)
+        let mut end = lease_end(unacked.cause.clone(), &standing, &policy, now, unacked.entropy);
+        if let (CrashMove::Rejected(reason), true) = (&unacked.crash_move, end.crashes_used) {
+            end.error = format!("{}; {reason}", end.error);
+        }
+        end
     }
 
     /// Ends its lease; returns the transition in its table and the outcome in its history.
@@ -295,8 +300,10 @@ impl Held {
 
     fn finish_lease(&mut self, end: &SettleAction, decided: Option<&LeaseEnd>, now: Time) {
         let dead_retention = match end {
-            SettleAction::Ack { .. } => Duration::ZERO,
-            SettleAction::Unacked(unacked) => unacked.dead_retention,
+            SettleAction::Unacked(unacked) if !has_moved(unacked, decided) => {
+                unacked.dead_retention
+            }
+            SettleAction::Ack { .. } | SettleAction::Unacked(_) => Duration::ZERO,
         };
         match (end, decided.map(|end| end.step)) {
             (SettleAction::Ack { result, .. }, _) => {
@@ -383,6 +390,11 @@ impl Held {
         *self = Held { arrival, request, ended, ..fresh };
         self.job.generation = generation;
     }
+}
+
+/// Returns whether the job is in its crash topic after this end.
+fn has_moved(unacked: &Unacked, end: Option<&LeaseEnd>) -> bool {
+    unacked.crash_move == CrashMove::Copied && end.is_some_and(|end| end.crashes_used)
 }
 
 /// Returns the transition of an end: an Ack, or the decided end.

@@ -271,6 +271,7 @@ impl Reference {
                     (fresh.keep, fresh.job.expire_time) = (held.keep, None);
                 }
                 held.job.generation += 1;
+                fresh.job.last_error.clear();
                 held.next = Some(Box::new(fresh));
             }
         }
@@ -412,7 +413,12 @@ impl Reference {
             _ => {}
         }
         self.tick(now);
-        let gone = if transition == Transition::Ack { State::Succeeded } else { State::Expired };
+        let gone = match transition {
+            Transition::Ack => State::Succeeded,
+            // It has moved to its crash topic.
+            Transition::DeadLetter if !waits => State::Dead,
+            _ => State::Expired,
+        };
         let state = self.jobs.get(key).map_or(gone, |held| held.state(now));
         if let SettleAction::Ack { follow_ups, .. } = &settle.action {
             for job in follow_ups {

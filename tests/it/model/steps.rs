@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
-use ringq::domain::engine::Unacked;
+use ringq::domain::engine::{CrashMove, Unacked};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{
     GroupName, JobId, JobKey, OnConflict, Payload, PriorityAgeing, RetentionRule, RetryOverrides,
@@ -217,6 +217,7 @@ impl Dice {
             precondition: WritePrecondition::Anything,
             checkpoint: None,
             max_waiting: None,
+            last_error: self.maybe(0.1, |_| "it crashed".to_owned()).unwrap_or_default(),
         }
     }
 
@@ -252,6 +253,7 @@ impl Dice {
             precondition: WritePrecondition::Anything,
             checkpoint: None,
             max_waiting: None,
+            last_error: String::new(),
         }
     }
 
@@ -464,11 +466,14 @@ impl Dice {
     fn unacked(&mut self) -> SettleAction {
         let (cause, entropy) = (self.cause(), self.rng.random());
         let dead_retention = self.pick(&[Duration::from_secs(5), Duration::from_secs(900)]);
+        let rejected = CrashMove::Rejected("its id is taken".to_owned());
+        let crash_move = self.pick(&[CrashMove::None, CrashMove::Copied, rejected]);
         SettleAction::Unacked(Unacked {
             cause,
             policy: RetryPolicy::default(),
             entropy,
             dead_retention,
+            crash_move,
         })
     }
 

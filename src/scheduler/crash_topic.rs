@@ -1,0 +1,219 @@
+//! Moves jobs that have crashed as often as they may to their crash topics. A job is written there before its lease ends
+//! here, so that it is never lost. If a server stops in between, the lease is found as expired or orphaned by the next
+//! one that looks: the repeated move finds its own copy by the request code, and removes the job here.
+//!
+//! A copy has no crash topic of its own, whatever its topics have: jobs do not go round in circles.
+
+use std::collections::BTreeMap;
+
+use crate::domain::engine::CrashMove;
+use crate::domain::lifecycle::{LeaseEndCause, crash_target, lease_end};
+use crate::domain::{
+    CrashTopic, EnqueueOutcome, Job, JobKey, OnConflict, RetryOverrides, Spec, State, TopicName,
+    When, limit,
+};
+use crate::shards::{self, Shard};
+use crate::store::{Error, NewJob, RequestResult, RunningLease, WritePrecondition};
+
+use super::locate::{BlockingShard, UncertainJobs, absent_owner_error};
+use super::{Scheduler, request_hash};
+
+/// Jobs to write to the shards that own their ids in their crash topics.
+struct CrashCopies<'s> {
+    /// Shard on which the leases end.
+    origin: &'s Shard,
+    /// Outcomes so far, in the order of the leases; `None`: the lease is to be ended later.
+    moves: Vec<Option<CrashMove>>,
+    /// Copies with the indexes of their leases, by the index of the shard.
+    by_owner: BTreeMap<usize, Vec<(usize, NewJob)>>,
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// Returns the topic to which the end of a lease for `cause` moves its job, if any.
+    pub(super) fn crash_topic(
+        &self,
+        lease: &RunningLease,
+        cause: &LeaseEndCause,
+    ) -> Option<TopicName> {
+        if !cause.is_crash() {
+            return None;
+        }
+        let topic = &lease.key.topic;
+        let policy = self.retry_policy(topic, &lease.attempt.retry);
+        crash_target(cause, &lease.attempt, &policy, topic).cloned()
+    }
+
+    /// Writes the jobs of these leases, which end for `cause`, to their crash topics. Returns the leases to end with the
+    /// outcomes, and those to be ended later. A topic whose shard fails does not hold up the end of a lease: many such
+    /// leases would hold up the others of their shard.
+    ///
+    /// # Errors
+    /// Errors of the shard on which the leases end; they are to be ended later.
+    pub(super) async fn copy_crashed(
+        &self,
+        shard: &Shard,
+        leases: Vec<(RunningLease, TopicName)>,
+        cause: &LeaseEndCause,
+    ) -> shards::Result<(Vec<(RunningLease, CrashMove)>, Vec<RunningLease>)> {
+        let keys = leases.iter().map(|(lease, _)| lease.key.clone()).collect();
+        let jobs = shard.get(keys, true).await?;
+        let mut copies = Vec::with_capacity(leases.len());
+        for (index, ((lease, topic), job)) in leases.iter().zip(jobs).enumerate() {
+            // Without the job of this lease, its end will be refused, too.
+            if let Some(job) = job.filter(|job| has_lease(job, lease)) {
+                let error = self.last_error(lease, cause);
+                copies.push((index, copy(job, topic.clone(), error)));
+            }
+        }
+        let (moves, by_owner) = (vec![Some(CrashMove::None); leases.len()], BTreeMap::new());
+        let mut work = CrashCopies { origin: shard, moves, by_owner };
+        work.route(self, copies).await;
+        work.write(self).await?;
+        let (mut copied, mut later) = (Vec::with_capacity(leases.len()), Vec::new());
+        for ((lease, _), crash_move) in leases.into_iter().zip(work.moves) {
+            match crash_move {
+                Some(crash_move) => copied.push((lease, crash_move)),
+                None => later.push(lease),
+            }
+        }
+        Ok((copied, later))
+    }
+
+    /// Returns the error that the end of a lease for `cause` leaves with its job.
+    fn last_error(&self, lease: &RunningLease, cause: &LeaseEndCause) -> String {
+        let policy = self.retry_policy(&lease.key.topic, &lease.attempt.retry);
+        let end = lease_end(cause.clone(), &lease.attempt, &policy, lease.now, 0.0);
+        format!("{}; moved from topic {}", end.error, lease.key.topic)
+    }
+
+    /// Logs that a job has moved to its crash topic, or could not.
+    pub(super) fn log_crash_move(
+        &self,
+        lease: &RunningLease,
+        crash_move: &CrashMove,
+        applied: &RequestResult,
+    ) {
+        let is_dead = |settled: &crate::store::SettleCommandReply| {
+            settled.state == State::Dead && !settled.repeated
+        };
+        if applied.settle_result().is_ok_and(|settled| is_dead(&settled)) {
+            match crash_move {
+                CrashMove::None => {}
+                CrashMove::Copied => self.log_crashed_job(lease, None),
+                CrashMove::Rejected(reason) => self.log_crashed_job(lease, Some(reason)),
+            }
+        }
+    }
+}
+
+// === impl CrashCopies ===
+
+impl CrashCopies<'_> {
+    /// Assigns the copies to the shards that own their ids.
+    async fn route(&mut self, scheduler: &Scheduler, copies: Vec<(usize, NewJob)>) {
+        let shards = &scheduler.inner.shards;
+        let mut doubts = UncertainJobs::default();
+        for (index, copy) in &copies {
+            doubts.add(*index, &copy.key, shards.former_owners(&copy.key));
+        }
+        let mut found = doubts.locate().await;
+        for (index, copy) in copies {
+            let key = &copy.key;
+            let owner = shards.owner(key).map(Shard::name);
+            let owner = shards.all().iter().position(|shard| Some(shard.name()) == owner);
+            match (found.remove(&index), absent_owner_error(shards, key), owner) {
+                (Some(Ok(_)), ..) => self.reject(index, taken(key)),
+                (Some(Err(BlockingShard { error, .. })), ..) | (None, Some(error), _) => {
+                    self.reject(index, unreachable(key, &error));
+                }
+                (None, None, None) => {
+                    self.reject(index, format!("no shard takes its id in topic {}", key.topic));
+                }
+                (None, None, Some(owner)) => {
+                    self.by_owner.entry(owner).or_default().push((index, copy));
+                }
+            }
+        }
+    }
+
+    /// Writes the copies.
+    ///
+    /// # Errors
+    /// Errors of the shard on which the leases end.
+    async fn write(&mut self, scheduler: &Scheduler) -> shards::Result<()> {
+        for (owner, copies) in std::mem::take(&mut self.by_owner) {
+            let owner = &scheduler.inner.shards.all()[owner];
+            let is_origin = owner.name() == self.origin.name();
+            let (indexes, copies): (Vec<_>, Vec<_>) = copies.into_iter().unzip();
+            let keys: Vec<JobKey> = copies.iter().map(|copy| copy.key.clone()).collect();
+            let written = owner.enqueue(copies).await;
+            for ((index, key), written) in indexes.into_iter().zip(&keys).zip(written) {
+                match written.map(|written| written.outcome) {
+                    // UNCHANGED: an earlier move has written it, and did not get to remove the job here.
+                    Ok(Some(EnqueueOutcome::Created | EnqueueOutcome::Unchanged)) => {
+                        self.moves[index] = Some(CrashMove::Copied);
+                    }
+                    Ok(_) => self.reject(index, taken(key)),
+                    Err(error) => match error.error {
+                        Error::Overloaded(_)
+                        | Error::Contention(_)
+                        | Error::DeadlineExceeded(_) => {
+                            self.moves[index] = None;
+                        }
+                        // The lease cannot be ended there, either.
+                        Error::Unavailable(_) | Error::OutcomeUnknown(_) if is_origin => {
+                            return Err(error);
+                        }
+                        _ => self.reject(index, unreachable(key, &error)),
+                    },
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn reject(&mut self, index: usize, reason: String) {
+        self.moves[index] = Some(CrashMove::Rejected(reason));
+    }
+}
+
+fn taken(key: &JobKey) -> String {
+    format!("topic {} has another job of this id, so the job stays here", key.topic)
+}
+
+/// Describes the error of a shard. The text of the shard is in the server's log.
+fn unreachable(key: &JobKey, error: &shards::ShardError) -> String {
+    format!("shard {} did not take it to topic {}, so the job stays here", error.shard, key.topic)
+}
+
+/// Returns whether the job is the one that was read with the lease, still under that lease.
+fn has_lease(job: &Job, lease: &RunningLease) -> bool {
+    job.state == State::Running
+        && job.lease_expire_time == Some(lease.deadline)
+        && job.deliveries == lease.attempt.deliveries + 1
+}
+
+/// Builds the job in its crash topic: due now, with fresh counters. It does not expire: it waits there until a worker or an
+/// operator has seen to it.
+fn copy(job: Job, topic: TopicName, last_error: String) -> NewJob {
+    let request = request_hash::crash_request_code(&job);
+    let retry = RetryOverrides { crash_topic: Some(CrashTopic::Off), ..job.spec.retry.clone() };
+    NewJob {
+        retention: job.spec.retention_rule(true, limit::TOMBSTONE),
+        key: JobKey { topic, id: job.key.id },
+        spec: Spec { retry, ..job.spec },
+        due: When::Now,
+        priority: Some(job.priority),
+        expire: None,
+        on_conflict: OnConflict::Reject,
+        request_code: Some(request),
+        precondition: WritePrecondition::Anything,
+        checkpoint: job.checkpoint,
+        max_waiting: None,
+        last_error,
+        durability: None,
+        deadline: None,
+    }
+}
