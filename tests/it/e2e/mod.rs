@@ -18,6 +18,8 @@ mod away;
 mod balance;
 /// Streams that break, servers that die, callers that cancel.
 mod broken;
+/// Moves of jobs to their crash topics.
+mod crash_topic;
 /// Crashes of workers, apart from failures.
 mod crashes;
 /// Credit when every Ack goes to another replica, and hints are lost.

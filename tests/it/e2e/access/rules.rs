@@ -164,6 +164,68 @@ async fn a_redrive_to_another_topic_needs_its_producer_and_the_payloads() {
     }
 }
 
+/// A job arrives in its crash topic as by an Enqueue, whoever names that topic.
+#[tokio::test]
+async fn a_crash_topic_needs_its_producer_and_the_settings_of_a_topic_the_payloads() {
+    let tables = table("plain", "producer = ['a']\nworker = ['a']\noperator = ['a']")
+        + &table("writer", "producer = ['a', 'debug']\nworker = ['a']\noperator = ['a']")
+        + &table("reader", "producer = ['a']\noperator = ['a']\npayloads = ['a']")
+        + &table("both", "producer = ['debug']\noperator = ['a']\npayloads = ['a']");
+    let (_dir, _server, admin) = server(&tables).await;
+    let retry = || pb::RetryPolicy { crash_topic: "debug".to_owned(), ..Default::default() };
+    let spec = || pb::JobSpec { retry: Some(retry()), ..job("a") };
+    let denied = |status: &Status, at: &str| {
+        assert_eq!((status.code(), &*field(status)), (Code::PermissionDenied, at), "{status}");
+    };
+    for (name, may) in [("plain", false), ("writer", true)] {
+        let caller = admin.as_identity(name);
+        let request = pb::EnqueueRequest { job: Some(spec()), ..Default::default() };
+        let one = caller.call::<pb::EnqueueResponse>("QueueService/Enqueue", &request).await;
+        let request =
+            pb::BatchEnqueueRequest { jobs: vec![spec(), job("a")], ..Default::default() };
+        let batch: pb::BatchEnqueueResponse =
+            caller.call("QueueService/BatchEnqueue", &request).await.unwrap();
+        assert_eq!(batch.failed_count, i32::from(!may), "{name}");
+        let pulled: pb::PullResponse = caller.call("QueueService/Pull", &pull("a")).await.unwrap();
+        let receipt = pulled.deliveries[0].receipt.clone();
+        let item = pb::AckItem { receipt, enqueue: vec![spec()], ..Default::default() };
+        let request = pb::AckRequest { items: vec![item] };
+        let ack = caller.call::<pb::AckResponse>("QueueService/Ack", &request).await;
+        if may {
+            assert_eq!((one.is_ok(), ack.unwrap().failures), (true, vec![]), "{name}");
+        } else {
+            denied(&one.unwrap_err(), "job.retry.crash_topic");
+            denied(&ack.unwrap_err(), "items.enqueue.retry.crash_topic");
+        }
+    }
+    for (name, may) in [("plain", false), ("writer", false), ("reader", false), ("both", true)] {
+        let caller = admin.as_identity(name);
+        let topic = |priority| pb::Topic {
+            name: "a".to_owned(),
+            retry: Some(retry()),
+            priority,
+            ..Default::default()
+        };
+        let update = async |paths: &[&str]| {
+            let paths = paths.iter().map(|path| (*path).to_owned()).collect();
+            let request = pb::UpdateTopicRequest {
+                topic: Some(topic(Some(3))),
+                update_mask: Some(prost_types::FieldMask { paths }),
+                allow_missing: false,
+            };
+            caller.call::<pb::UpdateTopicResponse>("TopicService/UpdateTopic", &request).await
+        };
+        update(&["priority"]).await.unwrap();
+        match update(&[]).await {
+            Ok(_) => assert!(may, "{name}"),
+            Err(status) => {
+                assert!(!may, "{name}");
+                denied(&status, "topic.retry.crash_topic");
+            }
+        }
+    }
+}
+
 /// In one batch, what is not allowed fails alone.
 #[tokio::test]
 async fn a_batch_fails_by_its_items() {

@@ -45,6 +45,14 @@ fn ack(good: &str) -> Vec<Row> {
             })]))),
             INVALID "items[1].enqueue[0].retry.delays[1]"
         ),
+        row!(
+            "a follow-up that moves to its own topic",
+            queue.ack(ack(follow(vec![job("next").with_retry(RetryPolicy {
+                crash_topic: "next".into(),
+                ..Default::default()
+            })]))),
+            INVALID "items[1].enqueue[0].retry.crash_topic"
+        ),
     ]
 }
 

@@ -168,6 +168,11 @@ fn retries() -> Vec<Row> {
             queue.enqueue(retry(RetryPolicy { max_crashes: -2, ..none() })),
             INVALID "job.retry.max_crashes"
         ),
+        row!(
+            "a bad name of a crash topic",
+            queue.enqueue(retry(RetryPolicy { crash_topic: "a b".into(), ..none() })),
+            INVALID "job.retry.crash_topic"
+        ),
         row!("101 delays", queue.enqueue(delays(vec![span(1, 0); 101])), LARGE "job.retry.delays"),
         row!(
             "a negative delay",
