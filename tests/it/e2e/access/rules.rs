@@ -164,7 +164,7 @@ async fn a_redrive_to_another_topic_needs_its_producer_and_the_payloads() {
     }
 }
 
-/// A job arrives in its crash topic as by an Enqueue, whoever names that topic.
+/// A job arrives in its crash topic as by an Enqueue, whether the job names it or the settings of its topic do.
 #[tokio::test]
 async fn a_crash_topic_needs_its_producer_and_the_settings_of_a_topic_the_payloads() {
     let tables = table("plain", "producer = ['a']\nworker = ['a']\noperator = ['a']")
