@@ -66,7 +66,7 @@ metrics! {
     DELIVERED: Counter "ringq_jobs_delivered_total" ["topic", "mode"] in Count,
         "Deliveries of jobs to workers. mode: stream, pull";
     SETTLED: Counter "ringq_jobs_settled_total" ["topic", "outcome"] in Count,
-        "Leases that ended. outcome: succeeded, retried, released, lease_expired, orphaned, dead (by any cause); refused counts Acks that were rejected";
+        "Leases that ended. outcome: succeeded, retried, released, lease_expired, orphaned, dead (by any cause), moved (to a crash topic); refused counts Acks that were rejected";
     LAG: Histogram(LONG) "ringq_job_lag_seconds" ["topic"] in Seconds,
         "Seconds from the due time of a job to its delivery";
     RUN: Histogram(LONG) "ringq_job_run_seconds" ["topic"] in Seconds,

@@ -23,7 +23,7 @@ const ENQUEUE_OUTCOMES: &[&str] =
     &["created", "replaced", "unchanged", "deferred", "rescheduled", "refused"];
 const DELIVERY_MODES: &[&str] = &["stream", "pull"];
 const SETTLE_OUTCOMES: &[&str] =
-    &["succeeded", "retried", "released", "lease_expired", "orphaned", "dead", "refused"];
+    &["succeeded", "retried", "released", "lease_expired", "orphaned", "dead", "moved", "refused"];
 const STATES: &[&str] = &["scheduled", "ready", "running", "backoff", "dead"];
 
 /// Series of all topics.

@@ -156,6 +156,8 @@ impl Scheduler {
             Ok(_) | Err(_) => return,
         };
         let outcome = match (state, cause) {
+            // Only a job that has moved to its crash topic leaves no record.
+            (State::Dead, _) if applied.record.is_none() => "moved",
             (State::Dead, _) => "dead",
             (_, LeaseEndCause::Failed { .. } | LeaseEndCause::DeadLettered { .. }) => "retried",
             (_, LeaseEndCause::Released { .. }) => "released",

@@ -111,11 +111,11 @@ impl DecisionBuilder {
                 self.make_waiting(record)
             }
             AfterLease::DeadLetter => {
-                self.effects.counters.dead += 1;
                 if unacked.crash_move == CrashMove::Copied && end.crashes_used {
                     self.remove_finished(State::Dead);
                     return None;
                 }
+                self.effects.counters.dead += 1;
                 let at = self.clock.now();
                 let finish =
                     Finish { state: State::Dead, at, until: at.plus(unacked.dead_retention) };

@@ -78,8 +78,14 @@ async fn a_job_moves_to_the_shard_that_owns_its_id_in_the_crash_topic() {
         assert_eq!(moved.last_error, error);
     }
     let (from, to) = (ring.stats("t").await[0], ring.stats("c").await);
-    assert_eq!((from.dead_total, from.dead, from.running), (2, 0, 0));
+    assert_eq!((from.dead_total, from.dead, from.running), (0, 0, 0));
     assert_eq!(to.iter().map(|stats| stats.enqueued_total).sum::<u64>(), 2);
+    let metrics = ring.scheduler.metrics().render();
+    for (outcome, count) in [("moved", 2), ("dead", 0)] {
+        let series =
+            format!("ringq_jobs_settled_total{{outcome=\"{outcome}\",topic=\"t\"}} {count}");
+        assert!(metrics.contains(&series), "{series}: {metrics}");
+    }
 }
 
 #[tokio::test]
@@ -219,6 +225,19 @@ async fn a_shard_that_fails_itself_keeps_the_lease() {
     assert_eq!(find(&ring, "t", "a").await.unwrap().state, State::Running);
     crash(&ring, 0, &held).await.unwrap();
     assert_eq!(find(&ring, "c", "a").await.unwrap().state, State::Ready);
+}
+
+/// A full shard ends leases all the same.
+#[tokio::test]
+async fn a_job_that_finds_no_room_in_its_crash_topic_is_dead() {
+    let ring = TestRing::new(1);
+    ring.enqueue_accepted(vec![poison(draft_with_id("t", "a"))]).await;
+    let held = leases(&ring, 0, "t").await;
+    ring.stores[0].set_fault(InjectedFault::RejectsEnqueues);
+    assert_eq!(crash(&ring, 0, &held).await.unwrap().ended_here, 1);
+    let dead = find(&ring, "t", "a").await.unwrap();
+    assert_eq!(dead.state, State::Dead);
+    assert!(dead.last_error.contains("did not take it to topic c"), "{}", dead.last_error);
 }
 
 #[tokio::test]

@@ -402,12 +402,14 @@ impl Reference {
         let held = self.jobs.get_mut(key).unwrap();
         let waits = held.next.is_some();
         let (transition, outcome) = held.settle(&settle.action, now);
+        // To its crash topic.
+        let moved = held.forget == Some(now);
         let end = format!("{transition:?} {outcome:?}");
         self.seen.insert(Seen::End(end, waits));
         self.saw(State::Running, transition);
         match transition {
             Transition::Ack => self.total(&key.topic, |stats| stats.succeeded_total += 1),
-            Transition::DeadLetter if !waits => {
+            Transition::DeadLetter if !waits && !moved => {
                 self.total(&key.topic, |stats| stats.dead_total += 1)
             }
             _ => {}
@@ -415,8 +417,7 @@ impl Reference {
         self.tick(now);
         let gone = match transition {
             Transition::Ack => State::Succeeded,
-            // It has moved to its crash topic.
-            Transition::DeadLetter if !waits => State::Dead,
+            Transition::DeadLetter if moved => State::Dead,
             _ => State::Expired,
         };
         let state = self.jobs.get(key).map_or(gone, |held| held.state(now));

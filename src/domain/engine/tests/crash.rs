@@ -23,7 +23,7 @@ fn a_job_that_its_crash_topic_has_is_removed_as_dead() {
     let decision = crashed(job(At::State(State::Running)), CrashMove::Copied);
     assert_eq!(decision.change, RecordChange::Remove);
     assert_eq!(decision.parts, PartChanges::drop_all());
-    assert_eq!((settled_state(&decision), decision.effects.counters.dead), (State::Dead, 1));
+    assert_eq!((settled_state(&decision), decision.effects.counters.dead), (State::Dead, 0));
     assert_eq!(decision.effects.final_state, Some(State::Dead));
     let (_, change) = decision.effects.lease.unwrap();
     assert_eq!(change, LeaseChange::Settled);
