@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::ops::Range;
 use std::time::Duration;
 
 use ringq::pb::{
@@ -14,23 +15,23 @@ use crate::harness::{
 };
 
 const GRACE_MS: u64 = 200;
-/// Jobs of the test with kills; some of them move while the server is killed.
-const JOBS: usize = 600;
+/// Jobs that come before each kill; some of them move while the server is killed.
+const JOBS: usize = 400;
 
 fn policy(crash_topic: &str) -> RetryPolicy {
     RetryPolicy { max_crashes: 1, crash_topic: crash_topic.to_owned(), ..Default::default() }
 }
 
-/// Builds jobs, half of them with client-chosen ids.
-fn jobs(count: usize) -> Vec<JobSpec> {
+/// Builds jobs of these numbers, half of them with client-chosen ids.
+fn jobs(numbers: Range<usize>) -> Vec<JobSpec> {
     let spec = |n: usize| {
         let spec = job("t").with_text(format!("poison {n}")).with_retry(policy("crashed"));
         if n.is_multiple_of(2) { spec.with_id(format!("order-{n}")) } else { spec }
     };
-    (0..count).map(spec).collect()
+    numbers.map(spec).collect()
 }
 
-/// Takes up to `count` jobs of a topic, at least one, and cuts the stream.
+/// Takes this number of jobs of a topic, and cuts the stream.
 async fn crash(client: &Client, topic: &str, count: usize) {
     let request = StreamRequest {
         max_in_flight: i32::try_from(count).unwrap(),
@@ -38,6 +39,15 @@ async fn crash(client: &Client, topic: &str, count: usize) {
         ..take(topic)
     };
     client.stream(request).await.next_many(count).await;
+}
+
+/// Takes all jobs of the topic `t`, once they are back from former streams, and cuts the stream; returns their number.
+async fn crash_all(client: &Client) -> usize {
+    let held = left(client).await;
+    let ready = async || (usize::try_from(client.stats("t").await.ready) == Ok(held)).then_some(());
+    eventually("all are back", ready).await;
+    crash(client, "t", held).await;
+    held
 }
 
 /// Starts three shards of Redis; `None` without the program.
@@ -72,7 +82,7 @@ async fn jobs_move_between_shards_with_all_that_belongs_to_them() {
     let Some(shards) = three().await else { return };
     let server = ring(&shards).start().await;
     let client = server.connect().await;
-    let all: BTreeSet<_> = client.enqueue_all(jobs(60)).await.into_iter().collect();
+    let all: BTreeSet<_> = client.enqueue_all(jobs(0..60)).await.into_iter().collect();
     let of = |id: String| {
         let client = &client;
         async move { client.get("t", &id).await.shard }
@@ -107,32 +117,21 @@ async fn no_job_is_lost_when_the_server_is_killed_while_jobs_move() {
     let Some(shards) = three().await else { return };
     let mut server = ring(&shards).restartable().start().await;
     let mut client = server.connect().await;
-    let all: BTreeSet<_> = client.enqueue_all(jobs(JOBS)).await.into_iter().collect();
-    let mut kills_amid = 0;
+    let (mut all, mut kills, mut kills_amid) = (BTreeSet::new(), 0, 0);
     while kills_amid < 3 {
-        let held = left(&client).await;
-        assert!(held > 60, "{kills_amid} kills, and {held} jobs left");
-        let ready =
-            async || (client.stats("t").await.ready == i64::try_from(held).unwrap()).then_some(());
-        eventually("all are back", ready).await;
-        crash(&client, "t", held).await;
-        // A part of those that are left, so that others are left for the next kill.
-        let moved = held - held / 5;
-        eventually("some move", async || (left(&client).await < moved).then_some(())).await;
+        assert!(kills < 9, "no kill came while jobs moved");
+        all.extend(client.enqueue_all(jobs(kills * JOBS..(kills + 1) * JOBS)).await);
+        let held = crash_all(&client).await;
+        let some = async || (left(&client).await < held - JOBS / 10).then_some(());
+        eventually("some move", some).await;
         server.kill().await;
         server.restart().await;
         client = server.connect().await;
+        kills += 1;
         kills_amid += usize::from(left(&client).await > 0);
     }
-    loop {
-        let held = left(&client).await;
-        if held == 0 {
-            break;
-        }
-        let ready =
-            async || (client.stats("t").await.ready == i64::try_from(held).unwrap()).then_some(());
-        eventually("all are back", ready).await;
-        crash(&client, "t", held).await;
+    while left(&client).await > 0 {
+        crash_all(&client).await;
         eventually("all move", async || (left(&client).await == 0).then_some(())).await;
     }
     let mut found = BTreeSet::new();
