@@ -57,18 +57,24 @@ impl Scheduler {
         leases: Vec<(RunningLease, TopicName)>,
         cause: &LeaseEndCause,
     ) -> shards::Result<(Vec<(RunningLease, CrashMove)>, Vec<RunningLease>)> {
-        let keys = leases.iter().map(|(lease, _)| lease.key.clone()).collect();
-        let jobs = shard.get(keys, true).await?;
-        let mut copies = Vec::with_capacity(leases.len());
-        for (index, ((lease, topic), job)) in leases.iter().zip(jobs).enumerate() {
-            // Without the job of this lease, its end will be refused, too.
-            if let Some(job) = job.filter(|job| has_lease(job, lease)) {
-                let error = self.last_error(lease, cause);
-                copies.push((index, copy(job, topic.clone(), error)));
-            }
-        }
         let (moves, by_owner) = (vec![Some(CrashMove::None); leases.len()], BTreeMap::new());
         let mut work = CrashCopies { origin: shard, moves, by_owner };
+        let jobs = read_jobs(shard, leases.iter().map(|(lease, _)| lease.key.clone())).await?;
+        let mut copies = Vec::with_capacity(leases.len());
+        for (index, ((lease, topic), job)) in leases.iter().zip(jobs).enumerate() {
+            match job {
+                Ok(Some(job)) if has_lease(&job, lease) => {
+                    let error = self.last_error(lease, cause);
+                    copies.push((index, copy(job, topic.clone(), error)));
+                }
+                // Without the job of this lease, its end will be refused, too.
+                Ok(_) => {}
+                Err(Error::Corrupt(_)) => {
+                    work.reject(index, format!("it cannot be read to move to topic {topic}"));
+                }
+                Err(_) => work.moves[index] = None,
+            }
+        }
         work.route(self, copies).await;
         work.write(self).await?;
         let (mut copied, mut later) = (Vec::with_capacity(leases.len()), Vec::new());
@@ -177,6 +183,31 @@ impl CrashCopies<'_> {
     fn reject(&mut self, index: usize, reason: String) {
         self.moves[index] = Some(CrashMove::Rejected(reason));
     }
+}
+
+/// Reads jobs of a shard. A job that cannot be read fails alone.
+///
+/// # Errors
+/// Errors of the shard as a whole.
+async fn read_jobs(
+    shard: &Shard,
+    keys: impl Iterator<Item = JobKey>,
+) -> shards::Result<Vec<Result<Option<Job>, Error>>> {
+    let keys: Vec<JobKey> = keys.collect();
+    match shard.get(keys.clone(), true).await {
+        Ok(jobs) => return Ok(jobs.into_iter().map(Ok).collect()),
+        Err(error) if error.error.is_shard_failure() => return Err(error),
+        Err(_) => {}
+    }
+    let mut jobs = Vec::with_capacity(keys.len());
+    for key in keys {
+        match shard.get(vec![key], true).await {
+            Ok(read) => jobs.push(Ok(read.into_iter().next().flatten())),
+            Err(error) if error.error.is_shard_failure() => return Err(error),
+            Err(error) => jobs.push(Err(error.error)),
+        }
+    }
+    Ok(jobs)
 }
 
 fn taken(key: &JobKey) -> String {

@@ -33,12 +33,17 @@ fn jobs(numbers: Range<usize>) -> Vec<JobSpec> {
 
 /// Takes this number of jobs of a topic, and cuts the stream.
 async fn crash(client: &Client, topic: &str, count: usize) {
-    let request = StreamRequest {
+    let request = StreamRequest { topics: vec![topic.to_owned()], ..holding(count) };
+    client.stream(request).await.next_many(count).await;
+}
+
+/// Builds a stream that takes this number of jobs of the topic `t`.
+fn holding(count: usize) -> StreamRequest {
+    StreamRequest {
         max_in_flight: i32::try_from(count).unwrap(),
         orphan_grace: Some(proto(millis(GRACE_MS))),
-        ..take(topic)
-    };
-    client.stream(request).await.next_many(count).await;
+        ..take("t")
+    }
 }
 
 /// Takes all jobs of the topic `t`, once they are back from former streams, and cuts the stream; returns their number.
@@ -155,6 +160,33 @@ async fn a_job_stays_dead_in_its_topic_if_its_id_is_taken_in_the_crash_topic() {
     let reason = "topic crashed has another job of this id, so the job stays here";
     assert!(dead.last_error.ends_with(reason), "{}", dead.last_error);
     assert_eq!(client.get("crashed", "a").await.last_error, "");
+}
+
+/// A damaged payload, which cannot be written anywhere, leaves a dead letter, and holds up neither others nor the shard.
+#[tokio::test]
+async fn a_job_that_cannot_be_read_does_not_hold_up_others() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = Setup::on(&redis.url()).start().await;
+    let client = server.connect().await;
+    let ids = ["before", "broken", "behind"];
+    for id in ids {
+        // Large enough to be stored apart from the record.
+        let spec = job("t").with_id(id).with_text("x".repeat(9_000));
+        client.enqueue(spec.with_retry(policy("crashed"))).await;
+    }
+    let mut worker = client.stream(holding(3)).await;
+    worker.next_many(3).await;
+    let damage: [&[u8]; 4] = [b"HSET", b"ringq:{s0}:more:t", b"pbroken", b"\xff"];
+    assert_eq!(redis.command(&damage).await, ":0", "the payload is there");
+    drop(worker);
+    for id in ["before", "behind"] {
+        client.until("crashed", id, JobState::Ready).await;
+    }
+    let dead = async || client.list("t", JobState::Dead).await.pop();
+    let dead = eventually("its lease ends", dead).await;
+    let reason = "it cannot be read to move to topic crashed";
+    assert!(dead.last_error.ends_with(reason), "{}", dead.last_error);
+    assert_eq!(dead.spec.unwrap().id, "broken");
 }
 
 /// A file gives every topic the same crash topic, which would be its own too.

@@ -55,6 +55,12 @@ fn only_the_last_crash_removes_a_job_and_never_one_with_a_next_generation() {
         let decision = run(record.clone(), settle(SettleAction::Unacked(unacked)));
         assert_eq!(written(&decision).phase, Phase::Waiting);
     }
+    let crash_move = CrashMove::Copied;
+    let cause = LeaseEndCause::DeadLettered { error: String::new() };
+    let unacked = Unacked { cause, crash_move, ..plain };
+    let decision = run(record, settle(SettleAction::Unacked(unacked)));
+    assert_eq!(settled_state(&decision), State::Dead);
+    assert!(matches!(written(&decision).phase, Phase::Finished(_)), "a dead letter of its worker");
     let decision = crashed(job(At::Next), CrashMove::Copied);
     assert_eq!(written(&decision).phase, Phase::Waiting);
     assert_eq!(decision.effects.counters.dead, 0);
