@@ -118,7 +118,10 @@ impl App {
         } = self;
         let _following = follow_identities(&config, &authenticator, &audit);
         let topics = config.topics.clone();
-        let topics = topics.map(|path| topic_file::follow(path, scheduler.policies().clone()));
+        let topics = topics.map(|path| {
+            let (policies, metrics) = (scheduler.policies().clone(), scheduler.metrics().clone());
+            topic_file::follow(path, policies, metrics)
+        });
         let _topics = topics.map(|follow| AbortOnDropHandle::new(tokio::spawn(follow)));
         let upkeep = quota_upkeep::run(scheduler.clone(), authenticator.clone());
         let _upkeep = AbortOnDropHandle::new(tokio::spawn(upkeep));

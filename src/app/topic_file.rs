@@ -7,6 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, timeout};
 
 use crate::config::TopicFile;
+use crate::metrics::Metrics;
 use crate::policies::{FilePolicies, FileRefusal, Policies};
 
 /// Interval in which the file is compared with what is in force. It is read whole: that of a Kubernetes volume changes by a
@@ -34,8 +35,9 @@ pub(super) async fn apply_first(file: &FilePolicies, policies: &Policies) {
     }
 }
 
-/// Applies the file whenever it has changed, or was not in force yet. Mistakes are logged once, and change nothing.
-pub(super) async fn follow(path: PathBuf, policies: Policies) {
+/// Applies the file whenever it has changed, or was not in force yet. Mistakes are logged once, show in a metric, and change
+/// nothing.
+pub(super) async fn follow(path: PathBuf, policies: Policies, metrics: Metrics) {
     let mut checks = tokio::time::interval(CHECK_INTERVAL);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut hangups = signal(SignalKind::hangup()).ok();
@@ -62,6 +64,7 @@ pub(super) async fn follow(path: PathBuf, policies: Policies) {
             },
             Err(problems) => Some(FileRefusal::NotYet(problems.join("; "))),
         };
+        metrics.set_topics_not_in_force(problem.is_some());
         if problem != last_problem {
             log(&path, problem.as_ref(), file.is_ok());
             last_problem = problem;

@@ -20,7 +20,7 @@ use prometheus::{Gauge, GaugeVec, HistogramVec, IntCounterVec, TextEncoder};
 
 use definitions::{
     ALL, BUILD, CREDIT_WAITING, IDENTITIES_FAILED, RING_DISAGREEMENT, RINGS_OPEN, RPC, STREAMS,
-    TLS_EXPIRY, TLS_FAILURES, TLS_RELOAD_FAILED, Unit,
+    TLS_EXPIRY, TLS_FAILURES, TLS_RELOAD_FAILED, TOPICS_NOT_IN_FORCE, Unit,
 };
 use identity::IdentitySeries;
 use registry::Registry;
@@ -72,6 +72,7 @@ struct MetricsInner {
     rings_open: Gauge,
     ring_disagreement: Gauge,
     identities_failed: Gauge,
+    topics_not_in_force: Gauge,
     tls_failures: IntCounterVec,
     tls_expiry: GaugeVec,
     tls_reload_failed: Gauge,
@@ -101,6 +102,7 @@ impl Metrics {
             rings_open: registry.gauge(&RINGS_OPEN),
             ring_disagreement: registry.gauge(&RING_DISAGREEMENT),
             identities_failed: registry.gauge(&IDENTITIES_FAILED),
+            topics_not_in_force: registry.gauge(&TOPICS_NOT_IN_FORCE),
             tls_failures: registry.counters(&TLS_FAILURES),
             tls_expiry: registry.gauges(&TLS_EXPIRY),
             tls_reload_failed: registry.gauge(&TLS_RELOAD_FAILED),
@@ -186,6 +188,11 @@ impl Metrics {
     /// Sets the time until the certificates of a file expire, in seconds; negative: since then.
     pub fn set_tls_expiry(&self, file: &'static str, seconds: f64) {
         self.0.tls_expiry.with_label_values(&[file]).set(seconds);
+    }
+
+    /// Sets whether the file of topics is not in force.
+    pub fn set_topics_not_in_force(&self, not_in_force: bool) {
+        self.0.topics_not_in_force.set(f64::from(u8::from(not_in_force)));
     }
 
     /// Sets whether the TLS files cannot be used.

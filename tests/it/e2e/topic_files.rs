@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
-use crate::harness::{Client, Redis, Server, Setup, eventually, job, millis, proto};
+use crate::harness::{Client, Redis, Server, Setup, eventually, http_get, job, millis, proto};
 
 /// Directory with a file of policies.
 struct TopicDir {
@@ -62,6 +62,16 @@ async fn logs(server: &Server, text: &str) {
     eventually(text, async || server.log().contains(text).then_some(())).await;
 }
 
+/// Waits until the metric has this value.
+async fn not_in_force(server: &Server, value: u8) {
+    let line = format!("\nringq_topics_file_not_in_force {value}\n");
+    eventually(&line, async || {
+        let page = http_get(server.http, "/metrics").await.1;
+        page.contains(&line).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_file_is_applied_and_followed_and_a_bad_one_changes_nothing() {
     let dir = TopicDir::new(&file(1, &[("billing.*", 3), ("orders", 4)]));
@@ -95,10 +105,12 @@ async fn a_file_is_applied_and_followed_and_a_bad_one_changes_nothing() {
         dir.write(bad);
         logs(&server, why).await;
         assert_eq!(topic(&client, "orders").await.priority, Some(4), "{bad}");
+        not_in_force(&server, 1).await;
     }
     dir.write(&file(2, &[("orders", 5)]));
     has_priority(&client, "orders", Some(5)).await;
     has_priority(&client, "billing.eu", None).await;
+    not_in_force(&server, 0).await;
     assert_eq!(topic(&client, "orders").await.state(), TopicState::Paused, "the pause stays");
     dir.write(&file(3, &[]));
     has_priority(&client, "orders", None).await;
