@@ -39,6 +39,10 @@ UNION ALL
 SELECT 'a checkpoint of job ' || key || ', which has none' FROM checkpoints
 WHERE key NOT IN (SELECT key FROM jobs WHERE checkpoint)
 UNION ALL
+SELECT 'group ' || lanes.name || ' of ' || ours.name FROM lanes JOIN ours ON ours.key = lanes.topic
+UNION ALL
+SELECT 'job ' || lane_jobs.key || ' waits in group ' || lane FROM lane_jobs JOIN ours ON ours.key = lane_jobs.topic
+UNION ALL
 SELECT name || ' counts ' || dead || ' dead letters and has ' || found
 FROM (SELECT ours.*, (SELECT count(*) FROM rows WHERE topic = ours.key AND phase = 3) AS found FROM ours)
 WHERE found <> dead

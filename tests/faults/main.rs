@@ -75,6 +75,8 @@ mod lost;
 mod mixed;
 /// Bodies of all sizes, and malformed calls.
 mod odd;
+/// Topics and groups are paused meanwhile.
+mod paused;
 /// The power of all servers is cut.
 mod power;
 /// A Redis dies, stands still, loses its scripts, disconnects its clients.

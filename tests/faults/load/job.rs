@@ -27,6 +27,11 @@ pub(crate) fn topic(job: u32) -> &'static str {
     TOPICS[job as usize % TOPICS.len()]
 }
 
+/// Returns the group of a job: a third of the jobs have one.
+pub(crate) fn group(job: u32) -> Option<&'static str> {
+    [Some("a"), Some("b"), None, None, None, None][job as usize % 6]
+}
+
 /// Builds the body of a job, of varying length.
 fn body(job: u32) -> Bytes {
     let hash = xxh3_128(&job.to_be_bytes()).to_be_bytes();
@@ -49,6 +54,7 @@ pub(super) fn spec(job: u32, id: &str, delay: Duration, failing: bool) -> pb::Jo
     pb::JobSpec {
         topic: topic(job).to_owned(),
         id: id.to_owned(),
+        group: group(job).unwrap_or_default().to_owned(),
         payload: Some(pb::Payload {
             kind: Some(pb::payload::Kind::Data(body(job))),
             content_type: String::new(),
