@@ -7,6 +7,8 @@
 -- Returns whether the job of this member still waits in the line. `record`: entry of its id, if any.
 local function is_in_line(member, record)
   if not record or string.byte(record) == $running then return false end
+  -- A job that was replaced in the same microsecond by one with a group waits in a lane, at the same due time.
+  if string.byte(record, $record.inside) >= $inside.group then return false end
   local due, seq, phase, priority = struct.unpack($record[due,arrival,phase,priority], record)
   local its_due, its_seq = struct.unpack($member[due..arrival], member)
   return due == its_due and seq == its_seq and phase == 0 and priority == 0
