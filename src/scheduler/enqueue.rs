@@ -197,6 +197,8 @@ impl Scheduler {
         named: WritePrecondition,
     ) -> Vec<ShardBatch> {
         let shards = &self.inner.shards;
+        // Follow-ups have room in every topic: their Ack must not fail for it.
+        let is_limited = named == WritePrecondition::SameJob;
         let mut found = self.find_on_former_owners(&drafts).await;
         let (mut runs, mut unnamed) = (Vec::new(), Vec::with_capacity(drafts.len()));
         for (index, draft) in drafts.into_iter().enumerate() {
@@ -210,14 +212,16 @@ impl Scheduler {
             let key = JobKey { topic: draft.topic.clone(), id };
             match found.remove(&index) {
                 Some(Ok(shard)) => {
-                    add(&mut runs, &shard, index, self.named_job(&shard, draft, key.id, named));
+                    let job = self.named_job(&shard, draft, key.id, named);
+                    add(&mut runs, &shard, is_limited, (index, job));
                 }
                 Some(Err(BlockingShard { error, .. })) => {
                     results[index] = Some(Err(EnqueueError::Store { error, id: Some(key.id) }));
                 }
                 None => match shards.owner(&key) {
                     Some(shard) => {
-                        add(&mut runs, shard, index, self.named_job(shard, draft, key.id, named));
+                        let job = self.named_job(shard, draft, key.id, named);
+                        add(&mut runs, shard, is_limited, (index, job));
                     }
                     None => results[index] = Some(Err(no_owner_error(shards, &key))),
                 },
@@ -227,7 +231,7 @@ impl Scheduler {
         while unnamed.peek().is_some() {
             let next: Vec<_> = unnamed.by_ref().take(RUN_MAX).collect();
             match shards.pick_for_new_jobs(next.len(), &[]) {
-                Some(shard) => runs.push(self.movable_batch(shard, next)),
+                Some(shard) => runs.push(self.movable_batch(shard, is_limited, next)),
                 None => next.iter().for_each(|(index, _)| {
                     results[*index] = Some(Err(EnqueueError::NoActiveShard))
                 }),
@@ -255,7 +259,7 @@ impl Scheduler {
         }
     }
 
-    /// Builds the job of a draft with an id. Follow-ups have room in every topic: their Ack must not fail for it.
+    /// Builds the job of a draft with an id.
     fn named_job(
         &self,
         shard: &Shard,
@@ -269,10 +273,15 @@ impl Scheduler {
     }
 
     /// Creates a batch of jobs that get their ids here, so that it may move to another shard.
-    fn movable_batch(&self, shard: &Shard, drafts: Vec<(usize, Draft)>) -> ShardBatch {
-        let mut run = ShardBatch::new(shard.clone(), true, drafts.len());
+    fn movable_batch(
+        &self,
+        shard: &Shard,
+        is_limited: bool,
+        drafts: Vec<(usize, Draft)>,
+    ) -> ShardBatch {
+        let mut run = ShardBatch::new(shard.clone(), true, is_limited, drafts.len());
         for (index, draft) in drafts {
-            let max_waiting = self.max_waiting(&draft.topic, shard);
+            let max_waiting = is_limited.then(|| self.max_waiting(&draft.topic, shard)).flatten();
             run.push(index, NewJob { max_waiting, ..self.with_new_id(shard, draft) });
         }
         run
@@ -323,11 +332,11 @@ fn new_job(
 }
 
 /// Adds a job with an id of its own to the batch of its shard.
-fn add(runs: &mut Vec<ShardBatch>, shard: &Shard, index: usize, job: NewJob) {
+fn add(runs: &mut Vec<ShardBatch>, shard: &Shard, is_limited: bool, (index, job): (usize, NewJob)) {
     match runs.iter_mut().find(|run| run.shard.name() == shard.name()) {
         Some(run) => run.push(index, job),
         None => {
-            let mut run = ShardBatch::new(shard.clone(), false, 1);
+            let mut run = ShardBatch::new(shard.clone(), false, is_limited, 1);
             run.push(index, job);
             runs.push(run);
         }

@@ -19,6 +19,7 @@ mod close_rings;
 mod crash_topic;
 mod end_leases;
 mod enqueue;
+mod evictions;
 mod explain;
 mod groups;
 mod job_log;
@@ -57,6 +58,7 @@ pub use crate::store::RevokeReason;
 pub use admin::{SetShardStateError, ShardInfo, TopicRow};
 pub use end_leases::EndLeasesResult;
 pub use enqueue::{AcceptedJob, Draft, EnqueueError};
+use evictions::Evictions;
 pub use explain::{FoundJob, JobExplanation};
 pub use groups::GroupRows;
 pub use lease_status::LeaseStatus;
@@ -80,6 +82,7 @@ struct SchedulerInner {
     clock: Clock,
     metrics: Metrics,
     rates: Rates,
+    evictions: Evictions,
     replica: ReplicaIdentity,
     listener: OnceLock<StreamListener>,
     job_log_limiter: JobLogLimiter,
@@ -128,6 +131,7 @@ impl Scheduler {
             clock,
             metrics,
             rates,
+            evictions: Evictions::default(),
             replica,
             listener,
             job_log_limiter: notices,

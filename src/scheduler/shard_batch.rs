@@ -27,6 +27,8 @@ pub(super) struct ShardBatch {
     pub(super) shard: Shard,
     /// True if the server made the ids, so that another shard may take the jobs under other ids.
     is_movable: bool,
+    /// True if the limits of topics hold for the jobs: not for follow-ups, whose Ack must not fail for them.
+    is_limited: bool,
     indexes: Vec<usize>,
     jobs: Vec<NewJob>,
 }
@@ -68,9 +70,9 @@ impl FullShards {
 
 impl ShardBatch {
     /// Creates an empty batch with room for `jobs` jobs.
-    pub(super) fn new(shard: Shard, moves: bool, jobs: usize) -> ShardBatch {
+    pub(super) fn new(shard: Shard, moves: bool, is_limited: bool, jobs: usize) -> ShardBatch {
         let (indexes, jobs) = (Vec::with_capacity(jobs), Vec::with_capacity(jobs));
-        ShardBatch { shard, is_movable: moves, indexes, jobs }
+        ShardBatch { shard, is_movable: moves, is_limited, indexes, jobs }
     }
 
     pub(super) fn push(&mut self, index: usize, job: NewJob) {
@@ -133,7 +135,8 @@ impl ShardBatch {
         if !written.iter().any(is_topic_full) {
             return (self.answer(written), None);
         }
-        let batch = || ShardBatch::new(self.shard.clone(), self.is_movable, self.jobs.len());
+        let (shard, jobs) = (&self.shard, self.jobs.len());
+        let batch = || ShardBatch::new(shard.clone(), self.is_movable, self.is_limited, jobs);
         let (mut done, mut done_results, mut full) = (batch(), Vec::new(), batch());
         for ((index, job), written) in self.indexes.into_iter().zip(self.jobs).zip(written) {
             if is_topic_full(&written) {
@@ -198,6 +201,9 @@ impl Scheduler {
             let refusal = match self.write_on_shard(&run, asked, until).await {
                 Ok(written) => {
                     let (done, rest) = run.split_full(written);
+                    if !done.0.is_empty() {
+                        rounds = 0;
+                    }
                     results.0.extend(done.0);
                     results.1.extend(done.1);
                     let Some(rest) = rest else { return results };
@@ -228,6 +234,9 @@ impl Scheduler {
             if !has_room {
                 // Without a move, whatever the errors of the shards before were: on this one it may have been written.
                 let refusal = if may_move { first.unwrap_or(refusal) } else { refusal };
+                if matches!(refusal, WriteRefusal::TopicFull) {
+                    self.count_refused(&run);
+                }
                 let refused = run.refuse(&refusal);
                 results.0.extend(refused.0);
                 results.1.extend(refused.1);
@@ -240,9 +249,24 @@ impl Scheduler {
     fn move_batch(&self, run: &mut ShardBatch, shard: &Shard) {
         for job in &mut run.jobs {
             job.key.id = self.new_id(shard);
-            job.max_waiting = self.max_waiting(&job.key.topic, shard);
         }
         run.shard = shard.clone();
+        self.set_limits(run);
+    }
+
+    /// Gives each job of a batch the limit of its topic on the shard.
+    fn set_limits(&self, run: &mut ShardBatch) {
+        for job in &mut run.jobs {
+            let limit = run.is_limited.then(|| self.max_waiting(&job.key.topic, &run.shard));
+            job.max_waiting = limit.flatten();
+        }
+    }
+
+    /// Counts jobs for which their topics had no room in the end.
+    fn count_refused(&self, run: &ShardBatch) {
+        for (topic, jobs) in run.topics() {
+            self.inner.metrics.enqueued(topic.as_str(), "refused", jobs as u64);
+        }
     }
 
     /// Makes room for the jobs of a batch on one of the shards that had none, if a topic drops its oldest jobs; a batch that
@@ -264,10 +288,10 @@ impl Scheduler {
                 if jobs == 0 {
                     continue;
                 }
-                match shard.evict(topic, jobs, max).await {
+                match self.inner.evictions.make_room(shard, topic, jobs, max).await {
                     Ok(evicted) => {
                         is_made = true;
-                        self.inner.metrics.evicted(topic.as_str(), evicted as u64);
+                        self.inner.metrics.evicted(topic.as_str(), evicted);
                     }
                     Err(error) => {
                         tracing::debug!(%topic, %error, "the oldest jobs of a full topic were not dropped");
@@ -352,7 +376,9 @@ impl Scheduler {
             let written = written.as_ref().ok().filter(|written| written.not_written.is_none());
             written.and_then(|written| written.outcome)
         };
-        let pairs: Vec<_> = run.keys().zip(written.iter().map(outcome)).collect();
+        // What a topic has no room for is counted once it is refused, and not on each shard that was tried.
+        let answered = run.keys().zip(written).filter(|(_, written)| !is_topic_full(written));
+        let pairs: Vec<_> = answered.map(|(key, written)| (key, outcome(written))).collect();
         for same in pairs.chunk_by(|a, b| a.0.topic == b.0.topic && a.1 == b.1) {
             let (key, outcome) = (&same[0].0, same[0].1);
             let name = outcome.map_or("refused", EnqueueOutcome::name);

@@ -312,13 +312,15 @@ impl Shard {
         let requests = ids.into_iter().map(request).collect();
         let health = &self.inner.monitor;
         let evicted = health.call_each(Op::Evict, self.inner.timeouts.call, requests).await;
-        let mut count = 0;
+        let (mut count, mut failed) = (0, None);
         for evicted in evicted {
-            // A job that has left meanwhile has made room, too.
-            self.with_shard_name(evicted)?;
-            count += 1;
+            match self.with_shard_name(evicted) {
+                Ok(evicted) => count += usize::from(evicted.is_done()),
+                Err(error) => failed = Some(error),
+            }
         }
-        Ok(count)
+        // One job that cannot be read does not keep the others.
+        failed.filter(|_| count == 0).map_or(Ok(count), Err)
     }
 
     /// Claims jobs, see [`Store::claim`].

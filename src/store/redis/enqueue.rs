@@ -232,18 +232,19 @@ impl<'a> JobToCreate<'a> {
     }
 }
 
-/// Jobs of one topic, by their positions in the call; no id comes twice.
+/// Jobs of one topic with the same limit of waiting jobs, by their positions in the call; no id comes twice.
 struct TopicJobs<'a> {
     topic: &'a TopicName,
+    max_waiting: Option<u64>,
     ids: HashSet<&'a JobId>,
     places: Vec<usize>,
 }
 
 impl<'a> TopicJobs<'a> {
     /// Returns an empty section, with a capacity for this number of jobs.
-    fn new(topic: &'a TopicName, most: usize) -> TopicJobs<'a> {
+    fn new(topic: &'a TopicName, max_waiting: Option<u64>, most: usize) -> TopicJobs<'a> {
         let (ids, places) = (HashSet::with_capacity(most), Vec::with_capacity(most));
-        TopicJobs { topic, ids, places }
+        TopicJobs { topic, max_waiting, ids, places }
     }
 
     fn push(&mut self, place: usize, job: &JobToCreate<'a>) {
@@ -252,7 +253,8 @@ impl<'a> TopicJobs<'a> {
     }
 }
 
-/// Groups the jobs by topic; a job that repeats the id of another one in the call gets a section right after it.
+/// Groups the jobs by topic. A job that repeats the id of another one in the call, or has another limit, gets a section
+/// right after it.
 fn group_by_topic<'a>(jobs: &[JobToCreate<'a>]) -> Vec<TopicJobs<'a>> {
     let mut topics: Vec<Vec<TopicJobs<'a>>> = Vec::new();
     let mut known: HashMap<&TopicName, usize> = HashMap::new();
@@ -263,9 +265,13 @@ fn group_by_topic<'a>(jobs: &[JobToCreate<'a>]) -> Vec<TopicJobs<'a>> {
             topics.len() - 1
         });
         let sections = &mut topics[at];
-        let free = sections.iter().position(|section| !section.ids.contains(id));
+        let max_waiting = job.new.max_waiting;
+        let fits = |section: &TopicJobs<'_>| {
+            section.max_waiting == max_waiting && !section.ids.contains(id)
+        };
+        let free = sections.iter().position(fits);
         let free = free.unwrap_or_else(|| {
-            sections.push(TopicJobs::new(topic, jobs.len() - place));
+            sections.push(TopicJobs::new(topic, max_waiting, jobs.len() - place));
             sections.len() - 1
         });
         sections[free].push(place, job);
@@ -285,8 +291,8 @@ fn add_jobs(call: &mut ScriptCall, jobs: &[JobToCreate<'_>]) {
     if is_limited {
         let mut limits = Vec::with_capacity(7 * sections.len());
         for section in &sections {
-            let max = section.places.first().and_then(|&place| jobs[place].new.max_waiting);
-            limits.put_uint(max.unwrap_or(u64::MAX).min(TIME_MAX.unsigned_abs()), 7);
+            let max = section.max_waiting.unwrap_or(u64::MAX).min(TIME_MAX.unsigned_abs());
+            limits.put_uint(max, 7);
         }
         call.arg("").arg(limits);
     }

@@ -1,12 +1,13 @@
--- flags: no-writes
+-- flags: allow-oom
 -- oldest_waiting: finds the waiting jobs that have to leave a topic so that more fit: those of the lowest priority, of
--- them those with the earliest due time.
+-- them those with the earliest due time. They leave the line first, as they would leave gaps at its head.
 -- ARGV: now, topic, number of jobs to make room for (at most 512), number of waiting jobs that the topic may have.
--- Reply: ids.
+-- Reply: ids; none also if the line has too many gaps for one call.
 --#include clock
 --#include ready_list
 --#include order_of_mark
 --#include waiting_count
+local PAGE, PAGES = 64, 8
 local name, jobs, most = ARGV[2], ARGV[3] + 0, ARGV[4] + 0
 local wanted = math.min(waiting_count(name) + jobs - most, jobs)
 if wanted <= 0 then return {} end
@@ -18,37 +19,57 @@ local function add(priority, members)
   by_priority[priority] = level
 end
 
--- The orders of all groups are not split by priority: only their first jobs are compared.
-for kind = 0, 1 do
-  local members = call('ZRANGE', P .. 'grouped:' .. kind .. ':' .. name, '0', '$call.jobs')
-  local ids = {}
-  for i = 1, #members do ids[i] = string.sub(members[i], $member.id) end
-  local records = members[1] and call('HMGET', P .. 'jobs:' .. name, unpack(ids)) or {}
-  for i = 1, #members do
-    local record = records[i]
-    if record and string.byte(record) ~= $running then add(string.byte(record, $record.priority), { members[i] }) end
+-- Members sort by due time, then by arrival; not as texts, whose order depends on the locale of Redis.
+local function before(x, y)
+  local due, seq = struct.unpack($member[due..arrival], x)
+  local its_due, its_seq = struct.unpack($member[due..arrival], y)
+  return due < its_due or due == its_due and seq < its_seq
+end
+
+-- Moves the head of the line to the order by due time, unless enough jobs there come before it. Returns false if there
+-- were too many gaps.
+local function leave_line()
+  local line, waits = P .. 'line:' .. name, P .. 'wait:0:' .. name
+  local last, head = call('ZRANGE', waits, wanted - 1, wanted - 1)[1], call('LINDEX', line, '0')
+  if not head or last and before(last, head) then return true end
+  local done, closed = shift(name, wanted)
+  local claims = closed and call('HGET', P .. 'claims', name)
+  if claims then
+    local marks = string.gsub(string.sub(claims, $claims.marks), '%-', '')
+    call('HSET', P .. 'claims', name, string.sub(claims, 1, $claims.marks - 1) .. marks)
+  end
+  return done
+end
+
+-- The orders of all groups are not split by priority: their first jobs are compared, page by page until enough of the
+-- lowest priority are found.
+local function add_grouped(order)
+  local lowest = 0
+  for page = 0, PAGES - 1 do
+    local members = call('ZRANGE', order, page * PAGE, page * PAGE + PAGE - 1)
+    if not members[1] or lowest >= wanted then return end
+    local ids = {}
+    for i = 1, #members do ids[i] = string.sub(members[i], $member.id) end
+    local records = call('HMGET', P .. 'jobs:' .. name, unpack(ids))
+    for i = 1, #members do
+      local record = records[i]
+      if record and string.byte(record) ~= $running then
+        local priority = string.byte(record, $record.priority)
+        if priority == 0 then lowest = lowest + 1 end
+        add(priority, { members[i] })
+      end
+    end
   end
 end
 
-local function from_line()
-  local from, left = 0, wanted
-  while left > 0 and not looked_enough() do
-    local page = call('LRANGE', P .. 'line:' .. name, from, from + 511)
-    if not page[1] then return end
-    local members = standing(name, page)
-    add(0, members)
-    from, left = from + #page, left - #members
-  end
-end
-
+if not leave_line() then return {} end
+for kind = 0, 1 do add_grouped(P .. 'grouped:' .. kind .. ':' .. name) end
 for priority = 0, 9 do
-  if priority == 0 then from_line() end
   for _, order in ipairs({ 'wait:', 'back:' }) do
     add(priority, call('ZRANGE', P .. order .. priority .. ':' .. name, '0', wanted - 1))
   end
-  -- Members sort by due time, then by arrival.
   local level = by_priority[priority]
-  table.sort(level)
+  table.sort(level, before)
   for i = 1, math.min(#level, wanted - #found) do found[#found + 1] = string.sub(level[i], $member.id) end
   if #found == wanted then break end
 end

@@ -306,8 +306,8 @@ impl Verb {
     /// Returns whether the script changes no stored data: a failed call has no unknown outcome.
     pub(super) fn only_reads(self) -> bool {
         use Verb::{
-            Explain, Get, Groups, Ids, Info, LastKeptUntil, List, Load, OldestWaiting, Policies,
-            Prune, Reap, Running, Stats, Topics,
+            Explain, Get, Groups, Ids, Info, LastKeptUntil, List, Load, Policies, Prune, Reap,
+            Running, Stats, Topics,
         };
         matches!(
             self,
@@ -319,7 +319,6 @@ impl Verb {
                 | LastKeptUntil
                 | List
                 | Load
-                | OldestWaiting
                 | Policies
                 | Prune
                 | Reap

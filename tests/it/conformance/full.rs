@@ -271,3 +271,35 @@ pub(crate) async fn jobs_past_their_expire_time_leave_first_and_make_room(q: Fix
     assert!(!is_full(&q.put(limited("new", 2)).await));
     assert_eq!(waiting(&q, TOPIC).await, 2);
 }
+
+pub(crate) async fn a_limit_holds_for_the_jobs_that_have_it_alone(q: Fixture) {
+    let free = |id: &str| new_job(id);
+    let jobs = vec![limited("1", 1), free("2"), limited("3", 1), free("4")];
+    assert_eq!(put_all(&q, jobs).await, [true, true, false, true]);
+    let jobs = vec![free("5"), limited("6", 4), free("7"), limited("8", 6)];
+    assert_eq!(put_all(&q, jobs).await, [true, false, true, true]);
+    assert_eq!(waiting(&q, TOPIC).await, 6);
+}
+
+pub(crate) async fn room_is_made_again_and_again_without_a_claim(q: Fixture) {
+    // More than a store looks at in one call, all of them due at once and in the order of their ids.
+    const MAX: usize = 1_200;
+    let ids = |range: std::ops::Range<usize>| range.map(|n| format!("{n:05}")).collect::<Vec<_>>();
+    let put = async |range| {
+        let jobs: Vec<NewJob> = ids(range).iter().map(|id| limited(id, MAX as u64)).collect();
+        for part in jobs.chunks(400) {
+            assert!(put_all(&q, part.to_vec()).await.iter().all(|is_written| *is_written));
+        }
+    };
+    q.put(NewJob { priority: Some(9), ..new_job("first") }).await;
+    let (mut oldest, mut next) = (0, MAX - 1);
+    put(0..next).await;
+    for round in 0..40 {
+        let count = if round % 8 == 0 { 1 } else { 100 };
+        assert_eq!(evict(&q, count, MAX as u64).await, ids(oldest..oldest + count), "{round}");
+        oldest += count;
+        put(next..next + count).await;
+        next += count;
+    }
+    assert_eq!((q.state("first").await, waiting(&q, TOPIC).await), (Some(State::Ready), 1_200));
+}

@@ -130,6 +130,8 @@ macro_rules! conformance {
                 the_oldest_jobs_of_the_lowest_priority_leave_first
                 an_evicted_job_is_expired_and_one_that_runs_stays
                 jobs_past_their_expire_time_leave_first_and_make_room
+                a_limit_holds_for_the_jobs_that_have_it_alone
+                room_is_made_again_and_again_without_a_claim
             }
             generations {
                 generations_count_what_is_enqueued_over
