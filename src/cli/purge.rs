@@ -8,7 +8,10 @@ use super::connect::{ConnectArgs, ServerConnection};
 use super::exit::{self, CommandFailure, print_error};
 use super::job_state::{self, JobStateArg};
 use super::output::{OutputArgs, StdoutWriter, print_json};
-use crate::pb::{JobState, PurgeTopicRequest, PurgeTopicResponse};
+use crate::pb::{GetServerInfoRequest, JobState, PurgeTopicRequest, PurgeTopicResponse};
+
+/// Feature of servers that purge single groups.
+const FEATURE: &str = "group_purge";
 
 /// Flags of a purge.
 #[derive(Debug, Args)]
@@ -56,6 +59,18 @@ impl PurgedPart<'_> {
     }
 }
 
+/// Checks that the server knows groups: another one would remove the jobs of all.
+async fn check_feature(connection: &ServerConnection) -> Result<(), CommandFailure> {
+    let request = connection.request(GetServerInfoRequest {});
+    let mut admin = connection.client().admin();
+    let info = connection.call("cannot read the server", admin.get_server_info(request)).await?;
+    if info.features.iter().any(|feature| feature == FEATURE) {
+        return Ok(());
+    }
+    let problem = format!("the server lacks the feature {FEATURE}: it would purge all groups");
+    Err(CommandFailure::new(exit::FAILED, problem))
+}
+
 // === impl PurgeArgs ===
 
 impl PurgeArgs {
@@ -67,6 +82,9 @@ impl PurgeArgs {
             return Err(CommandFailure::usage(problem).with_hint(hint));
         }
         let connection = self.connect.connection()?;
+        if part.group.is_some() {
+            check_feature(&connection).await?;
+        }
         if asks {
             let counted = self.call(&connection, part, true).await?;
             // Shards that do not answer now may do so in a moment.

@@ -25,10 +25,11 @@ use super::layers::write_deadline;
 use super::status::RpcError;
 
 /// Features of this build beyond the first version of the contract.
-const FEATURES: [&str; 9] = [
+const FEATURES: [&str; 10] = [
     "shard_state",
     "explain",
     "groups",
+    "group_purge",
     "topic_admin",
     "topic_max_jobs",
     "topic_purge",

@@ -6,7 +6,9 @@ use std::time::Duration;
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use crate::domain::{GroupName, Job, JobId, ShardName, State, Time, TopicName, limit};
+use crate::domain::{
+    GroupName, Job, JobId, RetentionRule, ShardName, State, Time, TopicName, limit,
+};
 use crate::shards::{self, Shard, ShardError};
 use crate::store::{
     self, Deleted, LeaseEvent, ListQuery, Purge, PurgeBatch, RevokeReason, ShardTopicStats,
@@ -211,7 +213,9 @@ impl<'a> ShardPurge<'a> {
             let group = &self.purge.group;
             let is_meant = |job: &Job| {
                 job.create_time <= begin
-                    && group.as_ref().is_none_or(|group| *group == job.spec.group)
+                    && group
+                        .as_ref()
+                        .is_none_or(|group| *group == job.spec.group && !is_tombstone(job))
             };
             let ids: Vec<JobId> = jobs.filter(is_meant).map(|job| job.key.id).collect();
             if self.purge.dry_run {
@@ -272,6 +276,13 @@ impl<'a> ShardPurge<'a> {
 /// Returns whether the error is one of single jobs, so that others can still be deleted.
 fn is_of_job(error: &ShardError) -> bool {
     matches!(error.error, store::Error::Corrupt(_) | store::Error::Contention(_))
+}
+
+/// Returns whether the job has left only a tombstone, of which the group is not known.
+fn is_tombstone(job: &Job) -> bool {
+    let rule = job.spec.retention_rule(true, limit::TOMBSTONE);
+    let is_record = job.state == State::Dead || matches!(rule, RetentionRule::Record(_));
+    job.state.is_terminal() && !is_record
 }
 
 /// Returns the number of jobs in a state.

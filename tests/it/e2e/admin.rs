@@ -400,11 +400,13 @@ async fn list_shards_and_server_info_report_what_there_is() {
         "shard_state",
         "explain",
         "groups",
+        "group_purge",
         "topic_admin",
         "topic_max_jobs",
         "topic_purge",
         "topic_weights",
         "priority_ageing",
+        "crash_topic",
     ];
     assert_eq!(info.features, features);
     let (start, now) = (info.start_time.since_epoch(), info.server_time.since_epoch());
