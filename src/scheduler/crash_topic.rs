@@ -168,10 +168,14 @@ impl CrashCopies<'_> {
                         | Error::DeadlineExceeded(_) => {
                             self.moves[index] = None;
                         }
-                        // The lease cannot be ended there, either.
-                        Error::Unavailable(_) | Error::OutcomeUnknown(_) if is_origin => {
+                        // The lease cannot be ended there, either, unless the shard refuses new jobs alone.
+                        Error::Unavailable(_) | Error::OutcomeUnknown(_)
+                            if is_origin && owner.health().jobs_refused.is_none() =>
+                        {
                             return Err(error);
                         }
+                        // The repeat finds the copy, or gets a definite error.
+                        Error::OutcomeUnknown(_) => self.moves[index] = None,
                         _ => self.reject(index, unreachable(key, &error)),
                     },
                 }
