@@ -218,7 +218,10 @@ TOPIC = dashboard("ringq-topic", "ringq: topic", "One topic on all shards.", [
             ('sum(rate(ringq_jobs_delivered_total{JOB,topic="$topic"}RATE))', "delivered"),
             ('sum(rate(ringq_jobs_settled_total{JOB,topic="$topic",outcome="succeeded"}RATE))', "succeeded")],
             "Jobs per second. Enqueued above succeeded for long: the backlog grows. Delivered above succeeded: jobs are repeated."),
-        panel("Enqueues by outcome", "ops", [('sum by (outcome) (rate(ringq_jobs_enqueued_total{JOB,topic="$topic"}RATE))', "{{outcome}}")],
+        panel("Enqueues by outcome", "ops", [
+            ('sum by (outcome) (rate(ringq_jobs_enqueued_total{JOB,topic="$topic"}RATE))', "{{outcome}}"),
+            ('sum(rate(ringq_jobs_evicted_total{JOB,topic="$topic"}RATE))', "evicted"),
+        ],
               "unchanged: repeats of an id that exists. refused: not stored."),
         panel("Deliveries by mode", "ops", [('sum by (mode) (rate(ringq_jobs_delivered_total{JOB,topic="$topic"}RATE))', "{{mode}}")],
               "Jobs that went to streams and to pulls."),

@@ -154,7 +154,7 @@ async fn what_is_left_in_a_redis_is_found() {
 /// Sound content of a shard: a dead letter with its body in place, one with a large body, two tombstones and a topic
 /// of another load.
 const SOUND_FILE: &str = "
-INSERT INTO topics VALUES (1, 'faults.t', 0, 5, 2, 2), (2, 'other', 0, 1, 0, 0);
+INSERT INTO topics (key, name, created, enqueued, succeeded, dead) VALUES (1, 'faults.t', 0, 5, 2, 2), (2, 'other', 0, 1, 0, 0);
 INSERT INTO jobs (topic, id, phase, rank, due, created, keep, bytes, large, alarm, finished, payload, token)
 VALUES (1, 'dead', 3, 5, 0, 0, -60, 9, 0, 99, 9, x'00', NULL),
        (1, 'large', 3, 5, 0, 0, 0, 9, 1, 99, 9, NULL, NULL),
@@ -164,7 +164,7 @@ VALUES (1, 'dead', 3, 5, 0, 0, -60, 9, 0, 99, 9, x'00', NULL),
 INSERT INTO bodies VALUES (4, x'00');";
 
 /// Changes that make it unsound, and the expected report.
-const PLANTED: [(&str, &str); 16] = [
+const PLANTED: [(&str, &str); 17] = [
     (
         "UPDATE jobs SET next = 1 WHERE id = 'dead'",
         "dead of faults.t waits for its next generation",
@@ -193,6 +193,7 @@ const PLANTED: [(&str, &str); 16] = [
     ("UPDATE jobs SET topic = 3 WHERE id = 'acked'", "acked is of no topic"),
     ("INSERT INTO bodies VALUES (7, x'00')", "a generation of job 3, which has none"),
     ("INSERT INTO bodies VALUES (18, x'00')", "a body of job 9, which has none"),
+    ("INSERT INTO lane_jobs VALUES (1, 'g', 10, 0, 1)", "job 1 waits in group g"),
     ("INSERT INTO checkpoints VALUES (1, x'00')", "a checkpoint of job 1, which has none"),
     ("UPDATE topics SET dead = 1 WHERE key = 1", "faults.t counts 1 dead letters and has 2"),
     (
@@ -207,9 +208,13 @@ fn what_is_left_in_a_file_is_found() {
     let left = |name: &str, planted: &str| {
         let file = dir.path().join(format!("{name}.db"));
         let connection = Connection::open(&file).unwrap();
-        let schema =
-            [include_str!("../../src/store/sqlite/migrations/0001_init.sql"), SOUND_FILE, planted];
-        schema.iter().for_each(|sql| connection.execute_batch(sql).unwrap());
+        let schema = [
+            include_str!("../../src/store/sqlite/migrations/0001_init.sql"),
+            include_str!("../../src/store/sqlite/migrations/0002_policies.sql"),
+            include_str!("../../src/store/sqlite/migrations/0003_lanes.sql"),
+        ];
+        let content = [SOUND_FILE, planted];
+        schema.iter().chain(&content).for_each(|sql| connection.execute_batch(sql).unwrap());
         leftovers_in(&file)
     };
     assert_eq!(left("sound", ""), [""; 0]);
