@@ -302,10 +302,7 @@ impl Scheduler {
                 if run.shard.index() != shard.index() {
                     self.move_batch(run, shard);
                 } else {
-                    let limit = |job: &mut NewJob| {
-                        job.max_waiting = self.max_waiting(&job.key.topic, shard)
-                    };
-                    run.jobs.iter_mut().for_each(limit);
+                    self.set_limits(run);
                 }
                 return true;
             }
