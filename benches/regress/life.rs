@@ -46,6 +46,7 @@ pub(crate) fn job(number: u128, due: When) -> NewJob {
         precondition: WritePrecondition::Anything,
         checkpoint: None,
         max_waiting: None,
+        max_bytes: None,
         last_error: String::new(),
     }
 }

@@ -17,7 +17,7 @@ use super::duration::any_duration;
 /// Keys of a file.
 const KEYS: [&str; 2] = ["revision", "topic"];
 /// Keys of a topic, in the order in which they are listed in errors.
-const TOPIC_KEYS: [&str; 11] = [
+const TOPIC_KEYS: [&str; 12] = [
     "description",
     "lease",
     "retention",
@@ -26,6 +26,7 @@ const TOPIC_KEYS: [&str; 11] = [
     "priority_ageing",
     "max_payload_bytes",
     "max_jobs",
+    "max_stored_bytes",
     "on_full",
     "group_weights",
     "retry",
@@ -182,6 +183,7 @@ impl TableReader<'_> {
             max_payload_bytes: self
                 .integer("max_payload_bytes", 1..=limit::PAYLOAD_BYTES_MAX as i64),
             max_jobs: self.integer("max_jobs", 1..=i64::MAX),
+            max_stored_bytes: self.integer("max_stored_bytes", 1..=i64::MAX),
             on_full: self.on_full(),
         };
         let retry = match self.table.get("retry") {

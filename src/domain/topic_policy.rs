@@ -34,6 +34,8 @@ pub struct TopicSettings {
     pub max_payload_bytes: Option<u32>,
     /// Number of jobs that may wait, over all shards; `None`: any.
     pub max_jobs: Option<u64>,
+    /// Number of bytes of the payloads, headers and checkpoints of all its stored jobs, over all shards; `None`: no limit.
+    pub max_stored_bytes: Option<u64>,
     /// Rule for a new job of a full topic.
     pub on_full: OverflowPolicy,
     /// Weights of groups, 1 to [`limit::GROUP_WEIGHT_MAX`](super::limit::GROUP_WEIGHT_MAX); others have 1. Of topics only,

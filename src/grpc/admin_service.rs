@@ -25,13 +25,14 @@ use super::layers::write_deadline;
 use super::status::RpcError;
 
 /// Features of this build beyond the first version of the contract.
-const FEATURES: [&str; 10] = [
+const FEATURES: [&str; 11] = [
     "shard_state",
     "explain",
     "groups",
     "group_purge",
     "topic_admin",
     "topic_max_jobs",
+    "topic_max_stored_bytes",
     "topic_purge",
     "topic_weights",
     "priority_ageing",

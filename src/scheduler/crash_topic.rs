@@ -247,6 +247,8 @@ fn copy(job: Job, topic: TopicName, last_error: String) -> NewJob {
         precondition: WritePrecondition::Anything,
         checkpoint: job.checkpoint,
         max_waiting: None,
+        // No limit holds it back, but it counts where the topic has one.
+        max_bytes: Some(u64::MAX),
         last_error,
         durability: None,
         deadline: None,

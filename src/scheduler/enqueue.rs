@@ -97,9 +97,9 @@ pub enum EnqueueError {
     /// The id names a shard that this server does not have.
     #[error("no shard named {0} is configured here")]
     NoSuchShard(ShardName),
-    /// The topic has as many waiting jobs as it may have; nothing was written.
-    #[error("topic {0} has no room for more waiting jobs")]
-    TopicFull(TopicName),
+    /// The topic has no room for the job; nothing was written.
+    #[error("topic {} has no room for the job", .0.topic)]
+    TopicFull(FullTopic),
     /// No shard takes new jobs.
     #[error("no shard takes new jobs")]
     NoActiveShard,
@@ -116,6 +116,26 @@ pub enum EnqueueError {
 
 /// Results of the drafts of a call, by index; `None`: not known yet.
 pub(super) type EnqueueResults = Vec<Option<Result<AcceptedJob, EnqueueError>>>;
+
+/// A topic without room for a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FullTopic {
+    /// The topic.
+    pub topic: TopicName,
+    /// True if its waiting jobs are limited.
+    pub has_max_jobs: bool,
+    /// True if its bytes are limited.
+    pub has_max_stored_bytes: bool,
+}
+
+/// Limits of a topic on one shard; `None`: no limit.
+#[derive(Clone, Copy, Default)]
+pub(super) struct TopicLimits {
+    /// Number of waiting jobs.
+    pub(super) max_waiting: Option<u64>,
+    /// Number of bytes of all stored jobs.
+    pub(super) max_bytes: Option<u64>,
+}
 
 // === impl Scheduler ===
 
@@ -162,11 +182,16 @@ impl Scheduler {
         results.into_iter().flatten().collect()
     }
 
-    /// Returns the number of waiting jobs that the topic may have on the shard; `None`: any.
-    pub(super) fn max_waiting(&self, topic: &TopicName, shard: &Shard) -> Option<u64> {
-        let policies = self.inner.policies.any()?;
-        let max_jobs = policies.settings(topic)?.max_jobs?;
-        Some(self.inner.shards.share(shard, max_jobs))
+    /// Returns the limits that the topic has on the shard.
+    pub(super) fn topic_limits(&self, topic: &TopicName, shard: &Shard) -> TopicLimits {
+        let policies = self.inner.policies.any();
+        let settings = policies.as_ref().and_then(|policies| policies.settings(topic));
+        let Some(settings) = settings else { return TopicLimits::default() };
+        let share = |max: Option<u64>| max.map(|max| self.inner.shards.share(shard, max));
+        TopicLimits {
+            max_waiting: share(settings.max_jobs),
+            max_bytes: share(settings.max_stored_bytes),
+        }
     }
 
     /// Returns what the topic does with a job for which it has no room.
@@ -268,8 +293,9 @@ impl Scheduler {
         named: WritePrecondition,
     ) -> NewJob {
         let is_follow_up = named == WritePrecondition::Anything;
-        let max_waiting = if is_follow_up { None } else { self.max_waiting(&draft.topic, shard) };
-        NewJob { max_waiting, ..self.new_job(draft, id, named) }
+        let mut job = self.new_job(draft, id, named);
+        self.topic_limits(&job.key.topic, shard).apply_to(&mut job, !is_follow_up);
+        job
     }
 
     /// Creates a batch of jobs that get their ids here, so that it may move to another shard.
@@ -281,8 +307,9 @@ impl Scheduler {
     ) -> ShardBatch {
         let mut run = ShardBatch::new(shard.clone(), true, is_limited, drafts.len());
         for (index, draft) in drafts {
-            let max_waiting = is_limited.then(|| self.max_waiting(&draft.topic, shard)).flatten();
-            run.push(index, NewJob { max_waiting, ..self.with_new_id(shard, draft) });
+            let mut job = self.with_new_id(shard, draft);
+            self.topic_limits(&job.key.topic, shard).apply_to(&mut job, is_limited);
+            run.push(index, job);
         }
         run
     }
@@ -293,6 +320,29 @@ impl Scheduler {
         let random: [u8; 10] = rand::rng().random();
         let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid();
         JobId::from_uuid(shard.name(), uuid.as_u128())
+    }
+}
+
+// === impl FullTopic ===
+
+impl From<NewJob> for FullTopic {
+    /// Returns the topic that had no room for this job.
+    fn from(job: NewJob) -> FullTopic {
+        FullTopic {
+            has_max_jobs: job.max_waiting.is_some(),
+            has_max_stored_bytes: job.max_bytes.is_some(),
+            topic: job.key.topic,
+        }
+    }
+}
+
+// === impl TopicLimits ===
+
+impl TopicLimits {
+    /// Gives the limits to a job of the topic. One that no limit holds back, `is_limited` false, is only counted.
+    pub(super) fn apply_to(self, job: &mut NewJob, is_limited: bool) {
+        job.max_waiting = self.max_waiting.filter(|_| is_limited);
+        job.max_bytes = self.max_bytes.map(|max| if is_limited { max } else { u64::MAX });
     }
 }
 
@@ -316,6 +366,7 @@ fn new_job(
         precondition: prior,
         checkpoint: None,
         max_waiting: None,
+        max_bytes: None,
         last_error: String::new(),
         // Without the defaults: a repeat is recognized after they have changed, too.
         request_code: request_hash::request_code(&draft),

@@ -2,11 +2,14 @@
 //! the first one makes room for all that wait, or each of them would find the same oldest jobs.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::domain::{ShardName, TopicName};
+use crate::domain::{OverflowPolicy, ShardName, TopicName};
 use crate::shards::{self, Shard};
+use crate::store::{NewJob, RoomQuery};
+
+use super::Scheduler;
+use super::enqueue::TopicLimits;
 
 type TurnsByPlace = HashMap<(ShardName, TopicName), Arc<Turns>>;
 
@@ -18,45 +21,100 @@ pub(super) struct Evictions(Arc<Mutex<TurnsByPlace>>);
 #[derive(Default)]
 struct Turns {
     turn: tokio::sync::Mutex<()>,
-    /// Number of jobs of all callers that wait for their turn.
-    wanted: AtomicUsize,
+    /// Jobs of all callers that wait for their turn.
+    wanted: Mutex<JobSum>,
 }
 
-/// Jobs for which a caller waits; it is subtracted also if the caller goes away.
+/// Number of some jobs, and their bytes.
+#[derive(Clone, Copy, Default)]
+struct JobSum {
+    jobs: usize,
+    bytes: u64,
+}
+
+/// Jobs for which a caller waits; they are subtracted also if the caller goes away.
 struct Wanted<'t> {
     turns: &'t Turns,
-    jobs: usize,
+    sum: JobSum,
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// Makes room for these jobs of a topic on a shard that had none, if the topic drops its oldest jobs. Returns whether
+    /// there may be room now.
+    pub(super) async fn make_room_on(
+        &self,
+        shard: &Shard,
+        topic: &TopicName,
+        jobs: impl Iterator<Item = &NewJob>,
+    ) -> bool {
+        if self.on_full(topic) != OverflowPolicy::DropOldest {
+            return false;
+        }
+        let limits = self.topic_limits(topic, shard);
+        if limits.max_waiting.is_none() && limits.max_bytes.is_none() {
+            // The limits were removed meanwhile.
+            return true;
+        }
+        let Some(room) = limits.room_for(jobs) else { return false };
+        match self.inner.evictions.make_room(shard, topic, room).await {
+            Ok(evicted) => {
+                self.inner.metrics.evicted(topic.as_str(), evicted);
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%topic, %error, "the oldest jobs of a full topic were not dropped");
+                false
+            }
+        }
+    }
+}
+
+// === impl TopicLimits ===
+
+impl TopicLimits {
+    /// Returns the room that the jobs need, as far as an empty topic has it; `None`: it has none for any of them.
+    fn room_for<'j>(self, jobs: impl Iterator<Item = &'j NewJob>) -> Option<RoomQuery> {
+        let TopicLimits { max_waiting, max_bytes } = self;
+        let (most_jobs, most_bytes) =
+            (max_waiting.unwrap_or(u64::MAX), max_bytes.unwrap_or(u64::MAX));
+        let bytes = jobs.map(|job| job.spec.bytes() as u64).filter(|&bytes| bytes <= most_bytes);
+        let sum = bytes.fold(JobSum::default(), |sum, bytes| sum.plus(JobSum { jobs: 1, bytes }));
+        let jobs = sum.jobs.min(usize::try_from(most_jobs).unwrap_or(usize::MAX));
+        let room = RoomQuery { jobs, max_waiting, bytes: sum.bytes.min(most_bytes), max_bytes };
+        (jobs > 0).then_some(room)
+    }
 }
 
 // === impl Evictions ===
 
 impl Evictions {
-    /// Makes the oldest waiting jobs of a topic EXPIRED, so that `jobs` more fit below `max_waiting` on the shard, and those
-    /// of the other callers that wait; returns how many.
+    /// Makes the oldest waiting jobs of a topic EXPIRED, so that it has this room on the shard, and that for the jobs of
+    /// the other callers that wait; returns how many.
     ///
     /// # Errors
     /// Errors of the store.
-    pub(super) async fn make_room(
+    async fn make_room(
         &self,
         shard: &Shard,
         topic: &TopicName,
-        jobs: usize,
-        max_waiting: u64,
+        room: RoomQuery,
     ) -> shards::Result<u64> {
         let place = (shard.name().clone(), topic.clone());
-        let turns = Arc::clone(self.lock().entry(place.clone()).or_default());
-        let evicted = turns.make_room(shard, topic, jobs, max_waiting).await;
-        let mut places = self.lock();
+        let turns = Arc::clone(lock(&self.0).entry(place.clone()).or_default());
+        let evicted = turns.make_room(shard, topic, room).await;
+        let mut places = lock(&self.0);
         // The map and this caller have one each: no other caller waits.
         if Arc::strong_count(&turns) == 2 {
             places.remove(&place);
         }
         evicted
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, TurnsByPlace> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 // === impl Turns ===
@@ -66,23 +124,49 @@ impl Turns {
         &self,
         shard: &Shard,
         topic: &TopicName,
-        jobs: usize,
-        max_waiting: u64,
+        room: RoomQuery,
     ) -> shards::Result<u64> {
-        self.wanted.fetch_add(jobs, Ordering::Relaxed);
-        let _wanted = Wanted { turns: self, jobs };
+        let sum = JobSum { jobs: room.jobs, bytes: room.bytes };
+        let _wanted = Wanted::add(self, sum);
         let _turn = self.turn.lock().await;
-        let most = usize::try_from(max_waiting).unwrap_or(usize::MAX);
-        let wanted = self.wanted.load(Ordering::Relaxed).clamp(jobs, most.max(jobs));
+        let wanted = *lock(&self.wanted);
+        let most = usize::try_from(room.max_waiting.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        let most_bytes = room.max_bytes.unwrap_or(u64::MAX);
+        let room = RoomQuery {
+            jobs: wanted.jobs.clamp(sum.jobs, most.max(sum.jobs)),
+            bytes: wanted.bytes.clamp(sum.bytes, most_bytes.max(sum.bytes)),
+            ..room
+        };
         // Nothing is evicted for a caller for whom another one has made room.
-        shard.evict(topic, wanted, max_waiting).await.map(|evicted| evicted as u64)
+        shard.evict(topic, room).await.map(|evicted| evicted as u64)
+    }
+}
+
+// === impl JobSum ===
+
+impl JobSum {
+    fn plus(self, other: JobSum) -> JobSum {
+        JobSum { jobs: self.jobs + other.jobs, bytes: self.bytes.saturating_add(other.bytes) }
+    }
+
+    fn minus(self, other: JobSum) -> JobSum {
+        JobSum { jobs: self.jobs - other.jobs, bytes: self.bytes.saturating_sub(other.bytes) }
     }
 }
 
 // === impl Wanted ===
 
+impl<'t> Wanted<'t> {
+    fn add(turns: &'t Turns, sum: JobSum) -> Wanted<'t> {
+        let mut wanted = lock(&turns.wanted);
+        *wanted = wanted.plus(sum);
+        Wanted { turns, sum }
+    }
+}
+
 impl Drop for Wanted<'_> {
     fn drop(&mut self) {
-        self.turns.wanted.fetch_sub(self.jobs, Ordering::Relaxed);
+        let mut wanted = lock(&self.turns.wanted);
+        *wanted = wanted.minus(self.sum);
     }
 }

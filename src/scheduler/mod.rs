@@ -57,7 +57,7 @@ pub use crate::shards::ShardError;
 pub use crate::store::RevokeReason;
 pub use admin::{SetShardStateError, ShardInfo, TopicRow};
 pub use end_leases::EndLeasesResult;
-pub use enqueue::{AcceptedJob, Draft, EnqueueError};
+pub use enqueue::{AcceptedJob, Draft, EnqueueError, FullTopic};
 use evictions::Evictions;
 pub use explain::{FoundJob, JobExplanation};
 pub use groups::GroupRows;

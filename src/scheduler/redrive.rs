@@ -435,6 +435,8 @@ fn copy_for_target(key: JobKey, job: Job, delay: Duration, expire: Option<When>)
         precondition: WritePrecondition::Anything,
         checkpoint: job.checkpoint,
         max_waiting: None,
+        // No limit holds it back, but it counts where the topic has one.
+        max_bytes: Some(u64::MAX),
         last_error: job.last_error,
         durability: None,
         deadline: None,

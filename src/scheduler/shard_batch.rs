@@ -8,9 +8,7 @@ use rand::Rng as _;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
-use crate::domain::{
-    Durability, EnqueueOutcome, JobKey, OnConflict, OverflowPolicy, ShardName, TopicName,
-};
+use crate::domain::{Durability, EnqueueOutcome, JobKey, OnConflict, ShardName, TopicName};
 use crate::shards::{self, Shard, ShardError};
 use crate::store::{self, NewJob, NotWrittenReason, WritePrecondition, WriteResult};
 
@@ -162,7 +160,7 @@ impl ShardBatch {
         let (shard, moves) = (&self.shard, self.is_movable);
         let answer = |(job, written): (NewJob, shards::Result<WriteResult>)| match written {
             Ok(written) => accepted_job(shard, moves, job, written),
-            Err(error) => Err(WriteRefusal::Failed(error).error(job.key, moves)),
+            Err(error) => Err(WriteRefusal::Failed(error).error(job, moves)),
         };
         let results = self.jobs.into_iter().zip(written).map(answer);
         (self.indexes, results.collect())
@@ -170,7 +168,7 @@ impl ShardBatch {
 
     fn refuse(self, refusal: &WriteRefusal) -> BatchResults {
         let moves = self.is_movable;
-        let results = self.jobs.into_iter().map(|job| Err(refusal.error(job.key, moves)));
+        let results = self.jobs.into_iter().map(|job| Err(refusal.error(job, moves)));
         (self.indexes, results.collect())
     }
 }
@@ -254,11 +252,10 @@ impl Scheduler {
         self.set_limits(run);
     }
 
-    /// Gives each job of a batch the limit of its topic on the shard.
+    /// Gives each job of a batch the limits of its topic on the shard.
     fn set_limits(&self, run: &mut ShardBatch) {
         for job in &mut run.jobs {
-            let limit = run.is_limited.then(|| self.max_waiting(&job.key.topic, &run.shard));
-            job.max_waiting = limit.flatten();
+            self.topic_limits(&job.key.topic, &run.shard).apply_to(job, run.is_limited);
         }
     }
 
@@ -275,28 +272,9 @@ impl Scheduler {
         let topics = run.topics();
         for shard in &full.0 {
             let mut is_made = false;
-            for (topic, &jobs) in &topics {
-                if self.on_full(topic) != OverflowPolicy::DropOldest {
-                    continue;
-                }
-                let Some(max) = self.max_waiting(topic, shard) else {
-                    // The limit was removed meanwhile.
-                    is_made = true;
-                    continue;
-                };
-                let jobs = jobs.min(usize::try_from(max).unwrap_or(usize::MAX));
-                if jobs == 0 {
-                    continue;
-                }
-                match self.inner.evictions.make_room(shard, topic, jobs, max).await {
-                    Ok(evicted) => {
-                        is_made = true;
-                        self.inner.metrics.evicted(topic.as_str(), evicted);
-                    }
-                    Err(error) => {
-                        tracing::debug!(%topic, %error, "the oldest jobs of a full topic were not dropped");
-                    }
-                }
+            for topic in topics.keys() {
+                let jobs = run.jobs.iter().filter(|job| job.key.topic == *topic);
+                is_made |= self.make_room_on(shard, topic, jobs).await;
             }
             if is_made {
                 if run.shard.index() != shard.index() {
@@ -408,18 +386,18 @@ impl WriteRefusal {
         }
     }
 
-    fn error(&self, key: JobKey, made: bool) -> EnqueueError {
+    fn error(&self, job: NewJob, made: bool) -> EnqueueError {
         match self {
             WriteRefusal::Unsupported { shard, asked, reached } => {
                 let (shard, asked, reached) = (shard.clone(), *asked, *reached);
                 EnqueueError::DurabilityUnsupported { shard, asked, reached }
             }
             &WriteRefusal::Unconfirmed { asked } => {
-                EnqueueError::DurabilityNotReached { asked, id: key.id }
+                EnqueueError::DurabilityNotReached { asked, id: job.key.id }
             }
-            WriteRefusal::TopicFull => EnqueueError::TopicFull(key.topic),
+            WriteRefusal::TopicFull => EnqueueError::TopicFull(job.into()),
             WriteRefusal::Failed(error) => {
-                let id = (!made || error.outcome_unknown()).then_some(key.id);
+                let id = (!made || error.outcome_unknown()).then_some(job.key.id);
                 EnqueueError::Store { error: error.clone(), id }
             }
         }
@@ -481,20 +459,21 @@ fn accepted_job(
     job: NewJob,
     written: WriteResult,
 ) -> Result<AcceptedJob, EnqueueError> {
-    let key = job.key;
     match written.not_written {
         None => {}
         Some(NotWrittenReason::Draining) if made => {
             let error = ShardError::unavailable(shard.name(), "the shard is draining");
             return Err(EnqueueError::Store { error, id: None });
         }
-        Some(NotWrittenReason::TopicFull) => return Err(EnqueueError::TopicFull(key.topic)),
+        Some(NotWrittenReason::TopicFull) => return Err(EnqueueError::TopicFull(job.into())),
         Some(why) => {
             // The clock of this server is wrong, which is no fault of the caller.
             let why = if made { NotWrittenReason::HistoryLost } else { why };
-            return Err(EnqueueError::NotWritten { key, shard: shard.name().clone(), why });
+            let (key, shard) = (job.key, shard.name().clone());
+            return Err(EnqueueError::NotWritten { key, shard, why });
         }
     }
+    let key = job.key;
     let Some(outcome) = written.outcome else {
         let other_job = job.on_conflict != OnConflict::Reject;
         return Err(EnqueueError::AlreadyExists { key, state: written.state, other_job });

@@ -14,9 +14,9 @@ use crate::domain::{Durability, JobKey, ShardName, StreamId, Time, TopicName, li
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
     self, Claim, ClaimResult, Deleted, EventKind, GroupsQuery, JobRequest, LeaseExtension,
-    LeaseRefusal, LeaseSettlement, NewJob, PurgeBatch, RequestResult, RunningLease, ShardEvent,
-    ShardGroupStats, ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture, StoreInfo,
-    StoreUsage, WriteDurability, WriteResult,
+    LeaseRefusal, LeaseSettlement, NewJob, PurgeBatch, RequestResult, RoomQuery, RunningLease,
+    ShardEvent, ShardGroupStats, ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture,
+    StoreInfo, StoreUsage, WriteDurability, WriteResult,
 };
 
 use super::batcher::{Batcher, CALLS_MAX, Patience};
@@ -293,22 +293,18 @@ impl Shard {
         named.map(|answer| answer.map(RequestResult::into_delete_result)).collect()
     }
 
-    /// Makes the oldest waiting jobs of a topic EXPIRED, so that `jobs` more fit below `max_waiting`, see
-    /// [`Store::oldest_waiting`]; returns how many.
+    /// Makes the oldest waiting jobs of a topic EXPIRED, so that it has this room, see [`Store::oldest_waiting`]; returns
+    /// how many.
     ///
     /// # Errors
     /// Errors of the store.
-    pub async fn evict(
-        &self,
-        topic: &TopicName,
-        jobs: usize,
-        max_waiting: u64,
-    ) -> Result<usize, ShardError> {
-        let (name, jobs) = (topic.clone(), jobs.min(limit::CALL_JOBS_MAX));
-        let ids = self
-            .call(Op::OldestWaiting, |store| store.oldest_waiting(name, jobs, max_waiting))
-            .await?;
-        let request = |id| JobRequest::new(JobKey { topic: topic.clone(), id }, Command::Evict);
+    pub async fn evict(&self, topic: &TopicName, room: RoomQuery) -> Result<usize, ShardError> {
+        let room = RoomQuery { jobs: room.jobs.min(limit::CALL_JOBS_MAX), ..room };
+        let name = topic.clone();
+        let ids = self.call(Op::OldestWaiting, |store| store.oldest_waiting(name, room)).await?;
+        // A record that stays would keep its bytes.
+        let evict = Command::Evict { frees_bytes: room.max_bytes.is_some() };
+        let request = |id| JobRequest::new(JobKey { topic: topic.clone(), id }, evict.clone());
         let requests = ids.into_iter().map(request).collect();
         let health = &self.inner.monitor;
         let evicted = health.call_each(Op::Evict, self.inner.timeouts.call, requests).await;

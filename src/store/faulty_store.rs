@@ -17,9 +17,10 @@ use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
     Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage,
     JobRequest, LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite,
-    PolicyWriteResult, PruneResult, PruneTopicsResult, ReplicaHeartbeat, RequestResult, ShardEvent,
-    ShardEvents, ShardGroupStats, ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats,
-    SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo,
+    PolicyWriteResult, PruneResult, PruneTopicsResult, ReplicaHeartbeat, RequestResult, RoomQuery,
+    ShardEvent, ShardEvents, ShardGroupStats, ShardIdentity, ShardProblem, ShardStatus,
+    ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage,
+    TopicInfo,
 };
 
 /// Fault of a shard.
@@ -414,13 +415,8 @@ impl Store for FaultyStore {
         self.call_store_read(move |store| store.stats(topics, options))
     }
 
-    fn oldest_waiting(
-        &self,
-        topic: TopicName,
-        jobs: usize,
-        max_waiting: u64,
-    ) -> StoreFuture<'_, Vec<JobId>> {
-        self.call_store(move |store| store.oldest_waiting(topic, jobs, max_waiting))
+    fn oldest_waiting(&self, topic: TopicName, room: RoomQuery) -> StoreFuture<'_, Vec<JobId>> {
+        self.call_store(move |store| store.oldest_waiting(topic, room))
     }
 
     fn groups(&self, query: GroupsQuery) -> StoreFuture<'_, Vec<ShardGroupStats>> {

@@ -53,10 +53,10 @@ pub use values::{
     LeaseRef, LeaseSettlement, LeasedJob, ListCursor, ListEntry, ListPage, ListQuery, LostClaim,
     NewJob, PoliciesPage, PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult,
     PurgeBatch, RecordCounts, RedriveBatch, RedriveResult, ReplicaHeartbeat, RequestResult,
-    RescheduleResult, RunningLease, ShardGroupStats, ShardIdentity, ShardProblem, ShardStatus,
-    ShardTopicStats, SharedState, StatsOptions, StoreInfo, StoreUsage, StoredPolicy, StreamDemand,
-    StreamLeaseRef, TopicDemand, TopicInfo, TopicLeases, TopicRemainder, Unclaim, UnclaimResult,
-    WriteDurability, WriteResult,
+    RescheduleResult, RoomQuery, RunningLease, ShardGroupStats, ShardIdentity, ShardProblem,
+    ShardStatus, ShardTopicStats, SharedState, StatsOptions, StoreInfo, StoreUsage, StoredPolicy,
+    StreamDemand, StreamLeaseRef, TopicDemand, TopicInfo, TopicLeases, TopicRemainder, Unclaim,
+    UnclaimResult, WriteDurability, WriteResult,
 };
 
 /// Result of a store call.
@@ -144,16 +144,11 @@ pub trait Store: Send + Sync {
         options: StatsOptions,
     ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>>;
 
-    /// Returns the waiting jobs that have to leave a topic so that `jobs` more, at most
-    /// [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX), fit below `max_waiting`: those of the lowest priority, of
-    /// them those with the earliest due time. Of the jobs with a group, the first few hundred by due time are compared
-    /// where that takes the read of their records.
-    fn oldest_waiting(
-        &self,
-        topic: TopicName,
-        jobs: usize,
-        max_waiting: u64,
-    ) -> StoreFuture<'_, Vec<JobId>>;
+    /// Returns the waiting jobs that have to leave a topic so that it has this room, at most
+    /// [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX): those of the lowest priority, of them those with the
+    /// earliest due time. Of the jobs with a group, the first few hundred by due time are compared where that takes the
+    /// read of their records.
+    fn oldest_waiting(&self, topic: TopicName, room: RoomQuery) -> StoreFuture<'_, Vec<JobId>>;
 
     /// Lists the groups of a topic that have waiting or running jobs, in the order of their text.
     fn groups(&self, query: GroupsQuery) -> StoreFuture<'_, Vec<ShardGroupStats>>;

@@ -156,6 +156,10 @@ fn to_topic(settings: &TopicSettings) -> Topic {
             .map(|(group, weight)| (group.as_str().to_owned(), i32::from(*weight)))
             .collect(),
         max_jobs: settings.max_jobs.and_then(|max| i64::try_from(max).ok()).unwrap_or(0),
+        max_stored_bytes: settings
+            .max_stored_bytes
+            .and_then(|max| i64::try_from(max).ok())
+            .unwrap_or(0),
         on_full: match settings.on_full {
             OverflowPolicy::Reject => pb::OverflowPolicy::Unspecified.into(),
             OverflowPolicy::DropOldest => pb::OverflowPolicy::DropOldest.into(),
@@ -173,6 +177,7 @@ fn texts(topic: &Topic) -> SettingTexts {
         duration.map(|duration| super::super::times::span(Some(duration))).unwrap_or_default()
     };
     let number = |number: Option<i32>| number.map(|number| number.to_string()).unwrap_or_default();
+    let maximum = |max: i64| if max > 0 { max.to_string() } else { String::new() };
     vec![
         ("description", topic.description.clone()),
         ("retry", topic.retry.as_ref().map(retry_text).unwrap_or_default()),
@@ -183,13 +188,8 @@ fn texts(topic: &Topic) -> SettingTexts {
         ("priority_ageing", duration(topic.priority_ageing)),
         ("group_weights", group_weights(topic)),
         ("max_payload_bytes", number(Some(topic.max_payload_bytes).filter(|max| *max > 0))),
-        (
-            "max_jobs",
-            Some(topic.max_jobs)
-                .filter(|max| *max > 0)
-                .map(|max| max.to_string())
-                .unwrap_or_default(),
-        ),
+        ("max_jobs", maximum(topic.max_jobs)),
+        ("max_stored_bytes", maximum(topic.max_stored_bytes)),
         ("on_full", on_full_text(topic).to_owned()),
     ]
 }

@@ -19,7 +19,7 @@ use crate::pb::{
 };
 
 /// Settings by the names of their flags, which `--unset` takes, and of their fields.
-const UNSET: [(&str, &str); 10] = [
+const UNSET: [(&str, &str); 11] = [
     ("description", "description"),
     ("retry", "retry"),
     ("lease", "lease_duration"),
@@ -29,6 +29,7 @@ const UNSET: [(&str, &str); 10] = [
     ("priority-ageing", "priority_ageing"),
     ("max-payload-bytes", "max_payload_bytes"),
     ("max-jobs", "max_jobs"),
+    ("max-stored-bytes", "max_stored_bytes"),
     ("on-full", "on_full"),
 ];
 
@@ -72,7 +73,10 @@ struct SettingsArgs {
     /// Jobs that may wait, over all shards [default: no limit]
     #[arg(long, value_name = "NUMBER", value_parser = values::integer_in_range::<i64>(1..=i64::MAX))]
     max_jobs: Option<i64>,
-    /// Rule for a new job when so many wait [default: reject]
+    /// Bytes that its stored jobs may have, over all shards [default: no limit]
+    #[arg(long, value_name = "BYTES", value_parser = values::integer_in_range::<i64>(1..=i64::MAX))]
+    max_stored_bytes: Option<i64>,
+    /// Rule for a new job of a full topic [default: reject]
     #[arg(long, value_enum, value_name = "RULE")]
     on_full: Option<OnFull>,
 }
@@ -176,6 +180,7 @@ impl SettingsArgs {
             priority_ageing: self.priority_ageing.map(to_proto_duration),
             max_payload_bytes: self.max_payload_bytes.unwrap_or_default(),
             max_jobs: self.max_jobs.unwrap_or_default(),
+            max_stored_bytes: self.max_stored_bytes.unwrap_or_default(),
             on_full: match self.on_full {
                 None => OverflowPolicy::Unspecified.into(),
                 Some(OnFull::Reject) => OverflowPolicy::Reject.into(),
@@ -200,6 +205,7 @@ impl SettingsArgs {
             self.priority_ageing.is_some(),
             self.max_payload_bytes.is_some(),
             self.max_jobs.is_some(),
+            self.max_stored_bytes.is_some(),
             self.on_full.is_some(),
         ];
         let fields = UNSET.into_iter().zip(given).filter(|(_, is_given)| *is_given);
@@ -360,12 +366,15 @@ fn block(topic: &Topic) -> Block {
     if topic.max_payload_bytes > 0 {
         block.line("largest payload", format!("{} bytes", topic.max_payload_bytes));
     }
+    let beyond = match topic.on_full() {
+        OverflowPolicy::Unspecified | OverflowPolicy::Reject => "more are refused",
+        OverflowPolicy::DropOldest => "the oldest expire for more",
+    };
     if topic.max_jobs > 0 {
-        let beyond = match topic.on_full() {
-            OverflowPolicy::Unspecified | OverflowPolicy::Reject => "more are refused",
-            OverflowPolicy::DropOldest => "the oldest expire for more",
-        };
         block.line("waiting jobs", format!("at most {}; {beyond}", topic.max_jobs));
+    }
+    if topic.max_stored_bytes > 0 {
+        block.line("stored bytes", format!("at most {}; {beyond}", topic.max_stored_bytes));
     }
     block.line("created", now.full(topic.create_time));
     block.line("changed", now.full(topic.update_time));

@@ -76,6 +76,7 @@ fn new_job(topic: &str, id: &str, due: When) -> NewJob {
         precondition: WritePrecondition::Anything,
         checkpoint: None,
         max_waiting: None,
+        max_bytes: None,
         last_error: String::new(),
     }
 }

@@ -49,7 +49,10 @@ pub enum Command {
     /// Makes a finished job wait again with fresh counters.
     Redrive(Redrive),
     /// Makes a waiting job EXPIRED before its time, because its topic needs the room for newer ones.
-    Evict,
+    Evict {
+        /// True: of a record that stays only a tombstone is left, which takes no bytes of the topic.
+        frees_bytes: bool,
+    },
     /// Applies what is due by the clock: expires the job, or removes its record. Prune ends no lease: that takes a
     /// [`Settle`] with the deadline that has passed, and [`LeaseEndCause::Expired`](crate::domain::lifecycle::LeaseEndCause).
     Prune,
@@ -114,6 +117,10 @@ pub struct Enqueue {
     /// Number of waiting jobs that the topic may have on the shard. The store writes nothing that would make it more, see
     /// [`Decision::adds_waiting`](super::Decision::adds_waiting). `None`: no limit.
     pub max_waiting: Option<u64>,
+    /// Number of bytes that the stored jobs of the topic may have on the shard, see
+    /// [`Record::counted_bytes`](super::Record::counted_bytes). The store
+    /// counts the job, and writes nothing that would make them more; [`u64::MAX`]: it only counts. `None`: no limit.
+    pub max_bytes: Option<u64>,
     /// Last error of a job that comes from another topic; empty: none. Ignored if a job that has the id stays.
     pub last_error: String,
 }
@@ -125,6 +132,12 @@ impl Enqueue {
     #[must_use]
     pub fn has_history(&self) -> bool {
         self.checkpoint.is_some() || !self.last_error.is_empty()
+    }
+
+    /// Returns whether the topic may have no room for the job.
+    #[must_use]
+    pub fn is_limited(&self) -> bool {
+        self.max_waiting.is_some() || self.max_bytes.is_some_and(|max| max < u64::MAX)
     }
 }
 
@@ -155,8 +168,9 @@ pub enum NotWrittenReason {
     /// No job was ever written under the id, and the shard is draining.
     #[error("the shard is draining")]
     Draining,
-    /// The topic has as many waiting jobs as [`Enqueue::max_waiting`] allows.
-    #[error("the topic has no room for more waiting jobs on the shard")]
+    /// The topic has as many waiting jobs as [`Enqueue::max_waiting`] allows, or would have more bytes than
+    /// [`Enqueue::max_bytes`] allows.
+    #[error("the topic has no room for the job on the shard")]
     TopicFull,
 }
 

@@ -35,6 +35,17 @@ impl Decision {
             RecordChange::Keep | RecordChange::Remove => false,
         }
     }
+
+    /// Returns by how many bytes the topic grows by this decision, where the job has taken `before` of them.
+    #[must_use]
+    pub fn added_bytes(&self, before: u64) -> u64 {
+        match &self.change {
+            RecordChange::Write(after) | RecordChange::Insert(after) => {
+                after.counted_bytes().saturating_sub(before)
+            }
+            RecordChange::Keep | RecordChange::Remove => 0,
+        }
+    }
 }
 
 /// Change of a record.

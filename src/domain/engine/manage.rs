@@ -93,9 +93,16 @@ impl DecisionBuilder {
         self.finish(record, State::Cancelled, now, None)
     }
 
-    pub(super) fn evict(&mut self, elapsed: CurrentRecord) -> (RecordChange, CommandReply) {
+    pub(super) fn evict(
+        &mut self,
+        elapsed: CurrentRecord,
+        frees_bytes: bool,
+    ) -> (RecordChange, CommandReply) {
         match elapsed {
-            CurrentRecord::Unchanged(record) if record.phase == Phase::Waiting => {
+            CurrentRecord::Unchanged(mut record) if record.phase == Phase::Waiting => {
+                if frees_bytes {
+                    record.retention = RetentionRule::Tombstone(record.retention.duration());
+                }
                 let now = self.clock.now();
                 let record = self.finish(*record, State::Expired, now, None);
                 (write_or_remove(record), CommandReply::Applied(true))

@@ -133,7 +133,7 @@ impl DecisionBuilder {
             Command::Reschedule { due, priority } => self.reschedule(record, *due, *priority),
             Command::Redrive(redrive) => self.redrive(record, redrive),
             Command::Prune => self.prune(record),
-            Command::Evict => self.evict(record),
+            Command::Evict { frees_bytes } => self.evict(record, *frees_bytes),
         }
     }
 

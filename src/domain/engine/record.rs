@@ -207,6 +207,12 @@ impl Record {
         state != State::Dead && matches!(self.retention, RetentionRule::Tombstone(_))
     }
 
+    /// Returns the bytes that the job takes of those of its topic: payload, headers and checkpoint, in any state.
+    #[must_use]
+    pub fn counted_bytes(&self) -> u64 {
+        if self.is_tombstone() { 0 } else { self.bytes }
+    }
+
     /// Returns the input of a decision about the end of `lease`.
     #[must_use]
     pub fn attempt_context(&self, lease: &Lease) -> AttemptContext {

@@ -49,6 +49,7 @@ fn new(body: &'static str, on_conflict: OnConflict) -> Enqueue {
         precondition: WritePrecondition::Anything,
         checkpoint: None,
         max_waiting: None,
+        max_bytes: None,
         last_error: String::new(),
     }
 }

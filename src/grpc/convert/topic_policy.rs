@@ -15,7 +15,7 @@ use super::time::{self, AGEING, LEASE, RETENTION, to_duration, to_timestamp};
 use super::{Checks, FieldPath, InvalidRequest, names, retry, spec};
 
 /// Fields that a mask may name, in the order of the message.
-const FIELDS: [(&str, SettingField); 11] = [
+const FIELDS: [(&str, SettingField); 12] = [
     ("description", SettingField::Description),
     ("retry", SettingField::Retry),
     ("lease_duration", SettingField::Lease),
@@ -25,6 +25,7 @@ const FIELDS: [(&str, SettingField); 11] = [
     ("priority_ageing", SettingField::PriorityAgeing),
     ("max_payload_bytes", SettingField::MaxPayloadBytes),
     ("max_jobs", SettingField::MaxJobs),
+    ("max_stored_bytes", SettingField::MaxStoredBytes),
     ("on_full", SettingField::OnFull),
     ("group_weights", SettingField::GroupWeights),
 ];
@@ -41,6 +42,7 @@ pub(in crate::grpc) enum SettingField {
     PriorityAgeing,
     MaxPayloadBytes,
     MaxJobs,
+    MaxStoredBytes,
     OnFull,
     GroupWeights,
 }
@@ -79,6 +81,7 @@ impl SettingField {
             SettingField::PriorityAgeing => to.priority_ageing = from.priority_ageing,
             SettingField::MaxPayloadBytes => to.max_payload_bytes = from.max_payload_bytes,
             SettingField::MaxJobs => to.max_jobs = from.max_jobs,
+            SettingField::MaxStoredBytes => to.max_stored_bytes = from.max_stored_bytes,
             SettingField::OnFull => to.on_full = from.on_full,
             SettingField::GroupWeights => to.group_weights.clone_from(&from.group_weights),
         }
@@ -202,7 +205,8 @@ fn settings(
         priority: spec::priority(checks, path.field("priority"), topic.priority),
         priority_ageing: duration(checks, "priority_ageing", topic.priority_ageing, &AGEING),
         max_payload_bytes: payload_max(checks, path, topic.max_payload_bytes),
-        max_jobs: max_jobs(checks, path.field("max_jobs"), topic.max_jobs),
+        max_jobs: maximum(checks, path.field("max_jobs"), topic.max_jobs),
+        max_stored_bytes: maximum(checks, path.field("max_stored_bytes"), topic.max_stored_bytes),
         on_full: on_full(checks, path.field("on_full"), topic.on_full),
         group_weights: group_weights(checks, path.field("group_weights"), topic.group_weights),
         retry: retry::retry(checks, path.field("retry"), topic.retry, name.as_ref()),
@@ -211,7 +215,7 @@ fn settings(
     name.map(|name| (name, settings))
 }
 
-fn max_jobs(checks: &mut Checks, path: FieldPath<'_>, given: i64) -> Option<u64> {
+fn maximum(checks: &mut Checks, path: FieldPath<'_>, given: i64) -> Option<u64> {
     match u64::try_from(given) {
         Ok(max) => Some(max).filter(|max| *max > 0),
         Err(_) => {
@@ -351,6 +355,7 @@ pub(in crate::grpc) fn to_topic(
         pause_until: paused.and_then(|pause| pause.until).map(to_timestamp),
         pause_note: paused.map(|pause| pause.note.clone()).unwrap_or_default(),
         max_jobs: settings.max_jobs.map_or(0, to_int64),
+        max_stored_bytes: settings.max_stored_bytes.map_or(0, to_int64),
         on_full: match settings.on_full {
             OverflowPolicy::Reject => pb::OverflowPolicy::Unspecified.into(),
             OverflowPolicy::DropOldest => pb::OverflowPolicy::DropOldest.into(),
@@ -400,6 +405,7 @@ mod tests {
             max_payload_bytes: 1 + (1 << 20),
             max_rate: 1.0,
             max_jobs: -1,
+            max_stored_bytes: -1,
             on_full: 3,
             retry: Some(pb::RetryPolicy { multiplier: 0.5, ..pb::RetryPolicy::default() }),
             ..pb::Topic::default()
@@ -420,6 +426,7 @@ mod tests {
                 ("topic.priority_ageing", "INVALID_FIELD"),
                 ("topic.max_payload_bytes", "INVALID_FIELD"),
                 ("topic.max_jobs", "INVALID_FIELD"),
+                ("topic.max_stored_bytes", "INVALID_FIELD"),
                 ("topic.on_full", "INVALID_FIELD"),
                 ("topic.retry.multiplier", "INVALID_FIELD"),
             ]

@@ -9,7 +9,7 @@ use crate::dispatch::StreamOpenError;
 use crate::domain::{JobId, JobKey, ShardName, TopicName, limit};
 use crate::policies::PolicyChangeError;
 use crate::scheduler::{
-    EnqueueError, SetShardStateError, ShardError, TopicChangeError, TopicRefusal,
+    EnqueueError, FullTopic, SetShardStateError, ShardError, TopicChangeError, TopicRefusal,
 };
 use crate::store::{self, NotWrittenReason};
 
@@ -245,7 +245,7 @@ impl From<EnqueueError> for RpcError {
                     .with("asked", asked)
                     .with("id", id.as_str())
             }
-            EnqueueError::TopicFull(topic) => topic_full(&topic),
+            EnqueueError::TopicFull(full) => topic_full(&full),
             EnqueueError::NotWritten { key, shard, why } => unwritten(&key, &shard, why),
             EnqueueError::NoSuchShard(shard) => {
                 let text = format!("names the shard {shard}, which this server does not have");
@@ -288,7 +288,11 @@ fn unwritten(key: &JobKey, shard: &ShardName, why: NotWrittenReason) -> RpcError
         NotWrittenReason::FromFuture => {
             bad_id("was not made by a server: its time is ahead of the clock of the shard".into())
         }
-        NotWrittenReason::TopicFull => return topic_full(&key.topic),
+        NotWrittenReason::TopicFull => {
+            let (has_max_jobs, has_max_stored_bytes) = (true, true);
+            let topic = key.topic.clone();
+            return topic_full(&FullTopic { topic, has_max_jobs, has_max_stored_bytes });
+        }
         NotWrittenReason::Draining => {
             let message = format!(
                 "shard {shard} is draining and nothing was written under this id; enqueue the job without it"
@@ -300,12 +304,26 @@ fn unwritten(key: &JobKey, shard: &ShardName, why: NotWrittenReason) -> RpcError
     failure.with("shard", shard.as_str())
 }
 
-fn topic_full(topic: &TopicName) -> RpcError {
-    let message = "the topic has as many waiting jobs as max_jobs allows, and nothing was written; retry after the delay in \
-         RetryInfo, add workers, or raise max_jobs";
+fn topic_full(full: &FullTopic) -> RpcError {
+    let (limit, text) = match full {
+        FullTopic { has_max_stored_bytes: false, .. } => {
+            ("max_jobs", "the topic has as many waiting jobs as max_jobs allows")
+        }
+        FullTopic { has_max_jobs: false, .. } => (
+            "max_stored_bytes",
+            "the topic has no room for the bytes of the job below max_stored_bytes",
+        ),
+        FullTopic { .. } => (
+            "max_jobs or max_stored_bytes",
+            "the topic has no room for the job below max_jobs and max_stored_bytes",
+        ),
+    };
+    let message = format!(
+        "{text}, and nothing was written; retry after the delay in RetryInfo, add workers, or raise {limit}"
+    );
     RpcError::new(Reason::TopicFull, message)
-        .with("topic", topic.as_str())
-        .with_subject("limit", format!("topics/{topic} max_jobs"))
+        .with("topic", full.topic.as_str())
+        .with_subject("limit", format!("topics/{} {limit}", full.topic))
 }
 
 fn bad_id(text: String) -> RpcError {

@@ -76,6 +76,7 @@ fn settings_to_stored(settings: &TopicSettings) -> stored::TopicSettings {
         priority: settings.priority.map(u32::from),
         max_payload_bytes: settings.max_payload_bytes,
         max_jobs: settings.max_jobs,
+        max_stored_bytes: settings.max_stored_bytes,
         drops_oldest: settings.on_full == OverflowPolicy::DropOldest,
         priority_ageing_us: settings.priority_ageing.map(micros),
         group_weights: settings
@@ -97,6 +98,7 @@ fn settings_from(stored: stored::TopicSettings) -> TopicSettings {
         priority: stored.priority.and_then(|priority| u8::try_from(priority).ok()),
         max_payload_bytes: stored.max_payload_bytes,
         max_jobs: stored.max_jobs,
+        max_stored_bytes: stored.max_stored_bytes,
         on_full: match stored.drops_oldest {
             true => OverflowPolicy::DropOldest,
             false => OverflowPolicy::Reject,
@@ -128,6 +130,7 @@ mod tests {
             priority_ageing: Some(Duration::from_secs(600)),
             max_payload_bytes: Some(1_000),
             max_jobs: Some(1 << 40),
+            max_stored_bytes: Some(1 << 41),
             on_full: OverflowPolicy::DropOldest,
             group_weights: [(GroupName::stored("a").unwrap(), 7)].into(),
         };

@@ -31,6 +31,8 @@ pub(super) struct RecordSlot {
     pub(super) deadline: Option<Time>,
     /// The id must not be known as that of an ended job, either.
     pub(super) is_unknown: bool,
+    /// The bytes of the job are in the count of its topic.
+    pub(super) is_counted: bool,
     /// Index of the item that it is part of.
     pub(super) item: Option<usize>,
     /// Entry of the job in its source topic, if it moves here from another one.
@@ -57,9 +59,19 @@ pub(super) struct CommitItem {
     pub(super) needs_memory: bool,
     /// The item moves a job from the first key to the second.
     pub(super) moves: bool,
-    /// Topic for which the item adds a waiting job, and the number of waiting jobs that it may have with it. Never in an
-    /// item that moves a job.
-    pub(super) limit: Option<(TopicName, u64)>,
+    /// Limits of the topic to which the item adds. Never in an item that moves a job.
+    pub(super) limit: Option<TopicLimit>,
+}
+
+/// Limits of a topic to which an item adds.
+pub(super) struct TopicLimit {
+    pub(super) topic: TopicName,
+    /// Number of jobs that may wait with the one of the item.
+    pub(super) max_waiting: Option<u64>,
+    /// Number of bytes that the topic may have with those of the item.
+    pub(super) max_bytes: Option<u64>,
+    /// Bytes by which the topic grows.
+    pub(super) added_bytes: u64,
 }
 
 /// Kinds of items; the numbers are those of `commit.lua`.
@@ -114,8 +126,10 @@ impl CommitItem {
             None => item_kind::PLAIN,
         });
         call.arg(head);
-        if let Some((topic, most)) = &self.limit {
-            call.arg(topic.as_str()).arg(*most);
+        if let Some(limit) = &self.limit {
+            let max = |max: Option<u64>| max.unwrap_or(u64::MAX).min(TIME_MAX.unsigned_abs());
+            call.arg(limit.topic.as_str()).arg(max(limit.max_waiting));
+            call.arg(max(limit.max_bytes)).arg(limit.added_bytes);
         }
         for (key, slot) in slots {
             slot.add(call, key, decided);
@@ -129,6 +143,7 @@ impl RecordSlot {
     pub(super) fn new(entry: Option<JobEntry>) -> RecordSlot {
         RecordSlot {
             record: entry.as_ref().map(|entry| entry.record.clone()),
+            is_counted: entry.as_ref().is_some_and(JobEntry::is_counted),
             entry,
             write: RecordWrite::Unchanged,
             parts: engine::PartChanges::default(),
@@ -272,7 +287,8 @@ impl RecordSlot {
                 | flag(separate_parts::NEXT, has_next)
                 | flag(separate_parts::ATTEMPTS, !life.attempts.is_empty())
                 | flag(separate_parts::RESULT, has_result)
-                | flag(separate_parts::CHECKPOINT, has_checkpoint),
+                | flag(separate_parts::CHECKPOINT, has_checkpoint)
+                | flag(separate_parts::COUNTED, self.is_counted && !record.is_tombstone()),
             flag(parts_inside::BODY, is_apart || inline.is_some())
                 | flag(parts_inside::SPEC, spec.is_some())
                 | flag(parts_inside::LIFE, stored_life.is_some())

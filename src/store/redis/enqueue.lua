@@ -3,8 +3,8 @@
 -- ARGV: now; for one job topic, id and blob (`enqueue.rs`). For several: per section a topic, number of jobs, all
 -- ids, all blobs; with several sections, then the positions of all their jobs in the call, two bytes each. An id that
 -- comes again in the call is in another section of its topic, right after the first. At most 512 jobs and 1 MiB.
--- If topics have a limit of waiting jobs, the sections follow an empty text and the limits, 7 bytes per section (the
--- greatest time: none).
+-- If topics have limits, the sections follow an empty text and the limits, per section the number of waiting jobs and
+-- that of bytes, 7 bytes each (the greatest time: none).
 -- Reply: only now, if all jobs were written and none expires; else a list: now, next upkeep (0: none), then the
 -- positions of the jobs that were not written: the id is in use, or comes again in the call, or the job has expired
 -- already, or comes after one that has, or after one whose id belongs to a job that may have ended. -1 minus its
@@ -22,7 +22,7 @@ if #ARGV == 4 then
   local due, due_text, fixed, usual = now, now_text, blob, true
   if byte(blob) >= $unusual then
     local mode, micros, _, length = unpack_($blob[mode..length], blob)
-    usual, fixed = mode % 32 <= 2 and #blob == $blob.fixed - 1 + length, sub(blob, $blob.fixed)
+    usual, fixed = mode % 64 <= 2 and #blob == $blob.fixed - 1 + length, sub(blob, $blob.fixed)
     if usual and mode % 4 > 0 then
       due = mode % 2 == 1 and math.min(now + micros, LAST) or math.max(now, micros)
       due_text = string.format('%d', due)
@@ -54,7 +54,7 @@ if #ARGV == 4 then
 end
 
 -- Parses a blob with a mode: due time and its text, expire time, the record from the flags on, and the payload if it
--- is stored apart, and whether the job has a group.
+-- is stored apart, whether the job has a group, and its bytes if they are counted.
 local function read(blob)
   local mode, micros, until_expiry, length = unpack_($blob[mode..length], blob)
   local fixed = sub(blob, $blob.fixed, $blob.fixed - 1 + length)
@@ -68,7 +68,8 @@ local function read(blob)
     fixed = sub(fixed, 1, $fixed.expire - 1) .. pack($fixed[expire], expires) .. sub(fixed, $fixed.has_request)
   end
   if #blob > $blob.fixed - 1 + length then payload = sub(blob, $blob.fixed + length) end
-  return due, due_text, expires, fixed, payload, mode % 32 >= 16
+  local bytes = mode % 64 >= 32 and unpack_($fixed[bytes], fixed, $fixed.bytes)
+  return due, due_text, expires, fixed, payload, mode % 32 >= 16, bytes
 end
 
 -- Creates the topic with its first jobs; it has no lease yet that could end.
@@ -82,7 +83,7 @@ local function create(name)
   end
 end
 
--- Returns the number of jobs for which the topic of a section has room; nil: there is no limit.
+-- Returns the numbers of jobs and of bytes for which the topic of a section has room; nil: there is no limit.
 local room_of, section = nil, 0
 if ARGV[2] == '' then
   --#include ready_list
@@ -92,15 +93,17 @@ if ARGV[2] == '' then
   a = 4
   room_of = function(name)
     section = section + 1
-    local limit = unpack_('>I7', limits, 7 * section - 6)
-    if limit < LAST then return math.max(limit - waiting_count(name), 0) end
+    local jobs, bytes = unpack_('>I7I7', limits, 14 * section - 13)
+    return jobs < LAST and math.max(jobs - waiting_count(name), 0) or nil,
+      bytes < LAST and bytes - (call('HGET', P .. 'topic:' .. name, 'bytes') or 0) or nil
   end
 end
 
 while a < #ARGV do
   local name, n, ids = ARGV[a], 1, a
   if #ARGV > 4 then n, ids = ARGV[a + 1] + 0, a + 1 end
-  local room = room_of and room_of(name)
+  local room, bytes_room
+  if room_of then room, bytes_room = room_of(name) end
   local blobs = ids + n
   -- Validate: the engine handles ids that are in use, and ids that come again. An id that the server has just made is
   -- looked up as well: nothing is overwritten unchecked.
@@ -108,7 +111,7 @@ while a < #ARGV do
   -- Mutate.
   local arrived = (counted or call('HINCRBY', P .. 'topic:' .. name, 'arrived', n == 1 and '1' or ARGV[a + 1])) - n
   if arrived == 0 then create(name) end
-  local created, left = pack($record[created], now), 0
+  local created, left, bytes_added = pack($record[created], now), 0, 0
   local records, r, bodies, alarms, known = {}, 0, nil, nil, nil
   -- Line, for jobs without a priority that are due now: its last member, and whether they can go after it.
   local line, row, w, last, fits = P .. 'line:' .. name, {}, 0, nil, nil
@@ -119,9 +122,9 @@ while a < #ARGV do
   local behind = false
   for i = 1, n do
     local id, blob = ARGV[ids + i], ARGV[blobs + i]
-    local due, due_text, fixed, expires, payload, has_group = now, now_text, blob, 0, nil, nil
+    local due, due_text, fixed, expires, payload, has_group, bytes = now, now_text, blob, 0, nil, nil, nil
     if byte(blob) >= $unusual then
-      due, due_text, expires, fixed, payload, has_group = read(blob)
+      due, due_text, expires, fixed, payload, has_group, bytes = read(blob)
     end
     local taken, expired = found[i], expires ~= 0 and expires <= now
     if taken or behind or name == before or expired then
@@ -133,12 +136,16 @@ while a < #ARGV do
       slow = slow or {}
       slow[#slow + 1] = passed + i
       left = left + 1
-    elseif room == 0 then
+    elseif room == 0 or bytes and bytes_room and bytes > bytes_room then
       slow = slow or {}
       slow[#slow + 1] = -(passed + i)
       left = left + 1
     else
       if room then room = room - 1 end
+      if bytes then
+        bytes_added = bytes_added + bytes
+        if bytes_room then bytes_room = bytes_room - bytes end
+      end
       local place, its_priority = pack($member[due..arrival], due, arrived + i), byte(fixed, $fixed.priority)
       local member = place .. id
       records[r + 1], records[r + 2] = id, place .. created .. fixed
@@ -186,6 +193,7 @@ while a < #ARGV do
     call('HSET', P .. 'jobs:' .. name, unpack(records))
     if bodies then call('HSET', P .. 'more:' .. name, unpack(bodies)) end
     if alarms then call('ZADD', P .. 'alarms', unpack(alarms)) end
+    if bytes_added > 0 then call('HINCRBY', P .. 'topic:' .. name, 'bytes', bytes_added) end
     if w > 0 then
       call('RPUSH', line, unpack(row))
       -- Subscribers are notified only if a job comes before all others of its order.

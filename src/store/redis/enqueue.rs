@@ -2,7 +2,7 @@
 //!
 //! A new job is sent as a blob. The usual blob (due at once, default retention, payload inside) is the record from
 //! its flags on. Any other blob has in front: a mode byte (128, plus 1 due after a delay, 2 due at a time, 4 expires
-//! after a delay, 8 expires at a time, 16 it has a group), due time (7 bytes), expire time (7) and length of the record (4); a payload
+//! after a delay, 8 expires at a time, 16 it has a group, 32 its bytes are counted), due time (7 bytes), expire time (7) and length of the record (4); a payload
 //! that is stored apart follows the record.
 
 use bytes::BufMut as _;
@@ -49,7 +49,8 @@ fn encode_new_job(job: &engine::Enqueue) -> Vec<u8> {
     let mut record = Vec::with_capacity(96 + payload.as_ref().map_or(0, Vec::len));
     let flags = [
         flag(separate_parts::KEPT, job.retention != RetentionRule::Nothing)
-            | flag(separate_parts::PAYLOAD, large),
+            | flag(separate_parts::PAYLOAD, large)
+            | flag(separate_parts::COUNTED, job.max_bytes.is_some()),
         flag(parts_inside::BODY, payload.is_some())
             | flag(parts_inside::SPEC, spec.is_some())
             | flag(parts_inside::EXTENSION, is_extended)
@@ -98,6 +99,9 @@ fn encode_schedule(job: &engine::Enqueue) -> (u8, u64, u64) {
     let expire = job.expire.map_or(0, |expire| when(expire, 4, 8));
     if job.spec.group.is_some() {
         mode |= 16;
+    }
+    if job.max_bytes.is_some() {
+        mode |= 32;
     }
     (mode, due, expire)
 }
@@ -232,19 +236,20 @@ impl<'a> JobToCreate<'a> {
     }
 }
 
-/// Jobs of one topic with the same limit of waiting jobs, by their positions in the call; no id comes twice.
+/// Jobs of one topic with the same limits, by their positions in the call; no id comes twice.
 struct TopicJobs<'a> {
     topic: &'a TopicName,
-    max_waiting: Option<u64>,
+    /// Numbers of waiting jobs and of bytes that the topic may have.
+    limits: [Option<u64>; 2],
     ids: HashSet<&'a JobId>,
     places: Vec<usize>,
 }
 
 impl<'a> TopicJobs<'a> {
     /// Returns an empty section, with a capacity for this number of jobs.
-    fn new(topic: &'a TopicName, max_waiting: Option<u64>, most: usize) -> TopicJobs<'a> {
+    fn new(topic: &'a TopicName, limits: [Option<u64>; 2], most: usize) -> TopicJobs<'a> {
         let (ids, places) = (HashSet::with_capacity(most), Vec::with_capacity(most));
-        TopicJobs { topic, max_waiting, ids, places }
+        TopicJobs { topic, limits, ids, places }
     }
 
     fn push(&mut self, place: usize, job: &JobToCreate<'a>) {
@@ -253,7 +258,7 @@ impl<'a> TopicJobs<'a> {
     }
 }
 
-/// Groups the jobs by topic. A job that repeats the id of another one in the call, or has another limit, gets a section
+/// Groups the jobs by topic. A job that repeats the id of another one in the call, or has other limits, gets a section
 /// right after it.
 fn group_by_topic<'a>(jobs: &[JobToCreate<'a>]) -> Vec<TopicJobs<'a>> {
     let mut topics: Vec<Vec<TopicJobs<'a>>> = Vec::new();
@@ -265,13 +270,11 @@ fn group_by_topic<'a>(jobs: &[JobToCreate<'a>]) -> Vec<TopicJobs<'a>> {
             topics.len() - 1
         });
         let sections = &mut topics[at];
-        let max_waiting = job.new.max_waiting;
-        let fits = |section: &TopicJobs<'_>| {
-            section.max_waiting == max_waiting && !section.ids.contains(id)
-        };
+        let limits = [job.new.max_waiting, job.new.max_bytes];
+        let fits = |section: &TopicJobs<'_>| section.limits == limits && !section.ids.contains(id);
         let free = sections.iter().position(fits);
         let free = free.unwrap_or_else(|| {
-            sections.push(TopicJobs::new(topic, max_waiting, jobs.len() - place));
+            sections.push(TopicJobs::new(topic, limits, jobs.len() - place));
             sections.len() - 1
         });
         sections[free].push(place, job);
@@ -280,7 +283,7 @@ fn group_by_topic<'a>(jobs: &[JobToCreate<'a>]) -> Vec<TopicJobs<'a>> {
 }
 
 fn add_jobs(call: &mut ScriptCall, jobs: &[JobToCreate<'_>]) {
-    let is_limited = jobs.iter().any(|job| job.new.max_waiting.is_some());
+    let is_limited = jobs.iter().any(|job| job.new.is_limited());
     if let [job] = jobs
         && !is_limited
     {
@@ -289,10 +292,9 @@ fn add_jobs(call: &mut ScriptCall, jobs: &[JobToCreate<'_>]) {
     }
     let sections = group_by_topic(jobs);
     if is_limited {
-        let mut limits = Vec::with_capacity(7 * sections.len());
-        for section in &sections {
-            let max = section.max_waiting.unwrap_or(u64::MAX).min(TIME_MAX.unsigned_abs());
-            limits.put_uint(max, 7);
+        let mut limits = Vec::with_capacity(14 * sections.len());
+        for max in sections.iter().flat_map(|section| section.limits) {
+            limits.put_uint(max.unwrap_or(u64::MAX).min(TIME_MAX.unsigned_abs()), 7);
         }
         call.arg("").arg(limits);
     }

@@ -185,6 +185,11 @@ impl JobEntry {
         Ok(JobEntry { record, version, apart, payload })
     }
 
+    /// Returns whether the bytes of the job are in the count of its topic.
+    pub(super) fn is_counted(&self) -> bool {
+        self.apart & separate_parts::COUNTED != 0
+    }
+
     /// The running lease, if there is one.
     pub(super) fn lease(&self) -> Option<&Lease> {
         match &self.record.phase {

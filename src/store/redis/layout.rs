@@ -25,7 +25,8 @@ use crate::domain::limit::{
 pub(super) const RUNS: u8 = 255;
 /// Latest time that can be stored: Lua counts in doubles.
 pub(super) const TIME_MAX: i64 = (1 << 53) - 1;
-/// First byte of a blob that has more than its record (`enqueue.rs`); the flags of a record never have this value.
+/// First byte of a blob that has more than its record (`enqueue.rs`). The record of a counted job, whose flags begin with
+/// such a byte, is always sent in a blob of this kind.
 pub(super) const EXTENDED_BLOB: u8 = 128;
 
 /// Limit of the bytes of the lines by which ended jobs are recognized (`lib/ended_ids.lua`): with topic names of ten
@@ -45,8 +46,10 @@ pub(super) mod separate_parts {
     pub(crate) const NEXT: u8 = 8;
     pub(crate) const ATTEMPTS: u8 = 16;
     pub(crate) const RESULT: u8 = 32;
-    /// Highest flag: scripts test for flags of at least this value.
     pub(crate) const CHECKPOINT: u8 = 64;
+    /// Highest flag: scripts test for flags of at least this value. No part: the bytes of the job are in the count of its
+    /// topic. An ack then has to check the job, so that acks of jobs without the flag need no count.
+    pub(crate) const COUNTED: u8 = 128;
 }
 
 /// Second byte of flags: optional parts inside of the record.
@@ -183,7 +186,7 @@ const LAYOUTS: [(&str, &[&[LayoutField]]); 17] = [
 ];
 
 /// Numbers that scripts refer to by name.
-const NUMBERS: [(&str, i64); 32] = [
+const NUMBERS: [(&str, i64); 33] = [
     ("running", RUNS as i64),
     ("unusual", EXTENDED_BLOB as i64),
     ("time.max", TIME_MAX),
@@ -198,6 +201,7 @@ const NUMBERS: [(&str, i64); 32] = [
     ("apart.attempts", separate_parts::ATTEMPTS as i64),
     ("apart.result", separate_parts::RESULT as i64),
     ("apart.checkpoint", separate_parts::CHECKPOINT as i64),
+    ("apart.counted", separate_parts::COUNTED as i64),
     ("inside.life", parts_inside::LIFE as i64),
     ("inside.extension", parts_inside::EXTENSION as i64),
     ("inside.group", parts_inside::GROUP as i64),

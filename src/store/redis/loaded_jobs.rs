@@ -11,7 +11,7 @@ use crate::domain::engine::{
 use crate::domain::{JobKey, Time, limit};
 use crate::store::{Error, JobRequest, Result};
 
-use super::commit::{CommitItem, RecordSlot, RecordWrite};
+use super::commit::{CommitItem, RecordSlot, RecordWrite, TopicLimit};
 use super::entry::{JobEntry, finished_in};
 use super::reply::unexpected;
 
@@ -171,11 +171,8 @@ impl LoadedJobs {
         self.redriven += u32::from(matches!(command, Command::Redrive(_)));
         let item = items.unwrap_or_else(|| self.new_item());
         self.narrow_window(item, window.intersect(decision.window));
-        if let Command::Enqueue(new) = command
-            && let Some(max) = new.max_waiting
-            && decision.adds_waiting(self.slots.get(key).and_then(|(slot, _)| slot.record.as_ref()))
-        {
-            self.items[item].0.limit = Some((key.topic.clone(), max));
+        if let Command::Enqueue(new) = command {
+            self.add_limit(item, key, new, &decision);
         }
         let answer = decision.reply.clone();
         // Cleared first, to see whether this command needs memory itself.
@@ -185,6 +182,28 @@ impl LoadedJobs {
         self.items[item].0.needs_memory |= did_grow;
         let record = self.slots.get(&written).and_then(|(slot, _)| slot.record.clone());
         self.add_waiting(item, index, grows, (answer, record))
+    }
+
+    /// Adds to an item the limits of the topic of a new job, where the decision makes the topic grow.
+    fn add_limit(&mut self, item: usize, key: &JobKey, new: &Enqueue, decision: &Decision) {
+        let Some((slot, _)) = self.slots.get_mut(key) else { return };
+        let before = slot.record.as_ref();
+        let counted = before.filter(|_| slot.is_counted).map_or(0, Record::counted_bytes);
+        let max_waiting = new.max_waiting.filter(|_| decision.adds_waiting(before));
+        let added_bytes = new.max_bytes.map_or(0, |_| decision.added_bytes(counted));
+        slot.is_counted |= new.max_bytes.is_some();
+        if max_waiting.is_none() && added_bytes == 0 {
+            return;
+        }
+        // An earlier enqueue of the job has limits of its own, and its bytes are added with these.
+        let limit = &mut self.items[item].0.limit;
+        let earlier = limit.take().filter(|limit| limit.topic == key.topic);
+        *limit = Some(TopicLimit {
+            topic: key.topic.clone(),
+            max_waiting: max_waiting.or(earlier.as_ref().and_then(|limit| limit.max_waiting)),
+            max_bytes: new.max_bytes.or(earlier.as_ref().and_then(|limit| limit.max_bytes)),
+            added_bytes: added_bytes + earlier.map_or(0, |limit| limit.added_bytes),
+        });
     }
 
     /// Adds a decision to an item, with its consequences; returns the key of the job afterwards.
@@ -272,7 +291,11 @@ impl LoadedJobs {
 
     /// Adds a job that is written together with the one before it, unless its id is in use.
     fn add_follow_up_job(&mut self, item: usize, key: &JobKey, job: Enqueue) {
+        let is_counted = job.max_bytes.is_some();
         let decision = self.apply_to(key, &Command::Enqueue(Box::new(job)));
+        if let Some((slot, _)) = self.slots.get_mut(key) {
+            slot.is_counted |= is_counted;
+        }
         if decision.change != RecordChange::Keep {
             self.narrow_window(item, decision.window);
             // Without the follow-up job there is no ack, either.
@@ -329,6 +352,7 @@ impl LoadedJobs {
         if let Some((slot, _)) = self.slots.get_mut(target) {
             (slot.write, slot.item, slot.parts) = (RecordWrite::Insert, Some(item), parts);
             slot.record = Some((**record).clone());
+            slot.is_counted = entry.as_ref().is_some_and(JobEntry::is_counted);
             slot.moved_from = entry;
         }
         let item = &mut self.items[item].0;
@@ -347,7 +371,7 @@ impl LoadedJobs {
     /// Returns the enqueues of an item for which the topic has no room. The other commands are decided again without
     /// them.
     pub(super) fn limited_commands(&self, item: usize, requests: &[&JobRequest]) -> Vec<usize> {
-        let is_limited = |index: &usize| matches!(&requests[*index].command, Command::Enqueue(new) if new.max_waiting.is_some());
+        let is_limited = |index: &usize| matches!(&requests[*index].command, Command::Enqueue(new) if new.is_limited());
         self.items[item].1.iter().map(|command| command.index).filter(is_limited).collect()
     }
 

@@ -106,9 +106,9 @@ use crate::domain::{Job, JobId, JobKey, PriorityAgeing, TopicName};
 use crate::store::{
     Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage,
     JobRequest, LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite,
-    PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, Result, ShardEvent,
-    ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store,
-    StoreFuture, StoreInfo, StoreUsage, TopicInfo, codec,
+    PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, Result, RoomQuery,
+    ShardEvent, ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats, SharedState,
+    StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo, codec,
 };
 
 use connections::ConnectionLane;
@@ -257,13 +257,8 @@ impl Store for RedisStore {
         Box::pin(self.stats(topics, options))
     }
 
-    fn oldest_waiting(
-        &self,
-        topic: TopicName,
-        jobs: usize,
-        max_waiting: u64,
-    ) -> StoreFuture<'_, Vec<JobId>> {
-        Box::pin(self.oldest_waiting(topic, jobs, max_waiting))
+    fn oldest_waiting(&self, topic: TopicName, room: RoomQuery) -> StoreFuture<'_, Vec<JobId>> {
+        Box::pin(self.oldest_waiting(topic, room))
     }
 
     fn groups(&self, query: GroupsQuery) -> StoreFuture<'_, Vec<ShardGroupStats>> {

@@ -1,15 +1,20 @@
 -- flags: allow-oom
 -- oldest_waiting: finds the waiting jobs that have to leave a topic so that more fit: those of the lowest priority, of
 -- them those with the earliest due time. They leave the line first, as they would leave gaps at its head.
--- ARGV: now, topic, number of jobs to make room for (at most 512), number of waiting jobs that the topic may have.
+-- ARGV: now, topic, number of jobs to make room for (at most 512), number of waiting jobs that the topic may have, their
+-- bytes, number of bytes that it may have (the greatest time: no limit).
 -- Reply: ids; none also if the line has too many gaps for one call.
 --#include clock
 --#include ready_list
 --#include order_of_mark
 --#include waiting_count
 local PAGE, PAGES = 64, 8
-local name, jobs, most = ARGV[2], ARGV[3] + 0, ARGV[4] + 0
-local wanted = math.min(waiting_count(name) + jobs - most, jobs)
+local name, jobs, max_waiting, bytes, max_bytes = ARGV[2], ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6] + 0
+local excess, excess_bytes = 0, 0
+if max_waiting < $time.max then excess = math.min(waiting_count(name) + jobs - max_waiting, jobs) end
+if max_bytes < $time.max then excess_bytes = (call('HGET', P .. 'topic:' .. name, 'bytes') or 0) + bytes - max_bytes end
+-- How many jobs have the bytes is known once they are read.
+local wanted = excess_bytes > 0 and $call.jobs or excess
 if wanted <= 0 then return {} end
 local found, by_priority = {}, {}
 
@@ -73,4 +78,16 @@ for priority = 0, 9 do
   for i = 1, math.min(#level, wanted - #found) do found[#found + 1] = string.sub(level[i], $member.id) end
   if #found == wanted then break end
 end
-return found
+if excess_bytes <= 0 or not found[1] then return found end
+local records, leaving = call('HMGET', P .. 'jobs:' .. name, unpack(found)), {}
+for i = 1, #found do
+  local record, its_bytes = records[i], 0
+  if record and string.byte(record, $record.apart) >= $apart.counted then
+    its_bytes = struct.unpack($record[bytes], record, $record.bytes)
+  end
+  -- A job that is not counted takes no bytes, so it leaves only to make one job fewer.
+  if excess > #leaving or excess_bytes > 0 and its_bytes > 0 then
+    leaving[#leaving + 1], excess_bytes = found[i], excess_bytes - its_bytes
+  end
+end
+return leaving

@@ -224,7 +224,7 @@ impl<'s, 'c> ClaimSession<'s, 'c> {
                 &*taker.worker_id,
             ])?;
             session.set_reap_at(job.deadline);
-            session.waiting_counts().add(&job.key.topic, -1);
+            session.topic_counts().waiting.add(&job.key.topic, -1);
             leased[index].push(job);
         }
         Ok(())

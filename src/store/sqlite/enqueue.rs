@@ -30,9 +30,7 @@ pub(super) fn create<'c>(
     if is_left || expire.is_some_and(|expire| expire <= now) {
         return Ok(None);
     }
-    if let Some(max) = new.max_waiting
-        && session.waiting_count(&key.topic)? >= max
-    {
+    if new.is_limited() && !session.has_room(&key.topic, new, 1, new.spec.bytes() as u64)? {
         // The engine knows whether a job would come to wait at all.
         return Ok(None);
     }
@@ -61,7 +59,8 @@ pub(super) fn create<'c>(
     let job = session.connection.last_insert_rowid();
     stored.payload.write_body(session, job)?;
     session.count(topic, TotalKind::Enqueued, 1);
-    session.waiting_counts().add(&key.topic, 1);
+    session.topic_counts().waiting.add(&key.topic, 1);
+    session.topic_counts().bytes.add(&key.topic, new.spec.bytes() as i64);
     if let Some(group) = group {
         let topic = TopicRef { key: topic, name: &key.topic };
         join(session, topic, group, LanePosition { rank, due, key: job })?;

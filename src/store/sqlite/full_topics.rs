@@ -1,68 +1,135 @@
-//! Full topics: the number of their waiting jobs, and the jobs that have to leave.
+//! Full topics: the numbers of their waiting jobs and of their bytes, and the jobs that have to leave.
 
 use rusqlite::params;
 
+use crate::domain::engine::Enqueue;
 use crate::domain::{JobId, TopicName, limit};
+use crate::store::RoomQuery;
 
 use super::error_mapping::SqliteResult;
 use super::job_row::{RANKS, rank_of};
 use super::statement::statement;
+use super::topic_counts::{TopicCounts, TopicNumbers};
 use super::transaction::WriteTransaction;
 
 const FILE: &str = include_str!("full_topics.sql");
 const COUNT: &str = statement(FILE, "count");
+const BYTES: &str = statement(FILE, "bytes");
 const OLDEST: &str = statement(FILE, "oldest");
 
-/// The topic, the number of jobs to make room for, and the number of waiting jobs that it may have.
+/// The topic, and the room that it is to have.
 pub(super) struct EvictQuery {
     pub(super) topic: TopicName,
-    pub(super) jobs: usize,
-    pub(super) max_waiting: u64,
+    pub(super) room: RoomQuery,
 }
 
-/// [`Store::oldest_waiting`](crate::store::Store::oldest_waiting). The writer runs it, because it has the count.
+/// A waiting job that may have to leave: due time, key, id and bytes.
+type Candidate = (i64, i64, String, u64);
+
+/// [`Store::oldest_waiting`](crate::store::Store::oldest_waiting). The writer runs it, because it has the counts.
 pub(super) fn oldest_waiting(
     session: &mut WriteTransaction<'_>,
-    query: &EvictQuery,
+    EvictQuery { topic, room }: &EvictQuery,
 ) -> SqliteResult<Vec<JobId>> {
-    let excess = session.waiting_count(&query.topic)? + query.jobs as u64;
-    let excess = usize::try_from(excess.saturating_sub(query.max_waiting)).unwrap_or(usize::MAX);
-    let (wanted, mut found) = (excess.min(query.jobs), Vec::new());
-    let Some(topic) = session.topic(&query.topic)? else { return Ok(found) };
-    let mut oldest = session.prepare(OLDEST)?;
+    let (mut jobs, mut bytes) = (0, 0);
+    if let Some(max) = room.max_waiting {
+        let excess = (session.waiting_count(topic)? + room.jobs as u64).saturating_sub(max);
+        jobs = usize::try_from(excess).unwrap_or(usize::MAX).min(room.jobs);
+    }
+    if let Some(max) = room.max_bytes {
+        bytes = session.byte_count(topic)?.saturating_add(room.bytes).saturating_sub(max);
+    }
+    let mut leaving = Vec::new();
+    let Some(topic) = session.topic(topic)? else { return Ok(leaving) };
     for priority in 0..=limit::PRIORITY_MAX {
-        let (rank, mut level) = (rank_of(priority), Vec::new());
-        for rank in [rank, rank + RANKS] {
-            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-            let rows = oldest.query_map(params![topic, rank, wanted - found.len()], read)?;
-            level.extend(rows.collect::<rusqlite::Result<Vec<(i64, i64, String)>>>()?);
+        // How many jobs have the bytes is known once they are read.
+        let most = if bytes > 0 { limit::CALL_JOBS_MAX } else { jobs } - leaving.len();
+        for (_, _, id, its_bytes) in oldest_of(session, topic, priority, most)? {
+            // A job without bytes leaves only to make one job fewer.
+            if jobs > leaving.len() || bytes > 0 && its_bytes > 0 {
+                leaving.push(JobId::stored(&id));
+                bytes = bytes.saturating_sub(its_bytes);
+            }
         }
-        level.sort_unstable();
-        level.truncate(wanted - found.len());
-        found.extend(level.iter().map(|(_, _, id)| JobId::stored(id)));
-        if found.len() == wanted {
+        if leaving.len() >= jobs && bytes == 0 || leaving.len() == limit::CALL_JOBS_MAX {
             break;
         }
     }
-    Ok(found)
+    Ok(leaving)
+}
+
+/// Returns the first waiting jobs of one priority.
+fn oldest_of(
+    session: &WriteTransaction<'_>,
+    topic: i64,
+    priority: u8,
+    most: usize,
+) -> SqliteResult<Vec<Candidate>> {
+    let (mut oldest, mut level) = (session.prepare(OLDEST)?, Vec::new());
+    let rank = rank_of(priority);
+    for rank in [rank, rank + RANKS] {
+        let read = |row: &rusqlite::Row<'_>| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get::<_, i64>(3)?.cast_unsigned()))
+        };
+        let rows = oldest.query_map(params![topic, rank, most], read)?;
+        level.extend(rows.collect::<rusqlite::Result<Vec<Candidate>>>()?);
+    }
+    level.sort_unstable();
+    level.truncate(most);
+    Ok(level)
 }
 
 // === impl WriteTransaction ===
 
 impl WriteTransaction<'_> {
+    /// Returns whether a topic has room for this number of waiting jobs more, and these bytes, below the limits of a new
+    /// job.
+    pub(super) fn has_room(
+        &mut self,
+        topic: &TopicName,
+        new: &Enqueue,
+        jobs: u64,
+        bytes: u64,
+    ) -> SqliteResult<bool> {
+        if let Some(max) = new.max_waiting
+            && jobs > 0
+            && self.waiting_count(topic)? + jobs > max
+        {
+            return Ok(false);
+        }
+        Ok(match new.max_bytes.filter(|&max| max < u64::MAX && bytes > 0) {
+            Some(max) => self.byte_count(topic)?.saturating_add(bytes) <= max,
+            None => true,
+        })
+    }
+
     /// Returns the number of waiting jobs of a topic; jobs that have expired count until they are pruned.
-    pub(super) fn waiting_count(&mut self, name: &TopicName) -> SqliteResult<u64> {
-        let known = self.waiting_counts().get(name);
-        let count = match (known, self.topic(name)?) {
-            (Some(count), _) => count,
+    fn waiting_count(&mut self, name: &TopicName) -> SqliteResult<u64> {
+        self.number(name, COUNT, |counts| &mut counts.waiting)
+    }
+
+    /// Returns the bytes of the stored jobs of a topic.
+    fn byte_count(&mut self, name: &TopicName) -> SqliteResult<u64> {
+        self.number(name, BYTES, |counts| &mut counts.bytes)
+    }
+
+    /// Returns a number of a topic, which is counted by `sql` at first.
+    fn number(
+        &mut self,
+        name: &TopicName,
+        sql: &'static str,
+        numbers: fn(&mut TopicCounts) -> &mut TopicNumbers,
+    ) -> SqliteResult<u64> {
+        let known = numbers(self.topic_counts()).get(name);
+        let number = match (known, self.topic(name)?) {
+            (Some(number), _) => number,
             (None, None) => return Ok(0),
             (None, Some(topic)) => {
-                let count: i64 =
-                    self.prepare(COUNT)?.query_one(params![topic], |row| row.get(0))?;
-                self.waiting_counts().keep(name, count);
-                count
+                let number = self.prepare(sql)?.query_one(params![topic], |row| row.get(0))?;
+                numbers(self.topic_counts()).keep(name, number);
+                number
             }
         };
-        Ok(u64::try_from(count).unwrap_or(0))
+        Ok(u64::try_from(number).unwrap_or(0))
     }
 }

@@ -38,8 +38,8 @@ mod run_engine;
 mod schema;
 mod settle;
 mod statement;
+mod topic_counts;
 mod transaction;
-mod waiting_counts;
 mod write_job;
 mod writer;
 
@@ -57,9 +57,9 @@ use crate::domain::{Job, JobId, JobKey, PriorityAgeing, TopicName, limit};
 use crate::store::{
     self, Claim, ClaimResult, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage, JobRequest,
     LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite,
-    PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, ShardEvent, ShardEvents,
-    ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store,
-    StoreFuture, StoreInfo, StoreUsage, TopicInfo,
+    PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, RoomQuery, ShardEvent,
+    ShardEvents, ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats, SharedState,
+    StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo,
 };
 
 use reader::SqliteReaders;
@@ -249,13 +249,8 @@ impl Store for SqliteStore {
         })
     }
 
-    fn oldest_waiting(
-        &self,
-        topic: TopicName,
-        jobs: usize,
-        max_waiting: u64,
-    ) -> StoreFuture<'_, Vec<JobId>> {
-        let query = full_topics::EvictQuery { topic, jobs, max_waiting };
+    fn oldest_waiting(&self, topic: TopicName, room: RoomQuery) -> StoreFuture<'_, Vec<JobId>> {
+        let query = full_topics::EvictQuery { topic, room };
         self.writer.call(SyncLevel::Lazy, 1, query, full_topics::oldest_waiting)
     }
 

@@ -34,9 +34,8 @@ pub(super) fn apply_to(
 ) -> SqliteResult<(CommandReply, Option<Record>)> {
     let decision = decide(session, key, row, command)?;
     if let Command::Enqueue(new) = command
-        && let Some(max) = new.max_waiting
-        && decision.adds_waiting(row.map(|row| &row.record))
-        && session.waiting_count(&key.topic)? >= max
+        && new.is_limited()
+        && !has_room(session, key, row, new, &decision)?
     {
         let full = EnqueueCommandReply::topic_full(session.now);
         return Ok((CommandReply::Enqueued(full), None));
@@ -50,6 +49,20 @@ pub(super) fn apply_to(
         RecordChange::Keep | RecordChange::Remove => None,
     };
     Ok((decision.reply, record))
+}
+
+/// Returns whether the topic has room for what the decision about a new job adds to it.
+fn has_room(
+    session: &mut WriteTransaction<'_>,
+    key: &JobKey,
+    row: Option<&JobRow>,
+    new: &engine::Enqueue,
+    decision: &Decision,
+) -> SqliteResult<bool> {
+    let before = row.map(|row| &row.record);
+    let jobs = u64::from(decision.adds_waiting(before));
+    let bytes = decision.added_bytes(before.map_or(0, Record::counted_bytes));
+    session.has_room(&key.topic, new, jobs, bytes)
 }
 
 /// Decides the effects of a command; nothing is written.

@@ -26,6 +26,10 @@ pub(super) fn ack<'c>(
     else {
         return Ok(None);
     };
+    // The engine knows how many bytes leave the topic.
+    if session.topic_counts().bytes.has(&key.topic) {
+        return Ok(None);
+    }
     let Some(topic) = session.topic(&key.topic)? else { return Ok(None) };
     let removed = params![topic, key.id.as_str(), signed(token.0)];
     if plain.get(session)?.execute(removed)? == 0 {

@@ -13,7 +13,7 @@ use super::ended_ids::EndedIds;
 use super::error_mapping::SqliteResult;
 use super::lane_setting::{FIND as FIND_SETTING, LaneSetting};
 use super::statement::statement;
-use super::waiting_counts::WaitingCounts;
+use super::topic_counts::TopicCounts;
 
 const FILE: &str = include_str!("topics.sql");
 const FIND: &str = statement(FILE, "find");
@@ -30,7 +30,7 @@ pub(super) struct WriterState {
     pub(super) name: ShardName,
     topics: HashMap<TopicName, CachedTopic>,
     totals: HashMap<i64, TopicTotals>,
-    waiting_counts: WaitingCounts,
+    topic_counts: TopicCounts,
     claimable: HashMap<TopicName, Time>,
     /// Topics that were found empty, by key. In memory: after a restart they are found again.
     empty_topics: HashMap<i64, EmptyTopic>,
@@ -177,7 +177,7 @@ impl WriterState {
             name,
             topics: HashMap::new(),
             totals: HashMap::new(),
-            waiting_counts: WaitingCounts::default(),
+            topic_counts: TopicCounts::default(),
             claimable: HashMap::new(),
             empty_topics: HashMap::new(),
             forgotten: Vec::new(),
@@ -217,7 +217,7 @@ impl WriterState {
     pub(super) fn discard_uncommitted(&mut self) {
         self.topics.clear();
         self.totals.clear();
-        self.waiting_counts.clear();
+        self.topic_counts.clear();
         self.claimable.clear();
         self.empty_topics.clear();
         self.forgotten.clear();
@@ -481,9 +481,9 @@ impl<'c> WriteTransaction<'c> {
         }
     }
 
-    /// Returns the numbers of waiting jobs, to read or to adjust.
-    pub(super) fn waiting_counts(&mut self) -> &mut WaitingCounts {
-        &mut self.state.waiting_counts
+    /// Returns the numbers of topics with limits, to read or to adjust.
+    pub(super) fn topic_counts(&mut self) -> &mut TopicCounts {
+        &mut self.state.topic_counts
     }
 
     /// Returns the time since which the topic with this key has been seen empty. `enqueued` is the number of jobs
@@ -506,7 +506,7 @@ impl<'c> WriteTransaction<'c> {
     pub(super) fn forget_topic(&mut self, topic: i64, name: &TopicName) {
         self.state.topics.remove(name);
         self.state.empty_topics.remove(&topic);
-        self.state.waiting_counts.forget(name);
+        self.state.topic_counts.forget(name);
         self.state.forgotten.push(name.clone());
     }
 

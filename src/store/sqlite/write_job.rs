@@ -87,7 +87,7 @@ pub(super) fn write(
     let Decision { change, parts, effects, .. } = decision;
     let target = effects.moved_to.as_ref();
     let before = row.filter(|_| !matches!(change, RecordChange::Keep)).and_then(LanePlace::of);
-    count_waiting(session, key, row, decision);
+    adjust_counts(session, key, row, decision);
     let written = match (change, row) {
         (RecordChange::Keep, _) | (RecordChange::Remove, None) => None,
         (RecordChange::Remove, Some(row)) => {
@@ -128,22 +128,23 @@ pub(super) fn write(
     count(session, key, row, effects)
 }
 
-/// Adjusts the numbers of waiting jobs of the topics that the decision is about.
-fn count_waiting(
+/// Adjusts the numbers of the topics that the decision is about.
+fn adjust_counts(
     session: &mut WriteTransaction<'_>,
     key: &JobKey,
     row: Option<&JobRow>,
     Decision { change, effects, .. }: &Decision,
 ) {
-    let waits = |record: &Record| record.phase == Phase::Waiting;
-    let counts = session.waiting_counts();
-    if !matches!(change, RecordChange::Keep) && row.is_some_and(|row| waits(&row.record)) {
-        counts.add(&key.topic, -1);
+    let counts = session.topic_counts();
+    let mut add = |topic: &TopicName, record: &Record, sign: i64| {
+        counts.waiting.add(topic, sign * i64::from(record.phase == Phase::Waiting));
+        counts.bytes.add(topic, sign * record.counted_bytes().cast_signed());
+    };
+    if let Some(row) = row.filter(|_| !matches!(change, RecordChange::Keep)) {
+        add(&key.topic, &row.record, -1);
     }
-    if let RecordChange::Write(record) | RecordChange::Insert(record) = change
-        && waits(record)
-    {
-        counts.add(effects.moved_to.as_ref().unwrap_or(&key.topic), 1);
+    if let RecordChange::Write(record) | RecordChange::Insert(record) = change {
+        add(effects.moved_to.as_ref().unwrap_or(&key.topic), record, 1);
     }
 }
 

@@ -92,8 +92,8 @@ impl SqliteWriter {
         let handle = std::thread::Builder::new()
             .name("ringq-sqlite".into())
             .spawn(move || thread.run(calls))?;
-        // Whoever moves a manual clock also sends the heartbeats: one from here would end, at a moment of its own, the
-        // silence that the mover makes.
+        // Whatever moves a manual clock also sends the heartbeats: one from here would end, at a moment of its own, the
+        // silence that it makes.
         if is_system_clock {
             tokio::spawn(send_heartbeats(queue.downgrade()));
         }

@@ -36,6 +36,10 @@ pub struct NewJob {
     /// Number of waiting jobs that the topic may have on the shard: a job that would make it more is not written.
     /// `None`: no limit.
     pub max_waiting: Option<u64>,
+    /// Number of bytes that the stored jobs of the topic may have on the shard: a job that would make it more is not
+    /// written. [`u64::MAX`]: the job is counted, and always written. `None`: no limit; a store that counts job by job does
+    /// not count this one.
+    pub max_bytes: Option<u64>,
     /// Last error of a job that comes from another topic, empty for others; used only if no record has the id.
     pub last_error: String,
     /// The durability to wait for after the write, also if nothing has to be written: the record found may be only a
@@ -43,6 +47,19 @@ pub struct NewJob {
     pub durability: Option<Durability>,
     /// Deadline of the caller: after it the job is not written any more. `None`: no deadline.
     pub deadline: Option<Instant>,
+}
+
+/// Room that a topic is to have on a shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoomQuery {
+    /// Number of jobs to make room for, at most [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX).
+    pub jobs: usize,
+    /// Number of waiting jobs that the topic may have. `None`: no limit.
+    pub max_waiting: Option<u64>,
+    /// Bytes of the jobs to make room for, at most `max_bytes`.
+    pub bytes: u64,
+    /// Number of bytes that the stored jobs of the topic may have. `None`: no limit.
+    pub max_bytes: Option<u64>,
 }
 
 /// Result of an enqueue.
@@ -77,7 +94,8 @@ impl NewJob {
             request_code: request,
             ..
         } = self;
-        let NewJob { precondition: prior, checkpoint, last_error, max_waiting, .. } = self;
+        let NewJob { precondition: prior, checkpoint, last_error, max_waiting, max_bytes, .. } =
+            self;
         let new = engine::Enqueue {
             spec,
             due,
@@ -89,6 +107,7 @@ impl NewJob {
             precondition: prior,
             checkpoint,
             max_waiting,
+            max_bytes,
             last_error,
         };
         (key, new)
@@ -119,7 +138,14 @@ impl From<(JobKey, engine::Enqueue)> for NewJob {
             request_code: request,
             ..
         } = new;
-        let engine::Enqueue { precondition: prior, checkpoint, last_error, max_waiting, .. } = new;
+        let engine::Enqueue {
+            precondition: prior,
+            checkpoint,
+            last_error,
+            max_waiting,
+            max_bytes,
+            ..
+        } = new;
         let (durability, until) = (None, None);
         NewJob {
             key,
@@ -133,6 +159,7 @@ impl From<(JobKey, engine::Enqueue)> for NewJob {
             precondition: prior,
             checkpoint,
             max_waiting,
+            max_bytes,
             last_error,
             durability,
             deadline: until,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rand::prelude::*;
 use ringq::domain::engine::{Command, NotWrittenReason};
 use ringq::domain::{EnqueueOutcome, GroupName, JobId, OnConflict, Spec, State};
-use ringq::store::{JobRequest, NewJob, StoreFuture, WriteResult, all_or_worst_error};
+use ringq::store::{JobRequest, NewJob, RoomQuery, StoreFuture, WriteResult, all_or_worst_error};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -38,8 +38,10 @@ async fn waiting(q: &Fixture, name: &str) -> u64 {
 
 /// Makes room as a server does; returns the ids of the evicted jobs.
 async fn evict(q: &Fixture, jobs: usize, max: u64) -> Vec<String> {
-    let oldest = q.store.oldest_waiting(topic(TOPIC), jobs, max).await.unwrap();
-    let request = |id: &JobId| JobRequest::new(key(TOPIC, id.as_str()), Command::Evict);
+    let room = RoomQuery { jobs, max_waiting: Some(max), ..RoomQuery::default() };
+    let oldest = q.store.oldest_waiting(topic(TOPIC), room).await.unwrap();
+    let evict = Command::Evict { frees_bytes: false };
+    let request = |id: &JobId| JobRequest::new(key(TOPIC, id.as_str()), evict.clone());
     let evicted = q.store.apply(oldest.iter().map(request).collect()).await;
     assert!(all_or_worst_error(evicted).unwrap().iter().all(|applied| applied.is_done()));
     oldest.iter().map(ToString::to_string).collect()
@@ -252,7 +254,7 @@ pub(crate) async fn an_evicted_job_is_expired_and_one_that_runs_stays(q: Fixture
     q.put(NewJob { retention: kept, ..new_job("kept") }).await;
     let running = q.claim_one().await;
     assert_eq!(evict(&q, 1, 0).await, [""; 0], "nothing waits");
-    let evicted = JobRequest::new(key(TOPIC, "kept"), Command::Evict);
+    let evicted = JobRequest::new(key(TOPIC, "kept"), Command::Evict { frees_bytes: false });
     let applied = all_or_worst_error(q.store.apply(vec![evicted]).await).unwrap();
     assert!(!applied[0].is_done(), "a job that has been claimed meanwhile stays");
     q.end(&running, released()).await;

@@ -9,6 +9,7 @@ mod attempts;
 mod away;
 mod backlog;
 mod beat;
+mod bytes;
 mod checkpoint;
 mod claim;
 mod conflict;
@@ -116,6 +117,19 @@ macro_rules! conformance {
                 a_repeat_within_the_tombstone_is_unchanged_and_after_it_created
                 a_reschedule_without_priority_keeps_it
                 a_reschedule_moves_neither_payload_nor_policy
+            }
+            bytes {
+                a_topic_without_room_for_the_bytes_takes_no_job
+                a_job_without_a_limit_counts_for_the_others
+                bytes_leave_with_the_job_however_it_ends
+                a_record_that_is_kept_keeps_its_bytes
+                a_job_that_changes_counts_as_it_is
+                a_job_that_moves_takes_its_bytes_along
+                follow_ups_count_and_are_not_held_back
+                calls_at_once_never_exceed_the_bytes
+                the_oldest_jobs_leave_until_there_is_room
+                room_for_bytes_is_made_among_groups_and_many_jobs
+                the_bytes_are_those_of_the_jobs_whatever_happens_to_them
             }
             full {
                 a_full_topic_takes_no_job

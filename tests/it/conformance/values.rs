@@ -42,6 +42,7 @@ pub(crate) fn job_in(topic: &str, id: &str) -> NewJob {
         precondition: WritePrecondition::Anything,
         checkpoint: None,
         max_waiting: None,
+        max_bytes: None,
         last_error: String::new(),
     }
 }

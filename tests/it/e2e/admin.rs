@@ -403,6 +403,7 @@ async fn list_shards_and_server_info_report_what_there_is() {
         "group_purge",
         "topic_admin",
         "topic_max_jobs",
+        "topic_max_stored_bytes",
         "topic_purge",
         "topic_weights",
         "priority_ageing",

@@ -11,14 +11,15 @@ use tonic_types::StatusExt as _;
 use crate::harness::{Client, Redis, Server, Setup, eventually, http_get, job, request, take};
 
 /// Servers on some shards, and a client of each.
-struct Fleet {
+pub(super) struct Fleet {
     shards: Vec<Redis>,
     _servers: Vec<Server>,
-    clients: Vec<Client>,
+    pub(super) clients: Vec<Client>,
 }
 
 impl Fleet {
-    async fn start(servers: usize, shards: usize, topic: Topic) -> Option<Fleet> {
+    /// Starts them with a topic `t`, whose limits all servers have; `None`: there is no redis-server.
+    pub(super) async fn start(servers: usize, shards: usize, topic: Topic) -> Option<Fleet> {
         let mut redis = Vec::new();
         for _ in 0..shards {
             redis.push(Redis::start().await?);
@@ -42,20 +43,21 @@ impl Fleet {
 async fn has_limit(client: &Client) -> bool {
     let request = ringq::pb::GetTopicRequest { name: "t".into() };
     let topic = client.topics.clone().get_topic(request).await;
-    topic.is_ok_and(|topic| topic.into_inner().topic.unwrap().max_jobs > 0)
+    let has_limit = |topic: Topic| topic.max_jobs > 0 || topic.max_stored_bytes > 0;
+    topic.is_ok_and(|topic| topic.into_inner().topic.is_some_and(has_limit))
 }
 
 fn limited(max_jobs: i64, on_full: OverflowPolicy) -> Topic {
     Topic { name: "t".into(), max_jobs, on_full: on_full.into(), ..Topic::default() }
 }
 
-async fn create(client: &Client, topic: Topic) {
+pub(super) async fn create(client: &Client, topic: Topic) {
     let request = CreateTopicRequest { topic: Some(topic) };
     client.topics.clone().create_topic(request).await.unwrap();
 }
 
 /// Enqueues jobs in one call; returns the error of each that was refused.
-async fn enqueue(client: &Client, jobs: Vec<JobSpec>) -> Vec<Option<ItemError>> {
+pub(super) async fn enqueue(client: &Client, jobs: Vec<JobSpec>) -> Vec<Option<ItemError>> {
     let request = BatchEnqueueRequest { jobs, ..Default::default() };
     let answer = client.queue.clone().batch_enqueue(request).await.unwrap().into_inner();
     answer.results.into_iter().map(|result| result.error).collect()
@@ -69,7 +71,8 @@ fn number(delivery: &Delivery) -> Option<u32> {
     }
 }
 
-fn taken(results: &[Option<ItemError>]) -> usize {
+/// Returns the number of jobs that were written; the others were refused because the topic is full.
+pub(super) fn taken(results: &[Option<ItemError>]) -> usize {
     for error in results.iter().flatten() {
         assert_eq!(error.reason, "TOPIC_FULL", "{error:?}");
     }

@@ -41,6 +41,7 @@ mod explain;
 /// Fences and checkpoints: order of deliveries, and the state that a delivery takes over from the one before.
 mod fence;
 mod full;
+mod full_bytes;
 /// Groups of a topic.
 mod groups;
 /// The contract through grpcurl alone.

@@ -86,6 +86,7 @@ async fn a_topic_is_created_read_changed_and_deleted() {
         priority: Some(5),
         priority_ageing: seconds(600),
         max_payload_bytes: 1_000,
+        max_stored_bytes: 1 << 40,
         ..named("orders")
     };
     let created = create(&client, settings.clone()).await.unwrap();

@@ -217,6 +217,7 @@ impl Dice {
             precondition: WritePrecondition::Anything,
             checkpoint: None,
             max_waiting: None,
+            max_bytes: None,
             last_error: self.maybe(0.1, |_| "it crashed".to_owned()).unwrap_or_default(),
         }
     }
@@ -253,6 +254,7 @@ impl Dice {
             precondition: WritePrecondition::Anything,
             checkpoint: None,
             max_waiting: None,
+            max_bytes: None,
             last_error: String::new(),
         }
     }

@@ -43,7 +43,7 @@ end
 
 -- Returns the lease suffix of a job with a history, with parts, or with a lease duration of its own.
 local function special(taker, id, apart, lived, own_lease)
-  if apart % (2 * $apart.payload) >= $apart.payload or apart >= $apart.checkpoint then
+  if apart % (2 * $apart.payload) >= $apart.payload or apart % (2 * $apart.checkpoint) >= $apart.checkpoint then
     local e, parts = #extras, call('HMGET', P .. 'more:' .. name, 'p' .. id, 'c' .. id)
     extras[e + 1], extras[e + 2], extras[e + 3] = #members, parts[1], parts[2]
   end

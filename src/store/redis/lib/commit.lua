@@ -17,11 +17,22 @@ local function topic(name, creates)
   return k
 end
 
--- Returns whether a topic has at least this number of waiting jobs. Most calls never need it.
-local function has_waiting(name, number)
+-- Returns whether a topic has no room for one more waiting job and these bytes. Most calls never need it.
+local function has_no_room(name, max_waiting, max_bytes, bytes)
   --#include order_of_mark
   --#include waiting_count
-  return waiting_count(name) >= number
+  if max_bytes < $time.max and (call('HGET', P .. 'topic:' .. name, 'bytes') or 0) + bytes > max_bytes then return true end
+  return max_waiting < $time.max and waiting_count(name) >= max_waiting
+end
+
+-- Adds to the counted bytes of a topic.
+local function add_bytes(k, number)
+  if number ~= 0 then call('HINCRBY', k.key, 'bytes', number) end
+end
+
+-- Returns the bytes of a job that are in the count of its topic.
+local function counted_bytes(j)
+  return j.apart >= $apart.counted and j.bytes or 0
 end
 
 -- Returns whether a job is still in the state on which the decision was based.
@@ -71,6 +82,7 @@ local function remove(j, to)
   leave(j)
   call('HDEL', j.k.jobs, j.id)
   if j.apart <= $apart.kept then return end
+  add_bytes(j.k, -counted_bytes(j))
   local kinds = kinds_of(j)
   for i = 1, to and #kinds or 0 do
     -- A redriven job has no result.
@@ -97,6 +109,12 @@ local function record_of(k, id, plan, rest, arrival)
   -- For a job that continues to run these are the deadline of its lease and the time of its extension (0: unchanged).
   if j.runs and finished ~= 0 then j.deadline, j.extended = finished, forgotten end
   return j
+end
+
+-- Marks a job as one whose bytes are counted.
+local function count_in(j)
+  j.apart = j.apart + $apart.counted
+  j.record = sub(j.record, 1, $record.apart - 1) .. string.char(j.apart) .. sub(j.record, $record.inside)
 end
 
 local function stand(j)
@@ -149,6 +167,9 @@ local function write(w, raw, mover)
   end
   for part = w + 6, w + 4 + 2 * ARGV[w + 5], 2 do change_part(k.more, id, ARGV[part], ARGV[part + 1]) end
   local j = record_of(k, id, plan, rest, arrival)
+  -- A topic that counts bytes counts the jobs that move to it, too.
+  if mover and j.apart < $apart.counted and call('HEXISTS', k.key, 'bytes') == 1 then count_in(j) end
+  add_bytes(k, counted_bytes(j) - (before and what == WRITE and counted_bytes(before) or 0))
   if j.runs then return keep_running(before, j) end
   if before and what == WRITE then leave(before) end
   save(j)
@@ -157,16 +178,19 @@ end
 
 while a <= #ARGV do
   local writes, from, till, kind = sunpack($item[writes..kind], ARGV[a])
-  local limited, most
+  local limited, max_waiting, max_bytes, bytes
   a = a + 1
-  if kind == LIMITED then limited, most, a = ARGV[a], ARGV[a + 1] + 0, a + 2 end
+  if kind == LIMITED then
+    limited, max_waiting, max_bytes, bytes = ARGV[a], ARGV[a + 1] + 0, ARGV[a + 2] + 0, ARGV[a + 3] + 0
+    a = a + 4
+  end
   local first, found, holds = a, {}, now >= from and now < till
   for i = 1, writes do
     found[i] = call('HGET', P .. 'jobs:' .. ARGV[a], ARGV[a + 1])
     holds = holds and is_unchanged(ARGV[a], ARGV[a + 1], found[i], ARGV[a + 2])
     a = a + 6 + 2 * ARGV[a + 5]
   end
-  local is_full = holds and limited and has_waiting(limited, most)
+  local is_full = holds and limited and has_no_room(limited, max_waiting, max_bytes, bytes)
   if holds and not is_full then
     local w = first
     for i = 1, writes do

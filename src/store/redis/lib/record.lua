@@ -48,8 +48,8 @@ end
 -- Parses the head of a record into a table, with the whole record.
 local function head_of(k, id, record)
   local j = { k = k, id = id, record = record, expire = 0 }
-  local inside, _
-  j.due, j.arrival, j.created, j.apart, inside, j.version, _, j.phase, j.priority = sunpack($record[due..priority], record)
+  local inside
+  j.due, j.arrival, j.created, j.apart, inside, j.version, j.bytes, j.phase, j.priority = sunpack($record[due..priority], record)
   if inside >= $inside.extension then
     j.expire = sunpack($record[expire], record, j.phase == 0 and $record.expire or $ended.expire)
     if inside >= $inside.group then
