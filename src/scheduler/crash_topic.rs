@@ -65,7 +65,9 @@ impl Scheduler {
             match job {
                 Ok(Some(job)) if has_lease(&job, lease) => {
                     let error = self.last_error(lease, cause);
-                    copies.push((index, copy(job, topic.clone(), error)));
+                    let max_bytes = self.only_counted(topic);
+                    let copy = NewJob { max_bytes, ..copy(job, topic.clone(), error) };
+                    copies.push((index, copy));
                 }
                 // Without the job of this lease, its end will be refused, too.
                 Ok(_) => {}
@@ -247,8 +249,7 @@ fn copy(job: Job, topic: TopicName, last_error: String) -> NewJob {
         precondition: WritePrecondition::Anything,
         checkpoint: job.checkpoint,
         max_waiting: None,
-        // No limit holds it back, but it counts where the topic has one.
-        max_bytes: Some(u64::MAX),
+        max_bytes: None,
         last_error,
         durability: None,
         deadline: None,

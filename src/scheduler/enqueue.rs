@@ -194,6 +194,12 @@ impl Scheduler {
         }
     }
 
+    /// Returns [`NewJob::max_bytes`] of a job that no limit holds back: it counts where its topic limits the bytes.
+    pub(super) fn only_counted(&self, topic: &TopicName) -> Option<u64> {
+        let policies = self.inner.policies.any()?;
+        policies.settings(topic)?.max_stored_bytes.map(|_| u64::MAX)
+    }
+
     /// Returns what the topic does with a job for which it has no room.
     pub(super) fn on_full(&self, topic: &TopicName) -> OverflowPolicy {
         let policies = self.inner.policies.any();

@@ -32,6 +32,14 @@ struct JobSum {
     bytes: u64,
 }
 
+/// Room that jobs of one caller need.
+#[derive(Clone, Copy)]
+struct NeededRoom {
+    all: RoomQuery,
+    /// Room for the smallest job alone.
+    least: RoomQuery,
+}
+
 /// Jobs for which a caller waits; they are subtracted also if the caller goes away.
 struct Wanted<'t> {
     turns: &'t Turns,
@@ -60,8 +68,8 @@ impl Scheduler {
         let Some(room) = limits.room_for(jobs) else { return false };
         match self.inner.evictions.make_room(shard, topic, room).await {
             Ok(evicted) => {
-                self.inner.metrics.evicted(topic.as_str(), evicted);
-                true
+                self.inner.metrics.evicted(topic.as_str(), evicted.unwrap_or(0));
+                evicted.is_some()
             }
             Err(error) => {
                 tracing::debug!(%topic, %error, "the oldest jobs of a full topic were not dropped");
@@ -74,16 +82,19 @@ impl Scheduler {
 // === impl TopicLimits ===
 
 impl TopicLimits {
-    /// Returns the room that the jobs need, as far as an empty topic has it; `None`: it has none for any of them.
-    fn room_for<'j>(self, jobs: impl Iterator<Item = &'j NewJob>) -> Option<RoomQuery> {
+    /// Returns the room that the jobs need, as far as an empty topic has it, and that for the smallest of them; `None`: it
+    /// has none for any.
+    fn room_for<'j>(self, jobs: impl Iterator<Item = &'j NewJob>) -> Option<NeededRoom> {
         let TopicLimits { max_waiting, max_bytes } = self;
         let (most_jobs, most_bytes) =
             (max_waiting.unwrap_or(u64::MAX), max_bytes.unwrap_or(u64::MAX));
         let bytes = jobs.map(|job| job.spec.bytes() as u64).filter(|&bytes| bytes <= most_bytes);
-        let sum = bytes.fold(JobSum::default(), |sum, bytes| sum.plus(JobSum { jobs: 1, bytes }));
-        let jobs = sum.jobs.min(usize::try_from(most_jobs).unwrap_or(usize::MAX));
-        let room = RoomQuery { jobs, max_waiting, bytes: sum.bytes.min(most_bytes), max_bytes };
-        (jobs > 0).then_some(room)
+        let bytes: Vec<u64> = bytes.collect();
+        let jobs = bytes.len().min(usize::try_from(most_jobs).unwrap_or(usize::MAX));
+        let sum = bytes.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+        let all = RoomQuery { jobs, max_waiting, bytes: sum.min(most_bytes), max_bytes };
+        let least = RoomQuery { jobs: 1, bytes: bytes.into_iter().min()?, ..all };
+        (jobs > 0).then_some(NeededRoom { all, least })
     }
 }
 
@@ -91,7 +102,7 @@ impl TopicLimits {
 
 impl Evictions {
     /// Makes the oldest waiting jobs of a topic EXPIRED, so that it has this room on the shard, and that for the jobs of
-    /// the other callers that wait; returns how many.
+    /// the other callers that wait; returns how many. `None`: none, because not even the smallest job gets room by that.
     ///
     /// # Errors
     /// Errors of the store.
@@ -99,8 +110,8 @@ impl Evictions {
         &self,
         shard: &Shard,
         topic: &TopicName,
-        room: RoomQuery,
-    ) -> shards::Result<u64> {
+        room: NeededRoom,
+    ) -> shards::Result<Option<u64>> {
         let place = (shard.name().clone(), topic.clone());
         let turns = Arc::clone(lock(&self.0).entry(place.clone()).or_default());
         let evicted = turns.make_room(shard, topic, room).await;
@@ -124,21 +135,26 @@ impl Turns {
         &self,
         shard: &Shard,
         topic: &TopicName,
-        room: RoomQuery,
-    ) -> shards::Result<u64> {
+        NeededRoom { all: room, least }: NeededRoom,
+    ) -> shards::Result<Option<u64>> {
         let sum = JobSum { jobs: room.jobs, bytes: room.bytes };
         let _wanted = Wanted::add(self, sum);
         let _turn = self.turn.lock().await;
         let wanted = *lock(&self.wanted);
         let most = usize::try_from(room.max_waiting.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
         let most_bytes = room.max_bytes.unwrap_or(u64::MAX);
-        let room = RoomQuery {
+        let of_all_callers = RoomQuery {
             jobs: wanted.jobs.clamp(sum.jobs, most.max(sum.jobs)),
             bytes: wanted.bytes.clamp(sum.bytes, most_bytes.max(sum.bytes)),
             ..room
         };
-        // Nothing is evicted for a caller for whom another one has made room.
-        shard.evict(topic, room).await.map(|evicted| evicted as u64)
+        // Nothing is evicted for a caller for whom another one has made room, nor in vain.
+        for room in [of_all_callers, room, least] {
+            if let Some(evicted) = shard.evict(topic, room).await? {
+                return Ok(Some(evicted as u64));
+            }
+        }
+        Ok(None)
     }
 }
 

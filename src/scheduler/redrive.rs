@@ -58,6 +58,8 @@ struct RedriveRun<'a> {
     now: Time,
     redrive: &'a RedriveJobs,
     until: Option<Instant>,
+    /// [`NewJob::max_bytes`] of jobs that go to another topic.
+    max_bytes: Option<u64>,
     total: RedriveResult,
     /// Error because of which jobs were left, by shard.
     failed: BTreeMap<ShardName, ShardError>,
@@ -90,7 +92,9 @@ impl Scheduler {
     ) -> shards::Result<RedrivenJobs> {
         let (shards, total) = (&self.inner.shards, RedriveResult::default());
         let (now, failed) = (self.now(), BTreeMap::new());
-        let mut work = RedriveRun { shards, now, redrive: &redrive, until, total, failed };
+        let max_bytes = redrive.target.as_ref().and_then(|target| self.only_counted(target));
+        let mut work =
+            RedriveRun { shards, now, redrive: &redrive, until, max_bytes, total, failed };
         if redrive.ids.is_empty() {
             for shard in shards.all() {
                 for &state in &redrive.states {
@@ -329,11 +333,11 @@ impl RedriveRun<'_> {
             taken.into_iter().map(|job| job.is_none()).collect()
         } else {
             let (spacing, mut delay) = (self.redrive.spacing(), self.delay());
-            let until = self.until;
+            let (until, max_bytes) = (self.until, self.max_bytes);
             let moved = jobs.into_iter().map(|job| {
                 let expire = self.expire(&job, delay);
                 let moved = copy_for_target(new(&job.key.id), job, delay, expire);
-                let moved = NewJob { deadline: until, ..moved };
+                let moved = NewJob { deadline: until, max_bytes, ..moved };
                 delay += spacing;
                 moved
             });
@@ -435,8 +439,7 @@ fn copy_for_target(key: JobKey, job: Job, delay: Duration, expire: Option<When>)
         precondition: WritePrecondition::Anything,
         checkpoint: job.checkpoint,
         max_waiting: None,
-        // No limit holds it back, but it counts where the topic has one.
-        max_bytes: Some(u64::MAX),
+        max_bytes: None,
         last_error: job.last_error,
         durability: None,
         deadline: None,

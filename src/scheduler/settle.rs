@@ -10,8 +10,8 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Payload, Receipt, RetryOverrides, ShardName, Time, Token};
 use crate::shards::{self, Shard, ShardError};
 use crate::store::{
-    Error, LeaseEvent, LeaseExtension, LeaseRef, LeaseRefusal, LeaseSettlement, RequestResult,
-    SettleAction,
+    Error, LeaseEvent, LeaseExtension, LeaseRef, LeaseRefusal, LeaseSettlement, NewJob,
+    RequestResult, SettleAction,
 };
 
 use super::{Draft, EnqueueError, Scheduler};
@@ -128,9 +128,12 @@ impl Scheduler {
         let (mut receipts, mut settles) = (Vec::with_capacity(room), Vec::with_capacity(room));
         for (item, refused) in items.into_iter().zip(&refused) {
             if refused.is_none() {
-                let follow_ups = item.follow_ups.into_iter();
-                let follow_ups =
-                    follow_ups.map(|draft| self.with_new_id(shard, draft).into_command()).collect();
+                let follow_up = |draft| {
+                    let job = self.with_new_id(shard, draft);
+                    let max_bytes = self.only_counted(&job.key.topic);
+                    NewJob { max_bytes, ..job }.into_command()
+                };
+                let follow_ups = item.follow_ups.into_iter().map(follow_up).collect();
                 let end = SettleAction::Ack { result: item.result, follow_ups };
                 let (lease, owner) = (lease_ref(&item.receipt), item.receipt.owner);
                 settles.push(LeaseSettlement { lease, owner, action: end, deadline: None });

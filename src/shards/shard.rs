@@ -294,14 +294,19 @@ impl Shard {
     }
 
     /// Makes the oldest waiting jobs of a topic EXPIRED, so that it has this room, see [`Store::oldest_waiting`]; returns
-    /// how many.
+    /// how many. `None`: none, because the room cannot be made.
     ///
     /// # Errors
     /// Errors of the store.
-    pub async fn evict(&self, topic: &TopicName, room: RoomQuery) -> Result<usize, ShardError> {
+    pub async fn evict(
+        &self,
+        topic: &TopicName,
+        room: RoomQuery,
+    ) -> Result<Option<usize>, ShardError> {
         let room = RoomQuery { jobs: room.jobs.min(limit::CALL_JOBS_MAX), ..room };
         let name = topic.clone();
         let ids = self.call(Op::OldestWaiting, |store| store.oldest_waiting(name, room)).await?;
+        let Some(ids) = ids else { return Ok(None) };
         // A record that stays would keep its bytes.
         let evict = Command::Evict { frees_bytes: room.max_bytes.is_some() };
         let request = |id| JobRequest::new(JobKey { topic: topic.clone(), id }, evict.clone());
@@ -316,7 +321,7 @@ impl Shard {
             }
         }
         // One job that cannot be read does not keep the others.
-        failed.filter(|_| count == 0).map_or(Ok(count), Err)
+        failed.filter(|_| count == 0).map_or(Ok(Some(count)), Err)
     }
 
     /// Claims jobs, see [`Store::claim`].

@@ -415,7 +415,11 @@ impl Store for FaultyStore {
         self.call_store_read(move |store| store.stats(topics, options))
     }
 
-    fn oldest_waiting(&self, topic: TopicName, room: RoomQuery) -> StoreFuture<'_, Vec<JobId>> {
+    fn oldest_waiting(
+        &self,
+        topic: TopicName,
+        room: RoomQuery,
+    ) -> StoreFuture<'_, Option<Vec<JobId>>> {
         self.call_store(move |store| store.oldest_waiting(topic, room))
     }
 

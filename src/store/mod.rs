@@ -144,11 +144,15 @@ pub trait Store: Send + Sync {
         options: StatsOptions,
     ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>>;
 
-    /// Returns the waiting jobs that have to leave a topic so that it has this room, at most
-    /// [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX): those of the lowest priority, of them those with the
-    /// earliest due time. Of the jobs with a group, the first few hundred by due time are compared where that takes the
-    /// read of their records.
-    fn oldest_waiting(&self, topic: TopicName, room: RoomQuery) -> StoreFuture<'_, Vec<JobId>>;
+    /// Returns the waiting jobs that have to leave a topic so that it has this room: those of the lowest priority, of them
+    /// those with the earliest due time. Of the jobs with a group, the first few hundred by due time are compared where
+    /// that takes the read of their records. `None`: for the bytes more than
+    /// [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX) jobs would have to leave, or more than wait.
+    fn oldest_waiting(
+        &self,
+        topic: TopicName,
+        room: RoomQuery,
+    ) -> StoreFuture<'_, Option<Vec<JobId>>>;
 
     /// Lists the groups of a topic that have waiting or running jobs, in the order of their text.
     fn groups(&self, query: GroupsQuery) -> StoreFuture<'_, Vec<ShardGroupStats>>;

@@ -118,8 +118,8 @@ pub struct Enqueue {
     /// [`Decision::adds_waiting`](super::Decision::adds_waiting). `None`: no limit.
     pub max_waiting: Option<u64>,
     /// Number of bytes that the stored jobs of the topic may have on the shard, see
-    /// [`Record::counted_bytes`](super::Record::counted_bytes). The store
-    /// counts the job, and writes nothing that would make them more; [`u64::MAX`]: it only counts. `None`: no limit.
+    /// [`Record::counted_bytes`](super::Record::counted_bytes). The store counts the job, and writes nothing that would
+    /// make them more; [`u64::MAX`]: it only counts. `None`: no limit.
     pub max_bytes: Option<u64>,
     /// Last error of a job that comes from another topic; empty: none. Ignored if a job that has the id stays.
     pub last_error: String,

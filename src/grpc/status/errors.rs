@@ -318,8 +318,9 @@ fn topic_full(full: &FullTopic) -> RpcError {
             "the topic has no room for the job below max_jobs and max_stored_bytes",
         ),
     };
+    let finished = if full.has_max_stored_bytes { "delete dead and finished jobs, " } else { "" };
     let message = format!(
-        "{text}, and nothing was written; retry after the delay in RetryInfo, add workers, or raise {limit}"
+        "{text}, and nothing was written; retry after the delay in RetryInfo, add workers, {finished}or raise {limit}"
     );
     RpcError::new(Reason::TopicFull, message)
         .with("topic", full.topic.as_str())

@@ -2,7 +2,8 @@
 -- commit: writes decisions about jobs. An item is one decision, or several about the same jobs: all of it is written,
 -- or nothing if a job has changed since its decision.
 -- ARGV: now; per item: header (`layout.rs`) with its number of writes, the time in which it is valid, and its kind; if it
--- has a limit, the topic that gets a waiting job and the number of them that it may have; per write: topic, id, expected state (empty: no record; `?`: no record and no history of its id; else version, for a running
+-- has limits, the topic that grows, the number of waiting jobs that it may have with a new one, the number of bytes that it
+-- may have with the new ones (the greatest time: no limit), and the number of these; per write: topic, id, expected state (empty: no record; `?`: no record and no history of its id; else version, for a running
 -- job also its token, and optionally the deadline of its lease), plan (`commit.rs`), bytes after the fixed part of
 -- the record, number of changed parts; per part: operation (the letter of its kind, and `+` write, `-` drop, `^` take
 -- over from the pending generation, or the number of its old bytes that stay after the new ones), bytes.

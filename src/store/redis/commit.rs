@@ -10,7 +10,8 @@ use crate::domain::{JobKey, Payload, RetentionRule, Spec, State, Time, TopicName
 use crate::store::codec;
 
 use super::entry::{
-    INLINE_BYTES_MAX, JobEntry, clamped, phase_of, put_extension, put_fixed, put_group, put_message,
+    INLINE_BYTES_MAX, JobEntry, clamped, limit_arg, phase_of, put_extension, put_fixed, put_group,
+    put_message,
 };
 use super::layout::{TIME_MAX, parts_inside, separate_parts};
 use super::record_version;
@@ -127,9 +128,8 @@ impl CommitItem {
         });
         call.arg(head);
         if let Some(limit) = &self.limit {
-            let max = |max: Option<u64>| max.unwrap_or(u64::MAX).min(TIME_MAX.unsigned_abs());
-            call.arg(limit.topic.as_str()).arg(max(limit.max_waiting));
-            call.arg(max(limit.max_bytes)).arg(limit.added_bytes);
+            call.arg(limit.topic.as_str()).arg(limit_arg(limit.max_waiting));
+            call.arg(limit_arg(limit.max_bytes)).arg(limit.added_bytes);
         }
         for (key, slot) in slots {
             slot.add(call, key, decided);

@@ -95,7 +95,7 @@ if ARGV[2] == '' then
     section = section + 1
     local jobs, bytes = unpack_('>I7I7', limits, 14 * section - 13)
     return jobs < LAST and math.max(jobs - waiting_count(name), 0) or nil,
-      bytes < LAST and bytes - (call('HGET', P .. 'topic:' .. name, 'bytes') or 0) or nil
+      bytes < LAST and math.max(bytes - (call('HGET', P .. 'topic:' .. name, 'bytes') or 0), 0) or nil
   end
 end
 

@@ -2,8 +2,8 @@
 //!
 //! A new job is sent as a blob. The usual blob (due at once, default retention, payload inside) is the record from
 //! its flags on. Any other blob has in front: a mode byte (128, plus 1 due after a delay, 2 due at a time, 4 expires
-//! after a delay, 8 expires at a time, 16 it has a group, 32 its bytes are counted), due time (7 bytes), expire time (7) and length of the record (4); a payload
-//! that is stored apart follows the record.
+//! after a delay, 8 expires at a time, 16 it has a group, 32 its bytes are counted), due time (7 bytes), expire time (7)
+//! and length of the record (4); a payload that is stored apart follows the record.
 
 use bytes::BufMut as _;
 use deadpool_redis::redis::Value;
@@ -17,9 +17,9 @@ use crate::store::{Error, JobRequest, RequestResult, Result, codec};
 
 use super::connections::RedisConnection;
 use super::entry::{
-    INLINE_BYTES_MAX, clamped, micros, put_extension, put_fixed, put_group, put_message,
+    INLINE_BYTES_MAX, clamped, limit_arg, micros, put_extension, put_fixed, put_group, put_message,
 };
-use super::layout::{EXTENDED_BLOB, TIME_MAX, parts_inside, separate_parts};
+use super::layout::{EXTENDED_BLOB, parts_inside, separate_parts};
 use super::optimistic_commit::errors_per_request;
 use super::reply::{ScriptReply, unexpected};
 use super::script::{ScriptCall, Verb};
@@ -294,7 +294,7 @@ fn add_jobs(call: &mut ScriptCall, jobs: &[JobToCreate<'_>]) {
     if is_limited {
         let mut limits = Vec::with_capacity(14 * sections.len());
         for max in sections.iter().flat_map(|section| section.limits) {
-            limits.put_uint(max.unwrap_or(u64::MAX).min(TIME_MAX.unsigned_abs()), 7);
+            limits.put_uint(limit_arg(max), 7);
         }
         call.arg("").arg(limits);
     }

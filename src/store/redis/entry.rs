@@ -341,6 +341,11 @@ pub(super) fn clamped(time: Time) -> i64 {
     time.0.clamp(0, TIME_MAX)
 }
 
+/// Returns a limit as scripts receive it: the greatest time is none.
+pub(super) fn limit_arg(limit: Option<u64>) -> u64 {
+    limit.unwrap_or(u64::MAX).min(TIME_MAX.unsigned_abs())
+}
+
 /// Writes an optional duration: stored plus one, 0 for none.
 pub(super) fn put_duration(blob: &mut Vec<u8>, duration: Option<Duration>) {
     let micros = duration.map_or(0, |duration| micros(duration) + 1);

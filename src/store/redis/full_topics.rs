@@ -3,7 +3,7 @@
 use crate::domain::{JobId, TopicName};
 use crate::store::{Result, RoomQuery};
 
-use super::layout::TIME_MAX;
+use super::entry::limit_arg;
 use super::script::Verb;
 use super::{ConnectionLane, RedisStore};
 
@@ -13,16 +13,18 @@ impl RedisStore {
         &self,
         topic: TopicName,
         room: RoomQuery,
-    ) -> Result<Vec<JobId>> {
-        let max = |max: Option<u64>| max.unwrap_or(u64::MAX).min(TIME_MAX.unsigned_abs());
+    ) -> Result<Option<Vec<JobId>>> {
         let mut call = self.call(Verb::OldestWaiting);
-        call.arg(topic.as_str()).arg(room.jobs).arg(max(room.max_waiting));
-        call.arg(room.bytes).arg(max(room.max_bytes));
+        call.arg(topic.as_str()).arg(room.jobs).arg(limit_arg(room.max_waiting));
+        call.arg(room.bytes).arg(limit_arg(room.max_bytes));
         let mut reply = self.run(ConnectionLane::Write, &call).await?;
+        if reply.number()? == 0 {
+            return Ok(None);
+        }
         let mut ids = Vec::new();
         while !reply.is_empty() {
             ids.push(JobId::stored(&reply.text()?));
         }
-        Ok(ids)
+        Ok(Some(ids))
     }
 }

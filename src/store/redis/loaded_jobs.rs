@@ -188,9 +188,10 @@ impl LoadedJobs {
     fn add_limit(&mut self, item: usize, key: &JobKey, new: &Enqueue, decision: &Decision) {
         let Some((slot, _)) = self.slots.get_mut(key) else { return };
         let before = slot.record.as_ref();
-        let counted = before.filter(|_| slot.is_counted).map_or(0, Record::counted_bytes);
         let max_waiting = new.max_waiting.filter(|_| decision.adds_waiting(before));
-        let added_bytes = new.max_bytes.map_or(0, |_| decision.added_bytes(counted));
+        let added_bytes = new
+            .max_bytes
+            .map_or(0, |_| decision.added_bytes(before.map_or(0, Record::counted_bytes)));
         slot.is_counted |= new.max_bytes.is_some();
         if max_waiting.is_none() && added_bytes == 0 {
             return;
@@ -293,10 +294,10 @@ impl LoadedJobs {
     fn add_follow_up_job(&mut self, item: usize, key: &JobKey, job: Enqueue) {
         let is_counted = job.max_bytes.is_some();
         let decision = self.apply_to(key, &Command::Enqueue(Box::new(job)));
-        if let Some((slot, _)) = self.slots.get_mut(key) {
-            slot.is_counted |= is_counted;
-        }
         if decision.change != RecordChange::Keep {
+            if let Some((slot, _)) = self.slots.get_mut(key) {
+                slot.is_counted |= is_counted;
+            }
             self.narrow_window(item, decision.window);
             // Without the follow-up job there is no ack, either.
             self.items[item].0.needs_memory = true;
@@ -352,7 +353,6 @@ impl LoadedJobs {
         if let Some((slot, _)) = self.slots.get_mut(target) {
             (slot.write, slot.item, slot.parts) = (RecordWrite::Insert, Some(item), parts);
             slot.record = Some((**record).clone());
-            slot.is_counted = entry.as_ref().is_some_and(JobEntry::is_counted);
             slot.moved_from = entry;
         }
         let item = &mut self.items[item].0;

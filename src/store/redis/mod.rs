@@ -257,7 +257,11 @@ impl Store for RedisStore {
         Box::pin(self.stats(topics, options))
     }
 
-    fn oldest_waiting(&self, topic: TopicName, room: RoomQuery) -> StoreFuture<'_, Vec<JobId>> {
+    fn oldest_waiting(
+        &self,
+        topic: TopicName,
+        room: RoomQuery,
+    ) -> StoreFuture<'_, Option<Vec<JobId>>> {
         Box::pin(self.oldest_waiting(topic, room))
     }
 

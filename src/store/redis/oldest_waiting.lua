@@ -3,25 +3,20 @@
 -- them those with the earliest due time. They leave the line first, as they would leave gaps at its head.
 -- ARGV: now, topic, number of jobs to make room for (at most 512), number of waiting jobs that the topic may have, their
 -- bytes, number of bytes that it may have (the greatest time: no limit).
--- Reply: ids; none also if the line has too many gaps for one call.
+-- Reply: 0 if that takes more jobs than there are, or more than 512; else 1 and the ids, none also if the line has too many
+-- gaps for one call.
 --#include clock
 --#include ready_list
 --#include order_of_mark
 --#include waiting_count
-local PAGE, PAGES = 64, 8
+local PAGE, PAGES, FEW = 64, 8, 16
 local name, jobs, max_waiting, bytes, max_bytes = ARGV[2], ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6] + 0
 local excess, excess_bytes = 0, 0
-if max_waiting < $time.max then excess = math.min(waiting_count(name) + jobs - max_waiting, jobs) end
-if max_bytes < $time.max then excess_bytes = (call('HGET', P .. 'topic:' .. name, 'bytes') or 0) + bytes - max_bytes end
--- How many jobs have the bytes is known once they are read.
-local wanted = excess_bytes > 0 and $call.jobs or excess
-if wanted <= 0 then return {} end
-local found, by_priority = {}, {}
-
-local function add(priority, members)
-  local level = by_priority[priority] or {}
-  for i = 1, #members do level[#level + 1] = members[i] end
-  by_priority[priority] = level
+if max_waiting < $time.max then
+  excess = math.max(math.min(waiting_count(name) + jobs - max_waiting, jobs), 0)
+end
+if max_bytes < $time.max then
+  excess_bytes = (call('HGET', P .. 'topic:' .. name, 'bytes') or 0) + bytes - max_bytes
 end
 
 -- Members sort by due time, then by arrival; not as texts, whose order depends on the locale of Redis.
@@ -33,7 +28,7 @@ end
 
 -- Moves the head of the line to the order by due time, unless enough jobs there come before it. Returns false if there
 -- were too many gaps.
-local function leave_line()
+local function leave_line(wanted)
   local line, waits = P .. 'line:' .. name, P .. 'wait:0:' .. name
   local last, head = call('ZRANGE', waits, wanted - 1, wanted - 1)[1], call('LINDEX', line, '0')
   if not head or last and before(last, head) then return true end
@@ -46,9 +41,15 @@ local function leave_line()
   return done
 end
 
+local function add(levels, priority, members)
+  local level = levels[priority] or {}
+  for i = 1, #members do level[#level + 1] = members[i] end
+  levels[priority] = level
+end
+
 -- The orders of all groups are not split by priority: their first jobs are compared, page by page until enough of the
 -- lowest priority are found.
-local function add_grouped(order)
+local function add_grouped(levels, order, wanted)
   local lowest = 0
   for page = 0, PAGES - 1 do
     local members = call('ZRANGE', order, page * PAGE, page * PAGE + PAGE - 1)
@@ -61,33 +62,53 @@ local function add_grouped(order)
       if record and string.byte(record) ~= $running then
         local priority = string.byte(record, $record.priority)
         if priority == 0 then lowest = lowest + 1 end
-        add(priority, { members[i] })
+        add(levels, priority, { members[i] })
       end
     end
   end
 end
 
-if not leave_line() then return {} end
-for kind = 0, 1 do add_grouped(P .. 'grouped:' .. kind .. ':' .. name) end
-for priority = 0, 9 do
-  for _, order in ipairs({ 'wait:', 'back:' }) do
-    add(priority, call('ZRANGE', P .. order .. priority .. ':' .. name, '0', wanted - 1))
+-- Returns the ids of the first `wanted` jobs in the order in which they leave; nil: there were too many gaps.
+local function find(wanted)
+  if not leave_line(wanted) then return nil end
+  local found, levels = {}, {}
+  for kind = 0, 1 do add_grouped(levels, P .. 'grouped:' .. kind .. ':' .. name, wanted) end
+  for priority = 0, 9 do
+    for _, order in ipairs({ 'wait:', 'back:' }) do
+      add(levels, priority, call('ZRANGE', P .. order .. priority .. ':' .. name, '0', wanted - 1))
+    end
+    local level = levels[priority]
+    table.sort(level, before)
+    for i = 1, math.min(#level, wanted - #found) do found[#found + 1] = string.sub(level[i], $member.id) end
+    if #found == wanted then break end
   end
-  local level = by_priority[priority]
-  table.sort(level, before)
-  for i = 1, math.min(#level, wanted - #found) do found[#found + 1] = string.sub(level[i], $member.id) end
-  if #found == wanted then break end
+  return found
 end
-if excess_bytes <= 0 or not found[1] then return found end
-local records, leaving = call('HMGET', P .. 'jobs:' .. name, unpack(found)), {}
-for i = 1, #found do
-  local record, its_bytes = records[i], 0
-  if record and string.byte(record, $record.apart) >= $apart.counted then
-    its_bytes = struct.unpack($record[bytes], record, $record.bytes)
+
+-- Returns a reply with those of the jobs that have to leave; nil: they are not enough.
+local function choose(found)
+  local reply, left = { 1 }, excess_bytes
+  local records = found[1] and call('HMGET', P .. 'jobs:' .. name, unpack(found))
+  for i = 1, #found do
+    local record, its_bytes = records[i], 0
+    if record and string.byte(record, $record.apart) >= $apart.counted then
+      its_bytes = struct.unpack($record[bytes], record, $record.bytes)
+    end
+    -- A job that is not counted takes no bytes, so it leaves only to make one job fewer.
+    if excess >= #reply or left > 0 and its_bytes > 0 then
+      reply[#reply + 1], left = found[i], left - its_bytes
+    end
   end
-  -- A job that is not counted takes no bytes, so it leaves only to make one job fewer.
-  if excess > #leaving or excess_bytes > 0 and its_bytes > 0 then
-    leaving[#leaving + 1], excess_bytes = found[i], excess_bytes - its_bytes
-  end
+  return left <= 0 and reply or nil
 end
-return leaving
+
+if excess_bytes <= 0 then return { 1, unpack(excess > 0 and find(excess) or {}) } end
+-- How many jobs have the bytes is known once they are read; few do for most.
+for _, wanted in ipairs({ FEW, $call.jobs }) do
+  wanted = math.max(wanted, excess)
+  local found = find(wanted)
+  local reply = found and choose(found) or not found and { 1 }
+  if reply then return reply end
+  if #found < wanted then break end
+end
+return { 0 }

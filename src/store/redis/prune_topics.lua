@@ -17,9 +17,11 @@ end
 for _, name in ipairs(names) do
   local topic = P .. 'topic:' .. name
   local empty = call('HLEN', P .. 'jobs:' .. name) == 0
-  local known = call('HMGET', topic, 'arrived', 'empty')
+  local known = call('HMGET', topic, 'arrived', 'empty', 'bytes')
   local arrived, since, then_ = known[1] or '0', nil, nil
   if known[2] then since, then_ = string.match(known[2], '^(%d+) (%d+)') end
+  -- Jobs that were removed by hand have not given back their bytes.
+  if empty and known[3] and known[3] ~= '0' then call('HSET', topic, 'bytes', '0') end
   if not empty then
     if known[2] then call('HDEL', topic, 'empty') end
   elseif then_ ~= arrived and policy_of(name) ~= '0' then

@@ -26,11 +26,14 @@ pub(super) struct EvictQuery {
 /// A waiting job that may have to leave: due time, key, id and bytes.
 type Candidate = (i64, i64, String, u64);
 
+/// Number of jobs that are read first: their bytes are room enough for most.
+const FEW: usize = 16;
+
 /// [`Store::oldest_waiting`](crate::store::Store::oldest_waiting). The writer runs it, because it has the counts.
 pub(super) fn oldest_waiting(
     session: &mut WriteTransaction<'_>,
     EvictQuery { topic, room }: &EvictQuery,
-) -> SqliteResult<Vec<JobId>> {
+) -> SqliteResult<Option<Vec<JobId>>> {
     let (mut jobs, mut bytes) = (0, 0);
     if let Some(max) = room.max_waiting {
         let excess = (session.waiting_count(topic)? + room.jobs as u64).saturating_sub(max);
@@ -39,23 +42,48 @@ pub(super) fn oldest_waiting(
     if let Some(max) = room.max_bytes {
         bytes = session.byte_count(topic)?.saturating_add(room.bytes).saturating_sub(max);
     }
-    let mut leaving = Vec::new();
-    let Some(topic) = session.topic(topic)? else { return Ok(leaving) };
-    for priority in 0..=limit::PRIORITY_MAX {
-        // How many jobs have the bytes is known once they are read.
-        let most = if bytes > 0 { limit::CALL_JOBS_MAX } else { jobs } - leaving.len();
-        for (_, _, id, its_bytes) in oldest_of(session, topic, priority, most)? {
-            // A job without bytes leaves only to make one job fewer.
-            if jobs > leaving.len() || bytes > 0 && its_bytes > 0 {
-                leaving.push(JobId::stored(&id));
-                bytes = bytes.saturating_sub(its_bytes);
-            }
+    let Some(topic) = session.topic(topic)? else { return Ok(Some(Vec::new())) };
+    if bytes == 0 {
+        let found = oldest(session, topic, jobs)?;
+        return Ok(Some(found.iter().map(|(.., id, _)| JobId::stored(id)).collect()));
+    }
+    for wanted in [FEW.max(jobs), limit::CALL_JOBS_MAX] {
+        let found = oldest(session, topic, wanted)?;
+        let leaving = choose(&found, jobs, bytes);
+        if leaving.is_some() || found.len() < wanted {
+            return Ok(leaving);
         }
-        if leaving.len() >= jobs && bytes == 0 || leaving.len() == limit::CALL_JOBS_MAX {
+    }
+    Ok(None)
+}
+
+/// Returns those that have to leave of the first waiting jobs; `None`: they have fewer bytes.
+fn choose(found: &[Candidate], jobs: usize, mut bytes: u64) -> Option<Vec<JobId>> {
+    let mut leaving = Vec::new();
+    for (.., id, its_bytes) in found {
+        // A job without bytes leaves only to make one job fewer.
+        if jobs > leaving.len() || bytes > 0 && *its_bytes > 0 {
+            leaving.push(JobId::stored(id));
+            bytes = bytes.saturating_sub(*its_bytes);
+        }
+    }
+    (bytes == 0).then_some(leaving)
+}
+
+/// Returns the first waiting jobs in the order in which they leave.
+fn oldest(
+    session: &WriteTransaction<'_>,
+    topic: i64,
+    wanted: usize,
+) -> SqliteResult<Vec<Candidate>> {
+    let mut found = Vec::new();
+    for priority in 0..=limit::PRIORITY_MAX {
+        found.extend(oldest_of(session, topic, priority, wanted - found.len())?);
+        if found.len() == wanted {
             break;
         }
     }
-    Ok(leaving)
+    Ok(found)
 }
 
 /// Returns the first waiting jobs of one priority.

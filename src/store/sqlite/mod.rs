@@ -249,7 +249,11 @@ impl Store for SqliteStore {
         })
     }
 
-    fn oldest_waiting(&self, topic: TopicName, room: RoomQuery) -> StoreFuture<'_, Vec<JobId>> {
+    fn oldest_waiting(
+        &self,
+        topic: TopicName,
+        room: RoomQuery,
+    ) -> StoreFuture<'_, Option<Vec<JobId>>> {
         let query = full_topics::EvictQuery { topic, room };
         self.writer.call(SyncLevel::Lazy, 1, query, full_topics::oldest_waiting)
     }

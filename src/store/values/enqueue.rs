@@ -36,7 +36,7 @@ pub struct NewJob {
     /// Number of waiting jobs that the topic may have on the shard: a job that would make it more is not written.
     /// `None`: no limit.
     pub max_waiting: Option<u64>,
-    /// Number of bytes that the stored jobs of the topic may have on the shard: a job that would make it more is not
+    /// Number of bytes that the stored jobs of the topic may have on the shard: a job that would make them more is not
     /// written. [`u64::MAX`]: the job is counted, and always written. `None`: no limit; a store that counts job by job does
     /// not count this one.
     pub max_bytes: Option<u64>,

@@ -53,9 +53,11 @@ async fn assert_counted(q: &Fixture, name: &str, bytes: u64, what: &str) {
     q.store.delete(vec![key(name, "probe").into()]).await.unwrap();
 }
 
-/// Makes room as a server does; returns the ids of the evicted jobs.
+/// Makes room as a server does, if it can be made; returns the ids of the evicted jobs.
 async fn evict(q: &Fixture, room: RoomQuery) -> Vec<String> {
-    let oldest = q.store.oldest_waiting(topic(TOPIC), room).await.unwrap();
+    let Some(oldest) = q.store.oldest_waiting(topic(TOPIC), room).await.unwrap() else {
+        return vec!["in vain".to_owned()];
+    };
     let evict = Command::Evict { frees_bytes: true };
     let request = |id: &JobId| JobRequest::new(key(TOPIC, id.as_str()), evict.clone());
     let evicted = q.store.apply(oldest.iter().map(request).collect()).await;
@@ -256,6 +258,46 @@ pub(crate) async fn the_oldest_jobs_leave_until_there_is_room(q: Fixture) {
     assert_eq!(evict(&q, room).await, ["none", "d"]);
     assert_eq!(evict(&q, room_for(60, 100)).await, ["e"]);
     assert_counted(&q, TOPIC, 0, "nothing is left").await;
+}
+
+pub(crate) async fn no_job_leaves_in_vain(q: Fixture) {
+    q.put(sized("dead", 600)).await;
+    q.end(&q.claim_one().await, dead_lettered()).await;
+    q.put(sized("runs", 300)).await;
+    let leased = q.claim_one().await;
+    assert_eq!(evict(&q, room_for(200, 1_000)).await, ["in vain"], "nothing waits");
+    for n in 0..10 {
+        q.put(sized(&format!("{n}"), 10)).await;
+    }
+    assert_eq!(evict(&q, room_for(101, 1_000)).await, ["in vain"]);
+    assert_eq!(evict(&q, room_for(30, 1_000)).await, ["0", "1", "2"]);
+    q.ack(&leased).await;
+    assert_eq!(evict(&q, room_for(330, 1_000)).await, [""; 0], "there is room");
+    assert_eq!(evict(&q, room_for(331, 1_000)).await, ["3"]);
+    assert_counted(&q, TOPIC, 660, "what is left").await;
+}
+
+pub(crate) async fn at_most_512_jobs_leave_for_one(q: Fixture) {
+    for part in 0..3 {
+        let job = |n: usize| sized(&format!("{:05}", 300 * part + n), 10);
+        q.store.enqueue((0..300).map(job).collect()).await.unwrap();
+    }
+    assert_eq!(evict(&q, room_for(5_121, 9_000)).await, ["in vain"]);
+    let evicted = evict(&q, room_for(5_120, 9_000)).await;
+    assert_eq!((evicted.len(), &*evicted[511]), (512, "00511"));
+}
+
+pub(crate) async fn a_topic_above_its_bytes_takes_what_does_not_grow_it(q: Fixture) {
+    q.put(sized("1", 100)).await;
+    q.put(NewJob { max_bytes: None, ..sized("2", 100) }).await;
+    assert!(!is_full(&q.put(limited("none", 0, 50)).await));
+    let again = |id, bytes| NewJob { on_conflict: OnConflict::Replace, ..limited(id, bytes, 50) };
+    assert!(!is_full(&q.put(NewJob { max_waiting: Some(9), ..again("1", 90) }).await));
+    assert!(!is_full(&q.put(again("2", 100)).await), "also one that was not counted before");
+    let moved = NewJob { on_conflict: OnConflict::Reschedule, ..limited("2", 100, 50) };
+    assert!(!is_full(&q.put(NewJob { due: after(5), ..moved }).await));
+    assert!(is_full(&q.put(again("1", 91)).await));
+    assert_counted(&q, TOPIC, 190, "both count now").await;
 }
 
 pub(crate) async fn room_for_bytes_is_made_among_groups_and_many_jobs(q: Fixture) {

@@ -39,7 +39,7 @@ async fn waiting(q: &Fixture, name: &str) -> u64 {
 /// Makes room as a server does; returns the ids of the evicted jobs.
 async fn evict(q: &Fixture, jobs: usize, max: u64) -> Vec<String> {
     let room = RoomQuery { jobs, max_waiting: Some(max), ..RoomQuery::default() };
-    let oldest = q.store.oldest_waiting(topic(TOPIC), room).await.unwrap();
+    let oldest = q.store.oldest_waiting(topic(TOPIC), room).await.unwrap().unwrap();
     let evict = Command::Evict { frees_bytes: false };
     let request = |id: &JobId| JobRequest::new(key(TOPIC, id.as_str()), evict.clone());
     let evicted = q.store.apply(oldest.iter().map(request).collect()).await;

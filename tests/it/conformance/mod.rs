@@ -128,6 +128,9 @@ macro_rules! conformance {
                 follow_ups_count_and_are_not_held_back
                 calls_at_once_never_exceed_the_bytes
                 the_oldest_jobs_leave_until_there_is_room
+                no_job_leaves_in_vain
+                at_most_512_jobs_leave_for_one
+                a_topic_above_its_bytes_takes_what_does_not_grow_it
                 room_for_bytes_is_made_among_groups_and_many_jobs
                 the_bytes_are_those_of_the_jobs_whatever_happens_to_them
             }

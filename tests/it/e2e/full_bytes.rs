@@ -143,23 +143,51 @@ async fn a_job_that_never_fits_drops_no_other() {
 }
 
 #[tokio::test]
+async fn nothing_is_dropped_where_dead_letters_have_the_bytes() {
+    let topic = limited(1_000, OverflowPolicy::DropOldest);
+    let Some(fleet) = Fleet::start(2, 1, topic).await else { return };
+    let client = &fleet.clients[0];
+    client.enqueue(sized(900)).await;
+    let delivery = client.pull_one("t").await;
+    client.nack(nack(&delivery.receipt, NackAction::DeadLetter)).await;
+    assert_eq!(taken(&enqueue(client, vec![sized(10); 10]).await), 10);
+    // Of those that are refused none drops a job; one that fits drops as many as it needs.
+    let results = enqueue(client, vec![sized(200), sized(15), sized(101)]).await;
+    let written: Vec<_> = results.iter().map(Option::is_none).collect();
+    assert_eq!(written, [false, true, false]);
+    assert_eq!(client.stats("t").await.ready, 9);
+    let calls = (0..20).map(|n| fleet.clients[n % 2].send(request(sized(300))));
+    for answer in futures::future::join_all(calls).await {
+        assert_eq!(answer.unwrap_err().code(), Code::ResourceExhausted);
+    }
+    assert_eq!(client.stats("t").await.ready, 9);
+}
+
+#[tokio::test]
 async fn both_limits_hold_and_follow_ups_count() {
+    let topic = Topic { max_jobs: 3, ..limited(1_000, OverflowPolicy::Reject) };
+    let Some(fleet) = Fleet::start(1, 1, topic.clone()).await else { return };
+    limits_hold_for(&fleet.clients[0]).await;
     let server = Server::start().await;
     let client = server.connect().await;
-    create(&client, Topic { max_jobs: 3, ..limited(1_000, OverflowPolicy::Reject) }).await;
-    assert_eq!(taken(&enqueue(&client, vec![sized(10); 5]).await), 3);
-    drain(&client).await;
-    assert_eq!(taken(&enqueue(&client, vec![sized(900), sized(200), sized(10)]).await), 2);
+    create(&client, topic).await;
+    limits_hold_for(&client).await;
+}
+
+async fn limits_hold_for(client: &Client) {
+    assert_eq!(taken(&enqueue(client, vec![sized(10); 5]).await), 3);
+    drain(client).await;
+    assert_eq!(taken(&enqueue(client, vec![sized(900), sized(200), sized(10)]).await), 2);
     let status = client.send(request(sized(200))).await.unwrap_err();
     assert!(status.message().contains("raise max_jobs or max_stored_bytes"));
-    drain(&client).await;
+    drain(client).await;
     client.enqueue(job("other")).await;
     let delivery = client.pull_one("other").await;
     let enqueue_next = vec![sized(700), sized(500).with_id("named")];
     let item = AckItem { receipt: delivery.receipt, enqueue: enqueue_next, ..AckItem::default() };
     assert!(client.ack_items(vec![item]).await.is_empty());
     assert_eq!(client.stats("t").await.ready, 2);
-    assert_eq!(taken(&enqueue(&client, vec![sized(1)]).await), 0, "they count");
-    assert_eq!(drain(&client).await, 1_200);
+    assert_eq!(taken(&enqueue(client, vec![sized(1)]).await), 0, "they count");
+    assert_eq!(drain(client).await, 1_200);
     client.enqueue(sized(1_000)).await;
 }

@@ -21,7 +21,9 @@ end
 local function has_no_room(name, max_waiting, max_bytes, bytes)
   --#include order_of_mark
   --#include waiting_count
-  if max_bytes < $time.max and (call('HGET', P .. 'topic:' .. name, 'bytes') or 0) + bytes > max_bytes then return true end
+  if bytes > 0 and max_bytes < $time.max then
+    if (call('HGET', P .. 'topic:' .. name, 'bytes') or 0) + bytes > max_bytes then return true end
+  end
   return max_waiting < $time.max and waiting_count(name) >= max_waiting
 end
 
@@ -111,9 +113,9 @@ local function record_of(k, id, plan, rest, arrival)
   return j
 end
 
--- Marks a job as one whose bytes are counted.
-local function count_in(j)
-  j.apart = j.apart + $apart.counted
+-- Marks a job as one whose bytes are counted, or not.
+local function set_counted(j, is_counted)
+  j.apart = j.apart % $apart.counted + (is_counted and $apart.counted or 0)
   j.record = sub(j.record, 1, $record.apart - 1) .. string.char(j.apart) .. sub(j.record, $record.inside)
 end
 
@@ -167,8 +169,8 @@ local function write(w, raw, mover)
   end
   for part = w + 6, w + 4 + 2 * ARGV[w + 5], 2 do change_part(k.more, id, ARGV[part], ARGV[part + 1]) end
   local j = record_of(k, id, plan, rest, arrival)
-  -- A topic that counts bytes counts the jobs that move to it, too.
-  if mover and j.apart < $apart.counted and call('HEXISTS', k.key, 'bytes') == 1 then count_in(j) end
+  -- A job that moves is counted where the others of its new topic are.
+  if mover then set_counted(j, call('HGET', k.key, 'bytes') ~= false) end
   add_bytes(k, counted_bytes(j) - (before and what == WRITE and counted_bytes(before) or 0))
   if j.runs then return keep_running(before, j) end
   if before and what == WRITE then leave(before) end
