@@ -173,7 +173,8 @@ impl LoadedJobs {
         self.narrow_window(item, window.intersect(decision.window));
         if let Command::Enqueue(new) = command
             && let Some(max) = new.max_waiting
-            && decision.adds_waiting(self.slots.get(key).and_then(|(slot, _)| slot.record.as_ref()))
+            && let before = self.slots.get(key).and_then(|(slot, _)| slot.record.as_ref())
+            && decision.adds_waiting(before, self.now)
         {
             self.items[item].0.limit = Some((key.topic.clone(), max));
         }

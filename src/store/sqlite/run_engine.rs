@@ -35,7 +35,7 @@ pub(super) fn apply_to(
     let decision = decide(session, key, row, command)?;
     if let Command::Enqueue(new) = command
         && let Some(max) = new.max_waiting
-        && decision.adds_waiting(row.map(|row| &row.record))
+        && decision.adds_waiting(row.map(|row| &row.record), session.now)
         && session.waiting_count(&key.topic)? >= max
     {
         let full = EnqueueCommandReply::topic_full(session.now);

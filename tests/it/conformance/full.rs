@@ -303,3 +303,23 @@ pub(crate) async fn room_is_made_again_and_again_without_a_claim(q: Fixture) {
     }
     assert_eq!((q.state("first").await, waiting(&q, TOPIC).await), (Some(State::Ready), 1_200));
 }
+
+pub(crate) async fn a_job_that_returns_past_its_expire_time_needs_room(q: Fixture) {
+    let job = |max| NewJob { on_conflict: OnConflict::Replace, ..limited("late", max) };
+    let late = NewJob { expire: Some(after(1)), ..job(9) };
+    q.put(late.clone()).await;
+    q.put(NewJob { priority: Some(9), ..new_job("other") }).await;
+    q.sleep(2);
+    assert!(is_full(&q.put(job(1)).await));
+    q.store.prune(100).await.unwrap();
+    assert!(is_full(&q.put(job(1)).await));
+    assert!(!is_full(&q.put(job(2)).await));
+    // A claim takes a job that has expired out of the line, before a prune writes its end.
+    q.delete("late").await;
+    q.put(late).await;
+    q.sleep(2);
+    assert_eq!(q.claim_ids().await, ["other"]);
+    assert!(!is_full(&q.put(limited("new", 1)).await));
+    assert!(is_full(&q.put(job(1)).await));
+    assert_eq!(waiting(&q, TOPIC).await, 1);
+}

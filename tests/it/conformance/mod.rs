@@ -132,6 +132,7 @@ macro_rules! conformance {
                 jobs_past_their_expire_time_leave_first_and_make_room
                 a_limit_holds_for_the_jobs_that_have_it_alone
                 room_is_made_again_and_again_without_a_claim
+                a_job_that_returns_past_its_expire_time_needs_room
             }
             generations {
                 generations_count_what_is_enqueued_over
