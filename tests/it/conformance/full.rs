@@ -323,3 +323,11 @@ pub(crate) async fn a_job_that_returns_past_its_expire_time_needs_room(q: Fixtur
     assert!(is_full(&q.put(job(1)).await));
     assert_eq!(waiting(&q, TOPIC).await, 1);
 }
+
+pub(crate) async fn a_refused_job_creates_no_topic(q: Fixture) {
+    assert_eq!(put_all(&q, vec![limited("1", 0), limited("2", 0)]).await, [false, false]);
+    let topics = async || q.store.topics(String::new(), None, 10).await.unwrap().len();
+    assert_eq!(topics().await, 0);
+    assert_eq!(put_all(&q, vec![limited("1", 0), new_job("2")]).await, [false, true]);
+    assert_eq!((topics().await, q.stats(TOPIC).await.enqueued_total), (1, 1));
+}

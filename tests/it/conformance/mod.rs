@@ -133,6 +133,7 @@ macro_rules! conformance {
                 a_limit_holds_for_the_jobs_that_have_it_alone
                 room_is_made_again_and_again_without_a_claim
                 a_job_that_returns_past_its_expire_time_needs_room
+                a_refused_job_creates_no_topic
             }
             generations {
                 generations_count_what_is_enqueued_over
