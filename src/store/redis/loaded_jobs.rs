@@ -8,7 +8,7 @@ use crate::domain::engine::{
     self, Command, CommandReply, Decision, Enqueue, IdHistory, IdLookup, NotWrittenReason, Record,
     RecordChange, ValidityWindow,
 };
-use crate::domain::{JobKey, Time, limit};
+use crate::domain::{JobKey, Time, TopicName, limit};
 use crate::store::{Error, JobRequest, Result};
 
 use super::commit::{CommitItem, RecordSlot, RecordWrite};
@@ -29,6 +29,9 @@ pub(super) struct LoadedJobs {
     damaged: HashMap<JobKey, Error>,
     /// Jobs of deferred commands; later commands about these jobs are deferred, too.
     deferred: HashSet<JobKey>,
+    /// True if all later commands are deferred: one of them depends on whether a topic has room for the job of another
+    /// one, and those behind it must not take that room.
+    waits_for_room: bool,
 }
 
 /// A command that is done once its item is written.
@@ -109,6 +112,7 @@ impl LoadedJobs {
             upkeep: None,
             damaged: HashMap::new(),
             deferred: HashSet::default(),
+            waits_for_room: false,
         }
     }
 
@@ -134,8 +138,14 @@ impl LoadedJobs {
             return DecideOutcome::Damaged(error.clone());
         }
         let mut keys = [key.clone()].into_iter().chain(further_keys(request));
+        let is_limited = |item: usize| self.items[item].0.limit.is_some();
         let items = match self.items_of(request) {
-            Some(items) if !keys.any(|key| self.deferred.contains(&key)) => items,
+            Some(Some(item)) if is_limited(item) => return self.wait_for_room(),
+            Some(items)
+                if !self.waits_for_room && !keys.any(|key| self.deferred.contains(&key)) =>
+            {
+                items
+            }
             _ => {
                 self.deferred.extend([key.clone()].into_iter().chain(further_keys(request)));
                 return DecideOutcome::Deferred;
@@ -168,16 +178,14 @@ impl LoadedJobs {
                 None => DecideOutcome::Done(decision.reply),
             };
         }
+        let limit = self.limit_of(key, command, &decision);
+        if limit.is_some() && items.is_some() {
+            return self.wait_for_room();
+        }
         self.redriven += u32::from(matches!(command, Command::Redrive(_)));
         let item = items.unwrap_or_else(|| self.new_item());
         self.narrow_window(item, window.intersect(decision.window));
-        if let Command::Enqueue(new) = command
-            && let Some(max) = new.max_waiting
-            && let before = self.slots.get(key).and_then(|(slot, _)| slot.record.as_ref())
-            && decision.adds_waiting(before, self.now)
-        {
-            self.items[item].0.limit = Some((key.topic.clone(), max));
-        }
+        self.items[item].0.limit = limit;
         let answer = decision.reply.clone();
         // Cleared first, to see whether this command needs memory itself.
         let did_grow = std::mem::take(&mut self.items[item].0.needs_memory);
@@ -188,6 +196,25 @@ impl LoadedJobs {
         self.add_waiting(item, index, grows, (answer, record))
     }
 
+    /// Returns the topic for which a decision adds a waiting job, and its limit, if it has one. The decision is an item of
+    /// its own, as it may be refused.
+    fn limit_of(
+        &self,
+        key: &JobKey,
+        command: &Command,
+        decision: &Decision,
+    ) -> Option<(TopicName, u64)> {
+        let Command::Enqueue(new) = command else { return None };
+        let before = self.slots.get(key).and_then(|(slot, _)| slot.record.as_ref());
+        let max = new.max_waiting.filter(|_| decision.adds_waiting(before, self.now))?;
+        Some((key.topic.clone(), max))
+    }
+
+    fn wait_for_room(&mut self) -> DecideOutcome {
+        self.waits_for_room = true;
+        DecideOutcome::Deferred
+    }
+
     /// Adds a decision to an item, with its consequences; returns the key of the job afterwards.
     fn apply_decision(
         &mut self,
@@ -196,7 +223,9 @@ impl LoadedJobs {
         command: &Command,
         decision: Decision,
     ) -> JobKey {
-        self.items[item].0.needs_memory |= decision.effects.counters.enqueued > 0;
+        // All items with a limit are in the calls of those that need memory, which keep their order.
+        self.items[item].0.needs_memory |=
+            decision.effects.counters.enqueued > 0 || self.items[item].0.limit.is_some();
         if let Some(topic) = decision.effects.moved_to.clone() {
             let target = JobKey { topic, id: key.id.clone() };
             self.items[item].0.moves = true;
@@ -343,13 +372,6 @@ impl LoadedJobs {
         items: &[usize],
     ) -> impl Iterator<Item = &WaitingCommand> {
         items.iter().flat_map(|&item| &self.items[item].1)
-    }
-
-    /// Returns the enqueues of an item for which the topic has no room. The other commands are decided again without
-    /// them.
-    pub(super) fn limited_commands(&self, item: usize, requests: &[&JobRequest]) -> Vec<usize> {
-        let is_limited = |index: &usize| matches!(&requests[*index].command, Command::Enqueue(new) if new.max_waiting.is_some());
-        self.items[item].1.iter().map(|command| command.index).filter(is_limited).collect()
     }
 
     /// Takes the commands of one item that was written.

@@ -331,3 +331,40 @@ pub(crate) async fn a_refused_job_creates_no_topic(q: Fixture) {
     assert_eq!(put_all(&q, vec![limited("1", 0), new_job("2")]).await, [false, true]);
     assert_eq!((topics().await, q.stats(TOPIC).await.enqueued_total), (1, 1));
 }
+
+pub(crate) async fn jobs_of_a_call_arrive_and_count_in_their_order_whatever_their_limits(
+    q: Fixture,
+) {
+    let jobs = vec![new_job("1"), limited("2", 9), new_job("3"), limited("4", 3), new_job("5")];
+    assert_eq!(put_all(&q, jobs).await, [true, true, true, false, true]);
+    assert_eq!(q.claim_ids().await, ["1", "2", "3", "5"]);
+    // Also where the engine decides about each, as of a job that has been here before.
+    let kept = ringq::domain::RetentionRule::Record(RETENTION);
+    q.put(NewJob { retention: kept, ..new_job("dead") }).await;
+    let leased = q.claim_one().await;
+    q.end(&leased, dead_lettered()).await;
+    let again = |max| NewJob { on_conflict: OnConflict::Reschedule, ..limited("dead", max) };
+    let first = NewJob { last_error: "it crashed".to_owned(), ..limited("first", 1) };
+    let second = NewJob { last_error: "it crashed".to_owned(), ..again(1) };
+    assert_eq!(put_all(&q, vec![first, second]).await, [true, false]);
+    assert_eq!(q.state("dead").await, Some(State::Dead));
+}
+
+pub(crate) async fn an_id_that_comes_again_is_decided_by_its_own_limit(q: Fixture) {
+    let kept = ringq::domain::RetentionRule::Record(RETENTION);
+    let job =
+        |max| NewJob { on_conflict: OnConflict::Replace, retention: kept, ..limited("a", max) };
+    for first in [0, 5] {
+        q.put(NewJob { max_waiting: None, ..job(0) }).await;
+        q.delete("a").await;
+        let late = NewJob { expire: Some(after(0)), ..job(1) };
+        let jobs = vec![late, job(first), job(1), limited("b", 1), job(0)];
+        assert_eq!(put_all(&q, jobs).await, [true, first > 0, true, false, true], "{first}");
+        assert_eq!((q.state("b").await, waiting(&q, TOPIC).await), (None, 1));
+    }
+    // More of them than a store tries again after a conflict with other servers.
+    q.delete("a").await;
+    let jobs = (0..20).flat_map(|n| [limited(&format!("c{n}"), 0), limited(&format!("c{n}"), 0)]);
+    assert!(put_all(&q, jobs.collect()).await.iter().all(|is_written| !is_written));
+    assert!(put_all(&q, (0..20).map(|_| job(0)).collect()).await.iter().all(|is| !is));
+}
