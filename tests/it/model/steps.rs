@@ -162,7 +162,7 @@ impl Dice {
                 _ => Step::Settle(self.some(2, |dice| dice.plain_ack(&running))),
             };
         }
-        match self.rng.random_range(0..103) {
+        match self.rng.random_range(0..104) {
             0..20 => Step::Clock(self.time(reference.edges(), now)),
             20..40 => self.enqueue(reference, |dice| dice.jobs_on(reference, now)),
             40..56 => Step::Claim(self.claim()),
@@ -180,7 +180,7 @@ impl Dice {
             97 => self.list(),
             98 => self.topics(),
             99 | 100 => self.topic_policy(reference, now),
-            101 => self.eviction(reference),
+            101 | 102 => self.eviction(reference),
             _ if self.rng.random_bool(0.2) => Step::Reopen,
             _ => Step::Stats,
         }
