@@ -1,6 +1,6 @@
 //! The result of a command: changes of the job's record and parts, side effects, and the reply.
 
-use crate::domain::{Attempt, JobKey, Payload, State, Token, TopicName};
+use crate::domain::{Attempt, JobKey, Payload, State, Time, Token, TopicName};
 
 use super::command::{CommandReply, Enqueue};
 use super::decision_clock::ValidityWindow;
@@ -24,13 +24,15 @@ pub struct Decision {
 // === impl Decision ===
 
 impl Decision {
-    /// Returns whether one more job waits after this decision about the record `before`.
+    /// Returns whether one more job waits after this decision, made at `now`, about the record `before`. A job past its
+    /// expire time waits no longer, also where its end is not written yet.
     #[must_use]
-    pub fn adds_waiting(&self, before: Option<&Record>) -> bool {
+    pub fn adds_waiting(&self, before: Option<&Record>, now: Time) -> bool {
         let waits = |record: &Record| record.phase == Phase::Waiting;
+        let waited = |record: &Record| record.state(now).is_some_and(State::is_waiting);
         match &self.change {
             RecordChange::Write(after) | RecordChange::Insert(after) => {
-                waits(after) && !before.is_some_and(waits)
+                waits(after) && !before.is_some_and(waited)
             }
             RecordChange::Keep | RecordChange::Remove => false,
         }

@@ -99,6 +99,14 @@ if ARGV[2] == '' then
   end
 end
 
+-- Returns whether each of these jobs, which are counted, has more bytes than this.
+local function fits_none(blobs, n, room)
+  for i = 1, n do
+    if unpack_($fixed[bytes], ARGV[blobs + i], $blob.fixed - 1 + $fixed.bytes) <= room then return false end
+  end
+  return true
+end
+
 while a < #ARGV do
   local name, n, ids = ARGV[a], 1, a
   if #ARGV > 4 then n, ids = ARGV[a + 1] + 0, a + 1 end
@@ -109,8 +117,12 @@ while a < #ARGV do
   -- looked up as well: nothing is overwritten unchecked.
   local found = call('HMGET', P .. 'jobs:' .. name, unpack(ARGV, ids + 1, ids + n))
   -- Mutate.
-  local arrived = (counted or call('HINCRBY', P .. 'topic:' .. name, 'arrived', n == 1 and '1' or ARGV[a + 1])) - n
-  if arrived == 0 then create(name) end
+  -- A topic that has no room for any of the jobs is not created.
+  local is_full, arrived = room == 0 or bytes_room and fits_none(blobs, n, bytes_room), nil
+  if not is_full then
+    arrived = (counted or call('HINCRBY', P .. 'topic:' .. name, 'arrived', n == 1 and '1' or ARGV[a + 1])) - n
+    if arrived == 0 then create(name) end
+  end
   local created, left, bytes_added = pack($record[created], now), 0, 0
   local records, r, bodies, alarms, known = {}, 0, nil, nil, nil
   -- Line, for jobs without a priority that are due now: its last member, and whether they can go after it.
@@ -188,7 +200,7 @@ while a < #ARGV do
     end
   end
   -- The arrival number was used, but the script did not enqueue the job.
-  if left > 0 then call('HINCRBY', P .. 'topic:' .. name, 'ignored', left) end
+  if left > 0 and not is_full then call('HINCRBY', P .. 'topic:' .. name, 'ignored', left) end
   if r > 0 then
     call('HSET', P .. 'jobs:' .. name, unpack(records))
     if bodies then call('HSET', P .. 'more:' .. name, unpack(bodies)) end

@@ -271,12 +271,14 @@ fn group_by_topic<'a>(jobs: &[JobToCreate<'a>]) -> Vec<TopicJobs<'a>> {
         });
         let sections = &mut topics[at];
         let limits = [job.new.max_waiting, job.new.max_bytes];
-        let fits = |section: &TopicJobs<'_>| section.limits == limits && !section.ids.contains(id);
-        let free = sections.iter().position(fits);
-        let free = free.unwrap_or_else(|| {
+        // Behind a job with other limits: jobs arrive, and count, in their order.
+        let other = sections.iter().rposition(|section| section.limits != limits);
+        let first = other.map_or(0, |other| other + 1);
+        let free = sections[first..].iter().position(|section| !section.ids.contains(id));
+        let free = free.map_or(sections.len(), |free| first + free);
+        if free == sections.len() {
             sections.push(TopicJobs::new(topic, limits, jobs.len() - place));
-            sections.len() - 1
-        });
+        }
         sections[free].push(place, job);
     }
     topics.into_iter().flatten().collect()

@@ -29,6 +29,9 @@ pub(super) struct LoadedJobs {
     damaged: HashMap<JobKey, Error>,
     /// Jobs of deferred commands; later commands about these jobs are deferred, too.
     deferred: HashSet<JobKey>,
+    /// True if all later commands are deferred: one of them depends on whether a topic has room for the job of another
+    /// one, and those behind it must not take that room.
+    waits_for_room: bool,
 }
 
 /// A command that is done once its item is written.
@@ -109,6 +112,7 @@ impl LoadedJobs {
             upkeep: None,
             damaged: HashMap::new(),
             deferred: HashSet::default(),
+            waits_for_room: false,
         }
     }
 
@@ -134,8 +138,14 @@ impl LoadedJobs {
             return DecideOutcome::Damaged(error.clone());
         }
         let mut keys = [key.clone()].into_iter().chain(further_keys(request));
+        let is_limited = |item: usize| self.items[item].0.limit.is_some();
         let items = match self.items_of(request) {
-            Some(items) if !keys.any(|key| self.deferred.contains(&key)) => items,
+            Some(Some(item)) if is_limited(item) => return self.wait_for_room(),
+            Some(items)
+                if !self.waits_for_room && !keys.any(|key| self.deferred.contains(&key)) =>
+            {
+                items
+            }
             _ => {
                 self.deferred.extend([key.clone()].into_iter().chain(further_keys(request)));
                 return DecideOutcome::Deferred;
@@ -168,12 +178,14 @@ impl LoadedJobs {
                 None => DecideOutcome::Done(decision.reply),
             };
         }
+        let limit = self.limit_of(key, command, &decision);
+        if limit.is_some() && items.is_some() {
+            return self.wait_for_room();
+        }
         self.redriven += u32::from(matches!(command, Command::Redrive(_)));
         let item = items.unwrap_or_else(|| self.new_item());
         self.narrow_window(item, window.intersect(decision.window));
-        if let Command::Enqueue(new) = command {
-            self.add_limit(item, key, new, &decision);
-        }
+        self.items[item].0.limit = limit;
         let answer = decision.reply.clone();
         // Cleared first, to see whether this command needs memory itself.
         let did_grow = std::mem::take(&mut self.items[item].0.needs_memory);
@@ -184,27 +196,22 @@ impl LoadedJobs {
         self.add_waiting(item, index, grows, (answer, record))
     }
 
-    /// Adds to an item the limits of the topic of a new job, where the decision makes the topic grow.
-    fn add_limit(&mut self, item: usize, key: &JobKey, new: &Enqueue, decision: &Decision) {
-        let Some((slot, _)) = self.slots.get_mut(key) else { return };
-        let before = slot.record.as_ref();
-        let max_waiting = new.max_waiting.filter(|_| decision.adds_waiting(before));
-        let added_bytes = new
-            .max_bytes
-            .map_or(0, |_| decision.added_bytes(before.map_or(0, Record::counted_bytes)));
-        slot.is_counted |= new.max_bytes.is_some();
-        if max_waiting.is_none() && added_bytes == 0 {
-            return;
-        }
-        // An earlier enqueue of the job has limits of its own, and its bytes are added with these.
-        let limit = &mut self.items[item].0.limit;
-        let earlier = limit.take().filter(|limit| limit.topic == key.topic);
-        *limit = Some(TopicLimit {
-            topic: key.topic.clone(),
-            max_waiting: max_waiting.or(earlier.as_ref().and_then(|limit| limit.max_waiting)),
-            max_bytes: new.max_bytes.or(earlier.as_ref().and_then(|limit| limit.max_bytes)),
-            added_bytes: added_bytes + earlier.map_or(0, |limit| limit.added_bytes),
-        });
+    /// Returns the limits of the topic to which a decision about a new job adds, if it has any. The decision is an item of
+    /// its own, as it may be refused.
+    fn limit_of(&self, key: &JobKey, command: &Command, decision: &Decision) -> Option<TopicLimit> {
+        let Command::Enqueue(new) = command else { return None };
+        let before = self.slots.get(key).and_then(|(slot, _)| slot.record.as_ref());
+        let max_waiting = new.max_waiting.filter(|_| decision.adds_waiting(before, self.now));
+        let added_bytes = decision.added_bytes(before.map_or(0, Record::counted_bytes));
+        let max_bytes = new.max_bytes.filter(|&max| max < u64::MAX && added_bytes > 0);
+        let is_limited = max_waiting.is_some() || max_bytes.is_some();
+        let topic = key.topic.clone();
+        is_limited.then_some(TopicLimit { topic, max_waiting, max_bytes, added_bytes })
+    }
+
+    fn wait_for_room(&mut self) -> DecideOutcome {
+        self.waits_for_room = true;
+        DecideOutcome::Deferred
     }
 
     /// Adds a decision to an item, with its consequences; returns the key of the job afterwards.
@@ -215,7 +222,9 @@ impl LoadedJobs {
         command: &Command,
         decision: Decision,
     ) -> JobKey {
-        self.items[item].0.needs_memory |= decision.effects.counters.enqueued > 0;
+        // All items with a limit are in the calls of those that need memory, which keep their order.
+        self.items[item].0.needs_memory |=
+            decision.effects.counters.enqueued > 0 || self.items[item].0.limit.is_some();
         if let Some(topic) = decision.effects.moved_to.clone() {
             let target = JobKey { topic, id: key.id.clone() };
             self.items[item].0.moves = true;
@@ -224,10 +233,12 @@ impl LoadedJobs {
         }
         let follow_ups = decision.effects.follow_ups.clone();
         self.add_decision(item, key, decision);
-        if let Some((slot, _)) = self.slots.get_mut(key)
-            && let Command::Settle(settle) = command
-        {
-            slot.deadline = settle.deadline.or(slot.deadline);
+        if let Some((slot, _)) = self.slots.get_mut(key) {
+            match command {
+                Command::Settle(settle) => slot.deadline = settle.deadline.or(slot.deadline),
+                Command::Enqueue(new) => slot.is_counted |= new.max_bytes.is_some(),
+                _ => {}
+            }
         }
         for (key, job) in follow_ups {
             self.add_follow_up_job(item, &key, job);
@@ -366,13 +377,6 @@ impl LoadedJobs {
         items: &[usize],
     ) -> impl Iterator<Item = &WaitingCommand> {
         items.iter().flat_map(|&item| &self.items[item].1)
-    }
-
-    /// Returns the enqueues of an item for which the topic has no room. The other commands are decided again without
-    /// them.
-    pub(super) fn limited_commands(&self, item: usize, requests: &[&JobRequest]) -> Vec<usize> {
-        let is_limited = |index: &usize| matches!(&requests[*index].command, Command::Enqueue(new) if new.is_limited());
-        self.items[item].1.iter().map(|command| command.index).filter(is_limited).collect()
     }
 
     /// Takes the commands of one item that was written.

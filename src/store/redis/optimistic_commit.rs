@@ -54,7 +54,7 @@ impl RedisStore {
         let _turns = self.job_locks.lock(requests.iter().map(|request| &request.key)).await;
         let mut answers: Vec<Option<Result<RequestResult>>> =
             requests.iter().map(|_| None).collect();
-        let (mut redriven, mut round, mut late) = (0, 0, 0);
+        let (mut redriven, mut round, mut answered) = (0, 0, 0);
         while round < ATTEMPTS_MAX {
             let left: Vec<usize> = (0..requests.len()).filter(|&i| answers[i].is_none()).collect();
             if left.is_empty() {
@@ -62,13 +62,11 @@ impl RedisStore {
             }
             backoff(round).await;
             redriven = self.decide_once(requests, &left, redriven, &mut answers).await;
-            let are_late = answers
-                .iter()
-                .filter(|answer| matches!(answer, Some(Err(Error::DeadlineExceeded(_)))));
-            let are_late = are_late.count();
-            // A round that ended because some callers had stopped waiting is no conflict with other servers.
-            round += usize::from(are_late == late);
-            late = are_late;
+            // A round that answers some commands is no conflict with other servers: the rest was deferred, or the callers of
+            // those had stopped waiting.
+            let are_answered = answers.iter().flatten().count();
+            round += usize::from(are_answered == answered);
+            answered = are_answered;
         }
         let contended = || {
             let text = "other servers changed the job in every attempt, nothing was written";
@@ -202,7 +200,7 @@ impl RedisStore {
                     match outcome {
                         ItemOutcome::Outdated => {}
                         ItemOutcome::TopicFull => {
-                            for index in book.limited_commands(item, requests) {
+                            for WaitingCommand { index, .. } in book.take_commands(item) {
                                 let full = EnqueueCommandReply::topic_full(at);
                                 let full = self.applied(CommandReply::Enqueued(full), at, at);
                                 answers[index] = Some(Ok(full));

@@ -60,7 +60,7 @@ fn has_room(
     decision: &Decision,
 ) -> SqliteResult<bool> {
     let before = row.map(|row| &row.record);
-    let jobs = u64::from(decision.adds_waiting(before));
+    let jobs = u64::from(decision.adds_waiting(before, session.now));
     let bytes = decision.added_bytes(before.map_or(0, Record::counted_bytes));
     session.has_room(&key.topic, new, jobs, bytes)
 }

@@ -305,3 +305,68 @@ pub(crate) async fn room_is_made_again_and_again_without_a_claim(q: Fixture) {
     }
     assert_eq!((q.state("first").await, waiting(&q, TOPIC).await), (Some(State::Ready), 1_200));
 }
+
+pub(crate) async fn a_job_that_returns_past_its_expire_time_needs_room(q: Fixture) {
+    let job = |max| NewJob { on_conflict: OnConflict::Replace, ..limited("late", max) };
+    let late = NewJob { expire: Some(after(1)), ..job(9) };
+    q.put(late.clone()).await;
+    q.put(NewJob { priority: Some(9), ..new_job("other") }).await;
+    q.sleep(2);
+    assert!(is_full(&q.put(job(1)).await));
+    q.store.prune(100).await.unwrap();
+    assert!(is_full(&q.put(job(1)).await));
+    assert!(!is_full(&q.put(job(2)).await));
+    // A claim takes a job that has expired out of the line, before a prune writes its end.
+    q.delete("late").await;
+    q.put(late).await;
+    q.sleep(2);
+    assert_eq!(q.claim_ids().await, ["other"]);
+    assert!(!is_full(&q.put(limited("new", 1)).await));
+    assert!(is_full(&q.put(job(1)).await));
+    assert_eq!(waiting(&q, TOPIC).await, 1);
+}
+
+pub(crate) async fn a_refused_job_creates_no_topic(q: Fixture) {
+    assert_eq!(put_all(&q, vec![limited("1", 0), limited("2", 0)]).await, [false, false]);
+    let topics = async || q.store.topics(String::new(), None, 10).await.unwrap().len();
+    assert_eq!(topics().await, 0);
+    assert_eq!(put_all(&q, vec![limited("1", 0), new_job("2")]).await, [false, true]);
+    assert_eq!((topics().await, q.stats(TOPIC).await.enqueued_total), (1, 1));
+}
+
+pub(crate) async fn jobs_of_a_call_arrive_and_count_in_their_order_whatever_their_limits(
+    q: Fixture,
+) {
+    let jobs = vec![new_job("1"), limited("2", 9), new_job("3"), limited("4", 3), new_job("5")];
+    assert_eq!(put_all(&q, jobs).await, [true, true, true, false, true]);
+    assert_eq!(q.claim_ids().await, ["1", "2", "3", "5"]);
+    // Also where the engine decides about each, as of a job that has been here before.
+    let kept = ringq::domain::RetentionRule::Record(RETENTION);
+    q.put(NewJob { retention: kept, ..new_job("dead") }).await;
+    let leased = q.claim_one().await;
+    q.end(&leased, dead_lettered()).await;
+    let again = |max| NewJob { on_conflict: OnConflict::Reschedule, ..limited("dead", max) };
+    let first = NewJob { last_error: "it crashed".to_owned(), ..limited("first", 1) };
+    let second = NewJob { last_error: "it crashed".to_owned(), ..again(1) };
+    assert_eq!(put_all(&q, vec![first, second]).await, [true, false]);
+    assert_eq!(q.state("dead").await, Some(State::Dead));
+}
+
+pub(crate) async fn an_id_that_comes_again_is_decided_by_its_own_limit(q: Fixture) {
+    let kept = ringq::domain::RetentionRule::Record(RETENTION);
+    let job =
+        |max| NewJob { on_conflict: OnConflict::Replace, retention: kept, ..limited("a", max) };
+    for first in [0, 5] {
+        q.put(NewJob { max_waiting: None, ..job(0) }).await;
+        q.delete("a").await;
+        let late = NewJob { expire: Some(after(0)), ..job(1) };
+        let jobs = vec![late, job(first), job(1), limited("b", 1), job(0)];
+        assert_eq!(put_all(&q, jobs).await, [true, first > 0, true, false, true], "{first}");
+        assert_eq!((q.state("b").await, waiting(&q, TOPIC).await), (None, 1));
+    }
+    // More of them than a store tries again after a conflict with other servers.
+    q.delete("a").await;
+    let jobs = (0..20).flat_map(|n| [limited(&format!("c{n}"), 0), limited(&format!("c{n}"), 0)]);
+    assert!(put_all(&q, jobs.collect()).await.iter().all(|is_written| !is_written));
+    assert!(put_all(&q, (0..20).map(|_| job(0)).collect()).await.iter().all(|is| !is));
+}

@@ -149,6 +149,10 @@ macro_rules! conformance {
                 jobs_past_their_expire_time_leave_first_and_make_room
                 a_limit_holds_for_the_jobs_that_have_it_alone
                 room_is_made_again_and_again_without_a_claim
+                a_job_that_returns_past_its_expire_time_needs_room
+                a_refused_job_creates_no_topic
+                jobs_of_a_call_arrive_and_count_in_their_order_whatever_their_limits
+                an_id_that_comes_again_is_decided_by_its_own_limit
             }
             generations {
                 generations_count_what_is_enqueued_over

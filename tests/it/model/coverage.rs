@@ -20,6 +20,8 @@ const ENDS: [&str; 7] = [
     "DeadLetter Released",
 ];
 const ANSWERS: [&str; 4] = ["repeated false", "repeated true", "NotFound", "Stale"];
+/// Effects of policies.
+const POLICY_EFFECTS: [&str; 4] = ["deliver", "pause", "pause until", "forget"];
 
 /// A case that a run should try.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,6 +42,14 @@ pub(crate) enum Seen {
     Answer(String),
     /// A second settle of a lease that ended before the last one: whether in the same way.
     Past(bool),
+    /// A job that needs room below a limit: whether there was none, and whether expired jobs could decide.
+    Room { full: bool, open: bool },
+    /// A search for the oldest jobs of a topic: whether it is full.
+    Oldest { full: bool },
+    /// A policy of a topic, and whether it was written.
+    Policy(&'static str, bool),
+    /// A claim from a paused topic that has a job to give, and whether the pause ends.
+    Paused { ends: bool },
 }
 
 /// Returns all cases that a long run must have tried.
@@ -72,6 +82,11 @@ pub(crate) fn wanted() -> BTreeSet<Seen> {
             .map(|(moves, taken)| Seen::Redrive { moves, taken }),
     );
     wanted.extend([Seen::Past(false), Seen::Past(true), Seen::Purge(false), Seen::Purge(true)]);
+    for chance in [false, true] {
+        wanted.extend([false, true].map(|open| Seen::Room { full: chance, open }));
+        wanted.extend(POLICY_EFFECTS.map(|effect| Seen::Policy(effect, chance)));
+        wanted.extend([Seen::Oldest { full: chance }, Seen::Paused { ends: chance }]);
+    }
     wanted.extend(ANSWERS.map(|answer| Seen::Answer(answer.to_owned())));
     wanted
 }

@@ -125,13 +125,16 @@ impl Run {
         let jobs = self.store.store.get(keys(), true).await.unwrap();
         let stats =
             self.store.store.stats(topics(), StatsOptions::due_within(DUE_SOON)).await.unwrap();
+        let policies = self.policies().await;
         let now = self.store.now();
+        let unpruned = was.clone();
         for (lost, mut past) in was.into_iter().rev().enumerate() {
             past.tick(now);
             let known: Vec<_> = keys().iter().map(|key: &JobKey| past.get(key, true)).collect();
             let counted: Vec<_> =
                 topics().iter().map(|t: &TopicName| past.stats(t, DUE_SOON)).collect();
-            if known == jobs && counted == stats {
+            if known == jobs && counted == stats && past.policies() == policies {
+                unpruned.iter().for_each(|other| past.unprune(other));
                 self.reference = past;
                 self.compare_whole().await;
                 return lost;

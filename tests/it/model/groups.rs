@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use ringq::domain::{GroupName, JobKey, PriorityAgeing, State, Time, Token, TopicName, limit};
-use ringq::store::{
-    Claim, GroupSetting, ShardGroupStats, TopicDemand, TopicLeases, TopicRemainder,
-};
+use ringq::store::{Claim, ShardGroupStats, TopicDemand, TopicLeases, TopicRemainder};
 
 use super::held::Held;
 use super::reference::Reference;
@@ -16,12 +14,6 @@ type Group = Option<GroupName>;
 const TURNS_TRIED: usize = 1_000;
 
 impl Reference {
-    pub(super) fn configure(&mut self, topic: &TopicName, settings: &[GroupSetting]) {
-        // A topic with a policy exists.
-        self.total(topic, |_| ());
-        self.settings.insert(topic.clone(), settings.to_vec());
-    }
-
     /// Returns weight and pause of a group.
     fn setting(&self, topic: &TopicName, group: &Group) -> (u8, bool) {
         let settings = self.settings.get(topic).map_or(&[][..], Vec::as_slice).iter();

@@ -12,9 +12,10 @@ use ringq::domain::{
 };
 use ringq::store::{
     Claim, ClaimResult, Deleted, GroupSetting, JobReschedule, LeaseExtension, LeaseRef,
-    LeaseRefusal, LeaseSettlement, LeasedJob, NewJob, PurgeBatch, RedriveBatch, RedriveResult,
-    RescheduleResult, RunningLease, SettleAction, SettleCommandReply, ShardTopicStats,
-    StreamDemand, TopicDemand, TopicInfo, TopicLeases, TopicRemainder, Unclaim, WriteResult,
+    LeaseRefusal, LeaseSettlement, LeasedJob, NewJob, NotWrittenReason, PurgeBatch, RedriveBatch,
+    RedriveResult, RescheduleResult, RunningLease, SettleAction, SettleCommandReply,
+    ShardTopicStats, StreamDemand, TopicDemand, TopicInfo, TopicLeases, TopicRemainder, Unclaim,
+    WriteResult,
 };
 
 use super::coverage::Seen;
@@ -30,12 +31,18 @@ pub(crate) struct Reference {
     arrivals: u64,
     /// Start of the leases of the last claim.
     last_start: Time,
-    jobs: BTreeMap<JobKey, Held>,
+    pub(super) jobs: BTreeMap<JobKey, Held>,
     topics: BTreeMap<TopicName, ShardTopicStats>,
     /// Due times of expired jobs that no claim may have reached yet.
     lapsed: BTreeMap<TopicName, BTreeSet<Time>>,
+    /// Jobs that have expired, and may still wait in the store: nothing has pruned them since.
+    unpruned: BTreeSet<JobKey>,
     /// Settings of groups, by topic.
     pub(super) settings: BTreeMap<TopicName, Vec<GroupSetting>>,
+    /// Versions of the policies of topics, in the order of their changes.
+    pub(super) policies: Vec<(TopicName, u64)>,
+    /// Ends of the pauses of topics.
+    pub(super) paused: BTreeMap<TopicName, Time>,
     /// Cases so far, to find the ones that a run never tried.
     pub(crate) seen: BTreeSet<Seen>,
 }
@@ -44,7 +51,8 @@ pub(crate) struct Reference {
 
 impl Reference {
     pub(crate) fn new(shard: ShardName, durability: Durability, now: Time) -> Reference {
-        let (jobs, topics, lapsed, settings, seen) = Default::default();
+        let (jobs, topics, lapsed, unpruned, seen) = Default::default();
+        let (settings, policies, paused) = Default::default();
         let (arrivals, last_start) = (0, Time(0));
         Reference {
             shard,
@@ -55,7 +63,10 @@ impl Reference {
             jobs,
             topics,
             lapsed,
+            unpruned,
             settings,
+            policies,
+            paused,
             seen,
         }
     }
@@ -70,6 +81,7 @@ impl Reference {
                 held.finish(State::Expired, expire.max(before));
                 let lapsed = self.lapsed.entry(held.job.key.topic.clone()).or_default();
                 lapsed.insert(held.job.due_time);
+                self.unpruned.insert(held.job.key.clone());
             }
         }
         self.jobs.retain(|_, held| held.forget.is_none_or(|forget| forget > now));
@@ -82,7 +94,8 @@ impl Reference {
             let next = held.next.as_ref().and_then(|next| next.job.expire_time);
             [Some(held.job.due_time), held.job.expire_time, held.forget, deadline, next]
         });
-        edges.flatten().collect()
+        let pauses = self.paused.values().filter(|until| **until < Time::MAX);
+        edges.flatten().chain(pauses.copied()).collect()
     }
 
     /// Returns the remainder that a claim may report for `wanted`, given that it reported `found`: as defined at
@@ -94,6 +107,9 @@ impl Reference {
         found: TopicRemainder,
     ) -> TopicRemainder {
         let now = self.now;
+        if self.pause_of(topic).is_some() {
+            return wanted;
+        }
         let Some(lapsed) = self.lapsed.get_mut(topic) else { return wanted };
         let had_lapsed = lapsed.iter().any(|&due| due <= now);
         if found != TopicRemainder::Ready {
@@ -127,6 +143,21 @@ impl Reference {
     pub(crate) fn next_prune(&self) -> Option<Time> {
         let expire = |held: &Held| held.job.expire_time.filter(|_| held.waits());
         self.jobs.values().filter_map(|held| expire(held).or(held.forget)).min()
+    }
+
+    /// Returns the number of expired jobs of a topic that may still wait in the store.
+    pub(super) fn unpruned(&self, topic: &TopicName) -> u64 {
+        self.unpruned.iter().filter(|key| key.topic == *topic).count() as u64
+    }
+
+    /// Takes note that nothing is left to prune.
+    pub(super) fn pruned(&mut self) {
+        self.unpruned.clear();
+    }
+
+    /// Takes over the expired jobs of another state whose prune may have been lost.
+    pub(super) fn unprune(&mut self, other: &Reference) {
+        self.unpruned.extend(other.unpruned.iter().cloned());
     }
 
     pub(crate) fn records(&self) -> u64 {
@@ -213,11 +244,17 @@ impl Reference {
         count(self.topics.entry(topic.clone()).or_insert_with(fresh));
     }
 
+    /// Deletes a topic that has no record.
+    pub(super) fn forget_topic(&mut self, topic: &TopicName) {
+        self.topics.remove(topic);
+        self.lapsed.remove(topic);
+    }
+
     pub(super) fn now(&self) -> Time {
         self.now
     }
 
-    fn saw(&mut self, state: State, transition: Transition) {
+    pub(super) fn saw(&mut self, state: State, transition: Transition) {
         self.seen.insert(Seen::Transition(state, format!("{transition:?}")));
     }
 }
@@ -225,12 +262,13 @@ impl Reference {
 // === impl Reference: verbs ===
 
 impl Reference {
-    pub(crate) fn enqueue(&mut self, new: &NewJob) -> WriteResult {
+    /// Writes a job. `is_full`: whether the store found no room for it.
+    pub(crate) fn enqueue(&mut self, new: &NewJob, is_full: bool) -> WriteResult {
         let now = self.now;
-        self.total(&new.key.topic, |_| ());
         self.arrivals += 1;
         let mut fresh = Held::new(new, now, self.arrivals, &self.shard);
-        let held = self.jobs.get(&new.key);
+        let held = self.jobs.get(&new.key).cloned();
+        let held = held.as_ref();
         let found = held.map_or(ExistingJob::Absent, |held| held.found(now));
         let repeat = RequestMatch::compare(held.and_then(|held| held.request), new.request_code);
         let action = conflict::resolve(new.on_conflict, found, repeat);
@@ -246,6 +284,10 @@ impl Reference {
         if let (Some(held), ConflictAction::Keep | ConflictAction::Refuse) = (held, action) {
             return answer(held.state(now), held.answer_due());
         }
+        if self.lacks_room(new, (held, &fresh), action, is_full) {
+            let not_written = Some(NotWrittenReason::TopicFull);
+            return WriteResult { outcome: None, not_written, ..answer(State::Ready, now) };
+        }
         if !matches!(action, ConflictAction::Reschedule | ConflictAction::Revive) {
             self.total(&new.key.topic, |stats| stats.enqueued_total += 1);
         }
@@ -253,6 +295,7 @@ impl Reference {
         let Some(held) = self.jobs.get_mut(&new.key) else {
             self.jobs.insert(new.key.clone(), fresh);
             self.tick(now);
+            self.unpruned.remove(&new.key);
             return answer(self.state_of(&new.key), due);
         };
         held.request = new.request_code.or(held.request);
@@ -276,6 +319,7 @@ impl Reference {
             }
         }
         self.tick(now);
+        self.unpruned.remove(&new.key);
         let deferred = outcome == Some(EnqueueOutcome::Deferred);
         answer(if deferred { State::Running } else { self.state_of(&new.key) }, due)
     }
@@ -296,6 +340,9 @@ impl Reference {
         let started = self.now.max(Time(self.last_start.0 + 1));
         let asks = claim.topics.iter().zip(&found.topics);
         let topics = asks.map(|(ask, found)| {
+            if let Some(remainder) = self.pause_of(&ask.topic) {
+                return self.claim_paused(ask, remainder);
+            }
             let turns = self.turns(claim, ask, found, started);
             self.claim_topic(claim, ask, found, started, &token, turns)
         });
@@ -304,6 +351,14 @@ impl Reference {
             self.last_start = started;
         }
         ClaimResult { now: self.now, topics }
+    }
+
+    /// Claims from a paused topic.
+    fn claim_paused(&mut self, ask: &TopicDemand, remainder: TopicRemainder) -> TopicLeases {
+        if !self.next_jobs(&ask.topic, ask.ageing).is_empty() {
+            self.seen.insert(Seen::Paused { ends: remainder != TopicRemainder::Empty });
+        }
+        TopicLeases { by_stream: ask.streams.iter().map(|_| Vec::new()).collect(), remainder }
     }
 
     /// Claims from one topic. `turns` decides between groups whose turn it may be and whose jobs the store gave to the
@@ -423,7 +478,7 @@ impl Reference {
         let state = self.jobs.get(key).map_or(gone, |held| held.state(now));
         if let SettleAction::Ack { follow_ups, .. } = &settle.action {
             for job in follow_ups {
-                self.enqueue(&job.clone().into());
+                self.enqueue(&job.clone().into(), false);
             }
         }
         Ok(SettleCommandReply { repeated: false, state })
@@ -459,6 +514,7 @@ impl Reference {
         } else {
             held.finish(State::Cancelled, now);
         }
+        self.unpruned.remove(key);
         self.saw(previous, Transition::Delete);
         self.tick(now);
         Some(Deleted { previous, revoked })
@@ -545,6 +601,8 @@ impl Reference {
             held.arrival = self.arrivals;
         }
         held.job.key = to.clone();
+        self.unpruned.remove(key);
+        self.unpruned.remove(&to);
         self.jobs.insert(to, held);
         true
     }

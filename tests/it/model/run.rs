@@ -4,22 +4,29 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
 use ringq::domain::engine::Command;
-use ringq::domain::{GroupName, Job, JobKey, State, Time, Token, TopicName};
+use ringq::domain::{
+    GroupName, Job, JobKey, PolicyEffect, State, Time, Token, TopicName, TopicPattern, limit,
+};
 use ringq::store::{
-    Claim, Error, GroupsQuery, JobDeletion, LeaseQueryResult, LeaseRef, ListQuery, PurgeBatch,
-    RequestResult, RunningLease, StatsOptions, all_or_worst_error,
+    Claim, Error, GroupsQuery, JobDeletion, JobRequest, LeaseQueryResult, LeaseRef, ListQuery,
+    NewJob, NotWrittenReason, PolicyWrite, PurgeBatch, RequestResult, RoomQuery, RunningLease,
+    StatsOptions, all_or_worst_error,
 };
 
 use super::coverage::Seen;
 use super::mirror::{Mirror, Ways};
 use super::reference::Reference;
-use super::steps::{DUE_SOON, Dice, Step, keys, shard, topics};
+use super::steps::{DUE_SOON, Dice, Eviction, Step, keys, shard, topics};
 use crate::conformance::{Backend, Fixture};
 
 /// Steps shown when a run fails.
 const TAIL: usize = 30;
+/// The command of a server that makes room for more jobs.
+const EVICT: Command = Command::Evict { frees_bytes: false };
 /// Limit of the text of a step: a large payload adds little.
 const STEP_CHARS_MAX: usize = 600;
+/// Limit of a prune that comes before another call.
+const PRUNED_AT_ONCE: usize = 100;
 /// Steps between two comparisons of everything that can be read.
 const WHOLE_EVERY: u64 = 20;
 
@@ -92,10 +99,8 @@ impl Run {
                 fixture.until(time);
                 reference.tick(time);
             }
-            Step::Enqueue(jobs) => {
-                let expected: Vec<_> = jobs.iter().map(|job| reference.enqueue(job)).collect();
-                same(expected, store.enqueue(jobs).await?);
-            }
+            Step::Enqueue(jobs) => self.enqueue(jobs).await?,
+            Step::Evict(evict) => self.evict(evict).await?,
             Step::Claim(claim) => self.claim(claim).await?,
             Step::Unclaim(what) => same(reference.unclaim(&what), fixture.undo(what).await?),
             Step::Leases(refs) => {
@@ -136,10 +141,7 @@ impl Run {
                 let expected = reference.topics_after(&prefix, after.as_ref(), limit);
                 same(expected, store.topics(prefix, after, limit).await?);
             }
-            Step::Configure { topic, settings } => {
-                reference.configure(&topic, &settings);
-                fixture.configure_groups(topic, settings).await?;
-            }
+            Step::Policy(policy) => self.write_policy(policy).await?,
             Step::Stats => self.compare_stats().await,
             Step::Reopen => {
                 if fixture.survives_reopening() {
@@ -147,6 +149,56 @@ impl Run {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Enqueues in both. The engine has no limits: it gets the jobs that had room.
+    async fn enqueue(&mut self, jobs: Vec<NewJob>) -> Result<(), Error> {
+        let got = self.store.store.enqueue(jobs.clone()).await?;
+        let (now, mut expected) = (self.store.now(), Vec::new());
+        for (job, got) in jobs.iter().zip(&got) {
+            let is_full = got.not_written == Some(NotWrittenReason::TopicFull);
+            expected.push(self.reference.enqueue(job, is_full));
+            if let Some(mirror) = self.mirror.as_mut().filter(|_| !is_full) {
+                mirror.enqueue(job, now);
+            }
+        }
+        same(expected, got);
+        Ok(())
+    }
+
+    /// Makes room as a server does, in both, after a prune: jobs that have expired would count. Another job may have
+    /// been found by another server, and have left since.
+    async fn evict(&mut self, evict: Eviction) -> Result<(), Error> {
+        let Eviction { topic, jobs, max_waiting, other } = evict;
+        let now = self.store.now();
+        self.prune(PRUNED_AT_ONCE).await?;
+        let room = RoomQuery { jobs, max_waiting: Some(max_waiting), ..RoomQuery::default() };
+        let oldest =
+            self.store.store.oldest_waiting(topic.clone(), room).await?.unwrap_or_default();
+        same(&self.reference.oldest_waiting(&topic, jobs, max_waiting), &oldest);
+        let oldest = oldest.into_iter().map(|id| JobKey { topic: topic.clone(), id });
+        let keys: Vec<JobKey> = oldest.chain(other).collect();
+        let requests = keys.iter().map(|key| JobRequest::new(key.clone(), EVICT));
+        let applied = all_or_worst_error(self.store.store.apply(requests.collect()).await)?;
+        let expected: Vec<bool> = keys.iter().map(|key| self.reference.evict(key)).collect();
+        same(expected, applied.iter().map(RequestResult::is_done).collect());
+        if let Some(mirror) = &mut self.mirror {
+            // Its replies may differ: nothing prunes the records of the engine.
+            for key in &keys {
+                mirror.apply(key, &EVICT, now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores a policy in both. A topic without records is deleted with it, so these are pruned first.
+    async fn write_policy(&mut self, policy: PolicyWrite) -> Result<(), Error> {
+        if policy.effect == PolicyEffect::Forget {
+            self.prune(PRUNED_AT_ONCE).await?;
+        }
+        let expected = vec![self.reference.write_policy(&policy)];
+        same(expected, self.store.store.write_policies(vec![policy], None).await?);
         Ok(())
     }
 
@@ -204,8 +256,9 @@ impl Run {
     }
 
     /// Prunes both. A store may choose how many expired records it removes per call; none may remain.
-    async fn prune(&self, limit: usize) -> Result<(), Error> {
+    async fn prune(&mut self, limit: usize) -> Result<(), Error> {
         let store = &self.store.store;
+        self.reference.pruned();
         loop {
             let pruned = store.prune(limit).await?;
             assert!(pruned.pruned <= limit as u64, "{pruned:?} by {limit}");
@@ -225,6 +278,7 @@ impl Run {
     pub(super) async fn compare_whole(&self) {
         self.compare_jobs(keys(), false).await;
         self.compare_stats().await;
+        same(self.reference.policies(), &self.policies().await);
         for topic in topics() {
             self.compare_groups(&topic).await;
             for state in State::ALL {
@@ -250,6 +304,16 @@ impl Run {
             expected,
             self.store.store.stats(topics(), StatsOptions::due_within(DUE_SOON)).await.unwrap(),
         );
+    }
+
+    /// Returns the policies of the store and their versions, in the order of their changes.
+    pub(super) async fn policies(&self) -> Vec<(TopicName, u64)> {
+        let page = self.store.store.policies(0, limit::CALL_JOBS_MAX).await.unwrap();
+        let policies = page.policies.into_iter().map(|policy| match policy.name {
+            TopicPattern::Exact(topic) => (topic, policy.version),
+            TopicPattern::Prefix(_) => panic!("{policy:?} was never written"),
+        });
+        policies.collect()
     }
 
     async fn compare_groups(&self, topic: &TopicName) {
@@ -298,10 +362,9 @@ impl Drop for Run {
     }
 }
 
-/// Applies a step of a run; a claim follows the answer of the store.
+/// Applies a step of a run; claims, enqueues and evictions follow the answer of the store.
 fn mirror_step(mirror: &mut Mirror, step: &Step, now: Time) {
     match step {
-        Step::Enqueue(jobs) => jobs.iter().for_each(|job| mirror.enqueue(job, now)),
         Step::Settle(items) => items.iter().for_each(|item| mirror.settle(item, now)),
         Step::Extend(items) => items.iter().for_each(|item| mirror.extend(item, now)),
         Step::Unclaim(what) => mirror.unclaim(what, now),

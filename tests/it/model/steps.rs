@@ -1,22 +1,24 @@
 //! The next step: random steps over every verb, on few ids so that they collide, and at times on the edges of the
 //! state.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use ringq::domain::engine::{CrashMove, Unacked};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{
-    GroupName, JobId, JobKey, OnConflict, Payload, PriorityAgeing, RetentionRule, RetryOverrides,
-    RetryPolicy, ShardName, Spec, State, Time, Token, TopicName, When, limit,
+    GroupName, JobId, JobKey, OnConflict, Payload, PolicyEffect, PriorityAgeing, RetentionRule,
+    RetryOverrides, RetryPolicy, ShardName, Spec, State, Time, Token, TopicName, TopicPattern,
+    When, limit,
 };
 use ringq::store::{
     Claim, GroupSetting, JobReschedule, LeaseExtension, LeaseRef, LeaseSettlement, LostClaim,
-    NewJob, Purge, PurgeBatch, RedriveBatch, RunningLease, SettleAction, StreamDemand, TopicDemand,
-    Unclaim, WritePrecondition,
+    NewJob, PolicyWrite, Purge, PurgeBatch, RedriveBatch, RunningLease, SettleAction, StreamDemand,
+    TopicDemand, Unclaim, WritePrecondition,
 };
 
 use super::reference::Reference;
@@ -53,9 +55,21 @@ pub(super) enum Step {
     Prune(usize),
     List { topic: TopicName, state: State, full: bool, limit: usize },
     Topics { prefix: String, after: Option<TopicName>, limit: usize },
-    Configure { topic: TopicName, settings: Vec<GroupSetting> },
+    Evict(Eviction),
+    Policy(PolicyWrite),
     Stats,
     Reopen,
+}
+
+/// A search for the oldest jobs of a topic, which then leave it.
+#[derive(Clone, Debug)]
+pub(super) struct Eviction {
+    pub(super) topic: TopicName,
+    /// Number of jobs to make room for.
+    pub(super) jobs: usize,
+    pub(super) max_waiting: u64,
+    /// Another job to evict.
+    pub(super) other: Option<JobKey>,
 }
 
 impl Step {
@@ -70,6 +84,7 @@ impl Step {
             Step::Redrive(redrive) => redrive.ids.truncate(1),
             Step::Purge(purge) => purge.ids.truncate(1),
             Step::Unclaim(Unclaim::Leases(refs)) => refs.truncate(1),
+            Step::Evict(evict) => (evict.jobs, evict.other) = (1, None),
             _ => {}
         }
         self
@@ -86,6 +101,8 @@ pub(super) struct Dice {
     leases: VecDeque<LeaseRef>,
     settles: VecDeque<LeaseSettlement>,
     nonces: VecDeque<u32>,
+    /// The next step, if it is drawn already.
+    next: Option<Step>,
 }
 
 /// Returns every job that a run can touch.
@@ -126,25 +143,28 @@ impl Dice {
         let (leases, settles, nonces) = Default::default();
         let (rng, is_busy) = (StdRng::seed_from_u64(seed), seed % 2 == 1);
         let has_groups = seed % 4 < 2;
-        Dice { rng, is_busy, has_groups, leases, settles, nonces }
+        Dice { rng, is_busy, has_groups, leases, settles, nonces, next: None }
     }
 
     /// Draws the next step of a run in the state of `reference`.
     pub(super) fn step(&mut self, reference: &Reference, now: Time) -> Step {
+        if let Some(next) = self.next.take() {
+            return next;
+        }
         let running = reference.running();
         if self.is_busy && self.rng.random_bool(0.7) {
             return match self.rng.random_range(0..10) {
                 0 => Step::Clock(self.time(reference.edges(), now)),
-                1..3 => Step::Enqueue(self.plain_jobs()),
-                3 => Step::Enqueue(self.some(2, |dice| dice.job_on(reference, now))),
+                1..3 => self.enqueue(reference, Dice::plain_jobs),
+                3 => self.enqueue(reference, |dice| dice.jobs_on(reference, now)),
                 4 | 5 => Step::Claim(self.plain_claim()),
                 6 => Step::Claim(self.claim()),
                 _ => Step::Settle(self.some(2, |dice| dice.plain_ack(&running))),
             };
         }
-        match self.rng.random_range(0..100) {
+        match self.rng.random_range(0..104) {
             0..20 => Step::Clock(self.time(reference.edges(), now)),
-            20..40 => Step::Enqueue(self.some(2, |dice| dice.job_on(reference, now))),
+            20..40 => self.enqueue(reference, |dice| dice.jobs_on(reference, now)),
             40..56 => Step::Claim(self.claim()),
             56..72 => Step::Settle(self.settles(&running, now)),
             72..75 => Step::Extend(self.some(2, |dice| dice.extend(&running))),
@@ -158,8 +178,9 @@ impl Dice {
             94 => Step::Orphans(self.rng.random_range(1..4)),
             95..97 => Step::Prune(self.rng.random_range(1..10)),
             97 => self.list(),
-            98 if self.rng.random_bool(0.5) => self.configure(),
             98 => self.topics(),
+            99 | 100 => self.topic_policy(reference, now),
+            101 | 102 => self.eviction(reference),
             _ if self.rng.random_bool(0.2) => Step::Reopen,
             _ => Step::Stats,
         }
@@ -266,8 +287,32 @@ impl Dice {
             .and_then(GroupName::stored)
     }
 
+    /// Draws a policy: mostly a pause, or its end, with settings of some groups. Now and then it expects another version
+    /// than the shard has.
+    fn topic_policy(&mut self, reference: &Reference, now: Time) -> Step {
+        let paused = reference.paused_for_good();
+        let resumed = paused.choose(&mut self.rng).filter(|_| self.rng.random_bool(0.7)).cloned();
+        let effect = match self.rng.random_range(0..20) {
+            _ if resumed.is_some() => PolicyEffect::Deliver,
+            0..3 => PolicyEffect::Pause { until: None },
+            3 => PolicyEffect::Pause { until: Some(now) },
+            4..11 => PolicyEffect::Pause { until: Some(now.plus(self.seconds(20))) },
+            11..14 => PolicyEffect::Forget,
+            _ => PolicyEffect::Deliver,
+        };
+        let topic = resumed.unwrap_or_else(|| self.topic());
+        let version = reference.policy_version(&topic);
+        let expected = version + u64::from(self.rng.random_bool(0.1));
+        let groups = match effect {
+            PolicyEffect::Forget => Vec::new(),
+            PolicyEffect::Deliver | PolicyEffect::Pause { .. } => self.group_settings(),
+        };
+        let (name, body) = (TopicPattern::Exact(topic), Bytes::new());
+        Step::Policy(PolicyWrite { name, expected, version: version + 1, effect, groups, body })
+    }
+
     /// Draws settings of some groups.
-    fn configure(&mut self) -> Step {
+    fn group_settings(&mut self) -> Vec<GroupSetting> {
         let mut groups = vec![None];
         groups.extend(GROUPS.map(GroupName::stored));
         groups.retain(|_| self.rng.random_bool(0.3));
@@ -276,8 +321,60 @@ impl Dice {
             weight: self.pick(&[1, 2, 3, 100]),
             paused: self.rng.random_bool(0.3),
         });
-        let settings = settings.collect();
-        Step::Configure { topic: self.topic(), settings }
+        settings.collect()
+    }
+
+    /// Draws an enqueue of these jobs. If they have a limit, mostly after a prune, so that their topics have jobs that
+    /// wait alone.
+    fn enqueue(
+        &mut self,
+        reference: &Reference,
+        jobs: impl FnOnce(&mut Dice) -> Vec<NewJob>,
+    ) -> Step {
+        let mut jobs = jobs(self);
+        if self.rng.random_bool(0.6) {
+            return Step::Enqueue(jobs);
+        }
+        self.limit(reference, &mut jobs);
+        let step = Step::Enqueue(jobs);
+        if self.rng.random_bool(0.4) {
+            return step;
+        }
+        self.next = Some(step);
+        Step::Prune(self.rng.random_range(1..10))
+    }
+
+    /// Gives jobs a limit: mostly the same for all of a topic, as a server does, or else each of them its own.
+    fn limit(&mut self, reference: &Reference, jobs: &mut [NewJob]) {
+        let is_mixed = self.rng.random_bool(0.3);
+        let mut limits = BTreeMap::new();
+        for job in jobs {
+            let topic = job.key.topic.clone();
+            let drawn = self.max_waiting(reference, &topic);
+            let common = *limits.entry(topic).or_insert(drawn);
+            job.max_waiting = if is_mixed {
+                Some(drawn).filter(|_| self.rng.random_bool(0.7))
+            } else {
+                Some(common)
+            };
+        }
+    }
+
+    /// Draws a limit next to the number of waiting jobs of a topic.
+    fn max_waiting(&mut self, reference: &Reference, topic: &TopicName) -> u64 {
+        let count = reference.waiting(topic) + reference.unpruned(topic);
+        (count + self.pick(&[0, 1, 1, 2, 2, 3])).saturating_sub(1)
+    }
+
+    /// Draws a search for the oldest jobs.
+    fn eviction(&mut self, reference: &Reference) -> Step {
+        let (topic, other) = (self.topic(), self.maybe(0.3, Dice::key));
+        let max_waiting = self.max_waiting(reference, &topic);
+        Step::Evict(Eviction { topic, jobs: self.rng.random_range(1..5), max_waiting, other })
+    }
+
+    fn jobs_on(&mut self, reference: &Reference, now: Time) -> Vec<NewJob> {
+        self.some(2, |dice| dice.job_on(reference, now))
     }
 
     /// Draws a job that repeats the last request of its id now and then.

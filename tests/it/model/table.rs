@@ -25,11 +25,13 @@ pub(super) enum Transition {
     Reschedule,
     /// A client puts it back with fresh counters.
     Redrive,
+    /// Its full topic needs the room.
+    Evict,
 }
 
 impl Transition {
     /// All of them.
-    pub(super) const ALL: [Transition; 10] = [
+    pub(super) const ALL: [Transition; 11] = [
         Transition::Claim,
         Transition::Unclaim,
         Transition::Ack,
@@ -40,6 +42,7 @@ impl Transition {
         Transition::Delete,
         Transition::Reschedule,
         Transition::Redrive,
+        Transition::Evict,
     ];
 }
 
@@ -68,7 +71,9 @@ pub(super) fn next(state: State, transition: Transition) -> Result<Next, Rejecti
         }
         (Running, Transition::Ack) => Ok(Next::State(Succeeded)),
         (Running, Transition::DeadLetter) => Ok(Next::State(Dead)),
-        (Scheduled | Ready | Backoff, Transition::Expire) => Ok(Next::State(Expired)),
+        (Scheduled | Ready | Backoff, Transition::Expire | Transition::Evict) => {
+            Ok(Next::State(Expired))
+        }
         (Scheduled | Ready | Backoff | Running, Transition::Delete) => Ok(Next::State(Cancelled)),
         (Succeeded | Dead | Cancelled | Expired, Transition::Delete) => Ok(Next::Forgotten),
         (Scheduled | Ready | Backoff | Dead, Transition::Reschedule) => Ok(Next::Waiting),
@@ -96,14 +101,14 @@ fn the_table() {
     assert_eq!(
         rows,
         [
-            "scheduled: - - - - - - expired cancelled wait -",
-            "ready: running - - - - - expired cancelled wait -",
-            "running: - wait succeeded wait wait dead - cancelled - -",
-            "backoff: - - - - - - expired cancelled wait -",
-            "succeeded: - - - - - - - gone - wait",
-            "dead: - - - - - - - gone wait wait",
-            "cancelled: - - - - - - - gone - wait",
-            "expired: - - - - - - - gone - wait",
+            "scheduled: - - - - - - expired cancelled wait - expired",
+            "ready: running - - - - - expired cancelled wait - expired",
+            "running: - wait succeeded wait wait dead - cancelled - - -",
+            "backoff: - - - - - - expired cancelled wait - expired",
+            "succeeded: - - - - - - - gone - wait -",
+            "dead: - - - - - - - gone wait wait -",
+            "cancelled: - - - - - - - gone - wait -",
+            "expired: - - - - - - - gone - wait -",
         ]
     );
 }
