@@ -41,7 +41,7 @@ impl Scheduler {
             return None;
         }
         let topic = &lease.key.topic;
-        let policy = self.retry_policy(topic, &lease.attempt.retry);
+        let policy = self.retry_policy(topic, lease.attempt.retry.as_deref());
         crash_target(cause, &lease.attempt, &policy, topic).cloned()
     }
 
@@ -89,7 +89,7 @@ impl Scheduler {
 
     /// Returns the error that the end of a lease for `cause` leaves with its job.
     fn last_error(&self, lease: &RunningLease, cause: &LeaseEndCause) -> String {
-        let policy = self.retry_policy(&lease.key.topic, &lease.attempt.retry);
+        let policy = self.retry_policy(&lease.key.topic, lease.attempt.retry.as_deref());
         let end = lease_end(cause.clone(), &lease.attempt, &policy, lease.now, 0.0);
         format!("{}; moved from topic {}", end.error, lease.key.topic)
     }
@@ -234,7 +234,8 @@ fn has_lease(job: &Job, lease: &RunningLease) -> bool {
 /// operator has seen to it.
 fn copy(job: Job, topic: TopicName, last_error: String) -> NewJob {
     let request = request_hash::crash_request_code(&job);
-    let retry = RetryOverrides { crash_topic: Some(CrashTopic::Off), ..job.spec.retry.clone() };
+    let own = job.spec.retry.as_deref().cloned().unwrap_or_default();
+    let retry = RetryOverrides { crash_topic: Some(CrashTopic::Off), ..own }.boxed();
     NewJob {
         retention: job.spec.retention_rule(true, limit::TOMBSTONE),
         key: JobKey { topic, id: job.key.id },

@@ -312,7 +312,7 @@ impl Dice {
         Spec {
             payload: self.maybe(0.8, |_| payload.clone()),
             headers: headers.into_iter().collect(),
-            retry: self.maybe(0.6, Dice::retry).unwrap_or_default(),
+            retry: self.maybe(0.6, Dice::retry).and_then(RetryOverrides::boxed),
             lease: self.maybe(0.3, |dice| dice.seconds(4)),
             group: None,
             retention: self.maybe(0.1, |dice| dice.seconds(9)),
