@@ -44,9 +44,8 @@ pub(crate) fn job(number: u128, due: When) -> NewJob {
         durability: None,
         deadline: None,
         precondition: WritePrecondition::Anything,
-        checkpoint: None,
         max_waiting: None,
-        last_error: String::new(),
+        history: None,
     }
 }
 

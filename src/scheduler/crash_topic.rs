@@ -13,7 +13,7 @@ use crate::domain::{
     When, limit,
 };
 use crate::shards::{self, Shard};
-use crate::store::{Error, NewJob, RequestResult, RunningLease, WritePrecondition};
+use crate::store::{CarriedHistory, Error, NewJob, RequestResult, RunningLease, WritePrecondition};
 
 use super::locate::{BlockingShard, UncertainJobs, absent_owner_error};
 use super::{Scheduler, request_hash};
@@ -246,9 +246,8 @@ fn copy(job: Job, topic: TopicName, last_error: String) -> NewJob {
         on_conflict: OnConflict::Reject,
         request_code: Some(request),
         precondition: WritePrecondition::Anything,
-        checkpoint: job.checkpoint,
         max_waiting: None,
-        last_error,
+        history: CarriedHistory { checkpoint: job.checkpoint, last_error }.boxed(),
         durability: None,
         deadline: None,
     }

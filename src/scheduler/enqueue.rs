@@ -314,9 +314,8 @@ fn new_job(
     let priority = defaults.and_then(|topic| topic.priority).filter(|_| !moves);
     NewJob {
         precondition: prior,
-        checkpoint: None,
         max_waiting: None,
-        last_error: String::new(),
+        history: None,
         // Without the defaults: a repeat is recognized after they have changed, too.
         request_code: request_hash::request_code(&draft),
         retention: RetentionRule::of(retention, repeatable, limit::TOMBSTONE),

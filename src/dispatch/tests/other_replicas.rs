@@ -74,9 +74,8 @@ fn new_job(topic: &str, id: &str, due: When) -> NewJob {
         durability: None,
         deadline: None,
         precondition: WritePrecondition::Anything,
-        checkpoint: None,
         max_waiting: None,
-        last_error: String::new(),
+        history: None,
     }
 }
 

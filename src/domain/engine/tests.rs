@@ -47,9 +47,8 @@ fn new(body: &'static str, on_conflict: OnConflict) -> Enqueue {
         on_conflict,
         request_code: None,
         precondition: WritePrecondition::Anything,
-        checkpoint: None,
         max_waiting: None,
-        last_error: String::new(),
+        history: None,
     }
 }
 

@@ -40,9 +40,8 @@ pub(crate) fn job_in(topic: &str, id: &str) -> NewJob {
         durability: None,
         deadline: None,
         precondition: WritePrecondition::Anything,
-        checkpoint: None,
         max_waiting: None,
-        last_error: String::new(),
+        history: None,
     }
 }
 

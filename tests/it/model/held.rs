@@ -85,7 +85,7 @@ impl Held {
             worker_id: String::new(),
             finish_time: None,
             result: None,
-            last_error: new.last_error.clone(),
+            last_error: new.history.as_ref().map_or_else(String::new, |it| it.last_error.clone()),
             attempts: Vec::new(),
             progress: String::new(),
             checkpoint: None,

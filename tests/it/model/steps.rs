@@ -14,9 +14,9 @@ use ringq::domain::{
     RetryPolicy, ShardName, Spec, State, Time, Token, TopicName, When, limit,
 };
 use ringq::store::{
-    Claim, GroupSetting, JobReschedule, LeaseExtension, LeaseRef, LeaseSettlement, LostClaim,
-    NewJob, Purge, PurgeBatch, RedriveBatch, RunningLease, SettleAction, StreamDemand, TopicDemand,
-    Unclaim, WritePrecondition,
+    CarriedHistory, Claim, GroupSetting, JobReschedule, LeaseExtension, LeaseRef, LeaseSettlement,
+    LostClaim, NewJob, Purge, PurgeBatch, RedriveBatch, RunningLease, SettleAction, StreamDemand,
+    TopicDemand, Unclaim, WritePrecondition,
 };
 
 use super::reference::Reference;
@@ -215,9 +215,11 @@ impl Dice {
             durability: None,
             deadline: None,
             precondition: WritePrecondition::Anything,
-            checkpoint: None,
             max_waiting: None,
-            last_error: self.maybe(0.1, |_| "it crashed".to_owned()).unwrap_or_default(),
+            history: self.maybe(0.1, |_| {
+                let last_error = "it crashed".to_owned();
+                Box::new(CarriedHistory { last_error, ..CarriedHistory::default() })
+            }),
         }
     }
 
@@ -251,9 +253,8 @@ impl Dice {
             durability: None,
             deadline: None,
             precondition: WritePrecondition::Anything,
-            checkpoint: None,
             max_waiting: None,
-            last_error: String::new(),
+            history: None,
         }
     }
 
