@@ -212,7 +212,7 @@ impl Scheduler {
             let key = JobKey { topic: draft.topic.clone(), id };
             match found.remove(&index) {
                 Some(Ok(shard)) => {
-                    let job = self.named_job(&shard, draft, key.id, named);
+                    let job = self.new_job(draft, key.id, named);
                     add(&mut runs, &shard, is_limited, (index, job));
                 }
                 Some(Err(BlockingShard { error, .. })) => {
@@ -220,7 +220,7 @@ impl Scheduler {
                 }
                 None => match shards.owner(&key) {
                     Some(shard) => {
-                        let job = self.named_job(shard, draft, key.id, named);
+                        let job = self.new_job(draft, key.id, named);
                         add(&mut runs, shard, is_limited, (index, job));
                     }
                     None => results[index] = Some(Err(no_owner_error(shards, &key))),
@@ -259,19 +259,6 @@ impl Scheduler {
         }
     }
 
-    /// Builds the job of a draft with an id.
-    fn named_job(
-        &self,
-        shard: &Shard,
-        draft: Draft,
-        id: JobId,
-        named: WritePrecondition,
-    ) -> NewJob {
-        let is_follow_up = named == WritePrecondition::Anything;
-        let max_waiting = if is_follow_up { None } else { self.max_waiting(&draft.topic, shard) };
-        NewJob { max_waiting, ..self.new_job(draft, id, named) }
-    }
-
     /// Creates a batch of jobs that get their ids here, so that it may move to another shard.
     fn movable_batch(
         &self,
@@ -281,8 +268,7 @@ impl Scheduler {
     ) -> ShardBatch {
         let mut run = ShardBatch::new(shard.clone(), true, is_limited, drafts.len());
         for (index, draft) in drafts {
-            let max_waiting = is_limited.then(|| self.max_waiting(&draft.topic, shard)).flatten();
-            run.push(index, NewJob { max_waiting, ..self.with_new_id(shard, draft) });
+            run.push(index, self.with_new_id(shard, draft));
         }
         run
     }

@@ -123,10 +123,6 @@ impl ShardBatch {
         }
     }
 
-    fn keys(&self) -> impl Iterator<Item = JobKey> {
-        self.jobs.iter().map(|job| job.key.clone())
-    }
-
     /// Splits the jobs for which their topics have no room from the others, which get their results.
     fn split_full(
         self,
@@ -191,6 +187,7 @@ impl Scheduler {
         for job in &mut run.jobs {
             (job.durability, job.deadline) = (asked, until);
         }
+        self.set_limits(&mut run);
         if until.is_some() {
             run.assign_requests();
         }
@@ -256,9 +253,10 @@ impl Scheduler {
 
     /// Gives each job of a batch the limit of its topic on the shard.
     fn set_limits(&self, run: &mut ShardBatch) {
-        for job in &mut run.jobs {
-            let limit = run.is_limited.then(|| self.max_waiting(&job.key.topic, &run.shard));
-            job.max_waiting = limit.flatten();
+        let ShardBatch { shard, is_limited, jobs, .. } = run;
+        for same in jobs.chunk_by_mut(|a, b| a.key.topic == b.key.topic) {
+            let limit = is_limited.then(|| self.max_waiting(&same[0].key.topic, shard)).flatten();
+            same.iter_mut().for_each(|job| job.max_waiting = limit);
         }
     }
 
@@ -373,16 +371,22 @@ impl Scheduler {
             let written = written.as_ref().ok().filter(|written| written.not_written.is_none());
             written.and_then(|written| written.outcome)
         };
-        // What a topic has no room for is counted once it is refused, and not on each shard that was tried.
-        let answered = run.keys().zip(written).filter(|(_, written)| !is_topic_full(written));
-        let pairs: Vec<_> = answered.map(|(key, written)| (key, outcome(written))).collect();
-        for same in pairs.chunk_by(|a, b| a.0.topic == b.0.topic && a.1 == b.1) {
-            let (key, outcome) = (&same[0].0, same[0].1);
+        let answers = run
+            .jobs
+            .iter()
+            .zip(written)
+            .map(|(job, written)| (&job.key.topic, outcome(written), is_topic_full(written)));
+        for same in answers.collect::<Vec<_>>().chunk_by(|a, b| a == b) {
+            let (topic, outcome, is_full) = same[0];
+            if is_full {
+                // Counted once it is refused, and not on each shard that was tried.
+                continue;
+            }
             let name = outcome.map_or("refused", EnqueueOutcome::name);
             let count = same.len() as u64;
-            self.inner.metrics.enqueued(key.topic.as_str(), name, count);
+            self.inner.metrics.enqueued(topic.as_str(), name, count);
             if !matches!(outcome, None | Some(EnqueueOutcome::Unchanged)) {
-                self.inner.rates.enqueued(&key.topic, count, self.now());
+                self.inner.rates.enqueued(topic, count, self.now());
             }
         }
     }
