@@ -119,7 +119,7 @@ fn lifecycle_lease_end() -> impl FnMut() {
         crashes: 0,
         is_replaced: false,
         first_start: Time(1_800_000_000_000_000),
-        retry: RetryOverrides::default(),
+        retry: None,
     };
     let (policy, now) = (RetryPolicy::default(), Time(1_800_000_060_000_000));
     move || {
@@ -132,7 +132,7 @@ fn lifecycle_lease_end() -> impl FnMut() {
 fn retry_merge_delay() -> impl FnMut() {
     let over = overrides();
     move || {
-        let policy = RetryPolicy::default().merge(black_box(&over));
+        let policy = RetryPolicy::default().merge(Some(black_box(&over)));
         black_box(policy.delay(black_box(2), 0.5));
     }
 }
@@ -202,5 +202,5 @@ fn spec() -> Spec {
         header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
         header("tenant", "acme"),
     ];
-    Spec { headers, retry: overrides(), ..Spec::default() }
+    Spec { headers, retry: overrides().boxed(), ..Spec::default() }
 }

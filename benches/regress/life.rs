@@ -44,10 +44,9 @@ pub(crate) fn job(number: u128, due: When) -> NewJob {
         durability: None,
         deadline: None,
         precondition: WritePrecondition::Anything,
-        checkpoint: None,
         max_waiting: None,
         max_bytes: None,
-        last_error: String::new(),
+        history: None,
     }
 }
 

@@ -334,7 +334,7 @@ fn is_orphan(lease: &RunningLease, alive: Time, broke: Time, grace: Duration) ->
 mod tests {
     use super::*;
     use crate::domain::lifecycle::AttemptContext;
-    use crate::domain::{JobId, JobKey, RetryOverrides, Token, TopicName};
+    use crate::domain::{JobId, JobKey, Token, TopicName};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -347,7 +347,7 @@ mod tests {
             crashes: 0,
             is_replaced: false,
             first_start: Time(0),
-            retry: RetryOverrides::default(),
+            retry: None,
         };
         RunningLease {
             key,

@@ -28,8 +28,9 @@ pub struct Spec {
     pub payload: Option<Payload>,
     /// Headers, sorted by name.
     pub headers: Vec<(String, String)>,
-    /// Retry settings of the job itself.
-    pub retry: RetryOverrides,
+    /// Retry settings of the job itself; `None`: nothing is set, which is the usual case. Boxed, because specs are moved a
+    /// lot and the settings are the largest part.
+    pub retry: Option<Box<RetryOverrides>>,
     /// Duration of the lease of each attempt, if the job names one.
     pub lease: Option<Duration>,
     /// Group whose lane the job waits in; `None`: the lane of all jobs without a group.

@@ -97,8 +97,8 @@ pub struct AttemptContext {
     pub is_replaced: bool,
     /// Start of the first attempt.
     pub first_start: Time,
-    /// Retry settings of the job itself.
-    pub retry: RetryOverrides,
+    /// Retry settings of the job itself, if it has any.
+    pub retry: Option<Box<RetryOverrides>>,
 }
 
 /// End of a lease, as the store writes it. Every end counts one delivery, so a job without any never ran: both stores
@@ -227,7 +227,7 @@ mod tests {
             crashes: 0,
             is_replaced: false,
             first_start: Time(0),
-            retry: RetryOverrides::default(),
+            retry: None,
         }
     }
 

@@ -244,7 +244,7 @@ impl QueueService for QueueHandler {
         }
         let span = |job| delivery_span(&self.tracer, job, &worker_id);
         let pulled = PulledJobs::new(handover, deliveries.iter().filter_map(span).collect());
-        let policy = |topic: &_, over: &_| self.scheduler.retry_policy(topic, over);
+        let policy = |topic: &_, over: Option<&_>| self.scheduler.retry_policy(topic, over);
         let deliveries = deliveries.into_iter().map(|d| to_delivery(d, policy)).collect();
         let mut response = Response::new(pb::PullResponse { deliveries });
         response.extensions_mut().insert(Arc::new(pulled));
@@ -291,8 +291,8 @@ impl QueueService for QueueHandler {
 
 /// Allows or refuses the crash topic that a job names in this field: the job arrives there as by an Enqueue.
 fn may_move(access: &CallAccess, draft: &Draft, field: &str) -> Result<(), RpcError> {
-    let crash_topic = draft.spec.retry.crash_topic.as_ref().and_then(CrashTopic::name);
-    match crash_topic.map(|topic| access.touch(topic)) {
+    let setting = draft.spec.retry.as_ref().and_then(|retry| retry.crash_topic.as_ref());
+    match setting.and_then(CrashTopic::name).map(|topic| access.touch(topic)) {
         Some(Err(error)) => Err(error.with_field(field)),
         Some(Ok(())) | None => Ok(()),
     }

@@ -13,7 +13,7 @@ use crate::domain::{
     When, limit,
 };
 use crate::shards::{self, Shard};
-use crate::store::{Error, NewJob, RequestResult, RunningLease, WritePrecondition};
+use crate::store::{CarriedHistory, Error, NewJob, RequestResult, RunningLease, WritePrecondition};
 
 use super::locate::{BlockingShard, UncertainJobs, absent_owner_error};
 use super::{Scheduler, request_hash};
@@ -41,7 +41,7 @@ impl Scheduler {
             return None;
         }
         let topic = &lease.key.topic;
-        let policy = self.retry_policy(topic, &lease.attempt.retry);
+        let policy = self.retry_policy(topic, lease.attempt.retry.as_deref());
         crash_target(cause, &lease.attempt, &policy, topic).cloned()
     }
 
@@ -91,7 +91,7 @@ impl Scheduler {
 
     /// Returns the error that the end of a lease for `cause` leaves with its job.
     fn last_error(&self, lease: &RunningLease, cause: &LeaseEndCause) -> String {
-        let policy = self.retry_policy(&lease.key.topic, &lease.attempt.retry);
+        let policy = self.retry_policy(&lease.key.topic, lease.attempt.retry.as_deref());
         let end = lease_end(cause.clone(), &lease.attempt, &policy, lease.now, 0.0);
         format!("{}; moved from topic {}", end.error, lease.key.topic)
     }
@@ -236,7 +236,8 @@ fn has_lease(job: &Job, lease: &RunningLease) -> bool {
 /// operator has seen to it.
 fn copy(job: Job, topic: TopicName, last_error: String) -> NewJob {
     let request = request_hash::crash_request_code(&job);
-    let retry = RetryOverrides { crash_topic: Some(CrashTopic::Off), ..job.spec.retry.clone() };
+    let own = job.spec.retry.as_deref().cloned().unwrap_or_default();
+    let retry = RetryOverrides { crash_topic: Some(CrashTopic::Off), ..own }.boxed();
     NewJob {
         retention: job.spec.retention_rule(true, limit::TOMBSTONE),
         key: JobKey { topic, id: job.key.id },
@@ -247,10 +248,9 @@ fn copy(job: Job, topic: TopicName, last_error: String) -> NewJob {
         on_conflict: OnConflict::Reject,
         request_code: Some(request),
         precondition: WritePrecondition::Anything,
-        checkpoint: job.checkpoint,
         max_waiting: None,
         max_bytes: None,
-        last_error,
+        history: CarriedHistory { checkpoint: job.checkpoint, last_error }.boxed(),
         durability: None,
         deadline: None,
     }

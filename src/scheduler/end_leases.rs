@@ -5,7 +5,7 @@ use rand::Rng as _;
 
 use crate::domain::engine::{CrashMove, Unacked};
 use crate::domain::lifecycle::LeaseEndCause;
-use crate::domain::{JobKey, RetryOverrides, State, Time};
+use crate::domain::{JobKey, State, Time};
 use crate::shards::{self, Shard};
 use crate::store::{
     LeaseEvent, LeaseRef, LeaseSettlement, RequestResult, RevokeReason, RunningLease, SettleAction,
@@ -117,7 +117,8 @@ impl Scheduler {
         if *cause == LeaseEndCause::Expired && !settled.repeated {
             self.log_lease_expired(shard, lease);
         }
-        let is_failure = cause.counts(&self.retry_policy(&lease.key.topic, &lease.attempt.retry));
+        let is_failure =
+            cause.counts(&self.retry_policy(&lease.key.topic, lease.attempt.retry.as_deref()));
         self.count_end(&lease.key, cause, is_failure, applied);
         let (tokens, reason) = (vec![lease.token], RevokeReason::LeaseExpired);
         let hint = LeaseEvent::Revoked { stream: lease.stream, tokens, reason };
@@ -135,7 +136,7 @@ impl Scheduler {
         let topic = &lease.key.topic;
         let end = SettleAction::Unacked(Unacked {
             cause,
-            policy: self.retry_policy(topic, &RetryOverrides::default()),
+            policy: self.retry_policy(topic, None),
             entropy: rand::rng().random(),
             dead_retention: self.dead_retention(topic),
             crash_move,

@@ -243,7 +243,7 @@ impl Scheduler {
             let key = JobKey { topic: draft.topic.clone(), id };
             match found.remove(&index) {
                 Some(Ok(shard)) => {
-                    let job = self.named_job(&shard, draft, key.id, named);
+                    let job = self.new_job(draft, key.id, named);
                     add(&mut runs, &shard, is_limited, (index, job));
                 }
                 Some(Err(BlockingShard { error, .. })) => {
@@ -251,7 +251,7 @@ impl Scheduler {
                 }
                 None => match shards.owner(&key) {
                     Some(shard) => {
-                        let job = self.named_job(shard, draft, key.id, named);
+                        let job = self.new_job(draft, key.id, named);
                         add(&mut runs, shard, is_limited, (index, job));
                     }
                     None => results[index] = Some(Err(no_owner_error(shards, &key))),
@@ -290,20 +290,6 @@ impl Scheduler {
         }
     }
 
-    /// Builds the job of a draft with an id.
-    fn named_job(
-        &self,
-        shard: &Shard,
-        draft: Draft,
-        id: JobId,
-        named: WritePrecondition,
-    ) -> NewJob {
-        let is_follow_up = named == WritePrecondition::Anything;
-        let mut job = self.new_job(draft, id, named);
-        self.topic_limits(&job.key.topic, shard).apply_to(&mut job, !is_follow_up);
-        job
-    }
-
     /// Creates a batch of jobs that get their ids here, so that it may move to another shard.
     fn movable_batch(
         &self,
@@ -313,9 +299,7 @@ impl Scheduler {
     ) -> ShardBatch {
         let mut run = ShardBatch::new(shard.clone(), true, is_limited, drafts.len());
         for (index, draft) in drafts {
-            let mut job = self.with_new_id(shard, draft);
-            self.topic_limits(&job.key.topic, shard).apply_to(&mut job, is_limited);
-            run.push(index, job);
+            run.push(index, self.with_new_id(shard, draft));
         }
         run
     }
@@ -370,10 +354,9 @@ fn new_job(
     let priority = defaults.and_then(|topic| topic.priority).filter(|_| !moves);
     NewJob {
         precondition: prior,
-        checkpoint: None,
         max_waiting: None,
         max_bytes: None,
-        last_error: String::new(),
+        history: None,
         // Without the defaults: a repeat is recognized after they have changed, too.
         request_code: request_hash::request_code(&draft),
         retention: RetentionRule::of(retention, repeatable, limit::TOMBSTONE),

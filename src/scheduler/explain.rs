@@ -70,7 +70,7 @@ impl Scheduler {
         FoundJob {
             ageing,
             attempts_max: self
-                .retry_policy(&explained.job.key.topic, &explained.job.spec.retry)
+                .retry_policy(&explained.job.key.topic, explained.job.spec.retry.as_deref())
                 .max_attempts,
             other_servers: self.other_servers(shard),
             explained,

@@ -177,13 +177,11 @@ impl Scheduler {
 
     /// Returns the retry policy of a job of `topic` with the overrides `over`: server, then topic, then job.
     #[must_use]
-    pub fn retry_policy(&self, topic: &TopicName, over: &RetryOverrides) -> RetryPolicy {
-        let server = RetryPolicy::default();
+    pub fn retry_policy(&self, topic: &TopicName, over: Option<&RetryOverrides>) -> RetryPolicy {
         let policies = self.inner.policies.any();
-        match policies.as_ref().and_then(|policies| policies.settings(topic)) {
-            Some(settings) => server.merge(&settings.retry).merge(over),
-            None => server.merge(over),
-        }
+        let settings = policies.as_ref().and_then(|policies| policies.settings(topic));
+        let of_topic = settings.map(|settings| &settings.retry);
+        RetryPolicy::default().merge(of_topic).merge(over)
     }
 
     /// Returns the retention of dead letters of `topic`.

@@ -11,8 +11,8 @@ use crate::domain::{
 };
 use crate::shards::{self, Shard, ShardError, Shards};
 use crate::store::{
-    JobDeletion, ListCursor, ListQuery, NewJob, RedriveBatch, RedriveResult, WritePrecondition,
-    WriteResult,
+    CarriedHistory, JobDeletion, ListCursor, ListQuery, NewJob, RedriveBatch, RedriveResult,
+    WritePrecondition, WriteResult,
 };
 
 use super::Scheduler;
@@ -437,10 +437,9 @@ fn copy_for_target(key: JobKey, job: Job, delay: Duration, expire: Option<When>)
         on_conflict: OnConflict::Reject,
         request_code: Some(request),
         precondition: WritePrecondition::Anything,
-        checkpoint: job.checkpoint,
         max_waiting: None,
         max_bytes: None,
-        last_error: job.last_error,
+        history: CarriedHistory { checkpoint: job.checkpoint, last_error: job.last_error }.boxed(),
         durability: None,
         deadline: None,
     }

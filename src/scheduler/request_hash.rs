@@ -2,7 +2,7 @@
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::domain::{Job, RetryOverrides, Spec, When, conflict};
+use crate::domain::{Job, Spec, When, conflict};
 use crate::store::codec;
 
 use super::Draft;
@@ -61,7 +61,7 @@ fn content_hash(draft: &Draft) -> u64 {
         content.add(name.as_bytes());
         content.add(value.as_bytes());
     }
-    if *retry != RetryOverrides::default() {
+    if retry.is_some() {
         let terms = Spec { retry: retry.clone(), ..Spec::default() };
         content.add(&codec::encode_spec(&terms).unwrap_or_default());
     }
@@ -107,7 +107,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::domain::{GroupName, JobId, OnConflict, Payload, Time, TopicName};
+    use crate::domain::{GroupName, JobId, OnConflict, Payload, RetryOverrides, Time, TopicName};
 
     fn draft() -> Draft {
         Draft {
@@ -138,7 +138,10 @@ mod tests {
             |d| d.id = Some(JobId::stored("mine")),
             |d| d.spec.headers = vec![header("a", "bc")],
             |d| d.spec.headers = vec![header("ab", "c")],
-            |d| d.spec.retry.max_attempts = Some(3),
+            |d| {
+                d.spec.retry =
+                    RetryOverrides { max_attempts: Some(3), ..Default::default() }.boxed()
+            },
             |d| d.spec.lease = Some(Duration::from_secs(1)),
             |d| d.spec.group = GroupName::stored("g"),
             |d| d.spec.retention = Some(Duration::from_secs(1)),

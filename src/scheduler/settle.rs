@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::domain::engine::CrashMove;
 use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::ring::ShardState;
-use crate::domain::{Payload, Receipt, RetryOverrides, ShardName, Time, Token};
+use crate::domain::{Payload, Receipt, ShardName, Time, Token};
 use crate::shards::{self, Shard, ShardError};
 use crate::store::{
     Error, LeaseEvent, LeaseExtension, LeaseRef, LeaseRefusal, LeaseSettlement, NewJob,
@@ -239,7 +239,7 @@ impl Scheduler {
         let results = self.settle_on(shard, &receipts, settles).await;
         for ((receipt, cause), result) in receipts.iter().zip(&causes).zip(&results) {
             if let Ok(applied) = result {
-                let policy = self.retry_policy(&receipt.key.topic, &RetryOverrides::default());
+                let policy = self.retry_policy(&receipt.key.topic, None);
                 self.count_end(&receipt.key, cause, cause.counts(&policy), applied);
             }
         }

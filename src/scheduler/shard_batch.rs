@@ -8,7 +8,7 @@ use rand::Rng as _;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
-use crate::domain::{Durability, EnqueueOutcome, JobKey, OnConflict, ShardName, TopicName};
+use crate::domain::{Durability, EnqueueOutcome, OnConflict, ShardName, TopicName};
 use crate::shards::{self, Shard, ShardError};
 use crate::store::{self, NewJob, NotWrittenReason, WritePrecondition, WriteResult};
 
@@ -121,10 +121,6 @@ impl ShardBatch {
         }
     }
 
-    fn keys(&self) -> impl Iterator<Item = JobKey> {
-        self.jobs.iter().map(|job| job.key.clone())
-    }
-
     /// Splits the jobs for which their topics have no room from the others, which get their results.
     fn split_full(
         self,
@@ -189,6 +185,7 @@ impl Scheduler {
         for job in &mut run.jobs {
             (job.durability, job.deadline) = (asked, until);
         }
+        self.set_limits(&mut run);
         if until.is_some() {
             run.assign_requests();
         }
@@ -254,8 +251,10 @@ impl Scheduler {
 
     /// Gives each job of a batch the limits of its topic on the shard.
     fn set_limits(&self, run: &mut ShardBatch) {
-        for job in &mut run.jobs {
-            self.topic_limits(&job.key.topic, &run.shard).apply_to(job, run.is_limited);
+        let ShardBatch { shard, is_limited, jobs, .. } = run;
+        for same in jobs.chunk_by_mut(|a, b| a.key.topic == b.key.topic) {
+            let limits = self.topic_limits(&same[0].key.topic, shard);
+            same.iter_mut().for_each(|job| limits.apply_to(job, *is_limited));
         }
     }
 
@@ -351,16 +350,22 @@ impl Scheduler {
             let written = written.as_ref().ok().filter(|written| written.not_written.is_none());
             written.and_then(|written| written.outcome)
         };
-        // What a topic has no room for is counted once it is refused, and not on each shard that was tried.
-        let answered = run.keys().zip(written).filter(|(_, written)| !is_topic_full(written));
-        let pairs: Vec<_> = answered.map(|(key, written)| (key, outcome(written))).collect();
-        for same in pairs.chunk_by(|a, b| a.0.topic == b.0.topic && a.1 == b.1) {
-            let (key, outcome) = (&same[0].0, same[0].1);
+        let answers = run
+            .jobs
+            .iter()
+            .zip(written)
+            .map(|(job, written)| (&job.key.topic, outcome(written), is_topic_full(written)));
+        for same in answers.collect::<Vec<_>>().chunk_by(|a, b| a == b) {
+            let (topic, outcome, is_full) = same[0];
+            if is_full {
+                // Counted once it is refused, and not on each shard that was tried.
+                continue;
+            }
             let name = outcome.map_or("refused", EnqueueOutcome::name);
             let count = same.len() as u64;
-            self.inner.metrics.enqueued(key.topic.as_str(), name, count);
+            self.inner.metrics.enqueued(topic.as_str(), name, count);
             if !matches!(outcome, None | Some(EnqueueOutcome::Unchanged)) {
-                self.inner.rates.enqueued(&key.topic, count, self.now());
+                self.inner.rates.enqueued(topic, count, self.now());
             }
         }
     }

@@ -39,8 +39,8 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobId, JobKey, PriorityAgeing, TopicName};
 
 pub use crate::domain::engine::{
-    Deleted, LeaseRefusal, NotWrittenReason, OutageExpiry, Purge, SettleAction, SettleCommandReply,
-    WritePrecondition,
+    CarriedHistory, Deleted, LeaseRefusal, NotWrittenReason, OutageExpiry, Purge, SettleAction,
+    SettleCommandReply, WritePrecondition,
 };
 pub use error::Error;
 pub use lease_event::{LeaseEvent, RevokeReason};

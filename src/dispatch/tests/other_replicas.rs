@@ -74,10 +74,9 @@ fn new_job(topic: &str, id: &str, due: When) -> NewJob {
         durability: None,
         deadline: None,
         precondition: WritePrecondition::Anything,
-        checkpoint: None,
         max_waiting: None,
         max_bytes: None,
-        last_error: String::new(),
+        history: None,
     }
 }
 

@@ -63,7 +63,10 @@ impl Command {
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
-            Command::Enqueue(new) => new.spec.bytes() + body(new.checkpoint.as_ref()),
+            Command::Enqueue(new) => {
+                let history = new.history.as_deref();
+                new.spec.bytes() + body(history.and_then(|history| history.checkpoint.as_ref()))
+            }
             Command::Settle(Settle {
                 action: SettleAction::Ack { result, follow_ups }, ..
             }) => {
@@ -112,8 +115,6 @@ pub struct Enqueue {
     pub request_code: Option<u64>,
     /// Condition on what is stored under the id.
     pub precondition: WritePrecondition,
-    /// Checkpoint of a job that comes from another shard. Ignored if a job has the id.
-    pub checkpoint: Option<Payload>,
     /// Number of waiting jobs that the topic may have on the shard. The store writes nothing that would make it more, see
     /// [`Decision::adds_waiting`](super::Decision::adds_waiting). `None`: no limit.
     pub max_waiting: Option<u64>,
@@ -121,23 +122,35 @@ pub struct Enqueue {
     /// [`Record::counted_bytes`](super::Record::counted_bytes). The store counts the job, and writes nothing that would
     /// make them more; [`u64::MAX`]: it only counts. `None`: no limit.
     pub max_bytes: Option<u64>,
-    /// Last error of a job that comes from another topic; empty: none. Ignored if a job that has the id stays.
+    /// History of a job that comes from another shard or topic, which the fast paths do not write. Boxed, because hardly
+    /// any job has it and all are moved a lot.
+    pub history: Option<Box<CarriedHistory>>,
+}
+
+/// Part of its history that a job brings along from another shard or topic.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CarriedHistory {
+    /// Checkpoint. Ignored if a job has the id.
+    pub checkpoint: Option<Payload>,
+    /// Last error; empty: none. Ignored if a job that has the id stays.
     pub last_error: String,
 }
 
-// === impl Enqueue ===
+// === impl Enqueue, CarriedHistory ===
 
 impl Enqueue {
-    /// Returns whether the job brings a part of its history, which the fast paths do not write.
-    #[must_use]
-    pub fn has_history(&self) -> bool {
-        self.checkpoint.is_some() || !self.last_error.is_empty()
-    }
-
     /// Returns whether the topic may have no room for the job.
     #[must_use]
     pub fn is_limited(&self) -> bool {
         self.max_waiting.is_some() || self.max_bytes.is_some_and(|max| max < u64::MAX)
+    }
+}
+
+impl CarriedHistory {
+    /// Returns the history as a new job has it: `None` if there is nothing in it.
+    #[must_use]
+    pub fn boxed(self) -> Option<Box<CarriedHistory>> {
+        (self != CarriedHistory::default()).then(|| Box::new(self))
     }
 }
 

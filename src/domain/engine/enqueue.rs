@@ -83,10 +83,12 @@ impl DecisionBuilder {
         };
         self.effects.counters.enqueued += 1;
         self.parts.payload = payload_of(new);
-        if let Some(checkpoint) = &new.checkpoint {
-            self.set_checkpoint(&mut record, checkpoint);
+        if let Some(history) = &new.history {
+            if let Some(checkpoint) = &history.checkpoint {
+                self.set_checkpoint(&mut record, checkpoint);
+            }
+            record.history.last_error.clone_from(&history.last_error);
         }
-        record.history.last_error.clone_from(&new.last_error);
         let due = record.due;
         let record = self.make_waiting(record);
         let answer = self.written_reply(EnqueueOutcome::Created, record.as_ref(), due);
@@ -148,8 +150,10 @@ impl DecisionBuilder {
         self.parts.payload = payload_of(new);
         let due = record.due;
         let mut record = self.start_generation(record);
-        if let Some(record) = record.as_mut().filter(|record| !record.is_tombstone()) {
-            record.history.last_error.clone_from(&new.last_error);
+        if let (Some(record), Some(history)) = (&mut record, &new.history)
+            && !record.is_tombstone()
+        {
+            record.history.last_error.clone_from(&history.last_error);
         }
         let answer = self.written_reply(outcome, record.as_ref(), due);
         (write_or_remove(record), answer)

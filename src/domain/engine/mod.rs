@@ -48,8 +48,8 @@ use crate::domain::{State, Time};
 use decision_clock::DecisionClock;
 
 pub use command::{
-    Adopt, Command, CommandReply, CrashMove, Deleted, Enqueue, EnqueueCommandReply, Extend,
-    LeaseRefusal, NotWrittenReason, OutageExpiry, Purge, Redrive, Settle, SettleAction,
+    Adopt, CarriedHistory, Command, CommandReply, CrashMove, Deleted, Enqueue, EnqueueCommandReply,
+    Extend, LeaseRefusal, NotWrittenReason, OutageExpiry, Purge, Redrive, Settle, SettleAction,
     SettleCommandReply, Unacked, WritePrecondition,
 };
 pub use decision::{

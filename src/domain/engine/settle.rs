@@ -88,7 +88,7 @@ impl DecisionBuilder {
         unacked: &Unacked,
     ) -> Option<Record> {
         let attempt = record.attempt_context(&lease);
-        let policy = unacked.policy.clone().merge(&attempt.retry);
+        let policy = unacked.policy.clone().merge(attempt.retry.as_deref());
         let (cause, now) = (unacked.cause.clone(), self.clock.time());
         if let Some(longest) = policy.max_retry_duration {
             // Narrows the window: the decision changes when the time for retries is used up.

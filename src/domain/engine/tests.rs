@@ -47,10 +47,9 @@ fn new(body: &'static str, on_conflict: OnConflict) -> Enqueue {
         on_conflict,
         request_code: None,
         precondition: WritePrecondition::Anything,
-        checkpoint: None,
         max_waiting: None,
         max_bytes: None,
-        last_error: String::new(),
+        history: None,
     }
 }
 
@@ -327,7 +326,7 @@ fn whatever_ends_the_lease_the_waiting_generation_begins_with_fresh_counters() {
     let retry = RetryOverrides { max_attempts: Some(1), ..RetryOverrides::default() };
     let spent =
         JobHistory { failures: 24, deliveries: 99, first_start: Some(NOW), ..JobHistory::new(4) };
-    let spec = Spec { retry, ..Spec::default() };
+    let spec = Spec { retry: retry.boxed(), ..Spec::default() };
     let record = Record { history: spent, spec, ..job(At::Next) };
     let causes = [LeaseEndCause::Expired, LeaseEndCause::StreamBroken, failed(), released()];
     let ends = causes.map(end).into_iter().chain([ack()]);

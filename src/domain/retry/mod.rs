@@ -68,7 +68,8 @@ impl RetryPolicy {
     /// Returns this policy with the fields of `over` put over it. A ladder switches jitter off unless jitter is set
     /// too: explicit waits are meant exactly. For the same reason exponential fields switch an inherited ladder off.
     #[must_use]
-    pub fn merge(mut self, over: &RetryOverrides) -> RetryPolicy {
+    pub fn merge(mut self, over: Option<&RetryOverrides>) -> RetryPolicy {
+        let Some(over) = over else { return self };
         if let Some(max) = over.max_attempts {
             self.max_attempts = u32::try_from(max).ok();
         }
@@ -148,7 +149,7 @@ mod tests {
     #[test]
     fn a_ladder_is_exact_and_its_last_rung_repeats() {
         let over = RetryOverrides { delays: secs(&[60, 180, 300]), ..Default::default() };
-        let policy = RetryPolicy::default().merge(&over);
+        let policy = RetryPolicy::default().merge(Some(&over));
         let waits: Vec<_> = (1..=5).map(|n| policy.delay(n, 0.99)).collect();
         assert_eq!(waits, secs(&[60, 180, 300, 300, 300]));
     }
@@ -156,7 +157,7 @@ mod tests {
     #[test]
     fn the_exponential_form_doubles_up_to_its_cap() {
         let over = RetryOverrides { jitter: Some(0.0), ..Default::default() };
-        let policy = RetryPolicy::default().merge(&over);
+        let policy = RetryPolicy::default().merge(Some(&over));
         let waits: Vec<_> = (1..=13).map(|n| policy.delay(n, 0.5).as_secs()).collect();
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3600]);
         assert_eq!(policy.delay(u32::MAX, 0.5).as_secs(), 3600);
@@ -182,7 +183,7 @@ mod tests {
         let mut random = StdRng::seed_from_u64(seed);
         for _ in 0..POLICIES {
             let over = RetryOverrides::try_new(any_overrides(&mut random)).unwrap();
-            let policy = RetryPolicy::default().merge(&over);
+            let policy = RetryPolicy::default().merge(Some(&over));
             let longest = policy.delays.iter().copied().max().unwrap_or(policy.max_delay);
             let failures = [0, 1, 2, 3, random.random_range(4..1_000), random.random(), u32::MAX];
             for failure in failures {
@@ -251,7 +252,7 @@ mod tests {
             ("a", "-", None),
             ("-", "b", Some("b")),
         ] {
-            let policy = RetryPolicy::default().merge(&level(topic)).merge(&level(job));
+            let policy = RetryPolicy::default().merge(Some(&level(topic))).merge(Some(&level(job)));
             let crash_topic = policy.crash_topic.as_ref().map(TopicName::as_str);
             assert_eq!(crash_topic, expected, "{topic:?} {job:?}");
         }
@@ -260,17 +261,17 @@ mod tests {
     #[test]
     fn minus_one_means_no_limit_and_absence_inherits() {
         let over = RetryOverrides { max_attempts: Some(-1), ..Default::default() };
-        let policy = RetryPolicy::default().merge(&over);
+        let policy = RetryPolicy::default().merge(Some(&over));
         assert_eq!((policy.max_attempts, policy.max_deliveries), (None, Some(100)));
     }
 
     #[test]
     fn exponential_fields_replace_an_inherited_ladder() {
         let ladder = RetryOverrides { delays: secs(&[60]), ..Default::default() };
-        let topic = RetryPolicy::default().merge(&ladder);
+        let topic = RetryPolicy::default().merge(Some(&ladder));
         let over = RetryOverrides { initial_delay: Some(Duration::from_secs(5)), ..ladder.clone() };
         let job = RetryOverrides { delays: Vec::new(), ..over };
-        assert_eq!(topic.merge(&job).delay(1, 0.0), Duration::from_secs(5));
+        assert_eq!(topic.merge(Some(&job)).delay(1, 0.0), Duration::from_secs(5));
     }
 
     #[test]

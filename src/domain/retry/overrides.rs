@@ -100,6 +100,12 @@ impl RetryOverrides {
         require(over.max_crashes.is_none_or(is_count), InvalidRetry::MaxCrashes);
         if invalid.is_empty() { Ok(over) } else { Err(invalid) }
     }
+
+    /// Returns the settings as a job has them: `None` if nothing is set.
+    #[must_use]
+    pub fn boxed(self) -> Option<Box<RetryOverrides>> {
+        (self != RetryOverrides::default()).then(|| Box::new(self))
+    }
 }
 
 #[cfg(test)]

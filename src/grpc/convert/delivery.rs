@@ -11,7 +11,7 @@ use super::{enums, payload, time};
 /// job of a topic.
 pub(in crate::grpc) fn to_stream_response(
     batch: StreamBatch,
-    policy: impl Fn(&TopicName, &RetryOverrides) -> RetryPolicy,
+    policy: impl Fn(&TopicName, Option<&RetryOverrides>) -> RetryPolicy,
 ) -> pb::StreamResponse {
     let revocation = |(receipt, revoked): (Receipt, _)| pb::Revocation {
         receipt: receipt.encode(),
@@ -29,10 +29,10 @@ pub(in crate::grpc) fn to_stream_response(
 /// Converts one job for its worker.
 pub(in crate::grpc) fn to_delivery(
     delivery: JobDelivery,
-    policy: impl Fn(&TopicName, &RetryOverrides) -> RetryPolicy,
+    policy: impl Fn(&TopicName, Option<&RetryOverrides>) -> RetryPolicy,
 ) -> pb::Delivery {
     let JobDelivery { receipt, job, lease_left, lag: _ } = delivery;
-    let max_attempts = policy(&job.key.topic, &job.spec.retry).max_attempts;
+    let max_attempts = policy(&job.key.topic, job.spec.retry.as_deref()).max_attempts;
     pb::Delivery {
         receipt: receipt.encode(),
         topic: job.key.topic.as_str().to_owned(),
@@ -93,7 +93,8 @@ mod tests {
             lease_left: Duration::from_secs(7),
             lag: Duration::ZERO,
         };
-        let unlimited = |_: &_, _: &_| RetryPolicy { max_attempts: None, ..Default::default() };
+        let unlimited =
+            |_: &_, _: Option<&_>| RetryPolicy { max_attempts: None, ..Default::default() };
         let sent = to_delivery(delivery.clone(), unlimited);
         assert_eq!((sent.attempt, sent.delivery, sent.max_attempts), (3, 6, -1));
         assert_eq!((sent.fence, sent.checkpoint), (8, Some(pb::Payload::text("half"))));

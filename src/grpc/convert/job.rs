@@ -79,7 +79,7 @@ fn to_job_spec(
         payload: spec.payload.filter(|_| view == ReadView::Full).map(payload::to_payload),
         headers: spec.headers.into_iter().collect(),
         schedule: Some(Schedule::DueTime(to_timestamp(due))),
-        retry: retry::to_retry_policy(spec.retry),
+        retry: spec.retry.and_then(|retry| retry::to_retry_policy(*retry)),
         lease_duration: spec.lease.map(to_duration),
         expiration: expire.map(|time| Expiration::ExpireTime(to_timestamp(time))),
         retention: spec.retention.map(to_duration),
@@ -126,7 +126,7 @@ pub(in crate::grpc) mod tests {
             spec: Spec {
                 payload: Some(data(b"in")),
                 headers: vec![("a".into(), "b".into())],
-                retry: RetryOverrides { max_attempts: Some(-1), ..Default::default() },
+                retry: RetryOverrides { max_attempts: Some(-1), ..Default::default() }.boxed(),
                 lease: Some(Duration::from_secs(60)),
                 group: GroupName::stored("g"),
                 retention: Some(Duration::ZERO),

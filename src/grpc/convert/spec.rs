@@ -67,7 +67,9 @@ pub(in crate::grpc) fn draft(
         spec: Spec {
             payload: payload::payload(checks, path.field("payload"), payload),
             headers: self::headers(checks, path.field("headers"), headers, context.trace),
-            retry: retry::retry(checks, path.field("retry"), retry, topic.as_ref()),
+            retry: retry.and_then(|given| {
+                retry::retry(checks, path.field("retry"), Some(given), topic.as_ref()).boxed()
+            }),
             lease: time::duration(checks, lease_at, lease_duration.as_ref(), &LEASE),
             group: names::group(checks, path.field("group"), &group),
             retention: time::duration(checks, retention_at, retention.as_ref(), &RETENTION),

@@ -19,7 +19,8 @@ fn poison(draft: Draft) -> Draft {
         max_crashes: Some(1),
         crash_topic: Some(CrashTopic::stored("c")),
         ..RetryOverrides::default()
-    };
+    }
+    .boxed();
     let payload = Payload { text: true, body: "poison".into(), content_type: String::new() };
     let headers = vec![("h".to_owned(), "1".to_owned())];
     Draft { spec: Spec { retry, headers, payload: Some(payload), ..draft.spec }, ..draft }
@@ -111,7 +112,7 @@ async fn a_moved_job_moves_no_further() {
     ring.enqueue_accepted(vec![poison(draft_with_id("t", "a"))]).await;
     crash(&ring, 0, &leases(&ring, 0, "t").await).await.unwrap();
     let moved = find(&ring, "c", "a").await.unwrap();
-    assert_eq!(moved.spec.retry.crash_topic, Some(CrashTopic::Off));
+    assert_eq!(moved.spec.retry.unwrap().crash_topic, Some(CrashTopic::Off));
     crash(&ring, 0, &leases(&ring, 0, "c").await).await.unwrap();
     let dead = find(&ring, "c", "a").await.unwrap();
     assert_eq!((dead.state, dead.crashes), (State::Dead, 1));

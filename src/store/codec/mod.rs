@@ -124,7 +124,8 @@ mod tests {
             max_deliveries: Some(7),
             max_crashes: Some(3),
             crash_topic: Some(CrashTopic::stored("crashed")),
-        };
+        }
+        .boxed();
         let headers = vec![("a".into(), "1".into()), ("b".into(), String::new())];
         // A new field does not compile here. Fields that are `None` have columns of their own in the stores.
         let (headers_, retry_) = (headers.clone(), retry.clone());
@@ -240,7 +241,7 @@ mod tests {
         assert_eq!(decode_spec(Some(b"\xff")), Spec::default(), "damaged");
         let terms = decode_spec(Some(blob));
         assert_eq!(terms.headers, [("k".to_owned(), "v".to_owned())]);
-        assert_eq!(terms.retry.max_attempts, Some(3));
+        assert_eq!(terms.retry.as_ref().unwrap().max_attempts, Some(3));
         assert_eq!(encode_spec(&terms).as_deref(), Some(&blob[..]));
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn to_stored(spec: &Spec) -> stored::Spec {
     };
     stored::Spec {
         headers: headers.iter().map(header).collect(),
-        retry: (*retry != RetryOverrides::default()).then(|| retry_to_stored(retry)),
+        retry: retry.as_deref().map(retry_to_stored),
         retention_us: retention.map(micros),
         group: GroupName::text(group.as_ref()).to_owned(),
     }
@@ -55,7 +55,7 @@ pub(super) fn from_stored(stored: stored::Spec) -> Spec {
         lease: None,
         group: GroupName::stored(&stored.group),
         retention: stored.retention_us.map(Duration::from_micros),
-        retry: stored.retry.map(retry_from).unwrap_or_default(),
+        retry: stored.retry.map(|retry| Box::new(retry_from(retry))),
     }
 }
 

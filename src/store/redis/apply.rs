@@ -39,7 +39,7 @@ impl CommandPath {
     fn for_request(request: &JobRequest) -> CommandPath {
         match &request.command {
             Command::Enqueue(new)
-                if new.precondition == WritePrecondition::SameJob || new.has_history() =>
+                if new.precondition == WritePrecondition::SameJob || new.history.is_some() =>
             {
                 CommandPath::RepeatedEnqueue
             }

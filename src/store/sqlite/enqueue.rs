@@ -26,7 +26,7 @@ pub(super) fn create<'c>(
 ) -> SqliteResult<Option<CommandReply>> {
     let now = session.now;
     let expire = new.expire.map(|expire| expire.at(now));
-    let is_left = new.precondition == WritePrecondition::SameJob || new.has_history();
+    let is_left = new.precondition == WritePrecondition::SameJob || new.history.is_some();
     if is_left || expire.is_some_and(|expire| expire <= now) {
         return Ok(None);
     }

@@ -2,9 +2,9 @@
 
 use tokio::time::Instant;
 
-use crate::domain::engine::{self, Command, NotWrittenReason, WritePrecondition};
+use crate::domain::engine::{self, CarriedHistory, Command, NotWrittenReason, WritePrecondition};
 use crate::domain::{
-    Durability, EnqueueOutcome, JobKey, OnConflict, Payload, RetentionRule, Spec, State, Time, When,
+    Durability, EnqueueOutcome, JobKey, OnConflict, RetentionRule, Spec, State, Time, When,
 };
 
 use super::JobRequest;
@@ -31,8 +31,6 @@ pub struct NewJob {
     pub request_code: Option<u64>,
     /// Condition on the record under the id.
     pub precondition: WritePrecondition,
-    /// The checkpoint of a job that comes from another shard; used only if no record has the id.
-    pub checkpoint: Option<Payload>,
     /// Number of waiting jobs that the topic may have on the shard: a job that would make it more is not written.
     /// `None`: no limit.
     pub max_waiting: Option<u64>,
@@ -40,8 +38,8 @@ pub struct NewJob {
     /// written. [`u64::MAX`]: the job is counted, and always written. `None`: no limit; a store that counts job by job does
     /// not count this one.
     pub max_bytes: Option<u64>,
-    /// Last error of a job that comes from another topic, empty for others; used only if no record has the id.
-    pub last_error: String,
+    /// History of a job that comes from another shard or topic.
+    pub history: Option<Box<CarriedHistory>>,
     /// The durability to wait for after the write, also if nothing has to be written: the record found may be only a
     /// moment old. `None`: does not wait.
     pub durability: Option<Durability>,
@@ -94,8 +92,7 @@ impl NewJob {
             request_code: request,
             ..
         } = self;
-        let NewJob { precondition: prior, checkpoint, last_error, max_waiting, max_bytes, .. } =
-            self;
+        let NewJob { precondition: prior, max_waiting, max_bytes, history, .. } = self;
         let new = engine::Enqueue {
             spec,
             due,
@@ -105,10 +102,9 @@ impl NewJob {
             on_conflict,
             request_code: request,
             precondition: prior,
-            checkpoint,
             max_waiting,
             max_bytes,
-            last_error,
+            history,
         };
         (key, new)
     }
@@ -138,14 +134,7 @@ impl From<(JobKey, engine::Enqueue)> for NewJob {
             request_code: request,
             ..
         } = new;
-        let engine::Enqueue {
-            precondition: prior,
-            checkpoint,
-            last_error,
-            max_waiting,
-            max_bytes,
-            ..
-        } = new;
+        let engine::Enqueue { precondition: prior, max_waiting, max_bytes, history, .. } = new;
         let (durability, until) = (None, None);
         NewJob {
             key,
@@ -157,10 +146,9 @@ impl From<(JobKey, engine::Enqueue)> for NewJob {
             on_conflict,
             request_code: request,
             precondition: prior,
-            checkpoint,
             max_waiting,
             max_bytes,
-            last_error,
+            history,
             durability,
             deadline: until,
         }

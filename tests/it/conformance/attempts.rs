@@ -24,7 +24,7 @@ pub(crate) async fn every_end_counts_a_delivery_and_only_failures_count_as_such(
         ("broken", RetryOverrides::default(), LeaseEndCause::StreamBroken, 0),
         ("dead", RetryOverrides::default(), dead_lettered(), 1),
     ] {
-        let spec = Spec { retry, ..Spec::default() };
+        let spec = Spec { retry: retry.boxed(), ..Spec::default() };
         let leased = q.run(NewJob { spec, ..job_in(id, id) }).await;
         assert_eq!(q.get_in(id, id).await.unwrap().deliveries, 1, "{id} while running");
         q.end(&leased, cause).await;
@@ -192,7 +192,7 @@ pub(crate) async fn a_job_that_expires_with_its_lease_is_kept_from_then_on(q: Fi
 
 pub(crate) async fn crashes_are_counted_apart_and_redriven_away(q: Fixture) {
     let retry = RetryOverrides { ignore_expired_leases: Some(true), ..Default::default() };
-    let spec = Spec { retry, ..Spec::default() };
+    let spec = Spec { retry: retry.boxed(), ..Spec::default() };
     q.put(NewJob { spec, ..new_job("a") }).await;
     for (cause, crashes, failures) in [
         (LeaseEndCause::Expired, 1, 0),
@@ -230,7 +230,7 @@ pub(crate) async fn crashes_are_counted_apart_and_redriven_away(q: Fixture) {
 
 pub(crate) async fn a_job_is_dead_at_its_limit_of_crashes(q: Fixture) {
     let retry = RetryOverrides { max_crashes: Some(3), ..Default::default() };
-    let spec = Spec { retry, payload: Some(text("a")), ..Spec::default() };
+    let spec = Spec { retry: retry.boxed(), payload: Some(text("a")), ..Spec::default() };
     q.put(NewJob { spec, ..new_job("a") }).await;
     // A Nack and the end of a server count nothing, however many there are.
     for cause in [failed_for(0), failed_for(0), released(), LeaseEndCause::StreamBroken] {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{JobId, OnConflict, Payload, RetentionRule, State, When, limit};
 use ringq::store::{
-    JobReschedule, LeaseExtension, LeaseRefusal, LeasedJob, NewJob, RedriveBatch, StreamDemand,
+    CarriedHistory, JobReschedule, LeaseExtension, LeaseRefusal, LeasedJob, NewJob, RedriveBatch,
+    StreamDemand,
 };
 
 use super::fixture::Fixture;
@@ -361,7 +362,8 @@ pub(crate) async fn it_lies_beside_a_large_payload(q: Fixture) {
 
 /// Written with the job, like by a redrive to another shard.
 pub(crate) async fn a_job_is_written_with_one(q: Fixture) {
-    let with = |id: &str| NewJob { checkpoint: half(), ..new_job(id) };
+    let history = || CarriedHistory { checkpoint: half(), ..CarriedHistory::default() };
+    let with = |id: &str| NewJob { history: history().boxed(), ..new_job(id) };
     let jobs = vec![new_job("a"), with("b"), new_job("c"), with("d")];
     for written in q.store.enqueue(jobs).await.unwrap() {
         assert_eq!(written.outcome, Some(ringq::domain::EnqueueOutcome::Created));

@@ -4,7 +4,8 @@ use ringq::domain::engine::{CrashMove, Unacked};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{EnqueueOutcome, JobId, OnConflict, RetentionRule, RetryPolicy, Spec, State};
 use ringq::store::{
-    LeaseRefusal, LeaseSettlement, LeasedJob, NewJob, SettleAction, WritePrecondition,
+    CarriedHistory, LeaseRefusal, LeaseSettlement, LeasedJob, NewJob, SettleAction,
+    WritePrecondition,
 };
 
 use super::fixture::Fixture;
@@ -84,13 +85,15 @@ pub(crate) async fn a_waiting_generation_begins_instead_of_a_move(q: Fixture) {
 
 /// Jobs that come from another topic bring their last error, alone and beside others of one call.
 pub(crate) async fn a_job_brings_its_last_error_from_another_topic(q: Fixture) {
-    let from = |id: &str| NewJob {
-        last_error: format!("{id} crashed"),
+    let history = |error: &str, checkpoint| {
+        CarriedHistory { checkpoint, last_error: error.to_owned() }.boxed()
+    };
+    let from = |id: &str, checkpoint| NewJob {
+        history: history(&format!("{id} crashed"), checkpoint),
         on_conflict: OnConflict::Reject,
         ..new_job(id)
     };
-    let with_checkpoint = NewJob { checkpoint: Some(text("half")), ..from("c") };
-    let jobs = vec![from("a"), new_job("b"), with_checkpoint];
+    let jobs = vec![from("a", None), new_job("b"), from("c", Some(text("half")))];
     for written in q.store.enqueue(jobs).await.unwrap() {
         assert_eq!(written.outcome, Some(EnqueueOutcome::Created));
     }
@@ -100,14 +103,14 @@ pub(crate) async fn a_job_brings_its_last_error_from_another_topic(q: Fixture) {
         let counters = (job.failures, job.deliveries, job.crashes, job.attempts.len());
         assert_eq!(counters, (0, 0, 0, 0), "{id}");
     }
-    assert_eq!(q.put(from("a")).await.outcome, None, "taken");
+    assert_eq!(q.put(from("a", None)).await.outcome, None, "taken");
     let leased = q.claim(3).await;
     assert_eq!(leased.iter().map(|job| job.key.id.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
     assert!(q.unclaim(&leased[2]).await);
     assert_eq!(q.job("c").await.last_error, "c crashed");
     q.ack(&leased[0]).await;
     q.end(&leased[1], dead_lettered()).await;
-    let over = NewJob { last_error: "crashed".to_owned(), ..job_in("t", "b") };
+    let over = NewJob { history: history("crashed", None), ..job_in("t", "b") };
     let over = q.put(NewJob { on_conflict: OnConflict::Replace, ..over }).await;
     assert_eq!(over.outcome, Some(EnqueueOutcome::Replaced));
     assert_eq!(q.job("b").await.last_error, "crashed");

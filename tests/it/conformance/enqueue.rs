@@ -123,7 +123,8 @@ pub(crate) async fn every_field_of_a_spec_comes_back_as_it_was_sent(q: Fixture) 
         max_deliveries: Some(3),
         max_crashes: Some(-1),
         crash_topic: Some(CrashTopic::stored("t.crashed")),
-    };
+    }
+    .boxed();
     let headers = [("", ""), ("traceparent", "00-ab-cd-01"), ("ü", "漢字"), ("z", " \n")];
     let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let (lease, retention) = (seconds(17), Some(Duration::ZERO));

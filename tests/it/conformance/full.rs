@@ -5,7 +5,9 @@ use std::sync::Arc;
 use rand::prelude::*;
 use ringq::domain::engine::{Command, NotWrittenReason};
 use ringq::domain::{EnqueueOutcome, GroupName, JobId, OnConflict, Spec, State};
-use ringq::store::{JobRequest, NewJob, RoomQuery, StoreFuture, WriteResult, all_or_worst_error};
+use ringq::store::{
+    CarriedHistory, JobRequest, NewJob, RoomQuery, StoreFuture, WriteResult, all_or_worst_error,
+};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -346,8 +348,10 @@ pub(crate) async fn jobs_of_a_call_arrive_and_count_in_their_order_whatever_thei
     let leased = q.claim_one().await;
     q.end(&leased, dead_lettered()).await;
     let again = |max| NewJob { on_conflict: OnConflict::Reschedule, ..limited("dead", max) };
-    let first = NewJob { last_error: "it crashed".to_owned(), ..limited("first", 1) };
-    let second = NewJob { last_error: "it crashed".to_owned(), ..again(1) };
+    let crashed = CarriedHistory { last_error: "it crashed".to_owned(), checkpoint: None };
+    let history = crashed.boxed();
+    let first = NewJob { history: history.clone(), ..limited("first", 1) };
+    let second = NewJob { history, ..again(1) };
     assert_eq!(put_all(&q, vec![first, second]).await, [true, false]);
     assert_eq!(q.state("dead").await, Some(State::Dead));
 }

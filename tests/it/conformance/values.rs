@@ -40,10 +40,9 @@ pub(crate) fn job_in(topic: &str, id: &str) -> NewJob {
         durability: None,
         deadline: None,
         precondition: WritePrecondition::Anything,
-        checkpoint: None,
         max_waiting: None,
         max_bytes: None,
-        last_error: String::new(),
+        history: None,
     }
 }
 

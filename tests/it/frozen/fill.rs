@@ -147,7 +147,7 @@ async fn waits(q: &Fixture) {
         jitter: Some(0.5),
         ..RetryOverrides::default()
     };
-    q.put(with("trace", Spec { headers, retry, ..Spec::default() })).await;
+    q.put(with("trace", Spec { headers, retry: retry.boxed(), ..Spec::default() })).await;
     let payload = |text, body: Bytes, content_type: &str| {
         let payload = Some(Payload { text, body, content_type: content_type.to_owned() });
         Spec { payload, ..Spec::default() }

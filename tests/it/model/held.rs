@@ -85,7 +85,7 @@ impl Held {
             worker_id: String::new(),
             finish_time: None,
             result: None,
-            last_error: new.last_error.clone(),
+            last_error: new.history.as_ref().map_or_else(String::new, |it| it.last_error.clone()),
             attempts: Vec::new(),
             progress: String::new(),
             checkpoint: None,
@@ -267,7 +267,7 @@ impl Held {
     /// Returns the consequence when its lease ends without an Ack.
     fn end_of(&self, unacked: &Unacked, now: Time) -> LeaseEnd {
         let standing = self.standing();
-        let policy = unacked.policy.clone().merge(&standing.retry);
+        let policy = unacked.policy.clone().merge(standing.retry.as_deref());
         let mut end = lease_end(unacked.cause.clone(), &standing, &policy, now, unacked.entropy);
         if let (CrashMove::Rejected(reason), true) = (&unacked.crash_move, end.crashes_used) {
             end.error = format!("{}; {reason}", end.error);

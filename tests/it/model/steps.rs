@@ -16,9 +16,9 @@ use ringq::domain::{
     When, limit,
 };
 use ringq::store::{
-    Claim, GroupSetting, JobReschedule, LeaseExtension, LeaseRef, LeaseSettlement, LostClaim,
-    NewJob, PolicyWrite, Purge, PurgeBatch, RedriveBatch, RunningLease, SettleAction, StreamDemand,
-    TopicDemand, Unclaim, WritePrecondition,
+    CarriedHistory, Claim, GroupSetting, JobReschedule, LeaseExtension, LeaseRef, LeaseSettlement,
+    LostClaim, NewJob, PolicyWrite, Purge, PurgeBatch, RedriveBatch, RunningLease, SettleAction,
+    StreamDemand, TopicDemand, Unclaim, WritePrecondition,
 };
 
 use super::reference::Reference;
@@ -236,10 +236,12 @@ impl Dice {
             durability: None,
             deadline: None,
             precondition: WritePrecondition::Anything,
-            checkpoint: None,
             max_waiting: None,
             max_bytes: None,
-            last_error: self.maybe(0.1, |_| "it crashed".to_owned()).unwrap_or_default(),
+            history: self.maybe(0.1, |_| {
+                let last_error = "it crashed".to_owned();
+                Box::new(CarriedHistory { last_error, ..CarriedHistory::default() })
+            }),
         }
     }
 
@@ -273,10 +275,9 @@ impl Dice {
             durability: None,
             deadline: None,
             precondition: WritePrecondition::Anything,
-            checkpoint: None,
             max_waiting: None,
             max_bytes: None,
-            last_error: String::new(),
+            history: None,
         }
     }
 
@@ -411,7 +412,7 @@ impl Dice {
         Spec {
             payload: self.maybe(0.8, |_| payload.clone()),
             headers: headers.into_iter().collect(),
-            retry: self.maybe(0.6, Dice::retry).unwrap_or_default(),
+            retry: self.maybe(0.6, Dice::retry).and_then(RetryOverrides::boxed),
             lease: self.maybe(0.3, |dice| dice.seconds(4)),
             group: None,
             retention: self.maybe(0.1, |dice| dice.seconds(9)),

@@ -70,7 +70,8 @@ fn only_the_last_crash_removes_a_job_and_never_one_with_a_next_generation() {
 fn a_job_from_another_topic_brings_its_last_error() {
     let error = "it crashed".to_owned();
     let enqueue = |on_conflict| {
-        let new = Enqueue { last_error: error.clone(), ..new("b", on_conflict) };
+        let history = CarriedHistory { last_error: error.clone(), ..CarriedHistory::default() };
+        let new = Enqueue { history: history.boxed(), ..new("b", on_conflict) };
         Command::Enqueue(Box::new(new))
     };
     let created = apply(IdLookup::Absent(IdHistory::Free), &enqueue(OnConflict::Reject), NOW);
