@@ -419,7 +419,7 @@ impl Dice {
     fn retry(&mut self) -> RetryOverrides {
         RetryOverrides {
             max_attempts: self.maybe(0.5, |dice| dice.pick(&[1, 2, -1])),
-            max_deliveries: self.maybe(0.4, |dice| dice.pick(&[1, 2, 3])),
+            max_deliveries: self.maybe(0.5, |dice| dice.pick(&[1, 1, 2, 3])),
             max_crashes: self.maybe(0.5, |dice| dice.pick(&[1, 1, 2, -1])),
             delays: self.maybe(0.3, |dice| vec![dice.seconds(3)]).unwrap_or_default(),
             ignore_expired_leases: self.maybe(0.3, |dice| dice.rng.random()),
