@@ -229,7 +229,7 @@ impl Dice {
             spec: Spec { group, ..self.spec() },
             due: self.when(now),
             priority: self.maybe(0.3, |dice| dice.pick(&[0, 5, 9])),
-            expire: self.maybe(0.4, |dice| dice.expire(now)),
+            expire: self.maybe(0.5, |dice| dice.expire(now)),
             retention: self.keep(),
             on_conflict: self.policy(),
             request_code: self.maybe(0.6, |dice| dice.pick(&REQUESTS)),
@@ -292,13 +292,13 @@ impl Dice {
     /// than the shard has.
     fn topic_policy(&mut self, reference: &Reference, now: Time) -> Step {
         let paused = reference.paused_for_good();
-        let resumed = paused.choose(&mut self.rng).filter(|_| self.rng.random_bool(0.7)).cloned();
+        let resumed = paused.choose(&mut self.rng).filter(|_| self.rng.random_bool(0.8)).cloned();
         let effect = match self.rng.random_range(0..20) {
             _ if resumed.is_some() => PolicyEffect::Deliver,
-            0..3 => PolicyEffect::Pause { until: None },
-            3 => PolicyEffect::Pause { until: Some(now) },
-            4..11 => PolicyEffect::Pause { until: Some(now.plus(self.seconds(20))) },
-            11..14 => PolicyEffect::Forget,
+            0 | 1 => PolicyEffect::Pause { until: None },
+            2 => PolicyEffect::Pause { until: Some(now) },
+            3..10 => PolicyEffect::Pause { until: Some(now.plus(self.seconds(6))) },
+            10..13 => PolicyEffect::Forget,
             _ => PolicyEffect::Deliver,
         };
         let topic = resumed.unwrap_or_else(|| self.topic());
@@ -333,7 +333,7 @@ impl Dice {
         jobs: impl FnOnce(&mut Dice) -> Vec<NewJob>,
     ) -> Step {
         let mut jobs = jobs(self);
-        if self.rng.random_bool(0.6) {
+        if self.rng.random_bool(0.75) {
             return Step::Enqueue(jobs);
         }
         self.limit(reference, &mut jobs);
@@ -422,7 +422,7 @@ impl Dice {
     fn retry(&mut self) -> RetryOverrides {
         RetryOverrides {
             max_attempts: self.maybe(0.5, |dice| dice.pick(&[1, 2, -1])),
-            max_deliveries: self.maybe(0.4, |dice| dice.pick(&[1, 2, 3])),
+            max_deliveries: self.maybe(0.5, |dice| dice.pick(&[1, 1, 2, 3])),
             max_crashes: self.maybe(0.5, |dice| dice.pick(&[1, 1, 2, -1])),
             delays: self.maybe(0.3, |dice| vec![dice.seconds(3)]).unwrap_or_default(),
             ignore_expired_leases: self.maybe(0.3, |dice| dice.rng.random()),
