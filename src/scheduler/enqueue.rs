@@ -126,6 +126,8 @@ pub struct FullTopic {
     pub has_max_jobs: bool,
     /// True if its bytes are limited.
     pub has_max_stored_bytes: bool,
+    /// Number of bytes that it may have on the shard, if the job alone has more: it never fits.
+    pub max_job_bytes: Option<u64>,
 }
 
 /// Limits of a topic on one shard; `None`: no limit.
@@ -321,6 +323,7 @@ impl From<NewJob> for FullTopic {
         FullTopic {
             has_max_jobs: job.max_waiting.is_some(),
             has_max_stored_bytes: job.max_bytes.is_some(),
+            max_job_bytes: job.max_bytes.filter(|&max| job.spec.bytes() as u64 > max),
             topic: job.key.topic,
         }
     }

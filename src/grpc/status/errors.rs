@@ -289,9 +289,14 @@ fn unwritten(key: &JobKey, shard: &ShardName, why: NotWrittenReason) -> RpcError
             bad_id("was not made by a server: its time is ahead of the clock of the shard".into())
         }
         NotWrittenReason::TopicFull => {
-            let (has_max_jobs, has_max_stored_bytes) = (true, true);
             let topic = key.topic.clone();
-            return topic_full(&FullTopic { topic, has_max_jobs, has_max_stored_bytes });
+            let (has_max_jobs, has_max_stored_bytes, max_job_bytes) = (true, true, None);
+            return topic_full(&FullTopic {
+                topic,
+                has_max_jobs,
+                has_max_stored_bytes,
+                max_job_bytes,
+            });
         }
         NotWrittenReason::Draining => {
             let message = format!(
@@ -305,6 +310,13 @@ fn unwritten(key: &JobKey, shard: &ShardName, why: NotWrittenReason) -> RpcError
 }
 
 fn topic_full(full: &FullTopic) -> RpcError {
+    if let Some(max) = full.max_job_bytes {
+        let message = format!(
+            "the job has more than {max} bytes, the part of max_stored_bytes that its shard has, and nothing was written; \
+             raise max_stored_bytes"
+        );
+        return full_error(full, "max_stored_bytes", message).without_retry();
+    }
     let (limit, text) = match full {
         FullTopic { has_max_stored_bytes: false, .. } => {
             ("max_jobs", "the topic has as many waiting jobs as max_jobs allows")
@@ -322,6 +334,10 @@ fn topic_full(full: &FullTopic) -> RpcError {
     let message = format!(
         "{text}, and nothing was written; retry after the delay in RetryInfo, add workers, {finished}or raise {limit}"
     );
+    full_error(full, limit, message)
+}
+
+fn full_error(full: &FullTopic, limit: &str, message: String) -> RpcError {
     RpcError::new(Reason::TopicFull, message)
         .with("topic", full.topic.as_str())
         .with_subject("limit", format!("topics/{} {limit}", full.topic))

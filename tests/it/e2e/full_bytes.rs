@@ -139,6 +139,9 @@ async fn a_job_that_never_fits_drops_no_other() {
     let results = enqueue(client, vec![sized(1_001), sized(500), sized(3_000)]).await;
     let written: Vec<_> = results.iter().map(Option::is_none).collect();
     assert_eq!(written, [false, true, false], "a shard has 1,000 of the 4,000 bytes");
+    let status = client.send(request(sized(1_001))).await.unwrap_err();
+    assert!(status.message().contains("more than 1000 bytes"), "{}", status.message());
+    assert!(status.get_error_details().retry_info().is_none(), "a retry never helps");
     assert_eq!(client.stats("t").await.ready, 8, "one job left for the one that fits");
 }
 
