@@ -89,11 +89,14 @@ if ARGV[2] == '' then
   --#include ready_list
   --#include order_of_mark
   --#include waiting_count
+  --#include record
+  --#include count_stored
   local limits = ARGV[3]
   a = 4
   room_of = function(name)
     section = section + 1
     local jobs, bytes = unpack_('>I7I7', limits, 14 * section - 13)
+    if bytes < LAST then count_stored(name) end
     return jobs < LAST and math.max(jobs - waiting_count(name), 0) or nil,
       bytes < LAST and math.max(bytes - (call('HGET', P .. 'topic:' .. name, 'bytes') or 0), 0) or nil
   end

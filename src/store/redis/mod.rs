@@ -44,6 +44,7 @@
 //! | `lease_end` | a member of the index of leases |
 //! | `order_of_mark` | the key of an order |
 //! | `waiting_count` | the number of waiting jobs |
+//! | `count_stored` | counts the bytes of jobs from before a limit of them |
 
 mod address;
 mod apply;

@@ -72,7 +72,7 @@ scripts! {
 }
 
 /// Files that scripts include, by name.
-pub(super) const SOURCES: [(&str, &str); 17] = [
+pub(super) const SOURCES: [(&str, &str); 18] = [
     ("clock", include_str!("lib/clock.lua")),
     ("outage", include_str!("lib/outage.lua")),
     ("lease_events", include_str!("lib/lease_events.lua")),
@@ -90,6 +90,7 @@ pub(super) const SOURCES: [(&str, &str); 17] = [
     ("lease_end", include_str!("lib/lease_end.lua")),
     ("order_of_mark", include_str!("lib/order_of_mark.lua")),
     ("waiting_count", include_str!("lib/waiting_count.lua")),
+    ("count_stored", include_str!("lib/count_stored.lua")),
 ];
 
 /// Commands of scripts that a login may lack: what needs them does without, and the shard stays in use.

@@ -287,6 +287,75 @@ pub(crate) async fn at_most_512_jobs_leave_for_one(q: Fixture) {
     assert_eq!((evicted.len(), &*evicted[511]), (512, "00511"));
 }
 
+pub(crate) async fn jobs_from_before_the_limit_count_soon(q: Fixture) {
+    let plain = |id: &str, bytes| NewJob { max_bytes: None, ..sized(id, bytes) };
+    let running = [
+        plain("runs", 1),
+        in_group("g", plain("grouped", 2)),
+        NewJob { retention: RetentionRule::Tombstone(RETENTION), ..plain("kept", 4) },
+        plain("large", 1_000),
+    ];
+    let mut leased = Vec::new();
+    for job in running {
+        leased.push(q.run(job).await);
+    }
+    let dead = q.run(plain("dead", 8)).await;
+    q.end(&dead, dead_lettered()).await;
+    let done =
+        q.run(NewJob { retention: RetentionRule::Tombstone(RETENTION), ..plain("done", 99) });
+    q.ack(&done.await).await;
+    for part in 0..4 {
+        let job = |n: usize| {
+            let job = plain(&format!("{part}-{n}"), 10);
+            if n.is_multiple_of(2) { in_group("h", job) } else { NewJob { due: after(9), ..job } }
+        };
+        q.store.enqueue((0..350).map(job).collect()).await.unwrap();
+    }
+    for _ in 0..12 {
+        q.put(limited("none", 0, 1 << 40)).await;
+    }
+    q.delete("none").await;
+    assert_counted(&q, TOPIC, 15_015, "what was there").await;
+    for leased in &leased {
+        q.save(leased, "12345").await.unwrap();
+    }
+    assert_counted(&q, TOPIC, 15_035, "with checkpoints").await;
+    // By single acks and by one call, each of a lease that began before.
+    q.ack(&leased[0]).await;
+    let acked = q.store.settle(leased[1..].iter().map(ack).collect()).await.unwrap();
+    assert!(acked.iter().all(Result::is_ok));
+    assert_counted(&q, TOPIC, 14_008, "without those that ran").await;
+    let mut count = 0;
+    while count < 700 {
+        let groups = q.claim(100).await;
+        count += groups.len();
+        q.store.settle(groups.iter().map(ack).collect()).await.unwrap();
+    }
+    assert_counted(&q, TOPIC, 7_008, "without those of the group").await;
+}
+
+pub(crate) async fn a_lease_from_before_the_limit_ends_as_ever(q: Fixture) {
+    let plain = |id: &str| NewJob { max_bytes: None, ..sized(id, 10) };
+    let shapes = [plain("1"), in_group("g", plain("2")), plain("3"), plain("4")];
+    let mut leased = Vec::new();
+    for job in shapes {
+        leased.push(q.run(job).await);
+    }
+    q.put(limited("first", 1, 1_000)).await;
+    assert_counted(&q, TOPIC, 41, "all run").await;
+    q.ack(&leased[0]).await;
+    let again = q.settle(ack(&leased[0])).await;
+    assert!(again.is_err(), "it is gone");
+    q.end(&leased[1], failed_for(60)).await;
+    q.end(&leased[2], released()).await;
+    assert_counted(&q, TOPIC, 31, "one is done").await;
+    assert!(q.unclaim(&leased[3]).await);
+    let ids = q.claim(10).await;
+    assert_eq!(ids.len(), 3, "the released one, the one that was not claimed, and the new one");
+    q.store.settle(ids.iter().map(ack).collect()).await.unwrap();
+    assert_counted(&q, TOPIC, 10, "one waits for its retry").await;
+}
+
 pub(crate) async fn a_topic_above_its_bytes_takes_what_does_not_grow_it(q: Fixture) {
     q.put(sized("1", 100)).await;
     q.put(NewJob { max_bytes: None, ..sized("2", 100) }).await;

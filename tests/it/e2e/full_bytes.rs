@@ -8,7 +8,7 @@ use ringq::pb::{
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
-use crate::harness::{Client, Server, job, nack, proto, request};
+use crate::harness::{Client, Server, eventually, job, nack, proto, request};
 
 use super::full::{Fleet, create, enqueue, taken};
 
@@ -27,6 +27,15 @@ fn bytes_of(delivery: &Delivery) -> usize {
         Some(Kind::Data(data)) => data.len(),
         None => 0,
     }
+}
+
+async fn set_limit(client: &Client, topic: Topic) {
+    let update = UpdateTopicRequest {
+        topic: Some(topic),
+        update_mask: Some(prost_types::FieldMask { paths: vec!["max_stored_bytes".into()] }),
+        allow_missing: false,
+    };
+    client.topics.clone().update_topic(update).await.unwrap();
 }
 
 /// Takes and acks all jobs that are ready; returns the bytes of their payloads.
@@ -67,13 +76,29 @@ async fn a_full_topic_refuses_jobs_until_bytes_are_free() {
     assert_eq!(taken(&enqueue(&client, vec![sized(1), sized(700), sized(599)]).await), 2);
     assert_eq!(drain(&client).await, 1_000);
     // Without the limit again.
-    let update = UpdateTopicRequest {
-        topic: Some(limited(0, OverflowPolicy::Unspecified)),
-        update_mask: Some(prost_types::FieldMask { paths: vec!["max_stored_bytes".into()] }),
-        allow_missing: false,
-    };
-    client.topics.clone().update_topic(update).await.unwrap();
+    set_limit(&client, limited(0, OverflowPolicy::Unspecified)).await;
     client.enqueue(sized(5_000)).await;
+}
+
+#[tokio::test]
+async fn a_limit_counts_what_is_there() {
+    let topic = limited(1 << 40, OverflowPolicy::Reject);
+    let Some(fleet) = Fleet::start(2, 1, topic).await else { return };
+    let (client, other) = (&fleet.clients[0], &fleet.clients[1]);
+    let jobs = |count| (0..count).map(|_| JobSpec { topic: "old".into(), ..sized(100) }).collect();
+    assert_eq!(taken(&enqueue(client, jobs(40)).await), 40);
+    set_limit(client, Topic { name: "old".into(), ..limited(2_000, OverflowPolicy::Reject) }).await;
+    eventually("the limit", async || {
+        let request = ringq::pb::GetTopicRequest { name: "old".into() };
+        let topic = other.topics.clone().get_topic(request).await.ok()?.into_inner().topic?;
+        (topic.max_stored_bytes > 0).then_some(())
+    })
+    .await;
+    assert_eq!(taken(&enqueue(other, jobs(4)).await), 0);
+    assert_eq!(taken(&enqueue(client, jobs(4)).await), 0);
+    let pulled = client.pull_now("old", 64).await;
+    client.ack_all(&crate::harness::receipts(&pulled)).await;
+    assert_eq!(taken(&enqueue(other, jobs(30)).await), 20);
 }
 
 #[tokio::test]

@@ -113,12 +113,6 @@ local function record_of(k, id, plan, rest, arrival)
   return j
 end
 
--- Marks a job as one whose bytes are counted, or not.
-local function set_counted(j, is_counted)
-  j.apart = j.apart % $apart.counted + (is_counted and $apart.counted or 0)
-  j.record = sub(j.record, 1, $record.apart - 1) .. string.char(j.apart) .. sub(j.record, $record.inside)
-end
-
 local function stand(j)
   if j.phase == 0 then return join(j) end
   call('ZADD', P .. 'done:' .. j.phase .. ':' .. j.k.name, text(j.due), member(j))

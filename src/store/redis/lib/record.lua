@@ -94,6 +94,12 @@ local function renew(j)
   j.record = sub(j.record, 1, $record.version - 1) .. spack('>I8', now) .. sub(j.record, $record.bytes)
 end
 
+-- Marks a job as one whose bytes are counted, or not.
+local function set_counted(j, is_counted)
+  j.apart = j.apart % $apart.counted + (is_counted and $apart.counted or 0)
+  j.record = sub(j.record, 1, $record.apart - 1) .. string.char(j.apart) .. sub(j.record, $record.inside)
+end
+
 local function load(k, id)
   local raw = call('HGET', k.jobs, id)
   return raw and job_of(k, id, raw) or nil
