@@ -84,6 +84,8 @@ while a < #ARGV do
       if effect == 'f' and not call('HGET', claims, name) then
         -- There is no such topic.
       else
+        -- A limit of bytes that comes again counts the jobs that were written without it.
+        call('HDEL', P .. 'topic:' .. name, 'counting')
         pause(name, effect == 'p' and ARGV[a + 5] or nil)
         local is_empty = effect == 'f' and call('HLEN', P .. 'jobs:' .. name) == 0
         if is_empty and delete_lanes(name) then delete_topic(name) end

@@ -356,6 +356,17 @@ pub(crate) async fn a_lease_from_before_the_limit_ends_as_ever(q: Fixture) {
     assert_counted(&q, TOPIC, 10, "one waits for its retry").await;
 }
 
+pub(crate) async fn a_change_of_the_policy_counts_what_was_left_out(q: Fixture) {
+    for id in ["1", "2"] {
+        q.put(limited(id, 10, 1_000)).await;
+    }
+    // By a server that does not have the limit.
+    q.put(NewJob { max_bytes: None, ..sized("3", 100) }).await;
+    q.configure_groups(topic(TOPIC), Vec::new()).await.unwrap();
+    q.put(limited("4", 1, 1_000)).await;
+    assert_counted(&q, TOPIC, 121, "all of them").await;
+}
+
 pub(crate) async fn a_topic_above_its_bytes_takes_what_does_not_grow_it(q: Fixture) {
     q.put(sized("1", 100)).await;
     q.put(NewJob { max_bytes: None, ..sized("2", 100) }).await;
