@@ -148,7 +148,7 @@ impl Turns {
             bytes: wanted.bytes.clamp(sum.bytes, most_bytes.max(sum.bytes)),
             ..room
         };
-        // Nothing is evicted for a caller for whom another one has made room, nor in vain.
+        // Nothing is evicted for a caller for whom another one has made room, or who gets none by it.
         for room in [of_all_callers, room, least] {
             if let Some(evicted) = shard.evict(topic, room).await? {
                 return Ok(Some(evicted as u64));
