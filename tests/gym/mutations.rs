@@ -125,6 +125,22 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         edits: &[(MACHINERY, "await asyncio.sleep(pause)\n\n", "await asyncio.sleep(0)\n\n")],
     },
     Mutation {
+        scenario: "failed_extend",
+        fault: "does not repeat a failed Extend",
+        edits: &[
+            (
+                MACHINERY,
+                "            if again:\n",
+                "            if again and method != \"Extend\":\n",
+            ),
+            (
+                MACHINERY,
+                "            for job, _ in again if",
+                "            if method == \"Extend\":\n                return\n            for job, _ in again if",
+            ),
+        ],
+    },
+    Mutation {
         scenario: "half_dead_stream",
         fault: "has no watchdog for heartbeats",
         edits: &[(MACHINERY, "silence = 3 * (", "silence = 3_000 * (")],

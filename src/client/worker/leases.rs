@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::backoff::Backoff;
+
 /// Number of a held job, in the order of arrival.
 pub(super) type JobSlot = u64;
 
-/// Part of a lease after which a failed Extend is retried.
+/// Shortest and longest pause before a failed Extend is repeated, for leases of any length. The first repeats come soon:
+/// a server whose stream broke releases leases that are not extended within its grace.
+const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// Part of a lease: the longest pause of short leases.
 const RETRY_PART: u32 = 10;
-/// Longest pause before that retry, for leases of any length: a server whose stream broke releases leases that are
-/// not extended within its grace.
-const RETRY_MAX: Duration = Duration::from_secs(1);
 /// Part of a lease: leases due within it are extended along with those due now.
 const COALESCE_PART: u32 = 10;
 
@@ -35,6 +37,8 @@ struct HeldLease {
     duration: Duration,
     expires: LeaseEnd,
     phase: LeasePhase,
+    /// Pauses before repeats of a failed Extend.
+    pauses: Backoff,
     /// Set while a settle is in flight: only its answer decides the outcome. Until then the lease is extended, so that
     /// a settle that has to be repeated still counts.
     is_settling: bool,
@@ -79,8 +83,11 @@ impl Leases {
         let receipt: Arc<str> = receipt.into();
         let phase = LeasePhase::Idle(now + duration / 2);
         let (job, expires) = (job.into(), LeaseEnd::new(now + duration));
+        let longest = RETRY_BACKOFF.1.min(duration / RETRY_PART);
+        let pauses = Backoff::new(RETRY_BACKOFF.0.min(longest), longest);
         let (receipt_of, is_settling) = (receipt.clone(), false);
-        let held = HeldLease { job, receipt: receipt_of, duration, expires, phase, is_settling };
+        let held =
+            HeldLease { job, receipt: receipt_of, duration, expires, phase, pauses, is_settling };
         self.deadlines.extend(held.deadline().map(|alarm| (alarm, slot)));
         self.held.insert(slot, held);
         self.slots.insert(receipt, slot);
@@ -188,14 +195,14 @@ impl Leases {
         self.change(slot, |held| {
             held.expires.move_to(sent + held.duration);
             held.phase = LeasePhase::Idle(sent + held.duration / 2);
+            held.pauses.reset();
         });
     }
 
     /// Records a failed Extend: it is retried soon.
     pub(super) fn extend_failed(&mut self, slot: JobSlot, now: Instant) {
         self.change(slot, |held| {
-            let pause = RETRY_MAX.min(held.duration / RETRY_PART);
-            held.phase = LeasePhase::Idle(now + pause);
+            held.phase = LeasePhase::Idle(now + held.pauses.next_delay());
         });
     }
 
@@ -279,17 +286,43 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_extend_is_repeated_until_the_lease_is_over() {
+    fn a_failed_extend_is_repeated_with_growing_pauses_until_the_lease_is_over() {
         let (mut leases, slot, now) = one_lease();
-        let mut time = now + LEASE / 2;
-        let mut extends = 0;
-        while leases.due(time) == extend(slot) {
-            extends += 1;
-            leases.extend_failed(slot, time);
-            time = leases.next_deadline().unwrap();
+        let mut times = vec![now + LEASE / 2];
+        while leases.due(times[times.len() - 1]) == extend(slot) {
+            leases.extend_failed(slot, times[times.len() - 1]);
+            times.push(leases.next_deadline().unwrap());
         }
-        assert_eq!((extends, time), (15, now + LEASE));
+        assert!(times[3] - times[0] <= Duration::from_millis(700), "soon at first: {times:?}");
+        // A pause of 0.1, 0.2, 0.4, 0.8 s and then 1 s, half of it random.
+        assert!((18..=34).contains(&times.len()), "{} attempts", times.len());
+        assert_eq!(times[times.len() - 1], now + LEASE);
         assert!(leases.len() == 0 && leases.next_deadline().is_none());
+    }
+
+    #[test]
+    fn a_failed_extend_of_a_short_lease_is_repeated_within_a_tenth_of_it() {
+        let (mut leases, now) = (Leases::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        let slot = leases.insert(String::new(), "r", second / 2, now);
+        for _ in 0..3 {
+            assert_eq!(leases.due(now + second / 4), extend(slot));
+            leases.extend_failed(slot, now);
+            assert!(leases.next_deadline().unwrap() <= now + second / 20);
+        }
+    }
+
+    #[test]
+    fn the_first_repeat_comes_soon_again_after_a_success() {
+        let (mut leases, slot, now) = one_lease();
+        for _ in 0..2 {
+            for _ in 0..5 {
+                leases.extend_failed(slot, now);
+            }
+            leases.extended(slot, now);
+            leases.extend_failed(slot, now);
+            assert!(leases.next_deadline().unwrap() <= now + RETRY_BACKOFF.0);
+        }
     }
 
     #[test]

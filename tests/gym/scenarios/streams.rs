@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use ringq::pb::SettleError;
 use tonic::Code;
 
-use super::super::answers::bare;
+use super::super::answers::{Answer, bare};
 use super::super::call::Method;
 use super::super::handle::{Gym, WORKER_ID, secs};
 use super::super::jobs::job;
@@ -22,6 +23,16 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ],
         kind: Kind::Worker(&[("RINGQ_CONCURRENCY", "1"), ("RINGQ_LEASE", "10")]),
         play: |gym| Box::pin(cut_stream(gym)),
+    },
+    Scenario {
+        name: "failed_extend",
+        is_essential: false,
+        text: [
+            "After a broken stream the first Extend fails with UNAVAILABLE, and the second one for one of two jobs.",
+            "Each is repeated within the grace of 1 s for what failed; both jobs are acked once.",
+        ],
+        kind: Kind::Worker(&[("RINGQ_CONCURRENCY", "1"), ("RINGQ_LEASE", "10")]),
+        play: |gym| Box::pin(failed_extend(gym)),
     },
     Scenario {
         name: "half_dead_stream",
@@ -115,6 +126,36 @@ async fn cut_stream(gym: Gym) -> Check<()> {
         format!("pauses before a new stream are random, neither 0 nor equal: {pauses:?}");
     gym.check(sentence, longest > secs(0.03) && longest - shortest > secs(0.003))?;
     gym.expect_acked(10.0, &["a", "b"]).await?;
+    let once = gym.read(|log| log.settles("a") == 1 && log.settles("b") == 1);
+    gym.check("each job is settled once", once)?;
+    gym.check("each job runs once", gym.done("a") == 1 && gym.done("b") == 1)
+}
+
+async fn failed_extend(gym: Gym) -> Check<()> {
+    let stream = gym.source().await?;
+    stream.info()?;
+    stream.deliver([job("a").steps(1, 2_500), job("b")])?;
+    pause(0.5).await;
+    let mut extends = 0;
+    gym.answer(Method::Extend, move |call| {
+        extends += usize::from(call.item("b").is_some());
+        match extends {
+            1 => Answer::Fail(bare(Code::Unavailable)),
+            2 => Answer::Items(vec![("b", SettleError::Unavailable)]),
+            _ => Answer::Normal,
+        }
+    });
+    let at = gym.now();
+    stream.fail(bare(Code::Unavailable))?;
+    let next = gym.stream(3.0).await?;
+    let until = (at + ORPHAN_GRACE).saturating_sub(gym.now()).as_secs_f64();
+    let named =
+        |log: &Log, id| log.with(Method::Extend, id).iter().filter(|it| it.at >= at).count();
+    let repeated = |log: &Log| named(log, "a") >= 2 && named(log, "b") >= 3;
+    gym.expect(until, "a is extended twice and b three times", repeated).await?;
+    continues(&gym, &next, &stream)?;
+    next.info()?;
+    gym.expect_acked(6.0, &["a", "b"]).await?;
     let once = gym.read(|log| log.settles("a") == 1 && log.settles("b") == 1);
     gym.check("each job is settled once", once)?;
     gym.check("each job runs once", gym.done("a") == 1 && gym.done("b") == 1)
