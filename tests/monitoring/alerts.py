@@ -187,7 +187,8 @@ def clocks(alerts: Alerts, stack) -> None:
 
 
 def certificates(alerts: Alerts, server) -> None:
-    """The certificate of a server has one day left and is renewed, first with a broken file; and a client does not use TLS."""
+    """The certificate of a server has one day left and is renewed, first with a broken file; its identities and its file of
+    topics have a mistake; and a client does not use TLS."""
     alerts.fires("RingqCertificateExpires", instance=server.instance, file="server")
     left = alerts.value("ringq_tls_certificate_expiry_seconds")
     alerts.report.check("the metric is the time that is left", 80_000 < left < 86_400, left)
@@ -197,6 +198,11 @@ def certificates(alerts: Alerts, server) -> None:
     alerts.fires("RingqIdentitiesNotRead", instance=server.instance)
     server.write_identities()
     alerts.fired_and_ends("RingqIdentitiesNotRead", instance=server.instance)
+    # A priority is at most 9.
+    server.write_topics(revision=2, priority=10)
+    alerts.fires("RingqTopicsFileNotInForce", instance=server.instance)
+    server.write_topics(revision=2)
+    alerts.fired_and_ends("RingqTopicsFileNotInForce", instance=server.instance)
     server.renew(days=30)
     alerts.fired_and_ends("RingqTlsReloadFailed", instance=server.instance)
     alerts.fired_and_ends("RingqCertificateExpires", instance=server.instance, file="server")

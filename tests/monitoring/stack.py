@@ -209,19 +209,24 @@ class Server(Process):
 
 
 class TlsServer(Server):
-    """A server whose certificate and identities can be replaced."""
+    """A server whose certificate, identities and file of topics can be replaced."""
 
     def __init__(self, name: str, binary: str, redis: dict[str, Redis], work: Path) -> None:
         self.certificate, self.key = work / "tls.crt", work / "tls.key"
-        self.identities = work / "identities.toml"
+        self.identities, self.topics = work / "identities.toml", work / "topics.toml"
         self.renew(days=1)
         self.write_identities()
+        self.write_topics(revision=1)
         super().__init__(name, binary, redis, work)
         self.arguments += ["--tls-cert", str(self.certificate), "--tls-key", str(self.key)]
         self.arguments += ["--identities", str(self.identities), "--metrics-open", "true"]
+        self.arguments += ["--topics", str(self.topics)]
 
     def write_identities(self, text: str = '[[identity]]\nname = "none"\n') -> None:
         self.identities.write_text(text)
+
+    def write_topics(self, revision: int, priority: int = 0) -> None:
+        self.topics.write_text(f'revision = {revision}\n[topic."*"]\npriority = {priority}\n')
 
     def renew(self, days: int) -> None:
         arguments = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", str(days),
