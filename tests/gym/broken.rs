@@ -57,7 +57,7 @@ async fn trial(mutation: &Mutation, scenario: Scenario) -> Result<bool, String> 
     let outcome = scenario.run(Commands { worker, producer, json: false }).await;
     let took = outcome.took.as_secs_f64();
     match &outcome.failure {
-        Some((sentence, _)) => println!("ok {name}, {fault}: {sentence} ({took:.1} s)"),
+        Some(sentence) => println!("ok {name}, {fault}: {sentence} ({took:.1} s)"),
         None => println!("NOT NOTICED {name}, {fault} ({took:.1} s)"),
     }
     Ok(outcome.failure.is_some())

@@ -38,6 +38,9 @@ struct Arguments {
     /// Scenarios that run at the same time
     #[arg(long, default_value_t = 4)]
     jobs: usize,
+    /// Print the record of scenarios that pass, too
+    #[arg(long)]
+    log: bool,
     /// Play each scenario with a Python program that is broken for it, which must be noticed
     #[arg(long, conflicts_with_all = ["worker", "producer", "json", "exchange", "rates"])]
     broken: bool,
@@ -112,7 +115,7 @@ async fn play(arguments: &Arguments) -> Result<bool, String> {
             println!("{name}:");
         }
         let start = Instant::now();
-        let report = |outcome: &Outcome| println!("{}", outcome.text());
+        let report = |outcome: &Outcome| println!("{}", outcome.text(arguments.log));
         let outcomes = run_all(chosen, commands, arguments.jobs, report).await;
         let failed: Vec<_> =
             outcomes.iter().filter(|it| it.failure.is_some()).map(|it| it.name).collect();

@@ -184,9 +184,9 @@ impl Gym {
         let exited = self.record().until(within + secs(1.0), "", |log: &Log| log.exit.clone());
         let opened = tokio::select! {
             opened = tokio::time::timeout(within, streams.recv()) => opened.ok().flatten(),
-            _ = exited => None,
+            Ok(exit) = exited => return Err(Failure::ended(sentence, &exit)),
         };
-        let late = || Failure(format!("{sentence}: not within {} s", within.as_secs_f64()));
+        let late = || Failure::late(sentence, within);
         Ok(Source::stream(self.clone(), opened.ok_or_else(late)?))
     }
 

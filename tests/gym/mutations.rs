@@ -91,6 +91,15 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         )],
     },
     Mutation {
+        scenario: "graceful_stop",
+        fault: "releases late jobs at once",
+        edits: &[(
+            MACHINERY,
+            "        self.start_handlers()\n\n    def start_handlers",
+            "        self.start_handlers()\n        if self.stopping:\n            self.release_waiting()\n\n    def start_handlers",
+        )],
+    },
+    Mutation {
         scenario: "stop_after_grace",
         fault: "waits for handlers without a limit",
         edits: &[(MACHINERY, "await gone(held, self.grace)", "await gone(held, None)")],
@@ -240,6 +249,15 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
             MACHINERY,
             "        for job in jobs:\n            self.gather(\"Extend\"",
             "        for job in filter(lambda job: job.task, jobs):\n            self.gather(\"Extend\"",
+        )],
+    },
+    Mutation {
+        scenario: "extend_during_ack",
+        fault: "takes the answer of an Extend for that of the Ack",
+        edits: &[(
+            MACHINERY,
+            "if self.jobs.get(job.receipt) is job and not job.outcome:",
+            "if self.jobs.get(job.receipt) is job:",
         )],
     },
     Mutation {

@@ -77,7 +77,7 @@ impl Program {
     pub(crate) async fn ended(&self, within: Duration) -> Check<ExitStatus> {
         let mut exit = self.exit.clone();
         let ended = timeout(within, exit.wait_for(Option::is_some)).await;
-        let late = || Failure(format!("the program ends within {} s", within.as_secs_f64()));
+        let late = || Failure::late("the program ends", within);
         let ended = ended.map_err(|_| late())?;
         ended.ok().and_then(|exit| *exit).ok_or_else(late)
     }
@@ -119,7 +119,8 @@ async fn keep_lines(output: impl AsyncRead + Unpin, (record, kept): (Arc<Record>
 impl Stopped {
     /// Reads the last line of a worker.
     pub(crate) fn from_lines(lines: &[String]) -> Option<Stopped> {
-        let line = lines.iter().rev().find_map(|line| line.trim().strip_prefix("stopped: "))?;
+        let line = lines.iter().rev().map(|line| line.trim()).find(|line| !line.is_empty())?;
+        let line = line.strip_prefix("stopped: ")?;
         let count = |name: &str| {
             let mut fields = line.split_whitespace().filter_map(|field| field.split_once('='));
             fields.find(|(field, _)| *field == name)?.1.parse().ok()

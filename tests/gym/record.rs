@@ -97,6 +97,20 @@ impl<T> Met for Option<T> {
     }
 }
 
+// === impl Failure ===
+
+impl Failure {
+    /// Builds the failure of what the sentence states, which has not come in the time that was left.
+    pub(crate) fn late(sentence: &str, left: Duration) -> Failure {
+        Failure(format!("{sentence}: not within {:.2} s", left.as_secs_f64()))
+    }
+
+    /// Builds the failure of what a program that has ended has not done.
+    pub(crate) fn ended(sentence: &str, exit: &str) -> Failure {
+        Failure(format!("{sentence}: the program ended before ({exit})"))
+    }
+}
+
 // === impl Record ===
 
 impl Record {
@@ -142,14 +156,13 @@ impl Record {
                     return Ok(found);
                 }
                 if let Some(exit) = self.read(|log| log.exit.clone()) {
-                    return Err(Failure(format!("{sentence}: the program ended before ({exit})")));
+                    return Err(Failure::ended(sentence, &exit));
                 }
                 // The sender lives as long as the record.
                 let _ = changed.changed().await;
             }
         });
-        let late = |_| Failure(format!("{sentence}: not within {} s", within.as_secs_f64()));
-        found.await.map_err(late)?
+        found.await.map_err(|_| Failure::late(sentence, within))?
     }
 
     /// Fails once `look` is false, until the time of the scenario.

@@ -42,22 +42,26 @@ pub(crate) enum Kind {
 pub(crate) struct Outcome {
     pub(crate) name: &'static str,
     pub(crate) took: Duration,
-    /// Expectation that was not met, and the record.
-    pub(crate) failure: Option<(String, String)>,
+    /// Expectation that was not met.
+    pub(crate) failure: Option<String>,
+    /// Lines for people.
+    pub(crate) record: String,
 }
 
 // === impl Outcome ===
 
 impl Outcome {
-    /// Returns lines for people.
-    pub(crate) fn text(&self) -> String {
-        let Outcome { name, took, failure } = self;
-        match failure {
+    /// Returns lines for people, with the record if the scenario failed or it is wanted.
+    pub(crate) fn text(&self, with_record: bool) -> String {
+        let Outcome { name, took, failure, record } = self;
+        let line = match failure {
             None => format!("ok {name} ({:.1} s)", took.as_secs_f64()),
-            Some((sentence, record)) => {
-                format!("FAILED {name}: {sentence}\n{}", record.trim_end_matches('\n'))
-            }
+            Some(sentence) => format!("FAILED {name}: {sentence}"),
+        };
+        if failure.is_none() && !with_record {
+            return line;
         }
+        format!("{line}\n{}", record.trim_end_matches('\n'))
     }
 }
 
@@ -75,8 +79,8 @@ impl Scenario {
             gym.kill().await;
             played.unwrap_or_else(|_| Err(Failure(format!("it ends within {SCENARIO_MAX:?}"))))
         };
-        let failure = played.await.err().map(|Failure(sentence)| (sentence, record));
-        Outcome { name: self.name, took: start.elapsed(), failure }
+        let failure = played.await.err().map(|Failure(sentence)| sentence);
+        Outcome { name: self.name, took: start.elapsed(), failure, record }
     }
 
     async fn steps(&self, gym: &Gym) -> Check<()> {

@@ -46,6 +46,10 @@ async fn with_ids(gym: &Gym) -> Check<()> {
     });
     let exit = gym.produce(5, &[("RINGQ_PREFIX", "p")]).await?;
     let calls = batches(gym, 0);
+    gym.check(
+        format!("BatchEnqueue is called: the program ended before ({exit})"),
+        !calls.is_empty(),
+    )?;
     let all = ["p-0", "p-1", "p-2", "p-3", "p-4"];
     gym.check("the failed call is repeated with the same ids", {
         calls.len() >= 3 && calls[0].job_ids() == all && calls[1].job_ids() == all

@@ -22,6 +22,16 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         play: |gym| Box::pin(slow_ack(gym)),
     },
     Scenario {
+        name: "extend_during_ack",
+        is_essential: false,
+        text: [
+            "The Ack of a job is not answered, and meanwhile its Extend is answered STALE.",
+            "The Ack is repeated: its answer decides, and the job counts as acked.",
+        ],
+        kind: Kind::Worker(&[("RINGQ_CALL_TIMEOUT", "2"), ("RINGQ_LEASE", "4")]),
+        play: |gym| Box::pin(extend_during_ack(gym)),
+    },
+    Scenario {
         name: "many_acks",
         is_essential: false,
         text: [
@@ -82,6 +92,28 @@ async fn slow_ack(gym: Gym) -> Check<()> {
     let extended = gym.read(|log| log.items(Method::Extend, "a").len());
     gym.check("a is extended while its Ack is not through", extended > 0)?;
     gym.check("a runs once", gym.done("a") == 1)
+}
+
+async fn extend_during_ack(gym: Gym) -> Check<()> {
+    let mut calls = 0;
+    gym.answer(Method::Ack, move |_| {
+        calls += 1;
+        if calls == 1 { Answer::Never } else { Answer::Normal }
+    });
+    gym.answer(Method::Extend, |_| Answer::Items(vec![("a", SettleError::Stale)]));
+    let source = gym.source().await?;
+    source.info()?;
+    source.deliver([job("a").steps(1, 1_000)])?;
+    let extended = |log: &Log| !log.items(Method::Extend, "a").is_empty();
+    gym.expect(3.5, "a is extended while its Ack has no answer", extended).await?;
+    gym.check("a is done before", gym.done("a") == 1)?;
+    gym.expect_acked(3.0, &["a"]).await?;
+    gym.terminate().await;
+    let stopped = gym.stopped(5.0).await?;
+    gym.check(
+        format!("one job counts as acked: {stopped:?}"),
+        (stopped.acked, stopped.lost) == (1, 0),
+    )
 }
 
 async fn many_acks(gym: Gym) -> Check<()> {

@@ -17,7 +17,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         is_essential: true,
         text: [
             "SIGTERM comes while one job runs and three wait; one more is delivered after it.",
-            "Those that wait are released at once, the running one is finished and acked, the exit code is 0.",
+            "Those that wait are released at once, the late one at the end of the stream; the running one is acked; exit code 0.",
         ],
         kind: Kind::Worker(&[("RINGQ_CONCURRENCY", "1"), ("RINGQ_CREDIT", "4")]),
         play: |gym| Box::pin(graceful_stop(gym)),
@@ -26,7 +26,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         name: "stop_after_grace",
         is_essential: false,
         text: [
-            "SIGTERM comes while a job runs that takes longer than the grace of 1 s.",
+            "SIGTERM comes while a job runs that takes longer than RINGQ_GRACE, 1 s.",
             "Its handler is cancelled after the grace, the job released, and the exit code is 0.",
         ],
         kind: Kind::Worker(&[("RINGQ_GRACE", "1")]),
@@ -66,20 +66,27 @@ async fn graceful_stop(gym: Gym) -> Check<()> {
     gym.check("only a runs", gym.ledger().len() == 1 && gym.done("a") == 1)
 }
 
-/// Delivers one more job after SIGTERM, which must come back. Returns false if the worker has cancelled its stream before:
+/// Delivers one more job after SIGTERM, whose lease ends before the running job. It must be extended, and come back when
+/// the stream has ended: before, the server would send the next one. Returns false if the worker has cancelled its stream before:
 /// then it must have extended what it holds.
 async fn one_more(gym: &Gym, source: &Source, terminated: Duration) -> Check<bool> {
     if source.id().is_empty() {
         return Ok(false);
     }
-    if source.ended_at().is_some() || source.deliver([job("e")]).is_err() {
+    if source.ended_at().is_some() || source.deliver([job("e").lease(0.8)]).is_err() {
         let sentence = "a worker that cancels its stream while a job runs extends that job first";
         let extended =
             |log: &Log| log.with(Method::Extend, "a").iter().any(|it| it.at >= terminated);
         gym.expect(0.5, sentence, extended).await?;
         return Ok(false);
     }
+    let sentence = "a job that comes after SIGTERM is extended while it is held";
+    let extended = |log: &Log| !log.items(Method::Extend, "e").is_empty();
+    gym.expect(0.8, sentence, extended).await?;
     gym.expect(1.5, "a job that comes after SIGTERM is released", |log| released(log, "e")).await?;
+    let sentence = "a job that comes after SIGTERM is not released before the stream has ended";
+    let ended = |log: &Log| log.cancelled.iter().any(|(id, _)| id == source.id());
+    gym.expect(0.1, sentence, ended).await?;
     Ok(true)
 }
 

@@ -112,7 +112,7 @@ async fn cut_stream(gym: Gym) -> Check<()> {
         let at = gym.now();
         next.info()?;
         // A stream that brings jobs works: the next pause may be short again.
-        next.deliver([job(&format!("c{round}"))])?;
+        next.deliver([job(format!("c{round}"))])?;
         extended_after(&gym, at, secs(1.5), &["a", "b"]).await?;
         stream = next;
     }
