@@ -241,7 +241,7 @@ class Worker:
         job.items[method] = item  # A newer Extend replaces one that is still being repeated.
 
     async def flush(self, method):
-        await asyncio.sleep(GATHER_TIME)
+        await asyncio.sleep(GATHER_TIME if len(self.jobs) > 1 else 0)  # There is no other to wait for.
         pairs, self.gathered[method] = self.gathered[method], []
         part, size = [], 0
         for pair in pairs:

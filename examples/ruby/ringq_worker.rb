@@ -275,10 +275,10 @@ module Ringq
       settle(entry, :nack, item, outcome)
     end
 
-    # In a few milliseconds, together with others.
+    # In a few milliseconds, together with others; at once if there is no other job.
     def settle(entry, verb, item, outcome)
       entry.state, entry.verb, entry.item, entry.outcome, entry.tries = :settling, verb, item, outcome, 0
-      entry.settle_at = Ringq.now + 0.003
+      entry.settle_at = Ringq.now + (@entries.size > 1 ? 0.003 : 0)
     end
 
     def settle_due(now)

@@ -406,7 +406,11 @@ type gatherer[T proto.Message] struct {
 // add takes an item. w.mu is locked.
 func (g *gatherer[T]) add(job *Job, item T) {
 	if len(g.pairs) == 0 {
-		time.AfterFunc(gatherTime, g.flush)
+		if len(g.w.jobs) > 1 {
+			time.AfterFunc(gatherTime, g.flush)
+		} else { // There is no other to wait for.
+			go g.flush()
+		}
 	}
 	g.pairs = append(g.pairs, pair[T]{job, item})
 }

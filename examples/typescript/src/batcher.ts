@@ -20,13 +20,13 @@ export class Batcher<T> {
   private timer?: NodeJS.Timeout;
 
   constructor(private name: string, private codec: { encode(item: T): { finish(): Uint8Array } },
-    private method: Method<{ items: T[] }, { failures: SettleFailure[] }>) {}
+    private method: Method<{ items: T[] }, { failures: SettleFailure[] }>, private isAlone: () => boolean) {}
 
   /** Returns the final answer. Throws if the call must not be repeated, or if a repeat is not wanted any more. */
   add(item: T, timeout: number, wanted: () => boolean): Promise<Answer> {
     const size = this.codec.encode(item).finish().length;
     if (this.entries.length === MAX_ITEMS || this.bytes + size > MAX_BYTES) this.flush();
-    this.timer ??= setTimeout(() => this.flush(), GATHERING_MS);
+    this.timer ??= setTimeout(() => this.flush(), this.isAlone() ? 0 : GATHERING_MS);
     this.bytes += size;
     return new Promise((resolve, reject) => this.entries.push({ item, timeout, wanted, resolve, reject }));
   }

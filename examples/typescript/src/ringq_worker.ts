@@ -52,9 +52,11 @@ export class Job {
 
 export class Worker {
   private readonly client = connect();
-  private readonly acks = new Batcher<pb.AckItem>("Ack", pb.AckItem, this.client.ack.bind(this.client));
-  private readonly nacks = new Batcher<pb.NackItem>("Nack", pb.NackItem, this.client.nack.bind(this.client));
-  private readonly extensions = new Batcher<pb.ExtendItem>("Extend", pb.ExtendItem, this.client.extend.bind(this.client));
+  /** With one job in hand no other settle comes that could share its call. */
+  private readonly isAlone = () => this.held.size < 2;
+  private readonly acks = new Batcher<pb.AckItem>("Ack", pb.AckItem, this.client.ack.bind(this.client), this.isAlone);
+  private readonly nacks = new Batcher<pb.NackItem>("Nack", pb.NackItem, this.client.nack.bind(this.client), this.isAlone);
+  private readonly extensions = new Batcher<pb.ExtendItem>("Extend", pb.ExtendItem, this.client.extend.bind(this.client), this.isAlone);
   private readonly timeout = setting("RINGQ_CALL_TIMEOUT", 10);
   private readonly concurrency = Number(process.env["RINGQ_CONCURRENCY"] ?? 4);
   private readonly counts = { acked: 0, nacked: 0, released: 0, lost: 0 };

@@ -61,12 +61,15 @@ final class Batcher<T extends MessageLite> {
   private final String name;
   private final ScheduledExecutorService loop;
   private final Call<T> call;
+  private final BooleanSupplier isAlone;
   private List<Entry<T>> entries = new ArrayList<>();
   private int bytes;
 
-  Batcher(String name, ScheduledExecutorService loop, Call<T> call) {
+  /** {@code isAlone}: there is one job, so no other item comes that could share its call. */
+  Batcher(String name, ScheduledExecutorService loop, BooleanSupplier isAlone, Call<T> call) {
     this.name = name;
     this.loop = loop;
+    this.isAlone = isAlone;
     this.call = call;
   }
 
@@ -81,7 +84,7 @@ final class Batcher<T extends MessageLite> {
         if (entries == gathered) {
           flush();
         }
-      }, GATHERING_MILLIS, TimeUnit.MILLISECONDS);
+      }, isAlone.getAsBoolean() ? 0 : GATHERING_MILLIS, TimeUnit.MILLISECONDS);
     }
     bytes += item.getSerializedSize();
     CompletableFuture<Answer> answer = new CompletableFuture<>();

@@ -88,11 +88,11 @@ final class RingqWorker {
     this.handler = handler;
     threads = Executors.newFixedThreadPool(concurrency);
     stub = QueueServiceGrpc.newStub(Ringq.connect(loop));
-    acks = new Batcher<>("Ack", loop, (items, timeout, reply) -> stub.withDeadlineAfter(timeout, NANOSECONDS)
+    acks = new Batcher<>("Ack", loop, () -> held.size() < 2, (items, timeout, reply) -> stub.withDeadlineAfter(timeout, NANOSECONDS)
         .ack(AckRequest.newBuilder().addAllItems(items).build(), reply.of(AckResponse::getFailuresList)));
-    nacks = new Batcher<>("Nack", loop, (items, timeout, reply) -> stub.withDeadlineAfter(timeout, NANOSECONDS)
+    nacks = new Batcher<>("Nack", loop, () -> held.size() < 2, (items, timeout, reply) -> stub.withDeadlineAfter(timeout, NANOSECONDS)
         .nack(NackRequest.newBuilder().addAllItems(items).build(), reply.of(NackResponse::getFailuresList)));
-    extensions = new Batcher<>("Extend", loop, (items, timeout, reply) -> stub.withDeadlineAfter(timeout, NANOSECONDS)
+    extensions = new Batcher<>("Extend", loop, () -> held.size() < 2, (items, timeout, reply) -> stub.withDeadlineAfter(timeout, NANOSECONDS)
         .extend(ExtendRequest.newBuilder().addAllItems(items).build(), reply.of(ExtendResponse::getFailuresList)));
     request = StreamRequest.newBuilder()
         .addAllTopics(Arrays.asList(Ringq.setting("RINGQ_TOPICS", "examples").split(",")))
