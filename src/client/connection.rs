@@ -16,8 +16,6 @@ use crate::pb::topic_service_client::TopicServiceClient;
 
 /// Timeout of connecting, and then of the TLS handshake.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval of pings, and timeout of their answers: a connection without one is dead.
-const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// HTTP/2 window that lets a batch of the largest size through without a pause.
 const WINDOW_BYTES: u32 = 4 << 20;
 /// Window of all streams together: a few that are not read must not hold up the answers of calls.
@@ -72,7 +70,9 @@ impl Client {
         };
         let connection = if let [url] = urls[..] {
             let connector = write_coalescing::connector(CONNECT_TIMEOUT);
-            Connection::One(endpoint(url, KEEP_ALIVE)?.connect_with_connector_lazy(connector))
+            Connection::One(
+                endpoint(url, servers::KEEP_ALIVE)?.connect_with_connector_lazy(connector),
+            )
         } else {
             if urls.contains(&"") {
                 let example = "http://127.0.0.1:7700,http://127.0.0.1:7710";

@@ -39,6 +39,8 @@ struct HeldLease {
     phase: LeasePhase,
     /// Pauses before repeats of a failed Extend.
     pauses: Backoff,
+    /// Number of Extends that have failed since one succeeded.
+    failures: usize,
     /// Set while a settle is in flight: only its answer decides the outcome. Until then the lease is extended, so that
     /// a settle that has to be repeated still counts.
     is_settling: bool,
@@ -83,11 +85,19 @@ impl Leases {
         let receipt: Arc<str> = receipt.into();
         let phase = LeasePhase::Idle(now + duration / 2);
         let (job, expires) = (job.into(), LeaseEnd::new(now + duration));
-        let longest = RETRY_BACKOFF.1.min(duration / RETRY_PART);
+        let longest = longest_pause(duration);
         let pauses = Backoff::new(RETRY_BACKOFF.0.min(longest), longest);
         let (receipt_of, is_settling) = (receipt.clone(), false);
-        let held =
-            HeldLease { job, receipt: receipt_of, duration, expires, phase, pauses, is_settling };
+        let held = HeldLease {
+            job,
+            receipt: receipt_of,
+            duration,
+            expires,
+            phase,
+            pauses,
+            failures: 0,
+            is_settling,
+        };
         self.deadlines.extend(held.deadline().map(|alarm| (alarm, slot)));
         self.held.insert(slot, held);
         self.slots.insert(receipt, slot);
@@ -181,11 +191,15 @@ impl Leases {
         true
     }
 
-    /// Marks all leases as being extended, also those with an Extend in flight, and returns them.
+    /// Marks all leases as being extended, also those with an Extend in flight, and returns them. If these Extends fail,
+    /// they are repeated as soon as after a first failure.
     pub(super) fn extend_all(&mut self) -> Vec<JobSlot> {
         let slots: Vec<_> = self.held.keys().copied().collect();
         for slot in &slots {
-            self.change(*slot, |held| held.phase = LeasePhase::Extending);
+            self.change(*slot, |held| {
+                held.phase = LeasePhase::Extending;
+                held.pauses.reset();
+            });
         }
         slots
     }
@@ -196,14 +210,22 @@ impl Leases {
             held.expires.move_to(sent + held.duration);
             held.phase = LeasePhase::Idle(sent + held.duration / 2);
             held.pauses.reset();
+            held.failures = 0;
         });
     }
 
-    /// Records a failed Extend: it is retried soon.
-    pub(super) fn extend_failed(&mut self, slot: JobSlot, now: Instant) {
+    /// Records a failed Extend: it is retried soon, not before the server's delay as far as the lease allows that.
+    pub(super) fn extend_failed(&mut self, slot: JobSlot, now: Instant, delay: Duration) {
         self.change(slot, |held| {
-            held.phase = LeasePhase::Idle(now + held.pauses.next_delay());
+            let delay = delay.min(held.longest_pause());
+            held.phase = LeasePhase::Idle(now + held.pauses.next_delay().max(delay));
+            held.failures += 1;
         });
+    }
+
+    /// Returns the number of Extends of a lease that have failed since one succeeded.
+    pub(super) fn extend_failures(&self, slot: JobSlot) -> usize {
+        self.held.get(&slot).map_or(0, |held| held.failures)
     }
 
     /// Marks the lease as being settled; returns its receipt and its end, if it is held.
@@ -226,6 +248,10 @@ impl Leases {
 // === impl HeldLease ===
 
 impl HeldLease {
+    fn longest_pause(&self) -> Duration {
+        longest_pause(self.duration)
+    }
+
     fn deadline(&self) -> Option<Instant> {
         match self.phase {
             LeasePhase::Idle(time) => Some(time.min(self.expires.time())),
@@ -233,6 +259,11 @@ impl HeldLease {
             LeasePhase::Over => None,
         }
     }
+}
+
+/// Returns the longest pause before a failed Extend of a lease of this length is repeated.
+fn longest_pause(duration: Duration) -> Duration {
+    RETRY_BACKOFF.1.min(duration / RETRY_PART)
 }
 
 // === impl LeaseEnd ===
@@ -290,7 +321,7 @@ mod tests {
         let (mut leases, slot, now) = one_lease();
         let mut times = vec![now + LEASE / 2];
         while leases.due(times[times.len() - 1]) == extend(slot) {
-            leases.extend_failed(slot, times[times.len() - 1]);
+            leases.extend_failed(slot, times[times.len() - 1], Duration::ZERO);
             times.push(leases.next_deadline().unwrap());
         }
         assert!(times[3] - times[0] <= Duration::from_millis(700), "soon at first: {times:?}");
@@ -307,22 +338,36 @@ mod tests {
         let slot = leases.insert(String::new(), "r", second / 2, now);
         for _ in 0..3 {
             assert_eq!(leases.due(now + second / 4), extend(slot));
-            leases.extend_failed(slot, now);
+            // The server asks for more than such a lease has.
+            leases.extend_failed(slot, now, second);
             assert!(leases.next_deadline().unwrap() <= now + second / 20);
         }
     }
 
     #[test]
-    fn the_first_repeat_comes_soon_again_after_a_success() {
+    fn the_first_repeat_comes_soon_again_after_a_success_and_after_a_break() {
         let (mut leases, slot, now) = one_lease();
-        for _ in 0..2 {
-            for _ in 0..5 {
-                leases.extend_failed(slot, now);
+        let fail = |leases: &mut Leases| leases.extend_failed(slot, now, Duration::ZERO);
+        for is_break in [false, true] {
+            (0..5).for_each(|_| fail(&mut leases));
+            assert_eq!(leases.extend_failures(slot), 5);
+            if is_break {
+                leases.extend_all();
+            } else {
+                leases.extended(slot, now);
+                assert_eq!(leases.extend_failures(slot), 0);
             }
-            leases.extended(slot, now);
-            leases.extend_failed(slot, now);
+            fail(&mut leases);
             assert!(leases.next_deadline().unwrap() <= now + RETRY_BACKOFF.0);
+            leases.extended(slot, now);
         }
+    }
+
+    #[test]
+    fn a_failed_extend_waits_for_the_delay_of_the_server() {
+        let (mut leases, slot, now) = one_lease();
+        leases.extend_failed(slot, now, RETRY_BACKOFF.1 / 2);
+        assert_eq!(leases.next_deadline(), Some(now + RETRY_BACKOFF.1 / 2));
     }
 
     #[test]

@@ -73,7 +73,9 @@ async fn one_more(gym: &Gym, source: &Source, terminated: Duration) -> Check<boo
     if source.id().is_empty() {
         return Ok(false);
     }
-    if source.ended_at().is_some() || source.deliver([job("e").lease(0.8)]).is_err() {
+    let ended = |log: &Log| log.cancelled.iter().find(|it| it.0 == source.id()).map(|it| it.1);
+    let is_over = gym.expect(0.15, "the stream ends", ended).await.is_ok();
+    if is_over || source.deliver([job("e").lease(0.8)]).is_err() {
         let sentence = "a worker that cancels its stream while a job runs extends that job first";
         let extended =
             |log: &Log| log.with(Method::Extend, "a").iter().any(|it| it.at >= terminated);
@@ -85,8 +87,10 @@ async fn one_more(gym: &Gym, source: &Source, terminated: Duration) -> Check<boo
     gym.expect(0.8, sentence, extended).await?;
     gym.expect(1.5, "a job that comes after SIGTERM is released", |log| released(log, "e")).await?;
     let sentence = "a job that comes after SIGTERM is not released before the stream has ended";
-    let ended = |log: &Log| log.cancelled.iter().any(|(id, _)| id == source.id());
-    gym.expect(0.1, sentence, ended).await?;
+    let ended = gym.expect(1.0, sentence, ended).await?;
+    let released = gym.read(|log| log.with(Method::Nack, "e").first().map(|call| call.at));
+    // The end of the stream is noticed beside the calls.
+    gym.check(sentence, ended <= released.unwrap_or_default() + secs(0.02))?;
     Ok(true)
 }
 

@@ -44,7 +44,8 @@ impl WorkerSession {
                             }
                         }
                         ExtendOutcome::Unavailable(error) => {
-                            self.leases.extend_failed(slot, Instant::now());
+                            let delay = error.retry_after().unwrap_or_default();
+                            self.leases.extend_failed(slot, Instant::now(), delay);
                             self.log_call_failure(slot, &error);
                         }
                         ExtendOutcome::LeaseLost => {
@@ -143,14 +144,16 @@ impl WorkerSession {
         }
     }
 
-    /// Extends leases. A call that hangs, as on a connection that has just broken, ends in time for a repeat.
+    /// Extends leases. A call that hangs, as on a connection that has just broken, ends in time for a repeat, which goes to
+    /// another of several servers: the one before may lack a shard.
     pub(super) fn extend(&mut self, slots: Vec<JobSlot>, limit: Duration) {
         let shortest = slots.iter().filter_map(|slot| self.leases.duration(*slot)).min();
         let limit = limit.min(shortest.unwrap_or(limit) / EXTEND_PARTS).max(EXTEND_TIMEOUT_MIN);
+        let repeat = slots.iter().map(|slot| self.leases.extend_failures(*slot)).max();
         let lease = |slot| Some((slot, self.leases.receipt(slot)?.clone()));
         let leases: Vec<_> = slots.into_iter().filter_map(lease).collect();
         if !leases.is_empty() {
-            self.settler.extend(&leases, limit);
+            self.settler.extend(&leases, limit, repeat.unwrap_or_default());
         }
     }
 

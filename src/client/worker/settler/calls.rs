@@ -183,10 +183,11 @@ async fn send(
     }
 }
 
-/// Sends an Extend once.
+/// Sends an Extend once, as a repeat of this number.
 pub(super) async fn extend(
     client: Client,
     limit: Duration,
+    repeat: usize,
     leases: Vec<(JobSlot, Arc<str>)>,
 ) -> SettlerEvent {
     let sent = Instant::now();
@@ -196,7 +197,8 @@ pub(super) async fn extend(
     };
     let request = ExtendRequest { items: leases.iter().map(item).collect() };
     let mut queue = client.queue();
-    let answer = call::call_with_timeout(limit, 0, request, |request| queue.extend(request)).await;
+    let answer =
+        call::call_with_timeout(limit, repeat, request, |request| queue.extend(request)).await;
     let (all, failures) = match answer {
         Ok(answer) => (ExtendOutcome::Extended, answer.failures),
         Err(status) => (ExtendOutcome::Unavailable(status.into()), Vec::new()),

@@ -100,9 +100,14 @@ impl Settler {
     }
 
     /// Extends leases, once, by calls with this timeout: the caller retries.
-    pub(super) fn extend(&mut self, leases: &[(JobSlot, Arc<str>)], limit: Duration) {
+    pub(super) fn extend(
+        &mut self,
+        leases: &[(JobSlot, Arc<str>)],
+        limit: Duration,
+        repeat: usize,
+    ) {
         for part in leases.chunks(SETTLE_ITEMS_MAX) {
-            let call = calls::extend(self.client.clone(), limit, part.to_vec());
+            let call = calls::extend(self.client.clone(), limit, repeat, part.to_vec());
             self.extends.push(Box::pin(call));
         }
     }
