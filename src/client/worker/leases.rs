@@ -217,7 +217,7 @@ impl Leases {
     /// Records a failed Extend: it is retried soon, not before the server's delay as far as the lease allows that.
     pub(super) fn extend_failed(&mut self, slot: JobSlot, now: Instant, delay: Duration) {
         self.change(slot, |held| {
-            let delay = delay.min(held.longest_pause());
+            let delay = delay.min(longest_pause(held.duration));
             held.phase = LeasePhase::Idle(now + held.pauses.next_delay().max(delay));
             held.failures += 1;
         });
@@ -248,10 +248,6 @@ impl Leases {
 // === impl HeldLease ===
 
 impl HeldLease {
-    fn longest_pause(&self) -> Duration {
-        longest_pause(self.duration)
-    }
-
     fn deadline(&self) -> Option<Instant> {
         match self.phase {
             LeasePhase::Idle(time) => Some(time.min(self.expires.time())),
