@@ -119,10 +119,15 @@ Error::Error(const grpc::Status& status) : code(status.error_code()), message(st
   }
 }
 
-bool Error::repeatable() const {
-  return code == grpc::UNAVAILABLE || code == grpc::RESOURCE_EXHAUSTED || code == grpc::DEADLINE_EXCEEDED ||
-         (reason.empty() && code != grpc::UNIMPLEMENTED);
+static bool passes_by_itself(grpc::StatusCode code) {
+  return code == grpc::UNAVAILABLE || code == grpc::RESOURCE_EXHAUSTED || code == grpc::DEADLINE_EXCEEDED;
 }
+
+bool Error::repeatable() const {
+  return passes_by_itself(code) || (reason.empty() && code != grpc::UNIMPLEMENTED);
+}
+
+bool Error::unexplained() const { return repeatable() && !passes_by_itself(code); }
 
 bool Error::of_an_item() const {
   return !reason.empty() && (code == grpc::INVALID_ARGUMENT || code == grpc::PERMISSION_DENIED);

@@ -46,6 +46,8 @@ struct Error {
 
   explicit Error(const grpc::Status& status);
   bool repeatable() const;
+  // Neither ringq nor an outage: one item of the call may be the cause, as behind a proxy that limits bodies.
+  bool unexplained() const;
   // One item of the call may be the cause; nothing was applied.
   bool of_an_item() const;
   std::string text() const;

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 namespace ringq {
 namespace {
 
 constexpr std::size_t kMaxItems = 1000, kMaxBytes = 3 << 20;  // Of a call; the server takes 4 MiB.
+constexpr int kMaxUnexplained = 10;
 constexpr std::size_t kRecent = 1000;
 
 std::optional<std::string> bytes(const v1::Payload& payload) {
@@ -96,6 +98,8 @@ struct Worker::Entry {
   const char* outcome = "";
   Time settle_at = Time::max();  // max: there is no settle, or it is on its way.
   int tries = 0;
+  std::size_t most = kMaxItems;  // Number of items in the call of its settle.
+  int unexplained = 0;           // Such failures in a row of a call of its own.
 
   const std::string& receipt() const { return job->delivery().receipt(); }
   bool is_ack() const { return nack.receipt().empty(); }
@@ -418,26 +422,25 @@ void Worker::settle(const EntryPtr& entry, const char* outcome) {
 
 void Worker::settle_due(Time now) {
   // Repeats travel apart: the shard that they wait for must not delay what is new.
-  for (const bool ack : {true, false}) {
-    for (const bool fresh : {true, false}) {
-      Batch group;
-      bool due = false;
-      for (const auto& [receipt, entry] : entries_) {
-        if (entry->settle_at == Time::max() || entry->is_ack() != ack || (entry->tries == 0) != fresh) continue;
-        due = due || now >= entry->settle_at;
-        if (fresh || now >= entry->settle_at) group.push_back(entry);
-      }
-      if (due) settle_in_batches(group);
-    }
+  std::map<std::tuple<bool, bool, std::size_t>, Batch> groups;
+  for (const auto& [receipt, entry] : entries_) {
+    if (entry->settle_at != Time::max()) groups[{entry->is_ack(), entry->tries == 0, entry->most}].push_back(entry);
+  }
+  for (auto& [key, group] : groups) {
+    const auto [ack, fresh, most] = key;
+    const auto waits = [now](const EntryPtr& entry) { return now < entry->settle_at; };
+    if (fresh && std::all_of(group.begin(), group.end(), waits)) continue;
+    if (!fresh) std::erase_if(group, waits);
+    if (!group.empty()) settle_in_batches(group, most);
   }
 }
 
-void Worker::settle_in_batches(const Batch& group) {
+void Worker::settle_in_batches(const Batch& group, std::size_t most) {
   Batch batch;
   std::size_t bytes = 0;
   for (const auto& entry : group) {
     const auto size = entry->is_ack() ? entry->ack.ByteSizeLong() : entry->nack.ByteSizeLong();
-    if (batch.size() == kMaxItems || (!batch.empty() && bytes + size > kMaxBytes)) {
+    if (batch.size() == most || (!batch.empty() && bytes + size > kMaxBytes)) {
       send_settles(std::exchange(batch, {}));
       bytes = 0;
     }
@@ -459,13 +462,20 @@ void Worker::send_settles(const Batch& batch) {
   }
   Settled done = [this, batch, tries](const grpc::Status& status, const Failures& failures) {
     const Error error(status);
+    for (const auto& entry : batch) {
+      const bool unexplained = !status.ok() && error.unexplained();
+      // In two halves: it may be too large for a proxy, or one item is the cause.
+      if (unexplained) entry->most = (batch.size() + 1) / 2;
+      entry->unexplained = unexplained && batch.size() == 1 ? entry->unexplained + 1 : 0;
+    }
     if (!status.ok() && !error.repeatable() && batch.size() > 1) {
       // One bad item, such as a result that is too large, must not cost the others their Ack: each one alone.
       for (const auto& entry : batch) if (entry->state != Entry::State::kGone) send_settles({entry});
       return;
     }
     const auto& only = batch.front();
-    if (error.of_an_item() && error.code == grpc::INVALID_ARGUMENT && only->is_ack() && only->ack.has_result() &&
+    const bool refused = error.of_an_item() && error.code == grpc::INVALID_ARGUMENT;
+    if ((refused || only->unexplained >= kMaxUnexplained) && only->is_ack() && only->ack.has_result() &&
         only->state != Entry::State::kGone) {
       log("job " + only->job->delivery().id() + ": acked without its result: " + error.text());
       only->ack.clear_result();  // Finished work must not run again for its result.

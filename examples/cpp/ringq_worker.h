@@ -101,7 +101,7 @@ class Worker {
   void nack(const EntryPtr& entry, v1::NackAction action, const std::string& error, const char* outcome);
   void settle(const EntryPtr& entry, const char* outcome);
   void settle_due(Time now);
-  void settle_in_batches(const Batch& group);
+  void settle_in_batches(const Batch& group, std::size_t most);
   void send_settles(const Batch& batch);
   void each_result(const Batch& batch, const grpc::Status& status, const Failures& failures, Seconds wait,
                    const std::function<void(const EntryPtr&, const Result&)>& use);

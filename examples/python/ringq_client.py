@@ -28,6 +28,9 @@ class Pauses:
         return pause
 
 
+REPEATABLE = (StatusCode.UNAVAILABLE, StatusCode.RESOURCE_EXHAUSTED, StatusCode.DEADLINE_EXCEEDED)
+
+
 class CallFailed(Exception):
     """A failed call, with the reason and the delay (seconds) that the server gave."""
     def __init__(self, error):
@@ -49,7 +52,12 @@ class CallFailed(Exception):
         """An error without a reason comes from a library or a proxy: the outcome is unknown, whatever its code."""
         if not self.reason:
             return self.code is not StatusCode.UNIMPLEMENTED
-        return self.code in (StatusCode.UNAVAILABLE, StatusCode.RESOURCE_EXHAUSTED, StatusCode.DEADLINE_EXCEEDED)
+        return self.code in REPEATABLE
+
+    @property
+    def unexplained(self):
+        """Neither ringq nor an outage: one item may be the cause, as of a proxy that limits bodies."""
+        return not self.reason and self.code not in REPEATABLE
 
     @property
     def of_an_item(self):

@@ -6,6 +6,7 @@ leases, so a handler must not block it: call blocking code by `await asyncio.to_
 import asyncio
 import logging
 import signal
+from copy import copy
 from time import monotonic as now  # The clock of the leases, whatever the wall clock or the server's clock does.
 
 import grpc
@@ -257,9 +258,9 @@ class Worker:
         self.calls.add(task)
         task.add_done_callback(self.calls.discard)
 
-    async def send(self, method, pairs):
+    async def send(self, method, pairs, pauses=None, repeated=False):
         """One call, repeated with the items that may succeed later; each `send` has its own task, so no other waits."""
-        pauses, repeated = Pauses(0.1, 1), False
+        pauses, unexplained = copy(pauses or Pauses(0.1, 1)), 0
         while pairs:
             sent, timeout, delay, why = now(), self.client.timeout, 0, "SETTLE_ERROR_UNAVAILABLE"
             if method == "Extend":  # Late answers are worth nothing: leave time for a repeat.
@@ -267,15 +268,17 @@ class Worker:
                 timeout = max(0.1, min(timeout, self.orphan_grace / 2, rest / 2))
             try:
                 answer = await self.client.call(method, REQUESTS[method](items=[item for _, item in pairs]), timeout)
-                errors = {failure.index: failure.error for failure in answer.failures}
+                errors, unexplained = {failure.index: failure.error for failure in answer.failures}, 0
             except CallFailed as failed:
+                unexplained = unexplained + 1 if failed.unexplained else 0
                 if failed.of_an_item and len(pairs) > 1:
                     for pair in pairs:  # Nothing was applied: one bad item must not spoil the others.
                         self.spawn(self.send(method, [pair]))
                     return
                 job, item = pairs[0]
                 invalid = failed.of_an_item and failed.code is StatusCode.INVALID_ARGUMENT
-                if invalid and method == "Ack" and item.HasField("result"):
+                stuck = unexplained >= 10 and len(pairs) == 1
+                if (invalid or stuck) and method == "Ack" and item.HasField("result"):
                     log.warning("%s: acked without its result: %s", job.name, failed)
                     item.ClearField("result")  # Finished work must not run again for its result.
                     continue
@@ -291,6 +294,10 @@ class Worker:
                 pause = delay + pauses.next()
                 log.warning("%s of %d jobs failed, repeated in %.2f s: %s", method, len(again), pause, why)
                 await asyncio.sleep(pause)
+            if unexplained and method != "Extend" and len(again) > 1:  # Perhaps for its size, or for one item.
+                middle, unexplained = len(again) // 2, 0
+                self.spawn(self.send(method, again[middle:], pauses, repeated=True))
+                again = again[:middle]
             for job, _ in again if method != "Extend" else ():
                 if now() >= job.expires:
                     self.drop(job, "lost", "its lease ended before it could be settled")

@@ -45,6 +45,9 @@ module Ringq
       REPEATABLE.include?(code) || (reason.empty? && code != GRPC::Core::StatusCodes::UNIMPLEMENTED)
     end
 
+    # Neither ringq nor an outage: one item of the call may be the cause, as behind a proxy that limits bodies.
+    def unexplained? = repeatable? && !REPEATABLE.include?(code)
+
     private def details(error)
       binary = error.is_a?(GRPC::BadStatus) && error.metadata['grpc-status-details-bin']
       binary ? Google::Rpc::Status.decode(binary).details : []

@@ -67,8 +67,9 @@ module Ringq
     def cancel = @mutex.synchronize { (@cancelled = true) and @changed.broadcast }
   end
 
-  # A job in hand. `settle_at` is nil while its Ack or Nack is on its way, and before there is one.
-  Entry = Struct.new(:job, :state, :length, :ends, :extend_at, :verb, :item, :outcome, :settle_at, :tries) do
+  # A job in hand. `settle_at` is nil while its Ack or Nack is on its way, and before there is one, which shares a call of
+  # `most` items. `unexplained` counts such failures in a row of its own call.
+  Entry = Struct.new(:job, :state, :length, :ends, :extend_at, :verb, :item, :outcome, :settle_at, :tries, :most, :unexplained) do
     def receipt = job.delivery.receipt
 
     # Keeps an Extend that was asked for while one was on its way.
@@ -82,7 +83,8 @@ module Ringq
   class Worker
     NEVER = Float::INFINITY
     REFUSALS = [GRPC::Core::StatusCodes::INVALID_ARGUMENT, GRPC::Core::StatusCodes::PERMISSION_DENIED].freeze
-    MAX_BYTES = 3 << 20 # Of a call; the server takes 4 MiB.
+    MAX_ITEMS, MAX_BYTES = 1000, 3 << 20 # Of a call; the server takes 4 MiB.
+    MAX_UNEXPLAINED = 10
 
     def initialize(&handler)
       @handler, @client, @events = handler, Client.new, Events.new
@@ -192,7 +194,7 @@ module Ringq
     def extend_due(now)
       # Early enough for a second attempt within the lease, or the grace of a broken stream.
       timeout = [@client.timeout, @stream && @informed ? NEVER : @orphan_grace / 2].min
-      @entries.each_value.select { |entry| now >= entry.extend_at }.each_slice(1000) { |due| send_extend(due, timeout) }
+      @entries.each_value.select { |entry| now >= entry.extend_at }.each_slice(MAX_ITEMS) { |due| send_extend(due, timeout) }
     end
 
     def send_extend(due, timeout)
@@ -277,24 +279,25 @@ module Ringq
 
     # In a few milliseconds, together with others; at once if there is no other job.
     def settle(entry, verb, item, outcome)
-      entry.state, entry.verb, entry.item, entry.outcome, entry.tries = :settling, verb, item, outcome, 0
+      entry.state, entry.verb, entry.item, entry.outcome = :settling, verb, item, outcome
+      entry.tries, entry.most, entry.unexplained = 0, MAX_ITEMS, 0
       entry.settle_at = Ringq.now + (@entries.size > 1 ? 0.003 : 0)
     end
 
     def settle_due(now)
       # Repeats travel apart: the shard that they wait for must not delay what is new.
-      groups = @entries.each_value.select(&:settle_at).group_by { |entry| [entry.verb, entry.tries.zero?] }
-      groups.each do |(verb, fresh), group|
+      groups = @entries.each_value.select(&:settle_at).group_by { |entry| [entry.verb, entry.tries.zero?, entry.most] }
+      groups.each do |(verb, fresh, most), group|
         due = group.select { |entry| now >= entry.settle_at }
-        batches(fresh && due.any? ? group : due) { |batch| send_settles(verb, batch) }
+        batches(fresh && due.any? ? group : due, most) { |batch| send_settles(verb, batch) }
       end
     end
 
-    def batches(entries)
+    def batches(entries, most)
       batch, bytes = [], 0
       entries.each do |entry|
         size = entry.item.class.encode(entry.item).bytesize
-        (yield batch) && (batch, bytes = [], 0) if batch.size == 1000 || (batch.any? && bytes + size > MAX_BYTES)
+        (yield batch) && (batch, bytes = [], 0) if batch.size == most || (batch.any? && bytes + size > MAX_BYTES)
         batch << entry
         bytes += size
       end
@@ -305,9 +308,10 @@ module Ringq
       batch.each { |entry| entry.settle_at = nil }
       request = (verb == :ack ? V1::AckRequest : V1::NackRequest).new(items: batch.map(&:item))
       call(verb, request) do |answer|
+        note_unexplained(batch, answer)
         # One bad item, such as a result that is too large, must not cost the others their Ack: each one alone, and without
         # its result if that does not help. Finished work must not run again for it.
-        alone = refused?(answer) && (batch.size > 1 || bare(batch.first, answer))
+        alone = batch.size > 1 ? refused?(answer) : bare(batch.first, answer)
         next batch.each { |entry| send_settles(verb, [entry]) if in_hand?(entry) } if alone
 
         tries = batch.map { |entry| entry.tries += 1 }.max
@@ -327,9 +331,19 @@ module Ringq
     # For one item, but none was applied.
     def refused?(answer) = answer.is_a?(CallFailed) && !answer.repeatable? && REFUSALS.include?(answer.code)
 
-    # Drops the result of a refused Ack, if there is one.
+    # After such a failure the call is repeated in two halves: it may be too large for a proxy, or one item is the cause.
+    def note_unexplained(batch, answer)
+      unexplained = answer.is_a?(CallFailed) && answer.unexplained?
+      batch.each do |entry|
+        entry.most = (batch.size + 1) / 2 if unexplained
+        entry.unexplained = unexplained && batch.size == 1 ? entry.unexplained + 1 : 0
+      end
+    end
+
+    # Drops the result of an Ack that is alone and cannot go with it, if there is one.
     def bare(entry, answer)
-      return if entry.verb != :ack || entry.item.result.nil? || answer.code != GRPC::Core::StatusCodes::INVALID_ARGUMENT
+      refused = refused?(answer) && answer.code == GRPC::Core::StatusCodes::INVALID_ARGUMENT
+      return unless entry.verb == :ack && entry.item.result && (refused || entry.unexplained >= MAX_UNEXPLAINED)
 
       Ringq.log("job #{entry.job.delivery.id}: again without its result: #{answer.message}")
       entry.item.clear_result

@@ -280,6 +280,21 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         edits: &[(MACHINERY, "if failed.of_an_item and len(pairs) > 1:", "if False:")],
     },
     Mutation {
+        scenario: "body_limit",
+        fault: "repeats whole what a proxy refuses for its size",
+        edits: &[(MACHINERY, "if unexplained and method !=", "if False and method !=")],
+    },
+    Mutation {
+        scenario: "body_limit",
+        fault: "repeats an Ack for ever with a result that a proxy refuses",
+        edits: &[(MACHINERY, "stuck = unexplained >= 10", "stuck = unexplained >= 1_000")],
+    },
+    Mutation {
+        scenario: "body_limit",
+        fault: "drops the result after one failure without details",
+        edits: &[(MACHINERY, "stuck = unexplained >= 10", "stuck = unexplained >= 1")],
+    },
+    Mutation {
         scenario: "malformed",
         fault: "repeats calls that the server refuses",
         edits: &[(
@@ -287,6 +302,11 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
             "pb.SETTLE_ERROR_UNAVAILABLE if failed.repeatable else REFUSED",
             "pb.SETTLE_ERROR_UNAVAILABLE",
         )],
+    },
+    Mutation {
+        scenario: "malformed",
+        fault: "gives up an Ack whose result is refused",
+        edits: &[(MACHINERY, "if (invalid or stuck) and", "if stuck and")],
     },
     Mutation {
         scenario: "unknown_fields",

@@ -62,14 +62,13 @@ func (p *producer) sort(jobs []*pb.JobSpec, results []*pb.EnqueueResult, request
 		job, reason := jobs[i], result.GetError().GetReason()
 		unknown := reason == "OUTCOME_UNKNOWN" || reason == "DURABILITY_NOT_REACHED" || reason == "DEADLINE_EXCEEDED"
 		code := codes.Code(result.GetError().GetCode())
-		repeatable := code == codes.Unavailable || code == codes.ResourceExhausted || code == codes.DeadlineExceeded
 		switch {
 		case code == codes.OK && result.Outcome == pb.EnqueueOutcome_ENQUEUE_OUTCOME_UNCHANGED:
 			p.unchanged++
 			log.Printf("%s exists, its state is %v", result.Id, result.State) // A DEAD job will not run.
 		case code == codes.OK:
 			p.enqueued++
-		case !repeatable || unknown && result.Id == "" && !p.ownIDs: // Without an id a repeat could make a second job.
+		case !ringq.Passing(code) || unknown && result.Id == "" && !p.ownIDs: // Without an id a repeat could make a second job.
 			p.failed++
 			log.Printf("%s not enqueued: %v", job.Id, result.Error)
 		default:

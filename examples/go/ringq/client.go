@@ -111,12 +111,13 @@ func Explain(err error) (repeatable bool, reason string, delay time.Duration) {
 			delay = detail.RetryDelay.AsDuration()
 		}
 	}
-	switch code := status.Code(err); code {
-	case codes.Unavailable, codes.ResourceExhausted, codes.DeadlineExceeded:
-		return true, reason, delay
-	default:
-		return reason == "" && code != codes.Unimplemented, reason, delay
-	}
+	code := status.Code(err)
+	return Passing(code) || reason == "" && code != codes.Unimplemented, reason, delay
+}
+
+// Passing returns whether a code is that of a failure that passes by itself, such as an outage.
+func Passing(code codes.Code) bool {
+	return code == codes.Unavailable || code == codes.ResourceExhausted || code == codes.DeadlineExceeded
 }
 
 // Pauses are random (full jitter) up to a bound that doubles; never quite 0, so that no loop spins.

@@ -423,19 +423,27 @@ func (g *gatherer[T]) flush() {
 	first, size := 0, 0
 	for i, one := range pairs {
 		if n := proto.Size(one.item) + 8; i > first && (i-first == itemsMax || size+n > bytesMax) {
-			go g.send(pairs[first:i])
+			go g.send(pairs[first:i], noHistory())
 			first, size = i, 0
 		}
 		size += proto.Size(one.item) + 8
 	}
-	g.send(pairs[first:])
+	g.send(pairs[first:], noHistory())
 }
+
+// history is that of items which are sent again.
+type history struct {
+	pauses   Pauses
+	repeated bool
+}
+
+func noHistory() history { return history{pauses: *NewPauses(100*time.Millisecond, time.Second)} }
 
 // send makes one call, and repeats it with the items that may succeed later. Each send has a goroutine of its own, so
 // that nothing else waits.
-func (g *gatherer[T]) send(pairs []pair[T]) {
-	pauses := NewPauses(100*time.Millisecond, time.Second)
-	for repeated := false; len(pairs) > 0; repeated = true {
+func (g *gatherer[T]) send(pairs []pair[T], past history) {
+	unexplained := 0 // Failures in a row for which one item may be the cause, as behind a proxy that limits bodies.
+	for ; len(pairs) > 0; past.repeated = true {
 		sent := time.Now()
 		items := make([]T, len(pairs))
 		for i, one := range pairs {
@@ -450,16 +458,22 @@ func (g *gatherer[T]) send(pairs []pair[T]) {
 		}
 		var delay time.Duration
 		why := unavailableItem
+		repeatable, reason, after := Explain(err)
+		if err == nil || reason != "" || Passing(status.Code(err)) {
+			unexplained = 0
+		} else {
+			unexplained++
+		}
 		if err != nil {
-			repeatable, reason, after := Explain(err)
 			invalid := reason != "" && status.Code(err) == codes.InvalidArgument
 			if len(pairs) > 1 && (invalid || reason != "" && status.Code(err) == codes.PermissionDenied) {
 				for i := range pairs { // Nothing was applied: one bad item must not spoil the others.
-					go g.send(pairs[i : i+1])
+					go g.send(pairs[i:i+1], past)
 				}
 				return
 			}
-			if ack, ok := any(items[0]).(*pb.AckItem); ok && invalid && ack.Result != nil {
+			stuck := unexplained >= 10 && len(pairs) == 1
+			if ack, ok := any(items[0]).(*pb.AckItem); ok && ack.Result != nil && (invalid || stuck) {
 				log.Printf("%s: acked without its result: %v", pairs[0].job.Name(), err)
 				ack.Result = nil // Finished work must not run again for its result.
 				continue
@@ -477,13 +491,18 @@ func (g *gatherer[T]) send(pairs []pair[T]) {
 			if answer := answers[int32(i)]; answer == unavailable {
 				again = append(again, one)
 			} else {
-				g.w.onAnswer(g.name, one.job, answer, err, sent, repeated)
+				g.w.onAnswer(g.name, one.job, answer, err, sent, past.repeated)
 			}
 		}
 		if len(again) > 0 {
-			pause := delay + pauses.Next()
+			pause := delay + past.pauses.Next()
 			log.Printf("%s of %d jobs failed, repeated in %v: %v", g.name, len(again), pause.Round(time.Millisecond), why)
 			time.Sleep(pause)
+		}
+		if half := len(again) / 2; half > 0 && unexplained > 0 && g.name != "Extend" {
+			unexplained, past.repeated = 0, true
+			go g.send(g.held(again[half:]), past)
+			again = again[:half]
 		}
 		pairs = g.held(again)
 	}

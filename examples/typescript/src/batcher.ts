@@ -2,16 +2,22 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { type ServiceError, status } from "@grpc/grpc-js";
 import { SettleError, type SettleFailure } from "../stubs/ringq/v1/queue_service.js";
-import { isRepeatable, log, type Method, pause, retryDelay, unary } from "./ringq.js";
+import { isRepeatable, isUnexplained, log, type Method, pause, retryDelay, unary } from "./ringq.js";
 
 const GATHERING_MS = 5;
 const MAX_ITEMS = 1_000;
 const MAX_BYTES = 3 << 20;
+const MAX_UNEXPLAINED = 10;
 const OF_ITEMS = [status.INVALID_ARGUMENT, status.PERMISSION_DENIED];
 
 /** `sent` is the time of the answered call by the monotonic clock. Without `failure`, the item is settled. */
 export type Answer = { failure: SettleFailure | undefined; sent: number; repeated: boolean };
-type Entry<T> = { item: T; timeout: number; wanted: () => boolean; resolve(answer: Answer): void; reject(error: Error): void };
+/** Returns what to send in place of an item that is refused. */
+type Instead<T> = (error: Error) => T;
+type Entry<T> = {
+  item: T; timeout: number; wanted: () => boolean; instead: Instead<T> | undefined;
+  resolve(answer: Answer): void; reject(error: Error): void;
+};
 
 /** Calls do not wait for each other: one that fails, hangs or is repeated delays no other. */
 export class Batcher<T> {
@@ -23,12 +29,12 @@ export class Batcher<T> {
     private method: Method<{ items: T[] }, { failures: SettleFailure[] }>, private isAlone: () => boolean) {}
 
   /** Returns the final answer. Throws if the call must not be repeated, or if a repeat is not wanted any more. */
-  add(item: T, timeout: number, wanted: () => boolean): Promise<Answer> {
+  add(item: T, timeout: number, wanted: () => boolean, instead?: Instead<T>): Promise<Answer> {
     const size = this.codec.encode(item).finish().length;
     if (this.entries.length === MAX_ITEMS || this.bytes + size > MAX_BYTES) this.flush();
     this.timer ??= setTimeout(() => this.flush(), this.isAlone() ? 0 : GATHERING_MS);
     this.bytes += size;
-    return new Promise((resolve, reject) => this.entries.push({ item, timeout, wanted, resolve, reject }));
+    return new Promise((resolve, reject) => this.entries.push({ item, timeout, wanted, instead, resolve, reject }));
   }
 
   /** Sends what was added. */
@@ -39,7 +45,8 @@ export class Batcher<T> {
     void this.send(this.entries.splice(0), 0);
   }
 
-  private async send(entries: Entry<T>[], attempt: number): Promise<void> {
+  /** `unexplained` is the number of such failures of the same entries, in a row. */
+  private async send(entries: Entry<T>[], attempt: number, unexplained = 0): Promise<void> {
     if (!entries.length) return;
     const sent = performance.now();
     let again: Entry<T>[] = [];
@@ -47,6 +54,7 @@ export class Batcher<T> {
     try {
       const timeout = Math.min(...entries.map((entry) => entry.timeout));
       const { failures } = await unary(this.method, { items: entries.map((entry) => entry.item) }, timeout);
+      unexplained = 0;
       const failed = new Map(failures.map((failure) => [failure.index, failure]));
       again = entries.filter((_, index) => failed.get(index)?.error === SettleError.UNAVAILABLE);
       entries.forEach((entry, index) => {
@@ -55,9 +63,16 @@ export class Batcher<T> {
       });
     } catch (error) {
       reason = error as ServiceError;
-      if (!isRepeatable(error as ServiceError)) {
+      unexplained = isUnexplained(error as ServiceError) ? unexplained + 1 : 0;
+      const isRefused = !isRepeatable(error as ServiceError);
+      const only = entries.length === 1 ? entries[0]! : undefined;
+      const isOfItem = isRefused && (error as ServiceError).code === status.INVALID_ARGUMENT;
+      if (only?.instead && only.wanted() && (isOfItem || unexplained >= MAX_UNEXPLAINED)) {
+        return this.send([{ ...only, item: only.instead(reason), instead: undefined }], attempt);
+      }
+      if (isRefused) {
         // A bad item fails its whole call, and nothing is applied. Alone it fails no other.
-        const split = entries.length > 1 && OF_ITEMS.includes((error as ServiceError).code);
+        const split = !only && OF_ITEMS.includes((error as ServiceError).code);
         return entries.forEach((entry) => (split ? void this.send([entry], attempt) : entry.reject(reason)));
       }
       again = entries;
@@ -67,6 +82,11 @@ export class Batcher<T> {
     log(`${this.name} of ${again.length} jobs failed: ${reason.message}; again in ${Math.round(delay)} ms`);
     await sleep(delay);
     for (const entry of again) if (!entry.wanted()) entry.reject(reason);
-    void this.send(again.filter((entry) => entry.wanted()), attempt + 1);
+    again = again.filter((entry) => entry.wanted());
+    if (unexplained && again.length > 1 && this.name !== "Extend") { // Perhaps for its size, or for one item.
+      void this.send(again.splice(again.length / 2), attempt + 1);
+      unexplained = 0;
+    }
+    void this.send(again, attempt + 1, unexplained);
   }
 }

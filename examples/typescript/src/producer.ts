@@ -4,7 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { type ServiceError, status } from "@grpc/grpc-js";
 import { JobSpec, JobState } from "../stubs/ringq/v1/job.js";
 import { BatchEnqueueRequest, type BatchEnqueueResponse, EnqueueOutcome } from "../stubs/ringq/v1/queue_service.js";
-import { connect, errorInfo, isRepeatable, log, pause, retryDelay, setting, unary } from "./ringq.js";
+import { connect, errorInfo, isPassing, isRepeatable, log, pause, retryDelay, setting, unary } from "./ringq.js";
 
 const { RINGQ_TOPICS = "examples", RINGQ_PAYLOAD = '{"steps":2,"step_ms":10}', RINGQ_BATCH = 100 } = process.env;
 const { RINGQ_PREFIX = randomBytes(4).toString("hex") } = process.env;
@@ -64,7 +64,7 @@ async function enqueue(
     if (!error) return totals[outcome === EnqueueOutcome.UNCHANGED ? "unchanged" : "enqueued"]++;
     const named = { ...jobs[index]!, id: id || jobs[index]!.id };
     const unknown = ["OUTCOME_UNKNOWN", "DURABILITY_NOT_REACHED", "DEADLINE_EXCEEDED"].includes(error.reason);
-    const repeatable = [status.UNAVAILABLE, status.RESOURCE_EXHAUSTED, status.DEADLINE_EXCEEDED].includes(error.code);
+    const repeatable = isPassing(error.code);
     const late = repeatable && performance.now() > end;
     log(`job ${named.id || index}: ${error.reason}: ${error.message}${late ? ": given up, may be stored" : ""}`);
     // Without an id, the repeat of a job that may be stored could store a second one.

@@ -98,8 +98,13 @@ export const errorInfo = (error: ServiceError): ErrorInfo | undefined => detail(
 export const retryDelay = (error: ServiceError): number =>
   milliseconds(detail(error, "RetryInfo", RetryInfo.decode)?.retryDelay) ?? 0;
 
+/** A failure that passes by itself, such as an outage. */
+export const isPassing = (code: status): boolean =>
+  [status.UNAVAILABLE, status.RESOURCE_EXHAUSTED, status.DEADLINE_EXCEEDED].includes(code);
+
 /** An error without ErrorInfo is not of ringq but of a library or a proxy, whatever its code: often the connection is gone. */
-export function isRepeatable(error: ServiceError): boolean {
-  const repeatable = [status.UNAVAILABLE, status.RESOURCE_EXHAUSTED, status.DEADLINE_EXCEEDED].includes(error.code);
-  return repeatable || (error.code !== status.UNIMPLEMENTED && !errorInfo(error));
-}
+export const isRepeatable = (error: ServiceError): boolean =>
+  isPassing(error.code) || (error.code !== status.UNIMPLEMENTED && !errorInfo(error));
+
+/** Neither ringq nor an outage: one item of the call may be the cause, as behind a proxy that limits bodies. */
+export const isUnexplained = (error: ServiceError): boolean => !isPassing(error.code) && !errorInfo(error);

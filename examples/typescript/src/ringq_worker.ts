@@ -201,7 +201,10 @@ export class Worker {
       log(`${job} is acked without its result: ${textOf(error)}`);
       return this.settle(job, "acked", this.acks, bare);
     }
-    return this.settle(job, "acked", this.acks, item, bare);
+    return this.settle(job, "acked", this.acks, item, (error) => {
+      log(`${job} is acked without its result: ${error.message}`);
+      return bare;
+    });
   }
 
   private nack(job: Job, action: pb.NackAction, text = ""): Promise<void> {
@@ -211,26 +214,18 @@ export class Worker {
     return this.settle(job, action === pb.NackAction.RELEASE ? "released" : "nacked", this.nacks, item);
   }
 
-  /** If the item is refused, `instead` is sent. */
   private async settle<T>(
-    job: Job, count: "acked" | "nacked" | "released", batcher: Batcher<T>, item: T, instead?: T,
+    job: Job, count: "acked" | "nacked" | "released", batcher: Batcher<T>, item: T, instead?: (error: Error) => T,
   ): Promise<void> {
     job.settling = true; // Its lease goes on being extended until the settle is through.
     let reason: string | undefined;
     try {
-      const { failure, repeated } = await batcher.add(item, this.timeout, () => this.held.has(job.delivery.receipt));
+      const { failure, repeated } = await batcher.add(item, this.timeout, () => this.held.has(job.delivery.receipt), instead);
       // After a repeated Ack, the job is gone because the first one was applied.
       const done = !failure || (failure.error === pb.SettleError.NOT_FOUND && repeated && count === "acked");
       if (!done) reason = `${pb.SettleError[failure.error]} ${failure.message}`;
     } catch (error) {
       reason = (error as Error).message;
-      if (instead && (error as ServiceError).code === status.INVALID_ARGUMENT) {
-        log(`${job} is acked without its result: ${reason}`);
-        batcher.flush(); // Before and after: if this is refused, too, it has failed no other.
-        const settled = this.settle(job, count, batcher, instead);
-        batcher.flush();
-        return settled;
-      }
     }
     if (reason) this.lose(job, reason, true);
     else if (this.drop(job)) this.counts[count]++;

@@ -15,6 +15,8 @@ use super::super::scenario::{Kind, Scenario};
 
 /// Calls that may name a bad item: with the others, in parts of these, alone, and without its result.
 const BAD_ITEM_CALLS: usize = 5;
+/// Fewest calls with one Ack and its result before that goes without it: its failures may have passed until then.
+const ATTEMPTS_ALONE: usize = 5;
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
@@ -78,11 +80,21 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         play: |gym| Box::pin(bad_item(gym)),
     },
     Scenario {
+        name: "body_limit",
+        is_essential: false,
+        text: [
+            "Ack fails with UNKNOWN, without details, for more than two jobs, and for one as long as it has its result.",
+            "All are acked in smaller calls; that one without its result, after five calls of its own or more.",
+        ],
+        kind: Kind::Worker(&[("RINGQ_CONCURRENCY", "16")]),
+        play: |gym| Box::pin(body_limit(gym)),
+    },
+    Scenario {
         name: "malformed",
         is_essential: false,
         text: [
             "Ack answers MALFORMED for one job, and fails with INVALID_ARGUMENT and a reason for another.",
-            "Neither is repeated, and the worker goes on with a third.",
+            "The former is not repeated, the latter once, without its result; the worker goes on with a third.",
         ],
         kind: Kind::Worker(&[]),
         play: |gym| Box::pin(malformed(gym)),
@@ -180,6 +192,8 @@ async fn unknown_error(gym: Gym) -> Check<()> {
     source.info()?;
     source.deliver([job("a")])?;
     gym.expect_acked(10.0, &["a"]).await?;
+    let kept = gym.read(|log| log.items(Method::Ack, "a").iter().all(|item| item.result.is_some()));
+    gym.check("the Ack keeps its result", kept)?;
     gym.check("the job runs once", gym.done("a") == 1)
 }
 
@@ -216,13 +230,14 @@ async fn malformed(gym: Gym) -> Check<()> {
     }
     source.deliver([job("c")])?;
     gym.expect_acked(5.0, &["c"]).await?;
-    // A Nack in place of the Ack that the server refuses is no repeat, nor is the Ack without its result.
     let once = |log: &Log| {
         let acks = |id: &str| log.items(Method::Ack, id).len();
-        acks("a") == 1 && acks("b") <= 2 && log.items(Method::Nack, "b").len() <= 1
+        acks("a") == 1 && acks("b") <= 2 && log.items(Method::Nack, "b").is_empty()
     };
     let until = gym.now() + secs(1.5);
-    gym.holds(until, "an Ack that was refused for good is not repeated", once).await?;
+    gym.holds(until, "an Ack that was refused for good is not repeated, nor nacked", once).await?;
+    let last = gym.read(|log| log.items(Method::Ack, "b").last().map(|item| item.result.is_some()));
+    gym.check("the last Ack of b has no result", last == Some(false))?;
     gym.lose("a");
     gym.lose("b");
     Ok(())
@@ -249,4 +264,29 @@ async fn bad_item(gym: Gym) -> Check<()> {
         gym.holds(until, "an Ack that is refused for good is given up", few).await?;
     }
     Ok(())
+}
+
+async fn body_limit(gym: Gym) -> Check<()> {
+    gym.answer(Method::Ack, |call| {
+        let has_large = call.item("large").is_some_and(|item| item.result.is_some());
+        let is_refused = call.items.len() > 2 || has_large;
+        if is_refused { Answer::Fail(bare(Code::Unknown)) } else { Answer::Normal }
+    });
+    let source = gym.source().await?;
+    source.info()?;
+    let small: Vec<String> = (0..10).map(|number| format!("small{number}")).collect();
+    let ids = small.iter().map(String::as_str).chain(["large"]);
+    source.deliver(ids.map(job))?;
+    let all = |log: &Log| log.all_acked(small.iter().map(String::as_str));
+    gym.expect(15.0, "the jobs are acked that the proxy does not refuse", all).await?;
+    let most = gym.read(|log| log.calls(Method::Ack).iter().map(|it| it.items.len()).max());
+    gym.check("Acks share a call at first", most.unwrap_or_default() > 2)?;
+    gym.expect_acked(25.0, &["large"]).await?;
+    let attempts = gym.read(|log| {
+        let calls = log.with(Method::Ack, "large").into_iter();
+        calls.filter(|it| it.items.len() == 1 && it.items[0].result.is_some()).count()
+    });
+    let sentence = format!("it is alone with its result {ATTEMPTS_ALONE} times, not {attempts}");
+    gym.check(sentence, attempts >= ATTEMPTS_ALONE)?;
+    gym.check("each job runs once", gym.ledger().len() == small.len() + 1)
 }

@@ -91,7 +91,7 @@ pub(super) fn settle_failure_text(error: &Error) -> String {
 }
 
 /// Returns a server's message without the advice for programs after its semicolon: this library follows it already.
-fn error_cause(error: &Error) -> &str {
+pub(super) fn error_cause(error: &Error) -> &str {
     let message = error.message();
     match message.rsplit_once("; ") {
         Some((cause, _)) if !error.reason().is_empty() => cause,

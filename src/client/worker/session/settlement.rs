@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::WorkerSession;
-use super::logging::settle_failure_text;
+use super::logging::{error_cause, settle_failure_text};
 use crate::client::worker::Outcome;
 use crate::client::worker::leases::JobSlot;
 use crate::client::worker::settler::{ExtendOutcome, SettleKind, SettledJob, SettlerEvent};
@@ -58,7 +58,7 @@ impl WorkerSession {
     }
 
     pub(super) fn on_settled(&mut self, settled: SettledJob) {
-        let SettledJob { slot, kind, result } = settled;
+        let SettledJob { slot, kind, result, result_refused } = settled;
         let Some(job) = self.leases.remove(slot) else { return };
         if let Err(error) = result {
             warn!("{job} {}", settle_failure_text(&error));
@@ -66,6 +66,9 @@ impl WorkerSession {
             return;
         }
         self.log_call_recovered(slot);
+        if let Some(error) = result_refused {
+            warn!("{job} was acked without its result: {}", error_cause(&error));
+        }
         match kind {
             SettleKind::Ack => self.summary.acked += 1,
             SettleKind::Retry => self.summary.failed += 1,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 use tokio::time::Instant;
+use tonic::Code;
 
 use super::super::super::Error;
 use super::super::super::job_spec::to_proto_duration;
@@ -53,6 +54,10 @@ pub(super) struct SettleItem {
     pub(super) outcome_unknown: bool,
     /// Error of the last attempt.
     pub(super) error: Option<Error>,
+    /// Number of unexplained failures in a row of a call of its own.
+    pub(super) unexplained: usize,
+    /// Cause for which the result was left out.
+    result_refused: Option<Error>,
     bytes: usize,
     pub(super) message: SettleMessage,
 }
@@ -141,16 +146,51 @@ impl SettleItem {
             SettleMessage::Ack(ack) => ack.encoded_len(),
             SettleMessage::Nack(nack) => nack.encoded_len(),
         };
-        SettleItem { slot, kind, expires, outcome_unknown: false, error: None, bytes, message }
+        SettleItem {
+            slot,
+            kind,
+            expires,
+            outcome_unknown: false,
+            error: None,
+            unexplained: 0,
+            result_refused: None,
+            bytes,
+            message,
+        }
     }
 
-    /// Replaces an outcome that the server rejects by a failure of the handler: a bad follow-up job, a result that is
-    /// too large, a delay of a century. `None`: the item has nothing that could be left out.
-    pub(super) fn to_handler_failure(&self, why: &Error) -> Option<SettleItem> {
+    /// Returns what is sent in place of an outcome that the server rejects. `None`: the item has nothing that could be
+    /// left out. Finished work does not run again for its result; for a follow-up job it does.
+    pub(super) fn to_substitute(&self, why: &Error) -> Option<SettleItem> {
+        let is_of_follow_up = why.field().is_some_and(|field| field.contains("enqueue"));
+        let without_result = match why.code() {
+            Code::InvalidArgument if !is_of_follow_up => self.without_result(why),
+            _ => None,
+        };
+        without_result.or_else(|| self.to_handler_failure(why))
+    }
+
+    /// Returns the same Ack without its result, if it has one.
+    pub(super) fn without_result(&self, why: &Error) -> Option<SettleItem> {
+        let SettleMessage::Ack(ack @ AckItem { result: Some(_), .. }) = &self.message else {
+            return None;
+        };
+        let ack = AckItem { result: None, ..ack.clone() };
+        Some(SettleItem {
+            bytes: ack.encoded_len(),
+            message: SettleMessage::Ack(ack),
+            unexplained: 0,
+            result_refused: Some(why.clone()),
+            ..self.clone()
+        })
+    }
+
+    /// Replaces an outcome that the server rejects by a failure of the handler: a bad follow-up job, a delay of a century.
+    fn to_handler_failure(&self, why: &Error) -> Option<SettleItem> {
         let receipt = match &self.message {
-            SettleMessage::Ack(ack) => &ack.receipt,
+            SettleMessage::Ack(ack) if !ack.enqueue.is_empty() => &ack.receipt,
             SettleMessage::Nack(nack) if nack.delay.is_some() => &nack.receipt,
-            SettleMessage::Nack(_) => return None,
+            _ => return None,
         };
         let at = why.field().map(|field| format!(" ({field})")).unwrap_or_default();
         let outcome = Outcome::retry(format_args!("the handler's answer was refused: {why}{at}"));
@@ -160,7 +200,7 @@ impl SettleItem {
 
     pub(super) fn into_settled(self, result: Result<(), Error>) -> SettledJob {
         let result = result.map_err(|error| error.with_earlier_unknown(self.outcome_unknown));
-        SettledJob { slot: self.slot, kind: self.kind, result }
+        SettledJob { slot: self.slot, kind: self.kind, result, result_refused: self.result_refused }
     }
 }
 
@@ -226,9 +266,15 @@ mod tests {
     #[test]
     fn an_invalid_outcome_becomes_a_handler_failure() {
         let why = Error::usage("items[0].enqueue[0].topic", "bad topic");
+        let result = Some(crate::pb::Payload::text("42"));
         let delay = Some(Duration::MAX);
-        for outcome in [Outcome::ack(), Outcome::Release { error: String::new(), delay }] {
-            let item = item(outcome).to_handler_failure(&why).unwrap();
+        let enqueue = vec![crate::pb::JobSpec::new("no topic")];
+        for outcome in [
+            Outcome::Ack { result: None, enqueue: enqueue.clone() },
+            Outcome::Ack { result, enqueue },
+            Outcome::Release { error: String::new(), delay },
+        ] {
+            let item = item(outcome).to_substitute(&why).unwrap();
             let SettleMessage::Nack(nack) = &item.message else { panic!("{item:?}") };
             assert_eq!(
                 (item.kind, nack.delay, nack.receipt.as_str()),
@@ -236,8 +282,22 @@ mod tests {
             );
             let want = "the handler's answer was refused: bad topic (items[0].enqueue[0].topic)";
             assert_eq!(nack.error, want);
-            assert!(item.to_handler_failure(&why).is_none(), "only once");
+            assert!(item.to_substitute(&why).is_none(), "only once");
         }
+    }
+
+    #[test]
+    fn a_refused_result_is_left_out_and_the_job_stays_acked() {
+        let why = Error::usage("items[0].result", "too large");
+        let item = large(CALL_BYTES).to_substitute(&why).unwrap();
+        let SettleMessage::Ack(ack) = &item.message else { panic!("{item:?}") };
+        assert_eq!((ack.receipt.as_str(), &ack.result), ("r", &None));
+        assert!(item.bytes < 10, "{} bytes", item.bytes);
+        let settled = item.into_settled(Ok(()));
+        assert_eq!(settled.result_refused.unwrap().message(), "too large");
+
+        let denied = Error::from(tonic::Status::permission_denied("no right to ack"));
+        assert!(large(1).to_substitute(&denied).is_none(), "the result is not the cause");
     }
 
     #[test]

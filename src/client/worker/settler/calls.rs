@@ -14,8 +14,8 @@ use super::batch::{SettleBatch, SettleItem, SettleMessage};
 use super::{ExtendOutcome, SettleKind, SettledJob, SettlerEvent};
 use crate::pb::{AckRequest, ExtendItem, ExtendRequest, NackRequest, SettleError, SettleFailure};
 
-/// Number of repeats of a batch as a whole after which it is divided.
-const WHOLE_REPEATS_MAX: usize = 3;
+/// Number of unexplained failures in a row after which an Ack goes without its result.
+const UNEXPLAINED_MAX: usize = 10;
 /// Longest pause that a server can ask for: the end of a lease is seen after it.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
@@ -69,10 +69,10 @@ impl SettleAttempt {
         }
         let mut items: Vec<_> = items.map(|item| (item, error.clone())).collect();
         let pause = error.retry_after().unwrap_or_default().min(RETRY_AFTER_MAX);
-        // One item may be the cause, such as a body that is too large for a proxy.
-        if !has_reason && group.repeats >= WHOLE_REPEATS_MAX && items.len() > 1 {
-            let rest = items.split_off(items.len() / 2);
-            self.retry(group.with_items(Vec::new()), rest, pause);
+        if is_unexplained(&error) {
+            self.retry(group.with_items(Vec::new()), take_half(&mut items, &error), pause);
+        } else {
+            items.iter_mut().for_each(|(item, _)| item.unexplained = 0);
         }
         self.retry(group, items, pause);
     }
@@ -120,12 +120,34 @@ impl SettleAttempt {
             return;
         }
         for item in std::mem::take(&mut group.items) {
-            match item.to_handler_failure(error) {
+            match item.to_substitute(error) {
                 Some(item) => self.retries.push((group.with_items(vec![item]), Duration::ZERO)),
                 None => self.settled.push(item.into_settled(Err(error.clone()))),
             }
         }
     }
+}
+
+/// Returns whether one item, or the size of the call, may be the cause, as behind a proxy that limits bodies: neither
+/// ringq nor an outage is.
+fn is_unexplained(error: &Error) -> bool {
+    let passes = [Code::Unavailable, Code::ResourceExhausted, Code::DeadlineExceeded];
+    error.reason().is_empty() && !passes.contains(&error.code())
+}
+
+/// Takes half of the items of a call whose failure is unexplained. One that is alone is sent again as it is, and at last
+/// without its result: finished work must not stay open for that.
+fn take_half(items: &mut Vec<(SettleItem, Error)>, error: &Error) -> Vec<(SettleItem, Error)> {
+    if let [(only, _)] = items.as_mut_slice() {
+        only.unexplained += 1;
+        if only.unexplained >= UNEXPLAINED_MAX
+            && let Some(bare) = only.without_result(error)
+        {
+            *only = bare;
+        }
+        return Vec::new();
+    }
+    items.split_off(items.len() / 2)
 }
 
 /// Splits the items of an answered call: those with a final answer go to `done`, the others are returned.
@@ -139,7 +161,8 @@ fn split_results(
     let mut failures: HashMap<usize, SettleFailure> =
         failures.into_iter().map(|failure| (index(&failure), failure)).collect();
     let mut again = Vec::new();
-    for (index, item) in items.into_iter().enumerate() {
+    for (index, mut item) in items.into_iter().enumerate() {
+        item.unexplained = 0;
         let Some(failure) = failures.remove(&index) else {
             done.push(item.into_settled(Ok(())));
             continue;
@@ -222,13 +245,17 @@ mod tests {
     use super::super::LeaseEnd;
     use super::super::batch::SettleBuffer;
     use super::*;
+    use crate::pb::JobSpec;
 
     const LEASE: Duration = Duration::from_secs(30);
 
+    fn item(slot: JobSlot, outcome: Outcome) -> SettleItem {
+        SettleItem::new(slot, ("r".into(), LeaseEnd::new(Instant::now() + LEASE)), outcome)
+    }
+
     fn group(items: JobSlot) -> SettleBatch {
-        let lease = || ("r".into(), LeaseEnd::new(Instant::now() + LEASE));
         let mut gathering = SettleBuffer::default();
-        (0..items).for_each(|slot| gathering.push(SettleItem::new(slot, lease(), Outcome::ack())));
+        (0..items).for_each(|slot| gathering.push(item(slot, Outcome::ack())));
         gathering.take_batch(Instant::now() + LEASE).unwrap()
     }
 
@@ -264,6 +291,8 @@ mod tests {
     #[test]
     fn a_bad_item_is_found_by_halves_and_becomes_a_failure() {
         let mut groups = vec![group(100)];
+        let enqueue = vec![JobSpec::new("no topic")];
+        groups[0].items[37] = item(37, Outcome::Ack { result: None, enqueue });
         let (mut calls, mut retried) = (0, Vec::new());
         while let Some(group) = groups.pop() {
             calls += 1;
@@ -317,23 +346,46 @@ mod tests {
             let details = ErrorDetails::with_error_info("REASON", "ringq.dev", HashMap::new());
             Error::from(Status::with_error_details(code, "", details))
         };
-        let calls = |error: Error, repeats| {
-            let (mut attempt, mut group) = (SettleAttempt::default(), group(4));
-            group.repeats = repeats;
-            attempt.call_failed(group, error);
+        let calls = |error: Error| {
+            let mut attempt = SettleAttempt::default();
+            attempt.call_failed(group(4), error);
             let retries = attempt.retries.iter().map(|(group, _)| group.items.len()).collect();
             (retries, attempt.settled.len())
         };
-        let bare = || Error::from(Status::unknown("413"));
-        for (error, repeats, expected) in [
-            (with_reason(Code::InvalidArgument), 0, (vec![2, 2], 0)),
-            (with_reason(Code::PermissionDenied), 0, (vec![2, 2], 0)),
-            (with_reason(Code::Internal), 0, (vec![], 4)),
-            (bare(), 0, (vec![4], 0)),
-            (bare(), WHOLE_REPEATS_MAX, (vec![2, 2], 0)),
+        for (error, expected) in [
+            (with_reason(Code::InvalidArgument), (vec![2, 2], 0)),
+            (with_reason(Code::PermissionDenied), (vec![2, 2], 0)),
+            (with_reason(Code::Internal), (vec![], 4)),
+            (Status::unknown("413").into(), (vec![2, 2], 0)),
+            (Status::permission_denied("a proxy").into(), (vec![2, 2], 0)),
+            (Status::unavailable("an outage").into(), (vec![4], 0)),
+            (Status::resource_exhausted("too often").into(), (vec![4], 0)),
         ] {
-            assert_eq!(calls(error.clone(), repeats), expected, "{error}");
+            assert_eq!(calls(error.clone()), expected, "{error}");
         }
+    }
+
+    #[test]
+    fn an_ack_goes_without_its_result_only_after_many_unexplained_failures_in_a_row() {
+        let result = Some(crate::pb::Payload::text("42"));
+        let ack = item(0, Outcome::Ack { result, enqueue: vec![] });
+        let mut group = group(1).with_items(vec![ack]);
+        let mut fail = |error: Status| {
+            let mut attempt = SettleAttempt::default();
+            let items = std::mem::take(&mut group.items);
+            attempt.call_failed(group.with_items(items), error.into());
+            (group, _) = attempt.retries.remove(0);
+            let SettleMessage::Ack(ack) = &group.items[0].message else { unreachable!() };
+            ack.result.is_some()
+        };
+        for _ in 1..UNEXPLAINED_MAX {
+            assert!(fail(Status::unknown("413")));
+        }
+        assert!(fail(Status::unavailable("an outage")), "it may have been the cause before");
+        for _ in 1..UNEXPLAINED_MAX {
+            assert!(fail(Status::unknown("413")));
+        }
+        assert!(!fail(Status::unknown("413")));
     }
 
     #[test]

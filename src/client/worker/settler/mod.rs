@@ -52,6 +52,8 @@ pub(super) struct SettledJob {
     pub(super) slot: JobSlot,
     pub(super) kind: SettleKind,
     pub(super) result: Result<(), Error>,
+    /// Cause for which the result of the job was left out.
+    pub(super) result_refused: Option<Error>,
 }
 
 /// Result of an Extend for one lease.

@@ -24,12 +24,19 @@ final class Batcher<T extends MessageLite> {
   private static final long GATHERING_MILLIS = 5;
   private static final int MAX_ITEMS = 1_000;
   private static final int MAX_BYTES = 3 << 20;
+  private static final int MAX_UNEXPLAINED = 10;
   private static final Set<Status.Code> OF_ITEMS = Set.of(Status.Code.INVALID_ARGUMENT, Status.Code.PERMISSION_DENIED);
 
   /** The answer to one item: {@code failure} is null if it is settled, {@code sent} is the time of the answered call. */
   record Answer(SettleFailure failure, long sent, boolean repeated) {}
 
-  private record Entry<T>(T item, long timeout, BooleanSupplier wanted, CompletableFuture<Answer> answer) {}
+  /** {@code unexplained} is the number of such failures in a row of its own call. */
+  private record Entry<T>(T item, long timeout, BooleanSupplier wanted, Function<Throwable, T> instead,
+      CompletableFuture<Answer> answer, int unexplained) {
+    Entry<T> with(T item, Function<Throwable, T> instead, int unexplained) {
+      return new Entry<>(item, timeout, wanted, instead, answer, unexplained);
+    }
+  }
 
   /** Makes the call with a timeout. */
   interface Call<T> {
@@ -73,8 +80,11 @@ final class Batcher<T extends MessageLite> {
     this.call = call;
   }
 
-  /** Returns the final answer, or the error if the call must not be repeated or a repeat is not wanted any more. */
-  CompletableFuture<Answer> add(T item, long timeout, BooleanSupplier wanted) {
+  /**
+   * Returns the final answer, or the error if the call must not be repeated or a repeat is not wanted any more.
+   * {@code instead}, which may be null, returns what to send if the item is refused.
+   */
+  CompletableFuture<Answer> add(T item, long timeout, BooleanSupplier wanted, Function<Throwable, T> instead) {
     if (entries.size() == MAX_ITEMS || bytes + item.getSerializedSize() > MAX_BYTES) {
       flush();
     }
@@ -88,7 +98,7 @@ final class Batcher<T extends MessageLite> {
     }
     bytes += item.getSerializedSize();
     CompletableFuture<Answer> answer = new CompletableFuture<>();
-    entries.add(new Entry<>(item, timeout, wanted, answer));
+    entries.add(new Entry<>(item, timeout, wanted, instead, answer, 0));
     return answer;
   }
 
@@ -134,6 +144,17 @@ final class Batcher<T extends MessageLite> {
   }
 
   private void failed(List<Entry<T>> batch, int attempt, Throwable error) {
+    boolean isUnexplained = Ringq.isUnexplained(error);
+    if (batch.size() == 1) {
+      Entry<T> only = batch.get(0);
+      int unexplained = isUnexplained ? only.unexplained() + 1 : 0;
+      boolean isOfItem = !Ringq.isRepeatable(error) && Status.fromThrowable(error).getCode() == Status.Code.INVALID_ARGUMENT;
+      if (only.instead() != null && only.wanted().getAsBoolean() && (isOfItem || unexplained >= MAX_UNEXPLAINED)) {
+        send(List.of(only.with(only.instead().apply(error), null, 0)), attempt);
+        return;
+      }
+      batch = List.of(only.with(only.item(), only.instead(), unexplained));
+    }
     if (Ringq.isRepeatable(error)) {
       repeat(batch, attempt, error);
     } else if (batch.size() > 1 && OF_ITEMS.contains(Status.fromThrowable(error).getCode())) {
@@ -150,7 +171,11 @@ final class Batcher<T extends MessageLite> {
     loop.schedule(() -> {
       batch.stream().filter(entry -> !entry.wanted().getAsBoolean())
           .forEach(entry -> entry.answer().completeExceptionally(error));
-      send(batch.stream().filter(entry -> entry.wanted().getAsBoolean()).toList(), attempt + 1);
+      List<Entry<T>> again = batch.stream().filter(entry -> entry.wanted().getAsBoolean()).toList();
+      boolean inHalves = Ringq.isUnexplained(error) && !name.equals("Extend"); // Perhaps for its size, or for one item.
+      int first = inHalves ? (again.size() + 1) / 2 : again.size();
+      send(again.subList(0, first), attempt + 1);
+      send(again.subList(first, again.size()), attempt + 1);
     }, delay, TimeUnit.NANOSECONDS);
   }
 }

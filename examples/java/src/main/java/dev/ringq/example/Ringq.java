@@ -102,6 +102,11 @@ final class Ringq {
         || (code != Status.Code.UNIMPLEMENTED && detail(error, ErrorInfo.getDefaultInstance()).getReason().isEmpty());
   }
 
+  /** Neither ringq nor an outage: one item of the call may be the cause, as behind a proxy that limits bodies. */
+  static boolean isUnexplained(Throwable error) {
+    return !REPEATABLE.contains(Status.fromThrowable(error).getCode()) && isRepeatable(error);
+  }
+
   /** Returns the error with its causes: that of grpc-java alone is often "io exception". */
   static String text(Throwable error) {
     return error.getCause() == null ? error.getMessage() : error.getMessage() + ": " + text(error.getCause());

@@ -15,6 +15,7 @@ import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.util.*;
 import java.util.concurrent.*;
+import java.util.function.Function;
 
 /**
  * The worker around a handler: the eight duties of docs/workers.md. To be copied as it is.
@@ -288,7 +289,15 @@ final class RingqWorker {
     try {
       AckItem.Builder item = AckItem.newBuilder().setReceipt(job.receipt());
       Payload result = job.task.get();
-      settle(job, Outcome.ACKED, acks, (result == null ? item : item.setResult(result)).build());
+      if (result == null) {
+        settle(job, Outcome.ACKED, acks, item.build(), null);
+        return;
+      }
+      AckItem bare = item.build();
+      settle(job, Outcome.ACKED, acks, item.setResult(result).build(), error -> {
+        Ringq.log("%s is acked without its result: %s", job, Ringq.text(error)); // Finished work must not run again for it.
+        return bare;
+      });
     } catch (ExecutionException error) {
       Throwable cause = error.getCause();
       boolean isDead = cause instanceof DeadLetterException;
@@ -317,21 +326,13 @@ final class RingqWorker {
   private void nack(Job job, NackAction action, String error) {
     NackItem item = NackItem.newBuilder().setReceipt(job.receipt()).setAction(action)
         .setError(error.substring(0, Math.min(error.length(), 1_000))).build(); // The server takes 4 KiB.
-    settle(job, action == NackAction.NACK_ACTION_RELEASE ? Outcome.RELEASED : Outcome.NACKED, nacks, item);
+    settle(job, action == NackAction.NACK_ACTION_RELEASE ? Outcome.RELEASED : Outcome.NACKED, nacks, item, null);
   }
 
-  private <T extends MessageLite> void settle(Job job, Outcome outcome, Batcher<T> batcher, T item) {
+  private <T extends MessageLite> void settle(
+      Job job, Outcome outcome, Batcher<T> batcher, T item, Function<Throwable, T> instead) {
     job.settling = true; // Its lease goes on being extended until the settle is through.
-    batcher.add(item, timeout, () -> held.get(job.receipt()) == job).whenComplete((answer, error) -> {
-      if (error != null && item instanceof AckItem ack && ack.hasResult()
-          && Status.fromThrowable(error).getCode() == Status.Code.INVALID_ARGUMENT) {
-        // Finished work must not run again for its result.
-        Ringq.log("%s is acked without its result: %s", job, Ringq.text(error));
-        acks.flush(); // Before and after: if this is refused, too, it has failed no other.
-        settle(job, outcome, acks, ack.toBuilder().clearResult().build());
-        acks.flush();
-        return;
-      }
+    batcher.add(item, timeout, () -> held.get(job.receipt()) == job, instead).whenComplete((answer, error) -> {
       // After a repeated Ack, the job is gone because the first one was applied.
       boolean done = error == null && (answer.failure() == null || (outcome == Outcome.ACKED && answer.repeated()
           && answer.failure().getError() == SettleError.SETTLE_ERROR_NOT_FOUND));
@@ -358,7 +359,7 @@ final class RingqWorker {
     }
     // The deadline is short enough for a repeat before the lease is over.
     return extensions.add(item.build(), Math.min(Math.min(timeout, extendTimeout), job.lease / 4),
-        () -> job.extensions == extension && held.get(job.receipt()) == job).thenAccept(answer -> {
+        () -> job.extensions == extension && held.get(job.receipt()) == job, null).thenAccept(answer -> {
           if (answer.failure() == null) {
             setTimers(job, answer.sent());
           } else {
