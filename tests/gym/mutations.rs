@@ -224,6 +224,17 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         edits: ONE_CALL_AT_A_TIME,
     },
     Mutation {
+        scenario: "hanging_shard",
+        fault: "has at most 8 calls under way",
+        edits: &[(
+            MACHINERY,
+            "        await self.send(method, part)\n",
+            "        self.places = getattr(self, 'places', None) or asyncio.Semaphore(8)
+        async with self.places:
+            await self.send(method, part)\n",
+        )],
+    },
+    Mutation {
         scenario: "clock_skew",
         fault: "counts leases from the due time by the wall clock",
         edits: &[(

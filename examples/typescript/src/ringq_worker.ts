@@ -52,8 +52,8 @@ export class Job {
 
 export class Worker {
   private readonly client = connect();
-  /** With one job in hand no other settle comes that could share its call. */
-  private readonly isAlone = () => this.held.size < 2;
+  /** If all jobs in hand are being settled, no other settle comes that could share a call. A new job can come before the answer. */
+  private readonly isAlone = () => ![...this.held.values()].some((job) => !job.settling);
   private readonly acks = new Batcher<pb.AckItem>("Ack", pb.AckItem, this.client.ack.bind(this.client), this.isAlone);
   private readonly nacks = new Batcher<pb.NackItem>("Nack", pb.NackItem, this.client.nack.bind(this.client), this.isAlone);
   private readonly extensions = new Batcher<pb.ExtendItem>("Extend", pb.ExtendItem, this.client.extend.bind(this.client), this.isAlone);

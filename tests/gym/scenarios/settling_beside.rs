@@ -65,6 +65,21 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         kind: Kind::Worker(&[("RINGQ_TOPICS", "gym.a,gym.b")]),
         play: |gym| Box::pin(two_topics_slow_shard(gym)),
     },
+    Scenario {
+        name: "hanging_shard",
+        is_essential: false,
+        text: [
+            "Acks of 20 jobs are not answered, past their deadline of 2 s and again, as their shard hangs.",
+            "Acks of 10 jobs of another topic come within 1 s each; the 20 succeed once the shard is back.",
+        ],
+        kind: Kind::Worker(&[
+            ("RINGQ_TOPICS", "gym.a,gym.b"),
+            ("RINGQ_CREDIT", "64"),
+            ("RINGQ_CALL_TIMEOUT", "2"),
+            ("RINGQ_LEASE", "10"),
+        ]),
+        play: |gym| Box::pin(hanging_shard(gym)),
+    },
 ];
 
 async fn slow_ack(gym: Gym) -> Check<()> {
@@ -175,4 +190,35 @@ async fn two_topics_slow_shard(gym: Gym) -> Check<()> {
     back.cancel();
     gym.expect_acked(10.0, &["a"]).await?;
     gym.check("each job runs once", gym.ledger().len() == 16)
+}
+
+async fn hanging_shard(gym: Gym) -> Check<()> {
+    let back = CancellationToken::new();
+    let is_back = back.clone();
+    gym.answer(Method::Ack, move |call| {
+        let hangs = call.items.iter().any(|item| item.id.starts_with('a'));
+        if hangs && !is_back.is_cancelled() { Answer::Never } else { Answer::Normal }
+    });
+    let source = gym.source().await?;
+    source.info()?;
+    let hanging: Vec<String> = (0..20).map(|number| format!("a{number}")).collect();
+    // One after the other: each in a call of its own.
+    for id in &hanging {
+        source.deliver([job(id)])?;
+        let tried = |log: &Log| !log.items(Method::Ack, id).is_empty();
+        gym.expect(1.5, &format!("{id} is acked"), tried).await?;
+    }
+    for number in 0..10 {
+        if number == 5 {
+            let again = |log: &Log| hanging.iter().all(|id| log.items(Method::Ack, id).len() > 1);
+            gym.expect(10.0, "the Acks without an answer are repeated", again).await?;
+        }
+        let id = format!("b{number}");
+        source.deliver([job(&id).topic("gym.b")])?;
+        gym.expect_acked(1.0, &[&id]).await?;
+    }
+    back.cancel();
+    let all = |log: &Log| log.all_acked(hanging.iter().map(String::as_str));
+    gym.expect(15.0, "the jobs of the shard are acked once it is back", all).await?;
+    gym.check("each job runs once", gym.ledger().len() == hanging.len() + 10)
 }

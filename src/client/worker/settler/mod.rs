@@ -19,8 +19,9 @@ use super::{Outcome, sleep_until_some};
 use batch::{SettleBatch, SettleBuffer, SettleItem, SettleMessage};
 use calls::SettleAttempt;
 
-/// Maximum number of Ack and Nack calls in flight; further items wait in the buffers.
-const CALLS_MAX: usize = 8;
+/// Maximum number of first calls and of repeated ones in flight, each; further items wait in the buffers. So many that
+/// jobs of a shard that hangs, whose calls end by their timeout, leave room for those of the others.
+const CALLS_MAX: usize = 128;
 
 /// Sends receipts to the server.
 pub(super) struct Settler {
@@ -29,9 +30,10 @@ pub(super) struct Settler {
     call_timeout: Duration,
     acks: SettleBuffer,
     nacks: SettleBuffer,
-    /// Batches that go out before the buffers.
+    /// Batches to repeat, apart from the buffers.
     retry_queue: VecDeque<SettleBatch>,
     calls: FuturesUnordered<BoxFuture<'static, SettleAttempt>>,
+    repeated_calls: FuturesUnordered<BoxFuture<'static, SettleAttempt>>,
     /// Batches in a pause before a retry, which take no place of a call.
     retries: FuturesUnordered<BoxFuture<'static, SettleBatch>>,
     extends: FuturesUnordered<BoxFuture<'static, SettlerEvent>>,
@@ -86,6 +88,7 @@ impl Settler {
             nacks: SettleBuffer::default(),
             retry_queue: VecDeque::new(),
             calls: FuturesUnordered::new(),
+            repeated_calls: FuturesUnordered::new(),
             retries: FuturesUnordered::new(),
             extends: FuturesUnordered::new(),
         }
@@ -126,17 +129,20 @@ impl Settler {
         loop {
             self.start_calls();
             let until = [self.acks.deadline(), self.nacks.deadline()].into_iter().flatten().min();
-            tokio::select! {
+            let attempt = tokio::select! {
                 biased;
-                Some(attempt) = self.calls.next() => {
-                    self.schedule_retries(attempt.retries);
-                    if !(attempt.settled.is_empty() && attempt.retry_errors.is_empty()) {
-                        return SettlerEvent::Settled(attempt.settled, attempt.retry_errors);
-                    }
-                }
+                Some(attempt) = self.calls.next() => attempt,
+                Some(attempt) = self.repeated_calls.next() => attempt,
                 Some(answer) = self.extends.next() => return answer,
-                Some(group) = self.retries.next() => self.retry_queue.push_back(group),
-                () = sleep_until_some(until), if self.calls.len() < CALLS_MAX => {}
+                Some(group) = self.retries.next() => {
+                    self.retry_queue.push_back(group);
+                    continue;
+                }
+                () = sleep_until_some(until), if self.calls.len() < CALLS_MAX => continue,
+            };
+            self.schedule_retries(attempt.retries);
+            if !(attempt.settled.is_empty() && attempt.retry_errors.is_empty()) {
+                return SettlerEvent::Settled(attempt.settled, attempt.retry_errors);
             }
         }
     }
@@ -154,14 +160,22 @@ impl Settler {
         }
     }
 
-    /// Starts calls for the batches that are due, up to [`CALLS_MAX`].
+    /// Starts calls for the batches that are due, up to [`CALLS_MAX`] of each kind.
     fn start_calls(&mut self) {
         let now = Instant::now();
-        while self.calls.len() < CALLS_MAX {
-            let next = self.retry_queue.pop_front().or_else(|| self.acks.take_batch(now));
-            let Some(group) = next.or_else(|| self.nacks.take_batch(now)) else { return };
-            let client = self.client.clone();
-            self.calls.push(Box::pin(calls::send_batch(client, self.call_timeout, group)));
+        while self.calls.len() < CALLS_MAX
+            && let Some(batch) = self.acks.take_batch(now).or_else(|| self.nacks.take_batch(now))
+        {
+            self.calls.push(self.call(batch));
         }
+        while self.repeated_calls.len() < CALLS_MAX
+            && let Some(batch) = self.retry_queue.pop_front()
+        {
+            self.repeated_calls.push(self.call(batch));
+        }
+    }
+
+    fn call(&self, batch: SettleBatch) -> BoxFuture<'static, SettleAttempt> {
+        Box::pin(calls::send_batch(self.client.clone(), self.call_timeout, batch))
     }
 }

@@ -72,7 +72,7 @@ final class Batcher<T extends MessageLite> {
   private List<Entry<T>> entries = new ArrayList<>();
   private int bytes;
 
-  /** {@code isAlone}: there is one job, so no other item comes that could share its call. */
+  /** {@code isAlone}: no other item comes soon that could share a call. */
   Batcher(String name, ScheduledExecutorService loop, BooleanSupplier isAlone, Call<T> call) {
     this.name = name;
     this.loop = loop;

@@ -15,6 +15,7 @@ import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.util.*;
 import java.util.concurrent.*;
+import java.util.function.BooleanSupplier;
 import java.util.function.Function;
 
 /**
@@ -89,11 +90,13 @@ final class RingqWorker {
     this.handler = handler;
     threads = Executors.newFixedThreadPool(concurrency);
     stub = QueueServiceGrpc.newStub(Ringq.connect(loop));
-    acks = new Batcher<>("Ack", loop, () -> held.size() < 2, (items, timeout, reply) -> stub.withDeadlineAfter(timeout, NANOSECONDS)
+    // Then no other settle comes that could share a call. A new job can come before the answer to the last Ack.
+    BooleanSupplier isAlone = () -> held.values().stream().allMatch(job -> job.settling);
+    acks = new Batcher<>("Ack", loop, isAlone, (items, timeout, reply) -> stub.withDeadlineAfter(timeout, NANOSECONDS)
         .ack(AckRequest.newBuilder().addAllItems(items).build(), reply.of(AckResponse::getFailuresList)));
-    nacks = new Batcher<>("Nack", loop, () -> held.size() < 2, (items, timeout, reply) -> stub.withDeadlineAfter(timeout, NANOSECONDS)
+    nacks = new Batcher<>("Nack", loop, isAlone, (items, timeout, reply) -> stub.withDeadlineAfter(timeout, NANOSECONDS)
         .nack(NackRequest.newBuilder().addAllItems(items).build(), reply.of(NackResponse::getFailuresList)));
-    extensions = new Batcher<>("Extend", loop, () -> held.size() < 2, (items, timeout, reply) -> stub.withDeadlineAfter(timeout, NANOSECONDS)
+    extensions = new Batcher<>("Extend", loop, isAlone, (items, timeout, reply) -> stub.withDeadlineAfter(timeout, NANOSECONDS)
         .extend(ExtendRequest.newBuilder().addAllItems(items).build(), reply.of(ExtendResponse::getFailuresList)));
     request = StreamRequest.newBuilder()
         .addAllTopics(Arrays.asList(Ringq.setting("RINGQ_TOPICS", "examples").split(",")))
