@@ -1,6 +1,6 @@
 //! Checks the scenarios themselves: each must fail with a program that is broken for it.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::Path;
 
@@ -12,13 +12,19 @@ use super::mutations::{MUTATIONS, Mutation};
 use super::scenario::Scenario;
 use super::scenarios;
 
-/// Plays each scenario with programs that are broken for it, and returns whether all were noticed.
-pub(crate) async fn run(only: &[String], at_once: usize) -> Result<bool, String> {
-    let all = scenarios::all();
+/// Checks that each scenario has a mutation, and that each mutation still fits the programs.
+pub(crate) fn check() -> Result<(), String> {
     let covered: HashSet<_> = MUTATIONS.iter().map(|it| it.scenario).collect();
-    if let Some(scenario) = all.iter().find(|it| !covered.contains(it.name)) {
+    if let Some(scenario) = scenarios::all().iter().find(|it| !covered.contains(it.name)) {
         return Err(format!("no mutation breaks {}", scenario.name));
     }
+    MUTATIONS.iter().try_for_each(|mutation| broken_files(mutation).map(drop))
+}
+
+/// Plays each scenario with programs that are broken for it, and returns whether all were noticed.
+pub(crate) async fn run(only: &[String], at_once: usize) -> Result<bool, String> {
+    check()?;
+    let all = scenarios::all();
     let is_chosen = |it: &&Mutation| only.is_empty() || only.iter().any(|name| name == it.scenario);
     let trials = MUTATIONS.iter().filter(is_chosen).map(|mutation| {
         let scenario = all.iter().find(|it| it.name == mutation.scenario).copied();
@@ -39,18 +45,11 @@ pub(crate) async fn run(only: &[String], at_once: usize) -> Result<bool, String>
 
 /// Plays a scenario with a broken program, and returns whether it failed.
 async fn trial(mutation: &Mutation, scenario: Scenario) -> Result<bool, String> {
-    let Mutation { scenario: name, fault, edits } = mutation;
+    let Mutation { scenario: name, fault, .. } = mutation;
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     copy(folder.path())?;
-    for (file, found, replacement) in *edits {
-        let path = folder.path().join(file);
-        let text = fs::read_to_string(&path).map_err(|error| format!("{file}: {error}"))?;
-        let count = text.matches(found).count();
-        if count != 1 {
-            return Err(format!("{name}, {fault}: {file} has {count} times, not once: {found}"));
-        }
-        fs::write(&path, text.replacen(found, replacement, 1))
-            .map_err(|error| error.to_string())?;
+    for (file, text) in broken_files(mutation)? {
+        fs::write(folder.path().join(file), text).map_err(|error| error.to_string())?;
     }
     let command = |name: &str| format!("'{}'", folder.path().join(name).display());
     let (worker, producer) = (command("run-worker"), command("run-producer"));
@@ -61,6 +60,27 @@ async fn trial(mutation: &Mutation, scenario: Scenario) -> Result<bool, String> 
         None => println!("NOT NOTICED {name}, {fault} ({took:.1} s)"),
     }
     Ok(outcome.failure.is_some())
+}
+
+/// Returns the files of the programs that a mutation changes, each with its broken text.
+fn broken_files(mutation: &Mutation) -> Result<BTreeMap<&'static str, String>, String> {
+    let Mutation { scenario, fault, edits } = mutation;
+    let mut files = BTreeMap::new();
+    for (file, found, replacement) in *edits {
+        if !files.contains_key(file) {
+            let text = fs::read_to_string(examples().join("python").join(file));
+            files.insert(*file, text.map_err(|error| format!("{file}: {error}"))?);
+        }
+        let text = &files[file];
+        let count = text.matches(found).count();
+        if count != 1 {
+            return Err(format!(
+                "{scenario}, {fault}: {file} has {count} times, not once: {found}"
+            ));
+        }
+        files.insert(file, text.replacen(found, replacement, 1));
+    }
+    Ok(files)
 }
 
 /// Copies the programs in Python; what `build` has made stays where it is.

@@ -107,6 +107,7 @@ fn check_page() -> Result<(), String> {
 async fn play(arguments: &Arguments) -> Result<bool, String> {
     if !arguments.language.is_empty() {
         check_page()?;
+        broken::check()?;
     }
     let mut all_passed = true;
     for (name, commands, is_essential) in programs(arguments)? {

@@ -39,8 +39,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         fault: "does not read `failures`",
         edits: &[(
             MACHINERY,
-            "errors = {failure.index: failure.error for failure in answer.failures}",
-            "errors = {}",
+            "errors, unexplained = {failure.index: failure.error for failure in answer.failures}, 0",
+            "errors, unexplained = {}, 0",
         )],
     },
     Mutation {
