@@ -10,7 +10,6 @@ namespace ringq {
 namespace {
 
 constexpr std::size_t kMaxItems = 1000, kMaxBytes = 3 << 20;  // Of a call; the server takes 4 MiB.
-constexpr int kMaxUnexplained = 10;
 constexpr std::size_t kRecent = 1000;
 
 std::optional<std::string> bytes(const v1::Payload& payload) {
@@ -99,7 +98,7 @@ struct Worker::Entry {
   Time settle_at = Time::max();  // max: there is no settle, or it is on its way.
   int tries = 0;
   std::size_t most = kMaxItems;  // Number of items in the call of its settle.
-  int unexplained = 0;           // Such failures in a row of a call of its own.
+  Time since = Time::max();      // Begin of unexplained failures of its own call, in a row; max: there are none.
 
   const std::string& receipt() const { return job->delivery().receipt(); }
   bool is_ack() const { return nack.receipt().empty(); }
@@ -466,7 +465,7 @@ void Worker::send_settles(const Batch& batch) {
       const bool unexplained = !status.ok() && error.unexplained();
       // In two halves: it may be too large for a proxy, or one item is the cause.
       if (unexplained) entry->most = (batch.size() + 1) / 2;
-      entry->unexplained = unexplained && batch.size() == 1 ? entry->unexplained + 1 : 0;
+      entry->since = unexplained && batch.size() == 1 ? std::min(entry->since, now()) : Time::max();
     }
     if (!status.ok() && !error.repeatable() && batch.size() > 1) {
       // One bad item, such as a result that is too large, must not cost the others their Ack: each one alone.
@@ -475,7 +474,8 @@ void Worker::send_settles(const Batch& batch) {
     }
     const auto& only = batch.front();
     const bool refused = error.of_an_item() && error.code == grpc::INVALID_ARGUMENT;
-    if ((refused || only->unexplained >= kMaxUnexplained) && only->is_ack() && only->ack.has_result() &&
+    const bool stuck = now() >= only->since && now() - only->since >= only->length;  // Its Extends have passed meanwhile.
+    if ((refused || stuck) && only->is_ack() && only->ack.has_result() &&
         only->state != Entry::State::kGone) {
       log("job " + only->job->delivery().id() + ": acked without its result: " + error.text());
       only->ack.clear_result();  // Finished work must not run again for its result.

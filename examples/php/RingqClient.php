@@ -40,10 +40,16 @@ final class CallFailed extends \RuntimeException
         parent::__construct($message);
     }
 
-    /** DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE and errors of unknown origin, but for UNIMPLEMENTED. */
+    /** DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED and UNAVAILABLE, or of unknown origin. */
     public function repeatable(): bool
     {
-        return in_array($this->status, [4, 8, 14], true) || ($this->reason === '' && $this->status !== 12);
+        return in_array($this->status, [4, 8, 14], true) || $this->unexplained();
+    }
+
+    /** Neither ringq nor an outage: the call itself may be the cause. UNIMPLEMENTED, and too large (413), are sure. */
+    public function unexplained(): bool
+    {
+        return $this->reason === '' && !in_array($this->status, [3, 4, 8, 12, 14], true);
     }
 }
 
@@ -145,13 +151,18 @@ final class Client
     }
 
     /** Acks or nacks one job and repeats that without an end: the parent ends this process when the lease is over. */
-    public function settle(string $method, array $item): bool
+    public function settle(string $method, array $item, float $lease): bool
     {
+        $since = now(); // Begin of unexplained failures, in a row.
         for ($attempt = 1;; $attempt++) {
             try {
                 $answer = $this->call($method, ['items' => [$item]]);
+                $since = now();
             } catch (CallFailed $answer) {
-                if (isset($item['result']) && !$answer->repeatable() && in_array($answer->status, [3, 12], true)) {
+                $since = $answer->unexplained() ? $since : now();
+                $refused = !$answer->repeatable() && $answer->status === 3;
+                $stuck = now() - $since >= $lease; // Its Extends have passed meanwhile.
+                if (isset($item['result']) && ($refused || $stuck)) {
                     log("{$answer->getMessage()}; again without the result");
                     unset($item['result']); // Finished work must not run again for it.
                     continue;
@@ -197,7 +208,7 @@ final class Client
         }
         $message = "$method: HTTP $code" . rtrim(" $reason") . ': ' . ($body['message'] ?? 'no error of ringq');
         // Of a proxy or a library: what it refuses so, it refuses again.
-        $foreign = in_array($code, [404, 405, 413, 415, 501], true) ? 12 : 2;
+        $foreign = match ($code) { 413 => 3, 404, 405, 415, 501 => 12, default => 2 };
         throw new CallFailed($message, $body['code'] ?? $foreign, $reason, $delay);
     }
 }

@@ -19,6 +19,7 @@ final class Job
     public readonly string $topic;
     public readonly string $id;
     public readonly int $attempt;
+    public readonly float $lease; // Its length, in seconds.
     public readonly int $fence; // Grows with each delivery of an id.
     public readonly array $headers; // Send `traceparent` on with each request that the handler makes.
     public readonly ?string $payload;
@@ -30,6 +31,7 @@ final class Job
     {
         $delivery += ['attempt' => 1, 'fence' => 0, 'headers' => []]; // JSON leaves out what is empty.
         [$this->topic, $this->id, $this->attempt] = [$delivery['topic'], $delivery['id'], $delivery['attempt']];
+        $this->lease = (float) ($delivery['leaseDuration'] ?? 30);
         [$this->fence, $this->headers, $this->receipt] = [(int) $delivery['fence'], $delivery['headers'], $delivery['receipt']];
         $bytes = fn (?array $given): ?string => $given ? $given['text'] ?? base64_decode($given['data'] ?? '') : null;
         [$this->payload, $this->checkpoint] = [$bytes($delivery['payload'] ?? null), $bytes($delivery['checkpoint'] ?? null)];
@@ -292,7 +294,7 @@ final class Worker
         }
         pcntl_signal(SIGTERM, SIG_IGN); // The answer is worth waiting for, also when the worker stops.
         fwrite($job->pipe, "\n"); // The next job may start.
-        $done = $job->client->settle($method, ['receipt' => $job->receipt] + $item);
+        $done = $job->client->settle($method, ['receipt' => $job->receipt] + $item, $job->lease);
         return $done ? ($method === 'Ack' ? 'acked' : 'nacked') : 'lost';
     }
 

@@ -260,7 +260,7 @@ class Worker:
 
     async def send(self, method, pairs, pauses=None, repeated=False):
         """One call, repeated with the items that may succeed later; each `send` has its own task, so no other waits."""
-        pauses, unexplained = copy(pauses or Pauses(0.1, 1)), 0
+        pauses, since = copy(pauses or Pauses(0.1, 1)), now()
         while pairs:
             sent, timeout, delay, why = now(), self.client.timeout, 0, "SETTLE_ERROR_UNAVAILABLE"
             if method == "Extend":  # Late answers are worth nothing: leave time for a repeat.
@@ -268,22 +268,25 @@ class Worker:
                 timeout = max(0.1, min(timeout, self.orphan_grace / 2, rest / 2))
             try:
                 answer = await self.client.call(method, REQUESTS[method](items=[item for _, item in pairs]), timeout)
-                errors, unexplained = {failure.index: failure.error for failure in answer.failures}, 0
+                errors, unexplained = {failure.index: failure.error for failure in answer.failures}, False
             except CallFailed as failed:
-                unexplained = unexplained + 1 if failed.unexplained else 0
+                unexplained = failed.unexplained
                 if failed.of_an_item and len(pairs) > 1:
                     for pair in pairs:  # Nothing was applied: one bad item must not spoil the others.
-                        self.spawn(self.send(method, [pair]))
+                        self.spawn(self.send(method, [pair], pauses, repeated))
                     return
                 job, item = pairs[0]
                 invalid = failed.of_an_item and failed.code is StatusCode.INVALID_ARGUMENT
-                stuck = unexplained >= 10 and len(pairs) == 1
+                # Its Extends have passed meanwhile.
+                stuck = unexplained and len(pairs) == 1 and now() - since >= job.lease
                 if (invalid or stuck) and method == "Ack" and item.HasField("result"):
                     log.warning("%s: acked without its result: %s", job.name, failed)
                     item.ClearField("result")  # Finished work must not run again for its result.
                     continue
                 delay, why = failed.delay, failed
                 errors = dict.fromkeys(range(len(pairs)), pb.SETTLE_ERROR_UNAVAILABLE if failed.repeatable else REFUSED)
+            if not unexplained or len(pairs) > 1:
+                since = now()  # The begin of such failures of one item, in a row.
             again = []
             for index, (job, item) in enumerate(pairs):
                 if (error := errors.get(index, 0)) == pb.SETTLE_ERROR_UNAVAILABLE:
@@ -294,14 +297,14 @@ class Worker:
                 pause = delay + pauses.next()
                 log.warning("%s of %d jobs failed, repeated in %.2f s: %s", method, len(again), pause, why)
                 await asyncio.sleep(pause)
-            if unexplained and method != "Extend" and len(again) > 1:  # Perhaps for its size, or for one item.
-                middle, unexplained = len(again) // 2, 0
-                self.spawn(self.send(method, again[middle:], pauses, repeated=True))
-                again = again[:middle]
             for job, _ in again if method != "Extend" else ():
                 if now() >= job.expires:
                     self.drop(job, "lost", "its lease ended before it could be settled")
             pairs, repeated = [(job, item) for job, item in again if self.wants(job, method, item)], True
+            if unexplained and method != "Extend" and len(pairs) > 1:  # Perhaps for its size, or for one item.
+                middle = len(pairs) // 2
+                self.spawn(self.send(method, pairs[middle:], pauses, repeated))
+                pairs = pairs[:middle]
 
     def wants(self, job, method, item):
         return self.jobs.get(job.receipt) is job and job.items[method] is item

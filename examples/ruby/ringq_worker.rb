@@ -68,8 +68,8 @@ module Ringq
   end
 
   # A job in hand. `settle_at` is nil while its Ack or Nack is on its way, and before there is one, which shares a call of
-  # `most` items. `unexplained` counts such failures in a row of its own call.
-  Entry = Struct.new(:job, :state, :length, :ends, :extend_at, :verb, :item, :outcome, :settle_at, :tries, :most, :unexplained) do
+  # `most` items. `since` is the begin of unexplained failures of its own call, in a row.
+  Entry = Struct.new(:job, :state, :length, :ends, :extend_at, :verb, :item, :outcome, :settle_at, :tries, :most, :since) do
     def receipt = job.delivery.receipt
 
     # Keeps an Extend that was asked for while one was on its way.
@@ -84,7 +84,6 @@ module Ringq
     NEVER = Float::INFINITY
     REFUSALS = [GRPC::Core::StatusCodes::INVALID_ARGUMENT, GRPC::Core::StatusCodes::PERMISSION_DENIED].freeze
     MAX_ITEMS, MAX_BYTES = 1000, 3 << 20 # Of a call; the server takes 4 MiB.
-    MAX_UNEXPLAINED = 10
 
     def initialize(&handler)
       @handler, @client, @events = handler, Client.new, Events.new
@@ -280,7 +279,7 @@ module Ringq
     # In a few milliseconds, together with others; at once if there is no other job.
     def settle(entry, verb, item, outcome)
       entry.state, entry.verb, entry.item, entry.outcome = :settling, verb, item, outcome
-      entry.tries, entry.most, entry.unexplained = 0, MAX_ITEMS, 0
+      entry.tries, entry.most, entry.since = 0, MAX_ITEMS, nil
       entry.settle_at = Ringq.now + (@entries.size > 1 ? 0.003 : 0)
     end
 
@@ -336,14 +335,15 @@ module Ringq
       unexplained = answer.is_a?(CallFailed) && answer.unexplained?
       batch.each do |entry|
         entry.most = (batch.size + 1) / 2 if unexplained
-        entry.unexplained = unexplained && batch.size == 1 ? entry.unexplained + 1 : 0
+        entry.since = unexplained && batch.size == 1 ? entry.since || Ringq.now : nil
       end
     end
 
     # Drops the result of an Ack that is alone and cannot go with it, if there is one.
     def bare(entry, answer)
       refused = refused?(answer) && answer.code == GRPC::Core::StatusCodes::INVALID_ARGUMENT
-      return unless entry.verb == :ack && entry.item.result && (refused || entry.unexplained >= MAX_UNEXPLAINED)
+      stuck = entry.since && Ringq.now - entry.since >= entry.length # Its Extends have passed meanwhile.
+      return unless entry.verb == :ack && entry.item.result && (refused || stuck)
 
       Ringq.log("job #{entry.job.delivery.id}: again without its result: #{answer.message}")
       entry.item.clear_result

@@ -39,8 +39,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         fault: "does not read `failures`",
         edits: &[(
             MACHINERY,
-            "errors, unexplained = {failure.index: failure.error for failure in answer.failures}, 0",
-            "errors, unexplained = {}, 0",
+            "{failure.index: failure.error for failure in answer.failures}, False",
+            "{}, False",
         )],
     },
     Mutation {
@@ -298,12 +298,12 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     Mutation {
         scenario: "body_limit",
         fault: "repeats an Ack for ever with a result that a proxy refuses",
-        edits: &[(MACHINERY, "stuck = unexplained >= 10", "stuck = unexplained >= 1_000")],
+        edits: &[(MACHINERY, "now() - since >= job.lease", "now() - since >= 1_000")],
     },
     Mutation {
         scenario: "body_limit",
         fault: "drops the result after one failure without details",
-        edits: &[(MACHINERY, "stuck = unexplained >= 10", "stuck = unexplained >= 1")],
+        edits: &[(MACHINERY, "now() - since >= job.lease", "now() - since >= 0")],
     },
     Mutation {
         scenario: "malformed",

@@ -442,7 +442,7 @@ func noHistory() history { return history{pauses: *NewPauses(100*time.Millisecon
 // send makes one call, and repeats it with the items that may succeed later. Each send has a goroutine of its own, so
 // that nothing else waits.
 func (g *gatherer[T]) send(pairs []pair[T], past history) {
-	unexplained := 0 // Failures in a row for which one item may be the cause, as behind a proxy that limits bodies.
+	since := time.Now() // Begin of unexplained failures of one item, in a row.
 	for ; len(pairs) > 0; past.repeated = true {
 		sent := time.Now()
 		items := make([]T, len(pairs))
@@ -459,10 +459,10 @@ func (g *gatherer[T]) send(pairs []pair[T], past history) {
 		var delay time.Duration
 		why := unavailableItem
 		repeatable, reason, after := Explain(err)
-		if err == nil || reason != "" || Passing(status.Code(err)) {
-			unexplained = 0
-		} else {
-			unexplained++
+		// Neither ringq nor an outage: one item may be the cause, as behind a proxy that limits bodies.
+		unexplained := err != nil && reason == "" && !Passing(status.Code(err))
+		if !unexplained || len(pairs) > 1 {
+			since = time.Now()
 		}
 		if err != nil {
 			invalid := reason != "" && status.Code(err) == codes.InvalidArgument
@@ -472,7 +472,7 @@ func (g *gatherer[T]) send(pairs []pair[T], past history) {
 				}
 				return
 			}
-			stuck := unexplained >= 10 && len(pairs) == 1
+			stuck := unexplained && len(pairs) == 1 && time.Since(since) >= pairs[0].job.lease // Its Extends have passed meanwhile.
 			if ack, ok := any(items[0]).(*pb.AckItem); ok && ack.Result != nil && (invalid || stuck) {
 				log.Printf("%s: acked without its result: %v", pairs[0].job.Name(), err)
 				ack.Result = nil // Finished work must not run again for its result.
@@ -499,12 +499,12 @@ func (g *gatherer[T]) send(pairs []pair[T], past history) {
 			log.Printf("%s of %d jobs failed, repeated in %v: %v", g.name, len(again), pause.Round(time.Millisecond), why)
 			time.Sleep(pause)
 		}
-		if half := len(again) / 2; half > 0 && unexplained > 0 && g.name != "Extend" {
-			unexplained, past.repeated = 0, true
-			go g.send(g.held(again[half:]), past)
-			again = again[:half]
-		}
 		pairs = g.held(again)
+		if half := len(pairs) / 2; half > 0 && unexplained && g.name != "Extend" { // Perhaps for its size, or for one item.
+			past.repeated = true
+			go g.send(pairs[half:], past)
+			pairs = pairs[:half]
+		}
 	}
 }
 

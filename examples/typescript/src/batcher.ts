@@ -7,13 +7,12 @@ import { isRepeatable, isUnexplained, log, type Method, pause, retryDelay, unary
 const GATHERING_MS = 5;
 const MAX_ITEMS = 1_000;
 const MAX_BYTES = 3 << 20;
-const MAX_UNEXPLAINED = 10;
 const OF_ITEMS = [status.INVALID_ARGUMENT, status.PERMISSION_DENIED];
 
 /** `sent` is the time of the answered call by the monotonic clock. Without `failure`, the item is settled. */
 export type Answer = { failure: SettleFailure | undefined; sent: number; repeated: boolean };
-/** Returns what to send in place of an item that is refused. */
-type Instead<T> = (error: Error) => T;
+/** What to send in place of an item that is refused, or that failed without an explanation for `patience` ms. */
+export type Instead<T> = { patience: number; item(error: Error): T };
 type Entry<T> = {
   item: T; timeout: number; wanted: () => boolean; instead: Instead<T> | undefined;
   resolve(answer: Answer): void; reject(error: Error): void;
@@ -45,16 +44,16 @@ export class Batcher<T> {
     void this.send(this.entries.splice(0), 0);
   }
 
-  /** `unexplained` is the number of such failures of the same entries, in a row. */
-  private async send(entries: Entry<T>[], attempt: number, unexplained = 0): Promise<void> {
+  /** `since` is the begin of unexplained failures of one entry, in a row. */
+  private async send(entries: Entry<T>[], attempt: number, since = performance.now()): Promise<void> {
     if (!entries.length) return;
     const sent = performance.now();
     let again: Entry<T>[] = [];
+    let unexplained = false;
     let reason = new Error("the server cannot reach the shards of these jobs");
     try {
       const timeout = Math.min(...entries.map((entry) => entry.timeout));
       const { failures } = await unary(this.method, { items: entries.map((entry) => entry.item) }, timeout);
-      unexplained = 0;
       const failed = new Map(failures.map((failure) => [failure.index, failure]));
       again = entries.filter((_, index) => failed.get(index)?.error === SettleError.UNAVAILABLE);
       entries.forEach((entry, index) => {
@@ -63,12 +62,13 @@ export class Batcher<T> {
       });
     } catch (error) {
       reason = error as ServiceError;
-      unexplained = isUnexplained(error as ServiceError) ? unexplained + 1 : 0;
+      unexplained = isUnexplained(error as ServiceError);
       const isRefused = !isRepeatable(error as ServiceError);
       const only = entries.length === 1 ? entries[0]! : undefined;
       const isOfItem = isRefused && (error as ServiceError).code === status.INVALID_ARGUMENT;
-      if (only?.instead && only.wanted() && (isOfItem || unexplained >= MAX_UNEXPLAINED)) {
-        return this.send([{ ...only, item: only.instead(reason), instead: undefined }], attempt);
+      const isStuck = unexplained && performance.now() - since >= (only?.instead?.patience ?? Infinity);
+      if (only?.instead && only.wanted() && (isOfItem || isStuck)) {
+        return this.send([{ ...only, item: only.instead.item(reason), instead: undefined }], attempt);
       }
       if (isRefused) {
         // A bad item fails its whole call, and nothing is applied. Alone it fails no other.
@@ -85,8 +85,7 @@ export class Batcher<T> {
     again = again.filter((entry) => entry.wanted());
     if (unexplained && again.length > 1 && this.name !== "Extend") { // Perhaps for its size, or for one item.
       void this.send(again.splice(again.length / 2), attempt + 1);
-      unexplained = 0;
     }
-    void this.send(again, attempt + 1, unexplained);
+    void this.send(again, attempt + 1, unexplained && entries.length === 1 ? since : undefined);
   }
 }

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { type ClientReadableStream, type ServiceError, status } from "@grpc/grpc-js";
 import type { Payload } from "../stubs/ringq/v1/job.js";
 import * as pb from "../stubs/ringq/v1/queue_service.js";
-import { Batcher } from "./batcher.js";
+import { Batcher, type Instead } from "./batcher.js";
 import { connect, log, metadata, milliseconds, pause, retryDelay, setting } from "./ringq.js";
 
 const LONGEST_PAUSE = 3_000;
@@ -56,7 +56,7 @@ export class Worker {
   private readonly isAlone = () => ![...this.held.values()].some((job) => !job.settling);
   private readonly acks = new Batcher<pb.AckItem>("Ack", pb.AckItem, this.client.ack.bind(this.client), this.isAlone);
   private readonly nacks = new Batcher<pb.NackItem>("Nack", pb.NackItem, this.client.nack.bind(this.client), this.isAlone);
-  private readonly extensions = new Batcher<pb.ExtendItem>("Extend", pb.ExtendItem, this.client.extend.bind(this.client), this.isAlone);
+  private readonly extensions = new Batcher<pb.ExtendItem>("Extend", pb.ExtendItem, this.client.extend.bind(this.client), () => this.held.size < 2);
   private readonly timeout = setting("RINGQ_CALL_TIMEOUT", 10);
   private readonly concurrency = Number(process.env["RINGQ_CONCURRENCY"] ?? 4);
   private readonly counts = { acked: 0, nacked: 0, released: 0, lost: 0 };
@@ -201,9 +201,14 @@ export class Worker {
       log(`${job} is acked without its result: ${textOf(error)}`);
       return this.settle(job, "acked", this.acks, bare);
     }
-    return this.settle(job, "acked", this.acks, item, (error) => {
-      log(`${job} is acked without its result: ${error.message}`);
-      return bare;
+    // After a whole lease of failures: its Extends have passed meanwhile, so the result may be the cause.
+    const patience = this.leaseOf(job);
+    return this.settle(job, "acked", this.acks, item, {
+      patience,
+      item: (error) => {
+        log(`${job} is acked without its result: ${error.message}`);
+        return bare;
+      },
     });
   }
 
@@ -215,7 +220,7 @@ export class Worker {
   }
 
   private async settle<T>(
-    job: Job, count: "acked" | "nacked" | "released", batcher: Batcher<T>, item: T, instead?: (error: Error) => T,
+    job: Job, count: "acked" | "nacked" | "released", batcher: Batcher<T>, item: T, instead?: Instead<T>,
   ): Promise<void> {
     job.settling = true; // Its lease goes on being extended until the settle is through.
     let reason: string | undefined;

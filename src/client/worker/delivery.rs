@@ -35,8 +35,8 @@ pub(super) struct SessionHandle {
 pub enum Outcome {
     /// The job is done.
     Ack {
-        /// Result, kept with the record for its retention. One that the server refuses, or a proxy ten times in a row, is
-        /// left out with a warning: finished work does not run again for it.
+        /// Result, kept with the record for its retention. One that the server refuses, or a proxy for a whole lease, is left
+        /// out with a warning: finished work does not run again for it.
         result: Option<Payload>,
         /// Follow-up jobs, at most 16, written together with the Ack.
         enqueue: Vec<JobSpec>,

@@ -9,7 +9,7 @@ use tonic::{Status, Streaming};
 use super::super::job_spec::to_proto_duration;
 use super::super::servers::{AnsweringServer, ServerPin};
 use super::super::{Client, Error};
-use super::{is_permanent, is_refusal};
+use super::{asked_pause, is_permanent, is_refusal};
 use crate::backoff::Backoff;
 use crate::pb::{StreamInfo, StreamRequest, StreamResponse};
 
@@ -209,7 +209,7 @@ impl JobStream {
         } else {
             self.pauses.next_delay()
         };
-        let pause = pause.max(error.retry_after().unwrap_or_default());
+        let pause = pause.max(asked_pause(&error));
         self.state = JobStreamState::Pausing(Instant::now() + pause);
         JobStreamEvent::Failed(error, pause)
     }

@@ -46,9 +46,12 @@ struct HeldLease {
     is_settling: bool,
 }
 
-/// End of a lease. Clones see it move.
+/// End of a lease of this length. Clones see it move.
 #[derive(Clone, Debug)]
-pub(super) struct LeaseEnd(Arc<Mutex<Instant>>);
+pub(super) struct LeaseEnd {
+    end: Arc<Mutex<Instant>>,
+    duration: Duration,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeasePhase {
@@ -84,7 +87,7 @@ impl Leases {
         self.next += 1;
         let receipt: Arc<str> = receipt.into();
         let phase = LeasePhase::Idle(now + duration / 2);
-        let (job, expires) = (job.into(), LeaseEnd::new(now + duration));
+        let (job, expires) = (job.into(), LeaseEnd::new(now, duration));
         let longest = longest_pause(duration);
         let pauses = Backoff::new(RETRY_BACKOFF.0.min(longest), longest);
         let (receipt_of, is_settling) = (receipt.clone(), false);
@@ -265,17 +268,22 @@ fn longest_pause(duration: Duration) -> Duration {
 // === impl LeaseEnd ===
 
 impl LeaseEnd {
-    pub(super) fn new(end: Instant) -> LeaseEnd {
-        LeaseEnd(Arc::new(Mutex::new(end)))
+    pub(super) fn new(start: Instant, duration: Duration) -> LeaseEnd {
+        LeaseEnd { end: Arc::new(Mutex::new(start + duration)), duration }
+    }
+
+    /// Returns the length of the lease.
+    pub(super) fn duration(&self) -> Duration {
+        self.duration
     }
 
     pub(super) fn time(&self) -> Instant {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Moves the end to a later time.
     fn move_to(&self, end: Instant) {
-        let mut time = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut time = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         *time = (*time).max(end);
     }
 }

@@ -36,6 +36,8 @@ use session::WorkerSession;
 
 /// Default timeout of an Ack, Nack or Extend.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest pause that a server can ask for: the end of a lease, or of an outage, is seen after it.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
 /// A worker and its options.
 #[derive(Clone)]
@@ -293,6 +295,13 @@ fn is_permanent(error: &Error) -> bool {
     !error.reason().is_empty() && is_refusal(code) && code != Code::Unauthenticated
 }
 
+/// Returns whether a call failed neither by ringq nor by an outage: one item, or its size, may be the cause, as behind a
+/// proxy that limits bodies.
+fn is_unexplained(error: &Error) -> bool {
+    let passes = [Code::Unavailable, Code::ResourceExhausted, Code::DeadlineExceeded];
+    error.reason().is_empty() && !passes.contains(&error.code())
+}
+
 fn is_refusal(code: Code) -> bool {
     matches!(
         code,
@@ -302,6 +311,11 @@ fn is_refusal(code: Code) -> bool {
             | Code::Unimplemented
             | Code::FailedPrecondition
     )
+}
+
+/// Returns the pause that the server asks for before a repeat.
+fn asked_pause(error: &Error) -> Duration {
+    error.retry_after().unwrap_or_default().min(RETRY_AFTER_MAX)
 }
 
 /// Sleeps until `time`; for ever if there is none.

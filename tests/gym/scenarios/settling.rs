@@ -15,9 +15,6 @@ use super::super::scenario::{Kind, Scenario};
 
 /// Calls that may name a bad item: with the others, in parts of these, alone, and without its result.
 const BAD_ITEM_CALLS: usize = 5;
-/// Fewest calls with one Ack and its result before that goes without it: its failures may have passed until then.
-const ATTEMPTS_ALONE: usize = 5;
-
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "first_job",
@@ -84,7 +81,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         is_essential: false,
         text: [
             "Ack fails with UNKNOWN, without details, for more than two jobs, and for one as long as it has its result.",
-            "All are acked in smaller calls; that one without its result, after five calls of its own or more.",
+            "All are acked in smaller calls with their results; that one without, once it has failed alone for a whole lease.",
         ],
         kind: Kind::Worker(&[("RINGQ_CONCURRENCY", "16")]),
         play: |gym| Box::pin(body_limit(gym)),
@@ -279,14 +276,22 @@ async fn body_limit(gym: Gym) -> Check<()> {
     source.deliver(ids.map(job))?;
     let all = |log: &Log| log.all_acked(small.iter().map(String::as_str));
     gym.expect(15.0, "the jobs are acked that the proxy does not refuse", all).await?;
-    let most = gym.read(|log| log.calls(Method::Ack).iter().map(|it| it.items.len()).max());
-    gym.check("Acks share a call at first", most.unwrap_or_default() > 2)?;
-    gym.expect_acked(25.0, &["large"]).await?;
-    let attempts = gym.read(|log| {
+    let results = |log: &Log, id: &str| {
+        log.with(Method::Ack, id).into_iter().all(|it| it.item(id).unwrap().result.is_some())
+    };
+    let kept = gym.read(|log| small.iter().all(|id| results(log, id)));
+    gym.check("they keep their results", kept)?;
+    gym.expect_acked(15.0, &["large"]).await?;
+    let alone: Vec<_> = gym.read(|log| {
         let calls = log.with(Method::Ack, "large").into_iter();
-        calls.filter(|it| it.items.len() == 1 && it.items[0].result.is_some()).count()
+        calls
+            .filter(|it| it.items.len() == 1)
+            .map(|it| (it.at, it.items[0].result.is_some()))
+            .collect()
     });
-    let sentence = format!("it is alone with its result {ATTEMPTS_ALONE} times, not {attempts}");
-    gym.check(sentence, attempts >= ATTEMPTS_ALONE)?;
+    let with_result: Vec<_> = alone.iter().filter(|(_, has)| *has).map(|(at, _)| *at).collect();
+    let time = with_result[with_result.len() - 1].saturating_sub(with_result[0]);
+    let sentence = format!("its result is tried for the lease of 2 s, not for {time:?}");
+    gym.check(sentence, time >= secs(1.9))?;
     gym.check("each job runs once", gym.ledger().len() == small.len() + 1)
 }

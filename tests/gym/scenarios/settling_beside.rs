@@ -69,7 +69,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         name: "hanging_shard",
         is_essential: false,
         text: [
-            "Acks of 20 jobs are not answered, past their deadline of 2 s and again, as their shard hangs.",
+            "Acks of 20 jobs are not answered, nor their repeats after the deadline of 2 s, as their shard hangs.",
             "Acks of 10 jobs of another topic come within 1 s each; the 20 succeed once the shard is back.",
         ],
         kind: Kind::Worker(&[

@@ -7,9 +7,9 @@ use tracing::{debug, warn};
 
 use super::WorkerSession;
 use super::logging::{error_cause, settle_failure_text};
-use crate::client::worker::Outcome;
 use crate::client::worker::leases::JobSlot;
 use crate::client::worker::settler::{ExtendOutcome, SettleKind, SettledJob, SettlerEvent};
+use crate::client::worker::{Outcome, asked_pause};
 use crate::pb::{Revocation, RevocationReason};
 
 /// Part of a lease after which an Extend without an answer is repeated.
@@ -44,7 +44,7 @@ impl WorkerSession {
                             }
                         }
                         ExtendOutcome::Unavailable(error) => {
-                            let delay = error.retry_after().unwrap_or_default();
+                            let delay = asked_pause(&error);
                             self.leases.extend_failed(slot, Instant::now(), delay);
                             self.log_call_failure(slot, &error);
                         }

@@ -11,8 +11,8 @@ use tonic::Code;
 use super::super::super::Error;
 use super::super::super::job_spec::to_proto_duration;
 use super::super::super::limits::ERROR_BYTES_MAX;
-use super::super::Outcome;
 use super::super::leases::{JobSlot, LeaseEnd};
+use super::super::{Outcome, is_unexplained};
 use super::{SettleKind, SettledJob};
 use crate::backoff::Backoff;
 use crate::pb::{AckItem, NackAction, NackItem};
@@ -54,8 +54,8 @@ pub(super) struct SettleItem {
     pub(super) outcome_unknown: bool,
     /// Error of the last attempt.
     pub(super) error: Option<Error>,
-    /// Number of unexplained failures in a row of a call of its own.
-    pub(super) unexplained: usize,
+    /// Begin of unexplained failures of calls of its own, in a row.
+    pub(super) unexplained_since: Option<Instant>,
     /// Cause for which the result was left out.
     result_refused: Option<Error>,
     bytes: usize,
@@ -152,7 +152,7 @@ impl SettleItem {
             expires,
             outcome_unknown: false,
             error: None,
-            unexplained: 0,
+            unexplained_since: None,
             result_refused: None,
             bytes,
             message,
@@ -170,8 +170,23 @@ impl SettleItem {
         without_result.or_else(|| self.to_handler_failure(why))
     }
 
+    /// Notes that a call of this item alone has failed. If such calls have failed for a whole lease, whose Extends have
+    /// passed meanwhile, the result may be the cause and is left out: finished work must not stay open for it.
+    pub(super) fn fail_alone(&mut self, error: &Error, now: Instant) {
+        if !is_unexplained(error) {
+            self.unexplained_since = None;
+            return;
+        }
+        let since = *self.unexplained_since.get_or_insert(now);
+        if now >= since + self.expires.duration()
+            && let Some(bare) = self.without_result(error)
+        {
+            *self = bare;
+        }
+    }
+
     /// Returns the same Ack without its result, if it has one.
-    pub(super) fn without_result(&self, why: &Error) -> Option<SettleItem> {
+    fn without_result(&self, why: &Error) -> Option<SettleItem> {
         let SettleMessage::Ack(ack @ AckItem { result: Some(_), .. }) = &self.message else {
             return None;
         };
@@ -179,7 +194,7 @@ impl SettleItem {
         Some(SettleItem {
             bytes: ack.encoded_len(),
             message: SettleMessage::Ack(ack),
-            unexplained: 0,
+            unexplained_since: None,
             result_refused: Some(why.clone()),
             ..self.clone()
         })
@@ -227,7 +242,7 @@ mod tests {
     use super::*;
 
     fn item(outcome: Outcome) -> SettleItem {
-        SettleItem::new(0, ("r".into(), LeaseEnd::new(Instant::now())), outcome)
+        SettleItem::new(0, ("r".into(), LeaseEnd::new(Instant::now(), Duration::ZERO)), outcome)
     }
 
     fn large(bytes: usize) -> SettleItem {
@@ -298,6 +313,30 @@ mod tests {
 
         let denied = Error::from(tonic::Status::permission_denied("no right to ack"));
         assert!(large(1).to_substitute(&denied).is_none(), "the result is not the cause");
+    }
+
+    #[test]
+    fn an_ack_goes_without_its_result_after_unexplained_failures_over_a_whole_lease() {
+        let (lease, start) = (Duration::from_secs(30), Instant::now());
+        let expires = LeaseEnd::new(start, lease);
+        let ack = Outcome::Ack { result: Some(crate::pb::Payload::text("42")), enqueue: vec![] };
+        let mut item = SettleItem::new(0, ("r".into(), expires), ack);
+        let mut fail = |status: tonic::Status, after: u64| {
+            item.fail_alone(&status.into(), start + Duration::from_secs(after));
+            matches!(&item.message, SettleMessage::Ack(AckItem { result: Some(_), .. }))
+        };
+        let (large, outage) =
+            (|| tonic::Status::unknown("413"), || tonic::Status::unavailable("no server"));
+        for (status, after, keeps_result) in [
+            (large(), 0, true),
+            (large(), 29, true),
+            (outage(), 30, true),
+            (large(), 40, true),
+            (large(), 69, true),
+            (large(), 70, false),
+        ] {
+            assert_eq!(fail(status, after), keeps_result, "after {after} s");
+        }
     }
 
     #[test]

@@ -8,16 +8,14 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::super::super::{Client, Error, call};
-use super::super::is_permanent;
 use super::super::leases::JobSlot;
+use super::super::{asked_pause, is_permanent, is_unexplained};
 use super::batch::{SettleBatch, SettleItem, SettleMessage};
 use super::{ExtendOutcome, SettleKind, SettledJob, SettlerEvent};
 use crate::pb::{AckRequest, ExtendItem, ExtendRequest, NackRequest, SettleError, SettleFailure};
 
-/// Number of unexplained failures in a row after which an Ack goes without its result.
-const UNEXPLAINED_MAX: usize = 10;
-/// Longest pause that a server can ask for: the end of a lease is seen after it.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
+/// Number of repeats of a batch as a whole after which it is divided though an outage may be the cause.
+const WHOLE_REPEATS_MAX: usize = 3;
 
 /// Result of an attempt to settle a batch.
 #[derive(Debug, Default)]
@@ -57,9 +55,7 @@ impl SettleAttempt {
     /// Handles the failure of a whole call, with nothing applied or not known.
     fn call_failed(&mut self, mut group: SettleBatch, error: Error) {
         let has_reason = !error.reason().is_empty();
-        if error.code() == Code::InvalidArgument
-            || error.code() == Code::PermissionDenied && has_reason
-        {
+        if has_reason && matches!(error.code(), Code::InvalidArgument | Code::PermissionDenied) {
             return self.isolate(group, &error);
         }
         let items = std::mem::take(&mut group.items).into_iter();
@@ -68,11 +64,16 @@ impl SettleAttempt {
             return;
         }
         let mut items: Vec<_> = items.map(|item| (item, error.clone())).collect();
-        let pause = error.retry_after().unwrap_or_default().min(RETRY_AFTER_MAX);
-        if is_unexplained(&error) {
-            self.retry(group.with_items(Vec::new()), take_half(&mut items, &error), pause);
-        } else {
-            items.iter_mut().for_each(|(item, _)| item.unexplained = 0);
+        let pause = asked_pause(&error);
+        match items.as_mut_slice() {
+            [(only, _)] => only.fail_alone(&error, Instant::now()),
+            _ if is_unexplained(&error)
+                || is_broken(&error) && group.repeats >= WHOLE_REPEATS_MAX =>
+            {
+                let rest = items.split_off(items.len() / 2);
+                self.retry(group.with_items(Vec::new()), rest, pause);
+            }
+            _ => {}
         }
         self.retry(group, items, pause);
     }
@@ -128,26 +129,9 @@ impl SettleAttempt {
     }
 }
 
-/// Returns whether one item, or the size of the call, may be the cause, as behind a proxy that limits bodies: neither
-/// ringq nor an outage is.
-fn is_unexplained(error: &Error) -> bool {
-    let passes = [Code::Unavailable, Code::ResourceExhausted, Code::DeadlineExceeded];
-    error.reason().is_empty() && !passes.contains(&error.code())
-}
-
-/// Takes half of the items of a call whose failure is unexplained. One that is alone is sent again as it is, and at last
-/// without its result: finished work must not stay open for that.
-fn take_half(items: &mut Vec<(SettleItem, Error)>, error: &Error) -> Vec<(SettleItem, Error)> {
-    if let [(only, _)] = items.as_mut_slice() {
-        only.unexplained += 1;
-        if only.unexplained >= UNEXPLAINED_MAX
-            && let Some(bare) = only.without_result(error)
-        {
-            *only = bare;
-        }
-        return Vec::new();
-    }
-    items.split_off(items.len() / 2)
+/// Returns whether a call broke on its way, which also looks like an outage: some proxies reset what is too large.
+fn is_broken(error: &Error) -> bool {
+    error.reason().is_empty() && error.outcome_unknown()
 }
 
 /// Splits the items of an answered call: those with a final answer go to `done`, the others are returned.
@@ -162,7 +146,7 @@ fn split_results(
         failures.into_iter().map(|failure| (index(&failure), failure)).collect();
     let mut again = Vec::new();
     for (index, mut item) in items.into_iter().enumerate() {
-        item.unexplained = 0;
+        item.unexplained_since = None;
         let Some(failure) = failures.remove(&index) else {
             done.push(item.into_settled(Ok(())));
             continue;
@@ -250,7 +234,7 @@ mod tests {
     const LEASE: Duration = Duration::from_secs(30);
 
     fn item(slot: JobSlot, outcome: Outcome) -> SettleItem {
-        SettleItem::new(slot, ("r".into(), LeaseEnd::new(Instant::now() + LEASE)), outcome)
+        SettleItem::new(slot, ("r".into(), LeaseEnd::new(Instant::now(), LEASE)), outcome)
     }
 
     fn group(items: JobSlot) -> SettleBatch {
@@ -311,7 +295,7 @@ mod tests {
 
     /// Ends the leases of a batch now.
     fn end_leases(group: &mut SettleBatch) {
-        let end = LeaseEnd::new(Instant::now());
+        let end = LeaseEnd::new(Instant::now(), Duration::ZERO);
         group.items.iter_mut().for_each(|item| item.expires = end.clone());
     }
 
@@ -346,46 +330,28 @@ mod tests {
             let details = ErrorDetails::with_error_info("REASON", "ringq.dev", HashMap::new());
             Error::from(Status::with_error_details(code, "", details))
         };
-        let calls = |error: Error| {
-            let mut attempt = SettleAttempt::default();
-            attempt.call_failed(group(4), error);
+        let calls = |error: Error, repeats| {
+            let (mut attempt, mut group) = (SettleAttempt::default(), group(4));
+            group.repeats = repeats;
+            attempt.call_failed(group, error);
             let retries = attempt.retries.iter().map(|(group, _)| group.items.len()).collect();
             (retries, attempt.settled.len())
         };
-        for (error, expected) in [
-            (with_reason(Code::InvalidArgument), (vec![2, 2], 0)),
-            (with_reason(Code::PermissionDenied), (vec![2, 2], 0)),
-            (with_reason(Code::Internal), (vec![], 4)),
-            (Status::unknown("413").into(), (vec![2, 2], 0)),
-            (Status::permission_denied("a proxy").into(), (vec![2, 2], 0)),
-            (Status::unavailable("an outage").into(), (vec![4], 0)),
-            (Status::resource_exhausted("too often").into(), (vec![4], 0)),
+        let broken = || Error::from(Status::unavailable("the stream was reset"));
+        let not_sent = Error::no_response(Code::Unavailable, "no connection", false);
+        for (error, repeats, expected) in [
+            (with_reason(Code::InvalidArgument), 0, (vec![2, 2], 0)),
+            (with_reason(Code::PermissionDenied), 0, (vec![2, 2], 0)),
+            (with_reason(Code::Internal), 0, (vec![], 4)),
+            (Status::unknown("413").into(), 0, (vec![2, 2], 0)),
+            (Status::permission_denied("a proxy").into(), 0, (vec![2, 2], 0)),
+            (Status::resource_exhausted("too often").into(), WHOLE_REPEATS_MAX, (vec![4], 0)),
+            (not_sent, WHOLE_REPEATS_MAX, (vec![4], 0)),
+            (broken(), 0, (vec![4], 0)),
+            (broken(), WHOLE_REPEATS_MAX, (vec![2, 2], 0)),
         ] {
-            assert_eq!(calls(error.clone()), expected, "{error}");
+            assert_eq!(calls(error.clone(), repeats), expected, "{error}");
         }
-    }
-
-    #[test]
-    fn an_ack_goes_without_its_result_only_after_many_unexplained_failures_in_a_row() {
-        let result = Some(crate::pb::Payload::text("42"));
-        let ack = item(0, Outcome::Ack { result, enqueue: vec![] });
-        let mut group = group(1).with_items(vec![ack]);
-        let mut fail = |error: Status| {
-            let mut attempt = SettleAttempt::default();
-            let items = std::mem::take(&mut group.items);
-            attempt.call_failed(group.with_items(items), error.into());
-            (group, _) = attempt.retries.remove(0);
-            let SettleMessage::Ack(ack) = &group.items[0].message else { unreachable!() };
-            ack.result.is_some()
-        };
-        for _ in 1..UNEXPLAINED_MAX {
-            assert!(fail(Status::unknown("413")));
-        }
-        assert!(fail(Status::unavailable("an outage")), "it may have been the cause before");
-        for _ in 1..UNEXPLAINED_MAX {
-            assert!(fail(Status::unknown("413")));
-        }
-        assert!(!fail(Status::unknown("413")));
     }
 
     #[test]

@@ -20,8 +20,9 @@ use batch::{SettleBatch, SettleBuffer, SettleItem, SettleMessage};
 use calls::SettleAttempt;
 
 /// Maximum number of first calls and of repeated ones in flight, each; further items wait in the buffers. So many that
-/// jobs of a shard that hangs, whose calls end by their timeout, leave room for those of the others.
-const CALLS_MAX: usize = 128;
+/// jobs of a shard that hangs, whose calls end by their timeout, leave room for those of the others. So few that a proxy
+/// which limits the streams of a connection, often to 100 or 128, leaves room for an Extend.
+const CALLS_MAX: usize = 32;
 
 /// Sends receipts to the server.
 pub(super) struct Settler {

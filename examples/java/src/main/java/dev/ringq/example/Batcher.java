@@ -24,19 +24,15 @@ final class Batcher<T extends MessageLite> {
   private static final long GATHERING_MILLIS = 5;
   private static final int MAX_ITEMS = 1_000;
   private static final int MAX_BYTES = 3 << 20;
-  private static final int MAX_UNEXPLAINED = 10;
   private static final Set<Status.Code> OF_ITEMS = Set.of(Status.Code.INVALID_ARGUMENT, Status.Code.PERMISSION_DENIED);
 
   /** The answer to one item: {@code failure} is null if it is settled, {@code sent} is the time of the answered call. */
   record Answer(SettleFailure failure, long sent, boolean repeated) {}
 
-  /** {@code unexplained} is the number of such failures in a row of its own call. */
-  private record Entry<T>(T item, long timeout, BooleanSupplier wanted, Function<Throwable, T> instead,
-      CompletableFuture<Answer> answer, int unexplained) {
-    Entry<T> with(T item, Function<Throwable, T> instead, int unexplained) {
-      return new Entry<>(item, timeout, wanted, instead, answer, unexplained);
-    }
-  }
+  /** What to send in place of an item that is refused, or that failed without an explanation for {@code patience} ns. */
+  record Instead<T>(long patience, Function<Throwable, T> item) {}
+
+  private record Entry<T>(T item, long timeout, BooleanSupplier wanted, Instead<T> instead, CompletableFuture<Answer> answer) {}
 
   /** Makes the call with a timeout. */
   interface Call<T> {
@@ -82,9 +78,9 @@ final class Batcher<T extends MessageLite> {
 
   /**
    * Returns the final answer, or the error if the call must not be repeated or a repeat is not wanted any more.
-   * {@code instead}, which may be null, returns what to send if the item is refused.
+   * {@code instead} may be null.
    */
-  CompletableFuture<Answer> add(T item, long timeout, BooleanSupplier wanted, Function<Throwable, T> instead) {
+  CompletableFuture<Answer> add(T item, long timeout, BooleanSupplier wanted, Instead<T> instead) {
     if (entries.size() == MAX_ITEMS || bytes + item.getSerializedSize() > MAX_BYTES) {
       flush();
     }
@@ -98,7 +94,7 @@ final class Batcher<T extends MessageLite> {
     }
     bytes += item.getSerializedSize();
     CompletableFuture<Answer> answer = new CompletableFuture<>();
-    entries.add(new Entry<>(item, timeout, wanted, instead, answer, 0));
+    entries.add(new Entry<>(item, timeout, wanted, instead, answer));
     return answer;
   }
 
@@ -107,10 +103,11 @@ final class Batcher<T extends MessageLite> {
     List<Entry<T>> batch = entries;
     entries = new ArrayList<>();
     bytes = 0;
-    send(batch, 0);
+    send(batch, 0, System.nanoTime());
   }
 
-  private void send(List<Entry<T>> batch, int attempt) {
+  /** {@code since} is the begin of unexplained failures of one entry, in a row. */
+  private void send(List<Entry<T>> batch, int attempt, long since) {
     if (batch.isEmpty()) {
       return;
     }
@@ -118,7 +115,7 @@ final class Batcher<T extends MessageLite> {
     long timeout = batch.stream().mapToLong(Entry::timeout).min().getAsLong();
     Reply reply = (failures, error) -> {
       if (error != null) {
-        failed(batch, attempt, error);
+        failed(batch, attempt, since, error);
         return;
       }
       Map<Integer, SettleFailure> failed =
@@ -133,7 +130,7 @@ final class Batcher<T extends MessageLite> {
         }
       }
       if (!again.isEmpty()) {
-        repeat(again, attempt, Status.UNAVAILABLE.withDescription("a shard did not answer").asRuntimeException());
+        repeat(again, attempt, System.nanoTime(), Status.UNAVAILABLE.withDescription("a shard did not answer").asRuntimeException());
       }
     };
     try {
@@ -143,39 +140,40 @@ final class Batcher<T extends MessageLite> {
     }
   }
 
-  private void failed(List<Entry<T>> batch, int attempt, Throwable error) {
-    boolean isUnexplained = Ringq.isUnexplained(error);
-    if (batch.size() == 1) {
+  private void failed(List<Entry<T>> batch, int attempt, long since, Throwable error) {
+    if (batch.size() == 1 && batch.get(0).instead() != null && batch.get(0).wanted().getAsBoolean()) {
       Entry<T> only = batch.get(0);
-      int unexplained = isUnexplained ? only.unexplained() + 1 : 0;
-      boolean isOfItem = !Ringq.isRepeatable(error) && Status.fromThrowable(error).getCode() == Status.Code.INVALID_ARGUMENT;
-      if (only.instead() != null && only.wanted().getAsBoolean() && (isOfItem || unexplained >= MAX_UNEXPLAINED)) {
-        send(List.of(only.with(only.instead().apply(error), null, 0)), attempt);
+      boolean isRefused = !Ringq.isRepeatable(error) && Status.fromThrowable(error).getCode() == Status.Code.INVALID_ARGUMENT;
+      boolean isStuck = Ringq.isUnexplained(error) && System.nanoTime() - since >= only.instead().patience();
+      if (isRefused || isStuck) {
+        T item = only.instead().item().apply(error);
+        send(List.of(new Entry<>(item, only.timeout(), only.wanted(), null, only.answer())), attempt, System.nanoTime());
         return;
       }
-      batch = List.of(only.with(only.item(), only.instead(), unexplained));
     }
     if (Ringq.isRepeatable(error)) {
-      repeat(batch, attempt, error);
+      repeat(batch, attempt, since, error);
     } else if (batch.size() > 1 && OF_ITEMS.contains(Status.fromThrowable(error).getCode())) {
       // A bad item fails its whole call, and nothing is applied. Alone it fails no other.
-      batch.forEach(entry -> send(List.of(entry), attempt));
+      batch.forEach(entry -> send(List.of(entry), attempt, System.nanoTime()));
     } else {
       batch.forEach(entry -> entry.answer().completeExceptionally(error));
     }
   }
 
-  private void repeat(List<Entry<T>> batch, int attempt, Throwable error) {
+  private void repeat(List<Entry<T>> batch, int attempt, long since, Throwable error) {
     long delay = Ringq.retryDelay(error) + Ringq.pause(attempt, 100, 1_000);
     Ringq.log("%s of %d jobs failed: %s; again in %d ms", name, batch.size(), Ringq.text(error), delay / 1_000_000);
     loop.schedule(() -> {
       batch.stream().filter(entry -> !entry.wanted().getAsBoolean())
           .forEach(entry -> entry.answer().completeExceptionally(error));
       List<Entry<T>> again = batch.stream().filter(entry -> entry.wanted().getAsBoolean()).toList();
-      boolean inHalves = Ringq.isUnexplained(error) && !name.equals("Extend"); // Perhaps for its size, or for one item.
+      boolean isUnexplained = Ringq.isUnexplained(error);
+      boolean inHalves = isUnexplained && !name.equals("Extend"); // Perhaps for its size, or for one item.
       int first = inHalves ? (again.size() + 1) / 2 : again.size();
-      send(again.subList(0, first), attempt + 1);
-      send(again.subList(first, again.size()), attempt + 1);
+      long begin = isUnexplained && batch.size() == 1 ? since : System.nanoTime();
+      send(again.subList(0, first), attempt + 1, begin);
+      send(again.subList(first, again.size()), attempt + 1, begin);
     }, delay, TimeUnit.NANOSECONDS);
   }
 }

@@ -16,7 +16,6 @@ import java.net.UnknownHostException;
 import java.util.*;
 import java.util.concurrent.*;
 import java.util.function.BooleanSupplier;
-import java.util.function.Function;
 
 /**
  * The worker around a handler: the eight duties of docs/workers.md. To be copied as it is.
@@ -96,7 +95,7 @@ final class RingqWorker {
         .ack(AckRequest.newBuilder().addAllItems(items).build(), reply.of(AckResponse::getFailuresList)));
     nacks = new Batcher<>("Nack", loop, isAlone, (items, timeout, reply) -> stub.withDeadlineAfter(timeout, NANOSECONDS)
         .nack(NackRequest.newBuilder().addAllItems(items).build(), reply.of(NackResponse::getFailuresList)));
-    extensions = new Batcher<>("Extend", loop, isAlone, (items, timeout, reply) -> stub.withDeadlineAfter(timeout, NANOSECONDS)
+    extensions = new Batcher<>("Extend", loop, () -> held.size() < 2, (items, timeout, reply) -> stub.withDeadlineAfter(timeout, NANOSECONDS)
         .extend(ExtendRequest.newBuilder().addAllItems(items).build(), reply.of(ExtendResponse::getFailuresList)));
     request = StreamRequest.newBuilder()
         .addAllTopics(Arrays.asList(Ringq.setting("RINGQ_TOPICS", "examples").split(",")))
@@ -297,10 +296,11 @@ final class RingqWorker {
         return;
       }
       AckItem bare = item.build();
-      settle(job, Outcome.ACKED, acks, item.setResult(result).build(), error -> {
+      // After a whole lease of failures: its Extends have passed meanwhile, so the result may be the cause.
+      settle(job, Outcome.ACKED, acks, item.setResult(result).build(), new Batcher.Instead<>(job.lease, error -> {
         Ringq.log("%s is acked without its result: %s", job, Ringq.text(error)); // Finished work must not run again for it.
         return bare;
-      });
+      }));
     } catch (ExecutionException error) {
       Throwable cause = error.getCause();
       boolean isDead = cause instanceof DeadLetterException;
@@ -333,7 +333,7 @@ final class RingqWorker {
   }
 
   private <T extends MessageLite> void settle(
-      Job job, Outcome outcome, Batcher<T> batcher, T item, Function<Throwable, T> instead) {
+      Job job, Outcome outcome, Batcher<T> batcher, T item, Batcher.Instead<T> instead) {
     job.settling = true; // Its lease goes on being extended until the settle is through.
     batcher.add(item, timeout, () -> held.get(job.receipt()) == job, instead).whenComplete((answer, error) -> {
       // After a repeated Ack, the job is gone because the first one was applied.
