@@ -77,7 +77,7 @@ impl SettleBuffer {
         self.deadline.get_or_insert_with(|| Instant::now() + BATCH_WAIT);
     }
 
-    /// Returns the latest time at which the next batch goes out.
+    /// Returns the time at which the next batch is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
@@ -87,10 +87,10 @@ impl SettleBuffer {
         self.deadline = self.deadline.map(|until| until.min(Instant::now()));
     }
 
-    /// Takes a batch for one call, if one is full or due.
-    pub(super) fn take_batch(&mut self, now: Instant) -> Option<SettleBatch> {
+    /// Takes a batch for one call, if one is full, or has been due for this time.
+    pub(super) fn take_batch(&mut self, now: Instant, wait: Duration) -> Option<SettleBatch> {
         let full = self.items.len() >= CALL_ITEMS || self.bytes >= CALL_BYTES;
-        if !full && self.deadline.is_none_or(|until| until > now) {
+        if !full && self.deadline.is_none_or(|until| until + wait > now) {
             return None;
         }
         let (mut items, mut bytes) = (Vec::new(), 0);
@@ -253,14 +253,18 @@ mod tests {
     #[test]
     fn a_group_goes_out_when_it_is_full_or_its_time_has_come() {
         let mut gathering = SettleBuffer::default();
-        assert!(gathering.take_batch(Instant::now() + BATCH_WAIT).is_none());
+        assert!(gathering.take_batch(Instant::now() + BATCH_WAIT, Duration::ZERO).is_none());
         (0..=CALL_ITEMS).for_each(|_| gathering.push(item(Outcome::ack())));
         let now = Instant::now();
-        let full = gathering.take_batch(now - BATCH_WAIT).map(|group| group.items.len());
+        let full =
+            gathering.take_batch(now - BATCH_WAIT, Duration::ZERO).map(|group| group.items.len());
         assert_eq!(full, Some(CALL_ITEMS));
-        assert!(gathering.take_batch(now - BATCH_WAIT).is_none() && gathering.deadline().is_some());
+        assert!(
+            gathering.take_batch(now - BATCH_WAIT, Duration::ZERO).is_none()
+                && gathering.deadline().is_some()
+        );
         gathering.flush_now();
-        assert_eq!(gathering.take_batch(Instant::now()).unwrap().items.len(), 1);
+        assert_eq!(gathering.take_batch(Instant::now(), Duration::ZERO).unwrap().items.len(), 1);
         assert_eq!((gathering.bytes, gathering.deadline()), (0, None));
     }
 
@@ -270,8 +274,11 @@ mod tests {
         for bytes in [CALL_BYTES, CALL_BYTES / 4, CALL_BYTES / 4, CALL_BYTES, 1] {
             gathering.push(large(bytes));
         }
-        let mut take =
-            || gathering.take_batch(Instant::now() + BATCH_WAIT).map(|group| group.items.len());
+        let mut take = || {
+            gathering
+                .take_batch(Instant::now() + BATCH_WAIT, Duration::ZERO)
+                .map(|group| group.items.len())
+        };
         assert_eq!(
             [take(), take(), take(), take(), take()],
             [Some(1), Some(2), Some(1), Some(1), None]

@@ -240,7 +240,7 @@ mod tests {
     fn group(items: JobSlot) -> SettleBatch {
         let mut gathering = SettleBuffer::default();
         (0..items).for_each(|slot| gathering.push(item(slot, Outcome::ack())));
-        gathering.take_batch(Instant::now() + LEASE).unwrap()
+        gathering.take_batch(Instant::now() + LEASE, Duration::ZERO).unwrap()
     }
 
     fn failure(index: i32, error: SettleError) -> SettleFailure {

@@ -23,6 +23,11 @@ use calls::SettleAttempt;
 /// jobs of a shard that hangs, whose calls end by their timeout, leave room for those of the others. So few that a proxy
 /// which limits the streams of a connection, often to 100 or 128, leaves room for an Extend.
 const CALLS_MAX: usize = 32;
+/// Number of first calls in flight from which on a batch that is not full waits longer: under load fewer and larger calls
+/// do more.
+const CALLS_MANY: usize = 8;
+/// Time that it waits then, beyond its own.
+const CROWDED_WAIT: Duration = Duration::from_millis(50);
 
 /// Sends receipts to the server.
 pub(super) struct Settler {
@@ -129,7 +134,8 @@ impl Settler {
     pub(super) async fn next(&mut self) -> SettlerEvent {
         loop {
             self.start_calls();
-            let until = [self.acks.deadline(), self.nacks.deadline()].into_iter().flatten().min();
+            let due = [self.acks.deadline(), self.nacks.deadline()].into_iter().flatten().min();
+            let until = due.map(|due| due + self.batch_wait());
             let attempt = tokio::select! {
                 biased;
                 Some(attempt) = self.calls.next() => attempt,
@@ -164,9 +170,10 @@ impl Settler {
     /// Starts calls for the batches that are due, up to [`CALLS_MAX`] of each kind.
     fn start_calls(&mut self) {
         let now = Instant::now();
-        while self.calls.len() < CALLS_MAX
-            && let Some(batch) = self.acks.take_batch(now).or_else(|| self.nacks.take_batch(now))
-        {
+        while self.calls.len() < CALLS_MAX {
+            let wait = self.batch_wait();
+            let batch = self.acks.take_batch(now, wait);
+            let Some(batch) = batch.or_else(|| self.nacks.take_batch(now, wait)) else { break };
             self.calls.push(self.call(batch));
         }
         while self.repeated_calls.len() < CALLS_MAX
@@ -174,6 +181,11 @@ impl Settler {
         {
             self.repeated_calls.push(self.call(batch));
         }
+    }
+
+    /// Returns how long a batch that is due and not full still waits.
+    fn batch_wait(&self) -> Duration {
+        if self.calls.len() < CALLS_MANY { Duration::ZERO } else { CROWDED_WAIT }
     }
 
     fn call(&self, batch: SettleBatch) -> BoxFuture<'static, SettleAttempt> {
