@@ -37,7 +37,7 @@ export class Batcher<T> {
   }
 
   /** Sends what was added. */
-  flush(): void {
+  private flush(): void {
     clearTimeout(this.timer);
     this.timer = undefined;
     this.bytes = 0;

@@ -99,7 +99,7 @@ final class Batcher<T extends MessageLite> {
   }
 
   /** Sends what was added. */
-  void flush() {
+  private void flush() {
     List<Entry<T>> batch = entries;
     entries = new ArrayList<>();
     bytes = 0;
