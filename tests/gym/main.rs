@@ -17,8 +17,10 @@ mod broken;
 mod call;
 mod cli;
 mod exchange;
+/// Ports for servers that go away and come back, shared with `it`.
+#[path = "../it/harness/port.rs"]
+mod free_port;
 mod handle;
-
 mod jobs;
 mod languages;
 mod mutations;

@@ -1,16 +1,16 @@
 //! Real server on files, which is killed and started again.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use rand::Rng as _;
 use ringq::client::Client;
 use ringq::pb::{GetRequest, GetTopicStatsRequest, JobState, TopicStats};
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 use tonic::Code;
+
+use crate::free_port::free_port;
 
 /// Time until a server serves.
 const START_MAX: Duration = Duration::from_secs(30);
@@ -27,16 +27,6 @@ pub(super) struct RealServer {
 fn binary() -> PathBuf {
     let built = env!("CARGO_BIN_EXE_ringq");
     std::env::var_os("RINGQ_BIN").map_or_else(|| built.into(), PathBuf::from)
-}
-
-/// Returns a free port below the range of outgoing connections: it stays free while the server is down.
-fn free_port() -> u16 {
-    loop {
-        let port = rand::rng().random_range(18_000..32_000);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 // === impl RealServer ===

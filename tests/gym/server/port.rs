@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::Server;
+use crate::free_port::free_port;
 
 /// Serves one connection.
 type Serve = Arc<dyn Fn(TcpStream, Arc<Server>, CancellationToken) -> Connection + Send + Sync>;
@@ -43,7 +44,7 @@ impl Port {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let listener = TcpListener::bind(("127.0.0.1", free_port())).await?;
         let port = Port {
             server,
             serve: Arc::new(move |socket, server, close| Box::pin(serve(socket, server, close))),
