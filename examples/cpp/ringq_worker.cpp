@@ -10,6 +10,8 @@ namespace ringq {
 namespace {
 
 constexpr std::size_t kMaxItems = 1000, kMaxBytes = 3 << 20;  // Of a call; the server takes 4 MiB.
+// A stopped worker reads on: a job that never arrives would wait for the orphan grace, as after a crash.
+constexpr auto kArrivalTime = std::chrono::milliseconds(200);
 constexpr std::size_t kRecent = 1000;
 
 std::optional<std::string> bytes(const v1::Payload& payload) {
@@ -161,7 +163,7 @@ Worker::Worker(Handler handler) : handler_(std::move(handler)) {
 }
 
 void Worker::run() {
-  while (!stopping_ || (!entries_.empty() && now() < end_)) {
+  while (!stopping_ || read_end_ != Time::max() || (!entries_.empty() && now() < end_)) {
     step(now());
     for (const auto& action : events_->take(next_time())) action();
   }
@@ -174,14 +176,23 @@ void Worker::run() {
   log(line);
 }
 
-// Running jobs go on. What still comes on the stream is held until they are done: a release would only make room for more.
+// Running jobs go on, the others go back, also those that are on their way here.
 void Worker::stop() {
   events_->post([this] {
     if (std::exchange(stopping_, true)) return;
+    read_end_ = now() + kArrivalTime;
     grace_end_ = now() + seconds_setting("GRACE", 25);
     end_ = grace_end_ + 2 * client_.timeout();
-    release([](const Entry& entry) { return entry.state == Entry::State::kWaiting; });
   });
+}
+
+// Before the release, which would bring the same jobs again.
+void Worker::end_stream() {
+  if (stream_) stream_->cancel();
+  stream_.reset();
+  read_end_ = silent_at_ = Time::max();
+  release([](const Entry& entry) { return entry.state == Entry::State::kWaiting; });
+  extend_all();  // Or the server releases them, too, when the orphan grace is over.
 }
 
 void Worker::step(Time now) {
@@ -190,14 +201,9 @@ void Worker::step(Time now) {
   const auto all = entries_;  // `lose` removes entries.
   for (const auto& [receipt, entry] : all)
     if (now >= entry->ends) lose(entry, "its lease is over");
-  const auto waits = [](const auto& item) { return item.second->state == Entry::State::kWaiting; };
+  if (now >= read_end_) end_stream();
   if (now >= grace_end_) {
     grace_end_ = Time::max();
-    release([](const Entry& entry) { return entry.state != Entry::State::kSettling; });
-  } else if (stopping_ && std::all_of(entries_.begin(), entries_.end(), waits)) {
-    if (stream_) stream_->cancel();
-    stream_.reset();
-    silent_at_ = Time::max();
     release([](const Entry&) { return true; });
   }
   start_handlers();
@@ -206,7 +212,7 @@ void Worker::step(Time now) {
 }
 
 Time Worker::next_time() const {
-  Time next = std::min({silent_at_, grace_end_, end_});
+  Time next = std::min({silent_at_, read_end_, grace_end_, end_});
   if (!stream_ && !stopping_) next = std::min(next, connect_at_);
   for (const auto& [receipt, entry] : entries_) next = std::min({next, entry->ends, entry->extend_at, entry->settle_at});
   return next;

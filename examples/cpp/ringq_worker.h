@@ -91,6 +91,7 @@ class Worker {
   void connect();
   void received(const v1::StreamResponse& message);
   void broken(const grpc::Status& status);
+  void end_stream();
   void extend_all();
   void extend_due(Time now);
   void extend(const Batch& batch, Time now);
@@ -124,7 +125,8 @@ class Worker {
   int failures_ = 0, extend_failures_ = 0;
   std::size_t running_ = 0;  // also cancelled ones that have not noticed it yet
   Seconds heartbeat_{20}, orphan_grace_{5};
-  Time connect_at_ = now(), silent_at_ = Time::max(), grace_end_ = Time::max(), end_ = Time::max(), started_{};
+  Time connect_at_ = now(), silent_at_ = Time::max(), started_{};
+  Time read_end_ = Time::max(), grace_end_ = Time::max(), end_ = Time::max();  // Of a stopped worker.
   // The handlers' threads take from `ready_`. The last members: they end first.
   std::mutex ready_mutex_;
   std::condition_variable_any ready_filled_;

@@ -19,6 +19,7 @@ log = logging.getLogger("ringq")
 REQUESTS = {"Ack": pb.AckRequest, "Nack": pb.NackRequest, "Extend": pb.ExtendRequest}
 REFUSED = -1  # Beside the numbers of SettleError: the call failed for good.
 GATHER_TIME, ITEMS_MAX, BYTES_MAX = 0.005, 1000, 3 << 20  # Items that come within the time share a call of this size.
+ARRIVAL_TIME = 0.2  # A stopped worker reads on: a job that never arrives would wait for the orphan grace, as after a crash.
 
 
 class DeadLetter(Exception):
@@ -58,12 +59,6 @@ class Job:
         await asyncio.sleep(0)  # Where the handler ends if that cancelled it.
 
 
-async def gone(jobs, limit):
-    """Waits until jobs are settled or lost, no longer than the limit."""
-    if waits := [job.gone for job in jobs]:
-        await asyncio.wait(waits, timeout=limit)
-
-
 class Worker:
     def __init__(self, handler, topics, worker_id, credit, concurrency, lease, grace):
         self.handler, self.concurrency, self.lease, self.grace = handler, concurrency, lease, grace
@@ -91,19 +86,25 @@ class Worker:
             reader.result()  # Raises that error.
 
     async def stop(self, reader):
-        """Keeps the stream open, for revocations, while handlers finish. Jobs that still come go back at the end."""
-        log.info("stopping: %d jobs run, %d go back", len(self.handlers), len(self.waiting))
-        self.stopping, held = True, list(self.jobs.values())
-        self.release_waiting()
-        await gone(held, self.grace)
+        """Lets handlers finish. The other jobs go back, also those that are on their way here."""
+        log.info("stopping: %d jobs run", len(self.handlers))
+        self.stopping = True
+        await asyncio.wait([reader], timeout=ARRIVAL_TIME)
+        reader.cancel()  # Before the release, which would bring the same jobs again.
+        await asyncio.wait([reader], timeout=1)
+        for job in self.waiting.values():
+            self.release(job)
+        self.waiting.clear()
+        self.extend(self.jobs.values())  # Or the server releases them, too, when the orphan grace is over.
+        await self.settled(self.grace)
         for task in self.handlers:
             task.cancel()  # `on_handler_end` releases the job.
-        await gone(held, self.client.timeout)
-        reader.cancel()  # Before the release, which would bring the same jobs again.
-        self.release_waiting()
-        await gone(self.jobs.values(), self.client.timeout)
-        await asyncio.wait([reader], timeout=1)
+        await self.settled(self.client.timeout)
         await self.client.channel.close()
+
+    async def settled(self, limit):
+        if waits := [job.gone for job in self.jobs.values()]:
+            await asyncio.wait(waits, timeout=limit)
 
     # --- the stream ---
 
@@ -206,11 +207,6 @@ class Worker:
         self.counts[count] += 1
         if count == "lost":
             log.warning("%s is lost: %s", job.name, why)
-
-    def release_waiting(self):
-        for job in self.waiting.values():
-            self.release(job)
-        self.waiting.clear()
 
     def release(self, job):
         self.settle(job, "released", pb.NackItem(receipt=job.receipt, action=pb.NACK_ACTION_RELEASE))

@@ -84,6 +84,7 @@ module Ringq
     NEVER = Float::INFINITY
     REFUSALS = [GRPC::Core::StatusCodes::INVALID_ARGUMENT, GRPC::Core::StatusCodes::PERMISSION_DENIED].freeze
     MAX_ITEMS, MAX_BYTES = 1000, 3 << 20 # Of a call; the server takes 4 MiB.
+    ARRIVAL_TIME = 0.2 # A stopped worker reads on: a job that never arrives would wait for the orphan grace, as after a crash.
 
     def initialize(&handler)
       @handler, @client, @events = handler, Client.new, Events.new
@@ -91,7 +92,7 @@ module Ringq
       @recent = {} # The last receipts that left @entries: a message that comes twice must not start a job twice.
       @counts = { acked: 0, nacked: 0, released: 0, lost: 0 }
       @connect_at, @failures, @extend_failures, @stream_id, @heartbeat, @orphan_grace = Ringq.now, 0, 0, '', 20.0, 5.0
-      @silent_at = @grace_end = @last_end = NEVER
+      @silent_at = @read_end = @grace_end = @last_end = NEVER
       @running = 0 # Threads of handlers, also of those whose job is lost.
     end
 
@@ -99,7 +100,7 @@ module Ringq
     def run
       # A signal handler may not lock a mutex, but may start a thread.
       %w[TERM INT].each { |signal| trap(signal) { Thread.new { @events.post { stop } } } }
-      until @stopping && (@entries.empty? || Ringq.now >= @last_end)
+      until (@stopping && @read_end == NEVER && @entries.empty?) || Ringq.now >= @last_end
         work(Ringq.now)
         @events.take([next_time - Ringq.now, 60].min).each(&:call)
       end
@@ -115,14 +116,14 @@ module Ringq
       broken(CallFailed.new(:stream, StandardError.new('no message for three heartbeats'))) if now >= @silent_at
       @entries.values.each { |entry| lose(entry, 'its lease is over') if now >= entry.ends }
       now >= @grace_end ? end_grace : start_handlers
-      release_held if @stopping && @entries.each_value.all? { |entry| entry.state == :waiting }
+      end_stream if now >= @read_end
       extend_due(now)
       settle_due(now)
     end
 
     def next_time
       times = @entries.each_value.flat_map { |entry| [entry.ends, entry.extend_at, entry.settle_at || NEVER] }
-      [*times, @silent_at, @grace_end, @last_end, @stream || @stopping ? NEVER : @connect_at].min
+      [*times, @silent_at, @read_end, @grace_end, @last_end, @stream || @stopping ? NEVER : @connect_at].min
     end
 
     def call(method, request, timeout = @client.timeout, &done)
@@ -364,25 +365,26 @@ module Ringq
       @recent.shift if @recent.size > 1000
     end
 
-    # Running jobs go on. What still comes on the stream is held until they are done: a release would only make room for
-    # more of it.
+    # Running jobs go on, the others go back, also those that are on their way here.
     def stop
       return if @stopping
 
-      @stopping, @grace_end = true, Ringq.now + Ringq.setting('GRACE', '25').to_f
+      @stopping, @read_end, @grace_end = true, Ringq.now + ARRIVAL_TIME, Ringq.now + Ringq.setting('GRACE', '25').to_f
       @last_end = @grace_end + (2 * @client.timeout)
+    end
+
+    # Before the release, which would bring the same jobs again.
+    def end_stream
+      @read_end = @silent_at = NEVER
+      @stream&.cancel
+      @stream = nil
       release { |entry| entry.state == :waiting }
+      extend_all # Or the server releases them, too, when the orphan grace is over.
     end
 
     def end_grace
       @grace_end = NEVER
       release { |entry| %i[waiting running].include?(entry.state) }
-    end
-
-    def release_held
-      @stream&.cancel
-      @stream, @silent_at = nil, NEVER
-      release { true }
     end
 
     def release(&which)

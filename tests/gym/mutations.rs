@@ -83,26 +83,40 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         scenario: "graceful_stop",
-        fault: "keeps waiting jobs until the running one ends",
+        fault: "keeps its stream and waiting jobs until the running one ends",
         edits: &[(
             MACHINERY,
-            "        self.release_waiting()\n        await gone(held, self.grace)\n",
-            "        await gone(held, self.grace)\n",
+            "        await asyncio.wait([reader], timeout=ARRIVAL_TIME)\n",
+            "        await self.settled(self.grace)\n",
         )],
     },
     Mutation {
         scenario: "graceful_stop",
-        fault: "releases late jobs at once",
+        fault: "cancels its stream while a job is on its way",
+        edits: &[(MACHINERY, "timeout=ARRIVAL_TIME", "timeout=0")],
+    },
+    Mutation {
+        scenario: "graceful_stop",
+        fault: "releases jobs before its stream has ended",
         edits: &[(
             MACHINERY,
             "        self.start_handlers()\n\n    def start_handlers",
-            "        self.start_handlers()\n        if self.stopping:\n            self.release_waiting()\n\n    def start_handlers",
+            "        self.start_handlers()\n        while self.stopping and self.waiting:\n            self.release(self.waiting.popitem()[1])\n\n    def start_handlers",
+        )],
+    },
+    Mutation {
+        scenario: "graceful_stop",
+        fault: "does not extend the running job when it has ended its stream",
+        edits: &[(
+            MACHINERY,
+            "        self.extend(self.jobs.values())  # Or the server releases",
+            "        # Or the server releases",
         )],
     },
     Mutation {
         scenario: "stop_after_grace",
         fault: "waits for handlers without a limit",
-        edits: &[(MACHINERY, "await gone(held, self.grace)", "await gone(held, None)")],
+        edits: &[(MACHINERY, "await self.settled(self.grace)", "await self.settled(None)")],
     },
     Mutation {
         scenario: "outcome_unknown",

@@ -28,6 +28,9 @@ var (
 	unavailableItem = errors.New("SETTLE_ERROR_UNAVAILABLE")
 )
 
+// A stopped worker reads on: a job that never arrives would wait for the orphan grace, as after a crash.
+const arrivalTime = 200 * time.Millisecond
+
 const gatherTime, itemsMax, bytesMax = 5 * time.Millisecond, 1000, 3 << 20 // Items of that time share a call of this size.
 const unavailable, notFound = pb.SettleError_SETTLE_ERROR_UNAVAILABLE, pb.SettleError_SETTLE_ERROR_NOT_FOUND
 const refused pb.SettleError = -1 // Beside the SettleErrors of the contract: the call failed for good.
@@ -67,8 +70,7 @@ type Worker struct {
 	extends     gatherer[*pb.ExtendItem]
 }
 
-// Run works until ctx ends. Then it keeps the stream open, for revocations, while handlers finish; jobs that still come
-// wait, and go back at the end.
+// Run works until ctx ends. Then handlers finish; the other jobs go back, also those that are on their way here.
 func (w *Worker) Run(ctx context.Context) {
 	w.stopping, w.orphanGrace = make(chan struct{}), 5*time.Second
 	w.jobs, w.counts = map[string]*Job{}, map[string]int{}
@@ -90,23 +92,25 @@ func (w *Worker) Run(ctx context.Context) {
 	handlers, cancelHandlers := context.WithCancel(context.Background())
 	stream, cancelStream := context.WithCancel(context.Background())
 	w.handlers = handlers
-	go w.readStreams(stream)
+	reader := make(chan struct{})
+	go func() {
+		w.readStreams(stream)
+		close(reader)
+	}()
 	<-ctx.Done()
 
-	held := w.inHand()
-	log.Printf("stopping: %d jobs in hand", len(held))
+	log.Printf("stopping: %d jobs in hand", len(w.inHand()))
 	w.mu.Lock()
 	close(w.stopping)
-	w.releaseWaiting()
 	w.mu.Unlock()
-	wait(held, w.Grace)
-	cancelHandlers()
-	wait(held, w.Client.Timeout)
+	time.Sleep(arrivalTime)
 	cancelStream() // Before the release, which would bring the same jobs again.
-	w.mu.Lock()
-	late := w.releaseWaiting()
-	w.mu.Unlock()
-	wait(late, w.Client.Timeout)
+	<-reader
+	w.releaseWaiting()
+	w.extendAll() // Or the server releases them, too, when the orphan grace is over.
+	wait(w.inHand(), w.Grace)
+	cancelHandlers()
+	wait(w.inHand(), w.Client.Timeout)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	log.Printf("stopped: acked=%d nacked=%d released=%d lost=%d",
@@ -293,16 +297,16 @@ func (w *Worker) handle(job *Job) (result *pb.Payload, failure *pb.NackItem) {
 	return &pb.Payload{Kind: &pb.Payload_Text{Text: text}}, nil
 }
 
-// releaseWaiting gives back the jobs that have no handler. w.mu is locked.
-func (w *Worker) releaseWaiting() (released []*Job) {
+// releaseWaiting gives back the jobs that have no handler.
+func (w *Worker) releaseWaiting() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, job := range w.waiting {
 		if !closed(job.gone) {
 			w.release(job)
-			released = append(released, job)
 		}
 	}
 	w.waiting = nil
-	return released
 }
 
 func (w *Worker) release(job *Job) {

@@ -9,6 +9,7 @@ import { connect, log, metadata, milliseconds, pause, retryDelay, setting } from
 
 const LONGEST_PAUSE = 3_000;
 const FIRST_MESSAGE = 20_000; // It comes at once, but the connection may have to be made first.
+const ARRIVAL_TIME = 200; // A stopped worker reads on: a job that never arrives would wait for the orphan_grace, as after a crash.
 const HOPELESS = [status.UNAUTHENTICATED, status.PERMISSION_DENIED, status.INVALID_ARGUMENT];
 
 /** Thrown by a handler for a job that can never succeed. Any other error is a failed attempt. */
@@ -67,7 +68,8 @@ export class Worker {
   private readonly tasks = new Set<Promise<void>>();
   private readonly stopping = new AbortController();
   private stream?: ClientReadableStream<pb.StreamResponse>;
-  /** The longest an Extend may take: less from a break to the first Extend of the next stream. */
+  private orphanGrace = 5_000;
+  /** The longest an Extend may take: less without a stream. */
   private extendTimeout = Infinity;
 
   constructor(private readonly handler: Handler) {}
@@ -88,12 +90,14 @@ export class Worker {
       let watchdog = setTimeout(cancel, FIRST_MESSAGE);
       try {
         for await (const message of stream as AsyncIterable<pb.StreamResponse>) {
+          if (this.stream !== stream) break;
           if (message.info) {
             info = message.info;
             log(`stream ${info.streamId} is open, ${this.held.size} jobs in hand`);
             // A revocation that was due between two streams does not come. The answer to an Extend replaces it.
             if (request.continuesStreamId) this.extendAll();
             this.extendTimeout = Infinity;
+            this.orphanGrace = milliseconds(info.orphanGrace) || 5_000;
             request.continuesStreamId = info.streamId;
             attempt = 0;
           }
@@ -109,11 +113,7 @@ export class Worker {
       } catch (error) {
         if (this.stream !== stream) return clearTimeout(watchdog); // Cancelled by `stop`.
         const { code, message } = error as ServiceError;
-        if (info) {
-          // Else the server releases these jobs after the orphan_grace: an Extend that hangs must end in time for a repeat.
-          this.extendTimeout = (milliseconds(info.orphanGrace) || 5_000) / 2;
-          this.extendAll();
-        }
+        if (info) this.extendOrphans();
         const least = HOPELESS.includes(code) ? LONGEST_PAUSE : Math.min(retryDelay(error as ServiceError), 30_000);
         delay = least + pause(attempt++, 250, least ? 1_000 : LONGEST_PAUSE);
         log(`the stream has failed: ${message}; the next one in ${Math.round(delay)} ms`);
@@ -123,18 +123,17 @@ export class Worker {
     }
   }
 
-  /** Finishes the running jobs and releases the others. */
+  /** Finishes the running jobs and releases the others, also those that are on their way here. */
   async stop(): Promise<void> {
     this.stopping.abort();
-    this.waiting.forEach((job) => this.release(job));
-    // Jobs that come meanwhile are kept: released at once, they would come again and again.
-    await this.settled(setting("RINGQ_GRACE", 25));
-    this.running.forEach((job) => this.release(job));
-    await this.settled(this.timeout);
+    await sleep(ARRIVAL_TIME);
     const stream = this.stream;
     this.stream = undefined;
-    stream?.cancel();
+    stream?.cancel(); // Before the release, which would bring the same jobs again.
     this.waiting.forEach((job) => this.release(job));
+    this.extendOrphans();
+    await this.settled(setting("RINGQ_GRACE", 25));
+    this.running.forEach((job) => this.release(job));
     await this.settled(this.timeout);
     this.counts.lost += this.held.size; // Not settled in time.
     log(`stopped: ${Object.entries(this.counts).map(([name, count]) => `${name}=${count}`).join(" ")}`);
@@ -238,6 +237,12 @@ export class Worker {
 
   private extendAll(): void {
     this.held.forEach((job) => void this.extend(job));
+  }
+
+  /** Without a stream the server releases these jobs after the orphan_grace: an Extend that hangs must end in time for a repeat. */
+  private extendOrphans(): void {
+    this.extendTimeout = this.orphanGrace / 2;
+    this.extendAll();
   }
 
   /** Extends a lease, until it succeeds or a later call does it. With a checkpoint it is tried once. */

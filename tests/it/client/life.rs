@@ -54,6 +54,27 @@ async fn a_stop_finishes_what_runs_and_gives_back_what_waits() {
     assert_eq!(begun.get(), 3);
 }
 
+/// A job that never arrives would wait for the grace of 5 s, and count as a crash.
+#[tokio::test]
+async fn a_stop_under_load_leaves_no_job_on_its_way() {
+    let server = Server::start().await;
+    let (client, look) = (connect(&server), server.connect().await);
+    for concurrency in [1, 2, 16, 101] {
+        let topic = format!("t{concurrency}");
+        enqueue(&client, jobs(&topic, 2_000)).await;
+        let (begun, worker) = (Count::default(), Worker::new(client.clone(), [topic.as_str()]));
+        let count = begun.clone();
+        let worker = Running::start(worker.concurrency(concurrency), move |_| {
+            count.add();
+            async {}
+        });
+        begun.reaches(300).await;
+        let summary = worker.stop().await;
+        assert_eq!(summary.acked as usize, begun.get(), "{concurrency}: {summary:?}");
+        assert_eq!(look.stats(&topic).await.running, 0, "{concurrency}: {summary:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_worker_ends_after_its_jobs_and_leaves_the_others() {
     let server = Server::start().await;

@@ -29,6 +29,9 @@ use logging::LoggedConnectionState;
 
 /// Maximum number of lost jobs that wait for the session.
 const LOST_MAX: usize = 64;
+/// Time for which a stopped worker reads on, for jobs that were on their way. One that never arrives waits for the
+/// server's `orphan_grace`, and counts as a crash.
+const ARRIVAL_MAX: Duration = Duration::from_millis(200);
 
 pub(super) struct WorkerSession {
     client: Client,
@@ -61,6 +64,8 @@ pub(super) struct WorkerSession {
     settler: Settler,
     /// Jobs whose handlers were answered that the lease has ended.
     lost: (mpsc::Sender<JobSlot>, mpsc::Receiver<JobSlot>),
+    /// Time at which a stopped worker closes its stream.
+    read_until: Option<Instant>,
     /// Time at which running handlers are dropped.
     grace_until: Option<Instant>,
     /// Time at which a stopped worker gives up the settles that have no answer.
@@ -120,6 +125,7 @@ impl WorkerSession {
             call_timeout: worker.call_timeout,
             grace: worker.grace,
             lost: mpsc::channel(LOST_MAX),
+            read_until: None,
             grace_until: None,
             settle_until: None,
             broken_since: None,
@@ -147,7 +153,7 @@ impl WorkerSession {
             let alarm = self.next_deadline();
             tokio::select! {
                 biased;
-                () = &mut stop, if !self.stopped => self.stop(),
+                () = &mut stop, if !self.stopped => self.stop(ARRIVAL_MAX),
                 // Leases are extended first, under any load.
                 () = sleep_until_some(alarm) => self.on_deadline(Instant::now()),
                 // A job that is lost is not settled when its handler ends.
@@ -182,8 +188,8 @@ impl WorkerSession {
     fn next_deadline(&self) -> Option<Instant> {
         let idle = self.idle_since.zip(self.idle_exit).filter(|_| !self.closing);
         let idle = idle.map(|(since, idle)| since + idle);
-        let own = [self.leases.next_deadline(), idle, self.grace_until, self.settle_until];
-        own.into_iter().flatten().min()
+        let ends = [self.read_until, self.grace_until, self.settle_until];
+        [self.leases.next_deadline(), idle].into_iter().chain(ends).flatten().min()
     }
 
     // --- jobs come ---
@@ -205,7 +211,7 @@ impl WorkerSession {
             }
             JobStreamEvent::Rejected(error) => {
                 self.rejected = Some(error);
-                self.stop();
+                self.stop(Duration::ZERO);
             }
         }
     }
@@ -265,7 +271,7 @@ impl WorkerSession {
     /// server has given the jobs to others: none is begun before an Extend decides.
     fn start_handlers(&mut self) {
         let grace = self.stream.orphan_grace();
-        if self.broken_since.is_some_and(|since| since.elapsed() >= grace) {
+        if self.stopped || self.broken_since.is_some_and(|since| since.elapsed() >= grace) {
             return;
         }
         while self.handlers.len() < self.concurrency && !self.pending.is_empty() {
@@ -302,6 +308,9 @@ impl WorkerSession {
             Err(error) => (error.id(), join_error_outcome(error)),
         };
         let Some(run) = self.running.remove(&id) else { return };
+        if self.stopped && !self.closing && matches!(outcome, Outcome::Release { .. }) {
+            self.give_back();
+        }
         let outcomes = std::iter::repeat_n(outcome, run.slots.len());
         for (slot, outcome) in run.slots.into_iter().zip(outcomes) {
             self.handler_of.remove(&slot);

@@ -129,6 +129,9 @@ impl WorkerSession {
             self.on_lease_lost(slot, &job, "its lease expired");
         }
         self.extend(due.extend, self.call_timeout);
+        if self.read_until.is_some_and(|until| until <= now) {
+            self.give_back();
+        }
         if self.grace_until.is_some_and(|until| until <= now) {
             self.grace_until = None;
             // Their jobs are released as they end.
@@ -169,14 +172,8 @@ impl WorkerSession {
 
     /// Limits the time that a stopped worker waits for settles, from the end of its last handler on.
     pub(super) fn limit_settles(&mut self) {
-        if self.stopped && self.handlers.is_empty() && self.settle_until.is_none() {
+        if self.stopped && self.closing && self.handlers.is_empty() && self.settle_until.is_none() {
             self.settle_until = Instant::now().checked_add(self.call_timeout.saturating_mul(2));
-        }
-    }
-
-    pub(super) fn release_pending(&mut self) {
-        for slot in self.pending.take_all() {
-            self.settle(slot, Outcome::release());
         }
     }
 
@@ -186,12 +183,22 @@ impl WorkerSession {
         self.extend_all();
     }
 
-    /// Takes no more jobs, and releases those that have not begun.
-    pub(super) fn stop(&mut self) {
+    /// Begins no more jobs, and `arrival` later takes no more.
+    pub(super) fn stop(&mut self, arrival: Duration) {
+        let now = Instant::now();
         self.stopped = true;
-        self.grace_until = self.grace.and_then(|grace| Instant::now().checked_add(grace));
+        self.grace_until = self.grace.and_then(|grace| now.checked_add(grace));
+        self.read_until = Some(now + arrival);
+    }
+
+    /// Takes no more jobs, and releases those that have not begun. Before the end of the stream each release would make the
+    /// server send another one.
+    pub(super) fn give_back(&mut self) {
+        self.read_until = None;
         self.close();
-        self.release_pending();
+        for slot in self.pending.take_all() {
+            self.settle(slot, Outcome::release());
+        }
         self.extend_all();
     }
 

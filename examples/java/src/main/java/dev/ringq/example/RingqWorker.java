@@ -27,6 +27,8 @@ final class RingqWorker {
   private static final long ONE_SECOND = 1_000_000_000;
   /** The first message comes at once, but the connection may have to be made first. */
   private static final long FIRST_MESSAGE = 20 * ONE_SECOND;
+  /** A stopped worker reads on: a job that never arrives would wait for the orphan_grace, as after a crash. */
+  private static final long ARRIVAL_MILLIS = 200;
   private static final Set<Status.Code> HOPELESS =
       Set.of(Status.Code.UNAUTHENTICATED, Status.Code.PERMISSION_DENIED, Status.Code.INVALID_ARGUMENT);
 
@@ -81,7 +83,8 @@ final class RingqWorker {
   private int attempt;
   private Stream stream;
   private boolean stopping;
-  /** The longest an Extend may take: less from a break to the first Extend of the next stream. */
+  private long orphanGrace = 5 * ONE_SECOND;
+  /** The longest an Extend may take: less without a stream. */
   private long extendTimeout = Long.MAX_VALUE;
   private CompletableFuture<Void> settled = new CompletableFuture<>();
 
@@ -116,24 +119,21 @@ final class RingqWorker {
     loop.execute(this::openStream);
   }
 
-  /** Finishes the running jobs and releases the others. */
+  /** Finishes the running jobs and releases the others, also those that are on their way here. */
   void stop() throws InterruptedException, ExecutionException {
-    loop.submit(() -> {
-      stopping = true;
-      List.copyOf(waiting).forEach(this::release);
-    }).get();
-    // Jobs that come meanwhile are kept: released at once, they would come again and again.
-    awaitSettled(Ringq.duration("RINGQ_GRACE", "25"));
-    loop.submit(() -> List.copyOf(running).forEach(this::release)).get();
-    awaitSettled(timeout);
+    loop.submit(() -> stopping = true).get();
+    Thread.sleep(ARRIVAL_MILLIS);
     loop.submit(() -> {
       Stream last = stream;
       stream = null;
       if (last != null) {
-        last.call.cancel("the worker stops", null);
+        last.call.cancel("the worker stops", null); // Before the release, which would bring the same jobs again.
       }
       List.copyOf(waiting).forEach(this::release);
+      extendOrphans();
     }).get();
+    awaitSettled(Ringq.duration("RINGQ_GRACE", "25"));
+    loop.submit(() -> List.copyOf(running).forEach(this::release)).get();
     awaitSettled(timeout);
     loop.submit(() -> {
       counts[Outcome.LOST.ordinal()] += held.size(); // Not settled in time.
@@ -154,7 +154,7 @@ final class RingqWorker {
   }
 
   private void checkSettled() {
-    if (held.size() == waiting.size()) {
+    if (held.isEmpty()) {
       settled.complete(null);
     }
   }
@@ -193,6 +193,9 @@ final class RingqWorker {
 
     @Override
     public void onNext(StreamResponse message) {
+      if (stream != this) {
+        return; // Cancelled by stop.
+      }
       if (message.hasInfo()) {
         info = message.getInfo();
         Ringq.log("stream %s is open, %d jobs in hand", info.getStreamId(), held.size());
@@ -201,6 +204,9 @@ final class RingqWorker {
           extendAll();
         }
         extendTimeout = Long.MAX_VALUE;
+        if (info.hasOrphanGrace()) {
+          orphanGrace = Durations.toNanos(info.getOrphanGrace());
+        }
         request.setContinuesStreamId(info.getStreamId());
         attempt = 0;
       }
@@ -229,10 +235,7 @@ final class RingqWorker {
         return; // Cancelled by stop.
       }
       if (info != null) {
-        // Else the server releases these jobs after the orphan_grace: an Extend that hangs must end in time for a repeat.
-        long grace = Durations.toNanos(info.getOrphanGrace());
-        extendTimeout = (grace > 0 ? grace : 5 * ONE_SECOND) / 2;
-        extendAll();
+        extendOrphans();
       }
       long least = HOPELESS.contains(Status.fromThrowable(error).getCode())
           ? MILLISECONDS.toNanos(LONGEST_PAUSE_MILLIS) : Math.min(Ringq.retryDelay(error), 30 * ONE_SECOND);
@@ -351,6 +354,12 @@ final class RingqWorker {
 
   private void extendAll() {
     held.values().forEach(job -> extend(job, null));
+  }
+
+  /** Without a stream the server releases these jobs after the orphan_grace: an Extend that hangs must end in time for a repeat. */
+  private void extendOrphans() {
+    extendTimeout = orphanGrace / 2;
+    extendAll();
   }
 
   /** Extends a lease, until it succeeds or a later call does it. With a checkpoint it is tried once. */
