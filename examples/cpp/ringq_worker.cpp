@@ -180,13 +180,12 @@ void Worker::run() {
 void Worker::stop() {
   events_->post([this] {
     if (std::exchange(stopping_, true)) return;
-    read_end_ = now() + kArrivalTime;
+    read_end_ = settle_from_ = now() + kArrivalTime;  // Each settle before would bring another job.
     grace_end_ = now() + seconds_setting("GRACE", 25);
     end_ = grace_end_ + 2 * client_.timeout();
   });
 }
 
-// Before the release, which would bring the same jobs again.
 void Worker::end_stream() {
   if (stream_) stream_->cancel();
   stream_.reset();
@@ -422,7 +421,7 @@ void Worker::nack(const EntryPtr& entry, v1::NackAction action, const std::strin
 void Worker::settle(const EntryPtr& entry, const char* outcome) {
   entry->state = Entry::State::kSettling;
   entry->outcome = outcome;
-  entry->settle_at = now() + Seconds(entries_.size() > 1 ? 0.003 : 0);
+  entry->settle_at = std::max<Time>(now() + Seconds(entries_.size() > 1 ? 0.003 : 0), settle_from_);
 }
 
 void Worker::settle_due(Time now) {

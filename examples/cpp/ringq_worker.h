@@ -126,7 +126,7 @@ class Worker {
   std::size_t running_ = 0;  // also cancelled ones that have not noticed it yet
   Seconds heartbeat_{20}, orphan_grace_{5};
   Time connect_at_ = now(), silent_at_ = Time::max(), started_{};
-  Time read_end_ = Time::max(), grace_end_ = Time::max(), end_ = Time::max();  // Of a stopped worker.
+  Time settle_from_{}, read_end_ = Time::max(), grace_end_ = Time::max(), end_ = Time::max();  // Of a stopped worker.
   // The handlers' threads take from `ready_`. The last members: they end first.
   std::mutex ready_mutex_;
   std::condition_variable_any ready_filled_;

@@ -71,7 +71,8 @@ class Worker:
 
     async def run(self):
         """Works until SIGTERM or SIGINT; a second signal ends the process at once."""
-        self.client, loop, stop = Client(), asyncio.get_running_loop(), asyncio.Event()
+        self.client, loop, stop, self.may_settle = Client(), asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        self.may_settle.set()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         reader = asyncio.create_task(self.read_streams())
@@ -89,9 +90,12 @@ class Worker:
         """Lets handlers finish. The other jobs go back, also those that are on their way here."""
         log.info("stopping: %d jobs run", len(self.handlers))
         self.stopping = True
+        self.may_settle.clear()  # Each settle would bring another job.
         await asyncio.wait([reader], timeout=ARRIVAL_TIME)
-        reader.cancel()  # Before the release, which would bring the same jobs again.
-        await asyncio.wait([reader], timeout=1)
+        while not reader.done():  # A message that comes at this moment may swallow it.
+            reader.cancel()
+            await asyncio.wait([reader], timeout=0.1)
+        self.may_settle.set()
         for job in self.waiting.values():
             self.release(job)
         self.waiting.clear()
@@ -239,6 +243,8 @@ class Worker:
 
     async def flush(self, method):
         await asyncio.sleep(GATHER_TIME if len(self.jobs) > 1 else 0)  # There is no other to wait for.
+        if method != "Extend":
+            await self.may_settle.wait()
         pairs, self.gathered[method] = self.gathered[method], []
         part, size = [], 0
         for pair in pairs:

@@ -93,6 +93,7 @@ module Ringq
       @counts = { acked: 0, nacked: 0, released: 0, lost: 0 }
       @connect_at, @failures, @extend_failures, @stream_id, @heartbeat, @orphan_grace = Ringq.now, 0, 0, '', 20.0, 5.0
       @silent_at = @read_end = @grace_end = @last_end = NEVER
+      @settle_from = 0
       @running = 0 # Threads of handlers, also of those whose job is lost.
     end
 
@@ -281,7 +282,7 @@ module Ringq
     def settle(entry, verb, item, outcome)
       entry.state, entry.verb, entry.item, entry.outcome = :settling, verb, item, outcome
       entry.tries, entry.most, entry.since = 0, MAX_ITEMS, nil
-      entry.settle_at = Ringq.now + (@entries.size > 1 ? 0.003 : 0)
+      entry.settle_at = [Ringq.now + (@entries.size > 1 ? 0.003 : 0), @settle_from].max
     end
 
     def settle_due(now)
@@ -369,11 +370,11 @@ module Ringq
     def stop
       return if @stopping
 
-      @stopping, @read_end, @grace_end = true, Ringq.now + ARRIVAL_TIME, Ringq.now + Ringq.setting('GRACE', '25').to_f
+      @stopping, @grace_end = true, Ringq.now + Ringq.setting('GRACE', '25').to_f
+      @settle_from = @read_end = Ringq.now + ARRIVAL_TIME # Each settle before would bring another job.
       @last_end = @grace_end + (2 * @client.timeout)
     end
 
-    # Before the release, which would bring the same jobs again.
     def end_stream
       @read_end = @silent_at = NEVER
       @stream&.cancel

@@ -97,11 +97,20 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         scenario: "graceful_stop",
-        fault: "releases jobs before its stream has ended",
+        fault: "begins handlers while it reads on",
         edits: &[(
             MACHINERY,
-            "        self.start_handlers()\n\n    def start_handlers",
-            "        self.start_handlers()\n        while self.stopping and self.waiting:\n            self.release(self.waiting.popitem()[1])\n\n    def start_handlers",
+            "len(self.handlers) < self.concurrency and not self.stopping",
+            "len(self.handlers) < self.concurrency and self.may_settle",
+        )],
+    },
+    Mutation {
+        scenario: "graceful_stop",
+        fault: "settles before its stream has ended",
+        edits: &[(
+            MACHINERY,
+            "        if method != \"Extend\":\n            await self.may_settle.wait()\n",
+            "",
         )],
     },
     Mutation {

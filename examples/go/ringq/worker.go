@@ -58,6 +58,7 @@ type Worker struct {
 	Grace       time.Duration // For handlers, after ctx has ended.
 
 	stopping    chan struct{}
+	streamsOver chan struct{}
 	handlers    context.Context // Ends when the grace is over.
 	mu          sync.Mutex      // Guards all below, and the lease and outcome of each job.
 	jobs        map[string]*Job
@@ -72,7 +73,7 @@ type Worker struct {
 
 // Run works until ctx ends. Then handlers finish; the other jobs go back, also those that are on their way here.
 func (w *Worker) Run(ctx context.Context) {
-	w.stopping, w.orphanGrace = make(chan struct{}), 5*time.Second
+	w.stopping, w.streamsOver, w.orphanGrace = make(chan struct{}), make(chan struct{}), 5*time.Second
 	w.jobs, w.counts = map[string]*Job{}, map[string]int{}
 	w.acks = gatherer[*pb.AckItem]{w: w, name: "Ack"}
 	w.acks.call = func(ctx context.Context, items []*pb.AckItem) (failures, error) {
@@ -92,10 +93,9 @@ func (w *Worker) Run(ctx context.Context) {
 	handlers, cancelHandlers := context.WithCancel(context.Background())
 	stream, cancelStream := context.WithCancel(context.Background())
 	w.handlers = handlers
-	reader := make(chan struct{})
 	go func() {
 		w.readStreams(stream)
-		close(reader)
+		close(w.streamsOver)
 	}()
 	<-ctx.Done()
 
@@ -104,8 +104,8 @@ func (w *Worker) Run(ctx context.Context) {
 	close(w.stopping)
 	w.mu.Unlock()
 	time.Sleep(arrivalTime)
-	cancelStream() // Before the release, which would bring the same jobs again.
-	<-reader
+	cancelStream()
+	<-w.streamsOver
 	w.releaseWaiting()
 	w.extendAll() // Or the server releases them, too, when the orphan grace is over.
 	wait(w.inHand(), w.Grace)
@@ -420,6 +420,9 @@ func (g *gatherer[T]) add(job *Job, item T) {
 }
 
 func (g *gatherer[T]) flush() {
+	if g.name != "Extend" && closed(g.w.stopping) {
+		<-g.w.streamsOver // Each settle would bring another job.
+	}
 	g.w.mu.Lock()
 	pairs := g.pairs
 	g.pairs = nil

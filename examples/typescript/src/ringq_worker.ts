@@ -68,6 +68,7 @@ export class Worker {
   private readonly tasks = new Set<Promise<void>>();
   private readonly stopping = new AbortController();
   private stream?: ClientReadableStream<pb.StreamResponse>;
+  private arrival?: Promise<void>;
   private orphanGrace = 5_000;
   /** The longest an Extend may take: less without a stream. */
   private extendTimeout = Infinity;
@@ -126,10 +127,10 @@ export class Worker {
   /** Finishes the running jobs and releases the others, also those that are on their way here. */
   async stop(): Promise<void> {
     this.stopping.abort();
-    await sleep(ARRIVAL_TIME);
+    await (this.arrival = sleep(ARRIVAL_TIME));
     const stream = this.stream;
     this.stream = undefined;
-    stream?.cancel(); // Before the release, which would bring the same jobs again.
+    stream?.cancel();
     this.waiting.forEach((job) => this.release(job));
     this.extendOrphans();
     await this.settled(setting("RINGQ_GRACE", 25));
@@ -222,6 +223,7 @@ export class Worker {
     job: Job, count: "acked" | "nacked" | "released", batcher: Batcher<T>, item: T, instead?: Instead<T>,
   ): Promise<void> {
     job.settling = true; // Its lease goes on being extended until the settle is through.
+    await this.arrival; // Each settle would bring another job.
     let reason: string | undefined;
     try {
       const { failure, repeated } = await batcher.add(item, this.timeout, () => this.held.has(job.delivery.receipt), instead);

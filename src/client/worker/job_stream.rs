@@ -121,6 +121,11 @@ impl JobStream {
         }
     }
 
+    /// Returns whether jobs may come before [`JobStream::next`] opens another stream.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.state, JobStreamState::Opening(_) | JobStreamState::Open { .. })
+    }
+
     /// Closes the stream; returns the messages that have already arrived.
     pub(super) fn close(&mut self) -> Vec<StreamResponse> {
         let mut rest = Vec::new();

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use ringq::pb::NackAction;
+use tokio_util::sync::CancellationToken;
 
+use super::super::answers::Answer;
 use super::super::call::Method;
 use super::super::handle::{Gym, secs};
 use super::super::jobs::job;
@@ -17,9 +19,9 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         is_essential: true,
         text: [
             "SIGTERM comes while one job runs, three wait and one more is on its way.",
-            "The stream is cancelled after 0.2 s, then the four are released; the running one is extended, and acked; exit code 0.",
+            "No other begins. The stream is cancelled after 0.2 s, then the four are released; what runs is extended, and acked; exit code 0.",
         ],
-        kind: Kind::Worker(&[("RINGQ_CONCURRENCY", "1"), ("RINGQ_CREDIT", "5")]),
+        kind: Kind::Worker(&[("RINGQ_CONCURRENCY", "2"), ("RINGQ_CREDIT", "6")]),
         play: |gym| Box::pin(graceful_stop(gym)),
     },
     Scenario {
@@ -40,12 +42,22 @@ fn released(log: &Log, id: &str) -> bool {
 }
 
 async fn graceful_stop(gym: Gym) -> Check<()> {
+    // The answer to its checkpoint decides when "ends" does.
+    let ends = CancellationToken::new();
+    let event = ends.clone();
+    gym.answer(Method::Extend, move |call| match call.item("ends") {
+        Some(_) => Answer::After(event.clone()),
+        None => Answer::Normal,
+    });
     let source = gym.source().await?;
     source.info()?;
-    source.deliver([job("a").steps(2, 1_200)])?;
+    source
+        .deliver([job("runs").lease(20.0).steps(2, 1_200), job("ends").lease(20.0).steps(2, 10)])?;
     source.deliver(["b", "c", "d"].map(job))?;
-    let runs = |log: &Log| log.items(Method::Extend, "a").iter().any(|it| it.checkpoint.is_some());
-    gym.expect(5.0, "a saves its first step", runs).await?;
+    let saved =
+        |log: &Log, id| log.items(Method::Extend, id).iter().any(|it| it.checkpoint.is_some());
+    let begun = |log: &Log| saved(log, "runs") && saved(log, "ends");
+    gym.expect(5.0, "two jobs save their first step", begun).await?;
     let at = gym.now();
     gym.terminate().await;
     let by_stream = !source.id().is_empty();
@@ -57,22 +69,25 @@ async fn graceful_stop(gym: Gym) -> Check<()> {
         // Pull calls may have left them here: then the worker never had them.
         back.retain(|id| gym.read(|log| log.delivered_at(id).is_some()));
     }
+    ends.cancel();
     let sentence = "the jobs that do not run are nacked with RELEASE at once";
     gym.expect(1.0, sentence, |log| back.iter().all(|id| released(log, id))).await?;
-    gym.check("a still runs", gym.read(|log| log.settles("a") == 0))?;
+    gym.expect_acked(1.0, &["ends"]).await?;
+    gym.check("the other one still runs", gym.read(|log| log.settles("runs") == 0))?;
     if by_stream {
-        check_stream_end(&gym, &source, &back)?;
+        check_stream_end(&gym, &source, &back).await?;
         let sentence = "a worker that cancels its stream while a job runs extends that job";
-        let extended = |log: &Log| log.with(Method::Extend, "a").iter().any(|it| it.at >= at);
+        let extended = |log: &Log| log.with(Method::Extend, "runs").iter().any(|it| it.at >= at);
         gym.expect(0.5, sentence, extended).await?;
     }
-    gym.expect_acked(5.0, &["a"]).await?;
+    gym.expect_acked(5.0, &["runs"]).await?;
     let stopped = gym.stopped(5.0).await?;
     let counted = (stopped.acked, stopped.released, stopped.nacked, stopped.lost);
-    let sentence =
-        format!("the last line counts one acked and {} released: {stopped:?}", back.len());
-    gym.check(sentence, counted == (1, back.len() as u64, 0, 0))?;
-    gym.check("only a runs", gym.ledger().len() == 1 && gym.done("a") == 1)
+    let count = back.len() as u64;
+    let sentence = format!("the last line counts two acked and {count} released: {stopped:?}");
+    gym.check(sentence, counted == (2, count, 0, 0))?;
+    let done = (gym.done("runs"), gym.done("ends"), gym.ledger().len());
+    gym.check("no other job runs", done == (1, 1, 2))
 }
 
 /// Time at which the worker cancelled this stream.
@@ -83,20 +98,19 @@ fn ended(log: &Log, source: &Source) -> Option<Duration> {
 /// Delivers a job that was on its way at SIGTERM: a worker that has cancelled its stream never gets it.
 async fn deliver_one_more(gym: &Gym, source: &Source) -> Check<()> {
     let sentence = "a stopped worker reads on for 0.2 s: jobs may be on their way";
-    gym.holds(gym.now() + secs(0.05), sentence, |log| ended(log, source).is_none()).await?;
+    gym.holds(gym.now() + secs(0.03), sentence, |log| ended(log, source).is_none()).await?;
     source.deliver([job("e")])
 }
 
-fn check_stream_end(gym: &Gym, source: &Source, back: &[&str]) -> Check<()> {
-    let (ended, first) = gym.read(|log| {
-        let nacks = back.iter().filter_map(|id| log.with(Method::Nack, id).first().map(|it| it.at));
-        (ended(log, source), nacks.min())
+/// Nothing may be settled before the stream has ended, which is noticed beside the calls.
+async fn check_stream_end(gym: &Gym, source: &Source, back: &[&str]) -> Check<()> {
+    let sentence = "nothing is settled before the stream has ended: it would bring another job";
+    let ended = gym.expect(0.5, sentence, |log| ended(log, source)).await?;
+    let first = gym.read(|log| {
+        let nacks = back.iter().flat_map(|id| log.with(Method::Nack, id));
+        nacks.chain(log.with(Method::Ack, "ends")).map(|call| call.at).min()
     });
-    // The end of the stream is noticed beside the calls.
-    let is_first = ended.zip(first).is_some_and(|(ended, first)| ended <= first + secs(0.02));
-    let sentence =
-        "no job is released before the stream has ended: each RELEASE would bring another";
-    gym.check(sentence, is_first)
+    gym.check(sentence, ended <= first.unwrap_or_default() + secs(0.05))
 }
 
 async fn stop_after_grace(gym: Gym) -> Check<()> {
@@ -105,8 +119,8 @@ async fn stop_after_grace(gym: Gym) -> Check<()> {
     source.deliver([job("a").steps(20, 500)])?;
     let runs = |log: &Log| log.items(Method::Extend, "a").iter().any(|it| it.checkpoint.is_some());
     gym.expect(5.0, "a saves its first step", runs).await?;
-    gym.terminate().await;
     let at = gym.now();
+    gym.terminate().await;
     gym.expect(4.0, "a is nacked with RELEASE", |log| released(log, "a")).await?;
     let after = gym.now().saturating_sub(at);
     let sentence = format!("a may run for the grace of 1 s, not for {after:?}");

@@ -29,9 +29,6 @@ use logging::LoggedConnectionState;
 
 /// Maximum number of lost jobs that wait for the session.
 const LOST_MAX: usize = 64;
-/// Time for which a stopped worker reads on, for jobs that were on their way. One that never arrives waits for the
-/// server's `orphan_grace`, and counts as a crash.
-const ARRIVAL_MAX: Duration = Duration::from_millis(200);
 
 pub(super) struct WorkerSession {
     client: Client,
@@ -66,6 +63,8 @@ pub(super) struct WorkerSession {
     lost: (mpsc::Sender<JobSlot>, mpsc::Receiver<JobSlot>),
     /// Time at which a stopped worker closes its stream.
     read_until: Option<Instant>,
+    /// Outcomes until then: each settle would make room for another job.
+    held_back: Vec<(JobSlot, Outcome)>,
     /// Time at which running handlers are dropped.
     grace_until: Option<Instant>,
     /// Time at which a stopped worker gives up the settles that have no answer.
@@ -126,6 +125,7 @@ impl WorkerSession {
             grace: worker.grace,
             lost: mpsc::channel(LOST_MAX),
             read_until: None,
+            held_back: Vec::new(),
             grace_until: None,
             settle_until: None,
             broken_since: None,
@@ -153,7 +153,7 @@ impl WorkerSession {
             let alarm = self.next_deadline();
             tokio::select! {
                 biased;
-                () = &mut stop, if !self.stopped => self.stop(ARRIVAL_MAX),
+                () = &mut stop, if !self.stopped => self.stop(),
                 // Leases are extended first, under any load.
                 () = sleep_until_some(alarm) => self.on_deadline(Instant::now()),
                 // A job that is lost is not settled when its handler ends.
@@ -198,6 +198,7 @@ impl WorkerSession {
         self.connected = matches!(event, JobStreamEvent::Message(_));
         match event {
             JobStreamEvent::Message(message) => self.on_message(*message),
+            _ if self.stopped => self.give_back(),
             JobStreamEvent::Ended if self.reached_max_jobs() => self.stop_taking_jobs(),
             JobStreamEvent::Ended => {
                 debug!("the server ended the job stream; opening another one");
@@ -211,7 +212,7 @@ impl WorkerSession {
             }
             JobStreamEvent::Rejected(error) => {
                 self.rejected = Some(error);
-                self.stop(Duration::ZERO);
+                self.stop();
             }
         }
     }
@@ -308,9 +309,6 @@ impl WorkerSession {
             Err(error) => (error.id(), join_error_outcome(error)),
         };
         let Some(run) = self.running.remove(&id) else { return };
-        if self.stopped && !self.closing && matches!(outcome, Outcome::Release { .. }) {
-            self.give_back();
-        }
         let outcomes = std::iter::repeat_n(outcome, run.slots.len());
         for (slot, outcome) in run.slots.into_iter().zip(outcomes) {
             self.handler_of.remove(&slot);
@@ -319,6 +317,10 @@ impl WorkerSession {
     }
 
     fn settle(&mut self, slot: JobSlot, outcome: Outcome) {
+        if self.read_until.is_some() {
+            self.held_back.push((slot, outcome));
+            return;
+        }
         // Without a lease the job was lost, and counted as unsettled.
         if let Some(lease) = self.leases.settle(slot) {
             self.settler.settle(slot, lease, outcome);

@@ -16,6 +16,9 @@ use crate::pb::{Revocation, RevocationReason};
 const EXTEND_PARTS: u32 = 4;
 /// Shortest timeout of an Extend.
 const EXTEND_TIMEOUT_MIN: Duration = Duration::from_millis(100);
+/// Time for which a stopped worker reads on, from its last settle, for jobs that are on their way. One that never arrives
+/// waits for the server's `orphan_grace`, and counts as a crash.
+const ARRIVAL_MAX: Duration = Duration::from_millis(200);
 
 // === impl WorkerSession ===
 
@@ -58,6 +61,8 @@ impl WorkerSession {
     }
 
     pub(super) fn on_settled(&mut self, settled: SettledJob) {
+        // It made room for another job.
+        self.read_until = self.read_until.map(|_| Instant::now() + ARRIVAL_MAX);
         let SettledJob { slot, kind, result, result_refused } = settled;
         let Some(job) = self.leases.remove(slot) else { return };
         if let Err(error) = result {
@@ -183,22 +188,25 @@ impl WorkerSession {
         self.extend_all();
     }
 
-    /// Begins no more jobs, and `arrival` later takes no more.
-    pub(super) fn stop(&mut self, arrival: Duration) {
+    /// Begins no more jobs, and takes no more once those have come that may be on their way.
+    pub(super) fn stop(&mut self) {
         let now = Instant::now();
         self.stopped = true;
         self.grace_until = self.grace.and_then(|grace| now.checked_add(grace));
-        self.read_until = Some(now + arrival);
+        if self.stream.is_open() {
+            self.read_until = Some(now + ARRIVAL_MAX);
+        } else {
+            self.give_back();
+        }
     }
 
-    /// Takes no more jobs, and releases those that have not begun. Before the end of the stream each release would make the
-    /// server send another one.
+    /// Takes no more jobs, and releases those that have not begun.
     pub(super) fn give_back(&mut self) {
         self.read_until = None;
         self.close();
-        for slot in self.pending.take_all() {
-            self.settle(slot, Outcome::release());
-        }
+        let held_back = std::mem::take(&mut self.held_back).into_iter();
+        let pending = self.pending.take_all().into_iter().map(|slot| (slot, Outcome::release()));
+        held_back.chain(pending).for_each(|(slot, outcome)| self.settle(slot, outcome));
         self.extend_all();
     }
 

@@ -83,6 +83,9 @@ final class RingqWorker {
   private int attempt;
   private Stream stream;
   private boolean stopping;
+  /** True while a stopped worker reads on: each settle would bring another job. */
+  private boolean isArriving;
+  private final List<Runnable> heldBack = new ArrayList<>();
   private long orphanGrace = 5 * ONE_SECOND;
   /** The longest an Extend may take: less without a stream. */
   private long extendTimeout = Long.MAX_VALUE;
@@ -121,14 +124,16 @@ final class RingqWorker {
 
   /** Finishes the running jobs and releases the others, also those that are on their way here. */
   void stop() throws InterruptedException, ExecutionException {
-    loop.submit(() -> stopping = true).get();
+    loop.submit(() -> stopping = isArriving = true).get();
     Thread.sleep(ARRIVAL_MILLIS);
     loop.submit(() -> {
       Stream last = stream;
       stream = null;
       if (last != null) {
-        last.call.cancel("the worker stops", null); // Before the release, which would bring the same jobs again.
+        last.call.cancel("the worker stops", null);
       }
+      isArriving = false;
+      heldBack.forEach(Runnable::run);
       List.copyOf(waiting).forEach(this::release);
       extendOrphans();
     }).get();
@@ -338,6 +343,10 @@ final class RingqWorker {
   private <T extends MessageLite> void settle(
       Job job, Outcome outcome, Batcher<T> batcher, T item, Batcher.Instead<T> instead) {
     job.settling = true; // Its lease goes on being extended until the settle is through.
+    if (isArriving) {
+      heldBack.add(() -> settle(job, outcome, batcher, item, instead));
+      return;
+    }
     batcher.add(item, timeout, () -> held.get(job.receipt()) == job, instead).whenComplete((answer, error) -> {
       // After a repeated Ack, the job is gone because the first one was applied.
       boolean done = error == null && (answer.failure() == null || (outcome == Outcome.ACKED && answer.repeated()
