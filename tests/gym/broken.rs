@@ -43,7 +43,8 @@ pub(crate) async fn run(only: &[String], at_once: usize) -> Result<bool, String>
     Ok(noticed == count)
 }
 
-/// Plays a scenario with a broken program, and returns whether it failed.
+/// Plays a scenario with a broken program, and returns whether it failed. A moment in which this machine did nothing may
+/// hide a fault: what was not noticed is played once more.
 async fn trial(mutation: &Mutation, scenario: Scenario) -> Result<bool, String> {
     let Mutation { scenario: name, fault, .. } = mutation;
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
@@ -53,7 +54,12 @@ async fn trial(mutation: &Mutation, scenario: Scenario) -> Result<bool, String> 
     }
     let command = |name: &str| format!("'{}'", folder.path().join(name).display());
     let (worker, producer) = (command("run-worker"), command("run-producer"));
-    let outcome = scenario.run(Commands { worker, producer, json: false }).await;
+    let commands = Commands { worker, producer, json: false };
+    let mut outcome = scenario.run(commands.clone()).await;
+    if outcome.failure.is_none() {
+        println!("not noticed {name}, {fault}: played again");
+        outcome = scenario.run(commands).await;
+    }
     let took = outcome.took.as_secs_f64();
     match &outcome.failure {
         Some(sentence) => println!("ok {name}, {fault}: {sentence} ({took:.1} s)"),
@@ -83,13 +89,17 @@ fn broken_files(mutation: &Mutation) -> Result<BTreeMap<&'static str, String>, S
     Ok(files)
 }
 
-/// Copies the programs in Python; what `build` has made stays where it is.
+/// Copies the programs in Python; what `build` has made stays where it is. Compiled programs do not: one of the same
+/// second and size would be taken for another.
 fn copy(to: &Path) -> Result<(), String> {
     let from = examples().join("python");
     let failed = |error: std::io::Error| format!("{}: {error}", from.display());
     for entry in fs::read_dir(&from).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let target = to.join(entry.file_name());
+        if entry.file_name() == "__pycache__" {
+            continue;
+        }
         if entry.path().is_file() {
             fs::copy(entry.path(), target).map_err(failed)?;
         } else {

@@ -119,12 +119,13 @@ async fn cut_stream(gym: Gym) -> Check<()> {
     let longest = pauses.iter().max().copied().unwrap_or_default();
     let sentence = format!("pauses before a new stream are below 1 s: {pauses:?}");
     gym.check(sentence, longest < secs(1.0))?;
-    let pauses = &pauses[2..];
-    let shortest = pauses.iter().min().copied().unwrap_or_default();
-    let longest = pauses.iter().max().copied().unwrap_or_default();
+    let mut pauses = pauses.split_off(2);
     let sentence =
         format!("pauses before a new stream are random, neither 0 nor equal: {pauses:?}");
-    gym.check(sentence, longest > secs(0.03) && longest - shortest > secs(0.003))?;
+    pauses.sort();
+    // Two of them: one may be a moment in which this machine did nothing.
+    let is_long = pauses[3] > secs(0.03) && pauses[2] > secs(0.01);
+    gym.check(sentence, is_long && pauses[3] - pauses[0] > secs(0.003))?;
     gym.expect_acked(10.0, &["a", "b"]).await?;
     let once = gym.read(|log| log.settles("a") == 1 && log.settles("b") == 1);
     gym.check("each job is settled once", once)?;
