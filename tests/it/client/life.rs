@@ -54,33 +54,6 @@ async fn a_stop_finishes_what_runs_and_gives_back_what_waits() {
     assert_eq!(begun.get(), 3);
 }
 
-/// A job that never arrives would wait for the grace of 5 s, and count as a crash.
-#[tokio::test]
-async fn a_stop_under_load_leaves_no_job_on_its_way() {
-    let server = Server::start().await;
-    let (client, look) = (connect(&server), server.connect().await);
-    for (concurrency, slow) in [(1, 0), (2, 0), (16, 0), (101, 0), (101, 500)] {
-        // A machine that stalls for 0.2 s leaves some.
-        let mut left = Vec::new();
-        while left.last() != Some(&0) {
-            assert!(left.len() < 3, "{concurrency} handlers of {slow} ms left behind {left:?}");
-            let topic = format!("t{concurrency}-{slow}-{}", left.len());
-            enqueue(&client, jobs(&topic, 2_000)).await;
-            let (begun, worker) = (Count::default(), Worker::new(client.clone(), [topic.as_str()]));
-            let count = begun.clone();
-            let worker = Running::start(worker.concurrency(concurrency), move |_| {
-                let nth = count.add() as u64;
-                // Spread over their time, so that some end at any moment of the stop.
-                tokio::time::sleep(millis(if slow > 0 { slow / 2 + nth * 7 % slow } else { 0 }))
-            });
-            begun.reaches(300).await;
-            let summary = worker.stop().await;
-            assert_eq!(summary.acked as usize, begun.get(), "{concurrency}: {summary:?}");
-            left.push(look.stats(&topic).await.running);
-        }
-    }
-}
-
 #[tokio::test]
 async fn a_worker_ends_after_its_jobs_and_leaves_the_others() {
     let server = Server::start().await;
