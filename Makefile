@@ -17,9 +17,9 @@ run: ## Run a server on 127.0.0.1:7700, data in ringq-data; ARGS="--flag value" 
 build: ## Build the release binary, target/release/ringq
 	cargo build --locked --release
 
-test: ## Run all tests; what needs a tool that cannot be had is skipped, with CI=true an error
+test: ## Run all tests, a failed one twice; what needs a tool that cannot be had is skipped, with CI=true an error
 	.ci/install-test-tools
-	PATH="$(TOOLS):$$PATH" RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked
+	PATH="$(TOOLS):$$PATH" RUST_TEST_THREADS=$(TEST_THREADS) .ci/test
 
 lint: ## Check formatting, clippy, the documentation, the dependencies and the contract
 	.ci/run fmt clippy doc deny proto-lint

@@ -13,6 +13,9 @@ use super::languages::{LANGUAGES, Language};
 use super::scenario::{Outcome, Scenario, run_all};
 use super::scenarios;
 
+/// Most failed scenarios that are played again: more than these are no accident.
+const RETRIES_MAX: usize = 5;
+
 /// Plays scenarios with workers and producers against a scripted server.
 #[derive(Parser)]
 #[command(name = "gym")]
@@ -38,6 +41,9 @@ struct Arguments {
     /// Scenarios that run at the same time
     #[arg(long, default_value_t = 4)]
     jobs: usize,
+    /// Play a scenario that failed once more, alone; if it passes then, only print `FLAKY NAME`
+    #[arg(long)]
+    retry: bool,
     /// Print the record of scenarios that pass, too
     #[arg(long)]
     log: bool,
@@ -117,9 +123,19 @@ async fn play(arguments: &Arguments) -> Result<bool, String> {
         }
         let start = Instant::now();
         let report = |outcome: &Outcome| println!("{}", outcome.text(arguments.log));
-        let outcomes = run_all(chosen, commands, arguments.jobs, report).await;
-        let failed: Vec<_> =
-            outcomes.iter().filter(|it| it.failure.is_some()).map(|it| it.name).collect();
+        let outcomes = run_all(chosen.clone(), commands.clone(), arguments.jobs, report).await;
+        let names_of_failed = |outcomes: &[Outcome]| -> Vec<&str> {
+            outcomes.iter().filter(|it| it.failure.is_some()).map(|it| it.name).collect()
+        };
+        let mut failed = names_of_failed(&outcomes);
+        if arguments.retry && (1..=RETRIES_MAX).contains(&failed.len()) {
+            let again = chosen.into_iter().filter(|it| failed.contains(&it.name)).collect();
+            let failed_twice = names_of_failed(&run_all(again, commands, 1, report).await);
+            for flaky in failed.iter().filter(|name| !failed_twice.contains(name)) {
+                println!("FLAKY {name} {flaky}");
+            }
+            failed = failed_twice;
+        }
         let (count, took) = (outcomes.len(), start.elapsed().as_secs_f64());
         println!("{} of {count} scenarios passed in {took:.0} s", count - failed.len());
         if !failed.is_empty() {

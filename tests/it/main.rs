@@ -10,6 +10,8 @@
 mod apart;
 /// Inspection without a server.
 mod by_hand;
+/// Scripts of `.ci`.
+mod ci;
 /// The commands of `ringq` as processes; a file per command.
 mod cli;
 /// `ringq::client` against a real server: producers, workers, errors, the examples.
