@@ -35,6 +35,8 @@ pub mod http;
 #[cfg(feature = "server")]
 mod keda;
 #[cfg(feature = "server")]
+mod line_writer;
+#[cfg(feature = "server")]
 mod log_limiter;
 #[cfg(feature = "server")]
 pub mod metrics;
@@ -51,6 +53,8 @@ pub mod shards;
 pub mod shutdown;
 #[cfg(feature = "server")]
 mod source_files;
+#[cfg(feature = "server")]
+mod stderr;
 #[cfg(feature = "server")]
 pub mod store;
 #[cfg(feature = "server")]

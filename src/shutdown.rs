@@ -6,6 +6,8 @@ use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal as listen};
 use tokio_util::sync::CancellationToken;
 
+use crate::stderr;
+
 /// Exit code after a second signal: 128 + SIGINT.
 const INTERRUPTED: i32 = 130;
 
@@ -30,6 +32,7 @@ async fn watch(mut terminate: Signal, mut interrupt: Signal, requested: Cancella
     requested.cancel();
     next(&mut terminate, &mut interrupt).await;
     tracing::warn!("received a second signal, ending the process at once");
+    stderr::flush();
     std::process::exit(INTERRUPTED);
 }
 

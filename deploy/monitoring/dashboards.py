@@ -197,6 +197,8 @@ OVERVIEW = dashboard("ringq-overview", "ringq: overview", "All servers, topics a
               "Resident memory. Jobs are not kept in memory: it follows streams, connections and calls, not the backlog."),
         panel("Open files", "percentunit", [("process_open_fds{JOB} / process_max_fds{JOB}", "{{instance}}")],
               "Connections and files in use, as a part of the limit. At 100 % connections are refused.", limits=(0.8, 0.9)),
+        panel("Lost log lines", "short", [("increase(ringq_log_lines_lost_total{JOB}RATE)", "{{instance}}")],
+              "The reader of standard error does not take them: look at the log driver or collector of that server.", limits=ANY),
     ]),
 ])
 

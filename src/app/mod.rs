@@ -206,7 +206,7 @@ fn follow_identities(
 /// Opens the audit log.
 fn audit(config: &Config, clock: &Clock) -> std::io::Result<AuditLog> {
     let Some(target) = &config.audit_log else { return Ok(AuditLog::off()) };
-    let writer = AuditWriter::open(target)?;
+    let writer = AuditWriter::open(target, clock.clone())?;
     Ok(AuditLog::new(clock.clone(), config.audit_calls, writer))
 }
 

@@ -81,6 +81,9 @@ pub(super) struct Entry<'a> {
     /// Number of refusals like this one that have no line.
     #[serde(skip_serializing_if = "Option::is_none")]
     suppressed: Option<u64>,
+    /// Number of lines before this one that were lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<u64>,
 }
 
 // === impl AuditNote ===
@@ -187,6 +190,7 @@ impl<'a> Entry<'a> {
             error: call.error.filter(|error| !error.is_empty()),
             took_ms: u64::try_from(call.took.as_millis()).ok(),
             suppressed,
+            lost: None,
         }
     }
 
@@ -203,7 +207,12 @@ impl<'a> Entry<'a> {
             error,
             took_ms: None,
             suppressed: None,
+            lost: None,
         }
+    }
+
+    pub(super) fn of_lost_lines(now: Time, lost: u64) -> Entry<'a> {
+        Entry { lost: Some(lost), ..Entry::of_event(now, "lines_lost", None) }
     }
 }
 

@@ -1,16 +1,19 @@
 //! Target of the audit log. Lines are written by a thread of their own: a slow disk delays no call.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_appender::rolling::{RollingFileAppender, Rotation};
 
 use super::entry::Entry;
+use crate::clock::Clock;
+use crate::line_writer::LineWriter;
 
-/// Maximum number of lines that wait for the target; more are lost, and counted. A server must not stand still because
-/// its log does.
-const LINES_MAX: usize = 65_536;
+/// Maximum number of bytes of lines that wait for the target; lines beyond that are lost, and counted.
+const BYTES_MAX: usize = 16 << 20;
+/// Maximum time that the end of the process waits for the target.
+const END_MAX: Duration = Duration::from_secs(1);
 /// Maximum number of files that are kept, one a day.
 const FILES_MAX: usize = 90;
 /// Name of a file around its date.
@@ -26,27 +29,22 @@ pub enum AuditTarget {
 }
 
 /// Writer of lines.
-pub struct AuditWriter {
-    lines: NonBlocking,
-    lost: ErrorCounter,
-    /// Writes what waits when it is dropped.
-    _guard: WorkerGuard,
-}
+pub struct AuditWriter(LineWriter);
 
 // === impl AuditWriter ===
 
 impl AuditWriter {
-    /// Opens the target.
+    /// Opens the target. `clock` is the time of lines that report lost ones.
     ///
     /// # Errors
     /// The error of the system, if the directory cannot be made or its file cannot be opened.
-    pub fn open(target: &AuditTarget) -> io::Result<AuditWriter> {
-        let builder = NonBlockingBuilder::default()
-            .buffered_lines_limit(LINES_MAX)
-            .lossy(true)
-            .thread_name("ringq-audit");
-        let (lines, guard) = match target {
-            AuditTarget::Stdout => builder.finish(io::stdout()),
+    pub fn open(target: &AuditTarget, clock: Clock) -> io::Result<AuditWriter> {
+        let lost_line = move |lost| line(&Entry::of_lost_lines(clock.now(), lost));
+        let start = |target: Box<dyn io::Write + Send>| {
+            LineWriter::start("ringq-audit", target, BYTES_MAX, lost_line)
+        };
+        let lines = match target {
+            AuditTarget::Stdout => start(Box::new(io::stdout())),
             AuditTarget::Directory(directory) => {
                 let file = RollingFileAppender::builder()
                     .rotation(Rotation::DAILY)
@@ -55,23 +53,44 @@ impl AuditWriter {
                     .max_log_files(FILES_MAX)
                     .build(directory)
                     .map_err(io::Error::other)?;
-                builder.finish(file)
+                start(Box::new(file))
             }
         };
-        let lost = lines.error_counter();
-        Ok(AuditWriter { lines, lost, _guard: guard })
+        lines.map(AuditWriter)
     }
 
     /// Writes a line, as soon as the target takes it.
     pub(super) fn write(&self, entry: &Entry<'_>) {
-        let Ok(mut line) = serde_json::to_vec(entry) else { return };
-        line.push(b'\n');
-        // It fails if the thread has ended, with the process.
-        let _ = self.lines.clone().write_all(&line);
+        self.0.write(&line(entry));
     }
 
     /// Returns the number of lines that were lost.
     pub(super) fn lost_lines(&self) -> u64 {
-        self.lost.dropped_lines() as u64
+        self.0.lost_lines()
+    }
+}
+
+impl Drop for AuditWriter {
+    fn drop(&mut self) {
+        self.0.flush(END_MAX);
+    }
+}
+
+fn line(entry: &Entry<'_>) -> Vec<u8> {
+    let Ok(mut line) = serde_json::to_vec(entry) else { return Vec::new() };
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Time;
+
+    #[test]
+    fn a_line_has_the_number_of_lost_ones() {
+        let text = String::from_utf8(line(&Entry::of_lost_lines(Time(0), 7))).unwrap();
+        let expected = r#"{"time":"1970-01-01T00:00:00.000Z","event":"lines_lost","lost":7}"#;
+        assert_eq!(text, format!("{expected}\n"));
     }
 }

@@ -1,6 +1,5 @@
 //! Failure of a command: problem, reason, hint and exit code.
 
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use tonic::Code;
 use super::text::printable;
 use crate::client::Error;
 use crate::config::{InvalidSettings, show_duration};
+use crate::stderr;
 
 /// The request failed: the server rejected it, or the wanted result was not reached.
 pub(super) const FAILED: u8 = 1;
@@ -91,8 +91,7 @@ impl CommandFailure {
     pub(super) fn print(&self) {
         self.problems.iter().for_each(|problem| print_error(problem));
         if let Some(hint) = &self.hint {
-            // An error here means that stderr is closed: there is no reader.
-            let _ = writeln!(io::stderr(), "  {}", printable(hint));
+            print_note(&format!("  {hint}"));
         }
     }
 }
@@ -110,16 +109,30 @@ impl From<anyhow::Error> for CommandFailure {
     }
 }
 
-/// Prints a line on stderr. A closed stderr is ignored: it has no reader.
+/// Prints a line on stderr.
 pub(super) fn print_error(problem: &str) {
-    let style = anstyle::AnsiColor::Red.on_default().bold();
     let problem = printable(problem);
-    let _ = writeln!(anstream::stderr(), "{style}ringq:{style:#} {problem}");
+    if stderr::is_coloured() {
+        let style = anstyle::AnsiColor::Red.on_default().bold();
+        stderr::write(format!("{style}ringq:{style:#} {problem}\n").as_bytes());
+    } else {
+        stderr::write(format!("ringq: {problem}\n").as_bytes());
+    }
+}
+
+/// Queues all lines for stderr from now on, so that this process never waits for its reader.
+pub(super) fn queue_stderr() -> Result<(), CommandFailure> {
+    let lost = |lost| {
+        let lines = if lost == 1 { "line was" } else { "lines were" };
+        format!("ringq: {lost} {lines} lost: the reader of standard error did not take them\n")
+    };
+    stderr::queue(move |count| lost(count).into_bytes())
+        .map_err(|error| anyhow::Error::from(error).context("cannot start a thread").into())
 }
 
 /// Prints a note on stderr that is not a failure.
 pub(super) fn print_note(text: &str) {
-    let _ = writeln!(io::stderr(), "{}", printable(text));
+    stderr::write(format!("{}\n", printable(text)).as_bytes());
 }
 
 /// Returns the notice of a retry, without which a command would seem to do nothing.

@@ -1,9 +1,8 @@
 //! Wraps help texts to the width of the terminal. In the source, text after the flags has one line per paragraph,
 //! list entry or command; this module wraps these lines for all commands.
 
-use std::io;
-
 use clap::Command;
+use rustix::stdio;
 use rustix::termios::tcgetwinsize;
 
 use crate::config;
@@ -23,7 +22,11 @@ pub(super) fn fit_to_terminal(command: Command) -> Command {
 
 /// Returns the width of the terminal, or the value of COLUMNS without one.
 fn columns() -> Option<usize> {
-    let sizes = [tcgetwinsize(io::stdout()), tcgetwinsize(io::stderr()), tcgetwinsize(io::stdin())];
+    let sizes = [
+        tcgetwinsize(stdio::stdout()),
+        tcgetwinsize(stdio::stderr()),
+        tcgetwinsize(stdio::stdin()),
+    ];
     let mut columns = sizes.into_iter().flatten().map(|size| usize::from(size.ws_col));
     columns.find(|columns| *columns > 0).or_else(|| config::variable("COLUMNS")?.parse().ok())
 }

@@ -32,13 +32,14 @@ mod values;
 mod work;
 mod worker;
 
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::config::unknown_variables;
+use crate::stderr;
 use exit::{CommandFailure, print_note};
+use output::StdoutWriter;
 use serve_args::ServeArgs;
 
 /// Text below the help of `ringq serve`.
@@ -194,21 +195,19 @@ pub fn run() -> ExitCode {
         CliCommand::Completions(completions) => completions.run(),
         CliCommand::Version => write_stdout(concat!("ringq ", env!("CARGO_PKG_VERSION"), "\n")),
     };
-    match result {
+    let code = match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
-    }
+    };
+    stderr::flush();
+    code
 }
 
 /// Writes data to stdout. A reader that closed it early is not a failure.
 fn write_stdout(data: &str) -> Result<(), CommandFailure> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(data.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(anyhow::Error::from(error).context("cannot write to standard output").into())
-        }
-        _ => Ok(()),
-    }
+    let mut out = StdoutWriter::new();
+    out.write_bytes(data.as_bytes())?;
+    out.flush()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! JSON is canonical proto3 JSON of the messages of the API, as `grpcurl` prints them: a message as an indented
 //! object, a list as an array with one row per line.
 
-use std::io::{self, BufWriter, IsTerminal as _, StdoutLock, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use anstream::{AutoStream, ColorChoice};
 use anyhow::{Context as _, anyhow};
@@ -19,6 +19,8 @@ use crate::{canonical_json, pb};
 const HEADING: anstyle::Style = anstyle::Style::new().bold();
 /// Spaces between columns.
 const GAP: u16 = 2;
+/// Bytes that are held before they are written.
+const BUFFER_BYTES: usize = 8 << 10;
 
 /// `-o table|json`.
 #[derive(Clone, Debug, Args)]
@@ -47,7 +49,9 @@ impl OutputArgs {
 
 /// Standard output. Once its reader has closed it, writes are dropped.
 pub(super) struct StdoutWriter {
-    stdout: BufWriter<StdoutLock<'static>>,
+    buffer: Vec<u8>,
+    /// True if everything is held until it is flushed.
+    is_held: bool,
     colour: bool,
     terminal: bool,
     /// Columns of the terminal, if stdout is one.
@@ -65,12 +69,20 @@ impl StdoutWriter {
         let terminal = stdout.is_terminal();
         let columns = if terminal { columns(&stdout) } else { None };
         StdoutWriter {
-            stdout: BufWriter::new(stdout.lock()),
+            buffer: Vec::new(),
+            is_held: false,
             colour,
             terminal,
             columns,
             closed: false,
         }
+    }
+
+    /// Creates a writer that writes only when it is flushed.
+    pub(super) fn held() -> StdoutWriter {
+        let mut out = StdoutWriter::new();
+        out.is_held = true;
+        out
     }
 
     /// Returns whether the reader has closed stdout, so that more data is useless.
@@ -84,8 +96,10 @@ impl StdoutWriter {
 
     /// Writes bytes unchanged.
     pub(super) fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), CommandFailure> {
-        let result = if self.closed { Ok(()) } else { self.stdout.write_all(bytes) };
-        self.check(result)
+        if !self.closed {
+            self.buffer.extend_from_slice(bytes);
+        }
+        if self.buffer.len() >= BUFFER_BYTES && !self.is_held { self.flush() } else { Ok(()) }
     }
 
     /// Writes a line.
@@ -96,8 +110,16 @@ impl StdoutWriter {
 
     /// Makes everything written so far visible.
     pub(super) fn flush(&mut self) -> Result<(), CommandFailure> {
-        let result = if self.closed { Ok(()) } else { self.stdout.flush() };
+        let result = write_stdout(&std::mem::take(&mut self.buffer));
         self.check(result)
+    }
+
+    /// Flushes without blocking the thread while the reader takes nothing. A write that has begun goes on if the future is
+    /// dropped.
+    pub(super) async fn flush_in_turn(&mut self) -> Result<(), CommandFailure> {
+        let bytes = std::mem::take(&mut self.buffer);
+        let written = tokio::task::spawn_blocking(move || write_stdout(&bytes)).await;
+        self.check(written.unwrap_or_else(|error| Err(io::Error::other(error))))
     }
 
     /// Returns `text` as a heading, in bold on a terminal.
@@ -117,6 +139,15 @@ impl StdoutWriter {
             Ok(()) => Ok(()),
         }
     }
+}
+
+fn write_stdout(bytes: &[u8]) -> io::Result<()> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes)?;
+    stdout.flush()
 }
 
 /// Returns the width of the terminal, if known.
@@ -278,8 +309,13 @@ impl JsonList {
     }
 
     pub(super) fn end(self, out: &mut StdoutWriter) -> Result<(), CommandFailure> {
-        out.write_line(if self.begun { "\n]" } else { "[]" })?;
+        self.close(out)?;
         out.flush()
+    }
+
+    /// Writes the end without flushing it.
+    pub(super) fn close(self, out: &mut StdoutWriter) -> Result<(), CommandFailure> {
+        out.write_line(if self.begun { "\n]" } else { "[]" })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Purges of a topic or of a group: remove the jobs that are in given states.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 
 use clap::Args;
 
@@ -9,6 +9,7 @@ use super::exit::{self, CommandFailure, print_error};
 use super::job_state::{self, JobStateArg};
 use super::output::{OutputArgs, StdoutWriter, print_json};
 use crate::pb::{GetServerInfoRequest, JobState, PurgeTopicRequest, PurgeTopicResponse};
+use crate::stderr;
 
 /// Feature of servers that purge single groups.
 const FEATURE: &str = "group_purge";
@@ -76,7 +77,7 @@ async fn check_feature(connection: &ServerConnection) -> Result<(), CommandFailu
 impl PurgeArgs {
     pub(super) async fn run(&self, part: &PurgedPart<'_>) -> Result<(), CommandFailure> {
         let asks = !self.dry_run && !self.yes;
-        if asks && !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+        if asks && !(io::stdin().is_terminal() && stderr::is_terminal()) {
             let problem = "this removes jobs for good, and there is no terminal to ask at";
             let hint = "confirm it with --yes, or count the jobs with --dry-run";
             return Err(CommandFailure::usage(problem).with_hint(hint));
@@ -143,9 +144,7 @@ impl PurgeArgs {
             part.name(),
             states.join(", ")
         );
-        let mut stderr = io::stderr();
-        // A closed stderr is no terminal.
-        let _ = stderr.write_all(question.as_bytes()).and_then(|()| stderr.flush());
+        stderr::write(question.as_bytes());
         // On a thread of its own, so that Ctrl-C ends the command while it waits.
         let read = tokio::task::spawn_blocking(|| {
             let mut answer = String::new();

@@ -131,6 +131,8 @@ metrics! {
         "Seconds until the first certificate in use expires, 86400 a day; negative: since it expired. file: server, client_ca. Absent without TLS";
     TLS_RELOAD_FAILED: Gauge "ringq_tls_reload_failed" [] in Count,
         "1 while the TLS files have changed and cannot be used, so that those of before are in use, else 0";
+    LOG_LINES_LOST: Counter "ringq_log_lines_lost_total" [] in Count,
+        "Lines of the log that were lost because the reader of standard error did not take them";
     PROCESS_CPU: Counter "process_cpu_seconds_total" [] in Seconds,
         "Seconds of processor time that the server has used; on Linux, like the next four";
     PROCESS_MEMORY: Gauge "process_resident_memory_bytes" [] in Bytes,

@@ -1,5 +1,5 @@
-//! Metrics of the process, under the names that every Prometheus client library uses. Read from `/proc` at a scrape;
-//! a system without it has none of them.
+//! Metrics of the process, read at a scrape: its lost log lines, and under the names that every Prometheus client library
+//! uses, those of `/proc`; a system without it has none of these.
 
 use std::fs;
 
@@ -8,12 +8,21 @@ use prometheus::proto;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
+use crate::stderr;
+
 use super::definitions::{
-    Metric, MetricKind, PROCESS_CPU, PROCESS_FDS, PROCESS_FDS_MAX, PROCESS_MEMORY, PROCESS_START,
+    LOG_LINES_LOST, Metric, MetricKind, PROCESS_CPU, PROCESS_FDS, PROCESS_FDS_MAX, PROCESS_MEMORY,
+    PROCESS_START,
 };
 
-const METRICS: [&Metric; 5] =
-    [&PROCESS_CPU, &PROCESS_MEMORY, &PROCESS_FDS, &PROCESS_FDS_MAX, &PROCESS_START];
+const METRICS: [&Metric; 6] = [
+    &LOG_LINES_LOST,
+    &PROCESS_CPU,
+    &PROCESS_MEMORY,
+    &PROCESS_FDS,
+    &PROCESS_FDS_MAX,
+    &PROCESS_START,
+];
 
 /// Reads the metrics of this process. That of the `prometheus` crate rounds processor time to whole seconds, and needs
 /// a second version of rustix.
@@ -49,6 +58,7 @@ impl Collector for ProcessCollector {
         let mut families = Vec::with_capacity(METRICS.len());
         let mut add =
             |metric, value: Option<f64>| families.extend(value.map(|value| family(metric, value)));
+        add(&LOG_LINES_LOST, Some(stderr::lost_lines() as f64));
         let stat = fs::read_to_string("/proc/self/stat").ok();
         if let Some(stat) = stat.as_deref().and_then(parse_stat) {
             let per_second = clock_ticks_per_second() as f64;

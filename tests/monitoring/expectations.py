@@ -257,6 +257,11 @@ def _(panel):
         panel.within(value, 1e-6, 0.5, name)
 
 
+@expect("overview", "Lost log lines")
+def _(panel):
+    panel.equal(panel.shown[0], dict.fromkeys(instances(panel), 0.0))
+
+
 # ---- Topic
 
 FLOWS = {"mail": "stream", "flaky": "stream", "report": "pull"}

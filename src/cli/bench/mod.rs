@@ -58,6 +58,7 @@ impl BenchArgs {
                 "WARNING: this is a debug build, its figures are meaningless; build with --release",
             );
         }
+        exit::queue_stderr()?;
         let runtime = runtime(plan.threads).context("cannot start the runtime")?;
         let result = runtime.block_on(self.measure(plan));
         runtime.shutdown_background();

@@ -27,6 +27,9 @@ pub(super) use url::urls;
 /// Added to the deadline, which the server applies too, before this side stops waiting for an answer.
 const ANSWER_GRACE: Duration = Duration::from_millis(500);
 
+/// Time from Ctrl-C to the end of a command that does not end by itself.
+const INTERRUPT_MAX: Duration = Duration::from_secs(1);
+
 /// Flags that name the server, and how to connect to it. clap does not read the variables: its usage errors would show a
 /// value from a variable as a flag that must be given.
 #[derive(Clone, Debug, Args)]
@@ -168,6 +171,7 @@ pub(super) fn run_until_interrupt(
     command: impl Future<Output = Result<(), CommandFailure>>,
 ) -> Result<(), CommandFailure> {
     block_on(async {
+        tokio::spawn(end_if_blocked());
         tokio::select! {
             result = command => result,
             () = wait_for_ctrl_c() => Err(CommandFailure::already_reported(exit::INTERRUPTED)),
@@ -175,13 +179,20 @@ pub(super) fn run_until_interrupt(
     })
 }
 
+/// Ends the process some time after Ctrl-C, for a command that waits for the reader of its output.
+async fn end_if_blocked() {
+    wait_for_ctrl_c().await;
+    tokio::time::sleep(INTERRUPT_MAX).await;
+    std::process::exit(exit::INTERRUPTED.into());
+}
+
 /// Runs a client command that handles signals itself.
 pub(super) fn block_on(
     command: impl Future<Output = Result<(), CommandFailure>>,
 ) -> Result<(), CommandFailure> {
-    // One thread: a command waits for a server and does little else.
-    let runtime =
-        Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
+    // One thread beside this one, which waits for the reader of what it prints: connections and signals must not.
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.context("cannot start the runtime")?;
     let result = runtime.block_on(command);
     // A call that still blocks, such as a read of stdin, ends with the process.
     runtime.shutdown_background();

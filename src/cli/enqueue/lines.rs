@@ -13,7 +13,7 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::EnqueueArgs;
 use super::answer::{is_line_error, no_answer_error, send_batch, too_long_error};
@@ -27,14 +27,20 @@ use super::times::warn_past_time;
 use crate::client::{EnqueueReply, Error, Producer};
 use crate::domain::limit::TOMBSTONE;
 use crate::pb::{EnqueueOutcome, GetServerInfoRequest, JobSpec, Payload};
+use crate::stderr;
 
 /// Calls in flight: the server writes one batch while another is sent.
 pub(super) const CALLS: usize = 8;
 /// Added to `--timeout` for the last call of a batch: a server that waits for a shard answers within 5 s.
 const SLOW_ANSWER: Duration = Duration::from_secs(7);
+/// Maximum time that a run which stops waits for the reader of its output.
+const END_MAX: Duration = Duration::from_secs(1);
+/// Room for a line about a rejected one.
+const LINE_ROOM: usize = 4 << 10;
 
 /// Enqueues each line of the file.
 pub(super) async fn run(enqueue: &EnqueueArgs, file: &Path) -> Result<(), CommandFailure> {
+    exit::queue_stderr()?;
     let first = enqueue.resume.first_line()?;
     let template = enqueue.template()?;
     let source = LineSource::open(file, first)?;
@@ -86,6 +92,19 @@ async fn check_server(connection: &ServerConnection) -> Result<(), CommandFailur
         }
         // A caller that may enqueue need not be allowed to read the server's information.
         _ => Ok(()),
+    }
+}
+
+/// Waits for `work`, or for a signal to stop.
+async fn stoppable(
+    work: impl Future<Output = Result<(), CommandFailure>>,
+) -> Result<(), CommandFailure> {
+    tokio::select! {
+        result = work => result,
+        code = connect::wait_for_stop_signal() => {
+            let how = if code == exit::TERMINATED { "terminated" } else { "interrupted" };
+            Err(CommandFailure::new(code, how))
+        }
     }
 }
 
@@ -142,8 +161,13 @@ impl Import<'_> {
         source: LineSource,
         retried: mpsc::Receiver<Error>,
     ) -> Result<(), CommandFailure> {
-        let sent = self.send_all(source, retried).await;
-        let result = sent.and(self.printer.end());
+        let result = match stoppable(self.send_all(source, retried)).await {
+            Ok(()) => stoppable(self.printer.end()).await,
+            Err(failure) => {
+                let _ = timeout(END_MAX, self.printer.end()).await;
+                Err(failure)
+            }
+        };
         self.progress.clear();
         let Err(failure) = result else {
             if !self.enqueue.quiet {
@@ -170,15 +194,9 @@ impl Import<'_> {
         let mut calls = FuturesUnordered::new();
         let (mut all_read, mut input_error) = (false, None);
         let mut reported_retry = self.enqueue.quiet;
-        let asked_to_end = connect::wait_for_stop_signal();
-        tokio::pin!(asked_to_end);
         while !all_read || !calls.is_empty() {
             tokio::select! {
-                code = &mut asked_to_end => {
-                    let how = if code == exit::TERMINATED { "terminated" } else { "interrupted" };
-                    return Err(CommandFailure::new(code, how));
-                }
-                Some((first, answers)) = calls.next() => self.answered(first, answers)?,
+                Some((first, answers)) = calls.next() => self.answered(first, answers).await?,
                 Some(error) = retried.recv(), if !reported_retry => {
                     reported_retry = true;
                     self.report_retry(&error);
@@ -267,14 +285,14 @@ impl Import<'_> {
     }
 
     /// Keeps the answers of a call, and confirms the calls up to the first one without an answer.
-    fn answered(&mut self, first: u64, answers: Answers) -> Result<(), CommandFailure> {
+    async fn answered(&mut self, first: u64, answers: Answers) -> Result<(), CommandFailure> {
         if let Some(call) = self.in_flight.get_mut(&first) {
             call.answers = Some(answers);
         }
         while let Some(mut entry) = self.in_flight.first_entry()
             && let Some(answers) = entry.get_mut().answers.take()
         {
-            self.confirm(answers)?;
+            self.confirm(answers).await?;
             if let Some((_, call)) = self.in_flight.pop_first() {
                 self.progress.set(call.offset, self.counts.enqueued);
             }
@@ -284,7 +302,7 @@ impl Import<'_> {
 
     /// Confirms the lines of a batch up to the first one that failed: prints their ids, then counts them, so that an id
     /// that could not be printed is printed by the run that resumes.
-    fn confirm(&mut self, answers: Answers) -> Result<(), CommandFailure> {
+    async fn confirm(&mut self, answers: Answers) -> Result<(), CommandFailure> {
         let is_definite = |answer: &Result<EnqueueReply, Error>| {
             answer.as_ref().is_err_and(|error| !error.outcome_unknown())
         };
@@ -297,6 +315,7 @@ impl Import<'_> {
                     counts.rejected += 1;
                     let problem =
                         format!("line {line} of {}: {}", self.name, exit::human_message(error));
+                    stderr::wait_for_room(LINE_ROOM).await;
                     self.progress.suspend(|| print_error(&problem));
                 }
                 Err(error) => {
@@ -309,7 +328,7 @@ impl Import<'_> {
             self.printer.answer(&answer)?;
             next = line + 1;
         }
-        self.printer.flush()?;
+        self.printer.flush().await?;
         self.counts.add(&counts);
         self.next = next;
         stop.map_or(Ok(()), Err)

@@ -9,7 +9,6 @@ mod resume;
 mod spec;
 mod wait;
 
-use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
@@ -30,6 +29,7 @@ use crate::pb::{
     ConflictPolicy, Durability, EnqueueOutcome, EnqueueRequest, EnqueueResponse, JobSpec, JobState,
     Payload,
 };
+use crate::stderr;
 use resume::ResumeArgs;
 use spec::SpecArgs;
 
@@ -315,7 +315,7 @@ impl EnqueueArgs {
             let by_default = self.identity.on_conflict.is_none()
                 && self.identity.request_id.is_none()
                 && !self.identity.id_from_payload;
-            if by_default && !self.output.is_json() && io::stderr().is_terminal() {
+            if by_default && !self.output.is_json() && stderr::is_terminal() {
                 print_note(match answer.state() {
                     JobState::Succeeded | JobState::Cancelled | JobState::Expired => {
                         "  the job has ended and does not run again; --on-conflict replace makes a new job of it"

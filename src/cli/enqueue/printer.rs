@@ -8,6 +8,7 @@ use crate::client::{EnqueueReply, Error};
 /// Printer that stops when its reader has gone.
 pub(super) struct LinesPrinter {
     list: Option<JsonList>,
+    /// Held, because calls are in flight while its reader makes this process wait.
     out: StdoutWriter,
     /// Set with `--quiet`, and after the first failure.
     is_mute: bool,
@@ -19,7 +20,7 @@ impl LinesPrinter {
     /// Creates a printer of a JSON list or of ids; with `quiet` it prints nothing.
     pub(super) fn new(is_json: bool, quiet: bool) -> LinesPrinter {
         let list = (is_json && !quiet).then(JsonList::new);
-        LinesPrinter { list, out: StdoutWriter::new(), is_mute: quiet }
+        LinesPrinter { list, out: StdoutWriter::held(), is_mute: quiet }
     }
 
     /// Prints the result of a line; an id is printed only if there is one.
@@ -35,17 +36,21 @@ impl LinesPrinter {
     }
 
     /// Makes everything printed so far visible.
-    pub(super) fn flush(&mut self) -> Result<(), CommandFailure> {
-        self.print(|_, out| out.flush())
+    pub(super) async fn flush(&mut self) -> Result<(), CommandFailure> {
+        if self.is_mute {
+            return Ok(());
+        }
+        let printed = self.out.flush_in_turn().await;
+        self.is_mute = printed.is_err();
+        printed
     }
 
     /// Ends the output.
-    pub(super) fn end(&mut self) -> Result<(), CommandFailure> {
-        let list = self.list.take();
-        self.print(|_, out| {
-            list.map_or(Ok(()), |list| list.end(out))?;
-            out.flush()
-        })
+    pub(super) async fn end(&mut self) -> Result<(), CommandFailure> {
+        if let Some(list) = self.list.take() {
+            self.print(|_, out| list.close(out))?;
+        }
+        self.flush().await
     }
 
     /// Prints something, unless a print has failed before.

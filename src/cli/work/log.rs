@@ -1,7 +1,6 @@
 //! Log events of the client library's connection, as lines for people.
 
 use std::fmt::{self, Write as _};
-use std::io;
 use std::sync::Arc;
 
 use tracing::field::{Field, Visit};
@@ -13,6 +12,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::super::text::printable;
 use super::reporter::TerminalState;
+use crate::stderr::StderrLines;
 use crate::telemetry;
 
 /// Formatter of lines like `ringq: connected to http://…, taking emails (up to 1 at once)`.
@@ -31,7 +31,7 @@ struct LogEventText {
 pub(super) fn init(quiet: bool, screen: Arc<TerminalState>) {
     let level = if quiet { "ringq::client=warn" } else { "ringq::client=info" };
     let Ok(filter) = telemetry::filter(level) else { return };
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| StderrLines);
     // Otherwise the log library would report a closed terminal on that terminal, and panic.
     let log = log.log_internal_errors(false);
     // An existing log is kept.

@@ -31,7 +31,7 @@ use tokio::runtime::Builder;
 
 use super::connect::ConnectArgs;
 use super::exit::CommandFailure;
-use super::{topic, values};
+use super::{exit, topic, values};
 use crate::client::{Client, Delivery, Summary, Worker};
 use crate::domain::limit;
 use crate::pb;
@@ -178,6 +178,8 @@ impl WorkArgs {
         let mut known = HashSet::new();
         self.topics.retain(|named| known.insert(named.topic.clone()));
         let screen = Arc::new(TerminalState::new(self.commands_own_stdout()));
+        // While the reader of standard error has stopped, leases are extended and jobs go on.
+        exit::queue_stderr()?;
         log::init(self.quiet, Arc::clone(&screen));
         let runtime =
             Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;

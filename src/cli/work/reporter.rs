@@ -1,15 +1,13 @@
 //! Reporter on stderr: a line for each job, and events of the worker itself.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use rustix::termios::tcgetwinsize;
 use tokio::time::Instant;
 
 use super::super::exit::print_error;
@@ -18,6 +16,7 @@ use super::outcome::CommandOutcome;
 use crate::client::{Delivery, Outcome, Summary};
 use crate::clock::Clock;
 use crate::config::{io_problem, variable};
+use crate::stderr;
 
 /// State of the terminal, which commands and reporter share.
 #[derive(Debug)]
@@ -56,7 +55,7 @@ pub(super) struct RunningCommand {
 impl TerminalState {
     /// Creates the state; `stdout`: commands write there themselves.
     pub(super) fn new(stdout: bool) -> TerminalState {
-        let mixed = stdout && io::stdout().is_terminal() && io::stderr().is_terminal();
+        let mixed = stdout && io::stdout().is_terminal() && stderr::is_terminal();
         let clears = variable("TERM").is_some_and(|term| term != "dumb");
         TerminalState {
             shared_with_commands: mixed,
@@ -84,7 +83,7 @@ impl TerminalState {
     pub(super) fn line_start(&self) -> String {
         let was_touched = self.command_ran.swap(self.running() > 0, Ordering::Relaxed);
         if self.shared_with_commands && was_touched {
-            line_start_escape(terminal_width(), self.can_clear)
+            line_start_escape(stderr::columns().into(), self.can_clear)
         } else {
             String::new()
         }
@@ -98,8 +97,7 @@ impl WorkReporter {
         WorkReporter {
             quiet,
             screen,
-            // This also reads NO_COLOR, CLICOLOR and TERM.
-            colour: AutoStream::choice(&io::stderr()) != ColorChoice::Never,
+            colour: stderr::is_coloured(),
             zone: TimeZone::system(),
             clock: Clock::system(),
         }
@@ -168,10 +166,10 @@ impl WorkReporter {
         self.write(&printable(text));
     }
 
-    /// Writes in one piece, as commands write here, too. A closed stderr is ignored.
+    /// Writes in one piece, as commands write here, too.
     fn write(&self, text: &str) {
         let line = format!("{}{text}\n", self.screen.line_start());
-        let _ = io::stderr().lock().write_all(line.as_bytes());
+        stderr::write(line.as_bytes());
     }
 
     /// Returns the time of day.
@@ -237,10 +235,6 @@ fn line_start_escape(width: usize, clears: bool) -> String {
         _ if clears => format!("{}\r\u{1b}[K", " ".repeat(width)),
         _ => format!("{}\r", " ".repeat(width)),
     }
-}
-
-fn terminal_width() -> usize {
-    tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col.into())
 }
 
 /// Formats a time with its significant digits.

@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 use super::super::exit::{self, CommandFailure};
 use super::reporter::WorkReporter;
 use crate::config::io_problem;
+use crate::stderr;
 
 /// Time for releasing the jobs of killed commands.
 const RELEASE_GRACE: Duration = Duration::from_secs(2);
@@ -161,8 +162,9 @@ async fn watch_for_stop(
     }
     report.killing(if quits { "SIGQUIT" } else { "second signal" });
     sender.send_replace(Some(StopReason::Killed));
-    // A third signal waits for nothing.
+    // A third signal waits for nothing but the lines that are printed.
     signals.next_signal().await;
+    stderr::flush();
     std::process::exit(exit::INTERRUPTED.into());
 }
 

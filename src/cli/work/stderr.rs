@@ -1,10 +1,9 @@
 //! Standard error of a command: passed on line by line; its end is kept as the reason of a failure.
 
-use std::io::{self, Write as _};
-
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use crate::domain::limit::ERROR_BYTES_MAX;
+use crate::stderr;
 
 /// Length above which a line is passed on in pieces.
 const LINE_BYTES: usize = 64 << 10;
@@ -17,22 +16,17 @@ pub(super) struct Stderr {
     tail: Vec<u8>,
     /// Beginning of an unfinished line.
     line: Vec<u8>,
-    pass_on: fn(&[u8]),
 }
 
 // === impl Stderr ===
 
 impl Stderr {
-    /// Creates an empty one; lines go to the standard error of this process.
     pub(super) fn new() -> Stderr {
-        Stderr::to(pass_on)
+        Stderr { tail: Vec::new(), line: Vec::new() }
     }
 
-    fn to(pass_on: fn(&[u8])) -> Stderr {
-        Stderr { tail: Vec::new(), line: Vec::new(), pass_on }
-    }
-
-    /// Reads to the end. Dropping the future loses nothing that was read.
+    /// Reads to the end, and passes lines on to the standard error of this process. The command waits for its reader as
+    /// long as that takes any; from a stopped one it loses lines. Dropping the future loses nothing that was read.
     pub(super) async fn copy(&mut self, mut from: impl AsyncRead + Unpin) {
         let mut buffer = Vec::new();
         loop {
@@ -40,17 +34,21 @@ impl Stderr {
             buffer.reserve(READ_BYTES);
             match from.read_buf(&mut buffer).await {
                 Ok(0) | Err(_) => return,
-                Ok(_) => self.take(&buffer),
+                Ok(_) => {
+                    self.take(&buffer);
+                    stderr::wait_for_room(self.line.len()).await;
+                    self.pass_on();
+                }
             }
         }
     }
 
-    /// Passes on an unfinished line; returns the end of the output as text, trimmed.
+    /// Passes on what is left; returns the end of the output as text, trimmed.
     pub(super) fn finish(mut self) -> String {
-        if !self.line.is_empty() {
+        if self.line.last().is_some_and(|last| *last != b'\n') {
             self.line.push(b'\n');
-            (self.pass_on)(&self.line);
         }
+        stderr::write(&self.line);
         tail_text(&self.tail)
     }
 
@@ -58,20 +56,18 @@ impl Stderr {
         self.tail.extend_from_slice(bytes);
         self.tail.drain(..self.tail.len().saturating_sub(ERROR_BYTES_MAX));
         self.line.extend_from_slice(bytes);
-        // Whole lines, since other commands write, too.
+    }
+
+    /// Passes on whole lines, since other commands write, too.
+    fn pass_on(&mut self) {
         let end = match self.line.iter().rposition(|byte| *byte == b'\n') {
             Some(end) => end + 1,
             None if self.line.len() > LINE_BYTES => self.line.len(),
             None => return,
         };
-        (self.pass_on)(&self.line[..end]);
+        stderr::write(&self.line[..end]);
         self.line.drain(..end);
     }
-}
-
-/// Writes to stderr. If it is closed, the text is still in the reason of the failure.
-fn pass_on(bytes: &[u8]) {
-    let _ = io::stderr().lock().write_all(bytes);
 }
 
 /// Returns the end of a text whose beginning may be cut off, even within a character.
@@ -93,8 +89,9 @@ mod tests {
     use super::*;
 
     fn tail(parts: &[&[u8]]) -> String {
-        let mut stderr = Stderr::to(|_| ());
+        let mut stderr = Stderr::new();
         parts.iter().for_each(|part| stderr.take(part));
+        stderr.line.clear();
         stderr.finish()
     }
 

@@ -8,19 +8,17 @@ use std::io::{self, Write};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
+use crate::line_writer::write_all;
+
 /// Bytes held per command.
 const BUFFER_BYTES: usize = 1 << 20;
 /// Least bytes per read.
 const READ_BYTES: usize = 8 << 10;
-/// Pause before a full standard output is tried again: another process may have made it non-blocking, and the system
-/// does not report when it has room.
-const FULL_PAUSE: Duration = Duration::from_millis(10);
 
 /// Standard output of this process, which the commands share. Clones share it, too.
 #[derive(Clone, Debug)]
@@ -59,21 +57,6 @@ impl<W: Write + Send + 'static> SharedStdout<W> {
         let written = spawn_blocking(move || write_all(&mut *to, &bytes)).await;
         written.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
-}
-
-fn write_all(to: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match to.write(bytes) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => bytes = &bytes[written..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                std::thread::sleep(FULL_PAUSE);
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 // === impl BufferedStdout ===

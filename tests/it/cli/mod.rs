@@ -14,6 +14,7 @@ mod bench;
 mod context;
 /// `ringq enqueue` of one job.
 mod enqueue;
+mod full_pipes;
 /// `ringq info`.
 mod info;
 /// `ringq job delete`.

@@ -42,6 +42,8 @@ mod explain;
 mod fence;
 mod full;
 mod full_bytes;
+/// Logs whose reader has stopped.
+mod full_log;
 /// Groups of a topic.
 mod groups;
 /// The contract through grpcurl alone.

@@ -12,6 +12,7 @@
 )]
 
 mod client;
+mod full_pipe;
 mod holding_proxy;
 mod job;
 mod json;
@@ -30,6 +31,8 @@ mod tls_proxy;
 mod worker;
 
 pub(crate) use client::{Client, nack, nack_retry, receipts};
+#[allow(unused_imports, reason = "the fault scenarios do not use it")]
+pub(crate) use full_pipe::full_pipe;
 pub(crate) use holding_proxy::HoldingProxy;
 pub(crate) use job::{JobExt, job, request};
 #[allow(unused_imports, reason = "the fault scenarios do not use it")]

@@ -1,7 +1,7 @@
 //! `ringq serve` as a separate process.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, PipeWriter};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -30,6 +30,8 @@ pub(crate) struct Setup {
     tls: Option<Certificates>,
     /// True if the reader of its log ends at once.
     unread: bool,
+    /// Pipe that gets its log.
+    log_pipe: Option<PipeWriter>,
 }
 
 /// A running server, or one that has ended and can be started again on its file and ports. Its log is printed when
@@ -83,6 +85,7 @@ impl Setup {
             preload: None,
             tls: None,
             unread: false,
+            log_pipe: None,
         };
         let setup = setup.shards(shards_asked_for());
         if is_tls_asked_for() { setup.behind_tls() } else { setup }
@@ -147,6 +150,12 @@ impl Setup {
     /// Closes the reading end of its log.
     pub(crate) fn unread(self) -> Setup {
         Setup { unread: true, ..self }
+    }
+
+    /// Sends its log to a pipe, not to its file.
+    #[allow(dead_code, reason = "the fault scenarios do not use it")]
+    pub(crate) fn log_to(self, pipe: PipeWriter) -> Setup {
+        Setup { log_pipe: Some(pipe), ..self }
     }
 
     /// Sets its only shard, `NAME=URL`.
@@ -237,6 +246,9 @@ impl Setup {
         if self.unread {
             command.stderr(Stdio::piped());
         }
+        if let Some(pipe) = &self.log_pipe {
+            command.stderr(pipe.try_clone().unwrap());
+        }
         let mut child = command.kill_on_drop(true).spawn().unwrap();
         drop(child.stderr.take());
         child
@@ -318,8 +330,11 @@ impl Server {
         self.setup.read("stdout")
     }
 
-    /// Returns its log since the first start.
+    /// Returns its log since the first start, with all lines of calls that were answered.
     pub(crate) fn log(&self) -> String {
+        if let Some(pid) = self.child.id() {
+            wait_until_written(pid);
+        }
         self.setup.read("stderr")
     }
 
@@ -460,6 +475,22 @@ impl Drop for Server {
             }
             std::thread::sleep(millis(1));
         }
+    }
+}
+
+/// Waits until the thread that writes the log of a process is idle: seen twice, because it may wait for a lock once.
+fn wait_until_written(pid: u32) {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let is_writer = |thread: &PathBuf| {
+        fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.trim_end() == "ringq-stderr")
+    };
+    let Some(writer) = threads.map(|entry| entry.path()).find(is_writer) else { return };
+    let mut idle = 0;
+    while idle < 2 {
+        let Ok(stat) = fs::read_to_string(writer.join("stat")) else { return };
+        let sleeps = stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'));
+        idle = if sleeps { idle + 1 } else { 0 };
+        std::thread::sleep(millis(1));
     }
 }
 
