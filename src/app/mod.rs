@@ -158,10 +158,10 @@ impl App {
         };
         let grpc_and_drain = async {
             drain::serve_bounded(serve_until_shutdown, serve_calls).await?;
+            // Sent beside all that follows: the receiver may be slow, and the next server waits for the file of a shard.
             let last_metrics = OptionFuture::from(metrics.map(MetricExport::stop)).await;
-            // Beside each other: the receiver may be slow, and the next server waits for the file of a shard.
-            let send = OptionFuture::from(last_metrics.map(LastMetrics::send));
-            tokio::join!(drain::close_shards(serving.shut_down()), send);
+            last_metrics.into_iter().for_each(LastMetrics::send);
+            drain::close_shards(serving.shut_down()).await;
             http_stop.cancel();
             Ok(())
         };

@@ -8,6 +8,9 @@ use opentelemetry_sdk::{logs, trace};
 
 use super::signals::OtelVariables;
 
+/// Maximum time for the last exports at the end of the process, all at once: its supervisor waits for it, and so does the next
+/// server.
+pub(super) const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 /// Bounds of the number of spans or records in a queue or a batch.
 const SIZES: RangeInclusive<u64> = 1..=1_000_000;
 /// Bounds of a time in milliseconds: up to an hour.

@@ -3,7 +3,7 @@
 //! The SDK exports only instruments of its own, and has none that reads a histogram. So the series of the registry are
 //! converted here to the messages of the protocol.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::future::BoxFuture;
@@ -13,13 +13,14 @@ use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
 use opentelemetry_proto::tonic::metrics::v1::{ResourceMetrics, ScopeMetrics};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use prometheus::proto::MetricFamily;
+use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Request;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 
-use super::batches;
+use super::batches::{self, SHUTDOWN_MAX};
 use super::export_monitor::ExportMonitor;
 use super::metric_messages::to_metrics;
 use super::receiver;
@@ -27,8 +28,6 @@ use super::signals::OtelVariables;
 
 /// Default of `OTEL_METRIC_EXPORT_INTERVAL`.
 const INTERVAL_DEFAULT: Duration = Duration::from_secs(60);
-/// Maximum time of the last export. Beside it the shards are closed.
-const LAST_MAX: Duration = Duration::from_secs(5);
 /// Name of the signal in variables.
 const SIGNAL: &str = "METRICS";
 
@@ -45,6 +44,8 @@ pub(super) struct MetricPush {
     monitor: ExportMonitor,
     /// Time since which counters count.
     start: SystemTime,
+    /// The last export, while the process ends.
+    last: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// Export in operation. If it is dropped, it ends at once.
@@ -87,7 +88,17 @@ impl MetricPush {
             interval,
             monitor,
             start: opentelemetry::time::now(),
+            last: Mutex::default(),
         })
+    }
+
+    /// Waits for the export that [`LastMetrics::send`] has begun.
+    pub(super) async fn last_sent(&self) {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(last) = last {
+            // A failed export was logged.
+            let _ = last.await;
+        }
     }
 
     /// Exports what `source` returns, at each interval.
@@ -142,12 +153,16 @@ impl MetricExport {
 // === impl LastMetrics ===
 
 impl LastMetrics {
-    /// Exports the values, for 5 s at most.
-    pub async fn send(self) {
+    /// Begins to export the values, for 5 s at most. [`Telemetry::shut_down`](super::Telemetry::shut_down) waits for that.
+    pub fn send(self) {
         let LastMetrics { push, families } = self;
-        if timeout(LAST_MAX, push.export(families)).await.is_err() {
-            push.monitor.note(&Err("the receiver does not answer"));
-        }
+        let exporting = Arc::clone(&push);
+        let task = tokio::spawn(async move {
+            if timeout(SHUTDOWN_MAX, exporting.export(families)).await.is_err() {
+                exporting.monitor.note(&Err("the receiver does not answer"));
+            }
+        });
+        *push.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
     }
 }
 

@@ -5,9 +5,9 @@
 //! never calls. Queues are bounded (`OTEL_BSP_MAX_QUEUE_SIZE`, 2,048 spans by default).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
+use futures::future::OptionFuture;
 use opentelemetry::logs::LogRecord as _;
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
@@ -24,16 +24,13 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::trace::{Conventions, Tracer};
 
-use super::batches;
+use super::batches::{self, SHUTDOWN_MAX};
 use super::export_monitor::{ExportMonitor, MonitoredExporter};
 use super::log::{self, LogFormat};
 use super::metric_push::{MetricExport, MetricPush, MetricSource};
 use super::receiver;
 use super::signals::{OtelVariables, OtlpConfig};
 use super::variable_check::warnings;
-
-/// Maximum time for the last exports at the end of the process.
-const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
 /// Log and exports of one process. Cloning is cheap; the default exports nothing.
 #[derive(Clone, Debug, Default)]
@@ -98,20 +95,20 @@ impl Telemetry {
         self.metrics.clone().map(|push| push.spawn(source))
     }
 
-    /// Exports what is left of spans and log records, for 5 s at most.
+    /// Exports what is left of all signals, for 5 s at most.
     pub async fn shut_down(self) {
-        let Telemetry { spans, logs, .. } = self;
-        // Blocking calls, which wait for the threads of the SDK.
+        let Telemetry { spans, logs, metrics, .. } = self;
+        // Blocking calls, which wait for the threads of the SDK. A failed export was logged.
         let spans = spans.map(|spans| {
             tokio::task::spawn_blocking(move || spans.shutdown_with_timeout(SHUTDOWN_MAX))
         });
         let logs = logs.map(|logs| {
             tokio::task::spawn_blocking(move || logs.shutdown_with_timeout(SHUTDOWN_MAX))
         });
-        for task in [spans, logs].into_iter().flatten() {
-            // A failed export was logged.
-            let _ = task.await;
-        }
+        let metrics = metrics.as_deref().map(MetricPush::last_sent);
+        let (spans, logs, metrics): (OptionFuture<_>, OptionFuture<_>, OptionFuture<_>) =
+            (spans.into(), logs.into(), metrics.into());
+        tokio::join!(spans, logs, metrics);
     }
 }
 

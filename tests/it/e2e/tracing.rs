@@ -422,6 +422,26 @@ async fn all_signals_are_sent_to_an_encrypted_receiver() {
     assert_eq!(receiver.received().messages(), before, "an unknown certificate is refused");
 }
 
+/// The last exports of all signals run at once, beside what else ends: the supervisor and the next server wait for it.
+#[tokio::test]
+async fn a_receiver_that_hangs_holds_up_the_end_only_once() {
+    let receiver = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", receiver.local_addr().unwrap());
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((socket, _)) = receiver.accept().await {
+            held.push(socket);
+        }
+    });
+    let mut server = traced(&url).config("otlp = \"traces,metrics,logs\"").start().await;
+    server.connect().await.enqueue(job("a")).await;
+    server.terminate();
+    assert!(server.exit().await.success());
+    let log = server.log();
+    let place = |text: &str| log.find(text).unwrap_or_else(|| panic!("no {text:?} in\n{log}"));
+    assert!(place("ringq::app: stopped") < place("the receiver does not answer"), "{log}");
+}
+
 fn number(points: &[NumberDataPoint], labels: &[(&str, &str)]) -> Option<f64> {
     let has = |point: &&NumberDataPoint| {
         labels.iter().all(|(name, value)| attribute(&point.attributes, name) == *value)
