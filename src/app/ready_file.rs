@@ -1,6 +1,8 @@
 //! File that shows that the server serves, and its addresses, to the process that started it.
 
+use std::fs::Permissions;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use super::Error;
@@ -25,6 +27,8 @@ impl ReadyFile {
         partial.push(".partial");
         let write = async {
             tokio::fs::write(&partial, format!("{addresses}\n")).await?;
+            // Unlike the files of shards: the process that waits for it may belong to another user.
+            tokio::fs::set_permissions(&partial, Permissions::from_mode(0o644)).await?;
             tokio::fs::rename(&partial, &path).await
         };
         match write.await {

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use rustix::fs::Mode;
+use rustix::process::umask;
 use tokio::runtime::{Builder, Runtime};
 
 use super::exit::CommandFailure;
@@ -16,6 +18,9 @@ use crate::telemetry::Telemetry;
 const LINGER: Duration = Duration::from_secs(2);
 
 pub(super) fn run(flags: ServeArgs) -> Result<(), CommandFailure> {
+    // What a server stores is for its user alone: payloads, the audit log. What exists already keeps its mode.
+    let others = Mode::RWXG | Mode::RWXO;
+    umask(umask(others) | others);
     let config = Config::load(&flags.into())?;
     let runtime = runtime(config.threads).context("cannot start the runtime")?;
     let result = runtime.block_on(serve(config));

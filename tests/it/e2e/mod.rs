@@ -62,6 +62,8 @@ mod json_worker;
 mod jwt;
 /// Writes that reach Redis late.
 mod late;
+/// Modes of the files of a server.
+mod modes;
 /// Workers of a few lines with defaults only, and the log when that goes wrong.
 mod naive;
 /// Reports of a server about a Redis that dies: log, probes and server info.
