@@ -269,6 +269,8 @@ SHARD = dashboard("ringq-shard", "ringq: shard", "One shard as all servers see i
               "Only one server at 0: its way to the shard is broken, not the shard."),
         panel("Openings of the circuit breaker", "short", [('sum by (instance) (increase(ringq_shard_breaker_opened_total{JOB,shard="$shard"}RATE))', "{{instance}}")],
               "Each is an outage that a server noticed. Many short ones: the network, or a Redis that is restarted again and again."),
+        panel("Losses of data", "short", [('sum by (instance) (increase(ringq_shard_data_lost_total{JOB,shard="$shard"}RATE))', "{{instance}}")],
+              "The shard came back empty, or with an older copy: accepted jobs are gone. Look into its log and its settings of persistence.", limits=(None, 1)),
     ]),
     ("Room", 8, [
         panel("Size and limit", "bytes", [('max(ringq_store_bytes{JOB,shard="$shard"})', "used"), ('max(ringq_store_max_bytes{JOB,shard="$shard"})', "full at")],

@@ -193,7 +193,7 @@ pub const PULL_WAIT_DEFAULT: Duration = Duration::from_secs(10);
 /// Margin between the end of a Pull and its caller's deadline, so that the claimed jobs still arrive.
 pub const PULL_DEADLINE_MARGIN: Duration = Duration::from_millis(200);
 
-/// Heartbeat interval of a replica on each shard that other replicas can serve, too.
+/// Heartbeat interval of a replica on each shard that other replicas can serve, too; on another one its file is checked.
 pub const REPLICA_HEARTBEAT: Duration = Duration::from_secs(2);
 /// Time without a heartbeat after which a replica counts as dead: its streams are broken.
 pub const REPLICA_SILENCE_MAX: Duration = Duration::from_secs(10);

@@ -95,6 +95,8 @@ metrics! {
         "1 while the circuit breaker of the shard is open and calls fail at once, else 0";
     BREAKER_OPENED: Counter "ringq_shard_breaker_opened_total" ["shard"] in Count,
         "Times that the circuit breaker of the shard opened";
+    DATA_LOST: Counter "ringq_shard_data_lost_total" ["shard"] in Count,
+        "Times that the shard was found without its data, or with an older copy of it, by this server";
     REFUSES_JOBS: Gauge "ringq_shard_refuses_jobs" ["shard"] in Count,
         "1 while the shard accepts no new jobs because it could lose them (maxmemory-policy evicts), else 0";
     REFUSES_READS: Gauge "ringq_shard_refuses_reads" ["shard"] in Count,

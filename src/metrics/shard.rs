@@ -6,8 +6,8 @@ use std::time::Duration;
 use prometheus::{Gauge, GaugeVec, HistogramVec, IntCounter, IntCounterVec};
 
 use super::definitions::{
-    BREAKER_OPEN, BREAKER_OPENED, CLOCK_SKEW, COUNTED, REFUSES_JOBS, REFUSES_READS, SHARD_UP,
-    STORE_BYTES, STORE_ERRORS, STORE_MAX_BYTES, STORE_OP,
+    BREAKER_OPEN, BREAKER_OPENED, CLOCK_SKEW, COUNTED, DATA_LOST, REFUSES_JOBS, REFUSES_READS,
+    SHARD_UP, STORE_BYTES, STORE_ERRORS, STORE_MAX_BYTES, STORE_OP,
 };
 use super::registry::ShardRegistry;
 
@@ -24,6 +24,7 @@ struct ShardMetricsInner {
     counted: Gauge,
     breaker_open: Gauge,
     breaker_opened: IntCounter,
+    data_lost: IntCounter,
     refuses_jobs: Gauge,
     refuses_reads: Gauge,
     clock_skew: Gauge,
@@ -46,6 +47,7 @@ impl ShardMetrics {
             counted: registry.gauge(&COUNTED),
             breaker_open: registry.gauge(&BREAKER_OPEN),
             breaker_opened: registry.counter(&BREAKER_OPENED),
+            data_lost: registry.counter(&DATA_LOST),
             refuses_jobs: registry.gauge(&REFUSES_JOBS),
             refuses_reads: registry.gauge(&REFUSES_READS),
             clock_skew: registry.gauge(&CLOCK_SKEW),
@@ -76,6 +78,11 @@ impl ShardMetrics {
     /// Counts an opening of the circuit breaker: all calls are refused from now on.
     pub fn breaker_opened(&self) {
         self.0.breaker_opened.inc();
+    }
+
+    /// Counts a loss of data.
+    pub fn data_lost(&self) {
+        self.0.data_lost.inc();
     }
 
     /// Sets the number of seconds that the clock of the shard is ahead of this server's.

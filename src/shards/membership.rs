@@ -240,6 +240,10 @@ impl Shards {
         }
         shard.clear_peer_updates(&seen, &gone);
         shard.set_state(shared_state.state);
+        if let Some(loss) = shard.shared_state().and_then(|before| shared_state.lost_since(&before))
+        {
+            shard.note_data_loss(loss);
+        }
         shard.set_shared_state(shared_state.clone());
         Some(self.inner.ring_state.apply_shared_state(owner, self.all(), shard, &shared_state))
     }

@@ -347,7 +347,14 @@ mod tests {
     }
 
     fn shared_state(rings: RingRecords) -> SharedState {
-        SharedState { now: Time(0), state: ShardState::Active, rings, replicas: Vec::new() }
+        SharedState {
+            now: Time(0),
+            state: ShardState::Active,
+            is_new: false,
+            last_heartbeat: None,
+            rings,
+            replicas: Vec::new(),
+        }
     }
 
     /// Serves the ring that follows from the known records.

@@ -13,10 +13,10 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Durability, JobKey, ShardName, StreamId, Time, TopicName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
-    self, Claim, ClaimResult, Deleted, EventKind, GroupsQuery, JobRequest, LeaseExtension,
-    LeaseRefusal, LeaseSettlement, NewJob, PurgeBatch, RequestResult, RoomQuery, RunningLease,
-    ShardEvent, ShardGroupStats, ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture,
-    StoreInfo, StoreUsage, WriteDurability, WriteResult,
+    self, Claim, ClaimResult, DataLoss, Deleted, EventKind, GroupsQuery, JobRequest,
+    LeaseExtension, LeaseRefusal, LeaseSettlement, NewJob, PurgeBatch, RequestResult, RoomQuery,
+    RunningLease, ShardEvent, ShardGroupStats, ShardTopicStats, SharedState, StatsOptions, Store,
+    StoreFuture, StoreInfo, StoreUsage, WriteDurability, WriteResult,
 };
 
 use super::batcher::{Batcher, CALLS_MAX, Patience};
@@ -528,6 +528,11 @@ impl Shard {
     /// Records the skew between the clocks of the shard and this server.
     pub(super) fn compare_clocks(&self, skew: Skew) {
         self.inner.monitor.compare_clocks(skew);
+    }
+
+    /// Reports that the shard has lost data.
+    pub(super) fn note_data_loss(&self, loss: DataLoss) {
+        self.inner.monitor.note_data_loss(loss);
     }
 
     pub(super) fn set_state(&self, state: ShardState) {

@@ -48,15 +48,15 @@ pub use shard_events::{EventKind, ShardEvent, ShardEvents};
 pub use typed_calls::all_or_worst_error;
 pub(crate) use typed_calls::worst_error;
 pub use values::{
-    AdoptBatch, AdoptItem, Claim, ClaimResult, ExplainedJob, GroupSetting, GroupsQuery, Heartbeat,
-    IdsPage, JobDeletion, JobRequest, JobReschedule, LeaseExtension, LeaseQuery, LeaseQueryResult,
-    LeaseRef, LeaseSettlement, LeasedJob, ListCursor, ListEntry, ListPage, ListQuery, LostClaim,
-    NewJob, PoliciesPage, PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult,
-    PurgeBatch, RecordCounts, RedriveBatch, RedriveResult, ReplicaHeartbeat, RequestResult,
-    RescheduleResult, RoomQuery, RunningLease, ShardGroupStats, ShardIdentity, ShardProblem,
-    ShardStatus, ShardTopicStats, SharedState, StatsOptions, StoreInfo, StoreUsage, StoredPolicy,
-    StreamDemand, StreamLeaseRef, TopicDemand, TopicInfo, TopicLeases, TopicRemainder, Unclaim,
-    UnclaimResult, WriteDurability, WriteResult,
+    AdoptBatch, AdoptItem, Claim, ClaimResult, DataLoss, ExplainedJob, GroupSetting, GroupsQuery,
+    Heartbeat, IdsPage, JobDeletion, JobRequest, JobReschedule, LeaseExtension, LeaseQuery,
+    LeaseQueryResult, LeaseRef, LeaseSettlement, LeasedJob, ListCursor, ListEntry, ListPage,
+    ListQuery, LostClaim, NewJob, PoliciesPage, PolicyWrite, PolicyWriteResult, PruneResult,
+    PruneTopicsResult, PurgeBatch, RecordCounts, RedriveBatch, RedriveResult, ReplicaHeartbeat,
+    RequestResult, RescheduleResult, RoomQuery, RunningLease, ShardGroupStats, ShardIdentity,
+    ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions, StoreInfo, StoreUsage,
+    StoredPolicy, StreamDemand, StreamLeaseRef, TopicDemand, TopicInfo, TopicLeases,
+    TopicRemainder, Unclaim, UnclaimResult, WriteDurability, WriteResult,
 };
 
 /// Result of a store call.

@@ -482,6 +482,11 @@ def _(panel):
         panel.equal(set(panel.shown[0].values()), {0.0}, "openings")
 
 
+@expect("shard", "Losses of data")
+def _(panel):
+    panel.equal(panel.shown[0], dict.fromkeys(instances(panel), 0.0))
+
+
 @expect("shard", "Size and limit")
 def _(panel):
     if hit(panel):

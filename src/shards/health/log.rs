@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use crate::clock::Skew;
-use crate::domain::Durability;
+use crate::domain::{Durability, Time};
 use crate::log_limiter::LogLimiter;
-use crate::store::{Error, ShardIdentity, ShardProblem, ShardStatus, WriteDurability};
+use crate::store::{DataLoss, Error, ShardIdentity, ShardProblem, ShardStatus, WriteDurability};
 
 use super::super::op::Op;
 use super::state::FailedCalls;
@@ -71,6 +71,28 @@ impl HealthLog {
     pub(super) fn recovered(&self) {
         if std::mem::take(&mut self.last_logged().is_down) {
             tracing::info!(shard = %self.shard.name, "the shard answers again");
+        }
+    }
+
+    /// Logs that the shard has lost data.
+    pub(super) fn data_lost(&self, loss: DataLoss) {
+        let ShardIdentity { name: shard, address, .. } = &self.shard;
+        match loss {
+            DataLoss::All => tracing::warn!(
+                %shard, address,
+                "the shard came back without its data: the jobs that were on it are lost; settings and pauses are written \
+                 again; find out why it was emptied, or why it started without its files"
+            ),
+            DataLoss::Since(Time(micros)) => {
+                let since = humantime::format_rfc3339_millis(
+                    UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).unwrap_or(0)),
+                );
+                tracing::warn!(
+                    %shard, address, %since,
+                    "the shard came back with an older copy of its data: what was written after that time is lost, \
+                     and jobs that have ended since may run again"
+                );
+            }
         }
     }
 

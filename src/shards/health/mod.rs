@@ -40,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Skew;
 use crate::domain::Durability;
 use crate::metrics::ShardMetrics;
-use crate::store::{Error, EventKind, ShardProblem, ShardStatus, Store};
+use crate::store::{DataLoss, Error, EventKind, ShardProblem, ShardStatus, Store};
 
 use super::ShardTimeouts;
 use super::op::{Access, Op};
@@ -221,6 +221,12 @@ impl HealthMonitor {
     pub(super) fn compare_clocks(&self, skew: Skew) {
         self.metrics.set_clock_skew(skew.seconds());
         self.log.skew(skew);
+    }
+
+    /// Logs and counts that the shard has lost data.
+    pub(super) fn note_data_loss(&self, loss: DataLoss) {
+        self.metrics.data_lost();
+        self.log.data_lost(loss);
     }
 
     /// Waits until the shard is not down.

@@ -3,7 +3,8 @@
 -- the state that all replicas share. It also limits the recent ids (`ended_ids.lua`).
 -- ARGV: now, owner (8 hex digits), fingerprint of its ring (16 hex digits), initial state, number of new replicas,
 -- number of removed ones, their owners, then per ring: members, version, open (0 or 1).
--- Reply: now, state, number of rings, per ring: members, `<version> <open>`; per replica: owner, `<last heartbeat>
+-- Reply: now, state, whether the shard had none before (0 or 1), time of the former heartbeat of this replica (0: none),
+-- number of rings, per ring: members, `<version> <open>`; per replica: owner, `<last heartbeat>
 -- <fingerprint>`.
 --#include clock
 --#include ended_ids
@@ -11,7 +12,7 @@
 local _, away_since, away_till = away()
 note_sign(away_since, away_till)
 local replicas, rings, state, met, gone = P .. 'replicas', P .. 'rings', P .. 'state', ARGV[5], ARGV[6]
-call('SETNX', state, ARGV[4])
+local is_new, before = call('SETNX', state, ARGV[4]), call('HGET', replicas, ARGV[2])
 call('HSET', replicas, ARGV[2], now_text .. ' ' .. ARGV[3])
 
 local function drop(second)
@@ -66,7 +67,7 @@ for at = a, #ARGV, 3 do
   end
 end
 local known, signs = call('HGETALL', rings), call('HGETALL', replicas)
-local reply = { now, call('GET', state), #known / 2 }
-for i = 1, #known do reply[i + 3] = known[i] end
-for i = 1, #signs do reply[#known + i + 3] = signs[i] end
+local reply = { now, call('GET', state), is_new, tonumber(before and string.match(before, '^%d+') or 0), #known / 2 }
+for i = 1, #known do reply[i + 5] = known[i] end
+for i = 1, #signs do reply[#known + i + 5] = signs[i] end
 return reply

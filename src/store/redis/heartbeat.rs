@@ -28,6 +28,7 @@ impl RedisStore {
         let mut reply = self.run(ConnectionLane::Write, &call).await?;
         let (now, state) = (reply.time()?, reply.text()?);
         let state = parse_state(&state).ok_or_else(|| unexpected("the state of a shard"))?;
+        let (is_new, last_heartbeat) = (reply.number()? == 1, reply.maybe_time()?);
         let (mut rings, mut replicas) = (RingRecords::new(), Vec::new());
         for _ in 0..reply.length()? {
             // A value that another version of ringq wrote is skipped.
@@ -37,7 +38,7 @@ impl RedisStore {
         while !reply.is_empty() {
             replicas.push(read_heartbeat(&mut reply)?);
         }
-        Ok(SharedState { now, state, rings, replicas })
+        Ok(SharedState { now, state, is_new, last_heartbeat, rings, replicas })
     }
 
     /// Implements [`Store::set_state`](crate::store::Store::set_state).

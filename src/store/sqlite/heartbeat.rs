@@ -24,7 +24,7 @@ pub(super) fn beat(
     beat: &Heartbeat,
 ) -> SqliteResult<SharedState> {
     session.heartbeat();
-    session.prepare(FIRST_STATE)?.execute([state_code(beat.state)])?;
+    let is_new = session.prepare(FIRST_STATE)?.execute([state_code(beat.state)])? > 0;
     let mut known = records(session)?;
     let news = open_rings::missing_records(&known, &beat.rings);
     for (members, mark) in &news {
@@ -35,7 +35,14 @@ pub(super) fn beat(
     let state = session.prepare(STATE)?.query_row([], |row| row.get(0))?;
     let state = self::state_from_code(state);
     let caller = ReplicaHeartbeat { owner: beat.owner, ring: beat.ring, time: session.now };
-    Ok(SharedState { now: session.now, state, rings: known, replicas: vec![caller] })
+    Ok(SharedState {
+        now: session.now,
+        state,
+        is_new,
+        last_heartbeat: None,
+        rings: known,
+        replicas: vec![caller],
+    })
 }
 
 /// [`Store::set_state`](crate::store::Store::set_state).

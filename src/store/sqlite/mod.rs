@@ -19,6 +19,7 @@ mod ended_ids;
 mod enqueue;
 mod error_mapping;
 mod explain;
+mod file_watch;
 mod full_topics;
 mod get;
 mod group_settings;
@@ -50,6 +51,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::future::BoxFuture;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
@@ -70,8 +72,9 @@ pub use open::{Config, Database, SqliteOpenError};
 /// A SQLite shard.
 pub struct SqliteStore {
     identity: ShardIdentity,
-    /// Status of the shard; never changes.
+    /// Status of the shard; changes when its file is moved.
     status: watch::Sender<ShardStatus>,
+    _file_watch: Option<AbortOnDropHandle<()>>,
     clock: Clock,
     writer: SqliteWriter,
     readers: Option<SqliteReaders>,

@@ -15,7 +15,7 @@ use super::disk_reserve::DiskReserve;
 use super::reader::SqliteReaders;
 use super::transaction::WriterState;
 use super::writer::SqliteWriter;
-use super::{SqliteStore, schema};
+use super::{SqliteStore, file_watch, schema};
 
 /// Location of the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,12 +129,19 @@ impl SqliteStore {
             Database::File(path) => (format!("sqlite:{}", path.display()), Durability::Fsynced),
             Database::Memory => ("sqlite::memory:".to_owned(), Durability::Memory),
         };
+        let status = watch::Sender::new(ShardStatus::healthy(WriteDurability {
+            by_default: plain,
+            max: plain,
+        }));
+        let file_watch = match database {
+            Database::File(path) => file_watch::start(path.clone(), status.clone())
+                .map_err(|error| SqliteOpenError::Io { path, error })?,
+            Database::Memory => None,
+        };
         Ok(SqliteStore {
             identity: ShardIdentity { name, address, is_shared: false },
-            status: watch::Sender::new(ShardStatus::healthy(WriteDurability {
-                by_default: plain,
-                max: plain,
-            })),
+            status,
+            _file_watch: file_watch,
             clock,
             writer,
             readers,

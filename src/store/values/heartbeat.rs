@@ -28,6 +28,11 @@ pub struct SharedState {
     pub now: Time,
     /// State of the shard: takes new jobs or drains.
     pub state: ShardState,
+    /// True if the shard had no state before: it is new, or has lost what was on it.
+    pub is_new: bool,
+    /// Time of the caller's heartbeat before this one, as the shard has it. `None`: it has none, or cannot go back to an
+    /// older copy of its data.
+    pub last_heartbeat: Option<Time>,
     /// Ring records of the shard.
     pub rings: RingRecords,
     /// Last heartbeats of the replicas, the caller included. Only the caller on a shard that cannot be shared.
@@ -45,6 +50,30 @@ pub struct ReplicaHeartbeat {
     pub time: Time,
 }
 
+/// Loss of data that a shard accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataLoss {
+    /// The shard is empty.
+    All,
+    /// The shard has an older copy: writes from this time on are gone.
+    Since(Time),
+}
+
+// === impl SharedState ===
+
+impl SharedState {
+    /// Returns what the shard has lost since `earlier`, the answer to an earlier heartbeat of the same caller. Answers of
+    /// heartbeats that were under way at once may arrive in any order: then it is not known.
+    #[must_use]
+    pub fn lost_since(&self, earlier: &SharedState) -> Option<DataLoss> {
+        if self.is_new {
+            return Some(DataLoss::All);
+        }
+        let last = self.last_heartbeat.filter(|_| self.now > earlier.now)?;
+        (last < earlier.now).then_some(DataLoss::Since(last))
+    }
+}
+
 // === impl ReplicaHeartbeat ===
 
 impl ReplicaHeartbeat {
@@ -52,5 +81,35 @@ impl ReplicaHeartbeat {
     #[must_use]
     pub fn is_alive(&self, now: Time) -> bool {
         now.since(self.time) < limit::REPLICA_SILENCE_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(now: i64, is_new: bool, last: Option<i64>) -> SharedState {
+        SharedState {
+            now: Time(now),
+            state: ShardState::Active,
+            is_new,
+            last_heartbeat: last.map(Time),
+            rings: RingRecords::new(),
+            replicas: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_loss_is_found_whatever_the_order_of_answers() {
+        let lost = |now, last| answer(now, false, last).lost_since(&answer(20, false, Some(10)));
+        assert_eq!(lost(30, Some(20)), None);
+        assert_eq!(lost(30, Some(25)), None, "an answer between them was lost");
+        assert_eq!(lost(30, None), None, "another server has removed this one");
+        assert_eq!(lost(15, Some(10)), None, "it was sent before the earlier one");
+        assert_eq!(lost(30, Some(10)), Some(DataLoss::Since(Time(10))));
+        assert_eq!(
+            answer(30, true, None).lost_since(&answer(20, false, None)),
+            Some(DataLoss::All)
+        );
     }
 }

@@ -20,7 +20,7 @@ pub use claim::{
 pub use enqueue::{NewJob, RoomQuery, WriteResult};
 pub use explain::ExplainedJob;
 pub use groups::{GroupSetting, GroupsQuery, ShardGroupStats};
-pub use heartbeat::{Heartbeat, ReplicaHeartbeat, SharedState};
+pub use heartbeat::{DataLoss, Heartbeat, ReplicaHeartbeat, SharedState};
 pub use job_request::{JobRequest, RequestResult};
 pub use lease::{
     AdoptBatch, AdoptItem, LeaseExtension, LeaseRef, LeaseSettlement, RunningLease, StreamLeaseRef,

@@ -46,6 +46,21 @@ async fn show(q: &Fixture, beat: Heartbeat) -> SharedState {
     q.store.heartbeat(beat).await.unwrap()
 }
 
+/// A server notices by these that the shard has lost its data.
+pub(crate) async fn a_shard_is_new_once_and_has_the_last_heartbeat(q: Fixture) {
+    let mut last = None;
+    for is_new in [true, false, false] {
+        let other = show(&q, beat(2)).await;
+        assert_eq!(other.is_new, is_new);
+        q.sleep(3);
+        let census = show(&q, beat(1)).await;
+        assert!(!census.is_new);
+        // Where the data cannot go back, it is not known.
+        assert!([None, last].contains(&census.last_heartbeat), "{:?}", census.last_heartbeat);
+        last = Some(census.now);
+    }
+}
+
 pub(crate) async fn the_caller_finds_itself_and_the_time(q: Fixture) {
     for _ in 0..2 {
         q.sleep(3);

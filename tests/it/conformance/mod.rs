@@ -556,6 +556,7 @@ macro_rules! conformance {
                 many_leases_are_adopted_at_once
             }
             beat {
+                a_shard_is_new_once_and_has_the_last_heartbeat
                 the_caller_finds_itself_and_the_time
                 replicas_of_a_shared_shard_find_each_other
                 replicas_are_met_once_and_gone_when_that_is_reported

@@ -62,6 +62,8 @@ mod json_worker;
 mod jwt;
 /// Writes that reach Redis late.
 mod late;
+/// Shards that lose their data, and files that are moved.
+mod lost_data;
 /// Modes of the files of a server.
 mod modes;
 /// Workers of a few lines with defaults only, and the log when that goes wrong.
