@@ -34,6 +34,7 @@ impl InfoArgs {
             let mut admin = connection.client().admin();
             let info =
                 connection.call("cannot read the server", admin.get_server_info(request)).await?;
+            connection.note_server();
             let mut out = StdoutWriter::new();
             if self.output.is_json() { print_json(&mut out, &info) } else { show(&info, &mut out) }
         })

@@ -56,6 +56,7 @@ impl WorkerListArgs {
         let mut admin = connection.client().admin();
         let answer =
             connection.call("cannot list the workers", admin.list_workers(request)).await?;
+        connection.note_server();
         let mut out = StdoutWriter::new();
         if self.output.is_json() {
             let mut list = JsonList::new();

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tonic::Response;
 use tonic::transport::Endpoint;
 
 use super::limits::MESSAGE_BYTES_MAX;
-use super::servers::{self, Connection, ServerPool};
+use super::servers::{self, AnsweringServer, Connection, ServerPool};
 use super::tls::TlsFiles;
 use super::transport::Transport;
 use super::{Error, Options, Producer, write_coalescing};
@@ -99,6 +100,12 @@ impl Client {
     /// Returns whether the client was created with several URLs.
     pub(crate) fn has_several_servers(&self) -> bool {
         self.url.contains(", ")
+    }
+
+    /// Returns the URL of the server that gave this answer.
+    #[must_use]
+    pub fn server_of<'a, T>(&'a self, answer: &'a Response<T>) -> &'a str {
+        answer.extensions().get().map_or(&*self.url, AnsweringServer::url)
     }
 
     /// Returns the generated client for producers and workers.

@@ -5,7 +5,7 @@ mod settings;
 mod url;
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -55,6 +55,8 @@ pub(super) struct ServerConnection {
     client: Client,
     timeout: Duration,
     settings: Arc<Settings>,
+    /// URL of the server that has answered last.
+    answered: Arc<Mutex<String>>,
 }
 
 // === impl ConnectArgs ===
@@ -69,7 +71,12 @@ impl ConnectArgs {
     pub(super) fn connection(&self) -> Result<ServerConnection, CommandFailure> {
         let settings = self.settings()?;
         let client = settings.client()?;
-        Ok(ServerConnection { client, timeout: self.timeout, settings: Arc::new(settings) })
+        Ok(ServerConnection {
+            client,
+            timeout: self.timeout,
+            settings: Arc::new(settings),
+            answered: Arc::default(),
+        })
     }
 
     /// Reads the variables and the contexts.
@@ -134,10 +141,25 @@ impl ServerConnection {
         answer: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, Error> {
         match tokio::time::timeout(self.timeout + ANSWER_GRACE, answer).await {
-            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Ok(answer)) => {
+                self.client.server_of(&answer).clone_into(&mut self.answered());
+                Ok(answer.into_inner())
+            }
             Ok(Err(status)) => Err(Error::from(status)),
             Err(_) => Err(Error::from(Status::deadline_exceeded("no answer"))),
         }
+    }
+
+    /// Prints which of several servers has answered last, for output that shows what only this server has: streams and
+    /// rates of its own, its view of the shards.
+    pub(super) fn note_server(&self) {
+        if self.client.has_several_servers() {
+            exit::print_note(&format!("answered by {}", self.answered()));
+        }
+    }
+
+    fn answered(&self) -> MutexGuard<'_, String> {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Builds the failure of a call, with a hint if the server cannot be reached.

@@ -134,6 +134,7 @@ async fn note_no_workers(topic: &str, connection: &ServerConnection) {
             "no worker at this server takes jobs of {} at the moment",
             one_line(topic)
         ));
+        connection.note_server();
     }
 }
 

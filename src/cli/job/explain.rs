@@ -45,6 +45,7 @@ impl JobExplainArgs {
             Ok(explanation) => explanation,
             Err(failure) => return Err(add_not_found_hint(&connection, failure, &self.topic).await),
         };
+        connection.note_server();
         let mut out = StdoutWriter::new();
         if self.output.is_json() {
             return print_json(&mut out, &explanation);

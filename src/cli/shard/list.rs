@@ -37,6 +37,7 @@ impl ShardListArgs {
         let request = connection.request(ListShardsRequest {});
         let mut admin = connection.client().admin();
         let answer = connection.call("cannot list the shards", admin.list_shards(request)).await?;
+        connection.note_server();
         let mut out = StdoutWriter::new();
         if self.output.is_json() {
             let mut list = JsonList::new();

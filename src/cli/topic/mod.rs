@@ -108,7 +108,9 @@ impl TopicCommand {
 impl TopicListArgs {
     async fn run(&self) -> Result<(), CommandFailure> {
         let prefix = self.prefix.as_deref().unwrap_or_default();
-        let rows = all_topics(&self.connect.connection()?, prefix).await?;
+        let connection = self.connect.connection()?;
+        let rows = all_topics(&connection, prefix).await?;
+        connection.note_server();
         let mut out = StdoutWriter::new();
         if self.output.is_json() {
             let mut list = JsonList::new();
@@ -143,6 +145,7 @@ impl TopicStatsArgs {
         let answer = topics.get_topic_stats(request);
         let what = format!("cannot read topic {}", self.topic);
         let stats = connection.call(&what, answer).await?.stats.unwrap_or_default();
+        connection.note_server();
         let mut out = StdoutWriter::new();
         if self.output.is_json() {
             print_json(&mut out, &stats)?;

@@ -29,6 +29,35 @@ async fn a_command_uses_a_server_that_answers() {
     assert!(finish(variable.spawn().unwrap()).await.ok().contains("mail"));
 }
 
+/// Streams, rates and the view of the shards are those of one server.
+#[tokio::test]
+async fn what_one_of_several_servers_shows_names_it() {
+    let Some(several) = Several::start(&["a", "b"]).await else { return };
+    let server = &several.servers["a"];
+    server.connect().await.enqueue(kept("t", "1")).await;
+    let commands: [&[&str]; 8] = [
+        &["worker", "list"],
+        &["worker", "list", "-o", "json"],
+        &["topic", "list"],
+        &["topic", "stats", "t"],
+        &["info"],
+        &["info", "-o", "json"],
+        &["shard", "list"],
+        &["job", "explain", "t", "1"],
+    ];
+    for args in commands {
+        let ran = on(server, &several.urls(), args).await;
+        let named = several
+            .servers
+            .values()
+            .filter(|server| ran.stderr.contains(&format!("answered by http://{}\n", server.grpc)));
+        assert_eq!(named.count(), 1, "{args:?}: {}", ran.stderr);
+        let alone = ringq(server, args).await;
+        assert!(!alone.stderr.contains("answered by"), "{args:?}: {}", alone.stderr);
+        alone.ok();
+    }
+}
+
 #[tokio::test]
 async fn the_wrong_part_of_a_list_is_named() {
     let server = Server::start().await;
