@@ -9,7 +9,7 @@ use super::{in_project, page};
 const README_LINES_MAX: usize = 150;
 
 /// Returns the documentation pages, by their paths from the root of the project.
-fn pages() -> Vec<String> {
+pub(super) fn pages() -> Vec<String> {
     let docs = std::fs::read_dir(in_project("docs")).unwrap();
     let names = docs.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let names = names.filter(|name| Path::new(name).extension().is_some_and(|end| end == "md"));

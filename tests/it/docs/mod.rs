@@ -5,6 +5,7 @@
 
 mod acl;
 mod alerts;
+mod commands;
 mod dashboards;
 mod links;
 mod scale_out;
