@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the Grafana dashboards overview.json, topic.json and shard.json beside this file.
+"""Writes the Grafana dashboards overview.json, topic.json and shard.json beside this file, and into the chart.
 
     deploy/monitoring/dashboards.py [DIR]     writes them into DIR instead
 
@@ -284,9 +284,11 @@ SHARD = dashboard("ringq-shard", "ringq: shard", "One shard as all servers see i
 
 
 def main():
-    directory = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
+    here = Path(__file__).resolve().parent
+    directories = [Path(sys.argv[1])] if len(sys.argv) > 1 else [here, here.parent / "chart/files/dashboards"]
     for name, content in (("overview", OVERVIEW), ("topic", TOPIC), ("shard", SHARD)):
-        (directory / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+        for directory in directories:
+            (directory / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
     check.py query MANIFEST                 the query of its ScaledObject counts jobs, and fails where none can be counted
     check.py server MANIFEST PROGRAM        the server accepts the settings and variables of its pod
     check.py identities FILE PROGRAM        a server with these identities, of a manifest or a TOML file, takes the token only
+    check.py topics MANIFEST PROGRAM        a server starts with its files of topics, and has their settings
     check.py redis MANIFEST                 the start command runs, and its Redis has the settings of deploy/redis.conf
 """
 
@@ -491,6 +492,39 @@ def identities(file, program):
                 done = ringq("info", token=other)
                 expect(done.returncode == 1 and "RINGQ_TOKEN" in done.stderr, f"the token {other}: {done.returncode} {done.stderr}")
             expect(token not in (place / "log").read_text(), "the token is in the log")
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+# ---- topics
+
+def topics(manifest, program):
+    items = load(manifest)
+    files = next(item for item in items if item["kind"] == "ConfigMap" and item["metadata"]["name"].endswith("-topics"))
+    pod = next(pod for _, pod in pods(items) if pod["metadata"]["labels"]["app.kubernetes.io/component"] == "server")
+    container = pod["spec"]["containers"][0]
+    place = next(each["value"] for each in container["env"] if each["name"] == "RINGQ_TOPICS")
+    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}.get(place)
+    volumes = {volume["name"]: volume.get("configMap", {}).get("name") for volume in pod["spec"]["volumes"]}
+    expect(volumes.get(mounted) == files["metadata"]["name"], f"{place} is not the mounted ConfigMap")
+    with tempfile.TemporaryDirectory() as place:
+        place = pathlib.Path(place)
+        (place / "topics").mkdir()
+        for name, text in files["data"].items():
+            (place / "topics" / name).write_text(text)
+        environment = {"RINGQ_TOPICS": str(place / "topics"), "RINGQ_LISTEN": "127.0.0.1:0", "RINGQ_HTTP_LISTEN": "127.0.0.1:0",
+                       "RINGQ_DATA_DIR": str(place / "data"), "RINGQ_READY_FILE": str(place / "ready")}
+        with (place / "log").open("w") as log:
+            process = subprocess.Popen([program, "serve"], env=environment, stderr=log)
+        try:
+            while not (place / "ready").exists() and process.poll() is None:
+                time.sleep(0.1)
+            expect(process.poll() is None, f"the server ends: {(place / 'log').read_text()}")
+            if process.poll() is None:
+                variables = {"RINGQ_SERVER": json.loads((place / "ready").read_text())["grpc"]}
+                done = subprocess.run([program, "topic", "plan", "-f", str(place / "topics")], env=variables, capture_output=True, text=True)
+                expect(done.returncode == 0, f"topic plan: {done.stdout} {done.stderr}")
         finally:
             process.terminate()
             process.wait(30)

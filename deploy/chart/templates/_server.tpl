@@ -115,6 +115,11 @@ spec:
         - name: config
           mountPath: /etc/ringq
           readOnly: true
+        {{- if .Values.topics }}
+        - name: topics
+          mountPath: /etc/ringq-topics
+          readOnly: true
+        {{- end }}
         {{- if .Values.auth.enabled }}
         - name: identities
           mountPath: /etc/ringq-identities
@@ -150,8 +155,13 @@ spec:
         secretName: {{ include "ringq.configName" . }}
         defaultMode: 0440
       {{- end }}
+    # Servers read topics and identities again when they change, so their checksums are not above.
+    {{- if .Values.topics }}
+    - name: topics
+      configMap:
+        name: {{ include "ringq.topicsName" . }}
+    {{- end }}
     {{- if .Values.auth.enabled }}
-    # Servers read it again when it changes, so its checksum is not above.
     - name: identities
       secret:
         secretName: {{ include "ringq.identitiesName" . }}

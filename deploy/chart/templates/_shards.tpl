@@ -56,6 +56,10 @@ environment
 {{- default (printf "%s-config" (include "ringq.fullname" .)) .Values.existingConfigSecret -}}
 {{- end }}
 
+{{- define "ringq.topicsName" -}}
+{{- printf "%s-topics" (include "ringq.fullname" .) -}}
+{{- end }}
+
 {{- define "ringq.redisSecretName" -}}
 {{- default (printf "%s-redis" (include "ringq.fullname" .)) .Values.redis.auth.existingSecret -}}
 {{- end }}
@@ -127,6 +131,10 @@ state = {{ default "active" .state | toJson }}
   value: {{ .Values.httpJson | quote }}
 - name: RINGQ_METRICS_OPEN
   value: {{ .Values.metricsOpen | quote }}
+{{- if .Values.topics }}
+- name: RINGQ_TOPICS
+  value: /etc/ringq-topics
+{{- end }}
 {{- if .Values.auth.enabled }}
 - name: RINGQ_IDENTITIES
   value: /etc/ringq-identities

@@ -41,8 +41,10 @@ fn the_dashboards_are_those_of_their_script() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     for name in DASHBOARDS {
         let written = std::fs::read_to_string(dir.path().join(format!("{name}.json"))).unwrap();
-        let path = format!("deploy/monitoring/{name}.json");
-        assert!(written == page(&path), "{path} is old: run deploy/monitoring/dashboards.py");
+        for place in ["deploy/monitoring", "deploy/chart/files/dashboards"] {
+            let path = format!("{place}/{name}.json");
+            assert!(written == page(&path), "{path} is old: run deploy/monitoring/dashboards.py");
+        }
     }
 }
 
