@@ -3,10 +3,9 @@
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 
+use serde::Serialize;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_appender::rolling::{RollingFileAppender, Rotation};
-
-use super::entry::Entry;
 
 /// Maximum number of lines that wait for the target; more are lost, and counted. A server must not stand still because
 /// its log does.
@@ -63,7 +62,7 @@ impl AuditWriter {
     }
 
     /// Writes a line, as soon as the target takes it.
-    pub(super) fn write(&self, entry: &Entry<'_>) {
+    pub(super) fn write(&self, entry: &impl Serialize) {
         let Ok(mut line) = serde_json::to_vec(entry) else { return };
         line.push(b'\n');
         // It fails if the thread has ended, with the process.

@@ -63,7 +63,12 @@ impl PortTls {
     }
 
     fn new(protocols: PortProtocols, tls: Option<ServerTls>, metrics: Metrics) -> PortTls {
-        PortTls(Arc::new(PortState { protocols, tls, metrics, log: LogLimiter::new(LOG_EVERY) }))
+        PortTls(Arc::new(PortState {
+            protocols,
+            tls,
+            metrics,
+            log: LogLimiter::new("TLS handshakes", LOG_EVERY),
+        }))
     }
 
     /// Runs the handshake of a connection from `peer`, if the port uses TLS. `prepare` makes of the socket what TLS and

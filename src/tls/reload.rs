@@ -68,8 +68,8 @@ impl ServerTls {
     ) -> Result<ServerTls, TlsFileError> {
         let texts = TlsTexts::read(&files).await?;
         let loaded = texts.load(&files, clock.now())?;
-        let in_use = RwLock::new(TlsInUse::new(&loaded, texts.digest()));
-        let log = LogLimiter::new(EXPIRED_LOG_EVERY);
+        let in_use = watch::Sender::new(TlsInUse::new(&loaded, texts.digest()));
+        let log = LogLimiter::of_reminders(EXPIRED_LOG_EVERY);
         let tls = ServerTls(Arc::new(ServerTlsState { files, clock, metrics, in_use, log }));
         tls.show_expiry();
         Ok(tls)

@@ -111,7 +111,7 @@ impl CallLayer {
     ) -> CallLayer {
         let CallLimits { requests_max, bytes_max, request_timeout } = limits;
         let bounds = Arc::new(SharedLimits::new(requests_max, bytes_max));
-        let log = LogLimiter::new(LOG_EVERY);
+        let log = LogLimiter::new("refused calls", LOG_EVERY);
         let shared =
             LayerState { metrics, tracer, authenticator, audit, bounds, request_timeout, log };
         CallLayer { shared: Arc::new(shared) }
