@@ -110,17 +110,12 @@ impl CallAccess {
         Ok(allowed)
     }
 
-    /// Returns whether a topic may be shown.
-    pub(super) fn shows(&self, topic: &TopicName) -> bool {
-        self.check(topic).is_ok()
-    }
-
     /// Returns whether all patterns of a worker may be shown.
     pub(super) fn shows_patterns(&self, patterns: &[TopicPattern]) -> bool {
         self.shown_part(patterns.to_vec()) == patterns
     }
 
-    /// Returns the part of a worker's patterns that may be shown.
+    /// Returns the part of patterns that may be shown.
     pub(super) fn shown_part(&self, patterns: Vec<TopicPattern>) -> Vec<TopicPattern> {
         let Some(identity) = self.caller.identity() else { return patterns };
         patterns.iter().flat_map(|pattern| identity.allowed_part(self.rpc, pattern)).collect()
