@@ -100,6 +100,16 @@ impl PortTls {
         None
     }
 
+    /// Waits until the certificate of a connection's client is not valid any more, and makes it invalid for the calls on
+    /// that connection; never ends without one.
+    pub(crate) async fn certificate_ended(&self, certificate: Option<Arc<PeerCertificate>>) {
+        let (Some(tls), Some(certificate)) = (&self.0.tls, certificate) else {
+            return std::future::pending().await;
+        };
+        tls.until_invalid(&certificate).await;
+        certificate.end();
+    }
+
     /// Closes a connection without TLS whose client has begun a TLS handshake; the cause is logged and counted.
     pub(crate) async fn refuse_tls(
         &self,
@@ -167,11 +177,11 @@ where
         }
     };
     let certificate = match stream.get_ref().1.peer_certificates() {
-        Some([first, ..]) => Some(Arc::new(PeerCertificate::read(first).map_err(|error| {
+        Some(chain) => Some(Arc::new(PeerCertificate::read(chain).map_err(|error| {
             let error = Some(std::io::Error::other(error));
             HandshakeFailure { reason: FailureReason::UnusableCertificate, error }
         })?)),
-        _ => None,
+        None => None,
     };
     Ok(Some(SecuredSocket { socket: Either::Right(Box::new(stream)), certificate }))
 }

@@ -46,6 +46,7 @@ use crate::auth::{Authenticator, Caller, ConnectionCredentials};
 use crate::domain::limit;
 use crate::log_limiter::LogLimiter;
 use crate::metrics::Metrics;
+use crate::tls::PeerCertificate;
 use crate::trace::{CallSpan, TraceHeaders, Tracer};
 
 use super::status::RpcError;
@@ -123,12 +124,12 @@ impl CallLayer {
         self.connection_for(inner, Vec::new(), MessageEncoding::Protobuf)
     }
 
-    /// Wraps the services for a new connection with messages in this encoding, which was opened with a client
-    /// certificate of these names, or with none.
+    /// Wraps the services for a new connection with messages in this encoding, which was opened with this client
+    /// certificate, or with none.
     pub(super) fn connection_for<S>(
         &self,
         inner: S,
-        certificate: Vec<String>,
+        certificate: Option<Arc<PeerCertificate>>,
         encoding: MessageEncoding,
     ) -> CallService<S> {
         let connection = Arc::new(self.shared.bounds.connection(encoding.bytes_max()));
