@@ -133,6 +133,19 @@ impl CallAccess {
         may
     }
 
+    /// Counts receipts of these jobs that no server has made, and adds them to the line in the audit log.
+    pub(super) fn note_forged(&self, jobs: &[JobKey]) {
+        if let Some(meter) = self.caller.meter() {
+            meter.forged_receipts(jobs.len() as u64);
+        }
+        for key in jobs {
+            if let Some(note) = &self.note {
+                note.job(key.topic.as_str(), key.id.as_str());
+                note.denied_job(key.topic.as_str(), key.id.as_str());
+            }
+        }
+    }
+
     /// Returns the view of jobs of a topic: without a right to their payloads the basic one, unless the call asks for
     /// the full one, which is refused then.
     pub(super) fn view(

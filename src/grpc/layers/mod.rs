@@ -121,7 +121,7 @@ impl CallLayer {
     /// Wraps the services for a new connection.
     #[cfg(test)]
     fn connection<S>(&self, inner: S) -> CallService<S> {
-        self.connection_for(inner, Vec::new(), MessageEncoding::Protobuf)
+        self.connection_for(inner, None, MessageEncoding::Protobuf)
     }
 
     /// Wraps the services for a new connection with messages in this encoding, which was opened with this client

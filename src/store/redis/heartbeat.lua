@@ -1,17 +1,19 @@
 -- flags: allow-oom
 -- heartbeat: stores the heartbeat of a replica and times without any heartbeat, merges what the replica sends, and reads
 -- the state that all replicas share. It also limits the recent ids (`ended_ids.lua`).
--- ARGV: now, owner (8 hex digits), fingerprint of its ring (16 hex digits), initial state, number of new replicas,
--- number of removed ones, their owners, then per ring: members, version, open (0 or 1).
--- Reply: now, state, number of rings, per ring: members, `<version> <open>`; per replica: owner, `<last heartbeat>
--- <fingerprint>`.
+-- ARGV: now, owner (8 hex digits), fingerprint of its ring (16 hex digits), initial state, its key of receipts, number of
+-- new replicas, number of removed ones, their owners, then per ring: members, version, open (0 or 1).
+-- Reply: now, state, the key of receipts, number of rings, per ring: members, `<version> <open>`; per replica: owner,
+-- `<last heartbeat> <fingerprint>`.
 --#include clock
 --#include ended_ids
 --#include outage
 local _, away_since, away_till = away()
 note_sign(away_since, away_till)
-local replicas, rings, state, met, gone = P .. 'replicas', P .. 'rings', P .. 'state', ARGV[5], ARGV[6]
+local replicas, rings, state, met, gone = P .. 'replicas', P .. 'rings', P .. 'state', ARGV[6], ARGV[7]
 call('SETNX', state, ARGV[4])
+-- A shard that was emptied gets back the key that its servers have: they go on accepting each other's receipts.
+call('HSETNX', 'ringq:shard', 'receipts', ARGV[5])
 call('HSET', replicas, ARGV[2], now_text .. ' ' .. ARGV[3])
 
 local function drop(second)
@@ -47,7 +49,7 @@ if math.abs(now - since) >= $limit.look then
   drop_between('-inf', '(' .. math.floor((now - REPEATS) / SECOND))
   drop_over_limit()
 end
-local a = 7
+local a = 8
 for _ = 1, met do
   call('HSETNX', replicas, ARGV[a], now_text .. ' 0000000000000000')
   a = a + 1
@@ -66,7 +68,7 @@ for at = a, #ARGV, 3 do
   end
 end
 local known, signs = call('HGETALL', rings), call('HGETALL', replicas)
-local reply = { now, call('GET', state), #known / 2 }
-for i = 1, #known do reply[i + 3] = known[i] end
-for i = 1, #signs do reply[#known + i + 3] = signs[i] end
+local reply = { now, call('GET', state), call('HGET', 'ringq:shard', 'receipts'), #known / 2 }
+for i = 1, #known do reply[i + 4] = known[i] end
+for i = 1, #signs do reply[#known + i + 4] = signs[i] end
 return reply

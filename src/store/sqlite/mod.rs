@@ -53,7 +53,7 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobId, JobKey, PriorityAgeing, TopicName, limit};
+use crate::domain::{Job, JobId, JobKey, PriorityAgeing, ReceiptKey, TopicName, limit};
 use crate::store::{
     self, Claim, ClaimResult, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage, JobRequest,
     LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite,
@@ -70,6 +70,7 @@ pub use open::{Config, Database, SqliteOpenError};
 /// A SQLite shard.
 pub struct SqliteStore {
     identity: ShardIdentity,
+    receipt_key: ReceiptKey,
     /// Status of the shard; never changes.
     status: watch::Sender<ShardStatus>,
     clock: Clock,
@@ -141,6 +142,10 @@ impl SqliteStore {
 impl Store for SqliteStore {
     fn identity(&self) -> &ShardIdentity {
         &self.identity
+    }
+
+    fn receipt_key(&self) -> Option<ReceiptKey> {
+        Some(self.receipt_key)
     }
 
     fn status(&self) -> watch::Receiver<ShardStatus> {

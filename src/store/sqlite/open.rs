@@ -107,7 +107,7 @@ impl SqliteStore {
             Database::Memory => Path::new(":memory:"),
         };
         let mut connection = schema::open_writer(path)?;
-        schema::prepare(&mut connection, &name, clock.now())?;
+        let receipt_key = schema::prepare(&mut connection, &name, clock.now())?;
         let readers = match &database {
             Database::File(path) => {
                 sync_folder(path)?;
@@ -131,6 +131,7 @@ impl SqliteStore {
         };
         Ok(SqliteStore {
             identity: ShardIdentity { name, address, is_shared: false },
+            receipt_key,
             status: watch::Sender::new(ShardStatus::healthy(WriteDurability {
                 by_default: plain,
                 max: plain,
