@@ -123,7 +123,7 @@ impl Connections {
     /// Creates the limits of the port called `port`: at most `max` connections, and `peer_max` of them from one
     /// address.
     pub(crate) fn new(port: &'static str, max: usize, peer_max: usize) -> Arc<Connections> {
-        let (open, log) = (Mutex::default(), LogLimiter::new(LOG_EVERY));
+        let (open, log) = (Mutex::default(), LogLimiter::new("connections", LOG_EVERY));
         let peer_max = peer_max.min(max);
         Arc::new(Connections { port, max, peer_max, turns: TurnBounds::new(peer_max), open, log })
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use ringq::domain::credit::{Credit, CreditAmount, CreditedLease};
 use ringq::domain::lifecycle::{AttemptContext, LeaseEndCause, lease_end};
 use ringq::domain::{
-    JobId, JobKey, Payload, Receipt, RetryOverrides, RetryPolicy, Ring, ShardName, Spec, Time,
-    Token, TopicName,
+    JobId, JobKey, Payload, Receipt, ReceiptKey, RetryOverrides, RetryPolicy, Ring, ShardName,
+    Spec, Time, Token, TopicName,
 };
 use ringq::store::codec;
 
@@ -26,6 +26,8 @@ pub(crate) struct HotPath {
 const STREAM_CREDIT: u32 = 128;
 /// Shards of the ring.
 const SHARDS: u32 = 16;
+/// Key of the receipts.
+const KEY: ReceiptKey = ReceiptKey::new(UUID);
 const UUID: u128 = 0x0198_0000_0000_7000_8000_0123_4567_89ab;
 
 /// Returns all of them.
@@ -81,15 +83,15 @@ fn names_check() -> impl FnMut() {
 fn receipt_encode() -> impl FnMut() {
     let receipt = receipt();
     move || {
-        black_box(black_box(&receipt).encode());
+        black_box(black_box(&receipt).encode(Some(KEY)));
     }
 }
 
 /// Decodes the receipt of a settle.
 fn receipt_decode() -> impl FnMut() {
-    let text = receipt().encode();
+    let text = receipt().encode(Some(KEY));
     move || {
-        black_box(Receipt::decode(black_box(&text)));
+        black_box(Receipt::decode(black_box(&text), |_| Some(KEY)));
     }
 }
 

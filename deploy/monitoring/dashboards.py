@@ -180,9 +180,11 @@ OVERVIEW = dashboard("ringq-overview", "ringq: overview", "All servers, topics a
         panel("Bytes by identity, ten largest", "Bps", [
             ("topk(10, sum by (identity) (rate(ringq_identity_bytes_total{JOB}RATE)))", "{{identity}}")],
             "Payloads and headers of new jobs per second."),
-        panel("Calls refused by quotas", "reqps", [
-            ("sum by (identity, quota) (rate(ringq_identity_refused_total{JOB}RATE)) > 0", "{{identity}} {{quota}}")],
-            "Identities beyond their quotas. For long: the client does not wait as RetryInfo says, or the quota is too small."),
+        panel("Calls refused by quotas, and forged receipts", "reqps", [
+            ("sum by (identity, quota) (rate(ringq_identity_refused_total{JOB}RATE)) > 0", "{{identity}} {{quota}}"),
+            ("sum by (identity) (rate(ringq_identity_forged_receipts_total{JOB}RATE)) > 0", "{{identity}} forged receipts")],
+            "Identities beyond their quotas. For long: the client does not wait as RetryInfo says, or the quota is too small. "
+            "Forged receipts: the worker sends receipts that no server has made; see security."),
         panel("Waiting jobs of namespaces with a quota", "short", [
             ("max by (namespace) (ringq_namespace_waiting_jobs{JOB})", "{{namespace}}")],
             "Compare with waiting_jobs in the files of identities: beyond it new jobs are refused."),

@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use crate::domain::Time;
+use crate::log_limiter::LogPermit;
 
 /// Maximum number of topics and of jobs that one line names; it has the number of all.
 const NAMED_MAX: usize = 16;
@@ -57,6 +59,15 @@ pub struct AuditedCall<'a> {
     pub took: Duration,
 }
 
+/// Refusals without a line. If no line of a later call counts them, the first of them gets one that does.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct SuppressedRefusals {
+    /// Line of the first one.
+    first: Map<String, Value>,
+    /// Topics that they were denied.
+    topics: Vec<String>,
+}
+
 /// One line.
 #[derive(Debug, Serialize)]
 pub(super) struct Entry<'a> {
@@ -81,6 +92,9 @@ pub(super) struct Entry<'a> {
     /// Number of refusals like this one that have no line.
     #[serde(skip_serializing_if = "Option::is_none")]
     suppressed: Option<u64>,
+    /// Topics that these were denied.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    suppressed_topics: &'a [String],
     /// Number of lines before this one that were lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost: Option<u64>,
@@ -173,10 +187,44 @@ impl Touched {
     }
 }
 
+// === impl SuppressedRefusals ===
+
+impl SuppressedRefusals {
+    /// Adds a refusal.
+    pub(super) fn add(&mut self, now: Time, call: &AuditedCall<'_>) {
+        if self.first.is_empty()
+            && let Ok(Value::Object(line)) = serde_json::to_value(Entry::of_call(now, call, None))
+        {
+            self.first = line;
+        }
+        let Some(note) = call.note else { return };
+        for topic in &note.lock().topics {
+            if self.topics.len() < NAMED_MAX && !self.topics.contains(topic) {
+                self.topics.push(topic.clone());
+            }
+        }
+    }
+
+    /// Returns the line of the first one of `count` refusals, which counts the others.
+    pub(super) fn into_line(self, count: u64) -> Map<String, Value> {
+        let SuppressedRefusals { first: mut line, topics } = self;
+        if count > 1 {
+            line.insert("suppressed".to_owned(), (count - 1).into());
+            line.insert("suppressed_topics".to_owned(), topics.into());
+        }
+        line
+    }
+}
+
 // === impl Entry ===
 
 impl<'a> Entry<'a> {
-    pub(super) fn of_call(now: Time, call: &AuditedCall<'a>, suppressed: Option<u64>) -> Entry<'a> {
+    /// Returns the line of a call; `permit` counts suppressed ones before it.
+    pub(super) fn of_call(
+        now: Time,
+        call: &AuditedCall<'a>,
+        permit: Option<&'a LogPermit<SuppressedRefusals>>,
+    ) -> Entry<'a> {
         let touched = call.note.map(|note| note.lock().clone());
         Entry {
             time: rfc3339(now),
@@ -189,7 +237,8 @@ impl<'a> Entry<'a> {
             code: Some(call.code),
             error: call.error.filter(|error| !error.is_empty()),
             took_ms: u64::try_from(call.took.as_millis()).ok(),
-            suppressed,
+            suppressed: permit.and_then(LogPermit::suppressed),
+            suppressed_topics: permit.map_or(&[], |permit| &permit.noted().topics),
             lost: None,
         }
     }
@@ -207,6 +256,7 @@ impl<'a> Entry<'a> {
             error,
             took_ms: None,
             suppressed: None,
+            suppressed_topics: &[],
             lost: None,
         }
     }

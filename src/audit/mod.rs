@@ -4,28 +4,38 @@
 //! - [`writer`]: where lines go
 //!
 //! Calls that change what other callers rely on are always logged, refused credentials and missing rights too, also where
-//! the answer hides them; all calls by a setting. A line is written when its call ends. Payloads, headers of jobs and tokens are never in it.
+//! the answer hides them; all calls by a setting. A line is written when its call ends; of refusals that follow each other
+//! within a second the first has one, and the next one that has a line counts the others, soon: the number of refusals is
+//! that of the lines and of what they count. Payloads, headers of jobs and tokens are never in it.
 
 pub mod entry;
 pub mod writer;
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::IpAddr;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use serde::Serialize;
+use tokio::time::Instant;
+
 use crate::clock::Clock;
-use crate::log_limiter::LogLimiter;
+use crate::log_limiter::{LogLimiter, LogPermit};
 use crate::rpc::Rpc;
 
 pub use entry::{AuditNote, AuditedCall};
 pub use writer::{AuditTarget, AuditWriter};
 
-use entry::Entry;
+use entry::{Entry, SuppressedRefusals};
 
-/// Interval in which refusals of an identity, of one RPC with one code, are logged at most once, with the number
-/// suppressed.
+/// Interval in which refusals of an identity, of one RPC with one code, or of an address without an identity, with one code,
+/// are logged at most once. The number suppressed, and topics of these, are logged too.
 const REFUSALS_EVERY: Duration = Duration::from_secs(1);
+/// Maximum number of addresses without an identity that have lines of their own in an interval; others share one.
+const ADDRESSES_MAX: usize = 16;
 
 /// Interval in which lost lines are reported at most once.
 const LOSSES_EVERY: Duration = Duration::from_secs(10);
@@ -46,14 +56,24 @@ pub enum AuditCalls {
 pub struct AuditLog(Option<Arc<AuditState>>);
 
 struct AuditState {
-    clock: Clock,
     calls: AuditCalls,
+    refusals: LogLimiter<SuppressedRefusals>,
+    addresses: RecentAddresses,
+    lines: Arc<AuditLines>,
+}
+
+/// Where lines are written.
+struct AuditLines {
+    clock: Clock,
     writer: AuditWriter,
-    refusals: LogLimiter,
     /// Number of lost lines that is known.
-    lost: AtomicU64,
+    lost: Arc<AtomicU64>,
     losses: LogLimiter,
 }
+
+/// Addresses without an identity whose calls were refused in the last interval.
+#[derive(Default)]
+struct RecentAddresses(Mutex<HashMap<IpAddr, Instant>>);
 
 // === impl AuditLog ===
 
@@ -67,14 +87,17 @@ impl AuditLog {
     /// Creates a log of these calls.
     #[must_use]
     pub fn new(clock: Clock, calls: AuditCalls, writer: AuditWriter) -> AuditLog {
-        AuditLog(Some(Arc::new(AuditState {
-            clock,
-            calls,
-            writer,
-            refusals: LogLimiter::new(REFUSALS_EVERY),
-            lost: AtomicU64::new(0),
-            losses: LogLimiter::new(LOSSES_EVERY),
-        })))
+        let lost = Arc::new(AtomicU64::new(0));
+        let known = Arc::clone(&lost);
+        let losses =
+            LogLimiter::with_report(LOSSES_EVERY, move |_, _| log_losses(known.load(Relaxed)));
+        let lines = Arc::new(AuditLines { clock, writer, lost, losses });
+        let reports = Arc::clone(&lines);
+        let refusals = LogLimiter::with_report(REFUSALS_EVERY, move |_, suppressed| {
+            reports.write(&suppressed.noted.into_line(suppressed.count));
+        });
+        let addresses = RecentAddresses::default();
+        AuditLog(Some(Arc::new(AuditState { calls, refusals, addresses, lines })))
     }
 
     /// Returns the note of a call, for what it touches and is denied.
@@ -90,23 +113,20 @@ impl AuditLog {
         let is_logged = call.note.is_some_and(AuditNote::is_full);
         let is_refused = matches!(call.code, "UNAUTHENTICATED" | "PERMISSION_DENIED")
             || !is_logged && call.note.is_some_and(AuditNote::has_denials);
-        let mut suppressed = None;
         if is_refused {
-            let identity = call.identity.unwrap_or_default();
-            match state.refusals.allow(&[call.rpc, call.code, identity]) {
-                Some(permit) => suppressed = permit.suppressed(),
-                None => return,
+            if let Some(permit) = state.admit_refusal(call) {
+                let lines = &state.lines;
+                lines.write(&Entry::of_call(lines.clock.now(), call, Some(&permit)));
             }
-        } else if !is_logged {
-            return;
+        } else if is_logged {
+            state.lines.write(&Entry::of_call(state.lines.clock.now(), call, None));
         }
-        state.write(&Entry::of_call(state.clock.now(), call, suppressed));
     }
 
     /// Logs an event of the server itself, such as identities that were read again.
     pub fn event(&self, event: &'static str, error: Option<&str>) {
         if let Some(state) = &self.0 {
-            state.write(&Entry::of_event(state.clock.now(), event, error));
+            state.lines.write(&Entry::of_event(state.lines.clock.now(), event, error));
         }
     }
 }
@@ -114,18 +134,56 @@ impl AuditLog {
 // === impl AuditState ===
 
 impl AuditState {
-    fn write(&self, entry: &Entry<'_>) {
+    /// Returns a permit if a refusal may be logged now; otherwise counts it, and notes its topics. A caller that proves
+    /// nothing is known by its address.
+    fn admit_refusal(&self, call: &AuditedCall<'_>) -> Option<LogPermit<SuppressedRefusals>> {
+        let note = |noted: &mut SuppressedRefusals| noted.add(self.lines.clock.now(), call);
+        if let Some(identity) = call.identity {
+            let name = [call.rpc, call.code, identity];
+            return self.refusals.allow_noting(&name, 1, note);
+        }
+        let address = call.peer.map(|peer| peer.ip().to_canonical());
+        let address = address.filter(|address| self.addresses.take(*address));
+        let text = address.map_or(String::new(), |address| address.to_string());
+        self.refusals.allow_noting(&[call.code, &text], 1, note)
+    }
+}
+
+// === impl RecentAddresses ===
+
+impl RecentAddresses {
+    /// Returns whether an address has lines of its own now.
+    fn take(&self, address: IpAddr) -> bool {
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if recent.len() >= ADDRESSES_MAX && !recent.contains_key(&address) {
+            recent.retain(|_, last| now.duration_since(*last) < REFUSALS_EVERY);
+        }
+        let has_place = recent.len() < ADDRESSES_MAX || recent.contains_key(&address);
+        if has_place {
+            recent.insert(address, now);
+        }
+        has_place
+    }
+}
+
+// === impl AuditLines ===
+
+impl AuditLines {
+    fn write(&self, entry: &impl Serialize) {
         self.writer.write(entry);
         let lost = self.writer.lost_lines();
-        if lost > self.lost.fetch_max(lost, Ordering::Relaxed)
-            && self.losses.allow(&["lost"]).is_some()
-        {
-            tracing::warn!(
-                lost,
-                "lines of the audit log were lost since the start: its target takes them too slowly"
-            );
+        if lost > self.lost.fetch_max(lost, Relaxed) && self.losses.allow(&["lost"]).is_some() {
+            log_losses(lost);
         }
     }
+}
+
+fn log_losses(lost: u64) {
+    tracing::warn!(
+        lost,
+        "lines of the audit log were lost since the start: its target takes them too slowly"
+    );
 }
 
 impl fmt::Debug for AuditLog {

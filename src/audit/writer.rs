@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::Serialize;
 use tracing_appender::rolling::{RollingFileAppender, Rotation};
 
 use super::entry::Entry;
@@ -60,7 +61,7 @@ impl AuditWriter {
     }
 
     /// Writes a line, as soon as the target takes it.
-    pub(super) fn write(&self, entry: &Entry<'_>) {
+    pub(super) fn write(&self, entry: &impl Serialize) {
         self.0.write(&line(entry));
     }
 

@@ -10,12 +10,14 @@ use tokio::sync::watch;
 use crate::clock::Clock;
 use crate::domain::Time;
 use crate::metrics::Metrics;
+use crate::tls::PeerCertificate;
 
 use super::identities::Identities;
 use super::identity::Identity;
 use super::in_force::{InForce, JwtProof};
 use super::jwt::JwtError;
 use super::jwt::issuer::Issuer;
+use super::jwt::key_set::KeyId;
 use super::jwt::token_cache::TokenCache;
 use super::jwt::unverified::is_jwt;
 use super::quota::identity_meter::IdentityMeters;
@@ -36,7 +38,7 @@ pub struct Authenticator(Option<Arc<Current>>);
 struct Current {
     in_force: watch::Sender<Arc<InForce>>,
     /// Number of the identities and keys in force, which rises with each change.
-    generation: Arc<AtomicU64>,
+    generation: Arc<watch::Sender<u64>>,
     clock: Clock,
     /// JSON Web Tokens that were verified for any connection.
     verified: TokenCache<Caller>,
@@ -48,7 +50,11 @@ struct Current {
 
 /// Caller of a call: an identity, or anyone where there are no identities.
 #[derive(Clone, Debug)]
-pub struct Caller(Option<Arc<KnownCaller>>);
+pub struct Caller {
+    known: Option<Arc<KnownCaller>>,
+    /// Client certificate of its connection, without which it may not call.
+    certificate: Option<Arc<PeerCertificate>>,
+}
 
 /// Caller that is an identity.
 #[derive(Debug)]
@@ -62,6 +68,7 @@ struct KnownCaller {
 #[derive(Clone, Debug)]
 struct JwtEnd {
     issuer: Arc<Issuer>,
+    key: KeyId,
     at: Time,
 }
 
@@ -69,8 +76,8 @@ struct JwtEnd {
 #[derive(Debug)]
 pub struct ConnectionCredentials {
     authenticator: Authenticator,
-    /// Names in the client certificate that the connection was opened with.
-    certificate: Vec<String>,
+    /// Client certificate that the connection was opened with.
+    certificate: Option<Arc<PeerCertificate>>,
     /// Calls of a connection mostly have the same header.
     last: Mutex<Option<Recognized>>,
 }
@@ -104,6 +111,12 @@ pub enum Unauthenticated {
     /// No identity has a name of the client certificate.
     #[error("no name in the client certificate belongs to an identity of this server")]
     UnknownCertificate,
+    /// The client certificate of the connection is not valid any more.
+    #[error(
+        "the client certificate of this connection has expired, or its authority is not accepted any more; connect \
+         again, with a new one"
+    )]
+    CertificateEnded,
     /// The token is a JSON Web Token that is refused.
     #[error(transparent)]
     Jwt(#[from] JwtError),
@@ -122,7 +135,7 @@ impl Authenticator {
     /// If an issuer has its keys at a URL, it has to be created within a runtime, and begins to fetch them.
     #[must_use]
     pub fn new(identities: Identities, clock: Clock, metrics: &Metrics) -> Authenticator {
-        let generation = Arc::new(AtomicU64::new(1));
+        let generation = Arc::new(watch::Sender::new(1));
         let (meters, namespaces) = (IdentityMeters::new(metrics), NamespaceMeters::new(metrics));
         identities.put_quotas(&meters, &namespaces);
         let in_force = InForce::new(identities, None, &generation);
@@ -164,7 +177,7 @@ impl Authenticator {
             let former = Arc::clone(&current.in_force.borrow());
             let in_force = InForce::new(identities, Some(&former), &current.generation);
             current.in_force.send_replace(Arc::new(in_force));
-            current.generation.fetch_add(1, Ordering::Release);
+            current.generation.send_modify(|generation| *generation += 1);
         }
     }
 
@@ -194,20 +207,26 @@ impl Authenticator {
         self.0.as_ref().map_or(0, |current| current.failed_reloads.load(Ordering::Relaxed))
     }
 
-    /// Returns the credentials of a connection that was opened with a certificate of these names, which is verified;
-    /// empty: with none.
+    /// Returns the credentials of a connection that was opened with this certificate, which is verified, or with none.
     #[must_use]
-    pub fn connection(&self, certificate: Vec<String>) -> ConnectionCredentials {
+    pub fn connection(&self, certificate: Option<Arc<PeerCertificate>>) -> ConnectionCredentials {
         ConnectionCredentials { authenticator: self.clone(), certificate, last: Mutex::default() }
     }
 
-    /// Waits until `caller` has not its rights any more: its identity was removed or changed, or the token that proved
-    /// it has expired.
+    /// Waits until `caller` has not its rights any more: its identity was removed or changed, what proved it has expired,
+    /// or who signed that is not trusted any more.
     pub async fn ended(&self, caller: &Caller) {
-        let Some(current) = &self.0 else { return std::future::pending().await };
+        let certificate_ended = async {
+            match &caller.certificate {
+                Some(certificate) => certificate.ended().await,
+                None => std::future::pending().await,
+            }
+        };
+        let Some(current) = &self.0 else { return certificate_ended.await };
         tokio::select! {
             () = current.changed(caller) => {}
             () = current.expired(caller) => {}
+            () = certificate_ended => {}
         }
     }
 }
@@ -217,18 +236,20 @@ impl Authenticator {
 impl Current {
     /// Waits until the caller is not recognized any more as it was, whatever the time is.
     async fn changed(&self, caller: &Caller) {
-        let Some(known) = &caller.0 else { return std::future::pending().await };
-        let identity = &known.identity;
-        let issuer = known.token.as_ref().map(|token| &token.issuer);
-        let is_other = |now: &Arc<InForce>| {
-            let has_rules = |of: &Arc<Issuer>| {
-                let now = now.identities.issuer_of(&of.issuer);
-                now.is_some_and(|now| now.has_rules_of(of))
-            };
-            now.identities.get(&identity.name) != Some(identity) || !issuer.is_none_or(has_rules)
-        };
-        if self.in_force.subscribe().wait_for(is_other).await.is_err() {
-            std::future::pending().await
+        let Some(known) = &caller.known else { return std::future::pending().await };
+        let KnownCaller { identity, token, .. } = &**known;
+        let mut generations = self.generation.subscribe();
+        loop {
+            let now = Arc::clone(&self.in_force.borrow());
+            let trusts = |token: &JwtEnd| now.still_trusts(&token.issuer, token.key);
+            if now.identities.get(&identity.name) != Some(identity)
+                || !token.as_ref().is_none_or(trusts)
+            {
+                return;
+            }
+            if generations.changed().await.is_err() {
+                return std::future::pending().await;
+            }
         }
     }
 
@@ -246,7 +267,8 @@ impl Current {
     /// Returns the caller that was proved, by a token without an end of its own or by this JSON Web Token.
     fn known(&self, identity: &Arc<Identity>, token: Option<JwtEnd>) -> Caller {
         let (identity, meter) = (Arc::clone(identity), self.meters.of(&identity.name));
-        Caller(Some(Arc::new(KnownCaller { identity, meter, token })))
+        let known = Some(Arc::new(KnownCaller { identity, meter, token }));
+        Caller { known, certificate: None }
     }
 
     /// Returns the caller that a JSON Web Token proves.
@@ -260,8 +282,8 @@ impl Current {
         if let Some(caller) = known.filter(|caller| !self.is_expired(caller)) {
             return Ok(caller);
         }
-        let JwtProof { identity, issuer, ends } = in_force.verify(token, self.clock.now())?;
-        let token = Some(JwtEnd { issuer, at: ends });
+        let JwtProof { identity, issuer, ends, key } = in_force.verify(token, self.clock.now())?;
+        let token = Some(JwtEnd { issuer, key, at: ends });
         let caller = self.known(&identity, token);
         self.verified.put(hash, generation, caller.clone());
         Ok(caller)
@@ -277,8 +299,15 @@ impl ConnectionCredentials {
     /// # Errors
     /// [`Unauthenticated`], if it proves no identity.
     pub fn caller(&self, header: Option<&[u8]>) -> Result<Caller, Unauthenticated> {
-        let Some(current) = &self.authenticator.0 else { return Ok(Caller::anyone()) };
-        let generation = current.generation.load(Ordering::Acquire);
+        let certificate = self.certificate.as_ref();
+        if certificate.is_some_and(|certificate| certificate.has_ended()) {
+            return Err(Unauthenticated::CertificateEnded);
+        }
+        let certificate = certificate.cloned();
+        let Some(current) = &self.authenticator.0 else {
+            return Ok(Caller { certificate, ..Caller::anyone() });
+        };
+        let generation = *current.generation.borrow();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = &*last
             && last.generation == generation
@@ -287,7 +316,7 @@ impl ConnectionCredentials {
         {
             return Ok(last.caller.clone());
         }
-        let caller = self.recognize(current, generation, header)?;
+        let caller = Caller { certificate, ..self.recognize(current, generation, header)? };
         let header = header.map(<[u8]>::to_vec);
         *last = Some(Recognized { generation, header, caller: caller.clone() });
         Ok(caller)
@@ -302,13 +331,13 @@ impl ConnectionCredentials {
         let in_force = Arc::clone(&current.in_force.borrow());
         let identities = &in_force.identities;
         let Some(header) = header else {
-            let mut names = self.certificate.iter();
+            let mut names = self.certificate.iter().flat_map(|certificate| certificate.names());
             let found = names.find_map(|name| identities.by_certificate(name));
-            let is_missing = self.certificate.is_empty();
-            return found.map(|identity| current.known(identity, None)).ok_or(if is_missing {
-                Unauthenticated::Missing
-            } else {
-                Unauthenticated::UnknownCertificate
+            let known = found.map(|identity| current.known(identity, None));
+            let has_names = self.certificate.as_ref().is_some_and(|of| of.names().next().is_some());
+            return known.ok_or(match has_names {
+                true => Unauthenticated::UnknownCertificate,
+                false => Unauthenticated::Missing,
             });
         };
         let token = bearer_token(header)?;
@@ -371,26 +400,26 @@ impl Caller {
     /// Creates the caller where there are no identities.
     #[must_use]
     pub fn anyone() -> Caller {
-        Caller(None)
+        Caller { known: None, certificate: None }
     }
 
     /// Returns the identity; `None`: everyone may do everything.
     #[must_use]
     pub fn identity(&self) -> Option<&Arc<Identity>> {
-        self.0.as_ref().map(|known| &known.identity)
+        self.known.as_ref().map(|known| &known.identity)
     }
 
     /// Returns the meter of the identity; `None`: nothing is limited or counted.
     #[must_use]
     pub fn meter(&self) -> Option<&Arc<IdentityMeter>> {
-        self.0.as_ref().map(|known| &known.meter)
+        self.known.as_ref().map(|known| &known.meter)
     }
 
     /// Returns the time at which the token that proved the caller is not accepted any more, its leeway included;
     /// `None`: it has no end.
     #[must_use]
     pub fn ends(&self) -> Option<Time> {
-        self.0.as_ref()?.token.as_ref().map(|token| token.at)
+        self.known.as_ref()?.token.as_ref().map(|token| token.at)
     }
 }
 

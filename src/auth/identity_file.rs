@@ -5,6 +5,7 @@
 use toml::{Table, Value};
 
 use crate::domain::{TopicName, TopicPattern};
+use crate::tls::PeerCertificate;
 
 use super::identity::{Identity, JwtSubject};
 use super::role::Role;
@@ -98,9 +99,9 @@ fn jwt(table: &mut TableReader<'_>) -> Vec<JwtSubject> {
 fn certificates(table: &mut TableReader<'_>) -> Vec<String> {
     let texts = table.texts("certificates");
     for (index, text) in texts.iter().enumerate() {
-        if text.is_empty() || text.contains(char::is_whitespace) {
+        if !PeerCertificate::can_have(text) {
             let key = format!("certificates[{index}]");
-            table.problem(&key, "must be a URI or a DNS name of a certificate");
+            table.problem(&key, "must be a URI with ://, or a DNS name, of a certificate");
         }
     }
     texts.into_iter().map(str::to_owned).collect()

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use futures::future::join_all;
+use tokio::sync::watch;
 
 use crate::domain::Time;
 
@@ -14,6 +14,7 @@ use super::jwt::error::{JwtError, quote};
 use super::jwt::fetched_keys::FetchedKeys;
 use super::jwt::issuer::{Issuer, KeySource};
 use super::jwt::jwks_url::JwksUrl;
+use super::jwt::key_set::KeyId;
 use super::jwt::unverified::UnverifiedToken;
 
 /// Identities in force, and the tasks that fetch keys of issuers.
@@ -30,6 +31,8 @@ pub(super) struct JwtProof {
     pub(super) issuer: Arc<Issuer>,
     /// Time from which on the token is refused.
     pub(super) ends: Time,
+    /// Key that has signed it.
+    pub(super) key: KeyId,
 }
 
 // === impl InForce ===
@@ -40,7 +43,7 @@ impl InForce {
     pub(super) fn new(
         identities: Identities,
         former: Option<&InForce>,
-        generation: &Arc<AtomicU64>,
+        generation: &Arc<watch::Sender<u64>>,
     ) -> InForce {
         let mut fetched = HashMap::new();
         for issuer in identities.issuers() {
@@ -55,6 +58,20 @@ impl InForce {
     /// Waits until each issuer's keys were fetched once, or could not be.
     pub(super) async fn keys_tried(&self) {
         join_all(self.fetched.values().map(|keys| keys.tried())).await;
+    }
+
+    /// Returns whether a token that this key has signed by the rules of `issuer` would still be accepted. While the keys
+    /// are not known it is.
+    pub(super) fn still_trusts(&self, issuer: &Issuer, key: KeyId) -> bool {
+        let Some(now) = self.identities.issuer_of(&issuer.issuer) else { return false };
+        now.has_rules_of(issuer)
+            && match &now.keys {
+                KeySource::File(keys) => keys.has(key),
+                KeySource::Url(url) => {
+                    let keys = self.fetched.get(url).and_then(|fetched| fetched.keys());
+                    keys.is_none_or(|keys| keys.has(key))
+                }
+            }
     }
 
     /// Verifies a token and returns the identity that it proves.
@@ -78,6 +95,6 @@ impl InForce {
                 subject: quote(&subject.subject),
             })?;
         let (identity, issuer) = (Arc::clone(identity), Arc::clone(issuer));
-        Ok(JwtProof { identity, issuer, ends: claims.ends })
+        Ok(JwtProof { identity, issuer, ends: claims.ends, key: claims.key })
     }
 }

@@ -1,11 +1,14 @@
 //! Tests of decisions and of files of identities.
 
 use super::identity_file;
+use std::sync::Arc;
+
 use super::*;
 use crate::clock::Clock;
 use crate::domain::{TopicName, TopicPattern};
 use crate::metrics::Metrics;
 use crate::rpc::Rpc;
+use crate::tls::PeerCertificate;
 
 /// Reads the identities of a file.
 fn identities(text: &str) -> Result<Identities, Vec<String>> {
@@ -217,7 +220,7 @@ fn callers_prove_their_identity_by_token_or_certificate() {
     };
     let all = identities(&(text("a", "ta") + &text("b", "tb"))).unwrap();
     let authenticator = Authenticator::new(all, Clock::system(), &Metrics::new());
-    let plain = authenticator.connection(Vec::new());
+    let plain = authenticator.connection(None);
     let name = |header: Option<&str>| {
         plain.caller(header.map(str::as_bytes)).map(|caller| caller.to_string())
     };
@@ -227,16 +230,21 @@ fn callers_prove_their_identity_by_token_or_certificate() {
     assert_eq!(name(Some("Bearer ")), Err(Unauthenticated::NotBearer));
     assert_eq!(name(Some("Basic ta")), Err(Unauthenticated::NotBearer));
     assert_eq!(name(None), Err(Unauthenticated::Missing));
-    let certified = authenticator.connection(vec!["x".to_owned(), "b.local".to_owned()]);
+    let certificate = |names: &[&str]| {
+        let mut certificate = PeerCertificate::default();
+        certificate.dns = names.iter().map(|name| (*name).to_owned()).collect();
+        authenticator.connection(Some(Arc::new(certificate)))
+    };
+    let certified = certificate(&["x", "b.local"]);
     assert_eq!(certified.caller(None).unwrap().to_string(), "b");
     assert_eq!(certified.caller(Some(b"Bearer ta")).unwrap().to_string(), "a");
-    let unknown = authenticator.connection(vec!["x".to_owned()]);
+    let unknown = certificate(&["x"]);
     assert_eq!(unknown.caller(None).unwrap_err(), Unauthenticated::UnknownCertificate);
 
     authenticator.replace(identities(&text("b", "new")).unwrap());
     assert_eq!(name(Some("Bearer tb")), Err(Unauthenticated::UnknownToken), "replaced at once");
     assert_eq!(name(Some("Bearer new")), Ok("b".to_owned()));
-    let off = Authenticator::off().connection(Vec::new());
+    let off = Authenticator::off().connection(None);
     assert!(off.caller(Some(b"nonsense")).unwrap().identity().is_none());
 }
 
@@ -248,10 +256,50 @@ async fn a_caller_is_notified_of_a_change_of_its_own_rights_only() {
     let token = format!("tokens = ['{}']\n", token::TokenHash::of("t"));
     let file = |rest: &str| identities(&format!("{two}{token}{rest}")).unwrap();
     let authenticator = Authenticator::new(file(""), Clock::system(), &Metrics::new());
-    let caller = authenticator.connection(Vec::new()).caller(Some(b"Bearer t")).unwrap();
+    let caller = authenticator.connection(None).caller(Some(b"Bearer t")).unwrap();
     let mut changed = Box::pin(authenticator.ended(&caller));
     authenticator.replace(file("[[identity]]\nname='c'"));
     assert!((&mut changed).now_or_never().is_none(), "another identity was added");
     authenticator.replace(file("worker=['y']"));
     assert!(changed.now_or_never().is_some());
+}
+
+/// A connection is served only as long as its client certificate is valid: whoever calls on it, and also where everyone
+/// may call.
+#[tokio::test]
+async fn calls_and_streams_end_with_the_certificate_of_their_connection() {
+    use futures::FutureExt as _;
+
+    let text = format!(
+        "[[identity]]\nname='a'\ncertificates=['a.local']\ntokens=['{}']\n",
+        token::TokenHash::of("t")
+    );
+    let all = identities(&text).unwrap();
+    let on = Authenticator::new(all, Clock::system(), &Metrics::new());
+    for (authenticator, header) in
+        [(on.clone(), None), (on, Some(&b"Bearer t"[..])), (Authenticator::off(), None)]
+    {
+        let mut certificate = PeerCertificate::default();
+        certificate.dns.push("a.local".to_owned());
+        let certificate = Arc::new(certificate);
+        let connection = authenticator.connection(Some(Arc::clone(&certificate)));
+        let caller = connection.caller(header).unwrap();
+        let mut ended = Box::pin(authenticator.ended(&caller));
+        assert!((&mut ended).now_or_never().is_none());
+        certificate.end();
+        assert!(ended.now_or_never().is_some());
+        assert_eq!(connection.caller(header).unwrap_err(), Unauthenticated::CertificateEnded);
+        assert!(authenticator.connection(None).caller(header).is_ok() || header.is_none());
+    }
+}
+
+#[test]
+fn names_of_certificates_are_uris_or_dns_names() {
+    let read = |name: &str| identities(&format!("[[identity]]\nname='a'\ncertificates=['{name}']"));
+    for good in ["spiffe://example.org/worker", "worker.example", "*.example", "host"] {
+        assert!(read(good).is_ok(), "{good}");
+    }
+    for bad in ["", "a b", "urn:worker", "a/b", "spiffe://a b", "10.0.0.1:80", "a@b"] {
+        assert!(read(bad).is_err(), "{bad}");
+    }
 }

@@ -62,6 +62,11 @@ impl Client {
     /// Panics outside of a tokio runtime.
     pub fn with_options(url: impl Into<String>, options: Options) -> Result<Client, Error> {
         let url = url.into();
+        // Before the URL is taken apart, so that no part of a password is in an error.
+        if url.contains('@') {
+            let text = "a server URL has no user and no password: prove the client by a token or a certificate";
+            return Err(Error::usage("server", text));
+        }
         let urls: Vec<&str> = url.split(',').map(str::trim).collect();
         let tls = options.tls_files()?;
         let endpoint = |url: &str, keep_alive| {
@@ -136,7 +141,14 @@ impl Client {
 
 /// Checks the URL of a server; returns the options of connections to it, with this interval of pings.
 fn endpoint(url: &str, keep_alive: Duration, tls: &TlsFiles) -> Result<Endpoint, Error> {
-    let bad = |why: &str| Error::usage("server", format!("`{url}` is not a server URL: {why}"));
+    // What follows the host may be a secret.
+    let begin = url.find("://").map_or(0, |scheme| scheme + "://".len());
+    let end = url[begin..].find(['/', '?', '#']).map_or(url.len(), |end| begin + end);
+    let shown = &url[..end];
+    let bad_part = |part: &str, why: &str| {
+        Error::usage("server", format!("`{part}` is not a server URL: {why}"))
+    };
+    let bad = |why: &str| bad_part(shown, why);
     let Some((scheme @ ("http" | "https"), _)) = url.split_once("://") else {
         return Err(bad("it begins with http:// or https://, as in http://127.0.0.1:7700"));
     };
@@ -152,9 +164,10 @@ fn endpoint(url: &str, keep_alive: Duration, tls: &TlsFiles) -> Result<Endpoint,
     let authority = endpoint.uri().authority().map(|authority| authority.as_str());
     let port = authority.and_then(|authority| Some(authority.rsplit_once(':')?.1));
     if endpoint.uri().port_u16().is_none() && port.is_some_and(|port| !port.contains(']')) {
-        return Err(bad("the port is not a number from 1 to 65535"));
+        let host = shown.rsplit_once(':').map_or(shown, |(host, _)| host);
+        return Err(bad_part(host, "the port is not a number from 1 to 65535"));
     }
-    if endpoint.uri().path_and_query().is_some_and(|rest| rest.as_str() != "/") {
+    if !matches!(&url[end..], "" | "/") {
         return Err(bad("nothing may follow the host and port"));
     }
     if scheme == "https" {

@@ -133,5 +133,7 @@ fn plain_problem(line: &str) -> Option<String> {
     }
     let is_bare = !value.starts_with(['"', '\'', '[', '{']);
     let is_number = value.bytes().all(|byte| byte.is_ascii_digit());
-    (is_bare && !is_number).then(|| format!("text stands in quotes: {key} = \"{value}\""))
+    // A url may contain a password.
+    let shown = if value.contains('@') || value.contains("://") { "…" } else { value };
+    (is_bare && !is_number).then(|| format!("text stands in quotes: {key} = \"{shown}\""))
 }

@@ -125,7 +125,7 @@ impl ConfigLayer {
 
 /// Parses `NAME=URL`; a missing part is empty here and refused when it is read.
 fn parse_shard(text: &str, from: SettingSource) -> ShardText {
-    let (name, url) = text.split_once('=').unwrap_or((text, ""));
+    let (name, url) = text.split_once('=').unwrap_or_default();
     let (name, url) = (name.to_owned(), url.to_owned());
     ShardText { name, url, weight: None, state: None, source: from }
 }

@@ -83,9 +83,9 @@ impl ShardConfig {
 
     pub(super) fn try_new(name: &str, url: &str) -> Result<ShardConfig, String> {
         let checked = ShardName::try_new(name).map_err(|_| match name {
-            // A url without a name, probably with a password.
-            name if name.contains(':') => {
-                "is not written as NAME=URL, like a=redis://localhost:6379".to_owned()
+            // A url without a name, or the rest of one that a blank has cut: probably with a password.
+            name if name.is_empty() || name.contains([':', '@', '/']) => {
+                "is not written as NAME=URL, like a=redis://localhost:6379; a url has no blanks, %20 is one".to_owned()
             }
             name => format!("the name {name:?} is not 1 to 8 of a-z 0-9"),
         })?;

@@ -197,7 +197,7 @@ fn a_mistake_in_a_variable_reads_like_a_sentence() {
         (
             "SHARDS",
             "s0",
-            "shard: s0: the url has no scheme, use sqlite:PATH, sqlite::memory:, redis:",
+            "shard: is not written as NAME=URL, like a=redis://localhost:6379; a url has no blanks",
         ),
         (
             "LISTEN",

@@ -45,7 +45,7 @@ pub use job::{Attempt, AttemptOutcome, Durability, Job, Payload, RetentionRule, 
 pub use name::{GroupName, ShardName, TopicName};
 pub use outage::ShardOutage;
 pub use pattern::TopicPattern;
-pub use receipt::{Receipt, Token};
+pub use receipt::{Receipt, ReceiptKey, ReceiptProof, Token};
 pub use retry::{CrashTopic, InvalidRetry, RetryOverrides, RetryPolicy};
 pub use ring::Ring;
 pub use stream_id::StreamId;

@@ -40,6 +40,15 @@ impl TopicPattern {
         }
     }
 
+    /// Returns the name, or the prefix.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            TopicPattern::Exact(name) => name.as_str(),
+            TopicPattern::Prefix(prefix) => prefix,
+        }
+    }
+
     /// Returns whether every topic that matches `other` matches this pattern.
     #[must_use]
     pub fn includes(&self, other: &TopicPattern) -> bool {

@@ -110,17 +110,12 @@ impl CallAccess {
         Ok(allowed)
     }
 
-    /// Returns whether a topic may be shown.
-    pub(super) fn shows(&self, topic: &TopicName) -> bool {
-        self.check(topic).is_ok()
-    }
-
     /// Returns whether all patterns of a worker may be shown.
     pub(super) fn shows_patterns(&self, patterns: &[TopicPattern]) -> bool {
         self.shown_part(patterns.to_vec()) == patterns
     }
 
-    /// Returns the part of a worker's patterns that may be shown.
+    /// Returns the part of patterns that may be shown.
     pub(super) fn shown_part(&self, patterns: Vec<TopicPattern>) -> Vec<TopicPattern> {
         let Some(identity) = self.caller.identity() else { return patterns };
         patterns.iter().flat_map(|pattern| identity.allowed_part(self.rpc, pattern)).collect()
@@ -136,6 +131,19 @@ impl CallAccess {
             note.denied_job(receipt.key.topic.as_str(), receipt.key.id.as_str());
         }
         may
+    }
+
+    /// Counts receipts of these jobs that no server has made, and adds them to the line in the audit log.
+    pub(super) fn note_forged(&self, jobs: &[JobKey]) {
+        if let Some(meter) = self.caller.meter() {
+            meter.forged_receipts(jobs.len() as u64);
+        }
+        for key in jobs {
+            if let Some(note) = &self.note {
+                note.job(key.topic.as_str(), key.id.as_str());
+                note.denied_job(key.topic.as_str(), key.id.as_str());
+            }
+        }
     }
 
     /// Returns the view of jobs of a topic: without a right to their payloads the basic one, unless the call asks for

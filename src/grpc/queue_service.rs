@@ -1,6 +1,7 @@
 //! `QueueService`: produce, consume, settle.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
@@ -9,6 +10,7 @@ use tonic::{Request, Response, Status};
 use crate::auth::Authenticator;
 use crate::dispatch::Dispatcher;
 use crate::domain::{CrashTopic, Receipt};
+use crate::log_limiter::LogLimiter;
 use crate::pb;
 use crate::pb::queue_service_server::QueueService;
 use crate::rpc::Rpc;
@@ -22,7 +24,7 @@ use super::convert::enums::{self, ReadView};
 use super::convert::metadata::{caller, trace};
 use super::convert::number::to_int32;
 use super::convert::reschedule::{self, RescheduleCall};
-use super::convert::settle::SettleItems;
+use super::convert::settle::{ItemReceipts, SettleItems};
 use super::convert::spec::SpecContext;
 use super::convert::{InvalidRequest, enqueue, job, settle, stream, time};
 use super::delivery_spans::delivery_span;
@@ -39,7 +41,12 @@ pub(super) struct QueueHandler {
     dispatcher: Dispatcher,
     tracer: Tracer,
     authenticator: Authenticator,
+    /// Log limiter for forged receipts, by identity.
+    forged_log: LogLimiter,
 }
+
+/// Interval in which forged receipts of an identity are logged at most once, with the number suppressed.
+const FORGED_LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// Result of a call.
 type RpcResult<T> = Result<Response<T>, Status>;
@@ -54,12 +61,38 @@ impl QueueHandler {
         tracer: Tracer,
         authenticator: Authenticator,
     ) -> QueueHandler {
-        QueueHandler { scheduler, dispatcher, tracer, authenticator }
+        let forged_log = LogLimiter::new("forged receipts", FORGED_LOG_EVERY);
+        QueueHandler { scheduler, dispatcher, tracer, authenticator, forged_log }
     }
 
     /// Returns the context of new jobs; `own`: the `traceparent` of the call's span, if the call is recorded.
     fn context<'a>(&self, metadata: &'a MetadataMap, own: Option<&'a str>) -> SpecContext<'a> {
         SpecContext { now: self.scheduler.clock().now(), trace: trace(metadata, own) }
+    }
+
+    /// Splits the items of a call into those that its caller may settle and the receipts for its answer. Forged receipts
+    /// are counted and logged.
+    fn settled<I>(
+        &self,
+        access: &CallAccess,
+        items: SettleItems<I>,
+        receipt: impl Fn(&I) -> &Receipt,
+    ) -> (Vec<I>, ItemReceipts) {
+        if let Some(first) = items.forged().first() {
+            access.note_forged(items.forged());
+            let (identity, receipts) = (access.caller().to_string(), items.forged().len());
+            if let Some(permit) = self.forged_log.allow_many(&[&identity], receipts as u64) {
+                let (job, suppressed) = (first.to_string(), permit.suppressed());
+                tracing::warn!(
+                    identity,
+                    receipts,
+                    suppressed,
+                    job,
+                    "receipts that no server of their shard has made were answered STALE: they are guessed, or damaged"
+                );
+            }
+        }
+        items.split(|item| access.settles(receipt(item)))
     }
 
     /// Writes the jobs of a batch that are valid and allowed, and returns all results in order; refuses all of them
@@ -245,7 +278,8 @@ impl QueueService for QueueHandler {
         let span = |job| delivery_span(&self.tracer, job, &worker_id);
         let pulled = PulledJobs::new(handover, deliveries.iter().filter_map(span).collect());
         let policy = |topic: &_, over: Option<&_>| self.scheduler.retry_policy(topic, over);
-        let deliveries = deliveries.into_iter().map(|d| to_delivery(d, policy)).collect();
+        let key = |shard: &_| self.scheduler.receipt_key(shard);
+        let deliveries = deliveries.into_iter().map(|d| to_delivery(d, policy, key)).collect();
         let mut response = Response::new(pb::PullResponse { deliveries });
         response.extensions_mut().insert(Arc::new(pulled));
         Ok(response)
@@ -256,10 +290,11 @@ impl QueueService for QueueHandler {
         let span = extensions.get::<CallSpan>();
         let own = span.map(CallSpan::traceparent);
         let access = CallAccess::of(&extensions, Rpc::Ack)?;
-        let items = settle::ack(request, self.context(&metadata, own.as_deref()))?;
+        let key = |shard: &_| self.scheduler.receipt_key(shard);
+        let items = settle::ack(request, self.context(&metadata, own.as_deref()), key)?;
         may_follow_up(&access, &items)?;
         topic_limits::check_follow_ups(self.scheduler.policies(), items.valid())?;
-        let (items, receipts) = items.split(|item| access.settles(&item.receipt));
+        let (items, receipts) = self.settled(&access, items, |item| &item.receipt);
         describe_settles(span, items.iter().map(|item| &item.receipt));
         let follow_ups = FollowUps::take(&self.authenticator, access.caller(), &items);
         let results = self.scheduler.ack(items).await;
@@ -271,7 +306,8 @@ impl QueueService for QueueHandler {
     async fn nack(&self, request: Request<pb::NackRequest>) -> RpcResult<pb::NackResponse> {
         let (_, extensions, request) = request.into_parts();
         let access = CallAccess::of(&extensions, Rpc::Nack)?;
-        let (items, receipts) = settle::nack(request)?.split(|item| access.settles(&item.receipt));
+        let items = settle::nack(request, |shard| self.scheduler.receipt_key(shard))?;
+        let (items, receipts) = self.settled(&access, items, |item| &item.receipt);
         describe_settles(extensions.get(), items.iter().map(|item| &item.receipt));
         let failures = receipts.failures(self.scheduler.nack(items).await);
         Ok(Response::new(pb::NackResponse { failures }))
@@ -281,8 +317,8 @@ impl QueueService for QueueHandler {
         let (_, extensions, request) = request.into_parts();
         let until = write_deadline(&extensions);
         let access = CallAccess::of(&extensions, Rpc::Extend)?;
-        let (items, receipts) =
-            settle::extend(request)?.split(|item| access.settles(&item.receipt));
+        let items = settle::extend(request, |shard| self.scheduler.receipt_key(shard))?;
+        let (items, receipts) = self.settled(&access, items, |item| &item.receipt);
         describe_settles(extensions.get(), items.iter().map(|item| &item.receipt));
         let failures = receipts.failures(self.scheduler.extend(items, until).await);
         Ok(Response::new(pb::ExtendResponse { failures }))

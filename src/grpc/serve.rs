@@ -101,8 +101,8 @@ async fn connection(
         begun = begun => begun,
     };
     let Some((socket, certificate)) = begun else { return };
-    let names = certificate.as_ref().map(|certificate| certificate.names()).unwrap_or_default();
-    let calls = layer.connection_for(routes, names, MessageEncoding::Protobuf);
+    let calls = layer.connection_for(routes, certificate.clone(), MessageEncoding::Protobuf);
+    let ended = tls.certificate_ended(certificate.clone());
     let shared_age = age.clone();
     let service = service_fn(move |mut request: http::Request<Incoming>| {
         request.extensions_mut().insert(info.clone());
@@ -121,6 +121,11 @@ async fn connection(
             connection.await
         }
         () = age.retirement() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+        () = ended => {
+            tracing::debug!(%peer, "connection closed: its client certificate is not valid any more");
             connection.as_mut().graceful_shutdown();
             connection.await
         }

@@ -60,8 +60,11 @@ impl Stream for StreamMessages {
         };
         let span = |job: &JobDelivery| delivery_span(this.tracer, job, this.worker_id);
         batch.deliveries.iter().filter_map(span).for_each(DeliverySpan::record);
-        let message =
-            to_stream_response(batch, |topic, over| this.scheduler.retry_policy(topic, over));
+        let message = to_stream_response(
+            batch,
+            |topic, over| this.scheduler.retry_policy(topic, over),
+            |shard| this.scheduler.receipt_key(shard),
+        );
         Poll::Ready(Some(Ok(pb::StreamResponse { info: this.info.take(), ..message })))
     }
 }

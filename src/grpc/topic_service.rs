@@ -3,7 +3,7 @@
 use tonic::{Request, Response, Status};
 
 use crate::dispatch::Dispatcher;
-use crate::domain::{CrashTopic, TopicName, TopicSettings};
+use crate::domain::{CrashTopic, TopicName, TopicPattern, TopicSettings};
 use crate::pb;
 use crate::pb::topic_service_server::TopicService;
 use crate::policies::ChangedPolicy;
@@ -12,12 +12,16 @@ use crate::scheduler::{GroupRows, Scheduler, TopicChange, TopicRow};
 
 use super::access::CallAccess;
 use super::convert::group::{GroupsPage, list_groups, to_group, to_groups_token};
+use super::convert::list::TopicsPlace;
 use super::convert::number::to_int64;
 use super::convert::topic::{self, StreamCounts, to_topic, to_topic_stats, to_topic_summary};
 use super::convert::topic_policy::{SettingField, TopicDeletion};
 use super::convert::{list, purge, topic_policy};
 use super::layers::write_deadline;
 use super::status::RpcError;
+
+/// Maximum number of reads of one ListTopics; the next page continues. A caller without many patterns needs one.
+const LIST_READS_MAX: usize = 32;
 
 /// Handler of `TopicService`.
 pub(super) struct TopicsHandler {
@@ -56,25 +60,50 @@ impl TopicsHandler {
         Ok((topic, missing))
     }
 
-    /// Reads the topics of a page that may be shown, and one more, which shows whether another page follows. Others
-    /// are passed over, page by page.
+    /// Reads the topics of a page that may be shown, and the place of the next page. Only those are read: the patterns of
+    /// a caller's rights are read one by one, some of them in one call.
     async fn shown_rows(
         &self,
         access: &CallAccess,
         page: list::TopicsPage,
-    ) -> Result<Vec<TopicRow>, Status> {
-        let list::TopicsPage { prefix, mut after, limit } = page;
-        let mut shown: Vec<TopicRow> = Vec::new();
-        loop {
-            let rows = self.scheduler.topics(&prefix, after, limit + 1).await;
-            let rows = rows.map_err(RpcError::of_read)?;
-            let is_last = rows.len() <= limit;
-            after = rows.last().map(|row| row.topic.name.clone());
-            shown.extend(rows.into_iter().filter(|row| access.shows(&row.topic.name)));
-            if is_last || shown.len() > limit {
-                return Ok(shown);
+    ) -> Result<(Vec<TopicRow>, Option<TopicsPlace>), Status> {
+        let list::TopicsPage { prefix, place, limit } = page;
+        let mut parts = access.shown_part(vec![TopicPattern::Prefix(prefix)]);
+        parts.retain(|part| !place.as_ref().is_some_and(|place| place.is_behind(part)));
+        parts.sort_unstable_by(|a, b| a.text().cmp(b.text()));
+        let (mut rows, mut reads) = (Vec::new(), 0);
+        let mut parts = parts.into_iter().peekable();
+        while let Some(part) = parts.next() {
+            if reads == LIST_READS_MAX {
+                return Ok((rows, Some(TopicsPlace::Before(part.text().to_owned()))));
+            }
+            reads += 1;
+            // One more, which shows whether another page follows.
+            let wanted = limit + 1 - rows.len();
+            let read = match part {
+                TopicPattern::Prefix(prefix) => {
+                    let after = place.as_ref().and_then(|place| place.after(&prefix));
+                    self.scheduler.topics(&prefix, after.cloned(), wanted).await
+                }
+                TopicPattern::Exact(name) => {
+                    let mut names = vec![name];
+                    while names.len() < wanted
+                        && let Some(TopicPattern::Exact(name)) =
+                            parts.next_if(|next| matches!(next, TopicPattern::Exact(_)))
+                    {
+                        names.push(name);
+                    }
+                    self.scheduler.topics_named(names).await
+                }
+            };
+            rows.extend(read.map_err(RpcError::of_read)?);
+            if rows.len() > limit {
+                rows.truncate(limit);
+                let last = rows.last().map(|row| TopicsPlace::After(row.topic.name.clone()));
+                return Ok((rows, last));
             }
         }
+        Ok((rows, None))
     }
 }
 
@@ -172,12 +201,9 @@ impl TopicService for TopicsHandler {
     ) -> Result<Response<pb::ListTopicsResponse>, Status> {
         let access = CallAccess::of(request.extensions(), Rpc::ListTopics)?;
         let page = list::list_topics(&request.into_inner())?;
-        let (prefix, limit) = (page.prefix.clone(), page.limit);
-        let mut rows = self.shown_rows(&access, page).await?;
-        let more = rows.len() > limit;
-        rows.truncate(limit);
-        let last = rows.last().filter(|_| more);
-        let token = last.map(|row| list::to_topics_token(&prefix, &row.topic.name));
+        let prefix = page.prefix.clone();
+        let (rows, next) = self.shown_rows(&access, page).await?;
+        let token = next.map(|place| list::to_topics_token(&prefix, &place));
         let streams = StreamCounts::of(self.dispatcher.workers());
         let (view, now) = (self.scheduler.policies().view(), self.scheduler.clock().now());
         let rows = rows.into_iter();

@@ -47,8 +47,7 @@ impl MetricsAccess {
         certificate: Option<&Arc<PeerCertificate>>,
         headers: &HeaderMap,
     ) -> Result<(), MetricsDenial> {
-        let names = certificate.map(|certificate| certificate.names()).unwrap_or_default();
-        let checked = self.caller(names, headers).and_then(allow);
+        let checked = self.caller(certificate.cloned(), headers).and_then(allow);
         if let Err(MetricsDenial { text, code: Some(code), caller, .. }) = &checked {
             let identity = caller.as_ref().and_then(Caller::identity);
             self.audit.call_ended(&AuditedCall {
@@ -65,9 +64,13 @@ impl MetricsAccess {
         checked
     }
 
-    fn caller(&self, names: Vec<String>, headers: &HeaderMap) -> Result<Caller, MetricsDenial> {
+    fn caller(
+        &self,
+        certificate: Option<Arc<PeerCertificate>>,
+        headers: &HeaderMap,
+    ) -> Result<Caller, MetricsDenial> {
         let header = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        self.readers.connection(names).caller(header).map_err(|error| {
+        self.readers.connection(certificate).caller(header).map_err(|error| {
             let (status, code) = match error.is_temporary() {
                 true => (StatusCode::SERVICE_UNAVAILABLE, None),
                 false => (StatusCode::UNAUTHORIZED, Some("UNAUTHENTICATED")),

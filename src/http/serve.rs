@@ -107,13 +107,14 @@ async fn connection(
     let (calls, _slot) = match calls {
         Some(calls) => {
             let is_gone = Arc::new(move || client.is_closed());
-            let names = certificate.as_ref().map(|certificate| certificate.names());
-            let names = names.unwrap_or_default();
-            (Some(Arc::new(calls.connection(info, peer, slot, names, is_gone))), None)
+            let calls = calls.connection(info, peer, slot, certificate.clone(), is_gone);
+            (Some(Arc::new(calls)), None)
         }
         None => (None, Some(slot)),
     };
     let calls = ConnectionCalls(calls);
+    let ended = tls.certificate_ended(certificate.clone());
+    let stop = stop.child_token();
     let requests = ConnectionUse::default();
     let open = requests.clone();
     let service = service_fn(move |request: http::Request<Incoming>| {
@@ -146,9 +147,16 @@ async fn connection(
             origin.ended(&error);
         }
     };
+    let ended = async {
+        ended.await;
+        tracing::debug!(%peer, "http connection closed: its client certificate is not valid any more");
+        stop.cancel();
+        std::future::pending().await
+    };
     // On HTTP/1.1 the connection ends with a call whose answer is not read in time; on HTTP/2 each call has a task.
     tokio::select! {
         () = AbortableCall::new(serve) => {}
+        () = ended => {}
         () = requests.idle(HEADERS_TIMEOUT, IDLE_TIMEOUT) => {
             tracing::debug!(%peer, "http connection closed: client sent no request in time");
         }

@@ -113,6 +113,8 @@ metrics! {
         "Jobs that an identity enqueued, follow-ups of its Acks included, without repeats that changed nothing";
     IDENTITY_BYTES: Counter "ringq_identity_bytes_total" ["identity"] in Bytes,
         "Bytes of the payloads and headers of the jobs in ringq_identity_jobs_total";
+    IDENTITY_FORGED: Counter "ringq_identity_forged_receipts_total" ["identity"] in Count,
+        "Receipts in Acks, Nacks and Extends of an identity that no server of their shard has made: guessed or damaged. They are answered STALE";
     IDENTITY_REFUSED: Counter "ringq_identity_refused_total" ["identity", "quota"] in Count,
         "Calls of an identity that a quota refused. quota: calls_per_second, jobs_per_second, bytes_per_second, streams, waiting_jobs or stored_bytes of a namespace";
     NAMESPACE_WAITING: Gauge "ringq_namespace_waiting_jobs" ["namespace"] in Count,

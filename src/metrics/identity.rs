@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use prometheus::{GaugeVec, IntCounter, IntCounterVec};
 
 use super::definitions::{
-    IDENTITY_BYTES, IDENTITY_CALLS, IDENTITY_JOBS, IDENTITY_REFUSED, NAMESPACE_STORED,
-    NAMESPACE_WAITING,
+    IDENTITY_BYTES, IDENTITY_CALLS, IDENTITY_FORGED, IDENTITY_JOBS, IDENTITY_REFUSED,
+    NAMESPACE_STORED, NAMESPACE_WAITING,
 };
 use super::registry::Registry;
 use super::{IDENTITIES_MAX, OTHER_TOPICS};
@@ -29,6 +29,7 @@ pub struct IdentityMetrics {
     calls: IntCounter,
     jobs: IntCounter,
     bytes: IntCounter,
+    forged: IntCounter,
     refused: Vec<(&'static str, IntCounter)>,
 }
 
@@ -38,6 +39,7 @@ pub(super) struct IdentitySeries {
     calls: IntCounterVec,
     jobs: IntCounterVec,
     bytes: IntCounterVec,
+    forged: IntCounterVec,
     refused: IntCounterVec,
     waiting: GaugeVec,
     stored: GaugeVec,
@@ -53,6 +55,7 @@ impl IdentitySeries {
             calls: registry.counters(&IDENTITY_CALLS),
             jobs: registry.counters(&IDENTITY_JOBS),
             bytes: registry.counters(&IDENTITY_BYTES),
+            forged: registry.counters(&IDENTITY_FORGED),
             refused: registry.counters(&IDENTITY_REFUSED),
             waiting: registry.gauges(&NAMESPACE_WAITING),
             stored: registry.gauges(&NAMESPACE_STORED),
@@ -78,7 +81,7 @@ impl IdentitySeries {
     /// Removes the series of an identity.
     pub(super) fn forget(&self, identity: &str) {
         if self.known().remove(identity) {
-            for vector in [&self.calls, &self.jobs, &self.bytes] {
+            for vector in [&self.calls, &self.jobs, &self.bytes, &self.forged] {
                 let _ = vector.remove_label_values(&[identity]);
             }
             for quota in QUOTAS {
@@ -115,6 +118,7 @@ impl IdentitySeries {
             calls: self.calls.with_label_values(&[label]),
             jobs: self.jobs.with_label_values(&[label]),
             bytes: self.bytes.with_label_values(&[label]),
+            forged: self.forged.with_label_values(&[label]),
             refused: QUOTAS.iter().map(refused).collect(),
         }
     }
@@ -136,6 +140,11 @@ impl IdentityMetrics {
     pub fn jobs(&self, jobs: u64, bytes: u64) {
         self.jobs.inc_by(jobs);
         self.bytes.inc_by(bytes);
+    }
+
+    /// Counts receipts that no server has made.
+    pub fn forged_receipts(&self, receipts: u64) {
+        self.forged.inc_by(receipts);
     }
 
     /// Counts a call that a quota of this name has refused.
@@ -169,7 +178,7 @@ mod tests {
         }
         metrics.identity("i0").call();
         let last = format!("identity=\"i{}\"", IDENTITIES_MAX - 1);
-        assert_eq!(count(&last), 3 + QUOTAS.len());
+        assert_eq!(count(&last), 4 + QUOTAS.len());
         assert_eq!(count(&format!("identity=\"i{IDENTITIES_MAX}\"")), 0);
         assert_eq!(count("ringq_identity_calls_total{identity=\"_other\"} 1\n"), 1);
         assert_eq!(count("ringq_identity_calls_total{identity=\"i0\"} 2\n"), 1);

@@ -145,6 +145,14 @@ impl Scheduler {
         names.sort_unstable();
         names.dedup();
         names.truncate(limit);
+        self.topics_named(names).await
+    }
+
+    /// Returns those of these topics that exist, in their order.
+    ///
+    /// # Errors
+    /// Errors of the store, when no shard answers.
+    pub async fn topics_named(&self, names: Vec<TopicName>) -> shards::Result<Vec<TopicRow>> {
         let (rows, _) = self.sum_stats(names).await?;
         Ok(rows.into_iter().flatten().collect())
     }

@@ -23,7 +23,7 @@ pub(super) struct JobLogLimiter(LogLimiter);
 
 impl JobLogLimiter {
     pub(super) fn new() -> JobLogLimiter {
-        JobLogLimiter(LogLimiter::new(LOG_EVERY))
+        JobLogLimiter(LogLimiter::new("jobs", LOG_EVERY))
     }
 }
 

@@ -45,7 +45,9 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, RetryOverrides, RetryPolicy, ShardName, Time, TopicName, limit};
+use crate::domain::{
+    Durability, ReceiptKey, RetryOverrides, RetryPolicy, ShardName, Time, TopicName, limit,
+};
 use crate::metrics::Metrics;
 use crate::policies::Policies;
 use crate::shards::{self, Shard, Shards};
@@ -173,6 +175,12 @@ impl Scheduler {
     #[must_use]
     pub fn policies(&self) -> &Policies {
         &self.inner.policies
+    }
+
+    /// Returns the key of the receipts of a shard; `None`: the shard was not reached yet, or is not configured here.
+    #[must_use]
+    pub fn receipt_key(&self, shard: &ShardName) -> Option<ReceiptKey> {
+        self.inner.shards.by_name(shard)?.receipt_key()
     }
 
     /// Returns the retry policy of a job of `topic` with the overrides `over`: server, then topic, then job.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::clock::Skew;
 use crate::domain::engine::Command;
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, JobKey, ShardName, StreamId, Time, TopicName, limit};
+use crate::domain::{Durability, JobKey, ReceiptKey, ShardName, StreamId, Time, TopicName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
     self, Claim, ClaimResult, DataLoss, Deleted, EventKind, GroupsQuery, JobRequest,
@@ -187,6 +187,12 @@ impl Shard {
     #[must_use]
     pub fn address(&self) -> &str {
         &self.inner.store.identity().address
+    }
+
+    /// Key of its receipts, see [`Store::receipt_key`].
+    #[must_use]
+    pub fn receipt_key(&self) -> Option<ReceiptKey> {
+        self.inner.store.receipt_key()
     }
 
     /// Metrics of the shard.

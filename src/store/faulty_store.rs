@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::clock::Clock;
 use crate::domain::engine::Command;
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobId, JobKey, PriorityAgeing, ShardName, Time, TopicName};
+use crate::domain::{Job, JobId, JobKey, PriorityAgeing, ReceiptKey, ShardName, Time, TopicName};
 use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
     Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage,
@@ -293,6 +293,10 @@ impl Store for FaultyStore {
         } else {
             self.store.identity()
         }
+    }
+
+    fn receipt_key(&self) -> Option<ReceiptKey> {
+        self.store.receipt_key()
     }
 
     fn status(&self) -> watch::Receiver<ShardStatus> {

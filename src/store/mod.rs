@@ -36,7 +36,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobId, JobKey, PriorityAgeing, TopicName};
+use crate::domain::{Job, JobId, JobKey, PriorityAgeing, ReceiptKey, TopicName};
 
 pub use crate::domain::engine::{
     CarriedHistory, Deleted, LeaseRefusal, NotWrittenReason, OutageExpiry, Purge, SettleAction,
@@ -72,6 +72,10 @@ pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T>>;
 pub trait Store: Send + Sync {
     /// Returns the identity of the shard, also while the shard does not answer.
     fn identity(&self) -> &ShardIdentity;
+
+    /// Returns the key of the shard's receipts, as it was stored when it was last reached; `None`: it was not reached yet.
+    /// All servers of a shard have the same. A shard that was emptied gets the one that its servers have.
+    fn receipt_key(&self) -> Option<ReceiptKey>;
 
     /// Returns the state of the shard as the store has it without a call, and notifies of changes.
     fn status(&self) -> watch::Receiver<ShardStatus>;

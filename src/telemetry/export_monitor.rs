@@ -41,7 +41,7 @@ impl ExportMonitor {
     /// Creates a monitor for exports of `signal` to the URL `receiver`.
     pub(super) fn new(signal: &'static str, receiver: String) -> ExportMonitor {
         let (failed, is_logged) = (AtomicU64::new(0), AtomicBool::new(false));
-        let log = LogLimiter::new(LOG_EVERY);
+        let log = LogLimiter::of_reminders(LOG_EVERY);
         ExportMonitor { signal, receiver, failed, is_logged, log }
     }
 

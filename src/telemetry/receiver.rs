@@ -35,14 +35,22 @@ pub(super) fn urls(variables: &OtelVariables, signals: Signals) -> String {
     urls.join(" ")
 }
 
-/// Returns the variable whose URL is not valid, and an error text.
+/// Returns the variable whose URL cannot be used, and an error text.
 #[must_use]
 pub fn invalid_receiver(otlp: &OtlpConfig) -> Option<(String, String)> {
     otlp.signals.names().find_map(|signal| {
         let signal = signal.to_uppercase();
-        Endpoint::from_shared(url(&otlp.variables, &signal)).err()?;
-        let (name, value) = otlp.variables.exporter_variable(&signal, "ENDPOINT")?;
-        Some((name.to_owned(), format!("{value:?} is not a URL like {URL_DEFAULT}")))
+        let url = url(&otlp.variables, &signal);
+        // No problem quotes the url: it may contain a password.
+        let problem = if url.contains('@') {
+            "has a user or a password: send credentials with OTEL_EXPORTER_OTLP_HEADERS".to_owned()
+        } else if url.contains('?') || Endpoint::from_shared(url).is_err() {
+            format!("is not a URL like {URL_DEFAULT}")
+        } else {
+            return None;
+        };
+        let (name, _) = otlp.variables.exporter_variable(&signal, "ENDPOINT")?;
+        Some((name.to_owned(), problem))
     })
 }
 

@@ -33,6 +33,8 @@ pub(super) struct TlsDigest([u8; 32]);
 pub(super) struct LoadedTls {
     /// Settings of connections; each port adds its protocols.
     pub(super) config: Arc<ServerConfig>,
+    /// Check of client certificates.
+    pub(super) verifier: Arc<dyn ClientCertVerifier>,
     /// Time at which the first certificate of the server's chain expires.
     pub(super) cert_end: Time,
     /// Time at which the first of the authorities in use expires.
@@ -156,7 +158,7 @@ impl TlsTexts {
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| cert.error(error.to_string()))?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(Arc::clone(&verifier))
             .with_single_cert(chain, private_key(key, &self.key)?);
         let mut config = config.map_err(|error| match error {
             Error::InconsistentKeys(_) => {
@@ -170,7 +172,7 @@ impl TlsTexts {
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
-        Ok(LoadedTls { config: Arc::new(config), cert_end, client_ca_end })
+        Ok(LoadedTls { config: Arc::new(config), verifier, cert_end, client_ca_end })
     }
 }
 

@@ -7,7 +7,7 @@
 //! 4. `closing` answers clients that use TLS where there is none, or none where there is TLS
 //! 5. `failure` has the reasons for which a handshake fails, each with its label in the metrics and a hint
 //!
-//! Connections that exist keep what they began with. A port without TLS has a [`PortTls`], too, so that it recognizes
+//! Connections that exist keep the certificate of the server that they began with; they end with that of their client. A port without TLS has a [`PortTls`], too, so that it recognizes
 //! clients that use TLS.
 
 mod certificate;

@@ -63,7 +63,12 @@ impl PortTls {
     }
 
     fn new(protocols: PortProtocols, tls: Option<ServerTls>, metrics: Metrics) -> PortTls {
-        PortTls(Arc::new(PortState { protocols, tls, metrics, log: LogLimiter::new(LOG_EVERY) }))
+        PortTls(Arc::new(PortState {
+            protocols,
+            tls,
+            metrics,
+            log: LogLimiter::new("TLS handshakes", LOG_EVERY),
+        }))
     }
 
     /// Runs the handshake of a connection from `peer`, if the port uses TLS. `prepare` makes of the socket what TLS and
@@ -93,6 +98,16 @@ impl PortTls {
             Err(_) => self.report(peer, &FailureReason::Timeout.into()),
         }
         None
+    }
+
+    /// Waits until the certificate of a connection's client is not valid any more, and makes it invalid for the calls on
+    /// that connection; never ends without one.
+    pub(crate) async fn certificate_ended(&self, certificate: Option<Arc<PeerCertificate>>) {
+        let (Some(tls), Some(certificate)) = (&self.0.tls, certificate) else {
+            return std::future::pending().await;
+        };
+        tls.until_invalid(&certificate).await;
+        certificate.end();
     }
 
     /// Closes a connection without TLS whose client has begun a TLS handshake; the cause is logged and counted.
@@ -162,11 +177,11 @@ where
         }
     };
     let certificate = match stream.get_ref().1.peer_certificates() {
-        Some([first, ..]) => Some(Arc::new(PeerCertificate::read(first).map_err(|error| {
+        Some(chain) => Some(Arc::new(PeerCertificate::read(chain).map_err(|error| {
             let error = Some(std::io::Error::other(error));
             HandshakeFailure { reason: FailureReason::UnusableCertificate, error }
         })?)),
-        _ => None,
+        None => None,
     };
     Ok(Some(SecuredSocket { socket: Either::Right(Box::new(stream)), certificate }))
 }

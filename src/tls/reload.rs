@@ -1,12 +1,16 @@
 //! Certificates in use, and their replacement while the server runs.
 //!
 //! The contents of the files are compared once a second, so that every way of replacing them is noticed, the swap of a
-//! symbolic link by Kubernetes, too. They are replaced as a whole, or not at all.
+//! symbolic link by Kubernetes, too. They are replaced as a whole, or not at all. Certificates of connected clients are
+//! checked again when the files change, and when they expire.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::UnixTime;
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 
 use crate::clock::Clock;
 use crate::domain::Time;
@@ -14,6 +18,7 @@ use crate::log_limiter::LogLimiter;
 use crate::metrics::Metrics;
 
 use super::TlsFiles;
+use super::certificate::PeerCertificate;
 use super::load::{LoadedTls, TlsDigest, TlsFileError, TlsTexts};
 use super::protocols::PortProtocols;
 
@@ -33,7 +38,7 @@ struct ServerTlsState {
     files: TlsFiles,
     clock: Clock,
     metrics: Metrics,
-    in_use: RwLock<TlsInUse>,
+    in_use: watch::Sender<TlsInUse>,
     log: LogLimiter,
 }
 
@@ -42,6 +47,8 @@ struct ServerTlsState {
 struct TlsInUse {
     grpc: Arc<ServerConfig>,
     http: Arc<ServerConfig>,
+    /// Check of client certificates.
+    verifier: Arc<dyn ClientCertVerifier>,
     digest: TlsDigest,
     cert_end: Time,
     client_ca_end: Option<Time>,
@@ -68,8 +75,8 @@ impl ServerTls {
     ) -> Result<ServerTls, TlsFileError> {
         let texts = TlsTexts::read(&files).await?;
         let loaded = texts.load(&files, clock.now())?;
-        let in_use = RwLock::new(TlsInUse::new(&loaded, texts.digest()));
-        let log = LogLimiter::new(EXPIRED_LOG_EVERY);
+        let in_use = watch::Sender::new(TlsInUse::new(&loaded, texts.digest()));
+        let log = LogLimiter::of_reminders(EXPIRED_LOG_EVERY);
         let tls = ServerTls(Arc::new(ServerTlsState { files, clock, metrics, in_use, log }));
         tls.show_expiry();
         Ok(tls)
@@ -90,7 +97,7 @@ impl ServerTls {
             Ok(None) => self.files_are_used(failed),
             Ok(Some(new)) => {
                 let valid_s = new.cert_end.since(self.0.clock.now()).as_secs();
-                *self.0.in_use.write().unwrap_or_else(PoisonError::into_inner) = new;
+                self.0.in_use.send_replace(new);
                 tracing::info!(valid_s, "tls files have changed: new connections use them");
                 self.files_are_used(failed);
             }
@@ -150,12 +157,35 @@ impl ServerTls {
     }
 
     fn in_use(&self) -> TlsInUse {
-        self.0.in_use.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.in_use.borrow().clone()
+    }
+
+    /// Waits until a certificate would not be accepted from a new connection any more: it has expired, or the authorities
+    /// have changed.
+    pub(super) async fn until_invalid(&self, certificate: &PeerCertificate) {
+        let mut in_use = self.0.in_use.subscribe();
+        loop {
+            let now = self.0.clock.now();
+            if !in_use.borrow_and_update().accepts(certificate, now) {
+                return;
+            }
+            let expired = async {
+                match certificate.next_expiry(now) {
+                    Some(end) => self.0.clock.sleep_until(end).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                // Fails only without a sender, and this has one.
+                _ = in_use.changed() => {}
+                () = expired => {}
+            }
+        }
     }
 
     /// Returns the settings of a new connection.
     pub(super) fn config(&self, protocols: PortProtocols) -> Arc<ServerConfig> {
-        let in_use = self.0.in_use.read().unwrap_or_else(PoisonError::into_inner);
+        let in_use = self.0.in_use.borrow();
         match protocols {
             PortProtocols::Grpc => Arc::clone(&in_use.grpc),
             PortProtocols::Http => Arc::clone(&in_use.http),
@@ -170,9 +200,18 @@ impl TlsInUse {
         TlsInUse {
             grpc: PortProtocols::Grpc.config(&loaded.config),
             http: PortProtocols::Http.config(&loaded.config),
+            verifier: Arc::clone(&loaded.verifier),
             digest,
             cert_end: loaded.cert_end,
             client_ca_end: loaded.client_ca_end,
         }
+    }
+
+    /// Returns whether a new connection with this certificate would be accepted.
+    fn accepts(&self, certificate: &PeerCertificate, now: Time) -> bool {
+        let [client, authorities @ ..] = certificate.chain() else { return false };
+        let now = UnixTime::since_unix_epoch(now.since(Time(0)));
+        self.verifier.offer_client_auth()
+            && self.verifier.verify_client_cert(client, authorities, now).is_ok()
     }
 }

@@ -131,14 +131,16 @@ fn the_names_of_a_certificate_are_its_dns_names_and_uris() {
     let Some(made) = Certificates::make() else { return };
     let names =
         "DNS:worker.example,URI:spiffe://example.org/worker,IP:10.0.0.1,DNS:*.example,email:a@b";
-    let (cert, _) = made.sign("worker", names, Valid::Days(2));
-    let expected = PeerCertificate {
-        dns: vec!["worker.example".to_owned(), "*.example".to_owned()],
-        uris: vec!["spiffe://example.org/worker".to_owned()],
-    };
-    assert_eq!(PeerCertificate::read(&first_certificate(&cert)), Ok(expected));
-    assert_eq!(PeerCertificate::read(&first_certificate(&made.ca)), Ok(PeerCertificate::default()));
-    assert!(PeerCertificate::read(&vec![48, 3, 1].into()).is_err());
+    // A name of the other kind proves nothing: an authority may be limited to one of them.
+    let crossed = "DNS:spiffe://example.org/admin,URI:admin.example,URI:urn:admin";
+    let (cert, _) = made.sign("worker", &format!("{names},{crossed}"), Valid::Days(2));
+    let read = |file: &Path| PeerCertificate::read(&[first_certificate(file)]).unwrap();
+    let (worker, authority) = (read(&cert), read(&made.ca));
+    assert_eq!(worker.dns, ["worker.example", "*.example"]);
+    let all: Vec<_> = worker.names().collect();
+    assert_eq!(all, ["spiffe://example.org/worker", "worker.example", "*.example"]);
+    assert_eq!(authority.names().count(), 0);
+    assert!(PeerCertificate::read(&[vec![48, 3, 1].into()]).is_err());
 }
 
 /// Certificates in use, and all that a test looks at.
@@ -238,4 +240,36 @@ async fn the_age_of_what_is_in_use_is_shown_and_an_authority_that_expires_is_lef
     assert!((-1.1 * DAY..-0.9 * DAY).contains(&reloads.metric(SERVER_EXPIRY)));
     let validity = CertificateValidity::read(&first_certificate(&cert)).unwrap();
     assert!(validity.begin() < validity.end());
+}
+
+/// What proves a client lasts as long as a new connection with it would be accepted.
+#[tokio::test]
+async fn a_client_certificate_ends_when_it_expires_or_its_authority_is_replaced() {
+    use futures::FutureExt as _;
+
+    let Some(made) = Certificates::make() else { return };
+    let (cert, _) = made.sign("worker", "DNS:worker.example", Valid::Days(1));
+    let client = PeerCertificate::read(&[first_certificate(&cert)]).unwrap();
+    let mut reloads = Reloads::start(made.server(Some(ClientAuth::Optional))).await;
+    let tls = reloads.tls.clone();
+    let mut invalid = Box::pin(tls.until_invalid(&client));
+    assert!((&mut invalid).now_or_never().is_none());
+    let (old, next) = (fs::read(&made.ca).unwrap(), made.authority("next-ca", Valid::Days(9)));
+    let next = fs::read(next).unwrap();
+    fs::write(&made.ca, [&next[..], &old].concat()).unwrap();
+    assert!(reloads.look().await);
+    assert!((&mut invalid).now_or_never().is_none(), "another authority came beside");
+    fs::write(&made.ca, &next).unwrap();
+    assert!(reloads.look().await);
+    assert!(invalid.now_or_never().is_some(), "its authority is gone");
+
+    fs::write(&made.ca, &old).unwrap();
+    assert!(reloads.look().await);
+    let mut invalid = Box::pin(tls.until_invalid(&client));
+    assert!((&mut invalid).now_or_never().is_none(), "it is accepted again");
+    let hour = std::time::Duration::from_secs(3_600);
+    reloads.clock.advance(23 * hour);
+    assert!((&mut invalid).now_or_never().is_none());
+    reloads.clock.advance(2 * hour);
+    assert!(invalid.now_or_never().is_some(), "it has expired");
 }

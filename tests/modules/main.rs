@@ -32,7 +32,8 @@ const LAYERS: [(&str, &[&str]); 31] = [
     ("domain", &[]),
     ("rpc", &[]),
     ("clock", &["domain"]),
-    ("auth", &["backoff", "clock", "domain", "metrics", "rpc", "source_files"]),
+    ("tls", &["clock", "domain", "log_limiter", "metrics"]),
+    ("auth", &["backoff", "clock", "domain", "metrics", "rpc", "source_files", "tls"]),
     ("audit", &["clock", "domain", "line_writer", "log_limiter", "rpc"]),
     // The layers, from below.
     ("store", &["clock", "domain", "backoff"]),
@@ -57,7 +58,6 @@ const LAYERS: [(&str, &[&str]); 31] = [
         ],
     ),
     ("timer", &["clock", "domain", "backoff", "scheduler", "shards", "store"]),
-    ("tls", &["clock", "domain", "log_limiter", "metrics"]),
     // At the edge: they have no access to shards, and the code generated from the contract stays here.
     (
         "grpc",

@@ -230,7 +230,7 @@ def _(panel):
     panel.equal((panel.number(0), panel.number(1)), (1, 0), "rings open and disagreement")
 
 
-@expect("overview", "Use by identity, ten largest", "Bytes by identity, ten largest", "Calls refused by quotas",
+@expect("overview", "Use by identity, ten largest", "Bytes by identity, ten largest", "Calls refused by quotas, and forged receipts",
         "Waiting jobs of namespaces with a quota", "Stored bytes of namespaces with a quota")
 def _(panel):
     panel.equal([series for series in panel.shown if series], [], "the servers have no identities")

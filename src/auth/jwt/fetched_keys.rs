@@ -1,7 +1,6 @@
 //! Keys of an issuer that come from a URL, kept up to date by a task.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -49,7 +48,7 @@ pub struct FetchedKeys {
 #[derive(Debug)]
 struct State {
     /// Number that rises with each change of keys.
-    generation: Arc<AtomicU64>,
+    generation: Arc<watch::Sender<u64>>,
     early: Duration,
     last: RwLock<LastFetch>,
     /// Notified when a token names a key that is not known.
@@ -71,7 +70,7 @@ struct LastFetch {
 
 impl FetchedKeys {
     /// Starts the task, within a runtime. It raises `generation` whenever the keys change.
-    pub(in crate::auth) fn start(url: JwksUrl, generation: Arc<AtomicU64>) -> FetchedKeys {
+    pub(in crate::auth) fn start(url: JwksUrl, generation: Arc<watch::Sender<u64>>) -> FetchedKeys {
         let place = url.uri().to_string();
         let fetch = move || {
             let url = url.clone();
@@ -85,7 +84,7 @@ impl FetchedKeys {
         place: String,
         fetch: F,
         intervals: FetchIntervals,
-        generation: Arc<AtomicU64>,
+        generation: Arc<watch::Sender<u64>>,
     ) -> FetchedKeys
     where
         F: Fn() -> R + Send + 'static,
@@ -135,7 +134,7 @@ impl State {
         }
         last.keys = Some(Arc::clone(&keys));
         drop(last);
-        self.generation.fetch_add(1, Ordering::Release);
+        self.generation.send_modify(|generation| *generation += 1);
         Ok(Some(keys))
     }
 

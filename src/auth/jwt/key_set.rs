@@ -37,7 +37,12 @@ struct PublicKey {
     /// Algorithms that it may be used with.
     algorithms: Vec<Algorithm>,
     key: DecodingKey,
+    id: KeyId,
 }
+
+/// Identity of a public key: SHA-256 of its parameters, without its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::auth) struct KeyId([u8; 32]);
 
 /// Reason why no key fits a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,12 +94,17 @@ impl KeySet {
         self.unusable
     }
 
+    /// Returns whether it has a key.
+    pub(in crate::auth) fn has(&self, id: KeyId) -> bool {
+        self.keys.iter().any(|key| key.id == id)
+    }
+
     /// Returns the keys that may have signed a token with this header: mostly one; several, if they share a name.
     pub(super) fn find(
         &self,
         kid: Option<&str>,
         algorithm: Algorithm,
-    ) -> Result<Vec<&DecodingKey>, NoKey> {
+    ) -> Result<Vec<(&DecodingKey, KeyId)>, NoKey> {
         let named: Vec<&PublicKey> = match (&self.keys[..], kid) {
             ([only], None) => vec![only],
             ([only], Some(_)) if only.kid.is_none() => vec![only],
@@ -105,7 +115,7 @@ impl KeySet {
             return Err(NoKey::Unknown);
         }
         let fitting = named.into_iter().filter(|key| key.algorithms.contains(&algorithm));
-        let fitting: Vec<_> = fitting.map(|key| &key.key).collect();
+        let fitting: Vec<_> = fitting.map(|key| (&key.key, key.id)).collect();
         if fitting.is_empty() { Err(NoKey::OtherAlgorithm) } else { Ok(fitting) }
     }
 }
@@ -153,7 +163,8 @@ impl PublicKey {
                 .retain(|algorithm| Algorithm::try_from(only).is_ok_and(|of| of == *algorithm));
         }
         let is_usable = is_for_signatures && !algorithms.is_empty();
-        is_usable.then_some(PublicKey { kid: jwk.common.key_id, algorithms, key })
+        let id = KeyId(Sha256::digest(serde_json::to_vec(&jwk.algorithm).ok()?).into());
+        is_usable.then_some(PublicKey { kid: jwk.common.key_id, algorithms, key, id })
     }
 }
 

@@ -13,7 +13,7 @@ use crate::domain::Time;
 
 use super::error::{JwtError, quote};
 use super::issuer::Issuer;
-use super::key_set::{KeySet, NoKey};
+use super::key_set::{KeyId, KeySet, NoKey};
 use super::ring_verifier;
 
 /// Number of dots in a JSON Web Token.
@@ -37,6 +37,8 @@ pub(in crate::auth) struct ProvedClaims {
     pub(in crate::auth) subject: String,
     /// Time from which on the token is refused: that of its claim `exp`, and the leeway.
     pub(in crate::auth) ends: Time,
+    /// Key that has signed it.
+    pub(in crate::auth) key: KeyId,
 }
 
 /// Parts of the header that choose how a token is verified.
@@ -125,13 +127,14 @@ impl UnverifiedToken<'_> {
             }
         })?;
         let mut result = Err(JwtError::WrongSignature { issuer: name() });
-        for key in keys {
-            result = self.verify_by(issuer, algorithm, key);
+        for (key, id) in keys {
+            result = self.verify_by(issuer, algorithm, key).map(|claims| (claims, id));
             if !matches!(result, Err(JwtError::WrongSignature { .. })) {
                 break;
             }
         }
-        prove(result?, issuer.leeway, now)
+        let (claims, key) = result?;
+        prove(claims, key, issuer.leeway, now)
     }
 
     /// Verifies the signature by one key, and all claims but the times.
@@ -173,7 +176,12 @@ impl UnverifiedToken<'_> {
 }
 
 /// Checks the times of verified claims.
-fn prove(claims: Claims, leeway: Duration, now: Time) -> Result<ProvedClaims, JwtError> {
+fn prove(
+    claims: Claims,
+    key: KeyId,
+    leeway: Duration,
+    now: Time,
+) -> Result<ProvedClaims, JwtError> {
     let missing = |claim: &str| JwtError::MissingClaim(claim.to_owned());
     let expires = to_time(claims.exp.ok_or_else(|| missing("exp"))?);
     let ends = expires.plus(leeway);
@@ -185,7 +193,7 @@ fn prove(claims: Claims, leeway: Duration, now: Time) -> Result<ProvedClaims, Jw
     {
         return Err(JwtError::NotYetValid { by: whole_seconds(begins.since(now)) });
     }
-    Ok(ProvedClaims { subject: claims.sub.ok_or_else(|| missing("sub"))?, ends })
+    Ok(ProvedClaims { subject: claims.sub.ok_or_else(|| missing("sub"))?, ends, key })
 }
 
 /// Decodes a part, which has to be a JSON object.

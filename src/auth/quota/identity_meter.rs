@@ -121,6 +121,11 @@ impl IdentityMeter {
         Ok(())
     }
 
+    /// Counts receipts that no server has made.
+    pub fn forged_receipts(&self, receipts: u64) {
+        self.metrics.forged_receipts(receipts);
+    }
+
     /// Takes jobs that are never refused, follow-ups of an Ack, from the rates.
     pub fn take_jobs(&self, jobs: u64, bytes: u64, now: Instant) {
         let servers = self.servers();

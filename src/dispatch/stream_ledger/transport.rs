@@ -17,7 +17,7 @@ pub(super) const OVERDUE_AFTER: Duration = Duration::from_secs(1);
 pub(super) const UNREAD_MAX: Duration = Duration::from_secs(10);
 /// Bytes of a delivery or a revocation beside its names, its error and its job's payload and headers, at most:
 /// numbers, times and tags, and the parts of a receipt that are not names.
-const FIXED_BYTES: u64 = 216;
+const FIXED_BYTES: u64 = 228;
 /// Bytes of a header beside its name and value: tags and lengths.
 const HEADER_BYTES: u64 = 8;
 

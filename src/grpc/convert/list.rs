@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::domain::{ShardName, Time, TopicName, limit};
+use crate::domain::{ShardName, Time, TopicName, TopicPattern, limit};
 use crate::pb;
 use crate::scheduler::{ListJobs, ListPosition, ShardPosition};
 use crate::store::ListCursor;
@@ -17,11 +17,23 @@ use super::{Checks, FieldPath, InvalidRequest, names};
 pub(in crate::grpc) struct TopicsPage {
     /// Prefix of the topic names.
     pub(in crate::grpc) prefix: String,
-    /// Last topic of the page before.
-    pub(in crate::grpc) after: Option<TopicName>,
+    /// Place where the page before ended; `None`: there was none.
+    pub(in crate::grpc) place: Option<TopicsPlace>,
     /// Maximum number of topics.
     pub(in crate::grpc) limit: usize,
 }
+
+/// Place in the order of all topics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::grpc) enum TopicsPlace {
+    /// Behind this topic.
+    After(TopicName),
+    /// Before the topics that this pattern of the caller's rights begins with.
+    Before(String),
+}
+
+/// First byte of a place before a pattern; no topic begins with it.
+const BEFORE: u8 = b'<';
 
 /// Reads a ListJobs request: the page and the view.
 pub(in crate::grpc) fn list_jobs(
@@ -80,15 +92,49 @@ pub(in crate::grpc) fn list_topics(
     let pb::ListTopicsRequest { prefix, page_size, page_token } = request;
     let limit = size(&mut checks, *page_size, default, max);
     let query = topics_query(prefix);
-    let after = token(&mut checks, page_token, query, |place| {
-        TopicName::try_new(std::str::from_utf8(place).ok()?).ok()
+    let place = token(&mut checks, page_token, query, |place| {
+        let text = std::str::from_utf8(place.strip_prefix(&[BEFORE]).unwrap_or(place)).ok()?;
+        let topic = TopicName::try_new(text).ok()?;
+        Some(match place.first() {
+            Some(&BEFORE) => TopicsPlace::Before(text.to_owned()),
+            _ => TopicsPlace::After(topic),
+        })
     });
-    checks.finish(Some(TopicsPage { prefix: prefix.clone(), after, limit }))
+    checks.finish(Some(TopicsPage { prefix: prefix.clone(), place, limit }))
 }
 
-/// Returns the token of the page after the topic `last`.
-pub(in crate::grpc) fn to_topics_token(prefix: &str, last: &TopicName) -> String {
-    encode(topics_query(prefix), last.as_str().as_bytes())
+/// Returns the token of the page that begins at this place.
+pub(in crate::grpc) fn to_topics_token(prefix: &str, place: &TopicsPlace) -> String {
+    let place = match place {
+        TopicsPlace::After(topic) => topic.as_str().as_bytes().to_vec(),
+        TopicsPlace::Before(text) => [&[BEFORE], text.as_bytes()].concat(),
+    };
+    encode(topics_query(prefix), &place)
+}
+
+// === impl TopicsPlace ===
+
+impl TopicsPlace {
+    /// Returns whether no topic of this pattern follows.
+    pub(in crate::grpc) fn is_behind(&self, pattern: &TopicPattern) -> bool {
+        match (self, pattern) {
+            (TopicsPlace::After(topic), TopicPattern::Exact(name)) => name <= topic,
+            (TopicsPlace::After(topic), TopicPattern::Prefix(prefix)) => {
+                prefix.as_str() <= topic.as_str() && !topic.as_str().starts_with(prefix)
+            }
+            (TopicsPlace::Before(text), pattern) => pattern.text() < text.as_str(),
+        }
+    }
+
+    /// Returns the topic behind which those with this prefix are read; `None`: all are.
+    pub(in crate::grpc) fn after(&self, prefix: &str) -> Option<&TopicName> {
+        match self {
+            TopicsPlace::After(topic) => {
+                Some(topic).filter(|topic| topic.as_str().starts_with(prefix))
+            }
+            TopicsPlace::Before(_) => None,
+        }
+    }
 }
 
 /// Refuses a filter expression: this server cannot evaluate any.
@@ -243,8 +289,10 @@ mod tests {
 
     #[test]
     fn a_token_of_topics_leads_on_in_its_own_query_only() {
-        let last = TopicName::stored("billing.eu");
+        let last = TopicsPlace::After(TopicName::stored("billing.eu"));
         let page_token = to_topics_token("b", &last);
+        let before = TopicsPlace::Before("billing.".to_owned());
+        let before_token = to_topics_token("b", &before);
         let page = |prefix: &str, page_token: &str| {
             list_topics(&pb::ListTopicsRequest {
                 prefix: prefix.into(),
@@ -252,8 +300,9 @@ mod tests {
                 ..Default::default()
             })
         };
-        assert_eq!(page("b", &page_token).unwrap().after, Some(last));
-        assert_eq!(page("b", "").unwrap().after, None);
+        assert_eq!(page("b", &page_token).unwrap().place, Some(last));
+        assert_eq!(page("b", &before_token).unwrap().place, Some(before));
+        assert_eq!(page("b", "").unwrap().place, None);
         let places = ListPosition([(ShardName::try_new("s0").unwrap(), ShardPosition::End)].into());
         let jobs_token = to_jobs_token(jobs_query(&request()), &places);
         for (prefix, token) in [("a", &*page_token), ("b", &*jobs_token), ("b", "§")] {

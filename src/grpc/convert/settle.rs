@@ -4,7 +4,7 @@
 //! applied. Any other violation refuses the whole call.
 
 use crate::domain::lifecycle::LeaseEndCause;
-use crate::domain::{JobKey, Receipt, limit};
+use crate::domain::{JobKey, Receipt, ReceiptKey, ReceiptProof, ShardName, limit};
 use crate::pb;
 use crate::scheduler::{
     AckItem, Draft, EnqueueError, ExtendItem, NackItem, SettleError, SettleResult,
@@ -16,11 +16,13 @@ use super::spec::{EnqueueTerms, SpecContext, draft};
 use super::time::{self, DELAY, LEASE};
 use super::{Checks, FieldPath, InvalidRequest, enums};
 
-/// Items of one call, separated from those with a malformed receipt.
+/// Items of one call, separated from those whose receipt settles nothing.
 #[derive(Debug)]
 pub(in crate::grpc) struct SettleItems<I> {
     /// Items for the scheduler.
     valid: Vec<I>,
+    /// Jobs of forged receipts.
+    forged: Vec<JobKey>,
     /// Receipts of the call as they were sent.
     receipts: Vec<(String, ReceiptCheck)>,
 }
@@ -32,6 +34,10 @@ enum ReceiptCheck {
     Passed,
     /// Its receipt is malformed.
     Malformed,
+    /// No server has made its receipt. Answered like one of a lease that is over: that reveals nothing.
+    Forged,
+    /// The shard of its receipt was not reached yet, or is not configured here.
+    Unknown,
     /// The caller has no right to its job, which does not exist for it.
     Hidden,
 }
@@ -40,12 +46,16 @@ enum ReceiptCheck {
 pub(in crate::grpc) fn ack(
     request: pb::AckRequest,
     context: SpecContext<'_>,
+    key_of: impl Fn(&ShardName) -> Option<ReceiptKey>,
 ) -> Result<SettleItems<AckItem>, InvalidRequest> {
     let pb::AckRequest { items } = request;
-    self::items(items, |checks, path, item| {
+    self::items(items, key_of, |checks, path, item| {
         let pb::AckItem { receipt, result, enqueue } = item;
         let result = payload(checks, path.field("result"), result);
-        let own = Receipt::decode(&receipt).filter(|_| !enqueue.is_empty()).map(|own| own.key);
+        let own = match enqueue.is_empty() {
+            true => None,
+            false => Receipt::decode(&receipt, |_| None).map(|(own, _)| own.key),
+        };
         let follow_ups = follow_ups(checks, path, enqueue, context);
         for (index, follow_up) in &follow_ups {
             let path = path.item("enqueue", *index);
@@ -77,9 +87,10 @@ fn check_id(checks: &mut Checks, path: FieldPath<'_>, follow_up: &Draft, own: Op
 /// Reads a Nack request: jobs to fail, release or dead-letter.
 pub(in crate::grpc) fn nack(
     request: pb::NackRequest,
+    key_of: impl Fn(&ShardName) -> Option<ReceiptKey>,
 ) -> Result<SettleItems<NackItem>, InvalidRequest> {
     let pb::NackRequest { items } = request;
-    self::items(items, |checks, path, item| {
+    self::items(items, key_of, |checks, path, item| {
         let pb::NackItem { receipt, action, delay, error } = item;
         let action = enums::nack_action(checks, path.field("action"), action);
         let delay = time::duration(checks, path.field("delay"), delay.as_ref(), &DELAY);
@@ -98,9 +109,10 @@ pub(in crate::grpc) fn nack(
 /// Reads an Extend request: leases to extend.
 pub(in crate::grpc) fn extend(
     request: pb::ExtendRequest,
+    key_of: impl Fn(&ShardName) -> Option<ReceiptKey>,
 ) -> Result<SettleItems<ExtendItem>, InvalidRequest> {
     let pb::ExtendRequest { items } = request;
-    self::items(items, |checks, path, item| {
+    self::items(items, key_of, |checks, path, item| {
         let pb::ExtendItem { receipt, lease_duration, progress, checkpoint } = item;
         let lease = path.field("lease_duration");
         let duration = time::duration(checks, lease, lease_duration.as_ref(), &LEASE);
@@ -111,23 +123,35 @@ pub(in crate::grpc) fn extend(
     })
 }
 
-/// Converts each item to its receipt and a function that makes the item from the decoded receipt.
+/// Converts each item to its receipt and a function that makes the item from the decoded receipt, if a server of its shard
+/// has made it.
 fn items<P, I, F: FnOnce(Receipt) -> I>(
     given: Vec<P>,
+    key_of: impl Fn(&ShardName) -> Option<ReceiptKey>,
     mut convert: impl FnMut(&mut Checks, FieldPath<'_>, P) -> (String, F),
 ) -> Result<SettleItems<I>, InvalidRequest> {
     let (mut checks, root) = (Checks::default(), FieldPath::ROOT);
     checks.between_one_and(root.field("items"), given.len(), limit::SETTLE_ITEMS_MAX);
     let mut good = Vec::with_capacity(given.len());
+    let mut forged = Vec::new();
     let mut receipts = Vec::with_capacity(given.len());
     for (index, item) in given.into_iter().enumerate() {
         let (text, with) = convert(&mut checks, root.item("items", index), item);
-        let receipt = Receipt::decode(&text);
-        let check = if receipt.is_some() { ReceiptCheck::Passed } else { ReceiptCheck::Malformed };
+        let check = match Receipt::decode(&text, &key_of) {
+            Some((receipt, ReceiptProof::Genuine)) => {
+                good.push(with(receipt));
+                ReceiptCheck::Passed
+            }
+            Some((receipt, ReceiptProof::Forged)) => {
+                forged.push(receipt.key);
+                ReceiptCheck::Forged
+            }
+            Some((_, ReceiptProof::Unknown)) => ReceiptCheck::Unknown,
+            None => ReceiptCheck::Malformed,
+        };
         receipts.push((text, check));
-        good.extend(receipt.map(with));
     }
-    checks.finish(Some(SettleItems { valid: good, receipts }))
+    checks.finish(Some(SettleItems { valid: good, forged, receipts }))
 }
 
 /// Returns the valid follow-ups, with their indexes.
@@ -153,17 +177,22 @@ fn follow_ups(
 pub(in crate::grpc) struct ItemReceipts(Vec<(String, ReceiptCheck)>);
 
 impl<I> SettleItems<I> {
-    /// Returns the items with a well-formed receipt.
+    /// Returns the jobs of forged receipts.
+    pub(in crate::grpc) fn forged(&self) -> &[JobKey] {
+        &self.forged
+    }
+
+    /// Returns the items with a genuine receipt.
     pub(in crate::grpc) fn valid(&self) -> &[I] {
         &self.valid
     }
 
     /// Splits into the items for the scheduler, which are those that `is_allowed`, and the receipts for the answer.
     pub(in crate::grpc) fn split(self, is_allowed: impl Fn(&I) -> bool) -> (Vec<I>, ItemReceipts) {
-        let SettleItems { valid, mut receipts } = self;
-        let well_formed = receipts.iter_mut().filter(|(_, check)| *check == ReceiptCheck::Passed);
+        let SettleItems { valid, forged: _, mut receipts } = self;
+        let genuine = receipts.iter_mut().filter(|(_, check)| *check == ReceiptCheck::Passed);
         let mut allowed = Vec::with_capacity(valid.len());
-        for ((_, check), item) in well_formed.zip(valid) {
+        for ((_, check), item) in genuine.zip(valid) {
             if is_allowed(&item) {
                 allowed.push(item);
             } else {
@@ -185,11 +214,17 @@ impl ItemReceipts {
                 (ReceiptCheck::Malformed, _) => {
                     (pb::SettleError::Malformed, "this is not a receipt of this system".into())
                 }
+                (ReceiptCheck::Forged, _) => to_settle_error(&SettleError::Stale),
                 (ReceiptCheck::Hidden, _) => to_settle_error(&SettleError::NotFound),
                 (ReceiptCheck::Passed, Some(Ok(()))) => continue,
                 (ReceiptCheck::Passed, Some(Err(error))) => to_settle_error(&error),
                 (ReceiptCheck::Passed, None) => {
                     (pb::SettleError::Unavailable, "repeat with the same receipt".into())
+                }
+                (ReceiptCheck::Unknown, _) => {
+                    let text = "the shard of the receipt was not reached yet, or is not configured here; repeat with the \
+                                same receipt";
+                    (pb::SettleError::Unavailable, text.into())
                 }
             };
             let index = to_int32(index);
@@ -225,16 +260,26 @@ fn to_settle_error(error: &SettleError) -> (pb::SettleError, String) {
 mod tests {
     use super::super::tests::refused;
     use super::*;
-    use crate::domain::{JobId, ShardName, Time, Token, TopicName};
+    use crate::domain::{JobId, Time, Token, TopicName};
     use crate::scheduler::ShardError;
     use prost_types::Duration;
 
     const CONTEXT: SpecContext<'static> = SpecContext { now: Time(0), trace: None };
 
+    const KEY: ReceiptKey = ReceiptKey::new(7);
+
+    fn key(shard: &ShardName) -> Option<ReceiptKey> {
+        Some(KEY).filter(|_| shard.as_str() == "s0")
+    }
+
     fn receipt() -> String {
+        receipt_of("s0", Some(KEY))
+    }
+
+    fn receipt_of(shard: &str, receipt_key: Option<ReceiptKey>) -> String {
         let key = JobKey { topic: TopicName::stored("t"), id: JobId::stored("i") };
-        let shard = ShardName::try_new("s0").unwrap();
-        Receipt { shard, owner: 1, stream: 2, token: Token(3), key }.encode()
+        let shard = ShardName::try_new(shard).unwrap();
+        Receipt { shard, owner: 1, stream: 2, token: Token(3), key }.encode(receipt_key)
     }
 
     fn fields<T>(result: Result<T, InvalidRequest>) -> Vec<String> {
@@ -252,7 +297,7 @@ mod tests {
         ];
         for (count, expected) in cases {
             let request = pb::AckRequest { items: vec![item.clone(); count] };
-            assert_eq!(fields(ack(request, CONTEXT)), expected, "{count}");
+            assert_eq!(fields(ack(request, CONTEXT, key)), expected, "{count}");
         }
     }
 
@@ -282,7 +327,7 @@ mod tests {
             let mut bad = good.clone();
             set(&mut bad);
             let request = pb::AckRequest { items: vec![good, bad] };
-            assert_eq!(fields(ack(request, CONTEXT)), expected);
+            assert_eq!(fields(ack(request, CONTEXT, key)), expected);
         }
     }
 
@@ -302,7 +347,7 @@ mod tests {
         for (set, expected) in cases {
             let mut item = pb::NackItem { receipt: receipt(), ..Default::default() };
             set(&mut item);
-            assert_eq!(fields(nack(pb::NackRequest { items: vec![item] })), expected);
+            assert_eq!(fields(nack(pb::NackRequest { items: vec![item] }, key)), expected);
         }
     }
 
@@ -330,7 +375,7 @@ mod tests {
         for (set, expected) in cases {
             let mut item = pb::ExtendItem { receipt: receipt(), ..Default::default() };
             set(&mut item);
-            assert_eq!(fields(extend(pb::ExtendRequest { items: vec![item] })), expected);
+            assert_eq!(fields(extend(pb::ExtendRequest { items: vec![item] }, key)), expected);
         }
     }
 
@@ -343,7 +388,7 @@ mod tests {
                 delay: Some(Duration { seconds: 5, nanos: 0 }),
                 error: "e".into(),
             };
-            nack(pb::NackRequest { items: vec![item] }).unwrap().valid.remove(0).cause
+            nack(pb::NackRequest { items: vec![item] }, key).unwrap().valid.remove(0).cause
         };
         let (delay, error) = (Some(std::time::Duration::from_secs(5)), "e".to_owned());
         let failed = LeaseEndCause::Failed { delay, error: error.clone() };
@@ -355,13 +400,31 @@ mod tests {
     }
 
     #[test]
+    fn a_receipt_that_no_server_of_its_shard_made_is_stale_and_one_of_an_unknown_shard_waits() {
+        let forged = [receipt_of("s0", None), receipt_of("s0", Some(ReceiptKey::new(8)))];
+        let elsewhere = receipt_of("s1", Some(KEY));
+        let [first, second] = forged.clone();
+        let texts = [first, receipt(), elsewhere, second];
+        let item = |receipt| pb::NackItem { receipt, ..Default::default() };
+        let items = nack(pb::NackRequest { items: texts.map(item).into() }, key).unwrap();
+        assert_eq!((items.forged().len(), items.valid().len()), (2, 1));
+        let (good, receipts) = items.split(|_| true);
+        assert_eq!(good.len(), 1);
+        let failures = receipts.failures(vec![Ok(())]);
+        let reported: Vec<_> = failures.iter().map(|f| (f.index, f.error())).collect();
+        let (stale, later) = (pb::SettleError::Stale, pb::SettleError::Unavailable);
+        assert_eq!(reported, [(0, stale), (2, later), (3, stale)]);
+        assert_eq!(failures[0].message, SettleError::Stale.to_string(), "it reveals nothing more");
+    }
+
+    #[test]
     fn a_malformed_receipt_fails_alone_and_keeps_its_index() {
         let item = |receipt: &str| pb::ExtendItem { receipt: receipt.into(), ..Default::default() };
         let good = receipt();
         let request = pb::ExtendRequest {
             items: vec![item(&good), item("nonsense"), item(&good), item(""), item(&good)],
         };
-        let (good_items, receipts) = extend(request).unwrap().split(|_| true);
+        let (good_items, receipts) = extend(request, key).unwrap().split(|_| true);
         assert_eq!(good_items.len(), 3);
         let error = ShardError::unavailable(&ShardName::try_new("s0").unwrap(), "disk /secret");
         let follow_up = EnqueueError::Store { error, id: None };

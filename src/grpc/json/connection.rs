@@ -66,14 +66,14 @@ enum Slot {
 // === impl JsonCalls ===
 
 impl JsonCalls {
-    /// Creates the calls of a connection from `peer`, which has a slot of the HTTP port, and was opened with a client
-    /// certificate of these names, or with none. `is_gone` returns whether its client has closed it.
+    /// Creates the calls of a connection from `peer`, which has a slot of the HTTP port, and was opened with this client
+    /// certificate, or with none. `is_gone` returns whether its client has closed it.
     pub(crate) fn connection(
         &self,
         info: TcpConnectInfo,
         peer: SocketAddr,
         slot: ConnectionSlot,
-        certificate: Vec<String>,
+        certificate: Option<Arc<PeerCertificate>>,
         is_gone: IsGone,
     ) -> JsonConnection {
         let grpc = &self.0.grpc;

@@ -90,7 +90,7 @@ fn connect(calls: &JsonCalls) -> JsonConnection {
     let peer = "127.0.0.1:9".parse().unwrap();
     let slot = Connections::new("http", 1, 1).admit("127.0.0.1".parse().unwrap()).unwrap();
     let info = TcpConnectInfo { local_addr: None, remote_addr: Some(peer) };
-    calls.connection(info, peer, slot, Vec::new(), Arc::new(|| false))
+    calls.connection(info, peer, slot, None, Arc::new(|| false))
 }
 
 fn get(text: &str) -> Request<Full<Bytes>> {
@@ -129,9 +129,10 @@ async fn a_small_answer_has_a_length_and_a_large_one_ends_when_it_is_written() {
 #[tokio::test]
 async fn calls_have_the_certificate_of_their_client() {
     let (calls, _stop, _metrics) = calls(8);
-    let uris = vec!["spiffe://a".to_owned()];
+    let mut certificate = PeerCertificate::default();
+    certificate.uris.push("spiffe://a".to_owned());
     let mut request = get(r#"{"topic":"a"}"#);
-    request.extensions_mut().insert(Arc::new(PeerCertificate { dns: Vec::new(), uris }));
+    request.extensions_mut().insert(Arc::new(certificate));
     let (_, body) = text(connect(&calls).call(request, None).await).await;
     assert!(body.contains("spiffe://a"), "{body}");
 }

@@ -46,6 +46,7 @@ use crate::auth::{Authenticator, Caller, ConnectionCredentials};
 use crate::domain::limit;
 use crate::log_limiter::LogLimiter;
 use crate::metrics::Metrics;
+use crate::tls::PeerCertificate;
 use crate::trace::{CallSpan, TraceHeaders, Tracer};
 
 use super::status::RpcError;
@@ -111,7 +112,7 @@ impl CallLayer {
     ) -> CallLayer {
         let CallLimits { requests_max, bytes_max, request_timeout } = limits;
         let bounds = Arc::new(SharedLimits::new(requests_max, bytes_max));
-        let log = LogLimiter::new(LOG_EVERY);
+        let log = LogLimiter::new("refused calls", LOG_EVERY);
         let shared =
             LayerState { metrics, tracer, authenticator, audit, bounds, request_timeout, log };
         CallLayer { shared: Arc::new(shared) }
@@ -120,15 +121,15 @@ impl CallLayer {
     /// Wraps the services for a new connection.
     #[cfg(test)]
     fn connection<S>(&self, inner: S) -> CallService<S> {
-        self.connection_for(inner, Vec::new(), MessageEncoding::Protobuf)
+        self.connection_for(inner, None, MessageEncoding::Protobuf)
     }
 
-    /// Wraps the services for a new connection with messages in this encoding, which was opened with a client
-    /// certificate of these names, or with none.
+    /// Wraps the services for a new connection with messages in this encoding, which was opened with this client
+    /// certificate, or with none.
     pub(super) fn connection_for<S>(
         &self,
         inner: S,
-        certificate: Vec<String>,
+        certificate: Option<Arc<PeerCertificate>>,
         encoding: MessageEncoding,
     ) -> CallService<S> {
         let connection = Arc::new(self.shared.bounds.connection(encoding.bytes_max()));

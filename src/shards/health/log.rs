@@ -48,7 +48,7 @@ impl HealthLog {
     pub(super) fn new(shard: ShardIdentity) -> HealthLog {
         HealthLog {
             shard,
-            limiter: LogLimiter::new(REPEAT_EVERY),
+            limiter: LogLimiter::new("calls of a shard", REPEAT_EVERY),
             logged: Mutex::default(),
             replica_requested: AtomicBool::new(false),
             is_skewed: AtomicBool::new(false),

@@ -1,18 +1,20 @@
 -- flags: allow-oom
 -- heartbeat: stores the heartbeat of a replica and times without any heartbeat, merges what the replica sends, and reads
 -- the state that all replicas share. It also limits the recent ids (`ended_ids.lua`).
--- ARGV: now, owner (8 hex digits), fingerprint of its ring (16 hex digits), initial state, number of new replicas,
--- number of removed ones, their owners, then per ring: members, version, open (0 or 1).
+-- ARGV: now, owner (8 hex digits), fingerprint of its ring (16 hex digits), initial state, its key of receipts, number of
+-- new replicas, number of removed ones, their owners, then per ring: members, version, open (0 or 1).
 -- Reply: now, state, whether the shard had none before (0 or 1), time of the former heartbeat of this replica (0: none),
--- number of rings, per ring: members, `<version> <open>`; per replica: owner, `<last heartbeat>
--- <fingerprint>`.
+-- the key of receipts, number of rings, per ring: members, `<version> <open>`; per replica: owner,
+-- `<last heartbeat> <fingerprint>`.
 --#include clock
 --#include ended_ids
 --#include outage
 local _, away_since, away_till = away()
 note_sign(away_since, away_till)
-local replicas, rings, state, met, gone = P .. 'replicas', P .. 'rings', P .. 'state', ARGV[5], ARGV[6]
+local replicas, rings, state, met, gone = P .. 'replicas', P .. 'rings', P .. 'state', ARGV[6], ARGV[7]
 local is_new, before = call('SETNX', state, ARGV[4]), call('HGET', replicas, ARGV[2])
+-- A shard that was emptied gets back the key that its servers have: they go on accepting each other's receipts.
+call('HSETNX', 'ringq:shard', 'receipts', ARGV[5])
 call('HSET', replicas, ARGV[2], now_text .. ' ' .. ARGV[3])
 
 local function drop(second)
@@ -48,7 +50,7 @@ if math.abs(now - since) >= $limit.look then
   drop_between('-inf', '(' .. math.floor((now - REPEATS) / SECOND))
   drop_over_limit()
 end
-local a = 7
+local a = 8
 for _ = 1, met do
   call('HSETNX', replicas, ARGV[a], now_text .. ' 0000000000000000')
   a = a + 1
@@ -67,7 +69,8 @@ for at = a, #ARGV, 3 do
   end
 end
 local known, signs = call('HGETALL', rings), call('HGETALL', replicas)
-local reply = { now, call('GET', state), is_new, tonumber(before and string.match(before, '^%d+') or 0), #known / 2 }
-for i = 1, #known do reply[i + 5] = known[i] end
-for i = 1, #signs do reply[#known + i + 5] = signs[i] end
+local last = tonumber(before and string.match(before, '^%d+') or 0)
+local reply = { now, call('GET', state), is_new, last, call('HGET', 'ringq:shard', 'receipts'), #known / 2 }
+for i = 1, #known do reply[i + 6] = known[i] end
+for i = 1, #signs do reply[#known + i + 6] = signs[i] end
 return reply

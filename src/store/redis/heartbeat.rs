@@ -17,7 +17,8 @@ impl RedisStore {
         let mut call = self.shard.write_call(Verb::Heartbeat, None).await?;
         call.arg(owner_hex(beat.owner))
             .arg(format!("{:016x}", beat.ring))
-            .arg(state_name(beat.state));
+            .arg(state_name(beat.state))
+            .arg(self.shard.receipt_key.proposal());
         call.arg(beat.seen_owners.len()).arg(beat.removed_owners.len());
         for &other in beat.seen_owners.iter().chain(&beat.removed_owners) {
             call.arg(owner_hex(other));
@@ -29,6 +30,7 @@ impl RedisStore {
         let (now, state) = (reply.time()?, reply.text()?);
         let state = parse_state(&state).ok_or_else(|| unexpected("the state of a shard"))?;
         let (is_new, last_heartbeat) = (reply.number()? == 1, reply.maybe_time()?);
+        self.shard.receipt_key.stored(&reply.text()?)?;
         let (mut rings, mut replicas) = (RingRecords::new(), Vec::new());
         for _ in 0..reply.length()? {
             // A value that another version of ringq wrote is skipped.

@@ -3,7 +3,7 @@
 //!
 //! | key | type | what |
 //! |---|---|---|
-//! | `ringq:shard` | hash | owner of this Redis: `name`, `format`, and the last `time` that a replica wrote |
+//! | `ringq:shard` | hash | owner of this Redis: `name`, `format`, the last `time` that a replica wrote, and `receipts`, the secret key of receipts (32 hex digits) |
 //! | `P topics` | zset | names of topics, all scores 0 |
 //! | `P claims` | hash | state for claims. Per topic: a time (7 bytes) before which none of its leases ends, then marks of the orders that may have jobs (`0-9` of `wait`, `a-j` of `back`; `-`: the line has gaps; `P`: the topic is paused; `kl`: the topic has lanes, or its jobs without a group are paused). 0 and a nonce: a claim that was cancelled before it arrived. 1: start of the leases of the last claim, later than all before |
 //! | `P topic:<topic>` | hash | `created`, `arrived`, `ignored` (number of the arrived that an enqueue left unchanged, rejected or only moved), `gaps` of the line, `torn` if these are not known, `paused` (the time until which no job is delivered, 0: no end), `succeeded`, `dead`, `bytes` of its counted jobs, `counting` (a cursor while jobs from before a limit are counted, then `done`); `empty`: the time at which `tidy` found no job in it, and the number that had arrived by then |

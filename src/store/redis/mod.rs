@@ -78,6 +78,7 @@ mod order_member;
 mod policies;
 mod prune;
 mod query;
+mod receipt_key;
 mod record_version;
 mod reply;
 mod route;
@@ -103,7 +104,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobId, JobKey, PriorityAgeing, TopicName};
+use crate::domain::{Job, JobId, JobKey, PriorityAgeing, ReceiptKey, TopicName};
 use crate::store::{
     Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage,
     JobRequest, LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite,
@@ -181,6 +182,10 @@ fn corrupt_error(error: codec::StoredDecodeError) -> Error {
 impl Store for RedisStore {
     fn identity(&self) -> &ShardIdentity {
         &self.identity
+    }
+
+    fn receipt_key(&self) -> Option<ReceiptKey> {
+        self.shard.receipt_key.get()
     }
 
     fn status(&self) -> watch::Receiver<ShardStatus> {

@@ -13,6 +13,7 @@ use crate::store::{Error, Result, TopicInfo};
 
 use super::check::{self, FORMAT, FORMAT_MIN, RedisOpenError};
 use super::connections::{ConnectionLane, RedisConnection, RedisConnections};
+use super::receipt_key::SharedReceiptKey;
 use super::reply::ScriptReply;
 use super::script::{ExecutionTime, ScriptCall, Scripts, Verb, commands};
 use super::status::RedisStatus;
@@ -37,6 +38,7 @@ pub(super) struct RedisShard {
     pub(super) owner: u32,
     pub(super) clock: Clock,
     redis_clock: RedisClock,
+    pub(super) receipt_key: SharedReceiptKey,
 }
 
 // === impl RedisShard: calls ===
@@ -58,6 +60,7 @@ impl RedisShard {
             owner,
             clock,
             redis_clock: RedisClock::new(),
+            receipt_key: SharedReceiptKey::new(),
         }
     }
 
@@ -324,15 +327,15 @@ impl RedisShard {
         }
     }
 
-    /// Writes the shard's name at first contact and compares it later; detects a clock that is behind the last stored
-    /// time.
+    /// Writes the shard's name and the key of its receipts at first contact, and compares and reads them later; detects a
+    /// clock that is behind the last stored time.
     async fn check_name(
         &self,
         connection: &mut RedisConnection,
         is_new: bool,
     ) -> std::result::Result<(), RedisOpenError> {
         let mut call = self.call(Verb::Open);
-        call.arg(self.name.as_str()).arg(FORMAT).arg(FORMAT_MIN);
+        call.arg(self.name.as_str()).arg(FORMAT).arg(FORMAT_MIN).arg(self.receipt_key.proposal());
         // Once for each connection.
         for command in commands().chain([SUBSCRIBE]).filter(|_| is_new) {
             call.arg(command);
@@ -343,6 +346,7 @@ impl RedisShard {
             ScriptReply::new(answer.map_err(|error| error_mapping::call_error(&error, true))?)?;
         let (found, format) = (reply.text()?, reply.number()?);
         let (before, now, refused) = (reply.time()?, reply.time()?, reply.text()?);
+        let receipt_key = reply.text()?;
         self.observe_clock(sent, now);
         if !refused.is_empty() {
             return Err(RedisOpenError::MissingPermission(error_mapping::one_line(&refused)));
@@ -357,6 +361,7 @@ impl RedisShard {
         if format < FORMAT_MIN {
             return Err(RedisOpenError::Older { found: format });
         }
+        self.receipt_key.stored(&receipt_key)?;
         if now < before {
             self.clock_went_back.store(true, Ordering::Relaxed);
         }

@@ -55,7 +55,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobId, JobKey, PriorityAgeing, TopicName, limit};
+use crate::domain::{Job, JobId, JobKey, PriorityAgeing, ReceiptKey, TopicName, limit};
 use crate::store::{
     self, Claim, ClaimResult, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage, JobRequest,
     LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite,
@@ -72,6 +72,7 @@ pub use open::{Config, Database, SqliteOpenError};
 /// A SQLite shard.
 pub struct SqliteStore {
     identity: ShardIdentity,
+    receipt_key: ReceiptKey,
     /// Status of the shard; changes when its file is moved.
     status: watch::Sender<ShardStatus>,
     _file_watch: Option<AbortOnDropHandle<()>>,
@@ -144,6 +145,10 @@ impl SqliteStore {
 impl Store for SqliteStore {
     fn identity(&self) -> &ShardIdentity {
         &self.identity
+    }
+
+    fn receipt_key(&self) -> Option<ReceiptKey> {
+        Some(self.receipt_key)
     }
 
     fn status(&self) -> watch::Receiver<ShardStatus> {

@@ -107,7 +107,7 @@ impl SqliteStore {
             Database::Memory => Path::new(":memory:"),
         };
         let mut connection = schema::open_writer(path)?;
-        schema::prepare(&mut connection, &name, clock.now())?;
+        let receipt_key = schema::prepare(&mut connection, &name, clock.now())?;
         let readers = match &database {
             Database::File(path) => {
                 sync_folder(path)?;
@@ -140,6 +140,7 @@ impl SqliteStore {
         };
         Ok(SqliteStore {
             identity: ShardIdentity { name, address, is_shared: false },
+            receipt_key,
             status,
             _file_watch: file_watch,
             clock,

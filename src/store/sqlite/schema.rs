@@ -4,16 +4,17 @@ use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 
-use crate::domain::{ShardName, Time};
+use crate::domain::{ReceiptKey, ShardName, Time};
 
 use super::SqliteOpenError;
 use super::clock_rollback::make_undelayed_due;
 
 /// The migrations, in order; the file's `user_version` counts those applied to it. A released one is never edited.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("migrations/0001_init.sql"),
     include_str!("migrations/0002_policies.sql"),
     include_str!("migrations/0003_lanes.sql"),
+    include_str!("migrations/0004_receipt_key.sql"),
 ];
 
 /// Milliseconds to wait for another process that holds the file's lock.
@@ -67,15 +68,26 @@ pub(super) fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Migrates the schema, checks that the file is the shard `name`, and repairs it if the clock went back.
+/// Migrates the schema, checks that the file is the shard `name`, and repairs it if the clock went back. Returns the key of
+/// its receipts.
 pub(super) fn prepare(
     connection: &mut Connection,
     name: &ShardName,
     now: Time,
-) -> Result<(), SqliteOpenError> {
+) -> Result<ReceiptKey, SqliteOpenError> {
     migrate(connection)?;
     check_name(connection, name)?;
-    Ok(make_undelayed_due(connection, name, now)?)
+    make_undelayed_due(connection, name, now)?;
+    Ok(receipt_key(connection)?)
+}
+
+/// Returns the key of the shard's receipts; the first call makes it.
+fn receipt_key(connection: &Connection) -> rusqlite::Result<ReceiptKey> {
+    const MAKE: &str = "UPDATE shard SET receipt_key = ?1 WHERE receipt_key IS NULL";
+    let new: u128 = rand::random();
+    connection.execute(MAKE, params![new.to_be_bytes()])?;
+    let key = connection.query_row("SELECT receipt_key FROM shard", [], |row| row.get(0))?;
+    Ok(ReceiptKey::new(u128::from_be_bytes(key)))
 }
 
 fn migrate(connection: &mut Connection) -> Result<(), SqliteOpenError> {

@@ -9,6 +9,7 @@ use ringq::domain::ring::ShardState;
 use ringq::store::{EventKind, Heartbeat, ReplicaHeartbeat, ShardEvent, SharedState};
 
 use super::fixture::Fixture;
+use super::values::OWNER;
 
 const RING: u64 = 0xfedc_ba98_7654_3210;
 
@@ -166,4 +167,25 @@ pub(crate) async fn state_and_rings_survive_reopening(q: Fixture) {
     q.reopen().await;
     let census = show(&q, beat(1)).await;
     assert_eq!((census.state, census.rings), (ShardState::Draining, rings));
+}
+
+/// Each server accepts receipts of the others: also of two that are the first at once, and after the shard was emptied.
+pub(crate) async fn all_servers_have_one_key_of_receipts(q: Fixture) {
+    let key = q.store.receipt_key();
+    assert!(key.is_some());
+    let Some(second) = q.elsewhere(OWNER + 1).await else { return };
+    assert_eq!(second.receipt_key(), key);
+    if !q.wipe().await {
+        return;
+    }
+    show(&q, beat(OWNER)).await;
+    let third = q.elsewhere(OWNER + 2).await.unwrap();
+    assert_eq!(third.receipt_key(), key, "jobs that were delivered meanwhile can be settled");
+    q.wipe().await;
+    let (fourth, fifth) = tokio::join!(q.elsewhere(OWNER + 3), q.elsewhere(OWNER + 4));
+    let new = fourth.unwrap().receipt_key();
+    assert_eq!(fifth.unwrap().receipt_key(), new);
+    assert_ne!(new, key, "no server with the old key has come yet");
+    show(&q, beat(OWNER)).await;
+    assert_eq!(q.store.receipt_key(), new);
 }

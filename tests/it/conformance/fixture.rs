@@ -235,6 +235,13 @@ impl Fixture {
         Some(self.backend.open("s0", &self.place, &self.clock, owner).await.unwrap())
     }
 
+    /// Deletes everything on the shard behind its servers; returns false where that cannot happen.
+    pub(crate) async fn wipe(&self) -> bool {
+        let Place::Redis(server) = &self.place else { return false };
+        server.command(&["FLUSHALL"]).await;
+        true
+    }
+
     /// Returns the time.
     pub(crate) fn now(&self) -> Time {
         self.clock.now()

@@ -565,6 +565,7 @@ macro_rules! conformance {
                 a_set_state_is_announced
                 of_two_records_of_a_ring_the_newer_one_stays
                 state_and_rings_survive_reopening
+                all_servers_have_one_key_of_receipts
             }
             events {
                 a_ready_job_is_announced
@@ -609,6 +610,7 @@ macro_rules! conformance {
                 a_repeat_over_a_restart_is_recognized
                 a_shard_is_refused_under_another_name
                 a_closed_store_refuses_every_call
+                the_key_of_receipts_stays
             }
         }
     };

@@ -155,3 +155,11 @@ pub(crate) async fn a_closed_store_refuses_every_call(q: Fixture) {
     refused(q.store.prune(1).await.unwrap_err());
     q.store.close().await;
 }
+
+pub(crate) async fn the_key_of_receipts_stays(q: Fixture) {
+    let Some(mut q) = q.lasting() else { return };
+    let key = q.store.receipt_key();
+    assert!(key.is_some());
+    q.reopen().await;
+    assert_eq!(q.store.receipt_key(), key);
+}

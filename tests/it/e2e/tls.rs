@@ -431,6 +431,48 @@ async fn changed_files_are_used_by_new_connections_and_broken_ones_are_not() {
     assert_eq!(still.state(), JobState::Running);
 }
 
+/// A connection lives as long as a new one with its client certificate would be accepted: on both ports, with identities
+/// and without.
+#[tokio::test]
+async fn connections_end_with_the_authority_of_their_client() {
+    for identities in [
+        "[[identity]]\nname = 'w'\ncertificates = ['spiffe://example.org/w']\nworker = ['*']\nviewer = ['*']\n",
+        "",
+    ] {
+        let config = |files: &Certificates| {
+            let file = files.dir().join("identities.toml");
+            fs::write(&file, identities).unwrap();
+            let line = format!("identities = {file:?}\n");
+            let line = if identities.is_empty() { String::new() } else { line };
+            line + &client_ca(&files.ca, "required")
+        };
+        let Some(mut secure) = Secure::start(config).await else { return };
+        let certificate = secure.files.sign("w", "URI:spiffe://example.org/w", Valid::Days(1));
+        secure.client = secure.files.client(Some(&certificate));
+        let (_front, client) = secure.grpc(&secure.client).await;
+        let mut worker = client.stream(take("mail")).await;
+        let http = secure.server.http;
+        let mut json = JsonClient::on(secure.client.connect(http).await.unwrap(), http).await;
+        json.ok(INFO, &json!({})).await;
+        let others = Certificates::make().unwrap();
+        replace(&secure.files.ca, &others.ca);
+        let ended = worker.any_end().await;
+        assert!(ended.is_ok(), "it drains: {ended:?}");
+        eventually("calls on the gRPC connection are refused", async || {
+            let request = ringq::pb::GetServerInfoRequest {};
+            client.admin.clone().get_server_info(request).await.err()
+        })
+        .await;
+        eventually("the HTTP connection is closed, or refuses calls", async || {
+            match json.begin(INFO, "{}".into(), &[]).await {
+                Ok(answer) => (answer.status() == 401).then_some(()),
+                Err(_) => Some(()),
+            }
+        })
+        .await;
+    }
+}
+
 /// Kubernetes mounts a Secret as links to links; a change is a swap of the one in the middle.
 #[tokio::test]
 async fn a_swapped_link_is_a_changed_file() {

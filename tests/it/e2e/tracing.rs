@@ -332,7 +332,7 @@ async fn settings_that_make_no_sense_end_the_start() {
     let failed = traced("not a url").fail().await;
     assert_eq!(failed.code, Some(2));
     let mistake =
-        "\"not a url\" is not a URL like http://localhost:4317 (from OTEL_EXPORTER_OTLP_ENDPOINT)";
+        "otlp: is not a URL like http://localhost:4317 (from OTEL_EXPORTER_OTLP_ENDPOINT)";
     assert!(failed.stderr.contains(mistake), "{}", failed.stderr);
     let failed = Setup::new().config("otlp = \"spans\"").fail().await;
     assert_eq!(failed.code, Some(2));

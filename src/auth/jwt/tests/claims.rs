@@ -144,7 +144,7 @@ fn the_result_for_a_token_ends_with_it_on_each_connection() {
     let (world, key) = world();
     let token = signed(&key, "a", json!({}));
     let header = format!("Bearer {token}");
-    let connections = [(); 2].map(|()| world.authenticator.connection(Vec::new()));
+    let connections = [(); 2].map(|()| world.authenticator.connection(None));
     let call = |of: usize| connections[of].caller(Some(header.as_bytes()));
     let ends = Time((NOW + LIFE + 30) * 1_000_000);
     assert_eq!(call(0).unwrap().ends(), Some(ends));
@@ -165,7 +165,7 @@ async fn the_rights_of_a_caller_end_with_its_token() {
 
     let (world, key) = world();
     let header = format!("Bearer {}", signed(&key, "a", json!({})));
-    let connection = world.authenticator.connection(Vec::new());
+    let connection = world.authenticator.connection(None);
     let caller = connection.caller(Some(header.as_bytes())).unwrap();
     let mut ended = Box::pin(world.authenticator.ended(&caller));
     world.advance(629);

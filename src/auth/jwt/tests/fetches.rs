@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::time::{Instant, advance, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -35,7 +36,7 @@ const INTERVALS: FetchIntervals = FetchIntervals {
 struct FakeIssuer {
     answer: Arc<Mutex<Result<Bytes, String>>>,
     fetches: Arc<AtomicUsize>,
-    generation: Arc<AtomicU64>,
+    generation: Arc<watch::Sender<u64>>,
 }
 
 /// HTTP server on a loopback address that counts its requests.
@@ -53,7 +54,7 @@ impl FakeIssuer {
         let issuer = FakeIssuer {
             answer: Arc::new(Mutex::new(Ok(Bytes::new()))),
             fetches: Arc::default(),
-            generation: Arc::default(),
+            generation: Arc::new(watch::Sender::new(0)),
         };
         issuer.answers(answer);
         issuer
@@ -80,7 +81,7 @@ impl FakeIssuer {
     }
 
     fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Relaxed)
+        *self.generation.borrow()
     }
 }
 

@@ -117,7 +117,7 @@ impl World {
     /// Returns the identity that a token proves on a new connection.
     fn call(&self, token: &str) -> Result<String, Unauthenticated> {
         let header = format!("Bearer {token}");
-        let caller = self.authenticator.connection(Vec::new()).caller(Some(header.as_bytes()));
+        let caller = self.authenticator.connection(None).caller(Some(header.as_bytes()));
         caller.map(|caller| caller.to_string())
     }
 

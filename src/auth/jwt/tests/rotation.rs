@@ -104,7 +104,7 @@ async fn keys_in_a_file_are_replaced_while_the_server_runs() {
     let (of_a, of_b) = (signed(&a, "a", json!({})), signed(&b, "b", json!({})));
     let source = IdentitySource::new(world.directory.path().join("identities.toml"), |_| None);
     let following = tokio::spawn(source.follow(world.authenticator.clone(), |_| {}));
-    let connection = world.authenticator.connection(Vec::new());
+    let connection = world.authenticator.connection(None);
     let call = |token: &str| connection.caller(Some(format!("Bearer {token}").as_bytes())).is_ok();
     let becomes = async |of_key_a: bool, of_key_b: bool| {
         for _ in 0..1_000 {
@@ -134,4 +134,29 @@ async fn keys_in_a_file_are_replaced_while_the_server_runs() {
     becomes(false, true).await;
     assert_eq!(world.authenticator.failed_reloads(), 0);
     following.abort();
+}
+
+/// A key that is removed proves nothing any more: neither the next call nor a stream that was opened before.
+#[tokio::test]
+async fn the_rights_of_a_caller_end_with_the_key_of_its_token() {
+    use futures::FutureExt as _;
+
+    let (a, b) = (TestKey::es256(), TestKey::es256());
+    let world = World::with_keys(&[a.jwk("a"), b.jwk("b")]);
+    let connection = world.authenticator.connection(None);
+    let call = |key: &TestKey, kid: &str| {
+        let header = format!("Bearer {}", signed(key, kid, json!({})));
+        connection.caller(Some(header.as_bytes()))
+    };
+    let callers = [call(&a, "a").unwrap(), call(&b, "b").unwrap()];
+    let mut ended = callers.each_ref().map(|caller| Box::pin(world.authenticator.ended(caller)));
+    let mut have_ended = || ended.each_mut().map(|ended| ended.now_or_never().is_some());
+    let file = world.directory.path().join("jwks.json");
+    write(&file, &jwks(&[b.jwk("renamed"), a.jwk("a"), TestKey::es256().jwk("new")]));
+    world.read_again();
+    assert_eq!(have_ended(), [false, false], "both keys are there, whatever their names are");
+    write(&file, &jwks(&[b.jwk("b")]));
+    world.read_again();
+    assert_eq!(have_ended(), [true, false]);
+    assert!(call(&a, "a").is_err() && call(&b, "b").is_ok());
 }

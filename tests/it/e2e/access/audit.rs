@@ -224,3 +224,68 @@ async fn a_directory_that_cannot_be_written_stops_the_start() {
     assert!(failure.stderr.contains("cannot write the audit log"), "{}", failure.stderr);
     assert!(failure.stderr.contains("--audit-log"), "{}", failure.stderr);
 }
+
+/// Whatever comes after them, suppressed refusals are in a line: their number, and up to 16 of their topics.
+#[tokio::test]
+async fn refusals_that_have_no_line_are_counted_and_named_soon() {
+    let (dir, log) = (identities(), tempfile::tempdir().unwrap());
+    let mut server = server(&dir, log.path(), "changes").await;
+    let app = Caller::connect(&server, "app").await;
+    let enqueue = async |topic: String| {
+        let request = pb::EnqueueRequest { job: Some(job(&topic)), ..Default::default() };
+        app.call::<pb::EnqueueResponse>("QueueService/Enqueue", &request).await.unwrap_err();
+    };
+    const REFUSED: u64 = 101;
+    enqueue("harmless".to_owned()).await;
+    for number in 1..REFUSED {
+        enqueue(format!("bank.{number:03}")).await;
+    }
+    let counted = |lines: &[Value]| {
+        let of = |line: &Value| 1 + line["suppressed"].as_u64().unwrap_or(0);
+        lines.iter().filter(|line| line["code"] == "PERMISSION_DENIED").map(of).sum::<u64>()
+    };
+    let lines = eventually("all are counted, and no call comes", async || {
+        Some(lines(log.path())).filter(|lines| counted(lines) == REFUSED)
+    })
+    .await;
+    let last = lines.last().unwrap();
+    assert_eq!((&last["event"], &last["identity"]), (&"call".into(), &"app".into()));
+    let topics = last["suppressed_topics"].as_array().unwrap();
+    assert!((1..=16).contains(&topics.len()), "{last}");
+    assert!(topics.iter().all(|topic| topic.as_str().unwrap().starts_with("bank.")), "{last}");
+    // And at the end, at once.
+    for _ in 0..10 {
+        enqueue("late".to_owned()).await;
+    }
+    server.terminate();
+    server.exit().await;
+    let lines = self::lines(log.path());
+    assert_eq!(counted(&lines), REFUSED + 10, "{lines:?}");
+}
+
+/// Callers that prove nothing are known by their addresses: one that floods hides no other.
+#[tokio::test]
+async fn a_flood_without_a_token_hides_no_other_address() {
+    let (dir, log) = (identities(), tempfile::tempdir().unwrap());
+    let server = server(&dir, log.path(), "changes").await;
+    let refused = async |from: &str| {
+        let url = format!("http://{}/v1/ringq.v1.AdminService/ListShards", server.http);
+        let options =
+            ["-s", "--interface", from, "-H", "content-type: application/json", "-d", "{}", &url];
+        let answer = Command::new("curl").args(options).output().await.unwrap();
+        assert!(String::from_utf8_lossy(&answer.stdout).contains("credentials"), "{answer:?}");
+    };
+    for _ in 0..5 {
+        refused("127.0.0.1").await;
+    }
+    refused("127.0.0.2").await;
+    refused("127.0.0.1").await;
+    let peers = async |address: &str| {
+        let lines = lines(log.path());
+        let is_from =
+            |line: &&Value| line["peer"].as_str().is_some_and(|peer| peer.starts_with(address));
+        (lines.iter().filter(is_from).count() > 0).then_some(())
+    };
+    eventually("the second address is named", async || peers("127.0.0.2:").await).await;
+    assert!(peers("127.0.0.1:").await.is_some());
+}

@@ -5,5 +5,6 @@ mod byte_quotas;
 mod identities;
 mod matrix;
 mod quotas;
+mod receipts;
 mod rules;
 mod secrets;

@@ -284,6 +284,62 @@ async fn pages_pass_over_what_is_hidden() {
     assert_eq!(pages, [vec!["t1", "t3"], vec!["t5", "t7"], vec!["t9"]]);
 }
 
+/// What a list costs depends on what it shows, not on what it hides: 0, 1, 2 or very many topics of others.
+#[tokio::test]
+async fn lists_read_only_what_they_show() {
+    let many: String = (0..100).map(|n| format!("'y{n:02}.*', ")).collect();
+    let tables = table("viewer", "viewer = ['m.*', 'q', 's.*']\nnamespaces = ['m.', 'o.', 's.']")
+        + &table("exact", "viewer = ['m.1', 'm.2', 'none', 'x']")
+        + &table("empty", &format!("viewer = [{many}]"));
+    let dir = IdentityDir::new(&(tables + &table("admin", ADMIN)));
+    let server = dir.setup().config("metrics_open = true").start().await;
+    let admin = Caller::connect(&server, "admin").await;
+    for number in 0..250 {
+        for prefix in ["a", "n", "z"] {
+            admin.enqueue(job(&format!("{prefix}.{number}"))).await;
+        }
+    }
+    for topic in ["m.1", "m.2", "m.3", "s.1"] {
+        admin.enqueue(job(topic)).await;
+    }
+    let reads = async || {
+        let metrics = http_get(server.http, "/metrics").await.1;
+        let of = |op: &str| {
+            let count = format!("ringq_store_op_seconds_count{{op=\"{op}\",shard=\"s0\"}} ");
+            let line = metrics.lines().find_map(|line| line.strip_prefix(&count));
+            line.map_or(0, |count| count.parse::<u64>().unwrap())
+        };
+        // A scrape reads some for the metrics of topics.
+        of("topics")
+    };
+    for (name, page_size, shown, pages, most) in [
+        ("viewer", 0, 4, 1, 5),
+        ("viewer", 1, 4, 4, 11),
+        ("viewer", 2, 4, 2, 7),
+        ("exact", 1, 2, 2, 3),
+        ("exact", 0, 2, 1, 3),
+        ("empty", 0, 0, 4, 103),
+    ] {
+        let caller = admin.as_identity(name);
+        let (mut topics, mut count, mut page_token) = (Vec::new(), 0, String::new());
+        let before = reads().await;
+        loop {
+            let request = pb::ListTopicsRequest { page_size, page_token, ..Default::default() };
+            let page: pb::ListTopicsResponse =
+                caller.call("TopicService/ListTopics", &request).await.unwrap();
+            topics.extend(page.topics.into_iter().map(|row| row.topic.unwrap().name));
+            (count, page_token) = (count + 1, page.next_page_token);
+            if page_token.is_empty() {
+                break;
+            }
+        }
+        let cost = reads().await - before;
+        assert_eq!((topics.len(), count), (shown, pages), "{name} {page_size}: {topics:?}");
+        assert!(topics.is_sorted(), "{topics:?}");
+        assert!(cost <= most, "{name} {page_size}: {cost} reads");
+    }
+}
+
 /// A call that waits for jobs ends when its caller loses the right to them, or is given other ones.
 #[tokio::test]
 async fn calls_that_wait_end_with_the_rights_of_their_caller() {
