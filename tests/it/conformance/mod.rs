@@ -384,6 +384,7 @@ macro_rules! conformance {
                 an_expired_job_is_not_before_others
                 the_count_stops_at_the_limit
                 a_running_job_has_its_lease
+                a_ready_job_has_the_groups_before_it
                 an_ended_job_has_the_time_until_which_it_is_kept
             }
             get {
