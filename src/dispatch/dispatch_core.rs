@@ -19,7 +19,8 @@ use super::stream_ledger::{StreamLease, StreamMode};
 use super::stream_registry::StreamRegistry;
 use super::{
     Config, JobDelivery, StreamOpenError, StreamOptions, detach_leases, lease_adopter,
-    lease_events, lease_watch, lost_claims, orphan_release, replica_watcher, return_queue,
+    lease_events, lease_watch, lost_claims, orphan_release, pause_watch, replica_watcher,
+    return_queue,
 };
 
 /// Scheduler, stream registry and task groups of the dispatcher.
@@ -219,7 +220,9 @@ impl DispatchCore {
             returning.tracker.spawn(return_queue::run(scheduler, shard, waiting, stop));
         }
         let (scheduler, streams) = (self.scheduler.clone(), Arc::clone(&self.streams));
-        claiming.tracker.spawn(lease_watch::run(scheduler, streams, claiming.stop.clone()));
+        let (watched, held) = (scheduler.clone(), Arc::clone(&streams));
+        claiming.tracker.spawn(lease_watch::run(watched, held, claiming.stop.clone()));
+        claiming.tracker.spawn(pause_watch::run(scheduler, streams, claiming.stop.clone()));
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::domain::TopicName;
+use crate::domain::explain::HolderFacts;
+use crate::domain::{Token, TopicName};
 use crate::scheduler::{Scheduler, StreamListener};
 use crate::shards::Shard;
 
@@ -92,6 +93,12 @@ impl Dispatcher {
     #[must_use]
     pub fn topic_streams(&self, topic: &TopicName, bytes: u64) -> Vec<TopicStream> {
         topic_streams(&self.core.streams, topic, bytes)
+    }
+
+    /// Returns what is known of the stream that holds a lease; `None`: no stream of this replica does.
+    #[must_use]
+    pub fn holder(&self, stream: u32, token: Token) -> Option<HolderFacts> {
+        self.core.streams.holder(stream, token)
     }
 
     /// Number of open streams. Pulls are not counted.

@@ -19,6 +19,7 @@
 //! - `lease_events`: changes of leases by other replicas
 //! - `return_queue`, `orphan_release`, `lease_watch`: leases that were not sent; leases of broken streams; leases
 //!   that expired or whose events may be lost
+//! - `pause_watch`: jobs that were paused while they waited for their transports
 //! - `silence_detector`, `replica_watcher`: replicas that are silent, so that all their streams are broken
 //! - `dispatcher`, `dispatch_core`: the public handle, and the state that its parts share
 //! - `detach_leases`: leases that outlive their stream, because the server has ended it
@@ -58,6 +59,7 @@ mod lease_watch;
 mod lost_claims;
 mod orphan_release;
 mod outbox;
+mod pause_watch;
 mod periodic_timer;
 mod pull;
 mod replica_watcher;

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::Backoff;
 use crate::clock::Skew;
 use crate::domain::{Time, TopicName, limit};
+use crate::policies::PolicyView;
 use crate::scheduler::Scheduler;
 use crate::shards::{self, Shard};
 use crate::store::{Claim, EventKind, LostClaim, ShardEvent, TopicDemand, TopicRemainder};
@@ -258,6 +259,7 @@ impl ShardFeed {
                     ClaimOrigin { shard: self.shard.index(), claimed_at: now, skew: self.skew() };
                 let outcome = self.planner.apply(plan, claims.topics, at);
                 self.apply_outcome(outcome);
+                self.return_paused_since(policies.as_ref());
                 Ok(())
             }
             Err(error) => {
@@ -271,6 +273,15 @@ impl ShardFeed {
                 self.apply_outcome(outcome);
                 Err(error)
             }
+        }
+    }
+
+    /// Returns jobs that a claim has found although they are paused by now: the policies have changed since it began.
+    fn return_paused_since(&self, before: Option<&Arc<PolicyView>>) {
+        if let Some(policies) = self.scheduler.policies().any()
+            && !before.is_some_and(|before| Arc::ptr_eq(before, &policies))
+        {
+            self.streams.return_paused(&policies);
         }
     }
 

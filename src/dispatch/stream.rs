@@ -1,11 +1,13 @@
 //! A stream or pull: its ledger behind a lock, and its transport, which is woken when there is something to send.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::task::AtomicWaker;
 
 use crate::clock::Clock;
 use crate::domain::credit::{CreditShare, CreditedLease};
+use crate::domain::explain::HolderFacts;
 use crate::domain::{Receipt, ShardName, StreamId, Time, Token, TopicName};
 use crate::metrics::Metrics;
 use crate::scheduler::RevokeReason;
@@ -25,6 +27,8 @@ pub(super) struct Stream {
     options: StreamOptions,
     mode: StreamMode,
     opened_at: Time,
+    /// Time of the last Ack, Nack or Extend of a job of the stream, in microseconds; at first that of its opening.
+    last_sign: AtomicI64,
     turns: Option<WeightedTurns>,
     ledger: Mutex<StreamLedger>,
     transport: AtomicWaker,
@@ -70,6 +74,7 @@ impl Stream {
             options,
             mode,
             opened_at: opened,
+            last_sign: AtomicI64::new(opened.0),
             ledger,
             transport: AtomicWaker::new(),
         }
@@ -181,6 +186,28 @@ impl Stream {
         let mut ledger = self.ledger();
         tokens.iter().filter_map(|&token| ledger.release(token)).for_each(ended);
         FreedCredit::of(&mut ledger)
+    }
+
+    /// Records an Ack, Nack or Extend of a job of the stream.
+    pub(super) fn record_sign(&self, now: Time) {
+        self.last_sign.fetch_max(now.0, Ordering::Relaxed);
+    }
+
+    /// Returns what is known of a lease, if the stream holds it.
+    pub(super) fn holder(&self, token: Token, now: Time) -> Option<HolderFacts> {
+        let is_sent = self.ledger().is_sent(token)?;
+        let silent_for = now.since(Time(self.last_sign.load(Ordering::Relaxed)));
+        Some(HolderFacts { is_sent, silent_for })
+    }
+
+    /// Takes back unsent jobs.
+    pub(super) fn take_back(
+        &self,
+        which: impl Fn(&LeasedJob) -> bool,
+    ) -> (Vec<StreamLease>, FreedCredit) {
+        let mut ledger = self.ledger();
+        let unsent = ledger.release_unsent_if(|unsent| which(&unsent.job));
+        (unsent, FreedCredit::of(&mut ledger))
     }
 
     /// Adds leases that the worker holds. Returns how the stream has ended, and the time of its next check.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::job::AttemptOutcome;
+use super::limit;
 use super::name::TopicName;
 use super::retry::{RetryOverrides, RetryPolicy, release_delay};
 use super::time::Time;
@@ -42,7 +43,31 @@ pub enum LeaseEndCause {
     Unserved,
 }
 
+/// Error texts of leases whose ends no worker reported.
+const UNREPORTED: [&str; 5] = [
+    "the lease expired before the job was settled",
+    "the stream that held the job broke",
+    "the worker broke the stream that held the job",
+    "the lease ran out while no server served its shard",
+    NO_ERROR,
+];
+/// Error text of a dead letter whose worker gave none.
+const NO_ERROR: &str = "the worker gave no error";
+
 impl LeaseEndCause {
+    /// Returns the error text if no worker reported the end.
+    fn unreported_error(&self) -> Option<&'static str> {
+        match self {
+            LeaseEndCause::Failed { .. }
+            | LeaseEndCause::Released { .. }
+            | LeaseEndCause::DeadLettered { .. } => None,
+            LeaseEndCause::Expired => Some(UNREPORTED[0]),
+            LeaseEndCause::StreamBroken => Some(UNREPORTED[1]),
+            LeaseEndCause::WorkerCrashed => Some(UNREPORTED[2]),
+            LeaseEndCause::Unserved => Some(UNREPORTED[3]),
+        }
+    }
+
     /// Returns the outcome that is stored with the attempt.
     #[must_use]
     pub fn outcome(&self) -> AttemptOutcome {
@@ -117,11 +142,21 @@ pub struct LeaseEnd {
     pub crashes_used: bool,
     /// True if the worker requested a dead letter. It distinguishes a repeat of that Nack from one with RETRY.
     pub dead_lettered: bool,
-    /// Error text, stored with the attempt.
+    /// Error text, stored with the attempt. Only a worker's Nack that gave none and ends in no dead letter has none.
     pub error: String,
-    /// True if the text becomes `last_error`, unless it is empty: the attempt counts as a failure, or it was the last
-    /// crash that the job may have.
-    pub keeps_error: bool,
+    /// What the text does to the `last_error` of the job.
+    pub keeps_error: KeepsError,
+}
+
+/// What the error text of an attempt does to the `last_error` of its job. An empty text never replaces one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeepsError {
+    /// It replaces `last_error`: the attempt counts as a failure, or a limit made it the last one.
+    Always,
+    /// It replaces `last_error` unless that has more to say: the worker reported nothing.
+    UnlessReported,
+    /// `last_error` stays.
+    Never,
 }
 
 /// Next step of a job after a lease.
@@ -131,6 +166,21 @@ pub enum AfterLease {
     Wait(Option<Duration>),
     /// Becomes a dead letter.
     DeadLetter,
+}
+
+// === impl KeepsError ===
+
+impl KeepsError {
+    /// Returns whether `error` replaces this `last_error`.
+    #[must_use]
+    pub fn replaces(self, last_error: &str, error: &str) -> bool {
+        let is_better = match self {
+            KeepsError::Always => true,
+            KeepsError::UnlessReported => last_error.is_empty() || UNREPORTED.contains(&last_error),
+            KeepsError::Never => false,
+        };
+        is_better && !error.is_empty()
+    }
 }
 
 /// Decides how a lease ends. `entropy` is uniform in `[0, 1)`.
@@ -145,28 +195,39 @@ pub fn lease_end(
     let (outcome, counted, dead_lettered) =
         (cause.outcome(), cause.counts(policy), cause.is_dead_letter());
     let (crashed, crashes_used) = (cause.is_crash(), is_last_crash(&cause, attempt, policy));
-    let (chosen, mut error) = match cause {
+    let unreported = cause.unreported_error();
+    let (chosen, reported) = match cause {
         LeaseEndCause::Failed { delay, error } | LeaseEndCause::Released { delay, error } => {
             (delay, error)
         }
         LeaseEndCause::DeadLettered { error } => (None, error),
-        LeaseEndCause::Expired => (None, "the lease expired before the job was settled".to_owned()),
-        LeaseEndCause::StreamBroken => (None, "the stream that held the job broke".to_owned()),
-        LeaseEndCause::WorkerCrashed => {
-            (None, "the worker broke the stream that held the job".to_owned())
-        }
-        LeaseEndCause::Unserved => {
-            (None, "the lease ran out while no server served its shard".to_owned())
-        }
+        LeaseEndCause::Expired
+        | LeaseEndCause::StreamBroken
+        | LeaseEndCause::WorkerCrashed
+        | LeaseEndCause::Unserved => (None, unreported.unwrap_or_default().to_owned()),
     };
     let failures = attempt.failures + u32::from(counted);
     let deliveries = attempt.deliveries + 1;
-    let crashes = attempt.crashes + 1;
-    if crashes_used {
-        error = format!("{error}: crash {crashes}, and max_crashes allows no more");
+    let failures_used = counted && are_failures_used(failures, attempt, policy, now);
+    let deliveries_used = policy.max_deliveries.is_some_and(|max| deliveries >= max);
+    let is_dead = dead_lettered || crashes_used || failures_used || deliveries_used;
+    // Only a dead letter needs a text where the worker gave none.
+    let is_silent = reported.is_empty() && is_dead;
+    let mut error = if is_silent { NO_ERROR.to_owned() } else { reported };
+    let limit = if dead_lettered {
+        None
+    } else if crashes_used {
+        Some(format!(": crash {}, and max_crashes allows no more", attempt.crashes + 1))
+    } else if deliveries_used && !failures_used {
+        Some(format!(": delivery {deliveries}, and max_deliveries allows no more"))
+    } else {
+        None
+    };
+    if let Some(limit) = &limit {
+        error.truncate(error.floor_char_boundary(limit::ERROR_BYTES_MAX - limit.len()));
+        error += limit;
     }
-    let is_last = || is_last_attempt(failures, deliveries, counted, attempt, policy, now);
-    let step = if dead_lettered || crashes_used || is_last() {
+    let step = if is_dead {
         AfterLease::DeadLetter
     } else if counted {
         AfterLease::Wait(Some(chosen.unwrap_or_else(|| policy.delay(failures, entropy))))
@@ -176,7 +237,13 @@ pub fn lease_end(
     } else {
         AfterLease::Wait(chosen.or_else(|| release_delay(deliveries - failures)))
     };
-    let keeps_error = counted || crashes_used;
+    let keeps_error = if limit.is_some() || counted && !is_silent {
+        KeepsError::Always
+    } else if is_silent || unreported.is_some() {
+        KeepsError::UnlessReported
+    } else {
+        KeepsError::Never
+    };
     LeaseEnd { step, outcome, counted, crashed, crashes_used, dead_lettered, error, keeps_error }
 }
 
@@ -199,21 +266,16 @@ pub fn crash_target<'p>(
     policy.crash_topic.as_ref().filter(|target| moves && *target != topic)
 }
 
-/// Returns whether no further attempt follows. The limits on failures and on time apply only to an attempt that failed:
-/// a release makes a job dead only by the limit on deliveries.
-fn is_last_attempt(
+/// Returns whether the failures of a job, or the time for retries, are used up. Neither applies to an attempt that did not
+/// fail: a release makes a job dead only by the limit on deliveries.
+fn are_failures_used(
     failures: u32,
-    deliveries: u32,
-    counted: bool,
     attempt: &AttemptContext,
     policy: &RetryPolicy,
     now: Time,
 ) -> bool {
-    let attempts_used = policy.max_attempts.is_some_and(|max| failures >= max);
-    let time_used =
-        policy.max_retry_duration.is_some_and(|max| now.since(attempt.first_start) >= max);
-    counted && (attempts_used || time_used)
-        || policy.max_deliveries.is_some_and(|max| deliveries >= max)
+    policy.max_attempts.is_some_and(|max| failures >= max)
+        || policy.max_retry_duration.is_some_and(|max| now.since(attempt.first_start) >= max)
 }
 
 #[cfg(test)]
@@ -309,7 +371,7 @@ mod tests {
                 assert_eq!((end.crashed, end.counted), (crashed, counted), "{cause:?}");
                 let is_last = crashed && crashes >= 1;
                 assert_eq!(end.step == AfterLease::DeadLetter, is_last, "{cause:?} {crashes}");
-                assert_eq!((end.crashes_used, end.keeps_error), (is_last, counted || is_last));
+                assert_eq!(end.crashes_used, is_last);
                 assert_eq!(end.error.contains("max_crashes"), is_last, "{}", end.error);
             }
         }
@@ -317,6 +379,91 @@ mod tests {
         let attempt = AttemptContext { crashes: 98, ..attempt(0, 98) };
         let end = lease_end(LeaseEndCause::WorkerCrashed, &attempt, &unlimited, Time(0), 0.0);
         assert_ne!(end.step, AfterLease::DeadLetter);
+    }
+
+    /// Every way in which a lease ends without an Ack, with and without a text of the worker, on its way and for the last
+    /// time by each limit: no job is dead, and none came back unreported, without a reason.
+    #[test]
+    fn every_end_has_a_reason_unless_the_worker_gave_none_and_goes_on() {
+        let long = "é".repeat(limit::ERROR_BYTES_MAX / 2);
+        let by_worker = |error: &str| {
+            let (delay, error) = (None, error.to_owned());
+            [
+                LeaseEndCause::Failed { delay, error: error.clone() },
+                LeaseEndCause::Released { delay, error: error.clone() },
+                LeaseEndCause::DeadLettered { error },
+            ]
+        };
+        let reports = ["", "no route", &long].map(by_worker).concat();
+        let unreported = [
+            LeaseEndCause::Expired,
+            LeaseEndCause::StreamBroken,
+            LeaseEndCause::WorkerCrashed,
+            LeaseEndCause::Unserved,
+        ];
+        let unlimited =
+            RetryPolicy { max_attempts: None, max_deliveries: None, ..Default::default() };
+        let limits = [
+            ("", unlimited.clone()),
+            ("", RetryPolicy { max_attempts: Some(3), ..unlimited.clone() }),
+            ("max_deliveries", RetryPolicy { max_deliveries: Some(3), ..unlimited.clone() }),
+            ("max_crashes", RetryPolicy { max_crashes: Some(1), ..unlimited }),
+        ];
+        for cause in reports.into_iter().chain(unreported.clone()) {
+            for ((name, policy), ignores) in limits.iter().flat_map(|l| [(l, false), (l, true)]) {
+                let policy = RetryPolicy { ignore_expired_leases: ignores, ..policy.clone() };
+                let end = lease_end(cause.clone(), &attempt(2, 2), &policy, Time(0), 0.0);
+                let by_text = end.error.contains(name) && !name.is_empty();
+                let is_dead = end.step == AfterLease::DeadLetter;
+                let given = match &cause {
+                    LeaseEndCause::Failed { error, .. }
+                    | LeaseEndCause::Released { error, .. }
+                    | LeaseEndCause::DeadLettered { error } => error.as_str(),
+                    cause => cause.unreported_error().unwrap(),
+                };
+                let what = format!("{cause:?} {policy:?}: {end:?}");
+                assert!(end.error.len() <= limit::ERROR_BYTES_MAX, "{what}");
+                assert_eq!(end.error.is_empty(), given.is_empty() && !is_dead, "{what}");
+                assert!(end.error.starts_with(&given[..given.len().min(8)]), "{what}");
+                let last = |before: &str| match end.keeps_error.replaces(before, &end.error) {
+                    true => end.error.clone(),
+                    false => before.to_owned(),
+                };
+                let is_unreported = unreported.contains(&cause);
+                assert!(!last("").is_empty() || !is_dead && !is_unreported, "{what}");
+                // What a worker reported stays until another failure, or a limit, has more to say.
+                let replaces = by_text || end.counted && !given.is_empty();
+                assert_eq!(last("timeout") != "timeout", replaces, "{what}");
+                // And what no worker reported stays only until the next end.
+                for own in UNREPORTED {
+                    assert!(last(own) == end.error || end.error.is_empty() || !is_dead, "{what}");
+                    assert!(!is_unreported || last(own) == end.error, "{what}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_dead_by_a_limit_names_it_behind_the_last_text() {
+        let end = |cause, policy: &RetryPolicy| {
+            let end = lease_end(cause, &attempt(2, 99), policy, Time(0), 0.0);
+            assert_eq!(end.step, AfterLease::DeadLetter);
+            end.error
+        };
+        let released = |error: &str| LeaseEndCause::Released { delay: None, error: error.into() };
+        let policy = RetryPolicy::default();
+        let limit = ": delivery 100, and max_deliveries allows no more";
+        assert_eq!(end(released("no such handler"), &policy), format!("no such handler{limit}"));
+        assert_eq!(end(released(""), &policy), format!("the worker gave no error{limit}"));
+        assert_eq!(
+            end(LeaseEndCause::StreamBroken, &policy),
+            format!("the stream that held the job broke{limit}")
+        );
+        // A failure that was the last one anyway is its own reason, and so is a dead letter.
+        let both = RetryPolicy { max_attempts: Some(3), ..policy.clone() };
+        assert_eq!(end(failed(), &both), "no");
+        assert_eq!(end(failed(), &policy), format!("no{limit}"));
+        assert_eq!(end(LeaseEndCause::DeadLettered { error: "bad".into() }, &policy), "bad");
     }
 
     #[test]

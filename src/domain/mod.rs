@@ -17,6 +17,7 @@
 //! - [`stream_id`]: names of streams
 //! - [`time`]: instants in microseconds
 //! - [`topic_policy`]: what operators set for topics
+//! - [`turns`]: the order in which groups take turns
 
 pub mod ageing;
 pub mod conflict;
@@ -37,6 +38,7 @@ pub mod ring;
 pub mod stream_id;
 pub mod time;
 pub mod topic_policy;
+pub mod turns;
 
 pub use ageing::PriorityAgeing;
 pub use conflict::{EnqueueOutcome, OnConflict};

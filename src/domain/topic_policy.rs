@@ -158,6 +158,12 @@ impl TopicPolicy {
         pause.is_some_and(|pause| pause.until.is_none_or(|until| until > now))
     }
 
+    /// Returns whether delivery of the jobs of a group is stopped at `now`, by its pause or that of the topic.
+    #[must_use]
+    pub fn is_group_paused(&self, group: &Option<GroupName>, now: Time) -> bool {
+        self.is_paused(now) || !self.is_deleted && self.paused_groups.contains_key(group)
+    }
+
     /// Returns the weights and pauses of groups: each group once, with its weight and whether it is paused.
     #[must_use]
     pub fn groups(&self) -> BTreeMap<Option<GroupName>, (u8, bool)> {

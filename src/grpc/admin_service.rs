@@ -80,16 +80,21 @@ impl AdminHandler {
             true => self.dispatcher.topic_streams(&job.key.topic, explained.bytes),
             false => Vec::new(),
         };
+        let nonce = self.scheduler.replica().nonce;
+        let own = explained.lease.filter(|lease| lease.stream.owner == nonce);
+        let holder = own.and_then(|lease| self.dispatcher.holder(lease.stream.stream, lease.token));
         let workers = access.to(Rpc::ListWorkers);
         let shows_all = streams.iter().all(|stream| workers.shows_patterns(&stream.topics));
         ExplainFacts {
             streams: explain::stream_facts(&streams, shows_all, self.dispatcher.is_draining()),
-            server: self.scheduler.replica().nonce,
+            server: nonce,
             job: explained.job,
             now: explained.now,
             ready_before: explained.ready_before,
+            turn: explained.turn,
             ageing,
             lease: explained.lease,
+            holder,
             kept: explained.kept,
             attempts_max,
             other_servers,

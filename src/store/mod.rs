@@ -9,8 +9,9 @@
 //!   commands, applied in order and each by itself: the failure of one job is not the result of its neighbours. New
 //!   jobs of one call that need no decision are written together, up to [`CALL_JOBS_MAX`] and [`CALL_BYTES_MAX`].
 //! - Per topic each group has a lane, and the jobs without a group have one. The next job is that of the lane with the
-//!   least running jobs by its weight, among equals of the one that was served longest ago; a lane that has just got its
-//!   first job comes right before the one that was served last. Lanes of paused groups are not read. Per lane there is
+//!   lowest [score](crate::domain::turns): least running jobs by its weight, among equals the one that was served longest
+//!   ago, and jobs that never end delay it for a bounded number of turns; a lane that has just got its first job comes
+//!   right before the one that was served last. Lanes of paused groups are not read. Per lane there is
 //!   one order: priority (9 first), then due time, then arrival.
 //! - A job has at most one live lease; a settle with another token changes nothing.
 //! - Results have the order and length of the requested items.

@@ -303,6 +303,12 @@ impl StreamLedger {
         }
     }
 
+    /// Returns whether the job of a lease was sent; `None`: it is not held.
+    pub(super) fn is_sent(&self, token: Token) -> Option<bool> {
+        self.credit.get(token)?;
+        Some(self.outbox.iter().all(|unsent| unsent.job.token != token))
+    }
+
     /// Returns the time of the next check.
     pub(super) fn next_check(&self) -> Time {
         self.next_check

@@ -159,7 +159,7 @@ impl StreamLedger {
         if now < self.next_check {
             return check;
         }
-        check.stale = self.release_stale(now);
+        check.stale = self.release_unsent_if(|unsent| unsent.stale_at <= now);
         self.is_unread |= !check.stale.is_empty();
         let stale_at = self.outbox.iter().map(|unsent| unsent.stale_at);
         check.next_check = stale_at.min().unwrap_or(Time::MAX);
@@ -179,11 +179,15 @@ impl StreamLedger {
         check
     }
 
-    fn release_stale(&mut self, now: Time) -> Vec<StreamLease> {
-        let (stale, fresh): (VecDeque<_>, VecDeque<_>) =
-            std::mem::take(&mut self.outbox).into_iter().partition(|unsent| unsent.stale_at <= now);
-        self.outbox = fresh;
-        stale.iter().filter_map(|unsent| self.release_unsent(unsent.job.token)).collect()
+    /// Releases the leases of unsent jobs, which go back.
+    pub(in crate::dispatch) fn release_unsent_if(
+        &mut self,
+        which: impl Fn(&UnsentJob) -> bool,
+    ) -> Vec<StreamLease> {
+        let (taken, kept): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.outbox).into_iter().partition(which);
+        self.outbox = kept;
+        taken.iter().filter_map(|unsent| self.release_unsent(unsent.job.token)).collect()
     }
 
     /// Releases the lease of a job that was in the outbox.

@@ -11,8 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use crate::clock::{LastSkew, Skew};
+use crate::domain::explain::HolderFacts;
 use crate::domain::{Time, Token, limit};
-use crate::store::{LeaseEvent, RevokeReason};
+use crate::policies::PolicyView;
+use crate::store::{LeaseEvent, LeasedJob, RevokeReason};
 
 use super::adoption_queue::AdoptionQueue;
 use super::check_timer::CheckTimer;
@@ -166,6 +168,31 @@ impl StreamRegistry {
         }
     }
 
+    /// Returns jobs of paused topics and groups that no transport has taken.
+    pub(super) fn return_paused(&self, policies: &PolicyView) {
+        let now = self.context.clock.now();
+        let is_paused = |job: &LeasedJob| {
+            let policy = policies.of_topic(&job.key.topic);
+            policy.is_some_and(|policy| policy.is_group_paused(&job.spec.group, now))
+        };
+        for stream in self.all() {
+            let (unsent, freed) = stream.take_back(is_paused);
+            if !unsent.is_empty() {
+                self.on_credit_freed(&stream, freed);
+                self.queue_returns(unsent);
+            }
+        }
+    }
+
+    /// Returns what is known of the stream that holds a lease; `None`: no stream of this replica does.
+    pub(super) fn holder(&self, stream: u32, token: Token) -> Option<HolderFacts> {
+        let (now, mut found) = (self.context.clock.now(), None);
+        self.for_each_holder(stream, &[token], false, |stream, _| {
+            found = stream.holder(token, now)
+        });
+        found
+    }
+
     /// Returns leases that were taken for the transport of this stream but did not reach its client.
     pub(super) fn return_undelivered(&self, stream: &Arc<Stream>, tokens: &[Token]) {
         let mut leases = Vec::with_capacity(tokens.len());
@@ -205,6 +232,7 @@ impl StreamRegistry {
                     run_times.borrow_mut().record(topic, now.since(since));
                 }
             });
+            stream.record_sign(now);
             self.on_credit_freed(stream, freed);
         };
         self.for_each_holder(stream, tokens, true, &release);
@@ -239,7 +267,9 @@ impl StreamRegistry {
 
     /// Sets the deadline of these leases, on the clock of this replica.
     pub(super) fn on_extended(&self, stream: u32, tokens: &[Token], deadline: Time) {
+        let now = self.context.clock.now();
         self.for_each_holder(stream, tokens, false, |stream, tokens| {
+            stream.record_sign(now);
             self.check_timer.set_no_later_than(stream.set_deadline(tokens, deadline));
         });
     }

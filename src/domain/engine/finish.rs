@@ -1,6 +1,6 @@
 //! Steps that several commands share: a job ends, waits again, or begins anew.
 
-use crate::domain::lifecycle::LeaseEnd;
+use crate::domain::lifecycle::{KeepsError, LeaseEnd};
 use crate::domain::{Attempt, AttemptOutcome, Payload, State};
 
 use super::decision::{AttemptsChange, PartChange, PartChanges, PayloadChange};
@@ -18,8 +18,7 @@ pub(super) struct AttemptEnd<'a> {
     /// True if the worker requested a dead letter.
     pub(super) dead_lettered: bool,
     pub(super) error: &'a str,
-    /// True if the error becomes the last one of the job.
-    pub(super) keeps_error: bool,
+    pub(super) keeps_error: KeepsError,
 }
 
 // === impl AttemptEnd ===
@@ -33,7 +32,7 @@ impl<'a> AttemptEnd<'a> {
             crashed: false,
             dead_lettered: false,
             error: "",
-            keeps_error: false,
+            keeps_error: KeepsError::Never,
         }
     }
 
@@ -94,7 +93,7 @@ impl DecisionBuilder {
         life.failures += u32::from(ended.counted);
         life.first_start.get_or_insert(lease.started);
         life.crashes += u32::from(ended.crashed);
-        if ended.keeps_error && !ended.error.is_empty() {
+        if ended.keeps_error.replaces(&life.last_error, ended.error) {
             ended.error.clone_into(&mut life.last_error);
         }
         life.lease_ends.push(lease.token, ended.code());

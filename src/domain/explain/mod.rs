@@ -6,7 +6,9 @@ mod sentences;
 mod tests;
 mod text;
 
-use super::{Job, PriorityAgeing, State, StreamId, Time};
+use std::time::Duration;
+
+use super::{Job, PriorityAgeing, State, StreamId, Time, Token};
 
 pub use sentences::unreachable_shard;
 
@@ -19,12 +21,16 @@ pub struct ExplainFacts {
     pub now: Time,
     /// Jobs that come before it, if it is READY.
     pub ready_before: Option<ReadyBefore>,
+    /// Turn of its group, if it is READY and its topic has groups.
+    pub turn: Option<GroupTurn>,
     /// Ageing of the priorities of its topic.
     pub ageing: Option<PriorityAgeing>,
     /// Nonce of this server: part of the ids of its streams.
     pub server: u32,
     /// Lease of the job, if it runs.
     pub lease: Option<LeaseFacts>,
+    /// Stream of this server that holds the lease, if one does.
+    pub holder: Option<HolderFacts>,
     /// Record of the job, if it has ended.
     pub kept: Option<KeptRecord>,
     /// Number of failures allowed; `None`: no limit.
@@ -49,13 +55,37 @@ pub struct ReadyBefore {
     pub has_more: bool,
 }
 
+/// Turn of a group of a topic on the shard of a job; the jobs without a group are one, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupTurn {
+    /// Running jobs of the group.
+    pub running: u64,
+    /// Groups with ready jobs that come before it.
+    pub groups_before: u64,
+    /// True if there are more, because the read stops at a limit.
+    pub has_more: bool,
+}
+
+/// What this server knows of a lease that one of its streams holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HolderFacts {
+    /// True if the worker has the job; false: the job waits for its stream to be read.
+    pub is_sent: bool,
+    /// Time since the last sign of the worker: its stream, or an Ack, Nack or Extend of a job of it.
+    pub silent_for: Duration,
+}
+
 /// Lease of a running job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseFacts {
     /// Stream that holds the lease.
     pub stream: StreamId,
+    /// Token of the lease.
+    pub token: Token,
     /// Start of the lease.
     pub start: Time,
+    /// Time of the last Extend.
+    pub extended: Option<Time>,
     /// Deadline of the lease.
     pub deadline: Time,
     /// True if the lease lasts without its stream: of a Pull, or of a stream that the server has ended.
@@ -143,6 +173,8 @@ pub enum ExplainCode {
     NoStream,
     /// Streams ask for the topic, and none has credit.
     NoCredit,
+    /// Other groups of its topic come first.
+    GroupTurn,
     /// Other jobs come first.
     BehindOthers,
     /// A worker receives the job within moments.
@@ -180,6 +212,7 @@ impl ExplainCode {
             ExplainCode::GroupPaused => "GROUP_PAUSED",
             ExplainCode::NoStream => "NO_STREAM",
             ExplainCode::NoCredit => "NO_CREDIT",
+            ExplainCode::GroupTurn => "GROUP_TURN",
             ExplainCode::BehindOthers => "BEHIND_OTHERS",
             ExplainCode::Delivering => "DELIVERING",
             ExplainCode::Leased => "LEASED",
@@ -214,6 +247,8 @@ impl ExplainFacts {
         } else if is_ready && self.streams.with_credit == 0 {
             reasons.push(self.no_credit());
         }
+        let turn = self.turn.filter(|turn| is_ready && turn.groups_before > 0);
+        reasons.extend(turn.map(|turn| self.group_turn(turn)));
         let before = self.ready_before.filter(|before| is_ready && before.is_some());
         reasons.extend(before.map(|before| self.behind_others(before)));
         if reasons.is_empty() {

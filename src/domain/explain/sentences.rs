@@ -1,11 +1,12 @@
 //! The sentence and the remedy of each reason.
 
+use crate::domain::turns::TURNS_PER_RUNNING_JOB;
 use crate::domain::{Job, JobKey, ShardName, State};
 
 use super::text::{arg, at, count, job_args, left, length, quoted};
 use super::{
-    ExplainCode, ExplainFacts, ExplainReason, GroupPause, HeldJobs, Pause, ReadyBefore,
-    ShardSilence, StreamFacts,
+    ExplainCode, ExplainFacts, ExplainReason, GroupPause, GroupTurn, HeldJobs, HolderFacts, Pause,
+    ReadyBefore, ShardSilence, StreamFacts,
 };
 
 /// Next step for a shard that does not answer.
@@ -146,8 +147,33 @@ impl ExplainFacts {
         }
     }
 
+    pub(super) fn group_turn(&self, turn: GroupTurn) -> ExplainReason {
+        let Job { key, shard, spec, .. } = &self.job;
+        let own = match &spec.group {
+            Some(group) => format!("group {group}"),
+            None => "the jobs without a group".to_owned(),
+        };
+        let least = if turn.has_more { "at least " } else { "" };
+        ExplainReason {
+            code: ExplainCode::GroupTurn,
+            message: format!(
+                "The next turns of topic {} on shard {shard} are those of {least}{}: {own} {} {} there, and each by its \
+                 weight delays the next turn by {TURNS_PER_RUNNING_JOB} turns.",
+                key.topic,
+                count(turn.groups_before, "other group"),
+                if spec.group.is_some() { "has" } else { "have" },
+                count(turn.running, "running job"),
+            ),
+            until: None,
+            remedy: format!(
+                "Wait, start more workers, or look at what runs: `ringq job list {} --state running`.",
+                key.topic
+            ),
+        }
+    }
+
     pub(super) fn behind_others(&self, before: ReadyBefore) -> ExplainReason {
-        let Job { key, shard, .. } = &self.job;
+        let Job { key, shard, spec, .. } = &self.job;
         let jobs = match before {
             ReadyBefore { jobs: 0, .. } => "An unknown number of ready jobs".to_owned(),
             ReadyBefore { jobs, has_more: true } => {
@@ -166,7 +192,8 @@ impl ExplainFacts {
         ExplainReason {
             code: ExplainCode::BehindOthers,
             message: format!(
-                "{jobs} of topic {} {come} before it on shard {shard}, {order}.",
+                "{jobs} of {}topic {} {come} before it on shard {shard}, {order}.",
+                spec.group.as_ref().map_or(String::new(), |group| format!("group {group} of ")),
                 key.topic
             ),
             until: None,
@@ -201,13 +228,18 @@ impl ExplainFacts {
             worker => format!("Worker {worker}"),
         };
         let deadline = self.lease.map(|lease| lease.deadline).or(*lease_expire_time);
-        let mut message = format!("{worker} has the job, its delivery {deliveries}");
+        let has = match self.holder {
+            Some(HolderFacts { is_sent: false, .. }) => "has not read",
+            _ => "has",
+        };
+        let mut message = format!("{worker} {has} the job, its delivery {deliveries}");
         if let Some(lease) = self.lease {
             let is_here = lease.stream.owner == self.server;
             let place = if is_here { "this server" } else { "another server" };
             message +=
                 &format!(", since {} by stream {} of {place}", at(lease.start), lease.stream);
         }
+        message += &self.signs();
         match deadline {
             Some(deadline) if deadline <= self.now => {
                 message +=
@@ -238,6 +270,28 @@ impl ExplainFacts {
                 job_args(&self.job.key)
             ),
         }
+    }
+
+    /// Returns the part of a sentence about the last signs of the worker that has the job.
+    fn signs(&self) -> String {
+        let Some(lease) = self.lease else { return String::new() };
+        let mut text = match lease.extended {
+            Some(extended) => format!("; extended {} ago", left(self.now, extended)),
+            None => "; not extended".to_owned(),
+        };
+        match self.holder {
+            Some(HolderFacts { is_sent: true, silent_for }) => {
+                // A stream without jobs has no reason to send anything.
+                let silent = silent_for.min(self.now.since(lease.start));
+                text +=
+                    &format!(", and no Ack, Nack or Extend of that stream for {}", length(silent));
+            }
+            None if lease.stream.owner != self.server => {
+                text += ", and whether its stream is silent is known at that server";
+            }
+            _ => {}
+        }
+        text
     }
 
     pub(super) fn finished(&self) -> ExplainReason {

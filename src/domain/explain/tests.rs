@@ -50,9 +50,11 @@ fn facts(job: Job) -> ExplainFacts {
         job,
         now: NOW,
         ready_before: Some(ReadyBefore::default()),
+        turn: None,
         ageing: None,
         server: 7,
         lease: None,
+        holder: None,
         kept: None,
         attempts_max: Some(25),
         streams: StreamFacts { streams: 1, with_credit: 1, held, ..StreamFacts::default() },
@@ -214,6 +216,43 @@ fn jobs_before_it_are_counted_and_a_limited_count_reads_as_such() {
 }
 
 #[test]
+fn a_group_whose_turn_is_not_next_names_its_running_jobs() {
+    let turn =
+        |running, groups_before, has_more| Some(GroupTurn { running, groups_before, has_more });
+    let spec = Spec { group: crate::domain::GroupName::stored("eu"), ..Spec::default() };
+    let of_group = facts(Job { spec, ..job(State::Ready) });
+    let reason = only(&ExplainFacts { turn: turn(1, 20, false), ..of_group.clone() });
+    assert_eq!(
+        (reason.code.name(), &*reason.message),
+        (
+            "GROUP_TURN",
+            "The next turns of topic mail on shard s0 are those of 20 other groups: group eu has 1 running job there, \
+             and each by its weight delays the next turn by 512 turns."
+        )
+    );
+    let reason = only(&ExplainFacts { turn: turn(0, 1, true), ..ready() });
+    assert!(
+        reason
+            .message
+            .contains("of at least 1 other group: the jobs without a group have 0 running jobs")
+    );
+    assert_eq!(
+        codes(&ExplainFacts { turn: turn(3, 0, false), ..of_group.clone() }),
+        ["DELIVERING"]
+    );
+    let before = Some(ReadyBefore { jobs: 2, has_more: false });
+    let both = ExplainFacts { turn: turn(1, 2, false), ready_before: before, ..of_group };
+    assert_eq!(codes(&both), ["GROUP_TURN", "BEHIND_OTHERS"]);
+    let message = &reasons(&both)[1].message;
+    assert!(
+        message.starts_with("2 ready jobs of group eu of topic mail come before it"),
+        "{message}"
+    );
+    let early = ExplainFacts { job: job(State::Scheduled), ..both };
+    assert_eq!(codes(&early), ["NOT_DUE"]);
+}
+
+#[test]
 fn every_reason_that_holds_is_returned() {
     let held_back = ExplainFacts {
         topic_paused: Some(Pause::default()),
@@ -248,6 +287,8 @@ fn a_running_job_is_leased_whatever_else_holds() {
     };
     let lease = LeaseFacts {
         stream: StreamId { owner: 7, stream: 5 },
+        token: Token(9),
+        extended: None,
         start: ago(10),
         deadline: in_seconds(30),
         outlives_stream: false,
@@ -262,16 +303,38 @@ fn a_running_job_is_leased_whatever_else_holds() {
     let reason = only(&leased);
     assert_eq!(
         reason.message,
-        "Worker w1 has the job, its delivery 2, since 2026-11-26T13:59:50Z by stream 00000007-5 of this server; its \
-         lease ends at 2026-11-26T14:00:30Z, in 30s."
+        "Worker w1 has the job, its delivery 2, since 2026-11-26T13:59:50Z by stream 00000007-5 of this server; not \
+         extended; its lease ends at 2026-11-26T14:00:30Z, in 30s."
     );
     assert_eq!((reason.code, reason.until), (ExplainCode::Leased, Some(in_seconds(30))));
     assert!(reason.remedy.contains("`ringq job delete mail a`"), "{}", reason.remedy);
 
+    // The last signs of the worker, as far as this server has them; a stream without jobs is not silent.
+    let signs = |is_sent, silent, extended: Option<Time>| {
+        let holder = Some(HolderFacts { is_sent, silent_for: Duration::from_secs(silent) });
+        let lease = Some(LeaseFacts { extended, ..lease });
+        only(&ExplainFacts { holder, lease, ..leased.clone() }).message
+    };
+    for (silent, expected) in [(3, "3s"), (10, "10s"), (3_600, "10s")] {
+        let message = signs(true, silent, None);
+        let end = format!(
+            "; not extended, and no Ack, Nack or Extend of that stream for {expected}; its"
+        );
+        assert!(message.contains(&end), "{message}");
+    }
+    let message = signs(true, 4, Some(ago(7)));
+    assert!(
+        message.contains("; extended 7s ago, and no Ack, Nack or Extend of that stream for 4s"),
+        "{message}"
+    );
+    let message = signs(false, 4, None);
+    assert!(message.starts_with("Worker w1 has not read the job, its delivery 2"), "{message}");
+    assert!(!message.contains("Ack"), "{message}");
+
     let stream = StreamId { owner: 8, stream: 5 };
     let lease = LeaseFacts { stream, outlives_stream: true, next_waits: true, ..lease };
     let message = only(&ExplainFacts { lease: Some(lease), ..leased.clone() }).message;
-    assert!(message.contains("by stream 00000008-5 of another server;"), "{message}");
+    assert!(message.contains("by stream 00000008-5 of another server; not extended, and whether its stream is silent is known at that server;"), "{message}");
     assert!(
         message.ends_with(
             ", and lasts without the stream; a newer generation of the job waits for that end."

@@ -3,18 +3,22 @@
 -- ARGV: now, whether jobs past their time must be pruned first (0 or 1), topic, id, how long waiting is worth one level
 -- of priority (0: levels are strict).
 -- Reply: false when a prune is needed first. Else now, its entry or false, the number of ready jobs before it (0 unless
--- it is ready), and whether there may be more (0 or 1), because a line with many gaps is read in part.
+-- it is ready), whether there may be more (0 or 1), because a line with many gaps is read in part; the number of lanes
+-- that come before its lane (-1: the topic has no other lane, or the job cannot have a turn), and of running jobs of
+-- its lane.
 --#include clock
 --#include ready_list
 --#include list_cursor
+--#include lanes
+--#include order_of_mark
 local unpack_ = struct.unpack
 local name, id, ageing = ARGV[3], ARGV[4], ARGV[5] + 0
 local alarm = ARGV[2] == '1' and call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
 if alarm and tonumber(alarm) <= now then return false end
 local entry = call('HGET', P .. 'jobs:' .. name, id)
-if not entry or string.byte(entry) == $running then return { now, entry, 0, 0 } end
+if not entry or string.byte(entry) == $running then return { now, entry, 0, 0, -1, 0 } end
 local due, seq, phase, priority = unpack_($record[due,arrival,phase,priority], entry)
-if phase ~= 0 or due > now then return { now, entry, 0, 0 } end
+if phase ~= 0 or due > now then return { now, entry, 0, 0, -1, 0 } end
 
 -- Returns the number of jobs in the line before this due time and arrival, and whether there may be more.
 local function count_line(due, seq)
@@ -39,11 +43,42 @@ local function count_line(due, seq)
 end
 
 -- Orders of the job: those of its topic, or of the lane of its group.
-local orders, is_grouped = name, false
+local orders, group = name, nil
 local inside = string.byte(entry, $record.inside)
 if inside >= $inside.group then
   local length = string.byte(entry, $record.tail)
-  orders, is_grouped = name .. '\0' .. string.sub(entry, $record.tail + 1, $record.tail + length), true
+  group = string.sub(entry, $record.tail + 1, $record.tail + length)
+  orders = name .. '\0' .. group
+end
+
+-- Returns whether a job without a group is ready.
+local function is_ungrouped_ready(marks)
+  if line_count(name, marks) > 0 then return true end
+  for mark in string.gmatch(marks, '[0-9a-j]') do
+    if call('ZCOUNT', P .. order_of_mark(mark) .. ':' .. name, '-inf', now_text) > 0 then return true end
+  end
+end
+
+-- Returns the number of lanes that come before that of the job (-1: none can, or its own is not in the order), and the
+-- number of its running jobs.
+local function lanes_before()
+  local claims = call('HGET', P .. 'claims', name) or ''
+  if not string.find(claims, 'k', $claims.marks, true) then return -1, 0 end
+  local t = lanes_of(name)
+  local weight, paused = lane_setting(name, '')
+  local running = call('ZCARD', P .. 'ends:' .. name) - t.running
+  local own = lane_score(t.served, running, weight)
+  if not group then
+    if paused == 1 then return -1, 0 end
+    return call('ZCOUNT', t.ready, '-inf', string.format('%d', own)), running
+  end
+  local l = lane_of(t, group)
+  if not l or l.paused == 1 then return -1, 0 end
+  local score = lane_score(l.served, l.running, l.weight)
+  local count = l.place == READY and call('ZRANK', t.ready, ready_member(l))
+    or call('ZCOUNT', t.ready, '-inf', '(' .. string.format('%d', score))
+  if paused == 0 and own < score and is_ungrouped_ready(string.sub(claims, $claims.marks)) then count = count + 1 end
+  return count, l.running
 end
 
 -- Returns the due time before which the jobs of another priority come before this one; 0: none does.
@@ -66,9 +101,10 @@ for other = 9, 0, -1 do
 end
 before = before + passed(P .. 'wait:' .. priority .. ':' .. orders, due, seq - 1)
   + passed(P .. 'back:' .. priority .. ':' .. orders, due, seq - 1)
-if line_due > 0 and not is_grouped then
+if line_due > 0 and not group then
   local lined
   lined, more = count_line(line_due, line_seq)
   before = before + lined
 end
-return { now, entry, before, more and 1 or 0 }
+local lanes, running = lanes_before()
+return { now, entry, before, more and 1 or 0, lanes, running }

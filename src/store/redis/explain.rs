@@ -1,6 +1,6 @@
 //! Reads a job with what explains why it does not run.
 
-use crate::domain::explain::ReadyBefore;
+use crate::domain::explain::{GroupTurn, ReadyBefore};
 use crate::domain::{JobKey, PriorityAgeing};
 use crate::store::{ExplainedJob, Result};
 
@@ -25,7 +25,13 @@ impl RedisStore {
         let Some(entry) = reply.maybe_bytes()? else { return Ok(None) };
         let (jobs, more) = (reply.count()?, reply.count()? > 0);
         let before = ReadyBefore { jobs: jobs.min(limit), has_more: more || jobs > limit };
+        let (lanes, running) = (reply.number()?, reply.count()?);
+        let turn = u64::try_from(lanes).ok().map(|lanes| GroupTurn {
+            running,
+            groups_before: lanes.min(limit),
+            has_more: lanes > limit,
+        });
         let record = JobEntry::read(entry)?.record;
-        Ok(ExplainedJob::from_record(key, &self.identity.name, record, now, before))
+        Ok(ExplainedJob::from_record(key, &self.identity.name, record, now, before, turn))
     }
 }

@@ -13,9 +13,9 @@
 //! | `P line:<topic>` | list | jobs without a priority that were due when they came: due time (7 bytes), number of arrival in the topic (6) and id, in that order. A member that its job has left is a gap (`lib/ready_list.lua`) |
 //! | `P wait:<0-9>:<topic>` | zset | waiting jobs of that priority that never failed, except those in the line: members as in the line, by due time |
 //! | `P back:<0-9>:<topic>` | zset | waiting jobs of that priority that failed: members as in the line, by due time |
-//! | `P groups:<topic>` | hash | lanes (`lib/lanes.lua`): group → number of its leases, weight, whether it is paused, place (1 ready, 2 later, 0 neither), place among equals, due time of its first job if it is later, marks of its orders. Empty: number of turns, place of the jobs without a group among equals, number of leases of all groups |
+//! | `P groups:<topic>` | hash | lanes (`lib/lanes.lua`): group → number of its leases, weight, whether it is paused, place (1 ready, 2 later, 0 neither), number of its last turn (twice, and one more if it had it), arrival of its first job, due time of its first job if it is later, marks of its orders. Empty: number of turns, the last one of the jobs without a group, number of leases of all groups |
 //! | `P lanes:<topic>` | zset | groups that have a lane, all scores 0 |
-//! | `P ready:<topic>` | zset | lanes whose first job is due: number of the turn of the last delivery (6 bytes), arrival of the first job (6) and group, by running jobs per weight |
+//! | `P ready:<topic>` | zset | lanes whose first job is due: arrival of the first job (6 bytes) and group, by their score (`domain/turns.rs`) |
 //! | `P later:<topic>` | zset | lanes of which no job is due: groups, by due time |
 //! | `P grouped:<0-1>:<topic>` | zset | waiting jobs of all groups (0 those that never failed, 1 those that failed): members as in the line, by due time. Each is in an order of its lane, too: `wait` and `back` of `<topic>`, 0 and the group |
 //! | `P shares:<topic>` | hash | settings of groups: group (empty: the jobs without one) → weight, and `paused` |

@@ -20,6 +20,7 @@ use crate::domain::limit::{
     CALL_BYTES_MAX, CALL_JOBS_MAX, CALL_LOOKS_MAX, ID_AHEAD_MAX, OUTAGE_MIN, REPEAT_MAX,
     SCAN_PART_MAX,
 };
+use crate::domain::turns::{PLACES_PER_TURN, TURNS_PER_RUNNING_JOB};
 
 /// First byte of the entry of a running job; a record begins with a time, whose first byte is far smaller.
 pub(super) const RUNS: u8 = 255;
@@ -143,14 +144,15 @@ const ITEM: [LayoutField; 4] = [
     LayoutField("kind", "B"),
 ];
 
-/// State of a lane, and its place among lanes with equal shares.
+/// State of a lane.
 const LANE_SHARE: [LayoutField; 4] = [
     LayoutField("running", "I4"),
     LayoutField("weight", "B"),
     LayoutField("paused", "B"),
     LayoutField("place", "B"),
 ];
-const LANE_PLACE: [LayoutField; 2] = [LayoutField("served", "I6"), LayoutField("first", "I6")];
+const LANE_SERVED: [LayoutField; 1] = [LayoutField("served", "I6")];
+const LANE_FIRST: [LayoutField; 1] = [LayoutField("first", "I6")];
 const LANE_REST: [LayoutField; 2] = [LayoutField("due", "I7"), LayoutField("marks", "")];
 const GROUP: [LayoutField; 1] = [LayoutField("group", "")];
 /// State of all lanes of a topic.
@@ -175,8 +177,8 @@ const LAYOUTS: [(&str, &[&[LayoutField]]); 17] = [
     // State that claims need of a topic.
     ("claims", &[&BOUND]),
     // State of a lane, a member of the ready ones, and the state of all lanes of a topic.
-    ("lane", &[&LANE_SHARE, &LANE_PLACE, &LANE_REST]),
-    ("lane_place", &[&LANE_PLACE, &GROUP]),
+    ("lane", &[&LANE_SHARE, &LANE_SERVED, &LANE_FIRST, &LANE_REST]),
+    ("ready", &[&LANE_FIRST, &GROUP]),
     ("lanes", &[&LANES]),
     ("plan", &[&PLAN]),
     ("item", &[&ITEM]),
@@ -186,7 +188,7 @@ const LAYOUTS: [(&str, &[&[LayoutField]]); 17] = [
 ];
 
 /// Numbers that scripts refer to by name.
-const NUMBERS: [(&str, i64); 33] = [
+const NUMBERS: [(&str, i64); 34] = [
     ("running", RUNS as i64),
     ("unusual", EXTENDED_BLOB as i64),
     ("time.max", TIME_MAX),
@@ -194,6 +196,7 @@ const NUMBERS: [(&str, i64); 33] = [
     ("call.bytes", CALL_BYTES_MAX as i64),
     ("call.looks", CALL_LOOKS_MAX as i64),
     ("part.looks", SCAN_PART_MAX as i64),
+    ("turn.running", TURNS_PER_RUNNING_JOB * PLACES_PER_TURN),
     ("apart.kept", separate_parts::KEPT as i64),
     ("apart.failed", separate_parts::FAILED as i64),
     ("apart.payload", separate_parts::PAYLOAD as i64),
@@ -334,7 +337,7 @@ mod tests {
             ("$fixed.tail", "48"),
             ("$ended.tail", "82"),
             ("$lane.marks", "27"),
-            ("$lane_place.group", "13"),
+            ("$ready.group", "7"),
             ("$demand.extended", "20"),
             ("$blob.fixed", "20"),
             ("$plan.fixed", "46"),

@@ -1,10 +1,10 @@
-//! Claim from a topic with groups: turn by turn, each the lane with the least running jobs by its weight. A lane is
-//! read up to the job that is taken, and lanes of paused groups are not read.
+//! Claim from a topic with groups: turn by turn, each the lane with the lowest score. A lane is read up to the job that is
+//! taken, and lanes of paused groups are not read.
 
 use rusqlite::{OptionalExtension as _, params};
 
 use crate::domain::engine::Command;
-use crate::domain::{GroupName, PriorityAgeing, Time, limit};
+use crate::domain::{GroupName, PriorityAgeing, Time, limit, turns};
 use crate::store::{LeasedJob, TopicRemainder};
 
 use super::claim_order::take_jobs;
@@ -19,7 +19,8 @@ const FILE: &str = include_str!("lanes.sql");
 const READY: &str = statement(FILE, "ready");
 const WOKEN: &str = statement(FILE, "woken");
 const LATER: &str = statement(FILE, "later");
-const RUNNING: &str = statement(FILE, "running");
+/// Read once for each topic that has ready jobs with and without a group: kept in memory from then on.
+const RUNNING: &str = statement(include_str!("topics.sql"), "running");
 
 /// Lane that has the next turn.
 enum Turn {
@@ -41,8 +42,6 @@ struct LaneClaim<'a, 's, 'c> {
     leased: &'a mut [Vec<LeasedJob>],
     /// Remainder of the jobs without a group, as the last read found.
     ungrouped_rest: TopicRemainder,
-    /// Running jobs without a group.
-    ungrouped_running: i64,
     ungrouped_weight: u8,
 }
 
@@ -54,8 +53,6 @@ pub(super) fn claim_from_lanes<'a>(
     round: StreamRotation<'a>,
     leased: &'a mut [Vec<LeasedJob>],
 ) -> SqliteResult<TopicRemainder> {
-    let grouped = totals(claim.session, topic)?.running;
-    let running: i64 = claim.session.prepare(RUNNING)?.query_one([topic.key], |row| row.get(0))?;
     let setting = claim.session.lanes(topic.name).map(|lanes| lanes.ungrouped);
     let mut lanes = LaneClaim {
         claim,
@@ -64,7 +61,6 @@ pub(super) fn claim_from_lanes<'a>(
         round,
         leased,
         ungrouped_rest: TopicRemainder::Empty,
-        ungrouped_running: running - grouped,
         ungrouped_weight: setting.map_or(1, |setting| setting.weight),
     };
     lanes.wake()?;
@@ -113,25 +109,37 @@ impl LaneClaim<'_, '_, '_> {
         }
     }
 
-    /// Returns the lane with the least running jobs by its weight, among equals the one that was served longest ago.
-    fn next_turn(&self) -> SqliteResult<Turn> {
-        let session = &*self.claim.session;
-        let mut ready = session.prepare(READY)?;
+    /// Returns the lane with the lowest score.
+    fn next_turn(&mut self) -> SqliteResult<Turn> {
+        let mut ready = self.claim.session.prepare(READY)?;
         let ready = ready.query_row([self.topic.key], |row| {
-            Ok((row.get::<_, String>(0)?, row.get::<_, f64>(1)?, row.get::<_, i64>(2)?))
+            Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?))
         });
         let ready = ready.optional()?;
         let is_ungrouped_ready = self.ungrouped_rest == TopicRemainder::Ready;
-        let Some((name, share, served)) = ready else {
+        let Some((name, score)) = ready else {
             let alone = Turn::Ungrouped { alone: true };
             return Ok(if is_ungrouped_ready { alone } else { Turn::None });
         };
-        let own = lanes::share(self.ungrouped_running, self.ungrouped_weight);
-        let is_first = own < share || own <= share && totals(session, self.topic)?.served < served;
-        if is_ungrouped_ready && is_first {
+        if is_ungrouped_ready && self.ungrouped_score()? < score {
             return Ok(Turn::Ungrouped { alone: false });
         }
         Ok(GroupName::stored(&name).map_or(Turn::None, Turn::Group))
+    }
+
+    /// Returns the score of the jobs without a group.
+    fn ungrouped_score(&mut self) -> SqliteResult<i64> {
+        let (session, topic) = (&mut *self.claim.session, self.topic);
+        let running = match session.topic_counts().running.get(topic.name) {
+            Some(running) => running,
+            None => {
+                let all = session.prepare(RUNNING)?.query_one([topic.key], |row| row.get(0))?;
+                session.topic_counts().running.keep(topic.name, all);
+                all
+            }
+        };
+        let totals = totals(session, topic)?;
+        Ok(turns::score(totals.served, running - totals.running, self.ungrouped_weight))
     }
 
     /// Leases jobs without a group, at most this number; returns how many.
@@ -145,7 +153,6 @@ impl LaneClaim<'_, '_, '_> {
             take_jobs(session, topic, ageing, &mut self.round, &mut part, &mut taken)?;
         *budget = ClaimBudget { jobs: budget.jobs - taken.len(), ..part };
         let count = taken.len();
-        self.ungrouped_running += i64::try_from(count).unwrap_or(0);
         self.claim.lease(taken, self.round.streams, self.leased)?;
         Ok(count)
     }

@@ -225,6 +225,7 @@ impl<'s, 'c> ClaimSession<'s, 'c> {
             ])?;
             session.set_reap_at(job.deadline);
             session.topic_counts().waiting.add(&job.key.topic, -1);
+            session.topic_counts().running.add(&job.key.topic, 1);
             leased[index].push(job);
         }
         Ok(())

@@ -8,6 +8,6 @@ UPDATE lane_jobs SET due = ?1 WHERE due > ?1
   AND key IN (SELECT key FROM jobs WHERE phase = 0 AND due > ?1 AND due = created AND failed = 0);
 -- :wake_lanes
 -- The next claims look at the first job of each lane.
-UPDATE lanes SET due = ?1, share = NULL WHERE share IS NOT NULL OR due IS NOT NULL;
+UPDATE lanes SET due = ?1, score = NULL WHERE score IS NOT NULL OR due IS NOT NULL;
 -- :make_undelayed_due
 UPDATE jobs SET due = ?1 WHERE phase = 0 AND due > ?1 AND due = created AND failed = 0;

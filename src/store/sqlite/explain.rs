@@ -1,19 +1,25 @@
 //! Explain: one job, and the number of jobs before it.
 
-use rusqlite::params;
+use rusqlite::{OptionalExtension as _, params};
 
-use crate::domain::explain::ReadyBefore;
-use crate::domain::{JobKey, PriorityAgeing, State, Time, limit};
+use crate::domain::explain::{GroupTurn, ReadyBefore};
+use crate::domain::{JobKey, PriorityAgeing, State, Time, limit, turns};
 use crate::store::ExplainedJob;
 
 use super::error_mapping::SqliteResult;
-use super::job_row::{BY_ID, JobRow, stored_rank};
+use super::job_row::{BY_ID, JobRow, RANKS, stored_rank};
+use super::lane_setting::{FIND, LaneSetting};
 use super::reader::SqliteReader;
 use super::statement::statement;
 
 const FILE: &str = include_str!("explain.sql");
 const COUNT_BEFORE: &str = statement(FILE, "count_before");
 const COUNT_BEFORE_IN_LANE: &str = statement(FILE, "count_before_in_lane");
+const LANE: &str = statement(FILE, "lane");
+const LANES_BEFORE: &str = statement(FILE, "lanes_before");
+const RUNNING: &str = statement(FILE, "running");
+const ANY_READY: &str = statement(FILE, "any_ready");
+const TOTALS: &str = statement(include_str!("lanes.sql"), "totals");
 
 /// The job to explain.
 pub(super) struct ExplainQuery {
@@ -33,12 +39,76 @@ pub(super) fn explain(
     let mut by_id = reader.connection.prepare_cached(BY_ID)?;
     let found = JobRow::find(&mut by_id, params![topic, query.key.id.as_str()])?;
     let Some(row) = found else { return Ok(None) };
-    let before = match row.record.state(reader.now) {
-        Some(State::Ready) => count_before(reader, &row, query)?,
-        _ => ReadyBefore::default(),
+    let (before, turn) = match row.record.state(reader.now) {
+        Some(State::Ready) => {
+            (count_before(reader, &row, query)?, count_groups_before(reader, &row, query)?)
+        }
+        _ => (ReadyBefore::default(), None),
     };
     let key = query.key.clone();
-    Ok(ExplainedJob::from_record(key, reader.shard, row.record, reader.now, before))
+    Ok(ExplainedJob::from_record(key, reader.shard, row.record, reader.now, before, turn))
+}
+
+/// Counts the lanes that come before the one of a ready job; `None`: its topic has none, or its own has no turn, because
+/// it is paused.
+fn count_groups_before(
+    reader: &SqliteReader<'_>,
+    row: &JobRow,
+    query: &ExplainQuery,
+) -> SqliteResult<Option<GroupTurn>> {
+    let prepare = |sql| reader.connection.prepare_cached(sql);
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?));
+    let totals = prepare(TOTALS)?.query_row([row.topic], read).optional()?;
+    let Some((ungrouped_served, grouped)) = totals else { return Ok(None) };
+    let name = query.key.topic.as_str();
+    let ungrouped = prepare(FIND)?.query_row(params![name, ""], LaneSetting::read).optional()?;
+    let ungrouped = ungrouped.unwrap_or_default();
+    let limit = query.limit.cast_signed();
+    // No more than the limit: of a topic with more running jobs, those without a group come late.
+    let running = |most: i64| -> SqliteResult<i64> {
+        let most = grouped.saturating_add(most);
+        let all: i64 = prepare(RUNNING)?.query_row(params![row.topic, most], |row| row.get(0))?;
+        Ok(all.saturating_sub(grouped))
+    };
+    let score = |running| turns::score(ungrouped_served, running, ungrouped.weight);
+    let before = |score: i64, first: i64| -> SqliteResult<i64> {
+        let place = params![row.topic, score, first, limit.saturating_add(1)];
+        Ok(prepare(LANES_BEFORE)?.query_row(place, |row| row.get(0))?)
+    };
+    let (running, lanes) = match &row.record.spec.group {
+        None if ungrouped.paused => return Ok(None),
+        None => {
+            let running = running(limit)?;
+            (running, before(score(running), i64::MAX)?)
+        }
+        Some(group) => {
+            let read = |row: &rusqlite::Row<'_>| {
+                let (running, weight, paused) = (row.get(0)?, row.get(1)?, row.get::<_, bool>(2)?);
+                let score = turns::score(row.get(3)?, running, weight);
+                Ok((running, paused, score, row.get::<_, i64>(4)?))
+            };
+            let place = params![row.topic, group.as_str()];
+            let lane = prepare(LANE)?.query_row(place, read).optional()?;
+            let Some((own, false, own_score, first)) = lane else { return Ok(None) };
+            let mut is_ungrouped_ready = false;
+            let mut any_ready = prepare(ANY_READY)?;
+            for rank in 0..RANKS {
+                let place = params![row.topic, rank, reader.now.0];
+                is_ungrouped_ready |= any_ready.query_row(place, |row| row.get::<_, bool>(0))?;
+            }
+            let mut lanes = before(own_score, first)?;
+            let may_be_first = !ungrouped.paused && is_ungrouped_ready;
+            if may_be_first && score(running(limit)?) < own_score {
+                lanes += 1;
+            }
+            (own, lanes)
+        }
+    };
+    Ok(Some(GroupTurn {
+        running: running.unsigned_abs(),
+        groups_before: lanes.min(limit).unsigned_abs(),
+        has_more: lanes > limit,
+    }))
 }
 
 /// Counts the ready jobs before one, of its lane if it has a group: those of each other priority that are due early

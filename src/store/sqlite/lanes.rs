@@ -4,7 +4,7 @@
 use rusqlite::{OptionalExtension as _, Row, params};
 
 use crate::domain::engine::{JobIndex, Record, placement};
-use crate::domain::{GroupName, PriorityAgeing, Time, TopicName};
+use crate::domain::{GroupName, PriorityAgeing, Time, TopicName, turns};
 
 use super::error_mapping::SqliteResult;
 use super::job_row::{JobRow, RANKS, priority_of, stored_rank};
@@ -279,17 +279,11 @@ fn find_or_create(
         totals.write(session, topic)?;
     }
     let setting = session.group_setting(topic.name, group.as_str())?;
-    let served = 2 * totals.picks;
+    let served = turns::place_new(totals.picks);
     let LaneSetting { weight, paused } = setting;
     let values = params![topic.key, group.as_str(), weight, paused, served, first];
     session.prepare(INSERT)?.execute(values)?;
     Ok(Lane { running: 0, setting, served, first, is_ready: false, due: None })
-}
-
-/// Returns the running jobs of a lane by its weight.
-#[expect(clippy::cast_precision_loss, reason = "far less than 2^52 jobs run")]
-pub(super) fn share(running: i64, weight: u8) -> f64 {
-    running as f64 / f64::from(weight)
 }
 
 /// Returns the totals of the lanes of a topic.
@@ -318,7 +312,7 @@ impl LaneTotals {
     /// Counts a turn; returns the place of the lane that had it.
     pub(super) fn pick(&mut self) -> i64 {
         self.picks += 1;
-        2 * self.picks + 1
+        turns::place_served(self.picks)
     }
 
     pub(super) fn write(
@@ -335,9 +329,9 @@ impl LaneTotals {
 // === impl Lane ===
 
 impl Lane {
-    /// Returns the running jobs by the weight: the lane with the least has the next turn.
-    fn share(&self) -> f64 {
-        share(self.running, self.setting.weight)
+    /// Returns the score: the lane with the lowest has the next turn.
+    pub(super) fn score(&self) -> i64 {
+        turns::score(self.served, self.running, self.setting.weight)
     }
 
     /// Records that the lane was served.
@@ -371,7 +365,7 @@ impl Lane {
             paused,
             self.served,
             self.first,
-            self.is_ready.then(|| self.share()),
+            self.is_ready.then(|| self.score()),
             self.due.map(|due| due.0),
         ])?;
         Ok(())

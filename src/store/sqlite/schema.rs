@@ -119,8 +119,21 @@ fn check_name(connection: &Connection, name: &ShardName) -> Result<(), SqliteOpe
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use rusqlite::StatementStatus;
+
+    use super::super::claim::claim;
+    use super::super::run_engine::apply;
     use super::super::statement::statement;
+    use super::super::transaction::{WriteTransaction, WriterState};
     use super::*;
+    use crate::domain::engine::{Command, Enqueue, Settle, SettleAction, WritePrecondition};
+    use crate::domain::{
+        GroupName, JobId, JobKey, OnConflict, RetentionRule, Spec, TopicName, When,
+    };
+    use crate::store::{Claim, ShardEvents, StreamDemand, TopicDemand};
 
     /// Every statement of every verb, by file.
     const FILES: [&str; 17] = [
@@ -179,6 +192,104 @@ mod tests {
         }
         assert!(seen > 20, "{seen}");
     }
+
+    /// Topics in which jobs run, by what waits beside them: jobs with a group, without one, or both.
+    const WAITING: [(&str, &[Option<&str>]); 3] =
+        [("groups", &[Some("a"), Some("b")]), ("plain", &[None]), ("both", &[Some("a"), None])];
+
+    fn enqueue(session: &mut WriteTransaction<'_>, topic: &str, group: Option<&str>, id: &str) {
+        let new = Enqueue {
+            spec: Spec { group: group.and_then(GroupName::stored), ..Spec::default() },
+            due: When::Now,
+            priority: None,
+            expire: None,
+            retention: RetentionRule::Nothing,
+            on_conflict: OnConflict::Keep,
+            request_code: None,
+            precondition: WritePrecondition::Anything,
+            max_waiting: None,
+            max_bytes: None,
+            history: None,
+        };
+        let key = JobKey { topic: TopicName::stored(topic), id: JobId::stored(id) };
+        apply(session, &key, &Command::Enqueue(Box::new(new))).unwrap();
+    }
+
+    /// Leases one job and acknowledges it.
+    fn take_and_ack(session: &mut WriteTransaction<'_>, topic: &str, nonce: u32) {
+        let stream = StreamDemand {
+            stream: 1,
+            worker_id: "w".into(),
+            lease: Duration::from_secs(60),
+            grace: None,
+            jobs: 1,
+            bytes: 1 << 20,
+            oversize: true,
+        };
+        let topic = TopicName::stored(topic);
+        let demand = TopicDemand { topic, ageing: None, streams: vec![stream] };
+        let claimed = claim(session, &Claim { nonce, owner: 1, topics: vec![demand] }).unwrap();
+        let job = &claimed.topics[0].by_stream[0][0];
+        let action = SettleAction::Ack { result: None, follow_ups: Vec::new() };
+        let settle = Settle { token: job.token, deadline: None, action };
+        apply(session, &job.key, &Command::Settle(settle)).unwrap();
+    }
+
+    /// Returns the steps that the statements of this connection have taken: what they have looked at, and a part for each
+    /// call.
+    fn steps(connection: &Connection) -> i64 {
+        let named = FILES.iter().flat_map(|file| {
+            let parts = file.split("-- :").skip(1);
+            parts.map(|part| statement(file, part.split_once('\n').unwrap().0))
+        });
+        let count = |sql| {
+            let prepared = connection.prepare_cached(sql).unwrap();
+            i64::from(prepared.get_status(StatementStatus::VmStep))
+        };
+        named.map(count).sum()
+    }
+
+    /// A claim and an ack cost the same beside any number of running jobs, also in a topic with groups.
+    #[test]
+    fn a_claim_and_an_ack_look_at_no_running_job() {
+        const CALLS: u32 = 8;
+        let mut taken = Vec::new();
+        for running in [0, 1, 2_003] {
+            let connection = prepared();
+            let events = ShardEvents::new();
+            let name = ShardName::try_new("s0").unwrap();
+            let mut state = WriterState::new(name, events, Arc::default(), Time(0));
+            let mut session = WriteTransaction::new(&connection, Time(1), &mut state);
+            for (topic, groups) in WAITING {
+                for (place, group) in groups.iter().enumerate() {
+                    for n in 0..CALLS + 1 {
+                        enqueue(&mut session, topic, *group, &format!("{place}-{n}"));
+                    }
+                }
+                let key = session.topic(&TopicName::stored(topic)).unwrap();
+                connection.execute(RUN, params![key, running]).unwrap();
+                // What is read once is not counted.
+                take_and_ack(&mut session, topic, 1);
+                let before = steps(&connection);
+                (0..CALLS).for_each(|n| take_and_ack(&mut session, topic, 2 + n));
+                taken.push((topic, running, steps(&connection) - before));
+            }
+        }
+        for (topic, _) in WAITING {
+            let of = taken.iter().filter(|(name, ..)| *name == topic);
+            let steps: Vec<i64> = of.map(|(.., steps)| *steps).collect();
+            assert!(
+                steps[0] > 100 && steps[1..].iter().all(|s| (s - steps[0]).abs() < 2_003),
+                "{taken:?}"
+            );
+        }
+    }
+
+    /// Inserts running jobs without a group.
+    const RUN: &str =
+        "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n <= ?2)
+        INSERT INTO jobs (topic, id, phase, rank, due, created, alarm, keep, bytes, large, token)
+        SELECT ?1, 'running' || n, 1, 9, 1, 1, 9000000000000, 0, 0, 0, n FROM n WHERE n <= ?2";
 
     #[test]
     fn the_next_job_of_a_rank_is_found_among_any_number_of_one_due_time() {

@@ -35,6 +35,7 @@ pub(super) fn ack<'c>(
     if plain.get(session)?.execute(removed)? == 0 {
         return Ok(None);
     }
+    session.topic_counts().running.add(&key.topic, -1);
     session.count(topic, TotalKind::Succeeded, 1);
     session.add_ended_id(topic, key.id.as_str(), State::Succeeded);
     for (key, follow_up) in follow_ups {

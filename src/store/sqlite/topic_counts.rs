@@ -1,5 +1,6 @@
-//! Numbers of topics that have a limit: of waiting jobs, or of bytes. They are kept in memory, because counting reads the
-//! whole topic: each is read once, and adjusted by every write after that. A topic without a limit has no number here.
+//! Numbers of topics: of waiting jobs, or of bytes, if the topic has a limit, and of running jobs, if jobs with and without
+//! a group take turns. They are kept in memory, because counting reads the whole topic: each is read once, and adjusted
+//! by every write after that. Other topics have no number here.
 
 use std::collections::HashMap;
 
@@ -12,6 +13,8 @@ pub(super) struct TopicCounts {
     pub(super) waiting: TopicNumbers,
     /// Bytes of the stored jobs, see [`Record::counted_bytes`](crate::domain::engine::Record::counted_bytes).
     pub(super) bytes: TopicNumbers,
+    /// Running jobs.
+    pub(super) running: TopicNumbers,
 }
 
 /// Numbers of one kind by topic.
@@ -25,12 +28,14 @@ impl TopicCounts {
     pub(super) fn forget(&mut self, topic: &TopicName) {
         self.waiting.0.remove(topic);
         self.bytes.0.remove(topic);
+        self.running.0.remove(topic);
     }
 
     /// Forgets all numbers: they are read again.
     pub(super) fn clear(&mut self) {
         self.waiting.0.clear();
         self.bytes.0.clear();
+        self.running.0.clear();
     }
 }
 

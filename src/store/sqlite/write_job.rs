@@ -139,6 +139,7 @@ fn adjust_counts(
     let mut add = |topic: &TopicName, record: &Record, sign: i64| {
         counts.waiting.add(topic, sign * i64::from(record.phase == Phase::Waiting));
         counts.bytes.add(topic, sign * record.counted_bytes().cast_signed());
+        counts.running.add(topic, sign * i64::from(matches!(record.phase, Phase::Running(_))));
     };
     if let Some(row) = row.filter(|_| !matches!(change, RecordChange::Keep)) {
         add(&key.topic, &row.record, -1);

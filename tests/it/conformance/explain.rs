@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use ringq::domain::explain::ReadyBefore;
-use ringq::domain::{RetentionRule, State, StreamId, When, limit};
-use ringq::store::{ExplainedJob, JobDeletion, JobReschedule, NewJob, StreamDemand};
+use ringq::domain::{GroupName, RetentionRule, Spec, State, StreamId, When, limit};
+use ringq::store::{ExplainedJob, GroupSetting, JobDeletion, JobReschedule, NewJob, StreamDemand};
 
 use super::fixture::Fixture;
 use super::values::{
-    LEASE, OWNER, TOPIC, ack, after, dead_lettered, failed_for, job_in, key, new_job, taker,
+    LEASE, OWNER, TOPIC, ack, after, dead_lettered, failed_for, job_in, key, new_job, taker, topic,
 };
 
 /// More than any case has.
@@ -161,6 +161,62 @@ pub(crate) async fn a_running_job_has_its_lease(q: Fixture) {
     let next = NewJob { on_conflict: ringq::domain::OnConflict::Replace, ..new_job("b") };
     q.put(next).await;
     assert!(explain(&q, "b").await.unwrap().lease.unwrap().next_waits);
+}
+
+/// Returns the running jobs of the group of a ready job, and the number of groups before it.
+async fn turn(q: &Fixture, id: &str) -> Option<(u64, u64)> {
+    let found = explain(q, id).await.unwrap().turn?;
+    assert!(!found.has_more);
+    Some((found.running, found.groups_before))
+}
+
+pub(crate) async fn a_ready_job_has_the_groups_before_it(q: Fixture) {
+    let of = |group: &str, id: &str| {
+        let plain = new_job(id);
+        NewJob { spec: Spec { group: GroupName::stored(group), ..plain.spec.clone() }, ..plain }
+    };
+    q.put(of("", "plain0")).await;
+    assert_eq!(turn(&q, "plain0").await, None, "the topic has no groups");
+    for id in ["a", "b", "c"]
+        .iter()
+        .flat_map(|group| (0..3).map(move |n| of(group, &format!("{group}{n}"))))
+    {
+        q.put(id).await;
+    }
+    q.put(NewJob { due: after(60), ..of("d", "d0") }).await;
+    q.put(of("", "plain1")).await;
+    // The order of claims is that of the numbers; a running job and a job that is not due have none.
+    let mut order = Vec::new();
+    for _ in 0..11 {
+        let mut next = Vec::new();
+        for id in ["a0", "a1", "a2", "b0", "b1", "b2", "c0", "c1", "c2", "plain0", "plain1"] {
+            let found = explain(&q, id).await.unwrap();
+            assert_eq!(found.turn.is_some(), found.job.state == State::Ready, "{id}");
+            if found.turn.is_some_and(|turn| turn.groups_before == 0)
+                && found.ready_before.is_some_and(|before| before.jobs == 0)
+            {
+                next.push(id.to_owned());
+            }
+        }
+        let leased = q.claim_one().await;
+        assert_eq!(next, [leased.key.id.to_string()], "after {order:?}");
+        order.push(next.remove(0));
+    }
+    assert_eq!(turn(&q, "d0").await, None);
+    q.sleep(60);
+    q.put(of("a", "a3")).await;
+    q.put(of("", "plain2")).await;
+    // A claim puts the lanes whose first job is due by now among the ready ones.
+    assert!(q.claim_for(TOPIC, Vec::new()).await.by_stream.is_empty());
+    assert_eq!(turn(&q, "d0").await, Some((0, 0)));
+    assert_eq!(turn(&q, "plain2").await, Some((2, 1)));
+    assert_eq!(turn(&q, "a3").await, Some((3, 2)));
+    // A paused group has no turn, and is before no other one.
+    let paused = GroupSetting { group: GroupName::stored("d"), weight: 1, paused: true };
+    q.configure_groups(topic(TOPIC), vec![paused]).await.unwrap();
+    assert_eq!((turn(&q, "d0").await, turn(&q, "a3").await), (None, Some((3, 1))));
+    let limited = q.store.explain(key(TOPIC, "a3"), None, 0).await.unwrap().unwrap().turn.unwrap();
+    assert_eq!((limited.groups_before, limited.has_more), (0, true));
 }
 
 pub(crate) async fn an_ended_job_has_the_time_until_which_it_is_kept(q: Fixture) {

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use ringq::domain::engine::{CrashMove, Unacked};
 use ringq::domain::lifecycle::LeaseEndCause;
-use ringq::domain::{GroupName, OnConflict, RetentionRule, RetryPolicy, Spec, State, When, limit};
+use ringq::domain::{
+    GroupName, OnConflict, RetentionRule, RetryPolicy, Spec, State, When, limit, turns,
+};
 use ringq::store::{
     EventKind, GroupSetting, GroupsQuery, JobReschedule, LeaseSettlement, LeasedJob, NewJob,
     RedriveBatch, SettleAction, ShardEvent, ShardGroupStats, StreamDemand, TopicRemainder,
@@ -148,6 +150,58 @@ pub(crate) async fn a_group_alone_is_delivered_in_the_order_of_its_jobs(q: Fixtu
     let own: Vec<_> = order.iter().filter(|id| id.starts_with('a')).collect();
     assert_eq!(own, ["a3", "a4", "a2", "a1", "a5"]);
     assert!(order.iter().position(|id| id == "b1").unwrap() < 2, "{order:?}");
+}
+
+/// Other groups with a backlog, whose jobs end at once.
+const BUSY_GROUPS: usize = 64;
+
+/// A group with jobs that never end, and others with a backlog. Returns the number of turns until one of its own jobs
+/// is delivered.
+async fn turns_beside_hung_jobs(q: &Fixture, topic: &str, name: &str, hung: usize) -> usize {
+    let put = async |jobs: Vec<(String, String)>| {
+        let jobs = jobs.into_iter().map(|(group, id)| {
+            let plain = of(&group, &id);
+            NewJob { key: key(topic, &id), ..plain }
+        });
+        for part in jobs.collect::<Vec<_>>().chunks(limit::CALL_JOBS_MAX) {
+            q.store.enqueue(part.to_vec()).await.unwrap();
+        }
+    };
+    let claim = async |jobs: usize| {
+        let stream = StreamDemand { jobs: u32::try_from(jobs).unwrap(), ..taker() };
+        one(q.claim_for(topic, vec![stream]).await.by_stream)
+    };
+    put((0..hung).map(|n| (name.to_owned(), format!("hung{n}"))).collect()).await;
+    assert_eq!(claim(hung).await.len(), hung);
+    let turns = usize::try_from(turns::TURNS_PER_RUNNING_JOB).unwrap();
+    let backlog = turns * hung / BUSY_GROUPS + 2;
+    let busy = (0..backlog).flat_map(|n| {
+        (0..BUSY_GROUPS).map(move |group| (format!("busy{group}"), format!("b{group}-{n}")))
+    });
+    put(busy.collect()).await;
+    put(vec![(name.to_owned(), "waits".to_owned())]).await;
+    let mut delivered = 0;
+    loop {
+        // As many as there are groups, so that none but the one has running jobs.
+        let leased = claim(BUSY_GROUPS).await;
+        assert!(!leased.is_empty(), "{name:?}: no turn beside {hung} hung jobs in {delivered}");
+        let place = leased.iter().position(|leased| leased.key.id.as_str() == "waits");
+        if let Some(place) = place {
+            return delivered + place + 1;
+        }
+        delivered += leased.len();
+        let acks = leased.iter().map(super::values::ack).collect();
+        q.store.settle(acks).await.unwrap();
+    }
+}
+
+pub(crate) async fn jobs_that_never_end_delay_their_group_by_a_number_of_turns(q: Fixture) {
+    let own = usize::try_from(turns::TURNS_PER_RUNNING_JOB).unwrap();
+    for (topic, name, hung) in [("t1", "g", 1), ("t2", "g", 2), ("t7", "g", 7), ("t0", "", 1)] {
+        let turn = turns_beside_hung_jobs(&q, topic, name, hung).await;
+        assert!(turn <= hung * own + BUSY_GROUPS + 1, "{name:?}, {hung} hung jobs: turn {turn}");
+        assert!(turn >= (hung - 1) * own, "running jobs count against their group: turn {turn}");
+    }
 }
 
 pub(crate) async fn a_retried_job_waits_in_its_group_in_due_order(q: Fixture) {

@@ -265,6 +265,7 @@ macro_rules! conformance {
                 among_equals_the_group_that_was_served_longest_ago_is_next
                 a_group_whose_jobs_come_one_by_one_starves_no_other
                 jobs_without_a_group_are_one_group
+                jobs_that_never_end_delay_their_group_by_a_number_of_turns
                 a_group_alone_is_delivered_in_the_order_of_its_jobs
                 a_retried_job_waits_in_its_group_in_due_order
                 a_weight_is_a_share_of_the_turns
@@ -383,6 +384,7 @@ macro_rules! conformance {
                 an_expired_job_is_not_before_others
                 the_count_stops_at_the_limit
                 a_running_job_has_its_lease
+                a_ready_job_has_the_groups_before_it
                 an_ended_job_has_the_time_until_which_it_is_kept
             }
             get {

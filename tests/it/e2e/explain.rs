@@ -177,6 +177,20 @@ async fn behind_others(Rig { client, .. }: &Rig) {
     contains(&reasons[1].message, &["3 ready jobs of topic backlog come before it on shard s0"]);
 }
 
+/// A group with a job that never ends, beside others.
+async fn group_turn(Rig { client, .. }: &Rig) {
+    let of = |group: &str, id: &str| job("turns").with_id(id).with_group(group);
+    client.enqueue(of("hung", "a")).await;
+    client.pull_one("turns").await;
+    client
+        .enqueue_all(vec![of("hung", "b"), of("x", "x"), of("y", "y"), job("turns").with_id("z")])
+        .await;
+    let codes = ["NO_STREAM", "GROUP_TURN"];
+    let reasons = checked(explain(client, "turns", "b").await, JobState::Ready, &codes);
+    contains(&reasons[1].message, &["3 other groups: group hung has 1 running job there"]);
+    contains(&reasons[1].remedy, &["`ringq job list turns --state running`"]);
+}
+
 /// A Pull that waits asks for the topic, too.
 async fn topic_paused(Rig { client, .. }: &Rig) {
     client.enqueue(job("stopped").with_id("a")).await;
@@ -225,7 +239,7 @@ async fn leased(Rig { client, .. }: &Rig) {
     client.enqueue(job("running").with_id("a")).await;
     let take = StreamRequest { worker_id: "worker-7".into(), ..take("running") };
     let mut worker = client.stream(take).await;
-    worker.next().await;
+    let receipt = worker.next().await.receipt;
     client.enqueue_by(ConflictPolicy::Replace, job("running").with_id("a")).await.unwrap();
     let found = explain(client, "running", "a").await;
     let ends = found.0.lease_expire_time;
@@ -236,6 +250,16 @@ async fn leased(Rig { client, .. }: &Rig) {
     let parts = ["Worker worker-7", "delivery 1", &stream, "its lease ends at", "newer generation"];
     contains(&reasons[0].message, &parts);
     contains(&reasons[0].remedy, &["`ringq job delete running a`"]);
+    contains(
+        &reasons[0].message,
+        &["; not extended, and no Ack, Nack or Extend of that stream for"],
+    );
+    client.extend(&receipt, Duration::from_secs(60)).await;
+    let reasons = checked(explain(client, "running", "a").await, JobState::Running, &["LEASED"]);
+    contains(
+        &reasons[0].message,
+        &["; extended ", " ago, and no Ack, Nack or Extend of that stream for"],
+    );
 }
 
 async fn finished(Rig { client, .. }: &Rig) {
@@ -293,6 +317,7 @@ async fn table(rig: Rig) {
     no_credit(&rig).await;
     no_room(&rig).await;
     behind_others(&rig).await;
+    group_turn(&rig).await;
     topic_paused(&rig).await;
     group_paused(&rig).await;
     pull(&rig).await;
@@ -311,6 +336,94 @@ async fn every_reason_is_built_on_redis() {
     if let Some(rig) = Rig::redis().await {
         table(rig).await;
     }
+}
+
+/// A stream of one server that is not read; the pause comes by the other one.
+async fn a_pause_takes_back_what_no_transport_has_taken(of_group: bool) {
+    const JOBS: usize = 24;
+    let Some(redis) = Redis::start().await else { return };
+    let serve = || Setup::on(&redis.url()).start();
+    let servers = [serve().await, serve().await];
+    let (here, there) = (servers[0].connect().await, servers[1].connect().await);
+    let ids: Vec<String> = (0..JOBS).map(|n| format!("j{n}")).collect();
+    for id in &ids {
+        here.enqueue(job("t").with_id(id).with_group("g").with_bytes(600_000)).await;
+    }
+    let request = StreamRequest {
+        max_in_flight: 64,
+        max_in_flight_bytes: 64 << 20,
+        max_batch: 1,
+        lease_duration: Some(proto(Duration::from_secs(600))),
+        ..take("t")
+    };
+    let mut worker = here.stream(request).await;
+    let unread = eventually("a job waits for its stream", async || {
+        for id in ids.iter().rev() {
+            let (_, reasons) = explain(&here, "t", id).await;
+            if reasons[0].message.contains("has not read the job") {
+                return Some(id.clone());
+            }
+        }
+        None
+    })
+    .await;
+    let reasons = checked(explain(&there, "t", &unread).await, JobState::Running, &["LEASED"]);
+    contains(&reasons[0].message, &["of another server", "is silent is known at that server"]);
+
+    let (topic, group, note) = ("t".to_owned(), "g".to_owned(), String::new());
+    let mut topics = there.topics.clone();
+    let code = if of_group {
+        topics.pause_group(PauseGroupRequest { topic, group, note }).await.unwrap();
+        "GROUP_PAUSED"
+    } else {
+        let until_time = None;
+        topics.pause_topic(PauseTopicRequest { name: topic, note, until_time }).await.unwrap();
+        "TOPIC_PAUSED"
+    };
+    let sent = eventually("no job waits for the stream", async || {
+        let mut sent = Vec::new();
+        for id in &ids {
+            let (job, reasons) = explain(&here, "t", id).await;
+            match job.state() {
+                JobState::Running if reasons[0].message.contains("has not read") => return None,
+                JobState::Running => sent.push(id.clone()),
+                _ => assert_eq!((job.state(), &*reasons[0].code), (JobState::Ready, code)),
+            }
+        }
+        Some(sent)
+    })
+    .await;
+    assert!(!sent.contains(&unread), "{sent:?}");
+    // What was sent before is delivered, and nothing else until the resume.
+    let mut found = Vec::new();
+    for _ in &sent {
+        found.push(worker.next().await.id);
+    }
+    found.sort();
+    let mut sorted = sent.clone();
+    sorted.sort();
+    assert_eq!(found, sorted);
+    let (topic, group) = ("t".to_owned(), "g".to_owned());
+    if of_group {
+        let request = ringq::pb::ResumeGroupRequest { topic, group };
+        topics.resume_group(request).await.unwrap();
+    } else {
+        topics.resume_topic(ringq::pb::ResumeTopicRequest { name: topic }).await.unwrap();
+    }
+    for _ in sent.len()..JOBS {
+        let delivery = worker.next().await;
+        assert!(!sent.contains(&delivery.id) && delivery.attempt == 1, "{delivery:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_pause_of_a_topic_takes_back_what_no_transport_has_taken() {
+    a_pause_takes_back_what_no_transport_has_taken(false).await;
+}
+
+#[tokio::test]
+async fn a_pause_of_a_group_takes_back_what_no_transport_has_taken() {
+    a_pause_takes_back_what_no_transport_has_taken(true).await;
 }
 
 #[tokio::test]

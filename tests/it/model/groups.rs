@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use ringq::domain::{GroupName, JobKey, PriorityAgeing, State, Time, Token, TopicName, limit};
+use ringq::domain::{
+    GroupName, JobKey, PriorityAgeing, State, Time, Token, TopicName, limit, turns,
+};
 use ringq::store::{Claim, ShardGroupStats, TopicDemand, TopicLeases, TopicRemainder};
 
 use super::held::Held;
@@ -32,14 +34,15 @@ impl Reference {
         lanes
     }
 
-    /// Returns the next job of each group that may have the next turn: those with the least running jobs by weight.
+    /// Returns the next job of each group that may have the next turn: those with the least running jobs by weight, and
+    /// those with so few more that all turns so far may make up for them.
     pub(super) fn next_jobs(
         &self,
         topic: &TopicName,
         ageing: Option<PriorityAgeing>,
     ) -> Vec<JobKey> {
         let now = self.now();
-        let mut found: Vec<(u64, u64, JobKey)> = Vec::new();
+        let mut found: Vec<(i64, JobKey)> = Vec::new();
         for (group, jobs) in self.lanes(topic) {
             let (weight, paused) = self.setting(topic, &group);
             let ready = jobs.iter().filter(|held| held.waits() && held.job.due_time <= now);
@@ -50,18 +53,18 @@ impl Reference {
                 (aged, level, job.due_time, held.arrival)
             });
             if let Some(next) = next.filter(|_| !paused) {
-                let running = jobs.iter().filter(|held| !held.waits()).count() as u64;
-                found.push((running, weight.into(), next.job.key.clone()));
+                let running = jobs.iter().filter(|held| !held.waits()).count();
+                let score = turns::score(0, i64::try_from(running).unwrap(), weight);
+                found.push((score, next.job.key.clone()));
             }
         }
-        let is_least = |(running, weight, _): &(u64, u64, JobKey)| {
-            found.iter().all(|(other, its, _)| running * its <= other * weight)
-        };
-        let least = found.iter().filter(|lane| is_least(lane));
-        least.map(|(_, _, key)| key.clone()).collect()
+        let least = found.iter().map(|(score, _)| *score).min().unwrap_or_default();
+        let last = turns::place_served(self.turns.get(topic).copied().unwrap_or_default());
+        found.retain(|(score, _)| *score <= least + last);
+        found.into_iter().map(|(_, key)| key).collect()
     }
 
-    /// Returns choices between groups with equal shares that lead to the leases of the store, if there are any: the
+    /// Returns choices between these groups that lead to the leases of the store, if there are any: the
     /// reference does not know which of them was served longest ago.
     pub(super) fn turns(
         &self,

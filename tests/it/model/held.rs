@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ringq::domain::conflict::ExistingJob;
 use ringq::domain::engine::{CrashMove, Unacked};
-use ringq::domain::lifecycle::{AfterLease, AttemptContext, LeaseEnd, lease_end};
+use ringq::domain::lifecycle::{AfterLease, AttemptContext, KeepsError, LeaseEnd, lease_end};
 use ringq::domain::{
     Attempt, AttemptOutcome, Job, RetentionRule, ShardName, Spec, State, Time, Token, limit,
 };
@@ -50,8 +50,7 @@ pub(super) struct Ending<'a> {
     pub(super) counted: bool,
     pub(super) crashed: bool,
     pub(super) error: &'a str,
-    /// True if the error becomes the last one of the job.
-    pub(super) keeps_error: bool,
+    pub(super) keeps_error: KeepsError,
     pub(super) dead_lettered: bool,
 }
 
@@ -60,7 +59,8 @@ pub(super) struct Ending<'a> {
 impl Ending<'_> {
     /// Returns an end that counts nothing and leaves no error.
     pub(super) fn plain(outcome: AttemptOutcome) -> Self {
-        let (counted, crashed, keeps_error, dead_lettered) = (false, false, false, false);
+        let (counted, crashed, dead_lettered) = (false, false, false);
+        let keeps_error = KeepsError::Never;
         Ending { outcome, counted, crashed, error: "", keeps_error, dead_lettered }
     }
 }
@@ -330,7 +330,7 @@ impl Held {
         job.deliveries += 1;
         job.failures += u32::from(ending.counted);
         job.crashes += u32::from(ending.crashed);
-        if ending.keeps_error && !ending.error.is_empty() {
+        if ending.keeps_error.replaces(&job.last_error, ending.error) {
             job.last_error = ending.error.to_owned();
         }
         let attempt = Attempt {

@@ -37,6 +37,8 @@ pub(crate) struct Reference {
     lapsed: BTreeMap<TopicName, BTreeSet<Time>>,
     /// Jobs that have expired, and may still wait in the store: nothing has pruned them since.
     unpruned: BTreeSet<JobKey>,
+    /// Jobs leased so far, by topic: at least as many as turns of its groups.
+    pub(super) turns: BTreeMap<TopicName, i64>,
     /// Settings of groups, by topic.
     pub(super) settings: BTreeMap<TopicName, Vec<GroupSetting>>,
     /// Versions of the policies of topics, in the order of their changes.
@@ -52,7 +54,7 @@ pub(crate) struct Reference {
 impl Reference {
     pub(crate) fn new(shard: ShardName, durability: Durability, now: Time) -> Reference {
         let (jobs, topics, lapsed, unpruned, seen) = Default::default();
-        let (settings, policies, paused) = Default::default();
+        let (settings, policies, paused, turns) = Default::default();
         let (arrivals, last_start) = (0, Time(0));
         Reference {
             shard,
@@ -64,6 +66,7 @@ impl Reference {
             topics,
             lapsed,
             unpruned,
+            turns,
             settings,
             policies,
             paused,
@@ -405,6 +408,7 @@ impl Reference {
             taker.oversize = false;
             leased[index].push(held.lease(self.now, started, claim.owner, taker, token(&key)));
             self.saw(State::Ready, Transition::Claim);
+            *self.turns.entry(ask.topic.clone()).or_default() += 1;
         };
         TopicLeases { by_stream: leased, remainder: rest }
     }

@@ -57,8 +57,7 @@ local function next_of_lanes(t)
   end
 end
 
--- Leases jobs turn by turn: each is that of the lane with the least running jobs by its weight, among equals of the one
--- that was served longest ago. Returns the rest.
+-- Leases jobs turn by turn: each is that of the lane with the lowest score. Returns the rest.
 local function take_lanes()
   local t = lanes_of(name)
   local woken = call('ZRANGEBYSCORE', t.later, '-inf', now_text, 'LIMIT', '0', '$call.jobs')
@@ -77,16 +76,14 @@ local function take_lanes()
   local running = call('ZCARD', P .. 'ends:' .. name) - t.running
   while rest ~= -2 do
     local ready = call('ZRANGE', t.ready, '0', '0', 'WITHSCORES')
-    local member, share, own = ready[1], (ready[2] or 0) + 0, running / weight
+    local member, own = ready[1], lane_score(t.served, running, weight)
     if not member and rest ~= -1 then
       local due = next_of_lanes(t)
       if due <= 0 or rest > 0 and rest < due then return due == 0 and rest or due < 0 and due or rest end
       return due
     end
     local plain = rest == -1
-    if plain and member then
-      plain = own < share or own == share and t.served < unpack_($lane_place[served], member)
-    end
+    if plain and member then plain = own < ready[2] + 0 end
     if plain then
       local before = #members
       rest = take_ungrouped(member and 1 or jobs_left)
@@ -99,7 +96,7 @@ local function take_lanes()
       -- No stream can take the job, or the call is full.
       if rest == -1 and (taken == 0 or not member) then return -1 end
     else
-      local l = lane_of(t, sub(member, $lane_place.group))
+      local l = lane_of(t, sub(member, $ready.group))
       local ended
       if l then ended = serve(t, l) else call('ZREM', t.ready, member) end
       if ended then return ended end

@@ -1,8 +1,8 @@
 -- Lanes: each group of a topic has its waiting jobs in orders of its own, named like those of a topic `<topic>\0<group>`,
 -- and a state under its name in `groups`, as long as jobs of it wait or run. The jobs without a group keep the orders
 -- of the topic; their number of leases is what the lanes do not count. A lane is `ready` if its first job was due when
--- it was last looked at, by its share (running jobs / weight) and its place among equals, else in `later`, by the due
--- time of that job or an earlier one; the lane of a paused group is in neither. `grouped` has the waiting jobs of all
+-- it was last looked at, by its score (`domain/turns.rs`), else in `later`, by the due time of that job or an earlier
+-- one; the lane of a paused group is in neither. `grouped` has the waiting jobs of all
 -- groups, to count and list them. `kl` is among the marks of a topic with lanes, and of one whose jobs without a group
 -- are paused. Keys: `keys.rs`. Every script that changes lanes calls `save_lanes` at its end.
 local READY, LATER, lane_topics = 1, 2, {}
@@ -15,8 +15,8 @@ local function lane_setting(name, group)
   return tonumber(string.match(setting, '^%d+')) or 1, lane_find(setting, 'paused', 1, true) and 1 or 0
 end
 
--- Returns the lanes of a topic: the number of their turns, the place of the jobs without a group among equals, and the
--- number of their leases.
+-- Returns the lanes of a topic: the number of their turns, the last one of the jobs without a group, and the number of
+-- their leases.
 local function lanes_of(name)
   local t = lane_topics[name]
   if t then return t end
@@ -48,12 +48,17 @@ local function lane_of(t, group, first)
   return l
 end
 
--- Returns the member of a ready lane: its place among lanes with equal shares, and the group.
+-- Returns the member of a ready lane: the arrival of its first job, and the group.
 local function ready_member(l)
-  return lane_pack($lane[served..first], l.served, l.first) .. l.group
+  return lane_pack($lane[first], l.first) .. l.group
 end
 
-local function share_text(l) return string.format('%.17g', l.running / l.weight) end
+-- Returns the score of a lane: the lowest one has the next turn.
+local function lane_score(served, running, weight)
+  return served + math.floor(running * $turn.running / weight)
+end
+
+local function score_text(l) return string.format('%d', lane_score(l.served, l.running, l.weight)) end
 
 local function unplace_lane(t, l)
   if l.place == READY then call('ZREM', t.ready, ready_member(l)) end
@@ -67,7 +72,7 @@ local function place_lane(t, l, due, at)
   if due <= at then
     if l.place == READY then return end
     unplace_lane(t, l)
-    call('ZADD', t.ready, share_text(l), ready_member(l))
+    call('ZADD', t.ready, score_text(l), ready_member(l))
     l.place = READY
   elseif l.place ~= LATER or l.due ~= due then
     if l.place == READY then unplace_lane(t, l) end
@@ -156,7 +161,7 @@ local function lane_release(t, group)
   local l = lane_of(t, group)
   if not l then return end
   l.running, t.running = math.max(l.running - 1, 0), math.max(t.running - 1, 0)
-  if l.place == READY then call('ZADD', t.ready, share_text(l), ready_member(l)) end
+  if l.place == READY then call('ZADD', t.ready, score_text(l), ready_member(l)) end
 end
 
 -- Adds or removes the marks of a topic with lanes.

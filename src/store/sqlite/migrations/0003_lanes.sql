@@ -18,16 +18,14 @@ CREATE TABLE lanes (
   running INTEGER NOT NULL DEFAULT 0,
   weight  INTEGER NOT NULL,
   paused  INTEGER NOT NULL,
-  -- The place among lanes with equal shares: by the picks of the topic when it was served last, then by the key of the
-  -- job that it began with.
-  served  INTEGER NOT NULL,
-  first   INTEGER NOT NULL,
-  share   REAL,             -- running / weight, if its first job was due when it was last looked at
+  served  INTEGER NOT NULL, -- its last turn: twice the picks of the topic, and one more if it had it
+  first   INTEGER NOT NULL, -- key of the job that it began with
+  score   INTEGER,          -- the lowest has the next turn; only if its first job was due when it was last looked at
   due     INTEGER,          -- else the due time of the first of its jobs, unless it is paused or none waits
   PRIMARY KEY (topic, name)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX lanes_ready ON lanes (topic, share, served, first) WHERE share IS NOT NULL;
+CREATE INDEX lanes_ready ON lanes (topic, score, first) WHERE score IS NOT NULL;
 CREATE INDEX lanes_later ON lanes (topic, due) WHERE due IS NOT NULL;
 
 -- Topics that have lanes.
