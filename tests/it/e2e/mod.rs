@@ -60,6 +60,8 @@ mod json_worker;
 mod jwt;
 /// Writes that reach Redis late.
 mod late;
+/// Texts for people that are longer than their limit.
+mod long_texts;
 /// Workers of a few lines with defaults only, and the log when that goes wrong.
 mod naive;
 /// Reports of a server about a Redis that dies: log, probes and server info.
