@@ -414,6 +414,7 @@ macro_rules! conformance {
                 what_the_purge_itself_has_cancelled_stays
                 a_job_that_left_the_state_meanwhile_stays
                 a_job_that_moved_on_to_another_named_state_goes
+                a_generation_that_was_enqueued_since_the_begin_stays
                 a_job_past_its_expire_time_is_an_expired_one
                 what_is_not_there_is_not_purged
                 of_purges_and_acks_at_once_one_gets_each_job
