@@ -110,7 +110,7 @@ metrics! {
     IDENTITY_JOBS: Counter "ringq_identity_jobs_total" ["identity"] in Count,
         "Jobs that an identity enqueued, follow-ups of its Acks included, without repeats that changed nothing";
     IDENTITY_BYTES: Counter "ringq_identity_bytes_total" ["identity"] in Bytes,
-        "Bytes of the payloads and headers of the jobs in ringq_identity_jobs_total";
+        "Bytes that producers filled in the jobs of ringq_identity_jobs_total: payload, headers, media type, id, group and waits of the retry policy";
     IDENTITY_REFUSED: Counter "ringq_identity_refused_total" ["identity", "quota"] in Count,
         "Calls of an identity that a quota refused. quota: calls_per_second, jobs_per_second, bytes_per_second, streams, waiting_jobs or stored_bytes of a namespace";
     NAMESPACE_WAITING: Gauge "ringq_namespace_waiting_jobs" ["namespace"] in Count,

@@ -516,6 +516,7 @@ macro_rules! conformance {
                 errors_of_attempts_count
                 a_topic_whose_jobs_are_done_takes_almost_nothing
             }
+                a_job_of_every_field_counts_whole
             topics_stats {
                 topics_come_in_the_order_of_their_names
                 all_ids_of_a_topic_are_in_its_parts
