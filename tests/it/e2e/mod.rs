@@ -66,6 +66,8 @@ mod long_texts;
 mod naive;
 /// Reports of a server about a Redis that dies: log, probes and server info.
 mod outage;
+/// Topics that are over their limits.
+mod over_limit;
 /// Calls that wait too long for a shard.
 mod overload;
 /// The life of the process: SIGTERM, bad starts, a full disk.
