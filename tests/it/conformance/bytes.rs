@@ -381,15 +381,23 @@ pub(crate) async fn a_topic_over_its_bytes_loses_twice_what_comes(q: Fixture) {
     assert_eq!(found(701, 1_300).await, None, "it has its limit, and would have more");
 }
 
-pub(crate) async fn a_change_of_the_policy_counts_what_was_left_out(q: Fixture) {
+pub(crate) async fn a_limit_of_bytes_that_comes_counts_what_was_left_out(q: Fixture) {
     for id in ["1", "2"] {
         q.put(limited(id, 10, 1_000)).await;
     }
     // By a server that does not have the limit.
     q.put(NewJob { max_bytes: None, ..sized("3", 100) }).await;
-    q.configure_groups(topic(TOPIC), Vec::new()).await.unwrap();
+    q.set_settings(topic(TOPIC), Some(1_000)).await.unwrap();
     q.put(limited("4", 1, 1_000)).await;
     assert_counted(&q, TOPIC, 121, "all of them").await;
+    // Another change keeps the count; a limit that comes again counts anew.
+    q.set_settings(topic(TOPIC), Some(2_000)).await.unwrap();
+    assert_counted(&q, TOPIC, 121, "still").await;
+    q.set_settings(topic(TOPIC), None).await.unwrap();
+    q.put(NewJob { max_bytes: None, ..sized("5", 100) }).await;
+    q.set_settings(topic(TOPIC), Some(2_000)).await.unwrap();
+    q.put(limited("6", 1, 1_000)).await;
+    assert_counted(&q, TOPIC, 222, "those of the time without the limit, too").await;
 }
 
 pub(crate) async fn a_topic_above_its_bytes_takes_what_does_not_grow_it(q: Fixture) {

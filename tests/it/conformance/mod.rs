@@ -133,7 +133,7 @@ macro_rules! conformance {
                 jobs_from_before_the_limit_count_soon
                 a_lease_from_before_the_limit_ends_as_ever
                 a_topic_over_its_bytes_loses_twice_what_comes
-                a_change_of_the_policy_counts_what_was_left_out
+                a_limit_of_bytes_that_comes_counts_what_was_left_out
                 a_topic_above_its_bytes_takes_what_does_not_grow_it
                 room_for_bytes_is_made_among_groups_and_many_jobs
                 the_bytes_are_those_of_the_jobs_whatever_happens_to_them
