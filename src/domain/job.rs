@@ -239,6 +239,17 @@ impl Spec {
         headers + payload.as_ref().map_or(0, |payload| payload.body.len())
     }
 
+    /// Returns the bytes of all that a client may fill, about as they are stored: beside payload and headers the media
+    /// type, the group and the retry settings.
+    #[must_use]
+    pub fn filled_bytes(&self) -> usize {
+        let Spec { payload, headers: _, retry, lease: _, group, retention: _ } = self;
+        self.bytes()
+            + payload.as_ref().map_or(0, |payload| payload.content_type.len())
+            + retry.as_ref().map_or(0, |retry| retry.filled_bytes())
+            + GroupName::text(group.as_ref()).len()
+    }
+
     /// Returns the part of the spec that a tombstone keeps.
     #[must_use]
     pub fn of_tombstone(&self) -> Spec {

@@ -125,8 +125,8 @@ pub const LIST_GROUPS_PAGE_DEFAULT: u32 = 100;
 pub const CALL_JOBS_MAX: usize = 512;
 /// Most calls that a count or a list makes to prune overdue records before it reads.
 pub const PRUNES_MAX: usize = 16;
-/// Bytes that a job takes in a store beside its payload, headers and checkpoint: its record, its id and its places in
-/// the orders of its topic, about. Measured: 170 to 280, by the store, the length of the id and the kind of order.
+/// Bytes that a job takes in a store beside what clients fill: its record, an id of 36 characters and its places in the
+/// orders of its topic, about. Measured: 170 to 280, by the store, the length of the id and the kind of order.
 pub const STORED_JOB_BYTES: u64 = 256;
 /// Most bytes of bodies that one store call moves, so that no call blocks a shard for long; a larger job moves alone.
 pub const CALL_BYTES_MAX: usize = 1 << 20;

@@ -135,7 +135,9 @@ impl<'c> FollowUps<'c> {
     }
 }
 
-/// Returns the topic and the bytes of each job.
+/// Returns the topic of each job, and the bytes that its client has filled.
 fn sizes(drafts: &[Draft]) -> Vec<(TopicName, u64)> {
-    drafts.iter().map(|draft| (draft.topic.clone(), draft.spec.bytes() as u64)).collect()
+    let id = |draft: &Draft| draft.id.as_ref().map_or(0, |id| id.as_str().len());
+    let bytes = |draft: &Draft| (draft.spec.filled_bytes() + id(draft)) as u64;
+    drafts.iter().map(|draft| (draft.topic.clone(), bytes(draft))).collect()
 }

@@ -112,7 +112,7 @@ metrics! {
     IDENTITY_JOBS: Counter "ringq_identity_jobs_total" ["identity"] in Count,
         "Jobs that an identity enqueued, follow-ups of its Acks included, without repeats that changed nothing";
     IDENTITY_BYTES: Counter "ringq_identity_bytes_total" ["identity"] in Bytes,
-        "Bytes of the payloads and headers of the jobs in ringq_identity_jobs_total";
+        "Bytes that producers filled in the jobs of ringq_identity_jobs_total: payload, headers, media type, id, group and waits of the retry policy";
     IDENTITY_FORGED: Counter "ringq_identity_forged_receipts_total" ["identity"] in Count,
         "Receipts in Acks, Nacks and Extends of an identity that no server of their shard has made: guessed or damaged. They are answered STALE";
     IDENTITY_REFUSED: Counter "ringq_identity_refused_total" ["identity", "quota"] in Count,

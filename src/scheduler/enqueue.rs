@@ -334,8 +334,10 @@ impl From<NewJob> for FullTopic {
 impl TopicLimits {
     /// Gives the limits to a job of the topic. One that no limit holds back, `is_limited` false, is only counted.
     pub(super) fn apply_to(self, job: &mut NewJob, is_limited: bool) {
-        job.max_waiting = self.max_waiting.filter(|_| is_limited);
-        job.max_bytes = self.max_bytes.map(|max| if is_limited { max } else { u64::MAX });
+        (job.max_waiting, job.max_bytes) = (self.max_waiting, self.max_bytes);
+        if !is_limited {
+            job.lift_limits();
+        }
     }
 }
 

@@ -1,15 +1,24 @@
 //! Makes room in full topics that drop their oldest jobs. Callers that need room in one topic on one shard take turns:
 //! the first one makes room for all that wait, or each of them would find the same oldest jobs.
+//!
+//! Nothing leaves for a job that is not written then: the store finds nothing unless the new jobs have room by it, or
+//! take the places of as many in a topic over its limits. Such a topic comes down step by step: twice as many leave as
+//! come. Where other callers take the room each time, the jobs are written at last whatever the limits.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::domain::{OverflowPolicy, ShardName, TopicName};
+use crate::domain::{JobId, OverflowPolicy, ShardName, TopicName, limit};
 use crate::shards::{self, Shard};
-use crate::store::{NewJob, RoomQuery};
+use crate::store::{JobSum, LeavingJobs, NewJob, RoomQuery};
 
 use super::Scheduler;
 use super::enqueue::TopicLimits;
+
+/// Number of new jobs for which jobs leave at once: up to twice as many leave in one call.
+const NEW_JOBS_MAX: u64 = limit::CALL_JOBS_MAX as u64 / 2;
+/// Number of times that jobs leave for new ones, whose room others take, before the new ones are written all the same.
+const ROUNDS_MAX: usize = 16;
 
 type TurnsByPlace = HashMap<(ShardName, TopicName), Arc<Turns>>;
 
@@ -25,19 +34,11 @@ struct Turns {
     wanted: Mutex<JobSum>,
 }
 
-/// Number of some jobs, and their bytes.
-#[derive(Clone, Copy, Default)]
-struct JobSum {
-    jobs: usize,
-    bytes: u64,
-}
-
-/// Room that jobs of one caller need.
-#[derive(Clone, Copy)]
-struct NeededRoom {
-    all: RoomQuery,
-    /// Room for the smallest job alone.
-    least: RoomQuery,
+/// Some jobs of a batch, by their positions in it.
+#[derive(Default)]
+struct JobsToWrite {
+    places: Vec<usize>,
+    sum: JobSum,
 }
 
 /// Jobs for which a caller waits; they are subtracted also if the caller goes away.
@@ -46,63 +47,104 @@ struct Wanted<'t> {
     sum: JobSum,
 }
 
+/// Rounds in which room was made for jobs that are still not written.
+#[derive(Default)]
+pub(super) struct PastRounds {
+    pub(super) count: usize,
+    /// Topics of which jobs have left.
+    pub(super) topics: Vec<TopicName>,
+}
+
+/// Room that was made for some jobs of a batch.
+#[derive(Default)]
+pub(super) struct MadeRoom {
+    /// Ids of the jobs that have left.
+    pub(super) left: Vec<JobId>,
+    /// Positions of the jobs that are written whatever the limits.
+    pub(super) unlimited: Vec<usize>,
+}
+
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Makes room for these jobs of a topic on a shard that had none, if the topic drops its oldest jobs. Returns whether
-    /// there may be room now.
-    pub(super) async fn make_room_on(
+    /// Makes room for these jobs of a topic on a shard that had none, if the topic drops its oldest jobs. `None`: they get
+    /// no room, and nothing has left for them.
+    pub(super) async fn make_room_on<'j>(
         &self,
         shard: &Shard,
         topic: &TopicName,
-        jobs: impl Iterator<Item = &NewJob>,
-    ) -> bool {
+        jobs: impl Iterator<Item = (usize, &'j NewJob)>,
+        past: &PastRounds,
+    ) -> Option<MadeRoom> {
         if self.on_full(topic) != OverflowPolicy::DropOldest {
-            return false;
+            return None;
         }
         let limits = self.topic_limits(topic, shard);
         if limits.max_waiting.is_none() && limits.max_bytes.is_none() {
             // The limits were removed meanwhile.
-            return true;
+            return Some(MadeRoom::default());
         }
-        let Some(room) = limits.room_for(jobs) else { return false };
-        match self.inner.evictions.make_room(shard, topic, room).await {
-            Ok(evicted) => {
-                self.inner.metrics.evicted(topic.as_str(), evicted.unwrap_or(0));
-                evicted.is_some()
+        let [first, smallest] = limits.fitting(jobs);
+        for jobs in [&first, &smallest] {
+            let TopicLimits { max_waiting, max_bytes } = limits;
+            let room =
+                RoomQuery { new: jobs.sum, max_waiting, max_bytes, others: JobSum::default() };
+            if jobs.places.is_empty() {
+                continue;
             }
-            Err(error) => {
-                tracing::debug!(%topic, %error, "the oldest jobs of a full topic were not dropped");
-                false
+            match self.inner.evictions.make_room(shard, topic, room).await {
+                Ok(Some(LeavingJobs { ids, is_over })) => {
+                    self.inner.metrics.evicted(topic.as_str(), ids.len() as u64);
+                    let is_unlimited = is_over || past.count >= ROUNDS_MAX;
+                    let unlimited = if is_unlimited { jobs.places.clone() } else { Vec::new() };
+                    return Some(MadeRoom { left: ids, unlimited });
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::debug!(%topic, %error, "the oldest jobs of a full topic were not dropped");
+                    break;
+                }
             }
         }
+        // Others have taken the room for which jobs have left.
+        let is_owed = past.topics.contains(topic) && !first.places.is_empty();
+        is_owed.then_some(MadeRoom { left: Vec::new(), unlimited: first.places })
     }
 }
 
 // === impl TopicLimits ===
 
 impl TopicLimits {
-    /// Returns the room that the jobs need, as far as an empty topic has it, and that for the smallest of them; `None`: it
-    /// has none for any.
-    fn room_for<'j>(self, jobs: impl Iterator<Item = &'j NewJob>) -> Option<NeededRoom> {
-        let TopicLimits { max_waiting, max_bytes } = self;
-        let (most_jobs, most_bytes) =
-            (max_waiting.unwrap_or(u64::MAX), max_bytes.unwrap_or(u64::MAX));
-        let bytes = jobs.map(|job| job.spec.bytes() as u64).filter(|&bytes| bytes <= most_bytes);
-        let bytes: Vec<u64> = bytes.collect();
-        let jobs = bytes.len().min(usize::try_from(most_jobs).unwrap_or(usize::MAX));
-        let sum = bytes.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
-        let all = RoomQuery { jobs, max_waiting, bytes: sum.min(most_bytes), max_bytes };
-        let least = RoomQuery { jobs: 1, bytes: bytes.into_iter().min()?, ..all };
-        (jobs > 0).then_some(NeededRoom { all, least })
+    /// Returns the first of these jobs, as many as fit into an empty topic together, and the smallest one alone, if it is
+    /// not the only one. A job that never fits is in neither.
+    fn fitting<'j>(self, jobs: impl Iterator<Item = (usize, &'j NewJob)>) -> [JobsToWrite; 2] {
+        let most_jobs = self.max_waiting.map_or(NEW_JOBS_MAX, |max| max.min(NEW_JOBS_MAX));
+        let most_bytes = self.max_bytes.unwrap_or(u64::MAX);
+        let sizes = jobs.map(|(place, job)| (place, job.spec.bytes() as u64));
+        let sizes: Vec<_> = sizes.filter(|&(_, bytes)| bytes <= most_bytes).collect();
+        let mut first = JobsToWrite::default();
+        for &(place, bytes) in &sizes {
+            let sum = JobSum { jobs: 1, bytes }.plus(first.sum);
+            if sum.jobs > most_jobs || sum.bytes > most_bytes {
+                break;
+            }
+            first.places.push(place);
+            first.sum = sum;
+        }
+        let smallest = sizes.into_iter().min_by_key(|&(_, bytes)| bytes);
+        let smallest = smallest.filter(|_| first.sum.jobs > 1).map(|(place, bytes)| JobsToWrite {
+            places: vec![place],
+            sum: JobSum { jobs: 1, bytes },
+        });
+        [first, smallest.unwrap_or_default()]
     }
 }
 
 // === impl Evictions ===
 
 impl Evictions {
-    /// Makes the oldest waiting jobs of a topic EXPIRED, so that it has this room on the shard, and that for the jobs of
-    /// the other callers that wait; returns how many. `None`: none, because not even the smallest job gets room by that.
+    /// Makes the oldest waiting jobs of a topic EXPIRED for new ones, and for those of the other callers that wait, where
+    /// the topic comes down to its limits; returns those that have left. `None`: none, because the new ones get no room.
     ///
     /// # Errors
     /// Errors of the store.
@@ -110,17 +152,17 @@ impl Evictions {
         &self,
         shard: &Shard,
         topic: &TopicName,
-        room: NeededRoom,
-    ) -> shards::Result<Option<u64>> {
+        room: RoomQuery,
+    ) -> shards::Result<Option<LeavingJobs>> {
         let place = (shard.name().clone(), topic.clone());
         let turns = Arc::clone(lock(&self.0).entry(place.clone()).or_default());
-        let evicted = turns.make_room(shard, topic, room).await;
+        let left = turns.make_room(shard, topic, room).await;
         let mut places = lock(&self.0);
         // The map and this caller have one each: no other caller waits.
         if Arc::strong_count(&turns) == 2 {
             places.remove(&place);
         }
-        evicted
+        left
     }
 }
 
@@ -135,38 +177,13 @@ impl Turns {
         &self,
         shard: &Shard,
         topic: &TopicName,
-        NeededRoom { all: room, least }: NeededRoom,
-    ) -> shards::Result<Option<u64>> {
-        let sum = JobSum { jobs: room.jobs, bytes: room.bytes };
-        let _wanted = Wanted::add(self, sum);
+        room: RoomQuery,
+    ) -> shards::Result<Option<LeavingJobs>> {
+        let _wanted = Wanted::add(self, room.new);
         let _turn = self.turn.lock().await;
-        let wanted = *lock(&self.wanted);
-        let most = usize::try_from(room.max_waiting.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        let most_bytes = room.max_bytes.unwrap_or(u64::MAX);
-        let of_all_callers = RoomQuery {
-            jobs: wanted.jobs.clamp(sum.jobs, most.max(sum.jobs)),
-            bytes: wanted.bytes.clamp(sum.bytes, most_bytes.max(sum.bytes)),
-            ..room
-        };
-        // Nothing is evicted for a caller for whom another one has made room, or who gets none by it.
-        for room in [of_all_callers, room, least] {
-            if let Some(evicted) = shard.evict(topic, room).await? {
-                return Ok(Some(evicted as u64));
-            }
-        }
-        Ok(None)
-    }
-}
-
-// === impl JobSum ===
-
-impl JobSum {
-    fn plus(self, other: JobSum) -> JobSum {
-        JobSum { jobs: self.jobs + other.jobs, bytes: self.bytes.saturating_add(other.bytes) }
-    }
-
-    fn minus(self, other: JobSum) -> JobSum {
-        JobSum { jobs: self.jobs - other.jobs, bytes: self.bytes.saturating_sub(other.bytes) }
+        // Nothing leaves for a caller for whom another one has made room.
+        let others = lock(&self.wanted).minus(room.new);
+        shard.evict(topic, RoomQuery { others, ..room }).await
     }
 }
 

@@ -1,24 +1,22 @@
 //! Jobs that are written together, and the fallback when their shard fails: jobs that may move go to another shard
 //! under new ids, and jobs that may have been written are written again under the same ids.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use rand::Rng as _;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
-use crate::domain::{Durability, EnqueueOutcome, OnConflict, ShardName, TopicName};
+use crate::domain::{Durability, EnqueueOutcome, JobKey, OnConflict, ShardName, State, TopicName};
 use crate::shards::{self, Shard, ShardError};
 use crate::store::{self, NewJob, NotWrittenReason, WritePrecondition, WriteResult};
 
+use super::evictions::{MadeRoom, PastRounds};
 use super::{AcceptedJob, EnqueueError, Scheduler};
 
 /// First and longest pause before a write of unknown outcome is retried.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-
-/// Number of times that room is made for a batch at most: others may take it each time.
-const EVICTIONS_MAX: usize = 64;
 
 /// Jobs of one call for one shard, with their indexes in the call.
 pub(super) struct ShardBatch {
@@ -121,13 +119,14 @@ impl ShardBatch {
         }
     }
 
-    /// Splits the jobs for which their topics have no room from the others, which get their results.
+    /// Splits the jobs for which their topics have no room from the others, which get their results; their keys are
+    /// returned if there are jobs of both kinds.
     fn split_full(
         self,
         written: Vec<shards::Result<WriteResult>>,
-    ) -> (BatchResults, Option<ShardBatch>) {
+    ) -> (BatchResults, Option<ShardBatch>, Vec<JobKey>) {
         if !written.iter().any(is_topic_full) {
-            return (self.answer(written), None);
+            return (self.answer(written), None, Vec::new());
         }
         let (shard, jobs) = (&self.shard, self.jobs.len());
         let batch = || ShardBatch::new(shard.clone(), self.is_movable, self.is_limited, jobs);
@@ -140,7 +139,8 @@ impl ShardBatch {
                 done_results.push(written);
             }
         }
-        (done.answer(done_results), Some(full))
+        let keys = done.jobs.iter().map(|job| job.key.clone()).collect();
+        (done.answer(done_results), Some(full), keys)
     }
 
     /// Returns the topics of the jobs, each with the number of its jobs.
@@ -190,17 +190,19 @@ impl Scheduler {
             run.assign_requests();
         }
         let (mut tried, mut first): (Vec<ShardName>, Option<WriteRefusal>) = (Vec::new(), None);
-        let (mut results, mut full, mut rounds) =
-            (BatchResults::default(), FullShards::default(), 0);
+        let (mut results, mut full, mut past) =
+            (BatchResults::default(), FullShards::default(), PastRounds::default());
+        // Jobs of a full topic that are written, by their places in the results.
+        let mut places: HashMap<JobKey, usize> = HashMap::new();
         loop {
             let refusal = match self.write_on_shard(&run, asked, until).await {
                 Ok(written) => {
-                    let (done, rest) = run.split_full(written);
+                    let (done, rest, keys) = run.split_full(written);
                     if !done.0.is_empty() {
-                        rounds = 0;
+                        past = PastRounds::default();
                     }
-                    results.0.extend(done.0);
-                    results.1.extend(done.1);
+                    places.extend(keys.into_iter().zip(results.0.len()..));
+                    extend(&mut results, done);
                     let Some(rest) = rest else { return results };
                     run = rest;
                     full.add(&run.shard);
@@ -222,20 +224,22 @@ impl Scheduler {
                 continue;
             }
             // Room is made on one shard for all that is left, not on each in turn.
-            rounds += 1;
-            let has_room = (may_move || is_full)
-                && rounds <= EVICTIONS_MAX
-                && self.make_room(&mut run, &full).await;
-            if !has_room {
+            let left = if may_move || is_full {
+                self.make_room(&mut run, &full, &mut past).await
+            } else {
+                None
+            };
+            let Some(left) = left else {
                 // Without a move, whatever the errors of the shards before were: on this one it may have been written.
                 let refusal = if may_move { first.unwrap_or(refusal) } else { refusal };
                 if matches!(refusal, WriteRefusal::TopicFull) {
                     self.count_refused(&run);
                 }
-                let refused = run.refuse(&refusal);
-                results.0.extend(refused.0);
-                results.1.extend(refused.1);
+                extend(&mut results, run.refuse(&refusal));
                 return results;
+            };
+            for place in left.iter().filter_map(|key| places.get(key)) {
+                results.1[*place].iter_mut().for_each(|job| job.state = State::Expired);
             }
         }
     }
@@ -266,25 +270,37 @@ impl Scheduler {
     }
 
     /// Makes room for the jobs of a batch on one of the shards that had none, if a topic drops its oldest jobs; a batch that
-    /// may move goes to that shard. Returns whether there may be room now.
-    async fn make_room(&self, run: &mut ShardBatch, full: &FullShards) -> bool {
+    /// may move goes to that shard. Returns the keys of the jobs that have left; `None`: no job gets room.
+    async fn make_room(
+        &self,
+        run: &mut ShardBatch,
+        full: &FullShards,
+        past: &mut PastRounds,
+    ) -> Option<Vec<JobKey>> {
         let topics = run.topics();
         for shard in &full.0 {
-            let mut is_made = false;
+            let (mut is_made, mut keys, mut unlimited) = (false, Vec::new(), Vec::new());
             for topic in topics.keys() {
-                let jobs = run.jobs.iter().filter(|job| job.key.topic == *topic);
-                is_made |= self.make_room_on(shard, topic, jobs).await;
+                let jobs = run.jobs.iter().enumerate().filter(|(_, job)| job.key.topic == *topic);
+                let made = self.make_room_on(shard, topic, jobs, past).await;
+                is_made |= made.is_some();
+                let MadeRoom { left, unlimited: written } = made.unwrap_or_default();
+                past.topics.extend((!left.is_empty()).then(|| topic.clone()));
+                keys.extend(left.into_iter().map(|id| JobKey { topic: topic.clone(), id }));
+                unlimited.extend(written);
             }
             if is_made {
+                past.count += 1;
                 if run.shard.index() != shard.index() {
                     self.move_batch(run, shard);
                 } else {
                     self.set_limits(run);
                 }
-                return true;
+                unlimited.into_iter().for_each(|place| run.jobs[place].lift_limits());
+                return Some(keys);
             }
         }
-        false
+        None
     }
 
     /// Writes a batch on its shard, again and again while that may have been done already.
@@ -407,6 +423,11 @@ impl WriteRefusal {
             }
         }
     }
+}
+
+fn extend(results: &mut BatchResults, more: BatchResults) {
+    results.0.extend(more.0);
+    results.1.extend(more.1);
 }
 
 /// Returns the answer of `call`, or at `until` an error of unknown outcome.

@@ -10,11 +10,14 @@ use tokio::time::Instant;
 use crate::clock::Skew;
 use crate::domain::engine::Command;
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, JobKey, ReceiptKey, ShardName, StreamId, Time, TopicName, limit};
+use crate::domain::{
+    Durability, JobId, JobKey, ReceiptKey, ShardName, StreamId, Time, TopicName, limit,
+};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
     self, Claim, ClaimResult, DataLoss, Deleted, EventKind, GroupsQuery, JobRequest,
-    LeaseExtension, LeaseRefusal, LeaseSettlement, NewJob, PurgeBatch, RequestResult, RoomQuery,
+    LeaseExtension, LeaseRefusal, LeaseSettlement, LeavingJobs, NewJob, PurgeBatch, RequestResult,
+    RoomQuery,
     RunningLease, ShardEvent, ShardGroupStats, ShardTopicStats, SharedState, StatsOptions, Store,
     StoreFuture, StoreInfo, StoreUsage, WriteDurability, WriteResult,
 };
@@ -299,8 +302,8 @@ impl Shard {
         named.map(|answer| answer.map(RequestResult::into_delete_result)).collect()
     }
 
-    /// Makes the oldest waiting jobs of a topic EXPIRED, so that it has this room, see [`Store::oldest_waiting`]; returns
-    /// how many. `None`: none, because the room cannot be made.
+    /// Makes the oldest waiting jobs of a topic EXPIRED for new ones, see [`Store::oldest_waiting`], and returns those that
+    /// have left: it is over its limits only if all of them have. `None`: none, because the new ones get no room by that.
     ///
     /// # Errors
     /// Errors of the store.
@@ -308,26 +311,29 @@ impl Shard {
         &self,
         topic: &TopicName,
         room: RoomQuery,
-    ) -> Result<Option<usize>, ShardError> {
-        let room = RoomQuery { jobs: room.jobs.min(limit::CALL_JOBS_MAX), ..room };
+    ) -> Result<Option<LeavingJobs>, ShardError> {
         let name = topic.clone();
-        let ids = self.call(Op::OldestWaiting, |store| store.oldest_waiting(name, room)).await?;
-        let Some(ids) = ids else { return Ok(None) };
+        let found = self.call(Op::OldestWaiting, |store| store.oldest_waiting(name, room)).await?;
+        let Some(LeavingJobs { ids, is_over }) = found else { return Ok(None) };
         // A record that stays would keep its bytes.
         let evict = Command::Evict { frees_bytes: room.max_bytes.is_some() };
-        let request = |id| JobRequest::new(JobKey { topic: topic.clone(), id }, evict.clone());
-        let requests = ids.into_iter().map(request).collect();
+        let key = |id: &JobId| JobKey { topic: topic.clone(), id: id.clone() };
+        let requests = ids.iter().map(|id| JobRequest::new(key(id), evict.clone())).collect();
         let health = &self.inner.monitor;
         let evicted = health.call_each(Op::Evict, self.inner.timeouts.call, requests).await;
-        let (mut count, mut failed) = (0, None);
-        for evicted in evicted {
+        let (found, mut left, mut failed) = (ids.len(), Vec::with_capacity(ids.len()), None);
+        for (id, evicted) in ids.into_iter().zip(evicted) {
             match self.with_shard_name(evicted) {
-                Ok(evicted) => count += usize::from(evicted.is_done()),
+                Ok(evicted) => left.extend(evicted.is_done().then_some(id)),
                 Err(error) => failed = Some(error),
             }
         }
         // One job that cannot be read does not keep the others.
-        failed.filter(|_| count == 0).map_or(Ok(Some(count)), Err)
+        if let Some(error) = failed.filter(|_| left.is_empty()) {
+            return Err(error);
+        }
+        let is_over = is_over && left.len() == found;
+        Ok(Some(LeavingJobs { ids: left, is_over }))
     }
 
     /// Claims jobs, see [`Store::claim`].

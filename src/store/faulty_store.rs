@@ -12,15 +12,15 @@ use tokio::time::Instant;
 use crate::clock::Clock;
 use crate::domain::engine::Command;
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobId, JobKey, PriorityAgeing, ReceiptKey, ShardName, Time, TopicName};
+use crate::domain::{Job, JobKey, PriorityAgeing, ReceiptKey, ShardName, Time, TopicName};
 use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
     Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage,
-    JobRequest, LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite,
-    PolicyWriteResult, PruneResult, PruneTopicsResult, ReplicaHeartbeat, RequestResult, RoomQuery,
-    ShardEvent, ShardEvents, ShardGroupStats, ShardIdentity, ShardProblem, ShardStatus,
-    ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage,
-    TopicInfo,
+    JobRequest, LeaseQuery, LeaseQueryResult, LeavingJobs, ListPage, ListQuery, PoliciesPage,
+    PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, ReplicaHeartbeat,
+    RequestResult, RoomQuery, ShardEvent, ShardEvents, ShardGroupStats, ShardIdentity,
+    ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture,
+    StoreInfo, StoreUsage, TopicInfo,
 };
 
 /// Fault of a shard.
@@ -423,7 +423,7 @@ impl Store for FaultyStore {
         &self,
         topic: TopicName,
         room: RoomQuery,
-    ) -> StoreFuture<'_, Option<Vec<JobId>>> {
+    ) -> StoreFuture<'_, Option<LeavingJobs>> {
         self.call_store(move |store| store.oldest_waiting(topic, room))
     }
 

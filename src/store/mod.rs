@@ -37,7 +37,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobId, JobKey, PriorityAgeing, ReceiptKey, TopicName};
+use crate::domain::{Job, JobKey, PriorityAgeing, ReceiptKey, TopicName};
 
 pub use crate::domain::engine::{
     CarriedHistory, Deleted, LeaseRefusal, NotWrittenReason, OutageExpiry, Purge, SettleAction,
@@ -50,14 +50,14 @@ pub use typed_calls::all_or_worst_error;
 pub(crate) use typed_calls::worst_error;
 pub use values::{
     AdoptBatch, AdoptItem, Claim, ClaimResult, DataLoss, ExplainedJob, GroupSetting, GroupsQuery,
-    Heartbeat, IdsPage, JobDeletion, JobRequest, JobReschedule, LeaseExtension, LeaseQuery,
-    LeaseQueryResult, LeaseRef, LeaseSettlement, LeasedJob, ListCursor, ListEntry, ListPage,
-    ListQuery, LostClaim, NewJob, PoliciesPage, PolicyWrite, PolicyWriteResult, PruneResult,
-    PruneTopicsResult, PurgeBatch, RecordCounts, RedriveBatch, RedriveResult, ReplicaHeartbeat,
-    RequestResult, RescheduleResult, RoomQuery, RunningLease, ShardGroupStats, ShardIdentity,
-    ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions, StoreInfo, StoreUsage,
-    StoredPolicy, StreamDemand, StreamLeaseRef, TopicDemand, TopicInfo, TopicLeases,
-    TopicRemainder, Unclaim, UnclaimResult, WriteDurability, WriteResult,
+    Heartbeat, IdsPage, JobDeletion, JobRequest, JobReschedule, JobSum, LeaseExtension, LeaseQuery,
+    LeaseQueryResult, LeaseRef, LeaseSettlement, LeasedJob, LeavingJobs, ListCursor, ListEntry,
+    ListPage, ListQuery, LostClaim, NewJob, PoliciesPage, PolicyWrite, PolicyWriteResult,
+    PruneResult, PruneTopicsResult, PurgeBatch, RecordCounts, RedriveBatch, RedriveResult,
+    ReplicaHeartbeat, RequestResult, RescheduleResult, RoomQuery, RunningLease, ShardGroupStats,
+    ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions,
+    StoreInfo, StoreUsage, StoredPolicy, StreamDemand, StreamLeaseRef, TopicDemand, TopicInfo,
+    TopicLeases, TopicRemainder, Unclaim, UnclaimResult, WriteDurability, WriteResult,
 };
 
 /// Result of a store call.
@@ -149,15 +149,15 @@ pub trait Store: Send + Sync {
         options: StatsOptions,
     ) -> StoreFuture<'_, Vec<Option<ShardTopicStats>>>;
 
-    /// Returns the waiting jobs that have to leave a topic so that it has this room: those of the lowest priority, of them
-    /// those with the earliest due time. Of the jobs with a group, the first few hundred by due time are compared where
-    /// that takes the read of their records. `None`: for the bytes more than
-    /// [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX) jobs would have to leave, or more than wait.
+    /// Returns the waiting jobs that leave a topic for new ones, as [`RoomQuery::goals`] has it: those of the lowest
+    /// priority, of them those with the earliest due time. Of the jobs with a group, the first few hundred by due time are
+    /// compared where that takes the read of their records. `None`: there are not as many bytes as have to leave at least
+    /// among the first [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX) of them, so none leaves.
     fn oldest_waiting(
         &self,
         topic: TopicName,
         room: RoomQuery,
-    ) -> StoreFuture<'_, Option<Vec<JobId>>>;
+    ) -> StoreFuture<'_, Option<LeavingJobs>>;
 
     /// Lists the groups of a topic that have waiting or running jobs, in the order of their text.
     fn groups(&self, query: GroupsQuery) -> StoreFuture<'_, Vec<ShardGroupStats>>;

@@ -36,7 +36,7 @@ pub struct IdentityQuota {
     pub calls: Option<Rate>,
     /// Jobs per second.
     pub jobs: Option<Rate>,
-    /// Bytes per second of payloads and headers of jobs.
+    /// Bytes per second that clients fill in jobs.
     pub bytes: Option<Rate>,
     /// Streams and waiting Pulls at once.
     pub streams: Option<u32>,

@@ -104,7 +104,7 @@ impl NamespaceFigure {
         }
     }
 
-    /// Returns what a job with this number of bytes of payload and headers adds to each figure.
+    /// Returns what a job adds to each figure whose client has filled this number of bytes.
     fn amounts(bytes: u64) -> PerFigure<u64> {
         [1, bytes.saturating_add(limit::STORED_JOB_BYTES)]
     }
@@ -165,7 +165,7 @@ impl NamespaceMeters {
         });
     }
 
-    /// Reserves room for these jobs, each given as its topic and its bytes of payload and headers, or for none of them.
+    /// Reserves room for these jobs, each given as its topic and the bytes that its client has filled, or for none of them.
     /// Where that fails because of jobs that were written since the last read, and may have been taken by workers since,
     /// another read is awaited first, for half a second at most.
     ///

@@ -111,6 +111,7 @@ impl RedriveArgs {
         let request = connection.request(RedriveJobsRequest {
             topic: self.topic.clone(),
             ids: self.ids.clone(),
+            all: self.all,
             target_topic: self.to.clone().unwrap_or_default(),
             max_rate: self.rate.unwrap_or_default(),
             validate_only: self.dry_run,

@@ -5,7 +5,7 @@ use crate::domain::{AttemptOutcome, RetentionRule, State, Time, When};
 use super::command::{CommandReply, Deleted, Purge, Redrive};
 use super::decision::PartChange;
 use super::finish::{AttemptEnd, write_or_remove};
-use super::record::{Finish, Phase, Record};
+use super::record::{Finish, NextGeneration, Phase, Record};
 use super::{CurrentRecord, DecisionBuilder, LeaseChange, RecordChange};
 
 impl DecisionBuilder {
@@ -23,7 +23,7 @@ impl DecisionBuilder {
         let Some(previous) = record.state(self.clock.time()).filter(|_| is_meant) else {
             return none;
         };
-        self.delete_record(record, previous)
+        self.delete_record(record, previous, None)
     }
 
     pub(super) fn purge(
@@ -35,7 +35,7 @@ impl DecisionBuilder {
         let state = found.as_ref().and_then(|record| record.state(self.clock.time()));
         match found.zip(state) {
             Some((record, state)) if self.is_purged(&record, state, purge) => {
-                self.delete_record(record, state)
+                self.delete_record(record, state, Some(purge.begin))
             }
             _ => (RecordChange::Keep, CommandReply::Deleted(None)),
         }
@@ -60,8 +60,14 @@ impl DecisionBuilder {
             && is_of_group
     }
 
-    /// Deletes a job that is in the state `previous`.
-    fn delete_record(&mut self, record: Record, previous: State) -> (RecordChange, CommandReply) {
+    /// Deletes a job that is in the state `previous`. A generation that waits behind it goes, too, unless it was enqueued
+    /// after `begin`: then it takes the place of the job.
+    fn delete_record(
+        &mut self,
+        record: Record,
+        previous: State,
+        begin: Option<Time>,
+    ) -> (RecordChange, CommandReply) {
         let (record, revoked) = match record.phase.clone() {
             Phase::Finished(Finish { state, .. }) => {
                 self.remove_finished(state);
@@ -71,18 +77,19 @@ impl DecisionBuilder {
             Phase::Running(lease) => {
                 self.notify(&lease, LeaseChange::Deleted);
                 let revoked = (lease.owner, lease.stream, lease.token);
-                let mut record = record;
-                if record.next.take().is_some() {
-                    self.parts.next_payload = PartChange::Drop;
+                let (mut record, ended) = (record, AttemptEnd::plain(AttemptOutcome::Revoked));
+                let is_later = |next: &NextGeneration| begin.is_some_and(|at| next.created > at);
+                if record.next.as_deref().is_some_and(is_later) {
+                    (self.replace_by_next(record, &lease, &ended), Some(revoked))
+                } else {
+                    if record.next.take().is_some() {
+                        self.parts.next_payload = PartChange::Drop;
+                    }
+                    if record.retention != RetentionRule::Nothing {
+                        self.end_attempt(&mut record, lease, &ended);
+                    }
+                    (self.cancel(record), Some(revoked))
                 }
-                if record.retention != RetentionRule::Nothing {
-                    self.end_attempt(
-                        &mut record,
-                        lease,
-                        &AttemptEnd::plain(AttemptOutcome::Revoked),
-                    );
-                }
-                (self.cancel(record), Some(revoked))
             }
         };
         (write_or_remove(record), CommandReply::Deleted(Some(Deleted { previous, revoked })))

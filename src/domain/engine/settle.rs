@@ -126,7 +126,7 @@ impl DecisionBuilder {
 
     /// Begins the waiting generation. Of the old one only the end of its lease is kept, to recognize a repeat of its
     /// settle.
-    fn replace_by_next(
+    pub(super) fn replace_by_next(
         &mut self,
         mut record: Record,
         lease: &Lease,

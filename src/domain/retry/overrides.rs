@@ -73,6 +73,15 @@ pub enum InvalidRetry {
 // === impl RetryOverrides ===
 
 impl RetryOverrides {
+    /// Returns the bytes of the settings whose size a client chooses, about as they are stored: a wait takes a byte for
+    /// each seven bits of its microseconds.
+    #[must_use]
+    pub fn filled_bytes(&self) -> usize {
+        let delay = |delay: &Duration| (128 - delay.as_micros().leading_zeros()).div_ceil(7).max(1);
+        let delays: u32 = self.delays.iter().map(delay).sum();
+        delays as usize + self.crash_topic.as_ref().map_or(0, |topic| topic.as_str().len())
+    }
+
     /// Checks the settings of a level.
     ///
     /// # Errors

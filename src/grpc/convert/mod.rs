@@ -81,6 +81,21 @@ pub(super) struct Checks {
     found: Vec<Violation>,
 }
 
+/// End of a text that was cut.
+const CUT_MARK: &str = "…";
+
+/// Returns a text for people, which is cut at a character and marked where it has more than `max` bytes: it is not worth
+/// the failure of the call.
+pub(super) fn text_for_people(mut text: String, max: usize) -> String {
+    if text.len() > max {
+        let ends = (0..=max.saturating_sub(CUT_MARK.len())).rev();
+        let end = ends.into_iter().find(|&end| text.is_char_boundary(end));
+        text.truncate(end.unwrap_or(0));
+        text.push_str(CUT_MARK);
+    }
+    text
+}
+
 // === impl FieldPath ===
 
 impl<'a> FieldPath<'a> {
@@ -216,6 +231,25 @@ pub(super) mod tests {
         assert_eq!(root.entry("topic_weights", "a.*").to_string(), "topic_weights[a.*]");
         assert_eq!(root.entry("m", &"k".repeat(1_000)).to_string().len(), 3 + KEY_CHARS_MAX);
         assert_eq!(root.to_string(), "");
+    }
+
+    #[test]
+    fn a_text_for_people_is_cut_at_a_character_and_marked() {
+        for character in ["a", "ä", "€", "𝄞"] {
+            for length in [0, 1, 2, 7, 1_000] {
+                let text = character.repeat(length);
+                for max in [3, 4, 5, 6, 7, 8, 1_000, 4_096] {
+                    let cut = text_for_people(text.clone(), max);
+                    if text.len() <= max {
+                        assert_eq!(cut, text);
+                        continue;
+                    }
+                    let kept = cut.strip_suffix(CUT_MARK).unwrap();
+                    assert!(text.starts_with(kept), "{cut}");
+                    assert!(cut.len() <= max && cut.len() + character.len() > max, "{cut} {max}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -36,6 +36,7 @@ fn bounded(
     let (text, body) = match kind {
         Some(Kind::Text(text)) => (true, Bytes::from(text)),
         Some(Kind::Data(data)) => (false, data),
+        // Without a kind it is one of no bytes: a worker always receives a kind.
         None => (false, Bytes::new()),
     };
     checks.at_most_bytes(path, body.len(), bytes_max);
@@ -48,16 +49,15 @@ fn bounded(
 pub(in crate::grpc) fn to_payload(payload: Payload) -> pb::Payload {
     use pb::payload::Kind;
     let Payload { text, body, content_type } = payload;
-    let kind = match (text, body.is_empty()) {
-        (false, true) => None,
-        (false, false) => Some(Kind::Data(body)),
+    let kind = match text {
+        false => Kind::Data(body),
         // A body that a store returns as text was sent as text; if it is not valid text, it is returned as data.
-        (true, _) => Some(match String::from_utf8(body.into()) {
+        true => match String::from_utf8(body.into()) {
             Ok(text) => Kind::Text(text),
             Err(error) => Kind::Data(error.into_bytes().into()),
-        }),
+        },
     };
-    pb::Payload { kind, content_type }
+    pb::Payload { kind: Some(kind), content_type }
 }
 
 #[cfg(test)]
@@ -92,12 +92,16 @@ mod tests {
 
     #[test]
     fn both_kinds_survive_their_round_trip() {
-        let kinds = [Some(Kind::Text(String::new())), Some(Kind::Text("ä".into())), None];
-        for kind in kinds.into_iter().chain([Some(Kind::Data(Bytes::from_static(b"\xff")))]) {
-            let given = of(kind, "x/y");
-            let taken = payload(&mut Checks::default(), FieldPath::ROOT, Some(given.clone()));
-            assert_eq!(taken.map(to_payload), Some(given));
+        let round_trip =
+            |given| payload(&mut Checks::default(), FieldPath::ROOT, Some(given)).map(to_payload);
+        for size in [0, 1, 2, 7, 1_000] {
+            for kind in [Kind::Text("ä".repeat(size)), Kind::Data(vec![0xff; size].into())] {
+                let given = of(Some(kind), "x/y");
+                assert_eq!(round_trip(given.clone()), Some(given));
+            }
         }
+        let data = of(Some(Kind::Data(Bytes::new())), "x/y");
+        assert_eq!(round_trip(of(None, "x/y")), Some(data), "a payload without a kind");
     }
 
     #[test]

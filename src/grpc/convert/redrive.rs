@@ -25,8 +25,16 @@ pub(in crate::grpc) fn redrive_jobs(
         validate_only,
         states,
         ttl,
+        all,
     } = request;
     let topic = names::topic(c, root.field("topic"), topic);
+    match (ids.is_empty(), all, filter.is_empty()) {
+        (true, false, true) => {
+            c.invalid(root.field("ids"), "must have the ids of jobs; for all jobs set all: true");
+        }
+        (false, true, _) => c.invalid(root.field("all"), "must not be set together with ids"),
+        _ => {}
+    }
     let ids = ids.iter().enumerate();
     let ids = ids.filter_map(|(index, id)| names::id(c, root.item("ids", index), id)).collect();
     list::no_filter(c, filter);
@@ -83,10 +91,17 @@ mod tests {
     #[test]
     fn redrives_are_checked() {
         type SetRedriveField = fn(&mut pb::RedriveJobsRequest);
-        let cases: [(SetRedriveField, &[&str]); 14] = [
+        let cases: [(SetRedriveField, &[&str]); 18] = [
             (|_| (), &[]),
+            (|r| r.all = false, &["ids INVALID_FIELD"]),
+            (|r| (r.all, r.ids) = (false, vec!["a".into()]), &[]),
+            (|r| r.ids = vec!["a".into()], &["all INVALID_FIELD"]),
+            (|r| (r.all, r.filter) = (false, "true".into()), &["filter FEATURE_UNSUPPORTED"]),
             (|r| r.topic.clear(), &["topic INVALID_FIELD"]),
-            (|r| r.ids = vec!["a".into(), "b c".into()], &["ids[1] INVALID_FIELD"]),
+            (
+                |r| (r.all, r.ids) = (false, vec!["a".into(), "b c".into()]),
+                &["ids[1] INVALID_FIELD"],
+            ),
             (|r| r.filter = "true".into(), &["filter FEATURE_UNSUPPORTED"]),
             (|r| r.target_topic = "a b".into(), &["target_topic INVALID_FIELD"]),
             (|r| r.max_rate = 0.5, &[]),
@@ -110,7 +125,8 @@ mod tests {
             (|r| r.ttl = Some(prost_types::Duration::default()), &["ttl INVALID_FIELD"]),
         ];
         for (set, expected) in cases {
-            let mut request = pb::RedriveJobsRequest { topic: "t".into(), ..Default::default() };
+            let mut request =
+                pb::RedriveJobsRequest { topic: "t".into(), all: true, ..Default::default() };
             set(&mut request);
             assert_eq!(fields(redrive_jobs(&request)), expected, "{request:?}");
         }
@@ -118,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_redrive_without_target_or_rate_has_none() {
-        let request = pb::RedriveJobsRequest { topic: "t".into(), ..Default::default() };
+        let request = pb::RedriveJobsRequest { topic: "t".into(), all: true, ..Default::default() };
         let redrive = redrive_jobs(&request).unwrap();
         assert_eq!((redrive.target, redrive.rate, redrive.dry_run), (None, None, false));
         assert!(redrive.ids.is_empty());

@@ -14,7 +14,7 @@ use super::number::to_int32;
 use super::payload::{self, payload};
 use super::spec::{EnqueueTerms, SpecContext, draft};
 use super::time::{self, DELAY, LEASE};
-use super::{Checks, FieldPath, InvalidRequest, enums};
+use super::{Checks, FieldPath, InvalidRequest, enums, text_for_people};
 
 /// Items of one call, separated from those whose receipt settles nothing.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ pub(in crate::grpc) fn nack(
         let pb::NackItem { receipt, action, delay, error } = item;
         let action = enums::nack_action(checks, path.field("action"), action);
         let delay = time::duration(checks, path.field("delay"), delay.as_ref(), &DELAY);
-        checks.at_most_bytes(path.field("error"), error.len(), limit::ERROR_BYTES_MAX);
+        let error = text_for_people(error, limit::ERROR_BYTES_MAX);
         let cause = match action.unwrap_or_default() {
             pb::NackAction::Unspecified | pb::NackAction::Retry => {
                 LeaseEndCause::Failed { delay, error }
@@ -116,8 +116,8 @@ pub(in crate::grpc) fn extend(
         let pb::ExtendItem { receipt, lease_duration, progress, checkpoint } = item;
         let lease = path.field("lease_duration");
         let duration = time::duration(checks, lease, lease_duration.as_ref(), &LEASE);
-        checks.at_most_bytes(path.field("progress"), progress.len(), limit::PROGRESS_BYTES_MAX);
         let progress = Some(progress).filter(|note| !note.is_empty());
+        let progress = progress.map(|note| text_for_people(note, limit::PROGRESS_BYTES_MAX));
         let checkpoint = payload::checkpoint(checks, path.field("checkpoint"), checkpoint);
         (receipt, move |receipt| ExtendItem { receipt, duration, progress, checkpoint })
     })
@@ -336,7 +336,7 @@ mod tests {
         type SetNackField = fn(&mut pb::NackItem);
         let cases: [(SetNackField, &[&str]); 5] = [
             (|i| i.error = "e".repeat(4096), &[]),
-            (|i| i.error = "e".repeat(4097), &["items[0].error TOO_LARGE"]),
+            (|i| i.error = "e".repeat(4097), &[]),
             (|i| i.action = 4, &["items[0].action INVALID_FIELD"]),
             (|i| i.delay = Some(Duration::default()), &[]),
             (
@@ -362,7 +362,7 @@ mod tests {
                 &["items[0].checkpoint TOO_LARGE"],
             ),
             (|i| i.progress = "p".repeat(1024), &[]),
-            (|i| i.progress = "p".repeat(1025), &["items[0].progress TOO_LARGE"]),
+            (|i| i.progress = "p".repeat(1025), &[]),
             (
                 |i| i.lease_duration = Some(Duration::default()),
                 &["items[0].lease_duration INVALID_FIELD"],

@@ -12,7 +12,7 @@ use crate::scheduler::etag;
 
 use super::number::{to_int32, to_int64};
 use super::time::{self, AGEING, LEASE, RETENTION, to_duration, to_timestamp};
-use super::{Checks, FieldPath, InvalidRequest, names, retry, spec};
+use super::{Checks, FieldPath, InvalidRequest, names, retry, spec, text_for_people};
 
 /// Fields that a mask may name, in the order of the message.
 const FIELDS: [(&str, SettingField); 12] = [
@@ -165,7 +165,7 @@ pub(in crate::grpc) fn pause_topic(
     let (mut checks, root) = (Checks::default(), FieldPath::ROOT);
     let pb::PauseTopicRequest { name, note, until_time } = request;
     let name = names::topic(&mut checks, root.field("name"), &name);
-    checks.at_most_bytes(root.field("note"), note.len(), limit::TOPIC_TEXT_BYTES_MAX);
+    let note = text_for_people(note, limit::TOPIC_TEXT_BYTES_MAX);
     let at = root.field("until_time");
     let until = until_time.and_then(|until| time::timestamp(&mut checks, at, &until));
     if until.is_some_and(|until| until <= now) {
@@ -193,8 +193,6 @@ fn settings(
 ) -> Option<(TopicName, TopicSettings)> {
     refuse_features(checks, path, &topic);
     let name = names::topic(checks, path.field("name"), &topic.name);
-    let text = path.field("description");
-    checks.at_most_bytes(text, topic.description.len(), limit::TOPIC_TEXT_BYTES_MAX);
     let duration = |checks: &mut Checks, field, given: Option<prost_types::Duration>, range| {
         time::duration(checks, path.field(field), given.as_ref(), range)
     };
@@ -210,7 +208,7 @@ fn settings(
         on_full: on_full(checks, path.field("on_full"), topic.on_full),
         group_weights: group_weights(checks, path.field("group_weights"), topic.group_weights),
         retry: retry::retry(checks, path.field("retry"), topic.retry, name.as_ref()),
-        description: topic.description,
+        description: text_for_people(topic.description, limit::TOPIC_TEXT_BYTES_MAX),
     };
     name.map(|name| (name, settings))
 }
@@ -262,8 +260,7 @@ pub(in crate::grpc) fn pause_group(
     let mut checks = Checks::default();
     let pb::PauseGroupRequest { topic, group, note } = request;
     let read = topic_and_group(&mut checks, &topic, &group);
-    let at = FieldPath::ROOT.field("note");
-    checks.at_most_bytes(at, note.len(), limit::TOPIC_TEXT_BYTES_MAX);
+    let note = text_for_people(note, limit::TOPIC_TEXT_BYTES_MAX);
     checks.finish(read.map(|(topic, group)| (topic, group, note)))
 }
 
@@ -396,7 +393,6 @@ mod tests {
         let day = |days: i64| Some(prost_types::Duration { seconds: 86_400 * days, nanos: 0 });
         let wrong = pb::Topic {
             name: "a b".into(),
-            description: "x".repeat(1_025),
             lease_duration: day(2),
             retention: day(367),
             dead_retention: day(-1),
@@ -418,7 +414,6 @@ mod tests {
             [
                 ("topic.max_rate", "FEATURE_UNSUPPORTED"),
                 ("topic.name", "INVALID_FIELD"),
-                ("topic.description", "TOO_LARGE"),
                 ("topic.lease_duration", "INVALID_FIELD"),
                 ("topic.retention", "INVALID_FIELD"),
                 ("topic.dead_retention", "INVALID_FIELD"),
@@ -467,6 +462,6 @@ mod tests {
         let want = TopicPause { until: Some(Time(6_000_000)), note: "why".into() };
         assert_eq!(pause(6, "why").unwrap().1, want);
         assert_eq!(refused(pause(5, "")), [("until_time".to_owned(), "INVALID_FIELD")]);
-        assert_eq!(refused(pause(6, &"x".repeat(1_025))), [("note".to_owned(), "TOO_LARGE")]);
+        assert_eq!(pause(6, &"x".repeat(1_025)).unwrap().1.note.len(), 1_024, "cut and marked");
     }
 }

@@ -104,13 +104,13 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobId, JobKey, PriorityAgeing, ReceiptKey, TopicName};
+use crate::domain::{Job, JobKey, PriorityAgeing, ReceiptKey, TopicName};
 use crate::store::{
     Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage,
-    JobRequest, LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite,
-    PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, Result, RoomQuery,
-    ShardEvent, ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats, SharedState,
-    StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo, codec,
+    JobRequest, LeaseQuery, LeaseQueryResult, LeavingJobs, ListPage, ListQuery, PoliciesPage,
+    PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, Result,
+    RoomQuery, ShardEvent, ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats,
+    SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo, codec,
 };
 
 use connections::ConnectionLane;
@@ -267,7 +267,7 @@ impl Store for RedisStore {
         &self,
         topic: TopicName,
         room: RoomQuery,
-    ) -> StoreFuture<'_, Option<Vec<JobId>>> {
+    ) -> StoreFuture<'_, Option<LeavingJobs>> {
         Box::pin(self.oldest_waiting(topic, room))
     }
 

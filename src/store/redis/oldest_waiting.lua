@@ -1,10 +1,10 @@
 -- flags: allow-oom
--- oldest_waiting: finds the waiting jobs that have to leave a topic so that more fit: those of the lowest priority, of
--- them those with the earliest due time. They leave the line first, as they would leave gaps at its head.
--- ARGV: now, topic, number of jobs to make room for (at most 512), number of waiting jobs that the topic may have, their
--- bytes, number of bytes that it may have (the greatest time: no limit).
--- Reply: 0 if that takes more jobs than there are, or more than 512; else 1 and the ids, none also if the line has too many
--- gaps for one call.
+-- oldest_waiting: finds the waiting jobs that leave a topic for new ones: those of the lowest priority, of them those with
+-- the earliest due time. They leave the line first, as they would leave gaps at its head.
+-- ARGV: now, topic, number of new jobs (at most 256), number of waiting jobs that the topic may have, bytes of the new
+-- jobs, number of bytes that it may have (the greatest time: no limit), jobs and bytes of other callers.
+-- Reply: 0 if there are not enough among the first 512; else 1 and the ids, none also if the line has too many gaps for one
+-- call; or 2 and the ids, if the topic is over its limits without them, too.
 --#include clock
 --#include ready_list
 --#include order_of_mark
@@ -12,12 +12,20 @@
 local PAGE, PAGES, FEW = 64, 8, 16
 local name, jobs, max_waiting, bytes, max_bytes = ARGV[2], ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6] + 0
 local excess, excess_bytes = 0, 0
-if max_waiting < $time.max then
-  excess = math.max(math.min(waiting_count(name) + jobs - max_waiting, jobs), 0)
-end
+if max_waiting < $time.max then excess = math.max(waiting_count(name) + jobs - max_waiting, 0) end
 if max_bytes < $time.max then
-  excess_bytes = (call('HGET', P .. 'topic:' .. name, 'bytes') or 0) + bytes - max_bytes
+  excess_bytes = math.max((call('HGET', P .. 'topic:' .. name, 'bytes') or 0) + bytes - max_bytes, 0)
 end
+
+-- Returns how much has to leave at least, and how much leaves if it is there: `RoomQuery::goals`.
+local function goals(over, new, others)
+  if over == 0 then return 0, 0 end
+  if over > 2 * new then return new, 2 * new end
+  return math.min(over, new), over + others
+end
+local least, goal = goals(excess, jobs, ARGV[7] + 0)
+local least_bytes, goal_bytes = goals(excess_bytes, bytes, ARGV[8] + 0)
+goal = math.min(goal, $call.jobs)
 
 -- Members sort by due time, then by arrival; not as texts, whose order depends on the locale of Redis.
 local function before(x, y)
@@ -85,30 +93,33 @@ local function find(wanted)
   return found
 end
 
--- Returns a reply with those of the jobs that have to leave; nil: they are not enough.
+-- Returns a reply with those of the jobs that leave, and their bytes.
 local function choose(found)
-  local reply, left = { 1 }, excess_bytes
-  local records = found[1] and call('HMGET', P .. 'jobs:' .. name, unpack(found))
+  local reply, left = { 1 }, 0
+  local records = goal_bytes > 0 and found[1] and call('HMGET', P .. 'jobs:' .. name, unpack(found))
   for i = 1, #found do
-    local record, its_bytes = records[i], 0
+    local record, its_bytes = records and records[i], 0
     if record and string.byte(record, $record.apart) >= $apart.counted then
       its_bytes = struct.unpack($record[bytes], record, $record.bytes)
     end
     -- A job that is not counted takes no bytes, so it leaves only to make one job fewer.
-    if excess >= #reply or left > 0 and its_bytes > 0 then
-      reply[#reply + 1], left = found[i], left - its_bytes
+    if goal >= #reply or left < goal_bytes and its_bytes > 0 then
+      reply[#reply + 1], left = found[i], left + its_bytes
     end
   end
-  return left <= 0 and reply or nil
+  return reply, left
 end
 
-if excess_bytes <= 0 then return { 1, unpack(excess > 0 and find(excess) or {}) } end
+if goal == 0 and goal_bytes == 0 then return { 1 } end
 -- How many jobs have the bytes is known once they are read; few do for most.
-for _, wanted in ipairs({ FEW, $call.jobs }) do
-  wanted = math.max(wanted, excess)
+local reply, left = { 1 }, 0
+for _, wanted in ipairs(goal_bytes > 0 and { math.max(FEW, goal), $call.jobs } or { goal }) do
   local found = find(wanted)
-  local reply = found and choose(found) or not found and { 1 }
-  if reply then return reply end
-  if #found < wanted then break end
+  if not found then return { 1 } end
+  reply, left = choose(found)
+  if left >= goal_bytes or #found < wanted then break end
 end
-return { 0 }
+if left < least_bytes then return { 0 } end
+local gone = #reply - 1
+if (gone < excess or left < excess_bytes) and gone >= least then reply[1] = 2 end
+return reply

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use crate::domain::{GroupName, PolicyEffect, TopicPattern, limit};
 use crate::store::{
-    GroupSetting, PoliciesPage, PolicyWrite, PolicyWriteResult, Result, StoredPolicy,
+    GroupSetting, PoliciesPage, PolicyWrite, PolicyWriteResult, Result, StoredPolicy, codec,
 };
 
 use super::reply::unexpected;
@@ -27,7 +27,10 @@ impl RedisStore {
                 PolicyEffect::Forget => ("f", 0),
             };
             call.arg(name.to_string()).arg(u8::from(is_topic)).arg(*expected).arg(*version);
-            call.arg(code).arg(pause_end).arg(&body[..]).arg(groups.len());
+            call.arg(format!("{code}{}", byte_limit(name, body)))
+                .arg(pause_end)
+                .arg(&body[..])
+                .arg(groups.len());
             for setting in groups {
                 let GroupSetting { group, weight: _, paused } = &setting;
                 call.arg(GroupName::text(group.as_ref()))
@@ -61,6 +64,16 @@ impl RedisStore {
             }
         }
         Ok(PoliciesPage { policies, last_sequence })
+    }
+}
+
+/// Returns whether the settings of a policy have a limit of bytes, `1` or `0`; empty: it has no settings.
+fn byte_limit(name: &TopicPattern, body: &[u8]) -> &'static str {
+    let policy = codec::decode_topic_policy(name.clone(), 0, body);
+    match policy.ok().and_then(|policy| policy.settings) {
+        None => "",
+        Some(settings) if settings.max_stored_bytes.is_some() => "1",
+        Some(_) => "0",
     }
 }
 

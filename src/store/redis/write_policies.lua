@@ -1,7 +1,8 @@
 -- flags: allow-oom
 -- write_policies: stores policies of topics, each if the shard has the expected version, with their effects.
 -- ARGV: now, then per policy: name, whether it is a topic (1) or a pattern (0), expected version (0: none), version,
--- effect (`d` delivers, `p` pauses, `f` forgets the topic if it has no job), for `p` the time until which (0: no end),
+-- effect (`d` delivers, `p` pauses, `f` forgets the topic if it has no job; then 1 or 0 if the topic has settings, with or
+-- without a limit of bytes), for `p` the time until which (0: no end),
 -- body, number of settings of groups; per setting: group (empty: the jobs without one), weight, paused (0 or 1).
 -- Reply: now, then per policy: whether it was written (0 or 1), version that the shard has.
 --#include clock
@@ -68,7 +69,7 @@ end
 
 local a = 2
 while a < #ARGV do
-  local name, effect = ARGV[a], ARGV[a + 4]
+  local name, effect, limit = ARGV[a], string.sub(ARGV[a + 4], 1, 1), string.sub(ARGV[a + 4], 2)
   local first = a + 8
   local behind = first + 3 * ARGV[a + 7]
   local stored = call('HGET', policies, name)
@@ -84,8 +85,11 @@ while a < #ARGV do
       if effect == 'f' and not call('HGET', claims, name) then
         -- There is no such topic.
       else
-        -- A limit of bytes that comes again counts the jobs that were written without it.
-        call('HDEL', P .. 'topic:' .. name, 'counting')
+        -- A limit of bytes that comes, or comes again, counts the jobs that were written without it.
+        if (call('HGET', P .. 'topic:' .. name, 'limited') or '') ~= limit then
+          call('HDEL', P .. 'topic:' .. name, 'counting', 'limited')
+          if limit ~= '' then call('HSET', P .. 'topic:' .. name, 'limited', limit) end
+        end
         pause(name, effect == 'p' and ARGV[a + 5] or nil)
         local is_empty = effect == 'f' and call('HLEN', P .. 'jobs:' .. name) == 0
         if is_empty and delete_lanes(name) then delete_topic(name) end

@@ -4,7 +4,7 @@ use rusqlite::params;
 
 use crate::domain::engine::Enqueue;
 use crate::domain::{JobId, TopicName, limit};
-use crate::store::RoomQuery;
+use crate::store::{JobSum, LeavingJobs, RoomQuery};
 
 use super::error_mapping::SqliteResult;
 use super::job_row::{RANKS, rank_of};
@@ -17,7 +17,7 @@ const COUNT: &str = statement(FILE, "count");
 const BYTES: &str = statement(FILE, "bytes");
 const OLDEST: &str = statement(FILE, "oldest");
 
-/// The topic, and the room that it is to have.
+/// The topic, and the new jobs.
 pub(super) struct EvictQuery {
     pub(super) topic: TopicName,
     pub(super) room: RoomQuery,
@@ -33,41 +33,44 @@ const FEW: usize = 16;
 pub(super) fn oldest_waiting(
     session: &mut WriteTransaction<'_>,
     EvictQuery { topic, room }: &EvictQuery,
-) -> SqliteResult<Option<Vec<JobId>>> {
-    let (mut jobs, mut bytes) = (0, 0);
+) -> SqliteResult<Option<LeavingJobs>> {
+    let mut excess = JobSum::default();
     if let Some(max) = room.max_waiting {
-        let excess = (session.waiting_count(topic)? + room.jobs as u64).saturating_sub(max);
-        jobs = usize::try_from(excess).unwrap_or(usize::MAX).min(room.jobs);
+        excess.jobs = (session.waiting_count(topic)? + room.new.jobs).saturating_sub(max);
     }
     if let Some(max) = room.max_bytes {
-        bytes = session.byte_count(topic)?.saturating_add(room.bytes).saturating_sub(max);
+        excess.bytes =
+            session.byte_count(topic)?.saturating_add(room.new.bytes).saturating_sub(max);
     }
-    let Some(topic) = session.topic(topic)? else { return Ok(Some(Vec::new())) };
-    if bytes == 0 {
-        let found = oldest(session, topic, jobs)?;
-        return Ok(Some(found.iter().map(|(.., id, _)| JobId::stored(id)).collect()));
-    }
-    for wanted in [FEW.max(jobs), limit::CALL_JOBS_MAX] {
+    let Some(topic) = session.topic(topic)? else { return Ok(Some(LeavingJobs::default())) };
+    let [least, goal] = room.goals(excess);
+    let jobs = usize::try_from(goal.jobs).unwrap_or(usize::MAX).min(limit::CALL_JOBS_MAX);
+    // How many jobs have the bytes is known once they are read; few do for most.
+    let counts = if goal.bytes == 0 { [jobs; 2] } else { [FEW.max(jobs), limit::CALL_JOBS_MAX] };
+    let (mut ids, mut left) = (Vec::new(), JobSum::default());
+    for wanted in counts {
         let found = oldest(session, topic, wanted)?;
-        let leaving = choose(&found, jobs, bytes);
-        if leaving.is_some() || found.len() < wanted {
-            return Ok(leaving);
+        (ids, left) = choose(&found, goal);
+        if left.bytes >= goal.bytes || found.len() < wanted {
+            break;
         }
     }
-    Ok(None)
+    let is_over = left.jobs < excess.jobs || left.bytes < excess.bytes;
+    let is_enough = left.bytes >= least.bytes;
+    Ok(is_enough.then_some(LeavingJobs { ids, is_over: is_over && left.jobs >= least.jobs }))
 }
 
-/// Returns those that have to leave of the first waiting jobs; `None`: they have fewer bytes.
-fn choose(found: &[Candidate], jobs: usize, mut bytes: u64) -> Option<Vec<JobId>> {
-    let mut leaving = Vec::new();
-    for (.., id, its_bytes) in found {
+/// Returns those that leave of the first waiting jobs, and their sum.
+fn choose(found: &[Candidate], goal: JobSum) -> (Vec<JobId>, JobSum) {
+    let (mut leaving, mut left) = (Vec::new(), JobSum::default());
+    for (.., id, bytes) in found {
         // A job without bytes leaves only to make one job fewer.
-        if jobs > leaving.len() || bytes > 0 && *its_bytes > 0 {
+        if left.jobs < goal.jobs || left.bytes < goal.bytes && *bytes > 0 {
             leaving.push(JobId::stored(id));
-            bytes = bytes.saturating_sub(*its_bytes);
+            left = JobSum { jobs: left.jobs + 1, bytes: left.bytes.saturating_add(*bytes) };
         }
     }
-    (bytes == 0).then_some(leaving)
+    (leaving, left)
 }
 
 /// Returns the first waiting jobs in the order in which they leave.

@@ -55,10 +55,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobId, JobKey, PriorityAgeing, ReceiptKey, TopicName, limit};
+use crate::domain::{Job, JobKey, PriorityAgeing, ReceiptKey, TopicName, limit};
 use crate::store::{
     self, Claim, ClaimResult, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage, JobRequest,
-    LeaseQuery, LeaseQueryResult, ListPage, ListQuery, PoliciesPage, PolicyWrite,
+    LeaseQuery, LeaseQueryResult, LeavingJobs, ListPage, ListQuery, PoliciesPage, PolicyWrite,
     PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, RoomQuery, ShardEvent,
     ShardEvents, ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats, SharedState,
     StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo,
@@ -261,7 +261,7 @@ impl Store for SqliteStore {
         &self,
         topic: TopicName,
         room: RoomQuery,
-    ) -> StoreFuture<'_, Option<Vec<JobId>>> {
+    ) -> StoreFuture<'_, Option<LeavingJobs>> {
         let query = full_topics::EvictQuery { topic, room };
         self.writer.call(SyncLevel::Lazy, 1, query, full_topics::oldest_waiting)
     }

@@ -177,6 +177,9 @@ pub(super) struct StoredQuery {
     pub(super) after_id: Option<String>,
 }
 
+/// Bytes of the ids in [`limit::STORED_JOB_BYTES`]: the sum has those of the jobs.
+const ID_BYTES: u64 = 2 * 36;
+
 /// Bytes of a part of a topic.
 pub(super) struct StoredPart {
     pub(super) bytes: u64,
@@ -194,7 +197,7 @@ pub(super) fn stored(reader: &SqliteReader<'_>, part: &StoredQuery) -> SqliteRes
     let (jobs, bytes, last_id) = row?;
     let is_full = jobs >= STORED_JOBS_MAX as u64;
     Ok(StoredPart {
-        bytes: bytes + jobs * limit::STORED_JOB_BYTES,
+        bytes: bytes + jobs * (limit::STORED_JOB_BYTES - ID_BYTES),
         last_id: last_id.filter(|_| is_full),
     })
 }

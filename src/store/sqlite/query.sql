@@ -22,13 +22,17 @@ ORDER BY due, key LIMIT ?4;
 SELECT id FROM jobs WHERE topic = (SELECT key FROM topics WHERE name = ?1) AND id > ?2
 ORDER BY id LIMIT ?3;
 -- :stored
--- The sizes of a part of a topic, by id. Only rows are read: a length comes from the head of a row, and a payload of a
--- waiting generation is in bodies. A tombstone has no payload any more.
+-- The sizes of a part of a topic, by id: all parts of a job whose size a client chooses, and its id twice, as an index
+-- has it, too. A length comes from the head of a row; what is large lies in other tables.
 SELECT count(*), ifnull(sum(size), 0), max(id) FROM (
   SELECT id,
-         CASE WHEN phase >= 2 AND phase <> 3 AND keep < 0 THEN 0 ELSE bytes END
-         + ifnull(length(life), 0) + ifnull(length(attempts), 0) + ifnull(length(result), 0)
+         2 * length(id) + ifnull(length(spec), 0) + ifnull(length(payload), 0)
+         + ifnull(length(life), 0) + ifnull(length(attempts), 0) + ifnull(length(result), 0) + ifnull(length(worker), 0)
+         + CASE WHEN large THEN ifnull((SELECT length(payload) FROM bodies WHERE bodies.key = jobs.key * 2), 0)
+           ELSE 0 END
          + CASE WHEN next THEN ifnull((SELECT length(payload) FROM bodies WHERE bodies.key = jobs.key * 2 + 1), 0)
+           ELSE 0 END
+         + CASE WHEN checkpoint THEN ifnull((SELECT length(checkpoint) FROM checkpoints WHERE checkpoints.key = jobs.key), 0)
            ELSE 0 END AS size
   FROM jobs WHERE topic = (SELECT key FROM topics WHERE name = ?1) AND id > ?2
   ORDER BY id LIMIT ?3);

@@ -17,7 +17,7 @@ pub use claim::{
     Claim, ClaimResult, LeasedJob, LostClaim, StreamDemand, TopicDemand, TopicLeases,
     TopicRemainder, Unclaim, UnclaimResult,
 };
-pub use enqueue::{NewJob, RoomQuery, WriteResult};
+pub use enqueue::{JobSum, LeavingJobs, NewJob, RoomQuery, WriteResult};
 pub use explain::ExplainedJob;
 pub use groups::{GroupSetting, GroupsQuery, ShardGroupStats};
 pub use heartbeat::{DataLoss, Heartbeat, ReplicaHeartbeat, SharedState};

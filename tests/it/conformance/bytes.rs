@@ -10,7 +10,7 @@ use ringq::domain::{
     GroupName, JobId, OnConflict, Payload, RetentionRule, Spec, State, TopicName, When,
 };
 use ringq::store::{
-    JobRequest, LeaseSettlement, LeasedJob, NewJob, RedriveBatch, RoomQuery, SettleAction,
+    JobRequest, JobSum, LeaseSettlement, LeasedJob, NewJob, RedriveBatch, RoomQuery, SettleAction,
     WriteResult, all_or_worst_error,
 };
 
@@ -58,6 +58,7 @@ async fn evict(q: &Fixture, room: RoomQuery) -> Vec<String> {
     let Some(oldest) = q.store.oldest_waiting(topic(TOPIC), room).await.unwrap() else {
         return vec!["in vain".to_owned()];
     };
+    let oldest = oldest.ids;
     let evict = Command::Evict { frees_bytes: true };
     let request = |id: &JobId| JobRequest::new(key(TOPIC, id.as_str()), evict.clone());
     let evicted = q.store.apply(oldest.iter().map(request).collect()).await;
@@ -66,7 +67,7 @@ async fn evict(q: &Fixture, room: RoomQuery) -> Vec<String> {
 }
 
 fn room_for(bytes: u64, max: u64) -> RoomQuery {
-    RoomQuery { jobs: 1, bytes, max_bytes: Some(max), ..RoomQuery::default() }
+    RoomQuery { new: JobSum { jobs: 1, bytes }, max_bytes: Some(max), ..RoomQuery::default() }
 }
 
 pub(crate) async fn a_topic_without_room_for_the_bytes_takes_no_job(q: Fixture) {
@@ -254,7 +255,8 @@ pub(crate) async fn the_oldest_jobs_leave_until_there_is_room(q: Fixture) {
     assert_counted(&q, TOPIC, 600, "only a tombstone is left").await;
     assert_eq!(evict(&q, room_for(300, 500)).await, ["b", "c"]);
     // Two jobs leave for the number of jobs, of which one has no bytes, and one more for the bytes.
-    let room = RoomQuery { jobs: 2, max_waiting: Some(3), ..room_for(50, 100) };
+    let new = JobSum { jobs: 2, bytes: 50 };
+    let room = RoomQuery { new, max_waiting: Some(3), ..room_for(50, 100) };
     assert_eq!(evict(&q, room).await, ["none", "d"]);
     assert_eq!(evict(&q, room_for(60, 100)).await, ["e"]);
     assert_counted(&q, TOPIC, 0, "nothing is left").await;
@@ -356,15 +358,46 @@ pub(crate) async fn a_lease_from_before_the_limit_ends_as_ever(q: Fixture) {
     assert_counted(&q, TOPIC, 10, "one waits for its retry").await;
 }
 
-pub(crate) async fn a_change_of_the_policy_counts_what_was_left_out(q: Fixture) {
+/// A topic over its bytes loses twice the bytes of the new job, or as many as come where it has no more, or nothing.
+pub(crate) async fn a_topic_over_its_bytes_loses_twice_what_comes(q: Fixture) {
+    q.put(sized("dead", 600)).await;
+    q.end(&q.claim_one().await, dead_lettered()).await;
+    for n in 0..7 {
+        q.put(sized(&n.to_string(), 100)).await;
+    }
+    let found = async |bytes, max| {
+        let found = q.store.oldest_waiting(topic(TOPIC), room_for(bytes, max)).await.unwrap();
+        found.map(|found| (found.ids.len(), found.is_over))
+    };
+    // 1,300 are stored, 700 of them wait.
+    assert_eq!(found(100, 1_400).await, Some((0, false)));
+    assert_eq!(found(100, 1_200).await, Some((2, false)), "down to the limit");
+    assert_eq!(found(100, 1_199).await, Some((2, true)));
+    assert_eq!(found(100, 100).await, Some((2, true)));
+    assert_eq!(found(350, 350).await, Some((7, true)));
+    assert_eq!(found(400, 400).await, Some((7, true)), "there are fewer than twice as many");
+    assert_eq!(found(700, 700).await, Some((7, true)));
+    assert_eq!(found(701, 701).await, None, "it would have more than before");
+    assert_eq!(found(701, 1_300).await, None, "it has its limit, and would have more");
+}
+
+pub(crate) async fn a_limit_of_bytes_that_comes_counts_what_was_left_out(q: Fixture) {
     for id in ["1", "2"] {
         q.put(limited(id, 10, 1_000)).await;
     }
     // By a server that does not have the limit.
     q.put(NewJob { max_bytes: None, ..sized("3", 100) }).await;
-    q.configure_groups(topic(TOPIC), Vec::new()).await.unwrap();
+    q.set_settings(topic(TOPIC), Some(1_000)).await.unwrap();
     q.put(limited("4", 1, 1_000)).await;
     assert_counted(&q, TOPIC, 121, "all of them").await;
+    // Another change keeps the count; a limit that comes again counts anew.
+    q.set_settings(topic(TOPIC), Some(2_000)).await.unwrap();
+    assert_counted(&q, TOPIC, 121, "still").await;
+    q.set_settings(topic(TOPIC), None).await.unwrap();
+    q.put(NewJob { max_bytes: None, ..sized("5", 100) }).await;
+    q.set_settings(topic(TOPIC), Some(2_000)).await.unwrap();
+    q.put(limited("6", 1, 1_000)).await;
+    assert_counted(&q, TOPIC, 222, "those of the time without the limit, too").await;
 }
 
 pub(crate) async fn a_topic_above_its_bytes_takes_what_does_not_grow_it(q: Fixture) {

@@ -9,12 +9,13 @@ use bytes::Bytes;
 use ringq::clock::{Clock, ManualClock};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{
-    Durability, Job, PolicyEffect, ShardName, State, Time, TopicName, TopicPattern, limit,
+    Durability, Job, PolicyEffect, ShardName, State, Time, TopicName, TopicPattern, TopicPolicy,
+    TopicSettings, limit,
 };
 use ringq::store::{
     Claim, GroupSetting, LeaseExtension, LeaseRefusal, LeaseSettlement, LeasedJob, ListQuery,
     NewJob, PolicyWrite, RunningLease, SettleCommandReply, ShardTopicStats, StatsOptions, Store,
-    StreamDemand, TopicDemand, TopicLeases, Unclaim, WriteResult, redis, sqlite,
+    StreamDemand, TopicDemand, TopicLeases, Unclaim, WriteResult, codec, redis, sqlite,
 };
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
@@ -448,11 +449,32 @@ impl Fixture {
         name: TopicName,
         groups: Vec<GroupSetting>,
     ) -> ringq::store::Result<()> {
+        self.set_policy(name, groups, Bytes::new()).await
+    }
+
+    /// Gives a topic settings, with a limit of bytes or without.
+    pub(crate) async fn set_settings(
+        &self,
+        name: TopicName,
+        max_stored_bytes: Option<u64>,
+    ) -> ringq::store::Result<()> {
+        let mut policy = TopicPolicy::new(TopicPattern::Exact(name.clone()), self.now());
+        policy.settings = Some(TopicSettings { max_stored_bytes, ..TopicSettings::default() });
+        let body = codec::encode_topic_policy(&policy).into();
+        self.set_policy(name, Vec::new(), body).await
+    }
+
+    async fn set_policy(
+        &self,
+        name: TopicName,
+        groups: Vec<GroupSetting>,
+        body: Bytes,
+    ) -> ringq::store::Result<()> {
         let name = TopicPattern::Exact(name);
         let stored = self.store.policies(0, limit::CALL_JOBS_MAX).await?.policies;
         let expected = stored.iter().find(|policy| policy.name == name);
         let expected = expected.map_or(0, |policy| policy.version);
-        let (version, effect, body) = (expected + 1, PolicyEffect::Deliver, Bytes::new());
+        let (version, effect) = (expected + 1, PolicyEffect::Deliver);
         let write = PolicyWrite { name, expected, version, effect, groups, body };
         let written = self.store.write_policies(vec![write], None).await?;
         assert!(written[0].is_written);

@@ -6,7 +6,8 @@ use rand::prelude::*;
 use ringq::domain::engine::{Command, NotWrittenReason};
 use ringq::domain::{EnqueueOutcome, GroupName, JobId, OnConflict, Spec, State};
 use ringq::store::{
-    CarriedHistory, JobRequest, NewJob, RoomQuery, StoreFuture, WriteResult, all_or_worst_error,
+    CarriedHistory, JobRequest, JobSum, LeavingJobs, NewJob, RoomQuery, StoreFuture, WriteResult,
+    all_or_worst_error,
 };
 
 use super::fixture::Fixture;
@@ -40,8 +41,9 @@ async fn waiting(q: &Fixture, name: &str) -> u64 {
 
 /// Makes room as a server does; returns the ids of the evicted jobs.
 async fn evict(q: &Fixture, jobs: usize, max: u64) -> Vec<String> {
-    let room = RoomQuery { jobs, max_waiting: Some(max), ..RoomQuery::default() };
-    let oldest = q.store.oldest_waiting(topic(TOPIC), room).await.unwrap().unwrap();
+    let new = JobSum { jobs: jobs as u64, bytes: 0 };
+    let room = RoomQuery { new, max_waiting: Some(max), ..RoomQuery::default() };
+    let oldest = q.store.oldest_waiting(topic(TOPIC), room).await.unwrap().unwrap().ids;
     let evict = Command::Evict { frees_bytes: false };
     let request = |id: &JobId| JobRequest::new(key(TOPIC, id.as_str()), evict.clone());
     let evicted = q.store.apply(oldest.iter().map(request).collect()).await;
@@ -306,6 +308,68 @@ pub(crate) async fn room_is_made_again_and_again_without_a_claim(q: Fixture) {
         next += count;
     }
     assert_eq!((q.state("first").await, waiting(&q, TOPIC).await), (Some(State::Ready), 1_200));
+}
+
+/// Whatever the numbers: either the new jobs are written after the jobs that are found have left, and no more wait than
+/// before or than the limit allows, or none is found. A topic over its limit loses two for each new job at most.
+pub(crate) async fn jobs_leave_for_jobs_that_are_written_then(q: Fixture) {
+    let mut cases = 0;
+    for (waits, new) in [0, 1, 2, 7, 40].into_iter().flat_map(|w| [1, 2, 7].map(|new| (w, new))) {
+        for max in [1, 2, 7, 40].into_iter().filter(|max| *max >= new) {
+            for in_groups in [false, true] {
+                cases += 1;
+                let name = format!("case{cases}");
+                let job = |id: String, max_waiting| match in_groups {
+                    true => in_group("g", NewJob { max_waiting, ..job_in(&name, &id) }),
+                    false => NewJob { max_waiting, ..job_in(&name, &id) },
+                };
+                let old = (0..waits).map(|n| job(format!("{n:03}"), None)).collect();
+                put_all(&q, old).await;
+                let found = leaving(&q, &name, new, max).await;
+                let what = format!("{waits} wait, {new} come, {max} may wait: {found:?}");
+                let excess = (waits + new).saturating_sub(max);
+                let goes = excess.min(2 * new).min(waits);
+                let ids: Vec<String> = found.ids.iter().map(ToString::to_string).collect();
+                let first: Vec<String> = (0..goes).map(|n| format!("{n:03}")).collect();
+                assert_eq!((ids, found.is_over), (first, goes < excess), "{what}");
+                let limit = if found.is_over { None } else { Some(max) };
+                let jobs = (0..new).map(|n| job(format!("new{n}"), limit)).collect();
+                assert!(put_all(&q, jobs).await.iter().all(|is_written| *is_written), "{what}");
+                let now = waiting(&q, &name).await;
+                assert_eq!(now, waits + new - goes, "{what}");
+                assert!(now <= waits.max(max) && (now <= max || now + new == waits), "{what}");
+            }
+        }
+    }
+}
+
+/// Finds the jobs that leave for new ones, and makes them leave.
+async fn leaving(q: &Fixture, name: &str, new: u64, max: u64) -> LeavingJobs {
+    let new = JobSum { jobs: new, bytes: 0 };
+    let room = RoomQuery { new, max_waiting: Some(max), ..RoomQuery::default() };
+    let found = q.store.oldest_waiting(topic(name), room).await.unwrap().unwrap();
+    let evict =
+        |id: &JobId| JobRequest::new(key(name, id.as_str()), Command::Evict { frees_bytes: false });
+    let evicted = q.store.apply(found.ids.iter().map(evict).collect()).await;
+    assert!(all_or_worst_error(evicted).unwrap().iter().all(|applied| applied.is_done()));
+    found
+}
+
+pub(crate) async fn room_for_other_callers_is_made_only_down_to_the_limit(q: Fixture) {
+    q.put_ids(&["1", "2", "3", "4", "5", "6", "7", "8"]).await;
+    let found = async |max, others| {
+        let new = JobSum { jobs: 1, bytes: 0 };
+        let others = JobSum { jobs: others, bytes: 0 };
+        let room = RoomQuery { new, max_waiting: Some(max), max_bytes: None, others };
+        let found = q.store.oldest_waiting(topic(TOPIC), room).await.unwrap().unwrap();
+        (found.ids.len(), found.is_over)
+    };
+    assert_eq!(found(9, 5).await, (0, false), "there is room");
+    assert_eq!(found(8, 5).await, (6, false));
+    assert_eq!(found(7, 5).await, (7, false));
+    assert_eq!(found(7, 500).await, (8, false));
+    assert_eq!(found(6, 5).await, (2, true), "each caller for itself");
+    assert_eq!(found(0, 5).await, (2, true));
 }
 
 pub(crate) async fn a_job_that_returns_past_its_expire_time_needs_room(q: Fixture) {

@@ -132,7 +132,8 @@ macro_rules! conformance {
                 at_most_512_jobs_leave_for_one
                 jobs_from_before_the_limit_count_soon
                 a_lease_from_before_the_limit_ends_as_ever
-                a_change_of_the_policy_counts_what_was_left_out
+                a_topic_over_its_bytes_loses_twice_what_comes
+                a_limit_of_bytes_that_comes_counts_what_was_left_out
                 a_topic_above_its_bytes_takes_what_does_not_grow_it
                 room_for_bytes_is_made_among_groups_and_many_jobs
                 the_bytes_are_those_of_the_jobs_whatever_happens_to_them
@@ -152,6 +153,8 @@ macro_rules! conformance {
                 jobs_past_their_expire_time_leave_first_and_make_room
                 a_limit_holds_for_the_jobs_that_have_it_alone
                 room_is_made_again_and_again_without_a_claim
+                jobs_leave_for_jobs_that_are_written_then
+                room_for_other_callers_is_made_only_down_to_the_limit
                 a_job_that_returns_past_its_expire_time_needs_room
                 a_refused_job_creates_no_topic
                 jobs_of_a_call_arrive_and_count_in_their_order_whatever_their_limits
@@ -413,6 +416,7 @@ macro_rules! conformance {
                 each_state_is_purged_alone
                 what_runs_is_revoked_and_its_next_generation_goes_too
                 what_was_enqueued_since_the_begin_stays
+                a_generation_that_was_enqueued_since_the_begin_stays
                 what_the_purge_itself_has_cancelled_stays
                 a_job_that_left_the_state_meanwhile_stays
                 a_job_that_moved_on_to_another_named_state_goes
@@ -514,6 +518,7 @@ macro_rules! conformance {
                 many_jobs_are_estimated
                 topics_are_counted_apart_and_only_if_that_is_asked_for
                 all_parts_of_a_job_count_and_go_with_it
+                a_job_of_every_field_counts_whole
                 errors_of_attempts_count
                 a_topic_whose_jobs_are_done_takes_almost_nothing
             }

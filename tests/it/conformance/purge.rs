@@ -90,6 +90,34 @@ pub(crate) async fn what_was_enqueued_since_the_begin_stays(q: Fixture) {
     assert_eq!(q.claim_ids().await, ["replaced", "new"]);
 }
 
+/// A generation that was enqueued behind a running job since the begin takes its place; one of before goes with it.
+pub(crate) async fn a_generation_that_was_enqueued_since_the_begin_stays(q: Fixture) {
+    let policies = [OnConflict::Replace, OnConflict::Reschedule];
+    let retentions = [RetentionRule::Nothing, RetentionRule::Record(RETENTION)];
+    let kinds = policies.into_iter().flat_map(|policy| retentions.map(|kept| (policy, kept)));
+    for (n, (on_conflict, retention)) in kinds.enumerate() {
+        let id = format!("j{n}");
+        let leased = q.run(NewJob { retention, ..new_job(&id) }).await;
+        let next = || NewJob { on_conflict, retention, ..new_job(&id) };
+        let begin = q.now();
+        q.sleep(1);
+        q.put(next()).await;
+        let running = batch(&[&id], &[State::Running], begin);
+        let revoked = Some((OWNER, 1, leased.token));
+        let purged = purge_on(&*q.store, running).await;
+        assert_eq!(one(purged), Some(Deleted { previous: State::Running, revoked }), "{id}");
+        assert_eq!(q.settle(ack(&leased)).await, Err(LeaseRefusal::Stale), "{id}");
+        assert_eq!(q.state(&id).await, Some(State::Ready), "{id}");
+        let again = q.claim_one().await;
+        assert_eq!((again.key.id.as_str(), again.deliveries), (&*id, 0));
+        // Now it was there before the call.
+        q.put(next()).await;
+        q.sleep(1);
+        assert_eq!(purge(&q, &[&id], &[State::Running]).await, [Some(State::Running)]);
+        assert!(q.claim_ids().await.is_empty(), "{id}");
+    }
+}
+
 pub(crate) async fn what_the_purge_itself_has_cancelled_stays(q: Fixture) {
     q.put_ids(&["a"]).await;
     let begin = q.now();

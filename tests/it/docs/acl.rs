@@ -113,7 +113,8 @@ async fn is_enough_on(redis: &Redis) {
     client.enqueue(job("mail").with_id("later").with_delay(millis(600_000))).await;
     let later = client.list("mail", JobState::Scheduled).await;
     assert_eq!(later.len(), 1);
-    let request = ringq::pb::RedriveJobsRequest { topic: "mail".into(), ..Default::default() };
+    let request =
+        ringq::pb::RedriveJobsRequest { topic: "mail".into(), all: true, ..Default::default() };
     let redriven = client.admin.clone().redrive_jobs(request).await.unwrap();
     assert_eq!(redriven.into_inner().redriven_count, 1);
     assert_eq!(worker.next().await.id, "dead");

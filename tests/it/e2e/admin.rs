@@ -179,14 +179,14 @@ async fn redrive_counts_moves_and_skips() {
     };
     bury(&client, "mail", &["a", "b", "c", "d"]).await;
     client.enqueue(job("mail").with_id("alive").with_delay(millis(60_000))).await;
-    let all = RedriveJobsRequest { topic: "mail".into(), ..Default::default() };
+    let all = RedriveJobsRequest { topic: "mail".into(), all: true, ..Default::default() };
 
     let count = RedriveJobsRequest { validate_only: true, ..all.clone() };
     assert_eq!(redrive(count).await, (4, 0));
     assert_eq!(client.stats("mail").await.dead, 4, "only counted");
 
     let named = ["a", "alive", "missing"].map(String::from).to_vec();
-    let request = RedriveJobsRequest { ids: named, ..all.clone() };
+    let request = RedriveJobsRequest { ids: named, all: false, ..all.clone() };
     assert_eq!(redrive(request).await, (1, 2));
     let a = client.pull_one("mail").await;
     assert_eq!((a.id.as_str(), a.attempt), ("a", 1));
@@ -196,7 +196,7 @@ async fn redrive_counts_moves_and_skips() {
     client.enqueue(job("rescue").with_id("b").with_delay(millis(60_000))).await;
     let ids = ["b", "c"].map(String::from).to_vec();
     let target_topic = "rescue".to_owned();
-    let request = RedriveJobsRequest { ids, target_topic, ..all.clone() };
+    let request = RedriveJobsRequest { ids, all: false, target_topic, ..all.clone() };
     assert_eq!(redrive(request).await, (1, 1));
     assert_eq!(client.find("mail", "c").await, None);
     assert_eq!(client.state("mail", "b").await, JobState::Dead);
@@ -205,9 +205,9 @@ async fn redrive_counts_moves_and_skips() {
     assert_eq!(redrive(all.clone()).await, (2, 0));
     let back: BTreeSet<_> = client.pull_now("mail", 10).await.into_iter().map(|d| d.id).collect();
     assert_eq!(back, ["b", "d"].map(String::from).into());
-    assert_eq!(redrive(all).await, (0, 0));
+    assert_eq!(redrive(all.clone()).await, (0, 0));
 
-    let nowhere = RedriveJobsRequest { topic: "nowhere".into(), ..Default::default() };
+    let nowhere = RedriveJobsRequest { topic: "nowhere".into(), ..all };
     let status = client.admin.clone().redrive_jobs(nowhere).await.unwrap_err();
     assert_refused(&status, Code::NotFound, "TOPIC_NOT_FOUND", "");
 }
@@ -239,6 +239,7 @@ async fn a_redrive_puts_back_dead_letters_alone_unless_states_name_others() {
         let request = RedriveJobsRequest {
             topic: "mail".into(),
             ids: ids.to_vec(),
+            all: ids.is_empty(),
             states: states.iter().map(|&state| state.into()).collect(),
             target_topic: target.into(),
             ttl: (states.contains(&JobState::Expired)).then(|| proto(millis(60_000))),
@@ -292,7 +293,7 @@ async fn a_redrive_ends_though_its_jobs_die_again_at_once() {
             }
         }
     });
-    let all = RedriveJobsRequest { topic: "mail".into(), ..Default::default() };
+    let all = RedriveJobsRequest { topic: "mail".into(), all: true, ..Default::default() };
     for validate_only in [true, false, false] {
         let before = client.stats("mail").await;
         let request = RedriveJobsRequest { validate_only, ..all.clone() };
@@ -315,7 +316,8 @@ async fn a_redrive_at_a_rate_spreads_the_due_times() {
     let server = Server::start().await;
     let client = server.connect().await;
     bury(&client, "mail", &["a", "b", "c", "d"]).await;
-    let request = RedriveJobsRequest { topic: "mail".into(), max_rate: 2.0, ..Default::default() };
+    let topic = "mail".into();
+    let request = RedriveJobsRequest { topic, all: true, max_rate: 2.0, ..Default::default() };
     let begin = Instant::now();
     client.admin.clone().redrive_jobs(request).await.unwrap();
     let took = begin.elapsed();

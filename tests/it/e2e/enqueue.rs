@@ -2,15 +2,15 @@ use std::collections::HashSet;
 
 use ringq::pb::payload::Kind;
 use ringq::pb::{
-    BatchEnqueueRequest, ConflictPolicy, Durability, EnqueueOutcome, EnqueueRequest, JobSpec,
-    JobState, NackAction, Payload, StreamRequest,
+    AckItem, BatchEnqueueRequest, ConflictPolicy, Durability, EnqueueOutcome, EnqueueRequest,
+    JobSpec, JobState, NackAction, Payload, StreamRequest,
 };
 use tonic::{Code, Request};
 use tonic_types::StatusExt as _;
 
 use crate::harness::{
-    Client, JobExt as _, Server, Setup, SinceEpoch as _, assert_refused, job, millis, nack,
-    request, take, wall_now,
+    Client, JobExt as _, JsonClient, Server, Setup, SinceEpoch as _, assert_refused, job, millis,
+    nack, request, take, wall_now,
 };
 
 fn is_server_made(id: &str) -> bool {
@@ -69,9 +69,12 @@ async fn payload_and_headers_reach_the_worker_exactly_as_they_were_sent() {
         Payload { kind: Some(Kind::Text(text)), content_type: "application/vnd.x+json".into() },
         Payload { kind: Some(Kind::Data(every_byte.into())), content_type: "a/b; c=d".into() },
         Payload { kind: Some(Kind::Data(vec![b'z'; 1 << 20].into())), ..Default::default() },
+        Payload { kind: Some(Kind::Data(Vec::new().into())), content_type: "a/b".into() },
+        Payload { kind: Some(Kind::Text(String::new())), ..Default::default() },
     ];
     for payload in payloads {
         let mut spec = job("mail").with_header("tenant", "ä ö").with_header("empty", "");
+        spec = spec.with_retention(millis(60_000));
         spec.payload = Some(payload.clone());
         let id = client.enqueue(spec.clone()).await.id;
         let stored = client.get("mail", &id).await.spec.unwrap();
@@ -84,7 +87,28 @@ async fn payload_and_headers_reach_the_worker_exactly_as_they_were_sent() {
             assert_eq!(delivered.content_type, payload.content_type);
         }
         assert_eq!(delivery.headers, spec.headers);
-        client.ack(&delivery.receipt).await;
+        // A result, too.
+        let (receipt, result) = (delivery.receipt, Some(payload.clone()));
+        let ack = AckItem { receipt, result, ..AckItem::default() };
+        assert_eq!(client.ack_items(vec![ack]).await, []);
+        let result = client.get("mail", &id).await.result.unwrap();
+        assert_eq!(result.kind, payload.kind);
+    }
+}
+
+#[tokio::test]
+async fn an_empty_payload_keeps_its_kind_as_json() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let mut json = JsonClient::connect(server.http).await;
+    for kind in ["data", "text"] {
+        let job = serde_json::json!({ "topic": kind, "id": "a", "payload": { kind: "" } });
+        json.ok("QueueService/Enqueue", &serde_json::json!({ "job": job })).await;
+        let delivered = client.pull_one(kind).await.payload.unwrap().kind.unwrap();
+        assert_eq!(matches!(delivered, Kind::Data(_)), kind == "data", "{delivered:?}");
+        let get = serde_json::json!({ "topic": kind, "id": "a" });
+        let answer = json.ok("QueueService/Get", &get).await;
+        assert_eq!(answer["job"]["spec"]["payload"][kind], "", "{answer}");
     }
 }
 

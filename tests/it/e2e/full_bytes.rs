@@ -2,13 +2,14 @@
 
 use ringq::pb::payload::Kind;
 use ringq::pb::{
-    AckItem, DeleteRequest, Delivery, JobSpec, JobState, NackAction, OverflowPolicy, Topic,
+    AckItem, DeleteRequest, Delivery, JobSpec, JobState, NackAction, OverflowPolicy,
+    PauseGroupRequest, PauseTopicRequest, ResumeGroupRequest, ResumeTopicRequest, Topic,
     UpdateTopicRequest,
 };
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
-use crate::harness::{Client, Server, eventually, job, nack, proto, request};
+use crate::harness::{Client, Redis, Server, Setup, eventually, job, nack, proto, request};
 
 use super::full::{Fleet, create, enqueue, taken};
 
@@ -99,6 +100,70 @@ async fn a_limit_counts_what_is_there() {
     let pulled = client.pull_now("old", 64).await;
     client.ack_all(&crate::harness::receipts(&pulled)).await;
     assert_eq!(taken(&enqueue(other, jobs(30)).await), 20);
+}
+
+/// Changes of the policy that leave the limit in force keep the count of a Redis; a limit that comes counts all jobs.
+#[tokio::test]
+async fn only_a_limit_that_comes_counts_the_jobs_again() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = Setup::on(&redis.url()).start().await;
+    let client = server.connect().await;
+    assert_eq!(taken(&enqueue(&client, vec![sized(10); 700]).await), 700);
+    let field = async |name: &str| redis.command(&["HGET", "ringq:{s0}:topic:t", name]).await;
+    let is_counted = async || field("counting").await.contains("done");
+    let count = async || {
+        for _ in 0..4 {
+            client.enqueue(sized(0)).await;
+        }
+        assert!(is_counted().await);
+    };
+    let limit = limited(1 << 40, OverflowPolicy::Reject);
+    set_limit(&client, limit.clone()).await;
+    assert!(!is_counted().await);
+    count().await;
+    let mut topics = client.topics.clone();
+    let (name, topic) = (
+        || "t".to_owned(),
+        |topic| UpdateTopicRequest { topic: Some(topic), ..Default::default() },
+    );
+    for change in 0..6 {
+        match change {
+            0 => {
+                _ = topics
+                    .pause_topic(PauseTopicRequest { name: name(), ..Default::default() })
+                    .await
+                    .unwrap()
+            }
+            1 => _ = topics.resume_topic(ResumeTopicRequest { name: name() }).await.unwrap(),
+            2 => {
+                _ = topics
+                    .pause_group(PauseGroupRequest { topic: name(), ..Default::default() })
+                    .await
+                    .unwrap()
+            }
+            3 => {
+                _ = topics
+                    .resume_group(ResumeGroupRequest { topic: name(), ..Default::default() })
+                    .await
+                    .unwrap()
+            }
+            4 => set_limit(&client, limited(1 << 41, OverflowPolicy::Reject)).await,
+            _ => {
+                _ = topics
+                    .update_topic(topic(Topic { priority: Some(3), ..limit.clone() }))
+                    .await
+                    .unwrap()
+            }
+        }
+        assert!(is_counted().await, "change {change}");
+    }
+    set_limit(&client, limited(0, OverflowPolicy::Reject)).await;
+    assert!(!is_counted().await);
+    client.enqueue(sized(1_000)).await;
+    set_limit(&client, limit).await;
+    assert!(!is_counted().await);
+    count().await;
+    assert!(field("bytes").await.contains("8000"));
 }
 
 #[tokio::test]

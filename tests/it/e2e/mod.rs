@@ -62,6 +62,8 @@ mod json_worker;
 mod jwt;
 /// Writes that reach Redis late.
 mod late;
+/// Texts for people that are longer than their limit.
+mod long_texts;
 /// Shards that lose their data, and files that are moved.
 mod lost_data;
 /// Modes of the files of a server.
@@ -70,6 +72,8 @@ mod modes;
 mod naive;
 /// Reports of a server about a Redis that dies: log, probes and server info.
 mod outage;
+/// Topics that are over their limits.
+mod over_limit;
 /// Calls that wait too long for a shard.
 mod overload;
 /// The life of the process: SIGTERM, bad starts, a full disk.

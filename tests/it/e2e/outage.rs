@@ -277,7 +277,7 @@ async fn jobs_that_are_not_put_back_are_reported_with_their_topic_and_their_shar
     let client = server.connect().await;
     client.enqueue(job("mail")).await;
     redis.kill();
-    let all = RedriveJobsRequest { topic: "mail".into(), ..Default::default() };
+    let all = RedriveJobsRequest { topic: "mail".into(), all: true, ..Default::default() };
     let answer = client.admin.clone().redrive_jobs(all).await.unwrap().into_inner();
     assert_eq!(answer.unreachable_shards, ["s1"]);
     let line = eventually("the change is logged", async || {

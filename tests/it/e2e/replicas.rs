@@ -238,7 +238,7 @@ async fn a_redrive_names_it(here: &Client, on_b: &[String]) {
         RedriveJobsRequest { topic: "t".to_owned(), ids: on_b.to_vec(), ..Default::default() };
     let refused = here.admin.clone().redrive_jobs(named).await.unwrap_err();
     assert_refused(&refused, Code::Unavailable, "SHARD_UNAVAILABLE", "");
-    let all = RedriveJobsRequest { topic: "t".to_owned(), ..Default::default() };
+    let all = RedriveJobsRequest { topic: "t".to_owned(), all: true, ..Default::default() };
     let all = here.admin.clone().redrive_jobs(all).await.unwrap().into_inner();
     assert_eq!((all.redriven_count, all.unreachable_shards), (0, vec!["b".to_owned()]));
 }

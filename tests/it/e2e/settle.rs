@@ -309,7 +309,7 @@ async fn a_job_climbs_its_ladder_and_becomes_a_dead_letter_that_can_be_redriven(
     let stats = client.stats("mail").await;
     assert_eq!((stats.dead, stats.dead_total, stats.backoff), (1, 1, 0));
 
-    let redrive = RedriveJobsRequest { topic: "mail".into(), ..Default::default() };
+    let redrive = RedriveJobsRequest { topic: "mail".into(), all: true, ..Default::default() };
     let answer = client.admin.clone().redrive_jobs(redrive).await.unwrap().into_inner();
     assert_eq!((answer.redriven_count, answer.skipped_count), (1, 0));
     let again = worker.next().await;

@@ -2,7 +2,7 @@
 
 use ringq::domain::conflict::ConflictAction;
 use ringq::domain::{JobId, JobKey, State, TopicName};
-use ringq::store::NewJob;
+use ringq::store::{LeavingJobs, NewJob};
 
 use super::coverage::Seen;
 use super::held::Held;
@@ -43,20 +43,24 @@ impl Reference {
         full
     }
 
-    /// Returns the waiting jobs that have to leave a topic so that `jobs` more fit, where none has expired.
+    /// Returns the waiting jobs that leave a topic for `jobs` new ones, where none has expired, and whether it is over its
+    /// limit without them, too: it loses two for each new job at most.
     pub(super) fn oldest_waiting(
         &mut self,
         topic: &TopicName,
         jobs: usize,
         max_waiting: u64,
-    ) -> Vec<JobId> {
-        let wanted = (self.waiting(topic) + jobs as u64).saturating_sub(max_waiting);
+    ) -> LeavingJobs {
+        let excess = (self.waiting(topic) + jobs as u64).saturating_sub(max_waiting);
+        let wanted = excess.min(2 * jobs as u64);
         self.seen.insert(Seen::Oldest { full: wanted > 0 });
         let mut waiting = self.of(topic);
         waiting.retain(|held| held.waits());
         waiting.sort_by_key(|held| (held.job.priority, held.job.due_time, held.arrival));
-        let wanted = usize::try_from(wanted).unwrap().min(jobs);
-        waiting.iter().take(wanted).map(|held| held.job.key.id.clone()).collect()
+        let leaving = waiting.iter().take(usize::try_from(wanted).unwrap());
+        let ids: Vec<JobId> = leaving.map(|held| held.job.key.id.clone()).collect();
+        let is_over = (ids.len() as u64) < excess && ids.len() >= jobs;
+        LeavingJobs { ids, is_over }
     }
 
     /// Makes a waiting job EXPIRED; returns whether it was one.

@@ -524,6 +524,20 @@ impl Reference {
         Some(Deleted { previous, revoked })
     }
 
+    /// Deletes a job; a generation that was enqueued behind it since `begin` takes its place.
+    fn purge_job(&mut self, key: &JobKey, begin: Time) -> Option<Deleted> {
+        let held = self.jobs.get_mut(key)?;
+        let next = held.next.take_if(|next| next.job.create_time > begin);
+        let Some(next) = next else { return self.delete(key) };
+        let now = self.now;
+        let revoked = held.lease.as_ref().map(|l| (l.owner, l.stream, l.token));
+        held.end_attempt(now, &Ending::plain(AttemptOutcome::Revoked));
+        held.replace(*next, 0);
+        self.saw(State::Running, Transition::Delete);
+        self.tick(now);
+        Some(Deleted { previous: State::Running, revoked })
+    }
+
     pub(crate) fn purge(&mut self, batch: &PurgeBatch) -> Vec<Option<Deleted>> {
         let mut purged = Vec::new();
         for id in &batch.ids {
@@ -534,7 +548,7 @@ impl Reference {
                     state == State::Cancelled && held.job.finish_time.is_some_and(|at| at > begin);
                 batch.purge.states.contains(&state) && held.job.create_time <= begin && !is_later
             });
-            purged.push(if meant { self.delete(&key) } else { None });
+            purged.push(if meant { self.purge_job(&key, batch.purge.begin) } else { None });
             self.seen.insert(Seen::Purge(meant));
         }
         purged

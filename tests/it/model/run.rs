@@ -8,9 +8,9 @@ use ringq::domain::{
     GroupName, Job, JobKey, PolicyEffect, State, Time, Token, TopicName, TopicPattern, limit,
 };
 use ringq::store::{
-    Claim, Error, GroupsQuery, JobDeletion, JobRequest, LeaseQueryResult, LeaseRef, ListQuery,
-    NewJob, NotWrittenReason, PolicyWrite, PurgeBatch, RequestResult, RoomQuery, RunningLease,
-    StatsOptions, all_or_worst_error,
+    Claim, Error, GroupsQuery, JobDeletion, JobRequest, JobSum, LeaseQueryResult, LeaseRef,
+    ListQuery, NewJob, NotWrittenReason, PolicyWrite, PurgeBatch, RequestResult, RoomQuery,
+    RunningLease, StatsOptions, all_or_worst_error,
 };
 
 use super::coverage::Seen;
@@ -173,11 +173,12 @@ impl Run {
         let Eviction { topic, jobs, max_waiting, other } = evict;
         let now = self.store.now();
         self.prune(PRUNED_AT_ONCE).await?;
-        let room = RoomQuery { jobs, max_waiting: Some(max_waiting), ..RoomQuery::default() };
+        let new = JobSum { jobs: jobs as u64, bytes: 0 };
+        let room = RoomQuery { new, max_waiting: Some(max_waiting), ..RoomQuery::default() };
         let oldest =
             self.store.store.oldest_waiting(topic.clone(), room).await?.unwrap_or_default();
         same(&self.reference.oldest_waiting(&topic, jobs, max_waiting), &oldest);
-        let oldest = oldest.into_iter().map(|id| JobKey { topic: topic.clone(), id });
+        let oldest = oldest.ids.into_iter().map(|id| JobKey { topic: topic.clone(), id });
         let keys: Vec<JobKey> = oldest.chain(other).collect();
         let requests = keys.iter().map(|key| JobRequest::new(key.clone(), EVICT));
         let applied = all_or_worst_error(self.store.store.apply(requests.collect()).await)?;

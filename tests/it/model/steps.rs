@@ -367,10 +367,10 @@ impl Dice {
         (count + self.pick(&[0, 1, 1, 2, 2, 3])).saturating_sub(1)
     }
 
-    /// Draws a search for the oldest jobs.
+    /// Draws a search for the oldest jobs, of a topic that may be far over its limit.
     fn eviction(&mut self, reference: &Reference) -> Step {
         let (topic, other) = (self.topic(), self.maybe(0.3, Dice::key));
-        let max_waiting = self.max_waiting(reference, &topic);
+        let max_waiting = self.max_waiting(reference, &topic) / self.pick(&[1, 1, 2, 8]);
         Step::Evict(Eviction { topic, jobs: self.rng.random_range(1..5), max_waiting, other })
     }
 

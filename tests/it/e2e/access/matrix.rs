@@ -248,8 +248,14 @@ impl World {
                 pb::ListJobsRequest { topic: name, state, ..Default::default() }.encode_to_vec()
             }
             Rpc::RedriveJobs => {
-                pb::RedriveJobsRequest { topic: name, validate_only: true, ..Default::default() }
-                    .encode_to_vec()
+                let all = true;
+                pb::RedriveJobsRequest {
+                    topic: name,
+                    validate_only: true,
+                    all,
+                    ..Default::default()
+                }
+                .encode_to_vec()
             }
             Rpc::ExplainJob => pb::ExplainJobRequest { topic: name, id: id() }.encode_to_vec(),
             Rpc::ListWorkers => pb::ListWorkersRequest::default().encode_to_vec(),

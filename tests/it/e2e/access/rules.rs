@@ -150,6 +150,7 @@ async fn a_redrive_to_another_topic_needs_its_producer_and_the_payloads() {
     let redrive = |target: &str| pb::RedriveJobsRequest {
         topic: "a".to_owned(),
         target_topic: target.to_owned(),
+        all: true,
         ..Default::default()
     };
     for (name, may) in [("plain", false), ("writer", false), ("reader", false), ("both", true)] {

@@ -49,20 +49,28 @@ fn list_jobs() -> Vec<Row> {
 }
 
 fn redrive_jobs() -> Vec<Row> {
-    let redrive = |topic: &str| RedriveJobsRequest { topic: topic.into(), ..Default::default() };
+    let none = || RedriveJobsRequest { topic: "seed".into(), ..Default::default() };
+    let redrive =
+        |topic: &str| RedriveJobsRequest { topic: topic.into(), all: true, ..Default::default() };
     vec![
+        row!("neither ids nor all", admin.redrive_jobs(none()), INVALID "ids"),
+        row!(
+            "ids and all",
+            admin.redrive_jobs(RedriveJobsRequest { ids: vec!["dead".into()], ..redrive("seed") }),
+            INVALID "all"
+        ),
         row!("no topic", admin.redrive_jobs(redrive("")), INVALID "topic"),
         row!(
             "a bad id",
             admin.redrive_jobs(RedriveJobsRequest {
                 ids: vec!["dead".into(), "a b".into()],
-                ..redrive("seed")
+                ..none()
             }),
             INVALID "ids[1]"
         ),
         row!(
             "a filter",
-            admin.redrive_jobs(RedriveJobsRequest { filter: "true".into(), ..redrive("seed") }),
+            admin.redrive_jobs(RedriveJobsRequest { filter: "true".into(), ..none() }),
             FEATURE "filter"
         ),
         row!(

@@ -72,11 +72,6 @@ fn refuse(good: &str) -> Vec<Row> {
             queue.nack(nacks(NackItem { delay: Some(span(-1, 0)), ..refuse() })),
             INVALID "items[1].delay"
         ),
-        row!(
-            "an error above 4 KiB",
-            queue.nack(nacks(NackItem { error: long(4097), ..refuse() })),
-            LARGE "items[1].error"
-        ),
     ]
 }
 
@@ -105,11 +100,6 @@ fn extend(good: &str) -> Vec<Row> {
             "a lease above 24 h",
             queue.extend(extend(ExtendItem { lease_duration: Some(span(DAY, 1)), ..longer() })),
             INVALID "items[1].lease_duration"
-        ),
-        row!(
-            "a note above 1 KiB",
-            queue.extend(extend(ExtendItem { progress: long(1025), ..longer() })),
-            LARGE "items[1].progress"
         ),
         row!(
             "a checkpoint above 64 KiB",
