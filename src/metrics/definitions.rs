@@ -112,7 +112,7 @@ metrics! {
     IDENTITY_BYTES: Counter "ringq_identity_bytes_total" ["identity"] in Bytes,
         "Bytes of the payloads and headers of the jobs in ringq_identity_jobs_total";
     IDENTITY_REFUSED: Counter "ringq_identity_refused_total" ["identity", "quota"] in Count,
-        "Calls of an identity that a quota refused. quota: calls_per_second, jobs_per_second, bytes_per_second, streams, waiting_jobs or stored_bytes of a namespace";
+        "Calls of an identity that a quota refused. quota: calls_per_second, jobs_per_second, bytes_per_second, streams, or waiting_jobs, stored_bytes or topic_settings of a namespace";
     NAMESPACE_WAITING: Gauge "ringq_namespace_waiting_jobs" ["namespace"] in Count,
         "Waiting jobs (SCHEDULED, READY, BACKOFF) of a namespace with a quota of waiting_jobs on all shards; all servers export about the same value";
     NAMESPACE_STORED: Gauge "ringq_namespace_stored_bytes" ["namespace"] in Bytes,

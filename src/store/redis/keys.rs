@@ -6,7 +6,7 @@
 //! | `ringq:shard` | hash | owner of this Redis: `name`, `format`, and the last `time` that a replica wrote |
 //! | `P topics` | zset | names of topics, all scores 0 |
 //! | `P claims` | hash | state for claims. Per topic: a time (7 bytes) before which none of its leases ends, then marks of the orders that may have jobs (`0-9` of `wait`, `a-j` of `back`; `-`: the line has gaps; `P`: the topic is paused; `kl`: the topic has lanes, or its jobs without a group are paused). 0 and a nonce: a claim that was cancelled before it arrived. 1: start of the leases of the last claim, later than all before |
-//! | `P topic:<topic>` | hash | `created`, `arrived`, `ignored` (number of the arrived that an enqueue left unchanged, rejected or only moved), `gaps` of the line, `torn` if these are not known, `paused` (the time until which no job is delivered, 0: no end), `succeeded`, `dead`, `bytes` of its counted jobs, `counting` (a cursor while jobs from before a limit are counted, then `done`); `empty`: the time at which `tidy` found no job in it, and the number that had arrived by then |
+//! | `P topic:<topic>` | hash | `created`, `arrived`, `ignored` (number of the arrived that an enqueue left unchanged, rejected or only moved), `gaps` of the line, `torn` if these are not known, `paused` (the time until which no job is delivered, 0: no end), `succeeded`, `dead`, `bytes` of its counted jobs, `counting` (a cursor while jobs from before a limit are counted, then `done`); `empty`: the time at which `tidy` found no job in it, and the number that had arrived by then; time 0: an operator deleted the topic |
 //! | `P jobs:<topic>` | hash | id → record, see [`super::entry`]; small payloads are part of it, and the lease of a running job is in front of it |
 //! | `P more:<topic>` | hash | optional parts of jobs, by a letter and the id: attempts `h`, result `r`, payload `p`, payload of the pending generation `q`, checkpoint `c` |
 //! | `P ends:<topic>` | zset | running jobs, by the end of their lease: its token (8 bytes), then 0 unless an ack may remove the job without a check, then the id; of a job with a group: token, 1, id, 0, group |
@@ -29,7 +29,7 @@
 //! | `P replicas` | hash | nonce of each replica (8 hex digits) → time of its last heartbeat and the fingerprint of its ring |
 //! | `P away` | string | time of the last heartbeat of any replica, then start and end of the last time without any (0 and 0: never): `<time> <time> <time>` |
 //! | `P rings` | hash | members of each ring that a replica has served → version, and open or not (1 or 0) |
-//! | `P policies` | hash | name of a topic or pattern → `<version> <number of the change> <live> ` and the policy, a message of `stored.proto`; `live` is 0 where it only records that the topic was deleted |
+//! | `P policies` | hash | name of a topic or pattern → `<version> <number of the change> <live> ` and the policy, a message of `stored.proto`; `live` is 0 where nothing is left of it, or it records that the topic was deleted. Empty: the horizon, `<version> <number of a change>`: up to this version the shard has had all policies, and those that it does not have were removed after that change |
 //! | `P policies.order` | zset | these names, by the number of the change that stored them |
 //! | `P state` | string | `active` or `draining` |
 //! | `P voids` | zset | cancelled claims, by the time of the cancellation: the next one removes those older than ten minutes |
