@@ -1,6 +1,7 @@
 //! Keeps the policies of topics as their file is, until the task is dropped.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -8,7 +9,7 @@ use tokio::time::{MissedTickBehavior, timeout};
 
 use crate::config::TopicFile;
 use crate::metrics::Metrics;
-use crate::policies::{FilePolicies, FileRefusal, Policies};
+use crate::policies::{FilePolicies, FileRefusal, Policies, PolicyView};
 
 /// Interval in which the file is compared with what is in force. It is read whole: that of a Kubernetes volume changes by a
 /// symbolic link.
@@ -23,14 +24,14 @@ const FIRST_MAX: Duration = Duration::from_secs(3);
 /// A text for each mistake.
 pub(super) fn read(path: &Path) -> Result<FilePolicies, Vec<String>> {
     let TopicFile { revision, topics } = TopicFile::read(path)?;
-    Ok(FilePolicies { revision, settings: topics.into_values().collect() })
+    Ok(FilePolicies::new(revision, topics.into_values().collect()))
 }
 
 /// Applies the file before the server serves, so that its first jobs get their settings, if the shards answer in time.
 pub(super) async fn apply_first(file: &FilePolicies, policies: &Policies) {
     // A failure is logged, and repeated, while the server serves.
     if let Ok(Ok(changed)) = timeout(FIRST_MAX, policies.apply_file(file)).await {
-        let (revision, topics) = (file.revision, file.settings.len());
+        let (revision, topics) = (file.revision(), file.topics());
         tracing::info!(revision, topics, changed, "policies of topics are in force");
     }
 }
@@ -41,35 +42,44 @@ pub(super) async fn follow(path: PathBuf, policies: Policies, metrics: Metrics) 
     let mut checks = tokio::time::interval(CHECK_INTERVAL);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut hangups = signal(SignalKind::hangup()).ok();
-    let (mut in_force, mut last_problem) = (None, None);
+    let (mut last, mut checked, mut last_problem) = (None, None, None);
     loop {
         tokio::select! {
             _ = checks.tick() => {}
             () = hung_up(&mut hangups) => {}
         }
         let file = read_beside(path.clone()).await;
+        let view = policies.view();
         let problem = match &file {
             // Another server may have put another file in force.
-            Ok(file) if Some(file) == in_force.as_ref() && file.is_in_force(&policies.view()) => {
-                file.check(&policies.view()).err()
-            }
+            Ok(file) if Some(file) == last.as_ref() && is_checked(&checked, &view, file) => None,
             Ok(file) => match policies.apply_file(file).await {
                 Ok(changed) => {
-                    let (revision, topics) = (file.revision, file.settings.len());
+                    let (revision, topics) = (file.revision(), file.topics());
                     tracing::info!(revision, topics, changed, "policies of topics are in force");
-                    in_force = Some(file.clone());
+                    last = Some(file.clone());
                     None
                 }
                 Err(refusal) => Some(refusal),
             },
             Err(problems) => Some(FileRefusal::NotYet(problems.join("; "))),
         };
+        checked = problem.is_none().then_some(view);
         metrics.set_topics_not_in_force(problem.is_some());
         if problem != last_problem {
             log(&path, problem.as_ref(), file.is_ok());
             last_problem = problem;
         }
     }
+}
+
+/// Returns whether the file is in force. As long as nothing has changed since the last check nothing is compared.
+fn is_checked(
+    checked: &Option<Arc<PolicyView>>,
+    view: &Arc<PolicyView>,
+    file: &FilePolicies,
+) -> bool {
+    checked.as_ref().is_some_and(|checked| Arc::ptr_eq(checked, view)) || file.is_in_force(view)
 }
 
 async fn hung_up(hangups: &mut Option<Signal>) {

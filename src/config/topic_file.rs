@@ -100,11 +100,26 @@ impl TopicFile {
     /// the name that they stand under.
     #[must_use]
     pub fn settings(&self, topic: &TopicName) -> Option<(&str, &TopicSettings)> {
-        let matching = self.topics.iter().filter(|(_, (pattern, _))| pattern.matches(topic));
-        // A name is longer than each pattern that matches it without its asterisk, or as long and no pattern.
-        let length = |name: &str| (name.trim_end_matches('*').len(), !name.ends_with('*'));
-        let longest = matching.max_by_key(|(name, _)| length(name));
-        longest.map(|(name, (_, settings))| (name.as_str(), settings))
+        let own = self.topics.get_key_value(topic.as_str());
+        own.map(|(name, (_, settings))| (name.as_str(), settings))
+            .or_else(|| self.longest_pattern(topic.as_str()))
+    }
+
+    /// Returns the pattern whose settings the topics of a table would have without the table.
+    #[must_use]
+    pub fn pattern_below(&self, name: &str) -> Option<(&str, &TopicSettings)> {
+        match name.strip_suffix('*') {
+            Some(prefix) => self.longest_pattern(prefix.get(..prefix.len().checked_sub(1)?)?),
+            None => self.longest_pattern(name),
+        }
+    }
+
+    fn longest_pattern(&self, text: &str) -> Option<(&str, &TopicSettings)> {
+        (0..=text.len()).rev().find_map(|length| {
+            let pattern = format!("{}*", text.get(..length)?);
+            let (name, (_, settings)) = self.topics.get_key_value(&pattern)?;
+            Some((name.as_str(), settings))
+        })
     }
 
     /// Parses the text of one file.
@@ -398,6 +413,11 @@ mod tests {
         for (topic, want) in [("x", "*"), ("a.x", "a.*"), ("a.b", "a.b"), ("a.bc", "a.b*")] {
             let found = file.settings(&TopicName::stored(topic));
             assert_eq!(found.map(|(name, _)| name), Some(want), "{topic}");
+        }
+        for (name, want) in
+            [("a.b*", Some("a.*")), ("a.b", Some("a.b*")), ("a.*", Some("*")), ("*", None)]
+        {
+            assert_eq!(file.pattern_below(name).map(|(name, _)| name), want, "{name}");
         }
     }
 

@@ -11,8 +11,8 @@ pub const ID_BYTES_MAX: usize = 128;
 pub const GROUP_BYTES_MAX: usize = 64;
 /// Largest weight of a group; 1 is the default. A group of this weight gets a hundred times the share of another one.
 pub const GROUP_WEIGHT_MAX: u8 = 100;
-/// Most groups of a topic with settings of their own: they are part of the topic's policy, which each shard stores and
-/// one call replaces.
+/// Most groups of a topic with a weight, and most that are paused, apart: weights leave room for pauses. They are part of the
+/// topic's policy, which each shard stores and one call replaces.
 pub const GROUP_SETTINGS_MAX: usize = 1_000;
 /// Longest shard name in bytes: it is part of every id and receipt.
 pub const SHARD_NAME_BYTES_MAX: usize = 8;
@@ -112,9 +112,12 @@ pub const LIST_TOPICS_PAGE_MAX: u32 = 1_000;
 /// Longest description of a topic, and longest note of its pause, in bytes: a few sentences; every server keeps them in
 /// memory.
 pub const TOPIC_TEXT_BYTES_MAX: usize = 1 << 10;
-/// Most policies of topics and patterns, deleted ones included: every shard stores and every server knows all of them. A
-/// pattern serves any number of topics.
+/// Most topics and patterns with settings: every shard stores and every server knows all of them. A pattern serves any
+/// number of topics. Pauses take no place.
 pub const POLICIES_MAX: usize = 10_000;
+/// Most policies of which nothing is left, and that some shard does not have yet: while a shard is away for long, no more topics
+/// get settings. They are small.
+pub const POLICIES_FORGOTTEN_MAX: usize = 100_000;
 /// Page size of `ListTopics` when none is given: all topics of most installations.
 pub const LIST_TOPICS_PAGE_DEFAULT: u32 = 100;
 /// Largest page of `ListGroups`: as of topics, each group is counted on every shard.
@@ -292,7 +295,8 @@ mod tests {
 
     /// Constants that no client reaches: internals of the server, names that operators choose, and defaults for absent
     /// values.
-    const UNPUBLISHED: [&str; 24] = [
+    const UNPUBLISHED: [&str; 25] = [
+        "POLICIES_FORGOTTEN_MAX",
         "STORED_JOB_BYTES",
         "SHARD_NAME_BYTES_MAX",
         "CONFIRMED_CALLS_MAX",

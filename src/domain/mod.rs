@@ -46,12 +46,12 @@ pub use id::{JobId, JobKey};
 pub use job::{Attempt, AttemptOutcome, Durability, Job, Payload, RetentionRule, Spec, State};
 pub use name::{GroupName, ShardName, TopicName};
 pub use outage::ShardOutage;
-pub use pattern::TopicPattern;
+pub use pattern::{PrefixMap, TopicPattern};
 pub use receipt::{Receipt, ReceiptKey, ReceiptProof, Token};
 pub use retry::{CrashTopic, InvalidRetry, RetryOverrides, RetryPolicy};
 pub use ring::Ring;
 pub use stream_id::StreamId;
 pub use time::{Time, When};
 pub use topic_policy::{
-    OverflowPolicy, PolicyEffect, PolicySource, TopicPause, TopicPolicy, TopicSettings,
+    FileRecord, OverflowPolicy, PolicyEffect, PolicySource, TopicPause, TopicPolicy, TopicSettings,
 };

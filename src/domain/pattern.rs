@@ -1,11 +1,13 @@
 //! Patterns of topics: one name, or all names with a prefix.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Bound::{Included, Unbounded};
 
 use super::name::{InvalidName, TopicName};
 
 /// A topic name, or all topics with a prefix.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TopicPattern {
     /// The topic with exactly this name.
     Exact(TopicName),
@@ -29,6 +31,22 @@ impl TopicPattern {
                 TopicName::try_new(prefix).map(|_| TopicPattern::Prefix(prefix.to_owned()))
             }
         }
+    }
+
+    /// Parses what was stored: also the reserved name of [`TopicPattern::file_record`].
+    ///
+    /// # Errors
+    /// [`InvalidName`]: another version of ringq wrote it.
+    pub fn stored(text: &str) -> Result<TopicPattern, InvalidName> {
+        let record = TopicPattern::file_record();
+        if text == record.to_string() { Ok(record) } else { TopicPattern::parse(text) }
+    }
+
+    /// Returns the name under which the shards keep which file of topics is in force. Its prefix is reserved, so it
+    /// matches no topic.
+    #[must_use]
+    pub fn file_record() -> TopicPattern {
+        TopicPattern::Prefix("ringq.topics".to_owned())
     }
 
     /// Returns whether the topic matches the pattern.
@@ -82,9 +100,84 @@ impl fmt::Display for TopicPattern {
     }
 }
 
+/// Values by prefix, of which the longest that a text begins with is found by a few comparisons, however many there are.
+#[derive(Clone, Debug)]
+pub struct PrefixMap<V>(BTreeMap<String, V>);
+
+// === impl PrefixMap ===
+
+impl<V> Default for PrefixMap<V> {
+    fn default() -> PrefixMap<V> {
+        PrefixMap(BTreeMap::new())
+    }
+}
+
+impl<V> PrefixMap<V> {
+    /// Sets the value of a prefix, or removes it.
+    pub fn set(&mut self, prefix: &str, value: Option<V>) {
+        match value {
+            Some(value) => drop(self.0.insert(prefix.to_owned(), value)),
+            None => drop(self.0.remove(prefix)),
+        }
+    }
+
+    /// Returns the longest prefix that `text` begins with, and its value.
+    #[must_use]
+    pub fn longest(&self, text: &str) -> Option<(&str, &V)> {
+        let mut part = text;
+        loop {
+            // All prefixes of the text are up to it in the order. If the last one up to it is none, the others are no
+            // longer than what the two have in common.
+            let (prefix, value) =
+                self.0.range::<str, _>((Unbounded, Included(part))).next_back()?;
+            let same = prefix.bytes().zip(part.bytes()).take_while(|(a, b)| a == b).count();
+            if same == prefix.len() {
+                return Some((prefix, value));
+            }
+            part = part.get(..same)?;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longest_prefix_is_that_of_a_search_through_all() {
+        let seed: u64 = rand::random();
+        println!("seed {seed}");
+        let mut random = seed | 1;
+        let mut word = |letters: u64| {
+            let mut text = String::new();
+            loop {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                if random % 5 == 0 || text.len() > 9 {
+                    return text;
+                }
+                text.push(char::from(b'a' + u8::try_from(random / 8 % letters).unwrap()));
+            }
+        };
+        for count in [0, 1, 2, 13, 400] {
+            let prefixes: Vec<String> = (0..count).map(|_| word(3)).collect();
+            let mut map = PrefixMap::default();
+            prefixes.iter().for_each(|prefix| map.set(prefix, Some(prefix.len())));
+            for _ in 0..300 {
+                let text = word(4);
+                let matching = prefixes.iter().filter(|prefix| text.starts_with(*prefix));
+                let want = matching.max_by_key(|prefix| prefix.len());
+                assert_eq!(
+                    map.longest(&text).map(|(prefix, _)| prefix),
+                    want.map(|p| &**p),
+                    "{text}"
+                );
+            }
+            prefixes.iter().for_each(|prefix| map.set(prefix, None));
+            assert!(map.longest("a").is_none());
+        }
+    }
 
     fn pattern(text: &str) -> TopicPattern {
         TopicPattern::parse(text).unwrap()

@@ -70,7 +70,7 @@ pub enum PolicySource {
     Rpc,
     /// A file; calls do not change the settings.
     File {
-        /// Revision of the file.
+        /// Revision of the file that changed them last; later ones may have the same settings.
         revision: u64,
     },
 }
@@ -80,7 +80,7 @@ pub enum PolicySource {
 pub struct TopicPolicy {
     /// Topic or pattern.
     pub name: TopicPattern,
-    /// Version; 1 is the first.
+    /// Version: higher than each that any shard had before it, of whatever name.
     pub version: u64,
     /// Settings; `None`: those of the longest pattern that matches, if any. A policy that only pauses a topic has none.
     pub settings: Option<TopicSettings>,
@@ -90,13 +90,26 @@ pub struct TopicPolicy {
     pub pause: Option<TopicPause>,
     /// Paused groups, with the reasons for people; `None`: the jobs without a group.
     pub paused_groups: BTreeMap<Option<GroupName>, String>,
-    /// True: the topic was deleted, or is not in its file any more. The policy is kept so that an older version, which a
-    /// shard that was away may have, does not come back.
+    /// True: the topic was deleted. Like any policy of which nothing is left, it is kept until all shards have it, so that an
+    /// older version, which a shard that was away may have, does not come back.
     pub is_deleted: bool,
+    /// The file in force; of [`TopicPattern::file_record`] only.
+    pub file: Option<FileRecord>,
     /// Time at which the policy, or the one before its deletion, was created.
     pub create_time: Time,
     /// Time of the last change.
     pub update_time: Time,
+}
+
+/// The file of topics that is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileRecord {
+    /// Its revision.
+    pub revision: u64,
+    /// Hash of its settings: two files of one revision can differ.
+    pub digest: u64,
+    /// While its tables are written: the revision that was in force before, or 0.
+    pub former: Option<u64>,
 }
 
 /// Effect of a policy on what a shard itself does.
@@ -109,6 +122,8 @@ pub enum PolicyEffect {
         /// That time.
         until: Option<Time>,
     },
+    /// Nothing is left of the policy: as `Deliver`, but the topic is not kept for it.
+    Release,
     /// The topic was deleted: a shard without any job of it forgets it.
     Forget,
 }
@@ -137,6 +152,7 @@ impl TopicPolicy {
             pause: None,
             paused_groups: BTreeMap::new(),
             is_deleted: false,
+            file: None,
             create_time: now,
             update_time: now,
         }
@@ -179,19 +195,40 @@ impl TopicPolicy {
         groups
     }
 
-    /// Returns whether nothing is left of the policy but its version.
+    /// Returns whether anything is left of the policy but its version.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.settings.is_none() && self.pause.is_none() && self.paused_groups.is_empty()
+    pub fn is_live(&self) -> bool {
+        let has_any = self.settings.is_some() || self.pause.is_some() || self.file.is_some();
+        !self.is_deleted && (has_any || !self.paused_groups.is_empty())
+    }
+
+    /// Returns whether it takes one of the [`limit::POLICIES_MAX`](super::limit::POLICIES_MAX) places.
+    #[must_use]
+    pub fn has_settings(&self) -> bool {
+        self.settings.is_some() && !self.is_deleted
+    }
+
+    /// Returns whether its settings are those of a file.
+    #[must_use]
+    pub fn is_of_file(&self) -> bool {
+        self.has_settings() && matches!(self.source, PolicySource::File { .. })
+    }
+
+    /// Returns whether its settings count, and no pattern's: those of a call that set nothing do not.
+    #[must_use]
+    pub fn is_in_force(&self) -> bool {
+        let sets_any = self.settings.as_ref().is_some_and(|all| *all != TopicSettings::default());
+        self.is_of_file() || self.has_settings() && sets_any
     }
 
     /// Returns the effect on a shard.
     #[must_use]
     pub fn effect(&self) -> PolicyEffect {
-        match (&self.pause, self.is_deleted) {
-            (_, true) => PolicyEffect::Forget,
-            (Some(pause), false) => PolicyEffect::Pause { until: pause.until },
-            (None, false) => PolicyEffect::Deliver,
+        match &self.pause {
+            _ if self.is_deleted => PolicyEffect::Forget,
+            Some(pause) => PolicyEffect::Pause { until: pause.until },
+            None if self.is_live() => PolicyEffect::Deliver,
+            None => PolicyEffect::Release,
         }
     }
 

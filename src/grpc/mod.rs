@@ -176,7 +176,11 @@ impl GrpcServer {
             tracer,
             authenticator.clone(),
         );
-        let topics = topic_service::TopicsHandler::new(scheduler.clone(), dispatcher.clone());
+        let topics = topic_service::TopicsHandler::new(
+            scheduler.clone(),
+            dispatcher.clone(),
+            authenticator.clone(),
+        );
         let scaler = scaler_service::ScalerHandler::new(
             scheduler.clone(),
             dispatcher.clone(),

@@ -52,6 +52,8 @@ pub(in crate::grpc) enum Reason {
     TopicFull,
     /// A quota of the caller or of a namespace is used up; nothing was applied.
     QuotaExceeded,
+    /// As many topics have settings as may have; nothing was applied.
+    TooManyTopicSettings,
     /// The store has no room.
     StoreFull,
     /// The shard does not answer; nothing was applied.
@@ -136,6 +138,9 @@ impl Reason {
             Reason::TooManyStreams => ("TOO_MANY_STREAMS", Code::ResourceExhausted, after(2_000)),
             Reason::TopicFull => ("TOPIC_FULL", Code::ResourceExhausted, after(1_000)),
             Reason::QuotaExceeded => ("QUOTA_EXCEEDED", Code::ResourceExhausted, after(1_000)),
+            Reason::TooManyTopicSettings => {
+                ("TOO_MANY_TOPIC_SETTINGS", Code::ResourceExhausted, None)
+            }
             Reason::StoreFull => ("STORE_FULL", Code::ResourceExhausted, after(5_000)),
             Reason::ShardUnavailable => ("SHARD_UNAVAILABLE", Code::Unavailable, after(1_000)),
             Reason::Contention => ("CONTENTION", Code::Unavailable, after(100)),
@@ -209,7 +214,8 @@ mod tests {
             Reason::RateLimited => Some(Reason::TooManyStreams),
             Reason::TooManyStreams => Some(Reason::TopicFull),
             Reason::TopicFull => Some(Reason::QuotaExceeded),
-            Reason::QuotaExceeded => Some(Reason::StoreFull),
+            Reason::QuotaExceeded => Some(Reason::TooManyTopicSettings),
+            Reason::TooManyTopicSettings => Some(Reason::StoreFull),
             Reason::StoreFull => Some(Reason::ShardUnavailable),
             Reason::ShardUnavailable => Some(Reason::Contention),
             Reason::Contention => Some(Reason::ShardDraining),

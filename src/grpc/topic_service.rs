@@ -2,11 +2,12 @@
 
 use tonic::{Request, Response, Status};
 
+use crate::auth::{Authenticator, QuotaKind};
 use crate::dispatch::Dispatcher;
 use crate::domain::{CrashTopic, TopicName, TopicPattern, TopicSettings};
 use crate::pb;
 use crate::pb::topic_service_server::TopicService;
-use crate::policies::ChangedPolicy;
+use crate::policies::{ChangedPolicy, PolicyChangeError, SettingsRoom};
 use crate::rpc::Rpc;
 use crate::scheduler::{GroupRows, Scheduler, TopicChange, TopicRow};
 
@@ -27,14 +28,26 @@ const LIST_READS_MAX: usize = 32;
 pub(super) struct TopicsHandler {
     scheduler: Scheduler,
     dispatcher: Dispatcher,
+    authenticator: Authenticator,
 }
 
 // === impl TopicsHandler ===
 
 impl TopicsHandler {
     /// Creates the handler on top of these parts.
-    pub(super) fn new(scheduler: Scheduler, dispatcher: Dispatcher) -> TopicsHandler {
-        TopicsHandler { scheduler, dispatcher }
+    pub(super) fn new(
+        scheduler: Scheduler,
+        dispatcher: Dispatcher,
+        authenticator: Authenticator,
+    ) -> TopicsHandler {
+        TopicsHandler { scheduler, dispatcher, authenticator }
+    }
+
+    /// Returns the room for the settings of a topic.
+    fn room(&self, topic: &TopicName) -> SettingsRoom {
+        let namespaces = self.authenticator.namespaces();
+        let namespaces = namespaces.map(|namespaces| namespaces.topic_settings(topic));
+        SettingsRoom { namespaces: namespaces.unwrap_or_default(), ..SettingsRoom::default() }
     }
 
     async fn row(&self, access: &CallAccess, name: TopicName) -> Result<TopicRow, Status> {
@@ -46,17 +59,25 @@ impl TopicsHandler {
     /// Returns the topic after a change, and the shards that have not taken the change yet.
     async fn changed(
         &self,
+        access: &CallAccess,
         name: &TopicName,
         changed: TopicChange,
     ) -> Result<(pb::Topic, Vec<String>), Status> {
-        let ChangedPolicy { policy, missing } =
-            changed.map_err(|error| RpcError::of_topic(error, name))?;
+        let ChangedPolicy { policy, missing } = changed.map_err(|error| {
+            let meter = access.caller().meter();
+            match (&error, meter) {
+                (PolicyChangeError::NoRoom(Some(_)), Some(meter)) => {
+                    meter.count_refusal(QuotaKind::TopicSettings);
+                }
+                _ => {}
+            }
+            RpcError::of_topic(error, name)
+        })?;
         let (view, now) = (self.scheduler.policies().view(), self.scheduler.clock().now());
         // The topic may be older than its policy. The change is done, whether or not that can be read.
         let row = self.scheduler.topic(name.clone()).await.ok().flatten();
         let created = row.map_or(policy.create_time, |row| row.topic.create_time);
-        let in_force = view.in_force(name);
-        let topic = topic_policy::to_topic(name, created, Some(&policy), in_force, now);
+        let topic = topic_policy::to_topic(name, created, &view, now);
         Ok((topic, missing))
     }
 
@@ -115,11 +136,12 @@ impl TopicService for TopicsHandler {
     ) -> Result<Response<pb::CreateTopicResponse>, Status> {
         let until = write_deadline(request.extensions());
         let access = CallAccess::of(request.extensions(), Rpc::CreateTopic)?;
-        let (name, settings) = topic_policy::create_topic(request.into_inner())?;
+        let (name, settings, etag) = topic_policy::create_topic(request.into_inner())?;
         access.touch(&name).map_err(|error| error.with_field("topic.name"))?;
         may_move(&access, &name, &settings)?;
-        let changed = self.scheduler.create_topic(name.clone(), settings, until).await;
-        let (topic, unreachable_shards) = self.changed(&name, changed).await?;
+        let room = self.room(&name);
+        let changed = self.scheduler.create_topic(name.clone(), settings, etag, room, until).await;
+        let (topic, unreachable_shards) = self.changed(&access, &name, changed).await?;
         Ok(Response::new(pb::CreateTopicResponse { topic: Some(topic), unreachable_shards }))
     }
 
@@ -139,9 +161,9 @@ impl TopicService for TopicsHandler {
         if update.fields.contains(&SettingField::Retry) {
             may_move(&access, &name, &update.settings)?;
         }
-        let terms = (update.etag, update.allow_missing);
-        let changed = self.scheduler.update_topic(name.clone(), change, terms, until).await;
-        let (topic, unreachable_shards) = self.changed(&name, changed).await?;
+        let (terms, room) = ((update.etag, update.allow_missing), self.room(&name));
+        let changed = self.scheduler.update_topic(name.clone(), change, terms, room, until).await;
+        let (topic, unreachable_shards) = self.changed(&access, &name, changed).await?;
         Ok(Response::new(pb::UpdateTopicResponse { topic: Some(topic), unreachable_shards }))
     }
 
@@ -153,8 +175,8 @@ impl TopicService for TopicsHandler {
         let access = CallAccess::of(request.extensions(), Rpc::DeleteTopic)?;
         let TopicDeletion { name, force, etag } = topic_policy::delete_topic(request.into_inner())?;
         access.touch_existing(&name)?;
-        let changed = self.scheduler.delete_topic(name.clone(), (etag, force), until).await;
-        let (_, unreachable_shards) = self.changed(&name, changed).await?;
+        let deleted = self.scheduler.delete_topic(name.clone(), (etag, force), until).await;
+        let unreachable_shards = deleted.map_err(|error| RpcError::of_topic(error, &name))?;
         Ok(Response::new(pb::DeleteTopicResponse { unreachable_shards }))
     }
 
@@ -167,7 +189,7 @@ impl TopicService for TopicsHandler {
         let (name, pause) = topic_policy::pause_topic(request.into_inner(), now)?;
         access.touch_existing(&name)?;
         let changed = self.scheduler.set_topic_pause(name.clone(), Some(pause), until).await;
-        let (topic, unreachable_shards) = self.changed(&name, changed).await?;
+        let (topic, unreachable_shards) = self.changed(&access, &name, changed).await?;
         Ok(Response::new(pb::PauseTopicResponse { topic: Some(topic), unreachable_shards }))
     }
 
@@ -180,7 +202,7 @@ impl TopicService for TopicsHandler {
         let name = topic_policy::resume_topic(&request.into_inner())?;
         access.touch_existing(&name)?;
         let changed = self.scheduler.set_topic_pause(name.clone(), None, until).await;
-        let (topic, unreachable_shards) = self.changed(&name, changed).await?;
+        let (topic, unreachable_shards) = self.changed(&access, &name, changed).await?;
         Ok(Response::new(pb::ResumeTopicResponse { topic: Some(topic), unreachable_shards }))
     }
 

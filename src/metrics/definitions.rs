@@ -116,7 +116,7 @@ metrics! {
     IDENTITY_FORGED: Counter "ringq_identity_forged_receipts_total" ["identity"] in Count,
         "Receipts in Acks, Nacks and Extends of an identity that no server of their shard has made: guessed or damaged. They are answered STALE";
     IDENTITY_REFUSED: Counter "ringq_identity_refused_total" ["identity", "quota"] in Count,
-        "Calls of an identity that a quota refused. quota: calls_per_second, jobs_per_second, bytes_per_second, streams, waiting_jobs or stored_bytes of a namespace";
+        "Calls of an identity that a quota refused. quota: calls_per_second, jobs_per_second, bytes_per_second, streams, or waiting_jobs, stored_bytes or topic_settings of a namespace";
     NAMESPACE_WAITING: Gauge "ringq_namespace_waiting_jobs" ["namespace"] in Count,
         "Waiting jobs (SCHEDULED, READY, BACKOFF) of a namespace with a quota of waiting_jobs on all shards; all servers export about the same value";
     NAMESPACE_STORED: Gauge "ringq_namespace_stored_bytes" ["namespace"] in Bytes,

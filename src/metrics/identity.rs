@@ -21,6 +21,7 @@ const QUOTAS: &[&str] = &[
     "streams",
     "waiting_jobs",
     "stored_bytes",
+    "topic_settings",
 ];
 
 /// Usage of one identity. Cloning is cheap.

@@ -1,10 +1,10 @@
 //! Exchanges policies with each shard: reads what changed there, and writes what is newer elsewhere.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -22,33 +22,10 @@ const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(50), Duration:
 /// Number of rounds of an exchange: a shard that another replica writes to has news after each.
 const ROUNDS_MAX: usize = 4;
 /// Number of policies in one write, and of the settings of groups in it unless one policy has more.
-const WRITE_MAX: usize = 64;
+pub(super) const WRITE_MAX: usize = 64;
 const WRITE_SETTINGS_MAX: usize = 1_000;
-
-/// Policies that a shard has, as far as this replica has read them.
-#[derive(Default)]
-pub(super) struct ShardCopy {
-    last_sequence: u64,
-    policies: HashMap<TopicPattern, Arc<TopicPolicy>>,
-    /// Versions of policies that cannot be read: a newer one replaces them.
-    damaged: HashMap<TopicPattern, u64>,
-}
-
-// === impl ShardCopy ===
-
-impl ShardCopy {
-    /// Records what the shard has.
-    pub(super) fn insert(&mut self, policy: &Arc<TopicPolicy>) {
-        self.damaged.remove(&policy.name);
-        self.policies.insert(policy.name.clone(), Arc::clone(policy));
-    }
-
-    /// Returns the version that a write to the shard has to expect.
-    pub(super) fn version(&self, name: &TopicPattern) -> u64 {
-        let damaged = self.damaged.get(name).copied().unwrap_or(0);
-        self.policies.get(name).map_or(0, |policy| policy.version).max(damaged)
-    }
-}
+/// Longest pause after a full batch.
+const PACE_MAX: Duration = Duration::from_millis(50);
 
 // === impl Policies ===
 
@@ -71,6 +48,8 @@ impl Policies {
             tasks
                 .spawn(async move { stop.run_until_cancelled(policies.follow_shard(shard)).await });
         }
+        let (policies, stop) = (self.clone(), stop.clone());
+        tasks.spawn(async move { stop.run_until_cancelled(policies.keep_tidy()).await });
         tasks.close();
         tasks
     }
@@ -87,7 +66,8 @@ impl Policies {
                     tokio::select! {
                         are_missed = changed(&mut events) => if are_missed {
                             // Another Redis may answer now, which has lost the last changes.
-                            *self.inner.copies[shard.index()].lock().await = ShardCopy::default();
+                            let _gate = self.inner.gates[shard.index()].lock().await;
+                            self.ledger().reset(shard.index(), &self.view());
                         },
                         _ = news.changed() => {}
                         () = tokio::time::sleep(READ_INTERVAL), if shard.is_shared() => {}
@@ -106,80 +86,92 @@ impl Policies {
     /// # Errors
     /// Errors of the store.
     pub(super) async fn exchange(&self, shard: &Shard) -> shards::Result<()> {
-        let mut copy = self.inner.copies[shard.index()].lock().await;
-        self.exchange_into(shard, &mut copy).await
+        let _gate = self.inner.gates[shard.index()].lock().await;
+        self.exchange_alone(shard).await
     }
 
-    /// Exchanges policies with a shard while the caller holds its copy.
-    pub(super) async fn exchange_into(
-        &self,
-        shard: &Shard,
-        copy: &mut ShardCopy,
-    ) -> shards::Result<()> {
+    /// Exchanges policies with a shard whose gate the caller holds.
+    pub(super) async fn exchange_alone(&self, shard: &Shard) -> shards::Result<()> {
         for _ in 0..ROUNDS_MAX {
-            self.read(shard, copy).await?;
-            if !self.write(shard, copy).await? {
+            self.read(shard).await?;
+            if !self.write(shard).await? {
                 break;
             }
         }
         Ok(())
     }
 
-    async fn read(&self, shard: &Shard, copy: &mut ShardCopy) -> shards::Result<()> {
+    async fn read(&self, shard: &Shard) -> shards::Result<()> {
         loop {
-            let page = shard.policies(copy.last_sequence, limit::CALL_JOBS_MAX).await?;
-            if page.last_sequence < copy.last_sequence {
-                // The shard has lost data, so its changes are counted anew.
-                *copy = ShardCopy::default();
-                continue;
-            }
-            let last = page.policies.last().map_or(page.last_sequence, |last| last.sequence);
-            let mut read = Vec::with_capacity(page.policies.len());
-            for stored in &page.policies {
-                match decode(shard, stored) {
-                    Some(policy) => read.push(policy),
-                    None => drop(copy.damaged.insert(stored.name.clone(), stored.version)),
+            let after = self.ledger().copies[shard.index()].last_sequence;
+            let page = shard.policies(after, limit::CALL_JOBS_MAX).await?;
+            let read = page.policies.iter().map(|stored| decode(shard, stored)).collect();
+            let (mut ledger, now) = (self.ledger(), self.inner.clock.now());
+            if let Some(read) = ledger.take(shard.index(), &page, read, &self.view(), now) {
+                self.merge(&mut ledger, &read);
+                if ledger.is_read(shard.index(), &page) {
+                    return Ok(());
                 }
-            }
-            read.iter().for_each(|policy| copy.insert(policy));
-            self.merge(&read);
-            copy.last_sequence = last;
-            // Names that another version of ringq wrote are not in the page.
-            if last >= page.last_sequence || page.policies.is_empty() {
-                copy.last_sequence = page.last_sequence;
-                return Ok(());
             }
         }
     }
 
     /// Writes what is newer here than on the shard; returns whether there was anything to write.
-    async fn write(&self, shard: &Shard, copy: &mut ShardCopy) -> shards::Result<bool> {
-        let view = self.view();
-        let is_newer = |policy: &&Arc<TopicPolicy>| {
-            copy.policies.get(&policy.name).is_none_or(|stored| policy.replaces(stored))
-        };
-        let newer: Vec<_> = view.all().filter(is_newer).cloned().collect();
-        let mut rest = newer.as_slice();
-        while !rest.is_empty() {
-            let (mut writes, mut settings) = (Vec::new(), 0);
-            for policy in rest.iter().take(WRITE_MAX) {
-                let write = to_write(policy, copy.version(&policy.name));
-                settings += write.groups.len();
-                if settings > WRITE_SETTINGS_MAX && !writes.is_empty() {
-                    break;
-                }
-                writes.push(write);
+    async fn write(&self, shard: &Shard) -> shards::Result<bool> {
+        let mut are_any = false;
+        loop {
+            let writes = self.ledger().writes(shard.index(), &self.view(), WRITE_MAX);
+            if writes.is_empty() {
+                return Ok(are_any);
             }
-            let (part, behind) = rest.split_at(writes.len());
-            let results = shard.write_policies(writes, None).await?;
-            for (policy, result) in part.iter().zip(results) {
-                if result.is_written {
-                    copy.insert(policy);
-                }
+            are_any = true;
+            let count = writes.len();
+            let written = self.write_batch(shard, writes, None).await?;
+            if written.len() < count {
+                // The shard has others, which are read first.
+                return Ok(true);
             }
-            rest = behind;
         }
-        Ok(!newer.is_empty())
+    }
+
+    /// Writes policies to a shard in place of the versions that it has; returns those that were written. The caller holds
+    /// the gate of the shard.
+    ///
+    /// # Errors
+    /// Errors of the store; all that were not written are written by the next exchange, if they are known by then.
+    pub(super) async fn write_batch(
+        &self,
+        shard: &Shard,
+        writes: Vec<(Arc<TopicPolicy>, u64)>,
+        until: Option<Instant>,
+    ) -> shards::Result<Vec<Arc<TopicPolicy>>> {
+        let mut written = Vec::with_capacity(writes.len());
+        let (policies, mut rest): (Vec<_>, Vec<_>) = writes
+            .into_iter()
+            .map(|(policy, expected)| (Arc::clone(&policy), to_write(&policy, expected)))
+            .unzip();
+        let mut policies = policies.as_slice();
+        while !policies.is_empty() {
+            let mut settings = 0;
+            let fits = rest.iter().take_while(|write| {
+                settings += write.groups.len();
+                settings <= WRITE_SETTINGS_MAX
+            });
+            let behind = rest.split_off(fits.count().max(1));
+            let (part, others) = policies.split_at(rest.len());
+            let begun = Instant::now();
+            let results = shard.write_policies(std::mem::replace(&mut rest, behind), until).await;
+            let results = results.inspect_err(|_| {
+                self.ledger().wrote(shard.index(), policies, &[]);
+            })?;
+            written.extend(self.ledger().wrote(shard.index(), part, &results));
+            policies = others;
+            if written.len() == WRITE_MAX {
+                // Of many batches: other calls of the shard have half of its time.
+                tokio::time::sleep(begun.elapsed().min(PACE_MAX)).await;
+            }
+        }
+        Ok(written)
     }
 }
 
@@ -205,14 +197,11 @@ pub(super) fn to_write(policy: &TopicPolicy, expected: u64) -> PolicyWrite {
     }
 }
 
-/// Decodes a stored policy. One that cannot be read is passed over; a newer version replaces it.
-fn decode(shard: &Shard, stored: &StoredPolicy) -> Option<Arc<TopicPolicy>> {
+/// Decodes a stored policy. Of one that cannot be read the name and the version are returned; a newer one replaces it.
+fn decode(shard: &Shard, stored: &StoredPolicy) -> Result<Arc<TopicPolicy>, (TopicPattern, u64)> {
     let StoredPolicy { name, version, body, .. } = stored;
-    match codec::decode_topic_policy(name.clone(), *version, body) {
-        Ok(policy) => Some(Arc::new(policy)),
-        Err(error) => {
-            tracing::error!(shard = %shard.name(), topic = %name, %error, "policy of a topic is damaged; ignored");
-            None
-        }
-    }
+    codec::decode_topic_policy(name.clone(), *version, body).map(Arc::new).map_err(|error| {
+        tracing::error!(shard = %shard.name(), topic = %name, %error, "policy of a topic is damaged; ignored");
+        (name.clone(), *version)
+    })
 }

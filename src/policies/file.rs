@@ -1,9 +1,13 @@
 //! Settings of topics from a file. All servers apply their own copy of it: the copy of the higher revision counts, so
-//! that servers with an older one change nothing back while a new one is rolled out.
+//! that servers with an older one change nothing back while a new one is rolled out. Which file counts is one record, decided
+//! on its home shard: of two files of one revision that differ only one can come first.
 
 use std::collections::HashMap;
 
-use crate::domain::{PolicySource, Time, TopicPattern, TopicPolicy, TopicSettings};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::domain::{FileRecord, PolicySource, Time, TopicPattern, TopicPolicy, TopicSettings};
+use crate::store::codec;
 
 use super::{Policies, PolicyChangeError, PolicyView};
 
@@ -11,9 +15,11 @@ use super::{Policies, PolicyChangeError, PolicyView};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FilePolicies {
     /// Revision; a higher one replaces a lower one.
-    pub revision: u64,
+    revision: u64,
     /// Settings by topic or pattern.
-    pub settings: HashMap<TopicPattern, TopicSettings>,
+    settings: HashMap<TopicPattern, TopicSettings>,
+    /// Hash of the settings.
+    digest: u64,
 }
 
 /// Reason why a file is not in force.
@@ -29,115 +35,123 @@ pub enum FileRefusal {
     },
     /// The shards have another file of the same revision.
     #[error(
-        "another file of the same revision is in force, which differs in {name}; raise the revision of the one that is to count"
+        "another file of the same revision is in force, which differs{}; raise the revision of the one that is to count",
+        name.as_ref().map(|name| format!(" in {name}")).unwrap_or_default()
     )]
     Differs {
-        /// First topic or pattern that differs, by name.
-        name: TopicPattern,
+        /// First topic or pattern that differs, by name, as far as that is known.
+        name: Option<TopicPattern>,
     },
     /// A shard does not answer, or other changes came first; the change goes on later.
     #[error("not applied yet: {0}")]
     NotYet(String),
 }
 
-/// Reason why one policy stays as it is.
-enum Kept {
-    Unchanged,
-    Refused(FileRefusal),
-}
-
 // === impl FilePolicies ===
 
 impl FilePolicies {
-    /// Returns whether the file may be applied over what is in force.
+    /// Creates the settings of a file of this revision.
+    #[must_use]
+    pub fn new(revision: u64, settings: HashMap<TopicPattern, TopicSettings>) -> FilePolicies {
+        let digest = digest(&settings);
+        FilePolicies { revision, settings, digest }
+    }
+
+    /// Returns the revision.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Returns the number of topics and patterns.
+    #[must_use]
+    pub fn topics(&self) -> usize {
+        self.settings.len()
+    }
+
+    /// Returns the record that puts the file in force, or is to be kept if it does already.
     ///
     /// # Errors
     /// [`FileRefusal`], but not that it is not applied yet.
-    pub fn check(&self, view: &PolicyView) -> Result<(), FileRefusal> {
-        let from_files = view.all().filter_map(|policy| Some((policy, file_revision(policy)?)));
-        let (mut highest, mut differing) = (0, None::<&TopicPattern>);
-        for (policy, revision) in from_files {
-            highest = highest.max(revision);
-            let live = policy.settings.as_ref().filter(|_| !policy.is_deleted);
-            let is_other = self.settings.get(&policy.name) != live;
-            if revision == self.revision && is_other {
-                let first = differing.filter(|name| name.to_string() <= policy.name.to_string());
-                differing = first.or(Some(&policy.name));
+    fn record(&self, view: &PolicyView) -> Result<FileRecord, FileRefusal> {
+        let &FilePolicies { revision, digest, .. } = self;
+        let new = |former| Ok(FileRecord { revision, digest, former: Some(former) });
+        match view.file() {
+            None => new(0),
+            Some(file) if file.revision < revision => new(file.former.unwrap_or(file.revision)),
+            Some(file) if file.revision > revision => {
+                Err(FileRefusal::Older { revision: file.revision })
             }
+            Some(file) if file.digest != digest => {
+                Err(FileRefusal::Differs { name: self.first_difference(view) })
+            }
+            Some(file) => Ok(file),
         }
-        match differing {
-            _ if highest > self.revision => Err(FileRefusal::Older { revision: highest }),
-            Some(name) => Err(FileRefusal::Differs { name: name.clone() }),
-            None => Ok(()),
-        }
+    }
+
+    fn first_difference(&self, view: &PolicyView) -> Option<TopicPattern> {
+        let differs = |name: &&TopicPattern| {
+            let policy = view.policy(name).filter(|policy| policy.is_of_file());
+            policy.and_then(|policy| policy.settings.as_ref()) != self.settings.get(*name)
+        };
+        self.names(view).into_iter().filter(|name| differs(&name)).min_by_key(ToString::to_string)
+    }
+
+    /// Returns the names that the file has, and those that have their settings from any file.
+    fn names(&self, view: &PolicyView) -> Vec<TopicPattern> {
+        let others = view.all().filter(|policy| policy.is_of_file()).map(|policy| &policy.name);
+        let others = others.filter(|name| !self.settings.contains_key(name));
+        self.settings.keys().chain(others).cloned().collect()
     }
 
     /// Returns whether all settings of the file are in force, and none of another one.
     #[must_use]
     pub fn is_in_force(&self, view: &PolicyView) -> bool {
-        let is_here = |(name, settings): (&TopicPattern, &TopicSettings)| {
-            view.policy(name).is_some_and(|policy| {
-                has_file_settings(policy) && policy.settings.as_ref() == Some(settings)
-            })
-        };
-        self.settings.iter().all(is_here)
-            && view.all().filter(|policy| has_file_settings(policy)).count() == self.settings.len()
+        let &FilePolicies { revision, digest, .. } = self;
+        view.file() == Some(FileRecord { revision, digest, former: None })
+            && self.names(view).iter().all(|name| self.decide(name, view, Time(0)).is_none())
     }
 
-    /// Returns the policy of `name` by this file, in place of the last one.
-    fn decide(
-        &self,
-        name: &TopicPattern,
-        last: Option<&TopicPolicy>,
-        now: Time,
-    ) -> Result<TopicPolicy, Kept> {
-        let live = last.filter(|last| !last.is_deleted);
-        let revision = last.and_then(file_revision);
-        let wanted = self.settings.get(name);
-        let is_same = live.and_then(|last| last.settings.as_ref()) == wanted;
-        match revision {
-            Some(revision) if revision > self.revision => {
-                return Err(Kept::Refused(FileRefusal::Older { revision }));
-            }
-            Some(revision) if revision == self.revision && is_same => return Err(Kept::Unchanged),
-            Some(revision) if revision == self.revision => {
-                return Err(Kept::Refused(FileRefusal::Differs { name: name.clone() }));
-            }
-            // What calls have set is not the file's to remove.
-            None if wanted.is_none() => return Err(Kept::Unchanged),
-            Some(_) if wanted.is_none() && is_same => return Err(Kept::Unchanged),
-            Some(_) | None => {}
+    /// Returns the policy of `name` by this file, if it changes.
+    fn decide(&self, name: &TopicPattern, view: &PolicyView, now: Time) -> Option<TopicPolicy> {
+        let last = view.policy(name).filter(|last| last.is_live());
+        let (wanted, is_of_file) =
+            (self.settings.get(name), last.is_some_and(|last| last.is_of_file()));
+        let settings = last.filter(|_| is_of_file).and_then(|last| last.settings.as_ref());
+        // What calls have set is not the file's to remove.
+        if settings == wanted {
+            return None;
         }
-        let policy = live.cloned().unwrap_or_else(|| TopicPolicy::new(name.clone(), now));
-        Ok(match wanted {
-            Some(settings) => TopicPolicy {
-                settings: Some(settings.clone()),
-                source: PolicySource::File { revision: self.revision },
-                ..policy
-            },
-            // A pause stays: it is not the file's.
-            None => TopicPolicy {
-                settings: None,
-                // The revision stays, so that an older file does not bring the settings back.
-                source: PolicySource::File { revision: self.revision },
-                is_deleted: policy.pause.is_none() && policy.paused_groups.is_empty(),
-                ..policy
-            },
-        })
+        let policy =
+            last.map_or_else(|| TopicPolicy::new(name.clone(), now), |last| (**last).clone());
+        let revision = self.revision;
+        let source = wanted.map_or(PolicySource::Rpc, |_| PolicySource::File { revision });
+        // A pause stays: it is not the file's.
+        Some(TopicPolicy { settings: wanted.cloned(), source, ..policy })
     }
 }
 
-/// Returns the revision of the file that has set or taken away the settings.
-fn file_revision(policy: &TopicPolicy) -> Option<u64> {
-    match policy.source {
-        PolicySource::File { revision } => Some(revision),
-        PolicySource::Rpc => None,
+/// Returns a hash of settings, the same in all versions of the server that know all that is set.
+fn digest(settings: &HashMap<TopicPattern, TopicSettings>) -> u64 {
+    let mut tables: Vec<_> = settings.iter().map(|(name, all)| (name.to_string(), all)).collect();
+    tables.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    let mut bytes = Vec::new();
+    for (name, all) in tables {
+        // Weights are hashed in their order, which messages do not have.
+        let plain = TopicSettings { group_weights: [].into(), ..all.clone() };
+        let pattern = TopicPattern::Prefix(String::new());
+        let policy = TopicPolicy { settings: Some(plain), ..TopicPolicy::new(pattern, Time(0)) };
+        let weights = all.group_weights.iter().map(|(group, weight)| format!("{group} {weight} "));
+        for part in [
+            name.into_bytes(),
+            codec::encode_topic_policy(&policy),
+            weights.collect::<String>().into_bytes(),
+        ] {
+            bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(&part);
+        }
     }
-}
-
-/// Returns whether the policy has settings of a file.
-fn has_file_settings(policy: &TopicPolicy) -> bool {
-    file_revision(policy).is_some() && policy.settings.is_some() && !policy.is_deleted
+    xxh3_64(&bytes)
 }
 
 // === impl Policies ===
@@ -149,29 +163,48 @@ impl Policies {
     /// # Errors
     /// [`FileRefusal`]; unless it is [`FileRefusal::NotYet`], nothing was changed.
     pub async fn apply_file(&self, file: &FilePolicies) -> Result<usize, FileRefusal> {
-        let view = self.view();
-        file.check(&view)?;
-        let former = view.all().filter(|policy| has_file_settings(policy));
-        let removed =
-            former.map(|policy| &policy.name).filter(|name| !file.settings.contains_key(name));
-        let mut names: Vec<TopicPattern> = file.settings.keys().chain(removed).cloned().collect();
-        names.sort_by_key(ToString::to_string);
-        let mut changed = 0;
-        for name in names {
-            let decide = |last: Option<&TopicPolicy>, now| file.decide(&name, last, now);
-            match self.change(&name, None, decide).await {
-                Ok(_) => changed += 1,
-                Err(PolicyChangeError::Refused(Kept::Unchanged)) => {}
-                Err(PolicyChangeError::Refused(Kept::Refused(refusal))) => return Err(refusal),
-                Err(PolicyChangeError::NoActiveShard) => {
-                    return Err(FileRefusal::NotYet("no shard is active".to_owned()));
-                }
-                Err(PolicyChangeError::Shard(error)) => {
-                    return Err(FileRefusal::NotYet(error.to_string()));
-                }
-            }
-        }
+        file.record(&self.view())?;
+        self.set_file_record(file, false).await?;
+        let names = file.names(&self.view());
+        let changed = self.change_all(names, |name, view, now| {
+            // Another server may have put another file in force.
+            file.record(view)?;
+            Ok(file.decide(name, view, now))
+        });
+        let changed = changed.await.map_err(refusal)?;
+        self.set_file_record(file, true).await?;
         Ok(changed)
+    }
+
+    /// Records that the file is being put in force, or that it is.
+    async fn set_file_record(
+        &self,
+        file: &FilePolicies,
+        is_in_force: bool,
+    ) -> Result<(), FileRefusal> {
+        let name = TopicPattern::file_record();
+        let record = |view: &PolicyView| {
+            let record = file.record(view)?;
+            let former = record.former.filter(|_| !is_in_force);
+            Ok::<_, FileRefusal>(FileRecord { former, ..record })
+        };
+        let changed = self.change_all(vec![name.clone()], |name, view, now| {
+            let record = Some(record(view)?).filter(|record| view.file() != Some(*record));
+            let policy =
+                |file| TopicPolicy { file: Some(file), ..TopicPolicy::new(name.clone(), now) };
+            Ok(record.map(policy))
+        });
+        changed.await.map(drop).map_err(refusal)
+    }
+}
+
+fn refusal(error: PolicyChangeError<FileRefusal>) -> FileRefusal {
+    match error {
+        PolicyChangeError::Refused(refusal) => refusal,
+        PolicyChangeError::Shard(error) => FileRefusal::NotYet(error.to_string()),
+        error @ (PolicyChangeError::NoActiveShard | PolicyChangeError::NoRoom(_)) => {
+            FileRefusal::NotYet(error.to_string())
+        }
     }
 }
 
@@ -179,8 +212,12 @@ impl Policies {
 mod tests {
     use std::sync::Arc;
 
+    use futures::future::join_all;
+
     use super::*;
+    use crate::clock::Clock;
     use crate::domain::TopicPause;
+    use crate::scheduler::tests::test_ring::TestRing;
 
     fn name(text: &str) -> TopicPattern {
         TopicPattern::parse(text).unwrap()
@@ -191,35 +228,47 @@ mod tests {
             let priority = Some(*priority);
             (name(text), TopicSettings { priority, ..TopicSettings::default() })
         });
-        FilePolicies { revision, settings: settings.collect() }
+        FilePolicies::new(revision, settings.collect())
     }
 
-    /// Returns a view in which the file is in force.
-    fn in_force(file: &FilePolicies) -> PolicyView {
-        let policies = file.settings.iter().map(|(name, settings)| {
-            Arc::new(TopicPolicy {
-                version: 1,
-                settings: Some(settings.clone()),
-                source: PolicySource::File { revision: file.revision },
-                ..TopicPolicy::new(name.clone(), Time(0))
-            })
-        });
-        let mut view = PolicyView::default();
+    /// Returns the view in which the file is in force after another one.
+    fn applied(file: &FilePolicies, over: &PolicyView) -> PolicyView {
+        let mut view = over.clone();
+        let version = 1 + view.all().map(|policy| policy.version).max().unwrap_or(0);
+        let policies = file.names(&view).into_iter();
+        let policies = policies.filter_map(|name| file.decide(&name, &view, Time(1)));
+        let mut policies: Vec<_> = policies.collect();
+        let record = FileRecord { former: None, ..file.record(&view).unwrap() };
+        let name = TopicPattern::file_record();
+        policies.push(TopicPolicy { file: Some(record), ..TopicPolicy::new(name, Time(1)) });
+        let policies =
+            policies.into_iter().map(|policy| Arc::new(TopicPolicy { version, ..policy }));
         view.merge(&policies.collect::<Vec<_>>());
         view
     }
 
     #[test]
     fn the_higher_revision_counts_and_equal_ones_are_equal() {
-        let view = in_force(&file(5, &[("a", 1), ("b.*", 2)]));
-        assert_eq!(file(5, &[("a", 1), ("b.*", 2)]).check(&view), Ok(()));
-        assert_eq!(file(6, &[("c", 1)]).check(&view), Ok(()));
-        assert_eq!(file(4, &[("a", 1)]).check(&view), Err(FileRefusal::Older { revision: 5 }));
+        let none = PolicyView::default();
+        let first = file(5, &[("a", 1), ("b.*", 2)]);
+        let view = applied(&first, &none);
+        assert!(first.is_in_force(&view) && !file(6, &[("a", 1)]).is_in_force(&view));
+        assert_eq!(file(5, &[("b.*", 2), ("a", 1)]).record(&view), Ok(view.file().unwrap()));
+        assert!(file(6, &[("c", 1)]).record(&view).is_ok());
+        assert_eq!(file(4, &[("a", 1)]).record(&view), Err(FileRefusal::Older { revision: 5 }));
         for other in [&[("a", 1)][..], &[("a", 1), ("b.*", 3)]] {
-            let differs = Err(FileRefusal::Differs { name: name("b.*") });
-            assert_eq!(file(5, other).check(&view), differs);
+            let differs = Err(FileRefusal::Differs { name: Some(name("b.*")) });
+            assert_eq!(file(5, other).record(&view), differs);
         }
-        assert_eq!(file(1, &[]).check(&PolicyView::default()), Ok(()));
+        // What is equal is not written again.
+        let second = file(6, &[("a", 1), ("b.*", 3)]);
+        let changed = second.names(&view).into_iter();
+        let changed = changed.filter(|name| second.decide(name, &view, Time(2)).is_some());
+        assert_eq!(changed.collect::<Vec<_>>(), [name("b.*")]);
+        let view = applied(&second, &view);
+        assert!(second.is_in_force(&view));
+        let revision = |text| view.file_revision(view.policy(&name(text)).unwrap());
+        assert_eq!([revision("a"), revision("b.*")], [Some(6); 2]);
     }
 
     #[test]
@@ -230,21 +279,69 @@ mod tests {
             pause: pause.clone(),
             ..TopicPolicy::new(name("a"), Time(1))
         };
-        let Ok(taken) = file(2, &[("a", 1)]).decide(&name("a"), Some(&by_call), Time(2)) else {
-            panic!("it takes the settings over");
-        };
-        assert_eq!((taken.source, &taken.pause), (PolicySource::File { revision: 2 }, &pause));
-        let left = file(3, &[]).decide(&name("a"), Some(&taken), Time(3)).ok().unwrap();
-        assert_eq!((&left.settings, &left.pause, left.is_deleted), (&None, &pause, false));
         let mut view = PolicyView::default();
-        view.merge(&[Arc::new(TopicPolicy { version: 9, ..left })]);
-        let older = file(2, &[("a", 1)]).check(&view);
+        view.merge(&[Arc::new(by_call)]);
+        assert_eq!(file(3, &[]).decide(&name("a"), &view, Time(3)), None);
+        let view = applied(&file(2, &[("a", 1)]), &view);
+        let taken = view.policy(&name("a")).unwrap();
+        assert_eq!((taken.source, &taken.pause), (PolicySource::File { revision: 2 }, &pause));
+        let view = applied(&file(3, &[]), &view);
+        let left = view.policy(&name("a")).unwrap();
+        assert_eq!((&left.settings, &left.pause, left.is_live()), (&None, &pause, true));
+        let older = file(2, &[("a", 1)]).record(&view);
         assert_eq!(older, Err(FileRefusal::Older { revision: 3 }), "a removal has a revision");
-        let unpaused = TopicPolicy { pause: None, ..taken };
-        assert!(file(3, &[]).decide(&name("a"), Some(&unpaused), Time(3)).ok().unwrap().is_deleted);
-        assert!(matches!(
-            file(3, &[]).decide(&name("a"), Some(&by_call), Time(3)),
-            Err(Kept::Unchanged)
-        ));
+    }
+
+    /// Servers that start at once with two files of one revision: one file is in force, whole, and the others report it.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn of_two_files_of_one_revision_one_is_in_force_whole() {
+        for round in 0..5 {
+            let ring = TestRing::new(2);
+            let shards = ring.scheduler.shards();
+            let names: Vec<String> = (0..150).map(|n| format!("t{n}")).collect();
+            let files: Vec<_> = (1..=3)
+                .map(|priority| {
+                    names.iter().map(|name| (name.as_str(), priority)).collect::<Vec<_>>()
+                })
+                .map(|tables| file(7, &tables))
+                .collect();
+            let servers: Vec<_> =
+                files.iter().map(|_| Policies::new(shards.clone(), Clock::system())).collect();
+            let applied = servers.iter().zip(&files).map(|(server, file)| server.apply_file(file));
+            let applied = join_all(applied).await;
+            let winners: Vec<_> = (0..3).filter(|n| applied[*n].is_ok()).collect();
+            println!("round {round}: {applied:?}");
+            let [winner] = winners[..] else { panic!("{winners:?}") };
+            let refused = applied.iter().filter(|r| matches!(r, Err(FileRefusal::Differs { .. })));
+            assert_eq!(refused.count(), 2);
+            for server in &servers {
+                server.read_all().await;
+                assert!(files[winner].is_in_force(&server.view()), "round {round}");
+            }
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn servers_with_one_file_apply_it_together_and_a_new_one_replaces_it() {
+        let ring = TestRing::new(2);
+        let shards = ring.scheduler.shards();
+        let servers: Vec<_> =
+            (0..3).map(|_| Policies::new(shards.clone(), Clock::system())).collect();
+        for (revision, count) in [(1, 1), (2, 331), (3, 2), (4, 0), (5, 97)] {
+            let names: Vec<String> = (0..count).map(|n| format!("t{n}.*")).collect();
+            let tables: Vec<_> = names.iter().map(|name| (name.as_str(), 3)).collect();
+            let file = file(revision, &tables);
+            let apply = servers.iter().map(|server| async {
+                while let Err(refusal) = server.apply_file(&file).await {
+                    assert!(matches!(refusal, FileRefusal::NotYet(_)), "{refusal}");
+                }
+            });
+            join_all(apply).await;
+            for server in &servers {
+                server.read_all().await;
+                assert!(file.is_in_force(&server.view()), "revision {revision}");
+                assert_eq!(server.view().settings_count(), count);
+            }
+        }
     }
 }

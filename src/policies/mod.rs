@@ -3,16 +3,20 @@
 //!
 //! - `view`: what a replica knows, and which policy a topic has
 //! - `copies`: exchanges policies with each shard, so that all have the newest versions within a second
+//! - `ledger`: what each shard has, and what was removed
+//! - `tidy`: removes policies of which nothing is left, once every shard has them
 //! - `change`: changes of operators; each is decided on the home shard of its name, where two changes at once meet
 //! - `file`: settings from a file, by its revision
 
 mod change;
 mod copies;
 mod file;
+mod ledger;
+mod tidy;
 mod view;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
@@ -20,9 +24,9 @@ use crate::clock::Clock;
 use crate::domain::{TopicName, TopicPolicy};
 use crate::shards::Shards;
 
-use copies::ShardCopy;
+use ledger::Ledger;
 
-pub use change::{ChangedPolicy, PolicyChangeError};
+pub use change::{ChangedPolicy, PolicyChangeError, SettingsRoom};
 pub use file::{FilePolicies, FileRefusal};
 pub use view::PolicyView;
 
@@ -38,8 +42,10 @@ struct PoliciesInner {
     view: watch::Sender<Arc<PolicyView>>,
     /// Set with the first policy: a server without any looks nothing up.
     has_any: AtomicBool,
-    /// Policies that each shard has, in the order of the shards.
-    copies: Vec<tokio::sync::Mutex<ShardCopy>>,
+    /// Of each shard: one exchange at a time. Who takes several takes them in this order.
+    gates: Vec<tokio::sync::Mutex<()>>,
+    /// Policies that each shard has. Held for moments, and while the view changes.
+    ledger: Mutex<Ledger>,
 }
 
 // === impl Policies ===
@@ -49,9 +55,10 @@ impl Policies {
     /// it learns only from its own changes.
     #[must_use]
     pub fn new(shards: Shards, clock: Clock) -> Policies {
-        let copies = shards.all().iter().map(|_| tokio::sync::Mutex::default()).collect();
-        let view = watch::Sender::default();
-        let inner = PoliciesInner { shards, clock, view, has_any: AtomicBool::new(false), copies };
+        let gates = shards.all().iter().map(|_| tokio::sync::Mutex::default()).collect();
+        let ledger = Mutex::new(Ledger::new(shards.all().len()));
+        let (view, has_any) = (watch::Sender::default(), AtomicBool::new(false));
+        let inner = PoliciesInner { shards, clock, view, has_any, gates, ledger };
         Policies { inner: Arc::new(inner) }
     }
 
@@ -73,24 +80,29 @@ impl Policies {
         self.inner.view.subscribe()
     }
 
-    /// Returns the policy of a topic, unless there is none or it was deleted.
+    /// Returns the policy of a topic, if there is one of which anything is left.
     #[must_use]
     pub fn of_topic(&self, topic: &TopicName) -> Option<Arc<TopicPolicy>> {
         let view = self.any()?;
-        view.of_topic(topic).filter(|policy| !policy.is_deleted).cloned()
+        view.of_topic(topic).filter(|policy| policy.is_live()).cloned()
     }
 
-    fn merge(&self, policies: &[Arc<TopicPolicy>]) {
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.inner.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn merge(&self, ledger: &mut Ledger, policies: &[Arc<TopicPolicy>]) {
         if policies.is_empty() {
             return;
         }
         self.inner.view.send_if_modified(|view| {
             let mut next = (**view).clone();
-            let is_news = next.merge(policies);
-            if is_news {
+            let news = next.merge(policies);
+            ledger.note(&news);
+            if !news.is_empty() {
                 *view = Arc::new(next);
             }
-            is_news
+            !news.is_empty()
         });
         self.inner.has_any.store(true, Ordering::Release);
     }

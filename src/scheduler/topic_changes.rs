@@ -6,7 +6,7 @@ use crate::domain::{
     GroupName, PolicySource, ShardName, State, Time, TopicName, TopicPattern, TopicPause,
     TopicPolicy, TopicSettings, limit,
 };
-use crate::policies::{ChangedPolicy, PolicyChangeError};
+use crate::policies::{ChangedPolicy, PolicyChangeError, PolicyView, SettingsRoom};
 use crate::shards::ShardError;
 
 use super::{PurgeTopic, Scheduler, TopicRow};
@@ -27,8 +27,10 @@ pub enum TopicRefusal {
         current: String,
     },
     /// The settings of the topic come from a file.
-    #[error("the settings come from a file of revision {revision}")]
+    #[error("the settings come from {name} in a file of revision {revision}")]
     ReadOnly {
+        /// Topic or pattern whose table in the file has the settings.
+        name: TopicPattern,
         /// Revision of the file.
         revision: u64,
     },
@@ -38,12 +40,9 @@ pub enum TopicRefusal {
         /// Number of them: waiting, running and dead ones.
         jobs: u64,
     },
-    /// Too many groups of the topic have a weight or are paused.
-    #[error("more than {} groups have a weight or are paused", limit::GROUP_SETTINGS_MAX)]
+    /// Too many groups of the topic are paused.
+    #[error("more than {} groups are paused", limit::GROUP_SETTINGS_MAX)]
     TooManyGroups,
-    /// There are too many policies.
-    #[error("there are {} policies", limit::POLICIES_MAX)]
-    TooMany,
 }
 
 /// Error of a change.
@@ -55,16 +54,28 @@ pub type TopicChange = Result<ChangedPolicy, TopicChangeError>;
 /// Returns the etag of a topic with this policy: it differs after each change.
 #[must_use]
 pub fn etag(policy: Option<&TopicPolicy>) -> String {
-    match policy.filter(|policy| !policy.is_deleted) {
+    match policy.filter(|policy| policy.is_live()) {
         None => "0".to_owned(),
         Some(policy) => format!("{:x}.{:x}", policy.version, policy.update_time.0),
+    }
+}
+
+/// Returns the file that the settings of a policy come from.
+#[must_use]
+fn read_only(view: &PolicyView, policy: Option<&TopicPolicy>) -> Result<(), TopicRefusal> {
+    match policy.and_then(|policy| Some((policy, view.file_revision(policy)?))) {
+        Some((policy, revision)) => {
+            Err(TopicRefusal::ReadOnly { name: policy.name.clone(), revision })
+        }
+        None => Ok(()),
     }
 }
 
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Creates a topic with these settings. Nothing is written after `until`.
+    /// Creates a topic with these settings. `expected`: its etag, if not empty, which is that of no topic. Nothing is written
+    /// after `until`.
     ///
     /// # Errors
     /// [`TopicChangeError`].
@@ -72,18 +83,25 @@ impl Scheduler {
         &self,
         name: TopicName,
         settings: TopicSettings,
+        expected: String,
+        room: SettingsRoom,
         until: Option<Instant>,
     ) -> TopicChange {
         if self.topic(name.clone()).await?.is_some() {
             return Err(PolicyChangeError::Refused(TopicRefusal::Exists));
         }
-        let pattern = TopicPattern::Exact(name);
-        self.change_policy(pattern.clone(), until, move |last, now| match live(last) {
-            Some(_) => Err(TopicRefusal::Exists),
-            None => {
-                let settings = Some(settings.clone());
-                Ok(TopicPolicy { settings, ..TopicPolicy::new(pattern.clone(), now) })
+        let pattern = TopicPattern::Exact(name.clone());
+        self.change_policy(pattern.clone(), Some(room), until, move |view, now| {
+            if live(view, &name).is_some() {
+                return Err(TopicRefusal::Exists);
             }
+            check_etag(None, &expected)?;
+            // Without any setting it hides no pattern.
+            if settings != TopicSettings::default() {
+                read_only(view, view.in_force(&name))?;
+            }
+            let settings = Some(settings.clone());
+            Ok(TopicPolicy { settings, ..TopicPolicy::new(pattern.clone(), now) })
         })
         .await
     }
@@ -98,21 +116,28 @@ impl Scheduler {
         name: TopicName,
         update: impl Fn(&mut TopicSettings) + Send + Sync + 'static,
         (expected, allow_missing): (String, bool),
+        room: SettingsRoom,
         until: Option<Instant>,
     ) -> TopicChange {
-        let exists = allow_missing || self.topic(name.clone()).await?.is_some();
-        let pattern = TopicPattern::Exact(name);
-        self.change_policy(pattern.clone(), until, move |last, now| {
-            let last = live(last);
-            if last.is_none() && !exists {
+        let is_there = self.topic(name.clone()).await?.is_some();
+        let pattern = TopicPattern::Exact(name.clone());
+        self.change_policy(pattern.clone(), Some(room), until, move |view, now| {
+            let last = live(view, &name);
+            if last.is_none() && !is_there && !allow_missing {
                 return Err(TopicRefusal::NotFound);
             }
-            check(last, &expected)?;
+            read_only(view, view.in_force(&name))?;
+            check_etag(last, &expected)?;
+            let is_new = last.is_none() && !is_there;
             let mut policy =
                 last.cloned().unwrap_or_else(|| TopicPolicy::new(pattern.clone(), now));
-            update(policy.settings.get_or_insert_default());
+            let mut settings = policy.settings.take().unwrap_or_default();
+            update(&mut settings);
+            // A topic that sets nothing needs no policy, unless the call creates it.
+            policy.settings =
+                Some(settings).filter(|all| is_new || *all != TopicSettings::default());
             policy.source = PolicySource::Rpc;
-            check_groups(policy)
+            Ok(policy)
         })
         .await
     }
@@ -128,9 +153,9 @@ impl Scheduler {
         until: Option<Instant>,
     ) -> TopicChange {
         let exists = self.topic(name.clone()).await?.is_some();
-        let pattern = TopicPattern::Exact(name);
-        self.change_policy(pattern.clone(), until, move |last, now| {
-            let last = live(last);
+        let pattern = TopicPattern::Exact(name.clone());
+        self.change_policy(pattern.clone(), None, until, move |view, now| {
+            let last = live(view, &name);
             if last.is_none() && !exists {
                 return Err(TopicRefusal::NotFound);
             }
@@ -153,9 +178,9 @@ impl Scheduler {
         until: Option<Instant>,
     ) -> TopicChange {
         let exists = self.topic(topic.clone()).await?.is_some();
-        let pattern = TopicPattern::Exact(topic);
-        self.change_policy(pattern.clone(), until, move |last, now| {
-            let last = live(last);
+        let pattern = TopicPattern::Exact(topic.clone());
+        self.change_policy(pattern.clone(), None, until, move |view, now| {
+            let last = live(view, &topic);
             if last.is_none() && !exists {
                 return Err(TopicRefusal::NotFound);
             }
@@ -163,120 +188,95 @@ impl Scheduler {
                 last.cloned().unwrap_or_else(|| TopicPolicy::new(pattern.clone(), now));
             match &note {
                 Some(note) => drop(policy.paused_groups.insert(group.clone(), note.clone())),
-                None => {
-                    policy.paused_groups.remove(&group);
-                    return Ok(policy);
-                }
+                None => drop(policy.paused_groups.remove(&group)),
             }
-            check_groups(policy)
+            // Groups with a weight take no place of these.
+            match policy.paused_groups.len() {
+                0..=limit::GROUP_SETTINGS_MAX => Ok(policy),
+                _ if note.is_none() => Ok(policy),
+                _ => Err(TopicRefusal::TooManyGroups),
+            }
         })
         .await
     }
 
     /// Removes a topic. `etag`: the one that it must have, if not empty. `force`: with its jobs; otherwise it must have
-    /// none. Nothing is written after `until`.
+    /// none. Jobs that come meanwhile are kept, and begin the topic anew. Returns the shards that have not taken the change
+    /// yet. Nothing is written after `until`.
     ///
     /// # Errors
-    /// [`TopicChangeError`].
+    /// [`TopicChangeError`]; if a job was removed before that, it is no refusal.
     pub async fn delete_topic(
         &self,
         name: TopicName,
         (expected, force): (String, bool),
         until: Option<Instant>,
-    ) -> TopicChange {
-        if force {
-            self.purge_all(&name, &expected, until).await?;
-        }
-        let row = self.topic(name.clone()).await?;
-        let row = row.ok_or(PolicyChangeError::Refused(TopicRefusal::NotFound))?;
+    ) -> Result<Vec<String>, TopicChangeError> {
+        let pattern = TopicPattern::Exact(name.clone());
+        let refreshed = self.inner.policies.refresh(&pattern);
+        let (row, refreshed) = tokio::join!(self.topic(name.clone()), refreshed);
+        let row = row?.ok_or(PolicyChangeError::Refused(TopicRefusal::NotFound))?;
+        refreshed?;
         if let Some(Ok(shard)) = row.unreachable.first().map(|shard| ShardName::try_new(shard)) {
             let why = "it may have jobs of the topic, and does not answer";
             return Err(ShardError::unavailable(&shard, why).into());
         }
+        let may_delete = move |view: &PolicyView, name: &TopicName| {
+            let last = live(view, name);
+            read_only(view, last)?;
+            check_etag(last, &expected)
+        };
+        may_delete(&self.inner.policies.view(), &name).map_err(PolicyChangeError::Refused)?;
         let jobs = jobs_of(&row);
-        if jobs > 0 {
+        if force {
+            let (topic, states) = (name.clone(), State::ALL.into());
+            self.purge(PurgeTopic { topic, states, group: None, dry_run: false }, until).await?;
+        } else if jobs > 0 {
             return Err(PolicyChangeError::Refused(TopicRefusal::NotEmpty { jobs }));
         }
-        let pattern = TopicPattern::Exact(name);
-        self.change_policy(pattern.clone(), until, move |last, now| {
-            let last = live(last);
-            check(last, &expected)?;
-            let create_time = last.map_or(now, |last| last.create_time);
+        if live(&self.inner.policies.view(), &name).is_none() {
+            self.inner.policies.forget_topic(&name, until).await?;
+            return Ok(Vec::new());
+        }
+        let deleted = self.change_policy(pattern.clone(), None, until, move |view, now| {
+            // Jobs that are gone are not for nothing: whatever came since is overwritten.
+            if !force {
+                may_delete(view, &name)?;
+            }
+            let create_time = live(view, &name).map_or(now, |last| last.create_time);
             let is_deleted = true;
             Ok(TopicPolicy { is_deleted, create_time, ..TopicPolicy::new(pattern.clone(), now) })
-        })
-        .await
-    }
-
-    /// Deletes all jobs of a topic, if its etag is the expected one.
-    async fn purge_all(
-        &self,
-        name: &TopicName,
-        expected: &str,
-        until: Option<Instant>,
-    ) -> Result<(), TopicChangeError> {
-        let pattern = TopicPattern::Exact(name.clone());
-        self.inner.policies.refresh(&pattern).await?;
-        let view = self.inner.policies.view();
-        let policy = view.of_topic(name).map(|policy| &**policy);
-        check(live(policy), expected).map_err(PolicyChangeError::Refused)?;
-        let purge = PurgeTopic {
-            topic: name.clone(),
-            states: State::ALL.into(),
-            group: None,
-            dry_run: false,
-        };
-        self.purge(purge, until).await?;
-        Ok(())
+        });
+        Ok(deleted.await?.missing)
     }
 
     async fn change_policy(
         &self,
         name: TopicPattern,
+        room: Option<SettingsRoom>,
         until: Option<Instant>,
-        decide: impl Fn(Option<&TopicPolicy>, Time) -> Result<TopicPolicy, TopicRefusal>
-        + Send
-        + Sync
-        + 'static,
+        decide: impl Fn(&PolicyView, Time) -> Result<TopicPolicy, TopicRefusal> + Send + Sync + 'static,
     ) -> TopicChange {
         let policies = self.inner.policies.clone();
         Scheduler::run_to_completion(async move {
-            let view = policies.view();
-            if view.policy(&name).is_none() && view.all().count() >= limit::POLICIES_MAX {
-                return Err(PolicyChangeError::Refused(TopicRefusal::TooMany));
-            }
-            policies.change(&name, until, decide).await
+            policies.change(&name, room.as_ref(), until, decide).await
         })
         .await
     }
 }
 
-/// Returns the policy, unless it only records a deletion.
-fn live(policy: Option<&TopicPolicy>) -> Option<&TopicPolicy> {
-    policy.filter(|policy| !policy.is_deleted)
+/// Returns the policy of the topic, if anything is left of it.
+fn live<'v>(view: &'v PolicyView, topic: &TopicName) -> Option<&'v TopicPolicy> {
+    view.of_topic(topic).map(|policy| &**policy).filter(|policy| policy.is_live())
 }
 
-/// Checks that calls may change the settings, and the etag, if one is given.
-fn check(policy: Option<&TopicPolicy>, expected: &str) -> Result<(), TopicRefusal> {
-    if let Some(TopicPolicy {
-        source: PolicySource::File { revision }, settings: Some(_), ..
-    }) = policy
-    {
-        return Err(TopicRefusal::ReadOnly { revision: *revision });
-    }
+/// Checks the etag, if one is given.
+fn check_etag(policy: Option<&TopicPolicy>, expected: &str) -> Result<(), TopicRefusal> {
     let current = etag(policy);
     if expected.is_empty() || expected == current {
         Ok(())
     } else {
         Err(TopicRefusal::EtagMismatch { current })
-    }
-}
-
-/// Checks the number of groups with settings.
-fn check_groups(policy: TopicPolicy) -> Result<TopicPolicy, TopicRefusal> {
-    match policy.groups().len() {
-        0..=limit::GROUP_SETTINGS_MAX => Ok(policy),
-        _ => Err(TopicRefusal::TooManyGroups),
     }
 }
 

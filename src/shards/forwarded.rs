@@ -6,8 +6,8 @@ use tokio::time::Instant;
 use crate::domain::{Job, JobKey, PriorityAgeing, TopicName};
 use crate::store::{
     AdoptBatch, Deleted, ExplainedJob, Heartbeat, IdsPage, JobDeletion, JobReschedule,
-    LeaseQueryResult, LeaseRef, LeaseRefusal, ListPage, ListQuery, PoliciesPage, PolicyWrite,
-    PolicyWriteResult, PruneResult, PruneTopicsResult, RedriveBatch, RedriveResult,
+    LeaseQueryResult, LeaseRef, LeaseRefusal, ListPage, ListQuery, PoliciesPage, PolicyRemoval,
+    PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, RedriveBatch, RedriveResult,
     RescheduleResult, RunningLease, SharedState, StreamLeaseRef, TopicInfo, Unclaim, UnclaimResult,
 };
 
@@ -47,5 +47,6 @@ verbs! {
     Ids: ids(topic: TopicName, from: Option<String>, limit: usize) -> IdsPage;
     WritePolicies: write_policies(policies: Vec<PolicyWrite>, until: Option<Instant>) -> Vec<PolicyWriteResult>;
     Policies: policies(after: u64, limit: usize) -> PoliciesPage;
+    ForgetPolicies: forget_policies(removal: PolicyRemoval, until: Option<Instant>) -> bool;
     Heartbeat: heartbeat(beat: Heartbeat) -> SharedState;
 }

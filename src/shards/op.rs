@@ -71,4 +71,5 @@ ops! {
     SetState = "set_state", Write;
     WritePolicies = "write_policies", Write;
     Policies = "policies", InternalRead;
+    ForgetPolicies = "forget_policies", Write;
 }

@@ -17,6 +17,7 @@ use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
     Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage,
     JobRequest, LeaseQuery, LeaseQueryResult, LeavingJobs, ListPage, ListQuery, PoliciesPage,
+    PolicyRemoval,
     PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, ReplicaHeartbeat,
     RequestResult, RoomQuery, ShardEvent, ShardEvents, ShardGroupStats, ShardIdentity,
     ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture,
@@ -477,6 +478,14 @@ impl Store for FaultyStore {
 
     fn policies(&self, after: u64, limit: usize) -> StoreFuture<'_, PoliciesPage> {
         self.call_store(move |store| store.policies(after, limit))
+    }
+
+    fn forget_policies(
+        &self,
+        removal: PolicyRemoval,
+        until: Option<Instant>,
+    ) -> StoreFuture<'_, bool> {
+        self.call_store(move |store| store.forget_policies(removal, until))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -52,7 +52,8 @@ pub use values::{
     AdoptBatch, AdoptItem, Claim, ClaimResult, DataLoss, ExplainedJob, GroupSetting, GroupsQuery,
     Heartbeat, IdsPage, JobDeletion, JobRequest, JobReschedule, JobSum, LeaseExtension, LeaseQuery,
     LeaseQueryResult, LeaseRef, LeaseSettlement, LeasedJob, LeavingJobs, ListCursor, ListEntry,
-    ListPage, ListQuery, LostClaim, NewJob, PoliciesPage, PolicyWrite, PolicyWriteResult,
+    ListPage, ListQuery, LostClaim, NewJob, PoliciesPage, PolicyHorizon, PolicyRemoval, PolicyWrite,
+    PolicyWriteResult,
     PruneResult, PruneTopicsResult, PurgeBatch, RecordCounts, RedriveBatch, RedriveResult,
     ReplicaHeartbeat, RequestResult, RescheduleResult, RoomQuery, RunningLease, ShardGroupStats,
     ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions,
@@ -180,9 +181,9 @@ pub trait Store: Send + Sync {
     fn set_state(&self, state: ShardState, until: Option<Instant>) -> StoreFuture<'_, ()>;
 
     /// Stores policies of topics, each if the shard has the expected version, and applies their effects in the same
-    /// write: a paused topic or group is not claimed from, and wakes its subscribers when it resumes; a topic with a policy exists
-    /// until the policy is [`PolicyEffect::Forget`](crate::domain::PolicyEffect::Forget). Subscribers receive
-    /// [`ShardEvent::PoliciesChanged`]. `until` is the deadline of the caller.
+    /// write: a paused topic or group is not claimed from, and wakes its subscribers when it resumes; a topic that is delivered or
+    /// paused by a policy exists, and stays without jobs, too, until another policy releases or forgets it. One that is forgotten
+    /// with jobs goes as soon as it is empty, unless a new job came. Subscribers receive [`ShardEvent::PoliciesChanged`]. `until` is the deadline of the caller.
     fn write_policies(
         &self,
         policies: Vec<PolicyWrite>,
@@ -192,6 +193,14 @@ pub trait Store: Send + Sync {
     /// Returns at most `limit` policies that were stored after the change with number `after`, in the order of their
     /// changes.
     fn policies(&self, after: u64, limit: usize) -> StoreFuture<'_, PoliciesPage>;
+
+    /// Removes policies that release or forget their topic, and raises the horizon, if the shard has the last change and the
+    /// horizon that the caller has read; returns whether it has. `until` is the deadline of the caller.
+    fn forget_policies(
+        &self,
+        removal: PolicyRemoval,
+        until: Option<Instant>,
+    ) -> StoreFuture<'_, bool>;
 
     /// Finishes the accepted calls and releases the shard. Later calls are rejected.
     fn close(&self) -> BoxFuture<'_, ()>;

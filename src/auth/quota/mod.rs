@@ -1,9 +1,9 @@
-//! Quotas: what one identity may use in a second, and what one namespace may keep waiting and stored.
+//! Quotas: what one identity may use in a second, and what one namespace may keep.
 //!
 //! - [`quota_file`]: figures as text, in the files of identities
 //! - `token_bucket`: one rate of one identity on this server
 //! - [`identity_meter`]: rates, streams and usage of one identity
-//! - [`namespace_meter`]: waiting jobs and stored bytes of the namespaces with a quota
+//! - [`namespace_meter`]: waiting jobs and stored bytes of the namespaces with a quota, and their quotas of settings
 //! - `read_progress`: reads of these numbers, also before their time
 
 pub mod identity_meter;
@@ -49,6 +49,8 @@ pub struct NamespaceQuota {
     pub waiting_jobs: Option<u64>,
     /// Bytes that its topics take in the stores, about, with all jobs that are still there.
     pub stored_bytes: Option<u64>,
+    /// Topics with settings by calls.
+    pub topic_settings: Option<u64>,
 }
 
 /// Number per second, in thousandths, so that it can be compared.
@@ -70,6 +72,8 @@ pub enum QuotaKind {
     WaitingJobs,
     /// [`NamespaceQuota::stored_bytes`]
     StoredBytes,
+    /// [`NamespaceQuota::topic_settings`]
+    TopicSettings,
 }
 
 /// Refusal by a quota: nothing was applied.
@@ -125,13 +129,14 @@ impl Rate {
 
 impl QuotaKind {
     /// All kinds.
-    pub const ALL: [QuotaKind; 6] = [
+    pub const ALL: [QuotaKind; 7] = [
         QuotaKind::Calls,
         QuotaKind::Jobs,
         QuotaKind::Bytes,
         QuotaKind::Streams,
         QuotaKind::WaitingJobs,
         QuotaKind::StoredBytes,
+        QuotaKind::TopicSettings,
     ];
 
     /// Returns the key of the files.
@@ -144,6 +149,7 @@ impl QuotaKind {
             QuotaKind::Streams => "streams",
             QuotaKind::WaitingJobs => "waiting_jobs",
             QuotaKind::StoredBytes => "stored_bytes",
+            QuotaKind::TopicSettings => "topic_settings",
         }
     }
 }

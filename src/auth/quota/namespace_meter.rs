@@ -55,6 +55,8 @@ struct NamespaceMeter {
     name: String,
     /// Quotas; `None`: without limit, and not counted.
     max: PerFigure<Option<u64>>,
+    /// Topics that may have settings by calls; counted where they are known.
+    topic_settings: Option<u64>,
     used: Mutex<PerFigure<Used>>,
 }
 
@@ -143,14 +145,19 @@ impl NamespaceMeters {
         let mut table = HashMap::with_capacity(quotas.len());
         for (name, quota) in quotas {
             let max = NamespaceFigure::ALL.map(|figure| figure.max(quota));
-            if max.iter().all(Option::is_none) {
+            let topic_settings = quota.topic_settings;
+            if max.iter().all(Option::is_none) && topic_settings.is_none() {
                 continue;
             }
             let known = former.0.get(name);
-            let same = known.filter(|meter| meter.max == max).cloned();
+            let is_same = |meter: &&Arc<NamespaceMeter>| {
+                (meter.max, meter.topic_settings) == (max, topic_settings)
+            };
+            let same = known.filter(is_same).cloned();
             let meter = same.unwrap_or_else(|| {
                 let used = known.map(|meter| meter.used_under_another_quota()).unwrap_or_default();
-                Arc::new(NamespaceMeter { name: name.clone(), max, used: Mutex::new(used) })
+                let (name, used) = (name.clone(), Mutex::new(used));
+                Arc::new(NamespaceMeter { name, max, topic_settings, used })
             });
             table.insert(name.clone(), meter);
         }
@@ -199,6 +206,14 @@ impl NamespaceMeters {
             reservation.0.push((meter, amounts));
         }
         Ok(reservation)
+    }
+
+    /// Returns the quotas of topics with settings of the namespaces that a topic is in, by their names.
+    #[must_use]
+    pub fn topic_settings(&self, topic: &TopicName) -> Vec<(String, u64)> {
+        let table = Arc::clone(&self.0.table.borrow());
+        let quota = |name: &str| Some((name.to_owned(), table.0.get(name)?.topic_settings?));
+        table.names_of(topic).filter_map(quota).collect()
     }
 
     /// Counts these jobs as written, whether there is room or not.

@@ -11,7 +11,7 @@ pub const KEY: &str = "namespace";
 /// Maximum number of namespaces with a quota: each has a series in the metrics.
 pub const NAMESPACES_MAX: usize = 1_000;
 /// Keys of a namespace.
-const NAMESPACE_KEYS: [&str; 3] = ["name", "waiting_jobs", "stored_bytes"];
+const NAMESPACE_KEYS: [&str; 4] = ["name", "waiting_jobs", "stored_bytes", "topic_settings"];
 
 /// Reader of one file.
 #[derive(Default)]
@@ -96,6 +96,9 @@ impl QuotaReader {
                 }
                 key if key == QuotaKind::StoredBytes.name() => {
                     quota.stored_bytes = self.count(&place, key, value, i64::MAX.unsigned_abs());
+                }
+                key if key == QuotaKind::TopicSettings.name() => {
+                    quota.topic_settings = self.count(&place, key, value, i64::MAX.unsigned_abs());
                 }
                 _ => {
                     let keys = NAMESPACE_KEYS.join(", ");

@@ -41,7 +41,10 @@ fn figures_are_read_from_identities_and_namespaces() {
         identities: HashMap::from([("a".to_owned(), a)]),
         namespaces: [("shop.", (Some(1_000), Some(5_000_000))), ("x-", (None, None))]
             .map(|(name, (waiting_jobs, stored_bytes))| {
-                (name.to_owned(), NamespaceQuota { waiting_jobs, stored_bytes })
+                (
+                    name.to_owned(),
+                    NamespaceQuota { waiting_jobs, stored_bytes, ..NamespaceQuota::default() },
+                )
             })
             .into(),
     };
@@ -236,14 +239,17 @@ impl Namespaces {
 
     fn replace(&self, quotas: &[(&str, u64)]) {
         let quota = |(name, max): &(&str, u64)| {
-            ((*name).to_owned(), NamespaceQuota { waiting_jobs: Some(*max), stored_bytes: None })
+            (
+                (*name).to_owned(),
+                NamespaceQuota { waiting_jobs: Some(*max), ..NamespaceQuota::default() },
+            )
         };
         self.meters.replace(&quotas.iter().map(quota).collect());
     }
 
     /// Sets the quotas of the namespace `a.`, the only one.
     fn limit(&self, waiting_jobs: Option<u64>, stored_bytes: Option<u64>) {
-        let quota = NamespaceQuota { waiting_jobs, stored_bytes };
+        let quota = NamespaceQuota { waiting_jobs, stored_bytes, ..NamespaceQuota::default() };
         self.meters.replace(&[("a.".to_owned(), quota)].into());
     }
 

@@ -10,15 +10,17 @@ use super::super::exit::CommandFailure;
 use super::super::output::StdoutWriter;
 use super::super::text::one_line;
 use super::all_topics;
+use super::settings::group_weights;
 use crate::client::to_proto_duration;
 use crate::config::TopicFile;
-use crate::domain::{OverflowPolicy, RetryOverrides, TopicName, TopicSettings};
+use crate::domain::{OverflowPolicy, RetryOverrides, TopicName, TopicPattern, TopicSettings};
 use crate::pb::{self, RetryPolicy, Topic};
 
 /// Arguments of `ringq topic plan`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Compares the file with the topics of a server and prints each setting that would change, by topic; nothing is changed. \
+Compares the file with the topics of a server and prints each setting that would change, by topic, and each table that \
+takes settings of a pattern away; nothing is changed. \
 Servers take the file by their setting `topics`.
 
 Examples:
@@ -54,6 +56,9 @@ impl TopicPlanArgs {
                 out.write_line(&one_line(&topic.name))?;
             }
             lines.iter().try_for_each(|line| out.write_line(&one_line(line)))?;
+        }
+        for line in hidden(&file) {
+            out.write_line(&one_line(&line))?;
         }
         for name in unused(&file, &topics) {
             out.write_line(&one_line(&format!("{name}: no topic yet")))?;
@@ -110,6 +115,21 @@ fn differences(file: &TopicFile, topic: &Topic) -> Vec<String> {
     changed
         .map(|((key, now), (_, then))| format!("  {key}: {} -> {}", shown(now), shown(then)))
         .collect()
+}
+
+/// Returns a line for each table that takes settings of a pattern away, because it does not repeat them.
+fn hidden(file: &TopicFile) -> Vec<String> {
+    let line = |(name, (_, settings)): (&String, &(TopicPattern, TopicSettings))| {
+        let (pattern, below) = file.pattern_below(name)?;
+        let pairs = texts(&to_topic(below)).into_iter().zip(texts(&to_topic(settings)));
+        let lost = pairs.filter(|((_, below), (_, own))| !below.is_empty() && own.is_empty());
+        let lost: Vec<_> = lost.map(|((key, _), _)| key).collect();
+        let lost = Some(lost.join(", ")).filter(|lost| !lost.is_empty())?;
+        Some(format!(
+            "{name}: its table has no {lost}, which {pattern} sets; tables are not merged"
+        ))
+    };
+    file.topics.iter().filter_map(line).collect()
 }
 
 /// Returns the names in the file that no topic gets settings from.
@@ -199,13 +219,6 @@ fn on_full_text(topic: &Topic) -> &'static str {
         pb::OverflowPolicy::Unspecified | pb::OverflowPolicy::Reject => "",
         pb::OverflowPolicy::DropOldest => "drop-oldest",
     }
-}
-
-fn group_weights(topic: &Topic) -> String {
-    let mut weights: Vec<_> = topic.group_weights.iter().collect();
-    weights.sort_unstable();
-    let weights = weights.into_iter().map(|(group, weight)| format!("{group}={weight}"));
-    weights.collect::<Vec<_>>().join(", ")
 }
 
 /// Formats every field of a retry policy that is set.

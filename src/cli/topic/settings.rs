@@ -19,7 +19,7 @@ use crate::pb::{
 };
 
 /// Settings by the names of their flags, which `--unset` takes, and of their fields.
-const UNSET: [(&str, &str); 11] = [
+const UNSET: [(&str, &str); 12] = [
     ("description", "description"),
     ("retry", "retry"),
     ("lease", "lease_duration"),
@@ -31,6 +31,7 @@ const UNSET: [(&str, &str); 11] = [
     ("max-jobs", "max_jobs"),
     ("max-stored-bytes", "max_stored_bytes"),
     ("on-full", "on_full"),
+    ("group-weights", "group_weights"),
 ];
 
 /// Flags that describe the settings of a topic.
@@ -79,6 +80,9 @@ struct SettingsArgs {
     /// Rule for a new job of a full topic [default: reject]
     #[arg(long, value_enum, value_name = "RULE")]
     on_full: Option<OnFull>,
+    /// Weights of groups, 1 to 100; those that are not named have 1. Replaces all former ones
+    #[arg(long, value_name = "GROUP=WEIGHT,…", value_delimiter = ',', value_parser = values::group_weight)]
+    group_weights: Vec<(String, i32)>,
 }
 
 /// Rule for a new job of a full topic.
@@ -186,6 +190,7 @@ impl SettingsArgs {
                 Some(OnFull::Reject) => OverflowPolicy::Reject.into(),
                 Some(OnFull::DropOldest) => OverflowPolicy::DropOldest.into(),
             },
+            group_weights: self.group_weights.iter().cloned().collect(),
             ..Topic::default()
         }
     }
@@ -207,6 +212,7 @@ impl SettingsArgs {
             self.max_jobs.is_some(),
             self.max_stored_bytes.is_some(),
             self.on_full.is_some(),
+            !self.group_weights.is_empty(),
         ];
         let fields = UNSET.into_iter().zip(given).filter(|(_, is_given)| *is_given);
         fields.map(|((_, field), _)| field).collect()
@@ -376,10 +382,21 @@ fn block(topic: &Topic) -> Block {
     if topic.max_stored_bytes > 0 {
         block.line("stored bytes", format!("at most {}; {beyond}", topic.max_stored_bytes));
     }
+    if !topic.group_weights.is_empty() {
+        block.line("group weights", group_weights(topic));
+    }
     block.line("created", now.full(topic.create_time));
     block.line("changed", now.full(topic.update_time));
     block.line("etag", &topic.etag);
     block
+}
+
+/// Formats the weights of groups, in the order of their names.
+pub(super) fn group_weights(topic: &Topic) -> String {
+    let mut weights: Vec<_> = topic.group_weights.iter().collect();
+    weights.sort_unstable();
+    let weights = weights.into_iter().map(|(group, weight)| format!("{group}={weight}"));
+    weights.collect::<Vec<_>>().join(", ")
 }
 
 fn retry_text(retry: &RetryPolicy) -> String {

@@ -105,9 +105,7 @@ pub(in crate::grpc) fn to_topic(
     policies: &PolicyView,
     now: Time,
 ) -> pb::Topic {
-    let own = policies.of_topic(&topic.name).map(|policy| &**policy);
-    let in_force = policies.in_force(&topic.name);
-    topic_policy::to_topic(&topic.name, topic.create_time, own, in_force, now)
+    topic_policy::to_topic(&topic.name, topic.create_time, policies, now)
 }
 
 /// Converts a row of a list of topics.

@@ -3,11 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use crate::domain::{
-    GroupName, OverflowPolicy, PolicySource, Time, TopicName, TopicPause, TopicPolicy,
-    TopicSettings, limit,
-};
+use crate::domain::{GroupName, OverflowPolicy, Time, TopicName, TopicPause, TopicSettings, limit};
 use crate::pb;
+use crate::policies::PolicyView;
 use crate::scheduler::etag;
 
 use super::number::{to_int32, to_int64};
@@ -105,15 +103,16 @@ impl TopicUpdate {
     }
 }
 
-/// Reads a CreateTopic request.
+/// Reads a CreateTopic request: name, settings and etag.
 pub(in crate::grpc) fn create_topic(
     request: pb::CreateTopicRequest,
-) -> Result<(TopicName, TopicSettings), InvalidRequest> {
+) -> Result<(TopicName, TopicSettings, String), InvalidRequest> {
     let mut checks = Checks::default();
     let pb::CreateTopicRequest { topic } = request;
     let topic = topic.unwrap_or_default();
+    let etag = topic.etag.clone();
     let read = settings(&mut checks, FieldPath::ROOT.field("topic"), topic);
-    checks.finish(read)
+    checks.finish(read.map(|(name, settings)| (name, settings, etag)))
 }
 
 /// Reads an UpdateTopic request.
@@ -319,22 +318,19 @@ fn refuse_features(checks: &mut Checks, path: FieldPath<'_>, topic: &pb::Topic) 
     }
 }
 
-/// Converts a topic: `own` is its policy, `in_force` the one whose settings it has.
+/// Converts a topic with the policies that are known at `now`.
 pub(in crate::grpc) fn to_topic(
     name: &TopicName,
     created: Time,
-    own: Option<&TopicPolicy>,
-    in_force: Option<&TopicPolicy>,
+    policies: &PolicyView,
     now: Time,
 ) -> pb::Topic {
-    let own = own.filter(|policy| !policy.is_deleted);
+    let own = policies.of_topic(name).map(|policy| &**policy).filter(|policy| policy.is_live());
+    let in_force = policies.in_force(name);
     let paused = own.filter(|policy| policy.is_paused(now)).and_then(|own| own.pause.as_ref());
     let state = if paused.is_some() { pb::TopicState::Paused } else { pb::TopicState::Active };
     let settings = in_force.and_then(|policy| policy.settings.clone()).unwrap_or_default();
-    let revision = in_force.and_then(|policy| match policy.source {
-        PolicySource::Rpc => None,
-        PolicySource::File { revision } => Some(to_int64(revision)),
-    });
+    let revision = in_force.and_then(|policy| policies.file_revision(policy)).map(to_int64);
     let duration = |duration: Option<Duration>| duration.map(to_duration);
     pb::Topic {
         name: name.as_str().to_owned(),

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tonic::Status;
 
+use crate::auth::{QuotaExceeded, QuotaKind, QuotaRetry};
 use crate::dispatch::StreamOpenError;
-use crate::domain::{JobId, JobKey, ShardName, TopicName, limit};
+use crate::domain::{JobId, JobKey, ShardName, TopicName, TopicPattern, limit};
 use crate::policies::PolicyChangeError;
 use crate::scheduler::{
     EnqueueError, FullTopic, SetShardStateError, ShardError, TopicChangeError, TopicRefusal,
@@ -161,6 +162,22 @@ impl RpcError {
         let refusal = match error {
             PolicyChangeError::Refused(refusal) => refusal,
             PolicyChangeError::NoActiveShard => return EnqueueError::NoActiveShard.into(),
+            PolicyChangeError::NoRoom(Some(namespace)) => {
+                let subject = format!("namespaces/{namespace}");
+                let (kind, retry) = (QuotaKind::TopicSettings, QuotaRetry::Unknown);
+                return RpcError::quota_exceeded(&QuotaExceeded { kind, subject, retry });
+            }
+            PolicyChangeError::NoRoom(None) => {
+                let message = format!(
+                    "{} topics and patterns have settings and nothing was applied; delete topics, unset their settings, or \
+                     give many the settings of one pattern in a file",
+                    limit::POLICIES_MAX
+                );
+                return RpcError::new(Reason::TooManyTopicSettings, message)
+                    .with("topic", topic.as_str())
+                    .with("limit", limit::POLICIES_MAX.to_string())
+                    .with_subject("limit", "topics with settings");
+            }
             PolicyChangeError::Shard(error) => return error.into(),
         };
         let failure = match refusal {
@@ -174,11 +191,19 @@ impl RpcError {
                 let message = "the topic has changed since its etag was read; read it again, and decide again";
                 RpcError::new(Reason::EtagMismatch, message).with("etag", current)
             }
-            TopicRefusal::ReadOnly { revision } => {
-                let message = format!(
-                    "the settings of the topic come from a file of revision {revision}; change the file"
-                );
-                RpcError::new(Reason::TopicReadOnly, message).with("revision", revision.to_string())
+            TopicRefusal::ReadOnly { name, revision } => {
+                let message = match name == TopicPattern::Exact(topic.clone()) {
+                    true => format!(
+                        "the settings of the topic come from a file of revision {revision}; change the file"
+                    ),
+                    false => format!(
+                        "the settings of the topic come from the pattern {name} in a file of revision {revision}; \
+                         change the file, or give the topic a table there"
+                    ),
+                };
+                RpcError::new(Reason::TopicReadOnly, message)
+                    .with("revision", revision.to_string())
+                    .with("settings_from", name.to_string())
             }
             TopicRefusal::NotEmpty { jobs } => {
                 let message = format!("the topic has {jobs} jobs; purge it first, or force");
@@ -186,17 +211,10 @@ impl RpcError {
             }
             TopicRefusal::TooManyGroups => {
                 let max = limit::GROUP_SETTINGS_MAX;
-                let text = format!("at most {max} groups of a topic have a weight or are paused");
-                let (field, reason) = ("group".into(), Reason::TooLarge);
-                let violation = Violation { field, reason, text, feature: None };
-                return RpcError::from(InvalidRequest(vec![violation]));
-            }
-            TopicRefusal::TooMany => {
-                let max = limit::POLICIES_MAX;
                 let text = format!(
-                    "there are {max} policies of topics, deleted ones included; a pattern in a file serves many topics"
+                    "{max} groups of the topic are paused; resume some, or pause the topic"
                 );
-                let (field, reason) = ("topic.name".into(), Reason::TooLarge);
+                let (field, reason) = ("group".into(), Reason::TooLarge);
                 let violation = Violation { field, reason, text, feature: None };
                 return RpcError::from(InvalidRequest(vec![violation]));
             }

@@ -199,6 +199,9 @@ impl RpcError {
             (QuotaRetry::Never, _) => {
                 "the call asks for more than the whole quota: send fewer jobs at once"
             }
+            (_, QuotaKind::TopicSettings) => {
+                "delete topics of the namespace, or unset their settings"
+            }
             (_, QuotaKind::Streams) => "close streams, or retry after the delay in RetryInfo",
             _ => "retry after the delay in RetryInfo",
         };

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::domain::{
-    GroupName, OverflowPolicy, PolicySource, RetryOverrides, Time, TopicPattern, TopicPause,
-    TopicPolicy, TopicSettings,
+    FileRecord, GroupName, OverflowPolicy, PolicySource, RetryOverrides, Time, TopicPattern,
+    TopicPause, TopicPolicy, TopicSettings,
 };
 
 use super::spec::{retry_from, retry_to_stored};
@@ -16,18 +16,22 @@ pub fn encode_topic_policy(policy: &TopicPolicy) -> Vec<u8> {
         until_us: pause.until.map(|until| until.0),
         note: pause.note.clone(),
     };
-    let policy = stored::TopicPolicy {
-        settings: policy.settings.as_ref().map(settings_to_stored),
-        file_revision: match policy.source {
-            PolicySource::Rpc => None,
-            PolicySource::File { revision } => Some(revision),
-        },
-        pause: policy.pause.as_ref().map(pause),
-        deleted: policy.is_deleted,
-        create_us: policy.create_time.0,
-        update_us: policy.update_time.0,
-        paused_groups: policy.paused_groups.iter().map(group_to_stored).collect(),
-    };
+    let policy =
+        stored::TopicPolicy {
+            settings: policy.settings.as_ref().map(settings_to_stored),
+            file_revision: match policy.source {
+                PolicySource::Rpc => None,
+                PolicySource::File { revision } => Some(revision),
+            },
+            pause: policy.pause.as_ref().map(pause),
+            deleted: policy.is_deleted,
+            create_us: policy.create_time.0,
+            update_us: policy.update_time.0,
+            paused_groups: policy.paused_groups.iter().map(group_to_stored).collect(),
+            file: policy.file.map(|FileRecord { revision, digest, former }| {
+                stored::TopicFileRecord { revision, digest, former }
+            }),
+        };
     policy.encode_to_vec()
 }
 
@@ -56,6 +60,11 @@ pub fn decode_topic_policy(
             .map(|(group, note)| (GroupName::stored(&group), note))
             .collect(),
         is_deleted: stored.deleted,
+        file: stored.file.map(|stored::TopicFileRecord { revision, digest, former }| FileRecord {
+            revision,
+            digest,
+            former,
+        }),
         create_time: Time(stored.create_us),
         update_time: Time(stored.update_us),
     })
@@ -141,6 +150,7 @@ mod tests {
             pause: Some(TopicPause { until: Some(Time(9)), note: "migration".into() }),
             paused_groups: [(None, String::new()), (GroupName::stored("b"), "why".into())].into(),
             is_deleted: true,
+            file: Some(FileRecord { revision: 12, digest: u64::MAX, former: Some(11) }),
             update_time: Time(8),
             ..empty.clone()
         };

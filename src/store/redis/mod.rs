@@ -25,7 +25,7 @@
 //! | `query.rs` | `list`, `topics`, `ids`, `stats` | `list`, `ids`, `stats` |
 //! | `lease_query.rs` | `query_leases`, `cancel_lost_claim` | `reap`, `running`, `cancel_claim` |
 //! | `shard.rs` | none: what opens a shard | `open`, `make_undelayed_due`, `topics` |
-//! | `policies.rs` | `policies`, `write_policies` | `policies`, `write_policies` |
+//! | `policies.rs` | `policies`, `write_policies`, `forget_policies` | `policies`, `write_policies`, `forget_policies` |
 //! | `prune.rs` | `prune`, `prune_topics` | `prune`, `prune_topics` |
 //!
 //! | script of `lib/` | purpose |
@@ -45,6 +45,7 @@
 //! | `order_of_mark` | the key of an order |
 //! | `waiting_count` | the number of waiting jobs |
 //! | `count_stored` | counts the bytes of jobs from before a limit of them |
+//! | `policy_horizon` | the number of the last change of policies, and what was removed |
 
 mod address;
 mod apply;
@@ -108,6 +109,7 @@ use crate::domain::{Job, JobKey, PriorityAgeing, ReceiptKey, TopicName};
 use crate::store::{
     Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage,
     JobRequest, LeaseQuery, LeaseQueryResult, LeavingJobs, ListPage, ListQuery, PoliciesPage,
+    PolicyRemoval,
     PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, Result,
     RoomQuery, ShardEvent, ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats,
     SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo, codec,
@@ -305,6 +307,14 @@ impl Store for RedisStore {
 
     fn policies(&self, after: u64, limit: usize) -> StoreFuture<'_, PoliciesPage> {
         Box::pin(self.policies(after, limit))
+    }
+
+    fn forget_policies(
+        &self,
+        removal: PolicyRemoval,
+        until: Option<Instant>,
+    ) -> StoreFuture<'_, bool> {
+        Box::pin(self.forget_policies(removal, until))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -1,13 +1,16 @@
 -- flags: no-writes
 -- policies: reads policies of topics in the order of their changes.
 -- ARGV: now, number of the change after which they were stored, limit.
--- Reply: number of the last change (0: there was none), then per policy: name, stored value.
+-- Reply: number of the last change (0: there was none), version and change of the horizon, then per policy: name, stored
+-- value.
 local P, call = KEYS[1], redis.call
+--#include policy_horizon
 local order = P .. 'policies.order'
 local names = call('ZRANGEBYSCORE', order, '(' .. ARGV[2], '+inf', 'LIMIT', '0', ARGV[3])
-local reply = { tonumber(call('ZRANGE', order, '-1', '-1', 'WITHSCORES')[2] or 0) }
+local last, version, removed = policy_horizon()
+local reply = { last, version, removed }
 local values = names[1] and call('HMGET', P .. 'policies', unpack(names)) or {}
 for i = 1, #names do
-  reply[2 * i], reply[2 * i + 1] = names[i], values[i] or ''
+  reply[2 * i + 2], reply[2 * i + 3] = names[i], values[i] or ''
 end
 return reply

@@ -4,7 +4,8 @@ use tokio::time::Instant;
 
 use crate::domain::{GroupName, PolicyEffect, TopicPattern, limit};
 use crate::store::{
-    GroupSetting, PoliciesPage, PolicyWrite, PolicyWriteResult, Result, StoredPolicy, codec,
+    GroupSetting, PoliciesPage, PolicyHorizon, PolicyRemoval, PolicyWrite, PolicyWriteResult,
+    Result, StoredPolicy, codec,
 };
 
 use super::reply::unexpected;
@@ -24,6 +25,7 @@ impl RedisStore {
             let (code, pause_end) = match effect {
                 PolicyEffect::Deliver => ("d", 0),
                 PolicyEffect::Pause { until } => ("p", until.map_or(0, |until| until.0)),
+                PolicyEffect::Release => ("r", 0),
                 PolicyEffect::Forget => ("f", 0),
             };
             call.arg(name.to_string()).arg(u8::from(is_topic)).arg(*expected).arg(*version);
@@ -53,17 +55,34 @@ impl RedisStore {
         call.arg(after).arg(limit.min(limit::CALL_JOBS_MAX));
         let mut reply = self.run(ConnectionLane::Read, &call).await?;
         let last_sequence = reply.count()?;
+        let horizon = PolicyHorizon { version: reply.count()?, sequence: reply.count()? };
         let mut policies = Vec::new();
         while !reply.is_empty() {
             let (name, value) = (reply.text()?, reply.bytes()?);
             let (version, sequence, body) =
                 parse(&value).ok_or_else(|| unexpected("a stored policy"))?;
             // A name that another version of ringq wrote is skipped.
-            if let Ok(name) = TopicPattern::parse(&name) {
+            if let Ok(name) = TopicPattern::stored(&name) {
                 policies.push(StoredPolicy { name, version, sequence, body: value.slice(body..) });
             }
         }
-        Ok(PoliciesPage { policies, last_sequence })
+        Ok(PoliciesPage { policies, last_sequence, horizon })
+    }
+
+    /// Implements [`Store::forget_policies`](crate::store::Store::forget_policies).
+    pub(super) async fn forget_policies(
+        &self,
+        removal: PolicyRemoval,
+        until: Option<Instant>,
+    ) -> Result<bool> {
+        let mut call = self.shard.write_call(Verb::ForgetPolicies, until).await?;
+        call.arg(removal.last_sequence).arg(removal.expected).arg(removal.horizon);
+        for (name, version) in &removal.policies {
+            call.arg(name.to_string()).arg(*version);
+        }
+        let mut reply = self.run(ConnectionLane::Write, &call).await?;
+        reply.time()?;
+        Ok(reply.number()? == 1)
     }
 }
 

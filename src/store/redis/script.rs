@@ -48,6 +48,7 @@ scripts! {
     Enqueue = "enqueue",
     Explain = "explain",
     Extend = "extend",
+    ForgetPolicies = "forget_policies",
     Get = "get",
     Groups = "groups",
     Heartbeat = "heartbeat",
@@ -72,7 +73,7 @@ scripts! {
 }
 
 /// Files that scripts include, by name.
-pub(super) const SOURCES: [(&str, &str); 18] = [
+pub(super) const SOURCES: [(&str, &str); 19] = [
     ("clock", include_str!("lib/clock.lua")),
     ("outage", include_str!("lib/outage.lua")),
     ("lease_events", include_str!("lib/lease_events.lua")),
@@ -90,6 +91,7 @@ pub(super) const SOURCES: [(&str, &str); 18] = [
     ("lease_end", include_str!("lib/lease_end.lua")),
     ("order_of_mark", include_str!("lib/order_of_mark.lua")),
     ("waiting_count", include_str!("lib/waiting_count.lua")),
+    ("policy_horizon", include_str!("lib/policy_horizon.lua")),
     ("count_stored", include_str!("lib/count_stored.lua")),
 ];
 
@@ -335,14 +337,14 @@ impl Verb {
     /// `optimistic_commit.rs`. A token does not distinguish an Extend from the one that followed it.
     fn needs_window(self) -> bool {
         use Verb::{
-            CancelClaim, ChangeStream, Claim, Commit, CommitGrowing, Enqueue, Explain, Extend, Get,
-            Groups, Heartbeat, Ids, Info, LastKeptUntil, List, Load, MakeUndelayedDue,
-            OldestWaiting, Open, Policies, Prune, PruneTopics, Reap, Running, SetState, Settle,
-            Stats, Topics, WritePolicies,
+            CancelClaim, ChangeStream, Claim, Commit, CommitGrowing, Enqueue, Explain, Extend,
+            ForgetPolicies, Get, Groups, Heartbeat, Ids, Info, LastKeptUntil, List, Load,
+            MakeUndelayedDue, OldestWaiting, Open, Policies, Prune, PruneTopics, Reap, Running,
+            SetState, Settle, Stats, Topics, WritePolicies,
         };
         // All verbs are listed, so that a new verb does not compile without a decision.
         match self {
-            Heartbeat | Enqueue | Extend | SetState | WritePolicies => true,
+            Heartbeat | Enqueue | Extend | ForgetPolicies | SetState | WritePolicies => true,
             Claim | Commit | CommitGrowing | ChangeStream | Settle | CancelClaim
             | MakeUndelayedDue | OldestWaiting | Open | Policies | Prune | PruneTopics | Get
             | Groups | Ids | Info | Explain | LastKeptUntil | List | Load | Reap | Running

@@ -1,15 +1,16 @@
 -- flags: allow-oom
 -- write_policies: stores policies of topics, each if the shard has the expected version, with their effects.
--- ARGV: now, then per policy: name, whether it is a topic (1) or a pattern (0), expected version (0: none), version,
--- effect (`d` delivers, `p` pauses, `f` forgets the topic if it has no job; then 1 or 0 if the topic has settings, with or
--- without a limit of bytes), for `p` the time until which (0: no end),
--- body, number of settings of groups; per setting: group (empty: the jobs without one), weight, paused (0 or 1).
+-- ARGV: now, then per policy: name, whether it is a topic (1) or a pattern (0), expected version (0: none), version (0: it
+-- is not stored), effect (`d` delivers, `p` pauses, `r` releases the topic, `f` forgets it if it has no job; then 1 or 0 if
+-- the topic has settings, with or without a limit of bytes), for `p` the time until which (0: no end), body, number of
+-- settings of groups; per setting: group (empty: the jobs without one), weight, paused (0 or 1).
 -- Reply: now, then per policy: whether it was written (0 or 1), version that the shard has.
 --#include clock
 --#include topic_end
+--#include policy_horizon
 local reply, changed = { now }, false
 local policies, order, claims = P .. 'policies', P .. 'policies.order', P .. 'claims'
-local last = call('ZRANGE', order, '-1', '-1', 'WITHSCORES')[2] or 0
+local last = policy_horizon()
 
 -- Writes the mark of a paused topic among its marks, or removes it.
 local function pause(name, till)
@@ -76,13 +77,15 @@ while a < #ARGV do
   local version = stored and string.match(stored, '^%d+') or '0'
   local holds = version == ARGV[a + 2]
   if holds then
-    version, last, changed = ARGV[a + 3], last + 1, true
-    local sequence = string.format('%d', last)
-    call('HSET', policies, name, version .. ' ' .. sequence .. ' ' .. (effect == 'f' and '0' or '1') .. ' ' .. ARGV[a + 6])
-    call('ZADD', order, sequence, name)
+    if ARGV[a + 3] ~= '0' then
+      version, last, changed = ARGV[a + 3], last + 1, true
+      local sequence, live = string.format('%d', last), (effect == 'd' or effect == 'p') and ' 1 ' or ' 0 '
+      call('HSET', policies, name, version .. ' ' .. sequence .. live .. ARGV[a + 6])
+      call('ZADD', order, sequence, name)
+    end
     if ARGV[a + 1] == '1' then
       configure(name, first, behind - 1)
-      if effect == 'f' and not call('HGET', claims, name) then
+      if (effect == 'f' or effect == 'r') and not call('HGET', claims, name) then
         -- There is no such topic.
       else
         -- A limit of bytes that comes, or comes again, counts the jobs that were written without it.
@@ -90,9 +93,17 @@ while a < #ARGV do
           call('HDEL', P .. 'topic:' .. name, 'counting', 'limited')
           if limit ~= '' then call('HSET', P .. 'topic:' .. name, 'limited', limit) end
         end
+        call('HDEL', P .. 'topic:' .. name, 'empty')
         pause(name, effect == 'p' and ARGV[a + 5] or nil)
-        local is_empty = effect == 'f' and call('HLEN', P .. 'jobs:' .. name) == 0
-        if is_empty and delete_lanes(name) then delete_topic(name) end
+        if effect == 'f' then
+          if call('HLEN', P .. 'jobs:' .. name) == 0 and delete_lanes(name) then
+            delete_topic(name)
+          else
+            -- It goes as soon as it is empty, unless a job comes.
+            local arrived = call('HGET', P .. 'topic:' .. name, 'arrived') or '0'
+            call('HSET', P .. 'topic:' .. name, 'empty', '0 ' .. arrived)
+          end
+        end
       end
     end
   end

@@ -58,7 +58,8 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, PriorityAgeing, ReceiptKey, TopicName, limit};
 use crate::store::{
     self, Claim, ClaimResult, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage, JobRequest,
-    LeaseQuery, LeaseQueryResult, LeavingJobs, ListPage, ListQuery, PoliciesPage, PolicyWrite,
+    LeaseQuery, LeaseQueryResult, LeavingJobs, ListPage, ListQuery, PoliciesPage, PolicyRemoval,
+    PolicyWrite,
     PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, RoomQuery, ShardEvent,
     ShardEvents, ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats, SharedState,
     StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo,
@@ -306,6 +307,15 @@ impl Store for SqliteStore {
 
     fn policies(&self, after: u64, limit: usize) -> StoreFuture<'_, PoliciesPage> {
         self.read(policies::PoliciesQuery { after, limit }, policies::policies)
+    }
+
+    fn forget_policies(
+        &self,
+        removal: PolicyRemoval,
+        until: Option<Instant>,
+    ) -> StoreFuture<'_, bool> {
+        let count = removal.policies.len().max(1);
+        self.writer.call_until(until, SyncLevel::Full, count, removal, policies::forget_policies)
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -1,9 +1,11 @@
 //! Policies of topics: stored by version, with their effect on claims.
 
-use rusqlite::{OptionalExtension as _, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::domain::{PolicyEffect, Time, TopicName, TopicPattern};
-use crate::store::{PoliciesPage, PolicyWrite, PolicyWriteResult, StoredPolicy};
+use crate::store::{
+    PoliciesPage, PolicyHorizon, PolicyRemoval, PolicyWrite, PolicyWriteResult, StoredPolicy,
+};
 
 use super::error_mapping::SqliteResult;
 use super::reader::SqliteReader;
@@ -16,6 +18,9 @@ const VERSION: &str = statement(FILE, "version");
 const LAST_SEQUENCE: &str = statement(FILE, "last_sequence");
 const WRITE: &str = statement(FILE, "write");
 const AFTER: &str = statement(FILE, "after");
+const REMOVE: &str = statement(FILE, "remove");
+const SET_HORIZON: &str = statement(FILE, "set_horizon");
+const SET_DELETED: &str = statement(FILE, "set_deleted");
 const SET_PAUSED: &str = statement(FILE, "set_paused");
 const HAS_JOBS: &str = statement(FILE, "has_jobs");
 const FORGET_TOPIC: &str = statement(include_str!("topics.sql"), "forget");
@@ -39,21 +44,49 @@ fn write_policy(
     if found != policy.expected {
         return Ok(PolicyWriteResult { is_written: false, version: found });
     }
-    let last: u64 = session.prepare(LAST_SEQUENCE)?.query_row([], |row| row.get(0))?;
-    let is_live = policy.effect != PolicyEffect::Forget;
-    session.prepare(WRITE)?.execute(params![
-        name,
-        policy.version,
-        last + 1,
-        is_live,
-        &policy.body[..]
-    ])?;
+    let is_stored = policy.version > 0;
+    if is_stored {
+        let (last, _) = read_horizon(session.connection)?;
+        let is_live = !matches!(policy.effect, PolicyEffect::Release | PolicyEffect::Forget);
+        session.prepare(WRITE)?.execute(params![
+            name,
+            policy.version,
+            last + 1,
+            is_live,
+            &policy.body[..]
+        ])?;
+        session.mark_policies_changed();
+    }
     if let TopicPattern::Exact(topic) = &policy.name {
         group_settings::configure(session, topic, &policy.groups)?;
         apply_effect(session, topic, policy.effect)?;
     }
-    session.mark_policies_changed();
-    Ok(PolicyWriteResult { is_written: true, version: policy.version })
+    let version = if is_stored { policy.version } else { found };
+    Ok(PolicyWriteResult { is_written: true, version })
+}
+
+/// Returns the number of the last change, and the horizon.
+fn read_horizon(connection: &Connection) -> SqliteResult<(u64, PolicyHorizon)> {
+    let read = |row: &Row<'_>| {
+        Ok((row.get(0)?, PolicyHorizon { version: row.get(1)?, sequence: row.get(2)? }))
+    };
+    Ok(connection.prepare_cached(LAST_SEQUENCE)?.query_row([], read)?)
+}
+
+/// [`Store::forget_policies`](crate::store::Store::forget_policies).
+pub(super) fn forget_policies(
+    session: &mut WriteTransaction<'_>,
+    removal: &PolicyRemoval,
+) -> SqliteResult<bool> {
+    let (last, horizon) = read_horizon(session.connection)?;
+    if last != removal.last_sequence || horizon.version != removal.expected {
+        return Ok(false);
+    }
+    for (name, version) in &removal.policies {
+        session.prepare(REMOVE)?.execute(params![name.to_string(), version])?;
+    }
+    session.prepare(SET_HORIZON)?.execute(params![removal.horizon, last])?;
+    Ok(true)
 }
 
 fn apply_effect(
@@ -63,10 +96,10 @@ fn apply_effect(
 ) -> SqliteResult<()> {
     let paused = match effect {
         PolicyEffect::Pause { until } => Some(until.unwrap_or(Time::MAX)),
-        PolicyEffect::Deliver | PolicyEffect::Forget => None,
+        PolicyEffect::Deliver | PolicyEffect::Release | PolicyEffect::Forget => None,
     };
     let key = match effect {
-        PolicyEffect::Forget => match session.topic(topic)? {
+        PolicyEffect::Release | PolicyEffect::Forget => match session.topic(topic)? {
             Some(key) => key,
             None => return Ok(()),
         },
@@ -77,7 +110,10 @@ fn apply_effect(
     if effect == PolicyEffect::Forget {
         let has_jobs: bool =
             session.prepare(HAS_JOBS)?.query_row(params![key], |row| row.get(0))?;
-        if !has_jobs {
+        if has_jobs {
+            session.flush()?;
+            session.prepare(SET_DELETED)?.execute(params![key])?;
+        } else {
             session.prepare(FORGET_TOPIC)?.execute(params![key])?;
             lanes::forget(session, key)?;
             session.forget_topic(key, topic);
@@ -98,8 +134,7 @@ pub(super) fn policies(
     query: &PoliciesQuery,
 ) -> SqliteResult<PoliciesPage> {
     let connection = reader.connection;
-    let last_sequence =
-        connection.prepare_cached(LAST_SEQUENCE)?.query_row([], |row| row.get(0))?;
+    let (last_sequence, horizon) = read_horizon(connection)?;
     let mut after = connection.prepare_cached(AFTER)?;
     let rows = after.query_map(params![query.after, query.limit], |row| {
         let name: String = row.get(0)?;
@@ -110,9 +145,9 @@ pub(super) fn policies(
     for row in rows {
         let (name, version, sequence, body) = row?;
         // A name that another version of ringq wrote is skipped.
-        if let Ok(name) = TopicPattern::parse(&name) {
+        if let Ok(name) = TopicPattern::stored(&name) {
             policies.push(StoredPolicy { name, version, sequence, body: body.into() });
         }
     }
-    Ok(PoliciesPage { policies, last_sequence })
+    Ok(PoliciesPage { policies, last_sequence, horizon })
 }

@@ -71,8 +71,9 @@ struct CheckedTopic {
     name: TopicName,
     enqueued: i64,
     has_jobs: bool,
-    /// True: it has a policy. False: an operator has deleted it. `None`: neither.
-    has_policy: Option<bool>,
+    has_policy: bool,
+    /// An operator has deleted it when it still had jobs, and none came since.
+    is_deleted: bool,
 }
 
 /// [`Store::prune_topics`](crate::store::Store::prune_topics).
@@ -83,11 +84,11 @@ pub(super) fn prune_topics(
     let mut seen = topics_after(session, tidy)?;
     let next = seen.last().filter(|_| seen.len() == tidy.limit).map(|topic| topic.name.clone());
     seen.retain(|topic| {
-        let is_empty = !topic.has_jobs && topic.has_policy != Some(true);
+        let is_empty = !topic.has_jobs && !topic.has_policy;
         let empty = is_empty.then_some(topic.enqueued);
         let since = session.empty_since(topic.key, empty);
         let is_old = |since| session.now.since(since) >= limit::EMPTY_TOPIC_MAX;
-        since.is_some_and(|since| is_old(since) || topic.has_policy == Some(false))
+        since.is_some_and(|since| is_old(since) || topic.is_deleted)
     });
     for topic in &seen {
         session.prepare(FORGET_TOPIC)?.execute(params![topic.key])?;
@@ -109,7 +110,8 @@ fn topics_after(
     let seen = behind.query_map(params![after, tidy.limit], |row| {
         let name = TopicName::stored(row.get_ref(1)?.as_str()?);
         let (key, enqueued, has_jobs) = (row.get(0)?, row.get(2)?, row.get(3)?);
-        Ok(CheckedTopic { key, name, enqueued, has_jobs, has_policy: row.get(4)? })
+        let (has_policy, is_deleted) = (row.get(4)?, row.get(5)?);
+        Ok(CheckedTopic { key, name, enqueued, has_jobs, has_policy, is_deleted })
     })?;
     Ok(seen.collect::<rusqlite::Result<_>>()?)
 }

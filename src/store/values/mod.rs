@@ -32,7 +32,9 @@ pub use list_and_stats::{
 pub use manage::{
     JobDeletion, JobReschedule, PurgeBatch, RedriveBatch, RedriveResult, RescheduleResult,
 };
-pub use policy::{PoliciesPage, PolicyWrite, PolicyWriteResult, StoredPolicy};
+pub use policy::{
+    PoliciesPage, PolicyHorizon, PolicyRemoval, PolicyWrite, PolicyWriteResult, StoredPolicy,
+};
 pub use shard_status::{
     RecordCounts, ShardIdentity, ShardProblem, ShardStatus, StoreInfo, StoreUsage, WriteDurability,
 };

@@ -131,6 +131,23 @@ async fn a_plan_shows_what_a_file_changes() {
          revision 4 changes 1 of 3 topics\n",
         "what calls have set for billing.us stays"
     );
+    std::fs::write(
+        &path,
+        "revision = 4\n[topic.\"*\"]\nlease = '5m'\npriority = 1\n[topic.\"billing.*\"]\npriority = 3\n[topic.\"billing.eu\"]\npriority = 4\n",
+    )
+    .unwrap();
+    let text = run(&plan).await.ok();
+    assert!(
+        text.contains("billing.*: its table has no lease, which * sets; tables are not merged\n"),
+        "{text}"
+    );
+    assert!(!text.contains("billing.eu: its table"), "{text}");
+    run(&["topic", "set", "mail", "--group-weights", "a=3,b=1"]).await.ok();
+    let text = run(&["topic", "get", "mail"]).await.ok();
+    assert!(text.contains("group weights:  a=3, b=1\n"), "{text}");
+    run(&["topic", "set", "mail", "--group-weights", "a=101"]).await.fails(2, &["from 1 to 100"]);
+    run(&["topic", "set", "mail", "--unset", "group-weights"]).await.ok();
+    assert!(!run(&["topic", "get", "mail"]).await.ok().contains("weights"));
     std::fs::write(&path, "revision = 4\n[topic.mail]\nlease = '1x'\n[topic.b]\nsize = 1\n")
         .unwrap();
     run(&plan).await.fails(2, &["topic.\"mail\".lease", "topic.\"b\".size: there is no such key"]);

@@ -490,6 +490,10 @@ macro_rules! conformance {
                 a_topic_may_be_paused_before_its_first_job
                 changes_and_resumes_are_announced
                 a_topic_with_a_policy_stays_until_it_is_deleted
+                a_topic_that_lives_again_is_kept_as_any_other
+                a_released_topic_is_neither_created_nor_kept
+                a_write_without_a_version_has_its_effect_only
+                policies_of_which_nothing_is_left_are_removed
                 policies_survive_a_restart
             }
             tidy {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use ringq::domain::{PolicyEffect, RetentionRule, Time, TopicPattern, limit};
 use ringq::store::{
-    EventKind, NewJob, PolicyWrite, PolicyWriteResult, ShardEvent, StoredPolicy, TopicRemainder,
+    EventKind, NewJob, PolicyHorizon, PolicyRemoval, PolicyWrite, PolicyWriteResult, ShardEvent,
+    StoredPolicy, TopicRemainder,
 };
 
 use super::fixture::Fixture;
@@ -177,6 +178,128 @@ pub(crate) async fn a_topic_with_a_policy_stays_until_it_is_deleted(q: Fixture) 
     assert_eq!(stored(&q, 0).await.len(), 2, "the deletion is remembered");
     q.put(job_in(TOPIC, "b")).await;
     assert_eq!(q.claim_ids().await, ["b"], "the pause went with the topic");
+}
+
+pub(crate) async fn a_topic_that_lives_again_is_kept_as_any_other(q: Fixture) {
+    let kept = limit::EMPTY_TOPIC_MAX.as_secs();
+    let tidy = async || {
+        q.store.prune_topics(None, 100).await.unwrap();
+        q.store.topics(String::new(), None, 10).await.unwrap().len()
+    };
+    let none = RetentionRule::Nothing;
+    let use_up = async |id: &str| {
+        let leased = q.run(NewJob { retention: none, ..job_in(TOPIC, id) }).await;
+        q.ack(&leased).await;
+    };
+    // With a deletion that is remembered, one that has been removed, and one that never was: each way, with a job left and
+    // without one.
+    for (round, is_stored, has_job) in
+        [(0, true, false), (1, true, true), (2, false, false), (3, false, true)]
+    {
+        use_up(&format!("{round}")).await;
+        let version = stored(&q, 0).await.first().map_or(0, |policy| policy.version);
+        let left = match has_job {
+            true => Some(q.run(NewJob { retention: none, ..job_in(TOPIC, "left") }).await),
+            false => None,
+        };
+        let next = if is_stored { version + 1 } else { 0 };
+        assert!(store(&q, write(TOPIC, version, next, PolicyEffect::Forget)).await.is_written);
+        if let Some(left) = left {
+            assert_eq!(tidy().await, 1, "a job is left");
+            q.ack(&left).await;
+        }
+        assert_eq!(tidy().await, 0, "round {round}");
+        use_up("again").await;
+        let total = q.stats(TOPIC).await.succeeded_total;
+        for _ in 0..2 {
+            assert_eq!(tidy().await, 1, "round {round}");
+        }
+        assert_eq!(q.stats(TOPIC).await.succeeded_total, total);
+        q.sleep(kept);
+        assert_eq!(tidy().await, 0, "after a day");
+    }
+}
+
+pub(crate) async fn a_released_topic_is_neither_created_nor_kept(q: Fixture) {
+    let kept = limit::EMPTY_TOPIC_MAX.as_secs();
+    set(&q, 1, PolicyEffect::Release).await;
+    assert!(q.store.topics(String::new(), None, 10).await.unwrap().is_empty());
+    q.put(NewJob { retention: RetentionRule::Nothing, ..job_in(TOPIC, "a") }).await;
+    set(&q, 2, PAUSE).await;
+    assert!(q.claim_ids().await.is_empty());
+    set(&q, 3, PolicyEffect::Release).await;
+    let leased = q.claim_one().await;
+    q.ack(&leased).await;
+    set(&q, 4, PAUSE).await;
+    for want in [1, 1] {
+        q.store.prune_topics(None, 100).await.unwrap();
+        assert_eq!(q.store.topics(String::new(), None, 10).await.unwrap().len(), want);
+        q.sleep(kept);
+    }
+    set(&q, 5, PolicyEffect::Release).await;
+    q.store.prune_topics(None, 100).await.unwrap();
+    q.sleep(kept);
+    q.store.prune_topics(None, 100).await.unwrap();
+    assert!(q.store.topics(String::new(), None, 10).await.unwrap().is_empty());
+}
+
+pub(crate) async fn a_write_without_a_version_has_its_effect_only(q: Fixture) {
+    set(&q, 1, PAUSE).await;
+    let before = q.store.policies(0, 10).await.unwrap();
+    let only = |expected, effect| write(TOPIC, expected, 0, effect);
+    assert!(!store(&q, only(2, PolicyEffect::Forget)).await.is_written, "it has another version");
+    let done = store(&q, only(1, PolicyEffect::Forget)).await;
+    assert_eq!(done, PolicyWriteResult { is_written: true, version: 1 });
+    assert_eq!(q.store.policies(0, 10).await.unwrap(), before);
+    assert!(q.store.topics(String::new(), None, 10).await.unwrap().is_empty());
+    q.put(job_in(TOPIC, "a")).await;
+    assert_eq!(q.claim_ids().await, ["a"], "the pause went, too");
+}
+
+/// What is removed is removed for good, and who has not read it can see that.
+pub(crate) async fn policies_of_which_nothing_is_left_are_removed(q: Fixture) {
+    let mut last = 0;
+    let mut horizon = 0;
+    for count in [0, 1, 2, 13, 511] {
+        for n in 0..count {
+            let effect = if n % 2 == 0 { PolicyEffect::Forget } else { PolicyEffect::Release };
+            store(&q, write(&format!("t{n:03}"), 0, 10 + n, effect)).await;
+        }
+        let live = store(&q, write("live.*", 0, 9, PolicyEffect::Deliver)).await;
+        assert!(live.is_written || live.version == 9);
+        let page = q.store.policies(0, 1_000).await.unwrap();
+        assert_eq!((page.policies.len() as u64, page.horizon.version), (count + 1, horizon));
+        assert!(page.last_sequence >= last + count);
+        last = page.last_sequence;
+        let names = page.policies.iter().map(|policy| (policy.name.clone(), policy.version));
+        let removal = PolicyRemoval {
+            last_sequence: last,
+            expected: horizon,
+            horizon: horizon + 1_000,
+            policies: names.collect(),
+        };
+        for refused in [
+            PolicyRemoval { last_sequence: last + 1, ..removal.clone() },
+            PolicyRemoval { expected: horizon + 1, ..removal.clone() },
+        ] {
+            assert!(!q.store.forget_policies(refused, None).await.unwrap());
+        }
+        let mut other = removal.clone();
+        other.policies.iter_mut().for_each(|(_, version)| *version += 1);
+        assert!(q.store.forget_policies(PolicyRemoval { horizon, ..other }, None).await.unwrap());
+        assert_eq!(stored(&q, 0).await.len() as u64, count + 1, "they have other versions");
+        assert!(q.store.forget_policies(removal, None).await.unwrap());
+        horizon += 1_000;
+        let page = q.store.policies(0, 1_000).await.unwrap();
+        let left: Vec<_> = page.policies.iter().map(|policy| policy.name.to_string()).collect();
+        assert_eq!(left, ["live.*"], "one of which something is left is not removed");
+        let want = PolicyHorizon { version: horizon, sequence: last };
+        assert_eq!((page.last_sequence, page.horizon), (last, want), "changes are counted on");
+    }
+    let Some(mut q) = q.lasting() else { return };
+    q.reopen().await;
+    let want = PolicyHorizon { version: horizon, sequence: last };
+    assert_eq!(q.store.policies(0, 10).await.unwrap().horizon, want);
 }
 
 pub(crate) async fn policies_survive_a_restart(q: Fixture) {

@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringq::pb::{
-    ExplainJobRequest, GetTopicRequest, JobSpec, PauseTopicRequest, Topic, TopicState,
-    UpdateTopicRequest,
+    CreateTopicRequest, DeleteTopicRequest, ExplainJobRequest, GetTopicRequest, JobSpec,
+    PauseTopicRequest, Topic, TopicState, UpdateTopicRequest,
 };
 use tempfile::TempDir;
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
-use crate::harness::{Client, Redis, Server, Setup, eventually, http_get, job, millis, proto};
+use crate::harness::{
+    Client, Redis, Server, Setup, assert_refused, eventually, http_get, job, millis, proto,
+};
 
 /// Directory with a file of policies.
 struct TopicDir {
@@ -115,6 +117,70 @@ async fn a_file_is_applied_and_followed_and_a_bad_one_changes_nothing() {
     dir.write(&file(3, &[]));
     has_priority(&client, "orders", None).await;
     assert_eq!(topic(&client, "orders").await.state(), TopicState::Paused);
+}
+
+/// A call takes nothing away from what a pattern of the file sets.
+#[tokio::test]
+async fn settings_of_a_pattern_are_read_only_for_calls() {
+    let file = |revision: u64, all: &str| {
+        format!("revision = {revision}\n[topic.own]\npriority = 3\n{all}")
+    };
+    let dir = TopicDir::new(&file(1, ""));
+    let server = dir.setup(Setup::new()).start().await;
+    let client = server.connect().await;
+    let update = async |name: &str, priority: Option<i32>| {
+        let update_mask = Some(prost_types::FieldMask { paths: vec!["priority".into()] });
+        let topic = Some(Topic { name: name.into(), priority, ..Topic::default() });
+        let request = UpdateTopicRequest { topic, update_mask, allow_missing: true };
+        client.topics.clone().update_topic(request).await
+    };
+    let create = async |topic: Topic| {
+        client.topics.clone().create_topic(CreateTopicRequest { topic: Some(topic) }).await
+    };
+    let named = |name: &str| Topic { name: name.into(), ..Topic::default() };
+    update("before", Some(7)).await.unwrap();
+    let all = |max: u32| format!("[topic.\"*\"]\nmax_jobs = {max}\nretention = '7d'\n");
+    dir.write(&file(2, &all(5)));
+    client.enqueue(job("billing.us")).await;
+    create(named("bare")).await.unwrap();
+    let limits = async |name: &str| {
+        let read = topic(&client, name).await;
+        (read.max_jobs, read.settings_from, read.file_revision)
+    };
+    let has = async |name: &str, max, from: &str, revision| {
+        let want = (max, from.to_owned(), revision);
+        eventually(&format!("{name}: {want:?}"), async || {
+            (limits(name).await == want).then_some(())
+        })
+        .await;
+    };
+    for name in ["billing.us", "bare"] {
+        has(name, 5, "*", Some(2)).await;
+    }
+    has("before", 0, "before", None).await;
+    for name in ["billing.us", "bare", "own", "new"] {
+        let status = update(name, Some(1)).await.unwrap_err();
+        assert_refused(&status, Code::FailedPrecondition, "TOPIC_READ_ONLY", "");
+        let by =
+            if name == "own" { "revision 2; change the file" } else { "the pattern * in a file" };
+        assert!(status.message().contains(by), "{status:?}");
+    }
+    let described = Topic { description: "mails".into(), ..named("new") };
+    let status = create(described).await.unwrap_err();
+    assert_refused(&status, Code::FailedPrecondition, "TOPIC_READ_ONLY", "");
+    // What was refused has changed nothing.
+    dir.write(&file(3, &all(6)));
+    for name in ["billing.us", "bare"] {
+        has(name, 6, "*", Some(3)).await;
+    }
+    has("own", 0, "own", Some(3)).await;
+    // Settings of calls from before stay theirs, until they are unset.
+    update("before", Some(8)).await.unwrap();
+    has("before", 0, "before", None).await;
+    update("before", None).await.unwrap();
+    has("before", 6, "*", Some(3)).await;
+    let request = DeleteTopicRequest { name: "bare".into(), ..Default::default() };
+    client.topics.clone().delete_topic(request).await.unwrap();
 }
 
 #[tokio::test]

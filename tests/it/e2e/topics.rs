@@ -155,6 +155,126 @@ async fn a_topic_is_deleted_by_force_with_jobs_in_every_state() {
     assert_eq!(get(&client, "t").await.unwrap_err().code(), Code::NotFound);
 }
 
+async fn check_deletion_under_traffic(setup: Setup) {
+    const DELETIONS: usize = 4;
+    let server = setup.start().await;
+    let client = server.connect().await;
+    create(&client, Topic { priority: Some(4), ..named("t") }).await.unwrap();
+    pause(&client, "t").await;
+    let stop = tokio_util::sync::CancellationToken::new();
+    let (begun, last) = tokio::sync::watch::channel(0);
+    let producers: Vec<_> = (0..3)
+        .map(|_| {
+            let (client, stop, last) = (client.clone(), stop.clone(), last.clone());
+            tokio::spawn(async move {
+                let mut kept = Vec::new();
+                while !stop.is_cancelled() {
+                    let calls = *last.borrow();
+                    let ids = client.enqueue_all(vec![job("t"); 20]).await;
+                    if calls == DELETIONS {
+                        kept.extend(ids);
+                    }
+                }
+                kept
+            })
+        })
+        .collect();
+    for n in 1..=DELETIONS {
+        eventually("jobs came", async || {
+            let request = ringq::pb::GetTopicStatsRequest { name: "t".into() };
+            let stats =
+                client.topics.clone().get_topic_stats(request).await.ok()?.into_inner().stats?;
+            (stats.ready > 0).then_some(())
+        })
+        .await;
+        begun.send_replace(n);
+        if n < DELETIONS {
+            let request = DeleteTopicRequest { name: "t".into(), etag: String::new(), force: true };
+            let deleted = client.topics.clone().delete_topic(request).await.unwrap().into_inner();
+            assert!(deleted.unreachable_shards.is_empty());
+            let read = get(&client, "t").await;
+            let is_anew =
+                |t: &Topic| (t.state(), t.priority, &*t.etag) == (TopicState::Active, None, "0");
+            assert!(
+                read.as_ref().map_or_else(|error| error.code() == Code::NotFound, is_anew),
+                "{read:?}"
+            );
+        }
+    }
+    stop.cancel();
+    let mut kept = std::collections::BTreeSet::new();
+    for producer in producers {
+        kept.extend(producer.await.unwrap());
+    }
+    while !kept.is_empty() {
+        let delivery = client.pull_one("t").await;
+        kept.remove(&delivery.id);
+        client.ack(&delivery.receipt).await;
+    }
+}
+
+#[tokio::test]
+async fn a_topic_is_deleted_by_force_while_jobs_come() {
+    check_deletion_under_traffic(Setup::new().shards(2)).await;
+    if let Some(redis) = Redis::start().await {
+        check_deletion_under_traffic(Setup::on(&redis.url())).await;
+    }
+}
+
+/// What calls leave behind is given back by calls, and needs no record where there was none.
+#[tokio::test]
+async fn topics_of_one_job_leave_nothing() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = Setup::on(&redis.url()).start().await;
+    let client = server.connect().await;
+    let policies = async || redis.command(&["HLEN", "ringq:{s0}:policies"]).await;
+    for n in 0..7 {
+        let name = format!("run.{n}");
+        client.enqueue(job(&name)).await;
+        let delivery = client.pull_one(&name).await;
+        client.ack(&delivery.receipt).await;
+        delete(&client, &name, "0").await.unwrap();
+        assert_eq!(get(&client, &name).await.unwrap_err().code(), Code::NotFound);
+    }
+    assert_eq!(policies().await.trim(), ":0");
+    // One that was resumed is as if it never was paused.
+    client.enqueue(job("t")).await;
+    let before = get(&client, "t").await.unwrap();
+    pause(&client, "t").await;
+    assert_ne!(get(&client, "t").await.unwrap().etag, before.etag);
+    assert_eq!(resume(&client, "t").await, before);
+}
+
+#[tokio::test]
+async fn a_topic_is_created_with_no_etag_or_that_of_none() {
+    let server = Setup::new().start().await;
+    let client = server.connect().await;
+    let with = |etag: &str| Topic { etag: etag.into(), priority: Some(1), ..named("t") };
+    let status = create(&client, with("1.1")).await.unwrap_err();
+    assert_eq!(reason(&status), (Code::Aborted, "ETAG_MISMATCH".into()));
+    assert_eq!(get(&client, "t").await.unwrap_err().code(), Code::NotFound);
+    create(&client, with("0")).await.unwrap();
+}
+
+/// Weights of groups take no place of pauses.
+#[tokio::test]
+async fn a_group_is_paused_beside_as_many_weights_as_there_may_be() {
+    let server = Setup::new().start().await;
+    let client = server.connect().await;
+    let weights = (0..1_000).map(|n| (format!("g{n}"), 2)).collect();
+    create(&client, Topic { group_weights: weights, ..named("t") }).await.unwrap();
+    for group in ["", "a", "g7"] {
+        client.enqueue(JobSpec { group: group.into(), ..job("t") }).await;
+        let request =
+            PauseGroupRequest { topic: "t".into(), group: group.into(), note: String::new() };
+        client.topics.clone().pause_group(request).await.unwrap();
+    }
+    assert!(client.pull_now("t", 10).await.is_empty());
+    let request = ResumeGroupRequest { topic: "t".into(), group: "g7".into() };
+    client.topics.clone().resume_group(request).await.unwrap();
+    assert_eq!(client.pull_one("t").await.group, "g7");
+}
+
 #[tokio::test]
 async fn jobs_get_the_defaults_of_their_topic_and_go_before_them() {
     let server = Setup::new().start().await;

@@ -21,7 +21,7 @@ const ENDS: [&str; 7] = [
 ];
 const ANSWERS: [&str; 4] = ["repeated false", "repeated true", "NotFound", "Stale"];
 /// Effects of policies.
-const POLICY_EFFECTS: [&str; 4] = ["deliver", "pause", "pause until", "forget"];
+const POLICY_EFFECTS: [&str; 5] = ["deliver", "pause", "pause until", "release", "forget"];
 
 /// A case that a run should try.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -38,6 +38,7 @@ impl Reference {
                 self.total(topic, |_| ());
                 self.paused.insert(topic.clone(), until.unwrap_or(Time::MAX));
             }
+            PolicyEffect::Release => {}
             PolicyEffect::Forget if self.of(topic).is_empty() => self.forget_topic(topic),
             PolicyEffect::Forget => {}
         }
@@ -73,6 +74,7 @@ fn name_of(effect: PolicyEffect) -> &'static str {
         PolicyEffect::Deliver => "deliver",
         PolicyEffect::Pause { until: None } => "pause",
         PolicyEffect::Pause { until: Some(_) } => "pause until",
+        PolicyEffect::Release => "release",
         PolicyEffect::Forget => "forget",
     }
 }

@@ -299,13 +299,14 @@ impl Dice {
             2 => PolicyEffect::Pause { until: Some(now) },
             3..10 => PolicyEffect::Pause { until: Some(now.plus(self.seconds(6))) },
             10..13 => PolicyEffect::Forget,
+            13..15 => PolicyEffect::Release,
             _ => PolicyEffect::Deliver,
         };
         let topic = resumed.unwrap_or_else(|| self.topic());
         let version = reference.policy_version(&topic);
         let expected = version + u64::from(self.rng.random_bool(0.1));
         let groups = match effect {
-            PolicyEffect::Forget => Vec::new(),
+            PolicyEffect::Release | PolicyEffect::Forget => Vec::new(),
             PolicyEffect::Deliver | PolicyEffect::Pause { .. } => self.group_settings(),
         };
         let (name, body) = (TopicPattern::Exact(topic), Bytes::new());

@@ -363,6 +363,50 @@ async fn a_namespace_keeps_its_waiting_jobs_within_its_quota() {
 
 /// Jobs that workers have taken make room at once, not with the read of the next second. On a machine that stands still a
 /// read takes longer than a call waits for it.
+/// One tenant cannot use up the settings of all, and no quota stands in the way of a pause.
+#[tokio::test]
+async fn a_namespace_keeps_its_topics_with_settings_within_its_quota() {
+    let namespace = "\n[[namespace]]\nname = 'a.'\ntopic_settings = 2\n";
+    let dir = IdentityDir::new(&(tables("streams = 9") + namespace));
+    let server = open_metrics(&dir).start().await;
+    let caller = Caller::connect(&server, "a").await;
+    let topic =
+        |name: &str| pb::Topic { name: name.into(), priority: Some(1), ..Default::default() };
+    let create = async |name: &str| {
+        let request = pb::CreateTopicRequest { topic: Some(topic(name)) };
+        caller.call::<pb::CreateTopicResponse>("TopicService/CreateTopic", &request).await
+    };
+    let update = async |name: &str| {
+        let request = pb::UpdateTopicRequest { topic: Some(topic(name)), ..Default::default() };
+        caller.call::<pb::UpdateTopicResponse>("TopicService/UpdateTopic", &request).await
+    };
+    for n in 0..2 {
+        create(&format!("a.{n}")).await.unwrap();
+    }
+    enqueue(&caller, job("a.plain")).await.unwrap();
+    for status in [create("a.x").await.unwrap_err(), update("a.plain").await.unwrap_err()] {
+        assert_refused(&status, Code::ResourceExhausted, "QUOTA_EXCEEDED", "");
+        let subject = status.get_details_quota_failure().unwrap().violations[0].subject.clone();
+        assert_eq!(subject, "namespaces/a.");
+        let info = status.get_details_error_info().unwrap();
+        assert_eq!(info.metadata["quota"], "topic_settings");
+    }
+    assert_eq!(
+        value(&server, "ringq_identity_refused_total{identity=\"a\",quota=\"topic_settings\"}")
+            .await,
+        2.0
+    );
+    update("a.1").await.unwrap();
+    create("b.x").await.unwrap();
+    for n in ["0", "plain"] {
+        let request = pb::PauseTopicRequest { name: format!("a.{n}"), ..Default::default() };
+        caller.call::<pb::PauseTopicResponse>("TopicService/PauseTopic", &request).await.unwrap();
+    }
+    let request = pb::DeleteTopicRequest { name: "a.1".into(), ..Default::default() };
+    caller.call::<pb::DeleteTopicResponse>("TopicService/DeleteTopic", &request).await.unwrap();
+    create("a.x").await.unwrap();
+}
+
 #[tokio::test]
 async fn a_client_with_few_waiting_jobs_is_not_refused() {
     let dir = IdentityDir::new(&tables(""));

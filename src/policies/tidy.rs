@@ -1,0 +1,345 @@
+//! Removes policies of which nothing is left, once every shard has them: [`super::ledger`] states why that is safe. Every
+//! server does it; the first one wins, and the others read that it is done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{join_all, try_join_all};
+
+use crate::shards::{self, Shard};
+
+use super::Policies;
+
+/// Interval of the checks while there is anything to remove.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time for which all shards must have had a policy before it is removed: longer than a write can be under way
+/// (`WINDOW_MAX` of a Redis is 3 s), so that none of an older version arrives after the removal.
+const AGE_MIN: Duration = Duration::from_secs(10);
+
+// === impl Policies ===
+
+impl Policies {
+    pub(super) async fn keep_tidy(self) {
+        let mut news = self.watch();
+        loop {
+            if !self.ledger().is_untidy() {
+                // Without policies a server is silent.
+                _ = news.changed().await;
+                continue;
+            }
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            while self.tidy(AGE_MIN).await.unwrap_or(false) {}
+        }
+    }
+
+    /// Removes a batch of what all shards have had for `age`; returns whether it did. All shards must answer.
+    ///
+    /// # Errors
+    /// Errors of the store; what one shard has removed and another one not is removed there later.
+    pub(super) async fn tidy(&self, age: Duration) -> shards::Result<bool> {
+        let all = self.inner.shards.all();
+        if all.iter().any(Shard::is_down) {
+            return Ok(false);
+        }
+        // Nothing changes here while the shards are compared and changed.
+        let mut gates = Vec::with_capacity(all.len());
+        for gate in &self.inner.gates {
+            gates.push(gate.lock().await);
+        }
+        try_join_all(all.iter().map(|shard| self.exchange_alone(shard))).await?;
+        self.forget_removed();
+        let Some(removals) = self.ledger().removals(age) else { return Ok(false) };
+        let remove = all.iter().zip(removals).map(|(shard, removal)| async move {
+            if removal.policies.is_empty() && removal.horizon == removal.expected {
+                return Ok(());
+            }
+            let is_done = shard.forget_policies(removal.clone(), None).await?;
+            if is_done {
+                self.ledger().removed(shard.index(), &removal);
+            }
+            Ok(())
+        });
+        let removed = join_all(remove).await;
+        self.forget_removed();
+        removed.into_iter().collect::<shards::Result<()>>()?;
+        Ok(true)
+    }
+
+    fn forget_removed(&self) {
+        let mut ledger = self.ledger();
+        self.inner.view.send_if_modified(|view| {
+            ledger.forget_removed(Arc::make_mut(view));
+            // Nothing is news to others.
+            false
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::super::{PolicyChangeError, SettingsRoom};
+    use super::*;
+    use crate::clock::Clock;
+    use crate::domain::{TopicPattern, TopicPause, TopicPolicy, TopicSettings};
+    use crate::scheduler::tests::test_ring::TestRing;
+    use crate::store::faulty_store::{FaultyStore, InjectedFault};
+
+    /// More than one call removes.
+    const MANY: usize = 521;
+
+    fn server(ring: &TestRing) -> Policies {
+        Policies::new(ring.scheduler.shards().clone(), Clock::system())
+    }
+
+    fn name(n: usize) -> TopicPattern {
+        TopicPattern::parse(&format!("a.{n}")).unwrap()
+    }
+
+    /// Changes the policy of the topic `n`, in place of none that is left.
+    async fn change(
+        server: &Policies,
+        n: usize,
+        room: Option<&SettingsRoom>,
+        change: impl Fn(&mut TopicPolicy),
+    ) -> Result<(), PolicyChangeError<Infallible>> {
+        let name = name(n);
+        let decide = |view: &super::super::PolicyView, now| {
+            let last = view.policy(&name).filter(|last| last.is_live());
+            let mut policy =
+                last.map_or_else(|| TopicPolicy::new(name.clone(), now), |last| (**last).clone());
+            change(&mut policy);
+            Ok(policy)
+        };
+        server.change(&name, room, None, decide).await.map(drop)
+    }
+
+    fn create(policy: &mut TopicPolicy) {
+        policy.settings = Some(TopicSettings { priority: Some(3), ..TopicSettings::default() });
+    }
+
+    fn delete(policy: &mut TopicPolicy) {
+        *policy = TopicPolicy {
+            is_deleted: true,
+            ..TopicPolicy::new(policy.name.clone(), policy.create_time)
+        };
+    }
+
+    fn pause(policy: &mut TopicPolicy) {
+        policy.pause = Some(TopicPause::default());
+    }
+
+    /// Removes all that can be removed now.
+    async fn tidy(server: &Policies) {
+        while server.tidy(Duration::ZERO).await.unwrap_or(false) {}
+    }
+
+    /// Returns the number of policies that each shard stores.
+    async fn stored(stores: &[Arc<FaultyStore>]) -> Vec<usize> {
+        let count = |store: &Arc<FaultyStore>| {
+            let store = Arc::clone(store);
+            async move { store.sqlite_store().policies(0, 100_000).await.unwrap().policies.len() }
+        };
+        join_all(stores.iter().map(count)).await
+    }
+
+    /// What counts against a bound of the whole server is given back by calls, whatever the number.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn what_calls_leave_behind_goes() {
+        for count in [0, 1, 2, 13, MANY] {
+            // Of very many the first way only, which takes long enough.
+            let ways = if count == MANY { 1 } else { 5 };
+            let ring = TestRing::new(2);
+            let server = server(&ring);
+            for (begin, end) in [
+                (create as fn(&mut TopicPolicy), delete as fn(&mut TopicPolicy)),
+                (create, |policy| policy.settings = None),
+                (pause, |policy| policy.pause = None),
+                (pause, delete),
+                (
+                    |policy| drop(policy.paused_groups.insert(None, String::new())),
+                    |policy| policy.paused_groups.clear(),
+                ),
+            ]
+            .into_iter()
+            .take(ways)
+            {
+                for step in [begin, end] {
+                    let all = (0..count).map(|n| change(&server, n, None, step));
+                    join_all(all).await.into_iter().for_each(|done| done.unwrap());
+                }
+                assert_eq!(server.view().settings_count(), 0);
+                tidy(&server).await;
+                assert_eq!(
+                    (server.view().all().count(), stored(&ring.stores).await),
+                    (0, vec![0, 0])
+                );
+                assert!(!server.ledger().is_untidy());
+            }
+        }
+    }
+
+    /// Of calls at once as many get settings as there is room, and pauses need none.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn calls_at_once_do_not_pass_the_number_together() {
+        const MAX: usize = 13;
+        let ring = TestRing::new(3);
+        let server = server(&ring);
+        let of_all = SettingsRoom { max: MAX, namespaces: Vec::new() };
+        let of_one =
+            SettingsRoom { namespaces: vec![("a.".into(), MAX as u64)], ..SettingsRoom::default() };
+        let other = TopicPattern::parse("b").unwrap();
+        for (room, namespace) in [(of_all, None), (of_one, Some("a.".to_owned()))] {
+            for _ in 0..3 {
+                let all = (0..3 * MAX).map(|n| change(&server, n, Some(&room), create));
+                let done = join_all(all).await;
+                assert_eq!(done.iter().filter(|done| done.is_ok()).count(), MAX);
+                for refused in done.into_iter().filter_map(Result::err) {
+                    assert_eq!(refused, PolicyChangeError::NoRoom(namespace.clone()));
+                }
+                let of_other = server.change(&other, Some(&room), None, |_, now| {
+                    let mut policy = TopicPolicy::new(other.clone(), now);
+                    create(&mut policy);
+                    Ok::<_, Infallible>(policy)
+                });
+                assert_eq!(
+                    of_other.await.is_ok(),
+                    namespace.is_some(),
+                    "another namespace has room"
+                );
+                // A pause is never refused, and one that has settings may be changed.
+                let live = server.view().all().filter(|p| p.has_settings()).count();
+                let all = (0..3 * MAX).map(|n| change(&server, n, Some(&room), pause));
+                join_all(all).await.into_iter().for_each(|done| done.unwrap());
+                assert_eq!(server.view().settings_count(), live);
+                let all = (0..3 * MAX).map(|n| change(&server, n, Some(&room), delete));
+                join_all(all).await.into_iter().for_each(|done| done.unwrap());
+                _ = server
+                    .change(&other, None, None, |_, now| {
+                        let policy = TopicPolicy::new(other.clone(), now);
+                        Ok::<_, Infallible>(TopicPolicy { is_deleted: true, ..policy })
+                    })
+                    .await;
+            }
+            assert_eq!(server.view().settings_count(), 0);
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn while_a_shard_is_away_nothing_is_removed_and_it_brings_nothing_back() {
+        let ring = TestRing::new(2);
+        let server = server(&ring);
+        let shards = ring.scheduler.shards();
+        // Decided on the shard that stays.
+        let home = shards.all()[0].name().clone();
+        let homes: Vec<_> =
+            (0..).filter(|n| server.home(&name(*n)).unwrap().name() == &home).take(3).collect();
+        for n in &homes {
+            change(&server, *n, None, create).await.unwrap();
+        }
+        ring.stores[1].set_fault(InjectedFault::Unreachable);
+        for n in &homes[..2] {
+            change(&server, *n, None, delete).await.unwrap();
+        }
+        for _ in 0..3 {
+            tidy(&server).await;
+        }
+        assert_eq!(stored(&ring.stores).await, [3, 3], "the deletions are kept");
+        ring.stores[1].set_fault(InjectedFault::None);
+        ring.until_down(1, false).await;
+        tidy(&server).await;
+        assert_eq!((stored(&ring.stores).await, server.view().settings_count()), (vec![1, 1], 1));
+        // A name that comes again has a version above all that were there.
+        change(&server, homes[0], None, create).await.unwrap();
+        assert_eq!(stored(&ring.stores).await, [2, 2]);
+    }
+
+    /// A server that slept while a topic was deleted and the deletion removed.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn a_server_that_slept_brings_nothing_back() {
+        for (is_reset, count) in [(false, 1), (true, 1), (false, MANY), (true, MANY)] {
+            let ring = TestRing::new(2);
+            let (awake, sleeper) = (server(&ring), server(&ring));
+            for n in 0..=count {
+                change(&awake, n, None, if n % 2 == 0 { create } else { pause }).await.unwrap();
+            }
+            sleeper.read_all().await;
+            assert_eq!(sleeper.view().all().count(), count + 1);
+            for n in 0..count {
+                change(&awake, n, None, delete).await.unwrap();
+            }
+            tidy(&awake).await;
+            if is_reset {
+                // Its connections broke, too.
+                let view = sleeper.view();
+                (0..2).for_each(|shard| sleeper.ledger().reset(shard, &view));
+            }
+            sleeper.read_all().await;
+            tidy(&sleeper).await;
+            awake.read_all().await;
+            for server in [&sleeper, &awake] {
+                let names: Vec<_> = server.view().all().map(|p| p.name.clone()).collect();
+                assert_eq!(names, [name(count)], "{is_reset}");
+            }
+            assert_eq!(stored(&ring.stores).await, [1, 1]);
+        }
+    }
+
+    /// A shard comes back with the data of an earlier day, to servers that know nothing of it, and a new one is added.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn a_shard_with_older_data_brings_nothing_back() {
+        for count in [1, 2, MANY] {
+            let ring = TestRing::new(2);
+            let first = server(&ring);
+            for n in 0..=count {
+                change(&first, n, None, if n % 2 == 0 { create } else { pause }).await.unwrap();
+            }
+            // Removals before the day of the data.
+            change(&first, count + 1, None, create).await.unwrap();
+            change(&first, count + 1, None, delete).await.unwrap();
+            tidy(&first).await;
+            let backup = ring.stores[1].sqlite_store().policies(0, 100_000).await.unwrap();
+            for n in 0..count {
+                change(&first, n, None, delete).await.unwrap();
+            }
+            tidy(&first).await;
+            change(&first, count + 2, None, create).await.unwrap();
+
+            let clock = Clock::system();
+            let (old, new) = (FaultyStore::new("s1", &clock), FaultyStore::new("s2", &clock));
+            for stored in &backup.policies {
+                let policy = crate::store::codec::decode_topic_policy(
+                    stored.name.clone(),
+                    stored.version,
+                    &stored.body,
+                );
+                let write = super::super::copies::to_write(&policy.unwrap(), 0);
+                old.sqlite_store().write_policies(vec![write], None).await.unwrap();
+            }
+            let removal = crate::store::PolicyRemoval {
+                last_sequence: backup.policies.len() as u64,
+                expected: 0,
+                horizon: backup.horizon.version,
+                policies: Vec::new(),
+            };
+            assert!(old.sqlite_store().forget_policies(removal, None).await.unwrap());
+            let stores = vec![Arc::clone(&ring.stores[0]), old, new];
+            let states = [crate::domain::ring::ShardState::Active; 3];
+            let ring = TestRing::with_stores(stores, &states, 2);
+            let second = server(&ring);
+            // In the order that shows the old data first.
+            for shard in [1, 2, 0, 1, 2] {
+                second.exchange(&ring.scheduler.shards().all()[shard]).await.unwrap();
+            }
+            tidy(&second).await;
+            let mut names: Vec<_> = second.view().all().map(|p| p.name.clone()).collect();
+            names.sort();
+            let mut want = vec![name(count), name(count + 2)];
+            want.sort();
+            assert_eq!(names, want);
+            assert_eq!(stored(&ring.stores).await, [2, 2, 2]);
+            assert!(!second.ledger().is_untidy());
+        }
+    }
+}
