@@ -197,6 +197,9 @@ OVERVIEW = dashboard("ringq-overview", "ringq: overview", "All servers, topics a
               "Resident memory. Jobs are not kept in memory: it follows streams, connections and calls, not the backlog."),
         panel("Open files", "percentunit", [("process_open_fds{JOB} / process_max_fds{JOB}", "{{instance}}")],
               "Connections and files in use, as a part of the limit. At 100 % connections are refused.", limits=(0.8, 0.9)),
+        panel("Connections over a limit", "short", [
+            ("sum by (port, reason) (rate(ringq_connections_refused_total{JOB}RATE))", "{{port}} {{reason}}")],
+            "Connections closed per second. Displaced: without an identity, for newer ones. Rejected: raise max_connections, or find the client in the log."),
     ]),
 ])
 

@@ -102,7 +102,8 @@ async fn connection(
     };
     let Some((socket, certificate)) = begun else { return };
     let names = certificate.as_ref().map(|certificate| certificate.names()).unwrap_or_default();
-    let calls = layer.connection_for(routes, names, MessageEncoding::Protobuf);
+    let standing = Arc::clone(slot.standing());
+    let calls = layer.connection_for(routes, names, standing, MessageEncoding::Protobuf);
     let shared_age = age.clone();
     let service = service_fn(move |mut request: http::Request<Incoming>| {
         request.extensions_mut().insert(info.clone());
@@ -112,8 +113,8 @@ async fn connection(
         }
         calls.clone().call(request.map(UnreadBody::new))
     });
-    let mut connection =
-        pin!(http().serve_connection(TokioIo::new(FrameBudget::new(socket)), service));
+    let socket = TokioIo::new(FrameBudget::new(socket, slot.standing()));
+    let mut connection = pin!(http().serve_connection(socket, service));
     let served = tokio::select! {
         served = &mut connection => served,
         () = stop.cancelled() => {
@@ -182,7 +183,7 @@ mod tests {
     async fn lives(sent: &[u8]) -> (u64, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let connections = Connections::new("grpc", 2, 2);
+        let connections = Connections::new("grpc", 2, 2, Metrics::new());
         let limits = CallLimits::new(1, 32 << 20, Duration::from_secs(30));
         let tls = PortTls::grpc(None, Metrics::new());
         let layer = CallLayer::new(
@@ -248,7 +249,8 @@ mod tests {
         let limits = CallLimits::new(1, 32 << 20, Duration::from_secs(30));
         let doors = (Authenticator::off(), AuditLog::off());
         let layer = CallLayer::new(metrics.clone(), Tracer::default(), doors, limits);
-        let (tls, connections) = (PortTls::grpc(None, metrics), Connections::new("grpc", 2, 2));
+        let connections = Connections::new("grpc", 2, 2, metrics.clone());
+        let tls = PortTls::grpc(None, metrics);
         let routes = Routes::default();
         let serving = serve(listener, connections, tls, routes, layer, Duration::ZERO, pending());
         let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
@@ -278,7 +280,7 @@ mod tests {
         let doors = (Authenticator::off(), AuditLog::off());
         let layer = CallLayer::new(metrics.clone(), Tracer::default(), doors, limits);
         let tls = PortTls::grpc(Some(tls), metrics);
-        let connections = Connections::new("grpc", 2, 2);
+        let connections = Connections::new("grpc", 2, 2, Metrics::new());
         let serving = serve(listener, connections, tls, routes, layer, Duration::ZERO, pending());
         let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
         let worker = made.sign("worker", "DNS:worker.example", Valid::Days(2));

@@ -32,7 +32,7 @@ use crate::tls::PeerCertificate;
 pub use metrics_access::MetricsAccess;
 use metrics_access::MetricsDenial;
 use scrape_limiter::ScrapeLimiter;
-pub use serve::serve;
+pub use serve::{ConnectionLimits, serve};
 
 /// Content type of the Prometheus text format.
 const METRICS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";

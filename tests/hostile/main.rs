@@ -17,10 +17,10 @@
 #[path = "../it/harness/mod.rs"]
 mod harness;
 
+use harness::frames;
+
 /// Hostile clients.
 mod attack;
-/// Frames of HTTP/2.
-mod frames;
 /// The client beside them.
 mod polite;
 /// Frame of a scenario.

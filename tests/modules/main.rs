@@ -16,7 +16,6 @@ const LAYERS: [(&str, &[&str]); 29] = [
     // Beside all layers: each does one thing, for any module.
     ("backoff", &[]),
     ("log_limiter", &[]),
-    ("connections", &["backoff", "log_limiter"]),
     ("metrics", &[]),
     ("keda", &[]),
     ("pb", &[]),
@@ -27,6 +26,8 @@ const LAYERS: [(&str, &[&str]); 29] = [
     ("telemetry", &["log_limiter", "metrics", "trace"]),
     // Pure: it calls no other module.
     ("domain", &[]),
+    // Beside the layers, too: they bound what a client may do.
+    ("connections", &["backoff", "domain", "log_limiter", "metrics"]),
     ("rpc", &[]),
     ("clock", &["domain"]),
     ("auth", &["backoff", "clock", "domain", "metrics", "rpc", "source_files"]),

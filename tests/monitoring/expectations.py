@@ -257,6 +257,11 @@ def _(panel):
         panel.within(value, 1e-6, 0.5, name)
 
 
+@expect("overview", "Connections over a limit")
+def _(panel):
+    panel.equal(panel.shown[0], {}, "connections")
+
+
 # ---- Topic
 
 FLOWS = {"mail": "stream", "flaky": "stream", "report": "pull"}

@@ -7,3 +7,4 @@ mod matrix;
 mod quotas;
 mod rules;
 mod secrets;
+mod strangers;
