@@ -22,7 +22,7 @@ use tower::Service as _;
 
 use crate::connections::{AcceptedConnection, Connections, FirstBytes, FrameBudget, UnreadBody};
 use crate::domain::limit;
-use crate::tls::{PortTls, SecuredSocket};
+use crate::tls::{self, PortTls, SecuredSocket};
 
 use super::connection_age::ConnectionAge;
 use super::layers::{AbortableCall, CallLayer, MessageEncoding};
@@ -36,6 +36,9 @@ const RESETS_MAX: usize = limit::CONNECTION_CALLS_MAX as usize;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum time until a ping is answered.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Answer to a client that uses another protocol, a browser or curl.
+const WRONG_PORT: &str = "this is the gRPC port of ringq, for HTTP/2; health, metrics and calls as JSON are at its HTTP port (http_listen, by default 7701)";
 
 /// Executor of the calls of a connection: each runs in a task that ends with its call, or when the call requests its
 /// abort.
@@ -84,6 +87,12 @@ async fn connection(
         match timeout(limit::PREFACE_MAX, FirstBytes::read(&mut socket)).await {
             Ok(Ok(first)) if first.are_tls() => {
                 tls.refuse_tls(socket, peer).await;
+                return None;
+            }
+            Ok(Ok(first)) if !first.are_preface() => {
+                tracing::debug!(%peer, "connection closed: client does not use HTTP/2");
+                origin.violated();
+                tls::answer_http1(first.before(socket), WRONG_PORT).await;
                 return None;
             }
             Ok(Ok(first)) => return Some((first.before(socket), certificate)),

@@ -30,6 +30,7 @@ use crate::tls::{PeerCertificate, PortTls, SecuredSocket};
 use super::client_socket::ClientSocket;
 use super::connection_use::{ConnectionUse, HeldBody};
 use super::json::ConnectionCalls;
+use super::local_names;
 
 /// Maximum time from the first byte of a connection until its first request.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -91,6 +92,8 @@ pub async fn serve(
     let ConnectionLimits { max, per_peer } = limits;
     let connections = Connections::new("http", max, per_peer, metrics);
     let stop = CancellationToken::new();
+    let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+    let router = if is_local { local_names::only(router) } else { router };
     let serve =
         |accepted| connection(accepted, tls.clone(), router.clone(), calls.clone(), stop.clone());
     let tasks = connections.serve(listener, shutdown, &stop, serve).await;
