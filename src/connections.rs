@@ -1,11 +1,15 @@
 //! Incoming connections of one port: limits on open connections, in all and from one address, and on the time for
-//! which a peer may not read, the frames that cost a client nothing, and how often an address connects.
+//! which a peer may not read, the calls that a connection may have without an identity, the frames that cost a client
+//! nothing, and how often an address connects.
 
+mod anonymous_calls;
 mod frame_budget;
+mod frame_heads;
+mod standing;
 mod turns;
 mod unread_body;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::error::Error as _;
 use std::future::Future;
 use std::io;
@@ -23,10 +27,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::backoff::Backoff;
 use crate::log_limiter::LogLimiter;
+use crate::metrics::Metrics;
 
 pub(crate) use frame_budget::FrameBudget;
+pub(crate) use standing::{Standing, WatchPlace};
 pub(crate) use unread_body::UnreadBody;
 
+use standing::Place;
 use turns::{TurnBounds, Turns};
 
 /// First delay after a failed accept.
@@ -47,15 +54,19 @@ const NETWORK_BITS: u32 = 64;
 /// Number of addresses without open connections that are kept until their debt is paid, beside as many as have some.
 const CLOSED_PEERS_MAX: usize = 1_024;
 
-/// The connections of one port. A connection over a limit is closed at once, so that the client can try another server;
-/// a connection that waited would look like a server that hangs.
+/// The connections of one port. A connection over a limit takes the place of an anonymous one, see [`Standing`]. If there is
+/// none it is closed at once, so that the client can try another server; a connection that waited would look like a
+/// server that hangs.
 #[derive(Debug)]
 pub(crate) struct Connections {
     port: &'static str,
     max: usize,
     peer_max: usize,
     turns: TurnBounds,
+    /// Bounds of the turns of calls without an identity.
+    call_turns: TurnBounds,
     open: Mutex<OpenCounts>,
+    metrics: Metrics,
     log: LogLimiter,
 }
 
@@ -63,6 +74,12 @@ pub(crate) struct Connections {
 struct OpenCounts {
     all: usize,
     by_peer: HashMap<IpAddr, Peer>,
+    /// Anonymous connections by their last use.
+    anonymous: BTreeMap<u64, (IpAddr, Arc<Standing>)>,
+    /// Number of uses of anonymous connections.
+    uses: u64,
+    /// Number of watches without an identity.
+    watches: usize,
 }
 
 /// Address with open connections, or with a debt.
@@ -70,6 +87,11 @@ struct OpenCounts {
 struct Peer {
     open: usize,
     turns: Turns,
+    /// Turns of its calls without an identity.
+    call_turns: Turns,
+    /// Its anonymous connections by their last use.
+    anonymous: BTreeSet<u64>,
+    watches: usize,
 }
 
 /// First bytes of a connection, by which its protocol is recognized.
@@ -105,12 +127,22 @@ pub(crate) struct ConnectionOrigin {
 /// A slot among the connections of a port; freed on drop.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
-    origin: ConnectionOrigin,
-    /// Time until its turn.
-    wait: Duration,
+    standing: Arc<Standing>,
+    peer: IpAddr,
 }
 
-/// Limit that rejects a connection.
+/// Counted connection.
+#[derive(Debug)]
+struct Counted {
+    /// Number of its first use.
+    last_use: u64,
+    /// Time until its turn.
+    wait: Duration,
+    /// Connection whose place it has taken, and the limit for which it had to.
+    displaced: Option<(Arc<Standing>, ReachedLimit)>,
+}
+
+/// Limit on connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReachedLimit {
     Port,
@@ -122,24 +154,31 @@ enum ReachedLimit {
 impl Connections {
     /// Creates the limits of the port called `port`: at most `max` connections, and `peer_max` of them from one
     /// address.
-    pub(crate) fn new(port: &'static str, max: usize, peer_max: usize) -> Arc<Connections> {
+    pub(crate) fn new(
+        port: &'static str,
+        max: usize,
+        peer_max: usize,
+        metrics: Metrics,
+    ) -> Arc<Connections> {
         let (open, log) = (Mutex::default(), LogLimiter::new("connections", LOG_EVERY));
         let peer_max = peer_max.min(max);
-        Arc::new(Connections { port, max, peer_max, turns: TurnBounds::new(peer_max), open, log })
+        let (turns, call_turns) = (TurnBounds::new(peer_max), TurnBounds::of_calls(peer_max));
+        Arc::new(Connections { port, max, peer_max, turns, call_turns, open, metrics, log })
     }
 
     /// Accepts the next connection that gets a slot. After an error of the listener it waits before the next try: a
     /// process without free file descriptors would spin otherwise.
-    async fn accept(self: &Arc<Self>, listener: &TcpListener) -> AcceptedConnection {
+    async fn accept(self: &Arc<Self>, listener: &TcpListener) -> (AcceptedConnection, Duration) {
         let mut pauses = Backoff::new(RETRY_DELAY_MIN, RETRY_DELAY_MAX);
         loop {
             match listener.accept().await {
                 Ok((socket, peer)) => {
-                    if let Some(slot) = self.admit(peer.ip())
+                    if let Some((slot, wait)) = self.admit(peer.ip())
                         && prepare(&socket).is_ok()
                     {
-                        let origin = slot.origin.clone();
-                        return AcceptedConnection { socket, peer, origin, slot };
+                        let connections = Arc::clone(self);
+                        let origin = ConnectionOrigin { connections, peer: slot.peer };
+                        return (AcceptedConnection { socket, peer, origin, slot }, wait);
                     }
                 }
                 Err(error) => {
@@ -165,71 +204,129 @@ impl Connections {
         let tasks = TaskTracker::new();
         let mut shutdown = pin!(shutdown);
         loop {
-            let accepted = tokio::select! {
+            let (accepted, wait) = tokio::select! {
                 () = &mut shutdown => break,
                 accepted = self.accept(&listener) => accepted,
             };
-            let (wait, stopped) = (accepted.slot.wait, stop.clone());
+            let (standing, stopped) = (Arc::clone(accepted.slot.standing()), stop.clone());
             let served = serve(accepted);
-            tasks.spawn(async move {
+            let task = tasks.spawn(async move {
                 if !wait.is_zero() {
                     let turn = tokio::time::sleep(wait);
                     tokio::select! { () = turn => {} () = stopped.cancelled() => return }
                 }
                 served.await;
             });
+            standing.set_task(task.abort_handle());
         }
         stop.cancel();
         tasks.close();
         tasks
     }
 
-    /// Returns a slot for a connection from `peer`, unless all are taken, which is logged.
-    pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionSlot> {
+    /// Returns a slot for a connection from `peer` and the time until its turn, unless all are taken, which is logged.
+    pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<(ConnectionSlot, Duration)> {
+        let standing = Arc::new(Standing::default());
+        let wait = self.take(&standing, peer)?;
+        Some((ConnectionSlot { standing, peer: peer_network(peer) }, wait))
+    }
+
+    /// Gives a connection a place here instead of the one that it has, and returns the time until its turn, unless all
+    /// are taken, which is logged.
+    fn take(self: &Arc<Self>, standing: &Arc<Standing>, peer: IpAddr) -> Option<Duration> {
         let network = peer_network(peer);
-        match self.count_opened(network) {
-            Ok(wait) => {
+        match self.count_opened(network, standing) {
+            Ok(Counted { last_use, wait, displaced }) => {
+                if let Some((displaced, full)) = displaced {
+                    displaced.end();
+                    self.log_full(peer, full, true);
+                }
                 if !wait.is_zero() {
                     self.log_late(peer, wait);
                 }
-                let connections = Arc::clone(self);
-                let origin = ConnectionOrigin { connections, peer: network };
-                Some(ConnectionSlot { origin, wait })
+                let (connections, last_use) = (Arc::clone(self), Some(last_use));
+                standing.set_place(Some(Place { connections, peer: network, last_use }));
+                Some(wait)
             }
             Err(full) => {
-                self.log_refused(peer, full);
+                self.log_full(peer, full, false);
                 None
             }
         }
     }
 
-    /// Returns for how long the connection waits for its turn.
-    fn count_opened(&self, peer: IpAddr) -> Result<Duration, ReachedLimit> {
+    fn count_opened(
+        &self,
+        peer: IpAddr,
+        standing: &Arc<Standing>,
+    ) -> Result<Counted, ReachedLimit> {
         let (now, mut open) = (Instant::now(), self.open());
-        if open.all >= self.max {
-            return Err(ReachedLimit::Port);
-        }
         if open.by_peer.len() > 2 * open.all + CLOSED_PEERS_MAX {
             open.by_peer.retain(|_, peer| !peer.is_forgotten(now));
         }
+        let full = match open.by_peer.get(&peer) {
+            Some(of_peer) if of_peer.open >= self.peer_max => Some(ReachedLimit::Peer),
+            _ => (open.all >= self.max).then_some(ReachedLimit::Port),
+        };
+        let displaced = match full {
+            None => None,
+            Some(full) => Some((open.displace(full, peer).ok_or(full)?, full)),
+        };
         let of_peer = open.by_peer.entry(peer).or_default();
-        if of_peer.open >= self.peer_max {
-            return Err(ReachedLimit::Peer);
-        }
         of_peer.open += 1;
         let wait = of_peer.turns.take(self.turns, now);
         open.all += 1;
-        Ok(wait)
+        let last_use = open.add_anonymous(peer, standing);
+        Ok(Counted { last_use, wait, displaced })
     }
 
-    fn count_closed(&self, peer: IpAddr) {
+    /// Frees the place of a connection, unless it was taken away.
+    fn count_closed(&self, peer: IpAddr, last_use: Option<u64>) {
         let mut open = self.open();
-        open.all -= 1;
+        if last_use.is_none_or(|number| open.remove_anonymous(peer, number).is_some()) {
+            open.count_closed(peer);
+        }
+    }
+
+    /// Counts an anonymous connection as one that is not. Returns false if its place was taken away.
+    fn forget_anonymous(&self, peer: IpAddr, last_use: u64) -> bool {
+        self.open().remove_anonymous(peer, last_use).is_some()
+    }
+
+    /// Counts a use of an anonymous connection. Returns its number; `None`: its place was taken away.
+    fn renew_anonymous(&self, peer: IpAddr, last_use: u64) -> Option<u64> {
+        let mut open = self.open();
+        let standing = open.remove_anonymous(peer, last_use)?;
+        Some(open.add_anonymous(peer, &standing))
+    }
+
+    /// Counts a call without an identity and returns the time until its turn.
+    fn count_call(&self, peer: IpAddr) -> Duration {
+        let mut open = self.open();
+        let of_peer = open.by_peer.entry(peer).or_default();
+        of_peer.call_turns.take(self.call_turns, Instant::now())
+    }
+
+    /// Counts a watch without an identity. Returns false if there are as many as connections may be, of this address or
+    /// in all.
+    fn count_watch(&self, peer: IpAddr) -> bool {
+        let mut open = self.open();
+        let is_full = open.watches >= self.max;
+        let of_peer = open.by_peer.entry(peer).or_default();
+        if is_full || of_peer.watches >= self.peer_max {
+            return false;
+        }
+        of_peer.watches += 1;
+        open.watches += 1;
+        true
+    }
+
+    fn count_watch_end(&self, peer: IpAddr) {
+        let mut open = self.open();
+        open.watches -= 1;
         if let Some(of_peer) = open.by_peer.get_mut(&peer) {
-            of_peer.open -= 1;
-            if of_peer.is_forgotten(Instant::now()) {
-                open.by_peer.remove(&peer);
-            }
+            of_peer.watches -= 1;
+            open.forget(peer);
         }
     }
 
@@ -242,13 +339,26 @@ impl Connections {
         }
     }
 
-    fn log_refused(&self, peer: IpAddr, full: ReachedLimit) {
+    /// Logs and counts that a limit is reached; a connection was displaced, or else the new one rejected.
+    fn log_full(&self, peer: IpAddr, full: ReachedLimit, is_displaced: bool) {
         let (max, why) = match full {
             ReachedLimit::Port => (self.max, "too many connections"),
             ReachedLimit::Peer => (self.peer_max, "too many connections from one address"),
         };
+        let port = self.port;
+        if is_displaced {
+            self.metrics.connection_refused(port, "displaced");
+            const HOW: &str =
+                "the one without an identity that is unused for the longest is closed";
+            if let Some(passed) = self.log.allow(&[why, HOW]) {
+                let suppressed = passed.suppressed();
+                tracing::warn!(port, %peer, max, suppressed, "{why}: {HOW}");
+            }
+            return;
+        }
+        self.metrics.connection_refused(port, "rejected");
         if let Some(passed) = self.log.allow(&[why]) {
-            let (port, suppressed) = (self.port, passed.suppressed());
+            let suppressed = passed.suppressed();
             tracing::warn!(port, %peer, max, suppressed, "connection rejected: {why}");
         }
     }
@@ -258,12 +368,62 @@ impl Connections {
     }
 }
 
+// === impl OpenCounts ===
+
+impl OpenCounts {
+    /// Takes away the place of the anonymous connection that is unused for the longest time, of this address if that has
+    /// too many.
+    fn displace(&mut self, full: ReachedLimit, peer: IpAddr) -> Option<Arc<Standing>> {
+        let number = match full {
+            ReachedLimit::Peer => self.by_peer.get(&peer)?.anonymous.first(),
+            ReachedLimit::Port => self.anonymous.keys().next(),
+        };
+        let number = *number?;
+        let (peer, _) = self.anonymous.get(&number)?;
+        let peer = *peer;
+        let standing = self.remove_anonymous(peer, number);
+        self.count_closed(peer);
+        standing
+    }
+
+    fn add_anonymous(&mut self, peer: IpAddr, standing: &Arc<Standing>) -> u64 {
+        self.uses += 1;
+        self.anonymous.insert(self.uses, (peer, Arc::clone(standing)));
+        self.by_peer.entry(peer).or_default().anonymous.insert(self.uses);
+        self.uses
+    }
+
+    fn remove_anonymous(&mut self, peer: IpAddr, last_use: u64) -> Option<Arc<Standing>> {
+        let (_, standing) = self.anonymous.remove(&last_use)?;
+        if let Some(of_peer) = self.by_peer.get_mut(&peer) {
+            of_peer.anonymous.remove(&last_use);
+        }
+        Some(standing)
+    }
+
+    fn count_closed(&mut self, peer: IpAddr) {
+        self.all -= 1;
+        if let Some(of_peer) = self.by_peer.get_mut(&peer) {
+            of_peer.open -= 1;
+            self.forget(peer);
+        }
+    }
+
+    /// Removes an address of which nothing has to be kept.
+    fn forget(&mut self, peer: IpAddr) {
+        if self.by_peer.get(&peer).is_some_and(|peer| peer.is_forgotten(Instant::now())) {
+            self.by_peer.remove(&peer);
+        }
+    }
+}
+
 // === impl Peer ===
 
 impl Peer {
     /// Returns whether nothing of it has to be kept.
     fn is_forgotten(&self, now: Instant) -> bool {
-        self.open == 0 && self.turns.is_paid(now)
+        let is_paid = self.turns.is_paid(now) && self.call_turns.is_paid(now);
+        self.open == 0 && self.watches == 0 && is_paid
     }
 }
 
@@ -277,18 +437,35 @@ impl ConnectionOrigin {
             .and_then(|cause| cause.downcast_ref::<h2::Error>())
             .is_some_and(|error| error.is_library() || frame_budget::is_flood(error.get_io()));
         if is_violation {
-            let (now, mut open) = (Instant::now(), self.connections.open());
-            let bounds = self.connections.turns;
-            open.by_peer.entry(self.peer).or_default().turns.punish(bounds, now);
+            self.violated();
         }
+    }
+
+    /// Counts a violation: the next connections from its address wait.
+    pub(crate) fn violated(&self) {
+        let (now, mut open) = (Instant::now(), self.connections.open());
+        let bounds = self.connections.turns;
+        open.by_peer.entry(self.peer).or_default().turns.punish(bounds, now);
     }
 }
 
 // === impl ConnectionSlot ===
 
+impl ConnectionSlot {
+    /// Returns the standing of the connection.
+    pub(crate) fn standing(&self) -> &Arc<Standing> {
+        &self.standing
+    }
+
+    /// Moves the connection to those of another port. Returns false, and leaves it where it is, if there all are taken.
+    pub(crate) fn move_to(&self, connections: &Arc<Connections>) -> bool {
+        connections.take(&self.standing, self.peer).is_some()
+    }
+}
+
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.origin.connections.count_closed(self.origin.peer);
+        self.standing.set_place(None);
     }
 }
 
@@ -405,29 +582,154 @@ mod tests {
         text.parse().unwrap()
     }
 
+    /// Returns a connection that has shown an identity.
+    fn known(connections: &Arc<Connections>, peer: IpAddr) -> Option<ConnectionSlot> {
+        let (slot, _) = connections.admit(peer)?;
+        slot.standing().identify();
+        Some(slot)
+    }
+
+    fn refused(connections: &Connections, peer: IpAddr) -> Option<ReachedLimit> {
+        connections.count_opened(peer, &Arc::default()).err()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn connections_are_bounded_in_all_and_by_peer() {
-        let connections = Connections::new("grpc", 3, 2);
+        let connections = Connections::new("grpc", 3, 2, Metrics::new());
         let (a, b) = (ip("10.0.0.1"), ip("10.0.0.2"));
-        let held = [connections.admit(a), connections.admit(a)];
+        let held = [known(&connections, a), known(&connections, a)];
         assert!(held.iter().all(Option::is_some));
-        assert_eq!(connections.count_opened(a), Err(ReachedLimit::Peer));
-        let of_b = connections.admit(b);
-        assert_eq!((of_b.is_some(), connections.count_opened(b)), (true, Err(ReachedLimit::Port)));
+        assert_eq!(refused(&connections, a), Some(ReachedLimit::Peer));
+        let of_b = known(&connections, b);
+        assert_eq!((of_b.is_some(), refused(&connections, b)), (true, Some(ReachedLimit::Port)));
         drop(held);
-        assert!(connections.admit(a).is_some() && connections.admit(a).is_some());
-        drop(of_b);
+        let again = [known(&connections, a), known(&connections, a)];
+        assert!(again.iter().all(Option::is_some));
+        drop((of_b, again));
         tokio::time::advance(Duration::from_secs(1)).await;
         drop(connections.admit(a));
         tokio::time::advance(Duration::from_secs(1)).await;
         let open = connections.open();
         let forgotten = |peer: &Peer| peer.is_forgotten(Instant::now());
         assert_eq!((open.all, open.by_peer.values().all(forgotten)), (0, true));
+        assert!(open.anonymous.is_empty());
+    }
+
+    /// Connection whose task runs until its place is taken away.
+    struct Held {
+        slot: ConnectionSlot,
+        task: tokio::task::JoinHandle<()>,
+    }
+
+    impl Held {
+        fn admit(connections: &Arc<Connections>, peer: IpAddr) -> Option<Held> {
+            let (slot, _) = connections.admit(peer)?;
+            let task = tokio::spawn(std::future::pending());
+            slot.standing().set_task(task.abort_handle());
+            Some(Held { slot, task })
+        }
+
+        async fn is_open(&self) -> bool {
+            // An aborted task has its turn before this one has several.
+            for _ in 0..64 {
+                tokio::task::yield_now().await;
+            }
+            !self.task.is_finished()
+        }
+    }
+
+    /// For 0, 1, 2 and many connections that have shown an identity, the others are taken from those that have not, in the
+    /// order of their last use, first of the same address; and the counts are exact afterwards.
+    #[tokio::test(start_paused = true)]
+    async fn a_full_port_takes_the_place_of_the_anonymous_connection_unused_for_the_longest() {
+        let (a, b, c) = (ip("10.0.0.1"), ip("10.0.0.2"), ip("10.0.0.3"));
+        for identified in [0, 1, 2, 7] {
+            let connections = Connections::new("grpc", 16, 10, Metrics::new());
+            let of_a: Vec<_> = (0..10).map(|_| Held::admit(&connections, a).unwrap()).collect();
+            let of_b: Vec<_> = (0..6).map(|_| Held::admit(&connections, b).unwrap()).collect();
+            for held in &of_a[..identified] {
+                held.slot.standing().identify();
+            }
+            let (first, second) = (&of_a[identified], &of_a[identified + 1]);
+            first.slot.standing().touch();
+            // The port is full: the one of all that is unused for the longest time.
+            let one = Held::admit(&connections, c).unwrap();
+            assert!(!second.is_open().await && first.is_open().await, "{identified}");
+            // The address is full: its own, though one of another address is unused for longer.
+            let more: Vec<_> = (0..4).map(|_| Held::admit(&connections, b).unwrap()).collect();
+            let own = Held::admit(&connections, b).unwrap();
+            assert!(!of_b[0].is_open().await, "{identified}");
+            assert!(own.is_open().await && one.is_open().await, "{identified}");
+            // Those with an identity stay, however many connect.
+            let flood: Vec<_> = (0..100).filter_map(|_| Held::admit(&connections, c)).collect();
+            assert_eq!(flood.len(), 100);
+            for held in &of_a[..identified] {
+                assert!(held.is_open().await, "{identified}");
+            }
+            assert_eq!(connections.open().all, 16, "{identified}");
+            let refused = connections.metrics.render();
+            assert!(
+                refused.contains(r#"reason="displaced""#)
+                    && !refused.contains(r#"reason="rejected""#)
+            );
+            // A place that was taken away is freed once.
+            drop((of_a, of_b, one, more, own, flood));
+            let open = connections.open();
+            assert_eq!((open.all, open.anonymous.len()), (0, 0), "{identified}");
+            assert!(open.by_peer.values().all(|peer| peer.open == 0 && peer.anonymous.is_empty()));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_all_have_shown_an_identity_one_more_is_rejected() {
+        let connections = Connections::new("grpc", 4, 2, Metrics::new());
+        let peers = ["10.0.0.1", "10.0.0.2"].map(ip);
+        let held: Vec<_> =
+            peers.iter().flat_map(|peer| [0, 1].map(|_| known(&connections, *peer))).collect();
+        assert!(held.iter().all(Option::is_some));
+        assert!(
+            connections.admit(peers[0]).is_none() && connections.admit(ip("10.0.0.3")).is_none()
+        );
+        assert!(connections.metrics.render().contains(r#"reason="rejected"} 2"#));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_moved_to_those_of_another_port() {
+        let metrics = Metrics::new();
+        let (http, grpc) = (
+            Connections::new("http", 1, 1, metrics.clone()),
+            Connections::new("grpc", 1, 1, metrics),
+        );
+        let peer = ip("10.0.0.1");
+        let (moved, _) = http.admit(peer).unwrap();
+        assert!(moved.move_to(&grpc));
+        assert_eq!((http.open().all, grpc.open().all), (0, 1));
+        moved.standing().identify();
+        let (next, _) = http.admit(peer).unwrap();
+        assert!(!next.move_to(&grpc), "that one has shown an identity");
+        assert_eq!((http.open().all, grpc.open().all), (1, 1));
+        drop(moved);
+        assert!(next.move_to(&grpc));
+        assert_eq!((http.open().all, grpc.open().all), (0, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn watches_are_bounded_like_connections() {
+        let connections = Connections::new("grpc", 5, 3, Metrics::new());
+        let slots = ["10.0.0.1", "10.0.0.2"].map(|peer| connections.admit(ip(peer)).unwrap().0);
+        let watch = |n: usize| slots[n].standing().open_watch();
+        let of_a: Vec<_> = (0..4).map_while(|_| watch(0)).collect();
+        let of_b: Vec<_> = (0..4).map_while(|_| watch(1)).collect();
+        assert_eq!((of_a.len(), of_b.len()), (3, 2));
+        drop(of_a);
+        assert!(watch(0).is_some());
+        drop((of_b, slots));
+        assert_eq!(connections.open().watches, 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn peers_without_connections_are_forgotten() {
-        let connections = Connections::new("grpc", 10, 10);
+        let connections = Connections::new("grpc", 10, 10, Metrics::new());
         for peer in 0..10_000_u32 {
             drop(connections.admit(IpAddr::V4(peer.into())));
             tokio::time::advance(Duration::from_millis(1)).await;
@@ -448,9 +750,10 @@ mod tests {
     async fn a_connection_over_the_bound_is_closed_at_once_and_the_next_one_is_served() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let connections = Connections::new("grpc", 1, 1);
+        let connections = Connections::new("grpc", 1, 1, Metrics::new());
         let first = TcpStream::connect(address).await.unwrap();
-        let accepted = connections.accept(&listener).await;
+        let (accepted, _) = connections.accept(&listener).await;
+        accepted.slot.standing().identify();
         #[cfg(target_os = "linux")]
         {
             let stall = rustix::net::sockopt::tcp_user_timeout(&accepted.socket).unwrap();
@@ -458,7 +761,7 @@ mod tests {
         }
         let mut second = TcpStream::connect(address).await.unwrap();
         let third = tokio::spawn(async move {
-            let next = connections.accept(&listener).await;
+            let (next, _) = connections.accept(&listener).await;
             (next.peer, connections)
         });
         assert_eq!(second.read(&mut [0; 1]).await.unwrap_or(0), 0);

@@ -201,6 +201,9 @@ OVERVIEW = dashboard("ringq-overview", "ringq: overview", "All servers, topics a
               "Connections and files in use, as a part of the limit. At 100 % connections are refused.", limits=(0.8, 0.9)),
         panel("Lost log lines", "short", [("increase(ringq_log_lines_lost_total{JOB}RATE)", "{{instance}}")],
               "The reader of standard error does not take them: look at the log driver or collector of that server.", limits=ANY),
+        panel("Connections over a limit", "short", [
+            ("sum by (port, reason) (rate(ringq_connections_refused_total{JOB}RATE))", "{{port}} {{reason}}")],
+            "Connections closed per second. Displaced: without an identity, for newer ones. Rejected: raise max_connections, or find the client in the log."),
     ]),
 ])
 

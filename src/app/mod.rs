@@ -138,6 +138,7 @@ impl App {
         });
         let serve_http = http::serve(
             http_listener.socket,
+            (serving.http_limits(), serving.metrics()),
             PortTls::http(tls.clone(), tls_metrics.clone()),
             serving.router(),
             json.clone(),

@@ -2,9 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Number of files other than connections that carry calls: those of stores, other connections of the HTTP port and the
-/// log.
-const RESERVED_FILES: u64 = 768;
+/// Number of files other than connections: those of stores and the log.
+const RESERVED_FILES: u64 = 256;
 
 /// Raises the soft limit of open files to the hard one. Service managers keep it at 1,024 for programs that watch
 /// files with a call that supports no more; this server does not use that call.
@@ -21,10 +20,11 @@ pub(super) fn raise_limit() {
     }
 }
 
-/// Returns the number of connections that the limit of open files allows, at most `wanted`.
-pub(super) fn connections_max(wanted: usize) -> usize {
+/// Returns the number of connections that carry calls which the limit of open files allows, at most `wanted`, beside `http`
+/// other ones.
+pub(super) fn connections_max(wanted: usize, http: usize) -> usize {
     let Some(files) = getrlimit(Resource::Nofile).current else { return wanted };
-    let room = connections_for(files);
+    let room = connections_for(files, http);
     if room < wanted {
         tracing::warn!(
             max_connections = wanted,
@@ -38,8 +38,9 @@ pub(super) fn connections_max(wanted: usize) -> usize {
 }
 
 /// Returns the number of connections for a number of open files: half of them where there are few.
-fn connections_for(files: u64) -> usize {
-    let room = files.saturating_sub(RESERVED_FILES).max(files / 2);
+fn connections_for(files: u64, http: usize) -> usize {
+    let others = RESERVED_FILES.saturating_add(u64::try_from(http).unwrap_or(u64::MAX));
+    let room = files.saturating_sub(others).max(files / 2);
     usize::try_from(room).unwrap_or(usize::MAX)
 }
 
@@ -49,7 +50,9 @@ mod tests {
 
     #[test]
     fn connections_leave_files_to_others() {
-        assert_eq!([128, 1_536, 2_048, 524_288].map(connections_for), [64, 768, 1_280, 523_520]);
+        let beside = |http| move |files| connections_for(files, http);
+        assert_eq!([128, 1_536, 2_048, 524_288].map(beside(512)), [64, 768, 1_280, 523_520]);
+        assert_eq!([128, 1_536, 2_048].map(beside(1_000_000)), [64, 768, 1_024]);
     }
 
     #[test]

@@ -97,7 +97,10 @@ impl RunningServer {
 
     /// Returns the limits of gRPC calls.
     pub(super) fn grpc_config(&self) -> grpc::Config {
-        let max_connections = open_files::connections_max(self.config.max_connections);
+        let max_connections = open_files::connections_max(
+            self.config.max_connections,
+            self.config.max_http_connections,
+        );
         grpc::Config {
             max_concurrent_requests: self.config.max_concurrent_requests,
             max_message_bytes: self.config.max_message_mib << 20,
@@ -105,6 +108,15 @@ impl RunningServer {
             connection_max_age: self.config.stream_max_age.unwrap_or(Duration::ZERO),
             max_connections,
             max_connections_per_peer: self.config.max_connections_per_peer,
+        }
+    }
+
+    /// Returns the limits on connections of the HTTP port.
+    pub(super) fn http_limits(&self) -> http::ConnectionLimits {
+        let Config { max_http_connections, max_http_connections_per_peer, .. } = self.config;
+        http::ConnectionLimits {
+            max: max_http_connections,
+            per_peer: max_http_connections_per_peer,
         }
     }
 

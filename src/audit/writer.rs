@@ -77,7 +77,7 @@ impl Drop for AuditWriter {
     }
 }
 
-fn line(entry: &Entry<'_>) -> Vec<u8> {
+fn line(entry: &impl Serialize) -> Vec<u8> {
     let Ok(mut line) = serde_json::to_vec(entry) else { return Vec::new() };
     line.push(b'\n');
     line

@@ -104,6 +104,12 @@ pub(super) struct ServeArgs {
     /// Most of them from one address [default: 5000]
     #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
     max_connections_per_peer: Option<String>,
+    /// Most connections of the HTTP port without calls [default: 512]
+    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    max_http_connections: Option<String>,
+    /// Most of them from one address [default: 256]
+    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    max_http_connections_per_peer: Option<String>,
     /// Timeout of a unary request [default: 30s]
     #[arg(long, value_name = "DURATION", help_heading = "Limits")]
     request_timeout: Option<String>,
@@ -151,6 +157,8 @@ impl From<ServeArgs> for ConfigFlags {
             ("max_message_mib", flags.max_message_mib),
             ("max_connections", flags.max_connections),
             ("max_connections_per_peer", flags.max_connections_per_peer),
+            ("max_http_connections", flags.max_http_connections),
+            ("max_http_connections_per_peer", flags.max_http_connections_per_peer),
             ("request_timeout", flags.request_timeout),
             ("stream_max_age", flags.stream_max_age),
             ("drain_delay", flags.drain_delay),

@@ -25,7 +25,7 @@ pub(super) const CONCURRENT_REQUESTS: RangeInclusive<usize> = 1..=1_000_000;
 /// to bound memory, and no machine has more.
 pub(super) const MESSAGE_MIB: RangeInclusive<usize> = 32..=1_000_000;
 
-/// `max_connections` and `max_connections_per_peer`: few are enough for a trial; for more there are no open files.
+/// `max_connections`, `max_http_connections` and those `_per_peer`: few are enough for a trial; for more there are no open files.
 pub(super) const CONNECTIONS: RangeInclusive<usize> = 1..=1_000_000;
 
 /// `request_timeout`: in less time a healthy shard may not have synced its disk; no client waits longer for an

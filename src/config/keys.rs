@@ -2,7 +2,7 @@
 
 /// Keys of all settings but the shards, in the order of their documentation. The variable of `http_listen` is
 /// `RINGQ_HTTP_LISTEN`, its flag `--http-listen`.
-pub const KEYS: [&str; 32] = [
+pub const KEYS: [&str; 34] = [
     "listen",
     "http_listen",
     "http_json",
@@ -31,6 +31,8 @@ pub const KEYS: [&str; 32] = [
     "max_message_mib",
     "max_connections",
     "max_connections_per_peer",
+    "max_http_connections",
+    "max_http_connections_per_peer",
     "request_timeout",
     "stream_max_age",
     "drain_delay",

@@ -103,6 +103,10 @@ pub struct Config {
     pub max_connections: usize,
     /// Maximum number of these connections from one address, 1 to 1 000 000. Default 5000.
     pub max_connections_per_peer: usize,
+    /// Maximum number of open connections of the HTTP port that carry no calls, 1 to 1 000 000. Default 512.
+    pub max_http_connections: usize,
+    /// Maximum number of these connections from one address, 1 to 1 000 000. Default 256.
+    pub max_http_connections_per_peer: usize,
     /// Maximum duration of a unary request, 100 ms to 1 h. Default 30 s.
     pub request_timeout: Duration,
     /// Format of log lines. Default text.

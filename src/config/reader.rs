@@ -83,6 +83,9 @@ impl ConfigReader {
         let max_connections = self.number("max_connections", &bounds::CONNECTIONS);
         let max_connections_per_peer =
             self.number("max_connections_per_peer", &bounds::CONNECTIONS);
+        let max_http_connections = self.number("max_http_connections", &bounds::CONNECTIONS);
+        let max_http_connections_per_peer =
+            self.number("max_http_connections_per_peer", &bounds::CONNECTIONS);
         let request_timeout = self.duration("request_timeout", &bounds::REQUEST_TIMEOUT);
         let log_format = self.required("log_format", parse::log_format);
         let log_filter = self.required("log_filter", parse::log_filter);
@@ -113,6 +116,8 @@ impl ConfigReader {
             max_message_mib: max_message_mib?,
             max_connections: max_connections?,
             max_connections_per_peer: max_connections_per_peer?,
+            max_http_connections: max_http_connections?,
+            max_http_connections_per_peer: max_http_connections_per_peer?,
             request_timeout: request_timeout?,
             log_format: log_format?,
             log_filter: log_filter?,

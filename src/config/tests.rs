@@ -56,6 +56,8 @@ fn the_default_file_gives_the_documented_defaults() {
         max_message_mib: 256,
         max_connections: 10_000,
         max_connections_per_peer: 5_000,
+        max_http_connections: 512,
+        max_http_connections_per_peer: 256,
         request_timeout: secs(30),
         log_format: LogFormat::Text,
         log_filter: "info".to_owned(),
@@ -130,7 +132,12 @@ fn every_bound_matches_the_readme() {
         bounded.push(key);
     }
     let numbers = ["threads", "max_streams", "max_concurrent_requests", "max_message_mib"];
-    let connections = ["max_connections", "max_connections_per_peer"];
+    let connections = [
+        "max_connections",
+        "max_connections_per_peer",
+        "max_http_connections",
+        "max_http_connections_per_peer",
+    ];
     let times = ["request_timeout", "stream_max_age", "drain_delay", "shutdown_grace"];
     assert_eq!(bounded, [&numbers[..], &connections, &times].concat());
     let [first, last] =

@@ -50,6 +50,8 @@ pub(super) fn toml(config: &Config) -> String {
         line("max_message_mib", config.max_message_mib),
         line("max_connections", config.max_connections),
         line("max_connections_per_peer", config.max_connections_per_peer),
+        line("max_http_connections", config.max_http_connections),
+        line("max_http_connections_per_peer", config.max_http_connections_per_peer),
         line("request_timeout", text(show_duration(config.request_timeout))),
         line("stream_max_age", text(show_duration(config.stream_max_age.unwrap_or_default()))),
         line("drain_delay", text(show_duration(config.drain_delay))),

@@ -9,6 +9,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -16,6 +17,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::PREFACE;
+use super::anonymous_calls::AnonymousCalls;
+use super::frame_heads::{END_STREAM_OR_ACK, FrameHeads, kind};
+use super::standing::Standing;
 
 /// Control frames: what a new connection may send at once, most that it can save up, and refill per second.
 const FRAMES: Allowance = Allowance { initial: 4_096, max: 16_384, per_second: 4_000 };
@@ -36,8 +40,6 @@ const FLOOD_MAX: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Text of the error of a closed connection.
 const FLOOD: &str = "too many control frames or resets";
-/// Number of bytes in front of the payload of a frame.
-const HEAD_BYTES: usize = 9;
 
 /// Limits of a budget.
 #[derive(Clone, Copy, Debug)]
@@ -54,19 +56,12 @@ struct Budget {
     left: i64,
 }
 
-/// Position within the frames of a connection.
-#[derive(Debug)]
-struct FrameHeads {
-    head: [u8; HEAD_BYTES],
-    head_bytes: usize,
-    /// Bytes until the next head.
-    payload_left: usize,
-}
-
-/// Socket that delays a connection whose budget is used up.
+/// Socket that delays a connection whose budget is used up, or that has too many calls without an identity.
 pub(crate) struct FrameBudget<S> {
     inner: S,
     heads: FrameHeads,
+    /// `None`: the connection has shown an identity.
+    anonymous: Option<Box<AnonymousCalls>>,
     frames: Budget,
     resets: Budget,
     refilled: Instant,
@@ -108,45 +103,15 @@ impl Budget {
     }
 }
 
-// === impl FrameHeads ===
-
-impl FrameHeads {
-    /// Begins before the preface.
-    fn new() -> FrameHeads {
-        FrameHeads { head: [0; HEAD_BYTES], head_bytes: 0, payload_left: PREFACE.len() }
-    }
-
-    /// Calls `seen` with the type and the flags of each frame whose head ends in these bytes.
-    fn read(&mut self, mut bytes: &[u8], mut seen: impl FnMut(u8, u8)) {
-        loop {
-            let skipped = self.payload_left.min(bytes.len());
-            self.payload_left -= skipped;
-            bytes = &bytes[skipped..];
-            if bytes.is_empty() {
-                return;
-            }
-            let taken = (HEAD_BYTES - self.head_bytes).min(bytes.len());
-            self.head[self.head_bytes..self.head_bytes + taken].copy_from_slice(&bytes[..taken]);
-            self.head_bytes += taken;
-            bytes = &bytes[taken..];
-            if self.head_bytes == HEAD_BYTES {
-                let [a, b, c, kind, flags, ..] = self.head;
-                self.head_bytes = 0;
-                self.payload_left = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-                seen(kind, flags);
-            }
-        }
-    }
-}
-
 // === impl FrameBudget ===
 
 impl<S> FrameBudget<S> {
     /// Wraps the socket of a connection that begins with its preface.
-    pub(crate) fn new(inner: S) -> FrameBudget<S> {
+    pub(crate) fn new(inner: S, standing: &Arc<Standing>) -> FrameBudget<S> {
         FrameBudget {
             inner,
-            heads: FrameHeads::new(),
+            heads: FrameHeads::after(PREFACE.len()),
+            anonymous: Some(Box::new(AnonymousCalls::new(Arc::clone(standing)))),
             frames: Budget::new(FRAMES),
             resets: Budget::new(RESETS),
             refilled: Instant::now(),
@@ -160,17 +125,19 @@ impl<S> FrameBudget<S> {
 
     /// Takes the frames in these bytes from the budget.
     fn take(&mut self, bytes: &[u8]) {
-        let FrameBudget { heads, frames, resets, in_turn, .. } = self;
-        heads.read(bytes, |kind, flags| {
+        let FrameBudget { heads, anonymous, frames, resets, in_turn, .. } = self;
+        heads.read(bytes, |head| {
             *in_turn += 1;
-            match kind {
-                // DATA and HEADERS
-                0 | 1 => {}
-                // RST_STREAM
-                3 => resets.left -= 1,
-                // SETTINGS without ACK
-                4 if flags & 1 == 0 => frames.left -= SETTINGS_COST,
+            match head.kind {
+                kind::DATA | kind::HEADERS => {}
+                kind::RST_STREAM => resets.left -= 1,
+                kind::SETTINGS if head.flags & END_STREAM_OR_ACK == 0 => {
+                    frames.left -= SETTINGS_COST
+                }
                 _ => frames.left -= 1,
+            }
+            if let Some(anonymous) = anonymous {
+                anonymous.received(head);
             }
         });
     }
@@ -220,6 +187,17 @@ impl<S> FrameBudget<S> {
         Poll::Ready(Ok(()))
     }
 
+    /// Counts the calls that end in the first `count` of these written bytes.
+    fn count_written<'a>(&mut self, bytes: impl IntoIterator<Item = &'a [u8]>, mut count: usize) {
+        if let Some(anonymous) = &mut self.anonymous {
+            for part in bytes {
+                let written = count.min(part.len());
+                anonymous.sent(&part[..written]);
+                count -= written;
+            }
+        }
+    }
+
     /// Adds what these written bytes earn.
     fn earn(&mut self, bytes: usize) {
         self.written += i64::try_from(bytes).unwrap_or(0);
@@ -237,6 +215,21 @@ impl<S: AsyncRead + Unpin> AsyncRead for FrameBudget<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         ready!(self.poll_allowed(cx))?;
+        self.anonymous.take_if(|calls| calls.are_over());
+        if let Some(anonymous) = &mut self.anonymous {
+            ready!(anonymous.poll_room(cx));
+            // The head of a frame by itself: its payload may have to wait.
+            let count = self.heads.part_left().min(buffer.remaining());
+            let mut part = ReadBuf::new(buffer.initialize_unfilled_to(count));
+            let read = Pin::new(&mut self.inner).poll_read(cx, &mut part);
+            match &read {
+                Poll::Ready(_) => self.take(part.filled()),
+                Poll::Pending => self.in_turn = 0,
+            }
+            let count = part.filled().len();
+            buffer.advance(count);
+            return read;
+        }
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.inner).poll_read(cx, buffer);
         match &read {
@@ -254,6 +247,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for FrameBudget<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.inner).poll_write(cx, bytes))?;
+        self.count_written([bytes], written);
         self.earn(written);
         Poll::Ready(Ok(written))
     }
@@ -264,6 +258,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for FrameBudget<S> {
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.inner).poll_write_vectored(cx, bytes))?;
+        self.count_written(bytes.iter().map(|part| &**part), written);
         self.earn(written);
         Poll::Ready(Ok(written))
     }
@@ -290,8 +285,8 @@ mod tests {
     /// Size of a read of h2.
     const READ_BYTES: usize = 8 << 10;
     const PING: u8 = 6;
-    const RST_STREAM: u8 = 3;
-    const SETTINGS: u8 = 4;
+    const RST_STREAM: u8 = kind::RST_STREAM;
+    const SETTINGS: u8 = kind::SETTINGS;
 
     fn frame(kind: u8, flags: u8, payload: usize) -> Vec<u8> {
         let length = u32::try_from(payload).unwrap().to_be_bytes();
@@ -302,7 +297,9 @@ mod tests {
     /// Returns a budget behind its preface, and the other end.
     async fn begun() -> (FrameBudget<DuplexStream>, DuplexStream) {
         let (mut client, server) = duplex(64 << 20);
-        let mut server = FrameBudget::new(server);
+        let standing = Arc::new(Standing::default());
+        standing.identify();
+        let mut server = FrameBudget::new(server, &standing);
         client.write_all(PREFACE).await.unwrap();
         server.read_exact(&mut [0; PREFACE.len()]).await.unwrap();
         (server, client)
@@ -327,20 +324,6 @@ mod tests {
         // The client pauses: there is nothing to read.
         assert!(tokio::time::timeout(Duration::from_secs(5), server.read_u8()).await.is_err());
         Ok(took)
-    }
-
-    #[test]
-    fn heads_are_found_in_any_pieces() {
-        let sent =
-            [PREFACE, &frame(1, 4, 70), &frame(PING, 0, 0), &frame(0, 1, 300), &frame(9, 0, 0)]
-                .concat();
-        for size in 1..sent.len() {
-            let (mut heads, mut seen) = (FrameHeads::new(), Vec::new());
-            for piece in sent.chunks(size) {
-                heads.read(piece, |kind, flags| seen.push((kind, flags)));
-            }
-            assert_eq!(seen, [(1, 4), (PING, 0), (0, 1), (9, 0)], "{size}");
-        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -371,6 +354,48 @@ mod tests {
             assert!(reads(&mut server, &mut client, &frame, count).await.is_ok());
             let endless = 40 * count;
             assert!(reads(&mut server, &mut client, &frame, endless).await.is_err());
+        }
+    }
+
+    /// Returns what is read until nothing comes for a while.
+    async fn read_now(server: &mut FrameBudget<DuplexStream>) -> usize {
+        let (mut count, mut buffer) = (0, vec![0; READ_BYTES]);
+        let second = Duration::from_secs(1);
+        while let Ok(read) = tokio::time::timeout(second, server.read(&mut buffer)).await {
+            count += read.unwrap();
+        }
+        count
+    }
+
+    /// Until it has shown an identity, a connection has a few calls, and the next one is read when one is written.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_an_identity_has_few_calls_at_once() {
+        const END: u8 = END_STREAM_OR_ACK;
+        let call = |n: u32| {
+            let mut frame = frame(kind::HEADERS, 4 | END, 10);
+            frame[5..9].copy_from_slice(&(2 * n + 1).to_be_bytes());
+            frame
+        };
+        let length = call(0).len();
+        let most = crate::domain::limit::ANONYMOUS_CALLS_MAX;
+        for (answered, identified) in [(0, false), (1, false), (2, false), (7, false), (0, true)] {
+            let (mut client, server) = duplex(1 << 20);
+            let standing = Arc::new(Standing::default());
+            let mut server = FrameBudget::new(server, &standing);
+            let calls: Vec<u8> = (0..1_000).flat_map(call).collect();
+            client.write_all(&[PREFACE, &calls].concat()).await.unwrap();
+            // The head of one more is read, to know that it is one.
+            let first = PREFACE.len() + most * length + 9;
+            assert_eq!(read_now(&mut server).await, first);
+            if identified {
+                standing.identify();
+            }
+            let answers: Vec<u8> = (0..answered).flat_map(call).collect();
+            server.write_all(&answers).await.unwrap();
+            let all = first + read_now(&mut server).await - PREFACE.len();
+            let answered = usize::try_from(answered).unwrap();
+            let wanted = if identified { 1_000 * length } else { (most + answered) * length + 9 };
+            assert_eq!(all, wanted, "{answered} answered");
         }
     }
 

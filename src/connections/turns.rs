@@ -2,6 +2,8 @@
 //! longer before the next connection is served, so that a flood of short connections costs its sender's address only.
 //! Budgets of a connection do not bound that: each new connection has a new budget.
 //!
+//! Calls without an identity have turns of the same kind: 1,000 a second of an address in the long run.
+//!
 //! Each address has a debt, which shrinks with time (GCRA, the "virtual scheduling" of ITU-T I.371): a connection adds
 //! the time that it is worth, and waits for what the debt is more than the allowance.
 
@@ -9,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Debt of a connection: 1,000 a second in the long run.
+/// Debt of a connection, or of a call without an identity: 1,000 a second in the long run.
 const CONNECTION_COST: Duration = Duration::from_millis(1);
 /// Additional debt of a connection that the server had to end: 4 a second in the long run.
 const VIOLATION_COST: Duration = Duration::from_millis(250);
@@ -41,12 +43,18 @@ impl TurnBounds {
         let allowance = CONNECTION_COST.saturating_mul(u32::try_from(peer_max).unwrap_or(u32::MAX));
         TurnBounds { allowance, wait_max: allowance.clamp(WAITS_MAX.0, WAITS_MAX.1) }
     }
+
+    /// Returns the bounds of the calls without an identity on such a port: each connection has its first call at once, and
+    /// none waits longer than a probe may.
+    pub(super) fn of_calls(peer_max: usize) -> TurnBounds {
+        TurnBounds { wait_max: WAITS_MAX.0, ..TurnBounds::new(peer_max) }
+    }
 }
 
 // === impl Turns ===
 
 impl Turns {
-    /// Counts a connection and returns for how long it waits.
+    /// Counts a connection or a call and returns for how long it waits.
     pub(super) fn take(&mut self, bounds: TurnBounds, now: Instant) -> Duration {
         self.owe(CONNECTION_COST, bounds, now);
         self.debt(now).saturating_sub(bounds.allowance)

@@ -40,6 +40,10 @@ pub const DECODED_BYTES_MAX: usize = 24 << 20;
 /// Most calls in flight on one connection; a further call of the client waits for one to end. Enough for a busy
 /// producer on one channel, or a proxy's share of many workers; bounds the memory that one connection can occupy.
 pub const CONNECTION_CALLS_MAX: u32 = 1_024;
+/// Most calls in flight on one connection before one of them has shown an identity; a further one is not read until one
+/// ends. Enough for a client that finds out that it has no identity, few enough that the memory of all connections that
+/// any client can open is bounded.
+pub const ANONYMOUS_CALLS_MAX: usize = 16;
 /// Longest time for a new connection to send its first 24 bytes: time for three lost packets, but a silent socket is
 /// closed.
 pub const PREFACE_MAX: Duration = Duration::from_secs(10);

@@ -8,6 +8,10 @@
 //! have a reserve. Streams and pulls live long and are not counted here: the dispatcher has its own limit for both.
 //! Health and reflection are counted per connection. Bytes of messages are limited per connection and in total, and
 //! connections per peer and in total.
+//!
+//! A call takes bytes and slots once it has shown an identity. What a client without one can fill is a pool of its own:
+//! places of connections that others may take ([`Standing`](crate::connections)), few calls on each of them, and watches
+//! by address.
 
 mod access;
 mod admin_service;
@@ -168,8 +172,13 @@ impl GrpcServer {
             (authenticator.clone(), audit),
             limits,
         );
-        let connections =
-            Connections::new("grpc", config.max_connections, config.max_connections_per_peer);
+        let metrics = scheduler.metrics().clone();
+        let connections = Connections::new(
+            "grpc",
+            config.max_connections,
+            config.max_connections_per_peer,
+            metrics,
+        );
         let queue = queue_service::QueueHandler::new(
             scheduler.clone(),
             dispatcher.clone(),

@@ -9,7 +9,7 @@ use http::Extensions;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tonic::{Request, Response, Status};
 
-use crate::auth::Authenticator;
+use crate::auth::{Authenticator, StreamSlot};
 use crate::dispatch::Dispatcher;
 use crate::keda::external_scaler_server::ExternalScaler;
 use crate::keda::{
@@ -41,6 +41,7 @@ struct ActivityWatch {
     checks: Interval,
     /// Last value that was sent.
     sent: Option<bool>,
+    _slot: Option<StreamSlot>,
 }
 
 // === impl ScalerHandler ===
@@ -76,12 +77,14 @@ impl ExternalScaler for ScalerHandler {
         let settings =
             settings(request.extensions(), Rpc::StreamIsActive, Some(request.get_ref()))?;
         let access = CallAccess::of(request.extensions(), Rpc::StreamIsActive)?;
+        let slot = access.open_stream()?;
         let (authenticator, caller) = (self.authenticator.clone(), access.caller().clone());
         let ended = Box::pin(async move { authenticator.ended(&caller).await });
         let mut checks = interval(CHECK_INTERVAL);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (scheduler, dispatcher) = (self.scheduler.clone(), self.dispatcher.clone());
-        let watch = ActivityWatch { scheduler, dispatcher, settings, checks, sent: None };
+        let watch =
+            ActivityWatch { scheduler, dispatcher, settings, checks, sent: None, _slot: slot };
         let changes = stream::unfold(watch, async |mut watch| {
             let result = watch.next_change().await?;
             Some((Ok(IsActiveResponse { result }), watch))

@@ -22,7 +22,7 @@ use tower::Service as _;
 
 use crate::connections::{AcceptedConnection, Connections, FirstBytes, FrameBudget, UnreadBody};
 use crate::domain::limit;
-use crate::tls::{PortTls, SecuredSocket};
+use crate::tls::{self, PortTls, SecuredSocket};
 
 use super::connection_age::ConnectionAge;
 use super::layers::{AbortableCall, CallLayer, MessageEncoding};
@@ -36,6 +36,9 @@ const RESETS_MAX: usize = limit::CONNECTION_CALLS_MAX as usize;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum time until a ping is answered.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Answer to a client that uses another protocol, a browser or curl.
+const WRONG_PORT: &str = "this is the gRPC port of ringq, for HTTP/2; health, metrics and calls as JSON are at its HTTP port (http_listen, by default 7701)";
 
 /// Executor of the calls of a connection: each runs in a task that ends with its call, or when the call requests its
 /// abort.
@@ -86,6 +89,12 @@ async fn connection(
                 tls.refuse_tls(socket, peer).await;
                 return None;
             }
+            Ok(Ok(first)) if !first.are_preface() => {
+                tracing::debug!(%peer, "connection closed: client does not use HTTP/2");
+                origin.violated();
+                tls::answer_http1(first.before(socket), WRONG_PORT).await;
+                return None;
+            }
             Ok(Ok(first)) => return Some((first.before(socket), certificate)),
             Ok(Err(error)) => {
                 tracing::debug!(%peer, %error, "connection closed before its first call");
@@ -101,7 +110,9 @@ async fn connection(
         begun = begun => begun,
     };
     let Some((socket, certificate)) = begun else { return };
-    let calls = layer.connection_for(routes, certificate.clone(), MessageEncoding::Protobuf);
+    let standing = Arc::clone(slot.standing());
+    let calls =
+        layer.connection_for(routes, certificate.clone(), standing, MessageEncoding::Protobuf);
     let ended = tls.certificate_ended(certificate.clone());
     let shared_age = age.clone();
     let service = service_fn(move |mut request: http::Request<Incoming>| {
@@ -112,8 +123,8 @@ async fn connection(
         }
         calls.clone().call(request.map(UnreadBody::new))
     });
-    let mut connection =
-        pin!(http().serve_connection(TokioIo::new(FrameBudget::new(socket)), service));
+    let socket = TokioIo::new(FrameBudget::new(socket, slot.standing()));
+    let mut connection = pin!(http().serve_connection(socket, service));
     let served = tokio::select! {
         served = &mut connection => served,
         () = stop.cancelled() => {
@@ -187,7 +198,7 @@ mod tests {
     async fn lives(sent: &[u8]) -> (u64, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let connections = Connections::new("grpc", 2, 2);
+        let connections = Connections::new("grpc", 2, 2, Metrics::new());
         let limits = CallLimits::new(1, 32 << 20, Duration::from_secs(30));
         let tls = PortTls::grpc(None, Metrics::new());
         let layer = CallLayer::new(
@@ -253,7 +264,8 @@ mod tests {
         let limits = CallLimits::new(1, 32 << 20, Duration::from_secs(30));
         let doors = (Authenticator::off(), AuditLog::off());
         let layer = CallLayer::new(metrics.clone(), Tracer::default(), doors, limits);
-        let (tls, connections) = (PortTls::grpc(None, metrics), Connections::new("grpc", 2, 2));
+        let connections = Connections::new("grpc", 2, 2, metrics.clone());
+        let tls = PortTls::grpc(None, metrics);
         let routes = Routes::default();
         let serving = serve(listener, connections, tls, routes, layer, Duration::ZERO, pending());
         let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
@@ -283,7 +295,7 @@ mod tests {
         let doors = (Authenticator::off(), AuditLog::off());
         let layer = CallLayer::new(metrics.clone(), Tracer::default(), doors, limits);
         let tls = PortTls::grpc(Some(tls), metrics);
-        let connections = Connections::new("grpc", 2, 2);
+        let connections = Connections::new("grpc", 2, 2, Metrics::new());
         let serving = serve(listener, connections, tls, routes, layer, Duration::ZERO, pending());
         let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
         let worker = made.sign("worker", "DNS:worker.example", Valid::Days(2));

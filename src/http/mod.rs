@@ -3,6 +3,7 @@
 //!
 //! | path | answer |
 //! | --- | --- |
+//! | `/` | the list of these paths |
 //! | `/healthz` | 200 as long as the process can answer at all |
 //! | `/readyz` | 200 while the server accepts work, else 503 and the reason |
 //! | `/metrics` | Prometheus text |
@@ -11,6 +12,7 @@
 mod client_socket;
 mod connection_use;
 mod json;
+mod local_names;
 mod metrics_access;
 mod scrape_limiter;
 mod serve;
@@ -32,10 +34,12 @@ use crate::tls::PeerCertificate;
 pub use metrics_access::MetricsAccess;
 use metrics_access::MetricsDenial;
 use scrape_limiter::ScrapeLimiter;
-pub use serve::serve;
+pub use serve::{ConnectionLimits, serve};
 
 /// Content type of the Prometheus text format.
 const METRICS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Text of `/`, and of a path that does not exist.
+const PATHS: &str = "ringq: GET /healthz, /readyz, /metrics; calls as JSON: POST /v1/{service}/{method}, as in docs/json.md\n";
 /// Maximum time that a scrape or an export waits for fresh gauges; well below Prometheus' own timeout of 10 s.
 pub const REFRESH_MAX: Duration = Duration::from_secs(2);
 
@@ -65,10 +69,12 @@ pub fn router(
     access: MetricsAccess,
 ) -> Router {
     Router::new()
+        .route("/", get(async || PATHS))
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(render))
         .route(json::PATH, any(json::call))
+        .fallback(async || (StatusCode::NOT_FOUND, PATHS))
         .with_state(HttpState { metrics, not_ready, scrapes: ScrapeLimiter::new(refresh), access })
 }
 
@@ -148,7 +154,10 @@ mod tests {
             assert_eq!((code.as_u16(), &*text), (status, body));
             assert_eq!(fetch(&router, "/healthz").await, (StatusCode::OK, "ok".to_owned()));
         }
-        assert_eq!(fetch(&router, "/nothing").await.0, 404);
+        for (path, status) in [("/", 200), ("/nothing", 404)] {
+            let (code, text) = fetch(&router, path).await;
+            assert_eq!((code.as_u16(), &*text), (status, PATHS));
+        }
     }
 
     #[tokio::test]

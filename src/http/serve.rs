@@ -24,27 +24,38 @@ use tower::ServiceExt as _;
 use crate::connections::{AcceptedConnection, Connections, FirstBytes, FrameBudget, UnreadBody};
 use crate::grpc::json::CALLS_MAX;
 use crate::grpc::{AbortableCall, CallExecutor, JsonCalls};
+use crate::metrics::Metrics;
 use crate::tls::{PeerCertificate, PortTls, SecuredSocket};
 
 use super::client_socket::ClientSocket;
 use super::connection_use::{ConnectionUse, HeldBody};
 use super::json::ConnectionCalls;
+use super::local_names;
 
-/// Maximum number of connections that have not carried a JSON call: probes and scrapers, which are few, and clients
-/// that have just connected. Each holds an open file. Connections with calls are counted with those of the gRPC port.
-pub(crate) const CONNECTIONS_MAX: usize = 512;
-/// Maximum number of these connections from one address, so that a single machine cannot lock out the others.
-const PEER_CONNECTIONS_MAX: usize = 256;
 /// Maximum time from the first byte of a connection until its first request.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time from an answer to the next request of its connection. A client that uses the connection at this moment
 /// gets an error for a call that it must not repeat blindly, so it is longer than usual pauses.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+/// Maximum size in bytes of the head of an HTTP/1.1 request, and of what is read ahead of it: twice as much as on HTTP/2. A
+/// connection holds so much for a client that does not end its request.
+const READ_BUFFER_BYTES_MAX: usize = 32 << 10;
 /// Size in bytes of the send buffer of a socket: as much as an HTTP/2 client takes without reading. The system would
 /// take megabytes, and an answer that it has taken counts as sent, with the jobs in it.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// Maximum time that a client that does not read may delay the shutdown.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
+
+/// Limits on connections that have not carried a JSON call: probes and scrapers, which are few, and clients that have just
+/// connected. Connections with calls are counted with those of the gRPC port.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionLimits {
+    /// Maximum number of connections. One more takes the place of the one that is unused for the longest time: probes need
+    /// none for long.
+    pub max: usize,
+    /// Maximum number of connections from one address, or from one IPv6 network of 64 bits.
+    pub per_peer: usize,
+}
 
 /// Connection whose first bytes have arrived.
 struct BegunConnection<S> {
@@ -72,13 +83,17 @@ macro_rules! until {
 /// for 2 s at most.
 pub async fn serve(
     listener: TcpListener,
+    (limits, metrics): (ConnectionLimits, Metrics),
     tls: PortTls,
     router: Router,
     calls: Option<JsonCalls>,
     shutdown: impl Future<Output = ()>,
 ) {
-    let connections = Connections::new("http", CONNECTIONS_MAX, PEER_CONNECTIONS_MAX);
+    let ConnectionLimits { max, per_peer } = limits;
+    let connections = Connections::new("http", max, per_peer, metrics);
     let stop = CancellationToken::new();
+    let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+    let router = if is_local { local_names::only(router) } else { router };
     let serve =
         |accepted| connection(accepted, tls.clone(), router.clone(), calls.clone(), stop.clone());
     let tasks = connections.serve(listener, shutdown, &stop, serve).await;
@@ -104,10 +119,12 @@ async fn connection(
         begun = begin(socket, peer, &tls) => begun,
     };
     let Some(BegunConnection { socket, client, certificate, is_http2 }) = begun else { return };
+    let standing = Arc::clone(slot.standing());
+    let of_requests = Arc::clone(&standing);
     let (calls, _slot) = match calls {
         Some(calls) => {
             let is_gone = Arc::new(move || client.is_closed());
-            let calls = calls.connection(info, peer, slot, certificate.clone(), is_gone);
+            let calls = calls.connection(info, slot, certificate.clone(), is_gone);
             (Some(Arc::new(calls)), None)
         }
         None => (None, Some(slot)),
@@ -119,6 +136,7 @@ async fn connection(
     let open = requests.clone();
     let service = service_fn(move |request: http::Request<Incoming>| {
         let open = open.begin();
+        of_requests.touch();
         // A client that waits for leave to send its body does not send it after another answer.
         let reads_on = is_http2 || !request.headers().contains_key(header::EXPECT);
         let mut request = request.map(|body| match reads_on {
@@ -135,7 +153,7 @@ async fn connection(
     });
     let serve = async {
         let served = if is_http2 {
-            let socket = TokioIo::new(FrameBudget::new(socket));
+            let socket = TokioIo::new(FrameBudget::new(socket, &standing));
             let connection = http2().serve_connection(socket, service);
             until!(connection, stop)
         } else {
@@ -195,7 +213,9 @@ async fn begin(
 
 fn http1() -> http1::Builder {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(IDLE_TIMEOUT)
+        .max_buf_size(READ_BUFFER_BYTES_MAX);
     http
 }
 
@@ -221,9 +241,10 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::metrics::Metrics;
     use crate::tls::tests::{Certificates, Valid};
     use crate::tls::{ClientAuth, ServerTls};
+
+    const LIMITS: ConnectionLimits = ConnectionLimits { max: 4, per_peer: 4 };
 
     #[tokio::test]
     async fn requests_have_the_certificate_of_their_client() {
@@ -236,14 +257,38 @@ mod tests {
         let router = Router::new().route("/healthz", axum::routing::get(names));
         let worker = made.sign("worker", "URI:spiffe://example.org/worker", Valid::Days(2));
         let address = listener.local_addr().unwrap();
-        let serving = serve(listener, PortTls::http(Some(tls), metrics), router, None, pending());
+        let limits = (LIMITS, metrics.clone());
+        let tls = PortTls::http(Some(tls), metrics);
+        let serving = serve(listener, limits, tls, router, None, pending());
         let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
         let mut socket = made.client(Some(&worker)).connect(address).await.unwrap();
-        let request = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         socket.write_all(request).await.unwrap();
         let mut answer = String::new();
         socket.read_to_string(&mut answer).await.unwrap();
         assert!(answer.ends_with("\r\n\r\nspiffe://example.org/worker"), "{answer}");
+    }
+
+    /// A connection holds a bounded number of bytes of a request that does not end.
+    #[tokio::test]
+    async fn the_head_of_a_request_is_bounded() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/healthz", axum::routing::get(async || "ok"));
+        let tls = PortTls::http(None, Metrics::new());
+        let serving = serve(listener, (LIMITS, Metrics::new()), tls, router, None, pending());
+        let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
+        for (bytes, status) in [(READ_BUFFER_BYTES_MAX / 2, "200"), (READ_BUFFER_BYTES_MAX, "431")]
+        {
+            let mut socket = TcpStream::connect(address).await.unwrap();
+            let long = "x".repeat(bytes);
+            let head = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close";
+            let head = format!("{head}\r\nx-long: {long}\r\n\r\n");
+            socket.write_all(head.as_bytes()).await.unwrap();
+            let mut answer = [0; 12];
+            socket.read_exact(&mut answer).await.unwrap();
+            assert_eq!(&answer, format!("HTTP/1.1 {status}").as_bytes(), "{bytes}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -252,13 +297,13 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let router = Router::new().route("/healthz", axum::routing::get(async || "ok"));
         let tls = PortTls::http(None, Metrics::new());
-        let serving = serve(listener, tls, router, None, pending());
+        let serving = serve(listener, (LIMITS, Metrics::new()), tls, router, None, pending());
         let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
         for (sent, served) in [
             (&b""[..], false),
             (b"GET /healthz HT", false),
-            (b"GET /healthz HTTP/1.1\r\nhost: x\r\n", false),
-            (b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n", true),
+            (b"GET /healthz HTTP/1.1\r\nhost: [::1]\r\n", false),
+            (b"GET /healthz HTTP/1.1\r\nhost: [::1]\r\n\r\n", true),
         ] {
             let mut socket = TcpStream::connect(address).await.unwrap();
             socket.write_all(sent).await.unwrap();

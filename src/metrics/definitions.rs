@@ -129,6 +129,8 @@ metrics! {
         "Attempts to read changed identities that failed since they were last read; above 0 the former ones are in force";
     TOPICS_NOT_IN_FORCE: Gauge "ringq_topics_file_not_in_force" [] in Count,
         "1 while the file of topics has a mistake, is refused, or is not applied yet, so that the former settings are in force, else 0";
+    CONNECTIONS_REFUSED: Counter "ringq_connections_refused_total" ["port", "reason"] in Count,
+        "Connections that a limit closed. port: grpc, http; reason: rejected, a new one for which there was no place; displaced, one without an identity whose place a new one took";
     TLS_FAILURES: Counter "ringq_tls_handshake_failures_total" ["port", "reason"] in Count,
         "Connections that were closed before their first request because of TLS. port: grpc, http; reason: closed, timeout, plain_text, tls_is_off, no_certificate, unknown_authority, expired_certificate, unusable_certificate, refused_by_client, nothing_in_common, invalid";
     TLS_EXPIRY: Gauge "ringq_tls_certificate_expiry_seconds" ["file"] in Seconds,

@@ -19,8 +19,9 @@ use prometheus::proto::MetricFamily;
 use prometheus::{Gauge, GaugeVec, HistogramVec, IntCounterVec, TextEncoder};
 
 use definitions::{
-    ALL, BUILD, CREDIT_WAITING, IDENTITIES_FAILED, RING_DISAGREEMENT, RINGS_OPEN, RPC, STREAMS,
-    TLS_EXPIRY, TLS_FAILURES, TLS_RELOAD_FAILED, TOPICS_NOT_IN_FORCE, Unit,
+    ALL, BUILD, CONNECTIONS_REFUSED, CREDIT_WAITING, IDENTITIES_FAILED, RING_DISAGREEMENT,
+    RINGS_OPEN, RPC, STREAMS, TLS_EXPIRY, TLS_FAILURES, TLS_RELOAD_FAILED, TOPICS_NOT_IN_FORCE,
+    Unit,
 };
 use identity::IdentitySeries;
 use registry::Registry;
@@ -73,6 +74,7 @@ struct MetricsInner {
     ring_disagreement: Gauge,
     identities_failed: Gauge,
     topics_not_in_force: Gauge,
+    connections_refused: IntCounterVec,
     tls_failures: IntCounterVec,
     tls_expiry: GaugeVec,
     tls_reload_failed: Gauge,
@@ -103,6 +105,7 @@ impl Metrics {
             ring_disagreement: registry.gauge(&RING_DISAGREEMENT),
             identities_failed: registry.gauge(&IDENTITIES_FAILED),
             topics_not_in_force: registry.gauge(&TOPICS_NOT_IN_FORCE),
+            connections_refused: registry.counters(&CONNECTIONS_REFUSED),
             tls_failures: registry.counters(&TLS_FAILURES),
             tls_expiry: registry.gauges(&TLS_EXPIRY),
             tls_reload_failed: registry.gauge(&TLS_RELOAD_FAILED),
@@ -178,6 +181,11 @@ impl Metrics {
     /// Sets whether another replica serves another ring.
     pub fn set_ring_disagreement(&self, disagrees: bool) {
         self.0.ring_disagreement.set(f64::from(u8::from(disagrees)));
+    }
+
+    /// Counts a connection that a limit closed; neither label is text from a client.
+    pub fn connection_refused(&self, port: &'static str, reason: &'static str) {
+        self.0.connections_refused.with_label_values(&[port, reason]).inc();
     }
 
     /// Counts a connection that was closed because of TLS; neither label is text from a client.

@@ -14,6 +14,7 @@ fn used() -> Metrics {
     metrics.run_times().record("mail", Duration::from_secs(2));
     metrics.rpc("Enqueue", "OK", Duration::from_millis(1));
     metrics.set_streams(1);
+    metrics.connection_refused("grpc", "displaced");
     metrics.tls_handshake_failed("grpc", "plain_text");
     metrics.set_tls_expiry("server", 86_400.0);
     metrics.set_credit_waiting(15);

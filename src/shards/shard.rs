@@ -17,9 +17,8 @@ use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
     self, Claim, ClaimResult, DataLoss, Deleted, EventKind, GroupsQuery, JobRequest,
     LeaseExtension, LeaseRefusal, LeaseSettlement, LeavingJobs, NewJob, PurgeBatch, RequestResult,
-    RoomQuery,
-    RunningLease, ShardEvent, ShardGroupStats, ShardTopicStats, SharedState, StatsOptions, Store,
-    StoreFuture, StoreInfo, StoreUsage, WriteDurability, WriteResult,
+    RoomQuery, RunningLease, ShardEvent, ShardGroupStats, ShardTopicStats, SharedState,
+    StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, WriteDurability, WriteResult,
 };
 
 use super::batcher::{Batcher, CALLS_MAX, Patience};

@@ -17,11 +17,10 @@ use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
     Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage,
     JobRequest, LeaseQuery, LeaseQueryResult, LeavingJobs, ListPage, ListQuery, PoliciesPage,
-    PolicyRemoval,
-    PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, ReplicaHeartbeat,
-    RequestResult, RoomQuery, ShardEvent, ShardEvents, ShardGroupStats, ShardIdentity,
-    ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store, StoreFuture,
-    StoreInfo, StoreUsage, TopicInfo,
+    PolicyRemoval, PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult,
+    ReplicaHeartbeat, RequestResult, RoomQuery, ShardEvent, ShardEvents, ShardGroupStats,
+    ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions, Store,
+    StoreFuture, StoreInfo, StoreUsage, TopicInfo,
 };
 
 /// Fault of a shard.

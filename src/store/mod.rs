@@ -52,13 +52,13 @@ pub use values::{
     AdoptBatch, AdoptItem, Claim, ClaimResult, DataLoss, ExplainedJob, GroupSetting, GroupsQuery,
     Heartbeat, IdsPage, JobDeletion, JobRequest, JobReschedule, JobSum, LeaseExtension, LeaseQuery,
     LeaseQueryResult, LeaseRef, LeaseSettlement, LeasedJob, LeavingJobs, ListCursor, ListEntry,
-    ListPage, ListQuery, LostClaim, NewJob, PoliciesPage, PolicyHorizon, PolicyRemoval, PolicyWrite,
-    PolicyWriteResult,
-    PruneResult, PruneTopicsResult, PurgeBatch, RecordCounts, RedriveBatch, RedriveResult,
-    ReplicaHeartbeat, RequestResult, RescheduleResult, RoomQuery, RunningLease, ShardGroupStats,
-    ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats, SharedState, StatsOptions,
-    StoreInfo, StoreUsage, StoredPolicy, StreamDemand, StreamLeaseRef, TopicDemand, TopicInfo,
-    TopicLeases, TopicRemainder, Unclaim, UnclaimResult, WriteDurability, WriteResult,
+    ListPage, ListQuery, LostClaim, NewJob, PoliciesPage, PolicyHorizon, PolicyRemoval,
+    PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, PurgeBatch, RecordCounts,
+    RedriveBatch, RedriveResult, ReplicaHeartbeat, RequestResult, RescheduleResult, RoomQuery,
+    RunningLease, ShardGroupStats, ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats,
+    SharedState, StatsOptions, StoreInfo, StoreUsage, StoredPolicy, StreamDemand, StreamLeaseRef,
+    TopicDemand, TopicInfo, TopicLeases, TopicRemainder, Unclaim, UnclaimResult, WriteDurability,
+    WriteResult,
 };
 
 /// Result of a store call.

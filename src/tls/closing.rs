@@ -75,7 +75,12 @@ pub(super) async fn refuse_plain_text(
 
 /// Closes the connection of a client that uses TLS, on a port that does not.
 pub(super) async fn refuse_tls(socket: impl AsyncRead + AsyncWrite + Unpin) {
-    answer(socket, &http1_answer("this port does not use TLS: use an http:// address")).await;
+    answer_http1(socket, "this port does not use TLS: use an http:// address").await;
+}
+
+/// Answers a client of HTTP/1.1 that its request is wrong, for this reason, and closes the connection.
+pub(crate) async fn answer_http1(socket: impl AsyncRead + AsyncWrite + Unpin, reason: &str) {
+    answer(socket, &http1_answer(reason)).await;
 }
 
 /// Closes a connection. Reads on for a while: a socket that is closed while it has unread bytes resets its connection,

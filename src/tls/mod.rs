@@ -23,6 +23,7 @@ pub(crate) mod tests;
 use std::path::PathBuf;
 
 pub use certificate::PeerCertificate;
+pub(crate) use closing::answer_http1;
 pub use load::TlsFileError;
 pub use port::PortTls;
 pub(crate) use port::SecuredSocket;

@@ -17,10 +17,10 @@
 #[path = "../it/harness/mod.rs"]
 mod harness;
 
+use harness::frames;
+
 /// Hostile clients.
 mod attack;
-/// Frames of HTTP/2.
-mod frames;
 /// The client beside them.
 mod polite;
 /// Frame of a scenario.
@@ -32,6 +32,8 @@ mod floods;
 mod headers;
 /// Very many connections and calls.
 mod many;
+/// Pools that clients without an identity fill, and what others get meanwhile.
+mod pools;
 /// Clients that send as slowly as they can.
 mod slow;
 /// Answers that are not read, or byte by byte.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::attack::{Attack, Seen};
-use crate::harness::{Server, Setup, eventually_in, http_get};
-use crate::polite::{Polite, p99};
+use crate::harness::{Server, Setup, eventually_in};
+use crate::polite::{Polite, ask_all, p99};
 
 /// Number of pairs of phases; the median of them counts, because a busy machine disturbs single ones.
 const PAIRS: usize = 3;
@@ -56,6 +56,8 @@ struct Trial<'a> {
     /// Most open files while the attack ran.
     files_max: usize,
     attack: &'a dyn Fn(&Server, Arc<Seen>) -> Attack,
+    /// Slowest answer to a client that had to connect.
+    slowest: Duration,
 }
 
 /// Runs a scenario on a new server, see [`run_on`].
@@ -80,7 +82,8 @@ pub(crate) async fn run_on(
     let (memory, files) = (server.peak_bytes(), server.fds());
     let (seen, time) = (Arc::new(Seen::default()), Duration::ZERO);
     let attack = &attack;
-    let mut trial = Trial { server, polite, seen, time, files, files_max: files, attack };
+    let (files_max, slowest) = (files, Duration::ZERO);
+    let mut trial = Trial { server, polite, seen, time, files, files_max, attack, slowest };
     let mut tries = Vec::new();
     while tries.len() < TRIES {
         tries.push(trial.pairs(bounds.waits_for as u64).await);
@@ -118,7 +121,7 @@ impl Trial<'_> {
             })
             .await;
             let beside = p99(self.polite.work(PHASE).await);
-            self.probe().await;
+            self.slowest = self.slowest.max(ask_all(&self.server).await);
             self.files_max = self.files_max.max(self.server.fds());
             self.time += begun.elapsed();
             drop(running);
@@ -132,12 +135,6 @@ impl Trial<'_> {
             times[PAIRS / 2]
         };
         Pair { quiet: median(|pair| pair.quiet), beside: median(|pair| pair.beside) }
-    }
-
-    /// Checks that new clients are served on both ports.
-    async fn probe(&self) {
-        assert_eq!(http_get(self.server.http, "/healthz").await.0, 200);
-        Polite::connect(self.server.grpc).await.round().await.expect("a new client is served");
     }
 
     /// Waits until the server has closed the connections of clients that are gone.
@@ -166,9 +163,11 @@ impl Trial<'_> {
         let per_second = |count: &AtomicU64| of(count) as f64 / self.time.as_secs_f64();
         println!("{name}: {tries:?}");
         println!(
-            "{name}: memory +{grown} MiB, files +{}; {:.0} frames/s, {:.1} MB/s; connections {} opened, {} ended, \
-             {} by ENHANCE_YOUR_CALM; {} calls reset, {} answered",
+            "{name}: memory +{grown} MiB, {} KiB for each of {} files; new clients wait {:?} at most; {:.0} frames/s, \
+             {:.1} MB/s; connections {} opened, {} ended, {} by ENHANCE_YOUR_CALM; {} calls reset, {} answered",
+            (grown << 10) / (self.files_max - self.files).max(1) as u64,
             self.files_max - self.files,
+            self.slowest,
             per_second(&seen.sent),
             per_second(&seen.bytes) / 1e6,
             of(&seen.opened),

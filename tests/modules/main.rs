@@ -19,7 +19,6 @@ const LAYERS: [(&str, &[&str]); 31] = [
     ("log_limiter", &[]),
     ("line_writer", &[]),
     ("stderr", &["line_writer"]),
-    ("connections", &["backoff", "log_limiter"]),
     ("metrics", &["stderr"]),
     ("keda", &[]),
     ("pb", &[]),
@@ -30,6 +29,8 @@ const LAYERS: [(&str, &[&str]); 31] = [
     ("telemetry", &["log_limiter", "metrics", "stderr", "trace"]),
     // Pure: it calls no other module.
     ("domain", &[]),
+    // Beside the layers, too: they bound what a client may do.
+    ("connections", &["backoff", "domain", "log_limiter", "metrics"]),
     ("rpc", &[]),
     ("clock", &["domain"]),
     ("tls", &["clock", "domain", "log_limiter", "metrics"]),

@@ -262,6 +262,11 @@ def _(panel):
     panel.equal(panel.shown[0], dict.fromkeys(instances(panel), 0.0))
 
 
+@expect("overview", "Connections over a limit")
+def _(panel):
+    panel.equal(panel.shown[0], {}, "connections")
+
+
 # ---- Topic
 
 FLOWS = {"mail": "stream", "flaky": "stream", "report": "pull"}

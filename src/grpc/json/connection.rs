@@ -1,6 +1,5 @@
 //! JSON calls of one connection of the HTTP port.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -45,47 +44,41 @@ pub(crate) struct JsonConnection {
     calls: JsonCalls,
     service: CallService<JsonRoutes>,
     info: TcpConnectInfo,
-    peer: SocketAddr,
     /// Permits for answers that are not written yet.
     answers: Arc<Semaphore>,
-    slot: Mutex<Slot>,
+    /// Slot of the connection: first among those of the HTTP port, which are few and for probes.
+    slot: ConnectionSlot,
+    /// True once it is among those that carry calls, together with those of the gRPC port.
+    carries_calls: Mutex<bool>,
     is_gone: IsGone,
 }
 
 /// Function that returns whether the client has closed the connection.
 pub(crate) type IsGone = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// Place of the connection in a limit on connections.
-enum Slot {
-    /// Among those of the HTTP port, which are few and for probes.
-    OfHttp { _slot: ConnectionSlot },
-    /// Among those that carry calls, together with those of the gRPC port.
-    OfCalls { _slot: ConnectionSlot },
-}
-
 // === impl JsonCalls ===
 
 impl JsonCalls {
-    /// Creates the calls of a connection from `peer`, which has a slot of the HTTP port, and was opened with this client
-    /// certificate, or with none. `is_gone` returns whether its client has closed it.
+    /// Creates the calls of a connection, which has a slot of the HTTP port, and was opened with this client certificate,
+    /// or with none. `is_gone` returns whether its client has closed it.
     pub(crate) fn connection(
         &self,
         info: TcpConnectInfo,
-        peer: SocketAddr,
         slot: ConnectionSlot,
         certificate: Option<Arc<PeerCertificate>>,
         is_gone: IsGone,
     ) -> JsonConnection {
         let grpc = &self.0.grpc;
         let json = MessageEncoding::Json;
-        let service = grpc.layer.connection_for(self.0.routes(), certificate, json);
+        let standing = Arc::clone(slot.standing());
+        let service = grpc.layer.connection_for(self.0.routes(), certificate, standing, json);
         JsonConnection {
             calls: self.clone(),
             service,
             info,
-            peer,
             answers: Arc::new(Semaphore::new(CALLS_MAX)),
-            slot: Mutex::new(Slot::OfHttp { _slot: slot }),
+            slot,
+            carries_calls: Mutex::default(),
             is_gone,
         }
     }
@@ -152,13 +145,11 @@ impl JsonConnection {
     /// Moves the connection to those that carry calls, at its first one: calls and probes cannot take each other's
     /// connections.
     fn take_slot(&self) -> Result<(), RpcError> {
-        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Slot::OfHttp { .. } = *slot {
-            let connections = &self.calls.0.grpc.connections;
-            let of_calls = connections.admit(self.peer.ip());
-            let of_calls = of_calls.ok_or_else(RpcError::too_many_connections)?;
-            *slot = Slot::OfCalls { _slot: of_calls };
+        let mut carries_calls = self.carries_calls.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*carries_calls && !self.slot.move_to(&self.calls.0.grpc.connections) {
+            return Err(RpcError::too_many_connections());
         }
+        *carries_calls = true;
         Ok(())
     }
 }

@@ -80,7 +80,7 @@ fn calls(requests_max: usize) -> (JsonCalls, CancellationToken, Metrics) {
             (Authenticator::off(), AuditLog::off()),
             limits,
         ),
-        connections: Connections::new("grpc", 2, 2),
+        connections: Connections::new("grpc", 2, 2, metrics.clone()),
         connection_max_age: Duration::ZERO,
     };
     (JsonCalls::new(grpc, stop.clone()).unwrap(), stop, metrics)
@@ -88,9 +88,10 @@ fn calls(requests_max: usize) -> (JsonCalls, CancellationToken, Metrics) {
 
 fn connect(calls: &JsonCalls) -> JsonConnection {
     let peer = "127.0.0.1:9".parse().unwrap();
-    let slot = Connections::new("http", 1, 1).admit("127.0.0.1".parse().unwrap()).unwrap();
+    let connections = Connections::new("http", 1, 1, Metrics::new());
+    let (slot, _) = connections.admit("127.0.0.1".parse().unwrap()).unwrap();
     let info = TcpConnectInfo { local_addr: None, remote_addr: Some(peer) };
-    calls.connection(info, peer, slot, None, Arc::new(|| false))
+    calls.connection(info, slot, None, Arc::new(|| false))
 }
 
 fn get(text: &str) -> Request<Full<Bytes>> {

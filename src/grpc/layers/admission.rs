@@ -8,6 +8,8 @@ use tonic::Status;
 
 use crate::domain::limit;
 
+use crate::connections::{Standing, WatchPlace};
+
 use super::super::status::RpcError;
 use super::count_limit::CountLimit;
 use super::method::{MethodKind, RpcMethod};
@@ -30,6 +32,11 @@ const RESERVE_MIN: usize = 16;
 /// Maximum number of health and reflection calls in flight on one connection. Other calls are not counted with them,
 /// so that probes work under load.
 const PROBES_MAX: usize = 64;
+/// Divisor of the part of them that watches may be on a connection without an identity: 8 watches, so that half of the
+/// calls that such a connection may have ([`limit::ANONYMOUS_CALLS_MAX`]) come to an end.
+const ANONYMOUS_WATCHES_SHARE: usize = 8;
+/// Maximum size of the message of a health call: the name of a service. No bytes are counted for it.
+const HEALTH_BYTES_MAX: usize = 4 << 10;
 
 /// Limits shared by all calls.
 #[derive(Debug)]
@@ -54,6 +61,7 @@ pub(super) struct CallAdmission {
     method: RpcMethod,
     bytes: AtomicUsize,
     has_slot: AtomicBool,
+    _watch: Option<WatchPlace>,
     /// Reason why the message was not read to the end.
     refused: OnceLock<Status>,
 }
@@ -84,14 +92,23 @@ impl SharedLimits {
 // === impl CallAdmission ===
 
 impl CallAdmission {
-    /// Takes the resources that a call needs before its message arrives.
+    /// Takes the resources that a call needs before its message arrives. Calls that any client may make take nothing
+    /// that others share: the connection bounds them, and watches, which do not end, are counted by address.
     pub(super) fn begin(
         bounds: &Arc<SharedLimits>,
         connection: &Arc<ConnectionLimits>,
-        method: RpcMethod,
+        standing: &Standing,
+        (method, has_identity): (RpcMethod, bool),
     ) -> Result<Arc<CallAdmission>, RpcError> {
-        if method.kind.is_probe() && !connection.probes.try_add(1, false) {
-            return Err(RpcError::too_many_requests(PROBES_MAX));
+        let is_watch = method.kind == MethodKind::Watch && !has_identity;
+        let watch = is_watch.then(|| standing.open_watch().ok_or_else(RpcError::too_many_watches));
+        let watch = watch.transpose()?;
+        if method.kind.is_probe() {
+            let divisor =
+                if is_watch && !standing.is_known() { ANONYMOUS_WATCHES_SHARE } else { 1 };
+            if !connection.probes.try_add_to_part(1, divisor) {
+                return Err(RpcError::too_many_requests(PROBES_MAX / divisor));
+            }
         }
         let admission = CallAdmission {
             bounds: Arc::clone(bounds),
@@ -99,9 +116,12 @@ impl CallAdmission {
             method,
             bytes: AtomicUsize::new(0),
             has_slot: AtomicBool::new(false),
+            _watch: watch,
             refused: OnceLock::new(),
         };
-        admission.take_bytes(CALL_BYTES)?;
+        if !method.is_health() {
+            admission.take_bytes(CALL_BYTES)?;
+        }
         Ok(Arc::new(admission))
     }
 
@@ -109,6 +129,11 @@ impl CallAdmission {
     pub(super) fn take_bytes(&self, count: usize) -> Result<(), RpcError> {
         if count == 0 {
             return Ok(());
+        }
+        if self.method.is_health() {
+            let all = self.bytes.fetch_add(count, Ordering::Relaxed) + count;
+            let fits = all <= HEALTH_BYTES_MAX;
+            return fits.then_some(()).ok_or_else(|| RpcError::message_too_large(HEALTH_BYTES_MAX));
         }
         let (all, own) = (&self.bounds.bytes, &self.connection.bytes);
         let settles = self.method.settles();
@@ -159,13 +184,16 @@ impl CallAdmission {
 
     /// Takes bytes of an answer that must be sent, even beyond the limits.
     pub(super) fn force_bytes(&self, count: usize) {
+        if self.method.is_health() {
+            return;
+        }
         self.connection.bytes.add(count);
         self.bounds.bytes.add(count);
         self.bytes.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Records that the message has arrived: a unary call takes its slot, and a stream returns the bytes of its
-    /// request.
+    /// Records that the message has arrived: a unary call takes its slot, and a stream or a watch, which has no end,
+    /// returns the bytes of its request.
     pub(super) fn request_received(&self) -> Result<(), RpcError> {
         match self.method.kind {
             MethodKind::Unary => {
@@ -175,8 +203,8 @@ impl CallAdmission {
                 }
                 self.has_slot.store(true, Ordering::Relaxed);
             }
-            MethodKind::Stream => self.return_bytes(),
-            MethodKind::Pull | MethodKind::Watch | MethodKind::Other => {}
+            MethodKind::Stream | MethodKind::Watch => self.return_bytes(),
+            MethodKind::Pull | MethodKind::Other => {}
         }
         Ok(())
     }
@@ -198,6 +226,9 @@ impl CallAdmission {
 
     fn return_bytes(&self) {
         let bytes = self.bytes.swap(0, Ordering::Relaxed);
+        if self.method.is_health() {
+            return;
+        }
         self.connection.bytes.subtract(bytes);
         self.bounds.bytes.subtract(bytes);
     }
@@ -225,13 +256,22 @@ mod tests {
         RpcMethod::from_path(&format!("/ringq.v1.QueueService/{name}"))
     }
 
+    /// Takes the resources of a call of an identity.
+    fn begin(
+        bounds: &Arc<SharedLimits>,
+        connection: &Arc<ConnectionLimits>,
+        method: RpcMethod,
+    ) -> Result<Arc<CallAdmission>, RpcError> {
+        CallAdmission::begin(bounds, connection, &Standing::with_place(), (method, true))
+    }
+
     #[test]
     fn bytes_are_bounded_by_connection_and_in_all_and_come_back() {
         let bounds = Arc::new(SharedLimits::new(10, 64 * MIB));
         let connections: Vec<_> =
             (0..9).map(|_| Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX))).collect();
         let take = |connection, name, bytes| {
-            let admission = CallAdmission::begin(&bounds, connection, method(name))?;
+            let admission = begin(&bounds, connection, method(name))?;
             admission.take_bytes(bytes).map(|()| admission)
         };
         let enqueue = |connection| take(connection, "Enqueue", 7 * MIB);
@@ -252,17 +292,19 @@ mod tests {
     fn a_decoded_message_alone_on_its_connection_may_exceed_its_share() {
         let bounds = Arc::new(SharedLimits::new(10, 32 * MIB));
         let connection = Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX));
-        let begin = || CallAdmission::begin(&bounds, &connection, method("BatchEnqueue")).unwrap();
-        let first = begin();
+        let batch = || begin(&bounds, &connection, method("BatchEnqueue"));
+        let first = batch().unwrap();
         first.take_decoded_bytes(20 * MIB).unwrap();
-        let second = CallAdmission::begin(&bounds, &connection, method("BatchEnqueue"));
-        assert!(second.is_err(), "the share is used up");
+        assert!(batch().is_err(), "the share is used up");
         drop(first);
-        let (first, second) = (begin(), begin());
+        let (first, second) = (batch().unwrap(), batch().unwrap());
         assert!(first.take_decoded_bytes(20 * MIB).is_err(), "not alone");
         assert!(second.take_decoded_bytes(MIB).is_ok());
         drop((first, second));
-        assert!(begin().take_decoded_bytes(33 * MIB).is_err(), "the bytes of all connections");
+        assert!(
+            batch().unwrap().take_decoded_bytes(33 * MIB).is_err(),
+            "the bytes of all connections"
+        );
         assert_eq!((bounds.bytes.count(), connection.bytes.count()), (0, 0));
     }
 
@@ -271,8 +313,8 @@ mod tests {
         let bounds = Arc::new(SharedLimits::new(10, 32 * MIB));
         let connections: Vec<_> =
             (0..9).map(|_| Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX))).collect();
-        let begin = |connection| CallAdmission::begin(&bounds, connection, method("Get")).unwrap();
-        let calls: Vec<_> = connections.iter().map(begin).collect();
+        let get = |connection| begin(&bounds, connection, method("Get")).unwrap();
+        let calls: Vec<_> = connections.iter().map(get).collect();
         let taken = calls.iter().filter(|call| call.take_answer_bytes(3 * MIB).is_ok()).count();
         assert_eq!(taken, 5);
         assert!(calls[8].take_bytes(3 * MIB).is_ok());
@@ -284,41 +326,73 @@ mod tests {
     fn a_unary_call_has_its_place_once_its_message_is_there() {
         let bounds = Arc::new(SharedLimits::new(1, MIB));
         let connection = Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX));
-        let begin = |name| CallAdmission::begin(&bounds, &connection, method(name)).unwrap();
-        let waiting: Vec<_> = (0..10).map(|_| begin("Enqueue")).collect();
-        let placed = begin("Get");
+        let call = |name| begin(&bounds, &connection, method(name)).unwrap();
+        let waiting: Vec<_> = (0..10).map(|_| call("Enqueue")).collect();
+        let placed = call("Get");
         placed.request_received().unwrap();
         assert!(waiting[0].request_received().is_err());
         for name in ["Ack", "Nack", "Extend"] {
-            begin(name).request_received().unwrap();
+            call(name).request_received().unwrap();
         }
-        begin("Pull").request_received().unwrap();
+        call("Pull").request_received().unwrap();
         drop(placed);
         waiting[0].request_received().unwrap();
     }
 
     #[test]
-    fn a_stream_keeps_no_bytes_of_its_request() {
+    fn calls_without_an_end_keep_no_bytes_of_their_request() {
         let bounds = Arc::new(SharedLimits::new(1, MIB));
         let connection = Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX));
-        let stream = CallAdmission::begin(&bounds, &connection, method("Stream")).unwrap();
-        assert_eq!(bounds.bytes.add(0), CALL_BYTES);
-        stream.request_received().unwrap();
-        assert_eq!(bounds.bytes.add(0), 0);
+        let paths =
+            ["/ringq.v1.QueueService/Stream", "/externalscaler.ExternalScaler/StreamIsActive"];
+        for endless in paths.map(RpcMethod::from_path) {
+            let call = begin(&bounds, &connection, endless).unwrap();
+            assert_eq!(bounds.bytes.count(), CALL_BYTES);
+            call.request_received().unwrap();
+            assert_eq!((bounds.bytes.count(), connection.bytes.count()), (0, 0));
+        }
+    }
+
+    /// Whatever a client without an identity does, nothing of what others share is taken.
+    #[test]
+    fn health_calls_take_nothing_that_others_share() {
+        let bounds = Arc::new(SharedLimits::new(1, MIB));
+        let connection = Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX));
+        let standing = Standing::with_place();
+        for name in ["Check", "Watch"] {
+            let method = RpcMethod::from_path(&format!("/grpc.health.v1.Health/{name}"));
+            let call = CallAdmission::begin(&bounds, &connection, &standing, (method, false));
+            let call = call.unwrap();
+            assert!(call.take_bytes(HEALTH_BYTES_MAX).is_ok());
+            assert!(call.take_bytes(1).is_err(), "{name}: its message is a name");
+            call.force_bytes(MIB);
+            assert_eq!((bounds.bytes.count(), connection.bytes.count()), (0, 0), "{name}");
+            call.request_received().unwrap();
+            drop(call);
+            assert_eq!((bounds.bytes.count(), bounds.calls.count()), (0, 0), "{name}");
+        }
     }
 
     #[test]
-    fn probes_are_bounded_by_connection() {
+    fn probes_are_bounded_by_connection_and_watches_by_address() {
         let bounds = Arc::new(SharedLimits::new(1, 4 * MIB));
-        let (one, other) = (
-            Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX)),
-            Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX)),
-        );
-        let watch = RpcMethod::from_path("/grpc.health.v1.Health/Watch");
-        let begin = |connection| CallAdmission::begin(&bounds, connection, watch);
-        let held: Vec<_> = (0..PROBES_MAX).map(|_| begin(&one).unwrap()).collect();
-        assert!(begin(&one).is_err() && begin(&other).is_ok());
-        drop(held);
-        assert!(begin(&one).is_ok());
+        let connection = || Arc::new(bounds.connection(limit::REQUEST_BYTES_MAX));
+        let (one, other) = (connection(), connection());
+        let health = |name| RpcMethod::from_path(&format!("/grpc.health.v1.Health/{name}"));
+        let (check, watch) = (health("Check"), health("Watch"));
+        let standing = Standing::with_place();
+        let open = |connection: &Arc<_>, method| {
+            CallAdmission::begin(&bounds, connection, &standing, (method, false)).ok()
+        };
+        let held: Vec<_> = (0..PROBES_MAX).map_while(|_| open(&one, watch)).collect();
+        assert_eq!(held.len(), PROBES_MAX / ANONYMOUS_WATCHES_SHARE, "without an identity");
+        assert!(open(&one, check).is_some() && open(&other, watch).is_some());
+        standing.identify();
+        let more: Vec<_> = (0..=PROBES_MAX).map_while(|_| open(&one, watch)).collect();
+        assert_eq!(held.len() + more.len(), PROBES_MAX);
+        assert!(open(&one, check).is_none() && open(&other, check).is_some());
+        assert!(open(&other, watch).is_none(), "as many as connections of the address");
+        drop(more);
+        assert!(open(&one, check).is_some() && open(&other, watch).is_some());
     }
 }

@@ -64,12 +64,11 @@ impl RpcCall {
         method: RpcMethod,
         id: HeaderValue,
         began: Instant,
-        admission: Option<Arc<CallAdmission>>,
         trace: Option<CallSpan>,
     ) -> RpcCall {
         // At debug level, so that the span costs nothing by default.
         let span = tracing::debug_span!("rpc", method = method.name, request_id = text(&id));
-        let deadline = None;
+        let (admission, deadline) = (None, None);
         let audit = AuditFacts::default();
         RpcCall { shared, method, id, span, trace, began, admission, deadline, audit, ended: false }
     }
@@ -77,6 +76,11 @@ impl RpcCall {
     /// Sets the address of its client.
     pub(super) fn set_peer(&mut self, peer: Option<SocketAddr>) {
         self.audit.peer = peer;
+    }
+
+    /// Sets the resources that it holds of the limits.
+    pub(super) fn set_admission(&mut self, admission: Arc<CallAdmission>) {
+        self.admission = Some(admission);
     }
 
     /// Sets its caller.
@@ -278,7 +282,7 @@ mod tests {
         );
         let method = RpcMethod::from_path("/ringq.v1.QueueService/Enqueue");
         let id = HeaderValue::from_static("a");
-        let call = RpcCall::begin(shared, method, id, Instant::now(), None, None);
+        let call = RpcCall::begin(shared, method, id, Instant::now(), None);
         let lines = |failure: fn(ShardName) -> RpcError| {
             let names = ["a", "b", "c"].map(|name| ShardName::try_new(name).unwrap());
             let refused = names.map(|name| Status::from(failure(name)));

@@ -25,7 +25,8 @@ pub(super) enum MethodKind {
     Pull,
     /// RPC without end: counted by the dispatcher while it lives, and not limited in time.
     Stream,
-    /// Watch of health or of a scaler without end, for as long as its client keeps it open: counted per connection.
+    /// Watch of health or of a scaler without end, for as long as its client keeps it open: counted per connection, and
+    /// with the streams of its identity, or by address if it has none.
     Watch,
     /// Health, reflection and unknown paths: counted per connection and not with other calls, so that probes work
     /// under load; limited in time.

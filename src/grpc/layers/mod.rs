@@ -43,6 +43,7 @@ use tower::Service;
 
 use crate::audit::AuditLog;
 use crate::auth::{Authenticator, Caller, ConnectionCredentials};
+use crate::connections::Standing;
 use crate::domain::limit;
 use crate::log_limiter::LogLimiter;
 use crate::metrics::Metrics;
@@ -73,6 +74,7 @@ pub(super) struct CallService<S> {
     inner: S,
     shared: Arc<LayerState>,
     connection: Arc<ConnectionLimits>,
+    standing: Arc<Standing>,
     credentials: Arc<ConnectionCredentials>,
     encoding: MessageEncoding,
 }
@@ -121,20 +123,23 @@ impl CallLayer {
     /// Wraps the services for a new connection.
     #[cfg(test)]
     fn connection<S>(&self, inner: S) -> CallService<S> {
-        self.connection_for(inner, None, MessageEncoding::Protobuf)
+        let standing = Standing::with_place();
+        self.connection_for(inner, None, standing, MessageEncoding::Protobuf)
     }
 
-    /// Wraps the services for a new connection with messages in this encoding, which was opened with this client
-    /// certificate, or with none.
+    /// Wraps the services for a new connection of this standing with messages in this encoding, which was opened with this
+    /// client certificate, or with none.
     pub(super) fn connection_for<S>(
         &self,
         inner: S,
         certificate: Option<Arc<PeerCertificate>>,
+        standing: Arc<Standing>,
         encoding: MessageEncoding,
     ) -> CallService<S> {
         let connection = Arc::new(self.shared.bounds.connection(encoding.bytes_max()));
         let credentials = Arc::new(self.shared.authenticator.connection(certificate));
-        CallService { inner, shared: Arc::clone(&self.shared), connection, credentials, encoding }
+        let shared = Arc::clone(&self.shared);
+        CallService { inner, shared, connection, standing, credentials, encoding }
     }
 }
 
@@ -171,25 +176,19 @@ where
         let now = Instant::now();
         let method = RpcMethod::from_path(request.uri().path());
         let id = request_id::from_headers(request.headers());
-        let admitted = CallAdmission::begin(&self.shared.bounds, &self.connection, method);
-        let admission = admitted.as_ref().ok().map(Arc::clone);
         let trace = self.shared.start_trace(method, &id, &request);
         if let Some(trace) = &trace {
             request.extensions_mut().insert(trace.clone());
         }
-        let mut call = RpcCall::begin(Arc::clone(&self.shared), method, id, now, admission, trace);
+        let mut call = RpcCall::begin(Arc::clone(&self.shared), method, id, now, trace);
         let info = request.extensions().get::<TcpConnectInfo>();
         call.set_peer(info.and_then(TcpConnectInfo::remote_addr));
         if let Some(note) = method.rpc.and_then(|rpc| self.shared.audit.note(rpc)) {
             call.set_note(note.clone());
             request.extensions_mut().insert(note);
         }
-        let admission = match admitted {
-            Ok(admission) => admission,
-            Err(failure) => return CallFuture::refused(call, failure),
-        };
-        let caller = match self.admit_caller(method, request.headers(), now, &mut call) {
-            Ok(caller) => caller,
+        let (caller, admission) = match self.admit(method, request.headers(), now, &mut call) {
+            Ok(admitted) => admitted,
             Err(failure) => return CallFuture::refused(call, failure),
         };
         request.extensions_mut().insert(caller);
@@ -208,7 +207,7 @@ where
             request.extensions_mut().insert(CallDeadline(deadline));
         }
         call.set_deadline(deadline);
-        let arrival = self.shared.arrival_timeouts(method.kind, now);
+        let arrival = self.shared.arrival_timeouts(method, now);
         let encoding = self.encoding;
         let request =
             request.map(|body| Body::new(InboundBody::new(body, admission, arrival, encoding)));
@@ -220,20 +219,33 @@ where
 }
 
 impl<S> CallService<S> {
-    /// Recognizes the caller of a call, and refuses it beyond its rate, or without a right to it whatever the message is.
-    fn admit_caller(
+    /// Recognizes the caller of a call, takes the resources that it needs, and refuses it beyond its rate, or without a
+    /// right to it whatever the message is. A call that has to show an identity takes nothing before it has.
+    fn admit(
         &self,
         method: RpcMethod,
         headers: &HeaderMap,
         now: Instant,
         call: &mut RpcCall,
-    ) -> Result<Caller, RpcError> {
-        if method.is_health() {
-            return Ok(Caller::anyone());
-        }
-        let header = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        let caller = self.credentials.caller(header).map_err(RpcError::unauthenticated)?;
-        call.set_caller(caller.clone());
+    ) -> Result<(Caller, Arc<CallAdmission>), RpcError> {
+        let caller = if method.is_health() {
+            self.standing.touch();
+            Caller::anyone()
+        } else {
+            let header = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+            let caller = self.credentials.caller(header).map_err(|failure| {
+                self.standing.touch();
+                RpcError::unauthenticated(failure)
+            })?;
+            self.standing.identify();
+            call.set_caller(caller.clone());
+            caller
+        };
+        let (bounds, has_identity) = (&self.shared.bounds, caller.identity().is_some());
+        let (connection, standing) = (&self.connection, &*self.standing);
+        let call_of = (method, has_identity);
+        let admission = CallAdmission::begin(bounds, connection, standing, call_of)?;
+        call.set_admission(Arc::clone(&admission));
         if let Some(meter) = caller.meter() {
             let admitted = meter.admit_call(method.settles(), now);
             admitted.map_err(|exceeded| RpcError::quota_exceeded(&exceeded))?;
@@ -242,7 +254,7 @@ impl<S> CallService<S> {
             let allowed = identity.may_call(rpc);
             allowed.map_err(|denial| RpcError::permission_denied(&caller, &denial))?;
         }
-        Ok(caller)
+        Ok((caller, admission))
     }
 }
 
@@ -280,8 +292,13 @@ impl LayerState {
     }
 
     /// Returns the time limits for the message of a call; a total limit is needed only if its answer has no deadline.
-    fn arrival_timeouts(&self, kind: MethodKind, now: Instant) -> ArrivalTimeouts {
-        match kind {
+    fn arrival_timeouts(&self, method: RpcMethod, now: Instant) -> ArrivalTimeouts {
+        match method.kind {
+            // A name, which a probe sends at once.
+            _ if method.is_health() => ArrivalTimeouts {
+                stall: limit::REQUEST_STALL_MAX,
+                until: now.checked_add(limit::REQUEST_STALL_MAX),
+            },
             MethodKind::Unary | MethodKind::Pull => {
                 ArrivalTimeouts { stall: limit::REQUEST_STALL_MAX, until: None }
             }

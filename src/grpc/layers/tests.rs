@@ -281,7 +281,7 @@ async fn a_message_that_does_not_arrive_ends_its_call() {
     let calls =
         CallLayer::new(metrics, Tracer::default(), (Authenticator::off(), AuditLog::off()), limits)
             .connection(service_fn(reads));
-    for path in [GET, PULL, STREAM, ACK, "/grpc.health.v1.Health/Watch"] {
+    for path in [GET, PULL, STREAM, ACK, HEALTH, "/grpc.health.v1.Health/Watch"] {
         let begun = Instant::now();
         let body = sends(vec![Bytes::from_static(b"x")], RequestEnd::Never);
         let answer = status(calls.clone().oneshot(request_of(path, body)).await.unwrap()).await;
@@ -302,6 +302,26 @@ async fn a_stream_whose_message_trickles_in_ends_at_the_request_timeout() {
     let (code, ..) = outcome(request_of(STREAM, body), reads).await;
     assert_eq!(code, Code::DeadlineExceeded);
     assert!(begun.elapsed() <= Duration::from_secs(2), "{:?}", begun.elapsed());
+}
+
+/// A health call has its message at once: one whose message trickles in ends, too.
+#[tokio::test(start_paused = true)]
+async fn a_health_call_whose_message_trickles_in_ends() {
+    let limits = CallLimits::new(10, 32 << 20, Duration::from_secs(60));
+    let doors = (Authenticator::off(), AuditLog::off());
+    let layer = CallLayer::new(Metrics::new(), Tracer::default(), doors, limits);
+    let calls = layer.connection(service_fn(reads));
+    for path in [HEALTH, "/grpc.health.v1.Health/Watch"] {
+        let trickle = futures::stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((Ok(Frame::data(Bytes::from_static(b"x"))), ()))
+        });
+        let begun = Instant::now();
+        let body = Body::new(FrameBody(Box::pin(trickle)));
+        let answer = status(calls.clone().oneshot(request_of(path, body)).await.unwrap()).await;
+        assert_eq!(answer.code(), Code::DeadlineExceeded, "{path}");
+        assert!(begun.elapsed() <= limit::REQUEST_STALL_MAX + Duration::from_secs(1), "{path}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

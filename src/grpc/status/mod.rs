@@ -172,6 +172,13 @@ impl RpcError {
             .with_subject("limit", "max_message_mib")
     }
 
+    /// Creates the error for too many watches without an identity.
+    pub(super) fn too_many_watches() -> RpcError {
+        let message = "your address has as many watches without an identity as it may have connections, or all addresses have; close some, or retry after the delay in RetryInfo";
+        RpcError::new(Reason::RateLimited, message)
+            .with_subject("limit", "max_connections_per_peer")
+    }
+
     /// Creates the error for too many connections that carry calls.
     pub(super) fn too_many_connections() -> RpcError {
         let message = "too many connections carry calls to this server; retry after the delay in RetryInfo, or call another one";

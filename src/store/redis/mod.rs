@@ -109,9 +109,8 @@ use crate::domain::{Job, JobKey, PriorityAgeing, ReceiptKey, TopicName};
 use crate::store::{
     Claim, ClaimResult, Error, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage,
     JobRequest, LeaseQuery, LeaseQueryResult, LeavingJobs, ListPage, ListQuery, PoliciesPage,
-    PolicyRemoval,
-    PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, Result,
-    RoomQuery, ShardEvent, ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats,
+    PolicyRemoval, PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult,
+    Result, RoomQuery, ShardEvent, ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats,
     SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo, codec,
 };
 

@@ -59,10 +59,9 @@ use crate::domain::{Job, JobKey, PriorityAgeing, ReceiptKey, TopicName, limit};
 use crate::store::{
     self, Claim, ClaimResult, EventKind, ExplainedJob, GroupsQuery, Heartbeat, IdsPage, JobRequest,
     LeaseQuery, LeaseQueryResult, LeavingJobs, ListPage, ListQuery, PoliciesPage, PolicyRemoval,
-    PolicyWrite,
-    PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, RoomQuery, ShardEvent,
-    ShardEvents, ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats, SharedState,
-    StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo,
+    PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, RequestResult, RoomQuery,
+    ShardEvent, ShardEvents, ShardGroupStats, ShardIdentity, ShardStatus, ShardTopicStats,
+    SharedState, StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, TopicInfo,
 };
 
 use reader::SqliteReaders;

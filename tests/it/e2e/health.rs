@@ -1,4 +1,6 @@
 use ringq::pb::NackAction;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -8,6 +10,48 @@ use crate::harness::{Server, Setup, eventually, http_get, job, nack, take, withi
 
 fn service(service: &str) -> HealthCheckRequest {
     HealthCheckRequest { service: service.to_owned() }
+}
+
+/// Answer of a port to this request of HTTP/1.1.
+async fn answer(port: std::net::SocketAddr, request: &str) -> String {
+    let mut socket = TcpStream::connect(port).await.unwrap();
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    within("an answer", socket.read_to_string(&mut answer)).await.unwrap();
+    answer
+}
+
+/// A page whose name points at this machine must not read what a server on it shows.
+#[tokio::test]
+async fn pages_of_a_loopback_address_are_for_local_names() {
+    let server = Server::start().await;
+    let everywhere = Setup::new().config("insecure = true").http_listen("0.0.0.0:0").start().await;
+    let open = everywhere.ports[1].port();
+    for path in ["/", "/healthz", "/readyz", "/metrics", "/nothing"] {
+        let get = |host: &str| {
+            format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n")
+        };
+        let refused = answer(server.http, &get("evil.example")).await;
+        assert!(refused.starts_with("HTTP/1.1 403 "), "{path}: {refused}");
+        assert!(refused.contains("http_listen"), "{refused}");
+        for host in ["localhost", "127.0.0.1:7701", "[::1]:7701"] {
+            let local = answer(server.http, &get(host)).await;
+            assert!(!local.starts_with("HTTP/1.1 403 "), "{path} {host}: {local}");
+        }
+        // A probe names its service, or anything.
+        let probe = answer(([127, 0, 0, 1], open).into(), &get("ringq.default.svc")).await;
+        assert!(!probe.starts_with("HTTP/1.1 403 "), "{path}: {probe}");
+    }
+}
+
+#[tokio::test]
+async fn each_port_answers_a_client_of_the_other_with_a_line() {
+    let server = Server::start().await;
+    let request = "GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let wrong = answer(server.grpc, request).await;
+    assert!(wrong.starts_with("HTTP/1.1 400 ") && wrong.contains("http_listen"), "{wrong}");
+    let pages = answer(server.http, request).await;
+    assert!(pages.starts_with("HTTP/1.1 200 ") && pages.contains("/healthz"), "{pages}");
 }
 
 #[tokio::test]

@@ -5,34 +5,18 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use crate::harness::frames::{PREFACE, call_headers, flag, frame, kind};
 use crate::harness::{Client, Server, http_get, job};
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Time in which the server ends a flood: 5 s of delays, and the time of the reads between them.
 const END_MAX: Duration = Duration::from_secs(60);
 /// Bound on the growth of the server's memory.
 const GROWTH_BYTES: u64 = 32 << 20;
 
-/// Builds a frame of this type on this stream.
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let head = [length[1], length[2], length[3], kind, flags];
-    [&head[..], &stream.to_be_bytes(), payload].concat()
-}
-
-/// Builds headers of a call: POST, http, a path and a content type.
+/// Builds headers of a call.
 fn headers(stream: u32) -> Vec<u8> {
-    let mut block = vec![0x83, 0x86];
-    for (name, value) in
-        [(":path", "/ringq.v1.QueueService/Get"), ("content-type", "application/grpc")]
-    {
-        block.push(0);
-        for text in [name, value] {
-            block.push(u8::try_from(text.len()).unwrap());
-            block.extend_from_slice(text.as_bytes());
-        }
-    }
-    frame(1, 4, stream, &block)
+    let block = call_headers("/ringq.v1.QueueService/Get", "application/grpc");
+    frame(kind::HEADERS, flag::END_HEADERS, stream, &block)
 }
 
 /// Sends chunks until the connection ends.

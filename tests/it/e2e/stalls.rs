@@ -136,19 +136,18 @@ async fn a_client_that_goes_in_the_middle_of_a_request_is_no_error_of_the_server
 async fn connections_are_bounded_and_those_over_it_are_closed_at_once() {
     let limits = "max_connections = 4\nmax_connections_per_peer = 3";
     let server = Setup::new().config(limits).start().await;
-    let mut silent = Vec::new();
-    for _ in 0..2 {
-        silent.push(TcpStream::connect(server.grpc).await.unwrap());
+    let held = [server.connect().await, server.connect().await, server.connect().await];
+    for client in &held {
+        works(client).await;
     }
-    let client = server.connect().await;
-    works(&client).await;
+    let [client, ..] = &held;
     let mut refused = TcpStream::connect(server.grpc).await.unwrap();
     let end = within("its end", refused.read(&mut [0; 1])).await;
     assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
     let other = from("127.0.0.2", server.grpc).await;
-    works(&client).await;
+    works(client).await;
     assert_eq!(http_get(server.http, "/healthz").await.0, 200);
-    drop((silent, other));
+    drop((held, other));
     eventually("there is room", async || {
         let next = Client::connect(server.grpc).await;
         next.send(request(job("mail"))).await.ok()

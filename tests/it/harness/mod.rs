@@ -12,6 +12,8 @@
 )]
 
 mod client;
+#[allow(dead_code, reason = "the hostile clients use the rest")]
+pub(crate) mod frames;
 mod full_pipe;
 mod holding_proxy;
 mod job;

@@ -8,3 +8,4 @@ mod quotas;
 mod receipts;
 mod rules;
 mod secrets;
+mod strangers;
