@@ -52,7 +52,11 @@ pub(super) async fn follow(path: PathBuf, policies: Policies, metrics: Metrics) 
         let view = policies.view();
         let problem = match &file {
             // Another server may have put another file in force.
-            Ok(file) if Some(file) == last.as_ref() && is_checked(&checked, &view, file) => None,
+            Ok(file)
+                if Some(file) == last.as_ref() && is_checked(checked.as_ref(), &view, file) =>
+            {
+                None
+            }
             Ok(file) => match policies.apply_file(file).await {
                 Ok(changed) => {
                     let (revision, topics) = (file.revision(), file.topics());
@@ -75,11 +79,11 @@ pub(super) async fn follow(path: PathBuf, policies: Policies, metrics: Metrics) 
 
 /// Returns whether the file is in force. As long as nothing has changed since the last check nothing is compared.
 fn is_checked(
-    checked: &Option<Arc<PolicyView>>,
+    checked: Option<&Arc<PolicyView>>,
     view: &Arc<PolicyView>,
     file: &FilePolicies,
 ) -> bool {
-    checked.as_ref().is_some_and(|checked| Arc::ptr_eq(checked, view)) || file.is_in_force(view)
+    checked.is_some_and(|checked| Arc::ptr_eq(checked, view)) || file.is_in_force(view)
 }
 
 async fn hung_up(hangups: &mut Option<Signal>) {

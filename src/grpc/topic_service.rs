@@ -64,12 +64,10 @@ impl TopicsHandler {
         changed: TopicChange,
     ) -> Result<(pb::Topic, Vec<String>), Status> {
         let ChangedPolicy { policy, missing } = changed.map_err(|error| {
-            let meter = access.caller().meter();
-            match (&error, meter) {
-                (PolicyChangeError::NoRoom(Some(_)), Some(meter)) => {
-                    meter.count_refusal(QuotaKind::TopicSettings);
-                }
-                _ => {}
+            if let (PolicyChangeError::NoRoom(Some(_)), Some(meter)) =
+                (&error, access.caller().meter())
+            {
+                meter.count_refusal(QuotaKind::TopicSettings);
             }
             RpcError::of_topic(error, name)
         })?;

@@ -60,8 +60,7 @@ pub fn etag(policy: Option<&TopicPolicy>) -> String {
     }
 }
 
-/// Returns the file that the settings of a policy come from.
-#[must_use]
+/// Checks that the settings of a policy do not come from a file.
 fn read_only(view: &PolicyView, policy: Option<&TopicPolicy>) -> Result<(), TopicRefusal> {
     match policy.and_then(|policy| Some((policy, view.file_revision(policy)?))) {
         Some((policy, revision)) => {
