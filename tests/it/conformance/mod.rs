@@ -351,7 +351,7 @@ macro_rules! conformance {
                 a_dead_letter_keeps_its_payload_for_the_retention_of_the_dead
                 attempts_are_the_last_ten_newest_first
                 each_way_of_ending_is_remembered_as_what_it_was
-                only_a_failure_with_an_error_changes_the_last_one
+                only_a_failure_with_an_error_changes_one_that_a_worker_gave
                 crashes_are_counted_apart_and_redriven_away
                 a_job_is_dead_at_its_limit_of_crashes
                 a_running_job_outlives_its_expire_time_but_its_retry_does_not

@@ -338,6 +338,20 @@ async fn every_reason_is_built_on_redis() {
     }
 }
 
+/// Returns the jobs that run; `None`: one of them waits for its stream. The others are READY and have this reason.
+async fn sent_jobs(client: &Client, ids: &[String], code: &str) -> Option<Vec<String>> {
+    let mut sent = Vec::new();
+    for id in ids {
+        let (job, reasons) = explain(client, "t", id).await;
+        match job.state() {
+            JobState::Running if reasons[0].message.contains("has not read") => return None,
+            JobState::Running => sent.push(id.clone()),
+            _ => assert_eq!((job.state(), &*reasons[0].code), (JobState::Ready, code)),
+        }
+    }
+    Some(sent)
+}
+
 /// A stream of one server that is not read; the pause comes by the other one.
 async fn a_pause_takes_back_what_no_transport_has_taken(of_group: bool) {
     const JOBS: usize = 24;
@@ -380,19 +394,7 @@ async fn a_pause_takes_back_what_no_transport_has_taken(of_group: bool) {
         topics.pause_topic(PauseTopicRequest { name: topic, note, until_time }).await.unwrap();
         "TOPIC_PAUSED"
     };
-    let sent = eventually("no job waits for the stream", async || {
-        let mut sent = Vec::new();
-        for id in &ids {
-            let (job, reasons) = explain(&here, "t", id).await;
-            match job.state() {
-                JobState::Running if reasons[0].message.contains("has not read") => return None,
-                JobState::Running => sent.push(id.clone()),
-                _ => assert_eq!((job.state(), &*reasons[0].code), (JobState::Ready, code)),
-            }
-        }
-        Some(sent)
-    })
-    .await;
+    let sent = eventually("no job waits for the stream", || sent_jobs(&here, &ids, code)).await;
     assert!(!sent.contains(&unread), "{sent:?}");
     // What was sent before is delivered, and nothing else until the resume.
     let mut found = Vec::new();
