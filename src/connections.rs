@@ -681,6 +681,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_place_that_is_taken_away_before_the_task_begins_ends_it() {
+        let connections = Connections::new("grpc", 1, 1, Metrics::new());
+        let (first, _) = connections.admit(ip("10.0.0.1")).unwrap();
+        let _second = connections.admit(ip("10.0.0.1")).unwrap();
+        let task = tokio::spawn(std::future::pending::<()>());
+        first.standing().set_task(task.abort_handle());
+        assert!(task.await.unwrap_err().is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn where_all_have_shown_an_identity_one_more_is_rejected() {
         let connections = Connections::new("grpc", 4, 2, Metrics::new());
         let peers = ["10.0.0.1", "10.0.0.2"].map(ip);

@@ -80,12 +80,10 @@ impl ConfigReader {
         let max_concurrent_requests =
             self.number("max_concurrent_requests", &bounds::CONCURRENT_REQUESTS);
         let max_message_mib = self.number("max_message_mib", &bounds::MESSAGE_MIB);
-        let max_connections = self.number("max_connections", &bounds::CONNECTIONS);
-        let max_connections_per_peer =
-            self.number("max_connections_per_peer", &bounds::CONNECTIONS);
-        let max_http_connections = self.number("max_http_connections", &bounds::CONNECTIONS);
-        let max_http_connections_per_peer =
-            self.number("max_http_connections_per_peer", &bounds::CONNECTIONS);
+        let max_connections = self.connections("max_connections");
+        let max_connections_per_peer = self.connections("max_connections_per_peer");
+        let max_http_connections = self.connections("max_http_connections");
+        let max_http_connections_per_peer = self.connections("max_http_connections_per_peer");
         let request_timeout = self.duration("request_timeout", &bounds::REQUEST_TIMEOUT);
         let log_format = self.required("log_format", parse::log_format);
         let log_filter = self.required("log_filter", parse::log_filter);
@@ -124,6 +122,11 @@ impl ConfigReader {
             otlp,
             threads: threads.unwrap_or_else(|| machine.threads()),
         })
+    }
+
+    /// Reads a limit on connections.
+    fn connections(&mut self, key: &'static str) -> Option<usize> {
+        self.number(key, &bounds::CONNECTIONS)
     }
 
     /// Reads a setting that may be missing. Returns `None` after a mistake, too.

@@ -23,6 +23,8 @@ pub(crate) struct Standing {
     place: Mutex<Option<Place>>,
     /// Task that serves the connection.
     task: OnceLock<AbortHandle>,
+    /// True once the place was taken away, maybe before the task has begun.
+    has_ended: AtomicBool,
     /// Reader of the socket, which waits for a call to end, or for an identity.
     pub(super) reader: AtomicWaker,
 }
@@ -110,10 +112,14 @@ impl Standing {
     /// Sets the task that serves the connection.
     pub(super) fn set_task(&self, task: AbortHandle) {
         let _ = self.task.set(task);
+        if self.has_ended.load(Ordering::SeqCst) {
+            self.end();
+        }
     }
 
     /// Ends the connection, whose place was taken away.
     pub(super) fn end(&self) {
+        self.has_ended.store(true, Ordering::SeqCst);
         if let Some(task) = self.task.get() {
             task.abort();
         }

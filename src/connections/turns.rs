@@ -15,6 +15,8 @@ use tokio::time::Instant;
 const CONNECTION_COST: Duration = Duration::from_millis(1);
 /// Additional debt of a connection that the server had to end: 4 a second in the long run.
 const VIOLATION_COST: Duration = Duration::from_millis(250);
+/// Largest debt for calls without an identity that does not wait: 500 calls.
+const CALLS_ALLOWANCE_MAX: Duration = Duration::from_millis(500);
 /// Shortest and longest of the longest waits of a port. Others behind the same address, a gateway for example, are served
 /// late but served; at the port of probes within the second after which a probe fails.
 const WAITS_MAX: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
@@ -44,10 +46,11 @@ impl TurnBounds {
         TurnBounds { allowance, wait_max: allowance.clamp(WAITS_MAX.0, WAITS_MAX.1) }
     }
 
-    /// Returns the bounds of the calls without an identity on such a port: each connection has its first call at once, and
+    /// Returns the bounds of the calls without an identity on such a port: so many at once take a moment of a processor, and
     /// none waits longer than a probe may.
     pub(super) fn of_calls(peer_max: usize) -> TurnBounds {
-        TurnBounds { wait_max: WAITS_MAX.0, ..TurnBounds::new(peer_max) }
+        let allowance = TurnBounds::new(peer_max).allowance.min(CALLS_ALLOWANCE_MAX);
+        TurnBounds { allowance, wait_max: WAITS_MAX.0 }
     }
 }
 

@@ -41,9 +41,9 @@ pub const DECODED_BYTES_MAX: usize = 24 << 20;
 /// producer on one channel, or a proxy's share of many workers; bounds the memory that one connection can occupy.
 pub const CONNECTION_CALLS_MAX: u32 = 1_024;
 /// Most calls in flight on one connection before one of them has shown an identity; a further one is not read until one
-/// ends. Enough for a client that finds out that it has no identity, few enough that the memory of all connections that
-/// any client can open is bounded.
-pub const ANONYMOUS_CALLS_MAX: usize = 16;
+/// ends. Enough for probes, and for a client that finds out that it has no identity; each takes about 12 KiB while its
+/// message arrives, and any client can open thousands of such connections.
+pub const ANONYMOUS_CALLS_MAX: usize = 8;
 /// Longest time for a new connection to send its first 24 bytes: time for three lost packets, but a silent socket is
 /// closed.
 pub const PREFACE_MAX: Duration = Duration::from_secs(10);
@@ -242,6 +242,7 @@ pub fn all() -> Vec<(&'static str, i64)> {
         ("json_bytes_max", count(JSON_BYTES_MAX)),
         ("decoded_bytes_max", count(DECODED_BYTES_MAX)),
         ("connection_calls_max", count(CONNECTION_CALLS_MAX)),
+        ("anonymous_calls_max", count(ANONYMOUS_CALLS_MAX)),
         ("preface_ms_max", ms(PREFACE_MAX)),
         ("tls_handshake_ms_max", ms(TLS_HANDSHAKE_MAX)),
         ("request_stall_ms_max", ms(REQUEST_STALL_MAX)),

@@ -238,6 +238,7 @@ mod tests {
     use axum::Extension;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::time::Instant;
+    use tokio_util::task::AbortOnDropHandle;
 
     use super::*;
     use crate::clock::Clock;
@@ -260,7 +261,7 @@ mod tests {
         let limits = (LIMITS, metrics.clone());
         let tls = PortTls::http(Some(tls), metrics);
         let serving = serve(listener, limits, tls, router, None, pending());
-        let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
+        let _serving = AbortOnDropHandle::new(tokio::spawn(serving));
         let mut socket = made.client(Some(&worker)).connect(address).await.unwrap();
         let request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         socket.write_all(request).await.unwrap();
@@ -269,15 +270,20 @@ mod tests {
         assert!(answer.ends_with("\r\n\r\nspiffe://example.org/worker"), "{answer}");
     }
 
-    /// A connection holds a bounded number of bytes of a request that does not end.
-    #[tokio::test]
-    async fn the_head_of_a_request_is_bounded() {
+    /// Serves a page, and returns its address.
+    async fn healthz() -> (SocketAddr, AbortOnDropHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = Router::new().route("/healthz", axum::routing::get(async || "ok"));
         let tls = PortTls::http(None, Metrics::new());
         let serving = serve(listener, (LIMITS, Metrics::new()), tls, router, None, pending());
-        let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
+        (address, AbortOnDropHandle::new(tokio::spawn(serving)))
+    }
+
+    /// A connection holds a bounded number of bytes of a request that does not end.
+    #[tokio::test]
+    async fn the_head_of_a_request_is_bounded() {
+        let (address, _serving) = healthz().await;
         for (bytes, status) in [(READ_BUFFER_BYTES_MAX / 2, "200"), (READ_BUFFER_BYTES_MAX, "431")]
         {
             let mut socket = TcpStream::connect(address).await.unwrap();
@@ -293,12 +299,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn connections_without_a_whole_request_are_closed() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let router = Router::new().route("/healthz", axum::routing::get(async || "ok"));
-        let tls = PortTls::http(None, Metrics::new());
-        let serving = serve(listener, (LIMITS, Metrics::new()), tls, router, None, pending());
-        let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
+        let (address, _serving) = healthz().await;
         for (sent, served) in [
             (&b""[..], false),
             (b"GET /healthz HT", false),

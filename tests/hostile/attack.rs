@@ -48,6 +48,15 @@ pub(crate) struct Seen {
     pub(crate) answers: AtomicU64,
 }
 
+/// Connections that are held open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(crate) count: usize,
+    /// Number of addresses that they come from.
+    pub(crate) addresses: usize,
+    pub(crate) reading: Reading,
+}
+
 /// Hostile clients that run until this is dropped.
 pub(crate) struct Attack {
     runtime: Option<Runtime>,
@@ -135,6 +144,24 @@ impl Attack {
                 }
             });
         }
+    }
+
+    /// Opens connections, each of which sends these bytes at once and then nothing.
+    pub(crate) fn hold(&self, to: SocketAddr, held: Held, sent: Vec<u8>) {
+        let sent = Arc::new(sent);
+        self.clients(held.count, move |index, seen| {
+            let sent = Arc::clone(&sent);
+            async move {
+                // One after the other: this is not about the number of connections in a second.
+                tokio::time::sleep(Duration::from_micros(500) * u32::try_from(index).unwrap())
+                    .await;
+                let from = [127, 0, 0, u8::try_from(2 + index % held.addresses).unwrap()];
+                let mut hostile = Hostile::connect(from, to, held.reading, &seen).await?;
+                hostile.send(&sent, 1).await?;
+                hostile.end().await;
+                Ok(())
+            }
+        });
     }
 }
 

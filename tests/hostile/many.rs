@@ -1,11 +1,10 @@
 //! Very many connections and calls.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::attack::{ADDRESS, Attack, Hostile, Port, Reading, Seen};
+use crate::attack::{ADDRESS, Attack, Held, Hostile, Port, Reading, Seen};
 use crate::frames::{PREFACE, flag, frame, kind, settings};
 use crate::harness::Setup;
 use crate::trial::{Bounds, run};
@@ -38,16 +37,8 @@ async fn idle_connections() {
     let bounds = Bounds { memory_mib: 360, connections: count, ends: false, waits_for: count };
     run("idle connections", Setup::new(), bounds, |server, seen| {
         let attack = Attack::new(seen);
-        let to = server.grpc;
-        attack.clients(count, move |index, seen| async move {
-            // One after the other: this is not about the number of connections in a second.
-            tokio::time::sleep(Duration::from_micros(500) * u32::try_from(index).unwrap()).await;
-            let from = [127, 0, 0, u8::try_from(2 + index % ADDRESSES).unwrap()];
-            let mut hostile = Hostile::connect(from, to, Reading::Never, &seen).await?;
-            hostile.send(&[PREFACE, &settings(&[])].concat(), 1).await?;
-            hostile.end().await;
-            Ok(())
-        });
+        let held = Held { count, addresses: ADDRESSES, reading: Reading::Never };
+        attack.hold(server.grpc, held, [PREFACE, &settings(&[])].concat());
         attack
     })
     .await;

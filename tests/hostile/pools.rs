@@ -2,12 +2,9 @@
 //! headers that do not end, refusals that are not read. Each scenario fills one pool from two addresses, as far as the
 //! server lets them, and others get all that the server owes them meanwhile. The memory of a connection is printed.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use ringq::auth::token::TokenHash;
 
-use crate::attack::{Attack, Hostile, Port, Reading};
+use crate::attack::{Attack, Held, Port, Reading};
 use crate::frames::{PREFACE, flag, frame, kind, settings};
 use crate::harness::Setup;
 use crate::polite::TOKEN;
@@ -66,22 +63,10 @@ async fn fill(pool: Pool) {
     let count = ADDRESSES * connections;
     let memory_mib = 24 + (kib * count as u64 >> 10);
     let bounds = Bounds { memory_mib, connections: count, ends: false, waits_for: count };
-    let sent = Arc::new(sent);
     run(name, setup, bounds, |server, seen| {
         let attack = Attack::new(seen);
-        let (to, sent) = (port.of(server), Arc::clone(&sent));
-        attack.clients(count, move |index, seen| {
-            let sent = Arc::clone(&sent);
-            async move {
-                tokio::time::sleep(Duration::from_micros(500) * u32::try_from(index).unwrap())
-                    .await;
-                let from = [127, 0, 0, u8::try_from(2 + index % ADDRESSES).unwrap()];
-                let mut hostile = Hostile::connect(from, to, reading, &seen).await?;
-                hostile.send(&sent, 1).await?;
-                hostile.end().await;
-                Ok(())
-            }
-        });
+        let held = Held { count, addresses: ADDRESSES, reading };
+        attack.hold(port.of(server), held, sent.clone());
         attack
     })
     .await;

@@ -32,9 +32,9 @@ const RESERVE_MIN: usize = 16;
 /// Maximum number of health and reflection calls in flight on one connection. Other calls are not counted with them,
 /// so that probes work under load.
 const PROBES_MAX: usize = 64;
-/// Divisor of the part of them that watches may be on a connection without an identity: 8 watches, so that half of the
+/// Divisor of the part of them that watches may be on a connection without an identity: 4 watches, so that half of the
 /// calls that such a connection may have ([`limit::ANONYMOUS_CALLS_MAX`]) come to an end.
-const ANONYMOUS_WATCHES_SHARE: usize = 8;
+const ANONYMOUS_WATCHES_SHARE: usize = 16;
 /// Maximum size of the message of a health call: the name of a service. No bytes are counted for it.
 const HEALTH_BYTES_MAX: usize = 4 << 10;
 

@@ -18,9 +18,9 @@ use super::matrix::Scaled;
 
 const ALL: &str = "producer = ['*']\nworker = ['*']\noperator = ['*']";
 /// Calls of each connection: as many as one without an identity may have.
-const CALLS: u32 = 16;
+const CALLS: u32 = 8;
 /// With the 16 KiB of a call each, these would be more than `max_message_mib`.
-const CONNECTIONS: usize = 140;
+const CONNECTIONS: usize = 280;
 const MESSAGES: &str = "max_message_mib = 32";
 
 /// Calls that a client without an identity makes.
