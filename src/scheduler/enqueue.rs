@@ -5,8 +5,8 @@ use rand::Rng as _;
 use tokio::time::Instant;
 
 use crate::domain::{
-    Durability, EnqueueOutcome, JobId, JobKey, OnConflict, OverflowPolicy, RetentionRule,
-    ShardName, Spec, State, Time, TopicName, TopicSettings, When, limit,
+    Durability, EnqueueOutcome, JobId, JobKey, OnConflict, RetentionRule, ShardName, Spec, State,
+    Time, TopicName, TopicSettings, When, limit,
 };
 use crate::shards::{RUN_MAX, Shard, ShardError, Shards};
 use crate::store::{NewJob, NotWrittenReason, WritePrecondition};
@@ -130,15 +130,6 @@ pub struct FullTopic {
     pub max_job_bytes: Option<u64>,
 }
 
-/// Limits of a topic on one shard; `None`: no limit.
-#[derive(Clone, Copy, Default)]
-pub(super) struct TopicLimits {
-    /// Number of waiting jobs.
-    pub(super) max_waiting: Option<u64>,
-    /// Number of bytes of all stored jobs.
-    pub(super) max_bytes: Option<u64>,
-}
-
 // === impl Scheduler ===
 
 impl Scheduler {
@@ -182,31 +173,6 @@ impl Scheduler {
             }
         }
         results.into_iter().flatten().collect()
-    }
-
-    /// Returns the limits that the topic has on the shard.
-    pub(super) fn topic_limits(&self, topic: &TopicName, shard: &Shard) -> TopicLimits {
-        let policies = self.inner.policies.any();
-        let settings = policies.as_ref().and_then(|policies| policies.settings(topic));
-        let Some(settings) = settings else { return TopicLimits::default() };
-        let share = |max: Option<u64>| max.map(|max| self.inner.shards.share(shard, max));
-        TopicLimits {
-            max_waiting: share(settings.max_jobs),
-            max_bytes: share(settings.max_stored_bytes),
-        }
-    }
-
-    /// Returns [`NewJob::max_bytes`] of a job that no limit holds back: it counts where its topic limits the bytes.
-    pub(super) fn only_counted(&self, topic: &TopicName) -> Option<u64> {
-        let policies = self.inner.policies.any()?;
-        policies.settings(topic)?.max_stored_bytes.map(|_| u64::MAX)
-    }
-
-    /// Returns what the topic does with a job for which it has no room.
-    pub(super) fn on_full(&self, topic: &TopicName) -> OverflowPolicy {
-        let policies = self.inner.policies.any();
-        let settings = policies.as_ref().and_then(|policies| policies.settings(topic));
-        settings.map_or(OverflowPolicy::Reject, |settings| settings.on_full)
     }
 
     fn new_job(&self, draft: Draft, id: JobId, made: WritePrecondition) -> NewJob {
@@ -325,18 +291,6 @@ impl From<NewJob> for FullTopic {
             has_max_stored_bytes: job.max_bytes.is_some(),
             max_job_bytes: job.max_bytes.filter(|&max| job.spec.bytes() as u64 > max),
             topic: job.key.topic,
-        }
-    }
-}
-
-// === impl TopicLimits ===
-
-impl TopicLimits {
-    /// Gives the limits to a job of the topic. One that no limit holds back, `is_limited` false, is only counted.
-    pub(super) fn apply_to(self, job: &mut NewJob, is_limited: bool) {
-        (job.max_waiting, job.max_bytes) = (self.max_waiting, self.max_bytes);
-        if !is_limited {
-            job.lift_limits();
         }
     }
 }

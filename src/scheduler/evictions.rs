@@ -13,7 +13,7 @@ use crate::shards::{self, Shard};
 use crate::store::{JobSum, LeavingJobs, NewJob, RoomQuery};
 
 use super::Scheduler;
-use super::enqueue::TopicLimits;
+use super::topic_limits::TopicLimits;
 
 /// Number of new jobs for which jobs leave at once: up to twice as many leave in one call.
 const NEW_JOBS_MAX: u64 = limit::CALL_JOBS_MAX as u64 / 2;

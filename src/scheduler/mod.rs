@@ -9,6 +9,7 @@
 //! - `lease_status`: looks up leases whose settle notification may have been lost
 //! - `upkeep`: reap and prune, called by the timers
 //! - `topic_changes`: settings and pauses of topics
+//! - `topic_limits`, `evictions`: limits of topics, and the jobs that leave full ones
 //! - `topic_sums`: sums over many topics, for quotas
 //! - `job_log`: log lines about expired leases and dead letters
 //! - `explain`: the facts about a job that explain why it does not run
@@ -37,6 +38,7 @@ mod split_by_shard;
 #[cfg(test)]
 pub(crate) mod tests;
 mod topic_changes;
+mod topic_limits;
 mod topic_sums;
 mod upkeep;
 

@@ -305,7 +305,7 @@ async fn a_shard_without_a_part_drops_nothing() {
     }
 }
 
-/// The answer of a batch that is larger than the limit says which of its jobs are gone again.
+/// The answer of a batch that is larger than the limit names those of its jobs that it has dropped itself.
 #[tokio::test]
 async fn a_batch_that_drops_its_own_jobs_answers_so() {
     for (_redis, server) in servers().await {
