@@ -204,8 +204,8 @@ impl Touched {
             "ZSCAN" => self.range("ZCARD", 0, number(behind("COUNT").unwrap() + 1) - 1),
             "HSCAN" => self.range("HLEN", 0, number(behind("COUNT").unwrap() + 1) - 1),
             // As many entries as there are replicas and rings, or none.
-            "HGETALL" | "HLEN" | "LLEN" | "ZCARD" | "ZCOUNT" | "PUBLISH" | "GET" | "SET"
-            | "SETNX" | "APPEND" | "STRLEN" | "UNLINK" | "RENAME" => {}
+            "HGETALL" | "HLEN" | "LLEN" | "ZCARD" | "ZCOUNT" | "ZRANK" | "PUBLISH" | "GET"
+            | "SET" | "SETNX" | "APPEND" | "STRLEN" | "UNLINK" | "RENAME" => {}
             other => panic!("how much does {other} touch?"),
         }
     }
