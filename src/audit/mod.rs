@@ -93,9 +93,10 @@ impl AuditLog {
             LogLimiter::with_report(LOSSES_EVERY, move |_, _| log_losses(known.load(Relaxed)));
         let lines = Arc::new(AuditLines { clock, writer, lost, losses });
         let reports = Arc::clone(&lines);
-        let refusals = LogLimiter::with_report(REFUSALS_EVERY, move |_, suppressed| {
-            reports.write(&suppressed.noted.into_line(suppressed.count));
-        });
+        let refusals =
+            LogLimiter::<SuppressedRefusals>::with_report(REFUSALS_EVERY, move |_, suppressed| {
+                reports.write(&suppressed.noted.into_line(suppressed.count));
+            });
         let addresses = RecentAddresses::default();
         AuditLog(Some(Arc::new(AuditState { calls, refusals, addresses, lines })))
     }
