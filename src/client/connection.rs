@@ -145,10 +145,12 @@ fn endpoint(url: &str, keep_alive: Duration, tls: &TlsFiles) -> Result<Endpoint,
     let begin = url.find("://").map_or(0, |scheme| scheme + "://".len());
     let end = url[begin..].find(['/', '?', '#']).map_or(url.len(), |end| begin + end);
     let shown = &url[..end];
-    let bad_part = |part: &str, why: &str| {
-        Error::usage("server", format!("`{part}` is not a server URL: {why}"))
+    // So may what stands where a port should.
+    let shown = match shown.rsplit_once(':') {
+        Some((host, port)) if !port.contains(['/', ']']) && port.parse::<u16>().is_err() => host,
+        _ => shown,
     };
-    let bad = |why: &str| bad_part(shown, why);
+    let bad = |why: &str| Error::usage("server", format!("`{shown}` is not a server URL: {why}"));
     let Some((scheme @ ("http" | "https"), _)) = url.split_once("://") else {
         return Err(bad("it begins with http:// or https://, as in http://127.0.0.1:7700"));
     };
@@ -164,8 +166,7 @@ fn endpoint(url: &str, keep_alive: Duration, tls: &TlsFiles) -> Result<Endpoint,
     let authority = endpoint.uri().authority().map(|authority| authority.as_str());
     let port = authority.and_then(|authority| Some(authority.rsplit_once(':')?.1));
     if endpoint.uri().port_u16().is_none() && port.is_some_and(|port| !port.contains(']')) {
-        let host = shown.rsplit_once(':').map_or(shown, |(host, _)| host);
-        return Err(bad_part(host, "the port is not a number from 1 to 65535"));
+        return Err(bad("the port is not a number from 1 to 65535"));
     }
     if !matches!(&url[end..], "" | "/") {
         return Err(bad("nothing may follow the host and port"));

@@ -242,7 +242,7 @@ mod tests {
             ("a", "redis://h:1,b=redis://:secret@h:2", "separated by blanks"),
             ("a", "redis://:secret@h:1,", "separated by blanks"),
             ("S0", "sqlite:a.db", "name \"S0\" is not 1 to 8 of a-z 0-9"),
-            ("", "sqlite:a.db", "name \"\" is not"),
+            ("", "sqlite:a.db", "is not written as NAME=URL"),
             ("waytoolong", "sqlite:a.db", "name \"waytoolong\" is not"),
             ("redis://:secret@host", "", "is not written as NAME=URL"),
         ] {

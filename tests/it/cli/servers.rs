@@ -63,7 +63,7 @@ async fn the_wrong_part_of_a_list_is_named() {
     let server = Server::start().await;
     for (servers, part) in [
         ("127.0.0.1:1,ftp://a", "`ftp://a` is not a server URL"),
-        ("a:b,:7700", "`http://a:b` is not a server URL: the port is not a number"),
+        ("a:b,:7700", "`http://a` is not a server URL: the port is not a number"),
         (":7700,,a", "has an empty entry"),
     ] {
         let ran = on(&server, servers, &["info"]).await;

@@ -325,7 +325,7 @@ async fn without_any_server_one_error_names_all() {
 async fn the_part_of_a_list_that_is_wrong_is_named() {
     for (list, part) in [
         ("http://a:1,ftp://b", "`ftp://b` is not a server URL"),
-        ("http://a:1, http://b:port", "`http://b:port` is not a server URL"),
+        ("http://a:1, http://b:port", "`http://b` is not a server URL"),
         ("http://a:1,", "`http://a:1,` has an empty entry"),
     ] {
         let error = Client::new(list).unwrap_err();
