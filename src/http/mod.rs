@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{ConnectInfo, Extension, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use futures::future::BoxFuture;
@@ -74,8 +74,15 @@ pub fn router(
         .route("/readyz", get(readyz))
         .route("/metrics", get(render))
         .route(json::PATH, any(json::call))
-        .fallback(async || (StatusCode::NOT_FOUND, PATHS))
+        .fallback(unknown_path)
         .with_state(HttpState { metrics, not_ready, scrapes: ScrapeLimiter::new(refresh), access })
+}
+
+async fn unknown_path(headers: HeaderMap) -> impl IntoResponse {
+    let content_type = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    // A gRPC client takes the text for a message of its call.
+    let is_grpc = content_type.is_some_and(|it| it.starts_with(b"application/grpc"));
+    (StatusCode::NOT_FOUND, if is_grpc { "" } else { PATHS })
 }
 
 async fn readyz(State(pages): State<HttpState>) -> impl IntoResponse {

@@ -122,7 +122,7 @@ async fn what_is_piped_in_is_the_payload() {
             &b"\xff\x00"[..],
             Some(Kind::Data(b"\xff\x00".to_vec().into())),
         ),
-        (vec!["--id", "nothing", "-"], &b""[..], None),
+        (vec!["--id", "nothing", "-"], &b""[..], Some(Kind::Data(Vec::new().into()))),
     ] {
         let all: Vec<_> = ["enqueue", "mail"].into_iter().chain(args.clone()).collect();
         piped(&server, &all, input).await.ok();
