@@ -62,7 +62,7 @@ struct AuditState {
     lines: Arc<AuditLines>,
 }
 
-/// Where lines are written.
+/// Target of the lines, and the number of those that it did not take.
 struct AuditLines {
     clock: Clock,
     writer: AuditWriter,

@@ -264,8 +264,8 @@ async fn a_caller_is_notified_of_a_change_of_its_own_rights_only() {
     assert!(changed.now_or_never().is_some());
 }
 
-/// A connection is served only as long as its client certificate is valid: whoever calls on it, and also where everyone
-/// may call.
+/// A connection is served only as long as its client certificate is valid, for each caller on it, also where everyone may
+/// call.
 #[tokio::test]
 async fn calls_and_streams_end_with_the_certificate_of_their_connection() {
     use futures::FutureExt as _;

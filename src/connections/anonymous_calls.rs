@@ -2,9 +2,9 @@
 //! long as that lives, and offers no way to raise their number later. So the client may have the number that a client with
 //! an identity needs, and while there was none, no call beyond a few is read from the socket.
 //!
-//! A call is open until both sides have ended it, or one has reset it: an answer that is not written yet counts, and so
-//! does a message that does not end. And each waits for its turn among those of its address: they cost the server as much as
-//! other calls, and no quota bounds them.
+//! A call is open until both sides have ended it, or one has reset it. Few may be without their whole answer; more may be
+//! answered whose messages have not ended, since the ends may lie behind the calls that are not read. And each waits for
+//! its turn among those of its address: they cost the server as much as other calls, and no quota bounds them.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -17,6 +17,9 @@ use crate::domain::limit;
 
 use super::frame_heads::{END_STREAM_OR_ACK, FrameHead, FrameHeads, kind};
 use super::standing::Standing;
+
+/// Maximum number of open calls, with those that are answered and whose messages have not ended.
+const OPEN_MAX: usize = 32;
 
 /// Open calls of a connection until it has shown an identity.
 #[derive(Debug)]
@@ -91,7 +94,9 @@ impl AnonymousCalls {
 
     /// Returns whether the payload of the last frame waits: it opens one call too many.
     fn is_full(&self) -> bool {
-        self.open.len() > limit::ANONYMOUS_CALLS_MAX
+        let is_unanswered = |call: &&OpenCall| call.ended_by != Some(Side::Server);
+        self.open.len() > OPEN_MAX
+            || self.open.iter().filter(is_unanswered).count() > limit::ANONYMOUS_CALLS_MAX
     }
 
     fn end(&mut self, head: FrameHead, by: Side) {
@@ -152,7 +157,7 @@ mod tests {
         assert!(has_room(&mut calls));
         received(&mut calls, kind::HEADERS, END, 2 * most + 3);
         sent(&mut calls, kind::HEADERS, END, 3);
-        assert!(!has_room(&mut calls), "the message does not end");
+        assert!(has_room(&mut calls), "its message may end behind the calls that wait");
         sent(&mut calls, kind::RST_STREAM, 0, 3);
         assert!(has_room(&mut calls));
         received(&mut calls, kind::HEADERS, END, 2 * most + 5);
@@ -169,6 +174,20 @@ mod tests {
         assert!(!has_room(&mut calls));
         standing.identify();
         assert!(has_room(&mut calls) && calls.are_over());
+    }
+
+    #[test]
+    fn messages_that_do_not_end_are_bounded_behind_their_answers() {
+        let mut calls = AnonymousCalls::new(Arc::default());
+        for n in 0..=OPEN_MAX {
+            assert!(has_room(&mut calls), "{n} calls");
+            let stream = u8::try_from(2 * n + 1).unwrap();
+            received(&mut calls, kind::HEADERS, 0, stream.into());
+            sent(&mut calls, kind::HEADERS, END, stream);
+        }
+        assert!(!has_room(&mut calls));
+        received(&mut calls, kind::DATA, END, 1);
+        assert!(has_room(&mut calls));
     }
 
     /// The calls of an address come at the rate of its turns, on however many connections; those of others do not wait.

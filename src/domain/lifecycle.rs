@@ -144,16 +144,16 @@ pub struct LeaseEnd {
     pub dead_lettered: bool,
     /// Error text, stored with the attempt. Only a worker's Nack that gave none and ends in no dead letter has none.
     pub error: String,
-    /// What the text does to the `last_error` of the job.
+    /// Effect of the text on the `last_error` of the job.
     pub keeps_error: KeepsError,
 }
 
-/// What the error text of an attempt does to the `last_error` of its job. An empty text never replaces one.
+/// Effect of the error text of an attempt on the `last_error` of its job. An empty text never replaces one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepsError {
-    /// It replaces `last_error`: the attempt counts as a failure, or a limit made it the last one.
+    /// The text replaces `last_error`: the attempt counts as a failure, or a limit made it the last one.
     Always,
-    /// It replaces `last_error` unless that has more to say: the worker reported nothing.
+    /// The text replaces `last_error` unless that has more to say: the worker reported nothing.
     UnlessReported,
     /// `last_error` stays.
     Never,
@@ -224,7 +224,9 @@ pub fn lease_end(
         None
     };
     if let Some(limit) = &limit {
-        error.truncate(error.floor_char_boundary(limit::ERROR_BYTES_MAX - limit.len()));
+        let most = error.len().min(limit::ERROR_BYTES_MAX - limit.len());
+        let end = (0..=most).rev().find(|&end| error.is_char_boundary(end));
+        error.truncate(end.unwrap_or(0));
         error += limit;
     }
     let step = if is_dead {

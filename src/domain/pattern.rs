@@ -154,7 +154,7 @@ mod tests {
                 random ^= random << 13;
                 random ^= random >> 7;
                 random ^= random << 17;
-                if random % 5 == 0 || text.len() > 9 {
+                if random.is_multiple_of(5) || text.len() > 9 {
                     return text;
                 }
                 text.push(char::from(b'a' + u8::try_from(random / 8 % letters).unwrap()));

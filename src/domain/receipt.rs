@@ -2,7 +2,7 @@
 //!
 //! A worker knows most of a token of another worker: all tokens of one claim share their upper half, and a claim serves
 //! all streams. So a receipt ends with a code (SipHash-2-4) over all of it, by a key that only the shard and its servers
-//! have. Servers compare it before they ask the store: whoever guesses has 64 bits to guess, and costs the store nothing.
+//! have. Servers compare it before they ask the store: a guess has to meet 64 bits, and costs the store nothing.
 
 use std::fmt;
 

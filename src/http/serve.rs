@@ -109,11 +109,7 @@ async fn connection(
 ) {
     let AcceptedConnection { socket, peer, origin, slot } = accepted;
     let info = socket.connect_info();
-    if let Err(error) =
-        rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)
-    {
-        tracing::debug!(%peer, %error, "cannot set the send buffer of an http connection");
-    }
+    bound_send_buffer(&socket, peer);
     let begun = tokio::select! {
         () = stop.cancelled() => None,
         begun = begin(socket, peer, &tls) => begun,
@@ -178,6 +174,13 @@ async fn connection(
         () = requests.idle(HEADERS_TIMEOUT, IDLE_TIMEOUT) => {
             tracing::debug!(%peer, "http connection closed: client sent no request in time");
         }
+    }
+}
+
+fn bound_send_buffer(socket: &TcpStream, peer: SocketAddr) {
+    if let Err(error) = rustix::net::sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER_BYTES)
+    {
+        tracing::debug!(%peer, %error, "cannot set the send buffer of an http connection");
     }
 }
 

@@ -44,7 +44,7 @@ pub enum PolicyChangeError<E> {
 pub struct SettingsRoom {
     /// In all.
     pub max: usize,
-    /// By calls, of the topics with each of these prefixes.
+    /// Number of topics with each of these prefixes to which calls may give settings.
     pub namespaces: Vec<(String, u64)>,
 }
 

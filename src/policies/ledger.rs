@@ -1,4 +1,4 @@
-//! What each shard has of the policies, as far as this replica has read, and what it has to get.
+//! Policies that each shard has, as far as this replica has read, and those that it has to get.
 //!
 //! **Removal.** A policy of which nothing is left has done its work once all shards have it: it only kept older versions
 //! from coming back. Then each shard removes it and raises its *horizon* in the same write. Up to that version the shard has

@@ -42,7 +42,7 @@ struct PoliciesInner {
     view: watch::Sender<Arc<PolicyView>>,
     /// Set with the first policy: a server without any looks nothing up.
     has_any: AtomicBool,
-    /// Of each shard: one exchange at a time. Who takes several takes them in this order.
+    /// Locks of the exchanges, one of each shard. A task that takes several takes them in this order.
     gates: Vec<tokio::sync::Mutex<()>>,
     /// Policies that each shard has. Held for moments, and while the view changes.
     ledger: Mutex<Ledger>,

@@ -144,7 +144,7 @@ mod tests {
         join_all(stores.iter().map(count)).await
     }
 
-    /// What counts against a bound of the whole server is given back by calls, whatever the number.
+    /// Calls give back each place that counts against a bound of the whole server, whatever the number.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn what_calls_leave_behind_goes() {
         for count in [0, 1, 2, 13, MANY] {
@@ -180,7 +180,7 @@ mod tests {
         }
     }
 
-    /// Of calls at once as many get settings as there is room, and pauses need none.
+    /// Calls at once get settings for as many topics as there is room for, and pauses need none.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn calls_at_once_do_not_pass_the_number_together() {
         const MAX: usize = 13;

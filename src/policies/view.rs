@@ -15,7 +15,7 @@ const PARTS: u64 = 256;
 /// All known policies. Cheap to clone, and to change after that.
 #[derive(Clone, Debug)]
 pub struct PolicyView {
-    /// By the text of the name; topics are looked up by their names.
+    /// Policies by the text of their names; topics are looked up by their names.
     parts: Vec<Arc<HashMap<Box<str>, Arc<TopicPolicy>>>>,
     /// Policies of patterns that are in force.
     patterns: Arc<PrefixMap<Arc<TopicPolicy>>>,

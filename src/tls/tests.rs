@@ -242,7 +242,7 @@ async fn the_age_of_what_is_in_use_is_shown_and_an_authority_that_expires_is_lef
     assert!(validity.begin() < validity.end());
 }
 
-/// What proves a client lasts as long as a new connection with it would be accepted.
+/// The proof of a client lasts as long as a new connection with it would be accepted.
 #[tokio::test]
 async fn a_client_certificate_ends_when_it_expires_or_its_authority_is_replaced() {
     use futures::FutureExt as _;

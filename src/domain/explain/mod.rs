@@ -66,7 +66,7 @@ pub struct GroupTurn {
     pub has_more: bool,
 }
 
-/// What this server knows of a lease that one of its streams holds.
+/// Facts about a lease that a stream of this server holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HolderFacts {
     /// True if the worker has the job; false: the job waits for its stream to be read.

@@ -47,7 +47,7 @@ pub struct PolicyWriteResult {
     pub version: u64,
 }
 
-/// What a shard has removed of its policies.
+/// Policies that a shard has removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PolicyHorizon {
     /// Up to this version the shard has had all policies: what it does not have of these was removed. 0: not known.
@@ -76,6 +76,6 @@ pub struct PoliciesPage {
     pub policies: Vec<StoredPolicy>,
     /// Number of the last change of the shard; 0: there was none. Less than the caller knows: the shard has lost data.
     pub last_sequence: u64,
-    /// What the shard has removed.
+    /// Policies that the shard has removed.
     pub horizon: PolicyHorizon,
 }

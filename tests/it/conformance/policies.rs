@@ -256,7 +256,7 @@ pub(crate) async fn a_write_without_a_version_has_its_effect_only(q: Fixture) {
     assert_eq!(q.claim_ids().await, ["a"], "the pause went, too");
 }
 
-/// What is removed is removed for good, and who has not read it can see that.
+/// Removed policies are removed for good, and a server that has not read them can see that.
 pub(crate) async fn policies_of_which_nothing_is_left_are_removed(q: Fixture) {
     let mut last = 0;
     let mut horizon = 0;

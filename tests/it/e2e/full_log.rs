@@ -31,7 +31,7 @@ async fn a_full_log_stops_no_call_and_its_lost_lines_are_counted() {
     };
     eventually("lines are lost", async || {
         for number in 0..CALLS {
-            client.enqueue(job("t").with_text(&number.to_string())).await;
+            client.enqueue(job("t").with_text(number.to_string())).await;
             assert!(client.find("t", "none").await.is_none());
         }
         lost().await

@@ -118,24 +118,7 @@ async fn go_over(client: &Client, way: &str, kind: Kind) -> String {
                 assert_eq!(client.ack_items(vec![item]).await, []);
             }
         }
-        "crashed" => {
-            let source = format!("source-{name}");
-            let retry =
-                RetryPolicy { max_crashes: 1, crash_topic: name.clone(), ..RetryPolicy::default() };
-            let crashing = sized(&source).with_retry(retry);
-            enqueue(client, vec![crashing; OVER]).await;
-            let pull = PullRequest {
-                topics: vec![source.clone()],
-                max_jobs: OVER as i32,
-                lease_duration: Some(proto(millis(1_000))),
-                ..PullRequest::default()
-            };
-            assert_eq!(client.pull(pull).await.unwrap().len(), OVER);
-            eventually("all have crashed", async || {
-                (waiting(client, &name).await == OVER).then_some(())
-            })
-            .await;
-        }
+        "crashed" => crash(client, &name).await,
         "generations" => {
             let named = |n: usize| sized(&name).with_id(format!("id{n}"));
             let mut held = Vec::new();
@@ -159,6 +142,24 @@ async fn go_over(client: &Client, way: &str, kind: Kind) -> String {
         set_limit(client, topic).await;
     }
     name
+}
+
+/// Lets jobs crash whose crash topic this is.
+async fn crash(client: &Client, name: &str) {
+    let source = format!("source-{name}");
+    let retry =
+        RetryPolicy { max_crashes: 1, crash_topic: name.to_owned(), ..RetryPolicy::default() };
+    let crashing = sized(&source).with_retry(retry);
+    enqueue(client, vec![crashing; OVER]).await;
+    let pull = PullRequest {
+        topics: vec![source],
+        max_jobs: OVER as i32,
+        lease_duration: Some(proto(millis(1_000))),
+        ..PullRequest::default()
+    };
+    assert_eq!(client.pull(pull).await.unwrap().len(), OVER);
+    let are_moved = async || (waiting(client, name).await == OVER).then_some(());
+    eventually("all have crashed", are_moved).await;
 }
 
 /// A server on each store that servers of this machine have.

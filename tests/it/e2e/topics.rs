@@ -221,7 +221,7 @@ async fn a_topic_is_deleted_by_force_while_jobs_come() {
     }
 }
 
-/// What calls leave behind is given back by calls, and needs no record where there was none.
+/// Calls give back what calls leave behind, which needs no record where there was none.
 #[tokio::test]
 async fn topics_of_one_job_leave_nothing() {
     let Some(redis) = Redis::start().await else { return };

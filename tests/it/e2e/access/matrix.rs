@@ -248,14 +248,9 @@ impl World {
                 pb::ListJobsRequest { topic: name, state, ..Default::default() }.encode_to_vec()
             }
             Rpc::RedriveJobs => {
-                let all = true;
-                pb::RedriveJobsRequest {
-                    topic: name,
-                    validate_only: true,
-                    all,
-                    ..Default::default()
-                }
-                .encode_to_vec()
+                let redrive =
+                    pb::RedriveJobsRequest { topic: name, all: true, ..Default::default() };
+                pb::RedriveJobsRequest { validate_only: true, ..redrive }.encode_to_vec()
             }
             Rpc::ExplainJob => pb::ExplainJobRequest { topic: name, id: id() }.encode_to_vec(),
             Rpc::ListWorkers => pb::ListWorkersRequest::default().encode_to_vec(),

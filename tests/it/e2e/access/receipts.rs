@@ -67,10 +67,8 @@ async fn a_worker_that_knows_all_but_the_code_of_a_receipt_settles_nothing() {
         let before = calls().await;
         let stale = i32::from(pb::SettleError::Stale);
         let guesses: Vec<String> = (1..=1_000).map(|number| guess(receipt, number)).collect();
-        let of = |receipt: &String| receipt.clone();
-        let items =
-            guesses.iter().map(of).map(|receipt| pb::ExtendItem { receipt, ..Default::default() });
-        let extend = pb::ExtendRequest { items: items.collect() };
+        let item = |receipt| pb::ExtendItem { receipt, ..Default::default() };
+        let extend = pb::ExtendRequest { items: guesses.iter().cloned().map(item).collect() };
         let extended: pb::ExtendResponse = evil.call("QueueService/Extend", &extend).await.unwrap();
         assert!(
             extended.failures.len() == 1_000 && extended.failures.iter().all(|f| f.error == stale)

@@ -285,7 +285,7 @@ async fn pages_pass_over_what_is_hidden() {
     assert_eq!(pages, [vec!["t1", "t3"], vec!["t5", "t7"], vec!["t9"]]);
 }
 
-/// What a list costs depends on what it shows, not on what it hides: 0, 1, 2 or very many topics of others.
+/// The cost of a list depends on what it shows, not on what it hides: 0, 1, 2 or very many topics of others.
 #[tokio::test]
 async fn lists_read_only_what_they_show() {
     let many: String = (0..100).map(|n| format!("'y{n:02}.*', ")).collect();
