@@ -81,7 +81,7 @@ impl ShardCopy {
     fn must_be_read_anew(&self, page: &PoliciesPage) -> bool {
         let has_missed = page.horizon != self.horizon
             && !(self.is_complete && page.horizon.sequence <= self.last_sequence);
-        self.last_sequence > 0
+        (self.is_complete || self.last_sequence > 0)
             && (page.last_sequence < self.last_sequence
                 || page.horizon.version < self.horizon.version
                 || has_missed)
@@ -189,10 +189,9 @@ impl Ledger {
     /// horizon is not below it.
     fn is_gone(&self, policy: &TopicPolicy) -> bool {
         let horizon = self.leading_horizon();
-        let leads = |copy: &&ShardCopy| copy.is_complete && copy.horizon.version == horizon;
-        policy.is_live()
-            && policy.version <= horizon
-            && self.copies.iter().filter(leads).all(|copy| copy.version(&policy.name) == 0)
+        let leads = |copy: &&ShardCopy| copy.horizon.version == horizon;
+        let lacks = |copy: &ShardCopy| copy.is_complete && copy.version(&policy.name) == 0;
+        policy.is_live() && policy.version <= horizon && self.copies.iter().filter(leads).all(lacks)
     }
 
     /// Records what is news in the view.
@@ -222,11 +221,13 @@ impl Ledger {
         limit: usize,
     ) -> Vec<(Arc<TopicPolicy>, u64)> {
         let copy = &mut self.copies[shard];
-        let mut writes = Vec::new();
-        while let Some(name) = copy.behind.iter().next().cloned().filter(|_| writes.len() < limit) {
-            copy.behind.remove(&name);
-            let policy = view.policy(&name).filter(|policy| copy.lacks(policy));
-            writes.extend(policy.map(|policy| (Arc::clone(policy), copy.version(&name))));
+        let due = |name| view.policy(name).filter(|policy| copy.lacks(policy));
+        let writes: Vec<_> = copy.behind.iter().filter_map(due).take(limit).collect();
+        let writes = writes.iter().map(|policy| (Arc::clone(policy), copy.version(&policy.name)));
+        let writes: Vec<_> = writes.collect();
+        // Names stay until nothing is due: a caller may go away while it writes.
+        if writes.is_empty() {
+            copy.behind.clear();
         }
         writes
     }
@@ -290,7 +291,21 @@ impl Ledger {
             self.equal_since = None;
         }
         let part = part.unwrap_or(horizon);
-        let due: Vec<_> = due.take_while(|(version, _)| *version <= part).collect();
+        let due: Vec<_> = due.take_while(|(version, _)| *version <= part).cloned().collect();
+        // A shard with another version gets this one first: the horizon must not pass what it has not had.
+        let mut is_outdated = false;
+        for copy in &mut self.copies {
+            for (version, name) in &due {
+                if ![0, *version].contains(&copy.version(name)) {
+                    copy.behind.insert(name.clone());
+                    is_outdated = true;
+                }
+            }
+        }
+        if is_outdated {
+            self.equal_since = None;
+            return None;
+        }
         let removal = |copy: &ShardCopy| {
             let stored = due
                 .iter()
@@ -324,6 +339,55 @@ impl Ledger {
         {
             self.empty.remove(&(version, name.clone()));
             view.remove(&name, version);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn policy(version: u64, is_deleted: bool) -> Arc<TopicPolicy> {
+        let name = TopicPattern::parse("a").unwrap();
+        Arc::new(TopicPolicy { version, is_deleted, ..TopicPolicy::new(name, Time(0)) })
+    }
+
+    /// Returns a view and a ledger of two shards that know this policy.
+    fn known(policy: Arc<TopicPolicy>) -> (PolicyView, Ledger) {
+        let (mut view, mut ledger) = (PolicyView::default(), Ledger::new(2));
+        ledger.note(&view.merge(&[policy]));
+        (view, ledger)
+    }
+
+    #[test]
+    fn a_write_whose_caller_goes_away_is_due_again() {
+        let (view, mut ledger) = known(policy(5, true));
+        for _ in 0..3 {
+            assert_eq!(ledger.writes(0, &view, 64), [(policy(5, true), 0)]);
+        }
+        let result = PolicyWriteResult { is_written: true, version: 5 };
+        ledger.wrote(0, &[policy(5, true)], &[result]);
+        assert_eq!(ledger.writes(0, &view, 64), []);
+        assert_eq!(ledger.writes(1, &view, 64), [(policy(5, true), 0)]);
+    }
+
+    #[test]
+    fn a_horizon_passes_no_version_that_a_shard_has_not_had() {
+        for (version, is_removed) in [(5, true), (4, false)] {
+            let (view, mut ledger) = known(policy(5, true));
+            for (shard, version) in [5, version].into_iter().enumerate() {
+                ledger.copies[shard].is_complete = true;
+                ledger.copies[shard].insert(&policy(version, version == 5));
+                ledger.copies[shard].behind.clear();
+            }
+            assert_eq!(ledger.removals(Duration::ZERO).is_some(), is_removed, "{version}");
+            assert_eq!(
+                ledger.writes(1, &view, 64).is_empty(),
+                is_removed,
+                "it gets this one first"
+            );
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{join_all, try_join_all};
+use futures::future::join_all;
 
 use crate::shards::{self, Shard};
 
@@ -23,8 +23,8 @@ impl Policies {
         let mut news = self.watch();
         loop {
             if !self.ledger().is_untidy() {
-                // Without policies a server is silent.
-                _ = news.changed().await;
+                // An emptied shard lacks its horizon, which is no news of a policy. No shard is asked for that.
+                let _ = tokio::time::timeout(AGE_MIN, news.changed()).await;
                 continue;
             }
             tokio::time::sleep(CHECK_INTERVAL).await;
@@ -46,7 +46,8 @@ impl Policies {
         for gate in &self.inner.gates {
             gates.push(gate.lock().await);
         }
-        try_join_all(all.iter().map(|shard| self.exchange_alone(shard))).await?;
+        let exchanged = join_all(all.iter().map(|shard| self.exchange_alone(shard))).await;
+        exchanged.into_iter().collect::<shards::Result<()>>()?;
         self.forget_removed();
         let Some(removals) = self.ledger().removals(age) else { return Ok(false) };
         let remove = all.iter().zip(removals).map(|(shard, removal)| async move {

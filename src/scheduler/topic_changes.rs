@@ -229,7 +229,13 @@ impl Scheduler {
         let jobs = jobs_of(&row);
         if force {
             let (topic, states) = (name.clone(), State::ALL.into());
-            self.purge(PurgeTopic { topic, states, group: None, dry_run: false }, until).await?;
+            let purge = PurgeTopic { topic, states, group: None, dry_run: false };
+            let purged = self.purge(purge, until).await?;
+            if let Some(Ok(shard)) = purged.unreachable.first().map(|name| ShardName::try_new(name))
+            {
+                let why = "it still has jobs of the topic, whose settings stay; call again";
+                return Err(ShardError::unavailable(&shard, why).into());
+            }
         } else if jobs > 0 {
             return Err(PolicyChangeError::Refused(TopicRefusal::NotEmpty { jobs }));
         }

@@ -10,7 +10,7 @@
 --#include policy_horizon
 local reply, changed = { now }, false
 local policies, order, claims = P .. 'policies', P .. 'policies.order', P .. 'claims'
-local last = policy_horizon()
+local last, horizon = policy_horizon()
 
 -- Writes the mark of a paused topic among its marks, or removes it.
 local function pause(name, till)
@@ -75,7 +75,9 @@ while a < #ARGV do
   local behind = first + 3 * ARGV[a + 7]
   local stored = call('HGET', policies, name)
   local version = stored and string.match(stored, '^%d+') or '0'
-  local holds = version == ARGV[a + 2]
+  -- What the shard lacks up to its horizon was removed, which the caller has not read yet.
+  local is_gone = not stored and ARGV[a + 3] ~= '0' and ARGV[a + 3] + 0 <= horizon
+  local holds = version == ARGV[a + 2] and not is_gone
   if holds then
     if ARGV[a + 3] ~= '0' then
       version, last, changed = ARGV[a + 3], last + 1, true

@@ -40,13 +40,15 @@ fn write_policy(
     let name = policy.name.to_string();
     let found: Option<u64> =
         session.prepare(VERSION)?.query_row([&name], |row| row.get(0)).optional()?;
+    let (last, horizon) = read_horizon(session.connection)?;
+    let is_stored = policy.version > 0;
+    // What the shard lacks up to its horizon was removed, which the caller has not read yet.
+    let is_gone = found.is_none() && is_stored && policy.version <= horizon.version;
     let found = found.unwrap_or(0);
-    if found != policy.expected {
+    if found != policy.expected || is_gone {
         return Ok(PolicyWriteResult { is_written: false, version: found });
     }
-    let is_stored = policy.version > 0;
     if is_stored {
-        let (last, _) = read_horizon(session.connection)?;
         let is_live = !matches!(policy.effect, PolicyEffect::Release | PolicyEffect::Forget);
         session.prepare(WRITE)?.execute(params![
             name,

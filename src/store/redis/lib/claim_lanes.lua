@@ -22,7 +22,12 @@ end
 -- Gives a lane a turn; returns the rest if the claim ends there.
 local function serve(t, l)
   local member, letter, due = lane_head(t, l, now, ageing)
-  if not member then return place_lane(t, l, due, now) end
+  if not member then
+    -- Its first job has left.
+    place_lane(t, l, due, now)
+    expiries_left = expiries_left - 1
+    return expiries_left < 0 and -2 or nil
+  end
   local id, expired = sub(member, $member.id), {}
   local record = call('HGET', P .. 'jobs:' .. name, id)
   group = l.group
