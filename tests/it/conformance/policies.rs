@@ -263,7 +263,7 @@ pub(crate) async fn policies_of_which_nothing_is_left_are_removed(q: Fixture) {
     for count in [0, 1, 2, 13, 511] {
         for n in 0..count {
             let effect = if n % 2 == 0 { PolicyEffect::Forget } else { PolicyEffect::Release };
-            store(&q, write(&format!("t{n:03}"), 0, 10 + n, effect)).await;
+            store(&q, write(&format!("t{n:03}"), 0, horizon + 10 + n, effect)).await;
         }
         let live = store(&q, write("live.*", 0, 9, PolicyEffect::Deliver)).await;
         assert!(live.is_written || live.version == 9);
@@ -293,6 +293,8 @@ pub(crate) async fn policies_of_which_nothing_is_left_are_removed(q: Fixture) {
         let page = q.store.policies(0, 1_000).await.unwrap();
         let left: Vec<_> = page.policies.iter().map(|policy| policy.name.to_string()).collect();
         assert_eq!(left, ["live.*"], "one of which something is left is not removed");
+        let late = store(&q, write("t000", 0, horizon, PolicyEffect::Deliver)).await;
+        assert_eq!((late.is_written, late.version), (false, 0), "a server that has not read it");
         let want = PolicyHorizon { version: horizon, sequence: last };
         assert_eq!((page.last_sequence, page.horizon), (last, want), "changes are counted on");
     }
