@@ -19,6 +19,8 @@ pub(crate) struct LoadServerLauncher {
     pub(crate) shards: Vec<String>,
     /// Address of its gRPC port; port 0 takes a free one.
     pub(crate) listen: String,
+    /// File of topics.
+    pub(crate) topics: Option<PathBuf>,
 }
 
 impl LoadServerLauncher {
@@ -28,6 +30,7 @@ impl LoadServerLauncher {
             scratch: dir.to_path_buf(),
             shards: vec![sqlite(&dir.join("ringq.db"))],
             listen: "127.0.0.1:0".to_owned(),
+            topics: None,
         }
     }
 
@@ -50,6 +53,7 @@ impl LoadServerLauncher {
         for (nth, url) in self.shards.iter().enumerate() {
             command.arg("--shard").arg(format!("s{nth}={url}"));
         }
+        command.args(self.topics.iter().flat_map(|file| [Path::new("--topics"), file]));
         // Variables of the bench, not of the server, which refuses unknown ones.
         for (name, _) in std::env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"RINGQ_") {

@@ -10,7 +10,7 @@
 //! connections per peer and in total.
 //!
 //! A call takes bytes and slots once it has shown an identity. What a client without one can fill is a pool of its own:
-//! places of connections that others may take ([`Standing`](crate::connections)), few calls on each of them, and watches
+//! places of connections that others may take (`connections`), few calls on each of them, and watches
 //! by address.
 
 mod access;

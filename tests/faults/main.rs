@@ -67,6 +67,8 @@ mod full;
 mod held;
 /// Calls reach a Redis late.
 mod late;
+/// Topics are over their limit; settings come and go.
+mod limits;
 /// Shards drain, are added and move while everything runs.
 mod live;
 /// Answers of claims and hints are lost.

@@ -85,6 +85,6 @@ async fn next(
     }
 }
 
-fn client(server: &LoadServer) -> Result<Client> {
+pub(super) fn client(server: &LoadServer) -> Result<Client> {
     Ok(Client::new(format!("http://{}", server.address))?)
 }

@@ -6,6 +6,7 @@ mod depth;
 mod memory;
 mod presets;
 mod shards;
+mod topics_file;
 
 use std::path::PathBuf;
 
@@ -42,6 +43,8 @@ pub(crate) enum Scenario {
     Burst,
     /// Lives of jobs over 1, 2, 4 and 8 Redis: work of each of them.
     Shards,
+    /// A file of 9,000 topics on two Redis and two servers: time until it is in force.
+    TopicsFile,
     /// Cost of an enqueue with 1,000,000 delayed jobs stored, against 10,000.
     Depth,
     /// The longest gap of deliveries while a deep server is read, against that of an empty one.
@@ -72,6 +75,7 @@ impl Scenario {
             Self::Delayed => "delayed",
             Self::Burst => "burst",
             Self::Shards => "shards",
+            Self::TopicsFile => "topics-file",
             Self::Depth => "depth",
             Self::Gaps => "gaps",
             Self::Quiet => "quiet",
@@ -95,6 +99,7 @@ impl Scenario {
             Self::Delayed => presets::delayed(setting),
             Self::Burst => presets::burst(setting),
             Self::Shards => shards::shards(setting),
+            Self::TopicsFile => topics_file::topics_file(setting),
             Self::Depth => depth::depth(setting),
             Self::Gaps => delivery_gaps::gaps(setting),
             Self::Quiet => memory::quiet(setting),
