@@ -192,7 +192,8 @@ async fn measure_medians() -> Result<Vec<RegressFigure>> {
 fn added_max(variant: Variant) -> Option<f64> {
     match variant {
         Variant::Plain | Variant::Tls => None,
-        Variant::Traced => Some(5.0),
+        // Together 0 to 7.7 % by one build: which calls meet in a batch differs from run to run.
+        Variant::Traced => Some(10.0),
         Variant::Token => Some(8.0),
     }
 }
