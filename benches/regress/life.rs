@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringq::clock::Clock;
+use ringq::domain::engine::{Command, Enqueue, NewJob, Settle};
 use ringq::domain::{
     JobId, JobKey, OnConflict, Payload, RetentionRule, ShardName, Spec, TopicName, When,
 };
 use ringq::store::redis::{Config, RedisAddress, RedisStore};
 use ringq::store::{
-    Claim, Error, LeaseRef, LeaseSettlement, LeasedJob, NewJob, Result, SettleAction, Store,
-    StreamDemand, TopicDemand, WritePrecondition,
+    Claim, Error, JobRequest, LeasedJob, Result, SettleAction, Store, StreamDemand, TopicDemand,
+    WritePrecondition, all_or_worst_error,
 };
 
 /// Opens the store on a Redis.
@@ -32,8 +33,7 @@ pub(crate) fn job(number: u128, due: When) -> NewJob {
         number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) >> 48;
     let uuid = (0x0198_0000_0000 + number) << 80 | entropy;
     let payload = Payload { body: vec![b'x'; 100].into(), ..Payload::default() };
-    NewJob {
-        key: JobKey { topic: TopicName::stored("orders"), id: JobId::from_uuid(&shard, uuid) },
+    let enqueue = Enqueue {
         spec: Spec { payload: Some(payload), ..Spec::default() },
         due,
         priority: None,
@@ -41,24 +41,24 @@ pub(crate) fn job(number: u128, due: When) -> NewJob {
         retention: RetentionRule::Nothing,
         on_conflict: OnConflict::Keep,
         request_code: None,
-        durability: None,
-        deadline: None,
         precondition: WritePrecondition::Anything,
         max_waiting: None,
         max_bytes: None,
         history: None,
-    }
+    };
+    let key = JobKey { topic: TopicName::stored("orders"), id: JobId::from_uuid(&shard, uuid) };
+    NewJob { key, enqueue: Box::new(enqueue) }
 }
 
 /// Enqueues the `nth` batch.
 pub(crate) async fn enqueue(store: &dyn Store, batch: usize, nth: usize) -> Result<()> {
     let first = nth * batch;
-    let new = (first..first + batch).map(|n| job(n as u128, When::Now)).collect();
-    store.enqueue(new).await.map(drop)
+    let new = (first..first + batch).map(|n| JobRequest::from(job(n as u128, When::Now)));
+    all_or_worst_error(store.apply(new.collect()).await).map(drop)
 }
 
 /// Claims this number of jobs, which must exist; returns the settles that acknowledge them.
-pub(crate) async fn claim(store: &dyn Store, batch: usize) -> Result<Vec<LeaseSettlement>> {
+pub(crate) async fn claim(store: &dyn Store, batch: usize) -> Result<Vec<JobRequest>> {
     let taker = StreamDemand {
         stream: 1,
         worker_id: "worker-1".into(),
@@ -75,11 +75,10 @@ pub(crate) async fn claim(store: &dyn Store, batch: usize) -> Result<Vec<LeaseSe
     }];
     let claims = store.claim(Claim { nonce: rand::random(), owner: 1, topics: asks }).await?;
     let leased = claims.topics.into_iter().flat_map(|topic| topic.by_stream).flatten();
-    let ack = |leased: LeasedJob| LeaseSettlement {
-        lease: LeaseRef { key: leased.key, token: leased.token },
-        owner: 1,
-        action: SettleAction::Ack { result: None, follow_ups: Vec::new() },
-        deadline: None,
+    let ack = |leased: LeasedJob| {
+        let action = SettleAction::Ack { result: None, follow_ups: Vec::new() };
+        let settle = Settle { token: leased.token, deadline: None, action };
+        JobRequest { owner: 1, ..JobRequest::new(leased.key, Command::Settle(settle)) }
     };
     let acks: Vec<_> = leased.map(ack).collect();
     assert_eq!(acks.len(), batch, "jobs are missing");
@@ -87,7 +86,8 @@ pub(crate) async fn claim(store: &dyn Store, batch: usize) -> Result<Vec<LeaseSe
 }
 
 /// Acknowledges the claimed jobs.
-pub(crate) async fn settle(store: &dyn Store, acks: Vec<LeaseSettlement>) -> Result<()> {
-    assert!(store.settle(acks).await?.iter().all(std::result::Result::is_ok), "an ack is refused");
+pub(crate) async fn settle(store: &dyn Store, acks: Vec<JobRequest>) -> Result<()> {
+    let settled = all_or_worst_error(store.apply(acks).await)?;
+    assert!(settled.iter().all(|applied| applied.settle_result().is_ok()), "an ack is refused");
     Ok(())
 }

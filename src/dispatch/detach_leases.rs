@@ -6,9 +6,10 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
+use crate::domain::engine::Command;
 use crate::domain::{StreamId, limit};
 use crate::shards::Shard;
-use crate::store::StreamLeaseRef;
+use crate::store::JobRequest;
 
 use super::stream_ledger::StreamLease;
 
@@ -28,9 +29,12 @@ pub(super) async fn run(
 ) {
     let detach = async {
         for part in leases.chunks(limit::CALL_JOBS_MAX) {
-            let tied = |held: &StreamLease| StreamLeaseRef { lease: held.lease.clone(), stream };
+            let detach = |held: &StreamLease| {
+                let token = held.lease.token;
+                JobRequest::new(held.lease.key.clone(), Command::Detach { token, stream })
+            };
             let mut pauses = Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1);
-            while shard.detach(part.iter().map(tied).collect()).await.is_err() {
+            while shard.apply_all(part.iter().map(detach).collect()).await.is_err() {
                 shard.pause_before_retry(pauses.next_delay()).await;
             }
         }

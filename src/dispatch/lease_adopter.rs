@@ -13,10 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::domain::credit::{CreditAmount, CreditedLease};
-use crate::domain::{StreamId, limit};
+use crate::domain::engine::{Adopt, Command};
+use crate::domain::{StreamId, Time, limit};
 use crate::scheduler::Scheduler;
 use crate::shards::Shard;
-use crate::store::{AdoptBatch, AdoptItem, LeaseRef, RunningLease, StreamLeaseRef};
+use crate::store::{JobRequest, LeaseRef, RequestResult, RunningLease};
 
 use super::adoption_queue::{AdoptionGate, AdoptionRequest, AdoptionSource};
 use super::stream::Stream;
@@ -100,12 +101,12 @@ impl LeaseAdopter<'_> {
     ) {
         let mut pauses = Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1);
         loop {
-            let items = self.remaining_leases(&from, &successor);
-            if items.is_empty() {
+            let leases = self.remaining_leases(&from, &successor);
+            if leases.is_empty() {
                 return;
             }
-            let tokens: Vec<_> = items.iter().map(|item| item.source.lease.token).collect();
-            if let Ok(adopted) = self.adopt(&successor, items).await {
+            let tokens: Vec<_> = leases.iter().map(|(lease, _)| lease.token).collect();
+            if let Ok(adopted) = self.adopt(&successor, from.stream_id(), leases).await {
                 let moved = tokens.into_iter().zip(adopted).filter(|(_, adopted)| *adopted);
                 let tokens: Vec<_> = moved.map(|(token, _)| token).collect();
                 let origin = from.stream_id();
@@ -122,18 +123,19 @@ impl LeaseAdopter<'_> {
         }
     }
 
-    /// Returns the remaining leases of the stream on this shard. If the worker never received the id of this stream,
+    /// Returns the remaining leases of the stream on this shard, each with the oldest accepted time of its last Extend, for
+    /// one that was not detached. If the worker never received the id of this stream,
     /// leases that the stream had itself adopted move without the check for a recent Extend: the worker had extended
     /// them before that.
-    fn remaining_leases(&self, from: &Stream, successor: &Stream) -> Vec<AdoptItem> {
+    fn remaining_leases(&self, from: &Stream, successor: &Stream) -> Vec<(LeaseRef, Option<Time>)> {
         let never_received = from.continues_same(successor);
         let ledger = from.ledger();
         let skew = self.streams.skew(self.shard.index());
         let extended_since =
             ledger.broke_at.map(|at| skew.to_shard(at.minus(limit::EXTEND_BEFORE_BREAK)));
-        let adoptee = |held: StreamLease| AdoptItem {
-            source: StreamLeaseRef { lease: held.lease, stream: from.stream_id() },
-            since: extended_since.filter(|_| !(never_received && held.origin.is_some())),
+        let adoptee = |held: StreamLease| {
+            let since = extended_since.filter(|_| !(never_received && held.origin.is_some()));
+            (held.lease, since)
         };
         let leases = ledger.sent_leases(self.shard.index()).into_iter();
         leases.filter(|held| successor.may_hold(&held.lease.key.topic)).map(adoptee).collect()
@@ -176,7 +178,7 @@ impl LeaseAdopter<'_> {
                 lease.worker == *search.successor.options().worker_id
                     && search.successor.may_hold(&lease.key.topic)
             });
-            self.adopt_from_store(search.successor, leases, search.first_lookup)
+            self.adopt_from_store(search.successor, from, leases, search.first_lookup)
         });
         found.collect::<FuturesUnordered<_>>().collect::<()>().await;
     }
@@ -185,6 +187,7 @@ impl LeaseAdopter<'_> {
     async fn adopt_from_store(
         &self,
         successor: Arc<Stream>,
+        from: StreamId,
         mut leases: Vec<RunningLease>,
         mut first_look: Option<Arc<AdoptionGate>>,
     ) {
@@ -192,8 +195,9 @@ impl LeaseAdopter<'_> {
         let mut until = Instant::now() + STORE_SEARCH_MAX;
         let mut pauses = Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1);
         while !leases.is_empty() && Instant::now() < until {
-            let items = leases.iter().map(adopt_item).collect();
-            if let Ok(adopted) = self.adopt(&successor, items).await {
+            let since = |lease: &RunningLease| (lease.lease_ref(), Some(oldest_extend(lease)));
+            let named = leases.iter().map(since).collect();
+            if let Ok(adopted) = self.adopt(&successor, from, named).await {
                 let mut adopted = adopted.into_iter();
                 let taken: Vec<RunningLease> =
                     leases.extract_if(.., |_| adopted.next() == Some(true)).collect();
@@ -222,13 +226,21 @@ impl LeaseAdopter<'_> {
 
     // --- both
 
+    /// Moves leases of the stream `from` to the successor, and returns for each whether it moved: not if it has ended, if
+    /// another stream holds it, or if it is neither detached nor extended as required.
     async fn adopt(
         &self,
         successor: &Stream,
-        items: Vec<AdoptItem>,
+        from: StreamId,
+        leases: Vec<(LeaseRef, Option<Time>)>,
     ) -> crate::shards::Result<Vec<bool>> {
-        let (to, grace) = (successor.stream_id(), successor.options().orphan_grace);
-        self.shard.adopt(AdoptBatch { to, grace, items }).await
+        let to = successor.stream_id();
+        let grace = successor.options().orphan_grace;
+        let adopt = |(LeaseRef { key, token }, since)| {
+            JobRequest::new(key, Command::Adopt(Adopt { token, from, to, grace, since }))
+        };
+        let adopted = self.shard.apply_all(leases.into_iter().map(adopt).collect()).await?;
+        Ok(adopted.iter().map(RequestResult::is_done).collect())
     }
 
     /// Enters leases in the ledger of the successor after the store has moved them. If the successor is over by now,
@@ -277,10 +289,9 @@ impl LeaseAdopter<'_> {
     }
 }
 
-/// Builds the adoption of a lease of another replica. If the lease is tied to its stream, this replica cannot check
-/// whether that stream is broken. But a lease that was extended within the time in which a broken stream is noticed
-/// and released belongs to the worker.
-fn adopt_item(lease: &RunningLease) -> AdoptItem {
-    let noticed = limit::REPLICA_SILENCE_MAX + lease.grace.unwrap_or_default();
-    AdoptItem { source: lease.stream_lease_ref(), since: Some(lease.now.minus(noticed)) }
+/// Returns the oldest accepted time of the last Extend of a lease of another replica. If the lease is tied to its stream,
+/// this replica cannot check whether that stream is broken. But a lease that was extended within the time in which a broken
+/// stream is noticed and released belongs to the worker.
+fn oldest_extend(lease: &RunningLease) -> Time {
+    lease.now.minus(limit::REPLICA_SILENCE_MAX + lease.grace.unwrap_or_default())
 }

@@ -9,14 +9,25 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
-use crate::shards::Shard;
-use crate::store::{LostClaim, Unclaim};
+use crate::domain::TopicName;
+use crate::domain::engine::Command;
+use crate::shards::{self, Op, Shard};
+use crate::store::{JobRequest, LeaseQuery};
 
 /// First and longest pause after a failed call.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// Lost claims of one shard at most. Each may hold as many jobs as one call takes, so a shard with this many gets no
 /// further claim until one is undone.
 const LOST_CLAIMS_MAX: usize = 16;
+
+/// A claim whose reply was lost.
+#[derive(Clone, Debug)]
+pub(super) struct LostClaim {
+    /// Nonce of the claim.
+    pub(super) nonce: u32,
+    /// The topics of the claim.
+    pub(super) topics: Arc<[TopicName]>,
+}
 
 /// Lost claims of one shard.
 #[derive(Default)]
@@ -73,22 +84,39 @@ pub(super) async fn run(shard: Shard, lost: Arc<LostClaims>, stop: CancellationT
     }
 }
 
-/// Undoes a lost claim: reads all leases in parts and retries failed calls.
-async fn undo_claim(shard: &Shard, mut claim: LostClaim) {
-    let (mut pauses, mut leases) = (Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1), 0);
-    loop {
-        let Ok(part) = shard.unclaim(Unclaim::Claim(claim.clone())).await else {
-            shard.pause_before_retry(pauses.next_delay()).await;
-            continue;
-        };
-        pauses.reset();
-        leases += part.leases;
-        match part.cursor {
-            Some(next) => claim.cursor = Some(next),
-            None => break,
+/// Undoes a lost claim: first cancels it, so that it takes nothing if it arrives later; then searches all running leases
+/// for its own, in parts. Failed calls are retried.
+async fn undo_claim(shard: &Shard, claim: LostClaim) {
+    let mut pauses = Backoff::new(RETRY_DELAYS.0, RETRY_DELAYS.1);
+    while shard.call(Op::Unclaim, |store| store.cancel_lost_claim(claim.nonce)).await.is_err() {
+        shard.pause_before_retry(pauses.next_delay()).await;
+    }
+    let mut leases = 0;
+    let mut next = (!claim.topics.is_empty()).then(String::new);
+    while let Some(cursor) = &next {
+        match undo_part(shard, &claim, cursor.clone()).await {
+            Ok((undone, behind)) => {
+                pauses.reset();
+                leases += undone;
+                next = behind;
+            }
+            Err(_) => shard.pause_before_retry(pauses.next_delay()).await,
         }
     }
     if leases > 0 {
         tracing::info!(shard = %shard.name(), leases, "undid the leases of a claim whose response was lost");
     }
+}
+
+/// Undoes the leases of a lost claim in one part of all running leases. Returns their number, and the end of the part.
+async fn undo_part(
+    shard: &Shard,
+    LostClaim { nonce, topics }: &LostClaim,
+    cursor: String,
+) -> shards::Result<(u64, Option<String>)> {
+    let query = LeaseQuery::OfLostClaim { nonce: *nonce, topics: Arc::clone(topics), cursor };
+    let found = shard.call(Op::Unclaim, |store| store.query_leases(query)).await?;
+    let unclaim = found.leases.into_iter();
+    let unclaim = unclaim.map(|lease| JobRequest::new(lease.key, Command::Unclaim(lease.token)));
+    Ok((shard.apply_counted(unclaim.collect()).await?, found.cursor))
 }

@@ -10,11 +10,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
+use crate::domain::engine::Command;
 use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::{StreamId, Time, limit};
 use crate::scheduler::Scheduler;
 use crate::shards::{self, Shard};
-use crate::store::{LeaseRef, LeaseRefusal, RunningLease, StreamLeaseRef};
+use crate::store::{JobRequest, LeaseRef, LeaseRefusal, RunningLease};
 
 use super::silence_detector::SilentGroup;
 use super::stream::Stream;
@@ -200,8 +201,7 @@ impl<'a> OrphanRelease<'a> {
     async fn without_adopted(&self, leases: Vec<RunningLease>) -> Vec<RunningLease> {
         let mut left = Vec::with_capacity(leases.len());
         for part in leases.chunks(limit::SCAN_PART_MAX) {
-            let refs: Vec<LeaseRef> =
-                part.iter().map(|lease| lease.stream_lease_ref().lease).collect();
+            let refs: Vec<LeaseRef> = part.iter().map(RunningLease::lease_ref).collect();
             let read = self.retry(Time::MAX, || self.shard.running_leases(refs.clone()));
             let now = read.await.unwrap_or_default();
             let same = |(lease, now): &(&RunningLease, Result<RunningLease, LeaseRefusal>)| {
@@ -243,9 +243,7 @@ impl<'a> OrphanRelease<'a> {
             };
             ended += done.ended_here;
             let is_left = |lease: &RunningLease| {
-                done.not_ended
-                    .iter()
-                    .any(|left| left.stream_lease_ref() == lease.stream_lease_ref())
+                done.not_ended.iter().any(|left| left.lease_ref() == lease.lease_ref())
             };
             let part = leases.drain(..part.len()).filter(|lease| !is_left(lease));
             let part: Vec<RunningLease> = part.collect();
@@ -267,9 +265,11 @@ impl<'a> OrphanRelease<'a> {
     /// Detaches the leases that still run, so that they outlive their streams.
     async fn detach(&self, leases: &[RunningLease], read: Time) {
         for part in leases.chunks(limit::CALL_JOBS_MAX) {
-            let refs: Vec<StreamLeaseRef> =
-                part.iter().map(RunningLease::stream_lease_ref).collect();
-            let detach = || self.shard.detach(refs.clone());
+            let detach = |lease: &RunningLease| {
+                let detach = Command::Detach { token: lease.token, stream: lease.stream_id() };
+                JobRequest::new(lease.key.clone(), detach)
+            };
+            let detach = || self.shard.apply_all(part.iter().map(detach).collect());
             self.retry(last_deadline(part, read), detach).await;
         }
     }

@@ -8,10 +8,11 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
+use crate::domain::engine::Command;
 use crate::domain::{Time, limit};
 use crate::scheduler::Scheduler;
 use crate::shards::Shard;
-use crate::store::{LeaseRef, Unclaim};
+use crate::store::{JobRequest, LeaseRef};
 
 /// First and longest pause after a failed call.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -75,10 +76,12 @@ async fn return_leases(
         // New ones go first.
         leases.splice(..0, returns.take());
         let part = leases.len().min(limit::CALL_JOBS_MAX);
-        let refs = leases[..part].iter().map(|(lease, _)| lease.clone()).collect();
-        match shard.unclaim(Unclaim::Leases(refs)).await {
+        let unclaim = |(LeaseRef { key, token }, _): &(LeaseRef, Time)| {
+            JobRequest::new(key.clone(), Command::Unclaim(*token))
+        };
+        match shard.apply_counted(leases[..part].iter().map(unclaim).collect()).await {
             Ok(undone) => {
-                tracing::debug!(shard = %shard.name(), leases = undone.leases, "undelivered leases returned");
+                tracing::debug!(shard = %shard.name(), leases = undone, "undelivered leases returned");
                 pauses.reset();
                 leases.drain(..part);
             }

@@ -19,12 +19,12 @@ use crate::clock::Skew;
 use crate::domain::{Time, TopicName, limit};
 use crate::policies::PolicyView;
 use crate::scheduler::Scheduler;
-use crate::shards::{self, Shard};
-use crate::store::{Claim, EventKind, LostClaim, ShardEvent, TopicDemand, TopicRemainder};
+use crate::shards::{self, Op, Shard};
+use crate::store::{Claim, EventKind, ShardEvent, TopicDemand, TopicRemainder};
 
 use super::claim_planner::{ClaimOutcome, ClaimPlan, ClaimPlanner};
 use super::claim_request::{has_globs, topic_demands};
-use super::lost_claims::LostClaims;
+use super::lost_claims::{LostClaim, LostClaims};
 use super::stream::Stream;
 use super::stream_ledger::ClaimOrigin;
 use super::stream_mailbox::StreamMailbox;
@@ -267,7 +267,7 @@ impl ShardFeed {
                     ClaimOrigin { shard: self.shard.index(), claimed_at: now, skew: self.skew() };
                 if error.error.may_be_applied() {
                     let topics = plan.topics.iter().map(|asked| asked.topic.clone()).collect();
-                    self.lost_claims.add(LostClaim { nonce, topics, cursor: None });
+                    self.lost_claims.add(LostClaim { nonce, topics });
                 }
                 let outcome = self.planner.apply_failure(plan, at);
                 self.apply_outcome(outcome);
@@ -331,7 +331,9 @@ impl ShardFeed {
 
     /// Adds a page of the shard's topics to the planner, or the new ones among them.
     async fn list_topics(&mut self, reading: TopicListing) -> shards::Result<()> {
-        let names = self.shard.topics(String::new(), reading.after, limit::SCAN_PART_MAX);
+        let names = self.shard.call(Op::Topics, |store| {
+            store.topics(String::new(), reading.after, limit::SCAN_PART_MAX)
+        });
         // Reads may be slow or rejected while claims work, and claims wait for this.
         let Ok(Ok(page)) = timeout(TOPIC_POLL_TIMEOUT, names).await else {
             self.polls.poll_failed();

@@ -14,7 +14,7 @@ use crate::log_limiter::LogLimiter;
 use crate::pb;
 use crate::pb::queue_service_server::QueueService;
 use crate::rpc::Rpc;
-use crate::scheduler::{AcceptedJob, AckItem, Draft, EnqueueError, Scheduler};
+use crate::scheduler::{AcceptedJob, AckItem, Draft, EnqueueError, Scheduler, WriteTerms};
 use crate::trace::{CallSpan, SpanJob, Tracer};
 
 use super::access::CallAccess;
@@ -114,7 +114,8 @@ impl QueueHandler {
         let slots: Vec<_> =
             batch.drafts.into_iter().map(|draft| slot(allowed(draft), &mut drafts)).collect();
         let admitted = AdmittedJobs::admit(&self.authenticator, access.caller(), &drafts).await?;
-        let written = self.scheduler.enqueue(drafts, batch.durability, until).await;
+        let written =
+            self.scheduler.enqueue(drafts, WriteTerms::of_call(batch.durability, until)).await;
         admitted.written(&written);
         let mut written = written.into_iter();
         let result = |slot| match slot {
@@ -145,7 +146,8 @@ impl QueueService for QueueHandler {
         let topic = span.map(|_| draft.topic.clone());
         let drafts = vec![draft];
         let admitted = AdmittedJobs::admit(&self.authenticator, access.caller(), &drafts).await?;
-        let mut written = self.scheduler.enqueue(drafts, asked, write_deadline(&extensions)).await;
+        let terms = WriteTerms::of_call(asked, write_deadline(&extensions));
+        let mut written = self.scheduler.enqueue(drafts, terms).await;
         admitted.written(&written);
         match written.pop() {
             Some(Ok(enqueued)) => {

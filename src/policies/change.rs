@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::domain::{
     JobId, JobKey, PolicyEffect, Time, TopicName, TopicPattern, TopicPolicy, limit,
 };
-use crate::shards::{Shard, ShardError};
+use crate::shards::{Op, Shard, ShardError};
 use crate::store::{self, PolicyWrite};
 
 use super::copies::WRITE_MAX;
@@ -201,7 +201,9 @@ impl Policies {
                     groups: Vec::new(),
                     body: Bytes::new(),
                 };
-                shard.write_policies(vec![forget], until).await
+                shard
+                    .call(Op::WritePolicies, |store| store.write_policies(vec![forget], until))
+                    .await
             }
         };
         let forgotten = join_all(self.inner.shards.all().iter().map(forget)).await;

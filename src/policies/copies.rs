@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::backoff::Backoff;
 use crate::domain::{TopicPattern, TopicPolicy, limit};
-use crate::shards::{self, Shard};
+use crate::shards::{self, Op, Shard};
 use crate::store::{EventKind, GroupSetting, PolicyWrite, ShardEvent, StoredPolicy, codec};
 
 use super::Policies;
@@ -104,7 +104,9 @@ impl Policies {
     async fn read(&self, shard: &Shard) -> shards::Result<()> {
         loop {
             let after = self.ledger().copies[shard.index()].last_sequence;
-            let page = shard.policies(after, limit::CALL_JOBS_MAX).await?;
+            let page = shard
+                .call(Op::Policies, |store| store.policies(after, limit::CALL_JOBS_MAX))
+                .await?;
             let read = page.policies.iter().map(|stored| decode(shard, stored)).collect();
             let (mut ledger, now) = (self.ledger(), self.inner.clock.now());
             if let Some(read) = ledger.take(shard.index(), &page, read, &self.view(), now) {
@@ -160,7 +162,9 @@ impl Policies {
             let behind = rest.split_off(fits.count().max(1));
             let (part, others) = policies.split_at(rest.len());
             let begun = Instant::now();
-            let results = shard.write_policies(std::mem::replace(&mut rest, behind), until).await;
+            let writes = std::mem::replace(&mut rest, behind);
+            let results =
+                shard.call(Op::WritePolicies, |store| store.write_policies(writes, until)).await;
             let results = results.inspect_err(|_| {
                 self.ledger().wrote(shard.index(), policies, &[]);
             })?;

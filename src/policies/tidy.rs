@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 
-use crate::shards::{self, Shard};
+use crate::shards::{self, Op, Shard};
 
 use super::Policies;
 
@@ -54,7 +54,9 @@ impl Policies {
             if removal.policies.is_empty() && removal.horizon == removal.expected {
                 return Ok(());
             }
-            let is_done = shard.forget_policies(removal.clone(), None).await?;
+            let forget = removal.clone();
+            let is_done =
+                shard.call(Op::ForgetPolicies, |store| store.forget_policies(forget, None)).await?;
             if is_done {
                 self.ledger().removed(shard.index(), &removal);
             }

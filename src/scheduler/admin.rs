@@ -6,11 +6,12 @@ use std::time::Duration;
 use futures::future::join_all;
 use tokio::time::Instant;
 
+use crate::domain::engine::Command;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName, When};
-use crate::shards::{self, Shard, ShardError};
+use crate::shards::{self, Op, Shard, ShardError};
 use crate::store::{
-    self, JobDeletion, JobReschedule, LeaseEvent, RescheduleResult, RevokeReason, ShardTopicStats,
+    self, JobRequest, LeaseEvent, RequestResult, RevokeReason, ShardTopicStats, StatsOptions,
     StoreInfo, TopicInfo,
 };
 
@@ -70,7 +71,9 @@ impl Scheduler {
     /// # Errors
     /// Errors of the store.
     pub async fn get(&self, key: JobKey, full: bool) -> shards::Result<Option<Job>> {
-        let get = |shard: Shard, key| async move { shard.get(vec![key], full).await };
+        let get = |shard: Shard, key| async move {
+            shard.call(Op::Get, |store| store.get(vec![key], full)).await
+        };
         Ok(self.call_on_owners(&key, get, |found| found).await?.map(|(_, job)| job))
     }
 
@@ -94,9 +97,10 @@ impl Scheduler {
         until: Option<Instant>,
     ) -> shards::Result<Option<State>> {
         let delete = |shard: Shard, key| async move {
-            shard.delete(vec![JobDeletion { key, finished: None, deadline: until }]).await
+            let request = JobRequest::new(key, Command::Delete { finished: None });
+            shard.apply_all(vec![JobRequest { deadline: until, ..request }]).await
         };
-        let deleted = self.call_on_owners(&key, delete, |found| found).await?;
+        let deleted = self.call_on_owners(&key, delete, RequestResult::into_delete_result).await?;
         let Some((shard, deleted)) = deleted else { return Ok(None) };
         if let Some((owner, stream, token)) = deleted.revoked {
             let (tokens, reason) = (vec![token], RevokeReason::Deleted);
@@ -105,7 +109,8 @@ impl Scheduler {
         Ok(Some(deleted.previous))
     }
 
-    /// Reschedules one waiting or dead job. Nothing is done after `until`.
+    /// Reschedules one waiting or dead job. Returns the job, `None` if it does not exist, or the state that forbids it.
+    /// Nothing is done after `until`.
     ///
     /// # Errors
     /// Errors of the store.
@@ -115,14 +120,20 @@ impl Scheduler {
         due: Option<When>,
         priority: Option<u8>,
         until: Option<Instant>,
-    ) -> shards::Result<RescheduleResult> {
+    ) -> shards::Result<Result<Option<Job>, State>> {
         let reschedule = |shard: Shard, key| async move {
-            shard.reschedule(vec![JobReschedule { key, due, priority, deadline: until }]).await
+            let request = JobRequest::new(key, Command::Reschedule { due, priority });
+            shard.apply_all(vec![JobRequest { deadline: until, ..request }]).await
         };
-        // `Ok(None)` is neither a job nor a refusal: the job is not there.
-        let found = |moved| Some(moved).filter(|moved| !matches!(moved, Ok(None)));
-        let moved = self.call_on_owners(&key, reschedule, found).await?;
-        Ok(moved.map_or(Ok(None), |(_, moved)| moved))
+        let found = |moved: RequestResult| match moved.reschedule_result() {
+            Ok(false) => None,
+            Ok(true) => Some(Ok(moved)),
+            Err(state) => Some(Err(state)),
+        };
+        let Some((shard, moved)) = self.call_on_owners(&key, reschedule, found).await? else {
+            return Ok(Ok(None));
+        };
+        Ok(moved.map(|moved| moved.job(key, shard.name().clone())))
     }
 
     /// Returns topics in the order of their names, of all shards that answer.
@@ -137,7 +148,7 @@ impl Scheduler {
     ) -> shards::Result<Vec<TopicRow>> {
         let read = |shard: Shard| {
             let (prefix, after) = (prefix.to_owned(), after.clone());
-            async move { shard.topics(prefix, after, limit).await }
+            async move { shard.call(Op::Topics, |store| store.topics(prefix, after, limit)).await }
         };
         let (pages, _) = self.inner.shards.call_all(read).await.into_partial()?;
         let topics = pages.into_iter().flat_map(|(_, topics)| topics);
@@ -167,7 +178,9 @@ impl Scheduler {
         mut names: Vec<TopicName>,
         limit: usize,
     ) -> shards::Result<(Vec<TopicRow>, Vec<ShardName>)> {
-        let read = |shard: Shard| async move { shard.topics(String::new(), None, limit).await };
+        let read = |shard: Shard| async move {
+            shard.call(Op::Topics, |store| store.topics(String::new(), None, limit)).await
+        };
         let (pages, mut missing) = self.inner.shards.call_all(read).await.into_partial()?;
         let first: BTreeSet<_> =
             pages.into_iter().flat_map(|(_, page)| page).map(|topic| topic.name).collect();
@@ -210,7 +223,10 @@ impl Scheduler {
     ) -> shards::Result<u64> {
         let read = |shard: Shard| {
             let topics = names.clone();
-            async move { shard.stats_due_within(topics, due_within).await }
+            async move {
+                let options = StatsOptions::due_within(due_within);
+                shard.call(Op::Stats, |store| store.stats(topics, options)).await
+            }
         };
         let (found, _) = self.inner.shards.call_all(read).await.into_partial()?;
         let now = self.now();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::domain::ring::ShardState;
 use crate::domain::{JobKey, TopicName, limit};
-use crate::shards::{self, Shard};
+use crate::shards::{self, Op, Shard};
 
 use super::Scheduler;
 
@@ -65,7 +65,9 @@ impl Scheduler {
         let mut after: Option<TopicName> = None;
         loop {
             let from = after.clone();
-            let page = shard.topics(String::new(), from, TOPICS_PAGE).await?;
+            let page = shard
+                .call(Op::Topics, |store| store.topics(String::new(), from, TOPICS_PAGE))
+                .await?;
             for topic in &page {
                 if self.has_misplaced_jobs_in(shard, &topic.name).await? {
                     return Ok(true);
@@ -91,7 +93,8 @@ impl Scheduler {
         let mut from = None;
         loop {
             let (topic, place) = (topic.clone(), from.clone());
-            let part = shard.ids(topic, place, limit::CALL_JOBS_MAX).await?;
+            let part =
+                shard.call(Op::Ids, |store| store.ids(topic, place, limit::CALL_JOBS_MAX)).await?;
             if part.ids.into_iter().any(is_stray) {
                 return Ok(true);
             }

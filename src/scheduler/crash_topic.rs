@@ -4,17 +4,18 @@
 //!
 //! A copy has no crash topic of its own, whatever its topics have: jobs do not go round in circles.
 
-use std::collections::BTreeMap;
-
-use crate::domain::engine::CrashMove;
+use crate::domain::engine::{CrashMove, Enqueue, NewJob};
 use crate::domain::lifecycle::{LeaseEndCause, crash_target, lease_end};
 use crate::domain::{
     CrashTopic, EnqueueOutcome, Job, JobKey, OnConflict, RetryOverrides, Spec, State, TopicName,
     When, limit,
 };
-use crate::shards::{self, Shard};
-use crate::store::{CarriedHistory, Error, NewJob, RequestResult, RunningLease, WritePrecondition};
+use crate::shards::{self, Op, Shard};
+use crate::store::{
+    CarriedHistory, Error, JobRequest, RequestResult, RunningLease, WritePrecondition,
+};
 
+use super::by_shard::ByShard;
 use super::locate::{BlockingShard, UncertainJobs, absent_owner_error};
 use super::{Scheduler, request_hash};
 
@@ -24,8 +25,8 @@ struct CrashCopies<'s> {
     origin: &'s Shard,
     /// Outcomes so far, in the order of the leases; `None`: the lease is to be ended later.
     moves: Vec<Option<CrashMove>>,
-    /// Copies with the indexes of their leases, by the index of the shard.
-    by_owner: BTreeMap<usize, Vec<(usize, NewJob)>>,
+    /// Copies, by the shards that own their ids.
+    by_owner: ByShard<'s, NewJob>,
 }
 
 // === impl Scheduler ===
@@ -57,16 +58,16 @@ impl Scheduler {
         leases: Vec<(RunningLease, TopicName)>,
         cause: &LeaseEndCause,
     ) -> shards::Result<(Vec<(RunningLease, CrashMove)>, Vec<RunningLease>)> {
-        let (moves, by_owner) = (vec![Some(CrashMove::None); leases.len()], BTreeMap::new());
-        let mut work = CrashCopies { origin: shard, moves, by_owner };
+        let moves = vec![Some(CrashMove::None); leases.len()];
+        let mut work = CrashCopies { origin: shard, moves, by_owner: ByShard::new() };
         let jobs = read_jobs(shard, leases.iter().map(|(lease, _)| lease.key.clone())).await?;
         let mut copies = Vec::with_capacity(leases.len());
         for (index, ((lease, topic), job)) in leases.iter().zip(jobs).enumerate() {
             match job {
                 Ok(Some(job)) if has_lease(&job, lease) => {
                     let error = self.last_error(lease, cause);
-                    let max_bytes = self.only_counted(topic);
-                    let copy = NewJob { max_bytes, ..copy(job, topic.clone(), error) };
+                    let mut copy = copy(job, topic.clone(), error);
+                    copy.enqueue.max_bytes = self.only_counted(topic);
                     copies.push((index, copy));
                 }
                 // Without the job of this lease, its end will be refused, too.
@@ -78,9 +79,9 @@ impl Scheduler {
             }
         }
         work.route(self, copies).await;
-        work.write(self).await?;
+        let moves = work.write().await?;
         let (mut copied, mut later) = (Vec::with_capacity(leases.len()), Vec::new());
-        for ((lease, _), crash_move) in leases.into_iter().zip(work.moves) {
+        for ((lease, _), crash_move) in leases.into_iter().zip(moves) {
             match crash_move {
                 Some(crash_move) => copied.push((lease, crash_move)),
                 None => later.push(lease),
@@ -118,20 +119,18 @@ impl Scheduler {
 
 // === impl CrashCopies ===
 
-impl CrashCopies<'_> {
+impl<'s> CrashCopies<'s> {
     /// Assigns the copies to the shards that own their ids.
-    async fn route(&mut self, scheduler: &Scheduler, copies: Vec<(usize, NewJob)>) {
+    async fn route(&mut self, scheduler: &'s Scheduler, copies: Vec<(usize, NewJob)>) {
         let shards = &scheduler.inner.shards;
-        let mut doubts = UncertainJobs::default();
+        let mut doubts = UncertainJobs::new();
         for (index, copy) in &copies {
             doubts.add(*index, &copy.key, shards.former_owners(&copy.key));
         }
         let mut found = doubts.locate().await;
         for (index, copy) in copies {
             let key = &copy.key;
-            let owner = shards.owner(key).map(Shard::name);
-            let owner = shards.all().iter().position(|shard| Some(shard.name()) == owner);
-            match (found.remove(&index), absent_owner_error(shards, key), owner) {
+            match (found.remove(&index), absent_owner_error(shards, key), shards.owner(key)) {
                 (Some(Ok(_)), ..) => self.reject(index, taken(key)),
                 (Some(Err(BlockingShard { error, .. })), ..) | (None, Some(error), _) => {
                     self.reject(index, unreachable(key, &error));
@@ -139,51 +138,48 @@ impl CrashCopies<'_> {
                 (None, None, None) => {
                     self.reject(index, format!("no shard takes its id in topic {}", key.topic));
                 }
-                (None, None, Some(owner)) => {
-                    self.by_owner.entry(owner).or_default().push((index, copy));
-                }
+                (None, None, Some(owner)) => self.by_owner.add(owner, (index, copy), 0),
             }
         }
     }
 
-    /// Writes the copies.
+    /// Writes the copies, and returns the outcomes.
     ///
     /// # Errors
     /// Errors of the shard on which the leases end.
-    async fn write(&mut self, scheduler: &Scheduler) -> shards::Result<()> {
-        for (owner, copies) in std::mem::take(&mut self.by_owner) {
-            let owner = &scheduler.inner.shards.all()[owner];
-            let is_origin = owner.name() == self.origin.name();
-            let (indexes, copies): (Vec<_>, Vec<_>) = copies.into_iter().unzip();
+    async fn write(mut self) -> shards::Result<Vec<Option<CrashMove>>> {
+        let copies = std::mem::replace(&mut self.by_owner, ByShard::new());
+        let write = async |owner: &'s Shard, copies: Vec<NewJob>| {
             let keys: Vec<JobKey> = copies.iter().map(|copy| copy.key.clone()).collect();
-            let written = owner.enqueue(copies).await;
-            for ((index, key), written) in indexes.into_iter().zip(&keys).zip(written) {
-                match written.map(|written| written.outcome) {
-                    // UNCHANGED: an earlier move has written it, and did not get to remove the job here.
-                    Ok(Some(EnqueueOutcome::Created | EnqueueOutcome::Unchanged)) => {
-                        self.moves[index] = Some(CrashMove::Copied);
-                    }
-                    Ok(_) => self.reject(index, taken(key)),
-                    Err(error) => match error.error {
-                        Error::Overloaded(_)
-                        | Error::Contention(_)
-                        | Error::DeadlineExceeded(_) => {
-                            self.moves[index] = None;
-                        }
-                        // The lease cannot be ended there, either, unless the shard refuses new jobs alone.
-                        Error::Unavailable(_) | Error::OutcomeUnknown(_)
-                            if is_origin && owner.health().jobs_refused.is_none() =>
-                        {
-                            return Err(error);
-                        }
-                        // The repeat finds the copy, or gets a definite error.
-                        Error::OutcomeUnknown(_) => self.moves[index] = None,
-                        _ => self.reject(index, unreachable(key, &error)),
-                    },
+            let written = owner.apply(copies.into_iter().map(JobRequest::from).collect()).await;
+            let results = keys.into_iter().zip(written).map(|(key, written)| (owner, key, written));
+            results.collect::<Vec<_>>()
+        };
+        for (index, (owner, key, written)) in copies.call(write).await {
+            match written.map(|written| written.enqueue_result().outcome) {
+                // UNCHANGED: an earlier move has written it, and did not get to remove the job here.
+                Ok(Some(EnqueueOutcome::Created | EnqueueOutcome::Unchanged)) => {
+                    self.moves[index] = Some(CrashMove::Copied);
                 }
+                Ok(_) => self.reject(index, taken(&key)),
+                Err(error) => match error.error {
+                    Error::Overloaded(_) | Error::Contention(_) | Error::DeadlineExceeded(_) => {
+                        self.moves[index] = None;
+                    }
+                    // The lease cannot be ended there, either, unless the shard refuses new jobs alone.
+                    Error::Unavailable(_) | Error::OutcomeUnknown(_)
+                        if owner.name() == self.origin.name()
+                            && owner.health().jobs_refused.is_none() =>
+                    {
+                        return Err(error);
+                    }
+                    // The repeat finds the copy, or gets a definite error.
+                    Error::OutcomeUnknown(_) => self.moves[index] = None,
+                    _ => self.reject(index, unreachable(&key, &error)),
+                },
             }
         }
-        Ok(())
+        Ok(self.moves)
     }
 
     fn reject(&mut self, index: usize, reason: String) {
@@ -200,14 +196,15 @@ async fn read_jobs(
     keys: impl Iterator<Item = JobKey>,
 ) -> shards::Result<Vec<Result<Option<Job>, Error>>> {
     let keys: Vec<JobKey> = keys.collect();
-    match shard.get(keys.clone(), true).await {
+    let all = keys.clone();
+    match shard.call(Op::Get, |store| store.get(all, true)).await {
         Ok(jobs) => return Ok(jobs.into_iter().map(Ok).collect()),
         Err(error) if error.error.is_shard_failure() => return Err(error),
         Err(_) => {}
     }
     let mut jobs = Vec::with_capacity(keys.len());
     for key in keys {
-        match shard.get(vec![key], true).await {
+        match shard.call(Op::Get, |store| store.get(vec![key], true)).await {
             Ok(read) => jobs.push(Ok(read.into_iter().next().flatten())),
             Err(error) if error.error.is_shard_failure() => return Err(error),
             Err(error) => jobs.push(Err(error.error)),
@@ -238,9 +235,8 @@ fn copy(job: Job, topic: TopicName, last_error: String) -> NewJob {
     let request = request_hash::crash_request_code(&job);
     let own = job.spec.retry.as_deref().cloned().unwrap_or_default();
     let retry = RetryOverrides { crash_topic: Some(CrashTopic::Off), ..own }.boxed();
-    NewJob {
+    let enqueue = Enqueue {
         retention: job.spec.retention_rule(true, limit::TOMBSTONE),
-        key: JobKey { topic, id: job.key.id },
         spec: Spec { retry, ..job.spec },
         due: When::Now,
         priority: Some(job.priority),
@@ -251,7 +247,6 @@ fn copy(job: Job, topic: TopicName, last_error: String) -> NewJob {
         max_waiting: None,
         max_bytes: None,
         history: CarriedHistory { checkpoint: job.checkpoint, last_error }.boxed(),
-        durability: None,
-        deadline: None,
-    }
+    };
+    NewJob { key: JobKey { topic, id: job.key.id }, enqueue: Box::new(enqueue) }
 }

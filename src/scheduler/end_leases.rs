@@ -3,12 +3,12 @@
 
 use rand::Rng as _;
 
-use crate::domain::engine::{CrashMove, Unacked};
+use crate::domain::engine::{Command, CrashMove, Settle, Unacked};
 use crate::domain::lifecycle::LeaseEndCause;
-use crate::domain::{JobKey, State, Time};
+use crate::domain::{JobKey, State, TopicName};
 use crate::shards::{self, Shard};
 use crate::store::{
-    LeaseEvent, LeaseRef, LeaseSettlement, RequestResult, RevokeReason, RunningLease, SettleAction,
+    JobRequest, LeaseEvent, RequestResult, RevokeReason, RunningLease, SettleAction,
 };
 
 use super::Scheduler;
@@ -82,11 +82,12 @@ impl Scheduler {
             return Ok(());
         }
         let settle = |(lease, crash_move): &(RunningLease, CrashMove)| {
-            let named = lease.stream_lease_ref().lease;
-            let (cause, deadline) = (cause.clone(), Some(lease.deadline));
-            self.settle_unacked(named, lease.owner, (cause, crash_move.clone()), deadline)
+            let action = self.unacked(&lease.key.topic, cause.clone(), crash_move.clone());
+            let settle = Settle { token: lease.token, deadline: Some(lease.deadline), action };
+            let request = JobRequest::new(lease.key.clone(), Command::Settle(settle));
+            JobRequest { owner: lease.owner, ..request }
         };
-        let results = shard.settle(leases.iter().map(settle).collect()).await;
+        let results = shard.apply(leases.iter().map(settle).collect()).await;
         let mut failed = None;
         for ((lease, crash_move), result) in leases.into_iter().zip(results) {
             match result {
@@ -125,23 +126,20 @@ impl Scheduler {
         self.notify_stream(shard, lease.owner, hint);
     }
 
-    /// Builds the settlement that ends a lease for a cause; the shard decides what follows for the job.
-    pub(super) fn settle_unacked(
+    /// Returns the end of a lease for a cause; the shard decides what follows for the job.
+    pub(super) fn unacked(
         &self,
-        lease: LeaseRef,
-        owner: u32,
-        (cause, crash_move): (LeaseEndCause, CrashMove),
-        deadline: Option<Time>,
-    ) -> LeaseSettlement {
-        let topic = &lease.key.topic;
-        let end = SettleAction::Unacked(Unacked {
+        topic: &TopicName,
+        cause: LeaseEndCause,
+        crash_move: CrashMove,
+    ) -> SettleAction {
+        SettleAction::Unacked(Unacked {
             cause,
             policy: self.retry_policy(topic, None),
             entropy: rand::rng().random(),
             dead_retention: self.dead_retention(topic),
             crash_move,
-        });
-        LeaseSettlement { lease, owner, action: end, deadline }
+        })
     }
 
     /// Counts an end without an ack, unless it was a repeat or refused.

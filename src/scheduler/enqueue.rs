@@ -4,12 +4,13 @@ use futures::future::join_all;
 use rand::Rng as _;
 use tokio::time::Instant;
 
+use crate::domain::engine::{Enqueue, NewJob};
 use crate::domain::{
     Durability, EnqueueOutcome, JobId, JobKey, OnConflict, RetentionRule, ShardName, Spec, State,
     Time, TopicName, TopicSettings, When, limit,
 };
 use crate::shards::{RUN_MAX, Shard, ShardError, Shards};
-use crate::store::{NewJob, NotWrittenReason, WritePrecondition};
+use crate::store::{NotWrittenReason, WritePrecondition};
 
 use super::locate::{BlockingShard, LocatedJobs, UncertainJobs, absent_owner_error};
 use super::shard_batch::ShardBatch;
@@ -114,6 +115,17 @@ pub enum EnqueueError {
     },
 }
 
+/// Terms under which the jobs of a call are written.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteTerms {
+    /// Durability that is awaited for as long as a shard waits for it.
+    pub(super) asked: Option<Durability>,
+    /// Time until which a write whose outcome is unknown is retried, if it can be, for 30 s at most.
+    pub(super) until: Option<Instant>,
+    /// Precondition for jobs with ids that servers made.
+    named: WritePrecondition,
+}
+
 /// Results of the drafts of a call, by index; `None`: not known yet.
 pub(super) type EnqueueResults = Vec<Option<Result<AcceptedJob, EnqueueError>>>;
 
@@ -134,40 +146,17 @@ pub struct FullTopic {
 
 impl Scheduler {
     /// Writes `drafts`; each result is for the draft of its index. Shards are written to at once and independently:
-    /// what one refuses does not affect the others. A write whose outcome is unknown is retried until `until`, if it
-    /// can be, for 30 s at most. The durability `asked` is awaited for as long as the shard waits for it.
+    /// what one refuses does not affect the others.
     pub async fn enqueue(
         &self,
-        drafts: Vec<Draft>,
-        asked: Option<Durability>,
-        until: Option<Instant>,
-    ) -> Vec<Result<AcceptedJob, EnqueueError>> {
-        self.enqueue_over(drafts, asked, until, WritePrecondition::SameJob).await
-    }
-
-    /// Writes follow-ups with ids. A follow-up with the server-made id of its own job makes another job of it, in
-    /// another topic.
-    pub(super) async fn enqueue_follow_ups(
-        &self,
-        drafts: Vec<Draft>,
-    ) -> Vec<Result<AcceptedJob, EnqueueError>> {
-        self.enqueue_over(drafts, None, None, WritePrecondition::Anything).await
-    }
-
-    /// Implements [`Scheduler::enqueue`]; `named`: precondition for drafts with ids that servers made.
-    async fn enqueue_over(
-        &self,
         mut drafts: Vec<Draft>,
-        asked: Option<Durability>,
-        until: Option<Instant>,
-        named: WritePrecondition,
+        terms: WriteTerms,
     ) -> Vec<Result<AcceptedJob, EnqueueError>> {
         let mut results: EnqueueResults = Vec::new();
         results.resize_with(drafts.len(), || None);
         self.keep_repeats_unchanged(&mut drafts, &mut results).await;
-        let runs = self.route(drafts, &mut results, named).await;
-        let written = join_all(runs.into_iter().map(|run| self.write(run, asked, until))).await;
-        for (indexes, answers) in written {
+        let runs = self.route(drafts, &mut results, terms).await;
+        for (indexes, answers) in join_all(runs.into_iter().map(|run| self.write(run))).await {
             for (index, answer) in indexes.into_iter().zip(answers) {
                 results[index] = Some(answer);
             }
@@ -193,11 +182,9 @@ impl Scheduler {
         &self,
         drafts: Vec<Draft>,
         results: &mut EnqueueResults,
-        named: WritePrecondition,
+        terms: WriteTerms,
     ) -> Vec<ShardBatch> {
         let shards = &self.inner.shards;
-        // Follow-ups have room in every topic: their Ack must not fail for it.
-        let is_limited = named == WritePrecondition::SameJob;
         let mut found = self.find_on_former_owners(&drafts).await;
         let (mut runs, mut unnamed) = (Vec::new(), Vec::with_capacity(drafts.len()));
         for (index, draft) in drafts.into_iter().enumerate() {
@@ -211,16 +198,16 @@ impl Scheduler {
             let key = JobKey { topic: draft.topic.clone(), id };
             match found.remove(&index) {
                 Some(Ok(shard)) => {
-                    let job = self.new_job(draft, key.id, named);
-                    add(&mut runs, &shard, is_limited, (index, job));
+                    let job = self.new_job(draft, key.id, terms.named);
+                    add(&mut runs, &shard, terms, (index, job));
                 }
                 Some(Err(BlockingShard { error, .. })) => {
                     results[index] = Some(Err(EnqueueError::Store { error, id: Some(key.id) }));
                 }
                 None => match shards.owner(&key) {
                     Some(shard) => {
-                        let job = self.new_job(draft, key.id, named);
-                        add(&mut runs, shard, is_limited, (index, job));
+                        let job = self.new_job(draft, key.id, terms.named);
+                        add(&mut runs, shard, terms, (index, job));
                     }
                     None => results[index] = Some(Err(no_owner_error(shards, &key))),
                 },
@@ -230,7 +217,13 @@ impl Scheduler {
         while unnamed.peek().is_some() {
             let next: Vec<_> = unnamed.by_ref().take(RUN_MAX).collect();
             match shards.pick_for_new_jobs(next.len(), &[]) {
-                Some(shard) => runs.push(self.movable_batch(shard, is_limited, next)),
+                Some(shard) => {
+                    let mut run = ShardBatch::new(shard.clone(), true, terms, next.len());
+                    for (index, draft) in next {
+                        run.push(index, self.with_new_id(shard, draft));
+                    }
+                    runs.push(run);
+                }
                 None => next.iter().for_each(|(index, _)| {
                     results[*index] = Some(Err(EnqueueError::NoActiveShard))
                 }),
@@ -243,7 +236,7 @@ impl Scheduler {
     async fn find_on_former_owners(&self, drafts: &[Draft]) -> LocatedJobs {
         let shards = &self.inner.shards;
         loop {
-            let (changes, mut doubts) = (shards.ring_changes(), UncertainJobs::default());
+            let (changes, mut doubts) = (shards.ring_changes(), UncertainJobs::new());
             for (index, draft) in drafts.iter().enumerate() {
                 if let Some(id) = &draft.id {
                     let key = JobKey { topic: draft.topic.clone(), id: id.clone() };
@@ -258,20 +251,6 @@ impl Scheduler {
         }
     }
 
-    /// Creates a batch of jobs that get their ids here, so that it may move to another shard.
-    fn movable_batch(
-        &self,
-        shard: &Shard,
-        is_limited: bool,
-        drafts: Vec<(usize, Draft)>,
-    ) -> ShardBatch {
-        let mut run = ShardBatch::new(shard.clone(), true, is_limited, drafts.len());
-        for (index, draft) in drafts {
-            run.push(index, self.with_new_id(shard, draft));
-        }
-        run
-    }
-
     /// Makes a new id for `shard`: a UUIDv7 of now (RFC 9562), random below the millisecond.
     pub(super) fn new_id(&self, shard: &Shard) -> JobId {
         let millis = u64::try_from(self.now().0 / 1_000).unwrap_or(0);
@@ -281,16 +260,38 @@ impl Scheduler {
     }
 }
 
+// === impl WriteTerms ===
+
+impl WriteTerms {
+    /// Returns the terms of a call of a producer.
+    #[must_use]
+    pub fn of_call(asked: Option<Durability>, until: Option<Instant>) -> WriteTerms {
+        WriteTerms { asked, until, named: WritePrecondition::SameJob }
+    }
+
+    /// Returns the terms of follow-ups with ids. A follow-up with the server-made id of its own job makes another job of
+    /// it, in another topic.
+    pub(super) fn of_follow_ups() -> WriteTerms {
+        WriteTerms { asked: None, until: None, named: WritePrecondition::Anything }
+    }
+
+    /// Returns whether the limits of topics hold for the jobs. Not for follow-ups, whose Ack must not fail for them.
+    pub(super) fn are_limited(self) -> bool {
+        self.named == WritePrecondition::SameJob
+    }
+}
+
 // === impl FullTopic ===
 
 impl From<NewJob> for FullTopic {
     /// Returns the topic that had no room for this job.
     fn from(job: NewJob) -> FullTopic {
+        let NewJob { key, enqueue: job } = job;
         FullTopic {
             has_max_jobs: job.max_waiting.is_some(),
             has_max_stored_bytes: job.max_bytes.is_some(),
             max_job_bytes: job.max_bytes.filter(|&max| job.spec.bytes() as u64 > max),
-            topic: job.key.topic,
+            topic: key.topic,
         }
     }
 }
@@ -311,7 +312,7 @@ fn new_job(
     // A reschedule without a priority keeps that of the job.
     let moves = draft.on_conflict == OnConflict::Reschedule;
     let priority = defaults.and_then(|topic| topic.priority).filter(|_| !moves);
-    NewJob {
+    let enqueue = Enqueue {
         precondition: prior,
         max_waiting: None,
         max_bytes: None,
@@ -319,23 +320,26 @@ fn new_job(
         // Without the defaults: a repeat is recognized after they have changed, too.
         request_code: request_hash::request_code(&draft),
         retention: RetentionRule::of(retention, repeatable, limit::TOMBSTONE),
-        key: JobKey { topic: draft.topic, id },
         spec: draft.spec,
         due: draft.due,
         priority: draft.priority.or(priority),
         expire: draft.expire,
         on_conflict: draft.on_conflict,
-        durability: None,
-        deadline: None,
-    }
+    };
+    NewJob { key: JobKey { topic: draft.topic, id }, enqueue: Box::new(enqueue) }
 }
 
 /// Adds a job with an id of its own to the batch of its shard.
-fn add(runs: &mut Vec<ShardBatch>, shard: &Shard, is_limited: bool, (index, job): (usize, NewJob)) {
+fn add(
+    runs: &mut Vec<ShardBatch>,
+    shard: &Shard,
+    terms: WriteTerms,
+    (index, job): (usize, NewJob),
+) {
     match runs.iter_mut().find(|run| run.shard.name() == shard.name()) {
         Some(run) => run.push(index, job),
         None => {
-            let mut run = ShardBatch::new(shard.clone(), false, is_limited, 1);
+            let mut run = ShardBatch::new(shard.clone(), false, terms, 1);
             run.push(index, job);
             runs.push(run);
         }

@@ -8,9 +8,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::domain::engine::NewJob;
 use crate::domain::{JobId, OverflowPolicy, ShardName, TopicName, limit};
 use crate::shards::{self, Shard};
-use crate::store::{JobSum, LeavingJobs, NewJob, RoomQuery};
+use crate::store::{JobSum, LeavingJobs, RoomQuery};
 
 use super::Scheduler;
 use super::topic_limits::TopicLimits;
@@ -120,7 +121,7 @@ impl TopicLimits {
     fn fitting<'j>(self, jobs: impl Iterator<Item = (usize, &'j NewJob)>) -> [JobsToWrite; 2] {
         let most_jobs = self.max_waiting.map_or(NEW_JOBS_MAX, |max| max.min(NEW_JOBS_MAX));
         let most_bytes = self.max_bytes.unwrap_or(u64::MAX);
-        let sizes = jobs.map(|(place, job)| (place, job.spec.bytes() as u64));
+        let sizes = jobs.map(|(place, job)| (place, job.enqueue.spec.bytes() as u64));
         let sizes: Vec<_> = sizes.filter(|&(_, bytes)| bytes <= most_bytes).collect();
         let mut first = JobsToWrite::default();
         for &(place, bytes) in &sizes {

@@ -2,7 +2,7 @@
 
 use crate::domain::explain::ShardSilence;
 use crate::domain::{JobKey, PriorityAgeing, ShardName, TopicName, limit};
-use crate::shards::{self, Shard, ShardError};
+use crate::shards::{self, Op, Shard, ShardError};
 use crate::store::{self, ExplainedJob};
 
 use super::Scheduler;
@@ -44,7 +44,9 @@ impl Scheduler {
     pub async fn explain(&self, key: JobKey) -> shards::Result<Option<JobExplanation>> {
         let ageing = self.ageing(&key.topic);
         let explain = |shard: Shard, key| async move {
-            Ok(vec![shard.explain(key, ageing, limit::READY_BEFORE_MAX).await?])
+            let before = limit::READY_BEFORE_MAX;
+            let explain = shard.call(Op::Explain, |store| store.explain(key, ageing, before));
+            Ok(vec![explain.await?])
         };
         match self.call_on_owners(&key, explain, |found| found).await {
             Ok(found) => Ok(found.map(|(shard, explained)| {

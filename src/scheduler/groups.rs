@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::domain::{GroupName, TopicName};
-use crate::shards::{self, Shard};
+use crate::shards::{self, Op, Shard};
 use crate::store::{GroupsQuery, ShardGroupStats};
 
 use super::Scheduler;
@@ -35,7 +35,7 @@ impl Scheduler {
         let query = GroupsQuery { topic, after, limit };
         let read = |shard: Shard| {
             let query = query.clone();
-            async move { shard.groups(query).await }
+            async move { shard.call(Op::Groups, |store| store.groups(query)).await }
         };
         let (pages, mut unreachable) = self.inner.shards.call_all(read).await.into_partial()?;
         unreachable.extend(self.inner.shards.absent_shards());

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use crate::domain::engine::{Command, Settle};
 use crate::domain::{Time, limit};
 use crate::shards::{self, Shard};
-use crate::store::{LeaseRef, LeaseRefusal, LeaseSettlement, RunningLease, SettleAction};
+use crate::store::{JobRequest, LeaseRef, LeaseRefusal, RunningLease, SettleAction};
 
 use super::Scheduler;
 
@@ -56,7 +57,7 @@ impl Scheduler {
             return Ok(fates);
         }
         let acks = over.iter().map(|&index| ack_probe(&refs[index])).collect();
-        for (index, ack) in over.into_iter().zip(shard.settle(acks).await) {
+        for (index, ack) in over.into_iter().zip(shard.apply(acks).await) {
             match ack {
                 Ok(ack) if ack.settle_result() != Err(LeaseRefusal::Stale) => {
                     fates[index] = LeaseStatus::Settled
@@ -71,8 +72,9 @@ impl Scheduler {
 }
 
 /// Builds an ack that the store can recognize as a repeat, and never applies: no lease has this deadline.
-fn ack_probe(lease: &LeaseRef) -> LeaseSettlement {
-    let end = SettleAction::Ack { result: None, follow_ups: Vec::new() };
-    // Any owner will do: no lease ends, so no stream has to be notified.
-    LeaseSettlement { lease: lease.clone(), owner: 0, action: end, deadline: Some(Time(0)) }
+fn ack_probe(lease: &LeaseRef) -> JobRequest {
+    let action = SettleAction::Ack { result: None, follow_ups: Vec::new() };
+    let settle = Settle { token: lease.token, deadline: Some(Time(0)), action };
+    // Without an owner: no lease ends, so no stream has to be notified.
+    JobRequest::new(lease.key.clone(), Command::Settle(settle))
 }

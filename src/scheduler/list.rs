@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::domain::{Job, ShardName, State, TopicName};
-use crate::shards::{self, Shard};
+use crate::shards::{self, Op, Shard};
 use crate::store::{ListCursor, ListEntry, ListPage, ListQuery};
 
 use super::Scheduler;
@@ -89,7 +89,7 @@ impl Scheduler {
 }
 
 async fn read(shard: Shard, list: ListQuery) -> shards::Result<ListPage> {
-    shard.list(list).await
+    shard.call(Op::List, |store| store.list(list)).await
 }
 
 /// Merges pages that begin after `places` to the first `limit` jobs.
@@ -177,7 +177,7 @@ mod tests {
                 limit: 9,
                 after: None,
             };
-            shard.list(list).await.unwrap()
+            shard.call(Op::List, |store| store.list(list)).await.unwrap()
         };
         let (mut first, second) = (page(&early).await, page(&late).await);
         first.jobs.truncate(1);
@@ -204,7 +204,7 @@ mod tests {
             limit: 9,
             after: None,
         };
-        let mut page = shard.list(list).await.unwrap();
+        let mut page = shard.call(Op::List, |store| store.list(list)).await.unwrap();
         let first = page.jobs[0].clone();
         page.jobs[2].job.due_time.0 -= 1_000_000;
         let merged = merge(vec![(shard.clone(), page)], 1, ListPosition::default());

@@ -4,24 +4,20 @@
 
 use std::collections::BTreeMap;
 
-use futures::future::join_all;
-
-use crate::domain::{JobKey, ShardName};
-use crate::shards::{self, Shard, ShardError, Shards};
+use crate::domain::JobKey;
+use crate::shards::{self, Op, Shard, ShardError, Shards};
 
 use super::Scheduler;
+use super::by_shard::ByShard;
 
 /// Jobs that may be elsewhere than on their newest owner, by the shards that may have them.
-#[derive(Default)]
-pub(super) struct UncertainJobs {
-    /// Indexes in the call, with the keys.
-    by_shard: BTreeMap<ShardName, (Shard, Vec<(usize, JobKey)>)>,
-}
+pub(super) struct UncertainJobs<'s>(ByShard<'s, JobKey>);
 
 /// Shards of jobs by index in the call; no entry for jobs that were not found.
 pub(super) type LocatedJobs = BTreeMap<usize, Result<Shard, BlockingShard>>;
 
 /// A shard that may have the job and does not answer: nothing was written.
+#[derive(Clone)]
 pub(super) struct BlockingShard {
     pub(super) shard: Shard,
     pub(super) error: ShardError,
@@ -67,37 +63,33 @@ impl Scheduler {
 
 // === impl UncertainJobs ===
 
-impl UncertainJobs {
+impl<'s> UncertainJobs<'s> {
+    pub(super) fn new() -> UncertainJobs<'s> {
+        UncertainJobs(ByShard::new())
+    }
+
     /// Adds the job of that index, which may be on one of these shards.
-    pub(super) fn add(&mut self, index: usize, key: &JobKey, former: Vec<&Shard>) {
+    pub(super) fn add(&mut self, index: usize, key: &JobKey, former: Vec<&'s Shard>) {
         for shard in former {
-            let entry = self.by_shard.entry(shard.name().clone());
-            let (_, keys) = entry.or_insert_with(|| (shard.clone(), Vec::new()));
-            keys.push((index, key.clone()));
+            self.0.add(shard, (index, key.clone()), 0);
         }
     }
 
     /// Reads the jobs from the shards that may have them.
     pub(super) async fn locate(self) -> LocatedJobs {
-        let look = |(shard, keys): (Shard, Vec<(usize, JobKey)>)| async move {
-            let (indexes, keys): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
-            let jobs = shard.get(keys, false).await;
-            (shard, indexes, jobs)
+        let look = |shard: &'s Shard, keys: Vec<JobKey>| async move {
+            let count = keys.len();
+            match shard.call(Op::Get, |store| store.get(keys, false)).await {
+                Ok(jobs) => jobs.into_iter().map(|job| Ok(job.map(|_| shard.clone()))).collect(),
+                Err(error) => vec![Err(BlockingShard::new(shard, &error)); count],
+            }
         };
         let mut found = LocatedJobs::new();
-        for (shard, indexes, jobs) in join_all(self.by_shard.into_values().map(look)).await {
-            match jobs {
-                Ok(jobs) => {
-                    let there = indexes.into_iter().zip(jobs).filter(|(_, job)| job.is_some());
-                    found.extend(there.map(|(index, _)| (index, Ok(shard.clone()))));
-                }
-                Err(error) => {
-                    for index in indexes {
-                        found
-                            .entry(index)
-                            .or_insert_with(|| Err(BlockingShard::new(&shard, &error)));
-                    }
-                }
+        for (index, located) in self.0.call(look).await {
+            match located {
+                Ok(Some(shard)) => drop(found.insert(index, Ok(shard))),
+                Ok(None) => {}
+                Err(blocking) => drop(found.entry(index).or_insert(Err(blocking))),
             }
         }
         found

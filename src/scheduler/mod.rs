@@ -3,7 +3,8 @@
 //!
 //! - `enqueue`, `shard_batch`: [`Scheduler::enqueue`], and the fallback when the shard of a job fails
 //! - `locate`, `close_rings`: the shard of a job while the ring changes, and the end of that change
-//! - `settle`, `split_by_shard`: ack, nack and extend, which workers request
+//! - `settle`: ack, nack and extend, which workers request
+//! - `by_shard`: splits the items of a call by shard, and merges the results
 //! - `end_leases`: ends leases otherwise than by an ack, and without their workers
 //! - `crash_topic`: moves jobs that have crashed as often as they may to their crash topics
 //! - `lease_status`: looks up leases whose settle notification may have been lost
@@ -16,6 +17,7 @@
 //! - `admin`, `list`, `purge`, `redrive`: get, delete, reschedule, purge, redrive and the lists
 
 mod admin;
+mod by_shard;
 mod close_rings;
 mod crash_topic;
 mod end_leases;
@@ -34,7 +36,6 @@ mod repeated_enqueue;
 mod request_hash;
 mod settle;
 mod shard_batch;
-mod split_by_shard;
 #[cfg(test)]
 pub(crate) mod tests;
 mod topic_changes;
@@ -61,7 +62,7 @@ pub use crate::shards::ShardError;
 pub use crate::store::RevokeReason;
 pub use admin::{SetShardStateError, ShardInfo, TopicRow};
 pub use end_leases::EndLeasesResult;
-pub use enqueue::{AcceptedJob, Draft, EnqueueError, FullTopic};
+pub use enqueue::{AcceptedJob, Draft, EnqueueError, FullTopic, WriteTerms};
 use evictions::Evictions;
 pub use explain::{FoundJob, JobExplanation};
 pub use groups::GroupRows;

@@ -6,12 +6,14 @@ use std::time::Duration;
 use futures::future::join_all;
 use tokio::time::Instant;
 
+use crate::domain::engine::Command;
 use crate::domain::{
-    GroupName, Job, JobId, RetentionRule, ShardName, State, Time, TopicName, limit,
+    GroupName, Job, JobKey, RetentionRule, ShardName, State, Time, TopicName, limit,
 };
-use crate::shards::{self, Shard, ShardError};
+use crate::shards::{self, Op, Shard, ShardError};
 use crate::store::{
-    self, Deleted, LeaseEvent, ListQuery, Purge, PurgeBatch, RevokeReason, ShardTopicStats,
+    self, Deleted, JobRequest, LeaseEvent, ListQuery, Purge, RequestResult, RevokeReason,
+    ShardTopicStats, StatsOptions,
 };
 
 use super::Scheduler;
@@ -107,11 +109,14 @@ impl Scheduler {
     async fn count_purged(&self, purge: &PurgeTopic) -> shards::Result<PurgedJobs> {
         let read = |shard: Shard| {
             let topic = purge.topic.clone();
-            async move { shard.stats_with_kept(topic).await }
+            async move {
+                let options = StatsOptions { kept: true, ..StatsOptions::default() };
+                shard.call(Op::Stats, |store| store.stats(vec![topic], options)).await
+            }
         };
         let (found, failed) = self.inner.shards.call_all(read).await.into_partial()?;
         let stats: Vec<ShardTopicStats> =
-            found.into_iter().filter_map(|(_, stats)| stats).collect();
+            found.into_iter().flat_map(|(_, stats)| stats).flatten().collect();
         let count = |state: &State| stats.iter().map(|stats| jobs_in(stats, *state)).sum::<u64>();
         let absent = self.inner.shards.absent_shards();
         Ok(PurgedJobs {
@@ -206,7 +211,7 @@ impl<'a> ShardPurge<'a> {
             let (topic, limit) = (self.purge.topic.clone(), limit::CALL_JOBS_MAX);
             let group = self.purge.group.clone();
             let page = ListQuery { topic, state, group, full: false, limit, after };
-            let page = self.shard.list(page).await?;
+            let page = self.shard.call(Op::List, |store| store.list(page)).await?;
             let begin = *self.begin.get_or_insert(page.now);
             let end = *end.get_or_insert(page.now);
             let jobs = page.jobs.into_iter().map(|listed| listed.job);
@@ -217,12 +222,12 @@ impl<'a> ShardPurge<'a> {
                         .as_ref()
                         .is_none_or(|group| *group == job.spec.group && !is_tombstone(job))
             };
-            let ids: Vec<JobId> = jobs.filter(is_meant).map(|job| job.key.id).collect();
+            let keys: Vec<JobKey> = jobs.filter(is_meant).map(|job| job.key).collect();
             if self.purge.dry_run {
-                self.purged += ids.len() as u64;
+                self.purged += keys.len() as u64;
             } else {
                 let group = group.clone();
-                self.purge_chunk(ids, Purge { states: states.to_vec(), begin, group }).await?;
+                self.purge_chunk(keys, Purge { states: states.to_vec(), begin, group }).await?;
             }
             self.chunk_took = self.chunk_took.max(chunk_began.elapsed());
             after = page.next.filter(|cursor| !was_due || cursor.due <= end);
@@ -245,16 +250,17 @@ impl<'a> ShardPurge<'a> {
     ///
     /// # Errors
     /// The error of the shard or of the deadline, after which the next chunk would fail too.
-    async fn purge_chunk(&mut self, ids: Vec<JobId>, purge: Purge) -> shards::Result<()> {
-        if ids.is_empty() {
-            return Ok(());
-        }
-        let (topic, deadline) = (self.purge.topic.clone(), self.until);
-        let batch = PurgeBatch { topic, ids, purge, deadline };
+    async fn purge_chunk(&mut self, keys: Vec<JobKey>, purge: Purge) -> shards::Result<()> {
+        let deadline = self.until;
+        let request =
+            |key| JobRequest { deadline, ..JobRequest::new(key, Command::Purge(purge.clone())) };
+        let requests = keys.into_iter().map(request).collect();
         let (scheduler, shard) = (self.scheduler.clone(), self.shard.clone());
         // Streams are notified whether or not the caller still waits.
         let results = Scheduler::run_to_completion(async move {
-            let results = shard.purge(&batch).await;
+            let purged = shard.apply(requests).await.into_iter();
+            let results: Vec<shards::Result<Option<Deleted>>> =
+                purged.map(|purged| purged.map(RequestResult::into_delete_result)).collect();
             let deleted: Vec<Deleted> =
                 results.iter().flatten().filter_map(|deleted| deleted.clone()).collect();
             scheduler.notify_revoked(&shard, &deleted);

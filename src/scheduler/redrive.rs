@@ -1,21 +1,21 @@
 //! Redrive: puts jobs back with fresh counters, shard by shard and in chunks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::domain::engine::{Command, Enqueue, NewJob, Redrive};
 use crate::domain::{
-    EnqueueOutcome, Job, JobId, JobKey, OnConflict, RetentionRule, ShardName, State, Time,
-    TopicName, When, limit,
+    EnqueueOutcome, Job, JobId, JobKey, OnConflict, ShardName, State, TopicName, When, limit,
 };
-use crate::shards::{self, Shard, ShardError, Shards};
+use crate::shards::{self, Op, Shard, ShardError, Shards};
 use crate::store::{
-    CarriedHistory, JobDeletion, ListCursor, ListQuery, NewJob, RedriveBatch, RedriveResult,
-    WritePrecondition, WriteResult,
+    CarriedHistory, JobRequest, ListCursor, ListQuery, RequestResult, WritePrecondition,
 };
 
 use super::Scheduler;
+use super::by_shard::ByShard;
 use super::locate::{BlockingShard, UncertainJobs, absent_owner_error};
 use super::request_hash;
 
@@ -54,15 +54,24 @@ pub struct RedrivenJobs {
 /// A redrive in progress.
 struct RedriveRun<'a> {
     shards: &'a Shards,
-    /// Time of its begin, by the clock of this server.
-    now: Time,
     redrive: &'a RedriveJobs,
     until: Option<Instant>,
-    /// [`NewJob::max_bytes`] of jobs that go to another topic.
+    /// [`Enqueue::max_bytes`] of jobs that go to another topic.
     max_bytes: Option<u64>,
-    total: RedriveResult,
+    /// Numbers of jobs put back and left so far.
+    redriven: u64,
+    skipped: u64,
     /// Error because of which jobs were left, by shard.
     failed: BTreeMap<ShardName, ShardError>,
+}
+
+/// A job that moves to another shard.
+struct MovingJob {
+    job: Job,
+    /// Time from now until it is due.
+    delay: Duration,
+    /// Its new expire time.
+    expire: Option<When>,
 }
 
 // === impl Scheduler ===
@@ -90,11 +99,16 @@ impl Scheduler {
         redrive: RedriveJobs,
         until: Option<Instant>,
     ) -> shards::Result<RedrivenJobs> {
-        let (shards, total) = (&self.inner.shards, RedriveResult::default());
-        let (now, failed) = (self.now(), BTreeMap::new());
-        let max_bytes = redrive.target.as_ref().and_then(|target| self.only_counted(target));
-        let mut work =
-            RedriveRun { shards, now, redrive: &redrive, until, max_bytes, total, failed };
+        let shards = &self.inner.shards;
+        let mut work = RedriveRun {
+            shards,
+            redrive: &redrive,
+            until,
+            max_bytes: redrive.target.as_ref().and_then(|target| self.only_counted(target)),
+            redriven: 0,
+            skipped: 0,
+            failed: BTreeMap::new(),
+        };
         if redrive.ids.is_empty() {
             for shard in shards.all() {
                 for &state in &redrive.states {
@@ -114,7 +128,7 @@ impl Scheduler {
 
 // === impl RedriveRun ===
 
-impl RedriveRun<'_> {
+impl<'a> RedriveRun<'a> {
     /// Logs and stores the error of a piece of work on a shard.
     fn record_failure(&mut self, shard: &Shard, done: shards::Result<()>) {
         if let Err(error) = done {
@@ -132,7 +146,7 @@ impl RedriveRun<'_> {
 
     /// Returns what was done, or an error if nothing could be done.
     fn into_result(mut self) -> shards::Result<RedrivenJobs> {
-        let RedriveResult { redriven, skipped } = self.total;
+        let (redriven, skipped) = (self.redriven, self.skipped);
         let answered = |shard: &Shard| !self.failed.contains_key(shard.name());
         let looked_in_vain = self.redrive.ids.is_empty() && self.shards.all().iter().any(answered);
         if redriven + skipped == 0
@@ -147,49 +161,45 @@ impl RedriveRun<'_> {
 
     /// Puts back the jobs of an explicit list, each on the shard that has it.
     async fn redrive_listed(&mut self) {
-        let mut doubts = UncertainJobs::default();
+        let shards = self.shards;
+        let mut doubts = UncertainJobs::new();
         let key = |id: &JobId| JobKey { topic: self.redrive.topic.clone(), id: id.clone() };
         for (index, id) in self.redrive.ids.iter().enumerate() {
-            let mut asked = self.shards.former_owners(&key(id));
+            let mut asked = shards.former_owners(&key(id));
             // A job that is missing there may be on a shard that is not configured here.
-            if absent_owner_error(self.shards, &key(id)).is_some() {
-                asked.extend(self.shards.owner(&key(id)));
+            if absent_owner_error(shards, &key(id)).is_some() {
+                asked.extend(shards.owner(&key(id)));
             }
             doubts.add(index, &key(id), asked);
         }
         let mut found = doubts.locate().await;
-        let mut by_shard = vec![Vec::new(); self.shards.all().len()];
+        let mut by_shard = ByShard::new();
         for (index, id) in self.redrive.ids.iter().enumerate() {
-            match found.remove(&index) {
+            let owner = match found.remove(&index) {
                 Some(Err(BlockingShard { shard, error })) => {
-                    self.record_failure(&shard, Err(error))
+                    self.record_failure(&shard, Err(error));
+                    continue;
                 }
-                Some(Ok(shard)) => by_shard[self.shard_index(shard.name())].push(id.clone()),
-                None => {
-                    match (absent_owner_error(self.shards, &key(id)), self.shards.owner(&key(id))) {
-                        (Some(error), _) => {
-                            self.failed.entry(error.shard.clone()).or_insert(error);
-                        }
-                        (None, Some(shard)) => {
-                            by_shard[self.shard_index(shard.name())].push(id.clone())
-                        }
-                        (None, None) => self.total.skipped += 1,
+                Some(Ok(shard)) => shards.by_name(shard.name()),
+                None => match absent_owner_error(shards, &key(id)) {
+                    Some(error) => {
+                        self.failed.entry(error.shard.clone()).or_insert(error);
+                        continue;
                     }
-                }
+                    None => shards.owner(&key(id)),
+                },
+            };
+            match owner {
+                Some(shard) => by_shard.add(shard, (index, id.clone()), 0),
+                None => self.skipped += 1,
             }
         }
-        for (shard, ids) in self.shards.all().iter().zip(by_shard) {
+        for (shard, ids) in by_shard {
             for ids in ids.chunks(limit::CALL_JOBS_MAX) {
                 let done = self.redrive_chunk(shard, ids.to_vec()).await;
                 self.record_failure(shard, done);
             }
         }
-    }
-
-    /// Returns the index of a shard of this server.
-    fn shard_index(&self, name: &ShardName) -> usize {
-        let place = self.shards.all().iter().position(|shard| shard.name() == name);
-        place.expect("a shard of this ring")
     }
 
     /// Puts back the jobs of one shard that ended in this state before its first page was read, page by page. Jobs
@@ -200,7 +210,7 @@ impl RedriveRun<'_> {
         let has_run = matches!(state, State::Dead | State::Succeeded);
         loop {
             let page = self.list_query(state, after);
-            let page = shard.list(page).await?;
+            let page = shard.call(Op::List, |store| store.list(page)).await?;
             // Time by the clock of the shard, which set the finish times.
             let begin = *begin.get_or_insert(page.now);
             let jobs = page.jobs.into_iter().map(|listed| listed.job);
@@ -239,7 +249,7 @@ impl RedriveRun<'_> {
 
     /// Returns the ids that no former owner has in `target`: the newest owner checks them when they are written.
     async fn ids_free_in_target(&mut self, target: &TopicName, ids: Vec<JobId>) -> Vec<JobId> {
-        let mut doubts = UncertainJobs::default();
+        let mut doubts = UncertainJobs::new();
         for (index, id) in ids.iter().enumerate() {
             let key = JobKey { topic: target.clone(), id: id.clone() };
             doubts.add(index, &key, self.shards.former_owners(&key));
@@ -249,7 +259,7 @@ impl RedriveRun<'_> {
         for (index, id) in ids.into_iter().enumerate() {
             match found.remove(&index) {
                 None => untaken.push(id),
-                Some(Ok(_)) => self.total.skipped += 1,
+                Some(Ok(_)) => self.skipped += 1,
                 Some(Err(BlockingShard { shard, error })) => {
                     self.record_failure(&shard, Err(error))
                 }
@@ -260,23 +270,22 @@ impl RedriveRun<'_> {
 
     /// Puts jobs back on their shard; the due times continue where the last chunk ended.
     async fn redrive_in_place(&mut self, shard: &Shard, ids: Vec<JobId>) -> shards::Result<()> {
-        if ids.is_empty() {
-            return Ok(());
-        }
-        let part = RedriveBatch {
-            topic: self.redrive.topic.clone(),
-            ids,
-            spacing: self.redrive.spacing(),
-            delay: self.delay(),
-            states: self.redrive.states.clone(),
-            target: self.redrive.target.clone(),
-            ttl: self.redrive.ttl,
+        let redrive = Redrive {
+            target: self.redrive.target.clone().filter(|target| *target != self.redrive.topic),
             dry_run: self.redrive.dry_run,
-            deadline: self.until,
+            ..self.dry_run(self.delay())
         };
-        let done = shard.redrive(part).await?;
-        self.total.redriven += done.redriven;
-        self.total.skipped += done.skipped;
+        let request = |id: &JobId| {
+            let key = JobKey { topic: self.redrive.topic.clone(), id: id.clone() };
+            let request = JobRequest::new(key, Command::Redrive(redrive.clone()));
+            JobRequest { deadline: self.until, ..request }
+        };
+        // A repeated id is skipped.
+        let mut seen = HashSet::new();
+        let requests = ids.iter().filter(|id| seen.insert(*id)).map(request).collect();
+        let redriven = shard.apply_counted(requests).await?;
+        self.redriven += redriven;
+        self.skipped += ids.len() as u64 - redriven;
         Ok(())
     }
 
@@ -296,20 +305,17 @@ impl RedriveRun<'_> {
                     "the deadline of the call has passed",
                 ));
             }
-            let key = |id: &JobId| JobKey { topic: self.redrive.topic.clone(), id: id.clone() };
-            let keys = ids.iter().map(key).collect();
-            let found = shard.get(keys, true).await?;
-            let mut by_owner: BTreeMap<usize, Vec<Job>> = BTreeMap::new();
-            for job in found {
-                let job = job.filter(|job| self.can_move(job));
-                let owner = job.as_ref().and_then(|job| self.owner(target, &job.key.id));
-                match owner.zip(job) {
-                    Some((owner, job)) => by_owner.entry(owner).or_default().push(job),
-                    None => self.total.skipped += 1,
+            let moving = self.movable(shard, ids).await?;
+            self.skipped += (ids.len() - moving.len()) as u64;
+            let mut by_owner = ByShard::new();
+            for moving in moving {
+                let key = JobKey { topic: target.clone(), id: moving.job.key.id.clone() };
+                match self.shards.owner(&key) {
+                    Some(owner) => by_owner.add(owner, (0, moving), 0),
+                    None => self.skipped += 1,
                 }
             }
             for (owner, jobs) in by_owner {
-                let owner = &self.shards.all()[owner];
                 let done = self.move_to_shard(owner, shard, target, jobs).await;
                 self.record_failure(shard, done);
             }
@@ -317,36 +323,75 @@ impl RedriveRun<'_> {
         Ok(())
     }
 
+    /// Reads the jobs among these that the shard would redrive. The shard decides that, by its own rule and clock, as it does
+    /// for jobs that stay there.
+    async fn movable(&self, shard: &Shard, ids: &[JobId]) -> shards::Result<Vec<MovingJob>> {
+        let key = |id: &JobId| JobKey { topic: self.redrive.topic.clone(), id: id.clone() };
+        let request = |id: &JobId, redrive: Redrive| {
+            let request = JobRequest::new(key(id), Command::Redrive(redrive));
+            JobRequest { deadline: self.until, ..request }
+        };
+        let redrive = self.dry_run(self.delay());
+        let asked = ids.iter().map(|id| request(id, redrive.clone())).collect();
+        let answers = shard.apply_all(asked).await?;
+        let meant = ids.iter().zip(answers).filter(|(_, answer)| answer.is_done());
+        let meant: Vec<(JobId, Redrive)> = (0..)
+            .zip(meant)
+            .map(|(before, (id, _))| {
+                (id.clone(), Redrive { spacing: Duration::ZERO, ..redrive.after(before) })
+            })
+            .collect();
+        let keys = meant.iter().map(|(id, _)| key(id)).collect();
+        let jobs = shard.call(Op::Get, |store| store.get(keys, true)).await?;
+        // A job that is redriven only with a `ttl` would have expired by its new due time.
+        let without_ttl = |(id, redrive): &(JobId, Redrive)| {
+            request(id, Redrive { ttl: None, ..redrive.clone() })
+        };
+        let stays = match self.redrive.ttl {
+            None => Vec::new(),
+            Some(_) => shard.apply_all(meant.iter().map(without_ttl).collect()).await?,
+        };
+        let stays = stays.iter().map(RequestResult::is_done).chain(std::iter::repeat(true));
+        let moving = meant.into_iter().zip(jobs).zip(stays);
+        let moving = moving.filter_map(|(((_, Redrive { delay, ttl, .. }), job), stays)| {
+            let job = job?;
+            let expire = match ttl.filter(|_| !stays) {
+                Some(ttl) => Some(When::After(delay + ttl)),
+                None => job.expire_time.map(When::At),
+            };
+            Some(MovingJob { job, delay, expire })
+        });
+        Ok(moving.collect())
+    }
+
     async fn move_to_shard(
         &mut self,
         owner: &Shard,
         shard: &Shard,
         target: &TopicName,
-        jobs: Vec<Job>,
+        jobs: Vec<MovingJob>,
     ) -> shards::Result<()> {
-        let old: Vec<JobDeletion> = jobs.iter().map(delete_of_moved).collect();
+        let old: Vec<JobRequest> = jobs.iter().map(|moving| delete_moved(&moving.job)).collect();
         let (mut failed, mut left) = (None, 0);
         let new = |id: &JobId| JobKey { topic: target.clone(), id: id.clone() };
-        let keys = jobs.iter().map(|job| new(&job.key.id)).collect();
+        let keys = jobs.iter().map(|moving| new(&moving.job.key.id)).collect();
         let free: Vec<bool> = if self.redrive.dry_run {
-            let taken = owner.get(keys, false).await?;
+            let taken = owner.call(Op::Get, |store| store.get(keys, false)).await?;
             taken.into_iter().map(|job| job.is_none()).collect()
         } else {
-            let (spacing, mut delay) = (self.redrive.spacing(), self.delay());
             let (until, max_bytes) = (self.until, self.max_bytes);
-            let moved = jobs.into_iter().map(|job| {
-                let expire = self.expire(&job, delay);
-                let moved = copy_for_target(new(&job.key.id), job, delay, expire);
-                let moved = NewJob { deadline: until, max_bytes, ..moved };
-                delay += spacing;
-                moved
+            let moved = jobs.into_iter().map(|moving| {
+                let mut moved = copy_for_target(new(&moving.job.key.id), moving);
+                moved.enqueue.max_bytes = max_bytes;
+                JobRequest { deadline: until, ..JobRequest::from(moved) }
             });
             // UNCHANGED: an earlier call has written it, and did not get to delete it here.
-            let is_there = |job: &WriteResult| {
-                matches!(job.outcome, Some(EnqueueOutcome::Created | EnqueueOutcome::Unchanged))
+            let is_there = |written: &RequestResult| {
+                let outcome = written.enqueue_result().outcome;
+                matches!(outcome, Some(EnqueueOutcome::Created | EnqueueOutcome::Unchanged))
             };
             let mut free = Vec::with_capacity(old.len());
-            for written in owner.enqueue(moved.collect()).await {
+            for written in owner.apply(moved.collect()).await {
                 match written {
                     Ok(written) => free.push(is_there(&written)),
                     Err(error) => {
@@ -360,53 +405,35 @@ impl RedriveRun<'_> {
         };
         let gone: Vec<_> = old.into_iter().zip(&free).filter(|(_, free)| **free).collect();
         let moved = gone.len() as u64;
-        self.total.redriven += moved;
-        self.total.skipped += free.len() as u64 - moved - left;
-        if !self.redrive.dry_run && moved > 0 {
-            let gone = gone.into_iter().map(|(old, _)| old).collect();
-            shard.delete(gone).await?;
+        self.redriven += moved;
+        self.skipped += free.len() as u64 - moved - left;
+        if !self.redrive.dry_run {
+            shard.apply_all(gone.into_iter().map(|(old, _)| old).collect()).await?;
         }
         failed.map_or(Ok(()), Err)
     }
 
+    /// Returns the command that only asks whether a job would be redriven with this delay.
+    fn dry_run(&self, delay: Duration) -> Redrive {
+        Redrive {
+            states: self.redrive.states.clone(),
+            delay,
+            spacing: self.redrive.spacing(),
+            ttl: self.redrive.ttl,
+            target: None,
+            dry_run: true,
+        }
+    }
+
     /// Returns the time from now until the next job of a redrive with a rate is due.
     fn delay(&self) -> Duration {
-        let moved = u32::try_from(self.total.redriven).unwrap_or(u32::MAX);
+        let moved = u32::try_from(self.redriven).unwrap_or(u32::MAX);
         self.redrive.spacing().saturating_mul(moved)
-    }
-
-    /// Returns whether a job can be moved to another shard, by the rule that a shard applies itself: a finished one
-    /// in one of the states that is more than a tombstone, and has not expired.
-    fn can_move(&self, job: &Job) -> bool {
-        let is_kept =
-            matches!(job.spec.retention_rule(true, limit::TOMBSTONE), RetentionRule::Record(_));
-        let is_late = self.would_expire(job, self.delay()) && self.redrive.ttl.is_none();
-        let is_meant = self.redrive.states.contains(&job.state) && job.state.is_terminal();
-        is_meant && (job.state == State::Dead || is_kept) && !is_late
-    }
-
-    /// Returns whether a job that is due after `delay` would have expired by then. This goes by the clock of this
-    /// server, because the shard returns the job without its time.
-    fn would_expire(&self, job: &Job, delay: Duration) -> bool {
-        job.expire_time.is_some_and(|expire| expire <= self.now.plus(delay))
-    }
-
-    /// Returns the expire time of a job that is due after `delay`.
-    fn expire(&self, job: &Job, delay: Duration) -> Option<When> {
-        match self.redrive.ttl {
-            Some(ttl) if self.would_expire(job, delay) => Some(When::After(delay + ttl)),
-            _ => job.expire_time.map(When::At),
-        }
     }
 
     fn is_owned_by(&self, topic: &TopicName, id: &JobId, shard: &Shard) -> bool {
         let key = JobKey { topic: topic.clone(), id: id.clone() };
         self.shards.owner(&key).is_some_and(|owner| owner.name() == shard.name())
-    }
-
-    /// Returns the index of the shard that owns an id.
-    fn owner(&self, topic: &TopicName, id: &JobId) -> Option<usize> {
-        self.shards.all().iter().position(|shard| self.is_owned_by(topic, id, shard))
     }
 }
 
@@ -419,17 +446,16 @@ impl RedriveJobs {
 }
 
 /// Builds the deletion of a job that was moved: a job that a client has enqueued under its id meanwhile stays.
-fn delete_of_moved(job: &Job) -> JobDeletion {
-    JobDeletion { key: job.key.clone(), finished: job.finish_time, deadline: None }
+fn delete_moved(job: &Job) -> JobRequest {
+    JobRequest::new(job.key.clone(), Command::Delete { finished: job.finish_time })
 }
 
 /// Builds the job under its new key, with fresh counters. A copy that another call has written is recognized as the
 /// same request; any other job under the key is left.
-fn copy_for_target(key: JobKey, job: Job, delay: Duration, expire: Option<When>) -> NewJob {
+fn copy_for_target(key: JobKey, MovingJob { job, delay, expire }: MovingJob) -> NewJob {
     let request = request_hash::redrive_request_code(&job);
-    NewJob {
+    let enqueue = Enqueue {
         retention: job.spec.retention_rule(true, limit::TOMBSTONE),
-        key,
         spec: job.spec,
         due: if delay.is_zero() { When::Now } else { When::After(delay) },
         priority: Some(job.priority),
@@ -440,7 +466,6 @@ fn copy_for_target(key: JobKey, job: Job, delay: Duration, expire: Option<When>)
         max_waiting: None,
         max_bytes: None,
         history: CarriedHistory { checkpoint: job.checkpoint, last_error: job.last_error }.boxed(),
-        durability: None,
-        deadline: None,
-    }
+    };
+    NewJob { key, enqueue: Box::new(enqueue) }
 }

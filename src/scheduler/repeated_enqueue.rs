@@ -1,19 +1,13 @@
 //! Enqueues under ids that servers made. Such an id was the answer to an earlier call, so its sender repeats that
 //! call, or changes its job. A repeat requests the job as it is; it changes nothing, under every policy.
 
-use std::collections::BTreeMap;
+use crate::domain::{Job, JobKey, OnConflict};
+use crate::shards::{Op, Shard};
 
-use futures::future::join_all;
-
-use crate::domain::{Job, JobKey, OnConflict, ShardName};
-use crate::shards::{self, Shard};
-
+use super::by_shard::ByShard;
 use super::enqueue::EnqueueResults;
 use super::request_hash::without_trace_headers;
 use super::{Draft, EnqueueError, Scheduler};
-
-/// Drafts by shard: their indexes, and the keys of their jobs.
-type DraftsByShard = BTreeMap<ShardName, (Shard, Vec<usize>, Vec<JobKey>)>;
 
 // === impl Scheduler ===
 
@@ -26,42 +20,37 @@ impl Scheduler {
         drafts: &mut [Draft],
         results: &mut EnqueueResults,
     ) {
-        let mut asked = DraftsByShard::new();
+        let mut asked = ByShard::new();
         for (index, draft) in drafts.iter().enumerate() {
             let Some(id) = draft.id.as_ref().filter(|_| may_change(draft)) else { continue };
             let key = JobKey { topic: draft.topic.clone(), id: id.clone() };
             if let Some(shard) = id.shard().and_then(|_| self.inner.shards.owner(&key)) {
-                let none = || (shard.clone(), Vec::new(), Vec::new());
-                let (_, indexes, keys) = asked.entry(shard.name().clone()).or_insert_with(none);
-                indexes.push(index);
-                keys.push(key);
+                asked.add(shard, (index, key), 0);
             }
         }
-        for (indexes, jobs) in join_all(asked.into_values().map(read_jobs)).await {
-            let jobs = match jobs {
-                Ok(jobs) => jobs,
-                Err(error) => {
-                    for index in indexes {
-                        let (id, error) = (drafts[index].id.clone(), error.clone());
-                        results[index] = Some(Err(EnqueueError::Store { error, id }));
-                    }
-                    continue;
+        let read = |shard: &Shard, keys: Vec<JobKey>| {
+            let shard = shard.clone();
+            async move {
+                let count = keys.len();
+                match shard.call(Op::Get, |store| store.get(keys, true)).await {
+                    Ok(jobs) => jobs.into_iter().map(Ok).collect(),
+                    Err(error) => vec![Err(error); count],
                 }
-            };
-            for (index, job) in indexes.into_iter().zip(jobs) {
-                if job.is_none_or(|job| is_repeat(&drafts[index], &job)) {
+            }
+        };
+        for (index, job) in asked.call(read).await {
+            match job {
+                Ok(job) if job.as_ref().is_none_or(|job| is_repeat(&drafts[index], job)) => {
                     drafts[index].on_conflict = OnConflict::Keep;
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    let id = drafts[index].id.clone();
+                    results[index] = Some(Err(EnqueueError::Store { error, id }));
                 }
             }
         }
     }
-}
-
-/// Reads the jobs with these keys, and returns them with the indexes of their drafts.
-async fn read_jobs(
-    (shard, indexes, keys): (Shard, Vec<usize>, Vec<JobKey>),
-) -> (Vec<usize>, shards::Result<Vec<Option<Job>>>) {
-    (indexes, shard.get(keys, true).await)
 }
 
 fn may_change(draft: &Draft) -> bool {

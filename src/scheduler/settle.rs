@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::engine::CrashMove;
+use crate::domain::engine::{Command, CrashMove, Extend, Settle};
 use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::ring::ShardState;
-use crate::domain::{Payload, Receipt, ShardName, Time, Token};
+use crate::domain::{Payload, Receipt, ShardName, Token};
 use crate::shards::{self, Shard, ShardError};
 use crate::store::{
-    Error, LeaseEvent, LeaseExtension, LeaseRef, LeaseRefusal, LeaseSettlement, NewJob,
-    RequestResult, SettleAction,
+    Error, JobRequest, LeaseEvent, LeaseRef, LeaseRefusal, RequestResult, SettleAction,
 };
 
-use super::{Draft, EnqueueError, Scheduler};
+use super::by_shard::ByShard;
+use super::{Draft, EnqueueError, Scheduler, WriteTerms};
 
 /// Item of an ack: ends an attempt with success.
 #[derive(Clone, Debug)]
@@ -87,23 +87,25 @@ impl Scheduler {
     /// after the lease was checked; those without are part of the ack.
     pub async fn ack(&self, items: Vec<AckItem>) -> Vec<SettleResult> {
         let scheduler = self.clone();
-        Scheduler::run_to_completion(async move { scheduler.ack_all(items).await }).await
-    }
-
-    async fn ack_all(&self, items: Vec<AckItem>) -> Vec<SettleResult> {
-        let split = self.split_by_shard(items, |item| &item.receipt);
-        split.call_shards(|shard, items| self.ack_on_shard(shard, items)).await
+        Scheduler::run_to_completion(async move {
+            let (split, mut results) = scheduler.split(items, |item| &item.receipt);
+            let settled = split.call(|shard, items| scheduler.ack_on_shard(shard, items)).await;
+            settled.for_each(|(index, settled)| results[index] = settled);
+            results
+        })
+        .await
     }
 
     /// Ends attempts without success; each result is for the item of its index.
     pub async fn nack(&self, items: Vec<NackItem>) -> Vec<SettleResult> {
         let scheduler = self.clone();
-        Scheduler::run_to_completion(async move { scheduler.nack_all(items).await }).await
-    }
-
-    async fn nack_all(&self, items: Vec<NackItem>) -> Vec<SettleResult> {
-        let split = self.split_by_shard(items, |item| &item.receipt);
-        split.call_shards(|shard, items| self.nack_on_shard(shard, items)).await
+        Scheduler::run_to_completion(async move {
+            let (split, mut results) = scheduler.split(items, |item| &item.receipt);
+            let settled = split.call(|shard, items| scheduler.nack_on_shard(shard, items)).await;
+            settled.for_each(|(index, settled)| results[index] = settled);
+            results
+        })
+        .await
     }
 
     /// Moves deadlines of leases; each result is for the item of its index. Nothing is done after `until`.
@@ -112,8 +114,29 @@ impl Scheduler {
         items: Vec<ExtendItem>,
         until: Option<Instant>,
     ) -> Vec<SettleResult> {
-        let split = self.split_by_shard(items, |item| &item.receipt);
-        split.call_shards(|shard, items| self.extend_on_shard(shard, items, until)).await
+        let (split, mut results) = self.split(items, |item| &item.receipt);
+        let extended = split.call(|shard, items| self.extend_on_shard(shard, items, until)).await;
+        extended.for_each(|(index, extended)| results[index] = extended);
+        results
+    }
+
+    /// Splits items by the shards of their receipts, and returns results for all, which are those of the items whose shard is
+    /// not configured here.
+    fn split<I>(
+        &self,
+        items: Vec<I>,
+        receipt: impl Fn(&I) -> &Receipt,
+    ) -> (ByShard<'_, I>, Vec<SettleResult>) {
+        let count = items.len();
+        let mut results = vec![Err(SettleError::NotFound); count];
+        let mut split = ByShard::new();
+        for (index, item) in items.into_iter().enumerate() {
+            match self.shard(&receipt(&item).shard) {
+                Ok(shard) => split.add(shard, (index, item), count - index - 1),
+                Err(error) => results[index] = Err(error.into()),
+            }
+        }
+        (split, results)
     }
 
     async fn ack_on_shard(&self, shard: &Shard, mut items: Vec<AckItem>) -> Vec<SettleResult> {
@@ -125,22 +148,22 @@ impl Scheduler {
             }
         };
         let room = items.len();
-        let (mut receipts, mut settles) = (Vec::with_capacity(room), Vec::with_capacity(room));
+        let (mut receipts, mut acks) = (Vec::with_capacity(room), Vec::with_capacity(room));
         for (item, refused) in items.into_iter().zip(&refused) {
             if refused.is_none() {
                 let follow_up = |draft| {
-                    let job = self.with_new_id(shard, draft);
-                    let max_bytes = self.only_counted(&job.key.topic);
-                    NewJob { max_bytes, ..job }.into_command()
+                    let mut job = self.with_new_id(shard, draft);
+                    job.enqueue.max_bytes = self.only_counted(&job.key.topic);
+                    job
                 };
                 let follow_ups = item.follow_ups.into_iter().map(follow_up).collect();
-                let end = SettleAction::Ack { result: item.result, follow_ups };
-                let (lease, owner) = (lease_ref(&item.receipt), item.receipt.owner);
-                settles.push(LeaseSettlement { lease, owner, action: end, deadline: None });
+                let action = SettleAction::Ack { result: item.result, follow_ups };
+                acks.push(settle_request(&item.receipt, action));
                 receipts.push(item.receipt);
             }
         }
-        let settled = self.settle_on(shard, &receipts, settles).await;
+        let settled = shard.apply(acks).await;
+        self.note_settled(shard, &receipts, &settled);
         self.count_acks(&receipts, &settled);
         let mut settled = settled.into_iter().map(settle_result);
         let answer = |refused: Option<SettleError>| match refused {
@@ -150,24 +173,19 @@ impl Scheduler {
         refused.into_iter().map(answer).collect()
     }
 
-    /// Ends the leases of these receipts, and notifies the streams that have them.
-    async fn settle_on(
+    /// Notifies the streams that have the leases of these receipts, which were settled with these results.
+    fn note_settled(
         &self,
         shard: &Shard,
         receipts: &[Receipt],
-        settles: Vec<LeaseSettlement>,
-    ) -> Vec<shards::Result<RequestResult>> {
-        if settles.is_empty() {
-            return Vec::new();
-        }
-        let settled = shard.settle(settles).await;
+        settled: &[shards::Result<RequestResult>],
+    ) {
         let (mut taken, mut left) = (Vec::with_capacity(receipts.len()), Vec::new());
-        for (receipt, answer) in receipts.iter().zip(&settled) {
+        for (receipt, answer) in receipts.iter().zip(settled) {
             if answer.is_ok() { taken.push(receipt) } else { left.push(receipt) }
         }
         self.mark_unconfirmed(shard, left);
         self.notify_settled(shard, taken);
-        settled
     }
 
     /// Writes follow-ups of items whose lease is live, all items together, and takes them out of the items: those
@@ -219,7 +237,9 @@ impl Scheduler {
     ) {
         let wanted = follow_ups.into_iter().filter(|(index, _)| refused[*index].is_none());
         let (whose, drafts): (Vec<usize>, Vec<Draft>) = wanted.unzip();
-        for (index, written) in whose.into_iter().zip(self.enqueue_follow_ups(drafts).await) {
+        for (index, written) in
+            whose.into_iter().zip(self.enqueue(drafts, WriteTerms::of_follow_ups()).await)
+        {
             if let Err(error) = written
                 && !matches!(error, EnqueueError::AlreadyExists { .. })
             {
@@ -231,12 +251,12 @@ impl Scheduler {
     async fn nack_on_shard(&self, shard: &Shard, items: Vec<NackItem>) -> Vec<SettleResult> {
         let (receipts, causes): (Vec<Receipt>, Vec<LeaseEndCause>) =
             items.into_iter().map(|item| (item.receipt, item.cause)).unzip();
-        let settle = |(receipt, cause): (&Receipt, &LeaseEndCause)| {
-            let end = (cause.clone(), CrashMove::None);
-            self.settle_unacked(lease_ref(receipt), receipt.owner, end, None)
+        let nack = |(receipt, cause): (&Receipt, &LeaseEndCause)| {
+            let topic = &receipt.key.topic;
+            settle_request(receipt, self.unacked(topic, cause.clone(), CrashMove::None))
         };
-        let settles = receipts.iter().zip(&causes).map(settle).collect();
-        let results = self.settle_on(shard, &receipts, settles).await;
+        let results = shard.apply(receipts.iter().zip(&causes).map(nack).collect()).await;
+        self.note_settled(shard, &receipts, &results);
         for ((receipt, cause), result) in receipts.iter().zip(&causes).zip(&results) {
             if let Ok(applied) = result {
                 let policy = self.retry_policy(&receipt.key.topic, None);
@@ -320,25 +340,34 @@ impl Scheduler {
         items: Vec<ExtendItem>,
         until: Option<Instant>,
     ) -> Vec<SettleResult> {
-        let extend = |item: &ExtendItem| LeaseExtension {
-            lease: lease_ref(&item.receipt),
-            duration: item.duration,
-            progress: item.progress.clone(),
-            checkpoint: item.checkpoint.clone(),
-            outage_expiry: None,
-            write_deadline: until,
-        };
-        let extended = shard.extend(items.iter().map(extend).collect()).await;
-        let answer =
-            |(item, extended): (&ExtendItem, shards::Result<Result<Time, LeaseRefusal>>)| {
-                let deadline = extended??;
-                let Receipt { stream, token, .. } = item.receipt;
-                let (own, tokens) = (self.inner.replica.nonce, vec![token]);
-                self.notify_stream(shard, own, LeaseEvent::Extended { stream, tokens, deadline });
-                Ok(())
+        let extend = |item: &ExtendItem| {
+            let extend = Extend {
+                token: item.receipt.token,
+                duration: item.duration,
+                progress: item.progress.clone(),
+                checkpoint: item.checkpoint.clone(),
+                outage_expiry: None,
             };
+            let request = JobRequest::new(item.receipt.key.clone(), Command::Extend(extend));
+            JobRequest { deadline: until, ..request }
+        };
+        let extended = shard.apply(items.iter().map(extend).collect()).await;
+        let answer = |(item, extended): (&ExtendItem, shards::Result<RequestResult>)| {
+            let deadline = extended?.extend_result()?;
+            let Receipt { stream, token, .. } = item.receipt;
+            let hint = LeaseEvent::Extended { stream, tokens: vec![token], deadline };
+            self.notify_stream(shard, self.inner.replica.nonce, hint);
+            Ok(())
+        };
         items.iter().zip(extended).map(answer).collect()
     }
+}
+
+/// Builds the request that ends the lease of a receipt.
+fn settle_request(receipt: &Receipt, action: SettleAction) -> JobRequest {
+    let settle = Settle { token: receipt.token, deadline: None, action };
+    let request = JobRequest::new(receipt.key.clone(), Command::Settle(settle));
+    JobRequest { owner: receipt.owner, ..request }
 }
 
 fn settle_result(answer: shards::Result<RequestResult>) -> SettleResult {

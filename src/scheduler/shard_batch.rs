@@ -8,12 +8,13 @@ use rand::Rng as _;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
+use crate::domain::engine::{CommandReply, EnqueueCommandReply, NewJob};
 use crate::domain::{Durability, EnqueueOutcome, JobKey, OnConflict, ShardName, State, TopicName};
 use crate::shards::{self, Shard, ShardError};
-use crate::store::{self, NewJob, NotWrittenReason, WritePrecondition, WriteResult};
+use crate::store::{self, JobRequest, NotWrittenReason, RequestResult, WritePrecondition};
 
 use super::evictions::{MadeRoom, PastRounds};
-use super::{AcceptedJob, EnqueueError, Scheduler};
+use super::{AcceptedJob, EnqueueError, Scheduler, WriteTerms};
 
 /// First and longest pause before a write of unknown outcome is retried.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -23,11 +24,22 @@ pub(super) struct ShardBatch {
     pub(super) shard: Shard,
     /// True if the server made the ids, so that another shard may take the jobs under other ids.
     is_movable: bool,
-    /// True if the limits of topics hold for the jobs: not for follow-ups, whose Ack must not fail for them.
-    is_limited: bool,
+    terms: WriteTerms,
     indexes: Vec<usize>,
     jobs: Vec<NewJob>,
 }
+
+/// Outcome of one write of a batch.
+enum WriteOutcome {
+    /// The shard has answered for each job.
+    Answered(WriteResults),
+    /// The jobs may have been written: this write, or one before it, got no definite answer.
+    Unknown(ShardError),
+    Refused(WriteRefusal),
+}
+
+/// Results of the jobs of a batch, in their order.
+type WriteResults = Vec<shards::Result<RequestResult>>;
 
 /// Reason why a shard has not taken a batch.
 enum WriteRefusal {
@@ -48,16 +60,42 @@ enum WriteRefusal {
 /// Results of a batch, with their indexes in the call.
 type BatchResults = (Vec<usize>, Vec<Result<AcceptedJob, EnqueueError>>);
 
-/// Shards on which a topic of a batch had no room.
+/// Way of a batch from shard to shard, and what it has come to.
 #[derive(Default)]
-struct FullShards(Vec<Shard>);
+struct BatchMoves {
+    results: BatchResults,
+    /// Shards that have refused it, and the reason of the first one.
+    tried: Vec<ShardName>,
+    first: Option<WriteRefusal>,
+    /// Shards on which a topic had no room.
+    full: Vec<Shard>,
+    past: PastRounds,
+    /// Jobs of a full topic that are written, by their places in the results.
+    places: HashMap<JobKey, usize>,
+}
 
-// === impl FullShards ===
+// === impl BatchMoves ===
 
-impl FullShards {
-    fn add(&mut self, shard: &Shard) {
-        if !self.0.iter().any(|full| full.index() == shard.index()) {
-            self.0.push(shard.clone());
+impl BatchMoves {
+    /// Adds the answers of a shard to a batch; returns the jobs for which their topics had no room there, if any.
+    fn add_answers(&mut self, run: ShardBatch, written: WriteResults) -> Option<ShardBatch> {
+        let (done, rest, keys) = run.split_full(written);
+        if !done.0.is_empty() {
+            self.past = PastRounds::default();
+        }
+        self.places.extend(keys.into_iter().zip(self.results.0.len()..));
+        extend(&mut self.results, done);
+        let rest = rest?;
+        if !self.full.iter().any(|full| full.index() == rest.shard.index()) {
+            self.full.push(rest.shard.clone());
+        }
+        Some(rest)
+    }
+
+    /// Marks the jobs of this call that have left their topics again, for others of it.
+    fn mark_expired(&mut self, left: &[JobKey]) {
+        for place in left.iter().filter_map(|key| self.places.get(key)) {
+            self.results.1[*place].iter_mut().for_each(|job| job.state = State::Expired);
         }
     }
 }
@@ -66,9 +104,14 @@ impl FullShards {
 
 impl ShardBatch {
     /// Creates an empty batch with room for `jobs` jobs.
-    pub(super) fn new(shard: Shard, moves: bool, is_limited: bool, jobs: usize) -> ShardBatch {
+    pub(super) fn new(
+        shard: Shard,
+        is_movable: bool,
+        terms: WriteTerms,
+        jobs: usize,
+    ) -> ShardBatch {
         let (indexes, jobs) = (Vec::with_capacity(jobs), Vec::with_capacity(jobs));
-        ShardBatch { shard, is_movable: moves, is_limited, indexes, jobs }
+        ShardBatch { shard, is_movable, terms, indexes, jobs }
     }
 
     pub(super) fn push(&mut self, index: usize, job: NewJob) {
@@ -81,55 +124,96 @@ impl ShardBatch {
     /// request, so a write that replaces could replace its successor. Under ids that the server made lies only what
     /// it has written.
     fn is_repeatable(&self, within: Duration) -> bool {
-        let keeps = |job: &NewJob| match job.on_conflict {
+        let keeps = |job: &NewJob| match job.enqueue.on_conflict {
             OnConflict::Keep => true,
-            OnConflict::Reject => job.request_code.is_some(),
+            OnConflict::Reject => job.enqueue.request_code.is_some(),
             OnConflict::Replace | OnConflict::Reschedule => false,
         };
         let is_found = |job: &NewJob| {
-            job.precondition == WritePrecondition::SameJob || job.retention.duration() >= within
+            job.enqueue.precondition == WritePrecondition::SameJob
+                || job.enqueue.retention.duration() >= within
         };
         self.is_movable || self.jobs.iter().all(|job| keeps(job) && is_found(job))
     }
 
-    /// Returns the jobs to write; `again`: they may have been written before. Repeats under ids of clients are
-    /// recognized by their records.
-    fn jobs_to_write(&self, again: bool) -> Vec<NewJob> {
-        let mut jobs = self.jobs.clone();
-        if again && self.is_movable {
-            let own = |job: &mut NewJob| {
-                (job.precondition, job.on_conflict) = (WritePrecondition::SameJob, OnConflict::Keep)
-            };
-            jobs.iter_mut().for_each(own);
-        }
-        jobs
+    /// Returns the requests to write the jobs; `again`: they may have been written before. Repeats under ids of clients
+    /// are recognized by their records.
+    fn requests(&self, again: bool) -> Vec<JobRequest> {
+        let WriteTerms { asked, until, .. } = self.terms;
+        let request = |job: &NewJob| {
+            let mut job = job.clone();
+            if again && self.is_movable {
+                job.enqueue.precondition = WritePrecondition::SameJob;
+                job.enqueue.on_conflict = OnConflict::Keep;
+            }
+            JobRequest { durability: asked, deadline: until, ..JobRequest::from(job) }
+        };
+        self.jobs.iter().map(request).collect()
     }
 
     /// Gives jobs that may be written twice a request, if they have none: the second write recognizes the job of the
     /// first one as its own, even if it was deleted in between.
     fn assign_requests(&mut self) {
         let unnamed = |job: &&mut NewJob| {
-            job.request_code.is_none()
-                && job.on_conflict == OnConflict::Keep
-                && job.precondition == WritePrecondition::Anything
+            job.enqueue.request_code.is_none()
+                && job.enqueue.on_conflict == OnConflict::Keep
+                && job.enqueue.precondition == WritePrecondition::Anything
         };
         if !self.is_movable {
-            let name = |job: &mut NewJob| job.request_code = Some(rand::rng().random());
+            let name = |job: &mut NewJob| job.enqueue.request_code = Some(rand::rng().random());
             self.jobs.iter_mut().filter(unnamed).for_each(name);
+        }
+    }
+
+    /// Returns the refusal of jobs that request a durability which the shard cannot reach.
+    fn unsupported(&self) -> Option<WriteRefusal> {
+        let reached = self.shard.write_durability().max;
+        let asked = self.terms.asked.filter(|&asked| asked > reached)?;
+        Some(WriteRefusal::Unsupported { shard: self.shard.name().clone(), asked, reached })
+    }
+
+    /// Returns the outcome of a write that has ended; `None`: it got no answer in time. `unknown`: error of an earlier
+    /// write that may have been executed.
+    fn outcome(&self, written: Option<WriteResults>, unknown: Option<ShardError>) -> WriteOutcome {
+        let Some(written) = written else {
+            let by_default = self.shard.write_durability().by_default;
+            return match self.terms.asked.filter(|&asked| asked > by_default) {
+                Some(asked) => WriteOutcome::Refused(WriteRefusal::Unconfirmed { asked }),
+                None => WriteOutcome::Unknown(ShardError::unknown(
+                    self.shard.name(),
+                    "no answer in time",
+                )),
+            };
+        };
+        match (shard_result(&self.shard, written), unknown) {
+            (Ok(written), _)
+                if self.is_movable && written.iter().flatten().all(is_rejected_by_drain) =>
+            {
+                let why = "the shard is draining and nothing was written";
+                let error = ShardError::unavailable(self.shard.name(), why);
+                WriteOutcome::Refused(WriteRefusal::Failed(error))
+            }
+            (Ok(mut written), unknown) => {
+                if unknown.is_some() && self.is_movable {
+                    written.iter_mut().flatten().for_each(report_as_created);
+                }
+                WriteOutcome::Answered(written)
+            }
+            (Err(error), _) if error.outcome_unknown() => WriteOutcome::Unknown(error),
+            // The outcome stays unknown, whatever a retry returns.
+            (Err(_), Some(unknown)) => WriteOutcome::Unknown(unknown),
+            (Err(error), None) => WriteOutcome::Refused(WriteRefusal::Failed(error)),
         }
     }
 
     /// Splits the jobs for which their topics have no room from the others, which get their results; their keys are
     /// returned if there are jobs of both kinds.
-    fn split_full(
-        self,
-        written: Vec<shards::Result<WriteResult>>,
-    ) -> (BatchResults, Option<ShardBatch>, Vec<JobKey>) {
+    fn split_full(self, written: WriteResults) -> (BatchResults, Option<ShardBatch>, Vec<JobKey>) {
         if !written.iter().any(is_topic_full) {
             return (self.answer(written), None, Vec::new());
         }
         let (shard, jobs) = (&self.shard, self.jobs.len());
-        let batch = || ShardBatch::new(shard.clone(), self.is_movable, self.is_limited, jobs);
+        let batch = || ShardBatch::new(shard.clone(), self.is_movable, self.terms, jobs);
         let (mut done, mut done_results, mut full) = (batch(), Vec::new(), batch());
         for ((index, job), written) in self.indexes.into_iter().zip(self.jobs).zip(written) {
             if is_topic_full(&written) {
@@ -152,10 +236,10 @@ impl ShardBatch {
         topics
     }
 
-    fn answer(self, written: Vec<shards::Result<WriteResult>>) -> BatchResults {
-        let (shard, moves) = (&self.shard, self.is_movable);
-        let answer = |(job, written): (NewJob, shards::Result<WriteResult>)| match written {
-            Ok(written) => accepted_job(shard, moves, job, written),
+    fn answer(self, written: WriteResults) -> BatchResults {
+        let (shard, moves, asked) = (&self.shard, self.is_movable, self.terms.asked);
+        let answer = |(job, written): (NewJob, shards::Result<RequestResult>)| match written {
+            Ok(written) => accepted_job((shard, moves, asked), job, &written),
             Err(error) => Err(WriteRefusal::Failed(error).error(job, moves)),
         };
         let results = self.jobs.into_iter().zip(written).map(answer);
@@ -172,76 +256,101 @@ impl ShardBatch {
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Writes a batch on its shard, or on another one if it may move.
-    pub(super) async fn write(
-        &self,
-        mut run: ShardBatch,
-        asked: Option<Durability>,
-        until: Option<Instant>,
-    ) -> BatchResults {
+    /// Writes a batch on its shard, again and again while that may have been done already, or on another one if it may
+    /// move.
+    pub(super) async fn write(&self, mut run: ShardBatch) -> BatchResults {
+        let retry_max = self.inner.shards.timeouts().retry_max;
         // The shard may leave the ring some time after it has begun to drain.
-        let last = Instant::now() + self.inner.shards.timeouts().retry_max;
-        let until = until.map(|until| until.min(last));
-        for job in &mut run.jobs {
-            (job.durability, job.deadline) = (asked, until);
-        }
+        let last = Instant::now() + retry_max;
+        run.terms.until = run.terms.until.map(|until| until.min(last));
         self.set_limits(&mut run);
-        if until.is_some() {
+        if run.terms.until.is_some() {
             run.assign_requests();
         }
-        let (mut tried, mut first): (Vec<ShardName>, Option<WriteRefusal>) = (Vec::new(), None);
-        let (mut results, mut full, mut past) =
-            (BatchResults::default(), FullShards::default(), PastRounds::default());
-        // Jobs of a full topic that are written, by their places in the results.
-        let mut places: HashMap<JobKey, usize> = HashMap::new();
+        let mut moves = BatchMoves::default();
+        // Error of a write on this shard that may have been executed, and the pauses before it is repeated.
+        let (mut unknown, mut pauses) = (None, Backoff::new(PAUSES.0, PAUSES.1));
         loop {
-            let refusal = match self.write_on_shard(&run, asked, until).await {
-                Ok(written) => {
-                    let (done, rest, keys) = run.split_full(written);
-                    if !done.0.is_empty() {
-                        past = PastRounds::default();
+            let until = run.terms.until;
+            let outcome = match run.unsupported().filter(|_| unknown.is_none()) {
+                Some(refusal) => WriteOutcome::Refused(refusal),
+                None => {
+                    let write = run.shard.apply(run.requests(unknown.is_some()));
+                    let written = match until {
+                        Some(until) => tokio::time::timeout_at(until, write).await.ok(),
+                        None => Some(write.await),
+                    };
+                    run.outcome(written, unknown.take())
+                }
+            };
+            let refusal = match outcome {
+                WriteOutcome::Answered(written) => {
+                    self.count_enqueued(&run, &written);
+                    match moves.add_answers(run, written) {
+                        Some(rest) => run = rest,
+                        None => return moves.results,
                     }
-                    places.extend(keys.into_iter().zip(results.0.len()..));
-                    extend(&mut results, done);
-                    let Some(rest) = rest else { return results };
-                    run = rest;
-                    full.add(&run.shard);
                     WriteRefusal::TopicFull
                 }
-                Err(refusal) => refusal,
-            };
-            tried.push(run.shard.name().clone());
-            let is_full = matches!(refusal, WriteRefusal::TopicFull);
-            let may_move = run.is_movable && refusal.is_shard_specific();
-            let next = self.inner.shards.pick_for_new_jobs(run.jobs.len(), &tried);
-            if let Some(next) = next.filter(|_| may_move) {
-                tracing::debug!(
-                    from = %run.shard.name(), to = %next.name(),
-                    "a shard failed or refused; its new jobs go to another shard"
-                );
-                self.move_batch(&mut run, next);
-                first.get_or_insert(refusal);
-                continue;
-            }
-            // Room is made on one shard for all that is left, not on each in turn.
-            let left = if may_move || is_full {
-                self.make_room(&mut run, &full, &mut past).await
-            } else {
-                None
-            };
-            let Some(left) = left else {
-                // Without a move, whatever the errors of the shards before were: on this one it may have been written.
-                let refusal = if may_move { first.unwrap_or(refusal) } else { refusal };
-                if matches!(refusal, WriteRefusal::TopicFull) {
-                    self.count_refused(&run);
+                WriteOutcome::Unknown(error) => {
+                    let pause = run.shard.pause_before_retry(pauses.next_delay());
+                    if let Some(until) = until.filter(|_| run.is_repeatable(retry_max))
+                        && tokio::time::timeout_at(until, pause).await.is_ok()
+                    {
+                        unknown = Some(error);
+                        continue;
+                    }
+                    WriteRefusal::Failed(error)
                 }
-                extend(&mut results, run.refuse(&refusal));
-                return results;
+                WriteOutcome::Refused(refusal) => refusal,
             };
-            for place in left.iter().filter_map(|key| places.get(key)) {
-                results.1[*place].iter_mut().for_each(|job| job.state = State::Expired);
+            match self.move_or_make_room(run, refusal, &mut moves).await {
+                Some(moved) => run = moved,
+                None => return moves.results,
             }
+            pauses.reset();
         }
+    }
+
+    /// Returns the batch after its shard has refused it: moved to another one, or with room made for it. `None`: neither is
+    /// possible, and its jobs are refused.
+    async fn move_or_make_room(
+        &self,
+        mut run: ShardBatch,
+        refusal: WriteRefusal,
+        moves: &mut BatchMoves,
+    ) -> Option<ShardBatch> {
+        moves.tried.push(run.shard.name().clone());
+        let is_full = matches!(refusal, WriteRefusal::TopicFull);
+        let may_move = run.is_movable && refusal.is_shard_specific();
+        let next = self.inner.shards.pick_for_new_jobs(run.jobs.len(), &moves.tried);
+        if let Some(next) = next.filter(|_| may_move) {
+            tracing::debug!(
+                from = %run.shard.name(), to = %next.name(),
+                "a shard failed or refused; its new jobs go to another shard"
+            );
+            self.move_batch(&mut run, next);
+            moves.first.get_or_insert(refusal);
+            return Some(run);
+        }
+        // Room is made on one shard for all that is left, not on each in turn.
+        let left = if may_move || is_full {
+            self.make_room(&mut run, &moves.full, &mut moves.past).await
+        } else {
+            None
+        };
+        let Some(left) = left else {
+            // Without a move, whatever the errors of the shards before were: on this one it may have been written.
+            let first = moves.first.take().filter(|_| may_move);
+            let refusal = first.unwrap_or(refusal);
+            if matches!(refusal, WriteRefusal::TopicFull) {
+                self.count_refused(&run);
+            }
+            extend(&mut moves.results, run.refuse(&refusal));
+            return None;
+        };
+        moves.mark_expired(&left);
+        Some(run)
     }
 
     /// Gives the jobs of a batch new ids of another shard.
@@ -255,10 +364,11 @@ impl Scheduler {
 
     /// Gives each job of a batch the limits of its topic on the shard.
     fn set_limits(&self, run: &mut ShardBatch) {
-        let ShardBatch { shard, is_limited, jobs, .. } = run;
+        let ShardBatch { shard, terms, jobs, .. } = run;
+        let are_limited = terms.are_limited();
         for same in jobs.chunk_by_mut(|a, b| a.key.topic == b.key.topic) {
             let limits = self.topic_limits(&same[0].key.topic, shard);
-            same.iter_mut().for_each(|job| limits.apply_to(job, *is_limited));
+            same.iter_mut().for_each(|job| limits.apply_to(&mut job.enqueue, are_limited));
         }
     }
 
@@ -274,11 +384,11 @@ impl Scheduler {
     async fn make_room(
         &self,
         run: &mut ShardBatch,
-        full: &FullShards,
+        full: &[Shard],
         past: &mut PastRounds,
     ) -> Option<Vec<JobKey>> {
         let topics = run.topics();
-        for shard in &full.0 {
+        for shard in full {
             let (mut is_made, mut keys, mut unlimited) = (false, Vec::new(), Vec::new());
             for topic in topics.keys() {
                 let jobs = run.jobs.iter().enumerate().filter(|(_, job)| job.key.topic == *topic);
@@ -296,75 +406,18 @@ impl Scheduler {
                 } else {
                     self.set_limits(run);
                 }
-                unlimited.into_iter().for_each(|place| run.jobs[place].lift_limits());
+                unlimited.into_iter().for_each(|place| run.jobs[place].enqueue.lift_limits());
                 return Some(keys);
             }
         }
         None
     }
 
-    /// Writes a batch on its shard, again and again while that may have been done already.
-    async fn write_on_shard(
-        &self,
-        run: &ShardBatch,
-        asked: Option<Durability>,
-        until: Option<Instant>,
-    ) -> Result<Vec<shards::Result<WriteResult>>, WriteRefusal> {
-        let reach = run.shard.write_durability();
-        if let Some(asked) = asked.filter(|&asked| asked > reach.max) {
-            let shard = run.shard.name().clone();
-            return Err(WriteRefusal::Unsupported { shard, asked, reached: reach.max });
-        }
-        let awaited = asked.filter(|&asked| asked > reach.by_default);
-        let repeats = self.inner.shards.timeouts().retry_max;
-        let repeat_until = until.filter(|_| run.is_repeatable(repeats));
-        let (mut pauses, mut unknown) = (Backoff::new(PAUSES.0, PAUSES.1), None);
-        loop {
-            let jobs = run.jobs_to_write(unknown.is_some());
-            let answer = in_time(until, &run.shard, run.shard.enqueue(jobs)).await;
-            let answer = answer.map(|written| shard_result(&run.shard, written));
-            let error = match answer.or_else(|late| awaited.map_or(Ok(Err(late)), Err)) {
-                Err(asked) => return Err(WriteRefusal::Unconfirmed { asked }),
-                Ok(Ok(written))
-                    if run.is_movable && written.iter().flatten().all(is_rejected_by_drain) =>
-                {
-                    let why = "the shard is draining and nothing was written";
-                    return Err(WriteRefusal::Failed(ShardError::unavailable(
-                        run.shard.name(),
-                        why,
-                    )));
-                }
-                Ok(Ok(mut written)) => {
-                    if unknown.is_some() && run.is_movable {
-                        written.iter_mut().flatten().for_each(report_as_created);
-                    }
-                    self.count_enqueued(run, &written);
-                    return Ok(written);
-                }
-                Ok(Err(error)) => error,
-            };
-            if error.outcome_unknown() {
-                unknown = Some(error);
-            } else if unknown.is_none() {
-                return Err(WriteRefusal::Failed(error));
-            }
-            // From here on the outcome is unknown, whatever a retry returns.
-            let pause = run.shard.pause_before_retry(pauses.next_delay());
-            let waited = match repeat_until {
-                Some(until) => tokio::time::timeout_at(until, pause).await.is_ok(),
-                None => false,
-            };
-            if let Some(error) = unknown.take_if(|_| !waited) {
-                return Err(WriteRefusal::Failed(error));
-            }
-        }
-    }
-
     /// Counts the jobs of a batch; those of the same topic and outcome, which is most, at once.
-    fn count_enqueued(&self, run: &ShardBatch, written: &[shards::Result<WriteResult>]) {
-        let outcome = |written: &shards::Result<WriteResult>| {
-            let written = written.as_ref().ok().filter(|written| written.not_written.is_none());
-            written.and_then(|written| written.outcome)
+    fn count_enqueued(&self, run: &ShardBatch, written: &[shards::Result<RequestResult>]) {
+        let outcome = |written: &shards::Result<RequestResult>| {
+            let written = written.as_ref().ok().map(RequestResult::enqueue_result);
+            written.filter(|written| written.not_written.is_none())?.outcome
         };
         let answers = run
             .jobs
@@ -430,23 +483,9 @@ fn extend(results: &mut BatchResults, more: BatchResults) {
     results.1.extend(more.1);
 }
 
-/// Returns the answer of `call`, or at `until` an error of unknown outcome.
-async fn in_time<T>(
-    until: Option<Instant>,
-    shard: &Shard,
-    call: impl Future<Output = T>,
-) -> Result<T, ShardError> {
-    let Some(until) = until else { return Ok(call.await) };
-    let late = |_| ShardError::unknown(shard.name(), "no answer in time");
-    tokio::time::timeout_at(until, call).await.map_err(late)
-}
-
 /// Returns a result per job, or one error for all: that of a job with unknown outcome, an unknown outcome if the
 /// shard failed after a part was written, or the first error if none was written.
-fn shard_result(
-    shard: &Shard,
-    written: Vec<shards::Result<WriteResult>>,
-) -> shards::Result<Vec<shards::Result<WriteResult>>> {
+fn shard_result(shard: &Shard, written: WriteResults) -> shards::Result<WriteResults> {
     let errors = || written.iter().filter_map(|written| written.as_ref().err());
     let (of_shard, is_written) =
         (errors().find(|error| error.error.is_shard_failure()), written.iter().any(Result::is_ok));
@@ -462,29 +501,33 @@ fn shard_result(
 }
 
 /// Returns whether nothing was written because the topic has no room on the shard.
-fn is_topic_full(written: &shards::Result<WriteResult>) -> bool {
-    matches!(written, Ok(written) if written.not_written == Some(NotWrittenReason::TopicFull))
+fn is_topic_full(written: &shards::Result<RequestResult>) -> bool {
+    let is_full = |reason| reason == Some(NotWrittenReason::TopicFull);
+    written.as_ref().is_ok_and(|written| is_full(written.enqueue_result().not_written))
 }
 
 /// Returns whether a retry found nothing, and no new job is written there any more.
-fn is_rejected_by_drain(written: &WriteResult) -> bool {
-    written.not_written == Some(NotWrittenReason::Draining)
+fn is_rejected_by_drain(written: &RequestResult) -> bool {
+    written.enqueue_result().not_written == Some(NotWrittenReason::Draining)
 }
 
 /// Reports CREATED, not UNCHANGED: a retry found the job that an earlier attempt of this call created.
-fn report_as_created(written: &mut WriteResult) {
-    if written.outcome == Some(EnqueueOutcome::Unchanged) && written.not_written.is_none() {
-        written.outcome = Some(EnqueueOutcome::Created);
+fn report_as_created(written: &mut RequestResult) {
+    let enqueued = written.enqueue_result();
+    if enqueued.outcome == Some(EnqueueOutcome::Unchanged) && enqueued.not_written.is_none() {
+        let outcome = Some(EnqueueOutcome::Created);
+        written.reply = CommandReply::Enqueued(EnqueueCommandReply { outcome, ..enqueued });
     }
 }
 
-/// Converts the result of a write; `made`: the server made the id, which the caller does not have yet.
+/// Converts the result of a write on `shard`; `made`: the server made the id, which the caller does not have yet; `asked`:
+/// the durability that the caller requests.
 fn accepted_job(
-    shard: &Shard,
-    made: bool,
+    (shard, made, asked): (&Shard, bool, Option<Durability>),
     job: NewJob,
-    written: WriteResult,
+    result: &RequestResult,
 ) -> Result<AcceptedJob, EnqueueError> {
+    let written = result.enqueue_result();
     match written.not_written {
         None => {}
         Some(NotWrittenReason::Draining) if made => {
@@ -501,17 +544,17 @@ fn accepted_job(
     }
     let key = job.key;
     let Some(outcome) = written.outcome else {
-        let other_job = job.on_conflict != OnConflict::Reject;
+        let other_job = job.enqueue.on_conflict != OnConflict::Reject;
         return Err(EnqueueError::AlreadyExists { key, state: written.state, other_job });
     };
-    if let Some(asked) = job.durability.filter(|&asked| asked > written.durability) {
+    if let Some(asked) = asked.filter(|&asked| asked > result.durability) {
         return Err(EnqueueError::DurabilityNotReached { asked, id: key.id });
     }
     Ok(AcceptedJob {
         id: key.id,
         outcome,
-        due: written.due,
-        durability: written.durability,
+        due: written.due.at,
+        durability: result.durability,
         shard: shard.name().clone(),
         state: written.state,
     })

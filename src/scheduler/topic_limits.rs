@@ -1,8 +1,8 @@
 //! Limits of topics: of their waiting jobs and of their bytes, and what happens beyond.
 
+use crate::domain::engine::Enqueue;
 use crate::domain::{OverflowPolicy, TopicName};
 use crate::shards::Shard;
-use crate::store::NewJob;
 
 use super::Scheduler;
 
@@ -30,7 +30,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns [`NewJob::max_bytes`] of a job that no limit holds back: it counts where its topic limits the bytes.
+    /// Returns [`Enqueue::max_bytes`] of a job that no limit holds back: it counts where its topic limits the bytes.
     pub(super) fn only_counted(&self, topic: &TopicName) -> Option<u64> {
         let policies = self.inner.policies.any()?;
         policies.settings(topic)?.max_stored_bytes.map(|_| u64::MAX)
@@ -48,7 +48,7 @@ impl Scheduler {
 
 impl TopicLimits {
     /// Gives the limits to a job of the topic. One that no limit holds back, `is_limited` false, is only counted.
-    pub(super) fn apply_to(self, job: &mut NewJob, is_limited: bool) {
+    pub(super) fn apply_to(self, job: &mut Enqueue, is_limited: bool) {
         (job.max_waiting, job.max_bytes) = (self.max_waiting, self.max_bytes);
         if !is_limited {
             job.lift_limits();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::domain::{TopicName, limit};
-use crate::shards::{self, Shard};
+use crate::shards::{self, Op, Shard};
 use crate::store::ShardTopicStats;
 
 use super::Scheduler;
@@ -83,7 +83,10 @@ async fn read_pages(
     let mut after: Option<TopicName> = None;
     loop {
         let begun = Instant::now();
-        let page = shard.topics(prefix.to_owned(), after, limit::CALL_JOBS_MAX).await?;
+        let prefix = prefix.to_owned();
+        let page = shard
+            .call(Op::Topics, |store| store.topics(prefix, after, limit::CALL_JOBS_MAX))
+            .await?;
         let names: Vec<TopicName> = page.into_iter().map(|topic| topic.name).collect();
         let (stats, pause_max) = match numbers {
             TopicNumbers::Counts => (shard.stats(names.clone()).await?, COUNT_PAUSE_MAX),

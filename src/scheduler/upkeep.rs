@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use crate::clock::Skew;
+use crate::domain::engine::{Command, Extend};
 use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::outage::{ExpiredLease, ExpiryDecision};
 use crate::domain::{Time, TopicName, limit};
-use crate::shards::{self, Shard};
+use crate::shards::{self, Op, Shard};
 use crate::store::{
-    LeaseEvent, LeaseExtension, LeaseQueryResult, LeaseRef, OutageExpiry, RunningLease,
+    JobRequest, LeaseEvent, LeaseQuery, LeaseQueryResult, OutageExpiry, RunningLease,
 };
 
 use super::{EndLeasesResult, Scheduler};
@@ -69,7 +70,8 @@ impl Scheduler {
     /// Errors of the store.
     pub async fn reap(&self, shard: &Shard) -> shards::Result<NextUpkeep> {
         let before = self.now();
-        let reaped = shard.overdue_leases(limit::CALL_JOBS_MAX).await?;
+        let overdue = LeaseQuery::Overdue { limit: limit::CALL_JOBS_MAX };
+        let reaped = shard.call(Op::Reap, |store| store.query_leases(overdue)).await?;
         let skew = Skew::measured(before, reaped.now, self.now());
         let (now, mut next) = (reaped.now, reaped.next_deadline);
         let ExpiredLeases { expired, unserved, in_grace: waiting } =
@@ -99,18 +101,20 @@ impl Scheduler {
         if waiting.is_empty() {
             return Ok(None);
         }
-        let extend = |(lease, lapsed, end): &(RunningLease, OutageExpiry, Time)| LeaseExtension {
-            lease: LeaseRef { key: lease.key.clone(), token: lease.token },
-            duration: Some(end.since(lapsed.served_since)),
-            progress: None,
-            checkpoint: None,
-            outage_expiry: Some(*lapsed),
-            write_deadline: None,
+        let extend = |(lease, lapsed, end): &(RunningLease, OutageExpiry, Time)| {
+            let extend = Extend {
+                token: lease.token,
+                duration: Some(end.since(lapsed.served_since)),
+                progress: None,
+                checkpoint: None,
+                outage_expiry: Some(*lapsed),
+            };
+            JobRequest::new(lease.key.clone(), Command::Extend(extend))
         };
-        let answers = shard.extend(waiting.iter().map(extend).collect()).await;
+        let answers = shard.apply(waiting.iter().map(extend).collect()).await;
         let (mut moved, mut failed): (Vec<(RunningLease, Time)>, _) = (Vec::new(), None);
         for ((lease, ..), answer) in waiting.into_iter().zip(answers) {
-            match answer {
+            match answer.map(|extended| extended.extend_result()) {
                 Ok(Ok(deadline)) => moved.push((lease, deadline)),
                 // The worker has settled or extended it meanwhile.
                 Ok(Err(_)) => {}
@@ -143,7 +147,7 @@ impl Scheduler {
     /// Errors of the store.
     pub async fn prune(&self, shard: &Shard) -> shards::Result<NextUpkeep> {
         let before = self.now();
-        let pruned = shard.prune(limit::CALL_JOBS_MAX).await?;
+        let pruned = shard.call(Op::Prune, |store| store.prune(limit::CALL_JOBS_MAX)).await?;
         Ok(NextUpkeep {
             next: pruned.next_due,
             skew: Skew::measured(before, pruned.now, self.now()),
@@ -160,7 +164,9 @@ impl Scheduler {
         shard: &Shard,
         after: Option<TopicName>,
     ) -> shards::Result<Option<TopicName>> {
-        let tidied = shard.prune_topics(after, limit::CALL_JOBS_MAX).await?;
+        let tidied = shard
+            .call(Op::PruneTopics, |store| store.prune_topics(after, limit::CALL_JOBS_MAX))
+            .await?;
         if !tidied.forgotten.is_empty() {
             let topics = tidied.forgotten.len();
             tracing::info!(shard = %shard.name(), topics, "removed topics without jobs");

@@ -236,7 +236,14 @@ where
             Some(()) = under_way.next() => {}
             batch = pending.next_batch(), if has_room => match batch {
                 Some(batch) if batch.waiters.is_empty() => {}
-                Some(batch) => under_way.push(start_call(batch, &call)),
+                Some(CallBatch { groups, items, waiters, .. }) => {
+                    let result = call(CallBatch::<I, O>::all(groups, items));
+                    // A panic in it fails this batch, and the loop goes on with the next one.
+                    let result = AssertUnwindSafe(result).catch_unwind();
+                    under_way.push(result.map(move |answers| {
+                        send_results(waiters, answers.unwrap_or_else(|_| panicked(items)));
+                    }));
+                }
                 None => break,
             },
             _ = checks.tick(), if !has_room && sheds => pending.refuse_all_late(),
@@ -245,21 +252,10 @@ where
     while under_way.next().await.is_some() {}
 }
 
-/// Starts the call of a batch. A panic in it fails this batch, and the loop goes on with the next one.
-fn start_call<I, O>(
-    batch: CallBatch<I, O>,
-    call: &BatchCall<I, O>,
-) -> impl Future<Output = ()> + use<I, O> {
-    let (waiters, items) = (batch.waiters, batch.items);
-    let result = call(CallBatch::<I, O>::all(batch.groups, items));
-    async move {
-        let answers = AssertUnwindSafe(result).catch_unwind().await;
-        let panicked = |_| {
-            tracing::error!("a store call panicked; its jobs are answered OUTCOME_UNKNOWN");
-            (0..items).map(|_| Err(Error::OutcomeUnknown("the call panicked".into()))).collect()
-        };
-        send_results(waiters, answers.unwrap_or_else(panicked));
-    }
+/// Returns the results of a call that panicked.
+fn panicked<O>(items: usize) -> CallResults<O> {
+    tracing::error!("a store call panicked; its jobs are answered OUTCOME_UNKNOWN");
+    (0..items).map(|_| Err(Error::OutcomeUnknown("the call panicked".into()))).collect()
 }
 
 /// Sends each caller its results. A caller that has gone is skipped: its items were applied all the same.

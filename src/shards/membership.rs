@@ -234,7 +234,8 @@ impl Shards {
         let (seen, gone) = (beat.seen_owners.clone(), beat.removed_owners.clone());
         let clock = self.inner.ring_state.clock.get();
         let sent = clock.map(Clock::now);
-        let shared_state = shard.heartbeat(beat).await.ok()?;
+        let beat = shard.call(Op::Heartbeat, |store| store.heartbeat(beat));
+        let shared_state = beat.await.ok()?;
         if let (Some(clock), Some(sent)) = (clock, sent) {
             shard.compare_clocks(Skew::at_least(sent, shared_state.now, clock.now()));
         }
@@ -296,7 +297,7 @@ impl Shards {
             if left.iter().all(|lease| lease.owner != owner) {
                 let beat =
                     Heartbeat { removed_owners: vec![owner], ..ring_state.heartbeat(owner, shard) };
-                let _ = shard.heartbeat(beat).await;
+                let _ = shard.call(Op::Heartbeat, |store| store.heartbeat(beat)).await;
             }
         };
         let shared = self.all().iter().filter(|shard| shard.is_shared() && !shard.is_down());

@@ -4,7 +4,7 @@
 //! - `round_robin`: placement of jobs with server-made ids
 //! - `shard`, `batcher`: one store, and the calls of many callers as one
 //! - `queue_delay`: refuses calls that wait too long for their turn
-//! - `forwarded`, `op`: verbs that go to the store unchanged, and the verbs by name
+//! - `op`: the verbs of a store by name
 //! - `health`: whether a shard can be used, and why not; a shard that does not answer costs its own callers a moment,
 //!   and others nothing
 //! - `timeouts`: time limits of calls
@@ -18,7 +18,6 @@ mod batcher;
 mod coalesced_read;
 mod error;
 mod fan_out;
-mod forwarded;
 mod health;
 mod membership;
 mod op;
@@ -46,6 +45,7 @@ pub use error::{Result, ShardError};
 pub use fan_out::{FanOut, PartialAnswers};
 pub use health::ShardHealth;
 pub use membership::RingAgreement;
+pub use op::Op;
 pub use round_robin::RUN_MAX;
 pub use shard::Shard;
 pub use timeouts::ShardTimeouts;

@@ -1,5 +1,7 @@
 //! Verbs of a store by name, for metrics, logs and health.
 
+use crate::domain::engine::Command;
+
 /// Access that a call needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
@@ -17,7 +19,7 @@ macro_rules! ops {
     ($($op:ident = $name:literal, $access:ident;)*) => {
         /// A verb of [`Store`](crate::store::Store).
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(super) enum Op { $(
+        pub enum Op { $(
             #[doc = concat!("`", $name, "`.")]
             $op,
         )* }
@@ -72,4 +74,24 @@ ops! {
     WritePolicies = "write_policies", Write;
     Policies = "policies", InternalRead;
     ForgetPolicies = "forget_policies", Write;
+}
+
+impl From<&Command> for Op {
+    /// Returns the verb of a command that a caller sends; `Prune` is the store's own.
+    fn from(command: &Command) -> Op {
+        match command {
+            Command::Enqueue(_) => Op::Enqueue,
+            Command::Settle(_) => Op::Settle,
+            Command::Unclaim(_) => Op::Unclaim,
+            Command::Extend(_) => Op::Extend,
+            Command::Detach { .. } => Op::Detach,
+            Command::Adopt(_) => Op::Adopt,
+            Command::Delete { .. } => Op::Delete,
+            Command::Purge(_) => Op::Purge,
+            Command::Reschedule { .. } => Op::Reschedule,
+            Command::Redrive(_) => Op::Redrive,
+            Command::Evict { .. } => Op::Evict,
+            Command::Prune => Op::Prune,
+        }
+    }
 }

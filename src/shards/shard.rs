@@ -10,15 +10,12 @@ use tokio::time::Instant;
 use crate::clock::Skew;
 use crate::domain::engine::Command;
 use crate::domain::ring::ShardState;
-use crate::domain::{
-    Durability, JobId, JobKey, ReceiptKey, ShardName, StreamId, Time, TopicName, limit,
-};
+use crate::domain::{Durability, JobId, JobKey, ReceiptKey, ShardName, StreamId, TopicName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
-    self, Claim, ClaimResult, DataLoss, Deleted, EventKind, GroupsQuery, JobRequest,
-    LeaseExtension, LeaseRefusal, LeaseSettlement, LeavingJobs, NewJob, PurgeBatch, RequestResult,
-    RoomQuery, RunningLease, ShardEvent, ShardGroupStats, ShardTopicStats, SharedState,
-    StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, WriteDurability, WriteResult,
+    self, Claim, ClaimResult, DataLoss, EventKind, JobRequest, LeaseQuery, LeaseRef, LeaseRefusal,
+    LeavingJobs, RequestResult, RoomQuery, RunningLease, ShardEvent, ShardTopicStats, SharedState,
+    StatsOptions, Store, StoreFuture, StoreInfo, StoreUsage, WriteDurability,
 };
 
 use super::batcher::{Batcher, CALLS_MAX, Patience};
@@ -103,7 +100,7 @@ impl Shard {
                 if op == Op::Enqueue {
                     requests.iter_mut().for_each(|request| limit_write(request, end));
                 }
-                Box::pin(async move { health.call_each(op, answer, requests).await })
+                Box::pin(async move { health.apply(op, answer, requests).await })
             })
         };
         let confirmed = limit::CONFIRMED_CALLS_MAX;
@@ -221,42 +218,71 @@ impl Shard {
         self.inner.store.subscribe(about)
     }
 
-    /// Writes jobs, in one call with all others that wait and request the same durability. Results are per job. Jobs with
-    /// a deadline are refused after a long wait; the others are those of an Ack, which must not fail for that.
-    pub async fn enqueue(&self, jobs: Vec<NewJob>) -> Vec<Result<WriteResult, ShardError>> {
-        // Admitted before the wait for the batch; the call of the batch is admitted once more.
-        let admitted = self.inner.monitor.admit(Op::Enqueue);
-        let asked = jobs.iter().filter_map(|job| job.durability).max();
-        if let Some(asked) = asked {
-            self.inner.monitor.note_durability(asked);
-        }
-        let batcher = &self.inner.enqueue[self.queue(asked)];
-        let patience = match jobs.iter().any(|job| job.deadline.is_some()) {
-            true => Patience::Limited,
-            false => Patience::Unlimited,
+    /// Applies commands of one kind, see [`Store::apply`]; results are per command. New jobs and settles are applied in one
+    /// call with all others that wait, new jobs with those that request the same durability. New jobs with a deadline are
+    /// refused after a long wait; the others are those of an Ack, which must not fail for that.
+    pub async fn apply(&self, requests: Vec<JobRequest>) -> Vec<Result<RequestResult, ShardError>> {
+        let Some(first) = requests.first() else { return Vec::new() };
+        let (op, monitor) = (Op::from(&first.command), &self.inner.monitor);
+        let applied = match self.batcher(op, &requests) {
+            None => monitor.apply(op, self.inner.timeouts.call, requests).await,
+            // Admitted before the wait for the batch; the call of the batch is admitted once more.
+            Some((batcher, patience)) => match monitor.admit(op) {
+                Ok(()) => batcher.call(requests, patience).await,
+                Err(error) => vec![Err(error); requests.len()],
+            },
         };
-        let queue = (batcher, patience);
-        let written = self.batch(admitted, queue, jobs, |applied| applied.to_write_result()).await;
-        if let Some(Err(ShardError { error: error @ store::Error::Overloaded(_), .. })) =
-            written.first()
+        // Refused before a call, whose errors the monitor counts.
+        if let (Op::Enqueue, Some(Err(error @ store::Error::Overloaded(_)))) = (op, applied.first())
         {
-            self.inner.metrics.error(Op::Enqueue.name(), error.reason());
+            self.inner.metrics.error(op.name(), error.reason());
         }
-        written
+        applied.into_iter().map(|applied| self.with_shard_name(applied)).collect()
     }
 
-    async fn batch<T>(
+    /// Applies commands as [`Shard::apply`] does, where one error fails them all.
+    ///
+    /// # Errors
+    /// The error that matters most, see [`all_or_worst_error`](store::all_or_worst_error).
+    pub async fn apply_all(
         &self,
-        admitted: store::Result<()>,
-        (batcher, patience): (&Batcher<JobRequest, RequestResult>, Patience),
-        items: Vec<impl Into<JobRequest>>,
-        answer: impl Fn(RequestResult) -> T,
-    ) -> Vec<Result<T, ShardError>> {
-        let answers = match admitted {
-            Ok(()) => batcher.call(items.into_iter().map(Into::into).collect(), patience).await,
-            Err(error) => items.iter().map(|_| Err(error.clone())).collect(),
-        };
-        answers.into_iter().map(|applied| self.with_shard_name(applied.map(&answer))).collect()
+        requests: Vec<JobRequest>,
+    ) -> Result<Vec<RequestResult>, ShardError> {
+        let applied = self.apply(requests).await.into_iter();
+        let applied = applied.map(|applied| applied.map_err(|failed| failed.error)).collect();
+        self.with_shard_name(store::all_or_worst_error(applied))
+    }
+
+    /// Applies commands as [`Shard::apply`] does, and returns how many were applied, see
+    /// [`count_done`](store::count_done).
+    ///
+    /// # Errors
+    /// Errors of the shard, and of single jobs if no command was applied.
+    pub async fn apply_counted(&self, requests: Vec<JobRequest>) -> Result<u64, ShardError> {
+        let applied = self.apply(requests).await.into_iter();
+        let applied = applied.map(|applied| applied.map_err(|failed| failed.error)).collect();
+        self.with_shard_name(store::count_done(applied))
+    }
+
+    /// Returns the batcher for commands of this kind, and the patience of their caller; `None`: each has a call of its own.
+    fn batcher(
+        &self,
+        op: Op,
+        requests: &[JobRequest],
+    ) -> Option<(&Batcher<JobRequest, RequestResult>, Patience)> {
+        match op {
+            Op::Settle => Some((&self.inner.settle, Patience::Unlimited)),
+            Op::Enqueue => {
+                let asked = requests.iter().filter_map(|request| request.durability).max();
+                if let Some(asked) = asked {
+                    self.inner.monitor.note_durability(asked);
+                }
+                let is_limited = requests.iter().any(|request| request.deadline.is_some());
+                let patience = if is_limited { Patience::Limited } else { Patience::Unlimited };
+                Some((&self.inner.enqueue[self.queue(asked)], patience))
+            }
+            _ => None,
+        }
     }
 
     /// Returns the index of the batcher for the requested durability.
@@ -268,37 +294,17 @@ impl Shard {
         }
     }
 
-    /// Ends leases, in one call with all others that wait. Results are per lease, see
-    /// [`RequestResult::settle_result`].
-    pub async fn settle(
+    /// Reads these running leases; the error is the reason why there is no such lease.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub async fn running_leases(
         &self,
-        items: Vec<LeaseSettlement>,
-    ) -> Vec<Result<RequestResult, ShardError>> {
-        // Admitted before the wait for the batch, like an enqueue.
-        let admitted = self.inner.monitor.admit(Op::Settle);
-        let queue = (&self.inner.settle, Patience::Unlimited);
-        self.batch(admitted, queue, items, |applied| applied).await
-    }
-
-    /// Moves deadlines of leases. Results are per lease.
-    pub async fn extend(
-        &self,
-        items: Vec<LeaseExtension>,
-    ) -> Vec<Result<Result<Time, LeaseRefusal>, ShardError>> {
-        let health = &self.inner.monitor;
-        let requests = items.into_iter().map(JobRequest::from).collect();
-        let extended = health.call_each(Op::Extend, self.inner.timeouts.call, requests).await;
-        let named = extended.into_iter().map(|answer| self.with_shard_name(answer));
-        named.map(|answer| answer.map(|applied| applied.extend_result())).collect()
-    }
-
-    /// Deletes jobs that a purge means. Results are per job, so that each is counted though others fail; `None` for a
-    /// job that stays.
-    pub async fn purge(&self, batch: &PurgeBatch) -> Vec<Result<Option<Deleted>, ShardError>> {
-        let health = &self.inner.monitor;
-        let purged = health.call_each(Op::Purge, self.inner.timeouts.call, batch.requests()).await;
-        let named = purged.into_iter().map(|answer| self.with_shard_name(answer));
-        named.map(|answer| answer.map(RequestResult::into_delete_result)).collect()
+        refs: Vec<LeaseRef>,
+    ) -> Result<Vec<Result<RunningLease, LeaseRefusal>>, ShardError> {
+        let query = LeaseQuery::ByRef(refs.clone());
+        let found = self.call(Op::Leases, |store| store.query_leases(query)).await?;
+        Ok(found.into_results(&refs))
     }
 
     /// Makes the oldest waiting jobs of a topic EXPIRED for new ones, see [`Store::oldest_waiting`], and returns those that
@@ -318,11 +324,9 @@ impl Shard {
         let evict = Command::Evict { frees_bytes: room.max_bytes.is_some() };
         let key = |id: &JobId| JobKey { topic: topic.clone(), id: id.clone() };
         let requests = ids.iter().map(|id| JobRequest::new(key(id), evict.clone())).collect();
-        let health = &self.inner.monitor;
-        let evicted = health.call_each(Op::Evict, self.inner.timeouts.call, requests).await;
         let (found, mut left, mut failed) = (ids.len(), Vec::with_capacity(ids.len()), None);
-        for (id, evicted) in ids.into_iter().zip(evicted) {
-            match self.with_shard_name(evicted) {
+        for (id, evicted) in ids.into_iter().zip(self.apply(requests).await) {
+            match evicted {
                 Ok(evicted) => left.extend(evicted.is_done().then_some(id)),
                 Err(error) => failed = Some(error),
             }
@@ -347,15 +351,17 @@ impl Shard {
         )
     }
 
-    /// Returns orphaned leases, see [`LeaseQuery::Orphaned`](store::LeaseQuery::Orphaned). The query goes through all
+    /// Returns orphaned leases, see [`LeaseQuery::Orphaned`]. The query goes through all
     /// leases of the shard in many small steps; a long duration is no failure.
     ///
     /// # Errors
     /// Errors of the store.
     pub async fn orphans(&self, living: Vec<u32>) -> Result<Vec<RunningLease>, ShardError> {
         let ShardInner { store, monitor: health, .. } = &*self.inner;
-        let call = async { store.orphaned_leases(living).await };
-        self.with_shard_name(health.long_call(Op::Orphans, ORPHANS_MAX, call).await)
+        let query = LeaseQuery::Orphaned { live_owners: living };
+        let call = async { store.query_leases(query).await };
+        let found = health.long_call(Op::Orphans, ORPHANS_MAX, call).await;
+        Ok(self.with_shard_name(found)?.leases)
     }
 
     /// Returns statistics of topics, by one [`Store::stats`] for all callers that wait for it.
@@ -373,34 +379,6 @@ impl Shard {
         let numbers = self.inner.stats.read(|asked| asked.extend(names), read).await;
         let numbers = numbers.unwrap_or_else(|| Err(self.closing()))?;
         Ok(topics.iter().map(|topic| numbers.get(topic).copied().flatten()).collect())
-    }
-
-    /// Returns statistics of topics with their jobs that are due within a time, see [`Store::stats`]. Other callers do
-    /// not share the read.
-    ///
-    /// # Errors
-    /// Errors of the store.
-    pub async fn stats_due_within(
-        &self,
-        topics: Vec<TopicName>,
-        due_within: Duration,
-    ) -> Result<Vec<Option<ShardTopicStats>>, ShardError> {
-        let options = StatsOptions::due_within(due_within);
-        self.call(Op::Stats, |store| store.stats(topics, options)).await
-    }
-
-    /// Returns statistics of a topic with its kept records, see [`StatsOptions::kept`]; `None`: the shard does not have
-    /// the topic.
-    ///
-    /// # Errors
-    /// Errors of the store.
-    pub async fn stats_with_kept(
-        &self,
-        topic: TopicName,
-    ) -> Result<Option<ShardTopicStats>, ShardError> {
-        let options = StatsOptions { kept: true, ..StatsOptions::default() };
-        let stats = self.call(Op::Stats, |store| store.stats(vec![topic], options)).await?;
-        Ok(stats.into_iter().next().flatten())
     }
 
     /// Returns statistics of topics with their stored bytes, see [`StatsOptions::stored_bytes`]. The read ends when the
@@ -449,14 +427,6 @@ impl Shard {
         self.with_shard_name(info.await)
     }
 
-    /// Lists groups of a topic, see [`Store::groups`].
-    ///
-    /// # Errors
-    /// Errors of the store.
-    pub async fn groups(&self, query: GroupsQuery) -> Result<Vec<ShardGroupStats>, ShardError> {
-        self.call(Op::Groups, |store| store.groups(query)).await
-    }
-
     /// Returns the space that the store uses and has, see [`Store::usage`].
     ///
     /// # Errors
@@ -471,19 +441,24 @@ impl Shard {
         ShardError::unavailable(self.name(), "the server is shutting down")
     }
 
-    /// Returns the leases of these streams, see [`LeaseQuery::OfStreams`](store::LeaseQuery::OfStreams). The query
+    /// Returns the leases of these streams, see [`LeaseQuery::OfStreams`]. The query
     /// may go through all leases like [`Shard::orphans`].
     ///
     /// # Errors
     /// Errors of the store.
     pub async fn leases_of(&self, streams: Vec<StreamId>) -> Result<Vec<RunningLease>, ShardError> {
         let ShardInner { store, monitor: health, .. } = &*self.inner;
-        let call = async { store.leases_of_streams(streams).await };
-        self.with_shard_name(health.long_call(Op::LeasesOf, ORPHANS_MAX, call).await)
+        let call = async { store.query_leases(LeaseQuery::OfStreams(streams)).await };
+        let found = health.long_call(Op::LeasesOf, ORPHANS_MAX, call).await;
+        Ok(self.with_shard_name(found)?.leases)
     }
 
     /// Calls any other verb, named by `op`, with the time limit of a call.
-    pub(super) async fn call<'a, T>(
+    ///
+    /// # Errors
+    /// Errors of the store; [`Error::Unavailable`](store::Error::Unavailable) when the circuit breaker is open,
+    /// [`Error::OutcomeUnknown`](store::Error::OutcomeUnknown) when the call takes too long.
+    pub async fn call<'a, T>(
         &'a self,
         op: Op,
         call: impl FnOnce(&'a dyn Store) -> StoreFuture<'a, T>,

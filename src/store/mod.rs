@@ -29,7 +29,6 @@ mod lease_event;
 pub mod redis;
 mod shard_events;
 pub mod sqlite;
-mod typed_calls;
 mod values;
 
 use futures::future::BoxFuture;
@@ -37,7 +36,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobKey, PriorityAgeing, ReceiptKey, TopicName};
+use crate::domain::{Job, JobKey, PriorityAgeing, ReceiptKey, ShardName, TopicName};
 
 pub use crate::domain::engine::{
     CarriedHistory, Deleted, LeaseRefusal, NotWrittenReason, OutageExpiry, Purge, SettleAction,
@@ -46,19 +45,14 @@ pub use crate::domain::engine::{
 pub use error::Error;
 pub use lease_event::{LeaseEvent, RevokeReason};
 pub use shard_events::{EventKind, ShardEvent, ShardEvents};
-pub use typed_calls::all_or_worst_error;
-pub(crate) use typed_calls::worst_error;
 pub use values::{
-    AdoptBatch, AdoptItem, Claim, ClaimResult, DataLoss, ExplainedJob, GroupSetting, GroupsQuery,
-    Heartbeat, IdsPage, JobDeletion, JobRequest, JobReschedule, JobSum, LeaseExtension, LeaseQuery,
-    LeaseQueryResult, LeaseRef, LeaseSettlement, LeasedJob, LeavingJobs, ListCursor, ListEntry,
-    ListPage, ListQuery, LostClaim, NewJob, PoliciesPage, PolicyHorizon, PolicyRemoval,
-    PolicyWrite, PolicyWriteResult, PruneResult, PruneTopicsResult, PurgeBatch, RecordCounts,
-    RedriveBatch, RedriveResult, ReplicaHeartbeat, RequestResult, RescheduleResult, RoomQuery,
-    RunningLease, ShardGroupStats, ShardIdentity, ShardProblem, ShardStatus, ShardTopicStats,
-    SharedState, StatsOptions, StoreInfo, StoreUsage, StoredPolicy, StreamDemand, StreamLeaseRef,
-    TopicDemand, TopicInfo, TopicLeases, TopicRemainder, Unclaim, UnclaimResult, WriteDurability,
-    WriteResult,
+    Claim, ClaimResult, DataLoss, ExplainedJob, GroupSetting, GroupsQuery, Heartbeat, IdsPage,
+    JobRequest, JobSum, LeaseQuery, LeaseQueryResult, LeaseRef, LeasedJob, LeavingJobs, ListCursor,
+    ListEntry, ListPage, ListQuery, PoliciesPage, PolicyHorizon, PolicyRemoval, PolicyWrite,
+    PolicyWriteResult, PruneResult, PruneTopicsResult, RecordCounts, ReplicaHeartbeat,
+    RequestResult, RoomQuery, RunningLease, ShardGroupStats, ShardIdentity, ShardProblem,
+    ShardStatus, ShardTopicStats, SharedState, StatsOptions, StoreInfo, StoreUsage, StoredPolicy,
+    StreamDemand, TopicDemand, TopicInfo, TopicLeases, TopicRemainder, WriteDurability,
 };
 
 /// Result of a store call.
@@ -84,7 +78,7 @@ pub trait Store: Send + Sync {
 
     /// Applies commands in their order, each with all its effects or not at all, and returns a result for each.
     /// [`engine::apply`](crate::domain::engine::apply) decides the effects, or a fast path that is proved equal.
-    /// A job that would exceed [`NewJob::max_waiting`] is not written: the count and the write are one step.
+    /// A job that would exceed [`Enqueue::max_waiting`](crate::domain::engine::Enqueue::max_waiting) is not written: the count and the write are one step.
     /// Repeating a settle that was applied succeeds while the record lives, also if the job was claimed again or
     /// replaced by a later generation since, but at most [`ATTEMPTS_KEPT`](crate::domain::limit::ATTEMPTS_KEPT)
     /// leases ago.
@@ -204,4 +198,68 @@ pub trait Store: Send + Sync {
 
     /// Finishes the accepted calls and releases the shard. Later calls are rejected.
     fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+impl dyn Store + '_ {
+    /// Returns the name of the shard.
+    #[must_use]
+    pub fn name(&self) -> &ShardName {
+        &self.identity().name
+    }
+
+    /// Returns whether other servers may use the shard too.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.identity().is_shared
+    }
+
+    /// Returns the durability of writes, as last observed.
+    #[must_use]
+    pub fn write_durability(&self) -> WriteDurability {
+        self.status().borrow().write_durability()
+    }
+}
+
+/// Combines the results of the commands of a call.
+///
+/// # Errors
+/// Returns the error that matters most for the shard; other commands of the call may be applied then. If the shard
+/// failed between them, the error is [`Error::OutcomeUnknown`].
+pub fn all_or_worst_error<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
+    let Some(error) = worst_error(&results).cloned() else {
+        return Ok(results.into_iter().flatten().collect());
+    };
+    let is_applied = results.iter().any(Result::is_ok);
+    Err(match error {
+        Error::OutcomeUnknown(_) => error,
+        error if is_applied && error.is_shard_failure() => {
+            Error::OutcomeUnknown(format!("a part of the call was applied: {error}"))
+        }
+        error => error,
+    })
+}
+
+/// Returns the number of commands that were applied. Errors of single jobs are logged, and these jobs stay unchanged.
+///
+/// # Errors
+/// Fails when the shard failed, or when some commands failed and none was applied.
+pub fn count_done(results: Vec<Result<RequestResult>>) -> Result<u64> {
+    let done = results.iter().flatten().filter(|applied| applied.is_done()).count() as u64;
+    match worst_error(&results) {
+        Some(error) if done == 0 || error.is_shard_failure() => {
+            all_or_worst_error(results).map(|_| done)
+        }
+        Some(error) => {
+            tracing::warn!(%error, "a command failed for some jobs of a call; they are unchanged");
+            Ok(done)
+        }
+        None => Ok(done),
+    }
+}
+
+/// Returns the error that matters most for the shard: first an unknown outcome, then an unavailable shard, then any
+/// other.
+pub(crate) fn worst_error<T>(results: &[Result<T>]) -> Option<&Error> {
+    let rank = |error: &&Error| (!error.outcome_unknown(), !error.is_shard_failure());
+    results.iter().filter_map(|result| result.as_ref().err()).min_by_key(rank)
 }

@@ -123,7 +123,10 @@ mod tests {
     use crate::scheduler::tests::test_ring::{TestRing, eventually};
     use crate::shards::ShardError;
 
+    use crate::store::LeaseQuery;
     use crate::store::faulty_store::InjectedFault;
+
+    const OVERDUE: LeaseQuery = LeaseQuery::Overdue { limit: 1 };
 
     fn at(micros: i64) -> NextUpkeep {
         NextUpkeep { next: Some(Time(micros)), skew: Skew::NONE }
@@ -169,7 +172,7 @@ mod tests {
         let ring = TestRing::new(3);
         for n in 0..3 {
             // From here on the shard is served.
-            ring.stores[n].sqlite_store().overdue_leases(1).await.unwrap();
+            ring.stores[n].sqlite_store().query_leases(OVERDUE).await.unwrap();
             ring.enqueue_accepted(ring.owned_by(n, "t", 5)).await;
             assert_eq!(lease(&ring, n, "t", Duration::from_millis(100)).await.len(), 5);
         }
@@ -192,7 +195,7 @@ mod tests {
     #[tokio::test]
     async fn leases_that_found_no_room_to_end_end_once_there_is_room() {
         let ring = TestRing::new(1);
-        ring.stores[0].sqlite_store().overdue_leases(1).await.unwrap();
+        ring.stores[0].sqlite_store().query_leases(OVERDUE).await.unwrap();
         ring.enqueue_accepted(ring.owned_by(0, "t", 5)).await;
         assert_eq!(lease(&ring, 0, "t", Duration::from_millis(100)).await.len(), 5);
         ring.stores[0].set_fault(InjectedFault::RejectsWrites);

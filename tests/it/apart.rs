@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{
+    JobDeletion, JobReschedule, LeaseSettlement, LostClaim, StoreCalls as _, TestJob, Unclaim,
+};
 use ringq::clock::{Clock, ManualClock};
 use ringq::domain::{ShardName, Spec, State, StreamId, Time, When};
 use ringq::store::{
-    Claim, Error, JobDeletion, JobRequest, JobReschedule, LeaseRefusal, LeaseSettlement, LeasedJob,
-    LostClaim, NewJob, RequestResult, Result, RunningLease, SettleAction, Store, TopicDemand,
-    Unclaim, redis, sqlite,
+    Claim, Error, JobRequest, LeaseRefusal, LeasedJob, RequestResult, Result, RunningLease,
+    SettleAction, Store, TopicDemand, redis, sqlite,
 };
 use tempfile::TempDir;
 
@@ -80,7 +82,7 @@ async fn searches_for_leases_leave_a_damaged_job_out(
     for id in ["first", "hurt", "last"] {
         let headers = vec![("name".to_owned(), "value".to_owned())];
         let spec = Spec { headers, ..Spec::default() };
-        store.enqueue(vec![NewJob { spec, ..new_job(id) }]).await.unwrap();
+        store.enqueue(vec![TestJob { spec, ..new_job(id) }]).await.unwrap();
     }
     let nonce: u32 = rand::random();
     let asks = vec![TopicDemand { topic: topic(TOPIC), ageing: None, streams: vec![taker()] }];
@@ -114,14 +116,14 @@ async fn a_damaged_job_fails_alone(store: &dyn Store, damage: impl AsyncFn(&str)
     let headers = vec![("name".to_owned(), "value".to_owned())];
     for id in ["acked", "broken-lease", "nacked"] {
         let spec = Spec { headers: headers.clone(), ..Spec::default() };
-        store.enqueue(vec![NewJob { spec, ..new_job(id) }]).await.unwrap();
+        store.enqueue(vec![TestJob { spec, ..new_job(id) }]).await.unwrap();
     }
     let held = claim(store).await;
     let [acked, broken, nacked] = &held[..] else { panic!("{held:?}") };
     for id in ["moved", "broken", "deleted"] {
         let spec = Spec { headers: headers.clone(), ..Spec::default() };
         let due = When::After(Duration::from_secs(3_600));
-        store.enqueue(vec![NewJob { spec, due, ..new_job(id) }]).await.unwrap();
+        store.enqueue(vec![TestJob { spec, due, ..new_job(id) }]).await.unwrap();
     }
     let nack = async |leased: &LeasedJob| {
         let lease = one(store.running_leases(vec![lease_ref(leased)]).await.unwrap()).unwrap();
@@ -215,7 +217,7 @@ async fn an_ack_whose_follow_ups_have_no_room_is_refused_alone_and_whole() {
         store.enqueue(vec![new_job(id)]).await.unwrap();
     }
     let held = claim(store).await;
-    let follow_ups = vec![new_job("follow-up").into_command()];
+    let follow_ups = vec![new_job("follow-up").new_job()];
     let end = SettleAction::Ack { result: Some(text("done")), follow_ups };
     let followed = LeaseSettlement { action: end, ..ack(&held[1]) };
     let settle = async || -> Vec<Result<RequestResult>> {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::store_calls::TestJob;
 use deadpool_redis::redis;
 use ringq::domain::When;
-use ringq::store::NewJob;
 use ringq::store::codec::{decode_history, decode_spec};
 
 use crate::conformance::values::{TOPIC, decide, failed, new_job};
@@ -27,7 +27,7 @@ async fn read<T: redis::FromRedisValue>(redis: &Redis, what: &str) -> T {
 async fn each_message_of_a_record_is_cut_out_in_every_phase() {
     let Some(redis) = Redis::start().await else { return };
     let q = Fixture::at(Backend::Redis, &redis.url()).await;
-    let mut job = NewJob { request_code: Some(1 << 24 | 1), priority: Some(3), ..new_job("a") };
+    let mut job = TestJob { request_code: Some(1 << 24 | 1), priority: Some(3), ..new_job("a") };
     job.spec.headers = vec![("name".into(), "value".into())];
     job.due = When::After(Duration::from_secs(60));
     q.put(job.clone()).await;

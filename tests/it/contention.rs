@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::store_calls::{StoreCalls as _, TestJob};
 use futures::future::join_all;
 use ringq::clock::Clock;
 use ringq::domain::{EnqueueOutcome, OnConflict, ShardName, When};
-use ringq::store::{Error, NewJob, Store, redis};
+use ringq::store::{Error, Store, redis};
 
 use crate::conformance::values::{TOPIC, key, new_job, text};
 use crate::harness::Redis;
@@ -27,7 +28,7 @@ async fn replace(store: Arc<dyn Store>, body: String) -> (u32, Duration) {
     let begin = tokio::time::Instant::now();
     let mut refused = 0;
     loop {
-        let mut job = NewJob {
+        let mut job = TestJob {
             due: When::After(Duration::from_secs(3_600)),
             on_conflict: OnConflict::Replace,
             ..new_job("one")

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use crate::store_calls::{StoreCalls as _, TestJob};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use ringq::domain::{GroupName, RetentionRule, Spec, Time, limit};
-use ringq::store::{GroupsQuery, LeasedJob, NewJob, StreamDemand};
+use ringq::store::{GroupsQuery, LeasedJob, StreamDemand};
 
 use crate::conformance::values::{TOPIC, ack, new_job, one, taker, topic};
 use crate::conformance::{Backend, Fixture, START};
@@ -23,13 +24,13 @@ const DELIVERIES_MAX_OF_EIGHT: usize = 1_300;
 const GROUPS: usize = 20_000;
 
 /// Builds a job of a group that leaves nothing.
-fn job(group: &str, id: usize) -> NewJob {
+fn job(group: &str, id: usize) -> TestJob {
     let spec = Spec { group: GroupName::stored(group), ..Spec::default() };
-    NewJob { spec, retention: RetentionRule::Nothing, ..new_job(&format!("{group}-{id}")) }
+    TestJob { spec, retention: RetentionRule::Nothing, ..new_job(&format!("{group}-{id}")) }
 }
 
-async fn put(store: &Fixture, jobs: impl IntoIterator<Item = NewJob>) {
-    let jobs: Vec<NewJob> = jobs.into_iter().collect();
+async fn put(store: &Fixture, jobs: impl IntoIterator<Item = TestJob>) {
+    let jobs: Vec<TestJob> = jobs.into_iter().collect();
     for part in jobs.chunks(limit::CALL_JOBS_MAX) {
         store.store.enqueue(part.to_vec()).await.unwrap();
     }
@@ -73,7 +74,7 @@ async fn last_of_small_groups(backend: Backend, shards: usize) -> Option<usize> 
     let mut rng = StdRng::seed_from_u64(1);
     let small = (0..SMALL_JOBS).flat_map(|n| (0..SMALL_GROUPS).map(move |g| (format!("s{g}"), n)));
     let noisy = (0..NOISY_JOBS).map(|n| ("noisy".to_owned(), n));
-    let mut placed: Vec<Vec<NewJob>> = vec![Vec::new(); shards];
+    let mut placed: Vec<Vec<TestJob>> = vec![Vec::new(); shards];
     for (group, n) in noisy.chain(small) {
         placed[rng.random_range(0..shards)].push(job(&group, n));
     }
@@ -176,9 +177,9 @@ async fn tenants_with_a_backlog_have_equal_shares() {
     const DELIVERIES: usize = 16_000;
     let Some(stores) = open(Backend::Redis, SHARDS).await else { return };
     let mut rng = StdRng::seed_from_u64(7);
-    let mut placed: Vec<Vec<NewJob>> = vec![Vec::new(); SHARDS];
+    let mut placed: Vec<Vec<TestJob>> = vec![Vec::new(); SHARDS];
     let of = |tenant: usize| if tenant == 0 { 10 * BACKLOG } else { BACKLOG };
-    let mut jobs: Vec<NewJob> = (0..TENANTS)
+    let mut jobs: Vec<TestJob> = (0..TENANTS)
         .flat_map(|tenant| (0..of(tenant)).map(move |n| job(&format!("t{tenant}"), n)))
         .collect();
     jobs.shuffle(&mut rng);

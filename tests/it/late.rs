@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{
+    JobDeletion, JobReschedule, LeaseExtension, RedriveBatch, StoreCalls as _, TestJob,
+};
 use ringq::clock::Clock;
 use ringq::domain::ring::ShardState;
 use ringq::domain::{Durability, JobId, ShardName, State, When};
 use ringq::store::{
-    Claim, Error, JobDeletion, JobRequest, JobReschedule, LeaseExtension, LeasedJob, NewJob,
-    RedriveBatch, Result, Store, TopicDemand, WritePrecondition, redis, sqlite,
+    Claim, Error, JobRequest, LeasedJob, Result, Store, TopicDemand, WritePrecondition, redis,
+    sqlite,
 };
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -76,9 +79,9 @@ async fn to_void_a_claim_shows_whether_a_redis_takes_writes() {
 async fn holds_up_nothing_else(store: &dyn Store, durability: Durability) {
     let (now, later) = (Instant::now(), Some(Instant::now() + HOUR));
     let job =
-        |id: &str, until| NewJob { durability: Some(durability), deadline: until, ..new_job(id) };
+        |id: &str, until| TestJob { durability: Some(durability), deadline: until, ..new_job(id) };
     let again =
-        |id: &str, until| NewJob { precondition: WritePrecondition::SameJob, ..job(id, until) };
+        |id: &str, until| TestJob { precondition: WritePrecondition::SameJob, ..job(id, until) };
     for ways in 0..8 {
         let late = |n: u32, id: &str| {
             let id = format!("{id}-{ways}");
@@ -118,7 +121,7 @@ async fn executes_no_call_late(store: &dyn Store) {
     store.settle(vec![decide(&lease, dead_lettered())]).await.unwrap();
     let held = run(store, "held").await;
     for id in ["deleted", "moved"] {
-        let later = NewJob { due: When::After(HOUR), ..new_job(id) };
+        let later = TestJob { due: When::After(HOUR), ..new_job(id) };
         store.enqueue(vec![later]).await.unwrap();
     }
     let before = seen(store, &held).await;
@@ -171,7 +174,7 @@ async fn write(store: &dyn Store, held: &LeasedJob, until: Instant) -> Vec<Resul
     };
     let delete = JobDeletion { key: key(TOPIC, "deleted"), finished: None, deadline: until };
     vec![
-        store.enqueue(vec![NewJob { deadline: until, ..new_job("new") }]).await.map(drop),
+        store.enqueue(vec![TestJob { deadline: until, ..new_job("new") }]).await.map(drop),
         store.extend(vec![extend]).await.map(drop),
         store.delete(vec![delete]).await.map(drop),
         store.reschedule(vec![moved]).await.map(drop),

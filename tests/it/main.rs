@@ -46,3 +46,5 @@ mod redis_cost;
 mod redis_looks;
 /// Golden vectors of the ring.
 mod ring;
+/// Calls of a store as the tests write them.
+mod store_calls;

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::store_calls::{LeaseSettlement, StoreCalls as _};
 use ringq::clock::{Clock, ManualClock};
 use ringq::domain::{JobId, JobKey, Payload, ShardName, State, Time, Token, TopicName};
 use ringq::store::sqlite::{Config, Database, SqliteOpenError, SqliteStore};
 use ringq::store::{
-    Claim, LeaseRef, LeaseRefusal, LeaseSettlement, SettleAction, StatsOptions, Store,
-    StreamDemand, TopicDemand,
+    Claim, LeaseRef, LeaseRefusal, SettleAction, StatsOptions, Store, StreamDemand, TopicDemand,
 };
 
 /// The schema of version 1. Once there is a later migration, this becomes a copy of it.

@@ -1,9 +1,10 @@
 //! Bounds of the ended jobs that a Redis recalls: a dropped one is not taken for new.
 
+use crate::store_calls::TestJob;
 use ringq::domain::open_rings::RingRecords;
 use ringq::domain::ring::ShardState;
 use ringq::domain::{EnqueueOutcome, JobId, RetentionRule, limit};
-use ringq::store::{Heartbeat, NewJob, NotWrittenReason, WritePrecondition};
+use ringq::store::{Heartbeat, NotWrittenReason, WritePrecondition};
 
 use crate::conformance::values::new_job;
 use crate::conformance::{Backend, Fixture, OWNER};
@@ -12,10 +13,10 @@ use crate::harness::Redis;
 /// More bytes of lines than fit.
 const TOO_MANY: &str = "134217728";
 
-fn made(q: &Fixture) -> NewJob {
+fn made(q: &Fixture) -> TestJob {
     let millis = u128::try_from(q.now().0).unwrap() / 1_000;
     let id = JobId::from_uuid(q.store.name(), millis << 80 | 7);
-    NewJob {
+    TestJob {
         retention: RetentionRule::Nothing,
         precondition: WritePrecondition::SameJob,
         ..new_job(id.as_str())
@@ -23,7 +24,7 @@ fn made(q: &Fixture) -> NewJob {
 }
 
 /// Creates a job and acks it; returns the name of its second.
-async fn done(q: &Fixture) -> (NewJob, String) {
+async fn done(q: &Fixture) -> (TestJob, String) {
     let job = made(q);
     q.ack(&q.run(job.clone()).await).await;
     let second = job.key.id.created_second().unwrap().to_owned();
@@ -80,7 +81,7 @@ async fn what_no_repeat_can_ask_for_takes_no_room() {
     let (old, _) = done(&q).await;
     q.sleep(1);
     let late = made(&q);
-    q.put(NewJob { due: crate::conformance::values::after(3_600), ..late.clone() }).await;
+    q.put(TestJob { due: crate::conformance::values::after(3_600), ..late.clone() }).await;
     q.sleep(limit::REPEAT_MAX.as_secs() + 2);
     done(&q).await;
     beat(&q).await;

@@ -7,10 +7,11 @@ mod life;
 
 use std::time::Duration;
 
+use crate::store_calls::{StoreCalls as _, TestJob};
 use deadpool_redis::redis;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use ringq::domain::{RetentionRule, When, limit};
-use ringq::store::{NewJob, Store};
+use ringq::domain::{When, limit};
+use ringq::store::Store;
 
 use crate::harness::Redis;
 
@@ -132,7 +133,7 @@ async fn what_is_cancelled_behind_a_job_that_waits_leaves_no_memory_behind() {
     const JOBS: usize = 40_000;
     let Some(redis) = Redis::start().await else { return };
     let store = life::open(&redis.url()).await.unwrap();
-    let job = |n| NewJob { retention: RetentionRule::Nothing, ..life::job(n as u128, When::Now) };
+    let job = |n: usize| TestJob::from(life::job(n as u128, When::Now));
     store.enqueue(vec![job(JOBS)]).await.unwrap();
     for call in (0..JOBS).collect::<Vec<_>>().chunks(limit::CALL_JOBS_MAX) {
         let jobs: Vec<_> = call.iter().map(|&n| job(n)).collect();
@@ -167,11 +168,11 @@ async fn delayed_enqueue(redis: &Redis, store: &dyn Store, from: &mut u128, batc
 }
 
 /// Builds jobs that are due at any time of the coming day.
-fn delayed(from: &mut u128, count: usize) -> Vec<NewJob> {
+fn delayed(from: &mut u128, count: usize) -> Vec<TestJob> {
     let job = |_| {
         *from += 1;
         let due = rand::random_range(3_600_000..90_000_000);
-        life::job(*from, When::After(Duration::from_millis(due)))
+        life::job(*from, When::After(Duration::from_millis(due))).into()
     };
     (0..count).map(job).collect()
 }
@@ -214,7 +215,8 @@ async fn a_delayed_job_takes_some_hundred_bytes() {
     let before = redis.info("memory", "used_memory").await;
     for first in (0..JOBS).step_by(500) {
         let due = |n| When::After(Duration::from_millis(3_600_000 + n * 7));
-        let new = (first..first + 500).map(|n| life::job(n as u128, due(n as u64))).collect();
+        let new =
+            (first..first + 500).map(|n| life::job(n as u128, due(n as u64)).into()).collect();
         store.enqueue(new).await.unwrap();
     }
     let used = redis.info("memory", "used_memory").await - before;

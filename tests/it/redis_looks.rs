@@ -5,12 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::store_calls::{
+    JobDeletion, JobReschedule, LostClaim, RedriveBatch, StoreCalls as _, TestJob, Unclaim,
+};
 use deadpool_redis::redis;
 use ringq::domain::{JobId, RetentionRule, State, When, limit};
-use ringq::store::{
-    Claim, JobDeletion, JobReschedule, ListCursor, ListQuery, LostClaim, NewJob, RedriveBatch,
-    StatsOptions, StreamDemand, TopicDemand, Unclaim,
-};
+use ringq::store::{Claim, ListCursor, ListQuery, StatsOptions, StreamDemand, TopicDemand};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
@@ -277,7 +277,7 @@ impl Rig {
         self.watch.scripts(&self.redis).await;
     }
 
-    async fn put(&self, jobs: impl Iterator<Item = NewJob>) {
+    async fn put(&self, jobs: impl Iterator<Item = TestJob>) {
         let jobs: Vec<_> = jobs.collect();
         for part in jobs.chunks(limit::CALL_JOBS_MAX) {
             self.q.store.enqueue(part.to_vec()).await.unwrap();
@@ -322,14 +322,14 @@ fn ids(n: usize) -> Vec<String> {
 }
 
 /// Builds a job with as many headers as it may have.
-fn heavy(name: &str, id: &str) -> NewJob {
-    let mut job = NewJob { retention: RetentionRule::Nothing, ..job_in(name, id) };
+fn heavy(name: &str, id: &str) -> TestJob {
+    let mut job = TestJob { retention: RetentionRule::Nothing, ..job_in(name, id) };
     job.spec.headers = vec![("h".to_owned(), "x".repeat(limit::HEADERS_BYTES_MAX - 1))];
     job
 }
 
 /// Builds a job with a large payload.
-fn large(name: &str, id: &str) -> NewJob {
+fn large(name: &str, id: &str) -> TestJob {
     let mut job = job_in(name, id);
     job.spec.payload = Some(text(&"x".repeat(100_000)));
     job
@@ -337,7 +337,7 @@ fn large(name: &str, id: &str) -> NewJob {
 
 async fn fill(rig: &Rig) {
     let nothing =
-        |name: &str, id: &str| NewJob { retention: RetentionRule::Nothing, ..job_in(name, id) };
+        |name: &str, id: &str| TestJob { retention: RetentionRule::Nothing, ..job_in(name, id) };
     // Topics: most of them are empty, and some have holes.
     let names: Vec<_> = (0..DEEP).map(|n| format!("topic.{n}")).collect();
     rig.put(names.iter().flat_map(|name| [nothing(name, "a"), nothing(name, "b")])).await;
@@ -365,7 +365,7 @@ async fn fill(rig: &Rig) {
     for part in rig.lease("done", DEEP).await.chunks(limit::CALL_JOBS_MAX) {
         rig.q.store.settle(part.iter().map(ack).collect()).await.unwrap();
     }
-    let delayed = |id: &String| NewJob { due: after(3_600), ..job_in("delayed", id) };
+    let delayed = |id: &String| TestJob { due: after(3_600), ..job_in("delayed", id) };
     rig.put(ids(DEEP).iter().map(delayed)).await;
 }
 
@@ -450,7 +450,7 @@ async fn write(rig: &mut Rig) {
     rig.look("unclaim of leases", false).await;
     let leased = rig.lease("new", CALL).await;
     rig.watch.scripts(&rig.redis).await;
-    let extends = leased.iter().map(|leased| ringq::store::LeaseExtension {
+    let extends = leased.iter().map(|leased| crate::store_calls::LeaseExtension {
         lease: lease_ref(leased),
         duration: None,
         progress: None,
@@ -493,7 +493,7 @@ async fn redrive(rig: &mut Rig) {
     };
     rig.q.store.redrive(redrive.clone()).await.unwrap();
     rig.look("redrive", false).await;
-    let large = |id: &String| NewJob {
+    let large = |id: &String| TestJob {
         retention: RetentionRule::Record(std::time::Duration::from_secs(600)),
         ..large("large", id)
     };
@@ -524,7 +524,7 @@ async fn no_script_looks_at_more_than_a_bounded_part_of_a_deep_shard() {
 #[tokio::test]
 async fn a_clock_that_went_back_is_healed_in_bounded_steps() {
     let Some(mut rig) = Rig::start().await else { return };
-    let mixed = |id: &str, due| NewJob { priority: Some(3), due, ..job_in("mixed", id) };
+    let mixed = |id: &str, due| TestJob { priority: Some(3), due, ..job_in("mixed", id) };
     let names = ids(3 * DEEP);
     let (now, later) = names.split_at(DEEP);
     rig.put(now.iter().map(|id| mixed(id, When::Now))).await;

@@ -11,10 +11,10 @@ use crate::domain::{
     OnConflict, Payload, Receipt, Spec, StreamId, Time, TopicName, TopicPattern, When, limit,
 };
 use crate::metrics::Metrics;
-use crate::scheduler::{AckItem, Draft, ExtendItem, ReplicaIdentity, Scheduler};
+use crate::scheduler::{AckItem, Draft, ExtendItem, ReplicaIdentity, Scheduler, WriteTerms};
 use crate::shards::Shards;
 use crate::store::faulty_store::FaultyStore;
-use crate::store::{ShardTopicStats, StatsOptions, Store as _};
+use crate::store::{LeaseQuery, ShardTopicStats, StatsOptions, Store as _};
 use futures::StreamExt as _;
 
 pub(super) const STREAMS_MAX: usize = 10;
@@ -136,7 +136,9 @@ impl TestServer {
             expire: None,
             on_conflict: OnConflict::Keep,
         };
-        for result in self.scheduler.enqueue(vec![draft; jobs], None, None).await {
+        for result in
+            self.scheduler.enqueue(vec![draft; jobs], WriteTerms::of_call(None, None)).await
+        {
             result.unwrap();
         }
     }
@@ -166,7 +168,8 @@ impl TestServer {
 
     /// Number of leases that the next run would release.
     pub(super) async fn leases_left_in_store(&self) -> usize {
-        self.store.sqlite_store().orphaned_leases(vec![0]).await.unwrap().len()
+        let orphans = LeaseQuery::Orphaned { live_owners: vec![0] };
+        self.store.sqlite_store().query_leases(orphans).await.unwrap().leases.len()
     }
 
     pub(super) async fn reap(&self) {

@@ -6,26 +6,31 @@ use futures::FutureExt as _;
 
 use super::harness::{TestServer, TestWorker, options, run_pending_tasks};
 use super::*;
+use crate::domain::engine::{Command, Enqueue, Extend, NewJob, Settle};
 use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::{JobId, JobKey, OnConflict, RetentionRule, Spec, TopicName, When, limit};
 use crate::scheduler::EndLeasesResult;
 use crate::store::faulty_store::FeedCall;
 use crate::store::{
-    LeaseEvent, LeaseRef, LeaseSettlement, NewJob, RunningLease, SettleAction, ShardEvent,
-    WritePrecondition,
+    JobRequest, LeaseEvent, LeaseRef, RequestResult, RunningLease, SettleAction, ShardEvent,
+    WritePrecondition, all_or_worst_error,
 };
 
 /// Changes by another replica are made directly in the store, past the server.
 impl TestServer {
+    async fn apply_elsewhere(&self, requests: Vec<JobRequest>) -> Vec<RequestResult> {
+        all_or_worst_error(self.store.sqlite_store().apply(requests).await).unwrap()
+    }
+
     async fn enqueue_elsewhere(&self, topic: &str, id: &str) {
-        self.store.sqlite_store().enqueue(vec![new_job(topic, id, When::Now)]).await.unwrap();
+        self.apply_elsewhere(vec![new_job(topic, id, When::Now).into()]).await;
     }
 
     async fn ack_elsewhere(&self, delivery: &JobDelivery) {
-        let end = SettleAction::Ack { result: None, follow_ups: Vec::new() };
-        let settle =
-            LeaseSettlement { lease: lease(delivery), owner: 0, action: end, deadline: None };
-        self.store.sqlite_store().settle(vec![settle]).await.unwrap()[0].unwrap();
+        let LeaseRef { key, token } = lease(delivery);
+        let action = SettleAction::Ack { result: None, follow_ups: Vec::new() };
+        let settle = Command::Settle(Settle { token, deadline: None, action });
+        self.apply_elsewhere(vec![JobRequest::new(key, settle)]).await[0].settle_result().unwrap();
     }
 
     fn send_event(&self, event: ShardEvent) {
@@ -62,8 +67,7 @@ impl TestServer {
 }
 
 fn new_job(topic: &str, id: &str, due: When) -> NewJob {
-    NewJob {
-        key: JobKey { topic: TopicName::stored(topic), id: JobId::stored(id) },
+    let enqueue = Enqueue {
         spec: Spec::default(),
         due,
         priority: None,
@@ -71,13 +75,13 @@ fn new_job(topic: &str, id: &str, due: When) -> NewJob {
         retention: RetentionRule::Tombstone(60 * SECOND),
         on_conflict: OnConflict::Keep,
         request_code: None,
-        durability: None,
-        deadline: None,
         precondition: WritePrecondition::Anything,
         max_waiting: None,
         max_bytes: None,
         history: None,
-    }
+    };
+    let key = JobKey { topic: TopicName::stored(topic), id: JobId::stored(id) };
+    NewJob { key, enqueue: Box::new(enqueue) }
 }
 
 fn lease(delivery: &JobDelivery) -> LeaseRef {
@@ -133,15 +137,8 @@ async fn leases_of_a_full_stream_are_looked_up_in_parts() {
 #[tokio::test]
 async fn lease_revoked_by_another_replica_is_revoked_without_an_event() {
     let (server, mut stream, jobs) = started(1).await;
-    let found = server
-        .store
-        .sqlite_store()
-        .running_leases(vec![lease(&jobs[0])])
-        .await
-        .unwrap()
-        .remove(0)
-        .unwrap();
     let shard = &server.scheduler.shards().all()[0];
+    let found = shard.running_leases(vec![lease(&jobs[0])]).await.unwrap().remove(0).unwrap();
     // Like another replica that took this one for dead; its own lease event reaches no listener.
     let given_back = RunningLease { owner: 99, ..found };
     let ended =
@@ -171,16 +168,16 @@ async fn extend_by_another_replica_moves_the_deadline_check() {
     server.enqueue_elsewhere("t", "1").await;
     let mut stream = server.open(options(&["t"]));
     let jobs = stream.jobs(1).await;
-    let extend = crate::store::LeaseExtension {
-        lease: lease(&jobs[0]),
+    let LeaseRef { key, token } = lease(&jobs[0]);
+    let extend = Command::Extend(Extend {
+        token,
         duration: Some(300 * SECOND),
         progress: None,
         checkpoint: None,
         outage_expiry: None,
-        write_deadline: None,
-    };
-    let deadline =
-        server.store.sqlite_store().extend(vec![extend]).await.unwrap().remove(0).unwrap();
+    });
+    let extended = server.apply_elsewhere(vec![JobRequest::new(key, extend)]).await;
+    let deadline = extended[0].extend_result().unwrap();
     let (stream_id, tokens) = (jobs[0].receipt.stream, vec![jobs[0].job.token]);
     server.send_event(ShardEvent::Lease(LeaseEvent::Extended {
         stream: stream_id,
@@ -219,10 +216,10 @@ async fn no_number_of_topics_holds_up_claims() {
     let server = TestServer::start_among_others();
     let topic = |n: usize| format!("user.{n}");
     let later: Vec<_> =
-        (0..5_000).map(|n| new_job(&topic(n), "1", When::After(9_999 * SECOND))).collect();
-    server.store.sqlite_store().enqueue(later).await.unwrap();
-    let jobs = (0..JOBS).map(|n| new_job("busy", &n.to_string(), When::Now)).collect();
-    server.store.sqlite_store().enqueue(jobs).await.unwrap();
+        (0..5_000).map(|n| new_job(&topic(n), "1", When::After(9_999 * SECOND)).into()).collect();
+    server.apply_elsewhere(later).await;
+    let jobs = (0..JOBS).map(|n| new_job("busy", &n.to_string(), When::Now).into()).collect();
+    server.apply_elsewhere(jobs).await;
     let held = server.store.hold_claims();
     let credit = StreamOptions { max_in_flight: 10_000, max_batch: 1_000, ..options(&["busy"]) };
     let mut busy = server.open(credit);

@@ -2,8 +2,9 @@
 
 use super::harness::{TestServer, options, run_pending_tasks};
 use super::*;
+use crate::domain::engine::{Command, Settle};
 use crate::domain::{JobKey, TopicName};
-use crate::store::{LeaseRef, LeaseSettlement, SettleAction, Store as _};
+use crate::store::{JobRequest, SettleAction, Store as _};
 
 #[tokio::test]
 async fn a_deleted_job_is_revoked_and_its_credit_is_free() {
@@ -64,10 +65,11 @@ async fn lease_end_without_an_event_is_found_in_the_store() {
     server.enqueue("t", 2).await;
     let mut stream = server.open(StreamOptions { max_in_flight: 1, ..options(&["t"]) });
     let sent = stream.jobs(1).await.remove(0);
-    let lease = LeaseRef { key: sent.job.key.clone(), token: sent.job.token };
     let action = SettleAction::Ack { result: None, follow_ups: Vec::new() };
-    let settle = LeaseSettlement { lease, owner: 0, action, deadline: None };
-    server.store.sqlite_store().settle(vec![settle]).await.unwrap()[0].unwrap();
+    let settle = Command::Settle(Settle { token: sent.job.token, deadline: None, action });
+    let settle = JobRequest::new(sent.job.key.clone(), settle);
+    let settled = server.store.sqlite_store().apply(vec![settle]).await.remove(0);
+    settled.unwrap().settle_result().unwrap();
     stream.nothing().await;
     for _ in 0..32 {
         server.clock.advance(SECOND);

@@ -70,7 +70,7 @@ impl Command {
             Command::Settle(Settle {
                 action: SettleAction::Ack { result, follow_ups }, ..
             }) => {
-                let follow_ups = follow_ups.iter().map(|(_, job)| job.spec.bytes());
+                let follow_ups = follow_ups.iter().map(|job| job.enqueue.spec.bytes());
                 body(result.as_ref()) + follow_ups.sum::<usize>()
             }
             Command::Extend(extend) => body(extend.checkpoint.as_ref()),
@@ -95,7 +95,16 @@ fn body(payload: Option<&Payload>) -> usize {
     payload.map_or(0, |payload| payload.body.len())
 }
 
-/// A job to write.
+/// A job to write under its key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewJob {
+    /// Key of the job.
+    pub key: JobKey,
+    /// The rest. Boxed, because jobs are moved a lot on their way.
+    pub enqueue: Box<Enqueue>,
+}
+
+/// A job to write, without its key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Enqueue {
     /// The lasting part of the request.
@@ -139,6 +148,12 @@ pub struct CarriedHistory {
 // === impl Enqueue, CarriedHistory ===
 
 impl Enqueue {
+    /// Makes the job one that is written in a full topic, too. Its bytes count as before.
+    pub fn lift_limits(&mut self) {
+        self.max_waiting = None;
+        self.max_bytes = self.max_bytes.map(|_| u64::MAX);
+    }
+
     /// Returns whether the topic may have no room for the job.
     #[must_use]
     pub fn is_limited(&self) -> bool {
@@ -207,7 +222,7 @@ pub enum SettleAction {
         /// Result, kept as long as the record. Not kept if a generation waits: then no record of this one is left.
         result: Option<Payload>,
         /// Jobs to enqueue in the same write.
-        follow_ups: Vec<(JobKey, Enqueue)>,
+        follow_ups: Vec<NewJob>,
     },
     /// The job is not done: [`lease_end`](crate::domain::lifecycle::lease_end) decides its next step.
     Unacked(Unacked),
@@ -348,6 +363,12 @@ pub enum CommandReply {
 }
 
 impl CommandReply {
+    /// Returns whether it is the reply of a command that was applied and returns nothing else.
+    #[must_use]
+    pub fn is_applied(&self) -> bool {
+        *self == CommandReply::Applied(true)
+    }
+
     /// Returns the reply of a decision that was made at `decided` and is written at `committed`.
     #[must_use]
     pub fn committed(self, decided: Time, committed: Time) -> CommandReply {

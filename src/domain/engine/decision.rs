@@ -1,8 +1,8 @@
 //! The result of a command: changes of the job's record and parts, side effects, and the reply.
 
-use crate::domain::{Attempt, JobKey, Payload, State, Time, Token, TopicName};
+use crate::domain::{Attempt, Payload, State, Time, Token, TopicName};
 
-use super::command::{CommandReply, Enqueue};
+use super::command::{CommandReply, NewJob};
 use super::decision_clock::ValidityWindow;
 use super::record::{Lease, Phase, Record};
 
@@ -128,7 +128,7 @@ pub struct Effects {
     /// Change of a lease, to notify the replica whose stream holds it.
     pub lease: Option<(LeaseHolder, LeaseChange)>,
     /// Jobs to enqueue in the same write. The store applies each as a command of its own, after this one.
-    pub follow_ups: Vec<(JobKey, Enqueue)>,
+    pub follow_ups: Vec<NewJob>,
     /// Topic to which the job moves: its record is written there and removed here. The store has checked before that
     /// the id is free there, after [`Command::Prune`](super::Command::Prune); if it is not, nothing is done.
     pub moved_to: Option<TopicName>,

@@ -49,8 +49,8 @@ use decision_clock::DecisionClock;
 
 pub use command::{
     Adopt, CarriedHistory, Command, CommandReply, CrashMove, Deleted, Enqueue, EnqueueCommandReply,
-    Extend, LeaseRefusal, NotWrittenReason, OutageExpiry, Purge, Redrive, Settle, SettleAction,
-    SettleCommandReply, Unacked, WritePrecondition,
+    Extend, LeaseRefusal, NewJob, NotWrittenReason, OutageExpiry, Purge, Redrive, Settle,
+    SettleAction, SettleCommandReply, Unacked, WritePrecondition,
 };
 pub use decision::{
     AttemptsChange, CounterIncrements, Decision, Effects, LeaseChange, LeaseHolder, PartChange,

@@ -1,10 +1,10 @@
 //! Commands on a lease: settle, unclaim, extend, detach, adopt.
 
 use crate::domain::lifecycle::{AfterLease, lease_end};
-use crate::domain::{AttemptOutcome, JobKey, Payload, State, StreamId, Time, Token};
+use crate::domain::{AttemptOutcome, Payload, State, StreamId, Time, Token};
 
 use super::command::{
-    Adopt, CommandReply, CrashMove, Enqueue, Extend, LeaseRefusal, Settle, SettleAction,
+    Adopt, CommandReply, CrashMove, Extend, LeaseRefusal, NewJob, Settle, SettleAction,
     SettleCommandReply, Unacked,
 };
 use super::finish::{AttemptEnd, settled_code, write_or_remove};
@@ -66,7 +66,7 @@ impl DecisionBuilder {
         mut record: Record,
         lease: Lease,
         result: Option<&Payload>,
-        follow_ups: &[(JobKey, Enqueue)],
+        follow_ups: &[NewJob],
     ) -> Option<Record> {
         self.effects.counters.succeeded += 1;
         self.effects.follow_ups = follow_ups.to_vec();

@@ -266,7 +266,7 @@ async fn an_expired_lease_moves_its_job_too() {
     let ring = TestRing::new(1);
     let shard = &ring.scheduler.shards().all()[0];
     // From here on the shard is served.
-    shard.overdue_leases(1).await.unwrap();
+    ring.scheduler.reap(shard).await.unwrap();
     ring.enqueue_accepted(vec![poison(draft_with_id("t", "a"))]).await;
     assert_eq!(lease(&ring, 0, "t", Duration::from_millis(1)).await.len(), 1);
     let moved = async || {

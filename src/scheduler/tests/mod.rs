@@ -12,12 +12,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::*;
+use crate::domain::engine::Command;
 use crate::domain::lifecycle::LeaseEndCause;
 use crate::domain::ring::ShardState;
 use crate::domain::{EnqueueOutcome, JobId, Receipt, Spec, State};
 use crate::shards::{RUN_MAX, ShardError};
 use crate::store::faulty_store::InjectedFault;
-use crate::store::{self, Claim, JobDeletion, StreamDemand, TopicDemand};
+use crate::store::{self, Claim, JobRequest, StreamDemand, TopicDemand};
 use test_ring::{TestRing, draft, draft_with_id, key, test_timeouts};
 
 /// Time limit of calls that fail at once; far longer than they take.
@@ -324,9 +325,9 @@ async fn a_repeat_does_not_bring_back_what_was_deleted_meanwhile() {
                 tokio::task::yield_now().await;
             }
             // The store does one call after the other.
-            let delete = JobDeletion { key: key("t", "a"), finished: None, deadline: None };
-            let deleted = ring.stores[0].sqlite_store().delete(vec![delete]).await.unwrap();
-            assert!(deleted[0].is_some());
+            let delete = JobRequest::new(key("t", "a"), Command::Delete { finished: None });
+            let deleted = ring.stores[0].sqlite_store().apply(vec![delete]).await.remove(0);
+            assert!(deleted.unwrap().into_delete_result().is_some());
             ring.stores[0].set_fault(InjectedFault::None);
         };
         let job = Draft { request_id, ..draft_with_id("t", "a") };

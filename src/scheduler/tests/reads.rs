@@ -246,6 +246,38 @@ async fn redrive_finds_dead_letters_despite_clock_skew() {
     }
 }
 
+/// A job that moves to another shard expires by the clock of its shard, as one that stays there does.
+#[tokio::test]
+async fn a_redrive_to_other_shards_goes_by_the_clock_of_the_shards() {
+    const TTL: Duration = Duration::from_secs(10);
+    for micros in [-3_600_000_000, 3_600_000_000] {
+        let there = ManualClock::new(Time(Clock::system().now().0 + micros));
+        let store = |n| FaultyStore::new(&format!("s{n}"), &Clock::Manual(there.clone()));
+        let ring = TestRing::with_stores((0..3).map(store).collect(), &[ShardState::Active; 3], 1);
+        let expire = Some(When::After(Duration::from_secs(60)));
+        let ids: Vec<String> = (0..40).map(|n| format!("n{n}")).collect();
+        let draft = |id: &String| Draft { expire, ..draft_with_id("a", id) };
+        ring.enqueue_accepted(ids.iter().map(draft).collect()).await;
+        dead_letter_all(&ring, "a").await;
+        let count = |ttl| RedriveJobs { ttl, dry_run: true, ..redrive("a", Some("b")) };
+        for (ttl, want) in [(None, 40), (Some(TTL), 40)] {
+            let done = ring.scheduler.redrive(count(ttl), None).await.unwrap();
+            assert_eq!((done.redriven, done.skipped), (want, 40 - want), "{micros} us ahead");
+        }
+        there.advance(Duration::from_secs(61));
+        let done = ring.scheduler.redrive(redrive("a", Some("b")), None).await.unwrap();
+        assert_eq!((done.redriven, done.skipped), (0, 40), "{micros} us ahead");
+        let with_ttl = RedriveJobs { ttl: Some(TTL), ..redrive("a", Some("b")) };
+        let done = ring.scheduler.redrive(with_ttl, None).await.unwrap();
+        assert_eq!((done.redriven, done.skipped), (40, 0), "{micros} us ahead");
+        for id in &ids {
+            let moved = ring.scheduler.get(key("b", id), false).await.unwrap().unwrap();
+            assert_eq!(moved.state, State::Ready);
+            assert_eq!(moved.expire_time, Some(there.now().plus(TTL)), "{id}");
+        }
+    }
+}
+
 /// Jobs can be put back by one rule, whether their shard does that alone or another one takes them.
 #[tokio::test]
 async fn redrive_moves_kept_jobs_to_other_shards_but_no_tombstones() {

@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{JobId, JobKey, OnConflict, Spec, TopicName, When};
 use crate::metrics::Metrics;
-use crate::scheduler::{AcceptedJob, Draft, EnqueueError, ReplicaIdentity, Scheduler};
+use crate::scheduler::{AcceptedJob, Draft, EnqueueError, ReplicaIdentity, Scheduler, WriteTerms};
 use crate::shards::{ShardMember, ShardTimeouts, Shards};
 use crate::store::faulty_store::FaultyStore;
 use crate::store::{ShardTopicStats, StatsOptions};
@@ -68,7 +68,7 @@ impl TestRing {
         &self,
         drafts: Vec<Draft>,
     ) -> Vec<Result<AcceptedJob, EnqueueError>> {
-        self.scheduler.enqueue(drafts, None, None).await
+        self.scheduler.enqueue(drafts, WriteTerms::of_call(None, None)).await
     }
 
     /// Enqueues with a deadline of `time` from now.
@@ -78,7 +78,7 @@ impl TestRing {
         draft: Draft,
     ) -> Result<AcceptedJob, EnqueueError> {
         let until = Some(Instant::now() + time);
-        self.scheduler.enqueue(vec![draft], None, until).await.remove(0)
+        self.scheduler.enqueue(vec![draft], WriteTerms::of_call(None, until)).await.remove(0)
     }
 
     /// Enqueues and expects all to be accepted.

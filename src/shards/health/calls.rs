@@ -29,42 +29,42 @@ impl HealthMonitor {
         self.admit(op)?;
         let begin = Instant::now();
         let answer = tokio::time::timeout(limit, call).await;
-        let took = begin.elapsed();
-        self.metrics.op(op.name(), took);
-        let kind = if answer.is_err() || took >= SLOW_FAILURE {
-            FailureKind::Slow
-        } else {
-            FailureKind::Fast
-        };
+        let is_late = answer.is_err();
         let result = answer.unwrap_or_else(|_| Err(timeout_error(limit)));
-        match &result {
-            Ok(_) => self.record_success(op),
-            Err(error) => self.record_failure(op, kind, error, begin),
-        }
+        self.record(op, begin, is_late, result.as_ref().err());
         result
     }
 
-    /// Makes a call of `op` about many jobs with the time limit `limit`. Errors of the shard as a whole count here;
-    /// those of one job do not.
-    pub(in crate::shards) async fn call_each(
+    /// Applies commands of `op` with the time limit `limit`. Errors of the shard as a whole count here; those of one job
+    /// do not.
+    pub(in crate::shards) async fn apply(
         self: &Arc<Self>,
         op: Op,
         limit: Duration,
         requests: Vec<JobRequest>,
     ) -> Vec<store::Result<RequestResult>> {
         let count = requests.len();
-        let mut answers = None;
-        let call = async {
-            let applied = self.store.apply(requests).await;
-            let result = worst_error(&applied).cloned().map_or(Ok(()), Err);
-            answers = Some(applied);
-            result
-        };
-        let result = self.call(op, limit, call).await;
-        answers.unwrap_or_else(|| {
-            let error = result.err().unwrap_or_else(|| timeout_error(limit));
-            (0..count).map(|_| Err(error.clone())).collect()
-        })
+        if let Err(error) = self.admit(op) {
+            return vec![Err(error); count];
+        }
+        let begin = Instant::now();
+        let answer = tokio::time::timeout(limit, self.store.apply(requests)).await;
+        let is_late = answer.is_err();
+        let applied = answer.unwrap_or_else(|_| vec![Err(timeout_error(limit)); count]);
+        self.record(op, begin, is_late, worst_error(&applied));
+        applied
+    }
+
+    /// Counts a call that began at `begin` and has ended now.
+    fn record(self: &Arc<Self>, op: Op, begin: Instant, is_late: bool, error: Option<&Error>) {
+        let took = begin.elapsed();
+        self.metrics.op(op.name(), took);
+        let kind =
+            if is_late || took >= SLOW_FAILURE { FailureKind::Slow } else { FailureKind::Fast };
+        match error {
+            None => self.record_success(op),
+            Some(error) => self.record_failure(op, kind, error, begin),
+        }
     }
 
     /// Makes a call of `op` that is many calls of the store, with the time limit `limit` for all of them. A long

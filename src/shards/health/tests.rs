@@ -10,11 +10,12 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::clock::Clock;
+use crate::domain::engine::Command;
 use crate::domain::ring::ShardState;
 use crate::domain::{JobId, JobKey, TopicName};
 use crate::metrics::Metrics;
 use crate::store::faulty_store::{FaultyStore, InjectedFault};
-use crate::store::{self, Error, JobDeletion, JobRequest, ShardEvent};
+use crate::store::{self, Error, JobRequest, ShardEvent};
 
 use super::log::REPEAT_EVERY;
 use super::*;
@@ -325,12 +326,13 @@ async fn callers_that_came_too_late_take_no_shard_down() {
     let monitor = monitor(&store, hasty());
     let delete = |until: Instant| {
         let key = JobKey { topic: TopicName::try_new("t").unwrap(), id: JobId::stored("a") };
-        JobRequest::from(JobDeletion { key, finished: None, deadline: Some(until) })
+        let delete = JobRequest::new(key, Command::Delete { finished: None });
+        JobRequest { deadline: Some(until), ..delete }
     };
     for n in 0..20 {
         let now = Instant::now();
         let requests = vec![delete(now), delete(now + LATE_ENOUGH)];
-        let answers = monitor.call_each(Op::Delete, LATE_ENOUGH, requests).await;
+        let answers = monitor.apply(Op::Delete, LATE_ENOUGH, requests).await;
         assert!(
             matches!(answers[..], [Err(Error::DeadlineExceeded(_)), Ok(_)]),
             "{n}: {answers:?}"

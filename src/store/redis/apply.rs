@@ -1,11 +1,12 @@
 //! Implements [`Store::apply`](crate::store::Store::apply): carries out each command on its path, in the order of the
 //! call. The engine handles commands that no fast path may handle (`optimistic_commit.rs`).
 
+use tokio::sync::SemaphorePermit;
+
 use crate::domain::engine::{Command, WritePrecondition};
 use crate::domain::limit;
 use crate::store::{Error, JobRequest, RequestResult, Result};
 
-use super::connections::RedisConnection;
 use super::durability_wait::DurabilityWait;
 use super::{RedisStore, error_mapping};
 
@@ -84,40 +85,95 @@ impl ApplyResults {
 }
 
 impl RedisStore {
-    /// Implements [`Store::apply`](crate::store::Store::apply).
+    /// Implements [`Store::apply`](crate::store::Store::apply). Where a command requests a durability that takes a wait, all
+    /// are written by a connection of their own, and waited for.
     pub(super) async fn apply(&self, requests: Vec<JobRequest>) -> Vec<Result<RequestResult>> {
         let requests: Vec<&JobRequest> = requests.iter().collect();
-        let asked = requests.iter().filter_map(|request| request.durability).max();
-        match asked.and_then(|asked| self.shard.status.wait_for(asked)) {
-            None => self.apply_on(None, &requests).await,
-            Some(wait) => match self.apply_and_wait(&requests, wait).await {
-                Ok(answers) => answers,
-                Err(error) => all_failed(requests.len(), &error),
-            },
+        let wait = self.wait_for(&requests);
+        let mut dedicated = None;
+        if let Some(wait) = wait {
+            match self.dedicated_connection(&requests, wait).await {
+                Ok(opened) => dedicated = Some(opened),
+                Err(error) => return all_failed(requests.len(), &error),
+            }
+        }
+        let mut answers = ApplyResults::with_capacity(requests.len());
+        for part in split_by_path(&requests) {
+            if answers.skips(part.len()) {
+                continue;
+            }
+            let path = CommandPath::for_request(part[0]);
+            answers.add(match (self.admit(path), path) {
+                (Err(error), _) => all_failed(part.len(), &error),
+                (Ok(()), CommandPath::Enqueue) => {
+                    let own = dedicated.as_mut().map(|(_, connection)| &mut **connection);
+                    self.enqueue(own, part).await
+                }
+                (Ok(()), CommandPath::Settle) => self.settle(part).await,
+                (Ok(()), CommandPath::Extend) => self.extend(part).await,
+                (Ok(()), CommandPath::LeaseStream) => match self.change_lease_streams(part).await {
+                    Ok(tied) => tied.into_iter().map(Ok).collect(),
+                    Err(error) => all_failed(part.len(), &error),
+                },
+                (Ok(()), CommandPath::RepeatedEnqueue | CommandPath::Engine) => {
+                    self.decide(part).await
+                }
+            });
+        }
+        let answers = answers.into_vec();
+        match dedicated.zip(wait) {
+            None => answers,
+            Some(((_permit, connection), wait)) => self.confirm(connection, wait, answers).await,
         }
     }
 
-    /// Applies the commands and waits until their writes have the requested durability, or for the time limit.
-    async fn apply_and_wait(
+    /// Returns the wait for the highest durability that these commands request, if one is needed.
+    fn wait_for(&self, requests: &[&JobRequest]) -> Option<DurabilityWait> {
+        let asked = requests.iter().filter_map(|request| request.durability).max()?;
+        self.shard.status.wait_for(asked)
+    }
+
+    /// Returns a connection of their own for commands that wait for `wait`.
+    async fn dedicated_connection(
         &self,
         requests: &[&JobRequest],
         wait: DurabilityWait,
-    ) -> Result<Vec<Result<RequestResult>>> {
-        let _permit = self.permit().await?;
-        let mut connection = self.shard.dedicated_connection().await?;
+    ) -> Result<(SemaphorePermit<'_>, deadpool_redis::Connection)> {
+        let permit = self.shard.permit().await?;
+        let connection = self.shard.dedicated_connection().await?;
         // The connection may lead to another process than the one for which `wait` was computed.
-        let still = requests.iter().filter_map(|request| request.durability).max();
-        if still.and_then(|asked| self.shard.status.wait_for(asked)) != Some(wait) {
+        if self.wait_for(requests) != Some(wait) {
             let text = "redis was replaced or reconfigured; its durability is checked, retry";
             return Err(Error::Unavailable(text.to_owned()));
         }
-        let mut answers = self.apply_on(Some(&mut connection), requests).await;
+        Ok((permit, connection))
+    }
+
+    /// Returns an error if the shard takes no new jobs, for commands that write some.
+    fn admit(&self, path: CommandPath) -> Result<()> {
+        match path {
+            CommandPath::Enqueue | CommandPath::RepeatedEnqueue => self.shard.status.admit_jobs(),
+            CommandPath::Settle
+            | CommandPath::Extend
+            | CommandPath::LeaseStream
+            | CommandPath::Engine => Ok(()),
+        }
+    }
+
+    /// Waits until the writes of `connection` have the requested durability, or for the time limit, and stores in the
+    /// answers what was reached.
+    async fn confirm(
+        &self,
+        mut connection: deadpool_redis::Connection,
+        wait: DurabilityWait,
+        mut answers: Vec<Result<RequestResult>>,
+    ) -> Vec<Result<RequestResult>> {
         if answers.iter().any(|answer| answer.as_ref().is_err_and(Error::outcome_unknown)) {
             drop(deadpool_redis::Connection::take(connection));
-            return Ok(answers);
+            return answers;
         }
         if answers.iter().all(Result::is_err) {
-            return Ok(answers);
+            return answers;
         }
         // A retry may find what another connection wrote a moment ago, and write nothing.
         let reached = match self.shard.write_and_check_name(&mut connection).await {
@@ -139,47 +195,7 @@ impl RedisStore {
                 drop(deadpool_redis::Connection::take(connection));
             }
         }
-        Ok(answers)
-    }
-
-    /// Applies by a dedicated connection, or else by the shared ones.
-    async fn apply_on(
-        &self,
-        mut connection: Option<&mut RedisConnection>,
-        requests: &[&JobRequest],
-    ) -> Vec<Result<RequestResult>> {
-        let mut answers = ApplyResults::with_capacity(requests.len());
-        for part in split_by_path(requests) {
-            if answers.skips(part.len()) {
-                continue;
-            }
-            let way = CommandPath::for_request(part[0]);
-            let admitted = match way {
-                CommandPath::Enqueue | CommandPath::RepeatedEnqueue => {
-                    self.shard.status.admit_jobs()
-                }
-                CommandPath::Settle
-                | CommandPath::Extend
-                | CommandPath::LeaseStream
-                | CommandPath::Engine => Ok(()),
-            };
-            answers.add(match (admitted, way) {
-                (Err(error), _) => all_failed(part.len(), &error),
-                (Ok(()), CommandPath::Enqueue) => {
-                    self.enqueue(connection.as_deref_mut(), part).await
-                }
-                (Ok(()), CommandPath::Settle) => self.settle(part).await,
-                (Ok(()), CommandPath::Extend) => self.extend(part).await,
-                (Ok(()), CommandPath::LeaseStream) => match self.change_lease_streams(part).await {
-                    Ok(tied) => tied.into_iter().map(Ok).collect(),
-                    Err(error) => all_failed(part.len(), &error),
-                },
-                (Ok(()), CommandPath::RepeatedEnqueue | CommandPath::Engine) => {
-                    self.decide(part).await
-                }
-            });
-        }
-        answers.into_vec()
+        answers
     }
 }
 

@@ -55,7 +55,7 @@ impl RedisStore {
         if alone != Some(1) {
             call.arg(demand_counts(&claim));
         }
-        let claims = match self.run_raw(ConnectionLane::Claim, &call).await? {
+        let claims = match self.shard.run(ConnectionLane::Claim, &call).await? {
             Value::BulkString(alone) => {
                 read_single_lease(Bytes::from(alone), &claim.topics, &tokens)?
             }

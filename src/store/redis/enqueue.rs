@@ -107,9 +107,9 @@ fn encode_schedule(job: &engine::Enqueue) -> (u8, u64, u64) {
 }
 
 impl RedisStore {
-    /// Writes jobs, by a dedicated connection or else by the shared ones. The request with the earliest deadline
-    /// decides until when Redis may execute the call; if that was too short, the call is repeated without it for
-    /// requests whose callers still wait.
+    /// Writes jobs, by a dedicated connection or else by the shared ones; the engine handles those whose ids are in use.
+    /// The request with the earliest deadline decides until when Redis may execute the call; if that was too short, the
+    /// call is repeated without it for requests whose callers still wait.
     pub(super) async fn enqueue(
         &self,
         mut connection: Option<&mut RedisConnection>,
@@ -117,68 +117,80 @@ impl RedisStore {
     ) -> Vec<Result<RequestResult>> {
         let mut answers: Vec<Option<Result<RequestResult>>> =
             requests.iter().map(|_| None).collect();
-        loop {
-            let left: Vec<usize> = (0..requests.len()).filter(|&i| answers[i].is_none()).collect();
-            let part: Vec<&JobRequest> = left.iter().map(|&index| requests[index]).collect();
-            match self.enqueue_free_ids(connection.as_deref_mut(), &part).await {
-                Ok(put) => {
-                    left.into_iter().zip(put).for_each(|(at, answer)| answers[at] = Some(answer));
-                    break;
+        // Jobs that the script leaves to the engine.
+        let mut left = Vec::new();
+        let mut rest: Vec<usize> = (0..requests.len()).collect();
+        while !rest.is_empty() {
+            let part: Vec<&JobRequest> = rest.iter().map(|&place| requests[place]).collect();
+            let jobs: Vec<JobToCreate<'_>> =
+                part.iter().filter_map(|request| JobToCreate::of(request)).collect();
+            let written = match self.enqueue_call(&part, &jobs).await {
+                Ok(call) => {
+                    let early_event = async { self.send_early_event(&jobs) };
+                    let dedicated = connection.as_deref_mut();
+                    let run = self.shard.run_on(dedicated, ConnectionLane::Write, &call);
+                    // The call is on its way before the event is sent: the first is polled first.
+                    let (answer, ()) = futures::join!(run, early_event);
+                    answer.and_then(|answer| self.read_enqueued(answer, &jobs))
                 }
-                // The reply does not name the damaged job.
-                Err(Error::Corrupt(_)) if part.len() > 1 => {
-                    let decided = self.decide(&part).await;
-                    left.into_iter()
-                        .zip(decided)
-                        .for_each(|(at, answer)| answers[at] = Some(answer));
-                    break;
-                }
-                Err(error) => {
-                    let errors = errors_per_request(error, part.iter().copied());
-                    left.into_iter()
-                        .zip(errors)
-                        .for_each(|(at, error)| answers[at] = error.map(Err));
-                    if answers.iter().all(Option::is_some) {
-                        break;
+                Err(error) => Err(error),
+            };
+            match written {
+                Ok(written) => {
+                    for (place, answer) in rest.drain(..).zip(written) {
+                        match answer {
+                            Some(answer) => answers[place] = Some(Ok(answer)),
+                            None => left.push(place),
+                        }
                     }
                 }
+                // The reply does not name the damaged job.
+                Err(Error::Corrupt(_)) if part.len() > 1 => left.append(&mut rest),
+                Err(error) => {
+                    let errors = errors_per_request(error, part.iter().copied());
+                    rest.iter()
+                        .zip(errors)
+                        .for_each(|(&place, error)| answers[place] = error.map(Err));
+                    rest.retain(|&place| answers[place].is_none());
+                }
             }
+        }
+        if !left.is_empty() {
+            let taken: Vec<&JobRequest> = left.iter().map(|&place| requests[place]).collect();
+            let decided = self.decide(&taken).await;
+            left.into_iter().zip(decided).for_each(|(place, answer)| answers[place] = Some(answer));
         }
         answers.into_iter().flatten().collect()
     }
 
-    async fn run_by(
+    /// Builds the call that writes jobs whose ids are free.
+    async fn enqueue_call(
         &self,
-        connection: Option<&mut RedisConnection>,
-        call: &ScriptCall,
-    ) -> Result<Value> {
-        match connection {
-            None => self.run_raw(ConnectionLane::Write, call).await,
-            Some(connection) => self.shard.run_on(connection, call).await,
-        }
-    }
-
-    /// Writes jobs whose ids are free; the engine handles the others.
-    async fn enqueue_free_ids(
-        &self,
-        connection: Option<&mut RedisConnection>,
         requests: &[&JobRequest],
-    ) -> Result<Vec<Result<RequestResult>>> {
-        let jobs: Vec<JobToCreate<'_>> =
-            requests.iter().filter_map(|request| JobToCreate::of(request)).collect();
+        jobs: &[JobToCreate<'_>],
+    ) -> Result<ScriptCall> {
         let bytes: usize = jobs.iter().map(|job| JOB_BYTES + job.new.spec.bytes()).sum();
         let args = 2 * jobs.len() + 2;
         let until = requests.iter().filter_map(|request| request.deadline).min();
         let mut call = self.shard.large_write_call(Verb::Enqueue, until, args, bytes).await?;
-        add_jobs(&mut call, &jobs);
-        let early_event = async {
-            if let Some(job) = jobs.iter().find(|job| job.new.due == When::Now) {
-                self.events.send_claimable_if_idle(&job.key.topic);
-            }
-        };
-        // The call is on its way before that is early_event: the first is polled first.
-        let (answer, ()) = futures::join!(self.run_by(connection, &call), early_event);
-        let mut reply = match answer? {
+        add_jobs(&mut call, jobs);
+        Ok(call)
+    }
+
+    /// Announces the first job that is due, without waiting for its write.
+    fn send_early_event(&self, jobs: &[JobToCreate<'_>]) {
+        if let Some(job) = jobs.iter().find(|job| job.new.due == When::Now) {
+            self.events.send_claimable_if_idle(&job.key.topic);
+        }
+    }
+
+    /// Reads the reply of the script: a result for each job; `None`: its id is in use.
+    fn read_enqueued(
+        &self,
+        answer: Value,
+        jobs: &[JobToCreate<'_>],
+    ) -> Result<Vec<Option<RequestResult>>> {
+        let mut reply = match answer {
             now @ Value::Int(_) => ScriptReply::new(Value::Array(vec![now, Value::Int(0)]))?,
             list => ScriptReply::new(list)?,
         };
@@ -186,29 +198,19 @@ impl RedisStore {
         self.events.set_prune_at(reply.maybe_time()?);
         let durability = self.shard.status.write_durability().by_default;
         let mut answers: Vec<_> =
-            jobs.iter().map(|job| Ok(create_reply(job.new, now, durability))).collect();
-        let mut places = Vec::new();
+            jobs.iter().map(|job| Some(create_reply(job.new, now, durability))).collect();
         while !reply.is_empty() {
             let place = reply.number()?;
-            if place >= 0 {
-                places.push(usize::try_from(place).unwrap_or(usize::MAX));
-                continue;
-            }
-            let place = usize::try_from(-1 - place).ok().and_then(|place| answers.get_mut(place));
-            let full = CommandReply::Enqueued(engine::EnqueueCommandReply::topic_full(now));
-            *place.ok_or_else(|| unexpected("the place of a job"))? =
-                Ok(RequestResult { reply: full, record: None, now, durability });
+            let (place, is_full) = if place < 0 { (-1 - place, true) } else { (place, false) };
+            let place = usize::try_from(place).ok().and_then(|place| answers.get_mut(place));
+            let full = || RequestResult {
+                reply: CommandReply::Enqueued(engine::EnqueueCommandReply::topic_full(now)),
+                record: None,
+                now,
+                durability,
+            };
+            *place.ok_or_else(|| unexpected("the place of a job"))? = is_full.then(full);
         }
-        if places.is_empty() {
-            return Ok(answers);
-        }
-        // In the order of the call, as the same id may come twice.
-        places.sort_unstable();
-        let taken: Option<Vec<&JobRequest>> =
-            places.iter().map(|&place| requests.get(place).copied()).collect();
-        let taken = taken.ok_or_else(|| unexpected("the place of a job"))?;
-        let decided = self.decide(&taken).await;
-        places.into_iter().zip(decided).for_each(|(place, answer)| answers[place] = answer);
         Ok(answers)
     }
 }

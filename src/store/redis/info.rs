@@ -82,7 +82,7 @@ impl RedisStore {
 
     /// Implements [`Store::usage`](crate::store::Store::usage).
     pub(super) async fn usage(&self) -> Result<StoreUsage> {
-        let _permit = self.permit().await?;
+        let _permit = self.shard.permit().await?;
         let mut info = redis::cmd("INFO");
         info.arg("memory");
         let text: String = self.shard.command(ConnectionLane::Read, &info).await?;

@@ -107,7 +107,7 @@ impl RedisStore {
     pub(super) async fn cancelled_claim_member(&self, nonce: u32) -> Result<()> {
         let mut call = self.call(Verb::CancelClaim);
         call.arg(cancel_lost_claim(nonce).as_slice());
-        self.run_raw(ConnectionLane::Write, &call).await.map(drop)
+        self.shard.run(ConnectionLane::Write, &call).await.map(drop)
     }
 
     /// Returns the running leases that satisfy `is_wanted`. Slow, and rare: all leases are read, in pages.
@@ -116,7 +116,7 @@ impl RedisStore {
         is_wanted: impl Fn(&engine::Lease) -> bool,
     ) -> Result<LeaseQueryResult> {
         let topics = {
-            let _permit = self.permit().await?;
+            let _permit = self.shard.permit().await?;
             self.shard.all_topics().await?
         };
         let mut wanted = BTreeMap::new();

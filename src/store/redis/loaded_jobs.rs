@@ -5,7 +5,7 @@ use bytes::Bytes;
 use foldhash::{HashMap, HashMapExt as _, HashSet};
 
 use crate::domain::engine::{
-    self, Command, CommandReply, Decision, Enqueue, IdHistory, IdLookup, NotWrittenReason, Record,
+    self, Command, CommandReply, Decision, IdHistory, IdLookup, NewJob, NotWrittenReason, Record,
     RecordChange, ValidityWindow,
 };
 use crate::domain::{JobKey, Time, limit};
@@ -81,7 +81,7 @@ pub(super) fn further_keys(request: &JobRequest) -> impl Iterator<Item = JobKey>
     };
     let id = &request.key.id;
     let target = target.map(|topic| JobKey { topic: topic.clone(), id: id.clone() });
-    follow_ups.iter().map(|(key, _)| key.clone()).chain(target)
+    follow_ups.iter().map(|job| job.key.clone()).chain(target)
 }
 
 fn decode_entry(found: Option<Bytes>) -> Result<(Option<JobEntry>, IdHistory)> {
@@ -171,6 +171,9 @@ impl LoadedJobs {
             }
         }
         let decision = self.apply_to(key, command);
+        // One that is only asked for counts, too: the due times of the others depend on it.
+        let is_redriven = matches!(command, Command::Redrive(_)) && decision.reply.is_applied();
+        self.redriven += u32::from(is_redriven);
         if decision.change == RecordChange::Keep {
             return match items {
                 // The decision holds only if earlier decisions are written.
@@ -182,7 +185,6 @@ impl LoadedJobs {
         if limit.is_some() && items.is_some() {
             return self.wait_for_room();
         }
-        self.redriven += u32::from(matches!(command, Command::Redrive(_)));
         let item = items.unwrap_or_else(|| self.new_item());
         self.narrow_window(item, window.intersect(decision.window));
         self.items[item].0.limit = limit;
@@ -240,8 +242,8 @@ impl LoadedJobs {
                 _ => {}
             }
         }
-        for (key, job) in follow_ups {
-            self.add_follow_up_job(item, &key, job);
+        for job in follow_ups {
+            self.add_follow_up_job(item, job);
         }
         key.clone()
     }
@@ -302,17 +304,17 @@ impl LoadedJobs {
     }
 
     /// Adds a job that is written together with the one before it, unless its id is in use.
-    fn add_follow_up_job(&mut self, item: usize, key: &JobKey, job: Enqueue) {
-        let is_counted = job.max_bytes.is_some();
-        let decision = self.apply_to(key, &Command::Enqueue(Box::new(job)));
+    fn add_follow_up_job(&mut self, item: usize, NewJob { key, enqueue }: NewJob) {
+        let is_counted = enqueue.max_bytes.is_some();
+        let decision = self.apply_to(&key, &Command::Enqueue(enqueue));
         if decision.change != RecordChange::Keep {
-            if let Some((slot, _)) = self.slots.get_mut(key) {
+            if let Some((slot, _)) = self.slots.get_mut(&key) {
                 slot.is_counted |= is_counted;
             }
             self.narrow_window(item, decision.window);
             // Without the follow-up job there is no ack, either.
             self.items[item].0.needs_memory = true;
-            self.add_decision(item, key, decision);
+            self.add_decision(item, &key, decision);
         }
     }
 

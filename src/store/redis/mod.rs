@@ -98,9 +98,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use deadpool_redis::redis::Value;
 use futures::future::BoxFuture;
-use tokio::sync::{Semaphore, SemaphorePermit, broadcast, watch};
+use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -124,8 +123,6 @@ pub use address::{RedisAddress, RedisTlsFiles};
 pub use open::{Config, RedisOpenError};
 pub use url::InvalidAddress;
 
-/// Maximum number of calls under way; more wait in their callers.
-const CALLS_MAX: u32 = 4_096;
 /// Time for which [`Store::close`] waits for calls under way: longer than the response timeout, and less than its
 /// caller waits.
 const CLOSE_MAX: Duration = Duration::from_secs(4);
@@ -139,8 +136,6 @@ pub struct RedisStore {
     events: Arc<RedisEventSender>,
     /// Locks that serialize commands on one job.
     job_locks: JobLocks,
-    /// Permits, one per call under way; closed with the store.
-    call_permits: Semaphore,
     tasks: std::sync::Mutex<Vec<AbortOnDropHandle<()>>>,
     /// Redis refused to report the memory of keys when it was last asked.
     memory_usage_refused: AtomicBool,
@@ -155,20 +150,7 @@ impl RedisStore {
 
     /// Runs a call that is answered with a list.
     async fn run(&self, lane: ConnectionLane, call: &ScriptCall) -> Result<reply::ScriptReply> {
-        reply::ScriptReply::new(self.run_raw(lane, call).await?)
-    }
-
-    async fn run_raw(&self, lane: ConnectionLane, call: &ScriptCall) -> Result<Value> {
-        let _permit = self.permit().await?;
-        self.shard.run(lane, call).await
-    }
-
-    /// Counts a call under way; rejected once the store is closed.
-    async fn permit(&self) -> Result<SemaphorePermit<'_>> {
-        self.call_permits
-            .acquire()
-            .await
-            .map_err(|_| Error::Unavailable("the store is closed".into()))
+        reply::ScriptReply::new(self.shard.run(lane, call).await?)
     }
 
     fn with_tasks(&self, change: impl FnOnce(&mut Vec<AbortOnDropHandle<()>>)) {
@@ -318,11 +300,9 @@ impl Store for RedisStore {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            let all = self.call_permits.acquire_many(CALLS_MAX);
-            if tokio::time::timeout(CLOSE_MAX, all).await.is_err() {
+            if !self.shard.close(CLOSE_MAX).await {
                 tracing::warn!(shard = %self.identity.name, "the store was closed while calls were under way");
             }
-            self.call_permits.close();
             self.with_tasks(Vec::clear);
             self.shard.connections.disconnect();
         })

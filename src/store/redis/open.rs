@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use tokio::sync::Semaphore;
-
 use crate::clock::Clock;
 use crate::domain::ShardName;
 use crate::store::ShardIdentity;
@@ -15,7 +13,7 @@ use super::event_sender::RedisEventSender;
 use super::job_locks::JobLocks;
 use super::route::RedisRoute;
 use super::shard::RedisShard;
-use super::{CALLS_MAX, RedisStore, durability_monitor, notifications};
+use super::{RedisStore, durability_monitor, notifications};
 
 pub use super::check::RedisOpenError;
 
@@ -61,7 +59,6 @@ impl RedisStore {
             identity: ShardIdentity { name, address: address.to_string(), is_shared: true },
             owner,
             job_locks: JobLocks::new(),
-            call_permits: Semaphore::new(CALLS_MAX as usize),
             tasks: std::sync::Mutex::new(tasks),
             shard,
             events: hints,

@@ -144,7 +144,7 @@ impl RedisStore {
             let mut call = self.call(verb);
             call.arg(u8::from(prunes < limit::PRUNES_MAX));
             add(&mut call);
-            match self.run_raw(ConnectionLane::Read, &call).await? {
+            match self.shard.run(ConnectionLane::Read, &call).await? {
                 Value::Nil => self.prune(limit::CALL_JOBS_MAX).await?,
                 value => return ScriptReply::new(value),
             };
@@ -163,7 +163,7 @@ impl RedisStore {
             Some(after) if after.as_str() >= prefix.as_str() => format!("({after}"),
             _ => format!("[{prefix}"),
         };
-        let _permit = self.permit().await?;
+        let _permit = self.shard.permit().await?;
         let found = self.shard.topics_from(place, limit).await?;
         let found = found.into_iter().map(|(topic, _)| topic);
         Ok(found.take_while(|topic| topic.name.as_str().starts_with(&prefix)).collect())

@@ -63,7 +63,11 @@ impl RedisStore {
         if !plain.is_empty() {
             let acks: Vec<PlainAck<'_>> =
                 plain.iter().filter_map(|&i| PlainAck::from_request(requests[i])).collect();
-            match self.settle_plain_acks(&acks).await {
+            let args = 2 * acks.len() + 4;
+            let mut call = self.shard.large_call(Verb::Settle, args, acks.len() * SETTLE_BYTES);
+            let order = add_acks(&mut call, &acks, self.owner, &AckRecall::at(now));
+            let settled = self.shard.run_on(None, ConnectionLane::Write, &call).await;
+            match settled.and_then(|answer| self.read_settled(answer, order)) {
                 Ok(left) => others.extend(left.into_iter().map(|nth| plain[nth])),
                 // The reply does not name the damaged job.
                 Err(Error::Corrupt(_)) if plain.len() > 1 => others.extend(&plain),
@@ -83,13 +87,9 @@ impl RedisStore {
         answers
     }
 
-    /// Acknowledges by the fast path; returns the positions of the acks that it leaves.
-    async fn settle_plain_acks(&self, acks: &[PlainAck<'_>]) -> Result<Vec<usize>> {
-        let (args, bytes) = (2 * acks.len() + 4, acks.len() * SETTLE_BYTES);
-        let mut call = self.shard.large_call(Verb::Settle, args, bytes);
-        let recall = AckRecall::at(self.shard.clock.now());
-        let order = add_acks(&mut call, acks, self.owner, &recall);
-        let mut reply = match self.run_raw(ConnectionLane::Write, &call).await? {
+    /// Reads the reply of the fast path to acks in this order, and returns the positions of those that it leaves.
+    fn read_settled(&self, answer: Value, order: Vec<usize>) -> Result<Vec<usize>> {
+        let mut reply = match answer {
             Value::Int(_) => return Ok(Vec::new()),
             list => ScriptReply::new(list)?,
         };

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_redis::redis::{self, Cmd, FromRedisValue, RedisError, Value};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use crate::clock::Clock;
@@ -12,7 +13,7 @@ use crate::domain::{ShardName, Time, TopicName, limit};
 use crate::store::{Error, Result, TopicInfo};
 
 use super::check::{self, FORMAT, FORMAT_MIN, RedisOpenError};
-use super::connections::{ConnectionLane, RedisConnection, RedisConnections};
+use super::connections::{ConnectionLane, PendingCall, RedisConnection, RedisConnections};
 use super::receipt_key::SharedReceiptKey;
 use super::reply::ScriptReply;
 use super::script::{ExecutionTime, ScriptCall, Scripts, Verb, commands};
@@ -23,6 +24,8 @@ use super::{error_mapping, keys};
 
 /// Command that is called outside of scripts and may be forbidden.
 const SUBSCRIBE: &str = "SUBSCRIBE";
+/// Maximum number of calls under way; more wait in their callers.
+const CALLS_MAX: u32 = 4_096;
 /// Minimum step of Redis's clock that is logged: a shorter one has no effect that an operator could notice.
 const CLOCK_STEP_LOGGED_MIN: Duration = Duration::from_millis(100);
 
@@ -39,6 +42,8 @@ pub(super) struct RedisShard {
     pub(super) clock: Clock,
     redis_clock: RedisClock,
     pub(super) receipt_key: SharedReceiptKey,
+    /// Permits, one per call under way; closed with the store.
+    call_permits: Semaphore,
 }
 
 // === impl RedisShard: calls ===
@@ -61,6 +66,7 @@ impl RedisShard {
             clock,
             redis_clock: RedisClock::new(),
             receipt_key: SharedReceiptKey::new(),
+            call_permits: Semaphore::new(CALLS_MAX as usize),
         }
     }
 
@@ -120,59 +126,81 @@ impl RedisShard {
         }
     }
 
+    /// Counts a call under way; rejected once the store is closed.
+    pub(super) async fn permit(&self) -> Result<SemaphorePermit<'_>> {
+        let permit = self.call_permits.acquire().await;
+        permit.map_err(|_| Error::Unavailable("the store is closed".into()))
+    }
+
+    /// Waits for the calls under way, for `within` at most, and rejects all later ones. Returns whether all have ended.
+    pub(super) async fn close(&self, within: Duration) -> bool {
+        let all = self.call_permits.acquire_many(CALLS_MAX);
+        let is_idle = tokio::time::timeout(within, all).await.is_ok();
+        self.call_permits.close();
+        is_idle
+    }
+
     /// Runs a call on a connection of `lane`.
     pub(super) async fn run(&self, lane: ConnectionLane, call: &ScriptCall) -> Result<Value> {
-        let mut connection = self.connection(lane).await?;
-        let under_way = self.connections.begin(lane);
-        let answer = self.execute(&mut connection, call).await;
-        under_way.end();
+        self.run_on(None, lane, call).await
+    }
+
+    /// Runs a call on the dedicated connection, or else on one of `lane`. A call that was rejected because the clock of
+    /// Redis stepped forward is sent again with the new time.
+    pub(super) async fn run_on(
+        &self,
+        dedicated: Option<&mut RedisConnection>,
+        lane: ConnectionLane,
+        call: &ScriptCall,
+    ) -> Result<Value> {
+        let is_dedicated = dedicated.is_some();
+        let (mut shared, _permit, under_way);
+        let connection = match dedicated {
+            Some(connection) => {
+                under_way = None;
+                connection
+            }
+            None => {
+                _permit = self.permit().await?;
+                shared = self.connection(lane).await?;
+                under_way = Some(self.connections.begin(lane));
+                &mut shared
+            }
+        };
+        let mut sent = Instant::now();
+        let mut answer = self.scripts.run(connection, call).await;
+        if let Err(error) = &answer
+            && let Some(again) = self.call_by_new_time(call, sent, error)
+        {
+            sent = Instant::now();
+            answer = self.scripts.run(connection, &again).await;
+        }
+        under_way.into_iter().for_each(PendingCall::end);
         match answer {
-            Ok(value) => Ok(value),
+            Ok(value) => {
+                let time = if call.verb().answers_time() { leading_time(&value) } else { None };
+                time.into_iter().for_each(|shown| self.observe_clock(sent, shown));
+                Ok(value)
+            }
             Err(error) => {
-                self.connections.failed(lane, &error);
+                if !is_dedicated {
+                    self.connections.failed(lane, &error);
+                }
                 Err(settled_error(call, &error).await)
             }
         }
     }
 
-    /// Runs a call on a dedicated connection.
-    pub(super) async fn run_on(
+    /// Returns the call with a new time, if this error rejected it as late by the clock of Redis and its window is open.
+    fn call_by_new_time(
         &self,
-        connection: &mut RedisConnection,
         call: &ScriptCall,
-    ) -> Result<Value> {
-        match self.execute(connection, call).await {
-            Ok(value) => Ok(value),
-            Err(error) => Err(settled_error(call, &error).await),
-        }
-    }
-
-    /// Runs a call. A call that was rejected because the clock of Redis stepped forward is sent again with the new
-    /// time.
-    async fn execute(
-        &self,
-        connection: &mut RedisConnection,
-        call: &ScriptCall,
-    ) -> std::result::Result<Value, RedisError> {
-        let sent = Instant::now();
-        let answer = self.scripts.run(connection, call).await;
-        match &answer {
-            Ok(value) if call.verb().answers_time() => {
-                if let Some(shown) = leading_time(value) {
-                    self.observe_clock(sent, shown);
-                }
-            }
-            Ok(_) => {}
-            Err(error) => {
-                let Some(shown) = error_mapping::refused_late_at(error) else { return answer };
-                self.observe_clock(sent, shown);
-                let last = call.window_end().filter(|&last| last > Instant::now());
-                if let Some(latest) = last.and_then(|last| self.redis_clock.at(last)) {
-                    return self.scripts.run(connection, &call.with_execution_end(latest)).await;
-                }
-            }
-        }
-        answer
+        sent: Instant,
+        error: &RedisError,
+    ) -> Option<ScriptCall> {
+        self.observe_clock(sent, error_mapping::refused_late_at(error)?);
+        let last = call.window_end().filter(|&last| last > Instant::now())?;
+        Some(call.with_execution_end(self.redis_clock.at(last)?))
     }
 
     /// Updates the estimate of Redis's clock from the reply of a call.

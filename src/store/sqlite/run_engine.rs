@@ -4,7 +4,7 @@ use rusqlite::params;
 
 use crate::domain::JobKey;
 use crate::domain::engine::{
-    self, Command, CommandReply, Decision, EnqueueCommandReply, IdHistory, IdLookup,
+    self, Command, CommandReply, Decision, EnqueueCommandReply, IdHistory, IdLookup, NewJob,
     NotWrittenReason, Record, RecordChange, WritePrecondition,
 };
 
@@ -41,8 +41,8 @@ pub(super) fn apply_to(
         return Ok((CommandReply::Enqueued(full), None));
     }
     write(session, key, row, &decision)?;
-    for (key, follow_up) in decision.effects.follow_ups {
-        apply(session, &key, &Command::Enqueue(Box::new(follow_up)))?;
+    for NewJob { key, enqueue } in decision.effects.follow_ups {
+        apply(session, &key, &Command::Enqueue(enqueue))?;
     }
     let record = match decision.change {
         RecordChange::Write(record) | RecordChange::Insert(record) => Some(*record),

@@ -2,7 +2,9 @@
 
 use rusqlite::params;
 
-use crate::domain::engine::{self, Command, CommandReply, SettleAction, SettleCommandReply};
+use crate::domain::engine::{
+    self, Command, CommandReply, NewJob, SettleAction, SettleCommandReply,
+};
 use crate::domain::{JobKey, State};
 
 use super::error_mapping::SqliteResult;
@@ -38,8 +40,8 @@ pub(super) fn ack<'c>(
     session.topic_counts().running.add(&key.topic, -1);
     session.count(topic, TotalKind::Succeeded, 1);
     session.add_ended_id(topic, key.id.as_str(), State::Succeeded);
-    for (key, follow_up) in follow_ups {
-        apply(session, key, &Command::Enqueue(Box::new(follow_up.clone())))?;
+    for NewJob { key, enqueue } in follow_ups {
+        apply(session, key, &Command::Enqueue(enqueue.clone()))?;
     }
     Ok(Some(CommandReply::Settled(Ok(SettleCommandReply {
         repeated: false,

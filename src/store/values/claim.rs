@@ -1,11 +1,9 @@
-//! Claims: the demand of streams, the leases that they receive, and the undoing of claims.
+//! Claims: the demand of streams, and the leases that they receive.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::{JobKey, Payload, PriorityAgeing, Spec, Time, Token, TopicName};
-
-use super::LeaseRef;
 
 /// A claim: all streams of a replica with free credit together.
 #[derive(Clone, Debug)]
@@ -113,35 +111,6 @@ pub struct LeasedJob {
     pub last_error: String,
     /// Checkpoint stored by an earlier worker.
     pub checkpoint: Option<Payload>,
-}
-
-/// The leases to undo.
-#[derive(Clone, Debug)]
-pub enum Unclaim {
-    /// The listed leases.
-    Leases(Vec<LeaseRef>),
-    /// The leases of a claim whose reply was lost, a part at a time.
-    Claim(LostClaim),
-}
-
-/// A claim whose reply was lost, and the progress of the search for its leases.
-#[derive(Clone, Debug)]
-pub struct LostClaim {
-    /// Nonce of the claim.
-    pub nonce: u32,
-    /// The topics of the claim.
-    pub topics: Arc<[TopicName]>,
-    /// End of the last part; `None`: the search has not begun.
-    pub cursor: Option<String>,
-}
-
-/// Result of an unclaim.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnclaimResult {
-    /// Number of leases undone.
-    pub leases: u64,
-    /// Position at which the search for a lost claim continues; `None`: the search is complete.
-    pub cursor: Option<String>,
 }
 
 // === impl LeasedJob ===

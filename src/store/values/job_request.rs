@@ -3,11 +3,10 @@
 use tokio::time::Instant;
 
 use crate::domain::engine::{
-    Command, CommandReply, Deleted, LeaseRefusal, Record, SettleCommandReply,
+    Command, CommandReply, Deleted, EnqueueCommandReply, LeaseRefusal, NewJob, Record,
+    SettleCommandReply,
 };
-use crate::domain::{Durability, Job, JobKey, ShardName, Time};
-
-use super::{RescheduleResult, WriteResult};
+use crate::domain::{Durability, Job, JobKey, ShardName, State, Time};
 
 /// A command for one job, with the conditions of its execution.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,19 +54,23 @@ impl JobRequest {
     }
 }
 
+impl From<NewJob> for JobRequest {
+    fn from(NewJob { key, enqueue }: NewJob) -> JobRequest {
+        JobRequest::new(key, Command::Enqueue(enqueue))
+    }
+}
+
 // === impl RequestResult ===
 
 impl RequestResult {
-    /// Returns the result of an enqueue.
+    /// Returns the reply to an enqueue, its due time as written.
     ///
     /// # Panics
     /// Panics if the reply is for another command. The same holds for the other conversions of this type.
     #[must_use]
-    pub fn to_write_result(&self) -> WriteResult {
+    pub fn enqueue_result(&self) -> EnqueueCommandReply {
         match self.reply {
-            CommandReply::Enqueued(answer) => {
-                WriteResult::from_reply(answer, answer.due.at, self.durability)
-            }
+            CommandReply::Enqueued(enqueued) => enqueued,
             _ => unreachable!("an enqueue is answered as one"),
         }
     }
@@ -97,11 +100,10 @@ impl RequestResult {
         }
     }
 
-    /// Returns the result of a reschedule of the job `key` on `shard`.
-    pub fn into_reschedule_result(self, key: JobKey, shard: ShardName) -> RescheduleResult {
+    /// Returns whether a job was rescheduled, or the state that does not allow it.
+    pub fn reschedule_result(&self) -> Result<bool, State> {
         match self.reply {
-            CommandReply::Rescheduled(Err(state)) => Err(state),
-            CommandReply::Rescheduled(Ok(_)) => Ok(self.job(key, shard)),
+            CommandReply::Rescheduled(rescheduled) => rescheduled,
             _ => unreachable!("a reschedule is answered as one"),
         }
     }
@@ -109,11 +111,12 @@ impl RequestResult {
     /// Returns whether an unclaim, redrive, detach or adopt was applied.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.reply == CommandReply::Applied(true)
+        self.reply.is_applied()
     }
 
-    /// Returns the job as stored now, without its bodies.
-    fn job(self, key: JobKey, shard: ShardName) -> Option<Job> {
+    /// Returns the job as stored now, without its bodies; `None`: the engine has not written it.
+    #[must_use]
+    pub fn job(self, key: JobKey, shard: ShardName) -> Option<Job> {
         let now = self.now;
         self.record.and_then(|record| record.job(key, shard, now, Default::default()))
     }

@@ -1,14 +1,10 @@
-//! Leases: their representation, and the requests that end, extend or adopt them.
+//! Leases: references to them, and running ones as stored.
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-use crate::domain::engine::{self, Command, OutageExpiry, Phase, Record, SettleAction};
+use crate::domain::engine::{Phase, Record};
 use crate::domain::lifecycle::AttemptContext;
-use crate::domain::{JobKey, Payload, StreamId, Time, Token};
-
-use super::JobRequest;
+use crate::domain::{JobKey, StreamId, Time, Token};
 
 /// Reference to one lease.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -48,67 +44,6 @@ pub struct RunningLease {
     pub now: Time,
 }
 
-/// A lease while this stream answers for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamLeaseRef {
-    /// The lease.
-    pub lease: LeaseRef,
-    /// The stream.
-    pub stream: StreamId,
-}
-
-/// Moves leases to a stream, which answers for them from then on.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AdoptBatch {
-    /// The new stream.
-    pub to: StreamId,
-    /// Release delay after the new stream breaks.
-    pub grace: Duration,
-    /// The leases.
-    pub items: Vec<AdoptItem>,
-}
-
-/// A lease to be adopted.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AdoptItem {
-    /// The lease, and the stream that it comes from.
-    pub source: StreamLeaseRef,
-    /// Oldest accepted time of the last extension, for a lease that was not detached. `None`: any.
-    pub since: Option<Time>,
-}
-
-/// Ends one lease.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LeaseSettlement {
-    /// The lease.
-    pub lease: LeaseRef,
-    /// Nonce of the replica whose stream has the lease, from the receipt or the lease. With the caller's own nonce no
-    /// other replica is notified.
-    pub owner: u32,
-    /// The outcome of the attempt.
-    pub action: SettleAction,
-    /// Condition: the deadline is still this one (a reap, or the release after a broken stream).
-    pub deadline: Option<Time>,
-}
-
-/// Moves the deadline of one lease to now plus a duration.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LeaseExtension {
-    /// The lease.
-    pub lease: LeaseRef,
-    /// Duration from now; absent: the lease's own duration.
-    pub duration: Option<Duration>,
-    /// Progress note for people; absent keeps the last one.
-    pub progress: Option<String>,
-    /// Checkpoint for the next delivery; an empty one clears it, absent keeps the last one. If the store has no room
-    /// for it, nothing of the item is applied, and the call fails with [`Error::Full`](super::super::Error::Full).
-    pub checkpoint: Option<Payload>,
-    /// Set when the lease expired while no server served its shard, and waits for its worker.
-    pub outage_expiry: Option<OutageExpiry>,
-    /// Deadline of the write; absent: the store's own limit on a call.
-    pub write_deadline: Option<Instant>,
-}
-
 // === impl RunningLease ===
 
 impl RunningLease {
@@ -138,69 +73,9 @@ impl RunningLease {
         StreamId { owner: self.owner, stream: self.stream }
     }
 
-    /// Returns the lease and the stream that answers for it.
+    /// Returns a reference to the lease.
     #[must_use]
-    pub fn stream_lease_ref(&self) -> StreamLeaseRef {
-        let lease = LeaseRef { key: self.key.clone(), token: self.token };
-        StreamLeaseRef { lease, stream: self.stream_id() }
-    }
-}
-
-// === impl LeaseSettlement, LeaseExtension, StreamLeaseRef, AdoptBatch, LeaseRef ===
-
-impl From<LeaseSettlement> for JobRequest {
-    fn from(settle: LeaseSettlement) -> JobRequest {
-        let LeaseSettlement { lease: LeaseRef { key, token }, owner, action: end, deadline } =
-            settle;
-        let command = Command::Settle(engine::Settle { token, deadline, action: end });
-        JobRequest { owner, ..JobRequest::new(key, command) }
-    }
-}
-
-impl From<LeaseExtension> for JobRequest {
-    fn from(extend: LeaseExtension) -> JobRequest {
-        let LeaseExtension {
-            lease,
-            duration,
-            progress,
-            checkpoint,
-            outage_expiry: lapsed,
-            write_deadline: until,
-        } = extend;
-        let LeaseRef { key, token } = lease;
-        let command = Command::Extend(engine::Extend {
-            token,
-            duration,
-            progress,
-            checkpoint,
-            outage_expiry: lapsed,
-        });
-        JobRequest { deadline: until, ..JobRequest::new(key, command) }
-    }
-}
-
-impl From<StreamLeaseRef> for JobRequest {
-    /// Detaches the lease.
-    fn from(
-        StreamLeaseRef { lease: LeaseRef { key, token }, stream }: StreamLeaseRef,
-    ) -> JobRequest {
-        JobRequest::new(key, Command::Detach { token, stream })
-    }
-}
-
-impl From<AdoptBatch> for Vec<JobRequest> {
-    fn from(AdoptBatch { to, grace, items }: AdoptBatch) -> Vec<JobRequest> {
-        let request = |AdoptItem { source: tied, since }| {
-            let StreamLeaseRef { lease: LeaseRef { key, token }, stream: from } = tied;
-            JobRequest::new(key, Command::Adopt(engine::Adopt { token, from, to, grace, since }))
-        };
-        items.into_iter().map(request).collect()
-    }
-}
-
-impl From<LeaseRef> for JobRequest {
-    /// Undoes the lease.
-    fn from(LeaseRef { key, token }: LeaseRef) -> JobRequest {
-        JobRequest::new(key, Command::Unclaim(token))
+    pub fn lease_ref(&self) -> LeaseRef {
+        LeaseRef { key: self.key.clone(), token: self.token }
     }
 }

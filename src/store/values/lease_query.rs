@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashSet};
+
 use crate::domain::engine::{LeaseRefusal, Record};
 use crate::domain::{ShardOutage, StreamId, Time, TopicName};
 
@@ -69,6 +71,21 @@ impl LeaseQueryResult {
             }
             None => {}
         }
+    }
+
+    /// Returns the leases of [`LeaseQuery::ByRef`] in the order of these references; the error is the reason why there is no
+    /// such lease.
+    #[must_use]
+    pub fn into_results(self, refs: &[LeaseRef]) -> Vec<Result<RunningLease, LeaseRefusal>> {
+        let leases = self.leases.into_iter().map(|lease| (lease.lease_ref(), lease));
+        let leases: HashMap<LeaseRef, RunningLease> = leases.collect();
+        let gone: HashSet<LeaseRef> = self.missing_jobs.into_iter().collect();
+        let result = |lease: &LeaseRef| match leases.get(lease) {
+            Some(lease) => Ok(lease.clone()),
+            None if gone.contains(lease) => Err(LeaseRefusal::NotFound),
+            None => Err(LeaseRefusal::Stale),
+        };
+        refs.iter().map(result).collect()
     }
 }
 

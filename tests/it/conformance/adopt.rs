@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{AdoptBatch, AdoptItem, StoreCalls as _};
 use ringq::domain::{RetentionRule, State, StreamId};
 use ringq::store::{
-    AdoptBatch, AdoptItem, Claim, LeaseRefusal, LeasedJob, RunningLease, SettleCommandReply,
-    StreamDemand, TopicDemand,
+    Claim, LeaseRefusal, LeasedJob, RunningLease, SettleCommandReply, StreamDemand, TopicDemand,
 };
 
 use super::fixture::Fixture;
@@ -98,7 +98,7 @@ pub(crate) async fn an_adopted_lease_is_settled_by_its_receipt(q: Fixture) {
         RetentionRule::Record(RETENTION),
     ];
     for (n, keep) in keeps.into_iter().enumerate() {
-        q.put(ringq::store::NewJob { retention: keep, ..new_job(&format!("a{n}")) }).await;
+        q.put(crate::store_calls::TestJob { retention: keep, ..new_job(&format!("a{n}")) }).await;
         let leased = claim_as(&q, OWNER, RETENTION).await;
         assert!(adopt(&q, &leased, OWNER, TO).await);
         q.extend(&leased, None, None).await.unwrap();
@@ -142,7 +142,7 @@ pub(crate) async fn leases_are_found_by_their_streams(q: Fixture) {
     let mut found = q.store.leases_of_streams(vec![of(8, 1), of(9, 1)]).await.unwrap();
     found.sort_by_key(|lease| lease.grace.is_none());
     let refs: Vec<_> =
-        found.iter().map(|lease| (lease.stream_lease_ref().lease, lease.grace.is_none())).collect();
+        found.iter().map(|lease| (lease.lease_ref(), lease.grace.is_none())).collect();
     assert_eq!(refs, [(lease_ref(&leased), false), (lease_ref(&detached), true)]);
     assert!(found[0].bytes >= 7 && found[0].worker == "worker-1", "{found:?}");
     assert_eq!(q.store.leases_of_streams(vec![of(u32::MAX, 1)]).await.unwrap().len(), 1);

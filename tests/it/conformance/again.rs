@@ -3,13 +3,11 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{LeaseSettlement, RedriveBatch, StoreCalls as _, TestJob};
 use ringq::domain::open_rings::RingRecords;
 use ringq::domain::ring::ShardState;
 use ringq::domain::{EnqueueOutcome, JobId, OnConflict, RetentionRule, State, When, limit};
-use ringq::store::{
-    Heartbeat, LeaseSettlement, NewJob, NotWrittenReason, RedriveBatch, SettleAction, StreamDemand,
-    WritePrecondition,
-};
+use ringq::store::{Heartbeat, NotWrittenReason, SettleAction, StreamDemand, WritePrecondition};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -17,18 +15,18 @@ use super::values::{
 };
 
 /// Builds a job with a server-made id, of which nothing stays.
-fn made(q: &Fixture, n: u128) -> NewJob {
+fn made(q: &Fixture, n: u128) -> TestJob {
     let millis = u128::try_from(q.now().0).unwrap() / 1_000 + 1;
     let id = JobId::from_uuid(q.store.name(), millis << 80 | n);
-    NewJob { retention: RetentionRule::Nothing, ..new_job(id.as_str()) }
+    TestJob { retention: RetentionRule::Nothing, ..new_job(id.as_str()) }
 }
 
-fn again(job: &NewJob) -> NewJob {
-    NewJob { precondition: WritePrecondition::SameJob, ..job.clone() }
+fn again(job: &TestJob) -> TestJob {
+    TestJob { precondition: WritePrecondition::SameJob, ..job.clone() }
 }
 
 /// Repeats the enqueue; returns the outcome and the state found.
-async fn repeat(q: &Fixture, job: &NewJob) -> (Option<EnqueueOutcome>, State) {
+async fn repeat(q: &Fixture, job: &TestJob) -> (Option<EnqueueOutcome>, State) {
     let found = q.put(again(job)).await;
     (found.outcome, found.state)
 }
@@ -72,7 +70,7 @@ pub(crate) async fn a_job_that_is_done_is_not_written_again(q: Fixture) {
 
 /// Also for the first job of its topic.
 pub(crate) async fn a_job_that_had_expired_when_it_came_is_counted_once_and_recalled(q: Fixture) {
-    let job = NewJob { expire: Some(When::At(q.now())), ..made(&q, 1) };
+    let job = TestJob { expire: Some(When::At(q.now())), ..made(&q, 1) };
     assert_eq!(repeat(&q, &job).await, (Some(EnqueueOutcome::Created), State::Expired));
     assert_eq!(repeat(&q, &job).await, (Some(EnqueueOutcome::Unchanged), State::Expired));
     assert_eq!(q.stats(TOPIC).await.enqueued_total, 1);
@@ -83,10 +81,10 @@ pub(crate) async fn a_job_that_had_expired_when_it_came_is_counted_once_and_reca
 /// alone.
 pub(crate) async fn new_ids_are_written_beside_ones_that_are_taken(q: Fixture) {
     let fresh = |topic: &str, n| {
-        let job = NewJob { precondition: WritePrecondition::Anything, ..made(&q, n) };
-        NewJob { key: key(topic, job.key.id.as_str()), ..job }
+        let job = TestJob { precondition: WritePrecondition::Anything, ..made(&q, n) };
+        TestJob { key: key(topic, job.key.id.as_str()), ..job }
     };
-    let taken = |topic: &str| NewJob { key: key(topic, "taken"), ..new_job("taken") };
+    let taken = |topic: &str| TestJob { key: key(topic, "taken"), ..new_job("taken") };
     for topic in ["mixed", "chosen"] {
         q.put(taken(topic)).await;
     }
@@ -116,7 +114,7 @@ pub(crate) async fn only_that_job_is_recalled(q: Fixture) {
     let job = made(&q, 1);
     let leased = q.run(job.clone()).await;
     q.ack(&leased).await;
-    let elsewhere = NewJob { key: key("other", job.key.id.as_str()), ..job.clone() };
+    let elsewhere = TestJob { key: key("other", job.key.id.as_str()), ..job.clone() };
     assert_eq!(
         repeat(&q, &elsewhere).await.0,
         Some(EnqueueOutcome::Created),
@@ -216,7 +214,7 @@ enum Left {
 const LONG: Duration = Duration::from_secs(7_200);
 
 impl Life {
-    fn job(self, q: &Fixture, n: u128) -> NewJob {
+    fn job(self, q: &Fixture, n: u128) -> TestJob {
         let keep = match self {
             Life::AckedAndKeptAWhile | Life::ExpiredAndKeptAWhile => {
                 RetentionRule::Record(Duration::from_millis(100))
@@ -226,16 +224,16 @@ impl Life {
         };
         let expires = matches!(self, Life::Expired | Life::ExpiredAndKeptAWhile);
         let expire = expires.then_some(When::After(Duration::from_millis(50)));
-        NewJob { retention: keep, expire, ..made(q, n) }
+        TestJob { retention: keep, expire, ..made(q, n) }
     }
 
     /// Brings the job into this state; nothing else of its topic is ready.
-    async fn live(self, q: &Fixture, job: &NewJob) -> Left {
+    async fn live(self, q: &Fixture, job: &TestJob) -> Left {
         let id = job.key.id.as_str();
         if self == Life::NeverWritten {
             return Left::Nothing;
         }
-        q.put(NewJob { precondition: WritePrecondition::Anything, ..job.clone() }).await;
+        q.put(TestJob { precondition: WritePrecondition::Anything, ..job.clone() }).await;
         match self {
             Life::NeverWritten => unreachable!(),
             Life::Waiting => return Left::Record(State::Ready),
@@ -338,7 +336,7 @@ pub(crate) async fn a_repeat_of_whatever_age_never_doubles_a_job(q: Fixture) {
             let mut lives = Vec::new();
             for life in LIVES {
                 n += 1;
-                let job = NewJob { on_conflict: policy, ..life.job(&q, n) };
+                let job = TestJob { on_conflict: policy, ..life.job(&q, n) };
                 let born = q.now();
                 let left = life.live(&q, &job).await;
                 q.until(born.plus(Duration::from_secs(seconds)));
@@ -368,10 +366,10 @@ pub(crate) async fn a_repeat_of_whatever_age_never_doubles_a_job(q: Fixture) {
     }
 }
 
-async fn check_repeat(q: &Fixture, job: &NewJob, left: &Left, seconds: u64, case: &str) {
+async fn check_repeat(q: &Fixture, job: &TestJob, left: &Left, seconds: u64, case: &str) {
     let before = q.get(job.key.id.as_str()).await;
     // The scheduler has found that it is a repeat, and keeps the existing job.
-    let repeats = [again(job), NewJob { on_conflict: OnConflict::Keep, ..again(job) }];
+    let repeats = [again(job), TestJob { on_conflict: OnConflict::Keep, ..again(job) }];
     let is_old = seconds > limit::REPEAT_MAX.as_secs();
     let first = usize::from(matches!(left, Left::Record(_)));
     for (n, repeat) in repeats.iter().enumerate().skip(first) {

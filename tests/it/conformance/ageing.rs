@@ -5,11 +5,12 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
+use crate::store_calls::{StoreCalls as _, TestJob};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use ringq::domain::explain::ReadyBefore;
 use ringq::domain::{GroupName, PriorityAgeing, RetentionRule, Spec, Time, limit};
-use ringq::store::{Claim, NewJob, StreamDemand, TopicDemand, TopicLeases, TopicRemainder};
+use ringq::store::{Claim, StreamDemand, TopicDemand, TopicLeases, TopicRemainder};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -42,14 +43,14 @@ async fn put(q: &Fixture, id: &str, priority: u8) {
     q.put(ranked(id, priority)).await;
 }
 
-fn ranked(id: &str, priority: u8) -> NewJob {
-    NewJob { priority: Some(priority), ..new_job(id) }
+fn ranked(id: &str, priority: u8) -> TestJob {
+    TestJob { priority: Some(priority), ..new_job(id) }
 }
 
-fn grouped(id: &str, group: &str, priority: u8) -> NewJob {
+fn grouped(id: &str, group: &str, priority: u8) -> TestJob {
     let plain = ranked(id, priority);
     let spec = Spec { group: GroupName::stored(group), ..plain.spec.clone() };
-    NewJob { spec, ..plain }
+    TestJob { spec, ..plain }
 }
 
 // === order ===
@@ -97,7 +98,7 @@ pub(crate) async fn jobs_of_equal_age_go_by_priority_then_arrival(q: Fixture) {
 }
 
 pub(crate) async fn a_job_that_is_not_due_is_not_taken_whatever_its_priority(q: Fixture) {
-    q.put(NewJob { due: after(10), ..ranked("later", 9) }).await;
+    q.put(TestJob { due: after(10), ..ranked("later", 9) }).await;
     put(&q, "low", 1).await;
     let due = plus(q.now(), 10);
     let claimed = q.claim_of(ask(ageing(MINUTE), vec![taker()])).await;
@@ -134,7 +135,7 @@ pub(crate) async fn failed_jobs_wait_in_the_same_order(q: Fixture) {
 pub(crate) async fn an_expired_job_is_passed_over(q: Fixture) {
     for n in 0..70 {
         let expire = Some(after(5));
-        q.put(NewJob { expire, ..ranked(&format!("short-{n}"), n % 10) }).await;
+        q.put(TestJob { expire, ..ranked(&format!("short-{n}"), n % 10) }).await;
     }
     put(&q, "low", 0).await;
     q.sleep(5);
@@ -147,7 +148,7 @@ pub(crate) async fn an_expired_job_is_passed_over(q: Fixture) {
 pub(crate) async fn a_job_that_fits_no_worker_is_not_overtaken(q: Fixture) {
     put(&q, "small", 0).await;
     let spec = Spec { payload: Some(text(&"x".repeat(100))), ..Spec::default() };
-    q.put(NewJob { spec, ..ranked("large", 5) }).await;
+    q.put(TestJob { spec, ..ranked("large", 5) }).await;
     let narrow = || StreamDemand { bytes: 50, oversize: false, ..taker() };
     let claimed = q.claim_of(ask(ageing(MINUTE), vec![narrow()])).await;
     assert_eq!((claimed.by_stream[0].len(), claimed.remainder), (0, TopicRemainder::Ready));
@@ -168,7 +169,7 @@ pub(crate) async fn jobs_of_a_group_age_within_their_group(q: Fixture) {
     put(&q, "new", 9).await;
     q.sleep(MINUTE);
     q.put(grouped("b-new", "b", 1)).await;
-    q.put(NewJob { due: after(1), ..grouped("b-later", "b", 9) }).await;
+    q.put(TestJob { due: after(1), ..grouped("b-later", "b", 9) }).await;
     // Groups take turns, also with the jobs without one.
     let mut order = claim(&q, 3).await;
     order.sort();
@@ -207,7 +208,7 @@ pub(crate) async fn topics_of_one_claim_have_each_their_own(q: Fixture) {
     let names = ["strict", "slow", "fast", "last"];
     let put = async |id, priority| {
         for name in names {
-            q.put(NewJob { key: key(name, id), ..ranked(id, priority) }).await;
+            q.put(TestJob { key: key(name, id), ..ranked(id, priority) }).await;
         }
     };
     put("old", 0).await;
@@ -232,7 +233,7 @@ pub(crate) async fn the_longest_ageing_is_exact(q: Fixture) {
     let longest = PriorityAgeing::of_setting(Some(limit::PRIORITY_AGEING_MAX));
     let old = q.now();
     put(&q, "old", 0).await;
-    q.put(NewJob { due: after(30), ..ranked("first", 9) }).await;
+    q.put(TestJob { due: after(30), ..ranked("first", 9) }).await;
     q.until_just_before(old.plus(9 * limit::PRIORITY_AGEING_MAX));
     put(&q, "before", 9).await;
     q.until(Time(q.now().0 + 2));
@@ -276,7 +277,7 @@ impl Backlog<'_> {
                 // A level in two of three jobs, so that the line of plain jobs is long, too.
                 let priority = if random.random_bool(0.3) { 0 } else { priority };
                 let retention = RetentionRule::Nothing;
-                batch.push(NewJob { due, spec, retention, ..ranked(&id, priority) });
+                batch.push(TestJob { due, spec, retention, ..ranked(&id, priority) });
                 let arrival = self.jobs.len();
                 let due = due.due(self.q.now());
                 self.jobs.push(Waiting { id, priority, due, arrival, bytes: bytes as u64 });
@@ -410,7 +411,7 @@ pub(crate) async fn the_number_before_a_job_of_a_group_is_its_place_there(q: Fix
         q.put(grouped(&format!("a{n}"), "a", priority)).await;
         q.put(grouped(&format!("b{n}"), "b", priority)).await;
     }
-    q.put(NewJob { due: after(60), ..grouped("later", "a", 9) }).await;
+    q.put(TestJob { due: after(60), ..grouped("later", "a", 9) }).await;
     put(&q, "plain", 9).await;
     for (worth, order) in [
         (None, ["a2", "a1", "a4", "a3", "a0", "a5"]),

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{RedriveBatch, StoreCalls as _, TestJob};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{
     Attempt, AttemptOutcome, JobId, RetentionRule, RetryOverrides, Spec, State, Time, limit,
 };
-use ringq::store::{NewJob, RedriveBatch};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -25,7 +25,7 @@ pub(crate) async fn every_end_counts_a_delivery_and_only_failures_count_as_such(
         ("dead", RetryOverrides::default(), dead_lettered(), 1),
     ] {
         let spec = Spec { retry: retry.boxed(), ..Spec::default() };
-        let leased = q.run(NewJob { spec, ..job_in(id, id) }).await;
+        let leased = q.run(TestJob { spec, ..job_in(id, id) }).await;
         assert_eq!(q.get_in(id, id).await.unwrap().deliveries, 1, "{id} while running");
         q.end(&leased, cause).await;
         let job = q.get_in(id, id).await.unwrap();
@@ -64,7 +64,7 @@ pub(crate) async fn the_first_release_keeps_the_place_and_the_next_waits(q: Fixt
 }
 
 pub(crate) async fn a_dead_letter_keeps_its_payload_for_the_retention_of_the_dead(q: Fixture) {
-    let leased = q.run(NewJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
+    let leased = q.run(TestJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
     q.sleep(1);
     assert_eq!(q.end(&leased, dead_lettered()).await.state, State::Dead);
     let finished = q.now();
@@ -109,7 +109,7 @@ pub(crate) async fn attempts_are_the_last_ten_newest_first(q: Fixture) {
 
 pub(crate) async fn each_way_of_ending_is_remembered_as_what_it_was(q: Fixture) {
     use AttemptOutcome::{Failed, LeaseExpired, Released};
-    q.put(NewJob { retention: RetentionRule::Record(RETENTION), ..new_job("a") }).await;
+    q.put(TestJob { retention: RetentionRule::Record(RETENTION), ..new_job("a") }).await;
     let causes =
         [(failed_for(0), Failed), (LeaseEndCause::Expired, LeaseExpired), (released(), Released)];
     let mut expected = Vec::new();
@@ -157,7 +157,7 @@ pub(crate) async fn only_a_failure_with_an_error_changes_one_that_a_worker_gave(
 
 pub(crate) async fn a_running_job_outlives_its_expire_time_but_its_retry_does_not(q: Fixture) {
     let expire = plus(q.now(), 10);
-    let run = async |id: &str| q.run(NewJob { expire: Some(after(10)), ..new_job(id) }).await;
+    let run = async |id: &str| q.run(TestJob { expire: Some(after(10)), ..new_job(id) }).await;
     let (acked, retried) = (run("acked").await, run("retried").await);
     q.until(expire);
     q.sleep(1);
@@ -169,7 +169,7 @@ pub(crate) async fn a_running_job_outlives_its_expire_time_but_its_retry_does_no
 }
 
 pub(crate) async fn a_retry_that_waits_beyond_the_expire_time_expires_then(q: Fixture) {
-    let leased = q.run(NewJob { expire: Some(after(10)), ..new_job("a") }).await;
+    let leased = q.run(TestJob { expire: Some(after(10)), ..new_job("a") }).await;
     let expire = plus(q.now(), 10);
     assert_eq!(q.end(&leased, failed_for(60)).await.state, State::Backoff);
     q.until_just_before(expire);
@@ -179,7 +179,7 @@ pub(crate) async fn a_retry_that_waits_beyond_the_expire_time_expires_then(q: Fi
 }
 
 pub(crate) async fn a_job_that_expires_with_its_lease_is_kept_from_then_on(q: Fixture) {
-    let leased = q.run(NewJob { expire: Some(after(10)), ..new_job("a") }).await;
+    let leased = q.run(TestJob { expire: Some(after(10)), ..new_job("a") }).await;
     q.sleep(1_000);
     q.end(&leased, released()).await;
     let finished = q.now();
@@ -194,7 +194,7 @@ pub(crate) async fn a_job_that_expires_with_its_lease_is_kept_from_then_on(q: Fi
 pub(crate) async fn crashes_are_counted_apart_and_redriven_away(q: Fixture) {
     let retry = RetryOverrides { ignore_expired_leases: Some(true), ..Default::default() };
     let spec = Spec { retry: retry.boxed(), ..Spec::default() };
-    q.put(NewJob { spec, ..new_job("a") }).await;
+    q.put(TestJob { spec, ..new_job("a") }).await;
     for (cause, crashes, failures) in [
         (LeaseEndCause::Expired, 1, 0),
         (LeaseEndCause::WorkerCrashed, 2, 0),
@@ -232,7 +232,7 @@ pub(crate) async fn crashes_are_counted_apart_and_redriven_away(q: Fixture) {
 pub(crate) async fn a_job_is_dead_at_its_limit_of_crashes(q: Fixture) {
     let retry = RetryOverrides { max_crashes: Some(3), ..Default::default() };
     let spec = Spec { retry: retry.boxed(), payload: Some(text("a")), ..Spec::default() };
-    q.put(NewJob { spec, ..new_job("a") }).await;
+    q.put(TestJob { spec, ..new_job("a") }).await;
     // A Nack and the end of a server count nothing, however many there are.
     for cause in [failed_for(0), failed_for(0), released(), LeaseEndCause::StreamBroken] {
         q.sleep(100);

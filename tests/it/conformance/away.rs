@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{LeaseExtension, StoreCalls as _, TestJob};
 use ringq::domain::outage::{ExpiredLease, ExpiryDecision};
 use ringq::domain::{ShardOutage, Spec, Time, limit};
-use ringq::store::{LeaseExtension, LeaseRefusal, LeasedJob, NewJob, OutageExpiry, RunningLease};
+use ringq::store::{LeaseRefusal, LeasedJob, OutageExpiry, RunningLease};
 
 use super::beat::beat;
 use super::fixture::Fixture;
 use super::values::{lease_ref, new_job, one};
 
 /// A job with a lease of 4 s.
-fn short(id: &str) -> NewJob {
+fn short(id: &str) -> TestJob {
     let spec = Spec { lease: Some(Duration::from_secs(4)), ..Spec::default() };
-    NewJob { spec, ..new_job(id) }
+    TestJob { spec, ..new_job(id) }
 }
 
 /// A way in which no server serves a shard.

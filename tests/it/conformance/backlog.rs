@@ -5,11 +5,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::store_calls::{RedriveBatch, StoreCalls as _, TestJob};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use ringq::domain::{JobId, RetentionRule, State, Time, limit};
-use ringq::store::{ListQuery, NewJob, RedriveBatch, StreamDemand, TopicLeases, TopicRemainder};
+use ringq::store::{ListQuery, StreamDemand, TopicLeases, TopicRemainder};
 
 use super::fixture::Fixture;
 use super::values::{RETENTION, TOPIC, after, ids_of, key, new_job, plus, taker, topic};
@@ -26,7 +27,7 @@ async fn fill(q: &Fixture) -> Vec<String> {
         let ids = (0..CALL).map(|n| format!("{call}-{n}"));
         let (late, soon): (Vec<_>, Vec<_>) = ids.partition(|id| id.ends_with('7'));
         let due = after(1);
-        let jobs = late.iter().map(|id| NewJob { due, ..new_job(id) });
+        let jobs = late.iter().map(|id| TestJob { due, ..new_job(id) });
         q.store.enqueue(jobs.chain(soon.iter().map(|id| new_job(id))).collect()).await.unwrap();
         order.append(&mut delayed);
         order.extend(soon);
@@ -132,7 +133,7 @@ pub(crate) async fn a_job_that_leaves_and_comes_back_at_once_is_there_once(q: Fi
     let ids = ["a", "b", "c"];
     let keep = RetentionRule::Record(RETENTION);
     q.store
-        .enqueue(ids.map(|id| NewJob { retention: keep, ..new_job(id) }).to_vec())
+        .enqueue(ids.map(|id| TestJob { retention: keep, ..new_job(id) }).to_vec())
         .await
         .unwrap();
     assert_eq!(q.delete("b").await, Some(State::Ready));

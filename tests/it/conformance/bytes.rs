@@ -4,15 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::store_calls::{LeaseSettlement, RedriveBatch, StoreCalls as _, TestJob, WriteResult};
 use rand::prelude::*;
 use ringq::domain::engine::{Command, NotWrittenReason};
 use ringq::domain::{
     GroupName, JobId, OnConflict, Payload, RetentionRule, Spec, State, TopicName, When,
 };
-use ringq::store::{
-    JobRequest, JobSum, LeaseSettlement, LeasedJob, NewJob, RedriveBatch, RoomQuery, SettleAction,
-    WriteResult, all_or_worst_error,
-};
+use ringq::store::{JobRequest, JobSum, LeasedJob, RoomQuery, SettleAction, all_or_worst_error};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -23,22 +21,22 @@ use super::values::{
 const KEEP: RetentionRule = RetentionRule::Record(RETENTION);
 
 /// Builds a job with a payload of this size, which is counted without a limit.
-fn sized(id: &str, bytes: usize) -> NewJob {
+fn sized(id: &str, bytes: usize) -> TestJob {
     let payload =
         Payload { text: true, body: "x".repeat(bytes).into(), content_type: String::new() };
     let spec = Spec { payload: Some(payload), ..Spec::default() };
     let retention = RetentionRule::Nothing;
-    NewJob { spec, retention, max_bytes: Some(u64::MAX), ..job_in(TOPIC, id) }
+    TestJob { spec, retention, max_bytes: Some(u64::MAX), ..job_in(TOPIC, id) }
 }
 
 /// Builds a job that is written only if the topic then has at most `max` bytes.
-fn limited(id: &str, bytes: usize, max: u64) -> NewJob {
-    NewJob { max_bytes: Some(max), ..sized(id, bytes) }
+fn limited(id: &str, bytes: usize, max: u64) -> TestJob {
+    TestJob { max_bytes: Some(max), ..sized(id, bytes) }
 }
 
-fn in_group(group: &str, job: NewJob) -> NewJob {
+fn in_group(group: &str, job: TestJob) -> TestJob {
     let group = GroupName::try_new(group).ok();
-    NewJob { spec: Spec { group, ..job.spec }, ..job }
+    TestJob { spec: Spec { group, ..job.spec }, ..job }
 }
 
 fn is_full(written: &WriteResult) -> bool {
@@ -47,7 +45,7 @@ fn is_full(written: &WriteResult) -> bool {
 
 /// Checks that the store counts exactly this number of bytes: one more does not fit below a limit that all of them reach.
 async fn assert_counted(q: &Fixture, name: &str, bytes: u64, what: &str) {
-    let probe = |max| NewJob { key: key(name, "probe"), ..limited("probe", 1, max) };
+    let probe = |max| TestJob { key: key(name, "probe"), ..limited("probe", 1, max) };
     assert!(is_full(&q.put(probe(bytes)).await), "{what}: fewer than {bytes} are counted");
     assert!(!is_full(&q.put(probe(bytes + 1)).await), "{what}: more than {bytes} are counted");
     q.store.delete(vec![key(name, "probe").into()]).await.unwrap();
@@ -85,7 +83,7 @@ pub(crate) async fn a_topic_without_room_for_the_bytes_takes_no_job(q: Fixture) 
 
 pub(crate) async fn a_job_without_a_limit_counts_for_the_others(q: Fixture) {
     q.put(sized("1", 700)).await;
-    q.put(NewJob { due: after(60), priority: Some(3), ..sized("2", 20) }).await;
+    q.put(TestJob { due: after(60), priority: Some(3), ..sized("2", 20) }).await;
     q.put(in_group("g", sized("3", 3))).await;
     assert_counted(&q, TOPIC, 723, "three jobs").await;
     q.store.enqueue(vec![sized("4", 1_000), sized("5", 2_000), sized("4", 5)]).await.unwrap();
@@ -93,14 +91,14 @@ pub(crate) async fn a_job_without_a_limit_counts_for_the_others(q: Fixture) {
 }
 
 pub(crate) async fn bytes_leave_with_the_job_however_it_ends(q: Fixture) {
-    type End = fn(NewJob) -> NewJob;
+    type End = fn(TestJob) -> TestJob;
     let shapes: [(&str, End); 6] = [
         ("plain", |job| job),
-        ("tombstone", |job| NewJob { retention: RetentionRule::Tombstone(RETENTION), ..job }),
+        ("tombstone", |job| TestJob { retention: RetentionRule::Tombstone(RETENTION), ..job }),
         ("grouped", |job| in_group("g", job)),
-        ("first", |job| NewJob { priority: Some(9), ..job }),
-        ("late", |job| NewJob { expire: Some(after(3_600)), ..job }),
-        ("retried", |job| NewJob { request_code: Some(77 << 24), ..job }),
+        ("first", |job| TestJob { priority: Some(9), ..job }),
+        ("late", |job| TestJob { expire: Some(after(3_600)), ..job }),
+        ("retried", |job| TestJob { request_code: Some(77 << 24), ..job }),
     ];
     for (shape, build) in shapes {
         for (end, bytes) in [("ack", 10), ("acks", 600), ("crash", 20), ("delete", 30), ("both", 7)]
@@ -135,13 +133,13 @@ pub(crate) async fn bytes_leave_with_the_job_however_it_ends(q: Fixture) {
 }
 
 pub(crate) async fn a_record_that_is_kept_keeps_its_bytes(q: Fixture) {
-    q.put(NewJob { retention: KEEP, ..sized("done", 100) }).await;
+    q.put(TestJob { retention: KEEP, ..sized("done", 100) }).await;
     q.ack(&q.claim_one().await).await;
     assert_counted(&q, TOPIC, 100, "a record").await;
     q.put(sized("dead", 1_000)).await;
     q.end(&q.claim_one().await, dead_lettered()).await;
     assert_counted(&q, TOPIC, 1_100, "and a dead letter").await;
-    q.put(NewJob { expire: Some(after(1)), retention: KEEP, ..sized("late", 10) }).await;
+    q.put(TestJob { expire: Some(after(1)), retention: KEEP, ..sized("late", 10) }).await;
     q.sleep(2);
     q.store.prune(100).await.unwrap();
     assert_counted(&q, TOPIC, 1_110, "and an expired job").await;
@@ -155,7 +153,7 @@ pub(crate) async fn a_record_that_is_kept_keeps_its_bytes(q: Fixture) {
 pub(crate) async fn a_job_that_changes_counts_as_it_is(q: Fixture) {
     q.put(sized("1", 100)).await;
     let replaced =
-        |bytes, max| NewJob { on_conflict: OnConflict::Replace, ..limited("1", bytes, max) };
+        |bytes, max| TestJob { on_conflict: OnConflict::Replace, ..limited("1", bytes, max) };
     assert!(is_full(&q.put(replaced(201, 200)).await), "it needs room for what it grows by");
     assert_counted(&q, TOPIC, 100, "unchanged").await;
     assert!(!is_full(&q.put(replaced(200, 200)).await));
@@ -179,7 +177,7 @@ pub(crate) async fn a_job_that_changes_counts_as_it_is(q: Fixture) {
 pub(crate) async fn a_job_that_moves_takes_its_bytes_along(q: Fixture) {
     q.put(sized("1", 600)).await;
     q.end(&q.claim_one().await, dead_lettered()).await;
-    q.put(NewJob { key: key("other", "2"), ..sized("2", 10) }).await;
+    q.put(TestJob { key: key("other", "2"), ..sized("2", 10) }).await;
     let redrive = |from: &str, to: &str| RedriveBatch {
         topic: topic(from),
         ids: vec![JobId::stored("1")],
@@ -195,7 +193,7 @@ pub(crate) async fn a_job_that_moves_takes_its_bytes_along(q: Fixture) {
     assert_counted(&q, TOPIC, 0, "the source").await;
     assert_counted(&q, "other", 610, "the target").await;
     // A job that was not counted is, once it comes to a topic that counts.
-    q.put(NewJob { max_bytes: None, key: key("plain", "1"), ..sized("1", 5) }).await;
+    q.put(TestJob { max_bytes: None, key: key("plain", "1"), ..sized("1", 5) }).await;
     let taker = vec![super::values::taker()];
     let leased = super::values::one(q.claim_for("plain", taker).await.by_stream).remove(0);
     q.end(&leased, dead_lettered()).await;
@@ -207,7 +205,7 @@ pub(crate) async fn a_job_that_moves_takes_its_bytes_along(q: Fixture) {
 pub(crate) async fn follow_ups_count_and_are_not_held_back(q: Fixture) {
     q.put(sized("1", 10)).await;
     let leased = q.claim_one().await;
-    let next = [sized("2", 20), sized("3", 700)].map(NewJob::into_command);
+    let next = [sized("2", 20), sized("3", 700)].map(TestJob::new_job);
     let action = SettleAction::Ack { result: None, follow_ups: next.into() };
     let (lease, owner, deadline) = (lease_ref(&leased), OWNER, None);
     q.settle(LeaseSettlement { lease, owner, action, deadline }).await.unwrap();
@@ -225,9 +223,9 @@ pub(crate) async fn calls_at_once_never_exceed_the_bytes(q: Fixture) {
                     // Also by the path of jobs whose ids may be in use.
                     let on_conflict = [OnConflict::Keep, OnConflict::Replace][at % 2];
                     let id = format!("{call}-{n}-{at}");
-                    NewJob { on_conflict, ..limited(&id, 10 + 7 * (at % 3), 1_000) }
+                    TestJob { on_conflict, ..limited(&id, 10 + 7 * (at % 3), 1_000) }
                 };
-                let jobs: Vec<NewJob> = (0..5).map(job).collect();
+                let jobs: Vec<TestJob> = (0..5).map(job).collect();
                 let sizes: Vec<_> = jobs.iter().map(|job| job.spec.bytes()).collect();
                 let done = q.store.enqueue(jobs).await.unwrap();
                 let done = done.iter().zip(sizes).filter(|(written, _)| !is_full(written));
@@ -247,7 +245,7 @@ pub(crate) async fn the_oldest_jobs_leave_until_there_is_room(q: Fixture) {
         [("a", 100, 0), ("b", 200, 0), ("none", 0, 0), ("c", 300, 0), ("d", 50, 4), ("e", 50, 9)]
     {
         let retention = KEEP;
-        q.put(NewJob { priority: Some(priority), retention, ..sized(id, bytes) }).await;
+        q.put(TestJob { priority: Some(priority), retention, ..sized(id, bytes) }).await;
     }
     assert_eq!(evict(&q, room_for(300, 1_000)).await, [""; 0], "there is room");
     assert_eq!(evict(&q, room_for(301, 1_000)).await, ["a"]);
@@ -290,11 +288,11 @@ pub(crate) async fn at_most_512_jobs_leave_for_one(q: Fixture) {
 }
 
 pub(crate) async fn jobs_from_before_the_limit_count_soon(q: Fixture) {
-    let plain = |id: &str, bytes| NewJob { max_bytes: None, ..sized(id, bytes) };
+    let plain = |id: &str, bytes| TestJob { max_bytes: None, ..sized(id, bytes) };
     let running = [
         plain("runs", 1),
         in_group("g", plain("grouped", 2)),
-        NewJob { retention: RetentionRule::Tombstone(RETENTION), ..plain("kept", 4) },
+        TestJob { retention: RetentionRule::Tombstone(RETENTION), ..plain("kept", 4) },
         plain("large", 1_000),
     ];
     let mut leased = Vec::new();
@@ -304,12 +302,12 @@ pub(crate) async fn jobs_from_before_the_limit_count_soon(q: Fixture) {
     let dead = q.run(plain("dead", 8)).await;
     q.end(&dead, dead_lettered()).await;
     let done =
-        q.run(NewJob { retention: RetentionRule::Tombstone(RETENTION), ..plain("done", 99) });
+        q.run(TestJob { retention: RetentionRule::Tombstone(RETENTION), ..plain("done", 99) });
     q.ack(&done.await).await;
     for part in 0..4 {
         let job = |n: usize| {
             let job = plain(&format!("{part}-{n}"), 10);
-            if n.is_multiple_of(2) { in_group("h", job) } else { NewJob { due: after(9), ..job } }
+            if n.is_multiple_of(2) { in_group("h", job) } else { TestJob { due: after(9), ..job } }
         };
         q.store.enqueue((0..350).map(job).collect()).await.unwrap();
     }
@@ -337,7 +335,7 @@ pub(crate) async fn jobs_from_before_the_limit_count_soon(q: Fixture) {
 }
 
 pub(crate) async fn a_lease_from_before_the_limit_ends_as_ever(q: Fixture) {
-    let plain = |id: &str| NewJob { max_bytes: None, ..sized(id, 10) };
+    let plain = |id: &str| TestJob { max_bytes: None, ..sized(id, 10) };
     let shapes = [plain("1"), in_group("g", plain("2")), plain("3"), plain("4")];
     let mut leased = Vec::new();
     for job in shapes {
@@ -386,7 +384,7 @@ pub(crate) async fn a_limit_of_bytes_that_comes_counts_what_was_left_out(q: Fixt
         q.put(limited(id, 10, 1_000)).await;
     }
     // By a server that does not have the limit.
-    q.put(NewJob { max_bytes: None, ..sized("3", 100) }).await;
+    q.put(TestJob { max_bytes: None, ..sized("3", 100) }).await;
     q.set_settings(topic(TOPIC), Some(1_000)).await.unwrap();
     q.put(limited("4", 1, 1_000)).await;
     assert_counted(&q, TOPIC, 121, "all of them").await;
@@ -394,7 +392,7 @@ pub(crate) async fn a_limit_of_bytes_that_comes_counts_what_was_left_out(q: Fixt
     q.set_settings(topic(TOPIC), Some(2_000)).await.unwrap();
     assert_counted(&q, TOPIC, 121, "still").await;
     q.set_settings(topic(TOPIC), None).await.unwrap();
-    q.put(NewJob { max_bytes: None, ..sized("5", 100) }).await;
+    q.put(TestJob { max_bytes: None, ..sized("5", 100) }).await;
     q.set_settings(topic(TOPIC), Some(2_000)).await.unwrap();
     q.put(limited("6", 1, 1_000)).await;
     assert_counted(&q, TOPIC, 222, "those of the time without the limit, too").await;
@@ -402,13 +400,13 @@ pub(crate) async fn a_limit_of_bytes_that_comes_counts_what_was_left_out(q: Fixt
 
 pub(crate) async fn a_topic_above_its_bytes_takes_what_does_not_grow_it(q: Fixture) {
     q.put(sized("1", 100)).await;
-    q.put(NewJob { max_bytes: None, ..sized("2", 100) }).await;
+    q.put(TestJob { max_bytes: None, ..sized("2", 100) }).await;
     assert!(!is_full(&q.put(limited("none", 0, 50)).await));
-    let again = |id, bytes| NewJob { on_conflict: OnConflict::Replace, ..limited(id, bytes, 50) };
-    assert!(!is_full(&q.put(NewJob { max_waiting: Some(9), ..again("1", 90) }).await));
+    let again = |id, bytes| TestJob { on_conflict: OnConflict::Replace, ..limited(id, bytes, 50) };
+    assert!(!is_full(&q.put(TestJob { max_waiting: Some(9), ..again("1", 90) }).await));
     assert!(!is_full(&q.put(again("2", 100)).await), "also one that was not counted before");
-    let moved = NewJob { on_conflict: OnConflict::Reschedule, ..limited("2", 100, 50) };
-    assert!(!is_full(&q.put(NewJob { due: after(5), ..moved }).await));
+    let moved = TestJob { on_conflict: OnConflict::Reschedule, ..limited("2", 100, 50) };
+    assert!(!is_full(&q.put(TestJob { due: after(5), ..moved }).await));
     assert!(is_full(&q.put(again("1", 91)).await));
     assert_counted(&q, TOPIC, 190, "both count now").await;
 }
@@ -450,7 +448,7 @@ impl Run {
         topic(["t", "t", "u"].choose(&mut self.random).unwrap())
     }
 
-    fn job(&mut self) -> NewJob {
+    fn job(&mut self) -> TestJob {
         let random = &mut self.random;
         let bytes = [0, 1, 90, 511, 513, 1_500].choose(random).copied().unwrap();
         let retention =
@@ -465,8 +463,9 @@ impl Run {
         let priority = random.random_bool(0.3).then(|| random.random_range(0..10));
         let id = self.id();
         let key = key(self.topic().as_str(), &id);
-        let job = NewJob { key, retention, on_conflict, due, expire, priority, ..sized("", bytes) };
-        let job = NewJob { max_bytes: max, ..job };
+        let job =
+            TestJob { key, retention, on_conflict, due, expire, priority, ..sized("", bytes) };
+        let job = TestJob { max_bytes: max, ..job };
         if self.random.random_bool(0.3) { in_group("g", job) } else { job }
     }
 
@@ -549,7 +548,7 @@ pub(crate) async fn the_bytes_are_those_of_the_jobs_whatever_happens_to_them(q: 
     let mut run = Run { q, random, leases };
     // Both topics count from the beginning.
     run.q.put(sized("j0", 1)).await;
-    run.q.put(NewJob { key: key("u", "j0"), ..sized("j0", 1) }).await;
+    run.q.put(TestJob { key: key("u", "j0"), ..sized("j0", 1) }).await;
     for step in 0..300 {
         run.step().await;
         if step % 3 == 0 {

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{JobReschedule, LeaseExtension, RedriveBatch, StoreCalls as _, TestJob};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{JobId, OnConflict, Payload, RetentionRule, State, When, limit};
-use ringq::store::{
-    CarriedHistory, JobReschedule, LeaseExtension, LeaseRefusal, LeasedJob, NewJob, RedriveBatch,
-    StreamDemand,
-};
+use ringq::store::{CarriedHistory, LeaseRefusal, LeasedJob, StreamDemand};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -16,7 +14,7 @@ use super::values::{
 };
 
 /// Runs a job and saves the checkpoint `half`.
-async fn saved(q: &Fixture, job: NewJob) -> LeasedJob {
+async fn saved(q: &Fixture, job: TestJob) -> LeasedJob {
     let leased = q.run(job).await;
     q.save(&leased, "half").await.unwrap();
     leased
@@ -60,7 +58,7 @@ pub(crate) async fn the_next_delivery_brings_it_along_however_the_lease_ended(q:
     ];
     for (n, keep) in keeps.into_iter().enumerate() {
         let id = format!("job-{n}");
-        let mut leased = saved(&q, NewJob { retention: keep, ..new_job(&id) }).await;
+        let mut leased = saved(&q, TestJob { retention: keep, ..new_job(&id) }).await;
         assert_eq!(leased.checkpoint, None, "the first delivery");
         for cause in causes.clone() {
             q.end(&leased, cause.clone()).await;
@@ -86,7 +84,7 @@ pub(crate) async fn the_next_delivery_brings_it_along_however_the_lease_ended(q:
 pub(crate) async fn a_waiting_job_that_moves_or_expires_keeps_it(q: Fixture) {
     let expire = Some(after(600));
     let keep = RetentionRule::Record(RETENTION * 10);
-    let leased = saved(&q, NewJob { expire, retention: keep, ..new_job("a") }).await;
+    let leased = saved(&q, TestJob { expire, retention: keep, ..new_job("a") }).await;
     q.end(&leased, failed_for(300)).await;
     let moved = JobReschedule {
         key: key(TOPIC, "a"),
@@ -98,7 +96,7 @@ pub(crate) async fn a_waiting_job_that_moves_or_expires_keeps_it(q: Fixture) {
     let leased = q.claim_one().await;
     assert_eq!((leased.checkpoint.clone(), leased.priority), (half(), 4));
     q.end(&leased, failed_for(300)).await;
-    q.put(NewJob { on_conflict: OnConflict::Reschedule, ..new_job("a") }).await;
+    q.put(TestJob { on_conflict: OnConflict::Reschedule, ..new_job("a") }).await;
     let leased = q.claim_one().await;
     assert_eq!(leased.checkpoint, half());
     q.end(&leased, failed_for(300)).await;
@@ -127,7 +125,7 @@ pub(crate) async fn a_dead_job_that_is_put_back_has_it_still(q: Fixture) {
                 q.store.reschedule(vec![revive]).await.unwrap();
             }
             _ => {
-                q.put(NewJob { on_conflict: OnConflict::Reschedule, ..new_job("a") }).await;
+                q.put(TestJob { on_conflict: OnConflict::Reschedule, ..new_job("a") }).await;
             }
         }
         leased = q.claim_one().await;
@@ -166,7 +164,7 @@ pub(crate) async fn an_ack_clears_it(q: Fixture) {
     ];
     for (n, keep) in keeps.into_iter().enumerate() {
         let id = format!("job-{n}");
-        let mut leased = saved(&q, NewJob { retention: keep, ..new_job(&id) }).await;
+        let mut leased = saved(&q, TestJob { retention: keep, ..new_job(&id) }).await;
         if n == 1 {
             q.end(&leased, released()).await;
             leased = q.claim_one().await;
@@ -191,7 +189,7 @@ pub(crate) async fn an_ack_clears_it(q: Fixture) {
 }
 
 pub(crate) async fn a_replaced_job_and_the_next_generation_have_none(q: Fixture) {
-    let replace = || NewJob { on_conflict: OnConflict::Replace, ..new_job("a") };
+    let replace = || TestJob { on_conflict: OnConflict::Replace, ..new_job("a") };
     // Replaces a waiting job, a dead one, and a cancelled one.
     for way in 0..3 {
         let leased = saved(&q, new_job("a")).await;
@@ -209,8 +207,8 @@ pub(crate) async fn a_replaced_job_and_the_next_generation_have_none(q: Fixture)
     // Behind a running job: it stays until that one ends.
     for on_conflict in [OnConflict::Replace, OnConflict::Reschedule] {
         for cause in [Some(released()), Some(failed_for(9)), Some(dead_lettered()), None] {
-            let leased = q.run(NewJob { on_conflict, ..new_job("b") }).await;
-            q.put(NewJob { on_conflict, ..new_job("b") }).await;
+            let leased = q.run(TestJob { on_conflict, ..new_job("b") }).await;
+            q.put(TestJob { on_conflict, ..new_job("b") }).await;
             q.save(&leased, "half").await.unwrap();
             assert_eq!(q.job("b").await.checkpoint, half());
             match cause {
@@ -338,10 +336,10 @@ pub(crate) async fn its_bytes_count_in_a_claim(q: Fixture) {
 pub(crate) async fn it_lies_beside_a_large_payload(q: Fixture) {
     let mut job = new_job("a");
     job.spec.payload = Some(text(&"p".repeat(5_000)));
-    let leased = saved(&q, NewJob { priority: Some(5), ..job.clone() }).await;
+    let leased = saved(&q, TestJob { priority: Some(5), ..job.clone() }).await;
     // A generation with a large payload waits: the parts of both must not be confused.
     job.spec.payload = Some(text(&"q".repeat(6_000)));
-    q.put(NewJob { on_conflict: OnConflict::Replace, ..job }).await;
+    q.put(TestJob { on_conflict: OnConflict::Replace, ..job }).await;
     let read = q.job("a").await;
     assert_eq!((read.spec.payload, read.checkpoint), (Some(text(&"p".repeat(5_000))), half()));
     q.end(&leased, released()).await;
@@ -363,7 +361,7 @@ pub(crate) async fn it_lies_beside_a_large_payload(q: Fixture) {
 /// Written with the job, like by a redrive to another shard.
 pub(crate) async fn a_job_is_written_with_one(q: Fixture) {
     let history = || CarriedHistory { checkpoint: half(), ..CarriedHistory::default() };
-    let with = |id: &str| NewJob { history: history().boxed(), ..new_job(id) };
+    let with = |id: &str| TestJob { history: history().boxed(), ..new_job(id) };
     let jobs = vec![new_job("a"), with("b"), new_job("c"), with("d")];
     for written in q.store.enqueue(jobs).await.unwrap() {
         assert_eq!(written.outcome, Some(ringq::domain::EnqueueOutcome::Created));
@@ -377,7 +375,7 @@ pub(crate) async fn a_job_is_written_with_one(q: Fixture) {
     expected.sort_by_key(|(id, _)| *id);
     assert_eq!(sorted, expected);
     // Where the id is taken, nothing changes.
-    let taken = q.put(NewJob { on_conflict: OnConflict::Reject, ..with("a") }).await;
+    let taken = q.put(TestJob { on_conflict: OnConflict::Reject, ..with("a") }).await;
     assert_eq!(taken.outcome, None);
     assert_eq!(q.job("a").await.checkpoint, None);
 }
@@ -407,7 +405,7 @@ pub(crate) async fn it_survives_reopening(q: Fixture) {
 /// Removed with its job, whatever the end. The large payload is a part that is removed in the same way.
 pub(crate) async fn nothing_is_left_of_it(q: Fixture) {
     let job = |id: &str| {
-        let mut job = NewJob { retention: RetentionRule::Nothing, ..new_job(id) };
+        let mut job = TestJob { retention: RetentionRule::Nothing, ..new_job(id) };
         job.spec.payload = Some(text(&"p".repeat(3_000)));
         job
     };
@@ -443,8 +441,8 @@ pub(crate) async fn nothing_is_left_of_it(q: Fixture) {
                 q.ack(&leased).await;
             }
             6 => {
-                let small = NewJob { retention: RetentionRule::Nothing, ..new_job(&id) };
-                q.put(NewJob { on_conflict: OnConflict::Replace, ..small }).await;
+                let small = TestJob { retention: RetentionRule::Nothing, ..new_job(&id) };
+                q.put(TestJob { on_conflict: OnConflict::Replace, ..small }).await;
                 q.end(&leased, released()).await;
                 // The payload of a generation that waited may be stored as a part whatever its size.
                 assert!(q.parts().await.is_none_or(|parts| parts <= 1), "the checkpoint is gone");

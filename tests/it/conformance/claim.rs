@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::store_calls::{StoreCalls as _, TestJob};
 use ringq::domain::{Spec, State, Time, limit};
-use ringq::store::{Claim, NewJob, StreamDemand, TopicDemand, TopicLeases, TopicRemainder};
+use ringq::store::{Claim, StreamDemand, TopicDemand, TopicLeases, TopicRemainder};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -18,15 +19,15 @@ fn shares(claimed: &TopicLeases) -> Vec<Vec<String>> {
 }
 
 /// Builds a job with a payload of this size and no headers.
-fn sized(id: &str, bytes: usize) -> NewJob {
+fn sized(id: &str, bytes: usize) -> TestJob {
     let spec = Spec { payload: Some(text(&"x".repeat(bytes))), ..Spec::default() };
-    NewJob { spec, ..new_job(id) }
+    TestJob { spec, ..new_job(id) }
 }
 
 // === time ===
 
 pub(crate) async fn nothing_is_handed_out_before_its_due_time(q: Fixture) {
-    let put = q.put(NewJob { due: after(86_400), ..new_job("a") }).await;
+    let put = q.put(TestJob { due: after(86_400), ..new_job("a") }).await;
     q.until_just_before(put.due);
     assert!(q.claim_ids().await.is_empty());
     q.until(put.due);
@@ -47,7 +48,7 @@ pub(crate) async fn a_retried_job_is_not_handed_out_before_its_wait_is_over(q: F
 pub(crate) async fn an_expired_job_is_never_handed_out(q: Fixture) {
     let expire = plus(q.now(), 10);
     for id in ["a", "b"] {
-        q.put(NewJob { expire: Some(after(10)), ..new_job(id) }).await;
+        q.put(TestJob { expire: Some(after(10)), ..new_job(id) }).await;
     }
     q.until_just_before(expire);
     assert_eq!(ids_of(&q.claim(1).await), ["a"]);
@@ -87,7 +88,7 @@ pub(crate) async fn no_two_leases_of_a_claim_have_one_token(q: Fixture) {
 // === order ===
 
 pub(crate) async fn order_is_priority_then_due_time_then_arrival(q: Fixture) {
-    let at = |id, seconds, priority| NewJob {
+    let at = |id, seconds, priority| TestJob {
         due: after(seconds),
         priority: Some(priority),
         ..new_job(id)
@@ -110,7 +111,7 @@ pub(crate) async fn fresh_delayed_retried_and_returned_jobs_wait_in_one_order(q:
     q.put_ids(&["returned", "retried", "released"]).await;
     let leased = q.claim(3).await;
     q.sleep(1);
-    q.put(NewJob { due: after(1), ..new_job("delayed") }).await;
+    q.put(TestJob { due: after(1), ..new_job("delayed") }).await;
     q.sleep(1);
     q.end(&leased[1], failed_for(1)).await;
     q.sleep(2);
@@ -130,7 +131,7 @@ pub(crate) async fn a_retry_without_delay_goes_to_the_end(q: Fixture) {
 }
 
 pub(crate) async fn a_delayed_job_comes_before_what_is_enqueued_when_it_is_due(q: Fixture) {
-    let put = q.put(NewJob { due: after(5), ..new_job("delayed") }).await;
+    let put = q.put(TestJob { due: after(5), ..new_job("delayed") }).await;
     q.until(put.due);
     q.sleep(1);
     q.put(new_job("fresh")).await;
@@ -167,7 +168,7 @@ pub(crate) async fn no_other_gets_more_bytes_than_it_can_take(q: Fixture) {
 pub(crate) async fn bytes_are_those_of_payload_and_headers(q: Fixture) {
     let headers = vec![("name".to_owned(), "value".to_owned())];
     let spec = Spec { payload: Some(text("1234567")), headers, ..Spec::default() };
-    q.put(NewJob { spec, ..new_job("a") }).await;
+    q.put(TestJob { spec, ..new_job("a") }).await;
     let tight = |bytes| vec![StreamDemand { bytes, oversize: false, ..taker() }];
     assert_eq!(shares(&q.claim_for(TOPIC, tight(15)).await), [Vec::<String>::new()]);
     assert_eq!(shares(&q.claim_for(TOPIC, tight(16)).await), [["a"]]);
@@ -234,8 +235,8 @@ pub(crate) async fn a_long_backlog_comes_in_order_over_several_claims(q: Fixture
 
 pub(crate) async fn the_rest_states_when_the_next_job_is_due(q: Fixture) {
     assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.remainder, TopicRemainder::Empty);
-    q.put(NewJob { due: after(20), ..new_job("b") }).await;
-    let put = q.put(NewJob { due: after(10), ..new_job("a") }).await;
+    q.put(TestJob { due: after(20), ..new_job("b") }).await;
+    let put = q.put(TestJob { due: after(10), ..new_job("a") }).await;
     assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.remainder, TopicRemainder::ReadyAt(put.due));
     q.until(put.due);
     let claimed = q.claim_for(TOPIC, vec![taker()]).await;
@@ -260,10 +261,10 @@ pub(crate) async fn the_last_job_leaves_nothing(q: Fixture) {
 
 pub(crate) async fn expired_jobs_are_not_in_the_way_of_others(q: Fixture) {
     for n in 0..5 {
-        q.put(NewJob { expire: Some(after(5)), ..new_job(&format!("expires-{n}")) }).await;
+        q.put(TestJob { expire: Some(after(5)), ..new_job(&format!("expires-{n}")) }).await;
         q.put(new_job(&format!("stays-{n}"))).await;
     }
-    q.put(NewJob { due: after(90), ..new_job("later") }).await;
+    q.put(TestJob { due: after(90), ..new_job("later") }).await;
     q.sleep(5);
     let takers = vec![StreamDemand { jobs: 3, ..taker() }];
     let claimed = q.claim_for(TOPIC, takers.clone()).await;
@@ -276,7 +277,7 @@ pub(crate) async fn expired_jobs_are_not_in_the_way_of_others(q: Fixture) {
 
 pub(crate) async fn many_expired_jobs_are_cleared_away_call_by_call(q: Fixture) {
     for call in 0..3 {
-        let expires = |n| NewJob { expire: Some(after(5)), ..new_job(&format!("{call}-{n}")) };
+        let expires = |n| TestJob { expire: Some(after(5)), ..new_job(&format!("{call}-{n}")) };
         q.store.enqueue((0..500).map(expires).collect()).await.unwrap();
     }
     q.put(new_job("stays")).await;
@@ -298,14 +299,14 @@ pub(crate) async fn many_expired_jobs_are_cleared_away_call_by_call(q: Fixture) 
 }
 
 pub(crate) async fn expired_jobs_are_no_rest(q: Fixture) {
-    q.put(NewJob { expire: Some(after(5)), ..new_job("a") }).await;
+    q.put(TestJob { expire: Some(after(5)), ..new_job("a") }).await;
     q.sleep(5);
     assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.remainder, TopicRemainder::Empty);
 }
 
 pub(crate) async fn a_job_that_expired_before_its_due_time_is_no_rest_once_pruned(q: Fixture) {
-    q.put(NewJob { due: after(60), expire: Some(after(5)), ..new_job("a") }).await;
-    q.put(NewJob { due: after(70), ..new_job("b") }).await;
+    q.put(TestJob { due: after(60), expire: Some(after(5)), ..new_job("a") }).await;
+    q.put(TestJob { due: after(70), ..new_job("b") }).await;
     q.sleep(5);
     let (vain, due) =
         (TopicRemainder::ReadyAt(plus(q.now(), 55)), TopicRemainder::ReadyAt(plus(q.now(), 65)));
@@ -345,7 +346,7 @@ pub(crate) async fn several_topics_are_answered_in_the_order_of_the_asks(q: Fixt
 
 pub(crate) async fn the_jobs_own_lease_goes_before_the_takers(q: Fixture) {
     let spec = Spec { lease: Some(Duration::from_secs(5)), ..Spec::default() };
-    q.store.enqueue(vec![NewJob { spec, ..new_job("own") }, new_job("other")]).await.unwrap();
+    q.store.enqueue(vec![TestJob { spec, ..new_job("own") }, new_job("other")]).await.unwrap();
     let leased = q.claim(2).await;
     assert_eq!(leased[0].deadline, plus(q.now(), 5));
     assert_eq!(leased[1].deadline, q.now().plus(LEASE));
@@ -392,7 +393,7 @@ pub(crate) async fn the_first_start_is_that_of_the_first_attempt(q: Fixture) {
 
 pub(crate) async fn a_delivery_reports_what_came_before_it(q: Fixture) {
     let created = q.now();
-    let leased = q.run(NewJob { priority: Some(4), ..new_job("a") }).await;
+    let leased = q.run(TestJob { priority: Some(4), ..new_job("a") }).await;
     assert_eq!((leased.failures, leased.deliveries, leased.priority), (0, 0, 4));
     assert_eq!((&*leased.last_error, leased.due, leased.create_time), ("", created, created));
     q.end(&leased, released()).await;
@@ -410,7 +411,7 @@ pub(crate) async fn leases_of_unknown_jobs_and_tokens_are_refused(q: Fixture) {
     use ringq::domain::Token;
     use ringq::store::{LeaseRef, LeaseRefusal};
     let leased = q.running("a").await;
-    q.put(NewJob { due: after(9), ..new_job("waiting") }).await;
+    q.put(TestJob { due: after(9), ..new_job("waiting") }).await;
     let lease = |topic, id, token| LeaseRef { key: super::key(topic, id), token };
     let refs = vec![
         lease("nowhere", "a", leased.token),
@@ -433,7 +434,7 @@ pub(crate) async fn an_ask_for_no_stream_states_what_there_is_and_takes_nothing(
         .enqueue(vec![job_in("ready", "a"), job_in("failed", "b"), job_in("gone", "c")])
         .await
         .unwrap();
-    let late = q.put(NewJob { due: after(60), priority: Some(3), ..job_in("later", "d") }).await;
+    let late = q.put(TestJob { due: after(60), priority: Some(3), ..job_in("later", "d") }).await;
     for name in ["failed", "gone"] {
         let leased = one(one(q.claim_for(name, vec![taker()]).await.by_stream));
         match name {

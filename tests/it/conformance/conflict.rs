@@ -1,8 +1,9 @@
 //! Every cell of the `on_conflict` table: found state × policy × identical or different request. Deferred generations
 //! are in `generations`.
 
+use crate::store_calls::{TestJob, WriteResult};
 use ringq::domain::{EnqueueOutcome, Job, OnConflict, RetentionRule, Spec, State, Time, limit};
-use ringq::store::{LeasedJob, NewJob, WriteResult};
+use ringq::store::LeasedJob;
 
 use super::fixture::Fixture;
 use super::values::{RETENTION, after, dead_lettered, failed_for, new_job, plus, request, text};
@@ -85,7 +86,7 @@ async fn check(q: &Fixture, found: Found, policy: OnConflict, request: Option<u6
     let id = format!("{found:?}-{policy:?}-{request:?}").replace(['(', ')'], "");
     prepare(q, found, &id).await;
     let before = q.get(&id).await;
-    let again = NewJob { on_conflict: policy, request_code: request, ..second(&id) };
+    let again = TestJob { on_conflict: policy, request_code: request, ..second(&id) };
     let put = q.put(again).await;
     let meeting = Meeting { before, put, after: q.job(&id).await, now: q.now() };
     println!("{id}: {cell:?}");
@@ -93,15 +94,15 @@ async fn check(q: &Fixture, found: Found, policy: OnConflict, request: Option<u6
 }
 
 /// Builds the job that is enqueued first.
-pub(super) fn first(id: &str) -> NewJob {
+pub(super) fn first(id: &str) -> TestJob {
     let spec = Spec { payload: Some(text("first")), ..Spec::default() };
-    NewJob { spec, request_code: FIRST, ..new_job(id) }
+    TestJob { spec, request_code: FIRST, ..new_job(id) }
 }
 
 /// Builds the job that is enqueued second.
-pub(super) fn second(id: &str) -> NewJob {
+pub(super) fn second(id: &str) -> TestJob {
     let spec = Spec { payload: Some(text("second")), ..Spec::default() };
-    NewJob {
+    TestJob {
         spec,
         due: after(LATER),
         priority: Some(URGENT),
@@ -115,18 +116,18 @@ async fn prepare(q: &Fixture, found: Found, id: &str) {
     match found {
         Found::Nothing => {}
         Found::Ready => drop(q.put(first(id)).await),
-        Found::Scheduled => drop(q.put(NewJob { due: after(900), ..first(id) }).await),
+        Found::Scheduled => drop(q.put(TestJob { due: after(900), ..first(id) }).await),
         Found::Cancelled => {
             q.put(first(id)).await;
             q.delete(id).await;
         }
         Found::Expired => {
-            q.put(NewJob { due: after(900), expire: Some(after(1)), ..first(id) }).await;
+            q.put(TestJob { due: after(900), expire: Some(after(1)), ..first(id) }).await;
             q.sleep(1);
         }
         Found::Record => {
             let keep = RetentionRule::Record(RETENTION);
-            let leased = take(q, NewJob { retention: keep, ..first(id) }).await;
+            let leased = take(q, TestJob { retention: keep, ..first(id) }).await;
             q.ack(&leased).await;
         }
         Found::Tombstone => drop(q.ack(&take(q, first(id)).await).await),
@@ -134,18 +135,18 @@ async fn prepare(q: &Fixture, found: Found, id: &str) {
         Found::Dead => drop(q.end(&take(q, first(id)).await, dead_lettered()).await),
         Found::Running => drop(take(q, first(id)).await),
         Found::RunningWithNext => {
-            take(q, NewJob { request_code: request(3, 0), ..first(id) }).await;
+            take(q, TestJob { request_code: request(3, 0), ..first(id) }).await;
             let spec = Spec { payload: Some(text("waiting")), ..Spec::default() };
             let on_conflict = OnConflict::Replace;
-            q.put(NewJob { spec, on_conflict, due: after(NEXT), ..first(id) }).await;
+            q.put(TestJob { spec, on_conflict, due: after(NEXT), ..first(id) }).await;
         }
     }
 }
 
 /// Enqueues before everything else that is ready, and claims.
-pub(super) async fn take(q: &Fixture, job: NewJob) -> LeasedJob {
+pub(super) async fn take(q: &Fixture, job: TestJob) -> LeasedJob {
     let key = job.key.clone();
-    q.put(NewJob { priority: Some(9), ..job }).await;
+    q.put(TestJob { priority: Some(9), ..job }).await;
     let leased = q.claim_one().await;
     assert_eq!(leased.key, key);
     leased
@@ -289,7 +290,7 @@ pub(crate) async fn a_dead_job_found(q: Fixture) {
 
 pub(crate) async fn only_the_last_request_applied_makes_a_repeat(q: Fixture) {
     let replace =
-        |of| NewJob { on_conflict: OnConflict::Replace, request_code: of, ..new_job("a") };
+        |of| TestJob { on_conflict: OnConflict::Replace, request_code: of, ..new_job("a") };
     q.put(replace(request(1, 0))).await;
     assert_eq!(q.put(replace(request(2, 0))).await.outcome, Some(EnqueueOutcome::Replaced));
     assert_eq!(q.put(replace(request(2, 0))).await.outcome, Some(EnqueueOutcome::Unchanged));
@@ -298,7 +299,7 @@ pub(crate) async fn only_the_last_request_applied_makes_a_repeat(q: Fixture) {
 
 pub(crate) async fn a_call_without_a_request_leaves_the_last_one_applied(q: Fixture) {
     let replace =
-        |of| NewJob { on_conflict: OnConflict::Replace, request_code: of, ..new_job("a") };
+        |of| TestJob { on_conflict: OnConflict::Replace, request_code: of, ..new_job("a") };
     q.put(replace(request(1, 0))).await;
     assert_eq!(q.put(replace(None)).await.outcome, Some(EnqueueOutcome::Replaced));
     assert_eq!(q.put(replace(request(1, 0))).await.outcome, Some(EnqueueOutcome::Unchanged));
@@ -306,14 +307,14 @@ pub(crate) async fn a_call_without_a_request_leaves_the_last_one_applied(q: Fixt
 
 pub(crate) async fn a_call_without_a_request_is_never_a_repeat(q: Fixture) {
     let replace =
-        || NewJob { on_conflict: OnConflict::Replace, request_code: None, ..new_job("a") };
+        || TestJob { on_conflict: OnConflict::Replace, request_code: None, ..new_job("a") };
     q.put(replace()).await;
     assert_eq!(q.put(replace()).await.outcome, Some(EnqueueOutcome::Replaced));
 }
 
 pub(crate) async fn a_repeated_reschedule_does_not_move_the_job_again(q: Fixture) {
     q.put(new_job("a")).await;
-    let debounce = || NewJob { on_conflict: OnConflict::Reschedule, ..second("a") };
+    let debounce = || TestJob { on_conflict: OnConflict::Reschedule, ..second("a") };
     let put = q.put(debounce()).await;
     assert_eq!(put.outcome, Some(EnqueueOutcome::Rescheduled));
     q.sleep(5);
@@ -323,7 +324,7 @@ pub(crate) async fn a_repeated_reschedule_does_not_move_the_job_again(q: Fixture
 
 pub(crate) async fn a_repeated_deferral_is_recognized(q: Fixture) {
     let running = take(&q, first("a")).await;
-    let defer = || NewJob { on_conflict: OnConflict::Replace, ..second("a") };
+    let defer = || TestJob { on_conflict: OnConflict::Replace, ..second("a") };
     assert_eq!(q.put(defer()).await.outcome, Some(EnqueueOutcome::Deferred));
     assert_eq!(q.put(defer()).await.outcome, Some(EnqueueOutcome::Unchanged));
     q.ack(&running).await;
@@ -331,7 +332,7 @@ pub(crate) async fn a_repeated_deferral_is_recognized(q: Fixture) {
 }
 
 pub(crate) async fn a_request_is_remembered_by_the_tombstone(q: Fixture) {
-    let replace = || NewJob { on_conflict: OnConflict::Replace, ..first("a") };
+    let replace = || TestJob { on_conflict: OnConflict::Replace, ..first("a") };
     let running = take(&q, replace()).await;
     q.ack(&running).await;
     assert_eq!(q.put(replace()).await.outcome, Some(EnqueueOutcome::Unchanged));
@@ -355,17 +356,17 @@ pub(crate) async fn a_repeat_within_the_tombstone_is_unchanged_and_after_it_crea
 }
 
 pub(crate) async fn a_reschedule_without_priority_keeps_it(q: Fixture) {
-    q.put(NewJob { priority: Some(4), ..new_job("a") }).await;
-    q.put(NewJob { on_conflict: OnConflict::Reschedule, due: after(1), ..new_job("a") }).await;
+    q.put(TestJob { priority: Some(4), ..new_job("a") }).await;
+    q.put(TestJob { on_conflict: OnConflict::Reschedule, due: after(1), ..new_job("a") }).await;
     assert_eq!(q.job("a").await.priority, 4);
 }
 
 pub(crate) async fn a_reschedule_moves_neither_payload_nor_policy(q: Fixture) {
     let keep = RetentionRule::Record(RETENTION);
-    q.put(NewJob { retention: keep, expire: Some(after(700)), ..first("a") }).await;
+    q.put(TestJob { retention: keep, expire: Some(after(700)), ..first("a") }).await;
     let before = q.job("a").await;
     let on_conflict = OnConflict::Reschedule;
-    q.put(NewJob { on_conflict, retention: RetentionRule::Nothing, expire: None, ..second("a") })
+    q.put(TestJob { on_conflict, retention: RetentionRule::Nothing, expire: None, ..second("a") })
         .await;
     assert_eq!(q.job("a").await.expire_time, before.expire_time);
     q.sleep(LATER);

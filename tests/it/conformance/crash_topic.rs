@@ -1,12 +1,10 @@
 //! Moves to a crash topic, as far as the shard of the lease has a part in them: the topic has the job already.
 
+use crate::store_calls::{LeaseSettlement, StoreCalls as _, TestJob};
 use ringq::domain::engine::{CrashMove, Unacked};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{EnqueueOutcome, JobId, OnConflict, RetentionRule, RetryPolicy, Spec, State};
-use ringq::store::{
-    CarriedHistory, LeaseRefusal, LeaseSettlement, LeasedJob, NewJob, SettleAction,
-    WritePrecondition,
-};
+use ringq::store::{CarriedHistory, LeaseRefusal, LeasedJob, SettleAction, WritePrecondition};
 
 use super::fixture::Fixture;
 use super::values::{RETENTION, dead_lettered, decide, failed_for, job_in, new_job, text};
@@ -24,7 +22,7 @@ async fn last_crash(q: &Fixture, leased: &LeasedJob, crash_move: CrashMove) -> L
 pub(crate) async fn a_job_that_its_crash_topic_has_leaves_nothing_here(q: Fixture) {
     let keep = RetentionRule::Record(RETENTION);
     let spec = Spec { payload: Some(text(&"x".repeat(9_000))), ..Spec::default() };
-    let leased = q.run(NewJob { spec, retention: keep, ..new_job("a") }).await;
+    let leased = q.run(TestJob { spec, retention: keep, ..new_job("a") }).await;
     q.save(&leased, "half").await.unwrap();
     q.end(&leased, failed_for(0)).await;
     let leased = q.claim_one().await;
@@ -44,10 +42,10 @@ pub(crate) async fn a_job_that_its_crash_topic_has_leaves_nothing_here(q: Fixtur
 pub(crate) async fn the_id_of_a_moved_job_is_remembered_if_a_server_made_it(q: Fixture) {
     let millis = u128::try_from(q.now().0).unwrap() / 1_000 + 1;
     let id = JobId::from_uuid(q.store.name(), millis << 80 | 7);
-    let job = NewJob { retention: RetentionRule::Nothing, ..new_job(id.as_str()) };
+    let job = TestJob { retention: RetentionRule::Nothing, ..new_job(id.as_str()) };
     let leased = q.run(job.clone()).await;
     q.settle(last_crash(&q, &leased, CrashMove::Copied).await).await.unwrap();
-    let again = q.put(NewJob { precondition: WritePrecondition::SameJob, ..job }).await;
+    let again = q.put(TestJob { precondition: WritePrecondition::SameJob, ..job }).await;
     assert_eq!((again.outcome, again.state), (Some(EnqueueOutcome::Unchanged), State::Dead));
 }
 
@@ -75,7 +73,7 @@ pub(crate) async fn an_extended_lease_does_not_end_by_a_move(q: Fixture) {
 
 pub(crate) async fn a_waiting_generation_begins_instead_of_a_move(q: Fixture) {
     let leased = q.running("a").await;
-    let over = NewJob { on_conflict: OnConflict::Replace, ..new_job("a") };
+    let over = TestJob { on_conflict: OnConflict::Replace, ..new_job("a") };
     assert_eq!(q.put(over).await.outcome, Some(EnqueueOutcome::Deferred));
     assert!(q.lease(&leased).await.unwrap().attempt.is_replaced);
     q.settle(last_crash(&q, &leased, CrashMove::Copied).await).await.unwrap();
@@ -88,7 +86,7 @@ pub(crate) async fn a_job_brings_its_last_error_from_another_topic(q: Fixture) {
     let history = |error: &str, checkpoint| {
         CarriedHistory { checkpoint, last_error: error.to_owned() }.boxed()
     };
-    let from = |id: &str, checkpoint| NewJob {
+    let from = |id: &str, checkpoint| TestJob {
         history: history(&format!("{id} crashed"), checkpoint),
         on_conflict: OnConflict::Reject,
         ..new_job(id)
@@ -110,8 +108,8 @@ pub(crate) async fn a_job_brings_its_last_error_from_another_topic(q: Fixture) {
     assert_eq!(q.job("c").await.last_error, "c crashed");
     q.ack(&leased[0]).await;
     q.end(&leased[1], dead_lettered()).await;
-    let over = NewJob { history: history("crashed", None), ..job_in("t", "b") };
-    let over = q.put(NewJob { on_conflict: OnConflict::Replace, ..over }).await;
+    let over = TestJob { history: history("crashed", None), ..job_in("t", "b") };
+    let over = q.put(TestJob { on_conflict: OnConflict::Replace, ..over }).await;
     assert_eq!(over.outcome, Some(EnqueueOutcome::Replaced));
     assert_eq!(q.job("b").await.last_error, "crashed");
 }

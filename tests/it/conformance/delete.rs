@@ -1,7 +1,8 @@
 //! Delete: waiting and running jobs become CANCELLED, finished and dead ones are removed.
 
+use crate::store_calls::{JobDeletion, StoreCalls as _, TestJob};
 use ringq::domain::{AttemptOutcome, EnqueueOutcome, OnConflict, RetentionRule, State, limit};
-use ringq::store::{Deleted, JobDeletion, LeaseRefusal, NewJob};
+use ringq::store::{Deleted, LeaseRefusal};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -10,7 +11,7 @@ use super::values::{
 
 pub(crate) async fn a_waiting_job_is_cancelled(q: Fixture) {
     q.put(new_job("ready")).await;
-    q.put(NewJob { due: after(9), ..new_job("scheduled") }).await;
+    q.put(TestJob { due: after(9), ..new_job("scheduled") }).await;
     for (id, previous) in [("ready", State::Ready), ("scheduled", State::Scheduled)] {
         assert_eq!(q.delete(id).await, Some(previous));
         let job = q.job(id).await;
@@ -32,7 +33,7 @@ pub(crate) async fn a_job_in_backoff_is_cancelled(q: Fixture) {
 
 pub(crate) async fn a_running_job_is_cancelled_and_its_lease_revoked(q: Fixture) {
     let keep = RetentionRule::Record(RETENTION);
-    let leased = q.run(NewJob { retention: keep, ..new_job("a") }).await;
+    let leased = q.run(TestJob { retention: keep, ..new_job("a") }).await;
     let deleted = one(q.store.delete(vec![key(TOPIC, "a").into()]).await.unwrap());
     let revoked = Some((OWNER, 1, leased.token));
     assert_eq!(deleted, Some(Deleted { previous: State::Running, revoked }));
@@ -56,8 +57,8 @@ pub(crate) async fn only_a_running_job_has_a_lease_to_revoke(q: Fixture) {
 pub(crate) async fn a_cancelled_job_is_kept_like_a_finished_one(q: Fixture) {
     let retention = RETENTION;
     q.put(new_job("tombstone")).await;
-    q.put(NewJob { retention: RetentionRule::Record(retention), ..new_job("record") }).await;
-    q.put(NewJob { retention: RetentionRule::Nothing, ..new_job("nothing") }).await;
+    q.put(TestJob { retention: RetentionRule::Record(retention), ..new_job("record") }).await;
+    q.put(TestJob { retention: RetentionRule::Nothing, ..new_job("nothing") }).await;
     let cancelled = q.now();
     for id in ["tombstone", "record", "nothing"] {
         assert_eq!(q.delete(id).await, Some(State::Ready));
@@ -74,7 +75,7 @@ pub(crate) async fn a_cancelled_job_is_kept_like_a_finished_one(q: Fixture) {
 }
 
 pub(crate) async fn the_lease_of_a_deleted_job_that_is_not_kept_is_not_found(q: Fixture) {
-    let leased = q.run(NewJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
+    let leased = q.run(TestJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
     assert_eq!(q.delete("a").await, Some(State::Running));
     assert_eq!(q.settle(ack(&leased)).await, Err(LeaseRefusal::NotFound));
     assert_eq!(q.get("a").await, None);
@@ -85,7 +86,7 @@ pub(crate) async fn finished_dead_cancelled_and_expired_jobs_are_forgotten(q: Fi
     q.ack(&leased).await;
     let leased = q.running("dead").await;
     q.end(&leased, dead_lettered()).await;
-    q.put(NewJob { expire: Some(after(1)), ..new_job("expired") }).await;
+    q.put(TestJob { expire: Some(after(1)), ..new_job("expired") }).await;
     q.sleep(1);
     q.put(new_job("cancelled")).await;
     q.delete("cancelled").await;
@@ -128,7 +129,7 @@ pub(crate) async fn a_forgotten_record_that_is_not_pruned_is_not_found(q: Fixtur
 pub(crate) async fn a_delete_that_means_one_generation_leaves_the_next_one_alone(q: Fixture) {
     let keep = RetentionRule::Record(RETENTION);
     for id in ["stays", "goes"] {
-        let leased = q.run(NewJob { retention: keep, ..new_job(id) }).await;
+        let leased = q.run(TestJob { retention: keep, ..new_job(id) }).await;
         q.end(&leased, dead_lettered()).await;
     }
     let finished = q.job("stays").await.finish_time;
@@ -136,7 +137,7 @@ pub(crate) async fn a_delete_that_means_one_generation_leaves_the_next_one_alone
     let meant = |id| JobDeletion { key: key(TOPIC, id), finished, deadline: None };
     // A client enqueues it again before the caller that moved it away deletes it.
     q.sleep(1);
-    q.put(NewJob { on_conflict: OnConflict::Replace, retention: keep, ..new_job("stays") }).await;
+    q.put(TestJob { on_conflict: OnConflict::Replace, retention: keep, ..new_job("stays") }).await;
     let deleted = q.store.delete(vec![meant("stays"), meant("goes")]).await.unwrap();
     let previous: Vec<_> = deleted.into_iter().map(|done| done.map(|done| done.previous)).collect();
     assert_eq!(previous, [None, Some(State::Dead)]);

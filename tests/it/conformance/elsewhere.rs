@@ -5,11 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::store_calls::{
+    AdoptBatch, AdoptItem, LeaseExtension, LeaseSettlement, StoreCalls as _, TestJob,
+};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{RetentionRule, StreamId, Time, Token};
 use ringq::store::{
-    AdoptBatch, AdoptItem, Claim, EventKind, LeaseEvent, LeaseExtension, LeaseSettlement,
-    LeasedJob, NewJob, RevokeReason, SettleAction, ShardEvent, Store, StreamDemand, TopicDemand,
+    Claim, EventKind, LeaseEvent, LeasedJob, RevokeReason, SettleAction, ShardEvent, Store,
+    StreamDemand, TopicDemand,
 };
 use tokio::sync::broadcast::Receiver;
 
@@ -37,7 +40,7 @@ impl Two {
     }
 
     /// Leases jobs to streams of a replica; returns them in the order of the ids.
-    async fn leased(&self, owner: u32, streams: &[u32], jobs: &[NewJob]) -> Vec<LeasedJob> {
+    async fn leased(&self, owner: u32, streams: &[u32], jobs: &[TestJob]) -> Vec<LeasedJob> {
         let mut leased = Vec::new();
         for (stream, job) in streams.iter().cycle().zip(jobs) {
             self.q.put(job.clone()).await;
@@ -71,15 +74,15 @@ impl Two {
     }
 }
 
-fn jobs(ids: &[&str], keep: RetentionRule) -> Vec<NewJob> {
-    ids.iter().map(|id| NewJob { retention: keep, ..new_job(id) }).collect()
+fn jobs(ids: &[&str], keep: RetentionRule) -> Vec<TestJob> {
+    ids.iter().map(|id| TestJob { retention: keep, ..new_job(id) }).collect()
 }
 
 pub(crate) async fn a_settle_elsewhere_reports_the_owner_which_leases_are_over(q: Fixture) {
     let Some(mut two) = Two::new(q).await else { return };
     let result = || SettleAction::Ack {
         result: Some(text("done")),
-        follow_ups: vec![new_job("next").into_command()],
+        follow_ups: vec![new_job("next").new_job()],
     };
     for (n, keep) in [
         RetentionRule::Nothing,

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{StoreCalls as _, TestJob, WriteResult};
 use ringq::domain::{
     CrashTopic, EnqueueOutcome, GroupName, Job, Payload, RetentionRule, RetryOverrides, Spec,
     State, When,
 };
-use ringq::store::{NewJob, WriteResult};
 
 use super::fixture::Fixture;
 use super::values::{TOPIC, after, ids_of, job_in, key, new_job, one, plus, taker, text};
@@ -26,7 +26,7 @@ pub(crate) async fn a_new_job_is_ready_at_once(q: Fixture) {
 }
 
 pub(crate) async fn a_new_job_reads_as_it_was_written(q: Fixture) {
-    let job = NewJob { priority: Some(9), expire: Some(after(60)), ..new_job("a") };
+    let job = TestJob { priority: Some(9), expire: Some(after(60)), ..new_job("a") };
     q.put(job.clone()).await;
     let expected = Job {
         key: key(TOPIC, "a"),
@@ -54,7 +54,7 @@ pub(crate) async fn a_new_job_reads_as_it_was_written(q: Fixture) {
 }
 
 pub(crate) async fn a_delayed_job_is_scheduled_until_its_time(q: Fixture) {
-    let put = q.put(NewJob { due: after(5), ..new_job("a") }).await;
+    let put = q.put(TestJob { due: after(5), ..new_job("a") }).await;
     assert_eq!((put.state, put.due), (State::Scheduled, plus(q.now(), 5)));
     q.until_just_before(put.due);
     assert_eq!(q.state("a").await, Some(State::Scheduled));
@@ -64,7 +64,7 @@ pub(crate) async fn a_delayed_job_is_scheduled_until_its_time(q: Fixture) {
 
 pub(crate) async fn a_delay_is_rounded_up_to_the_microsecond_never_cut(q: Fixture) {
     let due = When::After(Duration::from_nanos(1));
-    let put = q.put(NewJob { due, ..new_job("a") }).await;
+    let put = q.put(TestJob { due, ..new_job("a") }).await;
     assert_eq!(put.due.0, q.now().0 + 1);
     assert!(q.claim_ids().await.is_empty());
 }
@@ -73,7 +73,7 @@ pub(crate) async fn a_due_time_that_has_passed_is_now_and_overtakes_no_job(q: Fi
     q.put(new_job("waits")).await;
     q.sleep(5);
     let past = q.now().minus(Duration::from_secs(9));
-    let put = q.put(NewJob { due: When::At(past), ..new_job("late") }).await;
+    let put = q.put(TestJob { due: When::At(past), ..new_job("late") }).await;
     assert_eq!((put.state, put.due), (State::Ready, q.now()));
     assert_eq!(q.job("late").await.due_time, q.now());
     assert_eq!(q.claim_ids().await, ["waits", "late"]);
@@ -103,7 +103,7 @@ pub(crate) async fn every_shape_of_payload_comes_back_as_it_was_sent(q: Fixture)
     for (index, payload) in bodies().into_iter().enumerate() {
         let id = format!("body-{index}");
         let spec = Spec { payload, ..Spec::default() };
-        let leased = q.run(NewJob { spec: spec.clone(), ..new_job(&id) }).await;
+        let leased = q.run(TestJob { spec: spec.clone(), ..new_job(&id) }).await;
         assert!(leased.spec == spec, "claimed: {id}");
         assert!(q.job(&id).await.spec == spec, "read: {id}");
     }
@@ -130,7 +130,7 @@ pub(crate) async fn every_field_of_a_spec_comes_back_as_it_was_sent(q: Fixture) 
     let (lease, retention) = (seconds(17), Some(Duration::ZERO));
     let group = GroupName::stored("tenant-7@example.com");
     let spec = Spec { payload: Some(text("{}")), headers, retry, lease, group, retention };
-    let leased = q.run(NewJob { spec: spec.clone(), ..new_job("a") }).await;
+    let leased = q.run(TestJob { spec: spec.clone(), ..new_job("a") }).await;
     assert_eq!(leased.spec, spec);
     assert_eq!(q.job("a").await.spec, spec);
     assert_eq!(q.lease(&leased).await.unwrap().attempt.retry, spec.retry);
@@ -146,7 +146,7 @@ pub(crate) async fn one_id_in_two_topics_is_two_jobs(q: Fixture) {
 }
 
 pub(crate) async fn a_batch_is_answered_in_its_order(q: Fixture) {
-    let jobs = (0..1_000).map(|n| NewJob { due: after(n), ..new_job(&format!("j{}", n % 997)) });
+    let jobs = (0..1_000).map(|n| TestJob { due: after(n), ..new_job(&format!("j{}", n % 997)) });
     let answers = q.store.enqueue(jobs.collect()).await.unwrap();
     for (n, put) in (0..).zip(&answers) {
         let repeat = n >= 997;
@@ -162,7 +162,7 @@ pub(crate) async fn a_batch_arrives_in_its_order(q: Fixture) {
     for (name, expire) in [("forgotten", None), ("expired", Some(after(1)))] {
         let keep = RetentionRule::Tombstone(Duration::from_secs(2));
         for id in ["b", "d"] {
-            q.put(NewJob { retention: keep, expire, ..job_in(name, id) }).await;
+            q.put(TestJob { retention: keep, expire, ..job_in(name, id) }).await;
         }
         if expire.is_none() {
             for leased in one(q.claim_for(name, vec![taker()]).await.by_stream) {
@@ -194,7 +194,7 @@ pub(crate) async fn an_id_twice_in_one_call_meets_itself(q: Fixture) {
         let id = format!("{on_conflict:?}");
         let job = |body| {
             let spec = Spec { payload: Some(text(body)), ..Spec::default() };
-            NewJob { spec, on_conflict, ..new_job(&id) }
+            TestJob { spec, on_conflict, ..new_job(&id) }
         };
         let answers = q.store.enqueue(vec![job("first"), job("second")]).await.unwrap();
         assert_eq!(answers[0].outcome, Some(EnqueueOutcome::Created), "{id}");
@@ -206,8 +206,8 @@ pub(crate) async fn an_id_twice_in_one_call_meets_itself(q: Fixture) {
 
 pub(crate) async fn a_job_is_expired_from_its_expire_time_on(q: Fixture) {
     let expire = plus(q.now(), 10);
-    q.put(NewJob { expire: Some(When::At(expire)), ..new_job("a") }).await;
-    q.put(NewJob { due: after(60), expire: Some(after(10)), ..new_job("b") }).await;
+    q.put(TestJob { expire: Some(When::At(expire)), ..new_job("a") }).await;
+    q.put(TestJob { due: after(60), expire: Some(after(10)), ..new_job("b") }).await;
     q.until_just_before(expire);
     assert_eq!(q.state("a").await, Some(State::Ready));
     assert_eq!(q.state("b").await, Some(State::Scheduled));
@@ -221,14 +221,14 @@ pub(crate) async fn a_job_is_expired_from_its_expire_time_on(q: Fixture) {
 
 pub(crate) async fn a_job_that_is_past_its_expire_time_when_it_comes_is_expired(q: Fixture) {
     let ago = |seconds| When::At(q.now().minus(Duration::from_secs(seconds)));
-    let put = q.put(NewJob { due: ago(2), expire: Some(ago(1)), ..new_job("a") }).await;
+    let put = q.put(TestJob { due: ago(2), expire: Some(ago(1)), ..new_job("a") }).await;
     assert_eq!((put.outcome, put.state), (Some(EnqueueOutcome::Created), State::Expired));
     assert_eq!(q.state("a").await, Some(State::Expired));
     assert!(q.claim_ids().await.is_empty());
 }
 
 pub(crate) async fn a_job_that_expires_unkept_is_gone_at_once(q: Fixture) {
-    q.put(NewJob { expire: Some(after(10)), retention: RetentionRule::Nothing, ..new_job("a") })
+    q.put(TestJob { expire: Some(after(10)), retention: RetentionRule::Nothing, ..new_job("a") })
         .await;
     q.sleep(10);
     assert_eq!(q.get("a").await, None);

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{JobReschedule, RedriveBatch, StoreCalls as _, TestJob};
 use ringq::domain::{JobId, OnConflict, RetentionRule, State, Time, limit};
-use ringq::store::{EventKind, JobReschedule, NewJob, RedriveBatch, ShardEvent};
+use ringq::store::{EventKind, ShardEvent};
 use tokio::sync::broadcast::Receiver;
 
 use super::fixture::Fixture;
@@ -59,7 +60,7 @@ pub(crate) async fn a_ready_job_is_announced(q: Fixture) {
 
 pub(crate) async fn a_delayed_job_is_announced_for_its_due_time(q: Fixture) {
     let mut events = q.store.subscribe(EventKind::Jobs);
-    let put = q.put(NewJob { due: after(9), ..new_job("a") }).await;
+    let put = q.put(TestJob { due: after(9), ..new_job("a") }).await;
     expect_claimable(&mut events, "enqueue", put.due).await;
 }
 
@@ -88,7 +89,7 @@ pub(crate) async fn a_retry_is_announced_for_its_due_time(q: Fixture) {
 
 pub(crate) async fn a_generation_that_starts_is_announced(q: Fixture) {
     let leased = q.running("a").await;
-    let next = NewJob { on_conflict: OnConflict::Replace, due: after(5), ..new_job("a") };
+    let next = TestJob { on_conflict: OnConflict::Replace, due: after(5), ..new_job("a") };
     let put = q.put(next).await;
     let mut events = q.store.subscribe(EventKind::Jobs);
     q.ack(&leased).await;
@@ -96,13 +97,13 @@ pub(crate) async fn a_generation_that_starts_is_announced(q: Fixture) {
 }
 
 pub(crate) async fn a_moved_job_is_announced(q: Fixture) {
-    q.put(NewJob { due: after(60), ..new_job("a") }).await;
+    q.put(TestJob { due: after(60), ..new_job("a") }).await;
     let mut events = q.store.subscribe(EventKind::Jobs);
     let item =
         JobReschedule { key: key(TOPIC, "a"), due: Some(after(7)), priority: None, deadline: None };
     q.store.reschedule(vec![item]).await.unwrap();
     expect_claimable(&mut events, "reschedule", plus(q.now(), 7)).await;
-    let debounce = NewJob { on_conflict: OnConflict::Reschedule, due: after(3), ..new_job("a") };
+    let debounce = TestJob { on_conflict: OnConflict::Reschedule, due: after(3), ..new_job("a") };
     q.put(debounce).await;
     expect_claimable(&mut events, "enqueue", plus(q.now(), 3)).await;
 }
@@ -133,7 +134,7 @@ fn upkeep(by: Time) -> impl Fn(&ShardEvent) -> bool {
 
 pub(crate) async fn an_expire_time_is_announced(q: Fixture) {
     let mut events = q.store.subscribe(EventKind::Upkeep);
-    q.put(NewJob { expire: Some(after(90)), ..new_job("a") }).await;
+    q.put(TestJob { expire: Some(after(90)), ..new_job("a") }).await;
     expect(&mut events, "enqueue", upkeep(plus(q.now(), 90))).await;
 }
 
@@ -172,7 +173,7 @@ pub(crate) async fn upkeep_is_announced_again_after_it_was_done(q: Fixture) {
 
 /// Also upkeep that is due later than the last one.
 pub(crate) async fn upkeep_is_announced_again_after_jobs_were_forgotten(q: Fixture) {
-    let expires = |id, seconds| NewJob {
+    let expires = |id, seconds| TestJob {
         expire: Some(after(seconds)),
         retention: RetentionRule::Nothing,
         ..new_job(id)

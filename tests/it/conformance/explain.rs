@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{JobDeletion, JobReschedule, StoreCalls as _, TestJob};
 use ringq::domain::explain::ReadyBefore;
 use ringq::domain::{GroupName, RetentionRule, Spec, State, StreamId, When, limit};
-use ringq::store::{ExplainedJob, GroupSetting, JobDeletion, JobReschedule, NewJob, StreamDemand};
+use ringq::store::{ExplainedJob, GroupSetting, StreamDemand};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -54,7 +55,7 @@ pub(crate) async fn a_missing_job_is_not_explained(q: Fixture) {
 pub(crate) async fn the_job_reads_as_a_brief_get(q: Fixture) {
     q.running("c").await;
     q.put_ids(&["a"]).await;
-    q.put(NewJob { due: after(60), priority: Some(3), ..new_job("b") }).await;
+    q.put(TestJob { due: after(60), priority: Some(3), ..new_job("b") }).await;
     for id in ["a", "b", "c"] {
         let found = explain(&q, id).await.unwrap();
         let brief = q.store.get(vec![key(TOPIC, id)], false).await.unwrap().remove(0).unwrap();
@@ -64,7 +65,7 @@ pub(crate) async fn the_job_reads_as_a_brief_get(q: Fixture) {
 
 pub(crate) async fn only_a_ready_job_has_jobs_before_it(q: Fixture) {
     q.put_ids(&["a"]).await;
-    q.put(NewJob { due: after(60), ..new_job("later") }).await;
+    q.put(TestJob { due: after(60), ..new_job("later") }).await;
     let later = explain(&q, "later").await.unwrap();
     assert_eq!((later.job.state, later.ready_before), (State::Scheduled, None));
     assert_eq!(before(&q, "a").await, 0);
@@ -77,12 +78,12 @@ pub(crate) async fn only_a_ready_job_has_jobs_before_it(q: Fixture) {
 
 pub(crate) async fn the_number_before_a_job_is_its_place_in_the_order_of_claims(q: Fixture) {
     q.put_ids(&["line-1", "line-2"]).await;
-    q.put(NewJob { priority: Some(9), ..new_job("first") }).await;
-    q.put(NewJob { priority: Some(5), due: after(2), ..new_job("middle-later") }).await;
-    q.put(NewJob { priority: Some(5), ..new_job("middle") }).await;
-    q.put(NewJob { due: after(1), ..new_job("delayed") }).await;
-    q.put(NewJob { due: after(1), ..new_job("delayed-with-it") }).await;
-    q.put(NewJob { due: after(900), priority: Some(9), ..new_job("not-due") }).await;
+    q.put(TestJob { priority: Some(9), ..new_job("first") }).await;
+    q.put(TestJob { priority: Some(5), due: after(2), ..new_job("middle-later") }).await;
+    q.put(TestJob { priority: Some(5), ..new_job("middle") }).await;
+    q.put(TestJob { due: after(1), ..new_job("delayed") }).await;
+    q.put(TestJob { due: after(1), ..new_job("delayed-with-it") }).await;
+    q.put(TestJob { due: after(900), priority: Some(9), ..new_job("not-due") }).await;
     q.store.enqueue(vec![job_in("other", "x"), job_in("other", "y")]).await.unwrap();
     let leased = q.claim_one().await;
     assert_eq!(leased.key.id.as_str(), "first");
@@ -125,7 +126,7 @@ pub(crate) async fn jobs_that_left_are_not_before_others(q: Fixture) {
 }
 
 pub(crate) async fn an_expired_job_is_not_before_others(q: Fixture) {
-    q.put(NewJob { expire: Some(after(5)), ..new_job("short") }).await;
+    q.put(TestJob { expire: Some(after(5)), ..new_job("short") }).await;
     q.put_ids(&["a"]).await;
     assert_eq!(before(&q, "a").await, 1);
     q.sleep(5);
@@ -136,7 +137,7 @@ pub(crate) async fn an_expired_job_is_not_before_others(q: Fixture) {
 
 pub(crate) async fn the_count_stops_at_the_limit(q: Fixture) {
     q.put_ids(&["a", "b", "c"]).await;
-    q.put(NewJob { priority: Some(1), ..new_job("d") }).await;
+    q.put(TestJob { priority: Some(1), ..new_job("d") }).await;
     let limited = async |limit| {
         q.store.explain(key(TOPIC, "c"), None, limit).await.unwrap().unwrap().ready_before.unwrap()
     };
@@ -158,7 +159,7 @@ pub(crate) async fn a_running_job_has_its_lease(q: Fixture) {
     assert!(!lease.outlives_stream && !lease.next_waits);
     q.claim_for(TOPIC, vec![StreamDemand { jobs: 1, grace: None, ..taker() }]).await;
     assert!(explain(&q, "b").await.unwrap().lease.unwrap().outlives_stream);
-    let next = NewJob { on_conflict: ringq::domain::OnConflict::Replace, ..new_job("b") };
+    let next = TestJob { on_conflict: ringq::domain::OnConflict::Replace, ..new_job("b") };
     q.put(next).await;
     assert!(explain(&q, "b").await.unwrap().lease.unwrap().next_waits);
 }
@@ -173,7 +174,7 @@ async fn turn(q: &Fixture, id: &str) -> Option<(u64, u64)> {
 pub(crate) async fn a_ready_job_has_the_groups_before_it(q: Fixture) {
     let of = |group: &str, id: &str| {
         let plain = new_job(id);
-        NewJob { spec: Spec { group: GroupName::stored(group), ..plain.spec.clone() }, ..plain }
+        TestJob { spec: Spec { group: GroupName::stored(group), ..plain.spec.clone() }, ..plain }
     };
     q.put(of("", "plain0")).await;
     assert_eq!(turn(&q, "plain0").await, None, "the topic has no groups");
@@ -183,7 +184,7 @@ pub(crate) async fn a_ready_job_has_the_groups_before_it(q: Fixture) {
     {
         q.put(id).await;
     }
-    q.put(NewJob { due: after(60), ..of("d", "d0") }).await;
+    q.put(TestJob { due: after(60), ..of("d", "d0") }).await;
     q.put(of("", "plain1")).await;
     // The order of claims is that of the numbers; a running job and a job that is not due have none.
     let mut order = Vec::new();
@@ -229,7 +230,7 @@ pub(crate) async fn an_ended_job_has_the_time_until_which_it_is_kept(q: Fixture)
     let kept = explain(&q, "done").await.unwrap().kept.unwrap();
     assert_eq!((kept.until, kept.is_tombstone), (q.now().plus(limit::TOMBSTONE), true));
     let retention = Duration::from_secs(600);
-    let record = NewJob { retention: RetentionRule::Record(retention), ..new_job("record") };
+    let record = TestJob { retention: RetentionRule::Record(retention), ..new_job("record") };
     let leased = q.run(record).await;
     q.settle(ack(&leased)).await.unwrap();
     let kept = explain(&q, "record").await.unwrap().kept.unwrap();

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{LeaseExtension, StoreCalls as _, TestJob};
 use ringq::domain::{Spec, State};
-use ringq::store::{LeaseExtension, LeaseRefusal, NewJob};
+use ringq::store::LeaseRefusal;
 
 use super::fixture::Fixture;
 use super::values::{LEASE, TOPIC, key, lease_ref, new_job, one, plus, released};
@@ -29,7 +30,7 @@ pub(crate) async fn a_deadline_can_move_nearer(q: Fixture) {
 
 pub(crate) async fn an_absent_duration_is_the_leases_own(q: Fixture) {
     let spec = Spec { lease: Some(Duration::from_secs(5)), ..Spec::default() };
-    let own = q.run(NewJob { spec, ..new_job("own") }).await;
+    let own = q.run(TestJob { spec, ..new_job("own") }).await;
     let other = q.running("other").await;
     q.sleep(1);
     assert_eq!(q.extend(&own, None, None).await, Ok(plus(q.now(), 5)));

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{RedriveBatch, StoreCalls as _, TestJob};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{JobId, OnConflict, RetentionRule, Time};
-use ringq::store::{Claim, LeasedJob, NewJob, RedriveBatch, StreamDemand, TopicDemand};
+use ringq::store::{Claim, LeasedJob, StreamDemand, TopicDemand};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -51,10 +52,10 @@ pub(crate) async fn each_delivery_of_an_id_has_a_greater_fence(q: Fixture) {
         let settle = q.decide(&leased, cause).await;
         q.settle(settle).await.unwrap();
         q.store.delete(vec![key(TOPIC, "a").into()]).await.unwrap();
-        q.put(NewJob { on_conflict: OnConflict::Replace, ..new_job("a") }).await;
+        q.put(TestJob { on_conflict: OnConflict::Replace, ..new_job("a") }).await;
     }
     let leased = claim(&q).await;
-    q.put(NewJob { on_conflict: OnConflict::Replace, ..new_job("a") }).await;
+    q.put(TestJob { on_conflict: OnConflict::Replace, ..new_job("a") }).await;
     q.ack(&leased).await;
     let leased = claim(&q).await;
     assert!(q.unclaim(&leased).await);
@@ -76,7 +77,7 @@ pub(crate) async fn each_delivery_of_an_id_has_a_greater_fence(q: Fixture) {
     q.ack(&leased).await;
     // No record of it is left.
     q.sleep(3_600);
-    q.put(NewJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
+    q.put(TestJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
     let leased = claim(&q).await;
     q.ack(&leased).await;
     q.put(new_job("a")).await;
@@ -87,7 +88,7 @@ pub(crate) async fn each_delivery_of_an_id_has_a_greater_fence(q: Fixture) {
 
 pub(crate) async fn leases_of_one_claim_begin_together(q: Fixture) {
     q.put_ids(&["a", "b", "c"]).await;
-    q.put(NewJob { key: key("other", "d"), priority: Some(3), ..new_job("d") }).await;
+    q.put(TestJob { key: key("other", "d"), priority: Some(3), ..new_job("d") }).await;
     let takers =
         |jobs| vec![StreamDemand { jobs, ..taker() }, StreamDemand { jobs, stream: 2, ..taker() }];
     let asks = [TOPIC, "other"].map(|name| TopicDemand {
@@ -123,9 +124,9 @@ pub(crate) async fn a_fence_rises_though_the_clock_went_back(q: Fixture) {
         apart.spec.payload = Some(large);
         let kinds = [
             new_job(id),
-            NewJob { retention: RetentionRule::Nothing, ..new_job(id) },
-            NewJob { priority: Some(7), ..new_job(id) },
-            NewJob { expire: Some(after(900)), ..new_job(id) },
+            TestJob { retention: RetentionRule::Nothing, ..new_job(id) },
+            TestJob { priority: Some(7), ..new_job(id) },
+            TestJob { expire: Some(after(900)), ..new_job(id) },
             apart,
         ];
         for job in kinds {
@@ -165,7 +166,7 @@ pub(crate) async fn a_fence_rises_over_reopening_though_the_clock_went_back(q: F
         step_back(&q);
         q.reopen().await;
         assert_eq!(q.delete("a").await.map(|state| state.is_terminal()), Some(false));
-        q.put(NewJob { on_conflict: OnConflict::Replace, ..new_job("a") }).await;
+        q.put(TestJob { on_conflict: OnConflict::Replace, ..new_job("a") }).await;
     }
     assert_rises(&fences);
 }

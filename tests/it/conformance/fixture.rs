@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::store_calls::{
+    LeaseExtension, LeaseSettlement, StoreCalls as _, TestJob, Unclaim, WriteResult,
+};
 use bytes::Bytes;
 use ringq::clock::{Clock, ManualClock};
 use ringq::domain::lifecycle::LeaseEndCause;
@@ -13,9 +16,9 @@ use ringq::domain::{
     TopicSettings, limit,
 };
 use ringq::store::{
-    Claim, GroupSetting, LeaseExtension, LeaseRefusal, LeaseSettlement, LeasedJob, ListQuery,
-    NewJob, PolicyWrite, RunningLease, SettleCommandReply, ShardTopicStats, StatsOptions, Store,
-    StreamDemand, TopicDemand, TopicLeases, Unclaim, WriteResult, codec, redis, sqlite,
+    Claim, GroupSetting, LeaseRefusal, LeasedJob, ListQuery, PolicyWrite, RunningLease,
+    SettleCommandReply, ShardTopicStats, StatsOptions, Store, StreamDemand, TopicDemand,
+    TopicLeases, codec, redis, sqlite,
 };
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
@@ -268,7 +271,7 @@ impl Fixture {
 
 impl Fixture {
     /// Enqueues one job.
-    pub(crate) async fn put(&self, job: NewJob) -> WriteResult {
+    pub(crate) async fn put(&self, job: TestJob) -> WriteResult {
         one(self.store.enqueue(vec![job]).await.unwrap())
     }
 
@@ -309,7 +312,7 @@ impl Fixture {
     }
 
     /// Enqueues a job and claims it; nothing else may be ready.
-    pub(crate) async fn run(&self, job: NewJob) -> LeasedJob {
+    pub(crate) async fn run(&self, job: TestJob) -> LeasedJob {
         let key = job.key.clone();
         self.put(job).await;
         let leased = one(self.claim_for(key.topic.as_str(), vec![taker()]).await.by_stream);

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::store_calls::{StoreCalls as _, TestJob, WriteResult};
 use rand::prelude::*;
 use ringq::domain::engine::{Command, NotWrittenReason};
 use ringq::domain::{EnqueueOutcome, GroupName, JobId, OnConflict, Spec, State};
 use ringq::store::{
-    CarriedHistory, JobRequest, JobSum, LeavingJobs, NewJob, RoomQuery, StoreFuture, WriteResult,
-    all_or_worst_error,
+    CarriedHistory, JobRequest, JobSum, LeavingJobs, RoomQuery, all_or_worst_error,
 };
 
 use super::fixture::Fixture;
@@ -16,22 +16,22 @@ use super::values::{
 };
 
 /// Builds a job that is written only if at most this number of jobs waits with it.
-fn limited(id: &str, max: u64) -> NewJob {
-    NewJob { max_waiting: Some(max), ..new_job(id) }
+fn limited(id: &str, max: u64) -> TestJob {
+    TestJob { max_waiting: Some(max), ..new_job(id) }
 }
 
-fn in_group(group: &str, job: NewJob) -> NewJob {
+fn in_group(group: &str, job: TestJob) -> TestJob {
     let group = GroupName::try_new(group).ok();
-    NewJob { spec: Spec { group, ..job.spec }, ..job }
+    TestJob { spec: Spec { group, ..job.spec }, ..job }
 }
 
 fn is_full(written: &WriteResult) -> bool {
     written.not_written == Some(NotWrittenReason::TopicFull)
 }
 
-async fn put_all(q: &Fixture, jobs: Vec<NewJob>) -> Vec<bool> {
-    let written: StoreFuture<'_, _> = q.store.enqueue(jobs);
-    written.await.unwrap().iter().map(|written| !is_full(written)).collect()
+async fn put_all(q: &Fixture, jobs: Vec<TestJob>) -> Vec<bool> {
+    let written = q.store.enqueue(jobs).await.unwrap();
+    written.iter().map(|written| !is_full(written)).collect()
 }
 
 async fn waiting(q: &Fixture, name: &str) -> u64 {
@@ -88,7 +88,7 @@ pub(crate) async fn a_job_that_leaves_makes_room_and_one_that_returns_takes_it(q
 
 pub(crate) async fn a_request_that_adds_no_waiting_job_succeeds_in_a_full_topic(q: Fixture) {
     q.put(limited("waits", 1)).await;
-    let again = |on_conflict| NewJob { on_conflict, ..limited("waits", 1) };
+    let again = |on_conflict| TestJob { on_conflict, ..limited("waits", 1) };
     for (on_conflict, outcome) in [
         (OnConflict::Keep, Some(EnqueueOutcome::Unchanged)),
         (OnConflict::Replace, Some(EnqueueOutcome::Replaced)),
@@ -108,12 +108,12 @@ pub(crate) async fn a_request_that_adds_no_waiting_job_succeeds_in_a_full_topic(
 pub(crate) async fn a_job_that_would_wait_again_needs_room(q: Fixture) {
     for (id, on_conflict) in [("dead", OnConflict::Reschedule), ("done", OnConflict::Replace)] {
         let kept = ringq::domain::RetentionRule::Record(RETENTION);
-        let leased = q.run(NewJob { retention: kept, ..new_job(id) }).await;
+        let leased = q.run(TestJob { retention: kept, ..new_job(id) }).await;
         let _ = match id {
             "dead" => q.end(&leased, dead_lettered()).await,
             _ => q.ack(&leased).await,
         };
-        let again = |max| NewJob { on_conflict, retention: kept, ..limited(id, max) };
+        let again = |max| TestJob { on_conflict, retention: kept, ..limited(id, max) };
         let before = q.state(id).await;
         assert!(is_full(&q.put(again(0)).await), "{id}");
         assert_eq!(q.state(id).await, before, "{id} is unchanged");
@@ -128,11 +128,11 @@ pub(crate) async fn every_waiting_job_counts_once(q: Fixture) {
     q.end(&retried, failed_for(60)).await;
     let grouped_retry = q.run(in_group("g", new_job("group-failed"))).await;
     q.end(&grouped_retry, failed_for(60)).await;
-    q.put(NewJob { due: after(60), ..new_job("scheduled") }).await;
-    q.put(NewJob { priority: Some(9), ..new_job("first") }).await;
-    q.put(NewJob { priority: Some(5), due: after(9), ..new_job("later") }).await;
+    q.put(TestJob { due: after(60), ..new_job("scheduled") }).await;
+    q.put(TestJob { priority: Some(9), ..new_job("first") }).await;
+    q.put(TestJob { priority: Some(5), due: after(9), ..new_job("later") }).await;
     for (n, group) in ["g", "g", "h"].iter().enumerate() {
-        let job = NewJob { priority: Some(n as u8), ..new_job(&format!("grouped{n}")) };
+        let job = TestJob { priority: Some(n as u8), ..new_job(&format!("grouped{n}")) };
         q.put(in_group(group, job)).await;
     }
     q.put_ids(&["1", "2", "3"]).await;
@@ -146,7 +146,7 @@ pub(crate) async fn every_waiting_job_counts_once(q: Fixture) {
 }
 
 pub(crate) async fn topics_of_one_call_have_limits_of_their_own(q: Fixture) {
-    let job = |name: &str, id: &str, max_waiting| NewJob { max_waiting, ..job_in(name, id) };
+    let job = |name: &str, id: &str, max_waiting| TestJob { max_waiting, ..job_in(name, id) };
     let jobs = vec![
         job("a", "1", Some(1)),
         job("b", "1", None),
@@ -175,7 +175,7 @@ pub(crate) async fn calls_at_once_never_exceed_a_limit(q: Fixture) {
                     let id = format!("{call}-{n}-{at}");
                     // Also by the path of jobs whose ids may be in use.
                     let on_conflict = [OnConflict::Keep, OnConflict::Replace][at % 2];
-                    NewJob { on_conflict, ..limited(&id, 100) }
+                    TestJob { on_conflict, ..limited(&id, 100) }
                 };
                 written +=
                     put_all(&q, (0..5).map(job).collect()).await.iter().filter(|is| **is).count();
@@ -241,10 +241,10 @@ pub(crate) async fn the_oldest_jobs_of_the_lowest_priority_leave_first(q: Fixtur
     for (id, priority, delay) in
         [("low2", 0, 2), ("low1", 0, 0), ("mid", 4, 0), ("high", 9, 0), ("low3", 0, 3)]
     {
-        q.put(NewJob { priority: Some(priority), due: after(delay), ..new_job(id) }).await;
+        q.put(TestJob { priority: Some(priority), due: after(delay), ..new_job(id) }).await;
     }
-    q.put(in_group("g", NewJob { due: after(1), ..new_job("grouped") })).await;
-    q.put(in_group("g", NewJob { priority: Some(2), ..new_job("grouped-mid") })).await;
+    q.put(in_group("g", TestJob { due: after(1), ..new_job("grouped") })).await;
+    q.put(in_group("g", TestJob { priority: Some(2), ..new_job("grouped-mid") })).await;
     assert_eq!(evict(&q, 1, 8).await, [""; 0], "there is room");
     assert_eq!(evict(&q, 1, 7).await, ["low1"]);
     assert_eq!(evict(&q, 3, 6).await, ["grouped", "low2", "low3"]);
@@ -255,7 +255,7 @@ pub(crate) async fn the_oldest_jobs_of_the_lowest_priority_leave_first(q: Fixtur
 
 pub(crate) async fn an_evicted_job_is_expired_and_one_that_runs_stays(q: Fixture) {
     let kept = ringq::domain::RetentionRule::Record(RETENTION);
-    q.put(NewJob { retention: kept, ..new_job("kept") }).await;
+    q.put(TestJob { retention: kept, ..new_job("kept") }).await;
     let running = q.claim_one().await;
     assert_eq!(evict(&q, 1, 0).await, [""; 0], "nothing waits");
     let evicted = JobRequest::new(key(TOPIC, "kept"), Command::Evict { frees_bytes: false });
@@ -269,8 +269,8 @@ pub(crate) async fn an_evicted_job_is_expired_and_one_that_runs_stays(q: Fixture
 }
 
 pub(crate) async fn jobs_past_their_expire_time_leave_first_and_make_room(q: Fixture) {
-    q.put(NewJob { expire: Some(after(1)), ..new_job("late") }).await;
-    q.put(NewJob { priority: Some(1), ..new_job("other") }).await;
+    q.put(TestJob { expire: Some(after(1)), ..new_job("late") }).await;
+    q.put(TestJob { priority: Some(1), ..new_job("other") }).await;
     q.sleep(2);
     // Until a prune they take room: a server prunes right away.
     q.store.prune(100).await.unwrap();
@@ -292,12 +292,12 @@ pub(crate) async fn room_is_made_again_and_again_without_a_claim(q: Fixture) {
     const MAX: usize = 1_200;
     let ids = |range: std::ops::Range<usize>| range.map(|n| format!("{n:05}")).collect::<Vec<_>>();
     let put = async |range| {
-        let jobs: Vec<NewJob> = ids(range).iter().map(|id| limited(id, MAX as u64)).collect();
+        let jobs: Vec<TestJob> = ids(range).iter().map(|id| limited(id, MAX as u64)).collect();
         for part in jobs.chunks(400) {
             assert!(put_all(&q, part.to_vec()).await.iter().all(|is_written| *is_written));
         }
     };
-    q.put(NewJob { priority: Some(9), ..new_job("first") }).await;
+    q.put(TestJob { priority: Some(9), ..new_job("first") }).await;
     let (mut oldest, mut next) = (0, MAX - 1);
     put(0..next).await;
     for round in 0..40 {
@@ -320,8 +320,8 @@ pub(crate) async fn jobs_leave_for_jobs_that_are_written_then(q: Fixture) {
                 cases += 1;
                 let name = format!("case{cases}");
                 let job = |id: String, max_waiting| match in_groups {
-                    true => in_group("g", NewJob { max_waiting, ..job_in(&name, &id) }),
-                    false => NewJob { max_waiting, ..job_in(&name, &id) },
+                    true => in_group("g", TestJob { max_waiting, ..job_in(&name, &id) }),
+                    false => TestJob { max_waiting, ..job_in(&name, &id) },
                 };
                 let old = (0..waits).map(|n| job(format!("{n:03}"), None)).collect();
                 put_all(&q, old).await;
@@ -373,10 +373,10 @@ pub(crate) async fn room_for_other_callers_is_made_only_down_to_the_limit(q: Fix
 }
 
 pub(crate) async fn a_job_that_returns_past_its_expire_time_needs_room(q: Fixture) {
-    let job = |max| NewJob { on_conflict: OnConflict::Replace, ..limited("late", max) };
-    let late = NewJob { expire: Some(after(1)), ..job(9) };
+    let job = |max| TestJob { on_conflict: OnConflict::Replace, ..limited("late", max) };
+    let late = TestJob { expire: Some(after(1)), ..job(9) };
     q.put(late.clone()).await;
-    q.put(NewJob { priority: Some(9), ..new_job("other") }).await;
+    q.put(TestJob { priority: Some(9), ..new_job("other") }).await;
     q.sleep(2);
     assert!(is_full(&q.put(job(1)).await));
     q.store.prune(100).await.unwrap();
@@ -408,14 +408,14 @@ pub(crate) async fn jobs_of_a_call_arrive_and_count_in_their_order_whatever_thei
     assert_eq!(q.claim_ids().await, ["1", "2", "3", "5"]);
     // Also where the engine decides about each, as of a job that has been here before.
     let kept = ringq::domain::RetentionRule::Record(RETENTION);
-    q.put(NewJob { retention: kept, ..new_job("dead") }).await;
+    q.put(TestJob { retention: kept, ..new_job("dead") }).await;
     let leased = q.claim_one().await;
     q.end(&leased, dead_lettered()).await;
-    let again = |max| NewJob { on_conflict: OnConflict::Reschedule, ..limited("dead", max) };
+    let again = |max| TestJob { on_conflict: OnConflict::Reschedule, ..limited("dead", max) };
     let crashed = CarriedHistory { last_error: "it crashed".to_owned(), checkpoint: None };
     let history = crashed.boxed();
-    let first = NewJob { history: history.clone(), ..limited("first", 1) };
-    let second = NewJob { history, ..again(1) };
+    let first = TestJob { history: history.clone(), ..limited("first", 1) };
+    let second = TestJob { history, ..again(1) };
     assert_eq!(put_all(&q, vec![first, second]).await, [true, false]);
     assert_eq!(q.state("dead").await, Some(State::Dead));
 }
@@ -423,11 +423,11 @@ pub(crate) async fn jobs_of_a_call_arrive_and_count_in_their_order_whatever_thei
 pub(crate) async fn an_id_that_comes_again_is_decided_by_its_own_limit(q: Fixture) {
     let kept = ringq::domain::RetentionRule::Record(RETENTION);
     let job =
-        |max| NewJob { on_conflict: OnConflict::Replace, retention: kept, ..limited("a", max) };
+        |max| TestJob { on_conflict: OnConflict::Replace, retention: kept, ..limited("a", max) };
     for first in [0, 5] {
-        q.put(NewJob { max_waiting: None, ..job(0) }).await;
+        q.put(TestJob { max_waiting: None, ..job(0) }).await;
         q.delete("a").await;
-        let late = NewJob { expire: Some(after(0)), ..job(1) };
+        let late = TestJob { expire: Some(after(0)), ..job(1) };
         let jobs = vec![late, job(first), job(1), limited("b", 1), job(0)];
         assert_eq!(put_all(&q, jobs).await, [true, first > 0, true, false, true], "{first}");
         assert_eq!((q.state("b").await, waiting(&q, TOPIC).await), (None, 1));

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{RedriveBatch, StoreCalls as _, TestJob};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{EnqueueOutcome, OnConflict, RetentionRule, State, limit};
-use ringq::store::{LeaseRefusal, LeasedJob, NewJob, RedriveBatch, SettleCommandReply};
+use ringq::store::{LeaseRefusal, LeasedJob, SettleCommandReply};
 
 use super::conflict::{LATER, POLICIES, URGENT, first, second, take};
 use super::fixture::Fixture;
@@ -14,7 +15,7 @@ use super::values::{
 
 pub(crate) async fn generations_count_what_is_enqueued_over(q: Fixture) {
     let put = async |on_conflict| {
-        q.put(NewJob { on_conflict, ..new_job("a") }).await;
+        q.put(TestJob { on_conflict, ..new_job("a") }).await;
         q.job("a").await.generation
     };
     assert_eq!(put(OnConflict::Keep).await, 1, "created");
@@ -52,10 +53,10 @@ async fn end(q: &Fixture, leased: &LeasedJob, cause: Option<LeaseEndCause>) -> S
 pub(crate) async fn a_waiting_generation_starts_when_the_lease_ends_however_it_ends(q: Fixture) {
     for (id, cause) in ends() {
         let keep = RetentionRule::Record(RETENTION);
-        let running = take(&q, NewJob { retention: keep, ..first(id) }).await;
+        let running = take(&q, TestJob { retention: keep, ..first(id) }).await;
         let deferred = q.now();
-        let next = NewJob { due: after(0), priority: Some(9), ..second(id) };
-        q.put(NewJob { on_conflict: OnConflict::Replace, ..next }).await;
+        let next = TestJob { due: after(0), priority: Some(9), ..second(id) };
+        q.put(TestJob { on_conflict: OnConflict::Replace, ..next }).await;
         q.sleep(3);
         assert_eq!(end(&q, &running, cause).await, State::Ready, "{id}");
         let job = q.job(id).await;
@@ -73,7 +74,7 @@ pub(crate) async fn a_waiting_generation_starts_when_the_lease_ends_however_it_e
 
 pub(crate) async fn a_waiting_generation_waits_for_its_due_time(q: Fixture) {
     let running = take(&q, first("a")).await;
-    let put = q.put(NewJob { on_conflict: OnConflict::Replace, ..second("a") }).await;
+    let put = q.put(TestJob { on_conflict: OnConflict::Replace, ..second("a") }).await;
     q.sleep(1);
     assert_eq!(q.ack(&running).await.state, State::Scheduled);
     assert_eq!(q.job("a").await.due_time, put.due);
@@ -85,7 +86,7 @@ pub(crate) async fn a_waiting_generation_waits_for_its_due_time(q: Fixture) {
 
 pub(crate) async fn a_waiting_generation_never_runs_beside_the_running_one(q: Fixture) {
     take(&q, first("a")).await;
-    q.put(NewJob { on_conflict: OnConflict::Replace, due: after(0), ..second("a") }).await;
+    q.put(TestJob { on_conflict: OnConflict::Replace, due: after(0), ..second("a") }).await;
     q.sleep(10_000);
     assert!(q.claim_ids().await.is_empty());
     assert_eq!(q.state("a").await, Some(State::Running));
@@ -93,8 +94,8 @@ pub(crate) async fn a_waiting_generation_never_runs_beside_the_running_one(q: Fi
 
 pub(crate) async fn a_replacing_deferral_takes_the_place_of_the_waiting_one(q: Fixture) {
     let running = take(&q, first("a")).await;
-    let replace = |job| NewJob { on_conflict: OnConflict::Replace, ..job };
-    q.put(replace(NewJob { priority: Some(3), due: after(0), ..new_job("a") })).await;
+    let replace = |job| TestJob { on_conflict: OnConflict::Replace, ..job };
+    q.put(replace(TestJob { priority: Some(3), due: after(0), ..new_job("a") })).await;
     q.put(replace(second("a"))).await;
     q.ack(&running).await;
     let job = q.job("a").await;
@@ -104,7 +105,7 @@ pub(crate) async fn a_replacing_deferral_takes_the_place_of_the_waiting_one(q: F
 
 pub(crate) async fn a_rescheduling_deferral_runs_the_same_payload_again(q: Fixture) {
     let running = take(&q, first("a")).await;
-    let again = NewJob { on_conflict: OnConflict::Reschedule, priority: None, ..second("a") };
+    let again = TestJob { on_conflict: OnConflict::Reschedule, priority: None, ..second("a") };
     q.put(again).await;
     q.ack(&running).await;
     let job = q.job("a").await;
@@ -114,9 +115,9 @@ pub(crate) async fn a_rescheduling_deferral_runs_the_same_payload_again(q: Fixtu
 
 pub(crate) async fn a_rescheduling_deferral_moves_the_waiting_one(q: Fixture) {
     let running = take(&q, first("a")).await;
-    q.put(NewJob { on_conflict: OnConflict::Replace, ..second("a") }).await;
-    let again = NewJob { on_conflict: OnConflict::Reschedule, due: after(2), ..new_job("a") };
-    let put = q.put(NewJob { request_code: Some(3), ..again }).await;
+    q.put(TestJob { on_conflict: OnConflict::Replace, ..second("a") }).await;
+    let again = TestJob { on_conflict: OnConflict::Reschedule, due: after(2), ..new_job("a") };
+    let put = q.put(TestJob { request_code: Some(3), ..again }).await;
     assert_eq!((put.outcome, put.due), (Some(EnqueueOutcome::Deferred), plus(q.now(), 2)));
     q.ack(&running).await;
     let job = q.job("a").await;
@@ -126,9 +127,9 @@ pub(crate) async fn a_rescheduling_deferral_moves_the_waiting_one(q: Fixture) {
 
 pub(crate) async fn a_rescheduling_deferral_moves_the_priority_of_the_waiting_one(q: Fixture) {
     let running = take(&q, first("a")).await;
-    q.put(NewJob { on_conflict: OnConflict::Replace, ..second("a") }).await;
+    q.put(TestJob { on_conflict: OnConflict::Replace, ..second("a") }).await;
     let on_conflict = OnConflict::Reschedule;
-    q.put(NewJob { on_conflict, priority: Some(2), ..new_job("a") }).await;
+    q.put(TestJob { on_conflict, priority: Some(2), ..new_job("a") }).await;
     q.ack(&running).await;
     let job = q.job("a").await;
     assert_eq!((job.priority, job.state), (2, State::Ready));
@@ -136,8 +137,8 @@ pub(crate) async fn a_rescheduling_deferral_moves_the_priority_of_the_waiting_on
 
 pub(crate) async fn a_waiting_generation_can_expire_before_it_starts(q: Fixture) {
     let running = take(&q, first("a")).await;
-    let next = NewJob { due: after(0), expire: Some(after(5)), ..second("a") };
-    q.put(NewJob { on_conflict: OnConflict::Replace, ..next }).await;
+    let next = TestJob { due: after(0), expire: Some(after(5)), ..second("a") };
+    q.put(TestJob { on_conflict: OnConflict::Replace, ..next }).await;
     q.sleep(5);
     assert_eq!(q.state("a").await, Some(State::Running), "the running one has no expire time");
     assert_eq!(q.ack(&running).await.state, State::Expired);
@@ -147,7 +148,7 @@ pub(crate) async fn a_waiting_generation_can_expire_before_it_starts(q: Fixture)
 
 pub(crate) async fn the_old_lease_has_no_power_over_the_started_generation(q: Fixture) {
     let running = take(&q, first("a")).await;
-    q.put(NewJob { on_conflict: OnConflict::Replace, due: after(0), ..second("a") }).await;
+    q.put(TestJob { on_conflict: OnConflict::Replace, due: after(0), ..second("a") }).await;
     let retry = q.decide(&running, failed()).await;
     q.ack(&running).await;
     let started = q.job("a").await;
@@ -161,7 +162,7 @@ pub(crate) async fn the_old_lease_has_no_power_over_the_started_generation(q: Fi
 }
 
 pub(crate) async fn a_repeated_ack_of_a_generation_is_success_whichever_runs_now(q: Fixture) {
-    let over = NewJob { on_conflict: OnConflict::Replace, due: after(0), ..second("a") };
+    let over = TestJob { on_conflict: OnConflict::Replace, due: after(0), ..second("a") };
     let repeat = async |old: &[LeasedJob], state| {
         let before = q.job("a").await;
         for old in old {
@@ -173,7 +174,7 @@ pub(crate) async fn a_repeated_ack_of_a_generation_is_success_whichever_runs_now
     let mut old = Vec::new();
     let mut running = take(&q, first("a")).await;
     for _ in 0..3 {
-        q.put(NewJob { request_code: None, ..over.clone() }).await;
+        q.put(TestJob { request_code: None, ..over.clone() }).await;
         q.ack(&running).await;
         old.push(running);
         repeat(&old, State::Ready).await;
@@ -193,9 +194,9 @@ pub(crate) async fn a_repeated_ack_is_success_after_the_id_was_enqueued_over(q: 
         .flat_map(|policy| keeps.map(|keep| (policy, keep)))
     {
         let id = format!("{policy:?} {keep:?}").replace(|c: char| !c.is_alphanumeric(), "_");
-        let old = take(&q, NewJob { retention: keep, ..first(&id) }).await;
+        let old = take(&q, TestJob { retention: keep, ..first(&id) }).await;
         q.ack(&old).await;
-        let over = NewJob { on_conflict: policy, due: after(0), retention: keep, ..second(&id) };
+        let over = TestJob { on_conflict: policy, due: after(0), retention: keep, ..second(&id) };
         assert_eq!(q.put(over).await.outcome, Some(EnqueueOutcome::Created), "{id}");
         assert_eq!(q.settle(ack(&old)).await.unwrap().state, State::Ready, "{id}");
         let running = q.claim_one().await;
@@ -231,7 +232,7 @@ pub(crate) async fn a_repeated_settle_is_success_after_its_job_was_put_back(q: F
 
 pub(crate) async fn delete_removes_the_running_and_the_waiting_generation(q: Fixture) {
     let running = take(&q, first("a")).await;
-    q.put(NewJob { on_conflict: OnConflict::Replace, due: after(0), ..second("a") }).await;
+    q.put(TestJob { on_conflict: OnConflict::Replace, due: after(0), ..second("a") }).await;
     assert_eq!(q.delete("a").await, Some(State::Running));
     assert_eq!(q.state("a").await, Some(State::Cancelled));
     assert!(q.claim_ids().await.is_empty());
@@ -245,9 +246,9 @@ pub(crate) async fn an_id_is_free_after_both_its_generations_were_deleted(q: Fix
     for policy in POLICIES {
         let id = format!("{policy:?}");
         take(&q, first(&id)).await;
-        q.put(NewJob { on_conflict: OnConflict::Replace, ..second(&id) }).await;
+        q.put(TestJob { on_conflict: OnConflict::Replace, ..second(&id) }).await;
         q.delete(&id).await;
-        let put = q.put(NewJob { on_conflict: policy, priority: Some(9), ..new_job(&id) }).await;
+        let put = q.put(TestJob { on_conflict: policy, priority: Some(9), ..new_job(&id) }).await;
         assert_eq!((put.outcome, put.state), (Some(EnqueueOutcome::Created), State::Ready), "{id}");
         assert_eq!(q.claim_one().await.key.id.as_str(), id);
     }

@@ -1,7 +1,7 @@
 //! Get: the full and the brief form of a job. The effects of each verb are tested with that verb.
 
+use crate::store_calls::TestJob;
 use ringq::domain::{RetentionRule, State, limit};
-use ringq::store::NewJob;
 
 use super::fixture::Fixture;
 use super::values::{LEASE, TOPIC, failed_for, key, new_job, one, released};
@@ -33,12 +33,12 @@ pub(crate) async fn the_last_holder_is_named_after_the_run(q: Fixture) {
 
 pub(crate) async fn a_brief_read_has_neither_payload_nor_result_nor_attempts(q: Fixture) {
     let keep = RetentionRule::Record(limit::TOMBSTONE);
-    let leased = q.run(NewJob { retention: keep, ..new_job("a") }).await;
+    let leased = q.run(TestJob { retention: keep, ..new_job("a") }).await;
     let end = ringq::store::SettleAction::Ack {
         result: Some(super::values::text("result")),
         follow_ups: Vec::new(),
     };
-    q.settle(ringq::store::LeaseSettlement { action: end, ..super::values::ack(&leased) })
+    q.settle(crate::store_calls::LeaseSettlement { action: end, ..super::values::ack(&leased) })
         .await
         .unwrap();
     let brief = one(q.store.get(vec![key(TOPIC, "a")], false).await.unwrap()).unwrap();

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{JobReschedule, LeaseSettlement, RedriveBatch, StoreCalls as _, TestJob};
 use ringq::domain::engine::{CrashMove, Unacked};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{
     GroupName, OnConflict, RetentionRule, RetryPolicy, Spec, State, When, limit, turns,
 };
 use ringq::store::{
-    EventKind, GroupSetting, GroupsQuery, JobReschedule, LeaseSettlement, LeasedJob, NewJob,
-    RedriveBatch, SettleAction, ShardEvent, ShardGroupStats, StreamDemand, TopicRemainder,
+    EventKind, GroupSetting, GroupsQuery, LeasedJob, SettleAction, ShardEvent, ShardGroupStats,
+    StreamDemand, TopicRemainder,
 };
 
 use super::fixture::Fixture;
@@ -23,15 +24,15 @@ fn group(name: &str) -> Option<GroupName> {
 }
 
 /// Builds a plain job of a group that leaves nothing. The group is the id up to its digits.
-fn job(id: &str) -> NewJob {
+fn job(id: &str) -> TestJob {
     let name = id.trim_end_matches(|c: char| c.is_ascii_digit());
     of(name, id)
 }
 
-fn of(name: &str, id: &str) -> NewJob {
+fn of(name: &str, id: &str) -> TestJob {
     let plain = new_job(id);
     let spec = Spec { group: group(name), ..plain.spec.clone() };
-    NewJob { spec, retention: RetentionRule::Nothing, ..plain }
+    TestJob { spec, retention: RetentionRule::Nothing, ..plain }
 }
 
 fn setting(name: &str, weight: u8, paused: bool) -> GroupSetting {
@@ -141,7 +142,7 @@ pub(crate) async fn jobs_without_a_group_are_one_group(q: Fixture) {
 pub(crate) async fn a_group_alone_is_delivered_in_the_order_of_its_jobs(q: Fixture) {
     let jobs = [("a1", 0, 0), ("a2", 5, 0), ("a3", 9, 0), ("a4", 9, 1), ("a5", 0, 0)];
     for (id, priority, delay) in jobs {
-        q.put(NewJob { priority: Some(priority), due: after(delay), ..job(id) }).await;
+        q.put(TestJob { priority: Some(priority), due: after(delay), ..job(id) }).await;
     }
     put(&q, &["b1"]).await;
     q.sleep(1);
@@ -161,7 +162,7 @@ async fn turns_beside_hung_jobs(q: &Fixture, topic: &str, name: &str, hung: usiz
     let put = async |jobs: Vec<(String, String)>| {
         let jobs = jobs.into_iter().map(|(group, id)| {
             let plain = of(&group, &id);
-            NewJob { key: key(topic, &id), ..plain }
+            TestJob { key: key(topic, &id), ..plain }
         });
         for part in jobs.collect::<Vec<_>>().chunks(limit::CALL_JOBS_MAX) {
             q.store.enqueue(part.to_vec()).await.unwrap();
@@ -207,8 +208,8 @@ pub(crate) async fn jobs_that_never_end_delay_their_group_by_a_number_of_turns(q
 pub(crate) async fn a_retried_job_waits_in_its_group_in_due_order(q: Fixture) {
     let leased = q.run(job("a1")).await;
     q.end(&leased, failed_for(2)).await;
-    q.put(NewJob { due: after(1), ..job("a2") }).await;
-    q.put(NewJob { due: after(3), ..job("a3") }).await;
+    q.put(TestJob { due: after(1), ..job("a2") }).await;
+    q.put(TestJob { due: after(3), ..job("a3") }).await;
     assert_eq!(counts(&q).await, [counted("a", 0, 3, 0)]);
     assert_eq!(q.stats(TOPIC).await.backoff, 1);
     let rest = q.claim_for(TOPIC, vec![taker()]).await.remainder;
@@ -258,9 +259,9 @@ pub(crate) async fn a_job_that_fits_no_stream_is_not_overtaken(q: Fixture) {
 }
 
 pub(crate) async fn a_lane_waits_for_its_first_due_time(q: Fixture) {
-    q.put(NewJob { due: after(10), ..job("a1") }).await;
-    q.put(NewJob { due: after(5), ..job("b1") }).await;
-    q.put(NewJob { due: after(20), ..job("c1") }).await;
+    q.put(TestJob { due: after(10), ..job("a1") }).await;
+    q.put(TestJob { due: after(5), ..job("b1") }).await;
+    q.put(TestJob { due: after(20), ..job("c1") }).await;
     let rest = async || q.claim_for(TOPIC, vec![taker()]).await;
     assert_eq!(rest().await.remainder, TopicRemainder::ReadyAt(plus(q.now(), 5)));
     q.delete("b1").await.unwrap();
@@ -321,7 +322,7 @@ pub(crate) async fn an_ack_a_delete_and_an_unclaim_are_counted(q: Fixture) {
     ];
     for (n, retention) in keeps.into_iter().enumerate() {
         let id = format!("g{n}");
-        let leased = q.run(NewJob { retention, ..job(&id) }).await;
+        let leased = q.run(TestJob { retention, ..job(&id) }).await;
         assert_eq!(counts(&q).await, [counted("g", 0, 0, 1)]);
         q.ack(&leased).await;
         nothing_is_left(&q, &format!("{retention:?}")).await;
@@ -347,7 +348,7 @@ pub(crate) async fn many_acks_of_many_groups_are_counted(q: Fixture) {
     let jobs = (0..60).map(|n| {
         let kept = RetentionRule::Tombstone(limit::TOMBSTONE);
         let retention = if n % 2 == 0 { RetentionRule::Nothing } else { kept };
-        NewJob { retention, ..of(["", "a", "b", "c"][n % 4], &format!("j{n}")) }
+        TestJob { retention, ..of(["", "a", "b", "c"][n % 4], &format!("j{n}")) }
     });
     q.store.enqueue(jobs.collect()).await.unwrap();
     let leased = q.claim(1_000).await;
@@ -367,7 +368,7 @@ pub(crate) async fn many_acks_of_many_groups_are_counted(q: Fixture) {
 pub(crate) async fn a_job_changes_its_group_by_a_replacement(q: Fixture) {
     put(&q, &["a1"]).await;
     let replace =
-        |id: &str, name: &str| NewJob { on_conflict: OnConflict::Replace, ..of(name, id) };
+        |id: &str, name: &str| TestJob { on_conflict: OnConflict::Replace, ..of(name, id) };
     q.put(replace("a1", "b")).await;
     assert_eq!(counts(&q).await, [counted("b", 1, 0, 0)]);
     q.put(replace("a1", "")).await;
@@ -431,9 +432,9 @@ async fn nothing_is_left_in_source(q: &Fixture) {
 pub(crate) async fn expired_jobs_leave_their_lane(q: Fixture) {
     for id in ["a1", "a2", "a3"] {
         let expire = (id != "a2").then(|| after(5));
-        q.put(NewJob { expire, ..job(id) }).await;
+        q.put(TestJob { expire, ..job(id) }).await;
     }
-    q.put(NewJob { due: after(60), expire: Some(after(70)), ..job("b1") }).await;
+    q.put(TestJob { due: after(60), expire: Some(after(70)), ..job("b1") }).await;
     q.sleep(5);
     assert_eq!(counts(&q).await, [counted("a", 1, 0, 0), counted("b", 0, 1, 0)]);
     let leased = q.claim_one().await;
@@ -448,7 +449,7 @@ pub(crate) async fn expired_jobs_leave_their_lane(q: Fixture) {
 
 pub(crate) async fn a_claim_passes_jobs_of_a_lane_that_have_expired(q: Fixture) {
     for n in 0..20 {
-        q.put(NewJob { expire: Some(after(5)), ..job(&format!("a{n}")) }).await;
+        q.put(TestJob { expire: Some(after(5)), ..job(&format!("a{n}")) }).await;
     }
     put(&q, &["a99", "b1"]).await;
     q.sleep(5);
@@ -458,7 +459,7 @@ pub(crate) async fn a_claim_passes_jobs_of_a_lane_that_have_expired(q: Fixture) 
 
 pub(crate) async fn follow_ups_join_their_groups(q: Fixture) {
     let leased = q.run(job("a1")).await;
-    let follow_ups = vec![job("b1").into_command(), of("", "plain").into_command()];
+    let follow_ups = vec![job("b1").new_job(), of("", "plain").new_job()];
     let ack = LeaseSettlement {
         lease: lease_ref(&leased),
         owner: OWNER,
@@ -472,7 +473,7 @@ pub(crate) async fn follow_ups_join_their_groups(q: Fixture) {
 pub(crate) async fn a_topic_counts_and_lists_the_jobs_of_its_groups(q: Fixture) {
     put(&q, &["a1", "b1"]).await;
     q.put_ids(&["plain"]).await;
-    q.put(NewJob { due: after(30), ..job("b2") }).await;
+    q.put(TestJob { due: after(30), ..job("b2") }).await;
     let leased = q.run_next("a1").await;
     q.end(&leased, failed_for(60)).await;
     let stats = q.stats_due_within(TOPIC, Duration::from_secs(40)).await;
@@ -548,7 +549,7 @@ pub(crate) async fn jobs_without_a_group_can_be_paused(q: Fixture) {
 
 pub(crate) async fn a_scheduled_lane_is_resumed_for_its_due_time(q: Fixture) {
     configure(&q, &[setting("a", 1, true)]).await;
-    q.put(NewJob { due: after(10), ..job("a1") }).await;
+    q.put(TestJob { due: after(10), ..job("a1") }).await;
     assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.remainder, TopicRemainder::Empty);
     configure(&q, &[setting("a", 2, false)]).await;
     let due = plus(q.now(), 10);
@@ -631,7 +632,7 @@ pub(crate) async fn groups_are_listed_page_by_page(q: Fixture) {
 pub(crate) async fn an_undelayed_job_of_a_group_waits_for_no_clock_that_went_back(q: Fixture) {
     let Some(mut q) = q.lasting() else { return };
     put(&q, &["a1", "b1"]).await;
-    q.put(NewJob { due: after(3_600), ..job("c1") }).await;
+    q.put(TestJob { due: after(3_600), ..job("c1") }).await;
     let back = ringq::domain::Time(q.now().0 - 100_000_000);
     q.clock.set(back);
     q.reopen().await;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::store_calls::{JobDeletion, StoreCalls as _, TestJob};
 use ringq::domain::{RetentionRule, State};
-use ringq::store::{JobDeletion, ListCursor, ListEntry, ListPage, ListQuery, NewJob};
+use ringq::store::{ListCursor, ListEntry, ListPage, ListQuery};
 
 use super::fixture::Fixture;
 use super::values::{TOPIC, after, dead_lettered, failed_for, job_in, new_job, released, topic};
@@ -29,13 +30,13 @@ pub(super) async fn every_state(q: &Fixture) {
     q.end(&leased, dead_lettered()).await;
     let leased = q.running("backoff").await;
     q.end(&leased, failed_for(900)).await;
-    q.put(NewJob { expire: Some(after(1)), ..new_job("expired") }).await;
+    q.put(TestJob { expire: Some(after(1)), ..new_job("expired") }).await;
     q.sleep(1);
     q.put(new_job("cancelled")).await;
     q.delete("cancelled").await;
     q.running("running").await;
     q.put(new_job("ready")).await;
-    q.put(NewJob { due: after(900), ..new_job("scheduled") }).await;
+    q.put(TestJob { due: after(900), ..new_job("scheduled") }).await;
     q.put(job_in("u", "elsewhere")).await;
 }
 
@@ -67,7 +68,7 @@ pub(crate) async fn a_brief_list_reads_like_a_brief_get(q: Fixture) {
 }
 
 pub(crate) async fn the_clock_moves_jobs_from_list_to_list(q: Fixture) {
-    let due = q.put(NewJob { due: after(5), expire: Some(after(9)), ..new_job("a") }).await.due;
+    let due = q.put(TestJob { due: after(5), expire: Some(after(9)), ..new_job("a") }).await.due;
     q.until_just_before(due);
     assert_eq!(listed(&q, State::Scheduled).await, ["a"]);
     assert!(listed(&q, State::Ready).await.is_empty());
@@ -82,7 +83,7 @@ pub(crate) async fn the_clock_moves_jobs_from_list_to_list(q: Fixture) {
 }
 
 pub(crate) async fn jobs_come_by_due_time_whatever_their_priority(q: Fixture) {
-    let at = |id, seconds, priority| NewJob {
+    let at = |id, seconds, priority| TestJob {
         due: after(seconds),
         priority: Some(priority),
         ..new_job(id)
@@ -93,7 +94,7 @@ pub(crate) async fn jobs_come_by_due_time_whatever_their_priority(q: Fixture) {
 }
 
 pub(crate) async fn pages_follow_each_other_without_gaps_or_repeats(q: Fixture) {
-    let job = |n: u64| NewJob { due: after(n % 7), ..new_job(&format!("j{n:03}")) };
+    let job = |n: u64| TestJob { due: after(n % 7), ..new_job(&format!("j{n:03}")) };
     q.store.enqueue((0..100).map(job).collect()).await.unwrap();
     q.sleep(3);
     for state in [State::Ready, State::Scheduled] {
@@ -117,7 +118,7 @@ pub(crate) async fn pages_follow_each_other_without_gaps_or_repeats(q: Fixture) 
 }
 
 pub(crate) async fn a_page_may_end_behind_any_of_its_jobs(q: Fixture) {
-    let job = |n: u64| NewJob { due: after(n / 4), ..new_job(&format!("j{n:02}")) };
+    let job = |n: u64| TestJob { due: after(n / 4), ..new_job(&format!("j{n:02}")) };
     q.store.enqueue((0..12).map(job).collect()).await.unwrap();
     let leased = q.claim(2).await;
     q.sleep(1);
@@ -164,7 +165,7 @@ pub(crate) async fn jobs_behind_many_that_were_deleted_are_found_page_by_page(q:
     const JOBS: usize = 6_000;
     let id = |n: usize| format!("j{n:04}");
     for part in (0..JOBS).collect::<Vec<_>>().chunks(500) {
-        let job = |&n: &usize| NewJob { retention: RetentionRule::Nothing, ..new_job(&id(n)) };
+        let job = |&n: &usize| TestJob { retention: RetentionRule::Nothing, ..new_job(&id(n)) };
         q.store.enqueue(part.iter().map(job).collect()).await.unwrap();
     }
     // Fewer than half of them: otherwise the others would be put into another order.
@@ -193,13 +194,13 @@ pub(crate) async fn jobs_behind_many_that_were_deleted_are_found_page_by_page(q:
 }
 
 pub(crate) async fn pages_go_through_all_priorities_in_one_order(q: Fixture) {
-    let job = |n: u8| NewJob {
+    let job = |n: u8| TestJob {
         priority: Some(n % 10),
         due: after(u64::from(n % 7) * 10),
         ..new_job(&format!("{n}"))
     };
     for call in 0..8 {
-        let named = |n: u8| NewJob { key: super::key(TOPIC, &format!("{call}.{n}")), ..job(n) };
+        let named = |n: u8| TestJob { key: super::key(TOPIC, &format!("{call}.{n}")), ..job(n) };
         q.store.enqueue((0..250).map(named).collect()).await.unwrap();
     }
     q.sleep(30);

@@ -453,6 +453,7 @@ macro_rules! conformance {
                 a_kept_job_that_never_had_a_payload_is_no_tombstone
                 a_redriven_job_keeps_its_expire_time
                 a_dry_run_counts_and_changes_nothing
+                a_dry_run_with_a_rate_counts_what_is_put_back
                 jobs_move_to_another_topic
                 a_job_that_moves_arrives_after_those_that_are_there
                 a_job_that_moves_takes_a_large_payload_along

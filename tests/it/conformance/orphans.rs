@@ -1,5 +1,6 @@
 //! Orphans: the leases of streams of another replica, which are released after their grace.
 
+use crate::store_calls::StoreCalls as _;
 use std::time::Duration;
 
 use ringq::store::{Claim, LeasedJob, StreamDemand, TopicDemand};

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use crate::store_calls::TestJob;
 use bytes::Bytes;
 use ringq::domain::{PolicyEffect, RetentionRule, Time, TopicPattern, limit};
 use ringq::store::{
-    EventKind, NewJob, PolicyHorizon, PolicyRemoval, PolicyWrite, PolicyWriteResult, ShardEvent,
+    EventKind, PolicyHorizon, PolicyRemoval, PolicyWrite, PolicyWriteResult, ShardEvent,
     StoredPolicy, TopicRemainder,
 };
 
@@ -84,10 +85,10 @@ pub(crate) async fn changes_are_read_in_their_order_part_by_part(q: Fixture) {
 pub(crate) async fn a_paused_topic_delivers_nothing_and_takes_jobs(q: Fixture) {
     q.put(job_in(TOPIC, "a")).await;
     let running = q.claim_one().await;
-    q.put(NewJob { priority: Some(9), ..job_in(TOPIC, "b") }).await;
+    q.put(TestJob { priority: Some(9), ..job_in(TOPIC, "b") }).await;
     set(&q, 1, PAUSE).await;
     q.put(job_in(TOPIC, "c")).await;
-    q.put(NewJob { due: after(5), ..job_in(TOPIC, "d") }).await;
+    q.put(TestJob { due: after(5), ..job_in(TOPIC, "d") }).await;
     q.put(job_in("other", "a")).await;
     q.sleep(10);
     for takers in [vec![taker()], vec![taker(), taker()], vec![]] {
@@ -164,7 +165,7 @@ pub(crate) async fn a_topic_with_a_policy_stays_until_it_is_deleted(q: Fixture) 
     store(&q, write("pattern.*", 0, 1, PolicyEffect::Deliver)).await;
     assert_eq!(tidy().await, 1, "a pattern is no topic");
     let none = RetentionRule::Nothing;
-    let leased = q.run(NewJob { retention: none, ..job_in(TOPIC, "a") }).await;
+    let leased = q.run(TestJob { retention: none, ..job_in(TOPIC, "a") }).await;
     set(&q, 2, PolicyEffect::Forget).await;
     assert_eq!(q.stats(TOPIC).await.running, 1, "a job is left");
     q.ack(&leased).await;
@@ -188,7 +189,7 @@ pub(crate) async fn a_topic_that_lives_again_is_kept_as_any_other(q: Fixture) {
     };
     let none = RetentionRule::Nothing;
     let use_up = async |id: &str| {
-        let leased = q.run(NewJob { retention: none, ..job_in(TOPIC, id) }).await;
+        let leased = q.run(TestJob { retention: none, ..job_in(TOPIC, id) }).await;
         q.ack(&leased).await;
     };
     // With a deletion that is remembered, one that has been removed, and one that never was: each way, with a job left and
@@ -199,7 +200,7 @@ pub(crate) async fn a_topic_that_lives_again_is_kept_as_any_other(q: Fixture) {
         use_up(&format!("{round}")).await;
         let version = stored(&q, 0).await.first().map_or(0, |policy| policy.version);
         let left = match has_job {
-            true => Some(q.run(NewJob { retention: none, ..job_in(TOPIC, "left") }).await),
+            true => Some(q.run(TestJob { retention: none, ..job_in(TOPIC, "left") }).await),
             false => None,
         };
         let next = if is_stored { version + 1 } else { 0 };
@@ -224,7 +225,7 @@ pub(crate) async fn a_released_topic_is_neither_created_nor_kept(q: Fixture) {
     let kept = limit::EMPTY_TOPIC_MAX.as_secs();
     set(&q, 1, PolicyEffect::Release).await;
     assert!(q.store.topics(String::new(), None, 10).await.unwrap().is_empty());
-    q.put(NewJob { retention: RetentionRule::Nothing, ..job_in(TOPIC, "a") }).await;
+    q.put(TestJob { retention: RetentionRule::Nothing, ..job_in(TOPIC, "a") }).await;
     set(&q, 2, PAUSE).await;
     assert!(q.claim_ids().await.is_empty());
     set(&q, 3, PolicyEffect::Release).await;

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{StoreCalls as _, TestJob};
 use ringq::domain::{RetentionRule, Spec, State, limit};
-use ringq::store::{ListQuery, NewJob};
+use ringq::store::ListQuery;
 
 use super::fixture::Fixture;
 use super::values::{
@@ -32,7 +33,7 @@ pub(crate) async fn what_was_kept_long_enough_is_removed(q: Fixture) {
     let leased = q.running("tombstone").await;
     q.ack(&leased).await;
     let keep = RetentionRule::Record(Duration::from_secs(90));
-    let leased = q.run(NewJob { retention: keep, ..new_job("record") }).await;
+    let leased = q.run(TestJob { retention: keep, ..new_job("record") }).await;
     q.ack(&leased).await;
     let leased = q.running("dead").await;
     q.end(&leased, dead_lettered()).await;
@@ -48,7 +49,7 @@ pub(crate) async fn a_pruned_expired_job_reads_like_one_that_is_not(q: Fixture) 
     let expire = plus(q.now(), 5);
     let keep = RetentionRule::Record(Duration::from_secs(10));
     for (id, keep) in [("a", RetentionRule::Tombstone(Duration::from_secs(10))), ("b", keep)] {
-        q.put(NewJob { retention: keep, expire: Some(after(5)), ..new_job(id) }).await;
+        q.put(TestJob { retention: keep, expire: Some(after(5)), ..new_job(id) }).await;
     }
     q.sleep(7);
     let before = (q.job("a").await, q.job("b").await);
@@ -65,7 +66,7 @@ pub(crate) async fn a_pruned_expired_job_reads_like_one_that_is_not(q: Fixture) 
 }
 
 pub(crate) async fn an_expired_tombstone_has_no_past_before_it_is_pruned(q: Fixture) {
-    let leased = q.run(NewJob { expire: Some(after(100)), ..new_job("a") }).await;
+    let leased = q.run(TestJob { expire: Some(after(100)), ..new_job("a") }).await;
     q.extend(&leased, None, Some("half way")).await.unwrap();
     q.end(&leased, failed_for(900)).await;
     q.sleep(100);
@@ -76,7 +77,7 @@ pub(crate) async fn an_expired_tombstone_has_no_past_before_it_is_pruned(q: Fixt
 }
 
 pub(crate) async fn an_expired_job_that_is_not_kept_is_removed(q: Fixture) {
-    q.put(NewJob { retention: RetentionRule::Nothing, expire: Some(after(5)), ..new_job("a") })
+    q.put(TestJob { retention: RetentionRule::Nothing, expire: Some(after(5)), ..new_job("a") })
         .await;
     q.sleep(5);
     assert!(prune_all(&q).await >= 1);
@@ -84,8 +85,8 @@ pub(crate) async fn an_expired_job_that_is_not_kept_is_removed(q: Fixture) {
 }
 
 pub(crate) async fn running_and_waiting_jobs_are_left_alone(q: Fixture) {
-    q.run(NewJob { expire: Some(after(1)), ..new_job("running") }).await;
-    q.put(NewJob { due: after(86_400), ..new_job("waiting") }).await;
+    q.run(TestJob { expire: Some(after(1)), ..new_job("running") }).await;
+    q.put(TestJob { due: after(86_400), ..new_job("waiting") }).await;
     q.sleep(3600);
     assert_eq!(prune_all(&q).await, 0);
     assert_eq!(q.state("running").await, Some(State::Running));
@@ -95,7 +96,7 @@ pub(crate) async fn running_and_waiting_jobs_are_left_alone(q: Fixture) {
 pub(crate) async fn a_limit_is_kept_and_the_rest_is_announced(q: Fixture) {
     for n in 0..25 {
         let keep = RetentionRule::Nothing;
-        q.put(NewJob { retention: keep, expire: Some(after(5)), ..new_job(&format!("j{n}")) })
+        q.put(TestJob { retention: keep, expire: Some(after(5)), ..new_job(&format!("j{n}")) })
             .await;
     }
     q.sleep(5);
@@ -108,9 +109,9 @@ pub(crate) async fn a_limit_is_kept_and_the_rest_is_announced(q: Fixture) {
 
 pub(crate) async fn the_next_time_is_that_of_the_next_job(q: Fixture) {
     assert_eq!(q.store.prune(10).await.unwrap().next_due, None);
-    q.put(NewJob { due: after(1), ..new_job("waiting") }).await;
+    q.put(TestJob { due: after(1), ..new_job("waiting") }).await;
     assert_eq!(q.store.prune(10).await.unwrap().next_due, None, "it never expires");
-    q.put(NewJob { due: after(90), expire: Some(after(100)), ..new_job("expires") }).await;
+    q.put(TestJob { due: after(90), expire: Some(after(100)), ..new_job("expires") }).await;
     assert_eq!(q.store.prune(10).await.unwrap().next_due, Some(plus(q.now(), 100)));
     let leased = q.running("done").await;
     q.ack(&leased).await;
@@ -123,7 +124,7 @@ pub(crate) async fn a_pruned_job_is_not_in_the_way_of_a_new_one(q: Fixture) {
     q.sleep(60);
     prune_all(&q).await;
     let spec = Spec { payload: Some(text("new")), ..Spec::default() };
-    q.put(NewJob { spec, ..new_job("a") }).await;
+    q.put(TestJob { spec, ..new_job("a") }).await;
     assert_eq!(q.job("a").await.generation, 1);
     let settled = one(q.store.settle(vec![ack(&leased)]).await.unwrap());
     assert_eq!(settled, Err(ringq::store::LeaseRefusal::Stale));
@@ -133,7 +134,7 @@ pub(crate) async fn a_pruned_job_is_not_in_the_way_of_a_new_one(q: Fixture) {
 /// New expired records may arrive all the time.
 pub(crate) async fn a_count_does_not_wait_for_all_that_is_past_its_time(q: Fixture) {
     const MANY: usize = (limit::PRUNES_MAX + 2) * limit::CALL_JOBS_MAX;
-    let expires = |n: usize| NewJob {
+    let expires = |n: usize| TestJob {
         expire: Some(after(60)),
         retention: RetentionRule::Nothing,
         ..new_job(&n.to_string())

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::store_calls::{PurgeBatch, StoreCalls as _, TestJob};
 use ringq::domain::{GroupName, JobId, OnConflict, RetentionRule, Spec, State, Time};
-use ringq::store::{
-    Deleted, LeaseRefusal, ListQuery, NewJob, Purge, PurgeBatch, Store, all_or_worst_error,
-};
+use ringq::store::{Deleted, LeaseRefusal, ListQuery, Purge, Store, all_or_worst_error};
 
 use super::fixture::Fixture;
 use super::list::every_state;
@@ -68,8 +67,8 @@ pub(crate) async fn each_state_is_purged_alone(q: Fixture) {
 
 pub(crate) async fn what_runs_is_revoked_and_its_next_generation_goes_too(q: Fixture) {
     let keep = RetentionRule::Record(RETENTION);
-    let leased = q.run(NewJob { retention: keep, ..new_job("a") }).await;
-    q.put(NewJob { on_conflict: OnConflict::Replace, ..new_job("a") }).await;
+    let leased = q.run(TestJob { retention: keep, ..new_job("a") }).await;
+    q.put(TestJob { on_conflict: OnConflict::Replace, ..new_job("a") }).await;
     let purged = purge_on(&*q.store, batch(&["a"], &[State::Running], q.now())).await;
     let revoked = Some((OWNER, 1, leased.token));
     assert_eq!(one(purged), Some(Deleted { previous: State::Running, revoked }));
@@ -83,7 +82,7 @@ pub(crate) async fn what_was_enqueued_since_the_begin_stays(q: Fixture) {
     let begin = q.now();
     q.sleep(1);
     q.put(new_job("new")).await;
-    q.put(NewJob { on_conflict: OnConflict::Replace, ..new_job("replaced") }).await;
+    q.put(TestJob { on_conflict: OnConflict::Replace, ..new_job("replaced") }).await;
     let ids = ["old", "replaced", "new"];
     let purged = purge_since(&q, &ids, &State::ALL, begin).await;
     assert_eq!(purged, [Some(State::Ready), None, None]);
@@ -97,8 +96,8 @@ pub(crate) async fn a_generation_that_was_enqueued_since_the_begin_stays(q: Fixt
     let kinds = policies.into_iter().flat_map(|policy| retentions.map(|kept| (policy, kept)));
     for (n, (on_conflict, retention)) in kinds.enumerate() {
         let id = format!("j{n}");
-        let leased = q.run(NewJob { retention, ..new_job(&id) }).await;
-        let next = || NewJob { on_conflict, retention, ..new_job(&id) };
+        let leased = q.run(TestJob { retention, ..new_job(&id) }).await;
+        let next = || TestJob { on_conflict, retention, ..new_job(&id) };
         let begin = q.now();
         q.sleep(1);
         q.put(next()).await;
@@ -133,7 +132,7 @@ pub(crate) async fn what_the_purge_itself_has_cancelled_stays(q: Fixture) {
 pub(crate) async fn a_job_that_left_the_state_meanwhile_stays(q: Fixture) {
     // Claimed, acknowledged, failed, dead, due: each after it was listed.
     q.put_ids(&["claimed", "acked", "failed", "dead"]).await;
-    q.put(NewJob { due: after(5), ..new_job("due") }).await;
+    q.put(TestJob { due: after(5), ..new_job("due") }).await;
     let begin = q.now();
     let leased = q.claim(4).await;
     let all = ["claimed", "acked", "failed", "dead"];
@@ -166,10 +165,10 @@ pub(crate) async fn a_job_that_moved_on_to_another_named_state_goes(q: Fixture) 
 
 pub(crate) async fn a_job_past_its_expire_time_is_an_expired_one(q: Fixture) {
     for id in ["a", "b"] {
-        q.put(NewJob { expire: Some(after(1)), ..new_job(id) }).await;
+        q.put(TestJob { expire: Some(after(1)), ..new_job(id) }).await;
     }
     let nothing = RetentionRule::Nothing;
-    q.put(NewJob { expire: Some(after(1)), retention: nothing, ..new_job("unkept") }).await;
+    q.put(TestJob { expire: Some(after(1)), retention: nothing, ..new_job("unkept") }).await;
     q.sleep(1);
     let ids = ["a", "b", "unkept"];
     assert_eq!(purge(&q, &ids, &[State::Ready, State::Scheduled]).await, [None; 3]);
@@ -268,7 +267,7 @@ pub(crate) async fn jobs_of_one_group_are_purged_alone(q: Fixture) {
         let plain = new_job(id);
         let group = GroupName::try_new(group).ok();
         let retention = RetentionRule::Record(RETENTION);
-        NewJob { spec: Spec { group, ..plain.spec }, retention, ..plain }
+        TestJob { spec: Spec { group, ..plain.spec }, retention, ..plain }
     };
     for group in ["a", "b", ""] {
         let id = |kind: &str| format!("{kind}{group}");
@@ -276,11 +275,11 @@ pub(crate) async fn jobs_of_one_group_are_purged_alone(q: Fixture) {
         q.end(&dead, dead_lettered()).await;
         let retried = q.run(named(&id("retried"), group)).await;
         q.end(&retried, failed_for(60)).await;
-        q.put(NewJob { due: after(60), priority: Some(3), ..named(&id("later"), group) }).await;
+        q.put(TestJob { due: after(60), priority: Some(3), ..named(&id("later"), group) }).await;
         q.run(named(&id("running"), group)).await;
     }
     for group in ["a", "b", ""] {
-        q.put(NewJob { priority: Some(7), ..named(&format!("ready{group}"), group) }).await;
+        q.put(TestJob { priority: Some(7), ..named(&format!("ready{group}"), group) }).await;
     }
     for (group, name) in [("a", GroupName::try_new("a").ok()), ("", None)] {
         let ids = |state| {

@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{LeaseSettlement, StoreCalls as _, TestJob};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{Spec, State};
-use ringq::store::{LeaseRefusal, LeaseSettlement, NewJob, RunningLease};
+use ringq::store::{LeaseRefusal, RunningLease};
 
 use super::fixture::Fixture;
 use super::values::{ack, decide, new_job, one, plus, released};
 
 /// Builds a job whose lease lasts this number of seconds.
-fn lasting(id: &str, seconds: u64) -> NewJob {
+fn lasting(id: &str, seconds: u64) -> TestJob {
     let spec = Spec { lease: Some(Duration::from_secs(seconds)), ..Spec::default() };
-    NewJob { spec, ..new_job(id) }
+    TestJob { spec, ..new_job(id) }
 }
 
 fn ids(leases: &[RunningLease]) -> Vec<&str> {

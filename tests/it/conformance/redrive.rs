@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{RedriveBatch, RedriveResult, StoreCalls as _, TestJob};
 use ringq::domain::{Job, JobId, RetentionRule, Spec, State, When};
-use ringq::store::{ListQuery, NewJob, RedriveBatch, RedriveResult, StatsOptions};
+use ringq::store::{ListQuery, StatsOptions};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -49,7 +50,7 @@ async fn states(q: &Fixture, ids: &[&str]) -> Vec<Option<State>> {
 }
 
 pub(crate) async fn a_redriven_job_is_like_new_but_for_what_it_is(q: Fixture) {
-    q.put(NewJob { priority: Some(6), retention: KEEP, ..new_job("a") }).await;
+    q.put(TestJob { priority: Some(6), retention: KEEP, ..new_job("a") }).await;
     let leased = q.claim_one().await;
     q.end(&leased, failed_for(1)).await;
     q.sleep(1);
@@ -97,13 +98,13 @@ pub(crate) async fn due_times_are_spaced_from_the_delay_on(q: Fixture) {
 /// Only jobs in the states that a redrive names are put back, whether it counts them or not.
 pub(crate) async fn only_jobs_in_the_named_states_are_put_back(q: Fixture) {
     bury(&q, &["dead"]).await;
-    let leased = q.run(NewJob { retention: KEEP, ..new_job("succeeded") }).await;
+    let leased = q.run(TestJob { retention: KEEP, ..new_job("succeeded") }).await;
     q.ack(&leased).await;
-    q.put(NewJob { retention: KEEP, expire: Some(after(1)), ..new_job("expired") }).await;
+    q.put(TestJob { retention: KEEP, expire: Some(after(1)), ..new_job("expired") }).await;
     q.sleep(1);
-    q.put(NewJob { retention: KEEP, ..new_job("cancelled") }).await;
+    q.put(TestJob { retention: KEEP, ..new_job("cancelled") }).await;
     q.delete("cancelled").await;
-    q.put(NewJob { due: after(99), ..new_job("scheduled") }).await;
+    q.put(TestJob { due: after(99), ..new_job("scheduled") }).await;
     let all = ["succeeded", "expired", "cancelled", "dead", "scheduled"];
     let are = [State::Succeeded, State::Expired, State::Cancelled, State::Dead, State::Scheduled];
     for target in [None, Some(topic("u"))] {
@@ -126,9 +127,9 @@ pub(crate) async fn only_jobs_in_the_named_states_are_put_back(q: Fixture) {
 }
 
 pub(crate) async fn a_redriven_job_does_not_show_its_former_end(q: Fixture) {
-    let leased = q.run(NewJob { retention: KEEP, ..new_job("a") }).await;
+    let leased = q.run(TestJob { retention: KEEP, ..new_job("a") }).await;
     let end = ringq::store::SettleAction::Ack { result: Some(text("r")), follow_ups: Vec::new() };
-    let settle = ringq::store::LeaseSettlement { action: end, ..super::values::ack(&leased) };
+    let settle = crate::store_calls::LeaseSettlement { action: end, ..super::values::ack(&leased) };
     q.settle(settle).await.unwrap();
     redrive(&q, RedriveBatch { states: vec![State::Succeeded], ..ids(&["a"]) }).await;
     let job = q.job("a").await;
@@ -138,7 +139,7 @@ pub(crate) async fn a_redriven_job_does_not_show_its_former_end(q: Fixture) {
 pub(crate) async fn what_is_not_terminal_or_not_there_is_skipped(q: Fixture) {
     q.running("running").await;
     q.put(new_job("ready")).await;
-    q.put(NewJob { due: after(9), ..new_job("scheduled") }).await;
+    q.put(TestJob { due: after(9), ..new_job("scheduled") }).await;
     let all = ["running", "ready", "scheduled", "missing"];
     let before = states(&q, &all).await;
     assert_eq!(redrive(&q, ids(&all)).await, (0, 4));
@@ -150,7 +151,7 @@ pub(crate) async fn tombstones_are_skipped(q: Fixture) {
     q.ack(&leased).await;
     q.put(new_job("cancelled")).await;
     q.delete("cancelled").await;
-    q.put(NewJob { expire: Some(after(1)), ..new_job("expired") }).await;
+    q.put(TestJob { expire: Some(after(1)), ..new_job("expired") }).await;
     q.sleep(1);
     let all = ["succeeded", "cancelled", "expired"];
     let named = vec![State::Succeeded, State::Cancelled, State::Expired];
@@ -160,7 +161,7 @@ pub(crate) async fn tombstones_are_skipped(q: Fixture) {
 }
 
 pub(crate) async fn a_kept_job_that_never_had_a_payload_is_no_tombstone(q: Fixture) {
-    let job = NewJob { spec: Spec::default(), retention: KEEP, ..new_job("a") };
+    let job = TestJob { spec: Spec::default(), retention: KEEP, ..new_job("a") };
     let leased = q.run(job).await;
     q.ack(&leased).await;
     let meant = RedriveBatch { states: vec![State::Succeeded], ..ids(&["a"]) };
@@ -176,7 +177,7 @@ pub(crate) async fn a_redriven_job_keeps_its_expire_time(q: Fixture) {
         let all = ["far", "near", "past", "never"];
         for (id, seconds) in all.into_iter().zip([Some(30), Some(12), Some(5), None]) {
             let id = format!("{id}-{name}");
-            let leased = q.run(NewJob { expire: seconds.map(after), ..new_job(&id) }).await;
+            let leased = q.run(TestJob { expire: seconds.map(after), ..new_job(&id) }).await;
             q.end(&leased, dead_lettered()).await;
         }
         q.sleep(10);
@@ -208,6 +209,23 @@ pub(crate) async fn a_redriven_job_keeps_its_expire_time(q: Fixture) {
         q.sleep(1_000);
         q.store.prune(100).await.unwrap();
     }
+}
+
+/// The due time of each job depends on how many are put back before it, also where they are only counted.
+pub(crate) async fn a_dry_run_with_a_rate_counts_what_is_put_back(q: Fixture) {
+    let expire = Some(When::After(Duration::from_secs(60)));
+    let names = ["a", "b", "c", "d", "e", "f", "g"];
+    for id in names {
+        q.put(TestJob { expire, ..new_job(id) }).await;
+        let leased = q.claim_one().await;
+        q.end(&leased, dead_lettered()).await;
+    }
+    let spaced = || RedriveBatch { spacing: Duration::from_secs(20), ..ids(&names) };
+    for target in [None, Some(topic("elsewhere"))] {
+        let dry_run = RedriveBatch { dry_run: true, target, ..spaced() };
+        assert_eq!(redrive(&q, dry_run).await, (3, 4));
+    }
+    assert_eq!(redrive(&q, spaced()).await, (3, 4));
 }
 
 pub(crate) async fn a_dry_run_counts_and_changes_nothing(q: Fixture) {
@@ -245,16 +263,16 @@ pub(crate) async fn jobs_move_to_another_topic(q: Fixture) {
 pub(crate) async fn a_job_that_moves_arrives_after_those_that_are_there(q: Fixture) {
     bury(&q, &["a"]).await;
     let due = || When::At(q.now());
-    q.put(NewJob { due: due(), ..job_in("u", "b") }).await;
+    q.put(TestJob { due: due(), ..job_in("u", "b") }).await;
     assert_eq!(redrive(&q, RedriveBatch { target: Some(topic("u")), ..ids(&["a"]) }).await, (1, 0));
-    q.put(NewJob { due: due(), ..job_in("u", "c") }).await;
+    q.put(TestJob { due: due(), ..job_in("u", "c") }).await;
     let claimed = q.claim_for("u", vec![super::taker()]).await;
     assert_eq!(super::values::ids_of(&claimed.by_stream[0]), ["b", "a", "c"]);
 }
 
 pub(crate) async fn a_job_that_moves_takes_a_large_payload_along(q: Fixture) {
     let large = || Some(text(&"x".repeat(100_000)));
-    q.put(NewJob { spec: Spec { payload: large(), ..Spec::default() }, ..new_job("a") }).await;
+    q.put(TestJob { spec: Spec { payload: large(), ..Spec::default() }, ..new_job("a") }).await;
     q.end(&q.claim_one().await, dead_lettered()).await;
     q.put(job_in("u", "b")).await;
     assert_eq!(redrive(&q, RedriveBatch { target: Some(topic("u")), ..ids(&["a"]) }).await, (1, 0));

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{JobReschedule, RescheduleResult, StoreCalls as _, TestJob};
 use ringq::domain::{Job, RetentionRule, State, Time, When};
-use ringq::store::{JobReschedule, NewJob, RescheduleResult};
 
 use super::fixture::Fixture;
 use super::values::{TOPIC, after, dead_lettered, failed_for, key, new_job, one, plus};
@@ -32,7 +32,7 @@ fn brief(mut job: Job) -> Job {
 }
 
 pub(crate) async fn a_scheduled_job_moves_earlier_later_and_to_now(q: Fixture) {
-    q.put(NewJob { due: after(60), ..new_job("a") }).await;
+    q.put(TestJob { due: after(60), ..new_job("a") }).await;
     for (due, seconds, state) in [
         (after(30), 30, State::Scheduled),
         (after(90), 90, State::Scheduled),
@@ -64,7 +64,7 @@ pub(crate) async fn a_job_in_backoff_moves_and_keeps_its_counters(q: Fixture) {
 }
 
 pub(crate) async fn an_absent_due_time_or_priority_is_kept(q: Fixture) {
-    let due = q.put(NewJob { due: after(60), priority: Some(3), ..new_job("a") }).await.due;
+    let due = q.put(TestJob { due: after(60), priority: Some(3), ..new_job("a") }).await.due;
     let job = moved(&q, "a", None, Some(9)).await;
     assert_eq!((job.due_time, job.priority), (due, 9));
     let job = moved(&q, "a", Some(after(1)), None).await;
@@ -102,7 +102,7 @@ pub(crate) async fn running_and_finished_jobs_are_refused_by_their_state(q: Fixt
     q.running("running").await;
     let leased = q.running("succeeded").await;
     q.ack(&leased).await;
-    q.put(NewJob { expire: Some(after(1)), ..new_job("expired") }).await;
+    q.put(TestJob { expire: Some(after(1)), ..new_job("expired") }).await;
     q.sleep(1);
     q.put(new_job("cancelled")).await;
     q.delete("cancelled").await;
@@ -120,7 +120,7 @@ pub(crate) async fn running_and_finished_jobs_are_refused_by_their_state(q: Fixt
 
 pub(crate) async fn a_missing_job_is_answered_with_none(q: Fixture) {
     assert_eq!(reschedule(&q, "a", Some(When::Now), None).await, Ok(None));
-    let leased = q.run(NewJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
+    let leased = q.run(TestJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
     q.ack(&leased).await;
     assert_eq!(reschedule(&q, "a", Some(When::Now), None).await, Ok(None));
 }
@@ -133,7 +133,7 @@ pub(crate) async fn a_reschedule_raises_no_generation_and_no_total(q: Fixture) {
 }
 
 pub(crate) async fn a_job_moved_beyond_its_expire_time_expires(q: Fixture) {
-    q.put(NewJob { expire: Some(after(5)), ..new_job("a") }).await;
+    q.put(TestJob { expire: Some(after(5)), ..new_job("a") }).await;
     let job = moved(&q, "a", Some(after(9)), None).await;
     assert_eq!(job.state, State::Scheduled);
     q.sleep(5);
@@ -158,7 +158,7 @@ pub(crate) async fn the_items_of_a_call_are_answered_in_their_order(q: Fixture) 
 }
 
 pub(crate) async fn a_job_that_died_after_its_expire_time_is_revived_all_the_same(q: Fixture) {
-    let leased = q.run(NewJob { expire: Some(after(5)), ..new_job("a") }).await;
+    let leased = q.run(TestJob { expire: Some(after(5)), ..new_job("a") }).await;
     q.sleep(6);
     q.end(&leased, dead_lettered()).await;
     assert_eq!(moved(&q, "a", Some(When::Now), None).await.state, State::Ready);
@@ -166,7 +166,7 @@ pub(crate) async fn a_job_that_died_after_its_expire_time_is_revived_all_the_sam
 }
 
 pub(crate) async fn a_due_time_that_has_passed_is_now(q: Fixture) {
-    q.put(NewJob { due: after(60), ..new_job("a") }).await;
+    q.put(TestJob { due: after(60), ..new_job("a") }).await;
     let past = When::At(q.now().minus(Duration::from_secs(9)));
     let job = moved(&q, "a", Some(past), None).await;
     assert_eq!((job.state, job.due_time), (State::Ready, q.now()));

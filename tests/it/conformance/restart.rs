@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{RedriveBatch, StoreCalls as _, TestJob};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{EnqueueOutcome, JobId, OnConflict, State, Time};
-use ringq::store::{Error, NewJob, RedriveBatch, StatsOptions};
+use ringq::store::{Error, StatsOptions};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -20,9 +21,9 @@ pub(crate) async fn everything_reads_the_same_after_reopening(q: Fixture) {
     let leased = q.running("done").await;
     q.ack(&leased).await;
     let running = q.running("running").await;
-    q.put(NewJob { on_conflict: OnConflict::Replace, ..new_job("running") }).await;
+    q.put(TestJob { on_conflict: OnConflict::Replace, ..new_job("running") }).await;
     q.extend(&running, None, Some("half way")).await.unwrap();
-    q.put(NewJob { due: after(60), ..new_job("later") }).await;
+    q.put(TestJob { due: after(60), ..new_job("later") }).await;
     q.put_ids(&["a", "b"]).await;
     let keys = ["retried", "dead", "done", "running", "later", "a", "b"];
     let keys: Vec<_> = keys.iter().map(|id| super::key(TOPIC, id)).collect();
@@ -79,7 +80,7 @@ pub(crate) async fn arrival_goes_on_where_it_was(q: Fixture) {
 
 pub(crate) async fn a_job_becomes_due_while_no_server_runs(q: Fixture) {
     let Some(mut q) = q.lasting() else { return };
-    q.put(NewJob { due: after(60), ..new_job("a") }).await;
+    q.put(TestJob { due: after(60), ..new_job("a") }).await;
     q.store.close().await;
     q.until(plus(q.now(), 60));
     q.reopen().await;
@@ -88,7 +89,7 @@ pub(crate) async fn a_job_becomes_due_while_no_server_runs(q: Fixture) {
 
 pub(crate) async fn an_undelayed_job_is_ready_though_the_clock_went_back(q: Fixture) {
     let Some(mut q) = q.lasting() else { return };
-    q.put(NewJob { due: after(60), ..new_job("delayed") }).await;
+    q.put(TestJob { due: after(60), ..new_job("delayed") }).await;
     q.put(new_job("a")).await;
     q.store.close().await;
     q.until(Time(q.now().0 - 3_600_000_000));
@@ -126,7 +127,7 @@ pub(crate) async fn one_that_moved_last_hides_no_clock_that_went_back(q: Fixture
 
 pub(crate) async fn a_repeat_over_a_restart_is_recognized(q: Fixture) {
     let Some(mut q) = q.lasting() else { return };
-    let job = || NewJob {
+    let job = || TestJob {
         request_code: Some(u64::MAX),
         on_conflict: OnConflict::Replace,
         ..new_job("a")

@@ -3,13 +3,12 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{LeaseSettlement, StoreCalls as _, TestJob};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{
     Attempt, AttemptOutcome, JobId, OnConflict, RetentionRule, ShardName, State, Time, Token, limit,
 };
-use ringq::store::{
-    LeaseRef, LeaseRefusal, LeaseSettlement, LeasedJob, NewJob, SettleAction, SettleCommandReply,
-};
+use ringq::store::{LeaseRef, LeaseRefusal, LeasedJob, SettleAction, SettleCommandReply};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -25,7 +24,7 @@ fn ack_with(leased: &LeasedJob, result: &str) -> LeaseSettlement {
 
 /// Runs a job with a retention.
 async fn run_kept(q: &Fixture, id: &str) -> LeasedJob {
-    q.run(NewJob { retention: RetentionRule::Record(RETENTION), ..new_job(id) }).await
+    q.run(TestJob { retention: RetentionRule::Record(RETENTION), ..new_job(id) }).await
 }
 
 // === ack ===
@@ -33,12 +32,12 @@ async fn run_kept(q: &Fixture, id: &str) -> LeasedJob {
 pub(crate) async fn acks_of_every_kind_fit_one_call(q: Fixture) {
     for owner in [OWNER, OWNER + 1] {
         let mut leases = vec![q.running("plain").await, q.running("other").await];
-        leases.push(q.run(NewJob { retention: RetentionRule::Nothing, ..new_job("gone") }).await);
-        leases.push(q.run(NewJob { retention: RetentionRule::Nothing, ..new_job("noted") }).await);
+        leases.push(q.run(TestJob { retention: RetentionRule::Nothing, ..new_job("gone") }).await);
+        leases.push(q.run(TestJob { retention: RetentionRule::Nothing, ..new_job("noted") }).await);
         leases.push(run_kept(&q, "kept").await);
         let made = JobId::from_uuid(&ShardName::try_new("s0").unwrap(), u128::from(owner) << 80);
         leases.push(
-            q.run(NewJob { retention: RetentionRule::Nothing, ..new_job(made.as_str()) }).await,
+            q.run(TestJob { retention: RetentionRule::Nothing, ..new_job(made.as_str()) }).await,
         );
         q.extend(&leases[3], None, Some("half of it")).await.unwrap();
         let mut settles: Vec<_> = leases.iter().map(ack).collect();
@@ -110,7 +109,7 @@ pub(crate) async fn a_result_may_be_empty_bytes_or_a_megabyte(q: Fixture) {
 }
 
 pub(crate) async fn a_job_that_is_not_kept_is_forgotten_with_its_ack(q: Fixture) {
-    let leased = q.run(NewJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
+    let leased = q.run(TestJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
     assert_eq!(q.ack(&leased).await.state, State::Succeeded);
     assert_eq!(q.get("a").await, None);
     assert_eq!(q.settle(ack(&leased)).await, Err(LeaseRefusal::NotFound));
@@ -125,21 +124,21 @@ pub(crate) async fn a_late_ack_that_comes_before_the_reaper_counts(q: Fixture) {
 
 // === follow-ups ===
 
-fn follow_up(n: u128) -> NewJob {
+fn follow_up(n: u128) -> TestJob {
     let shard = ringq::domain::ShardName::try_new("s0").unwrap();
-    let mut job = NewJob { retention: RetentionRule::Nothing, ..job_in("after", "x") };
+    let mut job = TestJob { retention: RetentionRule::Nothing, ..job_in("after", "x") };
     job.key.id = JobId::from_uuid(&shard, n);
     job
 }
 
-fn ack_and(leased: &LeasedJob, follow_ups: Vec<NewJob>) -> LeaseSettlement {
-    let follow_ups = follow_ups.into_iter().map(NewJob::into_command).collect();
+fn ack_and(leased: &LeasedJob, follow_ups: Vec<TestJob>) -> LeaseSettlement {
+    let follow_ups = follow_ups.into_iter().map(TestJob::new_job).collect();
     LeaseSettlement { action: SettleAction::Ack { result: None, follow_ups }, ..ack(leased) }
 }
 
 pub(crate) async fn follow_ups_are_written_with_the_ack_and_only_once(q: Fixture) {
     let leased = q.running("a").await;
-    let later = NewJob { due: after(9), ..follow_up(2) };
+    let later = TestJob { due: after(9), ..follow_up(2) };
     let settle = ack_and(&leased, vec![follow_up(1), later]);
     assert!(!q.settle(settle.clone()).await.unwrap().repeated);
     assert!(q.settle(settle).await.unwrap().repeated);
@@ -223,7 +222,7 @@ pub(crate) async fn a_settle_is_remembered_for_ten_more_leases(q: Fixture) {
         let nack = q.decide(&leased, cause).await;
         q.settle(nack.clone()).await.unwrap();
         nacks.push(nack);
-        let again = NewJob { on_conflict: OnConflict::Reschedule, ..new_job("a") };
+        let again = TestJob { on_conflict: OnConflict::Reschedule, ..new_job("a") };
         q.put(again).await;
     }
     for (n, nack) in nacks.iter().enumerate() {
@@ -334,7 +333,7 @@ pub(crate) async fn a_job_or_topic_that_is_not_there_is_not_found(q: Fixture) {
 }
 
 pub(crate) async fn a_lease_of_a_former_life_of_the_id_is_stale(q: Fixture) {
-    let old = q.run(NewJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
+    let old = q.run(TestJob { retention: RetentionRule::Nothing, ..new_job("a") }).await;
     q.ack(&old).await;
     q.running("a").await;
     assert_eq!(q.settle(ack(&old)).await, Err(LeaseRefusal::Stale));
@@ -362,7 +361,7 @@ pub(crate) async fn a_guarded_settle_is_refused_once_the_lease_was_extended(q: F
 pub(crate) async fn an_ack_with_another_deadline_is_only_known_as_a_repeat(q: Fixture) {
     let never = |leased: &LeasedJob| LeaseSettlement { deadline: Some(Time(0)), ..ack(leased) };
     for (id, keep) in [("a", RetentionRule::Nothing), ("b", RetentionRule::Tombstone(RETENTION))] {
-        let leased = q.run(NewJob { retention: keep, ..new_job(id) }).await;
+        let leased = q.run(TestJob { retention: keep, ..new_job(id) }).await;
         assert_eq!(q.settle(never(&leased)).await, Err(LeaseRefusal::Stale), "{id}");
         assert_eq!(q.state(id).await, Some(State::Running), "{id}");
         q.ack(&leased).await;

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{LeaseSettlement, StoreCalls as _, TestJob};
 use rand::prelude::*;
 use ringq::domain::{
     CrashTopic, GroupName, OnConflict, Payload, RetentionRule, RetryOverrides, Spec, limit,
 };
-use ringq::store::{LeaseSettlement, LeasedJob, NewJob, SettleAction, StatsOptions};
+use ringq::store::{LeasedJob, SettleAction, StatsOptions};
 
 use super::fixture::{Backend, Fixture};
 use super::values::{
@@ -49,7 +50,7 @@ fn id(n: usize) -> String {
     format!("{n:036}")
 }
 
-fn with_bytes(name: &str, id: &str, size: usize) -> NewJob {
+fn with_bytes(name: &str, id: &str, size: usize) -> TestJob {
     let mut job = job_in(name, id);
     job.spec.payload = Some(text(&"x".repeat(size)));
     job
@@ -116,12 +117,12 @@ pub(crate) async fn all_parts_of_a_job_count_and_go_with_it(q: Fixture) {
         now
     };
     let retention = RetentionRule::Record(RETENTION);
-    let job = NewJob { retention, ..with_bytes(TOPIC, "a", LARGE as usize) };
+    let job = TestJob { retention, ..with_bytes(TOPIC, "a", LARGE as usize) };
     let leased = q.run(job.clone()).await;
     let stored = grown(0, "payload").await;
     q.save(&leased, &"c".repeat(LARGE as usize)).await.unwrap();
     let stored = grown(stored, "checkpoint").await;
-    q.put(NewJob { on_conflict: OnConflict::Replace, ..job.clone() }).await;
+    q.put(TestJob { on_conflict: OnConflict::Replace, ..job.clone() }).await;
     let with_next = grown(stored, "payload of the generation that waits").await;
     q.end(&leased, failed_for(0)).await;
     let stored = q.stored(TOPIC).await;
@@ -150,7 +151,7 @@ pub(crate) async fn a_job_of_every_field_counts_whole(q: Fixture) {
         let base = |name: &str, id: &str| {
             let plain = job_in(name, id);
             let group = GroupName::try_new("g").ok();
-            NewJob { spec: Spec { group, payload: Some(text("")), ..plain.spec }, ..plain }
+            TestJob { spec: Spec { group, payload: Some(text("")), ..plain.spec }, ..plain }
         };
         let id = fill(&mut random, 128);
         let mut job = base(&large, &id);

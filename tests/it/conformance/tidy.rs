@@ -1,6 +1,7 @@
 //! Tidy: removes topics that have been empty for long, and no others.
+use crate::store_calls::{StoreCalls as _, TestJob};
 use ringq::domain::{RetentionRule, limit};
-use ringq::store::{NewJob, PruneTopicsResult, ShardEvent, StatsOptions};
+use ringq::store::{PruneTopicsResult, ShardEvent, StatsOptions};
 
 use super::fixture::Fixture;
 use super::values::{TOPIC, ack, after, dead_lettered, failed_for, job_in, new_job, one, topic};
@@ -35,7 +36,7 @@ async fn names(q: &Fixture) -> Vec<String> {
 
 /// Runs a job to its end so that nothing remains of it.
 async fn use_up(q: &Fixture, name: &str) {
-    let leased = q.run(NewJob { retention: RetentionRule::Nothing, ..job_in(name, "a") }).await;
+    let leased = q.run(TestJob { retention: RetentionRule::Nothing, ..job_in(name, "a") }).await;
     q.ack(&leased).await;
 }
 
@@ -63,7 +64,7 @@ pub(crate) async fn a_topic_is_forgotten_once_it_was_empty_for_long(q: Fixture) 
 
 pub(crate) async fn a_topic_with_a_job_in_any_state_stays(q: Fixture) {
     let long = RetentionRule::Record(limit::RETENTION_MAX);
-    let leased = q.run(NewJob { retention: long, ..job_in("succeeded", "a") }).await;
+    let leased = q.run(TestJob { retention: long, ..job_in("succeeded", "a") }).await;
     q.ack(&leased).await;
     let leased = q.run(job_in("dead", "a")).await;
     q.end(&leased, dead_lettered()).await;
@@ -71,7 +72,7 @@ pub(crate) async fn a_topic_with_a_job_in_any_state_stays(q: Fixture) {
     q.end(&leased, failed_for(10 * KEPT)).await;
     q.run(job_in("running", "a")).await;
     q.put(job_in("ready", "a")).await;
-    q.put(NewJob { due: after(10 * KEPT), ..job_in("scheduled", "a") }).await;
+    q.put(TestJob { due: after(10 * KEPT), ..job_in("scheduled", "a") }).await;
     let before = names(&q).await;
     assert_eq!(before.len(), 6);
     for _ in 0..3 {
@@ -89,7 +90,7 @@ pub(crate) async fn a_topic_that_was_used_between_two_looks_stays(q: Fixture) {
         use_up(&q, TOPIC).await;
         assert!(tidy(&q).await.is_empty(), "after {seconds} s");
     }
-    let leased = q.run(NewJob { retention: RetentionRule::Nothing, ..new_job("b") }).await;
+    let leased = q.run(TestJob { retention: RetentionRule::Nothing, ..new_job("b") }).await;
     q.sleep(KEPT);
     assert!(tidy(&q).await.is_empty(), "a job runs");
     one(q.store.settle(vec![ack(&leased)]).await.unwrap()).unwrap();
@@ -103,7 +104,7 @@ pub(crate) async fn many_topics_are_forgotten_piece_by_piece(q: Fixture) {
     let job = |n: usize| job_in(&format!("t{n:03}"), "a");
     q.store.enqueue((0..TOPICS).map(job).collect()).await.unwrap();
     for n in (0..TOPICS).filter(|n| n % 3 > 0) {
-        let gone = ringq::store::JobDeletion::from(super::key(&format!("t{n:03}"), "a"));
+        let gone = crate::store_calls::JobDeletion::from(super::key(&format!("t{n:03}"), "a"));
         q.store.delete(vec![gone.clone(), gone]).await.unwrap();
     }
     q.put(job_in("zz", "a")).await;
@@ -116,7 +117,7 @@ pub(crate) async fn many_topics_are_forgotten_piece_by_piece(q: Fixture) {
 
 pub(crate) async fn what_deleted_jobs_left_behind_is_not_in_the_way_of_new_ones(q: Fixture) {
     // Deleted from the middle of a backlog, of an order by priority and of an order by due time.
-    let job = |n: u64| NewJob {
+    let job = |n: u64| TestJob {
         retention: RetentionRule::Nothing,
         priority: n.is_multiple_of(3).then_some(5),
         due: after(n % 2),

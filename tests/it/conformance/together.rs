@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use crate::store_calls::{StoreCalls as _, TestJob};
 use futures::future::join_all;
 use ringq::domain::{EnqueueOutcome, OnConflict, State};
-use ringq::store::NewJob;
 
 use super::fixture::Fixture;
 use super::values::{TOPIC, ack, key, new_job};
@@ -49,7 +49,7 @@ pub(crate) async fn an_ack_and_a_delete_leave_one_end(q: Fixture) {
 
 pub(crate) async fn a_reader_sees_all_of_a_call_or_nothing(q: Fixture) {
     let batch = |on_conflict| {
-        let job = move |n: u32| NewJob { on_conflict, ..new_job(&format!("j{n}")) };
+        let job = move |n: u32| TestJob { on_conflict, ..new_job(&format!("j{n}")) };
         (0..100).map(job).collect::<Vec<_>>()
     };
     let keys: Vec<_> = (0..100).map(|n| key(TOPIC, &format!("j{n}"))).collect();

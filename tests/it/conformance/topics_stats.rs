@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::store_calls::{StoreCalls as _, TestJob};
 use ringq::domain::ring::ShardState;
 use ringq::domain::{OnConflict, limit};
-use ringq::store::{NewJob, RecordCounts, ShardTopicStats, StatsOptions};
+use ringq::store::{RecordCounts, ShardTopicStats, StatsOptions};
 
 use super::fixture::{Backend, Fixture};
 use super::values::{
@@ -104,7 +105,7 @@ pub(crate) async fn numbers_follow_every_transition(q: Fixture) {
         (s.scheduled, s.ready, s.running, s.backoff, s.dead)
     };
     q.put_ids(&["a", "b", "c", "d"]).await;
-    q.put(NewJob { due: after(10), ..new_job("e") }).await;
+    q.put(TestJob { due: after(10), ..new_job("e") }).await;
     assert_eq!(count().await, (1, 4, 0, 0, 0));
     let leased = q.claim(4).await;
     assert_eq!(count().await, (1, 0, 4, 0, 0));
@@ -130,7 +131,7 @@ pub(crate) async fn jobs_that_are_due_soon_are_counted_up_to_the_requested_time(
     let due_soon = async |secs| q.stats_due_within(TOPIC, Duration::from_secs(secs)).await.due_soon;
     q.put_ids(&["ready", "leased", "failed"]).await;
     for (id, secs, priority) in [("a", 10, 0), ("b", 20, 0), ("c", 20, 9), ("d", 3_600, 3)] {
-        q.put(NewJob { due: after(secs), priority: Some(priority), ..new_job(id) }).await;
+        q.put(TestJob { due: after(secs), priority: Some(priority), ..new_job(id) }).await;
     }
     assert_eq!(
         (due_soon(0).await, due_soon(9).await, due_soon(10).await, due_soon(20).await),
@@ -147,8 +148,8 @@ pub(crate) async fn jobs_that_are_due_soon_are_counted_up_to_the_requested_time(
 }
 
 pub(crate) async fn an_expired_job_is_in_no_number(q: Fixture) {
-    q.put(NewJob { expire: Some(after(5)), ..new_job("ready") }).await;
-    q.put(NewJob { due: after(60), expire: Some(after(5)), ..new_job("scheduled") }).await;
+    q.put(TestJob { expire: Some(after(5)), ..new_job("ready") }).await;
+    q.put(TestJob { due: after(60), expire: Some(after(5)), ..new_job("scheduled") }).await;
     q.sleep(5);
     let stats = q.stats(TOPIC).await;
     assert_eq!((stats.ready, stats.scheduled, stats.oldest_ready), (0, 0, None));
@@ -157,7 +158,7 @@ pub(crate) async fn an_expired_job_is_in_no_number(q: Fixture) {
 pub(crate) async fn kept_records_are_counted_if_that_is_asked_for(q: Fixture) {
     super::list::every_state(&q).await;
     for id in ["cancelled-2", "cancelled-3"] {
-        q.put(NewJob { due: after(99), ..new_job(id) }).await;
+        q.put(TestJob { due: after(99), ..new_job(id) }).await;
         q.delete(id).await;
     }
     let kept = StatsOptions { kept: true, ..StatsOptions::default() };
@@ -192,7 +193,7 @@ pub(crate) async fn totals_only_rise(q: Fixture) {
     let leased = q.running("b").await;
     q.end(&leased, dead_lettered()).await;
     assert_eq!(totals().await, (2, 1, 1));
-    q.put(NewJob { on_conflict: OnConflict::Replace, ..new_job("b") }).await;
+    q.put(TestJob { on_conflict: OnConflict::Replace, ..new_job("b") }).await;
     assert_eq!(totals().await, (3, 1, 1));
     q.delete("b").await;
     q.sleep(3600);
@@ -201,11 +202,11 @@ pub(crate) async fn totals_only_rise(q: Fixture) {
 }
 
 pub(crate) async fn the_oldest_ready_job_is_the_one_that_became_due_first(q: Fixture) {
-    q.put(NewJob { due: after(60), ..new_job("scheduled") }).await;
+    q.put(TestJob { due: after(60), ..new_job("scheduled") }).await;
     assert_eq!(q.stats(TOPIC).await.oldest_ready, None);
     q.put(new_job("urgent-but-younger")).await;
     q.sleep(5);
-    q.put(NewJob { priority: Some(9), ..new_job("a") }).await;
+    q.put(TestJob { priority: Some(9), ..new_job("a") }).await;
     q.clock.advance(Duration::from_micros(1));
     assert_eq!(q.stats(TOPIC).await.oldest_ready, Some(Duration::from_micros(5_000_001)));
     q.claim(2).await;
@@ -271,7 +272,7 @@ pub(crate) async fn a_shard_counts_its_jobs_by_state(q: Fixture) {
     };
     assert_eq!(content().await, [0; 6]);
     q.put_ids(&["a", "b", "c", "d"]).await;
-    q.put(NewJob { due: after(10), priority: Some(9), ..job_in("u", "e") }).await;
+    q.put(TestJob { due: after(10), priority: Some(9), ..job_in("u", "e") }).await;
     assert_eq!(content().await, [1, 4, 0, 0, 0, 0]);
     let leased = q.claim(4).await;
     assert_eq!(content().await, [1, 0, 4, 0, 0, 0]);
@@ -281,7 +282,7 @@ pub(crate) async fn a_shard_counts_its_jobs_by_state(q: Fixture) {
     assert_eq!(content().await, [1, 0, 1, 1, 1, 1]);
     q.delete("d").await;
     assert_eq!(content().await, [1, 0, 0, 1, 1, 2], "cancelled jobs are finished ones");
-    q.put(NewJob { expire: Some(after(5)), ..new_job("f") }).await;
+    q.put(TestJob { expire: Some(after(5)), ..new_job("f") }).await;
     q.sleep(5);
     assert_eq!(content().await, [1, 0, 0, 1, 1, 3], "expired ones too");
     q.sleep(15);
@@ -294,8 +295,8 @@ pub(crate) async fn a_shard_counts_the_jobs_of_all_its_topics(q: Fixture) {
     const TOPICS: u64 = 300;
     let job = |n| job_in(&format!("t{n:03}"), "a");
     q.store.enqueue((0..TOPICS).map(job).collect()).await.unwrap();
-    let last = NewJob { due: after(TOPICS), ..job(150) };
-    q.put(NewJob { on_conflict: OnConflict::Replace, ..last }).await;
+    let last = TestJob { due: after(TOPICS), ..job(150) };
+    q.put(TestJob { on_conflict: OnConflict::Replace, ..last }).await;
     let info = q.store.info().await.unwrap();
     let content = RecordCounts {
         ready: TOPICS - 1,
@@ -314,15 +315,15 @@ pub(crate) async fn a_shard_states_until_when_jobs_stay(q: Fixture) {
     q.put_ids(&["a", "b"]).await;
     assert_eq!(stay().await, (None, None), "what is ready may be gone at once");
     let begin = q.now();
-    q.put(NewJob { due: after(100), ..new_job("later") }).await;
-    q.put(NewJob { due: after(50), priority: Some(9), ..job_in("u", "soon") }).await;
+    q.put(TestJob { due: after(100), ..new_job("later") }).await;
+    q.put(TestJob { due: after(50), priority: Some(9), ..job_in("u", "soon") }).await;
     assert_eq!(stay().await, (Some(plus(begin, 100)), None));
     let leased = q.claim(2).await;
     q.end(&leased[0], failed_for(200)).await;
     assert_eq!(stay().await, (Some(plus(begin, 200)), None));
     q.ack(&leased[1]).await;
     assert_eq!(stay().await, (Some(plus(begin, 200)), Some(plus(begin, 60))));
-    q.put(NewJob { expire: Some(after(5_000)), ..new_job("expires") }).await;
+    q.put(TestJob { expire: Some(after(5_000)), ..new_job("expires") }).await;
     assert_eq!(stay().await.1, Some(plus(begin, 60)), "an expire time is none of a kept job");
     let leased = q.run(job_in("v", "dead")).await;
     q.end(&leased, dead_lettered()).await;
@@ -335,7 +336,7 @@ pub(crate) async fn a_kept_job_is_found_behind_many_that_expire_later(q: Fixture
     let leased = q.running("kept").await;
     q.ack(&leased).await;
     let forget = plus(q.now(), 60);
-    let job = |n: u64| NewJob { expire: Some(after(100 + n)), ..new_job(&format!("j{n}")) };
+    let job = |n: u64| TestJob { expire: Some(after(100 + n)), ..new_job(&format!("j{n}")) };
     q.store.enqueue((0..1_000).map(job).collect()).await.unwrap();
     assert_eq!(q.store.info().await.unwrap().counts.latest_forget, Some(forget));
 }

@@ -1,9 +1,8 @@
 //! Unclaim: a claim that reached no worker never happened.
 
+use crate::store_calls::{LostClaim, StoreCalls as _, TestJob, Unclaim};
 use ringq::domain::{OnConflict, State};
-use ringq::store::{
-    Claim, LeaseRef, LeaseRefusal, LeasedJob, LostClaim, NewJob, TopicDemand, Unclaim,
-};
+use ringq::store::{Claim, LeaseRef, LeaseRefusal, LeasedJob, TopicDemand};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -145,7 +144,7 @@ pub(crate) async fn only_leases_that_hold_are_undone(q: Fixture) {
 }
 
 pub(crate) async fn an_unclaimed_job_past_its_expire_time_is_expired(q: Fixture) {
-    let leased = q.run(NewJob { expire: Some(after(5)), ..new_job("a") }).await;
+    let leased = q.run(TestJob { expire: Some(after(5)), ..new_job("a") }).await;
     q.sleep(6);
     assert_eq!(q.state("a").await, Some(State::Running));
     assert!(q.unclaim(&leased).await);
@@ -155,7 +154,7 @@ pub(crate) async fn an_unclaimed_job_past_its_expire_time_is_expired(q: Fixture)
 
 pub(crate) async fn an_undone_claim_makes_way_for_a_waiting_generation(q: Fixture) {
     let leased = q.running("a").await;
-    let put = NewJob { on_conflict: OnConflict::Replace, due: after(5), ..new_job("a") };
+    let put = TestJob { on_conflict: OnConflict::Replace, due: after(5), ..new_job("a") };
     q.put(put).await;
     q.unclaim(&leased).await;
     let job = q.job("a").await;
@@ -173,7 +172,7 @@ pub(crate) async fn an_unknown_nonce_undoes_nothing(q: Fixture) {
 
 pub(crate) async fn a_lease_named_twice_is_undone_once(q: Fixture) {
     let leased = q.running("a").await;
-    let put = NewJob { on_conflict: OnConflict::Replace, due: after(5), ..new_job("a") };
+    let put = TestJob { on_conflict: OnConflict::Replace, due: after(5), ..new_job("a") };
     q.put(put).await;
     let refs = vec![lease_ref(&leased); 2];
     assert_eq!(q.undo(Unclaim::Leases(refs)).await.unwrap(), 1);

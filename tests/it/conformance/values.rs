@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{LeaseSettlement, StreamLeaseRef, TestJob};
 use ringq::domain::engine::{CrashMove, Unacked};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{
@@ -9,8 +10,7 @@ use ringq::domain::{
     TopicName, When, limit,
 };
 use ringq::store::{
-    LeaseRef, LeaseSettlement, LeasedJob, NewJob, RunningLease, SettleAction, StreamDemand,
-    StreamLeaseRef, WritePrecondition,
+    LeaseRef, LeasedJob, RunningLease, SettleAction, StreamDemand, WritePrecondition,
 };
 
 /// The topic of a case with one topic.
@@ -22,13 +22,13 @@ pub(crate) const RETENTION: Duration = Duration::from_secs(600);
 /// Lease of [`taker`], for jobs without one.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 /// Builds a plain job of [`TOPIC`]: ready at once, with a payload, kept as a tombstone.
-pub(crate) fn new_job(id: &str) -> NewJob {
+pub(crate) fn new_job(id: &str) -> TestJob {
     job_in(TOPIC, id)
 }
 
 /// Builds a plain job.
-pub(crate) fn job_in(topic: &str, id: &str) -> NewJob {
-    NewJob {
+pub(crate) fn job_in(topic: &str, id: &str) -> TestJob {
+    TestJob {
         key: key(topic, id),
         spec: Spec { payload: Some(text(id)), ..Spec::default() },
         due: When::Now,

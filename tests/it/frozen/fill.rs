@@ -3,15 +3,14 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{LeaseSettlement, LostClaim, StoreCalls as _, TestJob, Unclaim};
 use bytes::Bytes;
 use ringq::domain::open_rings::{RingMembers, RingRecord, RingRecords};
 use ringq::domain::ring::ShardState;
 use ringq::domain::{
     JobId, OnConflict, Payload, RetentionRule, RetryOverrides, ShardName, Spec, Time,
 };
-use ringq::store::{
-    Heartbeat, LeaseSettlement, LostClaim, NewJob, SettleAction, Unclaim, WritePrecondition,
-};
+use ringq::store::{Heartbeat, SettleAction, WritePrecondition};
 
 use crate::conformance::values::{
     OWNER, RETENTION, after, dead_lettered, failed_for, key, lease_ref, new_job, text,
@@ -24,33 +23,33 @@ pub(super) const VOID: u32 = 0xDEAD;
 pub(super) const REQUEST: u64 = 0x0123_4567_89AB_CDEF;
 
 /// Builds a job of which nothing stays.
-fn fleeting(id: &str) -> NewJob {
-    NewJob { retention: RetentionRule::Nothing, ..new_job(id) }
+fn fleeting(id: &str) -> TestJob {
+    TestJob { retention: RetentionRule::Nothing, ..new_job(id) }
 }
 
 /// Builds a job with a retention.
-pub(super) fn kept(id: &str) -> NewJob {
-    let mut job = NewJob { retention: RetentionRule::Record(RETENTION), ..new_job(id) };
+pub(super) fn kept(id: &str) -> TestJob {
+    let mut job = TestJob { retention: RetentionRule::Record(RETENTION), ..new_job(id) };
     job.spec.retention = Some(RETENTION);
     job
 }
 
 /// Builds a job with a server-made id.
-pub(super) fn made(prior: WritePrecondition) -> NewJob {
+pub(super) fn made(prior: WritePrecondition) -> TestJob {
     let millis = u128::try_from(START.0 / 1_000).unwrap();
     let id = JobId::from_uuid(&ShardName::try_new("s0").unwrap(), millis << 80 | 7 << 76);
-    NewJob { precondition: prior, ..fleeting(id.as_str()) }
+    TestJob { precondition: prior, ..fleeting(id.as_str()) }
 }
 
 /// Builds the job that [`REQUEST`] has written.
-pub(super) fn asked() -> NewJob {
-    NewJob { request_code: Some(REQUEST), ..new_job("asked") }
+pub(super) fn asked() -> TestJob {
+    TestJob { request_code: Some(REQUEST), ..new_job("asked") }
 }
 
 /// Builds a second generation, whose payload is stored apart.
-fn next() -> NewJob {
+fn next() -> TestJob {
     let spec = Spec { payload: Some(text(&"next ".repeat(120))), ..Spec::default() };
-    NewJob { spec, on_conflict: OnConflict::Replace, ..new_job("next") }
+    TestJob { spec, on_conflict: OnConflict::Replace, ..new_job("next") }
 }
 
 /// Returns the time at which everything is written.
@@ -100,7 +99,7 @@ async fn over(q: &Fixture) {
     q.end(&leased, dead_lettered()).await;
     q.put(kept("cancelled")).await;
     q.delete("cancelled").await;
-    q.put(NewJob { expire: Some(after(1)), ..kept("expired") }).await;
+    q.put(TestJob { expire: Some(after(1)), ..kept("expired") }).await;
     q.sleep(2);
     assert_eq!(q.store.prune(10).await.unwrap().pruned, 1);
 }
@@ -132,12 +131,12 @@ async fn runs(q: &Fixture) {
 
 /// Creates waiting jobs with all kinds of content.
 async fn waits(q: &Fixture) {
-    let due = |id, seconds| NewJob { due: after(seconds), ..new_job(id) };
-    let with = |id, spec| NewJob { spec, ..new_job(id) };
+    let due = |id, seconds| TestJob { due: after(seconds), ..new_job(id) };
+    let with = |id, spec| TestJob { spec, ..new_job(id) };
     q.put(due("delayed", 3_600)).await;
     q.put(due("was-delayed", 5)).await;
-    q.put(NewJob { priority: Some(9), ..new_job("urgent") }).await;
-    q.put(NewJob { expire: Some(after(7_200)), ..new_job("expires") }).await;
+    q.put(TestJob { priority: Some(9), ..new_job("urgent") }).await;
+    q.put(TestJob { expire: Some(after(7_200)), ..new_job("expires") }).await;
     q.put(asked()).await;
     let headers = [("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")];
     let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
@@ -160,5 +159,5 @@ async fn waits(q: &Fixture) {
 async fn line(q: &Fixture) {
     q.put_ids(&["first", "gap", "last"]).await;
     q.delete("gap").await;
-    q.put(NewJob { key: key("other", "alone"), ..new_job("alone") }).await;
+    q.put(TestJob { key: key("other", "alone"), ..new_job("alone") }).await;
 }

@@ -10,11 +10,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::store_calls::{JobReschedule, LeaseSettlement, RedriveBatch, StoreCalls as _};
 use ringq::domain::lifecycle::LeaseEndCause;
 use ringq::domain::{EnqueueOutcome, JobId, JobKey, State, Token, When};
 use ringq::store::{
-    Claim, JobReschedule, LeaseRef, LeaseSettlement, LeasedJob, ListQuery, RedriveBatch,
-    RunningLease, SettleAction, TopicDemand, WritePrecondition,
+    Claim, LeaseRef, LeasedJob, ListQuery, RunningLease, SettleAction, TopicDemand,
+    WritePrecondition,
 };
 
 use crate::conformance::values::{

@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{StoreCalls as _, Unclaim};
 use ringq::domain::{JobKey, Token, TopicName};
-use ringq::store::{Claim, Error, LeaseRef, StatsOptions, Unclaim};
+use ringq::store::{Claim, Error, LeaseRef, StatsOptions};
 
 use super::reference::Reference;
 use super::run::Run;

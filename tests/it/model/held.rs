@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::store_calls::{LeaseSettlement, TestJob};
 use ringq::domain::conflict::ExistingJob;
 use ringq::domain::engine::{CrashMove, Unacked};
 use ringq::domain::lifecycle::{AfterLease, AttemptContext, KeepsError, LeaseEnd, lease_end};
@@ -9,8 +10,7 @@ use ringq::domain::{
     Attempt, AttemptOutcome, Job, RetentionRule, ShardName, Spec, State, Time, Token, limit,
 };
 use ringq::store::{
-    LeaseRefusal, LeaseSettlement, LeasedJob, NewJob, RunningLease, SettleAction,
-    SettleCommandReply, StreamDemand,
+    LeaseRefusal, LeasedJob, RunningLease, SettleAction, SettleCommandReply, StreamDemand,
 };
 
 use super::table::Transition;
@@ -68,7 +68,7 @@ impl Ending<'_> {
 // === impl Held ===
 
 impl Held {
-    pub(super) fn new(new: &NewJob, now: Time, arrival: u64, shard: &ShardName) -> Held {
+    pub(super) fn new(new: &TestJob, now: Time, arrival: u64, shard: &ShardName) -> Held {
         let job = Job {
             key: new.key.clone(),
             spec: new.spec.clone(),

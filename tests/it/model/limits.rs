@@ -1,8 +1,9 @@
 //! Limits of waiting jobs in the reference: whether a job has room, and the jobs that leave to make some.
 
+use crate::store_calls::TestJob;
 use ringq::domain::conflict::ConflictAction;
 use ringq::domain::{JobId, JobKey, State, TopicName};
-use ringq::store::{LeavingJobs, NewJob};
+use ringq::store::LeavingJobs;
 
 use super::coverage::Seen;
 use super::held::Held;
@@ -20,7 +21,7 @@ impl Reference {
     /// the answer of the store counts, `found`.
     pub(super) fn lacks_room(
         &mut self,
-        new: &NewJob,
+        new: &TestJob,
         (held, fresh): (Option<&Held>, &Held),
         action: ConflictAction,
         found: bool,

@@ -4,16 +4,16 @@
 
 use std::collections::BTreeMap;
 
+use crate::store_calls::{LeaseExtension, LeaseSettlement, RedriveBatch, TestJob, Unclaim};
 use ringq::domain::engine::{
     self, Command, CommandReply, Decision, IdHistory, IdLookup, JobHistory, JobParts, Lease,
-    LeaseChange, PartChange, PayloadChange, Phase, Record, RecordChange,
+    LeaseChange, NewJob, PartChange, PayloadChange, Phase, Record, RecordChange,
 };
 use ringq::domain::{
     Job, JobId, JobKey, Payload, RetentionRule, ShardName, State, Time, TopicName, limit,
 };
 use ringq::store::{
-    Claim, ClaimResult, JobRequest, LeaseExtension, LeaseSettlement, LeasedJob, NewJob,
-    RedriveBatch, SettleAction, StreamDemand, TopicDemand, TopicLeases, Unclaim,
+    Claim, ClaimResult, JobRequest, LeasedJob, SettleAction, StreamDemand, TopicDemand, TopicLeases,
 };
 
 /// Counts of the ways of a store: fast paths, and exits from them.
@@ -71,7 +71,7 @@ impl Mirror {
         held.record.job(key.clone(), self.shard.clone(), now, held.bodies)
     }
 
-    pub(super) fn enqueue(&mut self, job: &NewJob, now: Time) {
+    pub(super) fn enqueue(&mut self, job: &TestJob, now: Time) {
         let found = self.jobs.get(&job.key).and_then(|held| held.record.state(now));
         let is_late = job.expire.is_some_and(|expire| expire.at(now) <= now);
         self.count(match found {
@@ -79,8 +79,8 @@ impl Mirror {
             None if is_late => "enqueue: expired when it came",
             None => "enqueue: free id",
         });
-        let (key, new) = job.clone().into_command();
-        self.apply(&key, &Command::Enqueue(Box::new(new)), now);
+        let NewJob { key, enqueue } = job.clone().new_job();
+        self.apply(&key, &Command::Enqueue(enqueue), now);
     }
 
     pub(super) fn settle(&mut self, settle: &LeaseSettlement, now: Time) {
@@ -120,9 +120,8 @@ impl Mirror {
             let target = command.target.clone();
             let is_taken = target.is_some_and(|topic| self.get(&at(topic, &key.id), now).is_some());
             if !is_taken {
-                let is_dry = command.dry_run;
                 let answer = self.apply(&key, &Command::Redrive(command), now);
-                done += u32::from(answer == CommandReply::Applied(true) && !is_dry);
+                done += u32::from(answer.is_applied());
             }
         }
     }
@@ -224,8 +223,8 @@ impl Mirror {
             let target = effects.moved_to.map_or(key.clone(), |topic| at(topic, &key.id));
             self.jobs.insert(target, held.changed(*record, parts));
         }
-        for (key, follow_up) in effects.follow_ups {
-            self.apply(&key, &Command::Enqueue(Box::new(follow_up)), now);
+        for NewJob { key, enqueue } in effects.follow_ups {
+            self.apply(&key, &Command::Enqueue(enqueue), now);
         }
         answer
     }

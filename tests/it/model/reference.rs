@@ -5,17 +5,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::store_calls::{
+    JobReschedule, LeaseExtension, LeaseSettlement, PurgeBatch, RedriveBatch, RedriveResult,
+    RescheduleResult, TestJob, Unclaim, WriteResult,
+};
 use ringq::domain::conflict::{self, ConflictAction, ExistingJob, RequestMatch};
 use ringq::domain::{
     AttemptOutcome, Durability, EnqueueOutcome, Job, JobKey, ShardName, State, Time, Token,
     TopicName,
 };
 use ringq::store::{
-    Claim, ClaimResult, Deleted, GroupSetting, JobReschedule, LeaseExtension, LeaseRef,
-    LeaseRefusal, LeaseSettlement, LeasedJob, NewJob, NotWrittenReason, PurgeBatch, RedriveBatch,
-    RedriveResult, RescheduleResult, RunningLease, SettleAction, SettleCommandReply,
-    ShardTopicStats, StreamDemand, TopicDemand, TopicInfo, TopicLeases, TopicRemainder, Unclaim,
-    WriteResult,
+    Claim, ClaimResult, Deleted, GroupSetting, LeaseRef, LeaseRefusal, LeasedJob, NotWrittenReason,
+    RunningLease, SettleAction, SettleCommandReply, ShardTopicStats, StreamDemand, TopicDemand,
+    TopicInfo, TopicLeases, TopicRemainder,
 };
 
 use super::coverage::Seen;
@@ -266,7 +268,7 @@ impl Reference {
 
 impl Reference {
     /// Writes a job. `is_full`: whether the store found no room for it.
-    pub(crate) fn enqueue(&mut self, new: &NewJob, is_full: bool) -> WriteResult {
+    pub(crate) fn enqueue(&mut self, new: &TestJob, is_full: bool) -> WriteResult {
         let now = self.now;
         self.arrivals += 1;
         let mut fresh = Held::new(new, now, self.arrivals, &self.shard);

@@ -3,14 +3,15 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
+use crate::store_calls::{JobDeletion, PurgeBatch, StoreCalls as _, TestJob};
 use ringq::domain::engine::Command;
 use ringq::domain::{
     GroupName, Job, JobKey, PolicyEffect, State, Time, Token, TopicName, TopicPattern, limit,
 };
 use ringq::store::{
-    Claim, Error, GroupsQuery, JobDeletion, JobRequest, JobSum, LeaseQueryResult, LeaseRef,
-    ListQuery, NewJob, NotWrittenReason, PolicyWrite, PurgeBatch, RequestResult, RoomQuery,
-    RunningLease, StatsOptions, all_or_worst_error,
+    Claim, Error, GroupsQuery, JobRequest, JobSum, LeaseQueryResult, LeaseRef, ListQuery,
+    NotWrittenReason, PolicyWrite, RequestResult, RoomQuery, RunningLease, StatsOptions,
+    all_or_worst_error,
 };
 
 use super::coverage::Seen;
@@ -153,7 +154,7 @@ impl Run {
     }
 
     /// Enqueues in both. The engine has no limits: it gets the jobs that had room.
-    async fn enqueue(&mut self, jobs: Vec<NewJob>) -> Result<(), Error> {
+    async fn enqueue(&mut self, jobs: Vec<TestJob>) -> Result<(), Error> {
         let got = self.store.store.enqueue(jobs.clone()).await?;
         let (now, mut expected) = (self.store.now(), Vec::new());
         for (job, got) in jobs.iter().zip(&got) {

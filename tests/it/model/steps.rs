@@ -4,6 +4,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use crate::store_calls::{
+    JobReschedule, LeaseExtension, LeaseSettlement, LostClaim, PurgeBatch, RedriveBatch, TestJob,
+    Unclaim,
+};
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
@@ -16,9 +20,8 @@ use ringq::domain::{
     When, limit,
 };
 use ringq::store::{
-    CarriedHistory, Claim, GroupSetting, JobReschedule, LeaseExtension, LeaseRef, LeaseSettlement,
-    LostClaim, NewJob, PolicyWrite, Purge, PurgeBatch, RedriveBatch, RunningLease, SettleAction,
-    StreamDemand, TopicDemand, Unclaim, WritePrecondition,
+    CarriedHistory, Claim, GroupSetting, LeaseRef, PolicyWrite, Purge, RunningLease, SettleAction,
+    StreamDemand, TopicDemand, WritePrecondition,
 };
 
 use super::reference::Reference;
@@ -40,7 +43,7 @@ const REMEMBERED: usize = 24;
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Clock(Time),
-    Enqueue(Vec<NewJob>),
+    Enqueue(Vec<TestJob>),
     Claim(Claim),
     Unclaim(Unclaim),
     Leases(Vec<LeaseRef>),
@@ -221,10 +224,10 @@ impl Dice {
 // === impl Dice: what is asked ===
 
 impl Dice {
-    fn job(&mut self, now: Time) -> NewJob {
+    fn job(&mut self, now: Time) -> TestJob {
         let key = self.key();
         let group = self.group(&key.topic);
-        NewJob {
+        TestJob {
             key,
             spec: Spec { group, ..self.spec() },
             due: self.when(now),
@@ -246,13 +249,13 @@ impl Dice {
     }
 
     /// Draws jobs of one topic with ordinary settings.
-    fn plain_jobs(&mut self) -> Vec<NewJob> {
+    fn plain_jobs(&mut self) -> Vec<TestJob> {
         let topic = self.topic();
         self.some(6, |dice| dice.plain_job(&topic))
     }
 
     /// Draws a job that is due at once, with ordinary settings.
-    fn plain_job(&mut self, topic: &TopicName) -> NewJob {
+    fn plain_job(&mut self, topic: &TopicName) -> TestJob {
         let tombstone = RetentionRule::Tombstone(Duration::from_secs(2));
         let record = RetentionRule::Record(Duration::from_secs(9));
         let keep = self.pick(&[
@@ -263,7 +266,7 @@ impl Dice {
             record,
         ]);
         let (payload, group) = (self.spec().payload, self.group(topic));
-        NewJob {
+        TestJob {
             key: JobKey { topic: topic.clone(), ..self.key() },
             spec: Spec { payload, group, ..Spec::default() },
             due: When::Now,
@@ -331,7 +334,7 @@ impl Dice {
     fn enqueue(
         &mut self,
         reference: &Reference,
-        jobs: impl FnOnce(&mut Dice) -> Vec<NewJob>,
+        jobs: impl FnOnce(&mut Dice) -> Vec<TestJob>,
     ) -> Step {
         let mut jobs = jobs(self);
         if self.rng.random_bool(0.75) {
@@ -347,7 +350,7 @@ impl Dice {
     }
 
     /// Gives jobs a limit: mostly the same for all of a topic, as a server does, or else each of them its own.
-    fn limit(&mut self, reference: &Reference, jobs: &mut [NewJob]) {
+    fn limit(&mut self, reference: &Reference, jobs: &mut [TestJob]) {
         let is_mixed = self.rng.random_bool(0.3);
         let mut limits = BTreeMap::new();
         for job in jobs {
@@ -375,15 +378,15 @@ impl Dice {
         Step::Evict(Eviction { topic, jobs: self.rng.random_range(1..5), max_waiting, other })
     }
 
-    fn jobs_on(&mut self, reference: &Reference, now: Time) -> Vec<NewJob> {
+    fn jobs_on(&mut self, reference: &Reference, now: Time) -> Vec<TestJob> {
         self.some(2, |dice| dice.job_on(reference, now))
     }
 
     /// Draws a job that repeats the last request of its id now and then.
-    fn job_on(&mut self, reference: &Reference, now: Time) -> NewJob {
+    fn job_on(&mut self, reference: &Reference, now: Time) -> TestJob {
         let job = self.job(now);
         let repeated = reference.request(&job.key).filter(|_| self.rng.random_bool(0.45));
-        NewJob { request_code: repeated.or(job.request_code), ..job }
+        TestJob { request_code: repeated.or(job.request_code), ..job }
     }
 
     fn policy(&mut self) -> OnConflict {
@@ -553,15 +556,14 @@ impl Dice {
 
     fn ack(&mut self, now: Time) -> SettleAction {
         let result = self.spec().payload;
-        let follow_ups =
-            self.maybe(0.2, |dice| dice.some(2, |dice| dice.follow_up(now).into_command()));
+        let follow_ups = self.maybe(0.2, |dice| dice.some(2, |dice| dice.follow_up(now).new_job()));
         SettleAction::Ack { result, follow_ups: follow_ups.unwrap_or_default() }
     }
 
-    fn follow_up(&mut self, now: Time) -> NewJob {
+    fn follow_up(&mut self, now: Time) -> TestJob {
         let mut job = self.job(now);
         job.key.id = JobId::from_uuid(&shard(), self.rng.random_range(0..MADE));
-        NewJob { on_conflict: OnConflict::Keep, ..job }
+        TestJob { on_conflict: OnConflict::Keep, ..job }
     }
 
     fn unacked(&mut self) -> SettleAction {
