@@ -25,6 +25,8 @@ pub mod config;
 #[cfg(feature = "server")]
 mod connections;
 #[cfg(feature = "server")]
+mod contract;
+#[cfg(feature = "server")]
 pub mod dispatch;
 #[cfg(feature = "server")]
 pub mod domain;

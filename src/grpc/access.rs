@@ -6,10 +6,10 @@ use http::Extensions;
 
 use crate::audit::AuditNote;
 use crate::auth::{Caller, Denial, Identity, IdentityMeter, RpcScope, StreamSlot, rule};
+use crate::contract::enums::ReadView;
 use crate::domain::{JobKey, Receipt, TopicName, TopicPattern};
 use crate::rpc::Rpc;
 
-use super::convert::enums::ReadView;
 use super::status::RpcError;
 
 /// Access of one call.

@@ -3,6 +3,13 @@
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
+use crate::contract::enums::{ReadView, to_durability};
+use crate::contract::explain::{self, to_reason};
+use crate::contract::number::to_int64;
+use crate::contract::shard::{self, to_shard};
+use crate::contract::time::to_timestamp;
+use crate::contract::worker::{self, subscribes_to, to_worker};
+use crate::contract::{job, list, redrive};
 use crate::dispatch::{Dispatcher, WorkerInfo};
 use crate::domain::explain::{ExplainFacts, GroupPause, Pause, reasons, unreachable_shard};
 use crate::domain::{GroupName, limit};
@@ -13,13 +20,6 @@ use crate::scheduler::{FoundJob, JobExplanation, Scheduler};
 
 use super::ServerFacts;
 use super::access::CallAccess;
-use super::convert::enums::{ReadView, to_durability};
-use super::convert::explain::{self, to_reason};
-use super::convert::number::to_int64;
-use super::convert::shard::{self, to_shard};
-use super::convert::time::to_timestamp;
-use super::convert::worker::{self, subscribes_to, to_worker};
-use super::convert::{job, list, redrive};
 use super::jobs_page::jobs_page;
 use super::layers::write_deadline;
 use super::status::RpcError;

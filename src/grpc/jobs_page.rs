@@ -2,12 +2,11 @@
 
 use prost::Message as _;
 
+use crate::contract::enums::ReadView;
+use crate::contract::job;
 use crate::domain::limit;
 use crate::pb;
 use crate::scheduler::{JobsPage, ListJobs, ListPosition, ListedJob, ShardError};
-
-use super::convert::enums::ReadView;
-use super::convert::job;
 
 /// Number of jobs in a piece with payloads: at most about 35 MiB in memory.
 const FULL_PIECE: usize = 16;
@@ -62,8 +61,8 @@ mod tests {
     use std::future::ready;
 
     use super::*;
+    use crate::contract::job::tests::job as any_job;
     use crate::domain::{Job, Payload, ShardName, State, Time, TopicName};
-    use crate::grpc::convert::job::tests::job as any_job;
     use crate::scheduler::ShardPosition;
     use crate::store::ListCursor;
 

@@ -1,4 +1,4 @@
-//! The public contract, `ringq.v1`, over gRPC. `convert` turns a request into values of [`crate::domain`] or refuses
+//! The public contract, `ringq.v1`, over gRPC. `contract` turns a request into values of [`crate::domain`] or refuses
 //! it; `queue_service`, `topic_service`, `admin_service` and `scaler_service` pass these to the scheduler or the dispatcher; the result
 //! is returned as a message or as a status with a stable reason (`status`). `layers` surrounds every call.
 //!
@@ -16,7 +16,6 @@
 mod access;
 mod admin_service;
 mod connection_age;
-mod convert;
 mod decoded_size;
 mod delivery_spans;
 mod health;
@@ -26,7 +25,6 @@ pub(crate) mod json;
 mod layers;
 mod pulled_jobs;
 mod queue_service;
-mod reason;
 mod scaler_service;
 mod serve;
 mod status;

@@ -10,6 +10,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use tonic::{Request, Response, Status};
 
 use crate::auth::{Authenticator, StreamSlot};
+use crate::contract::scaler::{self, ScalerSettings};
 use crate::dispatch::Dispatcher;
 use crate::keda::external_scaler_server::ExternalScaler;
 use crate::keda::{
@@ -19,7 +20,6 @@ use crate::rpc::Rpc;
 use crate::scheduler::Scheduler;
 
 use super::access::CallAccess;
-use super::convert::scaler::{self, ScalerSettings};
 use super::status::RpcError;
 
 /// Interval at which a stream reads whether there is work. Pods take seconds to start, so events of single jobs, which

@@ -9,12 +9,12 @@ use pin_project_lite::pin_project;
 use tonic::Status;
 
 use crate::auth::StreamSlot;
+use crate::contract::delivery::to_stream_response;
 use crate::dispatch::{JobDelivery, Outbox, StreamBatch};
 use crate::pb;
 use crate::scheduler::Scheduler;
 use crate::trace::{DeliverySpan, Tracer};
 
-use super::convert::delivery::to_stream_response;
 use super::delivery_spans::delivery_span;
 
 pin_project! {

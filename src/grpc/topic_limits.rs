@@ -1,10 +1,10 @@
 //! Limits of topics on the jobs that enter them.
 
+use crate::contract::reason::Reason;
+use crate::contract::{InvalidRequest, Violation};
 use crate::policies::{Policies, PolicyView};
 use crate::scheduler::{AckItem, Draft};
 
-use super::convert::{InvalidRequest, Violation};
-use super::reason::Reason;
 use super::status::RpcError;
 
 /// Checks a job against the limits of its topic.

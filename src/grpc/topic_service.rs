@@ -3,6 +3,12 @@
 use tonic::{Request, Response, Status};
 
 use crate::auth::{Authenticator, QuotaKind};
+use crate::contract::group::{GroupsPage, list_groups, to_group, to_groups_token};
+use crate::contract::list::TopicsPlace;
+use crate::contract::number::to_int64;
+use crate::contract::topic::{self, StreamCounts, to_topic, to_topic_stats, to_topic_summary};
+use crate::contract::topic_policy::{SettingField, TopicDeletion};
+use crate::contract::{list, purge, topic_policy};
 use crate::dispatch::Dispatcher;
 use crate::domain::{CrashTopic, TopicName, TopicPattern, TopicSettings};
 use crate::pb;
@@ -12,12 +18,6 @@ use crate::rpc::Rpc;
 use crate::scheduler::{GroupRows, Scheduler, TopicChange, TopicRow};
 
 use super::access::CallAccess;
-use super::convert::group::{GroupsPage, list_groups, to_group, to_groups_token};
-use super::convert::list::TopicsPlace;
-use super::convert::number::to_int64;
-use super::convert::topic::{self, StreamCounts, to_topic, to_topic_stats, to_topic_summary};
-use super::convert::topic_policy::{SettingField, TopicDeletion};
-use super::convert::{list, purge, topic_policy};
 use super::layers::write_deadline;
 use super::status::RpcError;
 

@@ -6,8 +6,8 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
 use crate::canonical_json;
+use crate::contract::reason::Reason;
 
-use super::super::reason::Reason;
 use super::super::status::RpcError;
 
 /// Error of a call. A few have their own status code of HTTP, which is more precise than the one that belongs to the

@@ -13,10 +13,10 @@ use tracing::span::EnteredSpan;
 
 use crate::audit::{AuditNote, AuditedCall};
 use crate::auth::Caller;
+use crate::contract::reason::{Reason, code_name};
 use crate::log_limiter::LogPermit;
 use crate::trace::{CallEnd, CallSpan, ScopeGuard};
 
-use super::super::reason::{Reason, code_name};
 use super::LayerState;
 use super::admission::CallAdmission;
 use super::method::RpcMethod;

@@ -6,6 +6,8 @@ use std::time::Duration;
 use tonic::Status;
 
 use crate::auth::{QuotaExceeded, QuotaKind, QuotaRetry};
+use crate::contract::enums::{to_durability, to_job_state};
+use crate::contract::{InvalidRequest, Violation};
 use crate::dispatch::StreamOpenError;
 use crate::domain::{JobId, JobKey, ShardName, TopicName, TopicPattern, limit};
 use crate::policies::PolicyChangeError;
@@ -14,8 +16,6 @@ use crate::scheduler::{
 };
 use crate::store::{self, NotWrittenReason};
 
-use super::super::convert::enums::{to_durability, to_job_state};
-use super::super::convert::{InvalidRequest, Violation};
 use super::{Reason, RpcError};
 
 /// Delay before a retry of a call that has waited too long: about the time that the queue needs to get shorter.

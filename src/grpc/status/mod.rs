@@ -11,12 +11,11 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation, QuotaViolation, StatusExt};
 
 use crate::auth::{Caller, Denial, QuotaExceeded, QuotaKind, QuotaRetry, Unauthenticated};
+use crate::contract::enums::to_job_state;
+use crate::contract::reason::Reason;
+use crate::contract::{InvalidRequest, Violation};
 use crate::domain::{JobKey, State, TopicName};
 use crate::pb;
-
-use super::convert::enums::to_job_state;
-use super::convert::{InvalidRequest, Violation};
-use super::reason::Reason;
 
 pub(super) use errors::safe_id;
 

@@ -22,19 +22,17 @@ const START_SECONDS_MAX: u64 = 3_600;
 
 /// Settings of a scaler.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::grpc) struct ScalerSettings {
+pub(crate) struct ScalerSettings {
     /// Topics whose jobs are added up.
-    pub(in crate::grpc) topics: Vec<TopicName>,
+    pub(crate) topics: Vec<TopicName>,
     /// Jobs for each worker.
     target: f64,
     /// Jobs that are due within this time are counted.
-    pub(in crate::grpc) due_within: Duration,
+    pub(crate) due_within: Duration,
 }
 
 /// Reads the settings of a ScaledObject.
-pub(in crate::grpc) fn settings(
-    scaled: Option<&ScaledObjectRef>,
-) -> Result<ScalerSettings, InvalidRequest> {
+pub(crate) fn settings(scaled: Option<&ScaledObjectRef>) -> Result<ScalerSettings, InvalidRequest> {
     let mut checks = Checks::default();
     let none = HashMap::new();
     let metadata = scaled.map_or(&none, |scaled| &scaled.scaler_metadata);
@@ -77,7 +75,7 @@ fn start_time(text: &str) -> Result<Duration, String> {
 }
 
 /// Builds the answer with the target of the only metric.
-pub(in crate::grpc) fn to_metric_spec(settings: &ScalerSettings) -> GetMetricSpecResponse {
+pub(crate) fn to_metric_spec(settings: &ScalerSettings) -> GetMetricSpecResponse {
     #[expect(clippy::cast_possible_truncation, reason = "a cast of a float saturates")]
     let target_size = settings.target.ceil() as i64;
     let spec = MetricSpec {
@@ -89,7 +87,7 @@ pub(in crate::grpc) fn to_metric_spec(settings: &ScalerSettings) -> GetMetricSpe
 }
 
 /// Builds the answer with the value of the only metric.
-pub(in crate::grpc) fn to_metric_value(jobs: u64) -> GetMetricsResponse {
+pub(crate) fn to_metric_value(jobs: u64) -> GetMetricsResponse {
     #[expect(
         clippy::cast_precision_loss,
         reason = "an autoscaler needs no exact count of 2^53 jobs"

@@ -7,7 +7,7 @@ use tonic::Code;
 
 /// Reason of a failure: the stable part of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::grpc) enum Reason {
+pub(crate) enum Reason {
     /// A field has a value that is not allowed.
     InvalidField,
     /// A limit on a size or a count is exceeded.
@@ -78,23 +78,23 @@ pub(in crate::grpc) enum Reason {
 
 impl Reason {
     /// Returns the name in the contract.
-    pub(in crate::grpc) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         self.row().0
     }
 
     /// Returns the code.
-    pub(in crate::grpc) fn code(self) -> Code {
+    pub(crate) fn code(self) -> Code {
         self.row().1
     }
 
     /// Returns the delay before a retry, where one can succeed: as long as the cause usually lasts.
-    pub(super) fn retry_delay(self) -> Option<Duration> {
+    pub(crate) fn retry_delay(self) -> Option<Duration> {
         self.row().2
     }
 
     /// Returns whether a failure with this reason names a shard that exists. With another reason the caller may have
     /// made up the name.
-    pub(in crate::grpc) fn is_shard_reason(name: &str) -> bool {
+    pub(crate) fn is_shard_reason(name: &str) -> bool {
         let reasons = [
             Reason::DurabilityUnsupported,
             Reason::LastActiveShard,
@@ -155,7 +155,7 @@ impl Reason {
 }
 
 /// Returns the name of a code as the protocol spells it.
-pub(in crate::grpc) fn code_name(code: Code) -> &'static str {
+pub(crate) fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
         Code::Cancelled => "CANCELLED",

@@ -7,7 +7,7 @@ use super::time::{ANY, DELAY, duration, timestamp};
 use super::{Checks, FieldPath};
 
 /// Due time in one of the two forms that several messages have.
-pub(in crate::grpc) enum Schedule {
+pub(crate) enum Schedule {
     /// Absolute time.
     DueTime(prost_types::Timestamp),
     /// Delay from now.
@@ -35,7 +35,7 @@ impl From<pb::reschedule_request::Schedule> for Schedule {
 }
 
 /// Reads the due time of a job, given in one of the two forms; at most [`limit::DELAY_MAX`] ahead of `now`.
-pub(in crate::grpc) fn due(
+pub(crate) fn due(
     checks: &mut Checks,
     parent: FieldPath<'_>,
     given: Option<Schedule>,
@@ -59,7 +59,7 @@ pub(in crate::grpc) fn due(
 
 /// Reads the expiration of a job, which must be after its due time. Two relative forms are compared with each other,
 /// others by the clock.
-pub(in crate::grpc) fn expiration(
+pub(crate) fn expiration(
     checks: &mut Checks,
     parent: FieldPath<'_>,
     given: Option<pb::job_spec::Expiration>,

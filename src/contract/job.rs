@@ -9,7 +9,7 @@ use super::time::{to_duration, to_timestamp};
 use super::{Checks, FieldPath, InvalidRequest, names, payload, retry};
 
 /// Reads a Get request: the job and the view.
-pub(in crate::grpc) fn get(request: &pb::GetRequest) -> Result<(JobKey, ReadView), InvalidRequest> {
+pub(crate) fn get(request: &pb::GetRequest) -> Result<(JobKey, ReadView), InvalidRequest> {
     let mut checks = Checks::default();
     let pb::GetRequest { topic, id, view } = request;
     let key = names::key(&mut checks, topic, id);
@@ -18,9 +18,7 @@ pub(in crate::grpc) fn get(request: &pb::GetRequest) -> Result<(JobKey, ReadView
 }
 
 /// Reads a Delete request: the job, and whether it may be missing.
-pub(in crate::grpc) fn delete(
-    request: &pb::DeleteRequest,
-) -> Result<(JobKey, bool), InvalidRequest> {
+pub(crate) fn delete(request: &pb::DeleteRequest) -> Result<(JobKey, bool), InvalidRequest> {
     let mut checks = Checks::default();
     let pb::DeleteRequest { topic, id, allow_missing } = request;
     let key = names::key(&mut checks, topic, id);
@@ -28,7 +26,7 @@ pub(in crate::grpc) fn delete(
 }
 
 /// Converts a job, with the parts that the view includes.
-pub(in crate::grpc) fn to_job(job: Job, view: ReadView) -> pb::Job {
+pub(crate) fn to_job(job: Job, view: ReadView) -> pb::Job {
     let full = view == ReadView::Full;
     let attempts = if full { job.attempts } else { Vec::new() };
     pb::Job {
@@ -102,7 +100,7 @@ fn to_attempt(attempt: Attempt) -> pb::Attempt {
 }
 
 #[cfg(test)]
-pub(in crate::grpc) mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
@@ -111,7 +109,7 @@ pub(in crate::grpc) mod tests {
     };
 
     /// Returns a dead job with a value in every field.
-    pub(in crate::grpc) fn job() -> Job {
+    pub(crate) fn job() -> Job {
         let data = |body: &'static [u8]| Payload { body: body.into(), ..Payload::default() };
         let attempt = Attempt {
             number: 2,

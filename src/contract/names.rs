@@ -5,25 +5,17 @@ use crate::domain::{GroupName, JobId, JobKey, TopicName, TopicPattern, limit};
 use super::{Checks, FieldPath};
 
 /// Reads the name of a topic.
-pub(in crate::grpc) fn topic(
-    checks: &mut Checks,
-    path: FieldPath<'_>,
-    name: &str,
-) -> Option<TopicName> {
+pub(crate) fn topic(checks: &mut Checks, path: FieldPath<'_>, name: &str) -> Option<TopicName> {
     checks.check(path, TopicName::try_new(name))
 }
 
 /// Reads the group of a job; empty: none.
-pub(in crate::grpc) fn group(
-    checks: &mut Checks,
-    path: FieldPath<'_>,
-    group: &str,
-) -> Option<GroupName> {
+pub(crate) fn group(checks: &mut Checks, path: FieldPath<'_>, group: &str) -> Option<GroupName> {
     if group.is_empty() { None } else { checks.check(path, GroupName::try_new(group)) }
 }
 
 /// Reads a topic by its name, or all topics by a prefix and a final `*`.
-pub(in crate::grpc) fn topic_pattern(
+pub(crate) fn topic_pattern(
     checks: &mut Checks,
     path: FieldPath<'_>,
     pattern: &str,
@@ -32,13 +24,13 @@ pub(in crate::grpc) fn topic_pattern(
 }
 
 /// Reads the id of a job that may exist, of any kind.
-pub(in crate::grpc) fn id(checks: &mut Checks, path: FieldPath<'_>, id: &str) -> Option<JobId> {
+pub(crate) fn id(checks: &mut Checks, path: FieldPath<'_>, id: &str) -> Option<JobId> {
     checks.check(path, JobId::try_new(id))
 }
 
 /// Reads the id under which a call writes a job: one of the client's choice, one that a server made, or one derived
 /// from the request id of this call.
-pub(in crate::grpc) fn new_id(
+pub(crate) fn new_id(
     checks: &mut Checks,
     path: FieldPath<'_>,
     id: &str,
@@ -57,7 +49,7 @@ pub(in crate::grpc) fn new_id(
 }
 
 /// Reads a request id, which is optional; its characters are those of an id.
-pub(in crate::grpc) fn request_id<'a>(
+pub(crate) fn request_id<'a>(
     checks: &mut Checks,
     path: FieldPath<'_>,
     request_id: &'a str,
@@ -74,7 +66,7 @@ pub(in crate::grpc) fn request_id<'a>(
 }
 
 /// Reads the job in the fields `topic` and `id`.
-pub(in crate::grpc) fn key(checks: &mut Checks, topic_name: &str, job_id: &str) -> Option<JobKey> {
+pub(crate) fn key(checks: &mut Checks, topic_name: &str, job_id: &str) -> Option<JobKey> {
     let topic = topic(checks, FieldPath::ROOT.field("topic"), topic_name);
     let id = id(checks, FieldPath::ROOT.field("id"), job_id);
     topic.zip(id).map(|(topic, id)| JobKey { topic, id })

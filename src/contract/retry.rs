@@ -14,7 +14,7 @@ const COUNT: &str = "must be 1 or more, -1 for no limit, or 0 to inherit";
 type RetryViolation = (InvalidRetry, Option<InvalidDuration>);
 
 /// Reads the retry policy of a job of `topic`, or of that topic. Numbers that are 0 inherit.
-pub(in crate::grpc) fn retry(
+pub(crate) fn retry(
     checks: &mut Checks,
     path: FieldPath<'_>,
     given: Option<pb::RetryPolicy>,
@@ -116,7 +116,7 @@ fn add_violation(
 }
 
 /// Converts the retry policy of a job; `None` if it sets nothing.
-pub(in crate::grpc) fn to_retry_policy(retry: RetryOverrides) -> Option<pb::RetryPolicy> {
+pub(crate) fn to_retry_policy(retry: RetryOverrides) -> Option<pb::RetryPolicy> {
     if retry == RetryOverrides::default() {
         return None;
     }

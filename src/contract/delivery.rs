@@ -11,7 +11,7 @@ use super::{enums, payload, time};
 
 /// Converts a batch to a message of a stream; `policy` returns the retry policy in force for the overrides of a
 /// job of a topic, `key` the key of the receipts of a shard.
-pub(in crate::grpc) fn to_stream_response(
+pub(crate) fn to_stream_response(
     batch: StreamBatch,
     policy: impl Fn(&TopicName, Option<&RetryOverrides>) -> RetryPolicy,
     key: impl Fn(&ShardName) -> Option<ReceiptKey>,
@@ -30,7 +30,7 @@ pub(in crate::grpc) fn to_stream_response(
 }
 
 /// Converts one job for its worker.
-pub(in crate::grpc) fn to_delivery(
+pub(crate) fn to_delivery(
     delivery: JobDelivery,
     policy: impl Fn(&TopicName, Option<&RetryOverrides>) -> RetryPolicy,
     key: impl Fn(&ShardName) -> Option<ReceiptKey>,

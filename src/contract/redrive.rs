@@ -11,7 +11,7 @@ use super::{Checks, FieldPath, InvalidRequest, enums, list, names};
 const RATE_MIN: f64 = 1.0 / 86_400.0;
 
 /// Reads a RedriveJobs request.
-pub(in crate::grpc) fn redrive_jobs(
+pub(crate) fn redrive_jobs(
     request: &pb::RedriveJobsRequest,
 ) -> Result<RedriveJobs, InvalidRequest> {
     let (mut checks, root) = (Checks::default(), FieldPath::ROOT);

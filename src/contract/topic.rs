@@ -16,7 +16,7 @@ use super::{Checks, FieldPath, InvalidRequest, names, topic_policy};
 
 /// Number of streams that subscribe to each topic, by the topics with which they were opened.
 #[derive(Default)]
-pub(in crate::grpc) struct StreamCounts {
+pub(crate) struct StreamCounts {
     /// Number of streams with names of topics only, per topic.
     exact: HashMap<TopicName, usize>,
     /// Subscriptions of the other streams.
@@ -27,7 +27,7 @@ pub(in crate::grpc) struct StreamCounts {
 
 impl StreamCounts {
     /// Counts the streams of these workers.
-    pub(in crate::grpc) fn of(workers: Vec<WorkerInfo>) -> StreamCounts {
+    pub(crate) fn of(workers: Vec<WorkerInfo>) -> StreamCounts {
         let mut streams = StreamCounts::default();
         for WorkerInfo { topics, .. } in workers {
             match distinct_names(&topics) {
@@ -57,15 +57,13 @@ fn distinct_names(topics: &[TopicPattern]) -> Option<HashSet<TopicName>> {
 }
 
 /// Reads a GetTopic request.
-pub(in crate::grpc) fn get_topic(
-    request: &pb::GetTopicRequest,
-) -> Result<TopicName, InvalidRequest> {
+pub(crate) fn get_topic(request: &pb::GetTopicRequest) -> Result<TopicName, InvalidRequest> {
     let pb::GetTopicRequest { name } = request;
     named(name)
 }
 
 /// Reads a GetTopicStats request.
-pub(in crate::grpc) fn get_topic_stats(
+pub(crate) fn get_topic_stats(
     request: &pb::GetTopicStatsRequest,
 ) -> Result<TopicName, InvalidRequest> {
     let pb::GetTopicStatsRequest { name } = request;
@@ -79,7 +77,7 @@ fn named(name: &str) -> Result<TopicName, InvalidRequest> {
 }
 
 /// Converts the statistics of a topic.
-pub(in crate::grpc) fn to_topic_stats(row: TopicRow, streams: &StreamCounts) -> pb::TopicStats {
+pub(crate) fn to_topic_stats(row: TopicRow, streams: &StreamCounts) -> pb::TopicStats {
     let (stats, rate) = (row.stats, |index: usize| row.rates.map(|rates| rates[index]));
     pb::TopicStats {
         scheduled: to_int64(stats.scheduled),
@@ -100,16 +98,12 @@ pub(in crate::grpc) fn to_topic_stats(row: TopicRow, streams: &StreamCounts) -> 
 }
 
 /// Converts a topic with the policies that are known at `now`.
-pub(in crate::grpc) fn to_topic(
-    topic: &store::TopicInfo,
-    policies: &PolicyView,
-    now: Time,
-) -> pb::Topic {
+pub(crate) fn to_topic(topic: &store::TopicInfo, policies: &PolicyView, now: Time) -> pb::Topic {
     topic_policy::to_topic(&topic.name, topic.create_time, policies, now)
 }
 
 /// Converts a row of a list of topics.
-pub(in crate::grpc) fn to_topic_summary(
+pub(crate) fn to_topic_summary(
     row: TopicRow,
     streams: &StreamCounts,
     policies: &PolicyView,

@@ -8,7 +8,7 @@ use crate::pb;
 use super::{Checks, FieldPath};
 
 /// Reads a payload, if there is one.
-pub(in crate::grpc) fn payload(
+pub(crate) fn payload(
     checks: &mut Checks,
     path: FieldPath<'_>,
     given: Option<pb::Payload>,
@@ -17,7 +17,7 @@ pub(in crate::grpc) fn payload(
 }
 
 /// Reads a checkpoint, if there is one.
-pub(in crate::grpc) fn checkpoint(
+pub(crate) fn checkpoint(
     checks: &mut Checks,
     path: FieldPath<'_>,
     given: Option<pb::Payload>,
@@ -46,7 +46,7 @@ fn bounded(
 }
 
 /// Converts a payload.
-pub(in crate::grpc) fn to_payload(payload: Payload) -> pb::Payload {
+pub(crate) fn to_payload(payload: Payload) -> pb::Payload {
     use pb::payload::Kind;
     let Payload { text, body, content_type } = payload;
     let kind = match text {

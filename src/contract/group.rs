@@ -11,19 +11,17 @@ use super::{Checks, FieldPath, InvalidRequest, names};
 
 /// Request for a page of groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::grpc) struct GroupsPage {
+pub(crate) struct GroupsPage {
     /// Topic of the groups.
-    pub(in crate::grpc) topic: TopicName,
+    pub(crate) topic: TopicName,
     /// Text of the last group of the page before; empty: the jobs without a group.
-    pub(in crate::grpc) after: Option<String>,
+    pub(crate) after: Option<String>,
     /// Maximum number of groups.
-    pub(in crate::grpc) limit: usize,
+    pub(crate) limit: usize,
 }
 
 /// Reads a ListGroups request.
-pub(in crate::grpc) fn list_groups(
-    request: &pb::ListGroupsRequest,
-) -> Result<GroupsPage, InvalidRequest> {
+pub(crate) fn list_groups(request: &pb::ListGroupsRequest) -> Result<GroupsPage, InvalidRequest> {
     let mut checks = Checks::default();
     let (default, max) = (limit::LIST_GROUPS_PAGE_DEFAULT, limit::LIST_GROUPS_PAGE_MAX);
     let pb::ListGroupsRequest { topic: name, page_size, page_token } = request;
@@ -37,7 +35,7 @@ pub(in crate::grpc) fn list_groups(
 }
 
 /// Returns the token of the page after the group `last`.
-pub(in crate::grpc) fn to_groups_token(topic: &TopicName, last: &ShardGroupStats) -> String {
+pub(crate) fn to_groups_token(topic: &TopicName, last: &ShardGroupStats) -> String {
     encode(query(topic.as_str()), GroupName::text(last.group.as_ref()).as_bytes())
 }
 
@@ -47,7 +45,7 @@ fn query(topic: &str) -> u64 {
 }
 
 /// Converts a row of a list of groups.
-pub(in crate::grpc) fn to_group(stats: ShardGroupStats) -> pb::GroupSummary {
+pub(crate) fn to_group(stats: ShardGroupStats) -> pb::GroupSummary {
     pb::GroupSummary {
         group: GroupName::text(stats.group.as_ref()).to_owned(),
         ready: to_int64(stats.ready),

@@ -7,9 +7,7 @@ use crate::scheduler::PurgeTopic;
 use super::{Checks, FieldPath, InvalidRequest, enums, names};
 
 /// Reads a PurgeTopic request.
-pub(in crate::grpc) fn purge_topic(
-    request: &pb::PurgeTopicRequest,
-) -> Result<PurgeTopic, InvalidRequest> {
+pub(crate) fn purge_topic(request: &pb::PurgeTopicRequest) -> Result<PurgeTopic, InvalidRequest> {
     let mut checks = Checks::default();
     let pb::PurgeTopicRequest { name, states, validate_only, group } = request;
     let topic = names::topic(&mut checks, FieldPath::ROOT.field("name"), name);

@@ -18,7 +18,7 @@ use super::{Checks, FieldPath, InvalidRequest, enums, text_for_people};
 
 /// Items of one call, separated from those whose receipt settles nothing.
 #[derive(Debug)]
-pub(in crate::grpc) struct SettleItems<I> {
+pub(crate) struct SettleItems<I> {
     /// Items for the scheduler.
     valid: Vec<I>,
     /// Jobs of forged receipts.
@@ -43,7 +43,7 @@ enum ReceiptCheck {
 }
 
 /// Reads an Ack request: jobs to complete.
-pub(in crate::grpc) fn ack(
+pub(crate) fn ack(
     request: pb::AckRequest,
     context: SpecContext<'_>,
     key_of: impl Fn(&ShardName) -> Option<ReceiptKey>,
@@ -85,7 +85,7 @@ fn check_id(checks: &mut Checks, path: FieldPath<'_>, follow_up: &Draft, own: Op
 }
 
 /// Reads a Nack request: jobs to fail, release or dead-letter.
-pub(in crate::grpc) fn nack(
+pub(crate) fn nack(
     request: pb::NackRequest,
     key_of: impl Fn(&ShardName) -> Option<ReceiptKey>,
 ) -> Result<SettleItems<NackItem>, InvalidRequest> {
@@ -107,7 +107,7 @@ pub(in crate::grpc) fn nack(
 }
 
 /// Reads an Extend request: leases to extend.
-pub(in crate::grpc) fn extend(
+pub(crate) fn extend(
     request: pb::ExtendRequest,
     key_of: impl Fn(&ShardName) -> Option<ReceiptKey>,
 ) -> Result<SettleItems<ExtendItem>, InvalidRequest> {
@@ -174,21 +174,21 @@ fn follow_ups(
 
 /// Receipts of a call, for the report of its failures.
 #[derive(Debug)]
-pub(in crate::grpc) struct ItemReceipts(Vec<(String, ReceiptCheck)>);
+pub(crate) struct ItemReceipts(Vec<(String, ReceiptCheck)>);
 
 impl<I> SettleItems<I> {
     /// Returns the jobs of forged receipts.
-    pub(in crate::grpc) fn forged(&self) -> &[JobKey] {
+    pub(crate) fn forged(&self) -> &[JobKey] {
         &self.forged
     }
 
     /// Returns the items with a genuine receipt.
-    pub(in crate::grpc) fn valid(&self) -> &[I] {
+    pub(crate) fn valid(&self) -> &[I] {
         &self.valid
     }
 
     /// Splits into the items for the scheduler, which are those that `is_allowed`, and the receipts for the answer.
-    pub(in crate::grpc) fn split(self, is_allowed: impl Fn(&I) -> bool) -> (Vec<I>, ItemReceipts) {
+    pub(crate) fn split(self, is_allowed: impl Fn(&I) -> bool) -> (Vec<I>, ItemReceipts) {
         let SettleItems { valid, forged: _, mut receipts } = self;
         let genuine = receipts.iter_mut().filter(|(_, check)| *check == ReceiptCheck::Passed);
         let mut allowed = Vec::with_capacity(valid.len());
@@ -205,7 +205,7 @@ impl<I> SettleItems<I> {
 
 impl ItemReceipts {
     /// Returns the failures among `results`, which belong to the valid items in their order.
-    pub(in crate::grpc) fn failures(self, results: Vec<SettleResult>) -> Vec<pb::SettleFailure> {
+    pub(crate) fn failures(self, results: Vec<SettleResult>) -> Vec<pb::SettleFailure> {
         let mut results = results.into_iter();
         let mut failures = Vec::new();
         let mut next = |check| if check == ReceiptCheck::Passed { results.next() } else { None };

@@ -14,7 +14,7 @@ use super::time::{self, ANY, DELAY, LEASE, POSITIVE};
 use super::{Checks, FieldPath, InvalidRequest, names};
 
 /// Reads a Stream request: the options, and the settings in effect for its worker.
-pub(in crate::grpc) fn stream(
+pub(crate) fn stream(
     request: pb::StreamRequest,
     caller: Caller,
 ) -> Result<(StreamOptions, pb::StreamInfo), InvalidRequest> {
@@ -79,7 +79,7 @@ pub(in crate::grpc) fn stream(
 }
 
 /// Reads a Pull request; `left` is the time until the deadline of its call, if it has one.
-pub(in crate::grpc) fn pull(
+pub(crate) fn pull(
     request: pb::PullRequest,
     caller: Caller,
     left: Option<Duration>,

@@ -1,5 +1,6 @@
-//! Conversion between messages of the contract and values of [`crate::domain`]. Every mistake of a client is refused
-//! here, with the path of the field and the accepted values; code behind this module has nothing to check again.
+//! The public contract: conversion between its messages and values of [`crate::domain`], and every rule about input.
+//! Every mistake of a client is refused here, with the path of the field and the accepted values; code behind this
+//! module has nothing to check again.
 //!
 //! A conversion records every violation of its message in [`Checks`] and goes on, so that a client receives all of
 //! them at once. It destructures the message: after a new field is added, it does not compile until the field is read
@@ -13,44 +14,45 @@
 //! - A part of an answer is made by a function with `to_` before the contract's name of it: `to_job`, `to_job_state`,
 //!   `to_int64`. It cannot fail: a value beyond the range of the contract becomes its maximum.
 
-pub(super) mod delivery;
-pub(super) mod enqueue;
-pub(super) mod enums;
-pub(super) mod explain;
-pub(super) mod group;
-pub(super) mod job;
-pub(super) mod list;
-pub(super) mod metadata;
-pub(super) mod names;
-pub(super) mod number;
-pub(super) mod payload;
-pub(super) mod purge;
-pub(super) mod redrive;
-pub(super) mod reschedule;
-pub(super) mod retry;
-pub(super) mod scaler;
-pub(super) mod schedule;
-pub(super) mod settle;
-pub(super) mod shard;
-pub(super) mod spec;
-pub(super) mod stream;
-pub(super) mod time;
-pub(super) mod topic;
-pub(super) mod topic_policy;
-pub(super) mod worker;
+pub(crate) mod delivery;
+pub(crate) mod enqueue;
+pub(crate) mod enums;
+pub(crate) mod explain;
+pub(crate) mod group;
+pub(crate) mod job;
+pub(crate) mod list;
+pub(crate) mod metadata;
+pub(crate) mod names;
+pub(crate) mod number;
+pub(crate) mod payload;
+pub(crate) mod purge;
+pub(crate) mod reason;
+pub(crate) mod redrive;
+pub(crate) mod reschedule;
+pub(crate) mod retry;
+pub(crate) mod scaler;
+pub(crate) mod schedule;
+pub(crate) mod settle;
+pub(crate) mod shard;
+pub(crate) mod spec;
+pub(crate) mod stream;
+pub(crate) mod time;
+pub(crate) mod topic;
+pub(crate) mod topic_policy;
+pub(crate) mod worker;
 
 use std::fmt;
 
 use crate::domain::limit;
 
-use super::reason::Reason;
+use reason::Reason;
 
 /// Number of characters of a key in a path, at most: a client may send any key.
 const KEY_CHARS_MAX: usize = limit::TOPIC_BYTES_MAX;
 
 /// Path of a field in a request. It lives on the stack and costs nothing until it is written into a violation.
 #[derive(Clone, Copy)]
-pub(super) struct FieldPath<'a> {
+pub(crate) struct FieldPath<'a> {
     parent: Option<&'a FieldPath<'a>>,
     name: &'static str,
     index: Option<usize>,
@@ -60,24 +62,24 @@ pub(super) struct FieldPath<'a> {
 
 /// Violation in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Violation {
+pub(crate) struct Violation {
     /// Path of the field: `job.retry.delays[2]`.
-    pub(super) field: String,
+    pub(crate) field: String,
     /// Reason of the error.
-    pub(super) reason: Reason,
+    pub(crate) reason: Reason,
     /// Accepted values.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// Feature that this server lacks, if that is the violation.
-    pub(super) feature: Option<&'static str>,
+    pub(crate) feature: Option<&'static str>,
 }
 
 /// Refused request, with all of its violations.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct InvalidRequest(pub(super) Vec<Violation>);
+pub(crate) struct InvalidRequest(pub(super) Vec<Violation>);
 
 /// Collects the violations of one message.
 #[derive(Debug, Default)]
-pub(super) struct Checks {
+pub(crate) struct Checks {
     found: Vec<Violation>,
 }
 
@@ -86,7 +88,7 @@ const CUT_MARK: &str = "…";
 
 /// Returns a text for people, which is cut at a character and marked where it has more than `max` bytes: it is not worth
 /// the failure of the call.
-pub(super) fn text_for_people(mut text: String, max: usize) -> String {
+pub(crate) fn text_for_people(mut text: String, max: usize) -> String {
     if text.len() > max {
         let ends = (0..=max.saturating_sub(CUT_MARK.len())).rev();
         let end = ends.into_iter().find(|&end| text.is_char_boundary(end));
@@ -100,21 +102,21 @@ pub(super) fn text_for_people(mut text: String, max: usize) -> String {
 
 impl<'a> FieldPath<'a> {
     /// Path of the message itself.
-    pub(super) const ROOT: FieldPath<'static> =
+    pub(crate) const ROOT: FieldPath<'static> =
         FieldPath { parent: None, name: "", index: None, key: None };
 
     /// Returns the path of a field of the message at this path.
-    pub(super) fn field(&'a self, name: &'static str) -> FieldPath<'a> {
+    pub(crate) fn field(&'a self, name: &'static str) -> FieldPath<'a> {
         FieldPath { parent: Some(self), name, index: None, key: None }
     }
 
     /// Returns the path of an item of a repeated field of the message at this path.
-    pub(super) fn item(&'a self, name: &'static str, index: usize) -> FieldPath<'a> {
+    pub(crate) fn item(&'a self, name: &'static str, index: usize) -> FieldPath<'a> {
         FieldPath { parent: Some(self), name, index: Some(index), key: None }
     }
 
     /// Returns the path of an entry of a map of the message at this path.
-    pub(super) fn entry(&'a self, name: &'static str, key: &'a str) -> FieldPath<'a> {
+    pub(crate) fn entry(&'a self, name: &'static str, key: &'a str) -> FieldPath<'a> {
         FieldPath { parent: Some(self), name, index: None, key: Some(key) }
     }
 }
@@ -137,23 +139,23 @@ impl fmt::Display for FieldPath<'_> {
 
 impl Checks {
     /// Refuses a value that is not allowed at all.
-    pub(super) fn invalid(&mut self, path: FieldPath<'_>, text: impl Into<String>) {
+    pub(crate) fn invalid(&mut self, path: FieldPath<'_>, text: impl Into<String>) {
         self.refuse(path, Reason::InvalidField, text.into(), None);
     }
 
     /// Refuses a value that is over a limit.
-    pub(super) fn too_large(&mut self, path: FieldPath<'_>, text: impl Into<String>) {
+    pub(crate) fn too_large(&mut self, path: FieldPath<'_>, text: impl Into<String>) {
         self.refuse(path, Reason::TooLarge, text.into(), None);
     }
 
     /// Refuses a field whose feature this server does not have.
-    pub(super) fn unsupported(&mut self, path: FieldPath<'_>, feature: &'static str) {
+    pub(crate) fn unsupported(&mut self, path: FieldPath<'_>, feature: &'static str) {
         let text = format!("needs the feature {feature}, which this server does not have");
         self.refuse(path, Reason::FeatureUnsupported, text, Some(feature));
     }
 
     /// Returns the parsed value, or records why it was refused.
-    pub(super) fn check<T, E: fmt::Display>(
+    pub(crate) fn check<T, E: fmt::Display>(
         &mut self,
         path: FieldPath<'_>,
         parsed: Result<T, E>,
@@ -162,21 +164,21 @@ impl Checks {
     }
 
     /// Refuses `bytes` over `max`.
-    pub(super) fn at_most_bytes(&mut self, path: FieldPath<'_>, bytes: usize, max: usize) {
+    pub(crate) fn at_most_bytes(&mut self, path: FieldPath<'_>, bytes: usize, max: usize) {
         if bytes > max {
             self.too_large(path, format!("must have at most {max} bytes, not {bytes}"));
         }
     }
 
     /// Refuses a list that is longer than `max`.
-    pub(super) fn at_most_items(&mut self, path: FieldPath<'_>, items: usize, max: usize) {
+    pub(crate) fn at_most_items(&mut self, path: FieldPath<'_>, items: usize, max: usize) {
         if items > max {
             self.too_large(path, format!("must have at most {max} items, not {items}"));
         }
     }
 
     /// Refuses a list that is empty or longer than `max`.
-    pub(super) fn between_one_and(&mut self, path: FieldPath<'_>, items: usize, max: usize) {
+    pub(crate) fn between_one_and(&mut self, path: FieldPath<'_>, items: usize, max: usize) {
         if items == 0 {
             self.invalid(path, format!("must have 1 to {max} items"));
         }
@@ -184,7 +186,7 @@ impl Checks {
     }
 
     /// Returns the converted value, unless anything was refused.
-    pub(super) fn finish<T>(self, value: Option<T>) -> Result<T, InvalidRequest> {
+    pub(crate) fn finish<T>(self, value: Option<T>) -> Result<T, InvalidRequest> {
         match value {
             Some(value) if self.found.is_empty() => Ok(value),
             _ => Err(InvalidRequest(self.found)),
@@ -203,19 +205,17 @@ impl Checks {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Returns fields and reasons of a refusal, in order.
-    pub(in crate::grpc) fn refused<T>(
-        result: Result<T, InvalidRequest>,
-    ) -> Vec<(String, &'static str)> {
+    pub(crate) fn refused<T>(result: Result<T, InvalidRequest>) -> Vec<(String, &'static str)> {
         let violations = result.err().map_or(Vec::new(), |invalid| invalid.0);
         violations.into_iter().map(|v| (v.field, v.reason.name())).collect()
     }
 
     /// Returns fields and reasons of a conversion that takes its checks as an argument.
-    pub(in crate::grpc) fn noted(convert: impl FnOnce(&mut Checks)) -> Vec<(String, &'static str)> {
+    pub(crate) fn noted(convert: impl FnOnce(&mut Checks)) -> Vec<(String, &'static str)> {
         let mut checks = Checks::default();
         convert(&mut checks);
         refused(checks.finish(Some(())))

@@ -9,9 +9,7 @@ use super::time::to_timestamp;
 use super::{Checks, InvalidRequest, names};
 
 /// Reads an ExplainJob request.
-pub(in crate::grpc) fn explain_job(
-    request: &pb::ExplainJobRequest,
-) -> Result<JobKey, InvalidRequest> {
+pub(crate) fn explain_job(request: &pb::ExplainJobRequest) -> Result<JobKey, InvalidRequest> {
     let mut checks = Checks::default();
     let pb::ExplainJobRequest { topic, id } = request;
     let key = names::key(&mut checks, topic, id);
@@ -20,7 +18,7 @@ pub(in crate::grpc) fn explain_job(
 
 /// Sums up the streams that ask for a topic. `shows_all`: the caller may see all their topics, else it does not learn
 /// how many jobs they hold. `draining`: the server opens no more streams.
-pub(in crate::grpc) fn stream_facts(
+pub(crate) fn stream_facts(
     streams: &[TopicStream],
     shows_all: bool,
     draining: bool,
@@ -42,7 +40,7 @@ pub(in crate::grpc) fn stream_facts(
 }
 
 /// Converts a reason.
-pub(in crate::grpc) fn to_reason(reason: ExplainReason) -> pb::Reason {
+pub(crate) fn to_reason(reason: ExplainReason) -> pb::Reason {
     pb::Reason {
         code: reason.code.name().to_owned(),
         message: reason.message,
@@ -52,7 +50,7 @@ pub(in crate::grpc) fn to_reason(reason: ExplainReason) -> pb::Reason {
 }
 
 /// Returns a job of which only topic and id are known.
-pub(in crate::grpc) fn unknown_job(key: &JobKey) -> pb::Job {
+pub(crate) fn unknown_job(key: &JobKey) -> pb::Job {
     let (topic, id) = (key.topic.as_str().to_owned(), key.id.as_str().to_owned());
     pb::Job {
         spec: Some(pb::JobSpec { topic, id, ..pb::JobSpec::default() }),

@@ -7,17 +7,17 @@ use super::{Checks, FieldPath, InvalidRequest, names, schedule, spec};
 
 /// Parameters of a reschedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::grpc) struct RescheduleCall {
+pub(crate) struct RescheduleCall {
     /// Job to move.
-    pub(in crate::grpc) key: JobKey,
+    pub(crate) key: JobKey,
     /// New due time; absent keeps the due time.
-    pub(in crate::grpc) due: Option<When>,
+    pub(crate) due: Option<When>,
     /// New priority; absent keeps the priority.
-    pub(in crate::grpc) priority: Option<u8>,
+    pub(crate) priority: Option<u8>,
 }
 
 /// Reads a Reschedule request.
-pub(in crate::grpc) fn reschedule(
+pub(crate) fn reschedule(
     request: pb::RescheduleRequest,
     now: Time,
 ) -> Result<RescheduleCall, InvalidRequest> {

@@ -12,26 +12,26 @@ use super::{Checks, FieldPath, names, payload, retry, schedule};
 
 /// Context in which a spec is read.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::grpc) struct SpecContext<'a> {
+pub(crate) struct SpecContext<'a> {
     /// Time of the server's clock.
-    pub(in crate::grpc) now: Time,
+    pub(crate) now: Time,
     /// Trace context of the call, for jobs that have none of their own.
-    pub(in crate::grpc) trace: Option<TraceHeaders<'a>>,
+    pub(crate) trace: Option<TraceHeaders<'a>>,
 }
 
 /// Terms of an enqueue: the parameters of the call beside the spec.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::grpc) struct EnqueueTerms<'a> {
+pub(crate) struct EnqueueTerms<'a> {
     /// Conflict policy for an id that is taken.
-    pub(in crate::grpc) on_conflict: OnConflict,
+    pub(crate) on_conflict: OnConflict,
     /// Request id of the call.
-    pub(in crate::grpc) request_id: Option<&'a str>,
+    pub(crate) request_id: Option<&'a str>,
     /// Index of the job in its batch.
-    pub(in crate::grpc) index: Option<usize>,
+    pub(crate) index: Option<usize>,
 }
 
 /// Reads a spec as a draft for the scheduler; `None` when a part of it was refused.
-pub(in crate::grpc) fn draft(
+pub(crate) fn draft(
     checks: &mut Checks,
     path: FieldPath<'_>,
     spec: pb::JobSpec,
@@ -100,11 +100,7 @@ fn id(
 }
 
 /// Reads a priority, if there is one.
-pub(in crate::grpc) fn priority(
-    checks: &mut Checks,
-    path: FieldPath<'_>,
-    given: Option<i32>,
-) -> Option<u8> {
+pub(crate) fn priority(checks: &mut Checks, path: FieldPath<'_>, given: Option<i32>) -> Option<u8> {
     let given = given?;
     let priority = u8::try_from(given).ok().filter(|&p| p <= limit::PRIORITY_MAX);
     if priority.is_none() {

@@ -14,18 +14,18 @@ use super::{Checks, FieldPath, InvalidRequest, names};
 
 /// Request for a page of topics.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::grpc) struct TopicsPage {
+pub(crate) struct TopicsPage {
     /// Prefix of the topic names.
-    pub(in crate::grpc) prefix: String,
+    pub(crate) prefix: String,
     /// Place where the page before ended; `None`: there was none.
-    pub(in crate::grpc) place: Option<TopicsPlace>,
+    pub(crate) place: Option<TopicsPlace>,
     /// Maximum number of topics.
-    pub(in crate::grpc) limit: usize,
+    pub(crate) limit: usize,
 }
 
 /// Place in the order of all topics.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::grpc) enum TopicsPlace {
+pub(crate) enum TopicsPlace {
     /// Behind this topic.
     After(TopicName),
     /// Before the topics that this pattern of the caller's rights begins with.
@@ -36,7 +36,7 @@ pub(in crate::grpc) enum TopicsPlace {
 const BEFORE: u8 = b'<';
 
 /// Reads a ListJobs request: the page and the view.
-pub(in crate::grpc) fn list_jobs(
+pub(crate) fn list_jobs(
     request: &pb::ListJobsRequest,
 ) -> Result<(ListJobs, ReadView), InvalidRequest> {
     let (mut checks, root) = (Checks::default(), FieldPath::ROOT);
@@ -57,7 +57,7 @@ pub(in crate::grpc) fn list_jobs(
 }
 
 /// Returns the token of the page that begins at `places`: per shard its name and its position.
-pub(in crate::grpc) fn to_jobs_token(query: u64, places: &ListPosition) -> String {
+pub(crate) fn to_jobs_token(query: u64, places: &ListPosition) -> String {
     let mut bytes = Vec::new();
     for (shard, place) in &places.0 {
         let cursor = match place {
@@ -78,15 +78,13 @@ pub(in crate::grpc) fn to_jobs_token(query: u64, places: &ListPosition) -> Strin
 }
 
 /// Returns the hash of the fields that must not change from page to page of jobs.
-pub(in crate::grpc) fn jobs_query(request: &pb::ListJobsRequest) -> u64 {
+pub(crate) fn jobs_query(request: &pb::ListJobsRequest) -> u64 {
     let query = pb::ListJobsRequest { page_size: 0, page_token: String::new(), ..request.clone() };
     hash("jobs", &query)
 }
 
 /// Reads a ListTopics request.
-pub(in crate::grpc) fn list_topics(
-    request: &pb::ListTopicsRequest,
-) -> Result<TopicsPage, InvalidRequest> {
+pub(crate) fn list_topics(request: &pb::ListTopicsRequest) -> Result<TopicsPage, InvalidRequest> {
     let mut checks = Checks::default();
     let (default, max) = (limit::LIST_TOPICS_PAGE_DEFAULT, limit::LIST_TOPICS_PAGE_MAX);
     let pb::ListTopicsRequest { prefix, page_size, page_token } = request;
@@ -104,7 +102,7 @@ pub(in crate::grpc) fn list_topics(
 }
 
 /// Returns the token of the page that begins at this place.
-pub(in crate::grpc) fn to_topics_token(prefix: &str, place: &TopicsPlace) -> String {
+pub(crate) fn to_topics_token(prefix: &str, place: &TopicsPlace) -> String {
     let place = match place {
         TopicsPlace::After(topic) => topic.as_str().as_bytes().to_vec(),
         TopicsPlace::Before(text) => [&[BEFORE], text.as_bytes()].concat(),
@@ -116,7 +114,7 @@ pub(in crate::grpc) fn to_topics_token(prefix: &str, place: &TopicsPlace) -> Str
 
 impl TopicsPlace {
     /// Returns whether no topic of this pattern follows.
-    pub(in crate::grpc) fn is_behind(&self, pattern: &TopicPattern) -> bool {
+    pub(crate) fn is_behind(&self, pattern: &TopicPattern) -> bool {
         match (self, pattern) {
             (TopicsPlace::After(topic), TopicPattern::Exact(name)) => name <= topic,
             (TopicsPlace::After(topic), TopicPattern::Prefix(prefix)) => {
@@ -127,7 +125,7 @@ impl TopicsPlace {
     }
 
     /// Returns the topic behind which those with this prefix are read; `None`: all are.
-    pub(in crate::grpc) fn after(&self, prefix: &str) -> Option<&TopicName> {
+    pub(crate) fn after(&self, prefix: &str) -> Option<&TopicName> {
         match self {
             TopicsPlace::After(topic) => {
                 Some(topic).filter(|topic| topic.as_str().starts_with(prefix))
@@ -138,7 +136,7 @@ impl TopicsPlace {
 }
 
 /// Refuses a filter expression: this server cannot evaluate any.
-pub(in crate::grpc) fn no_filter(checks: &mut Checks, filter: &str) {
+pub(crate) fn no_filter(checks: &mut Checks, filter: &str) {
     if !filter.is_empty() {
         checks.unsupported(FieldPath::ROOT.field("filter"), "filters");
     }

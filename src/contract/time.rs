@@ -7,16 +7,16 @@ use crate::domain::{Time, limit};
 use super::{Checks, FieldPath};
 
 /// Range of durations, with its text for people.
-pub(in crate::grpc) struct DurationRange {
+pub(crate) struct DurationRange {
     min: Duration,
     max: Duration,
     /// Accepted values.
-    pub(in crate::grpc) text: &'static str,
+    pub(crate) text: &'static str,
 }
 
 /// Violation in a duration of the contract, whatever the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::grpc) enum InvalidDuration {
+pub(crate) enum InvalidDuration {
     /// The duration is negative.
     Negative,
     /// The duration breaks the rules of its own message.
@@ -24,37 +24,37 @@ pub(in crate::grpc) enum InvalidDuration {
 }
 
 /// Range of a lease.
-pub(in crate::grpc) const LEASE: DurationRange =
+pub(crate) const LEASE: DurationRange =
     DurationRange { min: limit::LEASE_MIN, max: limit::LEASE_MAX, text: "must be 1s to 24h" };
 /// Range of a delay.
-pub(in crate::grpc) const DELAY: DurationRange =
+pub(crate) const DELAY: DurationRange =
     DurationRange { min: Duration::ZERO, max: limit::DELAY_MAX, text: "must be 0s to 10 years" };
 /// Range of a duration that has no meaning when it is zero.
-pub(in crate::grpc) const POSITIVE: DurationRange = DurationRange {
+pub(crate) const POSITIVE: DurationRange = DurationRange {
     min: Duration::from_nanos(1),
     max: limit::DELAY_MAX,
     text: "must be more than 0s and at most 10 years",
 };
 /// Range of a retention.
-pub(in crate::grpc) const RETENTION: DurationRange = DurationRange {
+pub(crate) const RETENTION: DurationRange = DurationRange {
     min: Duration::ZERO,
     max: limit::RETENTION_MAX,
     text: "must be 0s to 366 days",
 };
 /// Range of the waiting time that one level of priority is worth.
-pub(in crate::grpc) const AGEING: DurationRange = DurationRange {
+pub(crate) const AGEING: DurationRange = DurationRange {
     min: Duration::ZERO,
     max: limit::PRIORITY_AGEING_MAX,
     text: "must be 0s to 24h",
 };
 /// Range of the time in which a job that is put back must start.
-pub(in crate::grpc) const TTL: DurationRange = DurationRange {
+pub(crate) const TTL: DurationRange = DurationRange {
     min: Duration::from_nanos(1),
     max: limit::DELAY_MAX,
     text: "must be more than 0s and at most 10 years",
 };
 /// Range of any duration that is not negative.
-pub(in crate::grpc) const ANY: DurationRange =
+pub(crate) const ANY: DurationRange =
     DurationRange { min: Duration::ZERO, max: Duration::MAX, text: "must not be negative" };
 
 /// Last second of a `google.protobuf.Timestamp`, 9999-12-31T23:59:59Z.
@@ -64,13 +64,13 @@ const TIMESTAMP_SECONDS_MIN: i64 = -62_135_596_800;
 /// Maximum of a `google.protobuf.Duration` in seconds, about 10,000 years.
 const DURATION_SECONDS_MAX: u64 = 315_576_000_000;
 /// Error text of an [`InvalidDuration::Malformed`].
-pub(in crate::grpc) const MALFORMED: &str =
+pub(crate) const MALFORMED: &str =
     "is no duration: nanos must be 0 to 999999999 and seconds in range";
 /// Nanoseconds in a second.
 const NANOS: u32 = 1_000_000_000;
 
 /// Reads a duration within `range`, if there is one.
-pub(in crate::grpc) fn duration(
+pub(crate) fn duration(
     checks: &mut Checks,
     path: FieldPath<'_>,
     given: Option<&prost_types::Duration>,
@@ -86,9 +86,7 @@ pub(in crate::grpc) fn duration(
 }
 
 /// Reads a duration of any length.
-pub(in crate::grpc) fn plain_duration(
-    given: &prost_types::Duration,
-) -> Result<Duration, InvalidDuration> {
+pub(crate) fn plain_duration(given: &prost_types::Duration) -> Result<Duration, InvalidDuration> {
     if given.seconds < 0 || given.nanos < 0 {
         return Err(InvalidDuration::Negative);
     }
@@ -100,7 +98,7 @@ pub(in crate::grpc) fn plain_duration(
 }
 
 /// Reads a point in time, rounded up to a microsecond so that nothing comes early.
-pub(in crate::grpc) fn timestamp(
+pub(crate) fn timestamp(
     checks: &mut Checks,
     path: FieldPath<'_>,
     given: &prost_types::Timestamp,
@@ -118,13 +116,13 @@ pub(in crate::grpc) fn timestamp(
 }
 
 /// Converts a point in time.
-pub(in crate::grpc) fn to_timestamp(time: Time) -> prost_types::Timestamp {
+pub(crate) fn to_timestamp(time: Time) -> prost_types::Timestamp {
     let micros = i32::try_from(time.0.rem_euclid(1_000_000)).unwrap_or(0);
     prost_types::Timestamp { seconds: time.0.div_euclid(1_000_000), nanos: micros * 1_000 }
 }
 
 /// Converts a duration.
-pub(in crate::grpc) fn to_duration(duration: Duration) -> prost_types::Duration {
+pub(crate) fn to_duration(duration: Duration) -> prost_types::Duration {
     let seconds = duration.as_secs().min(DURATION_SECONDS_MAX);
     prost_types::Duration {
         seconds: i64::try_from(seconds).unwrap_or(i64::MAX),

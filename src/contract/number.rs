@@ -3,17 +3,17 @@
 use super::{Checks, FieldPath};
 
 /// Converts a count.
-pub(in crate::grpc) fn to_int32(count: impl TryInto<i32>) -> i32 {
+pub(crate) fn to_int32(count: impl TryInto<i32>) -> i32 {
     count.try_into().unwrap_or(i32::MAX)
 }
 
 /// Converts a count that may be large.
-pub(in crate::grpc) fn to_int64(count: impl TryInto<i64>) -> i64 {
+pub(crate) fn to_int64(count: impl TryInto<i64>) -> i64 {
     count.try_into().unwrap_or(i64::MAX)
 }
 
 /// Reads a count of at most `max`, to which a larger one is lowered; 0 stands for `default`.
-pub(in crate::grpc) fn capped(
+pub(crate) fn capped(
     checks: &mut Checks,
     path: FieldPath<'_>,
     given: i32,
@@ -31,7 +31,7 @@ pub(in crate::grpc) fn capped(
 }
 
 /// Reads a count where 0 stands for none; `meaning` is the meaning of 0 in the error text.
-pub(in crate::grpc) fn or_zero(
+pub(crate) fn or_zero(
     checks: &mut Checks,
     path: FieldPath<'_>,
     given: i64,

@@ -12,7 +12,7 @@ use super::time::to_timestamp;
 use super::{Checks, FieldPath, InvalidRequest};
 
 /// Reads a SetShardState request: the shard and its new state.
-pub(in crate::grpc) fn set_shard_state(
+pub(crate) fn set_shard_state(
     request: &pb::SetShardStateRequest,
 ) -> Result<(ShardName, ShardState), InvalidRequest> {
     let mut checks = Checks::default();
@@ -23,7 +23,7 @@ pub(in crate::grpc) fn set_shard_state(
 }
 
 /// Converts a shard, from its own information or from the error that replaced it.
-pub(in crate::grpc) fn to_shard(shard: ShardInfo) -> pb::Shard {
+pub(crate) fn to_shard(shard: ShardInfo) -> pb::Shard {
     let known = pb::Shard {
         name: shard.name,
         address: shard.address,

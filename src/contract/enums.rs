@@ -9,7 +9,7 @@ use super::{Checks, FieldPath};
 
 /// Parts of a job that a read returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::grpc) enum ReadView {
+pub(crate) enum ReadView {
     /// Everything except payload, result and attempts.
     Basic,
     /// Everything.
@@ -26,7 +26,7 @@ fn known<E: TryFrom<i32>>(checks: &mut Checks, path: FieldPath<'_>, number: i32)
 }
 
 /// Reads the conflict policy for an id that is taken; not set is KEEP.
-pub(in crate::grpc) fn on_conflict(
+pub(crate) fn on_conflict(
     checks: &mut Checks,
     path: FieldPath<'_>,
     number: i32,
@@ -41,7 +41,7 @@ pub(in crate::grpc) fn on_conflict(
 }
 
 /// Reads the minimum durability, if one is requested.
-pub(in crate::grpc) fn durability(
+pub(crate) fn durability(
     checks: &mut Checks,
     path: FieldPath<'_>,
     number: i32,
@@ -55,7 +55,7 @@ pub(in crate::grpc) fn durability(
 }
 
 /// Reads the view, with the default of the call.
-pub(in crate::grpc) fn view(
+pub(crate) fn view(
     checks: &mut Checks,
     path: FieldPath<'_>,
     number: i32,
@@ -69,11 +69,7 @@ pub(in crate::grpc) fn view(
 }
 
 /// Reads a state of a job, which is required.
-pub(in crate::grpc) fn job_state(
-    checks: &mut Checks,
-    path: FieldPath<'_>,
-    number: i32,
-) -> Option<State> {
+pub(crate) fn job_state(checks: &mut Checks, path: FieldPath<'_>, number: i32) -> Option<State> {
     Some(match known(checks, path, number)? {
         pb::JobState::Unspecified => {
             checks.invalid(path, "must name a state, for example JOB_STATE_READY");
@@ -91,7 +87,7 @@ pub(in crate::grpc) fn job_state(
 }
 
 /// Reads a state of a shard that an operator can set; the others are only observed.
-pub(in crate::grpc) fn shard_state(
+pub(crate) fn shard_state(
     checks: &mut Checks,
     path: FieldPath<'_>,
     number: i32,
@@ -107,7 +103,7 @@ pub(in crate::grpc) fn shard_state(
 }
 
 /// Reads the action of a Nack; not set is RETRY.
-pub(in crate::grpc) fn nack_action(
+pub(crate) fn nack_action(
     checks: &mut Checks,
     path: FieldPath<'_>,
     number: i32,
@@ -116,7 +112,7 @@ pub(in crate::grpc) fn nack_action(
 }
 
 /// Converts the state of a job.
-pub(in crate::grpc) fn to_job_state(state: State) -> pb::JobState {
+pub(crate) fn to_job_state(state: State) -> pb::JobState {
     match state {
         State::Scheduled => pb::JobState::Scheduled,
         State::Ready => pb::JobState::Ready,
@@ -130,7 +126,7 @@ pub(in crate::grpc) fn to_job_state(state: State) -> pb::JobState {
 }
 
 /// Converts the state that an operator has set on a shard.
-pub(in crate::grpc) fn to_shard_state(state: ShardState) -> pb::ShardState {
+pub(crate) fn to_shard_state(state: ShardState) -> pb::ShardState {
     match state {
         ShardState::Active => pb::ShardState::Active,
         ShardState::Draining => pb::ShardState::Draining,
@@ -138,7 +134,7 @@ pub(in crate::grpc) fn to_shard_state(state: ShardState) -> pb::ShardState {
 }
 
 /// Converts the outcome of an enqueue.
-pub(in crate::grpc) fn to_enqueue_outcome(outcome: EnqueueOutcome) -> pb::EnqueueOutcome {
+pub(crate) fn to_enqueue_outcome(outcome: EnqueueOutcome) -> pb::EnqueueOutcome {
     match outcome {
         EnqueueOutcome::Created => pb::EnqueueOutcome::Created,
         EnqueueOutcome::Replaced => pb::EnqueueOutcome::Replaced,
@@ -149,7 +145,7 @@ pub(in crate::grpc) fn to_enqueue_outcome(outcome: EnqueueOutcome) -> pb::Enqueu
 }
 
 /// Converts a durability that is reached.
-pub(in crate::grpc) fn to_durability(durability: Durability) -> pb::Durability {
+pub(crate) fn to_durability(durability: Durability) -> pb::Durability {
     match durability {
         Durability::Memory => pb::Durability::Memory,
         Durability::Fsynced => pb::Durability::Fsynced,
@@ -158,7 +154,7 @@ pub(in crate::grpc) fn to_durability(durability: Durability) -> pb::Durability {
 }
 
 /// Converts the outcome of an attempt.
-pub(in crate::grpc) fn to_attempt_outcome(outcome: AttemptOutcome) -> pb::AttemptOutcome {
+pub(crate) fn to_attempt_outcome(outcome: AttemptOutcome) -> pb::AttemptOutcome {
     match outcome {
         AttemptOutcome::Succeeded => pb::AttemptOutcome::Succeeded,
         AttemptOutcome::Failed => pb::AttemptOutcome::Failed,
@@ -169,7 +165,7 @@ pub(in crate::grpc) fn to_attempt_outcome(outcome: AttemptOutcome) -> pb::Attemp
 }
 
 /// Converts the reason for a revocation.
-pub(in crate::grpc) fn to_revocation_reason(revoked: RevokeReason) -> pb::RevocationReason {
+pub(crate) fn to_revocation_reason(revoked: RevokeReason) -> pb::RevocationReason {
     match revoked {
         RevokeReason::Deleted => pb::RevocationReason::Deleted,
         RevokeReason::LeaseExpired => pb::RevocationReason::LeaseExpired,

@@ -30,7 +30,7 @@ const FIELDS: [(&str, SettingField); 12] = [
 
 /// Setting of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::grpc) enum SettingField {
+pub(crate) enum SettingField {
     Description,
     Retry,
     Lease,
@@ -47,21 +47,21 @@ pub(in crate::grpc) enum SettingField {
 
 /// Values of an UpdateTopic request.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::grpc) struct TopicUpdate {
-    pub(in crate::grpc) name: TopicName,
-    pub(in crate::grpc) settings: TopicSettings,
+pub(crate) struct TopicUpdate {
+    pub(crate) name: TopicName,
+    pub(crate) settings: TopicSettings,
     /// Fields to change.
-    pub(in crate::grpc) fields: Vec<SettingField>,
-    pub(in crate::grpc) etag: String,
-    pub(in crate::grpc) allow_missing: bool,
+    pub(crate) fields: Vec<SettingField>,
+    pub(crate) etag: String,
+    pub(crate) allow_missing: bool,
 }
 
 /// Values of a DeleteTopic request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::grpc) struct TopicDeletion {
-    pub(in crate::grpc) name: TopicName,
-    pub(in crate::grpc) force: bool,
-    pub(in crate::grpc) etag: String,
+pub(crate) struct TopicDeletion {
+    pub(crate) name: TopicName,
+    pub(crate) force: bool,
+    pub(crate) etag: String,
 }
 
 // === impl SettingField ===
@@ -97,14 +97,14 @@ impl SettingField {
 
 impl TopicUpdate {
     /// Returns the change of the settings.
-    pub(in crate::grpc) fn change(&self) -> impl Fn(&mut TopicSettings) + Send + Sync + 'static {
+    pub(crate) fn change(&self) -> impl Fn(&mut TopicSettings) + Send + Sync + 'static {
         let (fields, settings) = (self.fields.clone(), self.settings.clone());
         move |changed| fields.iter().for_each(|field| field.copy(&settings, changed))
     }
 }
 
 /// Reads a CreateTopic request: name, settings and etag.
-pub(in crate::grpc) fn create_topic(
+pub(crate) fn create_topic(
     request: pb::CreateTopicRequest,
 ) -> Result<(TopicName, TopicSettings, String), InvalidRequest> {
     let mut checks = Checks::default();
@@ -116,9 +116,7 @@ pub(in crate::grpc) fn create_topic(
 }
 
 /// Reads an UpdateTopic request.
-pub(in crate::grpc) fn update_topic(
-    request: pb::UpdateTopicRequest,
-) -> Result<TopicUpdate, InvalidRequest> {
+pub(crate) fn update_topic(request: pb::UpdateTopicRequest) -> Result<TopicUpdate, InvalidRequest> {
     let (mut checks, root) = (Checks::default(), FieldPath::ROOT);
     let pb::UpdateTopicRequest { topic, update_mask, allow_missing } = request;
     let topic = topic.unwrap_or_default();
@@ -147,7 +145,7 @@ pub(in crate::grpc) fn update_topic(
 }
 
 /// Reads a DeleteTopic request.
-pub(in crate::grpc) fn delete_topic(
+pub(crate) fn delete_topic(
     request: pb::DeleteTopicRequest,
 ) -> Result<TopicDeletion, InvalidRequest> {
     let mut checks = Checks::default();
@@ -157,7 +155,7 @@ pub(in crate::grpc) fn delete_topic(
 }
 
 /// Reads a PauseTopic request.
-pub(in crate::grpc) fn pause_topic(
+pub(crate) fn pause_topic(
     request: pb::PauseTopicRequest,
     now: Time,
 ) -> Result<(TopicName, TopicPause), InvalidRequest> {
@@ -174,9 +172,7 @@ pub(in crate::grpc) fn pause_topic(
 }
 
 /// Reads a ResumeTopic request.
-pub(in crate::grpc) fn resume_topic(
-    request: &pb::ResumeTopicRequest,
-) -> Result<TopicName, InvalidRequest> {
+pub(crate) fn resume_topic(request: &pb::ResumeTopicRequest) -> Result<TopicName, InvalidRequest> {
     let mut checks = Checks::default();
     let pb::ResumeTopicRequest { name } = request;
     let name = names::topic(&mut checks, FieldPath::ROOT.field("name"), name);
@@ -253,7 +249,7 @@ fn group_weights(
 }
 
 /// Reads a PauseGroup request: topic, group and note.
-pub(in crate::grpc) fn pause_group(
+pub(crate) fn pause_group(
     request: pb::PauseGroupRequest,
 ) -> Result<(TopicName, Option<GroupName>, String), InvalidRequest> {
     let mut checks = Checks::default();
@@ -264,7 +260,7 @@ pub(in crate::grpc) fn pause_group(
 }
 
 /// Reads a ResumeGroup request: topic and group.
-pub(in crate::grpc) fn resume_group(
+pub(crate) fn resume_group(
     request: &pb::ResumeGroupRequest,
 ) -> Result<(TopicName, Option<GroupName>), InvalidRequest> {
     let mut checks = Checks::default();
@@ -319,7 +315,7 @@ fn refuse_features(checks: &mut Checks, path: FieldPath<'_>, topic: &pb::Topic) 
 }
 
 /// Converts a topic with the policies that are known at `now`.
-pub(in crate::grpc) fn to_topic(
+pub(crate) fn to_topic(
     name: &TopicName,
     created: Time,
     policies: &PolicyView,

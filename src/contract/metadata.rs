@@ -7,15 +7,15 @@ use crate::trace::TraceHeaders;
 
 /// Caller of a call, for display to people.
 #[derive(Clone, Debug, Default)]
-pub(in crate::grpc) struct Caller {
+pub(crate) struct Caller {
     /// Address of the client, or of the proxy in front of this server.
-    pub(in crate::grpc) peer: String,
+    pub(crate) peer: String,
     /// User agent that the client has sent.
-    pub(in crate::grpc) user_agent: String,
+    pub(crate) user_agent: String,
 }
 
 /// Returns the caller of a request.
-pub(in crate::grpc) fn caller<T>(request: &Request<T>) -> Caller {
+pub(crate) fn caller<T>(request: &Request<T>) -> Caller {
     Caller {
         peer: request.remote_addr().map_or(String::new(), |peer| peer.to_string()),
         user_agent: text(request.metadata(), "user-agent").unwrap_or_default().to_owned(),
@@ -24,7 +24,7 @@ pub(in crate::grpc) fn caller<T>(request: &Request<T>) -> Caller {
 
 /// Returns the trace context that new jobs of a call get: that of its metadata, else `own`, the `traceparent` of its span
 /// at this server, if the call is recorded.
-pub(in crate::grpc) fn trace<'a>(
+pub(crate) fn trace<'a>(
     metadata: &'a MetadataMap,
     own: Option<&'a str>,
 ) -> Option<TraceHeaders<'a>> {

@@ -8,15 +8,15 @@ use super::spec::{EnqueueTerms, SpecContext, draft};
 use super::{Checks, FieldPath, InvalidRequest, enums, names, time};
 
 /// Drafts of a batch. A job that is refused does not affect the others.
-pub(in crate::grpc) struct EnqueueBatch {
+pub(crate) struct EnqueueBatch {
     /// Jobs, in the order of the request.
-    pub(in crate::grpc) drafts: Vec<Result<Draft, InvalidRequest>>,
+    pub(crate) drafts: Vec<Result<Draft, InvalidRequest>>,
     /// Minimum durability, if one is requested.
-    pub(in crate::grpc) durability: Option<Durability>,
+    pub(crate) durability: Option<Durability>,
 }
 
 /// Reads an Enqueue request.
-pub(in crate::grpc) fn enqueue(
+pub(crate) fn enqueue(
     request: pb::EnqueueRequest,
     context: SpecContext<'_>,
 ) -> Result<(Draft, Option<Durability>), InvalidRequest> {
@@ -35,7 +35,7 @@ pub(in crate::grpc) fn enqueue(
 }
 
 /// Reads a BatchEnqueue request. Only an error of the request as a whole refuses it.
-pub(in crate::grpc) fn batch_enqueue(
+pub(crate) fn batch_enqueue(
     request: pb::BatchEnqueueRequest,
     context: SpecContext<'_>,
 ) -> Result<EnqueueBatch, InvalidRequest> {
@@ -67,7 +67,7 @@ fn terms<'a>(checks: &mut Checks, on_conflict: i32, request_id: &'a str) -> Enqu
 }
 
 /// Converts an accepted job to the answer of Enqueue.
-pub(in crate::grpc) fn to_enqueue_response(enqueued: AcceptedJob) -> pb::EnqueueResponse {
+pub(crate) fn to_enqueue_response(enqueued: AcceptedJob) -> pb::EnqueueResponse {
     pb::EnqueueResponse {
         id: enqueued.id.as_str().to_owned(),
         outcome: enums::to_enqueue_outcome(enqueued.outcome).into(),
@@ -79,7 +79,7 @@ pub(in crate::grpc) fn to_enqueue_response(enqueued: AcceptedJob) -> pb::Enqueue
 }
 
 /// Converts an accepted job of a batch to its result.
-pub(in crate::grpc) fn to_enqueue_result(enqueued: AcceptedJob) -> pb::EnqueueResult {
+pub(crate) fn to_enqueue_result(enqueued: AcceptedJob) -> pb::EnqueueResult {
     let response = to_enqueue_response(enqueued);
     pb::EnqueueResult {
         id: response.id,

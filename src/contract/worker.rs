@@ -9,7 +9,7 @@ use super::time::to_timestamp;
 use super::{Checks, FieldPath, InvalidRequest, names};
 
 /// Reads a ListWorkers request: the topic; `None` means all workers.
-pub(in crate::grpc) fn list_workers(
+pub(crate) fn list_workers(
     request: &pb::ListWorkersRequest,
 ) -> Result<Option<TopicName>, InvalidRequest> {
     let pb::ListWorkersRequest { topic } = request;
@@ -22,12 +22,12 @@ pub(in crate::grpc) fn list_workers(
 }
 
 /// Returns whether a subscription to `topics` includes `topic`.
-pub(in crate::grpc) fn subscribes_to(topics: &[TopicPattern], topic: &TopicName) -> bool {
+pub(crate) fn subscribes_to(topics: &[TopicPattern], topic: &TopicName) -> bool {
     topics.iter().any(|asked| asked.matches(topic))
 }
 
 /// Converts a worker of the replica of that name.
-pub(in crate::grpc) fn to_worker(worker: WorkerInfo, replica: &str) -> pb::Worker {
+pub(crate) fn to_worker(worker: WorkerInfo, replica: &str) -> pb::Worker {
     pb::Worker {
         worker_id: worker.worker_id,
         stream_id: worker.stream_id,
@@ -42,13 +42,13 @@ pub(in crate::grpc) fn to_worker(worker: WorkerInfo, replica: &str) -> pb::Worke
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::super::tests::refused;
     use super::*;
     use crate::domain::Time;
 
     /// Returns a worker that subscribes to these topics.
-    pub(in super::super) fn worker(topics: &[&str]) -> WorkerInfo {
+    pub(crate) fn worker(topics: &[&str]) -> WorkerInfo {
         let mut checks = Checks::default();
         let pattern = |topic: &&str| names::topic_pattern(&mut checks, FieldPath::ROOT, topic);
         WorkerInfo {
