@@ -7,7 +7,8 @@ use tonic::Code;
 
 use super::text::printable;
 use crate::client::Error;
-use crate::config::{InvalidSettings, show_duration};
+use crate::config::InvalidSettings;
+use crate::contract::duration_text::show_duration;
 use crate::stderr;
 
 /// The request failed: the server rejected it, or the wanted result was not reached.

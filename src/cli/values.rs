@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 
-use crate::config;
+use crate::contract::duration_text;
 use crate::domain::limit::{GROUP_WEIGHT_MAX, PRIORITY_MAX};
 use crate::domain::{GroupName, ShardName};
 
@@ -59,7 +59,7 @@ pub(super) fn shard(text: &str) -> Result<String, String> {
 
 /// Parses `250ms`, `30s`, `5m`, `1h30m` or `7d`: the syntax of the server's settings.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    config::parse_duration(text.trim())
+    duration_text::parse_duration(text.trim())
 }
 
 /// Parses an RFC 3339 time, with `Z` or an offset.

@@ -1,15 +1,13 @@
-//! Durations in the form in which people write them.
+//! Durations of settings, within their bounds.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Units in which durations are shown, in milliseconds, largest first.
-const UNITS: [(&str, u64); 5] =
-    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+use crate::contract::duration_text::{parse_duration, show_duration};
 
 /// Parses `250ms`, `30s`, `5m`, `1h30m`, `7d`, within the bounds.
 pub(super) fn duration(text: &str, bounds: &RangeInclusive<Duration>) -> Result<Duration, String> {
-    let value = any_duration(text)?;
+    let value = parse_duration(text)?;
     if bounds.contains(&value) {
         return Ok(value);
     }
@@ -22,28 +20,10 @@ pub(super) fn duration_or_zero(
     text: &str,
     bounds: &RangeInclusive<Duration>,
 ) -> Result<Option<Duration>, String> {
-    if any_duration(text)?.is_zero() {
+    if parse_duration(text)?.is_zero() {
         return Ok(None);
     }
     duration(text, bounds).map(Some).map_err(|problem| format!("{problem}, nor 0s"))
-}
-
-/// Parses a duration of any length: numbers with their units, as in `1h30m` or `5 min`.
-pub(crate) fn any_duration(text: &str) -> Result<Duration, String> {
-    if text.starts_with('-') {
-        return Err(format!("{text:?} is negative; a duration is like 250ms, 30s, 5m or 1h30m"));
-    }
-    let parsed = humantime::parse_duration(text);
-    parsed.map_err(|error| {
-        format!("{text:?} is not a duration like 250ms, 30s, 5m or 1h30m: {error}")
-    })
-}
-
-/// Formats the duration in its largest whole unit; [`duration`] reads it back.
-pub(crate) fn show_duration(duration: Duration) -> String {
-    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let whole = UNITS.iter().find(|(_, unit)| millis > 0 && millis.is_multiple_of(*unit));
-    whole.map_or_else(|| "0s".to_owned(), |(name, unit)| format!("{}{name}", millis / unit))
 }
 
 pub(super) const fn millis(number: u64) -> Duration {
@@ -112,15 +92,5 @@ mod tests {
         assert_eq!(duration_or_zero("1s", &(secs(1)..=days(7))), Ok(Some(secs(1))));
         let problem = "\"1ms\" is not within 1s to 7d, nor 0s".to_owned();
         assert_eq!(duration_or_zero("1ms", &(secs(1)..=days(7))), Err(problem));
-    }
-
-    #[test]
-    fn a_shown_duration_reads_back() {
-        for (value, text) in
-            [(secs(0), "0s"), (millis(1_500), "1500ms"), (secs(90), "90s"), (days(2), "2d")]
-        {
-            assert_eq!(show_duration(value), text);
-            assert_eq!(any_duration(text), Ok(value));
-        }
     }
 }

@@ -36,7 +36,6 @@ pub use layer::ConfigFlags;
 pub use shard::{ShardConfig, ShardUrl};
 pub use topic_file::TopicFile;
 
-pub(crate) use duration::{any_duration as parse_duration, show_duration};
 pub(crate) use invalid_setting::io_problem;
 pub(crate) use nearest::nearest;
 

@@ -1,7 +1,8 @@
 //! Tests of the way from layers to settings; the parsers have their own tests beside them.
 
-use super::duration::{any_duration, minutes, secs};
+use super::duration::{minutes, secs};
 use super::*;
+use crate::contract::duration_text::parse_duration;
 use crate::domain::ring::ShardState;
 use crate::tls::{ClientAuth, ClientCa};
 
@@ -110,7 +111,7 @@ fn beyond([first, last]: [&str; 2]) -> [String; 2] {
     match (first.parse::<usize>(), last.parse::<usize>()) {
         (Ok(first), Ok(last)) => [(first - 1).to_string(), (last + 1).to_string()],
         _ => {
-            let millis = |text| any_duration(text).unwrap().as_millis();
+            let millis = |text| parse_duration(text).unwrap().as_millis();
             let below = millis(first).checked_sub(1);
             [
                 below.map_or("-1ms".to_owned(), |below| format!("{below}ms")),

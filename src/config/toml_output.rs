@@ -4,11 +4,11 @@ use std::fmt::Display;
 
 use toml::Value;
 
+use crate::contract::duration_text::show_duration;
 use crate::store::redis::RedisTlsFiles;
 use crate::tls::{ClientCa, TlsFiles};
 
 use super::Config;
-use super::duration::show_duration;
 use super::parse::{show_audit_calls, show_audit_log, show_client_auth, show_log_format};
 use super::shard::show_state;
 

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use toml::{Table, Value};
 
+use crate::contract::duration_text::parse_duration;
 use crate::domain::{
     CrashTopic, GroupName, InvalidRetry, OverflowPolicy, RetryOverrides, TopicName, TopicPattern,
     TopicSettings, limit,
 };
 use crate::source_files::read_texts;
-
-use super::duration::any_duration;
 
 /// Keys of a file.
 const KEYS: [&str; 2] = ["revision", "topic"];
@@ -315,7 +314,7 @@ impl TableReader<'_> {
     ) -> Option<Duration> {
         let value = self.table.get(key)?;
         let parsed = match value.as_str() {
-            Some(text) => any_duration(text),
+            Some(text) => parse_duration(text),
             None => Err("must be a duration in quotes, like \"30s\" or \"1h30m\"".to_owned()),
         };
         match parsed {
@@ -330,7 +329,7 @@ impl TableReader<'_> {
         let Some(value) = self.table.get(key) else { return Vec::new() };
         let texts: Option<Vec<_>> =
             value.as_array().and_then(|values| values.iter().map(Value::as_str).collect());
-        let parsed = texts.map(|texts| texts.into_iter().map(any_duration).collect());
+        let parsed = texts.map(|texts| texts.into_iter().map(parse_duration).collect());
         match parsed {
             Some(Ok(durations)) => return durations,
             Some(Err(problem)) => {

@@ -15,6 +15,7 @@
 //!   `to_int64`. It cannot fail: a value beyond the range of the contract becomes its maximum.
 
 pub(crate) mod delivery;
+pub(crate) mod duration_text;
 pub(crate) mod enqueue;
 pub(crate) mod enums;
 pub(crate) mod explain;

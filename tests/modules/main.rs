@@ -84,7 +84,7 @@ const LAYERS: [(&str, &[&str]); 32] = [
         ],
     ),
     ("http", &["audit", "auth", "connections", "grpc", "metrics", "rpc", "tls"]),
-    ("config", &["audit", "domain", "source_files", "store", "telemetry", "tls"]),
+    ("config", &["audit", "contract", "domain", "source_files", "store", "telemetry", "tls"]),
     (
         "app",
         &[
@@ -119,6 +119,7 @@ const LAYERS: [(&str, &[&str]); 32] = [
             "client",
             "clock",
             "config",
+            "contract",
             "domain",
             "line_writer",
             "pb",

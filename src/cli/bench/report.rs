@@ -9,7 +9,7 @@ use super::server::ServerClock;
 use super::session::{BenchOutcome, BenchSession};
 use crate::cli::exit::CommandFailure;
 use crate::cli::output::{Block, StdoutWriter, Table};
-use crate::config::show_duration;
+use crate::contract::duration_text::show_duration;
 use crate::pb;
 
 /// Prints the measurements, and the values that they depend on.

@@ -24,7 +24,7 @@ use super::text::one_line;
 use super::times::{self, warn_past_time};
 use super::{info, job_state, output, text, trace_context, values};
 use crate::client::Error;
-use crate::config::show_duration;
+use crate::contract::duration_text::show_duration;
 use crate::pb::{
     ConflictPolicy, Durability, EnqueueOutcome, EnqueueRequest, EnqueueResponse, JobSpec, JobState,
     Payload,

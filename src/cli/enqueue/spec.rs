@@ -150,7 +150,7 @@ fn no_json(payload: &Payload) -> Option<serde_json::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::show_duration;
+    use crate::contract::duration_text::show_duration;
     use crate::domain::RetryPolicy as Server;
 
     #[test]

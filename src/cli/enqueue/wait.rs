@@ -12,7 +12,7 @@ use super::text::{one_line, printable};
 use super::{EnqueueArgs, job_state};
 use crate::backoff::Backoff;
 use crate::client::Error;
-use crate::config::show_duration;
+use crate::contract::duration_text::show_duration;
 use crate::pb::{EnqueueResponse, GetRequest, GetTopicStatsRequest, Job, JobState};
 
 /// Retention of the job without --retention, so that this command finds it: otherwise a job with a server-made id is

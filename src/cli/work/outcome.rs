@@ -10,7 +10,8 @@ use rustix::process::Signal;
 
 use super::command::{CommandEnd, FinishedCommand};
 use crate::client::Outcome;
-use crate::config::{io_problem, show_duration};
+use crate::config::io_problem;
+use crate::contract::duration_text::show_duration;
 
 /// Exit code that releases the job: EX_TEMPFAIL of sysexits.h.
 const TEMPORARY: i32 = 75;
