@@ -39,6 +39,7 @@ pub(crate) mod spec;
 pub(crate) mod stream;
 pub(crate) mod time;
 pub(crate) mod topic;
+pub(crate) mod topic_limits;
 pub(crate) mod topic_policy;
 pub(crate) mod worker;
 

@@ -29,7 +29,6 @@ mod scaler_service;
 mod serve;
 mod status;
 mod stream_messages;
-mod topic_limits;
 mod topic_service;
 
 use std::future::Future;

@@ -15,7 +15,9 @@ use crate::contract::number::to_int32;
 use crate::contract::reschedule::{self, RescheduleCall};
 use crate::contract::settle::{ItemReceipts, SettleItems};
 use crate::contract::spec::SpecContext;
-use crate::contract::{InvalidRequest, enqueue, job, settle, stream, time};
+use crate::contract::{
+    FieldPath, InvalidRequest, enqueue, job, settle, stream, time, topic_limits,
+};
 use crate::dispatch::Dispatcher;
 use crate::domain::{CrashTopic, Receipt};
 use crate::log_limiter::LogLimiter;
@@ -33,7 +35,6 @@ use super::layers::{CallDeadline, StreamCut, write_deadline};
 use super::pulled_jobs::PulledJobs;
 use super::status::{RpcError, safe_id};
 use super::stream_messages::StreamMessages;
-use super::topic_limits;
 
 /// Handler of `QueueService`.
 pub(super) struct QueueHandler {
@@ -108,7 +109,7 @@ impl QueueHandler {
             let draft = draft?;
             access.touch(&draft.topic)?;
             may_move(access, &draft, "retry.crash_topic")?;
-            topic_limits::check_job(self.scheduler.policies(), &draft)?;
+            topic_limits::check_job(self.scheduler.policies(), FieldPath::ROOT, &draft)?;
             Ok(draft)
         };
         let slots: Vec<_> =
@@ -141,8 +142,8 @@ impl QueueService for QueueHandler {
         let (draft, asked) = enqueue::enqueue(request, self.context(&metadata, own.as_deref()))?;
         access.touch(&draft.topic).map_err(|error| error.with_field("job.topic"))?;
         may_move(&access, &draft, "job.retry.crash_topic")?;
-        topic_limits::check_job(self.scheduler.policies(), &draft)
-            .map_err(|invalid| RpcError::from(invalid).in_field("job"))?;
+        let path = FieldPath::ROOT.field("job");
+        topic_limits::check_job(self.scheduler.policies(), path, &draft)?;
         let topic = span.map(|_| draft.topic.clone());
         let drafts = vec![draft];
         let admitted = AdmittedJobs::admit(&self.authenticator, access.caller(), &drafts).await?;
