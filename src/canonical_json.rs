@@ -26,6 +26,15 @@ pub(crate) fn contract() -> Result<&'static DescriptorPool, &'static DescriptorE
     CONTRACT.as_ref()
 }
 
+/// Returns the descriptor of a message of the contract.
+///
+/// # Errors
+/// The compiled contract is broken, or has no such message.
+pub(crate) fn message(name: &str) -> Result<MessageDescriptor, String> {
+    let contract = contract().map_err(|error| format!("the contract cannot be read: {error}"))?;
+    contract.get_message_by_name(name).ok_or_else(|| format!("the contract has no {name}"))
+}
+
 /// Returns the descriptor of `google.rpc.Status`, whose pool has the details of errors.
 pub(crate) fn status() -> Option<MessageDescriptor> {
     static ERRORS: Descriptors =
@@ -90,7 +99,7 @@ mod tests {
     use super::*;
 
     fn descriptor(name: &str) -> MessageDescriptor {
-        contract().unwrap().get_message_by_name(name).unwrap()
+        message(name).unwrap()
     }
 
     /// Reads an EnqueueRequest and writes it again.

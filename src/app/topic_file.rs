@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, timeout};
 
-use crate::config::TopicFile;
+use crate::contract::topic_file::TopicFile;
 use crate::metrics::Metrics;
 use crate::policies::{FilePolicies, FileRefusal, Policies, PolicyView};
 

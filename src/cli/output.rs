@@ -3,10 +3,11 @@
 //! JSON is canonical proto3 JSON of the messages of the API, as `grpcurl` prints them: a message as an indented
 //! object, a list as an array with one row per line.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal as _, Write as _};
 
 use anstream::{AutoStream, ColorChoice};
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use prost::Message;
 use prost_reflect::MessageDescriptor;
@@ -244,23 +245,23 @@ fn layout_rows<'a>(headings: &[&str], rows: impl Iterator<Item = &'a [String]>) 
 
 /// Names and values, one per line: one thing in full.
 #[derive(Default)]
-pub(super) struct Block(Vec<(&'static str, Vec<String>)>);
+pub(super) struct Block(Vec<(Cow<'static, str>, Vec<String>)>);
 
 // === impl Block ===
 
 impl Block {
     /// Adds a line, unless the value is empty.
-    pub(super) fn line(&mut self, name: &'static str, value: impl AsRef<str>) {
+    pub(super) fn line(&mut self, name: impl Into<Cow<'static, str>>, value: impl AsRef<str>) {
         let value = printable(value.as_ref());
         if !value.is_empty() {
-            self.0.push((name, value.lines().map(str::to_owned).collect()));
+            self.0.push((name.into(), value.lines().map(str::to_owned).collect()));
         }
     }
 
     /// Adds a table, unless it has no rows.
     pub(super) fn table(&mut self, name: &'static str, table: Table) {
         if !table.rows.is_empty() {
-            self.0.push((name, table.lines()));
+            self.0.push((name.into(), table.lines()));
         }
     }
 
@@ -354,10 +355,7 @@ fn json_line<M: JsonMessage>(message: &M) -> Result<Vec<u8>, CommandFailure> {
 }
 
 fn descriptor<M: JsonMessage>() -> Result<MessageDescriptor, CommandFailure> {
-    let contract = canonical_json::contract();
-    let contract = contract.map_err(|error| anyhow!("the contract cannot be read: {error}"))?;
-    let found = contract.get_message_by_name(M::NAME);
-    Ok(found.ok_or_else(|| anyhow!("the contract has no {}", M::NAME))?)
+    Ok(canonical_json::message(M::NAME).map_err(anyhow::Error::msg)?)
 }
 
 #[cfg(test)]

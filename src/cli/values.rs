@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 
 use crate::contract::duration_text;
-use crate::domain::limit::{GROUP_WEIGHT_MAX, PRIORITY_MAX};
-use crate::domain::{GroupName, ShardName};
+use crate::domain::ShardName;
+use crate::domain::limit::PRIORITY_MAX;
 
 /// Longest name of a context.
 const CONTEXT_CHARS_MAX: usize = 64;
@@ -92,16 +92,6 @@ pub(super) fn priority(text: &str) -> Result<i32, String> {
     match text.parse::<u8>() {
         Ok(priority @ 0..=PRIORITY_MAX) => Ok(priority.into()),
         _ => Err(format!("not a whole number from 0 to {PRIORITY_MAX}")),
-    }
-}
-
-/// Parses `GROUP=WEIGHT`.
-pub(super) fn group_weight(text: &str) -> Result<(String, i32), String> {
-    let (group, weight) = text.rsplit_once('=').ok_or("not of the form GROUP=WEIGHT, as in a=3")?;
-    let group = GroupName::try_new(group).map_err(|error| error.to_string())?;
-    match weight.parse::<u8>() {
-        Ok(weight @ 1..=GROUP_WEIGHT_MAX) => Ok((group.as_str().to_owned(), weight.into())),
-        _ => Err(format!("the weight is not a whole number from 1 to {GROUP_WEIGHT_MAX}")),
     }
 }
 

@@ -22,7 +22,6 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod toml_output;
-mod topic_file;
 mod variable;
 
 use std::fs;
@@ -34,7 +33,6 @@ pub use invalid_setting::{InvalidSetting, InvalidSettings};
 pub use keys::KEYS;
 pub use layer::ConfigFlags;
 pub use shard::{ShardConfig, ShardUrl};
-pub use topic_file::TopicFile;
 
 pub(crate) use invalid_setting::io_problem;
 pub(crate) use nearest::nearest;

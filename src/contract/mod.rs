@@ -37,10 +37,13 @@ pub(crate) mod settle;
 pub(crate) mod shard;
 pub(crate) mod spec;
 pub(crate) mod stream;
+mod text_form;
 pub(crate) mod time;
 pub(crate) mod topic;
+pub(crate) mod topic_file;
 pub(crate) mod topic_limits;
 pub(crate) mod topic_policy;
+pub(crate) mod topic_settings;
 pub(crate) mod worker;
 
 use std::fmt;
@@ -56,7 +59,7 @@ const KEY_CHARS_MAX: usize = limit::TOPIC_BYTES_MAX;
 #[derive(Clone, Copy)]
 pub(crate) struct FieldPath<'a> {
     parent: Option<&'a FieldPath<'a>>,
-    name: &'static str,
+    name: &'a str,
     index: Option<usize>,
     /// Key of an entry of a map, as the client sent it.
     key: Option<&'a str>,
@@ -108,17 +111,17 @@ impl<'a> FieldPath<'a> {
         FieldPath { parent: None, name: "", index: None, key: None };
 
     /// Returns the path of a field of the message at this path.
-    pub(crate) fn field(&'a self, name: &'static str) -> FieldPath<'a> {
+    pub(crate) fn field(&'a self, name: &'a str) -> FieldPath<'a> {
         FieldPath { parent: Some(self), name, index: None, key: None }
     }
 
     /// Returns the path of an item of a repeated field of the message at this path.
-    pub(crate) fn item(&'a self, name: &'static str, index: usize) -> FieldPath<'a> {
+    pub(crate) fn item(&'a self, name: &'a str, index: usize) -> FieldPath<'a> {
         FieldPath { parent: Some(self), name, index: Some(index), key: None }
     }
 
     /// Returns the path of an entry of a map of the message at this path.
-    pub(crate) fn entry(&'a self, name: &'static str, key: &'a str) -> FieldPath<'a> {
+    pub(crate) fn entry(&'a self, name: &'a str, key: &'a str) -> FieldPath<'a> {
         FieldPath { parent: Some(self), name, index: None, key: Some(key) }
     }
 }

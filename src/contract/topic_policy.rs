@@ -1,57 +1,23 @@
 //! Settings and pauses of topics, as operators set and see them.
 
-use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
-
-use crate::domain::{GroupName, OverflowPolicy, Time, TopicName, TopicPause, TopicSettings, limit};
+use crate::domain::{GroupName, Time, TopicName, TopicPause, TopicSettings, limit};
 use crate::pb;
 use crate::policies::PolicyView;
 use crate::scheduler::etag;
 
-use super::number::{to_int32, to_int64};
-use super::time::{self, AGEING, LEASE, RETENTION, to_duration, to_timestamp};
-use super::{Checks, FieldPath, InvalidRequest, names, retry, spec, text_for_people};
-
-/// Fields that a mask may name, in the order of the message.
-const FIELDS: [(&str, SettingField); 12] = [
-    ("description", SettingField::Description),
-    ("retry", SettingField::Retry),
-    ("lease_duration", SettingField::Lease),
-    ("retention", SettingField::Retention),
-    ("dead_retention", SettingField::DeadRetention),
-    ("priority", SettingField::Priority),
-    ("priority_ageing", SettingField::PriorityAgeing),
-    ("max_payload_bytes", SettingField::MaxPayloadBytes),
-    ("max_jobs", SettingField::MaxJobs),
-    ("max_stored_bytes", SettingField::MaxStoredBytes),
-    ("on_full", SettingField::OnFull),
-    ("group_weights", SettingField::GroupWeights),
-];
-
-/// Setting of a topic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SettingField {
-    Description,
-    Retry,
-    Lease,
-    Retention,
-    DeadRetention,
-    Priority,
-    PriorityAgeing,
-    MaxPayloadBytes,
-    MaxJobs,
-    MaxStoredBytes,
-    OnFull,
-    GroupWeights,
-}
+use super::number::to_int64;
+use super::time::{self, to_timestamp};
+use super::topic_settings::{TOPIC_SETTINGS, TopicSetting, settings, to_settings};
+use super::{Checks, FieldPath, InvalidRequest, names, text_for_people};
 
 /// Values of an UpdateTopic request.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(crate) struct TopicUpdate {
     pub(crate) name: TopicName,
+    /// New values of the fields to change; the others are not set.
     pub(crate) settings: TopicSettings,
     /// Fields to change.
-    pub(crate) fields: Vec<SettingField>,
+    fields: Vec<&'static TopicSetting>,
     pub(crate) etag: String,
     pub(crate) allow_missing: bool,
 }
@@ -62,35 +28,6 @@ pub(crate) struct TopicDeletion {
     pub(crate) name: TopicName,
     pub(crate) force: bool,
     pub(crate) etag: String,
-}
-
-// === impl SettingField ===
-
-impl SettingField {
-    /// Copies the setting.
-    fn copy(self, from: &TopicSettings, to: &mut TopicSettings) {
-        match self {
-            SettingField::Description => to.description.clone_from(&from.description),
-            SettingField::Retry => to.retry.clone_from(&from.retry),
-            SettingField::Lease => to.lease = from.lease,
-            SettingField::Retention => to.retention = from.retention,
-            SettingField::DeadRetention => to.dead_retention = from.dead_retention,
-            SettingField::Priority => to.priority = from.priority,
-            SettingField::PriorityAgeing => to.priority_ageing = from.priority_ageing,
-            SettingField::MaxPayloadBytes => to.max_payload_bytes = from.max_payload_bytes,
-            SettingField::MaxJobs => to.max_jobs = from.max_jobs,
-            SettingField::MaxStoredBytes => to.max_stored_bytes = from.max_stored_bytes,
-            SettingField::OnFull => to.on_full = from.on_full,
-            SettingField::GroupWeights => to.group_weights.clone_from(&from.group_weights),
-        }
-    }
-
-    /// Returns whether the setting is set.
-    fn is_set(self, settings: &TopicSettings) -> bool {
-        let mut without = settings.clone();
-        self.copy(&TopicSettings::default(), &mut without);
-        without != *settings
-    }
 }
 
 // === impl TopicUpdate ===
@@ -111,7 +48,7 @@ pub(crate) fn create_topic(
     let pb::CreateTopicRequest { topic } = request;
     let topic = topic.unwrap_or_default();
     let etag = topic.etag.clone();
-    let read = settings(&mut checks, FieldPath::ROOT.field("topic"), topic);
+    let read = named_settings(&mut checks, FieldPath::ROOT.field("topic"), topic);
     checks.finish(read.map(|(name, settings)| (name, settings, etag)))
 }
 
@@ -121,24 +58,25 @@ pub(crate) fn update_topic(request: pb::UpdateTopicRequest) -> Result<TopicUpdat
     let pb::UpdateTopicRequest { topic, update_mask, allow_missing } = request;
     let topic = topic.unwrap_or_default();
     let etag = topic.etag.clone();
-    let read = settings(&mut checks, root.field("topic"), topic);
+    let read = named_settings(&mut checks, root.field("topic"), topic);
     let mask = root.field("update_mask");
     let paths = update_mask.unwrap_or_default().paths;
     let mut fields = Vec::new();
     for (index, path) in paths.iter().enumerate() {
-        match FIELDS.iter().find(|(name, _)| name == path) {
-            Some((_, field)) => fields.push(*field),
+        match TOPIC_SETTINGS.iter().find(|setting| setting.field == path) {
+            Some(setting) => fields.push(setting),
             None => {
-                let names = FIELDS.map(|(name, _)| name).join(", ");
+                let names = TOPIC_SETTINGS.each_ref().map(|setting| setting.field).join(", ");
                 checks.invalid(mask.item("paths", index), format!("must be one of {names}"));
             }
         }
     }
-    let update = read.map(|(name, settings)| {
+    let update = read.map(|(name, given)| {
         if paths.is_empty() {
-            let all = FIELDS.iter().map(|(_, field)| *field);
-            fields = all.filter(|field| field.is_set(&settings)).collect();
+            fields = TOPIC_SETTINGS.iter().filter(|setting| setting.is_set(&given)).collect();
         }
+        let mut settings = TopicSettings::default();
+        fields.iter().for_each(|setting| setting.copy(&given, &mut settings));
         TopicUpdate { name, settings, fields, etag, allow_missing }
     });
     checks.finish(update)
@@ -179,73 +117,16 @@ pub(crate) fn resume_topic(request: &pb::ResumeTopicRequest) -> Result<TopicName
     checks.finish(name)
 }
 
-/// Reads the name and the settings of a topic. Output-only fields are ignored, so that a topic can be read, changed and
-/// sent back.
-fn settings(
+/// Reads the name and the settings of a topic.
+fn named_settings(
     checks: &mut Checks,
     path: FieldPath<'_>,
     topic: pb::Topic,
 ) -> Option<(TopicName, TopicSettings)> {
     refuse_features(checks, path, &topic);
     let name = names::topic(checks, path.field("name"), &topic.name);
-    let duration = |checks: &mut Checks, field, given: Option<prost_types::Duration>, range| {
-        time::duration(checks, path.field(field), given.as_ref(), range)
-    };
-    let settings = TopicSettings {
-        lease: duration(checks, "lease_duration", topic.lease_duration, &LEASE),
-        retention: duration(checks, "retention", topic.retention, &RETENTION),
-        dead_retention: duration(checks, "dead_retention", topic.dead_retention, &RETENTION),
-        priority: spec::priority(checks, path.field("priority"), topic.priority),
-        priority_ageing: duration(checks, "priority_ageing", topic.priority_ageing, &AGEING),
-        max_payload_bytes: payload_max(checks, path, topic.max_payload_bytes),
-        max_jobs: maximum(checks, path.field("max_jobs"), topic.max_jobs),
-        max_stored_bytes: maximum(checks, path.field("max_stored_bytes"), topic.max_stored_bytes),
-        on_full: on_full(checks, path.field("on_full"), topic.on_full),
-        group_weights: group_weights(checks, path.field("group_weights"), topic.group_weights),
-        retry: retry::retry(checks, path.field("retry"), topic.retry, name.as_ref()),
-        description: text_for_people(topic.description, limit::TOPIC_TEXT_BYTES_MAX),
-    };
+    let settings = settings(checks, path, topic, name.as_ref());
     name.map(|name| (name, settings))
-}
-
-fn maximum(checks: &mut Checks, path: FieldPath<'_>, given: i64) -> Option<u64> {
-    match u64::try_from(given) {
-        Ok(max) => Some(max).filter(|max| *max > 0),
-        Err(_) => {
-            checks.invalid(path, "must be 0 or more; 0: no limit");
-            None
-        }
-    }
-}
-
-fn on_full(checks: &mut Checks, path: FieldPath<'_>, given: i32) -> OverflowPolicy {
-    match pb::OverflowPolicy::try_from(given) {
-        Ok(pb::OverflowPolicy::Unspecified | pb::OverflowPolicy::Reject) => OverflowPolicy::Reject,
-        Ok(pb::OverflowPolicy::DropOldest) => OverflowPolicy::DropOldest,
-        Err(_) => {
-            checks.invalid(path, "must be REJECT or DROP_OLDEST");
-            OverflowPolicy::Reject
-        }
-    }
-}
-
-fn group_weights(
-    checks: &mut Checks,
-    path: FieldPath<'_>,
-    given: HashMap<String, i32>,
-) -> BTreeMap<GroupName, u8> {
-    checks.at_most_items(path, given.len(), limit::GROUP_SETTINGS_MAX);
-    let mut weights = BTreeMap::new();
-    for (name, weight) in given {
-        let max = limit::GROUP_WEIGHT_MAX;
-        let weight = u8::try_from(weight).ok().filter(|weight| (1..=max).contains(weight));
-        match (GroupName::try_new(&name), weight) {
-            (Ok(group), Some(weight)) => drop(weights.insert(group, weight)),
-            (Err(error), _) => checks.invalid(path, format!("{name:?}: {error}")),
-            (_, None) => checks.invalid(path, format!("{name:?}: must be 1 to {max}")),
-        }
-    }
-    weights
 }
 
 /// Reads a PauseGroup request: topic, group and note.
@@ -284,16 +165,6 @@ fn topic_and_group(
     topic.map(|topic| (topic, group))
 }
 
-fn payload_max(checks: &mut Checks, path: FieldPath<'_>, given: i32) -> Option<u32> {
-    let max = u32::try_from(given).ok();
-    let fits = max.is_some_and(|max| max as usize <= limit::PAYLOAD_BYTES_MAX);
-    if !fits {
-        let text = format!("must be 0 to {}", limit::PAYLOAD_BYTES_MAX);
-        checks.invalid(path.field("max_payload_bytes"), text);
-    }
-    max.filter(|max| *max > 0)
-}
-
 /// Refuses the fields whose features this server does not have: if they were ignored, a promise would be broken.
 fn refuse_features(checks: &mut Checks, path: FieldPath<'_>, topic: &pb::Topic) {
     let features = [
@@ -327,43 +198,29 @@ pub(crate) fn to_topic(
     let state = if paused.is_some() { pb::TopicState::Paused } else { pb::TopicState::Active };
     let settings = in_force.and_then(|policy| policy.settings.clone()).unwrap_or_default();
     let revision = in_force.and_then(|policy| policies.file_revision(policy)).map(to_int64);
-    let duration = |duration: Option<Duration>| duration.map(to_duration);
-    pb::Topic {
+    let topic = pb::Topic {
         name: name.as_str().to_owned(),
-        description: settings.description,
         state: state.into(),
-        retry: retry::to_retry_policy(settings.retry),
-        lease_duration: duration(settings.lease),
-        retention: duration(settings.retention),
-        dead_retention: duration(settings.dead_retention),
-        priority_ageing: duration(settings.priority_ageing),
-        max_payload_bytes: settings.max_payload_bytes.map_or(0, to_int32),
         create_time: Some(to_timestamp(created)),
         update_time: Some(to_timestamp(own.map_or(created, |own| own.update_time))),
         etag: etag(own),
         pause_until: paused.and_then(|pause| pause.until).map(to_timestamp),
         pause_note: paused.map(|pause| pause.note.clone()).unwrap_or_default(),
-        max_jobs: settings.max_jobs.map_or(0, to_int64),
-        max_stored_bytes: settings.max_stored_bytes.map_or(0, to_int64),
-        on_full: match settings.on_full {
-            OverflowPolicy::Reject => pb::OverflowPolicy::Unspecified.into(),
-            OverflowPolicy::DropOldest => pb::OverflowPolicy::DropOldest.into(),
-        },
-        priority: settings.priority.map(i32::from),
-        group_weights: settings
-            .group_weights
-            .into_iter()
-            .map(|(group, weight)| (group.as_str().to_owned(), i32::from(weight)))
-            .collect(),
         settings_from: in_force.map(|policy| policy.name.to_string()).unwrap_or_default(),
         file_revision: revision,
         ..pb::Topic::default()
-    }
+    };
+    to_settings(&settings, topic)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use prost_reflect::{ReflectMessage as _, Value};
+
     use super::super::tests::refused;
+    use super::super::topic_settings::by_descriptor;
     use super::*;
 
     fn topic() -> pb::Topic {
@@ -406,6 +263,7 @@ mod tests {
             [
                 ("topic.max_rate", "FEATURE_UNSUPPORTED"),
                 ("topic.name", "INVALID_FIELD"),
+                ("topic.retry.multiplier", "INVALID_FIELD"),
                 ("topic.lease_duration", "INVALID_FIELD"),
                 ("topic.retention", "INVALID_FIELD"),
                 ("topic.dead_retention", "INVALID_FIELD"),
@@ -415,7 +273,6 @@ mod tests {
                 ("topic.max_jobs", "INVALID_FIELD"),
                 ("topic.max_stored_bytes", "INVALID_FIELD"),
                 ("topic.on_full", "INVALID_FIELD"),
-                ("topic.retry.multiplier", "INVALID_FIELD"),
             ]
         );
         assert_eq!(
@@ -425,11 +282,47 @@ mod tests {
     }
 
     #[test]
+    fn every_field_is_a_setting_or_refused_or_of_the_server() {
+        let others = [
+            "name",
+            "state",
+            "create_time",
+            "update_time",
+            "etag",
+            "pause_until",
+            "pause_note",
+            "settings_from",
+            "file_revision",
+        ];
+        let fields = by_descriptor(&topic()).unwrap().descriptor();
+        let fields: Vec<_> = fields.fields().map(|field| field.name().to_owned()).collect();
+        let is_setting = |name: &str| TOPIC_SETTINGS.iter().any(|setting| setting.field == name);
+        for name in fields.iter().filter(|name| !is_setting(name) && !others.contains(&&***name)) {
+            let mut topic = by_descriptor(&topic()).unwrap();
+            let field = topic.descriptor().get_field_by_name(name).unwrap();
+            let value = match Value::default_value(&field.kind()) {
+                Value::F64(_) => Value::F64(1.0),
+                Value::I32(_) => Value::I32(1),
+                Value::I64(_) => Value::I64(1),
+                Value::String(_) => Value::String("t".into()),
+                message => message,
+            };
+            topic.set_field(&field, value);
+            let topic = Some(topic.transcode_to().unwrap());
+            let found = refused(create_topic(pb::CreateTopicRequest { topic }));
+            assert_eq!(found, [(format!("topic.{name}"), "FEATURE_UNSUPPORTED")]);
+        }
+    }
+
+    #[test]
     fn a_mask_names_the_fields_and_without_one_those_that_are_set() {
         let given = pb::Topic { priority: Some(0), description: "d".into(), ..topic() };
-        let fields = |paths: &[&str]| update(given.clone(), paths).unwrap().fields;
-        assert_eq!(fields(&[]), [SettingField::Description, SettingField::Priority]);
-        assert_eq!(fields(&["retry"]), [SettingField::Retry]);
+        let fields = |paths: &[&str]| -> Vec<_> {
+            let fields = update(given.clone(), paths).unwrap().fields;
+            fields.into_iter().map(|setting| setting.field).collect()
+        };
+        assert_eq!(fields(&[]), ["description", "priority"]);
+        assert_eq!(fields(&["retry"]), ["retry"]);
         assert_eq!(
             refused(update(topic(), &["retry", "state", "retry.jitter"])),
             [1, 2].map(|n| (format!("update_mask.paths[{n}]"), "INVALID_FIELD"))

@@ -7,7 +7,7 @@ use crate::contract::group::{GroupsPage, list_groups, to_group, to_groups_token}
 use crate::contract::list::TopicsPlace;
 use crate::contract::number::to_int64;
 use crate::contract::topic::{self, StreamCounts, to_topic, to_topic_stats, to_topic_summary};
-use crate::contract::topic_policy::{SettingField, TopicDeletion};
+use crate::contract::topic_policy::TopicDeletion;
 use crate::contract::{list, purge, topic_policy};
 use crate::dispatch::Dispatcher;
 use crate::domain::{CrashTopic, TopicName, TopicPattern, TopicSettings};
@@ -156,9 +156,7 @@ impl TopicService for TopicsHandler {
             false => access.touch_existing(&name),
         }
         .map_err(|error| error.with_field("topic.name"))?;
-        if update.fields.contains(&SettingField::Retry) {
-            may_move(&access, &name, &update.settings)?;
-        }
+        may_move(&access, &name, &update.settings)?;
         let (terms, room) = ((update.etag, update.allow_missing), self.room(&name));
         let changed = self.scheduler.update_topic(name.clone(), change, terms, room, until).await;
         let (topic, unreachable_shards) = self.changed(&access, &name, changed).await?;

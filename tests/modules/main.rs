@@ -60,7 +60,21 @@ const LAYERS: [(&str, &[&str]); 32] = [
     ),
     ("timer", &["clock", "domain", "backoff", "scheduler", "shards", "store"]),
     // At the edge: they have no access to shards, and the code generated from the contract stays here.
-    ("contract", &["dispatch", "domain", "keda", "pb", "policies", "scheduler", "store", "trace"]),
+    (
+        "contract",
+        &[
+            "canonical_json",
+            "dispatch",
+            "domain",
+            "keda",
+            "pb",
+            "policies",
+            "scheduler",
+            "source_files",
+            "store",
+            "trace",
+        ],
+    ),
     (
         "grpc",
         &[
@@ -84,7 +98,7 @@ const LAYERS: [(&str, &[&str]); 32] = [
         ],
     ),
     ("http", &["audit", "auth", "connections", "grpc", "metrics", "rpc", "tls"]),
-    ("config", &["audit", "contract", "domain", "source_files", "store", "telemetry", "tls"]),
+    ("config", &["audit", "contract", "domain", "store", "telemetry", "tls"]),
     (
         "app",
         &[
@@ -92,6 +106,7 @@ const LAYERS: [(&str, &[&str]); 32] = [
             "auth",
             "clock",
             "config",
+            "contract",
             "dispatch",
             "domain",
             "grpc",

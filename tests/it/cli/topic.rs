@@ -60,7 +60,7 @@ async fn a_topic_is_created_changed_paused_and_deleted() {
     let run = async |args: &[&str]| ringq(&server, args).await;
     let settings = ["--max-attempts", "3", "--lease", "5m", "--description", "to customers"];
     let text = run(&[&["topic", "create", "mail"], &settings[..]].concat()).await.ok();
-    for line in ["state:          ACTIVE", "retry:          3 attempts", "lease:          5m"] {
+    for line in ["state:          ACTIVE", "retry:          max_attempts 3", "lease:          5m"] {
         assert!(text.contains(line), "{line} in {text}");
     }
     run(&["topic", "create", "mail"]).await.fails(1, &["cannot create topic mail", "exists"]);
@@ -72,9 +72,12 @@ async fn a_topic_is_created_changed_paused_and_deleted() {
     assert_eq!(json["retry"]["delays"].as_array().unwrap().len(), 2);
     let text = run(&["topic", "set", "mail", "--max-crashes", "2", "--crash-topic", "crashed"]);
     let text = text.await.ok();
-    assert!(text.contains("3 attempts; after 1m, 5m; 2 crashes; crash topic crashed"), "{text}");
+    assert!(
+        text.contains("max_attempts 3, delays 1m/5m, max_crashes 2, crash_topic crashed"),
+        "{text}"
+    );
     let text = run(&["topic", "set", "mail", "--crash-topic", "-", "--max-attempts", "4"]).await;
-    assert!(text.ok().contains("4 attempts; after 1m, 5m; 2 crashes; no crash topic"));
+    assert!(text.ok().contains("max_attempts 4, delays 1m/5m, max_crashes 2, crash_topic -"));
     let json = run(&["topic", "get", "mail", "-o", "json"]).await.json();
     let etag = json["etag"].as_str().unwrap().to_owned();
     run(&["topic", "set", "mail", "--unset", "retry", "--unset", "lease"]).await.ok();
@@ -87,7 +90,7 @@ async fn a_topic_is_created_changed_paused_and_deleted() {
     assert!(text.contains("priority ageing:  10m"), "{text}");
     run(&["topic", "set", "mail", "--priority-ageing", "25h"])
         .await
-        .fails(1, &["topic.priority_ageing: must be 0s to 24h"]);
+        .fails(2, &["--priority-ageing", "must be 0s to 24h"]);
     let json = run(&["topic", "set", "mail", "--unset", "priority-ageing", "-o", "json"]).await;
     assert!(json.json().get("priorityAgeing").is_none());
     run(&["topic", "set", "mail"]).await.fails(2, &["give a setting"]);
@@ -145,7 +148,9 @@ async fn a_plan_shows_what_a_file_changes() {
     run(&["topic", "set", "mail", "--group-weights", "a=3,b=1"]).await.ok();
     let text = run(&["topic", "get", "mail"]).await.ok();
     assert!(text.contains("group weights:  a=3, b=1\n"), "{text}");
-    run(&["topic", "set", "mail", "--group-weights", "a=101"]).await.fails(2, &["from 1 to 100"]);
+    run(&["topic", "set", "mail", "--group-weights", "a=101"])
+        .await
+        .fails(2, &["must be 1 to 100"]);
     run(&["topic", "set", "mail", "--unset", "group-weights"]).await.ok();
     assert!(!run(&["topic", "get", "mail"]).await.ok().contains("weights"));
     std::fs::write(&path, "revision = 4\n[topic.mail]\nlease = '1x'\n[topic.b]\nsize = 1\n")

@@ -100,7 +100,7 @@ async fn a_file_is_applied_and_followed_and_a_bad_one_changes_nothing() {
     client.topics.clone().pause_topic(pause).await.unwrap();
 
     for (bad, why) in [
-        ("revision = 2\n[topic.orders]\npriority = 77\n", "priority: must be a whole number"),
+        ("revision = 2\n[topic.orders]\npriority = 77\n", "priority: must be 0 to 9"),
         ("revision = 2\n[topic.or", "policies of topics not read"),
         ("[topic.orders]\n", "revision: must be a whole number"),
     ] {
