@@ -1,17 +1,15 @@
-//! Retry policies: [`RetryOverrides::try_new`] has the rules, and this module reports violations with the field names
-//! of the contract.
+//! Retry policies, of jobs and of topics.
 
-use crate::domain::{CrashTopic, InvalidRetry, RetryOverrides, TopicName, limit};
+use std::time::Duration;
+
+use crate::domain::{CrashTopic, RetryOverrides, TopicName, limit};
 use crate::pb;
 
-use super::time::{self, DELAY, InvalidDuration, MALFORMED, POSITIVE};
+use super::time::{self, DELAY, POSITIVE};
 use super::{Checks, FieldPath};
 
 /// Accepted values of a count.
 const COUNT: &str = "must be 1 or more, -1 for no limit, or 0 to inherit";
-
-/// Refused field, with the problem of its duration if it has one.
-type RetryViolation = (InvalidRetry, Option<InvalidDuration>);
 
 /// Reads the retry policy of a job of `topic`, or of that topic. Numbers that are 0 inherit.
 pub(crate) fn retry(
@@ -21,17 +19,75 @@ pub(crate) fn retry(
     topic: Option<&TopicName>,
 ) -> RetryOverrides {
     let Some(given) = given else { return RetryOverrides::default() };
-    let mut refused = Vec::new();
-    let parsed = overrides(&given, &mut refused);
-    let taken = RetryOverrides::try_new(parsed).unwrap_or_else(|invalid| {
-        refused.extend(invalid.into_iter().map(|what| (what, None)));
-        RetryOverrides::default()
-    });
-    // In the order of the fields: malformed values and broken rules together.
-    refused.sort_by_key(|(what, _)| *what);
-    refused.into_iter().for_each(|what| add_violation(checks, path, &given, what));
-    let crash_topic = crash_topic(checks, path.field("crash_topic"), &given.crash_topic, topic);
-    RetryOverrides { crash_topic, ..taken }
+    let pb::RetryPolicy {
+        max_attempts,
+        delays,
+        initial_delay,
+        multiplier,
+        max_delay,
+        jitter,
+        max_retry_duration,
+        ignore_expired_leases,
+        max_deliveries,
+        max_crashes,
+        crash_topic,
+    } = given;
+    RetryOverrides {
+        max_attempts: count(checks, path.field("max_attempts"), max_attempts),
+        delays: self::delays(checks, path, &delays),
+        initial_delay: wait(checks, path.field("initial_delay"), initial_delay),
+        multiplier: self::multiplier(checks, path.field("multiplier"), multiplier),
+        max_delay: wait(checks, path.field("max_delay"), max_delay),
+        jitter: self::jitter(checks, path.field("jitter"), jitter),
+        max_retry_duration: wait(checks, path.field("max_retry_duration"), max_retry_duration),
+        ignore_expired_leases,
+        max_deliveries: count(checks, path.field("max_deliveries"), max_deliveries),
+        max_crashes: count(checks, path.field("max_crashes"), max_crashes),
+        crash_topic: self::crash_topic(checks, path.field("crash_topic"), &crash_topic, topic),
+    }
+}
+
+fn count(checks: &mut Checks, path: FieldPath<'_>, given: i32) -> Option<i32> {
+    if given < -1 {
+        checks.invalid(path, COUNT);
+    }
+    Some(given).filter(|&count| count != 0)
+}
+
+/// Reads the waits of a ladder. Of too many only the first ones are checked.
+fn delays(
+    checks: &mut Checks,
+    path: FieldPath<'_>,
+    given: &[prost_types::Duration],
+) -> Vec<Duration> {
+    checks.at_most_items(path.field("delays"), given.len(), limit::RETRY_DELAYS_MAX);
+    let rungs = given.iter().take(limit::RETRY_DELAYS_MAX).enumerate();
+    let rung =
+        |(index, rung)| time::duration(checks, path.item("delays", index), Some(rung), &DELAY);
+    rungs.filter_map(rung).collect()
+}
+
+fn wait(
+    checks: &mut Checks,
+    path: FieldPath<'_>,
+    given: Option<prost_types::Duration>,
+) -> Option<Duration> {
+    time::duration(checks, path, given.as_ref(), &POSITIVE)
+}
+
+fn multiplier(checks: &mut Checks, path: FieldPath<'_>, given: f64) -> Option<f64> {
+    let growth = Some(given).filter(|&growth| growth != 0.0)?;
+    if !growth.is_finite() || growth < 1.0 {
+        checks.invalid(path, "must be a finite number of 1 or more, or 0 to inherit");
+    }
+    Some(growth)
+}
+
+fn jitter(checks: &mut Checks, path: FieldPath<'_>, given: Option<f64>) -> Option<f64> {
+    if given.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
+        checks.invalid(path, "must be 0 to 1");
+    }
+    given
 }
 
 /// Reads a crash topic, which must not be the topic of the job itself.
@@ -46,73 +102,6 @@ fn crash_topic(
         checks.invalid(path, "must be another topic than that of the job");
     }
     Some(setting)
-}
-
-/// Returns the values that have a valid form, and adds the others to `refused`.
-fn overrides(given: &pb::RetryPolicy, refused: &mut Vec<RetryViolation>) -> RetryOverrides {
-    let pb::RetryPolicy {
-        max_attempts,
-        delays,
-        initial_delay,
-        multiplier,
-        max_delay,
-        jitter,
-        max_retry_duration,
-        ignore_expired_leases,
-        max_deliveries,
-        max_crashes,
-        crash_topic: _,
-    } = given;
-    let mut wait = |given: Option<&prost_types::Duration>, what| {
-        let duration = time::plain_duration(given?);
-        duration.map_err(|why| refused.push((what, Some(why)))).ok()
-    };
-    // Reads one more than a ladder may have, so that an excess is detected.
-    let rungs = delays.iter().take(limit::RETRY_DELAYS_MAX + 1).enumerate();
-    let rung = |(index, rung)| wait(Some(rung), InvalidRetry::Delay(index)).unwrap_or_default();
-    RetryOverrides {
-        delays: rungs.map(rung).collect(),
-        max_attempts: Some(*max_attempts).filter(|&count| count != 0),
-        initial_delay: wait(initial_delay.as_ref(), InvalidRetry::InitialDelay),
-        multiplier: Some(*multiplier).filter(|&growth| growth != 0.0),
-        max_delay: wait(max_delay.as_ref(), InvalidRetry::MaxDelay),
-        jitter: *jitter,
-        max_retry_duration: wait(max_retry_duration.as_ref(), InvalidRetry::MaxRetryDuration),
-        ignore_expired_leases: *ignore_expired_leases,
-        max_deliveries: Some(*max_deliveries).filter(|&count| count != 0),
-        max_crashes: Some(*max_crashes).filter(|&count| count != 0),
-        crash_topic: None,
-    }
-}
-
-/// Records a violation at its field, with the accepted values.
-fn add_violation(
-    checks: &mut Checks,
-    path: FieldPath<'_>,
-    given: &pb::RetryPolicy,
-    (what, why): RetryViolation,
-) {
-    let (field, accepted) = match what {
-        InvalidRetry::MaxAttempts => (path.field("max_attempts"), COUNT),
-        InvalidRetry::TooManyDelays => {
-            let (rungs, max) = (given.delays.len(), limit::RETRY_DELAYS_MAX);
-            return checks.at_most_items(path.field("delays"), rungs, max);
-        }
-        // A rung beyond the limit; the number of rungs is refused already.
-        InvalidRetry::Delay(limit::RETRY_DELAYS_MAX..) => return,
-        InvalidRetry::Delay(index) => (path.item("delays", index), DELAY.text),
-        InvalidRetry::InitialDelay => (path.field("initial_delay"), POSITIVE.text),
-        InvalidRetry::Multiplier => {
-            (path.field("multiplier"), "must be a finite number of 1 or more, or 0 to inherit")
-        }
-        InvalidRetry::MaxDelay => (path.field("max_delay"), POSITIVE.text),
-        InvalidRetry::Jitter => (path.field("jitter"), "must be 0 to 1"),
-        InvalidRetry::MaxRetryDuration => (path.field("max_retry_duration"), POSITIVE.text),
-        InvalidRetry::MaxDeliveries => (path.field("max_deliveries"), COUNT),
-        InvalidRetry::MaxCrashes => (path.field("max_crashes"), COUNT),
-    };
-    checks
-        .invalid(field, if why == Some(InvalidDuration::Malformed) { MALFORMED } else { accepted });
 }
 
 /// Converts the retry policy of a job; `None` if it sets nothing.
@@ -138,10 +127,21 @@ pub(crate) fn to_retry_policy(retry: RetryOverrides) -> Option<pb::RetryPolicy> 
 #[cfg(test)]
 mod tests {
     use super::super::tests::noted;
+    use super::super::time::MALFORMED;
     use super::*;
 
     fn span(seconds: i64) -> prost_types::Duration {
         prost_types::Duration { seconds, nanos: 0 }
+    }
+
+    /// Returns the longest wait.
+    fn longest() -> prost_types::Duration {
+        time::to_duration(limit::DELAY_MAX)
+    }
+
+    /// Returns a wait that is a little too long.
+    fn above() -> prost_types::Duration {
+        prost_types::Duration { nanos: 1, ..longest() }
     }
 
     fn check(given: pb::RetryPolicy) -> Vec<(String, &'static str)> {
@@ -154,9 +154,11 @@ mod tests {
     #[test]
     fn every_field_has_its_range() {
         type SetRetryField = fn(&mut pb::RetryPolicy);
-        let cases: [(SetRetryField, &[(&str, &str)]); 24] = [
+        let cases: [(SetRetryField, &[(&str, &str)]); 32] = [
             (|_| (), &[]),
             (|r| r.max_attempts = -1, &[]),
+            (|r| r.max_attempts = i32::MAX, &[]),
+            (|r| r.max_attempts = i32::MIN, &[("retry.max_attempts", "INVALID_FIELD")]),
             (|r| r.max_attempts = -2, &[("retry.max_attempts", "INVALID_FIELD")]),
             (|r| r.max_deliveries = -2, &[("retry.max_deliveries", "INVALID_FIELD")]),
             (|r| r.max_crashes = 1, &[]),
@@ -167,15 +169,21 @@ mod tests {
             (|r| r.crash_topic = "t".into(), &[("retry.crash_topic", "INVALID_FIELD")]),
             (|r| r.delays = vec![span(0), span(60)], &[]),
             (|r| r.delays = vec![span(1), span(-1)], &[("retry.delays[1]", "INVALID_FIELD")]),
+            (|r| r.delays = vec![longest(); 100], &[]),
+            (|r| r.delays = vec![longest(), above()], &[("retry.delays[1]", "INVALID_FIELD")]),
             (|r| r.delays = vec![span(1); 101], &[("retry.delays", "TOO_LARGE")]),
             (|r| r.multiplier = 1.0, &[]),
-            (|r| r.multiplier = 0.5, &[("retry.multiplier", "INVALID_FIELD")]),
+            (|r| r.multiplier = f64::MAX, &[]),
+            (|r| r.multiplier = 1.0_f64.next_down(), &[("retry.multiplier", "INVALID_FIELD")]),
             (|r| r.multiplier = f64::NAN, &[("retry.multiplier", "INVALID_FIELD")]),
             (|r| r.multiplier = f64::INFINITY, &[("retry.multiplier", "INVALID_FIELD")]),
             (|r| r.jitter = Some(0.0), &[]),
-            (|r| r.jitter = Some(1.1), &[("retry.jitter", "INVALID_FIELD")]),
+            (|r| r.jitter = Some(1.0), &[]),
+            (|r| r.jitter = Some(1.0_f64.next_up()), &[("retry.jitter", "INVALID_FIELD")]),
             (|r| r.jitter = Some(f64::NAN), &[("retry.jitter", "INVALID_FIELD")]),
             (|r| r.initial_delay = Some(span(0)), &[("retry.initial_delay", "INVALID_FIELD")]),
+            (|r| r.initial_delay = Some(above()), &[("retry.initial_delay", "INVALID_FIELD")]),
+            (|r| r.max_delay = Some(longest()), &[]),
             (|r| r.max_delay = Some(span(-1)), &[("retry.max_delay", "INVALID_FIELD")]),
             (
                 |r| r.max_retry_duration = Some(span(0)),

@@ -11,16 +11,7 @@ pub(crate) struct DurationRange {
     min: Duration,
     max: Duration,
     /// Accepted values.
-    pub(crate) text: &'static str,
-}
-
-/// Violation in a duration of the contract, whatever the range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum InvalidDuration {
-    /// The duration is negative.
-    Negative,
-    /// The duration breaks the rules of its own message.
-    Malformed,
+    text: &'static str,
 }
 
 /// Range of a lease.
@@ -63,7 +54,7 @@ const TIMESTAMP_SECONDS_MAX: i64 = 253_402_300_799;
 const TIMESTAMP_SECONDS_MIN: i64 = -62_135_596_800;
 /// Maximum of a `google.protobuf.Duration` in seconds, about 10,000 years.
 const DURATION_SECONDS_MAX: u64 = 315_576_000_000;
-/// Error text of an [`InvalidDuration::Malformed`].
+/// Error text for a duration that breaks the rules of its own message.
 pub(crate) const MALFORMED: &str =
     "is no duration: nanos must be 0 to 999999999 and seconds in range";
 /// Nanoseconds in a second.
@@ -76,25 +67,19 @@ pub(crate) fn duration(
     given: Option<&prost_types::Duration>,
     range: &DurationRange,
 ) -> Option<Duration> {
-    let text = match plain_duration(given?) {
-        Ok(duration) if (range.min..=range.max).contains(&duration) => return Some(duration),
-        Ok(_) | Err(InvalidDuration::Negative) => range.text,
-        Err(InvalidDuration::Malformed) => MALFORMED,
-    };
-    checks.invalid(path, text);
-    None
-}
-
-/// Reads a duration of any length.
-pub(crate) fn plain_duration(given: &prost_types::Duration) -> Result<Duration, InvalidDuration> {
-    if given.seconds < 0 || given.nanos < 0 {
-        return Err(InvalidDuration::Negative);
+    let prost_types::Duration { seconds, nanos } = *given?;
+    let is_positive = seconds >= 0 && nanos >= 0;
+    let (seconds, nanos) = (seconds.unsigned_abs(), nanos.unsigned_abs());
+    if is_positive && (seconds > DURATION_SECONDS_MAX || nanos >= NANOS) {
+        checks.invalid(path, MALFORMED);
+        return None;
     }
-    let (seconds, nanos) = (given.seconds.unsigned_abs(), given.nanos.unsigned_abs());
-    if seconds > DURATION_SECONDS_MAX || nanos >= NANOS {
-        return Err(InvalidDuration::Malformed);
+    let found = is_positive.then(|| Duration::new(seconds, nanos));
+    let found = found.filter(|duration| (range.min..=range.max).contains(duration));
+    if found.is_none() {
+        checks.invalid(path, range.text);
     }
-    Ok(Duration::new(seconds, nanos))
+    found
 }
 
 /// Reads a point in time, rounded up to a microsecond so that nothing comes early.

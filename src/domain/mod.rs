@@ -48,7 +48,7 @@ pub use name::{GroupName, ShardName, TopicName};
 pub use outage::ShardOutage;
 pub use pattern::{PrefixMap, TopicPattern};
 pub use receipt::{Receipt, ReceiptKey, ReceiptProof, Token};
-pub use retry::{CrashTopic, InvalidRetry, RetryOverrides, RetryPolicy};
+pub use retry::{CrashTopic, RetryOverrides, RetryPolicy};
 pub use ring::Ring;
 pub use stream_id::StreamId;
 pub use time::{Time, When};
