@@ -176,6 +176,23 @@ const REASONS_WITH_PROGRAM_ADVICE: [&str; 11] = [
 pub(super) const SHARDS_HINT: &str =
     "`ringq shard list` prints the configured shards, and why one does not answer";
 
+/// Fails if the numbers, which are printed, are without some shards.
+pub(super) fn fail_if_partial<'a>(
+    shards: impl Iterator<Item = &'a String>,
+) -> Result<(), CommandFailure> {
+    let mut names: Vec<&str> = shards.map(String::as_str).collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.is_empty() {
+        return Ok(());
+    }
+    print_error(&format!(
+        "the result is without shards that do not answer, or are not configured at this server: {}",
+        names.join(", ")
+    ));
+    Err(CommandFailure::already_reported(UNAVAILABLE).with_hint(SHARDS_HINT))
+}
+
 /// Returns the server's message without its advice for programs.
 pub(super) fn human_message(error: &Error) -> &str {
     let message = error.message();

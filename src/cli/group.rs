@@ -3,12 +3,12 @@
 use clap::{Args, Subcommand};
 
 use super::connect::{self, ConnectArgs, ServerConnection};
-use super::exit::{CommandFailure, print_note};
+use super::exit::{CommandFailure, fail_if_partial, print_note};
 use super::output::{JsonList, OutputArgs, StdoutWriter, Table};
 use super::purge::{PurgeArgs, PurgedPart};
 use super::text::one_line;
 use super::times::span;
-use super::topic::{fail_if_partial, warn_missing};
+use super::topic::warn_missing;
 use super::values;
 use crate::pb::{GroupSummary, ListGroupsRequest, PauseGroupRequest, ResumeGroupRequest};
 

@@ -160,7 +160,7 @@ impl PurgeArgs {
     /// Fails if jobs were left, or not counted.
     fn fail_if_partial(&self, answer: &PurgeTopicResponse) -> Result<(), CommandFailure> {
         if self.dry_run {
-            return super::topic::fail_if_partial(answer.unreachable_shards.iter());
+            return exit::fail_if_partial(answer.unreachable_shards.iter());
         }
         if answer.unreachable_shards.is_empty() {
             return Ok(());

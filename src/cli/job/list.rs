@@ -3,12 +3,12 @@
 use clap::{Args, ValueEnum as _};
 
 use super::connect::{ConnectArgs, ServerConnection};
-use super::exit::{CommandFailure, print_note};
+use super::exit::{CommandFailure, fail_if_partial, print_note};
 use super::job_state::{self, JobStateArg};
 use super::output::{JsonList, OutputArgs, StdoutWriter, Table};
 use super::text::shorten;
 use super::times::Now;
-use super::{topic, values};
+use super::values;
 use crate::domain::limit;
 use crate::pb::{GetTopicStatsRequest, Job, JobState, JobView, ListJobsRequest};
 
@@ -86,7 +86,7 @@ impl JobListArgs {
         if more {
             print_note(&format!("the first {printed}; --limit 0 lists all"));
         }
-        topic::fail_if_partial(unreachable.iter())
+        fail_if_partial(unreachable.iter())
     }
 
     fn states(&self) -> Vec<JobStateArg> {

@@ -14,7 +14,7 @@ use clap::Subcommand;
 
 use super::connect::ServerConnection;
 use super::exit::{self, CommandFailure};
-use super::{connect, info, job_state, output, text, times, topic, values};
+use super::{connect, info, job_state, output, text, times, values};
 use crate::pb::GetTopicRequest;
 
 /// Subcommands of `ringq job`.

@@ -8,7 +8,6 @@ use futures::{StreamExt as _, stream};
 use super::connect::{ConnectArgs, ServerConnection};
 use super::exit::{self, CommandFailure, print_error};
 use super::output::{OutputArgs, StdoutWriter, print_json};
-use super::topic;
 use super::{SHARD_REASONS, add_not_found_hint, dedup_ids};
 use super::{job_state, values};
 use crate::client::{Error, to_proto_duration};
@@ -155,7 +154,7 @@ impl RedriveArgs {
             left.print();
         }
         self.warn_unreachable(&connection, &unfit).await;
-        topic::fail_if_partial(answer.unreachable_shards.iter())
+        exit::fail_if_partial(answer.unreachable_shards.iter())
     }
 
     /// Returns the states of the jobs to put back.

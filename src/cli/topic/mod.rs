@@ -9,7 +9,7 @@ mod purge;
 use clap::{Args, Subcommand};
 
 use super::connect::{self, ConnectArgs, ServerConnection};
-use super::exit::{self, CommandFailure, print_error, print_note};
+use super::exit::{CommandFailure, fail_if_partial, print_note};
 use super::info::strip_enum_prefix;
 use super::output::{Block, JsonList, OutputArgs, StdoutWriter, Table, print_json};
 use super::times::span;
@@ -258,21 +258,4 @@ pub(super) fn warn_missing(shards: &[String]) {
             shards.join(", ")
         ));
     }
-}
-
-/// Fails if the numbers, which are printed, are without some shards.
-pub(super) fn fail_if_partial<'a>(
-    shards: impl Iterator<Item = &'a String>,
-) -> Result<(), CommandFailure> {
-    let mut names: Vec<&str> = shards.map(String::as_str).collect();
-    names.sort_unstable();
-    names.dedup();
-    if names.is_empty() {
-        return Ok(());
-    }
-    print_error(&format!(
-        "the result is without shards that do not answer, or are not configured at this server: {}",
-        names.join(", ")
-    ));
-    Err(CommandFailure::already_reported(exit::UNAVAILABLE).with_hint(exit::SHARDS_HINT))
 }

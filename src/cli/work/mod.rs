@@ -31,7 +31,7 @@ use tokio::runtime::Builder;
 
 use super::connect::ConnectArgs;
 use super::exit::CommandFailure;
-use super::{exit, topic, values};
+use super::{exit, values};
 use crate::client::{Client, Delivery, Summary, Worker};
 use crate::domain::limit;
 use crate::pb;
@@ -226,9 +226,7 @@ impl WorkArgs {
             return reason.exit_result();
         }
         match self.idle_exit {
-            Some(_) => {
-                topic::fail_if_partial(shard_check::unreachable_shards(&client).await.iter())
-            }
+            Some(_) => exit::fail_if_partial(shard_check::unreachable_shards(&client).await.iter()),
             None => Ok(()),
         }
     }
