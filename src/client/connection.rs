@@ -7,7 +7,7 @@ use tonic::Response;
 use tonic::transport::Endpoint;
 
 use super::limits::MESSAGE_BYTES_MAX;
-use super::servers::{self, AnsweringServer, Connection, ServerPool};
+use super::servers::{self, AnsweringServer, CONNECT_TIMEOUT, Connection, ServerPool};
 use super::tls::TlsFiles;
 use super::transport::Transport;
 use super::{Error, Options, Producer, write_coalescing};
@@ -15,8 +15,6 @@ use crate::pb::admin_service_client::AdminServiceClient;
 use crate::pb::queue_service_client::QueueServiceClient;
 use crate::pb::topic_service_client::TopicServiceClient;
 
-/// Timeout of connecting, and then of the TLS handshake.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// HTTP/2 window that lets a batch of the largest size through without a pause.
 const WINDOW_BYTES: u32 = 4 << 20;
 /// Window of all streams together: a few that are not read must not hold up the answers of calls.

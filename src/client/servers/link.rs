@@ -16,11 +16,10 @@ use tonic_prost::ProstCodec;
 use tower::ServiceExt as _;
 use tracing::debug;
 
-use super::super::connection::CONNECT_TIMEOUT;
 use super::super::error::in_sentence;
 use super::super::{Error, write_coalescing};
 use super::choice::Phase;
-use super::{Pool, RETRY_BACKOFF};
+use super::{CONNECT_TIMEOUT, Pool, RETRY_BACKOFF};
 use crate::backoff::Backoff;
 
 /// RPC that reports the health of a service, now and at each change.

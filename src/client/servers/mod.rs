@@ -47,6 +47,8 @@ use tonic::transport::{Channel, Endpoint};
 use choice::ServerState;
 pub(super) use failover::RepeatNumber;
 
+/// Timeout of connecting, and then of the TLS handshake.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time that a server has to answer at the first call before the next one is tried, too.
 pub(super) const HEAD_START: Duration = Duration::from_millis(250);
 /// Interval of pings on the connections of a client with several servers, and timeout of their answers.
