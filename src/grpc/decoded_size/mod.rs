@@ -8,10 +8,11 @@ mod shape;
 
 use crate::domain::limit::DECODED_BYTES_MAX;
 
-use super::json::PREFIX_BYTES;
 use super::status::RpcError;
 use shape::{MessageShape, Shapes};
 
+/// Length in bytes of what precedes a message of gRPC: a flag and the length of the message.
+pub(super) const PREFIX_BYTES: usize = 5;
 /// Size in bytes up to which a message is not examined: its entries fit into what is counted for each call anyway.
 const SMALL_BYTES_MAX: usize = 256;
 /// Size in bytes that each field counts: the memory of a short text, and the time to decode the field.

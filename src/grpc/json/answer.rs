@@ -19,10 +19,11 @@ use tonic::{Code, Status};
 
 use crate::canonical_json;
 
+use super::super::decoded_size::PREFIX_BYTES;
 use super::super::layers::{CallBody, call_abort};
 use super::super::status::RpcError;
+use super::SMALL_BYTES_MAX;
 use super::error::{HttpStatus, JsonError};
-use super::{PREFIX_BYTES, SMALL_BYTES_MAX};
 
 /// Content type of every answer.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");

@@ -35,8 +35,6 @@ pub(crate) const CALLS_MAX: usize = 128;
 /// Maximum size of a text that is parsed, or of a message that becomes text, at once; a larger one would keep other calls
 /// waiting.
 const SMALL_BYTES_MAX: usize = 64 << 10;
-/// Length in bytes of what precedes a message of gRPC: a flag and the length of the message.
-pub(super) const PREFIX_BYTES: usize = 5;
 
 /// Entry for JSON calls to the services of this server.
 #[derive(Clone)]

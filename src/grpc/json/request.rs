@@ -22,10 +22,10 @@ use tower::Service;
 use crate::canonical_json;
 use crate::domain::limit;
 
-use super::super::decoded_size::DecodedSize;
+use super::super::decoded_size::{DecodedSize, PREFIX_BYTES};
 use super::super::status::RpcError;
+use super::SMALL_BYTES_MAX;
 use super::error::JsonError;
-use super::{PREFIX_BYTES, SMALL_BYTES_MAX};
 
 /// Maximum number of characters of the text about a mistake: it may quote a name of any length.
 const MISTAKE_CHARS_MAX: usize = 256;
