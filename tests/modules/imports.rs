@@ -30,6 +30,13 @@ impl Display for Import {
 }
 
 impl Module {
+    /// Creates a module that imports another one.
+    pub(crate) fn importing(name: &str, of: &str) -> Module {
+        let file = PathBuf::from(name);
+        let import = Import { of: of.to_owned(), what: of.to_owned(), file: file.clone() };
+        Module { name: name.to_owned(), file, imports: vec![import] }
+    }
+
     pub(crate) fn imports(&self) -> &[Import] {
         &self.imports
     }

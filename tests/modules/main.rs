@@ -1,4 +1,4 @@
-//! Allowed imports between modules: the layers of `src/architecture.md`, and no cycles below them.
+//! Allowed imports between modules: the layers of `src/architecture.md`, and no circles below them.
 //!
 //! Only code without its tests counts: each `use`, and each path that begins with `crate`, `self` or `super`. A
 //! module and those inside it may use each other.
@@ -167,25 +167,42 @@ fn is_in(module: &str, tops: &[&str]) -> bool {
     tops.contains(&top(module))
 }
 
-/// Returns every import between modules that are no kin, by the importing module.
-fn graph(modules: &[Module]) -> BTreeMap<&str, Vec<&Import>> {
-    let foreign = |module: &'_ Module, import: &&Import| !are_kin(&module.name, &import.of);
-    let of = |module| Module::imports(module).iter().filter(move |import| foreign(module, import));
-    modules.iter().map(|module| (module.name.as_str(), of(module).collect())).collect()
+/// Returns the children of the nearest common parent that the two modules are or lie in; `None`: one lies in the other.
+fn siblings<'a>(a: &'a str, b: &'a str) -> Option<(&'a str, &'a str)> {
+    let parts = a.split("::").zip(b.split("::"));
+    let parent: usize =
+        parts.take_while(|(a, b)| a == b).map(|(part, _)| part.len() + "::".len()).sum();
+    let child = |module: &'a str| {
+        let rest = module.get(parent..)?;
+        Some(&module[..parent + rest.find("::").unwrap_or(rest.len())])
+    };
+    Some((child(a)?, child(b)?))
 }
 
-/// Returns the shortest way from a module back to itself.
-fn circle<'a>(
-    graph: &BTreeMap<&'a str, Vec<&'a Import>>,
-    start: &'a str,
-) -> Option<Vec<&'a Import>> {
+/// Imports between siblings by the importing one, each with the sibling that it leads to.
+type Graph<'a> = BTreeMap<&'a str, Vec<(&'a str, &'a Import)>>;
+
+fn graph(modules: &[Module]) -> Graph<'_> {
+    let mut graph = Graph::new();
+    for module in modules {
+        for import in module.imports() {
+            if let Some((importer, imported)) = siblings(&module.name, &import.of) {
+                graph.entry(importer).or_default().push((imported, import));
+            }
+        }
+    }
+    graph
+}
+
+/// Returns the shortest way from a module back to itself: each import, and where it leads.
+fn circle<'a>(graph: &Graph<'a>, start: &'a str) -> Option<Vec<(&'a str, &'a Import)>> {
     let mut came_by: BTreeMap<&str, (&str, &Import)> = BTreeMap::new();
     let mut next = VecDeque::from([start]);
     while let Some(module) = next.pop_front() {
-        for &import in graph.get(module).into_iter().flatten() {
-            if !came_by.contains_key(import.of.as_str()) {
-                came_by.insert(&import.of, (module, import));
-                next.push_back(&import.of);
+        for &(imported, import) in graph.get(module).into_iter().flatten() {
+            if !came_by.contains_key(imported) {
+                came_by.insert(imported, (module, import));
+                next.push_back(imported);
             }
         }
     }
@@ -193,35 +210,69 @@ fn circle<'a>(
     let mut at = start;
     while way.is_empty() || at != start {
         let &(from, import) = came_by.get(at)?;
-        way.push(import);
+        way.push((at, import));
         at = from;
     }
     way.reverse();
     Some(way)
 }
 
-#[test]
-fn no_modules_import_each_other_in_a_circle() {
-    let modules = imports::of_the_library();
-    let graph = graph(&modules);
-    let (mut seen, mut found) = (BTreeSet::new(), String::new());
+/// Returns the imports of each circle, one circle after the other.
+fn circles(modules: &[Module]) -> String {
+    let graph = graph(modules);
+    let mut seen = BTreeSet::new();
+    let mut found = String::new();
     for &module in graph.keys() {
         if seen.contains(module) {
             continue;
         }
         if let Some(circle) = circle(&graph, module) {
             found += "\n";
-            for import in circle {
+            for (imported, import) in circle {
                 found += &format!("  {import}\n");
-                seen.insert(import.of.as_str());
+                seen.insert(imported);
             }
         }
     }
+    found
+}
+
+/// Compares the children of each module with each other. A folder counts as one module: an import by or of any of its
+/// files is one by or of the folder. A child may use what its parent has, and the parent its children: so all files of
+/// a folder share the type of its `mod.rs`, and names that the parent passes on count as its own.
+#[test]
+fn no_modules_import_each_other_in_a_circle() {
+    let found = circles(&imports::of_the_library());
     assert!(
         found.is_empty(),
         "modules import each other in circles; move what one of them takes from the next to where it belongs, \
          below both:\n{found}"
     );
+}
+
+#[test]
+fn a_folder_counts_as_one_module_in_a_circle() {
+    let circles_of = |imports: &str| {
+        let imports = imports.split(", ").map(|import| import.split_once(" -> ").unwrap());
+        circles(&imports.map(|(module, of)| Module::importing(module, of)).collect::<Vec<_>>())
+    };
+    for circle in [
+        "a::b -> a::bc, a::bc -> a::b",
+        "a::b -> a::c, a::c::d -> a::b",
+        "a::b::d -> a::c::d, a::c::e -> a::b::e",
+        "a::b -> a::c, a::c::d -> a::e, a::e::d -> a::b",
+        "a::b -> c, c::b -> a",
+    ] {
+        let found = circles_of(circle);
+        assert_eq!(found.lines().count(), 1 + circle.split(", ").count(), "{circle}: {found}");
+    }
+    for free in [
+        "a::b -> a::c, a::c -> a::d, a::d::e -> b::a",
+        "a -> a::b, a -> a::c::d, a::b -> a, a::c::d -> a",
+        "a::b::c -> a::b::d, a::b::d -> a::c::d, a::b::d -> a::b",
+    ] {
+        assert_eq!(circles_of(free), "", "{free}");
+    }
 }
 
 /// Returns whether the import lies in a store, and the importer does not.
