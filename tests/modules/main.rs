@@ -4,6 +4,7 @@
 //! module and those inside it may use each other.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod architecture;
 mod blocking_writes;
 mod imports;
 mod words;
