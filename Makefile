@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults hostile chart kube monitoring trace tls-clients sbom image image-test example examples gym migration
+.PHONY: help run build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost long conformance model credit durability faults hostile chart kube monitoring trace tls-clients sbom image image-test example examples gym migration
 
 # The tools of the tests come first: python3 is then the one that has grpcio.
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
@@ -50,6 +50,13 @@ bench-peers: build ## Do the same work on ringq and on other queues; ARGS="ringq
 redis-cost: ## Measure what a job costs Redis, also beside 1,000,000 stored ones
 	RINGQ_STORED=$${RINGQ_STORED:-1000000} cargo test --locked --test it -- redis_cost --nocapture --test-threads 1
 
+long: ## Run every suite that make ci leaves out in the background; ARGS="chart trace" chooses, --status prints, --resume goes on
+	.ci/long $(ARGS)
+
+conformance: ## Run what every store must do on every store; one that cannot be had is an error
+	.ci/install-test-tools
+	CI=true PATH="$(TOOLS):$$PATH" RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked --test it -- conformance
+
 model: ## Run the model test in full: 100 seeds of 10,000 steps
 	RINGQ_MODEL_SEEDS=$${RINGQ_MODEL_SEEDS:-100} RINGQ_MODEL_STEPS=$${RINGQ_MODEL_STEPS:-10000} \
 		cargo test --locked --test it -- model --nocapture
@@ -70,6 +77,7 @@ hostile: build ## Flood, stall and starve a server on both ports, beside a clien
 	RINGQ_BIN=$${RINGQ_BIN:-$(CURDIR)/target/release/ringq} cargo test --locked --test hostile -- $(ARGS) --include-ignored --nocapture --test-threads 1
 
 chart: ## Check the Helm chart: schemas, policies, values that must be refused; ARGS=--render renders the manifests
+	[ -n "$$RINGQ_BIN$(ARGS)" ] || cargo build --locked
 	.ci/check-chart $(ARGS)
 
 kube: ## Install, upgrade and scale the chart on a real Kubernetes API server, and use its tokens; ARGS="--only accounts" chooses

@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
+
+use super::write_script;
 
 /// Result of a test binary.
 enum Binary {
@@ -18,11 +19,6 @@ enum Binary {
     FailedDocs,
     /// Failed build: no binary ran.
     NotBuilt,
-}
-
-fn write_script(path: &Path, text: &str) {
-    fs::write(path, format!("#!/bin/sh\n{text}")).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 /// Returns what cargo and libtest print, and writes the binary that is run again.
