@@ -4,6 +4,7 @@
     check.py definitions DIR FILE...        the same of CustomResourceDefinitions
     check.py objects MANIFEST [SECRET...]   labels, selectors, references, pod security, passwords, probes, limits
     check.py alerts MANIFEST PAGE           the rules are the table of docs/monitoring.md
+    check.py dashboards MANIFEST DIR        the ConfigMap for Grafana has the dashboards of this directory
     check.py query MANIFEST                 the query of its ScaledObject counts jobs, and fails where none can be counted
     check.py server MANIFEST PROGRAM        the server accepts the settings and variables of its pod
     check.py identities FILE PROGRAM        a server with these identities, of a manifest or a TOML file, takes the token only
@@ -364,6 +365,16 @@ def alerts(manifest, page):
         expect(plain.count("ringq_") + plain.count("up{") == rule["expr"].count("namespace="), f"{rule['alert']}: series of other installations")
     expect(rows and got == want, "the rules are not those of the page: "
            + "; ".join(str(each) for each in set(got) ^ set(want)))
+
+
+# ---- dashboards
+
+def dashboards(manifest, directory):
+    rendered = next(item["data"] for item in load(manifest)
+                    if item["kind"] == "ConfigMap" and item["metadata"]["labels"].get("grafana_dashboard") == "1")
+    want = {f"ringq-{path.name}": json.loads(path.read_text()) for path in pathlib.Path(directory).glob("*.json")}
+    got = {name: json.loads(text) for name, text in rendered.items()}
+    expect(want and got == want, f"the dashboards {sorted(got)} are not those of {directory}, {sorted(want)}")
 
 
 # ---- query
