@@ -55,7 +55,7 @@ long: ## Run every suite that make ci leaves out in the background; ARGS="chart 
 
 conformance: ## Run what every store must do on every store; one that cannot be had is an error
 	.ci/install-test-tools
-	CI=true PATH="$(TOOLS):$$PATH" RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked --test it -- conformance
+	CI=true PATH="$(TOOLS):$$PATH" RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked --test it -- conformance --include-ignored
 
 model: ## Run the model test in full: 100 seeds of 10,000 steps
 	RINGQ_MODEL_SEEDS=$${RINGQ_MODEL_SEEDS:-100} RINGQ_MODEL_STEPS=$${RINGQ_MODEL_STEPS:-10000} \
