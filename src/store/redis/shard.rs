@@ -154,7 +154,9 @@ impl RedisShard {
         call: &ScriptCall,
     ) -> Result<Value> {
         let is_dedicated = dedicated.is_some();
-        let (mut shared, _permit, under_way);
+        let mut shared;
+        let _permit;
+        let under_way;
         let connection = match dedicated {
             Some(connection) => {
                 under_way = None;
