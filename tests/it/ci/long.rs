@@ -137,8 +137,8 @@ fn names_choose_suites_whose_results_are_replaced() {
     repository.suite("chart", "exit 2");
     assert_eq!(repository.wait("trace"), Some(0));
     // In the order of the script.
-    assert_eq!(repository.wait("kube chart"), Some(1));
-    assert_eq!(repository.ran(), "trace chart kube");
+    assert_eq!(repository.wait("chart kube"), Some(1));
+    assert_eq!(repository.ran(), "trace kube chart");
     assert_eq!(repository.row("trace"), "passed", "it stays");
     assert_eq!(repository.wait("kube"), Some(0), "the other result is that of an earlier run");
     assert_eq!(repository.ran(), "kube");
@@ -203,7 +203,7 @@ fn results_belong_to_a_commit() {
     repository.wait("chart kube");
     repository.commit();
     repository.wait("--resume --any-commit chart trace");
-    assert_eq!(repository.ran(), "chart kube trace");
+    assert_eq!(repository.ran(), "kube chart trace");
     repository.wait("--resume chart trace");
     assert_eq!(repository.ran(), "chart");
     assert_eq!(repository.row("kube"), "-", "a result of another commit is removed");
@@ -244,7 +244,7 @@ fn a_second_run_is_refused_while_one_is_in_the_background() {
     assert!(table.contains("\nchart        running"), "{table}");
     fs::write(go, "go\n").unwrap();
     repository.ended();
-    assert_eq!(repository.ran(), "chart trace");
+    assert_eq!(repository.ran(), "trace chart");
     assert_eq!(["chart", "trace"].map(|suite| repository.row(suite)), ["passed", "failed"]);
     assert_eq!(repository.wait("kube"), Some(0));
 }
