@@ -17,11 +17,10 @@ AGREEMENT, RELEASE_PAUSE = 60, 5
 
 
 def shortened(rules: str) -> str:
-    """The rules with times and windows of seconds in place of minutes, and nothing else changed."""
+    """The rules with times and windows of seconds in place of minutes and hours, and nothing else changed."""
     rules = re.sub(r"(?m)^( +for: ).*$", r"\g<1>2s", rules)
-    rules = re.sub(r"\[\d+m\]", "[10s]", rules)
+    rules = re.sub(r"\[\d+[mh]\]", "[10s]", rules)
     rules = re.sub(r"offset \d+m", "offset 10s", rules)
-    rules = re.sub(r"\boffset \d+m\b", "offset 10s", rules)
     return rules.replace("ringq_oldest_ready_age_seconds) > 300", "ringq_oldest_ready_age_seconds) > 10")
 
 
@@ -71,6 +70,7 @@ def provoke(alerts: Alerts, stack, load, moved: "LeftOutShard") -> None:
     evicting(alerts, stack)
     unread(alerts, stack, load)
     clocks(alerts, stack)
+    lost(alerts, stack)
     certificates(alerts, stack.apart["tls"])
     moved.drained(alerts)
     servers(alerts, stack, load)
@@ -184,6 +184,18 @@ def clocks(alerts: Alerts, stack) -> None:
     stack.clocked.set_ahead(0)
     alerts.fired_and_ends("RingqClocksDiffer", shard="g")
     alerts.never_fired_for_others("RingqClocksDiffer", "shard", "g")
+
+
+def lost(alerts: Alerts, stack) -> None:
+    """The Redis of shard g is flushed while its server runs."""
+    server = stack.apart["clocks"]
+    stack.clocked.command("FLUSHALL")
+    alerts.fires("RingqShardLostData", shard="g")
+    alerts.report.equal("the metric is the number of losses", alerts.value('ringq_shard_data_lost_total{shard="g"}'), 1)
+    logged = re.search(r"the shard came back.*shard=g\b", server.log.read_text())
+    alerts.report.check("the server logs what is gone", bool(logged), server.tail())
+    alerts.fired_and_ends("RingqShardLostData", shard="g")
+    alerts.never_fired_for_others("RingqShardLostData", "shard", "g")
 
 
 def certificates(alerts: Alerts, server) -> None:
