@@ -208,13 +208,9 @@ fn what_is_left_in_a_file_is_found() {
     let left = |name: &str, planted: &str| {
         let file = dir.path().join(format!("{name}.db"));
         let connection = Connection::open(&file).unwrap();
-        let schema = [
-            include_str!("../../src/store/sqlite/migrations/0001_init.sql"),
-            include_str!("../../src/store/sqlite/migrations/0002_policies.sql"),
-            include_str!("../../src/store/sqlite/migrations/0003_lanes.sql"),
-        ];
-        let content = [SOUND_FILE, planted];
-        schema.iter().chain(&content).for_each(|sql| connection.execute_batch(sql).unwrap());
+        let schema = include_str!("../../src/store/sqlite/migrations/0001_init.sql");
+        let content = [schema, SOUND_FILE, planted];
+        content.iter().for_each(|sql| connection.execute_batch(sql).unwrap());
         leftovers_in(&file)
     };
     assert_eq!(left("sound", ""), [""; 0]);

@@ -10,12 +10,7 @@ use super::SqliteOpenError;
 use super::clock_rollback::make_undelayed_due;
 
 /// The migrations, in order; the file's `user_version` counts those applied to it. A released one is never edited.
-const MIGRATIONS: [&str; 4] = [
-    include_str!("migrations/0001_init.sql"),
-    include_str!("migrations/0002_policies.sql"),
-    include_str!("migrations/0003_lanes.sql"),
-    include_str!("migrations/0004_receipt_key.sql"),
-];
+const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_init.sql")];
 
 /// Milliseconds to wait for another process that holds the file's lock.
 const BUSY_TIMEOUT_MS: u32 = 2_000;

@@ -7,7 +7,13 @@ CREATE TABLE shard (
   -- Whether the shard takes new jobs: 0 it does, 1 it is to become empty; NULL until that is set.
   state INTEGER,
   -- When the leases of the last claim began; NULL: there was none.
-  started INTEGER
+  started INTEGER,
+  -- Up to the version `horizon` the shard has had all policies: those that it does not have were removed, when the last
+  -- change was `removed`.
+  horizon INTEGER NOT NULL DEFAULT 0,
+  removed INTEGER NOT NULL DEFAULT 0,
+  -- The key by which the server recognizes its receipts, 16 bytes; made when the file is opened.
+  receipt_key BLOB
 ) STRICT;
 
 -- What is known of rings.
@@ -23,7 +29,11 @@ CREATE TABLE topics (
   created   INTEGER NOT NULL,
   enqueued  INTEGER NOT NULL DEFAULT 0,
   succeeded INTEGER NOT NULL DEFAULT 0,
-  dead      INTEGER NOT NULL DEFAULT 0
+  dead      INTEGER NOT NULL DEFAULT 0,
+  -- NULL: jobs are delivered; else the time until which they are not.
+  paused    INTEGER,
+  -- Number of the enqueued jobs when an operator deleted the topic and jobs were left. NULL: that was not so.
+  deleted   INTEGER
 ) STRICT;
 
 -- Records of jobs. The columns are what statements look at; all the rest is in the messages `spec` and `life`, which
@@ -88,3 +98,59 @@ CREATE TABLE checkpoints (
   key        INTEGER PRIMARY KEY,
   checkpoint BLOB NOT NULL
 ) STRICT;
+
+-- Policies of topics.
+CREATE TABLE policies (
+  name     TEXT    NOT NULL PRIMARY KEY, -- of a topic, or a pattern
+  version  INTEGER NOT NULL,
+  sequence INTEGER NOT NULL UNIQUE,      -- number of the change: the last one has the greatest
+  live     INTEGER NOT NULL,             -- 0: nothing is left of it, or the topic was deleted
+  body     BLOB    NOT NULL              -- a message of `store/codec/stored.proto`
+) STRICT, WITHOUT ROWID;
+
+-- Lanes, one for each group of a topic. Nothing here is read or written for topics without groups; the jobs
+-- without a group have no rows here, and those with a group have ranks from 10 on, so neither come between the others.
+
+-- Waiting jobs of groups, in the order of their lanes.
+CREATE TABLE lane_jobs (
+  topic INTEGER NOT NULL,
+  lane  TEXT    NOT NULL,
+  rank  INTEGER NOT NULL,
+  due   INTEGER NOT NULL,
+  key   INTEGER NOT NULL, -- of the job
+  PRIMARY KEY (topic, lane, rank, due, key)
+) STRICT, WITHOUT ROWID;
+
+-- Lanes that have waiting or running jobs.
+CREATE TABLE lanes (
+  topic   INTEGER NOT NULL,
+  name    TEXT    NOT NULL, -- the group
+  running INTEGER NOT NULL DEFAULT 0,
+  weight  INTEGER NOT NULL,
+  paused  INTEGER NOT NULL,
+  served  INTEGER NOT NULL, -- its last turn: twice the picks of the topic, and one more if it had it
+  first   INTEGER NOT NULL, -- key of the job that it began with
+  score   INTEGER,          -- the lowest has the next turn; only if its first job was due when it was last looked at
+  due     INTEGER,          -- else the due time of the first of its jobs, unless it is paused or none waits
+  PRIMARY KEY (topic, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX lanes_ready ON lanes (topic, score, first) WHERE score IS NOT NULL;
+CREATE INDEX lanes_later ON lanes (topic, due) WHERE due IS NOT NULL;
+
+-- Topics that have lanes.
+CREATE TABLE lane_totals (
+  topic   INTEGER PRIMARY KEY,
+  picks   INTEGER NOT NULL DEFAULT 0, -- turns so far
+  served  INTEGER NOT NULL DEFAULT 0, -- as in lanes, for the jobs without a group
+  running INTEGER NOT NULL DEFAULT 0  -- sum over the lanes
+) STRICT;
+
+-- Settings of groups by the name of their topic, which need not exist.
+CREATE TABLE group_settings (
+  topic  TEXT    NOT NULL,
+  name   TEXT    NOT NULL, -- empty: the jobs without a group
+  weight INTEGER NOT NULL,
+  paused INTEGER NOT NULL,
+  PRIMARY KEY (topic, name)
+) STRICT, WITHOUT ROWID;
