@@ -108,6 +108,27 @@ pub fn apply(found: IdLookup, command: &Command, now: Time) -> Decision {
     Decision { change, parts, effects, reply: answer, window }
 }
 
+/// Decides a redrive to another topic, where `target` was found under the id: the job moves only if the id is free
+/// there once the changes that are due by the clock are applied. Returns the decision about the job, and the one about
+/// the id in the target, which is written before it. The window of the first is that of both.
+#[must_use]
+pub fn redrive_to(
+    found: IdLookup,
+    target: IdLookup,
+    redrive: &Redrive,
+    now: Time,
+) -> (Decision, Decision) {
+    let is_taken = matches!(target, IdLookup::Record(_));
+    let elapsed = apply(target, &Command::Prune, now);
+    let mut decision = if is_taken && elapsed.change != RecordChange::Remove {
+        apply(IdLookup::Absent(IdHistory::Free), &Command::Prune, now)
+    } else {
+        apply(found, &Command::Redrive(redrive.clone()), now)
+    };
+    decision.window = decision.window.intersect(elapsed.window);
+    (decision, elapsed)
+}
+
 /// Record after the changes that are due by the clock.
 enum CurrentRecord {
     /// There is no record, or no longer.

@@ -151,26 +151,18 @@ impl LoadedJobs {
                 return DecideOutcome::Deferred;
             }
         };
-        let mut window = ValidityWindow::ALWAYS;
         let spaced = match command {
             Command::Redrive(redrive) => Some(Command::Redrive(redrive.after(self.redriven))),
             _ => None,
         };
         let command = spaced.as_ref().unwrap_or(command);
-        if let Command::Redrive(engine::Redrive { target: Some(topic), .. }) = command {
-            let target = JobKey { topic: topic.clone(), id: key.id.clone() };
-            let elapsed = self.apply_to(&target, &Command::Prune);
-            window = elapsed.window;
-            let is_free = match elapsed.change {
-                RecordChange::Remove => true,
-                RecordChange::Keep => !self.has(&target),
-                RecordChange::Write(_) | RecordChange::Insert(_) => false,
-            };
-            if !is_free {
-                return DecideOutcome::Done(CommandReply::Applied(false));
+        let decision = match command {
+            Command::Redrive(redrive) if let Some(topic) = &redrive.target => {
+                let target = JobKey { topic: topic.clone(), id: key.id.clone() };
+                engine::redrive_to(self.find(key), self.find(&target), redrive, self.now).0
             }
-        }
-        let decision = self.apply_to(key, command);
+            _ => engine::apply(self.find(key), command, self.now),
+        };
         // One that is only asked for counts, too: the due times of the others depend on it.
         let is_redriven = matches!(command, Command::Redrive(_)) && decision.reply.is_applied();
         self.redriven += u32::from(is_redriven);
@@ -186,7 +178,7 @@ impl LoadedJobs {
             return self.wait_for_room();
         }
         let item = items.unwrap_or_else(|| self.new_item());
-        self.narrow_window(item, window.intersect(decision.window));
+        self.narrow_window(item, decision.window);
         self.items[item].0.limit = limit;
         let answer = decision.reply.clone();
         // Cleared first, to see whether this command needs memory itself.
@@ -262,18 +254,12 @@ impl LoadedJobs {
         (second.is_none() && !is_alone).then_some(first)
     }
 
-    fn has(&self, key: &JobKey) -> bool {
-        self.slots.get(key).is_some_and(|(slot, _)| slot.record.is_some())
-    }
-
-    fn apply_to(&self, key: &JobKey, command: &Command) -> Decision {
-        let slot = self.slots.get(key);
-        let found = match slot.map(|(slot, memory)| (&slot.record, *memory)) {
+    fn find(&self, key: &JobKey) -> IdLookup {
+        match self.slots.get(key).map(|(slot, memory)| (&slot.record, *memory)) {
             Some((Some(record), _)) => IdLookup::Record(Box::new(record.clone())),
             Some((None, memory)) => IdLookup::Absent(memory),
             None => IdLookup::Absent(IdHistory::Free),
-        };
-        engine::apply(found, command, self.now)
+        }
     }
 
     fn new_item(&mut self) -> usize {
@@ -306,7 +292,7 @@ impl LoadedJobs {
     /// Adds a job that is written together with the one before it, unless its id is in use.
     fn add_follow_up_job(&mut self, item: usize, NewJob { key, enqueue }: NewJob) {
         let is_counted = enqueue.max_bytes.is_some();
-        let decision = self.apply_to(&key, &Command::Enqueue(enqueue));
+        let decision = engine::apply(self.find(&key), &Command::Enqueue(enqueue), self.now);
         if decision.change != RecordChange::Keep {
             if let Some((slot, _)) = self.slots.get_mut(&key) {
                 slot.is_counted |= is_counted;

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use crate::domain::engine::{self, Command, CommandReply, Record, SettleAction};
+use crate::domain::engine::{Command, SettleAction};
 use crate::domain::{Durability, JobKey};
 use crate::store::{Error, JobRequest, RequestResult, Result};
 
 use super::error_mapping::SqliteResult;
-use super::run_engine::{apply, find};
+use super::run_engine::{apply, redrive_job};
 use super::transaction::{ReusedStatement, WriteTransaction};
 use super::write_job::StoredJob;
 use super::writer::{SqliteWriter, SyncLevel};
@@ -140,7 +140,7 @@ fn apply_part(
         let (answer, record) = match (fast, &request.command) {
             (Some(answer), _) => (answer, None),
             (None, Command::Redrive(redrive)) => {
-                let done = redrive_job(session, &request.key, redrive.after(redriven))?;
+                let done = redrive_job(session, &request.key, &redrive.after(redriven))?;
                 // One that is only asked for counts, too: the due times of the others depend on it.
                 redriven += u32::from(done.0.is_applied());
                 done
@@ -151,20 +151,4 @@ fn apply_part(
         applied.push(RequestResult { reply: answer, record, now, durability: Durability::Memory });
     }
     Ok(applied)
-}
-
-/// Puts back a job. One that moves to another topic needs its id free there, after overdue changes are applied.
-fn redrive_job(
-    session: &mut WriteTransaction<'_>,
-    key: &JobKey,
-    redrive: engine::Redrive,
-) -> SqliteResult<(CommandReply, Option<Record>)> {
-    if let Some(topic) = &redrive.target {
-        let target = JobKey { topic: topic.clone(), id: key.id.clone() };
-        apply(session, &target, &Command::Prune)?;
-        if find(session, &target)?.is_some() {
-            return Ok((CommandReply::Applied(false), None));
-        }
-    }
-    apply(session, key, &Command::Redrive(redrive))
 }

@@ -32,7 +32,7 @@ pub(super) fn apply_to(
     row: Option<&JobRow>,
     command: &Command,
 ) -> SqliteResult<(CommandReply, Option<Record>)> {
-    let decision = decide(session, key, row, command)?;
+    let mut decision = decide(session, key, row, command)?;
     if let Command::Enqueue(new) = command
         && new.is_limited()
         && !has_room(session, key, row, new, &decision)?
@@ -41,14 +41,43 @@ pub(super) fn apply_to(
         return Ok((CommandReply::Enqueued(full), None));
     }
     write(session, key, row, &decision)?;
-    for NewJob { key, enqueue } in decision.effects.follow_ups {
+    for NewJob { key, enqueue } in std::mem::take(&mut decision.effects.follow_ups) {
         apply(session, &key, &Command::Enqueue(enqueue))?;
     }
+    Ok(reply(decision))
+}
+
+/// Applies a redrive, which may move the job to another topic; returns the same as [`apply`].
+pub(super) fn redrive_job(
+    session: &mut WriteTransaction<'_>,
+    key: &JobKey,
+    redrive: &engine::Redrive,
+) -> SqliteResult<(CommandReply, Option<Record>)> {
+    let Some(topic) = &redrive.target else {
+        return apply(session, key, &Command::Redrive(redrive.clone()));
+    };
+    let target = JobKey { topic: topic.clone(), id: key.id.clone() };
+    let (row, taken) = (find(session, key)?, find(session, &target)?);
+    let found = |row: Option<&JobRow>| match row {
+        Some(row) => IdLookup::Record(Box::new(row.record.clone())),
+        None => IdLookup::Absent(IdHistory::Free),
+    };
+    let (decision, elapsed) =
+        engine::redrive_to(found(row.as_ref()), found(taken.as_ref()), redrive, session.now);
+    if decision.change != RecordChange::Keep {
+        write(session, &target, taken.as_ref(), &elapsed)?;
+        write(session, key, row.as_ref(), &decision)?;
+    }
+    Ok(reply(decision))
+}
+
+/// Returns the reply of a decision that was written, and the record.
+fn reply(decision: Decision) -> (CommandReply, Option<Record>) {
     let record = match decision.change {
         RecordChange::Write(record) | RecordChange::Insert(record) => Some(*record),
         RecordChange::Keep | RecordChange::Remove => None,
     };
-    Ok((decision.reply, record))
+    (decision.reply, record)
 }
 
 /// Returns whether the topic has room for what the decision about a new job adds to it.
