@@ -294,6 +294,15 @@ pub struct Adopt {
     pub since: Option<Time>,
 }
 
+impl Adopt {
+    /// Returns the time since which the lease must have been extended. A detached one has no stream that would release
+    /// it.
+    #[must_use]
+    pub fn extended_min(&self, is_detached: bool) -> Time {
+        self.since.filter(|_| !is_detached).unwrap_or(Time(0))
+    }
+}
+
 /// Expiry of a lease while no server served its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutageExpiry {

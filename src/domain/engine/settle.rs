@@ -215,9 +215,9 @@ impl DecisionBuilder {
         if lease.stream_id() == adopt.to {
             return (RecordChange::Keep, CommandReply::Applied(true));
         }
-        let is_extended = |since| lease.extended.is_some_and(|extended| extended.at >= since);
-        let is_free = lease.grace.is_none() || adopt.since.is_none_or(is_extended);
-        if lease.stream_id() != adopt.from || !is_free {
+        let extended = lease.extended.map_or(Time(0), |extended| extended.at);
+        let is_late = extended < adopt.extended_min(lease.grace.is_none());
+        if lease.stream_id() != adopt.from || is_late {
             return (RecordChange::Keep, CommandReply::Applied(false));
         }
         self.notify(&lease, LeaseChange::Adopted);

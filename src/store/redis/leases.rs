@@ -112,13 +112,14 @@ impl RedisStore {
             match &request.command {
                 Command::Detach { token, stream } => {
                     add_stream_lease_ref(&mut call, &request.key, *token, *stream);
-                    call.arg("").arg("").arg("").arg("");
+                    call.arg("").arg("").arg("").arg("").arg("");
                 }
-                Command::Adopt(engine::Adopt { token, from, to, grace, since }) => {
-                    add_stream_lease_ref(&mut call, &request.key, *token, *from);
+                Command::Adopt(adopt) => {
+                    add_stream_lease_ref(&mut call, &request.key, adopt.token, adopt.from);
                     // In the stored form: plus one.
-                    call.arg(to.owner).arg(to.stream).arg(micros(*grace) + 1);
-                    call.arg(since.map_or(String::new(), |since| clamped(since).to_string()));
+                    call.arg(adopt.to.owner).arg(adopt.to.stream).arg(micros(adopt.grace) + 1);
+                    call.arg(clamped(adopt.extended_min(false)));
+                    call.arg(clamped(adopt.extended_min(true)));
                 }
                 _ => {}
             }
