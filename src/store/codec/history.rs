@@ -11,6 +11,16 @@ use crate::domain::{Attempt, Time, Token, limit};
 
 use super::{decode, micros, retention_code, retention_from_code, spec, stored};
 
+/// First bytes of fields of an encoded history, for scripts that write a tombstone: number of the field, and its type.
+pub mod life_key {
+    /// Number of deliveries.
+    pub const DELIVERIES: i64 = 3 << 3;
+    /// Last worker.
+    pub const WORKER: i64 = 5 << 3 | 2;
+    /// Ends of leases.
+    pub const ENDS: i64 = 8 << 3 | 2;
+}
+
 /// Bytes of a lease end: its token, and a code for how it ended.
 const END_BYTES: usize = 9;
 

@@ -12,7 +12,7 @@ use prost::Message;
 
 use crate::domain::{Attempt, AttemptOutcome, Payload, RetentionRule, Time};
 
-pub use history::{AttemptsSplice, decode_history, encode_attempts, encode_history};
+pub use history::{AttemptsSplice, decode_history, encode_attempts, encode_history, life_key};
 pub use spec::{decode_spec, encode_spec, encode_spec_without_group};
 pub use topic_policy::{decode_topic_policy, encode_topic_policy};
 
@@ -177,6 +177,18 @@ mod tests {
             assert_eq!(decode_history(Some(&stored)), (life.clone(), next));
         }
         assert_eq!(decode_history(Some(b"\xff")), (JobHistory::new(1), None), "damaged");
+    }
+
+    #[test]
+    fn fields_of_a_tombstone_begin_with_their_keys() {
+        let first_byte = |life| i64::from(encode_history(&life, None).unwrap()[0]);
+        let none = JobHistory::new(1);
+        let deliveries = JobHistory { deliveries: 1, ..none.clone() };
+        let worker = JobHistory { worker: "w".into(), ..none.clone() };
+        let ends = JobHistory { lease_ends: LeaseEndHistory(vec![(Token(1), 1)]), ..none };
+        assert_eq!(first_byte(deliveries), life_key::DELIVERIES);
+        assert_eq!(first_byte(worker), life_key::WORKER);
+        assert_eq!(first_byte(ends), life_key::ENDS);
     }
 
     /// Attempts are stored newest first, up to the limit, for any number of new ones.

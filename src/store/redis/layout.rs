@@ -21,6 +21,7 @@ use crate::domain::limit::{
     SCAN_PART_MAX,
 };
 use crate::domain::turns::{PLACES_PER_TURN, TURNS_PER_RUNNING_JOB};
+use crate::store::codec;
 
 /// First byte of the entry of a running job; a record begins with a time, whose first byte is far smaller.
 pub(super) const RUNS: u8 = 255;
@@ -188,7 +189,7 @@ const LAYOUTS: [(&str, &[&[LayoutField]]); 17] = [
 ];
 
 /// Numbers that scripts refer to by name.
-const NUMBERS: [(&str, i64); 34] = [
+const NUMBERS: [(&str, i64); 37] = [
     ("running", RUNS as i64),
     ("unusual", EXTENDED_BLOB as i64),
     ("time.max", TIME_MAX),
@@ -214,6 +215,9 @@ const NUMBERS: [(&str, i64); 34] = [
     ("limit.look", RECALL_CHECK_EVERY.as_micros() as i64),
     ("limit.away", OUTAGE_MIN.as_micros() as i64),
     ("outcome.succeeded", AttemptOutcome::Succeeded.code() as i64),
+    ("life.deliveries", codec::life_key::DELIVERIES),
+    ("life.worker", codec::life_key::WORKER),
+    ("life.ends", codec::life_key::ENDS),
     ("phase.succeeded", 2),
     ("phase.dead", 3),
     ("phase.cancelled", 4),

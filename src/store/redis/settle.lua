@@ -156,9 +156,9 @@ local function write_tombstones(name, acks)
       end
       local extended = byte(record, $record.inside) >= $inside.extension
       local worker = sub(lease, $lease.worker)
-      -- A single delivery, its last worker, and the outcome of its lease: fields 3, 5 and 8 of `Life`.
-      local life = '\24\1' .. (worker == '' and '' or '\42' .. with_length(worker)) .. '\66\9' .. token
-        .. '\$outcome.succeeded'
+      -- A single delivery, its last worker, and the outcome of its lease.
+      local life = '\$life.deliveries\1' .. (worker == '' and '' or '\$life.worker' .. with_length(worker))
+        .. '\$life.ends\9' .. token .. '\$outcome.succeeded'
       -- Rest of the record: no headers, no payload. Its token has not been a version yet.
       records[n + 1], records[n + 2] = id, sub(record, 1, $record.apart - 1)
         .. string.char($apart.kept, $inside.life + (extended and $inside.extension or 0)) .. token
